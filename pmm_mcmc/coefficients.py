@@ -1,0 +1,204 @@
+r"""Exact flows of the linear SDEs behind every method: :math:`A_h`, :math:`G_h`, :math:`\Gamma_h`.
+
+A *dynamics* is a linear SDE with a constant drift ``b`` added to it.  Over a time ``h``, with the state
+``(u, v)`` of position and velocity, it moves by
+
+.. math:: X_{t+h} = A_h X_t + G_h b + \Gamma_h W, \qquad W \sim N(0, I),
+
+coordinate by coordinate, so that every matrix is 2 x 2 and the same for all coordinates.  The *scaling
+relations* :math:`A_{g+h} = A_g A_h`, :math:`G_{g+h} = A_h G_g + G_h` and
+:math:`\Gamma_{g+h}^2 = A_h \Gamma_g^2 A_h^T + \Gamma_h^2` are what the Poisson midpoint method needs of it.
+
+The functions are written once, over the namespace of an array library: NumPy (which numba compiles) or JAX.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.extending import register_jitable
+
+__all__ = ["Flow", "build_flows", "flows", "select"]
+
+
+class Flow(NamedTuple):
+    r"""The flow over one time ``h``: entries of :math:`A_h`, of :math:`G_h` and of a root of :math:`\Gamma_h^2`.
+
+    The root is triangular with the velocity first: with standard normals ``w1``, ``w2`` the noise is
+    ``nv = n_vv * w1`` and ``nu = n_uv * w1 + n_uu * w2``.
+    """
+
+    a_uu: Any
+    a_uv: Any
+    a_vu: Any
+    a_vv: Any
+    g_u: Any
+    g_v: Any
+    n_vv: Any
+    n_uv: Any
+    n_uu: Any
+
+
+# Below this gamma*h the closed forms of the underdamped flow lose digits (one in x^2, two in x^3) and a
+# power series takes over: 19 terms leave 0.5^19 2^21 / 22! < 1e-20.
+_SERIES_BELOW = 0.5
+_PHI2_SERIES = tuple((-1.0) ** n / math.factorial(n + 2) for n in range(19))
+_PSI3_SERIES = tuple((-1.0) ** n * (2.0 ** (n + 2) - 2.0) / math.factorial(n + 3) for n in range(19))
+# The same for the harmonic flow: a recurrence of 24 terms below h * max(1, friction) = 0.5.
+_HARMONIC_TERMS = 24
+_INVERSES = (0.0, *(1.0 / n for n in range(1, _HARMONIC_TERMS + 2)))
+
+
+@register_jitable
+def _horner(x, coefficients):
+    total = 0.0 * x
+    for n in range(len(coefficients) - 1, -1, -1):
+        total = total * x + coefficients[n]
+    return total
+
+
+@register_jitable
+def select(condition: Any, a: Any, b: Any) -> Any:
+    """``numpy.where`` for scalars (which numba would turn into arrays of no dimension)."""
+    return a if condition else b
+
+
+def build_flows(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
+    """Return the flows ``overdamped``, ``underdamped`` and ``harmonic``, each a function of ``(h, friction)``.
+
+    Parameters
+    ----------
+    xp
+        Array namespace with ``exp``, ``sqrt`` and the like: ``numpy`` or ``jax.numpy``.
+    where
+        ``where(condition, a, b)``: ``xp.where`` for arrays, :func:`select` for the scalars of a numba loop.
+    """
+
+    @register_jitable
+    def phi1(x):
+        # (1 - exp(-x)) / x
+        return where(x > 0.0, -xp.expm1(-x) / where(x > 0.0, x, 1.0), 1.0)
+
+    @register_jitable
+    def phi2(x):
+        # (x - 1 + exp(-x)) / x^2
+        large = where(x > _SERIES_BELOW, x, 1.0)
+        return where(
+            x > _SERIES_BELOW,
+            (large + xp.expm1(-large)) / (large * large),
+            _horner(where(x > _SERIES_BELOW, 0.0, x), _PHI2_SERIES),
+        )
+
+    @register_jitable
+    def psi3(x):
+        # (x - 2 (1 - exp(-x)) + (1 - exp(-2 x)) / 2) / x^3
+        large = where(x > _SERIES_BELOW, x, 1.0)
+        return where(
+            x > _SERIES_BELOW,
+            (large + 2.0 * xp.expm1(-large) - 0.5 * xp.expm1(-2.0 * large)) / (large * large * large),
+            _horner(where(x > _SERIES_BELOW, 0.0, x), _PSI3_SERIES),
+        )
+
+    def overdamped(h, friction):
+        r"""``A = 1``, ``G = h``, ``Gamma = sqrt(2 h)`` on the position; there is no velocity."""
+        zero = 0.0 * h
+        return Flow(1.0 + zero, zero, zero, zero, h + zero, zero, zero, zero, xp.sqrt(2.0 * h))
+
+    def underdamped(h, friction):
+        r"""Kinetic Langevin, ``du = v dt``, ``dv = -friction v dt + b dt + sqrt(2 friction) dB``."""
+        x = friction * h
+        p1 = phi1(x)
+        p1_twice = phi1(2.0 * x)
+        n_vv = xp.sqrt(2.0 * x * p1_twice)
+        n_uv = h * xp.sqrt(x) * p1 * p1 / xp.sqrt(2.0 * p1_twice)
+        schur = 2.0 * psi3(x) - p1 * p1 * p1 * p1 / (2.0 * p1_twice)
+        n_uu = h * xp.sqrt(x * schur)
+        return Flow(
+            1.0 + 0.0 * h, h * p1, 0.0 * h, xp.exp(-x), h * h * phi2(x), h * p1, n_vv, n_uv, n_uu
+        )
+
+    @register_jitable
+    def harmonic_series(h, friction):
+        # Taylor terms of a_uv, a_vv (a linear ODE) and of their products p = a_uv^2, q = a_uv a_vv,
+        # r = a_vv^2, whose integrals are the noise: free of the cancellation in 1 - a_uu^2 - a_uv^2.
+        s, c = 0.0 * h, 1.0 + 0.0 * h
+        p, q, r = 0.0 * h, 0.0 * h, 1.0 + 0.0 * h
+        a_uv, a_vv = s, c
+        one_minus_a_uu, int_p, int_r = 0.0 * h, 0.0 * h, h
+        for n in range(1, _HARMONIC_TERMS):
+            k = h * _INVERSES[n]
+            s, c = k * c, k * (-friction * c - s)
+            p, q, r = (
+                k * 2.0 * q,
+                k * (r - friction * q - p),
+                k * (-2.0 * friction * r - 2.0 * q),
+            )
+            k = h * _INVERSES[n + 1]
+            a_uv, a_vv = a_uv + s, a_vv + c
+            one_minus_a_uu, int_p, int_r = one_minus_a_uu + k * s, int_p + k * p, int_r + k * r
+        return a_uv, a_vv, one_minus_a_uu, 2.0 * friction * int_p, 2.0 * friction * int_r
+
+    @register_jitable
+    def harmonic_closed(h, friction):
+        # exp(-friction h / 2) times cos, sin(w h)/w, or their hyperbolic forms, or the critical limit
+        half = 0.5 * friction
+        disc = 1.0 - half * half
+        z2 = disc * h * h
+        root = xp.sqrt(xp.abs(disc))
+        rate = where(root > 0.0, root, 1.0)
+        z = rate * h
+        decay = xp.exp(-half * h)
+        slow, fast = xp.exp((root - half) * h), xp.exp(-(root + half) * h)
+        near = xp.abs(z2) < 1e-2
+        cos_like = where(disc > 0.0, decay * xp.cos(z), 0.5 * (slow + fast))
+        sin_like = where(disc > 0.0, decay * xp.sin(z) / rate, 0.5 * (slow - fast) / rate)
+        limit = where(near, z2, 0.0)
+        cos_like = where(
+            near,
+            decay * (1.0 - limit / 2.0 * (1.0 - limit / 12.0 * (1.0 - limit / 30.0 * (1.0 - limit / 56.0)))),
+            cos_like,
+        )
+        sin_like = where(
+            near,
+            decay * h * (1.0 - limit / 6.0 * (1.0 - limit / 20.0 * (1.0 - limit / 42.0 * (1.0 - limit / 72.0)))),
+            sin_like,
+        )
+        a_uv = sin_like
+        a_vv = cos_like - half * sin_like
+        a_uu = cos_like + half * sin_like
+        return (
+            a_uv,
+            a_vv,
+            1.0 - a_uu,
+            xp.maximum(1.0 - a_uu * a_uu - a_uv * a_uv, 0.0),
+            xp.maximum(1.0 - a_uv * a_uv - a_vv * a_vv, 0.0),
+        )
+
+    def harmonic(h, friction):
+        r"""Kinetic Langevin on a unit Gaussian, ``dv = -friction v dt - u dt + b dt + sqrt(2 friction) dB``.
+
+        :math:`A_h = \exp(h [[0, 1], [-1, -\gamma]])` and :math:`\Gamma_h^2 = I - A_h A_h^T`.
+        """
+        small = h * xp.maximum(friction, 1.0) < _SERIES_BELOW
+        a = harmonic_series(where(small, h, 0.0), friction)
+        b = harmonic_closed(where(small, 1.0, h), friction)
+        a_uv = where(small, a[0], b[0])
+        a_vv = where(small, a[1], b[1])
+        one_minus_a_uu = where(small, a[2], b[2])
+        var_u = where(small, a[3], b[3])
+        var_v = where(small, a[4], b[4])
+        n_vv = xp.sqrt(var_v)
+        n_uv = friction * a_uv * a_uv / where(n_vv > 0.0, n_vv, 1.0)
+        n_uu = xp.sqrt(xp.maximum(var_u - n_uv * n_uv, 0.0))
+        return Flow(
+            1.0 - one_minus_a_uu, a_uv, -a_uv, a_vv, one_minus_a_uu, a_uv, n_vv, n_uv, n_uu
+        )
+
+    return SimpleNamespace(overdamped=overdamped, underdamped=underdamped, harmonic=harmonic)
+
+
+flows = build_flows(np, np.where)

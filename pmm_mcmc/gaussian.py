@@ -1,0 +1,134 @@
+r"""The exact stationary law of every unadjusted method on a Gaussian.
+
+On the potential ``curvature * y^2 / 2`` a step is linear in the state and in the noise once its midpoints are
+given.  With ``M`` acting on the state and ``N`` on the noise, the stationary covariance solves
+
+.. math:: S = E[M S M^T] + E[N N^T],
+
+the expectation taken over the midpoints.  No Monte Carlo, no small step: this is the biased law itself.  It sets the
+step sizes of the tuner and is what the tests hold the samplers against.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pmm_mcmc.coefficients import flows
+from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
+from pmm_mcmc.midpoints import cell_weight, continuous_weight
+
+__all__ = ["stationary_covariance", "variance_error"]
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
+
+
+def _flow(kernel: Kernel, h: float, friction: float):
+    name = ("overdamped", "underdamped", "harmonic")[kernel.dynamics]
+    return getattr(flows, name)(h, friction)
+
+
+def _matrices(flow):
+    a = np.array([[flow.a_uu, flow.a_uv], [flow.a_vu, flow.a_vv]], dtype=float)
+    g = np.array([flow.g_u, flow.g_v], dtype=float)
+    root = np.array([[flow.n_uv, flow.n_uu], [flow.n_vv, 0.0]], dtype=float)
+    return a, g, root
+
+
+def _cells(kernel, alpha, friction, K, curvature):
+    """Maps from (u, v, all the fine noise) to the new state, with their probabilities or variances."""
+    fine = K * (2 if kernel.offset else 1)
+    a, _, root = _matrices(_flow(kernel, alpha / fine, friction))
+    path = np.zeros((2, 2 + 2 * fine))
+    drift = np.zeros(2 + 2 * fine)
+    drift[0] = -curvature
+    state = np.eye(2, 2 + 2 * fine)
+    cell = _flow(kernel, alpha / K, friction)
+    corrections = np.empty((K, 2, 2 + 2 * fine))
+    for j in range(fine):
+        if not kernel.offset or j % 2 == 1:
+            i = j // 2 if kernel.offset else j
+            a_j, g_j, _ = _matrices(_flow(kernel, alpha * j / fine, friction))
+            position = a_j[0] @ state + g_j[0] * drift + path[0]
+            rest = _flow(kernel, alpha * (K - 1 - i) / K, friction)
+            corrections[i] = np.outer(cell_weight(rest, cell, K), -curvature * position - drift)
+        path = a @ path
+        path[:, 2 + 2 * j : 4 + 2 * j] += root
+    a, g, _ = _matrices(_flow(kernel, alpha, friction))
+    frozen = a @ state + np.outer(g, drift) + path
+    if kernel.option == 2:
+        return [(1.0 / K, frozen + correction) for correction in corrections]
+    # Independent marks: the mean map, and each correction with the variance of its mark.
+    mean = frozen + corrections.sum(axis=0) / K
+    return [(1.0, mean), *((1.0 / K - 1.0 / K**2, correction) for correction in corrections)]
+
+
+def _one_uniform_midpoint(kernel, alpha, friction, curvature):
+    """Maps from the state and four noises to the new state, for the continuous law and the recycled scheme."""
+    recycled = kernel.scheme == Scheme.RECYCLED
+    n = 3 if recycled else 2
+    slope = curvature - 1.0 if kernel.dynamics == HARMONIC else curvature
+    state = np.eye(2, n + 4)
+    drift = np.zeros(n + 4)
+    drift[2 if recycled else 0] = -slope
+    a, g, _ = _matrices(_flow(kernel, alpha, friction))
+    maps = []
+    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+        time = 0.5 * alpha * (1.0 + node)
+        a_mid, g_mid, root_mid = _matrices(_flow(kernel, time, friction))
+        rest = _flow(kernel, alpha - time, friction)
+        a_rest, _, root_rest = _matrices(rest)
+        path = np.zeros((2, n + 4))
+        path[:, n : n + 2] = root_mid
+        position = a_mid[0] @ state + g_mid[0] * drift + path[0]
+        path = a_rest @ path
+        path[:, n + 2 :] += root_rest
+        base = np.zeros_like(drift) if kernel.scheme == Scheme.CONTINUOUS else drift
+        w = continuous_weight(rest, alpha, kernel.dynamics != OVERDAMPED)
+        new = a @ state + np.outer(g, base) + path + np.outer(w, -slope * position - base)
+        maps.append((0.5 * weight, np.vstack([new, position]) if recycled else new))
+    return maps
+
+
+def stationary_covariance(
+    kernel: Kernel, step_size: float, friction: float, K: int, curvature: float = 1.0
+) -> np.ndarray | None:
+    """Stationary covariance on the Gaussian of precision ``curvature``, or None where second moments explode.
+
+    Parameters
+    ----------
+    kernel
+        Which method; the adjusted one has no bias and is refused.
+    step_size, friction, K
+        Its settings, in the coordinates of the Gaussian.
+    curvature
+        Second derivative of the potential.
+
+    Returns
+    -------
+    covariance : (n, n)
+        Of (position, velocity), with ``n = 2`` (overdamped: the second row is zero); of (position, velocity,
+        midpoint) with ``n = 3`` for the recycled scheme.
+    """
+    if kernel.scheme == Scheme.MALA:
+        raise ValueError("MALA is adjusted: its stationary law is the target")
+    if kernel.scheme == Scheme.CELLS:
+        maps = _cells(kernel, step_size, friction, K, curvature)
+    else:
+        maps = _one_uniform_midpoint(kernel, step_size, friction, curvature)
+    n = maps[0][1].shape[0]
+    transfer = sum(p * np.kron(m[:, :n], m[:, :n]) for p, m in maps)
+    noise = sum(p * (m[:, n:] @ m[:, n:].T) for p, m in maps)
+    if not np.all(np.isfinite(transfer)) or np.abs(np.linalg.eigvals(transfer)).max() >= 1.0:
+        return None
+    return np.linalg.solve(np.eye(n * n) - transfer, noise.ravel()).reshape(n, n)
+
+
+def variance_error(
+    kernel: Kernel, step_size: float, friction: float, K: int, curvature: float = 1.0
+) -> float:
+    """Relative error of the variance of the draws on a Gaussian; infinite where it does not exist."""
+    covariance = stationary_covariance(kernel, step_size, friction, K, curvature)
+    if covariance is None:
+        return np.inf
+    index = 2 if kernel.scheme == Scheme.RECYCLED else 0
+    return float(covariance[index, index] * curvature - 1.0)

@@ -1,0 +1,155 @@
+"""A PyMC model as a flat log density with its gradient, compiled for the engines."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+from pymc.pytensorf import compile, join_nonshared_inputs, make_shared_replacements, rewrite_pregrad
+from pymc.util import get_value_vars_from_user_vars
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.random.type import RandomType
+
+from pmm_mcmc.engines.native import address_table, native_function
+
+__all__ = ["LogDensity", "bad_start_message", "check_gradient", "choose_vars", "flat_layout"]
+
+
+def choose_vars(vars: Any, model: pm.Model) -> list[Any]:
+    """Value variables to sample, from random or value variables or ``None`` for all continuous ones.
+
+    Raises
+    ------
+    ValueError
+        If a variable is of another model or discrete, or if there is nothing to sample.
+    """
+    if vars is None:
+        chosen = list(model.continuous_value_vars)
+        if not chosen:
+            raise ValueError(
+                "the model has no continuous variable: a Langevin sampler has nothing to sample; "
+                "leave step= out and PyMC will assign samplers for discrete variables"
+            )
+        return chosen
+    chosen = list(vars) if isinstance(vars, list | tuple) else [vars]
+    for var in chosen:
+        if var not in model.value_vars and var not in model.free_RVs:
+            known = ", ".join(rv.name for rv in model.free_RVs)
+            raise ValueError(f"vars: {var} is not a free variable of this model, which has: {known}")
+    chosen = get_value_vars_from_user_vars(chosen, model)
+    for var in chosen:
+        if var not in model.continuous_value_vars:
+            raise ValueError(
+                f"vars: {var.name} is discrete ({var.dtype}) and has no gradient: leave it out, and PyMC will "
+                "assign it a sampler of its own"
+            )
+    return chosen
+
+
+def check_gradient(vars: Sequence[Any], model: pm.Model) -> None:
+    """Raise if the log density is random (Minibatch) or not differentiable; build nothing that is compiled."""
+    logp = model.logp()
+    for node in ancestors([logp]):
+        random = node.owner is not None and isinstance(node.owner.op, RandomVariable)
+        if random or (isinstance(node, SharedVariable) and isinstance(node.type, RandomType)):
+            raise ValueError(
+                "the log density of the model is random: it depends on a Minibatch or an unobserved draw, and every "
+                "gradient would differ; use the whole data (pm.Data)"
+            )
+    try:
+        pytensor.grad(rewrite_pregrad(logp), list(vars), disconnected_inputs="ignore")
+    except Exception as error:
+        names = ", ".join(var.name for var in vars)
+        raise ValueError(
+            f"the log density of the model has no gradient with respect to {names}: {error}. Give the operation in "
+            "question a gradient, or sample these variables with pm.Slice or pm.DEMetropolisZ"
+        ) from error
+
+
+def flat_layout(vars: Sequence[Any], point: dict[str, np.ndarray]) -> tuple[tuple[str, tuple[int, ...], int, np.dtype], ...]:
+    """Name, shape, size and dtype of each variable within the flat vector."""
+    return tuple((v.name, np.shape(point[v.name]), int(np.size(point[v.name])), np.dtype(v.dtype)) for v in vars)
+
+
+def bad_start_message(model: pm.Model, point: dict[str, np.ndarray]) -> str:
+    """Say which variables have a log density that is not finite at a point."""
+    terms = model.point_logps(point, round_vals=4)
+    bad = {name: value for name, value in terms.items() if not np.all(np.isfinite(value))}
+    names = ", ".join(f"{name} ({value})" for name, value in bad.items()) or "none by itself: only the gradient"
+    return (
+        "the log density or its gradient is not finite at the initial point. Terms that are not finite: "
+        f"{names}. Start elsewhere with pm.sample(initvals=...), or look at model.debug()"
+    )
+
+
+class LogDensity:
+    """The log density of a model over some of its variables, raveled to one vector of length ``d``.
+
+    Variables that are not among ``vars`` enter as shared values (:attr:`others`), data as shared inputs that are read
+    anew by :meth:`tables`.
+
+    Attributes
+    ----------
+    d : int
+        Number of unconstrained coordinates.
+    joint, gradient : C functions
+        Log density with gradient, and gradient alone, of the engine's signature.
+    others : dict
+        Shared variables of the model's other value variables, by name.
+    """
+
+    def __init__(self, vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray]):
+        self.layout = flat_layout(vars, point)
+        self.d = sum(size for _, _, size, _ in self.layout)
+        replacements = make_shared_replacements(point, list(vars), model)
+        self.others = {var.name: shared for var, shared in replacements.items()}
+        (logp,), self._flat = join_nonshared_inputs(
+            point=point,
+            outputs=[rewrite_pregrad(model.logp())],
+            inputs=list(vars),
+            shared_inputs=replacements,
+        )
+        gradient = pytensor.grad(logp, self._flat, disconnected_inputs="ignore")
+        self._outputs = {"joint": [logp, gradient], "gradient": [gradient]}
+        self._shared: dict[str, list[SharedVariable]] = {}
+        self._held: dict[str, list[np.ndarray]] = {}
+        self._native: dict[str, Any] = {}
+
+    def function(self, which: str) -> Any:
+        """Return the C function ``"joint"`` or ``"gradient"``, compiled at the first call."""
+        if which not in self._native:
+            compiled = compile([self._flat], self._outputs[which], mode="NUMBA", trust_input=True, on_unused_input="ignore")
+            self._shared[which] = compiled.get_shared()
+            self._native[which] = native_function(
+                compiled, self._flat.dtype, self._values(which), has_value=which == "joint"
+            )
+            # The machine code behind the pointer lives as long as the function that owns it.
+            self._native[which].owner = compiled
+        return self._native[which]
+
+    def _values(self, which: str) -> list[np.ndarray]:
+        return [np.ascontiguousarray(s.get_value(borrow=True)) for s in self._shared[which]]
+
+    def table(self, which: str) -> np.ndarray:
+        """Return addresses and shapes of the shared data as they are now, held until the next call."""
+        self._held[which] = self._values(which)
+        return address_table(self._held[which])
+
+
+_CACHE: weakref.WeakKeyDictionary[pm.Model, dict[tuple, LogDensity]] = weakref.WeakKeyDictionary()
+
+
+def log_density(vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray]) -> LogDensity:
+    """Return the log density of a model as it is now, compiled once for each model, choice of variables and process."""
+    parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
+    key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX)
+    known = _CACHE.setdefault(model, {})
+    if key not in known:
+        known[key] = LogDensity(vars, model, point)
+    return known[key]

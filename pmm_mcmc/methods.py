@@ -1,0 +1,202 @@
+"""The methods: what distinguishes them, what they may be told, and what is wrong with what they were told.
+
+:data:`METHODS` drives the step methods, the tests that every method must pass, and the tables in the docs.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import numbers
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+__all__ = ["METHODS", "Kernel", "Method", "Scheme", "Settings"]
+
+OVERDAMPED, UNDERDAMPED, HARMONIC = 0, 1, 2
+_DYNAMICS = {"overdamped": OVERDAMPED, "underdamped": UNDERDAMPED}
+_OFFSETS = {"left": 0.0, "centred": 0.5}
+
+Auto = Literal["auto"]
+
+
+class Scheme(enum.IntEnum):
+    """How a step looks at the drift between its ends."""
+
+    CELLS = 0  # midpoints in marked cells, as corrections to the drift at the start (the paper; K = 1: LMC)
+    CONTINUOUS = 1  # one uniform midpoint in place of the drift at the start (randomised midpoint)
+    RECYCLED = 2  # one uniform midpoint, as correction to the drift at the previous one: one gradient a step
+    MALA = 3  # Euler proposal, accepted or rejected
+
+
+class Kernel(NamedTuple):
+    """What an engine needs to know of a method: plain numbers."""
+
+    scheme: int
+    dynamics: int
+    option: int
+    offset: float
+
+
+class Method(NamedTuple):
+    """A row of the registry.
+
+    Attributes
+    ----------
+    title
+        Name in words.
+    dynamics
+        The dynamics it can have.
+    gradients
+        Gradients of a step, in words.
+    order
+        Order of the bias in the step size, K held fixed.
+    bias_target
+        Relative error of a variance, on a Gaussian as stiff as the stiffest tenth of the posterior, that the
+        automatic step size allows (MALA: none, it aims at an acceptance rate).
+    largest_step
+        Largest automatic step size in units of the posterior's own scale.
+    """
+
+    title: str
+    dynamics: tuple[str, ...]
+    gradients: str
+    order: int
+    bias_target: float
+    largest_step: float
+
+
+# The first-order baselines get twice the bias of the others: at 2 % they would hardly move.
+METHODS: dict[str, Method] = {
+    "PoissonOLMC": Method("Poisson midpoint, overdamped", ("overdamped",), "2", 1, 0.02, 1.0),
+    "PoissonULMC": Method("Poisson midpoint, underdamped", ("underdamped",), "2", 1, 0.02, 1.5),
+    "OLMC": Method("Langevin Monte Carlo, overdamped (Euler-Maruyama)", ("overdamped",), "1", 1, 0.04, 1.0),
+    "ULMC": Method("Langevin Monte Carlo, underdamped (exponential integrator)", ("underdamped",), "1", 1, 0.04, 1.5),
+    "RLMC": Method("Randomised midpoint Langevin Monte Carlo", ("overdamped", "underdamped"), "2", 2, 0.02, 1.5),
+    "MALA": Method("Metropolis-adjusted Langevin algorithm", ("overdamped",), "1", 0, math.nan, math.inf),
+}
+
+
+def _positive_number(name: str, value: Any, remedy: str) -> float | None:
+    if isinstance(value, str) and value == "auto":
+        return None
+    wrong = isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real)
+    if wrong or not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name}={value!r}: must be a positive, finite number, or 'auto' {remedy}")
+    return float(value)
+
+
+def _positive_int(name: str, value: Any, remedy: str) -> int | None:
+    if isinstance(value, str) and value == "auto":
+        return None
+    wrong = isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral)
+    if wrong or value < 1:
+        raise ValueError(f"{name}={value!r}: must be an integer of at least 1, or 'auto' {remedy}")
+    return int(value)
+
+
+def _choice(name: str, value: Any, choices: tuple) -> Any:
+    if isinstance(value, bool | np.bool_) or not any(value is c or (type(value) is type(c) and value == c) for c in choices):
+        raise ValueError(f"{name}={value!r}: must be {' or '.join(map(repr, choices))}")
+    return value
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The checked arguments of a method; ``None`` stands for "auto".
+
+    Raises
+    ------
+    ValueError
+        For any argument outside its range, naming argument, value and remedy.
+    """
+
+    method: str
+    dynamics: str = "underdamped"
+    step_size: float | None = None
+    K: int | None = None
+    friction: float | None = None
+    option: int = 2
+    grid: str = "left"
+    scheme: str = "paper"
+    steps_per_draw: int | None = None
+    scaling: tuple[float, ...] | None = None
+
+    @classmethod
+    def checked(
+        cls,
+        method: str,
+        *,
+        dynamics: Any,
+        step_size: Any = "auto",
+        K: Any = "auto",
+        friction: Any = "auto",
+        option: Any = 2,
+        grid: Any = "left",
+        scheme: Any = "paper",
+        steps_per_draw: Any = "auto",
+        scaling: Any = "auto",
+    ) -> Settings:
+        """Check everything that can be checked without a model."""
+        _choice("dynamics", dynamics, METHODS[method].dynamics)
+        option = _choice("option", option, (1, 2))
+        grid = _choice("grid", grid, tuple(_OFFSETS))
+        scheme = _choice("scheme", scheme, ("paper", "recycled"))
+        if scheme == "recycled":
+            for name, value, default in (("option", option, 2), ("grid", grid, "left"), ("K", K, "auto")):
+                if value != default:
+                    raise ValueError(
+                        f"{name}={value!r} does not apply to scheme='recycled', whose one midpoint is uniform over the "
+                        f"whole step: leave {name} out, or use scheme='paper'"
+                    )
+        return cls(
+            method=method,
+            dynamics=dynamics,
+            step_size=_positive_number("step_size", step_size, "to have it found in warm-up"),
+            K=_positive_int("K", K, "to have it follow from the step size"),
+            friction=_positive_number("friction", friction, "for 1 in the posterior's own scale"),
+            option=option,
+            grid=grid,
+            scheme=scheme,
+            steps_per_draw=_positive_int("steps_per_draw", steps_per_draw, "to have it found in warm-up"),
+            scaling=_scaling(scaling),
+        )
+
+    @property
+    def kernel(self) -> Kernel:
+        """The method as numbers for an engine."""
+        scheme = {"RLMC": Scheme.CONTINUOUS, "MALA": Scheme.MALA}.get(self.method, Scheme.CELLS)
+        dynamics = _DYNAMICS[self.dynamics]
+        if self.scheme == "recycled":
+            scheme, dynamics = Scheme.RECYCLED, HARMONIC
+        return Kernel(int(scheme), dynamics, self.option, _OFFSETS[self.grid])
+
+    @property
+    def fixed_K(self) -> int | None:
+        """K where there is nothing to choose: given, or without meaning for the method."""
+        return self.K if self.method in ("PoissonOLMC", "PoissonULMC") and self.scheme == "paper" else 1
+
+    @property
+    def needs_gradient_only(self) -> bool:
+        """Whether a gradient is ever wanted without its log density."""
+        return self.kernel.scheme == Scheme.CONTINUOUS or (
+            self.kernel.scheme == Scheme.CELLS and (self.fixed_K != 1 or self.grid == "centred")
+        )
+
+
+def _scaling(value: Any) -> tuple[float, ...] | None:
+    if isinstance(value, str) and value == "auto":
+        return None
+    remedy = "one positive number for each unconstrained coordinate (about its posterior sd), or 'auto'"
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(f"scaling={value!r}: must be {remedy}") from None
+    if array.ndim != 1:
+        raise ValueError(f"scaling has shape {array.shape}: must be {remedy}")
+    bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
+    if bad.size:
+        raise ValueError(f"scaling[{bad[0]}]={array[bad[0]]!r}: must be {remedy}")
+    return tuple(map(float, array))

@@ -1,0 +1,65 @@
+r"""Midpoint laws: where in a step the drift is looked at again, and with which weight it counts.
+
+A step of length ``alpha`` has ``K`` cells.  Cell ``i`` is *marked* with probability ``1 / K``: independently
+of the others (Option 1), or exactly one cell in all (Option 2).  The midpoint of a marked cell lies at its
+left end (``offset = 0``, the paper's grid) or in its centre (``offset = 1/2``), and the drift found there
+replaces the frozen one within the cell, ``K`` times over:
+:math:`w_i = K A_{(K-1-i) \alpha / K} G_{\alpha / K}`.
+
+For ``K`` without bound Option 2 becomes one midpoint uniform in ``(0, alpha)`` with weight
+:math:`\alpha A_{\alpha - \tau} G'_0`, the *continuous* law (randomised midpoint; recycled scheme).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from pmm_mcmc.coefficients import Flow
+
+__all__ = ["cell_weight", "continuous_weight", "expected_gradients", "next_cell", "one_cell"]
+
+
+@register_jitable
+def one_cell(uniform: Any, K: Any) -> Any:
+    """Option 2: the marked cell, from one uniform number."""
+    return min(int(uniform * K), K - 1)
+
+
+@register_jitable
+def next_cell(cell: Any, uniform: Any, K: Any) -> Any:
+    """Option 1: the next marked cell after ``cell`` (start with -1); ``K`` or more means none.
+
+    The gap is geometric with success probability ``1 / K``.
+    """
+    if K == 1:
+        return cell + 1
+    return cell + 1 + int(min(np.log1p(-uniform) / np.log1p(-1.0 / K), float(K)))
+
+
+@register_jitable
+def cell_weight(rest: Flow, cell: Flow, K: Any) -> tuple[Any, Any]:
+    """Weight of a marked cell: ``rest`` is the flow from the end of the cell to the end of the step, ``cell`` that of a cell."""
+    return (
+        K * (rest.a_uu * cell.g_u + rest.a_uv * cell.g_v),
+        K * (rest.a_vu * cell.g_u + rest.a_vv * cell.g_v),
+    )
+
+
+@register_jitable
+def continuous_weight(rest: Flow, alpha: Any, has_velocity: Any) -> tuple[Any, Any]:
+    """Weight of a midpoint of the continuous law: ``rest`` is the flow from the midpoint to the end of the step."""
+    if has_velocity:
+        return alpha * rest.a_uv, alpha * rest.a_vv
+    return alpha * rest.a_uu, 0.0 * alpha
+
+
+def expected_gradients(K: int, grid: str) -> float:
+    """Expected gradients of one step of the two-gradient scheme, under either option.
+
+    One at the start of the step and one in each marked cell, of which there is one on average; on the left
+    grid a marked first cell (probability ``1 / K``) needs no gradient of its own.
+    """
+    return 2.0 - 1.0 / K if grid == "left" else 2.0
