@@ -19,7 +19,7 @@ from pmm_mcmc.midpoints import cell_weight, continuous_weight
 
 __all__ = ["stationary_covariance", "variance_error"]
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
 def _flow(kernel: Kernel, h: float, friction: float):
@@ -28,10 +28,12 @@ def _flow(kernel: Kernel, h: float, friction: float):
 
 
 def _matrices(flow):
+    """Matrices of a flow, of shapes ``(..., 2, 2)``, ``(..., 2)`` and ``(..., 2, 2)``."""
+    zero = np.zeros_like(flow.a_uu)
     a = np.array([[flow.a_uu, flow.a_uv], [flow.a_vu, flow.a_vv]], dtype=float)
+    root = np.array([[flow.n_uv, flow.n_uu], [flow.n_vv, zero]], dtype=float)
     g = np.array([flow.g_u, flow.g_v], dtype=float)
-    root = np.array([[flow.n_uv, flow.n_uu], [flow.n_vv, 0.0]], dtype=float)
-    return a, g, root
+    return np.moveaxis(a, (0, 1), (-2, -1)), np.moveaxis(g, 0, -1), np.moveaxis(root, (0, 1), (-2, -1))
 
 
 def _cells(kernel, alpha, friction, K, curvature):
@@ -71,26 +73,26 @@ def _one_uniform_midpoint(kernel, alpha, friction, curvature):
     drift = np.zeros(n + 4)
     drift[2 if recycled else 0] = -slope
     a, g, _ = _matrices(_flow(kernel, alpha, friction))
-    maps = []
-    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
-        time = 0.5 * alpha * (1.0 + node)
-        a_mid, g_mid, root_mid = _matrices(_flow(kernel, time, friction))
-        rest = _flow(kernel, alpha - time, friction)
-        a_rest, _, root_rest = _matrices(rest)
-        path = np.zeros((2, n + 4))
-        path[:, n : n + 2] = root_mid
-        position = a_mid[0] @ state + g_mid[0] * drift + path[0]
-        path = a_rest @ path
-        path[:, n + 2 :] += root_rest
-        base = np.zeros_like(drift) if kernel.scheme == Scheme.CONTINUOUS else drift
-        w = continuous_weight(rest, alpha, kernel.dynamics != OVERDAMPED)
-        new = a @ state + np.outer(g, base) + path + np.outer(w, -slope * position - base)
-        maps.append((0.5 * weight, np.vstack([new, position]) if recycled else new))
-    return maps
+    time = 0.5 * alpha * (1.0 + _NODES)
+    a_mid, g_mid, root_mid = _matrices(_flow(kernel, time, friction))
+    rest = _flow(kernel, alpha - time, friction)
+    a_rest, _, root_rest = _matrices(rest)
+    nodes = len(time)
+    path = np.zeros((nodes, 2, n + 4))
+    path[:, :, n : n + 2] = root_mid
+    position = a_mid[:, 0] @ state + g_mid[:, :1] * drift + path[:, 0]
+    path = a_rest @ path
+    path[:, :, n + 2 :] += root_rest
+    base = np.zeros_like(drift) if kernel.scheme == Scheme.CONTINUOUS else drift
+    w = np.stack(np.broadcast_arrays(*continuous_weight(rest, alpha, kernel.dynamics != OVERDAMPED)), axis=-1)
+    new = a @ state + np.outer(g, base) + path + w[:, :, None] * (-slope * position - base)[:, None, :]
+    if recycled:
+        new = np.concatenate([new, position[:, None, :]], axis=1)
+    return list(zip(0.5 * _WEIGHTS, new, strict=True))
 
 
 def stationary_covariance(
-    kernel: Kernel, step_size: float, friction: float, K: int, curvature: float = 1.0
+    kernel: Kernel, step_size: float, friction: float, K: int | None, curvature: float = 1.0
 ) -> np.ndarray | None:
     """Stationary covariance on the Gaussian of precision ``curvature``, or None where second moments explode.
 
@@ -99,7 +101,7 @@ def stationary_covariance(
     kernel
         Which method; the adjusted one has no bias and is refused.
     step_size, friction, K
-        Its settings, in the coordinates of the Gaussian.
+        Its settings, in the coordinates of the Gaussian.  ``K=None``: the limit of Option 2 for many midpoints.
     curvature
         Second derivative of the potential.
 
@@ -111,20 +113,24 @@ def stationary_covariance(
     """
     if kernel.scheme == Scheme.MALA:
         raise ValueError("MALA is adjusted: its stationary law is the target")
-    if kernel.scheme == Scheme.CELLS:
+    if K is None and kernel.option == 1:
+        raise ValueError("Option 1 has no limit here: give K")
+    if kernel.scheme == Scheme.CELLS and K is not None:
         maps = _cells(kernel, step_size, friction, K, curvature)
     else:
         maps = _one_uniform_midpoint(kernel, step_size, friction, curvature)
     n = maps[0][1].shape[0]
-    transfer = sum(p * np.kron(m[:, :n], m[:, :n]) for p, m in maps)
-    noise = sum(p * (m[:, n:] @ m[:, n:].T) for p, m in maps)
+    weights, matrices = np.array([p for p, _ in maps]), np.stack([m for _, m in maps])
+    on_state, on_noise = matrices[:, :, :n], matrices[:, :, n:]
+    transfer = np.einsum("p,pij,pkl->ikjl", weights, on_state, on_state).reshape(n * n, n * n)
+    noise = np.einsum("p,pij,pkj->ik", weights, on_noise, on_noise)
     if not np.all(np.isfinite(transfer)) or np.abs(np.linalg.eigvals(transfer)).max() >= 1.0:
         return None
     return np.linalg.solve(np.eye(n * n) - transfer, noise.ravel()).reshape(n, n)
 
 
 def variance_error(
-    kernel: Kernel, step_size: float, friction: float, K: int, curvature: float = 1.0
+    kernel: Kernel, step_size: float, friction: float, K: int | None, curvature: float = 1.0
 ) -> float:
     """Relative error of the variance of the draws on a Gaussian; infinite where it does not exist."""
     covariance = stationary_covariance(kernel, step_size, friction, K, curvature)

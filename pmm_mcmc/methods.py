@@ -53,9 +53,6 @@ class Method(NamedTuple):
         Gradients of a step, in words.
     order
         Order of the bias in the step size, K held fixed.
-    bias_target
-        Relative error of a variance, on a Gaussian as stiff as the stiffest tenth of the posterior, that the
-        automatic step size allows (MALA: none, it aims at an acceptance rate).
     largest_step
         Largest automatic step size in units of the posterior's own scale.
     """
@@ -64,18 +61,16 @@ class Method(NamedTuple):
     dynamics: tuple[str, ...]
     gradients: str
     order: int
-    bias_target: float
     largest_step: float
 
 
-# The first-order baselines get twice the bias of the others: at 2 % they would hardly move.
 METHODS: dict[str, Method] = {
-    "PoissonOLMC": Method("Poisson midpoint, overdamped", ("overdamped",), "2", 1, 0.02, 1.0),
-    "PoissonULMC": Method("Poisson midpoint, underdamped", ("underdamped",), "2", 1, 0.02, 1.5),
-    "OLMC": Method("Langevin Monte Carlo, overdamped (Euler-Maruyama)", ("overdamped",), "1", 1, 0.04, 1.0),
-    "ULMC": Method("Langevin Monte Carlo, underdamped (exponential integrator)", ("underdamped",), "1", 1, 0.04, 1.5),
-    "RLMC": Method("Randomised midpoint Langevin Monte Carlo", ("overdamped", "underdamped"), "2", 2, 0.02, 1.5),
-    "MALA": Method("Metropolis-adjusted Langevin algorithm", ("overdamped",), "1", 0, math.nan, math.inf),
+    "PoissonOLMC": Method("Poisson midpoint, overdamped", ("overdamped",), "2", 1, 1.0),
+    "PoissonULMC": Method("Poisson midpoint, underdamped", ("underdamped",), "2", 1, 1.5),
+    "OLMC": Method("Langevin Monte Carlo, overdamped (Euler-Maruyama)", ("overdamped",), "1", 1, 1.0),
+    "ULMC": Method("Langevin Monte Carlo, underdamped (exponential integrator)", ("underdamped",), "1", 1, 1.5),
+    "RLMC": Method("Randomised midpoint Langevin Monte Carlo", ("overdamped", "underdamped"), "2", 2, 1.5),
+    "MALA": Method("Metropolis-adjusted Langevin algorithm", ("overdamped",), "1", 0, math.inf),
 }
 
 

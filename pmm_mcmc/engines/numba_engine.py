@@ -12,8 +12,8 @@ the factor by which this chain's step is shortened at present.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -25,7 +25,7 @@ from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.midpoints import cell_weight, continuous_weight, next_cell, one_cell
 from pmm_mcmc.transitions import end, interpolate, mala_log_ratio, noise, path
 
-__all__ = ["SIGNATURE", "Chain", "Chunk", "Coordinates", "guard_threshold"]
+__all__ = ["SIGNATURE", "Chunk", "Coordinates", "NumbaEngine", "change_coordinates", "empty_state", "guard_threshold"]
 
 _DOUBLES = types.CPointer(types.float64)
 # (position, gradient out, table of data addresses and shapes, number of coordinates) -> log density, NaN on failure
@@ -267,3 +267,116 @@ def run(
             position_out[row, j] = centre[j] + scale[j] * anchor[j]
         gradient_out[row], state_out[row], lp_out[row] = gradient, state, state[4 * d]
         n_grad_out[row], unstable_out[row], accept_out[row] = n_grad, unstable, accept / thin
+
+
+class NumbaEngine:
+    """Run chains of one method over one log density.
+
+    Parameters
+    ----------
+    kernel
+        The method.
+    d
+        Number of coordinates.
+    joint, gradient
+        C functions of :data:`SIGNATURE`: log density with gradient, and gradient alone.
+    joint_table, gradient_table
+        Functions that return the tables of data to pass to them, read anew for every run.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        d: int,
+        joint: Any,
+        gradient: Any,
+        joint_table: Callable[[], np.ndarray],
+        gradient_table: Callable[[], np.ndarray],
+    ):
+        self.kernel, self.d = kernel, d
+        self._joint, self._gradient = joint, gradient
+        self._joint_table, self._gradient_table = joint_table, gradient_table
+        self._threshold = guard_threshold(d)
+
+    def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
+        """Evaluate at the position of ``state`` and make it the anchor, in place; return the gradient ``(d,)``.
+
+        ``state[4 d]``, the log density, is NaN where anything is not finite.  Costs one gradient.
+        """
+        return evaluate(self._joint, self._joint_table(), self.kernel.dynamics, *coordinates, state)
+
+    def run(
+        self,
+        coordinates: Coordinates,
+        step_size: float,
+        friction: float,
+        K: int,
+        state: np.ndarray,
+        gradient: np.ndarray,
+        key: np.ndarray,
+        first: int,
+        rows: int,
+        thin: int,
+    ) -> Chunk:
+        """Advance a chain by ``rows * thin`` transitions, in place; return a draw after each ``thin`` of them.
+
+        Parameters
+        ----------
+        coordinates, step_size, friction, K
+            The setting, in whitened coordinates.
+        state, gradient
+            The chain, ``(4 d + 2,)`` and ``(d,)``.
+        key, first
+            Seed and chain (2 uint64) and the number of the first transition: what the randomness depends on.
+        """
+        d = self.d
+        out = Chunk(
+            np.empty((rows, d)),
+            np.empty((rows, d)),
+            np.empty((rows, 4 * d + 2)),
+            np.empty(rows),
+            np.empty(rows),
+            np.empty(rows, np.int64),
+            np.empty(rows, np.int64),
+        )
+        run(
+            self._joint,
+            self._joint_table(),
+            self._gradient,
+            self._gradient_table(),
+            self.kernel,
+            step_size,
+            friction,
+            K,
+            self._threshold,
+            coordinates,
+            gradient,
+            state,
+            key,
+            first,
+            thin,
+            out,
+        )
+        return out
+
+
+def empty_state(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """State of a chain at position ``u`` with velocity ``v``, not evaluated yet."""
+    d = len(u)
+    state = np.zeros(4 * d + 2)
+    state[:d], state[d : 2 * d], state[4 * d + 1] = u, v, 1.0
+    return state
+
+
+def change_coordinates(
+    state: np.ndarray, gradient: np.ndarray, old: Coordinates, new: Coordinates, kernel: Kernel
+) -> np.ndarray:
+    """Express a state in other whitened coordinates; the velocity, standard normal in any, is kept.  Costs no gradient."""
+    d = len(gradient)
+    out = state.copy()
+    for part in (slice(0, d), slice(3 * d, 4 * d)):
+        out[part] = (old.centre + old.scale * state[part] - new.centre) / new.scale
+    out[2 * d : 3 * d] = new.scale * gradient
+    if kernel.dynamics == HARMONIC:
+        out[2 * d : 3 * d] += out[3 * d : 4 * d]
+    return out

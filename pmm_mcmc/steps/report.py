@@ -1,0 +1,79 @@
+"""What went wrong while a chain sampled, and where: one sentence at its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pmm_mcmc.methods import Settings
+from pmm_mcmc.tuning.schedule import Tuned
+from pmm_mcmc.tuning.thinning import STEPS_CAP
+
+__all__ = ["UnstableReport"]
+
+
+@dataclass
+class UnstableReport:
+    """Running sums over the draws after warm-up: all of them, and those with a rejected transition."""
+
+    transitions: int = 0
+    draws: int = 0
+    unstable: int = 0
+    unstable_draws: int = 0
+    total: np.ndarray | float = 0.0
+    squares: np.ndarray | float = 0.0
+    unstable_total: np.ndarray | float = 0.0
+    origin: np.ndarray | float | None = None
+
+    def observe(self, position: np.ndarray, unstable: np.ndarray, thin: int) -> None:
+        """Add draws ``(n, d)`` with the number of transitions rejected on the way to each."""
+        if self.origin is None:
+            self.origin = position[0].copy()
+        shifted = position - self.origin
+        bad = unstable > 0
+        self.transitions += thin * len(unstable)
+        self.draws += len(unstable)
+        self.unstable += int(unstable.sum())
+        self.unstable_draws += int(bad.sum())
+        self.total = self.total + shifted.sum(axis=0)
+        self.squares = self.squares + (shifted**2).sum(axis=0)
+        self.unstable_total = self.unstable_total + shifted[bad].sum(axis=0)
+
+    def with_rows(self, position: np.ndarray, unstable: np.ndarray, thin: int) -> UnstableReport:
+        """Return a copy that has observed more."""
+        other = replace(self)
+        other.observe(position, unstable, thin)
+        return other
+
+    def message(self, names: list[str], settings: Settings, tuned: Tuned) -> str | None:
+        """Say how many, where, and what to do; ``None`` where all is well."""
+        parts = []
+        if self.unstable:
+            parts.append(self._unstable_message(names, settings, tuned))
+        if settings.steps_per_draw is None and tuned.steps_per_draw == STEPS_CAP:
+            parts.append(
+                f"{settings.method} moves slowly here: steps_per_draw reached its cap of {STEPS_CAP}; draw more, or "
+                "look at r_hat and ess before you use the result."
+            )
+        return " ".join(parts) or None
+
+    def _unstable_message(self, names: list[str], settings: Settings, tuned: Tuned) -> str:
+        if settings.method == "MALA":
+            return (
+                f"MALA: {self.unstable} of {self.transitions} proposals had a log density or gradient that is not "
+                "finite and were rejected; look at the model's constraints with model.debug()."
+            )
+        mean = self.total / self.draws
+        sd = np.sqrt(np.maximum(self.squares / self.draws - mean**2, 1e-300))
+        away = (self.unstable_total / self.unstable_draws - mean) / sd
+        where = ""
+        if len(names):
+            i = int(np.argmax(np.abs(away)))
+            side = "above" if away[i] > 0 else "below"
+            where = f", most of all where {names[i]} is {abs(away[i]):.1f} sd {side} its mean"
+        return (
+            f"{settings.method}: {self.unstable} of {self.transitions} transitions after warm-up were not finite or "
+            f"unstable and were restarted{where}. Draws near there are biased: sample again with "
+            f"step_size={0.5 * tuned.step_size:.2g} (now {tuned.step_size:.2g}), or reparametrise the model."
+        )

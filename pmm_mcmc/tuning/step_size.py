@@ -1,0 +1,125 @@
+"""Step size and number of midpoints from how fast the gradient changes.
+
+In whitened coordinates the step that a method can take follows from the curvature, seen as ``|dg| / |dy|`` between
+successive draws.  The automatic step is the largest at which the method's exact bias on the
+Gaussian of that curvature stays within :data:`BIAS_TARGET`.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from pmm_mcmc.gaussian import variance_error
+from pmm_mcmc.methods import METHODS, OVERDAMPED, Kernel, Scheme, Settings
+
+__all__ = ["lipschitz_bound", "midpoint_count", "safe_step"]
+
+# Relative error of a variance, on a Gaussian as stiff as the stiffest tenth of the posterior, that an automatic
+# step size allows; softer directions have far less.  And the part of it that a finite K may add.
+BIAS_TARGET = 0.05
+_FLOOR_SHARE = 0.1
+_LEAST_K, _LARGEST_K = 16, 256
+_RECYCLED_CAP = 1.25
+# The step must be stable, if more biased, where the gradient changes fastest: the 99 % quantile counts too.
+_TAIL_SHARE = 0.5
+
+
+def lipschitz_bound(position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool) -> float:
+    """Estimate how fast the gradient changes, from successive whitened positions and gradients ``(n, d)``.
+
+    The larger of two numbers: the 90 % quantile of ``|dg| / |dy|`` over successive draws; and the same along the
+    direction in which the gradient varies most.  The second sees a few stiff directions that the first, an average over
+    all, would miss; on a Gaussian it is their exact curvature.
+
+    Parameters
+    ----------
+    position, gradient
+        Rows in order of time.
+    usable
+        Mask of rows past the start-up transient.
+    remainder
+        Take the gradient after the linear part ``-y`` that the harmonic flow integrates.
+    """
+    force = gradient + position if remainder else gradient
+    pairs = usable[1:] & usable[:-1]
+    dy, dg = np.diff(position, axis=0)[pairs], np.diff(force, axis=0)[pairs]
+    length = np.sqrt((dy**2).sum(axis=1))
+    moved = length > 0.0
+    if not moved.any():
+        return 1.0
+    dy, dg, length = dy[moved], dg[moved], length[moved]
+    ratio = np.sqrt((dg**2).sum(axis=1)) / length
+    overall = max(np.quantile(ratio, 0.9), _TAIL_SHARE * np.quantile(ratio, 0.99))
+    direction = _main_direction(force[usable])
+    along, change = np.abs(dy @ direction), np.abs(dg @ direction)
+    clear = along >= np.median(along)
+    stiffest = np.quantile(change[clear] / along[clear], 0.9) if along[clear].min() > 0.0 else 0.0
+    return float(max(overall, stiffest, 1e-3))
+
+
+def _main_direction(rows: np.ndarray) -> np.ndarray:
+    """Return the first principal direction of rows, none of which may count more than twice the median, by power iteration."""
+    rows = rows - np.median(rows, axis=0)
+    norms = np.sqrt((rows**2).sum(axis=1))
+    median = np.median(norms)
+    rows = rows * np.minimum(1.0, 2.0 * median / np.maximum(norms, 1e-300))[:, None]
+    direction = rows[np.argmax(np.minimum(norms, 2.0 * median))]
+    for _ in range(30):
+        size = np.sqrt((direction**2).sum())
+        if not size > 0.0:
+            return np.zeros(rows.shape[1])
+        direction = rows.T @ (rows @ (direction / size))
+    return direction / max(np.sqrt((direction**2).sum()), 1e-300)
+
+
+@functools.lru_cache(maxsize=256)
+def _unit_step(kernel: Kernel, friction: float, K: int | None, largest: float) -> float:
+    """Largest step at which the variance error on the unit Gaussian stays within the target, by bisection."""
+    low, high = 0.0, 2.0 * largest
+    for _ in range(24):
+        middle = 0.5 * (low + high)
+        if abs(variance_error(kernel, middle, friction, K)) <= BIAS_TARGET:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def safe_step(settings: Settings, friction: float, lipschitz: float) -> float:
+    """Step size for a curvature of ``lipschitz`` (of the remainder, for the recycled scheme), in whitened units."""
+    kernel, method = settings.kernel, METHODS[settings.method]
+    if kernel.scheme == Scheme.MALA:
+        raise ValueError("MALA's step size follows its acceptance rate")
+    if kernel.scheme == Scheme.RECYCLED:
+        # The scheme is exact where the remainder vanishes; 0.4 stands for the linear part.  Found by trial.
+        return float(min(_RECYCLED_CAP / np.sqrt(0.4 + lipschitz), method.largest_step))
+    K = settings.fixed_K or (32 if settings.option == 1 else None)
+    if kernel.dynamics == OVERDAMPED:
+        # A Gaussian of curvature L at step alpha is the unit one at alpha L.
+        return float(min(_unit_step(kernel, 1.0, K, method.largest_step) / lipschitz, method.largest_step))
+    # Likewise at alpha sqrt(L) and friction / sqrt(L), to the nearest 5 %, so that the bisection is remembered.
+    root = np.sqrt(lipschitz)
+    relative = float(1.05 ** np.round(np.log(friction / root) / np.log(1.05)))
+    return float(min(_unit_step(kernel, relative, K, method.largest_step) / root, method.largest_step))
+
+
+def midpoint_count(settings: Settings, step_size: float, friction: float, lipschitz: float) -> int:
+    """Return K for a step size: given, or the smallest power of two that adds little to the bias.
+
+    The left grid adds the bias of Langevin Monte Carlo (K = 1) divided by K; the centred grid nothing to speak of from
+    K = 4 on.  K costs no gradients.
+    """
+    if settings.fixed_K is not None:
+        return settings.fixed_K
+    kernel = settings.kernel
+    if settings.grid == "centred":
+        return _LEAST_K
+    if kernel.dynamics == OVERDAMPED:
+        floor = variance_error(kernel, step_size * lipschitz, friction, 1)
+    else:
+        root = float(np.sqrt(lipschitz))
+        floor = variance_error(kernel, step_size * root, friction / root, 1)
+    wanted = min(floor / (_FLOOR_SHARE * BIAS_TARGET), _LARGEST_K)
+    return int(max(_LEAST_K, 2 ** np.ceil(np.log2(wanted))))

@@ -1,0 +1,36 @@
+"""Transitions per recorded draw, from the autocorrelation of the slowest coordinate."""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["STEPS_CAP", "steps_for_autocorrelation"]
+
+STEPS_CAP = 64
+_TARGET = 0.5
+
+
+def steps_for_autocorrelation(position: np.ndarray) -> int:
+    """Smallest number of transitions between draws that brings every lag-one autocorrelation below one half.
+
+    Parameters
+    ----------
+    position : (n, d)
+        Successive states of one chain.
+
+    Returns
+    -------
+    int
+        At least 1, at most :data:`STEPS_CAP` and a quarter of ``n``.
+    """
+    n = len(position)
+    centred = position - position.mean(axis=0)
+    variance = (centred**2).mean(axis=0)
+    moving = variance > 0.0
+    centred, variance = centred[:, moving], variance[moving]
+    largest = max(1, min(STEPS_CAP, n // 4))
+    for lag in range(1, largest):
+        correlation = (centred[lag:] * centred[:-lag]).mean(axis=0) / variance
+        if correlation.max(initial=-1.0) < _TARGET:
+            return lag
+    return largest
