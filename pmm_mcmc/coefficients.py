@@ -104,7 +104,7 @@ def build_flows(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
         )
 
     def overdamped(h, friction):
-        r"""``A = 1``, ``G = h``, ``Gamma = sqrt(2 h)`` on the position; there is no velocity."""
+        r"""Overdamped Langevin: ``A = 1``, ``G = h``, ``Gamma = sqrt(2 h)`` on the position; there is no velocity."""
         zero = 0.0 * h
         return Flow(1.0 + zero, zero, zero, zero, h + zero, zero, zero, zero, xp.sqrt(2.0 * h))
 
@@ -117,9 +117,7 @@ def build_flows(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
         n_uv = h * xp.sqrt(x) * p1 * p1 / xp.sqrt(2.0 * p1_twice)
         schur = 2.0 * psi3(x) - p1 * p1 * p1 * p1 / (2.0 * p1_twice)
         n_uu = h * xp.sqrt(x * schur)
-        return Flow(
-            1.0 + 0.0 * h, h * p1, 0.0 * h, xp.exp(-x), h * h * phi2(x), h * p1, n_vv, n_uv, n_uu
-        )
+        return Flow(1.0 + 0.0 * h, h * p1, 0.0 * h, xp.exp(-x), h * h * phi2(x), h * p1, n_vv, n_uv, n_uu)
 
     @register_jitable
     def harmonic_series(h, friction):
@@ -194,9 +192,7 @@ def build_flows(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
         n_vv = xp.sqrt(var_v)
         n_uv = friction * a_uv * a_uv / where(n_vv > 0.0, n_vv, 1.0)
         n_uu = xp.sqrt(xp.maximum(var_u - n_uv * n_uv, 0.0))
-        return Flow(
-            1.0 - one_minus_a_uu, a_uv, -a_uv, a_vv, one_minus_a_uu, a_uv, n_vv, n_uv, n_uu
-        )
+        return Flow(1.0 - one_minus_a_uu, a_uv, -a_uv, a_vv, one_minus_a_uu, a_uv, n_vv, n_uv, n_uu)
 
     return SimpleNamespace(overdamped=overdamped, underdamped=underdamped, harmonic=harmonic)
 

@@ -37,7 +37,7 @@ def _matrices(flow):
 
 
 def _cells(kernel, alpha, friction, K, curvature):
-    """Maps from (u, v, all the fine noise) to the new state, with their probabilities or variances."""
+    """Return maps from (u, v, all the fine noise) to the new state, with their probabilities or variances."""
     fine = K * (2 if kernel.offset else 1)
     a, _, root = _matrices(_flow(kernel, alpha / fine, friction))
     path = np.zeros((2, 2 + 2 * fine))
@@ -65,7 +65,7 @@ def _cells(kernel, alpha, friction, K, curvature):
 
 
 def _one_uniform_midpoint(kernel, alpha, friction, curvature):
-    """Maps from the state and four noises to the new state, for the continuous law and the recycled scheme."""
+    """Return maps from the state and four noises to the new state: the continuous law and the recycled scheme."""
     recycled = kernel.scheme == Scheme.RECYCLED
     n = 3 if recycled else 2
     slope = curvature - 1.0 if kernel.dynamics == HARMONIC else curvature
@@ -129,9 +129,7 @@ def stationary_covariance(
     return np.linalg.solve(np.eye(n * n) - transfer, noise.ravel()).reshape(n, n)
 
 
-def variance_error(
-    kernel: Kernel, step_size: float, friction: float, K: int | None, curvature: float = 1.0
-) -> float:
+def variance_error(kernel: Kernel, step_size: float, friction: float, K: int | None, curvature: float = 1.0) -> float:
     """Relative error of the variance of the draws on a Gaussian; infinite where it does not exist."""
     covariance = stationary_covariance(kernel, step_size, friction, K, curvature)
     if covariance is None:

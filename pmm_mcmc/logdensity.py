@@ -72,7 +72,9 @@ def check_gradient(vars: Sequence[Any], model: pm.Model) -> None:
         ) from error
 
 
-def flat_layout(vars: Sequence[Any], point: dict[str, np.ndarray]) -> tuple[tuple[str, tuple[int, ...], int, np.dtype], ...]:
+def flat_layout(
+    vars: Sequence[Any], point: dict[str, np.ndarray]
+) -> tuple[tuple[str, tuple[int, ...], int, np.dtype], ...]:
     """Name, shape, size and dtype of each variable within the flat vector."""
     return tuple((v.name, np.shape(point[v.name]), int(np.size(point[v.name])), np.dtype(v.dtype)) for v in vars)
 
@@ -124,7 +126,9 @@ class LogDensity:
     def function(self, which: str) -> Any:
         """Return the C function ``"joint"`` or ``"gradient"``, compiled at the first call."""
         if which not in self._native:
-            compiled = compile([self._flat], self._outputs[which], mode="NUMBA", trust_input=True, on_unused_input="ignore")
+            compiled = compile(
+                [self._flat], self._outputs[which], mode="NUMBA", trust_input=True, on_unused_input="ignore"
+            )
             self._shared[which] = compiled.get_shared()
             self._native[which] = native_function(
                 compiled, self._flat.dtype, self._values(which), has_value=which == "joint"

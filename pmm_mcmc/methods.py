@@ -93,7 +93,9 @@ def _positive_int(name: str, value: Any, remedy: str) -> int | None:
 
 
 def _choice(name: str, value: Any, choices: tuple) -> Any:
-    if isinstance(value, bool | np.bool_) or not any(value is c or (type(value) is type(c) and value == c) for c in choices):
+    if isinstance(value, bool | np.bool_) or not any(
+        value is c or (type(value) is type(c) and value == c) for c in choices
+    ):
         raise ValueError(f"{name}={value!r}: must be {' or '.join(map(repr, choices))}")
     return value
 

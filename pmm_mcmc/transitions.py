@@ -46,9 +46,7 @@ def interpolate(u: Any, v: Any, b: Any, mu: Any, flow: Flow) -> Any:
 
 
 @register_jitable
-def end(
-    u: Any, v: Any, b: Any, mu: Any, mv: Any, cu: Any, cv: Any, flow: Flow
-) -> tuple[Any, Any]:
+def end(u: Any, v: Any, b: Any, mu: Any, mv: Any, cu: Any, cv: Any, flow: Flow) -> tuple[Any, Any]:
     """State after the step, given the path ``(mu, mv)`` and the summed corrections ``(cu, cv)`` (step 5)."""
     return (
         flow.a_uu * u + flow.a_uv * v + flow.g_u * b + mu + cu,

@@ -19,7 +19,7 @@ from numba import carray, cfunc, types
 from numba.core.cgutils import voidptr_t
 from numba.extending import intrinsic
 
-from pmm_mcmc.engines.numba_engine import SIGNATURE
+from pmm_mcmc.engines.loop import SIGNATURE
 
 __all__ = ["address_table", "native_function"]
 

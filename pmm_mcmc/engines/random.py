@@ -42,7 +42,7 @@ def _ziggurat_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 _SCALE, _INSIDE, _DENSITY = _ziggurat_tables()
 
 
-# SFC64, one round: state (a, b, c, counter) to (output, a, b, c, counter).  Scalars, so that a loop keeps them in registers.
+# SFC64, one round: state (a, b, c, counter) to (output, a, b, c, counter), in scalars that a loop keeps in registers.
 @numba.njit(inline="always")
 def _round(a, b, c, counter):
     out = a + b + counter

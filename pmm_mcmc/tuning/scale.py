@@ -5,8 +5,8 @@ only (Fisher divergence) is smallest at
 
 .. math:: s_i^2 = \sqrt{Var x_i / Var g_i}, \qquad m_i = \bar x_i + s_i^2 \bar g_i,
 
-with ``g`` the gradient of the log density.  On an uncorrelated Gaussian this is exact from two distinct points, wherever
-they lie.
+with ``g`` the gradient of the log density.  On an uncorrelated Gaussian this is exact from two distinct points,
+wherever they lie.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import numpy as np
 __all__ = ["diagonal_scale", "settled"]
 
 
-def diagonal_scale(
-    position: np.ndarray, gradient: np.ndarray, previous: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def diagonal_scale(position: np.ndarray, gradient: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return centre and scale of shape ``(d,)`` from ``(n, d)`` positions and gradients.
 
     A coordinate in which position or gradient does not vary, or whose estimate is not a finite number, keeps its

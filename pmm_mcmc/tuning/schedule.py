@@ -100,10 +100,8 @@ class Warmup:
         self.boundary = self._next_boundary()
         return self
 
-    def observe(
-        self, position: np.ndarray, gradient: np.ndarray, lp: np.ndarray, unstable: int, accept: float
-    ) -> None:
-        """Take note of draws ``(n, d)``, one a transition, of how many were rejected, and of their summed acceptance."""
+    def observe(self, position: np.ndarray, gradient: np.ndarray, lp: np.ndarray, unstable: int, accept: float) -> None:
+        """Take note of draws ``(n, d)``, one a transition, of those rejected, and of their summed acceptance."""
         self._position.append(position)
         self._gradient.append(gradient)
         self._potential.append(-lp)
@@ -129,6 +127,10 @@ class Warmup:
         else:
             self.boundary = self._next_boundary()
         return self.tuned
+
+    def stop(self) -> None:
+        """End here: the next :meth:`update` is the last."""
+        self.length = self.boundary = self.done
 
     @property
     def _step_is_free(self) -> bool:
