@@ -12,7 +12,7 @@ import numpy as np
 from numba import cfunc
 from scipy.linalg import expm
 
-from pmm_mcmc.engines import numba_engine
+from pmm_mcmc.engines.numba_engine import SIGNATURE, NumbaEngine
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Scheme
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
@@ -29,7 +29,7 @@ def sde(dynamics, friction):
 
 @lru_cache(maxsize=100_000)
 def flow(dynamics, h, friction):
-    """``A``, ``G`` and a root of ``Gamma^2`` (acting on two normals, the velocity's first) over a time ``h``."""
+    """Return ``A``, ``G`` and a root of ``Gamma^2`` (acting on two normals, the velocity's first) over a time ``h``."""
     if h <= 0.0:
         return np.eye(2), np.zeros(2), np.zeros((2, 2))
     J, e, D = sde(dynamics, friction)
@@ -48,13 +48,13 @@ def flow(dynamics, h, friction):
 
 
 def fine_times(K, alpha, centred):
-    """Ends of the cells in which the fine noise comes: half cells on the centred grid."""
+    """Return the ends of the cells in which the fine noise comes: half cells on the centred grid."""
     fine = K * (2 if centred else 1)
     return alpha * np.arange(fine + 1) / fine
 
 
 def gather(dynamics, friction, times, z, start, stop):
-    """Noise of the path between two of the fine times: the sum over its cells of ``A Gamma z``."""
+    """Return the noise of the path between two of the fine times: the sum over its cells of ``A Gamma z``."""
     total = np.zeros_like(z[0])
     for left, right, normals in zip(times[:-1], times[1:], z, strict=True):
         if left > start - 1e-12 and right < stop + 1e-12:
@@ -64,7 +64,7 @@ def gather(dynamics, friction, times, z, start, stop):
 
 
 def sequential(dynamics, friction, alpha, K, marks, state, drift, z, centred=False):
-    """Equation (stoc_approx): one cell after the other, with the fine noise ``z`` of shape ``(cells, 2, d)``."""
+    """Follow equation (stoc_approx), one cell after the other, with the fine noise ``z`` of shape ``(cells, 2, d)``."""
     times = fine_times(K, alpha, centred)
     A, G, _ = flow(dynamics, alpha / K, friction)
     b = drift(state[0])
@@ -81,7 +81,7 @@ def sequential(dynamics, friction, alpha, K, marks, state, drift, z, centred=Fal
 
 
 def unrolled(dynamics, friction, alpha, weighted_times, state, base, drift, gap_noise, keep_base=True):
-    """Steps 1 to 5 of the algorithm for given midpoints.
+    """Take steps 1 to 5 of the algorithm with given midpoints.
 
     ``weighted_times`` yields ``(time, weight)`` in order, ``gap_noise(start, stop)`` the noise of the path between two
     times.  Returns the new state and the midpoints; without ``keep_base`` the drift at the midpoint replaces ``base``.
@@ -104,18 +104,18 @@ def unrolled(dynamics, friction, alpha, weighted_times, state, base, drift, gap_
 
 
 def cell_midpoint(dynamics, friction, alpha, K, i, offset):
-    """Time and weight ``K A_{(K-1-i) alpha/K} G_{alpha/K}`` of the marked cell ``i``."""
+    """Return time and weight ``K A_{(K-1-i) alpha/K} G_{alpha/K}`` of the marked cell ``i``."""
     rest, G = flow(dynamics, alpha * (K - 1 - i) / K, friction)[0], flow(dynamics, alpha / K, friction)[1]
     return alpha * (i + offset) / K, K * rest @ G
 
 
 def uniform_midpoint(dynamics, friction, alpha, time):
-    """Time and weight ``alpha A_{alpha - time} e`` of a midpoint of the continuous law."""
+    """Return time and weight ``alpha A_{alpha - time} e`` of a midpoint of the continuous law."""
     return time, alpha * flow(dynamics, alpha - time, friction)[0] @ sde(dynamics, friction)[1]
 
 
 def stream(key, transition):
-    """NumPy's own generator, started as :mod:`pmm_mcmc.engines.random` says."""
+    """Return NumPy's own generator, started as :mod:`pmm_mcmc.engines.random` says."""
     bits = np.random.SFC64()
     words = np.array([key[0], key[1], transition, 1], dtype=np.uint64)
     bits.state = {"bit_generator": "SFC64", "state": {"state": words}, "has_uint32": 0, "uinteger": 0}
@@ -138,7 +138,7 @@ class Chain:
         self.accept = 1.0
 
     def evaluate(self, y):
-        """Log density and drift in whitened coordinates; the drift is None where anything is not finite."""
+        """Return log density and drift in whitened coordinates; the drift is None where anything is not finite."""
         self.calls += 1
         with np.errstate(all="ignore"):
             lp, gradient = self.target(self.centre + self.scale * y)
@@ -147,7 +147,7 @@ class Chain:
         return lp, self.scale * gradient + (y if self.kernel.dynamics == HARMONIC else 0.0)
 
     def times(self, rng, step):
-        """Midpoints with weights, drawn one after the other."""
+        """Draw midpoints with their weights, one after the other."""
         scheme, dynamics, option, offset = self.kernel
         if scheme in (Scheme.CONTINUOUS, Scheme.RECYCLED):
             yield uniform_midpoint(dynamics, self.friction, step, step * rng.random())
@@ -179,12 +179,16 @@ class Chain:
         forward = np.sum((proposal - self.state[0] - step * self.b) ** 2) / (4.0 * step)
         backward = np.sum((self.state[0] - proposal - step * b) ** 2) / (4.0 * step)
         ratio = lp - backward - self.lp + forward
+        if np.isnan(ratio):
+            self.unstable += 1
+            self.accept = 0.0
+            return
         self.accept = min(1.0, np.exp(min(ratio, 0.0)))
         if np.log1p(-rng.random()) < ratio:
             self.state, self.anchor, self.lp, self.b = np.array([proposal, 0.0 * proposal]), proposal, lp, b
 
     def advance(self):
-        """One transition."""
+        """Make one transition."""
         scheme, dynamics = self.kernel.scheme, self.kernel.dynamics
         rng, d = stream(self.key, self.t), self.state.shape[1]
         self.t += 1
@@ -223,9 +227,9 @@ class Chain:
         self.shrink = max(2.0**-20, 0.5 * self.shrink)
 
 
-@cfunc(numba_engine.SIGNATURE)
+@cfunc(SIGNATURE)
 def gaussian(x, gradient, table, n):
-    """Unit Gaussian; other curvatures come from the scale of the coordinates."""
+    """Evaluate the unit Gaussian; other curvatures come from the scale of the coordinates."""
     lp = 0.0
     for i in range(n):
         lp -= 0.5 * x[i] * x[i]
@@ -233,6 +237,8 @@ def gaussian(x, gradient, table, n):
     return lp
 
 
-def engine(kernel, d, target):
-    """Run a compiled target; the integers of the table go unused."""
-    return numba_engine.NumbaEngine(kernel, d, target, target, lambda: np.zeros(1, np.int64), lambda: np.zeros(1, np.int64))
+def engine(kernel, d, target, table=None, gradient_table=None):
+    """Return an engine for a compiled target, with the tables of integers it reads."""
+    joint = np.zeros(2, np.int64) if table is None else table
+    alone = joint if gradient_table is None else gradient_table
+    return NumbaEngine(kernel, d, target, target, lambda: joint, lambda: alone)

@@ -30,7 +30,7 @@ _overdamped, _underdamped, _harmonic = (numba.njit(f) for f in (_flows.overdampe
 _SHRINK, _RECOVER, _SHORTEST = 0.5, 1.1, 2.0**-20
 
 
-@numba.njit(inline="always")
+@numba.njit
 def _flow(kind, h, friction):
     if kind == OVERDAMPED:
         return _overdamped(h, friction)
@@ -97,6 +97,10 @@ def run(
     u_new, v_new, w = np.empty(d), np.zeros(d), np.empty(2 * d)
     stream = np.empty(4, np.uint64)
     has_velocity = kind != OVERDAMPED
+    # The recycled scheme draws its midpoints: they want the log density, others' midpoints do without.
+    middle, middle_table = gradient_only, gradient_table
+    if scheme == Scheme.RECYCLED:
+        middle, middle_table = joint, joint_table
     if not has_velocity:
         w[:d] = 0.0
     normals = w if has_velocity else w[d:]
@@ -157,13 +161,8 @@ def run(
                         nu, nv = noise(w[j], w[d + j], gap)
                         mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
                         y[j] = interpolate(u[j], v[j], b[j], mu[j], at)
-                    if scheme == Scheme.RECYCLED:
-                        lp_mid = _drift(joint, joint_table, kind, y, centre, scale, x, new_gradient, new_b)
-                        finite = not math.isnan(lp_mid)
-                    else:
-                        finite = not math.isnan(
-                            _drift(gradient_only, gradient_table, kind, y, centre, scale, x, new_gradient, new_b)
-                        )
+                    lp_mid = _drift(middle, middle_table, kind, y, centre, scale, x, new_gradient, new_b)
+                    finite = not math.isnan(lp_mid)
                     n_grad += 1
                     if scheme == Scheme.CELLS:
                         rest = _flow(kind, step * (K - 1 - cell) / K, friction)

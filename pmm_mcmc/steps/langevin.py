@@ -14,6 +14,104 @@ __all__ = ["MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"]
 
 
 class PoissonULMC(LangevinStep):
+    r"""Poisson midpoint method on underdamped Langevin dynamics: unadjusted, two gradients a step.
+
+    A step looks at the gradient at its start and at a random time within it, and so has about the bias of Langevin
+    Monte Carlo (:class:`ULMC`) with a step ``K`` times smaller.  It is *unadjusted*: nothing is accepted or rejected,
+    and the draws follow a law that is a little off the posterior.
+
+    *Dynamics*: with position :math:`u`, velocity :math:`v`, potential :math:`F` (minus the log posterior density) and
+    :math:`\gamma` = ``friction``, in whitened coordinates (see ``scaling``),
+
+    .. math:: du = v\,dt, \qquad dv = -\gamma v\,dt - \nabla F(u)\,dt + \sqrt{2 \gamma}\,dB.
+
+    For :math:`X = (u, v)`, :math:`b(X) = -\nabla F(u)` and the exact flow :math:`A_h, G_h, \Gamma_h` of the linear part
+    (:mod:`pmm_mcmc.coefficients`), a step of length :math:`\alpha` = ``step_size`` with :math:`K` = ``K`` cells is [1]_
+
+    .. math::
+
+       \hat X_i &= A_{s_i} X + G_{s_i} b(X) + M_{s_i}, \\
+       X' &= A_\alpha X + G_\alpha b(X) + M_\alpha
+             + K \sum_{i \in I} A_{(K-1-i) \alpha / K} G_{\alpha / K} (b(\hat X_i) - b(X)),
+
+    with the path :math:`M_s \sim N(0, \Gamma_s^2)` of the noise, midpoints :math:`s_i = i \alpha / K` (``grid="left"``)
+    or :math:`(i + 1/2) \alpha / K` ("centred"), and a random set :math:`I` of cells (``option``).
+
+    *Cost*: :math:`2 - 1/K` gradients a step on the left grid (in the mean, under either option), 2 on the centred one,
+    1 for ``scheme="recycled"``.  17 arrays of length :math:`d` a chain, whatever ``K`` is, and 6 for each draw computed
+    ahead (at most 256).
+
+    *Bias*: for Option 1, :math:`L`-Lipschitz gradients, :math:`\gamma > C \sqrt L`, small :math:`\alpha \gamma` and
+    about :math:`1/\alpha` steps, the law of the chain is within :math:`O(\alpha^4)` (KL divergence, :math:`K \sim
+    1/\alpha`) of that of ULMC with step :math:`\alpha / K` [1]_ (Theorem 3).  On Gaussians, exactly: order 1 in
+    :math:`\alpha` on the left grid at fixed ``K``, with a relative error of a variance near :math:`\alpha L / (2 \gamma
+    K)`; as ``K`` grows, order 5 for Option 2; order 2 for either option with :math:`K \sim 1/\alpha`.
+
+    Parameters
+    ----------
+    vars
+        Variables to sample, random or value variables of the model; default all continuous ones.  Discrete ones get a
+        sampler of PyMC's own.
+    K
+        Number of cells of a step.  "auto" (default): the power of two between 16 and 256 from which on the bias of the
+        grid is small beside that of the step.  K costs no gradients.
+    step_size
+        :math:`\alpha`, a time: at unit velocity a step moves by ``step_size`` whitened units.  "auto" (default): found
+        in warm-up, the largest whose exact variance error on the Gaussian of the posterior's steepest curvature is
+        about 5%.
+    friction
+        :math:`\gamma`, in whitened units.  "auto" (default) is 1, which suits a whitened posterior.
+    option
+        2 (default): exactly one cell is looked at.  1: each cell with probability :math:`1/K` by itself, as in the
+        paper's theorems; more variable, less stable.
+    grid
+        "left" (default), the paper's; "centred", not in the paper, has next to no bias from the grid from K = 4 on.
+    scheme
+        "paper" (default), or "recycled", **which is not in the paper**: one midpoint uniform in :math:`(0, \alpha)`,
+        the correction taken against the gradient at the previous midpoint, and the linear part :math:`-u` of the drift
+        integrated exactly.  One gradient a step, exact on a whitened Gaussian; the draws are the midpoints.
+    steps_per_draw
+        Transitions for each recorded draw.  "auto" (default): the smallest number at which every coordinate's lag-one
+        autocorrelation in warm-up is below about 0.5, at most 64.
+    scaling
+        One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
+        everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    model, blocked, rng
+        As for PyMC's own step methods: the model of the enclosing ``with`` by default; True (all variables move
+        together); a seed, which ``pm.sample(random_seed=...)`` replaces.
+
+    Raises
+    ------
+    ValueError
+        For an argument, variable or model that cannot work, with its name and the remedy; in ``pm.sample``, for
+        ``tune=0`` without ``step_size``.
+    SamplingError
+        In ``pm.sample``, where the log density or its gradient is not finite at the initial point.
+
+    Notes
+    -----
+    The printed algorithm has errors, corrected here: see the errata page of the documentation.  The automatic step of
+    ``scheme="recycled"`` is a rule of thumb and not held to an error: check it (page "Unadjusted").
+
+    References
+    ----------
+    .. [1] S. Kandasamy and D. Nagaraj, "The Poisson Midpoint Method for Langevin Dynamics: Provably Efficient
+       Discretization for Diffusion Models", NeurIPS 2024, arXiv:2405.17068.
+       Equations 7 to 9; Theorems 1 and 3.
+
+    Examples
+    --------
+    >>> import pymc as pm, pmm_mcmc as pmm
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=3)
+    ...     step = pmm.PoissonULMC(K=16)
+    ...     dt = pm.sample(100, tune=100, chains=2, step=step, progressbar=False)
+    >>> dt["posterior"]["x"].shape
+    (2, 100, 3)
+    >>> dt["sample_stats"]["K"].values.max().item()
+    16
+    """
+
     name = "poisson_ulmc"
 
     def __init__(
@@ -48,6 +146,90 @@ class PoissonULMC(LangevinStep):
 
 
 class PoissonOLMC(LangevinStep):
+    r"""Poisson midpoint method on overdamped Langevin dynamics: unadjusted, two gradients a step.
+
+    A step looks at the gradient at its start and at a random time within it, and so has about the bias of Langevin
+    Monte Carlo (:class:`OLMC`) with a step ``K`` times smaller.  It is *unadjusted*: nothing is accepted or rejected,
+    and the draws follow a law that is a little off the posterior.
+
+    *Dynamics*: :math:`du = -\nabla F(u)\,dt + \sqrt 2\,dB` in whitened coordinates (see ``scaling``), with :math:`F`
+    minus the log posterior density.  A step of length :math:`\alpha` = ``step_size`` with :math:`K` = ``K`` cells and
+    :math:`b = -\nabla F` is [1]_
+
+    .. math::
+
+       \hat u_i &= u + s_i b(u) + M_{s_i}, \\
+       u' &= u + \alpha b(u) + M_\alpha + \alpha \sum_{i \in I} (b(\hat u_i) - b(u)),
+
+    with :math:`M` a Brownian path of variance :math:`2 s` at time :math:`s`, midpoints :math:`s_i = i \alpha / K`
+    (``grid="left"``) or :math:`(i + 1/2) \alpha / K` ("centred"), and a random set :math:`I` of cells (``option``).
+
+    *Cost*: :math:`2 - 1/K` gradients a step on the left grid (in the mean, under either option), 2 on the centred one.
+    17 arrays of length :math:`d` a chain, whatever ``K`` is, and 6 for each draw computed ahead (at most 256).
+
+    *Bias*: for Option 1, :math:`L`-Lipschitz gradients, small :math:`\alpha L` and about :math:`1/\alpha` steps, the
+    law of the chain is within :math:`O(\alpha^2)` (KL divergence, :math:`K \sim 1/\alpha`) of that of OLMC with step
+    :math:`\alpha / K` [1]_ (Theorem 2).  Measured: order 1 in :math:`\alpha` on the left grid at fixed ``K``, with a
+    relative error of a variance near :math:`\alpha L / (2 K)`; as ``K`` grows, order 2 (Option 2 on Gaussians: 3).
+
+    Parameters
+    ----------
+    vars
+        Variables to sample, random or value variables of the model; default all continuous ones.  Discrete ones get a
+        sampler of PyMC's own.
+    K
+        Number of cells of a step.  "auto" (default): the power of two between 16 and 256 from which on the bias of the
+        grid is small beside that of the step.  K costs no gradients.
+    step_size
+        :math:`\alpha`, a time: the noise of a step spreads by ``sqrt(2 * step_size)`` whitened units.  "auto"
+        (default): found in warm-up, the largest whose exact variance error on the Gaussian of the posterior's steepest
+        curvature is about 5%.
+    option
+        2 (default): exactly one cell is looked at.  1: each cell with probability :math:`1/K` by itself, as in the
+        paper's theorems; more variable, less stable.
+    grid
+        "left" (default), the paper's; "centred", not in the paper, has next to no bias from the grid from K = 4 on.
+    steps_per_draw
+        Transitions for each recorded draw.  "auto" (default): the smallest number at which every coordinate's lag-one
+        autocorrelation in warm-up is below about 0.5, at most 64.
+    scaling
+        One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
+        everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    model, blocked, rng
+        As for PyMC's own step methods: the model of the enclosing ``with`` by default; True (all variables move
+        together); a seed, which ``pm.sample(random_seed=...)`` replaces.
+
+    Raises
+    ------
+    ValueError
+        For an argument, variable or model that cannot work, with its name and the remedy; in ``pm.sample``, for
+        ``tune=0`` without ``step_size``.
+    SamplingError
+        In ``pm.sample``, where the log density or its gradient is not finite at the initial point.
+
+    Notes
+    -----
+    The printed algorithm has errors, corrected here: see the errata page of the documentation.
+
+    References
+    ----------
+    .. [1] S. Kandasamy and D. Nagaraj, "The Poisson Midpoint Method for Langevin Dynamics: Provably Efficient
+       Discretization for Diffusion Models", NeurIPS 2024, arXiv:2405.17068.
+       Equations 7 to 9; Theorems 1 and 2.
+
+    Examples
+    --------
+    >>> import pymc as pm, pmm_mcmc as pmm
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=3)
+    ...     step = pmm.PoissonOLMC(grid="centred", steps_per_draw=3)
+    ...     dt = pm.sample(100, tune=100, chains=2, step=step, progressbar=False)
+    >>> dt["posterior"]["x"].shape
+    (2, 100, 3)
+    >>> (dt["sample_stats"]["n_grad"] == 6).all().item()
+    True
+    """
+
     name = "poisson_olmc"
     stats_dtypes_shapes = {k: v for k, v in LangevinStep.stats_dtypes_shapes.items() if k != "friction"}
 
@@ -79,6 +261,76 @@ class PoissonOLMC(LangevinStep):
 
 
 class ULMC(LangevinStep):
+    r"""Underdamped Langevin Monte Carlo (exponential integrator): unadjusted, one gradient a step.
+
+    The plain discretisation that :class:`PoissonULMC` improves on, and its special case ``K = 1``; a baseline.  It is
+    *unadjusted*: nothing is accepted or rejected, and the draws follow a law that is off the posterior.
+
+    *Dynamics*: with position :math:`u`, velocity :math:`v`, potential :math:`F` (minus the log posterior density) and
+    :math:`\gamma` = ``friction``, in whitened coordinates (see ``scaling``),
+
+    .. math:: du = v\,dt, \qquad dv = -\gamma v\,dt - \nabla F(u)\,dt + \sqrt{2 \gamma}\,dB.
+
+    A step of length :math:`\alpha` = ``step_size`` solves it exactly with the gradient frozen at its start [1]_,
+
+    .. math:: X' = A_\alpha X + G_\alpha b(X) + \Gamma_\alpha W, \qquad W \sim N(0, I),
+
+    where :math:`X = (u, v)`, :math:`b(X) = -\nabla F(u)`, and :math:`A_h, G_h, \Gamma_h` is the exact flow of the
+    linear part (:mod:`pmm_mcmc.coefficients`).
+
+    *Cost*: 1 gradient a step; 17 arrays of length :math:`d` a chain, and 6 for each draw computed ahead (at most 256).
+
+    *Bias*: order 1 in :math:`\alpha`; on Gaussians of curvature :math:`L` the relative error of a variance is near
+    :math:`\alpha L / (2 \gamma)`.
+
+    Parameters
+    ----------
+    vars
+        Variables to sample, random or value variables of the model; default all continuous ones.  Discrete ones get a
+        sampler of PyMC's own.
+    step_size
+        :math:`\alpha`, a time: at unit velocity a step moves by ``step_size`` whitened units.  "auto" (default): found
+        in warm-up, the largest whose exact variance error on the Gaussian of the posterior's steepest curvature is
+        about 5%.
+    friction
+        :math:`\gamma`, in whitened units.  "auto" (default) is 1, which suits a whitened posterior.
+    steps_per_draw
+        Transitions for each recorded draw.  "auto" (default): the smallest number at which every coordinate's lag-one
+        autocorrelation in warm-up is below about 0.5, at most 64.
+    scaling
+        One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
+        everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    model, blocked, rng
+        As for PyMC's own step methods: the model of the enclosing ``with`` by default; True (all variables move
+        together); a seed, which ``pm.sample(random_seed=...)`` replaces.
+
+    Raises
+    ------
+    ValueError
+        For an argument, variable or model that cannot work, with its name and the remedy; in ``pm.sample``, for
+        ``tune=0`` without ``step_size``.
+    SamplingError
+        In ``pm.sample``, where the log density or its gradient is not finite at the initial point.
+
+    References
+    ----------
+    .. [1] S. Kandasamy and D. Nagaraj, "The Poisson Midpoint Method for Langevin Dynamics: Provably Efficient
+       Discretization for Diffusion Models", NeurIPS 2024, arXiv:2405.17068.
+       Equation 1 with the matrices of section 2.
+
+    Examples
+    --------
+    >>> import pymc as pm, pmm_mcmc as pmm
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=3)
+    ...     step = pmm.ULMC(steps_per_draw=5)
+    ...     dt = pm.sample(100, tune=100, chains=2, step=step, progressbar=False)
+    >>> dt["posterior"]["x"].shape
+    (2, 100, 3)
+    >>> (dt["sample_stats"]["n_grad"] == 5).all().item()
+    True
+    """
+
     name = "ulmc"
 
     def __init__(
@@ -105,6 +357,67 @@ class ULMC(LangevinStep):
 
 
 class OLMC(LangevinStep):
+    r"""Overdamped Langevin Monte Carlo (Euler-Maruyama): unadjusted, one gradient a step.
+
+    The plain discretisation that :class:`PoissonOLMC` improves on, and its special case ``K = 1``; a baseline.  It is
+    *unadjusted*: nothing is accepted or rejected, and the draws follow a law that is off the posterior.
+
+    *Dynamics*: :math:`du = -\nabla F(u)\,dt + \sqrt 2\,dB` in whitened coordinates (see ``scaling``), with :math:`F`
+    minus the log posterior density.  A step of length :math:`\alpha` = ``step_size`` is [1]_
+
+    .. math:: u' = u - \alpha \nabla F(u) + \sqrt{2 \alpha}\,W, \qquad W \sim N(0, I).
+
+    *Cost*: 1 gradient a step; 17 arrays of length :math:`d` a chain, and 6 for each draw computed ahead (at most 256).
+
+    *Bias*: order 1 in :math:`\alpha`.  On Gaussians of curvature :math:`L` the variance is too large by the factor
+    :math:`1 / (1 - \alpha L / 2)`, and the chain explodes from :math:`\alpha L = 2` on.
+
+    Parameters
+    ----------
+    vars
+        Variables to sample, random or value variables of the model; default all continuous ones.  Discrete ones get a
+        sampler of PyMC's own.
+    step_size
+        :math:`\alpha`, a time: the noise of a step spreads by ``sqrt(2 * step_size)`` whitened units.  "auto"
+        (default): found in warm-up, the largest whose exact variance error on the Gaussian of the posterior's steepest
+        curvature is about 5%.
+    steps_per_draw
+        Transitions for each recorded draw.  "auto" (default): the smallest number at which every coordinate's lag-one
+        autocorrelation in warm-up is below about 0.5, at most 64.
+    scaling
+        One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
+        everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    model, blocked, rng
+        As for PyMC's own step methods: the model of the enclosing ``with`` by default; True (all variables move
+        together); a seed, which ``pm.sample(random_seed=...)`` replaces.
+
+    Raises
+    ------
+    ValueError
+        For an argument, variable or model that cannot work, with its name and the remedy; in ``pm.sample``, for
+        ``tune=0`` without ``step_size``.
+    SamplingError
+        In ``pm.sample``, where the log density or its gradient is not finite at the initial point.
+
+    References
+    ----------
+    .. [1] S. Kandasamy and D. Nagaraj, "The Poisson Midpoint Method for Langevin Dynamics: Provably Efficient
+       Discretization for Diffusion Models", NeurIPS 2024, arXiv:2405.17068.
+       Equations 1 and 2.
+
+    Examples
+    --------
+    >>> import pymc as pm, pmm_mcmc as pmm
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=3)
+    ...     step = pmm.OLMC(steps_per_draw=5)
+    ...     dt = pm.sample(100, tune=100, chains=2, step=step, progressbar=False)
+    >>> dt["posterior"]["x"].shape
+    (2, 100, 3)
+    >>> (dt["sample_stats"]["n_grad"] == 5).all().item()
+    True
+    """
+
     name = "olmc"
     stats_dtypes_shapes = PoissonOLMC.stats_dtypes_shapes
 
@@ -126,6 +439,90 @@ class OLMC(LangevinStep):
 
 
 class RLMC(LangevinStep):
+    r"""Randomised midpoint Langevin Monte Carlo: unadjusted, two gradients a step.
+
+    A step replaces the gradient at its start by that at a uniformly random time within it, found with a cheap
+    interpolation.  It is *unadjusted*: nothing is accepted or rejected, and the draws follow a law that is a little off
+    the posterior.
+
+    *Dynamics*: those of :class:`ULMC` (``dynamics="underdamped"``) or :class:`OLMC` ("overdamped"), in whitened
+    coordinates (see ``scaling``).  With :math:`\alpha` = ``step_size``, :math:`s` uniform in :math:`(0, \alpha)` and
+    the exact flow :math:`A_h, G_h, \Gamma_h` of the linear part (:mod:`pmm_mcmc.coefficients`; :math:`\gamma` =
+    ``friction``), a step is
+
+    .. math::
+
+       \hat X &= A_s X + G_s b(X) + M_s, \\
+       X' &= A_\alpha X + M_\alpha + \alpha A_{\alpha - s} G'_0\, b(\hat X),
+
+    with :math:`b = -\nabla F`, the path :math:`M_s \sim N(0, \Gamma_s^2)` of the noise and :math:`G'_0` the direction
+    of the drift: on the velocity [1]_ or, overdamped, on the position: :math:`u' = u + \alpha b(\hat u) + M_\alpha`
+    [2]_.
+
+    *Cost*: 2 gradients a step; 17 arrays of length :math:`d` a chain, and 6 for each draw computed ahead (at most 256).
+
+    *Bias*: for strongly log-concave posteriors with Lipschitz gradients :math:`O(\alpha^{3/2})` in Wasserstein distance
+    is proved for the underdamped form [1]_.  Measured in variances: order 3 (underdamped); order 2, on Gaussians 3
+    (overdamped, where it is :class:`PoissonOLMC` with many cells).
+
+    Parameters
+    ----------
+    vars
+        Variables to sample, random or value variables of the model; default all continuous ones.  Discrete ones get a
+        sampler of PyMC's own.
+    dynamics
+        "underdamped" (default) or "overdamped".
+    step_size
+        :math:`\alpha`, a time, in whitened units as for :class:`ULMC` or :class:`OLMC`.  "auto" (default): found in
+        warm-up, the largest whose exact variance error on the Gaussian of the posterior's steepest curvature is about
+        5%.
+    friction
+        :math:`\gamma`, in whitened units.  "auto" (default) is 1, which suits a whitened posterior.  Not to be given
+        where ``dynamics="overdamped"``.
+    steps_per_draw
+        Transitions for each recorded draw.  "auto" (default): the smallest number at which every coordinate's lag-one
+        autocorrelation in warm-up is below about 0.5, at most 64.
+    scaling
+        One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
+        everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    model, blocked, rng
+        As for PyMC's own step methods: the model of the enclosing ``with`` by default; True (all variables move
+        together); a seed, which ``pm.sample(random_seed=...)`` replaces.
+
+    Raises
+    ------
+    ValueError
+        For an argument, variable or model that cannot work, with its name and the remedy; in ``pm.sample``, for
+        ``tune=0`` without ``step_size``.
+    SamplingError
+        In ``pm.sample``, where the log density or its gradient is not finite at the initial point.
+
+    Notes
+    -----
+    The two pieces of noise in the overdamped form sum to :math:`N(0, 2 \alpha I)`; the text of [2]_ says
+    :math:`N(0, I)`, see the errata page of the documentation.
+
+    References
+    ----------
+    .. [1] R. Shen and Y. T. Lee, "The Randomized Midpoint Method for Log-Concave Sampling", NeurIPS 2019,
+       arXiv:1909.05503.
+    .. [2] S. Kandasamy and D. Nagaraj, "The Poisson Midpoint Method for Langevin Dynamics: Provably Efficient
+       Discretization for Diffusion Models", NeurIPS 2024, arXiv:2405.17068.
+       Section "Technical Notes".
+
+    Examples
+    --------
+    >>> import pymc as pm, pmm_mcmc as pmm
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=3)
+    ...     step = pmm.RLMC(dynamics="overdamped", steps_per_draw=5)
+    ...     dt = pm.sample(100, tune=100, chains=2, step=step, progressbar=False)
+    >>> dt["posterior"]["x"].shape
+    (2, 100, 3)
+    >>> (dt["sample_stats"]["n_grad"] == 10).all().item()
+    True
+    """
+
     name = "rlmc"
 
     def __init__(
@@ -155,6 +552,77 @@ class RLMC(LangevinStep):
 
 
 class MALA(LangevinStep):
+    r"""Metropolis-adjusted Langevin algorithm: adjusted, so free of bias; one gradient a step.
+
+    A step of :class:`OLMC` as proposal, accepted or rejected.  It is *adjusted*: the draws follow the posterior itself
+    once the chain has mixed, at the price of shorter steps in many dimensions.
+
+    *Dynamics*: :math:`du = -\nabla F(u)\,dt + \sqrt 2\,dB` in whitened coordinates (see ``scaling``), with :math:`F`
+    minus the log posterior density.  With :math:`\alpha` = ``step_size`` [1]_
+
+    .. math::
+
+       \tilde u = u - \alpha \nabla F(u) + \sqrt{2 \alpha}\,W, \qquad
+       p = \min\left(1, \frac{e^{-F(\tilde u)} q(u | \tilde u)}{e^{-F(u)} q(\tilde u | u)}\right);
+
+    the chain moves to :math:`\tilde u` with probability :math:`p` and stays otherwise.  Here :math:`q(\cdot | u)` is
+    the density of :math:`N(u - \alpha \nabla F(u), 2 \alpha I)`.
+
+    *Cost*: 1 gradient a step, with its log density; 17 arrays of length :math:`d` a chain, and 6 for each draw computed
+    ahead (at most 256).  The step shrinks as :math:`d^{-1/3}` [2]_.
+
+    *Bias*: none in the stationary law, for any ``step_size``.
+
+    Parameters
+    ----------
+    vars
+        Variables to sample, random or value variables of the model; default all continuous ones.  Discrete ones get a
+        sampler of PyMC's own.
+    step_size
+        :math:`\alpha`, a time: the noise of a step spreads by ``sqrt(2 * step_size)`` whitened units.  "auto"
+        (default): adapted in warm-up towards an acceptance rate of 0.574, the best in many dimensions [2]_.
+    steps_per_draw
+        Transitions for each recorded draw.  "auto" (default): the smallest number at which every coordinate's lag-one
+        autocorrelation in warm-up is below about 0.5, at most 64.
+    scaling
+        One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
+        everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    model, blocked, rng
+        As for PyMC's own step methods: the model of the enclosing ``with`` by default; True (all variables move
+        together); a seed, which ``pm.sample(random_seed=...)`` replaces.
+
+    Raises
+    ------
+    ValueError
+        For an argument, variable or model that cannot work, with its name and the remedy; in ``pm.sample``, for
+        ``tune=0`` without ``step_size``.
+    SamplingError
+        In ``pm.sample``, where the log density or its gradient is not finite at the initial point.
+
+    Notes
+    -----
+    A proposal whose log density or gradient is not finite is rejected, and counted in the statistic ``unstable``.
+
+    References
+    ----------
+    .. [1] G. O. Roberts and R. L. Tweedie, "Exponential convergence of Langevin distributions and their discrete
+       approximations", Bernoulli 2 (1996) 341-363.
+    .. [2] G. O. Roberts and J. S. Rosenthal, "Optimal scaling of discrete approximations to Langevin diffusions", JRSS
+       B 60 (1998) 255-268.
+
+    Examples
+    --------
+    >>> import pymc as pm, pmm_mcmc as pmm
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=3)
+    ...     step = pmm.MALA(steps_per_draw=1)
+    ...     dt = pm.sample(100, tune=100, chains=2, step=step, progressbar=False)
+    >>> dt["posterior"]["x"].shape
+    (2, 100, 3)
+    >>> (dt["sample_stats"]["acceptance_rate"] <= 1).all().item()
+    True
+    """
+
     name = "mala"
     stats_dtypes_shapes = {**PoissonOLMC.stats_dtypes_shapes, "acceptance_rate": (np.float64, [])}
 

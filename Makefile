@@ -1,0 +1,40 @@
+# make demo: sample a real posterior and draw a picture.   make test: lint, types, tests.
+.DELETE_ON_ERROR:
+.PHONY: demo test lint types mutants bench clean
+VENV ?= .venv
+BIN := $(VENV)/bin
+export OMP_NUM_THREADS ?= 1
+
+demo: $(VENV)/.demo
+	$(BIN)/python examples/galaxies.py
+
+test: lint types
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+# Break the package in the ways that matter, one at a time; every one must turn a test red.
+mutants: $(VENV)/.dev
+	$(BIN)/python tests/mutants.py
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/overhead.py
+
+$(VENV)/bin/python:
+	python=$$(scripts/find_python.sh) && "$$python" -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo_output .pytest_cache .mypy_cache .ruff_cache

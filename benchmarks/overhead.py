@@ -1,0 +1,261 @@
+"""What the sampler costs beyond its gradients: ``python benchmarks/overhead.py`` prints the tables.
+
+Everything is a ratio within one run, because machines differ and are noisy; times are medians of CPU time.
+
+1. A transition in the engine against its two bare gradient calls, through the same C function pointers.
+2. A draw of ``pm.sample`` against a step method that returns its input.
+3. Time to the first draw against ``pm.NUTS``, in fresh processes with cold and with warm caches on disk.
+4. The loop over C function pointers (cached on disk) against one compiled around the model's functions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import numba
+import numpy as np
+import pymc as pm
+from pymc.step_methods.arraystep import ArrayStepShared
+
+import pmm_mcmc as pmm
+from pmm_mcmc.engines.numba_engine import Coordinates, NumbaEngine, empty_state
+from pmm_mcmc.logdensity import choose_vars, log_density
+from pmm_mcmc.methods import Settings
+
+REPEATS = 7
+METHODS = {
+    "PoissonULMC(K=16)": ("PoissonULMC", {"dynamics": "underdamped", "K": 16}),
+    "PoissonULMC(K=16, option=1)": ("PoissonULMC", {"dynamics": "underdamped", "K": 16, "option": 1}),
+    "PoissonULMC(scheme='recycled')": ("PoissonULMC", {"dynamics": "underdamped", "scheme": "recycled"}),
+    "PoissonOLMC(K=16)": ("PoissonOLMC", {"dynamics": "overdamped", "K": 16}),
+    "ULMC": ("ULMC", {"dynamics": "underdamped"}),
+    "MALA": ("MALA", {"dynamics": "overdamped"}),
+}
+
+
+def gaussian() -> tuple[pm.Model, float]:
+    """A 10-dimensional Gaussian and its scale."""
+    with pm.Model() as model:
+        pm.Normal("x", shape=10)
+    return model, 1.0
+
+
+def logistic() -> tuple[pm.Model, float]:
+    """A logistic regression with 1000 observations of 25 covariates."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(1000, 25))
+    y = (rng.random(1000) < 1 / (1 + np.exp(-x @ rng.normal(size=25) / 3))).astype(int)
+    with pm.Model() as model:
+        data = pm.Data("data", x)
+        slope = pm.Normal("slope", shape=25)
+        pm.Bernoulli("y", logit_p=data @ slope, observed=y)
+    return model, 0.08
+
+
+MODELS = {"Gaussian, d=10": gaussian, "logistic regression, n=1000, d=25": logistic}
+
+
+@numba.njit
+def bare_calls(joint, joint_table, gradient, gradient_table, positions, repeat):
+    """Call both functions at every position, as the engine would."""
+    out, total = np.empty(positions.shape[1]), 0.0
+    for _ in range(repeat):
+        for i in range(len(positions)):
+            x = positions[i]
+            total += joint(x.ctypes, out.ctypes, joint_table.ctypes, x.size)
+            total += gradient(x.ctypes, out.ctypes, gradient_table.ctypes, x.size)
+    return total
+
+
+@numba.njit
+def joint_calls(joint, joint_table, positions, repeat):
+    """Call the log density with its gradient alone."""
+    out, total = np.empty(positions.shape[1]), 0.0
+    for _ in range(repeat):
+        for i in range(len(positions)):
+            total += joint(positions[i].ctypes, out.ctypes, joint_table.ctypes, positions.shape[1])
+    return total
+
+
+def per_call(function, calls: int) -> float:
+    """CPU microseconds for each of ``calls``."""
+    began = time.process_time()
+    function()
+    return (time.process_time() - began) / calls * 1e6
+
+
+def transitions() -> None:
+    """Print table 1."""
+    print("\n1. Transition in the engine against its bare calls (CPU microseconds, median of repeats)")
+    print(f"{'model':35s} {'method':32s} {'gradients':>9s} {'transition':>10s} {'bare':>8s} {'ratio':>6s} {'excess':>7s}")
+    for name, build in MODELS.items():
+        model, scale = build()
+        point = model.initial_point(0)
+        density = log_density(choose_vars(None, model), model, point)
+        joint, alone = density.function("joint"), density.function("gradient")
+        tables = density.table("joint"), density.table("gradient")
+        d = density.d
+        coordinates = Coordinates(np.zeros(d), np.full(d, scale))
+        n = 2000 if "logistic" in name else 100_000
+        for label, (method, arguments) in METHODS.items():
+            kernel = Settings.checked(method, **arguments).kernel
+            engine = NumbaEngine(
+                kernel, d, joint, alone, lambda: density.table("joint"), lambda: density.table("gradient")
+            )
+            step = 0.5 if kernel.dynamics else 0.2
+            key = np.array([1, 2], np.uint64)
+
+            def run(rows, thin, engine=engine, step=step, K=arguments.get("K", 1), key=key, coordinates=coordinates):
+                state = empty_state(np.zeros(len(coordinates.scale)), np.zeros(len(coordinates.scale)))
+                gradient = engine.evaluate(coordinates, state)
+                return engine.run(coordinates, step, 1.0, K, state, gradient, key, 0, rows, thin)
+
+            positions = np.ascontiguousarray(run(200, 5).position)
+            gradients = run(n, 1).n_grad.mean()
+            repeat = n // 200
+            joint_calls(joint, tables[0], positions, 1), bare_calls(joint, tables[0], alone, tables[1], positions, 1)
+            ratios, times, bares = [], [], []
+            for _ in range(REPEATS):
+                t = per_call(lambda run=run: run(n // 100, 100), n)
+                one = per_call(lambda: joint_calls(joint, tables[0], positions, repeat), n)
+                both = per_call(lambda: bare_calls(joint, tables[0], alone, tables[1], positions, repeat), n)
+                bare = one + (gradients - 1.0) * (both - one)
+                ratios.append(t / bare), times.append(t), bares.append(bare)
+            t, b = statistics.median(times), statistics.median(bares)
+            ratio = statistics.median(ratios)
+            print(f"{name:35s} {label:32s} {gradients:9.2f} {t:10.2f} {b:8.2f} {ratio:6.2f} {t - b:7.2f}")
+
+
+class ReturnInput(ArrayStepShared):
+    """The cheapest step method there can be."""
+
+    name = "return_input"
+    stats_dtypes_shapes = {}  # noqa: RUF012
+
+    def __init__(self, vars=None, model=None, rng=None, blocked=True):
+        super().__init__(pm.modelcontext(model).value_vars, {}, rng=rng)
+
+    def astep(self, q0):
+        """Return the input."""
+        return q0, [{}]
+
+
+def draws() -> None:
+    """Print table 2."""
+    print("\n2. A draw of pm.sample, steps_per_draw=1 (CPU microseconds: slope between 1000 and 6000 draws)")
+    print(f"{'model':35s} {'returns its input':>17s} {'PoissonULMC':>12s} {'ratio':>6s}")
+    model, _ = gaussian()
+    options = {"chains": 1, "cores": 1, "tune": 0, "progressbar": False, "compute_convergence_checks": False}
+
+    def slope(step):
+        def sample(n):
+            began = time.process_time()
+            pm.sample(draws=n, step=step, random_seed=1, quiet=True, **options)
+            return time.process_time() - began
+
+        return (sample(6000) - sample(1000)) / 5000 * 1e6
+
+    with model:
+        trivial, ours = ReturnInput(), pmm.PoissonULMC(K=16, step_size=0.5, steps_per_draw=1)
+        slope(trivial), slope(ours)
+        pairs = [(slope(trivial), slope(ours)) for _ in range(REPEATS)]
+    a, b = (statistics.median(column) for column in zip(*pairs, strict=True))
+    print(f"{'Gaussian, d=10':35s} {a:17.1f} {b:12.1f} {statistics.median(y / x for x, y in pairs):6.2f}")
+
+
+FIRST_DRAW = """
+import json, sys, time
+sys.path.insert(0, {here!r})
+import numba, numpy, pymc as pm, pmm_mcmc as pmm
+from overhead import MODELS
+model, _ = MODELS[{model!r}]()
+import pmm_mcmc.steps
+began = time.perf_counter()
+with model:
+    pm.sample(step={step}, draws=1, tune=1, chains=1, cores=1, progressbar=False, quiet=True, random_seed=1,
+              compute_convergence_checks=False)
+print(json.dumps(time.perf_counter() - began))
+"""
+
+
+def first_draw() -> None:
+    """Print table 3."""
+    print("\n3. Seconds for pm.sample(step=..., draws=1, tune=1) with the step's construction, in a fresh process")
+    print(f"{'model':35s} {'caches':8s} {'NUTS':>7s} {'PoissonULMC':>12s} {'difference':>10s}")
+    here = os.path.dirname(os.path.abspath(__file__))
+    for name in MODELS:
+        with tempfile.TemporaryDirectory() as cold:
+            seconds: dict[tuple[str, str], list[float]] = {}
+            for kind in ("cold", "warm", "warm", "warm"):
+                for sampler in ("pm.NUTS()", "pmm.PoissonULMC(K=16)"):
+                    folder = os.path.join(cold, sampler[:6])
+                    flags = f"base_compiledir={os.path.join(folder, 'pytensor')}"
+                    environment = os.environ | {
+                        "PYTENSOR_FLAGS": flags,
+                        "NUMBA_CACHE_DIR": os.path.join(folder, "numba"),
+                    }
+                    code = FIRST_DRAW.format(here=here, model=name, step=sampler)
+                    out = subprocess.run(
+                        [sys.executable, "-W", "ignore", "-c", code],
+                        env=environment,
+                        capture_output=True,
+                        text=True,
+                        check=True,
+                    )
+                    seconds.setdefault((kind, sampler[:6]), []).append(json.loads(out.stdout.splitlines()[-1]))
+        for kind in ("cold", "warm"):
+            nuts, ours = statistics.median(seconds[kind, "pm.NUT"]), statistics.median(seconds[kind, "pmm.Po"])
+            print(f"{name:35s} {kind:8s} {nuts:7.2f} {ours:12.2f} {ours - nuts:+10.2f}")
+
+
+def both_forms() -> None:
+    """Print table 4."""
+    print("\n4. Loop over C function pointers against a loop compiled around the model (log density with gradient)")
+    print(f"{'model':35s} {'pointer, us':>11s} {'direct, us':>11s} {'direct: compile the loop, s':>28s}")
+
+    @numba.njit
+    def direct(function, shared, positions, repeat):
+        out, total = np.empty(positions.shape[1]), 0.0
+        for _ in range(repeat):
+            for i in range(len(positions)):
+                lp, gradient = function(positions[i], *shared)
+                out[:] = gradient
+                total += lp.item()
+        return total
+
+    for name, build in MODELS.items():
+        model, scale = build()
+        density = log_density(choose_vars(None, model), model, model.initial_point(0))
+        joint, table = density.function("joint"), density.table("joint")
+        positions = scale * np.random.default_rng(1).normal(size=(200, density.d))
+        function, shared = joint.owner.vm.jit_fn, tuple(s.get_value(borrow=True) for s in joint.owner.get_shared())
+        repeat = 10 if "logistic" in name else 500
+        began = time.perf_counter()
+        direct(function, shared, positions, 1)
+        compiling = time.perf_counter() - began
+        joint_calls(joint, table, positions, 1)
+        pairs = [
+            (
+                per_call(lambda: joint_calls(joint, table, positions, repeat), 200 * repeat),
+                per_call(lambda: direct(function, shared, positions, repeat), 200 * repeat),
+            )
+            for _ in range(REPEATS)
+        ]
+        a, b = (statistics.median(column) for column in zip(*pairs, strict=True))
+        print(f"{name:35s} {a:11.2f} {b:11.2f} {compiling:28.2f}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="*", type=int, help="tables to print (default: all)")
+    chosen = parser.parse_args().tables or [1, 2, 3, 4]
+    for number, table in enumerate((transitions, draws, first_draw, both_forms), start=1):
+        if number in chosen:
+            table()

@@ -1,0 +1,284 @@
+"""The compiled engine against the plain chain of ``reference.py`` on the same random stream, and its guard.
+
+Random tests at fixed keys: |z| < 4.5 (7e-6 each) and p > 1e-6.
+"""
+
+import numpy as np
+import pytest
+from numba import cfunc
+from reference import Chain, engine, stream
+from scipy.stats import kstest, norm
+
+from pmm_mcmc.engines.numba_engine import SIGNATURE, Coordinates, change_coordinates, empty_state
+from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme, Settings
+from pmm_mcmc.midpoints import expected_gradients
+
+D = 4
+KEY = np.array([2**63 + 12345, 678], dtype=np.uint64)
+COORDINATES = Coordinates(np.array([0.3, -0.2, 0.0, 0.1]), np.array([0.7, 1.2, 0.9, 0.5]))
+LEAVES = ("inside", "NaN lp", "NaN gradient", "inf gradient", "-inf lp", "+inf lp", "steep")
+
+
+@cfunc(SIGNATURE)
+def rough(x, gradient, table, n):
+    # Coupled double wells; counts its calls in table[0], and beyond a wall does what table[1] says.
+    table[0] += 1
+    lp = 0.0
+    for i in range(n):
+        before, after = x[(i - 1) % n], x[(i + 1) % n]
+        lp += 0.5 * x[i] ** 2 - 0.25 * x[i] ** 4 + 0.3 * np.sin(x[i] * before)
+        gradient[i] = x[i] - x[i] ** 3 + 0.3 * (np.cos(x[i] * before) * before + np.cos(x[i] * after) * after)
+    if x[0] > 0.8:
+        if table[1] == 1:
+            lp = np.nan
+        elif table[1] == 2:
+            gradient[n - 1] = np.nan
+        elif table[1] == 3:
+            gradient[0] = np.inf
+        elif table[1] == 4:
+            lp = -np.inf
+        elif table[1] == 5:
+            lp = np.inf
+        elif table[1] == 6:
+            lp -= 1e4 * (x[0] - 0.8) ** 2
+            gradient[0] -= 2e4 * (x[0] - 0.8)
+    return lp
+
+
+def rough_numpy(x, mode=0):
+    before, after = np.roll(x, 1), np.roll(x, -1)
+    lp = np.sum(0.5 * x**2 - 0.25 * x**4 + 0.3 * np.sin(x * before))
+    gradient = x - x**3 + 0.3 * (np.cos(x * before) * before + np.cos(x * after) * after)
+    if x[0] > 0.8 and mode == 6:
+        gradient[0] -= 2e4 * (x[0] - 0.8)
+        return lp - 1e4 * (x[0] - 0.8) ** 2, gradient
+    if x[0] > 0.8 and mode in (2, 3):
+        gradient[{2: -1, 3: 0}[mode]] = {2: np.nan, 3: np.inf}[mode]
+    return {1: np.nan, 4: -np.inf, 5: np.inf}.get(mode, lp) if x[0] > 0.8 else lp, gradient
+
+
+def kernel_of(method, dynamics, **kwargs):
+    return Settings.checked(method, dynamics=dynamics, **kwargs).kernel
+
+
+CELLS = {
+    f"{dynamics}, option {option}, {grid}, K={K}": (
+        kernel_of("PoissonULMC" if dynamics == "underdamped" else "PoissonOLMC", dynamics, option=option, grid=grid),
+        K,
+    )
+    for dynamics in ("overdamped", "underdamped")
+    for option in (1, 2)
+    for grid in ("left", "centred")
+    for K in (1, 2, 7)
+}
+OTHERS = {
+    "OLMC": (kernel_of("OLMC", "overdamped"), 1),
+    "ULMC": (kernel_of("ULMC", "underdamped"), 1),
+    "RLMC overdamped": (kernel_of("RLMC", "overdamped"), 1),
+    "RLMC underdamped": (kernel_of("RLMC", "underdamped"), 1),
+    "recycled": (kernel_of("PoissonULMC", "underdamped", scheme="recycled"), 1),
+    "recycled without the linear part": (Kernel(Scheme.RECYCLED, UNDERDAMPED, 2, 0.0), 1),
+    "MALA": (kernel_of("MALA", "overdamped"), 1),
+}
+SCHEMES = {**CELLS, **OTHERS}
+FEW = ["overdamped, option 1, left, K=7", "underdamped, option 2, centred, K=7", *OTHERS]
+
+
+def start(kernel, mode=0):
+    """Return an engine with a chain evaluated at its first point, and the tables that count its calls."""
+    tables = np.array([[0, mode], [0, mode]])
+    run = engine(kernel, D, rough, *tables)
+    v = np.zeros(D) if kernel.dynamics == OVERDAMPED else np.array([0.4, -1.0, 0.2, 0.9])
+    state = empty_state(np.array([0.6 if mode else -0.6, 0.5, 0.8, -1.1]), v)
+    gradient = run.evaluate(COORDINATES, state)
+    tables[:, 0] = 0
+    return run, state, gradient, tables
+
+
+def test_kernels_say_what_the_settings_say():
+    assert SCHEMES["underdamped, option 1, centred, K=7"][0] == (Scheme.CELLS, UNDERDAMPED, 1, 0.5)
+    assert SCHEMES["OLMC"][0] == (Scheme.CELLS, OVERDAMPED, 2, 0.0)
+    assert SCHEMES["RLMC underdamped"][0][:2] == (Scheme.CONTINUOUS, UNDERDAMPED)
+    assert SCHEMES["recycled"][0][:2] == (Scheme.RECYCLED, HARMONIC)
+    assert SCHEMES["MALA"][0][:2] == (Scheme.MALA, OVERDAMPED)
+
+
+def compare_with_reference(name, mode, step_size, rows):
+    kernel, K = SCHEMES[name]
+    run, state, gradient, tables = start(kernel, mode)
+    chain = Chain(
+        kernel, lambda x: rough_numpy(x, mode), state[:D], state[D : 2 * D], step_size, 1.4, K, KEY, *COORDINATES
+    )
+    out = run.run(COORDINATES, step_size, 1.4, K, state, gradient, KEY, 0, rows, 1)
+    for row in range(rows):
+        chain.calls = chain.unstable = 0
+        chain.advance()
+        np.testing.assert_allclose(
+            out.position[row], COORDINATES.centre + COORDINATES.scale * chain.anchor, rtol=0.0, atol=1e-10
+        )
+        np.testing.assert_allclose(out.state[row, : 2 * D].reshape(2, D), chain.state, rtol=0.0, atol=1e-10)
+        np.testing.assert_allclose(out.state[row, 2 * D : 3 * D], chain.b, rtol=0.0, atol=1e-9)
+        assert abs(out.lp[row] - chain.lp) < 1e-9
+        assert out.n_grad[row] == chain.calls
+        assert out.unstable[row] == chain.unstable
+        assert out.accept[row] == pytest.approx(chain.accept, rel=1e-9)
+        assert out.state[row, 4 * D + 1] == pytest.approx(chain.shrink, rel=1e-14)
+    assert out.n_grad.sum() == tables[:, 0].sum()
+    return out, tables
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_engine_is_the_reference_chain(name):
+    out, tables = compare_with_reference(name, 0, 0.15, 50)
+    assert len(np.unique(out.position[:, 0])) > 30
+    # The function without log density is for midpoints of the two-gradient schemes.
+    assert (tables[1, 0] > 0) == (SCHEMES[name][1] > 1 or "RLMC" in name or "centred" in name)
+
+
+@pytest.mark.parametrize("mode", range(1, len(LEAVES)), ids=LEAVES[1:])
+@pytest.mark.parametrize("name", FEW)
+def test_guard_is_the_reference_chain_s(name, mode):
+    out, _ = compare_with_reference(name, mode, 0.3, 60)
+    assert np.all(np.isfinite(out.state))
+    # MALA declines a low density by its own rule.
+    assert (0 < out.unstable.sum() < 50) == (name != "MALA" or LEAVES[mode] != "steep")
+
+
+@pytest.mark.parametrize("name", ["underdamped, option 2, left, K=7", "recycled", "RLMC overdamped"])
+def test_a_rejected_step_restarts_at_the_last_known_point(name):
+    kernel, K = SCHEMES[name]
+    run, state, gradient, _ = start(kernel, mode=1)
+    out = run.run(COORDINATES, 0.6, 1.4, K, state, gradient, KEY, 0, 4000, 1)
+    bad = np.flatnonzero(out.unstable[1:]) + 1
+    assert 200 < bad.size < 3000
+    u, v, b, anchor = (out.state[:, i * D : (i + 1) * D] for i in range(4))
+    factor = out.state[:, -1]
+    np.testing.assert_array_equal(out.position[bad], out.position[bad - 1])
+    np.testing.assert_array_equal(u[bad], anchor[bad - 1])
+    np.testing.assert_array_equal(b[bad], b[bad - 1])
+    np.testing.assert_array_equal(factor[bad], np.maximum(2.0**-20, 0.5 * factor[bad - 1]))
+    good = np.setdiff1d(np.arange(1, 4000), bad)
+    np.testing.assert_array_equal(factor[good], np.minimum(1.0, 1.1 * factor[good - 1]))
+    assert factor.min() < 0.3 and factor.max() == 1.0
+    if kernel.dynamics != OVERDAMPED:
+        # Velocities after a rejection are standard normals that owe nothing to those before.
+        assert kstest(v[bad].ravel(), norm.cdf).pvalue > 1e-6
+        products = v[bad].ravel() * v[bad - 1].ravel()
+        assert abs(products.sum()) / np.sqrt(np.sum(products**2)) < 4.5
+        assert np.all(v[bad] != v[bad - 1])
+    assert np.all(np.isfinite(out.position))
+    for row in range(0, 4000, 97):
+        lp, g = rough_numpy(out.position[row], 1)
+        assert abs(lp - out.lp[row]) < 1e-12
+        np.testing.assert_allclose(out.gradient[row], g, rtol=0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_gradient_and_log_density_belong_to_the_draw(name):
+    kernel, K = SCHEMES[name]
+    run, state, gradient, _ = start(kernel)
+    out = run.run(COORDINATES, 0.2, 1.4, K, state, gradient, KEY, 0, 30, 3)
+    for x, g, lp in zip(out.position, out.gradient, out.lp, strict=True):
+        expected_lp, expected_g = rough_numpy(x)
+        assert abs(lp - expected_lp) < 1e-12
+        np.testing.assert_allclose(g, expected_g, rtol=0.0, atol=1e-12)
+    np.testing.assert_array_equal(gradient, out.gradient[-1])
+    np.testing.assert_array_equal(state, out.state[-1])
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+@pytest.mark.parametrize("name", FEW)
+def test_draws_do_not_depend_on_the_chunks(name, mode):
+    kernel, K = SCHEMES[name]
+    runs = {}
+    for rows in (1, 7, 64):
+        run, state, gradient, _ = start(kernel, mode)
+        chunks, first = [], 0
+        while first < 64:
+            n = min(rows, 64 - first)
+            chunks.append(run.run(COORDINATES, 0.3, 1.4, K, state.copy(), gradient.copy(), KEY, first, n, 1))
+            # A chunk starts from the saved state alone.
+            state, gradient, first = chunks[-1].state[-1], chunks[-1].gradient[-1], first + n
+        runs[rows] = [np.concatenate(field) for field in zip(*chunks, strict=True)]
+    for rows in (1, 7):
+        assert [field.tobytes() for field in runs[rows]] == [field.tobytes() for field in runs[64]]
+    run, state, gradient, _ = start(kernel, mode)
+    thinned = run.run(COORDINATES, 0.3, 1.4, K, state, gradient, KEY, 0, 16, 4)
+    assert thinned.state.tobytes() == np.ascontiguousarray(runs[64][2][3::4]).tobytes()
+    np.testing.assert_array_equal(thinned.n_grad, runs[64][5].reshape(16, 4).sum(axis=1))
+    np.testing.assert_array_equal(thinned.unstable, runs[64][6].reshape(16, 4).sum(axis=1))
+    np.testing.assert_allclose(thinned.accept, runs[64][4].reshape(16, 4).mean(axis=1), rtol=1e-15)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_change_of_coordinates(name):
+    kernel, K = SCHEMES[name]
+    run, state, gradient, _ = start(kernel)
+    run.run(COORDINATES, 0.2, 1.4, K, state, gradient, KEY, 0, 20, 1)
+    new = Coordinates(np.array([-1.0, 2.0, 0.3, 0.0]), np.array([2.0, 0.1, 1.0, 0.6]))
+    moved = change_coordinates(state, gradient, COORDINATES, new, kernel)
+    for part in (slice(0, D), slice(3 * D, 4 * D)):
+        there = new.centre + new.scale * moved[part]
+        np.testing.assert_allclose(there, COORDINATES.centre + COORDINATES.scale * state[part], rtol=0.0, atol=1e-14)
+    np.testing.assert_array_equal(moved[D : 2 * D], state[D : 2 * D])
+    np.testing.assert_array_equal(moved[4 * D :], state[4 * D :])
+    fresh = empty_state(moved[3 * D : 4 * D], moved[D : 2 * D])
+    np.testing.assert_allclose(run.evaluate(new, fresh), gradient, rtol=0.0, atol=1e-12)
+    np.testing.assert_allclose(moved[2 * D : 3 * D], fresh[2 * D : 3 * D], rtol=0.0, atol=1e-12)
+    assert abs(fresh[4 * D] - moved[4 * D]) < 1e-12
+
+
+@pytest.mark.parametrize("grid", ["left", "centred"])
+@pytest.mark.parametrize("option", [1, 2])
+def test_mean_number_of_gradients(option, grid):
+    kernel, K = CELLS[f"underdamped, option {option}, {grid}, K=7"]
+    run, state, gradient, _ = start(kernel)
+    n_grad = run.run(COORDINATES, 0.1, 1.4, K, state, gradient, KEY, 0, 20_000, 1).n_grad
+    if option == 2 and grid == "centred":
+        assert np.all(n_grad == 2)
+    else:
+        z = (n_grad.mean() - expected_gradients(K, grid)) / (n_grad.std() / np.sqrt(n_grad.size))
+        assert abs(z) < 4.5
+
+
+def test_mala_leaves_its_target_invariant():
+    """Start from the target itself: averages over chains then have its moments after any number of steps."""
+    grid = np.linspace(-3.5, 3.5, 1401)
+    lp = np.array([rough_numpy(np.array([x]))[0] for x in grid])
+    b = np.array([rough_numpy(np.array([x]))[1][0] for x in grid])
+    density = np.exp(lp) / np.exp(lp).sum()
+    rng, step, chains = stream((1, 2), 3), 0.4, 2000
+    run = engine(SCHEMES["MALA"][0], 1, rough)
+    unit = Coordinates(np.zeros(1), np.ones(1))
+    positions, accept = np.empty((chains, 100)), np.empty((chains, 100))
+    for chain in range(chains):
+        # Between the points of the grid the density is flat to 1e-6 of its moments.
+        u = rng.choice(grid, p=density) + (rng.random(1) - 0.5) * (grid[1] - grid[0])
+        state = empty_state(u, np.zeros(1))
+        gradient = run.evaluate(unit, state)
+        key = np.array([7, chain], dtype=np.uint64)
+        out = run.run(unit, step, 1.0, 1, state, gradient, key, 0, 100, 1)
+        positions[chain], accept[chain] = out.position[:, 0], out.accept
+
+    def z(values, expected):
+        means = values.mean(axis=1)
+        return (means.mean() - expected) / (means.std(ddof=1) / np.sqrt(chains))
+
+    assert abs(z(positions, density @ grid)) < 4.5
+    assert abs(z(positions**2, density @ grid**2)) < 4.5
+    assert abs(z(positions**4, density @ grid**4)) < 4.5
+    # The mean acceptance, by quadrature of the rule with the ratio of the proposals and of one without it.
+    forward = -((grid - grid[:, None] - step * b[:, None]) ** 2) / (4.0 * step)
+    proposal = np.exp(forward) / np.exp(forward).sum(axis=1, keepdims=True)
+    uphill = lp - lp[:, None]
+    rule = np.minimum(1.0, np.exp(uphill + forward.T - forward))
+    assert abs(z(accept, density @ np.sum(proposal * rule, axis=1))) < 4.5
+    without = np.minimum(1.0, np.exp(uphill))
+    assert abs(z(accept, density @ np.sum(proposal * without, axis=1))) > 20.0
+    # And the stationary law of the rule without the ratio, which these chains would show.
+    moves = proposal * without
+    np.fill_diagonal(moves, np.diag(moves) + 1.0 - moves.sum(axis=1))
+    wrong = density
+    for _ in range(100):
+        wrong = wrong @ moves
+    assert abs(z(positions**2, wrong @ grid**2)) > 10.0
