@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# PyMC compiles a few small functions of its own in C; without this, pytensor warns that they have no fast BLAS.
+os.environ["PYTENSOR_FLAGS"] = ",".join(filter(None, ["blas__ldflags=", os.environ.get("PYTENSOR_FLAGS")]))
 
 import numpy as np
 import pytest
@@ -38,12 +40,12 @@ def sample():
 def run_script(tmp_path):
     """Run a script file with warnings as errors; return what it printed last, from JSON, and its error stream."""
 
-    def run(source, **environment):
+    def run(source, flags=""):
         path = tmp_path / "script.py"
         path.write_text(source)
         done = subprocess.run(
             [sys.executable, "-W", "error", str(path)],
-            env={**os.environ, **environment},
+            env={**os.environ, "PYTENSOR_FLAGS": f"{os.environ['PYTENSOR_FLAGS']},{flags}".rstrip(",")},
             capture_output=True,
             text=True,
             timeout=540,

@@ -132,7 +132,7 @@ class Chain:
         self.centre, self.scale = centre, scale
         self.shrink, self.calls, self.t = 1.0, 0, 0
         self.state = np.array([u, v])
-        self.anchor = u
+        self.anchor = np.array(u)
         self.lp, self.b = self.evaluate(u)
         self.calls = self.unstable = 0
         self.accept = 1.0

@@ -1,8 +1,8 @@
 """What the documentation says is run: code blocks with their printed output, doctests, docstring sections, links.
 
-In a page the ``python`` blocks run in order in one namespace. A ``text`` block right after one holds all that it prints; a
-block without one prints nothing. Nothing here is statistical: the chains have fixed seeds and what is printed of them has
-margins far beyond their noise.
+In a page the ``python`` blocks run in order in one namespace. A ``text`` block right after one holds all that it prints;
+a block without one prints nothing. Nothing here is statistical: the chains have fixed seeds, and what is printed of them
+has margins beyond their noise.
 """
 
 import contextlib
@@ -31,8 +31,8 @@ every_class = pytest.mark.parametrize("name", CLASSES)
 
 @pytest.fixture
 def quiet(monkeypatch):
-    """No progress bar and no other process; the draws are the same."""
-    monkeypatch.setattr(pm, "sample", functools.partial(pm.sample, progressbar=False, cores=1))
+    """No progress bar, no other process and, unless a page says otherwise, four chains on any machine."""
+    monkeypatch.setattr(pm, "sample", functools.partial(pm.sample, progressbar=False, cores=1, chains=4))
 
 
 def blocks(text):
@@ -77,6 +77,7 @@ def test_there_are_pages_and_classes():
     assert len(PAGES) >= 11 and len(CLASSES) >= 6
 
 
+@pytest.mark.pymc
 @every_page
 def test_code_blocks_print_what_the_page_shows(page, quiet):
     for line, expected, printed in run(page):
@@ -99,10 +100,11 @@ def test_every_page_is_reached_from_the_index():
         page = todo.pop()
         if page not in seen and page.suffix == ".md":
             seen.add(page)
-            todo += [(page.parent / link.partition("#")[0]).resolve() for link in links(page) if not link.startswith("#")]
+            todo += [(page.parent / link.partition("#")[0]).resolve() for link in links(page) if link[0] != "#"]
     assert set((ROOT / "docs").rglob("*.md")) <= seen
 
 
+@pytest.mark.pymc
 @pytest.mark.parametrize("module", ["pmm_mcmc", "pmm_mcmc.steps.langevin"])
 def test_doctests(module, quiet):
     with contextlib.redirect_stdout(io.StringIO()) as report:

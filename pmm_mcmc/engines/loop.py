@@ -6,13 +6,19 @@ function pointers of :data:`SIGNATURE` (:mod:`pmm_mcmc.logdensity`).
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import math
+import sys
+from typing import Any
 
 import numba
 import numpy as np
 from numba import types
 
+from pmm_mcmc import coefficients, methods, midpoints, transitions
 from pmm_mcmc.coefficients import build_flows, select
+from pmm_mcmc.engines import random
 from pmm_mcmc.engines.random import fill_normals, start_stream, uniform
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Scheme
 from pmm_mcmc.midpoints import cell_weight, continuous_weight, next_cell, one_cell
@@ -54,164 +60,179 @@ def _drift(function, table, kind, y, centre, scale, x, gradient, b):
     return lp if math.isfinite(total) else math.nan
 
 
-@numba.njit(cache=True, nogil=True)
-def evaluate(function, table, kind, centre, scale, state):
-    """Evaluate at ``u``, make it the anchor with its drift as base; return the gradient (one evaluation)."""
-    d = centre.size
-    x, gradient = np.empty(d), np.empty(d)
-    state[4 * d] = _drift(function, table, kind, state[:d], centre, scale, x, gradient, state[2 * d : 3 * d])
-    state[3 * d : 4 * d] = state[:d]
-    return gradient
+def _fingerprint() -> str:
+    # numba looks only at the file of the function that it caches: the others it is made of must be in the key too.
+    parts = (coefficients, midpoints, transitions, methods, random, sys.modules[__name__])
+    return hashlib.sha256(b"".join(inspect.getsource(part).encode() for part in parts)).hexdigest()
 
 
-@numba.njit(cache=True, nogil=True)
-def run(
-    joint,
-    joint_table,
-    gradient_only,
-    gradient_table,
-    kernel,
-    alpha,
-    friction,
-    K,
-    threshold,
-    coordinates,
-    gradient,
-    state,
-    key,
-    first,
-    thin,
-    out,
-):
-    """Advance one chain by ``thin`` transitions for each row of ``out``.
+def _cached(sources: str) -> tuple[Any, Any]:
+    """Return :func:`evaluate` and :func:`run`, cached on disk under a key that holds ``sources``."""
 
-    ``state`` and ``gradient`` (at the anchor) are updated in place; ``first`` numbers the first transition.
-    """
-    centre, scale = coordinates
-    scheme, kind, option, offset = kernel
-    position_out, gradient_out, state_out, lp_out, accept_out, n_grad_out, unstable_out = out
-    d = centre.size
-    u, v, b, anchor = state[:d], state[d : 2 * d], state[2 * d : 3 * d], state[3 * d : 4 * d]
-    mu, mv, cu, cv = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
-    y, x, new_gradient, new_b = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
-    u_new, v_new, w = np.empty(d), np.zeros(d), np.empty(2 * d)
-    stream = np.empty(4, np.uint64)
-    has_velocity = kind != OVERDAMPED
-    # The recycled scheme draws its midpoints: they want the log density, others' midpoints do without.
-    middle, middle_table = gradient_only, gradient_table
-    if scheme == Scheme.RECYCLED:
-        middle, middle_table = joint, joint_table
-    if not has_velocity:
-        w[:d] = 0.0
-    normals = w if has_velocity else w[d:]
-    transition = first
-    step, whole, cell_flow = 0.0, _flow(kind, alpha, friction), _flow(kind, alpha, friction)
+    @numba.njit(cache=True, nogil=True)
+    def evaluate(function, table, kind, centre, scale, state):
+        """Evaluate at ``u``, make it the anchor with its drift as base; return the gradient (one evaluation)."""
+        sources  # noqa: B018
+        d = centre.size
+        x, gradient = np.empty(d), np.empty(d)
+        state[4 * d] = _drift(function, table, kind, state[:d], centre, scale, x, gradient, state[2 * d : 3 * d])
+        state[3 * d : 4 * d] = state[:d]
+        return gradient
 
-    for row in range(lp_out.size):
-        n_grad, unstable, accept = 0, 0, 0.0
-        for _ in range(thin):
-            start_stream(stream, key[0], key[1], np.uint64(transition))
-            transition += 1
-            lp = state[4 * d]
-            if step != alpha * state[4 * d + 1]:
-                step = alpha * state[4 * d + 1]
-                whole = _flow(kind, step, friction)
-                cell_flow = _flow(kind, step / K, friction)
+    @numba.njit(cache=True, nogil=True)
+    def run(
+        joint,
+        joint_table,
+        gradient_only,
+        gradient_table,
+        kernel,
+        alpha,
+        friction,
+        K,
+        threshold,
+        coordinates,
+        gradient,
+        state,
+        key,
+        first,
+        thin,
+        out,
+    ):
+        """Advance one chain by ``thin`` transitions for each row of ``out``.
 
-            if scheme == Scheme.MALA:
-                fill_normals(stream, normals)
-                for j in range(d):
-                    u_new[j] = u[j] + step * b[j] + whole.n_uu * w[d + j]
-                lp_new = _drift(joint, joint_table, kind, u_new, centre, scale, x, new_gradient, new_b)
-                n_grad += 1
-                log_ratio = lp_new - lp
-                for j in range(d):
-                    log_ratio += mala_log_ratio(u[j], b[j], u_new[j], new_b[j], step)
-                if math.isnan(log_ratio):
-                    unstable += 1
+        ``state`` and ``gradient`` (at the anchor) are updated in place; ``first`` numbers the first transition.
+        """
+        sources  # noqa: B018
+        centre, scale = coordinates
+        scheme, kind, option, offset = kernel
+        position_out, gradient_out, state_out, lp_out, accept_out, n_grad_out, unstable_out = out
+        d = centre.size
+        u, v, b, anchor = state[:d], state[d : 2 * d], state[2 * d : 3 * d], state[3 * d : 4 * d]
+        mu, mv, cu, cv = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
+        y, x, new_gradient, new_b = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
+        u_new, v_new, w = np.empty(d), np.zeros(d), np.empty(2 * d)
+        stream = np.empty(4, np.uint64)
+        has_velocity = kind != OVERDAMPED
+        # The recycled scheme draws its midpoints: they want the log density, others' midpoints do without.
+        middle, middle_table = gradient_only, gradient_table
+        if scheme == Scheme.RECYCLED:
+            middle, middle_table = joint, joint_table
+        if not has_velocity:
+            w[:d] = 0.0
+        normals = w if has_velocity else w[d:]
+        transition = first
+        step, whole, cell_flow = 0.0, _flow(kind, alpha, friction), _flow(kind, alpha, friction)
+
+        for row in range(lp_out.size):
+            n_grad, unstable, accept = 0, 0, 0.0
+            for _ in range(thin):
+                start_stream(stream, key[0], key[1], np.uint64(transition))
+                transition += 1
+                lp = state[4 * d]
+                if step != alpha * state[4 * d + 1]:
+                    step = alpha * state[4 * d + 1]
+                    whole = _flow(kind, step, friction)
+                    cell_flow = _flow(kind, step / K, friction)
+
+                if scheme == Scheme.MALA:
+                    fill_normals(stream, normals)
+                    for j in range(d):
+                        u_new[j] = u[j] + step * b[j] + whole.n_uu * w[d + j]
+                    lp_new = _drift(joint, joint_table, kind, u_new, centre, scale, x, new_gradient, new_b)
+                    n_grad += 1
+                    log_ratio = lp_new - lp
+                    for j in range(d):
+                        log_ratio += mala_log_ratio(u[j], b[j], u_new[j], new_b[j], step)
+                    if math.isnan(log_ratio):
+                        unstable += 1
+                        continue
+                    accept += min(1.0, math.exp(min(log_ratio, 0.0)))
+                    if math.log1p(-uniform(stream)) < log_ratio:
+                        u[:], b[:], gradient[:], state[4 * d] = u_new, new_b, new_gradient, lp_new
+                        anchor[:] = u
                     continue
-                accept += min(1.0, math.exp(min(log_ratio, 0.0)))
-                if math.log1p(-uniform(stream)) < log_ratio:
-                    u[:], b[:], gradient[:], state[4 * d] = u_new, new_b, new_gradient, lp_new
-                    anchor[:] = u
-                continue
 
-            # The noise path, the midpoints and their corrections, in order of time (steps 1 to 4).
-            mu[:], mv[:], cu[:], cv[:] = 0.0, 0.0, 0.0, 0.0
-            reached, finite, cell, lp_mid = 0.0, True, -1, math.nan
-            while finite:
-                if scheme == Scheme.CONTINUOUS or scheme == Scheme.RECYCLED:
-                    if reached > 0.0:
-                        break
-                    time = step * uniform(stream)
-                else:
-                    if option == 2:
-                        if cell >= 0:
+                # The noise path, the midpoints and their corrections, in order of time (steps 1 to 4).
+                mu[:], mv[:], cu[:], cv[:] = 0.0, 0.0, 0.0, 0.0
+                reached, finite, cell, lp_mid = 0.0, True, -1, math.nan
+                while finite:
+                    if scheme == Scheme.CONTINUOUS or scheme == Scheme.RECYCLED:
+                        if reached > 0.0:
                             break
-                        cell = one_cell(uniform(stream), K)
+                        time = step * uniform(stream)
                     else:
-                        cell = next_cell(cell, uniform(stream), K)
-                        if cell >= K:
-                            break
-                    time = step * (cell + offset) / K
-                if time > 0.0:
-                    gap, at = _flow(kind, time - reached, friction), _flow(kind, time, friction)
+                        if option == 2:
+                            if cell >= 0:
+                                break
+                            cell = one_cell(uniform(stream), K)
+                        else:
+                            cell = next_cell(cell, uniform(stream), K)
+                            if cell >= K:
+                                break
+                        time = step * (cell + offset) / K
+                    if time > 0.0:
+                        gap, at = _flow(kind, time - reached, friction), _flow(kind, time, friction)
+                        fill_normals(stream, normals)
+                        for j in range(d):
+                            nu, nv = noise(w[j], w[d + j], gap)
+                            mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
+                            y[j] = interpolate(u[j], v[j], b[j], mu[j], at)
+                        lp_mid = _drift(middle, middle_table, kind, y, centre, scale, x, new_gradient, new_b)
+                        finite = not math.isnan(lp_mid)
+                        n_grad += 1
+                        if scheme == Scheme.CELLS:
+                            rest = _flow(kind, step * (K - 1 - cell) / K, friction)
+                            wu, wv = cell_weight(rest, cell_flow, K)
+                        else:
+                            rest = _flow(kind, step - time, friction)
+                            wu, wv = continuous_weight(rest, step, has_velocity)
+                        base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
+                        for j in range(d):
+                            cu[j] += wu * (new_b[j] - base * b[j])
+                            cv[j] += wv * (new_b[j] - base * b[j])
+                        reached = time
+
+                # The end point (step 5); the randomised midpoint method leaves the drift at the start out of it.
+                if finite:
+                    gap = _flow(kind, step - reached, friction)
+                    base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
                     fill_normals(stream, normals)
                     for j in range(d):
                         nu, nv = noise(w[j], w[d + j], gap)
                         mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
-                        y[j] = interpolate(u[j], v[j], b[j], mu[j], at)
-                    lp_mid = _drift(middle, middle_table, kind, y, centre, scale, x, new_gradient, new_b)
-                    finite = not math.isnan(lp_mid)
-                    n_grad += 1
-                    if scheme == Scheme.CELLS:
-                        rest = _flow(kind, step * (K - 1 - cell) / K, friction)
-                        wu, wv = cell_weight(rest, cell_flow, K)
+                        u_new[j], v_new[j] = end(u[j], v[j], base * b[j], mu[j], mv[j], cu[j], cv[j], whole)
+                    if scheme == Scheme.RECYCLED:
+                        lp_new = lp_mid
                     else:
-                        rest = _flow(kind, step - time, friction)
-                        wu, wv = continuous_weight(rest, step, has_velocity)
-                    base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
+                        lp_new = _drift(joint, joint_table, kind, u_new, centre, scale, x, new_gradient, new_b)
+                        n_grad += 1
+                    rise = lp - lp_new
+                    if has_velocity:
+                        for j in range(d):
+                            rise += 0.5 * (v_new[j] * v_new[j] - v[j] * v[j])
                     for j in range(d):
-                        cu[j] += wu * (new_b[j] - base * b[j])
-                        cv[j] += wv * (new_b[j] - base * b[j])
-                    reached = time
+                        finite = finite and math.isfinite(u_new[j])
+                    finite = finite and rise <= threshold  # false for NaN
 
-            # The end point (step 5); the randomised midpoint method leaves the drift at the start out of it.
-            if finite:
-                gap = _flow(kind, step - reached, friction)
-                base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
-                fill_normals(stream, normals)
-                for j in range(d):
-                    nu, nv = noise(w[j], w[d + j], gap)
-                    mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
-                    u_new[j], v_new[j] = end(u[j], v[j], base * b[j], mu[j], mv[j], cu[j], cv[j], whole)
-                if scheme == Scheme.RECYCLED:
-                    lp_new = lp_mid
+                if finite:
+                    anchor[:] = y if scheme == Scheme.RECYCLED else u_new
+                    u[:], v[:], b[:], gradient[:], state[4 * d] = u_new, v_new, new_b, new_gradient, lp_new
+                    state[4 * d + 1] = min(1.0, _RECOVER * state[4 * d + 1])
+                    accept += 1.0
                 else:
-                    lp_new = _drift(joint, joint_table, kind, u_new, centre, scale, x, new_gradient, new_b)
-                    n_grad += 1
-                rise = lp - lp_new
-                if has_velocity:
-                    for j in range(d):
-                        rise += 0.5 * (v_new[j] * v_new[j] - v[j] * v[j])
-                for j in range(d):
-                    finite = finite and math.isfinite(u_new[j])
-                finite = finite and rise <= threshold  # false for NaN
+                    # Restart where the gradient was last known (free), with a fresh velocity and a shorter step.
+                    unstable += 1
+                    u[:] = anchor
+                    if has_velocity:
+                        fill_normals(stream, v)
+                    state[4 * d + 1] = max(_SHORTEST, _SHRINK * state[4 * d + 1])
 
-            if finite:
-                anchor[:] = y if scheme == Scheme.RECYCLED else u_new
-                u[:], v[:], b[:], gradient[:], state[4 * d] = u_new, v_new, new_b, new_gradient, lp_new
-                state[4 * d + 1] = min(1.0, _RECOVER * state[4 * d + 1])
-                accept += 1.0
-            else:
-                # Restart at the last point whose gradient is known (free), with a fresh velocity and a shorter step.
-                unstable += 1
-                u[:] = anchor
-                if has_velocity:
-                    fill_normals(stream, v)
-                state[4 * d + 1] = max(_SHORTEST, _SHRINK * state[4 * d + 1])
+            for j in range(d):
+                position_out[row, j] = centre[j] + scale[j] * anchor[j]
+            gradient_out[row], state_out[row], lp_out[row] = gradient, state, state[4 * d]
+            n_grad_out[row], unstable_out[row], accept_out[row] = n_grad, unstable, accept / thin
 
-        for j in range(d):
-            position_out[row, j] = centre[j] + scale[j] * anchor[j]
-        gradient_out[row], state_out[row], lp_out[row] = gradient, state, state[4 * d]
-        n_grad_out[row], unstable_out[row], accept_out[row] = n_grad, unstable, accept / thin
+    return evaluate, run
+
+
+evaluate, run = _cached(_fingerprint())

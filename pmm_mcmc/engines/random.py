@@ -50,7 +50,7 @@ def _round(a, b, c, counter):
     return out, b ^ (b >> np.uint64(11)), c + (c << np.uint64(3)), rotated + out, counter + np.uint64(1)
 
 
-@numba.njit(cache=True)
+@numba.njit
 def start_stream(state, key0, key1, transition):
     """Set ``state`` (4 uint64) to the beginning of the stream of one transition of one chain."""
     a, b, c, counter = np.uint64(key0), np.uint64(key1), np.uint64(transition), np.uint64(1)
@@ -59,14 +59,14 @@ def start_stream(state, key0, key1, transition):
     state[0], state[1], state[2], state[3] = a, b, c, counter
 
 
-@numba.njit(cache=True)
+@numba.njit
 def uniform(state):
     """Draw one number uniform in [0, 1), with 53 bits."""
     out, state[0], state[1], state[2], state[3] = _round(state[0], state[1], state[2], state[3])
     return np.int64(out >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _outside(state, layer, bits, x):
     # The one draw in a hundred that leaves the rectangle of its layer: the tail, the wedge, or NaN for another try.
     if layer == 0:
@@ -81,7 +81,7 @@ def _outside(state, layer, bits, x):
     return math.nan
 
 
-@numba.njit(cache=True)
+@numba.njit
 def fill_normals(state, out):
     """Fill ``out`` with standard normals."""
     a, b, c, counter = state[0], state[1], state[2], state[3]

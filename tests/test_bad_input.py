@@ -1,0 +1,247 @@
+"""Bad arguments, models and starts: an error that says what, which value and what to do.  Nothing here is random."""
+
+import logging
+import re
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+import pmm_mcmc as pmm
+import pmm_mcmc.logdensity as logdensity
+
+pytestmark = pytest.mark.pymc
+
+METHODS = ("PoissonOLMC", "PoissonULMC", "OLMC", "ULMC", "RLMC", "MALA")
+POISSON = ("PoissonOLMC", "PoissonULMC")
+WITH_FRICTION = ("PoissonULMC", "ULMC", "RLMC")
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture
+def no_compilation(monkeypatch):
+    """Nothing may be compiled before the error."""
+    monkeypatch.setattr(logdensity, "compile", lambda *args, **options: pytest.fail("compiled before the check"))
+
+
+@pytest.fixture(scope="module")
+def model():
+    with pm.Model() as model:
+        pm.Normal("x", shape=2)
+        pm.HalfNormal("s")
+        pm.Poisson("count", 3.0)
+    return model
+
+
+def refused(model, method, *parts, **arguments):
+    """The message of the error, which must have all these parts."""
+    with model, pytest.raises(ValueError) as raised:
+        getattr(pmm, method)(**arguments)
+    for part in parts:
+        assert part in str(raised.value), str(raised.value)
+    return str(raised.value)
+
+
+CASES = [
+    *((method, "K", value, "'auto'") for method in POISSON for value in (0, 2.5, -1, NAN, True, 2.0, "16", None)),
+    *((m, "step_size", value, "'auto'") for m in METHODS for value in (0, 0.0, -0.1, NAN, INF, True, "large", None)),
+    *((m, "friction", value, "'auto'") for m in WITH_FRICTION for value in (0, -1.0, NAN, INF, "none")),
+    *((m, "steps_per_draw", value, "'auto'") for m in METHODS for value in (0, 1.5, NAN, True)),
+    *((method, "option", value, "1 or 2") for method in POISSON for value in (3, 0, "2", True, None)),
+    *((method, "grid", value, "'left' or 'centred'") for method in POISSON for value in ("right", None, 0)),
+    *(("PoissonULMC", "scheme", value, "'paper' or 'recycled'") for value in ("fast", None, True)),
+    *(("RLMC", "dynamics", value, "'overdamped' or 'underdamped'") for value in ("damped", None, 1)),
+]
+
+
+@pytest.mark.parametrize(("method", "name", "value", "remedy"), CASES, ids=lambda v: str(v) if v != CASES[0][3] else "")
+def test_arguments_out_of_range(model, no_compilation, method, name, value, remedy):
+    refused(model, method, f"{name}={value!r}", "must be", remedy, **{name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), [("option", 1), ("grid", "centred"), ("K", 16)])
+def test_recycling_has_one_midpoint_and_no_grid(model, no_compilation, name, value):
+    refused(
+        model, "PoissonULMC", f"{name}={value!r}", "scheme='recycled'", "leave", scheme="recycled", **{name: value}
+    )
+
+
+def test_friction_without_velocity(model, no_compilation):
+    refused(model, "RLMC", "friction=2.0", "dynamics='overdamped'", "leave it out", dynamics="overdamped", friction=2.0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("value", "part"),
+    [
+        ([1.0, 2.0], "length 2: must have 3 entries"),
+        ([1.0, 0.0, 1.0], "scaling[1]=0.0"),
+        ([1.0, 1.0, -2.0], "scaling[2]=-2.0"),
+        ([NAN, 1.0, 1.0], "scaling[0]=nan"),
+        ([1.0, 1.0, INF], "scaling[2]=inf"),
+        (np.ones((3, 1)), "shape (3, 1)"),
+        (1.0, "shape ()"),
+        (["a", "b", "c"], "scaling=['a', 'b', 'c']"),
+        (None, "scaling=None"),
+    ],
+    ids=str,
+)
+def test_scaling(model, no_compilation, method, value, part):
+    message = refused(model, method, part.replace("np.float64", ""), scaling=value)
+    assert "one positive number for each unconstrained coordinate" in message or "x, s_log__" in message
+
+
+def test_variables_that_cannot_be_sampled(model, no_compilation):
+    refused(model, "ULMC", "vars: count is discrete (int64)", "leave it out", vars=[model["count"], model["x"]])
+    refused(model, "ULMC", "vars: count is discrete", vars=model["count"])
+    with pm.Model():
+        foreign = pm.Normal("foreign")
+    refused(model, "ULMC", "vars: foreign is not a free variable", "x, s, count", vars=[model["x"], foreign])
+    with model:
+        derived = model["twice"] if "twice" in model.named_vars else pm.Deterministic("twice", 2.0 * model["x"])
+    refused(model, "ULMC", "vars: twice is not a free variable", "x, s, count", vars=derived)
+
+
+def test_observed_variables_are_not_sampled(no_compilation):
+    with pm.Model() as other:
+        pm.Normal("x")
+        y = pm.Normal("y", observed=1.0)
+    refused(other, "MALA", "vars: y is not a free variable", "has: x", vars=[y])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_not_blocked(model, no_compilation, method):
+    refused(model, method, "blocked=False", "leave blocked out", "vars=", blocked=False)
+    refused(model, method, "blocked=False", blocked=False, vars=model["x"])
+
+
+def test_no_continuous_variable(no_compilation):
+    with pm.Model() as discrete:
+        pm.Poisson("count", 3.0)
+        pm.Bernoulli("coin", 0.5)
+    refused(discrete, "PoissonULMC", "no continuous variable", "leave step= out")
+
+
+def test_no_model_at_all(no_compilation):
+    with pytest.raises(TypeError, match="No model on context stack"):
+        pmm.PoissonULMC(K=16)
+
+
+class Opaque(Op):
+    """Twice its input, without a gradient."""
+
+    def make_node(self, x):
+        x = pt.as_tensor(x)
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = 2.0 * inputs[0]
+
+
+def test_log_density_without_gradient(no_compilation):
+    with pm.Model() as opaque:
+        pm.Normal("y", Opaque()(pm.Normal("slope", shape=2)), observed=np.zeros(2))
+    for method in METHODS:
+        refused(opaque, method, "no gradient", "slope", "Opaque", "pm.Slice", **{})
+
+
+def test_minibatch(no_compilation):
+    with pm.Model() as batched:
+        mu = pm.Normal("mu")
+        rows = pm.Minibatch(np.arange(100.0), batch_size=10)
+        pm.Normal("y", mu, observed=rows, total_size=100)
+    for method in METHODS:
+        refused(batched, method, "random", "Minibatch", "whole data (pm.Data)")
+
+
+def test_no_step_size_without_warm_up(model, sample):
+    with model:
+        step = pmm.PoissonULMC(K=16)
+        with pytest.raises(ValueError, match=re.escape("step_size='auto' with tune=0")) as raised:
+            sample(step, tune=0)
+    assert "PoissonULMC" in str(raised.value) and "Give step_size=" in str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def walled():
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        y = pm.Normal("y", shape=2)
+        pm.Potential("wall", pt.switch(x > 1.0, -np.inf, 0.0))
+        pm.Potential("root", pt.sqrt(10.0 + y[1]))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("start", "offender", "value"),
+    [({"x": 2.0}, "wall", "-inf"), ({"y": np.array([0.0, -11.0])}, "root", "nan"), ({"x": NAN}, "x", "nan")],
+    ids=["minus infinity", "nan", "nan start"],
+)
+def test_start_of_no_density_names_the_variable(walled, sample, start, offender, value):
+    with walled:
+        step = pmm.ULMC(step_size=0.1)
+        with pytest.raises(pm.exceptions.SamplingError) as raised:
+            sample(step, tune=0, initvals=start)
+    message = str(raised.value)
+    assert "not finite at the initial point" in message and "initvals" in message
+    terms = dict(re.findall(r"(\w+) \((\S+?)\)", message.split("Terms that are not finite:")[1]))
+    assert terms.get(offender) == value, message
+    assert not {"x", "y", "wall", "root"} & set(terms) - {offender, *(["wall"] if "x" in start else [])}, message
+
+
+ROBUST = [
+    ("PoissonOLMC", {"K": 16}),
+    ("PoissonULMC", {"K": 16}),
+    ("PoissonULMC", {"K": 16, "option": 1}),
+    ("PoissonULMC", {"K": 16, "grid": "centred"}),
+    ("PoissonULMC", {"scheme": "recycled"}),
+    ("OLMC", {}),
+    ("ULMC", {}),
+    ("RLMC", {"dynamics": "overdamped"}),
+    ("RLMC", {}),
+    ("MALA", {}),
+]
+
+
+@pytest.fixture(scope="module")
+def treacherous():
+    """Minus infinity beyond a wall, NaN beyond another, and a quartic whose explicit steps run away."""
+    with pm.Model() as model:
+        x = pm.Normal("x", shape=2)
+        y = pm.Normal("y")
+        pm.Potential("wall", pt.switch(x[0] > 1.0, -np.inf, 0.0))
+        pm.Potential("root", pt.sqrt(x[1] + 1.0))
+        pm.Potential("quartic", -(y**4))
+    return model
+
+
+@pytest.mark.parametrize(("method", "arguments"), ROBUST, ids=lambda v: str(v))
+def test_failures_while_sampling_are_counted_and_reported_once(treacherous, sample, caplog, method, arguments):
+    with treacherous, caplog.at_level(logging.WARNING, logger="pymc"):
+        step = getattr(pmm, method)(step_size=0.9, steps_per_draw=2, scaling=np.ones(3), **arguments)
+        dt = sample(step, draws=500, tune=50, chains=2, seed=5, quiet=False, keep_warning_stat=True)
+    draws = dt["posterior"].to_dataset()
+    assert all(np.isfinite(draws[name].values).all() for name in ("x", "y"))
+    assert draws["x"].values[..., 0].max() <= 1.0 and draws["x"].values[..., 1].min() >= -1.0
+    assert np.isfinite(dt["sample_stats"]["lp"].values).all()
+    unstable = dt["sample_stats"]["unstable"].values
+    assert unstable.sum(axis=1).min() > 0 and unstable.max() <= 2
+    warnings = [record.getMessage() for record in caplog.records if method in record.getMessage()]
+    for chain in range(2):
+        assert sum(f"{unstable[chain].sum()} of 1000 " in message for message in warnings) >= 1
+    assert len(warnings) == 2
+    remedy = "model.debug()" if method == "MALA" else "step_size=0.45 (now 0.9)"
+    assert all(remedy in message for message in warnings)
+    if method != "MALA":
+        assert all(re.search(r"where (x\[0\]|x\[1\]|y) is [\d.]+ sd (above|below)", message) for message in warnings)
+
+
+def test_a_run_without_failures_says_nothing(model, sample, caplog):
+    with pm.Model(), caplog.at_level(logging.WARNING, logger="pymc"):
+        pm.Normal("x", shape=2)
+        dt = sample(pmm.ULMC(step_size=0.3, steps_per_draw=1), draws=200, quiet=False)
+    assert dt["sample_stats"]["unstable"].sum() == 0
+    assert not [record for record in caplog.records if "ULMC" in record.getMessage()]
