@@ -94,7 +94,9 @@ def per_call(function, calls: int) -> float:
 def transitions() -> None:
     """Print table 1."""
     print("\n1. Transition in the engine against its bare calls (CPU microseconds, median of repeats)")
-    print(f"{'model':35s} {'method':32s} {'gradients':>9s} {'transition':>10s} {'bare':>8s} {'ratio':>6s} {'excess':>7s}")
+    print(
+        f"{'model':35s} {'method':32s} {'gradients':>9s} {'transition':>10s} {'bare':>8s} {'ratio':>6s} {'excess':>7s}"
+    )
     for name, build in MODELS.items():
         model, scale = build()
         point = model.initial_point(0)
@@ -109,10 +111,10 @@ def transitions() -> None:
             engine = NumbaEngine(
                 kernel, d, joint, alone, lambda: density.table("joint"), lambda: density.table("gradient")
             )
-            step = 0.5 if kernel.dynamics else 0.2
+            step, K = (0.5 if kernel.dynamics else 0.2), arguments.get("K", 1)
             key = np.array([1, 2], np.uint64)
 
-            def run(rows, thin, engine=engine, step=step, K=arguments.get("K", 1), key=key, coordinates=coordinates):
+            def run(rows, thin, engine=engine, step=step, K=K, key=key, coordinates=coordinates):
                 state = empty_state(np.zeros(len(coordinates.scale)), np.zeros(len(coordinates.scale)))
                 gradient = engine.evaluate(coordinates, state)
                 return engine.run(coordinates, step, 1.0, K, state, gradient, key, 0, rows, thin)

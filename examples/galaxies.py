@@ -92,7 +92,9 @@ def draw_picture(velocities: np.ndarray, results: dict, reference: np.ndarray, n
     centres = (x[:-1] + x[1:]) / 2, (y[:-1] + y[1:]) / 2
     modes.contour(*centres, counts.T, levels=levels, colors="black", linewidths=0.9)
     modes.plot([], [], color="black", lw=0.9, label="reference")
-    modes.set(xlim=(0, 4), ylim=(0, 4), xlabel="sd[middle A]", ylabel="sd[middle B]", title="Either may be the narrow one")
+    modes.set(
+        xlim=(0, 4), ylim=(0, 4), xlabel="sd[middle A]", ylabel="sd[middle B]", title="Either may be the narrow one"
+    )
     modes.legend(frameon=False, markerscale=4)
 
     k = names.index("mean[middle A]")
@@ -108,7 +110,9 @@ def draw_picture(velocities: np.ndarray, results: dict, reference: np.ndarray, n
     for name, tree in results.items():
         at = np.unique(np.geomspace(10, DRAWS, 40).astype(int))
         spent = tree["sample_stats"]["n_grad"].values.mean(axis=0).cumsum()
-        error.loglog(spent[at - 1], running_error(flat_draws(tree)[0], truth, sd, at), lw=1.8, label=name, **STYLES[name])
+        error.loglog(
+            spent[at - 1], running_error(flat_draws(tree)[0], truth, sd, at), lw=1.8, label=name, **STYLES[name]
+        )
     error.set(
         xlabel="gradients a chain, after warm-up",
         ylabel="rms error of a chain's means (posterior sd)",
@@ -138,7 +142,8 @@ def main() -> None:
         print(
             f"gradients a chain: {warmup['n_grad'].values.sum() / CHAINS:.0f} in warm-up, "
             f"{stats['n_grad'].values.sum() / CHAINS:.0f} after it; step size {stats['step_size'].values.mean():.3f}; "
-            f"unstable transitions: {stats['unstable'].values.sum()}; {time.perf_counter() - began:.0f} s with compilation"
+            f"unstable transitions: {stats['unstable'].values.sum()}; "
+            f"{time.perf_counter() - began:.0f} s with compilation"
         )
     print("\nReference: MALA, which has no bias, for ten times as long")
     with model:

@@ -41,7 +41,7 @@ def next_cell(cell: Any, uniform: Any, K: Any) -> Any:
 
 @register_jitable
 def cell_weight(rest: Flow, cell: Flow, K: Any) -> tuple[Any, Any]:
-    """Weight of a marked cell: ``rest`` is the flow from the end of the cell to the end of the step, ``cell`` that of a cell."""
+    """Weight of a marked cell, from the flows over a ``cell`` and over the ``rest`` of the step after it."""
     return (
         K * (rest.a_uu * cell.g_u + rest.a_uv * cell.g_v),
         K * (rest.a_vu * cell.g_u + rest.a_vv * cell.g_v),
@@ -50,14 +50,14 @@ def cell_weight(rest: Flow, cell: Flow, K: Any) -> tuple[Any, Any]:
 
 @register_jitable
 def continuous_weight(rest: Flow, alpha: Any, has_velocity: Any) -> tuple[Any, Any]:
-    """Weight of a midpoint of the continuous law: ``rest`` is the flow from the midpoint to the end of the step."""
+    """Weight of a midpoint of the continuous law, from the flow over the ``rest`` of the step after it."""
     if has_velocity:
         return alpha * rest.a_uv, alpha * rest.a_vv
     return alpha * rest.a_uu, 0.0 * alpha
 
 
 def expected_gradients(K: int, grid: str) -> float:
-    """Expected gradients of one step of the two-gradient scheme, under either option.
+    """Return the expected gradients of one step of the two-gradient scheme, under either option.
 
     One at the start of the step and one in each marked cell, of which there is one on average; on the left
     grid a marked first cell (probability ``1 / K``) needs no gradient of its own.

@@ -57,16 +57,14 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("method", "name", "value", "remedy"), CASES, ids=lambda v: str(v) if v != CASES[0][3] else "")
+@pytest.mark.parametrize(("method", "name", "value", "remedy"), CASES, ids=str)
 def test_arguments_out_of_range(model, no_compilation, method, name, value, remedy):
     refused(model, method, f"{name}={value!r}", "must be", remedy, **{name: value})
 
 
 @pytest.mark.parametrize(("name", "value"), [("option", 1), ("grid", "centred"), ("K", 16)])
 def test_recycling_has_one_midpoint_and_no_grid(model, no_compilation, name, value):
-    refused(
-        model, "PoissonULMC", f"{name}={value!r}", "scheme='recycled'", "leave", scheme="recycled", **{name: value}
-    )
+    refused(model, "PoissonULMC", f"{name}={value!r}", "scheme='recycled'", "leave", scheme="recycled", **{name: value})
 
 
 def test_friction_without_velocity(model, no_compilation):
@@ -85,12 +83,12 @@ def test_friction_without_velocity(model, no_compilation):
         (np.ones((3, 1)), "shape (3, 1)"),
         (1.0, "shape ()"),
         (["a", "b", "c"], "scaling=['a', 'b', 'c']"),
-        (None, "scaling=None"),
+        (None, "shape ()"),
     ],
     ids=str,
 )
 def test_scaling(model, no_compilation, method, value, part):
-    message = refused(model, method, part.replace("np.float64", ""), scaling=value)
+    message = refused(model, method, part, scaling=value)
     assert "one positive number for each unconstrained coordinate" in message or "x, s_log__" in message
 
 
@@ -145,7 +143,7 @@ def test_log_density_without_gradient(no_compilation):
     with pm.Model() as opaque:
         pm.Normal("y", Opaque()(pm.Normal("slope", shape=2)), observed=np.zeros(2))
     for method in METHODS:
-        refused(opaque, method, "no gradient", "slope", "Opaque", "pm.Slice", **{})
+        refused(opaque, method, "no gradient", "slope", "Opaque", "pm.Slice")
 
 
 def test_minibatch(no_compilation):

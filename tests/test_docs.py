@@ -1,8 +1,8 @@
 """What the documentation says is run: code blocks with their printed output, doctests, docstring sections, links.
 
-In a page the ``python`` blocks run in order in one namespace. A ``text`` block right after one holds all that it prints;
-a block without one prints nothing. Nothing here is statistical: the chains have fixed seeds, and what is printed of them
-has margins beyond their noise.
+In a page the ``python`` blocks run in order in one namespace. A ``text`` block right after one holds all that it
+prints; a block without one prints nothing. Nothing here is statistical: the chains have fixed seeds, and what is
+printed of them has margins beyond their noise.
 """
 
 import contextlib
@@ -105,7 +105,7 @@ def test_every_page_is_reached_from_the_index():
 
 
 @pytest.mark.pymc
-@pytest.mark.parametrize("module", ["pmm_mcmc", "pmm_mcmc.steps.langevin"])
+@pytest.mark.parametrize("module", ["pmm_mcmc", "pmm_mcmc.steps.poisson", "pmm_mcmc.steps.baselines"])
 def test_doctests(module, quiet):
     with contextlib.redirect_stdout(io.StringIO()) as report:
         result = doctest.testmod(importlib.import_module(module))

@@ -28,6 +28,8 @@ def rough(x, gradient, table, n):
         before, after = x[(i - 1) % n], x[(i + 1) % n]
         lp += 0.5 * x[i] ** 2 - 0.25 * x[i] ** 4 + 0.3 * np.sin(x[i] * before)
         gradient[i] = x[i] - x[i] ** 3 + 0.3 * (np.cos(x[i] * before) * before + np.cos(x[i] * after) * after)
+    if table[1] == -1:
+        return np.nan
     if x[0] > 0.8:
         if table[1] == 1:
             lp = np.nan
@@ -171,6 +173,28 @@ def test_a_rejected_step_restarts_at_the_last_known_point(name):
         lp, g = rough_numpy(out.position[row], 1)
         assert abs(lp - out.lp[row]) < 1e-12
         np.testing.assert_allclose(out.gradient[row], g, rtol=0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["ULMC", "recycled", "RLMC overdamped", "MALA"])
+def test_a_chain_that_finds_nothing_finite_stays_where_it_is(name):
+    kernel, K = SCHEMES[name]
+    run, state, gradient, tables = start(kernel)
+    first = COORDINATES.centre + COORDINATES.scale * state[:D]
+    tables[:, 1] = -1
+    out = run.run(COORDINATES, 0.3, 1.4, K, state, gradient, KEY, 0, 50, 1)
+    np.testing.assert_array_equal(out.position, np.tile(first, (50, 1)))
+    np.testing.assert_array_equal(out.unstable, 1)
+    np.testing.assert_array_equal(out.accept, 0.0)
+    assert np.all(np.isfinite(out.state))
+
+
+@pytest.mark.parametrize("mode", range(1, 6), ids=LEAVES[1:6])
+def test_a_start_that_is_not_finite_is_said_to_be(mode):
+    run, state, _, _ = start(SCHEMES["ULMC"][0], mode)
+    assert np.isfinite(state[4 * D])
+    state[0] = 2.0
+    run.evaluate(COORDINATES, state)
+    assert np.isnan(state[4 * D])
 
 
 @pytest.mark.parametrize("name", FEW)

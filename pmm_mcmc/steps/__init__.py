@@ -1,5 +1,6 @@
 """PyMC step methods: ``pm.sample(step=...)``."""
 
-from pmm_mcmc.steps.langevin import MALA, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
+from pmm_mcmc.steps.baselines import MALA, OLMC, RLMC, ULMC
+from pmm_mcmc.steps.poisson import PoissonOLMC, PoissonULMC
 
 __all__ = ["MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"]

@@ -26,13 +26,12 @@ from pmm_mcmc.methods import Settings
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.tuning.schedule import Tuned, fixed_setting
 
-__all__ = ["LangevinState", "LangevinStep"]
+__all__ = ["WITHOUT_FRICTION", "LangevinState", "LangevinStep"]
 
 
 class _Stats(dict[str, Any]):
     """Statistics of one draw, with the chain's totals so far for the progress bar."""
 
-    n_grad_total: int
     unstable_total: int
     tuning: bool
 
@@ -49,7 +48,7 @@ class LangevinState(StepMethodState):
 
 
 class LangevinStep(ArrayStepShared):
-    """A chain of one of the methods, advanced draw by draw by PyMC; see the classes in :mod:`pmm_mcmc.steps.langevin`."""
+    """A chain of one of the methods, advanced draw by draw by PyMC; the public classes name the methods."""
 
     name: str
     default_blocked = True
@@ -61,6 +60,7 @@ class LangevinStep(ArrayStepShared):
         "friction": (np.float64, []),
         "steps_per_draw": (np.int64, []),
         "n_grad": (np.int64, []),
+        "n_grad_total": (np.int64, []),
         "unstable": (np.int64, []),
         "model_logp": (np.float64, []),
         "warning": (SamplerWarning, None),
@@ -217,7 +217,7 @@ class LangevinStep(ArrayStepShared):
         return np.concatenate([np.ravel(point[name]) for name in self.var_names]).astype(float)
 
     def _as_stored(self, position: np.ndarray) -> np.ndarray:
-        """What is left of a position when it has been stored in the variables' own dtypes."""
+        """Return what is left of a position when it has been stored in the variables' own dtypes."""
         return self._flat(self._as_points(position[None, :])[0])
 
     def _as_points(self, position: np.ndarray) -> list[PointType]:
@@ -231,21 +231,22 @@ class LangevinStep(ArrayStepShared):
     def _as_stats(self, chunk: Chunk, tuned: Tuned, thin: int) -> list[_Stats]:
         chain = self.chain
         assert chain is not None
-        constant = {"step_size": tuned.step_size, "K": tuned.K, "friction": tuned.friction, "steps_per_draw": thin}
+        friction = tuned.friction if self._settings.dynamics == "underdamped" else np.nan
+        constant = {"step_size": tuned.step_size, "K": tuned.K, "friction": friction, "steps_per_draw": thin}
         varying = {
             "n_grad": chunk.n_grad.tolist(),
+            "n_grad_total": (chain.n_grad + np.cumsum(chunk.n_grad)).tolist(),
             "unstable": chunk.unstable.tolist(),
             "acceptance_rate": chunk.accept.tolist(),
             "model_logp": chunk.lp.tolist(),
         }
         constant = {name: value for name, value in constant.items() if name in self.stats_dtypes_shapes}
         varying = {name: values for name, values in varying.items() if name in self.stats_dtypes_shapes}
-        gradients = (chain.n_grad + np.cumsum(chunk.n_grad)).tolist()
         failures = (chain.report.unstable + np.cumsum(chunk.unstable)).tolist()
         rows = []
         for i, values in enumerate(zip(*varying.values(), strict=True)):
             stats = _Stats(constant, warning=None, **dict(zip(varying, values, strict=True)))
-            stats.n_grad_total, stats.unstable_total = gradients[i], failures[i]
+            stats.unstable_total = failures[i]
             stats.tuning = chain.iteration + i < self.n_tune
             rows.append(stats)
         if chain.iteration + len(rows) == self.n_tune + self.n_draws and self.n_draws:
@@ -283,9 +284,12 @@ class LangevinStep(ArrayStepShared):
             return {
                 "step_size": stats["step_size"],
                 "K": stats["K"],
-                "n_grad": stats.n_grad_total,
+                "n_grad": stats["n_grad_total"],
                 "unstable": stats.unstable_total,
                 "failing": stats.unstable_total > 0 and not stats.tuning,
             }
 
         return (update,)
+
+
+WITHOUT_FRICTION = {name: kind for name, kind in LangevinStep.stats_dtypes_shapes.items() if name != "friction"}

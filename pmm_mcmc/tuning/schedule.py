@@ -191,5 +191,5 @@ class Warmup:
         if not self._position:
             return 1
         position = np.concatenate(self._position)
-        kept = max(self.length - self._setting_since, self.length // 4)
+        kept = max(self.length - self._setting_since, self.length // 2)
         return steps_for_autocorrelation(position[-kept:])

@@ -16,12 +16,11 @@ from pmm_mcmc.methods import METHODS, OVERDAMPED, Kernel, Scheme, Settings
 
 __all__ = ["lipschitz_bound", "midpoint_count", "safe_step"]
 
-# Relative error of a variance, on a Gaussian as stiff as the stiffest tenth of the posterior, that an automatic
-# step size allows; softer directions have far less.  And the part of it that a finite K may add.
+# Relative error of a variance that an automatic step size allows on a Gaussian as stiff as the posterior nearly
+# everywhere (lipschitz_bound); softer directions have far less.  And the part of it that a finite K may add.
 BIAS_TARGET = 0.05
 _FLOOR_SHARE = 0.1
 _LEAST_K, _LARGEST_K = 16, 256
-_RECYCLED_CAP = 1.25
 
 
 def lipschitz_bound(position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool) -> float:
@@ -74,12 +73,12 @@ def _main_direction(rows: np.ndarray) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=256)
-def _unit_step(kernel: Kernel, friction: float, K: int | None, largest: float) -> float:
-    """Largest step at which the variance error on the unit Gaussian stays within the target, by bisection."""
-    low, high = 0.0, 2.0 * largest
+def _largest_step(kernel: Kernel, friction: float, K: int | None, limit: float, curvatures: tuple[float, ...]) -> float:
+    """Largest step below a limit that keeps the variance errors on Gaussians within the target, by bisection."""
+    low, high = 0.0, limit
     for _ in range(24):
         middle = 0.5 * (low + high)
-        if abs(variance_error(kernel, middle, friction, K)) <= BIAS_TARGET:
+        if max(abs(variance_error(kernel, middle, friction, K, c)) for c in curvatures) <= BIAS_TARGET:
             low = middle
         else:
             high = middle
@@ -92,16 +91,25 @@ def safe_step(settings: Settings, friction: float, lipschitz: float) -> float:
     if kernel.scheme == Scheme.MALA:
         raise ValueError("MALA's step size follows its acceptance rate")
     if kernel.scheme == Scheme.RECYCLED:
-        # The scheme is exact where the remainder vanishes; 0.4 stands for the linear part.  Found by trial.
-        return float(min(_RECYCLED_CAP / np.sqrt(0.4 + lipschitz), method.largest_step))
+        # A remainder of slope up to L on top of the unit Gaussian: curvatures from 1 - L, or 1 / (1 + L), to 1 + L.
+        rounded = _rounded(lipschitz)
+        curvatures = (1.0 + rounded, max(1.0 - rounded, 1.0 / (1.0 + rounded)))
+        return _largest_step(kernel, _rounded(friction), 1, method.largest_step, curvatures)
     K = settings.fixed_K or (32 if settings.option == 1 else None)
     if kernel.dynamics == OVERDAMPED:
         # A Gaussian of curvature L at step alpha is the unit one at alpha L.
-        return float(min(_unit_step(kernel, 1.0, K, method.largest_step) / lipschitz, method.largest_step))
-    # Likewise at alpha sqrt(L) and friction / sqrt(L), to the nearest 5 %, so that the bisection is remembered.
-    root = np.sqrt(lipschitz)
-    relative = float(1.05 ** np.round(np.log(friction / root) / np.log(1.05)))
-    return float(min(_unit_step(kernel, relative, K, method.largest_step) / root, method.largest_step))
+        return float(
+            min(_largest_step(kernel, 1.0, K, 2.0 * method.largest_step, (1.0,)) / lipschitz, method.largest_step)
+        )
+    # Likewise at alpha sqrt(L) and friction / sqrt(L).
+    root = float(np.sqrt(lipschitz))
+    unit = _largest_step(kernel, _rounded(friction / root), K, 2.0 * method.largest_step, (1.0,))
+    return min(unit / root, method.largest_step)
+
+
+def _rounded(value: float) -> float:
+    """To the nearest 5 %, so that bisections are remembered."""
+    return float(1.05 ** np.round(np.log(value) / np.log(1.05)))
 
 
 def midpoint_count(settings: Settings, step_size: float, friction: float, lipschitz: float) -> int:

@@ -1,0 +1,305 @@
+"""Warm-up: scale, step size, K, steps per draw and the schedule.
+
+Exact but for the autocorrelation of a simulated AR(1) chain, whose error is 7 standard deviations away from changing the
+answer, and for MALA's acceptance rate, a z-score (|z| < 4.5, false-alarm rate 1.2e-5).
+"""
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy.signal import lfilter
+
+import pmm_mcmc as pmm
+from pmm_mcmc.gaussian import variance_error
+from pmm_mcmc.methods import METHODS, Settings
+from pmm_mcmc.tuning.scale import diagonal_scale, settled
+from pmm_mcmc.tuning.schedule import Warmup, fixed_setting
+from pmm_mcmc.tuning.step_size import BIAS_TARGET, lipschitz_bound, midpoint_count, safe_step
+from pmm_mcmc.tuning.thinning import STEPS_CAP, steps_for_autocorrelation
+
+UNADJUSTED = [
+    ("PoissonOLMC", {"dynamics": "overdamped"}),
+    ("PoissonOLMC", {"dynamics": "overdamped", "option": 1}),
+    ("PoissonOLMC", {"dynamics": "overdamped", "grid": "centred"}),
+    ("PoissonULMC", {"dynamics": "underdamped"}),
+    ("PoissonULMC", {"dynamics": "underdamped", "K": 4}),
+    ("PoissonULMC", {"dynamics": "underdamped", "option": 1}),
+    ("PoissonULMC", {"dynamics": "underdamped", "grid": "centred"}),
+    ("OLMC", {"dynamics": "overdamped"}),
+    ("ULMC", {"dynamics": "underdamped"}),
+    ("RLMC", {"dynamics": "overdamped"}),
+    ("RLMC", {"dynamics": "underdamped"}),
+]
+RECYCLED = ("PoissonULMC", {"dynamics": "underdamped", "scheme": "recycled"})
+MALA = ("MALA", {"dynamics": "overdamped"})
+
+
+def settings_of(case, **more):
+    return Settings.checked(case[0], **case[1], **more)
+
+
+# -- scale ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [2, 3, 10])
+@pytest.mark.parametrize("distance", [0.0, 30.0])
+def test_scale_is_exact_on_an_uncorrelated_gaussian(n, distance):
+    rng = np.random.default_rng(1)
+    sd, mean = np.geomspace(1e-4, 1e4, 9), rng.normal(size=9) * 10
+    position = mean + sd * (distance + rng.normal(size=(n, 9)))
+    _, scale = diagonal_scale(position, (mean - position) / sd**2, np.full(9, 7.0))
+    np.testing.assert_allclose(scale, sd, rtol=1e-10)
+
+
+def test_centre_is_the_mean_where_it_has_been_surrounded():
+    sd, mean = np.array([0.1, 1.0, 50.0]), np.array([3.0, -4.0, 0.5])
+    position = mean + sd * np.array([[-1.0, 0.2, 3.0], [0.5, 0.9, 4.0], [0.1, -5.0, 9.0]])
+    centre, _ = diagonal_scale(position, (mean - position) / sd**2, np.ones(3))
+    np.testing.assert_allclose(centre[:2], mean[:2], rtol=1e-12)
+    assert centre[2] == position[:, 2].min()  # not beyond what has been seen
+
+
+def test_scale_of_a_coordinate_that_says_nothing_is_kept():
+    position = np.array([[0.0, 1.0, 1.0, 1.0], [1.0, 1.0, 3.0, 2.0]])
+    gradient = np.array([[0.0, 2.0, 5.0, np.inf], [-4.0, 3.0, 5.0, 1.0]])
+    previous = np.array([9.0, 8.0, 7.0, 6.0])
+    centre, scale = diagonal_scale(position, gradient, previous)
+    np.testing.assert_allclose(scale, [0.5, 8.0, 7.0, 6.0])
+    np.testing.assert_allclose(centre, [0.0, 1.0, 2.0, 1.5])  # 0.5 + 0.25 * (-2) = 0
+
+
+def test_settled_leaves_the_transient_out():
+    d = 8
+    potential = np.concatenate([np.full(60, 1000.0), np.full(40, 3.0)])
+    threshold = 3.0 + d / 2 + 6 * np.sqrt(d / 2) + 5
+    potential[[10, 11]] = threshold * (1 - 1e-12), threshold * (1 + 1e-12)
+    kept = settled(potential, d)
+    assert np.array_equal(np.flatnonzero(kept), [10, *range(60, 100)])
+    assert settled(np.array([1e9, 1.0]), 1).all(), "two rows are needed to fit anything"
+    assert settled(np.array([5.0]), 3).tolist() == [True]
+
+
+# -- step size -----------------------------------------------------------------------------------------------------------
+
+
+def symmetric_rows(d, n):
+    """Positions in random order whose sample is symmetric in each coordinate, so that directions come out exactly."""
+    rng = np.random.default_rng(3)
+    quarter = rng.normal(size=(n, d))
+    flips = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
+    rows = np.concatenate([quarter * np.where(np.arange(d) == 0, a, b) for a, b in flips])
+    return rng.permutation(rows)
+
+
+@pytest.mark.parametrize("stiff", [30.0, 1e4])
+@pytest.mark.parametrize("remainder", [False, True])
+def test_lipschitz_bound_sees_one_stiff_direction_exactly(stiff, remainder):
+    d = 40
+    rows = symmetric_rows(d, 50)
+    rows[:, 0] /= np.sqrt(stiff)
+    curvature = np.ones(d)
+    curvature[0] = stiff
+    rotation = np.linalg.qr(np.random.default_rng(4).normal(size=(d, d)))[0]
+    position, gradient = rows @ rotation.T, -(rows * curvature) @ rotation.T
+    found = lipschitz_bound(position, gradient, np.ones(len(rows), bool), remainder=remainder)
+    np.testing.assert_allclose(found, stiff - remainder, rtol=1e-9)
+
+
+def test_lipschitz_bound_of_an_isotropic_gaussian():
+    rows, everything = symmetric_rows(6, 20), np.ones(80, bool)
+    np.testing.assert_allclose(lipschitz_bound(rows, -3.0 * rows, everything, remainder=False), 3.0, rtol=1e-12)
+    assert lipschitz_bound(rows, -rows, everything, remainder=True) == 1e-3
+    assert lipschitz_bound(rows[:1], -rows[:1], everything[:1], remainder=False) == 1.0
+    assert lipschitz_bound(np.zeros((5, 3)), np.ones((5, 3)), np.ones(5, bool), remainder=False) == 1.0
+
+
+def test_lipschitz_bound_leaves_unusable_rows_out():
+    rows = symmetric_rows(6, 20)
+    gradient = -2.0 * rows
+    gradient[:30] *= 100.0
+    np.testing.assert_allclose(lipschitz_bound(rows, gradient, np.arange(80) >= 30, remainder=False), 2.0, rtol=1e-12)
+
+
+CURVATURES = 1.05 ** np.arange(-120.0, 241.0, 24.0)  # friction / sqrt(L) is then on the grid of remembered steps
+
+
+@pytest.mark.parametrize("case", [*UNADJUSTED, RECYCLED], ids=str)
+def test_safe_step_falls_with_curvature_and_respects_the_largest(case):
+    settings = settings_of(case)
+    steps = [safe_step(settings, 1.0, L) for L in CURVATURES]
+    assert np.all(np.diff(steps) <= 1e-12 * np.array(steps[1:])) and steps[0] > 3 * steps[-1] > 0
+    assert max(steps) <= METHODS[case[0]].largest_step
+    assert safe_step(settings, 1.0, 1e-8) == METHODS[case[0]].largest_step
+
+
+@pytest.mark.parametrize("case", UNADJUSTED, ids=str)
+def test_safe_step_has_the_bias_that_is_allowed_and_no_less(case):
+    settings = settings_of(case)
+    K = settings.fixed_K or (32 if settings.option == 1 else None)
+    checked = 0
+    for L in CURVATURES:
+        step = safe_step(settings, 1.0, L)
+        assert abs(variance_error(settings.kernel, step, 1.0, K, L)) <= BIAS_TARGET * (1 + 1e-9)
+        if step < METHODS[case[0]].largest_step:
+            assert abs(variance_error(settings.kernel, 1.001 * step, 1.0, K, L)) > BIAS_TARGET
+            checked += 1
+    assert checked >= 8
+
+
+@pytest.mark.parametrize("case", UNADJUSTED, ids=str)
+def test_automatic_midpoints_take_a_small_part_of_the_budget(case):
+    settings = settings_of(case)
+    for L in (0.3, 1.0, 20.0):
+        step = safe_step(settings, 1.0, L)
+        K = midpoint_count(settings, step, 1.0, L)
+        if settings.fixed_K is not None:
+            assert K == settings.fixed_K
+        elif settings.grid == "centred":
+            assert K == 16
+        else:
+            floor = variance_error(settings.kernel, step, 1.0, 1, L)
+            assert K in (16, 32, 64, 128, 256)
+            assert K == 256 or floor / K <= 0.1 * BIAS_TARGET
+            assert K == 16 or floor / (K / 2) > 0.1 * BIAS_TARGET
+        # The law with this K, all in all: what was allowed, and a tenth for the grid (Option 1: its own variance too).
+        assert (
+            abs(variance_error(settings.kernel, step, 1.0, K, L)) < (1.1 + 0.2 * (settings.option == 1)) * BIAS_TARGET
+        )
+
+
+@pytest.mark.parametrize("case", UNADJUSTED, ids=str)
+@pytest.mark.parametrize("step", [1e-12, 1e-9, 1e-6, 1e-3])
+def test_tiny_given_steps_need_few_midpoints(case, step):
+    settings = settings_of(case, step_size=step)
+    expected = settings.fixed_K or 16
+    assert fixed_setting(settings, np.zeros(2)).K == expected
+
+
+# -- steps per draw ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rho", "expected"), [(0.3, 1), (0.6, 2), (0.9, 7), (0.95, 14)])
+def test_steps_per_draw_of_an_autoregression(rho, expected):
+    # rho^7 = 0.478 and rho^6 = 0.531 at 0.9: 0.02 from one half, where a chain of a million states errs by 0.003.
+    noise = np.random.default_rng(6).normal(size=(1_000_000, 1))
+    assert steps_for_autocorrelation(lfilter([1.0], [1.0, -rho], noise, axis=0)) == expected
+
+
+def test_steps_per_draw_follow_the_slowest_coordinate():
+    time = np.arange(10_000.0)
+    quick, slow, still = np.cos(2.0 * time), np.cos(0.1 * time), np.full_like(time, 4.0)
+    assert steps_for_autocorrelation(np.stack([quick, still, slow], axis=1)) == 11  # cos(1.1) < 1/2 < cos(1.0)
+    assert steps_for_autocorrelation(quick[:, None]) == 1
+    assert steps_for_autocorrelation(still[:, None]) == 1
+    assert steps_for_autocorrelation(np.cos(0.001 * time)[:, None]) == STEPS_CAP
+    assert steps_for_autocorrelation(np.arange(20.0)[:, None]) == 5
+    assert steps_for_autocorrelation(np.zeros((100, 0))) == 1
+    assert steps_for_autocorrelation(np.arange(2.0)[:, None]) == 1
+
+
+# -- schedule ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 25, 26, 49, 100, 1000])
+@pytest.mark.parametrize("case", [UNADJUSTED[3], RECYCLED, MALA], ids=str)
+@pytest.mark.parametrize("rejected", [0, 1])
+def test_boundaries_cover_the_warm_up_and_end_with_it(length, case, rejected):
+    rng = np.random.default_rng(7)
+    draws = rng.normal(size=(length + 9, 3))
+    warmup = Warmup.start(settings_of(case), length, draws[-9:], -draws[-9:])
+    blocks = 0
+    while warmup.done < length:
+        assert warmup.done < warmup.boundary <= length
+        rows = draws[warmup.done : warmup.boundary]
+        half = len(rows) // 2
+        for part in (rows[:half], rows[half:]):
+            warmup.observe(part, -part, -0.5 * (part**2).sum(axis=1), rejected * len(part), 0.5 * len(part))
+        tuned = warmup.update()
+        blocks += 1
+        assert np.isfinite(tuned.step_size) and tuned.step_size > 0 and np.all(tuned.scale > 0)
+        assert tuned.steps_per_draw == 1 or warmup.done == length
+    assert warmup.done == length and blocks <= 30
+    assert 1 <= tuned.steps_per_draw <= STEPS_CAP
+
+
+def test_steps_shrink_where_transitions_are_rejected():
+    rng = np.random.default_rng(8)
+    draws = rng.normal(size=(1009, 3))
+    steps = {}
+    for rejected in (0, 1):
+        warmup = Warmup.start(settings_of(UNADJUSTED[3]), 1000, draws[-9:], -draws[-9:])
+        while warmup.done < 1000:
+            part = draws[warmup.done : warmup.boundary]
+            warmup.observe(part, -part, -0.5 * (part**2).sum(axis=1), rejected, float(len(part)))
+            steps[rejected] = warmup.update().step_size
+    expected = safe_step(settings_of(UNADJUSTED[3]), 1.0, 1.0)
+    np.testing.assert_allclose(steps[0], expected, rtol=1e-9)
+    assert steps[1] < 0.2 * expected
+
+
+def test_given_arguments_are_kept():
+    given = {"step_size": 0.123, "K": 7, "friction": 0.8, "steps_per_draw": 3, "scaling": [1.0, 20.0, 0.3]}
+    settings = settings_of(UNADJUSTED[3], **given)
+    draws = np.random.default_rng(9).normal(size=(209, 3))
+    warmup = Warmup.start(settings, 200, draws[-9:], -5.0 * draws[-9:])
+    tuned = [warmup.tuned]
+    while warmup.done < 200:
+        part = draws[warmup.done : warmup.boundary]
+        warmup.observe(part, -5.0 * part, -2.5 * (part**2).sum(axis=1), len(part), 0.0)
+        tuned.append(warmup.update())
+    for t in tuned:
+        assert (t.step_size, t.K, t.friction, tuple(t.scale)) == (0.123, 7, 0.8, (1.0, 20.0, 0.3))
+    assert tuned[-1].steps_per_draw == 3
+
+
+# -- whole runs ----------------------------------------------------------------------------------------------------------
+
+SCALES = np.geomspace(1e-4, 1e4, 9)
+
+
+@pytest.fixture(scope="module")
+def gaussian():
+    with pm.Model() as model:
+        pm.Normal("x", np.arange(9.0), SCALES, shape=9)
+    return model
+
+
+@pytest.mark.pymc
+@pytest.mark.parametrize("case", [*UNADJUSTED, RECYCLED], ids=str)
+def test_a_run_reaches_the_step_of_theory_on_any_scale(gaussian, sample, case):
+    method, options = case
+    arguments = {k: v for k, v in options.items() if k != "dynamics" or method == "RLMC"}
+    with gaussian:
+        step = getattr(pmm, method)(**arguments)
+        stats = sample(step, draws=20, tune=1000)["sample_stats"]
+    settings = settings_of(case)
+    curvature = 1e-3 if "scheme" in options else 1.0  # whitened, all that is left is the remainder: none
+    expected = safe_step(settings, 1.0, curvature)
+    np.testing.assert_allclose(stats["step_size"].values, expected, rtol=1e-6)
+    assert np.all(stats["K"].values == midpoint_count(settings, expected, 1.0, curvature))
+    np.testing.assert_allclose(step.chain.tuned.scale, SCALES, rtol=1e-6)
+    assert stats["unstable"].sum() == 0
+
+
+@pytest.mark.pymc
+@pytest.mark.statistical
+def test_mala_reaches_its_acceptance_rate_on_any_scale(gaussian, sample, z_score):
+    with gaussian:
+        found = sample(pmm.MALA(steps_per_draw=1), draws=5000, tune=2000, chains=4)["sample_stats"]
+    rates = found["acceptance_rate"].values
+    assert z_score(rates, 0.574, allowance=0.1) < 4.5
+    assert np.all(np.ptp(found["step_size"].values, axis=1) == 0.0)
+
+
+@pytest.mark.pymc
+def test_given_arguments_are_kept_by_a_run(gaussian, sample):
+    given = {"step_size": 0.21, "K": 5, "friction": 0.7, "steps_per_draw": 2}
+    with gaussian:
+        step = pmm.PoissonULMC(**given, scaling=2.0 * SCALES)
+        dt = sample(step, draws=30, tune=300, discard_tuned_samples=False)
+    for group in ("warmup_sample_stats", "sample_stats"):
+        for name in ("step_size", "K", "friction"):
+            assert np.all(dt[group][name].values == given[name]), (group, name)
+    assert np.all(dt["warmup_sample_stats"]["steps_per_draw"].values == 1)
+    assert np.all(dt["sample_stats"]["steps_per_draw"].values == 2)
+    assert np.array_equal(step.chain.tuned.scale, 2.0 * SCALES)
