@@ -18,7 +18,7 @@ from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.engines.native import address_table, native_function
 
-__all__ = ["LogDensity", "bad_start_message", "check_gradient", "choose_vars", "flat_layout"]
+__all__ = ["LogDensity", "bad_start_message", "choose_vars", "flat_layout", "log_density"]
 
 
 def choose_vars(vars: Any, model: pm.Model) -> list[Any]:
@@ -52,26 +52,6 @@ def choose_vars(vars: Any, model: pm.Model) -> list[Any]:
     return chosen
 
 
-def check_gradient(vars: Sequence[Any], model: pm.Model) -> None:
-    """Raise if the log density is random (Minibatch) or not differentiable; build nothing that is compiled."""
-    logp = model.logp()
-    for node in ancestors([logp]):
-        random = node.owner is not None and isinstance(node.owner.op, RandomVariable)
-        if random or (isinstance(node, SharedVariable) and isinstance(node.type, RandomType)):
-            raise ValueError(
-                "the log density of the model is random: it depends on a Minibatch or an unobserved draw, and every "
-                "gradient would differ; use the whole data (pm.Data)"
-            )
-    try:
-        pytensor.grad(rewrite_pregrad(logp), list(vars), disconnected_inputs="ignore")
-    except Exception as error:
-        names = ", ".join(var.name for var in vars)
-        raise ValueError(
-            f"the log density of the model has no gradient with respect to {names}: {error}. Give the operation in "
-            "question a gradient, or sample these variables with pm.Slice or pm.DEMetropolisZ"
-        ) from error
-
-
 def flat_layout(
     vars: Sequence[Any], point: dict[str, np.ndarray]
 ) -> tuple[tuple[str, tuple[int, ...], int, np.dtype], ...]:
@@ -90,8 +70,27 @@ def bad_start_message(model: pm.Model, point: dict[str, np.ndarray]) -> str:
     )
 
 
+def _check_inputs(logp: Any) -> None:
+    """Raise if a log density is random (Minibatch), or shares data that the engine cannot pass by address."""
+    for node in ancestors([logp]):
+        shared = isinstance(node, SharedVariable)
+        random = node.owner is not None and isinstance(node.owner.op, RandomVariable)
+        if random or (shared and isinstance(node.type, RandomType)):
+            raise ValueError(
+                "the log density of the model is random: it depends on a Minibatch or an unobserved draw, and every "
+                "gradient would differ; use the whole data (pm.Data)"
+            )
+        if shared and not isinstance(node.get_value(borrow=True), np.ndarray):
+            raise ValueError(
+                f"shared variable {node.name} holds a {type(node.get_value(borrow=True)).__name__}, not an array: "
+                "make it a constant of the model, or dense"
+            )
+
+
 class LogDensity:
     """The log density of a model over some of its variables, raveled to one vector of length ``d``.
+
+    Building it takes the gradient, and raises ``ValueError`` where there is none, but compiles nothing.
 
     Variables that are not among ``vars`` enter as shared values (:attr:`others`), data as shared inputs that are read
     anew by :meth:`tables`.
@@ -117,7 +116,15 @@ class LogDensity:
             inputs=list(vars),
             shared_inputs=replacements,
         )
-        gradient = pytensor.grad(logp, self._flat, disconnected_inputs="ignore")
+        _check_inputs(logp)
+        try:
+            gradient = pytensor.grad(logp, self._flat, disconnected_inputs="ignore")
+        except Exception as error:
+            names = ", ".join(var.name for var in vars)
+            raise ValueError(
+                f"the log density of the model has no gradient with respect to {names}: {error}. Give the operation in "
+                "question a gradient, or sample these variables with pm.Slice or pm.DEMetropolisZ"
+            ) from error
         self._outputs = {"joint": [logp, gradient], "gradient": [gradient]}
         self._shared: dict[str, list[SharedVariable]] = {}
         self._held: dict[str, list[np.ndarray]] = {}
@@ -138,7 +145,7 @@ class LogDensity:
         return self._native[which]
 
     def _values(self, which: str) -> list[np.ndarray]:
-        return [np.ascontiguousarray(s.get_value(borrow=True)) for s in self._shared[which]]
+        return [np.asarray(s.get_value(borrow=True), order="C") for s in self._shared[which]]
 
     def table(self, which: str) -> np.ndarray:
         """Return addresses and shapes of the shared data as they are now, held until the next call."""

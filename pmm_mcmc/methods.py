@@ -195,5 +195,5 @@ def _scaling(value: Any) -> tuple[float, ...] | None:
         raise ValueError(f"scaling has shape {array.shape}: must be {remedy}")
     bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
     if bad.size:
-        raise ValueError(f"scaling[{bad[0]}]={array[bad[0]]!r}: must be {remedy}")
+        raise ValueError(f"scaling[{bad[0]}]={float(array[bad[0]])!r}: must be {remedy}")
     return tuple(map(float, array))

@@ -13,7 +13,7 @@ from pytensor.raise_op import Assert
 
 import pmm_mcmc as pmm
 import pmm_mcmc.logdensity as logdensity
-from pmm_mcmc.logdensity import LogDensity, log_density
+from pmm_mcmc.logdensity import LogDensity
 
 pytestmark = pytest.mark.pymc
 

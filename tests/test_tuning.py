@@ -1,7 +1,7 @@
 """Warm-up: scale, step size, K, steps per draw and the schedule.
 
-Exact but for the autocorrelation of a simulated AR(1) chain, whose error is 7 standard deviations away from changing the
-answer, and for MALA's acceptance rate, a z-score (|z| < 4.5, false-alarm rate 1.2e-5).
+Exact but for the autocorrelation of a simulated AR(1) chain, whose error is 7 standard deviations away from changing
+the answer, and for MALA's acceptance rate, a z-score (|z| < 4.5, false-alarm rate 1.2e-5).
 """
 
 import numpy as np
@@ -38,7 +38,7 @@ def settings_of(case, **more):
     return Settings.checked(case[0], **case[1], **more)
 
 
-# -- scale ---------------------------------------------------------------------------------------------------------------
+# -- scale -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [2, 3, 10])
@@ -79,7 +79,7 @@ def test_settled_leaves_the_transient_out():
     assert settled(np.array([5.0]), 3).tolist() == [True]
 
 
-# -- step size -----------------------------------------------------------------------------------------------------------
+# -- step size ---------------------------------------------------------------------------------------------------------
 
 
 def symmetric_rows(d, n):
@@ -161,10 +161,8 @@ def test_automatic_midpoints_take_a_small_part_of_the_budget(case):
             assert K in (16, 32, 64, 128, 256)
             assert K == 256 or floor / K <= 0.1 * BIAS_TARGET
             assert K == 16 or floor / (K / 2) > 0.1 * BIAS_TARGET
-        # The law with this K, all in all: what was allowed, and a tenth for the grid (Option 1: its own variance too).
-        assert (
-            abs(variance_error(settings.kernel, step, 1.0, K, L)) < (1.1 + 0.2 * (settings.option == 1)) * BIAS_TARGET
-        )
+        # The law with this K: what is allowed, and a tenth for the grid unless K has reached its largest value.
+        assert K == 256 or abs(variance_error(settings.kernel, step, 1.0, K, L)) < 1.1 * BIAS_TARGET
 
 
 @pytest.mark.parametrize("case", UNADJUSTED, ids=str)
@@ -175,7 +173,7 @@ def test_tiny_given_steps_need_few_midpoints(case, step):
     assert fixed_setting(settings, np.zeros(2)).K == expected
 
 
-# -- steps per draw ------------------------------------------------------------------------------------------------------
+# -- steps per draw ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("rho", "expected"), [(0.3, 1), (0.6, 2), (0.9, 7), (0.95, 14)])
@@ -197,7 +195,7 @@ def test_steps_per_draw_follow_the_slowest_coordinate():
     assert steps_for_autocorrelation(np.arange(2.0)[:, None]) == 1
 
 
-# -- schedule ------------------------------------------------------------------------------------------------------------
+# -- schedule ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 25, 26, 49, 100, 1000])
@@ -252,7 +250,7 @@ def test_given_arguments_are_kept():
     assert tuned[-1].steps_per_draw == 3
 
 
-# -- whole runs ----------------------------------------------------------------------------------------------------------
+# -- whole runs --------------------------------------------------------------------------------------------------------
 
 SCALES = np.geomspace(1e-4, 1e4, 9)
 

@@ -21,7 +21,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pmm_mcmc.engines.numba_engine import Chunk, NumbaEngine
-from pmm_mcmc.logdensity import bad_start_message, check_gradient, choose_vars, flat_layout, log_density
+from pmm_mcmc.logdensity import bad_start_message, choose_vars, flat_layout, log_density
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.tuning.schedule import Tuned, fixed_setting
@@ -82,7 +82,6 @@ class LangevinStep(ArrayStepShared):
                 f"scaling has length {len(settings.scaling)}: must have {d} entries, one for each unconstrained "
                 f"coordinate of {names}"
             )
-        check_gradient(chosen, model)
         self._settings = settings
         self.settings = repr(settings)
         self._model, self._default = model, point

@@ -90,7 +90,7 @@ class PoissonULMC(LangevinStep):
     Notes
     -----
     The printed algorithm has errors, corrected here: see the errata page of the documentation.  The automatic step of
-    ``scheme="recycled"`` is a rule of thumb and not held to an error: check it (page "Unadjusted").
+    ``scheme="recycled"`` allows 5 % of a variance at both ends of the curvatures met in warm-up.
 
     References
     ----------

@@ -1,0 +1,241 @@
+"""Break the package in the ways that matter, one at a time: each must turn a test red.  ``make mutants`` runs all.
+
+Each mutant is a text replaced in a copy of the package.  It survives if the tests named with it still pass; the script
+then fails.  ``python tests/mutants.py WORD ...`` runs those whose description has one of the words.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+
+
+class Mutant(NamedTuple):
+    """What is broken, where, by which replacement, and which tests must notice."""
+
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+LOOP, STEP = "engines/loop.py", "steps/chain.py"
+ENGINE = ("tests/test_engine.py",)
+MUTANTS = [
+    # noise
+    Mutant(
+        "noise scale, overdamped", "coefficients.py", "xp.sqrt(2.0 * h)", "xp.sqrt(h)", ("tests/test_coefficients.py",)
+    ),
+    Mutant(
+        "noise scale, underdamped",
+        "coefficients.py",
+        "n_vv = xp.sqrt(2.0 * x * p1_twice)",
+        "n_vv = xp.sqrt(x * p1_twice)",
+        ("tests/test_coefficients.py",),
+    ),
+    Mutant(
+        "noise of position and velocity uncoupled",
+        "transitions.py",
+        "gap.n_uv * w1 + ",
+        "",
+        ("tests/test_transitions.py",),
+    ),
+    Mutant(
+        "path not carried over the gap", "transitions.py", "gap.a_uv * mv + nu", "nu", ("tests/test_transitions.py",)
+    ),
+    Mutant(
+        "noise reused at the end of the step",
+        LOOP,
+        "base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0\n                    fill_normals(stream, normals)",
+        "base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0\n                    if reached == 0.0:\n"
+        "                        fill_normals(stream, normals)",
+        ENGINE,
+    ),
+    Mutant("noise reused in every transition", LOOP, "np.uint64(transition))", "np.uint64(first))", ENGINE),
+    Mutant(
+        "noise ends at K - 1",
+        LOOP,
+        "gap = _flow(kind, step - reached",
+        "gap = _flow(kind, step * (K - 1) / K - reached",
+        ENGINE,
+    ),
+    # correction and its weight
+    Mutant("correction of the position dropped", "transitions.py", "mu + cu", "mu", ("tests/test_transitions.py",)),
+    Mutant("correction of the velocity dropped", "transitions.py", "mv + cv", "mv", ("tests/test_transitions.py",)),
+    Mutant(
+        "weight without K",
+        "midpoints.py",
+        "K * (rest.a_uu * cell.g_u + rest.a_uv * cell.g_v)",
+        "(rest.a_uu * cell.g_u + rest.a_uv * cell.g_v)",
+        ("tests/test_transitions.py",),
+    ),
+    Mutant("weight from the wrong end of the cell", LOOP, "step * (K - 1 - cell) / K", "step * (K - cell) / K", ENGINE),
+    Mutant(
+        "continuous weight from the start", LOOP, "rest = _flow(kind, step - time,", "rest = _flow(kind, time,", ENGINE
+    ),
+    Mutant(
+        "correction to the wrong base", LOOP, "cv[j] += wv * (new_b[j] - base * b[j])", "cv[j] += wv * new_b[j]", ENGINE
+    ),
+    # midpoints
+    Mutant("gradient at the start in place of the midpoint", LOOP, "kind, y, centre", "kind, u, centre", ENGINE),
+    Mutant(
+        "midpoint without noise",
+        "transitions.py",
+        "flow.g_u * b + mu\n",
+        "flow.g_u * b\n",
+        ("tests/test_transitions.py",),
+    ),
+    Mutant("midpoint time without the offset", LOOP, "step * (cell + offset) / K", "step * cell / K", ENGINE),
+    Mutant(
+        "first cell never drawn",
+        "midpoints.py",
+        "int(uniform * K)",
+        "int(uniform * (K - 1)) + 1",
+        ("tests/test_midpoints.py",),
+    ),
+    Mutant(
+        "marks too frequent",
+        "midpoints.py",
+        "np.log1p(-1.0 / K)",
+        "np.log1p(-2.0 / (K + 1))",
+        ("tests/test_midpoints.py",),
+    ),
+    Mutant(
+        "recycled base never renewed",
+        LOOP,
+        "= u_new, v_new, new_b, new_gradient, lp_new",
+        "= u_new, v_new, b, new_gradient, lp_new",
+        ENGINE,
+    ),
+    # failures
+    Mutant("velocity not redrawn on rejection", LOOP, "fill_normals(stream, v)", "v[:] = v", ENGINE),
+    Mutant("no guard", LOOP, "finite and rise <= threshold", "finite", ENGINE),
+    Mutant("rejected to the end point", LOOP, "u[:] = anchor", "u[:] = u", ENGINE),
+    Mutant(
+        "step not shortened on rejection",
+        LOOP,
+        "_SHRINK, _RECOVER, _SHORTEST = 0.5",
+        "_SHRINK, _RECOVER, _SHORTEST = 1.0",
+        ENGINE,
+    ),
+    Mutant(
+        "gradient at the end not counted",
+        LOOP,
+        "new_gradient, new_b)\n                        n_grad += 1",
+        "new_gradient, new_b)",
+        ENGINE,
+    ),
+    # adjusted
+    Mutant(
+        "MALA without the proposal ratio",
+        LOOP,
+        "log_ratio += mala_log_ratio(",
+        "log_ratio += 0.0 * mala_log_ratio(",
+        ENGINE,
+    ),
+    Mutant(
+        "MALA's ratio upside down",
+        "transitions.py",
+        "forward * forward - backward * backward",
+        "backward * backward - forward * forward",
+        ENGINE,
+    ),
+    # warm-up
+    Mutant("scale without its root", "tuning/scale.py", "ratio**0.25", "ratio**0.5", ("tests/test_tuning.py",)),
+    Mutant(
+        "centre on the wrong side",
+        "tuning/scale.py",
+        "position.mean(axis=0) + shift",
+        "position.mean(axis=0) - shift",
+        ("tests/test_tuning.py",),
+    ),
+    Mutant(
+        "step size blind to the bias", "tuning/step_size.py", "<= BIAS_TARGET:", "<= 1e9:", ("tests/test_tuning.py",)
+    ),
+    Mutant(
+        "drift not rescaled with the coordinates",
+        "engines/numba_engine.py",
+        "= new.scale * gradient\n",
+        "= old.scale * gradient\n",
+        ENGINE,
+    ),
+    # PyMC
+    Mutant("no overdispersed start", STEP, "range(_JITTER_TRIES * jitter)", "range(0)", ("tests/test_steps.py",)),
+    Mutant("transitions miscounted on settling", STEP, "self._row * self.thin", "self._row", ("tests/test_steps.py",)),
+    Mutant(
+        "midpoint handed to other samplers",
+        STEP,
+        "if not alone and engine.kernel.scheme == Scheme.RECYCLED:",
+        "if False:",
+        ("tests/test_pymc_cases.py",),
+    ),
+    Mutant(
+        "other variables never seen",
+        "steps/base.py",
+        "shared.set_value(point[name], borrow=True)",
+        "pass",
+        ("tests/test_pymc_cases.py",),
+    ),
+    Mutant(
+        "data never read again",
+        "logdensity.py",
+        "self._held[which] = self._values(which)",
+        "self._held.setdefault(which, self._values(which))",
+        ("tests/test_native.py", "tests/test_pymc_cases.py"),
+    ),
+]
+
+
+def killed(mutant: Mutant, folder: Path) -> bool:
+    """Whether the named tests fail on the mutant."""
+    path = folder / "pmm_mcmc" / mutant.file
+    source = path.read_text()
+    if mutant.old not in source:
+        raise SystemExit(f"{mutant.what}: the text to replace is not in {mutant.file} any more; mend tests/mutants.py")
+    path.write_text(source.replace(mutant.old, mutant.new))
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests]
+    environment = os.environ | {
+        "PYTHONPATH": str(folder),
+        "NUMBA_CACHE_DIR": str(folder / "numba"),
+        "OMP_NUM_THREADS": "1",
+    }
+    try:
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    finally:
+        path.write_text(source)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{mutant.what}: pytest could not run\n{done.stdout[-3000:]}{done.stderr[-2000:]}")
+    return done.returncode == 1
+
+
+def main(words: list[str]) -> None:
+    """Run the chosen mutants; exit with 1 if one survives."""
+    chosen = [m for m in MUTANTS if not words or any(word in m.what for word in words)]
+    survivors = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part in ("pmm_mcmc", "tests", "examples", "pyproject.toml"):
+            source = ROOT / part
+            if source.is_dir():
+                shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, folder / part)
+        for mutant in chosen:
+            dead = killed(mutant, folder)
+            print(f"{'killed  ' if dead else 'SURVIVED'}  {mutant.what}", flush=True)
+            survivors += [] if dead else [mutant.what]
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants killed")
+    if survivors:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,305 @@
+"""What a PyMC model can contain: transforms, data, missing values, other samplers, odd shapes.
+
+Means and variances are z-scores by 200 batch means against exact answers: |z| < 4.5, false-alarm rate 1.2e-5 each, about
+80 of them.  The settings are chosen so that the bias of the sampler, exactly known on Gaussians, is allowed for and far
+below the error: centred grid and a short step, or MALA and the recycled scheme on whitened conditionals, which have none.
+"""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+import pmm_mcmc as pmm
+from pmm_mcmc.gaussian import variance_error
+from pmm_mcmc.methods import Settings
+
+pytestmark = pytest.mark.pymc
+statistical = pytest.mark.statistical
+
+STEP = 0.3
+SETTINGS = Settings.checked("PoissonULMC", dynamics="underdamped", K=16, grid="centred", step_size=STEP)
+BIAS = abs(variance_error(SETTINGS.kernel, STEP, 1.0, 16))  # of a variance, relative: 1e-5
+
+
+def accurate(**options):
+    return pmm.PoissonULMC(K=16, grid="centred", step_size=STEP, **options)
+
+
+def agree(z_score, values, mean, variance, bias=BIAS):
+    """Hold the mean and the second central moment of ``(chain, draw, ...)`` against exact ones, coordinate by coordinate."""
+    values = np.asarray(values, dtype=float)
+    values = values.reshape(*values.shape[:2], -1)
+    mean, variance = np.broadcast_to(mean, values.shape[2:]), np.broadcast_to(variance, values.shape[2:])
+    for i, (m, v) in enumerate(zip(mean, variance, strict=True)):
+        assert z_score(values[..., i], m, allowance=bias * np.sqrt(v)) < 4.5, (i, "mean")
+        assert z_score((values[..., i] - m) ** 2, v, allowance=bias * v) < 4.5, (i, "variance")
+
+
+@pytest.fixture(scope="module")
+def priors(sample):
+    """Independent variables of every transform, sampled together, in a model of all shapes."""
+    coords = {"row": ["a", "b"], "column": [1, 2, 3]}
+    with pm.Model(coords=coords) as model:
+        pm.Uniform("uniform", -1.0, 3.0)
+        pm.Beta("beta", 2.0, 3.0, shape=2)
+        pm.HalfNormal("half", 2.0)
+        pm.Normal(
+            "ordered",
+            shape=3,
+            transform=pm.distributions.transforms.ordered,
+            initval=np.array([-1.0, 0.0, 1.0]),
+        )
+        pm.Dirichlet("simplex", np.array([2.0, 3.0, 4.0]))
+        pm.ZeroSumNormal("zero_sum", 1.5, shape=4)
+        pm.LKJCholeskyCov("chol", n=3, eta=2.0, sd_dist=pm.Gamma.dist(5.0, 2.0))
+        matrix = pm.Normal("matrix", 1.0, 2.0, dims=("row", "column"))
+        pm.Potential("pull", -0.5 * (matrix[1, 2] - 1.0) ** 2)
+        pm.Deterministic("twice", 2.0 * matrix, dims=("row", "column"))
+        pm.Normal("nothing", shape=0)
+        dt = sample(accurate(), draws=5000, tune=1000, chains=4)
+    return dt
+
+
+@statistical
+def test_interval_and_log_transforms(priors, z_score):
+    draws = priors["posterior"]
+    agree(z_score, draws["uniform"], 1.0, 16 / 12)
+    agree(z_score, draws["beta"], 0.4, 0.04)
+    agree(z_score, draws["half"], 2 * np.sqrt(2 / np.pi), 4 * (1 - 2 / np.pi))
+
+
+@statistical
+def test_ordered_transform(priors, z_score):
+    # Order statistics of three standard normals.
+    outer = 1.5 / np.sqrt(np.pi)
+    middle = 1 - np.sqrt(3) / np.pi
+    variances = np.array([1 + np.sqrt(3) / (2 * np.pi) - outer**2, middle, 1 + np.sqrt(3) / (2 * np.pi) - outer**2])
+    draws = priors["posterior"]["ordered"]
+    assert np.all(np.diff(draws, axis=-1) > 0)
+    agree(z_score, draws, np.array([-outer, 0.0, outer]), variances)
+
+
+@statistical
+def test_simplex(priors, z_score):
+    draws, a = priors["posterior"]["simplex"].values, np.array([2.0, 3.0, 4.0])
+    np.testing.assert_allclose(draws.sum(axis=-1), 1.0, rtol=1e-12)
+    mean = a / a.sum()
+    agree(z_score, draws, mean, mean * (1 - mean) / (a.sum() + 1))
+
+
+@statistical
+def test_zero_sum(priors, z_score):
+    draws = priors["posterior"]["zero_sum"].values
+    np.testing.assert_allclose(draws.sum(axis=-1), 0.0, atol=1e-12)
+    agree(z_score, draws, 0.0, 1.5**2 * 3 / 4)
+
+
+@statistical
+def test_lkj(priors, z_score):
+    # A correlation of LKJ(eta) in n dimensions is Beta(a, a) on (-1, 1) with a = eta + n/2 - 1.
+    draws = priors["posterior"]
+    agree(z_score, draws["chol_corr"].values[..., [0, 0, 1], [1, 2, 2]], 0.0, 1 / (2 * 2.5 + 1))
+    agree(z_score, draws["chol_stds"], 2.5, 1.25)
+
+
+@statistical
+def test_matrix_with_dims_potential_and_deterministic(priors, z_score):
+    matrix = priors["posterior"]["matrix"]
+    assert matrix.dims == ("chain", "draw", "row", "column") and list(matrix["row"].values) == ["a", "b"]
+    variance = np.full((2, 3), 4.0)
+    variance[1, 2] = 1 / (1 / 4 + 1)
+    agree(z_score, matrix, 1.0, variance.ravel())
+    assert np.array_equal(priors["posterior"]["twice"], 2.0 * matrix)
+    assert priors["posterior"]["nothing"].shape == (4, 5000, 0)
+    assert np.all(np.isfinite(priors["sample_stats"]["lp"]))
+
+
+COMPOUND = {
+    "recycled": lambda **o: pmm.PoissonULMC(scheme="recycled", step_size=1.2, **o),
+    "centred": lambda **o: accurate(**o),
+    "MALA": lambda **o: pmm.MALA(step_size=0.5, **o),
+}
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    with pm.Model() as model:
+        z = pm.Poisson("z", 3.0)
+        pm.Normal("x", z, 1.0)
+    return model
+
+
+@statistical
+@pytest.mark.parametrize("name", COMPOUND)
+def test_beside_metropolis_for_discrete_variables(mixed, sample, z_score, name):
+    # x given z is N(z, 1), whitened as it stands: the recycled scheme and MALA leave it exactly invariant, and the joint
+    # law is exact only if the draw handed out is the very point from which the chain goes on.
+    with mixed:
+        step = [COMPOUND[name](vars=mixed["x"], scaling=[1.0], steps_per_draw=2), pm.Metropolis(mixed["z"])]
+        dt = sample(step, draws=10_000, tune=300, chains=4)
+    x, z = (dt["posterior"][key].values.astype(float) for key in "xz")
+    bias = BIAS if name == "centred" else 0.0
+    agree(z_score, z, 3.0, 3.0, bias)
+    agree(z_score, x, 3.0, 4.0, bias)
+    agree(z_score, x - z, 0.0, 1.0, bias)
+    assert z_score((x - 3.0) * (z - 3.0), 3.0, allowance=3.0 * bias) < 4.5
+    assert dt["sample_stats"]["unstable"].sum() == 0
+
+
+def test_other_samplers_are_assigned_by_pymc(mixed, sample):
+    with mixed:
+        dt = sample(pmm.ULMC(), draws=50, tune=50)
+    assert len(np.unique(dt["posterior"]["z"])) > 3
+    assert np.all(dt["sample_stats"]["lp"].values != dt["sample_stats"]["lp"].values[0, 0])
+
+
+@statistical
+def test_recycled_scheme_beside_others_where_the_end_point_has_no_density(sample, z_score):
+    with pm.Model() as model:
+        z = pm.Bernoulli("z", 0.5)
+        x = pm.Normal("x", z, 1.0)
+        pm.Potential("wall", pt.switch(x > 1.5, -np.inf, 0.0))
+        step = pmm.PoissonULMC(scheme="recycled", step_size=1.2, scaling=[1.0], steps_per_draw=1)
+        dt = sample(step, draws=500, tune=0, chains=2)
+    assert dt["posterior"]["x"].max() <= 1.5 and np.all(np.isfinite(dt["posterior"]["x"]))
+    assert dt["sample_stats"]["unstable"].sum() > 0
+    assert model["z"] is not None
+
+
+@statistical
+@pytest.mark.parametrize("kind", ["random", "value"])
+def test_beside_nuts_and_a_second_langevin_step(sample, z_score, kind):
+    precision = np.array([[1.0, 0.6, 0.3], [0.6, 1.0, 0.2], [0.3, 0.2, 1.0]])
+    with pm.Model() as model:
+        parts = [pm.Flat(name) for name in "abc"]
+        joint = pt.stack(parts)
+        pm.Potential("density", -0.5 * joint @ precision @ joint)
+        a, b, c = parts if kind == "random" else [model.rvs_to_values[part] for part in parts]
+        start = dict.fromkeys("abc", 0.3)
+        steps = [accurate(vars=[a], scaling=[1.0]), pmm.MALA(vars=b, step_size=0.5, scaling=[1.0])]
+        if kind == "random":
+            steps.append(pm.NUTS([c]))
+        else:
+            steps.append(pmm.PoissonULMC(vars=[c], scheme="recycled", step_size=1.2, scaling=[1.0]))
+        dt = sample(steps, draws=2500, tune=300, chains=4, initvals=start)
+    covariance = np.linalg.inv(precision)
+    draws = np.stack([dt["posterior"][name].values for name in "abc"], axis=-1)
+    agree(z_score, draws, 0.0, np.diag(covariance))
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        assert z_score(draws[..., i] * draws[..., j], covariance[i, j], allowance=BIAS) < 4.5
+    assert dt["sample_stats"]["n_grad"].shape[-1] == (2 if kind == "random" else 3)
+
+
+@statistical
+def test_missing_values(sample, z_score):
+    # Continuous ones are sampled with the rest, discrete ones by Metropolis beside us.  Both say nothing of mu and rate.
+    y = np.array([0.7, np.nan, 1.9, np.nan])
+    counts = np.array([2.0, 3.0, np.nan, 5.0])
+    with pm.Model(), pytest.warns(pm.exceptions.ImputationWarning):
+        mu = pm.Normal("mu", 0.0, 2.0)
+        pm.Normal("y", mu, 1.0, observed=y)
+        rate = pm.Gamma("rate", 4.0, 1.0)
+        pm.Poisson("counts", rate, observed=counts)
+        dt = sample(accurate(), draws=6000, tune=800, chains=4)
+    draws = dt["posterior"]
+    variance = 1 / (1 / 4 + 2)
+    agree(z_score, draws["mu"], variance * 2.6, variance)
+    agree(z_score, draws["y_unobserved"], variance * 2.6, variance + 1)
+    agree(z_score, draws["rate"], 14 / 4, 14 / 16)
+    agree(z_score, draws["counts_unobserved"], 14 / 4, 14 / 16 + 14 / 4)
+
+
+@statistical
+def test_data_changed_between_two_runs(sample, z_score):
+    with pm.Model() as model:
+        rows = pm.Data("rows", np.array([1.0, 2.0]))
+        pm.Normal("y", pm.Normal("mu", 0.0, 1.0), 1.0, observed=rows, shape=rows.shape)
+        step = accurate()
+        for values in ([1.0, 2.0], [-4.0, -4.5, -5.0, -6.5, 3.0], [7.0]):
+            pm.set_data({"rows": np.array(values)})
+            dt = sample(step, draws=3000, tune=300, chains=4)
+            variance = 1 / (1 + len(values))
+            agree(z_score, dt["posterior"]["mu"], variance * sum(values), variance)
+    assert step._density.function("joint") is not None and model["mu"] is not None
+
+
+def test_data_that_change_the_shape_of_a_variable_need_a_new_step(sample):
+    with pm.Model(coords={"row": range(2)}) as model:
+        pm.Data("rows", np.zeros(2), dims="row")
+        pm.Normal("x", model["rows"], dims="row")
+        step = pmm.ULMC(step_size=0.1)
+        assert sample(step, tune=0, draws=5)["posterior"]["x"].shape == (1, 5, 2)
+        pm.set_data({"rows": np.zeros(400)}, coords={"row": range(400)})
+        with pytest.raises((ValueError, pm.exceptions.SamplingError)):
+            sample(step, tune=0, draws=5)
+        assert sample(pmm.ULMC(step_size=0.1), tune=0, draws=5)["posterior"]["x"].shape == (1, 5, 400)
+
+
+@pytest.mark.parametrize("name", ["centred", "recycled", "MALA"])
+def test_nothing_to_move(sample, name):
+    with pm.Model():
+        pm.Normal("nothing", shape=(0, 2))
+        dt = sample(COMPOUND[name](), draws=20, tune=30, chains=2)
+    assert dt["posterior"]["nothing"].shape == (2, 20, 0, 2)
+    assert np.all(dt["sample_stats"]["lp"].values == 0.0) and dt["sample_stats"]["unstable"].sum() == 0
+
+
+@statistical
+def test_model_argument_outside_a_context_one_dimension_and_initval(sample, z_score):
+    with pm.Model() as model:
+        pm.Normal("x", 5.0, 0.1, initval=4.0)
+    step = pmm.PoissonULMC(model=model, vars=model["x"], blocked=True, K=16, grid="centred", step_size=STEP)
+    dt = sample(step, draws=5000, tune=300, chains=4, model=model)
+    agree(z_score, dt["posterior"]["x"], 5.0, 0.01)
+    slow = pmm.ULMC(model=model, step_size=1e-9)
+    starts = sample(slow, draws=8, tune=0, chains=8, model=model)["posterior"]["x"].values[:, 0]
+    assert np.all(np.abs(starts - 4.0) < 1.01) and np.ptp(starts) > 0.5
+
+
+FLOAT32 = """
+import json
+import numpy as np, pymc as pm, pmm_mcmc as pmm
+
+out = {}
+with pm.Model() as model:
+    pm.Normal("x", [0.0, 30.0], [1.0, 0.1], shape=2)
+    pm.HalfNormal("s")
+    z = pm.Bernoulli("z", 0.3)
+    pm.Normal("w", z, 1.0)
+    options = dict(tune=500, draws=3000, chains=4, cores=1, progressbar=False, random_seed=1, quiet=True)
+    for name, step in {
+        "ulmc": pmm.PoissonULMC(K=16, grid="centred", step_size=0.3),
+        "recycled": pmm.PoissonULMC(scheme="recycled", step_size=0.3),
+        "mala": pmm.MALA(),
+    }.items():
+        dt = pm.sample(step=step, compute_convergence_checks=False, **options)
+        draws = dt["posterior"]
+        assert all(draws[key].dtype == "float32" for key in "xsw"), draws.dtypes
+        assert np.array_equal(dt["posterior"]["x"], pm.sample(
+            step=step, compute_convergence_checks=False, **options)["posterior"]["x"])
+        assert all(np.isfinite(draws[key].values).all() for key in "xsw")
+        out[name] = {key: draws[key].values.astype(float).tolist() for key in "xsw"}
+        out[name]["unstable"] = int(dt["sample_stats"]["unstable"].sum())
+with pm.Model():
+    pm.Normal("x", shape=2)
+    one, other = (
+        pm.sample(step=pmm.PoissonULMC(K=16, step_size=0.3), tune=0, draws=20, chains=1, callback=callback,
+                  progressbar=False, random_seed=1, quiet=True, compute_convergence_checks=False)
+        for callback in (None, lambda trace, draw: draw.point.update({}))
+    )
+    assert np.array_equal(one["posterior"]["x"], other["posterior"]["x"])
+print(json.dumps(out))
+"""
+
+
+@statistical
+@pytest.mark.process
+def test_float32(run_script, z_score):
+    found, log = run_script(FLOAT32, flags="floatX=float32")
+    assert found is not None, log
+    for draws in found.values():
+        agree(z_score, draws["x"], [0.0, 30.0], [1.0, 0.01])
+        agree(z_score, draws["s"], np.sqrt(2 / np.pi), 1 - 2 / np.pi)
+        agree(z_score, draws["w"], 0.3, 1.21)
+        assert draws["unstable"] == 0
