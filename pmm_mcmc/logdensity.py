@@ -127,7 +127,7 @@ class LogDensity:
             ) from error
         self._outputs = {"joint": [logp, gradient], "gradient": [gradient]}
         self._shared: dict[str, list[SharedVariable]] = {}
-        self._held: dict[str, list[np.ndarray]] = {}
+        self._held: dict[str, list[tuple[Any, Any]]] = {}
         self._native: dict[str, Any] = {}
 
     def function(self, which: str) -> Any:
@@ -145,12 +145,19 @@ class LogDensity:
         return self._native[which]
 
     def _values(self, which: str) -> list[np.ndarray]:
-        return [np.asarray(s.get_value(borrow=True), order="C") for s in self._shared[which]]
+        """Shared data as C-contiguous arrays; a copy is kept for as long as the data are the same object."""
+        values = [shared.get_value(borrow=True) for shared in self._shared[which]]
+        held = self._held.get(which, [(None, None)] * len(values))
+        kept = [
+            old if value is seen else np.asarray(value, order="C")
+            for value, (seen, old) in zip(values, held, strict=True)
+        ]
+        self._held[which] = list(zip(values, kept, strict=True))
+        return kept
 
     def table(self, which: str) -> np.ndarray:
-        """Return addresses and shapes of the shared data as they are now, held until the next call."""
-        self._held[which] = self._values(which)
-        return address_table(self._held[which])
+        """Return addresses and shapes of the shared data as they are now, valid until the data change."""
+        return address_table(self._values(which))
 
 
 _CACHE: weakref.WeakKeyDictionary[pm.Model, dict[tuple, LogDensity]] = weakref.WeakKeyDictionary()

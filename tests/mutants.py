@@ -187,8 +187,8 @@ MUTANTS = [
     Mutant(
         "data never read again",
         "logdensity.py",
-        "self._held[which] = self._values(which)",
-        "self._held.setdefault(which, self._values(which))",
+        "values = [shared.get_value(borrow=True) for shared in self._shared[which]]",
+        "values = [v for v, _ in self._held.get(which, [])] or [s.get_value(borrow=True) for s in self._shared[which]]",
         ("tests/test_native.py", "tests/test_pymc_cases.py"),
     ),
 ]
