@@ -150,7 +150,8 @@ def build_flows(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
         rate = where(root > 0.0, root, 1.0)
         z = rate * h
         decay = xp.exp(-half * h)
-        slow, fast = xp.exp((root - half) * h), xp.exp(-(root + half) * h)
+        real = where(disc < 0.0, root, 0.0)
+        slow, fast = xp.exp((real - half) * h), xp.exp(-(real + half) * h)
         near = xp.abs(z2) < 1e-2
         cos_like = where(disc > 0.0, decay * xp.cos(z), 0.5 * (slow + fast))
         sin_like = where(disc > 0.0, decay * xp.sin(z) / rate, 0.5 * (slow - fast) / rate)

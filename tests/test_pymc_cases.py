@@ -1,8 +1,8 @@
 """What a PyMC model can contain: transforms, data, missing values, other samplers, odd shapes.
 
-Means and variances are z-scores by 200 batch means against exact answers: |z| < 4.5, false-alarm rate 1.2e-5 each, about
-80 of them.  The settings are chosen so that the bias of the sampler, exactly known on Gaussians, is allowed for and far
-below the error: centred grid and a short step, or MALA and the recycled scheme on whitened conditionals, which have none.
+Means and variances are z-scores by 200 batch means against exact answers: |z| < 4.5, false-alarm rate 1.2e-5 each,
+about 150 of them.  The bias of the sampler is exactly known on Gaussians and allowed for; the settings make it far
+smaller than the error (centred grid, short step) or nothing: MALA, and the recycled scheme where it is exact.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ def accurate(**options):
 
 
 def agree(z_score, values, mean, variance, bias=BIAS):
-    """Hold the mean and the second central moment of ``(chain, draw, ...)`` against exact ones, coordinate by coordinate."""
+    """Hold mean and second central moment of each coordinate of ``(chain, draw, ...)`` against exact ones."""
     values = np.asarray(values, dtype=float)
     values = values.reshape(*values.shape[:2], -1)
     mean, variance = np.broadcast_to(mean, values.shape[2:]), np.broadcast_to(variance, values.shape[2:])
@@ -40,7 +40,7 @@ def agree(z_score, values, mean, variance, bias=BIAS):
 def priors(sample):
     """Independent variables of every transform, sampled together, in a model of all shapes."""
     coords = {"row": ["a", "b"], "column": [1, 2, 3]}
-    with pm.Model(coords=coords) as model:
+    with pm.Model(coords=coords):
         pm.Uniform("uniform", -1.0, 3.0)
         pm.Beta("beta", 2.0, 3.0, shape=2)
         pm.HalfNormal("half", 2.0)
@@ -133,11 +133,11 @@ def mixed():
 @statistical
 @pytest.mark.parametrize("name", COMPOUND)
 def test_beside_metropolis_for_discrete_variables(mixed, sample, z_score, name):
-    # x given z is N(z, 1), whitened as it stands: the recycled scheme and MALA leave it exactly invariant, and the joint
-    # law is exact only if the draw handed out is the very point from which the chain goes on.
+    # x given z is N(z, 1), whitened as it stands: the recycled scheme and MALA leave it exactly invariant, and the
+    # joint law is exact only if the draw handed out is the very point from which the chain goes on.
     with mixed:
         step = [COMPOUND[name](vars=mixed["x"], scaling=[1.0], steps_per_draw=2), pm.Metropolis(mixed["z"])]
-        dt = sample(step, draws=10_000, tune=300, chains=4)
+        dt = sample(step, draws=6000, tune=300, chains=4)
     x, z = (dt["posterior"][key].values.astype(float) for key in "xz")
     bias = BIAS if name == "centred" else 0.0
     agree(z_score, z, 3.0, 3.0, bias)
@@ -149,22 +149,18 @@ def test_beside_metropolis_for_discrete_variables(mixed, sample, z_score, name):
 
 def test_other_samplers_are_assigned_by_pymc(mixed, sample):
     with mixed:
-        dt = sample(pmm.ULMC(), draws=50, tune=50)
-    assert len(np.unique(dt["posterior"]["z"])) > 3
-    assert np.all(dt["sample_stats"]["lp"].values != dt["sample_stats"]["lp"].values[0, 0])
+        dt = sample(pmm.ULMC(), draws=300, tune=50)
+    assert len(np.unique(dt["posterior"]["z"])) > 3 and len(np.unique(dt["posterior"]["x"])) == 300
 
 
-@statistical
-def test_recycled_scheme_beside_others_where_the_end_point_has_no_density(sample, z_score):
-    with pm.Model() as model:
-        z = pm.Bernoulli("z", 0.5)
-        x = pm.Normal("x", z, 1.0)
+def test_recycled_scheme_beside_others_where_the_end_point_has_no_density(sample):
+    with pm.Model():
+        x = pm.Normal("x", pm.Bernoulli("z", 0.5), 1.0)
         pm.Potential("wall", pt.switch(x > 1.5, -np.inf, 0.0))
         step = pmm.PoissonULMC(scheme="recycled", step_size=1.2, scaling=[1.0], steps_per_draw=1)
         dt = sample(step, draws=500, tune=0, chains=2)
     assert dt["posterior"]["x"].max() <= 1.5 and np.all(np.isfinite(dt["posterior"]["x"]))
     assert dt["sample_stats"]["unstable"].sum() > 0
-    assert model["z"] is not None
 
 
 @statistical
@@ -182,7 +178,7 @@ def test_beside_nuts_and_a_second_langevin_step(sample, z_score, kind):
             steps.append(pm.NUTS([c]))
         else:
             steps.append(pmm.PoissonULMC(vars=[c], scheme="recycled", step_size=1.2, scaling=[1.0]))
-        dt = sample(steps, draws=2500, tune=300, chains=4, initvals=start)
+        dt = sample(steps, draws=1500, tune=300, chains=4, initvals=start)
     covariance = np.linalg.inv(precision)
     draws = np.stack([dt["posterior"][name].values for name in "abc"], axis=-1)
     agree(z_score, draws, 0.0, np.diag(covariance))
@@ -193,9 +189,9 @@ def test_beside_nuts_and_a_second_langevin_step(sample, z_score, kind):
 
 @statistical
 def test_missing_values(sample, z_score):
-    # Continuous ones are sampled with the rest, discrete ones by Metropolis beside us.  Both say nothing of mu and rate.
+    # Continuous ones are sampled with the rest, discrete ones by Metropolis; neither says anything of mu and rate.
     y = np.array([0.7, np.nan, 1.9, np.nan])
-    counts = np.array([2.0, 3.0, np.nan, 5.0])
+    counts = np.ma.masked_array([2, 3, 0, 5], mask=[False, False, True, False])
     with pm.Model(), pytest.warns(pm.exceptions.ImputationWarning):
         mu = pm.Normal("mu", 0.0, 2.0)
         pm.Normal("y", mu, 1.0, observed=y)
@@ -212,7 +208,7 @@ def test_missing_values(sample, z_score):
 
 @statistical
 def test_data_changed_between_two_runs(sample, z_score):
-    with pm.Model() as model:
+    with pm.Model():
         rows = pm.Data("rows", np.array([1.0, 2.0]))
         pm.Normal("y", pm.Normal("mu", 0.0, 1.0), 1.0, observed=rows, shape=rows.shape)
         step = accurate()
@@ -221,7 +217,6 @@ def test_data_changed_between_two_runs(sample, z_score):
             dt = sample(step, draws=3000, tune=300, chains=4)
             variance = 1 / (1 + len(values))
             agree(z_score, dt["posterior"]["mu"], variance * sum(values), variance)
-    assert step._density.function("joint") is not None and model["mu"] is not None
 
 
 def test_data_that_change_the_shape_of_a_variable_need_a_new_step(sample):
@@ -267,7 +262,7 @@ with pm.Model() as model:
     pm.HalfNormal("s")
     z = pm.Bernoulli("z", 0.3)
     pm.Normal("w", z, 1.0)
-    options = dict(tune=500, draws=3000, chains=4, cores=1, progressbar=False, random_seed=1, quiet=True)
+    options = dict(tune=300, draws=2000, chains=4, cores=1, progressbar=False, random_seed=1, quiet=True)
     for name, step in {
         "ulmc": pmm.PoissonULMC(K=16, grid="centred", step_size=0.3),
         "recycled": pmm.PoissonULMC(scheme="recycled", step_size=0.3),
@@ -276,19 +271,20 @@ with pm.Model() as model:
         dt = pm.sample(step=step, compute_convergence_checks=False, **options)
         draws = dt["posterior"]
         assert all(draws[key].dtype == "float32" for key in "xsw"), draws.dtypes
-        assert np.array_equal(dt["posterior"]["x"], pm.sample(
-            step=step, compute_convergence_checks=False, **options)["posterior"]["x"])
         assert all(np.isfinite(draws[key].values).all() for key in "xsw")
         out[name] = {key: draws[key].values.astype(float).tolist() for key in "xsw"}
         out[name]["unstable"] = int(dt["sample_stats"]["unstable"].sum())
-with pm.Model():
-    pm.Normal("x", shape=2)
-    one, other = (
-        pm.sample(step=pmm.PoissonULMC(K=16, step_size=0.3), tune=0, draws=20, chains=1, callback=callback,
-                  progressbar=False, random_seed=1, quiet=True, compute_convergence_checks=False)
-        for callback in (None, lambda trace, draw: draw.point.update({}))
-    )
-    assert np.array_equal(one["posterior"]["x"], other["posterior"]["x"])
+with pm.Model() as alone:
+    pm.Normal("x", [0.0, 30.0], [1.0, 0.1], shape=2)
+    step, runs = pmm.PoissonULMC(K=16, step_size=0.3), []
+    for handed_back in (lambda point: point, lambda point: {"x": point["x"].copy()}):
+        step.setup_chain(np.random.default_rng(1), 0, 30)
+        point, draws = alone.initial_point(0), []
+        for _ in range(30):
+            point = handed_back(step.step(point)[0])
+            draws.append(point["x"].copy())
+        runs.append(np.array(draws))
+    assert np.array_equal(*runs), "rounding to float32 is taken for a foreign move"
 print(json.dumps(out))
 """
 
