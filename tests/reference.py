@@ -224,7 +224,7 @@ class Chain:
         self.state = np.array([self.anchor, velocity])
         self.unstable += 1
         self.accept = 0.0
-        self.shrink = max(2.0**-20, 0.5 * self.shrink)
+        self.shrink = max(2.0**-6, 0.5 * self.shrink)
 
 
 @cfunc(SIGNATURE)

@@ -33,7 +33,8 @@ SIGNATURE = types.float64(_DOUBLES, _DOUBLES, types.CPointer(types.int64), types
 _flows = build_flows(np, select)
 _overdamped, _underdamped, _harmonic = (numba.njit(f) for f in (_flows.overdamped, _flows.underdamped, _flows.harmonic))
 
-_SHRINK, _RECOVER, _SHORTEST = 0.5, 1.1, 2.0**-20
+# A rejection halves the step, an accepted transition gives a tenth back; the floor keeps a chain at a hard wall alive.
+_SHRINK, _RECOVER, _SHORTEST = 0.5, 1.1, 2.0**-6
 
 
 @numba.njit

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["diagonal_scale", "settled"]
+__all__ = ["affine_scale", "diagonal_scale", "settled"]
+
+_RIDGE = 1e-3
 
 
 def diagonal_scale(position: np.ndarray, gradient: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -42,3 +44,39 @@ def settled(potential: np.ndarray, d: int) -> np.ndarray:
     newest = potential[-max(1, len(potential) // 4) :]
     keep = potential <= np.median(newest) + d / 2 + 6 * np.sqrt(d / 2) + 5
     return keep if keep.sum() >= 2 else np.ones(len(potential), dtype=bool)
+
+
+def affine_scale(position: np.ndarray, gradient: np.ndarray, *, dense: bool) -> tuple[np.ndarray, np.ndarray]:
+    r"""Centre and root ``W`` of the Gaussian that minimises the Fisher divergence to positions and gradients ``(n, d)``.
+
+    In units of the diagonal scale ``s``, with :math:`A = Cov\,x + I r/n` and :math:`B = Cov\,g + I r/n`,
+
+    .. math:: \Sigma = A^{1/2} (A^{1/2} B A^{1/2})^{-1/2} A^{1/2}, \qquad W = s\,\Sigma^{1/2}, \qquad
+       m = \bar x + W W^T \bar g,
+
+    the geometric mean of ``A`` and the inverse of ``B``: exact on any Gaussian from ``d + 1`` pairs, wherever they lie.
+
+    Returns
+    -------
+    centre : (d,)
+        The mean ``m``.
+    root : (d, d), or (d,) where not ``dense``
+        ``W`` (symmetric up to the diagonal units), or the diagonal scale.
+    """
+    n, d = position.shape
+    _, s = diagonal_scale(position, gradient, np.ones(d))
+    mean, mean_gradient = position.mean(axis=0), gradient.mean(axis=0)
+    if not dense:
+        return mean + s**2 * mean_gradient, s
+    damping = _RIDGE / n * np.eye(d)
+    a = np.cov(position / s, rowvar=False).reshape(d, d) + damping
+    b = np.cov(gradient * s, rowvar=False).reshape(d, d) + damping
+    root_a = _symmetric_power(a, 0.5)
+    sigma = root_a @ _symmetric_power(root_a @ b @ root_a, -0.5) @ root_a
+    root = s[:, None] * _symmetric_power(sigma, 0.5)
+    return mean + root @ (root.T @ mean_gradient), root
+
+
+def _symmetric_power(matrix: np.ndarray, power: float) -> np.ndarray:
+    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    return (vectors * np.maximum(values, 1e-300) ** power) @ vectors.T
