@@ -1,6 +1,6 @@
 """The methods: what distinguishes them, what they may be told, and what is wrong with what they were told.
 
-:data:`METHODS` drives the step methods, the tests that every method must pass, and the tables in the docs.
+:data:`METHODS` is the registry; a method's arguments become :class:`Settings`, and these a :class:`Kernel` of numbers.
 """
 
 from __future__ import annotations
@@ -41,36 +41,19 @@ class Kernel(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A row of the registry.
+    """A row of the registry: the dynamics a method can have, and its largest automatic step in whitened units."""
 
-    Attributes
-    ----------
-    title
-        Name in words.
-    dynamics
-        The dynamics it can have.
-    gradients
-        Gradients of a step, in words.
-    order
-        Order of the bias in the step size, K held fixed.
-    largest_step
-        Largest automatic step size in units of the posterior's own scale.
-    """
-
-    title: str
     dynamics: tuple[str, ...]
-    gradients: str
-    order: int
     largest_step: float
 
 
 METHODS: dict[str, Method] = {
-    "PoissonOLMC": Method("Poisson midpoint, overdamped", ("overdamped",), "2", 1, 1.0),
-    "PoissonULMC": Method("Poisson midpoint, underdamped", ("underdamped",), "2", 1, 1.5),
-    "OLMC": Method("Langevin Monte Carlo, overdamped (Euler-Maruyama)", ("overdamped",), "1", 1, 1.0),
-    "ULMC": Method("Langevin Monte Carlo, underdamped (exponential integrator)", ("underdamped",), "1", 1, 1.5),
-    "RLMC": Method("Randomised midpoint Langevin Monte Carlo", ("overdamped", "underdamped"), "2", 2, 1.5),
-    "MALA": Method("Metropolis-adjusted Langevin algorithm", ("overdamped",), "1", 0, math.inf),
+    "PoissonOLMC": Method(("overdamped",), 1.0),
+    "PoissonULMC": Method(("underdamped",), 1.5),
+    "OLMC": Method(("overdamped",), 1.0),
+    "ULMC": Method(("underdamped",), 1.5),
+    "RLMC": Method(("overdamped", "underdamped"), 1.5),
+    "MALA": Method(("overdamped",), math.inf),
 }
 
 

@@ -24,7 +24,7 @@ from numba.extending import register_jitable
 
 from pmm_mcmc.coefficients import Flow
 
-__all__ = ["end", "interpolate", "mala_log_ratio", "noise", "path"]
+__all__ = ["end", "interpolate", "interpolate_velocity", "mala_log_ratio", "noise", "path"]
 
 
 @register_jitable
@@ -43,6 +43,12 @@ def path(mu: Any, mv: Any, nu: Any, nv: Any, gap: Flow) -> tuple[Any, Any]:
 def interpolate(u: Any, v: Any, b: Any, mu: Any, flow: Flow) -> Any:
     """Position of the cheap interpolation at a midpoint (step 3)."""
     return flow.a_uu * u + flow.a_uv * v + flow.g_u * b + mu
+
+
+@register_jitable
+def interpolate_velocity(u: Any, v: Any, b: Any, mv: Any, flow: Flow) -> Any:
+    """Velocity of the cheap interpolation at a midpoint."""
+    return flow.a_vu * u + flow.a_vv * v + flow.g_v * b + mv
 
 
 @register_jitable

@@ -84,7 +84,8 @@ def unrolled(dynamics, friction, alpha, weighted_times, state, base, drift, gap_
     """Take steps 1 to 5 of the algorithm with given midpoints.
 
     ``weighted_times`` yields ``(time, weight)`` in order, ``gap_noise(start, stop)`` the noise of the path between two
-    times.  Returns the new state and the midpoints; without ``keep_base`` the drift at the midpoint replaces ``base``.
+    times.  Returns the new state and the midpoints, position and velocity; without ``keep_base`` the drift at the
+    midpoint replaces ``base``.
     """
     path, reached = np.zeros_like(state), 0.0
     correction = np.zeros_like(state)
@@ -92,8 +93,8 @@ def unrolled(dynamics, friction, alpha, weighted_times, state, base, drift, gap_
     for time, weight in weighted_times:
         path = flow(dynamics, time - reached, friction)[0] @ path + gap_noise(reached, time)
         at, gt, _ = flow(dynamics, time, friction)
-        midpoints.append((at @ state + np.outer(gt, base) + path)[0])
-        value = drift(midpoints[-1])
+        midpoints.append(at @ state + np.outer(gt, base) + path)
+        value = drift(midpoints[-1][0])
         if value is None:
             return None, midpoints
         correction = correction + np.outer(weight, value - base if keep_base else value)
@@ -208,13 +209,19 @@ class Chain:
             seen.append((y, *self.evaluate(y)))
             return seen[-1][2]
 
-        new, _ = unrolled(
+        new, midpoints = unrolled(
             dynamics, self.friction, step, self.times(rng, step), self.state, self.b, drift, gap_noise,
             keep_base=scheme != Scheme.CONTINUOUS,
         )  # fmt: skip
         if new is not None:
             anchor, lp, b = seen[-1] if scheme == Scheme.RECYCLED else (new[0], *self.evaluate(new[0]))
-            rise = self.lp - lp + 0.5 * np.sum(new[1] ** 2 - self.state[1] ** 2)
+            potential, kinetic = -self.lp, new[1]
+            if scheme == Scheme.RECYCLED:
+                # The log density at the start of the step, from that at the anchor and its gradient.
+                ahead, kinetic = self.state[0] - self.anchor, midpoints[-1][1]
+                slope = (self.anchor if dynamics == HARMONIC else 0.0) - self.b
+                potential += np.sum(ahead * slope + 0.5 * ahead**2)
+            rise = -lp - potential + 0.5 * np.sum(kinetic**2 - self.state[1] ** 2)
             if b is not None and np.all(np.isfinite(new)) and rise <= 20.0 + 8.0 * np.sqrt(d):
                 self.state, self.anchor, self.lp, self.b = new, anchor, lp, b
                 self.shrink = min(1.0, 1.1 * self.shrink)

@@ -12,6 +12,7 @@ from pytensor.graph.op import Op
 
 import pmm_mcmc as pmm
 import pmm_mcmc.logdensity as logdensity
+from pmm_mcmc.steps import chain as chain_module
 
 pytestmark = pytest.mark.pymc
 
@@ -237,7 +238,44 @@ def test_failures_while_sampling_are_counted_and_reported_once(treacherous, samp
         assert all(re.search(r"where (x\[0\]|x\[1\]|y) is [\d.]+ sd (above|below)", message) for message in warnings)
 
 
-def test_a_run_without_failures_says_nothing(model, sample, caplog):
+def unstable_run(model, rows, each=None):
+    """Statistics of a run with failures in and after warm-up, made by hand as PyMC's loop makes it."""
+    with model:
+        step = pmm.ULMC(step_size=1.5, steps_per_draw=2, scaling=np.ones(3))
+    step.setup_chain(np.random.default_rng(3), 60, 60)
+    point, stats = model.initial_point(0), []
+    for i in range(rows):
+        if i == 60:
+            step.stop_tuning()
+        point, [row] = step.step(point)
+        stats.append(row)
+        if each:
+            each(i, step)
+    return stats
+
+
+def test_the_closing_warning_comes_once_with_the_last_draw(treacherous):
+    # Reading the state throws away what was computed ahead, and with it a warning that no one has seen yet.
+    stats = unstable_run(treacherous, 125, lambda i, step: i % 3 and step.sampling_state)
+    ((last, message),) = [(i, row["warning"].message) for i, row in enumerate(stats) if row["warning"] is not None]
+    assert last == 119 and f"{sum(row['unstable'] for row in stats[60:120])} of 120 transitions" in message
+
+
+def test_failures_shown_do_not_depend_on_looking_ahead_and_never_fall(treacherous, monkeypatch):
+    shown = {}
+    monkeypatch.setattr(chain_module, "SECONDS_AHEAD", 10.0)
+    (update,) = pmm.ULMC._make_progressbar_update_functions()
+    for most in (1, 256):
+        monkeypatch.setattr(chain_module, "MOST_DRAWS_AHEAD", most)
+        shown[most] = [update(row) for row in unstable_run(treacherous, 120)]
+    assert shown[1] == shown[256]
+    for part in (shown[1][:60], shown[1][60:]):
+        counts = [row["unstable"] for row in part]
+        assert np.all(np.diff(counts) >= 0) and counts[-1] > 0
+    assert not any(row["failing"] for row in shown[1][:60]) and shown[1][-1]["failing"]
+
+
+def test_a_run_without_failures_says_nothing(sample, caplog):
     with pm.Model(), caplog.at_level(logging.WARNING, logger="pymc"):
         pm.Normal("x", shape=2)
         dt = sample(pmm.ULMC(step_size=0.3, steps_per_draw=1), draws=200, quiet=False)

@@ -63,7 +63,7 @@ def uniform_midpoint_maps(kernel, alpha, friction, curvature):
             dynamics, friction, alpha, [uniform_midpoint(dynamics, friction, alpha, time)], inputs[:2],
             -slope * inputs[2 if recycled else 0], lambda x: -slope * x, gap_noise, keep_base=recycled,
         )  # fmt: skip
-        maps.append((0.5 * weight, np.vstack([new, midpoints]) if recycled else new))
+        maps.append((0.5 * weight, np.vstack([new, midpoints[0][:1]]) if recycled else new))
     return maps
 
 

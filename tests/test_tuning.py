@@ -129,7 +129,7 @@ def test_safe_step_falls_with_curvature_and_respects_the_largest(case):
     steps = [safe_step(settings, 1.0, L) for L in CURVATURES]
     assert np.all(np.diff(steps) <= 1e-12 * np.array(steps[1:])) and steps[0] > 3 * steps[-1] > 0
     assert max(steps) <= METHODS[case[0]].largest_step
-    assert safe_step(settings, 1.0, 1e-8) == METHODS[case[0]].largest_step
+    np.testing.assert_allclose(safe_step(settings, 1.0, 1e-8), METHODS[case[0]].largest_step, rtol=1e-6)
 
 
 @pytest.mark.parametrize("case", UNADJUSTED, ids=str)
@@ -144,6 +144,19 @@ def test_safe_step_has_the_bias_that_is_allowed_and_no_less(case):
             assert abs(variance_error(settings.kernel, 1.001 * step, 1.0, K, L)) > BIAS_TARGET
             checked += 1
     assert checked >= 8
+
+
+def test_safe_step_of_the_recycled_scheme_holds_at_both_ends_of_the_curvature():
+    settings = settings_of(RECYCLED)
+    for slope in CURVATURES:
+        step = safe_step(settings, 1.0, slope)
+
+        def worst(step, slope=slope):
+            ends = (1.0 + slope, max(1.0 - slope, 1.0 / (1.0 + slope)))
+            return max(abs(variance_error(settings.kernel, step, 1.0, 1, end)) for end in ends)
+
+        assert worst(step) <= BIAS_TARGET
+        assert step > 1.499 or worst(1.001 * step) > BIAS_TARGET
 
 
 @pytest.mark.parametrize("case", UNADJUSTED, ids=str)

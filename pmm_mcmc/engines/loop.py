@@ -22,7 +22,7 @@ from pmm_mcmc.engines import random
 from pmm_mcmc.engines.random import fill_normals, start_stream, uniform
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Scheme
 from pmm_mcmc.midpoints import cell_weight, continuous_weight, next_cell, one_cell
-from pmm_mcmc.transitions import end, interpolate, mala_log_ratio, noise, path
+from pmm_mcmc.transitions import end, interpolate, interpolate_velocity, mala_log_ratio, noise, path
 
 __all__ = ["SIGNATURE", "evaluate", "run"]
 
@@ -111,7 +111,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
         u, v, b, anchor = state[:d], state[d : 2 * d], state[2 * d : 3 * d], state[3 * d : 4 * d]
         mu, mv, cu, cv = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
         y, x, new_gradient, new_b = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
-        u_new, v_new, w = np.empty(d), np.zeros(d), np.empty(2 * d)
+        u_new, v_new, v_mid, w = np.empty(d), np.zeros(d), np.empty(d), np.empty(2 * d)
         stream = np.empty(4, np.uint64)
         has_velocity = kind != OVERDAMPED
         # The recycled scheme draws its midpoints: they want the log density, others' midpoints do without.
@@ -178,6 +178,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
                             nu, nv = noise(w[j], w[d + j], gap)
                             mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
                             y[j] = interpolate(u[j], v[j], b[j], mu[j], at)
+                            v_mid[j] = interpolate_velocity(u[j], v[j], b[j], mv[j], at)
                         lp_mid = _drift(middle, middle_table, kind, y, centre, scale, x, new_gradient, new_b)
                         finite = not math.isnan(lp_mid)
                         n_grad += 1
@@ -207,12 +208,18 @@ def _cached(sources: str) -> tuple[Any, Any]:
                     else:
                         lp_new = _drift(joint, joint_table, kind, u_new, centre, scale, x, new_gradient, new_b)
                         n_grad += 1
+                    # Energies are compared at times at which position and velocity are both known.  The recycled scheme
+                    # knows no log density at the start of its step: it follows from that at the anchor, to second order
+                    # in whitened coordinates.
                     rise = lp - lp_new
-                    if has_velocity:
-                        for j in range(d):
-                            rise += 0.5 * (v_new[j] * v_new[j] - v[j] * v[j])
                     for j in range(d):
-                        finite = finite and math.isfinite(u_new[j])
+                        kinetic = v_new[j]
+                        if scheme == Scheme.RECYCLED:
+                            kinetic, ahead = v_mid[j], u[j] - anchor[j]
+                            slope = anchor[j] - b[j] if kind == HARMONIC else -b[j]
+                            rise -= ahead * (slope + 0.5 * ahead)
+                        rise += 0.5 * (kinetic * kinetic - v[j] * v[j])
+                        finite = finite and math.isfinite(u_new[j] + v_new[j])
                     finite = finite and rise <= threshold  # false for NaN
 
                 if finite:
