@@ -17,11 +17,28 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_NAMES = dict.fromkeys(("MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps")
+_NAMES = {
+    **dict.fromkeys(("MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps"),
+    **dict.fromkeys(("bias", "verdict"), "pmm_mcmc.diagnostics.bias"),
+    "summary": "pmm_mcmc.diagnostics.summary",
+}
 
-__all__ = ["MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC", "__version__"]
+__all__ = [
+    "MALA",
+    "OLMC",
+    "RLMC",
+    "ULMC",
+    "PoissonOLMC",
+    "PoissonULMC",
+    "__version__",
+    "bias",
+    "summary",
+    "verdict",
+]
 
 if TYPE_CHECKING:
+    from pmm_mcmc.diagnostics.bias import bias, verdict
+    from pmm_mcmc.diagnostics.summary import summary
     from pmm_mcmc.steps import MALA, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
 
 

@@ -11,8 +11,8 @@ coefficients of ``f``, ``S`` the covariance of a Gaussian fitted to positions an
 
 .. math:: S_1, \qquad S_2 = u S_1 - 1, \qquad S_3 = u^2 S_1 - 2 u .
 
-They are exact for means and variances of any Gaussian.  Coefficients are fitted on other chains than they are applied to,
-so that the estimate is free of overfitting and its standard error can be read off from the spread.
+They are exact for means and variances of any Gaussian.  Coefficients are fitted on other chains than they are applied
+to, so that the estimate is free of overfitting and its standard error can be read off from the spread.
 
 References
 ----------
@@ -29,7 +29,7 @@ import numpy as np
 
 from pmm_mcmc.tuning.scale import affine_scale
 
-__all__ = ["Corrected", "corrected_expectations"]
+__all__ = ["Corrected", "corrected_expectations", "spread"]
 
 _ORDERS = (1, 2, 3)
 # The raw estimate is kept unless a correction promises a variance smaller by this factor, over all functions ...
@@ -72,8 +72,16 @@ def _pieces(chains: int, draws: int) -> int:
     return max(1, min(-(-_PIECES // chains), draws // 10))
 
 
+def spread(values: np.ndarray) -> np.ndarray:
+    """Return standard errors ``(p,)`` of the means of ``(chain, draw, p)`` values, by batches and between chains."""
+    chains, draws, p = values.shape
+    cut = _pieces(chains, draws)
+    used = draws - draws % cut
+    return _spread(values[:, draws - used :].reshape(chains * cut, used // cut, p).mean(axis=1), chains)
+
+
 def _spread(values: np.ndarray, chains: int) -> np.ndarray:
-    """Standard error of the mean of piece means ``(pieces, p)``: from the pieces or, if larger, from the chains."""
+    """Return the standard error of the mean of ``(pieces, p)``: from the pieces or, if larger, from the chains."""
     n = len(values)
     se = values.std(axis=0, ddof=1) / np.sqrt(n)
     if chains > 1:
@@ -85,7 +93,7 @@ def _spread(values: np.ndarray, chains: int) -> np.ndarray:
 def _regressors(
     position: np.ndarray, gradient: np.ndarray, values: np.ndarray, own: np.ndarray, train: np.ndarray
 ) -> np.ndarray:
-    """The terms ``S_1, S_2, S_3`` of each function on all draws, fitted on ``train``: shape ``(3, draws, p)``."""
+    """Return the terms ``S_1, S_2, S_3`` of each function on all draws, fitted on ``train``: ``(3, draws, p)``."""
     x, g, f = position[train], gradient[train], values[train]
     d, n = x.shape[1], len(x)
     dense = d <= _MOST_DENSE and n > 3 * d

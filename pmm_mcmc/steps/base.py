@@ -29,6 +29,9 @@ from pmm_mcmc.tuning.schedule import Tuned, fixed_setting
 __all__ = ["WITHOUT_FRICTION", "LangevinState", "LangevinStep"]
 
 
+_GRADIENTS = ("gradient", "unconstrained")
+
+
 class _Stats(dict[str, Any]):
     """Statistics of one draw, with the chain's totals so far for the progress bar."""
 
@@ -63,10 +66,21 @@ class LangevinStep(ArrayStepShared):
         "n_grad_total": (np.int64, []),
         "unstable": (np.int64, []),
         "model_logp": (np.float64, []),
+        "gradient": (object, None),
+        "unconstrained": (object, None),
         "warning": (SamplerWarning, None),
     }
 
-    def __init__(self, vars: Any, settings: Settings, *, model: pm.Model | None, blocked: bool, rng: Any):
+    def __init__(
+        self,
+        vars: Any,
+        settings: Settings,
+        *,
+        keep_gradients: bool,
+        model: pm.Model | None,
+        blocked: bool,
+        rng: Any,
+    ):
         if blocked is not True:
             raise ValueError(
                 f"blocked={blocked!r}: a Langevin sampler moves all its variables together; leave blocked out, "
@@ -87,6 +101,11 @@ class LangevinStep(ArrayStepShared):
         self._model, self._default = model, point
         self.vars = chosen
         self._connect()
+        if self._density.others or not keep_gradients:
+            # Gradients given other variables are of no use later, and several steps' would not fit into one array.
+            kept = {name: kind for name, kind in self.stats_dtypes_shapes.items() if name not in _GRADIENTS}
+            self.stats_dtypes_shapes = kept  # type: ignore[misc]
+            self.stats_dtypes = [{name: dtype for name, (dtype, _) in kept.items()}]
         super().__init__(chosen, {}, blocked=True, rng=rng)
         self.tune = True
         self.n_tune = self.n_draws = 0
@@ -238,6 +257,8 @@ class LangevinStep(ArrayStepShared):
             "unstable": chunk.unstable.tolist(),
             "acceptance_rate": chunk.accept.tolist(),
             "model_logp": chunk.lp.tolist(),
+            "gradient": list(chunk.gradient),
+            "unconstrained": list(chunk.position),
         }
         constant = {name: value for name, value in constant.items() if name in self.stats_dtypes_shapes}
         varying = {name: values for name, values in varying.items() if name in self.stats_dtypes_shapes}

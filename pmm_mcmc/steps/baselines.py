@@ -53,6 +53,9 @@ class ULMC(LangevinStep):
     scaling
         One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
         everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    keep_gradients
+        Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
+        :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
     model, blocked, rng
         As for PyMC's own step methods: the model of the enclosing ``with`` by default; True (all variables move
         together); a seed, which ``pm.sample(random_seed=...)`` replaces.
@@ -94,6 +97,7 @@ class ULMC(LangevinStep):
         friction: float | str = "auto",
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
+        keep_gradients: bool = True,
         model: pm.Model | None = None,
         blocked: bool = True,
         rng: Any = None,
@@ -106,7 +110,7 @@ class ULMC(LangevinStep):
             steps_per_draw=steps_per_draw,
             scaling=scaling,
         )
-        super().__init__(vars, settings, model=model, blocked=blocked, rng=rng)
+        super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
 
 
 class OLMC(LangevinStep):
@@ -140,6 +144,9 @@ class OLMC(LangevinStep):
     scaling
         One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
         everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    keep_gradients
+        Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
+        :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
     model, blocked, rng
         As for PyMC's own step methods: the model of the enclosing ``with`` by default; True (all variables move
         together); a seed, which ``pm.sample(random_seed=...)`` replaces.
@@ -181,6 +188,7 @@ class OLMC(LangevinStep):
         step_size: float | str = "auto",
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
+        keep_gradients: bool = True,
         model: pm.Model | None = None,
         blocked: bool = True,
         rng: Any = None,
@@ -188,7 +196,7 @@ class OLMC(LangevinStep):
         settings = Settings.checked(
             "OLMC", dynamics="overdamped", step_size=step_size, steps_per_draw=steps_per_draw, scaling=scaling
         )
-        super().__init__(vars, settings, model=model, blocked=blocked, rng=rng)
+        super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
 
 
 class RLMC(LangevinStep):
@@ -238,6 +246,9 @@ class RLMC(LangevinStep):
     scaling
         One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
         everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    keep_gradients
+        Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
+        :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
     model, blocked, rng
         As for PyMC's own step methods: the model of the enclosing ``with`` by default; True (all variables move
         together); a seed, which ``pm.sample(random_seed=...)`` replaces.
@@ -287,6 +298,7 @@ class RLMC(LangevinStep):
         friction: float | str = "auto",
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
+        keep_gradients: bool = True,
         model: pm.Model | None = None,
         blocked: bool = True,
         rng: Any = None,
@@ -303,7 +315,7 @@ class RLMC(LangevinStep):
             steps_per_draw=steps_per_draw,
             scaling=scaling,
         )
-        super().__init__(vars, settings, model=model, blocked=blocked, rng=rng)
+        super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
 
 
 class MALA(LangevinStep):
@@ -342,6 +354,9 @@ class MALA(LangevinStep):
     scaling
         One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
         everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    keep_gradients
+        Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
+        :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
     model, blocked, rng
         As for PyMC's own step methods: the model of the enclosing ``with`` by default; True (all variables move
         together); a seed, which ``pm.sample(random_seed=...)`` replaces.
@@ -391,6 +406,7 @@ class MALA(LangevinStep):
         step_size: float | str = "auto",
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
+        keep_gradients: bool = True,
         model: pm.Model | None = None,
         blocked: bool = True,
         rng: Any = None,
@@ -398,4 +414,4 @@ class MALA(LangevinStep):
         settings = Settings.checked(
             "MALA", dynamics="overdamped", step_size=step_size, steps_per_draw=steps_per_draw, scaling=scaling
         )
-        super().__init__(vars, settings, model=model, blocked=blocked, rng=rng)
+        super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)

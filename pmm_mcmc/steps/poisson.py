@@ -75,6 +75,9 @@ class PoissonULMC(LangevinStep):
     scaling
         One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
         everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    keep_gradients
+        Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
+        :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
     model, blocked, rng
         As for PyMC's own step methods: the model of the enclosing ``with`` by default; True (all variables move
         together); a seed, which ``pm.sample(random_seed=...)`` replaces.
@@ -125,6 +128,7 @@ class PoissonULMC(LangevinStep):
         scheme: str = "paper",
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
+        keep_gradients: bool = True,
         model: pm.Model | None = None,
         blocked: bool = True,
         rng: Any = None,
@@ -141,7 +145,7 @@ class PoissonULMC(LangevinStep):
             steps_per_draw=steps_per_draw,
             scaling=scaling,
         )
-        super().__init__(vars, settings, model=model, blocked=blocked, rng=rng)
+        super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
 
 
 class PoissonOLMC(LangevinStep):
@@ -194,6 +198,9 @@ class PoissonOLMC(LangevinStep):
     scaling
         One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
         everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    keep_gradients
+        Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
+        :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
     model, blocked, rng
         As for PyMC's own step methods: the model of the enclosing ``with`` by default; True (all variables move
         together); a seed, which ``pm.sample(random_seed=...)`` replaces.
@@ -242,6 +249,7 @@ class PoissonOLMC(LangevinStep):
         grid: str = "left",
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
+        keep_gradients: bool = True,
         model: pm.Model | None = None,
         blocked: bool = True,
         rng: Any = None,
@@ -256,4 +264,4 @@ class PoissonOLMC(LangevinStep):
             steps_per_draw=steps_per_draw,
             scaling=scaling,
         )
-        super().__init__(vars, settings, model=model, blocked=blocked, rng=rng)
+        super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)

@@ -47,7 +47,7 @@ def settled(potential: np.ndarray, d: int) -> np.ndarray:
 
 
 def affine_scale(position: np.ndarray, gradient: np.ndarray, *, dense: bool) -> tuple[np.ndarray, np.ndarray]:
-    r"""Centre and root ``W`` of the Gaussian that minimises the Fisher divergence to positions and gradients ``(n, d)``.
+    r"""Centre and root ``W`` of the Gaussian nearest to positions and gradients ``(n, d)`` in Fisher divergence.
 
     In units of the diagonal scale ``s``, with :math:`A = Cov\,x + I r/n` and :math:`B = Cov\,g + I r/n`,
 

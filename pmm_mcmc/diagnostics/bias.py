@@ -1,0 +1,243 @@
+"""The bias of a run, parameter by parameter, and a verdict in words."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import arviz as az
+import numpy as np
+import pandas as pd
+from arviz_base import xarray_sel_iter
+from arviz_base.labels import BaseLabeller
+from scipy.stats import poisson
+
+from pmm_mcmc.diagnostics.stein import Corrected, corrected_expectations, spread
+
+__all__ = ["Verdict", "bias", "stein_identity", "verdict"]
+
+# The limits of the verdict, in posterior standard deviations where they are lengths.
+_UNSTABLE_RATE = 1e-4
+_R_HAT = 1.02
+_BETWEEN_CHAINS = 0.05
+_BIAS = 0.1
+_VIRIAL, _VIRIAL_Z = 0.1, 4.0
+_VIRIAL_MEAN_SQUARE = 0.01
+
+
+class Verdict(NamedTuple):
+    """Whether a run may be trusted, one sentence that says so, and the reasons if not."""
+
+    trusted: bool
+    sentence: str
+    reasons: tuple[str, ...]
+
+
+class _Run(NamedTuple):
+    """Arrays of a result: labels of the p parameters, and values, positions, gradients as (chain, draw, ...)."""
+
+    labels: list[str]
+    values: np.ndarray
+    own: np.ndarray
+    position: np.ndarray
+    gradient: np.ndarray
+
+
+def _read(dt: Any, var_names: Any = None) -> _Run:
+    stats = dt["sample_stats"] if "sample_stats" in dt.children else None
+    if stats is None or "gradient" not in stats or "unconstrained" not in stats:
+        raise ValueError(
+            "the result holds no gradients (sample_stats 'gradient' and 'unconstrained'): sample with a step method of "
+            "pmm_mcmc that moves all variables of the model, with keep_gradients=True"
+        )
+    position, gradient = (np.asarray(stats[name].values, dtype=float) for name in ("unconstrained", "gradient"))
+    posterior = dt["posterior"].dataset
+    if var_names is not None:
+        posterior = posterior[[var_names] if isinstance(var_names, str) else list(var_names)]
+    labeller, labels, columns = BaseLabeller(), [], []
+    for name, selection, index in xarray_sel_iter(posterior, skip_dims={"chain", "draw"}):
+        labels.append(labeller.make_label_flat(name, selection, index))
+        columns.append(np.asarray(posterior[name].sel(selection).values, dtype=float))
+    values = np.stack(columns, axis=-1)
+    # Which parameters are coordinates themselves, untransformed: told by their values.
+    same = values[0, 0][:, None] == position[0, 0][None, :]
+    own = np.full(len(labels), -1)
+    for i, j in zip(*np.nonzero(same), strict=True):
+        if np.array_equal(values[..., i], position[..., j]):
+            own[i] = j
+    return _Run(labels, values, own, position, gradient)
+
+
+def stein_identity(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    r"""Check :math:`E[(x_i - c_i)\,\partial_i F] = 1` for each unconstrained coordinate.
+
+    The identity holds under the posterior for any constant ``c``; a chain with steps too large gives more than 1.
+
+    Parameters
+    ----------
+    position, gradient : (chain, draw, d)
+        Unconstrained positions, and the gradient of the log density (minus that of ``F``).
+
+    Returns
+    -------
+    excess : (d,)
+        Mean of the product, minus 1.
+    z : (d,)
+        The excess in standard errors.
+    mean_square : float
+        Half the mean over coordinates of the squared excess, free of the chains' own noise.
+    """
+    chains, draws, d = position.shape
+    w = -(position - position.mean(axis=(0, 1))) * gradient - 1.0
+    excess = w.mean(axis=(0, 1))
+    error = spread(w)
+    z = excess / np.maximum(error, 1e-300)
+    if chains == 1:
+        return excess, z, np.nan
+    by_chain = w.mean(axis=1)
+    cross = by_chain.sum(axis=0) ** 2 - (by_chain**2).sum(axis=0)
+    return excess, z, float(0.5 * np.mean(cross) / (chains * (chains - 1)))
+
+
+def _sd(second: Corrected) -> tuple[np.ndarray, np.ndarray]:
+    """Corrected standard deviations and their errors, from corrected central second moments (delta method)."""
+    sd = np.sqrt(np.maximum(second.value, 0.0))
+    return sd, second.se / np.maximum(2.0 * sd, 1e-300)
+
+
+def bias(dt: Any, var_names: Any = None) -> pd.DataFrame:
+    """Estimate the discretisation bias of each parameter's mean and standard deviation.
+
+    Raw minus Stein-corrected estimate (:mod:`pmm_mcmc.diagnostics.stein`), on the scale of the parameter.
+
+    Parameters
+    ----------
+    dt
+        A result whose ``sample_stats`` hold ``gradient`` and ``unconstrained``: every step method here stores them.
+    var_names
+        Parameters to report; all by default.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a parameter: ``mean``, ``mean_corrected``, ``mcse_corrected``, ``bias``, ``bias_se``, ``bias_sd_units`` (over
+        the corrected standard deviation), then ``sd``, ``sd_corrected``, ``mcse_sd_corrected``, ``bias_of_sd``.  NaN
+        where the gradients explain too little of the parameter to measure its bias: not measurable is not none.
+
+    Raises
+    ------
+    ValueError
+        If the result holds no gradients.
+    """
+    return _table(_read(dt, var_names))
+
+
+def _table(run: _Run) -> pd.DataFrame:
+    first = corrected_expectations(run.values, run.position, run.gradient, run.own)
+    centred = (run.values - first.value) ** 2
+    second = corrected_expectations(centred, run.position, run.gradient, run.own)
+    sd, sd_error = _sd(second)
+    raw_sd = run.values.std(axis=(0, 1))
+    return pd.DataFrame(
+        {
+            "mean": first.raw,
+            "mcse": first.raw_se,
+            "mean_corrected": first.value,
+            "mcse_corrected": first.se,
+            "bias": first.bias,
+            "bias_se": first.bias_se,
+            "bias_sd_units": first.bias / np.where(sd > 0.0, sd, np.nan),
+            "sd": raw_sd,
+            "sd_corrected": np.where(second.used, sd, raw_sd),
+            "mcse_sd_corrected": sd_error,
+            "bias_of_sd": np.where(second.used, raw_sd - sd, np.nan),
+        },
+        index=run.labels,
+    )
+
+
+def verdict(dt: Any) -> Verdict:
+    """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
+
+    A run is not trusted if transitions were unstable (more than one in ten thousand), if chains disagree, if the Stein
+    identity fails for a coordinate, or if a measured bias exceeds a tenth of a posterior standard deviation.  The
+    weights of separate modes are seen by none of these but the disagreement of chains that started apart.
+
+    Parameters
+    ----------
+    dt
+        A result with gradients, as for :func:`bias`.
+
+    Returns
+    -------
+    Verdict
+        ``trusted``, ``sentence``, ``reasons``.
+    """
+    run = _read(dt)
+    return _judge(dt, run, _table(run))
+
+
+def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
+    reasons: list[str] = []
+    stats = dt["sample_stats"]
+    if "unstable" in stats and "acceptance_rate" not in stats:
+        unstable, transitions = int(stats["unstable"].sum()), int(stats["steps_per_draw"].sum())
+        # More than chance would give at the rate that is harmless: one event in a short run says nothing.
+        if poisson.sf(unstable - 1, _UNSTABLE_RATE * transitions) < 0.05:
+            reasons.append(f"{unstable} of {transitions} transitions were unstable (halve step_size, or reparametrise)")
+    chains = run.values.shape[0]
+    moving = table["sd"].to_numpy() > 0.0
+    if chains > 1:
+        r_hat = np.array([float(az.rhat(run.values[..., i])) if moving[i] else 1.0 for i in range(len(run.labels))])
+        worst = int(r_hat.argmax())
+        if r_hat[worst] > _R_HAT:
+            reasons.append(f"chains disagree: r_hat of {run.labels[worst]} is {r_hat[worst]:.2f} (draw more)")
+        else:
+            means = run.values.mean(axis=1)
+            apart = means.std(axis=0, ddof=1) / np.sqrt(chains) / np.where(moving, table["sd"], 1.0)
+            worst = int(np.argmax(apart))
+            if apart[worst] > _BETWEEN_CHAINS:
+                reasons.append(
+                    f"the mean of {run.labels[worst]} is known to {apart[worst]:.2f} posterior sd only (draw more)"
+                )
+    excess, z, mean_square = stein_identity(run.position, run.gradient)
+    off = (np.abs(excess) > _VIRIAL) & (np.abs(z) > _VIRIAL_Z)
+    if off.any() or mean_square > _VIRIAL_MEAN_SQUARE:
+        worst = int(np.argmax(np.where(off, np.abs(excess), 0.0))) if off.any() else int(np.argmax(np.abs(excess)))
+        reasons.append(
+            f"E[x dF/dx] is {1 + excess[worst]:.2f} where it must be 1, for {_name(run, worst)} "
+            "(halve step_size, or reparametrise)"
+        )
+    size = table["bias_sd_units"].abs()
+    error = (table["bias_se"] / table["sd_corrected"].replace(0.0, np.nan)).abs()
+    if (size > _BIAS).any():
+        worst_label = size.idxmax()
+        reasons.append(f"the bias of {worst_label} is {100 * size[worst_label]:.0f} % of a posterior sd (halve step_size)")
+    if reasons:
+        return Verdict(False, "Do not trust this run: " + "; ".join(reasons) + ".", tuple(reasons))
+    measured = size.notna()
+    bound = float(np.ceil(100 * (size + 2.0 * error)[measured].max())) if measured.any() else np.nan
+    if chains == 1:
+        caveat = " One chain: agreement between chains was not checked."
+    else:
+        caveat = ""
+    if not measured.any():
+        sentence = "No sign of bias, but it is not measurable for any parameter: compare with half the step size."
+    elif measured.sum() == moving.sum():
+        sentence = f"Bias below {bound:.0f} % of a posterior sd in all {moving.sum()} parameters."
+    else:
+        sentence = (
+            f"Bias below {bound:.0f} % of a posterior sd in {measured.sum()} of {moving.sum()} parameters, not measurable "
+            "in the others and without other signs there."
+        )
+    return Verdict(True, sentence + caveat, ())
+
+
+def _name(run: _Run, coordinate: int) -> str:
+    """Return the parameter that a coordinate is, or that follows it most closely."""
+    if (run.own == coordinate).any():
+        return run.labels[int(np.flatnonzero(run.own == coordinate)[0])]
+    x = run.position[..., coordinate].ravel()
+    flat = run.values.reshape(-1, len(run.labels))
+    with np.errstate(all="ignore"):
+        correlation = np.nan_to_num(np.abs([np.corrcoef(x, f)[0, 1] for f in flat.T]))
+    return run.labels[int(np.argmax(correlation))]
