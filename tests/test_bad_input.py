@@ -12,6 +12,7 @@ from pytensor.graph.op import Op
 
 import pmm_mcmc as pmm
 import pmm_mcmc.logdensity as logdensity
+from pmm_mcmc.engines.numba_engine import guard_threshold
 from pmm_mcmc.steps import chain as chain_module
 
 pytestmark = pytest.mark.pymc
@@ -236,6 +237,17 @@ def test_failures_while_sampling_are_counted_and_reported_once(treacherous, samp
     assert all(remedy in message for message in warnings)
     if method != "MALA":
         assert all(re.search(r"where (x\[0\]|x\[1\]|y) is [\d.]+ sd (above|below)", message) for message in warnings)
+
+
+@pytest.mark.parametrize("build", [pmm.OLMC, pmm.PoissonOLMC, lambda **o: pmm.RLMC(dynamics="overdamped", **o)])
+def test_runaway_energies_are_never_accepted(sample, build):
+    with pm.Model():
+        pm.Potential("quartic", -(pm.Normal("y") ** 4))
+        step = build(step_size=0.9, steps_per_draw=1, scaling=[1.0])
+        stats = sample(step, tune=0, draws=2000)["sample_stats"]
+    lp = stats["lp"].values[0]
+    assert stats["unstable"].sum() > 0
+    assert np.diff(lp).min() >= -guard_threshold(1) and lp.min() > -1e4
 
 
 def unstable_run(model, rows, each=None):

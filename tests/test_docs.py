@@ -22,7 +22,9 @@ import pmm_mcmc
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *([README] if README.exists() else [])]
-CLASSES = [name for name in pmm_mcmc.__all__ if not name.startswith("_")]
+PUBLIC = [name for name in pmm_mcmc.__all__ if not name.startswith("_")]
+CLASSES = [name for name in PUBLIC if inspect.isclass(getattr(pmm_mcmc, name))]
+FUNCTIONS = [name for name in PUBLIC if inspect.isfunction(getattr(pmm_mcmc, name))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -146,6 +148,18 @@ def test_docstring_names_every_parameter(name):
         for parameter in line.split(",")
     ]
     assert sorted(documented) == sorted(inspect.signature(getattr(pmm_mcmc, name)).parameters)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_docstring_of_a_function_has_every_section(name):
+    found = sections(name)
+    assert {"Parameters", "Returns"} <= set(found)
+    documented = re.findall(r"^\**(\w+)$", found["Parameters"], re.MULTILINE)
+    assert sorted(documented) == sorted(inspect.signature(getattr(pmm_mcmc, name)).parameters)
+
+
+def test_every_public_name_is_a_class_or_a_function():
+    assert sorted(CLASSES + FUNCTIONS) == sorted(PUBLIC)
 
 
 @every_class

@@ -105,6 +105,15 @@ def test_lipschitz_bound_sees_one_stiff_direction_exactly(stiff, remainder):
     np.testing.assert_allclose(found, stiff - remainder, rtol=1e-9)
 
 
+def test_lipschitz_bound_is_not_fooled_by_rounding_where_little_moves():
+    # An error e in the gradients changes a ratio by at most 2 e / |dy|, and only the larger half of the moves counts.
+    rows, stiff, error = symmetric_rows(5, 200) / [np.sqrt(1e4), 1, 1, 1, 1], np.array([1e4, 1, 1, 1, 1]), 0.1
+    noise = np.zeros_like(rows)
+    noise[:, 0] = error * np.random.default_rng(5).choice([-1.0, 1.0], size=len(rows))
+    found = lipschitz_bound(rows, -rows * stiff + noise, np.ones(len(rows), bool), remainder=False)
+    assert abs(found - 1e4) <= 2 * error / np.median(np.abs(np.diff(rows[:, 0]))) * (1 + 1e-3)
+
+
 def test_lipschitz_bound_of_an_isotropic_gaussian():
     rows, everything = symmetric_rows(6, 20), np.ones(80, bool)
     np.testing.assert_allclose(lipschitz_bound(rows, -3.0 * rows, everything, remainder=False), 3.0, rtol=1e-12)
