@@ -150,7 +150,7 @@ def test_beside_metropolis_for_discrete_variables(mixed, sample, z_score, name):
 def test_other_samplers_are_assigned_by_pymc(mixed, sample):
     with mixed:
         dt = sample(pmm.ULMC(), draws=300, tune=50)
-    assert len(np.unique(dt["posterior"]["z"])) > 3 and len(np.unique(dt["posterior"]["x"])) == 300
+    assert len(np.unique(dt["posterior"]["z"])) > 1 and len(np.unique(dt["posterior"]["x"])) == 300
 
 
 def test_recycled_scheme_beside_others_where_the_end_point_has_no_density(sample):

@@ -41,6 +41,8 @@ STATS = {
     "unstable": np.int64,
     "lp": np.float64,
     "acceptance_rate": np.float64,
+    "gradient": np.float64,
+    "unconstrained": np.float64,
 }
 N_TUNE, N_DRAWS = 60, 60
 
@@ -72,6 +74,7 @@ def advance(step, point, first, last, stop_at=N_TUNE):
         if i == stop_at:
             step.stop_tuning()
         point, [stats] = step.step(point)
+        stats = {key: value.tobytes() if isinstance(value, np.ndarray) else value for key, value in stats.items()}
         rows.append((*(point[key].tobytes() for key in sorted(point)), *sorted(map(repr, stats.items()))))
     return rows, point
 
@@ -100,15 +103,18 @@ def test_statistics(model, sample, name):
         stats = dt[group].to_dataset()
         assert set(stats) == expected
         for key in expected:
-            assert stats[key].dtype == STATS[key] and stats[key].dims == ("chain", "draw"), key
-            assert stats[key].shape == (2, length), key
+            vector = key in ("gradient", "unconstrained")
+            assert stats[key].dtype == STATS[key] and stats[key].dims[:2] == ("chain", "draw"), key
+            assert stats[key].shape == (2, length, 4)[: 2 + vector], key
     draws, stats = dt["posterior"], dt["sample_stats"]
-    logp = model.compile_logp()
-    for c in range(2):
-        for i in (0, 17, 39):
-            s = draws["s"].values[c, i]
-            value = logp({"x": draws["x"].values[c, i], "s_log__": np.log(s)})
-            np.testing.assert_allclose(stats["lp"].values[c, i], value, rtol=1e-10)
+    exact = model.compile_fn([model.logp(), model.dlogp()])
+    for c, i in np.ndindex(2, 40):
+        x, s = draws["x"].values[c, i], draws["s"].values[c, i]
+        unconstrained = stats["unconstrained"].values[c, i]
+        assert np.array_equal(unconstrained[:3], x) and np.isclose(np.exp(unconstrained[3]), s, rtol=1e-15)
+        logp, gradient = exact({"x": x, "s_log__": unconstrained[3]})
+        np.testing.assert_allclose(stats["lp"].values[c, i], logp, rtol=1e-10)
+        np.testing.assert_allclose(stats["gradient"].values[c, i], gradient, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(draws["total"], draws["x"].sum("x_dim_0"), rtol=1e-12)
     for c in range(2):
         spent = [dt[group]["n_grad"].values[c] for group in ("warmup_sample_stats", "sample_stats")]
@@ -116,6 +122,14 @@ def test_statistics(model, sample, name):
         assert np.array_equal(np.cumsum(np.concatenate(spent)), np.concatenate(totals))
     if name == "MALA":
         assert 0.0 < stats["acceptance_rate"].mean() < 1.0
+
+
+def test_gradients_are_kept_only_where_they_are_of_use(model, sample):
+    with model:
+        without = sample(pmm.ULMC(keep_gradients=False), draws=20, tune=30)
+        two = sample([pmm.ULMC(vars=model["x"]), pmm.MALA(vars=model["s"])], draws=20, tune=30)
+    for stats in (without["sample_stats"], two["sample_stats"]):
+        assert not {"gradient", "unconstrained"} & set(stats.to_dataset())
 
 
 @cfunc(SIGNATURE)
@@ -301,7 +315,7 @@ def test_warm_up_can_be_stopped_early(model, name, stop):
     for _ in range(100):
         point, [stats] = step.step(point)
         assert stats["step_size"] == frozen.step_size and stats["steps_per_draw"] == frozen.steps_per_draw
-    assert np.array_equal(step.chain.tuned.scale, frozen.scale)
+    assert np.array_equal(step.chain.tuned.coordinates.scale, frozen.coordinates.scale)
     repeated = build(model, name)
     later = advance(repeated, begin(repeated, model), 0, stop + 100, stop_at=stop)[1]
     assert all(np.array_equal(point[key], later[key]) for key in point)

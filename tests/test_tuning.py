@@ -233,10 +233,10 @@ def test_boundaries_cover_the_warm_up_and_end_with_it(length, case, rejected):
         rows = draws[warmup.done : warmup.boundary]
         half = len(rows) // 2
         for part in (rows[:half], rows[half:]):
-            warmup.observe(part, -part, -0.5 * (part**2).sum(axis=1), rejected * len(part), 0.5 * len(part))
+            warmup.observe(part, -part, -0.5 * (part**2).sum(axis=1), np.full(len(part), rejected), np.full(len(part), 0.5))
         tuned = warmup.update()
         blocks += 1
-        assert np.isfinite(tuned.step_size) and tuned.step_size > 0 and np.all(tuned.scale > 0)
+        assert np.isfinite(tuned.step_size) and tuned.step_size > 0 and np.all(np.isfinite(tuned.coordinates.scale))
         assert tuned.steps_per_draw == 1 or warmup.done == length
     assert warmup.done == length and blocks <= 30
     assert 1 <= tuned.steps_per_draw <= STEPS_CAP
@@ -250,7 +250,7 @@ def test_steps_shrink_where_transitions_are_rejected():
         warmup = Warmup.start(settings_of(UNADJUSTED[3]), 1000, draws[-9:], -draws[-9:])
         while warmup.done < 1000:
             part = draws[warmup.done : warmup.boundary]
-            warmup.observe(part, -part, -0.5 * (part**2).sum(axis=1), rejected, float(len(part)))
+            warmup.observe(part, -part, -0.5 * (part**2).sum(axis=1), np.arange(len(part)) < rejected, np.ones(len(part)))
             steps[rejected] = warmup.update().step_size
     expected = safe_step(settings_of(UNADJUSTED[3]), 1.0, 1.0)
     np.testing.assert_allclose(steps[0], expected, rtol=1e-9)
@@ -265,10 +265,10 @@ def test_given_arguments_are_kept():
     tuned = [warmup.tuned]
     while warmup.done < 200:
         part = draws[warmup.done : warmup.boundary]
-        warmup.observe(part, -5.0 * part, -2.5 * (part**2).sum(axis=1), len(part), 0.0)
+        warmup.observe(part, -5.0 * part, -2.5 * (part**2).sum(axis=1), np.ones(len(part)), np.zeros(len(part)))
         tuned.append(warmup.update())
     for t in tuned:
-        assert (t.step_size, t.K, t.friction, tuple(t.scale)) == (0.123, 7, 0.8, (1.0, 20.0, 0.3))
+        assert (t.step_size, t.K, t.friction, tuple(t.coordinates.scale)) == (0.123, 7, 0.8, (1.0, 20.0, 0.3))
     assert tuned[-1].steps_per_draw == 3
 
 
@@ -297,7 +297,7 @@ def test_a_run_reaches_the_step_of_theory_on_any_scale(gaussian, sample, case):
     expected = safe_step(settings, 1.0, curvature)
     np.testing.assert_allclose(stats["step_size"].values, expected, rtol=1e-6)
     assert np.all(stats["K"].values == midpoint_count(settings, expected, 1.0, curvature))
-    np.testing.assert_allclose(step.chain.tuned.scale, SCALES, rtol=1e-6)
+    np.testing.assert_allclose(step.chain.tuned.coordinates.scale, SCALES, rtol=1e-6)
     assert stats["unstable"].sum() == 0
 
 
@@ -322,4 +322,4 @@ def test_given_arguments_are_kept_by_a_run(gaussian, sample):
             assert np.all(dt[group][name].values == given[name]), (group, name)
     assert np.all(dt["warmup_sample_stats"]["steps_per_draw"].values == 1)
     assert np.all(dt["sample_stats"]["steps_per_draw"].values == 2)
-    assert np.array_equal(step.chain.tuned.scale, 2.0 * SCALES)
+    assert np.array_equal(step.chain.tuned.coordinates.scale, 2.0 * SCALES)

@@ -56,7 +56,7 @@ def _read(dt: Any, var_names: Any = None) -> _Run:
     labeller, labels, columns = BaseLabeller(), [], []
     for name, selection, index in xarray_sel_iter(posterior, skip_dims={"chain", "draw"}):
         labels.append(labeller.make_label_flat(name, selection, index))
-        columns.append(np.asarray(posterior[name].sel(selection).values, dtype=float))
+        columns.append(np.asarray(posterior[name].isel(index).values, dtype=float))
     values = np.stack(columns, axis=-1)
     # Which parameters are coordinates themselves, untransformed: told by their values.
     same = values[0, 0][:, None] == position[0, 0][None, :]
@@ -136,7 +136,8 @@ def _table(run: _Run) -> pd.DataFrame:
     centred = (run.values - first.value) ** 2
     second = corrected_expectations(centred, run.position, run.gradient, run.own)
     sd, sd_error = _sd(second)
-    raw_sd = run.values.std(axis=(0, 1))
+    with np.errstate(invalid="ignore"):  # values that are not finite have no standard deviation
+        raw_sd = (run.values - run.values[:1, :1]).std(axis=(0, 1))
     return pd.DataFrame(
         {
             "mean": first.raw,
@@ -211,7 +212,9 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
     error = (table["bias_se"] / table["sd_corrected"].replace(0.0, np.nan)).abs()
     if (size > _BIAS).any():
         worst_label = size.idxmax()
-        reasons.append(f"the bias of {worst_label} is {100 * size[worst_label]:.0f} % of a posterior sd (halve step_size)")
+        reasons.append(
+            f"the bias of {worst_label} is {100 * size[worst_label]:.0f} % of a posterior sd (halve step_size)"
+        )
     if reasons:
         return Verdict(False, "Do not trust this run: " + "; ".join(reasons) + ".", tuple(reasons))
     measured = size.notna()

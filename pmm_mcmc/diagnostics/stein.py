@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.tuning.scale import affine_scale
+from pmm_mcmc.tuning.scale import MOST_DENSE, affine_scale
 
 __all__ = ["Corrected", "corrected_expectations", "spread"]
 
@@ -37,7 +37,6 @@ _FAVOUR_RAW = 1.25
 # ... and, function by function, a squared standard error below this part of the raw one's.
 _WORTHWHILE = 0.5
 _PIECES = 16
-_MOST_DENSE = 300
 
 
 class Corrected(NamedTuple):
@@ -55,6 +54,8 @@ class Corrected(NamedTuple):
         Whether the correction was worthwhile.
     ratio
         Squared standard error of the correction over the raw one's.
+
+    A function that is not finite everywhere is left raw, without an error; a constant has no bias and no error.
     """
 
     raw: np.ndarray
@@ -96,7 +97,7 @@ def _regressors(
     """Return the terms ``S_1, S_2, S_3`` of each function on all draws, fitted on ``train``: ``(3, draws, p)``."""
     x, g, f = position[train], gradient[train], values[train]
     d, n = x.shape[1], len(x)
-    dense = d <= _MOST_DENSE and n > 3 * d
+    dense = d <= MOST_DENSE and n > 3 * d
     centre, root = affine_scale(x, g, dense=dense)
     y = position - centre
     if dense:
@@ -104,7 +105,8 @@ def _regressors(
         # Least squares of f on x, damped by one part in n.
         xc = x - x.mean(axis=0)
         gram = xc.T @ xc
-        gram[np.diag_indices(d)] *= 1.0 + 1.0 / n
+        # A coordinate that does not move has no slope.
+        gram[np.diag_indices(d)] = np.where(gram.diagonal() > 0.0, gram.diagonal() * (1.0 + 1.0 / n), 1.0)
         slope = np.linalg.solve(gram, xc.T @ (f - f.mean(axis=0))).T
         slope[own >= 0] = 0.0
         slope[own >= 0, own[own >= 0]] = 1.0
@@ -161,6 +163,10 @@ def corrected_expectations(
     used_draws = draws - draws % cut
     flat = [a[:, draws - used_draws :].reshape(chains * used_draws, -1) for a in (values, position, gradient)]
     f, x, g = flat
+    # Counted from its first value a constant is exactly zero; what is not finite must not spoil the others.
+    finite = np.isfinite(f).all(axis=0)
+    origin = np.where(finite, f[0], np.nan)
+    f = np.where(finite, f - np.where(finite, f[0], 0.0), 0.0)
     own = np.full(p, -1) if own is None else own
     pieces = np.repeat(np.arange(chains * cut), used_draws // cut)
     folds = pieces // cut if chains > 1 else pieces
@@ -182,18 +188,19 @@ def corrected_expectations(
     worth = {order: float(np.mean((spreads[order] / scale) ** 2)) for order in _ORDERS}
     best = min(worth, key=lambda order: worth[order])
     ratio = spreads[best] ** 2 / np.maximum(raw_se**2, 1e-300)
-    used = ratio < _WORTHWHILE
+    used = (ratio < _WORTHWHILE) & finite
     if worth[best] * _FAVOUR_RAW > float(np.mean((raw_se / scale) ** 2)):
         # Not for all of them, then: only where a function's own gain is beyond doubt.
         used &= ratio < _WORTHWHILE / _FAVOUR_RAW
+    unknown = np.where(finite, 0.0, np.nan)
     value = np.where(used, corrected[best].mean(axis=0), raw.mean(axis=0))
     return Corrected(
-        raw.mean(axis=0),
-        raw_se,
-        value,
-        np.where(used, spreads[best], raw_se),
+        origin + raw.mean(axis=0),
+        raw_se + unknown,
+        origin + value,
+        np.where(used, spreads[best], raw_se) + unknown,
         np.where(used, raw.mean(axis=0) - value, np.nan),
         np.where(used, _spread(raw - corrected[best], chains), np.nan),
         used,
-        ratio,
+        ratio + unknown,
     )

@@ -47,14 +47,28 @@ def _flow(kind, h, friction):
 
 
 @numba.njit
+def _place(centre, scale, y, x):
+    """Fill ``x = centre + W y``; ``scale`` holds ``W``, or its diagonal as one row."""
+    if len(scale) == 1:
+        for j in range(y.size):
+            x[j] = centre[j] + scale[0, j] * y[j]
+    else:
+        np.dot(scale, y, x)
+        x += centre
+
+
+@numba.njit
 def _drift(function, table, kind, y, centre, scale, x, gradient, b):
     """Evaluate the log density at ``y``; fill ``x``, ``gradient`` and the drift ``b``; NaN where not finite."""
-    for j in range(y.size):
-        x[j] = centre[j] + scale[j] * y[j]
+    _place(centre, scale, y, x)
     lp = function(x.ctypes, gradient.ctypes, table.ctypes, y.size)
     total = lp
+    if len(scale) == 1:
+        for j in range(y.size):
+            b[j] = scale[0, j] * gradient[j]
+    else:
+        np.dot(scale.T, gradient, b)
     for j in range(y.size):
-        b[j] = scale[j] * gradient[j]
         total += b[j]
         if kind == HARMONIC:
             b[j] += y[j]
@@ -91,6 +105,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
         friction,
         K,
         threshold,
+        tolerance,
         coordinates,
         gradient,
         state,
@@ -211,7 +226,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
                     # Energies are compared at times at which position and velocity are both known.  The recycled scheme
                     # knows no log density at the start of its step: it follows from that at the anchor, to second order
                     # in whitened coordinates.
-                    rise = lp - lp_new
+                    rise, motion = lp - lp_new, 0.0
                     for j in range(d):
                         kinetic = v_new[j]
                         if scheme == Scheme.RECYCLED:
@@ -219,8 +234,9 @@ def _cached(sources: str) -> tuple[Any, Any]:
                             slope = anchor[j] - b[j] if kind == HARMONIC else -b[j]
                             rise -= ahead * (slope + 0.5 * ahead)
                         rise += 0.5 * (kinetic * kinetic - v[j] * v[j])
+                        motion += 0.5 * (kinetic * kinetic + v[j] * v[j])
                         finite = finite and math.isfinite(u_new[j] + v_new[j])
-                    finite = finite and rise <= threshold  # false for NaN
+                    finite = finite and rise <= threshold + tolerance * motion  # false for NaN
 
                 if finite:
                     anchor[:] = y if scheme == Scheme.RECYCLED else u_new
@@ -235,8 +251,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
                         fill_normals(stream, v)
                     state[4 * d + 1] = max(_SHORTEST, _SHRINK * state[4 * d + 1])
 
-            for j in range(d):
-                position_out[row, j] = centre[j] + scale[j] * anchor[j]
+            _place(centre, scale, anchor, position_out[row])
             gradient_out[row], state_out[row], lp_out[row] = gradient, state, state[4 * d]
             n_grad_out[row], unstable_out[row], accept_out[row] = n_grad, unstable, accept / thin
 

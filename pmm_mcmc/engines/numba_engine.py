@@ -2,7 +2,7 @@
 
 A chain's state is one flat array of floats, so that saving, restoring and comparing it is a copy:
 ``u`` (position), ``v`` (velocity), ``b`` (base drift), ``anchor`` (the last point whose gradient is known, which
-is also the draw), all in whitened coordinates ``y = (x - centre) / scale``, then the log density at the anchor and
+is also the draw), all in whitened coordinates (:mod:`pmm_mcmc.coordinates`), then the log density at the anchor and
 the factor by which this chain's step is shortened at present.
 """
 
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.loop import SIGNATURE, evaluate, run
 from pmm_mcmc.methods import HARMONIC, Kernel
 
@@ -26,13 +27,6 @@ __all__ = [
     "empty_state",
     "guard_threshold",
 ]
-
-
-class Coordinates(NamedTuple):
-    """The whitened coordinates ``x = centre + scale * y``, both of shape ``(d,)``."""
-
-    centre: np.ndarray
-    scale: np.ndarray
 
 
 class Chunk(NamedTuple):
@@ -102,7 +96,7 @@ class NumbaEngine:
 
         ``state[4 d]``, the log density, is NaN where anything is not finite.  Costs one gradient.
         """
-        return evaluate(self._joint, self._joint_table(), self.kernel.dynamics, *coordinates, state)
+        return evaluate(self._joint, self._joint_table(), self.kernel.dynamics, *_for_loop(coordinates), state)
 
     def run(
         self,
@@ -116,6 +110,7 @@ class NumbaEngine:
         first: int,
         rows: int,
         thin: int,
+        tolerance: float = 0.0,
     ) -> Chunk:
         """Advance a chain by ``rows * thin`` transitions, in place; return a draw after each ``thin`` of them.
 
@@ -127,6 +122,11 @@ class NumbaEngine:
             The chain, ``(4 d + 2,)`` and ``(d,)``.
         key, first
             Seed and chain (2 uint64) and the number of the first transition: what the randomness depends on.
+        rows, thin
+            Draws, and transitions for each.
+        tolerance
+            Share of the kinetic energies by which the energy may rise in a step beyond the guard's threshold: for
+            chains on their way down from far out, where errors of the step are small only relative to it.
         """
         d = self.d
         out = Chunk(
@@ -148,7 +148,8 @@ class NumbaEngine:
             friction,
             K,
             self._threshold,
-            coordinates,
+            tolerance,
+            _for_loop(coordinates),
             gradient,
             state,
             key,
@@ -157,6 +158,11 @@ class NumbaEngine:
             out,
         )
         return out
+
+
+def _for_loop(coordinates: Coordinates) -> tuple[np.ndarray, np.ndarray]:
+    """Return arrays of one type for both kinds of scale, so that the loop is compiled once."""
+    return coordinates.centre, np.ascontiguousarray(np.atleast_2d(coordinates.scale))
 
 
 def empty_state(u: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -174,8 +180,8 @@ def change_coordinates(
     d = len(gradient)
     out = state.copy()
     for part in (slice(0, d), slice(3 * d, 4 * d)):
-        out[part] = (old.centre + old.scale * state[part] - new.centre) / new.scale
-    out[2 * d : 3 * d] = new.scale * gradient
+        out[part] = new.whiten(old.place(state[part]))
+    out[2 * d : 3 * d] = new.pull_back(gradient)
     if kernel.dynamics == HARMONIC:
         out[2 * d : 3 * d] += out[3 * d : 4 * d]
     return out

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pmm_mcmc.engines.numba_engine import Chunk, Coordinates, NumbaEngine, change_coordinates, empty_state
+from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.engines.numba_engine import Chunk, NumbaEngine, change_coordinates, empty_state
 from pmm_mcmc.methods import Scheme, Settings
 from pmm_mcmc.steps.report import UnstableReport
 from pmm_mcmc.tuning.schedule import Tuned, Warmup, fixed_setting
@@ -19,6 +20,7 @@ __all__ = ["Chain", "NotFiniteError"]
 MOST_DRAWS_AHEAD, SECONDS_AHEAD = 256, 0.05
 _PROBES, _PROBE_WIDTH = 8, 0.1
 _JITTER_TRIES = 20
+_WARMUP_TOLERANCE = 0.25
 
 
 class NotFiniteError(Exception):
@@ -114,8 +116,8 @@ class Chain:
             warmup = Warmup.start(settings, n_tune, np.array([x for x, _ in pairs]), np.array([g for _, g in pairs]))
             tuned = warmup.tuned
         velocity = rng.standard_normal(d) * (settings.dynamics == "underdamped")
-        state = empty_state((start - tuned.centre) / tuned.scale, velocity)
-        gradient = engine.evaluate(Coordinates(tuned.centre, tuned.scale), state)
+        state = empty_state(tuned.coordinates.whiten(start), velocity)
+        gradient = engine.evaluate(tuned.coordinates, state)
         return cls(settings, n_tune, n_draws, key, tuned, warmup, state, gradient, start, pending=evaluations + 1)
 
     @property
@@ -172,9 +174,9 @@ class Chain:
         d = len(self.gradient)
         state = self.state.copy()
         if position is not None:
-            state[:d] = (position - self.tuned.centre) / self.tuned.scale
+            state[:d] = self.tuned.coordinates.whiten(position)
             self.position = position
-        gradient = engine.evaluate(Coordinates(self.tuned.centre, self.tuned.scale), state)
+        gradient = engine.evaluate(self.tuned.coordinates, state)
         self.pending += 1
         if np.isnan(state[4 * d]):
             raise NotFiniteError
@@ -192,11 +194,12 @@ class Chain:
         if self.warmup is not None:
             rows = min(rows, self.warmup.boundary - self.warmup.done)
         tuned, thin = self.tuned, self.thin
-        coordinates = Coordinates(tuned.centre, tuned.scale)
         state, gradient = self.state.copy(), self.gradient.copy()
         began = time.perf_counter()
+        # On the way down from a distant start the energy is large, and so are the steps' errors in it.
+        tolerance = _WARMUP_TOLERANCE if self.warmup is not None else 0.0
         chunk = engine.run(
-            coordinates,
+            tuned.coordinates,
             tuned.step_size,
             tuned.friction,
             tuned.K,
@@ -206,9 +209,10 @@ class Chain:
             self.transition,
             rows,
             thin,
+            tolerance,
         )
         if not alone and engine.kernel.scheme == Scheme.RECYCLED:
-            self._end_point(engine, coordinates, state, chunk)
+            self._end_point(engine, tuned.coordinates, state, chunk)
         seconds = max((time.perf_counter() - began) / rows, 1e-9)
         self._ahead = int(np.clip(SECONDS_AHEAD / seconds, 1, min(MOST_DRAWS_AHEAD, 4 * self._ahead)))
         chunk.n_grad[0] += self.pending
@@ -222,7 +226,7 @@ class Chain:
         chunk.n_grad[0] += 1
         if not np.isnan(state[-2]):
             chunk.state[0], chunk.gradient[0], chunk.lp[0] = state, gradient, state[-2]
-            chunk.position[0] = coordinates.centre + coordinates.scale * state[: len(gradient)]
+            chunk.position[0] = coordinates.place(state[: len(gradient)])
 
     def _observe(self) -> None:
         """Pass the draws handed out since the last time to the tuner or, after warm-up, to the report."""
@@ -233,10 +237,8 @@ class Chain:
         if self.warmup is None:
             self.report.observe(chunk.position[rows], chunk.unstable[rows], self.thin)
         else:
-            unstable, accept = int(chunk.unstable[rows].sum()), float(chunk.accept[rows].sum())
-            self.warmup.observe(
-                chunk.position[rows].copy(), chunk.gradient[rows].copy(), chunk.lp[rows].copy(), unstable, accept
-            )
+            part = (chunk.position, chunk.gradient, chunk.lp, chunk.unstable, chunk.accept)
+            self.warmup.observe(*(values[rows].copy() for values in part))
 
     def _retune(self) -> None:
         """Let the tuner act where a block has ended."""
@@ -245,11 +247,7 @@ class Chain:
             return
         old, new = self.tuned, warmup.update()
         self.state = change_coordinates(
-            self.state,
-            self.gradient,
-            Coordinates(old.centre, old.scale),
-            Coordinates(new.centre, new.scale),
-            self.settings.kernel,
+            self.state, self.gradient, old.coordinates, new.coordinates, self.settings.kernel
         )
         self.tuned = new
         if warmup.done >= warmup.length:

@@ -13,9 +13,13 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["affine_scale", "diagonal_scale", "settled"]
+from pmm_mcmc.coordinates import Coordinates
 
-_RIDGE = 1e-3
+__all__ = ["affine_scale", "best_coordinates", "diagonal_scale", "settled"]
+
+# Dense scales are tried up to this many coordinates, with so much damping (the r of affine_scale).
+MOST_DENSE = 300
+_DAMPINGS = (1e-3, 1.0, 10.0, 100.0, 1000.0)
 
 
 def diagonal_scale(position: np.ndarray, gradient: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -46,7 +50,50 @@ def settled(potential: np.ndarray, d: int) -> np.ndarray:
     return keep if keep.sum() >= 2 else np.ones(len(potential), dtype=bool)
 
 
-def affine_scale(position: np.ndarray, gradient: np.ndarray, *, dense: bool) -> tuple[np.ndarray, np.ndarray]:
+def best_coordinates(position: np.ndarray, gradient: np.ndarray) -> Coordinates:
+    r"""Return diagonal or dense coordinates, whichever whitens the newest of the draws ``(n, d)`` better.
+
+    Candidates are fitted on the older 60 % and judged on the rest by
+    :math:`J = mean |W^{-1} (x - m)|^2 + mean |W^T g|^2`, which is ``2 d`` at best; a dense one must win by 2 %.  The
+    winner is fitted anew on all.
+    """
+    n, d = position.shape
+    ones = np.ones(d)
+    split = int(0.6 * n)
+    choice: float | None = None
+    if 1 < d <= MOST_DENSE and split > 1 and n - split > 1:
+        old_x, old_g, new_x, new_g = position[:split], gradient[:split], position[split:], gradient[split:]
+        best = 0.98 * _misfit(Coordinates(*diagonal_scale(old_x, old_g, ones)), new_x, new_g)
+        for damping in _DAMPINGS:
+            candidate = _dense(old_x, old_g, damping)
+            misfit = np.inf if candidate is None else _misfit(candidate, new_x, new_g)
+            if misfit < best:
+                choice, best = damping, misfit
+    found = None if choice is None else _dense(position, gradient, choice)
+    return found or Coordinates(*diagonal_scale(position, gradient, ones))
+
+
+def _dense(position: np.ndarray, gradient: np.ndarray, damping: float) -> Coordinates | None:
+    """Return dense coordinates, or None where draws of the transient leave them without a finite inverse."""
+    try:
+        with np.errstate(all="ignore"):
+            found = Coordinates(*affine_scale(position, gradient, dense=True, damping=damping))
+            usable = np.all(np.isfinite(found.scale)) and np.linalg.cond(found.scale) < 1e12
+    except np.linalg.LinAlgError:
+        return None
+    return found if usable else None
+
+
+def _misfit(coordinates: Coordinates, position: np.ndarray, gradient: np.ndarray) -> float:
+    with np.errstate(all="ignore"):
+        y, g = coordinates.whiten(position), coordinates.pull_back(gradient)
+        misfit = float((y**2).sum(axis=1).mean() + (g**2).sum(axis=1).mean())
+    return misfit if np.isfinite(misfit) else np.inf
+
+
+def affine_scale(
+    position: np.ndarray, gradient: np.ndarray, *, dense: bool, damping: float = 1e-3
+) -> tuple[np.ndarray, np.ndarray]:
     r"""Centre and root ``W`` of the Gaussian nearest to positions and gradients ``(n, d)`` in Fisher divergence.
 
     In units of the diagonal scale ``s``, with :math:`A = Cov\,x + I r/n` and :math:`B = Cov\,g + I r/n`,
@@ -55,6 +102,15 @@ def affine_scale(position: np.ndarray, gradient: np.ndarray, *, dense: bool) -> 
        m = \bar x + W W^T \bar g,
 
     the geometric mean of ``A`` and the inverse of ``B``: exact on any Gaussian from ``d + 1`` pairs, wherever they lie.
+
+    Parameters
+    ----------
+    position, gradient
+        Pairs, whole rows.
+    dense
+        The whole matrix, or its diagonal form.
+    damping
+        ``r``: how many draws the unit matrix counts for.
 
     Returns
     -------
@@ -68,9 +124,9 @@ def affine_scale(position: np.ndarray, gradient: np.ndarray, *, dense: bool) -> 
     mean, mean_gradient = position.mean(axis=0), gradient.mean(axis=0)
     if not dense:
         return mean + s**2 * mean_gradient, s
-    damping = _RIDGE / n * np.eye(d)
-    a = np.cov(position / s, rowvar=False).reshape(d, d) + damping
-    b = np.cov(gradient * s, rowvar=False).reshape(d, d) + damping
+    ridge = damping / n * np.eye(d)
+    a = np.cov(position / s, rowvar=False).reshape(d, d) + ridge
+    b = np.cov(gradient * s, rowvar=False).reshape(d, d) + ridge
     root_a = _symmetric_power(a, 0.5)
     sigma = root_a @ _symmetric_power(root_a @ b @ root_a, -0.5) @ root_a
     root = s[:, None] * _symmetric_power(sigma, 0.5)

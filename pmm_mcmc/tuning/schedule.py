@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.methods import HARMONIC, Scheme, Settings
-from pmm_mcmc.tuning.scale import diagonal_scale, settled
+from pmm_mcmc.tuning.scale import best_coordinates, diagonal_scale, settled
 from pmm_mcmc.tuning.step_size import lipschitz_bound, midpoint_count, safe_step
 from pmm_mcmc.tuning.thinning import steps_for_autocorrelation
 
@@ -24,13 +25,12 @@ _TARGET_ACCEPT = 0.574  # optimal for MALA in high dimension (Roberts and Rosent
 
 
 class Tuned(NamedTuple):
-    """What the engine runs with: step size, K, friction, centre and scale ``(d,)``, transitions per draw."""
+    """What the engine runs with: step size, K, friction, whitened coordinates, transitions per draw."""
 
     step_size: float
     K: int
     friction: float
-    centre: np.ndarray
-    scale: np.ndarray
+    coordinates: Coordinates
     steps_per_draw: int
 
 
@@ -44,7 +44,7 @@ def fixed_setting(settings: Settings, centre: np.ndarray) -> Tuned:
     scale = np.ones_like(centre) if settings.scaling is None else np.array(settings.scaling)
     friction = settings.friction or DEFAULT_FRICTION
     K = midpoint_count(settings, settings.step_size, friction, 1.0)
-    return Tuned(settings.step_size, K, friction, centre.copy(), scale, settings.steps_per_draw or 1)
+    return Tuned(settings.step_size, K, friction, Coordinates(centre.copy(), scale), settings.steps_per_draw or 1)
 
 
 @dataclass
@@ -73,11 +73,11 @@ class Warmup:
     _setting_since: int = 0
     _blocks: int = 0
     _cap: float = 1.0
-    _unstable: int = 0
-    _accept: float = 0.0
     _position: list[np.ndarray] = field(default_factory=list)
     _gradient: list[np.ndarray] = field(default_factory=list)
     _potential: list[np.ndarray] = field(default_factory=list)
+    _unstable: list[np.ndarray] = field(default_factory=list)
+    _accept: list[np.ndarray] = field(default_factory=list)
 
     @classmethod
     def start(cls, settings: Settings, length: int, position: np.ndarray, gradient: np.ndarray) -> Warmup:
@@ -88,7 +88,7 @@ class Warmup:
         else:
             scale = np.array(settings.scaling)
         friction = settings.friction or DEFAULT_FRICTION
-        self = cls(settings, length, Tuned(1.0, 1, friction, position[0].copy(), scale, 1))
+        self = cls(settings, length, Tuned(1.0, 1, friction, Coordinates(position[0].copy(), scale), 1))
         lipschitz = self._lipschitz(position, gradient, np.ones(len(position), dtype=bool))
         if settings.step_size is not None:
             step = settings.step_size
@@ -100,28 +100,29 @@ class Warmup:
         self.boundary = self._next_boundary()
         return self
 
-    def observe(self, position: np.ndarray, gradient: np.ndarray, lp: np.ndarray, unstable: int, accept: float) -> None:
-        """Take note of draws ``(n, d)``, one a transition, of those rejected, and of their summed acceptance."""
+    def observe(
+        self, position: np.ndarray, gradient: np.ndarray, lp: np.ndarray, unstable: np.ndarray, accept: np.ndarray
+    ) -> None:
+        """Take note of draws ``(n, d)``, one a transition, with log density, rejections and acceptance ``(n,)``."""
         self._position.append(position)
         self._gradient.append(gradient)
         self._potential.append(-lp)
-        self._unstable += unstable
-        self._accept += accept
+        self._unstable.append(unstable)
+        self._accept.append(accept)
         self.done += len(lp)
 
     def update(self) -> Tuned:
         """Close the block; return the setting for the next one or, after the last, for the draws."""
-        size = max(1, self.done - self._block_start)
-        rejected = self._unstable / size
+        rejected, accept = self._rates()
         if not self._frozen_at(self._block_start):
-            self._adapt(rejected, self._accept / size)
+            self._adapt(rejected, accept)
             self._setting_since = self.done
         elif rejected > _GUARD_RATE and self._step_is_free:
             self._set_step(0.7 * self.tuned.step_size, 1.0)
             self._setting_since = self.done
         self._block_start = self.done
         self._blocks += 1
-        self._unstable, self._accept = 0, 0.0
+        self._unstable, self._accept = [], []
         if self.done >= self.length:
             self.tuned = self.tuned._replace(steps_per_draw=self._steps_per_draw())
         else:
@@ -146,6 +147,15 @@ class Warmup:
         boundary = self.done + max(_FIRST_BLOCK, int(_GROWTH * self.done))
         return boundary if freeze - boundary >= _FIRST_BLOCK else freeze
 
+    def _rates(self) -> tuple[float, float]:
+        """Rejected transitions in the block, but for those of the way down at the start, and mean acceptance."""
+        if not self._unstable:
+            return 0.0, 0.0
+        unstable, accept = np.concatenate(self._unstable), np.concatenate(self._accept)
+        potential = np.concatenate(self._potential)[-len(unstable) :]
+        arrived = settled(potential, self._position[-1].shape[1])
+        return float((unstable * arrived).mean()), float(accept.mean())
+
     def _window(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Positions, gradients and a mask of those past the transient, over the newest part of the run."""
         position, gradient = np.concatenate(self._position), np.concatenate(self._gradient)
@@ -157,21 +167,19 @@ class Warmup:
 
     def _adapt(self, rejected: float, accept: float) -> None:
         position, gradient, usable = self._window()
-        if self.settings.scaling is None:
-            centre, scale = diagonal_scale(position[usable], gradient[usable], self.tuned.scale)
-        else:
-            centre, scale = position[usable].mean(axis=0), self.tuned.scale
         previous = self.tuned
-        self.tuned = previous._replace(centre=centre, scale=scale)
+        if self.settings.scaling is None:
+            coordinates = best_coordinates(position[usable], gradient[usable])
+        else:
+            coordinates = previous.coordinates._replace(centre=position[usable].mean(axis=0))
+        self.tuned = previous._replace(coordinates=coordinates)
         if self.settings.step_size is not None:
             self._set_step(previous.step_size, 1.0)
         elif self.settings.kernel.scheme == Scheme.MALA:
             gain = 2.0 / math.sqrt(1.0 + self._blocks)
             self._set_step(previous.step_size * math.exp(gain * (accept - _TARGET_ACCEPT)), 1.0)
         else:
-            # The first block runs downhill and may well be rejected here and there; later ones must not.
-            if self._blocks > 0:
-                self._cap = 0.8 * self._cap if rejected > _GUARD_RATE else min(1.0, 1.05 * self._cap)
+            self._cap = 0.8 * self._cap if rejected > _GUARD_RATE else min(1.0, 1.05 * self._cap)
             lipschitz = self._lipschitz(position, gradient, usable)
             step = self._cap * safe_step(self.settings, previous.friction, lipschitz)
             self._set_step(min(step, 2.0 * previous.step_size), lipschitz)
@@ -181,8 +189,7 @@ class Warmup:
         self.tuned = self.tuned._replace(step_size=step, K=K)
 
     def _lipschitz(self, position: np.ndarray, gradient: np.ndarray, usable: np.ndarray) -> float:
-        scale = self.tuned.scale
-        y, g = (position - self.tuned.centre) / scale, gradient * scale
+        y, g = self.tuned.coordinates.whiten(position), self.tuned.coordinates.pull_back(gradient)
         return lipschitz_bound(y, g, usable, remainder=self.settings.kernel.dynamics == HARMONIC)
 
     def _steps_per_draw(self) -> int:
