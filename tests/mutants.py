@@ -169,7 +169,7 @@ MUTANTS = [
     ),
     # PyMC
     Mutant("no overdispersed start", STEP, "range(_JITTER_TRIES * jitter)", "range(0)", ("tests/test_steps.py",)),
-    Mutant("transitions miscounted on settling", STEP, "self._row * self.thin", "self._row", ("tests/test_steps.py",)),
+    Mutant("transitions miscounted on settling", STEP, "self.row * self.thin", "self.row", ("tests/test_steps.py",)),
     Mutant(
         "midpoint handed to other samplers",
         STEP,

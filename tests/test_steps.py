@@ -200,7 +200,8 @@ def test_saved_state_continues_in_a_new_object(model, monkeypatch, name):
     for cut in CUTS:
         more, point = advance(step, point, done, cut)
         rows, done = rows + more, cut
-        looking_ahead += not step.chain.exhausted
+        chunk = step.chain._chunk
+        looking_ahead += chunk is not None and step.chain.row < len(chunk.lp)
         state = pickle.loads(pickle.dumps(step.sampling_state))
         restored = build(model, name)
         restored.sampling_state = state

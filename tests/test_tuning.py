@@ -233,7 +233,9 @@ def test_boundaries_cover_the_warm_up_and_end_with_it(length, case, rejected):
         rows = draws[warmup.done : warmup.boundary]
         half = len(rows) // 2
         for part in (rows[:half], rows[half:]):
-            warmup.observe(part, -part, -0.5 * (part**2).sum(axis=1), np.full(len(part), rejected), np.full(len(part), 0.5))
+            warmup.observe(
+                part, -part, -0.5 * (part**2).sum(axis=1), np.full(len(part), rejected), np.full(len(part), 0.5)
+            )
         tuned = warmup.update()
         blocks += 1
         assert np.isfinite(tuned.step_size) and tuned.step_size > 0 and np.all(np.isfinite(tuned.coordinates.scale))
@@ -250,7 +252,9 @@ def test_steps_shrink_where_transitions_are_rejected():
         warmup = Warmup.start(settings_of(UNADJUSTED[3]), 1000, draws[-9:], -draws[-9:])
         while warmup.done < 1000:
             part = draws[warmup.done : warmup.boundary]
-            warmup.observe(part, -part, -0.5 * (part**2).sum(axis=1), np.arange(len(part)) < rejected, np.ones(len(part)))
+            warmup.observe(
+                part, -part, -0.5 * (part**2).sum(axis=1), np.arange(len(part)) < rejected, np.ones(len(part))
+            )
             steps[rejected] = warmup.update().step_size
     expected = safe_step(settings_of(UNADJUSTED[3]), 1.0, 1.0)
     np.testing.assert_allclose(steps[0], expected, rtol=1e-9)

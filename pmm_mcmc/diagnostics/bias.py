@@ -22,6 +22,8 @@ _BETWEEN_CHAINS = 0.05
 _BIAS = 0.1
 _VIRIAL, _VIRIAL_Z = 0.1, 4.0
 _VIRIAL_MEAN_SQUARE = 0.01
+# Draws without which there is no cross-fitting at all.
+_FEWEST = 20
 
 
 class Verdict(NamedTuple):
@@ -50,6 +52,9 @@ def _read(dt: Any, var_names: Any = None) -> _Run:
             "pmm_mcmc that moves all variables of the model, with keep_gradients=True"
         )
     position, gradient = (np.asarray(stats[name].values, dtype=float) for name in ("unconstrained", "gradient"))
+    chains, draws = position.shape[:2]
+    if draws < 4 or chains * draws < _FEWEST:
+        raise ValueError(f"{chains} x {draws} draws are too few to measure a bias: draw at least {_FEWEST}")
     posterior = dt["posterior"].dataset
     if var_names is not None:
         posterior = posterior[[var_names] if isinstance(var_names, str) else list(var_names)]
@@ -119,14 +124,16 @@ def bias(dt: Any, var_names: Any = None) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        A row a parameter: ``mean``, ``mean_corrected``, ``mcse_corrected``, ``bias``, ``bias_se``, ``bias_sd_units`` (over
-        the corrected standard deviation), then ``sd``, ``sd_corrected``, ``mcse_sd_corrected``, ``bias_of_sd``.  NaN
-        where the gradients explain too little of the parameter to measure its bias: not measurable is not none.
+        A row a parameter: ``mean``, ``mcse``, ``mean_corrected``, ``mcse_corrected``, ``bias``, ``bias_se``,
+        ``bias_sd_units`` (over the corrected standard deviation), then ``sd``, ``sd_corrected``, ``mcse_sd_corrected``,
+        ``bias_of_sd``, ``bias_of_sd_se``.  Biases are NaN where the gradients explain too little of the parameter to
+        measure them: not measurable is not none.  They hold the noise of the raw estimate too, which is what the
+        standard errors beside them are about.
 
     Raises
     ------
     ValueError
-        If the result holds no gradients.
+        If the result holds no gradients, or fewer than 20 draws.
     """
     return _table(_read(dt, var_names))
 
@@ -134,7 +141,7 @@ def bias(dt: Any, var_names: Any = None) -> pd.DataFrame:
 def _table(run: _Run) -> pd.DataFrame:
     first = corrected_expectations(run.values, run.position, run.gradient, run.own)
     centred = (run.values - first.value) ** 2
-    second = corrected_expectations(centred, run.position, run.gradient, run.own)
+    second = corrected_expectations(centred, run.position, run.gradient, run.own, follow=run.values)
     sd, sd_error = _sd(second)
     with np.errstate(invalid="ignore"):  # values that are not finite have no standard deviation
         raw_sd = (run.values - run.values[:1, :1]).std(axis=(0, 1))
@@ -151,6 +158,7 @@ def _table(run: _Run) -> pd.DataFrame:
             "sd_corrected": np.where(second.used, sd, raw_sd),
             "mcse_sd_corrected": sd_error,
             "bias_of_sd": np.where(second.used, raw_sd - sd, np.nan),
+            "bias_of_sd_se": second.bias_se / np.maximum(2.0 * sd, 1e-300),
         },
         index=run.labels,
     )
@@ -186,14 +194,16 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
         if poisson.sf(unstable - 1, _UNSTABLE_RATE * transitions) < 0.05:
             reasons.append(f"{unstable} of {transitions} transitions were unstable (halve step_size, or reparametrise)")
     chains = run.values.shape[0]
-    moving = table["sd"].to_numpy() > 0.0
+    moving = table["sd"].to_numpy() > 0.0  # neither constant nor, somewhere, not finite
     if chains > 1:
-        r_hat = np.array([float(az.rhat(run.values[..., i])) if moving[i] else 1.0 for i in range(len(run.labels))])
+        r_hat = np.ones(len(run.labels))
+        with np.errstate(all="ignore"):  # of chains that stand still, it is infinite
+            r_hat[moving] = [float(az.rhat(run.values[..., i])) for i in np.flatnonzero(moving)]
         worst = int(r_hat.argmax())
         if r_hat[worst] > _R_HAT:
-            reasons.append(f"chains disagree: r_hat of {run.labels[worst]} is {r_hat[worst]:.2f} (draw more)")
+            reasons.append(f"chains disagree: r_hat of {run.labels[worst]} is {r_hat[worst]:.3g} (draw more)")
         else:
-            means = run.values.mean(axis=1)
+            means = np.where(moving, run.values, 0.0).mean(axis=1)
             apart = means.std(axis=0, ddof=1) / np.sqrt(chains) / np.where(moving, table["sd"], 1.0)
             worst = int(np.argmax(apart))
             if apart[worst] > _BETWEEN_CHAINS:
@@ -217,7 +227,7 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
         )
     if reasons:
         return Verdict(False, "Do not trust this run: " + "; ".join(reasons) + ".", tuple(reasons))
-    measured = size.notna()
+    measured, varying = size.notna(), int((table["sd"] != 0.0).sum())
     bound = float(np.ceil(100 * (size + 2.0 * error)[measured].max())) if measured.any() else np.nan
     if chains == 1:
         caveat = " One chain: agreement between chains was not checked."
@@ -225,11 +235,12 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
         caveat = ""
     if not measured.any():
         sentence = "No sign of bias, but it is not measurable for any parameter: compare with half the step size."
-    elif measured.sum() == moving.sum():
-        sentence = f"Bias below {bound:.0f} % of a posterior sd in all {moving.sum()} parameters."
+    elif measured.sum() == varying:
+        which = f"all {varying} parameters" if varying > 1 else "the only parameter"
+        sentence = f"Bias below {bound:.0f} % of a posterior sd in {which}."
     else:
         sentence = (
-            f"Bias below {bound:.0f} % of a posterior sd in {measured.sum()} of {moving.sum()} parameters, not measurable "
+            f"Bias below {bound:.0f} % of a posterior sd in {measured.sum()} of {varying} parameters, not measurable "
             "in the others and without other signs there."
         )
     return Verdict(True, sentence + caveat, ())

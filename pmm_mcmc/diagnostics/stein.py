@@ -37,6 +37,7 @@ _FAVOUR_RAW = 1.25
 # ... and, function by function, a squared standard error below this part of the raw one's.
 _WORTHWHILE = 0.5
 _PIECES = 16
+_TINY = 1e-10
 
 
 class Corrected(NamedTuple):
@@ -92,21 +93,21 @@ def _spread(values: np.ndarray, chains: int) -> np.ndarray:
 
 
 def _regressors(
-    position: np.ndarray, gradient: np.ndarray, values: np.ndarray, own: np.ndarray, train: np.ndarray
+    position: np.ndarray, gradient: np.ndarray, follow: np.ndarray, own: np.ndarray, train: np.ndarray
 ) -> np.ndarray:
     """Return the terms ``S_1, S_2, S_3`` of each function on all draws, fitted on ``train``: ``(3, draws, p)``."""
-    x, g, f = position[train], gradient[train], values[train]
+    x, g, f = position[train], gradient[train], follow[train]
     d, n = x.shape[1], len(x)
     dense = d <= MOST_DENSE and n > 3 * d
     centre, root = affine_scale(x, g, dense=dense)
     y = position - centre
     if dense:
         covariance = root @ root.T
-        # Least squares of f on x, damped by one part in n.
+        # Least squares of f on x: linear functions exactly, however correlated the coordinates are.
         xc = x - x.mean(axis=0)
         gram = xc.T @ xc
         # A coordinate that does not move has no slope.
-        gram[np.diag_indices(d)] = np.where(gram.diagonal() > 0.0, gram.diagonal() * (1.0 + 1.0 / n), 1.0)
+        gram[np.diag_indices(d)] = np.where(gram.diagonal() > 0.0, gram.diagonal() * (1.0 + _TINY), 1.0)
         slope = np.linalg.solve(gram, xc.T @ (f - f.mean(axis=0))).T
         slope[own >= 0] = 0.0
         slope[own >= 0, own[own >= 0]] = 1.0
@@ -135,7 +136,11 @@ def _fit(terms: np.ndarray, values: np.ndarray, order: int) -> np.ndarray:
 
 
 def corrected_expectations(
-    values: np.ndarray, position: np.ndarray, gradient: np.ndarray, own: np.ndarray | None = None
+    values: np.ndarray,
+    position: np.ndarray,
+    gradient: np.ndarray,
+    own: np.ndarray | None = None,
+    follow: np.ndarray | None = None,
 ) -> Corrected:
     """Estimate the posterior expectations of functions of the parameters.
 
@@ -146,7 +151,10 @@ def corrected_expectations(
     position, gradient : (chain, draw, d)
         Unconstrained positions, and the gradient of the log density there.
     own : (p,) int, optional
-        The coordinate that a function is, or -1: saves the estimation of its direction.
+        The coordinate that a function follows, or -1: saves the estimation of its direction.
+    follow : (chain, draw, p), optional
+        What to take the direction from; default ``values``.  A squared deviation has no direction of its own: it follows
+        what was squared.
 
     Returns
     -------
@@ -161,12 +169,13 @@ def corrected_expectations(
     chains, draws, p = values.shape
     cut = _pieces(chains, draws)
     used_draws = draws - draws % cut
-    flat = [a[:, draws - used_draws :].reshape(chains * used_draws, -1) for a in (values, position, gradient)]
-    f, x, g = flat
+    arrays = (values, position, gradient, values if follow is None else follow)
+    f, x, g, follow = (a[:, draws - used_draws :].reshape(chains * used_draws, -1) for a in arrays)
     # Counted from its first value a constant is exactly zero; what is not finite must not spoil the others.
     finite = np.isfinite(f).all(axis=0)
     origin = np.where(finite, f[0], np.nan)
     f = np.where(finite, f - np.where(finite, f[0], 0.0), 0.0)
+    follow = np.where(finite, follow - np.where(finite, follow[0], 0.0), 0.0)
     own = np.full(p, -1) if own is None else own
     pieces = np.repeat(np.arange(chains * cut), used_draws // cut)
     folds = pieces // cut if chains > 1 else pieces
@@ -174,7 +183,7 @@ def corrected_expectations(
     corrected = {order: np.empty((chains * cut, p)) for order in _ORDERS}
     for fold in np.unique(folds):
         held, train = folds == fold, folds != fold
-        terms = _regressors(x, g, f, own, train)
+        terms = _regressors(x, g, follow, own, train)
         for order in _ORDERS:
             slopes = _fit(terms[:, train], f[train], order)
             residual = f[held] - np.einsum("inp,ip->np", terms[:order][:, held], slopes)

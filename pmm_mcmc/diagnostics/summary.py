@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import arviz as az
+import numpy as np
 import pandas as pd
 
 from pmm_mcmc.diagnostics.bias import _judge, _read, _table
@@ -38,7 +39,7 @@ def summary(dt: Any, var_names: Any = None, **options: Any) -> pd.DataFrame:
     Raises
     ------
     ValueError
-        If the result holds no gradients.
+        If the result holds no gradients, or fewer than 20 draws.
 
     See Also
     --------
@@ -48,7 +49,8 @@ def summary(dt: Any, var_names: Any = None, **options: Any) -> pd.DataFrame:
     everything = _read(dt)
     table = _table(everything)
     judged = _judge(dt, everything, table)
-    out = az.summary(dt, var_names=var_names, **{"round_to": "none", **options})
+    with np.errstate(all="ignore"):  # constants have no r_hat, and ArviZ says so with a warning of NumPy
+        out = az.summary(dt, var_names=var_names, **{"round_to": "none", **options})
     for column in ("mean_corrected", "mcse_corrected", "bias", "bias_se"):
         out[column] = table[column].reindex(out.index)
     stats = dt["sample_stats"]

@@ -6,6 +6,7 @@ else; ``tests/test_steps.py`` fails first if it moves.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import field
 from typing import Any, ClassVar
 
@@ -33,10 +34,11 @@ _GRADIENTS = ("gradient", "unconstrained")
 
 
 class _Stats(dict[str, Any]):
-    """Statistics of one draw, with the chain's totals so far for the progress bar."""
+    """Statistics of one draw, with what only the progress bar wants: failures of the phase so far, and which it is."""
 
-    unstable_total: int
+    __slots__ = ("tuning", "unstable_total")
     tuning: bool
+    unstable_total: int
 
 
 @dataclass_state
@@ -129,7 +131,7 @@ class LangevinStep(ArrayStepShared):
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle()
-        hidden = ("_engine", "_density", "_points", "_stats", "_handed_out")
+        hidden = ("_engine", "_density", "_ahead", "_handed_out")
         return {name: value for name, value in self.__dict__.items() if name not in hidden}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -178,9 +180,9 @@ class LangevinStep(ArrayStepShared):
         self._forget()
 
     def _forget(self) -> None:
-        self._points: list[PointType] = []
-        self._stats: list[_Stats] = []
-        self._handed_out: PointType | None = None
+        # Draws computed ahead, each with its statistics and the bytes of its values.
+        self._ahead: Iterator[tuple[PointType, _Stats, list[bytes]]] = iter(())
+        self._handed_out: list[bytes] | None = None
 
     # -- one draw ----------------------------------------------------------------------------------------------------
 
@@ -190,18 +192,31 @@ class LangevinStep(ArrayStepShared):
             self._connect()
         assert self._engine is not None
         alone = not self._density.others
-        if not alone or point is not self._handed_out:
+        if not (alone and self._unchanged(point)):
             self._take(point, alone)
         chain = self.chain
         assert chain is not None
-        if chain.exhausted:
+        drawn = next(self._ahead, None)
+        if drawn is None:
             chunk, tuned, thin = chain.look_ahead(self._engine, alone)
-            self._points = self._as_points(chunk.position)
-            self._stats = self._as_stats(chunk, tuned, thin)
-        row = chain.hand_out()
-        new = self._points[row] if alone else {**point, **self._points[row]}
-        self._handed_out = new
-        return new, [self._stats[row]]
+            points = self._as_points(chunk.position)
+            seen = [[value.tobytes() for value in new.values()] for new in points]
+            self._ahead = zip(points, self._as_stats(chunk, tuned, thin), seen, strict=True)
+            drawn = next(self._ahead)
+        new, stats, self._handed_out = drawn
+        chain.row += 1
+        chain.iteration += 1
+        return (new if alone else {**point, **new}), [stats]
+
+    def _unchanged(self, point: PointType) -> bool:
+        """Whether a point is, to the bit, the one handed out last; a quick look, for every draw."""
+        handed_out = self._handed_out
+        if handed_out is None:
+            return False
+        try:
+            return [point[name].tobytes() for name in self.var_names] == handed_out
+        except AttributeError:  # plain numbers
+            return False
 
     def astep(self, q0: RaveledVars) -> Any:
         """Not used: :meth:`step` works on points."""
@@ -228,6 +243,7 @@ class LangevinStep(ArrayStepShared):
             moved = not np.array_equal(q, self._as_stored(self.chain.latest))
             if moved or not alone:
                 self.chain.relocate(self._engine, q if moved else None)
+                self._forget()
         except NotFiniteError:
             raise SamplingError(bad_start_message(self._model, point)) from None
 
@@ -249,26 +265,36 @@ class LangevinStep(ArrayStepShared):
     def _as_stats(self, chunk: Chunk, tuned: Tuned, thin: int) -> list[_Stats]:
         chain = self.chain
         assert chain is not None
-        friction = tuned.friction if self._settings.dynamics == "underdamped" else np.nan
-        constant = {"step_size": tuned.step_size, "K": tuned.K, "friction": friction, "steps_per_draw": thin}
-        varying = {
-            "n_grad": chunk.n_grad.tolist(),
-            "n_grad_total": (chain.n_grad + np.cumsum(chunk.n_grad)).tolist(),
-            "unstable": chunk.unstable.tolist(),
-            "acceptance_rate": chunk.accept.tolist(),
-            "model_logp": chunk.lp.tolist(),
-            "gradient": list(chunk.gradient),
-            "unconstrained": list(chunk.position),
+        constant = {
+            "step_size": tuned.step_size,
+            "K": tuned.K,
+            "friction": tuned.friction if self._settings.dynamics == "underdamped" else np.nan,
+            "steps_per_draw": thin,
+            "warning": None,
         }
         constant = {name: value for name, value in constant.items() if name in self.stats_dtypes_shapes}
-        varying = {name: values for name, values in varying.items() if name in self.stats_dtypes_shapes}
-        failures = (chain.report.unstable + np.cumsum(chunk.unstable)).tolist()
+        columns = (
+            chunk.n_grad.tolist(),
+            (chain.n_grad + np.cumsum(chunk.n_grad)).tolist(),
+            chunk.unstable.tolist(),
+            chunk.lp.tolist(),
+            (chain.unstable + np.cumsum(chunk.unstable)).tolist(),
+        )
+        tuning = chain.iteration < self.n_tune  # a chunk never crosses the end of the warm-up
         rows = []
-        for i, values in enumerate(zip(*varying.values(), strict=True)):
-            stats = _Stats(constant, warning=None, **dict(zip(varying, values, strict=True)))
-            stats.unstable_total = failures[i]
-            stats.tuning = chain.iteration + i < self.n_tune
-            rows.append(stats)
+        for n_grad, spent, unstable, lp, failed in zip(*columns, strict=True):
+            row = _Stats(constant, n_grad=n_grad, n_grad_total=spent, unstable=unstable, model_logp=lp)
+            row.unstable_total, row.tuning = failed, tuning
+            rows.append(row)
+        optional = {
+            "acceptance_rate": chunk.accept.tolist(),
+            "gradient": chunk.gradient,
+            "unconstrained": chunk.position,
+        }
+        for name, values in optional.items():
+            if name in self.stats_dtypes_shapes:
+                for row, value in zip(rows, values, strict=True):
+                    row[name] = value
         if chain.iteration + len(rows) == self.n_tune + self.n_draws and self.n_draws:
             rows[-1]["warning"] = self._closing_warning(chunk, tuned, thin)
         return rows

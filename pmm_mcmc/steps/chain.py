@@ -37,10 +37,10 @@ class Chain:
         Draws of warm-up and after it.
     key : (2,) uint64
         What its randomness depends on, beside the number of the transition.
-    iteration, transition : int
-        Draws handed out, and transitions made for them.
-    n_grad, pending : int
-        Gradients spent for them; gradients not yet charged to a draw.
+    iteration, row, transition : int
+        Draws handed out, in all and of the present chunk, and transitions made for them.
+    n_grad, unstable, pending : int
+        Gradients spent for them; transitions rejected in the present phase; gradients not yet charged to a draw.
     tuned, warmup
         Setting in force; the warm-up, until it has ended.
     state, gradient, position : (4 d + 2,), (d,), (d,)
@@ -61,10 +61,11 @@ class Chain:
     iteration: int = 0
     transition: int = 0
     n_grad: int = 0
+    unstable: int = 0
     pending: int = 0
     report: UnstableReport = field(default_factory=UnstableReport)
     _chunk: Chunk | None = None
-    _row: int = 0
+    row: int = 0
     _observed: int = 0
     _ahead: int = 1
 
@@ -128,32 +129,22 @@ class Chain:
     @property
     def latest(self) -> np.ndarray:
         """The last draw handed out."""
-        return self._chunk.position[self._row - 1] if self._chunk is not None and self._row else self.position
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether all draws computed ahead have been handed out."""
-        return self._chunk is None or self._row >= len(self._chunk.lp)
-
-    def hand_out(self) -> int:
-        """Count the next draw of the present chunk as handed out; return its row."""
-        self._row += 1
-        self.iteration += 1
-        return self._row - 1
+        return self._chunk.position[self.row - 1] if self._chunk is not None and self.row else self.position
 
     def settle(self) -> None:
         """Come back to the last draw handed out; what was computed beyond it will be found again, identically."""
         if self._chunk is None:
             return
         self._observe()
-        if self._row:
-            row = self._row - 1
+        if self.row:
+            row = self.row - 1
             self.state, self.gradient = self._chunk.state[row].copy(), self._chunk.gradient[row].copy()
             self.position = self._chunk.position[row].copy()
-            self.transition += self._row * self.thin
-            self.n_grad += int(self._chunk.n_grad[: self._row].sum())
+            self.transition += self.row * self.thin
+            self.n_grad += int(self._chunk.n_grad[: self.row].sum())
+            self.unstable += int(self._chunk.unstable[: self.row].sum())
             self.pending = 0
-        self._chunk, self._row, self._observed = None, 0, 0
+        self._chunk, self.row, self._observed = None, 0, 0
 
     def stop_tuning(self) -> None:
         """End the warm-up, early or not."""
@@ -212,28 +203,34 @@ class Chain:
             tolerance,
         )
         if not alone and engine.kernel.scheme == Scheme.RECYCLED:
-            self._end_point(engine, tuned.coordinates, state, chunk)
+            self._end_point(engine, state, chunk)
         seconds = max((time.perf_counter() - began) / rows, 1e-9)
         self._ahead = int(np.clip(SECONDS_AHEAD / seconds, 1, min(MOST_DRAWS_AHEAD, 4 * self._ahead)))
         chunk.n_grad[0] += self.pending
         self._chunk = chunk
         return chunk, tuned, thin
 
-    @staticmethod
-    def _end_point(engine: NumbaEngine, coordinates: Coordinates, state: np.ndarray, chunk: Chunk) -> None:
+    def _end_point(self, engine: NumbaEngine, state: np.ndarray, chunk: Chunk) -> None:
         # Other variables are drawn given this draw: it must be the chain's own position, not the midpoint before it.
+        coordinates, d = self.tuned.coordinates, chunk.position.shape[1]
         gradient = engine.evaluate(coordinates, state)
         chunk.n_grad[0] += 1
-        if not np.isnan(state[-2]):
-            chunk.state[0], chunk.gradient[0], chunk.lp[0] = state, gradient, state[-2]
-            chunk.position[0] = coordinates.place(state[: len(gradient)])
+        if np.isnan(state[4 * d]):
+            # No density there: back to the midpoint, with a fresh velocity, as the engine does.
+            midpoint = coordinates.whiten(chunk.position[0])
+            velocity = np.random.default_rng([*self.key, self.transition]).standard_normal(d)
+            chunk.state[0, :d], chunk.state[0, d : 2 * d] = midpoint, velocity
+            chunk.unstable[0] += 1
+            return
+        chunk.state[0], chunk.gradient[0], chunk.lp[0] = state, gradient, state[4 * d]
+        chunk.position[0] = coordinates.place(state[:d])
 
     def _observe(self) -> None:
         """Pass the draws handed out since the last time to the tuner or, after warm-up, to the report."""
-        chunk, rows = self._chunk, slice(self._observed, self._row)
+        chunk, rows = self._chunk, slice(self._observed, self.row)
         if chunk is None or rows.start == rows.stop:
             return
-        self._observed = self._row
+        self._observed = self.row
         if self.warmup is None:
             self.report.observe(chunk.position[rows], chunk.unstable[rows], self.thin)
         else:
@@ -251,4 +248,4 @@ class Chain:
         )
         self.tuned = new
         if warmup.done >= warmup.length:
-            self.warmup = None
+            self.warmup, self.unstable = None, 0
