@@ -163,8 +163,8 @@ MUTANTS = [
     Mutant(
         "drift not rescaled with the coordinates",
         "engines/numba_engine.py",
-        "= new.scale * gradient\n",
-        "= old.scale * gradient\n",
+        "new.pull_back(gradient)",
+        "old.pull_back(gradient)",
         ENGINE,
     ),
     # PyMC

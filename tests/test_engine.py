@@ -6,12 +6,13 @@ Random tests at fixed keys: |z| < 4.5 (7e-6 each) and p > 1e-6.
 import numpy as np
 import pytest
 from numba import cfunc
-from reference import Chain, engine, stream
+from reference import Chain, engine, gaussian, stream
 from scipy.stats import kstest, norm
 
 from pmm_mcmc.engines.numba_engine import SIGNATURE, Coordinates, change_coordinates, empty_state
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme, Settings
 from pmm_mcmc.midpoints import expected_gradients
+from pmm_mcmc.tuning.step_size import safe_step
 
 D = 4
 KEY = np.array([2**63 + 12345, 678], dtype=np.uint64)
@@ -306,3 +307,34 @@ def test_mala_leaves_its_target_invariant():
     for _ in range(100):
         wrong = wrong @ moves
     assert abs(z(positions**2, wrong @ grid**2)) > 10.0
+
+
+@pytest.mark.parametrize(
+    "name", ["underdamped, option 2, left, K=7", "RLMC underdamped", "recycled", "RLMC overdamped"]
+)
+@pytest.mark.parametrize("d", [30, 3000])
+def test_the_guard_is_silent_on_a_gaussian_of_any_dimension(name, d):
+    # All coordinates share a step's midpoint: the energy moves with it by as much as d times what one moves.
+    kernel, K = SCHEMES[name]
+    settings = Settings.checked("RLMC", dynamics="overdamped" if kernel.dynamics == OVERDAMPED else "underdamped")
+    coordinates = Coordinates(np.zeros(d), np.ones(d))
+    rng = np.random.default_rng(d)
+    state = empty_state(rng.normal(size=d), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
+    run = engine(kernel, d, gaussian)
+    gradient = run.evaluate(coordinates, state)
+    step_size = 1.3 * safe_step(settings, 1.0, 1.0)
+    assert run.run(coordinates, step_size, 1.0, K, state, gradient, KEY, 0, 100, 10).unstable.sum() == 0
+
+
+def test_dense_coordinates_run_the_same_chain_as_diagonal_ones():
+    kernel, K = SCHEMES["recycled"]
+    diagonal, dense = COORDINATES, Coordinates(COORDINATES.centre, np.diag(COORDINATES.scale))
+    out = []
+    for coordinates in (diagonal, dense):
+        run, state, gradient, _ = start(kernel, 0)
+        out.append(run.run(coordinates, 0.3, 1.0, K, state, gradient, KEY, 0, 40, 1))
+    np.testing.assert_allclose(out[0].position, out[1].position, rtol=0.0, atol=1e-11)
+    rotated = Coordinates(COORDINATES.centre, np.linalg.qr(np.random.default_rng(1).normal(size=(D, D)))[0])
+    x = np.random.default_rng(2).normal(size=(5, D))
+    np.testing.assert_allclose(rotated.place(rotated.whiten(x)), x, atol=1e-13)
+    np.testing.assert_allclose(rotated.pull_back(x), x @ rotated.scale, atol=1e-15)

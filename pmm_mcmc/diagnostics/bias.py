@@ -91,8 +91,9 @@ def stein_identity(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarr
     mean_square : float
         Half the mean over coordinates of the squared excess, free of the chains' own noise.
     """
-    chains, draws, d = position.shape
-    w = -(position - position.mean(axis=(0, 1))) * gradient - 1.0
+    chains = len(position)
+    # Without the gradient's mean: the same on average, but less noisy where the chain stands beside the posterior.
+    w = -(position - position.mean(axis=(0, 1))) * (gradient - gradient.mean(axis=(0, 1))) - 1.0
     excess = w.mean(axis=(0, 1))
     error = spread(w)
     z = excess / np.maximum(error, 1e-300)

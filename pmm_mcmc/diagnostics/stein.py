@@ -153,8 +153,8 @@ def corrected_expectations(
     own : (p,) int, optional
         The coordinate that a function follows, or -1: saves the estimation of its direction.
     follow : (chain, draw, p), optional
-        What to take the direction from; default ``values``.  A squared deviation has no direction of its own: it follows
-        what was squared.
+        What to take the direction from; default ``values``.  A squared deviation has no direction of its own: it
+        follows what was squared.
 
     Returns
     -------

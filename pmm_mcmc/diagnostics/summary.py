@@ -33,8 +33,8 @@ def summary(dt: Any, var_names: Any = None, **options: Any) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        The columns of ``arviz.summary`` and ``mean_corrected``, ``mcse_corrected``, ``bias``, ``bias_se`` (NaN where not
-        measurable) and ``ess_per_grad`` (``ess_bulk`` for each gradient spent, warm-up included).
+        The columns of ``arviz.summary`` and ``mean_corrected``, ``mcse_corrected``, ``bias``, ``bias_se`` (NaN where
+        not measurable) and ``ess_per_grad`` (``ess_bulk`` for each gradient spent, warm-up included).
 
     Raises
     ------

@@ -54,12 +54,13 @@ class Chunk(NamedTuple):
 
 
 def guard_threshold(d: int) -> float:
-    """Rise of the energy over one step that counts as a runaway: ``20 + 8 sqrt(d)``.
+    """Rise of the energy over one step that counts as a runaway: ``20 + 8 sqrt(d) + d / 2``.
 
-    On a Gaussian the energy of a correct chain moves by at most about ``sqrt(2 d)`` (one standard deviation)
-    in a step, so that the threshold is beyond five of them at any ``d``.
+    On a Gaussian the energy of a correct chain moves by about ``sqrt(2 d)`` (one standard deviation) in a step around
+    a mean that depends on the step's midpoint, which all coordinates share: at most 0.35 for each of them at the largest
+    automatic steps.
     """
-    return 20.0 + 8.0 * math.sqrt(d)
+    return 20.0 + 8.0 * math.sqrt(d) + 0.5 * d
 
 
 class NumbaEngine:

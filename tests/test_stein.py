@@ -1,0 +1,332 @@
+"""Stein-corrected expectations and the Stein identity, against exact moments of known targets.
+
+Exact statements are checked to rounding or to the damping of the scale.  Statistical ones use independent
+replications: z-scores of their mean with |z| < 4.5 (some 1e-5 each), and counts within the central binomial interval
+that a correct program leaves once in 1e5.
+"""
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from pmm_mcmc.diagnostics.bias import stein_identity
+from pmm_mcmc.diagnostics.stein import _regressors, corrected_expectations, spread
+from pmm_mcmc.tuning.scale import affine_scale, diagonal_scale
+
+Z, RARE = 4.5, 1e-5
+
+
+def rotated(d, condition, rng):
+    q, _ = np.linalg.qr(rng.normal(size=(d, d)))
+    return (q * np.geomspace(1.0, condition, d)) @ q.T
+
+
+def gaussian_gradient(x, mean, covariance):
+    return -np.linalg.solve(covariance, (x - mean).reshape(-1, len(mean)).T).T.reshape(x.shape)
+
+
+def whitened_error(root, centre, mean, covariance):
+    """Largest error of a fitted covariance and centre, in units of the true ones."""
+    lower = np.linalg.cholesky(covariance)
+    ratio = np.linalg.solve(lower, np.linalg.solve(lower, root @ root.T).T)
+    return max(np.abs(ratio - np.eye(len(mean))).max(), np.abs(np.linalg.solve(lower, centre - mean)).max())
+
+
+def z_of_mean(replications):
+    """|z| of the mean of independent replications ``(n, ...)`` against zero."""
+    replications = np.asarray(replications)
+    return np.abs(replications.mean(axis=0)) / (replications.std(axis=0, ddof=1) / np.sqrt(len(replications)))
+
+
+def within(count, n, probability):
+    return stats.binom.ppf(RARE / 2, n, probability) <= count <= stats.binom.isf(RARE / 2, n, probability)
+
+
+# name: exact draws, gradient of the log density, mean, variance
+TARGETS = {
+    "logistic": (lambda rng, s: rng.logistic(size=s), lambda x: -np.tanh(x / 2), 0.0, np.pi**2 / 3),
+    "student": (lambda rng, s: rng.standard_t(8, size=s), lambda x: -9 * x / (8 + x * x), 0.0, 8 / 6),
+    "gumbel": (lambda rng, s: rng.gumbel(size=s), lambda x: np.exp(-x) - 1, np.euler_gamma, np.pi**2 / 6),
+    "log gamma": (
+        lambda rng, s: np.log(rng.gamma(4, size=s)),
+        lambda x: 4 - np.exp(x),
+        special.digamma(4),
+        special.polygamma(1, 4),
+    ),
+}
+
+
+# -- scale -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("d", [1, 2, 5, 20])
+@pytest.mark.parametrize("surplus", [1, 2, 50])
+@pytest.mark.parametrize("distance", [0.0, 10.0])
+def test_affine_scale_is_exact_on_a_rotated_gaussian(d, surplus, distance):
+    rng = np.random.default_rng(d)
+    covariance, mean = rotated(d, 1e3, rng), 10 * rng.normal(size=d)
+    x = mean + distance * rng.normal(size=d) + rng.normal(size=(d + surplus, d))
+    centre, root = affine_scale(x, gaussian_gradient(x, mean, covariance), dense=True, damping=0.0)
+    assert whitened_error(root, centre, mean, covariance) < 1e-5
+
+
+def test_damping_is_an_error_of_first_order():
+    rng = np.random.default_rng(1)
+    covariance, mean = rotated(10, 1e3, rng), rng.normal(size=10)
+    x = mean + 2.0 * rng.normal(size=(200, 10)) @ np.linalg.cholesky(covariance).T
+    g = gaussian_gradient(x, mean, covariance)
+    errors = [
+        whitened_error(*affine_scale(x, g, dense=True, damping=damping)[::-1], mean, covariance)
+        for damping in (1e-4, 1e-3)
+    ]
+    assert 9.5 < errors[1] / errors[0] < 10.5
+    assert errors[1] < 1e-3
+
+
+def test_diagonal_form_is_the_diagonal_scale():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(9, 6)) * np.geomspace(1e-3, 1e3, 6)
+    g = rng.normal(size=(9, 6)) / np.geomspace(1e-2, 1e2, 6)
+    assert np.array_equal(affine_scale(x, g, dense=False)[1], diagonal_scale(x, g, np.ones(6))[1])
+    sd, mean = np.geomspace(1e-3, 1e3, 6), rng.normal(size=6)
+    far = mean + sd * (50.0 + rng.normal(size=(2, 6)))
+    centre, root = affine_scale(far, (mean - far) / sd**2, dense=False)
+    np.testing.assert_allclose(root, sd, rtol=1e-9)
+    np.testing.assert_allclose((centre - mean) / sd, 0.0, atol=1e-7)
+
+
+# -- corrected expectations: what is exact -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chains", [1, 2, 4])
+@pytest.mark.parametrize("d", [1, 3, 20])
+def test_means_and_second_moments_of_any_gaussian_are_exact(d, chains):
+    """From draws of another Gaussian: shifted, too wide and with other correlations."""
+    rng = np.random.default_rng(10 * d + chains)
+    covariance, mean = rotated(d, 1e3, rng), 10 * rng.normal(size=d)
+    wrong = np.linalg.cholesky(covariance) @ (np.eye(d) + 0.3 * rng.normal(size=(d, d)) / np.sqrt(d))
+    x = mean + wrong @ np.full(d, 0.3) + rng.normal(size=(chains, 400 // chains, d)) @ wrong.T
+    g = gaussian_gradient(x, mean, covariance)
+    J = np.vstack([np.eye(d), rng.normal(size=(3, d))])
+    f, truth, variance = x @ J.T, J @ mean, np.einsum("ij,jk,ik->i", J, covariance, J)
+    own = np.r_[np.arange(d), [-1] * 3]
+    for known in (own, None):
+        first = corrected_expectations(f, x, g, known)
+        second = corrected_expectations((f - truth) ** 2, x, g, known, follow=f)
+        assert first.used.all() and second.used.all()
+        np.testing.assert_allclose((first.value - truth) / np.sqrt(variance), 0.0, atol=3e-5)
+        np.testing.assert_allclose(second.value / variance, 1.0, atol=3e-5)
+    np.testing.assert_allclose(first.raw, f.mean(axis=(0, 1)), rtol=1e-12)
+    np.testing.assert_allclose(first.bias, first.raw - first.value, rtol=0, atol=1e-9)
+    assert np.all(np.abs(first.raw - truth)[:d] > 1e-3)
+
+
+@pytest.mark.parametrize("chains", [1, 3])
+def test_many_coordinates_are_exact_where_they_are_uncorrelated(chains):
+    rng = np.random.default_rng(chains)
+    d = 310
+    sd, mean = np.geomspace(1e-3, 1e3, d), rng.normal(size=d)
+    x = mean + sd * (0.5 + 1.4 * rng.normal(size=(chains, 60, d)))
+    g = (mean - x) / sd**2
+    for own in (np.arange(d), None):
+        first = corrected_expectations(x, x, g, own)
+        second = corrected_expectations((x - mean) ** 2, x, g, own, follow=x)
+        np.testing.assert_allclose((first.value - mean) / sd, 0.0, atol=1e-9)
+        np.testing.assert_allclose(second.value / sd**2, 1.0, atol=1e-9)
+
+
+def test_units_and_origin_do_not_matter():
+    rng = np.random.default_rng(3)
+    draw, gradient, _, _ = TARGETS["logistic"]
+    mix = np.eye(4) + 0.4 * rng.normal(size=(4, 4))
+    y = draw(rng, (4, 200, 4))
+    x, g = y @ mix.T, gradient(y) @ np.linalg.inv(mix)
+    f = np.concatenate([x, np.exp(0.2 * x[..., :2])], axis=-1)
+    own = np.array([0, 1, 2, 3, -1, -1])
+    unit, origin = np.array([1e-6, 1e6, 1.0, 1e3]), np.array([1e-6, -3e6, 5.0, 0.0])
+    f_unit, f_origin = np.r_[unit, 1e-6, 1e6], np.r_[origin, 1e-6, -1e6]
+    for known in (own, None):
+        plain = corrected_expectations(f, x, g, known)
+        scaled = corrected_expectations(f * f_unit + f_origin, x * unit + origin, g / unit, known)
+        assert np.array_equal(plain.used, scaled.used) and plain.used.all()
+        np.testing.assert_allclose((scaled.value - f_origin) / f_unit, plain.value, rtol=0, atol=1e-7)
+        for name in ("se", "bias", "bias_se", "raw_se"):
+            np.testing.assert_allclose(getattr(scaled, name) / f_unit, getattr(plain, name), rtol=1e-5, atol=1e-8)
+
+
+def test_constants_and_values_that_are_not_finite_spoil_nothing():
+    rng = np.random.default_rng(4)
+    x = rng.logistic(size=(4, 100, 2))
+    g = -np.tanh(x / 2)
+    alone = corrected_expectations(x, x, g)
+    bad = np.stack([np.full((4, 100), 0.1), *(x[..., 0].copy() for _ in range(2))], axis=-1)
+    bad[1, 7, 1:] = np.nan, np.inf
+    found = corrected_expectations(np.concatenate([x, bad], axis=-1), x, g)
+    for mine, theirs in zip(found, alone, strict=True):
+        np.testing.assert_array_equal(mine[:2], theirs)
+    assert found.value[2] == found.raw[2] == 0.1 and found.se[2] == found.bias[2] == found.bias_se[2] == 0.0
+    assert not found.used[3:].any()
+    assert all(np.isnan(array[3:]).all() for array in (found.value, found.se, found.bias, found.bias_se, found.ratio))
+
+
+def test_a_coordinate_that_does_not_move_is_no_obstacle():
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(2, 100, 3))
+    x[..., 1] = 0.7
+    found = corrected_expectations(x, x, -x, np.arange(3))
+    np.testing.assert_allclose(found.value[[0, 2]], 0.0, atol=1e-5)
+    assert found.value[1] == 0.7
+
+
+# -- corrected expectations: what is true on average -------------------------------------------------------------------
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("name", TARGETS)
+def test_terms_have_expectation_zero(name):
+    """On draws that the scale and the directions were not fitted to, in coordinates that are correlated."""
+    rng = np.random.default_rng(6)
+    draw, gradient, _, _ = TARGETS[name]
+    mix = np.array([[1.0, 0.0, 0.0], [2.0, 1.0, 0.0], [-1.0, 0.5, 1.5]])
+    y = draw(rng, (40_000, 3))
+    x, g = y @ mix.T, gradient(y) @ np.linalg.inv(mix)
+    train = np.arange(len(x)) < 200
+    functions = np.column_stack([x, np.exp(0.2 * x[:, 0]), x[:, 0] * x[:, 1]])
+    terms = _regressors(x, g, functions, np.array([0, 1, -1, -1, -1]), train)[:, ~train]
+    assert terms.shape == (3, 39_800, 5)
+    z = z_of_mean(terms.transpose(1, 0, 2))
+    assert np.all(z < Z), z
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(("chains", "draws"), [(4, 100), (1, 400), (2, 200)])
+@pytest.mark.parametrize("name", ["logistic", "log gamma"])
+def test_errors_follow_a_t_distribution(name, chains, draws):
+    """Of corrected means and of biases, with as many degrees of freedom as there are pieces less one."""
+    rng = np.random.default_rng(7)
+    draw, gradient, mean, _ = TARGETS[name]
+    limit, errors, biases = stats.t.isf(0.025, 15), [], []
+    for _ in range(250):
+        x = draw(rng, (chains, draws, 2))
+        found = corrected_expectations(x, x, gradient(x), np.arange(2))
+        assert found.used.all()
+        errors.append((found.value - mean) / found.se)
+        biases.append(found.bias / found.bias_se)  # these draws have none
+    for z in (np.array(errors), np.array(biases)):
+        # The larger of two standard errors is taken: a little more than nominal is covered.
+        assert within(np.sum(np.abs(z) < limit), z.size, 0.96), np.mean(np.abs(z) < limit)
+
+
+@pytest.mark.statistical
+def test_many_coordinates_are_not_overfitted():
+    """A function that the terms cannot explain, in nearly as many coordinates as there are draws to fit them."""
+    rng = np.random.default_rng(8)
+    z, kept = [], []
+    for _ in range(300):
+        x = rng.normal(size=(4, 30, 28))
+        f = np.cos(3.0 * x[..., :2].sum(axis=-1, keepdims=True))
+        found = corrected_expectations(f, x, -x)
+        z.append((found.value - np.exp(-9.0)) / found.se)
+        kept.append(~found.used)
+    assert within(np.sum(np.abs(z) < stats.t.isf(0.025, 15)), len(z), 0.96)
+    assert np.mean(kept) > 0.95
+    assert np.isnan(found.bias[0]) and found.value == found.raw
+
+
+def mixture(rng, shape, apart, weight, stay):
+    """Draws of two unit Gaussians that change mode with probability ``1 - stay``; gradients; mean and variance."""
+    chains, draws, d = shape
+    mode = np.empty(shape, dtype=bool)
+    mode[:, 0] = rng.random((chains, d)) < weight
+    for i in range(1, draws):
+        mode[:, i] = np.where(rng.random((chains, d)) < stay, mode[:, i - 1], rng.random((chains, d)) < weight)
+    x = rng.normal(size=shape) + np.where(mode, apart / 2, -apart / 2)
+    upper = special.expit(apart * x + np.log(weight / (1 - weight)))
+    mean = (weight - 0.5) * apart
+    return x, upper * apart - apart / 2 - x, mean, 1.0 + apart**2 / 4 - mean**2
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("chains", [1, 4])
+@pytest.mark.parametrize("stay", [0.0, 0.95])
+@pytest.mark.parametrize("apart", [3.0, 4.0, 7.0])
+def test_correction_does_no_harm_between_modes(apart, stay, chains):
+    """Root mean square errors over 60 replications of 2 coordinates, at most 1.5 times the raw ones."""
+    rng = np.random.default_rng(9)
+    raw, corrected = [], []
+    for _ in range(60):
+        x, g, mean, variance = mixture(rng, (chains, 600 // chains, 2), apart, 0.7, stay)
+        first = corrected_expectations(x, x, g, np.arange(2))
+        second = corrected_expectations((x - mean) ** 2, x, g, np.arange(2), follow=x)
+        truth = np.array([[mean], [variance]])
+        raw.append(np.array([first.raw, second.raw]) - truth)
+        corrected.append(np.array([first.value, second.value]) - truth)
+    raw, corrected = (np.sqrt(np.mean(np.square(e), axis=(0, 2))) for e in (raw, corrected))
+    assert np.all(corrected < 1.5 * raw), corrected / raw
+
+
+@pytest.mark.statistical
+def test_functions_of_the_parameters():
+    """Transformed and nonlinear functions of a correlated Gaussian: less than a third of the raw error, and honest."""
+    rng = np.random.default_rng(10)
+    lower = np.array([[1.0, 0.0], [0.8, 0.6]])
+    inverse = np.linalg.inv(lower @ lower.T)
+    truth = np.array([np.exp(0.125), 0.5, np.exp(0.18), special.ndtr(0.0)])
+    z, raw, corrected = [], [], []
+    for _ in range(200):
+        x = rng.normal(size=(4, 150, 2)) @ lower.T
+        a, b = x[..., 0], x[..., 1]
+        s = np.exp(a / 2)
+        f = np.stack([s, special.expit(a + b), np.exp((a + b) / np.sqrt(10)), special.ndtr(2 * b)], axis=-1)
+        found = corrected_expectations(f, x, -x @ inverse)
+        z.append((found.value - truth) / found.se)
+        raw.append(found.raw - truth)
+        corrected.append(found.value - truth)
+    assert np.all(np.std(corrected, axis=0) < np.std(raw, axis=0) / 3)
+    assert np.all(z_of_mean(corrected) < Z)
+    inside = (np.abs(z) < stats.t.isf(0.025, 15)).sum(axis=0)
+    assert all(within(count, len(z), 0.95) for count in inside), inside
+
+
+# -- standard errors and the identity ----------------------------------------------------------------------------------
+
+
+def test_spread_takes_the_larger_of_pieces_and_chains():
+    rng = np.random.default_rng(11)
+    values = rng.normal(size=(4, 160, 2))
+    pieces = values.reshape(16, 40, 2).mean(axis=1).std(axis=0, ddof=1) / 4
+    chains = values.mean(axis=1).std(axis=0, ddof=1) / 2
+    np.testing.assert_allclose(spread(values), np.maximum(pieces, chains), rtol=1e-12)
+    apart = values + np.arange(4.0)[:, None, None]
+    np.testing.assert_allclose(spread(apart), apart.mean(axis=1).std(axis=0, ddof=1) / 2, rtol=1e-12)
+    np.testing.assert_allclose(spread(values[:1]), values[0].reshape(16, 10, 2).mean(axis=1).std(axis=0, ddof=1) / 4)
+
+
+def test_identity_measures_the_error_of_the_variance():
+    """On a Gaussian the excess is the relative error of the variance of the draws, whatever their mean."""
+    rng = np.random.default_rng(12)
+    sd = np.array([1e-4, 1.0, 1e4])
+    x = sd * (7.0 + np.sqrt(1.3) * rng.normal(size=(3, 400, 3)))
+    excess, z, mean_square = stein_identity(x, -x / sd**2)
+    np.testing.assert_allclose(excess, x.var(axis=(0, 1)) / sd**2 - 1.0, rtol=1e-9)
+    assert np.all(np.abs(excess - 0.3) / (excess / z) < Z) and np.all(z > 3.0)
+    assert 0.02 < mean_square < 0.08  # 0.3 ** 2 / 2
+    assert np.isnan(stein_identity(x[:1], -x[:1] / sd**2)[2])
+
+
+@pytest.mark.statistical
+def test_identity_is_honest_on_exact_draws():
+    rng = np.random.default_rng(13)
+    draw, gradient, _, _ = TARGETS["logistic"]
+    z, squares, biased = [], [], []
+    for _ in range(300):
+        x = draw(rng, (4, 200, 3))
+        _, score, mean_square = stein_identity(x, gradient(x))
+        z.append(score)
+        squares.append(mean_square)
+        y = np.sqrt(1.2) * rng.normal(size=(4, 200, 3))
+        biased.append(stein_identity(y, -y)[2])
+    assert within(np.sum(np.abs(z) < stats.t.isf(0.025, 15)), np.size(z), 0.96)
+    assert z_of_mean(squares) < Z
+    # The mean is estimated too: of the excess, 1.2 / N is lost.
+    assert z_of_mean(np.array(biased) - 0.5 * (0.2 - 1.2 / 800) ** 2) < Z
