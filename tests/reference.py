@@ -222,7 +222,7 @@ class Chain:
                 slope = (self.anchor if dynamics == HARMONIC else 0.0) - self.b
                 potential += np.sum(ahead * slope + 0.5 * ahead**2)
             rise = -lp - potential + 0.5 * np.sum(kinetic**2 - self.state[1] ** 2)
-            if b is not None and np.all(np.isfinite(new)) and rise <= 20.0 + 8.0 * np.sqrt(d) + 0.5 * d:
+            if b is not None and np.all(np.isfinite(new)) and rise <= 20.0 + 8.0 * np.sqrt(d) + 1.5 * d:
                 self.state, self.anchor, self.lp, self.b = new, anchor, lp, b
                 self.shrink = min(1.0, 1.1 * self.shrink)
                 self.accept = 1.0
