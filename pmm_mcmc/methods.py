@@ -9,7 +9,7 @@ import enum
 import math
 import numbers
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,9 +18,6 @@ __all__ = ["METHODS", "Kernel", "Method", "Scheme", "Settings"]
 OVERDAMPED, UNDERDAMPED, HARMONIC = 0, 1, 2
 _DYNAMICS = {"overdamped": OVERDAMPED, "underdamped": UNDERDAMPED}
 _OFFSETS = {"left": 0.0, "centred": 0.5}
-
-Auto = Literal["auto"]
-
 
 class Scheme(enum.IntEnum):
     """How a step looks at the drift between its ends."""
