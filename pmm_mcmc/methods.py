@@ -19,6 +19,7 @@ OVERDAMPED, UNDERDAMPED, HARMONIC = 0, 1, 2
 _DYNAMICS = {"overdamped": OVERDAMPED, "underdamped": UNDERDAMPED}
 _OFFSETS = {"left": 0.0, "centred": 0.5}
 
+
 class Scheme(enum.IntEnum):
     """How a step looks at the drift between its ends."""
 

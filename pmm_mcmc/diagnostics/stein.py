@@ -29,7 +29,7 @@ import numpy as np
 
 from pmm_mcmc.tuning.scale import MOST_DENSE, affine_scale
 
-__all__ = ["Corrected", "corrected_expectations", "spread"]
+__all__ = ["Corrected", "corrected_expectations", "degrees_of_freedom", "spread"]
 
 _ORDERS = (1, 2, 3)
 # The raw estimate is kept unless a correction promises a variance smaller by this factor, over all functions ...
@@ -72,6 +72,11 @@ class Corrected(NamedTuple):
 def _pieces(chains: int, draws: int) -> int:
     """Contiguous pieces to cut each chain into, for standard errors with enough degrees of freedom."""
     return max(1, min(-(-_PIECES // chains), draws // 10))
+
+
+def degrees_of_freedom(chains: int, draws: int) -> int:
+    """Return the degrees of freedom of the standard errors of :func:`spread`."""
+    return max(1, chains * _pieces(chains, draws) - 1)
 
 
 def spread(values: np.ndarray) -> np.ndarray:
