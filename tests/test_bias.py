@@ -62,6 +62,18 @@ def test_a_good_run_is_trusted():
     assert pmm.verdict(tree({"a": grid(1)[..., 0]}, grid(1), -grid(1))).sentence.endswith(" in the only parameter.")
 
 
+@pytest.mark.statistical
+def test_chance_among_many_parameters_does_not_refuse_a_run():
+    """Short runs of exact draws, at fixed seeds: each of three checks lets one in a hundred through."""
+    suspicious = 0
+    for seed in range(4):
+        x = np.random.default_rng(seed).normal(size=(4, 250, 100))
+        excess, z, _ = stein_identity(x, -x)
+        suspicious += np.sum((np.abs(excess) > 0.1) & (np.abs(z) > 2.0))
+        assert pmm.verdict(tree({"x": x}, x, -x)).trusted
+    assert suspicious
+
+
 @pytest.mark.parametrize(("count", "refused"), [(0, False), (2, False), (3, True), (40, True)])
 def test_unstable_transitions(count, refused):
     """Some 0.5 are harmless in 4800: 3 are not chance (level 0.05)."""
@@ -92,6 +104,12 @@ def test_chains_that_are_not_long_enough():
     x[..., 1] = np.random.default_rng(2).permutation(groups, axis=1).reshape(4, 600)
     reason = only_reason(gaussian(x))
     assert reason.startswith("the mean of b[0] is known to 0.0") and reason.endswith(" posterior sd only (draw more)")
+
+
+def test_chains_that_differ_by_more_than_chance():
+    x = grid(3, draws=4000)
+    x[..., 1] += np.array([0.12, -0.12, 0.12, -0.12])[:, None]
+    assert only_reason(gaussian(x)) == "the mean of b[0] is known to 0.07 posterior sd only (draw more)"
 
 
 def test_a_coordinate_that_is_too_wide():
@@ -127,6 +145,13 @@ def test_a_mean_that_is_off():
     assert reason == "the bias of b[0] is 15 % of a posterior sd (halve step_size)"
     found = pmm.verdict(gaussian(grid(3) + 0.09 * shift))
     assert found.trusted and float(found.sentence.split()[2]) >= 9
+
+
+def test_noise_is_not_called_bias():
+    x = np.random.default_rng(4).normal(size=(1, 100, 3))
+    x = (x - x.mean(axis=1)) / x.std(axis=1)
+    assert pmm.verdict(gaussian(x + 0.12)).trusted, "one standard error and a little"
+    assert "the bias of " in only_reason(gaussian(x + 0.7))
 
 
 def test_one_chain_says_what_was_not_checked():

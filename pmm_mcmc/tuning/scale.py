@@ -101,7 +101,8 @@ def affine_scale(
     .. math:: \Sigma = A^{1/2} (A^{1/2} B A^{1/2})^{-1/2} A^{1/2}, \qquad W = s\,\Sigma^{1/2}, \qquad
        m = \bar x + W W^T \bar g,
 
-    the geometric mean of ``A`` and the inverse of ``B``: exact on any Gaussian from ``d + 1`` pairs, wherever they lie.
+    the geometric mean of ``A`` and the inverse of ``B``: without damping exact on any Gaussian from ``d + 1`` pairs,
+    wherever they lie.
 
     Parameters
     ----------
@@ -135,4 +136,5 @@ def affine_scale(
 
 def _symmetric_power(matrix: np.ndarray, power: float) -> np.ndarray:
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
-    return (vectors * np.maximum(values, 1e-300) ** power) @ vectors.T
+    floor = 1e-15 * max(float(values[-1]), 1e-285)
+    return (vectors * np.maximum(values, floor) ** power) @ vectors.T
