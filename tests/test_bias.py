@@ -96,6 +96,13 @@ def test_chains_in_different_modes_disagree():
     assert only_reason(dt).startswith("chains disagree: r_hat of b[1] is ")
 
 
+def test_a_run_that_pymc_warns_of_is_not_trusted():
+    x = grid(3)
+    x[..., 1] += np.array([0.16, -0.16, 0.16, -0.16])[:, None]
+    assert 1.01 < float(az.rhat(x[..., 1])) < 1.02
+    assert only_reason(gaussian(x)).startswith("chains disagree: r_hat of b[0] is 1.01")
+
+
 def test_chains_that_are_not_long_enough():
     x = grid(3)
     assert pmm.verdict(gaussian(x)).trusted
