@@ -20,6 +20,8 @@ __version__ = "0.1.0"
 _NAMES = {
     **dict.fromkeys(("MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps"),
     **dict.fromkeys(("bias", "verdict"), "pmm_mcmc.diagnostics.bias"),
+    "bias_probe": "pmm_mcmc.diagnostics.probe",
+    "expectation": "pmm_mcmc.diagnostics.expectation",
     "summary": "pmm_mcmc.diagnostics.summary",
 }
 
@@ -32,12 +34,16 @@ __all__ = [
     "PoissonULMC",
     "__version__",
     "bias",
+    "bias_probe",
+    "expectation",
     "summary",
     "verdict",
 ]
 
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.bias import bias, verdict
+    from pmm_mcmc.diagnostics.expectation import expectation
+    from pmm_mcmc.diagnostics.probe import bias_probe
     from pmm_mcmc.diagnostics.summary import summary
     from pmm_mcmc.steps import MALA, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
 

@@ -101,6 +101,7 @@ class Settings:
     scheme: str = "paper"
     steps_per_draw: int | None = None
     scaling: tuple[float, ...] | None = None
+    target_bias: float = 0.05
 
     @classmethod
     def checked(
@@ -116,6 +117,7 @@ class Settings:
         scheme: Any = "paper",
         steps_per_draw: Any = "auto",
         scaling: Any = "auto",
+        target_bias: Any = 0.05,
     ) -> Settings:
         """Check everything that can be checked without a model."""
         _choice("dynamics", dynamics, METHODS[method].dynamics)
@@ -140,6 +142,7 @@ class Settings:
             scheme=scheme,
             steps_per_draw=_positive_int("steps_per_draw", steps_per_draw, "to have it found in warm-up"),
             scaling=_scaling(scaling),
+            target_bias=_target(target_bias),
         )
 
     @property
@@ -162,6 +165,15 @@ class Settings:
         return self.kernel.scheme == Scheme.CONTINUOUS or (
             self.kernel.scheme == Scheme.CELLS and (self.fixed_K != 1 or self.grid == "centred")
         )
+
+
+def _target(value: Any) -> float:
+    wrong = isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real)
+    if wrong or not 1e-4 <= value <= 0.5:
+        raise ValueError(
+            f"target_bias={value!r}: must be a number between 0.0001 and 0.5, in posterior standard deviations"
+        )
+    return float(value)
 
 
 def _scaling(value: Any) -> tuple[float, ...] | None:

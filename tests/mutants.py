@@ -158,6 +158,27 @@ MUTANTS = [
         ("tests/test_tuning.py",),
     ),
     Mutant(
+        "gradient not stretched by the low-rank scale",
+        LOOP,
+        "_stretch(scale, scale[0] * gradient, b)",
+        "b[:] = scale[0] * gradient",
+        ("tests/test_scale.py",),
+    ),
+    Mutant(
+        "diagonal not fitted to what the directions leave",
+        "tuning/scale.py",
+        "s = s * left",
+        "s = s * 1.0",
+        ("tests/test_scale.py",),
+    ),
+    Mutant(
+        "forms of the scale judged on the draws that they were fitted to",
+        "tuning/scale.py",
+        "(position[split:], gradient[split:])",
+        "(position[:split], gradient[:split])",
+        ("tests/test_scale.py",),
+    ),
+    Mutant(
         "step size blind to the bias", "tuning/step_size.py", "<= BIAS_TARGET:", "<= 1e9:", ("tests/test_tuning.py",)
     ),
     Mutant(

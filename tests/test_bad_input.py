@@ -233,8 +233,7 @@ def test_failures_while_sampling_are_counted_and_reported_once(treacherous, samp
     for chain in range(2):
         assert sum(f"{unstable[chain].sum()} of 1000 " in message for message in warnings) >= 1
     assert len(warnings) == 2
-    remedy = "model.debug()" if method == "MALA" else "step_size=0.45 (now 0.9)"
-    assert all(remedy in message for message in warnings)
+    assert all("model.debug()" in message for message in warnings)
     if method != "MALA":
         assert all(re.search(r"where (x\[0\]|x\[1\]|y) is [\d.]+ sd (above|below)", message) for message in warnings)
 

@@ -126,7 +126,7 @@ def compare_with_reference(name, mode, step_size, rows):
         assert out.unstable[row] == chain.unstable
         assert out.accept[row] == pytest.approx(chain.accept, rel=1e-9)
         assert out.state[row, 4 * D + 1] == pytest.approx(chain.shrink, rel=1e-14)
-    assert out.n_grad.sum() == tables[:, 0].sum()
+    assert (out.n_grad + out.n_probe).sum() == tables[:, 0].sum()
     return out, tables
 
 

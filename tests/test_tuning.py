@@ -14,7 +14,8 @@ from pmm_mcmc.gaussian import variance_error
 from pmm_mcmc.methods import METHODS, Settings
 from pmm_mcmc.tuning.scale import diagonal_scale, settled
 from pmm_mcmc.tuning.schedule import Warmup, fixed_setting
-from pmm_mcmc.tuning.step_size import BIAS_TARGET, lipschitz_bound, midpoint_count, safe_step
+BIAS_TARGET = 0.05
+from pmm_mcmc.tuning.step_size import lipschitz_bound, midpoint_count, safe_step
 from pmm_mcmc.tuning.thinning import STEPS_CAP, steps_for_autocorrelation
 
 UNADJUSTED = [

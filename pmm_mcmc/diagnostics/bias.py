@@ -9,9 +9,11 @@ import numpy as np
 import pandas as pd
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
-from scipy.stats import chi2, poisson, t
+from scipy.stats import chi2, poisson
 
-from pmm_mcmc.diagnostics.stein import Corrected, corrected_expectations, degrees_of_freedom, spread
+from pmm_mcmc.batches import degrees_of_freedom, largest_t
+from pmm_mcmc.diagnostics.stein import Corrected, corrected_expectations
+from pmm_mcmc.tuning.virial import stein_identity
 
 __all__ = ["Verdict", "bias", "stein_identity", "verdict"]
 
@@ -72,38 +74,6 @@ def _read(dt: Any, var_names: Any = None) -> _Run:
         if np.array_equal(values[..., i], position[..., j]):
             own[i] = j
     return _Run(labels, values, own, position, gradient)
-
-
-def stein_identity(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    r"""Check :math:`E[(x_i - c_i)\,\partial_i F] = 1` for each unconstrained coordinate.
-
-    The identity holds under the posterior for any constant ``c``; a chain with steps too large gives more than 1.
-
-    Parameters
-    ----------
-    position, gradient : (chain, draw, d)
-        Unconstrained positions, and the gradient of the log density (minus that of ``F``).
-
-    Returns
-    -------
-    excess : (d,)
-        Mean of the product, minus 1.
-    z : (d,)
-        The excess in standard errors.
-    mean_square : float
-        Half the mean over coordinates of the squared excess, free of the chains' own noise.
-    """
-    chains = len(position)
-    # Without the gradient's mean: the same on average, but less noisy where the chain stands beside the posterior.
-    w = -(position - position.mean(axis=(0, 1))) * (gradient - gradient.mean(axis=(0, 1))) - 1.0
-    excess = w.mean(axis=(0, 1))
-    error = spread(w)
-    z = excess / np.maximum(error, 1e-300)
-    if chains == 1:
-        return excess, z, np.nan
-    by_chain = w.mean(axis=1)
-    cross = by_chain.sum(axis=0) ** 2 - (by_chain**2).sum(axis=0)
-    return excess, z, float(0.5 * np.mean(cross) / (chains * (chains - 1)))
 
 
 def _sd(second: Corrected) -> tuple[np.ndarray, np.ndarray]:
@@ -197,6 +167,7 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
         if poisson.sf(unstable - 1, _UNSTABLE_RATE * transitions) < 0.05:
             reasons.append(f"{unstable} of {transitions} transitions were unstable (halve step_size, or reparametrise)")
     chains = run.values.shape[0]
+    degrees = degrees_of_freedom(*run.position.shape[:2])
     moving = table["sd"].to_numpy() > 0.0  # neither constant nor, somewhere, not finite
     if chains > 1:
         r_hat = np.ones(len(run.labels))
@@ -213,7 +184,7 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
                     f"the mean of {run.labels[worst]} is known to {apart[worst]:.2f} posterior sd only (draw more)"
                 )
     excess, z, mean_square = stein_identity(run.position, run.gradient)
-    off = (np.abs(excess) > _VIRIAL) & (np.abs(z) > max(_VIRIAL_Z, _largest_t(len(z), run.position.shape[:2])))
+    off = (np.abs(excess) > _VIRIAL) & (np.abs(z) > max(_VIRIAL_Z, largest_t(len(z), degrees)))
     if off.any() or mean_square > _VIRIAL_MEAN_SQUARE:
         worst = int(np.argmax(np.where(off, np.abs(excess), 0.0))) if off.any() else int(np.argmax(np.abs(excess)))
         reasons.append(
@@ -222,7 +193,7 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
         )
     size = table["bias_sd_units"].abs()
     error = (table["bias_se"] / table["sd_corrected"].replace(0.0, np.nan)).abs()
-    large = size[(size > _BIAS) & (size > _largest_t(len(size), run.position.shape[:2]) * error)]
+    large = size[(size > _BIAS) & (size > largest_t(len(size), degrees) * error)]
     if len(large):
         worst_label = large.idxmax()
         reasons.append(
@@ -262,11 +233,6 @@ def _errors_of_means(values: np.ndarray, moving: np.ndarray) -> np.ndarray:
         between[i] = values[..., i].mean(axis=1).std(ddof=1) / np.sqrt(chains) / sd
     chance = np.sqrt(chi2.ppf(1.0 - _CHANCE / p, chains - 1) / (chains - 1))
     return np.where(between > chance * within, between, within)
-
-
-def _largest_t(among: int, shape: tuple[int, ...]) -> float:
-    """Return what chance makes the largest of so many ratios to a standard error of :func:`spread`."""
-    return float(t.ppf(1.0 - 0.5 * _CHANCE / max(among, 1), degrees_of_freedom(*shape)))
 
 
 def _name(run: _Run, coordinate: int) -> str:

@@ -11,8 +11,14 @@ coefficients of ``f``, ``S`` the covariance of a Gaussian fitted to positions an
 
 .. math:: S_1, \qquad S_2 = u S_1 - 1, \qquad S_3 = u^2 S_1 - 2 u .
 
-They are exact for means and variances of any Gaussian.  Coefficients are fitted on other chains than they are applied
-to, so that the estimate is free of overfitting and its standard error can be read off from the spread.
+They are exact for means and variances of any Gaussian.  A parameter that scales others (a hierarchical standard
+deviation) moves with the spread of those, which no direction sees; so the *virial terms*
+:math:`h_j = (x_j - m_j) g_j + 1` of all coordinates are a further set (ridge regression; sums of neighbours where there
+are many).  Coefficients are fitted on other chains than they are applied to, so that the estimate is free of overfitting
+and its standard error can be read off from the spread.
+
+What the terms do not explain of ``f`` they do not correct: where they leave a part ``r`` of the variance of its mean,
+about :math:`\sqrt r` of its bias is left (``benchmarks/calibration.py``).
 
 References
 ----------
@@ -27,17 +33,23 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pmm_mcmc.batches import between_pieces, count_pieces
 from pmm_mcmc.tuning.scale import MOST_DENSE, affine_scale
 
-__all__ = ["Corrected", "corrected_expectations", "degrees_of_freedom", "spread"]
+__all__ = ["Corrected", "corrected_expectations"]
 
-_ORDERS = (1, 2, 3)
+_ORDERS, _VIRIAL = (1, 2, 3), 4
 # The raw estimate is kept unless a correction promises a variance smaller by this factor, over all functions ...
 _FAVOUR_RAW = 1.25
 # ... and, function by function, a squared standard error below this part of the raw one's.
 _WORTHWHILE = 0.5
-_PIECES = 16
+# The virial terms are many: they must win by this factor.
+_FAVOUR_FEW = 1.5
 _TINY = 1e-10
+# Virial terms: at most so many, one for so many draws, and their ridge for each draw.
+_MOST_VIRIAL, _DRAWS_A_TERM, _RIDGE = 300, 20, 0.005
+# In standard errors: a bias beyond doubt.
+_SURE = 2.0
 
 
 class Corrected(NamedTuple):
@@ -55,6 +67,9 @@ class Corrected(NamedTuple):
         Whether the correction was worthwhile.
     ratio
         Squared standard error of the correction over the raw one's.
+    left
+        Part of the bias that the correction is expected to leave, the root of ``ratio``; already in ``se``, where the
+        bias is beyond doubt.
 
     A function that is not finite everywhere is left raw, without an error; a constant has no bias and no error.
     """
@@ -67,34 +82,7 @@ class Corrected(NamedTuple):
     bias_se: np.ndarray
     used: np.ndarray
     ratio: np.ndarray
-
-
-def _pieces(chains: int, draws: int) -> int:
-    """Contiguous pieces to cut each chain into, for standard errors with enough degrees of freedom."""
-    return max(1, min(-(-_PIECES // chains), draws // 10))
-
-
-def degrees_of_freedom(chains: int, draws: int) -> int:
-    """Return the degrees of freedom of the standard errors of :func:`spread`."""
-    return max(1, chains * _pieces(chains, draws) - 1)
-
-
-def spread(values: np.ndarray) -> np.ndarray:
-    """Return standard errors ``(p,)`` of the means of ``(chain, draw, p)`` values, by batches and between chains."""
-    chains, draws, p = values.shape
-    cut = _pieces(chains, draws)
-    used = draws - draws % cut
-    return _spread(values[:, draws - used :].reshape(chains * cut, used // cut, p).mean(axis=1), chains)
-
-
-def _spread(values: np.ndarray, chains: int) -> np.ndarray:
-    """Return the standard error of the mean of ``(pieces, p)``: from the pieces or, if larger, from the chains."""
-    n = len(values)
-    se = values.std(axis=0, ddof=1) / np.sqrt(n)
-    if chains > 1:
-        by_chain = values.reshape(chains, n // chains, -1).mean(axis=1)
-        se = np.maximum(se, by_chain.std(axis=0, ddof=1) / np.sqrt(chains))
-    return se
+    left: np.ndarray
 
 
 def _regressors(
@@ -130,14 +118,41 @@ def _regressors(
     return np.stack([s1, u * s1 - 1.0, u * u * s1 - 2.0 * u])
 
 
-def _fit(terms: np.ndarray, values: np.ndarray, order: int) -> np.ndarray:
-    """Coefficients ``(order, p)`` of the regression of each function on its first terms."""
-    t = terms[:order] - terms[:order].mean(axis=1, keepdims=True)
-    f = values - values.mean(axis=0)
+def _fit(terms: np.ndarray, values: np.ndarray, shared: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients of each function on terms of its own ``(order, n, p)`` and on shared ones ``(n, m)``, those by ridge.
+
+    Returns
+    -------
+    (order, p), (m, p)
+    """
+    order, n, _ = terms.shape
+    t, f = terms - terms.mean(axis=1, keepdims=True), values - values.mean(axis=0)
     gram = np.einsum("inp,jnp->pij", t, t)
-    gram += 1e-12 * np.trace(gram, axis1=1, axis2=2)[:, None, None] * np.eye(order) + 1e-300 * np.eye(order)
     right = np.einsum("inp,np->pi", t, f)
-    return np.linalg.solve(gram, right[..., None])[..., 0].T
+    m = shared.shape[1]
+    if m:
+        h = shared - shared.mean(axis=0)
+        variance = np.maximum((h**2).mean(axis=0), 1e-300)
+        inverse = np.linalg.inv(h.T @ h + np.diag(_RIDGE * n * variance))
+        with_terms, with_values = np.stack([h.T @ part for part in t]), h.T @ f
+        by_terms, by_values = inverse @ with_terms, inverse @ with_values
+        gram = gram - np.einsum("imp,jmp->pij", with_terms, by_terms)
+        right = right - np.einsum("imp,mp->pi", with_terms, by_values)
+    gram += 1e-12 * np.trace(gram, axis1=1, axis2=2)[:, None, None] * np.eye(order) + 1e-300 * np.eye(order)
+    own = np.linalg.solve(gram, right[..., None])[..., 0].T
+    if not m:
+        return own, np.zeros((0, values.shape[1]))
+    return own, by_values - np.einsum("imp,ip->mp", by_terms, own)
+
+
+def _virial_terms(position: np.ndarray, gradient: np.ndarray, train: np.ndarray) -> np.ndarray:
+    """Return ``(x - m) g + 1`` for all coordinates, summed over neighbours where they are many: ``(draws, m)``."""
+    d = position.shape[1]
+    m = min(d, _MOST_VIRIAL, int(train.sum()) // _DRAWS_A_TERM)
+    if m < 1 or d < 2:  # of a single coordinate it is its own second term
+        return np.zeros((len(position), 0))
+    terms = (position - position[train].mean(axis=0)) * gradient + 1.0
+    return terms if m == d else np.add.reduceat(terms, np.arange(m) * d // m, axis=1)
 
 
 def corrected_expectations(
@@ -172,7 +187,7 @@ def corrected_expectations(
     The weights of separate modes are invisible to it.
     """
     chains, draws, p = values.shape
-    cut = _pieces(chains, draws)
+    cut = count_pieces(chains, draws)
     used_draws = draws - draws % cut
     arrays = (values, position, gradient, values if follow is None else follow)
     f, x, g, follow = (a[:, draws - used_draws :].reshape(chains * used_draws, -1) for a in arrays)
@@ -185,36 +200,47 @@ def corrected_expectations(
     pieces = np.repeat(np.arange(chains * cut), used_draws // cut)
     folds = pieces // cut if chains > 1 else pieces
 
-    corrected = {order: np.empty((chains * cut, p)) for order in _ORDERS}
+    corrected = {order: np.empty((chains * cut, p)) for order in (*_ORDERS, _VIRIAL)}
     for fold in np.unique(folds):
         held, train = folds == fold, folds != fold
         terms = _regressors(x, g, follow, own, train)
-        for order in _ORDERS:
-            slopes = _fit(terms[:, train], f[train], order)
-            residual = f[held] - np.einsum("inp,ip->np", terms[:order][:, held], slopes)
+        virial = _virial_terms(x, g, train)
+        for order in corrected:
+            own_terms, shared = (terms[:order], virial[:, :0]) if order in _ORDERS else (terms, virial)
+            slopes, more = _fit(own_terms[:, train], f[train], shared[train])
+            residual = f[held] - np.einsum("inp,ip->np", own_terms[:, held], slopes) - shared[held] @ more
             for piece in np.unique(pieces[held]):
                 corrected[order][piece] = residual[pieces[held] == piece].mean(axis=0)
     raw = f.reshape(chains * cut, -1, p).mean(axis=1)
 
-    raw_se = _spread(raw, chains)
-    spreads = {order: _spread(corrected[order], chains) for order in _ORDERS}
+    raw_se = between_pieces(raw, chains)
+    spreads = {order: between_pieces(pieces_of, chains) for order, pieces_of in corrected.items()}
     scale = np.maximum(f.std(axis=0), 1e-300)
     worth = {order: float(np.mean((spreads[order] / scale) ** 2)) for order in _ORDERS}
     best = min(worth, key=lambda order: worth[order])
-    ratio = spreads[best] ** 2 / np.maximum(raw_se**2, 1e-300)
+    # One set of terms for all functions, but that the virial ones are for those few that scale others.
+    by_virial = spreads[_VIRIAL] ** 2 * _FAVOUR_FEW < spreads[best] ** 2
+    chosen = np.where(by_virial, corrected[_VIRIAL], corrected[best])
+    error = np.where(by_virial, spreads[_VIRIAL], spreads[best])
+    ratio = error**2 / np.maximum(raw_se**2, 1e-300)
     used = (ratio < _WORTHWHILE) & finite
     if worth[best] * _FAVOUR_RAW > float(np.mean((raw_se / scale) ** 2)):
         # Not for all of them, then: only where a function's own gain is beyond doubt.
         used &= ratio < _WORTHWHILE / _FAVOUR_RAW
     unknown = np.where(finite, 0.0, np.nan)
-    value = np.where(used, corrected[best].mean(axis=0), raw.mean(axis=0))
+    value = np.where(used, chosen.mean(axis=0), raw.mean(axis=0))
+    bias, bias_se = raw.mean(axis=0) - value, between_pieces(raw - chosen, chains)
+    left = np.minimum(np.sqrt(ratio), 1.0)
+    sure = np.maximum(np.abs(bias) - _SURE * bias_se, 0.0)
+    remaining = np.where(used, left / np.maximum(1.0 - left, _TINY) * sure, 0.0)
     return Corrected(
         origin + raw.mean(axis=0),
         raw_se + unknown,
         origin + value,
-        np.where(used, spreads[best], raw_se) + unknown,
-        np.where(used, raw.mean(axis=0) - value, np.nan),
-        np.where(used, _spread(raw - corrected[best], chains), np.nan),
+        np.where(used, np.hypot(error, remaining), raw_se) + unknown,
+        np.where(used, bias, np.nan),
+        np.where(used, bias_se, np.nan),
         used,
         ratio + unknown,
+        left + unknown,
     )

@@ -47,11 +47,25 @@ def _flow(kind, h, friction):
 
 
 @numba.njit
+def _stretch(scale, v, out):
+    """Fill ``out = (I + U diag(l - 1) U^T) v``; ``scale`` holds ``l`` in row 1 and ``U^T`` below."""
+    along = np.dot(scale[2:], v)
+    for i in range(along.size):
+        along[i] *= scale[1, i] - 1.0
+    np.dot(scale[2:].T, along, out)
+    out += v
+
+
+@numba.njit
 def _place(centre, scale, y, x):
-    """Fill ``x = centre + W y``; ``scale`` holds ``W``, or its diagonal as one row."""
+    """Fill ``x = centre + W y``; ``scale`` holds ``W`` as in :class:`pmm_mcmc.coordinates.Coordinates`."""
     if len(scale) == 1:
         for j in range(y.size):
             x[j] = centre[j] + scale[0, j] * y[j]
+    elif len(scale) < y.size:
+        _stretch(scale, y, x)
+        for j in range(y.size):
+            x[j] = centre[j] + scale[0, j] * x[j]
     else:
         np.dot(scale, y, x)
         x += centre
@@ -66,6 +80,8 @@ def _drift(function, table, kind, y, centre, scale, x, gradient, b):
     if len(scale) == 1:
         for j in range(y.size):
             b[j] = scale[0, j] * gradient[j]
+    elif len(scale) < y.size:
+        _stretch(scale, scale[0] * gradient, b)
     else:
         np.dot(scale.T, gradient, b)
     for j in range(y.size):

@@ -16,7 +16,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.loop import SIGNATURE, evaluate, run
-from pmm_mcmc.methods import HARMONIC, Kernel
+from pmm_mcmc.methods import HARMONIC, Kernel, Scheme
 
 __all__ = [
     "SIGNATURE",
@@ -42,6 +42,10 @@ class Chunk(NamedTuple):
         Log density at the draw; mean acceptance probability of its transitions (1 where nothing is adjusted).
     n_grad, unstable : (n,)
         Gradients spent for the draw; transitions rejected as not finite or unstable.
+    repeated : (n,)
+        Those of them that failed again at a quarter of the step: the model fails there, not the step.
+    n_probe : (n,)
+        Gradients spent to find that out.
     """
 
     position: np.ndarray
@@ -51,6 +55,16 @@ class Chunk(NamedTuple):
     accept: np.ndarray
     n_grad: np.ndarray
     unstable: np.ndarray
+    repeated: np.ndarray
+    n_probe: np.ndarray
+
+
+# A rejected transition is tried again over four times the time of a step at a quarter of its length, with noise of its
+# own: a model that is not finite in a region is met there again more often than not, a step that is too large is not.
+_SHORTER, _AGAIN = 0.25, 16
+# So many rejections of a draw are looked into; the rest count like the last of them.
+_LOOKED_INTO = 3
+_OTHER_NOISE = np.array([0x9E3779B97F4A7C15, 0], np.uint64)
 
 
 def guard_threshold(d: int) -> float:
@@ -130,7 +144,61 @@ class NumbaEngine:
             Share of the kinetic energies by which the energy may rise in a step beyond the guard's threshold: for
             chains on their way down from far out, where errors of the step are small only relative to it.
         """
+        setting = (coordinates, step_size, friction, K)
+        before = state.copy(), gradient.copy()
+        out = self._run(setting, state, gradient, key, first, rows, thin, tolerance)
+        if self.kernel.scheme != Scheme.MALA:
+            for row in np.flatnonzero(out.unstable):
+                start = (out.state[row - 1], out.gradient[row - 1]) if row else before
+                self._look_into(setting, start, key, first + row * thin, thin, tolerance, out, row)
+        return out
+
+    def _look_into(
+        self,
+        setting: tuple[Coordinates, float, float, int],
+        start: tuple[np.ndarray, np.ndarray],
+        key: np.ndarray,
+        first: int,
+        thin: int,
+        tolerance: float,
+        out: Chunk,
+        row: int,
+    ) -> None:
+        """Find out which of a draw's rejected transitions fail at a shorter step too."""
+        state, gradient = start[0].copy(), start[1].copy()
+        coordinates, step_size, friction, K = setting
+        looked_into, again = 0, False
+        for transition in range(first, first + thin):
+            here, gradient_here = state.copy(), gradient.copy()
+            if thin > 1:
+                one = self._run(setting, state, gradient, key, transition, 1, 1, tolerance)
+                out.n_probe[row] += one.n_grad[0]
+                if not one.unstable[0]:
+                    continue
+            if looked_into < _LOOKED_INTO:
+                looked_into += 1
+                again = bool(here[4 * self.d + 1] <= _SHORTER)  # this chain's step is that short at present
+                if not again:
+                    shorter = (coordinates, _SHORTER * step_size, friction, K)
+                    noise = key ^ _OTHER_NOISE
+                    more = self._run(shorter, here, gradient_here, noise, transition, 1, _AGAIN, tolerance)
+                    out.n_probe[row] += more.n_grad[0]
+                    again = bool(more.unstable[0] > 0)
+            out.repeated[row] += again
+
+    def _run(
+        self,
+        setting: tuple[Coordinates, float, float, int],
+        state: np.ndarray,
+        gradient: np.ndarray,
+        key: np.ndarray,
+        first: int,
+        rows: int,
+        thin: int,
+        tolerance: float,
+    ) -> Chunk:
         d = self.d
+        coordinates, step_size, friction, K = setting
         out = Chunk(
             np.empty((rows, d)),
             np.empty((rows, d)),
@@ -139,6 +207,8 @@ class NumbaEngine:
             np.empty(rows),
             np.empty(rows, np.int64),
             np.empty(rows, np.int64),
+            np.zeros(rows, np.int64),
+            np.zeros(rows, np.int64),
         )
         run(
             self._joint,
@@ -157,13 +227,13 @@ class NumbaEngine:
             key,
             first,
             thin,
-            out,
+            out[:7],
         )
         return out
 
 
 def _for_loop(coordinates: Coordinates) -> tuple[np.ndarray, np.ndarray]:
-    """Return arrays of one type for both kinds of scale, so that the loop is compiled once."""
+    """Return arrays of one type for every kind of scale, so that the loop is compiled once."""
     return coordinates.centre, np.ascontiguousarray(np.atleast_2d(coordinates.scale))
 
 

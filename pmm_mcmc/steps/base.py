@@ -159,7 +159,10 @@ class LangevinStep(ArrayStepShared):
     def stop_tuning(self) -> None:
         """Freeze what has been learnt (PyMC calls this before the first draw that counts)."""
         if self.chain is not None:
-            self.chain.stop_tuning()
+            if self._engine is None:
+                self._connect()
+            assert self._engine is not None
+            self.chain.stop_tuning(self._engine)
             self._forget()
         self.tune = False
 
@@ -235,6 +238,7 @@ class LangevinStep(ArrayStepShared):
                     self._engine,
                     q,
                     jitter=np.array_equal(q, self._flat(self._default)),
+                    alone=alone,
                     n_tune=self.n_tune,
                     n_draws=self.n_draws,
                     rng=self.rng,
@@ -302,7 +306,7 @@ class LangevinStep(ArrayStepShared):
     def _closing_warning(self, chunk: Chunk, tuned: Tuned, thin: int) -> SamplerWarning | None:
         """Return what the user must hear once, with the chain's last draw."""
         assert self.chain is not None
-        report = self.chain.report.with_rows(chunk.position, chunk.unstable, thin)
+        report = self.chain.report.with_rows(chunk, thin)
         names = [
             f"{name}[{', '.join(map(str, index))}]" if index else name
             for name, shape, _, _ in self._density.layout

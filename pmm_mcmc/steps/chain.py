@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import Chunk, NumbaEngine, change_coordinates, empty_state
 from pmm_mcmc.methods import Scheme, Settings
 from pmm_mcmc.steps.report import UnstableReport
-from pmm_mcmc.tuning.schedule import Tuned, Warmup, fixed_setting
+from pmm_mcmc.tuning.schedule import Block, Tuned, Warmup, fixed_setting
 
 __all__ = ["Chain", "NotFiniteError"]
 
@@ -20,7 +21,12 @@ __all__ = ["Chain", "NotFiniteError"]
 MOST_DRAWS_AHEAD, SECONDS_AHEAD = 256, 0.05
 _PROBES, _PROBE_WIDTH = 8, 0.1
 _JITTER_TRIES = 20
+# On the way down from a distant start the energy is large, and so are the steps' errors in it.
 _WARMUP_TOLERANCE = 0.25
+# A chain has a process to itself and nobody to learn from but these, which share its warm-up until the setting is
+# frozen.  They end as near to the setting of many chains as more of them would (benchmarks/tuning.py).
+_WALKERS = 4
+_LEAST_ADAPTED, _ADAPTED = 130, 0.3
 
 
 class NotFiniteError(Exception):
@@ -41,8 +47,8 @@ class Chain:
         Draws handed out, in all and of the present chunk, and transitions made for them.
     n_grad, unstable, pending : int
         Gradients spent for them; transitions rejected in the present phase; gradients not yet charged to a draw.
-    tuned, warmup
-        Setting in force; the warm-up, until it has ended.
+    tuned, warmup, walkers
+        Setting in force; the warm-up, until it has ended; the chain's company in it, until the setting is frozen.
     state, gradient, position : (4 d + 2,), (d,), (d,)
         The engine's state after the last draw handed out, the gradient there and the draw itself.
     report
@@ -55,6 +61,7 @@ class Chain:
     key: np.ndarray
     tuned: Tuned
     warmup: Warmup | None
+    walkers: Ensemble | None
     state: np.ndarray
     gradient: np.ndarray
     position: np.ndarray
@@ -68,6 +75,7 @@ class Chain:
     row: int = 0
     _observed: int = 0
     _ahead: int = 1
+    _parts: list[Block] = field(default_factory=list)
 
     @classmethod
     def start(
@@ -77,6 +85,7 @@ class Chain:
         position: np.ndarray,
         *,
         jitter: bool,
+        alone: bool,
         n_tune: int,
         n_draws: int,
         rng: np.random.Generator,
@@ -99,27 +108,45 @@ class Chain:
             gradient = engine.evaluate(Coordinates(np.zeros(d), np.ones(d)), state)
             return None if np.isnan(state[4 * d]) else gradient
 
-        tries = [position + 0.5 ** (i // 4) * rng.uniform(-1.0, 1.0, size=d) for i in range(_JITTER_TRIES * jitter)]
-        for start in (*tries, position):
-            gradient = gradient_at(start)
-            if gradient is not None:
-                break
-        else:
-            raise NotFiniteError
+        def jittered(width: float) -> tuple[np.ndarray, np.ndarray] | None:
+            for i in range(_JITTER_TRIES):
+                start = position + 0.5 ** (i // 4) * width * rng.uniform(-1.0, 1.0, size=d)
+                found = gradient_at(start)
+                if found is not None:
+                    return start, found
+            return None
+
+        found = jittered(1.0) if jitter else None
+        if found is None:
+            at_position = gradient_at(position)
+            if at_position is None:
+                raise NotFiniteError
+            found = position, at_position
+        start, gradient = found
         if n_tune == 0:
-            tuned, warmup = fixed_setting(settings, start), None
+            tuned, warmup, walkers = fixed_setting(settings, start), None, None
         else:
+            more = (_WALKERS - 1) * alone
+            others = [pair for pair in (jittered(1.0 if jitter else _PROBE_WIDTH) for _ in range(more)) if pair]
             pairs = [(start, gradient)]
             for probe in start + _PROBE_WIDTH * rng.uniform(-1.0, 1.0, size=(_PROBES, d)):
-                found = gradient_at(probe)
-                if found is not None:
-                    pairs.append((probe, found))
-            warmup = Warmup.start(settings, n_tune, np.array([x for x, _ in pairs]), np.array([g for _, g in pairs]))
+                there = gradient_at(probe)
+                if there is not None:
+                    pairs.append((probe, there))
+            at, slopes = (np.array(part) for part in zip(*pairs, *others, strict=True))
+            least = max(_LEAST_ADAPTED, int(_ADAPTED * n_tune))
+            warmup = Warmup.start(settings, n_tune, at, slopes, least)
             tuned = warmup.tuned
+            walkers = None
+            if others:
+                walkers = Ensemble.start(engine, tuned.coordinates, np.array([x for x, _ in others]), rng)
+                evaluations += len(others)
         velocity = rng.standard_normal(d) * (settings.dynamics == "underdamped")
         state = empty_state(tuned.coordinates.whiten(start), velocity)
         gradient = engine.evaluate(tuned.coordinates, state)
-        return cls(settings, n_tune, n_draws, key, tuned, warmup, state, gradient, start, pending=evaluations + 1)
+        return cls(
+            settings, n_tune, n_draws, key, tuned, warmup, walkers, state, gradient, start, pending=evaluations + 1
+        )
 
     @property
     def thin(self) -> int:
@@ -146,12 +173,22 @@ class Chain:
             self.pending = 0
         self._chunk, self.row, self._observed = None, 0, 0
 
-    def stop_tuning(self) -> None:
-        """End the warm-up, early or not."""
+    def stop_tuning(self, engine: NumbaEngine) -> None:
+        """End the warm-up, early or not.
+
+        A setting whose last check failed is checked again after its shrink, beyond the draws that were asked for.
+        """
         self.settle()
-        if self.warmup is not None:
-            self.warmup.stop()
-            self._retune()
+        if self.warmup is not None and self._in_hand < self.warmup.length - self.warmup.done:
+            self._close_block(engine, stop=True)
+        self._retune(engine)
+        while self.warmup is not None:
+            rows = self.warmup.boundary - self.warmup.done
+            chunk = self._run(engine, self.state, self.gradient, rows, 1)
+            self.transition += rows
+            self.pending += int(chunk.n_grad.sum())
+            self._parts.append(_as_block(chunk, slice(None)))
+            self._close_block(engine)
 
     def relocate(self, engine: NumbaEngine, position: np.ndarray | None) -> None:
         """Evaluate anew, at another position or because the other variables of the model have changed.
@@ -179,16 +216,25 @@ class Chain:
         Not ``alone``, that is among other step methods, a chain computes one draw at a time.
         """
         self.settle()
-        self._retune()
+        self._retune(engine)
         left = self.n_tune + self.n_draws - self.iteration
         rows = min(self._ahead, left) if alone and left > 0 else 1
         if self.warmup is not None:
-            rows = min(rows, self.warmup.boundary - self.warmup.done)
+            rows = min(rows, self.warmup.boundary - self.warmup.done - self._in_hand)
         tuned, thin = self.tuned, self.thin
         state, gradient = self.state.copy(), self.gradient.copy()
         began = time.perf_counter()
-        # On the way down from a distant start the energy is large, and so are the steps' errors in it.
-        tolerance = _WARMUP_TOLERANCE if self.warmup is not None else 0.0
+        chunk = self._run(engine, state, gradient, rows, thin)
+        if not alone and engine.kernel.scheme == Scheme.RECYCLED:
+            self._end_point(engine, state, chunk)
+        seconds = max((time.perf_counter() - began) / rows, 1e-9)
+        self._ahead = int(np.clip(SECONDS_AHEAD / seconds, 1, min(MOST_DRAWS_AHEAD, 4 * self._ahead)))
+        chunk.n_grad[0] += self.pending
+        self._chunk = chunk
+        return chunk, tuned, thin
+
+    def _run(self, engine: NumbaEngine, state: np.ndarray, gradient: np.ndarray, rows: int, thin: int) -> Chunk:
+        tuned = self.tuned
         chunk = engine.run(
             tuned.coordinates,
             tuned.step_size,
@@ -200,15 +246,18 @@ class Chain:
             self.transition,
             rows,
             thin,
-            tolerance,
+            self._tolerance,
         )
-        if not alone and engine.kernel.scheme == Scheme.RECYCLED:
-            self._end_point(engine, state, chunk)
-        seconds = max((time.perf_counter() - began) / rows, 1e-9)
-        self._ahead = int(np.clip(SECONDS_AHEAD / seconds, 1, min(MOST_DRAWS_AHEAD, 4 * self._ahead)))
-        chunk.n_grad[0] += self.pending
-        self._chunk = chunk
-        return chunk, tuned, thin
+        return chunk._replace(n_grad=chunk.n_grad + chunk.n_probe)
+
+    @property
+    def _tolerance(self) -> float:
+        return _WARMUP_TOLERANCE if self.warmup is not None and self.warmup.frozen is None else 0.0
+
+    @property
+    def _in_hand(self) -> int:
+        """Draws of the block in hand that have been handed out and not yet shown to the tuner."""
+        return sum(part.lp.shape[1] for part in self._parts)
 
     def _end_point(self, engine: NumbaEngine, state: np.ndarray, chunk: Chunk) -> None:
         # Other variables are drawn given this draw: it must be the chain's own position, not the midpoint before it.
@@ -232,20 +281,59 @@ class Chain:
             return
         self._observed = self.row
         if self.warmup is None:
-            self.report.observe(chunk.position[rows], chunk.unstable[rows], self.thin)
+            self.report.observe(chunk, rows, self.thin)
         else:
-            part = (chunk.position, chunk.gradient, chunk.lp, chunk.unstable, chunk.accept)
-            self.warmup.observe(*(values[rows].copy() for values in part))
+            self._parts.append(_as_block(chunk, rows))
 
-    def _retune(self) -> None:
+    def _retune(self, engine: NumbaEngine) -> None:
         """Let the tuner act where a block has ended."""
         warmup = self.warmup
-        if warmup is None or warmup.done < warmup.boundary:
+        if warmup is not None and warmup.done + self._in_hand >= warmup.boundary:
+            self._close_block(engine)
+
+    def _close_block(self, engine: NumbaEngine, stop: bool = False) -> None:
+        warmup, old = self.warmup, self.tuned
+        assert warmup is not None
+        if self._parts:
+            block = Block(*(np.concatenate(part, axis=1) for part in zip(*self._parts, strict=True)))
+            self._parts = []
+            if self.walkers is not None:
+                chunk = self.walkers.advance(engine, old, block.lp.shape[1], tolerance=self._tolerance)
+                self.pending += int(chunk.n_grad.sum() + chunk.n_probe.sum())
+                theirs = _block(chunk)
+                block = Block(*(np.concatenate(part) for part in zip(block, theirs, strict=True)))
+            warmup.observe(block)
+        if stop:
+            warmup.stop()
+        self.tuned = warmup.update()
+        self._follow(warmup.source)
+        new = self.tuned.coordinates
+        self.state = change_coordinates(self.state, self.gradient, old.coordinates, new, self.settings.kernel)
+        if self.walkers is not None:
+            self.walkers.change(engine, old.coordinates, new)
+        if warmup.frozen is not None:
+            self.walkers = None
+        if warmup.finished:
+            self.warmup, self.walkers, self.unstable = None, None, 0
+
+    def _follow(self, source: np.ndarray) -> None:
+        """Go on from healthier walkers where the tuner says so."""
+        if self.walkers is None or np.array_equal(source, np.arange(len(source))):
             return
-        old, new = self.tuned, warmup.update()
-        self.state = change_coordinates(
-            self.state, self.gradient, old.coordinates, new.coordinates, self.settings.kernel
+        everyone = Ensemble(
+            np.vstack([self.state, self.walkers.state]),
+            np.vstack([self.gradient, self.walkers.gradient]),
+            np.vstack([self.key, self.walkers.keys]),
         )
-        self.tuned = new
-        if warmup.done >= warmup.length:
-            self.warmup, self.unstable = None, 0
+        everyone.copy_from(source)
+        self.state, self.gradient = everyone.state[0], everyone.gradient[0]
+        self.walkers.state, self.walkers.gradient = everyone.state[1:], everyone.gradient[1:]
+
+
+def _block(chunk: Chunk) -> Block:
+    return Block(chunk.position, chunk.gradient, chunk.lp, chunk.unstable, chunk.repeated, chunk.accept)
+
+
+def _as_block(chunk: Chunk, rows: slice) -> Block:
+    """Rows of one chain's chunk, copied."""
+    return Block(*(values[rows].copy()[None] for values in _block(chunk)))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pmm_mcmc.engines.numba_engine import Chunk
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.tuning.schedule import Tuned
 from pmm_mcmc.tuning.thinning import STEPS_CAP
@@ -20,14 +21,16 @@ class UnstableReport:
     transitions: int = 0
     draws: int = 0
     unstable: int = 0
+    repeated: int = 0
     unstable_draws: int = 0
     total: np.ndarray | float = 0.0
     squares: np.ndarray | float = 0.0
     unstable_total: np.ndarray | float = 0.0
     origin: np.ndarray | float | None = None
 
-    def observe(self, position: np.ndarray, unstable: np.ndarray, thin: int) -> None:
-        """Add draws ``(n, d)`` with the number of transitions rejected on the way to each."""
+    def observe(self, chunk: Chunk, rows: slice, thin: int) -> None:
+        """Add some draws of a chunk, each after ``thin`` transitions."""
+        position, unstable = chunk.position[rows], chunk.unstable[rows]
         if self.origin is None:
             self.origin = position[0].copy()
         shifted = position - self.origin
@@ -35,15 +38,16 @@ class UnstableReport:
         self.transitions += thin * len(unstable)
         self.draws += len(unstable)
         self.unstable += int(unstable.sum())
+        self.repeated += int(chunk.repeated[rows].sum())
         self.unstable_draws += int(bad.sum())
         self.total = self.total + shifted.sum(axis=0)
         self.squares = self.squares + (shifted**2).sum(axis=0)
         self.unstable_total = self.unstable_total + shifted[bad].sum(axis=0)
 
-    def with_rows(self, position: np.ndarray, unstable: np.ndarray, thin: int) -> UnstableReport:
-        """Return a copy that has observed more."""
+    def with_rows(self, chunk: Chunk, thin: int) -> UnstableReport:
+        """Return a copy that has observed a whole chunk more."""
         other = replace(self)
-        other.observe(position, unstable, thin)
+        other.observe(chunk, slice(None), thin)
         return other
 
     def message(self, names: list[str], settings: Settings, tuned: Tuned) -> str | None:
@@ -72,8 +76,18 @@ class UnstableReport:
             i = int(np.argmax(np.abs(away)))
             side = "above" if away[i] > 0 else "below"
             where = f", most of all where {names[i]} is {abs(away[i]):.1f} sd {side} its mean"
-        return (
+        found = (
             f"{settings.method}: {self.unstable} of {self.transitions} transitions after warm-up were not finite or "
-            f"unstable and were restarted{where}. Draws near there are biased: sample again with "
-            f"step_size={0.5 * tuned.step_size:.2g} (now {tuned.step_size:.2g}), or reparametrise the model."
+            f"unstable and were restarted{where}. Draws near there are biased: "
+        )
+        if 2 * self.repeated > self.unstable:
+            return found + (
+                f"{self.repeated} of them failed again at a quarter of the step, so that the model is not finite or too "
+                "steep there, whatever the step; look at its constraints and priors with model.debug(), or "
+                "reparametrise the model."
+            )
+        again = f"; {self.repeated} failed again at a quarter of the step" if self.repeated else ""
+        return found + (
+            f"the step is too large there{again}. Sample again with step_size={0.5 * tuned.step_size:.2g} (now "
+            f"{tuned.step_size:.2g}), or reparametrise the model."
         )

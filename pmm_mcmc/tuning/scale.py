@@ -1,4 +1,4 @@
-r"""Diagonal scale and centre of the whitened coordinates, from pairs of position and gradient.
+r"""Scale and centre of the whitened coordinates, from pairs of position and gradient.
 
 For a diagonal map ``x = m + s y`` the divergence from the Gaussian N(m, s^2) to the posterior that uses gradients
 only (Fisher divergence) is smallest at
@@ -6,10 +6,16 @@ only (Fisher divergence) is smallest at
 .. math:: s_i^2 = \sqrt{Var x_i / Var g_i}, \qquad m_i = \bar x_i + s_i^2 \bar g_i,
 
 with ``g`` the gradient of the log density.  On an uncorrelated Gaussian this is exact from two distinct points,
-wherever they lie.
+wherever they lie.  With few strongly correlated directions, or many correlations in few coordinates, the scale is
+low-rank or dense (:func:`best_coordinates`).
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
@@ -17,9 +23,22 @@ from pmm_mcmc.coordinates import Coordinates
 
 __all__ = ["affine_scale", "best_coordinates", "diagonal_scale", "settled"]
 
+_Fit = Callable[[np.ndarray, np.ndarray], Coordinates | None]
+
 # Dense scales are tried up to this many coordinates, with so much damping (the r of affine_scale).
 MOST_DENSE = 300
 _DAMPINGS = (1e-3, 1.0, 10.0, 100.0, 1000.0)
+# Low-rank scales are tried from so many coordinates on, with at most so many directions.
+_FEWEST_LOW_RANK = 30
+_RANKS = (20, 100)
+# A direction is stretched where its variance is off by this factor: what is left costs a step little.
+_CUTOFF = 1.5
+# Pairs from which the directions are sought, turns of diagonal and directions, and the change at which these end.
+_ROWS, _ROUNDS, _ROUND_ENOUGH = 300, 8, 0.01
+# The misfit of one direction whose variance is off by a factor of 1.25: less is not worth more numbers.
+_LEAST_GAIN = 0.05
+# Share of the misfit's terms, the largest, that is left out: with heavy tails few draws would decide.
+_TRIMMED = 0.01
 
 
 def diagonal_scale(position: np.ndarray, gradient: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -31,7 +50,9 @@ def diagonal_scale(position: np.ndarray, gradient: np.ndarray, previous: np.ndar
     with np.errstate(all="ignore"):
         ratio = position.var(axis=0) / gradient.var(axis=0)
         scale = ratio**0.25
-    usable = np.isfinite(scale) & (scale > 0.0)
+    # The variance of equal numbers need not be zero in rounded arithmetic.
+    varies = (np.ptp(position, axis=0) > 0.0) & (np.ptp(gradient, axis=0) > 0.0)
+    usable = varies & np.isfinite(scale) & (scale > 0.0)
     scale = np.where(usable, scale, previous)
     shift = np.where(usable, scale**2 * gradient.mean(axis=0), 0.0)
     # Off the posterior the gradient's mean says little: keep the centre within what has been seen.
@@ -51,26 +72,92 @@ def settled(potential: np.ndarray, d: int) -> np.ndarray:
 
 
 def best_coordinates(position: np.ndarray, gradient: np.ndarray) -> Coordinates:
-    r"""Return diagonal or dense coordinates, whichever whitens the newest of the draws ``(n, d)`` better.
+    r"""Return diagonal, low-rank or dense coordinates, whichever whitens the newest of the draws ``(n, d)`` best.
 
-    Candidates are fitted on the older 60 % and judged on the rest by
-    :math:`J = mean |W^{-1} (x - m)|^2 + mean |W^T g|^2`, which is ``2 d`` at best; a dense one must win by 2 %.  The
-    winner is fitted anew on all.
+    Candidates are fitted on the older 60 % and judged on the rest by the Fisher divergence from the unit Gaussian,
+    :math:`J = mean |W^{-1} (x - m) + W^T g|^2`.  Which is the best ``W`` is the same as by the more familiar
+    :math:`mean |W^{-1} (x - m)|^2 + mean |W^T g|^2`: that is ``J + 2 d`` on average.  A form with more numbers in it
+    must win by 2 % of that, or by a fifth of ``J``.  The mean leaves the largest 1 % out.  The winner is fitted anew on
+    all.
+
+    Parameters
+    ----------
+    position, gradient
+        Pairs, whole rows in order of time.
     """
     n, d = position.shape
-    ones = np.ones(d)
     split = int(0.6 * n)
-    choice: float | None = None
-    if 1 < d <= MOST_DENSE and split > 1 and n - split > 1:
-        old_x, old_g, new_x, new_g = position[:split], gradient[:split], position[split:], gradient[split:]
-        best = 0.98 * _misfit(Coordinates(*diagonal_scale(old_x, old_g, ones)), new_x, new_g)
-        for damping in _DAMPINGS:
-            candidate = _dense(old_x, old_g, damping)
-            misfit = np.inf if candidate is None else _misfit(candidate, new_x, new_g)
-            if misfit < best:
-                choice, best = damping, misfit
-    found = None if choice is None else _dense(position, gradient, choice)
-    return found or Coordinates(*diagonal_scale(position, gradient, ones))
+    choice: _Fit = _diagonal
+    if 1 < split < n - 1:
+        old, new = (position[:split], gradient[:split]), (position[split:], gradient[split:])
+        best = _misfit(_diagonal(*old), *new)
+        for family in _families(split, d):
+            misfits = [_misfit(fit(*old), *new) for fit in family]
+            least = int(np.argmin(misfits))
+            if misfits[least] < best - max(_LEAST_GAIN, min(0.02 * (best + 2 * d), 0.2 * best)):
+                choice, best = family[least], misfits[least]
+    return choice(position, gradient) or _diagonal(position, gradient)
+
+
+def _families(n: int, d: int) -> list[list[_Fit]]:
+    """Return the forms to try on ``n`` pairs, from few numbers to many; those of a family have equally many."""
+    ranks = [_RANKS[0], *(more for fewer, more in pairwise(_RANKS) if _most_directions(n, d) > fewer)]
+    families: list[list[_Fit]] = [[partial(_low_rank, rank=rank)] for rank in ranks if d >= _FEWEST_LOW_RANK]
+    dense: list[_Fit] = [partial(_dense, damping=damping) for damping in _DAMPINGS]
+    return [*families, dense] if 1 < d <= MOST_DENSE else families
+
+
+def _most_directions(n: int, d: int) -> int:
+    """Return how many directions ``n`` pairs may have, in so few coordinates that the matrix is not smaller."""
+    return min(n, d) // 3
+
+
+def _diagonal(position: np.ndarray, gradient: np.ndarray) -> Coordinates:
+    return Coordinates(*diagonal_scale(position, gradient, np.ones(position.shape[1])))
+
+
+def _low_rank(position: np.ndarray, gradient: np.ndarray, rank: int) -> Coordinates | None:
+    r"""Return low-rank coordinates of at most so many directions, or None where they are not finite.
+
+    Given the diagonal ``s``, the directions are sought where :math:`|x + g|^2`, in units of ``s``, is largest: on a
+    Gaussian they are eigenvectors, ordered by the misfit :math:`\lambda + 1/\lambda - 2` that they cause, and where
+    there are no more than ``rank`` of them no other direction has any.  Given the stretches, ``s`` is the diagonal
+    scale of what they leave.  The two take turns, as in factor analysis.
+    """
+    n, d = position.shape
+    rank = max(1, min(rank, _most_directions(n, d)))
+    mean, mean_gradient = position.mean(axis=0), gradient.mean(axis=0)
+    x, g = position - mean, gradient - mean_gradient
+    few = np.linspace(0, n - 1, min(n, _ROWS)).astype(int)
+    try:
+        with np.errstate(all="ignore"):
+            _, s = diagonal_scale(x, g, np.ones(d))
+            for _ in range(_ROUNDS):
+                found = _stretch(x[few], g[few], s, x[few], g[few], rank)
+                _, left = diagonal_scale(found.whiten(x[few]), found.pull_back(g[few]), np.ones(d))
+                s = s * left
+                if np.max(np.abs(np.log(left))) < _ROUND_ENOUGH:
+                    break
+            found = _stretch(x, g, s, x[few], g[few], rank)
+            found = found._replace(centre=mean + found.place(found.pull_back(mean_gradient)))
+    except np.linalg.LinAlgError:
+        return None
+    return found if all(np.all(np.isfinite(part)) for part in found) else None
+
+
+def _stretch(
+    x: np.ndarray, g: np.ndarray, s: np.ndarray, few_x: np.ndarray, few_g: np.ndarray, rank: int
+) -> Coordinates:
+    """Return low-rank coordinates with diagonal ``s`` for centred pairs, directions found from few of them."""
+    apart = few_x / s + few_g * s
+    values, vectors = np.linalg.eigh(apart @ apart.T)
+    values, vectors = values[: -rank - 1 : -1], vectors[:, : -rank - 1 : -1]
+    basis, _ = np.linalg.qr(apart.T @ vectors[:, values > 1e-12 * values[0]])
+    x, g = (x / s) @ basis, (g * s) @ basis
+    ridge = _DAMPINGS[0] / len(x) * np.eye(basis.shape[1])
+    values, vectors = np.linalg.eigh(_geometric_mean(_covariance(x) + ridge, _covariance(g) + ridge))
+    kept = np.abs(np.log(values)) > np.log(_CUTOFF)
+    return Coordinates.low_rank(np.zeros_like(s), s, np.sqrt(values[kept]), basis @ vectors[:, kept])
 
 
 def _dense(position: np.ndarray, gradient: np.ndarray, damping: float) -> Coordinates | None:
@@ -84,11 +171,14 @@ def _dense(position: np.ndarray, gradient: np.ndarray, damping: float) -> Coordi
     return found if usable else None
 
 
-def _misfit(coordinates: Coordinates, position: np.ndarray, gradient: np.ndarray) -> float:
+def _misfit(coordinates: Coordinates | None, position: np.ndarray, gradient: np.ndarray) -> float:
+    """Return ``J``, its largest terms left out, or infinity where any is not finite."""
+    if coordinates is None:
+        return np.inf
     with np.errstate(all="ignore"):
-        y, g = coordinates.whiten(position), coordinates.pull_back(gradient)
-        misfit = float((y**2).sum(axis=1).mean() + (g**2).sum(axis=1).mean())
-    return misfit if np.isfinite(misfit) else np.inf
+        terms = ((coordinates.whiten(position) + coordinates.pull_back(gradient)) ** 2).sum(axis=1)
+    kept = len(terms) - math.ceil(_TRIMMED * len(terms))
+    return float(np.sort(terms)[:kept].mean()) if np.all(np.isfinite(terms)) else np.inf
 
 
 def affine_scale(
@@ -126,12 +216,19 @@ def affine_scale(
     if not dense:
         return mean + s**2 * mean_gradient, s
     ridge = damping / n * np.eye(d)
-    a = np.cov(position / s, rowvar=False).reshape(d, d) + ridge
-    b = np.cov(gradient * s, rowvar=False).reshape(d, d) + ridge
-    root_a = _symmetric_power(a, 0.5)
-    sigma = root_a @ _symmetric_power(root_a @ b @ root_a, -0.5) @ root_a
+    sigma = _geometric_mean(_covariance(position / s) + ridge, _covariance(gradient * s) + ridge)
     root = s[:, None] * _symmetric_power(sigma, 0.5)
     return mean + root @ (root.T @ mean_gradient), root
+
+
+def _covariance(rows: np.ndarray) -> np.ndarray:
+    return np.cov(rows, rowvar=False).reshape(rows.shape[1], rows.shape[1])
+
+
+def _geometric_mean(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the geometric mean of ``a`` and the inverse of ``b``, both positive definite."""
+    root = _symmetric_power(a, 0.5)
+    return root @ _symmetric_power(root @ b @ root, -0.5) @ root
 
 
 def _symmetric_power(matrix: np.ndarray, power: float) -> np.ndarray:

@@ -1,4 +1,8 @@
-"""The warm-up of one chain: blocks of transitions, an update after each, a check at the frozen setting at the end."""
+"""The warm-up of chains that share what they learn: blocks of transitions, an update after each, a check at the end.
+
+Any engine can drive it: run the chains of the warm-up to :attr:`Warmup.boundary`, hand their draws to
+:meth:`Warmup.observe`, go on with the setting that :meth:`Warmup.update` returns.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +12,59 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pmm_mcmc.batches import degrees_of_freedom, largest_t
 from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.methods import HARMONIC, Scheme, Settings
-from pmm_mcmc.tuning.scale import best_coordinates, diagonal_scale, settled
+from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Scheme, Settings
+from pmm_mcmc.tuning.friction import DEFAULT_FRICTION, FRICTIONS, largest_spread, slow_jumps
+from pmm_mcmc.tuning.scale import best_coordinates, diagonal_scale
 from pmm_mcmc.tuning.step_size import lipschitz_bound, midpoint_count, safe_step
 from pmm_mcmc.tuning.thinning import steps_for_autocorrelation
+from pmm_mcmc.tuning.transient import replacements, settled
+from pmm_mcmc.tuning.virial import stein_identity
 
-__all__ = ["Tuned", "Warmup", "fixed_setting"]
+__all__ = ["Block", "Tuned", "Warmup", "fixed_setting"]
 
-DEFAULT_FRICTION = 1.0
 _WINDOW = 0.6  # of the transitions so far, the newest part that counts
 _FIRST_BLOCK, _GROWTH = 25, 0.3
-_CHECK_FROM, _CHECK_BLOCK = 0.7, 0.1  # of the warm-up: where the setting is frozen, and how often it is looked at
-_GUARD_RATE = 1e-3  # of rejected transitions in a block: above it the step must shrink
+_FREEZE_AT, _TRIAL_AT = 0.7, 0.5  # of the warm-up: the latest that the setting is frozen, and that friction is tried
+_CHECKED_DRAWS, _LEAST_CHECK = 800, 50  # of all chains, and of each
+_STIFFEST = 4.0  # up to so many times more transitions are wanted where curvatures differ
+_GUARD_RATE = 1e-3  # of transitions in a block that fail because of the step: above it the step must shrink
+_SHRINK, _RECOVER, _SHRINK_FROZEN = 0.8, 1.25, 0.7
+_MOST_EXTENSIONS = 8
+_MISFIT, _SPREAD, _STEADY = 4.0, 2.0, 1.25  # of a scale that fits: J per coordinate, whitened sd; and of the step
+_SHORT, _FAVOUR = 0.6, 1.1  # steps that call for a trial of the friction; by how much the default is favoured
+_TRIAL = 50
+_MEAN_SQUARE, _Z = 0.004, 4.0  # of the Stein identity, at the default target_bias
 _TARGET_ACCEPT = 0.574  # optimal for MALA in high dimension (Roberts and Rosenthal 1998)
 
 
 class Tuned(NamedTuple):
-    """What the engine runs with: step size, K, friction, whitened coordinates, transitions per draw."""
+    """What the engine runs with: step size, K, friction, whitened coordinates, transitions per draw.
+
+    ``halving_cost`` is the factor in gradients that half the ``target_bias`` would take; NaN where that is not known.
+    """
 
     step_size: float
     K: int
     friction: float
     coordinates: Coordinates
     steps_per_draw: int
+    halving_cost: float = math.nan
+
+
+class Block(NamedTuple):
+    """Draws of one block, one a transition; positions and gradients ``(chain, n, d)``, the others ``(chain, n)``.
+
+    ``unstable`` counts transitions that were rejected, ``repeated`` those of them that the model is to blame for.
+    """
+
+    position: np.ndarray
+    gradient: np.ndarray
+    lp: np.ndarray
+    unstable: np.ndarray
+    repeated: np.ndarray
+    accept: np.ndarray
 
 
 def fixed_setting(settings: Settings, centre: np.ndarray) -> Tuned:
@@ -49,10 +82,7 @@ def fixed_setting(settings: Settings, centre: np.ndarray) -> Tuned:
 
 @dataclass
 class Warmup:
-    """Adapt one chain over ``length`` transitions.
-
-    The caller runs transitions up to :attr:`boundary`, hands their draws to :meth:`observe`, and goes on with the
-    setting that :meth:`update` returns.
+    """Adapt chains over at most ``length`` transitions of each.
 
     Attributes
     ----------
@@ -60,143 +90,314 @@ class Warmup:
         What is given, and the transitions there are.
     tuned
         The setting in force.
+    least
+        Transitions before which the setting is not frozen, however settled it looks.
     done, boundary
         Transitions observed; where the block in hand ends.
+    frozen
+        Transition from which the setting has only been checked, or ``None``.
+    clean
+        Whether the last check found nothing; ``None`` before the first.
+    source
+        After :meth:`update`: the chain that each chain has to go on from.
     """
 
     settings: Settings
     length: int
     tuned: Tuned
+    least: int = 130
     done: int = 0
     boundary: int = 0
-    _block_start: int = 0
-    _setting_since: int = 0
-    _blocks: int = 0
+    frozen: int | None = None
+    clean: bool | None = None
+    source: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    _blocks: list[Block] = field(default_factory=list)
+    _before: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0)))
+    _count: int = 0
+    _closed: int = 0
+    _extensions: int = 0
     _cap: float = 1.0
-    _position: list[np.ndarray] = field(default_factory=list)
-    _gradient: list[np.ndarray] = field(default_factory=list)
-    _potential: list[np.ndarray] = field(default_factory=list)
-    _unstable: list[np.ndarray] = field(default_factory=list)
-    _accept: list[np.ndarray] = field(default_factory=list)
+    _lipschitz: float = 1.0
+    _tried: dict[float, float] = field(default_factory=dict)
+    _trial: bool = False
+    _slow: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    _stopped: bool = False
 
     @classmethod
-    def start(cls, settings: Settings, length: int, position: np.ndarray, gradient: np.ndarray) -> Warmup:
-        """Begin from probes ``(n, d)`` around the initial point, the first of which is that point."""
+    def start(
+        cls, settings: Settings, length: int, position: np.ndarray, gradient: np.ndarray, least: int = 130
+    ) -> Warmup:
+        """Begin from positions and gradients ``(n, d)`` at starts or around one; the first of them is the centre."""
         d = position.shape[1]
         if settings.scaling is None:
             _, scale = diagonal_scale(position, gradient, np.ones(d))
         else:
             scale = np.array(settings.scaling)
         friction = settings.friction or DEFAULT_FRICTION
-        self = cls(settings, length, Tuned(1.0, 1, friction, Coordinates(position[0].copy(), scale), 1))
-        lipschitz = self._lipschitz(position, gradient, np.ones(len(position), dtype=bool))
+        self = cls(settings, length, Tuned(1.0, 1, friction, Coordinates(position[0].copy(), scale), 1), least)
+        usable = np.ones((1, len(position)), dtype=bool)
+        self._lipschitz = self._lipschitz_of(position[None], gradient[None], usable)
         if settings.step_size is not None:
             step = settings.step_size
         elif settings.kernel.scheme == Scheme.MALA:
-            step = 0.5 / (lipschitz * max(d, 1) ** (1 / 3))
+            step = 0.5 / (self._lipschitz * max(d, 1) ** (1 / 3))
         else:
-            step = 0.5 * safe_step(settings, friction, lipschitz)
-        self._set_step(step, lipschitz)
-        self.boundary = self._next_boundary()
+            step = 0.5 * safe_step(settings, friction, self._lipschitz)
+        self._set_step(step)
+        self.boundary = self._next_boundary(1)
         return self
 
-    def observe(
-        self, position: np.ndarray, gradient: np.ndarray, lp: np.ndarray, unstable: np.ndarray, accept: np.ndarray
-    ) -> None:
-        """Take note of draws ``(n, d)``, one a transition, with log density, rejections and acceptance ``(n,)``."""
-        self._position.append(position)
-        self._gradient.append(gradient)
-        self._potential.append(-lp)
-        self._unstable.append(unstable)
-        self._accept.append(accept)
-        self.done += len(lp)
+    @property
+    def finished(self) -> bool:
+        """Whether the setting is final."""
+        return self.done >= self.length
+
+    @property
+    def ready(self) -> bool:
+        """Whether the setting has been frozen and found good: a driver that is free to stop may do so."""
+        return self.frozen is not None and self.clean is True
+
+    def observe(self, block: Block) -> None:
+        """Take note of the draws of all chains over the block in hand."""
+        self._blocks.append(block)
+        self.done += block.lp.shape[1]
 
     def update(self) -> Tuned:
         """Close the block; return the setting for the next one or, after the last, for the draws."""
-        rejected, accept = self._rates()
-        if not self._frozen_at(self._block_start):
-            self._adapt(rejected, accept)
-            self._setting_since = self.done
-        elif rejected > _GUARD_RATE and self._step_is_free:
-            self._set_step(0.7 * self.tuned.step_size, 1.0)
-            self._setting_since = self.done
-        self._block_start = self.done
-        self._blocks += 1
-        self._unstable, self._accept = [], []
-        if self.done >= self.length:
-            self.tuned = self.tuned._replace(steps_per_draw=self._steps_per_draw())
+        if self._closed == self.done:  # stopped where nothing more was seen
+            return self._finish()
+        self._closed = self.done
+        block = self._blocks[-1]
+        chains = len(block.lp)
+        self._count += 1
+        self.source = np.arange(chains)
+        if self.frozen is not None:
+            self._check(block)
         else:
-            self.boundary = self._next_boundary()
+            self._adapt(block)
+        failed = self.clean is False and self._step_is_free
+        if self._stopped or (self.finished and not (failed and self._extend(block))):
+            return self._finish()
+        self.boundary = self._next_boundary(chains)
         return self.tuned
 
     def stop(self) -> None:
         """End here: the next :meth:`update` is the last."""
         self.length = self.boundary = self.done
+        self._stopped = True
 
     @property
     def _step_is_free(self) -> bool:
         return self.settings.step_size is None and self.settings.kernel.scheme != Scheme.MALA
 
-    def _frozen_at(self, transition: int) -> bool:
-        return transition >= int(_CHECK_FROM * self.length)
+    @property
+    def _stiffness(self) -> float:
+        """How far from one curvature the whitened posterior is, 1 to 4: rare places take longer to be seen."""
+        above = self._lipschitz + (self.settings.kernel.dynamics == HARMONIC)
+        return min(max(above, 1.0), _STIFFEST)
 
-    def _next_boundary(self) -> int:
-        freeze = int(_CHECK_FROM * self.length)
-        if self._frozen_at(self.done):
-            return min(self.done + max(1, int(_CHECK_BLOCK * self.length)), self.length)
+    @property
+    def _latest(self) -> int:
+        """Transition at which the setting is frozen, settled or not."""
+        return int(_FREEZE_AT * self.length)
+
+    def _next_boundary(self, chains: int) -> int:
+        if self.frozen is not None:
+            size = max(_LEAST_CHECK, min(int(self._stiffness * _CHECKED_DRAWS) // chains, self.length // 5))
+            left = self.length - self.done
+            return self.length if left < 2 * size else self.done + size
+        if self._trial:
+            return min(self.done + _TRIAL, self._latest)
         boundary = self.done + max(_FIRST_BLOCK, int(_GROWTH * self.done))
-        return boundary if freeze - boundary >= _FIRST_BLOCK else freeze
+        return boundary if self._latest - boundary >= _FIRST_BLOCK else max(self._latest, self.done + 1)
 
-    def _rates(self) -> tuple[float, float]:
-        """Rejected transitions in the block, but for those of the way down at the start, and mean acceptance."""
-        if not self._unstable:
-            return 0.0, 0.0
-        unstable, accept = np.concatenate(self._unstable), np.concatenate(self._accept)
-        potential = np.concatenate(self._potential)[-len(unstable) :]
-        arrived = settled(potential, self._position[-1].shape[1])
-        return float((unstable * arrived).mean()), float(accept.mean())
+    def _finish(self) -> Tuned:
+        if self._trial:
+            self._end_trial()
+        self.length = self.boundary = self.done
+        self.tuned = self.tuned._replace(steps_per_draw=self._steps_per_draw(), halving_cost=self._halving_cost())
+        return self.tuned
 
-    def _window(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Positions, gradients and a mask of those past the transient, over the newest part of the run."""
-        position, gradient = np.concatenate(self._position), np.concatenate(self._gradient)
-        potential = np.concatenate(self._potential)
-        kept = min(len(potential), math.ceil(_WINDOW * self.done))
-        position, gradient, potential = position[-kept:], gradient[-kept:], potential[-kept:]
-        self._position, self._gradient, self._potential = [position], [gradient], [potential]
-        return position, gradient, settled(potential, position.shape[1])
+    def _extend(self, block: Block) -> bool:
+        """After a failed check at the end: one more, up to a limit, so that the setting in use has been checked."""
+        self._extensions += 1
+        if self._extensions > _MOST_EXTENSIONS:
+            return False
+        self.length += max(_LEAST_CHECK, min(block.lp.shape[1], _CHECKED_DRAWS // len(block.lp)))
+        return True
 
-    def _adapt(self, rejected: float, accept: float) -> None:
-        position, gradient, usable = self._window()
-        previous = self.tuned
+    # -- adapting ----------------------------------------------------------------------------------------------------
+
+    def _window(self) -> Block:
+        """Draws of the newest part of the warm-up; older ones are forgotten."""
+        kept = max(math.ceil(_WINDOW * self.done), self._blocks[-1].lp.shape[1])
+        window = Block(*(np.concatenate(part, axis=1)[:, -kept:] for part in zip(*self._blocks, strict=True)))
+        self._blocks = [window]
+        return window
+
+    def _adapt(self, block: Block) -> None:
+        previous, d, n = self.tuned, block.position.shape[2], block.lp.shape[1]
+        window = self._window()
+        usable = settled(-window.lp, d)
+        failing = float((((block.unstable - block.repeated) > 0) & usable[:, -n:]).mean())
+        self.source = replacements(usable[:, -n:], block.unstable)
+        if self._trial:
+            self._record_trial(block)
+            self._set_step(self._free_step())
+        else:
+            fits = self._fits(block, usable[:, -n:])
+            self._rescale(window, usable)
+            self._restep(window, usable, block, failing)
+            change = self.tuned.step_size / previous.step_size
+            steady = max(change, 1.0 / change) < _STEADY
+            healthy = failing == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
+            settling = self.settings.kernel.scheme == Scheme.MALA or not (fits and steady and healthy)
+            if self.done >= self.least * self._stiffness and not settling:
+                self._freeze_or_try(window, usable)
+        if self.done >= int(_TRIAL_AT * self.length) and not self._tried:
+            self._try_friction(window, usable)
+        if self.done >= self._latest and self.frozen is None:
+            if self._trial:
+                self._end_trial()
+            self._freeze()
+
+    def _freeze_or_try(self, window: Block, usable: np.ndarray) -> None:
+        if not self._tried:
+            self._try_friction(window, usable)
+        if not self._trial:
+            self._freeze()
+
+    def _freeze(self) -> None:
+        self.frozen = self.done
+        self._before = self._blocks[0].position
+        self._blocks = []
+
+    def _fits(self, block: Block, usable: np.ndarray) -> bool:
+        """Whether the scale in force, which was fitted on older draws, whitens the newest ones."""
+        if not usable.any() or block.position.shape[2] == 0:
+            return bool(usable.any())
+        y, g = (part[usable] for part in self._whitened(block))
+        misfit = np.sort((y**2).mean(axis=1) + (g**2).mean(axis=1))
+        kept = misfit[: math.ceil(0.99 * len(misfit))].mean()
+        return bool(kept < _MISFIT) and largest_spread(y) < _SPREAD
+
+    def _rescale(self, window: Block, usable: np.ndarray) -> None:
+        # In order of time, the chains side by side.
+        in_order = usable.T.ravel()
+        d = window.position.shape[2]
+        position = window.position.swapaxes(0, 1).reshape(-1, d)[in_order]
         if self.settings.scaling is None:
-            coordinates = best_coordinates(position[usable], gradient[usable])
+            coordinates = best_coordinates(position, window.gradient.swapaxes(0, 1).reshape(-1, d)[in_order])
         else:
-            coordinates = previous.coordinates._replace(centre=position[usable].mean(axis=0))
-        self.tuned = previous._replace(coordinates=coordinates)
-        if self.settings.step_size is not None:
-            self._set_step(previous.step_size, 1.0)
-        elif self.settings.kernel.scheme == Scheme.MALA:
-            gain = 2.0 / math.sqrt(1.0 + self._blocks)
-            self._set_step(previous.step_size * math.exp(gain * (accept - _TARGET_ACCEPT)), 1.0)
-        else:
-            self._cap = 0.8 * self._cap if rejected > _GUARD_RATE else min(1.0, 1.05 * self._cap)
-            lipschitz = self._lipschitz(position, gradient, usable)
-            step = self._cap * safe_step(self.settings, previous.friction, lipschitz)
-            self._set_step(min(step, 2.0 * previous.step_size), lipschitz)
+            coordinates = self.tuned.coordinates._replace(centre=position.mean(axis=0))
+        self.tuned = self.tuned._replace(coordinates=coordinates)
 
-    def _set_step(self, step: float, lipschitz: float) -> None:
-        K = midpoint_count(self.settings, step, self.tuned.friction, lipschitz)
+    def _restep(self, window: Block, usable: np.ndarray, block: Block, failing: float) -> None:
+        previous = self.tuned.step_size
+        self._lipschitz = self._lipschitz_of(window.position, window.gradient, usable)
+        if self.settings.kernel.scheme == Scheme.MALA and self.settings.step_size is None:
+            gain = 2.0 / math.sqrt(1.0 + self._count)
+            previous *= math.exp(gain * (float(block.accept.mean()) - _TARGET_ACCEPT))
+        elif self._step_is_free:
+            if failing > _GUARD_RATE or self._identity_fails(window, usable):
+                self._cap *= _SHRINK
+            else:
+                self._cap = min(1.0, _RECOVER * self._cap)
+            previous = min(self._free_step(), 2.0 * previous)
+        self._set_step(previous)
+
+    def _free_step(self) -> float:
+        if not self._step_is_free:
+            return self.tuned.step_size
+        return self._cap * safe_step(self.settings, self.tuned.friction, self._lipschitz)
+
+    def _set_step(self, step: float) -> None:
+        K = midpoint_count(self.settings, step, self.tuned.friction, self._lipschitz)
         self.tuned = self.tuned._replace(step_size=step, K=K)
 
-    def _lipschitz(self, position: np.ndarray, gradient: np.ndarray, usable: np.ndarray) -> float:
-        y, g = self.tuned.coordinates.whiten(position), self.tuned.coordinates.pull_back(gradient)
+    def _whitened(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
+        coordinates = self.tuned.coordinates
+        return coordinates.whiten(block.position), coordinates.pull_back(block.gradient)
+
+    def _lipschitz_of(self, position: np.ndarray, gradient: np.ndarray, usable: np.ndarray) -> float:
+        coordinates = self.tuned.coordinates
+        y, g = coordinates.whiten(position), coordinates.pull_back(gradient)
         return lipschitz_bound(y, g, usable, remainder=self.settings.kernel.dynamics == HARMONIC)
+
+    def _identity_fails(self, block: Block, usable: np.ndarray) -> bool:
+        """Whether the draws show, beyond chance, a bias well above the target: a reason to shrink, never to grow."""
+        few = self.done < self.least or block.lp.shape[1] < 40
+        if few or usable.mean() < 0.99 or block.position.shape[2] == 0:
+            return False
+        strictness = self.settings.target_bias / 0.05
+        excess, z, mean_square = stein_identity(block.position, block.gradient)
+        sure = max(_Z, largest_t(len(z), degrees_of_freedom(*block.lp.shape)))
+        off = bool(((excess > 2.0 * self.settings.target_bias) & (z > sure)).any())
+        typical = float(np.median(np.abs(z)))
+        return off or (mean_square > _MEAN_SQUARE * strictness**2 and typical > 2.0)
+
+    # -- friction ----------------------------------------------------------------------------------------------------
+
+    def _try_friction(self, window: Block, usable: np.ndarray) -> None:
+        """Begin a trial of frictions, where there are slow directions or short steps that one may help."""
+        self._tried = {DEFAULT_FRICTION: 0.0}
+        kernel, room = self.settings.kernel, self._latest - self.done
+        nothing = not usable.any() or window.position.shape[2] == 0
+        if kernel.dynamics == OVERDAMPED or self.settings.friction is not None or nothing:
+            return
+        if room < len(FRICTIONS) * _TRIAL + _FIRST_BLOCK:
+            return
+        y, _ = self._whitened(window)
+        if self.tuned.step_size >= _SHORT and largest_spread(y[usable]) <= _SPREAD:
+            return
+        self._tried, self._trial = {}, True
+        self._slow = y[usable]
+        self._set_friction(FRICTIONS[0])
+
+    def _set_friction(self, friction: float) -> None:
+        self.tuned = self.tuned._replace(friction=friction)
+        self._set_step(self._free_step())
+
+    def _record_trial(self, block: Block) -> None:
+        failing = ((block.unstable - block.repeated) > 0).mean()
+        y, _ = self._whitened(block)
+        score = slow_jumps(y, self._slow) if failing <= _GUARD_RATE else 0.0
+        self._tried[self.tuned.friction] = score * (_FAVOUR if self.tuned.friction == DEFAULT_FRICTION else 1.0)
+        left = [friction for friction in FRICTIONS if friction not in self._tried]
+        if left:
+            self._set_friction(left[0])
+        else:
+            self._end_trial()
+
+    def _end_trial(self) -> None:
+        self._trial = False
+        self._slow = np.zeros((0, 0))
+        best = max(self._tried, key=lambda friction: self._tried[friction], default=DEFAULT_FRICTION)
+        self._set_friction(best)
+
+    # -- checking ----------------------------------------------------------------------------------------------------
+
+    def _check(self, block: Block) -> None:
+        """Look at a block at the frozen setting; a step that it finds too large shrinks, and is checked anew."""
+        usable = settled(-block.lp, block.position.shape[2])
+        failing = float((((block.unstable - block.repeated) > 0) & usable).mean())
+        together = Block(*(np.concatenate(part, axis=1) for part in zip(*self._blocks, strict=True)))
+        self.clean = failing <= _GUARD_RATE and not self._identity_fails(together, usable)
+        if not self.clean and self._step_is_free:
+            self._set_step(_SHRINK_FROZEN * self.tuned.step_size)
+            self._blocks = []
 
     def _steps_per_draw(self) -> int:
         if self.settings.steps_per_draw is not None:
             return self.settings.steps_per_draw
-        if not self._position:
-            return 1
-        position = np.concatenate(self._position)
-        kept = max(self.length - self._setting_since, self.length // 2)
-        return steps_for_autocorrelation(position[-kept:])
+        found = [block.position for block in self._blocks]
+        if sum(position.shape[1] for position in found) < _LEAST_CHECK:
+            return steps_for_autocorrelation(self._before)  # of a short warm-up, or after a shrink of the step
+        return steps_for_autocorrelation(np.concatenate(found, axis=1))
+
+    def _halving_cost(self) -> float:
+        if not self._step_is_free:
+            return math.nan
+        now = safe_step(self.settings, self.tuned.friction, self._lipschitz)
+        half = safe_step(self.settings, self.tuned.friction, self._lipschitz, 0.5 * self.settings.target_bias)
+        return now / half

@@ -1,8 +1,8 @@
 """Step size and number of midpoints from how fast the gradient changes.
 
 In whitened coordinates the step that a method can take follows from the curvature, seen as ``|dg| / |dy|`` between
-successive draws.  The automatic step is the largest at which the method's exact bias on the
-Gaussian of that curvature stays within :data:`BIAS_TARGET`.
+successive draws.  The automatic step is the largest at which the method's exact relative error of the variance on the
+Gaussian of that curvature stays within ``target_bias``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from pmm_mcmc.methods import METHODS, OVERDAMPED, Kernel, Scheme, Settings
 
 __all__ = ["lipschitz_bound", "midpoint_count", "safe_step"]
 
-# Relative error of a variance that an automatic step size allows on a Gaussian as stiff as the posterior nearly
-# everywhere (lipschitz_bound); softer directions have far less.  And the part of it that a finite K may add.
-BIAS_TARGET = 0.05
+# The part of the target that a finite K may add.
 _FLOOR_SHARE = 0.1
-_LEAST_K, _LARGEST_K = 16, 256
+_LEAST_K, _LARGEST_K = 16, 4096
 
 
 def lipschitz_bound(position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool) -> float:
-    """Estimate how fast the gradient changes, from successive whitened positions and gradients ``(n, d)``.
+    """Estimate how fast the gradient changes, from successive whitened positions and gradients ``(chain, n, d)``.
 
     The larger of two numbers: the 99 % quantile of ``|dg| / |dy|`` over successive draws, since the step must be
     stable nearly everywhere; and the 90 % quantile of the same along the direction in which the gradient varies most.
@@ -36,13 +34,13 @@ def lipschitz_bound(position: np.ndarray, gradient: np.ndarray, usable: np.ndarr
     position, gradient
         Rows in order of time.
     usable
-        Mask of rows past the start-up transient.
+        Mask ``(chain, n)`` of rows past the start-up transient.
     remainder
         Take the gradient after the linear part ``-y`` that the harmonic flow integrates.
     """
     force = gradient + position if remainder else gradient
-    pairs = usable[1:] & usable[:-1]
-    dy, dg = np.diff(position, axis=0)[pairs], np.diff(force, axis=0)[pairs]
+    pairs = usable[:, 1:] & usable[:, :-1]
+    dy, dg = np.diff(position, axis=1)[pairs], np.diff(force, axis=1)[pairs]
     length = np.sqrt((dy**2).sum(axis=1))
     moved = length > 0.0
     if not moved.any():
@@ -72,38 +70,43 @@ def _main_direction(rows: np.ndarray) -> np.ndarray:
     return direction / max(np.sqrt((direction**2).sum()), 1e-300)
 
 
-@functools.lru_cache(maxsize=256)
-def _largest_step(kernel: Kernel, friction: float, K: int | None, limit: float, curvatures: tuple[float, ...]) -> float:
+@functools.lru_cache(maxsize=512)
+def _largest_step(
+    kernel: Kernel, friction: float, K: int | None, limit: float, curvatures: tuple[float, ...], target: float
+) -> float:
     """Largest step below a limit that keeps the variance errors on Gaussians within the target, by bisection."""
     low, high = 0.0, limit
     for _ in range(24):
         middle = 0.5 * (low + high)
-        if max(abs(variance_error(kernel, middle, friction, K, c)) for c in curvatures) <= BIAS_TARGET:
+        if max(abs(variance_error(kernel, middle, friction, K, c)) for c in curvatures) <= target:
             low = middle
         else:
             high = middle
     return low
 
 
-def safe_step(settings: Settings, friction: float, lipschitz: float) -> float:
-    """Step size for a curvature of ``lipschitz`` (of the remainder, for the recycled scheme), in whitened units."""
+def safe_step(settings: Settings, friction: float, lipschitz: float, target: float | None = None) -> float:
+    """Step size for a curvature of ``lipschitz`` (of the remainder, for the recycled scheme), in whitened units.
+
+    The ``target`` is the relative error of a variance; by default ``target_bias`` of the settings.
+    """
     kernel, method = settings.kernel, METHODS[settings.method]
+    target = settings.target_bias if target is None else target
     if kernel.scheme == Scheme.MALA:
         raise ValueError("MALA's step size follows its acceptance rate")
     if kernel.scheme == Scheme.RECYCLED:
         # A remainder of slope up to L on top of the unit Gaussian: curvatures from 1 - L, or 1 / (1 + L), to 1 + L.
         rounded = _rounded(lipschitz)
         curvatures = (1.0 + rounded, max(1.0 - rounded, 1.0 / (1.0 + rounded)))
-        return _largest_step(kernel, _rounded(friction), 1, method.largest_step, curvatures)
+        return _largest_step(kernel, _rounded(friction), 1, method.largest_step, curvatures, target)
     K = settings.fixed_K or (32 if settings.option == 1 else None)
+    limit = 2.0 * method.largest_step
     if kernel.dynamics == OVERDAMPED:
         # A Gaussian of curvature L at step alpha is the unit one at alpha L.
-        return float(
-            min(_largest_step(kernel, 1.0, K, 2.0 * method.largest_step, (1.0,)) / lipschitz, method.largest_step)
-        )
+        return float(min(_largest_step(kernel, 1.0, K, limit, (1.0,), target) / lipschitz, method.largest_step))
     # Likewise at alpha sqrt(L) and friction / sqrt(L).
     root = float(np.sqrt(lipschitz))
-    unit = _largest_step(kernel, _rounded(friction / root), K, 2.0 * method.largest_step, (1.0,))
+    unit = _largest_step(kernel, _rounded(friction / root), K, limit, (1.0,), target)
     return min(unit / root, method.largest_step)
 
 
@@ -128,5 +131,5 @@ def midpoint_count(settings: Settings, step_size: float, friction: float, lipsch
     else:
         root = float(np.sqrt(lipschitz))
         floor = variance_error(kernel, step_size * root, friction / root, 1)
-    wanted = min(floor / (_FLOOR_SHARE * BIAS_TARGET), _LARGEST_K)
-    return int(max(_LEAST_K, 2 ** np.ceil(np.log2(wanted))))
+    wanted = np.clip(floor / (_FLOOR_SHARE * settings.target_bias), _LEAST_K, _LARGEST_K)
+    return int(2 ** np.ceil(np.log2(wanted)))

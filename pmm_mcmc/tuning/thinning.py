@@ -15,22 +15,24 @@ def steps_for_autocorrelation(position: np.ndarray) -> int:
 
     Parameters
     ----------
-    position : (n, d)
-        Successive states of one chain.
+    position : (chain, n, d)
+        Successive states of one or several chains.
 
     Returns
     -------
     int
         At least 1, at most :data:`STEPS_CAP` and a quarter of ``n``.
     """
-    n = len(position)
-    centred = position - position.mean(axis=0)
-    variance = (centred**2).mean(axis=0)
+    n = position.shape[1]
+    if n == 0:
+        return 1
+    centred = position - position.mean(axis=(0, 1))
+    variance = (centred**2).mean(axis=(0, 1))
     moving = variance > 0.0
-    centred, variance = centred[:, moving], variance[moving]
+    centred, variance = centred[..., moving], variance[moving]
     largest = max(1, min(STEPS_CAP, n // 4))
     for lag in range(1, largest):
-        correlation = (centred[lag:] * centred[:-lag]).mean(axis=0) / variance
+        correlation = (centred[:, lag:] * centred[:, :-lag]).mean(axis=(0, 1)) / variance
         if correlation.max(initial=-1.0) < _TARGET:
             return lag
     return largest

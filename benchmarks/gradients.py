@@ -1,0 +1,183 @@
+"""Gradients that our samplers need: ``python benchmarks/gradients.py [target ...]`` prints the table.
+
+The samplers' chains are warmed up together, from points uniform within one unit of the model's initial point, by the
+package's own schedule, and every transition is a draw.  Raw errors are those of ``benchmarks/peers.py``, which prints
+the same columns for PyMC's NUTS and BlackJAX's MCLMC (``--peers`` runs both here).  The corrected ones are of each
+chain's own Stein-corrected second moments, over its first 20 draws and lengths growing by a quarter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from typing import Any
+
+import numpy as np
+import peers
+from peers import Run, gradients_to
+from targets import TARGETS, reference
+
+from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.diagnostics.stein import corrected_expectations
+from pmm_mcmc.engines.numba_engine import NumbaEngine, empty_state
+from pmm_mcmc.logdensity import log_density
+from pmm_mcmc.methods import Settings
+from pmm_mcmc.sampling import Warmed, warm_up
+
+__all__ = ["SAMPLERS", "Ours", "engine_for", "starts"]
+
+SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "paper": ("PoissonULMC", {"dynamics": "underdamped"}),
+    "centred": ("PoissonULMC", {"dynamics": "underdamped", "grid": "centred"}),
+    "recycled": ("PoissonULMC", {"dynamics": "underdamped", "scheme": "recycled"}),
+    "ULMC": ("ULMC", {"dynamics": "underdamped"}),
+    "MALA": ("MALA", {"dynamics": "overdamped"}),
+}
+WARMUP = 2000
+FIRST, GROWTH = 500, 4
+LIMIT, SEED = 0.01, 1
+MEMORY = 2**29
+HEADER = """\
+Gradients a chain until the error b2 of the second moments is below {limit}; medians over {chains} chains; seed {seed}.
+
+warm-up    gradients of tuning                     corr.    as b2_max, each chain's Stein-corrected estimates
+b2_max     first time the median is below          total    warm-up and the smaller of b2_max and corr.
+b2_avg     likewise, mean over coordinates         pooled   b2_max of all chains' draws together
+settled    b2_max stays below from here            failing  rejected transitions after warm-up
+
+           warm-up   b2_max  settled   b2_avg    corr.    total   pooled failing  setting"""
+
+
+def engine_for(model: Any, settings: Settings) -> NumbaEngine:
+    density = log_density(list(model.continuous_value_vars), model, model.initial_point(0))
+    alone = "gradient" if settings.needs_gradient_only else "joint"
+    return NumbaEngine(
+        settings.kernel,
+        density.d,
+        density.function("joint"),
+        density.function(alone),
+        lambda: density.table("joint"),
+        lambda: density.table(alone),
+    )
+
+
+def starts(model: Any, engine: NumbaEngine, chains: int, rng: np.random.Generator) -> np.ndarray:
+    """Points within one unit of the initial point where the density and its gradient are finite."""
+    point = model.initial_point(0)
+    origin = np.concatenate([np.ravel(point[v.name]) for v in model.continuous_value_vars]).astype(float)
+    unit = Coordinates(np.zeros(len(origin)), np.ones(len(origin)))
+    found: list[np.ndarray] = []
+    while len(found) < chains:
+        x = origin + rng.uniform(-1.0, 1.0, size=len(origin))
+        state = empty_state(x, np.zeros(len(x)))
+        if np.all(np.isfinite(engine.evaluate(unit, state))) and math.isfinite(state[4 * len(x)]):
+            found.append(x)
+    return np.array(found)
+
+
+class Ours:
+    """One of our samplers on one model: warmed up once, lengthened at will."""
+
+    def __init__(self, sampler: str, model: Any, chains: int, seed: int, **given: Any):
+        method, arguments = SAMPLERS[sampler]
+        self.name = sampler
+        self.settings = Settings.checked(method, **{**arguments, **given})
+        self.engine = engine_for(model, self.settings)
+        rng = np.random.default_rng(seed)
+        begin = starts(model, self.engine, chains, rng)
+        self.warmed: Warmed = warm_up(self.engine, self.settings, begin, length=WARMUP, rng=rng)
+        self.parts: list[Any] = []
+
+    def lengthen(self, draws: int, thin: int = 1) -> None:
+        self.parts.append(self.warmed.ensemble.advance(self.engine, self.warmed.tuned, draws, thin=thin))
+
+    def run(self) -> Run:
+        def joined(name: str) -> np.ndarray:
+            return np.concatenate([getattr(part, name) for part in self.parts], axis=1)
+
+        self.failing = int(joined("unstable").sum())
+        return Run(
+            self.name, joined("position"), joined("n_grad") + joined("n_probe"), self.warmed.n_grad, joined("gradient")
+        )
+
+    @property
+    def note(self) -> str:
+        tuned, d = self.warmed.tuned, self.engine.d
+        kind = {1: "diagonal"}.get(
+            tuned.coordinates.scale.ndim, "dense" if len(tuned.coordinates.scale) == d else "low"
+        )
+        return (
+            f"step {tuned.step_size:.2f}, friction {tuned.friction:g}, K {tuned.K}, {kind}, "
+            f"{tuned.steps_per_draw} a draw, frozen at {self.warmed.warmup.frozen}"
+        )
+
+
+def corrected_crossing(run: Run, known: Any, end: int) -> float:
+    """Gradients until the median over chains of b2_max of corrected estimates is below the limit, infinite if never."""
+    assert run.log_density_gradients is not None
+    chains, draws, d = run.draws.shape
+    own = np.arange(d)
+    n = 20
+    while n <= min(draws, end):
+        errors = []
+        for chain in range(chains):
+            x, g = run.draws[chain : chain + 1, :n], run.log_density_gradients[chain : chain + 1, :n]
+            mean = x.mean(axis=(0, 1))
+            first = corrected_expectations(x, x, g, own)
+            second = corrected_expectations((x - mean) ** 2, x, g, own, follow=x)
+            # E[x^2] = E[(x - m)^2] + 2 m E[x] - m^2
+            value = second.value + 2.0 * mean * first.value - mean**2
+            errors.append(np.max((value - known.second) ** 2 / known.variance_of_square))
+        if np.median(errors) < LIMIT:
+            return float(np.median(run.gradients_per_draw[:, :n].sum(axis=1)))
+        n = math.ceil(1.25 * n)
+    return math.inf
+
+
+def row(ours: Ours, known: Any, seconds: float) -> str:
+    """Lengthen the run as it needs, or as the time allows, and return its row."""
+    began, draws = time.perf_counter(), FIRST
+    while True:
+        ours.lengthen(draws if not ours.parts else (GROWTH - 1) * sum(p.lp.shape[1] for p in ours.parts))
+        run = ours.run()
+        worst = gradients_to(run.draws, run.gradients_per_draw, known, "b2_max", LIMIT)
+        mean = gradients_to(run.draws, run.gradients_per_draw, known, "b2_avg", LIMIT)
+        spent = time.perf_counter() - began
+        if worst.settled <= 0.5 * worst.spent or GROWTH * spent > seconds or GROWTH * 2 * run.draws.nbytes > MEMORY:
+            break
+    corrected = corrected_crossing(run, known, 2000)
+    warmup = float(np.median(run.warmup_gradients))
+    best = min(worst.first, corrected)
+    total = f"{warmup + best:.0f}" if math.isfinite(best) else f">{warmup + worst.spent:.0f}"
+    pooled = np.max((np.mean(run.draws**2, axis=(0, 1)) - known.second) ** 2 / known.variance_of_square)
+    corr = f"{corrected:.0f}" if math.isfinite(corrected) else "-"
+    return (
+        f"  {ours.name:8s} {warmup:8.0f} {worst!s:>8s} {worst.settled:8.0f} {mean!s:>8s} {corr:>8s} {total:>8s} "
+        f"{pooled:8.2g} {ours.failing:7d}  {ours.note}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("targets", nargs="*", help="names of targets (default: all)")
+    parser.add_argument("--samplers", nargs="*", default=list(SAMPLERS), choices=list(SAMPLERS))
+    parser.add_argument("--chains", type=int, default=8)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[SEED])
+    parser.add_argument("--minutes", type=float, default=2.0, help="limit for one sampler on one target")
+    parser.add_argument("--peers", action="store_true", help="NUTS and MCLMC too")
+    arguments = parser.parse_args()
+    print(HEADER.format(limit=LIMIT, chains=arguments.chains, seed=", ".join(map(str, arguments.seeds))))
+    for name in arguments.targets or TARGETS:
+        model, known = TARGETS[name].build(), reference(name)
+        print(f"{name} (d={len(known.second)})", flush=True)
+        for sampler in arguments.samplers:
+            for seed in arguments.seeds:
+                print(row(Ours(sampler, model, arguments.chains, seed), known, 60 * arguments.minutes), flush=True)
+        if arguments.peers:
+            for sampler in peers.RUNNERS:
+                peers.measure(sampler, model, known, arguments.chains, SEED, 60 * arguments.minutes)
+
+
+if __name__ == "__main__":
+    main()

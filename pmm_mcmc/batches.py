@@ -1,0 +1,45 @@
+"""Standard errors of means of autocorrelated draws, by contiguous batches and between chains."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import t
+
+__all__ = ["between_pieces", "count_pieces", "degrees_of_freedom", "largest_t", "spread"]
+
+_PIECES = 16
+# How often chance alone may make the largest of many ratios to a standard error stand out.
+_CHANCE = 0.01
+
+
+def count_pieces(chains: int, draws: int) -> int:
+    """Contiguous pieces to cut each chain into, for standard errors with enough degrees of freedom."""
+    return max(1, min(-(-_PIECES // chains), draws // 10))
+
+
+def degrees_of_freedom(chains: int, draws: int) -> int:
+    """Return the degrees of freedom of the standard errors of :func:`spread`."""
+    return max(1, chains * count_pieces(chains, draws) - 1)
+
+
+def spread(values: np.ndarray) -> np.ndarray:
+    """Return standard errors ``(p,)`` of the means of ``(chain, draw, p)`` values, by batches and between chains."""
+    chains, draws, p = values.shape
+    cut = count_pieces(chains, draws)
+    used = draws - draws % cut
+    return between_pieces(values[:, draws - used :].reshape(chains * cut, used // cut, p).mean(axis=1), chains)
+
+
+def between_pieces(values: np.ndarray, chains: int) -> np.ndarray:
+    """Return the standard error of the mean of ``(pieces, p)``: from the pieces or, if larger, from the chains."""
+    n = len(values)
+    se = values.std(axis=0, ddof=1) / np.sqrt(n)
+    if chains > 1:
+        by_chain = values.reshape(chains, n // chains, -1).mean(axis=1)
+        se = np.maximum(se, by_chain.std(axis=0, ddof=1) / np.sqrt(chains))
+    return se
+
+
+def largest_t(among: int, degrees: int) -> float:
+    """Return what chance makes the largest of so many ratios to a standard error, once in a hundred runs."""
+    return float(t.ppf(1.0 - 0.5 * _CHANCE / max(among, 1), degrees))

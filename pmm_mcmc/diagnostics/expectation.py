@@ -1,0 +1,121 @@
+"""Stein-corrected posterior expectations of any smooth function of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pmm_mcmc.diagnostics.bias import _read, _table
+
+__all__ = ["expectation"]
+
+_SAMPLE_DIMS = ("chain", "draw")
+
+
+def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
+    r"""Estimate the posterior expectation of a function of the parameters, corrected for bias and noise.
+
+    The plain mean of the function over the draws has the sampler's bias and noise; the Stein correction
+    (:mod:`pmm_mcmc.diagnostics.stein`) removes from both what the gradients explain.  With regressors :math:`t_k` whose
+    posterior expectation is zero, fitted to the function on other chains,
+
+    .. math:: E\,f \approx \frac1n \sum_i \Big( f(x_i) - \sum_k \beta_k\, t_k(x_i) \Big) .
+
+    Parameters
+    ----------
+    dt
+        A result whose ``sample_stats`` hold ``gradient`` and ``unconstrained``: every step method here stores them.
+    function
+        Called once with the posterior group, an ``xarray.Dataset`` whose variables have dimensions ``chain`` and
+        ``draw``; returns a ``DataArray`` with these two and any others, or a ``Dataset`` or dict of them.  Draw by
+        draw: a value may depend on its own draw only.  Use NumPy's and xarray's functions.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The columns of :func:`pmm_mcmc.bias`, a row for each element, labelled as by ArviZ.  A single ``DataArray`` goes
+        by the name of the function (``value`` for a lambda), those of a dict or ``Dataset`` by their own.
+
+    Raises
+    ------
+    TypeError
+        If ``function`` is not callable, or returns anything else than real numbers in these containers.
+    ValueError
+        If the result holds no gradients, or fewer than 20 draws; if what is returned lacks ``chain`` or ``draw``, or
+        has other ones than the posterior.
+
+    See Also
+    --------
+    pmm_mcmc.bias : The parameters themselves.
+
+    Notes
+    -----
+    Smooth matters: for indicators and other jumps the regressors explain little, the plain mean is kept and the bias is
+    NaN, not measurable.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pmm_mcmc as pmm
+    >>> with pm.Model():
+    ...     a, b = pm.Normal("a", 1), pm.Normal("b")
+    ...     dt = pm.sample(500, tune=300, chains=2, step=pmm.PoissonULMC(), random_seed=1, progressbar=False)
+    >>> table = pmm.expectation(dt, lambda p: {"sum": p["a"] + p["b"], "product": p["a"] * np.exp(p["b"])})
+    >>> list(table.index)
+    ['sum', 'product']
+    >>> bool(abs(table.loc["sum", "mean_corrected"] - 1.0) < 1e-3)
+    True
+    """
+    if not callable(function):
+        raise TypeError(
+            f"function={function!r}: must be callable with the posterior, such as lambda p: p['a'] * np.exp(p['b'])"
+        )
+    if not {"posterior", "sample_stats"} <= set(getattr(dt, "children", ())):
+        raise ValueError("dt: must be a result of pm.sample, a DataTree with groups posterior and sample_stats")
+    posterior = dt["posterior"].dataset
+    _read(dt, next(iter(posterior.data_vars)))  # raises before the function, which may take long, is called
+    returned = function(posterior)
+    if isinstance(returned, xr.DataArray):
+        name = getattr(function, "__name__", "value")
+        returned = {"value" if name == "<lambda>" else name: returned}
+    elif isinstance(returned, xr.Dataset):
+        returned = dict(returned.data_vars)
+    if not isinstance(returned, Mapping) or not returned:
+        raise TypeError(
+            f"function returned {_kind(returned)}: must return a DataArray with dimensions chain and draw, or a "
+            "Dataset or dict of them (compute with the Dataset that it is given, not with its .values)"
+        )
+    checked = [_checked(str(name), value, posterior) for name, value in returned.items()]
+    stats = dt["sample_stats"].dataset
+    # One by one: what is found of a function does not depend on what else was asked for.
+    trees = [xr.DataTree.from_dict({"posterior": value.to_dataset(), "sample_stats": stats}) for value in checked]
+    return pd.concat([_table(_read(tree)) for tree in trees])
+
+
+def _checked(name: str, value: Any, posterior: xr.Dataset) -> xr.DataArray:
+    if not isinstance(value, xr.DataArray):
+        raise TypeError(
+            f"function returned {_kind(value)} for {name!r}: must be a DataArray with dimensions chain and draw "
+            "(compute with the Dataset that it is given, not with its .values)"
+        )
+    if value.dtype.kind not in "biuf":
+        raise TypeError(f"function returned dtype {value.dtype} for {name!r}: must be real numbers")
+    for dim in _SAMPLE_DIMS:
+        if dim not in value.dims:
+            raise ValueError(
+                f"function returned dimensions {value.dims} for {name!r}, without {dim!r}: must return the value at "
+                "each draw, not a mean over them (reduce other dimensions by name, as in p['x'].sum('x_dim_0'))"
+            )
+        if not np.array_equal(value[dim].values, posterior[dim].values):
+            raise ValueError(
+                f"function returned {value.sizes[dim]} of {posterior.sizes[dim]} in dimension {dim!r} for {name!r}, or "
+                "in another order: must return the value at each draw of the posterior, in its order"
+            )
+    return value.reset_coords(drop=True).transpose(*_SAMPLE_DIMS, ...).rename(name)
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,72 @@
+"""Chains of one engine, warmed up together."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.numba_engine import NumbaEngine, empty_state
+from pmm_mcmc.methods import Settings
+from pmm_mcmc.tuning.schedule import Block, Tuned, Warmup
+
+__all__ = ["Warmed", "warm_up"]
+
+# On the way down from a distant start the energy is large, and so are the steps' errors in it.
+WARMUP_TOLERANCE = 0.25
+
+
+class Warmed(NamedTuple):
+    """Chains ready to sample: the ensemble, its setting, and the gradients that each chain took to get there."""
+
+    ensemble: Ensemble
+    tuned: Tuned
+    n_grad: np.ndarray
+    warmup: Warmup
+
+
+def warm_up(
+    engine: NumbaEngine, settings: Settings, starts: np.ndarray, *, length: int, rng: np.random.Generator
+) -> Warmed:
+    """Warm chains up together, until the setting has been frozen and found good.
+
+    Parameters
+    ----------
+    engine
+        Of the method that the settings are for.
+    settings
+        What is given and what is to be found.
+    starts : (chain, d)
+        Positions with a finite log density, apart from each other.
+    length
+        Most transitions that each chain may take.
+    rng
+        For keys and velocities.
+
+    Returns
+    -------
+    Warmed
+        Chains, setting and gradients spent.
+    """
+    chains, d = starts.shape
+    unit = Coordinates(np.zeros(d), np.ones(d))
+    gradients = np.stack([engine.evaluate(unit, empty_state(x, np.zeros(d))) for x in starts])
+    warmup = Warmup.start(settings, length, starts, gradients)
+    tuned = warmup.tuned
+    ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)
+    n_grad = np.full(chains, 2)
+    while not (warmup.finished or warmup.ready):
+        tolerance = WARMUP_TOLERANCE if warmup.frozen is None else 0.0
+        chunk = ensemble.advance(engine, tuned, warmup.boundary - warmup.done, tolerance=tolerance)
+        n_grad = n_grad + (chunk.n_grad + chunk.n_probe).sum(axis=1)
+        warmup.observe(Block(chunk.position, chunk.gradient, chunk.lp, chunk.unstable, chunk.repeated, chunk.accept))
+        new = warmup.update()
+        ensemble.copy_from(warmup.source)
+        ensemble.change(engine, tuned.coordinates, new.coordinates)
+        tuned = new
+    if not warmup.finished:
+        warmup.stop()
+        tuned = warmup.update()
+    return Warmed(ensemble, tuned, n_grad, warmup)

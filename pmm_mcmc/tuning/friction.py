@@ -1,0 +1,48 @@
+"""Friction: one, in whitened coordinates, unless a trial along the slow directions says otherwise."""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["DEFAULT_FRICTION", "FRICTIONS", "largest_spread", "slow_jumps"]
+
+DEFAULT_FRICTION = 1.0
+FRICTIONS = (1.0, 0.5, 0.25)
+_LAG = 15
+_MOST_DENSE = 300
+
+
+def _spreads(position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Variances along principal directions of whitened draws ``(n, d)``, and these as columns, slowest first."""
+    n, d = position.shape
+    centred = position - position.mean(axis=0)
+    if d > min(_MOST_DENSE, n // 2):
+        variance = (centred**2).mean(axis=0)
+        order = np.argsort(-variance)
+        return variance[order], np.eye(d)[:, order[:10]]
+    values, vectors = np.linalg.eigh(centred.T @ centred / n)
+    # Of n independent draws of a unit Gaussian the largest would be (1 + sqrt(d/n))^2.
+    return values[::-1] / (1.0 + np.sqrt(d / n)) ** 2, vectors[:, ::-1]
+
+
+def largest_spread(position: np.ndarray) -> float:
+    """Largest standard deviation of whitened draws ``(n, d)`` along any principal direction."""
+    return float(np.sqrt(_spreads(position)[0][0]))
+
+
+def slow_jumps(position: np.ndarray, window: np.ndarray) -> float:
+    """Mean squared jump over 15 transitions along the slowest directions, relative to their variances.
+
+    Parameters
+    ----------
+    position : (chain, n, d)
+        Whitened draws of a trial.
+    window : (m, d)
+        Whitened draws that say which directions are slow: those with at least half the largest variance.
+    """
+    variance, vectors = _spreads(window)
+    slow = max(1, min(int((variance >= 0.5 * variance[0]).sum()), 5, vectors.shape[1]))
+    lag = min(_LAG, position.shape[1] - 1)
+    along = position @ vectors[:, :slow]
+    jumps = ((along[:, lag:] - along[:, :-lag]) ** 2).mean(axis=(0, 1))
+    return float(np.mean(jumps / variance[:slow]))
