@@ -17,12 +17,12 @@ from pmm_mcmc.coefficients import flows
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.midpoints import cell_weight, continuous_weight
 
-__all__ = ["stationary_covariance", "variance_error"]
+__all__ = ["stationary_covariance", "step_maps", "variance_error"]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
-def _flow(kernel: Kernel, h: float, friction: float):
+def _flow(kernel: Kernel, h: float | np.ndarray, friction: float):
     name = ("overdamped", "underdamped", "harmonic")[kernel.dynamics]
     return getattr(flows, name)(h, friction)
 
@@ -89,6 +89,20 @@ def _one_uniform_midpoint(kernel, alpha, friction, curvature):
     if recycled:
         new = np.concatenate([new, position[:, None, :]], axis=1)
     return list(zip(0.5 * _WEIGHTS, new, strict=True))
+
+
+def step_maps(kernel: Kernel, step_size: float, friction: float, K: int) -> list[np.ndarray]:
+    """Return the maps from position, velocity and noise, independent standard normals, to those after a step.
+
+    One of shape ``(2, 2 + noises)`` for each midpoint, on the unit Gaussian.  Of the recycled scheme, whose draws are
+    its midpoints, the maps to these; of Option 1 those for one marked cell.
+    """
+    if kernel.scheme == Scheme.RECYCLED:
+        a, _, root = _matrices(_flow(kernel, 0.5 * step_size * (1.0 + _NODES), friction))
+        return list(np.concatenate([a, root], axis=2))
+    if kernel.scheme == Scheme.CONTINUOUS:
+        return [step for _, step in _one_uniform_midpoint(kernel, step_size, friction, 1.0)]
+    return [step for _, step in _cells(kernel._replace(option=2), step_size, friction, K, 1.0)]
 
 
 def stationary_covariance(

@@ -16,7 +16,7 @@ import pymc as pm
 
 from pmm_mcmc.coefficients import Flow, flows
 from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.engines.numba_engine import guard_threshold
+from pmm_mcmc.guard import guard_threshold
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.midpoints import cell_weight, continuous_weight, next_cell, one_cell
 from pmm_mcmc.steps.base import LangevinStep
@@ -45,11 +45,12 @@ class Setting(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """Step size ``(R, 1)`` of the copies at one level, with the flows over a step and over one of its cells."""
+    """Step size ``(R, 1)`` of the copies at one level, flows over a step and one of its cells, guard ``(R,)``."""
 
     h: np.ndarray
     whole: Flow
     cell: Flow
+    threshold: np.ndarray
 
 
 class _Mark(NamedTuple):
@@ -69,6 +70,16 @@ class _Copy(NamedTuple):
     anchor: np.ndarray
     lp: np.ndarray
     energy: np.ndarray
+
+
+def levels_of(setting: Setting, d: int) -> list[_Level]:
+    """Return the levels of copies in ``d`` coordinates."""
+    levels = []
+    for h in (setting.alpha / 2**i for i in range(_LEVELS)):
+        each = zip(*(a[:, 0].tolist() for a in (h, setting.friction, setting.K)), strict=True)
+        guard = np.array([guard_threshold(setting.kernel, *one, d) for one in each])
+        levels.append(_Level(h, setting.flow(h), setting.flow(h / setting.K), guard))
+    return levels
 
 
 class Target:
@@ -187,7 +198,7 @@ def _advance(
         else:
             (lp, b), anchor, velocity = target.drift(u), u, v
         energy = 0.5 * (velocity**2).sum(axis=1) - lp
-        good = np.isfinite((u + v).sum(axis=1)) & (energy - copy.energy <= guard_threshold(u.shape[1]))
+        good = np.isfinite((u + v).sum(axis=1)) & (energy - copy.energy <= level.threshold)
     if good.all():
         return _Copy(u, v, b, anchor, lp, energy), ~good
     # As the samplers do: on from the last point that is known, with a fresh velocity.
@@ -264,8 +275,7 @@ def run_copies(
     y = target.coordinates.whiten(x)
     lp, b = target.drift(y)
     v = rng.standard_normal(y.shape) * (setting.kernel.dynamics != OVERDAMPED)
-    steps = [setting.alpha / 2**i for i in range(_LEVELS)]
-    levels = [_Level(h, setting.flow(h), setting.flow(h / setting.K)) for h in steps]
+    levels = levels_of(setting, y.shape[1])
     copies = [_Copy(y, v, b, y, lp, 0.5 * (v**2).sum(axis=1) - lp)] * _LEVELS
     every, burn = max(1, transitions // _RECORDS), int(_DISCARD * transitions)
     first, second = np.zeros((2, _LEVELS, len(x), len(centre)))

@@ -8,7 +8,6 @@ the factor by which this chain's step is shortened at present.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.loop import SIGNATURE, evaluate, run
+from pmm_mcmc.guard import guard_threshold
 from pmm_mcmc.methods import HARMONIC, Kernel, Scheme
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "NumbaEngine",
     "change_coordinates",
     "empty_state",
-    "guard_threshold",
 ]
 
 
@@ -67,17 +66,6 @@ _LOOKED_INTO = 3
 _OTHER_NOISE = np.array([0x9E3779B97F4A7C15, 0], np.uint64)
 
 
-def guard_threshold(d: int) -> float:
-    """Rise of the energy over one step that counts as a runaway: ``20 + 8 sqrt(d) + 1.5 d``.
-
-    On a Gaussian the energy of a correct chain moves by about ``sqrt(2 d)`` (one standard deviation) in a step, around
-    a mean that depends on the steps' midpoints, which all coordinates share: at most 0.5 for each of them at the
-    automatic steps of the Poisson midpoint methods and 1.3 at those of the randomised midpoint method (the recursion of
-    :func:`pmm_mcmc.gaussian.stationary_covariance` without the expectation, 60,000 steps, frictions 0.5 to 2).
-    """
-    return 20.0 + 8.0 * math.sqrt(d) + 1.5 * d
-
-
 class NumbaEngine:
     """Run chains of one method over one log density.
 
@@ -105,7 +93,6 @@ class NumbaEngine:
         self.kernel, self.d = kernel, d
         self._joint, self._gradient = joint, gradient
         self._joint_table, self._gradient_table = joint_table, gradient_table
-        self._threshold = guard_threshold(d)
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the position of ``state`` and make it the anchor, in place; return the gradient ``(d,)``.
@@ -150,7 +137,7 @@ class NumbaEngine:
         if self.kernel.scheme != Scheme.MALA:
             for row in np.flatnonzero(out.unstable):
                 start = (out.state[row - 1], out.gradient[row - 1]) if row else before
-                self._look_into(setting, start, key, first + row * thin, thin, tolerance, out, row)
+                self._look_into(setting, start, key, first + int(row) * thin, thin, tolerance, out, int(row))
         return out
 
     def _look_into(
@@ -219,7 +206,7 @@ class NumbaEngine:
             step_size,
             friction,
             K,
-            self._threshold,
+            guard_threshold(self.kernel, step_size, friction, K, d),
             tolerance,
             _for_loop(coordinates),
             gradient,

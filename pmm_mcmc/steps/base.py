@@ -67,6 +67,8 @@ class LangevinStep(ArrayStepShared):
         "n_grad": (np.int64, []),
         "n_grad_total": (np.int64, []),
         "unstable": (np.int64, []),
+        "model_failures": (np.int64, []),
+        "halving_cost": (np.float64, []),
         "model_logp": (np.float64, []),
         "gradient": (object, None),
         "unconstrained": (object, None),
@@ -274,6 +276,7 @@ class LangevinStep(ArrayStepShared):
             "K": tuned.K,
             "friction": tuned.friction if self._settings.dynamics == "underdamped" else np.nan,
             "steps_per_draw": thin,
+            "halving_cost": tuned.halving_cost,
             "warning": None,
         }
         constant = {name: value for name, value in constant.items() if name in self.stats_dtypes_shapes}
@@ -281,13 +284,15 @@ class LangevinStep(ArrayStepShared):
             chunk.n_grad.tolist(),
             (chain.n_grad + np.cumsum(chunk.n_grad)).tolist(),
             chunk.unstable.tolist(),
+            chunk.repeated.tolist(),
             chunk.lp.tolist(),
             (chain.unstable + np.cumsum(chunk.unstable)).tolist(),
         )
         tuning = chain.iteration < self.n_tune  # a chunk never crosses the end of the warm-up
         rows = []
-        for n_grad, spent, unstable, lp, failed in zip(*columns, strict=True):
+        for n_grad, spent, unstable, model_failures, lp, failed in zip(*columns, strict=True):
             row = _Stats(constant, n_grad=n_grad, n_grad_total=spent, unstable=unstable, model_logp=lp)
+            row["model_failures"] = model_failures
             row.unstable_total, row.tuning = failed, tuning
             rows.append(row)
         optional = {

@@ -44,7 +44,7 @@ class ULMC(LangevinStep):
     step_size
         :math:`\alpha`, a time: at unit velocity a step moves by ``step_size`` whitened units.  "auto" (default): found
         in warm-up, the largest whose exact variance error on the Gaussian of the posterior's steepest curvature is
-        about 5%.
+        ``target_bias``.
     friction
         :math:`\gamma`, in whitened units.  "auto" (default) is 1, which suits a whitened posterior.
     steps_per_draw
@@ -53,6 +53,10 @@ class ULMC(LangevinStep):
     scaling
         One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
         everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    target_bias
+        The bias that an automatic step size may cause, as a relative error of a variance: at most this on the Gaussian
+        of the posterior's steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and
+        0.5.  :func:`pmm_mcmc.verdict` says what half of it would cost.
     keep_gradients
         Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
@@ -97,6 +101,7 @@ class ULMC(LangevinStep):
         friction: float | str = "auto",
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
+        target_bias: float = 0.05,
         keep_gradients: bool = True,
         model: pm.Model | None = None,
         blocked: bool = True,
@@ -109,6 +114,7 @@ class ULMC(LangevinStep):
             friction=friction,
             steps_per_draw=steps_per_draw,
             scaling=scaling,
+            target_bias=target_bias,
         )
         super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
 
@@ -137,13 +143,17 @@ class OLMC(LangevinStep):
     step_size
         :math:`\alpha`, a time: the noise of a step spreads by ``sqrt(2 * step_size)`` whitened units.  "auto"
         (default): found in warm-up, the largest whose exact variance error on the Gaussian of the posterior's steepest
-        curvature is about 5%.
+        curvature is ``target_bias``.
     steps_per_draw
         Transitions for each recorded draw.  "auto" (default): the smallest number at which every coordinate's lag-one
         autocorrelation in warm-up is below about 0.5, at most 64.
     scaling
         One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
         everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    target_bias
+        The bias that an automatic step size may cause, as a relative error of a variance: at most this on the Gaussian
+        of the posterior's steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and
+        0.5.  :func:`pmm_mcmc.verdict` says what half of it would cost.
     keep_gradients
         Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
@@ -188,13 +198,19 @@ class OLMC(LangevinStep):
         step_size: float | str = "auto",
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
+        target_bias: float = 0.05,
         keep_gradients: bool = True,
         model: pm.Model | None = None,
         blocked: bool = True,
         rng: Any = None,
     ):
         settings = Settings.checked(
-            "OLMC", dynamics="overdamped", step_size=step_size, steps_per_draw=steps_per_draw, scaling=scaling
+            "OLMC",
+            dynamics="overdamped",
+            step_size=step_size,
+            steps_per_draw=steps_per_draw,
+            scaling=scaling,
+            target_bias=target_bias,
         )
         super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
 
@@ -236,7 +252,7 @@ class RLMC(LangevinStep):
     step_size
         :math:`\alpha`, a time, in whitened units as for :class:`ULMC` or :class:`OLMC`.  "auto" (default): found in
         warm-up, the largest whose exact variance error on the Gaussian of the posterior's steepest curvature is about
-        5%.
+        ``target_bias``.
     friction
         :math:`\gamma`, in whitened units.  "auto" (default) is 1, which suits a whitened posterior.  Not to be given
         where ``dynamics="overdamped"``.
@@ -246,6 +262,10 @@ class RLMC(LangevinStep):
     scaling
         One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
         everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    target_bias
+        The bias that an automatic step size may cause, as a relative error of a variance: at most this on the Gaussian
+        of the posterior's steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and
+        0.5.  :func:`pmm_mcmc.verdict` says what half of it would cost.
     keep_gradients
         Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
@@ -298,6 +318,7 @@ class RLMC(LangevinStep):
         friction: float | str = "auto",
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
+        target_bias: float = 0.05,
         keep_gradients: bool = True,
         model: pm.Model | None = None,
         blocked: bool = True,
@@ -314,6 +335,7 @@ class RLMC(LangevinStep):
             friction=friction,
             steps_per_draw=steps_per_draw,
             scaling=scaling,
+            target_bias=target_bias,
         )
         super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
 

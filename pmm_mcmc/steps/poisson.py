@@ -57,7 +57,7 @@ class PoissonULMC(LangevinStep):
     step_size
         :math:`\alpha`, a time: at unit velocity a step moves by ``step_size`` whitened units.  "auto" (default): found
         in warm-up, the largest whose exact variance error on the Gaussian of the posterior's steepest curvature is
-        about 5%.
+        ``target_bias``.
     friction
         :math:`\gamma`, in whitened units.  "auto" (default) is 1, which suits a whitened posterior.
     option
@@ -75,6 +75,10 @@ class PoissonULMC(LangevinStep):
     scaling
         One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
         everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    target_bias
+        The bias that an automatic step size may cause, as a relative error of a variance: at most this on the Gaussian
+        of the posterior's steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and
+        0.5.  :func:`pmm_mcmc.verdict` says what half of it would cost.
     keep_gradients
         Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
@@ -93,7 +97,7 @@ class PoissonULMC(LangevinStep):
     Notes
     -----
     The printed algorithm has errors, corrected here: see the errata page of the documentation.  The automatic step of
-    ``scheme="recycled"`` allows 5 % of a variance at both ends of the curvatures met in warm-up.
+    ``scheme="recycled"`` allows ``target_bias`` at both ends of the curvatures met in warm-up.
 
     References
     ----------
@@ -128,6 +132,7 @@ class PoissonULMC(LangevinStep):
         scheme: str = "paper",
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
+        target_bias: float = 0.05,
         keep_gradients: bool = True,
         model: pm.Model | None = None,
         blocked: bool = True,
@@ -144,6 +149,7 @@ class PoissonULMC(LangevinStep):
             scheme=scheme,
             steps_per_draw=steps_per_draw,
             scaling=scaling,
+            target_bias=target_bias,
         )
         super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
 
@@ -186,7 +192,7 @@ class PoissonOLMC(LangevinStep):
     step_size
         :math:`\alpha`, a time: the noise of a step spreads by ``sqrt(2 * step_size)`` whitened units.  "auto"
         (default): found in warm-up, the largest whose exact variance error on the Gaussian of the posterior's steepest
-        curvature is about 5%.
+        curvature is ``target_bias``.
     option
         2 (default): exactly one cell is looked at.  1: each cell with probability :math:`1/K` by itself, as in the
         paper's theorems; more variable, less stable.
@@ -198,6 +204,10 @@ class PoissonOLMC(LangevinStep):
     scaling
         One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
         everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    target_bias
+        The bias that an automatic step size may cause, as a relative error of a variance: at most this on the Gaussian
+        of the posterior's steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and
+        0.5.  :func:`pmm_mcmc.verdict` says what half of it would cost.
     keep_gradients
         Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
@@ -249,6 +259,7 @@ class PoissonOLMC(LangevinStep):
         grid: str = "left",
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
+        target_bias: float = 0.05,
         keep_gradients: bool = True,
         model: pm.Model | None = None,
         blocked: bool = True,
@@ -263,5 +274,6 @@ class PoissonOLMC(LangevinStep):
             grid=grid,
             steps_per_draw=steps_per_draw,
             scaling=scaling,
+            target_bias=target_bias,
         )
         super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)

@@ -82,8 +82,8 @@ class UnstableReport:
         )
         if 2 * self.repeated > self.unstable:
             return found + (
-                f"{self.repeated} of them failed again at a quarter of the step, so that the model is not finite or too "
-                "steep there, whatever the step; look at its constraints and priors with model.debug(), or "
+                f"{self.repeated} of them failed again at a quarter of the step, so that the model is not finite or "
+                "too steep there, whatever the step; look at its constraints and priors with model.debug(), or "
                 "reparametrise the model."
             )
         again = f"; {self.repeated} failed again at a quarter of the step" if self.repeated else ""

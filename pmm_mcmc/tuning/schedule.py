@@ -28,12 +28,13 @@ _WINDOW = 0.6  # of the transitions so far, the newest part that counts
 _FIRST_BLOCK, _GROWTH = 25, 0.3
 _FREEZE_AT, _TRIAL_AT = 0.7, 0.5  # of the warm-up: the latest that the setting is frozen, and that friction is tried
 _CHECKED_DRAWS, _LEAST_CHECK = 800, 50  # of all chains, and of each
-_STIFFEST = 4.0  # up to so many times more transitions are wanted where curvatures differ
+# Above this largest curvature more transitions are wanted in proportion, up to so many times.
+_STIFF, _STIFFEST = 1.5, 4.0
 _GUARD_RATE = 1e-3  # of transitions in a block that fail because of the step: above it the step must shrink
 _SHRINK, _RECOVER, _SHRINK_FROZEN = 0.8, 1.25, 0.7
 _MOST_EXTENSIONS = 8
 _MISFIT, _SPREAD, _STEADY = 4.0, 2.0, 1.25  # of a scale that fits: J per coordinate, whitened sd; and of the step
-_SHORT, _FAVOUR = 0.6, 1.1  # steps that call for a trial of the friction; by how much the default is favoured
+_FAVOUR = 1.1  # of the default friction in a trial
 _TRIAL = 50
 _MEAN_SQUARE, _Z = 0.004, 4.0  # of the Stein identity, at the default target_bias
 _TARGET_ACCEPT = 0.574  # optimal for MALA in high dimension (Roberts and Rosenthal 1998)
@@ -194,7 +195,7 @@ class Warmup:
     def _stiffness(self) -> float:
         """How far from one curvature the whitened posterior is, 1 to 4: rare places take longer to be seen."""
         above = self._lipschitz + (self.settings.kernel.dynamics == HARMONIC)
-        return min(max(above, 1.0), _STIFFEST)
+        return min(max(above / _STIFF, 1.0), _STIFFEST)
 
     @property
     def _latest(self) -> int:
@@ -339,7 +340,7 @@ class Warmup:
     # -- friction ----------------------------------------------------------------------------------------------------
 
     def _try_friction(self, window: Block, usable: np.ndarray) -> None:
-        """Begin a trial of frictions, where there are slow directions or short steps that one may help."""
+        """Begin a trial of frictions, where there are slow directions that a smaller one may help."""
         self._tried = {DEFAULT_FRICTION: 0.0}
         kernel, room = self.settings.kernel, self._latest - self.done
         nothing = not usable.any() or window.position.shape[2] == 0
@@ -348,7 +349,7 @@ class Warmup:
         if room < len(FRICTIONS) * _TRIAL + _FIRST_BLOCK:
             return
         y, _ = self._whitened(window)
-        if self.tuned.step_size >= _SHORT and largest_spread(y[usable]) <= _SPREAD:
+        if largest_spread(y[usable]) <= _SPREAD:
             return
         self._tried, self._trial = {}, True
         self._slow = y[usable]

@@ -1,0 +1,50 @@
+r"""How far the energy may rise in one step before the step counts as a runaway.
+
+An explicit step that is too long for the place where it is taken multiplies its errors, and an unadjusted chain would
+carry them off.  On a Gaussian everything is known: the rise :math:`R` over a step is a quadratic form in independent
+normals, the same for each of the ``d`` coordinates once the midpoint is given, so that with :math:`\lambda_k` the
+eigenvalues of that form
+
+.. math:: P(R > r) \le \exp\Bigl(-t r - \tfrac d2 \sum_k \log(1 - 2 t \lambda_k)\Bigr), \qquad 0 < 2 t \lambda_k < 1
+
+(Chernoff).  The threshold is the smallest ``r`` for which this is :data:`FALSE_ALARM` at the worst midpoint, on the
+unit Gaussian of the whitened coordinates at the step in use, and a little for posteriors that are not Gaussian.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from pmm_mcmc.gaussian import step_maps
+from pmm_mcmc.methods import OVERDAMPED, Kernel, Scheme
+
+__all__ = ["FALSE_ALARM", "guard_threshold"]
+
+FALSE_ALARM = 1e-8
+_ALLOWANCE = 5.0
+_SLOPES = np.linspace(0.005, 0.995, 100)
+
+
+def guard_threshold(kernel: Kernel, step_size: float, friction: float, K: int, d: int) -> float:
+    """Return the rise of the energy over one step, in ``d`` whitened coordinates, that counts as a runaway."""
+    # To 2 %, upwards, so that warm-ups remember them: a longer step has the larger rise.
+    rounded = float(1.02 ** np.ceil(np.log(step_size) / np.log(1.02)))
+    return _threshold(kernel, rounded, float(friction), min(K, 8), d)
+
+
+@functools.lru_cache(maxsize=4096)
+def _threshold(kernel: Kernel, step_size: float, friction: float, K: int, d: int) -> float:
+    if kernel.scheme == Scheme.MALA or d == 0:
+        return np.inf  # it accepts or rejects by itself; there is nothing that could rise
+    worst = 0.0
+    energy = np.diag([1.0, float(kernel.dynamics != OVERDAMPED)])
+    for step in step_maps(kernel, step_size, friction, K):
+        before = np.eye(2, step.shape[1])
+        rise = np.linalg.eigvalsh(0.5 * (step.T @ energy @ step - before.T @ energy @ before))
+        slope = _SLOPES / (2.0 * max(rise[-1], 1e-300))
+        with np.errstate(over="ignore", invalid="ignore"):
+            bound = -0.5 * d * np.log1p(-2.0 * slope[:, None] * rise).sum(axis=1)
+            worst = max(worst, float(np.nanmin((bound - np.log(FALSE_ALARM)) / slope)))
+    return worst + _ALLOWANCE
