@@ -27,12 +27,7 @@ class DoubleWell:
 def replicas(kernel, n, d=2):
     column = np.arange(n)[:, None]
     setting = coupled.Setting(kernel, 0.6 + 0.1 * (column % 5), 0.7 + 0.4 * (column % 5), 3 + column % 4)
-    levels = [
-        coupled._Level(
-            setting.alpha / 2**i, setting.flow(setting.alpha / 2**i), setting.flow(setting.alpha / 2**i / setting.K)
-        )
-        for i in range(3)
-    ]
+    levels = coupled.levels_of(setting, d)
     u, v = np.random.default_rng(0).normal(size=(2, n, d))
     v = v * (kernel.dynamics != OVERDAMPED)
     lp, b = DoubleWell().drift(u)

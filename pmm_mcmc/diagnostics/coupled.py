@@ -76,8 +76,8 @@ def levels_of(setting: Setting, d: int) -> list[_Level]:
     """Return the levels of copies in ``d`` coordinates."""
     levels = []
     for h in (setting.alpha / 2**i for i in range(_LEVELS)):
-        each = zip(*(a[:, 0].tolist() for a in (h, setting.friction, setting.K)), strict=True)
-        guard = np.array([guard_threshold(setting.kernel, *one, d) for one in each])
+        each = zip(h[:, 0].tolist(), setting.friction[:, 0].tolist(), setting.K[:, 0].tolist(), strict=True)
+        guard = np.array([guard_threshold(setting.kernel, size, friction, K, d) for size, friction, K in each])
         levels.append(_Level(h, setting.flow(h), setting.flow(h / setting.K), guard))
     return levels
 

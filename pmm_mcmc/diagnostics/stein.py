@@ -13,9 +13,9 @@ coefficients of ``f``, ``S`` the covariance of a Gaussian fitted to positions an
 
 They are exact for means and variances of any Gaussian.  A parameter that scales others (a hierarchical standard
 deviation) moves with the spread of those, which no direction sees; so the *virial terms*
-:math:`h_j = (x_j - m_j) g_j + 1` of all coordinates are a further set (ridge regression; sums of neighbours where there
-are many).  Coefficients are fitted on other chains than they are applied to, so that the estimate is free of overfitting
-and its standard error can be read off from the spread.
+:math:`h_j = (x_j - m_j) g_j + 1` of all coordinates are a further set (ridge regression; sums of neighbours where
+there are many).  Coefficients are fitted on other chains than they are applied to, so that the estimate is free of
+overfitting and its standard error can be read off from the spread.
 
 What the terms do not explain of ``f`` they do not correct: where they leave a part ``r`` of the variance of its mean,
 about :math:`\sqrt r` of its bias is left (``benchmarks/calibration.py``).
@@ -119,7 +119,7 @@ def _regressors(
 
 
 def _fit(terms: np.ndarray, values: np.ndarray, shared: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients of each function on terms of its own ``(order, n, p)`` and on shared ones ``(n, m)``, those by ridge.
+    """Coefficients of each function on terms of its own ``(order, n, p)`` and, by ridge, on shared ones ``(n, m)``.
 
     Returns
     -------
