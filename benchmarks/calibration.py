@@ -92,9 +92,14 @@ def measure(ours: Ours, multiple: float, known: Reference, free_step: float) -> 
             left.append(table["bias_sd_units"].iloc[worst])
     n = len(inside_all)
     measured = np.array(left)[np.isfinite(left)]
-    ratio = f"{measured.mean() / bias[worst]:.2f}" if len(measured) > n / 2 and abs(bias[worst]) > 3 * error[worst] else ""
+    ratio = (
+        f"{measured.mean() / bias[worst]:.2f}" if len(measured) > n / 2 and abs(bias[worst]) > 3 * error[worst] else ""
+    )
     counts = {
-        "good": n * good, "good refused": (n - trusted) * good, "bad": n * bad, "bad trusted": trusted * bad,
+        "good": n * good,
+        "good refused": (n - trusted) * good,
+        "bad": n * bad,
+        "bad trusted": trusted * bad,
         "noisy": reasons["r_hat"] + reasons["known to"],
     }
     covered = f"{np.mean(inside):.3f}" if inside else "-"

@@ -22,6 +22,7 @@ _UNSTABLE_RATE = 1e-4
 _R_HAT = 1.01  # PyMC's own: a run that PyMC warns of is not to be trusted here
 _BETWEEN_CHAINS = 0.05
 _BIAS = 0.1
+_SHORTER = "halve step_size, or reparametrise"
 _VIRIAL, _VIRIAL_Z = 0.1, 4.0
 _VIRIAL_MEAN_SQUARE = 0.01
 # How often chance alone may bring about one of these reasons, in a run.
@@ -99,7 +100,8 @@ def bias(dt: Any, var_names: Any = None) -> pd.DataFrame:
     pandas.DataFrame
         A row a parameter: ``mean``, ``mcse``, ``mean_corrected``, ``mcse_corrected``, ``bias``, ``bias_se``,
         ``bias_sd_units`` (over the corrected standard deviation), then ``sd``, ``sd_corrected``, ``mcse_sd_corrected``,
-        ``bias_of_sd``, ``bias_of_sd_se``.  Biases are NaN where the gradients explain too little of the parameter to
+        ``bias_of_sd``, ``bias_of_sd_se`` and ``unexplained``, the part of a mean's noise, and so about of its bias,
+        that the correction leaves.  Biases are NaN where the gradients explain too little of the parameter to
         measure them: not measurable is not none.  They hold the noise of the raw estimate too, which is what the
         standard errors beside them are about.
 
@@ -132,6 +134,7 @@ def _table(run: _Run) -> pd.DataFrame:
             "mcse_sd_corrected": sd_error,
             "bias_of_sd": np.where(second.used, raw_sd - sd, np.nan),
             "bias_of_sd_se": second.bias_se / np.maximum(2.0 * sd, 1e-300),
+            "unexplained": first.left,
         },
         index=run.labels,
     )
@@ -140,9 +143,10 @@ def _table(run: _Run) -> pd.DataFrame:
 def verdict(dt: Any) -> Verdict:
     """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
 
-    A run is not trusted if transitions were unstable (more than one in ten thousand), if chains disagree, if the Stein
-    identity fails for a coordinate, or if a measured bias exceeds a tenth of a posterior standard deviation.  The
-    weights of separate modes are seen by none of these but the disagreement of chains that started apart.
+    A run is not trusted if too many transitions were unstable, if chains disagree, if the Stein identity fails for a
+    coordinate, or if a bias of a mean or standard deviation exceeds a tenth of a posterior standard deviation, with
+    what the correction has left of it added.  The weights of separate modes are seen by none of these but the
+    disagreement of chains that started apart.
 
     Parameters
     ----------
@@ -165,7 +169,9 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
         unstable, transitions = int(stats["unstable"].sum()), int(stats["steps_per_draw"].sum())
         # More than chance would give at the rate that is harmless: one event in a short run says nothing.
         if poisson.sf(unstable - 1, _UNSTABLE_RATE * transitions) < 0.05:
-            reasons.append(f"{unstable} of {transitions} transitions were unstable (halve step_size, or reparametrise)")
+            by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
+            remedy = "the model is not finite there: look at model.debug()" if 2 * by_model > unstable else _SHORTER
+            reasons.append(f"{unstable} of {transitions} transitions were unstable ({remedy})")
     chains = run.values.shape[0]
     degrees = degrees_of_freedom(*run.position.shape[:2])
     moving = table["sd"].to_numpy() > 0.0  # neither constant nor, somewhere, not finite
@@ -185,24 +191,29 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
                 )
     excess, z, mean_square = stein_identity(run.position, run.gradient)
     off = (np.abs(excess) > _VIRIAL) & (np.abs(z) > max(_VIRIAL_Z, largest_t(len(z), degrees)))
-    if off.any() or mean_square > _VIRIAL_MEAN_SQUARE:
+    # Chance alone makes the z-scores' own mean square about 1.
+    throughout = mean_square > _VIRIAL_MEAN_SQUARE and float(np.mean(z**2)) > _VIRIAL_Z
+    if off.any() or throughout:
         worst = int(np.argmax(np.where(off, np.abs(excess), 0.0))) if off.any() else int(np.argmax(np.abs(excess)))
         reasons.append(
-            f"E[x dF/dx] is {1 + excess[worst]:.2f} where it must be 1, for {_name(run, worst)} "
-            "(halve step_size, or reparametrise)"
+            f"E[x dF/dx] is {1 + excess[worst]:.2f} where it must be 1, for {_name(run, worst)} ({_SHORTER})"
         )
-    size = table["bias_sd_units"].abs()
-    error = (table["bias_se"] / table["sd_corrected"].replace(0.0, np.nan)).abs()
-    large = size[(size > _BIAS) & (size > largest_t(len(size), degrees) * error)]
-    if len(large):
-        worst_label = large.idxmax()
-        reasons.append(
-            f"the bias of {worst_label} is {100 * size[worst_label]:.0f} % of a posterior sd (halve step_size)"
-        )
+    scale = table["sd_corrected"].where(table["sd_corrected"] > 0.0)
+    parts = []
+    for what, name, left in (("mean", "bias", table["unexplained"]), ("sd", "bias_of_sd", 0.0)):
+        size, error = (table[name] / scale).abs(), (table[f"{name}_se"] / scale).abs()
+        whole = size / (1.0 - left)
+        large = whole[(whole > _BIAS) & (size > largest_t(len(size), degrees) * error)]
+        if len(large):
+            label = large.idxmax()
+            reasons.append(f"the {what} of {label} is off by {100 * large[label]:.0f} % of a posterior sd ({_SHORTER})")
+        beyond_doubt = (size - 2.0 * error).clip(lower=0.0)
+        parts.append(size + 2.0 * error + left / (1.0 - left) * beyond_doubt)
+    size = parts[0]
     if reasons:
         return Verdict(False, "Do not trust this run: " + "; ".join(reasons) + ".", tuple(reasons))
     measured, varying = size.notna(), int((table["sd"] != 0.0).sum())
-    bound = float(np.ceil(100 * (size + 2.0 * error)[measured].max())) if measured.any() else np.nan
+    bound = float(np.ceil(100 * size[measured].max())) if measured.any() else np.nan
     if chains == 1:
         caveat = " One chain: agreement between chains was not checked."
     else:
@@ -217,7 +228,15 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
             f"Bias below {bound:.0f} % of a posterior sd in {measured.sum()} of {varying} parameters, not measurable "
             "in the others and without other signs there."
         )
-    return Verdict(True, sentence + caveat, ())
+    return Verdict(True, sentence + caveat + _price(stats), ())
+
+
+def _price(stats: Any) -> str:
+    """Return what half the bias would cost, where the sampler says so."""
+    if "halving_cost" not in stats:
+        return ""
+    factor = float(np.max(stats["halving_cost"].values))
+    return f" Half of that would take {factor:.1f} times the gradients (target_bias)." if np.isfinite(factor) else ""
 
 
 def _errors_of_means(values: np.ndarray, moving: np.ndarray) -> np.ndarray:

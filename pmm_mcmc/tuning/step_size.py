@@ -24,8 +24,8 @@ _LEAST_K, _LARGEST_K = 16, 4096
 def lipschitz_bound(position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool) -> float:
     """Estimate how fast the gradient changes, from successive whitened positions and gradients ``(chain, n, d)``.
 
-    The larger of two numbers: the 99.9 % quantile of ``|dg| / |dy|`` over successive draws, since the step must
-    be stable nearly everywhere; and the 97 % quantile of the same along the direction in which the gradient varies most.
+    The larger of two numbers: the 99.9 % quantile of ``|dg| / |dy|`` over successive draws, since the step must be
+    stable nearly everywhere; and the 97 % quantile of the same along the direction in which the gradient varies most.
     The second sees a few stiff directions that the first, an average over all, would miss; on a Gaussian it is their
     exact curvature.
 
