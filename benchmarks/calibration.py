@@ -20,7 +20,7 @@ import xarray as xr
 from gradients import SAMPLERS, Ours
 from targets import TARGETS, Reference, reference
 
-import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.bias import _judge, _read, _table
 from pmm_mcmc.tuning.step_size import midpoint_count
 
 MULTIPLES = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
@@ -81,7 +81,9 @@ def measure(ours: Ours, multiple: float, known: Reference, free_step: float) -> 
         for part in range(REPLICATES_A_CHAIN):
             cut = (slice(first, first + EACH), slice(part * DRAWS, (part + 1) * DRAWS))
             dt = as_result(x[cut], chunk.gradient[cut], chunk.unstable[cut], thin)
-            verdict, table = pmm.verdict(dt), pmm.bias(dt)
+            run = _read(dt)
+            table = _table(run)
+            verdict = _judge(dt, run, table)
             off = np.abs(table["mean_corrected"] - known.mean)
             holds = off <= 1.96 * np.hypot(table["mcse_corrected"], known.se_mean)
             inside_all.append(holds.mean())

@@ -1,4 +1,4 @@
-r"""How far the energy may rise in one step before the step counts as a runaway.
+r"""How far the energy may rise in one step, and how steep it may be there, before the step is too long for the place.
 
 An explicit step that is too long for the place where it is taken multiplies its errors, and an unadjusted chain would
 carry them off.  On a Gaussian everything is known: the rise :math:`R` over a step is a quadratic form in independent
@@ -17,10 +17,10 @@ import functools
 
 import numpy as np
 
-from pmm_mcmc.gaussian import step_maps
-from pmm_mcmc.methods import OVERDAMPED, Kernel, Scheme
+from pmm_mcmc.gaussian import stationary_covariance, step_maps
+from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 
-__all__ = ["FALSE_ALARM", "guard_threshold"]
+__all__ = ["FALSE_ALARM", "guard_threshold", "steepest_curvature"]
 
 FALSE_ALARM = 1e-8
 _ALLOWANCE = 5.0
@@ -48,3 +48,30 @@ def _threshold(kernel: Kernel, step_size: float, friction: float, K: int, d: int
             bound = -0.5 * d * np.log1p(-2.0 * slope[:, None] * rise).sum(axis=1)
             worst = max(worst, float(np.nanmin((bound - np.log(FALSE_ALARM)) / slope)))
     return worst + _ALLOWANCE
+
+
+def steepest_curvature(kernel: Kernel, step_size: float, friction: float, K: int) -> float:
+    """Return the largest curvature of a Gaussian on which a step of this size has a stationary law.
+
+    Of the remainder, for the recycled scheme.  Infinite for MALA, which needs none.
+    """
+    # To 2 %, upwards: a longer step is the less stable one.
+    rounded = float(1.02 ** np.ceil(np.log(step_size) / np.log(1.02)))
+    many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > 8
+    return _steepest(kernel, rounded, float(friction), None if many else min(K, 16))
+
+
+@functools.lru_cache(maxsize=4096)
+def _steepest(kernel: Kernel, step_size: float, friction: float, K: int | None) -> float:
+    if kernel.scheme == Scheme.MALA:
+        return np.inf
+    offset = float(kernel.dynamics == HARMONIC)
+    order = 1.0 if kernel.dynamics == OVERDAMPED else 2.0
+    low, high = 1e-6 / step_size**order, 1e4 / step_size**order
+    for _ in range(40):
+        middle = np.sqrt(low * high)
+        if stationary_covariance(kernel, step_size, friction, K, middle + offset) is None:
+            high = middle
+        else:
+            low = middle
+    return float(low)

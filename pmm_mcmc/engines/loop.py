@@ -33,8 +33,11 @@ SIGNATURE = types.float64(_DOUBLES, _DOUBLES, types.CPointer(types.int64), types
 _flows = build_flows(np, select)
 _overdamped, _underdamped, _harmonic = (numba.njit(f) for f in (_flows.overdamped, _flows.underdamped, _flows.harmonic))
 
-# A rejection halves the step, an accepted transition gives a tenth back; the floor keeps a chain at a hard wall alive.
-_SHRINK, _RECOVER, _SHORTEST = 0.5, 1.1, 2.0**-6
+# A rejection halves the step, an accepted transition gives a hundredth back: long enough for the chain to leave where
+# steps are too long.  The floor keeps a chain at a hard wall alive.
+_SHRINK, _RECOVER, _SHORTEST = 0.5, 1.01, 2.0**-8
+# Part of a step before which differences of gradients are too small to tell a curvature.
+_TELLING = 0.01
 
 
 @numba.njit
@@ -121,6 +124,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
         friction,
         K,
         threshold,
+        steepest,
         tolerance,
         coordinates,
         gradient,
@@ -133,6 +137,8 @@ def _cached(sources: str) -> tuple[Any, Any]:
         """Advance one chain by ``thin`` transitions for each row of ``out``.
 
         ``state`` and ``gradient`` (at the anchor) are updated in place; ``first`` numbers the first transition.
+        Where the curvature along a step was above ``steepest``, at which a step of ``alpha`` has no stationary law, the
+        next steps are shorter.
         """
         sources  # noqa: B018
         centre, scale = coordinates
@@ -186,7 +192,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
 
                 # The noise path, the midpoints and their corrections, in order of time (steps 1 to 4).
                 mu[:], mv[:], cu[:], cv[:] = 0.0, 0.0, 0.0, 0.0
-                reached, finite, cell, lp_mid = 0.0, True, -1, math.nan
+                reached, finite, cell, lp_mid, steep = 0.0, True, -1, math.nan, 0.0
                 while finite:
                     if scheme == Scheme.CONTINUOUS or scheme == Scheme.RECYCLED:
                         if reached > 0.0:
@@ -220,9 +226,15 @@ def _cached(sources: str) -> tuple[Any, Any]:
                             rest = _flow(kind, step - time, friction)
                             wu, wv = continuous_weight(rest, step, has_velocity)
                         base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
+                        change, length = 0.0, 0.0
                         for j in range(d):
                             cu[j] += wu * (new_b[j] - base * b[j])
                             cv[j] += wv * (new_b[j] - base * b[j])
+                            gap_j = y[j] - anchor[j]
+                            change += (new_b[j] - b[j]) * (new_b[j] - b[j])
+                            length += gap_j * gap_j
+                        if time > _TELLING * step and length > 0.0:
+                            steep = max(steep, math.sqrt(change / length))
                         reached = time
 
                 # The end point (step 5); the randomised midpoint method leaves the drift at the start out of it.
@@ -257,7 +269,10 @@ def _cached(sources: str) -> tuple[Any, Any]:
                 if finite:
                     anchor[:] = y if scheme == Scheme.RECYCLED else u_new
                     u[:], v[:], b[:], gradient[:], state[4 * d] = u_new, v_new, new_b, new_gradient, lp_new
-                    state[4 * d + 1] = min(1.0, _RECOVER * state[4 * d + 1])
+                    longest = 1.0
+                    if steep > steepest:
+                        longest = math.sqrt(steepest / steep) if has_velocity else steepest / steep
+                    state[4 * d + 1] = max(_SHORTEST, min(longest, _RECOVER * state[4 * d + 1]))
                     accept += 1.0
                 else:
                     # Restart where the gradient was last known (free), with a fresh velocity and a shorter step.

@@ -15,7 +15,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.loop import SIGNATURE, evaluate, run
-from pmm_mcmc.guard import guard_threshold
+from pmm_mcmc.guard import guard_threshold, steepest_curvature
 from pmm_mcmc.methods import HARMONIC, Kernel, Scheme
 
 __all__ = [
@@ -207,6 +207,7 @@ class NumbaEngine:
             friction,
             K,
             guard_threshold(self.kernel, step_size, friction, K, d),
+            steepest_curvature(self.kernel, step_size, friction, K),
             tolerance,
             _for_loop(coordinates),
             gradient,

@@ -17,7 +17,7 @@ from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Scheme, Settings
 from pmm_mcmc.tuning.friction import DEFAULT_FRICTION, FRICTIONS, largest_spread, slow_jumps
 from pmm_mcmc.tuning.scale import best_coordinates, diagonal_scale
-from pmm_mcmc.tuning.step_size import lipschitz_bound, midpoint_count, safe_step
+from pmm_mcmc.tuning.step_size import allowed_error, lipschitz_bound, midpoint_count, safe_step
 from pmm_mcmc.tuning.thinning import steps_for_autocorrelation
 from pmm_mcmc.tuning.transient import replacements, settled
 from pmm_mcmc.tuning.virial import stein_identity
@@ -77,7 +77,7 @@ def fixed_setting(settings: Settings, centre: np.ndarray) -> Tuned:
         )
     scale = np.ones_like(centre) if settings.scaling is None else np.array(settings.scaling)
     friction = settings.friction or DEFAULT_FRICTION
-    K = midpoint_count(settings, settings.step_size, friction, 1.0)
+    K = midpoint_count(settings, settings.step_size, friction, 1.0, allowed_error(settings.target_bias, len(centre)))
     return Tuned(settings.step_size, K, friction, Coordinates(centre.copy(), scale), settings.steps_per_draw or 1)
 
 
@@ -143,7 +143,7 @@ class Warmup:
         elif settings.kernel.scheme == Scheme.MALA:
             step = 0.5 / (self._lipschitz * max(d, 1) ** (1 / 3))
         else:
-            step = 0.5 * safe_step(settings, friction, self._lipschitz)
+            step = 0.5 * safe_step(settings, friction, self._lipschitz, self._allowed)
         self._set_step(step)
         self.boundary = self._next_boundary(1)
         return self
@@ -190,6 +190,10 @@ class Warmup:
     @property
     def _step_is_free(self) -> bool:
         return self.settings.step_size is None and self.settings.kernel.scheme != Scheme.MALA
+
+    @property
+    def _allowed(self) -> float:
+        return allowed_error(self.settings.target_bias, len(self.tuned.coordinates.centre))
 
     @property
     def _stiffness(self) -> float:
@@ -310,10 +314,10 @@ class Warmup:
     def _free_step(self) -> float:
         if not self._step_is_free:
             return self.tuned.step_size
-        return self._cap * safe_step(self.settings, self.tuned.friction, self._lipschitz)
+        return self._cap * safe_step(self.settings, self.tuned.friction, self._lipschitz, self._allowed)
 
     def _set_step(self, step: float) -> None:
-        K = midpoint_count(self.settings, step, self.tuned.friction, self._lipschitz)
+        K = midpoint_count(self.settings, step, self.tuned.friction, self._lipschitz, self._allowed)
         self.tuned = self.tuned._replace(step_size=step, K=K)
 
     def _whitened(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
@@ -399,6 +403,6 @@ class Warmup:
     def _halving_cost(self) -> float:
         if not self._step_is_free:
             return math.nan
-        now = safe_step(self.settings, self.tuned.friction, self._lipschitz)
-        half = safe_step(self.settings, self.tuned.friction, self._lipschitz, 0.5 * self.settings.target_bias)
+        now = safe_step(self.settings, self.tuned.friction, self._lipschitz, self._allowed)
+        half = safe_step(self.settings, self.tuned.friction, self._lipschitz, 0.5 * self._allowed)
         return now / half

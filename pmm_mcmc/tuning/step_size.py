@@ -2,7 +2,7 @@
 
 In whitened coordinates the step that a method can take follows from the curvature, seen as ``|dg| / |dy|`` between
 successive draws.  The automatic step is the largest at which the method's exact relative error of the variance on the
-Gaussian of that curvature stays within ``target_bias``.
+Gaussian of that curvature stays within :func:`allowed_error`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from pmm_mcmc.gaussian import variance_error
 from pmm_mcmc.methods import METHODS, OVERDAMPED, Kernel, Scheme, Settings
 
-__all__ = ["lipschitz_bound", "midpoint_count", "safe_step"]
+__all__ = ["allowed_error", "lipschitz_bound", "midpoint_count", "safe_step"]
 
 # The part of the target that a finite K may add.
 _FLOOR_SHARE = 0.1
@@ -70,6 +70,25 @@ def _main_direction(rows: np.ndarray) -> np.ndarray:
     return direction / max(np.sqrt((direction**2).sum()), 1e-300)
 
 
+def allowed_error(target_bias: float, d: int) -> float:
+    r"""Return the relative error of a variance that keeps the bias of every mean within a target.
+
+    It is the target itself in few coordinates.  In many, small errors of all their variances add up where a parameter
+    scales them: a log scale known from ``n`` values has a posterior standard deviation of at least
+    :math:`1/\sqrt{2 n}`, and a common relative error :math:`\epsilon` of their variances moves it by
+    :math:`\epsilon / 2`, which is :math:`\epsilon \sqrt{n / 2}` of these.  Data that tell the values apart, and values
+    that the scale does not rule, make it less: half of that is allowed for, with ``n = d``.
+
+    Parameters
+    ----------
+    target_bias
+        In posterior standard deviations.
+    d
+        Number of coordinates.
+    """
+    return target_bias * min(1.0, float(np.sqrt(8.0 / max(d, 1))))
+
+
 @functools.lru_cache(maxsize=512)
 def _largest_step(
     kernel: Kernel, friction: float, K: int | None, limit: float, curvatures: tuple[float, ...], target: float
@@ -88,7 +107,7 @@ def _largest_step(
 def safe_step(settings: Settings, friction: float, lipschitz: float, target: float | None = None) -> float:
     """Step size for a curvature of ``lipschitz`` (of the remainder, for the recycled scheme), in whitened units.
 
-    The ``target`` is the relative error of a variance; by default ``target_bias`` of the settings.
+    The ``target`` is the relative error of a variance; by default that of few dimensions.
     """
     kernel, method = settings.kernel, METHODS[settings.method]
     target = settings.target_bias if target is None else target
@@ -115,7 +134,9 @@ def _rounded(value: float) -> float:
     return float(1.05 ** np.round(np.log(value) / np.log(1.05)))
 
 
-def midpoint_count(settings: Settings, step_size: float, friction: float, lipschitz: float) -> int:
+def midpoint_count(
+    settings: Settings, step_size: float, friction: float, lipschitz: float, target: float | None = None
+) -> int:
     """Return K for a step size: given, or the smallest power of two that adds little to the bias.
 
     The left grid adds the bias of Langevin Monte Carlo (K = 1) divided by K; the centred grid nothing to speak of from
@@ -124,6 +145,7 @@ def midpoint_count(settings: Settings, step_size: float, friction: float, lipsch
     if settings.fixed_K is not None:
         return settings.fixed_K
     kernel = settings.kernel
+    target = settings.target_bias if target is None else target
     if settings.grid == "centred":
         return _LEAST_K
     if kernel.dynamics == OVERDAMPED:
@@ -131,5 +153,5 @@ def midpoint_count(settings: Settings, step_size: float, friction: float, lipsch
     else:
         root = float(np.sqrt(lipschitz))
         floor = variance_error(kernel, step_size * root, friction / root, 1)
-    wanted = np.clip(floor / (_FLOOR_SHARE * settings.target_bias), _LEAST_K, _LARGEST_K)
+    wanted = np.clip(floor / (_FLOOR_SHARE * target), _LEAST_K, _LARGEST_K)
     return int(2 ** np.ceil(np.log2(wanted)))
