@@ -107,9 +107,7 @@ class Ours:
             return np.concatenate([getattr(part, name) for part in self.parts], axis=1)
 
         self.failing = int(joined("unstable").sum())
-        return Run(
-            self.name, joined("position"), joined("n_grad") + joined("n_probe"), self.warmed.n_grad, joined("gradient")
-        )
+        return Run(self.name, joined("position"), joined("n_grad"), self.warmed.n_grad, joined("gradient"))
 
     @property
     def note(self) -> str:

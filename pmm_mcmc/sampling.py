@@ -60,13 +60,13 @@ def warm_up(
     while not (warmup.finished or warmup.ready):
         tolerance = WARMUP_TOLERANCE if warmup.frozen is None else 0.0
         chunk = ensemble.advance(engine, tuned, warmup.boundary - warmup.done, tolerance=tolerance)
-        n_grad = n_grad + (chunk.n_grad + chunk.n_probe).sum(axis=1)
-        warmup.observe(Block(chunk.position, chunk.gradient, chunk.lp, chunk.unstable, chunk.repeated, chunk.accept))
-        new = warmup.update()
+        n_grad = n_grad + chunk.n_grad.sum(axis=1)
+        warmup.observe(Block.of(chunk))
+        new = warmup.update(engine.gradient_at)
         ensemble.copy_from(warmup.source)
         ensemble.change(engine, tuned.coordinates, new.coordinates)
         tuned = new
     if not warmup.finished:
         warmup.stop()
         tuned = warmup.update()
-    return Warmed(ensemble, tuned, n_grad, warmup)
+    return Warmed(ensemble, tuned, n_grad + -(-warmup.n_grad // chains), warmup)

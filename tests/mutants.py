@@ -27,8 +27,10 @@ class Mutant(NamedTuple):
     tests: tuple[str, ...]
 
 
-LOOP, STEP = "engines/loop.py", "steps/chain.py"
-ENGINE = ("tests/test_engine.py",)
+LOOP, CPU, STEP = "engines/loop.py", "engines/numba_engine.py", "steps/chain.py"
+SCHEDULE = "tuning/schedule.py"
+ENGINE, GUARD = ("tests/test_engine.py",), ("tests/test_guard.py",)
+VIRIAL, VERDICT = ("tests/test_virial.py",), ("tests/test_verdict.py",)
 MUTANTS = [
     # noise
     Mutant(
@@ -117,7 +119,23 @@ MUTANTS = [
     ),
     # failures
     Mutant("velocity not redrawn on rejection", LOOP, "fill_normals(stream, v)", "v[:] = v", ENGINE),
-    Mutant("no guard", LOOP, "finite and rise <= threshold", "finite", ENGINE),
+    Mutant("no guard", LOOP, "finite and rise <= threshold + tolerance * motion", "finite", ENGINE),
+    Mutant("guard of one coordinate for all", "guard.py", "-0.5 * d * np.log1p", "-0.5 * np.log1p", GUARD),
+    Mutant(
+        "guard blind to some midpoints",
+        "guard.py",
+        "step_maps(kernel, step_size, friction, K):",
+        "step_maps(kernel, step_size, friction, K)[:1]:",
+        GUARD,
+    ),
+    Mutant("second look not counted", CPU, "out.n_probe[row] += more.n_grad[0]", "pass", GUARD),
+    Mutant(
+        "second look with the failed noise, at the failed step",
+        CPU,
+        "_SHORTER * step_size, friction, K)",
+        "step_size, friction, K)",
+        GUARD,
+    ),
     Mutant("rejected to the end point", LOOP, "u[:] = anchor", "u[:] = u", ENGINE),
     Mutant(
         "step not shortened on rejection",
@@ -178,8 +196,63 @@ MUTANTS = [
         "(position[:split], gradient[:split])",
         ("tests/test_scale.py",),
     ),
+    Mutant("step size blind to the bias", "tuning/step_size.py", "<= target:", "<= 1e9:", ("tests/test_tuning.py",)),
     Mutant(
-        "step size blind to the bias", "tuning/step_size.py", "<= BIAS_TARGET:", "<= 1e9:", ("tests/test_tuning.py",)
+        "target_bias ignored",
+        "tuning/step_size.py",
+        "target = settings.target_bias if target is None else target",
+        "target = 0.05",
+        ("tests/test_tuning.py",),
+    ),
+    Mutant(
+        "transient judged by the worst chain",
+        "tuning/transient.py",
+        "axis=1).min()",
+        "axis=1).max()",
+        ("tests/test_tuning.py",),
+    ),
+    Mutant(
+        "failures of the model shorten the step",
+        SCHEDULE,
+        "(block.unstable - block.repeated)",
+        "block.unstable",
+        ("tests/test_schedule.py",),
+    ),
+    Mutant("cap never recovers", SCHEDULE, "_RECOVER * self._cap", "self._cap", ("tests/test_schedule.py",)),
+    Mutant(
+        "failed check without consequence",
+        SCHEDULE,
+        "self._set_step(_SHRINK_FROZEN * self.tuned.step_size)",
+        "pass",
+        ("tests/test_schedule.py",),
+    ),
+    Mutant(
+        "warm-up ends with a failed check",
+        SCHEDULE,
+        "self._extensions += 1",
+        "self._extensions += 99",
+        ("tests/test_schedule.py",),
+    ),
+    Mutant(
+        "frozen as soon as settled",
+        SCHEDULE,
+        "self.done >= self.least * self._stiffness and not",
+        "not",
+        ("tests/test_schedule.py",),
+    ),
+    Mutant(
+        "friction chosen by jumps from one transition to the next",
+        "tuning/friction.py",
+        "_LAG = 15",
+        "_LAG = 1",
+        ("tests/test_friction.py",),
+    ),
+    Mutant(
+        "walkers that do not follow the scale",
+        STEP,
+        "self.walkers.change(engine, old.coordinates, new)",
+        "pass",
+        ("tests/test_warm_up.py", "tests/test_tuning.py"),
     ),
     Mutant(
         "drift not rescaled with the coordinates",
@@ -189,7 +262,7 @@ MUTANTS = [
         ENGINE,
     ),
     # PyMC
-    Mutant("no overdispersed start", STEP, "range(_JITTER_TRIES * jitter)", "range(0)", ("tests/test_steps.py",)),
+    Mutant("no overdispersed start", STEP, "jittered(1.0) if jitter else None", "None", ("tests/test_steps.py",)),
     Mutant("transitions miscounted on settling", STEP, "self.row * self.thin", "self.row", ("tests/test_steps.py",)),
     Mutant(
         "midpoint handed to other samplers",
@@ -212,6 +285,51 @@ MUTANTS = [
         "values = [v for v, _ in self._held.get(which, [])] or [s.get_value(borrow=True) for s in self._shared[which]]",
         ("tests/test_native.py", "tests/test_pymc_cases.py"),
     ),
+    # bias
+    Mutant(
+        "virial terms without their expectation",
+        "diagnostics/stein.py",
+        "* gradient + 1.0",
+        "* gradient",
+        VIRIAL,
+    ),
+    Mutant(
+        "virial terms without a ridge",
+        "diagnostics/stein.py",
+        "np.diag(_RIDGE * n * variance)",
+        "np.diag(0.0 * n * variance)",
+        VIRIAL,
+    ),
+    Mutant("virial terms for all functions", "diagnostics/stein.py", "* _FAVOUR_FEW <", "* 0.0 <", VIRIAL),
+    Mutant(
+        "what a correction leaves not in its error",
+        "diagnostics/stein.py",
+        "np.hypot(error, remaining)",
+        "error",
+        VIRIAL,
+    ),
+    Mutant(
+        "what a correction leaves not in the verdict",
+        "diagnostics/bias.py",
+        "whole = size / (1.0 - left)",
+        "whole = size",
+        VERDICT,
+    ),
+    Mutant(
+        "verdict blind to standard deviations",
+        "diagnostics/bias.py",
+        ', ("sd", "bias_of_sd", 0.0))',
+        ",)",
+        VERDICT,
+    ),
+    Mutant(
+        "noise of all coordinates together taken for a bias",
+        "diagnostics/bias.py",
+        "float(np.mean(z**2))",
+        "1e9",
+        VERDICT,
+    ),
+    Mutant("model's failures put down to the step", "diagnostics/bias.py", "2 * by_model > unstable", "False", VERDICT),
 ]
 
 

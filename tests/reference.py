@@ -12,9 +12,13 @@ import numpy as np
 from numba import cfunc
 from scipy.linalg import expm
 
+from pmm_mcmc.engines import loop
 from pmm_mcmc.engines.numba_engine import SIGNATURE, NumbaEngine
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Scheme
 
+# Choices of the engine, not formulas.  After a failure: the part of the step that is kept, what comes back with every
+# transition, and the least; and the part of a step before which no curvature is taken from a midpoint.
+SHRINK, RECOVER, SHORTEST, TELLING = loop._SHRINK, loop._RECOVER, loop._SHORTEST, loop._TELLING
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
 
 
@@ -125,10 +129,15 @@ def stream(key, transition):
 
 
 class Chain:
-    """A chain of any method on the random stream of the compiled engine; ``target(x)`` is ``(lp, gradient)``."""
+    """A chain of any method on the random stream of the compiled engine; ``target(x)`` is ``(lp, gradient)``.
 
-    def __init__(self, kernel, target, u, v, alpha, friction, K, key, centre, scale):
+    A step in which the energy rises by more than ``threshold`` is rejected; one along which the curvature was above
+    ``steepest`` makes the next ones shorter.
+    """
+
+    def __init__(self, kernel, target, u, v, alpha, friction, K, key, centre, scale, threshold, steepest):
         self.kernel, self.target = kernel, target
+        self.threshold, self.steepest = threshold, steepest
         self.alpha, self.friction, self.K, self.key = alpha, friction, K, key
         self.centre, self.scale = centre, scale
         self.shrink, self.calls, self.t = 1.0, 0, 0
@@ -170,6 +179,16 @@ class Chain:
             if option == 2:
                 return
 
+    def longest(self, midpoints, step):
+        """Return the part of a step that the curvatures between the anchor and the midpoints allow."""
+        curvatures = [
+            np.linalg.norm(b - self.b) / np.linalg.norm(y - self.anchor)
+            for time, (y, _, b) in midpoints
+            if time > TELLING * step
+        ]
+        ratio = self.steepest / max(curvatures, default=self.steepest)
+        return min(1.0, ratio if self.kernel.dynamics == OVERDAMPED else np.sqrt(ratio))
+
     def mala(self, rng, step, d):
         proposal = self.state[0] + step * self.b + np.sqrt(2.0 * step) * rng.standard_normal(d)
         lp, b = self.evaluate(proposal)
@@ -203,14 +222,19 @@ class Chain:
                 return root @ np.array([np.zeros(d), rng.standard_normal(d)])
             return root @ rng.standard_normal((2, d))
 
-        seen = []
+        seen, moments = [], []
+
+        def noted():
+            for time, weight in self.times(rng, step):
+                moments.append(time)
+                yield time, weight
 
         def drift(y):
             seen.append((y, *self.evaluate(y)))
             return seen[-1][2]
 
         new, midpoints = unrolled(
-            dynamics, self.friction, step, self.times(rng, step), self.state, self.b, drift, gap_noise,
+            dynamics, self.friction, step, noted(), self.state, self.b, drift, gap_noise,
             keep_base=scheme != Scheme.CONTINUOUS,
         )  # fmt: skip
         if new is not None:
@@ -222,16 +246,17 @@ class Chain:
                 slope = (self.anchor if dynamics == HARMONIC else 0.0) - self.b
                 potential += np.sum(ahead * slope + 0.5 * ahead**2)
             rise = -lp - potential + 0.5 * np.sum(kinetic**2 - self.state[1] ** 2)
-            if b is not None and np.all(np.isfinite(new)) and rise <= 20.0 + 8.0 * np.sqrt(d) + 1.5 * d:
+            if b is not None and np.all(np.isfinite(new)) and rise <= self.threshold:
+                longest = self.longest(zip(moments, seen, strict=True), step)
                 self.state, self.anchor, self.lp, self.b = new, anchor, lp, b
-                self.shrink = min(1.0, 1.1 * self.shrink)
+                self.shrink = max(SHORTEST, min(longest, RECOVER * self.shrink))
                 self.accept = 1.0
                 return
         velocity = rng.standard_normal(d) if dynamics != OVERDAMPED else np.zeros(d)
         self.state = np.array([self.anchor, velocity])
         self.unstable += 1
         self.accept = 0.0
-        self.shrink = max(2.0**-6, 0.5 * self.shrink)
+        self.shrink = max(SHORTEST, SHRINK * self.shrink)
 
 
 @cfunc(SIGNATURE)

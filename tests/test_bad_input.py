@@ -12,7 +12,7 @@ from pytensor.graph.op import Op
 
 import pmm_mcmc as pmm
 import pmm_mcmc.logdensity as logdensity
-from pmm_mcmc.engines.numba_engine import guard_threshold
+from pmm_mcmc.guard import guard_threshold
 from pmm_mcmc.steps import chain as chain_module
 
 pytestmark = pytest.mark.pymc
@@ -52,6 +52,12 @@ CASES = [
     *((m, "step_size", value, "'auto'") for m in METHODS for value in (0, 0.0, -0.1, NAN, INF, True, "large", None)),
     *((m, "friction", value, "'auto'") for m in WITH_FRICTION for value in (0, -1.0, NAN, INF, "none")),
     *((m, "steps_per_draw", value, "'auto'") for m in METHODS for value in (0, 1.5, NAN, True)),
+    *(
+        (m, "target_bias", value, "between 0.0001 and 0.5, in posterior standard deviations")
+        for m in METHODS
+        if m != "MALA"
+        for value in (0, -0.1, 0.6, 1e-5, NAN, INF, True, "auto", None)
+    ),
     *((method, "option", value, "1 or 2") for method in POISSON for value in (3, 0, "2", True, None)),
     *((method, "grid", value, "'left' or 'centred'") for method in POISSON for value in ("right", None, 0)),
     *(("PoissonULMC", "scheme", value, "'paper' or 'recycled'") for value in ("fast", None, True)),
@@ -238,6 +244,32 @@ def test_failures_while_sampling_are_counted_and_reported_once(treacherous, samp
         assert all(re.search(r"where (x\[0\]|x\[1\]|y) is [\d.]+ sd (above|below)", message) for message in warnings)
 
 
+BLAME = {
+    "wall": ("failed again at a quarter of the step", "the model is not finite or too steep there", "model.debug()"),
+    "quartic": ("the step is too large there", "Sample again with step_size=0.3 (now 0.6)", "reparametrise"),
+}
+
+
+@pytest.mark.parametrize("method", ["PoissonULMC", "PoissonOLMC"])
+@pytest.mark.parametrize("cause", BLAME)
+def test_the_report_says_whether_model_or_step_failed(sample, caplog, method, cause):
+    with pm.Model(), caplog.at_level(logging.WARNING, logger="pymc"):
+        x = pm.Normal("x")
+        density = {"wall": pt.switch(x > 0.5, -np.inf, 0.0), "quartic": -(x**4)}[cause]
+        pm.Potential("density", density)
+        step = getattr(pmm, method)(step_size=0.6, steps_per_draw=1, scaling=[1.0])
+        dt = sample(step, tune=0, draws=2000, quiet=False)
+    (message,) = [record.getMessage() for record in caplog.records if method in record.getMessage()]
+    failures, blamed = (int(dt["sample_stats"][name].sum()) for name in ("unstable", "model_failures"))
+    assert 0 <= blamed <= failures and f"{failures} of 2000 transitions" in message
+    assert (2 * blamed > failures) == (cause == "wall"), (blamed, failures)
+    assert f"{blamed} of them failed again" in message or cause != "wall"
+    for words in BLAME[cause]:
+        assert words in message
+    for words in BLAME["quartic" if cause == "wall" else "wall"][1:2]:
+        assert words not in message
+
+
 @pytest.mark.parametrize("build", [pmm.OLMC, pmm.PoissonOLMC, lambda **o: pmm.RLMC(dynamics="overdamped", **o)])
 def test_runaway_energies_are_never_accepted(sample, build):
     with pm.Model():
@@ -246,7 +278,10 @@ def test_runaway_energies_are_never_accepted(sample, build):
         stats = sample(step, tune=0, draws=2000)["sample_stats"]
     lp = stats["lp"].values[0]
     assert stats["unstable"].sum() > 0
-    assert np.diff(lp).min() >= -guard_threshold(1) and lp.min() > -1e4
+    assert (
+        np.diff(lp).min() >= -guard_threshold(step._settings.kernel, 0.9, 1.0, step.chain.tuned.K, 1)
+        and lp.min() > -1e4
+    )
 
 
 def unstable_run(model, rows, each=None):

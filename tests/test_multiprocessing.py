@@ -20,7 +20,10 @@ def run(step, **options):
 
 
 def same(first, second):
-    return set(first) == set(second) and all(np.array_equal(first[k], second[k]) for k in first)
+    def equal(a, b):
+        return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+
+    return set(first) == set(second) and all(equal(first[k], second[k]) for k in first)
 
 
 def message_of(step, **options):

@@ -7,10 +7,12 @@ that a correct program leaves once in 1e5.
 
 import numpy as np
 import pytest
+from results import z_of_mean
 from scipy import special, stats
 
+from pmm_mcmc.batches import spread
 from pmm_mcmc.diagnostics.bias import stein_identity
-from pmm_mcmc.diagnostics.stein import _regressors, corrected_expectations, spread
+from pmm_mcmc.diagnostics.stein import _regressors, corrected_expectations
 from pmm_mcmc.tuning.scale import affine_scale, diagonal_scale
 
 Z, RARE = 4.5, 1e-5
@@ -30,12 +32,6 @@ def whitened_error(root, centre, mean, covariance):
     lower = np.linalg.cholesky(covariance)
     ratio = np.linalg.solve(lower, np.linalg.solve(lower, root @ root.T).T)
     return max(np.abs(ratio - np.eye(len(mean))).max(), np.abs(np.linalg.solve(lower, centre - mean)).max())
-
-
-def z_of_mean(replications):
-    """|z| of the mean of independent replications ``(n, ...)`` against zero."""
-    replications = np.asarray(replications)
-    return np.abs(replications.mean(axis=0)) / (replications.std(axis=0, ddof=1) / np.sqrt(len(replications)))
 
 
 def within(count, n, probability):

@@ -15,6 +15,8 @@ from rich.console import Console
 import pmm_mcmc as pmm
 from pmm_mcmc.engines.numba_engine import SIGNATURE, NumbaEngine
 from pmm_mcmc.steps import chain as chain_module
+from pmm_mcmc.steps.chain import Chain
+from pmm_mcmc.tuning.schedule import Warmup
 
 pytestmark = pytest.mark.pymc
 
@@ -39,6 +41,8 @@ STATS = {
     "n_grad": np.int64,
     "n_grad_total": np.int64,
     "unstable": np.int64,
+    "model_failures": np.int64,
+    "halving_cost": np.float64,
     "lp": np.float64,
     "acceptance_rate": np.float64,
     "gradient": np.float64,
@@ -82,7 +86,7 @@ def advance(step, point, first, last, stop_at=N_TUNE):
 def same(first, second, group="posterior"):
     first, second = first[group].to_dataset(), second[group].to_dataset()
     return set(first) == set(second) and all(
-        np.array_equal(first[name], second[name], equal_nan=name == "friction") for name in first
+        np.array_equal(first[name], second[name], equal_nan=name in ("friction", "halving_cost")) for name in first
     )
 
 
@@ -167,9 +171,15 @@ def test_steps_per_draw_only_thins(model, sample, name):
     for key in ("x", "s"):
         assert np.array_equal(every["posterior"][key].values[:, 4::5], fifth["posterior"][key].values)
     assert np.all(fifth["sample_stats"]["steps_per_draw"].values == 5)
-    for key in ("n_grad", "unstable"):
-        summed = every["sample_stats"][key].values.reshape(1, 12, 5).sum(axis=2)
-        assert np.array_equal(fifth["sample_stats"][key].values, summed)
+    summed, thinned = (
+        {key: run["sample_stats"][key].values.reshape(1, 12, -1).sum(axis=2) for key in ("n_grad", "unstable")}
+        for run in (every, fifth)
+    )
+    assert np.array_equal(summed["unstable"], thinned["unstable"])
+    # What looking into a failure takes depends on how many there are in a draw.
+    well = summed["unstable"] == 0
+    assert np.array_equal(summed["n_grad"][well], thinned["n_grad"][well]) and well.sum() >= 3
+    assert np.all(thinned["n_grad"][~well] > summed["n_grad"][~well] - 2 * 16 * summed["unstable"][~well])
 
 
 def test_automatic_steps_per_draw_follow_the_autocorrelation_and_report_the_cap(model, sample):
@@ -196,19 +206,57 @@ def test_saved_state_continues_in_a_new_object(model, monkeypatch, name):
     straight = build(model, name)
     expected, _ = advance(straight, begin(straight, model), 0, N_TUNE + N_DRAWS)
     step = build(model, name)
-    point, done, rows, looking_ahead = begin(step, model), 0, [], 0
+    point, done, rows, looking_ahead, company = begin(step, model), 0, [], 0, []
     for cut in CUTS:
         more, point = advance(step, point, done, cut)
         rows, done = rows + more, cut
         chunk = step.chain._chunk
         looking_ahead += chunk is not None and step.chain.row < len(chunk.lp)
+        company += [cut] if step.chain.walkers is not None else []
         state = pickle.loads(pickle.dumps(step.sampling_state))
         restored = build(model, name)
         restored.sampling_state = state
         copied = {key: value.copy() for key, value in point.items()}
         assert advance(restored, copied, cut, N_TUNE + N_DRAWS)[0] == expected[cut:], cut
     assert rows == expected[:done], "reading the state must not change the run"
-    assert looking_ahead >= 3
+    assert looking_ahead >= 3 and company == [cut for cut in CUTS if cut <= 42]
+
+
+@pytest.mark.parametrize("name", ["PoissonULMC K=16", "PoissonULMC recycled", "MALA"])
+def test_saved_state_continues_over_the_freeze(model, name):
+    tune = 400
+    straight = build(model, name)
+    expected, _ = advance(straight, begin(straight, model, tune=tune, draws=20), 0, tune + 20, stop_at=tune)
+    frozen_at = None
+    for cut in (25, 130, 131, 200, 399, 400):
+        step = build(model, name)
+        _, point = advance(step, begin(step, model, tune=tune, draws=20), 0, cut, stop_at=tune)
+        state = pickle.loads(pickle.dumps(step.sampling_state))
+        frozen_at = frozen_at or (step.chain.warmup.frozen and cut)
+        restored = build(model, name)
+        restored.sampling_state = state
+        assert (step.chain.walkers is None) == (frozen_at is not None)
+        assert advance(restored, point, cut, tune + 20, stop_at=tune)[0] == expected[cut:], cut
+    assert frozen_at is not None and frozen_at > 131
+
+
+def test_a_failed_last_check_prolongs_the_warm_up_beyond_the_draws(model, monkeypatch):
+    monkeypatch.setattr(Warmup, "_check", failing_twice_at_the_end)
+    step = build(model, "PoissonULMC K=16")
+    _, point = advance(step, begin(step, model), 0, N_TUNE, stop_at=None)
+    spent, before = step.chain.transition, step.chain.tuned.step_size
+    step.stop_tuning()
+    assert step.chain.warmup is None and step.tune is False
+    made = step.chain.transition
+    assert made >= spent + 2 * 50 - N_TUNE and made > N_TUNE
+    [stats] = step.step(point)[1]
+    assert stats["step_size"] == pytest.approx(before * 0.49) and stats["n_grad"] > made - N_TUNE
+
+
+def failing_twice_at_the_end(self, block):
+    self.clean = self.done >= N_TUNE + 100
+    if not self.clean:
+        self._set_step(0.7 * self.tuned.step_size)
 
 
 def test_a_state_of_other_settings_is_refused(model):
@@ -239,8 +287,8 @@ def test_pickling_before_and_in_the_middle_of_a_run(model, name):
 def test_draws_do_not_depend_on_how_far_the_chain_looks_ahead(model, sample, monkeypatch, name):
     monkeypatch.setattr(chain_module, "SECONDS_AHEAD", 10.0)
     runs, longest = [], []
-    run = NumbaEngine.run
-    monkeypatch.setattr(NumbaEngine, "run", lambda self, *a: longest.append(a[8]) or run(self, *a))
+    run = Chain._run
+    monkeypatch.setattr(Chain, "_run", lambda self, *a: longest.append(a[3]) or run(self, *a))
     for most in (1, 7, 256):
         monkeypatch.setattr(chain_module, "MOST_DRAWS_AHEAD", most)
         longest.clear()

@@ -10,6 +10,7 @@ import pandas as pd
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 from scipy.stats import chi2, poisson
+from scipy.stats import f as f_distribution
 
 from pmm_mcmc.batches import degrees_of_freedom, largest_t
 from pmm_mcmc.diagnostics.stein import Corrected, corrected_expectations
@@ -18,7 +19,7 @@ from pmm_mcmc.tuning.virial import stein_identity
 __all__ = ["Verdict", "bias", "stein_identity", "verdict"]
 
 # The limits of the verdict, in posterior standard deviations where they are lengths.
-_UNSTABLE_RATE = 1e-4
+_UNSTABLE_RATE = 2e-4
 _R_HAT = 1.01  # PyMC's own: a run that PyMC warns of is not to be trusted here
 _BETWEEN_CHAINS = 0.05
 _BIAS = 0.1
@@ -144,8 +145,8 @@ def verdict(dt: Any) -> Verdict:
     """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
 
     A run is not trusted if too many transitions were unstable, if chains disagree, if the Stein identity fails for a
-    coordinate, or if a bias of a mean or standard deviation exceeds a tenth of a posterior standard deviation, with
-    what the correction has left of it added.  The weights of separate modes are seen by none of these but the
+    coordinate, or if the bias of a standard deviation, or of a mean with what the correction has left of it, exceeds a
+    tenth of a posterior standard deviation.  The weights of separate modes are seen by none of these but the
     disagreement of chains that started apart.
 
     Parameters
@@ -192,14 +193,14 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
     excess, z, mean_square = stein_identity(run.position, run.gradient)
     off = (np.abs(excess) > _VIRIAL) & (np.abs(z) > max(_VIRIAL_Z, largest_t(len(z), degrees)))
     # Chance alone makes the z-scores' own mean square about 1.
-    throughout = mean_square > _VIRIAL_MEAN_SQUARE and float(np.mean(z**2)) > _VIRIAL_Z
+    chance = f_distribution.ppf(1.0 - _CHANCE, max(len(z), 1), degrees)
+    throughout = mean_square > _VIRIAL_MEAN_SQUARE and float(np.mean(z**2)) > max(_VIRIAL_Z, chance)
     if off.any() or throughout:
         worst = int(np.argmax(np.where(off, np.abs(excess), 0.0))) if off.any() else int(np.argmax(np.abs(excess)))
         reasons.append(
             f"E[x dF/dx] is {1 + excess[worst]:.2f} where it must be 1, for {_name(run, worst)} ({_SHORTER})"
         )
     scale = table["sd_corrected"].where(table["sd_corrected"] > 0.0)
-    parts = []
     for what, name, left in (("mean", "bias", table["unexplained"]), ("sd", "bias_of_sd", 0.0)):
         size, error = (table[name] / scale).abs(), (table[f"{name}_se"] / scale).abs()
         whole = size / (1.0 - left)
@@ -207,9 +208,8 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
         if len(large):
             label = large.idxmax()
             reasons.append(f"the {what} of {label} is off by {100 * large[label]:.0f} % of a posterior sd ({_SHORTER})")
-        beyond_doubt = (size - 2.0 * error).clip(lower=0.0)
-        parts.append(size + 2.0 * error + left / (1.0 - left) * beyond_doubt)
-    size = parts[0]
+    size, error, left = table["bias"].abs() / scale, table["bias_se"] / scale, table["unexplained"]
+    size = size + 2.0 * error + left / (1.0 - left) * (size - 2.0 * error).clip(lower=0.0)
     if reasons:
         return Verdict(False, "Do not trust this run: " + "; ".join(reasons) + ".", tuple(reasons))
     measured, varying = size.notna(), int((table["sd"] != 0.0).sum())

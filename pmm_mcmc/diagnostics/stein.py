@@ -219,7 +219,7 @@ def corrected_expectations(
     worth = {order: float(np.mean((spreads[order] / scale) ** 2)) for order in _ORDERS}
     best = min(worth, key=lambda order: worth[order])
     # One set of terms for all functions, but that the virial ones are for those few that scale others.
-    by_virial = spreads[_VIRIAL] ** 2 * _FAVOUR_FEW < spreads[best] ** 2
+    by_virial = (x.shape[1] > 1) & (spreads[_VIRIAL] ** 2 * _FAVOUR_FEW < spreads[best] ** 2)
     chosen = np.where(by_virial, corrected[_VIRIAL], corrected[best])
     error = np.where(by_virial, spreads[_VIRIAL], spreads[best])
     ratio = error**2 / np.maximum(raw_se**2, 1e-300)

@@ -143,7 +143,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
         sources  # noqa: B018
         centre, scale = coordinates
         scheme, kind, option, offset = kernel
-        position_out, gradient_out, state_out, lp_out, accept_out, n_grad_out, unstable_out = out
+        position_out, gradient_out, state_out, lp_out, accept_out, n_grad_out, unstable_out, model_failures_out = out
         d = centre.size
         u, v, b, anchor = state[:d], state[d : 2 * d], state[2 * d : 3 * d], state[3 * d : 4 * d]
         mu, mv, cu, cv = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
@@ -162,7 +162,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
         step, whole, cell_flow = 0.0, _flow(kind, alpha, friction), _flow(kind, alpha, friction)
 
         for row in range(lp_out.size):
-            n_grad, unstable, accept = 0, 0, 0.0
+            n_grad, unstable, model_failures, accept = 0, 0, 0, 0.0
             for _ in range(thin):
                 start_stream(stream, key[0], key[1], np.uint64(transition))
                 transition += 1
@@ -183,6 +183,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
                         log_ratio += mala_log_ratio(u[j], b[j], u_new[j], new_b[j], step)
                     if math.isnan(log_ratio):
                         unstable += 1
+                        model_failures += 1
                         continue
                     accept += min(1.0, math.exp(min(log_ratio, 0.0)))
                     if math.log1p(-uniform(stream)) < log_ratio:
@@ -237,6 +238,9 @@ def _cached(sources: str) -> tuple[Any, Any]:
                             steep = max(steep, math.sqrt(change / length))
                         reached = time
 
+                # Where a value was not finite, if any.
+                bad = y
+                lost = not finite
                 # The end point (step 5); the randomised midpoint method leaves the drift at the start out of it.
                 if finite:
                     gap = _flow(kind, step - reached, friction)
@@ -251,6 +255,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
                     else:
                         lp_new = _drift(joint, joint_table, kind, u_new, centre, scale, x, new_gradient, new_b)
                         n_grad += 1
+                        bad, lost = u_new, math.isnan(lp_new)
                     # Energies are compared at times at which position and velocity are both known.  The recycled scheme
                     # knows no log density at the start of its step: it follows from that at the anchor, to second order
                     # in whitened coordinates.
@@ -277,6 +282,13 @@ def _cached(sources: str) -> tuple[Any, Any]:
                 else:
                     # Restart where the gradient was last known (free), with a fresh velocity and a shorter step.
                     unstable += 1
+                    if lost:
+                        # Not finite where a step that is not too long may well go: the model's failure.
+                        rise = 0.0
+                        for j in range(d):
+                            rise += 0.5 * (bad[j] * bad[j] - u[j] * u[j])
+                        if rise <= threshold:
+                            model_failures += 1
                     u[:] = anchor
                     if has_velocity:
                         fill_normals(stream, v)
@@ -285,6 +297,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
             _place(centre, scale, anchor, position_out[row])
             gradient_out[row], state_out[row], lp_out[row] = gradient, state, state[4 * d]
             n_grad_out[row], unstable_out[row], accept_out[row] = n_grad, unstable, accept / thin
+            model_failures_out[row] = model_failures
 
     return evaluate, run
 

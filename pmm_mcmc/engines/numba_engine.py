@@ -16,7 +16,7 @@ import numpy as np
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.loop import SIGNATURE, evaluate, run
 from pmm_mcmc.guard import guard_threshold, steepest_curvature
-from pmm_mcmc.methods import HARMONIC, Kernel, Scheme
+from pmm_mcmc.methods import HARMONIC, Kernel
 
 __all__ = [
     "SIGNATURE",
@@ -41,10 +41,9 @@ class Chunk(NamedTuple):
         Log density at the draw; mean acceptance probability of its transitions (1 where nothing is adjusted).
     n_grad, unstable : (n,)
         Gradients spent for the draw; transitions rejected as not finite or unstable.
-    repeated : (n,)
-        Those of them that failed again at a quarter of the step: the model fails there, not the step.
-    n_probe : (n,)
-        Gradients spent to find that out.
+    model_failures : (n,)
+        Those of them that are the model's failures and not the step's: values that are not finite at a place where
+        the energy of the whitened coordinates, ``|y|^2 / 2``, has not run away.
     """
 
     position: np.ndarray
@@ -54,16 +53,7 @@ class Chunk(NamedTuple):
     accept: np.ndarray
     n_grad: np.ndarray
     unstable: np.ndarray
-    repeated: np.ndarray
-    n_probe: np.ndarray
-
-
-# A rejected transition is tried again over four times the time of a step at a quarter of its length, with noise of its
-# own: a model that is not finite in a region is met there again more often than not, a step that is too large is not.
-_SHORTER, _AGAIN = 0.25, 16
-# So many rejections of a draw are looked into; the rest count like the last of them.
-_LOOKED_INTO = 3
-_OTHER_NOISE = np.array([0x9E3779B97F4A7C15, 0], np.uint64)
+    model_failures: np.ndarray
 
 
 class NumbaEngine:
@@ -101,6 +91,13 @@ class NumbaEngine:
         """
         return evaluate(self._joint, self._joint_table(), self.kernel.dynamics, *_for_loop(coordinates), state)
 
+    def gradient_at(self, position: np.ndarray) -> np.ndarray:
+        """Gradient ``(d,)`` at a position of the model's own coordinates; NaN where anything is not finite."""
+        d = self.d
+        state = empty_state(position, np.zeros(d))
+        gradient = self.evaluate(Coordinates(np.zeros(d), np.ones(d)), state)
+        return gradient if np.isfinite(state[4 * d]) else np.full(d, np.nan)
+
     def run(
         self,
         coordinates: Coordinates,
@@ -131,61 +128,7 @@ class NumbaEngine:
             Share of the kinetic energies by which the energy may rise in a step beyond the guard's threshold: for
             chains on their way down from far out, where errors of the step are small only relative to it.
         """
-        setting = (coordinates, step_size, friction, K)
-        before = state.copy(), gradient.copy()
-        out = self._run(setting, state, gradient, key, first, rows, thin, tolerance)
-        if self.kernel.scheme != Scheme.MALA:
-            for row in np.flatnonzero(out.unstable):
-                start = (out.state[row - 1], out.gradient[row - 1]) if row else before
-                self._look_into(setting, start, key, first + int(row) * thin, thin, tolerance, out, int(row))
-        return out
-
-    def _look_into(
-        self,
-        setting: tuple[Coordinates, float, float, int],
-        start: tuple[np.ndarray, np.ndarray],
-        key: np.ndarray,
-        first: int,
-        thin: int,
-        tolerance: float,
-        out: Chunk,
-        row: int,
-    ) -> None:
-        """Find out which of a draw's rejected transitions fail at a shorter step too."""
-        state, gradient = start[0].copy(), start[1].copy()
-        coordinates, step_size, friction, K = setting
-        looked_into, again = 0, False
-        for transition in range(first, first + thin):
-            here, gradient_here = state.copy(), gradient.copy()
-            if thin > 1:
-                one = self._run(setting, state, gradient, key, transition, 1, 1, tolerance)
-                out.n_probe[row] += one.n_grad[0]
-                if not one.unstable[0]:
-                    continue
-            if looked_into < _LOOKED_INTO:
-                looked_into += 1
-                again = bool(here[4 * self.d + 1] <= _SHORTER)  # this chain's step is that short at present
-                if not again:
-                    shorter = (coordinates, _SHORTER * step_size, friction, K)
-                    noise = key ^ _OTHER_NOISE
-                    more = self._run(shorter, here, gradient_here, noise, transition, 1, _AGAIN, tolerance)
-                    out.n_probe[row] += more.n_grad[0]
-                    again = bool(more.unstable[0] > 0)
-            out.repeated[row] += again
-
-    def _run(
-        self,
-        setting: tuple[Coordinates, float, float, int],
-        state: np.ndarray,
-        gradient: np.ndarray,
-        key: np.ndarray,
-        first: int,
-        rows: int,
-        thin: int,
-        tolerance: float,
-    ) -> Chunk:
         d = self.d
-        coordinates, step_size, friction, K = setting
         out = Chunk(
             np.empty((rows, d)),
             np.empty((rows, d)),
@@ -194,8 +137,7 @@ class NumbaEngine:
             np.empty(rows),
             np.empty(rows, np.int64),
             np.empty(rows, np.int64),
-            np.zeros(rows, np.int64),
-            np.zeros(rows, np.int64),
+            np.empty(rows, np.int64),
         )
         run(
             self._joint,
@@ -215,7 +157,7 @@ class NumbaEngine:
             key,
             first,
             thin,
-            out[:7],
+            out,
         )
         return out
 

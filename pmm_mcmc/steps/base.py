@@ -284,7 +284,7 @@ class LangevinStep(ArrayStepShared):
             chunk.n_grad.tolist(),
             (chain.n_grad + np.cumsum(chunk.n_grad)).tolist(),
             chunk.unstable.tolist(),
-            chunk.repeated.tolist(),
+            chunk.model_failures.tolist(),
             chunk.lp.tolist(),
             (chain.unstable + np.cumsum(chunk.unstable)).tolist(),
         )

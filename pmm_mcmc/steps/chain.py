@@ -235,7 +235,7 @@ class Chain:
 
     def _run(self, engine: NumbaEngine, state: np.ndarray, gradient: np.ndarray, rows: int, thin: int) -> Chunk:
         tuned = self.tuned
-        chunk = engine.run(
+        return engine.run(
             tuned.coordinates,
             tuned.step_size,
             tuned.friction,
@@ -248,7 +248,6 @@ class Chain:
             thin,
             self._tolerance,
         )
-        return chunk._replace(n_grad=chunk.n_grad + chunk.n_probe)
 
     @property
     def _tolerance(self) -> float:
@@ -299,13 +298,15 @@ class Chain:
             self._parts = []
             if self.walkers is not None:
                 chunk = self.walkers.advance(engine, old, block.lp.shape[1], tolerance=self._tolerance)
-                self.pending += int(chunk.n_grad.sum() + chunk.n_probe.sum())
-                theirs = _block(chunk)
+                self.pending += int(chunk.n_grad.sum())
+                theirs = Block.of(chunk)
                 block = Block(*(np.concatenate(part) for part in zip(block, theirs, strict=True)))
             warmup.observe(block)
         if stop:
             warmup.stop()
-        self.tuned = warmup.update()
+        before = warmup.n_grad
+        self.tuned = warmup.update(engine.gradient_at)
+        self.pending += warmup.n_grad - before
         self._follow(warmup.source)
         new = self.tuned.coordinates
         self.state = change_coordinates(self.state, self.gradient, old.coordinates, new, self.settings.kernel)
@@ -330,10 +331,6 @@ class Chain:
         self.walkers.state, self.walkers.gradient = everyone.state[1:], everyone.gradient[1:]
 
 
-def _block(chunk: Chunk) -> Block:
-    return Block(chunk.position, chunk.gradient, chunk.lp, chunk.unstable, chunk.repeated, chunk.accept)
-
-
 def _as_block(chunk: Chunk, rows: slice) -> Block:
     """Rows of one chain's chunk, copied."""
-    return Block(*(values[rows].copy()[None] for values in _block(chunk)))
+    return Block(*(values[rows].copy()[None] for values in Block.of(chunk)))

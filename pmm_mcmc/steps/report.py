@@ -21,7 +21,7 @@ class UnstableReport:
     transitions: int = 0
     draws: int = 0
     unstable: int = 0
-    repeated: int = 0
+    model_failures: int = 0
     unstable_draws: int = 0
     total: np.ndarray | float = 0.0
     squares: np.ndarray | float = 0.0
@@ -38,7 +38,7 @@ class UnstableReport:
         self.transitions += thin * len(unstable)
         self.draws += len(unstable)
         self.unstable += int(unstable.sum())
-        self.repeated += int(chunk.repeated[rows].sum())
+        self.model_failures += int(chunk.model_failures[rows].sum())
         self.unstable_draws += int(bad.sum())
         self.total = self.total + shifted.sum(axis=0)
         self.squares = self.squares + (shifted**2).sum(axis=0)
@@ -80,14 +80,13 @@ class UnstableReport:
             f"{settings.method}: {self.unstable} of {self.transitions} transitions after warm-up were not finite or "
             f"unstable and were restarted{where}. Draws near there are biased: "
         )
-        if 2 * self.repeated > self.unstable:
+        if 2 * self.model_failures > self.unstable:
             return found + (
-                f"{self.repeated} of them failed again at a quarter of the step, so that the model is not finite or "
-                "too steep there, whatever the step; look at its constraints and priors with model.debug(), or "
-                "reparametrise the model."
+                f"at {self.model_failures} of them the model is not finite where a good step may go, so that a shorter "
+                "step will not help; look at its constraints and priors with model.debug(), or reparametrise the model."
             )
-        again = f"; {self.repeated} failed again at a quarter of the step" if self.repeated else ""
+        model = f", and {self.model_failures} times the model is not finite" if self.model_failures else ""
         return found + (
-            f"the step is too large there{again}. Sample again with step_size={0.5 * tuned.step_size:.2g} (now "
+            f"the step is too large there{model}. Sample again with step_size={0.5 * tuned.step_size:.2g} (now "
             f"{tuned.step_size:.2g}), or reparametrise the model."
         )

@@ -21,7 +21,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates import Coordinates
 
-__all__ = ["affine_scale", "best_coordinates", "diagonal_scale", "settled"]
+__all__ = ["affine_scale", "best_coordinates", "diagonal_scale"]
 
 _Fit = Callable[[np.ndarray, np.ndarray], Coordinates | None]
 
@@ -58,17 +58,6 @@ def diagonal_scale(position: np.ndarray, gradient: np.ndarray, previous: np.ndar
     # Off the posterior the gradient's mean says little: keep the centre within what has been seen.
     centre = np.clip(position.mean(axis=0) + shift, position.min(axis=0), position.max(axis=0))
     return centre, scale
-
-
-def settled(potential: np.ndarray, d: int) -> np.ndarray:
-    """Which of the draws, in order of time, are out of the start-up transient, as a mask of shape ``(n,)``.
-
-    Draws whose potential exceeds the median of the newest quarter by more than ``d/2 + 6 sqrt(d/2) + 5`` (six
-    standard deviations and more of a Gaussian's) carry gradients that would spoil the scale.
-    """
-    newest = potential[-max(1, len(potential) // 4) :]
-    keep = potential <= np.median(newest) + d / 2 + 6 * np.sqrt(d / 2) + 5
-    return keep if keep.sum() >= 2 else np.ones(len(potential), dtype=bool)
 
 
 def best_coordinates(position: np.ndarray, gradient: np.ndarray) -> Coordinates:
@@ -233,5 +222,5 @@ def _geometric_mean(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _symmetric_power(matrix: np.ndarray, power: float) -> np.ndarray:
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
-    floor = 1e-15 * max(float(values[-1]), 1e-285)
+    floor = 1e-15 * max(float(values.max(initial=0.0)), 1e-285)
     return (vectors * np.maximum(values, floor) ** power) @ vectors.T

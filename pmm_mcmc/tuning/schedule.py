@@ -7,14 +7,16 @@ Any engine can drive it: run the chains of the warm-up to :attr:`Warmup.boundary
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pmm_mcmc.batches import degrees_of_freedom, largest_t
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Scheme, Settings
+from pmm_mcmc.tuning.curvature import LocalCurvature
 from pmm_mcmc.tuning.friction import DEFAULT_FRICTION, FRICTIONS, largest_spread, slow_jumps
 from pmm_mcmc.tuning.scale import best_coordinates, diagonal_scale
 from pmm_mcmc.tuning.step_size import allowed_error, lipschitz_bound, midpoint_count, safe_step
@@ -57,15 +59,20 @@ class Tuned(NamedTuple):
 class Block(NamedTuple):
     """Draws of one block, one a transition; positions and gradients ``(chain, n, d)``, the others ``(chain, n)``.
 
-    ``unstable`` counts transitions that were rejected, ``repeated`` those of them that the model is to blame for.
+    ``unstable`` counts transitions that were rejected, ``model_failures`` those of them that the model is to blame for.
     """
 
     position: np.ndarray
     gradient: np.ndarray
     lp: np.ndarray
     unstable: np.ndarray
-    repeated: np.ndarray
+    model_failures: np.ndarray
     accept: np.ndarray
+
+    @classmethod
+    def of(cls, chunk: Any) -> Block:
+        """Take from an engine's chunk what the tuner looks at."""
+        return cls(*(getattr(chunk, name) for name in cls._fields))
 
 
 def fixed_setting(settings: Settings, centre: np.ndarray) -> Tuned:
@@ -119,6 +126,7 @@ class Warmup:
     _extensions: int = 0
     _cap: float = 1.0
     _lipschitz: float = 1.0
+    _local: LocalCurvature = field(default_factory=LocalCurvature)
     _tried: dict[float, float] = field(default_factory=dict)
     _trial: bool = False
     _slow: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
@@ -163,8 +171,16 @@ class Warmup:
         self._blocks.append(block)
         self.done += block.lp.shape[1]
 
-    def update(self) -> Tuned:
-        """Close the block; return the setting for the next one or, after the last, for the draws."""
+    @property
+    def n_grad(self) -> int:
+        """Gradients that updates have taken by themselves, for all chains."""
+        return self._local.evaluations
+
+    def update(self, gradient_at: Callable[[np.ndarray], np.ndarray] | None = None) -> Tuned:
+        """Close the block; return the setting for the next one or, after the last, for the draws.
+
+        With a function for the gradient at a position ``(d,)`` steep directions are looked for where the draws are.
+        """
         if self._closed == self.done:  # stopped where nothing more was seen
             return self._finish()
         self._closed = self.done
@@ -175,7 +191,7 @@ class Warmup:
         if self.frozen is not None:
             self._check(block)
         else:
-            self._adapt(block)
+            self._adapt(block, gradient_at)
         failed = self.clean is False and self._step_is_free
         if self._stopped or (self.finished and not (failed and self._extend(block))):
             return self._finish()
@@ -214,6 +230,9 @@ class Warmup:
         if self._trial:
             return min(self.done + _TRIAL, self._latest)
         boundary = self.done + max(_FIRST_BLOCK, int(_GROWTH * self.done))
+        trial = int(_TRIAL_AT * self.length)
+        if not self._tried and self.done < trial:
+            boundary = min(boundary, trial)
         return boundary if self._latest - boundary >= _FIRST_BLOCK else max(self._latest, self.done + 1)
 
     def _finish(self) -> Tuned:
@@ -240,11 +259,11 @@ class Warmup:
         self._blocks = [window]
         return window
 
-    def _adapt(self, block: Block) -> None:
+    def _adapt(self, block: Block, gradient_at: Callable[[np.ndarray], np.ndarray] | None) -> None:
         previous, d, n = self.tuned, block.position.shape[2], block.lp.shape[1]
         window = self._window()
         usable = settled(-window.lp, d)
-        failing = float((((block.unstable - block.repeated) > 0) & usable[:, -n:]).mean())
+        failing = float((((block.unstable - block.model_failures) > 0) & usable[:, -n:]).mean())
         self.source = replacements(usable[:, -n:], block.unstable)
         if self._trial:
             self._record_trial(block)
@@ -252,6 +271,7 @@ class Warmup:
         else:
             fits = self._fits(block, usable[:, -n:])
             self._rescale(window, usable)
+            self._look_for_curvature(window, usable, gradient_at)
             self._restep(window, usable, block, failing)
             change = self.tuned.step_size / previous.step_size
             steady = max(change, 1.0 / change) < _STEADY
@@ -290,16 +310,15 @@ class Warmup:
         # In order of time, the chains side by side.
         in_order = usable.T.ravel()
         d = window.position.shape[2]
-        position = window.position.swapaxes(0, 1).reshape(-1, d)[in_order]
+        position = window.position.swapaxes(0, 1).reshape(usable.size, d)[in_order]
         if self.settings.scaling is None:
-            coordinates = best_coordinates(position, window.gradient.swapaxes(0, 1).reshape(-1, d)[in_order])
+            coordinates = best_coordinates(position, window.gradient.swapaxes(0, 1).reshape(usable.size, d)[in_order])
         else:
             coordinates = self.tuned.coordinates._replace(centre=position.mean(axis=0))
         self.tuned = self.tuned._replace(coordinates=coordinates)
 
     def _restep(self, window: Block, usable: np.ndarray, block: Block, failing: float) -> None:
         previous = self.tuned.step_size
-        self._lipschitz = self._lipschitz_of(window.position, window.gradient, usable)
         if self.settings.kernel.scheme == Scheme.MALA and self.settings.step_size is None:
             gain = 2.0 / math.sqrt(1.0 + self._count)
             previous *= math.exp(gain * (float(block.accept.mean()) - _TARGET_ACCEPT))
@@ -310,6 +329,21 @@ class Warmup:
                 self._cap = min(1.0, _RECOVER * self._cap)
             previous = min(self._free_step(), 2.0 * previous)
         self._set_step(previous)
+
+    def _look_for_curvature(
+        self, window: Block, usable: np.ndarray, gradient_at: Callable[[np.ndarray], np.ndarray] | None
+    ) -> None:
+        self._lipschitz = self._lipschitz_of(window.position, window.gradient, usable)
+        if gradient_at is None or not self._step_is_free or window.position.shape[2] < 2:
+            return
+        coordinates = self.tuned.coordinates
+        y, g = (part[usable] for part in self._whitened(window))
+        harmonic = self.settings.kernel.dynamics == HARMONIC
+
+        def whitened(at: np.ndarray) -> np.ndarray:
+            return coordinates.pull_back(gradient_at(coordinates.place(at)))
+
+        self._lipschitz = max(self._lipschitz, self._local(y, g, whitened, harmonic))
 
     def _free_step(self) -> float:
         if not self._step_is_free:
@@ -364,7 +398,7 @@ class Warmup:
         self._set_step(self._free_step())
 
     def _record_trial(self, block: Block) -> None:
-        failing = ((block.unstable - block.repeated) > 0).mean()
+        failing = ((block.unstable - block.model_failures) > 0).mean()
         y, _ = self._whitened(block)
         score = slow_jumps(y, self._slow) if failing <= _GUARD_RATE else 0.0
         self._tried[self.tuned.friction] = score * (_FAVOUR if self.tuned.friction == DEFAULT_FRICTION else 1.0)
@@ -385,7 +419,7 @@ class Warmup:
     def _check(self, block: Block) -> None:
         """Look at a block at the frozen setting; a step that it finds too large shrinks, and is checked anew."""
         usable = settled(-block.lp, block.position.shape[2])
-        failing = float((((block.unstable - block.repeated) > 0) & usable).mean())
+        failing = float((((block.unstable - block.model_failures) > 0) & usable).mean())
         together = Block(*(np.concatenate(part, axis=1) for part in zip(*self._blocks, strict=True)))
         self.clean = failing <= _GUARD_RATE and not self._identity_fails(together, usable)
         if not self.clean and self._step_is_free:

@@ -34,5 +34,6 @@ def steps_for_autocorrelation(position: np.ndarray) -> int:
     for lag in range(1, largest):
         correlation = (centred[:, lag:] * centred[:, :-lag]).mean(axis=(0, 1)) / variance
         if correlation.max(initial=-1.0) < _TARGET:
-            return lag
+            # Of a walk that does not come back, the draws' own mean follows it: a fall so late tells nothing.
+            return lag if lag <= max(1, n // 8) else largest
     return largest

@@ -1,0 +1,232 @@
+"""The energy guard: how often it is wrong, what it stops, and whom it blames.
+
+Frequencies are z-scores of binomial counts: a bound is broken beyond 4.5 standard errors (3.4e-6 each, one-sided).
+What share of the failures is put down to the model or to the step is held against 80 and 20 per cent at fixed seeds.
+"""
+
+import numpy as np
+import pytest
+from numba import cfunc
+from reference import engine, gaussian
+
+from pmm_mcmc import guard
+from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.engines import numba_engine
+from pmm_mcmc.engines.numba_engine import SIGNATURE, empty_state
+from pmm_mcmc.gaussian import step_maps
+from pmm_mcmc.guard import guard_threshold
+from pmm_mcmc.methods import OVERDAMPED, Settings
+from pmm_mcmc.tuning.step_size import midpoint_count, safe_step
+
+KEY = np.array([123, 456], dtype=np.uint64)
+METHODS = {
+    "PoissonOLMC": ("PoissonOLMC", {"dynamics": "overdamped"}),
+    "PoissonULMC": ("PoissonULMC", {"dynamics": "underdamped"}),
+    "option 1": ("PoissonULMC", {"dynamics": "underdamped", "option": 1}),
+    "centred": ("PoissonULMC", {"dynamics": "underdamped", "grid": "centred"}),
+    "recycled": ("PoissonULMC", {"dynamics": "underdamped", "scheme": "recycled"}),
+    "OLMC": ("OLMC", {"dynamics": "overdamped"}),
+    "ULMC": ("ULMC", {"dynamics": "underdamped"}),
+    "RLMC overdamped": ("RLMC", {"dynamics": "overdamped"}),
+    "RLMC underdamped": ("RLMC", {"dynamics": "underdamped"}),
+}
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+def settings_of(name):
+    method, options = METHODS[name]
+    return Settings.checked(method, **options)
+
+
+def automatic(name):
+    """Return kernel, step size and K on a unit Gaussian."""
+    settings = settings_of(name)
+    step = safe_step(settings, 1.0, 1.0)
+    return settings.kernel, step, midpoint_count(settings, step, 1.0, 1.0)
+
+
+def exact_threshold(kernel, step, K, d):
+    """Return the threshold without memory or rounding, as the module's constants stand."""
+    return guard._threshold.__wrapped__(kernel, step, 1.0, K, d)
+
+
+# -- how often it is wrong ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.statistical
+@every_method
+@pytest.mark.parametrize(("d", "level"), [(1, 1e-3), (10, 1e-3), (100, 1e-2)])
+def test_false_alarms_are_as_rare_as_claimed(monkeypatch, name, d, level):
+    kernel, step, K = automatic(name)
+    monkeypatch.setattr(guard, "FALSE_ALARM", level)
+    monkeypatch.setattr(guard, "_ALLOWANCE", 0.0)
+    K = min(K, 8)
+    threshold = exact_threshold(kernel, step, K, d)
+    maps = np.array(step_maps(kernel, step, 1.0, K))
+    moves = np.random.default_rng(d).standard_normal((1_000_000, maps.shape[2]))
+    moving = 1 if kernel.dynamics == OVERDAMPED else 2
+    before = 0.5 * (moves[:, :moving] ** 2).sum(axis=1)
+    n = len(moves) // d
+    alarms = [
+        ((0.5 * ((moves @ one[:moving].T) ** 2).sum(axis=1) - before).reshape(n, d).sum(axis=1) > threshold).sum()
+        for one in maps
+    ]
+    assert (max(alarms) - n * level) / np.sqrt(n * level) < 4.5, max(alarms) / n
+    # Chernoff's bound is not far from the truth, so the threshold is not far above what is needed.
+    assert max(alarms) > n * level / 100
+
+
+def roomy(d):
+    return Coordinates(np.zeros(d), np.ones(d))
+
+
+@every_method
+@pytest.mark.parametrize("d", [1, 30, 1000])
+def test_it_is_silent_in_a_run_on_a_gaussian(name, d):
+    # All coordinates share a step's midpoint, and the midpoints before it: their energies move together.
+    kernel, step, K = automatic(name)
+    rng = np.random.default_rng(d)
+    state = empty_state(rng.normal(size=d), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
+    run = engine(kernel, d, gaussian)
+    gradient = run.evaluate(roomy(d), state)
+    out = run.run(roomy(d), step, 1.0, K, state, gradient, KEY, 0, 100, 30)
+    assert out.unstable.sum() == 0 and out.n_probe.sum() == 0
+
+
+# -- what it stops -----------------------------------------------------------------------------------------------------
+
+
+@every_method
+def test_the_threshold_grows_with_dimension_and_step(name):
+    kernel, step, K = automatic(name)
+    by_dimension = [guard_threshold(kernel, step, 1.0, K, d) for d in (1, 2, 5, 10, 30, 100, 300, 1000, 3000)]
+    assert np.all(np.diff(by_dimension) > 0) and np.all(np.isfinite(by_dimension))
+    by_step = [guard_threshold(kernel, s * step, 1.0, K, 10) for s in (0.01, 0.03, 0.1, 0.3, 0.6, 1.0, 1.5)]
+    assert np.all(np.diff(by_step) > 0)
+    # Of a step of no length only the allowance is left; of a usual one, far less than the old 20 and more.
+    assert 5.0 < guard_threshold(kernel, 1e-8, 1.0, K, 10) < 5.1
+
+
+@every_method
+def test_the_threshold_is_remembered_to_two_per_cent_upwards(name):
+    kernel, step, K = automatic(name)
+    for factor in (0.5, 0.503, 0.507, 1.0):
+        found = guard_threshold(kernel, factor * step, 1.0, K, 20)
+        exact = exact_threshold(kernel, factor * step, min(K, 8), 20)
+        above = exact_threshold(kernel, 1.0201 * factor * step, min(K, 8), 20)
+        assert exact <= found <= above
+
+
+def test_there_is_none_where_nothing_can_run_away():
+    mala = Settings.checked("MALA", dynamics="overdamped").kernel
+    assert guard_threshold(mala, 0.3, 1.0, 1, 10) == np.inf
+    assert guard_threshold(settings_of("PoissonULMC").kernel, 0.3, 1.0, 16, 0) == np.inf
+
+
+@cfunc(SIGNATURE)
+def quartic(x, gradient, table, n):
+    # Counts its calls.
+    table[0] += 1
+    lp = 0.0
+    for i in range(n):
+        lp -= x[i] ** 4
+        gradient[i] = -4.0 * x[i] ** 3
+    return lp
+
+
+def run_on(target, name, step, *, d, rows, thin=1, start=0.5, tables=None, key=KEY):
+    """Run a chain from a point on the diagonal; return its chunk."""
+    kernel, _, K = automatic(name)
+    run = engine(kernel, d, target, tables)
+    rng = np.random.default_rng(1)
+    state = empty_state(np.full(d, start), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
+    gradient = run.evaluate(roomy(d), state)
+    if tables is not None:
+        tables[0] = 0
+    return run.run(roomy(d), step, 1.0, K, state, gradient, key, 0, rows, thin)
+
+
+@every_method
+def test_a_runaway_is_caught(monkeypatch, name):
+    out = run_on(quartic, name, 1.2, d=2, rows=1, start=5.0)
+    assert out.unstable[0] == 1
+    np.testing.assert_array_equal(out.position[0], 5.0)
+    monkeypatch.setattr(numba_engine, "guard_threshold", lambda *_: np.inf)
+    out = run_on(quartic, name, 1.2, d=2, rows=1, start=5.0)
+    assert out.unstable[0] == 0 and out.lp[0] < -1e5, "without the guard the step is taken"
+
+
+# -- whom it blames ----------------------------------------------------------------------------------------------------
+
+
+@cfunc(SIGNATURE)
+def walled(x, gradient, table, n):
+    # A unit Gaussian with nothing beyond 1 in the first coordinate; counts its calls.
+    table[0] += 1
+    lp = 0.0
+    for i in range(n):
+        lp -= 0.5 * x[i] * x[i]
+        gradient[i] = -x[i]
+    return -np.inf if x[0] > 1.0 else lp
+
+
+def blamed(out):
+    return out.repeated.sum() / out.unstable.sum()
+
+
+@pytest.mark.statistical
+@every_method
+@pytest.mark.parametrize("d", [1, 5])
+def test_failures_at_a_wall_are_put_down_to_the_model(name, d):
+    out = run_on(walled, name, automatic(name)[1], d=d, rows=6000, start=0.0, tables=np.zeros(2, np.int64))
+    assert out.unstable.sum() > 40
+    assert blamed(out) >= 0.8, blamed(out)
+    assert np.all((out.repeated >= 0) & (out.repeated <= out.unstable))
+
+
+@pytest.mark.statistical
+@every_method
+@pytest.mark.parametrize("step", [1.0, 3.0])
+def test_failures_of_a_step_that_is_too_large_are_put_down_to_the_step(name, step):
+    out = run_on(quartic, name, step, d=3, rows=30_000, tables=np.zeros(2, np.int64))
+    assert out.unstable.sum() > 30
+    assert blamed(out) <= 0.2, blamed(out)
+
+
+@every_method
+@pytest.mark.parametrize("thin", [1, 3])
+def test_gradients_of_the_second_look_are_counted(name, thin):
+    tables = np.zeros(2, np.int64)
+    out = run_on(walled, name, automatic(name)[1], d=2, rows=600, thin=thin, start=0.0, tables=tables)
+    assert (out.n_grad + out.n_probe).sum() == tables[0]
+    failed = out.unstable > 0
+    assert failed.sum() > 5
+    assert np.all(out.n_probe[~failed] == 0) and np.all(out.repeated[~failed] == 0)
+    # A failure at a step that is shortened already need not be looked into again.
+    assert (out.n_probe[failed] > 0).any()
+
+
+@every_method
+def test_what_is_found_does_not_depend_on_chunks_or_thinning(name):
+    kernel, step, K = automatic(name)
+    found = {}
+    for rows, thin in ((240, 1), (1, 1), (7, 1), (80, 3)):
+        run = engine(kernel, 2, walled, np.zeros(2, np.int64))
+        state = empty_state(np.zeros(2), np.ones(2) * (kernel.dynamics != OVERDAMPED))
+        gradient = run.evaluate(roomy(2), state)
+        parts, done = [], 0
+        while done < 240:
+            n = min(rows, (240 - done) // thin)
+            parts.append(run.run(roomy(2), step, 1.0, K, state, gradient, KEY, done, n, thin))
+            done += n * thin
+        found[rows] = {
+            key: np.concatenate([getattr(part, key) for part in parts])
+            for key in ("repeated", "unstable", "n_probe", "n_grad", "state")
+        }
+    assert found[240]["repeated"].sum() > 0
+    for rows in (1, 7):
+        for key in found[240]:
+            assert found[rows][key].tobytes() == found[240][key].tobytes(), key
+    for key in ("repeated", "unstable", "n_grad"):
+        np.testing.assert_array_equal(found[80][key], found[240][key].reshape(80, 3).sum(axis=1))
+    assert found[80]["state"].tobytes() == np.ascontiguousarray(found[240]["state"][2::3]).tobytes()

@@ -1,0 +1,283 @@
+"""``pmm.verdict``: each of its reasons is set off alone, and chance does not set off any.
+
+Draws made by hand are permuted grids of quantiles, whose chains agree but for what a test changes.  False alarms of the
+verdict on exact draws are counted: a correct one goes above the bounds here once in 1e5.
+"""
+
+import arviz as az
+import numpy as np
+import pytest
+from results import gaussian, grid, tree
+from scipy import stats
+
+import pmm_mcmc as pmm
+from pmm_mcmc.tuning.virial import stein_identity
+
+RARE = 1e-5
+SHORTER = "halve step_size, or reparametrise"
+
+
+def only_reason(dt):
+    found = pmm.verdict(dt)
+    assert not found.trusted and len(found.reasons) == 1, found
+    assert found.sentence == f"Do not trust this run: {found.reasons[0]}."
+    return found.reasons[0]
+
+
+def test_a_good_run_is_trusted():
+    found = pmm.verdict(gaussian(grid(3)))
+    assert found.trusted and found.reasons == ()
+    assert found.sentence.startswith("Bias below ") and found.sentence.endswith(" in all 3 parameters.")
+    assert pmm.verdict(tree({"a": grid(1)[..., 0]}, grid(1), -grid(1))).sentence.endswith(" in the only parameter.")
+
+
+@pytest.mark.statistical
+def test_chance_among_many_parameters_does_not_refuse_a_run():
+    """Short runs of exact draws, at fixed seeds: each of three checks lets one in a hundred through."""
+    suspicious = 0
+    for seed in range(4):
+        x = np.random.default_rng(seed).normal(size=(4, 250, 100))
+        excess, z, _ = stein_identity(x, -x)
+        suspicious += np.sum((np.abs(excess) > 0.1) & (np.abs(z) > 2.0))
+        assert pmm.verdict(tree({"x": x}, x, -x)).trusted
+    assert suspicious
+
+
+@pytest.mark.parametrize(("count", "refused"), [(0, False), (2, False), (3, True), (40, True)])
+def test_unstable_transitions(count, refused):
+    """Some 0.5 are harmless in 4800: 3 are not chance (level 0.05)."""
+    unstable = np.zeros((4, 600), dtype=int)
+    unstable[2, :count] = 1
+    statistics = {"unstable": unstable, "steps_per_draw": np.full((4, 600), 2)}
+    dt = gaussian(grid(3), **statistics)
+    if refused:
+        assert only_reason(dt) == f"{count} of 4800 transitions were unstable ({SHORTER})"
+    else:
+        assert pmm.verdict(dt).trusted
+    assert pmm.verdict(gaussian(grid(3), acceptance_rate=np.ones((4, 600)), **statistics)).trusted, "MALA rejects them"
+
+
+@pytest.mark.parametrize(
+    ("by_model", "remedy"),
+    [(0, SHORTER), (10, SHORTER), (11, "the model is not finite there: look at model.debug()")],
+)
+def test_transitions_that_the_model_is_to_blame_for(by_model, remedy):
+    """The half of them or fewer: a shorter step is the remedy.  More: it is not."""
+    unstable, failures = (np.zeros((4, 600), dtype=int) for _ in range(2))
+    unstable[1, :10], unstable[3, :5] = 1, 2
+    failures[1, :by_model] = 1
+    steps = np.ones((4, 600), dtype=int)
+    dt = gaussian(grid(3), unstable=unstable, model_failures=failures, steps_per_draw=steps)
+    assert only_reason(dt) == f"20 of 2400 transitions were unstable ({remedy})"
+
+
+def test_chains_in_different_modes_disagree():
+    x = grid(3)
+    mode = np.zeros((4, 1, 3))
+    mode[3, 0, 2] = 6.0
+    dt = tree({"a": x[..., 0], "b": (x + mode)[..., 1:]}, x + mode, -x)
+    assert only_reason(dt).startswith("chains disagree: r_hat of b[1] is ")
+
+
+def test_a_run_that_pymc_warns_of_is_not_trusted():
+    x = grid(3)
+    x[..., 1] += np.array([0.16, -0.16, 0.16, -0.16])[:, None]
+    assert 1.01 < float(az.rhat(x[..., 1])) < 1.02
+    assert only_reason(gaussian(x)).startswith("chains disagree: r_hat of b[0] is 1.01")
+
+
+def test_chains_that_are_not_long_enough():
+    x = grid(3)
+    assert pmm.verdict(gaussian(x)).trusted
+    # Neighbours in groups of ten, in random order: a tenth as many independent draws.
+    groups = np.sort(x[..., 1].reshape(8, 300), axis=1).reshape(8, 30, 10)
+    x[..., 1] = np.random.default_rng(2).permutation(groups, axis=1).reshape(4, 600)
+    reason = only_reason(gaussian(x))
+    assert reason.startswith("the mean of b[0] is known to 0.0") and reason.endswith(" posterior sd only (draw more)")
+
+
+def test_chains_that_differ_by_more_than_chance():
+    x = grid(3, draws=4000)
+    x[..., 1] += np.array([0.12, -0.12, 0.12, -0.12])[:, None]
+    assert only_reason(gaussian(x)) == "the mean of b[0] is known to 0.07 posterior sd only (draw more)"
+
+
+def test_a_coordinate_that_is_too_wide():
+    x = grid(4, draws=4000)
+    x[..., 2] *= np.sqrt(1.19)
+    assert only_reason(gaussian(x)).startswith("E[x dF/dx] is 1.19 where it must be 1, for b[1] (halve step_size")
+    x[..., 2] *= np.sqrt(0.81 / 1.19)
+    assert "is 0.81 where it must be 1, for b[1]" in only_reason(gaussian(x))
+    x[..., 2] *= np.sqrt(1.08 / 0.81)
+    assert pmm.verdict(gaussian(x)).trusted
+
+
+def test_a_coordinate_too_wide_is_named_by_the_parameter_that_follows_it():
+    x = grid(3)
+    x[..., 2] *= np.sqrt(1.15)
+    posterior = {"noise": grid(1, seed=2)[..., 0], "constant": np.ones((4, 600)), "scale": np.exp(x[..., 2] / 4)}
+    assert "where it must be 1, for scale " in only_reason(tree(posterior, x, -x))
+
+
+def test_many_coordinates_that_are_all_a_little_too_wide():
+    """None of them beyond chance alone, but all together, if the noise allows."""
+    halves = np.sqrt(1.15) * grid(20).reshape(4, 2, 300, 20)
+    for disorder, significant in ((3.5, True), (1.0, False)):
+        # Far draws after near ones, more or less: the same variances, known less well from the pieces of a chain.
+        order = (np.abs(halves) + disorder * np.random.default_rng(2).normal(size=halves.shape)).argsort(axis=2)
+        x = np.take_along_axis(halves, order, axis=2).reshape(4, 600, 20)
+        _, z, mean_square = stein_identity(x, -x)
+        assert np.abs(z).max() < 4.0 and (np.mean(z**2) > 4.0) == significant
+        assert mean_square == pytest.approx(0.5 * 0.15**2)
+        if significant:
+            assert only_reason(gaussian(x)).startswith("E[x dF/dx] is 1.15 where it must be 1, for ")
+            assert pmm.verdict(gaussian(np.sqrt(1.1 / 1.15) * x)).trusted, "by less"
+        else:
+            assert pmm.verdict(gaussian(x)).trusted
+
+
+# name: exact draws, gradient of the log density
+EXACT = {
+    "normal": (lambda rng, s: rng.normal(size=s), lambda x: -x),
+    "log gamma": (lambda rng, s: np.log(rng.gamma(4, size=s)), lambda x: 4 - np.exp(x)),
+}
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(("d", "draws", "runs"), [(1, 50, 600), (3, 50, 100), (20, 50, 100)])
+@pytest.mark.parametrize("name", EXACT)
+def test_short_exact_runs_are_rarely_refused_for_the_identity(name, d, draws, runs):
+    """Of one coordinate or of all together: chance may bring about each once in a hundred runs, hence twice."""
+    rng = np.random.default_rng(20)
+    draw, gradient = EXACT[name]
+    refused = 0
+    for _ in range(runs):
+        x = draw(rng, (4, draws, d))
+        refused += any("E[x dF/dx]" in reason for reason in pmm.verdict(tree({"x": x}, x, gradient(x))).reasons)
+    assert refused <= stats.binom.isf(RARE, runs, 0.02), refused
+
+
+def test_a_mean_that_is_off():
+    shift = np.array([0.0, 1.0, 0.0])
+    reason = only_reason(gaussian(grid(3) - 0.15 * shift))
+    assert reason == f"the mean of b[0] is off by 15 % of a posterior sd ({SHORTER})"
+    found = pmm.verdict(gaussian(grid(3) + 0.09 * shift))
+    assert found.trusted and 9 <= float(found.sentence.split()[2]) <= 14
+
+
+def together(correlation, draws=2000):
+    """Twenty coordinates with the variances that they should have, but correlated; and their sum."""
+    z = grid(21, draws=draws)
+    x = np.sqrt(1.0 - correlation) * z[..., 1:] + np.sqrt(correlation) * z[..., :1]
+    return tree({"x": x, "total": x.sum(axis=-1)}, x, -x)
+
+
+def test_a_standard_deviation_that_is_off():
+    """Which no coordinate's own identity sees."""
+    dt = together(0.02)
+    row = pmm.bias(dt).loc["total"]
+    off = 100 * row["bias_of_sd"] / row["sd_corrected"]
+    assert 14 < off < 20  # sqrt(1 + 19 * 0.02) = 1.175
+    assert only_reason(dt) == f"the sd of total is off by {off:.0f} % of a posterior sd ({SHORTER})"
+    row = pmm.bias(together(0.008)).loc["total"]
+    assert 0.05 < row["bias_of_sd"] / row["sd_corrected"] < 0.1
+    assert pmm.verdict(together(0.008)).trusted
+
+
+def test_noise_is_not_called_bias_of_a_standard_deviation():
+    x = np.random.default_rng(4).normal(size=(1, 100, 3))
+    x = 1.12 * (x - x.mean(axis=1)) / x.std(axis=1)
+    table = pmm.bias(gaussian(x))
+    assert np.all(table["bias_of_sd"] > 0.11) and np.all(table["bias_of_sd_se"] > 0.04)
+    assert pmm.verdict(gaussian(x)).trusted
+
+
+def partly_explained(shift):
+    """A parameter an eighth of whose variance the gradients do not explain, with this bias of its mean."""
+    x, noise = grid(2, draws=2000), grid(1, draws=2000, seed=2)[..., 0]
+    x[..., 0] += shift
+    return tree({"partly": x[..., 0] + 0.4 * noise, "x": x[..., 1]}, x, -x)
+
+
+def test_what_a_correction_leaves_counts_too():
+    """Of 0.08 in 1.08 standard deviations a third is thought to be left: in all it may be more than a tenth."""
+    dt = partly_explained(0.08)
+    row = pmm.bias(dt).loc["partly"]
+    assert 0.06 < row["bias_sd_units"] < 0.09 and 0.3 < row["unexplained"] < 0.45
+    whole = 100 * row["bias_sd_units"] / (1.0 - row["unexplained"])
+    assert only_reason(dt) == f"the mean of partly is off by {whole:.0f} % of a posterior sd ({SHORTER})"
+    x = grid(2, draws=2000) + np.array([0.08, 0.0])
+    assert pmm.verdict(tree({"x": x}, x, -x)).trusted, "nothing is left"
+
+
+def test_the_bound_holds_what_a_correction_leaves():
+    dt = partly_explained(0.05)
+    row = pmm.bias(dt).loc["partly"]
+    size, error, left = row["bias_sd_units"], row["bias_se"] / row["sd_corrected"], row["unexplained"]
+    assert size > 2.5 * error and size / (1.0 - left) < 0.1
+    bound = np.ceil(100 * (size + 2.0 * error + left / (1.0 - left) * (size - 2.0 * error)))
+    assert bound > np.ceil(100 * (size + 2.0 * error))
+    assert pmm.verdict(dt).sentence == f"Bias below {bound:.0f} % of a posterior sd in all 2 parameters."
+
+
+def test_the_price_of_half_the_bias():
+    cost = np.full((4, 600), 1.2)
+    cost[2] = 1.74
+    price = " Half of that would take 1.7 times the gradients (target_bias)."
+    assert pmm.verdict(gaussian(grid(3), halving_cost=cost)).sentence.endswith(f"in all 3 parameters.{price}")
+    one = pmm.verdict(gaussian(grid(3, chains=1), halving_cost=cost[2:3]))
+    assert one.sentence.endswith(f"One chain: agreement between chains was not checked.{price}")
+    # Where the sampler does not know it, or there are other worries, nothing is said.
+    cost[0] = np.nan
+    assert pmm.verdict(gaussian(grid(3), halving_cost=cost)).sentence.endswith("in all 3 parameters.")
+    assert "gradients" not in pmm.verdict(gaussian(grid(3) + 0.3, halving_cost=np.full((4, 600), 1.2))).sentence
+
+
+def test_noise_is_not_called_bias():
+    x = np.random.default_rng(4).normal(size=(1, 100, 3))
+    x = (x - x.mean(axis=1)) / x.std(axis=1)
+    assert pmm.verdict(gaussian(x + 0.12)).trusted, "one standard error and a little"
+    assert only_reason(gaussian(x + 0.7)).endswith(f" is off by 70 % of a posterior sd ({SHORTER})")
+
+
+def test_one_chain_says_what_was_not_checked():
+    found = pmm.verdict(gaussian(grid(3, chains=1)))
+    assert found.trusted
+    assert found.sentence.endswith("in all 3 parameters. One chain: agreement between chains was not checked.")
+
+
+def test_not_measurable_is_said():
+    x, noise = grid(2), grid(1, seed=2)[..., 0]
+    table = pmm.bias(tree({"x": x, "noise": noise}, x, -x))
+    assert table.loc["noise", ["bias", "bias_se", "bias_sd_units", "bias_of_sd", "bias_of_sd_se"]].isna().all()
+    assert table.loc["noise", "mean_corrected"] == table.loc["noise", "mean"]
+    assert table.loc["noise", "sd_corrected"] == table.loc["noise", "sd"]
+    found = pmm.verdict(tree({"x": x, "noise": noise}, x, -x))
+    assert found.trusted and "in 2 of 3 parameters, not measurable in the others" in found.sentence
+    found = pmm.verdict(tree({"noise": noise}, x, -x))
+    assert found.trusted and "not measurable for any parameter: compare with half the step size" in found.sentence
+
+
+def test_constants_and_values_that_are_not_finite():
+    x = grid(2)
+    odd = np.exp(x[..., 0])
+    odd[3, 5] = np.inf
+    posterior = {"x": x, "constant": np.full((4, 600), 0.1)}
+    dt = tree(posterior, x, -x)
+    assert pmm.verdict(dt).sentence.endswith("in all 2 parameters.")
+    row = pmm.bias(dt).loc["constant"]
+    assert row["mean"] == row["mean_corrected"] == 0.1
+    assert row["sd"] == row["sd_corrected"] == row["bias"] == row["bias_se"] == row["unexplained"] == 0.0
+    assert pmm.summary(dt).loc["constant", "mean_corrected"] == 0.1
+    dt = tree({**posterior, "odd": odd}, x, -x)
+    assert pmm.bias(dt).loc["odd", ["bias", "sd", "mcse_corrected"]].isna().all()
+    assert "in 2 of 3 parameters" in pmm.verdict(dt).sentence
+    # What is wrong elsewhere is still found.
+    x[0] += 1.0
+    assert not pmm.verdict(tree({"odd": odd, "x": x}, x, -x)).trusted
+
+
+def test_chains_that_never_moved():
+    still = np.broadcast_to(grid(2)[:, :1], (4, 100, 2)).copy()
+    assert "chains disagree: r_hat of " in pmm.verdict(tree({"x": still}, still, -still)).sentence
+    assert not pmm.verdict(tree({"x": still[:1]}, still[:1], -still[:1])).trusted

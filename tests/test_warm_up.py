@@ -1,0 +1,184 @@
+"""Whole warm-ups: chains pooled in an engine, a chain alone with its walkers, models that are not finite everywhere.
+
+Step sizes are compared as medians over five seeds, or at every seed, with the margins that the tests name; other seeds
+change them by a few per cent.
+"""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from models import eight_schools
+from numba import cfunc
+from reference import engine, gaussian
+
+import pmm_mcmc as pmm
+from pmm_mcmc.engines.numba_engine import SIGNATURE
+from pmm_mcmc.methods import Settings
+from pmm_mcmc.sampling import warm_up
+from pmm_mcmc.tuning.step_size import allowed_error, safe_step
+
+SEEDS = range(5)
+KINDS = {"default": {}, "recycled": {"scheme": "recycled"}}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def settings_of(kind, **more):
+    return Settings.checked("PoissonULMC", dynamics="underdamped", **KINDS[kind], **more)
+
+
+@cfunc(SIGNATURE)
+def unequal(x, gradient, table, n):
+    # A Gaussian whose standard deviations run from 0.2 to 4.5; counts its calls.
+    table[0] += 1
+    lp = 0.0
+    for i in range(n):
+        precision = np.exp(0.6 * ((7 * i) % 11 - 5.0))
+        lp -= 0.5 * precision * x[i] * x[i]
+        gradient[i] = -precision * x[i]
+    return lp
+
+
+def spread_of_unequal(d):
+    return np.exp(-0.3 * ((7 * np.arange(d)) % 11 - 5.0))
+
+
+@cfunc(SIGNATURE)
+def walled(x, gradient, table, n):
+    # A unit Gaussian that is not a number beyond table[1] tenths in the first coordinate.
+    table[0] += 1
+    lp = 0.0
+    for i in range(n):
+        lp -= 0.5 * x[i] * x[i]
+        gradient[i] = -x[i]
+    return np.nan if x[0] > 0.1 * table[1] else lp
+
+
+def pooled(target, kind, seed, *, d, chains, table=None, length=1000, around=1.0):
+    """Warm chains up together from starts of twice the spread."""
+    settings, rng = settings_of(kind), np.random.default_rng(seed)
+    starts = 2.0 * rng.normal(size=(chains, d)) * around
+    if target is walled:
+        starts[:, 0] = -np.abs(starts[:, 0])
+    return warm_up(engine(settings.kernel, d, target, table), settings, starts, length=length, rng=rng)
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+@every_kind
+@pytest.mark.parametrize("seed", SEEDS)
+def test_pooled_chains_need_few_gradients_on_a_gaussian(kind, seed):
+    calls = np.zeros(2, np.int64)
+    found = pooled(unequal, kind, seed, d=100, chains=8, table=calls, around=spread_of_unequal(100))
+    assert found.n_grad.max() <= (500 if kind == "default" else 300)
+    assert found.n_grad.sum() == calls[0]
+    assert found.warmup.clean is True and found.warmup.frozen is not None and found.warmup.finished
+    np.testing.assert_allclose(found.tuned.coordinates.scale, spread_of_unequal(100), rtol=1e-6)
+    assert_step_of_theory(found, kind, 100)
+
+
+def assert_step_of_theory(found, kind, d):
+    """Hold the step size against that of a Gaussian of curvature one, or of no remainder."""
+    expected = safe_step(settings_of(kind), 1.0, 1.0 if kind == "default" else 1e-3, allowed_error(0.05, d))
+    np.testing.assert_allclose(found.tuned.step_size, expected, rtol=1e-6)
+
+
+@every_kind
+@pytest.mark.parametrize("d", [1, 29, 30, 100])
+def test_a_unit_gaussian_without_rounding_is_no_trap(kind, d):
+    # Position and gradient cancel exactly in every direction: there is nothing for a scale to find.
+    found = pooled(gaussian, kind, 1, d=d, chains=4)
+    np.testing.assert_allclose(found.tuned.coordinates.scale, 1.0, rtol=1e-6)
+    assert_step_of_theory(found, kind, d)
+
+
+def test_the_ensemble_goes_on_where_the_warm_up_ended():
+    found = pooled(unequal, "recycled", 3, d=20, chains=16, around=spread_of_unequal(20))
+    settings = settings_of("recycled")
+    chunk = found.ensemble.advance(
+        engine(settings.kernel, 20, unequal), found.tuned, 400, thin=found.tuned.steps_per_draw
+    )
+    assert chunk.position.shape == (16, 400, 20) and chunk.unstable.sum() == 0
+    # 6400 draws and more than 600 of them independent: 10 % are four standard errors and more.
+    np.testing.assert_allclose(chunk.position.std(axis=(0, 1)), spread_of_unequal(20), rtol=0.1)
+    assert len({row.tobytes() for row in chunk.position[:, -1]}) == 16, "every chain has randomness of its own"
+
+
+# -- models that are not finite everywhere -----------------------------------------------------------------------------
+
+
+@every_kind
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_wall_does_not_collapse_the_step_of_pooled_chains(kind, seed):
+    steps, rates = {}, {}
+    for wall in (23, 10_000):
+        found = pooled(walled, kind, seed, d=3, chains=8, table=np.array([0, wall]))
+        steps[wall] = found.tuned.step_size
+        chunk = found.ensemble.advance(
+            engine(settings_of(kind).kernel, 3, walled, np.array([0, wall])), found.tuned, 500
+        )
+        rates[wall] = (chunk.unstable > 0).mean()
+    assert 0.002 < rates[23] < 0.05 and rates[10_000] == 0.0
+    assert abs(steps[23] / steps[10_000] - 1.0) < 0.3, steps
+
+
+@pytest.fixture(scope="module")
+def models():
+    def build(wall):
+        with pm.Model() as model:
+            x = pm.Normal("x", [0.0, 5.0, -1.0], [1.0, 0.1, 10.0], shape=3)
+            if wall:
+                pm.Potential("wall", pt.switch(x[0] > 2.3, np.nan, 0.0))
+        return model
+
+    return {wall: build(wall) for wall in (True, False)}
+
+
+@pytest.mark.pymc
+@every_kind
+def test_a_wall_does_not_collapse_the_step_of_a_chain_alone(models, sample, kind):
+    steps, failures, blamed = {}, {}, {}
+    for wall, model in models.items():
+        with model:
+            stats = sample(pmm.PoissonULMC(**KINDS[kind]), draws=500, tune=1000, chains=5, discard_tuned_samples=False)
+        steps[wall] = stats["sample_stats"]["step_size"].values[:, 0]
+        both = [stats[group].to_dataset() for group in ("sample_stats", "warmup_sample_stats")]
+        failures[wall] = sum(int(group["unstable"].sum()) for group in both)
+        blamed[wall] = sum(int(group["model_failures"].sum()) for group in both)
+    assert failures[True] > 20 and failures[False] == blamed[False] == 0
+    assert blamed[True] > 0.5 * failures[True]
+    assert np.all(np.abs(steps[True] / steps[False] - 1.0) < 0.3), steps
+
+
+# -- alone or pooled ---------------------------------------------------------------------------------------------------
+
+
+def alone_and_pooled(model, sample, kind):
+    """Return the step sizes of single chains (one PyMC chain a seed) and those of 16 pooled chains, at five seeds."""
+    alone, together = [], []
+    with model:
+        step = pmm.PoissonULMC(**KINDS[kind])
+        initial = step._flat(model.initial_point(0))
+        for seed in SEEDS:
+            dt = sample(step, draws=2, tune=1000, chains=1, seed=seed)
+            alone.append(float(dt["sample_stats"]["step_size"].values[0, 0]))
+            rng = np.random.default_rng(seed)
+            starts = initial + rng.uniform(-1.0, 1.0, size=(16, len(initial)))
+            together.append(warm_up(step._engine, step._settings, starts, length=1000, rng=rng).tuned.step_size)
+    return np.array(alone), np.array(together)
+
+
+@pytest.mark.pymc
+@pytest.mark.statistical
+@every_kind
+@pytest.mark.parametrize("posterior", ["gaussian", "eight schools"])
+def test_a_chain_alone_ends_near_the_pooled_setting(sample, kind, posterior):
+    """Medians over five seeds of the step size: one chain of ``pm.sample`` against :func:`warm_up` of 16 chains."""
+    if posterior == "eight schools":
+        model = eight_schools()
+    else:
+        with pm.Model() as model:
+            pm.Normal("x", np.arange(20.0), spread_of_unequal(20), shape=20)
+    alone, together = alone_and_pooled(model, sample, kind)
+    assert abs(np.median(alone) / np.median(together) - 1.0) < 0.2, (alone, together)
