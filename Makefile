@@ -1,6 +1,6 @@
 # make demo: sample a real posterior and draw a picture.   make test: lint, types, tests.
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types mutants bench clean
+.PHONY: demo test lint types mutants bench evidence clean
 VENV ?= .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
@@ -25,6 +25,13 @@ mutants: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/overhead.py
 
+# The tables of docs/evidence.md: about two hours.
+evidence: $(VENV)/.dev $(VENV)/.bench
+	mkdir -p benchmarks/results
+	$(BIN)/python -W ignore benchmarks/gradients.py > benchmarks/results/gradients.txt
+	$(BIN)/python -W ignore benchmarks/calibration.py > benchmarks/results/calibration.txt
+	$(BIN)/python -W ignore benchmarks/tuning.py > benchmarks/results/tuning.txt
+
 $(VENV)/bin/python:
 	python=$$(scripts/find_python.sh) && "$$python" -m venv $(VENV)
 
@@ -34,6 +41,10 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	touch $@
 
 clean:

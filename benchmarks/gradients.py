@@ -86,6 +86,8 @@ def starts(model: Any, engine: NumbaEngine, chains: int, rng: np.random.Generato
 class Ours:
     """One of our samplers on one model: warmed up once, lengthened at will."""
 
+    first = FIRST
+
     def __init__(self, sampler: str, model: Any, chains: int, seed: int, **given: Any):
         method, arguments = SAMPLERS[sampler]
         self.name = sampler
@@ -125,7 +127,7 @@ class Ours:
 class Theirs:
     """One of the other samplers: run anew from the start for every length."""
 
-    failing = 0
+    failing, first = 0, 2000
 
     def __init__(self, sampler: str, model: Any, chains: int, seed: int):
         self.name, self.note = sampler, ""
@@ -171,7 +173,7 @@ def row(sampler: Ours | Theirs, known: Any, seconds: float) -> str:
     """Lengthen the run as it needs, or as the CPU time allows, and return its row."""
     began, draws = time.process_time(), 0
     while True:
-        more = (GROWTH - 1) * draws if draws else FIRST
+        more = (GROWTH - 1) * draws if draws else sampler.first
         draws += more
         before = time.process_time()
         sampler.lengthen(more)
