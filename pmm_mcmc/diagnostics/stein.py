@@ -67,6 +67,8 @@ class Corrected(NamedTuple):
         Whether the correction was worthwhile.
     ratio
         Squared standard error of the correction over the raw one's.
+    by_chain : (chain, p)
+        ``value`` from each chain's own draws, with coefficients from the others.
     left
         Part of the bias that the correction is expected to leave, the root of ``ratio``; already in ``se``, where the
         bias is beyond doubt.
@@ -83,6 +85,7 @@ class Corrected(NamedTuple):
     used: np.ndarray
     ratio: np.ndarray
     left: np.ndarray
+    by_chain: np.ndarray
 
 
 def _regressors(
@@ -243,4 +246,5 @@ def corrected_expectations(
         used,
         ratio + unknown,
         left + unknown,
+        origin + np.where(used, chosen, raw).reshape(chains, cut, p).mean(axis=1),
     )

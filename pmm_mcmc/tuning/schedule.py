@@ -31,7 +31,7 @@ _FIRST_BLOCK, _GROWTH = 25, 0.3
 _FREEZE_AT, _TRIAL_AT = 0.7, 0.5  # of the warm-up: the latest that the setting is frozen, and that friction is tried
 _CHECKED_DRAWS, _LEAST_CHECK = 800, 50  # of all chains, and of each
 # Above this largest curvature more transitions are wanted in proportion, up to so many times.
-_STIFF, _STIFFEST = 1.5, 4.0
+_STIFF, _STIFFEST = 2.0, 4.0
 _GUARD_RATE = 1e-3  # of transitions in a block that fail because of the step: above it the step must shrink
 _SHRINK, _RECOVER, _SHRINK_FROZEN = 0.8, 1.25, 0.7
 _MOST_EXTENSIONS = 8
