@@ -46,7 +46,8 @@ class ULMC(LangevinStep):
         in warm-up, the largest whose exact variance error on the Gaussian of the posterior's steepest curvature is
         ``target_bias``.
     friction
-        :math:`\gamma`, in whitened units.  "auto" (default) is 1, which suits a whitened posterior.
+        :math:`\gamma`, in whitened units.  "auto" (default) is 1, which suits a whitened posterior, or less
+        where a trial in warm-up says so.
     steps_per_draw
         Transitions for each recorded draw.  "auto" (default): the smallest number at which every coordinate's lag-one
         autocorrelation in warm-up is below about 0.5, at most 64.
@@ -56,7 +57,8 @@ class ULMC(LangevinStep):
     target_bias
         The bias that an automatic step size may cause, as a relative error of a variance: at most this on the Gaussian
         of the posterior's steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and
-        0.5.  :func:`pmm_mcmc.verdict` says what half of it would cost.
+        0.5.  In more than 8 coordinates it is :math:`\sqrt{8/d}` times that.  :func:`pmm_mcmc.verdict` says what half
+        of it would cost.
     keep_gradients
         Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
@@ -153,7 +155,8 @@ class OLMC(LangevinStep):
     target_bias
         The bias that an automatic step size may cause, as a relative error of a variance: at most this on the Gaussian
         of the posterior's steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and
-        0.5.  :func:`pmm_mcmc.verdict` says what half of it would cost.
+        0.5.  In more than 8 coordinates it is :math:`\sqrt{8/d}` times that.  :func:`pmm_mcmc.verdict` says what half
+        of it would cost.
     keep_gradients
         Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
@@ -254,8 +257,8 @@ class RLMC(LangevinStep):
         warm-up, the largest whose exact variance error on the Gaussian of the posterior's steepest curvature is about
         ``target_bias``.
     friction
-        :math:`\gamma`, in whitened units.  "auto" (default) is 1, which suits a whitened posterior.  Not to be given
-        where ``dynamics="overdamped"``.
+        :math:`\gamma`, in whitened units.  "auto" (default) is 1, which suits a whitened posterior, or less
+        where a trial in warm-up says so.  Not to be given where ``dynamics="overdamped"``.
     steps_per_draw
         Transitions for each recorded draw.  "auto" (default): the smallest number at which every coordinate's lag-one
         autocorrelation in warm-up is below about 0.5, at most 64.
@@ -265,7 +268,8 @@ class RLMC(LangevinStep):
     target_bias
         The bias that an automatic step size may cause, as a relative error of a variance: at most this on the Gaussian
         of the posterior's steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and
-        0.5.  :func:`pmm_mcmc.verdict` says what half of it would cost.
+        0.5.  In more than 8 coordinates it is :math:`\sqrt{8/d}` times that.  :func:`pmm_mcmc.verdict` says what half
+        of it would cost.
     keep_gradients
         Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.

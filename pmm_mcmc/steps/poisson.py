@@ -52,14 +52,15 @@ class PoissonULMC(LangevinStep):
         Variables to sample, random or value variables of the model; default all continuous ones.  Discrete ones get a
         sampler of PyMC's own.
     K
-        Number of cells of a step.  "auto" (default): the power of two between 16 and 256 from which on the bias of the
+        Number of cells of a step.  "auto" (default): the power of two between 16 and 4096 from which on the bias of the
         grid is small beside that of the step.  K costs no gradients.
     step_size
         :math:`\alpha`, a time: at unit velocity a step moves by ``step_size`` whitened units.  "auto" (default): found
         in warm-up, the largest whose exact variance error on the Gaussian of the posterior's steepest curvature is
         ``target_bias``.
     friction
-        :math:`\gamma`, in whitened units.  "auto" (default) is 1, which suits a whitened posterior.
+        :math:`\gamma`, in whitened units.  "auto" (default) is 1, which suits a whitened posterior, or less
+        where a trial in warm-up says so.
     option
         2 (default): exactly one cell is looked at.  1: each cell with probability :math:`1/K` by itself, as in the
         paper's theorems; more variable, less stable.
@@ -78,7 +79,8 @@ class PoissonULMC(LangevinStep):
     target_bias
         The bias that an automatic step size may cause, as a relative error of a variance: at most this on the Gaussian
         of the posterior's steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and
-        0.5.  :func:`pmm_mcmc.verdict` says what half of it would cost.
+        0.5.  In more than 8 coordinates it is :math:`\sqrt{8/d}` times that.  :func:`pmm_mcmc.verdict` says what half
+        of it would cost.
     keep_gradients
         Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
@@ -187,7 +189,7 @@ class PoissonOLMC(LangevinStep):
         Variables to sample, random or value variables of the model; default all continuous ones.  Discrete ones get a
         sampler of PyMC's own.
     K
-        Number of cells of a step.  "auto" (default): the power of two between 16 and 256 from which on the bias of the
+        Number of cells of a step.  "auto" (default): the power of two between 16 and 4096 from which on the bias of the
         grid is small beside that of the step.  K costs no gradients.
     step_size
         :math:`\alpha`, a time: the noise of a step spreads by ``sqrt(2 * step_size)`` whitened units.  "auto"
@@ -207,7 +209,8 @@ class PoissonOLMC(LangevinStep):
     target_bias
         The bias that an automatic step size may cause, as a relative error of a variance: at most this on the Gaussian
         of the posterior's steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and
-        0.5.  :func:`pmm_mcmc.verdict` says what half of it would cost.
+        0.5.  In more than 8 coordinates it is :math:`\sqrt{8/d}` times that.  :func:`pmm_mcmc.verdict` says what half
+        of it would cost.
     keep_gradients
         Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.

@@ -19,7 +19,7 @@ from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Scheme, Settings
 from pmm_mcmc.tuning.curvature import LocalCurvature
 from pmm_mcmc.tuning.friction import DEFAULT_FRICTION, FRICTIONS, largest_spread, slow_jumps
 from pmm_mcmc.tuning.scale import best_coordinates, diagonal_scale
-from pmm_mcmc.tuning.step_size import allowed_error, lipschitz_bound, midpoint_count, safe_step
+from pmm_mcmc.tuning.step_size import allowed_error, lipschitz_bound, midpoint_count, rare_curvature, safe_step
 from pmm_mcmc.tuning.thinning import steps_for_autocorrelation
 from pmm_mcmc.tuning.transient import replacements, settled
 from pmm_mcmc.tuning.virial import stein_identity
@@ -333,17 +333,18 @@ class Warmup:
     def _look_for_curvature(
         self, window: Block, usable: np.ndarray, gradient_at: Callable[[np.ndarray], np.ndarray] | None
     ) -> None:
-        self._lipschitz = self._lipschitz_of(window.position, window.gradient, usable)
         if gradient_at is None or not self._step_is_free or window.position.shape[2] < 2:
+            self._lipschitz = self._lipschitz_of(window.position, window.gradient, usable)
             return
         coordinates = self.tuned.coordinates
-        y, g = (part[usable] for part in self._whitened(window))
+        y, g = self._whitened(window)
         harmonic = self.settings.kernel.dynamics == HARMONIC
 
         def whitened(at: np.ndarray) -> np.ndarray:
             return coordinates.pull_back(gradient_at(coordinates.place(at)))
 
-        self._lipschitz = max(self._lipschitz, self._local(y, g, whitened, harmonic))
+        typical = self._local(y[usable], g[usable], whitened, harmonic)
+        self._lipschitz = max(rare_curvature(y, g, usable, harmonic), typical)
 
     def _free_step(self) -> float:
         if not self._step_is_free:

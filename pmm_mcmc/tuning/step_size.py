@@ -14,7 +14,7 @@ import numpy as np
 from pmm_mcmc.gaussian import variance_error
 from pmm_mcmc.methods import METHODS, OVERDAMPED, Kernel, Scheme, Settings
 
-__all__ = ["allowed_error", "lipschitz_bound", "midpoint_count", "safe_step"]
+__all__ = ["allowed_error", "lipschitz_bound", "midpoint_count", "rare_curvature", "safe_step"]
 
 # The part of the target that a finite K may add.
 _FLOOR_SHARE = 0.1
@@ -38,21 +38,36 @@ def lipschitz_bound(position: np.ndarray, gradient: np.ndarray, usable: np.ndarr
     remainder
         Take the gradient after the linear part ``-y`` that the harmonic flow integrates.
     """
-    force = gradient + position if remainder else gradient
-    pairs = usable[:, 1:] & usable[:, :-1]
-    dy, dg = np.diff(position, axis=1)[pairs], np.diff(force, axis=1)[pairs]
-    length = np.sqrt((dy**2).sum(axis=1))
-    moved = length > 0.0
-    if not moved.any():
+    dy, dg = _changes(position, gradient, usable, remainder)
+    if not len(dy):
         return 1.0
-    dy, dg, length = dy[moved], dg[moved], length[moved]
-    ratio = np.sqrt((dg**2).sum(axis=1)) / length
-    overall = np.quantile(ratio, 0.999)
-    direction = _main_direction(force[usable])
+    direction = _main_direction((gradient + position if remainder else gradient)[usable])
     along, change = np.abs(dy @ direction), np.abs(dg @ direction)
     clear = along >= np.quantile(along, 0.8)  # where it is this direction that moved
     stiffest = np.quantile(change[clear] / along[clear], 0.97) if along[clear].min() > 0.0 else 0.0
-    return float(max(overall, stiffest, 1e-3))
+    return float(max(_rare(dy, dg), stiffest))
+
+
+def rare_curvature(position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool) -> float:
+    """Return the first number of :func:`lipschitz_bound` alone, for use where steep directions are known."""
+    dy, dg = _changes(position, gradient, usable, remainder)
+    return _rare(dy, dg) if len(dy) else 1.0
+
+
+def _changes(
+    position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Differences of successive rows that moved, of position and of gradient."""
+    force = gradient + position if remainder else gradient
+    pairs = usable[:, 1:] & usable[:, :-1]
+    dy, dg = np.diff(position, axis=1)[pairs], np.diff(force, axis=1)[pairs]
+    moved = (dy != 0.0).any(axis=1)
+    return dy[moved], dg[moved]
+
+
+def _rare(dy: np.ndarray, dg: np.ndarray) -> float:
+    ratio = np.sqrt((dg**2).sum(axis=1)) / np.sqrt((dy**2).sum(axis=1))
+    return float(max(np.quantile(ratio, 0.999), 1e-3))
 
 
 def _main_direction(rows: np.ndarray) -> np.ndarray:
