@@ -29,7 +29,7 @@ class Mutant(NamedTuple):
 
 LOOP, CPU, STEP = "engines/loop.py", "engines/numba_engine.py", "steps/chain.py"
 SCHEDULE = "tuning/schedule.py"
-ENGINE, GUARD = ("tests/test_engine.py",), ("tests/test_guard.py",)
+ENGINE, GUARD, CURVATURE = ("tests/test_engine.py",), ("tests/test_guard.py",), ("tests/test_curvature.py",)
 VIRIAL, VERDICT = ("tests/test_virial.py",), ("tests/test_verdict.py",)
 MUTANTS = [
     # noise
@@ -128,14 +128,10 @@ MUTANTS = [
         "step_maps(kernel, step_size, friction, K)[:1]:",
         GUARD,
     ),
-    Mutant("second look not counted", CPU, "out.n_probe[row] += more.n_grad[0]", "pass", GUARD),
-    Mutant(
-        "second look with the failed noise, at the failed step",
-        CPU,
-        "_SHORTER * step_size, friction, K)",
-        "step_size, friction, K)",
-        GUARD,
-    ),
+    Mutant("guard without memory", "guard.py", "_MEMORY_OF_ONE = 1.25, 1.5", "_MEMORY_OF_ONE = 1.0, 1.0", GUARD),
+    Mutant("every failure the model's", LOOP, "if rise <= threshold:", "if True:", GUARD),
+    Mutant("every failure the step's", LOOP, "if lost:", "if False:", GUARD),
+    Mutant("steps not shortened where it is steep", LOOP, "if steep > steepest:", "if False:", ENGINE),
     Mutant("rejected to the end point", LOOP, "u[:] = anchor", "u[:] = u", ENGINE),
     Mutant(
         "step not shortened on rejection",
@@ -205,6 +201,42 @@ MUTANTS = [
         ("tests/test_tuning.py",),
     ),
     Mutant(
+        "errors of many variances not added up",
+        "tuning/step_size.py",
+        "min(1.0, float(np.sqrt(8.0 / max(d, 1))))",
+        "1.0",
+        ("tests/test_tuning.py",),
+    ),
+    Mutant(
+        "linear part left in the local curvature",
+        "tuning/curvature.py",
+        "change + direction if remainder else change",
+        "change",
+        CURVATURE,
+    ),
+    Mutant(
+        "power iteration always from the same direction",
+        "tuning/curvature.py",
+        "self._direction = direction if size > 0.0 else self._direction",
+        "pass",
+        CURVATURE,
+    ),
+    Mutant("curvature for nothing", "tuning/curvature.py", "self.evaluations += 1", "pass", CURVATURE),
+    Mutant(
+        "curvature not charged to the chain",
+        STEP,
+        "self.pending += warmup.n_grad - before",
+        "pass",
+        ("tests/test_steps.py",),
+    ),
+    Mutant(
+        "a walk that does not come back taken for a fast one",
+        "tuning/thinning.py",
+        "return lag if lag <= max(1, n // 8) else largest",
+        "return lag",
+        ("tests/test_tuning.py",),
+    ),
+    Mutant(
         "transient judged by the worst chain",
         "tuning/transient.py",
         "axis=1).min()",
@@ -214,7 +246,7 @@ MUTANTS = [
     Mutant(
         "failures of the model shorten the step",
         SCHEDULE,
-        "(block.unstable - block.repeated)",
+        "(block.unstable - block.model_failures)",
         "block.unstable",
         ("tests/test_schedule.py",),
     ),
@@ -327,6 +359,13 @@ MUTANTS = [
         "diagnostics/bias.py",
         "float(np.mean(z**2))",
         "1e9",
+        VERDICT,
+    ),
+    Mutant(
+        "few degrees of freedom taken for many",
+        "diagnostics/bias.py",
+        "max(_VIRIAL_Z, chance)",
+        "_VIRIAL_Z",
         VERDICT,
     ),
     Mutant("model's failures put down to the step", "diagnostics/bias.py", "2 * by_model > unstable", "False", VERDICT),

@@ -132,7 +132,8 @@ class Chain:
     """A chain of any method on the random stream of the compiled engine; ``target(x)`` is ``(lp, gradient)``.
 
     A step in which the energy rises by more than ``threshold`` is rejected; one along which the curvature was above
-    ``steepest`` makes the next ones shorter.
+    ``steepest`` makes the next ones shorter.  ``model_failures`` are rejections where something was not finite, though
+    ``|y|^2 / 2`` had not risen by more than the threshold.
     """
 
     def __init__(self, kernel, target, u, v, alpha, friction, K, key, centre, scale, threshold, steepest):
@@ -144,7 +145,7 @@ class Chain:
         self.state = np.array([u, v])
         self.anchor = np.array(u)
         self.lp, self.b = self.evaluate(u)
-        self.calls = self.unstable = 0
+        self.calls = self.unstable = self.model_failures = 0
         self.accept = 1.0
 
     def evaluate(self, y):
@@ -189,11 +190,17 @@ class Chain:
         ratio = self.steepest / max(curvatures, default=self.steepest)
         return min(1.0, ratio if self.kernel.dynamics == OVERDAMPED else np.sqrt(ratio))
 
+    def blame(self, place):
+        """Put a failure down to the model where a place that is not finite is one that a good step may reach."""
+        if place is not None and np.sum(place**2 - self.state[0] ** 2) / 2 <= self.threshold:
+            self.model_failures += 1
+
     def mala(self, rng, step, d):
         proposal = self.state[0] + step * self.b + np.sqrt(2.0 * step) * rng.standard_normal(d)
         lp, b = self.evaluate(proposal)
         if b is None:
             self.unstable += 1
+            self.model_failures += 1
             self.accept = 0.0
             return
         forward = np.sum((proposal - self.state[0] - step * self.b) ** 2) / (4.0 * step)
@@ -201,6 +208,7 @@ class Chain:
         ratio = lp - backward - self.lp + forward
         if np.isnan(ratio):
             self.unstable += 1
+            self.model_failures += 1
             self.accept = 0.0
             return
         self.accept = min(1.0, np.exp(min(ratio, 0.0)))
@@ -252,6 +260,9 @@ class Chain:
                 self.shrink = max(SHORTEST, min(longest, RECOVER * self.shrink))
                 self.accept = 1.0
                 return
+            self.blame(new[0] if b is None else None)
+        else:
+            self.blame(seen[-1][0])
         velocity = rng.standard_normal(d) if dynamics != OVERDAMPED else np.zeros(d)
         self.state = np.array([self.anchor, velocity])
         self.unstable += 1

@@ -245,7 +245,7 @@ def test_failures_while_sampling_are_counted_and_reported_once(treacherous, samp
 
 
 BLAME = {
-    "wall": ("failed again at a quarter of the step", "the model is not finite or too steep there", "model.debug()"),
+    "wall": ("the model is not finite where a good step may go", "a shorter step will not help", "model.debug()"),
     "quartic": ("the step is too large there", "Sample again with step_size=0.3 (now 0.6)", "reparametrise"),
 }
 
@@ -262,8 +262,8 @@ def test_the_report_says_whether_model_or_step_failed(sample, caplog, method, ca
     (message,) = [record.getMessage() for record in caplog.records if method in record.getMessage()]
     failures, blamed = (int(dt["sample_stats"][name].sum()) for name in ("unstable", "model_failures"))
     assert 0 <= blamed <= failures and f"{failures} of 2000 transitions" in message
-    assert (2 * blamed > failures) == (cause == "wall"), (blamed, failures)
-    assert f"{blamed} of them failed again" in message or cause != "wall"
+    assert blamed >= 0.95 * failures if cause == "wall" else blamed == 0, (blamed, failures)
+    assert f"at {blamed} of them the model is not finite" in message or cause != "wall"
     for words in BLAME[cause]:
         assert words in message
     for words in BLAME["quartic" if cause == "wall" else "wall"][1:2]:

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import io
 import re
+from itertools import zip_longest
 from pathlib import Path
 
 import pymc as pm
@@ -40,7 +41,7 @@ def quiet(monkeypatch):
 def blocks(text):
     """Line, code and expected output of each python block."""
     fences = list(FENCE.finditer(text))
-    for fence, after in zip(fences, [*fences[1:], None], strict=True):
+    for fence, after in zip_longest(fences, fences[1:]):
         if fence[1] == "python":
             follows = after is not None and after[1] == "text" and not text[fence.end() : after.start()].strip()
             yield text.count("\n", 0, fence.start()) + 1, fence[2], after[2] if follows else ""

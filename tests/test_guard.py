@@ -1,7 +1,7 @@
 """The energy guard: how often it is wrong, what it stops, and whom it blames.
 
 Frequencies are z-scores of binomial counts: a bound is broken beyond 4.5 standard errors (3.4e-6 each, one-sided).
-What share of the failures is put down to the model or to the step is held against 80 and 20 per cent at fixed seeds.
+What share of the failures is put down to the model or to the step is held against 95 and 5 per cent at fixed seeds.
 """
 
 import numpy as np
@@ -46,7 +46,7 @@ def automatic(name):
 
 
 def exact_threshold(kernel, step, K, d):
-    """Return the threshold without memory or rounding, as the module's constants stand."""
+    """Return the threshold of exactly this step, not remembered, as the module's constants stand."""
     return guard._threshold.__wrapped__(kernel, step, 1.0, K, d)
 
 
@@ -59,7 +59,8 @@ def exact_threshold(kernel, step, K, d):
 def test_false_alarms_are_as_rare_as_claimed(monkeypatch, name, d, level):
     kernel, step, K = automatic(name)
     monkeypatch.setattr(guard, "FALSE_ALARM", level)
-    monkeypatch.setattr(guard, "_ALLOWANCE", 0.0)
+    for constant, value in (("_ALLOWANCE", 0.0), ("_MEMORY", 1.0), ("_MEMORY_OF_ONE", 1.0)):
+        monkeypatch.setattr(guard, constant, value)
     K = min(K, 8)
     threshold = exact_threshold(kernel, step, K, d)
     maps = np.array(step_maps(kernel, step, 1.0, K))
@@ -90,7 +91,7 @@ def test_it_is_silent_in_a_run_on_a_gaussian(name, d):
     run = engine(kernel, d, gaussian)
     gradient = run.evaluate(roomy(d), state)
     out = run.run(roomy(d), step, 1.0, K, state, gradient, KEY, 0, 100, 30)
-    assert out.unstable.sum() == 0 and out.n_probe.sum() == 0
+    assert out.unstable.sum() == 0 and out.model_failures.sum() == 0
 
 
 # -- what it stops -----------------------------------------------------------------------------------------------------
@@ -125,8 +126,6 @@ def test_there_is_none_where_nothing_can_run_away():
 
 @cfunc(SIGNATURE)
 def quartic(x, gradient, table, n):
-    # Counts its calls.
-    table[0] += 1
     lp = 0.0
     for i in range(n):
         lp -= x[i] ** 4
@@ -134,16 +133,15 @@ def quartic(x, gradient, table, n):
     return lp
 
 
-def run_on(target, name, step, *, d, rows, thin=1, start=0.5, tables=None, key=KEY):
+def run_on(target, name, step, *, d, rows, start=0.5, scale=1.0, tables=None):
     """Run a chain from a point on the diagonal; return its chunk."""
     kernel, _, K = automatic(name)
     run = engine(kernel, d, target, tables)
     rng = np.random.default_rng(1)
-    state = empty_state(np.full(d, start), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
-    gradient = run.evaluate(roomy(d), state)
-    if tables is not None:
-        tables[0] = 0
-    return run.run(roomy(d), step, 1.0, K, state, gradient, key, 0, rows, thin)
+    coordinates = Coordinates(np.zeros(d), np.full(d, scale))
+    state = empty_state(np.full(d, start / scale), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
+    gradient = run.evaluate(coordinates, state)
+    return run.run(coordinates, step, 1.0, K, state, gradient, KEY, 0, rows, 1)
 
 
 @every_method
@@ -161,49 +159,62 @@ def test_a_runaway_is_caught(monkeypatch, name):
 
 @cfunc(SIGNATURE)
 def walled(x, gradient, table, n):
-    # A unit Gaussian with nothing beyond 1 in the first coordinate; counts its calls.
-    table[0] += 1
+    # A unit Gaussian, not finite beyond table[0] tenths in the first coordinate: minus infinity, or NaN with table[1].
     lp = 0.0
     for i in range(n):
         lp -= 0.5 * x[i] * x[i]
         gradient[i] = -x[i]
-    return -np.inf if x[0] > 1.0 else lp
+    if x[0] > 0.1 * table[0]:
+        return np.nan if table[1] else -np.inf
+    return lp
+
+
+@cfunc(SIGNATURE)
+def bursting(x, gradient, table, n):
+    # exp(x^2) grows so fast that steps of usual length end where it is not finite, far beyond any draw.
+    lp = 0.0
+    for i in range(n):
+        lp -= np.exp(x[i] * x[i])
+        gradient[i] = -2.0 * x[i] * np.exp(x[i] * x[i])
+    return lp
 
 
 def blamed(out):
-    return out.repeated.sum() / out.unstable.sum()
+    """Share of the failures that is put down to the model."""
+    assert np.all((out.model_failures >= 0) & (out.model_failures <= out.unstable))
+    return out.model_failures.sum() / out.unstable.sum()
 
 
 @pytest.mark.statistical
 @every_method
 @pytest.mark.parametrize("d", [1, 5])
-def test_failures_at_a_wall_are_put_down_to_the_model(name, d):
-    out = run_on(walled, name, automatic(name)[1], d=d, rows=6000, start=0.0, tables=np.zeros(2, np.int64))
+@pytest.mark.parametrize(("wall", "value"), [(10, "-inf"), (10, "NaN"), (23, "-inf"), (23, "NaN")])
+def test_failures_at_a_wall_are_put_down_to_the_model(name, d, wall, value):
+    table = np.array([wall, value == "NaN"], dtype=np.int64)
+    rows = 20_000 if wall == 10 else 100_000
+    out = run_on(walled, name, automatic(name)[1], d=d, rows=rows, start=0.0, tables=table)
     assert out.unstable.sum() > 40
-    assert blamed(out) >= 0.8, blamed(out)
-    assert np.all((out.repeated >= 0) & (out.repeated <= out.unstable))
+    assert blamed(out) >= 0.95, blamed(out)
 
 
 @pytest.mark.statistical
 @every_method
-@pytest.mark.parametrize("step", [1.0, 3.0])
-def test_failures_of_a_step_that_is_too_large_are_put_down_to_the_step(name, step):
-    out = run_on(quartic, name, step, d=3, rows=30_000, tables=np.zeros(2, np.int64))
-    assert out.unstable.sum() > 30
-    assert blamed(out) <= 0.2, blamed(out)
+@pytest.mark.parametrize(
+    ("target", "step"), [(quartic, 1.0), (quartic, 3.0), (bursting, 1.0)], ids=["quartic", "quartic 3", "bursting"]
+)
+def test_failures_of_a_step_that_is_too_large_are_put_down_to_the_step(name, target, step):
+    # Few, since steps are shortened where the density is steep.
+    out = run_on(target, name, step, d=3, rows=30_000)
+    assert out.unstable.sum() > 20
+    assert blamed(out) <= 0.05, blamed(out)
 
 
+@pytest.mark.statistical
 @every_method
-@pytest.mark.parametrize("thin", [1, 3])
-def test_gradients_of_the_second_look_are_counted(name, thin):
-    tables = np.zeros(2, np.int64)
-    out = run_on(walled, name, automatic(name)[1], d=2, rows=600, thin=thin, start=0.0, tables=tables)
-    assert (out.n_grad + out.n_probe).sum() == tables[0]
-    failed = out.unstable > 0
-    assert failed.sum() > 5
-    assert np.all(out.n_probe[~failed] == 0) and np.all(out.repeated[~failed] == 0)
-    # A failure at a step that is shortened already need not be looked into again.
-    assert (out.n_probe[failed] > 0).any()
+def test_failures_on_a_gaussian_that_is_too_stiff_are_put_down_to_the_step(name):
+    out = run_on(gaussian, name, 1.5 * automatic(name)[1], d=3, rows=10_000, scale=10.0)
+    assert out.unstable.sum() > 30
+    assert blamed(out) == 0.0
 
 
 @every_method
@@ -211,7 +222,7 @@ def test_what_is_found_does_not_depend_on_chunks_or_thinning(name):
     kernel, step, K = automatic(name)
     found = {}
     for rows, thin in ((240, 1), (1, 1), (7, 1), (80, 3)):
-        run = engine(kernel, 2, walled, np.zeros(2, np.int64))
+        run = engine(kernel, 2, walled, np.array([10, 0]))
         state = empty_state(np.zeros(2), np.ones(2) * (kernel.dynamics != OVERDAMPED))
         gradient = run.evaluate(roomy(2), state)
         parts, done = [], 0
@@ -221,12 +232,12 @@ def test_what_is_found_does_not_depend_on_chunks_or_thinning(name):
             done += n * thin
         found[rows] = {
             key: np.concatenate([getattr(part, key) for part in parts])
-            for key in ("repeated", "unstable", "n_probe", "n_grad", "state")
+            for key in ("model_failures", "unstable", "n_grad", "state")
         }
-    assert found[240]["repeated"].sum() > 0
+    assert found[240]["model_failures"].sum() > 0
     for rows in (1, 7):
         for key in found[240]:
             assert found[rows][key].tobytes() == found[240][key].tobytes(), key
-    for key in ("repeated", "unstable", "n_grad"):
+    for key in ("model_failures", "unstable", "n_grad"):
         np.testing.assert_array_equal(found[80][key], found[240][key].reshape(80, 3).sum(axis=1))
     assert found[80]["state"].tobytes() == np.ascontiguousarray(found[240]["state"][2::3]).tobytes()

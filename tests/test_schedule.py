@@ -95,10 +95,12 @@ def test_boundaries_cover_the_warm_up_and_end_with_it(length, settings, rejected
 def test_blocks_grow_by_a_third_and_the_last_ones_check():
     driver = Driver(PAPER, 1000, sd=lambda done: 1.01**done * np.ones(D)).run()
     sizes = np.diff(driver.boundaries)
-    adapting = [b for b in driver.boundaries if b < 700]
-    assert sizes[0] == 25 and 700 in driver.boundaries
-    for before, size in zip(adapting[1:-2], sizes[1:], strict=False):
-        assert size == max(25, int(0.3 * before)) or before + size == 500  # half time, when friction is tried
+    assert sizes[0] == 25
+    # At half time the friction is tried, in three blocks of fifty; what is then left before the freeze is one block.
+    at_half_time = driver.boundaries.index(500)
+    assert driver.boundaries[at_half_time:][:5] == [500, 550, 600, 650, 700]
+    for before, size in zip(driver.boundaries[1 : at_half_time - 1], sizes[1:], strict=False):
+        assert size == max(25, int(0.3 * before))
     assert sum(sizes[driver.boundaries.index(700) :]) == 300
 
 
@@ -131,7 +133,7 @@ def test_it_freezes_once_settled_and_no_sooner(settings, least):
     assert driver.warmup.clean is True and all(driver.checks)
 
 
-@pytest.mark.parametrize(("precision", "factor"), [(1.0, 1.0), (3.0, 2.0), (3.4, 3.4 / 1.5)])
+@pytest.mark.parametrize(("precision", "factor"), [(1.0, 1.0), (3.0, 1.5), (3.4, 1.7)])
 def test_stiff_posteriors_are_watched_longer(precision, factor):
     # A scale that is given leaves the curvature what it is; this far from 1 it is still called a fit.
     driver = Driver(underdamped(scaling=np.ones(D)), 3000, chains=4, precision=precision).run()

@@ -131,6 +131,20 @@ def test_many_coordinates_are_exact_where_they_are_uncorrelated(chains):
         np.testing.assert_allclose(second.value / sd**2, 1.0, atol=1e-9)
 
 
+@pytest.mark.parametrize("chains", [1, 3])
+def test_each_chain_s_own_estimate(chains):
+    rng = np.random.default_rng(8)
+    x = 5.0 + rng.normal(size=(chains, 320, 2))
+    values = np.concatenate([x, rng.normal(size=x.shape)], axis=-1)  # the latter say nothing: raw
+    found = corrected_expectations(values, x, 5.0 - x)
+    assert found.used.tolist() == [True, True, False, False] and found.by_chain.shape == (chains, 4)
+    np.testing.assert_allclose(found.by_chain.mean(axis=0), found.value, rtol=1e-12)
+    np.testing.assert_allclose(found.by_chain[:, :2], 5.0, rtol=1e-10)
+    if chains > 1:
+        # Pieces are of equal length, and with these draws nothing is left over.
+        np.testing.assert_allclose(found.by_chain[:, 2:], values[..., 2:].mean(axis=1), atol=0.02)
+
+
 def test_units_and_origin_do_not_matter():
     rng = np.random.default_rng(3)
     draw, gradient, _, _ = TARGETS["logistic"]
@@ -159,10 +173,11 @@ def test_constants_and_values_that_are_not_finite_spoil_nothing():
     bad[1, 7, 1:] = np.nan, np.inf
     found = corrected_expectations(np.concatenate([x, bad], axis=-1), x, g)
     for mine, theirs in zip(found, alone, strict=True):
-        np.testing.assert_array_equal(mine[:2], theirs)
+        np.testing.assert_array_equal(mine[..., :2], theirs)
     assert found.value[2] == found.raw[2] == 0.1 and found.se[2] == found.bias[2] == found.bias_se[2] == 0.0
     assert not found.used[3:].any()
     assert all(np.isnan(array[3:]).all() for array in (found.value, found.se, found.bias, found.bias_se, found.ratio))
+    assert np.isnan(found.by_chain[:, 3:]).all()
 
 
 def test_a_coordinate_that_does_not_move_is_no_obstacle():

@@ -14,7 +14,7 @@ from pmm_mcmc.gaussian import variance_error
 from pmm_mcmc.methods import METHODS, Settings
 from pmm_mcmc.tuning.scale import diagonal_scale
 from pmm_mcmc.tuning.schedule import fixed_setting
-from pmm_mcmc.tuning.step_size import allowed_error, lipschitz_bound, midpoint_count, safe_step
+from pmm_mcmc.tuning.step_size import allowed_error, lipschitz_bound, midpoint_count, rare_curvature, safe_step
 from pmm_mcmc.tuning.thinning import STEPS_CAP, steps_for_autocorrelation
 from pmm_mcmc.tuning.transient import replacements, settled
 
@@ -179,6 +179,21 @@ def test_lipschitz_bound_does_not_compare_one_chain_with_another():
 CURVATURES = 1.05 ** np.arange(-120.0, 241.0, 24.0)  # friction / sqrt(L) is then on the grid of remembered steps
 
 
+def test_rare_curvature_sees_rare_places_and_not_rare_directions():
+    rng = np.random.default_rng(3)
+    y, all_of_them = rng.normal(size=(2, 1000, 50)), np.ones((2, 1000), dtype=bool)
+    assert rare_curvature(y, -3.0 * y, all_of_them, False) == pytest.approx(3.0, rel=1e-12)
+    assert rare_curvature(y, -3.0 * y, all_of_them, True) == pytest.approx(2.0, rel=1e-12)
+    direction = -y * np.r_[20.0, np.ones(49)]
+    assert rare_curvature(y, direction, all_of_them, False) < 15.0 < lipschitz_bound(y, direction, all_of_them, False)
+    place = np.where(np.arange(1000)[None, :, None] == 500, -200.0, -1.0) * y
+    assert rare_curvature(y, place, all_of_them, False) > 100.0
+    elsewhere = all_of_them & (np.arange(1000) != 500)
+    assert rare_curvature(y, place, elsewhere, False) == pytest.approx(1.0, rel=1e-12)
+    still = np.zeros((1, 10, 2))
+    assert rare_curvature(still, still, np.ones((1, 10), dtype=bool), False) == 1.0
+
+
 @pytest.mark.parametrize("case", [*UNADJUSTED, RECYCLED], ids=str)
 def test_safe_step_falls_with_curvature_and_respects_the_largest(case):
     settings = settings_of(case)
@@ -296,6 +311,14 @@ def test_steps_per_draw_follow_the_slowest_coordinate():
     assert steps_for_autocorrelation(np.zeros((1, 100, 0))) == 1
     assert steps_for_autocorrelation(np.zeros((3, 0, 2))) == 1
     assert steps(np.arange(2.0)) == 1
+
+
+def test_a_fall_that_comes_late_is_no_sign_of_coming_back():
+    time = np.arange(2000.0)
+    wave = np.cos(0.07 * time)[:, None]  # cos(1.05) < 1/2 < cos(0.98)
+    assert steps_for_autocorrelation(wave[None]) == 15
+    assert steps_for_autocorrelation(wave[None, :140]) in (14, 15, 16)  # an eighth is 17
+    assert steps_for_autocorrelation(wave[None, :90]) == 22  # an eighth is 11: the largest, a quarter
 
 
 def test_chains_that_have_not_met_yet_count_as_slow():

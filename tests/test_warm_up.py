@@ -1,7 +1,7 @@
 """Whole warm-ups: chains pooled in an engine, a chain alone with its walkers, models that are not finite everywhere.
 
-Step sizes are compared as medians over five seeds, or at every seed, with the margins that the tests name; other seeds
-change them by a few per cent.
+Step sizes are compared as medians over ten seeds, or at every seed, with the margins that the tests name; other seeds
+change such medians by a few per cent.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ from pmm_mcmc.methods import Settings
 from pmm_mcmc.sampling import warm_up
 from pmm_mcmc.tuning.step_size import allowed_error, safe_step
 
-SEEDS = range(5)
+SEEDS, MORE_SEEDS = range(5), range(10)
 KINDS = {"default": {}, "recycled": {"scheme": "recycled"}}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -147,7 +147,7 @@ def test_a_wall_does_not_collapse_the_step_of_a_chain_alone(models, sample, kind
         failures[wall] = sum(int(group["unstable"].sum()) for group in both)
         blamed[wall] = sum(int(group["model_failures"].sum()) for group in both)
     assert failures[True] > 20 and failures[False] == blamed[False] == 0
-    assert blamed[True] > 0.5 * failures[True]
+    assert blamed[True] >= 0.95 * failures[True]
     assert np.all(np.abs(steps[True] / steps[False] - 1.0) < 0.3), steps
 
 
@@ -155,12 +155,12 @@ def test_a_wall_does_not_collapse_the_step_of_a_chain_alone(models, sample, kind
 
 
 def alone_and_pooled(model, sample, kind):
-    """Return the step sizes of single chains (one PyMC chain a seed) and those of 16 pooled chains, at five seeds."""
+    """Return the step sizes of single chains (one PyMC chain a seed) and those of 16 pooled chains, at ten seeds."""
     alone, together = [], []
     with model:
         step = pmm.PoissonULMC(**KINDS[kind])
         initial = step._flat(model.initial_point(0))
-        for seed in SEEDS:
+        for seed in MORE_SEEDS:
             dt = sample(step, draws=2, tune=1000, chains=1, seed=seed)
             alone.append(float(dt["sample_stats"]["step_size"].values[0, 0]))
             rng = np.random.default_rng(seed)
@@ -174,7 +174,7 @@ def alone_and_pooled(model, sample, kind):
 @every_kind
 @pytest.mark.parametrize("posterior", ["gaussian", "eight schools"])
 def test_a_chain_alone_ends_near_the_pooled_setting(sample, kind, posterior):
-    """Medians over five seeds of the step size: one chain of ``pm.sample`` against :func:`warm_up` of 16 chains."""
+    """Medians over ten seeds of the step size: one chain of ``pm.sample`` against :func:`warm_up` of 16 chains."""
     if posterior == "eight schools":
         model = eight_schools()
     else:

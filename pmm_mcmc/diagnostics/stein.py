@@ -67,11 +67,11 @@ class Corrected(NamedTuple):
         Whether the correction was worthwhile.
     ratio
         Squared standard error of the correction over the raw one's.
-    by_chain : (chain, p)
-        ``value`` from each chain's own draws, with coefficients from the others.
     left
         Part of the bias that the correction is expected to leave, the root of ``ratio``; already in ``se``, where the
         bias is beyond doubt.
+    by_chain : (chain, p)
+        ``value`` from each chain's own draws, with coefficients from the others.
 
     A function that is not finite everywhere is left raw, without an error; a constant has no bias and no error.
     """

@@ -61,7 +61,7 @@ def _changes(
     force = gradient + position if remainder else gradient
     pairs = usable[:, 1:] & usable[:, :-1]
     dy, dg = np.diff(position, axis=1)[pairs], np.diff(force, axis=1)[pairs]
-    moved = (dy != 0.0).any(axis=1)
+    moved = (dy**2).sum(axis=1) > 0.0
     return dy[moved], dg[moved]
 
 
