@@ -176,7 +176,7 @@ def test_functions_that_have_no_use_of_them_are_as_without(monkeypatch):
     same = gain == 1.0
     assert same.sum() > 12 and np.all(gain[~same] > 1.5) and np.all(gain[[0, 17]] > 10.0)
     for with_them, by_direction in zip(found, plain, strict=True):
-        np.testing.assert_array_equal(with_them[same], by_direction[same])
+        np.testing.assert_array_equal(with_them[..., same], by_direction[..., same])
     assert found.used[[0, 17]].all() and not plain.used[[0, 17]].any()
 
 
