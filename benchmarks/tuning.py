@@ -16,7 +16,7 @@ from targets import TARGETS
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.sampling import warm_up
 from pmm_mcmc.steps.chain import Chain
-from pmm_mcmc.tuning.schedule import Tuned
+from pmm_mcmc.tuning.setting import Tuned
 
 SEEDS = range(1, 6)
 HEADER = """\

@@ -24,8 +24,8 @@ __all__ = ["FALSE_ALARM", "guard_threshold", "steepest_curvature"]
 
 FALSE_ALARM = 1e-8
 _ALLOWANCE = 5.0
-# Earlier midpoints, which all coordinates share too, have shaped the state that a step begins with.  In 100,000 steps
-# that adds up to four fifths for the randomised midpoint method (d = 3000, step 1) and a tenth elsewhere.
+# Earlier midpoints, which all coordinates share too, have shaped the state that a step begins with: in d = 3000 the
+# randomised midpoint method at step 0.965 exceeded 1.5 times the bound 3 times in 5,000 steps, 1.8 times it never.
 _MEMORY, _MEMORY_OF_ONE = 1.25, 1.8
 _SLOPES = np.linspace(0.005, 0.995, 100)
 

@@ -6,16 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.ensemble import Ensemble
-from pmm_mcmc.engines.numba_engine import NumbaEngine, empty_state
+from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.methods import Settings
-from pmm_mcmc.tuning.schedule import Block, Tuned, Warmup
+from pmm_mcmc.tuning.schedule import Warmup
+from pmm_mcmc.tuning.setting import Block, Tuned
 
 __all__ = ["Warmed", "warm_up"]
-
-# On the way down from a distant start the energy is large, and so are the steps' errors in it.
-WARMUP_TOLERANCE = 0.25
 
 
 class Warmed(NamedTuple):
@@ -49,17 +46,23 @@ def warm_up(
     -------
     Warmed
         Chains, setting and gradients spent.
+
+    Raises
+    ------
+    ValueError
+        If the log density or its gradient is not finite at one of the starts.
     """
-    chains, d = starts.shape
-    unit = Coordinates(np.zeros(d), np.ones(d))
-    gradients = np.stack([engine.evaluate(unit, empty_state(x, np.zeros(d))) for x in starts])
+    chains = len(starts)
+    gradients = np.stack([engine.gradient_at(x) for x in starts])
+    bad = np.flatnonzero(~np.isfinite(gradients).all(axis=1))
+    if bad.size:
+        raise ValueError(f"starts[{bad[0]}]: the log density or its gradient is not finite there; start elsewhere")
     warmup = Warmup.start(settings, length, starts, gradients)
     tuned = warmup.tuned
     ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)
     n_grad = np.full(chains, 2)
     while not (warmup.finished or warmup.ready):
-        tolerance = WARMUP_TOLERANCE if warmup.frozen is None else 0.0
-        chunk = ensemble.advance(engine, tuned, warmup.boundary - warmup.done, tolerance=tolerance)
+        chunk = ensemble.advance(engine, tuned, warmup.boundary - warmup.done, tolerance=warmup.tolerance)
         n_grad = n_grad + chunk.n_grad.sum(axis=1)
         warmup.observe(Block.of(chunk))
         new = warmup.update(engine.gradient_at)

@@ -128,7 +128,7 @@ MUTANTS = [
         "step_maps(kernel, step_size, friction, K)[:1]:",
         GUARD,
     ),
-    Mutant("guard without memory", "guard.py", "_MEMORY_OF_ONE = 1.25, 1.5", "_MEMORY_OF_ONE = 1.0, 1.0", GUARD),
+    Mutant("guard without memory", "guard.py", "_MEMORY_OF_ONE = 1.25, 1.8", "_MEMORY_OF_ONE = 1.0, 1.0", GUARD),
     Mutant("every failure the model's", LOOP, "if rise <= threshold:", "if True:", GUARD),
     Mutant("every failure the step's", LOOP, "if lost:", "if False:", GUARD),
     Mutant("steps not shortened where it is steep", LOOP, "if steep > steepest:", "if False:", ENGINE),

@@ -8,7 +8,8 @@ import pytest
 
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.methods import Settings
-from pmm_mcmc.tuning.schedule import Block, Warmup, fixed_setting
+from pmm_mcmc.tuning.schedule import Warmup
+from pmm_mcmc.tuning.setting import Block, fixed_setting
 from pmm_mcmc.tuning.step_size import safe_step
 from pmm_mcmc.tuning.thinning import STEPS_CAP
 

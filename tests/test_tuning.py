@@ -13,7 +13,7 @@ import pmm_mcmc as pmm
 from pmm_mcmc.gaussian import variance_error
 from pmm_mcmc.methods import METHODS, Settings
 from pmm_mcmc.tuning.scale import diagonal_scale
-from pmm_mcmc.tuning.schedule import fixed_setting
+from pmm_mcmc.tuning.setting import fixed_setting
 from pmm_mcmc.tuning.step_size import allowed_error, lipschitz_bound, midpoint_count, rare_curvature, safe_step
 from pmm_mcmc.tuning.thinning import STEPS_CAP, steps_for_autocorrelation
 from pmm_mcmc.tuning.transient import replacements, settled

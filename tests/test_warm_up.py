@@ -17,6 +17,7 @@ from pmm_mcmc.engines.numba_engine import SIGNATURE
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.sampling import warm_up
 from pmm_mcmc.tuning.step_size import allowed_error, safe_step
+from pmm_mcmc.tuning.virial import too_wide
 
 SEEDS, MORE_SEEDS = range(5), range(10)
 KINDS = {"default": {}, "recycled": {"scheme": "recycled"}}
@@ -182,3 +183,18 @@ def test_a_chain_alone_ends_near_the_pooled_setting(sample, kind, posterior):
             pm.Normal("x", np.arange(20.0), spread_of_unequal(20), shape=20)
     alone, together = alone_and_pooled(model, sample, kind)
     assert abs(np.median(alone) / np.median(together) - 1.0) < 0.2, (alone, together)
+
+
+def test_a_start_that_is_not_finite_is_refused():
+    settings = settings_of("default")
+    run = engine(settings.kernel, 2, walled, table=np.array([0, 10], np.int64))
+    starts = np.array([[0.0, 0.0], [2.0, 0.0]])
+    with pytest.raises(ValueError, match=r"starts\[1\]: the log density or its gradient is not finite"):
+        warm_up(run, settings, starts, length=100, rng=np.random.default_rng(1))
+
+
+@pytest.mark.parametrize(("width", "expected"), [(0.8, False), (1.0, False), (1.2, True)])
+def test_only_draws_that_are_too_wide_ask_for_a_shorter_step(width, expected):
+    # 4 x 500 independent draws: variances are off by 11 and by 14 standard errors where they are off.
+    x = width * np.random.default_rng(2).normal(size=(4, 500, 10))
+    assert too_wide(x, -x, 0.05) == expected

@@ -1,6 +1,7 @@
 """PyMC step methods: ``pm.sample(step=...)``."""
 
-from pmm_mcmc.steps.baselines import MALA, OLMC, RLMC, ULMC
+from pmm_mcmc.steps.baselines import OLMC, RLMC, ULMC
+from pmm_mcmc.steps.mala import MALA
 from pmm_mcmc.steps.poisson import PoissonOLMC, PoissonULMC
 
 __all__ = ["MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"]

@@ -25,7 +25,7 @@ from pmm_mcmc.engines.numba_engine import Chunk, NumbaEngine
 from pmm_mcmc.logdensity import bad_start_message, choose_vars, flat_layout, log_density
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
-from pmm_mcmc.tuning.schedule import Tuned, fixed_setting
+from pmm_mcmc.tuning.setting import Tuned, fixed_setting
 
 __all__ = ["WITHOUT_FRICTION", "LangevinState", "LangevinStep"]
 

@@ -12,7 +12,8 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import Chunk, NumbaEngine, change_coordinates, empty_state
 from pmm_mcmc.methods import Scheme, Settings
 from pmm_mcmc.steps.report import UnstableReport
-from pmm_mcmc.tuning.schedule import Block, Tuned, Warmup, fixed_setting
+from pmm_mcmc.tuning.schedule import Warmup
+from pmm_mcmc.tuning.setting import Block, Tuned, fixed_setting
 
 __all__ = ["Chain", "NotFiniteError"]
 
@@ -21,8 +22,6 @@ __all__ = ["Chain", "NotFiniteError"]
 MOST_DRAWS_AHEAD, SECONDS_AHEAD = 256, 0.05
 _PROBES, _PROBE_WIDTH = 8, 0.1
 _JITTER_TRIES = 20
-# On the way down from a distant start the energy is large, and so are the steps' errors in it.
-_WARMUP_TOLERANCE = 0.25
 # A chain has a process to itself and nobody to learn from but these, which share its warm-up until the setting is
 # frozen.  They end as near to the setting of many chains as more of them would (benchmarks/tuning.py).
 _WALKERS = 4
@@ -251,7 +250,7 @@ class Chain:
 
     @property
     def _tolerance(self) -> float:
-        return _WARMUP_TOLERANCE if self.warmup is not None and self.warmup.frozen is None else 0.0
+        return 0.0 if self.warmup is None else self.warmup.tolerance
 
     @property
     def _in_hand(self) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 
 from pmm_mcmc.engines.numba_engine import Chunk
 from pmm_mcmc.methods import Settings
-from pmm_mcmc.tuning.schedule import Tuned
+from pmm_mcmc.tuning.setting import Tuned
 from pmm_mcmc.tuning.thinning import STEPS_CAP
 
 __all__ = ["UnstableReport"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["DEFAULT_FRICTION", "FRICTIONS", "largest_spread", "slow_jumps"]
+__all__ = ["DEFAULT_FRICTION", "FRICTIONS", "FrictionTrial", "largest_spread", "slow_jumps"]
 
 DEFAULT_FRICTION = 1.0
 FRICTIONS = (1.0, 0.5, 0.25)
+_FAVOUR = 1.1  # of the default
 _LAG = 15
 _MOST_DENSE = 300
 
@@ -46,3 +47,37 @@ def slow_jumps(position: np.ndarray, window: np.ndarray) -> float:
     along = position @ vectors[:, :slow]
     jumps = ((along[:, lag:] - along[:, :-lag]) ** 2).mean(axis=(0, 1))
     return float(np.mean(jumps / variance[:slow]))
+
+
+class FrictionTrial:
+    """Frictions tried one after the other, from the default down, by their jumps along the slow directions.
+
+    Parameters
+    ----------
+    window : (m, d)
+        Whitened draws that say which directions are slow.
+    """
+
+    def __init__(self, window: np.ndarray):
+        self._window = window
+        self._scores: list[float] = []
+
+    @property
+    def over(self) -> bool:
+        """Whether all have been tried."""
+        return len(self._scores) == len(FRICTIONS)
+
+    @property
+    def next(self) -> float:
+        """The friction to try now."""
+        return FRICTIONS[len(self._scores)]
+
+    @property
+    def best(self) -> float:
+        """The best of those tried so far, the default favoured by a tenth."""
+        return FRICTIONS[int(np.argmax(self._scores))] if self._scores else DEFAULT_FRICTION
+
+    def record(self, position: np.ndarray, stable: bool) -> None:
+        """Take the whitened draws ``(chain, n, d)`` made with the present friction, which must have been stable."""
+        favour = _FAVOUR if self.next == DEFAULT_FRICTION else 1.0
+        self._scores.append(favour * slow_jumps(position, self._window) if stable else 0.0)

@@ -9,22 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.batches import degrees_of_freedom, largest_t
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Scheme, Settings
 from pmm_mcmc.tuning.curvature import LocalCurvature
-from pmm_mcmc.tuning.friction import DEFAULT_FRICTION, FRICTIONS, largest_spread, slow_jumps
+from pmm_mcmc.tuning.friction import DEFAULT_FRICTION, FRICTIONS, FrictionTrial, largest_spread
 from pmm_mcmc.tuning.scale import best_coordinates, diagonal_scale
+from pmm_mcmc.tuning.setting import Block, Tuned
 from pmm_mcmc.tuning.step_size import allowed_error, lipschitz_bound, midpoint_count, rare_curvature, safe_step
 from pmm_mcmc.tuning.thinning import steps_for_autocorrelation
 from pmm_mcmc.tuning.transient import replacements, settled
-from pmm_mcmc.tuning.virial import stein_identity
+from pmm_mcmc.tuning.virial import too_wide
 
-__all__ = ["Block", "Tuned", "Warmup", "fixed_setting"]
+__all__ = ["Warmup"]
 
 _WINDOW = 0.6  # of the transitions so far, the newest part that counts
 _FIRST_BLOCK, _GROWTH = 25, 0.3
@@ -36,56 +35,10 @@ _GUARD_RATE = 1e-3  # of transitions in a block that fail because of the step: a
 _SHRINK, _RECOVER, _SHRINK_FROZEN = 0.8, 1.25, 0.7
 _MOST_EXTENSIONS = 8
 _MISFIT, _SPREAD, _STEADY = 4.0, 2.0, 1.25  # of a scale that fits: J per coordinate, whitened sd; and of the step
-_FAVOUR = 1.1  # of the default friction in a trial
 _TRIAL = 50
-_MEAN_SQUARE, _Z = 0.004, 4.0  # of the Stein identity, at the default target_bias
+# On the way down from a distant start the energy is large, and so are the steps' errors in it.
+_TOLERANCE = 0.25
 _TARGET_ACCEPT = 0.574  # optimal for MALA in high dimension (Roberts and Rosenthal 1998)
-
-
-class Tuned(NamedTuple):
-    """What the engine runs with: step size, K, friction, whitened coordinates, transitions per draw.
-
-    ``halving_cost`` is the factor in gradients that half the ``target_bias`` would take; NaN where that is not known.
-    """
-
-    step_size: float
-    K: int
-    friction: float
-    coordinates: Coordinates
-    steps_per_draw: int
-    halving_cost: float = math.nan
-
-
-class Block(NamedTuple):
-    """Draws of one block, one a transition; positions and gradients ``(chain, n, d)``, the others ``(chain, n)``.
-
-    ``unstable`` counts transitions that were rejected, ``model_failures`` those of them that the model is to blame for.
-    """
-
-    position: np.ndarray
-    gradient: np.ndarray
-    lp: np.ndarray
-    unstable: np.ndarray
-    model_failures: np.ndarray
-    accept: np.ndarray
-
-    @classmethod
-    def of(cls, chunk: Any) -> Block:
-        """Take from an engine's chunk what the tuner looks at."""
-        return cls(*(getattr(chunk, name) for name in cls._fields))
-
-
-def fixed_setting(settings: Settings, centre: np.ndarray) -> Tuned:
-    """Return the setting of a run without warm-up; raise where the step size is not given."""
-    if settings.step_size is None:
-        raise ValueError(
-            f"step_size='auto' with tune=0: {settings.method} finds its step size in warm-up. "
-            "Give step_size=, or let it tune (tune=1000)"
-        )
-    scale = np.ones_like(centre) if settings.scaling is None else np.array(settings.scaling)
-    friction = settings.friction or DEFAULT_FRICTION
-    K = midpoint_count(settings, settings.step_size, friction, 1.0, allowed_error(settings.target_bias, len(centre)))
-    return Tuned(settings.step_size, K, friction, Coordinates(centre.copy(), scale), settings.steps_per_draw or 1)
 
 
 @dataclass
@@ -127,9 +80,8 @@ class Warmup:
     _cap: float = 1.0
     _lipschitz: float = 1.0
     _local: LocalCurvature = field(default_factory=LocalCurvature)
-    _tried: dict[float, float] = field(default_factory=dict)
-    _trial: bool = False
-    _slow: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    _tried: bool = False
+    _trial: FrictionTrial | None = None
     _stopped: bool = False
 
     @classmethod
@@ -165,6 +117,11 @@ class Warmup:
     def ready(self) -> bool:
         """Whether the setting has been frozen and found good: a driver that is free to stop may do so."""
         return self.frozen is not None and self.clean is True
+
+    @property
+    def tolerance(self) -> float:
+        """Share of the kinetic energies by which the energy may rise in a step beyond the guard's threshold."""
+        return _TOLERANCE if self.frozen is None else 0.0
 
     def observe(self, block: Block) -> None:
         """Take note of the draws of all chains over the block in hand."""
@@ -227,7 +184,7 @@ class Warmup:
             size = max(_LEAST_CHECK, min(int(self._stiffness * _CHECKED_DRAWS) // chains, self.length // 5))
             left = self.length - self.done
             return self.length if left < 2 * size else self.done + size
-        if self._trial:
+        if self._trial is not None:
             return min(self.done + _TRIAL, self._latest)
         boundary = self.done + max(_FIRST_BLOCK, int(_GROWTH * self.done))
         trial = int(_TRIAL_AT * self.length)
@@ -236,7 +193,7 @@ class Warmup:
         return boundary if self._latest - boundary >= _FIRST_BLOCK else max(self._latest, self.done + 1)
 
     def _finish(self) -> Tuned:
-        if self._trial:
+        if self._trial is not None:
             self._end_trial()
         self.length = self.boundary = self.done
         self.tuned = self.tuned._replace(steps_per_draw=self._steps_per_draw(), halving_cost=self._halving_cost())
@@ -265,9 +222,8 @@ class Warmup:
         usable = settled(-window.lp, d)
         failing = float((((block.unstable - block.model_failures) > 0) & usable[:, -n:]).mean())
         self.source = replacements(usable[:, -n:], block.unstable)
-        if self._trial:
+        if self._trial is not None:
             self._record_trial(block)
-            self._set_step(self._free_step())
         else:
             fits = self._fits(block, usable[:, -n:])
             self._rescale(window, usable)
@@ -282,14 +238,14 @@ class Warmup:
         if self.done >= int(_TRIAL_AT * self.length) and not self._tried:
             self._try_friction(window, usable)
         if self.done >= self._latest and self.frozen is None:
-            if self._trial:
+            if self._trial is not None:
                 self._end_trial()
             self._freeze()
 
     def _freeze_or_try(self, window: Block, usable: np.ndarray) -> None:
         if not self._tried:
             self._try_friction(window, usable)
-        if not self._trial:
+        if self._trial is None:
             self._freeze()
 
     def _freeze(self) -> None:
@@ -365,54 +321,40 @@ class Warmup:
         return lipschitz_bound(y, g, usable, remainder=self.settings.kernel.dynamics == HARMONIC)
 
     def _identity_fails(self, block: Block, usable: np.ndarray) -> bool:
-        """Whether the draws show, beyond chance, a bias well above the target: a reason to shrink, never to grow."""
         few = self.done < self.least or block.lp.shape[1] < 40
         if few or usable.mean() < 0.99 or block.position.shape[2] == 0:
             return False
-        strictness = self.settings.target_bias / 0.05
-        excess, z, mean_square = stein_identity(block.position, block.gradient)
-        sure = max(_Z, largest_t(len(z), degrees_of_freedom(*block.lp.shape)))
-        off = bool(((excess > 2.0 * self.settings.target_bias) & (z > sure)).any())
-        typical = float(np.median(np.abs(z)))
-        return off or (mean_square > _MEAN_SQUARE * strictness**2 and typical > 2.0)
+        return too_wide(block.position, block.gradient, self.settings.target_bias)
 
     # -- friction ----------------------------------------------------------------------------------------------------
 
     def _try_friction(self, window: Block, usable: np.ndarray) -> None:
         """Begin a trial of frictions, where there are slow directions that a smaller one may help."""
-        self._tried = {DEFAULT_FRICTION: 0.0}
-        kernel, room = self.settings.kernel, self._latest - self.done
-        nothing = not usable.any() or window.position.shape[2] == 0
-        if kernel.dynamics == OVERDAMPED or self.settings.friction is not None or nothing:
+        self._tried = True
+        fixed = self.settings.kernel.dynamics == OVERDAMPED or self.settings.friction is not None
+        if fixed or not usable.any() or window.position.shape[2] == 0:
             return
-        if room < len(FRICTIONS) * _TRIAL + _FIRST_BLOCK:
-            return
-        y, _ = self._whitened(window)
-        if largest_spread(y[usable]) <= _SPREAD:
-            return
-        self._tried, self._trial = {}, True
-        self._slow = y[usable]
-        self._set_friction(FRICTIONS[0])
+        y = self._whitened(window)[0][usable]
+        if self._latest - self.done >= len(FRICTIONS) * _TRIAL + _FIRST_BLOCK and largest_spread(y) > _SPREAD:
+            self._trial = FrictionTrial(y)
+            self._set_friction(self._trial.next)
 
     def _set_friction(self, friction: float) -> None:
         self.tuned = self.tuned._replace(friction=friction)
         self._set_step(self._free_step())
 
     def _record_trial(self, block: Block) -> None:
+        assert self._trial is not None
         failing = ((block.unstable - block.model_failures) > 0).mean()
-        y, _ = self._whitened(block)
-        score = slow_jumps(y, self._slow) if failing <= _GUARD_RATE else 0.0
-        self._tried[self.tuned.friction] = score * (_FAVOUR if self.tuned.friction == DEFAULT_FRICTION else 1.0)
-        left = [friction for friction in FRICTIONS if friction not in self._tried]
-        if left:
-            self._set_friction(left[0])
-        else:
+        self._trial.record(self._whitened(block)[0], bool(failing <= _GUARD_RATE))
+        if self._trial.over:
             self._end_trial()
+        else:
+            self._set_friction(self._trial.next)
 
     def _end_trial(self) -> None:
-        self._trial = False
-        self._slow = np.zeros((0, 0))
-        best = max(self._tried, key=lambda friction: self._tried[friction], default=DEFAULT_FRICTION)
+        assert self._trial is not None
+        best, self._trial = self._trial.best, None
         self._set_friction(best)
 
     # -- checking ----------------------------------------------------------------------------------------------------

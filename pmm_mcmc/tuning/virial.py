@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from pmm_mcmc.batches import spread
+from pmm_mcmc.batches import degrees_of_freedom, largest_t, spread
 
-__all__ = ["stein_identity"]
+__all__ = ["stein_identity", "too_wide"]
+
+_MEAN_SQUARE, _Z = 0.004, 4.0  # at the default target_bias of 0.05
 
 
 def stein_identity(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
@@ -39,3 +41,15 @@ def stein_identity(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarr
     by_chain = w.mean(axis=1)
     cross = by_chain.sum(axis=0) ** 2 - (by_chain**2).sum(axis=0)
     return excess, z, float(0.5 * np.mean(cross) / (chains * (chains - 1)))
+
+
+def too_wide(position: np.ndarray, gradient: np.ndarray, target_bias: float) -> bool:
+    """Whether draws ``(chain, draw, d)`` show, beyond chance, a bias well above a target.
+
+    A reason for a shorter step; draws that are too narrow are none, since steps that are too long widen.
+    """
+    excess, z, mean_square = stein_identity(position, gradient)
+    sure = max(_Z, largest_t(len(z), degrees_of_freedom(*position.shape[:2])))
+    one = bool(((excess > 2.0 * target_bias) & (z > sure)).any())
+    throughout = mean_square > _MEAN_SQUARE * (target_bias / 0.05) ** 2 and float(np.median(z)) > 2.0
+    return one or throughout
