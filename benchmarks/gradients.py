@@ -22,7 +22,8 @@ from targets import TARGETS, reference
 
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.diagnostics.stein import corrected_expectations
-from pmm_mcmc.engines.numba_engine import NumbaEngine, empty_state
+from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.logdensity import log_density
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.sampling import Warmed, warm_up

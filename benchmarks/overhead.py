@@ -25,9 +25,12 @@ import pymc as pm
 from pymc.step_methods.arraystep import ArrayStepShared
 
 import pmm_mcmc as pmm
-from pmm_mcmc.engines.numba_engine import Coordinates, NumbaEngine, empty_state
+from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.logdensity import choose_vars, log_density
 from pmm_mcmc.methods import Settings
+from pmm_mcmc.tuning.setting import Tuned
 
 REPEATS = 7
 METHODS = {
@@ -117,7 +120,7 @@ def transitions() -> None:
             def run(rows, thin, engine=engine, step=step, K=K, key=key, coordinates=coordinates):
                 state = empty_state(np.zeros(len(coordinates.scale)), np.zeros(len(coordinates.scale)))
                 gradient = engine.evaluate(coordinates, state)
-                return engine.run(coordinates, step, 1.0, K, state, gradient, key, 0, rows, thin)
+                return engine.run(Tuned(step, K, 1.0, coordinates, 1), state, gradient, key, 0, rows, thin)
 
             positions = np.ascontiguousarray(run(200, 5).position)
             gradients = run(n, 1).n_grad.mean()

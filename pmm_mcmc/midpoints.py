@@ -12,31 +12,47 @@ For ``K`` without bound Option 2 becomes one midpoint uniform in ``(0, alpha)`` 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numba.extending import register_jitable
 
-from pmm_mcmc.coefficients import Flow
+from pmm_mcmc.coefficients import Flow, select
 
-__all__ = ["cell_weight", "continuous_weight", "expected_gradients", "next_cell", "one_cell"]
-
-
-@register_jitable
-def one_cell(uniform: Any, K: Any) -> Any:
-    """Option 2: the marked cell, from one uniform number."""
-    return min(int(uniform * K), K - 1)
+__all__ = ["build_cells", "cell_weight", "continuous_weight", "expected_gradients", "next_cell", "one_cell"]
 
 
-@register_jitable
-def next_cell(cell: Any, uniform: Any, K: Any) -> Any:
-    """Option 1: the next marked cell after ``cell`` (start with -1); ``K`` or more means none.
+def build_cells(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
+    """Return the laws of the marked cells over an array library, as in :func:`pmm_mcmc.coefficients.build_flows`.
 
-    The gap is geometric with success probability ``1 / K``.
+    Cells are whole numbers kept as floats.
+
+    Parameters
+    ----------
+    xp, where
+        Array namespace and its ``where``.
     """
-    if K == 1:
-        return cell + 1
-    return cell + 1 + int(min(np.log1p(-uniform) / np.log1p(-1.0 / K), float(K)))
+
+    @register_jitable
+    def one_cell(uniform, K):
+        # Option 2: the marked cell, from one uniform number.
+        return xp.minimum(xp.floor(uniform * K), K - 1.0)
+
+    @register_jitable
+    def next_cell(cell, uniform, K):
+        # Option 1: the next marked cell after ``cell`` (start with -1); K or more means none.
+        # The gap is geometric with success probability 1 / K; with one cell it is marked for certain.
+        missed = xp.log1p(-where(K > 1, 1.0 / K, 0.5))
+        gap = xp.floor(xp.minimum(xp.log1p(-uniform) / missed, 1.0 * K))
+        return cell + 1.0 + where(K > 1, gap, 0.0)
+
+    return SimpleNamespace(one_cell=one_cell, next_cell=next_cell)
+
+
+_cells = build_cells(np, select)
+one_cell, next_cell = _cells.one_cell, _cells.next_cell
 
 
 @register_jitable

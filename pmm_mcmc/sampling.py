@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pmm_mcmc.engines.contract import Engine
 from pmm_mcmc.engines.ensemble import Ensemble
-from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.tuning.schedule import Warmup
 from pmm_mcmc.tuning.setting import Block, Tuned
@@ -24,9 +24,7 @@ class Warmed(NamedTuple):
     warmup: Warmup
 
 
-def warm_up(
-    engine: NumbaEngine, settings: Settings, starts: np.ndarray, *, length: int, rng: np.random.Generator
-) -> Warmed:
+def warm_up(engine: Engine, settings: Settings, starts: np.ndarray, *, length: int, rng: np.random.Generator) -> Warmed:
     """Warm chains up together, until the setting has been frozen and found good.
 
     Parameters
@@ -53,7 +51,7 @@ def warm_up(
         If the log density or its gradient is not finite at one of the starts.
     """
     chains = len(starts)
-    gradients = np.stack([engine.gradient_at(x) for x in starts])
+    gradients = engine.gradient_at(starts)
     bad = np.flatnonzero(~np.isfinite(gradients).all(axis=1))
     if bad.size:
         raise ValueError(f"starts[{bad[0]}]: the log density or its gradient is not finite there; start elsewhere")

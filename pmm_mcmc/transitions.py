@@ -18,13 +18,31 @@ with :math:`\tau_{N+1} = \alpha` (steps 2, 3 and 5 of the paper; ``K``, not the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from numba.extending import register_jitable
 
 from pmm_mcmc.coefficients import Flow
 
-__all__ = ["end", "interpolate", "interpolate_velocity", "mala_log_ratio", "noise", "path"]
+__all__ = [
+    "TELLING",
+    "build_factors",
+    "end",
+    "energy_ahead",
+    "interpolate",
+    "interpolate_velocity",
+    "mala_log_ratio",
+    "noise",
+    "path",
+]
+
+# A rejection halves the step, an accepted transition gives a hundredth back: long enough for the chain to leave where
+# steps are too long.  The floor keeps a chain at a hard wall alive.
+SHRINK, RECOVER, SHORTEST = 0.5, 1.01, 2.0**-8
+# Part of a step before which differences of gradients are too small to tell a curvature.
+TELLING = 0.01
 
 
 @register_jitable
@@ -69,3 +87,39 @@ def mala_log_ratio(u: Any, b: Any, u_new: Any, b_new: Any, step_size: Any) -> An
     forward = u_new - u - step_size * b
     backward = u - u_new - step_size * b_new
     return (forward * forward - backward * backward) / (4.0 * step_size)
+
+
+@register_jitable
+def energy_ahead(u: Any, anchor: Any, b: Any, stiffness: Any) -> Any:
+    r"""Rise of the potential from the anchor to ``u``, to second order in whitened coordinates, one coordinate.
+
+    ``b`` is the drift at the anchor, minus the gradient of the potential with :math:`k u` added for a flow that
+    integrates a part of ``stiffness`` ``k``.
+    """
+    ahead = u - anchor
+    return ahead * (stiffness * anchor - b + 0.5 * ahead)
+
+
+def build_factors(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
+    """Return how the factor by which a chain's steps are shortened moves, over an array library.
+
+    ``accepted(factor, steep, steepest, has_velocity)`` after a step along which the curvature was ``steep``, where a
+    whole step is stable up to ``steepest``; ``rejected(factor)`` after one that was taken back.
+
+    Parameters
+    ----------
+    xp, where
+        Array namespace and its ``where``, as in :func:`pmm_mcmc.coefficients.build_flows`.
+    """
+
+    @register_jitable
+    def accepted(factor, steep, steepest, has_velocity):
+        ratio = where(steep > steepest, steepest / where(steep > 0.0, steep, 1.0), 1.0)
+        longest = where(has_velocity, xp.sqrt(ratio), ratio)
+        return xp.maximum(SHORTEST, xp.minimum(longest, RECOVER * factor))
+
+    @register_jitable
+    def rejected(factor):
+        return xp.maximum(SHORTEST, SHRINK * factor)
+
+    return SimpleNamespace(accepted=accepted, rejected=rejected)

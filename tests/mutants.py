@@ -99,15 +99,15 @@ MUTANTS = [
     Mutant(
         "first cell never drawn",
         "midpoints.py",
-        "int(uniform * K)",
-        "int(uniform * (K - 1)) + 1",
+        "xp.floor(uniform * K)",
+        "xp.floor(uniform * (K - 1)) + 1",
         ("tests/test_midpoints.py",),
     ),
     Mutant(
         "marks too frequent",
         "midpoints.py",
-        "np.log1p(-1.0 / K)",
-        "np.log1p(-2.0 / (K + 1))",
+        "where(K > 1, 1.0 / K, 0.5)",
+        "where(K > 1, 2.0 / (K + 1), 0.5)",
         ("tests/test_midpoints.py",),
     ),
     Mutant(
@@ -131,13 +131,19 @@ MUTANTS = [
     Mutant("guard without memory", "guard.py", "_MEMORY_OF_ONE = 1.25, 1.8", "_MEMORY_OF_ONE = 1.0, 1.0", GUARD),
     Mutant("every failure the model's", LOOP, "if rise <= threshold:", "if True:", GUARD),
     Mutant("every failure the step's", LOOP, "if lost:", "if False:", GUARD),
-    Mutant("steps not shortened where it is steep", LOOP, "if steep > steepest:", "if False:", ENGINE),
+    Mutant(
+        "steps not shortened where it is steep",
+        "transitions.py",
+        "where(steep > steepest,",
+        "where(steep < 0.0,",
+        ENGINE,
+    ),
     Mutant("rejected to the end point", LOOP, "u[:] = anchor", "u[:] = u", ENGINE),
     Mutant(
         "step not shortened on rejection",
-        LOOP,
-        "_SHRINK, _RECOVER, _SHORTEST = 0.5",
-        "_SHRINK, _RECOVER, _SHORTEST = 1.0",
+        "transitions.py",
+        "SHRINK, RECOVER, SHORTEST = 0.5",
+        "SHRINK, RECOVER, SHORTEST = 1.0",
         ENGINE,
     ),
     Mutant(
@@ -288,7 +294,7 @@ MUTANTS = [
     ),
     Mutant(
         "drift not rescaled with the coordinates",
-        "engines/numba_engine.py",
+        "engines/contract.py",
         "new.pull_back(gradient)",
         "old.pull_back(gradient)",
         ENGINE,

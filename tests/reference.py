@@ -12,13 +12,14 @@ import numpy as np
 from numba import cfunc
 from scipy.linalg import expm
 
-from pmm_mcmc.engines import loop
+from pmm_mcmc import transitions
 from pmm_mcmc.engines.numba_engine import SIGNATURE, NumbaEngine
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Scheme
 
 # Choices of the engine, not formulas.  After a failure: the part of the step that is kept, what comes back with every
 # transition, and the least; and the part of a step before which no curvature is taken from a midpoint.
-SHRINK, RECOVER, SHORTEST, TELLING = loop._SHRINK, loop._RECOVER, loop._SHORTEST, loop._TELLING
+SHRINK, RECOVER, SHORTEST = transitions.SHRINK, transitions.RECOVER, transitions.SHORTEST
+TELLING = transitions.TELLING
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
 
 

@@ -9,10 +9,13 @@ from numba import cfunc
 from reference import RECOVER, SHORTEST, SHRINK, Chain, engine, gaussian, stream
 from scipy.stats import kstest, norm
 
-from pmm_mcmc.engines.numba_engine import SIGNATURE, Coordinates, change_coordinates, empty_state
+from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.engines.contract import Chunk, change_coordinates, empty_state
+from pmm_mcmc.engines.numba_engine import SIGNATURE
 from pmm_mcmc.guard import guard_threshold, steepest_curvature
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme, Settings
 from pmm_mcmc.midpoints import expected_gradients
+from pmm_mcmc.tuning.setting import Tuned
 from pmm_mcmc.tuning.step_size import allowed_error, safe_step
 
 D = 4
@@ -113,7 +116,7 @@ def compare_with_reference(name, mode, step_size, rows):
     limits = guard_threshold(kernel, step_size, 1.4, K, D), steepest_curvature(kernel, step_size, 1.4, K)
     u, v = state[:D], state[D : 2 * D]
     chain = Chain(kernel, lambda x: rough_numpy(x, mode), u, v, step_size, 1.4, K, KEY, *COORDINATES, *limits)
-    out = run.run(COORDINATES, step_size, 1.4, K, state, gradient, KEY, 0, rows, 1)
+    out = run.run(Tuned(step_size, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, rows, 1)
     for row in range(rows):
         chain.calls = chain.unstable = chain.model_failures = 0
         chain.advance()
@@ -153,7 +156,7 @@ def test_guard_is_the_reference_chain_s(name, mode):
 def test_a_rejected_step_restarts_at_the_last_known_point(name):
     kernel, K = SCHEMES[name]
     run, state, gradient, _ = start(kernel, mode=1)
-    out = run.run(COORDINATES, 0.6, 1.4, K, state, gradient, KEY, 0, 4000, 1)
+    out = run.run(Tuned(0.6, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 4000, 1)
     bad = np.flatnonzero(out.unstable[1:]) + 1
     assert 40 < bad.size < 3000
     u, v, b, anchor = (out.state[:, i * D : (i + 1) * D] for i in range(4))
@@ -187,7 +190,7 @@ def test_a_chain_that_finds_nothing_finite_stays_where_it_is(name):
     run, state, gradient, tables = start(kernel)
     first = COORDINATES.centre + COORDINATES.scale * state[:D]
     tables[:, 1] = -1
-    out = run.run(COORDINATES, 0.3, 1.4, K, state, gradient, KEY, 0, 50, 1)
+    out = run.run(Tuned(0.3, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 50, 1)
     np.testing.assert_array_equal(out.position, np.tile(first, (50, 1)))
     np.testing.assert_array_equal(out.unstable, 1)
     np.testing.assert_array_equal(out.accept, 0.0)
@@ -207,7 +210,7 @@ def test_a_start_that_is_not_finite_is_said_to_be(mode):
 def test_gradient_and_log_density_belong_to_the_draw(name):
     kernel, K = SCHEMES[name]
     run, state, gradient, _ = start(kernel)
-    out = run.run(COORDINATES, 0.2, 1.4, K, state, gradient, KEY, 0, 30, 3)
+    out = run.run(Tuned(0.2, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 30, 3)
     for x, g, lp in zip(out.position, out.gradient, out.lp, strict=True):
         expected_lp, expected_g = rough_numpy(x)
         assert abs(lp - expected_lp) < 1e-12
@@ -226,26 +229,26 @@ def test_draws_do_not_depend_on_the_chunks(name, mode):
         chunks, first = [], 0
         while first < 64:
             n = min(rows, 64 - first)
-            chunks.append(run.run(COORDINATES, 0.3, 1.4, K, state.copy(), gradient.copy(), KEY, first, n, 1))
+            chunks.append(run.run(Tuned(0.3, K, 1.4, COORDINATES, 1), state.copy(), gradient.copy(), KEY, first, n, 1))
             # A chunk starts from the saved state alone.
             state, gradient, first = chunks[-1].state[-1], chunks[-1].gradient[-1], first + n
-        runs[rows] = [np.concatenate(field) for field in zip(*chunks, strict=True)]
+        runs[rows] = Chunk(*(np.concatenate(field) for field in zip(*chunks, strict=True)))
     for rows in (1, 7):
         assert [field.tobytes() for field in runs[rows]] == [field.tobytes() for field in runs[64]]
     run, state, gradient, _ = start(kernel, mode)
-    thinned = run.run(COORDINATES, 0.3, 1.4, K, state, gradient, KEY, 0, 16, 4)
-    assert thinned.state.tobytes() == np.ascontiguousarray(runs[64][2][3::4]).tobytes()
-    np.testing.assert_array_equal(thinned.n_grad, runs[64][5].reshape(16, 4).sum(axis=1))
-    np.testing.assert_array_equal(thinned.unstable, runs[64][6].reshape(16, 4).sum(axis=1))
-    np.testing.assert_array_equal(thinned.model_failures, runs[64][7].reshape(16, 4).sum(axis=1))
-    np.testing.assert_allclose(thinned.accept, runs[64][4].reshape(16, 4).mean(axis=1), rtol=1e-15)
+    thinned = run.run(Tuned(0.3, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 16, 4)
+    assert thinned.state.tobytes() == np.ascontiguousarray(runs[64].state[3::4]).tobytes()
+    np.testing.assert_array_equal(thinned.n_grad, runs[64].n_grad.reshape(16, 4).sum(axis=1))
+    np.testing.assert_array_equal(thinned.unstable, runs[64].unstable.reshape(16, 4).sum(axis=1))
+    np.testing.assert_array_equal(thinned.model_failures, runs[64].model_failures.reshape(16, 4).sum(axis=1))
+    np.testing.assert_allclose(thinned.accept, runs[64].accept.reshape(16, 4).mean(axis=1), rtol=1e-15)
 
 
 @pytest.mark.parametrize("name", FEW)
 def test_change_of_coordinates(name):
     kernel, K = SCHEMES[name]
     run, state, gradient, _ = start(kernel)
-    run.run(COORDINATES, 0.2, 1.4, K, state, gradient, KEY, 0, 20, 1)
+    run.run(Tuned(0.2, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 20, 1)
     new = Coordinates(np.array([-1.0, 2.0, 0.3, 0.0]), np.array([2.0, 0.1, 1.0, 0.6]))
     moved = change_coordinates(state, gradient, COORDINATES, new, kernel)
     for part in (slice(0, D), slice(3 * D, 4 * D)):
@@ -264,7 +267,7 @@ def test_change_of_coordinates(name):
 def test_mean_number_of_gradients(option, grid):
     kernel, K = CELLS[f"underdamped, option {option}, {grid}, K=7"]
     run, state, gradient, _ = start(kernel)
-    n_grad = run.run(COORDINATES, 0.1, 1.4, K, state, gradient, KEY, 0, 20_000, 1).n_grad
+    n_grad = run.run(Tuned(0.1, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 20_000, 1).n_grad
     if option == 2 and grid == "centred":
         assert np.all(n_grad == 2)
     else:
@@ -288,7 +291,7 @@ def test_mala_leaves_its_target_invariant():
         state = empty_state(u, np.zeros(1))
         gradient = run.evaluate(unit, state)
         key = np.array([7, chain], dtype=np.uint64)
-        out = run.run(unit, step, 1.0, 1, state, gradient, key, 0, 100, 1)
+        out = run.run(Tuned(step, 1, 1.0, unit, 1), state, gradient, key, 0, 100, 1)
         positions[chain], accept[chain] = out.position[:, 0], out.accept
 
     def z(values, expected):
@@ -329,7 +332,7 @@ def test_the_guard_is_silent_on_a_gaussian_of_any_dimension(name, d):
     run = engine(kernel, d, gaussian)
     gradient = run.evaluate(coordinates, state)
     step_size = safe_step(settings, 1.0, 1.0, allowed_error(0.05, d))
-    assert run.run(coordinates, step_size, 1.0, K, state, gradient, KEY, 0, 100, 10).unstable.sum() == 0
+    assert run.run(Tuned(step_size, K, 1.0, coordinates, 1), state, gradient, KEY, 0, 100, 10).unstable.sum() == 0
 
 
 def test_dense_coordinates_run_the_same_chain_as_diagonal_ones():
@@ -338,7 +341,7 @@ def test_dense_coordinates_run_the_same_chain_as_diagonal_ones():
     out = []
     for coordinates in (diagonal, dense):
         run, state, gradient, _ = start(kernel, 0)
-        out.append(run.run(coordinates, 0.3, 1.0, K, state, gradient, KEY, 0, 40, 1))
+        out.append(run.run(Tuned(0.3, K, 1.0, coordinates, 1), state, gradient, KEY, 0, 40, 1))
     np.testing.assert_allclose(out[0].position, out[1].position, rtol=0.0, atol=1e-11)
     rotated = Coordinates(COORDINATES.centre, np.linalg.qr(np.random.default_rng(1).normal(size=(D, D)))[0])
     x = np.random.default_rng(2).normal(size=(5, D))

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from reference import engine, fine_times, flow, gaussian, sde, sequential, uniform_midpoint, unrolled
 
-from pmm_mcmc.engines.numba_engine import Coordinates, empty_state
+from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.gaussian import stationary_covariance, variance_error
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.tuning.setting import Tuned
 
 
 def cells(dynamics, option=2, grid="left"):
@@ -211,7 +213,7 @@ def chain_moments(kernel, alpha, friction, K, exact):
         gradient = run.evaluate(coordinates, state)
         state[:D] = first[0]
         key = np.array([5, chain], dtype=np.uint64)
-        out = run.run(coordinates, alpha, friction, K, state, gradient, key, 0, STEPS, 1)
+        out = run.run(Tuned(alpha, K, friction, coordinates, 1), state, gradient, key, 0, STEPS, 1)
         assert out.unstable.sum() == 0
         x = np.stack([out.state[:, :D], out.state[:, D : 2 * D], out.state[:, 3 * D : 4 * D]][:n])
         for half in range(2):

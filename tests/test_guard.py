@@ -12,10 +12,12 @@ from reference import engine, gaussian
 from pmm_mcmc import guard
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines import numba_engine
-from pmm_mcmc.engines.numba_engine import SIGNATURE, empty_state
+from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.numba_engine import SIGNATURE
 from pmm_mcmc.gaussian import step_maps
 from pmm_mcmc.guard import guard_threshold
 from pmm_mcmc.methods import OVERDAMPED, Settings
+from pmm_mcmc.tuning.setting import Tuned
 from pmm_mcmc.tuning.step_size import midpoint_count, safe_step
 
 KEY = np.array([123, 456], dtype=np.uint64)
@@ -90,7 +92,7 @@ def test_it_is_silent_in_a_run_on_a_gaussian(name, d):
     state = empty_state(rng.normal(size=d), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
     run = engine(kernel, d, gaussian)
     gradient = run.evaluate(roomy(d), state)
-    out = run.run(roomy(d), step, 1.0, K, state, gradient, KEY, 0, 100, 30)
+    out = run.run(Tuned(step, K, 1.0, roomy(d), 1), state, gradient, KEY, 0, 100, 30)
     assert out.unstable.sum() == 0 and out.model_failures.sum() == 0
 
 
@@ -141,7 +143,7 @@ def run_on(target, name, step, *, d, rows, start=0.5, scale=1.0, tables=None):
     coordinates = Coordinates(np.zeros(d), np.full(d, scale))
     state = empty_state(np.full(d, start / scale), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
     gradient = run.evaluate(coordinates, state)
-    return run.run(coordinates, step, 1.0, K, state, gradient, KEY, 0, rows, 1)
+    return run.run(Tuned(step, K, 1.0, coordinates, 1), state, gradient, KEY, 0, rows, 1)
 
 
 @every_method
@@ -228,7 +230,7 @@ def test_what_is_found_does_not_depend_on_chunks_or_thinning(name):
         parts, done = [], 0
         while done < 240:
             n = min(rows, (240 - done) // thin)
-            parts.append(run.run(roomy(2), step, 1.0, K, state, gradient, KEY, done, n, thin))
+            parts.append(run.run(Tuned(step, K, 1.0, roomy(2), 1), state, gradient, KEY, done, n, thin))
             done += n * thin
         found[rows] = {
             key: np.concatenate([getattr(part, key) for part in parts])

@@ -21,7 +21,7 @@ ALMOST_ONE = 1.0 - 2.0**-53
 @pytest.mark.parametrize("K", [1, 2, 3, 7, 16, 1000])
 def test_option_2_marks_every_cell_with_the_same_probability(K):
     uniforms = (np.arange(20 * K) + 0.5) / (20 * K)
-    cells = [one_cell(u, K) for u in uniforms]
+    cells = [int(one_cell(u, K)) for u in uniforms]
     np.testing.assert_array_equal(np.bincount(cells, minlength=K), np.full(K, 20))
     assert one_cell(0.0, K) == 0
     assert one_cell(ALMOST_ONE, K) == K - 1
@@ -53,7 +53,7 @@ def test_option_1_marks_cells_independently():
         marks = [0] * K
         cell = next_cell(-1, rng.random(), K)
         while cell < K:
-            marks[cell] = 1
+            marks[int(cell)] = 1
             cell = next_cell(cell, rng.random(), K)
         patterns[tuple(marks)] += 1
     expected = np.zeros_like(patterns)

@@ -273,7 +273,9 @@ import json
 import numpy as np, pymc as pm
 from pytensor.compile.mode import Mode
 from pmm_mcmc.logdensity import LogDensity
-from pmm_mcmc.engines.numba_engine import Coordinates, NumbaEngine, empty_state
+from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.methods import Kernel
 
 rng = np.random.default_rng(4)

@@ -11,9 +11,10 @@ import pytest
 from reference import engine, gaussian
 
 from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.engines.numba_engine import empty_state
+from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.methods import OVERDAMPED, Settings
 from pmm_mcmc.tuning.scale import affine_scale, best_coordinates
+from pmm_mcmc.tuning.setting import Tuned
 
 D, RANK = 40, 6
 FORMS = ("diagonal", "low rank", "dense")
@@ -121,7 +122,7 @@ def test_engine_runs_the_same_chain_in_the_low_rank_and_the_dense_form(name):
         np.testing.assert_allclose(
             state[2 * D : 3 * D] - (state[:D] if name == "recycled" else 0.0), -start @ matrix, rtol=0.0, atol=1e-11
         )
-        found[which] = run.run(coordinates, 0.02, 1.0, 8, state, gradient, key, 0, 30, 2)
+        found[which] = run.run(Tuned(0.02, 8, 1.0, coordinates, 1), state, gradient, key, 0, 30, 2)
     for a, b in zip(found["low rank"], found["dense"], strict=True):
         np.testing.assert_allclose(a, b, rtol=0.0, atol=1e-9)
     assert np.ptp(found["dense"].position, axis=0).min() > 1e-3, "a chain that stands still compares nothing"

@@ -22,7 +22,17 @@ from pmm_mcmc.engines import random
 from pmm_mcmc.engines.random import fill_normals, start_stream, uniform
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Scheme
 from pmm_mcmc.midpoints import cell_weight, continuous_weight, next_cell, one_cell
-from pmm_mcmc.transitions import end, interpolate, interpolate_velocity, mala_log_ratio, noise, path
+from pmm_mcmc.transitions import (
+    TELLING,
+    build_factors,
+    end,
+    energy_ahead,
+    interpolate,
+    interpolate_velocity,
+    mala_log_ratio,
+    noise,
+    path,
+)
 
 __all__ = ["SIGNATURE", "evaluate", "run"]
 
@@ -32,12 +42,8 @@ SIGNATURE = types.float64(_DOUBLES, _DOUBLES, types.CPointer(types.int64), types
 
 _flows = build_flows(np, select)
 _overdamped, _underdamped, _harmonic = (numba.njit(f) for f in (_flows.overdamped, _flows.underdamped, _flows.harmonic))
-
-# A rejection halves the step, an accepted transition gives a hundredth back: long enough for the chain to leave where
-# steps are too long.  The floor keeps a chain at a hard wall alive.
-_SHRINK, _RECOVER, _SHORTEST = 0.5, 1.01, 2.0**-8
-# Part of a step before which differences of gradients are too small to tell a curvature.
-_TELLING = 0.01
+_factors = build_factors(np, select)
+_accepted, _rejected = numba.njit(_factors.accepted), numba.njit(_factors.rejected)
 
 
 @numba.njit
@@ -143,14 +149,14 @@ def _cached(sources: str) -> tuple[Any, Any]:
         sources  # noqa: B018
         centre, scale = coordinates
         scheme, kind, option, offset = kernel
-        position_out, gradient_out, state_out, lp_out, accept_out, n_grad_out, unstable_out, model_failures_out = out
+        position_out, gradient_out, lp_out, accept_out, n_grad_out, unstable_out, model_failures_out, state_out = out
         d = centre.size
         u, v, b, anchor = state[:d], state[d : 2 * d], state[2 * d : 3 * d], state[3 * d : 4 * d]
         mu, mv, cu, cv = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
         y, x, new_gradient, new_b = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
         u_new, v_new, v_mid, w = np.empty(d), np.zeros(d), np.empty(d), np.empty(2 * d)
         stream = np.empty(4, np.uint64)
-        has_velocity = kind != OVERDAMPED
+        has_velocity, stiffness = kind != OVERDAMPED, 1.0 if kind == HARMONIC else 0.0
         # The recycled scheme draws its midpoints: they want the log density, others' midpoints do without.
         middle, middle_table = gradient_only, gradient_table
         if scheme == Scheme.RECYCLED:
@@ -193,7 +199,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
 
                 # The noise path, the midpoints and their corrections, in order of time (steps 1 to 4).
                 mu[:], mv[:], cu[:], cv[:] = 0.0, 0.0, 0.0, 0.0
-                reached, finite, cell, lp_mid, steep = 0.0, True, -1, math.nan, 0.0
+                reached, finite, cell, lp_mid, steep = 0.0, True, -1.0, math.nan, 0.0
                 while finite:
                     if scheme == Scheme.CONTINUOUS or scheme == Scheme.RECYCLED:
                         if reached > 0.0:
@@ -201,7 +207,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
                         time = step * uniform(stream)
                     else:
                         if option == 2:
-                            if cell >= 0:
+                            if cell >= 0.0:
                                 break
                             cell = one_cell(uniform(stream), K)
                         else:
@@ -234,7 +240,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
                             gap_j = y[j] - anchor[j]
                             change += (new_b[j] - b[j]) * (new_b[j] - b[j])
                             length += gap_j * gap_j
-                        if time > _TELLING * step and length > 0.0:
+                        if time > TELLING * step and length > 0.0:
                             steep = max(steep, math.sqrt(change / length))
                         reached = time
 
@@ -263,9 +269,8 @@ def _cached(sources: str) -> tuple[Any, Any]:
                     for j in range(d):
                         kinetic = v_new[j]
                         if scheme == Scheme.RECYCLED:
-                            kinetic, ahead = v_mid[j], u[j] - anchor[j]
-                            slope = anchor[j] - b[j] if kind == HARMONIC else -b[j]
-                            rise -= ahead * (slope + 0.5 * ahead)
+                            kinetic = v_mid[j]
+                            rise -= energy_ahead(u[j], anchor[j], b[j], stiffness)
                         rise += 0.5 * (kinetic * kinetic - v[j] * v[j])
                         motion += 0.5 * (kinetic * kinetic + v[j] * v[j])
                         finite = finite and math.isfinite(u_new[j] + v_new[j])
@@ -274,10 +279,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
                 if finite:
                     anchor[:] = y if scheme == Scheme.RECYCLED else u_new
                     u[:], v[:], b[:], gradient[:], state[4 * d] = u_new, v_new, new_b, new_gradient, lp_new
-                    longest = 1.0
-                    if steep > steepest:
-                        longest = math.sqrt(steepest / steep) if has_velocity else steepest / steep
-                    state[4 * d + 1] = max(_SHORTEST, min(longest, _RECOVER * state[4 * d + 1]))
+                    state[4 * d + 1] = _accepted(state[4 * d + 1], steep, steepest, has_velocity)
                     accept += 1.0
                 else:
                     # Restart where the gradient was last known (free), with a fresh velocity and a shorter step.
@@ -292,10 +294,12 @@ def _cached(sources: str) -> tuple[Any, Any]:
                     u[:] = anchor
                     if has_velocity:
                         fill_normals(stream, v)
-                    state[4 * d + 1] = max(_SHORTEST, _SHRINK * state[4 * d + 1])
+                    state[4 * d + 1] = _rejected(state[4 * d + 1])
 
             _place(centre, scale, anchor, position_out[row])
-            gradient_out[row], state_out[row], lp_out[row] = gradient, state, state[4 * d]
+            gradient_out[row], lp_out[row] = gradient, state[4 * d]
+            if row < len(state_out):
+                state_out[row] = state
             n_grad_out[row], unstable_out[row], accept_out[row] = n_grad, unstable, accept / thin
             model_failures_out[row] = model_failures
 

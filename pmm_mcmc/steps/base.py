@@ -21,7 +21,8 @@ from pymc.step_methods.state import dataclass_state
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pmm_mcmc.engines.numba_engine import Chunk, NumbaEngine
+from pmm_mcmc.engines.contract import Chunk
+from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.logdensity import bad_start_message, choose_vars, flat_layout, log_density
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.steps.chain import Chain, NotFiniteError

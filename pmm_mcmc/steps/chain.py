@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.engines.contract import Chunk, change_coordinates, empty_state
 from pmm_mcmc.engines.ensemble import Ensemble
-from pmm_mcmc.engines.numba_engine import Chunk, NumbaEngine, change_coordinates, empty_state
+from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.methods import Scheme, Settings
 from pmm_mcmc.steps.report import UnstableReport
 from pmm_mcmc.tuning.schedule import Warmup
@@ -233,20 +234,7 @@ class Chain:
         return chunk, tuned, thin
 
     def _run(self, engine: NumbaEngine, state: np.ndarray, gradient: np.ndarray, rows: int, thin: int) -> Chunk:
-        tuned = self.tuned
-        return engine.run(
-            tuned.coordinates,
-            tuned.step_size,
-            tuned.friction,
-            tuned.K,
-            state,
-            gradient,
-            self.key,
-            self.transition,
-            rows,
-            thin,
-            self._tolerance,
-        )
+        return engine.run(self.tuned, state, gradient, self.key, self.transition, rows, thin, self._tolerance)
 
     @property
     def _tolerance(self) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pmm_mcmc.engines.numba_engine import Chunk
+from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.tuning.setting import Tuned
 from pmm_mcmc.tuning.thinning import STEPS_CAP

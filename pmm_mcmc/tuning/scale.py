@@ -31,6 +31,7 @@ _DAMPINGS = (1e-3, 1.0, 10.0, 100.0, 1000.0)
 # Low-rank scales are tried from so many coordinates on, with at most so many directions.
 _FEWEST_LOW_RANK = 30
 _RANKS = (20, 100)
+MOST_DIRECTIONS = _RANKS[-1]
 # A direction is stretched where its variance is off by this factor: what is left costs a step little.
 _CUTOFF = 1.5
 # Pairs from which the directions are sought, turns of diagonal and directions, and the change at which these end.

@@ -1,0 +1,304 @@
+"""The JAX engine: groups of chains in lockstep, whole chunks compiled, on one or more devices.
+
+Chains advance in groups of fixed size, padded where they do not fill it, and a group's arithmetic does not depend on
+how many groups there are, on the devices that they are spread over, or on the length of a chunk: matrix products of
+other shapes would round differently.  Randomness is keyed by (seed, chain, transition).  So are the draws, therefore:
+bit for bit on the same kind of hardware.
+
+One function is compiled, for warm-up and sampling, for every setting and any number of draws up to its capacity.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.engines.contract import Chunk, Setting, empty_state
+from pmm_mcmc.engines.jax_transition import Chains, Counts, Parameters, transition
+from pmm_mcmc.guard import guard_threshold, steepest_curvature
+from pmm_mcmc.jax_density import LogDensity
+from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel
+from pmm_mcmc.tuning.scale import MOST_DENSE, MOST_DIRECTIONS
+
+__all__ = ["JaxEngine"]
+
+# Chains of a group: from here on a larger group is no faster for each chain (benchmarks/many_chains.py).  Several
+# accelerators share the chains of a run of ordinary size.
+_GROUP_CPU, _GROUP_OTHER, _SHARES = 256, 4096, 8
+# Draws of a compiled call, at most, and the bytes of its buffers for each device.
+_MOST_ROWS, _BYTES = 64, 2**26
+_DIAGONAL, _LOW_RANK, _DENSE = 0, 1, 2
+
+
+class _Map(NamedTuple):
+    """Coordinates of any kind in arrays of fixed shape, so that one compiled function serves all."""
+
+    kind: Any
+    centre: Any
+    diagonal: Any
+    stretch: Any
+    directions: Any
+    dense: Any
+
+    @classmethod
+    def of(cls, coordinates: Coordinates) -> _Map:
+        centre, scale = coordinates
+        d = centre.size
+        most = MOST_DIRECTIONS if d > MOST_DIRECTIONS + 2 else 0
+        stretch, directions = np.zeros(most), np.zeros((most, d))
+        dense = np.zeros((d, d) if d <= MOST_DENSE else (0, 0))
+        if scale.ndim == 1:
+            return cls(np.int32(_DIAGONAL), centre, scale, stretch, directions, dense)
+        if len(scale) == d:
+            return cls(np.int32(_DENSE), centre, np.ones(d), stretch, directions, scale)
+        k = len(scale) - 2
+        stretch[:k], directions[:k] = scale[1, :k] - 1.0, scale[2:]
+        return cls(np.int32(_LOW_RANK), centre, scale[0], stretch, directions, dense)
+
+    def place(self, y: Any) -> Any:
+        """``x = centre + W y``, for ``(n, d)``."""
+        stretched = lambda: self.centre + self.diagonal * self._stretched(y)  # noqa: E731
+        plain, dense = lambda: self.centre + self.diagonal * y, lambda: self.centre + y @ self.dense.T
+        return self._switch(plain, stretched, dense)
+
+    def pull_back(self, gradient: Any) -> Any:
+        """``W^T g``, for ``(n, d)``."""
+        plain, dense = lambda: self.diagonal * gradient, lambda: gradient @ self.dense
+        return self._switch(plain, lambda: self._stretched(self.diagonal * gradient), dense)
+
+    def _stretched(self, y: Any) -> Any:
+        return y + (y @ self.directions.T * self.stretch) @ self.directions
+
+    def _switch(self, plain: Any, stretched: Any, dense: Any) -> Any:
+        few = plain if not self.directions.size else stretched
+        return lax.switch(self.kind, (plain, few, dense if self.dense.size else plain))
+
+
+class _Keyed(NamedTuple):
+    """Random numbers of one transition of a group, from keys ``(g,)`` of the chains folded with its number."""
+
+    keys: Any
+    d: int
+    dtype: Any
+    has_velocity: bool
+
+    @classmethod
+    def of(cls, keys: Any, number: Any, d: int, dtype: Any, has_velocity: bool) -> _Keyed:
+        return cls(jax.vmap(jax.random.fold_in, (0, None))(keys, number), d, dtype, has_velocity)
+
+    def _each(self, word: Any, draw: Any, shape: tuple[int, ...]) -> Any:
+        return jax.vmap(lambda key: draw(jax.random.fold_in(key, word), shape, self.dtype))(self.keys)
+
+    def uniform(self, slot: Any) -> Any:
+        return self._each(2 * slot + 3, jax.random.uniform, (1,))
+
+    def normals(self, slot: Any) -> tuple[Any, Any]:
+        if not self.has_velocity:
+            w = self._each(2 * slot + 4, jax.random.normal, (self.d,))
+            return jnp.zeros_like(w), w
+        w = self._each(2 * slot + 4, jax.random.normal, (2, self.d))
+        return w[:, 0], w[:, 1]
+
+    def velocity(self) -> Any:
+        return self._each(1, jax.random.normal, (self.d,))
+
+
+class JaxEngine:
+    """Run chains of one method over one log density.
+
+    Parameters
+    ----------
+    kernel
+        The method.
+    density
+        The log density as a JAX function.
+    chains
+        Chains of the run: it fixes the size of a group.
+    precision
+        "float64"; "mixed": the log density and its gradient in single precision, everything else in double; or
+        "float32".
+    devices
+        Devices to spread the groups over; those of the default backend by default.
+    """
+
+    def __init__(
+        self, kernel: Kernel, density: LogDensity, chains: int, precision: str = "float64", devices: Any = None
+    ):
+        self.kernel, self.d, self.precision = kernel, density.d, precision
+        self.devices = list(jax.local_devices() if devices is None else devices)
+        most = _GROUP_CPU if self.devices[0].platform == "cpu" else _GROUP_OTHER
+        if self.devices[0].platform != "cpu":
+            most = max(min(most, -(-chains // _SHARES)), _GROUP_CPU)
+        self.group = -(-chains // -(-chains // most))
+        per_row = self.group * (2 * self.d + 6) * 8
+        self.capacity = max(1, min(_MOST_ROWS, _BYTES // per_row))
+        self._density = density
+        self.dtype = np.dtype(np.float32 if precision == "float32" else np.float64)
+        self.traces = 0
+        mesh = Mesh(np.array(self.devices), ("chains",))
+        self._spread, self._everywhere = NamedSharding(mesh, P("chains")), NamedSharding(mesh, P())
+        each, rows = P("chains"), P(None, "chains")
+        self._chunk = jax.jit(
+            jax.shard_map(
+                self._advance_group,
+                mesh=mesh,
+                in_specs=(P(), P(), P(), each, each, each, P(), P(), P()),
+                out_specs=(each, each, (rows,) * 7),
+                check_vma=False,
+            )
+        )
+        self._look = jax.jit(
+            jax.shard_map(
+                self._look_at_group, mesh=mesh, in_specs=(P(), P(), each), out_specs=(each, each), check_vma=False
+            )
+        )
+
+    # -- traced ------------------------------------------------------------------------------------------------------
+
+    def _drift(self, coordinates: _Map, shared: Any) -> Any:
+        def drift(y: Any) -> Any:
+            lp, gradient = self._density.batch(coordinates.place(y), shared, self.precision)
+            lp, gradient = lp.astype(self.dtype)[:, None], gradient.astype(self.dtype)
+            b = coordinates.pull_back(gradient)
+            lp = jnp.where(jnp.isfinite(lp + jnp.sum(b, axis=-1, keepdims=True)), lp, jnp.nan)
+            return lp, gradient, b + y if self.kernel.dynamics == HARMONIC else b
+
+        return drift
+
+    def _look_at_group(self, coordinates: _Map, shared: Any, u: Any) -> Any:
+        self.traces += 1
+        lp, gradient, b = self._drift(coordinates, shared)(u)
+        return jnp.concatenate([b, u, lp], axis=-1), gradient
+
+    def _advance_group(
+        self, parameters: Parameters, coordinates: _Map, shared: Any, state: Any, gradient: Any, words: Any,
+        first: Any, rows: Any, thin: Any,
+    ) -> Any:  # fmt: skip
+        self.traces += 1
+        d, g, has_velocity = self.d, len(state), self.kernel.dynamics != OVERDAMPED
+        drift = self._drift(coordinates, shared)
+        keys = jax.vmap(jax.random.wrap_key_data)(words)
+        u, v, b, anchor = (state[:, i * d : (i + 1) * d] for i in range(4))
+        chains = Chains(u, v, b, anchor, gradient, state[:, 4 * d : 4 * d + 1], state[:, 4 * d + 1 :])
+        zeros = Counts(jnp.zeros(g, self.dtype), *(jnp.zeros(g, jnp.int32) for _ in range(3)))
+        out = (
+            jnp.zeros((self.capacity, g, d), self.dtype),
+            jnp.zeros((self.capacity, g, d), self.dtype),
+            jnp.zeros((self.capacity, g), self.dtype),
+            *(jnp.zeros((self.capacity, g), count.dtype) for count in zeros),
+        )
+
+        def row(i: Any, carry: Any) -> Any:
+            chains, out = carry
+
+            def once(k: Any, carry: Any) -> Any:
+                chains, counts = carry
+                number = first + i * thin + k
+                draws = _Keyed.of(keys, number, d, self.dtype, has_velocity)
+                chains, more = transition(self.kernel, parameters, drift, chains, draws)
+                return chains, Counts(*(a + b for a, b in zip(counts, more, strict=True)))
+
+            chains, counts = lax.fori_loop(0, thin, once, (chains, zeros))
+            counts = counts._replace(accept=counts.accept / thin)
+            found = (coordinates.place(chains.anchor), chains.gradient, chains.lp[:, 0], *counts)
+            return chains, tuple(whole.at[i].set(part) for whole, part in zip(out, found, strict=True))
+
+        chains, out = lax.fori_loop(0, rows, row, (chains, out))
+        u, v, b, anchor, gradient, lp, factor = chains
+        return jnp.concatenate([u, v, b, anchor, lp, factor], axis=-1), gradient, out
+
+    # -- from the host -----------------------------------------------------------------------------------------------
+
+    def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
+        """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
+        d = self.d
+        flat = state.reshape(-1, 4 * d + 2)
+        gradient = np.empty((len(flat), d))
+        with self._precisely():
+            shared, where = self._placed(self._density.shared(self.precision)), self._placed(self._cast(coordinates))
+            for rows, (u,) in self._batches(flat[:, :d]):
+                found, slopes = self._look(where, shared, u)
+                flat[rows, 2 * d : 4 * d + 1] = np.asarray(found)[: len(flat[rows])]
+                gradient[rows] = np.asarray(slopes)[: len(flat[rows])]
+        state[...] = flat.reshape(state.shape)
+        return gradient.reshape(*state.shape[:-1], d)
+
+    def gradient_at(self, position: np.ndarray) -> np.ndarray:
+        """Gradients at positions ``(..., d)`` of the model's own coordinates; NaN where anything is not finite."""
+        d = self.d
+        state = empty_state(position, np.zeros(d))
+        gradient = self.evaluate(Coordinates(np.zeros(d), np.ones(d)), state)
+        gradient[~np.isfinite(state[..., 4 * d])] = np.nan
+        return gradient
+
+    def advance(
+        self,
+        setting: Setting,
+        state: np.ndarray,
+        gradient: np.ndarray,
+        keys: np.ndarray,
+        first: int,
+        rows: int,
+        *,
+        thin: int = 1,
+        tolerance: float = 0.0,
+    ) -> Chunk:
+        """Advance chains side by side: see :class:`pmm_mcmc.engines.contract.Engine`."""
+        if first + rows * thin >= 2**31:
+            raise ValueError(f"{first + rows * thin} transitions of a chain: at most {2**31 - 1} on this backend")
+        kernel, step, friction, K = self.kernel, setting.step_size, setting.friction, setting.K
+        limits = guard_threshold(kernel, step, friction, K, self.d), steepest_curvature(kernel, step, friction, K)
+        out = Chunk.empty((len(state), rows), self.d)
+        words = np.ascontiguousarray(keys[:, 0]).view(np.uint32).reshape(-1, 2)
+        with self._precisely():
+            numbers = (step, friction, float(K), *limits, tolerance)
+            parameters = self._placed(Parameters(*(self.dtype.type(x) for x in numbers)))
+            shared, where = (
+                self._placed(self._density.shared(self.precision)),
+                self._placed(self._cast(setting.coordinates)),
+            )
+            for chains, (s, g, w) in self._batches(state, gradient, words):
+                done = 0
+                while done < rows:
+                    n = min(self.capacity, rows - done)
+                    s, g, found = self._chunk(
+                        parameters, where, shared, s, g, w,
+                        np.int32(first + done * thin), np.int32(n), np.int32(thin),
+                    )  # fmt: skip
+                    for whole, part in zip(out, found, strict=False):
+                        kept = np.asarray(part)[:n, : len(state[chains])]
+                        whole[chains, done : done + n] = np.moveaxis(kept, 0, 1)
+                    done += n
+                state[chains] = np.asarray(s)[: len(state[chains])]
+                gradient[chains] = np.asarray(g)[: len(state[chains])]
+        return out
+
+    def _precisely(self) -> Any:
+        return jax.enable_x64(self.precision != "float32")
+
+    def _cast(self, coordinates: Coordinates) -> _Map:
+        kind, *arrays = _Map.of(coordinates)
+        return _Map(kind, *(np.asarray(a, self.dtype) for a in arrays))
+
+    def _placed(self, tree: Any) -> Any:
+        return jax.device_put(tree, self._everywhere)
+
+    def _batches(self, *arrays: np.ndarray) -> Any:
+        """Yield slices of chains with their arrays on the devices, a group for each, the last ones padded."""
+        size = self.group * len(self.devices)
+        for begin in range(0, len(arrays[0]), size):
+            rows = slice(begin, min(begin + size, len(arrays[0])))
+            parts = []
+            for array in arrays:
+                part = array[rows] if array.dtype == np.uint32 else array[rows].astype(self.dtype)
+                missing = size - len(part)
+                padded = np.concatenate([part, np.broadcast_to(part[:1], (missing, *part.shape[1:]))])
+                parts.append(jax.device_put(padded, self._spread))
+            yield rows, parts

@@ -1,0 +1,107 @@
+"""Log densities as JAX functions: of a model, or a function of the user's own."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+try:
+    import jax
+    import jax.numpy as jnp
+    from jax.extend.core import jaxpr_as_fun
+except ImportError as error:  # pragma: no cover
+    raise ImportError("backend='jax' needs JAX: pip install 'pmm-mcmc[jax]', or use backend='numba'") from error
+
+__all__ = ["LogDensity"]
+
+
+class LogDensity:
+    """An unnormalised log density of a flat vector, to sample with ``pmm.sample`` in place of a PyMC model.
+
+    Build it with :meth:`from_jax`.
+
+    Attributes
+    ----------
+    d : int
+        Number of coordinates.
+    fingerprint : str
+        What tells it from other densities, for runs that are resumed.
+    """
+
+    def __init__(self, both: Callable[..., tuple[Any, Any]], d: int, values: Callable[[], list[np.ndarray]], name: str):
+        self._both, self.d, self._values, self.fingerprint = both, d, values, name
+
+    @classmethod
+    def from_jax(cls, fn: Callable[[Any], Any], ndim: int) -> LogDensity:
+        """Wrap a JAX function ``fn(x)`` of a vector ``(ndim,)`` that returns a scalar log density.
+
+        Parameters
+        ----------
+        fn
+            Traceable and differentiable by JAX, over all of R^ndim.  It is called with one vector; many chains are
+            batched by ``jax.vmap``.
+        ndim
+            Length of the vector.
+
+        Returns
+        -------
+        LogDensity
+
+        Raises
+        ------
+        ValueError
+            If ``ndim`` is not a positive integer, or ``fn`` does not return one number for such a vector.
+
+        Examples
+        --------
+        >>> import jax.numpy as jnp, pmm_mcmc as pmm
+        >>> density = pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2), 3)
+        >>> density.d
+        3
+        """
+        if isinstance(ndim, bool) or not isinstance(ndim, int | np.integer) or ndim < 1:
+            raise ValueError(f"ndim={ndim!r}: must be an integer of at least 1, the length of the vector that fn takes")
+        x = jax.ShapeDtypeStruct((int(ndim),), np.float32)
+        try:
+            traced = jax.make_jaxpr(fn)(x)
+        except Exception as error:
+            raise ValueError(
+                f"fn cannot be traced by JAX for a vector of length {ndim}: {error}. Write it with jax.numpy, for one "
+                "vector at a time"
+            ) from error
+        if len(traced.out_avals) != 1 or traced.out_avals[0].shape != ():
+            shapes = ", ".join(str(out.shape) for out in traced.out_avals)
+            raise ValueError(f"fn returns {shapes} for a vector of length {ndim}: must return one number, of shape ()")
+        digest = hashlib.sha256(str(traced.jaxpr).encode())
+        for constant in traced.consts:
+            digest.update(np.asarray(constant).tobytes())
+        return cls(jax.value_and_grad(fn), int(ndim), list, digest.hexdigest())
+
+    def shared(self, precision: str) -> list[Any]:
+        """Return the data that the function takes beside the position, as they are now."""
+        values = self._values()
+        if precision == "float64":
+            return values
+        return [a.astype(np.float32) if a.dtype == np.float64 else a for a in values]
+
+    def batch(self, x: Any, shared: Any, precision: str) -> tuple[Any, Any]:
+        """Log densities ``(n,)`` and gradients ``(n, d)`` at positions ``(n, d)``; to be traced."""
+        both = jax.vmap(lambda one, *data: self._both(one, *data), (0, *(None for _ in shared)))
+        with warnings.catch_warnings():
+            # Casts to double precision in a model's graph, where single was asked for.
+            warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
+            if precision != "mixed":
+                return both(x, *shared)
+            # Traced as for single precision, then inserted into the double-precision program.
+            shapes = [
+                jax.ShapeDtypeStruct(x.shape, np.float32),
+                *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in shared),
+            ]
+            with jax.enable_x64(False):
+                single = jax.make_jaxpr(both)(*shapes)
+        lp, gradient = jaxpr_as_fun(single)(x.astype(jnp.float32), *shared)
+        return lp, gradient
