@@ -23,19 +23,33 @@ _NAMES = {
     "bias_probe": "pmm_mcmc.diagnostics.probe",
     "expectation": "pmm_mcmc.diagnostics.expectation",
     "summary": "pmm_mcmc.diagnostics.summary",
+    "nested_r_hat": "pmm_mcmc.diagnostics.nested",
+    **dict.fromkeys(("Drawn", "StopSampling", "sample"), "pmm_mcmc.sampling"),
+    "LogDensity": "pmm_mcmc.jax_density",
+    "open": "pmm_mcmc.storage",
+    "StoreError": "pmm_mcmc.storage",
 }
+# Names that would hide Python's own in their modules.
+_OTHERWISE = {"open": "open_store"}
 
 __all__ = [
     "MALA",
     "OLMC",
     "RLMC",
     "ULMC",
+    "Drawn",
+    "LogDensity",
     "PoissonOLMC",
     "PoissonULMC",
+    "StopSampling",
+    "StoreError",
     "__version__",
     "bias",
     "bias_probe",
     "expectation",
+    "nested_r_hat",
+    "open",
+    "sample",
     "summary",
     "verdict",
 ]
@@ -43,14 +57,19 @@ __all__ = [
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.bias import bias, verdict
     from pmm_mcmc.diagnostics.expectation import expectation
+    from pmm_mcmc.diagnostics.nested import nested_r_hat
     from pmm_mcmc.diagnostics.probe import bias_probe
     from pmm_mcmc.diagnostics.summary import summary
+    from pmm_mcmc.jax_density import LogDensity
+    from pmm_mcmc.sampling import Drawn, StopSampling, sample
     from pmm_mcmc.steps import MALA, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
+    from pmm_mcmc.storage import StoreError
+    from pmm_mcmc.storage import open_store as open
 
 
 def __getattr__(name: str) -> Any:
     if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
+        return getattr(importlib.import_module(_NAMES[name]), _OTHERWISE.get(name, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -34,6 +34,7 @@ class LogDensity:
 
     def __init__(self, both: Callable[..., tuple[Any, Any]], d: int, values: Callable[[], list[np.ndarray]], name: str):
         self._both, self.d, self._values, self.fingerprint = both, d, values, name
+        self.engines: dict[Any, Any] = {}  # compiled ones, for runs to come
 
     @classmethod
     def from_jax(cls, fn: Callable[[Any], Any], ndim: int) -> LogDensity:
@@ -80,6 +81,31 @@ class LogDensity:
         for constant in traced.consts:
             digest.update(np.asarray(constant).tobytes())
         return cls(jax.value_and_grad(fn), int(ndim), list, digest.hexdigest())
+
+    @classmethod
+    def from_model(cls, density: Any, fingerprint: str) -> LogDensity:
+        """Compile a :class:`pmm_mcmc.logdensity.ModelDensity` with pytensor's JAX backend.
+
+        That backend, where it is first used, sets JAX to the precision of ``pytensor.config.floatX``, as it does for
+        PyMC's own samplers on JAX.
+        """
+        import pytensor
+
+        flat, outputs = density.graph
+        with warnings.catch_warnings():
+            # Checks of parameters cannot be traced: out of their range the log density is not finite or not meaningful.
+            warnings.filterwarnings("ignore", "Skipping", UserWarning)
+            compiled = pytensor.function([flat], outputs, mode="JAX", trust_input=True, on_unused_input="ignore")
+        held = compiled.get_shared()
+        # The traceable function behind a compiled one has no public name.
+        function = compiled.vm.jit_fn
+        dtype = np.dtype(flat.dtype)
+
+        def both(x: Any, *data: Any) -> tuple[Any, Any]:
+            lp, gradient = function(x.astype(dtype) if dtype == np.float32 else x, *data)
+            return lp, gradient
+
+        return cls(both, density.d, lambda: [np.asarray(s.get_value(borrow=True)) for s in held], fingerprint)
 
     def shared(self, precision: str) -> list[Any]:
         """Return the data that the function takes beside the position, as they are now."""

@@ -18,7 +18,7 @@ from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.engines.native import address_table, native_function
 
-__all__ = ["LogDensity", "bad_start_message", "choose_vars", "flat_layout", "log_density"]
+__all__ = ["ModelDensity", "bad_start_message", "choose_vars", "flat_layout", "log_density"]
 
 
 def choose_vars(vars: Any, model: pm.Model) -> list[Any]:
@@ -87,7 +87,7 @@ def _check_inputs(logp: Any) -> None:
             )
 
 
-class LogDensity:
+class ModelDensity:
     """The log density of a model over some of its variables, raveled to one vector of length ``d``.
 
     Building it takes the gradient, and raises ``ValueError`` where there is none, but compiles nothing.
@@ -129,6 +129,12 @@ class LogDensity:
         self._shared: dict[str, list[SharedVariable]] = {}
         self._held: dict[str, list[tuple[Any, Any]]] = {}
         self._native: dict[str, Any] = {}
+        self.jax: Any = None  # the same for JAX, where it has been asked for
+
+    @property
+    def graph(self) -> tuple[Any, list[Any]]:
+        """The flat input, and log density and gradient as functions of it, before compilation."""
+        return self._flat, self._outputs["joint"]
 
     def function(self, which: str) -> Any:
         """Return the C function ``"joint"`` or ``"gradient"``, compiled at the first call."""
@@ -160,14 +166,14 @@ class LogDensity:
         return address_table(self._values(which))
 
 
-_CACHE: weakref.WeakKeyDictionary[pm.Model, dict[tuple, LogDensity]] = weakref.WeakKeyDictionary()
+_CACHE: weakref.WeakKeyDictionary[pm.Model, dict[tuple, ModelDensity]] = weakref.WeakKeyDictionary()
 
 
-def log_density(vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray]) -> LogDensity:
+def log_density(vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray]) -> ModelDensity:
     """Return the log density of a model as it is now, compiled once for each model, choice of variables and process."""
     parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
     key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX)
     known = _CACHE.setdefault(model, {})
     if key not in known:
-        known[key] = LogDensity(vars, model, point)
+        known[key] = ModelDensity(vars, model, point)
     return known[key]

@@ -1,73 +1,286 @@
-"""Chains of one engine, warmed up together."""
+"""``pmm.sample``: whole chains compiled, many at once, stored while they run, and resumed after any interruption."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import datetime
+import logging
+import numbers
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pmm_mcmc.engines.contract import Engine
-from pmm_mcmc.engines.ensemble import Ensemble
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.tuning.schedule import Warmup
-from pmm_mcmc.tuning.setting import Block, Tuned
+from pmm_mcmc.host import Drawn, Host, Run, StopSampling, stop_on_signals
+from pmm_mcmc.progress import RunProgress
+from pmm_mcmc.sinks import MemorySink, StoreSink
+from pmm_mcmc.targeting import Target
+from pmm_mcmc.warming import Warmed, warm_up
 
-__all__ = ["Warmed", "warm_up"]
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["Drawn", "StopSampling", "Warmed", "sample", "warm_up"]
+
+_log = logging.getLogger("pmm_mcmc")
+
+# Bytes of the arrays of a chunk, in all its groups, and draws of it at most.
+_CHUNK_BYTES, _MOST_ROWS = 2**27, 100
+# Chains of a batch at most, on a CPU: their draws of a fraction of a second then fit the memory at any dimension.
+_BATCH_BYTES = 2**27
+# Few enough that superchains are many, and enough for a variance between them.
+_SUPERCHAINS, _MANY = 16, 64
 
 
-class Warmed(NamedTuple):
-    """Chains ready to sample: the ensemble, its setting, and the gradients that each chain took to get there."""
+def sample(
+    step: Any = None,
+    draws: int = 1000,
+    *,
+    tune: int = 1000,
+    chains: int = 4,
+    model: Any = None,
+    random_seed: Any = None,
+    initvals: Any = None,
+    backend: str = "auto",
+    device: str = "auto",
+    precision: str = "float64",
+    chain_batch_size: int | str = "auto",
+    superchains: int | str | None = "auto",
+    store: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    discard_tuned_samples: bool = True,
+    log_likelihood: bool = False,
+    callback: Callable[[Drawn], None] | None = None,
+    progressbar: bool = True,
+    compute_convergence_checks: bool = True,
+) -> xr.DataTree:
+    r"""Draw samples with whole chains compiled: many chains, on CPU threads or through JAX, stored and resumable.
 
-    ensemble: Ensemble
-    tuned: Tuned
-    n_grad: np.ndarray
-    warmup: Warmup
-
-
-def warm_up(engine: Engine, settings: Settings, starts: np.ndarray, *, length: int, rng: np.random.Generator) -> Warmed:
-    """Warm chains up together, until the setting has been frozen and found good.
+    The chains learn their setting together in a warm-up of their own (:mod:`pmm_mcmc.tuning`), which ends as soon as
+    the setting has been found and checked, and then draw.  Draws depend on the seed, the chain and the transition
+    alone: not on lengths of chunks, batches of chains, devices or interruptions.
 
     Parameters
     ----------
-    engine
-        Of the method that the settings are for.
-    settings
-        What is given and what is to be found.
-    starts : (chain, d)
-        Positions with a finite log density, apart from each other.
-    length
-        Most transitions that each chain may take.
-    rng
-        For keys and velocities.
+    step
+        The method with its arguments, such as ``pmm.PoissonULMC(K=16)``, made inside the model or outside any.
+        Default ``PoissonULMC()``.
+    draws
+        Recorded draws of each chain; each takes ``steps_per_draw`` transitions.
+    tune
+        Most transitions of each chain's warm-up.
+    chains
+        Number of chains.
+    model
+        A PyMC model (default: that of the enclosing ``with``), or a :class:`pmm_mcmc.LogDensity`.
+    random_seed
+        A non-negative integer; a fresh one by default.
+    initvals
+        Where chains start: as for ``pm.sample``; for a :class:`pmm_mcmc.LogDensity` an array ``(d,)`` or
+        ``(chains, d)``.  By default uniformly within one unit of the model's initial point.
+    backend
+        "numba": compiled loops on CPU threads, a chain each.  "jax": chains in lockstep, on whatever JAX runs on.
+        "auto": JAX for a :class:`pmm_mcmc.LogDensity` or where it has an accelerator, else numba.
+    device
+        Where JAX runs: "cpu", "gpu", "tpu", or "auto" for JAX's default.  All local devices of the kind share the
+        chains.
+    precision
+        On JAX: "float64"; "mixed" evaluates the log density and its gradient in single precision and keeps all else in
+        double; "float32".
+    chain_batch_size
+        Chains that advance together between two passes over the chains, which bounds the memory that they need.
+        "auto": as many as a hundred megabytes hold.
+    superchains
+        Chains of a superchain start at one point, for :func:`pmm_mcmc.nested_r_hat`.  A number that divides
+        ``chains``, or None for starts of their own.  "auto": up to 16 from 64 chains on, else None.
+    store
+        A path, or a URL that fsspec knows, of a zarr store to write to while the run goes on; it can be read at any
+        time with :func:`pmm_mcmc.open`.  What is returned is then read from there when used.
+    resume
+        Go on with the run in ``store``, from its last chunk: the same bytes as if it had never been interrupted.  More
+        ``draws`` than then prolong it.
+    discard_tuned_samples
+        False keeps the draws of the warm-up, in groups ``warmup_*``.
+    log_likelihood
+        Compute the group ``log_likelihood``.
+    callback
+        Called with a :class:`Drawn` after every chunk; may raise :class:`StopSampling`, which ends the run and keeps
+        what is finished, as Ctrl-C and SIGTERM do.
+    progressbar
+        Show progress.
+    compute_convergence_checks
+        Log PyMC's convergence warnings and the verdict (:func:`pmm_mcmc.verdict`).
 
     Returns
     -------
-    Warmed
-        Chains, setting and gradients spent.
+    xarray.DataTree
+        Groups, dims, coords, statistics and attributes of ``pm.sample``'s result with the same step.
 
     Raises
     ------
     ValueError
-        If the log density or its gradient is not finite at one of the starts.
+        For an argument or model that cannot work, with its name and the remedy.
+    SamplingError
+        Where the log density or its gradient is not finite at the initial point.
+    StoreError
+        Where a store cannot be written, or is that of another run.
+
+    Notes
+    -----
+    Memory: the draws themselves if there is no ``store``; beside them some hundred megabytes of chunks, and on JAX
+    about :math:`20 d` numbers for each chain of a group.  A run that would not fit is refused before it starts.
+
+    Examples
+    --------
+    >>> import pymc as pm, pmm_mcmc as pmm
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=3)
+    ...     dt = pmm.sample(pmm.PoissonULMC(K=16), draws=50, tune=200, chains=8, progressbar=False, random_seed=1)
+    >>> dt["posterior"]["x"].shape
+    (8, 50, 3)
     """
-    chains = len(starts)
-    gradients = engine.gradient_at(starts)
-    bad = np.flatnonzero(~np.isfinite(gradients).all(axis=1))
-    if bad.size:
-        raise ValueError(f"starts[{bad[0]}]: the log density or its gradient is not finite there; start elsewhere")
-    warmup = Warmup.start(settings, length, starts, gradients)
-    tuned = warmup.tuned
-    ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)
-    n_grad = np.full(chains, 2)
-    while not (warmup.finished or warmup.ready):
-        chunk = ensemble.advance(engine, tuned, warmup.boundary - warmup.done, tolerance=warmup.tolerance)
-        n_grad = n_grad + chunk.n_grad.sum(axis=1)
-        warmup.observe(Block.of(chunk))
-        new = warmup.update(engine.gradient_at)
-        ensemble.copy_from(warmup.source)
-        ensemble.change(engine, tuned.coordinates, new.coordinates)
-        tuned = new
-    if not warmup.finished:
-        warmup.stop()
-        tuned = warmup.update()
-    return Warmed(ensemble, tuned, n_grad + -(-warmup.n_grad // chains), warmup)
+    _check(draws=draws, chains=chains, tune=tune, chain_batch_size=chain_batch_size)
+    if resume and store is None:
+        raise ValueError("resume=True needs store=, the path of the run to go on with")
+    if not (random_seed is None or (isinstance(random_seed, int | np.integer) and random_seed >= 0)):
+        raise ValueError(f"random_seed={random_seed!r}: must be a non-negative integer, or None for a fresh one")
+    groups = _superchains(superchains, chains)
+    target = Target.of(step, model, backend, device, precision, chains, log_likelihood)
+    if tune == 0:
+        target.check_fixed()
+    seed = int(np.random.default_rng().integers(2**62)) if random_seed is None else int(random_seed)
+    identity = target.identity | {
+        "chains": chains, "tune": tune, "seed": seed, "superchains": groups,
+        "discard_tuned_samples": discard_tuned_samples,
+    }  # fmt: skip
+    attrs = {"tuning_steps": tune, **target.attributes}
+    if groups is not None:
+        attrs["superchains"] = groups
+    layout = target.layout
+    phases = ("",) if discard_tuned_samples else ("warmup_", "")
+    empty = {phase + group: arrays for phase in phases for group, arrays in target.empty(chains).items()}
+    rows = _rows(draws, chains, target.numbers_per_draw)
+    sink: MemorySink | StoreSink
+    if store is None:
+        _refuse_too_large(draws + (0 if discard_tuned_samples else tune), chains, target.numbers_per_draw)
+        sink = MemorySink(layout, attrs, empty)
+    else:
+        template = layout.tree(empty, attrs)
+        free = () if random_seed is not None else ("seed",)
+        sink = StoreSink.open(store, template, identity, rows, min(chains, target.group), resume, free)
+        rows = sink.rows
+    began = time.time()
+    created = datetime.datetime.now(datetime.UTC).isoformat()
+    with sink:
+        run = sink.run
+        if run is None:
+            rng = np.random.default_rng(sink.seed if sink.seed is not None else seed)
+            starts = target.starts(initvals, chains, groups, rng)
+            run = Run.start(target.engine, target.settings, starts, tune, rng)
+            sink.begin(run)
+        if run.done > draws:
+            raise ValueError(f"draws={draws}: the store has {run.done} draws of each chain already; ask for more")
+        with (
+            stop_on_signals() as stopped,
+            RunProgress(chains=chains, tune=tune, draws=draws, show=progressbar) as bar,
+        ):
+
+            def update(run: Run, done: int, n_grad: np.ndarray, unstable: np.ndarray) -> None:
+                tuned = run.tuned
+                bar.update(
+                    tuning=run.tuning, done=done, step_size=tuned.step_size, K=tuned.K, n_grad=n_grad, unstable=unstable
+                )
+
+            host = Host(
+                target.engine,
+                run,
+                values=target.values,
+                statistics=target.statistics,
+                sink=sink,
+                draws=draws,
+                rows=rows,
+                batch=_batch(chain_batch_size, chains, target),
+                keep_warmup=not discard_tuned_samples,
+                callback=callback,
+                update=update,
+            )
+            finished = host.go(stopped)
+        sink.note({"created_at": created, "sampling_time": time.time() - began})
+    result = sink.result()
+    there = result["posterior"].sizes["draw"]
+    if not finished:
+        _log.warning("Sampling was stopped after %d of %d draws of each chain; they are kept", there, draws)
+    if compute_convergence_checks and there:
+        _say(result, run, target)
+    return result
+
+
+def _check(*, draws: Any, chains: Any, tune: Any, chain_batch_size: Any) -> None:
+    counts = {"draws": (draws, 1), "chains": (chains, 1), "tune": (tune, 0)}
+    if chain_batch_size != "auto":
+        counts["chain_batch_size"] = (chain_batch_size, 1)
+    for name, (value, least) in counts.items():
+        if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral) or value < least:
+            raise ValueError(f"{name}={value!r}: must be an integer of at least {least}")
+
+
+def _superchains(given: Any, chains: int) -> int | None:
+    if given is None:
+        return None
+    if isinstance(given, str) and given == "auto":
+        divisors = [s for s in range(2, _SUPERCHAINS + 1) if chains % s == 0 and chains // s > 1]
+        return max(divisors) if chains >= _MANY and divisors else None
+    wrong = isinstance(given, bool) or not isinstance(given, numbers.Integral)
+    if wrong or not 2 <= given <= chains // 2 or chains % given:
+        raise ValueError(
+            f"superchains={given!r}: must be 'auto', None, or a number of at least 2 that divides chains={chains} into "
+            "superchains of two chains or more"
+        )
+    return int(given)
+
+
+def _rows(draws: int, chains: int, numbers_per_draw: int) -> int:
+    """Draws of a chunk: a divisor of them all where there is one, so that a stored run can be prolonged."""
+    most = int(np.clip(_CHUNK_BYTES // (8 * chains * numbers_per_draw), 1, min(_MOST_ROWS, draws)))
+    divisor = max(n for n in range(1, most + 1) if draws % n == 0)
+    return divisor if 4 * divisor >= most else most
+
+
+def _batch(given: Any, chains: int, target: Target) -> int:
+    if given == "auto":
+        given = max(1, _BATCH_BYTES // (8 * target.numbers_per_draw * 16))
+    return min(chains, -(-int(given) // target.group) * target.group) if target.group > 1 else min(chains, int(given))
+
+
+def _refuse_too_large(draws: int, chains: int, numbers_per_draw: int) -> None:
+    from pmm_mcmc.memory import available_bytes, describe
+
+    needed, there = 8 * draws * chains * numbers_per_draw, available_bytes()
+    if there is not None and needed > there:
+        raise ValueError(
+            f"{chains} chains of {draws} draws, {numbers_per_draw} numbers each, need {describe(needed)} of memory; "
+            f"{describe(there)} are available: give store= to keep them on disk, take fewer chains or draws, or leave "
+            "the gradients out (keep_gradients=False), which are half of it or more"
+        )
+
+
+def _say(result: xr.DataTree, run: Run, target: Target) -> None:
+    """Log what the user must hear: what was unstable, PyMC's convergence warnings, the verdict."""
+    from pymc.stats.convergence import log_warnings, run_convergence_checks
+
+    from pmm_mcmc.diagnostics.bias import verdict
+    from pmm_mcmc.diagnostics.summary import log_verdict
+
+    message = run.report.message(target.layout.names, target.settings, run.tuned)
+    if message is not None:
+        _log.warning(message)
+    if "superchains" not in result["posterior"].attrs:
+        log_warnings(run_convergence_checks(result, target.model))
+    if {"gradient", "unconstrained"} <= set(target.statistics):
+        try:
+            found = verdict(result)
+        except ValueError as error:
+            _log.info("No verdict: %s", error)
+        else:
+            log_verdict(found)

@@ -132,8 +132,13 @@ def test_no_continuous_variable(no_compilation):
 
 
 def test_no_model_at_all(no_compilation):
-    with pytest.raises(TypeError, match="No model on context stack"):
-        pmm.PoissonULMC(K=16)
+    step = pmm.PoissonULMC(K=16)
+    with pm.Model() as model:
+        pm.Normal("x")
+    with pytest.raises(ValueError, match="made outside a model"):
+        pm.sample(step=step, model=model)
+    with pytest.raises(ValueError, match="vars needs a model"):
+        pmm.PoissonULMC([model["x"]])
 
 
 class Opaque(Op):

@@ -13,7 +13,7 @@ from pytensor.raise_op import Assert
 
 import pmm_mcmc as pmm
 import pmm_mcmc.logdensity as logdensity
-from pmm_mcmc.logdensity import LogDensity
+from pmm_mcmc.logdensity import ModelDensity
 
 pytestmark = pytest.mark.pymc
 
@@ -34,7 +34,7 @@ def call(density, which, x):
 
 
 def density_of(model, vars=None):
-    return LogDensity(vars or model.continuous_value_vars, model, model.initial_point(0))
+    return ModelDensity(vars or model.continuous_value_vars, model, model.initial_point(0))
 
 
 def as_point(model, x):
@@ -234,12 +234,16 @@ def test_compiled_once_for_each_model_and_choice_of_variables(monkeypatch):
     monkeypatch.setattr(logdensity, "compile", lambda *args, **options: calls.append(1) or compile(*args, **options))
     with pm.Model() as model:
         x = pm.Normal("x", shape=2)
-        pmm.PoissonULMC(K=4, step_size=0.3)
+        step = pmm.PoissonULMC(K=4, step_size=0.3)
+        assert len(calls) == 0, "nothing is compiled before a run is about to begin"
+        assert step.stats_dtypes  # PyMC asks for this before it starts chains, in the parent process
         assert len(calls) == 2
-        pmm.RLMC(step_size=0.1), pmm.ULMC(), pmm.MALA(vars=[x])
+        for other in (pmm.RLMC(step_size=0.1), pmm.ULMC(), pmm.MALA(vars=[x])):
+            assert other.stats_dtypes
         assert len(calls) == 2
         pm.Potential("late", -(x**4).sum())
         step = pmm.ULMC(step_size=0.3)
+        assert step.stats_dtypes
     assert len(calls) == 3
     np.testing.assert_allclose(
         call(step._density, "joint", [1.0, 2.0])[0], model.compile_logp()({"x": np.array([1.0, 2.0])}), rtol=1e-13
@@ -272,7 +276,7 @@ FLOAT32 = """
 import json
 import numpy as np, pymc as pm
 from pytensor.compile.mode import Mode
-from pmm_mcmc.logdensity import LogDensity
+from pmm_mcmc.logdensity import ModelDensity
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.engines.numba_engine import NumbaEngine
@@ -284,7 +288,7 @@ with pm.Model() as model:
     b = pm.Normal("b", 0.0, pm.Data("width", 1.5), shape=3)
     pm.Poisson("y", pm.math.exp(X @ b), observed=n)
 assert model["b"].dtype == "float32"
-density = LogDensity(model.continuous_value_vars, model, model.initial_point(0))
+density = ModelDensity(model.continuous_value_vars, model, model.initial_point(0))
 reference = model.compile_fn([model.logp(), model.dlogp()], mode=Mode(linker="py", optimizer="fast_compile"))
 errors = []
 for which in ("joint", "gradient"):

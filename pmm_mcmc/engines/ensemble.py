@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,11 +46,27 @@ class Ensemble:
 
     def advance(self, engine: Engine, setting: Setting, rows: int, *, thin: int = 1, tolerance: float = 0.0) -> Chunk:
         """Run every chain for ``rows`` draws; return their chunk, each array with a leading axis for the chains."""
-        chunk = engine.advance(
-            setting, self.state, self.gradient, self.keys, self.transition, rows, thin=thin, tolerance=tolerance
-        )
-        self.transition += rows * thin
+        ((_, chunk),) = self.advance_in_batches(engine, setting, rows, None, thin=thin, tolerance=tolerance)
         return chunk
+
+    def advance_in_batches(
+        self,
+        engine: Engine,
+        setting: Setting,
+        rows: int,
+        batch: int | None,
+        *,
+        thin: int = 1,
+        tolerance: float = 0.0,
+    ) -> Iterator[tuple[slice, Chunk]]:
+        """Yield the same by so many chains at a time, with the slice of chains; to be used up."""
+        chains = len(self.state)
+        size = chains if batch is None else batch
+        for begin in range(0, chains, size):
+            which = slice(begin, min(begin + size, chains))
+            parts = self.state[which], self.gradient[which], self.keys[which]
+            yield which, engine.advance(setting, *parts, self.transition, rows, thin=thin, tolerance=tolerance)
+        self.transition += rows * thin
 
     def change(self, engine: Engine, old: Coordinates, new: Coordinates) -> None:
         """Express all states in other coordinates."""

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.random import threefry_2x32
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -51,7 +52,7 @@ class _Map(NamedTuple):
     def of(cls, coordinates: Coordinates) -> _Map:
         centre, scale = coordinates
         d = centre.size
-        most = MOST_DIRECTIONS if d > MOST_DIRECTIONS + 2 else 0
+        most = max(0, min(MOST_DIRECTIONS, d - 3))
         stretch, directions = np.zeros(most), np.zeros((most, d))
         dense = np.zeros((d, d) if d <= MOST_DENSE else (0, 0))
         if scale.ndim == 1:
@@ -79,6 +80,11 @@ class _Map(NamedTuple):
     def _switch(self, plain: Any, stretched: Any, dense: Any) -> Any:
         few = plain if not self.directions.size else stretched
         return lax.switch(self.kind, (plain, few, dense if self.dense.size else plain))
+
+
+def _key(words: Any) -> Any:
+    """Return a chain's key from the words ``(2, 2)`` of its two numbers, seed and chain."""
+    return jax.random.wrap_key_data(threefry_2x32(words[0], words[1]), impl="threefry2x32")
 
 
 class _Keyed(NamedTuple):
@@ -184,7 +190,7 @@ class JaxEngine:
         self.traces += 1
         d, g, has_velocity = self.d, len(state), self.kernel.dynamics != OVERDAMPED
         drift = self._drift(coordinates, shared)
-        keys = jax.vmap(jax.random.wrap_key_data)(words)
+        keys = jax.vmap(_key)(words)
         u, v, b, anchor = (state[:, i * d : (i + 1) * d] for i in range(4))
         chains = Chains(u, v, b, anchor, gradient, state[:, 4 * d : 4 * d + 1], state[:, 4 * d + 1 :])
         zeros = Counts(jnp.zeros(g, self.dtype), *(jnp.zeros(g, jnp.int32) for _ in range(3)))
@@ -256,7 +262,7 @@ class JaxEngine:
         kernel, step, friction, K = self.kernel, setting.step_size, setting.friction, setting.K
         limits = guard_threshold(kernel, step, friction, K, self.d), steepest_curvature(kernel, step, friction, K)
         out = Chunk.empty((len(state), rows), self.d)
-        words = np.ascontiguousarray(keys[:, 0]).view(np.uint32).reshape(-1, 2)
+        words = np.ascontiguousarray(keys).view(np.uint32).reshape(-1, 2, 2)
         with self._precisely():
             numbers = (step, friction, float(K), *limits, tolerance)
             parameters = self._placed(Parameters(*(self.dtype.type(x) for x in numbers)))

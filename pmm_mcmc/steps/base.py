@@ -23,15 +23,62 @@ from rich.table import Column
 
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.logdensity import bad_start_message, choose_vars, flat_layout, log_density
+from pmm_mcmc.logdensity import ModelDensity, bad_start_message, choose_vars, flat_layout, log_density
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
+from pmm_mcmc.steps.report import Observed
 from pmm_mcmc.tuning.setting import Tuned, fixed_setting
 
 __all__ = ["WITHOUT_FRICTION", "LangevinState", "LangevinStep"]
 
 
 _GRADIENTS = ("gradient", "unconstrained")
+
+
+class _NoVariables(list[Any]):
+    """The variables of a step that was made outside a model: asking for them is the error."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise ValueError(
+            "this step was made outside a model and knows no variables: for pm.sample make it inside `with model:` or "
+            "pass model=; pmm.sample takes it as it is"
+        )
+
+
+def _within_a_model() -> bool:
+    try:
+        pm.modelcontext(None)
+    except TypeError:
+        return False
+    return True
+
+
+def cpu_engine(settings: Settings, density: ModelDensity, threads: int = 1) -> NumbaEngine:
+    """Compile what a method needs of a model, and return its engine."""
+    alone = "gradient" if settings.needs_gradient_only else "joint"
+    return NumbaEngine(
+        settings.kernel,
+        density.d,
+        density.function("joint"),
+        density.function(alone),
+        lambda: density.table("joint"),
+        lambda: density.table(alone),
+        threads,
+    )
+
+
+class _StatsDtypes:
+    """What PyMC asks a step for in the parent process, before any chain starts: the moment to compile."""
+
+    def __get__(self, step: Any, owner: Any = None) -> list[dict[str, Any]]:
+        if step is None:
+            return []
+        if step._model is not None:
+            _ = step._engine
+        return step.__dict__["stats_dtypes"]
+
+    def __set__(self, step: Any, value: list[dict[str, Any]]) -> None:
+        step.__dict__["stats_dtypes"] = value
 
 
 class _Stats(dict[str, Any]):
@@ -60,6 +107,7 @@ class LangevinStep(ArrayStepShared):
     default_blocked = True
     default_tune_steps = 1000
     _state_class = LangevinState
+    stats_dtypes = _StatsDtypes()  # type: ignore[assignment]
     stats_dtypes_shapes: ClassVar[dict[str, tuple[Any, Any]]] = {
         "step_size": (np.float64, []),
         "K": (np.int64, []),
@@ -76,6 +124,14 @@ class LangevinStep(ArrayStepShared):
         "warning": (SamplerWarning, None),
     }
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> LangevinStep:
+        """Make a step of a model as PyMC does; outside any, only its settings."""
+        if kwargs.get("model") is None and not _within_a_model():
+            step = object.__new__(cls)
+            step._BlockedStep__newargs = args, kwargs  # what PyMC pickles a step with
+            return step
+        return super().__new__(cls, *args, **kwargs)
+
     def __init__(
         self,
         vars: Any,
@@ -91,6 +147,13 @@ class LangevinStep(ArrayStepShared):
                 f"blocked={blocked!r}: a Langevin sampler moves all its variables together; leave blocked out, "
                 "or build one step for each choice of vars="
             )
+        self._settings, self.settings = settings, repr(settings)
+        self.keep_gradients, self._model = keep_gradients, model
+        if model is None and not _within_a_model():
+            if vars is not None:
+                raise ValueError("vars needs a model to choose from: make the step inside it, or pass model=")
+            self.vars = _NoVariables()
+            return
         model = pm.modelcontext(model)
         chosen = choose_vars(vars, model)
         point = model.initial_point(0)
@@ -101,11 +164,10 @@ class LangevinStep(ArrayStepShared):
                 f"scaling has length {len(settings.scaling)}: must have {d} entries, one for each unconstrained "
                 f"coordinate of {names}"
             )
-        self._settings = settings
-        self.settings = repr(settings)
         self._model, self._default = model, point
         self.vars = chosen
-        self._connect()
+        self._graph: ModelDensity | None = None
+        self._compiled: NumbaEngine | None = None
         if self._density.others or not keep_gradients:
             # Gradients given other variables are of no use later, and several steps' would not fit into one array.
             kept = {name: kind for name, kind in self.stats_dtypes_shapes.items() if name not in _GRADIENTS}
@@ -119,27 +181,36 @@ class LangevinStep(ArrayStepShared):
 
     # -- compiled parts: built on demand, never pickled --------------------------------------------------------------
 
-    def _connect(self) -> None:
-        density = log_density(self.vars, self._model, self._default)
-        alone = "gradient" if self._settings.needs_gradient_only else "joint"
-        self._density = density
-        self._engine: NumbaEngine | None = NumbaEngine(
-            self._settings.kernel,
-            density.d,
-            density.function("joint"),
-            density.function(alone),
-            lambda: density.table("joint"),
-            lambda: density.table(alone),
-        )
+    @property
+    def arguments(self) -> Settings:
+        """The checked arguments."""
+        return self._settings
+
+    @property
+    def model(self) -> pm.Model | None:
+        """The model that the step was made for, if any."""
+        return self._model
+
+    @property
+    def _density(self) -> ModelDensity:
+        if self._graph is None:
+            self._graph = log_density(self.vars, self._model, self._default)
+        return self._graph
+
+    @property
+    def _engine(self) -> NumbaEngine:
+        if self._compiled is None:
+            self._compiled = cpu_engine(self._settings, self._density)
+        return self._compiled
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle()
-        hidden = ("_engine", "_density", "_ahead", "_handed_out")
+        hidden = ("_graph", "_compiled", "_ahead", "_handed_out")
         return {name: value for name, value in self.__dict__.items() if name not in hidden}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._engine = None
+        self._graph = self._compiled = None
         self._forget()
 
     # -- PyMC's hooks ------------------------------------------------------------------------------------------------
@@ -162,9 +233,6 @@ class LangevinStep(ArrayStepShared):
     def stop_tuning(self) -> None:
         """Freeze what has been learnt (PyMC calls this before the first draw that counts)."""
         if self.chain is not None:
-            if self._engine is None:
-                self._connect()
-            assert self._engine is not None
             self.chain.stop_tuning(self._engine)
             self._forget()
         self.tune = False
@@ -194,9 +262,6 @@ class LangevinStep(ArrayStepShared):
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Advance to the next draw."""
-        if self._engine is None:
-            self._connect()
-        assert self._engine is not None
         alone = not self._density.others
         if not (alone and self._unchanged(point)):
             self._take(point, alone)
@@ -230,7 +295,6 @@ class LangevinStep(ArrayStepShared):
 
     def _take(self, point: PointType, alone: bool) -> None:
         """Make sure the chain stands where ``point`` says, under the values that the other variables have there."""
-        assert self._engine is not None
         for name, shared in self._density.others.items():
             shared.set_value(point[name], borrow=True)
         q = self._flat(point)
@@ -312,7 +376,7 @@ class LangevinStep(ArrayStepShared):
     def _closing_warning(self, chunk: Chunk, tuned: Tuned, thin: int) -> SamplerWarning | None:
         """Return what the user must hear once, with the chain's last draw."""
         assert self.chain is not None
-        report = self.chain.report.with_rows(chunk, thin)
+        report = self.chain.report.with_rows(Observed.of(chunk), thin)
         names = [
             f"{name}[{', '.join(map(str, index))}]" if index else name
             for name, shape, _, _ in self._density.layout

@@ -12,7 +12,7 @@ from pmm_mcmc.engines.contract import Chunk, change_coordinates, empty_state
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.methods import Scheme, Settings
-from pmm_mcmc.steps.report import UnstableReport
+from pmm_mcmc.steps.report import Observed, UnstableReport
 from pmm_mcmc.tuning.schedule import Warmup
 from pmm_mcmc.tuning.setting import Block, Tuned, fixed_setting
 
@@ -267,7 +267,7 @@ class Chain:
             return
         self._observed = self.row
         if self.warmup is None:
-            self.report.observe(chunk, rows, self.thin)
+            self.report.observe(Observed.of(chunk), rows, self.thin)
         else:
             self._parts.append(_as_block(chunk, rows))
 

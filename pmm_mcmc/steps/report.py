@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.tuning.setting import Tuned
 from pmm_mcmc.tuning.thinning import STEPS_CAP
 
-__all__ = ["UnstableReport"]
+__all__ = ["Observed", "UnstableReport"]
+
+
+class Observed(NamedTuple):
+    """Draws ``(n, d)`` or ``(chain, n, d)``, and their counts."""
+
+    position: np.ndarray
+    unstable: np.ndarray
+    model_failures: np.ndarray
+
+    @classmethod
+    def of(cls, chunk: Any) -> Observed:
+        """Take from an engine's chunk what is reported."""
+        return cls(*(getattr(chunk, name) for name in cls._fields))
 
 
 @dataclass
@@ -28,9 +41,10 @@ class UnstableReport:
     unstable_total: np.ndarray | float = 0.0
     origin: np.ndarray | float | None = None
 
-    def observe(self, chunk: Chunk, rows: slice, thin: int) -> None:
-        """Add some draws of a chunk, each after ``thin`` transitions."""
-        position, unstable = chunk.position[rows], chunk.unstable[rows]
+    def observe(self, chunk: Observed, rows: slice, thin: int) -> None:
+        """Add some draws of a chunk, each after ``thin`` transitions; of many chains all are added."""
+        position, unstable, model_failures = chunk.position[rows], chunk.unstable[rows], chunk.model_failures[rows]
+        position, unstable = position.reshape(-1, position.shape[-1]), unstable.ravel()
         if self.origin is None:
             self.origin = position[0].copy()
         shifted = position - self.origin
@@ -38,13 +52,13 @@ class UnstableReport:
         self.transitions += thin * len(unstable)
         self.draws += len(unstable)
         self.unstable += int(unstable.sum())
-        self.model_failures += int(chunk.model_failures[rows].sum())
+        self.model_failures += int(model_failures.sum())
         self.unstable_draws += int(bad.sum())
         self.total = self.total + shifted.sum(axis=0)
         self.squares = self.squares + (shifted**2).sum(axis=0)
         self.unstable_total = self.unstable_total + shifted[bad].sum(axis=0)
 
-    def with_rows(self, chunk: Chunk, thin: int) -> UnstableReport:
+    def with_rows(self, chunk: Observed, thin: int) -> UnstableReport:
         """Return a copy that has observed a whole chunk more."""
         other = replace(self)
         other.observe(chunk, slice(None), thin)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 __all__ = ["DEFAULT_FRICTION", "FRICTIONS", "FrictionTrial", "largest_spread", "slow_jumps"]
@@ -49,6 +51,7 @@ def slow_jumps(position: np.ndarray, window: np.ndarray) -> float:
     return float(np.mean(jumps / variance[:slow]))
 
 
+@dataclass
 class FrictionTrial:
     """Frictions tried one after the other, from the default down, by their jumps along the slow directions.
 
@@ -58,9 +61,8 @@ class FrictionTrial:
         Whitened draws that say which directions are slow.
     """
 
-    def __init__(self, window: np.ndarray):
-        self._window = window
-        self._scores: list[float] = []
+    window: np.ndarray
+    _scores: list[float] = field(default_factory=list)
 
     @property
     def over(self) -> bool:
@@ -80,4 +82,4 @@ class FrictionTrial:
     def record(self, position: np.ndarray, stable: bool) -> None:
         """Take the whitened draws ``(chain, n, d)`` made with the present friction, which must have been stable."""
         favour = _FAVOUR if self.next == DEFAULT_FRICTION else 1.0
-        self._scores.append(favour * slow_jumps(position, self._window) if stable else 0.0)
+        self._scores.append(favour * slow_jumps(position, self.window) if stable else 0.0)

@@ -1,0 +1,84 @@
+"""Where chains begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["model_starts", "spread_starts"]
+
+_TRIES = 20
+
+
+def spread_starts(
+    centre: np.ndarray,
+    chains: int,
+    superchains: int | None,
+    gradient_at: Callable[[np.ndarray], np.ndarray],
+    rng: np.random.Generator,
+) -> np.ndarray | None:
+    """Return starts ``(chain, d)`` within one unit of ``centre``, closer where nothing is finite.
+
+    Parameters
+    ----------
+    centre : (d,)
+        The point around which they lie.
+    chains, superchains
+        Chains, and different starts: the chains of a superchain share one.  ``None``: each chain has its own.
+    gradient_at
+        Gradients at positions ``(n, d)``, NaN where anything is not finite.
+    rng
+        For the starts.
+
+    Returns
+    -------
+    (chain, d) or None
+        None where even ``centre`` is not finite.
+    """
+    starts = superchains or chains
+    found = np.tile(centre, (starts, 1))
+    missing = np.arange(starts)
+    for i in range(_TRIES):
+        width = 0.5 ** (i // 4)
+        tried = centre + width * rng.uniform(-1.0, 1.0, size=(starts, len(centre)))
+        good = np.isfinite(gradient_at(tried[missing])).all(axis=1)
+        found[missing[good]] = tried[missing[good]]
+        missing = missing[~good]
+        if not missing.size:
+            break
+    if missing.size and not np.isfinite(gradient_at(centre[None])).all():
+        return None
+    return found[np.arange(chains) * starts // chains]
+
+
+def model_starts(model: Any, vars: Any, initvals: Any, chains: int) -> tuple[np.ndarray, bool]:
+    """Return initial points ``(chain, d)`` of a model, and whether they are the model's own for all chains.
+
+    Parameters
+    ----------
+    model, vars
+        The model, and its value variables in their flat order.
+    initvals
+        As for ``pm.sample``: values by name, in the variables' own space, or a list of them for the chains.
+    chains
+        Number of chains.
+
+    Raises
+    ------
+    ValueError
+        If a list of another length is given.
+    """
+    from pymc.initial_point import make_initial_point_fn
+
+    if initvals is not None and not isinstance(initvals, dict) and len(initvals) != chains:
+        raise ValueError(
+            f"initvals has {len(initvals)} entries: must be one dict, or a list of one for each of {chains} chains"
+        )
+    several = initvals if isinstance(initvals, list | tuple) else [initvals]
+    points = []
+    for values in several:
+        point = make_initial_point_fn(model=model, overrides=values, return_transformed=True)(0)
+        points.append(np.concatenate([np.ravel(point[v.name]).astype(float) for v in vars] or [np.zeros(0)]))
+    return np.stack(points)[np.arange(chains) % len(points)], initvals is None

@@ -1,0 +1,286 @@
+"""What ``pmm.sample`` samples: a method on a model or a log density, with the engine that runs it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import pmm_mcmc
+from pmm_mcmc.engines.contract import Engine
+from pmm_mcmc.host import Groups
+from pmm_mcmc.methods import Settings
+from pmm_mcmc.results import Layout
+from pmm_mcmc.starts import model_starts, spread_starts
+from pmm_mcmc.tuning.setting import fixed_setting
+
+__all__ = ["Target"]
+
+_log = logging.getLogger("pmm_mcmc")
+
+_BACKENDS, _DEVICES = ("auto", "numba", "jax"), ("auto", "cpu", "gpu", "tpu")
+_PRECISIONS = ("float64", "mixed", "float32")
+_GRADIENTS = ("gradient", "unconstrained")
+# Chains in one file of a store on the CPU backend.
+_GROUP = 256
+
+
+@dataclass
+class Target:
+    """A method on a log density, ready to run.
+
+    Attributes
+    ----------
+    settings, engine, layout
+        The method's arguments, what runs it, and what its draws mean.
+    statistics
+        Names of the statistics of its draws.
+    identity
+        What a run must have in common with a stored one to go on with it.
+    attributes
+        What is said of it in the result.
+    group
+        Chains that advance in lockstep; of a store's file.
+    model
+        The PyMC model, if there is one.
+    """
+
+    settings: Settings
+    engine: Engine
+    layout: Layout
+    statistics: tuple[str, ...]
+    identity: dict[str, Any]
+    attributes: dict[str, Any]
+    group: int
+    model: Any
+    log_likelihood: bool
+
+    @classmethod
+    def of(
+        cls, step: Any, model: Any, backend: str, device: str, precision: str, chains: int, log_likelihood: bool
+    ) -> Target:
+        """Check what was asked for, and build it; see :func:`pmm_mcmc.sample` for the arguments."""
+        for name, value, choices in (
+            ("backend", backend, _BACKENDS),
+            ("device", device, _DEVICES),
+            ("precision", precision, _PRECISIONS),
+        ):
+            if not (isinstance(value, str) and value in choices):
+                raise ValueError(f"{name}={value!r}: must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}")
+        from pmm_mcmc.steps.base import LangevinStep
+
+        if step is None:
+            step = pmm_mcmc.PoissonULMC(model=None if _is_density(model) else model)
+        if not isinstance(step, LangevinStep):
+            raise ValueError(f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(K=16)")
+        settings, is_density = step.arguments, _is_density(model)
+        backend = _backend(backend, device, precision, is_density)
+        if is_density:
+            return cls._of_density(step, settings, model, device, precision, chains, log_likelihood)
+        return cls._of_model(step, settings, model, backend, device, precision, chains, log_likelihood)
+
+    @classmethod
+    def _of_density(
+        cls, step: Any, settings: Settings, density: Any, device: str, precision: str, chains: int, log_likelihood: bool
+    ) -> Target:
+        if log_likelihood:
+            raise ValueError("log_likelihood=True needs a PyMC model: a log density does not say what is observed")
+        if step.model is not None:
+            raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
+        _check_scaling(settings, density.d)
+        engine = _jax_engine(settings, density, device, precision, chains)
+        said = {"density": density.fingerprint, "data": ""}
+        return cls._finished(
+            step, settings, engine, Layout.of_vector(density.d), said, "jax", precision, engine.group, None, False
+        )
+
+    @classmethod
+    def _of_model(
+        cls,
+        step: Any,
+        settings: Settings,
+        model: Any,
+        backend: str,
+        device: str,
+        precision: str,
+        chains: int,
+        log_likelihood: bool,
+    ) -> Target:
+        import pymc as pm
+
+        from pmm_mcmc.fingerprint import data_fingerprint, model_fingerprint
+        from pmm_mcmc.logdensity import log_density
+        from pmm_mcmc.steps.base import cpu_engine
+
+        model = pm.modelcontext(step.model if model is None else model)
+        if step.model is not None and step.model is not model:
+            raise ValueError("step was made for another model than model=: make it outside any, or inside this one")
+        discrete = [v.name for v in model.value_vars if v not in model.continuous_value_vars]
+        if discrete:
+            raise ValueError(
+                f"{', '.join(discrete)}: discrete variables have no gradient; marginalise them out, or use "
+                f"pm.sample(step=pmm.{settings.method}(...)), where PyMC samples them with a method of its own"
+            )
+        vars = list(model.value_vars)
+        if step.model is not None and {v.name for v in step.vars} != {v.name for v in vars}:
+            left_out = ", ".join(v.name for v in vars if v.name not in {w.name for w in step.vars})
+            raise ValueError(f"vars of the step leave {left_out} out: pmm.sample moves all variables; leave vars out")
+        point = model.initial_point(0)
+        density = log_density(vars, model, point)
+        _check_scaling(settings, density.d)
+        said = {"density": model_fingerprint(model, vars), "data": data_fingerprint(model)}
+        engine: Any
+        if backend == "jax":
+            from pmm_mcmc.jax_density import LogDensity
+
+            if density.jax is None:
+                density.jax = LogDensity.from_model(density, said["density"])
+            engine = _jax_engine(settings, density.jax, device, precision, chains)
+            group = engine.group
+        else:
+            engine, group = cpu_engine(settings, density, _cores()), 1
+        include = ("posterior", "log_likelihood") if log_likelihood else ("posterior",)
+        layout = Layout.of_model(model, vars, point, backend, include)
+        return cls._finished(step, settings, engine, layout, said, backend, precision, group, model, log_likelihood)
+
+    @classmethod
+    def _finished(
+        cls, step: Any, settings: Settings, engine: Any, layout: Layout, said: dict[str, str], backend: str,
+        precision: str, group: int, model: Any, log_likelihood: bool,
+    ) -> Target:  # fmt: skip
+        names = ["lp" if name == "model_logp" else name for name in type(step).stats_dtypes_shapes if name != "warning"]
+        statistics = tuple(n for n in names if step.keep_gradients or n not in _GRADIENTS)
+        attributes = {"sampler": settings.method, "backend": backend, "precision": precision}
+        identity = {
+            **said, "method": repr(settings), "backend": backend, "precision": precision, "group": group,
+            "keep_gradients": step.keep_gradients, "log_likelihood": log_likelihood,
+            "pmm_mcmc": pmm_mcmc.__version__,
+        }  # fmt: skip
+        return cls(settings, engine, layout, statistics, identity, attributes, group, model, log_likelihood)
+
+    def check_fixed(self) -> None:
+        """Raise where there is no warm-up to find what was not given."""
+        fixed_setting(self.settings, np.zeros(self.engine.d))
+
+    def values(self, position: np.ndarray) -> Groups:
+        """Named values of draws ``(chain, n, d)``, of every group that is wanted."""
+        groups = {"posterior": self.layout.values(position)}
+        if self.log_likelihood:
+            groups["log_likelihood"] = self.layout.log_likelihood(position)
+        return groups
+
+    def empty(self, chains: int) -> Groups:
+        """Return arrays of no draws: what a result has, and of which types."""
+        groups = self.values(np.empty((chains, 0, self.engine.d)))
+        shape = (chains, 0)
+        stats = {name: np.empty(shape, np.int64 if name in _COUNTS else float) for name in self.statistics}
+        groups["sample_stats"] = stats | {n: np.empty((*shape, self.engine.d)) for n in _GRADIENTS if n in stats}
+        return groups
+
+    @property
+    def numbers_per_draw(self) -> int:
+        """Numbers that are kept of a draw of one chain."""
+        arrays = [a for group in self.empty(1).values() for a in group.values()]
+        return sum(int(np.prod(a.shape[2:], dtype=int)) for a in arrays)
+
+    def starts(self, initvals: Any, chains: int, superchains: int | None, rng: np.random.Generator) -> np.ndarray:
+        """Return the starts of chains ``(chain, d)``.
+
+        Raises
+        ------
+        ValueError, SamplingError
+            If ``initvals`` does not fit, or nothing is finite there.
+        """
+        d, gradient_at = self.engine.d, self.engine.gradient_at
+        if self.model is not None:
+            points, jitter = model_starts(self.model, self.model.value_vars, initvals, chains)
+        elif initvals is None:
+            points, jitter = np.zeros((chains, d)), True
+        else:
+            points, jitter = np.asarray(initvals, dtype=float), False
+            if points.shape not in ((d,), (chains, d)):
+                raise ValueError(f"initvals has shape {points.shape}: must be ({d},) or ({chains}, {d})")
+            points = np.broadcast_to(points, (chains, d)).copy()
+        if jitter:
+            found = spread_starts(points[0], chains, superchains, gradient_at, rng)
+            if found is not None:
+                return found
+        bad = np.flatnonzero(~np.isfinite(gradient_at(points)).all(axis=1))
+        if bad.size:
+            raise self._bad_start(points[bad[0]], int(bad[0]))
+        return points
+
+    def _bad_start(self, position: np.ndarray, chain: int) -> Exception:
+        from pymc.exceptions import SamplingError
+
+        if self.model is None:
+            return SamplingError(
+                f"the log density or its gradient is not finite where chain {chain} starts ({position}): give initvals="
+            )
+        from pmm_mcmc.logdensity import bad_start_message, flat_layout
+
+        point, begin = {}, 0
+        for name, shape, size, dtype in flat_layout(self.model.value_vars, self.model.initial_point(0)):
+            point[name] = position[begin : begin + size].reshape(shape).astype(dtype)
+            begin += size
+        return SamplingError(bad_start_message(self.model, point))
+
+
+_COUNTS = ("K", "steps_per_draw", "n_grad", "n_grad_total", "unstable", "model_failures")
+
+
+def _is_density(model: Any) -> bool:
+    # Without importing JAX for those who do not use it.
+    return type(model).__module__ == "pmm_mcmc.jax_density"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _check_scaling(settings: Settings, d: int) -> None:
+    if settings.scaling is not None and len(settings.scaling) != d:
+        raise ValueError(
+            f"scaling has length {len(settings.scaling)}: must have {d} entries, one for each unconstrained coordinate"
+        )
+
+
+def _backend(backend: str, device: str, precision: str, is_density: bool) -> str:
+    """Choose, and say why."""
+    if backend == "numba":
+        if is_density:
+            raise ValueError("backend='numba': a LogDensity is a JAX function; use backend='jax' or 'auto'")
+        for name, value, only in (("device", device, "auto"), ("precision", precision, "float64")):
+            if value != only and not (name == "device" and value == "cpu"):
+                raise ValueError(f"{name}={value!r} needs backend='jax': numba runs on the CPU in double precision")
+        return backend
+    if backend == "jax" or is_density or device in ("gpu", "tpu") or precision != "float64":
+        return "jax"
+    try:
+        import jax
+    except ImportError:
+        _log.info("backend: numba, since JAX is not installed")
+        return "numba"
+    kind = jax.default_backend() if device == "auto" else device
+    chosen = "numba" if kind == "cpu" else "jax"
+    reason = "JAX has no accelerator here" if kind == "cpu" else f"JAX runs on a {kind} here"
+    _log.info("backend: %s, since %s (backend= chooses otherwise)", chosen, reason)
+    return chosen
+
+
+def _jax_engine(settings: Settings, density: Any, device: str, precision: str, chains: int) -> Any:
+    import jax
+
+    from pmm_mcmc.engines.jax_engine import JaxEngine
+
+    try:
+        devices = jax.local_devices(backend=None if device == "auto" else device)
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r}: JAX finds none here ({error}); use device='auto'") from error
+    key = settings.kernel, chains, precision, tuple(devices)
+    if key not in density.engines:
+        density.engines[key] = JaxEngine(settings.kernel, density, chains, precision, devices)
+    return density.engines[key]
