@@ -107,7 +107,8 @@ class Host:
     run
         The run, new or resumed.
     values
-        Positions ``(chain, n, d)`` to named arrays ``(chain, n, ...)``, of every group that is wanted.
+        Positions ``(chain, n, d)``, and whether they are of the warm-up, to named arrays ``(chain, n, ...)`` of every
+        group that is wanted.
     statistics
         Names of the statistics that are wanted.
     sink
@@ -129,7 +130,7 @@ class Host:
         engine: Engine,
         run: Run,
         *,
-        values: Callable[[np.ndarray], Groups],
+        values: Callable[[np.ndarray, bool], Groups],
         statistics: tuple[str, ...],
         sink: Sink,
         draws: int,
@@ -226,7 +227,7 @@ class Host:
             self.callback(Drawn(tuning, done, *parts))
 
     def _groups(self, chunk: Chunk, tuned: Tuned, thin: int, spent: np.ndarray, prefix: str) -> Groups:
-        found = {prefix + name: values for name, values in self.values(chunk.position).items()}
+        found = {prefix + name: values for name, values in self.values(chunk.position, bool(prefix)).items()}
         shape = chunk.lp.shape
         everything: dict[str, Callable[[], Any]] = {
             "step_size": lambda: np.full(shape, tuned.step_size),

@@ -158,8 +158,9 @@ def sample(
     if groups is not None:
         attrs["superchains"] = groups
     layout = target.layout
-    phases = ("",) if discard_tuned_samples else ("warmup_", "")
-    empty = {phase + group: arrays for phase in phases for group, arrays in target.empty(chains).items()}
+    empty = target.empty(chains)
+    if not discard_tuned_samples:
+        empty |= {f"warmup_{group}": arrays for group, arrays in target.empty(chains, tuning=True).items()}
     rows = _rows(draws, chains, target.numbers_per_draw)
     sink: MemorySink | StoreSink
     if store is None:

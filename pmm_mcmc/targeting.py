@@ -165,16 +165,16 @@ class Target:
         """Raise where there is no warm-up to find what was not given."""
         fixed_setting(self.settings, np.zeros(self.engine.d))
 
-    def values(self, position: np.ndarray) -> Groups:
-        """Named values of draws ``(chain, n, d)``, of every group that is wanted."""
+    def values(self, position: np.ndarray, tuning: bool = False) -> Groups:
+        """Named values of draws ``(chain, n, d)``, of every group that is wanted of the phase."""
         groups = {"posterior": self.layout.values(position)}
-        if self.log_likelihood:
+        if self.log_likelihood and not tuning:
             groups["log_likelihood"] = self.layout.log_likelihood(position)
         return groups
 
-    def empty(self, chains: int) -> Groups:
-        """Return arrays of no draws: what a result has, and of which types."""
-        groups = self.values(np.empty((chains, 0, self.engine.d)))
+    def empty(self, chains: int, tuning: bool = False) -> Groups:
+        """Return arrays of no draws: what the result of a phase has, and of which types."""
+        groups = self.values(np.empty((chains, 0, self.engine.d)), tuning)
         shape = (chains, 0)
         stats = {name: np.empty(shape, np.int64 if name in _COUNTS else float) for name in self.statistics}
         groups["sample_stats"] = stats | {n: np.empty((*shape, self.engine.d)) for n in _GRADIENTS if n in stats}
