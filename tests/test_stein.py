@@ -11,6 +11,7 @@ from results import z_of_mean
 from scipy import special, stats
 
 from pmm_mcmc.batches import spread
+from pmm_mcmc.diagnostics import stein
 from pmm_mcmc.diagnostics.bias import stein_identity
 from pmm_mcmc.diagnostics.stein import _regressors, corrected_expectations
 from pmm_mcmc.tuning.scale import affine_scale, diagonal_scale
@@ -202,9 +203,8 @@ def test_terms_have_expectation_zero(name):
     y = draw(rng, (40_000, 3))
     y[:200] = 1.0 + 1.3 * y[:200]
     x, g = y @ mix.T, gradient(y) @ np.linalg.inv(mix)
-    train = np.arange(len(x)) < 200
     functions = np.column_stack([x, np.exp(0.2 * x[:, 0]), x[:, 0] * x[:, 1]])
-    terms = _regressors(x, g, functions, np.array([0, 1, -1, -1, -1]), train)[:, ~train]
+    terms = _regressors(x, g, functions, np.array([0, 1, -1, -1, -1]), 200)[:, 200:]
     assert terms.shape == (3, 39_800, 5)
     z = z_of_mean(terms.transpose(1, 0, 2))
     assert np.all(z < Z), z
@@ -369,3 +369,25 @@ def test_identity_is_honest_on_exact_draws():
     assert z_of_mean(squares) < Z
     # The mean is estimated too: of the excess, 1.2 / N is lost.
     assert z_of_mean(np.array(biased) - 0.5 * (0.2 - 1.2 / 800) ** 2) < Z
+
+
+@pytest.mark.statistical
+def test_many_chains_are_left_out_in_groups_and_few_draws_fitted(monkeypatch):
+    """Groups and thinned fits are as good as one chain at a time: the same estimates within a tenth of an error."""
+    rng = np.random.default_rng(8)
+    x = 0.1 + 1.05 * rng.normal(size=(48, 100, 2))
+    found = {}
+    for folds, fitted in ((48, 10**9), (16, 100_000), (16, 600)):
+        monkeypatch.setattr(stein, "_MOST_FOLDS", folds)
+        monkeypatch.setattr(stein, "_MOST_FITTED", fitted)
+        regressors, calls = stein._regressors, []
+        with monkeypatch.context() as patch:
+            patch.setattr(stein, "_regressors", lambda *a, f=regressors, c=calls: c.append(a[-1]) or f(*a))
+            found[folds, fitted] = corrected_expectations(np.exp(0.3 * x), x, -x)
+        assert len(calls) == folds and max(calls) <= fitted
+    one = found[48, 10**9]
+    assert np.all(np.abs(one.bias) > 4.5 * one.bias_se)
+    for other in found.values():
+        np.testing.assert_allclose(other.value, one.value, atol=0.1 * one.raw_se.max())
+        assert np.all(other.se < 0.3 * one.raw_se)
+    np.testing.assert_allclose(found[16, 100_000].se, one.se, rtol=0.3)

@@ -48,6 +48,8 @@ _FAVOUR_FEW = 1.5
 _TINY = 1e-10
 # Virial terms: at most so many, one for so many draws, and their ridge for each draw.
 _MOST_VIRIAL, _DRAWS_A_TERM, _RIDGE = 300, 20, 0.005
+# Chains are left out in turn, in at most so many groups, and coefficients fitted on at most so many draws.
+_MOST_FOLDS, _MOST_FITTED = 16, 100_000
 # In standard errors: a bias beyond doubt.
 _SURE = 2.0
 
@@ -88,12 +90,10 @@ class Corrected(NamedTuple):
     by_chain: np.ndarray
 
 
-def _regressors(
-    position: np.ndarray, gradient: np.ndarray, follow: np.ndarray, own: np.ndarray, train: np.ndarray
-) -> np.ndarray:
-    """Return the terms ``S_1, S_2, S_3`` of each function on all draws, fitted on ``train``: ``(3, draws, p)``."""
-    x, g, f = position[train], gradient[train], follow[train]
-    d, n = x.shape[1], len(x)
+def _regressors(position: np.ndarray, gradient: np.ndarray, follow: np.ndarray, own: np.ndarray, n: int) -> np.ndarray:
+    """Return ``S_1, S_2, S_3`` of each function on all draws, fitted on the first ``n``: ``(3, draws, p)``."""
+    x, g, f = position[:n], gradient[:n], follow[:n]
+    d = x.shape[1]
     dense = d <= MOST_DENSE and n > 3 * d
     centre, root = affine_scale(x, g, dense=dense)
     y = position - centre
@@ -148,13 +148,16 @@ def _fit(terms: np.ndarray, values: np.ndarray, shared: np.ndarray) -> tuple[np.
     return own, by_values - np.einsum("imp,ip->mp", by_terms, own)
 
 
-def _virial_terms(position: np.ndarray, gradient: np.ndarray, train: np.ndarray) -> np.ndarray:
-    """Return ``(x - m) g + 1`` for all coordinates, summed over neighbours where they are many: ``(draws, m)``."""
+def _virial_terms(position: np.ndarray, gradient: np.ndarray, n: int) -> np.ndarray:
+    """Return ``(x - m) g + 1`` for all coordinates, summed over neighbours where they are many: ``(draws, m)``.
+
+    ``m`` is the mean of the first ``n`` draws.
+    """
     d = position.shape[1]
-    m = min(d, _MOST_VIRIAL, int(train.sum()) // _DRAWS_A_TERM)
+    m = min(d, _MOST_VIRIAL, n // _DRAWS_A_TERM)
     if m < 1 or d < 2:  # of a single coordinate it is its own second term
         return np.zeros((len(position), 0))
-    terms = (position - position[train].mean(axis=0)) * gradient + 1.0
+    terms = (position - position[:n].mean(axis=0)) * gradient + 1.0
     return terms if m == d else np.add.reduceat(terms, np.arange(m) * d // m, axis=1)
 
 
@@ -201,19 +204,21 @@ def corrected_expectations(
     follow = np.where(finite, follow - np.where(finite, follow[0], 0.0), 0.0)
     own = np.full(p, -1) if own is None else own
     pieces = np.repeat(np.arange(chains * cut), used_draws // cut)
-    folds = pieces // cut if chains > 1 else pieces
+    folds = pieces // cut * min(chains, _MOST_FOLDS) // chains if chains > 1 else pieces
 
     corrected = {order: np.empty((chains * cut, p)) for order in (*_ORDERS, _VIRIAL)}
     for fold in np.unique(folds):
-        held, train = folds == fold, folds != fold
-        terms = _regressors(x, g, follow, own, train)
-        virial = _virial_terms(x, g, train)
+        held, train = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+        train = train[:: -(-len(train) // _MOST_FITTED)]
+        rows, n = np.concatenate([train, held]), len(train)
+        terms = _regressors(x[rows], g[rows], follow[rows], own, n)
+        virial = _virial_terms(x[rows], g[rows], n)
+        which = np.unique(pieces[held])
         for order in corrected:
             own_terms, shared = (terms[:order], virial[:, :0]) if order in _ORDERS else (terms, virial)
-            slopes, more = _fit(own_terms[:, train], f[train], shared[train])
-            residual = f[held] - np.einsum("inp,ip->np", own_terms[:, held], slopes) - shared[held] @ more
-            for piece in np.unique(pieces[held]):
-                corrected[order][piece] = residual[pieces[held] == piece].mean(axis=0)
+            slopes, more = _fit(own_terms[:, :n], f[train], shared[:n])
+            residual = f[held] - np.einsum("inp,ip->np", own_terms[:, n:], slopes) - shared[n:] @ more
+            corrected[order][which] = residual.reshape(len(which), -1, p).mean(axis=1)
     raw = f.reshape(chains * cut, -1, p).mean(axis=1)
 
     raw_se = between_pieces(raw, chains)
