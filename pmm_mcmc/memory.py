@@ -42,11 +42,16 @@ def describe(bytes: int) -> str:
 
 
 def scaled(number: float, figures: int) -> tuple[str, str]:
-    """Return a number in at least so many figures, and its prefix: ``scaled(12345, 3) == ("12.3", "k")``."""
+    """Return a number in so many figures, and its prefix: ``scaled(12345, 3) == ("12.3", "k")``.
+
+    Whole digits are never cut, and there are no decimals without a prefix.
+    """
     power = 0
     while round(number) >= 1000 and power < len(_PREFIXES) - 1:
         number, power = number / 1000, power + 1
-    decimals = max(figures - len(str(int(number))), 0) if power else 0  # nothing smaller than one
+    decimals = max(figures - len(str(int(number))), 0) if power else 0
+    if decimals and len(f"{number:.{decimals}f}") > figures + 1:  # 9.96 in two figures is 10
+        decimals -= 1
     return f"{number:.{decimals}f}", _PREFIXES[power]
 
 

@@ -18,7 +18,7 @@ from pmm_mcmc.memory import scaled
 __all__ = ["RunProgress"]
 
 _ROWS = 8
-_DRAWINGS = 5.0  # a second
+_DRAWINGS = 2.0  # a second
 _WINDOW = 30.0  # seconds over which speeds are averaged
 # Headings, those of a narrow terminal, and how wide a column may get before it moves its neighbours.
 _NARROW, _UNKNOWN = 110, "-:--:--"
@@ -100,7 +100,7 @@ class RunProgress:
             self._console.print(self._line(last), highlight=False, markup=False, soft_wrap=True)
 
     def update(self, *, tuning: bool, done: int, step_size: float, K: int, n_grad: Any, unstable: Any) -> None:
-        """Say how far the run has come; drawn at most five times a second, and at the end.
+        """Say how far the run has come; drawn at most twice a second, and at the end.
 
         Speeds are counted from the first update on: one before the first chunk, of zeros or of what a run goes on
         from, makes the first chunk count.  A warm-up that ends before ``tune`` draws shortens the bar.
@@ -132,7 +132,7 @@ class RunProgress:
         elif self._drawn and mark.time - self._drawn[-1].time < 1.0 / _DRAWINGS:
             return
         self._drawn.append(mark)
-        while len(self._drawn) > 2 and mark.time - self._drawn[1].time > _WINDOW:
+        while len(self._drawn) > 1 and mark.time - self._drawn[1].time > _WINDOW:
             self._drawn.popleft()
         self._draw(mark, since=self._drawn[0])
 

@@ -206,6 +206,7 @@ def sample(
                 callback=callback,
                 update=update,
             )
+            update(run, run.done, run.n_grad, run.unstable)
             finished = host.go(stopped)
         sink.note({"created_at": created, "sampling_time": time.time() - began})
     result = sink.result()

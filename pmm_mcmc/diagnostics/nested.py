@@ -1,0 +1,142 @@
+"""Nested R-hat: whether many chains, of few draws each, have forgotten where they started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import arviz as az
+import numpy as np
+import pandas as pd
+import xarray as xr
+from arviz_base import xarray_sel_iter
+from arviz_base.labels import BaseLabeller
+
+__all__ = ["nested_r_hat"]
+
+# Below this ArviZ has no answer: halves of one draw have no variance.
+_FEWEST_TO_SPLIT = 4
+
+
+def nested_r_hat(dt: Any, var_names: Any = None, superchains: int | Sequence[int] | None = None) -> pd.Series:
+    r"""Compare chains that started together with chains that did not, from the first draw on.
+
+    Of S superchains, each of M chains that started at one point and made N draws,
+
+    .. math::
+        \widehat R_\nu = \sqrt{1 + \widehat B / \widehat W}, \qquad
+        \widehat B = \operatorname{var}_s \bar x_{s \cdot \cdot}, \qquad
+        \widehat W = \tfrac1S \sum_s \Bigl(\operatorname{var}_m \bar x_{s m \cdot}
+        + \tfrac1M \sum_m \operatorname{var}_n x_{s m n}\Bigr),
+
+    all variances unbiased, the last one 0 for N = 1.  Of independent draws :math:`\widehat B / \widehat W` is about
+    :math:`1 / M` for one draw, :math:`1 / (M (N + 1))` for more: the statistic comes down to
+    :math:`\sqrt{1 + 1 / M}` at the first draw, and not below.
+
+    From 4 draws on the value is that of ``arviz.rhat_nested`` with ``method="rank"``: the formula of half-chains, two
+    for each chain, of normal scores of the ranks of the draws and of their distances from the median, the larger of
+    the two.  With 1 to 3 draws, where halves have no variance of their own, it is the formula above of the draws as
+    they are, which takes them to have a variance.
+
+    Parameters
+    ----------
+    dt
+        A result; its ``posterior`` has dimensions ``chain`` and ``draw``.
+    var_names
+        Parameters to report; all by default.
+    superchains
+        How many superchains the chains form (of C chains, chain i belongs to superchain ``i * superchains // C``), or
+        for each chain the number of its superchain.  By default the posterior's attribute ``superchains``.
+
+    Returns
+    -------
+    pandas.Series
+        A value a parameter, named as in ``arviz.summary``; NaN where a parameter is constant or a draw is not finite,
+        infinite (but for rounding) where chains differ between superchains only.
+
+    Raises
+    ------
+    ValueError
+        If it is not known which chains started together, there are fewer than two superchains, or they are not of
+        one size, of two chains or more.
+
+    References
+    ----------
+    .. [1] C. C. Margossian, M. D. Hoffman, P. Sountsov, L. Riou-Durand, A. Vehtari, A. Gelman (2024).  Nested R-hat:
+       assessing the convergence of Markov chain Monte Carlo when running many short chains.  Bayesian Analysis,
+       doi:10.1214/24-BA1453, arXiv:2110.13017.  Definition 2.2.
+    """
+    posterior = dt["posterior"].dataset
+    if posterior.sizes["draw"] == 0:
+        raise ValueError("the posterior holds no draws: nested R-hat needs one a chain")
+    member = _membership(posterior, superchains)
+    if var_names is not None:
+        posterior = posterior[[var_names] if isinstance(var_names, str) else list(var_names)]
+    labeller, values = BaseLabeller(), {}
+    for name in posterior.data_vars:
+        statistic = _of_variable(posterior[name], member).to_dataset(name=name)
+        for _, selection, index in xarray_sel_iter(statistic, skip_dims=set()):
+            values[labeller.make_label_flat(name, selection, index)] = float(statistic[name].isel(index))
+    return pd.Series(values, name="nested_r_hat", dtype=float)
+
+
+def _of_variable(draws: xr.DataArray, member: np.ndarray) -> xr.DataArray:
+    draws = draws.astype(float).transpose("chain", "draw", ...)
+    draws = draws.where(np.isfinite(draws))
+    with np.errstate(all="ignore"):  # constants, and chains that stand still
+        if draws.sizes["draw"] >= _FEWEST_TO_SPLIT:
+            return az.rhat_nested(draws, sample_dims=["chain", "draw"], method="rank", superchain_ids=member)
+        return draws.isel(chain=0, draw=0, drop=True).copy(data=_as_drawn(draws.values, member))
+
+
+def _as_drawn(draws: np.ndarray, member: np.ndarray) -> np.ndarray:
+    """Return the statistic of ``(chain, draw, ...)``, neither split nor ranked; ``member`` numbers superchains."""
+    superchains = int(member.max()) + 1
+    x = draws[np.argsort(member, kind="stable")]
+    x = x.reshape(superchains, -1, *draws.shape[1:])  # (superchain, chain, draw, ...)
+    means = x.mean(axis=2)
+    within = means.var(axis=1, ddof=1)
+    if x.shape[2] > 1:
+        within = within + x.var(axis=2, ddof=1).mean(axis=1)
+    between = means.mean(axis=1).var(axis=0, ddof=1)
+    return np.sqrt(1.0 + between / within.mean(axis=0))
+
+
+def _membership(posterior: xr.Dataset, superchains: int | Sequence[int] | None) -> np.ndarray:
+    """Return which superchain each chain belongs to, numbered from 0."""
+    chains = posterior.sizes["chain"]
+    if superchains is None:
+        superchains = posterior.attrs.get("superchains")
+        if superchains is None:
+            raise ValueError(
+                "the posterior has no attribute 'superchains', which says how many groups of chains started together: "
+                "give superchains"
+            )
+    if isinstance(superchains, int | np.integer):
+        given = f"superchains={superchains}"
+        if "chain" in posterior.coords and not np.array_equal(posterior["chain"], np.arange(chains)):
+            raise ValueError(
+                f"{given} is about all chains of a run, and the chains of this result are not 0 to {chains - 1}: "
+                "give superchains, the number of its superchain for each chain"
+            )
+        labels = np.arange(chains) * max(superchains, 1) // chains
+    else:
+        labels = np.asarray(superchains)
+        given = f"superchains={np.array2string(labels, threshold=8)}"
+        if labels.shape != (chains,):
+            raise ValueError(f"{given}: must be one whole number, or one for each of the {chains} chains")
+    member = np.unique(labels, return_inverse=True)[1]
+    sizes = np.bincount(member)
+    if len(sizes) < 2:
+        raise ValueError(f"{given}: must be at least 2 superchains, to compare them")
+    if sizes.min() < sizes.max():
+        raise ValueError(
+            f"{given}: superchains would be of {sizes.min()} to {sizes.max()} of the {chains} chains, must be of one "
+            "size: choose a number that divides the chains"
+        )
+    if sizes.max() < 2:
+        raise ValueError(
+            f"{given}: superchains would be of one chain each, must be of 2 or more (for {chains} chains that all "
+            "started apart there is arviz.rhat)"
+        )
+    return member

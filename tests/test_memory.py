@@ -1,0 +1,162 @@
+"""Memory that is left, from files as Linux has them, and sizes in words."""
+
+import os
+
+import numpy as np
+import pytest
+
+from pmm_mcmc import memory
+from pmm_mcmc.memory import available_bytes, describe, scaled
+
+MB = 1_000_000
+UNLIMITED_V1 = 9223372036854771712
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A made-up Linux machine with 8192 kB available: ``machine({path: text})`` adds files."""
+    monkeypatch.setattr(memory, "_ROOT", tmp_path)
+
+    def write(files):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(str(text))
+
+    write({"proc/meminfo": "MemTotal:       16384 kB\nMemFree:         1024 kB\nMemAvailable:    8192 kB\n"})
+    return write
+
+
+def v2(group, limit, used, stat="anon 5\ninactive_file 0\n"):
+    folder = f"sys/fs/cgroup{group}"
+    return {f"{folder}/memory.max": limit, f"{folder}/memory.current": used, f"{folder}/memory.stat": stat}
+
+
+def v1(group, limit, used, stat="inactive_file 7\ntotal_inactive_file 0\n"):
+    folder = f"sys/fs/cgroup/memory{group}"
+    return {
+        f"{folder}/memory.limit_in_bytes": limit,
+        f"{folder}/memory.usage_in_bytes": used,
+        f"{folder}/memory.stat": stat,
+    }
+
+
+def test_available_of_this_machine():
+    available = available_bytes()
+    assert available is not None and 1_000_000 < available < 1e15
+
+
+def test_without_control_groups(machine):
+    assert available_bytes() == 8192 * 1024
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        # version 2
+        ({"proc/self/cgroup": "0::/job\n", **v2("/job", 5 * MB, 2 * MB)}, 3 * MB),
+        ({"proc/self/cgroup": "0::/job\n", **v2("/job", "max\n", 2 * MB)}, 8192 * 1024),
+        ({"proc/self/cgroup": "0::/job\n", **v2("/job", 50 * MB, 2 * MB)}, 8192 * 1024),
+        # what is cached can be had back
+        ({"proc/self/cgroup": "0::/job\n", **v2("/job", 5 * MB, 4 * MB, f"inactive_file {2 * MB}\n")}, 3 * MB),
+        # the limit is that of a group above
+        (
+            {
+                "proc/self/cgroup": "0::/job/step/task\n",
+                **v2("/job", 6 * MB, 5 * MB),
+                **v2("/job/step", 6 * MB, 4 * MB),
+                **v2("/job/step/task", "max", 3 * MB),
+            },
+            1 * MB,
+        ),
+        # a container's own name for its group, and one that is the host's
+        ({"proc/self/cgroup": "0::/\n", **v2("", 4 * MB, 1 * MB)}, 3 * MB),
+        ({"proc/self/cgroup": "0::/docker/abc\n", **v2("", 4 * MB, 2 * MB)}, 2 * MB),
+        # more used than allowed
+        ({"proc/self/cgroup": "0::/job\n", **v2("/job", 2 * MB, 3 * MB)}, 0),
+        # version 1, beside an empty version 2
+        ({"proc/self/cgroup": "9:cpu:/x\n4:memory:/job\n0::/\n", **v1("/job", 5 * MB, 1 * MB)}, 4 * MB),
+        ({"proc/self/cgroup": "3:cpuset,memory:/job\n", **v1("/job", 5 * MB, 2 * MB)}, 3 * MB),
+        ({"proc/self/cgroup": "4:memory:/job\n", **v1("/job", UNLIMITED_V1, 2 * MB)}, 8192 * 1024),
+        (
+            {"proc/self/cgroup": "4:memory:/job\n", **v1("/job", 5 * MB, 4 * MB, f"total_inactive_file {MB}\n")},
+            2 * MB,
+        ),
+        # a group of something else has no say, whatever its name
+        ({"proc/self/cgroup": "9:cpu:/job\n", **v1("/job", 5 * MB, 1 * MB)}, 8192 * 1024),
+        # a name with colons, as systemd has them
+        ({"proc/self/cgroup": "0::/a:b:c\n", **v2("/a:b:c", 5 * MB, 2 * MB)}, 3 * MB),
+        # files that cannot be understood
+        ({"proc/self/cgroup": "0::/job\n", **v2("/job", "", 2 * MB)}, 8192 * 1024),
+    ],
+)
+def test_control_groups(machine, files, left):
+    machine(files)
+    assert available_bytes() == left
+
+
+def test_a_limit_without_statistics_counts_all_as_used(machine, tmp_path):
+    machine({"proc/self/cgroup": "0::/job\n", **v2("/job", 5 * MB, 2 * MB)})
+    (tmp_path / "sys/fs/cgroup/job/memory.stat").unlink()
+    assert available_bytes() == 3 * MB
+
+
+@pytest.mark.parametrize(
+    ("pages", "left"),
+    [
+        ({"SC_AVPHYS_PAGES": 100, "SC_PHYS_PAGES": 900}, 409_600),
+        ({"SC_PHYS_PAGES": 900}, 3_686_400),
+        ({"SC_AVPHYS_PAGES": -1, "SC_PHYS_PAGES": 900}, 3_686_400),
+        ({}, None),
+    ],
+)
+def test_other_systems(monkeypatch, tmp_path, pages, left):
+    values = {**pages, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(memory, "_ROOT", tmp_path)
+    monkeypatch.setattr(os, "sysconf_names", dict.fromkeys(values, 0), raising=False)
+    monkeypatch.setattr(os, "sysconf", values.__getitem__, raising=False)
+    assert available_bytes() == left
+
+
+def test_no_sysconf_at_all(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "_ROOT", tmp_path)
+    monkeypatch.delattr(os, "sysconf_names")
+    assert available_bytes() is None
+
+
+def test_limits_hold_where_the_machine_says_nothing(machine, tmp_path):
+    machine({"proc/self/cgroup": "0::/job\n", **v2("/job", 5 * MB, 2 * MB)})
+    (tmp_path / "proc/meminfo").unlink()
+    assert available_bytes() == 3 * MB
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (12, "12 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (9_940, "9.9 kB"),
+        (9_960, "10 kB"),
+        (99_400, "99 kB"),
+        (999_400, "999 kB"),
+        (999_600, "1.0 MB"),
+        (3_200_000_000, "3.2 GB"),
+        (np.int64(32_000_000_000), "32 GB"),
+        (320_000_000_000, "320 GB"),
+        (5_000_000_000_000, "5.0 TB"),
+        (4 * 10**18, "4000 PB"),
+    ],
+)
+def test_describe(size, text):
+    assert describe(size) == text
+
+
+def test_scaled_to_three_figures():
+    assert [scaled(n, 3) for n in (123, 1234, 123_456, 12_345_678)] == [
+        ("123", ""),
+        ("1.23", "k"),
+        ("123", "k"),
+        ("12.3", "M"),
+    ]

@@ -1,0 +1,265 @@
+"""The progress bar, as text: what a terminal, a narrow one and a file get to see."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from pmm_mcmc import progress
+from pmm_mcmc.progress import RunProgress
+
+RED, BLUE = "38;2;214;39;40", "38;2;31;119;180"
+WIDE = ["Progress", "Chains", "Draw", "Step size", "K", "Gradients", "Unstable", "Grad/s (all)", "Elapsed", "Remaining"]
+SHORT = ["Progress", "Chains", "Draw", "Step", "K", "Grads", "Unst.", "Grad/s", "Left"]
+
+
+class Screen:
+    """A terminal that is looked at, and the clock on its wall."""
+
+    def __init__(self, monkeypatch, width=140, **options):
+        self.file, self.seconds = io.StringIO(), 0.0
+        self.options = {"width": width, "force_terminal": True, "color_system": None, **options}
+        monkeypatch.setattr(progress, "_console", lambda: Console(file=self.file, **self.options))
+        monkeypatch.setattr(progress, "perf_counter", lambda: self.seconds)
+
+    @property
+    def raw(self):
+        """What was drawn last, colours and all."""
+        return self.file.getvalue().rpartition("Progress")[2]
+
+    def last(self):
+        """Headings and rows as drawn last: words that lie apart, the bar's pieces left out."""
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.file.getvalue())
+        lines = ("Progress" + text.rpartition("Progress")[2]).splitlines()
+        rows = [[cell for cell in re.split(r" {2,}", line.strip()) if cell] for line in lines if line.strip()]
+        return rows[0], [row[1:] for row in rows[2:]]
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    return lambda *args, **options: Screen(monkeypatch, *args, **options)
+
+
+def update(bar, chains, done, n_grad=0, unstable=0, tuning=True):
+    counts = [np.broadcast_to(np.asarray(values), chains) for values in (n_grad, unstable)]
+    bar.update(tuning=tuning, done=done, step_size=0.01234, K=16, n_grad=counts[0], unstable=counts[1])
+
+
+@pytest.mark.parametrize(
+    ("chains", "labels"),
+    [
+        (1, ["0"]),
+        (8, list("01234567")),
+        (9, ["0-1", "2-3", "4-5", "6-7", "8"]),
+        (100, ["0-12", "13-25", "26-38", "39-51", "52-64", "65-77", "78-90", "91-99"]),
+        (512, ["0-63", "64-127", "128-191", "192-255", "256-319", "320-383", "384-447", "448-511"]),
+    ],
+)
+def test_rows_and_what_they_hold(screen, chains, labels):
+    seen = screen()
+    n_grad, unstable = np.arange(chains) + 10, np.arange(chains) % 2
+    with RunProgress(chains=chains, tune=100, draws=100) as bar:
+        update(bar, chains, 40, n_grad, unstable)
+    headings, rows = seen.last()
+    assert headings == WIDE
+    assert [row[0] for row in rows] == labels
+    for row in rows:
+        first, last = (int(row[0].split("-")[i]) for i in (0, -1))
+        members = slice(first, last + 1)
+        sums = [str(n_grad[members].sum()), str(unstable[members].sum())]
+        assert row[1:] == ["40", "0.0123", "16", *sums, "-", "0:00:00", "-:--:--"]
+
+
+@pytest.mark.parametrize("chains", [4, 512])
+@pytest.mark.parametrize(("width", "headings"), [(80, SHORT), (109, SHORT), (110, WIDE), (115, WIDE), (200, WIDE)])
+def test_everything_fits(screen, chains, width, headings):
+    seen = screen(width)
+    with RunProgress(chains=chains, tune=1000, draws=1000) as bar:
+        update(bar, chains, 0)
+        seen.seconds = 3725
+        update(bar, chains, 900, 123456789, 12)
+    found, rows = seen.last()
+    assert found == headings and "…" not in seen.file.getvalue(), "the bar's heading too: eight characters or more"
+    assert rows[-1][1:4] == ["900", "0.0123", "16"] and rows[-1][-1] == "1:15:52"
+
+
+def test_speeds_and_time_left(screen):
+    seen = screen()
+    with RunProgress(chains=10, tune=100, draws=300) as bar:
+        update(bar, 10, 20, 7000)  # goes on from here: what was spent before is not this run's speed
+        seen.seconds = 10.0
+        update(bar, 10, 30, 8000)
+        bar._bar.refresh()
+        _, rows = seen.last()
+        assert {tuple(row[-3:]) for row in rows} == {("1000", "0:00:10", "0:06:10")}, "1 draw a second, 370 to go"
+        # Sampling is ten times as fast, and is not averaged with the warm-up.
+        seen.seconds = 20.0
+        update(bar, 10, 100, 9000)
+        seen.seconds = 22.0
+        update(bar, 10, 20, 13000, tuning=False)
+        bar._bar.refresh()
+        _, rows = seen.last()
+        assert {tuple(row[-3:]) for row in rows} == {("20000", "0:00:22", "0:00:28")}
+        # Half a minute later it is slow.
+        for second in range(1, 101):
+            seen.seconds = 22.0 + second
+            update(bar, 10, 20 + second, 13000 + 20 * second, tuning=False)
+        bar._bar.refresh()
+        _, rows = seen.last()
+        assert {tuple(row[-3:]) for row in rows} == {("200", "0:02:02", "0:03:00")}
+        seen.seconds = 1000.0
+        update(bar, 10, 300, 107_000, tuning=False)
+    _, rows = seen.last()
+    assert {tuple(row[-3:]) for row in rows} == {("1000", "0:16:40", "0:00:00")}, "at the end, of the whole run"
+
+
+def test_a_long_chunk_is_a_window_of_its_own(screen):
+    seen = screen()
+    with RunProgress(chains=1, tune=10, draws=10) as bar:
+        for i in range(5):
+            seen.seconds = 100.0 * i
+            update(bar, 1, i, 500 * i)
+        bar._bar.refresh()
+        assert seen.last()[1][0][-3:] == ["5", "0:06:40", "0:26:40"]
+
+
+def test_a_warm_up_that_ends_early_moves_on_to_sampling(screen):
+    seen = screen()
+
+    with RunProgress(chains=1, tune=1000, draws=1000) as bar:
+        update(bar, 1, 200)
+        bar._bar.refresh()
+        task = bar._bar.tasks[0]
+        assert (task.completed, task.total, task.fields["draw"]) == (200, 2000, 200)
+        seen.seconds = 1.0
+        update(bar, 1, 0, tuning=False)
+        assert (task.completed, task.total, task.fields["draw"]) == (200, 1200, 0)
+        update(bar, 1, 1000, tuning=False)
+    assert (task.completed, task.total, task.fields["draw"]) == (1200, 1200, 1000) and task.finished
+    done = re.search("━*\u2009━*", seen.raw).group()
+    assert done.index("\u2009") == int(len(done) / 6), "the gap is where the warm-up ended"
+
+
+@pytest.mark.parametrize(("tuning", "red"), [(True, []), (False, ["2"])])
+def test_red_when_unstable_after_the_warm_up(screen, tuning, red):
+    seen = screen(color_system="truecolor")
+    with RunProgress(chains=4, tune=10, draws=10) as bar:
+        update(bar, 4, 5, 100, [0, 0, 1, 0], tuning=tuning)
+    rows = [line for line in seen.raw.splitlines() if "━" in line]
+    assert [str(chain) for chain, line in enumerate(rows) if RED in line] == red
+    assert all((BLUE in line) != (RED in line) for line in rows)
+
+
+def test_draws_seldom_and_always_what_came_last(screen, monkeypatch):
+    seen = screen()
+    with RunProgress(chains=2, tune=5000, draws=5000) as bar:
+        drawn = []
+        update_task = bar._bar.update
+        monkeypatch.setattr(bar._bar, "update", lambda *args, **fields: (drawn.append(1), update_task(*args, **fields)))
+        n_grad = np.zeros(2, int)
+        for i in range(4000):
+            seen.seconds = 0.01 * i
+            n_grad += 3
+            update(bar, 2, i + 1, n_grad)
+        assert 2 * 40 < len(drawn) <= 2 * 10 * 40, "two rows, forty seconds: at most ten times each"
+        n_grad += 1000  # counted on in place after it was shown
+    assert [row[1:5] for row in seen.last()[1]] == [["4000", "0.0123", "16", "12000"]] * 2
+
+
+def test_large_numbers(screen):
+    seen = screen()
+    with RunProgress(chains=65536, tune=10, draws=10) as bar:
+        update(bar, 65536, 10, 1250)
+    assert seen.last()[1][-1][:5] == ["57344-65535", "10", "0.0123", "16", "10.2M"]
+    assert [progress._count(n) for n in (0, 99_999, 99_999.6, 123_456, 2.5e12)] == [
+        "0",
+        "99999",
+        "100k",
+        "123k",
+        "2.50T",
+    ]
+
+
+def test_a_file_gets_one_line(screen):
+    seen = screen(width=40, force_terminal=False)
+    with RunProgress(chains=512, tune=1000, draws=800) as bar:
+        update(bar, 512, 0)
+        seen.seconds = 65.0
+        update(bar, 512, 200, 10)
+        seen.seconds = 100.0
+        update(bar, 512, 800, 1000, np.arange(512) == 3, tuning=False)
+        assert seen.file.getvalue() == ""
+    assert seen.file.getvalue() == "512 chains, draw 800 of 800: 512k gradients (5120/s), 1 unstable, 0:01:40\n"
+
+
+def test_an_interrupted_run_says_where_it_stopped(screen):
+    seen = screen(force_terminal=False)
+    with pytest.raises(KeyboardInterrupt), RunProgress(chains=1, tune=100, draws=100) as bar:
+        update(bar, 1, 30, 60)
+        raise KeyboardInterrupt
+    assert seen.file.getvalue() == "1 chain, warm-up 30 of 100: 60 gradients (-/s), 0 unstable, 0:00:00\n"
+
+    seen = screen()
+    with pytest.raises(KeyboardInterrupt), RunProgress(chains=1, tune=100, draws=100) as bar:
+        update(bar, 1, 100, 60)
+        update(bar, 1, 30, 90, tuning=False)
+        raise KeyboardInterrupt
+    assert seen.last()[1][0][1] == "30" and "0:00:00\n" not in seen.raw
+    assert not bar._bar.live.is_started and seen.file.getvalue().endswith("\x1b[?25h"), "the cursor is back"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_nothing_to_say(screen, terminal):
+    seen = screen(force_terminal=terminal)
+    with RunProgress(chains=4, tune=10, draws=10, show=False) as bar:
+        update(bar, 4, 10, 5)
+    assert seen.file.getvalue() == ""
+    seen = screen(force_terminal=False)
+    with RunProgress(chains=4, tune=10, draws=10):
+        pass
+    assert seen.file.getvalue() == ""
+
+
+def test_where_it_is_written(capsys):
+    """To standard output, as PyMC's bar is: here no terminal."""
+    with RunProgress(chains=4, tune=10, draws=10) as bar:
+        update(bar, 4, 10, 5)
+    out, err = capsys.readouterr()
+    assert out.startswith("4 chains, warm-up 10 of 10: 20 gradients") and out.count("\n") == 1 and err == ""
+
+
+@pytest.mark.process
+def test_a_run_without_bar_does_not_load_pymc(run_script):
+    loaded, errors = run_script(
+        "import json, sys\n"
+        "from pmm_mcmc.progress import RunProgress\n"
+        "with RunProgress(chains=1, tune=1, draws=1, show=False) as bar:\n"
+        "    bar.update(tuning=True, done=1, step_size=0.1, K=1, n_grad=[1], unstable=[0])\n"
+        "print(json.dumps('pymc' in sys.modules))\n"
+    )
+    assert loaded is False, errors
+
+
+def test_it_looks_like_the_bar_of_pymc(screen):
+    """The parts of PyMC's bar that are used are where they were, and its own bar still looks like this one."""
+    from pymc.progress_bar import CustomProgress, MCMCProgressBarManager, default_progress_theme
+    from pymc.progress_bar.rich_progress import CustomBarColumn
+
+    from pmm_mcmc.steps import PoissonULMC
+
+    theirs = MCMCProgressBarManager(step_method=PoissonULMC, chains=2, draws=10, tune=10)._backend._progress
+    screen()
+    with RunProgress(chains=2, tune=10, draws=10) as bar:
+        ours = bar._bar
+    assert type(ours) is type(theirs) is CustomProgress
+    headings = [[column.get_table_column().header for column in these.columns] for these in (ours, theirs)]
+    assert [head for head in headings[0] if head not in ("Chains", "Grad/s (all)")] == [
+        head for head in headings[1] if head != "Speed"
+    ]
+    assert type(ours.columns[0]) is type(theirs.columns[0]) is CustomBarColumn
+    for style in ("complete_style", "finished_style", "failing_rgb", "bar_width"):
+        assert getattr(ours.columns[0], style) == getattr(theirs.columns[0], style)
+    assert {"failing", "marker_pos", "draw", "step_size", "K", "n_grad", "unstable"} <= set(ours.tasks[0].fields)
+    assert "bar.complete" in default_progress_theme.styles
