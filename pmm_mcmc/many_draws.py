@@ -1,0 +1,311 @@
+"""Outputs of a pytensor graph at many flat positions at a time, with JAX or without.
+
+**Without JAX** the graph of one draw is given a batch dimension and run operation by operation in NumPy: that takes
+no compilation, where numba takes seconds for any model and most of a minute for some.  A graph whose operations would
+be Python loops over draws (scans, batches of small matrices) is compiled by numba for one draw instead.
+
+Names used here that pytensor does not document, or may move: ``pytensor.graph.replace.vectorize_graph``,
+``pytensor.compile.rewriting.inline_ofg_node``, ``Blockwise.core_op`` and ``batch_ndim``, ``function.vm.storage_map``
+of the Python linker and ``function.vm.jit_fn`` of the JAX linker; ``jax.config.values``, and ``__wrapped__`` of what
+``jax.jit`` returns.  ``tests/test_results.py`` says which, if one of them moves.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.scalar as ps
+import pytensor.tensor as pt
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.mode import Mode
+from pytensor.compile.rewriting import inline_ofg_node
+from pytensor.graph.op import HasInnerGraph
+from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.rewriting.basic import EquilibriumGraphRewriter, node_rewriter
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.link.vm import VMLinker
+from pytensor.scalar.math import Log1mexp, Softplus
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import Elemwise
+
+__all__ = ["Compiled", "Graph", "Kind", "ManyDraws", "compile_graph"]
+
+_log = logging.getLogger("pmm_mcmc")
+
+# So many draws at a time, or fewer: what they take in between stays in the processor's cache.
+_MOST_ROWS, _MOST_BYTES = 1024, 2**22
+# Recognised sums of exponentials would be compiled, each as a function of its own.
+_PYTHON = RewriteDatabaseQuery(include=["fast_compile", "py_only"], exclude=["symbolic_op_recognition"])
+
+
+class Kind(NamedTuple):
+    """Shape and dtype of one draw of an output."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class Graph(NamedTuple):
+    """Outputs of one draw as functions of its flat position."""
+
+    flat: Any
+    outputs: list[Any]
+
+
+@node_rewriter([Elemwise, OpFromGraph])
+def _in_numpy(fgraph, node):
+    """Replace operations that Python would compile first, or call number by number for want of a NumPy function."""
+    if isinstance(node.op, OpFromGraph):
+        return inline_ofg_node(node)
+    x, scalar_op = node.inputs[0], node.op.scalar_op
+    if isinstance(scalar_op, Softplus):
+        new = pt.maximum(x, 0) + pt.log1p(pt.exp(-abs(x)))
+    elif isinstance(scalar_op, Log1mexp):
+        new = pt.switch(x < -np.log(2.0), pt.log1p(-pt.exp(x)), pt.log(-pt.expm1(x)))
+    elif isinstance(scalar_op, ps.Clip):
+        new = pt.minimum(pt.maximum(x, node.inputs[1]), node.inputs[2])
+    else:
+        return None
+    return [new.astype(node.outputs[0].dtype)]
+
+
+_IN_NUMPY = EquilibriumGraphRewriter([_in_numpy], max_use_ratio=100)
+
+
+def _python_function(inputs: list[Any], outputs: list[Any], keep: bool = False) -> Any:
+    mode = Mode(VMLinker(use_cloop=False, c_thunks=False, allow_gc=not keep), _PYTHON)
+    return pytensor.function(inputs, outputs, mode=mode, trust_input=True, on_unused_input="ignore")
+
+
+class _Single:
+    """One draw at a time in Python: a way to learn of shapes, and of the memory that a draw takes."""
+
+    def __init__(self, graph: Graph):
+        self._function = _python_function([graph.flat], graph.outputs, keep=True)
+
+    def __call__(self, x: np.ndarray) -> list[np.ndarray]:
+        with np.errstate(all="ignore"):
+            return [np.array(value) for value in self._function(x)]
+
+    def memory(self) -> int:
+        """Bytes of everything that the last call computed."""
+        cells = self._function.vm.storage_map.items()
+        return sum(getattr(cell[0], "nbytes", 0) for variable, cell in cells if variable.owner is not None)
+
+
+class _Vectorised:
+    """The graph with a batch dimension, in NumPy.
+
+    Raises
+    ------
+    NotImplementedError
+        If an operation would be a loop over draws, or over more than draws, in Python.
+    """
+
+    pads = True
+
+    def __init__(self, graph: Graph):
+        flat, outputs = graph
+        batch = pt.matrix("positions", shape=(None, flat.type.shape[0]), dtype=flat.dtype)
+        many = vectorize_graph(outputs, {flat: batch})
+        self._alike = [one.type.ndim == new.type.ndim for one, new in zip(outputs, many, strict=True)]
+        self._function = _python_function([batch], many)
+        for node in self._function.maker.fgraph.apply_nodes:
+            op = node.op
+            if isinstance(op, Blockwise) and (isinstance(op.core_op, HasInnerGraph) or op.batch_ndim(node) > 1):
+                raise NotImplementedError(str(op))
+
+    def __call__(self, block: np.ndarray) -> list[np.ndarray]:
+        with np.errstate(all="ignore"):
+            values = self._function(block)
+        # What does not depend on the position has no batch dimension.
+        return [
+            np.broadcast_to(value, (len(block), *np.shape(value))) if alike else value
+            for value, alike in zip(values, self._alike, strict=True)
+        ]
+
+
+class _Loop:
+    """One draw at a time, compiled by numba."""
+
+    pads = False
+
+    def __init__(self, graph: Graph):
+        self._function = pytensor.function(
+            [graph.flat], graph.outputs, mode="NUMBA", trust_input=True, on_unused_input="ignore"
+        )
+
+    def __call__(self, block: np.ndarray) -> list[np.ndarray]:
+        return [np.stack(values) for values in zip(*(self._function(x) for x in block), strict=True)]
+
+
+@contextmanager
+def _double_precision() -> Iterator[None]:
+    """Run JAX in double precision within, whatever the user has chosen, and leave the choice as it was.
+
+    pytensor sets it for the whole process when its JAX backend is first imported.
+    """
+    import jax
+
+    chosen = jax.config.values["jax_enable_x64"]
+    try:
+        with jax.enable_x64(True):
+            yield
+    finally:
+        if jax.config.values["jax_enable_x64"] != chosen:
+            jax.config.update("jax_enable_x64", chosen)
+
+
+class _Jax:
+    """The graph under ``jax.vmap``.
+
+    Attributes
+    ----------
+    traces : int
+        How often JAX has traced it.
+    """
+
+    pads = True
+
+    def __init__(self, graph: Graph):
+        with _double_precision(), _without_checks():
+            compiled = pytensor.function(
+                [graph.flat], graph.outputs, mode="JAX", trust_input=True, on_unused_input="ignore"
+            )
+        # Below its own jit, where sizes would be traced.
+        self._one = getattr(compiled.vm.jit_fn, "__wrapped__", compiled.vm.jit_fn)
+        self._shared = compiled.get_shared()
+        self._seen: list[Any] = [None] * len(self._shared)
+        self._data: list[Any] = []
+        self._sizes: dict[int, int] | None = None
+        self._many: Callable[..., Any] | None = None
+        self.traces = 0
+
+    def __call__(self, block: np.ndarray) -> list[np.ndarray]:
+        with _double_precision(), _without_checks():
+            self._refresh()
+            assert self._many is not None
+            return [np.asarray(value) for value in self._many(block, self._data)]
+
+    def _refresh(self) -> None:
+        """Bring new data to the device."""
+        import jax
+
+        values = [shared.get_value(borrow=True) for shared in self._shared]
+        if self._many is not None and all(new is old for new, old in zip(values, self._seen, strict=True)):
+            return
+        self._seen, arrays = values, [np.asarray(value) for value in values]
+        self._data = [jax.device_put(array) for array in arrays]
+        # Lengths of dimensions that can change are shared integers: JAX must know them when it traces.
+        sizes = {i: int(a) for i, a in enumerate(arrays) if a.ndim == 0 and np.issubdtype(a.dtype, np.integer)}
+        if self._many is None or sizes != self._sizes:
+
+            def one(x: Any, data: list[Any]) -> Any:
+                self.traces += 1
+                return self._one(x, *(sizes.get(i, array) for i, array in enumerate(data)))
+
+            self._sizes, self._many = sizes, jax.jit(jax.vmap(one, (0, None)))
+
+
+@contextmanager
+def _without_checks() -> Iterator[None]:
+    # Checks of values cannot be traced, and pytensor says so of each.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Skipping", UserWarning)
+        yield
+
+
+class Compiled(NamedTuple):
+    """What is kept for a model: the graph of one draw, and whatever runs it for many."""
+
+    graph: Graph
+    single: _Single
+    many: _Vectorised | _Loop | _Jax
+
+
+def compile_graph(graph: Graph, backend: str, start: np.ndarray) -> Compiled:
+    """Compile a graph for many draws; ``start`` is a position to try it at."""
+    start = start.astype(graph.flat.dtype)
+    plain = list(rewrite_graph(graph.outputs, include=(), custom_rewrite=_IN_NUMPY, clone=True))
+    in_numpy = graph._replace(outputs=plain)
+    single = _Single(in_numpy)
+    single(start)
+    if backend == "jax":
+        try:
+            many = _Jax(graph)
+            many(np.repeat(start[None, :], _rows(single, start), axis=0))
+            return Compiled(graph, single, many)
+        except (NotImplementedError, TypeError, IndexError) as error:  # operations, or shapes that depend on values
+            _log.info("JAX cannot compute what is derived from the draws; NumPy does: %s", error)
+    try:
+        vectorised = _Vectorised(in_numpy)
+        if _agree(vectorised, single, start):
+            return Compiled(graph, single, vectorised)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        _log.debug("not vectorised: %s", error)
+    return Compiled(graph, single, _Loop(graph))
+
+
+def _rows(single: _Single, start: np.ndarray) -> int:
+    """Return how many draws to compute at a time, from the memory that the last single one took."""
+    memory = max(single.memory(), start.nbytes, 1)
+    return min(_MOST_ROWS, 2 ** int(np.log2(max(_MOST_BYTES // memory, 1))))
+
+
+def _agree(many: _Vectorised, single: _Single, start: np.ndarray) -> bool:
+    """Whether two draws at a time give what each gives alone: operations need not know how to be vectorised."""
+    block = np.stack([start, start + np.asarray(0.01, start.dtype)])
+    together, alone = many(block), [single(x) for x in block]
+    return all(
+        values.shape == (2, *one.shape)
+        and np.allclose(values[i], one, rtol=np.sqrt(np.finfo(start.dtype).eps), equal_nan=True)
+        for i in range(2)
+        for values, one in zip(together, alone[i], strict=True)
+    )
+
+
+class ManyDraws:
+    """Outputs of a model at many flat positions, computed a fixed number of draws at a time.
+
+    The number is fixed, and the last part filled up, so that nothing is compiled twice and a draw's values do not
+    depend, to the bit, on which draws it comes with.
+
+    Attributes
+    ----------
+    kinds : dict of Kind
+        Shape and dtype of each output for one draw.
+    rows : int
+        Draws at a time.
+    """
+
+    def __init__(self, names: Sequence[str], compiled: Compiled, start: np.ndarray):
+        self._many, self._dtype = compiled.many, np.dtype(compiled.graph.flat.dtype)
+        values = compiled.single(start.astype(self._dtype))
+        self.kinds = {name: Kind(a.shape, a.dtype) for name, a in zip(names, values, strict=True)}
+        self.rows = _rows(compiled.single, start)
+
+    @property
+    def traces(self) -> int:
+        """How often JAX has traced the outputs."""
+        return getattr(self._many, "traces", 0)
+
+    def __call__(self, position: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the outputs ``(chain, n, *shape)`` at positions ``(chain, n, d)``."""
+        chains, n, d = position.shape
+        flat = np.ascontiguousarray(position, dtype=self._dtype).reshape(chains * n, d)
+        outputs = {name: np.empty((len(flat), *shape), dtype) for name, (shape, dtype) in self.kinds.items()}
+        for begin in range(0, len(flat), self.rows) if outputs else ():
+            block = flat[begin : begin + self.rows]
+            used = slice(begin, begin + len(block))
+            if self._many.pads and len(block) < self.rows:
+                block = np.concatenate([block, np.repeat(block[-1:], self.rows - len(block), axis=0)])
+            for output, values in zip(outputs.values(), self._many(block), strict=True):
+                output[used] = values[: used.stop - begin]
+        return {name: values.reshape(chains, n, *values.shape[1:]) for name, values in outputs.items()}
