@@ -1,0 +1,1 @@
+"""A learnt non-centring: funnels found in warm-up and straightened by a change of variables."""

@@ -1,0 +1,242 @@
+r"""Fits shift and scale of many sinks at once, each by itself, so that its straightened coordinate is a unit Gaussian.
+
+Of a sink with ``z = (x - l) e^{-L}`` and gradient :math:`g^z = g\,e^{L}` the residual is :math:`r = z + g^z`: zero at
+every draw, on its way to the posterior or there, where the law of the sink given all else is Gaussian with this mean
+and scale.  The mean of :math:`r^2` is the Fisher divergence of that law from the unit Gaussian.  The fit takes the sum
+of :math:`\kappa^2 \log(1 + r^2 / \kappa^2)`, so that few draws do not decide, and no penalty: an error of the
+location or of a slope that is left grows as :math:`e^{-L}` below the draws, into a funnel that chains do not enter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pmm_mcmc.noncentring.funnel_map import saturate
+
+__all__ = ["Sinks", "fit", "location_scores", "mean_loss", "scale_effect_scores"]
+
+# Residuals beyond are taken for outliers; a standard Gaussian of the wrong scale leaves them well below.
+_KAPPA = 3.0
+_ENOUGH, _MOST_DAMPING = 1e-6, 1e6
+_LARGEST_STEP = 1.0
+_RIDGE = 1e-10
+# Numbers in the largest array.
+_MEMORY = 4e6
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """Sinks with the sources of their scales and locations, padded with -1, and what has been fitted.
+
+    Attributes
+    ----------
+    sink : (m,)
+        Coordinates.
+    by_scale, by_location : (m, k), (m, l)
+        Their sources.
+    theta : (m, k + l + 4)
+        ``a``, ``B`` (k), ``c``, ``C`` (l), ``t``, ``e``, in units of the draws given.
+    loss : (m,)
+        Mean loss of each.
+    """
+
+    sink: np.ndarray
+    by_scale: np.ndarray
+    by_location: np.ndarray
+    theta: np.ndarray
+    loss: np.ndarray
+
+    @classmethod
+    def start(cls, sink: np.ndarray, by_scale: np.ndarray, by_location: np.ndarray, slope: np.ndarray) -> Sinks:
+        """Begin linear, at slopes ``(m, k)`` and without an effect on the locations."""
+        m, k = by_scale.shape
+        theta = np.zeros((m, k + by_location.shape[1] + 4))
+        theta[:, 1 : 1 + k] = slope
+        theta[:, -2] = np.inf
+        return cls(sink, by_scale, by_location, theta, np.full(m, np.inf))
+
+    @property
+    def saturating(self) -> np.ndarray:
+        """Which of them have a ceiling."""
+        return np.isfinite(self.theta[:, -2])
+
+    @property
+    def slope(self) -> np.ndarray:
+        """``B`` of shape ``(m, k)``."""
+        return self.theta[:, 1 : 1 + self.by_scale.shape[1]]
+
+    @property
+    def load(self) -> np.ndarray:
+        """``C`` of shape ``(m, l)``."""
+        return self.theta[:, 2 + self.by_scale.shape[1] : -2]
+
+    def take(self, which: np.ndarray) -> Sinks:
+        """Return some of them."""
+        return Sinks(*(part[which] for part in vars(self).values()))
+
+    def put(self, which: np.ndarray, other: Sinks) -> Sinks:
+        """Return them with ``theta`` and ``loss`` of some replaced."""
+        theta, loss = self.theta.copy(), self.loss.copy()
+        theta[which], loss[which] = other.theta, other.loss
+        return replace(self, theta=theta, loss=loss)
+
+    def adding(self, location: np.ndarray) -> Sinks:
+        """Return them with another source of the location each, -1 for none, without an effect yet."""
+        by_location = np.concatenate([self.by_location, location[:, None]], axis=1)
+        theta = np.insert(self.theta, self.theta.shape[1] - 2, 0.0, axis=1)
+        return replace(self, by_location=by_location, theta=theta)
+
+    def adding_scale(self, source: np.ndarray) -> Sinks:
+        """Return them with another source of the scale each, -1 for none, without an effect yet."""
+        by_scale = np.concatenate([self.by_scale, source[:, None]], axis=1)
+        theta = np.insert(self.theta, 1 + self.by_scale.shape[1], 0.0, axis=1)
+        return replace(self, by_scale=by_scale, theta=theta)
+
+    def with_ceiling(self, ceiling: np.ndarray) -> Sinks:
+        """Return them as saturating ones, to be fitted from these ceilings."""
+        theta = self.theta.copy()
+        theta[:, -2], theta[:, -1] = ceiling, theta[:, 1 + self.by_scale.shape[1]]
+        return replace(self, theta=theta, loss=np.full(len(theta), np.inf))
+
+    def evaluate(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return ``l``, ``L``, ``w`` and ``c + C x - e``, ``(m, n)`` each, at draws ``(d, n)``."""
+        k = self.by_scale.shape[1]
+        v = self.theta[:, :1] + _combine(self.slope, x, self.by_scale)
+        apart = self.theta[:, 1 + k, None] + _combine(self.load, x, self.by_location) - self.theta[:, -1:]
+        log_scale, w = saturate(v, self.theta[:, -2:-1])
+        return self.theta[:, -1:] + w * apart, log_scale, w, apart
+
+    def straighten(self, x: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``z`` and its gradient ``(m, n)`` at draws and gradients ``(d, n)``."""
+        shift, log_scale, *_ = self.evaluate(x)
+        return (x[self.sink] - shift) * np.exp(-log_scale), g[self.sink] * np.exp(log_scale)
+
+    def losses(self, x: np.ndarray, g: np.ndarray) -> np.ndarray:
+        """Return the mean loss of each at draws and gradients ``(d, n)``."""
+        z, g_z = self.straighten(x, g)
+        return mean_loss(z + g_z)
+
+
+def fit(sinks: Sinks, x: np.ndarray, g: np.ndarray, iterations: int = 60) -> Sinks:
+    """Fit by damped Gauss-Newton steps, each sink with a damping of its own, from where they stand.
+
+    Parameters
+    ----------
+    sinks
+        Saturating where their ceiling is finite, linear elsewhere: kinds are kept.
+    x, g : (d, n)
+        Draws and gradients of the log density, coordinates first, in units in which the draws are of order one.
+    iterations
+        Most steps.
+
+    Returns
+    -------
+    Sinks
+        With their ``theta`` and ``loss``.
+    """
+    theta, loss = sinks.theta.copy(), np.full(len(sinks.sink), np.inf)
+    size = max(1, int(_MEMORY / (x.shape[1] * theta.shape[1])))
+    for first in range(0, len(loss), size):
+        part = np.arange(first, min(first + size, len(loss)))
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            theta[part], loss[part] = _fit(sinks.take(part), x, g, iterations)
+    return replace(sinks, theta=theta, loss=loss)
+
+
+def _fit(sinks: Sinks, x: np.ndarray, g: np.ndarray, iterations: int) -> tuple[np.ndarray, np.ndarray]:
+    theta = sinks.theta.copy()
+    residual, jacobian = _linearise(sinks, x, g)
+    loss = mean_loss(residual)
+    damping = np.full(len(loss), 1e-2)
+    at = np.flatnonzero(np.isfinite(loss))
+    residual, jacobian = residual[at], jacobian[at]
+    for _ in range(iterations):
+        if not at.size:
+            break
+        weighted = jacobian / (1.0 + (residual / _KAPPA) ** 2)[:, None]
+        slope = (weighted @ residual[:, :, None])[:, :, 0]
+        hessian = weighted @ jacobian.swapaxes(1, 2)
+        diagonal = np.einsum("mpp->mp", hessian)
+        ridge = damping[at, None] * diagonal + _RIDGE * diagonal.max(axis=1, keepdims=True) + 1e-300
+        step = -np.linalg.solve(hessian + ridge[:, :, None] * np.eye(hessian.shape[1]), slope[:, :, None])[:, :, 0]
+        step *= np.minimum(1.0, _LARGEST_STEP / np.maximum(np.abs(step[:, :1]), 1e-300))
+        trial = replace(sinks.take(at), theta=theta[at] + np.where(np.isfinite(step), step, 0.0))
+        new_residual, new_jacobian = _linearise(trial, x, g)
+        new_loss = mean_loss(new_residual)
+        better = new_loss < loss[at]
+        done = np.where(better, loss[at] - new_loss < _ENOUGH * loss[at], damping[at] > _MOST_DAMPING)
+        residual = np.where(better[:, None], new_residual, residual)[~done]
+        jacobian = np.where(better[:, None, None], new_jacobian, jacobian)[~done]
+        theta[at[better]], loss[at[better]] = trial.theta[better], new_loss[better]
+        damping[at] *= np.where(better, 0.2, 5.0)
+        at = at[~done]
+    return theta, loss
+
+
+def _linearise(sinks: Sinks, x: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return residuals ``(m, n)`` and their derivatives ``(m, p, n)`` by ``theta``."""
+    shift, log_scale, w, apart = sinks.evaluate(x)
+    by_shift = -np.exp(-log_scale)
+    z, g_z = (shift - x[sinks.sink]) * by_shift, g[sinks.sink] * np.exp(log_scale)
+    by_scale, free = g_z - z, sinks.saturating[:, None]
+    # What v, or the ceiling with the opposite sign, does to the location; without a ceiling nothing.
+    moved = np.where(free, -2.0 * w * (1.0 - w) * apart, 0.0) * by_shift
+    k, more = sinks.by_scale.shape[1], sinks.by_location.shape[1]
+    jacobian = np.empty((len(z), k + more + 4, x.shape[1]))
+    jacobian[:, 0] = by_scale * w + moved
+    np.multiply(_rows(x, sinks.by_scale), jacobian[:, :1], out=jacobian[:, 1 : 1 + k])
+    jacobian[:, 1 + k] = by_shift * w
+    np.multiply(_rows(x, sinks.by_location), jacobian[:, 1 + k, None], out=jacobian[:, 2 + k : -2])
+    jacobian[:, -2] = np.where(free, by_scale * (1.0 - w) - moved, 0.0)
+    jacobian[:, -1] = np.where(free, by_shift * (1.0 - w), 0.0)
+    return z + g_z, jacobian
+
+
+def location_scores(sinks: Sinks, x: np.ndarray, g: np.ndarray) -> np.ndarray:
+    """Return how strongly each coordinate calls for an effect on each location: correlations ``(m, d)``."""
+    _, log_scale, w, _ = sinks.evaluate(x)
+    by_location = -np.exp(-log_scale) * w
+    z, g_z = sinks.straighten(x, g)
+    return _scores(z + g_z, by_location, x)
+
+
+def scale_effect_scores(sinks: Sinks, x: np.ndarray, g: np.ndarray) -> np.ndarray:
+    """Return how strongly each coordinate calls for an effect on each log scale: correlations ``(m, d)``."""
+    _, log_scale, w, apart = sinks.evaluate(x)
+    z, g_z = sinks.straighten(x, g)
+    by_v = (g_z - z) * w
+    by_v += np.where(sinks.saturating[:, None], 2.0 * w * (1.0 - w) * apart * np.exp(-log_scale), 0.0)
+    return _scores(z + g_z, by_v, x)
+
+
+def _scores(residual: np.ndarray, derivative: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return correlations of the residuals with the derivative by the intercept times each coordinate, centred."""
+    with np.errstate(all="ignore"):
+        root = 1.0 / np.sqrt(1.0 + (residual / _KAPPA) ** 2)
+        residual, derivative = residual * root, derivative * root
+        weight = derivative**2
+        total = weight.sum(axis=1, keepdims=True)
+        spread = weight @ (x**2).T - (weight @ x.T) ** 2 / total
+        score = (residual * derivative) @ x.T
+        score -= (residual * derivative).sum(axis=1, keepdims=True) * (weight @ x.T) / total
+        return np.nan_to_num(score / np.sqrt(spread * (residual**2).sum(axis=1, keepdims=True)), posinf=0.0, neginf=0.0)
+
+
+def mean_loss(residual: np.ndarray) -> np.ndarray:
+    """Return the mean over the last axis of what a residual costs."""
+    loss = (_KAPPA**2 * np.log1p((residual / _KAPPA) ** 2)).mean(axis=-1)
+    return np.where(np.isfinite(loss), loss, np.inf)
+
+
+def _rows(x: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """Return the rows ``(m, k, n)`` of ``x``, zero where ``which`` is -1."""
+    rows = x[which]
+    rows[which < 0] = 0.0
+    return rows
+
+
+def _combine(factor: np.ndarray, x: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """Return the sums ``(m, n)`` of rows of ``x`` with factors ``(m, k)``."""
+    return (np.where(which >= 0, factor, 0.0)[:, None] @ _rows(x, which))[:, 0]

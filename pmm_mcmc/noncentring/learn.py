@@ -1,0 +1,248 @@
+r"""Learns the map that straightens a posterior's funnels, from draws and gradients that warm-up has anyway.
+
+Level by level, the deepest first: sinks with their sources are found and fitted
+(:mod:`pmm_mcmc.noncentring.blocks`), the gradient is pulled back to their straightened coordinates, and what is left is
+searched for the level above.  Three levels of a hierarchy are two turns.
+
+The map is accepted by draws held out, the newest 40 %, with the Fisher divergence from a Gaussian per coordinate,
+:math:`D = mean |W^{-1} (z - m) + W^T g^z|^2 / d`, each with the best affine scale ``W`` of the older draws, diagonal or
+dense: it must fall by half, and by a tenth.  A posterior that an affine scale fits to a tenth needs no map.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.noncentring.blocks import as_map, divergence, find_block, pulled_back, refit
+from pmm_mcmc.noncentring.fit import Sinks
+from pmm_mcmc.noncentring.funnel_map import FunnelMap
+from pmm_mcmc.noncentring.pairs import Draws
+from pmm_mcmc.noncentring.words import describe
+from pmm_mcmc.tuning.scale import MOST_DENSE, affine_scale, diagonal_scale
+
+__all__ = ["Learnt", "learn_map"]
+
+_MOST_LEVELS = 4
+_FITTED = 0.6  # of the draws, the oldest
+_FEWEST = 100  # draws
+_RATIO, _LEAST = 0.5, 0.1  # of the divergence: what a map must leave at most, and take away at least
+_LEVEL_SHARE, _LEVEL_LEAST = 0.03, 0.05  # of the divergence summed over coordinates, what a level must take away
+_TRIMMED = 0.01
+_DAMPING = 10.0  # of the dense scale: few draws for each of its numbers
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What was learnt.
+
+    Attributes
+    ----------
+    map
+        The map, or ``None`` where none is needed or none was found that holds on draws held out.
+    found
+        What scales with what, a phrase for each group of sinks; also of a map that was refused.
+    before, after
+        Divergence per coordinate of draws held out from a Gaussian, with the best affine scale alone and on top of the
+        map that was found; equal where none was.
+    """
+
+    map: FunnelMap | None
+    found: tuple[str, ...]
+    before: float
+    after: float
+
+    def __str__(self) -> str:
+        """Return what was found and what it brought, in words."""
+        if not self.found:
+            return "no funnel found"
+        verdict = "straightened" if self.map is not None else "left alone"
+        found = "; ".join(self.found)
+        return f"{found}: {verdict} (divergence from a Gaussian on new draws {self.before:.3g} -> {self.after:.3g})"
+
+
+def learn_map(
+    position: np.ndarray,
+    gradient: np.ndarray,
+    chain: np.ndarray,
+    previous: FunnelMap | None = None,
+    names: Sequence[str] | None = None,
+) -> Learnt:
+    """Learn which coordinates scale which others, and the map that undoes it.
+
+    Parameters
+    ----------
+    position, gradient : (n, d)
+        Draws and the gradient of the log density there, in the model's own coordinates, in order of time, the chains
+        side by side; those of the transient too, as long as they are finite.
+    chain : (n,) int
+        The chain of each.
+    previous
+        A map learnt before: what it has as sinks and sources is kept, and only added to.
+    names
+        Of the coordinates, for the report.
+
+    Returns
+    -------
+    Learnt
+        The map, if any, and what it brings.  Takes no gradient.
+
+    Raises
+    ------
+    ValueError
+        If the arrays do not fit together, or ``previous`` does not fit the model.
+    """
+    x, g, chain = np.asarray(position, float), np.asarray(gradient, float), np.asarray(chain)
+    if x.ndim != 2 or g.shape != x.shape or chain.shape != x.shape[:1]:
+        raise ValueError(
+            f"position {x.shape}, gradient {g.shape} and chain {chain.shape} do not fit together: pass (n, d), (n, d) "
+            "and (n,)"
+        )
+    if previous is not None:
+        previous = previous.checked(x.shape[1])
+    x, g, chain = _usable(x, g, chain)
+    varies = bool(len(x)) and bool(np.all(np.ptp(x, axis=0) > 0.0)) and bool(np.all(np.ptp(g, axis=0) > 0.0))
+    if len(x) < _FEWEST or x.shape[1] < 2 or not varies:
+        return Learnt(previous, (), math.nan, math.nan)
+    centre, scale = np.median(x, axis=0), x.std(axis=0)
+    draws = _draws(x, g, chain, centre, scale)
+    levels = [] if previous is None else _levels(previous, centre, scale)
+    blocks = _blocks(draws, levels)
+    names = [f"x[{i}]" for i in range(x.shape[1])] if names is None else names
+    before = _divergence(x, g)
+    after, found = before, None
+    if blocks:
+        found = _joined(blocks, centre, scale).checked(x.shape[1])
+        after = _straightened_divergence(found, x, g)
+    kept = False
+    if previous is not None:
+        old = _straightened_divergence(previous, x, g)
+        if found is None or old <= after:
+            found, after, kept = previous, old, True
+    if found is None:
+        return Learnt(None, (), before, before)
+    words = describe(found, names)
+    if not (after < _RATIO * before and after < before - _LEAST):
+        return Learnt(None, words, before, after)
+    if not kept:
+        found = _joined(_final(blocks, _draws(x, g, chain, centre, scale)), centre, scale).checked(x.shape[1])
+    return Learnt(found, words, before, after)
+
+
+def _usable(x: np.ndarray, g: np.ndarray, chain: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Leave out draws that are not finite, and those that stand where their chain stood before."""
+    good = np.isfinite(x).all(axis=1) & np.isfinite(g).all(axis=1)
+    for name in np.unique(chain):
+        own = np.flatnonzero(chain == name)
+        good[own[1:]] &= (np.diff(x[own], axis=0) != 0.0).any(axis=1)
+    return x[good], g[good], chain[good]
+
+
+def _draws(x: np.ndarray, g: np.ndarray, chain: np.ndarray, centre: np.ndarray, scale: np.ndarray) -> Draws:
+    """Return the draws in units of order one, with the two parts of the time and the two halves of the chains."""
+    n, names = len(x), np.unique(chain)
+    split = int(_FITTED * n)
+    if len(names) > 1:
+        halves = np.flatnonzero(np.isin(chain, names[::2])), np.flatnonzero(np.isin(chain, names[1::2]))
+    else:
+        halves = np.arange(n // 2), np.arange(n // 2, n)
+    u, slope = np.ascontiguousarray(((x - centre) / scale).T), np.ascontiguousarray((g * scale).T)
+    return Draws(u, slope, np.arange(split), np.arange(split, n), halves)
+
+
+def _blocks(draws: Draws, known: list[Sinks]) -> list[Sinks]:
+    """Find the levels, the deepest first."""
+    d = len(draws.x)
+    free = np.ones(d, bool)
+    blocks: list[Sinks] = []
+    nothing = Sinks.start(np.zeros(0, int), np.zeros((0, 1), int), np.zeros((0, 0), int), np.zeros((0, 1)))
+    for level in range(max(_MOST_LEVELS, len(known))):
+        own = known[level] if level < len(known) else None
+        upstream = np.zeros(d, bool)
+        for above in known[level + 1 :]:
+            upstream[above.sink] = True
+            for sources in (above.by_scale, above.by_location):
+                upstream[sources[sources >= 0]] = True
+        block = find_block(draws, free, own, upstream)
+        if not len(block.sink):
+            break
+        without = divergence(nothing, draws, free)
+        if own is None and divergence(block, draws, free) > without - max(_LEVEL_SHARE * without, _LEVEL_LEAST):
+            break
+        block = refit(block, draws, draws.fitted)
+        blocks.append(block)
+        draws = pulled_back(block, draws)
+        free = free.copy()
+        free[block.sink] = False
+    return blocks
+
+
+def _final(blocks: list[Sinks], draws: Draws) -> list[Sinks]:
+    """Fit the levels anew, on all draws."""
+    fitted = []
+    for block in blocks:
+        fitted.append(refit(block, draws, np.arange(draws.x.shape[1])))
+        draws = pulled_back(fitted[-1], draws)
+    return fitted
+
+
+def _joined(blocks: list[Sinks], centre: np.ndarray, scale: np.ndarray) -> FunnelMap:
+    """Return all levels as one map of the model's own coordinates, the levels above first."""
+    maps = [as_map(block) for block in reversed(blocks)]
+    parts = {name: np.concatenate([getattr(m, name) for m in maps]) for name in FunnelMap._fields}
+    parts["start"] = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(m.start) for m in maps]))])
+    return FunnelMap(**parts).rescaled(centre, scale)
+
+
+def _levels(found: FunnelMap, centre: np.ndarray, scale: np.ndarray) -> list[Sinks]:
+    """Return sinks, sources and slopes of a map in units of the draws, the deepest level first."""
+    levels = []
+    for at in reversed(found.levels()):
+        rows: list[tuple[list[int], list[int], list[float]]] = []
+        for k in range(at.start, at.stop):
+            inside = slice(found.start[k], found.start[k + 1])
+            source, slope, load = found.source[inside], found.slope[inside], found.load[inside]
+            scales = slope != 0.0
+            effect = slope[scales] * scale[source[scales]]
+            rows.append((source[scales].tolist(), source[load != 0.0].tolist(), effect.tolist()))
+        m = len(rows)
+        widths = [max(1, *(len(row[part]) for row in rows)) for part in range(3)]
+        by_scale, by_location = np.full((m, widths[0]), -1), np.full((m, widths[1]), -1)
+        slopes = np.zeros((m, widths[0]))
+        for k, (scales_of, locations_of, effects) in enumerate(rows):
+            by_scale[k, : len(scales_of)], slopes[k, : len(effects)] = scales_of, effects
+            by_location[k, : len(locations_of)] = locations_of
+        levels.append(Sinks.start(found.sink[at], by_scale, by_location, slopes))
+    return levels
+
+
+def _straightened_divergence(found: FunnelMap, x: np.ndarray, g: np.ndarray) -> float:
+    z = found.to_z(x)
+    return _divergence(z, found.pull_back(z, g))
+
+
+def _divergence(x: np.ndarray, g: np.ndarray) -> float:
+    """Return ``D`` of the newest draws, the largest 1 % left out, with the better affine scale of the older ones."""
+    n, d = x.shape
+    split = int(_FITTED * n)
+    best = math.inf
+    for dense in (False, True):
+        if dense and d > MOST_DENSE:
+            continue
+        try:
+            with np.errstate(all="ignore"):
+                if dense:
+                    scale = Coordinates(*affine_scale(x[:split], g[:split], dense=True, damping=_DAMPING))
+                else:
+                    scale = Coordinates(*diagonal_scale(x[:split], g[:split], np.ones(d)))
+                terms = ((scale.whiten(x[split:]) + scale.pull_back(g[split:])) ** 2).sum(axis=1)
+        except np.linalg.LinAlgError:
+            continue
+        if np.all(np.isfinite(terms)):
+            kept = len(terms) - math.ceil(_TRIMMED * len(terms))
+            best = min(best, float(np.sort(terms)[:kept].mean()) / d)
+    return best

@@ -1,0 +1,39 @@
+"""The map of :mod:`pmm_mcmc.noncentring.funnel_map` at one point, as loops for numba: what an engine runs each step."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["place", "pull_back"]
+
+
+def place(sink, start, source, slope, load, log_scale, location, ceiling, anchor, x, work):
+    """Turn ``z``, which ``x`` holds, into the model's position in place; return the log determinant.
+
+    ``work (4, m)`` is filled with ``z``, ``e^L``, ``w`` and ``c + C x - e`` of each sink, for :func:`pull_back`.
+    """
+    total = 0.0
+    for k in range(sink.size):
+        v, apart = log_scale[k], location[k] - anchor[k]
+        for p in range(start[k], start[k + 1]):
+            v += slope[p] * x[source[p]]
+            apart += load[p] * x[source[p]]
+        above = math.exp(-2.0 * abs(v - ceiling[k]))
+        log = min(v, ceiling[k]) - 0.5 * math.log1p(above)
+        w = (1.0 if v < ceiling[k] else above) / (1.0 + above)
+        work[0, k], work[1, k], work[2, k], work[3, k] = x[sink[k]], math.exp(log), w, apart
+        x[sink[k]] = anchor[k] + w * apart + work[1, k] * x[sink[k]]
+        total += log
+    return total
+
+
+def pull_back(sink, start, source, slope, load, gradient, work):
+    """Turn the gradient at ``x`` into that of the log density of ``z``, log determinant included, in place."""
+    for k in range(sink.size - 1, -1, -1):
+        g = gradient[sink[k]]
+        g_z = g * work[1, k]
+        w = work[2, k]
+        by_v = w * (1.0 + work[0, k] * g_z) - 2.0 * w * (1.0 - w) * work[3, k] * g
+        gradient[sink[k]] = g_z
+        for p in range(start[k], start[k + 1]):
+            gradient[source[p]] += slope[p] * by_v + load[p] * w * g

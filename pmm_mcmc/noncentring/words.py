@@ -1,0 +1,62 @@
+"""Says in words what a map straightens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pmm_mcmc.noncentring.funnel_map import FunnelMap
+
+__all__ = ["describe"]
+
+_INDEXED = re.compile(r"^(.*)\[(\d+)\]$")
+
+
+def describe(found: FunnelMap, names: Sequence[str]) -> tuple[str, ...]:
+    """Return a phrase for each group of sinks with the same sources of their scales.
+
+    Parameters
+    ----------
+    found
+        The map.
+    names
+        Of the coordinates: ``"theta[0]"``, ``"log tau"``.
+
+    Returns
+    -------
+    tuple of str
+        As "theta[0..7] scale with log tau and shift with mu".
+    """
+    groups: dict[tuple[int, ...], tuple[list[int], set[int]]] = {}
+    for k, sink in enumerate(found.sink.tolist()):
+        inside = slice(found.start[k], found.start[k + 1])
+        source, slope, load = (part[inside] for part in (found.source, found.slope, found.load))
+        sinks, shifts = groups.setdefault(tuple(source[slope != 0.0].tolist()), ([], set()))
+        sinks.append(sink)
+        shifts.update(source[(load != 0.0) & (slope == 0.0)].tolist())
+    phrases = []
+    for scales, (sinks, shifts) in groups.items():
+        verb = "scale" if len(sinks) > 1 else "scales"
+        phrase = f"{_listed(sinks, names)} {verb} with {_listed(scales, names)}"
+        if shifts:
+            phrase += f" and {verb.replace('scale', 'shift')} with {_listed(sorted(shifts), names)}"
+        phrases.append(phrase)
+    return tuple(phrases)
+
+
+def _listed(which: Sequence[int], names: Sequence[str]) -> str:
+    """Return names of coordinates, runs of indices of one variable together: ``theta[0..7], mu``."""
+    runs: list[list[str | int]] = []
+    for name in (names[i] for i in sorted(which)):
+        match = _INDEXED.match(name)
+        if match is None:
+            runs.append([name])
+        elif runs and len(runs[-1]) == 3 and runs[-1][0] == match[1] and runs[-1][2] == int(match[2]) - 1:
+            runs[-1][2] = int(match[2])
+        else:
+            runs.append([match[1], int(match[2]), int(match[2])])
+    words = [
+        str(run[0]) if len(run) == 1 else f"{run[0]}[{run[1]}]" if run[1] == run[2] else f"{run[0]}[{run[1]}..{run[2]}]"
+        for run in runs
+    ]
+    return ", ".join(words) if len(words) < 5 else f"{', '.join(words[:3])} and {len(words) - 3} more"

@@ -1,0 +1,190 @@
+"""Learning the map from exact draws: what hierarchies need is found, what needs nothing is left alone.
+
+Draws are independent, seeds fixed.  Where the family holds the answer it must be found to rounding; a refusal is
+checked on two seeds each; the margin of the divergence (a ratio of 0.5) keeps the false-alarm rate below 1e-6.
+"""
+
+import numpy as np
+import pytest
+
+from pmm_mcmc.noncentring.funnel_map import FunnelMap
+from pmm_mcmc.noncentring.learn import learn_map
+
+N = 1600
+CHAIN = np.tile(np.arange(8), N // 8)
+
+
+def funnel(rng, sinks=9, n=N, sd=3.0):
+    y = sd * rng.normal(size=n)
+    x = np.exp(y / 2)[:, None] * rng.normal(size=(n, sinks))
+    square = x**2 * np.exp(-y)[:, None]
+    g_y = -y / sd**2 + 0.5 * (square - 1).sum(axis=1)
+    return np.column_stack([y, x]), np.column_stack([g_y, -x * np.exp(-y)[:, None]])
+
+
+def three_levels(rng, groups=6, each=4):
+    """Coordinates mu, log tau, log omega, the groups and what is in them: ``b ~ N(a, omega)``, ``a ~ N(mu, tau)``."""
+    mu, t, w = rng.normal(size=(3, N))
+    w -= 1.0
+    a = mu[:, None] + np.exp(t)[:, None] * rng.normal(size=(N, groups))
+    b = a[:, :, None] + np.exp(w)[:, None, None] * rng.normal(size=(N, groups, each))
+    pull_a = (a - mu[:, None]) * np.exp(-2 * t)[:, None]
+    pull_b = (b - a[:, :, None]) * np.exp(-2 * w)[:, None, None]
+    g_t = (pull_a * (a - mu[:, None]) - 1).sum(axis=1) - t
+    g_w = (pull_b * (b - a[:, :, None]) - 1).sum(axis=(1, 2)) - (w + 1)
+    x = np.column_stack([mu, t, w, a, b.reshape(N, -1)])
+    g = [pull_a.sum(axis=1) - mu, g_t, g_w, pull_b.sum(axis=2) - pull_a, -pull_b.reshape(N, -1)]
+    return x, np.column_stack(g)
+
+
+def two_groups(rng):
+    """Two funnels with scales of their own, and ten coordinates that have nothing to do with them."""
+    one, two, rest = funnel(rng, 5), funnel(rng, 5), rng.normal(size=(N, 10))
+    return np.concatenate([one[0], two[0], rest], axis=1), np.concatenate([one[1], two[1], -rest], axis=1)
+
+
+def horseshoe_prior(rng):
+    """Eight log local scales, one log global scale, eight effects with the sum of both as their log scale."""
+    local, common = rng.normal(size=(N, 8)), rng.normal(size=(N, 1))
+    effect = np.exp(local + common) * rng.normal(size=(N, 8))
+    square = effect**2 * np.exp(-2 * (local + common)) - 1
+    x = np.concatenate([local, common, effect], axis=1)
+    g = [square - local, square.sum(axis=1, keepdims=True) - common, -effect * np.exp(-2 * (local + common))]
+    return x, np.concatenate(g, axis=1)
+
+
+def rosenbrock(rng):
+    a = 1 + rng.normal(size=(N, 18))
+    b = a**2 + np.sqrt(0.1) * rng.normal(size=(N, 18))
+    g_b = -10 * (b - a**2)
+    return np.concatenate([a, b], axis=1), np.concatenate([1 - a - 2 * a * g_b, g_b], axis=1)
+
+
+def mixture(rng):
+    x = rng.normal(size=(N, 20))
+    x[:, 0] += np.where(rng.random(N) < 0.7, -1.2, 2.8)
+    low, high = 0.7 * np.exp(-0.5 * (x[:, 0] + 1.2) ** 2), 0.3 * np.exp(-0.5 * (x[:, 0] - 2.8) ** 2)
+    g = -x
+    g[:, 0] = -(low * (x[:, 0] + 1.2) + high * (x[:, 0] - 2.8)) / (low + high)
+    return x, g
+
+
+def rotated(rng):
+    root = np.random.default_rng(0).normal(size=(40, 40)) + 3 * np.eye(40)
+    x = rng.normal(size=(N, 40)) @ root.T
+    return x, -x @ np.linalg.inv(root @ root.T)
+
+
+def log_gamma(rng):
+    x = np.log(rng.gamma(3.0, size=(N, 12)))
+    return x, 3.0 - np.exp(x)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_funnel_is_straightened_exactly(seed):
+    learnt = learn_map(*funnel(np.random.default_rng(seed)), CHAIN)
+    assert learnt.map is not None and learnt.map.kinds == ("linear",) * 9
+    np.testing.assert_allclose(learnt.map.slope, 0.5, rtol=1e-9)
+    np.testing.assert_array_equal(learnt.map.source, 0)
+    assert learnt.after < 1e-12 < 1.0 < learnt.before
+    assert str(learnt).startswith("x[1..9] scale with x[0]: straightened")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_funnel_that_hardly_narrows_is_seen_and_left_alone(seed):
+    learnt = learn_map(*funnel(np.random.default_rng(seed), sd=0.25), CHAIN)
+    assert learnt.map is None and learnt.after < 0.5 * learnt.before
+    assert "left alone" in str(learnt)
+
+
+def test_three_levels_are_two_turns_of_two():
+    x, g = three_levels(np.random.default_rng(4))
+    learnt = learn_map(x, g, CHAIN)
+    found = learnt.map
+    assert sorted(found.sink.tolist()) == list(range(3, 33))
+    assert learnt.after < 1e-8
+    by_sink = {i: found.source[found.start[k] : found.start[k + 1]].tolist() for k, i in enumerate(found.sink.tolist())}
+    assert all(by_sink[3 + k] == [0, 1] for k in range(6))
+    assert all(by_sink[9 + k] == [2, 3 + k // 4] for k in range(24))
+    np.testing.assert_allclose(found.slope[found.slope != 0.0], 1.0, rtol=1e-6)
+    np.testing.assert_allclose(found.load[found.slope == 0.0], 1.0, rtol=1e-6)
+
+
+def test_groups_with_scales_of_their_own():
+    learnt = learn_map(*two_groups(np.random.default_rng(5)), CHAIN)
+    assert sorted(learnt.map.sink.tolist()) == [1, 2, 3, 4, 5, 7, 8, 9, 10, 11]
+    assert learnt.after < 1e-8
+
+
+def test_a_sink_may_have_two_scales():
+    learnt = learn_map(*horseshoe_prior(np.random.default_rng(6)), CHAIN)
+    assert sorted(learnt.map.sink.tolist()) == list(range(9, 17))
+    assert learnt.after < 1e-8
+    np.testing.assert_allclose(learnt.map.slope, 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("target", [rosenbrock, mixture, rotated, log_gamma])
+def test_what_needs_nothing_is_left_alone(target, seed):
+    learnt = learn_map(*target(np.random.default_rng(seed)), CHAIN)
+    assert learnt.map is None
+    assert "left alone" in str(learnt) or str(learnt) == "no funnel found"
+
+
+def test_one_chain_alone_and_numbers_of_single_precision():
+    x, g = funnel(np.random.default_rng(7))
+    learnt = learn_map(x.astype(np.float32), g.astype(np.float32), np.zeros(N, int))
+    np.testing.assert_allclose(learnt.map.slope, 0.5, rtol=1e-5)
+
+
+def test_rows_that_are_not_finite_or_stand_still_do_not_count():
+    x, g = funnel(np.random.default_rng(8))
+    x[5], g[17] = np.nan, np.inf
+    x[800:808], g[800:808] = x[792:800], g[792:800]
+    learnt = learn_map(x, g, CHAIN)
+    np.testing.assert_allclose(learnt.map.slope, 0.5, rtol=1e-9)
+
+
+def test_names_are_used():
+    names = ["log tau", *(f"theta[{i}]" for i in range(9))]
+    learnt = learn_map(*funnel(np.random.default_rng(9)), CHAIN, names=names)
+    assert learnt.found == ("theta[0..8] scale with log tau",)
+
+
+def test_what_was_found_before_is_kept_and_added_to():
+    x, g = funnel(np.random.default_rng(10))
+    whole = learn_map(x, g, CHAIN).map
+    part = FunnelMap(*(p[:3] for p in whole))._replace(start=whole.start[:4])
+    learnt = learn_map(x, g, CHAIN, previous=part)
+    assert set(part.sink.tolist()) < set(learnt.map.sink.tolist()) == set(whole.sink.tolist())
+    # Draws that hardly show the funnel do not take it back.
+    narrow = np.abs(x[:, 0]) < 0.8
+    again = learn_map(x[narrow], g[narrow], CHAIN[narrow], previous=whole)
+    assert again.found == ("x[1..9] scale with x[0]",)
+
+
+def test_a_map_that_does_better_is_not_given_up():
+    x, g = three_levels(np.random.default_rng(11))
+    best = learn_map(x, g, CHAIN).map
+    again = learn_map(x, g, CHAIN, previous=best)
+    assert again.map is not None and again.after < 1e-8
+    assert sorted(again.map.sink.tolist()) == sorted(best.sink.tolist())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (np.zeros((5, 2)), np.zeros((5, 3)), np.zeros(5)),
+        (np.zeros((5, 2)), np.zeros((5, 2)), np.zeros(4)),
+        (np.zeros(5), np.zeros(5), np.zeros(5)),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(arguments):
+    with pytest.raises(ValueError, match="do not fit together"):
+        learn_map(*arguments)
+
+
+def test_too_few_draws_teach_nothing():
+    x, g = funnel(np.random.default_rng(12), n=64)
+    assert learn_map(x, g, CHAIN[:64]).map is None
+    assert learn_map(x[:, :1], g[:, :1], CHAIN[:64]).map is None
