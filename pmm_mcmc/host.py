@@ -235,6 +235,7 @@ class Host:
             "friction": lambda: np.full(shape, tuned.friction),
             "steps_per_draw": lambda: np.full(shape, thin),
             "halving_cost": lambda: np.full(shape, tuned.halving_cost),
+            "expected_bias": lambda: np.full(shape, tuned.expected_bias),
             "n_grad": lambda: chunk.n_grad,
             "n_grad_total": lambda: spent[:, None] + np.cumsum(chunk.n_grad, axis=1),
             "unstable": lambda: chunk.unstable,

@@ -14,7 +14,7 @@ import numpy as np
 
 from pmm_mcmc.host import Drawn, Host, Run, StopSampling, stop_on_signals
 from pmm_mcmc.progress import RunProgress
-from pmm_mcmc.sinks import MemorySink, StoreSink
+from pmm_mcmc.sinks import MemorySink, MomentsSink, StoreSink
 from pmm_mcmc.targeting import Target
 from pmm_mcmc.warming import Warmed, warm_up
 
@@ -51,6 +51,7 @@ def sample(
     resume: bool = False,
     discard_tuned_samples: bool = True,
     log_likelihood: bool = False,
+    keep: str = "draws",
     callback: Callable[[Drawn], None] | None = None,
     progressbar: bool = True,
     compute_convergence_checks: bool = True,
@@ -104,6 +105,10 @@ def sample(
         False keeps the draws of the warm-up, in groups ``warmup_*``.
     log_likelihood
         Compute the group ``log_likelihood``.
+    keep
+        "draws", or "moments" where the draws would fit neither memory nor disk: means and standard deviations of each
+        chain, in groups ``posterior_mean`` and ``posterior_sd``, and what :func:`pmm_mcmc.summary` needs for corrected
+        means.  The memory then does not depend on ``draws``.
     callback
         Called with a :class:`Drawn` after every chunk; may raise :class:`StopSampling`, which ends the run and keeps
         what is finished, as Ctrl-C and SIGTERM do.
@@ -145,6 +150,13 @@ def sample(
         raise ValueError("resume=True needs store=, the path of the run to go on with")
     if not (random_seed is None or (isinstance(random_seed, int | np.integer) and random_seed >= 0)):
         raise ValueError(f"random_seed={random_seed!r}: must be a non-negative integer, or None for a fresh one")
+    if keep not in ("draws", "moments"):
+        raise ValueError(f"keep={keep!r}: must be 'draws' or 'moments'")
+    for name, given in (("store", store is not None), ("log_likelihood", log_likelihood)):
+        if keep == "moments" and given:
+            raise ValueError(f"{name} goes with draws, of which keep='moments' keeps none: leave one of the two out")
+    if keep == "moments" and not discard_tuned_samples:
+        raise ValueError("discard_tuned_samples=False goes with draws, of which keep='moments' keeps none")
     groups = _superchains(superchains, chains)
     target = Target.of(step, model, backend, device, precision, chains, log_likelihood)
     if tune == 0:
@@ -162,8 +174,10 @@ def sample(
     if not discard_tuned_samples:
         empty |= {f"warmup_{group}": arrays for group, arrays in target.empty(chains, tuning=True).items()}
     rows = _rows(draws, chains, target.numbers_per_draw)
-    sink: MemorySink | StoreSink
-    if store is None:
+    sink: MemorySink | MomentsSink | StoreSink
+    if keep == "moments":
+        sink = MomentsSink(layout, attrs, empty)
+    elif store is None:
         _refuse_too_large(draws + (0 if discard_tuned_samples else tune), chains, target.numbers_per_draw)
         sink = MemorySink(layout, attrs, empty)
     else:
@@ -210,7 +224,7 @@ def sample(
             finished = host.go(stopped)
         sink.note({"created_at": created, "sampling_time": time.time() - began})
     result = sink.result()
-    there = result["posterior"].sizes["draw"]
+    there = run.done if keep == "moments" else result["posterior"].sizes["draw"]
     if not finished:
         _log.warning("Sampling was stopped after %d of %d draws of each chain; they are kept", there, draws)
     if compute_convergence_checks and there:
@@ -274,10 +288,11 @@ def _say(result: xr.DataTree, run: Run, target: Target) -> None:
     from pmm_mcmc.diagnostics.bias import verdict
     from pmm_mcmc.diagnostics.summary import log_verdict
 
+    kept = "posterior" in result.children
     message = run.report.message(target.layout.names, target.settings, run.tuned)
     if message is not None:
         _log.warning(message)
-    if "superchains" not in result["posterior"].attrs:
+    if kept and "superchains" not in result["posterior"].attrs:
         log_warnings(run_convergence_checks(result, target.model))
     if {"gradient", "unconstrained"} <= set(target.statistics):
         try:

@@ -12,6 +12,7 @@ from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.host import Groups, Run
 from pmm_mcmc.methods import Settings
+from pmm_mcmc.moments import Moments
 from pmm_mcmc.results import Layout
 from pmm_mcmc.steps.report import UnstableReport
 from pmm_mcmc.storage import NothingStored, Store, open_store
@@ -22,7 +23,7 @@ from pmm_mcmc.tuning.schedule import Warmup
 from pmm_mcmc.tuning.setting import Block, Tuned
 from pmm_mcmc.warming import Warming
 
-__all__ = ["MemorySink", "StoreSink"]
+__all__ = ["MemorySink", "MomentsSink", "StoreSink"]
 
 # What a checkpoint is made of.
 _TYPES = (
@@ -67,6 +68,50 @@ class MemorySink:
             # One variable at a time, so that only one is there twice.
             groups[group] = {name: np.concatenate(parts.pop(name), axis=1) for name in list(parts)}
         return self._layout.tree(groups, self._attrs)
+
+
+class MomentsSink:
+    """Keeps no draws: their means and variances, and what corrected estimates need."""
+
+    run: Run | None = None
+    seed: int | None = None
+
+    def __init__(self, layout: Layout, attrs: dict[str, Any], empty: Groups):
+        self._layout, self._attrs, self._empty = layout, dict(attrs), empty
+        self._moments: Moments | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def begin(self, run: Run) -> None:
+        """Nothing to do before the first chunk."""
+
+    def put(self, groups: Groups, run: Run, whole: bool) -> None:
+        """Add a chunk."""
+        if "posterior" not in groups:
+            return
+        if self._moments is None:
+            self._moments = self._start(run.tuned.coordinates)
+        self._moments.add(groups)
+
+    def note(self, attrs: dict[str, Any]) -> None:
+        """Take attributes that differ between equal runs."""
+        self._attrs |= attrs
+
+    def result(self) -> xr.DataTree:
+        """Return the tree of the moments."""
+        moments = self._start(None) if self._moments is None else self._moments
+        return moments.tree(self._layout, self._attrs)
+
+    def _start(self, coordinates: Coordinates | None) -> Moments:
+        stats = self._empty["sample_stats"]
+        chains = len(stats["lp"])
+        d = len(self._layout.names)
+        known = coordinates if "gradient" in stats else None
+        return Moments.start(self._empty["posterior"], d, chains, known)
 
 
 class StoreSink:

@@ -420,3 +420,42 @@ def test_a_run_that_would_not_fit_is_refused_with_the_numbers(schools, monkeypat
     monkeypatch.setattr(memory, "available_bytes", lambda: 10**6)
     with pytest.raises(ValueError, match=r"6 chains of 9999 draws.*available.*store="):
         run(schools, "numba", draws=9999)
+
+
+# -- moments ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_moments_are_those_of_the_draws(schools, backend, monkeypatch, caplog):
+    monkeypatch.setattr(sampling, "_MOST_ROWS", 10)
+    draws = run(schools, backend)
+    with caplog.at_level(logging.INFO):
+        moments = run(schools, backend, keep="moments", compute_convergence_checks=True)
+    assert sum("trust this run" in r.message or "Bias below" in r.message for r in caplog.records) == 1
+    for name, values in draws["posterior"].data_vars.items():
+        np.testing.assert_allclose(moments["posterior_mean"][name], values.mean("draw"), rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(moments["posterior_sd"][name], values.std("draw"), rtol=1e-8)
+    assert set(pmm.summary(moments).index) == set(pmm.summary(draws).index)
+    assert "posterior" not in moments.children
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("keep", {"keep": "means"}),
+        ("store", {"store": "a.zarr"}),
+        ("discard_tuned_samples", {"discard_tuned_samples": False}),
+    ],
+)
+def test_what_moments_do_not_go_with_is_refused(schools, name, options):
+    with pytest.raises(ValueError, match=name):
+        run(schools, **({"keep": "moments"} | options))
+
+
+def test_the_verdict_of_superchains_is_by_nested_r_hat(well):
+    tree = run(well, chains=64, draws=20)
+    assert az.rhat(tree)["x"].max() > 1.01, "too few draws for the ordinary one"
+    assert not any("r_hat" in reason for reason in pmm.verdict(tree).reasons)
+    shifted = tree.copy()
+    shifted["posterior"]["x"][:32] += 1.0
+    assert any("nested r_hat" in reason for reason in pmm.verdict(shifted).reasons)

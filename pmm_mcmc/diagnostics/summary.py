@@ -9,9 +9,10 @@ import arviz as az
 import numpy as np
 import pandas as pd
 
-from pmm_mcmc.diagnostics.bias import _judge, _read, _table
+from pmm_mcmc.diagnostics.bias import Verdict, _judge, _read, _table
+from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
 
-__all__ = ["summary"]
+__all__ = ["log_verdict", "summary"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -24,7 +25,8 @@ def summary(dt: Any, var_names: Any = None, **options: Any) -> pd.DataFrame:
     Parameters
     ----------
     dt
-        A result whose ``sample_stats`` hold ``gradient`` and ``unconstrained`` (all step methods here store them).
+        A result whose ``sample_stats`` hold ``gradient`` and ``unconstrained`` (all step methods here store them), or
+        one of ``pmm.sample(keep="moments")``, of which fewer columns are known.
     var_names
         Parameters to show; all by default.  The verdict is always on all.
     **options
@@ -46,6 +48,8 @@ def summary(dt: Any, var_names: Any = None, **options: Any) -> pd.DataFrame:
     pmm_mcmc.bias : The bias of standard deviations too.
     pmm_mcmc.verdict : The verdict alone.
     """
+    if "posterior_mean" in dt.children:
+        return _of_moments(dt, var_names, options)
     everything = _read(dt)
     table = _table(everything)
     judged = _judge(dt, everything, table)
@@ -58,5 +62,22 @@ def summary(dt: Any, var_names: Any = None, **options: Any) -> pd.DataFrame:
         spent = float(stats["n_grad_total"].isel(draw=-1).sum())
         out["ess_per_grad"] = out["ess_bulk"].astype(float) / spent
     out.attrs["verdict"] = judged.sentence
-    _log.log(logging.INFO if judged.trusted else logging.WARNING, judged.sentence)
+    log_verdict(judged)
     return out
+
+
+def _of_moments(dt: Any, var_names: Any, options: dict[str, Any]) -> pd.DataFrame:
+    """Summarise a run that kept moments in place of draws."""
+    given = {"var_names": var_names, **options}
+    unknown = [name for name, value in given.items() if value is not None]
+    if unknown:
+        raise ValueError(f"{unknown[0]}={given[unknown[0]]!r}: does not apply to a run that kept no draws; leave it out")
+    out = moments_summary(dt)
+    judged = moments_verdict(dt)
+    log_verdict(judged)
+    return out
+
+
+def log_verdict(verdict: Verdict) -> None:
+    """Log the sentence of a verdict: as a warning unless the run is trusted."""
+    _log.log(logging.INFO if verdict.trusted else logging.WARNING, verdict.sentence)

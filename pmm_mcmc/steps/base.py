@@ -118,6 +118,7 @@ class LangevinStep(ArrayStepShared):
         "unstable": (np.int64, []),
         "model_failures": (np.int64, []),
         "halving_cost": (np.float64, []),
+        "expected_bias": (np.float64, []),
         "model_logp": (np.float64, []),
         "gradient": (object, None),
         "unconstrained": (object, None),
@@ -342,6 +343,7 @@ class LangevinStep(ArrayStepShared):
             "friction": tuned.friction if self._settings.dynamics == "underdamped" else np.nan,
             "steps_per_draw": thin,
             "halving_cost": tuned.halving_cost,
+            "expected_bias": tuned.expected_bias,
             "warning": None,
         }
         constant = {name: value for name, value in constant.items() if name in self.stats_dtypes_shapes}

@@ -18,7 +18,14 @@ from pmm_mcmc.tuning.curvature import LocalCurvature
 from pmm_mcmc.tuning.friction import DEFAULT_FRICTION, FRICTIONS, FrictionTrial, largest_spread
 from pmm_mcmc.tuning.scale import best_coordinates, diagonal_scale
 from pmm_mcmc.tuning.setting import Block, Tuned
-from pmm_mcmc.tuning.step_size import allowed_error, lipschitz_bound, midpoint_count, rare_curvature, safe_step
+from pmm_mcmc.tuning.step_size import (
+    allowed_error,
+    expected_bias,
+    lipschitz_bound,
+    midpoint_count,
+    rare_curvature,
+    safe_step,
+)
 from pmm_mcmc.tuning.thinning import steps_for_autocorrelation
 from pmm_mcmc.tuning.transient import replacements, settled
 from pmm_mcmc.tuning.virial import too_wide
@@ -196,7 +203,11 @@ class Warmup:
         if self._trial is not None:
             self._end_trial()
         self.length = self.boundary = self.done
-        self.tuned = self.tuned._replace(steps_per_draw=self._steps_per_draw(), halving_cost=self._halving_cost())
+        self.tuned = self.tuned._replace(
+            steps_per_draw=self._steps_per_draw(),
+            halving_cost=self._halving_cost(),
+            expected_bias=self._expected_bias(),
+        )
         return self.tuned
 
     def _extend(self, block: Block) -> bool:
@@ -289,7 +300,8 @@ class Warmup:
     def _look_for_curvature(
         self, window: Block, usable: np.ndarray, gradient_at: Callable[[np.ndarray], np.ndarray] | None
     ) -> None:
-        if gradient_at is None or not self._step_is_free or window.position.shape[2] < 2:
+        adjusted = self.settings.kernel.scheme == Scheme.MALA
+        if gradient_at is None or adjusted or window.position.shape[2] < 2:
             self._lipschitz = self._lipschitz_of(window.position, window.gradient, usable)
             return
         coordinates = self.tuned.coordinates
@@ -383,3 +395,7 @@ class Warmup:
         now = safe_step(self.settings, self.tuned.friction, self._lipschitz, self._allowed)
         half = safe_step(self.settings, self.tuned.friction, self._lipschitz, 0.5 * self._allowed)
         return now / half
+
+    def _expected_bias(self) -> float:
+        step, K, friction, coordinates, *_ = self.tuned
+        return expected_bias(self.settings, step, friction, K, self._lipschitz, len(coordinates.centre))

@@ -18,7 +18,8 @@ __all__ = ["Block", "Tuned", "fixed_setting"]
 class Tuned(NamedTuple):
     """What the engine runs with: step size, K, friction, whitened coordinates, transitions per draw.
 
-    ``halving_cost`` is the factor in gradients that half the ``target_bias`` would take; NaN where that is not known.
+    ``halving_cost`` is the factor in gradients that half the ``target_bias`` would take, ``expected_bias`` what
+    :func:`pmm_mcmc.tuning.step_size.expected_bias` says of this step; NaN where that is not known.
     """
 
     step_size: float
@@ -27,6 +28,7 @@ class Tuned(NamedTuple):
     coordinates: Coordinates
     steps_per_draw: int
     halving_cost: float = math.nan
+    expected_bias: float = math.nan
 
 
 class Block(NamedTuple):

@@ -14,11 +14,20 @@ import numpy as np
 from pmm_mcmc.gaussian import variance_error
 from pmm_mcmc.methods import METHODS, OVERDAMPED, Kernel, Scheme, Settings
 
-__all__ = ["allowed_error", "lipschitz_bound", "midpoint_count", "rare_curvature", "safe_step"]
+__all__ = [
+    "allowed_error",
+    "expected_bias",
+    "lipschitz_bound",
+    "midpoint_count",
+    "rare_curvature",
+    "safe_step",
+]
 
 # The part of the target that a finite K may add.
 _FLOOR_SHARE = 0.1
 _LEAST_K, _LARGEST_K = 16, 4096
+# More midpoints than these are as good as infinitely many, as far as a few parts in a hundred matter.
+_MANY = 64
 
 
 def lipschitz_bound(position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool) -> float:
@@ -129,9 +138,7 @@ def safe_step(settings: Settings, friction: float, lipschitz: float, target: flo
     if kernel.scheme == Scheme.MALA:
         raise ValueError("MALA's step size follows its acceptance rate")
     if kernel.scheme == Scheme.RECYCLED:
-        # A remainder of slope up to L on top of the unit Gaussian: curvatures from 1 - L, or 1 / (1 + L), to 1 + L.
-        rounded = _rounded(lipschitz)
-        curvatures = (1.0 + rounded, max(1.0 - rounded, 1.0 / (1.0 + rounded)))
+        curvatures = _around_one(_rounded(lipschitz))
         return _largest_step(kernel, _rounded(friction), 1, method.largest_step, curvatures, target)
     K = settings.fixed_K or (32 if settings.option == 1 else None)
     limit = 2.0 * method.largest_step
@@ -142,6 +149,43 @@ def safe_step(settings: Settings, friction: float, lipschitz: float, target: flo
     root = float(np.sqrt(lipschitz))
     unit = _largest_step(kernel, _rounded(friction / root), K, limit, (1.0,), target)
     return min(unit / root, method.largest_step)
+
+
+def _around_one(lipschitz: float) -> tuple[float, float]:
+    """Return the ends of the curvatures of the unit Gaussian with a remainder of slope up to ``lipschitz``."""
+    return 1.0 + lipschitz, max(1.0 - lipschitz, 1.0 / (1.0 + lipschitz))
+
+
+def expected_bias(settings: Settings, step_size: float, friction: float, K: int, lipschitz: float, d: int) -> float:
+    r"""Return the bias of means that a step may well have where the curvature is ``lipschitz``, in posterior sds.
+
+    The rule of :func:`allowed_error` read backwards: with :math:`\epsilon` the method's exact relative error of the
+    variance on the Gaussian of that curvature,
+
+    .. math:: \epsilon \, / \min(1, \sqrt{8 / d}) .
+
+    The automatic step is the longest at which this is ``target_bias``.  It is no estimate of the bias, which may be
+    much smaller.  Infinite where the step has no stationary law, 0 for MALA, which has no bias.
+
+    Parameters
+    ----------
+    settings
+        The method.
+    step_size, friction, K
+        What it runs with.
+    lipschitz
+        Largest curvature in whitened coordinates (of the remainder, for the recycled scheme).
+    d
+        Number of coordinates.
+    """
+    kernel = settings.kernel
+    if kernel.scheme == Scheme.MALA:
+        return 0.0
+    curvatures = _around_one(lipschitz) if kernel.scheme == Scheme.RECYCLED else (lipschitz,)
+    many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > _MANY
+    cells = None if many else min(K, _MANY)
+    error = max(abs(variance_error(kernel, step_size, friction, cells, c)) for c in curvatures)
+    return error / allowed_error(1.0, d)
 
 
 def _rounded(value: float) -> float:
