@@ -170,7 +170,9 @@ def test_it_is_ready_when_frozen_and_found_good():
     frozen = driver.tuned[driver.boundaries.index(driver.warmup.frozen)]
     driver.warmup.stop()
     last = driver.warmup.update()
-    assert last._replace(steps_per_draw=1, halving_cost=0.0) == frozen._replace(halving_cost=0.0)
+    assert last._replace(steps_per_draw=1, halving_cost=0.0, expected_bias=0.0) == frozen._replace(
+        halving_cost=0.0, expected_bias=0.0
+    )
 
 
 # -- the check ---------------------------------------------------------------------------------------------------------

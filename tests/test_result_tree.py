@@ -1,0 +1,215 @@
+"""The tree that a run becomes: field by field that of ``pm.sample`` with the same step.  Nothing here is random."""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+
+import pmm_mcmc as pmm
+from pmm_mcmc.results import Layout
+
+pytestmark = pytest.mark.pymc
+
+# What is said of a run, and when: told by the caller.
+TOLD = {"created_at": "2026-01-01T00:00:00+00:00", "sampling_time": 1.5, "tuning_steps": 40}
+TEN = TOLD | {"tuning_steps": 10}
+GROUPS = ("warmup_posterior", "posterior", "warmup_sample_stats", "sample_stats")
+# Of the library that made it; all the rest is the same.
+OWN = {"inference_library", "inference_library_version", "created_at", "sampling_time"}
+
+
+def build():
+    with pm.Model(coords={"row": ["a", "b"], "column": [10, 20, 30]}) as model:
+        x = pm.Data("x", np.arange(6.0).reshape(2, 3), dims=("row", "column"))
+        k = pm.Data("k", 2.0)
+        z = pm.Normal("z", dims=("row", "column"))
+        scale = pm.HalfNormal("scale")
+        pm.Deterministic("scaled", x * z * scale, dims=("row", "column"))
+        pm.Deterministic("count", (z > 0).sum())
+        pm.Potential("pull", -0.5 * z[0, 0] ** 2)
+        pm.Normal("y", z.sum() * scale, k, observed=np.array([1.0, 2.0, 3.0]))
+        pm.Normal("w", z[:, 0], 1.0, observed=np.array([1.0, np.nan]), dims="row")
+    return model
+
+
+@pytest.fixture(scope="module")
+def run(sample):
+    """A model and a run of PyMC's, with its log likelihood."""
+    with pytest.warns(pm.exceptions.ImputationWarning):
+        model = build()
+    with model:
+        dt = sample(pmm.PoissonULMC(K=8), draws=60, tune=40, chains=2, discard_tuned_samples=False)
+    return model, dt
+
+
+def layout_of(model, include=("posterior",)):
+    return Layout.of_model(model, model.value_vars, model.initial_point(0), include=include)
+
+
+def groups_of(dt, layout, names=GROUPS):
+    """The arrays of a run as an engine hands them over: statistics, and values of the unconstrained draws."""
+    groups = {}
+    for prefix in ("warmup_", ""):
+        stats = {name: values.values for name, values in dt[prefix + "sample_stats"].data_vars.items()}
+        groups[prefix + "sample_stats"] = stats
+        groups[prefix + "posterior"] = layout.values(stats["unconstrained"])
+    return {name: groups[name] for name in names}
+
+
+@pytest.fixture(scope="module")
+def rebuilt(run):
+    model, dt = run
+    layout = layout_of(model)
+    return layout.tree(groups_of(dt, layout), TOLD)
+
+
+def compare(ours, theirs):
+    """Hold a group against PyMC's: names, dims, coordinates, dtypes, values, attributes."""
+    ours, theirs = ours.to_dataset(), theirs.to_dataset()
+    assert set(ours.data_vars) == set(theirs.data_vars)
+    for name, right in theirs.data_vars.items():
+        assert ours[name].dims == right.dims and ours[name].dtype == right.dtype, name
+        np.testing.assert_allclose(ours[name].values, right.values, rtol=1e-11, atol=1e-13, err_msg=name)
+    assert set(ours.coords) == set(theirs.coords)
+    for name, right in theirs.coords.items():
+        assert ours[name].dtype == right.dtype, name
+        xr.testing.assert_identical(ours[name], right)
+    assert list(ours.attrs) == list(theirs.attrs)
+    assert {k: v for k, v in ours.attrs.items() if k not in OWN} == {
+        k: v for k, v in theirs.attrs.items() if k not in OWN
+    }
+
+
+def test_groups_are_pymcs(run, rebuilt):
+    _, dt = run
+    assert list(rebuilt.children) == list(dt.children) and rebuilt.attrs == dt.attrs and rebuilt.name == dt.name
+    for group in dt.children:
+        compare(rebuilt[group], dt[group])
+    for group in GROUPS[:2]:
+        assert list(rebuilt[group].data_vars) == list(dt[group].data_vars)
+    assert rebuilt["posterior"].attrs["inference_library"] == "pmm_mcmc"
+    assert rebuilt["posterior"].attrs["inference_library_version"] == pmm.__version__
+
+
+def test_log_likelihood_is_pymcs(run):
+    model, dt = run
+    layout = layout_of(model, ("posterior", "log_likelihood"))
+    groups = groups_of(dt, layout, ("posterior", "sample_stats"))
+    groups["log_likelihood"] = layout.log_likelihood(groups["sample_stats"]["unconstrained"])
+    made = layout.tree(groups, TOLD)
+    with_theirs = pm.compute_log_likelihood(dt.copy(), model=model, progressbar=False)
+    compare(made["log_likelihood"], with_theirs["log_likelihood"])
+    assert list(made.children)[-1] == "log_likelihood"
+
+
+def test_nothing_that_differs_between_equal_runs_is_made_up(run):
+    model, dt = run
+    layout = layout_of(model)
+    groups = groups_of(dt, layout)
+    one, two = layout.tree(groups, {"seed": 3}), layout.tree(groups, {"seed": 3})
+    xr.testing.assert_identical(one, two)
+    for group in one.children:
+        assert "created_at" not in one[group].attrs and "sampling_time" not in one[group].attrs
+        assert ("seed" in one[group].attrs) == (group in GROUPS)
+
+
+def test_no_draws_yet(run, rebuilt):
+    # What a store is made from, before there are any.
+    model, dt = run
+    layout = layout_of(model)
+    groups = {
+        group: {name: values[:, :0] for name, values in arrays.items()}
+        for group, arrays in groups_of(dt, layout).items()
+    }
+    empty = layout.tree(groups, TOLD)
+    assert list(empty.children) == list(rebuilt.children)
+    for group in GROUPS:
+        for name, whole in rebuilt[group].data_vars.items():
+            none = empty[group][name]
+            assert none.dims == whole.dims and none.dtype == whole.dtype and none.sizes["draw"] == 0
+            assert {d: n for d, n in none.sizes.items() if d != "draw"} == {
+                d: n for d, n in whole.sizes.items() if d != "draw"
+            }
+        for name, coordinate in rebuilt[group].coords.items():
+            if name != "draw":
+                xr.testing.assert_identical(empty[group].coords[name], coordinate)
+
+
+def test_more_chains_than_draws(run):
+    model, _ = run
+    layout = layout_of(model)
+    position = np.random.default_rng(1).normal(size=(3000, 2, len(layout.names)))
+    groups = {
+        "posterior": layout.values(position),
+        "sample_stats": {"lp": np.zeros((3000, 2), np.float32), "n_grad": np.ones((3000, 2), np.int32)},
+    }
+    made = layout.tree(groups, TOLD)
+    assert made["posterior"]["scaled"].shape == (3000, 2, 2, 3)
+    stats = made["sample_stats"]
+    assert (stats["lp"].dtype, stats["n_grad"].dtype) == (np.float64, np.int64)
+
+
+def test_gradients_keep_the_precision_of_the_engine():
+    layout, single = Layout.of_vector(2), np.ones((1, 3, 2), np.float32)
+    stats = {"gradient": single, "unconstrained": single, "flag": np.ones((1, 3), bool)}
+    made = layout.tree({"sample_stats": stats}, {})["sample_stats"]
+    assert [made[name].dtype for name in stats] == [np.float32, np.float32, bool]
+
+
+def test_a_model_without_observations(sample):
+    with pm.Model() as model:
+        pm.Normal("x")
+        dt = sample(pmm.PoissonULMC(K=8), draws=20, tune=10)
+    layout = layout_of(model)
+    made = layout.tree(groups_of({**dt, "warmup_sample_stats": dt["sample_stats"]}, layout, GROUPS[1::2]), TEN)
+    assert list(made.children) == list(dt.children) == ["posterior", "sample_stats", "observed_data"]
+    for group in dt.children:
+        compare(made[group], dt[group])
+
+
+def test_statistics_of_mala(sample):
+    with pm.Model() as model:
+        pm.Normal("x", shape=2)
+        dt = sample(pmm.MALA(), draws=20, tune=10)
+    layout = layout_of(model)
+    stats = {name: values.values for name, values in dt["sample_stats"].data_vars.items()}
+    compare(layout.tree({"sample_stats": stats}, TEN)["sample_stats"], dt["sample_stats"])
+    assert "acceptance_rate" in stats and "friction" not in stats
+
+
+def test_a_log_density_without_a_model():
+    layout = Layout.of_vector(3)
+    position = np.random.default_rng(2).normal(size=(4, 10, 3))
+    made = layout.tree({"posterior": layout.values(position), "sample_stats": {"unconstrained": position}}, TOLD)
+    assert layout.names == ["x[0]", "x[1]", "x[2]"] and list(made.children) == ["posterior", "sample_stats"]
+    assert made["posterior"]["x"].dims == ("chain", "draw", "x_dim_0")
+    assert made["posterior"].attrs["tuning_steps"] == 40
+    np.testing.assert_array_equal(made["posterior"]["x"], position)
+    with pytest.raises(ValueError, match="PyMC model"):
+        layout.log_likelihood(position)
+
+
+def test_coordinates_are_read_when_the_tree_is_made():
+    with pm.Model(coords={"row": ["a", "b"]}) as model:
+        pm.Data("rows", np.zeros(2), dims="row")
+        pm.Normal("y", pm.Normal("mu"), 1.0, observed=model["rows"], dims="row")
+    layout = layout_of(model)
+    with model:
+        pm.set_data({"rows": np.ones(3)}, coords={"row": ["c", "d", "e"]})
+    made = layout.tree({"posterior": layout.values(np.zeros((1, 2, 1)))}, {})
+    assert list(made["observed_data"]["row"].values) == ["c", "d", "e"]
+    np.testing.assert_array_equal(made["observed_data"]["y"], 1.0)
+
+
+def test_diagnostics_work_on_it(run, rebuilt, caplog):
+    _, dt = run
+    with np.errstate(all="ignore"):  # a constant has no r_hat
+        assert list(az.summary(rebuilt).index) == list(az.summary(dt).index)
+    ours, theirs = pmm.bias(rebuilt), pmm.bias(dt)
+    assert list(ours.index) == list(theirs.index)
+    np.testing.assert_allclose(ours.to_numpy(), theirs.to_numpy(), rtol=1e-6, atol=1e-9)
+    assert pmm.verdict(rebuilt) == pmm.verdict(dt)
+    assert list(pmm.summary(rebuilt).columns) == list(pmm.summary(dt).columns)
+    found, expected = (pmm.expectation(tree, lambda post: post["z"] ** 2) for tree in (rebuilt, dt))
+    np.testing.assert_allclose(np.asarray(found, dtype=float), np.asarray(expected, dtype=float), rtol=1e-6)

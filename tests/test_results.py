@@ -1,0 +1,367 @@
+"""Values of flat draws: those that PyMC's own trace would hold, with JAX and without.  Nothing here is random."""
+
+import importlib
+import tracemalloc
+from operator import attrgetter
+
+import jax
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.ops import wrap_py
+from pytensor.graph.op import HasInnerGraph
+from pytensor.scalar.basic import Cast
+from pytensor.tensor.elemwise import Elemwise
+from result_models import (
+    CASES,
+    INTERPRETED,
+    STARTS,
+    compare,
+    data_and_deterministics,
+    known,
+    layout_of,
+    lengths_that_can_change,
+    missing_values,
+    nothing_observed,
+    out_of_range,
+    positions,
+    scan,
+    several_observed,
+    shapes,
+    start_of,
+    trace_of,
+    vectors,
+)
+
+from pmm_mcmc import many_draws
+from pmm_mcmc.results import Layout
+
+pytestmark = pytest.mark.pymc
+
+BOTH = ("posterior", "log_likelihood")
+both = pytest.mark.parametrize("backend", ["numba", "jax"])
+
+
+@both
+@pytest.mark.parametrize("case", CASES)
+def test_values_are_those_of_the_trace(case, backend):
+    model = known(case)
+    position = positions(model)
+    layout = layout_of(model, backend)
+    compare(layout.values(position), trace_of(model, position))
+    without_jax = many_draws._Loop if case == "scan" else many_draws._Vectorised
+    way = many_draws._Jax if backend == "jax" else without_jax
+    assert isinstance(layout._compute["posterior"]._many, way), "another way was taken"
+
+
+@both
+def test_order_of_the_flat_vector(backend):
+    model = known("transforms")
+    vars = [model.value_vars[i] for i in (4, 0, 6, 2, 1, 7, 5, 3)]
+    position = positions(model)
+    layout = layout_of(model, backend, vars=vars)
+    compare(layout.values(position), trace_of(model, position, vars))
+    assert layout.names[:5] == [
+        *(f"simplex_simplex__[{i}, {j}]" for i in range(2) for j in range(2)),
+        "uniform_interval__",
+    ]
+    assert layout.names[-3:] == [f"ordered_ordered__[{i}]" for i in range(3)]
+
+
+@both
+def test_no_draws_and_any_number_of_them(backend):
+    model = data_and_deterministics()
+    layout = layout_of(model, backend)
+    rows = layout._compute["posterior"].rows
+    whole = layout.values(positions(model, 3, rows // 3 + 5))
+    none = layout.values(positions(model, 7, 0))
+    for name, values in whole.items():
+        assert none[name].shape == (7, 0, *values.shape[2:]) and none[name].dtype == values.dtype
+    assert layout.values(np.zeros((0, 0, 6)))["z"].shape == (0, 0, 2, 3)
+    compare(layout.values(positions(model, 1, 1)), trace_of(model, positions(model, 1, 1)))
+
+
+@both
+@pytest.mark.parametrize("case", ["transforms", "data_and_deterministics"])
+def test_a_draw_does_not_depend_on_its_company(case, backend):
+    # To the bit: chunks of any length and chains in any batches make the same result.
+    model = known(case)
+    layout = layout_of(model, backend)
+    position = positions(model, 5, layout._compute["posterior"].rows // 4)
+    whole = layout.values(position)
+    shuffle = np.random.default_rng(2).permutation(position.shape[0] * position.shape[1])
+    mixed = layout.values(position.reshape(1, -1, position.shape[2])[:, shuffle])
+    parts = [layout.values(position[:, cut]) for cut in (slice(0, 1), slice(1, 8), slice(8, None))]
+    for name, values in whole.items():
+        flat = values.reshape(1, -1, *values.shape[2:])
+        assert flat[:, shuffle].tobytes() == mixed[name].tobytes(), name
+        assert np.concatenate([part[name] for part in parts], axis=1).tobytes() == values.tobytes(), name
+
+
+@both
+def test_matrix_products_do_not_depend_on_their_company(backend):
+    rng = np.random.default_rng(3)
+    with pm.Model() as model:
+        slope = pm.Normal("slope", shape=25)
+        pm.Deterministic("mu", pm.Data("X", rng.normal(size=(301, 25))) @ slope)
+        pm.Deterministic("square", slope.reshape((5, 5)) @ slope.reshape((5, 5)).T)
+    layout = layout_of(model, backend)
+    position = positions(model, 1, 2 * layout._compute["posterior"].rows - 3)
+    shuffle = rng.permutation(position.shape[1])
+    whole, mixed = layout.values(position), layout.values(position[:, shuffle])
+    for name, values in whole.items():
+        assert values[:, shuffle].tobytes() == mixed[name].tobytes(), name
+
+
+def test_jax_traces_once():
+    model = data_and_deterministics()
+    layout = layout_of(model, "jax", BOTH)
+    for chains, draws in ((4, 1), (4, 7), (2, 1500), (3, 0)):
+        layout.values(positions(model, chains, draws))
+        layout.log_likelihood(positions(model, chains, draws))
+    assert [layout._compute[what].traces for what in BOTH] == [1, 1]
+    again = layout_of(model, "jax", BOTH)
+    again.values(positions(model))
+    assert again._compute["posterior"].traces == 1, "a second run on the model compiles anew"
+
+
+@both
+def test_data_changed_between_two_runs(backend):
+    model = data_and_deterministics()
+    layout, position = layout_of(model, backend), positions(model)
+    before = layout.values(position)
+    with model:
+        pm.set_data({"x": np.ones((2, 3)), "k": -1.0})
+    after = layout.values(position)
+    compare(after, trace_of(model, position))
+    assert not np.allclose(before["scaled"], after["scaled"]) and layout._compute["posterior"].traces <= 1
+
+
+@both
+def test_data_that_change_a_shape(backend):
+    model = lengths_that_can_change()
+    assert layout_of(model, backend).values(positions(model))["repeated"].shape == (3, 4, 5, 3)
+    model.dim_lengths["long"].set_value(np.array(2))
+    assert layout_of(model, backend).values(positions(model))["repeated"].shape == (3, 4, 2, 3)
+    model.set_dim("row", 6, coord_values=range(6))
+    del STARTS[model]
+    assert layout_of(model, backend).values(positions(model))["repeated"].shape == (3, 4, 2, 6)
+
+
+def test_variables_added_to_the_model_later():
+    model = shapes()
+    assert "later" not in layout_of(model, "numba").values(positions(model))
+    with model:
+        pm.Deterministic("later", model["cube"].sum())
+    compare(layout_of(model, "numba").values(positions(model)), trace_of(model, positions(model)))
+
+
+# -- log likelihood ----------------------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("make", [out_of_range, several_observed, vectors, missing_values, nothing_observed])
+def test_log_likelihood_is_pymcs(make, backend):
+    model = make()
+    position = positions(model, draws=6)
+    layout = layout_of(model, backend, BOTH)
+    found = layout.log_likelihood(position)
+    tree = layout.tree({"posterior": layout.values(position), "log_likelihood": found}, {})
+    if not model.observed_RVs:
+        assert found == {}
+        return
+    bare = layout.tree({"posterior": layout.values(position)}, {})
+    pm.compute_log_likelihood(bare, model=model, progressbar=False, compile_kwargs={"mode": INTERPRETED})
+    expected = bare["log_likelihood"]
+    assert set(found) == set(expected.data_vars)
+    for name, right in expected.data_vars.items():
+        assert tree["log_likelihood"][name].dims == right.dims and found[name].dtype == right.dtype
+        np.testing.assert_allclose(found[name], right.values, rtol=1e-9, atol=1e-12, err_msg=name)
+    if make is out_of_range:
+        assert 0.2 < np.isfinite(found["y"]).mean() < 0.8
+
+
+# -- ways to compute ---------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_compiled_or_called_number_by_number_without_jax():
+    layout = layout_of(known("data_and_deterministics"), "numba")
+    for node in layout._compute["posterior"]._many._function.maker.fgraph.apply_nodes:
+        assert not isinstance(node.op, HasInnerGraph), f"{node.op} is compiled"
+        if isinstance(node.op, Elemwise):
+            scalar_op = node.op.scalar_op
+            assert getattr(scalar_op, "nfunc_spec", None) or isinstance(scalar_op, Cast), f"{scalar_op} has no ufunc"
+
+
+@pytest.mark.parametrize("make", [scan, vectors])
+def test_loops_over_more_than_draws_are_compiled(make):
+    what = "posterior" if make is scan else "log_likelihood"
+    assert isinstance(layout_of(make(), "numba", (what,))._compute[what]._many, many_draws._Loop)
+
+
+@wrap_py(itypes=[pt.dvector], otypes=[pt.dscalar])
+def foreign(x):
+    return np.array(np.sort(x)[1] ** 2)
+
+
+@both
+def test_operations_that_only_python_knows(backend):
+    with pm.Model() as model:
+        x = pm.Normal("x", shape=3)
+        pm.Deterministic("middle", foreign(x))
+    layout, position = layout_of(model, backend), positions(model)
+    np.testing.assert_allclose(layout.values(position)["middle"], np.sort(position, axis=-1)[..., 1] ** 2)
+    assert isinstance(layout._compute["posterior"]._many, many_draws._Vectorised)
+
+
+def test_operations_that_are_vectorised_wrongly_are_noticed(monkeypatch):
+    right = many_draws._Vectorised.__call__
+    monkeypatch.setattr(many_draws._Vectorised, "__call__", lambda self, block: [v[::-1] for v in right(self, block)])
+    model = missing_values()
+    layout, position = layout_of(model, "numba"), positions(model)
+    assert isinstance(layout._compute["posterior"]._many, many_draws._Loop)
+    compare(layout.values(position), trace_of(model, position))
+
+
+def test_memory_is_bounded_by_what_a_draw_takes():
+    with pm.Model() as model:
+        x = pm.Normal("x", shape=400)
+        pm.Deterministic("total", pt.exp(pt.outer(x, x)).sum())
+    layout = layout_of(model, "numba")
+    assert layout._compute["posterior"].rows <= 4
+    position = 0.1 * positions(model, 4, 64)
+    tracemalloc.start()
+    try:
+        layout.values(position)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 5 * many_draws._MOST_BYTES  # all at once: 256 x 400 x 400 numbers, 330 MB
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def test_deterministics_that_are_random_are_refused():
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        pm.Deterministic("noise", x + pm.Normal.dist(0.0, 1.0))
+    with pytest.raises(ValueError, match=r"noise is random.*sample_posterior_predictive"):
+        layout_of(model, "numba")
+
+
+def test_arguments_are_checked():
+    model = known("transforms")
+    vars, point = model.value_vars, start_of(model)
+    with pytest.raises(ValueError, match="backend='c'"):
+        Layout.of_model(model, vars, point, "c")
+    with pytest.raises(ValueError, match=r"include=\['prior'\]"):
+        Layout.of_model(model, vars, point, include=("prior",))
+    with pytest.raises(ValueError, match="must be all value variables"):
+        Layout.of_model(model, vars[1:], point)
+    layout = Layout.of_model(model, vars, point)
+    with pytest.raises(ValueError, match="include="):
+        layout.log_likelihood(positions(model))
+    with pytest.raises(ValueError, match=r"must be \(chain, n, 21\)"):
+        layout.values(positions(model)[0])
+    with pytest.raises(ValueError, match="'prior' is none of"):
+        layout.tree({"prior": {}}, {})
+
+
+# -- other processes, and what may move --------------------------------------------------------------------------------
+
+SCRIPT = """
+import json, sys, warnings
+import numpy as np
+sys.modules["jax"] = None  # as if it were not installed
+import pymc as pm, pytensor, pytensor.tensor as pt
+from pmm_mcmc.results import Layout
+
+with pm.Model() as model:
+    x = pm.HalfNormal("x", shape=3)
+    pm.Deterministic("y", pt.log(x) / 3)
+    pm.Deterministic("n", (x > 1).sum())
+    pm.Normal("z", x.sum(), 1, observed=np.ones(2))
+position = np.random.default_rng(1).normal(size=(2, 5, 3))
+include = ("posterior", "log_likelihood")
+plain = Layout.of_model(model, model.value_vars, model.initial_point(0), "numba", include)
+one = {**plain.values(position), **plain.log_likelihood(position)}
+assert sys.modules["jax"] is None
+del sys.modules["jax"]
+import jax
+assert not jax.config.jax_enable_x64
+fast = Layout.of_model(model, model.value_vars, model.initial_point(0), "jax", include)
+assert not jax.config.jax_enable_x64
+two = {**fast.values(position), **fast.log_likelihood(position)}
+assert not jax.config.jax_enable_x64 and jax.numpy.ones(1).dtype == "float32"
+jax.config.update("jax_enable_x64", True)
+fast.values(position)
+assert jax.config.jax_enable_x64
+rounding = 30 * np.finfo(pytensor.config.floatX).eps
+close = {name: bool(np.allclose(one[name], two[name], rtol=rounding, atol=rounding)) for name in one}
+dtypes = {name: [str(one[name].dtype), str(two[name].dtype)] for name in one}
+exact = bool(np.allclose(one["x"], np.exp(position), rtol=rounding))
+print(json.dumps([close, dtypes, exact]))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_without_jax_and_with_its_settings_left_alone(run_script, precision):
+    found, errors = run_script(SCRIPT, f"floatX={precision}")
+    assert found is not None, errors
+    close, dtypes, exact = found
+    assert exact and all(close.values()), close
+    assert dtypes == {name: ["int64" if name == "n" else precision] * 2 for name in ("x", "y", "n", "z")}
+
+
+RELIED_ON = [
+    ("pymc.model.core", "Model.unobserved_value_vars"),
+    ("pymc.util", "get_default_varnames"),
+    ("pymc.backends.arviz", "coords_and_dims_for_inferencedata"),
+    ("pymc.backends.arviz", "find_observations"),
+    ("pymc.backends.arviz", "find_constants"),
+    ("pymc.pytensorf", "join_nonshared_inputs"),
+    ("pytensor.compile.rewriting", "inline_ofg_node"),
+    ("pytensor.graph.replace", "vectorize_graph"),
+    ("pytensor.graph.rewriting.utils", "rewrite_graph"),
+    ("pytensor.tensor.blockwise", "Blockwise.batch_ndim"),
+    ("pytensor.scalar.math", "Softplus"),
+    ("pytensor.scalar.math", "Log1mexp"),
+    ("arviz_base", "dict_to_dataset"),
+    ("jax", "enable_x64"),
+    ("jax", "config.values"),
+]
+
+
+@pytest.mark.parametrize(("module", "name"), RELIED_ON)
+def test_names_relied_on_are_where_they_were(module, name):
+    try:
+        attrgetter(name)(importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        pytest.fail(f"{module}.{name}, which results are made with, has moved: {error}")
+
+
+def test_rewrites_relied_on_are_known():
+    database = pytensor.compile.optdb
+    for where, name in (
+        ("canonicalize", "local_check_parameter_to_ninf_switch"),
+        ("canonicalize", "local_remove_check_parameter"),
+    ):
+        assert name in database[where]._names, f"pymc's rewrite {name} has moved: draws out of range would be refused"
+    for tag in ("compile_inner_graph", "inline_ofg_expansion", "canonicalize", "stabilize", "py_only"):
+        assert database.__db__[tag], f"pytensor's tag {tag} is gone"
+    assert database["stabilize"].__db__["symbolic_op_recognition"], "pytensor's tag symbolic_op_recognition is gone"
+
+
+def test_attributes_relied_on_are_where_they_were():
+    x = pt.vector("x")
+    function = many_draws._python_function([x], [pt.exp(x)], keep=True)
+    function(np.ones(3))
+    held = [cell[0] for variable, cell in function.vm.storage_map.items() if variable.owner is not None]
+    assert [np.shape(value) for value in held] == [(3,)], "pytensor's Python linker keeps its values elsewhere"
+    compiled = pytensor.function([x], [pt.exp(x)], mode="JAX")
+    (value,) = jax.jit(compiled.vm.jit_fn)(np.ones(3, np.float32))
+    assert value.shape == (3,), "pytensor's JAX linker keeps its function elsewhere"
