@@ -32,8 +32,15 @@ class LogDensity:
         What tells it from other densities, for runs that are resumed.
     """
 
-    def __init__(self, both: Callable[..., tuple[Any, Any]], d: int, values: Callable[[], list[np.ndarray]], name: str):
-        self._both, self.d, self._values, self.fingerprint = both, d, values, name
+    def __init__(
+        self,
+        both: Callable[..., tuple[Any, Any]],
+        d: int,
+        values: Callable[[], list[np.ndarray]],
+        name: str,
+        static: Callable[[], tuple[int, ...]] = tuple,
+    ):
+        self._both, self.d, self._values, self.fingerprint, self.static = both, d, values, name, static
         self.engines: dict[Any, Any] = {}  # compiled ones, for runs to come
 
     @classmethod
@@ -97,15 +104,25 @@ class LogDensity:
             warnings.filterwarnings("ignore", "Skipping", UserWarning)
             compiled = pytensor.function([flat], outputs, mode="JAX", trust_input=True, on_unused_input="ignore")
         held = compiled.get_shared()
+        # Lengths must be known when it is traced; all else is passed.
+        lengths = [s.type.ndim == 0 and s.type.dtype.startswith(("int", "uint")) for s in held]
         # The traceable function behind a compiled one has no public name.
-        function = compiled.vm.jit_fn
+        function = compiled.vm.jit_fn.__wrapped__
         dtype = np.dtype(flat.dtype)
 
+        def static() -> tuple[int, ...]:
+            return tuple(int(s.get_value(borrow=True)) for s, fixed in zip(held, lengths, strict=True) if fixed)
+
+        def values() -> list[np.ndarray]:
+            return [np.asarray(s.get_value(borrow=True)) for s, fixed in zip(held, lengths, strict=True) if not fixed]
+
         def both(x: Any, *data: Any) -> tuple[Any, Any]:
-            lp, gradient = function(x.astype(dtype) if dtype == np.float32 else x, *data)
+            known, given = iter(static()), iter(data)
+            merged = [next(known) if fixed else next(given) for fixed in lengths]
+            lp, gradient = function(x.astype(dtype) if dtype == np.float32 else x, *merged)
             return lp, gradient
 
-        return cls(both, density.d, lambda: [np.asarray(s.get_value(borrow=True)) for s in held], fingerprint)
+        return cls(both, density.d, values, fingerprint, static)
 
     def shared(self, precision: str) -> list[Any]:
         """Return the data that the function takes beside the position, as they are now."""

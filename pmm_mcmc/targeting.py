@@ -280,7 +280,7 @@ def _jax_engine(settings: Settings, density: Any, device: str, precision: str, c
         devices = jax.local_devices(backend=None if device == "auto" else device)
     except RuntimeError as error:
         raise ValueError(f"device={device!r}: JAX finds none here ({error}); use device='auto'") from error
-    key = settings.kernel, chains, precision, tuple(devices)
+    key = settings.kernel, chains, precision, tuple(devices), density.static()
     if key not in density.engines:
         density.engines[key] = JaxEngine(settings.kernel, density, chains, precision, devices)
     return density.engines[key]

@@ -8,6 +8,8 @@ import arviz as az
 import jax.numpy as jnp
 import numpy as np
 import pymc as pm
+import pytensor
+import pytensor.tensor as pt
 import pytest
 import xarray as xr
 
@@ -459,3 +461,20 @@ def test_the_verdict_of_superchains_is_by_nested_r_hat(well):
     shifted = tree.copy()
     shifted["posterior"]["x"][:32] += 1.0
     assert any("nested r_hat" in reason for reason in pmm.verdict(shifted).reasons)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_lengths_and_data_that_change_between_runs_are_seen(backend):
+    with pm.Model() as model:
+        model.add_coord("row", length=pytensor.shared(2))
+        data = pm.Data("data", np.zeros(2), dims="row")
+        mu = pm.Normal("mu", 0.0, 10.0)
+        pm.Normal(
+            "y", mu + pm.Deterministic("zero", pt.zeros(model.dim_lengths["row"])), 0.1, observed=data, dims="row"
+        )
+    for values in (np.zeros(2), np.ones(2), np.full(5, 2.0)):
+        with model:
+            pm.set_data({"data": values})
+        tree = run(model, backend, draws=20)
+        assert abs(float(tree["posterior"]["mu"].mean()) - values[0]) < 0.1
+        assert tree["posterior"]["zero"].shape[2:] == values.shape

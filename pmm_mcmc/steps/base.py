@@ -25,6 +25,7 @@ from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.logdensity import ModelDensity, bad_start_message, choose_vars, flat_layout, log_density
 from pmm_mcmc.methods import Settings
+from pmm_mcmc.results import flat_names
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.steps.report import Observed
 from pmm_mcmc.tuning.setting import Tuned, fixed_setting
@@ -379,11 +380,7 @@ class LangevinStep(ArrayStepShared):
         """Return what the user must hear once, with the chain's last draw."""
         assert self.chain is not None
         report = self.chain.report.with_rows(Observed.of(chunk), thin)
-        names = [
-            f"{name}[{', '.join(map(str, index))}]" if index else name
-            for name, shape, _, _ in self._density.layout
-            for index in np.ndindex(*shape)
-        ]
+        names = flat_names([(name, shape) for name, shape, _, _ in self._density.layout])
         message = report.message(names, self._settings, tuned)
         return None if message is None else SamplerWarning(WarningType.BAD_PARAMS, message, "warn")
 
