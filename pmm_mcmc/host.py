@@ -283,7 +283,7 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield wished.is_set
         return
-    before = {}
+    before: dict[int, Any] = {}
 
     def note(number: int, frame: Any) -> None:
         wished.set()

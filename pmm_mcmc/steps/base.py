@@ -108,7 +108,7 @@ class LangevinStep(ArrayStepShared):
     default_blocked = True
     default_tune_steps = 1000
     _state_class = LangevinState
-    stats_dtypes = _StatsDtypes()  # type: ignore[assignment]
+    stats_dtypes = _StatsDtypes()
     stats_dtypes_shapes: ClassVar[dict[str, tuple[Any, Any]]] = {
         "step_size": (np.float64, []),
         "K": (np.int64, []),
@@ -154,7 +154,7 @@ class LangevinStep(ArrayStepShared):
         if model is None and not _within_a_model():
             if vars is not None:
                 raise ValueError("vars needs a model to choose from: make the step inside it, or pass model=")
-            self.vars = _NoVariables()
+            self.vars = _NoVariables()  # type: ignore[assignment]
             return
         model = pm.modelcontext(model)
         chosen = choose_vars(vars, model)

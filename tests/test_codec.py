@@ -1,0 +1,279 @@
+"""Checkpoints as bytes: exact for every type, the same each time, and refused if they are not what was written."""
+
+import dataclasses
+import functools
+import hashlib
+import math
+import struct
+from collections import OrderedDict, namedtuple
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from pmm_mcmc.storage import StoreError, codec
+from pmm_mcmc.storage.codec import decode, encode
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any = 0
+
+
+@dataclasses.dataclass
+class Plain:
+    x: Any
+    y: Any = None
+
+    def __post_init__(self):
+        self.x = [self.x]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    only: Any = dataclasses.field(default=0, init=False)
+
+
+@dataclasses.dataclass
+class Remembering:
+    x: int
+
+    @functools.cached_property
+    def square(self):
+        return self.x**2
+
+
+TYPES = (Pair, Plain, Frozen, Remembering)
+DTYPES = ["?", "i1", "<i2", ">i4", "<i8", "u1", "<u2", "<u4", "<u8", "<f2", "<f4", ">f4", "<f8", ">f8"]
+
+
+def same(a, b):
+    """Return whether two objects are equal to the last bit, types included."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray | np.generic):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, float):
+        return struct.pack("d", a) == struct.pack("d", b)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if dataclasses.is_dataclass(a):
+        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
+    return a == b
+
+
+def anything(rng, depth=4):
+    """Return an object at random, of any of the types, nested."""
+    kind = rng.integers(0, 15 if depth else 8)
+    if kind == 0:
+        return [None, True, False, "", 0, -0.0, math.inf, -math.inf, math.nan, 5e-324][rng.integers(10)]
+    if kind == 1:
+        return int(rng.integers(-(2**62), 2**62)) ** int(rng.integers(1, 9)) * int(rng.choice([-1, 1]))
+    if kind == 2:
+        return struct.unpack("d", rng.bytes(8))[0]
+    if kind == 3:
+        return "".join(chr(c) for c in rng.integers(0, 0x11000, rng.integers(0, 9)))
+    if kind in (4, 5, 6):
+        dtype = np.dtype(DTYPES[rng.integers(len(DTYPES))])
+        shape = tuple(int(n) for n in rng.integers(0, 4, rng.integers(0, 4)))
+        values = np.frombuffer(rng.bytes(dtype.itemsize * math.prod(shape)), dtype).reshape(shape)
+        return values if dtype.kind != "b" else values.view("i1") > 0
+    if kind == 7:
+        return np.dtype(DTYPES[rng.integers(len(DTYPES))]).type(rng.integers(0, 100))
+    items = [anything(rng, depth - 1) for _ in range(rng.integers(0, 4))]
+    if kind in (8, 9):
+        return items
+    if kind == 10:
+        return tuple(items)
+    if kind in (11, 12):
+        return {f"key {i} é": item for i, item in enumerate(items)}
+    if kind == 13:
+        return Pair(items, anything(rng, depth - 1))
+    plain = Plain(None, tuple(items))
+    plain.x = anything(rng, depth - 1)
+    return plain
+
+
+def corners(dtype):
+    """Return the values of a type at which something may go wrong."""
+    if dtype.kind == "f":
+        info = np.finfo(dtype)
+        return np.array([0.0, -0.0, np.nan, np.inf, -np.inf, info.tiny, info.max, 1 / 3], dtype)
+    if dtype.kind == "b":
+        return np.array([True, False])
+    return np.array([np.iinfo(dtype).min, np.iinfo(dtype).max], dtype)
+
+
+# -- round trips -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_anything_comes_back_exactly_and_always_as_the_same_bytes(seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(100):
+        obj = anything(rng)
+        data = encode(obj)
+        back = decode(data, TYPES)
+        assert same(obj, back)
+        assert encode(back) == data == encode(obj)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("shape", [(-1,), (1, -1, 1), (0,), (2, 0, 3), ()])
+def test_arrays_of_every_type_and_shape(name, shape):
+    values = corners(np.dtype(name))
+    values = values[:1].reshape(()) if shape == () else values.reshape(shape) if -1 in shape else np.empty(shape, name)
+    back = decode(encode(values))
+    assert same(values, back)
+    assert back.flags.writeable and back.flags.owndata and back.flags.c_contiguous
+    for item in values.ravel():
+        assert same(item, decode(encode(item)))
+
+
+def test_arrays_that_are_not_contiguous():
+    values = np.arange(24.0).reshape(2, 3, 4)
+    for view in (values.T, values[:, ::2], values[::-1, :, 1], np.asfortranarray(values)):
+        assert np.array_equal(decode(encode(view)), view)
+
+
+@pytest.mark.parametrize("bits", [0, 1, 7, 8, 31, 32, 63, 64, 65, 127, 1000])
+def test_integers_of_any_size(bits):
+    for number in (2**bits - 1, 2**bits, 2**bits + 1, -(2**bits) - 1, -(2**bits), 1 - 2**bits):
+        assert same(number, decode(encode(number)))
+
+
+def test_numbers_are_not_taken_for_each_other():
+    for number in (True, 1, 1.0, np.float64(1), np.int64(1), np.bool_(True), np.array(1.0), np.array([1])):
+        assert type(decode(encode(number))) is type(number)
+
+
+def test_text_of_any_characters():
+    for text in ("", "µ ≠ \U0001d53c", "\0\n", "\ud800 alone"):
+        assert same(text, decode(encode(text)))
+
+
+def test_records_keep_the_fields_that_they_have():
+    plain, frozen = Plain(3), Frozen()
+    object.__setattr__(frozen, "only", np.arange(3))
+    remembering = Remembering(3)
+    assert remembering.square == 9
+    for obj in (plain, frozen, remembering, Pair(plain, (Pair(1, 2),))):
+        assert same(obj, decode(encode(obj), TYPES))
+    assert decode(encode(plain), TYPES).x == [3]  # not [[3]]: fields are not initialised again
+
+
+def test_the_format_is_the_one_that_was_released():
+    """Whoever changes the bytes has to change the number of the format."""
+    obj = {"n": None, "b": [True, False], "i": -300, "f": 0.1, "s": "é", "t": (1,), "a": np.arange(3.0), "p": Pair(1)}
+    obj["g"] = np.float32(2)
+    assert codec.FORMAT == 1
+    digest = hashlib.sha256(encode(obj)).hexdigest()
+    assert digest == "e8dbccbc767a0e04732dfb85feadc33fd82958fba30ceb9cfbd15de1c50b351f"
+
+
+# -- what cannot be stored ---------------------------------------------------------------------------------------------
+
+
+class Colour(IntEnum):
+    RED = 1
+
+
+def test_what_cannot_be_stored_is_named():
+    looped: list = []
+    looped.append(looped)
+    for obj, words in (
+        ({1, 2}, "checkpoint: builtins.set cannot be stored"),
+        ({"a": [0, Pair(object())]}, r"checkpoint\['a'\]\[1\]\.first: builtins.object cannot"),
+        ([Plain(1, {1: 2})], r"checkpoint\[0\]\.y: keys must be str, and 1 is of type int"),
+        (Colour.RED, "Colour cannot be stored"),
+        (OrderedDict(a=1), "OrderedDict cannot be stored"),
+        (np.random.default_rng(1), "Generator cannot be stored"),
+        (1j, "complex cannot be stored"),
+        (np.array([1j]), "arrays of complex128"),
+        (np.array(["a"]), "arrays of <U1"),
+        (np.array([None]), "arrays of object"),
+        (np.zeros(2, "c8"), "arrays of complex64"),
+        (np.datetime64("2026-01-01"), "arrays of datetime64"),
+        (np.ma.masked_array([1.0], [True]), "MaskedArray cannot be stored"),
+        (Plain, "type cannot be stored"),
+        (looped, "contains itself"),
+    ):
+        with pytest.raises(StoreError, match=words):
+            encode(obj)
+
+
+def test_floats_that_differ_between_machines_are_refused():
+    values = np.zeros(2, np.longdouble)
+    if values.itemsize > 8:
+        with pytest.raises(StoreError, match="floats of up to 64 bits"):
+            encode(values)
+    else:
+        assert same(values, decode(encode(values)))
+
+
+def test_state_beside_the_fields_is_refused():
+    plain = Plain(1)
+    plain.extra = 2
+    with pytest.raises(StoreError, match=r"checkpoint: extra is no field of Plain and would be lost"):
+        encode(plain)
+
+
+# -- what is not what was written --------------------------------------------------------------------------------------
+
+
+def test_every_damage_is_seen():
+    data = encode([1, "two", np.arange(3), Pair(1.0, None)])
+    for end in range(len(data)):
+        with pytest.raises(StoreError):
+            decode(data[:end], TYPES)
+    for i in range(len(data)):
+        for bit in (1, 128):
+            with pytest.raises(StoreError):
+                decode(data[:i] + bytes([data[i] ^ bit]) + data[i + 1 :], TYPES)
+    with pytest.raises(StoreError):
+        decode(data + b"\0", TYPES)
+    with pytest.raises(StoreError, match="not a checkpoint"):
+        decode(b"x" * 100)
+
+
+def test_contents_that_are_no_object_are_refused():
+    """A right checksum of wrong contents: another program's, or a mistake in this one."""
+    length = (2**40).to_bytes(8, "little")
+    for payload in (b"", b"?", b"NN", b"l" + length, b"s" + length, b"i" + length, b"l\1\0\0\0\0\0\0\0" * 10**5):
+        header = struct.pack("<8sIQ32s", b"PMMSTATE", codec.FORMAT, len(payload), hashlib.sha256(payload).digest())
+        with pytest.raises(StoreError, match="checkpoint: "):
+            decode(header + payload)
+
+
+def test_another_format_is_not_taken_for_damage():
+    data = bytearray(encode(1))
+    data[8] = 2
+    with pytest.raises(StoreError, match="format 2, not 1; go on with the version") as caught:
+        decode(bytes(data))
+    assert type(caught.value) is StoreError
+
+
+def test_types_must_be_given_and_have_the_same_fields():
+    data = encode({"walk": [Plain(1), Pair(1)]})
+    with pytest.raises(
+        StoreError, match=r"\['walk'\]\[0\]: holds a Plain, which is not among the types given \(Pair\)"
+    ):
+        decode(data, [Pair])
+    with pytest.raises(StoreError, match=r"types given \(none\)"):
+        decode(data)
+    for fields, words in (
+        (["x"], "the stored Plain has unknown y"),
+        (["x", "y", "z"], "the stored Plain lacks z"),
+        (["x", "z"], "lacks z and has unknown y"),
+    ):
+        for kind in (dataclasses.make_dataclass("Plain", fields), namedtuple("Plain", fields)):
+            with pytest.raises(StoreError, match=words):
+                decode(data, [kind, Pair])
+    with pytest.raises(StoreError, match="neither a dataclass nor a named tuple"):
+        decode(data, [type("Plain", (), {}), Pair])
+    with pytest.raises(StoreError, match="types: two are called Pair"):
+        decode(data, [*TYPES, namedtuple("Pair", "a b")])
+    assert same(decode(data, [*TYPES, Pair])["walk"][1], Pair(1))  # the same twice is no matter
