@@ -1,8 +1,10 @@
 # make demo: sample a real posterior and draw a picture.   make test: lint, types, tests.
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types mutants bench evidence clean
+.PHONY: demo test test-diffusion lint types mutants bench bench-chains evidence clean
 VENV ?= .venv
 BIN := $(VENV)/bin
+DIFFUSION ?= .venv-diffusion
+PYTHON311 ?= python3.11
 export OMP_NUM_THREADS ?= 1
 
 demo: $(VENV)/.demo
@@ -10,6 +12,10 @@ demo: $(VENV)/.demo
 
 test: lint types
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# The scheduler for diffusers, in an environment of its own: PyTorch has a small build for Python 3.11 only.
+test-diffusion: $(DIFFUSION)/.done
+	$(DIFFUSION)/bin/python -m pytest tests_diffusers
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -24,6 +30,9 @@ mutants: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/overhead.py
+
+bench-chains: $(VENV)/.dev $(VENV)/.bench
+	$(BIN)/python benchmarks/many_chains.py
 
 # The tables of docs/evidence.md: about two hours.
 evidence: $(VENV)/.dev $(VENV)/.bench
@@ -47,5 +56,10 @@ $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	touch $@
 
+$(DIFFUSION)/.done: constraints-diffusion.txt
+	$(PYTHON311) -m venv $(DIFFUSION)
+	$(DIFFUSION)/bin/python -m pip install --quiet --constraint constraints-diffusion.txt torch diffusers numpy pytest
+	touch $@
+
 clean:
-	rm -rf $(VENV) demo_output .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DIFFUSION) demo_output .pytest_cache .mypy_cache .ruff_cache

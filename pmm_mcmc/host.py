@@ -290,7 +290,7 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
         for known, handler in before.items():
             signal.signal(known, handler)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (int(signal.SIGINT), int(signal.SIGTERM)):
         before[number] = signal.signal(number, note)
     try:
         yield wished.is_set

@@ -154,7 +154,7 @@ class LangevinStep(ArrayStepShared):
         if model is None and not _within_a_model():
             if vars is not None:
                 raise ValueError("vars needs a model to choose from: make the step inside it, or pass model=")
-            self.vars = _NoVariables()  # type: ignore[assignment]
+            self.vars: list[Any] = _NoVariables()
             return
         model = pm.modelcontext(model)
         chosen = choose_vars(vars, model)

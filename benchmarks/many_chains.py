@@ -1,0 +1,308 @@
+"""Many chains at once: ``python benchmarks/many_chains.py [step ess curve precision]`` prints the tables.
+
+The model is a logistic regression with 1000 observations of 25 covariates (``--model gaussian``: 25 coordinates).
+
+step
+    CPU time of a transition of all chains against two batched evaluations of the gradient by the same compiled
+    function (recycled: against one), by alternating measurements in one run.
+ess
+    Effective samples of the slowest coordinate for each CPU second, while sampling: this package on both backends,
+    BlackJAX's MCLMC and NUTS under ``jax.vmap``, each tuned by its own tuner on one chain (8,000 gradients for MCLMC,
+    1,000 window-adaptation steps for NUTS), whose time is left out, as is all compilation.  Of this package the warm-up
+    of all chains is shown beside it.
+curve
+    CPU time of a transition by chains and coordinates.
+precision
+    Time of a transition in double, mixed and single precision, and the part of it that the gradients take.
+
+On an accelerator the same commands measure wall-clock time on it (``--seconds wall``); say which in the output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import arviz as az
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import pmm_mcmc as pmm
+from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.jax_engine import JaxEngine
+from pmm_mcmc.tuning.setting import Tuned
+from pmm_mcmc.warming import warm_up
+
+jax.config.update("jax_enable_x64", True)
+SEED, REPEATS, D = 1, 7, 25
+METHODS = {
+    "PoissonULMC(K=16)": (dict(K=16), 2),
+    "PoissonULMC(K=16, option=1)": (dict(K=16, option=1), 2),
+    "PoissonULMC(scheme='recycled')": (dict(scheme="recycled"), 1),
+}
+CLOCKS = {"cpu": time.process_time, "wall": time.perf_counter}
+clock: Callable[[], float] = time.process_time
+
+
+def logistic(d: int = D, n: int = 1000) -> Callable[[Any], Any]:
+    """Log posterior of a logistic regression on simulated data, as a JAX function."""
+    rng = np.random.default_rng(SEED)
+    x = rng.normal(size=(n, d))
+    y = jnp.asarray(rng.random(n) < 1 / (1 + np.exp(-x @ rng.normal(size=d) / 3)), float)
+    x = jnp.asarray(x)
+
+    def log_density(b):
+        eta = x.astype(b.dtype) @ b
+        return jnp.sum(y.astype(b.dtype) * eta - jax.nn.softplus(eta)) - 0.5 * jnp.sum(b * b)
+
+    return log_density
+
+
+def gaussian(d: int = D) -> Callable[[Any], Any]:
+    """Log density of a unit Gaussian."""
+    return lambda x: -0.5 * jnp.sum(x * x)
+
+
+MODELS = {"logistic": logistic, "gaussian": gaussian}
+
+
+def engine_of(log_density: Any, arguments: dict[str, Any], chains: int, d: int = D, precision: str = "float64") -> Any:
+    """An engine, its settings, and the density."""
+    density = pmm.LogDensity.from_jax(log_density, d)
+    settings = pmm.PoissonULMC(**arguments).arguments
+    return JaxEngine(settings.kernel, density, chains, precision), settings, density
+
+
+def seconds(function: Callable[[], Any], at_least: float = 0.3) -> float:
+    """Time of one call, from as many as take a while."""
+    calls, total = 0, 0.0
+    while total < at_least:
+        began = clock()
+        function()
+        total += clock() - began
+        calls += 1
+    return total / calls
+
+
+def bare(density: Any, chains: int, n: int, precision: str = "float64") -> Callable[[], Any]:
+    """``n`` batched gradients, one after the other, in one compiled call."""
+    x = np.random.default_rng(SEED).normal(size=(chains, density.d)) * 0.1
+
+    @jax.jit
+    def many(x):
+        # Each depends on the last, so that none is left out.
+        def once(_, x):
+            return x + 1e-9 * density.batch(x, [], precision)[1].astype(x.dtype)
+
+        return jax.lax.fori_loop(0, n, once, x)
+
+    return lambda: many(x).block_until_ready()
+
+
+def transitions(engine: Any, settings: Any, chains: int, n: int, d: int = D) -> Callable[[], Any]:
+    """``n`` transitions of all chains, of which one draw is kept."""
+    coordinates = Coordinates(np.zeros(d), np.full(d, 0.08))
+    ensemble = Ensemble.start(engine, coordinates, np.zeros((chains, d)), np.random.default_rng(SEED))
+    setting = Tuned(0.5, settings.fixed_K or 16, 1.0, coordinates, 1)
+    return lambda: ensemble.advance(engine, setting, 1, thin=n)
+
+
+def step_table(model: str, chains: int) -> None:
+    """Transition against its bare gradients."""
+    print(f"\nA transition of {chains} chains against its gradients, {model}: median of {REPEATS} ratios (range)")
+    for name, (arguments, count) in METHODS.items():
+        engine, settings, density = engine_of(MODELS[model](), arguments, chains)
+        ours, theirs = transitions(engine, settings, chains, 50), bare(density, chains, 50)
+        ours(), theirs()
+        pairs = [(seconds(ours), seconds(theirs)) for _ in range(REPEATS)]
+        ratios = sorted(a / (count * b) for a, b in pairs)
+        us = statistics.median(a for a, _ in pairs) / 50 / chains * 1e6
+        span = f"({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        print(f"  {name:32s} {statistics.median(ratios):5.2f}  {span}  {us:6.2f} us a chain")
+
+
+def slowest(draws: np.ndarray) -> float:
+    """Effective sample size, in bulk, of the slowest coordinate."""
+    return min(float(az.ess(draws[..., i], method="bulk")) for i in range(draws.shape[-1]))
+
+
+def ours_ess(log_density: Any, arguments: dict[str, Any], chains: int, draws: int) -> tuple[float, float]:
+    """Effective samples a second of a self-tuned run on JAX, and the seconds of its warm-up, compilation apart."""
+    engine, settings, _ = engine_of(log_density, arguments, chains)
+    rng = np.random.default_rng(SEED)
+    starts = rng.uniform(-1.0, 1.0, (chains, D))
+    warm_up(engine, settings, starts, length=400, rng=np.random.default_rng(SEED))  # compiles
+    began = clock()
+    warm = warm_up(engine, settings, starts, length=400, rng=np.random.default_rng(SEED))
+    took = clock() - began
+    began = clock()
+    chunk = warm.ensemble.advance(engine, warm.tuned, draws, thin=warm.tuned.steps_per_draw)
+    return slowest(chunk.position) / (clock() - began), took
+
+
+def numba_ess(arguments: dict[str, Any], chains: int, draws: int) -> tuple[float, float]:
+    """The same on CPU threads, for the PyMC model of the same posterior."""
+    import pymc as pm
+
+    from pmm_mcmc.logdensity import log_density
+    from pmm_mcmc.steps.base import cpu_engine
+
+    rng = np.random.default_rng(SEED)
+    x = rng.normal(size=(1000, D))
+    y = (rng.random(1000) < 1 / (1 + np.exp(-x @ rng.normal(size=D) / 3))).astype(int)
+    with pm.Model() as model:
+        slope = pm.Normal("slope", shape=D)
+        pm.Bernoulli("y", logit_p=pm.math.dot(x, slope), observed=y)
+    settings = pmm.PoissonULMC(**arguments).arguments
+    density = log_density(model.value_vars, model, model.initial_point(0))
+    engine = cpu_engine(settings, density, os.cpu_count() or 1)
+    starts = rng.uniform(-1.0, 1.0, (chains, D))
+    began = clock()
+    warm = warm_up(engine, settings, starts, length=400, rng=np.random.default_rng(SEED))
+    took = clock() - began
+    began = clock()
+    chunk = warm.ensemble.advance(engine, warm.tuned, draws, thin=warm.tuned.steps_per_draw)
+    return slowest(chunk.position) / (clock() - began), took
+
+
+def mclmc_ess(log_density: Any, chains: int, draws: int) -> float:
+    """Effective samples a second of BlackJAX's MCLMC, chains in one batch, tuned on one of them."""
+    kernel = blackjax.mclmc.build_kernel()
+    key, tune_key = jax.random.split(jax.random.key(SEED))
+    x = jax.random.uniform(key, (chains, D), minval=-1.0, maxval=1.0)
+    _, parameters, _ = blackjax.mclmc_find_L_and_step_size(
+        mclmc_kernel=kernel,
+        num_steps=12_000,
+        state=blackjax.mclmc.init(x[0], log_density, tune_key),
+        rng_key=tune_key,
+        logdensity_fn=log_density,
+    )
+    L, size, scale = parameters.L, parameters.step_size, parameters.inverse_mass_matrix
+
+    def one(x, key):
+        def step(state, key):
+            state, _ = kernel(key, state, log_density, scale, L, size)
+            return state, state.position
+
+        key, start = jax.random.split(key)
+        state = blackjax.mclmc.init(x, log_density, start)
+        state, _ = jax.lax.scan(step, state, jax.random.split(key, 300))  # to where the others are
+        return jax.lax.scan(step, state, jax.random.split(key, draws))[1]
+
+    return _timed(jax.jit(jax.vmap(one)), x, key, chains, draws, 300)
+
+
+def nuts_ess(log_density: Any, chains: int, draws: int) -> float:
+    """Effective samples a second of BlackJAX's NUTS, chains in one batch, adapted on one of them."""
+    key, tune_key = jax.random.split(jax.random.key(SEED))
+    x = jax.random.uniform(key, (chains, D), minval=-1.0, maxval=1.0)
+    (_, parameters), _ = blackjax.window_adaptation(blackjax.nuts, log_density).run(tune_key, x[0], 1000)
+    algorithm = blackjax.nuts(log_density, **parameters)
+
+    def one(x, key):
+        def step(state, key):
+            state, _ = algorithm.step(key, state)
+            return state, state.position
+
+        state, _ = jax.lax.scan(step, algorithm.init(x), jax.random.split(key, 20))
+        return jax.lax.scan(step, state, jax.random.split(key, draws))[1]
+
+    return _timed(jax.jit(jax.vmap(one)), x, key, chains, draws, 20)
+
+
+def _timed(run: Any, x: Any, key: Any, chains: int, draws: int, before: int) -> float:
+    keys = jax.random.split(key, chains)
+    compiled = run.lower(x, keys).compile()
+    began = clock()
+    positions = np.asarray(compiled(x, keys))
+    # The steps that brought the chains to the posterior are no part of it.
+    took = (clock() - began) * draws / (draws + before)
+    return slowest(positions) / took
+
+
+def ess_table(model: str, sizes: list[int]) -> None:
+    """Effective samples for each second."""
+    log_density = MODELS[model]()
+    print(f"\nEffective samples of the slowest coordinate a second, while sampling, {model} ({UNIT})")
+    for chains in sizes:
+        draws = max(50, 12_800 // chains)
+        rows: dict[str, tuple[float, float]] = {}
+        for name, (arguments, _) in METHODS.items():
+            rows[f"{name}, JAX"] = ours_ess(log_density, arguments, chains, draws)
+            if model == "logistic" and "option" not in arguments:
+                rows[f"{name}, numba"] = numba_ess(arguments, chains, draws)
+        rows["BlackJAX MCLMC"] = mclmc_ess(log_density, chains, 4 * draws), np.nan
+        rows["BlackJAX NUTS"] = nuts_ess(log_density, chains, draws), np.nan
+        print(f"  {chains} chains{'':34s}  a second   over MCLMC  over NUTS   warm-up s")
+        for name, (rate, warm) in rows.items():
+            mclmc, nuts = rows["BlackJAX MCLMC"][0], rows["BlackJAX NUTS"][0]
+            print(f"    {name:42s} {rate:8.0f}   {rate / mclmc:8.1f}   {rate / nuts:8.1f}   {warm:8.2f}")
+
+
+def curve_table(model: str, sizes: list[int]) -> None:
+    """Cost by chains and coordinates."""
+    print(f"\nNanoseconds a transition for each chain and coordinate, PoissonULMC(K=16), {model} ({UNIT})")
+    dimensions = (5, 25, 125)
+    print("  chains   " + "".join(f"d = {d:<10d}" for d in dimensions))
+    for chains in sizes:
+        cells = []
+        for d in dimensions:
+            engine, settings, _ = engine_of(MODELS[model](d), {"K": 16}, chains, d)
+            ours = transitions(engine, settings, chains, 10, d)
+            ours()
+            cells.append(seconds(ours) / 10 / chains / d * 1e9)
+        print(f"  {chains:<9d}" + "".join(f"{cell:<14.1f}" for cell in cells), flush=True)
+
+
+def precision_table(model: str, chains: int) -> None:
+    """Double, mixed and single precision."""
+    print(f"\nMicroseconds a transition of a chain, PoissonULMC(K=16), {chains} chains, {model} ({UNIT})")
+    for precision in ("float64", "mixed", "float32"):
+        engine, settings, density = engine_of(MODELS[model](), {"K": 16}, chains, precision=precision)
+        with jax.enable_x64(precision != "float32"):
+            ours, theirs = transitions(engine, settings, chains, 50), bare(density, chains, 50, precision)
+            ours(), theirs()
+            a, b = seconds(ours) / 50 / chains, seconds(theirs) / 50 / chains
+        print(f"  {precision:8s} {1e6 * a:7.2f}   gradients {min(2 * b / a, 1.0):.0%} of it")
+
+
+TABLES = {
+    "step": lambda a: step_table(a.model, a.chains[0]),
+    "ess": lambda a: ess_table(a.model, a.chains[1:]),
+    "curve": lambda a: curve_table("gaussian", a.sizes),
+    "precision": lambda a: precision_table(a.model, a.chains[-1]),
+}
+
+
+def main() -> None:
+    """Print the tables."""
+    global clock, UNIT
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="*", default=list(TABLES), choices=list(TABLES))
+    parser.add_argument("--model", default="logistic", choices=list(MODELS))
+    parser.add_argument("--chains", type=int, nargs="+", default=[64, 256, 1024], help="first for step, others for ess")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[16, 64, 256, 1024, 4096, 16384])
+    parser.add_argument("--seconds", default="cpu", choices=list(CLOCKS))
+    arguments = parser.parse_args()
+    clock, UNIT = CLOCKS[arguments.seconds], f"{arguments.seconds} seconds"
+    device = jax.devices()[0]
+    print(f"jax {jax.__version__}, blackjax {blackjax.__version__}, {device.platform} ({device.device_kind}), "
+          f"{os.cpu_count()} cores, Python {platform.python_version()}, {UNIT}")  # fmt: skip
+    warnings.simplefilter("ignore")
+    for name in arguments.tables:
+        TABLES[name](arguments)
+
+
+UNIT = "cpu seconds"
+
+if __name__ == "__main__":
+    main()

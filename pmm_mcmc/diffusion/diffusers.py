@@ -1,0 +1,326 @@
+r"""Scheduler for Hugging Face diffusers; needs torch and diffusers, and Python 3.11 or later.
+
+A drop-in for the schedulers of pipelines that denoise in a loop:
+
+    pipeline.scheduler = PoissonMidpointScheduler.from_config(pipeline.scheduler.config)
+    pipeline(num_inference_steps=15)  # calls the network 30 times
+
+As with other schedulers of more than one call a step, ``timesteps`` lists every call, start of the block and midpoint
+in turn, and :meth:`~PoissonMidpointScheduler.step` takes one call after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch  # type: ignore[import-not-found]
+from diffusers.configuration_utils import ConfigMixin, register_to_config  # type: ignore[import-not-found]
+from diffusers.schedulers.scheduling_ddpm import rescale_zero_terminal_snr  # type: ignore[import-not-found]
+from diffusers.schedulers.scheduling_utils import (  # type: ignore[import-not-found]
+    KarrasDiffusionSchedulers,
+    SchedulerMixin,
+)
+from diffusers.utils import BaseOutput  # type: ignore[import-not-found]
+from diffusers.utils.torch_utils import randn_tensor  # type: ignore[import-not-found]
+
+from pmm_mcmc.diffusion.blocks import Blocks
+from pmm_mcmc.diffusion.interpolation import Row, State, advance, draw_levels, following, make_rows, make_table
+from pmm_mcmc.diffusion.planner import plan_blocks
+from pmm_mcmc.diffusion.schedule import DiffusionSchedule
+
+__all__ = ["PoissonMidpointScheduler", "PoissonMidpointSchedulerOutput"]
+
+_PREDICTIONS = {"epsilon": "epsilon", "sample": "x0", "v_prediction": "v"}
+
+
+@dataclass
+class PoissonMidpointSchedulerOutput(BaseOutput):
+    """Where to call the network next (after the last call: the sample), and the estimate of the data."""
+
+    prev_sample: torch.Tensor
+    pred_original_sample: torch.Tensor | None = None
+
+
+class PoissonMidpointScheduler(SchedulerMixin, ConfigMixin):
+    r"""Denoise by the Poisson midpoint method: the chain of ``num_train_timesteps`` steps, at two calls a block.
+
+    The midpoints are drawn by :meth:`set_timesteps`, as pipelines read ``timesteps`` before their loop: all images of
+    a pipeline call share them.  Each image has the right law, but the images are not independent.
+
+    Parameters
+    ----------
+    num_train_timesteps, beta_start, beta_end, beta_schedule, trained_betas, rescale_betas_zero_snr
+        The noise levels, as of ``DDPMScheduler``; ``beta_schedule`` is ``"linear"``, ``"scaled_linear"``,
+        ``"squaredcos_cap_v2"`` or ``"sigmoid"``.
+    prediction_type
+        ``"epsilon"``, ``"sample"`` or ``"v_prediction"``.
+    clip_sample, clip_sample_range
+        Whether the estimate of the data is clipped, and where.  By default not, as latent models need it; the saved
+        configuration of a pixel model says otherwise where it should be.
+    thresholding
+        Dynamic thresholding, which is not supported; the argument is there to refuse it.
+    variant
+        Chain that is approximated, as of :class:`~pmm_mcmc.diffusion.schedule.DiffusionSchedule`.
+    midpoint, exponent, frozen
+        As of :class:`~pmm_mcmc.diffusion.blocks.Blocks`.  Under Option 1 (``"bernoulli"``) the number of calls varies.
+    block_power
+        Blocks as of :meth:`~pmm_mcmc.diffusion.blocks.Blocks.shrinking`; 1 makes them equal, as in the paper.
+    data_variances
+        Smallest and largest variance of the data: where given, the blocks are planned for them
+        (:func:`~pmm_mcmc.diffusion.planner.plan_blocks`) and ``block_power`` is not used.
+    midpoint_seed
+        Seed from which :meth:`set_timesteps` draws the midpoints each time, so that a pipeline call can be repeated.
+        With None they differ from call to call, as they should where the law of many images is measured.
+
+    Notes
+    -----
+    ``num_inference_steps`` is the number of blocks, at most half of the training steps.  ``timestep_spacing`` and
+    ``steps_offset`` of other schedulers have no meaning here: all steps of the chain are accounted for.  Of networks
+    that predict a variance as well, with twice the channels, the variance is left aside.
+    """
+
+    _compatibles = [e.name for e in KarrasDiffusionSchedulers]  # noqa: RUF012
+    order = 2
+
+    @register_to_config
+    def __init__(
+        self,
+        num_train_timesteps: int = 1000,
+        beta_start: float = 0.0001,
+        beta_end: float = 0.02,
+        beta_schedule: str = "linear",
+        trained_betas: np.ndarray | list[float] | None = None,
+        rescale_betas_zero_snr: bool = False,
+        prediction_type: str = "epsilon",
+        clip_sample: bool = False,
+        clip_sample_range: float = 1.0,
+        thresholding: bool = False,
+        variant: str = "3",
+        midpoint: str = "importance",
+        exponent: float = 0.5,
+        frozen: str | float = "v",
+        block_power: float = 2.0,
+        data_variances: tuple[float, float] | None = None,
+        midpoint_seed: int | None = 0,
+    ) -> None:
+        if prediction_type not in _PREDICTIONS:
+            raise ValueError(f"prediction_type={prediction_type!r} is not known; use one of {', '.join(_PREDICTIONS)}")
+        if thresholding:
+            raise ValueError("thresholding=True is not supported; use clip_sample=True, or leave it out")
+        if trained_betas is None:
+            betas = _betas(beta_schedule, beta_start, beta_end, num_train_timesteps)
+        else:
+            betas = np.asarray(trained_betas, dtype=float)
+        if rescale_betas_zero_snr:
+            betas = rescale_zero_terminal_snr(torch.from_numpy(betas)).numpy()
+        self._schedule = DiffusionSchedule.from_betas(betas, variant)
+        self._prediction = self._schedule.prediction(_PREDICTIONS[prediction_type])
+        # What is wrong with these is wrong for any number of steps, and better said at once.
+        self._blocks = Blocks((self._schedule.N, 0), midpoint, exponent, frozen)
+        self._table = make_table(self._schedule, self._blocks, "x0" if clip_sample else _PREDICTIONS[prediction_type])
+        self._plans: dict[int, Blocks] = {}
+        self.betas = torch.from_numpy(betas).to(torch.float32)
+        self.alphas_cumprod = torch.from_numpy(self._schedule.signal[1:].copy()).to(torch.float32)
+        self.init_noise_sigma = 1.0
+        self.num_inference_steps: int | None = None
+        self.timesteps = torch.arange(self._schedule.N - 1, -1, -1)
+        self._levels: np.ndarray | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._step_index: int | None = None
+        self._begin_index: int | None = None
+        self._state: State | None = None
+
+    def __len__(self) -> int:
+        return self.config.num_train_timesteps
+
+    @property
+    def step_index(self) -> int | None:
+        """Number of the next call, in ``timesteps``."""
+        return self._step_index
+
+    @property
+    def begin_index(self) -> int | None:
+        """Number of the first call, where a pipeline has set it."""
+        return self._begin_index
+
+    def set_begin_index(self, begin_index: int = 0) -> None:
+        """Start at a later call, as pipelines from image to image do."""
+        self._begin_index = begin_index
+
+    def scale_model_input(self, sample: torch.Tensor, timestep: Any = None) -> torch.Tensor:
+        """Return the sample as it is."""
+        return sample
+
+    def set_timesteps(
+        self,
+        num_inference_steps: int | None = None,
+        device: str | torch.device | None = None,
+        timesteps: list[int] | None = None,
+    ) -> None:
+        """Make the blocks and draw the midpoints.
+
+        Parameters
+        ----------
+        num_inference_steps
+            Number of blocks; the network is called twice in each.
+        device
+            Where ``timesteps`` is put.
+        timesteps
+            In its place: the timesteps at which blocks start, in descending order, such as those of planned blocks,
+            ``[edge - 1 for edge in blocks.edges[:-1]]``.
+        """
+        if (num_inference_steps is None) == (timesteps is None):
+            raise ValueError("give either num_inference_steps or timesteps (where the blocks start)")
+        if timesteps is not None:
+            edges = (*(int(t) + 1 for t in timesteps), 0)
+            if not len(edges) > 1 or edges[0] > self._schedule.N or min(edges[:-1]) < 1:
+                raise ValueError(f"timesteps={list(timesteps)!r} must lie between 0 and {self._schedule.N - 1}")
+            self._blocks = self._law(edges)
+        else:
+            self._blocks = self._make_blocks(int(num_inference_steps))  # type: ignore[arg-type]
+        self._table = make_table(self._schedule, self._blocks, self._kind)
+        self._levels = draw_levels(self._table, self._blocks, np.random.default_rng(self.config.midpoint_seed))
+        self._rows = make_rows(self._table, self._levels, following(self._levels))
+        self.num_inference_steps = self._blocks.steps
+        self.timesteps = torch.from_numpy(self._levels - 1).to(device)
+        self._reset()
+
+    @property
+    def _kind(self) -> str:
+        return "x0" if self.config.clip_sample else _PREDICTIONS[self.config.prediction_type]
+
+    def _law(self, edges: tuple[int, ...]) -> Blocks:
+        return Blocks(edges, self.config.midpoint, self.config.exponent, self.config.frozen)
+
+    def _make_blocks(self, n_steps: int) -> Blocks:
+        N = self._schedule.N
+        if not 1 <= n_steps <= N // 2:
+            raise ValueError(
+                f"num_inference_steps={n_steps} for a chain of {N} steps: use 1 to {N // 2}; the network is called "
+                "twice in each"
+            )
+        if self.config.data_variances is None:
+            return self._law(Blocks.shrinking(N, n_steps, self.config.block_power).edges)
+        if n_steps not in self._plans:
+            c = self.config
+            self._plans[n_steps] = plan_blocks(
+                self._schedule, n_steps, c.data_variances, midpoint=c.midpoint, exponent=c.exponent, frozen=c.frozen
+            )
+        return self._plans[n_steps]
+
+    def _find(self, timestep: int) -> int:
+        """Return the number of the call at a timestep, or at the nearest that there is."""
+        return int(np.abs(self._levels - 1 - timestep).argmin())  # type: ignore[operator]
+
+    def _restart(self, index: int) -> None:
+        """Make the block that holds the call start with it; the weights of later midpoints in it stay as they are."""
+        level = int(self._levels[index])  # type: ignore[index]
+        edges = (level, *(edge for edge in self._blocks.edges if edge < level))
+        table = make_table(self._schedule, self._law(edges), self._kind)._replace(weight=self._table.weight)
+        levels = self._levels[index:]  # type: ignore[index]
+        rows = make_rows(table, levels, following(levels))
+        self._rows = Row(*(np.concatenate([old[:index], new]) for old, new in zip(self._rows, rows, strict=True)))
+
+    def _next_call(self, timestep: int) -> int:
+        """Return the number of this call: the next in turn, unless the timestep is not that of the next."""
+        index = self._step_index
+        if index is None:
+            index = self._begin_index if self._begin_index is not None else self._find(timestep)
+        if index >= len(self._levels) or int(self._levels[index]) - 1 != timestep:  # type: ignore[arg-type,index]
+            index = self._find(timestep)
+            self._state = None
+        if self._state is None and not self._rows.first[index]:
+            self._restart(index)
+        return index
+
+    def step(
+        self,
+        model_output: torch.Tensor,
+        timestep: int | torch.Tensor,
+        sample: torch.Tensor,
+        generator: torch.Generator | list[torch.Generator] | None = None,
+        return_dict: bool = True,
+    ) -> PoissonMidpointSchedulerOutput | tuple:
+        """Take in one call of the network and say where it is called next.
+
+        Parameters
+        ----------
+        model_output
+            What the network said.
+        timestep, sample
+            Where it was called.
+        generator
+            For the noise; one, or one for each sample.
+        return_dict
+            Whether to return an object rather than a tuple.
+
+        Returns
+        -------
+        PoissonMidpointSchedulerOutput or tuple
+            ``prev_sample`` and ``pred_original_sample``.
+        """
+        if self._levels is None:
+            raise ValueError("the timesteps are not set; call set_timesteps(num_inference_steps) before step")
+        index = self._next_call(int(timestep))
+        row = Row(*(float(column[index]) for column in self._rows))
+        level = int(self._levels[index])
+        if model_output.shape[1] == 2 * sample.shape[1]:
+            model_output = model_output.chunk(2, dim=1)[0]
+        dtype = sample.dtype
+        wide = torch.promote_types(dtype, torch.float32)
+        sample, output = sample.to(wide), model_output.to(wide)
+        data = float(self._prediction.x0_x[level]) * sample + float(self._prediction.x0_f[level]) * output
+        if self.config.clip_sample:
+            data = output = data.clamp(-self.config.clip_sample_range, self.config.clip_sample_range)
+        if row.first or self._state is None:
+            zero = torch.zeros_like(sample)
+            state = State(sample, sample, zero, zero, zero)
+        else:
+            state = self._state._replace(y=sample)
+        noise = 0.0
+        if row.fresh > 0.0:
+            noise = randn_tensor(model_output.shape, generator=generator, device=model_output.device, dtype=dtype).to(
+                wide
+            )
+        state = advance(row, state, output, noise)
+        self._state = None if row.last else state
+        self._step_index = index + 1
+        if not return_dict:
+            return state.y.to(dtype), data.to(dtype)
+        return PoissonMidpointSchedulerOutput(prev_sample=state.y.to(dtype), pred_original_sample=data.to(dtype))
+
+    def _at(self, timesteps: torch.Tensor, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Shares of data and noise at timesteps, in the shape of samples."""
+        shape = (-1, *(1,) * (like.ndim - 1))
+        signal = self.alphas_cumprod[timesteps.to(self.alphas_cumprod.device)].reshape(shape)
+        return signal.sqrt().to(like), (1.0 - signal).sqrt().to(like)
+
+    def add_noise(self, original_samples: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
+        """Return the samples with the noise that they have at the timesteps."""
+        r, s = self._at(timesteps, original_samples)
+        return r * original_samples + s * noise
+
+    def get_velocity(self, sample: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
+        """Return what a network with ``prediction_type="v_prediction"`` is trained on."""
+        r, s = self._at(timesteps, sample)
+        return r * noise - s * sample
+
+
+def _betas(name: str, first: float, last: float, N: int) -> np.ndarray:
+    if name == "linear":
+        return np.linspace(first, last, N)
+    if name == "scaled_linear":
+        return np.linspace(first**0.5, last**0.5, N) ** 2
+    if name == "sigmoid":
+        return (last - first) / (1.0 + np.exp(-np.linspace(-6.0, 6.0, N))) + first
+    if name == "squaredcos_cap_v2":
+        schedule = DiffusionSchedule.named("cosine", N)
+        return 1.0 - schedule.signal[1:] / schedule.signal[:-1]
+    raise ValueError(
+        f"beta_schedule={name!r} is not known; use linear, scaled_linear, squaredcos_cap_v2 or sigmoid, or give "
+        "trained_betas"
+    )

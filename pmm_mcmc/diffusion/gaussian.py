@@ -1,0 +1,167 @@
+r"""Exact variance of what each sampler makes of Gaussian data: no Monte Carlo, no small step.
+
+For data :math:`N(0, l)` the exact network is linear in the state, so that given its midpoints every sampler is linear
+in the state and in its noise, and the variance runs down the levels as :math:`V' = m V + q`, with the expectation over
+the midpoints in :math:`m` and :math:`q`.  Data with a covariance matrix are the case of its eigenvalues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pmm_mcmc.diffusion.blocks import Blocks
+from pmm_mcmc.diffusion.schedule import DiffusionSchedule, multistep_solver
+
+__all__ = ["block_moments", "dpm_solver_variance", "gains", "gaussian_variance"]
+
+
+def gains(schedule: DiffusionSchedule, kind: str | float, variances: np.ndarray) -> np.ndarray:
+    r"""Return :math:`g`, ``(N + 1, L)``, with :math:`f(x, n) = g_n x` for the exact network; row 0 is not used.
+
+    The exact estimate of the data is :math:`\hat x_0 = \sqrt{\bar\alpha} l / (\bar\alpha l + 1 - \bar\alpha) x`.
+    """
+    signal, noise = schedule.signal[:, None], schedule.noise[:, None]
+    total = signal * variances + noise
+    if kind == "x0":
+        return np.sqrt(signal) * variances / total
+    p = schedule.prediction(kind)
+    return np.divide(
+        np.sqrt(noise) / total - p.eps_x[:, None],
+        p.eps_f[:, None],
+        out=np.zeros_like(total),
+        where=p.eps_f[:, None] != 0.0,
+    )
+
+
+class Moments(NamedTuple):
+    """What blocks do to the variance ``V`` of the state, each ``(len(starts), L)``.
+
+    Of the mean over the midpoints ``m V + q``; about it, as the midpoint is random, ``spread_m V + spread_q`` more.
+    """
+
+    m: np.ndarray
+    q: np.ndarray
+    spread_m: np.ndarray
+    spread_q: np.ndarray
+
+
+def block_moments(
+    schedule: DiffusionSchedule, law: Blocks, variances: np.ndarray, starts: np.ndarray, longest: int
+) -> Iterator[Moments]:
+    r"""Yield, for ``K = 1, 2, ..., longest``, what blocks of ``K`` steps do to the variance.
+
+    Parameters
+    ----------
+    schedule
+        The chain.
+    law
+        Gives the law of the midpoints and what is frozen; its edges are not used.
+    variances
+        Of the data, ``(L,)``.
+    starts
+        Levels at which the blocks start.
+    longest
+        The last ``K``.  Blocks that would end below level 0 have meaningless entries.
+
+    Yields
+    ------
+    Moments
+        By recursion in ``K``.  With the corrections :math:`D_\tau` of weight one, all linear in state and noise, the
+        mean over the midpoints is the chain with every cell corrected.  About it one midpoint has the second moment
+        :math:`\sum_\tau D_\tau^2 / q_\tau - (\sum_\tau D_\tau)^2`, and Option 1 has
+        :math:`(K - 1) \sum_\tau D_\tau^2`.
+    """
+    a_all, b_all, sigma_all = (c[:, None] for c in schedule.coefficients(law.frozen))
+    g_all = gains(schedule, law.frozen, variances)
+    g0 = g_all[starts]
+    shape = g0.shape
+    # Of the path with frozen prediction: factor of the state, variance of its noise.  Of the mean: the same, and
+    # the covariance of the two noises.
+    frozen, noise = np.ones(shape), np.zeros((len(starts), 1))
+    mean, mean_noise, mixed = np.ones(shape), np.zeros(shape), np.zeros(shape)
+    # Sums over the midpoints so far of their second moments, over the unnormalised q, and of these.
+    on_state, on_noise, total = np.zeros(shape), np.zeros(shape), np.zeros((len(starts), 1))
+    for k in range(longest):
+        level = np.maximum(starts - k, 1)
+        a, b, sigma, g = a_all[level], b_all[level], sigma_all[level], g_all[level]
+        d_state = b * (g * frozen - g0) if k else np.zeros(shape)
+        d_noise = b * g if k else np.zeros(shape)
+        if law.midpoint == "importance":
+            raw, shrink = np.abs(b) * k**law.exponent if k else np.zeros_like(b), np.abs(a)
+        else:
+            raw, shrink = np.full_like(b, float(k > 0)), a**2
+        over = np.divide(1.0, raw, out=np.zeros_like(raw), where=raw > 0.0)
+        on_state = shrink * on_state + d_state**2 * over
+        on_noise = shrink * on_noise + d_noise**2 * noise * over
+        total = (shrink if law.midpoint == "importance" else 1.0) * total + raw
+        mean = a * mean + b * g0 + d_state
+        mean_noise = a**2 * mean_noise + 2.0 * a * d_noise * mixed + d_noise**2 * noise + sigma**2
+        mixed = a * (a * mixed + d_noise * noise) + sigma**2
+        frozen = a * frozen + b * g0
+        noise = a**2 * noise + sigma**2
+        if law.midpoint == "bernoulli":
+            spread, spread_noise = k * on_state, k * on_noise
+        else:
+            # The sum of the corrections is the mean less the path that is frozen throughout.
+            spread = total * on_state - (mean - frozen) ** 2
+            spread_noise = total * on_noise - (mean_noise - 2.0 * mixed + noise)
+        yield Moments(mean**2, mean_noise, spread, spread_noise)
+
+
+def gaussian_variance(schedule: DiffusionSchedule, variances: ArrayLike, blocks: Blocks | None = None) -> np.ndarray:
+    r"""Exact variance of the samples that the Poisson midpoint method makes of Gaussian data with an exact network.
+
+    Parameters
+    ----------
+    schedule
+        The chain, started from :math:`N(0, 1)`.
+    variances
+        Of the data, any shape.
+    blocks
+        How the chain is approximated; by default not at all: the chain itself.  For DDPM or DDIM with fewer steps
+        give ``schedule.respaced(n_steps)`` or ``schedule.respaced(n_steps, eta=0)``.
+
+    Returns
+    -------
+    variance : as variances
+        Of the samples, without Monte Carlo error.
+
+    Raises
+    ------
+    ValueError
+        If a variance is not positive or the blocks do not start at the first level.
+    """
+    data = np.asarray(variances, dtype=float)
+    if not np.all((data > 0.0) & np.isfinite(data)):
+        raise ValueError(f"variances={variances!r} must be positive and finite")
+    if blocks is None:
+        blocks = Blocks(tuple(range(schedule.N, -1, -1)))
+    if blocks.edges[0] != schedule.N:
+        raise ValueError(f"blocks start at level {blocks.edges[0]}, the chain at {schedule.N}; make them for its N")
+    sizes, steps = blocks.sizes, np.arange(blocks.steps)
+    starts = np.array(blocks.edges[:-1])
+    m = np.empty((blocks.steps, data.size))
+    q = np.empty_like(m)
+    for K, of_K in enumerate(block_moments(schedule, blocks, data.ravel(), starts, sizes.max()), start=1):
+        ends = steps[sizes == K]
+        m[ends] = of_K.m[ends] + of_K.spread_m[ends]
+        q[ends] = of_K.q[ends] + of_K.spread_q[ends]
+    variance = np.ones(data.size)
+    for m_i, q_i in zip(m, q, strict=True):
+        variance = m_i * variance + q_i
+    return variance.reshape(data.shape)
+
+
+def dpm_solver_variance(schedule: DiffusionSchedule, variances: ArrayLike, n_calls: int) -> np.ndarray:
+    """Exact variance of the samples of DPM-Solver++ (2M), as :func:`gaussian_variance`, for ``n_calls`` calls."""
+    data = np.asarray(variances, dtype=float)
+    exact = gains(schedule, "x0", data.ravel())
+    x, before = np.ones(data.size), np.zeros(data.size)
+    for row in multistep_solver(schedule, n_calls):
+        d = exact[row.level] * x
+        x, before = row.x * x + row.d * d + row.d_before * before, d
+    return (x**2).reshape(data.shape)

@@ -1,0 +1,224 @@
+r"""One call of the network after the other: the method in its efficient form.
+
+The noise is isotropic, so the ``K`` draws of a block need not be made: the path of the noise up to cell ``k`` is
+:math:`S_k \sim N(0, V_k)`, :math:`V_k = \sum_j C_{k,j}^2`, and from there to a later cell ``m``
+
+.. math:: S_m = \frac{A_m}{A_k} S_k + \sqrt{V_m - (A_m / A_k)^2 V_k}\, z.
+
+So one Gaussian draw follows each call.  :func:`advance` is the whole method, written with ``+`` and ``*`` alone: the
+same lines run on NumPy, JAX and torch arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pmm_mcmc.diffusion.blocks import Blocks
+from pmm_mcmc.diffusion.schedule import DiffusionSchedule
+
+__all__ = [
+    "Row",
+    "State",
+    "Table",
+    "advance",
+    "constants",
+    "draw_levels",
+    "following",
+    "make_rows",
+    "make_table",
+    "start",
+]
+
+
+class Constants(NamedTuple):
+    r"""Interpolation constants of a block of ``K`` steps, with :math:`A_k = a_t \cdots a_{t-k+1}` (erratum c).
+
+    ``A``, ``B`` (the sums :math:`\sum_i B_{k,i}`) and ``V`` are ``(K + 1,)``, by ``k``.  ``rest`` and ``rest_variance``
+    are :math:`A_K / A_k` and :math:`V_K - (A_K / A_k)^2 V_k`.  ``weight``, ``(K,)``, is :math:`B_{K,\tau+1}` by
+    :math:`\tau`.
+    """
+
+    A: np.ndarray
+    B: np.ndarray
+    V: np.ndarray
+    rest: np.ndarray
+    rest_variance: np.ndarray
+    weight: np.ndarray
+
+
+def constants(a: np.ndarray, b: np.ndarray, sigma: np.ndarray) -> Constants:
+    """Interpolation constants from the coefficients of the updates of a block, each ``(K,)``, the first update first.
+
+    The paper's InterpolationConstants, without a division, so that a vanishing ``a`` does no harm.
+    """
+    K = len(a)
+    A, B, V = np.ones(K + 1), np.zeros(K + 1), np.zeros(K + 1)
+    for k in range(K):
+        A[k + 1] = a[k] * A[k]
+        B[k + 1] = a[k] * B[k] + b[k]
+        V[k + 1] = a[k] ** 2 * V[k] + sigma[k] ** 2
+    rest, rest_variance = np.ones(K + 1), np.zeros(K + 1)
+    for k in reversed(range(K)):
+        rest[k] = rest[k + 1] * a[k]
+        rest_variance[k] = rest_variance[k + 1] + (rest[k + 1] * sigma[k]) ** 2
+    return Constants(A, B, V, rest, rest_variance, rest[1:] * b)
+
+
+def probabilities(blocks: Blocks, weight: np.ndarray) -> np.ndarray:
+    """Probability of each cell of a block to be a midpoint, ``(K,)`` by ``tau``; the first is never drawn."""
+    K = len(weight)
+    tau = np.arange(K)
+    if blocks.midpoint == "bernoulli":
+        q = np.full(K, 1.0 / K)
+    elif blocks.midpoint == "uniform":
+        q = np.full(K, 1.0 / max(K - 1, 1))
+    else:
+        q = np.abs(weight) * tau**blocks.exponent
+        q = q / q.sum() if q[1:].any() else np.full(K, 1.0 / max(K - 1, 1))
+    q[0] = 0.0
+    return q
+
+
+class Table(NamedTuple):
+    """Constants of all blocks by the level of a cell, each ``(N + 1,)``; ``k`` counts from the start of its block.
+
+    ``state`` and ``output`` turn what the network says into what is frozen.
+    """
+
+    first: Any
+    stop: Any
+    A: Any
+    B: Any
+    V: Any
+    rest: Any
+    rest_sd: Any
+    A_end: Any
+    B_end: Any
+    weight: Any
+    probability: Any
+    state: Any
+    output: Any
+    timestep: Any
+
+
+def make_table(schedule: DiffusionSchedule, blocks: Blocks, prediction: str = "epsilon") -> Table:
+    """Return the table of the blocks, for a network that makes a ``prediction``.
+
+    Raises
+    ------
+    ValueError
+        If the first edge lies above the levels of the schedule.
+    """
+    if blocks.edges[0] > schedule.N:
+        raise ValueError(f"blocks start at level {blocks.edges[0]}; the schedule has {schedule.N}. Make them for its N")
+    a, b, sigma = schedule.coefficients(blocks.frozen)
+    columns = {name: np.zeros(schedule.N + 1) for name in Table._fields}
+    columns["A"][0] = 1.0
+    columns["stop"] = np.zeros(schedule.N + 1, dtype=int)
+    for t, s in zip(blocks.edges[:-1], blocks.edges[1:], strict=True):
+        cells = np.arange(t, s, -1)
+        c = constants(a[cells], b[cells], sigma[cells])
+        q = probabilities(blocks, c.weight)
+        columns["first"][t] = 1.0
+        columns["stop"][cells] = s
+        columns["A_end"][cells] = c.A[-1]
+        columns["B_end"][cells] = c.B[-1]
+        columns["rest_sd"][cells] = np.sqrt(c.rest_variance[:-1])
+        columns["probability"][cells] = q
+        columns["weight"][cells] = np.divide(c.weight, q, out=np.zeros_like(q), where=q > 0.0)
+        for name in ("A", "B", "V", "rest"):
+            columns[name][cells] = getattr(c, name)[:-1]
+    columns["state"], columns["output"] = schedule.conversion(prediction, blocks.frozen)
+    columns["timestep"] = np.concatenate([[0], schedule.timesteps])
+    return Table(**columns)
+
+
+def draw_levels(table: Table, blocks: Blocks, rng: np.random.Generator) -> np.ndarray:
+    """Levels at which the network is called, in order: starts of blocks and the midpoints drawn."""
+    levels: list[int] = []
+    for t, s in zip(blocks.edges[:-1], blocks.edges[1:], strict=True):
+        cells = np.arange(t, s, -1)
+        levels.append(t)
+        if blocks.midpoint == "bernoulli":
+            levels.extend(cells[rng.random(len(cells)) < table.probability[cells]])
+        elif len(cells) > 1:
+            levels.append(int(rng.choice(cells, p=table.probability[cells])))
+    return np.array(levels)
+
+
+def following(levels: Any) -> Any:
+    """Return, for each call, the level of the next; 0 after the last."""
+    return np.concatenate([levels[1:], np.zeros_like(levels[:1])])
+
+
+class Row(NamedTuple):
+    """Coefficients of one call of the network, for :func:`advance`."""
+
+    state: Any
+    output: Any
+    first: Any
+    weight: Any
+    carry: Any
+    fresh: Any
+    keep: Any
+    push: Any
+    last: Any
+
+
+def make_rows(table: Table, levels: Any, next_levels: Any, xp: Any = np) -> Row:
+    """Rows for calls at ``levels``, each followed by the call at the level in ``next_levels``; any shape, as theirs.
+
+    ``xp`` is the array module of the table: NumPy, or its like in JAX.
+    """
+    t = Table(*(column[levels] for column in table))
+    last = next_levels <= t.stop
+    # Where the block ends the next level is in another block, and what is looked up there is not used.
+    carry = xp.where(last, t.rest, table.A[next_levels] / t.A)
+    between = xp.sqrt(xp.maximum(table.V[next_levels] - carry**2 * t.V, 0.0))
+    return Row(
+        state=t.state,
+        output=t.output,
+        first=t.first,
+        weight=xp.where(t.first > 0.0, 0.0, t.weight),
+        carry=xp.where(t.first > 0.0, 0.0, carry),
+        fresh=xp.where(last, t.rest_sd, between),
+        keep=xp.where(last, t.A_end, table.A[next_levels]),
+        push=xp.where(last, t.B_end, table.B[next_levels]),
+        last=xp.where(last, 1.0, 0.0),
+    )
+
+
+class State(NamedTuple):
+    """Between two calls: start of the block, where to call next, frozen prediction, path of the noise, correction."""
+
+    x: Any
+    y: Any
+    frozen: Any
+    path: Any
+    correction: Any
+
+
+def start(x: Any) -> State:
+    """State before the first call."""
+    zero = 0.0 * x
+    return State(x, x, zero, zero, zero)
+
+
+def advance(row: Row, state: State, output: Any, noise: Any) -> State:
+    r"""Take in what the network said at ``state.y``, and go where it is called next.
+
+    Over the calls of a block this is the update (PoissonMidpointMethod, step 4, with errata a and b)
+
+    .. math:: X_{t-K} = A_K X_t + \sum_i B_{K,i} f(X_t, t) + S_K
+              + \sum_\tau \frac{B_{K,\tau+1}}{q_\tau} \left(f(\hat X_{t-\tau}, t - \tau) - f(X_t, t)\right),
+              \quad \hat X_{t-\tau} = A_\tau X_t + \sum_i B_{\tau,i} f(X_t, t) + S_\tau.
+    """
+    said = row.state * state.y + row.output * output
+    frozen = row.first * said + (1.0 - row.first) * state.frozen
+    correction = (1.0 - row.first) * state.correction + row.weight * (said - frozen)
+    path = row.carry * state.path + row.fresh * noise
+    y = row.keep * state.x + row.push * frozen + path + row.last * correction
+    x = row.last * y + (1.0 - row.last) * state.x
+    return State(x, y, frozen, path, correction)

@@ -1,0 +1,287 @@
+r"""Noise levels of a diffusion model and the denoising chain that runs down them.
+
+One convention throughout.  A model of ``N`` steps has the levels ``0, 1, ..., N``; at level ``n`` a data point
+:math:`x_0` has become :math:`\sqrt{\bar\alpha_n} x_0 + \sqrt{1 - \bar\alpha_n} \epsilon`, with :math:`\bar\alpha_0 = 1`
+(clean data).  The network is called at levels ``1`` to ``N``, where it is told the time ``n - 1``.  The update number
+``n`` leads from level ``n`` to ``n - 1``, so that there are ``N`` of them (errata f and h):
+
+.. math:: X_{n-1} = a_n X_n + b_n f(X_n, n) + \sigma_n Z_n, \qquad \alpha_n = \bar\alpha_n / \bar\alpha_{n-1},
+          \quad \beta_n = 1 - \alpha_n.
+
+With the network's estimates of the data and of the noise in it, every variant has the form
+
+.. math:: X_{n-1} = \sqrt{\bar\alpha_{n-1}}\, \hat x_0 + e_n \hat\epsilon + \sigma_n Z_n,
+
+and both estimates are linear in the state and in whatever the network predicts, which gives :math:`a_n` and
+:math:`b_n` for each kind of prediction.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+__all__ = ["PREDICTIONS", "VARIANTS", "Coefficients", "DiffusionSchedule", "Prediction", "multistep_solver"]
+
+PREDICTIONS = ("epsilon", "score", "x0", "v")
+# Variants 1a to 1d have the variance beta / (1 + i beta).
+_REDUCED = {"1": -1, "1a": -1, "1b": 0, "1c": 1, "1d": 2}
+VARIANTS = (*_REDUCED, "2", "3")
+
+
+class Prediction(NamedTuple):
+    """Estimates of data and noise from state and prediction: ``x0 = x0_x x + x0_f f`` and ``eps = eps_x x + eps_f f``.
+
+    Each of shape ``(N + 1,)``, by level; entry 0 is not used.
+    """
+
+    x0_x: np.ndarray
+    x0_f: np.ndarray
+    eps_x: np.ndarray
+    eps_f: np.ndarray
+
+
+class Coefficients(NamedTuple):
+    """Of the updates ``X_{n-1} = a X_n + b f(X_n, n) + sigma Z``; each ``(N + 1,)``, by level, entry 0 not used."""
+
+    a: np.ndarray
+    b: np.ndarray
+    sigma: np.ndarray
+
+
+class DiffusionSchedule:
+    r"""Noise levels of a model and the variant of DDPM that runs down them.
+
+    Parameters
+    ----------
+    alphas_cumprod
+        :math:`\bar\alpha_1 > \dots > \bar\alpha_N`, the share of the data in the variance at each level, as a
+        diffusers scheduler has it under the same name.
+    variant
+        Coefficients of the chain, from the paper's "DDPM Variant Details", corrected (errata d, g, h, i):
+
+        - ``"2"``: DDPM's posterior variance :math:`\sigma_n^2 = \beta_n (1 - \bar\alpha_{n-1}) / (1 - \bar\alpha_n)`.
+        - ``"3"``: :math:`\sigma_n^2 = \beta_n (1 - \bar\alpha_{n-1})`, less noise with the drift of DDIM that goes with
+          it.  The default: the easiest to approximate by long steps.
+        - ``"1a"`` (also ``"1"``) to ``"1d"``: exponential integrator with
+          :math:`\sigma_n^2 = \beta_n / (1 + i \beta_n)`, ``i = -1, 0, 1, 2``, and no noise in the last update.
+    eta
+        Factor of :math:`\sigma_n` in variants 2 and 3, between 0 and 1; with variant 2 it is the ``eta`` of DDIM.
+    timesteps
+        What the network is told at levels 1 to ``N``; by default ``0, ..., N - 1``.
+
+    Raises
+    ------
+    ValueError
+        If the levels do not decrease from at most 1 to at least 0, or an argument is unknown or out of range.
+    """
+
+    def __init__(
+        self,
+        alphas_cumprod: ArrayLike,
+        variant: str = "3",
+        *,
+        eta: float = 1.0,
+        timesteps: ArrayLike | None = None,
+    ) -> None:
+        signal = np.concatenate([[1.0], np.asarray(alphas_cumprod, dtype=float).ravel()])
+        if signal.size < 2 or not np.all(np.isfinite(signal)) or signal[-1] < 0.0 or np.any(np.diff(signal) >= 0.0):
+            raise ValueError(
+                f"alphas_cumprod must decrease strictly, within (0, 1) but for a last 0; got {signal.size - 1} values "
+                f"from {signal[min(1, signal.size - 1)]:.6g} to {signal[-1]:.6g}. From betas use "
+                "DiffusionSchedule.from_betas"
+            )
+        if variant not in VARIANTS:
+            raise ValueError(f"variant={variant!r} is not known; use one of {', '.join(VARIANTS)}")
+        if not 0.0 <= eta <= 1.0 or (eta != 1.0 and variant in _REDUCED):
+            raise ValueError(
+                f"eta={eta} with variant={variant!r}: use 0 <= eta <= 1, and variant 2 or 3 where it is not 1"
+            )
+        if signal[-1] == 0.0 and variant in _REDUCED:
+            raise ValueError(f"variant={variant!r} divides by alphas_cumprod[-1] = 0; use variant 2 or 3")
+        labels = np.arange(signal.size - 1) if timesteps is None else np.asarray(timesteps)
+        if labels.shape != (signal.size - 1,):
+            raise ValueError(
+                f"timesteps has shape {labels.shape}; give one for each of the {signal.size - 1} alphas_cumprod"
+            )
+        self.signal = signal
+        self.noise = 1.0 - signal
+        self.variant = variant
+        self.eta = float(eta)
+        self.timesteps = labels
+        for array in (self.signal, self.noise, self.timesteps):
+            array.setflags(write=False)
+
+    @property
+    def N(self) -> int:
+        """Number of updates of the chain."""
+        return self.signal.size - 1
+
+    def __repr__(self) -> str:
+        return f"DiffusionSchedule(N={self.N}, variant={self.variant!r}, eta={self.eta:g})"
+
+    @classmethod
+    def from_betas(cls, betas: ArrayLike, variant: str = "3") -> DiffusionSchedule:
+        r"""From :math:`\beta_1, \dots, \beta_N`; arguments as of the class."""
+        betas = np.asarray(betas, dtype=float).ravel()
+        if not np.all((betas > 0.0) & (betas <= 1.0)):
+            raise ValueError(f"betas must lie in (0, 1]; got {betas.min():.6g} to {betas.max():.6g}")
+        return cls(np.cumprod(1.0 - betas), variant)
+
+    @classmethod
+    def named(cls, name: str, N: int = 1000, variant: str = "3") -> DiffusionSchedule:
+        r"""Return one of the usual schedules.
+
+        Parameters
+        ----------
+        name
+            ``"linear"``: :math:`\beta` from 1e-4 to 0.02, of DDPM; ``"scaled_linear"``: :math:`\sqrt\beta` linear, from
+            0.00085 to 0.012, of latent diffusion; ``"cosine"``: of improved DDPM.
+        N
+            Number of updates.
+        variant
+            As of the class.
+        """
+        if N < 1:
+            raise ValueError(f"N={N}: a chain needs at least one update")
+        if name == "linear":
+            return cls.from_betas(np.linspace(1e-4, 0.02, N), variant)
+        if name == "scaled_linear":
+            return cls.from_betas(np.linspace(0.00085**0.5, 0.012**0.5, N) ** 2, variant)
+        if name == "cosine":
+            share = np.cos((np.arange(N + 1) / N + 0.008) / 1.008 * np.pi / 2) ** 2
+            return cls.from_betas(np.minimum(1.0 - share[1:] / share[:-1], 0.999), variant)
+        raise ValueError(f"name={name!r} is not known; use linear, scaled_linear or cosine, or give from_betas yours")
+
+    def respaced(self, n_steps: int, *, eta: float | None = None) -> DiffusionSchedule:
+        """Return the chain of fewer, longer steps over evenly spaced levels: plain DDPM or DDIM of ``n_steps`` calls.
+
+        Parameters
+        ----------
+        n_steps
+            Steps of the new chain, at most those of this one.
+        eta
+            Of the new chain; by default as it is.
+        """
+        if not 1 <= n_steps <= self.N:
+            raise ValueError(f"n_steps={n_steps} is not between 1 and the {self.N} steps of the schedule")
+        levels = np.round(np.linspace(0, self.N, n_steps + 1)).astype(int)[1:]
+        eta = self.eta if eta is None else eta
+        return DiffusionSchedule(self.signal[levels], self.variant, eta=eta, timesteps=self.timesteps[levels - 1])
+
+    def prediction(self, kind: str | float) -> Prediction:
+        r"""Estimates of data and noise from the state and a prediction of some kind.
+
+        Parameters
+        ----------
+        kind
+            ``"epsilon"`` (the noise), ``"score"``, ``"x0"`` (the data), ``"v"`` (:math:`\sqrt{\bar\alpha} \epsilon -
+            \sqrt{1 - \bar\alpha} x_0`), or a number ``l > 0``: what is left of the data after the best linear guess
+            from the state for data of variance ``l`` (the preconditioning of Karras et al., arXiv:2206.00364, with
+            their :math:`\sigma_\text{data}^2 = l`).  ``1.0`` is ``"v"``; towards 0 it becomes ``"x0"``, towards
+            infinity ``"epsilon"``.
+        """
+        signal, noise = self.signal, self.noise
+        r, s = np.sqrt(signal), np.sqrt(noise)
+        one, zero = np.ones_like(signal), np.zeros_like(signal)
+        if kind in ("epsilon", "score"):
+            if signal[-1] == 0.0:
+                raise ValueError(f"{kind!r} says nothing of the data where alphas_cumprod[-1] = 0; use 'v' or 'x0'")
+            return Prediction(1 / r, -s / r, zero, one) if kind == "epsilon" else Prediction(1 / r, noise / r, zero, -s)
+        s_safe = np.where(noise > 0.0, s, 1.0)
+        if kind == "x0":
+            return Prediction(zero, one, 1 / s_safe, -r / s_safe)
+        scale = 1.0 if kind == "v" else kind
+        if isinstance(scale, str) or not (np.isfinite(scale) and scale > 0.0):
+            raise ValueError(
+                f"prediction {kind!r} is not known; use one of {', '.join(PREDICTIONS)} or a data variance > 0"
+            )
+        total = np.sqrt(signal * scale + noise)
+        return Prediction(r * scale / total**2, -s / total, s / total**2, r / total)
+
+    def coefficients(self, kind: str | float = "epsilon") -> Coefficients:
+        r"""Coefficients :math:`a_n, b_n, \sigma_n` of the chain where :math:`f` is a prediction of some kind.
+
+        Parameters
+        ----------
+        kind
+            As of :meth:`prediction`.
+
+        Returns
+        -------
+        Coefficients
+            With the paper's :math:`b_n` for ``"epsilon"`` and ``"score"``: in variant 1
+            :math:`-2 (1 - \sqrt{\alpha_n}) / \sqrt{\alpha_n (1 - \bar\alpha_n)}` and
+            :math:`2 (1 - \sqrt{\alpha_n}) / \sqrt{\alpha_n}` (erratum d).
+        """
+        p = self.prediction(kind)
+        before, noise_before = self.signal[:-1], self.noise[:-1]
+        noise = self.noise[1:]
+        alpha = self.signal[1:] / before
+        beta = 1.0 - alpha
+        if self.variant in _REDUCED:
+            variance = beta / (1.0 + _REDUCED[self.variant] * beta)
+            variance[0] = 0.0
+            on_noise = (noise - 2.0 * (1.0 - np.sqrt(alpha))) / np.sqrt(alpha * noise)
+        else:
+            variance = self.eta**2 * noise_before * beta / (noise if self.variant == "2" else 1.0)
+            on_noise = np.sqrt(np.maximum(noise_before - variance, 0.0))
+        a = np.sqrt(before) * p.x0_x[1:] + on_noise * p.eps_x[1:]
+        b = np.sqrt(before) * p.x0_f[1:] + on_noise * p.eps_f[1:]
+        return Coefficients(*(np.concatenate([[0.0], c]) for c in (a, b, np.sqrt(variance))))
+
+    def conversion(self, kind: str | float, to: str | float) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients of state and prediction, by level, that turn a prediction of one ``kind`` into another."""
+        if kind == to:
+            return np.zeros(self.N + 1), np.ones(self.N + 1)
+        old, new = self.prediction(kind), self.prediction(to)
+        # Both rows hold; the one with the larger share of the prediction divides by nothing small.
+        by_noise = np.abs(new.eps_f) * np.sqrt(self.noise) >= np.abs(new.x0_f) * np.sqrt(self.signal)
+        divisor = np.where(by_noise, new.eps_f, new.x0_f)
+        divisor = np.where(divisor == 0.0, 1.0, divisor)
+        return (
+            np.where(by_noise, old.eps_x - new.eps_x, old.x0_x - new.x0_x) / divisor,
+            np.where(by_noise, old.eps_f, old.x0_f) / divisor,
+        )
+
+
+class MultistepRow(NamedTuple):
+    """One call of the solver: ``X <- x X + d D + d_before D_before``, ``D`` the estimate of the data at ``level``."""
+
+    level: int
+    x: float
+    d: float
+    d_before: float
+
+
+def multistep_solver(schedule: DiffusionSchedule, n_calls: int) -> list[MultistepRow]:
+    """DPM-Solver++ (2M) at levels evenly spaced in log signal-to-noise ratio, the last of its steps of first order.
+
+    The baseline among deterministic solvers (Lu et al., arXiv:2211.01095, algorithm 2, in terms of the data).
+    """
+    if not 1 <= n_calls <= schedule.N:
+        raise ValueError(f"n_calls={n_calls} is not between 1 and the {schedule.N} levels of the schedule")
+    if schedule.signal[-1] == 0.0:
+        raise ValueError("DPM-Solver++ needs alphas_cumprod[-1] > 0: its time is the log signal-to-noise ratio")
+    ratio = 0.5 * np.log(schedule.signal[1:] / schedule.noise[1:])
+    wanted = np.linspace(ratio[-1], ratio[0], n_calls)
+    levels = np.array([1 + int(np.abs(ratio - value).argmin()) for value in wanted])
+    # Near the clean end the levels lie further apart than the solver would like: there it takes one after the other.
+    order = np.arange(n_calls)
+    levels = np.minimum(np.maximum.accumulate((levels + order)[::-1])[::-1] - order, schedule.N - order)
+    rows = []
+    step_before = np.nan
+    for i, level in enumerate(levels):
+        if i == n_calls - 1:
+            rows.append(MultistepRow(int(level), 0.0, 1.0, 0.0))
+            break
+        after = levels[i + 1]
+        step = ratio[after - 1] - ratio[level - 1]
+        weight = -np.sqrt(schedule.signal[after]) * np.expm1(-step)
+        previous = 0.0 if i == 0 else 0.5 * step / step_before
+        shrink = np.sqrt(schedule.noise[after] / schedule.noise[level])
+        rows.append(MultistepRow(int(level), float(shrink), float(weight * (1 + previous)), float(-weight * previous)))
+        step_before = step
+    return rows
