@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -73,9 +73,9 @@ class LogDensity:
         """
         if isinstance(ndim, bool) or not isinstance(ndim, int | np.integer) or ndim < 1:
             raise ValueError(f"ndim={ndim!r}: must be an integer of at least 1, the length of the vector that fn takes")
-        x = jax.ShapeDtypeStruct((int(ndim),), np.float32)
         try:
-            traced = jax.make_jaxpr(fn)(x)
+            with jax.enable_x64(True):
+                traced = jax.make_jaxpr(fn)(jax.ShapeDtypeStruct((int(ndim),), np.float64))
         except Exception as error:
             raise ValueError(
                 f"fn cannot be traced by JAX for a vector of length {ndim}: {error}. Write it with jax.numpy, for one "
@@ -85,7 +85,7 @@ class LogDensity:
             shapes = ", ".join(str(out.shape) for out in traced.out_avals)
             raise ValueError(f"fn returns {shapes} for a vector of length {ndim}: must return one number, of shape ()")
         digest = hashlib.sha256(str(traced.jaxpr).encode())
-        for constant in traced.consts:
+        for constant in _constants(traced):
             digest.update(np.asarray(constant).tobytes())
         return cls(jax.value_and_grad(fn), int(ndim), list, digest.hexdigest())
 
@@ -148,3 +148,15 @@ class LogDensity:
                 single = jax.make_jaxpr(both)(*shapes)
         lp, gradient = jaxpr_as_fun(single)(x.astype(jnp.float32), *shared)
         return lp, gradient
+
+
+def _constants(closed: Any) -> Iterator[Any]:
+    """Yield the arrays that a traced function has closed over, those of the functions within it too."""
+    yield from closed.consts
+    for equation in closed.jaxpr.eqns:
+        for value in equation.invars:
+            if hasattr(value, "val"):
+                yield value.val
+        for parameter in jax.tree.leaves(equation.params, is_leaf=lambda leaf: hasattr(leaf, "eqns")):
+            if hasattr(parameter, "consts"):
+                yield from _constants(parameter)

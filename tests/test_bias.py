@@ -16,8 +16,12 @@ from scipy import special, stats
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.bias import _read
+from pmm_mcmc.diagnostics.summary import log_verdict
 from pmm_mcmc.gaussian import variance_error
 from pmm_mcmc.methods import Settings
+from pmm_mcmc.tuning.schedule import Warmup
+from pmm_mcmc.tuning.setting import Block
+from pmm_mcmc.tuning.step_size import allowed_error, expected_bias, safe_step
 
 Z = 6.5
 METHODS = [pmm.PoissonULMC, pmm.PoissonOLMC, pmm.RLMC, pmm.ULMC, pmm.OLMC, pmm.MALA]
@@ -116,6 +120,9 @@ def test_the_verdict_is_logged_once(caplog, shift, level):
     caplog.clear()
     pmm.bias(dt), pmm.verdict(dt)
     assert not caplog.records
+    with caplog.at_level(logging.DEBUG):
+        log_verdict(pmm.verdict(dt))
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(level, table.attrs["verdict"])]
 
 
 @pytest.mark.parametrize("function", [pmm.bias, pmm.verdict, pmm.summary])
@@ -231,3 +238,72 @@ def test_where_no_gradients_are_kept_the_summary_says_so(sample):
         assert "gradient" not in dt["sample_stats"] and "unconstrained" not in dt["sample_stats"]
         with pytest.raises(ValueError, match=r"moves all variables of the model, with keep_gradients=True"):
             pmm.summary(dt)
+
+
+# -- the bias that a step makes likely ---------------------------------------------------------------------------------
+
+KINDS = [
+    ("PoissonULMC", {}),
+    ("PoissonULMC", {"K": 16, "option": 1}),
+    ("PoissonULMC", {"scheme": "recycled"}),
+    ("ULMC", {}),
+    ("PoissonOLMC", {"dynamics": "overdamped"}),
+    ("RLMC", {}),
+]
+
+
+@pytest.mark.parametrize("d", [2, 50])
+@pytest.mark.parametrize(("method", "options"), KINDS)
+def test_what_a_step_makes_likely(method, options, d):
+    """Expect at the longest step for a curvature the target itself, and at longer ones more."""
+    settings = Settings.checked(method, **{"dynamics": "underdamped", **options})
+    lipschitz = 3.0
+    step = safe_step(settings, 1.0, lipschitz, allowed_error(0.05, d))
+    K = settings.fixed_K or 4096
+    found = [expected_bias(settings, factor * step, 1.0, K, lipschitz, d) for factor in (0.5, 1.0, 1.5, 1e3)]
+    assert found[1] == pytest.approx(0.05, rel=0.1)  # to which the tuner rounds curvatures
+    assert found[0] < 0.04 and 0.07 < found[2] < np.inf and found[3] == np.inf
+
+
+def test_what_is_likely_with_few_midpoints_and_with_none_of_a_bias():
+    settings = Settings.checked("PoissonULMC", dynamics="underdamped", K=4)
+    exact = variance_error(settings.kernel, 0.5, 0.8, 4, 2.0)
+    assert expected_bias(settings, 0.5, 0.8, 4, 2.0, 32) == pytest.approx(2.0 * exact)  # sqrt(32 / 8)
+    assert expected_bias(settings, 0.5, 0.8, 4, 2.0, 3) == pytest.approx(exact)
+    assert expected_bias(Settings.checked("MALA", dynamics="overdamped"), 9.0, 1.0, 1, 2.0, 3) == 0.0
+    # A flat direction is widened too, or made narrower, by a flow that takes it for a unit Gaussian.
+    recycled = Settings.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
+    for step, friction in ((2.0, 1.0), (0.3, 0.3)):
+        ends = [abs(variance_error(recycled.kernel, step, friction, 1, c)) for c in (1.4, 1.0 / 1.4)]
+        assert (ends[0] > ends[1]) == (step == 2.0)
+        assert expected_bias(recycled, step, friction, 1, 0.4, 1) == pytest.approx(max(ends))
+
+
+@pytest.mark.parametrize(("method", "given"), [("PoissonULMC", 0.3), ("PoissonULMC", "auto"), ("MALA", 0.3)])
+def test_the_curvature_is_measured_for_a_given_step_too(method, given):
+    dynamics = "overdamped" if method == "MALA" else "underdamped"
+    precision = np.array([20.0, *np.ones(9)])
+    x = np.random.default_rng(1).normal(size=(4, 30, 10)) / np.sqrt(precision)
+    settings = Settings.checked(method, dynamics=dynamics, step_size=given, scaling=np.ones(10))
+    warmup = Warmup.start(settings, 30, x[:, 0], -precision * x[:, 0])
+    none = np.zeros((4, 30), dtype=int)
+    warmup.observe(Block(x, -precision * x, -0.5 * (precision * x**2).sum(axis=2), none, none, np.ones((4, 30))))
+    warmup.stop()
+    tuned = warmup.update(lambda at: -precision * at)
+    assert warmup.n_grad == (0 if method == "MALA" else 32)
+    expected = expected_bias(settings, tuned.step_size, tuned.friction, tuned.K, 20.0, 10)
+    assert tuned.expected_bias == pytest.approx(expected, rel=0.05)
+    assert (tuned.expected_bias > 0.1) == (method != "MALA" and given == 0.3)
+
+
+@pytest.mark.pymc
+def test_chains_know_what_their_step_makes_likely(sample):
+    """Check on a Gaussian in its own scale; it is not known without a warm-up."""
+    for tune in (100, 0):
+        with pm.Model():
+            pm.Normal("x", shape=3)
+            step = pmm.PoissonULMC(step_size=1.6, K=64, scaling=np.ones(3), steps_per_draw=1)
+            sample(step, draws=10, tune=tune)
+        exact = expected_bias(step._settings, 1.6, 1.0, 64, 1.0, 3)
+        assert exact > 0.1
+        np.testing.assert_allclose(step.chain.tuned.expected_bias, exact if tune else np.nan, rtol=1e-3)

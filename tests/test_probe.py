@@ -8,6 +8,7 @@ that is from the bias itself is checked without randomness.
 import doctest
 import functools
 import math
+import re
 import sys
 from types import SimpleNamespace
 
@@ -22,6 +23,7 @@ from pmm_mcmc.diagnostics import probe
 from pmm_mcmc.diagnostics.coupled import Sums
 from pmm_mcmc.diagnostics.probe import _setting, _starts, bias_probe, order_of_bias
 from pmm_mcmc.gaussian import variance_error
+from pmm_mcmc.guard import steepest_curvature
 from pmm_mcmc.methods import OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 
 pytestmark = pytest.mark.pymc
@@ -193,7 +195,7 @@ def test_standard_errors_of_standard_deviations():
     found = []
     for seed in range(200):
         x = np.random.default_rng(seed).normal(3.0, 2.0, size=(3, 32, 20, 4))
-        sums = Sums(x.mean(axis=2), (x**2).mean(axis=2), np.ones((32, 4)), np.zeros(3, int))
+        sums = Sums(x.mean(axis=2), (x**2).mean(axis=2), np.ones((32, 4)), np.zeros(3, int), 0)
         found.append(probe._report(SimpleNamespace(labels=list("abcd")), sums, np.full(4, 2.0), 1))
     spread = np.std([table["difference_of_sd"] for table in found])
     promised = np.sqrt(np.mean([table["difference_of_sd_se"] ** 2 for table in found]))
@@ -211,7 +213,7 @@ def test_says_where_copies_do_not_stay_together(probed):
     table = found.table.copy()
     for bias, said in ((0.01, True), (0.5, False)):
         table.loc["apart", ["bias", "bias_se", "bias_of_sd", "bias_of_sd_se"]] = [bias, 0.02, 0.0, 0.02]
-        sentence = probe._sentence(table, 1, [], np.zeros(3, int), 100)
+        sentence = probe._sentence(table, 1, [], 0, 0, 100)
         assert ("drift apart as far as the posterior is wide in apart" in sentence) == said
         assert ("the mean of apart is off by 50.0 %" in sentence) != said
 
@@ -224,6 +226,23 @@ def test_says_where_it_was_too_short(probed):
 def test_says_where_transitions_were_unstable(probed):
     found, _, _ = probed(lambda: pm.HalfNormal("s"), pmm.PoissonULMC, step_size=2.0, K=64, scaling=[1.0])
     assert "transitions at the run's step were unstable" in found.sentence
+
+
+def test_says_where_the_run_would_shorten_its_steps(probed):
+    """Check on Gaussians that a step bears nowhere, and everywhere; and that what failed is not counted twice."""
+    options = {"K": 64, "scaling": np.ones(4), "steps_per_draw": 4}
+    found, _, _ = probed(gaussian, pmm.PoissonULMC, 60, step_size=2.2, **options)
+    assert "steep" not in found.sentence
+    found, _, _ = probed(gaussian, pmm.PoissonULMC, 60, step_size=4.0, **options)
+    unstable, steep = (
+        int(re.search(rf"(\d+) of 1920 transitions {words}", found.sentence)[1])
+        for words in ("at the run's step were unstable", "met places so steep that the run would shorten its steps")
+    )
+    # Steps that begin with their midpoint tell no curvature: one in K.
+    assert 60 < unstable and 0.97 * (1920 - unstable) < steep <= 1920 - unstable
+    assert steepest_curvature(Kernel(Scheme.CELLS, UNDERDAMPED, 2, 0.0), 4.0, 1.0, 64) < 1.0
+    # A gradient is needed between the ends of a step.
+    assert "steep" not in probed(gaussian, pmm.ULMC, 30, step_size=2.0, scaling=np.ones(4))[0].sentence
 
 
 # -- what it reports, and of what ----------------------------------------------------------------------------------
@@ -310,6 +329,8 @@ def test_refuses_what_cannot_work(probed, sample):
         bias_probe(dt, nuts)
     with pytest.raises(ValueError, match="MALA"):
         bias_probe(dt, mala)
+    with pytest.raises(ValueError, match="step=PoissonULMC: was made outside a model"):
+        bias_probe(dt, pmm.PoissonULMC(step_size=0.5, K=4))
     with pytest.raises(ValueError, match=r"step_size=0.5, the step has step_size=0.6"):
         bias_probe(dt, longer)
     with pytest.raises(ValueError, match="K=4, the step has K=8"):

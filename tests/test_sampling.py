@@ -87,7 +87,7 @@ def test_reports_work_on_the_result(schools, backend, caplog):
     assert {"bias", "bias_se", "mean_corrected", "ess_per_grad"} <= set(table.columns)
     assert table["ess_per_grad"].gt(0.0).all()
     assert tree["log_likelihood"]["y"].dims == ("chain", "draw", "school")
-    assert np.isfinite(az.loo(tree).elpd)
+    assert np.isfinite(tree["log_likelihood"]["y"]).all()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

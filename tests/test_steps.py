@@ -43,6 +43,7 @@ STATS = {
     "unstable": np.int64,
     "model_failures": np.int64,
     "halving_cost": np.float64,
+    "expected_bias": np.float64,
     "lp": np.float64,
     "acceptance_rate": np.float64,
     "gradient": np.float64,
@@ -86,7 +87,8 @@ def advance(step, point, first, last, stop_at=N_TUNE):
 def same(first, second, group="posterior"):
     first, second = first[group].to_dataset(), second[group].to_dataset()
     return set(first) == set(second) and all(
-        np.array_equal(first[name], second[name], equal_nan=name in ("friction", "halving_cost")) for name in first
+        np.array_equal(first[name], second[name], equal_nan=name in ("friction", "halving_cost", "expected_bias"))
+        for name in first
     )
 
 

@@ -28,7 +28,7 @@ _SHORTER = "halve step_size, or reparametrise"
 _VIRIAL, _VIRIAL_Z = 0.075, 4.0
 _VIRIAL_MEAN_SQUARE = 0.01
 # Where the step may well bias means by the first of these, all biases must be seen to be below the second.  Tuned steps
-# have 0.05; the curvature behind it is found anew in each warm-up, and this may vary by a factor of 5.
+# have 0.05; the curvature behind it is found anew in each warm-up, and so this may vary by a factor of 5.
 _EXPECTED, _RULED_OUT = 0.3, 0.1
 # How often chance alone may bring about one of these reasons, in a run.
 _CHANCE = 0.01
@@ -224,8 +224,9 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
             reasons.append(f"the {what} of {label} is off by {100 * large[label]:.0f} % of a posterior sd ({_SHORTER})")
     size, error, left = table["bias"].abs() / scale, table["bias_se"] / scale, table["unexplained"]
     size = size + 2.0 * error + left / (1.0 - left) * (size - 2.0 * error).clip(lower=0.0)
-    if not (size[table["sd"] != 0.0] < _RULED_OUT).all():
-        reasons.extend(_too_long(stats))
+    of_sd = (table["bias_of_sd"].abs() + 2.0 * table["bias_of_sd_se"]) / scale
+    small = (size < _RULED_OUT) & (of_sd < _RULED_OUT) | (table["sd"] == 0.0)
+    reasons.extend(_too_long(stats, bool(small.all())))
     if reasons:
         return Verdict(False, "Do not trust this run: " + "; ".join(reasons) + ".", tuple(reasons))
     measured, varying = size.notna(), int((table["sd"] != 0.0).sum())
@@ -247,18 +248,19 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
     return Verdict(True, sentence + caveat + _price(stats), ())
 
 
-def _too_long(stats: Any) -> list[str]:
-    """Return the reason, if any, not to expect the bias of the step in use to be small."""
+def _too_long(stats: Any, ruled_out: bool) -> list[str]:
+    """Return the reason, if any, to expect harm of the step in use, unless the draws rule it out."""
     expected = float(np.max(stats["expected_bias"].values)) if "expected_bias" in stats else np.nan
-    if not expected > _EXPECTED:
+    if not expected > _EXPECTED or (ruled_out and np.isfinite(expected)):
         return []
     tuned = "halving_cost" in stats and bool(np.isfinite(stats["halving_cost"].values).all())
     remedy = "lower target_bias" if tuned else "leave step_size out"
     if np.isinf(expected):
-        what = "steps of this size are not stable where the posterior is steepest"
-    else:
-        what = f"steps of this size may bias means by {100 * expected:.0f} % of a posterior sd"
-    return [f"{what}, and the draws do not rule out that they do harm ({remedy}, or draw more)"]
+        return [f"steps of this size are not stable where the posterior is steepest ({remedy})"]
+    return [
+        f"steps of this size may bias means by {100 * expected:.0f} % of a posterior sd, and the draws do not rule out "
+        f"that they do harm ({remedy}, or draw more)"
+    ]
 
 
 def _price(stats: Any) -> str:

@@ -16,11 +16,11 @@ import pymc as pm
 
 from pmm_mcmc.coefficients import Flow, flows
 from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.guard import guard_threshold
+from pmm_mcmc.guard import guard_threshold, steepest_curvature
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.midpoints import cell_weight, continuous_weight, next_cell, one_cell
 from pmm_mcmc.steps.base import LangevinStep
-from pmm_mcmc.transitions import end, interpolate, interpolate_velocity, noise, path
+from pmm_mcmc.transitions import TELLING, end, interpolate, interpolate_velocity, noise, path
 
 __all__ = ["Setting", "Sums", "Target", "run_copies"]
 
@@ -45,12 +45,13 @@ class Setting(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """Step size ``(R, 1)`` of the copies at one level, flows over a step and one of its cells, guard ``(R,)``."""
+    """Step size ``(R, 1)`` of the copies at one level, flows over a step and one of its cells, limits ``(R,)``."""
 
     h: np.ndarray
     whole: Flow
     cell: Flow
     threshold: np.ndarray
+    steepest: np.ndarray
 
 
 class _Mark(NamedTuple):
@@ -62,7 +63,10 @@ class _Mark(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """Copies at one level: state, base drift and anchor ``(R, d)``, log density and energy at the anchor ``(R,)``."""
+    """Copies at one level: state, base drift and anchor ``(R, d)``, log density and energy at the anchor ``(R,)``.
+
+    ``steep`` counts steps after which a run would shorten its own ``(R,)``.
+    """
 
     u: np.ndarray
     v: np.ndarray
@@ -70,15 +74,17 @@ class _Copy(NamedTuple):
     anchor: np.ndarray
     lp: np.ndarray
     energy: np.ndarray
+    steep: np.ndarray = np.zeros(1, dtype=int)
 
 
 def levels_of(setting: Setting, d: int) -> list[_Level]:
     """Return the levels of copies in ``d`` coordinates."""
     levels = []
     for h in (setting.alpha / 2**i for i in range(_LEVELS)):
-        each = zip(h[:, 0].tolist(), setting.friction[:, 0].tolist(), setting.K[:, 0].tolist(), strict=True)
+        each = list(zip(h[:, 0].tolist(), setting.friction[:, 0].tolist(), setting.K[:, 0].tolist(), strict=True))
         guard = np.array([guard_threshold(setting.kernel, size, friction, K, d) for size, friction, K in each])
-        levels.append(_Level(h, setting.flow(h), setting.flow(h / setting.K), guard))
+        steepest = np.array([steepest_curvature(setting.kernel, *one) for one in each])
+        levels.append(_Level(h, setting.flow(h), setting.flow(h / setting.K), guard, steepest))
     return levels
 
 
@@ -86,14 +92,13 @@ class Target:
     """Log density and drift in whitened coordinates, and the posterior's parameters, row by row."""
 
     def __init__(self, step: LangevinStep, coordinates: Coordinates, names: list[str]):
-        if step._engine is None:  # the step has been through a pickle
-            step._connect()
+        assert step.model is not None
         self.density, self.coordinates = step._density, coordinates
         self._harmonic = step._settings.kernel.dynamics == HARMONIC
         self._function = self.density.function("joint")
         self._call = ctypes.CFUNCTYPE(ctypes.c_double, *[ctypes.c_void_p] * 3, ctypes.c_int64)(self._function.address)
         self._table = self.density.table("joint")
-        outputs = {var.name: var for var in step._model.unobserved_value_vars}
+        outputs = {var.name: var for var in step.model.unobserved_value_vars}
         self._values = pm.pytensorf.compile(
             list(step.vars), [outputs[name] for name in names], on_unused_input="ignore", trust_input=True
         )
@@ -181,6 +186,7 @@ def _advance(
     scheme = setting.kernel.scheme
     base, cu, cv = 0.0 if scheme == Scheme.CONTINUOUS else 1.0, np.zeros_like(copy.u), np.zeros_like(copy.u)
     y, y_velocity, lp, b = copy.u, copy.v, copy.lp, copy.b
+    curvature = np.zeros(len(y))
     with np.errstate(all="ignore"):
         for k, mark in enumerate(marks):
             at = setting.flow(mark.time - start)
@@ -190,6 +196,9 @@ def _advance(
             lp, b = target.drift(y, mark.active)
             lost = np.where(np.isnan(lp), np.nan, 0.0)[:, None]
             correction = np.where(mark.active[:, None], b - base * copy.b + lost, 0.0)
+            change, length = (np.sqrt((gap**2).sum(axis=1)) for gap in (b - copy.b, y - copy.anchor))
+            telling = mark.active & ((mark.time - start) > TELLING * level.h)[:, 0] & (length > 0.0)
+            curvature = np.where(telling, np.fmax(curvature, change / length), curvature)
             cu, cv = cu + mark.weight[0] * correction, cv + mark.weight[1] * correction
         mu, mv = path_noise.between(*ends, level.whole)
         u, v = end(copy.u, copy.v, base * copy.b, mu, mv, cu, cv, level.whole)
@@ -199,12 +208,13 @@ def _advance(
             (lp, b), anchor, velocity = target.drift(u), u, v
         energy = 0.5 * (velocity**2).sum(axis=1) - lp
         good = np.isfinite((u + v).sum(axis=1)) & (energy - copy.energy <= level.threshold)
+    steep = copy.steep + (good & (curvature > level.steepest))
     if good.all():
-        return _Copy(u, v, b, anchor, lp, energy), ~good
+        return _Copy(u, v, b, anchor, lp, energy, steep), ~good
     # As the samplers do: on from the last point that is known, with a fresh velocity.
     fresh = rng.standard_normal(u.shape) * (setting.kernel.dynamics != OVERDAMPED)
-    back = _Copy(copy.anchor, fresh, copy.b, copy.anchor, copy.lp, 0.5 * (fresh**2).sum(axis=1) - copy.lp)
-    new = _Copy(u, v, b, anchor, lp, energy)
+    back = _Copy(copy.anchor, fresh, copy.b, copy.anchor, copy.lp, 0.5 * (fresh**2).sum(axis=1) - copy.lp, steep)
+    new = _Copy(u, v, b, anchor, lp, energy, steep)
     return _Copy(
         *(np.where(good if a.ndim == 1 else good[:, None], a, c) for a, c in zip(new, back, strict=True))
     ), ~good
@@ -255,12 +265,15 @@ class Sums(NamedTuple):
         Squared distances of the first two copies.
     unstable : (level,)
         Unstable transitions.
+    steep
+        Transitions of the first copies after which a run would shorten its steps.
     """
 
     first: np.ndarray
     second: np.ndarray
     distance: np.ndarray
     unstable: np.ndarray
+    steep: int
 
 
 def run_copies(
@@ -289,4 +302,4 @@ def run_copies(
         with np.errstate(all="ignore"):
             first, second, distance = first + f, second + f**2, distance + (f[0] - f[1]) ** 2
         records += 1
-    return Sums(first / records, second / records, distance / records, unstable)
+    return Sums(first / records, second / records, distance / records, unstable, int(np.sum(copies[0].steep)))

@@ -89,14 +89,19 @@ def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_see
     TypeError
         If ``step`` is not a step method of this package.
     ValueError
-        If the method is MALA, which has no bias; if the result holds no gradients, or is not one of this step and its
-        model as they are now; if ``transitions`` is not an integer of at least 30.
+        If the method is MALA, which has no bias; if the step was made outside a model; if the result holds no
+        gradients, or is not one of this step and its model as they are now; if ``transitions`` is not an integer of at
+        least 30.
 
     Notes
     -----
     Step size, K and friction are those of each chain's last draw; replicas are dealt to the chains in turn.  Whitened
     coordinates are the given ``scaling`` or, where it was learnt, learnt anew from all draws together, while in the run
     each chain has its own: the bias measured is that of the step in the common scale.
+
+    A run takes shorter steps for a while where the posterior is too steep for its step.  Copies do not, since all three
+    step at common times, and averages over times that are uneven by state have a bias of their own.  There the probe
+    sees more bias than the run has; its sentence gives the number of transitions that met such places.
 
     The order is refuted in a run at most with probability 0.01 if it holds: a t-test of each mean and standard
     deviation, at 0.01 over their number.  Weights of modes between which no replica moves, places where none has been
@@ -121,7 +126,7 @@ def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_see
     rng = np.random.default_rng(random_seed)
     if not {"posterior", "sample_stats"} <= set(getattr(dt, "children", ())):
         raise ValueError("dt: must be a result of pm.sample, a DataTree with groups posterior and sample_stats")
-    known = {var.name for var in step._model.unobserved_value_vars}
+    known = {var.name for var in step.model.unobserved_value_vars}
     names = [name for name in dt["posterior"].data_vars if name in known]
     if not names:
         raise ValueError(
@@ -149,7 +154,8 @@ def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_see
     slow = [
         label for label, time in zip(run.labels, relaxation, strict=True) if _RELAXATIONS * time > 1.5 * transitions
     ]
-    sentence = _sentence(table, order_of_bias(setting.kernel), slow, sums.unstable, int(transitions) * len(rows[0]))
+    counts = int(sums.unstable[0]), sums.steep, int(transitions) * len(rows[0])
+    sentence = _sentence(table, order_of_bias(setting.kernel), slow, *counts)
     return BiasProbe(table, sentence, bool((table["order_holds"] & table["order_holds_of_sd"]).all()))
 
 
@@ -158,6 +164,11 @@ def _checked(step: Any) -> Any:
         raise TypeError(
             f"step={step!r}: must be the step method of pmm_mcmc with which the result was sampled, such as "
             "pmm_mcmc.PoissonULMC()"
+        )
+    if step.model is None:
+        raise ValueError(
+            f"step={type(step).__name__}: was made outside a model and knows no variables; make it again inside "
+            "`with model:`, with the same arguments"
         )
     if step._settings.kernel.scheme == Scheme.MALA:
         raise ValueError("step=MALA: it is adjusted and has no bias from its step; there is nothing to probe")
@@ -254,7 +265,7 @@ def _error(values: np.ndarray) -> np.ndarray:
     return values.std(axis=0, ddof=1) / math.sqrt(len(values))
 
 
-def _sentence(table: pd.DataFrame, order: int, slow: list[str], unstable: np.ndarray, steps: int) -> str:
+def _sentence(table: pd.DataFrame, order: int, slow: list[str], unstable: int, steep: int, steps: int) -> str:
     size = pd.concat([table["bias"], table["bias_of_sd"]]).abs().to_numpy()
     error = pd.concat([table["bias_se"], table["bias_of_sd_se"]]).to_numpy()
     seen = (size > norm.ppf(1.0 - _CHANCE / (2 * len(size))) * error) & (size > _ROUNDING)
@@ -274,8 +285,13 @@ def _sentence(table: pd.DataFrame, order: int, slow: list[str], unstable: np.nda
         )
     if slow:
         caveats.append(f"It was too short for {_few(slow)}, which relax slower (give more transitions).")
-    if unstable[0]:
-        caveats.append(f"{unstable[0]} of {steps} transitions at the run's step were unstable.")
+    if unstable:
+        caveats.append(f"{unstable} of {steps} transitions at the run's step were unstable.")
+    if steep:
+        caveats.append(
+            f"{steep} of {steps} transitions met places so steep that the run would shorten its steps there. The probe "
+            "does not: the run's own bias is smaller."
+        )
     if seen.any():
         worst = int(np.argmax(np.where(seen, size, 0.0)))
         what, label = "mean" if worst < len(table) else "sd", table.index[worst % len(table)]

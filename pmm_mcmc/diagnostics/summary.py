@@ -71,7 +71,9 @@ def _of_moments(dt: Any, var_names: Any, options: dict[str, Any]) -> pd.DataFram
     given = {"var_names": var_names, **options}
     unknown = [name for name, value in given.items() if value is not None]
     if unknown:
-        raise ValueError(f"{unknown[0]}={given[unknown[0]]!r}: does not apply to a run that kept no draws; leave it out")
+        raise ValueError(
+            f"{unknown[0]}={given[unknown[0]]!r}: does not apply to a run that kept no draws; leave it out"
+        )
     out = moments_summary(dt)
     judged = moments_verdict(dt)
     log_verdict(judged)

@@ -10,6 +10,7 @@ One function is compiled, for warm-up and sampling, for every setting and any nu
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -35,85 +36,129 @@ __all__ = ["JaxEngine"]
 _GROUP_CPU, _GROUP_OTHER, _SHARES = 256, 4096, 8
 # Draws of a compiled call, at most, and the bytes of its buffers for each device.
 _MOST_ROWS, _BYTES = 64, 2**26
-_DIAGONAL, _LOW_RANK, _DENSE = 0, 1, 2
 
 
 class _Map(NamedTuple):
-    """Coordinates of any kind in arrays of fixed shape, so that one compiled function serves all."""
+    """Coordinates of any kind in arrays of fixed shape, so that one compiled function serves all.
 
-    kind: Any
+    Beside the diagonal there is the whole matrix where there may be one, which in so few coordinates costs no more than
+    the largest number of directions; in more coordinates there are the directions.
+    """
+
+    plain: Any
     centre: Any
     diagonal: Any
+    matrix: Any
     stretch: Any
     directions: Any
-    dense: Any
 
     @classmethod
     def of(cls, coordinates: Coordinates) -> _Map:
         centre, scale = coordinates
         d = centre.size
-        most = max(0, min(MOST_DIRECTIONS, d - 3))
-        stretch, directions = np.zeros(most), np.zeros((most, d))
-        dense = np.zeros((d, d) if d <= MOST_DENSE else (0, 0))
+        whole = d <= MOST_DENSE
+        most = 0 if whole else MOST_DIRECTIONS
+        matrix, stretch, directions = np.zeros((d, d) if whole else (0, 0)), np.zeros(most), np.zeros((most, d))
         if scale.ndim == 1:
-            return cls(np.int32(_DIAGONAL), centre, scale, stretch, directions, dense)
-        if len(scale) == d:
-            return cls(np.int32(_DENSE), centre, np.ones(d), stretch, directions, scale)
+            return cls(np.True_, centre, scale, matrix, stretch, directions)
+        if whole:
+            return cls(np.False_, centre, np.ones(d), coordinates.pull_back(np.eye(d)), stretch, directions)
         k = len(scale) - 2
         stretch[:k], directions[:k] = scale[1, :k] - 1.0, scale[2:]
-        return cls(np.int32(_LOW_RANK), centre, scale[0], stretch, directions, dense)
+        return cls(np.False_, centre, scale[0], matrix, stretch, directions)
 
     def place(self, y: Any) -> Any:
         """``x = centre + W y``, for ``(n, d)``."""
-        stretched = lambda: self.centre + self.diagonal * self._stretched(y)  # noqa: E731
-        plain, dense = lambda: self.centre + self.diagonal * y, lambda: self.centre + y @ self.dense.T
-        return self._switch(plain, stretched, dense)
+        if self.matrix.size:
+            other = lambda: self.centre + _product(y, self.matrix.T)  # noqa: E731
+        else:
+            other = lambda: self.centre + self.diagonal * self._stretched(y)  # noqa: E731
+        return lax.cond(self.plain, lambda: self.centre + self.diagonal * y, other)
 
     def pull_back(self, gradient: Any) -> Any:
         """``W^T g``, for ``(n, d)``."""
-        plain, dense = lambda: self.diagonal * gradient, lambda: gradient @ self.dense
-        return self._switch(plain, lambda: self._stretched(self.diagonal * gradient), dense)
+        if self.matrix.size:
+            other = lambda: _product(gradient, self.matrix)  # noqa: E731
+        else:
+            other = lambda: self._stretched(self.diagonal * gradient)  # noqa: E731
+        return lax.cond(self.plain, lambda: self.diagonal * gradient, other)
 
     def _stretched(self, y: Any) -> Any:
-        return y + (y @ self.directions.T * self.stretch) @ self.directions
-
-    def _switch(self, plain: Any, stretched: Any, dense: Any) -> Any:
-        few = plain if not self.directions.size else stretched
-        return lax.switch(self.kind, (plain, few, dense if self.dense.size else plain))
+        return y + _product(_product(y, self.directions.T) * self.stretch, self.directions)
 
 
-def _key(words: Any) -> Any:
-    """Return a chain's key from the words ``(2, 2)`` of its two numbers, seed and chain."""
-    return jax.random.wrap_key_data(threefry_2x32(words[0], words[1]), impl="threefry2x32")
+def _product(a: Any, b: Any) -> Any:
+    # Accelerators would round float32 to fewer digits, for ``W`` and its transpose in different ways.
+    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
+
+
+def _words(keys: Any) -> Any:
+    """Return the two words ``(g, 2)`` of chains from their keys ``(g, 2, 2)``: seed and chain, in two words each."""
+    return jax.vmap(threefry_2x32)(keys[:, 0], keys[:, 1])
 
 
 class _Keyed(NamedTuple):
-    """Random numbers of one transition of a group, from keys ``(g,)`` of the chains folded with its number."""
+    """Random numbers of one transition of a group: Threefry of each chain's words at (transition, counter).
 
-    keys: Any
+    Everything that a step is sure to want is drawn at once, which costs a third of what draws one by one do.  The
+    counters of the velocity, of the end of the step and of each midpoint lie apart.
+    """
+
+    words: Any
+    number: Any
     d: int
     dtype: Any
     has_velocity: bool
 
-    @classmethod
-    def of(cls, keys: Any, number: Any, d: int, dtype: Any, has_velocity: bool) -> _Keyed:
-        return cls(jax.vmap(jax.random.fold_in, (0, None))(keys, number), d, dtype, has_velocity)
+    def take(self, *slots: int) -> list[tuple[Any, Any, Any]]:
+        blocks = jnp.broadcast_to(jnp.asarray([slot + 2 for slot in slots]), (len(self.words), len(slots)))
+        bits = self._bits(self.words, blocks, 1 + self._parts * self.d)
+        uniforms, w = self._fraction(bits[:, :, :1]), self._split(bits[:, :, 1:])
+        return [(uniforms[:, i], *(part[:, i] for part in w)) for i in range(len(slots))]
 
-    def _each(self, word: Any, draw: Any, shape: tuple[int, ...]) -> Any:
-        return jax.vmap(lambda key: draw(jax.random.fold_in(key, word), shape, self.dtype))(self.keys)
+    def uniforms(self, slots: int) -> Any:
+        blocks = jnp.broadcast_to(jnp.arange(2, slots + 2), (len(self.words), slots))
+        return self._fraction(self._bits(self.words, blocks, 1)).swapaxes(0, 1)
 
-    def uniform(self, slot: Any) -> Any:
-        return self._each(2 * slot + 3, jax.random.uniform, (1,))
-
-    def normals(self, slot: Any) -> tuple[Any, Any]:
-        if not self.has_velocity:
-            w = self._each(2 * slot + 4, jax.random.normal, (self.d,))
-            return jnp.zeros_like(w), w
-        w = self._each(2 * slot + 4, jax.random.normal, (2, self.d))
-        return w[:, 0], w[:, 1]
+    def normals(self, chains: Any, slots: Any) -> tuple[Any, Any]:
+        bits = self._bits(self.words[chains], slots[:, None] + 2, 1 + self._parts * self.d)
+        return self._split(bits[:, 0, 1:])
 
     def velocity(self) -> Any:
-        return self._each(1, jax.random.normal, (self.d,))
+        return self._normals(self._bits(self.words, jnp.zeros((len(self.words), 1), int), self.d)[:, 0])
+
+    @property
+    def _parts(self) -> int:
+        return 2 if self.has_velocity else 1
+
+    def _split(self, bits: Any) -> tuple[Any, Any]:
+        """Return the normals of position and velocity; the latter are zero where there is none."""
+        w = self._normals(bits)
+        second = w[..., -self.d :]
+        return (w[..., : self.d] if self.has_velocity else jnp.zeros_like(second)), second
+
+    def _bits(self, words: Any, blocks: Any, n: int) -> Any:
+        """Return ``n`` whole numbers ``(rows, block, n)``, of as many bits as a float, for each block of counters."""
+        each = 8 // self.dtype.itemsize
+        count = -(-n // each)
+        start = blocks.astype(jnp.uint32)[:, :, None] * np.uint32(1 + 2 * self.d)
+        counters = (start + jnp.arange(count, dtype=jnp.uint32)).reshape(len(words), -1)
+        numbers = jnp.full_like(counters, self.number)
+        found = jax.vmap(threefry_2x32)(words, jnp.concatenate([numbers, counters], axis=1))
+        high, low = found.reshape(len(words), 2, -1, count).swapaxes(0, 1)
+        if each == 1:
+            return (high.astype(jnp.uint64) << 32) | low.astype(jnp.uint64)
+        return jnp.stack([high, low], axis=-1).reshape(*high.shape[:2], each * count)[:, :, :n]
+
+    def _fraction(self, bits: Any) -> Any:
+        """Return numbers in [0, 1), all that a float tells apart."""
+        digits = jnp.finfo(self.dtype).nmant + 1
+        return (bits >> (8 * self.dtype.itemsize - digits)).astype(self.dtype) * 2.0**-digits
+
+    def _normals(self, bits: Any) -> Any:
+        # Between the fractions of (-1, 1), so that neither end is reached.
+        between = 2.0 * self._fraction(bits) - (1.0 - 2.0 ** -(jnp.finfo(self.dtype).nmant + 1))
+        return math.sqrt(2.0) * lax.erf_inv(between)
 
 
 class JaxEngine:
@@ -184,13 +229,12 @@ class JaxEngine:
         return jnp.concatenate([b, u, lp], axis=-1), gradient
 
     def _advance_group(
-        self, parameters: Parameters, coordinates: _Map, shared: Any, state: Any, gradient: Any, words: Any,
+        self, parameters: Parameters, coordinates: _Map, shared: Any, state: Any, gradient: Any, keys: Any,
         first: Any, rows: Any, thin: Any,
     ) -> Any:  # fmt: skip
         self.traces += 1
         d, g, has_velocity = self.d, len(state), self.kernel.dynamics != OVERDAMPED
-        drift = self._drift(coordinates, shared)
-        keys = jax.vmap(_key)(words)
+        drift, words = self._drift(coordinates, shared), _words(keys)
         u, v, b, anchor = (state[:, i * d : (i + 1) * d] for i in range(4))
         chains = Chains(u, v, b, anchor, gradient, state[:, 4 * d : 4 * d + 1], state[:, 4 * d + 1 :])
         zeros = Counts(jnp.zeros(g, self.dtype), *(jnp.zeros(g, jnp.int32) for _ in range(3)))
@@ -207,7 +251,7 @@ class JaxEngine:
             def once(k: Any, carry: Any) -> Any:
                 chains, counts = carry
                 number = first + i * thin + k
-                draws = _Keyed.of(keys, number, d, self.dtype, has_velocity)
+                draws = _Keyed(words, number, d, self.dtype, has_velocity)
                 chains, more = transition(self.kernel, parameters, drift, chains, draws)
                 return chains, Counts(*(a + b for a, b in zip(counts, more, strict=True)))
 
@@ -290,8 +334,8 @@ class JaxEngine:
         return jax.enable_x64(self.precision != "float32")
 
     def _cast(self, coordinates: Coordinates) -> _Map:
-        kind, *arrays = _Map.of(coordinates)
-        return _Map(kind, *(np.asarray(a, self.dtype) for a in arrays))
+        plain, *arrays = _Map.of(coordinates)
+        return _Map(plain, *(np.asarray(a, self.dtype) for a in arrays))
 
     def _placed(self, tree: Any) -> Any:
         return jax.device_put(tree, self._everywhere)

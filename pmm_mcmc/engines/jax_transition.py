@@ -35,8 +35,9 @@ _flows, _cells, _factors = build_flows(jnp, jnp.where), build_cells(jnp, jnp.whe
 _FLOW = (_flows.overdamped, _flows.underdamped, _flows.harmonic)
 # Option 1: a step has more midpoints than this with probability below 1e-16.
 _MOST_MIDPOINTS = 18
-# Midpoints of a group are taken so many standard deviations above their mean number at a time.
-_SPARE = 2.5
+# Midpoints of a group are taken so many standard deviations above their mean number at a time, and there is room for
+# so many more: they would not fit with probability below 1e-16 (Chernoff).
+_SPARE, _ROOM = 2.5, 9.0
 
 # Positions (n, d) to log densities (n,), gradients (n, d) in the model's coordinates, and drifts (n, d).
 Drift = Callable[[Any], tuple[Any, Any, Any]]
@@ -45,11 +46,17 @@ Drift = Callable[[Any], tuple[Any, Any, Any]]
 class Draws(Protocol):
     """Random numbers of one transition of a group of ``g`` chains."""
 
-    def uniform(self, slot: Any) -> Any:
-        """``(g, 1)`` numbers in [0, 1) for a midpoint, or for an acceptance."""
+    def take(self, *slots: Any) -> list[tuple[Any, Any, Any]]:
+        """Return numbers in [0, 1) ``(g, 1)`` and two arrays ``(g, d)`` of standard normals, for each slot.
 
-    def normals(self, slot: Any) -> tuple[Any, Any]:
-        """Two arrays ``(g, d)`` of standard normals for the noise up to a midpoint, or to the end (slot -1)."""
+        Slots from 0 on are midpoints; slot -1 is the end of the step.
+        """
+
+    def uniforms(self, slots: int) -> Any:
+        """Return the first of these for so many midpoints, ``(slots, g, 1)``."""
+
+    def normals(self, chains: Any, slots: Any) -> tuple[Any, Any]:
+        """Return the others for a list of midpoints ``(n,)``, ``(n, d)``: of which chain, and in which slot."""
 
     def velocity(self) -> Any:
         """``(g, d)`` standard normals for chains that start again."""
@@ -88,11 +95,11 @@ class Counts(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """What the midpoints of a step have shown, and the noise path up to the last of them."""
+    """What the midpoints of a step have shown, and its flow and noise path, to the end."""
 
+    whole: Flow
     mu: Any
     mv: Any
-    reached: Any
     cu: Any
     cv: Any
     steep: Any
@@ -138,7 +145,7 @@ def transition(
     """
     if kernel.scheme == Scheme.MALA:
         return _mala(parameters, drift, chains, draws)
-    p, flow = parameters, _FLOW[kernel.dynamics]
+    p = parameters
     has_velocity, stiffness = kernel.dynamics != OVERDAMPED, 1.0 * (kernel.dynamics == HARMONIC)
     step = p.alpha * chains.factor
     seen = (_midpoints if _is_option_1(kernel) else _midpoint)(kernel, p, drift, chains, draws, step)
@@ -146,9 +153,7 @@ def transition(
 
     # The end point (step 5); the randomised midpoint method leaves the drift at the start out of it.
     base = 0.0 if kernel.scheme == Scheme.CONTINUOUS else 1.0
-    gap = flow(step - seen.reached, p.friction)
-    mu, mv = path(seen.mu, seen.mv, *noise(*draws.normals(-1), gap), gap)
-    u_new, v_new = end(u, v, base * b, mu, mv, seen.cu, seen.cv, flow(step, p.friction))
+    u_new, v_new = end(u, v, base * b, seen.mu, seen.mv, seen.cu, seen.cv, seen.whole)
     if kernel.scheme == Scheme.RECYCLED:
         at, lp_new, gradient, b_new, n_grad = seen.y, seen.lp, seen.gradient, seen.b, seen.n_grad
         lost, bad, kinetic, ahead = ~seen.finite, seen.bad, seen.v_mid, energy_ahead(u, anchor, b, stiffness)
@@ -190,12 +195,12 @@ def _is_option_1(kernel: Kernel) -> bool:
     return kernel.scheme == Scheme.CELLS and kernel.option == 1
 
 
-def _weight(kernel: Kernel, p: Parameters, step: Any, time: Any, cell: Any) -> tuple[Any, Any]:
-    flow = _FLOW[kernel.dynamics]
-    if kernel.scheme == Scheme.CELLS:
-        rest, one = flow(step * (p.K - 1.0 - cell) / p.K, p.friction), flow(step / p.K, p.friction)
-        return cell_weight(rest, one, p.K)
-    return continuous_weight(flow(step - time, p.friction), step, kernel.dynamics != OVERDAMPED)
+def _flows_over(kernel: Kernel, p: Parameters, *times: Any) -> list[Flow]:
+    """Return the flows over several times ``(g, 1)``, taken side by side: their series are compiled but once."""
+    together = _FLOW[kernel.dynamics](jnp.concatenate(times, axis=1), p.friction)
+    # Else the compiler may work out a chain's coefficients again for each of its coordinates.
+    together = lax.optimization_barrier(together)
+    return [Flow(*(part[:, i : i + 1] for part in together)) for i in range(len(times))]
 
 
 def _steepness(chains: Chains, y: Any, b: Any, time: Any, step: Any) -> Any:
@@ -207,99 +212,121 @@ def _steepness(chains: Chains, y: Any, b: Any, time: Any, step: Any) -> Any:
 def _midpoint(kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any) -> _Seen:
     """Take the one midpoint of Option 2, or of the continuous law."""
     u, v, b = chains[:3]
-    cell = jnp.zeros_like(step)
+    (number, *near), (_, *far) = draws.take(0, -1)
     if kernel.scheme == Scheme.CELLS:
-        cell = _cells.one_cell(draws.uniform(0), p.K)
+        cell = _cells.one_cell(number, p.K)
         time = step * (cell + kernel.offset) / p.K
+        times = (step * (p.K - 1.0 - cell) / p.K, step / p.K)
+        at, gap, whole, *of_cell = _flows_over(kernel, p, time, step - time, step, *times)
+        wu, wv = cell_weight(*of_cell, p.K)
     else:
-        time = step * draws.uniform(0)
-    at = _FLOW[kernel.dynamics](time, p.friction)
+        time = step * number
+        at, gap, whole = _flows_over(kernel, p, time, step - time, step)
+        wu, wv = continuous_weight(gap, step, kernel.dynamics != OVERDAMPED)
     zero = jnp.zeros_like(u)
-    mu, mv = path(zero, zero, *noise(*draws.normals(0), at), at)
-    y = interpolate(u, v, b, mu, at)
-    lp_mid, gradient_mid, b_mid = drift(y)
+    mu, mv = path(zero, zero, *noise(*near, at), at)
+    mu_end, mv_end = path(mu, mv, *noise(*far, gap), gap)
+    y, v_mid = interpolate(u, v, b, mu, at), interpolate_velocity(u, v, b, mv, at)
     used = time > 0.0
+    if kernel.scheme == Scheme.CELLS and kernel.offset == 0.0:
+        # Of a single cell, as in OLMC and ULMC, no chain wants the gradient.
+        lp_mid, gradient_mid, b_mid = lax.cond(jnp.any(used), drift, lambda y: (jnp.zeros_like(step), zero, zero), y)
+    else:
+        lp_mid, gradient_mid, b_mid = drift(y)
     finite = ~used | jnp.isfinite(_total(b_mid))
     if kernel.scheme == Scheme.RECYCLED:
         finite &= ~jnp.isnan(lp_mid)
-    wu, wv = _weight(kernel, p, step, time, cell)
     change = jnp.where(used, b_mid - (0.0 if kernel.scheme == Scheme.CONTINUOUS else b), 0.0)
     return _Seen(
-        mu, mv, time, wu * change, wv * change, _steepness(chains, y, b_mid, time, step), used.astype(jnp.int32),
-        finite, y, y, interpolate_velocity(u, v, b, mv, at), lp_mid, gradient_mid, b_mid,
+        whole, mu_end, mv_end, wu * change, wv * change, _steepness(chains, y, b_mid, time, step),
+        used.astype(jnp.int32), finite, y, y, v_mid, lp_mid, gradient_mid, b_mid,
     )  # fmt: skip
+
+
+def _batches(g: int) -> tuple[int, int]:
+    """Return how many midpoints of ``g`` chains are taken at a time, and how many there may be: whole batches."""
+    most = min(g + math.ceil(_ROOM * math.sqrt(g)) + _MOST_MIDPOINTS, _MOST_MIDPOINTS * g)
+    batch = min(g + math.ceil(_SPARE * math.sqrt(g)), most)
+    return batch, -(-most // batch) * batch
 
 
 def _midpoints(kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any) -> _Seen:
     """Take the midpoints of Option 1: first where they lie, then their gradients in full batches."""
     u, v, b, _, gradient, lp, _ = chains
-    flow, (g, d) = _FLOW[kernel.dynamics], u.shape
-    zero, slots = jnp.zeros_like(u), _MOST_MIDPOINTS
+    (g, d), zero, slots = u.shape, jnp.zeros_like(u), _MOST_MIDPOINTS
 
-    def place(carry: Any) -> Any:
-        slot, cell, reached, mu, mv, ys, cells, used = carry
-        cell = _cells.next_cell(cell, draws.uniform(slot), p.K).astype(cell.dtype)
-        marked = cell < p.K
-        time = jnp.where(marked, step * (cell + kernel.offset) / p.K, reached)
-        gap = flow(time - reached, p.friction)
-        mu_new, mv_new = path(mu, mv, *noise(*draws.normals(slot), gap), gap)
-        mu, mv = jnp.where(marked, mu_new, mu), jnp.where(marked, mv_new, mv)
-        y = interpolate(u, v, b, mu, flow(time, p.friction))
-        return (
-            slot + 1, cell, time, mu, mv,
-            ys.at[slot].set(y), cells.at[slot].set(cell), used.at[slot].set((marked & (time > 0.0))[:, 0]),
-        )  # fmt: skip
+    # Which cells are marked depends on nothing else.
+    numbers = draws.uniforms(slots)
 
-    start = (
-        0, jnp.full_like(step, -1.0), jnp.zeros_like(step), zero, zero,
-        jnp.zeros((slots, g, d), u.dtype), jnp.zeros((slots, g, 1), u.dtype), jnp.zeros((slots, g), bool),
-    )  # fmt: skip
+    def mark(carry: Any) -> Any:
+        slot, cell, cells = carry
+        cell = _cells.next_cell(cell, numbers[slot], p.K).astype(cell.dtype)
+        return slot + 1, cell, cells.at[slot].set(cell)
+
     more = lambda carry: (carry[0] < slots) & jnp.any(carry[1] < p.K)  # noqa: E731
-    count, _, reached, mu, mv, ys, cells, used = lax.while_loop(more, place, start)
+    none = jnp.broadcast_to(p.K.astype(u.dtype), (slots, g, 1))
+    count, _, cells = lax.while_loop(more, mark, (0, jnp.full_like(step, -1.0), none))
+    times = step * (cells + kernel.offset) / p.K
+    used = ((cells < p.K) & (times > 0.0))[:, :, 0]
 
-    # One list of all midpoints, in batches of fixed size, most often a single one.
-    batch = min(g + math.ceil(_SPARE * math.sqrt(g)), slots * g)
-    batches = -(-slots * g // batch)
-    total = jnp.sum(used)
-    where = jnp.nonzero(used.reshape(-1), size=batches * batch, fill_value=slots * g)[0]
-    flat = ys.reshape(-1, d)
+    # One list of all midpoints, taken in batches of fixed size, most often a single one.
+    batch, room = _batches(g)
+    ranks = jnp.cumsum(used.reshape(-1), dtype=jnp.int32)
+    rows = jnp.where(used, ranks.reshape(slots, g) - 1, room)
+    which = jnp.zeros(room, jnp.int32).at[rows.reshape(-1)].set(jnp.arange(slots * g, dtype=jnp.int32), mode="drop")
+    w1, w2 = draws.normals(which % g, which // g)
+
+    def place(slot: Any, carry: Any) -> Any:
+        reached, mu, mv, ys = carry
+        on, row = used[slot][:, None], jnp.minimum(rows[slot], room - 1)
+        time = jnp.where(on, times[slot], reached)
+        gap, at = _flows_over(kernel, p, time - reached, time)
+        mu_new, mv_new = path(mu, mv, *noise(w1[row], w2[row], gap), gap)
+        mu, mv = jnp.where(on, mu_new, mu), jnp.where(on, mv_new, mv)
+        return time, mu, mv, ys.at[rows[slot]].set(interpolate(u, v, b, mu, at), mode="drop")
+
+    start = jnp.zeros_like(step), zero, zero, jnp.zeros((room, d), u.dtype)
+    reached, mu, mv, ys = lax.fori_loop(0, count, place, start)
 
     def evaluate(carry: Any) -> Any:
         i, found = carry
-        take = lax.dynamic_slice(where, (i * batch,), (batch,))
-        _, _, drifts = drift(flat[jnp.minimum(take, slots * g - 1)])
-        return i + 1, found.at[take].set(drifts.astype(found.dtype), mode="drop")
+        _, _, drifts = drift(lax.dynamic_slice(ys, (i * batch, 0), (batch, d)))
+        return i + 1, lax.dynamic_update_slice(found, drifts.astype(found.dtype), (i * batch, 0))
 
-    _, found = lax.while_loop(lambda c: c[0] * batch < total, evaluate, (0, jnp.zeros_like(flat)))
-    found = found.reshape(slots, g, d)
+    _, found = lax.while_loop(lambda c: c[0] * batch < ranks[-1], evaluate, (0, jnp.zeros_like(ys)))
+
+    gap, whole, one = _flows_over(kernel, p, step - reached, step, step / p.K)
+    ((_, *far),) = draws.take(-1)
+    mu, mv = path(mu, mv, *noise(*far, gap), gap)
 
     def correct(slot: Any, carry: Any) -> Any:
         cu, cv, steep, n_grad, finite, bad = carry
-        y, b_mid, cell, on = ys[slot], found[slot], cells[slot], used[slot][:, None]
-        time = step * (cell + kernel.offset) / p.K
-        wu, wv = _weight(kernel, p, step, time, cell)
+        on, row = used[slot][:, None], jnp.minimum(rows[slot], room - 1)
+        y, b_mid = ys[row], found[row]
+        (rest,) = _flows_over(kernel, p, jnp.where(on, step * (p.K - 1.0 - cells[slot]) / p.K, 0.0))
+        wu, wv = cell_weight(rest, one, p.K)
         change = jnp.where(on, b_mid - b, 0.0)
         known = ~on | jnp.isfinite(_total(b_mid))
         bad = jnp.where(finite & ~known, y, bad)
-        steep = jnp.maximum(steep, jnp.where(on, _steepness(chains, y, b_mid, time, step), 0.0))
+        steep = jnp.maximum(steep, jnp.where(on, _steepness(chains, y, b_mid, times[slot], step), 0.0))
         # After a value that is not finite no more gradients are wanted.
         return cu + wu * change, cv + wv * change, steep, n_grad + (on & finite), finite & known, bad
 
     nothing = (zero, zero, jnp.zeros_like(step), jnp.zeros((g, 1), jnp.int32), jnp.ones((g, 1), bool), u)
     cu, cv, steep, n_grad, finite, bad = lax.fori_loop(0, count, correct, nothing)
-    return _Seen(mu, mv, reached, cu, cv, steep, n_grad, finite, bad, u, v, lp, gradient, b)
+    return _Seen(whole, mu, mv, cu, cv, steep, n_grad, finite, bad, u, v, lp, gradient, b)
 
 
 def _mala(p: Parameters, drift: Drift, chains: Chains, draws: Draws) -> tuple[Chains, Counts]:
     u, _, b, _, _, lp, _ = chains
     step = p.alpha * chains.factor
     whole: Flow = _flows.overdamped(step, p.friction)
-    _, w = draws.normals(-1)
+    ((number, _, w),) = draws.take(-1)
     u_new = u + step * b + whole.n_uu * w
     lp_new, gradient, b_new = drift(u_new)
     log_ratio = lp_new - lp + _total(mala_log_ratio(u, b, u_new, b_new, step))
     failed = jnp.isnan(log_ratio)
-    good = jnp.log1p(-draws.uniform(0)) < log_ratio  # false for NaN
+    good = jnp.log1p(-number) < log_ratio  # false for NaN
     accept = jnp.where(failed, 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
     after = Chains(
         jnp.where(good, u_new, u),

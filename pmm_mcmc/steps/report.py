@@ -44,7 +44,7 @@ class UnstableReport:
     def observe(self, chunk: Observed, rows: slice, thin: int) -> None:
         """Add some draws of a chunk, each after ``thin`` transitions; of many chains all are added."""
         position, unstable, model_failures = chunk.position[rows], chunk.unstable[rows], chunk.model_failures[rows]
-        position, unstable = position.reshape(-1, position.shape[-1]), unstable.ravel()
+        position, unstable = position.reshape(unstable.size, position.shape[-1]), unstable.ravel()
         if self.origin is None:
             self.origin = position[0].copy()
         shifted = position - self.origin

@@ -1,0 +1,222 @@
+"""Targets for the JAX engine, and groups of chains on the numba engine's random numbers."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from numba import cfunc, njit
+from reference import stream
+from test_engine import COORDINATES, SCHEMES, D, rough
+
+from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.engines import jax_engine, jax_transition
+from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.jax_engine import JaxEngine, _Map
+from pmm_mcmc.engines.jax_transition import Chains, Parameters, transition
+from pmm_mcmc.engines.numba_engine import SIGNATURE, NumbaEngine
+from pmm_mcmc.guard import guard_threshold, steepest_curvature
+from pmm_mcmc.jax_density import LogDensity
+from pmm_mcmc.methods import OVERDAMPED, Scheme
+from pmm_mcmc.tuning.setting import Tuned
+
+_rough = njit(rough.__wrapped__)
+
+
+@cfunc(SIGNATURE)
+def rough_gradient(x, gradient, table, n):
+    # As of a model: the function for midpoints knows no log density.
+    _rough(x, gradient, table, n)
+    return 0.0
+
+
+def rough_jax(x, mode):
+    """Return log density and gradient of ``test_engine.rough``."""
+    before, after = jnp.roll(x, 1), jnp.roll(x, -1)
+    lp = jnp.sum(0.5 * x**2 - 0.25 * x**4 + 0.3 * jnp.sin(x * before))
+    gradient = x - x**3 + 0.3 * (jnp.cos(x * before) * before + jnp.cos(x * after) * after)
+    mode = jnp.where(x[0] > 0.8, mode, 0)
+    wall = jnp.where(mode == 6, x[0] - 0.8, 0.0)
+    infinite = jnp.full_like(lp, jnp.inf)
+    lp = lax.select_n(mode, lp, jnp.nan * infinite, lp, lp, -infinite, infinite, lp - 1e4 * wall**2)
+    gradient = gradient.at[0].add(-2e4 * wall)
+    gradient = gradient.at[-1].set(jnp.where(mode == 2, jnp.nan, gradient[-1]))
+    return lp, gradient.at[0].set(jnp.where(mode == 3, jnp.inf, gradient[0]))
+
+
+class Rough:
+    """The density with what it does beyond the wall, which can be changed without compiling anew."""
+
+    def __init__(self, d=D):
+        self.mode = np.zeros((), np.int32)
+        self.density = LogDensity(rough_jax, d, lambda: [self.mode.copy()], "rough")
+
+
+ROUGH = Rough()
+
+
+@cache
+def rough_engine(name, chains, devices=1):
+    """Return the engine of one of ``SCHEMES`` on the rough density, in groups of at most four chains, compiled once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax_engine, "_GROUP_CPU", 4)
+        return JaxEngine(SCHEMES[name][0], ROUGH.density, chains, devices=jax.local_devices()[:devices])
+
+
+@cache
+def gaussian_engine(kernel, d, chains, precision="float64"):
+    """Return the engine on the unit Gaussian, compiled once."""
+    return JaxEngine(kernel, LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x * x), d), chains, precision)
+
+
+def rough_starts(run, chains, mode=0, coordinates=COORDINATES):
+    """Return states and gradients of chains that begin near to each other, on the good side of the wall."""
+    rng = np.random.default_rng(chains)
+    u = np.array([0.6 if mode else -0.6, 0.5, 0.8, -1.1]) - 0.1 * np.abs(rng.normal(size=(chains, D)))
+    v = rng.normal(size=(chains, D)) * (run.kernel.dynamics != OVERDAMPED)
+    state = empty_state(u, v)
+    return state, run.evaluate(coordinates, state)
+
+
+def keys_of(chains):
+    """Return keys ``(chain, 2)`` with the seed first."""
+    return np.column_stack([np.full(chains, 2**63 + 12345), np.arange(chains) + 7]).astype(np.uint64)
+
+
+# -- the numba engine's random numbers ---------------------------------------------------------------------------------
+
+
+class Replayed(NamedTuple):
+    """Random numbers of one transition of a group, or of many: then with a leading axis."""
+
+    numbers: Any
+    words: Any
+    velocities: Any
+
+    def take(self, *slots):
+        return [(self.numbers[slot], self.words[slot, 0], self.words[slot, 1]) for slot in slots]
+
+    def uniforms(self, slots):
+        return self.numbers[:slots]
+
+    def normals(self, chains, slots):
+        return self.words[slots, 0, chains], self.words[slots, 1, chains]
+
+    def velocity(self):
+        return self.velocities
+
+
+def replay(kernel, K, keys, first, transitions):
+    """Return the random numbers as arrays ``(transition, slot, ...)``, and how many midpoints have a time above zero.
+
+    What the numba engine does not draw is filled with other numbers: none of them may matter.
+    """
+    slots, g = jax_transition._MOST_MIDPOINTS, len(keys)
+    other = np.random.default_rng(11)
+    uniforms = other.random((transitions, slots + 1, g, 1))
+    normals = other.standard_normal((transitions, slots + 1, 2, g, D))
+    used = np.zeros((transitions, g), int)
+    if kernel.dynamics == OVERDAMPED:
+        normals[:, :, 0] = 0.0
+    for t in range(transitions):
+        for i, key in enumerate(keys):
+            rng = stream(key, first + t)
+
+            def fill(slot, t=t, i=i, rng=rng):
+                if kernel.dynamics == OVERDAMPED:
+                    normals[t, slot, 1, i] = rng.standard_normal(D)
+                else:
+                    normals[t, slot, :, i] = rng.standard_normal((2, D))
+
+            if kernel.scheme == Scheme.MALA:
+                fill(-1)
+                uniforms[t, -1, i] = rng.random()
+                continue
+            cell, slot = -1, 0
+            while True:
+                uniforms[t, slot, i] = number = rng.random()
+                if kernel.scheme != Scheme.CELLS:
+                    moment = 1.0
+                elif kernel.option == 2:
+                    moment = int(number * K) + kernel.offset
+                else:
+                    cell += 1 if K == 1 else 1 + int(np.log1p(-number) / np.log1p(-1.0 / K))
+                    if cell >= K:
+                        break
+                    moment = cell + kernel.offset
+                if moment > 0.0:
+                    fill(slot)
+                    used[t, i] += 1
+                if kernel.scheme != Scheme.CELLS or kernel.option == 2:
+                    break
+                slot += 1
+            fill(-1)
+    return Replayed(uniforms, normals, np.zeros((transitions, g, D))), used
+
+
+def numba_chains(name, mode, step, keys, transitions, tolerance=0.0):
+    """Return starting states and gradients, and the chunks of the numba engine, chain by chain."""
+    kernel, K = SCHEMES[name]
+    tables = [np.array([0, mode]) for _ in range(2)]
+    run = NumbaEngine(kernel, D, rough, rough_gradient, *(lambda table=table: table for table in tables))
+    state, gradient = rough_starts(run, len(keys), mode)
+    setting = Tuned(step, K, 1.4, COORDINATES, 1)
+    chunks = [
+        run.run(setting, state[i].copy(), gradient[i].copy(), key, 0, transitions, 1, tolerance)
+        for i, key in enumerate(keys)
+    ]
+    return state, gradient, chunks
+
+
+@cache
+def _followed(kernel, dtype, calls):
+    """Return a compiled function that follows a group over all its transitions."""
+    run = JaxEngine(kernel, ROUGH.density, 1, "float32" if dtype == np.float32 else "float64")
+
+    def follow(parameters, coordinates, mode, chains, draws):
+        plain = run._drift(coordinates, [mode])
+
+        def drift(y):
+            if calls is not None:
+                jax.debug.callback(partial(calls.append, len(y)))
+            return plain(y)
+
+        def step(chains, draws):
+            after, counts = transition(kernel, parameters, drift, chains, draws)
+            return after, (after, counts)
+
+        return lax.scan(step, chains, draws)[1]
+
+    # Half of the time goes into making it fast, which would not pay here.
+    return jax.jit(follow, compiler_options={"xla_backend_optimization_level": 0})
+
+
+class Calls(list):
+    """Sizes of the batches in which drifts were asked for; hashable, to key the function that fills it."""
+
+    __hash__ = object.__hash__
+
+
+def follow(name, mode, step, state, gradient, draws, *, tolerance=0.0, dtype=np.float64, calls=None):
+    """Return chains and counts after each transition, of :func:`pmm_mcmc.engines.jax_transition.transition`."""
+    kernel, K = SCHEMES[name]
+    limits = guard_threshold(kernel, step, 1.4, K, D), steepest_curvature(kernel, step, 1.4, K)
+    parts = np.split(state, [D, 2 * D, 3 * D, 4 * D, 4 * D + 1], axis=1)
+    chains = Chains(*parts[:4], gradient, *parts[4:])
+    given = (Parameters(step, 1.4, float(K), *limits, tolerance), _Map.of(COORDINATES), chains, draws)
+    given = jax.tree.map(lambda a: np.asarray(a, dtype if np.asarray(a).dtype == np.float64 else None), given)
+    parameters, coordinates, chains, draws = given
+    with jax.enable_x64(dtype == np.float64):
+        found = _followed(kernel, dtype, calls)(parameters, coordinates, np.int32(mode), chains, draws)
+        jax.effects_barrier()
+        return jax.tree.map(np.asarray, found)
+
+
+def unit(d):
+    """Return coordinates that change nothing."""
+    return Coordinates(np.zeros(d), np.ones(d))

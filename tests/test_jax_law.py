@@ -1,0 +1,254 @@
+"""The JAX engine's random numbers and coordinates, and the exact laws that its chains have with them.
+
+As in ``test_gaussian_law.py`` each z-score is a mean over independent chains against its exact value, bias included:
+|z| < 4.5, a false alarm in 1e5 for each (Student's t with 511 degrees of freedom), and p > 1e-6 for other statistics.
+"""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax_chains import gaussian_engine, keys_of, rough_jax, unit
+from scipy.stats import kstest
+from test_engine import SCHEMES, rough_numpy
+from test_gaussian_law import CHAINED, RECYCLED, cells, continuous
+
+from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.jax_engine import JaxEngine, _Keyed, _Map, _words
+from pmm_mcmc.gaussian import stationary_covariance
+from pmm_mcmc.jax_density import LogDensity
+from pmm_mcmc.methods import OVERDAMPED, UNDERDAMPED, Scheme
+from pmm_mcmc.midpoints import expected_gradients
+from pmm_mcmc.tuning.setting import Tuned
+
+# -- random numbers ----------------------------------------------------------------------------------------------------
+
+
+@cache
+def _drawn(slots, has_velocity, d, dtype):
+    def one(keys, number):
+        draws = _Keyed(_words(keys), number, d, np.dtype(dtype), has_velocity)
+        uniforms, *normals = zip(*draws.take(*slots), strict=True)
+        normals = [jnp.stack(w, axis=1) for w in normals]
+        return jnp.concatenate(uniforms, axis=1), jnp.stack(normals, axis=2), draws.velocity()
+
+    return jax.jit(lambda keys, numbers: jax.lax.map(lambda number: one(keys, number), numbers))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_random_numbers_of_a_list_of_midpoints_are_those_of_each(dtype):
+    chains, slots = np.array([2, 0, 2, 1]), np.array([0, 3, 3, 17])
+
+    @jax.jit
+    def both(words):
+        draws = _Keyed(words, 5, 3, np.dtype(dtype), True)
+        return draws.take(*range(18)), draws.uniforms(18), draws.normals(chains, slots)
+
+    with jax.enable_x64(dtype == np.float64):
+        taken, uniforms, normals = both(jnp.arange(6, dtype=jnp.uint32).reshape(3, 2))
+    np.testing.assert_array_equal(uniforms, [number for number, _, _ in taken])
+    for row, (chain, slot) in enumerate(zip(chains, slots, strict=True)):
+        for found, expected in zip(normals, taken[slot][1:], strict=True):
+            np.testing.assert_allclose(found[row], expected[chain], rtol=4.0 * np.finfo(dtype).eps)
+
+
+def drawn(keys, numbers, slots, *, has_velocity=True, d=4, dtype=np.float64):
+    """Return uniforms ``(transition, chain, slot)``, normals ``(.., slot, 2, d)`` and velocities ``(.., d)``."""
+    with jax.enable_x64(dtype == np.float64):
+        words = jnp.asarray(np.ascontiguousarray(keys).view(np.uint32).reshape(-1, 2, 2))
+        found = _drawn(slots, has_velocity, d, dtype)(words, jnp.asarray(numbers, jnp.int32))
+        return [np.asarray(a) for a in found]
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_random_numbers_are_independent(dtype):
+    uniforms, normals, velocity = drawn(keys_of(100), np.arange(60), (-1, 0, 1, 17), dtype=dtype)
+    assert {a.dtype for a in (uniforms, normals, velocity)} == {np.dtype(dtype)}
+    assert uniforms.min() >= 0.0 and uniforms.max() < 1.0
+    every = np.concatenate([normals.ravel(), velocity.ravel()])
+    if dtype == np.float64:
+        assert len(np.unique(uniforms)) == uniforms.size and len(np.unique(every)) == every.size
+    assert kstest(uniforms.ravel().astype(float), "uniform").pvalue > 1e-6
+    assert kstest(every.astype(float), "norm").pvalue > 1e-6
+    # Numbers by (transition, chain, what): each against its neighbours along every axis.
+    normals = normals.reshape(*normals.shape[:2], -1)
+    table = np.concatenate([(uniforms - 0.5) * np.sqrt(12.0), normals, velocity], axis=2).astype(float)
+    for axis in range(3):
+        ahead = np.moveaxis(table, axis, 0)
+        for lag in (1, 2, 4, 8):
+            product = ahead[lag:] * ahead[:-lag]
+            assert abs(product.sum()) / np.sqrt(np.sum(product**2)) < 4.5
+    correlation = np.corrcoef(table.reshape(-1, table.shape[2]), rowvar=False)
+    upper = correlation[np.triu_indices_from(correlation, 1)] * np.sqrt(table.shape[0] * table.shape[1])
+    # The largest of 780: p > 1e-6 for all together.
+    assert np.abs(upper).max() < 6.1
+    assert abs(np.sum(upper**2) - upper.size) / np.sqrt(2.0 * upper.size) < 4.5
+
+
+def test_random_numbers_depend_on_seed_chain_and_transition_alone():
+    keys = keys_of(12)
+    every = drawn(keys, [3, 5], (0, 4))
+    others = [11, 0, 7, 7, 7, 1, 2, 2, 3, 11, 6, 0]
+    for found, expected in zip(drawn(keys[others], [5, 2**31 - 1], (0, 4)), every, strict=True):
+        np.testing.assert_array_equal(found[0], expected[1, others])
+        assert np.all(found[1] != expected[1, others])
+    # Nor on what is drawn with them.
+    for found, expected in zip(drawn(keys, [3, 5], (4,))[:2], every, strict=False):
+        np.testing.assert_array_equal(found, expected[:, :, 1:])
+    # Every part of the key counts.
+    for word, bit in ((0, 0), (0, 31), (0, 63), (1, 0), (1, 31), (1, 32), (1, 63)):
+        other = keys.copy()
+        other[:, word] ^= np.uint64(1 << bit)
+        assert all(np.all(a != b) for a, b in zip(drawn(other, [3, 5], (0, 4)), every, strict=True))
+    # Where there is no velocity, the second normals alone are drawn.
+    _, normals, _ = drawn(keys, [3, 5], (0,), has_velocity=False)
+    np.testing.assert_array_equal(normals[:, :, :, 0], 0.0)
+    assert np.all(normals[:, :, :, 1] != 0.0)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_ends_of_the_random_numbers(dtype):
+    bits = {np.float64: np.uint64, np.float32: np.uint32}[dtype]
+    with jax.enable_x64(dtype == np.float64):
+        draws = _Keyed(None, None, 1, np.dtype(dtype), True)
+        ends = jnp.asarray(np.array([0, np.iinfo(bits).max], bits))
+        fraction, normals = np.asarray(draws._fraction(ends)), np.asarray(draws._normals(ends))
+    np.testing.assert_array_equal(fraction, np.array([0.0, 1.0 - 0.5 * np.finfo(dtype).eps], dtype))
+    assert normals[0] == -normals[1] and 5.0 < normals[1] < 9.0
+
+
+# -- coordinates -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("d", "k"),
+    [(1, 0), (3, 0), (4, 1), (60, 0), (60, 20), (300, 100), (301, 0), (301, 20), (301, 100), (1, None), (60, None)],
+)
+def test_coordinates_are_the_same_map(d, k):
+    rng = np.random.default_rng(d)
+    centre, scale = rng.normal(size=d), rng.uniform(0.2, 3.0, d)
+    root = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    if k is None:
+        coordinates = Coordinates(centre, root * scale[:, None])
+    else:
+        coordinates = Coordinates.low_rank(centre, scale, rng.uniform(0.2, 3.0, k), root[:, :k])
+    y = rng.normal(size=(7, d))
+    with jax.enable_x64(True):
+        found = _Map.of(coordinates)
+        np.testing.assert_allclose(found.place(y), coordinates.place(y), rtol=0.0, atol=1e-12)
+        np.testing.assert_allclose(found.pull_back(y), coordinates.pull_back(y), rtol=0.0, atol=1e-12)
+    shapes = jax.tree.map(np.shape, found)
+    assert shapes == jax.tree.map(np.shape, _Map.of(unit(d))), "arrays of one shape for every kind"
+
+
+# -- Gaussians ---------------------------------------------------------------------------------------------------------
+
+D, CHAINS, LOOKS, BETWEEN = 20, 512, 25, 4
+CURVATURES = np.repeat([1.0, 0.4], D // 2)
+
+
+def chain_moments(kernel, alpha, friction, K, exact, precision):
+    """Return second moments ``(chain, curvature, n, n)`` and mean gradients a step ``(chain,)``.
+
+    Chains start with the stationary second moments and keep them: see ``test_gaussian_law.chain_moments``.
+    """
+    n = len(exact[0])
+    run = gaussian_engine(kernel, D, CHAINS, precision)
+    coordinates = Coordinates(np.zeros(D), np.sqrt(CURVATURES))
+    rng = np.random.default_rng(98)
+    first = np.zeros((n, CHAINS, D))
+    for half, S in enumerate(exact):
+        root = np.linalg.cholesky(S[:1, :1] if kernel.dynamics == OVERDAMPED else S)
+        part = slice(half * D // 2, (half + 1) * D // 2)
+        first[: len(root), :, part] = np.einsum("ij,jcd->icd", root, rng.standard_normal((len(root), CHAINS, D // 2)))
+    state = empty_state(first[-1] if n == 3 else first[0], first[1])
+    gradient = run.evaluate(coordinates, state)
+    state[:, :D] = first[0]
+    moments, n_grad = np.zeros((CHAINS, 2, n, n)), np.zeros(CHAINS)
+    for look in range(LOOKS):
+        out = run.advance(
+            Tuned(alpha, K, friction, coordinates, 1), state, gradient, keys_of(CHAINS), look * BETWEEN, 1, thin=BETWEEN
+        )
+        assert out.unstable.sum() == 0
+        n_grad += out.n_grad[:, 0] / (LOOKS * BETWEEN)
+        x = np.stack([state[:, :D], state[:, D : 2 * D], state[:, 3 * D : 4 * D]][:n], axis=1)
+        halves = x.reshape(CHAINS, n, 2, D // 2)
+        moments += np.einsum("cihd,cjhd->chij", halves, halves) / (LOOKS * D // 2)
+    return moments, n_grad
+
+
+def compare_with_law(kernel, alpha, friction, K, precision="float64"):
+    exact = [stationary_covariance(kernel, alpha, friction, K, c) for c in CURVATURES[:: D // 2]]
+    moments, n_grad = chain_moments(kernel, alpha, friction, K, exact, precision)
+    error = moments.std(axis=0, ddof=1) / np.sqrt(CHAINS)
+    assert error[:, 0, 0].max() < 0.012 * exact[1][0, 0]
+    used = error > 0.0
+    assert used.sum() == (2 if kernel.dynamics == OVERDAMPED else error.size)
+    z = (moments.mean(axis=0) - exact)[used] / error[used]
+    assert np.abs(z).max() < 4.5, z
+    if kernel.scheme == Scheme.CELLS and kernel.offset == 0.0:
+        # These laws are biased enough for the test to tell them from the target's.
+        assert abs(exact[0][0, 0] - 1.0) / error[0, 0, 0] > 4.5
+    expected = 1.0 if kernel.scheme == Scheme.RECYCLED else 2.0
+    if kernel.scheme == Scheme.CELLS:
+        expected = expected_gradients(K, "centred" if kernel.offset else "left")
+    if n_grad.std() > 0.0:
+        assert abs(n_grad.mean() - expected) / (n_grad.std(ddof=1) / np.sqrt(CHAINS)) < 4.5
+    else:
+        assert np.all(np.abs(n_grad - expected) < 1e-12)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(("kernel", "alpha", "friction", "K"), CHAINED)
+def test_engine_has_the_exact_law(kernel, alpha, friction, K):
+    compare_with_law(kernel, alpha, friction, K)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("precision", ["float32", "mixed"])
+@pytest.mark.parametrize(
+    ("kernel", "alpha", "K"),
+    [(cells(UNDERDAMPED), 0.9, 2), (RECYCLED, 1.2, 1), (continuous(OVERDAMPED), 0.5, 1)],
+    ids=["PoissonULMC", "recycled", "RLMC overdamped"],
+)
+def test_it_has_it_in_every_precision(kernel, alpha, K, precision):
+    compare_with_law(kernel, alpha, 1.0, K, precision)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_mala_leaves_its_target_invariant(precision):
+    """Start from the target itself: averages over chains then have its moments after any number of steps."""
+    grid = np.linspace(-3.5, 3.5, 1401)
+    lp, b = (np.array([np.squeeze(rough_numpy(np.array([x]))[part]) for x in grid]) for part in (0, 1))
+    density = np.exp(lp) / np.exp(lp).sum()
+    rng, step, chains = np.random.default_rng(3), 0.4, 4096
+    run = JaxEngine(SCHEMES["MALA"][0], LogDensity(lambda x: rough_jax(x, 0), 1, list, "rough"), chains, precision)
+    # Between the points of the grid the density is flat to 1e-6 of its moments.
+    u = rng.choice(grid, p=density, size=(chains, 1)) + (rng.random((chains, 1)) - 0.5) * (grid[1] - grid[0])
+    state = empty_state(u, np.zeros((chains, 1)))
+    gradient = run.evaluate(unit(1), state)
+    out = run.advance(Tuned(step, 1, 1.0, unit(1), 1), state, gradient, keys_of(chains), 0, 60)
+
+    def z(values, expected):
+        means = values.mean(axis=1)
+        return (means.mean() - expected) / (means.std(ddof=1) / np.sqrt(chains))
+
+    positions = out.position[:, :, 0]
+    for power in (1, 2, 4):
+        assert abs(z(positions**power, density @ grid**power)) < 4.5
+    # The mean acceptance, by quadrature of the rule with the ratio of the proposals and of one without it.
+    forward = -((grid - grid[:, None] - step * b[:, None]) ** 2) / (4.0 * step)
+    proposal = np.exp(forward) / np.exp(forward).sum(axis=1, keepdims=True)
+    uphill = lp - lp[:, None]
+    rule, without = (np.exp(np.minimum(0.0, ratio)) for ratio in (uphill + forward.T - forward, uphill))
+    assert abs(z(out.accept, density @ np.sum(proposal * rule, axis=1))) < 4.5
+    assert abs(z(out.accept, density @ np.sum(proposal * without, axis=1))) > 20.0
+    # What was accepted is what moved.
+    moved = np.mean(np.diff(positions, axis=1) != 0.0, axis=1, keepdims=True)
+    assert abs(z(moved - out.accept[:, 1:], 0.0)) < 4.5
+    assert np.all(out.n_grad == 1) and out.unstable.sum() == 0
