@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -98,16 +99,21 @@ class LogDensity:
         """
         import pytensor
 
+        from pmm_mcmc.many_draws import double_precision
+
         flat, outputs = density.graph
-        with warnings.catch_warnings():
-            # Checks of parameters cannot be traced: out of their range the log density is not finite or not meaningful.
-            warnings.filterwarnings("ignore", "Skipping", UserWarning)
-            compiled = pytensor.function([flat], outputs, mode="JAX", trust_input=True, on_unused_input="ignore")
-        held = compiled.get_shared()
+
+        def compiled(single: bool) -> Any:
+            # Constants are put on the device as it is compiled, in the precision of the moment.
+            with double_precision(), jax.enable_x64(not single), jax.ensure_compile_time_eval(), _quiet():
+                return pytensor.function([flat], outputs, mode="JAX", trust_input=True, on_unused_input="ignore")
+
+        double = compiled(False)
+        held = double.get_shared()
+        # The traceable function behind a compiled one has no public name.
+        functions = {False: double.vm.jit_fn.__wrapped__}
         # Lengths must be known when it is traced; all else is passed.
         lengths = [s.type.ndim == 0 and s.type.dtype.startswith(("int", "uint")) for s in held]
-        # The traceable function behind a compiled one has no public name.
-        function = compiled.vm.jit_fn.__wrapped__
         dtype = np.dtype(flat.dtype)
 
         def static() -> tuple[int, ...]:
@@ -117,9 +123,12 @@ class LogDensity:
             return [np.asarray(s.get_value(borrow=True)) for s, fixed in zip(held, lengths, strict=True) if not fixed]
 
         def both(x: Any, *data: Any) -> tuple[Any, Any]:
+            single = not jax.config.values["jax_enable_x64"]
+            if single not in functions:
+                functions[single] = compiled(single).vm.jit_fn.__wrapped__
             known, given = iter(static()), iter(data)
             merged = [next(known) if fixed else next(given) for fixed in lengths]
-            lp, gradient = function(x.astype(dtype) if dtype == np.float32 else x, *merged)
+            lp, gradient = functions[single](x.astype(dtype) if dtype == np.float32 else x, *merged)
             return lp, gradient
 
         return cls(both, density.d, values, fingerprint, static)
@@ -148,6 +157,16 @@ class LogDensity:
                 single = jax.make_jaxpr(both)(*shapes)
         lp, gradient = jaxpr_as_fun(single)(x.astype(jnp.float32), *shared)
         return lp, gradient
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # Checks of parameters cannot be traced: out of their range the log density has no meaning.
+        warnings.filterwarnings("ignore", "Skipping", UserWarning)
+        # Constants in double precision, where single was asked for.
+        warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
+        yield
 
 
 def _constants(closed: Any) -> Iterator[Any]:

@@ -147,7 +147,7 @@ class _Loop:
 
 
 @contextmanager
-def _double_precision() -> Iterator[None]:
+def double_precision() -> Iterator[None]:
     """Run JAX in double precision within, whatever the user has chosen, and leave the choice as it was.
 
     pytensor sets it for the whole process when its JAX backend is first imported.
@@ -175,7 +175,7 @@ class _Jax:
     pads = True
 
     def __init__(self, graph: Graph):
-        with _double_precision(), _without_checks():
+        with double_precision(), _without_checks():
             compiled = pytensor.function(
                 [graph.flat], graph.outputs, mode="JAX", trust_input=True, on_unused_input="ignore"
             )
@@ -189,7 +189,7 @@ class _Jax:
         self.traces = 0
 
     def __call__(self, block: np.ndarray) -> list[np.ndarray]:
-        with _double_precision(), _without_checks():
+        with double_precision(), _without_checks():
             self._refresh()
             assert self._many is not None
             return [np.asarray(value) for value in self._many(block, self._data)]

@@ -5,6 +5,7 @@ import signal
 import threading
 
 import arviz as az
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pymc as pm
@@ -478,3 +479,19 @@ def test_lengths_and_data_that_change_between_runs_are_seen(backend):
         tree = run(model, backend, draws=20)
         assert abs(float(tree["posterior"]["mu"].mean()) - values[0]) < 0.1
         assert tree["posterior"]["zero"].shape[2:] == values.shape
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("precision", ["float64", "mixed", "float32"])
+def test_models_in_every_precision_whatever_the_user_has_chosen(precision, x64):
+    with pm.Model() as model:  # compiled anew
+        x = pm.Normal("x", 0.1, 1.5, shape=3)
+        pm.Normal("y", x[1], 0.7, observed=0.4)
+    before = jax.config.values["jax_enable_x64"]
+    jax.config.update("jax_enable_x64", x64)
+    try:
+        tree = run(model, "jax", precision=precision, draws=100)
+        assert jax.config.values["jax_enable_x64"] is x64
+    finally:
+        jax.config.update("jax_enable_x64", before)
+    assert np.all(np.abs(tree["posterior"]["x"].mean(("chain", "draw")) - [0.1, 0.346, 0.1]) < 0.5)
