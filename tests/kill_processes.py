@@ -247,6 +247,8 @@ def writers(runs, folder, wanted):
 
 
 def main(backend, folder):
+    # Where tests run in the background, Ctrl-C is ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     runs = Runs(backend)
     wanted, begin, chunk, failures = whole(runs, folder)
     out = {
