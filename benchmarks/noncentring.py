@@ -154,7 +154,7 @@ def sampled_reference(name: str, draws: int) -> Reference:
     return Reference(mean, second, second - mean**2, fourth - second**2, *se)
 
 
-_place, _pull_back = numba.njit(loops.place), numba.njit(loops.pull_back)
+_place, _pull_back = loops.place, loops.pull_back
 _ENTRIES = 12
 
 

@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 import math
 import numbers
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from pmm_mcmc.noncentring.funnel_map import FunnelMap
 
 __all__ = ["METHODS", "Kernel", "Method", "Scheme", "Settings"]
 
@@ -102,6 +105,8 @@ class Settings:
     steps_per_draw: int | None = None
     scaling: tuple[float, ...] | None = None
     target_bias: float = 0.05
+    reparametrise: str = "auto"  # or "no", or "by" with the digest of the map given
+    funnels: FunnelMap | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def checked(
@@ -118,6 +123,7 @@ class Settings:
         steps_per_draw: Any = "auto",
         scaling: Any = "auto",
         target_bias: Any = 0.05,
+        reparametrise: Any = "auto",
     ) -> Settings:
         """Check everything that can be checked without a model."""
         _choice("dynamics", dynamics, METHODS[method].dynamics)
@@ -143,6 +149,7 @@ class Settings:
             steps_per_draw=_positive_int("steps_per_draw", steps_per_draw, "to have it found in warm-up"),
             scaling=_scaling(scaling),
             target_bias=_target(target_bias),
+            **_reparametrise(reparametrise),
         )
 
     @property
@@ -174,6 +181,20 @@ def _target(value: Any) -> float:
             f"target_bias={value!r}: must be a number between 0.0001 and 0.5, in posterior standard deviations"
         )
     return float(value)
+
+
+def _reparametrise(value: Any) -> dict[str, Any]:
+    if isinstance(value, FunnelMap):
+        found = value.checked()
+        digest = hashlib.sha256(b"".join(part.tobytes() for part in found)).hexdigest()
+        return {"reparametrise": f"by {digest[:16]}", "funnels": found}
+    if isinstance(value, str) and value == "auto":
+        return {"reparametrise": "auto"}
+    if value is False:
+        return {"reparametrise": "no"}
+    raise ValueError(
+        f"reparametrise={value!r}: must be 'auto', False, or a map that a run has learnt (pmm.learnt_map(dt))"
+    )
 
 
 def _scaling(value: Any) -> tuple[float, ...] | None:

@@ -169,9 +169,12 @@ class Moments:
         with np.errstate(invalid="ignore", over="ignore"):  # a value that is not finite has no moments
             self._add_values(posterior, n)
             if self.coordinates is not None:
-                self._add_features(stats["unconstrained"], stats["gradient"], n)
-        if self.coordinates is not None:
-            self._tell_own(posterior, stats["unconstrained"])
+                position, gradient = stats["unconstrained"], stats["gradient"]
+                if self.coordinates.funnels is not None:
+                    position = self.coordinates.funnels.to_z(position)
+                    gradient = self.coordinates.funnels.pull_back(position, gradient)
+                self._add_features(position, gradient, n)
+                self._tell_own(posterior, position)
         self._add_statistics(stats, n)
         self.draws += n
 

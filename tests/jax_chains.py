@@ -17,7 +17,8 @@ from test_engine import COORDINATES, SCHEMES, D, rough
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines import jax_engine, jax_transition
 from pmm_mcmc.engines.contract import empty_state
-from pmm_mcmc.engines.jax_engine import JaxEngine, _Map
+from pmm_mcmc.engines.jax_coordinates import JaxCoordinates
+from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.jax_transition import Chains, Parameters, transition
 from pmm_mcmc.engines.numba_engine import SIGNATURE, NumbaEngine
 from pmm_mcmc.guard import guard_threshold, steepest_curvature
@@ -208,7 +209,12 @@ def follow(name, mode, step, state, gradient, draws, *, tolerance=0.0, dtype=np.
     limits = guard_threshold(kernel, step, 1.4, K, D), steepest_curvature(kernel, step, 1.4, K)
     parts = np.split(state, [D, 2 * D, 3 * D, 4 * D, 4 * D + 1], axis=1)
     chains = Chains(*parts[:4], gradient, *parts[4:])
-    given = (Parameters(step, 1.4, float(K), *limits, tolerance), _Map.of(COORDINATES), chains, draws)
+    given = (
+        Parameters(step, 1.4, float(K), *limits, tolerance),
+        JaxCoordinates.of(COORDINATES, np.dtype(float)),
+        chains,
+        draws,
+    )
     given = jax.tree.map(lambda a: np.asarray(a, dtype if np.asarray(a).dtype == np.float64 else None), given)
     parameters, coordinates, chains, draws = given
     with jax.enable_x64(dtype == np.float64):

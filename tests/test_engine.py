@@ -115,7 +115,7 @@ def compare_with_reference(name, mode, step_size, rows):
     run, state, gradient, tables = start(kernel, mode)
     limits = guard_threshold(kernel, step_size, 1.4, K, D), steepest_curvature(kernel, step_size, 1.4, K)
     u, v = state[:D], state[D : 2 * D]
-    chain = Chain(kernel, lambda x: rough_numpy(x, mode), u, v, step_size, 1.4, K, KEY, *COORDINATES, *limits)
+    chain = Chain(kernel, lambda x: rough_numpy(x, mode), u, v, step_size, 1.4, K, KEY, *COORDINATES[:2], *limits)
     out = run.run(Tuned(step_size, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, rows, 1)
     for row in range(rows):
         chain.calls = chain.unstable = chain.model_failures = 0

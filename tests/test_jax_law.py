@@ -17,7 +17,8 @@ from test_gaussian_law import CHAINED, RECYCLED, cells, continuous
 
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.contract import empty_state
-from pmm_mcmc.engines.jax_engine import JaxEngine, _Keyed, _Map, _words
+from pmm_mcmc.engines.jax_coordinates import JaxCoordinates
+from pmm_mcmc.engines.jax_engine import JaxEngine, _Keyed, _words
 from pmm_mcmc.gaussian import stationary_covariance
 from pmm_mcmc.jax_density import LogDensity
 from pmm_mcmc.methods import OVERDAMPED, UNDERDAMPED, Scheme
@@ -138,11 +139,13 @@ def test_coordinates_are_the_same_map(d, k):
         coordinates = Coordinates.low_rank(centre, scale, rng.uniform(0.2, 3.0, k), root[:, :k])
     y = rng.normal(size=(7, d))
     with jax.enable_x64(True):
-        found = _Map.of(coordinates)
-        np.testing.assert_allclose(found.place(y), coordinates.place(y), rtol=0.0, atol=1e-12)
-        np.testing.assert_allclose(found.pull_back(y), coordinates.pull_back(y), rtol=0.0, atol=1e-12)
+        found = JaxCoordinates.of(coordinates, np.dtype(float))
+        x, log_det, pull_back = found.place_and_back(y)
+        np.testing.assert_allclose(x, coordinates.place(y), rtol=0.0, atol=1e-12)
+        np.testing.assert_allclose(pull_back(y), coordinates.pull_back(y), rtol=0.0, atol=1e-12)
+    assert not np.any(log_det)
     shapes = jax.tree.map(np.shape, found)
-    assert shapes == jax.tree.map(np.shape, _Map.of(unit(d))), "arrays of one shape for every kind"
+    assert shapes == jax.tree.map(np.shape, JaxCoordinates.of(unit(d), np.dtype(float))), "one shape for every kind"
 
 
 # -- Gaussians ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from scipy.stats import f as f_distribution
 from pmm_mcmc.batches import degrees_of_freedom, largest_t
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.stein import Corrected, corrected_expectations
+from pmm_mcmc.diagnostics.straightened import straightened
+from pmm_mcmc.noncentring.funnel_map import FunnelMap
 from pmm_mcmc.tuning.virial import stein_identity
 
 __all__ = ["Verdict", "bias", "stein_identity", "verdict"]
@@ -45,13 +47,20 @@ class Verdict(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Arrays of a result: labels of the p parameters, and values, positions, gradients as (chain, draw, ...)."""
+    """Arrays of a result: labels of the p parameters, and values, positions, gradients as (chain, draw, ...).
+
+    ``straight`` and ``slope`` are positions and gradients in the coordinates of ``funnels``, if there are any, and
+    ``own`` says which of the former a parameter is.
+    """
 
     labels: list[str]
     values: np.ndarray
     own: np.ndarray
     position: np.ndarray
     gradient: np.ndarray
+    straight: np.ndarray
+    slope: np.ndarray
+    funnels: FunnelMap | None
 
 
 def _read(dt: Any, var_names: Any = None) -> _Run:
@@ -73,13 +82,14 @@ def _read(dt: Any, var_names: Any = None) -> _Run:
         labels.append(labeller.make_label_flat(name, selection, index))
         columns.append(np.asarray(posterior[name].isel(index).values, dtype=float))
     values = np.stack(columns, axis=-1)
+    funnels, straight, slope = straightened(dt, position, gradient)
     # Which parameters are coordinates themselves, untransformed: told by their values.
-    same = values[0, 0][:, None] == position[0, 0][None, :]
+    same = values[0, 0][:, None] == straight[0, 0][None, :]
     own = np.full(len(labels), -1)
     for i, j in zip(*np.nonzero(same), strict=True):
-        if np.array_equal(values[..., i], position[..., j]):
+        if np.array_equal(values[..., i], straight[..., j]):
             own[i] = j
-    return _Run(labels, values, own, position, gradient)
+    return _Run(labels, values, own, position, gradient, straight, slope, funnels)
 
 
 def _sd(second: Corrected) -> tuple[np.ndarray, np.ndarray]:
@@ -119,9 +129,9 @@ def bias(dt: Any, var_names: Any = None) -> pd.DataFrame:
 
 
 def _table(run: _Run) -> pd.DataFrame:
-    first = corrected_expectations(run.values, run.position, run.gradient, run.own)
+    first = corrected_expectations(run.values, run.straight, run.slope, run.own)
     centred = (run.values - first.value) ** 2
-    second = corrected_expectations(centred, run.position, run.gradient, run.own, follow=run.values)
+    second = corrected_expectations(centred, run.straight, run.slope, run.own, follow=run.values)
     sd, sd_error = _sd(second)
     with np.errstate(invalid="ignore"):  # values that are not finite have no standard deviation
         raw_sd = (run.values - run.values[:1, :1]).std(axis=(0, 1))
@@ -203,7 +213,7 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
                 reasons.append(
                     f"the mean of {run.labels[worst]} is known to {apart[worst]:.2f} posterior sd only (draw more)"
                 )
-    excess, z, mean_square = stein_identity(run.position, run.gradient)
+    excess, z, mean_square = stein_identity(run.straight, run.slope)
     off = (np.abs(excess) > _VIRIAL) & (np.abs(z) > max(_VIRIAL_Z, largest_t(len(z), degrees)))
     # Chance alone makes the z-scores' own mean square about 1.
     chance = f_distribution.ppf(1.0 - _CHANCE, max(len(z), 1), degrees)
@@ -290,7 +300,7 @@ def _name(run: _Run, coordinate: int) -> str:
     """Return the parameter that a coordinate is, or that follows it most closely."""
     if (run.own == coordinate).any():
         return run.labels[int(np.flatnonzero(run.own == coordinate)[0])]
-    x = run.position[..., coordinate].ravel()
+    x = run.straight[..., coordinate].ravel()
     flat = run.values.reshape(-1, len(run.labels))
     with np.errstate(all="ignore"):
         correlation = np.nan_to_num(np.abs([np.corrcoef(x, f)[0, 1] for f in flat.T]))

@@ -118,8 +118,10 @@ class Target:
         rows = slice(None) if active is None else active
         lp, b = np.zeros(len(y)), np.zeros_like(y)
         with np.errstate(all="ignore"):
-            lp[rows], gradient = self.gradient(self.coordinates.place(y[rows]))
-            b[rows] = self.coordinates.pull_back(gradient) + (y[rows] if self._harmonic else 0.0)
+            at = y[rows]
+            lp[rows], gradient = self.gradient(self.coordinates.place(at))
+            lp[rows] += self.coordinates.log_det(at)
+            b[rows] = self.coordinates.pull_back(gradient, at) + (at if self._harmonic else 0.0)
         return lp, b
 
     def parameters(self, x: np.ndarray) -> np.ndarray:

@@ -136,7 +136,13 @@ def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_see
     run = _read(dt, names)
     rows = _starts(*run.position.shape[:2])
     setting = _setting(dt, settings, rows[0])
-    coordinates = best_coordinates(*(a.reshape(-1, a.shape[-1]) for a in (run.position, run.gradient)))
+    funnels, whole = settings.funnels, (run.position, run.gradient)
+    if settings.reparametrise == "auto" and settings.scaling is None:
+        funnels, whole = run.funnels, (run.straight, run.slope)
+    elif funnels is not None:
+        z = funnels.to_z(run.position)
+        whole = z, funnels.pull_back(z, run.gradient)
+    coordinates = best_coordinates(*(a.reshape(-1, a.shape[-1]) for a in whole))._replace(funnels=funnels)
     if dt["posterior"].attrs.get("tuning_steps") == 0 and settings.scaling is None:
         coordinates = coordinates._replace(scale=np.ones(run.position.shape[2]))
     elif settings.scaling is not None:

@@ -2,8 +2,8 @@
 
 A chain's state is one flat array of floats, so that saving, restoring and comparing it is a copy:
 ``u`` (position), ``v`` (velocity), ``b`` (base drift), ``anchor`` (the last point whose gradient is known, which
-is also the draw), all in whitened coordinates (:mod:`pmm_mcmc.coordinates`), then the log density at the anchor and
-the factor by which this chain's step is shortened at present.
+is also the draw), all in whitened coordinates (:mod:`pmm_mcmc.coordinates`), then the log density of the anchor in
+them, up to the affine map's constant, and the factor by which this chain's step is shortened at present.
 """
 
 from __future__ import annotations
@@ -137,9 +137,12 @@ def change_coordinates(
     """
     d = gradient.shape[-1]
     out = state.copy()
-    for part in (slice(0, d), slice(3 * d, 4 * d)):
+    anchor = slice(3 * d, 4 * d)
+    for part in (slice(0, d), anchor):
         out[..., part] = new.whiten(old.place(state[..., part]))
-    out[..., 2 * d : 3 * d] = new.pull_back(gradient)
+    out[..., 2 * d : 3 * d] = new.pull_back(gradient, out[..., anchor])
+    if old.funnels is not None or new.funnels is not None:
+        out[..., 4 * d] += new.log_det(out[..., anchor]) - old.log_det(state[..., anchor])
     if kernel.dynamics == HARMONIC:
         out[..., 2 * d : 3 * d] += out[..., 3 * d : 4 * d]
     return out

@@ -23,11 +23,11 @@ from jax.sharding import PartitionSpec as P
 
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.contract import Chunk, Setting, empty_state
+from pmm_mcmc.engines.jax_coordinates import JaxCoordinates
 from pmm_mcmc.engines.jax_transition import Chains, Counts, Parameters, transition
 from pmm_mcmc.guard import guard_threshold, steepest_curvature
 from pmm_mcmc.jax_density import LogDensity
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel
-from pmm_mcmc.tuning.scale import MOST_DENSE, MOST_DIRECTIONS
 
 __all__ = ["JaxEngine"]
 
@@ -36,60 +36,6 @@ __all__ = ["JaxEngine"]
 _GROUP_CPU, _GROUP_OTHER, _SHARES = 256, 4096, 8
 # Draws of a compiled call, at most, and the bytes of its buffers for each device.
 _MOST_ROWS, _BYTES = 64, 2**26
-
-
-class _Map(NamedTuple):
-    """Coordinates of any kind in arrays of fixed shape, so that one compiled function serves all.
-
-    Beside the diagonal there is the whole matrix where there may be one, which in so few coordinates costs no more than
-    the largest number of directions; in more coordinates there are the directions.
-    """
-
-    plain: Any
-    centre: Any
-    diagonal: Any
-    matrix: Any
-    stretch: Any
-    directions: Any
-
-    @classmethod
-    def of(cls, coordinates: Coordinates) -> _Map:
-        centre, scale = coordinates
-        d = centre.size
-        whole = d <= MOST_DENSE
-        most = 0 if whole else MOST_DIRECTIONS
-        matrix, stretch, directions = np.zeros((d, d) if whole else (0, 0)), np.zeros(most), np.zeros((most, d))
-        if scale.ndim == 1:
-            return cls(np.True_, centre, scale, matrix, stretch, directions)
-        if whole:
-            return cls(np.False_, centre, np.ones(d), coordinates.pull_back(np.eye(d)), stretch, directions)
-        k = len(scale) - 2
-        stretch[:k], directions[:k] = scale[1, :k] - 1.0, scale[2:]
-        return cls(np.False_, centre, scale[0], matrix, stretch, directions)
-
-    def place(self, y: Any) -> Any:
-        """``x = centre + W y``, for ``(n, d)``."""
-        if self.matrix.size:
-            other = lambda: self.centre + _product(y, self.matrix.T)  # noqa: E731
-        else:
-            other = lambda: self.centre + self.diagonal * self._stretched(y)  # noqa: E731
-        return lax.cond(self.plain, lambda: self.centre + self.diagonal * y, other)
-
-    def pull_back(self, gradient: Any) -> Any:
-        """``W^T g``, for ``(n, d)``."""
-        if self.matrix.size:
-            other = lambda: _product(gradient, self.matrix)  # noqa: E731
-        else:
-            other = lambda: self._stretched(self.diagonal * gradient)  # noqa: E731
-        return lax.cond(self.plain, lambda: self.diagonal * gradient, other)
-
-    def _stretched(self, y: Any) -> Any:
-        return y + _product(_product(y, self.directions.T) * self.stretch, self.directions)
-
-
-def _product(a: Any, b: Any) -> Any:
-    # Accelerators would round float32 to fewer digits, for ``W`` and its transpose in different ways.
-    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
 
 
 def _words(keys: Any) -> Any:
@@ -213,23 +159,24 @@ class JaxEngine:
 
     # -- traced ------------------------------------------------------------------------------------------------------
 
-    def _drift(self, coordinates: _Map, shared: Any) -> Any:
+    def _drift(self, coordinates: JaxCoordinates, shared: Any) -> Any:
         def drift(y: Any) -> Any:
-            lp, gradient = self._density.batch(coordinates.place(y), shared, self.precision)
-            lp, gradient = lp.astype(self.dtype)[:, None], gradient.astype(self.dtype)
-            b = coordinates.pull_back(gradient)
+            x, log_det, pull_back = coordinates.place_and_back(y)
+            lp, gradient = self._density.batch(x, shared, self.precision)
+            lp, gradient = (lp.astype(self.dtype) + log_det)[:, None], gradient.astype(self.dtype)
+            b = pull_back(gradient)
             lp = jnp.where(jnp.isfinite(lp + jnp.sum(b, axis=-1, keepdims=True)), lp, jnp.nan)
             return lp, gradient, b + y if self.kernel.dynamics == HARMONIC else b
 
         return drift
 
-    def _look_at_group(self, coordinates: _Map, shared: Any, u: Any) -> Any:
+    def _look_at_group(self, coordinates: JaxCoordinates, shared: Any, u: Any) -> Any:
         self.traces += 1
         lp, gradient, b = self._drift(coordinates, shared)(u)
         return jnp.concatenate([b, u, lp], axis=-1), gradient
 
     def _advance_group(
-        self, parameters: Parameters, coordinates: _Map, shared: Any, state: Any, gradient: Any, keys: Any,
+        self, parameters: Parameters, coordinates: JaxCoordinates, shared: Any, state: Any, gradient: Any, keys: Any,
         first: Any, rows: Any, thin: Any,
     ) -> Any:  # fmt: skip
         self.traces += 1
@@ -257,7 +204,8 @@ class JaxEngine:
 
             chains, counts = lax.fori_loop(0, thin, once, (chains, zeros))
             counts = counts._replace(accept=counts.accept / thin)
-            found = (coordinates.place(chains.anchor), chains.gradient, chains.lp[:, 0], *counts)
+            x, log_det = coordinates.place(chains.anchor)
+            found = (x, chains.gradient, chains.lp[:, 0] - log_det, *counts)
             return chains, tuple(whole.at[i].set(part) for whole, part in zip(out, found, strict=True))
 
         chains, out = lax.fori_loop(0, rows, row, (chains, out))
@@ -272,7 +220,10 @@ class JaxEngine:
         flat = state.reshape(-1, 4 * d + 2)
         gradient = np.empty((len(flat), d))
         with self._precisely():
-            shared, where = self._placed(self._density.shared(self.precision)), self._placed(self._cast(coordinates))
+            shared, where = (
+                self._placed(self._density.shared(self.precision)),
+                self._placed(JaxCoordinates.of(coordinates, self.dtype)),
+            )
             for rows, (u,) in self._batches(flat[:, :d]):
                 found, slopes = self._look(where, shared, u)
                 flat[rows, 2 * d : 4 * d + 1] = np.asarray(found)[: len(flat[rows])]
@@ -312,7 +263,7 @@ class JaxEngine:
             parameters = self._placed(Parameters(*(self.dtype.type(x) for x in numbers)))
             shared, where = (
                 self._placed(self._density.shared(self.precision)),
-                self._placed(self._cast(setting.coordinates)),
+                self._placed(JaxCoordinates.of(setting.coordinates, self.dtype)),
             )
             for chains, (s, g, w) in self._batches(state, gradient, words):
                 done = 0
@@ -332,10 +283,6 @@ class JaxEngine:
 
     def _precisely(self) -> Any:
         return jax.enable_x64(self.precision != "float32")
-
-    def _cast(self, coordinates: Coordinates) -> _Map:
-        plain, *arrays = _Map.of(coordinates)
-        return _Map(plain, *(np.asarray(a, self.dtype) for a in arrays))
 
     def _placed(self, tree: Any) -> Any:
         return jax.device_put(tree, self._everywhere)

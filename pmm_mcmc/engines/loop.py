@@ -22,6 +22,9 @@ from pmm_mcmc.engines import random
 from pmm_mcmc.engines.random import fill_normals, start_stream, uniform
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Scheme
 from pmm_mcmc.midpoints import cell_weight, continuous_weight, next_cell, one_cell
+from pmm_mcmc.noncentring import loops, saturation
+from pmm_mcmc.noncentring.loops import place as place_sinks
+from pmm_mcmc.noncentring.loops import pull_back as pull_back_sinks
 from pmm_mcmc.transitions import (
     TELLING,
     build_factors,
@@ -66,8 +69,13 @@ def _stretch(scale, v, out):
 
 
 @numba.njit
-def _place(centre, scale, y, x):
-    """Fill ``x = centre + W y``; ``scale`` holds ``W`` as in :class:`pmm_mcmc.coordinates.Coordinates`."""
+def _place(coordinates, y, x, work):
+    """Fill ``x`` with the model's position; return what the log density of ``y`` has beyond that of ``x``.
+
+    ``coordinates`` holds the parts of :class:`pmm_mcmc.coordinates.Coordinates`; ``work`` is filled for the funnels'
+    :func:`pmm_mcmc.noncentring.loops.pull_back`.
+    """
+    centre, scale, funnels = coordinates
     if len(scale) == 1:
         for j in range(y.size):
             x[j] = centre[j] + scale[0, j] * y[j]
@@ -78,21 +86,26 @@ def _place(centre, scale, y, x):
     else:
         np.dot(scale, y, x)
         x += centre
+    return place_sinks(*funnels, x, work)
 
 
 @numba.njit
-def _drift(function, table, kind, y, centre, scale, x, gradient, b):
-    """Evaluate the log density at ``y``; fill ``x``, ``gradient`` and the drift ``b``; NaN where not finite."""
-    _place(centre, scale, y, x)
-    lp = function(x.ctypes, gradient.ctypes, table.ctypes, y.size)
+def _drift(function, table, kind, y, coordinates, scratch, gradient, b):
+    """Evaluate the log density of ``y``; fill the model's ``gradient`` and the drift ``b``; NaN where not finite."""
+    _, scale, funnels = coordinates
+    x, slope, work = scratch
+    log_det = _place(coordinates, y, x, work)
+    lp = function(x.ctypes, gradient.ctypes, table.ctypes, y.size) + log_det
+    slope[:] = gradient
+    pull_back_sinks(*funnels[:5], slope, work)
     total = lp
     if len(scale) == 1:
         for j in range(y.size):
-            b[j] = scale[0, j] * gradient[j]
+            b[j] = scale[0, j] * slope[j]
     elif len(scale) < y.size:
-        _stretch(scale, scale[0] * gradient, b)
+        _stretch(scale, scale[0] * slope, b)
     else:
-        np.dot(scale.T, gradient, b)
+        np.dot(scale.T, slope, b)
     for j in range(y.size):
         total += b[j]
         if kind == HARMONIC:
@@ -102,7 +115,7 @@ def _drift(function, table, kind, y, centre, scale, x, gradient, b):
 
 def _fingerprint() -> str:
     # numba looks only at the file of the function that it caches: the others it is made of must be in the key too.
-    parts = (coefficients, midpoints, transitions, methods, random, sys.modules[__name__])
+    parts = (coefficients, midpoints, transitions, methods, random, saturation, loops, sys.modules[__name__])
     return hashlib.sha256(b"".join(inspect.getsource(part).encode() for part in parts)).hexdigest()
 
 
@@ -110,12 +123,12 @@ def _cached(sources: str) -> tuple[Any, Any]:
     """Return :func:`evaluate` and :func:`run`, cached on disk under a key that holds ``sources``."""
 
     @numba.njit(cache=True, nogil=True)
-    def evaluate(function, table, kind, centre, scale, state):
+    def evaluate(function, table, kind, coordinates, state):
         """Evaluate at ``u``, make it the anchor with its drift as base; return the gradient (one evaluation)."""
         sources  # noqa: B018
-        d = centre.size
-        x, gradient = np.empty(d), np.empty(d)
-        state[4 * d] = _drift(function, table, kind, state[:d], centre, scale, x, gradient, state[2 * d : 3 * d])
+        d = coordinates[0].size
+        gradient, scratch = np.empty(d), (np.empty(d), np.empty(d), np.empty((4, coordinates[2][0].size)))
+        state[4 * d] = _drift(function, table, kind, state[:d], coordinates, scratch, gradient, state[2 * d : 3 * d])
         state[3 * d : 4 * d] = state[:d]
         return gradient
 
@@ -147,13 +160,14 @@ def _cached(sources: str) -> tuple[Any, Any]:
         next steps are shorter.
         """
         sources  # noqa: B018
-        centre, scale = coordinates
         scheme, kind, option, offset = kernel
         position_out, gradient_out, lp_out, accept_out, n_grad_out, unstable_out, model_failures_out, state_out = out
-        d = centre.size
+        d = coordinates[0].size
         u, v, b, anchor = state[:d], state[d : 2 * d], state[2 * d : 3 * d], state[3 * d : 4 * d]
         mu, mv, cu, cv = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
-        y, x, new_gradient, new_b = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
+        y, new_gradient, new_b = np.empty(d), np.empty(d), np.empty(d)
+        work = np.empty((4, coordinates[2][0].size))
+        scratch = (np.empty(d), np.empty(d), work)
         u_new, v_new, v_mid, w = np.empty(d), np.zeros(d), np.empty(d), np.empty(2 * d)
         stream = np.empty(4, np.uint64)
         has_velocity, stiffness = kind != OVERDAMPED, 1.0 if kind == HARMONIC else 0.0
@@ -182,7 +196,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
                     fill_normals(stream, normals)
                     for j in range(d):
                         u_new[j] = u[j] + step * b[j] + whole.n_uu * w[d + j]
-                    lp_new = _drift(joint, joint_table, kind, u_new, centre, scale, x, new_gradient, new_b)
+                    lp_new = _drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
                     n_grad += 1
                     log_ratio = lp_new - lp
                     for j in range(d):
@@ -223,7 +237,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
                             mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
                             y[j] = interpolate(u[j], v[j], b[j], mu[j], at)
                             v_mid[j] = interpolate_velocity(u[j], v[j], b[j], mv[j], at)
-                        lp_mid = _drift(middle, middle_table, kind, y, centre, scale, x, new_gradient, new_b)
+                        lp_mid = _drift(middle, middle_table, kind, y, coordinates, scratch, new_gradient, new_b)
                         finite = not math.isnan(lp_mid)
                         n_grad += 1
                         if scheme == Scheme.CELLS:
@@ -259,7 +273,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
                     if scheme == Scheme.RECYCLED:
                         lp_new = lp_mid
                     else:
-                        lp_new = _drift(joint, joint_table, kind, u_new, centre, scale, x, new_gradient, new_b)
+                        lp_new = _drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
                         n_grad += 1
                         bad, lost = u_new, math.isnan(lp_new)
                     # Energies are compared at times at which position and velocity are both known.  The recycled scheme
@@ -296,8 +310,8 @@ def _cached(sources: str) -> tuple[Any, Any]:
                         fill_normals(stream, v)
                     state[4 * d + 1] = _rejected(state[4 * d + 1])
 
-            _place(centre, scale, anchor, position_out[row])
-            gradient_out[row], lp_out[row] = gradient, state[4 * d]
+            log_det = _place(coordinates, anchor, position_out[row], work)
+            gradient_out[row], lp_out[row] = gradient, state[4 * d] - log_det
             if row < len(state_out):
                 state_out[row] = state
             n_grad_out[row], unstable_out[row], accept_out[row] = n_grad, unstable, accept / thin

@@ -13,6 +13,7 @@ from pmm_mcmc.engines.contract import Chunk, Setting, empty_state
 from pmm_mcmc.engines.loop import SIGNATURE, evaluate, run
 from pmm_mcmc.guard import guard_threshold, steepest_curvature
 from pmm_mcmc.methods import Kernel
+from pmm_mcmc.noncentring.funnel_map import FunnelMap
 
 __all__ = ["SIGNATURE", "NumbaEngine"]
 
@@ -52,7 +53,7 @@ class NumbaEngine:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
         if state.ndim == 1:
             table, kind = self._joint_table(), self.kernel.dynamics
-            return evaluate(self._joint, table, kind, *_for_loop(coordinates), state)
+            return evaluate(self._joint, table, kind, _for_loop(coordinates), state)
         gradient = np.empty((*state.shape[:-1], self.d))
         for index in np.ndindex(*state.shape[:-1]):
             gradient[index] = self.evaluate(coordinates, state[index])
@@ -124,6 +125,7 @@ class NumbaEngine:
         return runner
 
 
-def _for_loop(coordinates: Coordinates) -> tuple[np.ndarray, np.ndarray]:
-    """Return arrays of one type for every kind of scale, so that the loop is compiled once."""
-    return coordinates.centre, np.ascontiguousarray(np.atleast_2d(coordinates.scale))
+def _for_loop(coordinates: Coordinates) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:
+    """Return arrays of one type for every kind of coordinates, so that the loop is compiled once."""
+    centre, scale, funnels = coordinates
+    return centre, np.ascontiguousarray(np.atleast_2d(scale)), tuple(FunnelMap.none() if funnels is None else funnels)

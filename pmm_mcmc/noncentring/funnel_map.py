@@ -12,7 +12,7 @@ sums over its sources.  That is the law of an effect given its mean and its log 
 sources, so that the map is triangular and :math:`\log|\partial x / \partial z| = \sum_i L_i`.
 
 One point takes a loop over the sinks, and a second, backwards, for the gradient
-(:func:`pmm_mcmc.noncentring.scalar.place` and ``pull_back`` there are these loops):
+(:func:`pmm_mcmc.noncentring.loops.place` and ``pull_back`` there are these loops):
 
 .. math:: g^z_i = g_i e^{L_i}, \qquad
     g_j \mathrel{+}= B_{ij} \bigl[w_i (1 + z_i g^z_i) - 2 w_i (1 - w_i)(c_i + C_i x - e_i) g_i\bigr] + C_{ij} w_i g_i.
@@ -20,12 +20,17 @@ One point takes a loop over the sinks, and a second, backwards, for the gradient
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
 
+from pmm_mcmc.noncentring.saturation import build_saturation
+
 __all__ = ["FunnelMap"]
+
+saturate = build_saturation(np, np.where)
 
 
 class FunnelMap(NamedTuple):
@@ -59,13 +64,19 @@ class FunnelMap(NamedTuple):
     ceiling: np.ndarray
     anchor: np.ndarray
 
-    def checked(self, d: int) -> FunnelMap:
+    @classmethod
+    def none(cls) -> FunnelMap:
+        """Return the map that changes nothing."""
+        nothing = np.zeros(0)
+        return cls(np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64), *(nothing,) * 6)
+
+    def checked(self, d: int | None = None) -> FunnelMap:
         """Return the map with its arrays in the types that the engines take.
 
         Parameters
         ----------
         d
-            Number of coordinates of the model.
+            Number of coordinates of the model, if it is known yet.
 
         Raises
         ------
@@ -86,7 +97,7 @@ class FunnelMap(NamedTuple):
             if not good.all():
                 raise ValueError(f"map: {name}[{np.argmin(good)}]={part[np.argmin(good)]}: must be a finite number")
         for name, part in (("sink", sink), ("source", source)):
-            outside = (part < 0) | (part >= d)
+            outside = (part < 0) | (part >= (np.inf if d is None else d))
             if outside.any():
                 raise ValueError(
                     f"map: {name}[{np.argmax(outside)}]={part[np.argmax(outside)]}: the model has {d} coordinates; "
@@ -96,7 +107,7 @@ class FunnelMap(NamedTuple):
             raise ValueError("map: a coordinate is twice in sink: each has one shift and one scale")
         if start[0] != 0 or start[-1] != p or (np.diff(start) < 1).any():
             raise ValueError(f"map: start={start.tolist()}: must rise from 0 to {p}, with a source for every sink")
-        place = np.full(d, -1)
+        place = np.full(int(max([-1, *sink, *source])) + 1, -1)
         place[sink] = np.arange(m)
         late = place[source] >= np.repeat(np.arange(m), np.diff(start))
         if late.any():
@@ -105,6 +116,19 @@ class FunnelMap(NamedTuple):
                 "order the sinks so that each comes after its sources"
             )
         return FunnelMap(*integers, *floats)
+
+    def to_json(self) -> str:
+        """Return the map as text; ``null`` stands for an infinite ceiling."""
+        parts = {name: part.tolist() for name, part in self._asdict().items()}
+        parts["ceiling"] = [None if t == np.inf else t for t in parts["ceiling"]]
+        return json.dumps(parts)
+
+    @classmethod
+    def from_json(cls, text: str) -> FunnelMap:
+        """Return the map that :meth:`to_json` made this text of."""
+        parts = json.loads(text)
+        parts["ceiling"] = [np.inf if t is None else t for t in parts["ceiling"]]
+        return cls(**{name: np.array(part) for name, part in parts.items()}).checked()
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -211,10 +235,3 @@ class FunnelMap(NamedTuple):
             for values in (self.slope, self.load)
         )
         return at, B, C
-
-
-def saturate(v: np.ndarray, ceiling: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``L`` and ``w``: the log scale ``v`` below a ceiling, perhaps infinite, and its derivative by ``v``."""
-    above = np.exp(-2.0 * np.abs(v - ceiling))
-    w = np.where(v < ceiling, 1.0, above) / (1.0 + above)
-    return np.minimum(v, ceiling) - 0.5 * np.log1p(above), w

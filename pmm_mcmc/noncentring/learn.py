@@ -108,12 +108,14 @@ def learn_map(
     varies = bool(len(x)) and bool(np.all(np.ptp(x, axis=0) > 0.0)) and bool(np.all(np.ptp(g, axis=0) > 0.0))
     if len(x) < _FEWEST or x.shape[1] < 2 or not varies:
         return Learnt(previous, (), math.nan, math.nan)
+    before = _divergence(x, g)
+    if previous is None and not before > _LEAST:
+        return Learnt(None, (), before, before)
     centre, scale = np.median(x, axis=0), x.std(axis=0)
     draws = _draws(x, g, chain, centre, scale)
     levels = [] if previous is None else _levels(previous, centre, scale)
     blocks = _blocks(draws, levels)
     names = [f"x[{i}]" for i in range(x.shape[1])] if names is None else names
-    before = _divergence(x, g)
     after, found = before, None
     if blocks:
         found = _joined(blocks, centre, scale).checked(x.shape[1])

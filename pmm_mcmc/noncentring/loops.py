@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import math
 
+import numba
+import numpy as np
+
+from pmm_mcmc.coefficients import select
+from pmm_mcmc.noncentring.saturation import build_saturation
+
 __all__ = ["place", "pull_back"]
 
+_saturate = numba.njit(build_saturation(np, select))
 
+
+@numba.njit
 def place(sink, start, source, slope, load, log_scale, location, ceiling, anchor, x, work):
     """Turn ``z``, which ``x`` holds, into the model's position in place; return the log determinant.
 
@@ -18,15 +27,14 @@ def place(sink, start, source, slope, load, log_scale, location, ceiling, anchor
         for p in range(start[k], start[k + 1]):
             v += slope[p] * x[source[p]]
             apart += load[p] * x[source[p]]
-        above = math.exp(-2.0 * abs(v - ceiling[k]))
-        log = min(v, ceiling[k]) - 0.5 * math.log1p(above)
-        w = (1.0 if v < ceiling[k] else above) / (1.0 + above)
+        log, w = _saturate(v, ceiling[k])
         work[0, k], work[1, k], work[2, k], work[3, k] = x[sink[k]], math.exp(log), w, apart
         x[sink[k]] = anchor[k] + w * apart + work[1, k] * x[sink[k]]
         total += log
     return total
 
 
+@numba.njit
 def pull_back(sink, start, source, slope, load, gradient, work):
     """Turn the gradient at ``x`` into that of the log density of ``z``, log determinant included, in place."""
     for k in range(sink.size - 1, -1, -1):

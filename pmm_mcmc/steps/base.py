@@ -311,6 +311,7 @@ class LangevinStep(ArrayStepShared):
                     n_tune=self.n_tune,
                     n_draws=self.n_draws,
                     rng=self.rng,
+                    names=tuple(self._names()),
                 )
                 return
             moved = not np.array_equal(q, self._as_stored(self.chain.latest))
@@ -372,6 +373,9 @@ class LangevinStep(ArrayStepShared):
             if name in self.stats_dtypes_shapes:
                 for row, value in zip(rows, values, strict=True):
                     row[name] = value
+        if chain.iteration == self.n_tune and chain.straightened:
+            message = f"{self._settings.method}: {chain.straightened}"
+            rows[0]["warning"] = SamplerWarning(WarningType.CONVERGENCE, message, "info")
         if chain.iteration + len(rows) == self.n_tune + self.n_draws and self.n_draws:
             rows[-1]["warning"] = self._closing_warning(chunk, tuned, thin)
         return rows
@@ -380,9 +384,11 @@ class LangevinStep(ArrayStepShared):
         """Return what the user must hear once, with the chain's last draw."""
         assert self.chain is not None
         report = self.chain.report.with_rows(Observed.of(chunk), thin)
-        names = flat_names([(name, shape) for name, shape, _, _ in self._density.layout])
-        message = report.message(names, self._settings, tuned)
+        message = report.message(self._names(), self._settings, tuned)
         return None if message is None else SamplerWarning(WarningType.BAD_PARAMS, message, "warn")
+
+    def _names(self) -> list[str]:
+        return flat_names([(name, shape) for name, shape, _, _ in self._density.layout])
 
     # -- progress bar ------------------------------------------------------------------------------------------------
 

@@ -58,6 +58,10 @@ class ULMC(LangevinStep):
         of the posterior's steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and
         0.5.  In more than 8 coordinates it is :math:`\sqrt{8/d}` times that.  :func:`pmm_mcmc.verdict` says what half
         of it would cost.
+    reparametrise
+        "auto" (default): funnels, coordinates that scale others as in a hierarchical model, are looked for in warm-up
+        and straightened by a change of variables, which costs no gradient and no bias; draws are in the model's own
+        parameters all the same.  False: never.  A map (:func:`pmm_mcmc.learnt_map`): that one.
     keep_gradients
         Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
@@ -103,6 +107,7 @@ class ULMC(LangevinStep):
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
         target_bias: float = 0.05,
+        reparametrise: Any = "auto",
         keep_gradients: bool = True,
         model: pm.Model | None = None,
         blocked: bool = True,
@@ -116,6 +121,7 @@ class ULMC(LangevinStep):
             steps_per_draw=steps_per_draw,
             scaling=scaling,
             target_bias=target_bias,
+            reparametrise=reparametrise,
         )
         super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
 
@@ -156,6 +162,10 @@ class OLMC(LangevinStep):
         of the posterior's steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and
         0.5.  In more than 8 coordinates it is :math:`\sqrt{8/d}` times that.  :func:`pmm_mcmc.verdict` says what half
         of it would cost.
+    reparametrise
+        "auto" (default): funnels, coordinates that scale others as in a hierarchical model, are looked for in warm-up
+        and straightened by a change of variables, which costs no gradient and no bias; draws are in the model's own
+        parameters all the same.  False: never.  A map (:func:`pmm_mcmc.learnt_map`): that one.
     keep_gradients
         Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
@@ -201,6 +211,7 @@ class OLMC(LangevinStep):
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
         target_bias: float = 0.05,
+        reparametrise: Any = "auto",
         keep_gradients: bool = True,
         model: pm.Model | None = None,
         blocked: bool = True,
@@ -213,6 +224,7 @@ class OLMC(LangevinStep):
             steps_per_draw=steps_per_draw,
             scaling=scaling,
             target_bias=target_bias,
+            reparametrise=reparametrise,
         )
         super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
 
@@ -269,6 +281,10 @@ class RLMC(LangevinStep):
         of the posterior's steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and
         0.5.  In more than 8 coordinates it is :math:`\sqrt{8/d}` times that.  :func:`pmm_mcmc.verdict` says what half
         of it would cost.
+    reparametrise
+        "auto" (default): funnels, coordinates that scale others as in a hierarchical model, are looked for in warm-up
+        and straightened by a change of variables, which costs no gradient and no bias; draws are in the model's own
+        parameters all the same.  False: never.  A map (:func:`pmm_mcmc.learnt_map`): that one.
     keep_gradients
         Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
@@ -322,6 +338,7 @@ class RLMC(LangevinStep):
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
         target_bias: float = 0.05,
+        reparametrise: Any = "auto",
         keep_gradients: bool = True,
         model: pm.Model | None = None,
         blocked: bool = True,
@@ -339,5 +356,6 @@ class RLMC(LangevinStep):
             steps_per_draw=steps_per_draw,
             scaling=scaling,
             target_bias=target_bias,
+            reparametrise=reparametrise,
         )
         super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)

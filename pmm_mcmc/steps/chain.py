@@ -13,8 +13,8 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.methods import Scheme, Settings
 from pmm_mcmc.steps.report import Observed, UnstableReport
-from pmm_mcmc.tuning.schedule import Warmup
 from pmm_mcmc.tuning.setting import Block, Tuned, fixed_setting
+from pmm_mcmc.tuning.straightening import Straightening
 
 __all__ = ["Chain", "NotFiniteError"]
 
@@ -53,6 +53,8 @@ class Chain:
         The engine's state after the last draw handed out, the gradient there and the draw itself.
     report
         What went wrong after warm-up.
+    straightened
+        What warm-up found of funnels, in words.
     """
 
     settings: Settings
@@ -60,7 +62,7 @@ class Chain:
     n_draws: int
     key: np.ndarray
     tuned: Tuned
-    warmup: Warmup | None
+    warmup: Straightening | None
     walkers: Ensemble | None
     state: np.ndarray
     gradient: np.ndarray
@@ -71,6 +73,7 @@ class Chain:
     unstable: int = 0
     pending: int = 0
     report: UnstableReport = field(default_factory=UnstableReport)
+    straightened: str = ""
     _chunk: Chunk | None = None
     row: int = 0
     _observed: int = 0
@@ -89,6 +92,7 @@ class Chain:
         n_tune: int,
         n_draws: int,
         rng: np.random.Generator,
+        names: tuple[str, ...] = (),
     ) -> Chain:
         """Begin at a position or, with ``jitter``, around it: uniformly within one unit, as PyMC does for NUTS.
 
@@ -135,7 +139,7 @@ class Chain:
                     pairs.append((probe, there))
             at, slopes = (np.array(part) for part in zip(*pairs, *others, strict=True))
             least = max(_LEAST_ADAPTED, int(_ADAPTED * n_tune))
-            warmup = Warmup.start(settings, n_tune, at, slopes, least)
+            warmup = Straightening.start(settings, n_tune, at, slopes, least, names, alone)
             tuned = warmup.tuned
             walkers = None
             if others:
@@ -257,7 +261,8 @@ class Chain:
             chunk.state[0, :d], chunk.state[0, d : 2 * d] = midpoint, velocity
             chunk.unstable[0] += 1
             return
-        chunk.state[0], chunk.gradient[0], chunk.lp[0] = state, gradient, state[4 * d]
+        chunk.state[0], chunk.gradient[0] = state, gradient
+        chunk.lp[0] = state[4 * d] - coordinates.log_det(state[:d])
         chunk.position[0] = coordinates.place(state[:d])
 
     def _observe(self) -> None:
@@ -302,6 +307,7 @@ class Chain:
         if warmup.frozen is not None:
             self.walkers = None
         if warmup.finished:
+            self.straightened = warmup.words
             self.warmup, self.walkers, self.unstable = None, None, 0
 
     def _follow(self, source: np.ndarray) -> None:

@@ -49,6 +49,10 @@ class MALA(LangevinStep):
     scaling
         One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
         everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
+    reparametrise
+        "auto" (default): funnels, coordinates that scale others as in a hierarchical model, are looked for in warm-up
+        and straightened by a change of variables, which costs no gradient and no bias; draws are in the model's own
+        parameters all the same.  False: never.  A map (:func:`pmm_mcmc.learnt_map`): that one.
     keep_gradients
         Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
@@ -101,12 +105,18 @@ class MALA(LangevinStep):
         step_size: float | str = "auto",
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
+        reparametrise: Any = "auto",
         keep_gradients: bool = True,
         model: pm.Model | None = None,
         blocked: bool = True,
         rng: Any = None,
     ):
         settings = Settings.checked(
-            "MALA", dynamics="overdamped", step_size=step_size, steps_per_draw=steps_per_draw, scaling=scaling
+            "MALA",
+            dynamics="overdamped",
+            step_size=step_size,
+            steps_per_draw=steps_per_draw,
+            scaling=scaling,
+            reparametrise=reparametrise,
         )
         super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)

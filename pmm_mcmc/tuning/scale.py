@@ -132,7 +132,7 @@ def _low_rank(position: np.ndarray, gradient: np.ndarray, rank: int) -> Coordina
             found = found._replace(centre=mean + found.place(found.pull_back(mean_gradient)))
     except np.linalg.LinAlgError:
         return None
-    return found if all(np.all(np.isfinite(part)) for part in found) else None
+    return found if all(np.all(np.isfinite(part)) for part in found[:2]) else None
 
 
 def _stretch(

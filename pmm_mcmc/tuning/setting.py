@@ -57,7 +57,10 @@ def fixed_setting(settings: Settings, centre: np.ndarray) -> Tuned:
             f"step_size='auto' with tune=0: {settings.method} finds its step size in warm-up. "
             "Give step_size=, or let it tune (tune=1000)"
         )
+    if settings.funnels is not None:
+        centre = settings.funnels.to_z(centre)
     scale = np.ones_like(centre) if settings.scaling is None else np.array(settings.scaling)
     friction = settings.friction or DEFAULT_FRICTION
     K = midpoint_count(settings, settings.step_size, friction, 1.0, allowed_error(settings.target_bias, len(centre)))
-    return Tuned(settings.step_size, K, friction, Coordinates(centre.copy(), scale), settings.steps_per_draw or 1)
+    coordinates = Coordinates(centre.copy(), scale, settings.funnels)
+    return Tuned(settings.step_size, K, friction, coordinates, settings.steps_per_draw or 1)
