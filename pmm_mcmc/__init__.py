@@ -22,6 +22,8 @@ _NAMES = {
     **dict.fromkeys(("bias", "verdict"), "pmm_mcmc.diagnostics.bias"),
     "bias_probe": "pmm_mcmc.diagnostics.probe",
     "expectation": "pmm_mcmc.diagnostics.expectation",
+    "learnt_map": "pmm_mcmc.diagnostics.straightened",
+    "FunnelMap": "pmm_mcmc.noncentring.funnel_map",
     "summary": "pmm_mcmc.diagnostics.summary",
     "nested_r_hat": "pmm_mcmc.diagnostics.nested",
     **dict.fromkeys(("Drawn", "StopSampling", "sample"), "pmm_mcmc.sampling"),
@@ -38,6 +40,7 @@ __all__ = [
     "RLMC",
     "ULMC",
     "Drawn",
+    "FunnelMap",
     "LogDensity",
     "PoissonOLMC",
     "PoissonULMC",
@@ -47,6 +50,7 @@ __all__ = [
     "bias",
     "bias_probe",
     "expectation",
+    "learnt_map",
     "nested_r_hat",
     "open",
     "sample",
@@ -59,8 +63,10 @@ if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.expectation import expectation
     from pmm_mcmc.diagnostics.nested import nested_r_hat
     from pmm_mcmc.diagnostics.probe import bias_probe
+    from pmm_mcmc.diagnostics.straightened import learnt_map
     from pmm_mcmc.diagnostics.summary import summary
     from pmm_mcmc.jax_density import LogDensity
+    from pmm_mcmc.noncentring.funnel_map import FunnelMap
     from pmm_mcmc.sampling import Drawn, StopSampling, sample
     from pmm_mcmc.steps import MALA, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
     from pmm_mcmc.storage import StoreError

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from pmm_mcmc.engines.contract import Chunk, Engine
+from pmm_mcmc.hosts import Hosts
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.steps.report import Observed, UnstableReport
 from pmm_mcmc.tuning.setting import Tuned
@@ -22,7 +23,6 @@ __all__ = ["Drawn", "Host", "Run", "Sink", "StopSampling", "stop_on_signals"]
 
 # Seconds between looks at the progress bar, the callback's wishes and Ctrl-C: draws do not depend on it.
 _SECONDS = 0.3
-_REPORT = "report"
 
 Groups = dict[str, dict[str, np.ndarray]]
 
@@ -41,7 +41,8 @@ class Drawn(NamedTuple):
     done
         Draws of this phase that are finished, these included.
     posterior, sample_stats
-        Arrays ``(chain, draw, ...)`` by name, of this chunk.  Of the warm-up only where it is kept.
+        Arrays ``(chain, draw, ...)`` by name, of this chunk.  Of the warm-up only where it is kept; of the chains of
+        this process, where there are several.
     """
 
     tuning: bool
@@ -85,9 +86,17 @@ class Run:
     report: UnstableReport = field(default_factory=UnstableReport)
 
     @classmethod
-    def start(cls, engine: Engine, settings: Settings, starts: np.ndarray, tune: int, rng: np.random.Generator) -> Run:
+    def start(
+        cls,
+        engine: Engine,
+        settings: Settings,
+        starts: np.ndarray,
+        tune: int,
+        rng: np.random.Generator,
+        names: tuple[str, ...],
+    ) -> Run:
         """Begin at positions ``(chain, d)``: see :meth:`pmm_mcmc.warming.Warming.start`."""
-        warming = Warming.start(engine, settings, starts, tune, rng)
+        warming = Warming.start(engine, settings, starts, tune, rng, names)
         nothing = np.zeros(len(starts), np.int64)
         return cls(warming, not warming.finished, 0, warming.n_grad.copy(), nothing)
 
@@ -116,13 +125,15 @@ class Host:
     draws, rows
         Draws in all, and of a chunk.
     batch
-        Chains that advance at a time.
+        Chains that advance at a time, by the number of draws that are made of each.
     keep_warmup
         Whether the draws of the warm-up are wanted.
     callback
         Called with every chunk.
     update
         Called several times a second with the run, the draws of its phase that are done, gradients and rejections.
+    hosts
+        The processes that share the chains.
     """
 
     def __init__(
@@ -135,16 +146,17 @@ class Host:
         sink: Sink,
         draws: int,
         rows: int,
-        batch: int,
+        batch: Callable[[int], int],
         keep_warmup: bool,
         callback: Callable[[Drawn], None] | None,
         update: Callable[[Run, int, np.ndarray, np.ndarray], None],
+        hosts: Hosts,
     ):
         self.engine, self.run, self.sink = engine, run, sink
         self.values, self.statistics, self.keep_warmup = values, statistics, keep_warmup
         self.draws, self.rows, self.batch = draws, rows, batch
-        self.callback, self.update = callback, update
-        self._pace = 1
+        self.callback, self.update, self.hosts = callback, update, hosts
+        self._pace, self._stop = 1, False
 
     def go(self, stopped: Callable[[], bool]) -> bool:
         """Run to the end; return whether it was reached.
@@ -154,77 +166,79 @@ class Host:
         stopped
             Asked several times a second whether to stop.
         """
-        try:
-            while self.run.tuning:
-                self._warm()
-                if stopped():
-                    return False
-            while self.run.done < self.draws:
-                if not self._draw(stopped):
-                    return False
-        except StopSampling:
-            return False
+        while self.run.tuning or self.run.done < self.draws:
+            whole = self._warm() if self.run.tuning else self._draw(stopped)
+            if self.hosts.any(self._stop or stopped() or not whole):
+                return not self.run.tuning and self.run.done >= self.draws
         return True
 
-    def _warm(self) -> None:
-        run, warming = self.run, self.run.warming
+    def _warm(self) -> bool:
+        run, warming, own = self.run, self.run.warming, self.hosts.own
         warmup = warming.warmup
         assert warmup is not None
-        parts: list[tuple[slice, Groups]] = []
-        before, rejected, rows = run.n_grad, run.unstable.copy(), warmup.boundary - warmup.done
+        n_grad, rejected, rows = run.n_grad[own].copy(), run.unstable[own].copy(), warmup.boundary - warmup.done
+        chunk_of_all = _Gathered(len(n_grad), rows)
 
-        def look(which: slice, first: int, chunk: Chunk) -> None:
+        def look(which: slice, chunk: Chunk) -> None:
             rejected[which] += chunk.unstable.sum(axis=1)
             if self.keep_warmup:
-                parts.append((which, self._groups(chunk, setting, 1, before[which], "warmup_")))
+                chunk_of_all.put(which, 0, self._groups(chunk, setting, 1, n_grad[which], "warmup_"))
 
         setting = warming.tuned
-        warming.block(self.engine, self.batch, look)
-        run.n_grad, run.unstable = warming.n_grad.copy(), rejected
+        warming.block(self.engine, self.batch(rows), look, self.hosts)
+        run.n_grad, (run.unstable,) = warming.n_grad.copy(), self.hosts.join(rejected)
         self.update(run, warmup.done, run.n_grad, run.unstable)
         if warming.finished:
             # Its draws are of no more use.
             run.tuning, run.unstable, warming.warmup = False, np.zeros_like(run.unstable), None
-        groups = _joined(parts, len(before), rows)
-        self.sink.put(groups, run, True)
-        self._report(True, warmup.done, groups, "warmup_")
+        self.sink.put(chunk_of_all.groups, run, True)
+        self._report(True, warmup.done, chunk_of_all.groups, "warmup_")
+        return True
 
     def _draw(self, stopped: Callable[[], bool]) -> bool:
         """Make one chunk; return False where it was stopped within it, after putting away what is finished."""
-        run, tuned = self.run, self.run.tuned
-        rows, done, pieces = min(self.rows, self.draws - run.done), 0, []
+        run, tuned, thin = self.run, self.run.tuned, self.run.tuned.steps_per_draw
+        ensemble, own = run.warming.ensemble, self.hosts.own
+        mine, n_grad, unstable = run.warming.part(own), run.n_grad[own], run.unstable[own]
+        rows, done = min(self.rows, self.draws - run.done), 0
+        found, sums = (
+            _Gathered(len(n_grad), rows),
+            run.report.sums(len(n_grad), tuned.coordinates.place(np.zeros(self.engine.d))),
+        )
         while done < rows:
             n = min(self._pace, rows - done)
             began = time.perf_counter()
-            parts = []
-            for which, chunk in run.warming.ensemble.advance_in_batches(
-                self.engine, tuned, n, self.batch, thin=tuned.steps_per_draw
-            ):
-                found = self._groups(chunk, tuned, tuned.steps_per_draw, run.n_grad[which], "")
-                found[_REPORT] = Observed.of(chunk)._asdict()
-                parts.append((which, found))
-                run.n_grad[which] += chunk.n_grad.sum(axis=1)
-                run.unstable[which] += chunk.unstable.sum(axis=1)
-            pieces.append(_joined(parts, len(run.n_grad), n))
+            for which, chunk in mine.advance_in_batches(self.engine, tuned, n, self.batch(n), thin=thin):
+                found.put(which, done, self._groups(chunk, tuned, thin, n_grad[which], ""))
+                sums.observe(which, Observed.of(chunk))
+                n_grad[which] += chunk.n_grad.sum(axis=1)
+                unstable[which] += chunk.unstable.sum(axis=1)
             seconds = (time.perf_counter() - began) / n
             self._pace = int(np.clip(_SECONDS / max(seconds, 1e-9), 1, 2 * self._pace))
             done += n
             run.done += n
             self.update(run, run.done, run.n_grad, run.unstable)
-            if done < rows and stopped():
+            # Several processes would not stop at the same draw.
+            if done < rows and self.hosts.count == 1 and stopped():
                 break
-        groups = _along_draws(pieces)
-        # Once a chunk and in the order of the chains: rounding must not depend on pieces or batches.
-        run.report.observe(Observed(**groups.pop(_REPORT)), slice(None), tuned.steps_per_draw)
+        ensemble.transition = mine.transition
+        ensemble.state, ensemble.gradient, run.n_grad, run.unstable = self.hosts.join(
+            mine.state, mine.gradient, n_grad, unstable
+        )
+        run.report.add(sums.joined(self.hosts), thin)
+        groups = found.upto(done)
         self.sink.put(groups, run, done == rows)
         self._report(False, run.done, groups, "")
-        return done == rows and not stopped()
+        return done == rows
 
     def _report(self, tuning: bool, done: int, groups: Groups, prefix: str) -> None:
-        if self.callback is not None:
-            empty: dict[str, np.ndarray] = {}
-            parts = (groups.get(prefix + name, empty) for name in ("posterior", "sample_stats"))
-            self.callback(Drawn(tuning, done, *parts))
+        empty: dict[str, np.ndarray] = {}
+        parts = (groups.get(prefix + name, empty) for name in ("posterior", "sample_stats"))
+        try:
+            if self.callback is not None:
+                self.callback(Drawn(tuning, done, *parts))
+        except StopSampling:
+            self._stop = True
 
     def _groups(self, chunk: Chunk, tuned: Tuned, thin: int, spent: np.ndarray, prefix: str) -> Groups:
         found = {prefix + name: values for name, values in self.values(chunk.position, bool(prefix)).items()}
@@ -249,28 +263,32 @@ class Host:
         return found
 
 
-def _joined(parts: list[tuple[slice, Groups]], chains: int, rows: int) -> Groups:
-    """Put batches of chains together."""
-    if len(parts) == 1:
-        return parts[0][1]
-    out: Groups = {}
-    for which, groups in parts:
+class _Gathered:
+    """The arrays of a chunk, from batches of chains and pieces of draws; each is there but once."""
+
+    def __init__(self, chains: int, rows: int):
+        self._shape = chains, rows
+        self.groups: Groups = {}
+
+    def put(self, which: slice, first: int, groups: Groups) -> None:
+        """Take arrays ``(chain, n, ...)`` of some chains, from a draw on."""
         for group, arrays in groups.items():
+            there = self.groups.setdefault(group, {})
             for name, values in arrays.items():
-                whole = out.setdefault(group, {}).setdefault(
-                    name, np.empty((chains, rows, *values.shape[2:]), values.dtype)
-                )
-                whole[which] = values
-    return out
+                if values.shape[:2] == self._shape:
+                    there[name] = values
+                    continue
+                if name not in there:
+                    there[name] = np.empty((*self._shape, *values.shape[2:]), values.dtype)
+                there[name][which, first : first + values.shape[1]] = values
 
-
-def _along_draws(pieces: list[Groups]) -> Groups:
-    if len(pieces) == 1:
-        return pieces[0]
-    return {
-        group: {name: np.concatenate([piece[group][name] for piece in pieces], axis=1) for name in arrays}
-        for group, arrays in pieces[0].items()
-    }
+    def upto(self, rows: int) -> Groups:
+        """Return what is there of the first draws."""
+        if rows == self._shape[1]:
+            return self.groups
+        return {
+            group: {name: values[:, :rows] for name, values in arrays.items()} for group, arrays in self.groups.items()
+        }
 
 
 @contextmanager

@@ -152,6 +152,16 @@ class Settings:
             **_reparametrise(reparametrise),
         )
 
+    def check_coordinates(self, d: int, of: str = "") -> None:
+        """Raise where what was given for each unconstrained coordinate does not fit their number ``d``."""
+        if self.scaling is not None and len(self.scaling) != d:
+            raise ValueError(
+                f"scaling has length {len(self.scaling)}: must have {d} entries, one for each unconstrained "
+                f"coordinate{of}"
+            )
+        if self.funnels is not None:
+            self.funnels.checked(d)
+
     @property
     def kernel(self) -> Kernel:
         """The method as numbers for an engine."""

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pmm_mcmc.diagnostics.straightened import MAP, WORDS
 from pmm_mcmc.host import Drawn, Host, Run, StopSampling, stop_on_signals
 from pmm_mcmc.progress import RunProgress
-from pmm_mcmc.sinks import MemorySink, MomentsSink, StoreSink
+from pmm_mcmc.sinks import MemorySink, MomentsSink, StoreSink, device_of
 from pmm_mcmc.targeting import Target
 from pmm_mcmc.warming import Warmed, warm_up
 
@@ -84,8 +85,9 @@ def sample(
         "numba": compiled loops on CPU threads, a chain each.  "jax": chains in lockstep, on whatever JAX runs on.
         "auto": JAX for a :class:`pmm_mcmc.LogDensity` or where it has an accelerator, else numba.
     device
-        Where JAX runs: "cpu", "gpu", "tpu", or "auto" for JAX's default.  All local devices of the kind share the
-        chains.
+        Where JAX runs: "cpu", "gpu", "tpu", or "auto": JAX's accelerator, or the CPU where there is none or gradients
+        of the chains are clearly faster there, in a brief trial.  All local devices of the kind share the chains; so do
+        all processes that ``jax.distributed`` has connected, which must call this function alike, with one ``store``.
     precision
         On JAX: "float64"; "mixed" evaluates the log density and its gradient in single precision and keeps all else in
         double; "float32".
@@ -133,8 +135,9 @@ def sample(
 
     Notes
     -----
-    Memory: the draws themselves if there is no ``store``; beside them some hundred megabytes of chunks, and on JAX
-    about :math:`20 d` numbers for each chain of a group.  A run that would not fit is refused before it starts.
+    Memory: the draws themselves if there is no ``store`` and they are not kept as moments; beside them at most 128 MiB
+    for the chunk in hand, as much for the chains that advance at a time, and about :math:`20 d` numbers for each chain;
+    on JAX some 100 MiB more for its buffers.  Draws that would not fit are refused before the run starts.
 
     Examples
     --------
@@ -158,10 +161,14 @@ def sample(
     if keep == "moments" and not discard_tuned_samples:
         raise ValueError("discard_tuned_samples=False goes with draws, of which keep='moments' keeps none")
     groups = _superchains(superchains, chains)
+    if store is not None and resume and device == "auto" and backend != "numba":
+        device = device_of(store)  # another trial might choose another one
     target = Target.of(step, model, backend, device, precision, chains, log_likelihood)
     if tune == 0:
         target.check_fixed()
-    seed = int(np.random.default_rng().integers(2**62)) if random_seed is None else int(random_seed)
+    hosts = target.hosts(chains)
+    hosts.check(store, draws=int(draws), resume=bool(resume))
+    seed = hosts.first(int(np.random.default_rng().integers(2**62))) if random_seed is None else int(random_seed)
     identity = target.identity | {
         "chains": chains, "tune": tune, "seed": seed, "superchains": groups,
         "discard_tuned_samples": discard_tuned_samples,
@@ -183,22 +190,23 @@ def sample(
     else:
         template = layout.tree(empty, attrs)
         free = () if random_seed is not None else ("seed",)
-        sink = StoreSink.open(store, template, identity, rows, min(chains, target.group), resume, free)
+        with hosts.together():
+            sink = StoreSink.open(store, template, identity, rows, min(chains, target.file_chains), resume, free, hosts)
         rows = sink.rows
     began = time.time()
     created = datetime.datetime.now(datetime.UTC).isoformat()
-    with sink:
+    with hosts.together(), sink:
         run = sink.run
         if run is None:
             rng = np.random.default_rng(sink.seed if sink.seed is not None else seed)
             starts = target.starts(initvals, chains, groups, rng)
-            run = Run.start(target.engine, target.settings, starts, tune, rng)
+            run = Run.start(target.engine, target.settings, starts, tune, rng, tuple(layout.names))
             sink.begin(run)
         if run.done > draws:
             raise ValueError(f"draws={draws}: the store has {run.done} draws of each chain already; ask for more")
         with (
             stop_on_signals() as stopped,
-            RunProgress(chains=chains, tune=tune, draws=draws, show=progressbar) as bar,
+            RunProgress(chains=chains, tune=tune, draws=draws, show=progressbar and hosts.primary) as bar,
         ):
 
             def update(run: Run, done: int, n_grad: np.ndarray, unstable: np.ndarray) -> None:
@@ -216,18 +224,19 @@ def sample(
                 draws=draws,
                 rows=rows,
                 batch=_batch(chain_batch_size, chains, target),
+                hosts=hosts,
                 keep_warmup=not discard_tuned_samples,
                 callback=callback,
                 update=update,
             )
             update(run, run.done, run.n_grad, run.unstable)
             finished = host.go(stopped)
-        sink.note({"created_at": created, "sampling_time": time.time() - began})
+        sink.note({"created_at": created, "sampling_time": time.time() - began, **_reparametrisation(run)})
     result = sink.result()
     there = run.done if keep == "moments" else result["posterior"].sizes["draw"]
-    if not finished:
+    if not finished and hosts.primary:
         _log.warning("Sampling was stopped after %d of %d draws of each chain; they are kept", there, draws)
-    if compute_convergence_checks and there:
+    if compute_convergence_checks and there and hosts.primary:
         _say(result, run, target)
     return result
 
@@ -263,10 +272,16 @@ def _rows(draws: int, chains: int, numbers_per_draw: int) -> int:
     return divisor if 4 * divisor >= most else most
 
 
-def _batch(given: Any, chains: int, target: Target) -> int:
-    if given == "auto":
-        given = max(1, _BATCH_BYTES // (8 * target.numbers_per_draw * 16))
-    return min(chains, -(-int(given) // target.group) * target.group) if target.group > 1 else min(chains, int(given))
+def _batch(given: Any, chains: int, target: Target) -> Callable[[int], int]:
+    """Chains that advance at a time, by the number of draws: whole groups, and one for each device."""
+    unit, each = target.group * target.devices, 8 * target.numbers_per_draw
+
+    def batch(rows: int) -> int:
+        if given == "auto":
+            return min(chains, max(1, _BATCH_BYTES // (each * rows * unit)) * unit)
+        return min(chains, -(-int(given) // target.group) * target.group)
+
+    return batch
 
 
 def _refuse_too_large(draws: int, chains: int, numbers_per_draw: int) -> None:
@@ -281,6 +296,14 @@ def _refuse_too_large(draws: int, chains: int, numbers_per_draw: int) -> None:
         )
 
 
+def _reparametrisation(run: Run) -> dict[str, str]:
+    """Attributes that say what was straightened, and hold the map."""
+    funnels = run.tuned.coordinates.funnels
+    if funnels is None:
+        return {}
+    return {MAP: funnels.to_json(), WORDS: run.warming.straightened or "by the map given"}
+
+
 def _say(result: xr.DataTree, run: Run, target: Target) -> None:
     """Log what the user must hear: what was unstable, PyMC's convergence warnings, the verdict."""
     from pymc.stats.convergence import log_warnings, run_convergence_checks
@@ -289,6 +312,8 @@ def _say(result: xr.DataTree, run: Run, target: Target) -> None:
     from pmm_mcmc.diagnostics.summary import log_verdict
 
     kept = "posterior" in result.children
+    if run.warming.straightened:
+        _log.info("%s: %s", target.settings.method, run.warming.straightened)
     message = run.report.message(target.layout.names, target.settings, run.tuned)
     if message is not None:
         _log.warning(message)

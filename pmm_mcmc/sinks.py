@@ -11,8 +11,11 @@ import xarray as xr
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.host import Groups, Run
+from pmm_mcmc.hosts import Hosts
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.moments import Moments
+from pmm_mcmc.noncentring.funnel_map import FunnelMap
+from pmm_mcmc.noncentring.learn import Learnt
 from pmm_mcmc.results import Layout
 from pmm_mcmc.steps.report import UnstableReport
 from pmm_mcmc.storage import NothingStored, Store, open_store
@@ -21,13 +24,15 @@ from pmm_mcmc.tuning.curvature import LocalCurvature
 from pmm_mcmc.tuning.friction import FrictionTrial
 from pmm_mcmc.tuning.schedule import Warmup
 from pmm_mcmc.tuning.setting import Block, Tuned
+from pmm_mcmc.tuning.straightening import Straightening
 from pmm_mcmc.warming import Warming
 
-__all__ = ["MemorySink", "MomentsSink", "StoreSink"]
+__all__ = ["MemorySink", "MomentsSink", "StoreSink", "device_of"]
 
 # What a checkpoint is made of.
 _TYPES = (
-    Block, Coordinates, Ensemble, FrictionTrial, LocalCurvature, Run, Settings, Tuned, UnstableReport, Warming, Warmup,
+    Block, Coordinates, Ensemble, FrictionTrial, FunnelMap, Learnt, LocalCurvature, Run, Settings, Straightening, Tuned,
+    UnstableReport, Warming, Warmup,
 )  # fmt: skip
 
 
@@ -127,13 +132,15 @@ class StoreSink:
         Of the run that is stored.
     """
 
-    def __init__(self, path: str | os.PathLike[str], store: Store, rows: int, seed: int):
-        self._path, self._store, self.rows, self.seed = path, store, rows, seed
+    def __init__(self, path: str | os.PathLike[str], store: Store, rows: int, seed: int, hosts: Hosts):
+        self._path, self._store, self.rows, self.seed, self._hosts = path, store, rows, seed, hosts
         self.run: Run | None = None
-        # Draws of the warm-up, whose blocks are of any length, that do not fill a chunk yet.
+        # Draws of the warm-up, whose blocks are of any length, that do not fill a chunk yet: of this process's chains.
         self._waiting: Groups = {}
         if store.checkpoint is not None:
-            self.run, self._waiting = store.checkpoint
+            self.run, waiting = store.checkpoint
+            for group, arrays in waiting.items():
+                self._waiting[group] = {name: values[hosts.own] for name, values in arrays.items()}
 
     @classmethod
     def open(
@@ -145,6 +152,7 @@ class StoreSink:
         chains_per_chunk: int,
         resume: bool,
         free: tuple[str, ...],
+        hosts: Hosts,
     ) -> StoreSink:
         """Create a store, or resume the one that is there.
 
@@ -156,17 +164,21 @@ class StoreSink:
             Whether to go on with what is there; where there is nothing, it begins.
         free
             Entries of the identity that were not asked for: those of the stored run are taken.
+        hosts
+            The processes that write it.
         """
-        if resume:
-            try:
-                stored = stored_identity(path)
-            except NothingStored:
-                pass
-            else:
-                identity = identity | {name: stored[name] for name in (*free, "rows") if name in stored}
-                return cls(path, Store.resume(path, identity, types=_TYPES), identity["rows"], identity["seed"])
-        identity = identity | {"rows": rows}
-        return cls(path, Store.create(path, template, identity, rows, chains_per_chunk), rows, identity["seed"])
+        if not hosts.primary:
+            hosts.wait()  # until it has been opened
+        stored = _stored(path) if resume else None
+        if stored is not None:
+            identity = identity | {name: stored[name] for name in (*free, "rows") if name in stored}
+            store = Store.resume(path, identity, types=_TYPES, primary=hosts.primary)
+        else:
+            identity = identity | {"rows": rows}
+            store = Store.create(path, template, identity, rows, chains_per_chunk, primary=hosts.primary)
+        if hosts.primary:
+            hosts.wait()
+        return cls(path, store, identity["rows"], identity["seed"], hosts)
 
     def __enter__(self) -> Self:
         return self
@@ -176,7 +188,7 @@ class StoreSink:
 
     def begin(self, run: Run) -> None:
         """Store where the chains begin."""
-        self._store.commit((run, self._waiting))
+        self._commit(run)
 
     def put(self, groups: Groups, run: Run, whole: bool) -> None:
         """Take a chunk; one that was cut short by an interruption is left to be drawn again."""
@@ -186,8 +198,17 @@ class StoreSink:
             if group.startswith("warmup_"):
                 arrays = self._aligned(group, arrays, run.tuning)
             if next(iter(arrays.values())).shape[1]:
-                self._store.append(group, arrays)
-        self._store.commit((run, self._waiting))
+                self._store.append(group, arrays, self._hosts.own)
+        self._commit(run)
+
+    def _commit(self, run: Run) -> None:
+        joined = {
+            group: dict(zip(arrays, self._hosts.join(*arrays.values()), strict=True))
+            for group, arrays in self._waiting.items()
+        }
+        # All have appended what this makes visible; and hosts that round differently must not go on.
+        self._hosts.agree("the setting that they have found", run.tuned)
+        self._store.commit((run, joined))
 
     def _aligned(self, group: str, arrays: dict[str, np.ndarray], more: bool) -> dict[str, np.ndarray]:
         """Return what fills whole chunks of the warm-up's draws, and keep the rest; all of it at the end."""
@@ -205,4 +226,17 @@ class StoreSink:
 
     def result(self) -> xr.DataTree:
         """Return the stored run, read when used."""
+        self._hosts.wait()  # until it has been closed
         return open_store(self._path)
+
+
+def device_of(path: str | os.PathLike[str]) -> str:
+    """Return the kind of device that a stored run began on; "auto" where there is none."""
+    return (_stored(path) or {}).get("device", "auto")
+
+
+def _stored(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    try:
+        return stored_identity(path)
+    except NothingStored:
+        return None

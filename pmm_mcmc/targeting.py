@@ -12,6 +12,7 @@ import numpy as np
 import pmm_mcmc
 from pmm_mcmc.engines.contract import Engine
 from pmm_mcmc.host import Groups
+from pmm_mcmc.hosts import Hosts
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.results import Layout
 from pmm_mcmc.starts import model_starts, spread_starts
@@ -24,8 +25,8 @@ _log = logging.getLogger("pmm_mcmc")
 _BACKENDS, _DEVICES = ("auto", "numba", "jax"), ("auto", "cpu", "gpu", "tpu")
 _PRECISIONS = ("float64", "mixed", "float32")
 _GRADIENTS = ("gradient", "unconstrained")
-# Chains in one file of a store on the CPU backend.
-_GROUP = 256
+# Chains in one file of a store, where they do not advance in lockstep.
+_FILE = 256
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Target:
     attributes
         What is said of it in the result.
     group
-        Chains that advance in lockstep; of a store's file.
+        Chains that advance in lockstep.
     model
         The PyMC model, if there is one.
     """
@@ -77,10 +78,11 @@ class Target:
         if not isinstance(step, LangevinStep):
             raise ValueError(f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(K=16)")
         settings, is_density = step.arguments, _is_density(model)
-        backend = _backend(backend, device, precision, is_density)
+        chosen = _backend(backend, device, precision, is_density)
         if is_density:
             return cls._of_density(step, settings, model, device, precision, chains, log_likelihood)
-        return cls._of_model(step, settings, model, backend, device, precision, chains, log_likelihood)
+        on_cpu = "numba" if backend == "auto" and precision == "float64" else chosen
+        return cls._of_model(step, settings, model, chosen, on_cpu, device, precision, chains, log_likelihood)
 
     @classmethod
     def _of_density(
@@ -90,8 +92,8 @@ class Target:
             raise ValueError("log_likelihood=True needs a PyMC model: a log density does not say what is observed")
         if step.model is not None:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
-        _check_scaling(settings, density.d)
-        engine = _jax_engine(settings, density, device, precision, chains)
+        settings.check_coordinates(density.d)
+        engine = _jax_engine(settings, density, _device(density, device, precision, chains), precision, chains)
         said = {"density": density.fingerprint, "data": ""}
         return cls._finished(
             step, settings, engine, Layout.of_vector(density.d), said, "jax", precision, engine.group, None, False
@@ -104,6 +106,7 @@ class Target:
         settings: Settings,
         model: Any,
         backend: str,
+        on_cpu: str,
         device: str,
         precision: str,
         chains: int,
@@ -130,7 +133,7 @@ class Target:
             raise ValueError(f"vars of the step leave {left_out} out: pmm.sample moves all variables; leave vars out")
         point = model.initial_point(0)
         density = log_density(vars, model, point)
-        _check_scaling(settings, density.d)
+        settings.check_coordinates(density.d)
         said = {"density": model_fingerprint(model, vars), "data": data_fingerprint(model)}
         engine: Any
         if backend == "jax":
@@ -138,6 +141,9 @@ class Target:
 
             if density.jax is None:
                 density.jax = LogDensity.from_model(density, said["density"])
+            device = _device(density.jax, device, precision, chains)
+            backend = on_cpu if device == "cpu" else backend
+        if backend == "jax":
             engine = _jax_engine(settings, density.jax, device, precision, chains)
             group = engine.group
         else:
@@ -156,7 +162,7 @@ class Target:
         attributes = {"sampler": settings.method, "backend": backend, "precision": precision}
         identity = {
             **said, "method": repr(settings), "backend": backend, "precision": precision, "group": group,
-            "keep_gradients": step.keep_gradients, "log_likelihood": log_likelihood,
+            "device": _devices(engine)[0], "keep_gradients": step.keep_gradients, "log_likelihood": log_likelihood,
             "pmm_mcmc": pmm_mcmc.__version__,
         }  # fmt: skip
         return cls(settings, engine, layout, statistics, identity, attributes, group, model, log_likelihood)
@@ -179,6 +185,20 @@ class Target:
         stats = {name: np.empty(shape, np.int64 if name in _COUNTS else float) for name in self.statistics}
         groups["sample_stats"] = stats | {n: np.empty((*shape, self.engine.d)) for n in _GRADIENTS if n in stats}
         return groups
+
+    @property
+    def file_chains(self) -> int:
+        """Chains in one file of a store."""
+        return self.group if self.group > 1 else _FILE
+
+    @property
+    def devices(self) -> int:
+        """Groups that advance at the same time."""
+        return len(_devices(self.engine))
+
+    def hosts(self, chains: int) -> Hosts:
+        """Return the processes that share the chains."""
+        return Hosts.of_jax(chains, self.group) if self.attributes["backend"] == "jax" else Hosts(slice(0, chains))
 
     @property
     def numbers_per_draw(self) -> int:
@@ -241,13 +261,6 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _check_scaling(settings: Settings, d: int) -> None:
-    if settings.scaling is not None and len(settings.scaling) != d:
-        raise ValueError(
-            f"scaling has length {len(settings.scaling)}: must have {d} entries, one for each unconstrained coordinate"
-        )
-
-
 def _backend(backend: str, device: str, precision: str, is_density: bool) -> str:
     """Choose, and say why."""
     if backend == "numba":
@@ -264,11 +277,21 @@ def _backend(backend: str, device: str, precision: str, is_density: bool) -> str
     except ImportError:
         _log.info("backend: numba, since JAX is not installed")
         return "numba"
-    kind = jax.default_backend() if device == "auto" else device
-    chosen = "numba" if kind == "cpu" else "jax"
-    reason = "JAX has no accelerator here" if kind == "cpu" else f"JAX runs on a {kind} here"
-    _log.info("backend: %s, since %s (backend= chooses otherwise)", chosen, reason)
-    return chosen
+    if device == "auto" and jax.default_backend() != "cpu":
+        return "jax"  # unless the CPU turns out faster, see _device
+    _log.info("backend: numba, since JAX has no accelerator here (backend= chooses otherwise)")
+    return "numba"
+
+
+def _device(density: Any, device: str, precision: str, chains: int) -> str:
+    from pmm_mcmc.devices import faster_device
+
+    return faster_device(density, precision, chains) if device == "auto" else device
+
+
+def _devices(engine: Any) -> list[str]:
+    """Return the kinds of devices that an engine runs on."""
+    return [device.platform for device in getattr(engine, "devices", [])] or ["cpu"]
 
 
 def _jax_engine(settings: Settings, density: Any, device: str, precision: str, chains: int) -> Any:
@@ -279,7 +302,10 @@ def _jax_engine(settings: Settings, density: Any, device: str, precision: str, c
     try:
         devices = jax.local_devices(backend=None if device == "auto" else device)
     except RuntimeError as error:
-        raise ValueError(f"device={device!r}: JAX finds none here ({error}); use device='auto'") from error
+        raise ValueError(
+            f"device={device!r}: JAX finds none here ({error}); use device='auto', or go on with a stored run on the "
+            "kind of device that it began on"
+        ) from error
     key = settings.kernel, chains, precision, tuple(devices), density.static()
     if key not in density.engines:
         density.engines[key] = JaxEngine(settings.kernel, density, chains, precision, devices)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.hosts import Hosts
 from pmm_mcmc.methods import Settings
-from pmm_mcmc.tuning.schedule import Warmup
 from pmm_mcmc.tuning.setting import Block, Tuned, fixed_setting
+from pmm_mcmc.tuning.straightening import Straightening
 from pmm_mcmc.tuning.transient import replacements, settled
 
 __all__ = ["Warmed", "Warming", "warm_up"]
@@ -28,7 +29,7 @@ class Warmed(NamedTuple):
     ensemble: Ensemble
     tuned: Tuned
     n_grad: np.ndarray
-    warmup: Warmup | None
+    warmup: Straightening | None
 
 
 @dataclass
@@ -41,18 +42,27 @@ class Warming:
         The chains, their setting, and the schedule; no schedule where there is no warm-up.
     n_grad : (chain,)
         Gradients spent, those of the schedule's own shared among the chains.
+    straightened
+        What was found of funnels, in words.
     """
 
     ensemble: Ensemble
     tuned: Tuned
-    warmup: Warmup | None
+    warmup: Straightening | None
     n_grad: np.ndarray
+    straightened: str = ""
 
     @classmethod
     def start(
-        cls, engine: Engine, settings: Settings, starts: np.ndarray, length: int, rng: np.random.Generator
+        cls,
+        engine: Engine,
+        settings: Settings,
+        starts: np.ndarray,
+        length: int,
+        rng: np.random.Generator,
+        names: tuple[str, ...] = (),
     ) -> Warming:
-        """Begin at positions ``(chain, d)``.
+        """Begin at positions ``(chain, d)``; the coordinates' names are for the report.
 
         Raises
         ------
@@ -69,7 +79,7 @@ class Warming:
         if length == 0:
             warmup, tuned = None, fixed_setting(settings, starts[0])
         else:
-            warmup = Warmup.start(settings, length, starts[:_LEADERS], gradients[:_LEADERS])
+            warmup = Straightening.start(settings, length, starts[:_LEADERS], gradients[:_LEADERS], names=names)
             tuned = warmup.tuned
         ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)
         return cls(ensemble, tuned, warmup, np.full(len(starts), 2))
@@ -79,8 +89,17 @@ class Warming:
         """Whether the setting is final."""
         return self.warmup is None or self.warmup.finished
 
+    def part(self, own: slice) -> Ensemble:
+        """Return some of the chains, to be advanced in place; they count their transitions for themselves."""
+        whole = self.ensemble
+        return replace(whole, state=whole.state[own], gradient=whole.gradient[own], keys=whole.keys[own])
+
     def block(
-        self, engine: Engine, batch: int | None = None, look: Callable[[slice, int, Chunk], None] | None = None
+        self,
+        engine: Engine,
+        batch: int | None = None,
+        look: Callable[[slice, Chunk], None] | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
         """Run all chains over the block in hand, and let the schedule act on it.
 
@@ -91,22 +110,31 @@ class Warming:
         batch
             Chains that advance at a time; all by default.
         look
-            Called with each batch's chains, the number of its first draw, and its draws.
+            Called with each batch's chains, counted from the first of this process, and their draws.
+        hosts
+            The processes that share the chains; one by default.
         """
         warmup, old = self.warmup, self.tuned
         assert warmup is not None
         chains, rows = len(self.n_grad), warmup.boundary - warmup.done
+        hosts = Hosts(slice(0, chains)) if hosts is None else hosts
+        mine, spent = self.part(hosts.own), self.n_grad[hosts.own].copy()
         leaders: list[Block] = []
-        lp, unstable = np.empty((chains, rows)), np.empty((chains, rows), np.int64)
-        spent = self.n_grad.copy()
-        for which, chunk in self.ensemble.advance_in_batches(engine, old, rows, batch, tolerance=warmup.tolerance):
-            if which.start < _LEADERS:
-                leaders.append(Block(*(part[: _LEADERS - which.start] for part in Block.of(chunk))))
-            lp[which], unstable[which] = chunk.lp, chunk.unstable
+        lp, unstable = np.empty((len(spent), rows)), np.empty((len(spent), rows), np.int64)
+        for which, chunk in mine.advance_in_batches(engine, old, rows, batch, tolerance=warmup.tolerance):
+            leading = max(_LEADERS - hosts.own.start - which.start, 0)
+            if leading or not leaders:
+                # Copies: a view would hold the whole batch.
+                leaders.append(Block(*(part[:leading].copy() for part in Block.of(chunk))))
+            lp[which], unstable[which] = chunk.lp + warmup.log_det(chunk.position), chunk.unstable
             spent[which] += chunk.n_grad.sum(axis=1)
             if look is not None:
-                look(which, warmup.done, chunk)
-        warmup.observe(Block(*(np.concatenate(part) for part in zip(*leaders, strict=True))))
+                look(which, chunk)
+        self.ensemble.transition = mine.transition
+        self.ensemble.state, self.ensemble.gradient, lp, unstable, spent = hosts.join(
+            mine.state, mine.gradient, lp, unstable, spent
+        )
+        warmup.observe(Block(*hosts.join(*(np.concatenate(part) for part in zip(*leaders, strict=True)))))
         before = warmup.n_grad
         self.tuned = warmup.update(engine.gradient_at)
         source = np.arange(chains)
@@ -119,6 +147,7 @@ class Warming:
         if warmup.ready and not warmup.finished:
             warmup.stop()
             self.tuned = warmup.update()
+        self.straightened = warmup.words
 
     def result(self) -> Warmed:
         """Return chains and setting as they are."""

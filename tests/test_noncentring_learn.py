@@ -91,10 +91,12 @@ def test_a_funnel_is_straightened_exactly(seed):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_funnel_that_hardly_narrows_is_seen_and_left_alone(seed):
+def test_a_funnel_that_hardly_narrows_is_left_alone(seed):
     learnt = learn_map(*funnel(np.random.default_rng(seed), sd=0.25), CHAIN)
-    assert learnt.map is None and learnt.after < 0.5 * learnt.before
-    assert "left alone" in str(learnt)
+    assert learnt.map is None and 0.01 < learnt.before < 0.1
+    assert str(learnt) == "no funnel found"
+    # A little more of it, and it is worth the while.
+    assert learn_map(*funnel(np.random.default_rng(seed), sd=0.6), CHAIN).map is not None
 
 
 def test_three_levels_are_two_turns_of_two():

@@ -9,10 +9,21 @@ import numpy as np
 import pandas as pd
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
-from scipy.stats import chi2, poisson
-from scipy.stats import f as f_distribution
+from scipy.stats import chi2
 
-from pmm_mcmc.batches import degrees_of_freedom, largest_t
+from pmm_mcmc.batches import degrees_of_freedom
+from pmm_mcmc.diagnostics.judging import (
+    BETWEEN_CHAINS,
+    CHANCE,
+    R_HAT,
+    Measured,
+    Verdict,
+    bias_reasons,
+    conclude,
+    identity_reasons,
+    length_reasons,
+    unstable_reasons,
+)
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.stein import Corrected, corrected_expectations
 from pmm_mcmc.diagnostics.straightened import straightened
@@ -21,29 +32,8 @@ from pmm_mcmc.tuning.virial import stein_identity
 
 __all__ = ["Verdict", "bias", "stein_identity", "verdict"]
 
-# The limits of the verdict, in posterior standard deviations where they are lengths.
-_UNSTABLE_RATE = 2e-4
-_R_HAT = 1.01  # PyMC's own: a run that PyMC warns of is not to be trusted here
-_BETWEEN_CHAINS = 0.05
-_BIAS = 0.075  # so that what is trusted is below 0.1, twice the default target, with an error of its own
-_SHORTER = "halve step_size, or reparametrise"
-_VIRIAL, _VIRIAL_Z = 0.075, 4.0
-_VIRIAL_MEAN_SQUARE = 0.01
-# Where the step may well bias means by the first of these, all biases must be seen to be below the second.  Tuned steps
-# have 0.05; the curvature behind it is found anew in each warm-up, and so this may vary by a factor of 5.
-_EXPECTED, _RULED_OUT = 0.3, 0.1
-# How often chance alone may bring about one of these reasons, in a run.
-_CHANCE = 0.01
 # Draws without which there is no cross-fitting at all.
 _FEWEST = 20
-
-
-class Verdict(NamedTuple):
-    """Whether a run may be trusted, one sentence that says so, and the reasons if not."""
-
-    trusted: bool
-    sentence: str
-    reasons: tuple[str, ...]
 
 
 class _Run(NamedTuple):
@@ -186,99 +176,48 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
     reasons: list[str] = []
     stats = dt["sample_stats"]
     if "unstable" in stats and "acceptance_rate" not in stats:
-        unstable, transitions = int(stats["unstable"].sum()), int(stats["steps_per_draw"].sum())
-        # More than chance would give at the rate that is harmless: one event in a short run says nothing.
-        if poisson.sf(unstable - 1, _UNSTABLE_RATE * transitions) < 0.05:
-            by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
-            remedy = "the model is not finite there: look at model.debug()" if 2 * by_model > unstable else _SHORTER
-            reasons.append(f"{unstable} of {transitions} transitions were unstable ({remedy})")
+        by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
+        reasons += unstable_reasons(int(stats["unstable"].sum()), int(stats["steps_per_draw"].sum()), by_model)
     chains = run.values.shape[0]
     degrees = degrees_of_freedom(*run.position.shape[:2])
     moving = table["sd"].to_numpy() > 0.0  # neither constant nor, somewhere, not finite
     if chains > 1:
-        r_hat, kind = np.ones(len(run.labels)), "r_hat"
-        with np.errstate(all="ignore"):  # of chains that stand still, it is infinite
-            if "superchains" in dt["posterior"].attrs:  # many chains, perhaps of few draws
-                kind, nested = "nested r_hat", nested_r_hat(dt).reindex(run.labels).to_numpy()
-                r_hat[moving] = nested[moving]
-            else:
-                r_hat[moving] = [float(az.rhat(run.values[..., i])) for i in np.flatnonzero(moving)]
-        worst = int(r_hat.argmax())
-        if r_hat[worst] > _R_HAT:
-            reasons.append(f"chains disagree: {kind} of {run.labels[worst]} is {r_hat[worst]:.3g} (draw more)")
-        else:
-            apart = _errors_of_means(run.values, moving)
-            worst = int(np.argmax(apart))
-            if apart[worst] > _BETWEEN_CHAINS:
-                reasons.append(
-                    f"the mean of {run.labels[worst]} is known to {apart[worst]:.2f} posterior sd only (draw more)"
-                )
-    excess, z, mean_square = stein_identity(run.straight, run.slope)
-    off = (np.abs(excess) > _VIRIAL) & (np.abs(z) > max(_VIRIAL_Z, largest_t(len(z), degrees)))
-    # Chance alone makes the z-scores' own mean square about 1.
-    chance = f_distribution.ppf(1.0 - _CHANCE, max(len(z), 1), degrees)
-    with np.errstate(over="ignore"):  # of a coordinate that does not move
-        throughout = mean_square > _VIRIAL_MEAN_SQUARE and float(np.mean(z**2)) > max(_VIRIAL_Z, chance)
-    if off.any() or throughout:
-        worst = int(np.argmax(np.where(off, np.abs(excess), 0.0))) if off.any() else int(np.argmax(np.abs(excess)))
-        reasons.append(
-            f"E[x dF/dx] is {1 + excess[worst]:.2f} where it must be 1, for {_name(run, worst)} ({_SHORTER})"
-        )
+        reasons += _disagreement(dt, run, moving)
+    reasons += identity_reasons(*stein_identity(run.straight, run.slope), degrees, lambda i: _name(run, i))
+    found = _measured(run.labels, table)
+    reasons += bias_reasons(found, degrees)
+    reasons += length_reasons(stats, found.ruled_out)
+    return conclude(reasons, found, "parameter", chains, stats)
+
+
+def _measured(labels: list[str], table: pd.DataFrame) -> Measured:
+    """Return biases in units of the posterior sds."""
     scale = table["sd_corrected"].where(table["sd_corrected"] > 0.0)
-    for what, name, left in (("mean", "bias", table["unexplained"]), ("sd", "bias_of_sd", 0.0)):
-        size, error = (table[name] / scale).abs(), (table[f"{name}_se"] / scale).abs()
-        whole = size / (1.0 - left)
-        large = whole[(whole > _BIAS) & (size > largest_t(len(size), degrees) * error)]
-        if len(large):
-            label = large.idxmax()
-            reasons.append(f"the {what} of {label} is off by {100 * large[label]:.0f} % of a posterior sd ({_SHORTER})")
-    size, error, left = table["bias"].abs() / scale, table["bias_se"] / scale, table["unexplained"]
-    size = size + 2.0 * error + left / (1.0 - left) * (size - 2.0 * error).clip(lower=0.0)
-    of_sd = (table["bias_of_sd"].abs() + 2.0 * table["bias_of_sd_se"]) / scale
-    small = (size < _RULED_OUT) & (of_sd < _RULED_OUT) | (table["sd"] == 0.0)
-    reasons.extend(_too_long(stats, bool(small.all())))
-    if reasons:
-        return Verdict(False, "Do not trust this run: " + "; ".join(reasons) + ".", tuple(reasons))
-    measured, varying = size.notna(), int((table["sd"] != 0.0).sum())
-    bound = float(np.ceil(100 * size[measured].max())) if measured.any() else np.nan
-    if chains == 1:
-        caveat = " One chain: agreement between chains was not checked."
-    else:
-        caveat = ""
-    if not measured.any():
-        sentence = "No sign of bias, but it is not measurable for any parameter: compare with half the step size."
-    elif measured.sum() == varying:
-        which = f"all {varying} parameters" if varying > 1 else "the only parameter"
-        sentence = f"Bias below {bound:.0f} % of a posterior sd in {which}."
-    else:
-        sentence = (
-            f"Bias below {bound:.0f} % of a posterior sd in {measured.sum()} of {varying} parameters, not measurable "
-            "in the others and without other signs there."
-        )
-    return Verdict(True, sentence + caveat + _price(stats), ())
+    mean, mean_se, of_sd, of_sd_se = (
+        (table[name].abs() / scale).to_numpy() for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se")
+    )
+    return Measured(
+        labels, mean, mean_se, table["unexplained"].to_numpy(), of_sd, of_sd_se, table["sd"].to_numpy() != 0.0
+    )
 
 
-def _too_long(stats: Any, ruled_out: bool) -> list[str]:
-    """Return the reason, if any, to expect harm of the step in use, unless the draws rule it out."""
-    expected = float(np.max(stats["expected_bias"].values)) if "expected_bias" in stats else np.nan
-    if not expected > _EXPECTED or (ruled_out and np.isfinite(expected)):
-        return []
-    tuned = "halving_cost" in stats and bool(np.isfinite(stats["halving_cost"].values).all())
-    remedy = "lower target_bias" if tuned else "leave step_size out"
-    if np.isinf(expected):
-        return [f"steps of this size are not stable where the posterior is steepest ({remedy})"]
-    return [
-        f"steps of this size may bias means by {100 * expected:.0f} % of a posterior sd, and the draws do not rule out "
-        f"that they do harm ({remedy}, or draw more)"
-    ]
-
-
-def _price(stats: Any) -> str:
-    """Return what half the bias would cost, where the sampler says so."""
-    if "halving_cost" not in stats:
-        return ""
-    factor = float(np.max(stats["halving_cost"].values))
-    return f" Half of that would take {factor:.1f} times the gradients (target_bias)." if np.isfinite(factor) else ""
+def _disagreement(dt: Any, run: _Run, moving: np.ndarray) -> list[str]:
+    """Say whether chains disagree, or leave a mean too uncertain."""
+    r_hat, kind = np.ones(len(run.labels)), "r_hat"
+    with np.errstate(all="ignore"):  # of chains that stand still, it is infinite
+        if "superchains" in dt["posterior"].attrs:  # many chains, perhaps of few draws
+            kind, nested = "nested r_hat", nested_r_hat(dt).reindex(run.labels).to_numpy()
+            r_hat[moving] = nested[moving]
+        else:
+            r_hat[moving] = [float(az.rhat(run.values[..., i])) for i in np.flatnonzero(moving)]
+    worst = int(r_hat.argmax())
+    if r_hat[worst] > R_HAT:
+        return [f"chains disagree: {kind} of {run.labels[worst]} is {r_hat[worst]:.3g} (draw more)"]
+    apart = _errors_of_means(run.values, moving)
+    worst = int(np.argmax(apart))
+    if apart[worst] > BETWEEN_CHAINS:
+        return [f"the mean of {run.labels[worst]} is known to {apart[worst]:.2f} posterior sd only (draw more)"]
+    return []
 
 
 def _errors_of_means(values: np.ndarray, moving: np.ndarray) -> np.ndarray:
@@ -292,7 +231,7 @@ def _errors_of_means(values: np.ndarray, moving: np.ndarray) -> np.ndarray:
         sd = values[..., i].std()
         within[i] = float(az.mcse(values[..., i], method="mean")) / sd
         between[i] = values[..., i].mean(axis=1).std(ddof=1) / np.sqrt(chains) / sd
-    chance = np.sqrt(chi2.ppf(1.0 - _CHANCE / p, chains - 1) / (chains - 1))
+    chance = np.sqrt(chi2.ppf(1.0 - CHANCE / p, chains - 1) / (chains - 1))
     return np.where(between > chance * within, between, within)
 
 

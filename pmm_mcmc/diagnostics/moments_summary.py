@@ -9,24 +9,19 @@ import pandas as pd
 import xarray as xr
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
-from scipy.stats import f as f_distribution
-from scipy.stats import poisson
 
-from pmm_mcmc.batches import between_pieces, largest_t
-from pmm_mcmc.diagnostics.bias import (
-    _BETWEEN_CHAINS,
-    _BIAS,
-    _CHANCE,
-    _FEWEST,
-    _R_HAT,
-    _SHORTER,
-    _UNSTABLE_RATE,
-    _VIRIAL,
-    _VIRIAL_MEAN_SQUARE,
-    _VIRIAL_Z,
+from pmm_mcmc.batches import between_pieces
+from pmm_mcmc.diagnostics.bias import _FEWEST, _sd
+from pmm_mcmc.diagnostics.judging import (
+    BETWEEN_CHAINS,
+    R_HAT,
+    Measured,
     Verdict,
-    _price,
-    _sd,
+    bias_reasons,
+    conclude,
+    identity_reasons,
+    length_reasons,
+    unstable_reasons,
 )
 from pmm_mcmc.diagnostics.stein import _FAVOUR_RAW, _ORDERS, _SURE, _TINY, _WORTHWHILE, Corrected
 from pmm_mcmc.moments import FEATURES, PAIRS, combined
@@ -280,43 +275,34 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
     stats = dt["sample_stats_total"]
     reasons: list[str] = []
     if "unstable" in stats and "acceptance_rate" not in stats:
-        unstable, transitions = int(stats["unstable"].sum()), int(stats["transitions"].sum())
-        if poisson.sf(unstable - 1, _UNSTABLE_RATE * transitions) < 0.05:
-            by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
-            remedy = "the model is not finite there: look at model.debug()" if 2 * by_model > unstable else _SHORTER
-            reasons.append(f"{unstable} of {transitions} transitions were unstable ({remedy})")
+        by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
+        reasons += unstable_reasons(int(stats["unstable"].sum()), int(stats["transitions"].sum()), by_model)
     chains = len(read.mean)
     if chains > 1:
         r_hat, apart = table["r_hat"], table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)
-        if (r_hat > _R_HAT).any():
+        if (r_hat > R_HAT).any():
             reasons.append(f"chains disagree: r_hat of {r_hat.idxmax()} is {r_hat.max():.3g} (draw more)")
-        elif (apart > _BETWEEN_CHAINS).any():
+        elif (apart > BETWEEN_CHAINS).any():
             reasons.append(f"the mean of {apart.idxmax()} is known to {apart.max():.2f} posterior sd only (draw more)")
-    known = "No sign of bias, but it was not measured: there are no gradients."
-    if read.coordinates is not None:
-        found, known = _judge_coordinates(read.coordinates)
-        reasons += found
-    if reasons:
-        return Verdict(False, "Do not trust this run: " + "; ".join(reasons) + ".", tuple(reasons))
-    caveat = " One chain: agreement between chains was not checked." if chains == 1 else ""
-    return Verdict(True, known + caveat + _price(stats), ())
+    found, at, unmeasured = _measured(read.coordinates), read.coordinates, ""
+    if at is None:
+        unmeasured = "was not measured: there are no gradients"
+    elif at.pieces == 1:
+        unmeasured = "is not measurable from the moments of one chain: use more chains"
+    else:
+        degrees = at.pieces - 1
+        reasons += identity_reasons(at.excess, at.z, at.mean_square, degrees, at.labels.__getitem__)
+        reasons += bias_reasons(found, degrees)
+    reasons += length_reasons(stats, found.ruled_out)
+    return conclude(reasons, found, "unconstrained coordinate", chains, stats, unmeasured)
 
 
-def _judge_coordinates(at: _Coordinates) -> tuple[list[str], str]:
-    """Return reasons not to trust, and what there is to say if there are none at all."""
-    reasons, degrees = [], max(1, at.pieces - 1)
-    d = len(at.labels)
-    if at.pieces == 1:
-        return [], "No sign of bias, but it is not measurable from the moments of one chain: use more chains."
-    off = (np.abs(at.excess) > _VIRIAL) & (np.abs(at.z) > max(_VIRIAL_Z, largest_t(d, degrees)))
-    chance = f_distribution.ppf(1.0 - _CHANCE, d, degrees)
-    with np.errstate(over="ignore"):  # where a coordinate does not move, it is beyond doubt
-        throughout = at.mean_square > _VIRIAL_MEAN_SQUARE and float(np.mean(at.z**2)) > max(_VIRIAL_Z, chance)
-    if off.any() or throughout:
-        worst = int(np.argmax(np.where(off, np.abs(at.excess), 0.0) if off.any() else np.abs(at.excess)))
-        reasons.append(
-            f"E[x dF/dx] is {1 + at.excess[worst]:.2f} where it must be 1, for {at.labels[worst]} ({_SHORTER})"
-        )
+def _measured(at: _Coordinates | None) -> Measured:
+    """Return biases in units of the posterior sds; not measurable from one chain, nor without gradients."""
+    if at is None or at.pieces == 1:
+        labels = [] if at is None else at.labels
+        unknown = np.full(max(len(labels), 1), np.nan)
+        return Measured(labels, *(unknown,) * 5, np.isnan(unknown))
     # In units of the coordinates' scale, as all that is here.
     corrected_sd, _ = _sd(at.second)
     sd = np.where(at.second.used, corrected_sd, at.sd)
@@ -324,27 +310,12 @@ def _judge_coordinates(at: _Coordinates) -> tuple[list[str], str]:
     of_sd = np.where(at.second.used, at.sd - corrected_sd, np.nan)
     of_sd_se = at.second.bias_se / np.maximum(2.0 * corrected_sd, 1e-300)
     left = np.where(at.first.used, at.first.left, 0.0)
-    for what, size, error, rest in (
-        ("mean", np.abs(at.first.bias), at.first.bias_se, left),
-        ("sd", np.abs(of_sd), of_sd_se, 0.0),
-    ):
-        whole = size / sd / (1.0 - rest)
-        large = np.where((whole > _BIAS) & (size > largest_t(d, degrees) * error), whole, 0.0)
-        if large.any():
-            worst = int(large.argmax())
-            reasons.append(
-                f"the {what} of {at.labels[worst]} is off by {100 * large[worst]:.0f} % of a posterior sd ({_SHORTER})"
-            )
-    size, error = np.abs(at.first.bias) / sd, at.first.bias_se / sd
-    bound = size + 2.0 * error + left / (1.0 - left) * np.maximum(size - 2.0 * error, 0.0)
-    measured, varying = int(np.isfinite(bound).sum()), int((at.sd > 0.0).sum())
-    if not measured:
-        return reasons, "No sign of bias, but it is not measurable for any coordinate: compare with half the step size."
-    percent = float(np.ceil(100 * np.nanmax(bound)))
-    if measured == varying:
-        which = f"all {varying} unconstrained coordinates" if varying > 1 else "the only unconstrained coordinate"
-        return reasons, f"Bias below {percent:.0f} % of a posterior sd in {which}."
-    return reasons, (
-        f"Bias below {percent:.0f} % of a posterior sd in {measured} of {varying} unconstrained coordinates, not "
-        "measurable in the others and without other signs there."
+    return Measured(
+        at.labels,
+        np.abs(at.first.bias) / sd,
+        at.first.bias_se / sd,
+        left,
+        np.abs(of_sd) / sd,
+        of_sd_se / sd,
+        at.sd > 0.0,
     )

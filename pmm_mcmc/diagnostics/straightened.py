@@ -9,11 +9,13 @@ import numpy as np
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
 from pmm_mcmc.noncentring.learn import learn_map
 
-__all__ = ["learnt_map", "straightened"]
+__all__ = ["MAP", "WORDS", "learnt_map", "straightened"]
+
+# Attributes of a result: the map, and what was straightened, in words.
+MAP, WORDS = "funnel_map", "reparametrisation"
 
 # Draws that a map is learnt from: few enough for a second, and for the others to be new to it.
 _TEACHING = 4000
-_ATTRIBUTE = "funnel_map"
 
 
 def learnt_map(dt: Any) -> FunnelMap | None:
@@ -48,7 +50,7 @@ def straightened(
     Stein's identities hold in any coordinates.  In a funnel's own their terms have heavy tails, and explain little.
     """
     chains, draws, d = position.shape
-    stored = dt["posterior"].attrs.get(_ATTRIBUTE)
+    stored = dt["posterior"].attrs.get(MAP)
     if stored:
         funnels: FunnelMap | None = FunnelMap.from_json(stored).checked(d)
     else:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from pmm_mcmc.diagnostics.bias import Verdict, _judge, _read, _table
 from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
+from pmm_mcmc.diagnostics.straightened import WORDS
 
 __all__ = ["log_verdict", "summary"]
 
@@ -62,6 +63,8 @@ def summary(dt: Any, var_names: Any = None, **options: Any) -> pd.DataFrame:
         spent = float(stats["n_grad_total"].isel(draw=-1).sum())
         out["ess_per_grad"] = out["ess_bulk"].astype(float) / spent
     out.attrs["verdict"] = judged.sentence
+    if WORDS in dt["posterior"].attrs:
+        out.attrs[WORDS] = dt["posterior"].attrs[WORDS]
     log_verdict(judged)
     return out
 

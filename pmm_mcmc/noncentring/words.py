@@ -9,11 +9,12 @@ from pmm_mcmc.noncentring.funnel_map import FunnelMap
 
 __all__ = ["describe"]
 
+_MOST_GROUPS = 3
 _INDEXED = re.compile(r"^(.*)\[(\d+)\]$")
 
 
 def describe(found: FunnelMap, names: Sequence[str]) -> tuple[str, ...]:
-    """Return a phrase for each group of sinks with the same sources of their scales.
+    """Return a phrase for each of the largest groups of sinks with the same sources of their scales.
 
     Parameters
     ----------
@@ -25,7 +26,7 @@ def describe(found: FunnelMap, names: Sequence[str]) -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        As "theta[0..7] scale with log tau and shift with mu".
+        As "theta[0..7] scale with log tau and shift with mu"; the last one may count all others.
     """
     groups: dict[tuple[int, ...], tuple[list[int], set[int]]] = {}
     for k, sink in enumerate(found.sink.tolist()):
@@ -35,13 +36,15 @@ def describe(found: FunnelMap, names: Sequence[str]) -> tuple[str, ...]:
         sinks.append(sink)
         shifts.update(source[(load != 0.0) & (slope == 0.0)].tolist())
     phrases = []
-    for scales, (sinks, shifts) in groups.items():
+    ordered = sorted(groups.items(), key=lambda group: -len(group[1][0]))
+    for scales, (sinks, shifts) in ordered[:_MOST_GROUPS]:
         verb = "scale" if len(sinks) > 1 else "scales"
         phrase = f"{_listed(sinks, names)} {verb} with {_listed(scales, names)}"
         if shifts:
             phrase += f" and {verb.replace('scale', 'shift')} with {_listed(sorted(shifts), names)}"
         phrases.append(phrase)
-    return tuple(phrases)
+    others = sum(len(sinks) for _, (sinks, _) in ordered[_MOST_GROUPS:])
+    return (*phrases, f"{others} more in other ways") if others else tuple(phrases)
 
 
 def _listed(which: Sequence[int], names: Sequence[str]) -> str:

@@ -160,12 +160,7 @@ class LangevinStep(ArrayStepShared):
         chosen = choose_vars(vars, model)
         point = model.initial_point(0)
         d = sum(size for _, _, size, _ in flat_layout(chosen, point))
-        if settings.scaling is not None and len(settings.scaling) != d:
-            names = ", ".join(var.name for var in chosen)
-            raise ValueError(
-                f"scaling has length {len(settings.scaling)}: must have {d} entries, one for each unconstrained "
-                f"coordinate of {names}"
-            )
+        settings.check_coordinates(d, f" of {', '.join(var.name for var in chosen)}")
         self._model, self._default = model, point
         self.vars = chosen
         self._graph: ModelDensity | None = None

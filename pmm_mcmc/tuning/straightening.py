@@ -235,8 +235,8 @@ class Straightening:
 
     @property
     def words(self) -> str:
-        """What was found and done about it; empty where nothing was looked for or found."""
-        return str(self.learnt) if self.learnt is not None and self.learnt.found else ""
+        """What was straightened and what it brought; empty where nothing was."""
+        return str(self.learnt) if self.learnt is not None and self.learnt.map is not None else ""
 
 
 def _straightened(funnels: FunnelMap, x: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
