@@ -59,6 +59,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from pmm_mcmc import targets as targets
     from pmm_mcmc.diagnostics.bias import bias, verdict
     from pmm_mcmc.diagnostics.expectation import expectation
     from pmm_mcmc.diagnostics.nested import nested_r_hat
@@ -74,10 +75,12 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "targets":
+        return importlib.import_module("pmm_mcmc.targets")
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), _OTHERWISE.get(name, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "targets"])
