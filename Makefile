@@ -1,6 +1,6 @@
 # make demo: sample a real posterior and draw a picture.   make test: lint, types, tests.
 .DELETE_ON_ERROR:
-.PHONY: demo test test-diffusion lint types mutants bench bench-chains evidence clean
+.PHONY: demo test test-diffusion test-browser lint types mutants bench bench-chains evidence clean
 VENV ?= .venv
 BIN := $(VENV)/bin
 DIFFUSION ?= .venv-diffusion
@@ -16,6 +16,10 @@ test: lint types
 # The scheduler for diffusers, in an environment of its own: PyTorch has a small build for Python 3.11 only.
 test-diffusion: $(DIFFUSION)/.done
 	$(DIFFUSION)/bin/python -m pytest tests_diffusers
+
+# The reports in headless Chromium, which must be there.
+test-browser: $(VENV)/.dev $(VENV)/.browser
+	$(BIN)/python -m pytest tests/browser_report.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -54,6 +58,10 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	touch $@
+
+$(VENV)/.browser: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
 	touch $@
 
 $(DIFFUSION)/.done: constraints-diffusion.txt

@@ -21,11 +21,13 @@ _NAMES = {
     **dict.fromkeys(("MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps"),
     **dict.fromkeys(("bias", "verdict"), "pmm_mcmc.diagnostics.bias"),
     "bias_probe": "pmm_mcmc.diagnostics.probe",
+    **dict.fromkeys(("Comparison", "compare"), "pmm_mcmc.comparison"),
     "expectation": "pmm_mcmc.diagnostics.expectation",
     "learnt_map": "pmm_mcmc.diagnostics.straightened",
     "FunnelMap": "pmm_mcmc.noncentring.funnel_map",
     "summary": "pmm_mcmc.diagnostics.summary",
     "nested_r_hat": "pmm_mcmc.diagnostics.nested",
+    "to_html": "pmm_mcmc.report",
     **dict.fromkeys(("Drawn", "StopSampling", "sample"), "pmm_mcmc.sampling"),
     "LogDensity": "pmm_mcmc.jax_density",
     "open": "pmm_mcmc.storage",
@@ -39,6 +41,7 @@ __all__ = [
     "OLMC",
     "RLMC",
     "ULMC",
+    "Comparison",
     "Drawn",
     "FunnelMap",
     "LogDensity",
@@ -49,17 +52,20 @@ __all__ = [
     "__version__",
     "bias",
     "bias_probe",
+    "compare",
     "expectation",
     "learnt_map",
     "nested_r_hat",
     "open",
     "sample",
     "summary",
+    "to_html",
     "verdict",
 ]
 
 if TYPE_CHECKING:
     from pmm_mcmc import targets as targets
+    from pmm_mcmc.comparison import Comparison, compare
     from pmm_mcmc.diagnostics.bias import bias, verdict
     from pmm_mcmc.diagnostics.expectation import expectation
     from pmm_mcmc.diagnostics.nested import nested_r_hat
@@ -68,6 +74,7 @@ if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.summary import summary
     from pmm_mcmc.jax_density import LogDensity
     from pmm_mcmc.noncentring.funnel_map import FunnelMap
+    from pmm_mcmc.report import to_html
     from pmm_mcmc.sampling import Drawn, StopSampling, sample
     from pmm_mcmc.steps import MALA, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
     from pmm_mcmc.storage import StoreError

@@ -307,3 +307,9 @@ def test_chains_know_what_their_step_makes_likely(sample):
         exact = expected_bias(step._settings, 1.6, 1.0, 64, 1.0, 3)
         assert exact > 0.1
         np.testing.assert_allclose(step.chain.tuned.expected_bias, exact if tune else np.nan, rtol=1e-3)
+
+
+def test_truth_values_are_summarised_as_numbers():
+    x = grid(2)
+    table = pmm.summary(tree({"x": x, "positive": x[..., 0] > 0.0}, x, -x))
+    assert table.loc["positive", "mean"] == pytest.approx(float((x[..., 0] > 0.0).mean()))

@@ -11,14 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax_chains import gaussian_engine, keys_of, rough_jax, unit
-from scipy.stats import kstest
+from scipy.stats import binom, kstest, norm
 from test_engine import SCHEMES, rough_numpy
 from test_gaussian_law import CHAINED, RECYCLED, cells, continuous
 
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.engines.jax_coordinates import JaxCoordinates
-from pmm_mcmc.engines.jax_engine import JaxEngine, _Keyed, _words
+from pmm_mcmc.engines.jax_engine import JaxEngine
+from pmm_mcmc.engines.jax_random import Keyed, words_of
 from pmm_mcmc.gaussian import stationary_covariance
 from pmm_mcmc.jax_density import LogDensity
 from pmm_mcmc.methods import OVERDAMPED, UNDERDAMPED, Scheme
@@ -31,7 +32,7 @@ from pmm_mcmc.tuning.setting import Tuned
 @cache
 def _drawn(slots, has_velocity, d, dtype):
     def one(keys, number):
-        draws = _Keyed(_words(keys), number, d, np.dtype(dtype), has_velocity)
+        draws = Keyed(words_of(keys), number, d, np.dtype(dtype), has_velocity)
         uniforms, *normals = zip(*draws.take(*slots), strict=True)
         normals = [jnp.stack(w, axis=1) for w in normals]
         return jnp.concatenate(uniforms, axis=1), jnp.stack(normals, axis=2), draws.velocity()
@@ -45,7 +46,7 @@ def test_random_numbers_of_a_list_of_midpoints_are_those_of_each(dtype):
 
     @jax.jit
     def both(words):
-        draws = _Keyed(words, 5, 3, np.dtype(dtype), True)
+        draws = Keyed(words, 5, 3, np.dtype(dtype), True)
         return draws.take(*range(18)), draws.uniforms(18), draws.normals(chains, slots)
 
     with jax.enable_x64(dtype == np.float64):
@@ -65,29 +66,47 @@ def drawn(keys, numbers, slots, *, has_velocity=True, d=4, dtype=np.float64):
 
 
 @pytest.mark.statistical
+@pytest.mark.parametrize(("has_velocity", "d"), [(True, 4), (False, 7)])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_random_numbers_are_independent(dtype):
-    uniforms, normals, velocity = drawn(keys_of(100), np.arange(60), (-1, 0, 1, 17), dtype=dtype)
+def test_random_numbers_are_independent(dtype, has_velocity, d):
+    slots = (-1, 0, 1, 17)
+    uniforms, normals, velocity = drawn(keys_of(100), np.arange(60), slots, has_velocity=has_velocity, d=d, dtype=dtype)
     assert {a.dtype for a in (uniforms, normals, velocity)} == {np.dtype(dtype)}
     assert uniforms.min() >= 0.0 and uniforms.max() < 1.0
+    normals = normals[:, :, :, 0 if has_velocity else 1 :].reshape(*normals.shape[:2], -1)
+    assert normals.shape[2] == len(slots) * (1 + has_velocity) * d
     every = np.concatenate([normals.ravel(), velocity.ravel()])
     if dtype == np.float64:
         assert len(np.unique(uniforms)) == uniforms.size and len(np.unique(every)) == every.size
     assert kstest(uniforms.ravel().astype(float), "uniform").pvalue > 1e-6
     assert kstest(every.astype(float), "norm").pvalue > 1e-6
-    # Numbers by (transition, chain, what): each against its neighbours along every axis.
-    normals = normals.reshape(*normals.shape[:2], -1)
+    # Numbers by (transition, chain, what), and how large they are: each against its neighbours along every axis.
     table = np.concatenate([(uniforms - 0.5) * np.sqrt(12.0), normals, velocity], axis=2).astype(float)
-    for axis in range(3):
-        ahead = np.moveaxis(table, axis, 0)
-        for lag in (1, 2, 4, 8):
-            product = ahead[lag:] * ahead[:-lag]
-            assert abs(product.sum()) / np.sqrt(np.sum(product**2)) < 4.5
-    correlation = np.corrcoef(table.reshape(-1, table.shape[2]), rowvar=False)
-    upper = correlation[np.triu_indices_from(correlation, 1)] * np.sqrt(table.shape[0] * table.shape[1])
-    # The largest of 780: p > 1e-6 for all together.
-    assert np.abs(upper).max() < 6.1
-    assert abs(np.sum(upper**2) - upper.size) / np.sqrt(2.0 * upper.size) < 4.5
+    for values in (table, np.abs(table) - np.abs(table).mean(axis=(0, 1))):
+        for axis in range(3):
+            ahead = np.moveaxis(values, axis, 0)
+            for lag in (1, 2, 4, 8):
+                product = ahead[lag:] * ahead[:-lag]
+                assert abs(product.sum()) / np.sqrt(np.sum(product**2)) < 4.5
+        correlation = np.corrcoef(values.reshape(-1, values.shape[2]), rowvar=False)
+        upper = correlation[np.triu_indices_from(correlation, 1)] * np.sqrt(values.shape[0] * values.shape[1])
+        # The largest of 820 at most: p > 1e-6 for all together.
+        assert np.abs(upper).max() < 6.1
+        assert abs(np.sum(upper**2) - upper.size) / np.sqrt(2.0 * upper.size) < 4.5
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_normals_have_the_tails_and_the_moments_of_the_law(dtype):
+    _, normals, _ = drawn(keys_of(500), np.arange(100), (0, 1), d=20, dtype=dtype)
+    n, w = normals.size, normals.ravel().astype(float)
+    assert n == 4_000_000
+    for far in (0.0, 1e-3, 0.5, 1.0, 2.0, 3.0, 4.0, 4.5):
+        for side in (w, -w):
+            count, p = np.sum(side > far), norm.sf(far)
+            assert 2.0 * min(binom.cdf(count, n, p), binom.sf(count - 1, n, p)) > 1e-6
+    for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (6, 15, 10170)):
+        assert abs(np.mean(w**power) - mean) / np.sqrt(variance / n) < 4.5
 
 
 def test_random_numbers_depend_on_seed_chain_and_transition_alone():
@@ -111,15 +130,46 @@ def test_random_numbers_depend_on_seed_chain_and_transition_alone():
     assert np.all(normals[:, :, :, 1] != 0.0)
 
 
+def made_of(first, second, dtype):
+    """Return fractions of ``first``, and normals made of pairs of whole numbers."""
+    with jax.enable_x64(dtype == np.float64):
+        draws = Keyed(None, None, 1, np.dtype(dtype), True)
+        pairs = draws._pairs(jnp.asarray(np.concatenate([first, second])))
+        return np.asarray(draws._fraction(jnp.asarray(first))), *(np.asarray(w) for w in pairs)
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_ends_of_the_random_numbers(dtype):
     bits = {np.float64: np.uint64, np.float32: np.uint32}[dtype]
-    with jax.enable_x64(dtype == np.float64):
-        draws = _Keyed(None, None, 1, np.dtype(dtype), True)
-        ends = jnp.asarray(np.array([0, np.iinfo(bits).max], bits))
-        fraction, normals = np.asarray(draws._fraction(ends)), np.asarray(draws._normals(ends))
+    ends = np.array([0, np.iinfo(bits).max], bits)
+    middle = bits(1) << bits(np.iinfo(bits).bits - 1)
+    fraction, *_ = made_of(ends, ends, dtype)
     np.testing.assert_array_equal(fraction, np.array([0.0, 1.0 - 0.5 * np.finfo(dtype).eps], dtype))
-    assert normals[0] == -normals[1] and 5.0 < normals[1] < 9.0
+    furthest = {np.float64: 9.4, np.float32: 6.7}[dtype]
+    for second in (0, middle, np.iinfo(bits).max):
+        _, a, b = made_of(ends, np.full(2, second, bits), dtype)
+        radius = np.hypot(a, b)
+        assert furthest < radius[0] < furthest + 0.1 and 0.0 <= radius[1] < 1e-3
+        # Half of a quarter of a turn and none.
+        assert (abs(a[0]) > furthest) == (second == middle)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_pairs_of_normals_are_points_at_every_angle(dtype):
+    bits = {np.float64: np.uint64, np.float32: np.uint32}[dtype]
+    rng, size, all_of_them = np.random.default_rng(8), 20_000, 2.0 ** np.iinfo(bits).bits
+    # Points in order of the angle, each on both halves of the circle.
+    across = (np.arange(size // 2) + 0.5) / (size // 2)
+    second = np.repeat((across * all_of_them).astype(bits) & ~bits(1), 2)
+    second[1::2] += bits(1)
+    first = rng.integers(np.iinfo(bits).max, size=size, dtype=bits)
+    _, a, b = made_of(first, second, dtype)
+    eps = np.finfo(dtype).eps
+    square = a.astype(float) ** 2 + b.astype(float) ** 2
+    np.testing.assert_allclose(square, -2.0 * np.log((first + 0.5) / all_of_them), rtol=16.0 * eps, atol=4.0 * eps)
+    angle = np.pi * (across - 0.5)
+    np.testing.assert_allclose(np.arctan2(b, a)[::2], angle, rtol=0.0, atol=8.0 * eps)
+    np.testing.assert_allclose(np.arctan2(b, -a)[1::2], angle, rtol=0.0, atol=8.0 * eps)
 
 
 # -- coordinates -------------------------------------------------------------------------------------------------------

@@ -436,3 +436,8 @@ def test_progress_bar_shows_step_size_K_gradients_and_failures(model, monkeypatc
     row = shown.splitlines()[-1].split() if shown.splitlines()[-1].strip() else shown.splitlines()[-2].split()
     assert {"1.500", "16", str(spent)} <= set(row), row
     assert failed > 0 and not any(failing[:N_TUNE]) and failing[-1]
+
+
+def test_a_step_made_outside_a_model_is_pickled_too():
+    step = pickle.loads(pickle.dumps(pmm.PoissonULMC(K=4)))
+    assert step.arguments == pmm.PoissonULMC(K=4).arguments

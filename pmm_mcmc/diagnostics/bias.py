@@ -26,7 +26,7 @@ from pmm_mcmc.diagnostics.judging import (
 )
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.stein import Corrected, corrected_expectations
-from pmm_mcmc.diagnostics.straightened import straightened
+from pmm_mcmc.diagnostics.straightened import MAP, straightened
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
 from pmm_mcmc.tuning.virial import stein_identity
 
@@ -72,7 +72,7 @@ def _read(dt: Any, var_names: Any = None) -> _Run:
         labels.append(labeller.make_label_flat(name, selection, index))
         columns.append(np.asarray(posterior[name].isel(index).values, dtype=float))
     values = np.stack(columns, axis=-1)
-    funnels, straight, slope = straightened(dt, position, gradient)
+    funnels, straight, slope = straightened(position, gradient, dt["posterior"].attrs.get(MAP))
     # Which parameters are coordinates themselves, untransformed: told by their values.
     same = values[0, 0][:, None] == straight[0, 0][None, :]
     own = np.full(len(labels), -1)

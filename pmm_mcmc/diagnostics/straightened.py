@@ -43,14 +43,13 @@ def learnt_map(dt: Any) -> FunnelMap | None:
 
 
 def straightened(
-    dt: Any, position: np.ndarray, gradient: np.ndarray
+    position: np.ndarray, gradient: np.ndarray, stored: str | None = None
 ) -> tuple[FunnelMap | None, np.ndarray, np.ndarray]:
     """Return the map of a run, if it has funnels, with positions and gradients ``(chain, draw, d)`` in its coordinates.
 
     Stein's identities hold in any coordinates.  In a funnel's own their terms have heavy tails, and explain little.
     """
     chains, draws, d = position.shape
-    stored = dt["posterior"].attrs.get(MAP)
     if stored:
         funnels: FunnelMap | None = FunnelMap.from_json(stored).checked(d)
     else:

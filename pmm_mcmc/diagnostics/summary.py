@@ -8,12 +8,13 @@ from typing import Any
 import arviz as az
 import numpy as np
 import pandas as pd
+import xarray as xr
 
 from pmm_mcmc.diagnostics.bias import Verdict, _judge, _read, _table
 from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
 from pmm_mcmc.diagnostics.straightened import WORDS
 
-__all__ = ["log_verdict", "summary"]
+__all__ = ["log_verdict", "summary", "with_numbers"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -51,6 +52,7 @@ def summary(dt: Any, var_names: Any = None, **options: Any) -> pd.DataFrame:
     """
     if "posterior_mean" in dt.children:
         return _of_moments(dt, var_names, options)
+    dt = with_numbers(dt)
     everything = _read(dt)
     table = _table(everything)
     judged = _judge(dt, everything, table)
@@ -67,6 +69,13 @@ def summary(dt: Any, var_names: Any = None, **options: Any) -> pd.DataFrame:
         out.attrs[WORDS] = dt["posterior"].attrs[WORDS]
     log_verdict(judged)
     return out
+
+
+def with_numbers(dt: Any) -> Any:
+    """Return a result whose truth values are 0 and 1: ArviZ takes no quantiles of others."""
+    posterior = dt["posterior"].to_dataset()
+    flags = {name: values.astype(int) for name, values in posterior.data_vars.items() if values.dtype == bool}
+    return dt.assign({"posterior": xr.DataTree(posterior.assign(flags))}) if flags else dt
 
 
 def _of_moments(dt: Any, var_names: Any, options: dict[str, Any]) -> pd.DataFrame:

@@ -52,9 +52,9 @@ class JaxCoordinates(NamedTuple):
         else:
             k = len(scale) - 2
             diagonal, stretch[:k], directions[:k] = scale[0], scale[1, :k] - 1.0, scale[2:]
-        arrays = (np.asarray(part, dtype) for part in (centre, diagonal, matrix, stretch, directions))
-        levels = () if funnels is None else tuple(_Level.of(funnels, at, dtype) for at in funnels.levels())
-        return cls(np.bool_(scale.ndim == 1), *arrays, levels)
+        levels = () if funnels is None else tuple(_Level.of(funnels, at) for at in funnels.levels())
+        found = cls(np.bool_(scale.ndim == 1), centre, diagonal, matrix, stretch, directions, levels)
+        return jax.tree.map(lambda part: part.astype(dtype) if part.dtype.kind == "f" else part, found)
 
     def place(self, y: Any) -> tuple[Any, Any]:
         """Return the model's positions of ``y`` ``(n, d)``, and what the log density of ``y`` has beyond theirs."""
@@ -109,7 +109,7 @@ class _Level(NamedTuple):
     anchor: Any
 
     @classmethod
-    def of(cls, funnels: FunnelMap, at: slice, dtype: np.dtype) -> _Level:
+    def of(cls, funnels: FunnelMap, at: slice) -> _Level:
         start = funnels.start[at.start : at.stop + 1]
         inside = slice(start[0], start[-1])
         sources, column = np.unique(funnels.source[inside], return_inverse=True)
@@ -117,8 +117,7 @@ class _Level(NamedTuple):
         slope, load = np.zeros((2, at.stop - at.start, len(sources)))
         np.add.at(slope, (row, column), funnels.slope[inside])
         np.add.at(load, (row, column), funnels.load[inside])
-        parts = slope, load, *(part[at] for part in funnels[5:])
-        return cls(funnels.sink[at], sources, *(np.asarray(part, dtype) for part in parts))
+        return cls(funnels.sink[at], sources, slope, load, *(part[at] for part in funnels[5:]))
 
     def __call__(self, x: Any) -> tuple[Any, Any]:
         own, at = x[:, self.sink], x[:, self.sources]

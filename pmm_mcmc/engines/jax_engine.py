@@ -10,20 +10,19 @@ One function is compiled, for warm-up and sampling, for every setting and any nu
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.random import threefry_2x32
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.contract import Chunk, Setting, empty_state
 from pmm_mcmc.engines.jax_coordinates import JaxCoordinates
+from pmm_mcmc.engines.jax_random import Keyed, words_of
 from pmm_mcmc.engines.jax_transition import Chains, Counts, Parameters, transition
 from pmm_mcmc.guard import guard_threshold, steepest_curvature
 from pmm_mcmc.jax_density import LogDensity
@@ -36,75 +35,6 @@ __all__ = ["JaxEngine"]
 _GROUP_CPU, _GROUP_OTHER, _SHARES = 256, 4096, 8
 # Draws of a compiled call, at most, and the bytes of its buffers for each device.
 _MOST_ROWS, _BYTES = 64, 2**26
-
-
-def _words(keys: Any) -> Any:
-    """Return the two words ``(g, 2)`` of chains from their keys ``(g, 2, 2)``: seed and chain, in two words each."""
-    return jax.vmap(threefry_2x32)(keys[:, 0], keys[:, 1])
-
-
-class _Keyed(NamedTuple):
-    """Random numbers of one transition of a group: Threefry of each chain's words at (transition, counter).
-
-    Everything that a step is sure to want is drawn at once, which costs a third of what draws one by one do.  The
-    counters of the velocity, of the end of the step and of each midpoint lie apart.
-    """
-
-    words: Any
-    number: Any
-    d: int
-    dtype: Any
-    has_velocity: bool
-
-    def take(self, *slots: int) -> list[tuple[Any, Any, Any]]:
-        blocks = jnp.broadcast_to(jnp.asarray([slot + 2 for slot in slots]), (len(self.words), len(slots)))
-        bits = self._bits(self.words, blocks, 1 + self._parts * self.d)
-        uniforms, w = self._fraction(bits[:, :, :1]), self._split(bits[:, :, 1:])
-        return [(uniforms[:, i], *(part[:, i] for part in w)) for i in range(len(slots))]
-
-    def uniforms(self, slots: int) -> Any:
-        blocks = jnp.broadcast_to(jnp.arange(2, slots + 2), (len(self.words), slots))
-        return self._fraction(self._bits(self.words, blocks, 1)).swapaxes(0, 1)
-
-    def normals(self, chains: Any, slots: Any) -> tuple[Any, Any]:
-        bits = self._bits(self.words[chains], slots[:, None] + 2, 1 + self._parts * self.d)
-        return self._split(bits[:, 0, 1:])
-
-    def velocity(self) -> Any:
-        return self._normals(self._bits(self.words, jnp.zeros((len(self.words), 1), int), self.d)[:, 0])
-
-    @property
-    def _parts(self) -> int:
-        return 2 if self.has_velocity else 1
-
-    def _split(self, bits: Any) -> tuple[Any, Any]:
-        """Return the normals of position and velocity; the latter are zero where there is none."""
-        w = self._normals(bits)
-        second = w[..., -self.d :]
-        return (w[..., : self.d] if self.has_velocity else jnp.zeros_like(second)), second
-
-    def _bits(self, words: Any, blocks: Any, n: int) -> Any:
-        """Return ``n`` whole numbers ``(rows, block, n)``, of as many bits as a float, for each block of counters."""
-        each = 8 // self.dtype.itemsize
-        count = -(-n // each)
-        start = blocks.astype(jnp.uint32)[:, :, None] * np.uint32(1 + 2 * self.d)
-        counters = (start + jnp.arange(count, dtype=jnp.uint32)).reshape(len(words), -1)
-        numbers = jnp.full_like(counters, self.number)
-        found = jax.vmap(threefry_2x32)(words, jnp.concatenate([numbers, counters], axis=1))
-        high, low = found.reshape(len(words), 2, -1, count).swapaxes(0, 1)
-        if each == 1:
-            return (high.astype(jnp.uint64) << 32) | low.astype(jnp.uint64)
-        return jnp.stack([high, low], axis=-1).reshape(*high.shape[:2], each * count)[:, :, :n]
-
-    def _fraction(self, bits: Any) -> Any:
-        """Return numbers in [0, 1), all that a float tells apart."""
-        digits = jnp.finfo(self.dtype).nmant + 1
-        return (bits >> (8 * self.dtype.itemsize - digits)).astype(self.dtype) * 2.0**-digits
-
-    def _normals(self, bits: Any) -> Any:
-        # Between the fractions of (-1, 1), so that neither end is reached.
-        between = 2.0 * self._fraction(bits) - (1.0 - 2.0 ** -(jnp.finfo(self.dtype).nmant + 1))
-        return math.sqrt(2.0) * lax.erf_inv(between)
 
 
 class JaxEngine:
@@ -181,7 +111,7 @@ class JaxEngine:
     ) -> Any:  # fmt: skip
         self.traces += 1
         d, g, has_velocity = self.d, len(state), self.kernel.dynamics != OVERDAMPED
-        drift, words = self._drift(coordinates, shared), _words(keys)
+        drift, words = self._drift(coordinates, shared), words_of(keys)
         u, v, b, anchor = (state[:, i * d : (i + 1) * d] for i in range(4))
         chains = Chains(u, v, b, anchor, gradient, state[:, 4 * d : 4 * d + 1], state[:, 4 * d + 1 :])
         zeros = Counts(jnp.zeros(g, self.dtype), *(jnp.zeros(g, jnp.int32) for _ in range(3)))
@@ -198,7 +128,7 @@ class JaxEngine:
             def once(k: Any, carry: Any) -> Any:
                 chains, counts = carry
                 number = first + i * thin + k
-                draws = _Keyed(words, number, d, self.dtype, has_velocity)
+                draws = Keyed(words, number, d, self.dtype, has_velocity)
                 chains, more = transition(self.kernel, parameters, drift, chains, draws)
                 return chains, Counts(*(a + b for a, b in zip(counts, more, strict=True)))
 

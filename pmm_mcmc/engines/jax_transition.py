@@ -274,7 +274,15 @@ def _midpoints(kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draw
     ranks = jnp.cumsum(used.reshape(-1), dtype=jnp.int32)
     rows = jnp.where(used, ranks.reshape(slots, g) - 1, room)
     which = jnp.zeros(room, jnp.int32).at[rows.reshape(-1)].set(jnp.arange(slots * g, dtype=jnp.int32), mode="drop")
-    w1, w2 = draws.normals(which % g, which // g)
+
+    def draw(carry: Any) -> Any:
+        i, w = carry
+        part = lax.dynamic_slice(which, (i * batch,), (batch,))
+        found = jnp.stack(draws.normals(part % g, part // g)).astype(w.dtype)
+        return i + 1, lax.dynamic_update_slice(w, found, (0, i * batch, 0))
+
+    wanted = lambda carry: carry[0] * batch < ranks[-1]  # noqa: E731
+    _, (w1, w2) = lax.while_loop(wanted, draw, (0, jnp.zeros((2, room, d), u.dtype)))
 
     def place(slot: Any, carry: Any) -> Any:
         reached, mu, mv, ys = carry
@@ -293,7 +301,7 @@ def _midpoints(kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draw
         _, _, drifts = drift(lax.dynamic_slice(ys, (i * batch, 0), (batch, d)))
         return i + 1, lax.dynamic_update_slice(found, drifts.astype(found.dtype), (i * batch, 0))
 
-    _, found = lax.while_loop(lambda c: c[0] * batch < ranks[-1], evaluate, (0, jnp.zeros_like(ys)))
+    _, found = lax.while_loop(wanted, evaluate, (0, jnp.zeros_like(ys)))
 
     gap, whole, one = _flows_over(kernel, p, step - reached, step, step / p.K)
     ((_, *far),) = draws.take(-1)

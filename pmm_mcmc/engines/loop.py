@@ -132,19 +132,14 @@ def _cached(sources: str) -> tuple[Any, Any]:
         state[3 * d : 4 * d] = state[:d]
         return gradient
 
-    @numba.njit(cache=True, nogil=True)
-    def run(
+    @numba.njit(nogil=True)
+    def run_one(
         joint,
         joint_table,
         gradient_only,
         gradient_table,
+        numbers,
         kernel,
-        alpha,
-        friction,
-        K,
-        threshold,
-        steepest,
-        tolerance,
         coordinates,
         gradient,
         state,
@@ -159,7 +154,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
         Where the curvature along a step was above ``steepest``, at which a step of ``alpha`` has no stationary law, the
         next steps are shorter.
         """
-        sources  # noqa: B018
+        alpha, friction, K, threshold, steepest, tolerance = numbers
         scheme, kind, option, offset = kernel
         position_out, gradient_out, lp_out, accept_out, n_grad_out, unstable_out, model_failures_out, state_out = out
         d = coordinates[0].size
@@ -316,6 +311,32 @@ def _cached(sources: str) -> tuple[Any, Any]:
                 state_out[row] = state
             n_grad_out[row], unstable_out[row], accept_out[row] = n_grad, unstable, accept / thin
             model_failures_out[row] = model_failures
+
+    @numba.njit(cache=True, nogil=True)
+    def run(
+        joint,
+        joint_table,
+        gradient_only,
+        gradient_table,
+        numbers,
+        kernel,
+        coordinates,
+        gradient,
+        state,
+        keys,
+        first,
+        thin,
+        out,
+    ):
+        """Advance chains, one after the other: :func:`run_one` of each row of ``gradient``, ``state`` and ``keys``."""
+        sources  # noqa: B018
+        position, slope, lp, accept, n_grad, unstable, model_failures, states = out
+        for i in range(len(state)):
+            own = position[i], slope[i], lp[i], accept[i], n_grad[i], unstable[i], model_failures[i], states[i]
+            run_one(
+                joint, joint_table, gradient_only, gradient_table, numbers, kernel, coordinates,
+                gradient[i], state[i], keys[i], first, thin, own,
+            )  # fmt: skip
 
     return evaluate, run
 

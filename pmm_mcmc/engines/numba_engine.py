@@ -17,6 +17,9 @@ from pmm_mcmc.noncentring.funnel_map import FunnelMap
 
 __all__ = ["SIGNATURE", "NumbaEngine"]
 
+# Parts of the chains for each thread.
+_SLICES = 4
+
 
 class NumbaEngine:
     """Run chains of one method over one log density.
@@ -79,9 +82,9 @@ class NumbaEngine:
         tolerance: float = 0.0,
     ) -> Chunk:
         """Advance one chain: :meth:`advance` of ``state`` ``(4 d + 2,)``, with its state after each draw."""
-        out = Chunk.empty((rows,), self.d, rows)
-        self._runner(setting, thin, tolerance)(gradient, state, key, first, out)
-        return out
+        out = Chunk.empty((1, rows), self.d, rows)
+        self._runner(setting, first, thin, tolerance)(gradient[None], state[None], key[None], out)
+        return Chunk(*(part[0] for part in out))
 
     def advance(
         self,
@@ -97,30 +100,29 @@ class NumbaEngine:
     ) -> Chunk:
         """Advance chains side by side: see :class:`pmm_mcmc.engines.contract.Engine`."""
         out = Chunk.empty((len(state), rows), self.d)
-        runner = self._runner(setting, thin, tolerance)
+        runner = self._runner(setting, first, thin, tolerance)
+        # A few slices for each thread, so that none is left waiting for long: a call costs as much as short chains.
+        size = max(1, -(-len(state) // (_SLICES * self.threads))) if self.threads > 1 else len(state)
+        slices = [slice(i, i + size) for i in range(0, len(state), size)]
 
-        def one(i: int) -> None:
-            runner(gradient[i], state[i], keys[i], first, Chunk(*(part[i] for part in out)))
+        def some(which: slice) -> None:
+            runner(gradient[which], state[which], keys[which], Chunk(*(part[which] for part in out)))
 
-        if self.threads == 1 or len(state) == 1:
-            for i in range(len(state)):
-                one(i)
+        if len(slices) == 1:
+            some(slices[0])
         else:
-            with ThreadPoolExecutor(min(self.threads, len(state))) as pool:
-                list(pool.map(one, range(len(state))))
+            with ThreadPoolExecutor(min(self.threads, len(slices))) as pool:
+                list(pool.map(some, slices))
         return out
 
-    def _runner(self, setting: Setting, thin: int, tolerance: float) -> Callable[..., None]:
+    def _runner(self, setting: Setting, first: int, thin: int, tolerance: float) -> Callable[..., None]:
         kernel, step, friction, K = self.kernel, setting.step_size, setting.friction, setting.K
         limits = guard_threshold(kernel, step, friction, K, self.d), steepest_curvature(kernel, step, friction, K)
-        joint_table, gradient_table = self._joint_table(), self._gradient_table()
-        coordinates = _for_loop(setting.coordinates)
+        functions = self._joint, self._joint_table(), self._gradient, self._gradient_table()
+        numbers, coordinates = (step, friction, K, *limits, tolerance), _for_loop(setting.coordinates)
 
-        def runner(gradient: np.ndarray, state: np.ndarray, key: np.ndarray, first: int, out: Chunk) -> None:
-            run(
-                self._joint, joint_table, self._gradient, gradient_table,
-                kernel, step, friction, K, *limits, tolerance, coordinates, gradient, state, key, first, thin, out,
-            )  # fmt: skip
+        def runner(gradient: np.ndarray, state: np.ndarray, keys: np.ndarray, out: Chunk) -> None:
+            run(*functions, numbers, kernel, coordinates, gradient, state, keys, first, thin, tuple(out))
 
         return runner
 

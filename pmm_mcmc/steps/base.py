@@ -39,6 +39,9 @@ _GRADIENTS = ("gradient", "unconstrained")
 class _NoVariables(list[Any]):
     """The variables of a step that was made outside a model: asking for them is the error."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _NoVariables, ()
+
     def __iter__(self) -> Iterator[Any]:
         raise ValueError(
             "this step was made outside a model and knows no variables: for pm.sample make it inside `with model:` or "
@@ -151,6 +154,8 @@ class LangevinStep(ArrayStepShared):
             )
         self._settings, self.settings = settings, repr(settings)
         self.keep_gradients, self._model = keep_gradients, model
+        self.chain: Chain | None = None
+        self._forget()
         if model is None and not _within_a_model():
             if vars is not None:
                 raise ValueError("vars needs a model to choose from: make the step inside it, or pass model=")
@@ -173,8 +178,6 @@ class LangevinStep(ArrayStepShared):
         super().__init__(chosen, {}, blocked=True, rng=rng)
         self.tune = True
         self.n_tune = self.n_draws = 0
-        self.chain: Chain | None = None
-        self._forget()
 
     # -- compiled parts: built on demand, never pickled --------------------------------------------------------------
 

@@ -1,0 +1,5 @@
+"""Samplers side by side on one posterior: the same number of gradients for each, against a reference."""
+
+from pmm_mcmc.comparison.comparison import Comparison, compare
+
+__all__ = ["Comparison", "compare"]

@@ -1,0 +1,263 @@
+"""Figures of a comparison: matplotlib, in colours that colour-blind readers can tell apart, at notebook width."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from pmm_mcmc.comparison.distances import spaced
+from pmm_mcmc.comparison.measures import B2_LIMIT, error_curve
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["effective_draws", "error_against_gradients", "figures", "marginals", "modes", "ranks"]
+
+# Okabe and Ito's; with a line style each, so that they can be told apart without colour.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)))
+_GREY, _WIDTH = "#888888", 8.0
+_PANELS, _RANK_BINS, _HIST_BINS, _POINTS = 3, 20, 40, 1500
+# Two sides, 95 % of 20 bins of ranks or of a distribution function at a point.
+_TWO_SIDED = 1.96
+# That fit side by side below or above a figure.
+_LEGEND_LETTERS = 110
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise ImportError("figures need matplotlib, which is not installed: pip install matplotlib") from None
+    return plt
+
+
+def _look(report: Any) -> dict[str, dict[str, Any]]:
+    """Colour and line of each sampler, the same in every figure."""
+    names = list(report.table.index)
+    return {
+        name: {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _STYLES[i % len(_STYLES)]}
+        for i, name in enumerate(names)
+    }
+
+
+def _axes(rows: int, columns: int, height: float, **options: Any) -> tuple[Any, np.ndarray]:
+    plt = _pyplot()
+    figure, axes = plt.subplots(rows, columns, figsize=(_WIDTH, height), squeeze=False, layout="constrained", **options)
+    # Drawn by whoever shows it: a notebook would otherwise show every figure twice.
+    plt.close(figure)
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _literal(figure: Any) -> Any:
+    """Take names as they are: a dollar sign in one starts no formula."""
+    legends = [*figure.legends, *(axis.get_legend() for axis in figure.axes)]
+    texts = [text for legend in legends if legend is not None for text in legend.get_texts()]
+    for axis in figure.axes:
+        texts += [axis.title, axis.xaxis.label, axis.yaxis.label]
+    for text in texts:
+        text.set_parse_math(False)
+    return figure
+
+
+def figures(report: Any) -> dict[str, tuple[Figure, str]]:
+    """Draw everything that there is to draw of a comparison."""
+    if not report.traces:
+        return {}
+    found = {
+        "Error against gradients": (
+            error_against_gradients(report),
+            "Error of one chain's second moments (b2 of the worst parameter, median over chains) against the gradients "
+            "that it has spent. Lines begin where the warm-up ends. Below the dotted line a chain counts as converged; "
+            "a biased sampler levels off.",
+        ),
+        "Effective draws": (
+            effective_draws(report),
+            "Effective draws of the worst parameter for 1,000 gradients, warm-up included. They say how much "
+            "a run varies, not whether it is right.",
+        ),
+        "Marginals": (
+            marginals(report),
+            "The parameters that are off most in any sampler. Above: marginal densities, the reference in grey. "
+            "Below: distribution function minus that of the reference; within the grey band is noise (95 % at each "
+            "point, for as many independent draws as the least effective run has).",
+        )
+        if report.truth.draws is not None
+        else (None, ""),
+        "Ranks": (
+            ranks(report),
+            "Ranks of each chain's draws among all of the sampler, for its worst parameter by R-hat. Chains that "
+            "agree have flat lines, within the grey band as far as noise goes (95 % of the bins, for the chain's "
+            "effective draws).",
+        ),
+        "Modes": (
+            modes(report),
+            "Draws in the two coordinates that tell the modes apart best, coloured by mode; in each title the part of "
+            "the draws in each mode.",
+        )
+        if report.modes is not None
+        else (None, ""),
+    }
+    return {name: (figure, caption) for name, (figure, caption) in found.items() if figure is not None}
+
+
+def error_against_gradients(report: Any) -> Figure:
+    """Draw the error of a chain's second moments against gradients spent."""
+    figure, ((axis,),) = _axes(1, 1, 4.2)
+    look = _look(report)
+    for trace in report.traces:
+        spent, error = error_curve(trace, report.truth)
+        which = np.unique(np.geomspace(1, len(spent), 400).astype(int)) - 1
+        axis.plot(spent[which], error[which], lw=1.8, label=trace.name, **look[trace.name])
+        axis.plot(spent[0], error[0], "o", ms=4, color=look[trace.name]["color"])
+    axis.axhline(B2_LIMIT, color=_GREY, lw=1, ls=":")
+    axis.annotate(
+        "b2 = 0.01", (0, B2_LIMIT), xycoords=("axes fraction", "data"), color="#555555", fontsize=8,
+        xytext=(4, 3), textcoords="offset points",
+    )  # fmt: skip
+    axis.set(xscale="log", yscale="log", xlabel="gradients a chain, warm-up included", ylabel="error b2_max of a chain")
+    axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return _literal(figure)
+
+
+def effective_draws(report: Any) -> Figure:
+    """Draw effective draws for 1,000 gradients as bars."""
+    names = [trace.name for trace in report.traces]
+    figure, ((axis,),) = _axes(1, 1, 1.2 + 0.55 * len(names))
+    kinds = {"bulk": "#0072B2", "tail": "#E69F00", "square": "#009E73"}
+    place = np.arange(len(names))
+    for i, (kind, colour) in enumerate(kinds.items()):
+        values = report.table.loc[names, f"ess_{kind}_per_1000"].to_numpy(dtype=float)
+        axis.barh(place + (i - 1) * 0.26, values, 0.24, color=colour, label={"square": "of x²"}.get(kind, kind))
+        for y, value in zip(place, values, strict=True):
+            told = f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+            axis.annotate(
+                told, (value, y + (i - 1) * 0.26), xytext=(3, 0), textcoords="offset points", va="center",
+                fontsize=7,
+            )  # fmt: skip
+    axis.set(xlabel="effective draws for 1,000 gradients")
+    axis.margins(x=0.08)
+    axis.set_yticks(place, names, parse_math=False)
+    axis.invert_yaxis()
+    axis.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3)
+    return _literal(figure)
+
+
+def _worst(report: Any) -> list[int]:
+    """Coordinates whose mean or standard deviation is off most in any run."""
+    truth, off = report.truth, np.zeros(len(report.labels))
+    for trace in report.traces:
+        mean, sd = trace.position.mean(axis=(0, 1)), trace.position.std(axis=(0, 1))
+        off = np.maximum(off, np.maximum(np.abs(mean - truth.mean), np.abs(sd - truth.sd)) / truth.sd)
+    return sorted(np.argsort(-off)[:_PANELS].tolist())
+
+
+def marginals(report: Any) -> Figure:
+    """Draw the marginals that are off most, and their distribution functions minus the reference's."""
+    truth, which, look = report.truth, _worst(report), _look(report)
+    if truth.draws is None:
+        raise ValueError("the reference has moments and no draws: give reference='nuts', or draws of your own")
+    figure, axes = _axes(2, len(which), 5.0, sharex="col")
+    least = min(float(report.table.loc[t.name, "ess_bulk_per_1000"]) * t.spent / 1000 for t in report.traces)
+    for (above, below), i in zip(axes.T, which, strict=True):
+        reference = np.sort(truth.draws[:, i])
+        low, high = np.quantile(reference, [0.001, 0.999])
+        edges = np.linspace(low - 0.1 * (high - low), high + 0.1 * (high - low), _HIST_BINS + 1)
+        above.hist(reference, edges, density=True, color="#CCCCCC", label="reference")
+        part = np.searchsorted(reference, edges, side="right") / len(reference)
+        band = _TWO_SIDED * np.sqrt(part * (1.0 - part) / max(least, 1.0))
+        below.fill_between(edges, -band, band, color="#DDDDDD", lw=0, label="noise")
+        for trace in report.traces:
+            x = np.sort(trace.position[..., i].ravel())
+            density, _ = np.histogram(x, edges)
+            above.stairs(density / (len(x) * np.diff(edges)), edges, lw=1.3, label=trace.name, **look[trace.name])
+            below.plot(edges, np.searchsorted(x, edges, side="right") / len(x) - part, lw=1.3, **look[trace.name])
+        above.set(title=report.labels[i], yticks=[])
+        below.axhline(0.0, color=_GREY, lw=0.8)
+        below.set(xlabel=report.labels[i])
+    axes[0, 0].set_ylabel("density")
+    axes[1, 0].set_ylabel("distribution function\nminus the reference's")
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, fontsize=8, frameon=False, loc="outside lower center", ncols=3)
+    return _literal(figure)
+
+
+def ranks(report: Any) -> Figure:
+    """Draw rank histograms of each run's chains for its worst parameter."""
+    import arviz as az
+
+    traces = report.traces
+    columns = min(3, len(traces))
+    figure, axes = _axes(math.ceil(len(traces) / columns), columns, 2.1 * math.ceil(len(traces) / columns) + 0.4)
+    for axis in axes.flat[len(traces) :]:
+        axis.set_visible(False)
+    for axis, trace in zip(axes.flat, traces, strict=False):
+        with np.errstate(all="ignore"):
+            r_hat = [float(az.rhat(trace.position[..., i])) for i in range(len(report.labels))]
+        i = int(np.argmax(np.nan_to_num(r_hat, nan=np.inf)))
+        x = trace.position[..., i]
+        chains = len(x)
+        rank = rankdata(x, method="ordinal").reshape(x.shape) / x.size
+        with np.errstate(all="ignore"):
+            effective = float(az.ess(x)) / chains
+        band = _TWO_SIDED * np.sqrt((_RANK_BINS - 1) / max(effective, 1.0))
+        edges = np.linspace(0.0, 1.0, _RANK_BINS + 1)
+        axis.axhspan(max(1.0 - band, 0.0), 1.0 + band, color="#E4E4E4", lw=0)
+        for c in range(chains):
+            count, _ = np.histogram(rank[c], edges)
+            axis.stairs(count * _RANK_BINS / rank.shape[1], edges, lw=0.9, color=_COLOURS[c % len(_COLOURS)], alpha=0.8)
+        axis.set_ylim(0.0, max(2.0, 1.2 * axis.dataLim.ymax))
+        axis.set_title(f"{trace.name}\n{report.labels[i]}, R-hat {r_hat[i]:.3f}", fontsize=8)
+        axis.set(xlim=(0, 1), xticks=[0, 0.5, 1])
+    figure.supxlabel("rank among all draws of the sampler", fontsize=9)
+    figure.supylabel("frequency, 1 if chains agree", fontsize=9)
+    return _literal(figure)
+
+
+def modes(report: Any) -> Figure:
+    """Draw the two coordinates that tell the modes apart best, for the reference and each run."""
+    known, truth = report.modes, report.truth
+    if known is None:
+        raise ValueError("no modes are known: they come with a target of pmm_mcmc.targets")
+    clouds = {} if truth.draws is None else {"reference": truth.draws[None]}
+    clouds |= {trace.name: trace.position for trace in report.traces}
+    first = next(iter(clouds.values()))
+    pair = _apart(spaced(first, _POINTS), known)
+    columns = min(3, len(clouds))
+    rows = math.ceil(len(clouds) / columns)
+    figure, axes = _axes(rows, columns, 2.6 * rows + 0.4, sharex=True, sharey=True)
+    for axis in axes.flat[len(clouds) :]:
+        axis.set_visible(False)
+    for axis in axes.flat[max(len(clouds) - columns, 0) : len(clouds)]:
+        axis.tick_params(labelbottom=True)
+    for axis, (name, draws) in zip(axes.flat, clouds.items(), strict=False):
+        x = spaced(draws, _POINTS)
+        label = np.asarray(known.label(x))
+        everything = np.asarray(known.label(draws))
+        for j, mode in enumerate(known.names):
+            inside = label == j
+            axis.scatter(
+                *(x[inside][:, i] for i in pair), s=4, alpha=0.4, lw=0, color=_COLOURS[j % len(_COLOURS)], label=mode
+            )
+        parts = " / ".join(f"{np.mean(everything == j):.2f}" for j in range(len(known.names)))
+        axis.set_title(f"{name}\n{parts}", fontsize=8)
+    figure.supxlabel(report.labels[pair[0]], fontsize=9)
+    figure.supylabel(report.labels[pair[-1]] if len(pair) > 1 else "", fontsize=9)
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    told = [f"{name} (true {weight:.2f})" for name, weight in zip(names, known.weights, strict=True)]
+    columns = max(1, min(3, int(_LEGEND_LETTERS // max(map(len, told)))))
+    figure.legend(handles, told, fontsize=8, frameon=False, loc="outside upper center", ncols=columns, markerscale=3)
+    return _literal(figure)
+
+
+def _apart(x: np.ndarray, known: Any) -> tuple[int, int]:
+    """Coordinates in which the means of the modes differ most, of their spread; the same one twice if there is one."""
+    label = np.asarray(known.label(x))
+    means = np.array([x[label == j].mean(axis=0) for j in np.unique(label)])
+    best = np.argsort(-means.std(axis=0) / x.std(axis=0))
+    return int(best[0]), int(best[min(1, len(best) - 1)])

@@ -1,0 +1,123 @@
+"""What a comparison came to, in sentences."""
+
+from __future__ import annotations
+
+import math
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import pandas as pd
+
+__all__ = ["notes_of", "verdict_in_words"]
+
+# In posterior standard deviations: an error that matters, as in the verdict on a single run.
+_MATTERS = 0.1
+# Cost within this factor of the best is called as good: another seed may well put it first.
+_ALIKE = 1.25
+_PACKAGES = ("pmm-mcmc", "pymc", "pytensor", "numpy", "numba", "arviz", "nutpie")
+
+
+def verdict_in_words(table: pd.DataFrame, truth: Any, failures: dict[str, str]) -> list[str]:
+    """Say which sampler is best, which are wrong, whether they know it, and what failed.
+
+    Parameters
+    ----------
+    table
+        With the columns of :data:`pmm_mcmc.comparison.measures.COLUMNS`.
+    truth
+        The reference.
+    failures
+        Samplers that failed, and why.
+
+    Returns
+    -------
+    list of str
+        Sentences, the most important first.
+    """
+    ran = table[[name not in failures for name in table.index]]
+    wrong = {name: said for name, line in ran.iterrows() if (said := _wrong(line)) is not None}
+    sentences = [_best(ran, [name for name in ran.index if name not in wrong])] if len(ran) else []
+    for name, said in wrong.items():
+        known = "says so itself" if not ran.loc[name, "trusted"] else "does not notice"
+        sentences.append(f"{name} is off: {said}; the run {known}.")
+    doubted = [name for name in ran.index if name not in wrong and not ran.loc[name, "trusted"]]
+    if doubted:
+        sentences.append(
+            f"{_listed(doubted)} {'does' if len(doubted) == 1 else 'do'} not differ from the reference beyond noise "
+            f"but {'asks' if len(doubted) == 1 else 'ask'} for a longer or better run."
+        )
+    sentences += [f"{name} failed: {why}" for name, why in failures.items()]
+    if truth.warning is not None:
+        sentences.append(f"The reference is a run of NUTS that is in doubt itself: {truth.warning}")
+    return [sentence if sentence.endswith(".") else f"{sentence}." for sentence in sentences]
+
+
+def _best(ran: pd.DataFrame, right: list[Any]) -> str:
+    if not right:
+        return "Every sampler differs from the reference within this budget, by more than noise."
+    good = ran.loc[right]
+    reached = good["grads_to_b2"].astype(float)
+    what = "Among the samplers that do not differ from the reference beyond noise, " if len(right) < len(ran) else ""
+    if not math.isfinite(reached.min()):
+        first = good["b2_max"].astype(float).idxmin()
+        return (
+            f"{what}none has an error b2 below 0.01 within the budget; {first} is nearest "
+            f"({float(good.loc[first, 'b2_max']):.2g})"
+        )
+    order = reached.sort_values()
+    first, later = order[order <= _ALIKE * order.iloc[0]], order[order > _ALIKE * order.iloc[0]]
+    sentence = (
+        f"{what}{_listed(first.index)} {'has' if len(first) == 1 else 'have'} an error b2 below 0.01 first, after "
+        f"{_listed([f'{n:,.0f}' for n in first])} gradients a chain"
+    )
+    if len(later):
+        then = f"after {later.iloc[0]:,.0f}" if math.isfinite(later.iloc[0]) else "not within the budget"
+        sentence += f" (next: {later.index[0]}, {then})"
+    ess = good["ess_bulk_per_1000"].astype(float).sort_values(ascending=False)
+    most = ess[ess >= ess.iloc[0] / _ALIKE]
+    told = ", ".join(f"{name} {n:.3g}" for name, n in most.items())
+    return f"{sentence}. Most effective draws for 1,000 gradients: {told}"
+
+
+def _wrong(line: pd.Series) -> str | None:
+    """Return what is off by more than noise and by enough to matter, if anything is."""
+    parts = []
+    if "occupancy_error" in line and line["occupancy_error"] > max(_MATTERS, 3.0 * line["occupancy_se"]):
+        parts.append(
+            f"the weight of {line['occupancy_at']} by {line['occupancy_error']:.2f} ± {line['occupancy_se']:.2f}"
+        )
+    for name, what in (("mean_error", "the mean"), ("sd_error", "the sd")):
+        if line[name] > max(_MATTERS, line[f"{name}_noise"]):
+            parts.append(f"{what} of {line[f'{name}_at']} by {line[name]:.2f} ± {line[f'{name}_se']:.2f} posterior sd")
+    return ", ".join(parts) or None
+
+
+def _listed(names: Any) -> str:
+    names = list(names)
+    return str(names[0]) if len(names) == 1 else f"{', '.join(map(str, names[:-1]))} and {names[-1]}"
+
+
+def notes_of(target: Any, truth: Any, n_grad: int, chains: int, seed: int, named: dict[str, Any]) -> list[str]:
+    """Say what was done: budget, reference, how gradients are counted, seed, versions."""
+    notes = [] if target is None else [target.note]
+    notes.append(f"Budget: {n_grad:,} gradients for each sampler, over {chains} chains and with the warm-up.")
+    notes.append(f"Reference: {truth.source}")
+    if truth.warning is not None:
+        notes.append(f"The reference itself is in doubt: {truth.warning}")
+    if any(isinstance(sampler, str) for sampler in named.values()):
+        notes.append(
+            "Gradients of NUTS are its leapfrog steps; those of the other samplers are all "
+            "evaluations, tuning included."
+        )
+    notes.append("Parameters are on the unconstrained scale on which the samplers work.")
+    versions = []
+    for package in _PACKAGES:
+        try:
+            versions.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    notes.append(
+        "All of this is one seed: with others the first passages of an error may well differ by a factor of two."
+    )
+    notes.append(f"Seed {seed}; {', '.join(versions)}.")
+    return notes

@@ -1,0 +1,66 @@
+"""What the columns of a report on a run mean, and how their numbers are written."""
+
+from __future__ import annotations
+
+__all__ = ["BIASES", "ESTIMATES", "FORMS", "SAMPLING", "SETTING", "interval_meaning"]
+
+ESTIMATES = {
+    "mean": "Mean of the draws.",
+    "mean_corrected": "Mean with the bias taken out, by means of the gradients at the draws: the number to report.",
+    "mcse_corrected": "Standard error of the corrected mean, by chance and by what the correction leaves.",
+    "sd": "Standard deviation of the draws, over all chains.",
+    "sd_corrected": "Standard deviation with the bias taken out, where that can be done.",
+}
+BIASES = {
+    "bias": "Mean of the draws minus corrected mean: what the length of the steps has done to it. It holds chance too.",
+    "bias_se": "Standard error of the bias: a bias of less than two of them may be chance.",
+    "bias_sd_units": "The bias in posterior standard deviations.",
+    "bias_of_sd": "Standard deviation of the draws minus the corrected one.",
+    "bias_of_sd_se": "Standard error of that.",
+}
+SAMPLING = {
+    "ess_bulk": "Effective sample size of the bulk: how many independent draws would know the centre as well.",
+    "ess_tail": "Effective sample size of the tails: the same for the 5 % and 95 % quantiles.",
+    "ess_per_grad": "ess_bulk for each gradient spent, warm-up included.",
+    "r_hat": "Scatter between chains against that within them: 1 where the chains agree, above 1.01 draw more.",
+    "nested_r_hat": (
+        "The same of groups of chains that started together, which is for many chains of few draws: it comes down to "
+        "1 as the groups forget their starts."
+    ),
+    "mcse_mean": "Standard error of the mean by chance; it says nothing of bias.",
+    "mcse_sd": "Standard error of the standard deviation by chance.",
+}
+SETTING = {
+    "step_size": ("step size", "Length of a step in whitened units, where every posterior scale is about 1."),
+    "K": ("K", "Cells of a step, in one of which a midpoint may be drawn; 1 where the method has none."),
+    "friction": ("friction", "Friction in whitened units."),
+    "steps_per_draw": ("steps per draw", "Transitions between two draws that are kept."),
+    "expected_bias": (
+        "expected bias",
+        "What a step of this length may do to a mean where the posterior is steepest, in posterior standard "
+        "deviations. No estimate: the bias is mostly much smaller.",
+    ),
+    "halving_cost": ("cost of half the bias", "Factor in gradients that half the target bias would take."),
+    "acceptance_rate": ("acceptance", "Mean probability that a proposal was accepted."),
+    "n_grad": ("gradients after warm-up", "Gradients of the log density after warm-up."),
+    "n_grad_total": ("gradients", "Gradients of the log density that a chain has spent, warm-up included."),
+}
+FORMS = {
+    **dict.fromkeys(
+        ("bias", "bias_se", "mcse_mean", "mcse_sd", "mcse_corrected", "bias_of_sd", "bias_of_sd_se"), ".2g"
+    ),
+    **dict.fromkeys(("ess_bulk", "ess_tail"), ",.0f"),
+    **dict.fromkeys(("r_hat", "nested_r_hat"), ".4f"),
+    "bias_sd_units": ".3f",
+    "ess_per_grad": ".2g",
+}
+
+
+def interval_meaning(column: str) -> str:
+    """Say what a column such as ``eti89_lb`` or ``hdi94_ub`` of ArviZ's summary is; nothing of any other column."""
+    for kind, words in (("eti", "central interval"), ("hdi", "shortest interval")):
+        percent, _, side = column.removeprefix(kind).partition("_")
+        if column.startswith(kind) and percent.isdigit() and side in ("lb", "ub"):
+            which = "Lower" if side == "lb" else "Upper"
+            return f"{which} end of the {words} that holds {percent} % of the draws; not corrected for bias."
+    return ""
