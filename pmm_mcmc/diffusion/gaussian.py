@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pmm_mcmc.diffusion.blocks import Blocks
-from pmm_mcmc.diffusion.schedule import DiffusionSchedule, multistep_solver
+from pmm_mcmc.diffusion.schedule import DiffusionSchedule
+from pmm_mcmc.diffusion.solvers import multistep_solver
 
 __all__ = ["block_moments", "dpm_solver_variance", "gains", "gaussian_variance"]
 
@@ -156,12 +157,20 @@ def gaussian_variance(schedule: DiffusionSchedule, variances: ArrayLike, blocks:
     return variance.reshape(data.shape)
 
 
-def dpm_solver_variance(schedule: DiffusionSchedule, variances: ArrayLike, n_calls: int) -> np.ndarray:
-    """Exact variance of the samples of DPM-Solver++ (2M), as :func:`gaussian_variance`, for ``n_calls`` calls."""
+def dpm_solver_variance(
+    schedule: DiffusionSchedule, variances: ArrayLike, n_calls: int, order: int = 2, stochastic: bool = False
+) -> np.ndarray:
+    """Exact variance of the samples of DPM-Solver++, as :func:`gaussian_variance`; arguments as of its solver."""
     data = np.asarray(variances, dtype=float)
     exact = gains(schedule, "x0", data.ravel())
-    x, before = np.ones(data.size), np.zeros(data.size)
-    for row in multistep_solver(schedule, n_calls):
-        d = exact[row.level] * x
-        x, before = row.x * x + row.d * d + row.d_before * before, d
-    return (x**2).reshape(data.shape)
+    # Covariance of the state and of the two estimates of the data before.
+    covariance = np.zeros((data.size, 3, 3))
+    covariance[:, 0, 0] = 1.0
+    for row in multistep_solver(schedule, n_calls, order, stochastic):
+        step = np.zeros((data.size, 3, 3))
+        step[:, 1, 0] = exact[row.level]
+        step[:, 0] = row.d * step[:, 1] + np.array([row.x, row.d_before, row.d_earlier])
+        step[:, 2, 1] = 1.0
+        covariance = step @ covariance @ step.swapaxes(1, 2)
+        covariance[:, 0, 0] += row.noise**2
+    return covariance[:, 0, 0].reshape(data.shape)

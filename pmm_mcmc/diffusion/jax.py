@@ -1,4 +1,4 @@
-"""Samplers in JAX: the Poisson midpoint method and, to compare, DDPM, DDIM and DPM-Solver++ (2M).
+"""Samplers in JAX: the Poisson midpoint method and, to compare, DDPM, DDIM and DPM-Solver++.
 
 Each is one ``lax.scan`` over the calls of the network and can be put under ``jax.jit``; outside of it every call
 traces the network anew.  Nothing of JAX's configuration is touched: arrays keep the type of the first state.
@@ -16,9 +16,10 @@ from jax import lax
 
 from pmm_mcmc.diffusion.blocks import Blocks
 from pmm_mcmc.diffusion.interpolation import Row, State, Table, advance, following, make_rows, make_table, start
-from pmm_mcmc.diffusion.schedule import PREDICTIONS, DiffusionSchedule, multistep_solver
+from pmm_mcmc.diffusion.schedule import PREDICTIONS, DiffusionSchedule
+from pmm_mcmc.diffusion.solvers import MultistepRow, multistep_solver
 
-__all__ = ["ddim_sample", "ddpm_sample", "dpm_solver_sample", "poisson_midpoint_sample"]
+__all__ = ["ddim_sample", "ddpm_sample", "dpm_solver_sample", "poisson_midpoint_sample", "sde_dpm_solver_sample"]
 
 Network = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -177,24 +178,63 @@ def ddim_sample(
 
 
 def dpm_solver_sample(
-    eps_fn: Network, x_T: jax.Array, schedule: DiffusionSchedule, n_calls: int, *, prediction: str = "epsilon"
+    eps_fn: Network,
+    x_T: jax.Array,
+    schedule: DiffusionSchedule,
+    n_calls: int,
+    *,
+    order: int = 2,
+    prediction: str = "epsilon",
 ) -> jax.Array:
-    """Sample by DPM-Solver++ (2M), a deterministic solver of second order: the baseline to beat below 40 calls.
+    """Sample by DPM-Solver++ (2M), or (3M) with ``order=3``: the deterministic baseline to beat below 40 calls.
 
     Parameters and result as of :func:`poisson_midpoint_sample`.
     """
+    rows = multistep_solver(schedule, n_calls, order)
+    return _multistep(None, eps_fn, x_T, schedule, rows, prediction)
+
+
+def sde_dpm_solver_sample(
+    key: jax.Array,
+    eps_fn: Network,
+    x_T: jax.Array,
+    schedule: DiffusionSchedule,
+    n_calls: int,
+    *,
+    prediction: str = "epsilon",
+) -> jax.Array:
+    """Sample by SDE-DPM-Solver++ (2M), the same solver for the SDE: the stochastic baseline below 40 calls.
+
+    Parameters and result as of :func:`poisson_midpoint_sample`.
+    """
+    rows = multistep_solver(schedule, n_calls, stochastic=True)
+    return _multistep(_typed(key), eps_fn, x_T, schedule, rows, prediction)
+
+
+def _multistep(
+    key: jax.Array | None,
+    network: Network,
+    x_T: jax.Array,
+    schedule: DiffusionSchedule,
+    rows: list[MultistepRow],
+    prediction: str,
+) -> jax.Array:
+    """Run a solver, without noise where there is no key."""
     x_T = _checked(x_T, prediction)
-    rows = multistep_solver(schedule, n_calls)
     on_state, on_output = schedule.conversion(prediction, "x0")
     levels = np.array([row.level for row in rows])
-    columns = np.column_stack([on_state[levels], on_output[levels], np.array([(r.x, r.d, r.d_before) for r in rows])])
+    columns = np.column_stack([on_state[levels], on_output[levels], np.array([row[1:] for row in rows])])
 
     def body(carry: tuple, inputs: tuple) -> tuple[tuple, None]:
-        x, before = carry
-        (of_x, of_output, keep, now, then), timestep = inputs
-        data = of_x * x + of_output * eps_fn(x, jnp.broadcast_to(timestep, x.shape[:1]))
-        return (keep * x + now * data + then * before, data), None
+        x, before, earlier = carry
+        (of_x, of_output, keep, now, then, once, noise), timestep, draw = inputs
+        data = of_x * x + of_output * network(x, jnp.broadcast_to(timestep, x.shape[:1]))
+        new = keep * x + now * data + then * before + once * earlier
+        if draw is not None:
+            new = new + noise * jax.random.normal(draw, x.shape, x.dtype)
+        return (new, data, before), None
 
-    inputs = (jnp.asarray(columns, x_T.dtype), jnp.asarray(schedule.timesteps[levels - 1]))
-    (x, _), _ = lax.scan(body, (x_T, jnp.zeros_like(x_T)), inputs)
+    draws = None if key is None else jax.random.split(key, len(rows))
+    inputs = (jnp.asarray(columns, x_T.dtype), jnp.asarray(schedule.timesteps[levels - 1]), draws)
+    (x, *_), _ = lax.scan(body, (x_T, jnp.zeros_like(x_T), jnp.zeros_like(x_T)), inputs)
     return x

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["PREDICTIONS", "VARIANTS", "Coefficients", "DiffusionSchedule", "Prediction", "multistep_solver"]
+__all__ = ["PREDICTIONS", "VARIANTS", "Coefficients", "DiffusionSchedule", "Prediction"]
 
 PREDICTIONS = ("epsilon", "score", "x0", "v")
 # Variants 1a to 1d have the variance beta / (1 + i beta).
@@ -245,43 +245,3 @@ class DiffusionSchedule:
             np.where(by_noise, old.eps_x - new.eps_x, old.x0_x - new.x0_x) / divisor,
             np.where(by_noise, old.eps_f, old.x0_f) / divisor,
         )
-
-
-class MultistepRow(NamedTuple):
-    """One call of the solver: ``X <- x X + d D + d_before D_before``, ``D`` the estimate of the data at ``level``."""
-
-    level: int
-    x: float
-    d: float
-    d_before: float
-
-
-def multistep_solver(schedule: DiffusionSchedule, n_calls: int) -> list[MultistepRow]:
-    """DPM-Solver++ (2M) at levels evenly spaced in log signal-to-noise ratio, the last of its steps of first order.
-
-    The baseline among deterministic solvers (Lu et al., arXiv:2211.01095, algorithm 2, in terms of the data).
-    """
-    if not 1 <= n_calls <= schedule.N:
-        raise ValueError(f"n_calls={n_calls} is not between 1 and the {schedule.N} levels of the schedule")
-    if schedule.signal[-1] == 0.0:
-        raise ValueError("DPM-Solver++ needs alphas_cumprod[-1] > 0: its time is the log signal-to-noise ratio")
-    ratio = 0.5 * np.log(schedule.signal[1:] / schedule.noise[1:])
-    wanted = np.linspace(ratio[-1], ratio[0], n_calls)
-    levels = np.array([1 + int(np.abs(ratio - value).argmin()) for value in wanted])
-    # Near the clean end the levels lie further apart than the solver would like: there it takes one after the other.
-    order = np.arange(n_calls)
-    levels = np.minimum(np.maximum.accumulate((levels + order)[::-1])[::-1] - order, schedule.N - order)
-    rows = []
-    step_before = np.nan
-    for i, level in enumerate(levels):
-        if i == n_calls - 1:
-            rows.append(MultistepRow(int(level), 0.0, 1.0, 0.0))
-            break
-        after = levels[i + 1]
-        step = ratio[after - 1] - ratio[level - 1]
-        weight = -np.sqrt(schedule.signal[after]) * np.expm1(-step)
-        previous = 0.0 if i == 0 else 0.5 * step / step_before
-        shrink = np.sqrt(schedule.noise[after] / schedule.noise[level])
-        rows.append(MultistepRow(int(level), float(shrink), float(weight * (1 + previous)), float(-weight * previous)))
-        step_before = step
-    return rows
