@@ -58,16 +58,7 @@ settled    b2_max stays below from here            failing  rejected transitions
 
 
 def engine_for(model: Any, settings: Settings) -> NumbaEngine:
-    density = log_density(list(model.continuous_value_vars), model, model.initial_point(0))
-    alone = "gradient" if settings.needs_gradient_only else "joint"
-    return NumbaEngine(
-        settings.kernel,
-        density.d,
-        density.function("joint"),
-        density.function(alone),
-        lambda: density.table("joint"),
-        lambda: density.table(alone),
-    )
+    return NumbaEngine.of(settings, log_density(list(model.continuous_value_vars), model, model.initial_point(0)))
 
 
 def starts(model: Any, engine: NumbaEngine, chains: int, rng: np.random.Generator) -> np.ndarray:

@@ -159,8 +159,8 @@ def numba_ess(arguments: dict[str, Any], chains: int, draws: int) -> tuple[np.nd
     """The same on CPU threads, for the PyMC model of the same posterior."""
     import pymc as pm
 
+    from pmm_mcmc.engines.numba_engine import NumbaEngine
     from pmm_mcmc.logdensity import log_density
-    from pmm_mcmc.steps.base import cpu_engine
 
     rng = np.random.default_rng(SEED)
     x = rng.normal(size=(1000, D))
@@ -170,7 +170,7 @@ def numba_ess(arguments: dict[str, Any], chains: int, draws: int) -> tuple[np.nd
         pm.Bernoulli("y", logit_p=pm.math.dot(x, slope), observed=y)
     settings = pmm.PoissonULMC(**arguments).arguments
     density = log_density(model.value_vars, model, model.initial_point(0))
-    engine = cpu_engine(settings, density, os.cpu_count() or 1)
+    engine = NumbaEngine.of(settings, density, os.cpu_count() or 1)
     starts = rng.uniform(-1.0, 1.0, (chains, D))
     began = clock()
     warm = warm_up(engine, settings, starts, length=400, rng=np.random.default_rng(SEED))

@@ -114,9 +114,9 @@ class Target:
     ) -> Target:
         import pymc as pm
 
+        from pmm_mcmc.engines.numba_engine import NumbaEngine
         from pmm_mcmc.fingerprint import data_fingerprint, model_fingerprint
         from pmm_mcmc.logdensity import log_density
-        from pmm_mcmc.steps.base import cpu_engine
 
         model = pm.modelcontext(step.model if model is None else model)
         if step.model is not None and step.model is not model:
@@ -147,7 +147,7 @@ class Target:
             engine = _jax_engine(settings, density.jax, device, precision, chains)
             group = engine.group
         else:
-            engine, group = cpu_engine(settings, density, _cores()), 1
+            engine, group = NumbaEngine.of(settings, density, _cores()), 1
         include = ("posterior", "log_likelihood") if log_likelihood else ("posterior",)
         layout = Layout.of_model(model, vars, point, backend, include)
         return cls._finished(step, settings, engine, layout, said, backend, precision, group, model, log_likelihood)

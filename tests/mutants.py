@@ -31,6 +31,8 @@ LOOP, CPU, STEP = "engines/loop.py", "engines/numba_engine.py", "steps/chain.py"
 SCHEDULE = "tuning/schedule.py"
 ENGINE, GUARD, CURVATURE = ("tests/test_engine.py",), ("tests/test_guard.py",), ("tests/test_curvature.py",)
 VIRIAL, VERDICT = ("tests/test_virial.py",), ("tests/test_verdict.py",)
+STRAIGHT, BENT = "tuning/straightening.py", ("tests/test_straightened_engines.py",)
+LEARNING = ("tests/test_straightening.py",)
 MUTANTS = [
     # noise
     Mutant(
@@ -87,7 +89,9 @@ MUTANTS = [
         "correction to the wrong base", LOOP, "cv[j] += wv * (new_b[j] - base * b[j])", "cv[j] += wv * new_b[j]", ENGINE
     ),
     # midpoints
-    Mutant("gradient at the start in place of the midpoint", LOOP, "kind, y, centre", "kind, u, centre", ENGINE),
+    Mutant(
+        "gradient at the start in place of the midpoint", LOOP, "kind, y, coordinates", "kind, u, coordinates", ENGINE
+    ),
     Mutant(
         "midpoint without noise",
         "transitions.py",
@@ -180,8 +184,8 @@ MUTANTS = [
     Mutant(
         "gradient not stretched by the low-rank scale",
         LOOP,
-        "_stretch(scale, scale[0] * gradient, b)",
-        "b[:] = scale[0] * gradient",
+        "_stretch(scale, scale[0] * slope, b)",
+        "b[:] = scale[0] * slope",
         ("tests/test_scale.py",),
     ),
     Mutant(
@@ -295,8 +299,8 @@ MUTANTS = [
     Mutant(
         "drift not rescaled with the coordinates",
         "engines/contract.py",
-        "new.pull_back(gradient)",
-        "old.pull_back(gradient)",
+        "new.pull_back(gradient, out[..., anchor])",
+        "old.pull_back(gradient, state[..., anchor])",
         ENGINE,
     ),
     # PyMC
@@ -348,33 +352,94 @@ MUTANTS = [
     ),
     Mutant(
         "what a correction leaves not in the verdict",
-        "diagnostics/bias.py",
+        "diagnostics/judging.py",
         "whole = size / (1.0 - left)",
         "whole = size",
         VERDICT,
     ),
     Mutant(
         "verdict blind to standard deviations",
-        "diagnostics/bias.py",
-        ', ("sd", "bias_of_sd", 0.0))',
-        ",)",
+        "diagnostics/judging.py",
+        '        ("sd", found.of_sd, found.of_sd_se, np.zeros_like(found.left)),\n',
+        "",
         VERDICT,
     ),
     Mutant(
         "noise of all coordinates together taken for a bias",
-        "diagnostics/bias.py",
+        "diagnostics/judging.py",
         "float(np.mean(z**2))",
         "1e9",
         VERDICT,
     ),
     Mutant(
         "few degrees of freedom taken for many",
-        "diagnostics/bias.py",
+        "diagnostics/judging.py",
         "max(_VIRIAL_Z, chance)",
         "_VIRIAL_Z",
         VERDICT,
     ),
-    Mutant("model's failures put down to the step", "diagnostics/bias.py", "2 * by_model > unstable", "False", VERDICT),
+    Mutant(
+        "model's failures put down to the step", "diagnostics/judging.py", "2 * by_model > unstable", "False", VERDICT
+    ),
+    Mutant(
+        "length of the step not judged of moments",
+        "diagnostics/moments_summary.py",
+        "reasons += length_reasons(stats, found.ruled_out)",
+        "pass",
+        ("tests/test_moments.py",),
+    ),
+    # funnels
+    Mutant("determinant of the map left out", LOOP, "table.ctypes, y.size) + log_det", "table.ctypes, y.size)", BENT),
+    Mutant(
+        "gradient not pulled back through the map", LOOP, "pull_back_sinks(*funnels[:5], slope, work)", "pass", BENT
+    ),
+    Mutant("determinant of the map in the draws", LOOP, "state[4 * d] - log_det", "state[4 * d]", BENT),
+    Mutant(
+        "determinant of the old map kept",
+        "engines/contract.py",
+        "new.log_det(out[..., anchor]) - old.log_det(state[..., anchor])",
+        "0.0",
+        BENT,
+    ),
+    Mutant("determinant left out on JAX", "engines/jax_coordinates.py", "log_det += more", "pass", BENT),
+    Mutant(
+        "warm-up sees the model's log density",
+        STRAIGHT,
+        "lp=block.lp + self.funnels.log_det(z)",
+        "lp=block.lp",
+        LEARNING,
+    ),
+    Mutant(
+        "one look at a funnel",
+        STRAIGHT,
+        "_FEWEST_ROUNDS, _MOST_ROUNDS = 2, 4",
+        "_FEWEST_ROUNDS, _MOST_ROUNDS = 1, 1",
+        LEARNING,
+    ),
+    Mutant(
+        "maps never taken back",
+        STRAIGHT,
+        "if learnt.map is not old:",
+        "if learnt.map is not old and learnt.map is not None:",
+        LEARNING,
+    ),
+    Mutant(
+        "funnels learnt among other steps",
+        STRAIGHT,
+        "settings.scaling is None and alone",
+        "settings.scaling is None",
+        LEARNING,
+    ),
+    Mutant(
+        "bias measured in the funnel",
+        "diagnostics/bias.py",
+        "corrected_expectations(run.values, run.straight, run.slope, run.own)",
+        "corrected_expectations(run.values, run.position, run.gradient, run.own)",
+        ("tests/test_sampling.py::test_a_funnel_is_straightened_and_said_so",),
+    ),
+    Mutant(
+        "neighbours' term counted twice", "targets/potentials.py", "own / 2", "own", ("tests/test_gallery_moments.py",)
+    ),
 ]
 
 

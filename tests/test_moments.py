@@ -470,3 +470,19 @@ def test_what_gradients_do_not_explain_stays_raw():
     np.testing.assert_allclose(table["mcse_corrected"], table["mcse_mean"], rtol=1e-9)
     verdict = moments_verdict(tree)
     assert verdict.trusted and "not measurable for any unconstrained coordinate" in verdict.sentence
+
+
+def test_steps_much_longer_than_tuned_are_trusted_only_where_moments_rule_a_bias_out():
+    # Little noise is left in the corrected moments of a Gaussian; two modes leave all of it.
+    rng = np.random.default_rng(23)
+    gaussian = rng.normal(size=(20, 400, 3))
+    x = rng.normal(size=(40, 400, 1)) + 5.0 * rng.choice([-1.0, 1.0], size=(40, 400, 1))
+    for expected, alarmed in ((0.2, False), (0.5, True), (np.inf, True)):
+        more = {"expected_bias": np.full((40, 400), expected)}
+        verdict = moments_verdict(
+            of_vector(x, 5.0 * np.tanh(5.0 * x) - x, Coordinates(np.zeros(1), np.full(1, 5.0)), **more)
+        )
+        assert any("steps of this size" in reason for reason in verdict.reasons) == alarmed
+        more = {"expected_bias": np.full((20, 400), expected)}
+        verdict = moments_verdict(of_vector(gaussian, -gaussian, Coordinates(np.zeros(3), np.ones(3)), **more))
+        assert verdict.trusted == (not np.isinf(expected))

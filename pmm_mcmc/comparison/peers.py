@@ -229,12 +229,12 @@ def judged(position: np.ndarray, divergences: int) -> Ran:
 
 def with_gradients(trace: Trace, model: Any) -> Trace:
     """Add the gradients at the draws, which the sampler knew and did not tell; they are not counted again."""
+    from pmm_mcmc.engines.numba_engine import NumbaEngine
     from pmm_mcmc.logdensity import log_density
     from pmm_mcmc.methods import Settings
-    from pmm_mcmc.steps.base import cpu_engine
 
     density = log_density(list(model.value_vars), model, model.initial_point(0))
-    engine = cpu_engine(Settings.checked("MALA", dynamics="overdamped"), density)
+    engine = NumbaEngine.of(Settings.checked("MALA", dynamics="overdamped"), density)
     return replace(trace, gradient=np.array([engine.gradient_at(x) for x in trace.position]))
 
 

@@ -12,7 +12,7 @@ from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.contract import Chunk, Setting, empty_state
 from pmm_mcmc.engines.loop import SIGNATURE, evaluate, run
 from pmm_mcmc.guard import guard_threshold, steepest_curvature
-from pmm_mcmc.methods import Kernel
+from pmm_mcmc.methods import Kernel, Settings
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
 
 __all__ = ["SIGNATURE", "NumbaEngine"]
@@ -51,6 +51,20 @@ class NumbaEngine:
         self.kernel, self.d, self.threads = kernel, d, threads
         self._joint, self._gradient = joint, gradient
         self._joint_table, self._gradient_table = joint_table, gradient_table
+
+    @classmethod
+    def of(cls, settings: Settings, density: Any, threads: int = 1) -> NumbaEngine:
+        """Compile what a method needs of a :class:`pmm_mcmc.logdensity.ModelDensity`, and return its engine."""
+        alone = "gradient" if settings.needs_gradient_only else "joint"
+        return cls(
+            settings.kernel,
+            density.d,
+            density.function("joint"),
+            density.function(alone),
+            lambda: density.table("joint"),
+            lambda: density.table(alone),
+            threads,
+        )
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""

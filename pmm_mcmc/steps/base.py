@@ -28,61 +28,13 @@ from pmm_mcmc.methods import Settings
 from pmm_mcmc.results import flat_names
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.steps.report import Observed
+from pmm_mcmc.steps.unbound import NoVariables, StatsDtypes, within_a_model
 from pmm_mcmc.tuning.setting import Tuned, fixed_setting
 
 __all__ = ["WITHOUT_FRICTION", "LangevinState", "LangevinStep"]
 
 
 _GRADIENTS = ("gradient", "unconstrained")
-
-
-class _NoVariables(list[Any]):
-    """The variables of a step that was made outside a model: asking for them is the error."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _NoVariables, ()
-
-    def __iter__(self) -> Iterator[Any]:
-        raise ValueError(
-            "this step was made outside a model and knows no variables: for pm.sample make it inside `with model:` or "
-            "pass model=; pmm.sample takes it as it is"
-        )
-
-
-def _within_a_model() -> bool:
-    try:
-        pm.modelcontext(None)
-    except TypeError:
-        return False
-    return True
-
-
-def cpu_engine(settings: Settings, density: ModelDensity, threads: int = 1) -> NumbaEngine:
-    """Compile what a method needs of a model, and return its engine."""
-    alone = "gradient" if settings.needs_gradient_only else "joint"
-    return NumbaEngine(
-        settings.kernel,
-        density.d,
-        density.function("joint"),
-        density.function(alone),
-        lambda: density.table("joint"),
-        lambda: density.table(alone),
-        threads,
-    )
-
-
-class _StatsDtypes:
-    """What PyMC asks a step for in the parent process, before any chain starts: the moment to compile."""
-
-    def __get__(self, step: Any, owner: Any = None) -> list[dict[str, Any]]:
-        if step is None:
-            return []
-        if step._model is not None:
-            _ = step._engine
-        return step.__dict__["stats_dtypes"]
-
-    def __set__(self, step: Any, value: list[dict[str, Any]]) -> None:
-        step.__dict__["stats_dtypes"] = value
 
 
 class _Stats(dict[str, Any]):
@@ -111,7 +63,7 @@ class LangevinStep(ArrayStepShared):
     default_blocked = True
     default_tune_steps = 1000
     _state_class = LangevinState
-    stats_dtypes = _StatsDtypes()
+    stats_dtypes = StatsDtypes()
     stats_dtypes_shapes: ClassVar[dict[str, tuple[Any, Any]]] = {
         "step_size": (np.float64, []),
         "K": (np.int64, []),
@@ -131,7 +83,7 @@ class LangevinStep(ArrayStepShared):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> LangevinStep:
         """Make a step of a model as PyMC does; outside any, only its settings."""
-        if kwargs.get("model") is None and not _within_a_model():
+        if kwargs.get("model") is None and not within_a_model():
             step = object.__new__(cls)
             step._BlockedStep__newargs = args, kwargs  # what PyMC pickles a step with
             return step
@@ -156,10 +108,10 @@ class LangevinStep(ArrayStepShared):
         self.keep_gradients, self._model = keep_gradients, model
         self.chain: Chain | None = None
         self._forget()
-        if model is None and not _within_a_model():
+        if model is None and not within_a_model():
             if vars is not None:
                 raise ValueError("vars needs a model to choose from: make the step inside it, or pass model=")
-            self.vars: list[Any] = _NoVariables()
+            self.vars: list[Any] = NoVariables()
             return
         model = pm.modelcontext(model)
         chosen = choose_vars(vars, model)
@@ -200,7 +152,7 @@ class LangevinStep(ArrayStepShared):
     @property
     def _engine(self) -> NumbaEngine:
         if self._compiled is None:
-            self._compiled = cpu_engine(self._settings, self._density)
+            self._compiled = NumbaEngine.of(self._settings, self._density)
         return self._compiled
 
     def __getstate__(self) -> dict[str, Any]:
