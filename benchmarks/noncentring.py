@@ -1,321 +1,201 @@
 """What the learnt non-centring brings: ``python benchmarks/noncentring.py [target ...]`` prints the table.
 
-Eight chains start within one unit of the model's initial point.  Rounds: the warm-up's first transitions in the
-coordinates so far, then :func:`pmm_mcmc.noncentring.learn.learn_map` on the draws of all rounds; more rounds where the
-first has found pairs, until new draws are near to Gaussian.  Then ``warm_up`` and draws, in straightened coordinates.
-Gradients count for each chain.
-The centred models are what a user would write; references are exact, or of NUTS on the same model written non-centred.
-The sinks of Neal's funnel, whose variance is next to infinite, are left out of the errors.  Targets that need nothing
-come last.
+Centred hierarchies (``benchmarks/hierarchies.py``) and targets that need nothing, through ``pmm.sample`` with
+``PoissonULMC(scheme="recycled")``: a gradient a transition, every transition a draw.  Errors are in the unconstrained
+coordinates of the centred form, also of runs on the form that is non-centred by hand.  The sinks of Neal's funnel,
+whose squares have next to infinite variance, are left out of the errors.  ``--peers`` adds NUTS and MCLMC on the
+centred form (``benchmarks/peers.py`` says how their gradients are counted).
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-import exact_moments as exact
-import numba
 import numpy as np
+import peers
 import pymc as pm
-from gradients import SAMPLERS, engine_for, starts
-from numba import carray, cfunc
-from peers import Run, gradients_to
-from targets import FUNNEL_SD, TARGETS, Reference, eight_schools, reference
+import xarray as xr
+from hierarchies import HIERARCHIES, hierarchy_reference
+from make_references import flat_draws
+from peers import Crossing, Run, gradients_to
+from targets import TARGETS, Reference, reference
 
-from pmm_mcmc.engines.ensemble import Ensemble
-from pmm_mcmc.engines.native import _as_pointer
-from pmm_mcmc.engines.numba_engine import SIGNATURE, NumbaEngine
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.noncentring import loops
-from pmm_mcmc.noncentring.learn import Learnt, learn_map
-from pmm_mcmc.sampling import Warmed, warm_up
-from pmm_mcmc.tuning.schedule import Warmup
-from pmm_mcmc.tuning.setting import Block
+import pmm_mcmc as pmm
+from pmm_mcmc.results import flat_names
+from pmm_mcmc.tuning import straightening
 
-CHAINS, LENGTH, WARMUP, LIMIT = 8, 250, 1900, 0.01
-# Rounds, at least and at most; no more than the least where the divergence is below so much.
-ROUNDS, MOST_ROUNDS, STRAIGHT = 2, 4, 0.1
-HEADER = """\
-D          divergence per coordinate of new draws from a Gaussian: affine scale alone -> on top of the map, last round
-tuning     gradients of the rounds + of the warm-up in straightened coordinates
-b2_max     gradients until the median over chains is below {limit} (b2_avg: the mean over coordinates)
-bias       worst error of a mean over all chains in posterior sds, its coordinate, and its standard error
-failing    rejected transitions of {draws} draws a chain
-secs       CPU of learn_map, the longest of the rounds
-""".format
-
-
-def funnel(sinks: int) -> pm.Model:
-    """Neal's funnel with so many sinks."""
-    with pm.Model() as model:
-        y = pm.Normal("y", 0.0, FUNNEL_SD)
-        pm.Normal("x", 0.0, pm.math.exp(y / 2), shape=sinks)
-    return model
-
-
-def _effects(name: str, mean: Any, sd: Any, shape: Any, centred: bool) -> Any:
-    """Return effects with this mean and scale as they are, or by their standardised deviations."""
-    if centred:
-        return pm.Normal(name, mean, sd, shape=shape)
-    return pm.Deterministic(name, mean + sd * pm.Normal(f"z_{name}", shape=shape))
-
-
-def nested(centred: bool = True) -> pm.Model:
-    """Three levels: 6 groups of 5 of 3 observations."""
-    rng = np.random.default_rng(3)
-    top = rng.normal(0, 1.0, 6)
-    y = (top[:, None] + rng.normal(0, 0.3, (6, 5)))[:, :, None] + rng.normal(0, 1.0, (6, 5, 3))
-    with pm.Model() as model:
-        mu = pm.Normal("mu", 0.0, 3.0)
-        tau, omega, sigma = (pm.HalfNormal(name, 2.0) for name in ("tau", "omega", "sigma"))
-        a = _effects("a", mu, tau, 6, centred)
-        b = _effects("b", a[:, None], omega, (6, 5), centred)
-        pm.Normal("y", b[:, :, None], sigma, observed=y)
-    return model
-
-
-def intercepts_and_slopes(centred: bool = True) -> pm.Model:
-    """Varying intercepts and slopes over 85 groups of 1 to 12 observations."""
-    rng = np.random.default_rng(85)
-    group = np.repeat(np.arange(85), rng.integers(1, 13, 85))
-    floor = rng.binomial(1, 0.3, group.size).astype(float)
-    a, b = rng.normal(1.4, 0.3, 85), rng.normal(-0.7, 0.25, 85)
-    y = a[group] + b[group] * floor + rng.normal(0, 0.75, group.size)
-    with pm.Model() as model:
-        mu_a, mu_b = pm.Normal("mu_a", 0.0, 5.0), pm.Normal("mu_b", 0.0, 5.0)
-        sd_a, sd_b, sigma = (pm.HalfNormal(name, 1.0) for name in ("sd_a", "sd_b", "sigma"))
-        a, b = _effects("a", mu_a, sd_a, 85, centred), _effects("b", mu_b, sd_b, 85, centred)
-        pm.Normal("y", a[group] + b[group] * floor, sigma, observed=y)
-    return model
-
-
-def horseshoe(centred: bool = True) -> pm.Model:
-    """Logistic regression of 25 covariates under a horseshoe prior."""
-    rng = np.random.default_rng(25)
-    x = rng.normal(size=(200, 25))
-    y = rng.binomial(1, 1 / (1 + np.exp(-x[:, :5] @ [1.5, -1.0, 0.8, 0.5, -0.5])))
-    with pm.Model() as model:
-        tau = pm.HalfCauchy("tau", 0.3)
-        local = pm.HalfCauchy("local", 1.0, shape=25)
-        beta = _effects("beta", 0.0, tau * local, 25, centred)
-        pm.Bernoulli("y", logit_p=pm.math.dot(x, beta), observed=y)
-    return model
-
-
-HIERARCHIES: dict[str, Callable[..., pm.Model]] = {
-    "funnel10": partial(funnel, 9),
-    "funnel51": partial(funnel, 50),
-    "eight_schools_centred": partial(eight_schools, True),
-    "nested": nested,
-    "intercepts_and_slopes": intercepts_and_slopes,
-    "horseshoe": horseshoe,
-}
-EXACT = {
-    "funnel10": partial(exact.funnel, FUNNEL_SD, 9),
-    "funnel51": partial(exact.funnel, FUNNEL_SD, 50),
-    "eight_schools_centred": partial(reference, "eight_schools_centred"),
-}
+CHAINS, TUNE, LIMIT = 8, 1900, 0.01
+# Transitions for each draw of which the verdict is made.
+THIN = 4
+# A bias of a mean, in posterior sds, that a trusted run must not have; and the standard errors that show it.
+BIASED, CLEARLY = 0.1, 3.0
 NEED_NOTHING = (
-    *("eight_schools", "rosenbrock36", "banana", "phi4", "mixture20", "latent_ar", "galaxies"),
+    *("eight_schools", "rosenbrock36", "banana", "phi4", "mixture20", "latent_ar", "galaxies", "stochastic_volatility"),
     *("breast_cancer", "poisson_glm", "negative_binomial_glm", "gaussian100", "rotated100"),
 )
+OURS = ("auto", "False", "by hand")
+# Draws of each chain.
+PEERS = {"NUTS": 2000, "MCLMC": 20_000}
+HEADER = """\
+{chains} chains, {draws} draws each; gradients count for each chain.
+
+auto, False  reparametrise= on the centred form            biased   worst error of a mean in posterior sds, +- its
+by hand      on the form non-centred by hand                        standard error: raw, and Stein-corrected
+tuning       gradients of the warm-up                      verdict  of pmm.verdict; WRONG: a trusted mean is off by .1
+b2_max       gradients until it is below {limit} (median)    fails    unstable transitions after warm-up
+b2_avg       likewise, mean over coordinates               search   seconds of CPU of the search for funnels
+total        tuning and b2_max
+
+     seed sampler   tuning   b2_max   b2_avg    total   biased raw       corrected   verdict      fails search  found"""
 
 
-def coordinate_names(model: pm.Model) -> list[str]:
-    """Names of the flat vector's coordinates."""
-    names, point = [], model.initial_point(0)
-    for var in model.continuous_value_vars:
-        base = var.name.removesuffix("_log__")
-        shape = point[var.name].shape
-        one = base if base == var.name else f"log {base}"
-        names += [one] if not shape else [f"{one}[{i}]" for i in range(int(np.prod(shape)))]
-    return names
+@dataclass(frozen=True)
+class Known:
+    """What is known of a target: moments of the coordinates that are judged, how many they are, and their names."""
+
+    moments: Reference
+    shown: int
+    labels: list[str]
 
 
-def sampled_reference(name: str, draws: int) -> Reference:
-    """Moments from a long run of NUTS on the non-centred model, in the centred one's coordinates."""
-    with HIERARCHIES[name](centred=False):
-        quiet = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
-        posterior = pm.sample(draws, tune=1000, chains=4, cores=1, random_seed=1, target_accept=0.95, **quiet).posterior
-    parts = []
-    for var in HIERARCHIES[name]().continuous_value_vars:
-        value = posterior[var.name.removesuffix("_log__")].values
-        value = value.reshape(*value.shape[:2], -1)
-        parts.append(np.log(value) if var.name.endswith("_log__") else value)
-    x = np.concatenate(parts, axis=2)
-    batches = x.reshape(40, -1, x.shape[2])
-    se = [(batches**p).mean(axis=1).std(axis=0, ddof=1) / np.sqrt(40) for p in (1, 2)]
-    mean, second, fourth = ((x**p).mean(axis=(0, 1)) for p in (1, 2, 4))
-    return Reference(mean, second, second - mean**2, fourth - second**2, *se)
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    sampler: str
+    run: Run
+    result: Any = None
+    verdict: Any = None
+    fails: int = 0
+    search: float = 0.0
+    words: str = ""
 
 
-_place, _pull_back = loops.place, loops.pull_back
-_ENTRIES = 12
+@contextmanager
+def searching() -> Iterator[list[float]]:
+    """Collect the CPU time of the searches made inside."""
+    seconds, learn_map = [0.0], straightening.learn_map
+
+    def timed(*arguments: Any) -> Any:
+        began = time.process_time()
+        try:
+            return learn_map(*arguments)
+        finally:
+            seconds[0] += time.process_time() - began
+
+    straightening.learn_map = timed
+    try:
+        yield seconds
+    finally:
+        straightening.learn_map = learn_map
 
 
-def straightened(inner: Any) -> Any:
-    """C function of the log density over ``z``, from that over ``x``; its table begins with the map's addresses."""
-
-    @cfunc(SIGNATURE)
-    def joint(z_pointer, gradient_pointer, table_pointer, d):
-        z, gradient, table = carray(z_pointer, (d,)), carray(gradient_pointer, (d,)), carray(table_pointer, (_ENTRIES,))
-        m, p = table[0], table[1]
-        sink = carray(_as_pointer(table[2]), (m,), np.int64)
-        start = carray(_as_pointer(table[3]), (m + 1,), np.int64)
-        source = carray(_as_pointer(table[4]), (p,), np.int64)
-        slope = carray(_as_pointer(table[5]), (p,), np.float64)
-        load = carray(_as_pointer(table[6]), (p,), np.float64)
-        log_scale = carray(_as_pointer(table[7]), (m,), np.float64)
-        location = carray(_as_pointer(table[8]), (m,), np.float64)
-        ceiling = carray(_as_pointer(table[9]), (m,), np.float64)
-        anchor = carray(_as_pointer(table[10]), (m,), np.float64)
-        x, work = z.copy(), np.empty((4, m))
-        total = _place(sink, start, source, slope, load, log_scale, location, ceiling, anchor, x, work)
-        data = carray(_as_pointer(table[11]), (1,), np.int64)
-        lp = inner(x.ctypes, gradient.ctypes, data.ctypes, d)
-        _pull_back(sink, start, source, slope, load, gradient, work)
-        return lp + total
-
-    return joint
-
-
-class Straightened:
-    """A model in the coordinates of a map, which may be none."""
-
-    def __init__(self, model: pm.Model, settings: Settings):
-        self.settings, self.plain = settings, engine_for(model, settings)
-        self.d, self.map = self.plain.d, None
-        self._joint: Any = None
-
-    @property
-    def engine(self) -> NumbaEngine:
-        """Of the coordinates as they are."""
-        if self.map is None:
-            return self.plain
-        self._joint = self._joint or straightened(self.plain._joint)
-        arrays, data = self.map.checked(self.d), self.plain._joint_table()
-        addresses = [part.ctypes.data for part in (*arrays, data)]
-        self._held = arrays, data
-        table = np.array([len(arrays.sink), len(arrays.source), *addresses], np.int64)
-        return NumbaEngine(self.settings.kernel, self.d, self._joint, self._joint, lambda: table, lambda: table)
-
-    def to_x(self, z: np.ndarray) -> np.ndarray:
-        """Map positions to the model's."""
-        return z if self.map is None else self.map.to_x(z)
-
-    def to_z(self, x: np.ndarray) -> np.ndarray:
-        """Map the model's positions to those of the engine."""
-        return x if self.map is None else self.map.to_z(x)
-
-    def gradient(self, z: np.ndarray, g: np.ndarray) -> np.ndarray:
-        """Map the engine's gradients to the model's."""
-        return g if self.map is None else self.map.push_forward(z, g)
-
-    def look(self, begin: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, float]:
-        """Run the first transitions of a warm-up; return positions and gradients of the model, and the cost."""
-        engine, z = self.engine, self.to_z(begin)
-        warmup = Warmup.start(self.settings, WARMUP, z, np.stack([engine.gradient_at(one) for one in z]))
-        tuned, parts = warmup.tuned, []
-        ensemble = Ensemble.start(engine, tuned.coordinates, z, rng)
-        while warmup.done < LENGTH:
-            rows = min(warmup.boundary - warmup.done, LENGTH - warmup.done)
-            parts.append(ensemble.advance(engine, tuned, rows, tolerance=warmup.tolerance))
-            warmup.observe(Block.of(parts[-1]))
-            if warmup.done < LENGTH:
-                new = warmup.update(engine.gradient_at)
-                ensemble.copy_from(warmup.source)
-                ensemble.change(engine, tuned.coordinates, new.coordinates)
-                tuned = new
-        position, gradient = (np.concatenate([getattr(p, n) for p in parts], axis=1) for n in ("position", "gradient"))
-        cost = 2 + sum(p.n_grad.sum() for p in parts) / CHAINS + warmup.n_grad / CHAINS
-        return self.to_x(position), self.gradient(position, gradient), float(cost)
-
-
-def in_time(parts: list[np.ndarray]) -> np.ndarray:
-    """Rows in order of time, chains side by side, without the first quarter of each round."""
-    kept = [part[:, part.shape[1] // 4 :] for part in parts]
-    return np.concatenate([part.swapaxes(0, 1).reshape(-1, part.shape[2]) for part in kept])
-
-
-def learn(
-    target: Straightened, model: pm.Model, begin: np.ndarray, rng: np.random.Generator
-) -> tuple[list[Learnt], np.ndarray, float, float]:
-    """Learn the target's map in rounds; return what each has found, where the chains are, gradients and seconds."""
-    found: list[Learnt] = []
-    positions, gradients, cost, seconds, at = [], [], 0.0, 0.0, begin
-    for turn in range(MOST_ROUNDS):
-        x, g, spent = target.look(at, rng)
-        positions, gradients, cost, at = [*positions, x], [*gradients, g], cost + spent, x[:, -1]
-        x, g = in_time(positions), in_time(gradients)
-        chain = np.tile(np.arange(CHAINS), len(x) // CHAINS)
-        before = time.process_time()
-        found.append(learn_map(x, g, chain, target.map, coordinate_names(model)))
-        seconds = max(seconds, time.process_time() - before)
-        if not found[-1].found:
-            break
-        target.map = found[-1].map or target.map
-        if turn + 1 >= ROUNDS and target.map is not None and found[-1].after < STRAIGHT:
-            break
-    return found, at, cost, seconds
-
-
-def errors(warmed: Warmed, run: Run, known: Reference, failing: int) -> str:
-    """Return the columns of a run's errors."""
-    worst, mean = (gradients_to(run.draws, run.gradients_per_draw, known, b, LIMIT) for b in ("b2_max", "b2_avg"))
-    sd, means = np.sqrt(known.variance_of_x), run.draws.mean(axis=1)
-    bias = (means.mean(axis=0) - known.mean) / sd
-    j = int(np.argmax(np.abs(bias)))
-    se = np.hypot(means.std(axis=0, ddof=1) / np.sqrt(CHAINS), known.se_mean)[j] / sd[j]
-    return (
-        f"{worst!s:>7s} {mean!s:>7s}  bias {bias[j]:+.3f} ({j}; se {se:.3f}) step {warmed.tuned.step_size:.2f} "
-        f"failing {failing}"
+def ours(sampler: str, model: pm.Model, centred: pm.Model, draws: int, seed: int, known: Known) -> Row:
+    """Run our sampler on a model, and judge it in the coordinates of the centred one."""
+    step = pmm.PoissonULMC(
+        scheme="recycled", steps_per_draw=1, reparametrise="auto" if sampler == "auto" else False, model=model
     )
+    with searching() as seconds, model:
+        dt = pmm.sample(
+            step, draws, tune=TUNE, chains=CHAINS, random_seed=seed, progressbar=False, compute_convergence_checks=False
+        )
+    stats = dt["sample_stats"].dataset
+    spent, total = stats["n_grad"].values, stats["n_grad_total"].values[:, -1]
+    x = flat_draws(centred, dt) if model is not centred else stats["unconstrained"].values
+    run = Run(sampler, x[..., : known.shown], spent, total - spent.sum(axis=1))
+    tree = judged(x, stats, dt["posterior"].attrs)
+    words = dt["posterior"].attrs.get("reparametrisation", "")
+    return Row(sampler, run, pmm.bias(tree), pmm.verdict(tree), int(stats["unstable"].sum()), seconds[0], words)
+
+
+def judged(x: np.ndarray, stats: Any, attrs: Any) -> xr.DataTree:
+    """Return every few draws with the coordinates ``x`` as parameters, as what bias and verdict are made of."""
+    kept = stats[["gradient", "unconstrained", "expected_bias", "halving_cost"]].isel(draw=slice(THIN - 1, None, THIN))
+    counts = stats[["unstable", "model_failures", "steps_per_draw"]].coarsen(draw=THIN).sum()
+    posterior = xr.Dataset({"x": (("chain", "draw", "i"), x[:, THIN - 1 :: THIN])}, attrs=attrs)
+    return xr.DataTree.from_dict(
+        {"posterior": posterior, "sample_stats": kept.merge(counts.drop_vars("draw"), compat="override")}
+    )
+
+
+def row(seed: int, found: Row, known: Known) -> str:
+    """Return the line of a run."""
+    run, moments = found.run, known.moments
+    worst, mean = (gradients_to(run.draws, run.gradients_per_draw, moments, b, LIMIT) for b in ("b2_max", "b2_avg"))
+    sd, means = np.sqrt(moments.variance_of_x), run.draws.mean(axis=1)
+    error = np.hypot(means.std(axis=0, ddof=1) / np.sqrt(len(means)), moments.se_mean) / sd
+    off = (means.mean(axis=0) - moments.mean) / sd
+    j = int(np.argmax(np.abs(off)))
+    corrected, verdict = "", ""
+    if found.result is not None:
+        after = (found.result["mean_corrected"].to_numpy()[: known.shown] - moments.mean) / sd
+        wrong = ((np.abs(off) > BIASED) & (np.abs(off) > CLEARLY * error)).any()
+        corrected = f"{after[np.argmax(np.abs(after))]:+.3f}"
+        verdict = "no" + ", rightly" * bool(wrong) if not found.verdict.trusted else "WRONG trust" if wrong else "trust"
+    warmup = float(np.median(run.warmup_gradients))
+    return (
+        f"  {seed:7d} {found.sampler:8s} {warmup:7.0f} {worst!s:>8s} {mean!s:>8s} {total(warmup, worst):>8s}   "
+        f"{off[j]:+.3f} +- {error[j]:.3f} {corrected:>7s}  {verdict:12s} {found.fails:5d} {found.search:6.1f}  "
+        f"{known.labels[j]}; {found.words or run.note or '-'}"
+    )
+
+
+def total(warmup: float, crossing: Crossing) -> str:
+    """Return gradients of tuning and of sampling as text, a bound where the error has not come down."""
+    reached = math.isfinite(crossing.first)
+    return f"{'' if reached else '>'}{warmup + (crossing.first if reached else crossing.spent):.0f}"
+
+
+def known_of(name: str, centred: pm.Model) -> Known:
+    """Return what is known of a target."""
+    hierarchy = HIERARCHIES.get(name)
+    moments = reference(name) if hierarchy is None else hierarchy_reference(name)
+    shown = len(moments.mean) if hierarchy is None or hierarchy.shown is None else hierarchy.shown
+    point = centred.initial_point(0)
+    labels = flat_names([(var.name, np.shape(point[var.name])) for var in centred.continuous_value_vars])
+    part = Reference(*(getattr(moments, field)[:shown] for field in Reference.__dataclass_fields__))
+    return Known(part, shown, labels)
+
+
+def theirs(name: str, model: pm.Model, draws: int, seed: int, known: Known) -> Row:
+    """Run another sampler."""
+    runner: Callable[..., Run] = peers.RUNNERS[name]
+    run = runner(model, draws, CHAINS, seed)
+    kept = Run(name, run.draws[..., : known.shown], run.gradients_per_draw, run.warmup_gradients, note=run.note)
+    return Row(name, kept)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", default=[*HIERARCHIES, *NEED_NOTHING])
-    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--others", type=int, default=2, help="seeds for False and by hand: so many of the first")
+    parser.add_argument("--samplers", nargs="*", default=OURS, choices=OURS)
     parser.add_argument("--draws", type=int, default=4000)
-    parser.add_argument("--reference", type=int, default=2000, help="draws of NUTS, in each of 4 chains")
-    parser.add_argument("--plain", action="store_true", help="run without a map, too")
+    parser.add_argument("--peers", action="store_true", help="NUTS and MCLMC, with the first seed")
     arguments = parser.parse_args()
-    print(HEADER(limit=LIMIT, draws=arguments.draws), flush=True)
-    method, options = SAMPLERS["recycled"]
-    settings = Settings.checked(method, **options)
+    print(HEADER.format(limit=LIMIT, chains=CHAINS, draws=arguments.draws), flush=True)
     for name in arguments.targets:
-        model = HIERARCHIES[name]() if name in HIERARCHIES else TARGETS[name].build()
-        if name in HIERARCHIES and name not in EXACT:
-            known = sampled_reference(name, arguments.reference)
-        else:
-            known = EXACT.get(name, partial(reference, name))()
-        print(f"{name} (d={len(known.second)})", flush=True)
-        shown = np.arange(1) if name.startswith("funnel") else np.arange(len(known.second))
-        part = Reference(*(getattr(known, field)[shown] for field in Reference.__dataclass_fields__))
-        for seed in arguments.seeds:
-            for with_map in (False, True) if arguments.plain else (True,):
-                rng, target = np.random.default_rng(seed), Straightened(model, settings)
-                at, cost, line = starts(model, target.plain, CHAINS, rng), 0.0, "  without a map: "
-                if with_map:
-                    found, at, cost, seconds = learn(target, model, at, rng)
-                    last = found[-1]
-                    verdict = "accepted" if target.map is not None else "refused"
-                    line = f"  {seed} {verdict} D {last.before:.3g} -> {last.after:.2g}, {seconds:.1f} secs; "
-                    print(f"      {'; '.join(last.found) or 'nothing found'}", flush=True)
-                    if target.map is None and not arguments.plain:
-                        print(line, flush=True)
-                        continue
-                engine = target.engine
-                warmed = warm_up(engine, settings, target.to_z(at), length=WARMUP, rng=rng)
-                chunk = warmed.ensemble.advance(engine, warmed.tuned, arguments.draws)
-                run = Run("", target.to_x(chunk.position)[:, :, shown], chunk.n_grad, warmed.n_grad)
-                line += f"tuning {cost:.0f} + {warmed.n_grad.mean():.0f}; "
-                print(line + errors(warmed, run, part, int(chunk.unstable.sum())), flush=True)
+        hierarchy = HIERARCHIES.get(name)
+        centred = TARGETS[name].build() if hierarchy is None else hierarchy.build(True)
+        by_hand = None if hierarchy is None else hierarchy.build(False)
+        known = known_of(name, centred)
+        print(f"{name} (d={len(known.labels)}): {(hierarchy or TARGETS[name]).note}", flush=True)
+        for sampler in arguments.samplers:
+            model = by_hand if sampler == "by hand" else centred
+            seeds = arguments.seeds if sampler == "auto" else arguments.seeds[: arguments.others]
+            for seed in seeds if model is not None else ():
+                print(row(seed, ours(sampler, model, centred, arguments.draws, seed, known), known), flush=True)
+        for sampler in PEERS if arguments.peers else ():
+            draws, seed = PEERS[sampler], arguments.seeds[0]
+            print(row(seed, theirs(sampler, centred, draws, seed, known), known), flush=True)
 
 
 if __name__ == "__main__":

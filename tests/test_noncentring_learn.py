@@ -99,6 +99,16 @@ def test_a_funnel_that_hardly_narrows_is_left_alone(seed):
     assert learn_map(*funnel(np.random.default_rng(seed), sd=0.6), CHAIN).map is not None
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_small_funnel_among_many_other_coordinates_is_not_diluted(seed):
+    rng = np.random.default_rng(seed)
+    (x, g), rest = funnel(rng, 5, sd=1.0), rng.normal(size=(N, 144))
+    learnt = learn_map(np.concatenate([x, rest], axis=1), np.concatenate([g, -rest], axis=1), CHAIN)
+    assert learnt.before < 0.1, "per coordinate it is little"
+    assert sorted(learnt.map.sink.tolist()) == [1, 2, 3, 4, 5]
+    np.testing.assert_allclose(learnt.map.slope, 0.5, rtol=1e-6)
+
+
 def test_three_levels_are_two_turns_of_two():
     x, g = three_levels(np.random.default_rng(4))
     learnt = learn_map(x, g, CHAIN)

@@ -6,7 +6,7 @@ searched for the level above.  Three levels of a hierarchy are two turns.
 
 The map is accepted by draws held out, the newest 40 %, with the Fisher divergence from a Gaussian per coordinate,
 :math:`D = mean |W^{-1} (z - m) + W^T g^z|^2 / d`, each with the best affine scale ``W`` of the older draws, diagonal or
-dense: it must fall by half, and by a tenth.  A posterior that an affine scale fits to a tenth needs no map.
+dense: it must fall by half, and by a tenth for each coordinate that the map involves, be they few among many.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ __all__ = ["Learnt", "learn_map"]
 _MOST_LEVELS = 4
 _FITTED = 0.6  # of the draws, the oldest
 _FEWEST = 100  # draws
-_RATIO, _LEAST = 0.5, 0.1  # of the divergence: what a map must leave at most, and take away at least
+_RATIO = 0.5  # of the divergence: what a map must leave at most
+# What it must take away for each coordinate involved, and the fewest of these to count on before any has been found.
+_LEAST, _INVOLVED = 0.1, 10
 _LEVEL_SHARE, _LEVEL_LEAST = 0.03, 0.05  # of the divergence summed over coordinates, what a level must take away
 _TRIMMED = 0.01
 _DAMPING = 10.0  # of the dense scale: few draws for each of its numbers
@@ -109,7 +111,8 @@ def learn_map(
     if len(x) < _FEWEST or x.shape[1] < 2 or not varies:
         return Learnt(previous, (), math.nan, math.nan)
     before = _divergence(x, g)
-    if previous is None and not before > _LEAST:
+    d = x.shape[1]
+    if previous is None and not d * before > _LEAST * min(d, _INVOLVED):
         return Learnt(None, (), before, before)
     centre, scale = np.median(x, axis=0), x.std(axis=0)
     draws = _draws(x, g, chain, centre, scale)
@@ -128,7 +131,8 @@ def learn_map(
     if found is None:
         return Learnt(None, (), before, before)
     words = describe(found, names)
-    if not (after < _RATIO * before and after < before - _LEAST):
+    involved = len(np.union1d(found.sink, found.source))
+    if not (after < _RATIO * before and d * (before - after) > _LEAST * involved):
         return Learnt(None, words, before, after)
     if not kept:
         found = _joined(_final(blocks, _draws(x, g, chain, centre, scale)), centre, scale).checked(x.shape[1])

@@ -201,7 +201,7 @@ class Straightening:
             old, self.names or None,
         )  # fmt: skip
         self.learnt, self.rounds, self._searched = learnt, self.rounds + 1, self.done
-        hopeless = not learnt.before > _STRAIGHT or (old is None and learnt.map is None and self.rounds > 1)
+        hopeless = old is None and learnt.map is None and (not learnt.before > _STRAIGHT or self.rounds > 1)
         straight = learnt.map is not None and learnt.after < _STRAIGHT and self.rounds >= _FEWEST_ROUNDS
         if hopeless or straight or self.rounds >= _MOST_ROUNDS:
             self._end()

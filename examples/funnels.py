@@ -1,0 +1,67 @@
+"""A funnel before and after it is straightened: eight schools as they are written, with the learnt map and without.
+
+``python examples/funnels.py`` writes ``docs/images/funnel.png`` in the folder that it is run from.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pymc as pm
+
+import pmm_mcmc as pmm
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+OUTPUT = Path("docs/images/funnel.png")
+# Treatment effects and their standard errors (Rubin, 1981).
+EFFECT = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+ERROR = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+SHOWN = 1500
+# Okabe and Ito's blue and vermilion.
+WITH, WITHOUT = "#0072B2", "#D55E00"
+
+
+def build_model() -> pm.Model:
+    """Return the centred model: the effects themselves are the parameters."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0.0, 5.0)
+        tau = pm.HalfCauchy("tau", 5.0)
+        theta = pm.Normal("theta", mu, tau, shape=8)
+        pm.Normal("y", theta, ERROR, observed=EFFECT)
+    return model
+
+
+def main() -> None:
+    """Sample twice, draw."""
+    draws = {}
+    for reparametrise in (False, "auto"):
+        with build_model():
+            step = pmm.PoissonULMC(scheme="recycled", reparametrise=reparametrise)
+            dt = pmm.sample(step, 1000, tune=1900, chains=8, random_seed=1)
+        draws[reparametrise] = dt["sample_stats"]["unconstrained"].values.reshape(-1, 10)
+        print(reparametrise, pmm.verdict(dt).sentence, dt["posterior"].attrs.get("reparametrisation", ""), sep="\n")
+    without, x = draws[False], draws["auto"]
+    z = pmm.learnt_map(dt).to_z(x)
+    plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+    figure, axes = plt.subplots(1, 3, figsize=(9.0, 3.2), layout="constrained", sharey=True)
+    for axis, values, colour, title, label in (
+        (axes[0], without, WITHOUT, "Sampled as it is", "theta[0]"),
+        (axes[1], x, WITH, "Sampled straightened", "theta[0]"),
+        (axes[2], z, WITH, "The same draws, straightened", "z of theta[0]"),
+    ):
+        some = values[:: max(1, len(values) // SHOWN)]
+        axis.scatter(some[:, 2], some[:, 1], s=3, alpha=0.4, color=colour, lw=0)
+        axis.set(xlabel=label, title=title)
+    for axis in axes[:2]:
+        axis.set_xlim(-30, 50)
+    axes[0].set(ylabel="log tau", ylim=(-12, 4.5))
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(OUTPUT, dpi=90)
+
+
+if __name__ == "__main__":
+    main()
