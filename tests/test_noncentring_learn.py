@@ -9,6 +9,7 @@ import pytest
 
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
 from pmm_mcmc.noncentring.learn import learn_map
+from pmm_mcmc.noncentring.words import describe
 
 N = 1600
 CHAIN = np.tile(np.arange(8), N // 8)
@@ -200,3 +201,12 @@ def test_too_few_draws_teach_nothing():
     x, g = funnel(np.random.default_rng(12), n=64)
     assert learn_map(x, g, CHAIN[:64]).map is None
     assert learn_map(x[:, :1], g[:, :1], CHAIN[:64]).map is None
+
+
+def test_runs_of_indices_are_named_together():
+    nothing, far = np.zeros(4), np.full(4, np.inf)
+    found = FunnelMap(
+        np.arange(1, 5), np.arange(5), np.zeros(4, int), np.ones(4), nothing, nothing, nothing, far, nothing
+    )
+    named = describe(found.checked(5), ["log tau", "b[0, 0]", "b[0, 1]", "b[0, 2]", "b[1, 2]"])
+    assert named == ("b[0, 0..2], b[1, 2] scale with log tau",)

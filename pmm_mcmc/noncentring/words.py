@@ -10,7 +10,7 @@ from pmm_mcmc.noncentring.funnel_map import FunnelMap
 __all__ = ["describe"]
 
 _MOST_GROUPS = 3
-_INDEXED = re.compile(r"^(.*)\[(\d+)\]$")
+_INDEXED = re.compile(r"^(.*[\[ ])(\d+)\]$")
 
 
 def describe(found: FunnelMap, names: Sequence[str]) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ def _listed(which: Sequence[int], names: Sequence[str]) -> str:
         else:
             runs.append([match[1], int(match[2]), int(match[2])])
     words = [
-        str(run[0]) if len(run) == 1 else f"{run[0]}[{run[1]}]" if run[1] == run[2] else f"{run[0]}[{run[1]}..{run[2]}]"
+        str(run[0]) if len(run) == 1 else f"{run[0]}{run[1]}]" if run[1] == run[2] else f"{run[0]}{run[1]}..{run[2]}]"
         for run in runs
     ]
     return ", ".join(words) if len(words) < 5 else f"{', '.join(words[:3])} and {len(words) - 3} more"
