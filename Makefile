@@ -1,6 +1,6 @@
 # make demo: sample a real posterior and draw a picture.   make test: lint, types, tests.
 .DELETE_ON_ERROR:
-.PHONY: demo test test-diffusion test-browser lint types mutants bench bench-chains evidence clean
+.PHONY: demo test test-diffusion test-browser docs notebooks lint types mutants bench bench-chains evidence clean
 VENV ?= .venv
 BIN := $(VENV)/bin
 DIFFUSION ?= .venv-diffusion
@@ -21,6 +21,13 @@ test-diffusion: $(DIFFUSION)/.done
 test-browser: $(VENV)/.dev $(VENV)/.browser
 	$(BIN)/python -m pytest tests/browser_report.py
 
+docs: $(VENV)/.docs
+	$(BIN)/sphinx-build -q -W --keep-going -E -b html docs build/html
+
+# In full, with their outputs kept.
+notebooks: $(VENV)/.docs
+	$(BIN)/jupyter execute --inplace --timeout=600 examples/*.ipynb
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -38,12 +45,13 @@ bench: $(VENV)/.dev
 bench-chains: $(VENV)/.dev $(VENV)/.bench
 	$(BIN)/python benchmarks/many_chains.py
 
-# The tables of docs/evidence.md: about two hours.
+# What there is, what it costs and what it prints: python -m benchmarks.  The tables of docs/evidence.md: about two hours.
 evidence: $(VENV)/.dev $(VENV)/.bench
 	mkdir -p benchmarks/results
 	$(BIN)/python -W ignore benchmarks/gradients.py > benchmarks/results/gradients.txt
 	$(BIN)/python -W ignore benchmarks/calibration.py > benchmarks/results/calibration.txt
 	$(BIN)/python -W ignore benchmarks/tuning.py > benchmarks/results/tuning.txt
+	$(BIN)/python benchmarks/diffusion.py --write
 
 $(VENV)/bin/python:
 	python=$$(scripts/find_python.sh) && "$$python" -m venv $(VENV)
@@ -58,6 +66,10 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	touch $@
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 $(VENV)/.browser: pyproject.toml constraints.txt | $(VENV)/bin/python

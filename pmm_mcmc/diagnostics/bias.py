@@ -177,7 +177,8 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
     stats = dt["sample_stats"]
     if "unstable" in stats and "acceptance_rate" not in stats:
         by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
-        reasons += unstable_reasons(int(stats["unstable"].sum()), int(stats["steps_per_draw"].sum()), by_model)
+        unstable, transitions = int(stats["unstable"].sum()), int(stats["steps_per_draw"].sum())
+        reasons += unstable_reasons(unstable, stats["unstable"].size, transitions, by_model)
     chains = run.values.shape[0]
     degrees = degrees_of_freedom(*run.position.shape[:2])
     moving = table["sd"].to_numpy() > 0.0  # neither constant nor, somewhere, not finite

@@ -79,9 +79,12 @@ class Measured(NamedTuple):
         return bool(np.all(small | ~self.moving))
 
 
-def unstable_reasons(unstable: int, transitions: int, by_model: int) -> list[str]:
-    """Say whether more transitions were unstable than are harmless; one event in a short run says nothing."""
-    if poisson.sf(unstable - 1, _UNSTABLE_RATE * transitions) >= 0.05:
+def unstable_reasons(unstable: int, draws: int, transitions: int, by_model: int) -> list[str]:
+    """Say whether more transitions were unstable than are harmless; one event in a short run says nothing.
+
+    They are counted against the draws: transitions between them make no more of the posterior's rare places.
+    """
+    if poisson.sf(unstable - 1, _UNSTABLE_RATE * draws) >= 0.05:
         return []
     remedy = "the model is not finite there: look at model.debug()" if 2 * by_model > unstable else _SHORTER
     return [f"{unstable} of {transitions} transitions were unstable ({remedy})"]

@@ -276,7 +276,8 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
     reasons: list[str] = []
     if "unstable" in stats and "acceptance_rate" not in stats:
         by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
-        reasons += unstable_reasons(int(stats["unstable"].sum()), int(stats["transitions"].sum()), by_model)
+        unstable, transitions = int(stats["unstable"].sum()), int(stats["transitions"].sum())
+        reasons += unstable_reasons(unstable, len(read.mean) * read.draws, transitions, by_model)
     chains = len(read.mean)
     if chains > 1:
         r_hat, apart = table["r_hat"], table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)

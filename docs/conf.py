@@ -1,0 +1,89 @@
+"""The documentation site: ``make docs``.
+
+Pages are run by ``tests/test_docs.py`` and notebooks by ``tests/test_notebooks.py``; nothing is run here.
+"""
+
+import inspect
+import shutil
+from pathlib import Path
+
+import pmm_mcmc
+from pmm_mcmc.steps.base import LangevinStep
+
+# Sphinx sees only what lies below this folder.
+HERE = Path(__file__).parent
+shutil.rmtree(HERE / "notebooks", ignore_errors=True)
+(HERE / "notebooks").mkdir()
+for notebook in (HERE.parent / "examples").glob("*.ipynb"):
+    shutil.copy(notebook, HERE / "notebooks")
+
+project = "pmm_mcmc"
+author = copyright = "The pmm_mcmc developers"
+release = version = pmm_mcmc.__version__
+language = "en"
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+    "numpydoc",
+]
+exclude_patterns = ["_build"]
+templates_path = ["_templates"]
+
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 4
+nb_execution_mode = "off"
+nb_merge_streams = True
+
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+# The scheduler for diffusers is documented where neither is installed.
+autodoc_mock_imports = ["torch", "diffusers"]
+numpydoc_show_class_members = False
+
+toc_object_entries_show_parents = "hide"
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"pmm_mcmc {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_context = {"default_mode": "auto"}
+html_theme_options = {
+    "header_links_before_dropdown": 6,
+    "navbar_persistent": [],
+    "navbar_end": ["search-button", "theme-switcher"],
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+
+
+def point_to_copies(app, name, source):
+    """Let links between pages and notebooks lead to and from the copies."""
+    source[0] = source[0].replace("](../examples/", "](notebooks/").replace("](../docs/", "](../")
+
+
+def own_signature(app, kind, name, thing, options, signature, returns):
+    """Give step methods the signature of their own that PyMC's ``__new__`` hides."""
+    if kind != "class" or not issubclass(thing, LangevinStep):
+        return signature, returns
+    bare = [p.replace(annotation=p.empty) for p in inspect.signature(thing).parameters.values()]
+    return str(inspect.Signature(bare)), returns
+
+
+def skip_plain_fields(app, kind, name, thing, skip, options):
+    """Leave out fields of named tuples, of which Python says nothing but their number."""
+    return True if (inspect.getdoc(thing) or "").startswith("Alias for field number") else None
+
+
+def setup(app):
+    """Register the hooks."""
+    app.connect("source-read", point_to_copies)
+    app.connect("autodoc-process-signature", own_signature)
+    app.connect("autodoc-skip-member", skip_plain_fields)
