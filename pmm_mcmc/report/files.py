@@ -12,7 +12,7 @@ from pmm_mcmc.report.run import run_page
 __all__ = ["check_place", "to_html", "write_page"]
 
 
-def to_html(dt: Any, path: str | os.PathLike[str]) -> None:
+def to_html(dt: Any, path: str | os.PathLike[str]) -> Path:
     """Write the report on a run to a file: verdict, estimates with their bias, convergence, setting, figures.
 
     Parameters
@@ -21,6 +21,11 @@ def to_html(dt: Any, path: str | os.PathLike[str]) -> None:
         A result of ``pm.sample`` or :func:`pmm_mcmc.sample`, or an opened store.
     path
         Of the file, which is replaced if it is there.  It is whole at any time.
+
+    Returns
+    -------
+    pathlib.Path
+        Of the file.
 
     Raises
     ------
@@ -35,6 +40,7 @@ def to_html(dt: Any, path: str | os.PathLike[str]) -> None:
     """
     check_place(path)
     write_page(run_page(dt), path)
+    return Path(path)
 
 
 def check_place(path: str | os.PathLike[str]) -> None:
