@@ -143,12 +143,16 @@ def slowest(draws: np.ndarray) -> np.ndarray:
 def ours_ess(log_density: Any, arguments: dict[str, Any], chains: int, draws: int) -> tuple[np.ndarray, float]:
     """Effective samples a second of a self-tuned run on JAX, and the seconds of its warm-up, compilation apart."""
     engine, settings, _ = engine_of(log_density, arguments, chains)
-    rng = np.random.default_rng(SEED)
-    starts = rng.uniform(-1.0, 1.0, (chains, D))
-    warm_up(engine, settings, starts, length=400, rng=np.random.default_rng(SEED))  # compiles
-    began = clock()
-    warm = warm_up(engine, settings, starts, length=400, rng=np.random.default_rng(SEED))
-    took = clock() - began
+    return measured(engine, settings, chains, draws)
+
+
+def measured(engine: Any, settings: Any, chains: int, draws: int) -> tuple[np.ndarray, float]:
+    """Effective samples a second of an engine's run, and the seconds of its warm-up, which is run twice: to compile."""
+    starts = np.random.default_rng(SEED).uniform(-1.0, 1.0, (chains, D))
+    for _ in range(2):
+        began = clock()
+        warm = warm_up(engine, settings, starts, length=400, rng=np.random.default_rng(SEED))
+        took = clock() - began
     began = clock()
     chunk = warm.ensemble.advance(engine, warm.tuned, draws, thin=warm.tuned.steps_per_draw)
     seconds = clock() - began
@@ -171,14 +175,7 @@ def numba_ess(arguments: dict[str, Any], chains: int, draws: int) -> tuple[np.nd
     settings = pmm.PoissonULMC(**arguments).arguments
     density = log_density(model.value_vars, model, model.initial_point(0))
     engine = NumbaEngine.of(settings, density, os.cpu_count() or 1)
-    starts = rng.uniform(-1.0, 1.0, (chains, D))
-    began = clock()
-    warm = warm_up(engine, settings, starts, length=400, rng=np.random.default_rng(SEED))
-    took = clock() - began
-    began = clock()
-    chunk = warm.ensemble.advance(engine, warm.tuned, draws, thin=warm.tuned.steps_per_draw)
-    seconds = clock() - began
-    return slowest(chunk.position) / seconds, took
+    return measured(engine, settings, chains, draws)
 
 
 def mclmc_ess(log_density: Any, chains: int, draws: int) -> np.ndarray:

@@ -36,18 +36,17 @@ import exact_moments as exact  # noqa: E402
 from exact_moments import Reference  # noqa: E402
 from models import breast_cancer, galaxies, negative_binomial_glm, poisson_glm  # noqa: E402
 
+from pmm_mcmc.targets.hierarchical import EFFECT, ERROR, FUNNEL_SD, eight_schools, funnel  # noqa: E402
+from pmm_mcmc.targets.hierarchical import MU_SD as SCHOOL_MU_SD  # noqa: E402
+from pmm_mcmc.targets.hierarchical import TAU_SCALE as SCHOOL_TAU_SCALE  # noqa: E402
+
 __all__ = ["TARGETS", "Reference", "Target", "b2", "reference"]
 
-# Treatment effects and their standard errors (Rubin, 1981).
-EFFECT = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
-ERROR = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
-SCHOOL_MU_SD = SCHOOL_TAU_SCALE = 5.0
 # Symmetric phase, with a correlation length of about a quarter of the side (Albergo, Kanwar and Shanahan, 2019).
 PHI4_SIDE, PHI4_MASS, PHI4_COUPLING = 8, -4.0, 6.008
 MIXTURE_WEIGHT, MIXTURE_MEAN = np.array([0.7, 0.3]), np.array([-1.2, 2.8])
 BANANA_SD, BANANA_CURVE = 10.0, 0.03
 ROSENBROCK_NOISE = 0.1
-FUNNEL_SD = 3.0
 LATENT_LENGTH, VOLATILITY_LENGTH = 120, 500
 
 
@@ -200,27 +199,6 @@ def rosenbrock() -> pm.Model:
 
 def rosenbrock_moments() -> Reference:
     return exact.bent_pairs(18, 1.0, 1.0, np.square, ROSENBROCK_NOISE)
-
-
-def funnel() -> pm.Model:
-    """Neal's funnel in its own coordinates (Neal, 2003)."""
-    with pm.Model() as model:
-        y = pm.Normal("y", 0.0, FUNNEL_SD)
-        pm.Normal("x", 0.0, pm.math.exp(y / 2), shape=9)
-    return model
-
-
-def eight_schools(centred: bool) -> pm.Model:
-    """Eight schools, with the effects themselves or their standardised deviations as parameters."""
-    with pm.Model() as model:
-        mu = pm.Normal("mu", 0.0, SCHOOL_MU_SD)
-        tau = pm.HalfCauchy("tau", SCHOOL_TAU_SCALE)
-        if centred:
-            theta = pm.Normal("theta", mu, tau, shape=8)
-        else:
-            theta = mu + tau * pm.Normal("z", shape=8)
-        pm.Normal("y", theta, ERROR, observed=EFFECT)
-    return model
 
 
 def school_moments(centred: bool) -> Reference:

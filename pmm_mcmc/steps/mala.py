@@ -51,8 +51,8 @@ class MALA(LangevinStep):
         everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
     reparametrise
         "auto" (default): funnels, coordinates that scale others as in a hierarchical model, are looked for in warm-up
-        and straightened by a change of variables, which costs no gradient and no bias; draws are in the model's own
-        parameters all the same.  False: never.  A map (:func:`pmm_mcmc.learnt_map`): that one.
+        and straightened by a change of variables, which is exact and takes no gradient of its own; draws are in the
+        model's own parameters all the same.  False: never.  A map (:func:`pmm_mcmc.learnt_map`): that one.
     keep_gradients
         Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
