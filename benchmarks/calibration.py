@@ -23,11 +23,11 @@ from targets import TARGETS, Reference, reference
 
 from pmm_mcmc.diagnostics.bias import _judge, _read, _table
 
-MULTIPLES = (0.3, 1.0, 3.0, 6.0)
+MULTIPLES = (0.3, 1.0, 1.5, 2.0, 3.0, 6.0)
 CHAINS, EACH, DRAWS, REPLICATES_A_CHAIN = 32, 4, 500, 4
 SEED = 1
 TARGET = 0.05
-SCHEMES = ("paper", "recycled", "ULMC")
+SCHEMES = ("paper", "importance", "recycled", "ULMC")
 HEADER = f"""\
 {CHAINS} chains at each setting, cut into replicates of {EACH} chains of {DRAWS} draws.
 
@@ -125,7 +125,7 @@ def measure(ours: Ours, multiple: float, known: Reference, replicates: int) -> t
     mark = "good" if good else "BAD" if bad else ""
     listed = ", ".join(f"{kind} {reasons[kind]}" for kind in KINDS if reasons[kind])
     row = (
-        f"  {ours.name:9s} {multiple:5.2f} {tuned.step_size:6.3f} {bias[worst]:+7.3f} +- {error[worst]:.3f} "
+        f"  {ours.name:10s} {multiple:4.2f} {tuned.step_size:6.3f} {bias[worst]:+7.3f} +- {error[worst]:.3f} "
         f"{np.abs(bias_sd).max():8.3f} {mark:4s} {chunk.unstable.mean() / thin:8.0e} {tuned.expected_bias:8.3f} "
         f"{trusted:3d}/{n:<3d} {covered:>6s}  {np.mean(inside_all):.3f}  {ratio:>5s}  {listed}"
     )

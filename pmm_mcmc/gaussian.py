@@ -15,7 +15,7 @@ import numpy as np
 
 from pmm_mcmc.coefficients import flows
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
-from pmm_mcmc.midpoints import cell_weight, continuous_weight
+from pmm_mcmc.midpoints import cell_weight, continuous_weight, one_in
 
 __all__ = ["stationary_covariance", "step_maps", "variance_error"]
 
@@ -45,20 +45,22 @@ def _cells(kernel, alpha, friction, K, curvature):
     drift[0] = -curvature
     state = np.eye(2, 2 + 2 * fine)
     cell = _flow(kernel, alpha / K, friction)
-    corrections = np.empty((K, 2, 2 + 2 * fine))
+    shares, corrections = np.empty(K), np.empty((K, 2, 2 + 2 * fine))
     for j in range(fine):
         if not kernel.offset or j % 2 == 1:
             i = j // 2 if kernel.offset else j
             a_j, g_j, _ = _matrices(_flow(kernel, alpha * j / fine, friction))
             position = a_j[0] @ state + g_j[0] * drift + path[0]
             rest = _flow(kernel, alpha * (K - 1 - i) / K, friction)
-            corrections[i] = np.outer(cell_weight(rest, cell, K), -curvature * position - drift)
+            times = one_in(float(i), K, kernel.power)
+            shares[i] = 1.0 / times
+            corrections[i] = np.outer(cell_weight(rest, cell, times), -curvature * position - drift)
         path = a @ path
         path[:, 2 + 2 * j : 4 + 2 * j] += root
     a, g, _ = _matrices(_flow(kernel, alpha, friction))
     frozen = a @ state + np.outer(g, drift) + path
     if kernel.option == 2:
-        return [(1.0 / K, frozen + correction) for correction in corrections]
+        return [(share, frozen + correction) for share, correction in zip(shares, corrections, strict=True)]
     # Independent marks: the mean map, and each correction with the variance of its mark.
     mean = frozen + corrections.sum(axis=0) / K
     return [(1.0, mean), *((1.0 / K - 1.0 / K**2, correction) for correction in corrections)]
@@ -73,7 +75,8 @@ def _one_uniform_midpoint(kernel, alpha, friction, curvature):
     drift = np.zeros(n + 4)
     drift[2 if recycled else 0] = -slope
     a, g, _ = _matrices(_flow(kernel, alpha, friction))
-    time = 0.5 * alpha * (1.0 + _NODES)
+    part, shares, times = _law(kernel.power)
+    time = part * alpha
     a_mid, g_mid, root_mid = _matrices(_flow(kernel, time, friction))
     rest = _flow(kernel, alpha - time, friction)
     a_rest, _, root_rest = _matrices(rest)
@@ -85,10 +88,21 @@ def _one_uniform_midpoint(kernel, alpha, friction, curvature):
     path[:, :, n + 2 :] += root_rest
     base = np.zeros_like(drift) if kernel.scheme == Scheme.CONTINUOUS else drift
     w = np.stack(np.broadcast_arrays(*continuous_weight(rest, alpha, kernel.dynamics != OVERDAMPED)), axis=-1)
+    w = times[:, None] * w
     new = a @ state + np.outer(g, base) + path + w[:, :, None] * (-slope * position - base)[:, None, :]
     if recycled:
         new = np.concatenate([new, position[:, None, :]], axis=1)
-    return list(zip(0.5 * _WEIGHTS, new, strict=True))
+    return list(zip(shares, new, strict=True))
+
+
+def _law(power: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return nodes of the law of one midpoint on (0, 1), their shares, and the inverse of the density there."""
+    part, shares = 0.5 * (1.0 + _NODES), 0.5 * _WEIGHTS
+    if power == 0.0:
+        return part, shares, np.ones_like(part)
+    # In the fourth root of the time all that is integrated is smooth, for powers in quarters.
+    inverse = 1.0 / ((1.0 + power) * part ** (4.0 * power))
+    return part**4, shares * 4.0 * part**3 / inverse, inverse
 
 
 def step_maps(kernel: Kernel, step_size: float, friction: float, K: int) -> list[np.ndarray]:

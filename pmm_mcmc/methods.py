@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pmm_mcmc.midpoints import LATE
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
 
 __all__ = ["METHODS", "Kernel", "Method", "Scheme", "Settings"]
@@ -39,6 +40,7 @@ class Kernel(NamedTuple):
     dynamics: int
     option: int
     offset: float
+    power: float = 0.0  # of the law of the one marked cell: see pmm_mcmc.midpoints
 
 
 class Method(NamedTuple):
@@ -102,6 +104,7 @@ class Settings:
     option: int = 2
     grid: str = "left"
     scheme: str = "paper"
+    midpoint: str = "uniform"
     steps_per_draw: int | None = None
     scaling: tuple[float, ...] | None = None
     target_bias: float = 0.05
@@ -120,6 +123,7 @@ class Settings:
         option: Any = 2,
         grid: Any = "left",
         scheme: Any = "paper",
+        midpoint: Any = "uniform",
         steps_per_draw: Any = "auto",
         scaling: Any = "auto",
         target_bias: Any = 0.05,
@@ -130,8 +134,15 @@ class Settings:
         option = _choice("option", option, (1, 2))
         grid = _choice("grid", grid, tuple(_OFFSETS))
         scheme = _choice("scheme", scheme, ("paper", "recycled"))
+        midpoint = _choice("midpoint", midpoint, ("uniform", "importance"))
+        if midpoint == "importance" and option == 1:
+            raise ValueError(
+                "midpoint='importance' does not apply to option=1, which marks every cell with probability 1/K: leave "
+                "midpoint out, or use option=2"
+            )
         if scheme == "recycled":
-            for name, value, default in (("option", option, 2), ("grid", grid, "left"), ("K", K, "auto")):
+            given = (("option", option, 2), ("grid", grid, "left"), ("K", K, "auto"), ("midpoint", midpoint, "uniform"))
+            for name, value, default in given:
                 if value != default:
                     raise ValueError(
                         f"{name}={value!r} does not apply to scheme='recycled', whose one midpoint is uniform over the "
@@ -146,6 +157,7 @@ class Settings:
             option=option,
             grid=grid,
             scheme=scheme,
+            midpoint=midpoint,
             steps_per_draw=_positive_int("steps_per_draw", steps_per_draw, "to have it found in warm-up"),
             scaling=_scaling(scaling),
             target_bias=_target(target_bias),
@@ -169,7 +181,8 @@ class Settings:
         dynamics = _DYNAMICS[self.dynamics]
         if self.scheme == "recycled":
             scheme, dynamics = Scheme.RECYCLED, HARMONIC
-        return Kernel(int(scheme), dynamics, self.option, _OFFSETS[self.grid])
+        power = LATE if self.midpoint == "importance" else 0.0
+        return Kernel(int(scheme), dynamics, self.option, _OFFSETS[self.grid], power)
 
     @property
     def fixed_K(self) -> int | None:

@@ -6,6 +6,11 @@ left end (``offset = 0``, the paper's grid) or in its centre (``offset = 1/2``),
 replaces the frozen one within the cell, ``K`` times over:
 :math:`w_i = K A_{(K-1-i) \alpha / K} G_{\alpha / K}`.
 
+Option 2 may also draw late cells more often (*importance* law): with
+:math:`q_i = ((i + 1) / K)^{1 + p} - (i / K)^{1 + p}`, ``p`` the *power* of the law, in place of ``1 / K``, and
+:math:`1 / q_i` in place of ``K`` in the weight, which leaves the mean of the correction as it is.  It grows with the
+time since the start of the step, from nothing: so its variance falls.
+
 For ``K`` without bound Option 2 becomes one midpoint uniform in ``(0, alpha)`` with weight
 :math:`\alpha A_{\alpha - \tau} G'_0`, the *continuous* law (randomised midpoint; recycled scheme).
 """
@@ -21,7 +26,20 @@ from numba.extending import register_jitable
 
 from pmm_mcmc.coefficients import Flow, select
 
-__all__ = ["build_cells", "cell_weight", "continuous_weight", "expected_gradients", "next_cell", "one_cell"]
+__all__ = [
+    "LATE",
+    "build_cells",
+    "cell_weight",
+    "continuous_weight",
+    "expected_gradients",
+    "next_cell",
+    "one_cell",
+    "one_in",
+]
+
+# Power of the importance law.  Higher ones take more variance away at long steps, and make short ones less accurate:
+# an error of the variance that the uniform law happens to cancel is then in plain sight.
+LATE = 0.25
 
 
 def build_cells(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
@@ -36,9 +54,10 @@ def build_cells(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
     """
 
     @register_jitable
-    def one_cell(uniform, K):
+    def one_cell(uniform, K, power):
         # Option 2: the marked cell, from one uniform number.
-        return xp.minimum(xp.floor(uniform * K), K - 1.0)
+        part = uniform if power == 0.0 else uniform ** (1.0 / (1.0 + power))
+        return xp.minimum(xp.floor(part * K), K - 1.0)
 
     @register_jitable
     def next_cell(cell, uniform, K):
@@ -56,11 +75,22 @@ one_cell, next_cell = _cells.one_cell, _cells.next_cell
 
 
 @register_jitable
-def cell_weight(rest: Flow, cell: Flow, K: Any) -> tuple[Any, Any]:
-    """Weight of a marked cell, from the flows over a ``cell`` and over the ``rest`` of the step after it."""
+def one_in(cell: Any, K: Any, power: Any) -> Any:
+    """Return in how many steps a cell is marked once in the mean: the inverse of its probability."""
+    if power == 0.0:
+        return 1.0 * K
+    return 1.0 / (((cell + 1.0) / K) ** (1.0 + power) - (cell / K) ** (1.0 + power))
+
+
+@register_jitable
+def cell_weight(rest: Flow, cell: Flow, times: Any) -> tuple[Any, Any]:
+    """Weight of a cell that is marked once in so many ``times`` (:func:`one_in`).
+
+    From the flows over a ``cell`` and over the ``rest`` of the step after it.
+    """
     return (
-        K * (rest.a_uu * cell.g_u + rest.a_uv * cell.g_v),
-        K * (rest.a_vu * cell.g_u + rest.a_vv * cell.g_v),
+        times * (rest.a_uu * cell.g_u + rest.a_uv * cell.g_v),
+        times * (rest.a_vu * cell.g_u + rest.a_vv * cell.g_v),
     )
 
 
@@ -72,10 +102,10 @@ def continuous_weight(rest: Flow, alpha: Any, has_velocity: Any) -> tuple[Any, A
     return alpha * rest.a_uu, 0.0 * alpha
 
 
-def expected_gradients(K: int, grid: str) -> float:
+def expected_gradients(K: int, grid: str, power: float = 0.0) -> float:
     """Return the expected gradients of one step of the two-gradient scheme, under either option.
 
     One at the start of the step and one in each marked cell, of which there is one on average; on the left
-    grid a marked first cell (probability ``1 / K``) needs no gradient of its own.
+    grid a marked first cell (probability ``1 / K``, or less under the importance law) needs no gradient of its own.
     """
-    return 2.0 - 1.0 / K if grid == "left" else 2.0
+    return 2.0 - 1.0 / one_in(0.0, K, power) if grid == "left" else 2.0

@@ -144,7 +144,7 @@ def replay(kernel, K, keys, first, transitions):
                 if kernel.scheme != Scheme.CELLS:
                     moment = 1.0
                 elif kernel.option == 2:
-                    moment = int(number * K) + kernel.offset
+                    moment = int(number ** (1.0 / (1.0 + kernel.power)) * K) + kernel.offset
                 else:
                     cell += 1 if K == 1 else 1 + int(np.log1p(-number) / np.log1p(-1.0 / K))
                     if cell >= K:

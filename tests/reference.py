@@ -109,10 +109,16 @@ def unrolled(dynamics, friction, alpha, weighted_times, state, base, drift, gap_
     return A @ state + np.outer(G, base if keep_base else 0.0 * base) + path + correction, midpoints
 
 
-def cell_midpoint(dynamics, friction, alpha, K, i, offset):
-    """Return time and weight ``K A_{(K-1-i) alpha/K} G_{alpha/K}`` of the marked cell ``i``."""
+def cell_law(K, power):
+    """Return the probability of each cell to be the one that is marked."""
+    edges = (np.arange(K + 1) / K) ** (1.0 + power)
+    return edges[1:] - edges[:-1]
+
+
+def cell_midpoint(dynamics, friction, alpha, K, i, offset, power=0.0):
+    """Return time and weight ``A_{(K-1-i) alpha/K} G_{alpha/K} / q_i`` of the marked cell ``i``."""
     rest, G = flow(dynamics, alpha * (K - 1 - i) / K, friction)[0], flow(dynamics, alpha / K, friction)[1]
-    return alpha * (i + offset) / K, K * rest @ G
+    return alpha * (i + offset) / K, rest @ G / cell_law(K, power)[i]
 
 
 def uniform_midpoint(dynamics, friction, alpha, time):
@@ -160,14 +166,14 @@ class Chain:
 
     def times(self, rng, step):
         """Draw midpoints with their weights, one after the other."""
-        scheme, dynamics, option, offset = self.kernel
+        scheme, dynamics, option, offset, power = self.kernel
         if scheme in (Scheme.CONTINUOUS, Scheme.RECYCLED):
             yield uniform_midpoint(dynamics, self.friction, step, step * rng.random())
             return
         cell = -1
         while True:
             if option == 2:
-                cell = int(rng.random() * self.K)
+                cell = int(np.sum(np.cumsum(cell_law(self.K, power))[:-1] <= rng.random()))
             elif self.K == 1:
                 rng.random()
                 cell += 1
@@ -177,7 +183,7 @@ class Chain:
                 return
             # A midpoint at the start corrects nothing and takes no noise.
             if cell + offset > 0.0:
-                yield cell_midpoint(dynamics, self.friction, step, self.K, cell, offset)
+                yield cell_midpoint(dynamics, self.friction, step, self.K, cell, offset, power)
             if option == 2:
                 return
 

@@ -60,6 +60,7 @@ CASES = [
     ),
     *((method, "option", value, "1 or 2") for method in POISSON for value in (3, 0, "2", True, None)),
     *((method, "grid", value, "'left' or 'centred'") for method in POISSON for value in ("right", None, 0)),
+    *((method, "midpoint", value, "'uniform' or 'importance'") for method in POISSON for value in ("late", None, 0.25)),
     *(("PoissonULMC", "scheme", value, "'paper' or 'recycled'") for value in ("fast", None, True)),
     *(("RLMC", "dynamics", value, "'overdamped' or 'underdamped'") for value in ("damped", None, 1)),
 ]
@@ -70,9 +71,14 @@ def test_arguments_out_of_range(model, no_compilation, method, name, value, reme
     refused(model, method, f"{name}={value!r}", "must be", remedy, **{name: value})
 
 
-@pytest.mark.parametrize(("name", "value"), [("option", 1), ("grid", "centred"), ("K", 16)])
+@pytest.mark.parametrize(("name", "value"), [("option", 1), ("grid", "centred"), ("K", 16), ("midpoint", "importance")])
 def test_recycling_has_one_midpoint_and_no_grid(model, no_compilation, name, value):
     refused(model, "PoissonULMC", f"{name}={value!r}", "scheme='recycled'", "leave", scheme="recycled", **{name: value})
+
+
+@pytest.mark.parametrize("method", POISSON)
+def test_the_importance_law_marks_one_cell(model, no_compilation, method):
+    refused(model, method, "midpoint='importance'", "option=1", "leave midpoint out", option=1, midpoint="importance")
 
 
 def test_friction_without_velocity(model, no_compilation):

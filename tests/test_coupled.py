@@ -10,6 +10,7 @@ from test_orders import WELL, double_well
 
 from pmm_mcmc.diagnostics import coupled
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.midpoints import LATE
 
 Z = 5.3
 
@@ -38,6 +39,7 @@ def replicas(kernel, n, d=2):
 KERNELS = [
     *(Kernel(Scheme.CELLS, dynamics, option, offset)
       for dynamics in (OVERDAMPED, UNDERDAMPED) for option in (1, 2) for offset in (0.0, 0.5)),
+    *(Kernel(Scheme.CELLS, dynamics, 2, 0.0, LATE) for dynamics in (OVERDAMPED, UNDERDAMPED)),
     Kernel(Scheme.CONTINUOUS, OVERDAMPED, 2, 0.0),
     Kernel(Scheme.CONTINUOUS, UNDERDAMPED, 2, 0.0),
     Kernel(Scheme.RECYCLED, HARMONIC, 2, 0.0),
@@ -46,7 +48,7 @@ KERNELS = [
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_each_step_is_that_of_the_plain_reference_on_the_common_path(kernel, monkeypatch):
-    scheme, dynamics, _, offset = kernel
+    scheme, dynamics, _, offset, power = kernel
     advance, anchors = coupled._advance, []
 
     def checked(setting, level, copy, start, ends, first, marks, path, target, rng):
@@ -61,7 +63,8 @@ def test_each_step_is_that_of_the_plain_reference_on_the_common_path(kernel, mon
                 if not mark.active[r]:
                     continue
                 if scheme == Scheme.CELLS:
-                    exact, weight = cell_midpoint(dynamics, friction, h, K, round(time / h * K - offset), offset)
+                    cell = round(time / h * K - offset)
+                    exact, weight = cell_midpoint(dynamics, friction, h, K, cell, offset, power)
                 else:
                     exact, weight = uniform_midpoint(dynamics, friction, h, time)
                 assert abs(exact - time) < 1e-12

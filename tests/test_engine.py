@@ -78,6 +78,13 @@ CELLS = {
     for grid in ("left", "centred")
     for K in (1, 2, 7)
 }
+IMPORTANCE = {
+    "underdamped, importance, left, K=7": (kernel_of("PoissonULMC", "underdamped", midpoint="importance"), 7),
+    "overdamped, importance, centred, K=2": (
+        kernel_of("PoissonOLMC", "overdamped", midpoint="importance", grid="centred"),
+        2,
+    ),
+}
 OTHERS = {
     "OLMC": (kernel_of("OLMC", "overdamped"), 1),
     "ULMC": (kernel_of("ULMC", "underdamped"), 1),
@@ -87,7 +94,7 @@ OTHERS = {
     "recycled without the linear part": (Kernel(Scheme.RECYCLED, UNDERDAMPED, 2, 0.0), 1),
     "MALA": (kernel_of("MALA", "overdamped"), 1),
 }
-SCHEMES = {**CELLS, **OTHERS}
+SCHEMES = {**CELLS, **IMPORTANCE, **OTHERS}
 FEW = ["overdamped, option 1, left, K=7", "underdamped, option 2, centred, K=7", *OTHERS]
 
 
@@ -103,8 +110,9 @@ def start(kernel, mode=0):
 
 
 def test_kernels_say_what_the_settings_say():
-    assert SCHEMES["underdamped, option 1, centred, K=7"][0] == (Scheme.CELLS, UNDERDAMPED, 1, 0.5)
-    assert SCHEMES["OLMC"][0] == (Scheme.CELLS, OVERDAMPED, 2, 0.0)
+    assert SCHEMES["underdamped, option 1, centred, K=7"][0] == (Scheme.CELLS, UNDERDAMPED, 1, 0.5, 0.0)
+    assert SCHEMES["OLMC"][0] == (Scheme.CELLS, OVERDAMPED, 2, 0.0, 0.0)
+    assert SCHEMES["overdamped, importance, centred, K=2"][0] == (Scheme.CELLS, OVERDAMPED, 2, 0.5, 0.25)
     assert SCHEMES["RLMC underdamped"][0][:2] == (Scheme.CONTINUOUS, UNDERDAMPED)
     assert SCHEMES["recycled"][0][:2] == (Scheme.RECYCLED, HARMONIC)
     assert SCHEMES["MALA"][0][:2] == (Scheme.MALA, OVERDAMPED)
@@ -263,15 +271,16 @@ def test_change_of_coordinates(name):
 
 
 @pytest.mark.parametrize("grid", ["left", "centred"])
-@pytest.mark.parametrize("option", [1, 2])
+@pytest.mark.parametrize("option", [1, 2, "importance"])
 def test_mean_number_of_gradients(option, grid):
-    kernel, K = CELLS[f"underdamped, option {option}, {grid}, K=7"]
+    chosen = {"midpoint": option} if option == "importance" else {"option": option}
+    kernel, K = kernel_of("PoissonULMC", "underdamped", grid=grid, **chosen), 7
     run, state, gradient, _ = start(kernel)
     n_grad = run.run(Tuned(0.1, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 20_000, 1).n_grad
-    if option == 2 and grid == "centred":
+    if option != 1 and grid == "centred":
         assert np.all(n_grad == 2)
     else:
-        z = (n_grad.mean() - expected_gradients(K, grid)) / (n_grad.std() / np.sqrt(n_grad.size))
+        z = (n_grad.mean() - expected_gradients(K, grid, kernel.power)) / (n_grad.std() / np.sqrt(n_grad.size))
         assert abs(z) < 4.5
 
 

@@ -8,17 +8,18 @@ import itertools
 
 import numpy as np
 import pytest
-from reference import engine, fine_times, flow, gaussian, sde, sequential, uniform_midpoint, unrolled
+from reference import cell_law, engine, fine_times, flow, gaussian, sde, sequential, uniform_midpoint, unrolled
 
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.gaussian import stationary_covariance, variance_error
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.midpoints import LATE
 from pmm_mcmc.tuning.setting import Tuned
 
 
-def cells(dynamics, option=2, grid="left"):
-    return Kernel(Scheme.CELLS, dynamics, option, {"left": 0.0, "centred": 0.5}[grid])
+def cells(dynamics, option=2, grid="left", power=0.0):
+    return Kernel(Scheme.CELLS, dynamics, option, {"left": 0.0, "centred": 0.5}[grid], power)
 
 
 def continuous(dynamics):
@@ -40,7 +41,8 @@ def cell_maps(kernel, alpha, friction, K, curvature):
         if kernel.option == 1:
             probability = (1.0 / K) ** count * (1.0 - 1.0 / K) ** (K - count)
         else:
-            probability = 1.0 / K if count == 1 else 0.0
+            probability = float(cell_law(K, kernel.power) @ marks) if count == 1 else 0.0
+            marks = np.array(marks) / (K * max(probability, 1e-300))
         if probability:
             args = (inputs[:2], lambda x: -curvature * x, z, centred)
             maps.append((probability, sequential(kernel.dynamics, friction, alpha, K, marks, *args)))
@@ -91,6 +93,8 @@ def brute_force(kernel, alpha, friction, K, curvature):
 EVERY = [
     *((cells(dynamics, option, grid), K) for dynamics in (OVERDAMPED, UNDERDAMPED) for option in (1, 2)
       for grid in ("left", "centred") for K in (1, 2, 4)),
+    *((cells(dynamics, 2, grid, LATE), K) for dynamics in (OVERDAMPED, UNDERDAMPED) for grid in ("left", "centred")
+      for K in (1, 2, 4)),
     (continuous(OVERDAMPED), 1), (continuous(UNDERDAMPED), 1), (RECYCLED, 1), (RECYCLED_PLAIN, 1),
 ]  # fmt: skip
 
@@ -104,13 +108,26 @@ def test_covariance_is_that_of_the_moment_recursion(kernel, K):
 
 
 @pytest.mark.parametrize("dynamics", [OVERDAMPED, UNDERDAMPED])
-def test_many_cells_approach_the_continuous_law(dynamics):
+@pytest.mark.parametrize("power", [0.0, LATE])
+def test_many_cells_approach_the_continuous_law(dynamics, power):
     """Check the limit of Option 2 for many cells, and that the centred grid is already there."""
-    limit = stationary_covariance(cells(dynamics), 0.6, 1.3, None)
-    errors = [np.abs(stationary_covariance(cells(dynamics), 0.6, 1.3, K) - limit).max() for K in (50, 100)]
+    limit = stationary_covariance(cells(dynamics, power=power), 0.6, 1.3, None)
+    found = [stationary_covariance(cells(dynamics, power=power), 0.6, 1.3, K) for K in (50, 100)]
+    errors = [np.abs(covariance - limit).max() for covariance in found]
     assert 1.9 < errors[0] / errors[1] < 2.1
-    centred = stationary_covariance(cells(dynamics, 2, "centred"), 0.6, 1.3, 100)
+    centred = stationary_covariance(cells(dynamics, 2, "centred", power), 0.6, 1.3, 100)
     assert np.abs(centred - limit).max() < 0.01 * errors[1]
+
+
+@pytest.mark.parametrize(("dynamics", "alpha", "uniform", "late"), [
+    (UNDERDAMPED, 1.0, "+.0150", "-.0038"), (UNDERDAMPED, 1.4, "+.074", "+.018"), (UNDERDAMPED, 0.2, "+.0000", "-.0002"),
+    (OVERDAMPED, 0.2, "+.0016", "-.0007"), (OVERDAMPED, 0.5, "+.034", "+.012"), (OVERDAMPED, 0.7, "+.117", "+.058"),
+])  # fmt: skip
+def test_the_importance_law_takes_variance_away(dynamics, alpha, uniform, late):
+    """The table of the documentation: relative errors of the variance for many cells, friction 1."""
+    for power, text in ((0.0, uniform), (LATE, late)):
+        digits = len(text.split(".")[1])
+        assert abs(variance_error(cells(dynamics, power=power), alpha, 1.0, None) - float(text)) <= 0.5 * 10.0**-digits
 
 
 # Relative errors of the variance, unit curvature: (alpha, method, digits as printed in the tables of the notes).
@@ -182,6 +199,8 @@ CURVATURES = np.repeat([1.0, 0.4], D // 2)
 CHAINED = [
     *((cells(OVERDAMPED, option, grid), 0.5, 1.0, K) for option, grid, K in
       ((2, "left", 1), (1, "left", 8), (1, "centred", 8), (2, "left", 2), (2, "centred", 2), (2, "left", 16))),
+    (cells(OVERDAMPED, power=LATE), 0.5, 1.0, 2), (cells(UNDERDAMPED, power=LATE), 0.9, 0.6, 2),
+    (cells(UNDERDAMPED, 2, "centred", LATE), 1.4, 0.6, 16),
     (continuous(OVERDAMPED), 0.5, 1.0, 1),
     *((cells(UNDERDAMPED, option, grid), 0.9, friction, K) for friction in (0.6, 2.0) for option, grid, K in
       ((2, "left", 1), (1, "left", 8), (1, "centred", 8), (2, "left", 2), (2, "centred", 2), (2, "left", 16))),

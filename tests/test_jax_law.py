@@ -23,7 +23,7 @@ from pmm_mcmc.engines.jax_random import Keyed, words_of
 from pmm_mcmc.gaussian import stationary_covariance
 from pmm_mcmc.jax_density import LogDensity
 from pmm_mcmc.methods import OVERDAMPED, UNDERDAMPED, Scheme
-from pmm_mcmc.midpoints import expected_gradients
+from pmm_mcmc.midpoints import LATE, expected_gradients
 from pmm_mcmc.tuning.setting import Tuned
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def compare_with_law(kernel, alpha, friction, K, precision="float64"):
         assert abs(exact[0][0, 0] - 1.0) / error[0, 0, 0] > 4.5
     expected = 1.0 if kernel.scheme == Scheme.RECYCLED else 2.0
     if kernel.scheme == Scheme.CELLS:
-        expected = expected_gradients(K, "centred" if kernel.offset else "left")
+        expected = expected_gradients(K, "centred" if kernel.offset else "left", kernel.power)
     if n_grad.std() > 0.0:
         assert abs(n_grad.mean() - expected) / (n_grad.std(ddof=1) / np.sqrt(CHAINS)) < 4.5
     else:
@@ -265,8 +265,8 @@ def test_engine_has_the_exact_law(kernel, alpha, friction, K):
 @pytest.mark.parametrize("precision", ["float32", "mixed"])
 @pytest.mark.parametrize(
     ("kernel", "alpha", "K"),
-    [(cells(UNDERDAMPED), 0.9, 2), (RECYCLED, 1.2, 1), (continuous(OVERDAMPED), 0.5, 1)],
-    ids=["PoissonULMC", "recycled", "RLMC overdamped"],
+    [(cells(UNDERDAMPED), 0.9, 2), (cells(UNDERDAMPED, power=LATE), 0.9, 2), (RECYCLED, 1.2, 1), (continuous(OVERDAMPED), 0.5, 1)],
+    ids=["PoissonULMC", "importance", "recycled", "RLMC overdamped"],
 )
 def test_it_has_it_in_every_precision(kernel, alpha, K, precision):
     compare_with_law(kernel, alpha, 1.0, K, precision)

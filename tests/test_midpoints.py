@@ -12,7 +12,15 @@ from scipy.stats import chi2
 
 from pmm_mcmc.coefficients import flows
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED
-from pmm_mcmc.midpoints import cell_weight, continuous_weight, expected_gradients, next_cell, one_cell
+from pmm_mcmc.midpoints import (
+    LATE,
+    cell_weight,
+    continuous_weight,
+    expected_gradients,
+    next_cell,
+    one_cell,
+    one_in,
+)
 
 NAMES = {OVERDAMPED: "overdamped", UNDERDAMPED: "underdamped", HARMONIC: "harmonic"}
 ALMOST_ONE = 1.0 - 2.0**-53
@@ -21,10 +29,26 @@ ALMOST_ONE = 1.0 - 2.0**-53
 @pytest.mark.parametrize("K", [1, 2, 3, 7, 16, 1000])
 def test_option_2_marks_every_cell_with_the_same_probability(K):
     uniforms = (np.arange(20 * K) + 0.5) / (20 * K)
-    cells = [int(one_cell(u, K)) for u in uniforms]
+    cells = [int(one_cell(u, K, 0.0)) for u in uniforms]
     np.testing.assert_array_equal(np.bincount(cells, minlength=K), np.full(K, 20))
-    assert one_cell(0.0, K) == 0
-    assert one_cell(ALMOST_ONE, K) == K - 1
+    assert one_cell(0.0, K, 0.0) == 0
+    assert one_cell(ALMOST_ONE, K, 0.0) == K - 1
+    assert one_in(3.0, K, 0.0) == K
+
+
+@pytest.mark.parametrize("K", [1, 2, 3, 7, 16, 1000])
+def test_the_importance_law_marks_cells_as_often_as_its_weight_says(K):
+    cell = np.arange(float(K))
+    probability = 1.0 / one_in(cell, K, LATE)
+    assert abs(probability.sum() - 1.0) < 1e-12
+    # Cell i is what numbers between these lead to; the last one ends at 1.
+    begin = (cell / K) ** (1.0 + LATE)
+    np.testing.assert_allclose(np.diff(np.append(begin, 1.0)), probability, rtol=1e-9, atol=0.0)
+    for i in range(K):
+        assert one_cell(begin[i] + 1e-9 * probability[i], K, LATE) == i
+        assert one_cell(begin[i] + (1.0 - 1e-9) * probability[i], K, LATE) == i
+    assert one_cell(0.0, K, LATE) == 0
+    assert one_cell(ALMOST_ONE, K, LATE) == K - 1
 
 
 @pytest.mark.parametrize("K", [2, 3, 16, 64])
@@ -92,3 +116,5 @@ def test_continuous_weight_is_the_limit_of_the_cells(dynamics):
 def test_expected_gradients_are_the_start_and_the_marked_cells_after_it(K):
     assert expected_gradients(K, "left") == pytest.approx(1.0 + (K - 1) / K, rel=1e-15)
     assert expected_gradients(K, "centred") == 2.0
+    assert expected_gradients(K, "left", LATE) == pytest.approx(2.0 - K ** -(1.0 + LATE), rel=1e-15)
+    assert expected_gradients(K, "centred", LATE) == 2.0

@@ -25,6 +25,7 @@ STEPS = {
     "PoissonULMC K=16": lambda **o: pmm.PoissonULMC(K=16, **o),
     "PoissonULMC option 1": lambda **o: pmm.PoissonULMC(option=1, **o),
     "PoissonULMC centred": lambda **o: pmm.PoissonULMC(grid="centred", **o),
+    "PoissonULMC importance": lambda **o: pmm.PoissonULMC(midpoint="importance", **o),
     "PoissonULMC recycled": lambda **o: pmm.PoissonULMC(scheme="recycled", **o),
     "OLMC": lambda **o: pmm.OLMC(**o),
     "ULMC": lambda **o: pmm.ULMC(**o),

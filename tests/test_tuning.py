@@ -230,6 +230,23 @@ def test_safe_step_of_the_recycled_scheme_holds_at_both_ends_of_the_curvature():
         assert step > 1.499 or worst(1.001 * step) > BIAS_TARGET
 
 
+@pytest.mark.parametrize("friction", [0.25, 1.0, 2.0])
+@pytest.mark.parametrize("target", [0.002, 0.014, 0.05])
+@pytest.mark.parametrize("method", ["PoissonULMC", "PoissonOLMC"])
+def test_safe_step_of_the_importance_law_holds_in_all_flatter_directions(method, target, friction):
+    dynamics = "underdamped" if method == "PoissonULMC" else "overdamped"
+    settings = Settings.checked(method, dynamics=dynamics, midpoint="importance")
+    step = safe_step(settings, friction, 1.0, target)
+    for curvature in np.geomspace(0.01, 1.0, 40):
+        assert abs(variance_error(settings.kernel, step, friction, None, curvature)) <= 1.03 * target
+    if step < METHODS[method].largest_step:
+        longer = [abs(variance_error(settings.kernel, a * step, friction, None)) for a in (1.001, 1.02, 1.1)]
+        assert max(longer) > target
+    if target > 0.01 and friction >= 1.0:
+        plain = safe_step(Settings.checked(method, dynamics=dynamics), friction, 1.0, target)
+        assert step > 1.2 * plain or step == METHODS[method].largest_step
+
+
 def test_many_coordinates_are_allowed_less_each():
     assert [allowed_error(0.04, d) for d in (0, 1, 8)] == [0.04] * 3
     np.testing.assert_allclose([allowed_error(0.04, d) for d in (32, 800)], [0.02, 0.004], rtol=1e-12)

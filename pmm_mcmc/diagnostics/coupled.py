@@ -18,7 +18,7 @@ from pmm_mcmc.coefficients import Flow, flows
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.guard import guard_threshold, steepest_curvature
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
-from pmm_mcmc.midpoints import cell_weight, continuous_weight, next_cell, one_cell
+from pmm_mcmc.midpoints import cell_weight, continuous_weight, next_cell, one_cell, one_in
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.transitions import TELLING, end, interpolate, interpolate_velocity, noise, path
 
@@ -165,14 +165,14 @@ def _marks(setting: Setting, level: _Level, start: np.ndarray, uniform: np.ndarr
         weight = continuous_weight(setting.flow(h * (1.0 - uniform)), h, kernel.dynamics != OVERDAMPED)
         return [_Mark(start + h * uniform, weight, np.ones(len(h), dtype=bool))]
     marks: list[_Mark] = []
-    cell = _one_cell(uniform, K) if kernel.option == 2 else _next_cell(-1, uniform, K)
+    cell = _one_cell(uniform, K, kernel.power) if kernel.option == 2 else _next_cell(-1, uniform, K)
     while np.any(cell < K):
         at = np.minimum(cell, K - 1)
         rest = setting.flow(h * (K - 1 - at) / K)
         # A midpoint at the start corrects nothing.
         active = (cell < K) & (at + kernel.offset > 0.0)
         time = start + h * np.where(active, at + kernel.offset, 0.0) / K
-        marks.append(_Mark(time, cell_weight(rest, level.cell, K), active[:, 0]))
+        marks.append(_Mark(time, cell_weight(rest, level.cell, one_in(at, K, kernel.power)), active[:, 0]))
         cell = K if kernel.option == 2 else _next_cell(cell, rng.random(cell.shape), K)
     return marks
 

@@ -16,7 +16,7 @@ from jax import lax
 
 from pmm_mcmc.coefficients import Flow, build_flows
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
-from pmm_mcmc.midpoints import build_cells, cell_weight, continuous_weight
+from pmm_mcmc.midpoints import build_cells, cell_weight, continuous_weight, one_in
 from pmm_mcmc.transitions import (
     TELLING,
     build_factors,
@@ -214,11 +214,11 @@ def _midpoint(kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws
     u, v, b = chains[:3]
     (number, *near), (_, *far) = draws.take(0, -1)
     if kernel.scheme == Scheme.CELLS:
-        cell = _cells.one_cell(number, p.K)
+        cell = _cells.one_cell(number, p.K, kernel.power)
         time = step * (cell + kernel.offset) / p.K
         times = (step * (p.K - 1.0 - cell) / p.K, step / p.K)
         at, gap, whole, *of_cell = _flows_over(kernel, p, time, step - time, step, *times)
-        wu, wv = cell_weight(*of_cell, p.K)
+        wu, wv = cell_weight(*of_cell, one_in(cell, p.K, kernel.power))
     else:
         time = step * number
         at, gap, whole = _flows_over(kernel, p, time, step - time, step)

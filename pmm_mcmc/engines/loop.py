@@ -21,7 +21,7 @@ from pmm_mcmc.coefficients import build_flows, select
 from pmm_mcmc.engines import random
 from pmm_mcmc.engines.random import fill_normals, start_stream, uniform
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Scheme
-from pmm_mcmc.midpoints import cell_weight, continuous_weight, next_cell, one_cell
+from pmm_mcmc.midpoints import cell_weight, continuous_weight, next_cell, one_cell, one_in
 from pmm_mcmc.noncentring import loops, saturation
 from pmm_mcmc.noncentring.loops import place as place_sinks
 from pmm_mcmc.noncentring.loops import pull_back as pull_back_sinks
@@ -155,7 +155,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
         next steps are shorter.
         """
         alpha, friction, K, threshold, steepest, tolerance = numbers
-        scheme, kind, option, offset = kernel
+        scheme, kind, option, offset, power = kernel
         position_out, gradient_out, lp_out, accept_out, n_grad_out, unstable_out, model_failures_out, state_out = out
         d = coordinates[0].size
         u, v, b, anchor = state[:d], state[d : 2 * d], state[2 * d : 3 * d], state[3 * d : 4 * d]
@@ -218,7 +218,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
                         if option == 2:
                             if cell >= 0.0:
                                 break
-                            cell = one_cell(uniform(stream), K)
+                            cell = one_cell(uniform(stream), K, power)
                         else:
                             cell = next_cell(cell, uniform(stream), K)
                             if cell >= K:
@@ -237,7 +237,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
                         n_grad += 1
                         if scheme == Scheme.CELLS:
                             rest = _flow(kind, step * (K - 1 - cell) / K, friction)
-                            wu, wv = cell_weight(rest, cell_flow, K)
+                            wu, wv = cell_weight(rest, cell_flow, one_in(cell, K, power))
                         else:
                             rest = _flow(kind, step - time, friction)
                             wu, wv = continuous_weight(rest, step, has_velocity)

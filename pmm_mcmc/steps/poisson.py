@@ -66,6 +66,12 @@ class PoissonULMC(LangevinStep):
         paper's theorems; more variable, less stable.
     grid
         "left" (default), the paper's; "centred", not in the paper, has next to no bias from the grid from K = 4 on.
+    midpoint
+        "uniform" (default): the one cell of Option 2 is any with the same probability, as in the paper.  "importance",
+        **which is not in the paper**: late cells more often, :math:`q_i = ((i+1)/K)^{5/4} - (i/K)^{5/4}`, with
+        :math:`1/q_i` in place of ``K`` in the correction.  The mean stays as it is and variance falls: steps are a
+        fifth to a half longer at the same ``target_bias``, except where that is below 0.005 or there are a thousand
+        coordinates.
     scheme
         "paper" (default), or "recycled", **which is not in the paper**: one midpoint uniform in :math:`(0, \alpha)`,
         the correction taken against the gradient at the previous midpoint, and the linear part :math:`-u` of the drift
@@ -136,6 +142,7 @@ class PoissonULMC(LangevinStep):
         option: int = 2,
         grid: str = "left",
         scheme: str = "paper",
+        midpoint: str = "uniform",
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
         target_bias: float = 0.05,
@@ -154,6 +161,7 @@ class PoissonULMC(LangevinStep):
             option=option,
             grid=grid,
             scheme=scheme,
+            midpoint=midpoint,
             steps_per_draw=steps_per_draw,
             scaling=scaling,
             target_bias=target_bias,
@@ -206,6 +214,12 @@ class PoissonOLMC(LangevinStep):
         paper's theorems; more variable, less stable.
     grid
         "left" (default), the paper's; "centred", not in the paper, has next to no bias from the grid from K = 4 on.
+    midpoint
+        "uniform" (default): the one cell of Option 2 is any with the same probability, as in the paper.  "importance",
+        **which is not in the paper**: late cells more often, :math:`q_i = ((i+1)/K)^{5/4} - (i/K)^{5/4}`, with
+        :math:`1/q_i` in place of ``K`` in the correction.  The mean stays as it is and variance falls: steps are a
+        fifth to a half longer at the same ``target_bias``, except where that is below 0.005 or there are a thousand
+        coordinates.
     steps_per_draw
         Transitions for each recorded draw.  "auto" (default): the smallest number at which every coordinate's lag-one
         autocorrelation in warm-up is below about 0.5, at most 64.
@@ -270,6 +284,7 @@ class PoissonOLMC(LangevinStep):
         step_size: float | str = "auto",
         option: int = 2,
         grid: str = "left",
+        midpoint: str = "uniform",
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
         target_bias: float = 0.05,
@@ -286,6 +301,7 @@ class PoissonOLMC(LangevinStep):
             step_size=step_size,
             option=option,
             grid=grid,
+            midpoint=midpoint,
             steps_per_draw=steps_per_draw,
             scaling=scaling,
             target_bias=target_bias,

@@ -118,10 +118,17 @@ def _largest_step(
     kernel: Kernel, friction: float, K: int | None, limit: float, curvatures: tuple[float, ...], target: float
 ) -> float:
     """Largest step below a limit that keeps the variance errors on Gaussians within the target, by bisection."""
+
+    def allowed(step_size: float) -> bool:
+        return max(abs(variance_error(kernel, step_size, friction, K, c)) for c in curvatures) <= target
+
     low, high = 0.0, limit
+    if kernel.power > 0.0:
+        # Errors of either sign: they cancel at some long step, beyond shorter ones, of flatter directions, that do not.
+        high = float(next((step for step in np.geomspace(0.01 * limit, limit, 48) if not allowed(step)), limit))
     for _ in range(24):
         middle = 0.5 * (low + high)
-        if max(abs(variance_error(kernel, middle, friction, K, c)) for c in curvatures) <= target:
+        if allowed(middle):
             low = middle
         else:
             high = middle
