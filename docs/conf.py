@@ -5,6 +5,7 @@ Pages are run by ``tests/test_docs.py`` and notebooks by ``tests/test_notebooks.
 
 import inspect
 import shutil
+from importlib import resources
 from pathlib import Path
 
 import pmm_mcmc
@@ -48,7 +49,10 @@ toc_object_entries_show_parents = "hide"
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"pmm_mcmc {version}"
-html_static_path = ["_static"]
+# MathJax is part of the site, so that formulas need no network. It draws them as SVG: one file, and no fonts.
+# The package is django-static-mathjax, which needs no Django.
+mathjax_path = "tex-svg.js"
+html_static_path = ["_static", str(resources.files("mathjax") / "static" / "mathjax" / "es5" / mathjax_path)]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_context = {"default_mode": "auto"}

@@ -23,6 +23,8 @@ __all__ = ["main"]
 _OK, _NOT_TRUSTED, _WRONG, _BROKEN, _INTERRUPTED = 0, 1, 2, 3, 130
 # What compare knows by name beside the methods of this package.
 _OTHERS = ("nuts", "nutpie")
+# Of the step size that warm-up has found: what --steps measures beside it.
+_STEPS = (0.25, 0.5, 2.0)
 _SAMPLERS = ("PoissonULMC(K=16)", "PoissonULMC(scheme=recycled)", "ULMC", "OLMC", "MALA", "nuts")
 
 
@@ -97,6 +99,11 @@ def _parser() -> argparse.ArgumentParser:
         help="a method, with arguments if any, such as ULMC, 'PoissonULMC(K=32)' or 'PoissonULMC(scheme=recycled)', "
         f"or one of {', '.join(_OTHERS)}; may be given again (default: {', '.join(_SAMPLERS)})",
     )  # fmt: skip
+    compare.add_argument(
+        "--steps", action="store_true",
+        help="measure the errors at a quarter, half and twice the step size too: three more runs, of N gradients each, "
+        "for each sampler but nuts and nutpie",
+    )  # fmt: skip
     compare.add_argument("--seed", type=_seed, default=1, metavar="N", help="seed of the chains (default 1)")
     _output(compare, "the name of the target, with .html")
 
@@ -169,7 +176,8 @@ def _compare(given: argparse.Namespace) -> int:
     from pmm_mcmc.report import comparison_page, write_page
 
     try:
-        comparison = compare(target, samplers, n_grad=given.n_grad, seed=given.seed)
+        steps = _STEPS if given.steps else ()
+        comparison = compare(target, samplers, n_grad=given.n_grad, seed=given.seed, step_multiples=steps)
         html = comparison_page(comparison)
     except (ValueError, ImportError) as error:
         raise _Wrong(str(error)) from error

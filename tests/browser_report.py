@@ -56,7 +56,7 @@ def files(tmp_path_factory):
         "off": run_page(pages.off()),
         "nasty": run_page(pages.named(pages.NASTY), title=pages.NASTY[0]),
         "many": run_page(pages.good(d=3, chains=512, draws=40)),
-        "comparison": comparison_page(pages.Comparison()),
+        "comparison": comparison_page(pages.stepped()),
     }
     for name, html in every.items():
         (folder / f"{name}.html").write_text(html, encoding="utf-8")

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import results
 
-VOID = {"meta", "link", "img", "br", "hr", "input"}
+VOID = {"meta", "link", "img", "br", "hr", "input", "wbr"}
 # Names that would do harm where they are not escaped, or break what draws them.
 NASTY = [
     "<script>window.harmed = 1</script>",
@@ -153,6 +153,7 @@ class Comparison:
             {
                 "trusted": [True, False, True],
                 "ess_bulk_per_1000": [12.3, 0.45, np.nan],
+                "r_hat": [1.0, 1.0123, np.nan],
                 "mean_error": [0.031, 0.0, 0.002],
                 "mean_error_at": ["mu[0]", "<i>", "mu[1]"],
                 "occupancy": ["0.50, 0.50", "1.00, 0.00", "0.49, 0.51"],
@@ -164,6 +165,7 @@ class Comparison:
             index=pd.Index(list(names), name="sampler"),
         )
         self.columns = {"mean_error": "Error of the <mean>, in posterior sd.", "grads_sampling": "Gradients spent."}
+        self.steps = None
         self.notes = ["The reference is exact.", "Timed on two cores."]
 
     def figures(self):
@@ -179,3 +181,20 @@ class Comparison:
             axes.legend()
             made[name] = (figure, f"{name}: error <against> gradients.")
         return made
+
+
+def stepped():
+    """A comparison with runs at other step sizes, one of which failed."""
+    from pmm_mcmc.comparison.step_sizes import STEP_COLUMNS
+
+    told = {"mean_error_at": "mu[0]", "sd_error_at": "mu[1]", "unstable": 0, "grads": 40_000}
+    numbers = {"mean_error": 0.031, "mean_error_se": 0.01, "mean_error_noise": 0.03}
+    numbers |= {"sd_error": 0.2, "sd_error_se": 0.01, "sd_error_noise": 0.03}
+    rows = [
+        {"sampler": "ULMC", "multiple": 0.5, "step_size": 0.125, **numbers, **told},
+        {"sampler": "ULMC", "multiple": 1.0, "step_size": 0.25, **numbers, **told},
+        {"sampler": "<b>", "multiple": 2.0, "step_size": 0.5, "error": "It broke."},
+    ]
+    made = Comparison()
+    made.steps = pd.DataFrame(rows, columns=list(STEP_COLUMNS))
+    return made

@@ -146,7 +146,7 @@ def test_compare(compared, call, here):
     assert code == 0 and err == ""
     assert out.splitlines()[0] == "c.html: Samplers on galaxies" and pages.Comparison.__name__ not in out
     assert compared["target"].name == "funnel" and compared["n_grad"] == 200_000 and compared["seed"] == 1
-    assert isinstance(compared["n_grad"], int)
+    assert isinstance(compared["n_grad"], int) and compared["step_multiples"] == ()
     names = [s if isinstance(s, str) else type(s).__name__ for s in compared["samplers"]]
     assert names == ["PoissonULMC", "PoissonULMC", "ULMC", "OLMC", "MALA", "nuts"]
     assert "Samplers on galaxies" in (here / "c.html").read_text(encoding="utf-8")
@@ -159,6 +159,8 @@ def test_samplers_named_by_words(compared, call, here):
     first, second, third = compared["samplers"]
     assert second == "nutpie" and "scheme='recycled'" in first.settings and "friction=2" in first.settings
     assert "'ULMC'" in third.settings and "step_size=0.1" in third.settings
+    assert call("compare", "funnel", "--steps", "--force")[0] == 0 and compared["step_multiples"] == (0.25, 0.5, 2.0)
+    assert call("compare", "funnel", *words, "--seed", "7", "--force")[0] == 0
     assert compared["seed"] == 7 and (here / "funnel.html").exists()
 
 

@@ -1,4 +1,4 @@
-"""What of ``pmm.compare`` needs no run: refusals, names, references, the error curve, the verdict in words."""
+"""What of ``pmm.compare`` needs no run: refusals, names, references, the error curve, the verdict in words, steps."""
 
 import dataclasses
 import math
@@ -13,9 +13,10 @@ import pmm_mcmc as pmm
 from pmm_mcmc import targets
 from pmm_mcmc.comparison import compare
 from pmm_mcmc.comparison.measures import COLUMNS, error_curve, gradients_to_limit, row
-from pmm_mcmc.comparison.reference import Truth, truth_of_draws
+from pmm_mcmc.comparison.reference import Truth, truth_of_draws, truth_of_target
 from pmm_mcmc.comparison.runs import Ran, Seconds, Trace, name_of
-from pmm_mcmc.comparison.words import verdict_in_words
+from pmm_mcmc.comparison.step_sizes import errors_at_steps
+from pmm_mcmc.comparison.words import note_of_steps, verdict_in_words
 from pmm_mcmc.targets import Modes
 
 
@@ -85,6 +86,51 @@ def test_reference_draws_must_be_enough_finite_and_varied():
             truth_of_draws(bad, "")
 
 
+def test_targets_know_the_errors_of_their_standard_deviations():
+    rng = np.random.default_rng(1)
+    exact, long = (truth_of_target(targets.get(name), rng) for name in ("banana", "galaxies"))
+    assert np.all(exact.error == 0) and np.all(exact.error_of_sd == 0)
+    known = targets.get("galaxies").reference
+    # Of a coordinate of mean 0, where the error of the second moment is all there is.
+    assert long.error_of_sd[0] == pytest.approx(known.second_moment_error[0] / (2 * known.sd[0]), rel=1e-9)
+    assert np.all(long.error_of_sd > 0) and np.all(long.error_of_sd < 0.01 * long.sd)
+    other = dataclasses.replace(known, second_moment_error=None)
+    assert np.all(np.isnan(other.error_of_sd))
+    mine = truth_of_target(dataclasses.replace(targets.get("galaxies"), find_reference=lambda: other), rng)
+    assert np.all(mine.error_of_sd == 0)
+    np.testing.assert_array_equal(mine.error, known.error)
+
+
+def test_runs_at_other_steps_keep_all_else_and_failures_are_rows(monkeypatch):
+    made = []
+
+    def run(name, step, model, n_grad, chains, seed):
+        made.append((name, step.arguments, n_grad, seed))
+        if step.arguments.step_size > 0.5:
+            raise FloatingPointError("it exploded")
+        return one_trace(np.random.default_rng(2).normal(size=(2, 60, 1)), np.ones((2, 60), int), np.zeros(2))
+
+    monkeypatch.setattr("pmm_mcmc.comparison.step_sizes.run_step", run)
+    nothing, one = np.zeros(1), np.ones(1)
+    truth = Truth(nothing, one, one, 2 * one, nothing, nothing, True, "", None)
+    named = {"A": pmm.PoissonULMC(), "B": pmm.ULMC(friction=3.0), "C": pmm.MALA(), "NUTS": "nuts"}
+    tuned = {"step_size": 0.4, "K": 7, "friction": 1.2, "steps_per_draw": 2}
+    own = one_trace(np.zeros((2, 60, 1)) + 3.0, np.ones((2, 60), int), np.zeros(2))
+    traces = [dataclasses.replace(own, name=name, tuned=None if name == "NUTS" else tuned) for name in named]
+    found = errors_at_steps(traces, named, None, truth, ["x"], [0.5, 1.0, 2.0], 5000, 2, 4)
+    assert list(found["sampler"]) == [name for name in "ABC" for _ in range(3)] and len(made) == 6
+    assert [settings.step_size for _, settings, *_ in made] == 3 * [0.2, 0.8]
+    assert [settings.K for _, settings, *_ in made] == [7, 7, None, None, None, None]
+    assert [settings.friction for _, settings, *_ in made] == [1.2, 1.2, 3.0, 3.0, None, None]
+    assert {n_grad for *_, n_grad, _ in made} == {5000} and not {seed for *_, seed in made} & {4, 5}
+    assert named["A"].arguments.step_size is None
+    # The run itself is the one at 1, and nothing is run for it.
+    assert list(found.loc[found["multiple"] == 1.0, "mean_error"]) == 3 * [3.0]
+    assert list(found.loc[found["multiple"] == 2.0, "error"]) == 3 * ["FloatingPointError: it exploded"]
+    (note,) = note_of_steps(found, 5000)
+    assert note.startswith("Step sizes: 6 more runs, at 0.5, 2 times") and "5,000 gradients each (360 in all)" in note
+
+
 def table_of(**rows):
     plain = {
         "trusted": True, "ess_bulk_per_1000": 10.0, "b2_max": 0.001, "grads_to_b2": 1000.0, "mean_error": 0.01,
@@ -119,6 +165,21 @@ def test_verdict_says_who_is_best_who_is_wrong_and_who_knows():
     assert sentences[3] == "D does not differ from the reference beyond noise but asks for a longer or better run."
 
 
+def test_verdict_says_whose_warm_up_took_the_budget():
+    spent = {"grads_warmup": 600, "grads_sampling": 400}
+    table = table_of(A=spent, B={"grads_warmup": 400, "grads_sampling": 600})
+    said = verdict_in_words(table, Fine, {})
+    assert said[1:] == ["A spent 60 % of its gradients on warm-up: a larger n_grad shows what it does after it."]
+
+
+def test_names_with_commas_are_quoted_in_sentences():
+    table = table_of(**{"A, long": {}, "B(K=2, grid='left')": {"mean_error": 0.4}})
+    best, wrong, failed = verdict_in_words(table, Fine, {"C, d": "No."})
+    assert "noise, \N{LEFT DOUBLE QUOTATION MARK}A, long\N{RIGHT DOUBLE QUOTATION MARK} has an error" in best
+    assert wrong.startswith("B(K=2, grid='left') is off")
+    assert failed.startswith("\N{LEFT DOUBLE QUOTATION MARK}C, d\N{RIGHT DOUBLE QUOTATION MARK} failed")
+
+
 def test_verdict_without_a_winner():
     assert verdict_in_words(table_of(A={"mean_error": 0.4}), Fine, {})[0].startswith("Every sampler differs")
     sentence = verdict_in_words(table_of(A={"grads_to_b2": math.inf, "b2_max": 0.2}), Fine, {"B": "It broke"})
@@ -147,6 +208,14 @@ TARGET = targets.get("mixture_4sd")
         ({"samplers": [pmm.ULMC]}, TypeError, "with brackets"),
         ({"samplers": [pmm.ULMC(), pmm.ULMC()]}, ValueError, "ULMC is there twice"),
         ({"samplers": [pmm.ULMC(keep_gradients=False)]}, ValueError, "keep_gradients=False"),
+        ({"step_multiples": 0.5}, TypeError, "step_multiples=0.5: must be a list"),
+        (
+            {"step_multiples": [0.5, 0.0]},
+            ValueError,
+            r"step_multiples=\[0.5, 0.0\]: must be a list of positive numbers",
+        ),
+        ({"step_multiples": [math.inf]}, ValueError, "must be a list of positive numbers"),
+        ({"step_multiples": [2], "samplers": ["nuts"]}, ValueError, "none of the samplers is of this package"),
         ({"reference": "NUTS"}, ValueError, "reference='NUTS'"),
         ({"model_or_target": 3}, TypeError, "model_or_target=3: must be a PyMC model"),
     ],

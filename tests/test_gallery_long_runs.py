@@ -33,6 +33,7 @@ def test_stored_references_are_precise_and_have_the_symmetries():
         known, (mean, second) = targets.get(name).reference, errors(name)
         assert np.all(mean <= 0.01 * known.sd) and np.all(second <= 0.01 * np.sqrt(known.square_variance))
         np.testing.assert_array_equal(known.error, mean)
+        np.testing.assert_array_equal(known.second_moment_error, second)
     lattice, galaxies, network = (targets.get(n).reference for n in ("phi4", "galaxies", "neural_network"))
     assert np.all(lattice.mean == 0) and np.ptp(lattice.second_moment) == 0
     assert np.all(galaxies.mean[:2] == 0) and np.ptp(galaxies.mean[2:5]) == np.ptp(galaxies.mean[5:]) == 0

@@ -62,6 +62,7 @@ def test_tables_hold_the_numbers_of_the_summary(good, page):
             for row, value in zip(rows, right.astype(float), strict=True):
                 shown = float(row[column].replace("\N{MINUS SIGN}", "-").replace(",", ""))
                 assert shown == pytest.approx(value, rel=0.06, abs=0.5 if name.startswith("ess_b") else 6e-4), name
+                assert name != "r_hat" or len(row[column].split(".")[1]) == 3
             seen.add(name)
     assert seen >= set(summary.columns) - {"mcse_mean"} and {"bias_of_sd", "sd_corrected", "r_hat"} <= seen
 

@@ -22,7 +22,8 @@ from pmm_mcmc.report.svg import drawn
         (-1e-5, "\N{MINUS SIGN}1e\N{MINUS SIGN}05"),
         (-0.012346, "\N{MINUS SIGN}0.01235"),
         (np.float32(0.5), "0.5"),
-        (float("inf"), "inf"),
+        (float("inf"), "\N{INFINITY}"),
+        (-np.inf, "\N{MINUS SIGN}\N{INFINITY}"),
         (np.bool_(True), "yes"),
         (False, "no"),
         ("MALA", "MALA"),
@@ -119,7 +120,7 @@ def test_a_comparison():
     assert items[:2] == pages.Comparison().verdict and items[2:] == pages.Comparison().notes
     tables = page.tables()
     assert [header for header, *_ in tables.values()] == [
-        ["sampler", "trusted", "ess_bulk_per_1000"],
+        ["sampler", "trusted", "ess_bulk_per_1000", "r_hat"],
         ["sampler", "mean_error", "mean_error_at"],
         ["sampler", "occupancy"],
         ["sampler", "grads_sampling"],
@@ -128,10 +129,10 @@ def test_a_comparison():
         ["sampler", "new"],
     ]
     assert tables["Effective draws and convergence"][1:3] == [
-        ["PoissonULMC(K=16)", "yes", "12.3"],
-        ["MALA", "no", "0.45"],
+        ["PoissonULMC(K=16)", "yes", "12.3", "1.000"],
+        ["MALA", "no", "0.45", "1.012"],
     ]
-    assert tables["Effective draws and convergence"][3] == ["nuts", "yes", "\N{EN DASH}not known"]
+    assert tables["Effective draws and convergence"][3] == ["nuts", "yes", *2 * ["\N{EN DASH}not known"]]
     assert [row[1] for row in tables["Gradients"][1:]] == ["200,000", "200,000", "199,984"]
     assert [row[1] for row in tables["Time"][1:]] == ["12.3", "2", "1,234"]
     assert tables["In words"][3][1] == "RuntimeError: <b>no</b>" and tables["In words"][1][1].endswith("not known")
@@ -139,6 +140,27 @@ def test_a_comparison():
     assert len(page.all("svg")) == 1 and len(page.all("img")) == 1  # 8000 points are a picture
     assert page.texts("button", role="tab") == ["Tables", "Figures", "How it was done"]
     assert len(html) < 1_000_000 and html == comparison_page(pages.Comparison())
+
+
+def test_a_comparison_says_nothing_of_failures_where_there_are_none():
+    fine = pages.Comparison()
+    fine.table["error"] = None
+    assert "In words" not in pages.check(comparison_page(fine)).tables()
+
+
+def test_a_comparison_of_step_sizes():
+    page = pages.check(comparison_page(pages.stepped()))
+    assert page.texts("button", role="tab")[1] == "Step sizes"
+    tables = page.tables()
+    means = tables["Errors of means at multiples of the step size"]
+    assert means[0] == ["sampler", "step_size", "mean_error", "mean_error_se", "mean_error_noise", "mean_error_at"]
+    times = "\N{MULTIPLICATION SIGN}"
+    assert [row[0] for row in means[1:]] == [f"ULMC, {times} 0.5", f"ULMC, {times} 1", f"<b>, {times} 2"]
+    assert means[1][1:4] == ["0.125", "0.031", "0.01"]
+    spreads = tables["Errors of standard deviations at multiples of the step size"]
+    assert spreads[2][2] == "0.2" and spreads[3][2] == "\N{EN DASH}not known"
+    runs = tables["These runs"]
+    assert runs[1][2] == "40,000" and runs[3][3] == "It broke." and runs[1][3].endswith("not known")
 
 
 def test_a_comparison_with_names_that_would_do_harm():

@@ -85,6 +85,15 @@ def test_every_page_is_in_a_list():
     assert listed == pages
 
 
+def test_nothing_of_the_site_is_loaded_from_elsewhere():
+    """Sphinx takes MathJax from the network unless it is told otherwise."""
+    conf = (DOCS / "conf.py").read_text(encoding="utf-8")
+    assert re.search(r'^mathjax_path = "[\w.-]+\.js"$', conf, re.MULTILINE)
+    sources = [conf, *(path.read_text(encoding="utf-8") for path in (DOCS / "_static").glob("*.*"))]
+    sources += [path.read_text(encoding="utf-8") for path in (DOCS / "_templates").rglob("*.*")]
+    assert not any(re.search(r"https?://|@import|src=[\"']?//", source) for source in sources)
+
+
 def test_figures_of_the_choice_are_those_of_the_evidence():
     evidence = (DOCS / "evidence.md").read_text(encoding="utf-8")
     table, _, rest = (DOCS / "choose.md").read_text(encoding="utf-8").partition("The figures are those of")

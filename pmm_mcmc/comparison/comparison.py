@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import math
-import numbers
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from pmm_mcmc.comparison.inputs import check_numbers, named_samplers, posterior_of
-from pmm_mcmc.comparison.measures import COLUMNS, error_curve, row
+from pmm_mcmc.comparison.inputs import check_numbers, checked_multiples, named_samplers, posterior_of
+from pmm_mcmc.comparison.measures import COLUMNS, row
 from pmm_mcmc.comparison.peers import PEERS, run_nuts, with_gradients
 from pmm_mcmc.comparison.reference import (
     Truth,
@@ -24,164 +19,17 @@ from pmm_mcmc.comparison.reference import (
     truth_of_target,
     unconstrained_draws,
 )
-from pmm_mcmc.comparison.runs import TooSmall, Trace, run_step
-from pmm_mcmc.comparison.words import notes_of, verdict_in_words
+from pmm_mcmc.comparison.result import Comparison
+from pmm_mcmc.comparison.runs import TooSmall, Trace, in_words, run_step
+from pmm_mcmc.comparison.step_sizes import errors_at_steps
+from pmm_mcmc.comparison.words import note_of_steps, notes_of, verdict_in_words
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-__all__ = ["Comparison", "compare"]
+__all__ = ["compare"]
 
 _log = logging.getLogger("pmm_mcmc")
 
 # A reference run of NUTS spends so many times the budget of a sampler.
 _LONGER = 5
-_CURVE_POINTS = 200
-
-
-@dataclass
-class Comparison:
-    """Samplers side by side: a table, a verdict in words, and figures.
-
-    Attributes
-    ----------
-    title : str
-        What was compared.
-    verdict : list of str
-        What came out, in sentences.
-    table : pandas.DataFrame
-        A row for each sampler, also for one that failed.
-    columns : dict
-        What each column of the table means.
-    notes : list of str
-        Budget, reference, how gradients are counted, seed, versions.
-    failures : dict
-        Samplers that failed, and why.
-    traces : list of Trace
-        The runs themselves: unconstrained draws, gradients, times.
-    truth : Truth
-        What they were compared with.
-    labels : list of str
-        Names of the coordinates of the draws.
-    """
-
-    title: str
-    verdict: list[str]
-    table: pd.DataFrame
-    columns: dict[str, str]
-    notes: list[str]
-    failures: dict[str, str]
-    traces: list[Trace] = field(repr=False)
-    truth: Truth = field(repr=False)
-    labels: list[str] = field(repr=False)
-    modes: Any = field(default=None, repr=False)
-
-    def figures(self) -> dict[str, tuple[Figure, str]]:
-        """Draw everything that there is to draw.
-
-        Returns
-        -------
-        dict
-            Name to figure of matplotlib and caption.
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        """
-        from pmm_mcmc.comparison import plots
-
-        return plots.figures(self)
-
-    def plot_bias_vs_grad(self) -> Figure:
-        """Draw the error of a chain's second moments against the gradients that it has spent, both logarithmic."""
-        from pmm_mcmc.comparison import plots
-
-        return plots.error_against_gradients(self)
-
-    def plot_ess_per_grad(self) -> Figure:
-        """Draw effective draws for 1,000 gradients as bars."""
-        from pmm_mcmc.comparison import plots
-
-        return plots.effective_draws(self)
-
-    def plot_marginals(self) -> Figure:
-        """Draw the marginals that are off most, against the reference."""
-        from pmm_mcmc.comparison import plots
-
-        return plots.marginals(self)
-
-    def plot_ranks(self) -> Figure:
-        """Draw rank histograms of each sampler's chains, for its worst parameter."""
-        from pmm_mcmc.comparison import plots
-
-        return plots.ranks(self)
-
-    def plot_modes(self) -> Figure:
-        """Draw the two coordinates that tell the modes apart best.
-
-        Raises
-        ------
-        ValueError
-            If no modes are known.
-        """
-        from pmm_mcmc.comparison import plots
-
-        return plots.modes(self)
-
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the report as one self-contained page.
-
-        Parameters
-        ----------
-        path
-            Where to.
-        """
-        from pmm_mcmc.report import comparison_page
-
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(comparison_page(self))
-
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write everything but the draws as JSON: numbers that are not finite as null.
-
-        Parameters
-        ----------
-        path
-            Where to.
-        """
-        content = {
-            "title": self.title,
-            "verdict": self.verdict,
-            "notes": self.notes,
-            "columns": self.columns,
-            "failures": self.failures,
-            "labels": self.labels,
-            "table": {str(name): values.to_dict() for name, values in self.table.iterrows()},
-            "curves": {trace.name: self._curve(trace) for trace in self.traces},
-        }
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(_plain(content), file, indent=1, ensure_ascii=False, allow_nan=False)
-
-    def _curve(self, trace: Trace) -> dict[str, list[float]]:
-        spent, error = error_curve(trace, self.truth)
-        which = np.unique(np.geomspace(1, len(spent), _CURVE_POINTS).astype(int)) - 1
-        return {"gradients": spent[which].tolist(), "b2_max": error[which].tolist()}
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON can hold."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, str | bool):
-        return value
-    if isinstance(value, np.bool_):
-        return bool(value)
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    return float(value) if math.isfinite(value) else None
 
 
 def compare(
@@ -192,6 +40,7 @@ def compare(
     reference: Any = None,
     chains: int = 8,
     seed: int = 1,
+    step_multiples: Sequence[float] = (),
 ) -> Comparison:
     """Compare samplers on one posterior, with the same number of gradients each.
 
@@ -214,6 +63,10 @@ def compare(
         Number of chains of each sampler, at least 2.
     seed
         A non-negative integer.
+    step_multiples
+        Multiples of the step size that each sampler's warm-up has found, such as ``[1/4, 1/2, 2]``, at which its error
+        is measured too: one more run of ``n_grad`` gradients for each, of every sampler of this package, with the same
+        friction and ``K``.  These runs are in ``report.steps`` and ``report.plot_bias_vs_step()``, and nowhere else.
 
     Returns
     -------
@@ -248,6 +101,7 @@ def compare(
     check_numbers(n_grad=n_grad, chains=chains, seed=seed)
     target, model, title = posterior_of(model_or_target)
     named = named_samplers(samplers, model)
+    multiples = checked_multiples(step_multiples, named)
     labels = model_labels(model) if target is None else list(target.labels)
     rng = np.random.default_rng([seed, 1])
     truth = _truth(target, model, reference, labels, n_grad, chains, seed, rng)
@@ -260,21 +114,26 @@ def compare(
         except Exception as error:
             # Whatever one sampler fails of, the others are of use.
             _log.warning("%s failed: %s", name, error)
-            failures[name] = str(error) if isinstance(error, TooSmall | ImportError) else _in_words(error)
+            failures[name] = in_words(error)
             rows[name] = {"trusted": False, "error": failures[name]}
     table = pd.DataFrame.from_dict(rows, orient="index").reindex(columns=list(COLUMNS))
     table = table.drop(columns=[c for c in COLUMNS if c not in ("error", "trusted") and table[c].isna().all()])
+    notes, steps = notes_of(target, truth, n_grad, chains, seed, named), None
+    if multiples:
+        steps = errors_at_steps(traces, named, model, truth, labels, multiples, n_grad, chains, seed)
+        notes[-2:-2] = note_of_steps(steps, n_grad)
     return Comparison(
         title,
         verdict_in_words(table, truth, failures),
         table,
         {name: text for name, text in COLUMNS.items() if name in table},
-        notes_of(target, truth, n_grad, chains, seed, named),
+        notes,
         failures,
         traces,
         truth,
         labels,
         None if target is None else target.modes,
+        steps,
     )
 
 
@@ -306,8 +165,3 @@ def _run(name: str, sampler: Any, model: Any, n_grad: int, chains: int, seed: in
     if not isinstance(sampler, str):
         return run_step(name, sampler, model, n_grad, chains, seed)
     return with_gradients(PEERS[sampler](name, model, n_grad, chains, seed), model)
-
-
-def _in_words(error: Exception) -> str:
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

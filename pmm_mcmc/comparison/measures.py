@@ -17,10 +17,12 @@ from pmm_mcmc.comparison.runs import Trace
 from pmm_mcmc.diagnostics.stein import corrected_expectations
 from pmm_mcmc.diagnostics.straightened import straightened
 
-__all__ = ["B2_LIMIT", "COLUMNS", "error_curve", "gradients_to_limit", "row"]
+__all__ = ["B2_LIMIT", "COLUMNS", "MATTERS", "error_curve", "errors", "gradients_to_limit", "row"]
 
 # The bar for "converged" of the literature on unadjusted samplers.
 B2_LIMIT = 0.01
+# In posterior standard deviations: an error that matters, as in the verdict on a single run.
+MATTERS = 0.1
 # How often noise alone puts the largest error of all parameters beyond what is called noise.
 _CHANCE = 0.05
 # Quantiles of the tails, Stan's.
@@ -111,7 +113,7 @@ def row(trace: Trace, truth: Truth, labels: list[str], modes: Any, seed: int) ->
     found |= {f"ess_{kind}_per_s": n / seconds for kind, n in ess.items()}
     found |= {"r_hat": _r_hat(trace.position), "b2_max": float(error[-1])}
     found["grads_to_b2"] = gradients_to_limit(spent, error)
-    found |= _errors(trace, truth, labels)
+    found |= errors(trace, truth, labels)
     rng = np.random.default_rng(seed)
     if truth.draws is not None:
         distance = floored_wasserstein(trace.position / truth.sd, truth.draws / truth.sd, ess["bulk"], rng)
@@ -157,7 +159,7 @@ def _r_hat(position: np.ndarray) -> float:
     return float(np.max(np.where(np.isfinite(found), found, np.inf)))
 
 
-def _errors(trace: Trace, truth: Truth, labels: list[str]) -> dict[str, Any]:
+def errors(trace: Trace, truth: Truth, labels: list[str]) -> dict[str, Any]:
     """Errors of means and standard deviations of all chains together, raw and corrected, of the worst parameter."""
     x, sd = trace.position, truth.sd
     chains, draws, d = x.shape

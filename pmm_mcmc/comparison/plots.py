@@ -1,4 +1,9 @@
-"""Figures of a comparison: matplotlib, in colours that colour-blind readers can tell apart, at notebook width."""
+"""Figures of a comparison, in colours that colour-blind readers can tell apart, at notebook width.
+
+Ranks are drawn by ArviZ.  The rest it has no like of: ``plot_dist`` has no densities within limits (its kernel estimate
+refuses draws beyond them, its histogram leaves them out of the total), ``plot_ess`` and ``plot_forest`` are about the
+parameters of a run and not about samplers and their cost, and ``plot_pair`` gives all draws of a run one colour.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +11,26 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from pmm_mcmc.comparison.distances import spaced
-from pmm_mcmc.comparison.measures import B2_LIMIT, error_curve
+from pmm_mcmc.comparison.measures import B2_LIMIT, MATTERS, error_curve
+from pmm_mcmc.report import figures as of_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["effective_draws", "error_against_gradients", "figures", "marginals", "modes", "ranks"]
+__all__ = [
+    "effective_draws", "error_against_gradients", "error_against_step", "figures", "marginals", "modes", "ranks",
+]  # fmt: skip
 
 # Okabe and Ito's; with a line style each, so that they can be told apart without colour.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)))
 _GREY, _WIDTH = "#888888", 8.0
-_PANELS, _RANK_BINS, _HIST_BINS, _POINTS = 3, 20, 40, 1500
-# Two sides, 95 % of 20 bins of ranks or of a distribution function at a point.
+_PANELS, _HIST_BINS, _POINTS = 3, 40, 1500
+# As in the report on a run.
+_RANKED_CHAINS, _RANKED_DRAWS = 8, 300
+# Two sides, 95 % of a distribution function at a point.
 _TWO_SIDED = 1.96
 # That fit side by side below or above a figure.
 _LEGEND_LETTERS = 110
@@ -69,12 +78,19 @@ def figures(report: Any) -> dict[str, tuple[Figure, str]]:
     """Draw everything that there is to draw of a comparison."""
     if not report.traces:
         return {}
-    found = {
+    stepped = report.steps is not None and report.steps["mean_error"].notna().any()
+    found: dict[str, tuple[Figure | None, str]] = {
         "Error against gradients": (
             error_against_gradients(report),
             "Error of one chain's second moments (b2 of the worst parameter, median over chains) against the gradients "
             "that it has spent. Lines begin where the warm-up ends. Below the dotted line a chain counts as converged; "
             "a biased sampler levels off.",
+        ),
+        "Error against step size": (
+            error_against_step(report) if stepped else None,
+            "Error of the worst parameter in runs of their own, with two standard errors to each side. A ring is no "
+            "more than noise; a large mark is the step size that warm-up has found, or that was given. Above the "
+            "dotted line errors matter.",
         ),
         "Effective draws": (
             effective_draws(report),
@@ -82,26 +98,22 @@ def figures(report: Any) -> dict[str, tuple[Figure, str]]:
             "a run varies, not whether it is right.",
         ),
         "Marginals": (
-            marginals(report),
+            marginals(report) if report.truth.draws is not None else None,
             "The parameters that are off most in any sampler. Above: marginal densities, the reference in grey. "
             "Below: distribution function minus that of the reference; within the grey band is noise (95 % at each "
             "point, for as many independent draws as the least effective run has).",
-        )
-        if report.truth.draws is not None
-        else (None, ""),
+        ),
         "Ranks": (
             ranks(report),
-            "Ranks of each chain's draws among all of the sampler, for its worst parameter by R-hat. Chains that "
-            "agree have flat lines, within the grey band as far as noise goes (95 % of the bins, for the chain's "
-            "effective draws).",
+            "Ranks of each sampler's worst parameter by R-hat: for each chain (at most 8), the share of its draws "
+            "below a quantile of all these chains, minus what is expected. Lines near zero: the chains agree; p is "
+            "the chance of lines that are further off if they do, and black is what is too far off.",
         ),
         "Modes": (
-            modes(report),
+            modes(report) if report.modes is not None else None,
             "Draws in the two coordinates that tell the modes apart best, coloured by mode; in each title the part of "
             "the draws in each mode.",
-        )
-        if report.modes is not None
-        else (None, ""),
+        ),
     }
     return {name: (figure, caption) for name, (figure, caption) in found.items() if figure is not None}
 
@@ -122,6 +134,40 @@ def error_against_gradients(report: Any) -> Figure:
     )  # fmt: skip
     axis.set(xscale="log", yscale="log", xlabel="gradients a chain, warm-up included", ylabel="error b2_max of a chain")
     axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return _literal(figure)
+
+
+def error_against_step(report: Any) -> Figure:
+    """Draw the errors of the worst parameter against the step size."""
+    if report.steps is None:
+        raise ValueError("no other step sizes were run: give step_multiples=[1/4, 1/2, 2] to compare")
+    from matplotlib.ticker import LogLocator
+
+    figure, (panels,) = _axes(1, 2, 4.0, sharex=True, sharey=True)
+    look = _look(report)
+    for axis, name, what in zip(panels, ("mean_error", "sd_error"), ("mean", "standard deviation"), strict=True):
+        for sampler, rows in report.steps[report.steps["mean_error"].notna()].groupby("sampler", sort=False):
+            size, error, se = (rows[column].to_numpy(float) for column in ("step_size", name, f"{name}_se"))
+            axis.errorbar(size, error, 2.0 * se, fmt="none", lw=1, capsize=2, color=look[sampler]["color"], zorder=1)
+            axis.plot(size, error, lw=1.6, label=sampler, zorder=2, **look[sampler])
+            beyond, own = error > rows[f"{name}_noise"].to_numpy(float), rows["multiple"].to_numpy() == 1.0
+            axis.scatter(
+                size, error, np.where(own, 60, 25), zorder=3, edgecolors=look[sampler]["color"],
+                facecolors=np.where(beyond, look[sampler]["color"], "white"),
+            )  # fmt: skip
+        axis.axhline(MATTERS, color=_GREY, lw=1, ls=":")
+        axis.set_title(what, fontsize=9)
+        axis.set(xscale="log", xlabel="step size, in whitened units")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
+        axis.xaxis.set_minor_formatter("")
+    # Bars may reach below zero, and would leave nothing of the rest.
+    lowest = 0.5 * float(report.steps[["mean_error", "sd_error"]].min(axis=None))
+    panels[0].set_yscale("log", nonpositive="clip")
+    panels[0].set_ylim(bottom=max(lowest, 1e-6))
+    panels[0].set_ylabel("error of the worst parameter,\nin posterior standard deviations")
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.legend(handles, names, fontsize=8, frameon=False, loc="outside lower center", ncols=3)
     return _literal(figure)
 
 
@@ -177,9 +223,10 @@ def marginals(report: Any) -> Figure:
             density, _ = np.histogram(x, edges)
             above.stairs(density / (len(x) * np.diff(edges)), edges, lw=1.3, label=trace.name, **look[trace.name])
             below.plot(edges, np.searchsorted(x, edges, side="right") / len(x) - part, lw=1.3, **look[trace.name])
-        above.set(title=report.labels[i], yticks=[])
+        above.set(yticks=[])
+        above.set_title(of_runs.short(report.labels[i]), fontsize=9)
         below.axhline(0.0, color=_GREY, lw=0.8)
-        below.set(xlabel=report.labels[i])
+        below.set_xlabel(of_runs.short(report.labels[i]), fontsize=9)
     axes[0, 0].set_ylabel("density")
     axes[1, 0].set_ylabel("distribution function\nminus the reference's")
     handles, names = axes[0, 0].get_legend_handles_labels()
@@ -187,36 +234,23 @@ def marginals(report: Any) -> Figure:
     return _literal(figure)
 
 
-def ranks(report: Any) -> Figure:
-    """Draw rank histograms of each run's chains for its worst parameter."""
+def ranks(report: Any) -> Figure | None:
+    """Draw ranks of each run's chains for its worst parameter; nothing where no run has moved."""
     import arviz as az
 
-    traces = report.traces
-    columns = min(3, len(traces))
-    figure, axes = _axes(math.ceil(len(traces) / columns), columns, 2.1 * math.ceil(len(traces) / columns) + 0.4)
-    for axis in axes.flat[len(traces) :]:
-        axis.set_visible(False)
-    for axis, trace in zip(axes.flat, traces, strict=False):
+    n = min(_RANKED_DRAWS, *(trace.position.shape[1] for trace in report.traces))
+    panels, chains = {}, []
+    for trace in report.traces:
+        count, draws = trace.position.shape[:2]
         with np.errstate(all="ignore"):
             r_hat = [float(az.rhat(trace.position[..., i])) for i in range(len(report.labels))]
-        i = int(np.argmax(np.nan_to_num(r_hat, nan=np.inf)))
-        x = trace.position[..., i]
-        chains = len(x)
-        rank = rankdata(x, method="ordinal").reshape(x.shape) / x.size
-        with np.errstate(all="ignore"):
-            effective = float(az.ess(x)) / chains
-        band = _TWO_SIDED * np.sqrt((_RANK_BINS - 1) / max(effective, 1.0))
-        edges = np.linspace(0.0, 1.0, _RANK_BINS + 1)
-        axis.axhspan(max(1.0 - band, 0.0), 1.0 + band, color="#E4E4E4", lw=0)
-        for c in range(chains):
-            count, _ = np.histogram(rank[c], edges)
-            axis.stairs(count * _RANK_BINS / rank.shape[1], edges, lw=0.9, color=_COLOURS[c % len(_COLOURS)], alpha=0.8)
-        axis.set_ylim(0.0, max(2.0, 1.2 * axis.dataLim.ymax))
-        axis.set_title(f"{trace.name}\n{report.labels[i]}, R-hat {r_hat[i]:.3f}", fontsize=8)
-        axis.set(xlim=(0, 1), xticks=[0, 0.5, 1])
-    figure.supxlabel("rank among all draws of the sampler", fontsize=9)
-    figure.supylabel("frequency, 1 if chains agree", fontsize=9)
-    return _literal(figure)
+        # What stands still has neither ranks nor R-hat.
+        i = int(np.argmax(np.nan_to_num(r_hat, nan=-np.inf)))
+        if np.isfinite(r_hat[i]):
+            chains = np.unique(np.linspace(0, count - 1, min(count, _RANKED_CHAINS)).round().astype(int)).tolist()
+            at = np.linspace(0, draws - 1, n).round().astype(int)
+            panels[f"{trace.name}\n{report.labels[i]}\nR-hat {r_hat[i]:.3f}"] = trace.position[chains][:, at, i]
+    return of_runs.ranks(panels, chains) if panels else None
 
 
 def modes(report: Any) -> Figure:

@@ -55,13 +55,15 @@ def truth_of_target(target: Any, rng: np.random.Generator) -> Truth:
     """Take a target's own answer, with draws where it can make them."""
     known = target.reference
     nothing = np.zeros(target.ndim)
+    # A target of the user's own need not know the error of its second moments.
+    error_of_sd = nothing if known.exact else np.nan_to_num(known.error_of_sd)
     return Truth(
         known.mean,
         known.sd,
         known.second_moment,
         known.square_variance,
         nothing if known.error is None else known.error,
-        nothing,
+        error_of_sd,
         known.exact,
         known.source,
         target.sample(_EXACT_DRAWS, rng),

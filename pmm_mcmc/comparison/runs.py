@@ -12,7 +12,9 @@ import xarray as xr
 
 from pmm_mcmc.methods import METHODS, Settings
 
-__all__ = ["Ran", "Seconds", "Trace", "cut", "for_few_draws", "name_of", "run_step", "thinning"]
+__all__ = [
+    "Ran", "Seconds", "Trace", "altered", "cut", "for_few_draws", "in_words", "name_of", "run_step", "thinning",
+]  # fmt: skip
 
 # Most transitions of a warm-up: PyMC's own default, for all samplers.
 TUNE = 1000
@@ -68,6 +70,8 @@ class Trace:
         What was tuned.
     gradient : (chain, draw, d), optional
         Gradient of the log density at the draws.
+    tuned : dict, optional
+        Step size, K and friction of a sampler of this package.
     """
 
     name: str
@@ -80,6 +84,7 @@ class Trace:
     ran: Ran
     setting: str
     gradient: np.ndarray | None = None
+    tuned: dict[str, Any] | None = None
 
     @property
     def spent(self) -> float:
@@ -89,6 +94,14 @@ class Trace:
 
 class TooSmall(ValueError):
     """The budget does not reach beyond the warm-up."""
+
+
+def in_words(error: Exception) -> str:
+    """Say why a sampler failed."""
+    text = str(error).strip()
+    if isinstance(error, TooSmall | ImportError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def name_of(step: Any) -> str:
@@ -173,12 +186,13 @@ def run_step(name: str, step: Any, model: Any, budget: int, chains: int, seed: i
     numbers = sum(array.nbytes for group in pilot.children.values() for array in group.data_vars.values()) / 8
     factor = thinning(numbers / _PILOT * draws)
     if factor > 1:
-        step, draws = _thinned(step, factor * int(stats["steps_per_draw"].max())), math.ceil(draws / factor)
+        step = altered(step, steps_per_draw=factor * int(stats["steps_per_draw"].max()))
+        draws = math.ceil(draws / factor)
     result, seconds = _sample(step, model, draws, chains, seed)
     stats = result["sample_stats"]
     n = cut(np.asarray(stats["n_grad"]), float(warmup.sum()), budget)
     result = _first(result, n)
-    stats = result["sample_stats"]
+    stats, tuned = result["sample_stats"], _tuned(result)
     return Trace(
         name,
         np.asarray(stats["unconstrained"], dtype=float),
@@ -188,8 +202,9 @@ def run_step(name: str, step: Any, model: Any, budget: int, chains: int, seed: i
         int(stats["unstable"].sum()),
         int(stats["steps_per_draw"].sum()),
         _verdict(result),
-        _setting(result),
+        _setting(result, tuned),
         np.asarray(stats["gradient"], dtype=float),
+        tuned,
     )
 
 
@@ -221,11 +236,11 @@ def _warmup(stats: Any) -> np.ndarray:
     return np.asarray(stats["n_grad_total"].isel(draw=0) - stats["n_grad"].isel(draw=0))
 
 
-def _thinned(step: Any, steps_per_draw: int) -> Any:
-    """Return the same step with more transitions for each draw."""
+def altered(step: Any, **settings: Any) -> Any:
+    """Return the same step with other settings."""
     other = object.__new__(type(step))
     other.__dict__.update(step.__dict__)
-    other._settings = replace(step.arguments, steps_per_draw=steps_per_draw)
+    other._settings = replace(step.arguments, **settings)
     other.settings = repr(other._settings)
     return other
 
@@ -244,19 +259,22 @@ def _verdict(result: xr.DataTree) -> Ran:
     return Ran(found.trusted, found.sentence)
 
 
-def _setting(result: Any) -> str:
+def _tuned(result: Any) -> dict[str, Any]:
+    stats = result["sample_stats"]
+    names = [name for name in ("step_size", "K", "steps_per_draw", "friction") if name in stats]
+    return {name: stats[name].values[0, -1].item() for name in names}
+
+
+def _setting(result: Any, tuned: dict[str, Any]) -> str:
     from pmm_mcmc.diagnostics.straightened import MAP
 
+    parts = [f"step size {tuned['step_size']:.2g}"]
+    if tuned["K"] > 1:
+        parts.append(f"K {tuned['K']}")
+    if np.isfinite(tuned.get("friction", np.nan)):
+        parts.append(f"friction {tuned['friction']:.2g}")
+    parts.append(f"{tuned['steps_per_draw']} steps a draw")
     stats = result["sample_stats"]
-    last = {
-        name: stats[name].values[0, -1] for name in ("step_size", "K", "steps_per_draw", "friction") if name in stats
-    }
-    parts = [f"step size {last['step_size']:.2g}"]
-    if last["K"] > 1:
-        parts.append(f"K {last['K']}")
-    if np.isfinite(last.get("friction", np.nan)):
-        parts.append(f"friction {last['friction']:.2g}")
-    parts.append(f"{last['steps_per_draw']} steps a draw")
     if "acceptance_rate" in stats:
         parts.append(f"acceptance {float(stats['acceptance_rate'].mean()):.2f}")
     if result["posterior"].attrs.get(MAP):

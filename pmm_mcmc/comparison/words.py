@@ -8,12 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-__all__ = ["notes_of", "verdict_in_words"]
+from pmm_mcmc.comparison.measures import MATTERS
 
-# In posterior standard deviations: an error that matters, as in the verdict on a single run.
-_MATTERS = 0.1
+__all__ = ["note_of_steps", "notes_of", "verdict_in_words"]
+
 # Cost within this factor of the best is called as good: another seed may well put it first.
 _ALIKE = 1.25
+# Part of the budget; a run whose warm-up took more has hardly been compared.
+_MOSTLY = 0.5
 _PACKAGES = ("pmm-mcmc", "pymc", "pytensor", "numpy", "numba", "arviz", "nutpie")
 
 
@@ -34,6 +36,8 @@ def verdict_in_words(table: pd.DataFrame, truth: Any, failures: dict[str, str]) 
     list of str
         Sentences, the most important first.
     """
+    table = table.rename(index=_quoted)
+    failures = {_quoted(name): why for name, why in failures.items()}
     ran = table[[name not in failures for name in table.index]]
     wrong = {name: said for name, line in ran.iterrows() if (said := _wrong(line)) is not None}
     sentences = [_best(ran, [name for name in ran.index if name not in wrong])] if len(ran) else []
@@ -46,6 +50,12 @@ def verdict_in_words(table: pd.DataFrame, truth: Any, failures: dict[str, str]) 
             f"{_listed(doubted)} {'does' if len(doubted) == 1 else 'do'} not differ from the reference beyond noise "
             f"but {'asks' if len(doubted) == 1 else 'ask'} for a longer or better run."
         )
+    if "grads_warmup" in ran:
+        share = ran["grads_warmup"] / (ran["grads_warmup"] + ran["grads_sampling"])
+        sentences += [
+            f"{name} spent {100 * part:.0f} % of its gradients on warm-up: a larger n_grad shows what it does after it"
+            for name, part in share[share > _MOSTLY].items()
+        ]
     sentences += [f"{name} failed: {why}" for name, why in failures.items()]
     if truth.warning is not None:
         sentences.append(f"The reference is a run of NUTS that is in doubt itself: {truth.warning}")
@@ -82,14 +92,20 @@ def _best(ran: pd.DataFrame, right: list[Any]) -> str:
 def _wrong(line: pd.Series) -> str | None:
     """Return what is off by more than noise and by enough to matter, if anything is."""
     parts = []
-    if "occupancy_error" in line and line["occupancy_error"] > max(_MATTERS, 3.0 * line["occupancy_se"]):
+    if "occupancy_error" in line and line["occupancy_error"] > max(MATTERS, 3.0 * line["occupancy_se"]):
         parts.append(
             f"the weight of {line['occupancy_at']} by {line['occupancy_error']:.2f} ± {line['occupancy_se']:.2f}"
         )
     for name, what in (("mean_error", "the mean"), ("sd_error", "the sd")):
-        if line[name] > max(_MATTERS, line[f"{name}_noise"]):
+        if line[name] > max(MATTERS, line[f"{name}_noise"]):
             parts.append(f"{what} of {line[f'{name}_at']} by {line[name]:.2f} ± {line[f'{name}_se']:.2f} posterior sd")
     return ", ".join(parts) or None
+
+
+def _quoted(name: Any) -> str:
+    """Quote a name with a comma of its own, as in "ULMC, long steps", which would not stand out in a sentence."""
+    text = str(name)
+    return f"\N{LEFT DOUBLE QUOTATION MARK}{text}\N{RIGHT DOUBLE QUOTATION MARK}" if "," in text.split("(")[0] else text
 
 
 def _listed(names: Any) -> str:
@@ -121,3 +137,16 @@ def notes_of(target: Any, truth: Any, n_grad: int, chains: int, seed: int, named
     )
     notes.append(f"Seed {seed}; {', '.join(versions)}.")
     return notes
+
+
+def note_of_steps(steps: pd.DataFrame, n_grad: int) -> list[str]:
+    """Say what the runs at other step sizes were, and what they cost beside the budget."""
+    more = steps[steps["multiple"] != 1.0]
+    if not len(more):
+        return []
+    times = ", ".join(f"{multiple:.3g}" for multiple in sorted(set(more["multiple"])))
+    return [
+        f"Step sizes: {len(more)} more {'run' if len(more) == 1 else 'runs'}, at {times} times the step size that each "
+        f"warm-up found and with the same K and friction, of at most {n_grad:,} gradients each "
+        f"({more['grads'].sum():,.0f} in all). They are in no other table or figure."
+    ]

@@ -15,6 +15,7 @@ from pmm_mcmc.batches import degrees_of_freedom
 from pmm_mcmc.diagnostics.judging import (
     BETWEEN_CHAINS,
     CHANCE,
+    PROBE_REPLICAS,
     R_HAT,
     Measured,
     Verdict,
@@ -145,7 +146,7 @@ def _table(run: _Run) -> pd.DataFrame:
     )
 
 
-def verdict(dt: Any) -> Verdict:
+def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
 
     A run is not trusted if too many transitions were unstable, if chains disagree, if the Stein identity fails for a
@@ -158,21 +159,35 @@ def verdict(dt: Any) -> Verdict:
     ----------
     dt
         A result with gradients, as for :func:`bias`.
+    probe
+        What :func:`pmm_mcmc.bias_probe` found for this result, if it was asked: a bias that it sees counts as one that
+        gradients show, and where it rules out one of 0.1 everywhere, and its order holds, a step is not too long.
 
     Returns
     -------
     Verdict
         ``trusted``, ``sentence``, ``reasons``.
+
+    Raises
+    ------
+    TypeError
+        If ``probe`` is not what :func:`pmm_mcmc.bias_probe` returns.
+    ValueError
+        If it is one of other parameters, or if draws were not kept: then there is nothing to probe.
     """
+    if probe is not None and not (hasattr(probe, "table") and hasattr(probe, "order_holds")):
+        raise TypeError(f"probe={probe!r}: must be what pmm_mcmc.bias_probe(dt, step) returns")
     if "posterior_mean" in dt.children:  # draws were not kept
         from pmm_mcmc.diagnostics.moments_summary import moments_verdict
 
+        if probe is not None:
+            raise ValueError("probe: cannot be one of this result, whose draws were not kept; leave it out")
         return moments_verdict(dt)
     run = _read(dt)
-    return _judge(dt, run, _table(run))
+    return _judge(dt, run, _table(run), probe)
 
 
-def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
+def _judge(dt: Any, run: _Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
     reasons: list[str] = []
     stats = dt["sample_stats"]
     if "unstable" in stats and "acceptance_rate" not in stats:
@@ -187,8 +202,25 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame) -> Verdict:
     reasons += identity_reasons(*stein_identity(run.straight, run.slope), degrees, lambda i: _name(run, i))
     found = _measured(run.labels, table)
     reasons += bias_reasons(found, degrees)
-    reasons += length_reasons(stats, found.ruled_out)
-    return conclude(reasons, found, "parameter", chains, stats)
+    ruled_out = found.ruled_out
+    if probe is not None:
+        seen = _probed(run.labels, probe.table, moving)
+        reasons += [f"by step halving {reason}" for reason in bias_reasons(seen, PROBE_REPLICAS - 1)]
+        ruled_out |= probe.order_holds and seen.ruled_out
+    reasons += length_reasons(stats, ruled_out)
+    return conclude(reasons, found, "parameter", chains, stats, probed=probe is not None)
+
+
+def _probed(labels: list[str], table: pd.DataFrame, moving: np.ndarray) -> Measured:
+    """Return biases that step halving shows, which are in units of the posterior sds already."""
+    if list(table.index) != list(labels):
+        raise ValueError(
+            f"probe: is one of {len(table)} parameters ({', '.join(map(str, table.index[:3]))}, ...), the result has "
+            f"{len(labels)} ({', '.join(labels[:3])}, ...): give the probe of this result"
+        )
+    columns = (table[name].abs().to_numpy() for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se"))
+    of_mean, of_mean_se, of_sd, of_sd_se = columns
+    return Measured(labels, of_mean, of_mean_se, np.zeros(len(labels)), of_sd, of_sd_se, moving)
 
 
 def _measured(labels: list[str], table: pd.DataFrame) -> Measured:

@@ -18,11 +18,13 @@ __all__ = [
     "BETWEEN_CHAINS",
     "BIAS",
     "CHANCE",
+    "PROBE_REPLICAS",
     "R_HAT",
     "Measured",
     "Verdict",
     "bias_reasons",
     "conclude",
+    "disagreement_reasons",
     "identity_reasons",
     "length_reasons",
     "unstable_reasons",
@@ -40,6 +42,8 @@ _VIRIAL_MEAN_SQUARE = 0.01
 _EXPECTED, _RULED_OUT = 0.3, 0.1
 # How often chance alone may bring about one of the reasons, in a run.
 CHANCE = 0.01
+# Independent replicas of a probe by step halving.
+PROBE_REPLICAS = 32
 
 
 class Verdict(NamedTuple):
@@ -90,6 +94,27 @@ def unstable_reasons(unstable: int, draws: int, transitions: int, by_model: int)
     return [f"{unstable} of {transitions} transitions were unstable ({remedy})"]
 
 
+def disagreement_reasons(labels: Sequence[str], r_hat: np.ndarray, apart: np.ndarray, kind: str = "r_hat") -> list[str]:
+    """Say whether chains disagree or, where they agree, leave a mean too uncertain.
+
+    Parameters
+    ----------
+    labels
+        Of the parameters.
+    r_hat, apart : (p,)
+        That of each, and the standard error of its mean in posterior standard deviations; NaN for a constant.
+    kind
+        What the first of them is called.
+    """
+    if (r_hat > R_HAT).any():
+        worst = int(np.nanargmax(r_hat))
+        return [f"chains disagree: {kind} of {labels[worst]} is {r_hat[worst]:.3g} (draw more)"]
+    if (apart > BETWEEN_CHAINS).any():
+        worst = int(np.nanargmax(apart))
+        return [f"the mean of {labels[worst]} is known to {apart[worst]:.2f} posterior sd only (draw more)"]
+    return []
+
+
 def identity_reasons(
     excess: np.ndarray, z: np.ndarray, mean_square: float, degrees: int, name: Callable[[int], str]
 ) -> list[str]:
@@ -137,7 +162,15 @@ def length_reasons(stats: Any, ruled_out: bool) -> list[str]:
     ]
 
 
-def conclude(reasons: list[str], found: Measured, kind: str, chains: int, stats: Any, unmeasured: str = "") -> Verdict:
+def conclude(
+    reasons: list[str],
+    found: Measured,
+    kind: str,
+    chains: int,
+    stats: Any,
+    unmeasured: str = "",
+    probed: bool = False,
+) -> Verdict:
     """Put the reasons together or, where there are none, say how large a bias there may be.
 
     Parameters
@@ -154,6 +187,8 @@ def conclude(reasons: list[str], found: Measured, kind: str, chains: int, stats:
         Statistics of the draws, for what half the bias would cost.
     unmeasured
         Why nothing was measured, if that is known.
+    probed
+        Whether the step was halved, which says of a step that was not tuned whether it is too long.
     """
     if reasons:
         return Verdict(False, "Do not trust this run: " + "; ".join(reasons) + ".", tuple(reasons))
@@ -170,6 +205,8 @@ def conclude(reasons: list[str], found: Measured, kind: str, chains: int, stats:
             f"{bound} {measured} of {varying} {kind}s, not measurable in the others and without other signs there."
         )
     caveat = " One chain: agreement between chains was not checked." if chains == 1 else ""
+    if not probed and "expected_bias" in stats and np.isnan(stats["expected_bias"].values).any():
+        caveat += " No warm-up has seen whether the step is too long: pmm.bias_probe can."
     return Verdict(True, sentence + caveat + _price(stats), ())
 
 

@@ -6,33 +6,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
 from pmm_mcmc.batches import between_pieces
 from pmm_mcmc.diagnostics.bias import _FEWEST, _sd
 from pmm_mcmc.diagnostics.judging import (
-    BETWEEN_CHAINS,
-    R_HAT,
     Measured,
     Verdict,
     bias_reasons,
     conclude,
+    disagreement_reasons,
     identity_reasons,
     length_reasons,
     unstable_reasons,
 )
-from pmm_mcmc.diagnostics.stein import _FAVOUR_RAW, _ORDERS, _SURE, _TINY, _WORTHWHILE, Corrected
-from pmm_mcmc.moments import FEATURES, PAIRS, combined
+from pmm_mcmc.diagnostics.stein_moments import SteinMoments
 
 __all__ = ["moments_summary", "moments_verdict"]
-
-# Where the co-moment of two features is.
-_AT = np.zeros((len(FEATURES), len(FEATURES)), int)
-_AT[PAIRS] = _AT[PAIRS[::-1]] = np.arange(len(PAIRS[0]))
-_U, _U2, _G = (FEATURES.index(name) for name in ("u", "u^2", "sg"))
-_TERMS = tuple(FEATURES.index(name) for name in ("S1", "S2", "S3"))
 
 
 class _Read(NamedTuple):
@@ -43,22 +34,7 @@ class _Read(NamedTuple):
     mean: np.ndarray
     sd: np.ndarray
     own: np.ndarray
-    coordinates: _Coordinates | None
-
-
-class _Coordinates(NamedTuple):
-    """Of ``d`` unconstrained coordinates: their first and second moments, in units of ``scale``, and the identity."""
-
-    labels: list[str]
-    centre: np.ndarray
-    scale: np.ndarray
-    sd: np.ndarray
-    first: Corrected
-    second: Corrected
-    excess: np.ndarray
-    z: np.ndarray
-    mean_square: float
-    pieces: int
+    coordinates: SteinMoments | None
 
 
 def moments_summary(dt: Any) -> pd.DataFrame:
@@ -138,7 +114,7 @@ def _read(dt: Any) -> _Read:
     if "stein" not in dt.children:
         return _Read(labels, draws, means, sds, np.full(len(labels), -1), None)
     stein = dt["stein"].dataset
-    return _Read(labels, draws, means, sds, stein["coordinate_of"].values, _of_coordinates(stein))
+    return _Read(labels, draws, means, sds, stein["coordinate_of"].values, SteinMoments.of(stein))
 
 
 def _table(read: _Read) -> pd.DataFrame:
@@ -171,106 +147,6 @@ def _table(read: _Read) -> pd.DataFrame:
     return pd.DataFrame(columns | measured, index=read.labels)
 
 
-def _of_coordinates(stein: xr.Dataset) -> _Coordinates:
-    n, mean, scatter = (stein[name].values.astype(float) for name in ("draws", "mean", "scatter"))
-    centre, scale = stein["centre"].values, stein["scale"].values
-    of_u = np.zeros((2, len(scale)))
-    of_u[0] = 1.0
-    first = _corrected(n, mean, scatter, of_u)
-    # (u - c)^2 = u^2 - 2 c u + c^2, with c the corrected mean.
-    second = _corrected(n, mean, scatter, np.stack([-2.0 * first.value, np.ones(len(scale))]), first.value**2)
-    whole_mean, whole = combined(n, mean, scatter)
-    sd = np.where(_moving(n, whole_mean, whole), np.sqrt(whole[_AT[_U, _U]] / n.sum()), 0.0)
-    away = mean[[_U, _G]] - whole_mean[[_U, _G], None]
-    w = -(scatter[_AT[_U, _G]] / n[:, None] + away[0] * away[1]) - 1.0
-    excess, error = _weighted(n, w)
-    mean_square = np.nan
-    if len(n) > 1:
-        cross = (n[:, None] * w).sum(axis=0) ** 2 - ((n[:, None] * w) ** 2).sum(axis=0)
-        mean_square = float(0.5 * np.mean(cross) / (n.sum() ** 2 - (n**2).sum()))
-    labels = [str(name) for name in stein["coordinate"].values]
-    z = excess / np.maximum(error, 1e-300)
-    return _Coordinates(labels, centre, scale, sd, first, second, excess, z, mean_square, len(n))
-
-
-def _weighted(n: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean of ``(piece, d)`` over all draws, and its standard error from the spread between pieces."""
-    weights, pieces = (n / n.sum())[:, None], len(n)
-    mean = values[0] + (weights * (values - values[0])).sum(axis=0)
-    if pieces == 1:
-        return mean, np.full_like(mean, np.nan)
-    return mean, np.sqrt(pieces / (pieces - 1) * (weights**2 * (values - mean) ** 2).sum(axis=0))
-
-
-def _moving(n: np.ndarray, mean: np.ndarray, scatter: np.ndarray) -> np.ndarray:
-    """Which coordinates move: the co-moments of one that does not are nothing but rounding."""
-    return np.isfinite(scatter).all(axis=0) & (scatter[_AT[_U, _U]] > 1e-24 * n.sum() * (1.0 + mean[_U] ** 2))
-
-
-def _corrected(
-    n: np.ndarray, mean: np.ndarray, scatter: np.ndarray, of_u: np.ndarray, constant: np.ndarray | float = 0.0
-) -> Corrected:
-    """Correct ``of_u[0] u + of_u[1] u^2 + constant`` of each coordinate by its own terms.
-
-    As :func:`pmm_mcmc.diagnostics.stein.corrected_expectations` does with draws, but for the virial terms: the slopes
-    of a piece are fitted on all the others, and the same rules say what is used.
-    """
-    pieces = len(n)
-    value_of = (_U, _U2)
-    raw = np.einsum("kd,kpd->pd", of_u, mean[list(value_of)]) + constant
-    whole_mean, whole = combined(n, mean, scatter)
-    variance = sum(of_u[a] * of_u[b] * whole[_AT[value_of[a], value_of[b]]] for a in (0, 1) for b in (0, 1)) / n.sum()
-    value, raw_se = _weighted(n, raw)
-    finite = np.isfinite(value)
-    moving = _moving(n, whole_mean, whole)
-    unknown = np.where(finite, 0.0, np.nan)
-    if pieces == 1 or not moving.any():
-        none = np.full(len(value), np.nan)
-        return Corrected(value, raw_se, value, raw_se, none, none, np.zeros(len(value), bool), none, none, raw)
-    corrected = {order: np.empty_like(raw) for order in _ORDERS}
-    # Co-moments about the mean of all, so that those of all but one piece are a difference.
-    away = mean - whole_mean[:, None]
-    for piece in range(pieces):
-        left = n.sum() - n[piece]
-        shift = away[:, piece] * n[piece]
-        a, b = PAIRS
-        own = scatter[:, piece] + n[piece] * away[a, piece] * away[b, piece]
-        others = whole - own - shift[a] * shift[b] / left
-        for order in _ORDERS:
-            terms = _TERMS[:order]
-            gram = np.array([[others[_AT[i, j]] for j in terms] for i in terms]).transpose(2, 0, 1)
-            right = np.array([sum(of_u[k] * others[_AT[value_of[k], i]] for k in (0, 1)) for i in terms])
-            gram = gram + (1e-12 * np.trace(gram, axis1=1, axis2=2) + 1e-300)[:, None, None] * np.eye(order)
-            slopes = np.linalg.solve(gram, right.T[..., None])[..., 0].T
-            corrected[order][piece] = raw[piece] - (slopes * mean[list(terms), piece]).sum(axis=0)
-    means, errors = {}, {}
-    for order in _ORDERS:
-        means[order], errors[order] = _weighted(n, corrected[order])
-    unit = np.maximum(variance[moving], 1e-300)
-    worth = {order: float(np.mean(errors[order][moving] ** 2 / unit)) for order in _ORDERS}
-    best = min(worth, key=lambda order: worth[order])
-    error = errors[best]
-    ratio = error**2 / np.maximum(raw_se**2, 1e-300)
-    used = (ratio < _WORTHWHILE) & moving
-    if worth[best] * _FAVOUR_RAW > float(np.mean(raw_se[moving] ** 2 / unit)):
-        used &= ratio < _WORTHWHILE / _FAVOUR_RAW
-    bias, bias_se = _weighted(n, raw - corrected[best])
-    part = np.minimum(np.sqrt(ratio), 1.0)
-    remaining = part / np.maximum(1.0 - part, _TINY) * np.maximum(np.abs(bias) - _SURE * bias_se, 0.0)
-    return Corrected(
-        value,
-        raw_se + unknown,
-        np.where(used, means[best], value),
-        np.where(used, np.hypot(error, remaining), raw_se) + unknown,
-        np.where(used, bias, np.nan),
-        np.where(used, bias_se, np.nan),
-        used,
-        ratio + unknown,
-        part + unknown,
-        np.where(used, corrected[best], raw),
-    )
-
-
 def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
     stats = dt["sample_stats_total"]
     reasons: list[str] = []
@@ -280,11 +156,8 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
         reasons += unstable_reasons(unstable, len(read.mean) * read.draws, transitions, by_model)
     chains = len(read.mean)
     if chains > 1:
-        r_hat, apart = table["r_hat"], table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)
-        if (r_hat > R_HAT).any():
-            reasons.append(f"chains disagree: r_hat of {r_hat.idxmax()} is {r_hat.max():.3g} (draw more)")
-        elif (apart > BETWEEN_CHAINS).any():
-            reasons.append(f"the mean of {apart.idxmax()} is known to {apart.max():.2f} posterior sd only (draw more)")
+        apart = table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)
+        reasons += disagreement_reasons(read.labels, table["r_hat"].to_numpy(), apart.to_numpy())
     found, at, unmeasured = _measured(read.coordinates), read.coordinates, ""
     if at is None:
         unmeasured = "was not measured: there are no gradients"
@@ -298,7 +171,7 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
     return conclude(reasons, found, "unconstrained coordinate", chains, stats, unmeasured)
 
 
-def _measured(at: _Coordinates | None) -> Measured:
+def _measured(at: SteinMoments | None) -> Measured:
     """Return biases in units of the posterior sds; not measurable from one chain, nor without gradients."""
     if at is None or at.pieces == 1:
         labels = [] if at is None else at.labels

@@ -15,13 +15,13 @@ from scipy.stats import norm, t
 
 from pmm_mcmc.diagnostics.bias import _read, _Run, _table
 from pmm_mcmc.diagnostics.coupled import Setting, Sums, Target, run_copies
+from pmm_mcmc.diagnostics.judging import PROBE_REPLICAS
 from pmm_mcmc.methods import OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.tuning.scale import best_coordinates
 
 __all__ = ["BiasProbe", "bias_probe", "order_of_bias"]
 
-_REPLICAS = 32
 _RELAXATIONS, _SHORTEST, _LONGEST = 10, 200, 2000  # transitions by default, the first in autocorrelation times
 _FEWEST = 30
 _CHANCE = 0.01
@@ -183,7 +183,7 @@ def _checked(step: Any) -> Any:
 
 def _starts(chains: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
     """Return chain and draw of each replica's start: the chains in turn, late draws spread over the run."""
-    replicas = min(_REPLICAS, chains * draws)
+    replicas = min(PROBE_REPLICAS, chains * draws)
     turn = np.arange(replicas)
     each = -(-replicas // chains)
     return turn % chains, draws - 1 - (turn // chains) * draws // each

@@ -14,7 +14,7 @@ from pmm_mcmc.diagnostics.bias import Verdict, _judge, _read, _table
 from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
 from pmm_mcmc.diagnostics.straightened import WORDS
 
-__all__ = ["log_verdict", "summary", "with_numbers"]
+__all__ = ["joined", "log_verdict", "summary", "with_numbers"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -56,18 +56,23 @@ def summary(dt: Any, var_names: Any = None, **options: Any) -> pd.DataFrame:
     everything = _read(dt)
     table = _table(everything)
     judged = _judge(dt, everything, table)
-    with np.errstate(all="ignore"):  # constants have no r_hat, and ArviZ says so with a warning of NumPy
-        out = az.summary(dt, var_names=var_names, **{"round_to": "none", **options})
-    for column in ("mean_corrected", "mcse_corrected", "bias", "bias_se"):
-        out[column] = table[column].reindex(out.index)
-    stats = dt["sample_stats"]
-    if "ess_bulk" in out and "n_grad_total" in stats:
-        spent = float(stats["n_grad_total"].isel(draw=-1).sum())
-        out["ess_per_grad"] = out["ess_bulk"].astype(float) / spent
+    out = joined(dt, table[["mean_corrected", "mcse_corrected", "bias", "bias_se"]], var_names=var_names, **options)
     out.attrs["verdict"] = judged.sentence
     if WORDS in dt["posterior"].attrs:
         out.attrs[WORDS] = dt["posterior"].attrs[WORDS]
     log_verdict(judged)
+    return out
+
+
+def joined(dt: Any, beside: pd.DataFrame | None = None, **options: Any) -> pd.DataFrame:
+    """ArviZ's summary of the draws with other columns beside it, and ``ess_per_grad`` where gradients were counted."""
+    with np.errstate(all="ignore"):  # constants have no r_hat, and ArviZ says so with a warning of NumPy
+        out = az.summary(dt, **{"round_to": "none", **options})
+    if beside is not None:
+        out[list(beside)] = beside.reindex(out.index)
+    if "ess_bulk" in out and "sample_stats" in dt.children and "n_grad_total" in dt["sample_stats"]:
+        spent = float(dt["sample_stats"]["n_grad_total"].isel(draw=-1).sum())
+        out["ess_per_grad"] = out["ess_bulk"].astype(float) / spent
     return out
 
 

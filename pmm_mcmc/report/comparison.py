@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from pmm_mcmc.report.page import Figure, Items, Page, Section, Table, Verdict
+from pmm_mcmc.report.words import FORMS
 
 __all__ = ["comparison_page"]
 
@@ -21,6 +22,7 @@ _GROUPS = (
     ("Other measures", r".*"),
 )
 _MOST_COLUMNS = 8
+_FORMS = {"r_hat": FORMS["r_hat"]}
 
 
 def comparison_page(comparison: Any) -> str:
@@ -30,8 +32,8 @@ def comparison_page(comparison: Any) -> str:
     ----------
     comparison
         A result of :func:`pmm_mcmc.compare`: ``title``; ``verdict``, a list of sentences; ``table``, a row a sampler;
-        ``columns``, what its columns mean; ``notes``, a list of sentences; ``figures()``, for each name a figure of
-        matplotlib and its caption.
+        ``columns``, what its columns mean; ``notes``, a list of sentences; ``steps``, the table of runs at other step
+        sizes or None; ``figures()``, for each name a figure of matplotlib and its caption.
 
     Returns
     -------
@@ -45,6 +47,8 @@ def comparison_page(comparison: Any) -> str:
     """
     sections = [Section("Tables", _tables(comparison))]
     figures = [Figure(str(caption), figure) for figure, caption in comparison.figures().values()]
+    if comparison.steps is not None:
+        sections.append(Section("Step sizes", _step_tables(comparison.steps)))
     if figures:
         sections.append(Section("Figures", figures))
     if comparison.notes:
@@ -54,7 +58,8 @@ def comparison_page(comparison: Any) -> str:
 
 
 def _tables(comparison: Any) -> list[Table]:
-    frame = comparison.table
+    # Where nothing failed there is nothing to say of it.
+    frame = comparison.table.dropna(axis="columns", how="all")
     first = str(frame.index.name or "sampler")
     left, tables = list(frame.columns), []
     for caption, pattern in _GROUPS:
@@ -62,6 +67,22 @@ def _tables(comparison: Any) -> list[Table]:
         left = [name for name in left if name not in names]
         for at in range(0, len(names), _MOST_COLUMNS):
             part = frame[names[at : at + _MOST_COLUMNS]]
-            forms = dict.fromkeys(part.columns, ".3g")
+            forms = dict.fromkeys(part.columns, ".3g") | _FORMS
             tables.append(Table.of_frame(part, caption, first, comparison.columns, forms))
+    return tables
+
+
+def _step_tables(steps: Any) -> list[Table]:
+    from pmm_mcmc.comparison.step_sizes import STEP_COLUMNS
+
+    times = "\N{MULTIPLICATION SIGN}"
+    rows = [f"{name}, {times} {m:.3g}" for name, m in zip(steps["sampler"], steps["multiple"], strict=True)]
+    frame, tables = steps.set_axis(rows).dropna(axis="columns", how="all"), []
+    for caption, pattern in (
+        ("Errors of means at multiples of the step size", r"step_size|mean_.*"),
+        ("Errors of standard deviations at multiples of the step size", r"step_size|sd_.*"),
+        ("These runs", r"unstable|grads|error"),
+    ):
+        part = frame[[name for name in frame if re.fullmatch(pattern, name)]]
+        tables.append(Table.of_frame(part, caption, "sampler", STEP_COLUMNS, dict.fromkeys(part, ".3g")))
     return tables

@@ -118,7 +118,7 @@ def ranks(draws: Mapping[str, np.ndarray], chains: Sequence[int]) -> Any:
             figure.supxlabel("share of the draws of all these chains", fontsize=9)
             for name, label in zip(names, draws, strict=True):
                 axes = plots.viz["plot"][name].item()
-                axes.set_title(short(label, 26), loc="left", fontsize=9)
+                axes.set_title("\n".join(short(line, 30) for line in label.split("\n")), loc="left", fontsize=9)
                 axes.tick_params(labelbottom=True)
                 for points in axes.collections:
                     points.set_sizes([5.0])

@@ -44,6 +44,8 @@ def number(value: Any, form: str = ".4g") -> str | None:
     size = float(value)
     if math.isnan(size):
         return None
+    if math.isinf(size):
+        return "\N{INFINITY}" if size > 0.0 else "\N{MINUS SIGN}\N{INFINITY}"
     # Counts may have become floats on their way through a table; and no one reads 2.4e+03.
     if form.endswith("g") and (size.is_integer() or abs(size) >= 1000.0) and abs(size) < 1e15:
         form = ",.0f"

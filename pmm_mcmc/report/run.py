@@ -11,10 +11,10 @@ import pandas as pd
 from pmm_mcmc.diagnostics.bias import _judge, _read, _table
 from pmm_mcmc.diagnostics.judging import BIAS, R_HAT
 from pmm_mcmc.diagnostics.judging import Verdict as Judgement
-from pmm_mcmc.diagnostics.summary import with_numbers
+from pmm_mcmc.diagnostics.summary import joined, with_numbers
 from pmm_mcmc.report.figures import forest, ranks, traces
 from pmm_mcmc.report.page import Figure, Page, Section, Table, Verdict, chosen
-from pmm_mcmc.report.setting import facts, setting_section, statistics, unstable_section
+from pmm_mcmc.report.setting import facts, setting_section, unstable_section
 from pmm_mcmc.report.words import BIASES, ESTIMATES, FORMS, SAMPLING, interval_meaning
 
 __all__ = ["page_of", "run_page"]
@@ -95,25 +95,19 @@ def _look(dt: Any) -> _Found:
 
 
 def _of_draws(dt: Any) -> _Found:
-    import arviz as az
-
-    with np.errstate(all="ignore"):  # constants have no r_hat, and ArviZ says so with a warning of NumPy
-        table = az.summary(dt, round_to="none")
+    read, missing = None, ""
+    try:
+        read = _read(dt)
+    except ValueError as error:
+        missing = str(error)
+    biases = None if read is None else _table(read)
+    beside = None if biases is None else biases[["mean_corrected", "mcse_corrected", "sd_corrected", *BIASES]]
+    table = joined(dt, beside)
     if "superchains" in dt["posterior"].attrs:
         from pmm_mcmc.diagnostics.nested import nested_r_hat
 
         table["nested_r_hat"] = nested_r_hat(dt).reindex(table.index)
-    stats = statistics(dt)
-    if stats is not None and "n_grad_total" in stats:
-        table["ess_per_grad"] = table["ess_bulk"].astype(float) / float(stats["n_grad_total"].isel(draw=-1).sum())
-    try:
-        read = _read(dt)
-    except ValueError as error:
-        return _Found(table, None, str(error))
-    biases = _table(read)
-    for column in ("mean_corrected", "mcse_corrected", "sd_corrected", *BIASES):
-        table[column] = biases[column].reindex(table.index)
-    return _Found(table, _judge(dt, read, biases), "")
+    return _Found(table, None if read is None else _judge(dt, read, biases), missing)
 
 
 def _verdict(found: _Found) -> Verdict:

@@ -50,7 +50,7 @@ FORMS = {
         ("bias", "bias_se", "mcse_mean", "mcse_sd", "mcse_corrected", "bias_of_sd", "bias_of_sd_se"), ".2g"
     ),
     **dict.fromkeys(("ess_bulk", "ess_tail"), ",.0f"),
-    **dict.fromkeys(("r_hat", "nested_r_hat"), ".4f"),
+    **dict.fromkeys(("r_hat", "nested_r_hat"), ".3f"),
     "bias_sd_units": ".3f",
     "ess_per_grad": ".2g",
 }

@@ -163,8 +163,9 @@ TARGETS = (
         title="galaxies, a mixture of three Gaussians",
         note="Velocities of 82 galaxies as a mixture whose priors do not tell the three clusters apart (Roeder, 1990; "
         "Richardson and Green, 1997): the posterior has 3! = 6 equal copies of every mode. Chains that move locally "
-        "stay in the copy where they start and disagree, though each explains the data as well as the others. Within "
-        "a copy there is a second grouping, without a far cluster, of a probability of about .08.",
+        "stay in the copy where they start and disagree. Within a copy there is a second grouping, without a far "
+        "cluster, of a probability of about .08: ordinary starts lead there, and neither a Langevin sampler nor NUTS "
+        "finds the main grouping within usual budgets.",
         labels=(
             *(f"log ratio of weight[{k}]" for k in range(CLUSTERS - 1)),
             *labels_of(mean=(CLUSTERS,), log_variance=(CLUSTERS,)),

@@ -15,5 +15,5 @@ DATA = Path(__file__).parent / "data"
 def stored_reference(name: str) -> Reference:
     """Read the moments that ``python -m pmm_mcmc.targets.make_references`` has written."""
     entry = json.loads((DATA / "references.json").read_text(encoding="utf-8"))[name]
-    fields = ("mean", "second_moment", "square_variance", "error")
+    fields = ("mean", "second_moment", "square_variance", "error", "second_moment_error")
     return Reference(**{field: entry[field] for field in fields}, exact=False, source=entry["source"])

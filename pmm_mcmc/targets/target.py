@@ -35,6 +35,8 @@ class Reference:
         How they were obtained and how precise they are, in one sentence.
     error : ndarray or None
         Standard errors of ``mean``, shape ``(d,)``; needed where they are not exact.
+    second_moment_error : ndarray or None
+        Standard errors of ``second_moment``, shape ``(d,)``, where they are known.
 
     Raises
     ------
@@ -48,10 +50,11 @@ class Reference:
     exact: bool
     source: str
     error: np.ndarray | None = None
+    second_moment_error: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        fields = ["mean", "second_moment", "square_variance", *(["error"] if self.error is not None else [])]
-        for field in fields:
+        fields = ["mean", "second_moment", "square_variance", "error", "second_moment_error"]
+        for field in (name for name in fields if getattr(self, name) is not None):
             # The class is frozen, its arrays may be given as lists.
             object.__setattr__(self, field, np.asarray(getattr(self, field), dtype=float))
             value = getattr(self, field)
@@ -68,6 +71,19 @@ class Reference:
     def sd(self) -> np.ndarray:
         """Standard deviations, shape ``(d,)``."""
         return np.sqrt(self.second_moment - self.mean**2)
+
+    @property
+    def error_of_sd(self) -> np.ndarray:
+        """Standard errors of ``sd``, shape ``(d,)``: zero where exact, NaN where not known.
+
+        By the delta method, with errors of the two moments taken as independent: where the mean is far from 0 they go
+        together, and this is too much rather than too little.
+        """
+        if self.exact:
+            return np.zeros_like(self.mean)
+        if self.error is None or self.second_moment_error is None:
+            return np.full_like(self.mean, np.nan)
+        return np.hypot(self.second_moment_error, 2.0 * self.mean * self.error) / (2.0 * self.sd)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,212 @@
+"""What ``pmm.compare`` returns: a table, a verdict in words, figures, and files of all of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from pmm_mcmc.comparison.measures import error_curve
+from pmm_mcmc.comparison.reference import Truth
+from pmm_mcmc.comparison.runs import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Comparison"]
+
+_CURVE_POINTS = 200
+
+
+@dataclass
+class Comparison:
+    """Samplers side by side: a table, a verdict in words, and figures.
+
+    Attributes
+    ----------
+    title : str
+        What was compared.
+    verdict : list of str
+        What came out, in sentences.
+    table : pandas.DataFrame
+        A row for each sampler, also for one that failed.
+    columns : dict
+        What each column of the table means.
+    notes : list of str
+        Budget, reference, how gradients are counted, seed, versions.
+    failures : dict
+        Samplers that failed, and why.
+    traces : list of Trace
+        The runs themselves: unconstrained draws, gradients, times.
+    truth : Truth
+        What they were compared with.
+    labels : list of str
+        Names of the coordinates of the draws.
+    steps : pandas.DataFrame or None
+        Errors at other step sizes, where they were asked for: a row for each sampler and step.
+    """
+
+    title: str
+    verdict: list[str]
+    table: pd.DataFrame
+    columns: dict[str, str]
+    notes: list[str]
+    failures: dict[str, str]
+    traces: list[Trace] = field(repr=False)
+    truth: Truth = field(repr=False)
+    labels: list[str] = field(repr=False)
+    modes: Any = field(default=None, repr=False)
+    steps: pd.DataFrame | None = field(default=None, repr=False)
+
+    def figures(self) -> dict[str, tuple[Figure, str]]:
+        """Draw everything that there is to draw.
+
+        Returns
+        -------
+        dict
+            Name to figure of matplotlib and caption.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        """
+        from pmm_mcmc.comparison import plots
+
+        return plots.figures(self)
+
+    def plot_bias_vs_grad(self) -> Figure:
+        """Draw the error of a chain's second moments against the gradients that it has spent, both logarithmic."""
+        from pmm_mcmc.comparison import plots
+
+        return plots.error_against_gradients(self)
+
+    def plot_bias_vs_step(self) -> Figure:
+        """Draw the error of the worst parameter against the step size, both logarithmic.
+
+        Raises
+        ------
+        ValueError
+            If no other step sizes were asked for.
+        """
+        from pmm_mcmc.comparison import plots
+
+        return plots.error_against_step(self)
+
+    def plot_ess_per_grad(self) -> Figure:
+        """Draw effective draws for 1,000 gradients as bars."""
+        from pmm_mcmc.comparison import plots
+
+        return plots.effective_draws(self)
+
+    def plot_marginals(self) -> Figure:
+        """Draw the marginals that are off most, against the reference."""
+        from pmm_mcmc.comparison import plots
+
+        return plots.marginals(self)
+
+    def plot_ranks(self) -> Figure | None:
+        """Draw ranks of each sampler's chains, for its worst parameter; ``None`` where no sampler has moved."""
+        from pmm_mcmc.comparison import plots
+
+        return plots.ranks(self)
+
+    def plot_modes(self) -> Figure:
+        """Draw the two coordinates that tell the modes apart best.
+
+        Raises
+        ------
+        ValueError
+            If no modes are known.
+        """
+        from pmm_mcmc.comparison import plots
+
+        return plots.modes(self)
+
+    def to_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write the report as one self-contained page.
+
+        Parameters
+        ----------
+        path
+            Of the file, which is replaced if it is there.  It is whole at any time.
+
+        Returns
+        -------
+        pathlib.Path
+            Of the file.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written; nothing is drawn then.
+        ImportError
+            If Jinja2 or matplotlib is not installed.
+        """
+        from pmm_mcmc.report import comparison_page
+        from pmm_mcmc.report.files import check_place, write_page
+
+        check_place(path)
+        write_page(comparison_page(self), path)
+        return Path(path)
+
+    def to_json(self, path: str | os.PathLike[str]) -> Path:
+        """Write everything but the draws as JSON: numbers that are not finite as null.
+
+        Parameters
+        ----------
+        path
+            Of the file, which is replaced if it is there.  It is whole at any time.
+
+        Returns
+        -------
+        pathlib.Path
+            Of the file.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        """
+        from pmm_mcmc.report.files import write_page
+
+        content = {
+            "title": self.title,
+            "verdict": self.verdict,
+            "notes": self.notes,
+            "columns": self.columns,
+            "failures": self.failures,
+            "labels": self.labels,
+            "table": {str(name): values.to_dict() for name, values in self.table.iterrows()},
+            "curves": {trace.name: self._curve(trace) for trace in self.traces},
+            "steps": [] if self.steps is None else self.steps.to_dict("records"),
+        }
+        write_page(json.dumps(_plain(content), indent=1, ensure_ascii=False, allow_nan=False), path)
+        return Path(path)
+
+    def _curve(self, trace: Trace) -> dict[str, list[float]]:
+        spent, error = error_curve(trace, self.truth)
+        which = np.unique(np.geomspace(1, len(spent), _CURVE_POINTS).astype(int)) - 1
+        return {"gradients": spent[which].tolist(), "b2_max": error[which].tolist()}
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,101 @@
+"""``pmm.verdict(dt, probe=...)``: what step halving adds to it, and what it takes away.
+
+Draws are permuted grids of quantiles, probes are tables made by hand; one is real.
+"""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+from results import gaussian, grid
+from test_verdict import SHORTER, noisy
+
+import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.probe import BiasProbe
+
+LABELS = ["a", "b[0]", "b[1]"]
+
+
+def probe(bias=0.0, bias_se=0.01, bias_of_sd=0.0, bias_of_sd_se=0.01, order_holds=True, labels=LABELS):
+    columns = {"bias": bias, "bias_se": bias_se, "bias_of_sd": bias_of_sd, "bias_of_sd_se": bias_of_sd_se}
+    table = pd.DataFrame({name: np.broadcast_to(value, len(labels)) for name, value in columns.items()}, index=labels)
+    return BiasProbe(table, "by hand", order_holds)
+
+
+def test_nothing_seen_changes_nothing():
+    dt = gaussian(grid(3))
+    assert pmm.verdict(dt, probe=probe()) == pmm.verdict(dt)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_bias_that_only_the_probe_sees(sign):
+    dt = gaussian(grid(3))
+    found = pmm.verdict(dt, probe=probe(bias=sign * np.array([0.0, 0.12, 0.02])))
+    assert found.reasons == (f"by step halving the mean of b[0] is off by 12 % of a posterior sd ({SHORTER})",)
+    found = pmm.verdict(dt, probe=probe(bias_of_sd=sign * np.array([0.0, 0.02, 0.09])))
+    assert found.reasons == (f"by step halving the sd of b[1] is off by 9 % of a posterior sd ({SHORTER})",)
+
+
+def test_a_bias_within_its_error_is_no_reason():
+    dt = gaussian(grid(3))
+    assert pmm.verdict(dt, probe=probe(bias=0.12, bias_se=0.06)).trusted
+    assert pmm.verdict(dt, probe=probe(bias=0.07)).trusted
+
+
+def refused_for_its_step(dt):
+    (reason,) = pmm.verdict(dt).reasons
+    return reason.startswith("steps of this size")
+
+
+def test_a_long_step_is_trusted_where_the_probe_rules_out_that_it_does_harm():
+    dt = noisy(0.5)
+    assert refused_for_its_step(dt)
+    assert pmm.verdict(dt, probe=probe(bias=0.03)).trusted
+    # Not where its own error leaves room, in a mean or in a standard deviation, nor where its order fails.
+    for doubtful in (
+        probe(bias=0.03, bias_se=0.04),
+        probe(bias_of_sd=-0.03, bias_of_sd_se=0.04),
+        probe(bias=0.03, order_holds=False),
+        probe(bias=np.nan),
+    ):
+        (reason,) = pmm.verdict(dt, probe=doubtful).reasons
+        assert reason.startswith("steps of this size")
+
+
+def test_a_step_that_is_not_stable_somewhere_is_refused_whatever_the_probe_says():
+    dt = noisy(math.inf)
+    assert refused_for_its_step(dt)
+    (reason,) = pmm.verdict(dt, probe=probe()).reasons
+    assert "not stable" in reason
+
+
+def test_without_warm_up_the_step_is_not_checked_and_the_verdict_says_so():
+    dt = noisy(np.nan)
+    assert pmm.verdict(dt).sentence.endswith(" No warm-up has seen whether the step is too long: pmm.bias_probe can.")
+    assert "warm-up" not in pmm.verdict(dt, probe=probe()).sentence
+    assert "warm-up" not in pmm.verdict(noisy(0.05)).sentence
+    assert "warm-up" not in pmm.verdict(gaussian(grid(3))).sentence, "of another sampler nothing is known"
+
+
+def test_bad_probes():
+    dt = gaussian(grid(3))
+    for wrong in (1.0, "probe", pmm.bias(dt)):
+        with pytest.raises(TypeError, match=r"must be what pmm_mcmc.bias_probe\(dt, step\) returns"):
+            pmm.verdict(dt, probe=wrong)
+    with pytest.raises(
+        ValueError, match=r"probe: is one of 2 parameters .* the result has 3 .*: give the probe of this"
+    ):
+        pmm.verdict(dt, probe=probe(labels=LABELS[:2]))
+
+
+@pytest.mark.pymc
+def test_a_real_probe_of_a_step_that_is_too_long():
+    """Plain Langevin Monte Carlo with a step at which the variance is off by a quarter."""
+    with pm.Model():
+        pm.Normal("x", shape=2)
+        step = pmm.ULMC(step_size=0.4, friction=1.0, scaling=[1.0, 1.0], reparametrise=False)
+        dt = pmm.sample(step, draws=500, chains=4, random_seed=1, progressbar=False)
+        found = pmm.verdict(dt, probe=pmm.bias_probe(dt, step, random_seed=1))
+    assert any(reason.startswith("by step halving the sd of x[") for reason in found.reasons), found
