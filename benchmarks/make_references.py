@@ -8,15 +8,16 @@ in those coordinates is wrong itself.
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import importlib.util
 import json
-import sys
 import time
 
 import arviz as az
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from targets import PATH, TARGETS, Reference, reference
 
 from pmm_mcmc.logdensity import flat_layout
@@ -56,7 +57,8 @@ def flat_draws(model: pm.Model, tree) -> np.ndarray:
         draws = tree["posterior"].dataset[variable.name].values
         transform = model.rvs_to_transforms[variable]
         if transform is not None:
-            draws = transform.forward(draws, *variable.owner.inputs).eval()
+            # Symbolic, because some transforms index by expressions, which arrays do not take.
+            draws = transform.forward(pt.as_tensor(draws), *variable.owner.inputs).eval()
         parts.append(draws.reshape(*draws.shape[:2], -1))
     return np.concatenate(parts, axis=-1)
 
@@ -140,22 +142,27 @@ def write(references: dict) -> None:
     PATH.write_text("{\n" + ",\n".join(entries) + "\n}\n")
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     """Make or check the references named, or all."""
-    names = [a for a in arguments if a != "--check"]
-    if unknown := [name for name in names if name not in TARGETS]:
-        sys.exit(f"no such target: {', '.join(unknown)}; there are: {', '.join(TARGETS)}")
-    if "--check" in arguments:
-        for name in names or TARGETS:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(TARGETS)}; all by default")
+    parser.add_argument("--check", action="store_true", help="compare with a short run of NUTS, and write nothing")
+    arguments = parser.parse_args()
+    made = [name for name, target in TARGETS.items() if target.exact is None]
+    for name in arguments.names:
+        if name not in TARGETS:
+            parser.error(f"there is no target {name!r}; there are: {', '.join(TARGETS)}")
+        if name not in made and not arguments.check:
+            parser.error(f"{name} has exact moments: there is nothing to run; compare them with --check {name}")
+    if arguments.check:
+        for name in arguments.names or TARGETS:
             check(name)
         return
-    for name in names or [name for name, target in TARGETS.items() if target.exact is None]:
-        if TARGETS[name].exact is not None:
-            sys.exit(f"{name} has exact moments: there is nothing to run; compare them with --check {name}")
+    for name in arguments.names or made:
         entry = run(name)
         # Read anew: other names may have been written meanwhile.
         write({**(json.loads(PATH.read_text()) if PATH.exists() else {}), name: entry})
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

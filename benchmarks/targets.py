@@ -36,16 +36,17 @@ import exact_moments as exact  # noqa: E402
 from exact_moments import Reference  # noqa: E402
 from models import breast_cancer, galaxies, negative_binomial_glm, poisson_glm  # noqa: E402
 
-from pmm_mcmc.targets.hierarchical import EFFECT, ERROR, FUNNEL_SD, eight_schools, funnel  # noqa: E402
-from pmm_mcmc.targets.hierarchical import MU_SD as SCHOOL_MU_SD  # noqa: E402
-from pmm_mcmc.targets.hierarchical import TAU_SCALE as SCHOOL_TAU_SCALE  # noqa: E402
+from pmm_mcmc import targets as gallery  # noqa: E402
 
-__all__ = ["TARGETS", "Reference", "Target", "b2", "reference"]
+__all__ = [
+    "TARGETS",
+    "Reference",
+    "Target",
+    "b2",
+    "reference",
+    "school_moments",
+]
 
-# Symmetric phase, with a correlation length of about a quarter of the side (Albergo, Kanwar and Shanahan, 2019).
-PHI4_SIDE, PHI4_MASS, PHI4_COUPLING = 8, -4.0, 6.008
-MIXTURE_WEIGHT, MIXTURE_MEAN = np.array([0.7, 0.3]), np.array([-1.2, 2.8])
-BANANA_SD, BANANA_CURVE = 10.0, 0.03
 ROSENBROCK_NOISE = 0.1
 LATENT_LENGTH, VOLATILITY_LENGTH = 120, 500
 
@@ -79,6 +80,11 @@ class Target:
     twin: Callable[[], pm.Model] | None = None
     hard: bool = False
     trustworthy: bool = True
+
+
+def from_gallery(name: str, source: str, note: str, *, exactly: bool = True, **rest: bool) -> Target:
+    """Take a target of :mod:`pmm_mcmc.targets` into the set; where it has no exact moments here is a run of its own."""
+    return Target(name, gallery.get(source).build, note, partial(exact.of_gallery, source) if exactly else None, **rest)
 
 
 def b2(estimate_of_second: np.ndarray, reference: Reference) -> np.ndarray:
@@ -173,22 +179,6 @@ def rotated_moments() -> Reference:
     return exact.gaussian(axes**2 @ variances)
 
 
-def _bend(a):
-    return BANANA_CURVE * (a**2 - BANANA_SD**2)
-
-
-def banana() -> pm.Model:
-    """Five pairs, the second bent by the square of the first (Haario, Saksman and Tamminen, 1999)."""
-    with pm.Model() as model:
-        a = pm.Normal("a", 0.0, BANANA_SD, shape=5)
-        pm.Normal("b", _bend(a), 1.0, shape=5)
-    return model
-
-
-def banana_moments() -> Reference:
-    return exact.bent_pairs(5, 0.0, BANANA_SD, _bend, 1.0)
-
-
 def rosenbrock() -> pm.Model:
     """Eighteen pairs of a hybrid Rosenbrock density: the second follows the square of the first closely."""
     with pm.Model() as model:
@@ -202,30 +192,7 @@ def rosenbrock_moments() -> Reference:
 
 
 def school_moments(centred: bool) -> Reference:
-    return exact.eight_schools(EFFECT, ERROR, SCHOOL_MU_SD, SCHOOL_TAU_SCALE, centred)
-
-
-def phi4() -> pm.Model:
-    """Scalar field on a periodic square lattice; the log density is convex at 0, a saddle between the two signs."""
-    with pm.Model() as model:
-        field = pm.Flat("field", shape=(PHI4_SIDE, PHI4_SIDE))
-        bonds = sum(((field - pt.roll(field, 1, axis=axis)) ** 2).sum() for axis in (0, 1))
-        square = field**2
-        pm.Potential("log_density", -(bonds + (PHI4_MASS * square + PHI4_COUPLING * square**2).sum()))
-    return model
-
-
-def mixture() -> pm.Model:
-    """Two unit Gaussians in 20 dimensions, 4 standard deviations apart along the first axis, weights .7 and .3."""
-    with pm.Model() as model:
-        x = pm.Flat("x", shape=20)
-        terms = [float(np.log(w)) - 0.5 * (x[0] - m) ** 2 for w, m in zip(MIXTURE_WEIGHT, MIXTURE_MEAN, strict=True)]
-        pm.Potential("log_density", pm.math.logaddexp(*terms) - 0.5 * (x[1:] ** 2).sum())
-    return model
-
-
-def mixture_moments() -> Reference:
-    return exact.mixture(MIXTURE_WEIGHT, MIXTURE_MEAN, 20)
+    return exact.of_gallery("eight_schools_centred" if centred else "eight_schools")
 
 
 def _autoregression(innovations, rho, scale, mu):
@@ -294,17 +261,15 @@ TARGETS: dict[str, Target] = {
         Target("breast_cancer", breast_cancer, "logistic regression, d = 31", **EASY),
         Target("poisson_glm", poisson_glm, "synthetic counts, d = 4", **EASY),
         Target("negative_binomial_glm", negative_binomial_glm, "synthetic counts, d = 5", **EASY),
-        Target("eight_schools", partial(eight_schools, False), "non-centred", partial(school_moments, False), **HARD),
-        Target("mixture20", mixture, "modes 4 sd apart", mixture_moments, **HARD),
-        Target("banana", banana, "5 curved pairs", banana_moments, **HARD),
+        from_gallery("eight_schools", "eight_schools", "non-centred", **HARD),
+        from_gallery("mixture20", "mixture_unequal", "modes 4 sd apart", **HARD),
+        from_gallery("banana", "banana", "5 curved pairs", **HARD),
         Target("rosenbrock36", rosenbrock, "18 strongly curved pairs", rosenbrock_moments, **HARD),
-        Target("phi4", phi4, "8x8 lattice field, not log-concave", **HARD),
+        from_gallery("phi4", "phi4", "8x8 lattice field, not log-concave", exactly=False, **HARD),
         Target("galaxies", galaxies, "four clusters, two of which overlap, d = 11", **HARD),
         Target("stochastic_volatility", stochastic_volatility, "500 latents by their innovations", **HARD),
         Target("latent_ar", latent_ar, "120 latents, scale centred", twin=partial(latent_ar, centred=False), **HARD),
-        Target("funnel10", funnel, "Neal's", partial(exact.funnel, FUNNEL_SD, 9), **FUNNEL),
-        Target(
-            "eight_schools_centred", partial(eight_schools, True), "centred", partial(school_moments, True), **FUNNEL
-        ),
+        from_gallery("funnel10", "funnel", "Neal's", **FUNNEL),
+        from_gallery("eight_schools_centred", "eight_schools_centred", "centred", **FUNNEL),
     ]
 }

@@ -1,21 +1,7 @@
-r"""Moments of draws that are not kept: memory of the order of chains times parameters, however many draws there are.
+"""Moments of draws that are not kept: memory of the order of chains times parameters, however many draws there are.
 
-Of every named value each chain's mean and variance.  Of every unconstrained coordinate what the corrections of
-:mod:`pmm_mcmc.diagnostics.stein` need: means and co-moments of
-
-.. math:: u, \quad u^2, \quad S_1 = -(S g)_j / s_j, \quad S_2 = u S_1 - 1, \quad S_3 = u^2 S_1 - 2 u, \quad s_j g_j,
-   \qquad u = (x_j - m_j) / s_j, \quad s_j^2 = S_{jj},
-
-with ``m`` and :math:`S = W W^T` those of the coordinates that the warm-up ended with, which no longer change.  They are
-kept for pieces of consecutive chains, so that coefficients can be fitted on other chains than they are applied to.
-
-Chunks are put together by their means and sums of squared deviations [1]_, which is stable however far the values are
-from zero; the result depends on where the draws were cut by rounding only.
-
-References
-----------
-.. [1] T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for computing the sample variance: analysis and
-   recommendations", The American Statistician 37, 1983.
+Of every named value each chain's mean and variance; of every unconstrained coordinate the means and co-moments of
+:mod:`pmm_mcmc.comoments`, in the coordinates that the warm-up ended with, which no longer change.
 """
 
 from __future__ import annotations
@@ -27,59 +13,17 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from pmm_mcmc.comoments import ALONE, FEATURES, PAIRS, combined, count_pieces, features, marginal_scale, pieces_of
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.results import Layout
 
-__all__ = ["FEATURES", "PAIRS", "Moments", "combined"]
-
-# Enough pieces for standard errors, few enough for the memory.
-_MOST_PIECES = 64
-
-FEATURES = ("u", "u^2", "S1", "S2", "S3", "sg")
-# Which two features each co-moment is of.
-PAIRS = np.triu_indices(len(FEATURES))
-_ALONE = (np.zeros(1, int), np.zeros(1, int))
+__all__ = ["Moments"]
 
 # Statistics of which the sum over the draws is kept, and its name; the mean; of the others, the last value.
 _SUMMED = {"n_grad": "n_grad", "unstable": "unstable", "model_failures": "model_failures",
            "steps_per_draw": "transitions"}  # fmt: skip
 _AVERAGED = ("lp", "acceptance_rate")
 _VECTORS = ("gradient", "unconstrained")
-
-
-def combined(
-    counts: np.ndarray, mean: np.ndarray, scatter: np.ndarray, pairs: tuple[np.ndarray, np.ndarray] = PAIRS
-) -> tuple[np.ndarray, np.ndarray]:
-    r"""Put samples together: the mean :math:`\sum_i n_i m_i / n`, and the co-moments about it.
-
-    .. math:: C = \sum_i C_i + n_i (m_i - m)(m_i - m)^T
-
-    Parameters
-    ----------
-    counts : (m,) or (m, ...)
-        Size of each sample, not all zero.
-    mean : (k, m, ...)
-        Means of ``k`` quantities in each sample.
-    scatter : (q, m, ...)
-        Sums of products of deviations from the sample's own means, for each of the pairs.
-    pairs
-        Two index arrays ``(q,)`` into the quantities.
-
-    Returns
-    -------
-    mean : (k, ...)
-    scatter : (q, ...)
-    """
-    counts = np.asarray(counts, dtype=float)
-    counts = counts.reshape(counts.shape + (1,) * (mean.ndim - 1 - counts.ndim))
-    # Counted from the first, so that equal means stay what they are.
-    from_first = mean - mean[:, :1]
-    shift = (counts * from_first).sum(axis=1) / counts.sum(axis=0)
-    deviation = from_first - shift[:, None]
-    total = scatter.sum(axis=1)
-    for q, (a, b) in enumerate(zip(*pairs, strict=True)):
-        total[q] += (counts * deviation[a] * deviation[b]).sum(axis=0)
-    return mean[:, 0] + shift, total
 
 
 @dataclass
@@ -141,10 +85,10 @@ class Moments:
         shapes = {name: tuple(int(n) for n in values.shape[2:]) for name, values in posterior.items()}
         p = sum(int(np.prod(shape, dtype=int)) for shape in shapes.values())
         width = 0 if coordinates is None else d
-        pieces = _pieces(chains)
+        pieces = count_pieces(chains)
         return cls(
             shapes, 0, np.zeros(p), np.zeros((chains, p)), np.zeros((chains, p)), np.full(p, -1), {}, {}, {},
-            coordinates, np.zeros(0) if coordinates is None else np.sqrt(_variances(coordinates)),
+            coordinates, np.zeros(0) if coordinates is None else marginal_scale(coordinates),
             np.zeros((len(FEATURES), pieces, width)), np.zeros((len(PAIRS[0]), pieces, width)),
         )  # fmt: skip
 
@@ -196,16 +140,17 @@ class Moments:
             mean = values.mean(axis=1)
             scatter = ((values - mean[:, None]) ** 2).sum(axis=1)
             self.mean[:, where], self.scatter[:, where] = self._with(
-                (self.mean[None, :, where], self.scatter[None, :, where]), (mean[None], scatter[None]), n, _ALONE
+                (self.mean[None, :, where], self.scatter[None, :, where]), (mean[None], scatter[None]), n, ALONE
             )
 
     def _add_features(self, position: np.ndarray, gradient: np.ndarray, n: int) -> None:
-        for piece, chains in enumerate(_slices(len(position))):
+        assert self.coordinates is not None
+        for piece, chains in enumerate(pieces_of(len(position))):
             x, g = (np.asarray(part[chains], dtype=float) for part in (position, gradient))
-            features = self._features(x.reshape(-1, x.shape[-1]), g.reshape(-1, x.shape[-1]))
-            mean = features.mean(axis=1)
-            features -= mean[:, None]
-            scatter = np.stack([np.einsum("nd,nd->d", features[a], features[b]) for a, b in zip(*PAIRS, strict=True)])
+            f = features(x.reshape(-1, x.shape[-1]), g.reshape(-1, x.shape[-1]), self.coordinates, self.scale)
+            mean = f.mean(axis=1)
+            f -= mean[:, None]
+            scatter = np.stack([np.einsum("nd,nd->d", f[a], f[b]) for a, b in zip(*PAIRS, strict=True)])
             before = self.feature_mean[:, piece], self.feature_scatter[:, piece]
             # A piece has as many draws as its chains together: of counts only the ratio matters to a mean.
             found = self._with(before, (mean, scatter), n, PAIRS, chains.stop - chains.start)
@@ -219,14 +164,6 @@ class Moments:
             return chunk
         mean, scatter = (np.stack(both, axis=1) for both in zip(before, chunk, strict=True))
         return combined(np.array([self.draws * chains, n * chains]), mean, scatter, pairs)
-
-    def _features(self, x: np.ndarray, g: np.ndarray) -> np.ndarray:
-        """Return the features of draws ``(n, d)``: ``(feature, n, d)``."""
-        assert self.coordinates is not None
-        linear = Coordinates(np.zeros_like(self.scale), self.coordinates.scale)
-        u = (x - self.coordinates.centre) / self.scale
-        s1 = -linear.place(linear.pull_back(g)) / self.scale
-        return np.stack([u, u * u, s1, u * s1 - 1.0, u * u * s1 - 2.0 * u, self.scale * g])
 
     def _tell_own(self, posterior: Mapping[str, np.ndarray], position: np.ndarray) -> None:
         """Tell which values are coordinates themselves, untransformed: by the draws."""
@@ -305,7 +242,7 @@ class Moments:
 
     def _stein(self, own: list[np.ndarray], layout: Layout, attrs: Mapping[str, Any]) -> xr.Dataset:
         assert self.coordinates is not None
-        counts = [self.draws * (part.stop - part.start) for part in _slices(len(self.mean))]
+        counts = [self.draws * (part.stop - part.start) for part in pieces_of(len(self.mean))]
         return xr.Dataset(
             {
                 "draws": ("piece", np.array(counts)),
@@ -318,32 +255,6 @@ class Moments:
             {"coordinate": layout.names, "feature": list(FEATURES)},
             attrs,
         )
-
-
-def _size(chains: int) -> int:
-    return -(-chains // _MOST_PIECES)
-
-
-def _pieces(chains: int) -> int:
-    return -(-chains // _size(chains))
-
-
-def _slices(chains: int) -> list[slice]:
-    """Chains of each piece: equally many but for the last."""
-    size = _size(chains)
-    return [slice(i, min(i + size, chains)) for i in range(0, chains, size)]
-
-
-def _variances(coordinates: Coordinates) -> np.ndarray:
-    """Return the diagonal of ``W W^T``, for each of the forms of ``W``."""
-    scale = np.asarray(coordinates.scale, dtype=float)
-    if scale.ndim == 1:
-        return scale**2
-    if scale.shape[0] == scale.shape[1]:
-        return (scale**2).sum(axis=1)
-    directions = scale[2:]
-    stretch = scale[1, : len(directions)]
-    return scale[0] ** 2 * (1.0 + (stretch**2 - 1.0) @ directions**2)
 
 
 def _key(column: np.ndarray) -> bytes:

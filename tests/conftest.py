@@ -1,4 +1,4 @@
-"""Shared fixtures: one thread, quiet runs, scripts in processes of their own, z-scores by batch means."""
+"""Shared fixtures: one thread, quiet runs, scripts in processes of their own, z-scores; the longest files first."""
 
 import json
 import os
@@ -17,11 +17,38 @@ MARKERS = {
     "statistical": "z-scores at a fixed seed, with the false-alarm rate that the module declares",
     "process": "starts other processes",
 }
+# Half a minute and more each, in seconds of a core: with one file to a worker none of them may be left to the end.
+LONGEST = (
+    "test_docs",
+    "test_notebooks",
+    "test_sampling",
+    "test_kill",
+    "test_multiprocessing",
+    "test_hosts",
+    "test_jax_law",
+    "test_jax_engine",
+    "test_posteriors",
+    "test_tuning",
+    "test_orders",
+    "test_step_state",
+    "test_steps",
+    "test_warm_up",
+    "test_sampling_stores",
+    "test_sampling_funnels",
+)
 
 
 def pytest_configure(config):
     for name, text in MARKERS.items():
         config.addinivalue_line("markers", f"{name}: {text}")
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # pytest-xdist's own order: by the number of tests
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    rank = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 
 
 @pytest.fixture(scope="session")

@@ -77,7 +77,7 @@ MUTANTS = [
     Mutant(
         "weight without K",
         "midpoints.py",
-        "K * (rest.a_uu * cell.g_u + rest.a_uv * cell.g_v)",
+        "times * (rest.a_uu * cell.g_u + rest.a_uv * cell.g_v)",
         "(rest.a_uu * cell.g_u + rest.a_uv * cell.g_v)",
         ("tests/test_transitions.py",),
     ),
@@ -103,9 +103,45 @@ MUTANTS = [
     Mutant(
         "first cell never drawn",
         "midpoints.py",
-        "xp.floor(uniform * K)",
-        "xp.floor(uniform * (K - 1)) + 1",
+        "xp.floor(part * K)",
+        "xp.floor(part * (K - 1)) + 1",
         ("tests/test_midpoints.py",),
+    ),
+    Mutant("late cells drawn often, with the same weight", LOOP, "one_in(cell, K, power)", "1.0 * K", ENGINE),
+    Mutant(
+        "late cells drawn too often",
+        "midpoints.py",
+        "uniform ** (1.0 / (1.0 + power))",
+        "uniform ** (1.0 - power)",
+        ("tests/test_midpoints.py",),
+    ),
+    Mutant(
+        "exact law of the importance law with the weights of the uniform one",
+        "gaussian.py",
+        "    w = times[:, None] * w\n",
+        "",
+        ("tests/test_gaussian_law.py",),
+    ),
+    Mutant(
+        "error of the importance law looked at for the steepest direction only",
+        "tuning/step_size.py",
+        "    if kernel.power > 0.0:\n",
+        "    if kernel.power > 9.0:\n",
+        ("tests/test_tuning.py",),
+    ),
+    Mutant(
+        "a probe that finds a bias is not heard",
+        "diagnostics/bias.py",
+        'reasons += [f"by step halving',
+        'reasons[:0] and [f"by step halving',
+        ("tests/test_verdict_with_probe.py",),
+    ),
+    Mutant(
+        "a probe whose order fails excuses a long step",
+        "diagnostics/bias.py",
+        "probe.order_holds and seen.ruled_out",
+        "seen.ruled_out",
+        ("tests/test_verdict_with_probe.py",),
     ),
     Mutant(
         "marks too frequent",
@@ -202,7 +238,13 @@ MUTANTS = [
         "(position[:split], gradient[:split])",
         ("tests/test_scale.py",),
     ),
-    Mutant("step size blind to the bias", "tuning/step_size.py", "<= target:", "<= 1e9:", ("tests/test_tuning.py",)),
+    Mutant(
+        "step size blind to the bias",
+        "tuning/step_size.py",
+        "curvatures) <= target",
+        "curvatures) <= 1e9",
+        ("tests/test_tuning.py",),
+    ),
     Mutant(
         "target_bias ignored",
         "tuning/step_size.py",
@@ -255,7 +297,7 @@ MUTANTS = [
     ),
     Mutant(
         "failures of the model shorten the step",
-        SCHEDULE,
+        "tuning/evidence.py",
         "(block.unstable - block.model_failures)",
         "block.unstable",
         ("tests/test_schedule.py",),
@@ -305,7 +347,9 @@ MUTANTS = [
     ),
     # PyMC
     Mutant("no overdispersed start", STEP, "jittered(1.0) if jitter else None", "None", ("tests/test_steps.py",)),
-    Mutant("transitions miscounted on settling", STEP, "self.row * self.thin", "self.row", ("tests/test_steps.py",)),
+    Mutant(
+        "transitions miscounted on settling", STEP, "self.row * self.thin", "self.row", ("tests/test_step_state.py",)
+    ),
     Mutant(
         "midpoint handed to other samplers",
         STEP,
@@ -386,12 +430,12 @@ MUTANTS = [
         "diagnostics/moments_summary.py",
         "reasons += length_reasons(stats, found.ruled_out)",
         "pass",
-        ("tests/test_moments.py",),
+        ("tests/test_moments_summary.py",),
     ),
     # funnels
     Mutant("determinant of the map left out", LOOP, "table.ctypes, y.size) + log_det", "table.ctypes, y.size)", BENT),
     Mutant(
-        "gradient not pulled back through the map", LOOP, "pull_back_sinks(*funnels[:5], slope, work)", "pass", BENT
+        "gradient not pulled back through the map", LOOP, "pull_back_sinks(*funnels[:6], slope, work)", "pass", BENT
     ),
     Mutant("determinant of the map in the draws", LOOP, "state[4 * d] - log_det", "state[4 * d]", BENT),
     Mutant(
@@ -435,7 +479,7 @@ MUTANTS = [
         "diagnostics/bias.py",
         "corrected_expectations(run.values, run.straight, run.slope, run.own)",
         "corrected_expectations(run.values, run.position, run.gradient, run.own)",
-        ("tests/test_sampling.py::test_a_funnel_is_straightened_and_said_so",),
+        ("tests/test_sampling_funnels.py::test_a_funnel_is_straightened_and_said_so",),
     ),
     Mutant(
         "neighbours' term counted twice", "targets/potentials.py", "own / 2", "own", ("tests/test_gallery_moments.py",)

@@ -110,10 +110,10 @@ def test_every_page_is_reached_from_the_index():
 
 
 @pytest.mark.pymc
-@pytest.mark.parametrize("module", ["pmm_mcmc", "pmm_mcmc.steps.poisson", "pmm_mcmc.steps.baselines"])
+@pytest.mark.parametrize("module", ["", ".steps.baselines", ".steps.mala", ".steps.poisson", ".steps.rlmc"])
 def test_doctests(module, quiet):
     with contextlib.redirect_stdout(io.StringIO()) as report:
-        result = doctest.testmod(importlib.import_module(module))
+        result = doctest.testmod(importlib.import_module(f"pmm_mcmc{module}"))
     assert result.attempted > 0
     assert result.failed == 0, report.getvalue()
 

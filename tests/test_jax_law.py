@@ -265,7 +265,12 @@ def test_engine_has_the_exact_law(kernel, alpha, friction, K):
 @pytest.mark.parametrize("precision", ["float32", "mixed"])
 @pytest.mark.parametrize(
     ("kernel", "alpha", "K"),
-    [(cells(UNDERDAMPED), 0.9, 2), (cells(UNDERDAMPED, power=LATE), 0.9, 2), (RECYCLED, 1.2, 1), (continuous(OVERDAMPED), 0.5, 1)],
+    [
+        (cells(UNDERDAMPED), 0.9, 2),
+        (cells(UNDERDAMPED, power=LATE), 0.9, 2),
+        (RECYCLED, 1.2, 1),
+        (continuous(OVERDAMPED), 0.5, 1),
+    ],
     ids=["PoissonULMC", "importance", "recycled", "RLMC overdamped"],
 )
 def test_it_has_it_in_every_precision(kernel, alpha, K, precision):

@@ -1,8 +1,6 @@
-"""``pmm.sample`` as a user meets it, on both backends: results, independence of how it is run, stops, errors."""
+"""``pmm.sample`` as a user meets it, on both backends: results, and that they do not depend on how it is run."""
 
 import logging
-import signal
-import threading
 
 import arviz as az
 import jax
@@ -12,52 +10,13 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-import xarray as xr
+from sampling_runs import BACKENDS, assert_same, run
 
 import pmm_mcmc as pmm
-from pmm_mcmc import host, sampling, sinks, targeting, warming
+from pmm_mcmc import host, sampling, targeting, warming
 from pmm_mcmc.engines import jax_engine
-from pmm_mcmc.noncentring.funnel_map import FunnelMap
 
-BACKENDS = ("numba", "jax")
-QUIET = {"progressbar": False, "compute_convergence_checks": False}
-Y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
-SIGMA = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
-
-
-@pytest.fixture(scope="module")
-def schools():
-    with pm.Model(coords={"school": list("abcdefgh")}) as model:
-        mu, tau = pm.Normal("mu", 0.0, 5.0), pm.HalfNormal("tau", 5.0)
-        z = pm.Normal("z", dims="school")
-        theta = pm.Deterministic("theta", mu + tau * z, dims="school")
-        pm.Normal("y", theta, SIGMA, observed=Y, dims="school")
-    return model
-
-
-@pytest.fixture(scope="module")
-def well():
-    return pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2) - 0.1 * jnp.sum(x**4), 3)
-
-
-def run(model, backend="auto", step=None, **options):
-    step = pmm.PoissonULMC(K=16) if step is None else step
-    options = QUIET | {"draws": 30, "tune": 160, "chains": 6, "random_seed": 3} | options
-    return pmm.sample(step, model=model, backend=backend, **options)
-
-
-def numbers(tree):
-    """Every array of a result but those that tell the time."""
-    return {
-        f"{group}/{name}": values.values for group in tree.children for name, values in tree[group].data_vars.items()
-    }
-
-
-def assert_same(a, b):
-    one, two = numbers(a), numbers(b)
-    assert one.keys() == two.keys()
-    for name, values in one.items():
-        assert values.dtype == two[name].dtype and values.tobytes() == two[name].tobytes(), name
+pytest_plugins = ["sampling_fixtures"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -148,186 +107,6 @@ def test_no_warm_up(schools, backend):
         run(schools, backend, tune=0)
 
 
-# -- stores ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_stored_and_in_memory_results_are_equal(schools, backend, tmp_path):
-    options = {"discard_tuned_samples": False, "log_likelihood": True}
-    memory, stored = run(schools, backend, **options), run(schools, backend, store=tmp_path / "a.zarr", **options)
-    times = ("created_at", "sampling_time")
-    for tree in (memory, stored):
-        for group in tree.subtree:
-            group.attrs = {name: value for name, value in group.attrs.items() if name not in times}
-    xr.testing.assert_identical(stored.load(), memory)
-    again = pmm.open(tmp_path / "a.zarr")
-    assert set(times) <= set(again["posterior"].attrs)
-    assert_same(again, memory)
-
-
-def files(folder):
-    return {
-        str(p.relative_to(folder)): p.read_bytes()
-        for p in sorted(folder.rglob("*"))
-        if p.is_file() and p.name != "notes.json"
-    }
-
-
-class Stop:
-    """Stops a run after so many chunks."""
-
-    def __init__(self, chunks):
-        self.left = chunks
-
-    def __call__(self, drawn):
-        self.left -= 1
-        if self.left == 0:
-            raise pmm.StopSampling
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_run_that_is_stopped_anywhere_resumes_to_the_same_bytes(schools, backend, tmp_path, monkeypatch):
-    monkeypatch.setattr(sampling, "_MOST_ROWS", 10)
-    options = {"discard_tuned_samples": False}
-    run(schools, backend, store=tmp_path / "whole", **options)
-    run(schools, backend, store=tmp_path / "parts", callback=Stop(1), **options)
-    for _ in range(20):
-        tree = run(schools, backend, store=tmp_path / "parts", resume=True, callback=Stop(2), **options)
-        if tree["posterior"].sizes["draw"] == 30:
-            break
-    else:
-        raise AssertionError("it never ended")
-    run(schools, backend, store=tmp_path / "parts", resume=True, **options)
-    assert files(tmp_path / "whole") == files(tmp_path / "parts")
-
-
-def test_a_stored_run_can_be_prolonged(well, tmp_path):
-    run(well, draws=20, store=tmp_path / "a", random_seed=None)
-    longer = run(well, draws=60, store=tmp_path / "a", resume=True, random_seed=None)
-    seed = int(sinks.stored_identity(tmp_path / "a")["seed"])
-    assert_same(longer, run(well, draws=60, random_seed=seed))
-    with pytest.raises(ValueError, match="has 60 draws of each chain already"):
-        run(well, draws=20, store=tmp_path / "a", resume=True, random_seed=None)
-
-
-CHANGES = {
-    "method": {"step": pmm.PoissonULMC(K=17)},
-    "keep_gradients": {"step": pmm.PoissonULMC(K=16, keep_gradients=False)},
-    "chains": {"chains": 7},
-    "seed": {"random_seed": 4},
-    "tune": {"tune": 170},
-    "backend": {"backend": "jax"},
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_another_run_s_store_is_refused_by_name(schools, tmp_path, name):
-    run(schools, "numba", store=tmp_path / "a", draws=10)
-    before = files(tmp_path / "a")
-    with pytest.raises(pmm.StoreError, match=rf"\b{name}\b"):
-        run(schools, **{"backend": "numba", "store": tmp_path / "a", "resume": True, "draws": 10} | CHANGES[name])
-    with pytest.raises(pmm.StoreError, match="resume=True"):
-        run(schools, "numba", store=tmp_path / "a", draws=10)
-    assert files(tmp_path / "a") == before
-
-
-def test_another_model_or_other_data_are_refused(tmp_path):
-    def model(sd=1.0, data=1.0):
-        with pm.Model() as built:
-            pm.Normal("y", pm.Normal("x", 0.0, sd), observed=np.array([data, 2.0]))
-        return built
-
-    run(model(), "numba", store=tmp_path / "a", draws=10)
-    for other, name in ((model(sd=2.0), "density"), (model(data=1.5), "data")):
-        with pytest.raises(pmm.StoreError, match=name):
-            run(other, "numba", store=tmp_path / "a", draws=10, resume=True)
-    assert run(model(), "numba", store=tmp_path / "a", draws=10, resume=True)["posterior"].sizes["draw"] == 10
-
-
-def test_a_full_disk_loses_nothing_that_was_committed(well, tmp_path, monkeypatch):
-    monkeypatch.setattr(sampling, "_MOST_ROWS", 10)
-    whole = run(well)
-    from pmm_mcmc.storage.folder import LocalFolder
-
-    write, calls = LocalFolder._write, []
-
-    def full(path, data, durable):
-        calls.append(path)
-        if len(calls) > 120:
-            raise OSError(28, "No space left on device")
-        return write(path, data, durable)
-
-    monkeypatch.setattr(LocalFolder, "_write", staticmethod(full))
-    with pytest.raises(pmm.StoreError, match="No space left"):
-        run(well, store=tmp_path / "a", draws=1000)
-    kept = pmm.open(tmp_path / "a")["posterior"]["x"].values
-    assert 0 < kept.shape[1] < 1000
-    n = min(30, kept.shape[1])
-    np.testing.assert_array_equal(kept[:, :n], whole["posterior"]["x"].values[:, :n])
-
-
-# -- stopping --------------------------------------------------------------------------------------------------------
-
-
-def test_callback_sees_every_chunk_and_may_stop(schools, caplog, monkeypatch):
-    monkeypatch.setattr(sampling, "_MOST_ROWS", 10)
-    seen = []
-
-    def watch(drawn):
-        seen.append(drawn)
-        if not drawn.tuning and drawn.done == 20:
-            raise pmm.StopSampling
-
-    tree = run(schools, "numba", callback=watch)
-    assert tree["posterior"].sizes["draw"] == 20
-    assert "stopped after 20 of 30 draws" in caplog.text
-    drawn = [d for d in seen if not d.tuning]
-    np.testing.assert_array_equal(
-        np.concatenate([d.posterior["theta"] for d in drawn], axis=1), tree["posterior"]["theta"]
-    )
-    assert drawn[0].sample_stats["lp"].shape == (6, 10)
-    assert seen[0].tuning and not seen[0].posterior
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_keep_what_is_finished(schools, number, monkeypatch):
-    monkeypatch.setattr(sampling, "_MOST_ROWS", 10)
-    before = signal.getsignal(number)
-
-    def interrupt(drawn):
-        if not drawn.tuning and drawn.done == 10:
-            signal.raise_signal(number)
-
-    tree = run(schools, "numba", callback=interrupt)
-    assert tree["posterior"].sizes["draw"] == 10
-    assert signal.getsignal(number) is before
-
-
-def test_a_stop_in_warm_up_returns_no_draws(schools):
-    tree = run(schools, "numba", callback=Stop(1), compute_convergence_checks=True)
-    assert tree["posterior"].sizes["draw"] == 0 and tree["posterior"]["theta"].shape == (6, 0, 8)
-
-
-def test_other_threads_may_sample(well):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(run(well)))
-    thread.start()
-    thread.join()
-    assert_same(found[0], run(well))
-
-
-def test_other_errors_of_a_callback_are_passed_on_and_the_store_stays_whole(well, tmp_path, monkeypatch):
-    monkeypatch.setattr(sampling, "_MOST_ROWS", 10)
-
-    def fail(drawn):
-        if drawn.done == 10 and not drawn.tuning:
-            raise RuntimeError("mine")
-
-    with pytest.raises(RuntimeError, match="mine"):
-        run(well, store=tmp_path / "a", callback=fail)
-    assert_same(run(well, store=tmp_path / "a", resume=True), run(well))
-
-
 # -- many chains -----------------------------------------------------------------------------------------------------
 
 
@@ -370,63 +149,7 @@ def test_initvals(schools, well):
     np.testing.assert_allclose(tree["posterior"]["x"], 1.0, atol=1e-4)
 
 
-# -- errors ----------------------------------------------------------------------------------------------------------
-
-BAD = {
-    "draws": {"draws": 0},
-    "chains": {"chains": 2.5},
-    "tune": {"tune": -1},
-    "backend": {"backend": "gpu"},
-    "device": {"device": "gpu"},
-    "precision": {"precision": "f32"},
-    "superchains": {"superchains": 4},
-    "chain_batch_size": {"chain_batch_size": 0},
-    "random_seed": {"random_seed": -1},
-    "resume": {"resume": True},
-    "initvals": {"initvals": np.zeros(4)},
-    "log_likelihood": {"log_likelihood": True},
-    "step": {"step": "nuts"},
-    "scaling": {"step": pmm.PoissonULMC(scaling=[1.0])},
-    "numba": {"backend": "numba"},
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_arguments_are_refused_by_name(well, name):
-    with pytest.raises(ValueError, match=name):
-        run(well, **BAD[name])
-
-
-def test_models_that_cannot_work_are_refused(schools):
-    with pm.Model() as discrete:
-        pm.Normal("x", pm.Poisson("count", 3.0))
-    with pytest.raises(ValueError, match=r"count.*marginalise.*pm\.sample"):
-        run(discrete)
-    with schools:
-        part, bound = pmm.ULMC([schools["mu"]]), pmm.ULMC()
-    with pytest.raises(ValueError, match=r"leave tau_log__, z out"):
-        run(schools, step=part)
-    with pm.Model() as other:
-        pm.Normal("x")
-    with pytest.raises(ValueError, match="another model"):
-        run(other, step=bound)
-    with pm.Model() as nowhere:
-        pm.Potential("p", pm.Normal("x") * np.nan)
-    with pytest.raises(pm.exceptions.SamplingError, match=r"not finite at the initial point.*p \("):
-        run(nowhere, "numba")
-    with pytest.raises(ValueError, match="entries: must be one dict"):
-        run(schools, "numba", initvals=[{}])
-
-
-def test_a_run_that_would_not_fit_is_refused_with_the_numbers(schools, monkeypatch):
-    from pmm_mcmc import memory
-
-    monkeypatch.setattr(memory, "available_bytes", lambda: 10**6)
-    with pytest.raises(ValueError, match=r"6 chains of 9999 draws.*available.*store="):
-        run(schools, "numba", draws=9999)
-
-
-# -- moments ---------------------------------------------------------------------------------------------------------
+# -- moments, and models of every kind ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -441,19 +164,6 @@ def test_moments_are_those_of_the_draws(schools, backend, monkeypatch, caplog):
         np.testing.assert_allclose(moments["posterior_sd"][name], values.std("draw"), rtol=1e-8)
     assert set(pmm.summary(moments).index) == set(pmm.summary(draws).index)
     assert "posterior" not in moments.children
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("keep", {"keep": "means"}),
-        ("store", {"store": "a.zarr"}),
-        ("discard_tuned_samples", {"discard_tuned_samples": False}),
-    ],
-)
-def test_what_moments_do_not_go_with_is_refused(schools, name, options):
-    with pytest.raises(ValueError, match=name):
-        run(schools, **({"keep": "moments"} | options))
 
 
 def test_the_verdict_of_superchains_is_by_nested_r_hat(well):
@@ -497,72 +207,3 @@ def test_models_in_every_precision_whatever_the_user_has_chosen(precision, x64):
     finally:
         jax.config.update("jax_enable_x64", before)
     assert np.all(np.abs(tree["posterior"]["x"].mean(("chain", "draw")) - [0.1, 0.346, 0.1]) < 0.5)
-
-
-# -- funnels -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def centred():
-    """Eight schools as they are written."""
-    effect, error = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
-    with pm.Model() as model:
-        mu, tau = pm.Normal("mu", 0.0, 5.0), pm.HalfCauchy("tau", 5.0)
-        theta = pm.Normal("theta", mu, tau, shape=8)
-        pm.Normal("y", theta, error, observed=effect)
-    return model
-
-
-STRAIGHT = {"draws": 300, "tune": 1000, "chains": 16, "random_seed": 1, "progressbar": False}
-
-
-@pytest.mark.parametrize("backend", ["numba", "jax"])
-def test_a_funnel_is_straightened_and_said_so(centred, backend, tmp_path, caplog):
-    step = pmm.PoissonULMC(scheme="recycled")
-    with caplog.at_level("INFO", logger="pmm_mcmc"):
-        tree = pmm.sample(step, model=centred, backend=backend, **STRAIGHT)
-    attrs = tree["posterior"].attrs
-    assert attrs["reparametrisation"].startswith("theta[0..7] scale with tau_log__")
-    assert any(attrs["reparametrisation"] in record.message for record in caplog.records)
-    funnels = pmm.learnt_map(tree)
-    assert funnels.to_json() == attrs["funnel_map"] and sorted(funnels.sink) == list(range(2, 10))
-    # Draws and gradients are the model's own.
-    stats = tree["sample_stats"]
-    position, gradient, lp = (stats[name].values for name in ("unconstrained", "gradient", "lp"))
-    np.testing.assert_array_equal(position[..., 2:], tree["posterior"]["theta"].values)
-    logp, dlogp = centred.compile_logp(), centred.compile_dlogp()
-    for chain, draw in [(0, 0), (7, 150), (15, 299)]:
-        x = position[chain, draw]
-        point = {"mu": x[0], "tau_log__": x[1], "theta": x[2:]}
-        assert lp[chain, draw] == pytest.approx(float(logp(point)), abs=1e-8)
-        np.testing.assert_allclose(gradient[chain, draw], dlogp(point), rtol=1e-8, atol=1e-8)
-    summary = pmm.summary(tree)
-    assert summary.attrs["reparametrisation"] == attrs["reparametrisation"]
-    assert pmm.verdict(tree).trusted and summary["bias"].notna().sum() >= 8
-    # Stored, it is the same to the byte, and so is what it says.
-    path = tmp_path / "run.zarr"
-    stored = pmm.sample(step, model=centred, backend=backend, store=path, **STRAIGHT)
-    np.testing.assert_array_equal(stored["sample_stats"]["unconstrained"].values, position)
-    for name in ("reparametrisation", "funnel_map"):
-        assert pmm.open(path)["posterior"].attrs[name] == attrs[name]
-
-
-def test_a_map_can_be_passed_on_or_left_out(centred):
-    small = {**STRAIGHT, "draws": 20, "tune": 400, "chains": 8, "backend": "numba", "compute_convergence_checks": False}
-    funnels = FunnelMap(
-        np.arange(2, 10), np.arange(0, 17, 2), np.tile([0, 1], 8), np.tile([0.0, 1.0], 8), np.tile([1.0, 0.0], 8),
-        np.zeros(8), np.zeros(8), np.full(8, np.inf), np.zeros(8),
-    )  # fmt: skip
-    given = pmm.sample(pmm.PoissonULMC(reparametrise=funnels), model=centred, **small)
-    assert given["posterior"].attrs["reparametrisation"] == "by the map given"
-    assert given["posterior"].attrs["funnel_map"] == funnels.to_json()
-    fixed = pmm.PoissonULMC(reparametrise=funnels, step_size=0.3)
-    fixed = pmm.sample(fixed, model=centred, **{**small, "tune": 0})
-    assert fixed["posterior"].attrs["funnel_map"] == funnels.to_json()
-    without = pmm.sample(pmm.PoissonULMC(reparametrise=False), model=centred, **small)
-    assert "reparametrisation" not in without["posterior"].attrs
-    wrong = funnels._replace(sink=np.arange(3, 11))
-    with pytest.raises(ValueError, match=r"map: sink\[7\]=10: the model has 10 coordinates"):
-        pmm.sample(pmm.PoissonULMC(reparametrise=wrong), model=centred, **small)
-    with centred, pytest.raises(ValueError, match=r"map: sink\[7\]=10: the model has 10 coordinates"):
-        pmm.PoissonULMC(reparametrise=wrong)

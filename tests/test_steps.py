@@ -1,39 +1,20 @@
-"""The contract with PyMC's sampling loop.  Everything is compared bit for bit; no tolerance and no chance."""
+"""The contract with PyMC's sampling loop: statistics, seeds, warm-up, interrupts and the progress bar, bit for bit."""
 
 import io
-import pickle
 
-import cloudpickle
 import numpy as np
-import pymc as pm
 import pytest
 from numba import carray, cfunc
 from pymc.progress_bar import MCMCProgressBarManager
 from pymc.sampling.mcmc import get_default_tune_steps
 from rich.console import Console
+from step_runs import N_DRAWS, N_TUNE, STEPS, begin, build, every_step, same, same_run, small_model
 
 import pmm_mcmc as pmm
 from pmm_mcmc.engines.numba_engine import SIGNATURE, NumbaEngine
-from pmm_mcmc.steps import chain as chain_module
-from pmm_mcmc.steps.chain import Chain
-from pmm_mcmc.tuning.schedule import Warmup
 
 pytestmark = pytest.mark.pymc
 
-STEPS = {
-    "PoissonOLMC": lambda **o: pmm.PoissonOLMC(**o),
-    "PoissonULMC K=16": lambda **o: pmm.PoissonULMC(K=16, **o),
-    "PoissonULMC option 1": lambda **o: pmm.PoissonULMC(option=1, **o),
-    "PoissonULMC centred": lambda **o: pmm.PoissonULMC(grid="centred", **o),
-    "PoissonULMC importance": lambda **o: pmm.PoissonULMC(midpoint="importance", **o),
-    "PoissonULMC recycled": lambda **o: pmm.PoissonULMC(scheme="recycled", **o),
-    "OLMC": lambda **o: pmm.OLMC(**o),
-    "ULMC": lambda **o: pmm.ULMC(**o),
-    "RLMC overdamped": lambda **o: pmm.RLMC(dynamics="overdamped", **o),
-    "RLMC underdamped": lambda **o: pmm.RLMC(dynamics="underdamped", **o),
-    "MALA": lambda **o: pmm.MALA(**o),
-}
-every_step = pytest.mark.parametrize("name", STEPS)
 STATS = {
     "step_size": np.float64,
     "K": np.int64,
@@ -50,51 +31,11 @@ STATS = {
     "gradient": np.float64,
     "unconstrained": np.float64,
 }
-N_TUNE, N_DRAWS = 60, 60
 
 
 @pytest.fixture(scope="module")
 def model():
-    with pm.Model() as model:
-        x = pm.Normal("x", [0.0, 3.0, -2.0], [1.0, 0.1, 5.0], shape=3)
-        s = pm.HalfNormal("s")
-        pm.Normal("y", x.sum(), s + 0.5, observed=[0.3, -0.6, 1.9])
-        pm.Deterministic("total", x.sum())
-    return model
-
-
-def build(model, name, **options):
-    with model:
-        return STEPS[name](**options)
-
-
-def begin(step, model, seed=3, tune=N_TUNE, draws=N_DRAWS):
-    step.setup_chain(np.random.default_rng(seed), tune, draws)
-    return model.initial_point(0)
-
-
-def advance(step, point, first, last, stop_at=N_TUNE):
-    """Draws and statistics from ``first`` to ``last``, as PyMC's loop makes them, and the last point."""
-    rows = []
-    for i in range(first, last):
-        if i == stop_at:
-            step.stop_tuning()
-        point, [stats] = step.step(point)
-        stats = {key: value.tobytes() if isinstance(value, np.ndarray) else value for key, value in stats.items()}
-        rows.append((*(point[key].tobytes() for key in sorted(point)), *sorted(map(repr, stats.items()))))
-    return rows, point
-
-
-def same(first, second, group="posterior"):
-    first, second = first[group].to_dataset(), second[group].to_dataset()
-    return set(first) == set(second) and all(
-        np.array_equal(first[name], second[name], equal_nan=name in ("friction", "halving_cost", "expected_bias"))
-        for name in first
-    )
-
-
-def same_run(first, second):
-    return same(first, second) and same(first, second, "sample_stats")
+    return small_model()
 
 
 @every_step
@@ -200,109 +141,6 @@ def test_automatic_steps_per_draw_follow_the_autocorrelation_and_report_the_cap(
     assert not [w for w in given["warning"].values.ravel() if w is not None], "what is given is not complained of"
 
 
-CUTS = (1, 10, 25, 26, 42, 59, 60, 61, 85, 119)
-
-
-@every_step
-def test_saved_state_continues_in_a_new_object(model, monkeypatch, name):
-    monkeypatch.setattr(chain_module, "SECONDS_AHEAD", 10.0)
-    straight = build(model, name)
-    expected, _ = advance(straight, begin(straight, model), 0, N_TUNE + N_DRAWS)
-    step = build(model, name)
-    point, done, rows, looking_ahead, company = begin(step, model), 0, [], 0, []
-    for cut in CUTS:
-        more, point = advance(step, point, done, cut)
-        rows, done = rows + more, cut
-        chunk = step.chain._chunk
-        looking_ahead += chunk is not None and step.chain.row < len(chunk.lp)
-        company += [cut] if step.chain.walkers is not None else []
-        state = pickle.loads(pickle.dumps(step.sampling_state))
-        restored = build(model, name)
-        restored.sampling_state = state
-        copied = {key: value.copy() for key, value in point.items()}
-        assert advance(restored, copied, cut, N_TUNE + N_DRAWS)[0] == expected[cut:], cut
-    assert rows == expected[:done], "reading the state must not change the run"
-    assert looking_ahead >= 3 and company == [cut for cut in CUTS if cut <= 42]
-
-
-@pytest.mark.parametrize("name", ["PoissonULMC K=16", "PoissonULMC recycled", "MALA"])
-def test_saved_state_continues_over_the_freeze(model, name):
-    tune = 400
-    straight = build(model, name)
-    expected, _ = advance(straight, begin(straight, model, tune=tune, draws=20), 0, tune + 20, stop_at=tune)
-    frozen_at = None
-    for cut in (25, 130, 131, 200, 399, 400):
-        step = build(model, name)
-        _, point = advance(step, begin(step, model, tune=tune, draws=20), 0, cut, stop_at=tune)
-        state = pickle.loads(pickle.dumps(step.sampling_state))
-        frozen_at = frozen_at or (step.chain.warmup.frozen and cut)
-        restored = build(model, name)
-        restored.sampling_state = state
-        assert (step.chain.walkers is None) == (frozen_at is not None)
-        assert advance(restored, point, cut, tune + 20, stop_at=tune)[0] == expected[cut:], cut
-    assert frozen_at is not None and frozen_at > 131
-
-
-def test_a_failed_last_check_prolongs_the_warm_up_beyond_the_draws(model, monkeypatch):
-    monkeypatch.setattr(Warmup, "_check", failing_twice_at_the_end)
-    step = build(model, "PoissonULMC K=16")
-    _, point = advance(step, begin(step, model), 0, N_TUNE, stop_at=None)
-    spent, before = step.chain.transition, step.chain.tuned.step_size
-    step.stop_tuning()
-    assert step.chain.warmup is None and step.tune is False
-    made = step.chain.transition
-    assert made >= spent + 2 * 50 - N_TUNE and made > N_TUNE
-    [stats] = step.step(point)[1]
-    assert stats["step_size"] == pytest.approx(before * 0.49) and stats["n_grad"] > made - N_TUNE
-
-
-def failing_twice_at_the_end(self, block):
-    self.clean = self.done >= N_TUNE + 100
-    if not self.clean:
-        self._set_step(0.7 * self.tuned.step_size)
-
-
-def test_a_state_of_other_settings_is_refused(model):
-    step = build(model, "PoissonULMC K=16")
-    advance(step, begin(step, model), 0, 3)
-    with pytest.raises(ValueError, match="settings"):
-        build(model, "ULMC").sampling_state = step.sampling_state
-    with model, pytest.raises(ValueError, match="var_names"):
-        pmm.PoissonULMC(vars=[model["x"]], K=16).sampling_state = step.sampling_state
-
-
-@pytest.mark.parametrize("name", ["PoissonULMC recycled", "MALA"])
-def test_pickling_before_and_in_the_middle_of_a_run(model, name):
-    straight = build(model, name)
-    expected, _ = advance(straight, begin(straight, model), 0, N_TUNE + N_DRAWS)
-    fresh = cloudpickle.loads(cloudpickle.dumps(build(model, name)))
-    assert fresh.vars[0] is not straight.vars[0]
-    assert advance(fresh, begin(fresh, model), 0, N_TUNE + N_DRAWS)[0] == expected
-    done, point = 0, begin(fresh, model)
-    for cut in (20, 90):
-        point = advance(fresh, point, done, cut)[1]
-        fresh, point = cloudpickle.loads(cloudpickle.dumps((fresh, point)))
-        done = cut
-    assert advance(fresh, point, 90, N_TUNE + N_DRAWS)[0] == expected[90:]
-
-
-@every_step
-def test_draws_do_not_depend_on_how_far_the_chain_looks_ahead(model, sample, monkeypatch, name):
-    monkeypatch.setattr(chain_module, "SECONDS_AHEAD", 10.0)
-    runs, longest = [], []
-    run = Chain._run
-    monkeypatch.setattr(Chain, "_run", lambda self, *a: longest.append(a[3]) or run(self, *a))
-    for most in (1, 7, 256):
-        monkeypatch.setattr(chain_module, "MOST_DRAWS_AHEAD", most)
-        longest.clear()
-        with model:
-            runs.append(sample(STEPS[name](), draws=400, tune=80, discard_tuned_samples=False))
-        assert max(longest) == most
-    for other in runs[1:]:
-        assert same_run(runs[0], other)
-        assert same(runs[0], other, "warmup_posterior") and same(runs[0], other, "warmup_sample_stats")
-
-
 @every_step
 def test_seeds_and_reuse_of_a_step(model, sample, name):
     with model:
@@ -355,24 +193,6 @@ def test_default_length_of_the_warm_up(model, sample):
     assert dt["warmup_posterior"].sizes["draw"] == 37
 
 
-@pytest.mark.parametrize("name", ["PoissonULMC K=16", "MALA"])
-@pytest.mark.parametrize("stop", [1, 25, 33, 52])
-def test_warm_up_can_be_stopped_early(model, name, stop):
-    step = build(model, name)
-    point = begin(step, model)
-    _, point = advance(step, point, 0, stop, stop_at=None)
-    step.stop_tuning()
-    assert step.tune is False and step.chain.warmup is None
-    frozen = step.chain.tuned
-    for _ in range(100):
-        point, [stats] = step.step(point)
-        assert stats["step_size"] == frozen.step_size and stats["steps_per_draw"] == frozen.steps_per_draw
-    assert np.array_equal(step.chain.tuned.coordinates.scale, frozen.coordinates.scale)
-    repeated = build(model, name)
-    later = advance(repeated, begin(repeated, model), 0, stop + 100, stop_at=stop)[1]
-    assert all(np.array_equal(point[key], later[key]) for key in point)
-
-
 def test_interrupt_keeps_the_draws(model, sample):
     def interrupt(trace, draw):
         if draw.draw_idx == 69:
@@ -384,34 +204,6 @@ def test_interrupt_keeps_the_draws(model, sample):
         part = sample(step, draws=100, tune=50, callback=interrupt)
     assert part["posterior"].sizes["draw"] == 20
     assert np.array_equal(part["posterior"]["x"].values, whole["posterior"]["x"].values[:, :20])
-
-
-@every_step
-def test_a_foreign_move_between_steps_is_honoured(model, name):
-    step = build(model, name, step_size=1e-9, scaling=np.ones(4))
-    point = begin(step, model, tune=0)
-    _, point = advance(step, point, 0, 7, stop_at=0)
-    target = {"x": np.array([0.5, 2.5, 1.5]), "s_log__": np.array(-0.3)}
-    moved, [stats] = step.step(dict(target))
-    # One step of 1e-9 moves by about sqrt(2e-9) times a standard normal.
-    assert all(np.abs(moved[key] - target[key]).max() < 6 * np.sqrt(2e-9) for key in target)
-    np.testing.assert_allclose(stats["model_logp"], model.compile_logp()(moved), rtol=1e-12)
-    left_alone = build(model, name, step_size=1e-9, scaling=np.ones(4))
-    point = advance(left_alone, begin(left_alone, model, tune=0), 0, 7, stop_at=0)[1]
-    assert stats["n_grad"] == left_alone.step(point)[1][0]["n_grad"] + 1, "the gradient at the new place counts"
-
-
-def test_a_point_changed_in_place_is_honoured_or_refused(model):
-    step = build(model, "ULMC", step_size=1e-9, scaling=np.ones(4))
-    _, point = advance(step, begin(step, model, tune=0), 0, 7, stop_at=0)
-    point["s_log__"] = np.array(-0.3)
-    assert abs(step.step(point)[0]["s_log__"] + 0.3) < 1e-3
-    _, point = advance(step, point, 8, 9, stop_at=0)
-    try:
-        point["x"][...] = [0.5, 2.5, 1.5]
-    except ValueError:
-        return
-    assert np.abs(step.step(point)[0]["x"] - [0.5, 2.5, 1.5]).max() < 1e-3
 
 
 def test_progress_bar_shows_step_size_K_gradients_and_failures(model, monkeypatch):
@@ -437,8 +229,3 @@ def test_progress_bar_shows_step_size_K_gradients_and_failures(model, monkeypatc
     row = shown.splitlines()[-1].split() if shown.splitlines()[-1].strip() else shown.splitlines()[-2].split()
     assert {"1.500", "16", str(spent)} <= set(row), row
     assert failed > 0 and not any(failing[:N_TUNE]) and failing[-1]
-
-
-def test_a_step_made_outside_a_model_is_pickled_too():
-    step = pickle.loads(pickle.dumps(pmm.PoissonULMC(K=4)))
-    assert step.arguments == pmm.PoissonULMC(K=4).arguments

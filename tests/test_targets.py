@@ -11,17 +11,21 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pymc as pm
 import pytensor
 import pytest
+import xarray as xr
 from pymc.pytensorf import join_nonshared_inputs
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import vectorize_graph
 
 from pmm_mcmc.logdensity import flat_layout
+from pmm_mcmc.targets import hierarchical
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-import exact_moments
+import make_references
 import targets
+from models import lkj
 from targets import TARGETS, b2, reference
 
 # Interpreted: sixteen models are evaluated at a handful of points, and compiling would take minutes.
@@ -166,11 +170,10 @@ def test_eight_schools_against_importance_sampling_from_the_prior(centred):
 
 def test_eight_schools_quadrature_has_converged():
     for centred in (False, True):
-        prior = targets.SCHOOL_MU_SD, targets.SCHOOL_TAU_SCALE
-        coarse = exact_moments.eight_schools(targets.EFFECT, targets.ERROR, *prior, centred, points=1001)
-        fine = targets.school_moments(centred)
-        for field in ("mean", "second", "variance_of_square"):
-            np.testing.assert_allclose(getattr(coarse, field), getattr(fine, field), rtol=1e-6)
+        coarse, fine = hierarchical.schools_reference(centred, points=1001), targets.school_moments(centred)
+        np.testing.assert_allclose(coarse.mean, fine.mean, rtol=1e-6)
+        np.testing.assert_allclose(coarse.second_moment, fine.second, rtol=1e-6)
+        np.testing.assert_allclose(coarse.square_variance, fine.variance_of_square, rtol=1e-6)
 
 
 @pytest.mark.parametrize("centred", [False, True])
@@ -251,6 +254,26 @@ def test_a_stored_reference_was_made_with_the_model_as_it_is(name):
     # Probabilities saturate there in the logistic regression: rewrites of the graph round differently.
     value = STORED[name]["settings"]["log_density_one_sd_up"]
     assert float(density(known.mean + np.sqrt(known.variance_of_x))[0]) == pytest.approx(value, rel=1e-6)
+
+
+@pytest.mark.pymc
+def test_draws_are_put_back_on_the_flat_unconstrained_vector():
+    model = lkj()
+    with model:
+        pm.HalfNormal("scale", shape=2)
+        pm.Dirichlet("weights", np.ones(3))
+    x, parts, begin = np.random.default_rng(3).normal(size=(2, 3, 13)), {}, 0
+    layout = flat_layout(model.continuous_value_vars, model.initial_point())
+    for value, (_, shape, size, _) in zip(model.continuous_value_vars, layout, strict=True):
+        variable = model.values_to_rvs[value]
+        transform, values = model.rvs_to_transforms[variable], x[..., begin : begin + size].reshape(2, 3, *shape)
+        if transform is not None:
+            values = transform.backward(pytensor.tensor.as_tensor(values), *variable.owner.inputs).eval(mode=PYTHON)
+        inner = [f"{variable.name} {i}" for i in range(values.ndim - 2)]
+        parts[variable.name], begin = (("chain", "draw", *inner), values), begin + size
+    assert begin == 13 and {"cov", "mu", "scale", "weights"} == set(parts)
+    flat = make_references.flat_draws(model, {"posterior": xr.DataTree(xr.Dataset(parts))})
+    np.testing.assert_allclose(flat, x, rtol=1e-12, atol=1e-12)
 
 
 def test_b2_is_the_squared_error_in_units_of_the_spread_of_the_square():

@@ -13,14 +13,13 @@ from scipy.stats import chi2
 
 from pmm_mcmc.batches import degrees_of_freedom
 from pmm_mcmc.diagnostics.judging import (
-    BETWEEN_CHAINS,
     CHANCE,
     PROBE_REPLICAS,
-    R_HAT,
     Measured,
     Verdict,
     bias_reasons,
     conclude,
+    disagreement_reasons,
     identity_reasons,
     length_reasons,
     unstable_reasons,
@@ -243,14 +242,7 @@ def _disagreement(dt: Any, run: _Run, moving: np.ndarray) -> list[str]:
             r_hat[moving] = nested[moving]
         else:
             r_hat[moving] = [float(az.rhat(run.values[..., i])) for i in np.flatnonzero(moving)]
-    worst = int(r_hat.argmax())
-    if r_hat[worst] > R_HAT:
-        return [f"chains disagree: {kind} of {run.labels[worst]} is {r_hat[worst]:.3g} (draw more)"]
-    apart = _errors_of_means(run.values, moving)
-    worst = int(np.argmax(apart))
-    if apart[worst] > BETWEEN_CHAINS:
-        return [f"the mean of {run.labels[worst]} is known to {apart[worst]:.2f} posterior sd only (draw more)"]
-    return []
+    return disagreement_reasons(run.labels, r_hat, _errors_of_means(run.values, moving), kind)
 
 
 def _errors_of_means(values: np.ndarray, moving: np.ndarray) -> np.ndarray:

@@ -36,9 +36,10 @@ import numpy as np
 from pmm_mcmc.batches import between_pieces, count_pieces
 from pmm_mcmc.tuning.scale import MOST_DENSE, affine_scale
 
-__all__ = ["Corrected", "corrected_expectations"]
+__all__ = ["ORDERS", "Corrected", "Estimate", "choose", "corrected_expectations", "own_terms", "solve_slopes"]
 
-_ORDERS, _VIRIAL = (1, 2, 3), 4
+# How many of the terms of its own a function is regressed on; and all of them with the virial ones.
+ORDERS, _VIRIAL = (1, 2, 3), 4
 # The raw estimate is kept unless a correction promises a variance smaller by this factor, over all functions ...
 _FAVOUR_RAW = 1.25
 # ... and, function by function, a squared standard error below this part of the raw one's.
@@ -90,6 +91,77 @@ class Corrected(NamedTuple):
     by_chain: np.ndarray
 
 
+class Estimate(NamedTuple):
+    """Estimates of ``p`` expectations with standard errors ``(p,)``, and the pieces ``(m, p)`` that they are from."""
+
+    value: np.ndarray
+    se: np.ndarray
+    pieces: np.ndarray
+
+
+def choose(
+    raw: Estimate,
+    corrected: Estimate,
+    bias: tuple[np.ndarray, np.ndarray],
+    usable: np.ndarray,
+    worth: float,
+    raw_worth: float,
+) -> Corrected:
+    """Take the correction of each function where it is worthwhile, and the raw estimate elsewhere.
+
+    Parameters
+    ----------
+    raw, corrected
+        Of each function both ways.
+    bias
+        Raw minus corrected, and its standard error.
+    usable : (p,) bool
+        Functions that can be corrected at all.
+    worth, raw_worth
+        Means over the functions of both squared standard errors, over each function's variance.
+
+    Returns
+    -------
+    Corrected
+        With the chosen pieces in ``by_chain``.
+    """
+    (difference, difference_se), error = bias, corrected.se
+    ratio = error**2 / np.maximum(raw.se**2, 1e-300)
+    used = (ratio < _WORTHWHILE) & usable
+    if worth * _FAVOUR_RAW > raw_worth:
+        # Not for all of them, then: only where a function's own gain is beyond doubt.
+        used &= ratio < _WORTHWHILE / _FAVOUR_RAW
+    unknown = np.where(np.isfinite(raw.value), 0.0, np.nan)
+    left = np.minimum(np.sqrt(ratio), 1.0)
+    sure = np.maximum(np.abs(difference) - _SURE * difference_se, 0.0)
+    remaining = left / np.maximum(1.0 - left, _TINY) * sure
+    return Corrected(
+        raw.value,
+        raw.se + unknown,
+        np.where(used, corrected.value, raw.value),
+        np.where(used, np.hypot(error, remaining), raw.se) + unknown,
+        np.where(used, difference, np.nan),
+        np.where(used, difference_se, np.nan),
+        used,
+        ratio + unknown,
+        left + unknown,
+        np.where(used, corrected.pieces, raw.pieces),
+    )
+
+
+def own_terms(u: np.ndarray, s1: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return ``S_1, S_2, S_3`` at places ``u`` along a direction, of the first of them."""
+    return s1, u * s1 - 1.0, u * u * s1 - 2.0 * u
+
+
+def solve_slopes(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Solve the normal equations of each function: ``(p, order, order)`` and ``(p, order)`` to ``(order, p)``."""
+    order = gram.shape[-1]
+    # A touch of ridge, for terms that are alike or do not vary.
+    ridge = 1e-12 * np.trace(gram, axis1=1, axis2=2) + 1e-300
+    return np.linalg.solve(gram + ridge[:, None, None] * np.eye(order), right[..., None])[..., 0].T
+
+
 def _regressors(position: np.ndarray, gradient: np.ndarray, follow: np.ndarray, own: np.ndarray, n: int) -> np.ndarray:
     """Return ``S_1, S_2, S_3`` of each function on all draws, fitted on the first ``n``: ``(3, draws, p)``."""
     x, g, f = position[:n], gradient[:n], follow[:n]
@@ -118,7 +190,7 @@ def _regressors(position: np.ndarray, gradient: np.ndarray, follow: np.ndarray, 
         best = np.where(own >= 0, own, correlation.argmax(axis=1))
         u = (y / root)[:, best]
         s1 = -(gradient * root)[:, best]
-    return np.stack([s1, u * s1 - 1.0, u * u * s1 - 2.0 * u])
+    return np.stack(own_terms(u, s1))
 
 
 def _fit(terms: np.ndarray, values: np.ndarray, shared: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -128,7 +200,7 @@ def _fit(terms: np.ndarray, values: np.ndarray, shared: np.ndarray) -> tuple[np.
     -------
     (order, p), (m, p)
     """
-    order, n, _ = terms.shape
+    n = terms.shape[1]
     t, f = terms - terms.mean(axis=1, keepdims=True), values - values.mean(axis=0)
     gram = np.einsum("inp,jnp->pij", t, t)
     right = np.einsum("inp,np->pi", t, f)
@@ -141,8 +213,7 @@ def _fit(terms: np.ndarray, values: np.ndarray, shared: np.ndarray) -> tuple[np.
         by_terms, by_values = inverse @ with_terms, inverse @ with_values
         gram = gram - np.einsum("imp,jmp->pij", with_terms, by_terms)
         right = right - np.einsum("imp,mp->pi", with_terms, by_values)
-    gram += 1e-12 * np.trace(gram, axis1=1, axis2=2)[:, None, None] * np.eye(order) + 1e-300 * np.eye(order)
-    own = np.linalg.solve(gram, right[..., None])[..., 0].T
+    own = solve_slopes(gram, right)
     if not m:
         return own, np.zeros((0, values.shape[1]))
     return own, by_values - np.einsum("imp,ip->mp", by_terms, own)
@@ -206,7 +277,7 @@ def corrected_expectations(
     pieces = np.repeat(np.arange(chains * cut), used_draws // cut)
     folds = pieces // cut * min(chains, _MOST_FOLDS) // chains if chains > 1 else pieces
 
-    corrected = {order: np.empty((chains * cut, p)) for order in (*_ORDERS, _VIRIAL)}
+    corrected = {order: np.empty((chains * cut, p)) for order in (*ORDERS, _VIRIAL)}
     for fold in np.unique(folds):
         held, train = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
         train = train[:: -(-len(train) // _MOST_FITTED)]
@@ -215,41 +286,27 @@ def corrected_expectations(
         virial = _virial_terms(x[rows], g[rows], n)
         which = np.unique(pieces[held])
         for order in corrected:
-            own_terms, shared = (terms[:order], virial[:, :0]) if order in _ORDERS else (terms, virial)
-            slopes, more = _fit(own_terms[:, :n], f[train], shared[:n])
-            residual = f[held] - np.einsum("inp,ip->np", own_terms[:, n:], slopes) - shared[n:] @ more
+            single, shared = (terms[:order], virial[:, :0]) if order in ORDERS else (terms, virial)
+            slopes, more = _fit(single[:, :n], f[train], shared[:n])
+            residual = f[held] - np.einsum("inp,ip->np", single[:, n:], slopes) - shared[n:] @ more
             corrected[order][which] = residual.reshape(len(which), -1, p).mean(axis=1)
     raw = f.reshape(chains * cut, -1, p).mean(axis=1)
 
     raw_se = between_pieces(raw, chains)
     spreads = {order: between_pieces(pieces_of, chains) for order, pieces_of in corrected.items()}
     scale = np.maximum(f.std(axis=0), 1e-300)
-    worth = {order: float(np.mean((spreads[order] / scale) ** 2)) for order in _ORDERS}
+    worth = {order: float(np.mean((spreads[order] / scale) ** 2)) for order in ORDERS}
     best = min(worth, key=lambda order: worth[order])
     # One set of terms for all functions, but that the virial ones are for those few that scale others.
     by_virial = (x.shape[1] > 1) & (spreads[_VIRIAL] ** 2 * _FAVOUR_FEW < spreads[best] ** 2)
     chosen = np.where(by_virial, corrected[_VIRIAL], corrected[best])
     error = np.where(by_virial, spreads[_VIRIAL], spreads[best])
-    ratio = error**2 / np.maximum(raw_se**2, 1e-300)
-    used = (ratio < _WORTHWHILE) & finite
-    if worth[best] * _FAVOUR_RAW > float(np.mean((raw_se / scale) ** 2)):
-        # Not for all of them, then: only where a function's own gain is beyond doubt.
-        used &= ratio < _WORTHWHILE / _FAVOUR_RAW
-    unknown = np.where(finite, 0.0, np.nan)
-    value = np.where(used, chosen.mean(axis=0), raw.mean(axis=0))
-    bias, bias_se = raw.mean(axis=0) - value, between_pieces(raw - chosen, chains)
-    left = np.minimum(np.sqrt(ratio), 1.0)
-    sure = np.maximum(np.abs(bias) - _SURE * bias_se, 0.0)
-    remaining = np.where(used, left / np.maximum(1.0 - left, _TINY) * sure, 0.0)
-    return Corrected(
-        origin + raw.mean(axis=0),
-        raw_se + unknown,
-        origin + value,
-        np.where(used, np.hypot(error, remaining), raw_se) + unknown,
-        np.where(used, bias, np.nan),
-        np.where(used, bias_se, np.nan),
-        used,
-        ratio + unknown,
-        left + unknown,
-        origin + np.where(used, chosen, raw).reshape(chains, cut, p).mean(axis=1),
+    found = choose(
+        Estimate(origin + raw.mean(axis=0), raw_se, raw),
+        Estimate(origin + chosen.mean(axis=0), error, chosen),
+        (raw.mean(axis=0) - chosen.mean(axis=0), between_pieces(raw - chosen, chains)),
+        finite,
+        worth[best],
+        float(np.mean((raw_se / scale) ** 2)),
     )
+    return found._replace(by_chain=origin + found.by_chain.reshape(chains, cut, p).mean(axis=1))

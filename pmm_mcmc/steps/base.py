@@ -19,7 +19,6 @@ from pymc.step_methods.arraystep import ArrayStepShared
 from pymc.step_methods.compound import Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
 from rich.progress import TextColumn
-from rich.table import Column
 
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.numba_engine import NumbaEngine
@@ -28,21 +27,11 @@ from pmm_mcmc.methods import Settings
 from pmm_mcmc.results import flat_names
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.steps.report import Observed
+from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, Stats, progress_columns, rows_of, shown
 from pmm_mcmc.steps.unbound import NoVariables, StatsDtypes, within_a_model
 from pmm_mcmc.tuning.setting import Tuned, fixed_setting
 
-__all__ = ["WITHOUT_FRICTION", "LangevinState", "LangevinStep"]
-
-
-_GRADIENTS = ("gradient", "unconstrained")
-
-
-class _Stats(dict[str, Any]):
-    """Statistics of one draw, with what only the progress bar wants: failures of the phase so far, and which it is."""
-
-    __slots__ = ("tuning", "unstable_total")
-    tuning: bool
-    unstable_total: int
+__all__ = ["LangevinState", "LangevinStep"]
 
 
 @dataclass_state
@@ -64,22 +53,7 @@ class LangevinStep(ArrayStepShared):
     default_tune_steps = 1000
     _state_class = LangevinState
     stats_dtypes = StatsDtypes()
-    stats_dtypes_shapes: ClassVar[dict[str, tuple[Any, Any]]] = {
-        "step_size": (np.float64, []),
-        "K": (np.int64, []),
-        "friction": (np.float64, []),
-        "steps_per_draw": (np.int64, []),
-        "n_grad": (np.int64, []),
-        "n_grad_total": (np.int64, []),
-        "unstable": (np.int64, []),
-        "model_failures": (np.int64, []),
-        "halving_cost": (np.float64, []),
-        "expected_bias": (np.float64, []),
-        "model_logp": (np.float64, []),
-        "gradient": (object, None),
-        "unconstrained": (object, None),
-        "warning": (SamplerWarning, None),
-    }
+    stats_dtypes_shapes: ClassVar[dict[str, tuple[Any, Any]]] = STATISTICS
 
     def __new__(cls, *args: Any, **kwargs: Any) -> LangevinStep:
         """Make a step of a model as PyMC does; outside any, only its settings."""
@@ -124,7 +98,7 @@ class LangevinStep(ArrayStepShared):
         self._compiled: NumbaEngine | None = None
         if self._density.others or not keep_gradients:
             # Gradients given other variables are of no use later, and several steps' would not fit into one array.
-            kept = {name: kind for name, kind in self.stats_dtypes_shapes.items() if name not in _GRADIENTS}
+            kept = {name: kind for name, kind in self.stats_dtypes_shapes.items() if name not in GRADIENTS}
             self.stats_dtypes_shapes = kept  # type: ignore[misc]
             self.stats_dtypes = [{name: dtype for name, (dtype, _) in kept.items()}]
         super().__init__(chosen, {}, blocked=True, rng=rng)
@@ -207,7 +181,7 @@ class LangevinStep(ArrayStepShared):
 
     def _forget(self) -> None:
         # Draws computed ahead, each with its statistics and the bytes of its values.
-        self._ahead: Iterator[tuple[PointType, _Stats, list[bytes]]] = iter(())
+        self._ahead: Iterator[tuple[PointType, Stats, list[bytes]]] = iter(())
         self._handed_out: list[bytes] | None = None
 
     # -- one draw ----------------------------------------------------------------------------------------------------
@@ -286,43 +260,10 @@ class LangevinStep(ArrayStepShared):
             begin += size
         return [dict(zip(self.var_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
-    def _as_stats(self, chunk: Chunk, tuned: Tuned, thin: int) -> list[_Stats]:
+    def _as_stats(self, chunk: Chunk, tuned: Tuned, thin: int) -> list[Stats]:
         chain = self.chain
         assert chain is not None
-        constant = {
-            "step_size": tuned.step_size,
-            "K": tuned.K,
-            "friction": tuned.friction if self._settings.dynamics == "underdamped" else np.nan,
-            "steps_per_draw": thin,
-            "halving_cost": tuned.halving_cost,
-            "expected_bias": tuned.expected_bias,
-            "warning": None,
-        }
-        constant = {name: value for name, value in constant.items() if name in self.stats_dtypes_shapes}
-        columns = (
-            chunk.n_grad.tolist(),
-            (chain.n_grad + np.cumsum(chunk.n_grad)).tolist(),
-            chunk.unstable.tolist(),
-            chunk.model_failures.tolist(),
-            chunk.lp.tolist(),
-            (chain.unstable + np.cumsum(chunk.unstable)).tolist(),
-        )
-        tuning = chain.iteration < self.n_tune  # a chunk never crosses the end of the warm-up
-        rows = []
-        for n_grad, spent, unstable, model_failures, lp, failed in zip(*columns, strict=True):
-            row = _Stats(constant, n_grad=n_grad, n_grad_total=spent, unstable=unstable, model_logp=lp)
-            row["model_failures"] = model_failures
-            row.unstable_total, row.tuning = failed, tuning
-            rows.append(row)
-        optional = {
-            "acceptance_rate": chunk.accept.tolist(),
-            "gradient": chunk.gradient,
-            "unconstrained": chunk.position,
-        }
-        for name, values in optional.items():
-            if name in self.stats_dtypes_shapes:
-                for row, value in zip(rows, values, strict=True):
-                    row[name] = value
+        rows = rows_of(chunk, tuned, thin, chain, self.stats_dtypes_shapes)
         if chain.iteration == self.n_tune and chain.straightened:
             message = f"{self._settings.method}: {chain.straightened}"
             rows[0]["warning"] = SamplerWarning(WarningType.CONVERGENCE, message, "info")
@@ -344,27 +285,8 @@ class LangevinStep(ArrayStepShared):
 
     @staticmethod
     def _progressbar_config(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[float]]]:
-        fields = {
-            "step_size": ("{task.fields[step_size]:0.3f}", "Step size"),
-            "K": ("{task.fields[K]}", "K"),
-            "n_grad": ("{task.fields[n_grad]}", "Gradients"),
-            "unstable": ("{task.fields[unstable]}", "Unstable"),
-        }
-        columns = [TextColumn(text, table_column=Column(header, ratio=1)) for text, header in fields.values()]
-        return columns, {name: [0] * n_chains for name in fields}
+        return progress_columns(n_chains)
 
     @staticmethod
     def _make_progressbar_update_functions() -> tuple[Any]:
-        def update(stats: _Stats) -> dict[str, Any]:
-            return {
-                "step_size": stats["step_size"],
-                "K": stats["K"],
-                "n_grad": stats["n_grad_total"],
-                "unstable": stats.unstable_total,
-                "failing": stats.unstable_total > 0 and not stats.tuning,
-            }
-
-        return (update,)
-
-
-WITHOUT_FRICTION = {name: kind for name, kind in LangevinStep.stats_dtypes_shapes.items() if name != "friction"}
+        return (shown,)

@@ -8,7 +8,8 @@ import numpy as np
 import pymc as pm
 
 from pmm_mcmc.methods import Settings
-from pmm_mcmc.steps.base import WITHOUT_FRICTION, LangevinStep
+from pmm_mcmc.steps.base import LangevinStep
+from pmm_mcmc.steps.statistics import WITHOUT_FRICTION
 
 __all__ = ["MALA"]
 

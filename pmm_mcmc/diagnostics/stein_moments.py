@@ -1,0 +1,124 @@
+"""Stein's corrections of first and second moments, from co-moments in place of draws.
+
+What :mod:`pmm_mcmc.diagnostics.stein` does with draws, of unconstrained coordinates and but for the virial terms, from
+what :mod:`pmm_mcmc.comoments` keeps.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pmm_mcmc.comoments import FEATURES, PAIRS, combined
+from pmm_mcmc.diagnostics.stein import ORDERS, Corrected, Estimate, choose, solve_slopes
+
+__all__ = ["SteinMoments", "weighted"]
+
+# Where the co-moment of two features is.
+_AT = np.zeros((len(FEATURES), len(FEATURES)), int)
+_AT[PAIRS] = _AT[PAIRS[::-1]] = np.arange(len(PAIRS[0]))
+_U, _U2, _G = (FEATURES.index(name) for name in ("u", "u^2", "sg"))
+_TERMS = tuple(FEATURES.index(name) for name in ("S1", "S2", "S3"))
+
+
+class SteinMoments(NamedTuple):
+    """Of ``d`` unconstrained coordinates: their first and second moments, in units of ``scale``, and the identity."""
+
+    labels: list[str]
+    centre: np.ndarray
+    scale: np.ndarray
+    sd: np.ndarray
+    first: Corrected
+    second: Corrected
+    excess: np.ndarray
+    z: np.ndarray
+    mean_square: float
+    pieces: int
+
+    @classmethod
+    def of(cls, stein: xr.Dataset) -> SteinMoments:
+        """Read the group ``stein`` of a result."""
+        n, mean, scatter = (stein[name].values.astype(float) for name in ("draws", "mean", "scatter"))
+        centre, scale = stein["centre"].values, stein["scale"].values
+        of_u = np.zeros((2, len(scale)))
+        of_u[0] = 1.0
+        first = _corrected(n, mean, scatter, of_u)
+        # (u - c)^2 = u^2 - 2 c u + c^2, with c the corrected mean.
+        second = _corrected(n, mean, scatter, np.stack([-2.0 * first.value, np.ones(len(scale))]), first.value**2)
+        whole_mean, whole = combined(n, mean, scatter)
+        sd = np.where(_moving(n, whole_mean, whole), np.sqrt(whole[_AT[_U, _U]] / n.sum()), 0.0)
+        away = mean[[_U, _G]] - whole_mean[[_U, _G], None]
+        w = -(scatter[_AT[_U, _G]] / n[:, None] + away[0] * away[1]) - 1.0
+        excess, error = weighted(n, w)
+        mean_square = np.nan
+        if len(n) > 1:
+            cross = (n[:, None] * w).sum(axis=0) ** 2 - ((n[:, None] * w) ** 2).sum(axis=0)
+            mean_square = float(0.5 * np.mean(cross) / (n.sum() ** 2 - (n**2).sum()))
+        labels = [str(name) for name in stein["coordinate"].values]
+        z = excess / np.maximum(error, 1e-300)
+        return cls(labels, centre, scale, sd, first, second, excess, z, mean_square, len(n))
+
+
+def weighted(n: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean of ``(piece, d)`` over all draws, and its standard error from the spread between pieces."""
+    weights, pieces = (n / n.sum())[:, None], len(n)
+    mean = values[0] + (weights * (values - values[0])).sum(axis=0)
+    if pieces == 1:
+        return mean, np.full_like(mean, np.nan)
+    return mean, np.sqrt(pieces / (pieces - 1) * (weights**2 * (values - mean) ** 2).sum(axis=0))
+
+
+def _moving(n: np.ndarray, mean: np.ndarray, scatter: np.ndarray) -> np.ndarray:
+    """Which coordinates move: the co-moments of one that does not are nothing but rounding."""
+    return np.isfinite(scatter).all(axis=0) & (scatter[_AT[_U, _U]] > 1e-24 * n.sum() * (1.0 + mean[_U] ** 2))
+
+
+def _corrected(
+    n: np.ndarray, mean: np.ndarray, scatter: np.ndarray, of_u: np.ndarray, constant: np.ndarray | float = 0.0
+) -> Corrected:
+    """Correct ``of_u[0] u + of_u[1] u^2 + constant`` of each coordinate by its own terms.
+
+    As :func:`pmm_mcmc.diagnostics.stein.corrected_expectations` does with draws, but for the virial terms: the slopes
+    of a piece are fitted on all the others, and the same rules say what is used.
+    """
+    pieces = len(n)
+    value_of = (_U, _U2)
+    raw = np.einsum("kd,kpd->pd", of_u, mean[list(value_of)]) + constant
+    whole_mean, whole = combined(n, mean, scatter)
+    variance = sum(of_u[a] * of_u[b] * whole[_AT[value_of[a], value_of[b]]] for a in (0, 1) for b in (0, 1)) / n.sum()
+    value, raw_se = weighted(n, raw)
+    moving = _moving(n, whole_mean, whole)
+    if pieces == 1 or not moving.any():
+        none = np.full(len(value), np.nan)
+        return Corrected(value, raw_se, value, raw_se, none, none, np.zeros(len(value), bool), none, none, raw)
+    corrected = {order: np.empty_like(raw) for order in ORDERS}
+    # Co-moments about the mean of all, so that those of all but one piece are a difference.
+    away = mean - whole_mean[:, None]
+    for piece in range(pieces):
+        left = n.sum() - n[piece]
+        shift = away[:, piece] * n[piece]
+        a, b = PAIRS
+        own = scatter[:, piece] + n[piece] * away[a, piece] * away[b, piece]
+        others = whole - own - shift[a] * shift[b] / left
+        for order in ORDERS:
+            terms = _TERMS[:order]
+            gram = np.array([[others[_AT[i, j]] for j in terms] for i in terms]).transpose(2, 0, 1)
+            right = np.array([sum(of_u[k] * others[_AT[value_of[k], i]] for k in (0, 1)) for i in terms])
+            slopes = solve_slopes(gram, right.T)
+            corrected[order][piece] = raw[piece] - (slopes * mean[list(terms), piece]).sum(axis=0)
+    means, errors = {}, {}
+    for order in ORDERS:
+        means[order], errors[order] = weighted(n, corrected[order])
+    unit = np.maximum(variance[moving], 1e-300)
+    worth = {order: float(np.mean(errors[order][moving] ** 2 / unit)) for order in ORDERS}
+    best = min(worth, key=lambda order: worth[order])
+    return choose(
+        Estimate(value, raw_se, raw),
+        Estimate(means[best], errors[best], corrected[best]),
+        weighted(n, raw - corrected[best]),
+        moving,
+        worth[best],
+        float(np.mean(raw_se[moving] ** 2 / unit)),
+    )

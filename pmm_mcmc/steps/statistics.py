@@ -1,0 +1,118 @@
+"""What a step says of every draw: PyMC's sample statistics, and those of them that its progress bar shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pymc.stats.convergence import SamplerWarning
+from rich.progress import TextColumn
+from rich.table import Column
+
+from pmm_mcmc.engines.contract import Chunk
+from pmm_mcmc.steps.chain import Chain
+from pmm_mcmc.tuning.setting import Tuned
+
+__all__ = ["GRADIENTS", "STATISTICS", "WITHOUT_FRICTION", "Stats", "progress_columns", "rows_of", "shown"]
+
+# Names, types and shapes, as PyMC wants to know them.
+STATISTICS: dict[str, tuple[Any, Any]] = {
+    "step_size": (np.float64, []),
+    "K": (np.int64, []),
+    "friction": (np.float64, []),
+    "steps_per_draw": (np.int64, []),
+    "n_grad": (np.int64, []),
+    "n_grad_total": (np.int64, []),
+    "unstable": (np.int64, []),
+    "model_failures": (np.int64, []),
+    "halving_cost": (np.float64, []),
+    "expected_bias": (np.float64, []),
+    "model_logp": (np.float64, []),
+    "gradient": (object, None),
+    "unconstrained": (object, None),
+    "warning": (SamplerWarning, None),
+}
+WITHOUT_FRICTION = {name: kind for name, kind in STATISTICS.items() if name != "friction"}
+GRADIENTS = ("gradient", "unconstrained")
+
+
+class Stats(dict[str, Any]):
+    """Statistics of one draw, with what only the progress bar wants: failures of the phase so far, and which it is."""
+
+    __slots__ = ("tuning", "unstable_total")
+    tuning: bool
+    unstable_total: int
+
+
+def rows_of(chunk: Chunk, tuned: Tuned, thin: int, chain: Chain, kept: dict[str, tuple[Any, Any]]) -> list[Stats]:
+    """Return the statistics of each draw of a chunk, which the chain has computed but not handed out yet.
+
+    Parameters
+    ----------
+    chunk
+        The draws.
+    tuned, thin
+        The setting that they were made with, and the transitions for each.
+    chain
+        Where it stands before them.
+    kept
+        The statistics that the step has, by name.
+    """
+    constant = {
+        "step_size": tuned.step_size,
+        "K": tuned.K,
+        "friction": tuned.friction if chain.settings.dynamics == "underdamped" else np.nan,
+        "steps_per_draw": thin,
+        "halving_cost": tuned.halving_cost,
+        "expected_bias": tuned.expected_bias,
+        "warning": None,
+    }
+    constant = {name: value for name, value in constant.items() if name in kept}
+    columns = (
+        chunk.n_grad.tolist(),
+        (chain.n_grad + np.cumsum(chunk.n_grad)).tolist(),
+        chunk.unstable.tolist(),
+        chunk.model_failures.tolist(),
+        chunk.lp.tolist(),
+        (chain.unstable + np.cumsum(chunk.unstable)).tolist(),
+    )
+    tuning = chain.iteration < chain.n_tune  # a chunk never crosses the end of the warm-up
+    rows = []
+    for n_grad, spent, unstable, model_failures, lp, failed in zip(*columns, strict=True):
+        row = Stats(constant, n_grad=n_grad, n_grad_total=spent, unstable=unstable, model_logp=lp)
+        row["model_failures"] = model_failures
+        row.unstable_total, row.tuning = failed, tuning
+        rows.append(row)
+    optional = {
+        "acceptance_rate": chunk.accept.tolist(),
+        "gradient": chunk.gradient,
+        "unconstrained": chunk.position,
+    }
+    for name, values in optional.items():
+        if name in kept:
+            for row, value in zip(rows, values, strict=True):
+                row[name] = value
+    return rows
+
+
+def progress_columns(n_chains: int) -> tuple[list[TextColumn], dict[str, list[float]]]:
+    """Return the columns of PyMC's progress bar, and what they begin with for each chain."""
+    fields = {
+        "step_size": ("{task.fields[step_size]:0.3f}", "Step size"),
+        "K": ("{task.fields[K]}", "K"),
+        "n_grad": ("{task.fields[n_grad]}", "Gradients"),
+        "unstable": ("{task.fields[unstable]}", "Unstable"),
+    }
+    columns = [TextColumn(text, table_column=Column(header, ratio=1)) for text, header in fields.values()]
+    return columns, {name: [0] * n_chains for name in fields}
+
+
+def shown(stats: Stats) -> dict[str, Any]:
+    """Return what those columns show after a draw."""
+    return {
+        "step_size": stats["step_size"],
+        "K": stats["K"],
+        "n_grad": stats["n_grad_total"],
+        "unstable": stats.unstable_total,
+        "failing": stats.unstable_total > 0 and not stats.tuning,
+    }

@@ -1,0 +1,38 @@
+"""Short runs of ``pmm.sample`` that tests share, and what results are compared by."""
+
+import pmm_mcmc as pmm
+
+BACKENDS = ("numba", "jax")
+QUIET = {"progressbar": False, "compute_convergence_checks": False}
+
+
+def run(model, backend="auto", step=None, **options):
+    step = pmm.PoissonULMC(K=16) if step is None else step
+    options = QUIET | {"draws": 30, "tune": 160, "chains": 6, "random_seed": 3} | options
+    return pmm.sample(step, model=model, backend=backend, **options)
+
+
+def numbers(tree):
+    """Every array of a result but those that tell the time."""
+    return {
+        f"{group}/{name}": values.values for group in tree.children for name, values in tree[group].data_vars.items()
+    }
+
+
+def assert_same(a, b):
+    one, two = numbers(a), numbers(b)
+    assert one.keys() == two.keys()
+    for name, values in one.items():
+        assert values.dtype == two[name].dtype and values.tobytes() == two[name].tobytes(), name
+
+
+class Stop:
+    """Stops a run after so many chunks."""
+
+    def __init__(self, chunks):
+        self.left = chunks
+
+    def __call__(self, drawn):
+        self.left -= 1
+        if self.left == 0:
+            raise pmm.StopSampling
