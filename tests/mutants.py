@@ -437,6 +437,20 @@ MUTANTS = [
     Mutant(
         "gradient not pulled back through the map", LOOP, "pull_back_sinks(*funnels[:6], slope, work)", "pass", BENT
     ),
+    Mutant(
+        "anchor's loads pulled back with the location's weight",
+        "noncentring/loops.py",
+        "anchor_load[p] * (1.0 - w)",
+        "anchor_load[p] * w",
+        BENT,
+    ),
+    Mutant(
+        "anchors do not follow what shifts the location",
+        "noncentring/sources.py",
+        "    block = block.put(np.flatnonzero(at)[helps], trial.take(helps))\n",
+        "",
+        ("tests/test_noncentring_fit.py",),
+    ),
     Mutant("determinant of the map in the draws", LOOP, "state[4 * d] - log_det", "state[4 * d]", BENT),
     Mutant(
         "determinant of the old map kept",

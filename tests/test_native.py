@@ -13,6 +13,7 @@ from pytensor.raise_op import Assert
 
 import pmm_mcmc as pmm
 import pmm_mcmc.logdensity as logdensity
+from pmm_mcmc.engines import loop
 from pmm_mcmc.logdensity import ModelDensity
 
 pytestmark = pytest.mark.pymc
@@ -312,3 +313,9 @@ def test_float32_values_and_gradients(run_script):
     # A sum of a dozen terms, each rounded to 24 bits, in another order.
     assert max(errors) < 12 * 2.0**-23
     assert max(errors) > 0.0, "float64 has crept in: the values agree beyond single precision"
+
+
+def test_the_key_of_the_loop_s_cache_on_disk_is_the_same_in_every_process():
+    """A compiled function in a closure has a pickle of its own in each process: the loop would be compiled anew."""
+    for function in (loop.evaluate, loop.run):
+        assert [type(cell.cell_contents) for cell in function.py_func.__closure__] == [str]

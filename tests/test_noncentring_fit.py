@@ -9,9 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pmm_mcmc.noncentring.blocks import as_map, divergence, find_block, pulled_back
-from pmm_mcmc.noncentring.fit import Sinks, _linearise, fit, location_scores, scale_effect_scores
+from pmm_mcmc.noncentring.blocks import _continued, as_map, divergence, find_block, pulled_back
+from pmm_mcmc.noncentring.fit import Sinks, _linearise, anchor_scores, fit, location_scores, scale_effect_scores
 from pmm_mcmc.noncentring.pairs import Draws, best_kind, find_pairs, scale_scores, scale_share
+from pmm_mcmc.noncentring.sources import anchored, pruned
 
 N = 2000
 
@@ -37,6 +38,27 @@ def schools(rng, precision=0.7, n=N):
     return x, g
 
 
+def slopes(rng, precision=0.7, n=N):
+    """Exact draws of mu, log tau, four intercepts and four slopes, with data 0.4 about 0.8 intercept + slope."""
+    mu, t = rng.normal(size=(2, 40 * n, 1))
+    spread = 0.64 + np.exp(2 * t) + 1 / precision
+    weight = (np.exp(-2 * (0.4 - mu) ** 2 / spread) / spread**2)[:, 0]
+    chosen = rng.choice(40 * n, n, p=weight / weight.sum())
+    mu, t, spread = mu[chosen], t[chosen], spread[chosen]
+    a, b, noise = rng.normal(size=(3, n, 4))
+    b = mu + np.exp(t) * b
+    miss = (0.4 - 0.8 * a - b - noise / np.sqrt(precision)) / spread
+    a, b = a + 0.8 * miss, b + np.exp(2 * t) * miss
+    apart, pull = (b - mu) * np.exp(-2 * t), precision * (b + 0.8 * a - 0.4)
+    g_mu, g_t = apart.sum(axis=1, keepdims=True) - mu, (apart * (b - mu) - 1).sum(axis=1, keepdims=True) - t
+    return np.column_stack([mu, t, a, b]), np.column_stack([g_mu, g_t, -a - 0.8 * pull, -apart - pull])
+
+
+def anchored_slopes(slope=0.5):
+    start = Sinks.start(np.arange(6, 10), np.ones((4, 1), int), np.zeros((4, 1), int), np.full((4, 1), slope))
+    return start.adding_anchor(np.arange(2, 6))
+
+
 def effects(load=True, slope=0.5):
     by_location = np.zeros((4, 1), int) if load else np.zeros((4, 0), int)
     return Sinks.start(np.arange(2, 6), np.ones((4, 1), int), by_location, np.full((4, 1), slope))
@@ -52,6 +74,52 @@ def test_a_saturating_sink_is_fitted_exactly_wherever_the_draws_are():
     assert found.loss.max() < 1e-16
 
 
+def test_an_anchor_that_follows_another_effect_is_fitted_exactly():
+    x, g = slopes(np.random.default_rng(15))
+    found = fit(anchored_slopes().with_ceiling(np.full(4, 0.5)), x.T, g.T)
+    np.testing.assert_allclose(found.slope[:, 0], 1.0, rtol=1e-9)
+    np.testing.assert_allclose(found.load[:, 0], 1.0, rtol=1e-9)
+    np.testing.assert_allclose(found.anchor_load[:, 0], -0.8, rtol=1e-8)
+    np.testing.assert_allclose(found.theta[:, -2], -0.5 * np.log(0.7), atol=1e-8)
+    np.testing.assert_allclose(found.theta[:, -1], 0.4, atol=1e-8)
+    assert found.loss.max() < 1e-16
+    learnt = as_map(found)
+    z, g_z = found.straighten(x.T, g.T)
+    np.testing.assert_allclose(learnt.to_z(x).T[6:], z, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(learnt.pull_back(learnt.to_z(x), g).T[6:], g_z, rtol=1e-12, atol=1e-12)
+    # Without: far from it, and at a slope that is too small.
+    plain = Sinks.start(np.arange(6, 10), np.ones((4, 1), int), np.column_stack([np.zeros(4, int), range(2, 6)]), 0.5)
+    plain = fit(plain.with_ceiling(np.full(4, 0.5)), x.T, g.T)
+    assert plain.loss.min() > 0.01
+
+
+def test_a_ceiling_begins_with_the_location_as_its_anchor():
+    x, g = slopes(np.random.default_rng(16))
+    linear = fit(anchored_slopes().adding(np.arange(2, 6)), x.T, g.T)
+    assert np.abs(linear.load).min() > 0.02
+    shift, *_ = linear.evaluate(x.T)
+    begun, _, w, apart = linear.adding_anchor(np.zeros(4, int)).with_ceiling(linear.theta[:, 0]).evaluate(x.T)
+    np.testing.assert_allclose(begun, shift, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(apart, 0.0, atol=1e-9)
+    assert w.min() < 0.3
+    # Of a linear sink an anchor is of no effect, and the map has none.
+    found = as_map(linear)
+    np.testing.assert_array_equal(found.anchor_load, 0.0)
+    np.testing.assert_array_equal(as_map(anchored_slopes()).source, np.tile([0, 1], 4))
+
+
+def test_columns_that_no_sink_needs_are_left_out():
+    x, g = slopes(np.random.default_rng(17))
+    start, none = anchored_slopes().with_ceiling(np.full(4, 0.5)), np.full(4, -1)
+    wide = start.adding(none).adding_anchor(none).adding_scale(none)
+    wide = wide.adding(np.array([-1, 3, -1, 5])).adding(np.array([2, -1, 4, -1])).adding_anchor(np.array([0, 0, -1, 0]))
+    wide = fit(wide, x.T, g.T, 3)
+    packed = wide.packed()
+    assert (packed.by_scale.shape[1], packed.by_location.shape[1], packed.by_anchor.shape[1]) == (1, 2, 2)
+    for one, other in zip(packed.straighten(x.T, g.T), wide.straighten(x.T, g.T), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
 def test_a_linear_sink_is_fitted_exactly_from_far_away():
     x, g = schools(np.random.default_rng(2), precision=0.0)
     found = fit(effects(slope=-0.3), x.T + 0.0, g.T)
@@ -64,11 +132,11 @@ def test_a_linear_sink_is_fitted_exactly_from_far_away():
 def test_the_steps_know_the_derivatives_of_the_residuals(ceiling):
     x, g = schools(np.random.default_rng(13), n=20)
     rng = np.random.default_rng(14)
-    start = effects(slope=0.6)
-    start.theta[:, :4] += 0.3 * rng.normal(size=(4, 4))
+    start = effects(slope=0.6).adding_anchor(np.array([0, 1, -1, 0]))
+    start.theta[:, :5] += 0.3 * rng.normal(size=(4, 5))
     start.theta[:, -2:] = ceiling, 0.2
     _, jacobian = _linearise(start, x.T, g.T)
-    for p in range(6 if np.isfinite(ceiling) else 4):
+    for p in range(7 if np.isfinite(ceiling) else 5):
         ends = []
         for move in (1e-6, -1e-6):
             theta = start.theta.copy()
@@ -111,6 +179,17 @@ def test_what_is_missing_calls_for_itself():
     no_scale = Sinks.start(np.arange(2, 6), np.full((4, 1), -1), np.zeros((4, 1), int), np.zeros((4, 1)))
     calls = np.abs(scale_effect_scores(fit(no_scale, x.T, g.T), x.T, g.T))
     assert (calls.argmax(axis=1) == 1).all() and calls[:, 1].min() > 0.3
+
+
+def test_an_anchor_that_is_missing_calls_for_itself_where_there_is_a_ceiling():
+    x, g = slopes(np.random.default_rng(18))
+    without = Sinks.start(np.arange(6, 10), np.ones((4, 1), int), np.zeros((4, 1), int), np.full((4, 1), 0.5))
+    without = fit(without.with_ceiling(np.full(4, 0.5)), x.T, g.T)
+    calls = np.abs(anchor_scores(without, x.T, g.T))
+    calls[:, 6:] = 0.0
+    np.testing.assert_array_equal(calls.argmax(axis=1), np.arange(2, 6))
+    assert calls.max(axis=1).min() > 0.3
+    np.testing.assert_array_equal(anchor_scores(fit(anchored_slopes(), x.T, g.T), x.T, g.T), 0.0)
 
 
 def test_scores_point_at_the_source_with_the_sign_of_its_slope():
@@ -175,3 +254,54 @@ def test_a_level_is_found_whole_with_the_shift_that_its_sinks_share():
     # What is left to the sources is their prior, and to the sinks a unit Gaussian.
     np.testing.assert_allclose(left.g[:2], -x.T[:2], atol=1e-6)
     np.testing.assert_allclose(left.g[2:], -found.to_z(x).T[2:], atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", [19, 20])
+def test_a_level_is_found_whole_with_anchors_that_follow_their_own_effects(seed):
+    x, g = slopes(np.random.default_rng(seed))
+    draws = draws_of(x, g)
+    block = find_block(draws, np.ones(10, bool))
+    assert block.sink.tolist() == [6, 7, 8, 9] and block.saturating.all()
+    found = as_map(block)
+    by_sink = [slice(found.start[k], found.start[k + 1]) for k in range(4)]
+    assert [found.source[own].tolist() for own in by_sink] == [[0, 1, 2 + k] for k in range(4)]
+    np.testing.assert_allclose(found.slope.reshape(4, 3), [[0.0, 1.0, 0.0]] * 4, atol=1e-6)
+    np.testing.assert_allclose(found.load.reshape(4, 3), [[1.0, 0.0, 0.0]] * 4, atol=1e-6)
+    np.testing.assert_allclose(found.anchor_load.reshape(4, 3), [[0.0, 0.0, -0.8]] * 4, atol=1e-6)
+
+
+def test_known_sinks_keep_the_sources_of_their_anchors():
+    start = Sinks.start(np.array([3, 6, 8]), np.ones((3, 1), int), np.ones((3, 1), int), np.ones((3, 1)))
+    found = _continued(start, anchored_slopes().take(np.array([0, 2, 3])))
+    np.testing.assert_array_equal(found.by_anchor, [[-1], [2], [4]])
+    np.testing.assert_array_equal(found.by_location, [[1, -1], [1, 0], [1, 0]])
+
+
+@pytest.mark.parametrize("called", [False, True])
+def test_an_anchor_follows_what_shifts_the_location_or_is_called_for(called):
+    x, g = slopes(np.random.default_rng(22))
+    draws, allowed = draws_of(x, g), np.full((4, 10), called)
+    allowed[:, 6:] = False
+    start = Sinks.start(np.arange(6, 10), np.ones((4, 1), int), np.zeros((4, 1), int), np.full((4, 1), 0.5))
+    start = start.with_ceiling(np.full(4, 0.5)) if called else start.adding(np.arange(2, 6))
+    start = fit(start, *draws.at(draws.fitted))
+    found = as_map(fit(anchored(start, draws, allowed), x.T, g.T))
+    np.testing.assert_allclose(found.slope[found.source == 1], 1.0, rtol=1e-6)
+    np.testing.assert_allclose(found.anchor_load[np.isin(found.source, range(2, 6))], -0.8, rtol=1e-6)
+
+
+def test_of_known_sinks_only_anchors_are_pruned():
+    x, g = slopes(np.random.default_rng(23))
+    draws, start = draws_of(x, g), anchored_slopes().adding(np.arange(2, 6)).adding_anchor(np.zeros(4, int))
+    block = fit(start.with_ceiling(np.full(4, 0.5)), *draws.at(draws.fitted))
+    for known, kept in ((block, (2, 1)), (None, (1, 1))):
+        found = pruned(block, draws, known).packed()
+        assert (found.by_location.shape[1], found.by_anchor.shape[1]) == kept
+        np.testing.assert_array_equal(found.by_anchor[:, 0], np.arange(2, 6))
+
+
+def test_anchors_do_not_follow_what_they_need_not():
+    x, g = schools(np.random.default_rng(21))
+    block = find_block(draws_of(x, g), np.ones(6, bool))
+    assert block.saturating.all()
+    np.testing.assert_array_equal(as_map(block).anchor_load, 0.0)

@@ -6,9 +6,10 @@ checked on two seeds each; the margin of the divergence (a ratio of 0.5) keeps t
 
 import numpy as np
 import pytest
+from test_noncentring_fit import slopes
 
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
-from pmm_mcmc.noncentring.learn import learn_map
+from pmm_mcmc.noncentring.learn import _levels, learn_map
 from pmm_mcmc.noncentring.words import describe
 
 N = 1600
@@ -129,6 +130,31 @@ def test_groups_with_scales_of_their_own():
     assert learnt.after < 1e-8
 
 
+@pytest.mark.parametrize("seed", [13, 14])
+def test_slopes_bound_by_data_that_tell_them_given_the_intercepts(seed):
+    x, g = slopes(np.random.default_rng(seed), n=N)
+    names = ["mu", "log tau", *(f"{name}[{k}]" for name in ("a", "b") for k in range(4))]
+    learnt = learn_map(x, g, CHAIN, names=names)
+    found = learnt.map
+    own = [dict(zip(found.source[at], found.anchor_load[at], strict=True)) for at in ranges(found)]
+    below = {6 + k: {2 + k: pytest.approx(-0.8, abs=1e-6)} for k in range(4)}
+    assert {i: {j: e for j, e in row.items() if e != 0.0} for i, row in zip(found.sink, own, strict=True)} == below
+    np.testing.assert_allclose(found.slope[found.source == 1], 1.0, rtol=1e-6)
+    np.testing.assert_allclose(found.load[found.source == 0], 1.0, rtol=1e-6)
+    np.testing.assert_allclose(found.anchor, 0.4, rtol=1e-6)
+    assert learnt.found == ("b[0..3] scale with log tau and shift with mu, a[0..3]",)
+    # What was known keeps them, and is found again from them.
+    (level,) = _levels(found, np.median(x, axis=0), x.std(axis=0))
+    np.testing.assert_array_equal(level.by_anchor, np.arange(2, 6)[:, None])
+    again = learn_map(x, g, CHAIN, previous=found)
+    np.testing.assert_array_equal(again.map.sink, found.sink)
+    np.testing.assert_allclose(again.map.anchor_load, found.anchor_load, rtol=1e-6)
+
+
+def ranges(found):
+    return [slice(*found.start[k : k + 2]) for k in range(len(found.sink))]
+
+
 def test_a_sink_may_have_two_scales():
     learnt = learn_map(*horseshoe_prior(np.random.default_rng(6)), CHAIN)
     assert sorted(learnt.map.sink.tolist()) == list(range(9, 17))
@@ -206,7 +232,16 @@ def test_too_few_draws_teach_nothing():
 def test_runs_of_indices_are_named_together():
     nothing, far = np.zeros(4), np.full(4, np.inf)
     found = FunnelMap(
-        np.arange(1, 5), np.arange(5), np.zeros(4, int), np.ones(4), nothing, nothing, nothing, far, nothing
+        np.arange(1, 5), np.arange(5), np.zeros(4, int), np.ones(4), nothing, nothing, nothing, nothing, far, nothing
     )
     named = describe(found.checked(5), ["log tau", "b[0, 0]", "b[0, 1]", "b[0, 2]", "b[1, 2]"])
     assert named == ("b[0, 0..2], b[1, 2] scale with log tau",)
+
+
+def test_what_shifts_through_the_anchor_is_named():
+    one = np.ones(1)
+    found = FunnelMap(
+        np.array([2]), np.array([0, 2]), np.array([0, 1]), np.array([1.0, 0.0]), np.zeros(2), np.array([0.0, 0.5]),
+        one, one, one, one,
+    ).checked(3)  # fmt: skip
+    assert describe(found, ["log tau", "a", "b"]) == ("b scales with log tau and shifts with a",)

@@ -1,5 +1,6 @@
 """The map of funnels against its formula in JAX, differentiated by JAX; exact to rounding."""
 
+import json
 import pickle
 
 import numpy as np
@@ -18,16 +19,21 @@ def three_levels():
     rng = np.random.default_rng(1)
     m, p = len(sink), sum(map(len, sources))
     ceiling = np.where(np.arange(m) % 2, rng.normal(0.5, 0.5, m), np.inf)
+    start = np.concatenate([[0], np.cumsum([len(s) for s in sources])])
+    slope, load, log_scale, location = (rng.normal(size=n) for n in (p, p, m, m))
+    anchor, anchor_load = rng.normal(size=m), rng.normal(size=p)
+    linear = np.isinf(ceiling)
     return FunnelMap(
         np.array(sink),
-        np.concatenate([[0], np.cumsum([len(s) for s in sources])]),
+        start,
         np.concatenate(sources),
-        rng.normal(size=p),
-        rng.normal(size=p),
-        rng.normal(size=m),
-        rng.normal(size=m),
+        slope,
+        load,
+        np.where(np.repeat(linear, np.diff(start)), 0.0, anchor_load),
+        log_scale,
+        location,
         ceiling,
-        np.where(np.isinf(ceiling), 0.0, rng.normal(size=m)),
+        np.where(linear, 0.0, anchor),
     ).checked(D)
 
 
@@ -55,7 +61,8 @@ def plain(found, jnp):
             precision = jnp.exp(-2.0 * v) + np.exp(-2.0 * found.ceiling[k])
             w = jnp.exp(-2.0 * v) / precision
             mean = found.location[k] + jnp.sum(found.load[inside] * at)
-            x = x.at[i].set(w * mean + (1.0 - w) * found.anchor[k] + z[i] / jnp.sqrt(precision))
+            anchor = found.anchor[k] + jnp.sum(found.anchor_load[inside] * at)
+            x = x.at[i].set(w * mean + (1.0 - w) * anchor + z[i] / jnp.sqrt(precision))
         return x
 
     return place
@@ -100,7 +107,7 @@ def test_loops_over_one_point_do_the_same():
     x, g_z, work = z.copy(), g.copy(), np.empty((4, len(found.sink)))
     for n in range(len(z)):
         total = loops.place(*found, x[n], work)
-        loops.pull_back(*found[:5], g_z[n], work)
+        loops.pull_back(*found[:6], g_z[n], work)
         assert total == pytest.approx(found.log_det(z[n]), rel=1e-13)
     np.testing.assert_allclose(x, found.to_x(z), rtol=1e-13)
     np.testing.assert_allclose(g_z, found.pull_back(z, g), rtol=1e-11, atol=1e-13)
@@ -129,7 +136,7 @@ def test_coordinates_that_are_no_sinks_stay_as_they_are():
 
 
 def test_a_map_without_sinks_is_the_identity():
-    nothing = FunnelMap(*(np.zeros(n) for n in (0, 1, 0, 0, 0, 0, 0, 0, 0))).checked(D)
+    nothing = FunnelMap(*(np.zeros(n) for n in (0, 1, 0, 0, 0, 0, 0, 0, 0, 0))).checked(D)
     z = points(3)
     np.testing.assert_array_equal(nothing.to_x(z), z)
     np.testing.assert_array_equal(nothing.pull_back(z, z), z)
@@ -156,6 +163,44 @@ def test_a_map_of_other_units_is_the_same_map():
     np.testing.assert_allclose(moved.to_x(z), x, rtol=1e-12, atol=1e-12)
 
 
+def finite_difference(function, z, h=1e-5):
+    moves = h * np.eye(D)
+    return (function(z[:, None] + moves) - function(z[:, None] - moves)) / (2 * h)
+
+
+def test_the_derivatives_are_those_of_finite_differences():
+    found, z = three_levels(), points(10)
+    jacobians = finite_difference(found.to_x, z).swapaxes(1, 2)
+    np.testing.assert_allclose(found.log_det(z), np.linalg.slogdet(jacobians)[1], rtol=1e-6, atol=1e-6)
+
+    def log_density(z):
+        return -np.cosh(found.to_x(z)).sum(axis=-1) + found.log_det(z)
+
+    g_z = found.pull_back(z, -np.sinh(found.to_x(z)))
+    np.testing.assert_allclose(g_z, finite_difference(log_density, z), rtol=1e-5, atol=1e-5)
+
+
+def test_where_the_scale_is_at_its_ceiling_a_sink_is_shifted_by_its_anchor_alone():
+    found = three_levels()
+    wide = found._replace(log_scale=np.where(np.isinf(found.ceiling), found.log_scale, 60.0))
+    z = points(6)
+    x, moved = (part.to_x(z) for part in (wide, wide._replace(location=found.location + 1.0, load=found.load + 1.0)))
+    np.testing.assert_allclose(moved[:, 5], x[:, 5], rtol=1e-12)
+    inside = slice(found.start[1], found.start[2])
+    anchor = found.anchor[1] + x[:, found.source[inside]] @ found.anchor_load[inside]
+    np.testing.assert_allclose(x[:, 5], anchor + np.exp(found.ceiling[1]) * z[:, 5], rtol=1e-12, atol=1e-12)
+
+
+def test_texts_keep_the_anchor_loads_and_old_ones_have_none():
+    found = three_levels()
+    again = FunnelMap.from_json(found.to_json())
+    for one, other in zip(again, found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    old = json.loads(found.to_json())
+    del old["anchor_load"]
+    np.testing.assert_array_equal(FunnelMap.from_json(json.dumps(old)).anchor_load, np.zeros(14))
+
+
 def test_levels_hold_no_source_of_their_own():
     found = three_levels()
     assert [(at.start, at.stop) for at in found.levels()] == [(0, 2), (2, 3), (3, 6), (6, 7)]
@@ -176,6 +221,8 @@ def test_it_is_plain_data():
     ("change", "message"),
     [
         ({"slope": np.zeros(3)}, r"slope has shape \(3,\), but for 7 sinks it must be \(14,\)"),
+        ({"anchor_load": np.zeros(7)}, r"anchor_load has shape \(7,\), but for 7 sinks it must be \(14,\)"),
+        ({"anchor_load": np.full(14, np.nan)}, r"anchor_load\[0\]=nan: must be a finite number"),
         ({"log_scale": np.full(7, np.inf)}, r"log_scale\[0\]=inf: must be a finite number"),
         ({"ceiling": np.full(7, -np.inf)}, r"ceiling\[0\]=-inf: must be a finite number"),
         ({"ceiling": np.full(7, np.nan)}, r"ceiling\[0\]=nan"),

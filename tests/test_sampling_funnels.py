@@ -57,7 +57,7 @@ def test_a_map_can_be_passed_on_or_left_out(centred):
     small = {**STRAIGHT, "draws": 20, "tune": 400, "chains": 8, "backend": "numba", "compute_convergence_checks": False}
     funnels = FunnelMap(
         np.arange(2, 10), np.arange(0, 17, 2), np.tile([0, 1], 8), np.tile([0.0, 1.0], 8), np.tile([1.0, 0.0], 8),
-        np.zeros(8), np.zeros(8), np.full(8, np.inf), np.zeros(8),
+        np.zeros(16), np.zeros(8), np.zeros(8), np.full(8, np.inf), np.zeros(8),
     )  # fmt: skip
     given = pmm.sample(pmm.PoissonULMC(reparametrise=funnels), model=centred, **small)
     assert given["posterior"].attrs["reparametrisation"] == "by the map given"

@@ -18,11 +18,11 @@ from pmm_mcmc.methods import HARMONIC, OVERDAMPED
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
 from pmm_mcmc.tuning.setting import Tuned
 
-# Two levels: 1 is a sink of 0, saturating; 3 and 2 are sinks of both.
+# Two levels: 1 is a sink of 0, saturating; 3, saturating with an anchor that both shift, and 2 are sinks of both.
 FUNNELS = FunnelMap(
     np.array([1, 3, 2]), np.array([0, 1, 3, 4]), np.array([0, 0, 1, 1]),
-    np.array([0.4, -0.3, 0.2, 0.5]), np.array([0.3, 0.0, -0.6, 0.2]), np.array([-0.1, 0.2, 0.1]),
-    np.array([0.2, -0.1, 0.3]), np.array([0.6, np.inf, np.inf]), np.array([0.1, 0.0, 0.0]),
+    np.array([0.4, -0.3, 0.2, 0.5]), np.array([0.3, 0.0, -0.6, 0.2]), np.array([0.2, -0.7, 0.4, 0.0]),
+    np.array([-0.1, 0.2, 0.1]), np.array([0.2, -0.1, 0.3]), np.array([0.6, 0.3, np.inf]), np.array([0.1, -0.2, 0.0]),
 ).checked(D)  # fmt: skip
 BENT = COORDINATES._replace(funnels=FUNNELS)
 ROOT = np.linalg.qr(np.random.default_rng(1).normal(size=(D, D)))[0] * np.array([0.7, 1.2, 0.9, 0.5])

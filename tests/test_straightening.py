@@ -18,7 +18,7 @@ from pmm_mcmc.tuning.straightening import Straightening
 CHAINS = 8
 NEAL = FunnelMap(
     np.arange(1, 6), np.arange(6), np.zeros(5, int), np.full(5, 0.5), np.zeros(5), np.zeros(5), np.zeros(5),
-    np.full(5, np.inf), np.zeros(5),
+    np.zeros(5), np.full(5, np.inf), np.zeros(5),
 ).checked(6)  # fmt: skip
 
 
@@ -198,7 +198,8 @@ def test_a_stored_warm_up_goes_on_as_if_it_had_never_been_interrupted():
 
 
 def test_maps_as_text_and_back():
-    mixed = NEAL._replace(ceiling=np.array([np.inf, 0.5, np.inf, -1.0, 2.0]))
+    ceiling, anchor_load = np.array([np.inf, 0.5, np.inf, -1.0, 2.0]), np.array([0.0, 0.1, 0.0, 0.7, -2.0])
+    mixed = NEAL._replace(ceiling=ceiling, anchor_load=anchor_load)
     again = FunnelMap.from_json(mixed.to_json())
     for name, part, other in zip(FunnelMap._fields, mixed, again, strict=True):
         np.testing.assert_array_equal(part, other, err_msg=name)

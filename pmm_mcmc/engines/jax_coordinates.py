@@ -103,6 +103,7 @@ class _Level(NamedTuple):
     sources: Any
     slope: Any
     load: Any
+    anchor_load: Any
     log_scale: Any
     location: Any
     ceiling: Any
@@ -114,17 +115,18 @@ class _Level(NamedTuple):
         inside = slice(start[0], start[-1])
         sources, column = np.unique(funnels.source[inside], return_inverse=True)
         row = np.repeat(np.arange(at.stop - at.start), np.diff(start))
-        slope, load = np.zeros((2, at.stop - at.start, len(sources)))
-        np.add.at(slope, (row, column), funnels.slope[inside])
-        np.add.at(load, (row, column), funnels.load[inside])
-        return cls(funnels.sink[at], sources, slope, load, *(part[at] for part in funnels[5:]))
+        effects = np.zeros((3, at.stop - at.start, len(sources)))
+        for matrix, part in zip(effects, (funnels.slope, funnels.load, funnels.anchor_load), strict=True):
+            np.add.at(matrix, (row, column), part[inside])
+        return cls(funnels.sink[at], sources, *effects, *(part[at] for part in funnels[6:]))
 
     def __call__(self, x: Any) -> tuple[Any, Any]:
         own, at = x[:, self.sink], x[:, self.sources]
         log_scale, w = _saturate(self.log_scale + _product(at, self.slope.T), self.ceiling)
-        apart = self.location + _product(at, self.load.T) - self.anchor
+        anchor = self.anchor + _product(at, self.anchor_load.T)
+        apart = self.location + _product(at, self.load.T) - anchor
         x = x.at[:, self.sink].set(
-            self.anchor + w * apart + jnp.exp(log_scale) * own, unique_indices=True, mode="promise_in_bounds"
+            anchor + w * apart + jnp.exp(log_scale) * own, unique_indices=True, mode="promise_in_bounds"
         )
         return x, log_scale.sum(axis=1)
 

@@ -97,7 +97,7 @@ def _drift(function, table, kind, y, coordinates, scratch, gradient, b):
     log_det = _place(coordinates, y, x, work)
     lp = function(x.ctypes, gradient.ctypes, table.ctypes, y.size) + log_det
     slope[:] = gradient
-    pull_back_sinks(*funnels[:5], slope, work)
+    pull_back_sinks(*funnels[:6], slope, work)
     total = lp
     if len(scale) == 1:
         for j in range(y.size):
@@ -119,8 +119,193 @@ def _fingerprint() -> str:
     return hashlib.sha256(b"".join(inspect.getsource(part).encode() for part in parts)).hexdigest()
 
 
+@numba.njit(nogil=True)
+def run_one(
+    joint,
+    joint_table,
+    gradient_only,
+    gradient_table,
+    numbers,
+    kernel,
+    coordinates,
+    gradient,
+    state,
+    key,
+    first,
+    thin,
+    out,
+):
+    """Advance one chain by ``thin`` transitions for each row of ``out``.
+
+    ``state`` and ``gradient`` (at the anchor) are updated in place; ``first`` numbers the first transition.
+    Where the curvature along a step was above ``steepest``, at which a step of ``alpha`` has no stationary law, the
+    next steps are shorter.
+    """
+    alpha, friction, K, threshold, steepest, tolerance = numbers
+    scheme, kind, option, offset, power = kernel
+    position_out, gradient_out, lp_out, accept_out, n_grad_out, unstable_out, model_failures_out, state_out = out
+    d = coordinates[0].size
+    u, v, b, anchor = state[:d], state[d : 2 * d], state[2 * d : 3 * d], state[3 * d : 4 * d]
+    mu, mv, cu, cv = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
+    y, new_gradient, new_b = np.empty(d), np.empty(d), np.empty(d)
+    work = np.empty((4, coordinates[2][0].size))
+    scratch = (np.empty(d), np.empty(d), work)
+    u_new, v_new, v_mid, w = np.empty(d), np.zeros(d), np.empty(d), np.empty(2 * d)
+    stream = np.empty(4, np.uint64)
+    has_velocity, stiffness = kind != OVERDAMPED, 1.0 if kind == HARMONIC else 0.0
+    # The recycled scheme draws its midpoints: they want the log density, others' midpoints do without.
+    middle, middle_table = gradient_only, gradient_table
+    if scheme == Scheme.RECYCLED:
+        middle, middle_table = joint, joint_table
+    if not has_velocity:
+        w[:d] = 0.0
+    normals = w if has_velocity else w[d:]
+    transition = first
+    step, whole, cell_flow = 0.0, _flow(kind, alpha, friction), _flow(kind, alpha, friction)
+
+    for row in range(lp_out.size):
+        n_grad, unstable, model_failures, accept = 0, 0, 0, 0.0
+        for _ in range(thin):
+            start_stream(stream, key[0], key[1], np.uint64(transition))
+            transition += 1
+            lp = state[4 * d]
+            if step != alpha * state[4 * d + 1]:
+                step = alpha * state[4 * d + 1]
+                whole = _flow(kind, step, friction)
+                cell_flow = _flow(kind, step / K, friction)
+
+            if scheme == Scheme.MALA:
+                fill_normals(stream, normals)
+                for j in range(d):
+                    u_new[j] = u[j] + step * b[j] + whole.n_uu * w[d + j]
+                lp_new = _drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
+                n_grad += 1
+                log_ratio = lp_new - lp
+                for j in range(d):
+                    log_ratio += mala_log_ratio(u[j], b[j], u_new[j], new_b[j], step)
+                if math.isnan(log_ratio):
+                    unstable += 1
+                    model_failures += 1
+                    continue
+                accept += min(1.0, math.exp(min(log_ratio, 0.0)))
+                if math.log1p(-uniform(stream)) < log_ratio:
+                    u[:], b[:], gradient[:], state[4 * d] = u_new, new_b, new_gradient, lp_new
+                    anchor[:] = u
+                continue
+
+            # The noise path, the midpoints and their corrections, in order of time (steps 1 to 4).
+            mu[:], mv[:], cu[:], cv[:] = 0.0, 0.0, 0.0, 0.0
+            reached, finite, cell, lp_mid, steep = 0.0, True, -1.0, math.nan, 0.0
+            while finite:
+                if scheme == Scheme.CONTINUOUS or scheme == Scheme.RECYCLED:
+                    if reached > 0.0:
+                        break
+                    time = step * uniform(stream)
+                else:
+                    if option == 2:
+                        if cell >= 0.0:
+                            break
+                        cell = one_cell(uniform(stream), K, power)
+                    else:
+                        cell = next_cell(cell, uniform(stream), K)
+                        if cell >= K:
+                            break
+                    time = step * (cell + offset) / K
+                if time > 0.0:
+                    gap, at = _flow(kind, time - reached, friction), _flow(kind, time, friction)
+                    fill_normals(stream, normals)
+                    for j in range(d):
+                        nu, nv = noise(w[j], w[d + j], gap)
+                        mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
+                        y[j] = interpolate(u[j], v[j], b[j], mu[j], at)
+                        v_mid[j] = interpolate_velocity(u[j], v[j], b[j], mv[j], at)
+                    lp_mid = _drift(middle, middle_table, kind, y, coordinates, scratch, new_gradient, new_b)
+                    finite = not math.isnan(lp_mid)
+                    n_grad += 1
+                    if scheme == Scheme.CELLS:
+                        rest = _flow(kind, step * (K - 1 - cell) / K, friction)
+                        wu, wv = cell_weight(rest, cell_flow, one_in(cell, K, power))
+                    else:
+                        rest = _flow(kind, step - time, friction)
+                        wu, wv = continuous_weight(rest, step, has_velocity)
+                    base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
+                    change, length = 0.0, 0.0
+                    for j in range(d):
+                        cu[j] += wu * (new_b[j] - base * b[j])
+                        cv[j] += wv * (new_b[j] - base * b[j])
+                        gap_j = y[j] - anchor[j]
+                        change += (new_b[j] - b[j]) * (new_b[j] - b[j])
+                        length += gap_j * gap_j
+                    if time > TELLING * step and length > 0.0:
+                        steep = max(steep, math.sqrt(change / length))
+                    reached = time
+
+            # Where a value was not finite, if any.
+            bad = y
+            lost = not finite
+            # The end point (step 5); the randomised midpoint method leaves the drift at the start out of it.
+            if finite:
+                gap = _flow(kind, step - reached, friction)
+                base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
+                fill_normals(stream, normals)
+                for j in range(d):
+                    nu, nv = noise(w[j], w[d + j], gap)
+                    mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
+                    u_new[j], v_new[j] = end(u[j], v[j], base * b[j], mu[j], mv[j], cu[j], cv[j], whole)
+                if scheme == Scheme.RECYCLED:
+                    lp_new = lp_mid
+                else:
+                    lp_new = _drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
+                    n_grad += 1
+                    bad, lost = u_new, math.isnan(lp_new)
+                # Energies are compared at times at which position and velocity are both known.  The recycled scheme
+                # knows no log density at the start of its step: it follows from that at the anchor, to second order
+                # in whitened coordinates.
+                rise, motion = lp - lp_new, 0.0
+                for j in range(d):
+                    kinetic = v_new[j]
+                    if scheme == Scheme.RECYCLED:
+                        kinetic = v_mid[j]
+                        rise -= energy_ahead(u[j], anchor[j], b[j], stiffness)
+                    rise += 0.5 * (kinetic * kinetic - v[j] * v[j])
+                    motion += 0.5 * (kinetic * kinetic + v[j] * v[j])
+                    finite = finite and math.isfinite(u_new[j] + v_new[j])
+                finite = finite and rise <= threshold + tolerance * motion  # false for NaN
+
+            if finite:
+                anchor[:] = y if scheme == Scheme.RECYCLED else u_new
+                u[:], v[:], b[:], gradient[:], state[4 * d] = u_new, v_new, new_b, new_gradient, lp_new
+                state[4 * d + 1] = _accepted(state[4 * d + 1], steep, steepest, has_velocity)
+                accept += 1.0
+            else:
+                # Restart where the gradient was last known (free), with a fresh velocity and a shorter step.
+                unstable += 1
+                if lost:
+                    # Not finite where a step that is not too long may well go: the model's failure.
+                    rise = 0.0
+                    for j in range(d):
+                        rise += 0.5 * (bad[j] * bad[j] - u[j] * u[j])
+                    if rise <= threshold:
+                        model_failures += 1
+                u[:] = anchor
+                if has_velocity:
+                    fill_normals(stream, v)
+                state[4 * d + 1] = _rejected(state[4 * d + 1])
+
+        log_det = _place(coordinates, anchor, position_out[row], work)
+        gradient_out[row], lp_out[row] = gradient, state[4 * d] - log_det
+        if row < len(state_out):
+            state_out[row] = state
+        n_grad_out[row], unstable_out[row], accept_out[row] = n_grad, unstable, accept / thin
+        model_failures_out[row] = model_failures
+
+
 def _cached(sources: str) -> tuple[Any, Any]:
-    """Return :func:`evaluate` and :func:`run`, cached on disk under a key that holds ``sources``."""
+    """Return :func:`evaluate` and :func:`run`, cached on disk under a key that holds ``sources``.
+
+    They may close over nothing else: numba's key holds the pickles of what they do, and a compiled function's is
+    another one in every process.
+    """
 
     @numba.njit(cache=True, nogil=True)
     def evaluate(function, table, kind, coordinates, state):
@@ -131,186 +316,6 @@ def _cached(sources: str) -> tuple[Any, Any]:
         state[4 * d] = _drift(function, table, kind, state[:d], coordinates, scratch, gradient, state[2 * d : 3 * d])
         state[3 * d : 4 * d] = state[:d]
         return gradient
-
-    @numba.njit(nogil=True)
-    def run_one(
-        joint,
-        joint_table,
-        gradient_only,
-        gradient_table,
-        numbers,
-        kernel,
-        coordinates,
-        gradient,
-        state,
-        key,
-        first,
-        thin,
-        out,
-    ):
-        """Advance one chain by ``thin`` transitions for each row of ``out``.
-
-        ``state`` and ``gradient`` (at the anchor) are updated in place; ``first`` numbers the first transition.
-        Where the curvature along a step was above ``steepest``, at which a step of ``alpha`` has no stationary law, the
-        next steps are shorter.
-        """
-        alpha, friction, K, threshold, steepest, tolerance = numbers
-        scheme, kind, option, offset, power = kernel
-        position_out, gradient_out, lp_out, accept_out, n_grad_out, unstable_out, model_failures_out, state_out = out
-        d = coordinates[0].size
-        u, v, b, anchor = state[:d], state[d : 2 * d], state[2 * d : 3 * d], state[3 * d : 4 * d]
-        mu, mv, cu, cv = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
-        y, new_gradient, new_b = np.empty(d), np.empty(d), np.empty(d)
-        work = np.empty((4, coordinates[2][0].size))
-        scratch = (np.empty(d), np.empty(d), work)
-        u_new, v_new, v_mid, w = np.empty(d), np.zeros(d), np.empty(d), np.empty(2 * d)
-        stream = np.empty(4, np.uint64)
-        has_velocity, stiffness = kind != OVERDAMPED, 1.0 if kind == HARMONIC else 0.0
-        # The recycled scheme draws its midpoints: they want the log density, others' midpoints do without.
-        middle, middle_table = gradient_only, gradient_table
-        if scheme == Scheme.RECYCLED:
-            middle, middle_table = joint, joint_table
-        if not has_velocity:
-            w[:d] = 0.0
-        normals = w if has_velocity else w[d:]
-        transition = first
-        step, whole, cell_flow = 0.0, _flow(kind, alpha, friction), _flow(kind, alpha, friction)
-
-        for row in range(lp_out.size):
-            n_grad, unstable, model_failures, accept = 0, 0, 0, 0.0
-            for _ in range(thin):
-                start_stream(stream, key[0], key[1], np.uint64(transition))
-                transition += 1
-                lp = state[4 * d]
-                if step != alpha * state[4 * d + 1]:
-                    step = alpha * state[4 * d + 1]
-                    whole = _flow(kind, step, friction)
-                    cell_flow = _flow(kind, step / K, friction)
-
-                if scheme == Scheme.MALA:
-                    fill_normals(stream, normals)
-                    for j in range(d):
-                        u_new[j] = u[j] + step * b[j] + whole.n_uu * w[d + j]
-                    lp_new = _drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
-                    n_grad += 1
-                    log_ratio = lp_new - lp
-                    for j in range(d):
-                        log_ratio += mala_log_ratio(u[j], b[j], u_new[j], new_b[j], step)
-                    if math.isnan(log_ratio):
-                        unstable += 1
-                        model_failures += 1
-                        continue
-                    accept += min(1.0, math.exp(min(log_ratio, 0.0)))
-                    if math.log1p(-uniform(stream)) < log_ratio:
-                        u[:], b[:], gradient[:], state[4 * d] = u_new, new_b, new_gradient, lp_new
-                        anchor[:] = u
-                    continue
-
-                # The noise path, the midpoints and their corrections, in order of time (steps 1 to 4).
-                mu[:], mv[:], cu[:], cv[:] = 0.0, 0.0, 0.0, 0.0
-                reached, finite, cell, lp_mid, steep = 0.0, True, -1.0, math.nan, 0.0
-                while finite:
-                    if scheme == Scheme.CONTINUOUS or scheme == Scheme.RECYCLED:
-                        if reached > 0.0:
-                            break
-                        time = step * uniform(stream)
-                    else:
-                        if option == 2:
-                            if cell >= 0.0:
-                                break
-                            cell = one_cell(uniform(stream), K, power)
-                        else:
-                            cell = next_cell(cell, uniform(stream), K)
-                            if cell >= K:
-                                break
-                        time = step * (cell + offset) / K
-                    if time > 0.0:
-                        gap, at = _flow(kind, time - reached, friction), _flow(kind, time, friction)
-                        fill_normals(stream, normals)
-                        for j in range(d):
-                            nu, nv = noise(w[j], w[d + j], gap)
-                            mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
-                            y[j] = interpolate(u[j], v[j], b[j], mu[j], at)
-                            v_mid[j] = interpolate_velocity(u[j], v[j], b[j], mv[j], at)
-                        lp_mid = _drift(middle, middle_table, kind, y, coordinates, scratch, new_gradient, new_b)
-                        finite = not math.isnan(lp_mid)
-                        n_grad += 1
-                        if scheme == Scheme.CELLS:
-                            rest = _flow(kind, step * (K - 1 - cell) / K, friction)
-                            wu, wv = cell_weight(rest, cell_flow, one_in(cell, K, power))
-                        else:
-                            rest = _flow(kind, step - time, friction)
-                            wu, wv = continuous_weight(rest, step, has_velocity)
-                        base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
-                        change, length = 0.0, 0.0
-                        for j in range(d):
-                            cu[j] += wu * (new_b[j] - base * b[j])
-                            cv[j] += wv * (new_b[j] - base * b[j])
-                            gap_j = y[j] - anchor[j]
-                            change += (new_b[j] - b[j]) * (new_b[j] - b[j])
-                            length += gap_j * gap_j
-                        if time > TELLING * step and length > 0.0:
-                            steep = max(steep, math.sqrt(change / length))
-                        reached = time
-
-                # Where a value was not finite, if any.
-                bad = y
-                lost = not finite
-                # The end point (step 5); the randomised midpoint method leaves the drift at the start out of it.
-                if finite:
-                    gap = _flow(kind, step - reached, friction)
-                    base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
-                    fill_normals(stream, normals)
-                    for j in range(d):
-                        nu, nv = noise(w[j], w[d + j], gap)
-                        mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
-                        u_new[j], v_new[j] = end(u[j], v[j], base * b[j], mu[j], mv[j], cu[j], cv[j], whole)
-                    if scheme == Scheme.RECYCLED:
-                        lp_new = lp_mid
-                    else:
-                        lp_new = _drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
-                        n_grad += 1
-                        bad, lost = u_new, math.isnan(lp_new)
-                    # Energies are compared at times at which position and velocity are both known.  The recycled scheme
-                    # knows no log density at the start of its step: it follows from that at the anchor, to second order
-                    # in whitened coordinates.
-                    rise, motion = lp - lp_new, 0.0
-                    for j in range(d):
-                        kinetic = v_new[j]
-                        if scheme == Scheme.RECYCLED:
-                            kinetic = v_mid[j]
-                            rise -= energy_ahead(u[j], anchor[j], b[j], stiffness)
-                        rise += 0.5 * (kinetic * kinetic - v[j] * v[j])
-                        motion += 0.5 * (kinetic * kinetic + v[j] * v[j])
-                        finite = finite and math.isfinite(u_new[j] + v_new[j])
-                    finite = finite and rise <= threshold + tolerance * motion  # false for NaN
-
-                if finite:
-                    anchor[:] = y if scheme == Scheme.RECYCLED else u_new
-                    u[:], v[:], b[:], gradient[:], state[4 * d] = u_new, v_new, new_b, new_gradient, lp_new
-                    state[4 * d + 1] = _accepted(state[4 * d + 1], steep, steepest, has_velocity)
-                    accept += 1.0
-                else:
-                    # Restart where the gradient was last known (free), with a fresh velocity and a shorter step.
-                    unstable += 1
-                    if lost:
-                        # Not finite where a step that is not too long may well go: the model's failure.
-                        rise = 0.0
-                        for j in range(d):
-                            rise += 0.5 * (bad[j] * bad[j] - u[j] * u[j])
-                        if rise <= threshold:
-                            model_failures += 1
-                    u[:] = anchor
-                    if has_velocity:
-                        fill_normals(stream, v)
-                    state[4 * d + 1] = _rejected(state[4 * d + 1])
-
-            log_det = _place(coordinates, anchor, position_out[row], work)
-            gradient_out[row], lp_out[row] = gradient, state[4 * d] - log_det
-            if row < len(state_out):
-                state_out[row] = state
-            n_grad_out[row], unstable_out[row], accept_out[row] = n_grad, unstable, accept / thin
-            model_failures_out[row] = model_failures
 
     @numba.njit(cache=True, nogil=True)
     def run(

@@ -6,33 +6,23 @@ from dataclasses import replace
 
 import numpy as np
 
-from pmm_mcmc.noncentring.fit import Sinks, fit, location_scores, scale_effect_scores
+from pmm_mcmc.noncentring.fit import Sinks, fit, location_scores
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
 from pmm_mcmc.noncentring.pairs import (
-    CORRELATED,
     LARGEST_SHARE,
     LEAST_EFFECT,
     Draws,
     Pairs,
     best_kind,
     find_pairs,
-    scale_scores,
     scale_share,
 )
+from pmm_mcmc.noncentring.sources import CALLED_BACK, MOST_SCALES, ROWS, STEPS, allowed_sources, anchored, grown, pruned
 
 __all__ = ["as_map", "divergence", "find_block", "pulled_back", "refit"]
 
-# Correlation from which another source is tried, the part of the loss that it must leave at most, and most of each.
-_CALLED, _LEFT, _MOST_SCALES, _MOST_LOCATIONS = 0.15, 0.95, 3, 5
-# A source is left out where the loss without it is below so many times that with it.
-_USELESS = 1.02
-# Loss per draw at which a fit is exact and needs no more sources.
-_EXACT = 1e-6
-_ROWS, _SCORED, _STEPS = 600, 300, 15
-# Like a sink, a coordinate is a source of locations only where so many sinks call for it.
-_WANTED = 3
-# From so many sinks that call for it so strongly, a sink is tried as a source of their locations instead.
-_CALLERS, _CALLED_BACK, _STRONGER, _TURNED, _TURNS = 3, 0.3, 1.3, 3, 3
+# From so many sinks that call for it, a sink is tried as a source of their locations instead.
+_CALLERS, _STRONGER, _TURNED, _TURNS = 3, 1.3, 3, 3
 # Correlation from which a source that has sinks is offered to others.
 _OFFERED = 0.1
 # How far the slopes of the two halves may lie apart, of the slope and at least in standard deviations.
@@ -65,18 +55,20 @@ def find_block(draws: Draws, free: np.ndarray, known: Sinks | None = None, upstr
     block = _coloured(pairs, known)
     if not len(block.sink):
         return block
-    columns = draws.at(draws.fitted, _ROWS)
+    columns = draws.at(draws.fitted, ROWS)
     freed = np.zeros(0, int)
-    block = best_kind(block, draws, *columns, _STEPS)
-    block = best_kind(_grown(block, draws, _allowed(block, draws, free, freed)), draws, *columns, _STEPS)
+    block = best_kind(block, draws, *columns, STEPS)
+    block = best_kind(grown(block, draws, allowed_sources(block, draws, free, freed)), draws, *columns, STEPS)
     for _ in range(_TURNS):
         block, more = _turned(block, draws, free, known)
         if not more.size:
             break
         freed = np.concatenate([freed, more])
-        block = best_kind(_grown(block, draws, _allowed(block, draws, free, freed)), draws, *columns, _STEPS)
-    block = best_kind(_offered(block, draws, free, may_sink, freed), draws, *columns)
-    return _pruned(_agreeing(block, draws, known), draws, known)
+        block = best_kind(grown(block, draws, allowed_sources(block, draws, free, freed)), draws, *columns, STEPS)
+    block = _offered(block, draws, free, may_sink, freed)
+    block = anchored(block, draws, allowed_sources(block, draws, free, freed))
+    block = best_kind(block, draws, *columns)
+    return pruned(_agreeing(block, draws, known), draws, known)
 
 
 def refit(block: Sinks, draws: Draws, columns: np.ndarray) -> Sinks:
@@ -87,29 +79,30 @@ def refit(block: Sinks, draws: Draws, columns: np.ndarray) -> Sinks:
 def as_map(block: Sinks) -> FunnelMap:
     """Return the block as a map, in the units of its draws; sources without any effect are left out."""
     k = block.by_scale.shape[1]
-    sources, slopes, loads, counts = [], [], [], []
-    for by_scale, by_location, slope, load in zip(
-        block.by_scale, block.by_location, block.slope, block.load, strict=True
+    sources, effects, counts = [], [], []
+    by_anchor = np.where(block.saturating[:, None], block.by_anchor, -1)
+    for row in zip(
+        *(block.by_scale, block.by_location, by_anchor), *(block.slope, block.load, block.anchor_load), strict=True
     ):
-        effects: dict[int, list[float]] = {}
-        for position, (which, values) in enumerate(((by_scale, slope), (by_location, load))):
+        own: dict[int, list[float]] = {}
+        for position, (which, values) in enumerate(zip(row[:3], row[3:], strict=True)):
             for j, value in zip(which.tolist(), values.tolist(), strict=True):
                 if j >= 0:
-                    effects.setdefault(j, [0.0, 0.0])[position] += value
-        for j in sorted(effects):
-            sources.append(j)
-            slopes.append(effects[j][0])
-            loads.append(effects[j][1])
-        counts.append(len(effects))
+                    own.setdefault(j, [0.0, 0.0, 0.0])[position] += value
+        sources += sorted(own)
+        effects += [own[j] for j in sorted(own)]
+        counts.append(len(own))
     a, c, t, e = (block.theta[:, column].copy() for column in (0, 1 + k, -2, -1))
     e[np.isinf(t)] = 0.0
     start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    slope, load, anchor_load = np.ascontiguousarray(np.array(effects, float).reshape(-1, 3).T)
     return FunnelMap(
         block.sink.astype(np.int64),
         start,
         np.array(sources, np.int64),
-        np.array(slopes, float),
-        np.array(loads, float),
+        slope,
+        load,
+        anchor_load,
         a,
         c,
         t,
@@ -163,7 +156,7 @@ def _coloured(pairs: Pairs, known: Sinks | None) -> Sinks:
             fixed.add(j)
             chosen.update(i for i in sinks if i not in fixed)
         for i, b in sinks.items():
-            if i in chosen and len(slopes.setdefault(i, {})) < _MOST_SCALES:
+            if i in chosen and len(slopes.setdefault(i, {})) < MOST_SCALES:
                 slopes[i].setdefault(j, b)
     sink = np.array(sorted(slopes), int)
     most = max((len(slopes[i]) for i in sink.tolist()), default=1)
@@ -178,60 +171,22 @@ def _coloured(pairs: Pairs, known: Sinks | None) -> Sinks:
 
 
 def _continued(start: Sinks, known: Sinks) -> Sinks:
-    """Add the known sources of locations to those of the sinks that were known."""
-    for column in known.by_location.T:
-        by_sink = dict(zip(known.sink.tolist(), column.tolist(), strict=True))
-        more = np.array([by_sink.get(i, -1) for i in start.sink.tolist()], int)
-        doubled = (start.by_location == more[:, None]).any(axis=1)
-        start = start.adding(np.where(doubled, -1, more))
+    """Add the known sources of locations and anchors to those of the sinks that were known."""
+    for adding, name in ((Sinks.adding, "by_location"), (Sinks.adding_anchor, "by_anchor")):
+        for column in getattr(known, name).T:
+            by_sink = dict(zip(known.sink.tolist(), column.tolist(), strict=True))
+            more = np.array([by_sink.get(i, -1) for i in start.sink.tolist()], int)
+            doubled = (getattr(start, name) == more[:, None]).any(axis=1)
+            start = adding(start, np.where(doubled, -1, more))
     return start
-
-
-def _allowed(block: Sinks, draws: Draws, free: np.ndarray, freed: np.ndarray) -> np.ndarray:
-    """Which coordinates ``(m, d)`` may be a source of each sink: not those that are like the sinks, unless wanted."""
-    scores = np.abs(scale_scores(draws.x, draws.g)) > CORRELATED
-    siblings = scores[:, block.by_scale[:, 0]].T & (block.by_scale[:, :1] >= 0)
-    calls = np.abs(location_scores(block, *draws.at(draws.fitted, _SCORED)))
-    wanted = (calls > _CALLED_BACK).sum(axis=0) >= _WANTED
-    wanted[freed] = True
-    allowed = free & (wanted | ~siblings)
-    allowed[:, block.sink] = False
-    return allowed
-
-
-def _grown(block: Sinks, draws: Draws, allowed: np.ndarray) -> Sinks:
-    """Add sources of scales and locations, the one that is called for most by each sink first, while they help."""
-    columns, held = draws.at(draws.fitted, _ROWS), draws.at(draws.held, _ROWS)
-    few = draws.at(draws.fitted, _SCORED)
-    for scores, adding, most in (
-        (location_scores, Sinks.adding, _MOST_LOCATIONS),
-        (scale_effect_scores, Sinks.adding_scale, _MOST_SCALES - 1),
-        (location_scores, Sinks.adding, _MOST_LOCATIONS),
-    ):
-        at = np.arange(len(block.sink))
-        for _ in range(most):
-            before = block.take(at).losses(*held)
-            at, before = at[before > _EXACT], before[before > _EXACT]
-            calls = np.abs(scores(block.take(at), *few)) * allowed[at]
-            called = calls.max(axis=1, initial=0.0) > _CALLED
-            if not called.any():
-                break
-            at, before, best = at[called], before[called], calls[called].argmax(axis=1)
-            found = fit(adding(block.take(at), best), *columns, _STEPS)
-            helps = found.losses(*held) < _LEFT * before
-            at = at[helps]
-            extra = np.full(len(block.sink), -1)
-            extra[at] = best[helps]
-            block = adding(block, extra).put(at, found.take(helps))
-    return block
 
 
 def _turned(block: Sinks, draws: Draws, free: np.ndarray, known: Sinks | None) -> tuple[Sinks, np.ndarray]:
     """Try sinks that others call for as sources of their locations; return the block and which have been turned."""
     kept = np.isin(block.sink, [] if known is None else known.sink)
-    calls = np.abs(location_scores(block, *draws.at(draws.fitted, _ROWS)))[:, block.sink]
+    calls = np.abs(location_scores(block, *draws.at(draws.fitted, ROWS)))[:, block.sink]
     np.fill_diagonal(calls, 0.0)
-    callers = (calls > _CALLED_BACK).sum(axis=0)
+    callers = (calls > CALLED_BACK).sum(axis=0)
     likely = (callers >= _CALLERS) & ~kept
     strength = np.where(likely, (calls**2).sum(axis=0) / np.maximum((calls**2).sum(axis=1), 1e-12), 0.0)
     turn = strength > _STRONGER
@@ -242,7 +197,7 @@ def _turned(block: Sinks, draws: Draws, free: np.ndarray, known: Sinks | None) -
             trial = block.take(~which)
             allowed = np.zeros((len(trial.sink), len(free)), bool)
             allowed[:, block.sink[which]] = True
-            trial = _grown(trial, draws, allowed)
+            trial = grown(trial, draws, allowed)
             found = divergence(trial, draws, free)
             if found < lowest:
                 best, freed, lowest = trial, block.sink[which], found
@@ -262,22 +217,23 @@ def _offered(block: Sinks, draws: Draws, free: np.ndarray, may_sink: np.ndarray,
     more = _coloured(pairs, None)
     if not len(more.sink):
         return block
-    more = best_kind(more, draws, *draws.at(draws.fitted, _ROWS), _STEPS)
+    more = best_kind(more, draws, *draws.at(draws.fitted, ROWS), STEPS)
     trial = _joined(block, more)
-    trial = _grown(trial, draws, _allowed(trial, draws, free, freed))
+    trial = grown(trial, draws, allowed_sources(trial, draws, free, freed))
     lower = divergence(trial, draws, free) < divergence(block, draws, free) - _LEAST_MOVE
     return trial if lower else block
 
 
 def _joined(one: Sinks, other: Sinks) -> Sinks:
-    while one.by_scale.shape[1] != other.by_scale.shape[1]:
-        few = one if one.by_scale.shape[1] < other.by_scale.shape[1] else other
-        wider = few.adding_scale(np.full(len(few.sink), -1))
-        one, other = (wider, other) if few is one else (one, wider)
-    while one.by_location.shape[1] != other.by_location.shape[1]:
-        few = one if one.by_location.shape[1] < other.by_location.shape[1] else other
-        wider = few.adding(np.full(len(few.sink), -1))
-        one, other = (wider, other) if few is one else (one, wider)
+    for name, adding in (
+        ("by_scale", Sinks.adding_scale),
+        ("by_location", Sinks.adding),
+        ("by_anchor", Sinks.adding_anchor),
+    ):
+        while (lack := getattr(one, name).shape[1] - getattr(other, name).shape[1]) != 0:
+            few = one if lack < 0 else other
+            wider = adding(few, np.full(len(few.sink), -1))
+            one, other = (wider, other) if few is one else (one, wider)
     parts = zip(vars(one).values(), vars(other).values(), strict=True)
     return Sinks(*(np.concatenate(pair) for pair in parts))
 
@@ -296,23 +252,3 @@ def _agreeing(block: Sinks, draws: Draws, known: Sinks | None) -> Sinks:
     apart, size = np.abs(slopes[0] - slopes[1]), np.maximum(np.abs(slopes[0]), np.abs(slopes[1]))
     good &= (apart <= np.maximum(_APART * size, _APART_LEAST)).all(axis=1)
     return block.take(kept | good)
-
-
-def _pruned(block: Sinks, draws: Draws, known: Sinks | None) -> Sinks:
-    """Leave sources out that do not help on draws held out, those of sinks that were known excepted."""
-    new = ~np.isin(block.sink, [] if known is None else known.sink)
-    columns, held = draws.at(draws.fitted, _ROWS), draws.at(draws.held, _ROWS)
-    for name in ("by_location", "by_scale"):
-        for column in range(getattr(block, name).shape[1] - 1, -1, -1):
-            sources = getattr(block, name)
-            others = np.delete(sources, column, axis=1)
-            at = np.flatnonzero(new & (sources[:, column] >= 0) & ((name == "by_location") | (others >= 0).any(axis=1)))
-            if not at.size:
-                continue
-            fewer = sources.copy()
-            fewer[at, column] = -1
-            trial = fit(replace(block, **{name: fewer}).take(at), *columns, _STEPS)
-            drop = trial.losses(*held) < np.maximum(_USELESS * block.take(at).losses(*held), _EXACT)
-            fewer[at[~drop], column] = sources[at[~drop], column]
-            block = replace(block, **{name: fewer}).put(at[drop], trial.take(drop))
-    return block

@@ -15,7 +15,7 @@ import numpy as np
 
 from pmm_mcmc.noncentring.funnel_map import saturate
 
-__all__ = ["Sinks", "fit", "location_scores", "mean_loss", "scale_effect_scores"]
+__all__ = ["Sinks", "anchor_scores", "fit", "location_scores", "mean_loss", "scale_effect_scores"]
 
 # Residuals beyond are taken for outliers; a standard Gaussian of the wrong scale leaves them well below.
 _KAPPA = 3.0
@@ -34,10 +34,10 @@ class Sinks:
     ----------
     sink : (m,)
         Coordinates.
-    by_scale, by_location : (m, k), (m, l)
-        Their sources.
-    theta : (m, k + l + 4)
-        ``a``, ``B`` (k), ``c``, ``C`` (l), ``t``, ``e``, in units of the draws given.
+    by_scale, by_location, by_anchor : (m, k), (m, l), (m, q)
+        Their sources, ``by_anchor`` those of their locations at the ceiling.
+    theta : (m, k + l + q + 4)
+        ``a``, ``B`` (k), ``c``, ``C`` (l), ``E`` (q), ``t``, ``e``, in units of the draws given.
     loss : (m,)
         Mean loss of each.
     """
@@ -45,6 +45,7 @@ class Sinks:
     sink: np.ndarray
     by_scale: np.ndarray
     by_location: np.ndarray
+    by_anchor: np.ndarray
     theta: np.ndarray
     loss: np.ndarray
 
@@ -55,7 +56,7 @@ class Sinks:
         theta = np.zeros((m, k + by_location.shape[1] + 4))
         theta[:, 1 : 1 + k] = slope
         theta[:, -2] = np.inf
-        return cls(sink, by_scale, by_location, theta, np.full(m, np.inf))
+        return cls(sink, by_scale, by_location, np.full((m, 0), -1), theta, np.full(m, np.inf))
 
     @property
     def saturating(self) -> np.ndarray:
@@ -70,7 +71,12 @@ class Sinks:
     @property
     def load(self) -> np.ndarray:
         """``C`` of shape ``(m, l)``."""
-        return self.theta[:, 2 + self.by_scale.shape[1] : -2]
+        return self.theta[:, 2 + self.by_scale.shape[1] : -2 - self.by_anchor.shape[1]]
+
+    @property
+    def anchor_load(self) -> np.ndarray:
+        """``E`` of shape ``(m, q)``."""
+        return self.theta[:, -2 - self.by_anchor.shape[1] : -2]
 
     def take(self, which: np.ndarray) -> Sinks:
         """Return some of them."""
@@ -85,8 +91,14 @@ class Sinks:
     def adding(self, location: np.ndarray) -> Sinks:
         """Return them with another source of the location each, -1 for none, without an effect yet."""
         by_location = np.concatenate([self.by_location, location[:, None]], axis=1)
-        theta = np.insert(self.theta, self.theta.shape[1] - 2, 0.0, axis=1)
+        theta = np.insert(self.theta, self.theta.shape[1] - 2 - self.by_anchor.shape[1], 0.0, axis=1)
         return replace(self, by_location=by_location, theta=theta)
+
+    def adding_anchor(self, source: np.ndarray) -> Sinks:
+        """Return them with another source of the anchor each, -1 for none, without an effect yet."""
+        by_anchor = np.concatenate([self.by_anchor, source[:, None]], axis=1)
+        theta = np.insert(self.theta, self.theta.shape[1] - 2, 0.0, axis=1)
+        return replace(self, by_anchor=by_anchor, theta=theta)
 
     def adding_scale(self, source: np.ndarray) -> Sinks:
         """Return them with another source of the scale each, -1 for none, without an effect yet."""
@@ -94,19 +106,41 @@ class Sinks:
         theta = np.insert(self.theta, 1 + self.by_scale.shape[1], 0.0, axis=1)
         return replace(self, by_scale=by_scale, theta=theta)
 
+    def packed(self) -> Sinks:
+        """Return them without columns of sources that no sink has."""
+        sources, effects = [], []
+        for which, effect in (
+            (self.by_scale, self.slope),
+            (self.by_location, self.load),
+            (self.by_anchor, self.anchor_load),
+        ):
+            order = np.argsort(which < 0, axis=1, kind="stable")[:, : (which >= 0).sum(axis=1).max(initial=0)]
+            sources.append(np.take_along_axis(which, order, axis=1))
+            effects.append(np.take_along_axis(effect, order, axis=1))
+        a, c, rest = self.theta[:, :1], self.theta[:, 1 + self.by_scale.shape[1], None], self.theta[:, -2:]
+        theta = np.concatenate([a, effects[0], c, *effects[1:], rest], axis=1)
+        by_scale, by_location, by_anchor = sources
+        return Sinks(self.sink, by_scale, by_location, by_anchor, theta, self.loss)
+
     def with_ceiling(self, ceiling: np.ndarray) -> Sinks:
-        """Return them as saturating ones, to be fitted from these ceilings."""
+        """Return them as saturating ones, to be fitted from these ceilings and with their location as the anchor."""
+        k, q = self.by_scale.shape[1], self.by_anchor.shape[1]
         theta = self.theta.copy()
-        theta[:, -2], theta[:, -1] = ceiling, theta[:, 1 + self.by_scale.shape[1]]
+        same = (self.by_anchor[:, :, None] == self.by_location[:, None]) & (self.by_anchor >= 0)[:, :, None]
+        theta[:, -2 - q : -2] = (same * self.load[:, None]).sum(axis=2)
+        theta[:, -2], theta[:, -1] = ceiling, theta[:, 1 + k]
         return replace(self, theta=theta, loss=np.full(len(theta), np.inf))
 
     def evaluate(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return ``l``, ``L``, ``w`` and ``c + C x - e``, ``(m, n)`` each, at draws ``(d, n)``."""
+        """Return ``l``, ``L``, ``w`` and ``c + C x - e - E x``, ``(m, n)`` each, at draws ``(d, n)``."""
         k = self.by_scale.shape[1]
         v = self.theta[:, :1] + _combine(self.slope, x, self.by_scale)
-        apart = self.theta[:, 1 + k, None] + _combine(self.load, x, self.by_location) - self.theta[:, -1:]
+        anchor = self.theta[:, -1:]
+        if self.by_anchor.size:
+            anchor = anchor + _combine(self.anchor_load, x, self.by_anchor)
+        apart = self.theta[:, 1 + k, None] + _combine(self.load, x, self.by_location) - anchor
         log_scale, w = saturate(v, self.theta[:, -2:-1])
-        return self.theta[:, -1:] + w * apart, log_scale, w, apart
+        return anchor + w * apart, log_scale, w, apart
 
     def straighten(self, x: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``z`` and its gradient ``(m, n)`` at draws and gradients ``(d, n)``."""
@@ -183,23 +217,30 @@ def _linearise(sinks: Sinks, x: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, 
     by_scale, free = g_z - z, sinks.saturating[:, None]
     # What v, or the ceiling with the opposite sign, does to the location; without a ceiling nothing.
     moved = np.where(free, -2.0 * w * (1.0 - w) * apart, 0.0) * by_shift
-    k, more = sinks.by_scale.shape[1], sinks.by_location.shape[1]
-    jacobian = np.empty((len(z), k + more + 4, x.shape[1]))
+    k, end = sinks.by_scale.shape[1], 2 + sinks.by_scale.shape[1] + sinks.by_location.shape[1]
+    jacobian = np.empty((len(z), sinks.theta.shape[1], x.shape[1]))
     jacobian[:, 0] = by_scale * w + moved
     np.multiply(_rows(x, sinks.by_scale), jacobian[:, :1], out=jacobian[:, 1 : 1 + k])
     jacobian[:, 1 + k] = by_shift * w
-    np.multiply(_rows(x, sinks.by_location), jacobian[:, 1 + k, None], out=jacobian[:, 2 + k : -2])
+    np.multiply(_rows(x, sinks.by_location), jacobian[:, 1 + k, None], out=jacobian[:, 2 + k : end])
     jacobian[:, -2] = np.where(free, by_scale * (1.0 - w) - moved, 0.0)
     jacobian[:, -1] = np.where(free, by_shift * (1.0 - w), 0.0)
+    np.multiply(_rows(x, sinks.by_anchor), jacobian[:, -1:], out=jacobian[:, end:-2])
     return z + g_z, jacobian
 
 
 def location_scores(sinks: Sinks, x: np.ndarray, g: np.ndarray) -> np.ndarray:
     """Return how strongly each coordinate calls for an effect on each location: correlations ``(m, d)``."""
     _, log_scale, w, _ = sinks.evaluate(x)
-    by_location = -np.exp(-log_scale) * w
     z, g_z = sinks.straighten(x, g)
-    return _scores(z + g_z, by_location, x)
+    return _scores(z + g_z, -np.exp(-log_scale) * w, x)
+
+
+def anchor_scores(sinks: Sinks, x: np.ndarray, g: np.ndarray) -> np.ndarray:
+    """Return how strongly each coordinate calls for an effect on each anchor: correlations ``(m, d)``, 0 if linear."""
+    _, log_scale, w, _ = sinks.evaluate(x)
+    z, g_z = sinks.straighten(x, g)
+    return _scores(z + g_z, -np.exp(-log_scale) * (1.0 - w), x)
 
 
 def scale_effect_scores(sinks: Sinks, x: np.ndarray, g: np.ndarray) -> np.ndarray:

@@ -4,18 +4,21 @@ Coordinates that are nobody's sink are kept, :math:`x_j = z_j`.  Each sink ``i``
 
 .. math:: x_i = l_i + e^{L_i} z_i, \qquad
     v_i = a_i + \sum_j B_{ij} x_j, \qquad L_i = -\tfrac12 \log(e^{-2 v_i} + e^{-2 t_i}), \qquad
-    w_i = e^{2 (L_i - v_i)}, \qquad l_i = w_i \bigl(c_i + \sum_j C_{ij} x_j\bigr) + (1 - w_i)\, e_i,
+    w_i = e^{2 (L_i - v_i)}, \qquad
+    l_i = w_i \bigl(c_i + \sum_j C_{ij} x_j\bigr) + (1 - w_i) \bigl(e_i + \sum_j E_{ij} x_j\bigr),
 
 sums over its sources.  That is the law of an effect given its mean and its log scale under a prior alone ("linear":
 :math:`t_i = \infty`, so that ``L = v`` and ``w = 1``) or with a Gaussian likelihood of scale :math:`e^{t_i}` about
-:math:`e_i` ("saturating").  Sources may be sinks of other sources: sinks are in an order in which each comes after its
-sources, so that the map is triangular and :math:`\log|\partial x / \partial z| = \sum_i L_i`.
+its anchor :math:`e_i + E_i x` ("saturating"): of a slope what the data say of it given the intercept.  Sources may be
+sinks of other sources: sinks are in an order in which each comes after its sources, so that the map is triangular and
+:math:`\log|\partial x / \partial z| = \sum_i L_i`.
 
 One point takes a loop over the sinks, and a second, backwards, for the gradient
 (:func:`pmm_mcmc.noncentring.loops.place` and ``pull_back`` there are these loops):
 
 .. math:: g^z_i = g_i e^{L_i}, \qquad
-    g_j \mathrel{+}= B_{ij} \bigl[w_i (1 + z_i g^z_i) - 2 w_i (1 - w_i)(c_i + C_i x - e_i) g_i\bigr] + C_{ij} w_i g_i.
+    g_j \mathrel{+}= B_{ij} \bigl[w_i (1 + z_i g^z_i) - 2 w_i (1 - w_i)(c_i + C_i x - e_i - E_i x) g_i\bigr]
+    + \bigl[w_i C_{ij} + (1 - w_i) E_{ij}\bigr] g_i.
 """
 
 from __future__ import annotations
@@ -44,14 +47,15 @@ class FunnelMap(NamedTuple):
         Sink ``k`` has the sources ``source[start[k]:start[k + 1]]``, at least one.
     source : (p,) int64
         Coordinates.
-    slope, load : (p,)
-        ``B`` and ``C``: effect of a source on the log scale and on the location.
+    slope, load, anchor_load : (p,)
+        ``B``, ``C`` and ``E``: effect of a source on the log scale, on the location and on the anchor.
     log_scale, location : (m,)
         ``a`` and ``c``, both where the sources are 0.
     ceiling : (m,)
         ``t``, the log of the largest scale; infinite for a linear sink.
     anchor : (m,)
-        ``e``, the location where the scale is at its ceiling; without effect on a linear sink.
+        ``e``, the location where the scale is at its ceiling and the sources are 0; like the loads of the anchor
+        without effect on a linear sink.
     """
 
     sink: np.ndarray
@@ -59,6 +63,7 @@ class FunnelMap(NamedTuple):
     source: np.ndarray
     slope: np.ndarray
     load: np.ndarray
+    anchor_load: np.ndarray
     log_scale: np.ndarray
     location: np.ndarray
     ceiling: np.ndarray
@@ -68,7 +73,7 @@ class FunnelMap(NamedTuple):
     def none(cls) -> FunnelMap:
         """Return the map that changes nothing."""
         nothing = np.zeros(0)
-        return cls(np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64), *(nothing,) * 6)
+        return cls(np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64), *(nothing,) * 7)
 
     def checked(self, d: int | None = None) -> FunnelMap:
         """Return the map with its arrays in the types that the engines take.
@@ -88,7 +93,7 @@ class FunnelMap(NamedTuple):
         sink, start, source = integers
         m, p = len(sink), len(source)
         for name, part, length in zip(
-            self._fields[1:], (*integers[1:], *floats), (m + 1, p, p, p, m, m, m, m), strict=True
+            self._fields[1:], (*integers[1:], *floats), (m + 1, p, p, p, p, m, m, m, m), strict=True
         ):
             if part.shape != (length,):
                 raise ValueError(f"map: {name} has shape {part.shape}, but for {m} sinks it must be ({length},)")
@@ -127,6 +132,8 @@ class FunnelMap(NamedTuple):
     def from_json(cls, text: str) -> FunnelMap:
         """Return the map that :meth:`to_json` made this text of."""
         parts = json.loads(text)
+        # Texts from before there were any.
+        parts.setdefault("anchor_load", [0.0] * len(parts["load"]))
         parts["ceiling"] = [np.inf if t is None else t for t in parts["ceiling"]]
         return cls(**{name: np.array(part) for name, part in parts.items()}).checked()
 
@@ -138,8 +145,9 @@ class FunnelMap(NamedTuple):
     def to_x(self, z: np.ndarray) -> np.ndarray:
         """Map straightened positions ``(..., d)`` to the model's."""
         x = z.reshape(-1, z.shape[-1]).copy()
-        for at, B, C in self._levels(z.shape[-1]):
-            shift, log_scale, *_ = self._shift_and_scale(x, at, B, C)
+        for level in self._levels(z.shape[-1]):
+            at = level[0]
+            shift, log_scale, *_ = self._shift_and_scale(x, *level)
             x[:, self.sink[at]] = shift + np.exp(log_scale) * x[:, self.sink[at]]
         return x.reshape(z.shape)
 
@@ -147,8 +155,9 @@ class FunnelMap(NamedTuple):
         """Map the model's positions ``(..., d)`` to straightened ones."""
         flat = x.reshape(-1, x.shape[-1])
         z = flat.copy()
-        for at, B, C in self._levels(x.shape[-1]):
-            shift, log_scale, *_ = self._shift_and_scale(flat, at, B, C)
+        for level in self._levels(x.shape[-1]):
+            at = level[0]
+            shift, log_scale, *_ = self._shift_and_scale(flat, *level)
             z[:, self.sink[at]] = (flat[:, self.sink[at]] - shift) * np.exp(-log_scale)
         return z.reshape(x.shape)
 
@@ -156,8 +165,8 @@ class FunnelMap(NamedTuple):
         """Log of the determinant of the map's derivative at ``(..., d)`` straightened positions."""
         x = self.to_x(z).reshape(-1, z.shape[-1])
         total = np.zeros(len(x))
-        for at, B, C in self._levels(z.shape[-1]):
-            total += self._shift_and_scale(x, at, B, C)[1].sum(axis=1)
+        for level in self._levels(z.shape[-1]):
+            total += self._shift_and_scale(x, *level)[1].sum(axis=1)
         return total.reshape(z.shape[:-1])
 
     def pull_back(self, z: np.ndarray, gradient: np.ndarray) -> np.ndarray:
@@ -172,8 +181,8 @@ class FunnelMap(NamedTuple):
         d = z.shape[-1]
         x, flat, out = (part.reshape(-1, d) for part in (self.to_x(z), z, gradient.copy()))
         # Forwards a sink must be in its own units before the deeper levels' shares are taken off.
-        for at, B, C in reversed(self._levels(d)) if back else self._levels(d):
-            _, log_scale, w, apart = self._shift_and_scale(x, at, B, C)
+        for at, B, C, E in reversed(self._levels(d)) if back else self._levels(d):
+            _, log_scale, w, apart = self._shift_and_scale(x, at, B, C, E)
             sink = self.sink[at]
             if back:
                 g = out[:, sink].copy()
@@ -184,18 +193,19 @@ class FunnelMap(NamedTuple):
                 out[:, sink] *= np.exp(-log_scale)
                 g = out[:, sink]
             along = w * (1.0 + flat[:, sink] * g_z) - 2.0 * w * (1.0 - w) * apart * g
-            change = (B.T @ along.T + C.T @ (w * g).T).T
+            change = (B.T @ along.T + C.T @ (w * g).T + E.T @ ((1.0 - w) * g).T).T
             out += change if back else -change
         return out.reshape(z.shape)
 
     def _shift_and_scale(
-        self, x: np.ndarray, at: slice, B: csr_array, C: csr_array
+        self, x: np.ndarray, at: slice, B: csr_array, C: csr_array, E: csr_array
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return ``l``, ``L``, ``w`` and ``c + C x - e`` of some sinks, ``(n, sinks)``."""
+        """Return ``l``, ``L``, ``w`` and ``c + C x - e - E x`` of some sinks, ``(n, sinks)``."""
         v = self.log_scale[at] + (B @ x.T).T
-        apart = self.location[at] + (C @ x.T).T - self.anchor[at]
+        anchor = self.anchor[at] + (E @ x.T).T
+        apart = self.location[at] + (C @ x.T).T - anchor
         log_scale, w = saturate(v, self.ceiling[at])
-        return self.anchor[at] + w * apart, log_scale, w, apart
+        return anchor + w * apart, log_scale, w, apart
 
     def levels(self) -> list[slice]:
         """Split the sinks into runs none of which holds a source of its own, each after the levels it depends on."""
@@ -212,26 +222,29 @@ class FunnelMap(NamedTuple):
         """Return the map of ``x``, and of ``z`` on the scale as it is, from that of ``(x - centre) / scale``."""
         own, start = scale[self.sink], self.start[:-1]
         slope = self.slope / scale[self.source]
-        load = self.load * np.repeat(own, np.diff(self.start)) / scale[self.source]
+        each = np.repeat(own, np.diff(self.start))
+        load, anchor_load = (part * each / scale[self.source] for part in (self.load, self.anchor_load))
         centred = centre[self.source]
+        anchor = centre[self.sink] + own * self.anchor - np.add.reduceat(anchor_load * centred, start)
         return self._replace(
             slope=slope,
             load=load,
+            anchor_load=anchor_load,
             log_scale=self.log_scale + np.log(own) - np.add.reduceat(slope * centred, start),
             location=centre[self.sink] + own * self.location - np.add.reduceat(load * centred, start),
             ceiling=self.ceiling + np.log(own),
-            anchor=np.where(np.isinf(self.ceiling), 0.0, centre[self.sink] + own * self.anchor),
+            anchor=np.where(np.isinf(self.ceiling), 0.0, anchor),
         )
 
-    def _levels(self, d: int) -> list[tuple[slice, csr_array, csr_array]]:
+    def _levels(self, d: int) -> list[tuple[slice, csr_array, csr_array, csr_array]]:
         return [self._level(at, d) for at in self.levels()]
 
-    def _level(self, at: slice, d: int) -> tuple[slice, csr_array, csr_array]:
+    def _level(self, at: slice, d: int) -> tuple[slice, csr_array, csr_array, csr_array]:
         start = self.start[at.start : at.stop + 1]
         inside = slice(start[0], start[-1])
         shape = (at.stop - at.start, d)
-        B, C = (
+        B, C, E = (
             csr_array((values[inside], self.source[inside], start - start[0]), shape=shape)
-            for values in (self.slope, self.load)
+            for values in (self.slope, self.load, self.anchor_load)
         )
-        return at, B, C
+        return at, B, C, E

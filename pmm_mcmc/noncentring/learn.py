@@ -171,7 +171,7 @@ def _blocks(draws: Draws, known: list[Sinks]) -> list[Sinks]:
         upstream = np.zeros(d, bool)
         for above in known[level + 1 :]:
             upstream[above.sink] = True
-            for sources in (above.by_scale, above.by_location):
+            for sources in (above.by_scale, above.by_location, above.by_anchor):
                 upstream[sources[sources >= 0]] = True
         block = find_block(draws, free, own, upstream)
         if not len(block.sink):
@@ -208,21 +208,24 @@ def _levels(found: FunnelMap, centre: np.ndarray, scale: np.ndarray) -> list[Sin
     """Return sinks, sources and slopes of a map in units of the draws, the deepest level first."""
     levels = []
     for at in reversed(found.levels()):
-        rows: list[tuple[list[int], list[int], list[float]]] = []
+        rows: list[tuple[list[int], list[int], list[int], list[float]]] = []
         for k in range(at.start, at.stop):
             inside = slice(found.start[k], found.start[k + 1])
-            source, slope, load = found.source[inside], found.slope[inside], found.load[inside]
-            scales = slope != 0.0
+            source, slope = found.source[inside], found.slope[inside]
+            scales, shifts, pulls = (part[inside] != 0.0 for part in (found.slope, found.load, found.anchor_load))
             effect = slope[scales] * scale[source[scales]]
-            rows.append((source[scales].tolist(), source[load != 0.0].tolist(), effect.tolist()))
+            rows.append((source[scales].tolist(), source[shifts].tolist(), source[pulls].tolist(), effect.tolist()))
         m = len(rows)
-        widths = [max(1, *(len(row[part]) for row in rows)) for part in range(3)]
-        by_scale, by_location = np.full((m, widths[0]), -1), np.full((m, widths[1]), -1)
+        widths = [max(least, *(len(row[part]) for row in rows)) for part, least in enumerate((1, 1, 0))]
+        by_scale, by_location, by_anchor = (np.full((m, width), -1) for width in widths)
         slopes = np.zeros((m, widths[0]))
-        for k, (scales_of, locations_of, effects) in enumerate(rows):
+        for k, (scales_of, locations_of, anchors_of, effects) in enumerate(rows):
             by_scale[k, : len(scales_of)], slopes[k, : len(effects)] = scales_of, effects
-            by_location[k, : len(locations_of)] = locations_of
-        levels.append(Sinks.start(found.sink[at], by_scale, by_location, slopes))
+            by_location[k, : len(locations_of)], by_anchor[k, : len(anchors_of)] = locations_of, anchors_of
+        level = Sinks.start(found.sink[at], by_scale, by_location, slopes)
+        for column in by_anchor.T:
+            level = level.adding_anchor(column)
+        levels.append(level)
     return levels
 
 

@@ -31,10 +31,11 @@ def describe(found: FunnelMap, names: Sequence[str]) -> tuple[str, ...]:
     groups: dict[tuple[int, ...], tuple[list[int], set[int]]] = {}
     for k, sink in enumerate(found.sink.tolist()):
         inside = slice(found.start[k], found.start[k + 1])
-        source, slope, load = (part[inside] for part in (found.source, found.slope, found.load))
+        source, slope = found.source[inside], found.slope[inside]
+        shifting = (found.load[inside] != 0.0) | (found.anchor_load[inside] != 0.0)
         sinks, shifts = groups.setdefault(tuple(source[slope != 0.0].tolist()), ([], set()))
         sinks.append(sink)
-        shifts.update(source[(load != 0.0) & (slope == 0.0)].tolist())
+        shifts.update(source[shifting & (slope == 0.0)].tolist())
     phrases = []
     ordered = sorted(groups.items(), key=lambda group: -len(group[1][0]))
     for scales, (sinks, shifts) in ordered[:_MOST_GROUPS]:
