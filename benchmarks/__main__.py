@@ -39,10 +39,17 @@ ENTRIES = {
     "many_chains": Entry("minutes a table", "time of many chains at once, and effective samples for each second"),
     "noncentring": Entry("minutes a target", "errors and gradients of hierarchies, straightened, plain and by hand"),
     "overhead": Entry("minutes a table", "what a transition, a draw and the first draw cost beyond gradients"),
+    "paper_claims": Entry(
+        "three minutes; --quick: half a minute",
+        "the paper's claims without Monte Carlo: steps to a distance, order in K, Table 1's exponents, Theorem 1",
+    ),
     "peers": Entry("at most five minutes for each sampler and target; --quick", "gradients that NUTS and MCLMC need"),
     "posteriors": Entry(
         "a minute a model; --reference: as much again",
         "errors of means and standard deviations of models that people fit, against long NUTS, with the verdict",
+    ),
+    "probed": Entry(
+        "minutes a target", "how often the verdict trusts good and bad settings, alone and with a probe by step halving"
     ),
     "tuning": Entry("minutes a target", "gradients of warm-up, and how far the step varies with the seed"),
 }

@@ -58,9 +58,9 @@ MUTANTS = [
     Mutant(
         "noise reused at the end of the step",
         LOOP,
-        "base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0\n                    fill_normals(stream, normals)",
-        "base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0\n                    if reached == 0.0:\n"
-        "                        fill_normals(stream, normals)",
+        "base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0\n                fill_normals(stream, normals)",
+        "base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0\n                if reached == 0.0:\n"
+        "                    fill_normals(stream, normals)",
         ENGINE,
     ),
     Mutant("noise reused in every transition", LOOP, "np.uint64(transition))", "np.uint64(first))", ENGINE),
@@ -189,7 +189,7 @@ MUTANTS = [
     Mutant(
         "gradient at the end not counted",
         LOOP,
-        "new_gradient, new_b)\n                        n_grad += 1",
+        "new_gradient, new_b)\n                    n_grad += 1",
         "new_gradient, new_b)",
         ENGINE,
     ),
