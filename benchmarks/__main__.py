@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
 ENTRIES = {
     "calibration": Entry(
-        "half an hour; seconds to minutes a target",
+        "an hour; minutes a target",
         "true biases at the tuned step and at multiples, how often the verdict trusts, and how many intervals hold",
     ),
     "diffusion": Entry("minutes; --quick: half a minute", "distances of samples from the data by network calls"),

@@ -23,7 +23,7 @@ from targets import TARGETS, Reference, reference
 
 from pmm_mcmc.diagnostics.bias import _judge, _read, _table
 
-MULTIPLES = (0.3, 1.0, 1.5, 2.0, 3.0, 6.0)
+MULTIPLES = (0.3, 1.0, 1.5, 2.0, 3.0)
 CHAINS, EACH, DRAWS, REPLICATES_A_CHAIN = 32, 4, 500, 4
 SEED = 1
 TARGET = 0.05
