@@ -29,6 +29,10 @@ ENTRIES = {
         "an hour; minutes a target",
         "true biases at the tuned step and at multiples, how often the verdict trusts, and how many intervals hold",
     ),
+    "calibration_by_simulation": Entry(
+        "minutes a model and seed; --quick: half a minute",
+        "whether ranks of simulated truths are uniform, raw and corrected, and what the verdict said",
+    ),
     "diffusion": Entry("minutes; --quick: half a minute", "distances of samples from the data by network calls"),
     "gradients": Entry(
         "at most a minute for each sampler and target",

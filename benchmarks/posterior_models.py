@@ -248,8 +248,10 @@ def pharmacokinetics(centred: bool = True) -> pm.Model:
     truth = np.log([1.5, 2.8, 32.0]) + rng.normal(0, [0.5, 0.25, 0.15], (12, 3))
 
     def concentration(log_absorption, log_clearance, log_volume, m):
-        ka, k = m.exp(log_absorption)[:, None], m.exp(log_clearance - log_volume)[:, None]
-        return dose * ka / (m.exp(log_volume)[:, None] * (ka - k)) * (m.exp(-k * hours) - m.exp(-ka * hours))
+        # Absorption is faster than elimination by its own parameter: else the two may change places.
+        faster, k = m.exp(log_absorption)[:, None], m.exp(log_clearance - log_volume)[:, None]
+        scale = dose * (k + faster) / (m.exp(log_volume)[:, None] * faster)
+        return scale * m.exp(-k * hours) * (1 - m.exp(-faster * hours))
 
     y = concentration(*truth.T, np) * np.exp(rng.normal(0, 0.15, (12, 9)))
     with pm.Model() as model:
