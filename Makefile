@@ -5,6 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DIFFUSION ?= .venv-diffusion
 PYTHON311 ?= python3.11
+# nutpie would change what pm.sample does by default.
+BENCH ?= .venv-bench
 export OMP_NUM_THREADS ?= 1
 
 demo: $(VENV)/.demo
@@ -42,16 +44,16 @@ mutants: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/overhead.py
 
-bench-chains: $(VENV)/.dev $(VENV)/.bench
-	$(BIN)/python benchmarks/many_chains.py
+bench-chains: $(BENCH)/.done
+	$(BENCH)/bin/python benchmarks/many_chains.py
 
 # What there is, what it costs and what it prints: python -m benchmarks.  The tables of docs/evidence.md: about two hours.
-evidence: $(VENV)/.dev $(VENV)/.bench
+evidence: $(BENCH)/.done
 	mkdir -p benchmarks/results
-	$(BIN)/python -W ignore benchmarks/gradients.py > benchmarks/results/gradients.txt
-	$(BIN)/python -W ignore benchmarks/calibration.py > benchmarks/results/calibration.txt
-	$(BIN)/python -W ignore benchmarks/tuning.py > benchmarks/results/tuning.txt
-	$(BIN)/python benchmarks/diffusion.py --write
+	$(BENCH)/bin/python -W ignore benchmarks/gradients.py > benchmarks/results/gradients.txt
+	$(BENCH)/bin/python -W ignore benchmarks/calibration.py > benchmarks/results/calibration.txt
+	$(BENCH)/bin/python -W ignore benchmarks/tuning.py > benchmarks/results/tuning.txt
+	$(BENCH)/bin/python benchmarks/diffusion.py --write
 
 $(VENV)/bin/python:
 	python=$$(scripts/find_python.sh) && "$$python" -m venv $(VENV)
@@ -64,8 +66,9 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-$(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+$(BENCH)/.done: pyproject.toml constraints.txt
+	python=$$(scripts/find_python.sh) && "$$python" -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	touch $@
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
@@ -82,4 +85,4 @@ $(DIFFUSION)/.done: constraints-diffusion.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(DIFFUSION) demo_output .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DIFFUSION) $(BENCH) demo_output .pytest_cache .mypy_cache .ruff_cache

@@ -56,6 +56,14 @@ ENTRIES = {
         "minutes a target", "how often the verdict trusts good and bad settings, alone and with a probe by step halving"
     ),
     "tuning": Entry("minutes a target", "gradients of warm-up, and how far the step varies with the seed"),
+    "versus": Entry(
+        "at most a minute for each sampler, target and seed; --quick",
+        "gradients, effective samples and seconds of our samplers and of nine peers, with ratios",
+    ),
+    "wall_clock": Entry(
+        "a minute or two a model",
+        "seconds and effective samples of pm.sample and pmm.sample against NUTS of PyMC, nutpie and NumPyro",
+    ),
 }
 
 

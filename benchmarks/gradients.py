@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import peers
-from peers import Run, gradients_to
+from first_times import Run, gradients_to
 from targets import TARGETS, reference
 
 from pmm_mcmc.coordinates import Coordinates
@@ -33,6 +33,7 @@ __all__ = ["SAMPLERS", "Ours", "engine_for", "starts"]
 SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
     "paper": ("PoissonULMC", {"dynamics": "underdamped"}),
     "centred": ("PoissonULMC", {"dynamics": "underdamped", "grid": "centred"}),
+    "importance": ("PoissonULMC", {"dynamics": "underdamped", "midpoint": "importance"}),
     "recycled": ("PoissonULMC", {"dynamics": "underdamped", "scheme": "recycled"}),
     "ULMC": ("ULMC", {"dynamics": "underdamped"}),
     "MALA": ("MALA", {"dynamics": "overdamped"}),
@@ -182,7 +183,7 @@ def row(sampler: Ours | Theirs, known: Any, seconds: float) -> str:
     pooled = np.max((np.mean(run.draws**2, axis=(0, 1)) - known.second) ** 2 / known.variance_of_square)
     corr = f"{corrected:.0f}" if math.isfinite(corrected) else "-"
     return (
-        f"  {sampler.name:9s} {warmup:8.0f} {worst!s:>8s} {worst.settled:8.0f} {mean!s:>8s} {corr:>8s} {total:>8s} "
+        f"  {sampler.name:10s} {warmup:7.0f} {worst!s:>8s} {worst.settled:8.0f} {mean!s:>8s} {corr:>8s} {total:>8s} "
         f"{pooled:8.2g} {sampler.failing:7d}  {sampler.note}"
     )
 

@@ -22,20 +22,16 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pymc as pm
+from first_times import LIMIT, STATISTICS, Crossing, Run, curves, gradients_to
+from jax_peers import MCLMC, TUNER_STEPS
 
-__all__ = ["Crossing", "Run", "curves", "gradients_to", "mclmc", "nuts"]
+__all__ = ["LIMIT", "STATISTICS", "Crossing", "Run", "curves", "gradients_to", "mclmc", "nuts"]
 
-LIMIT = 0.01
-STATISTICS = {"b2_max": np.max, "b2_avg": np.mean}
-# The length that BlackJAX's tuner is told, of which it spends a third: 6.7 thousand gradients.
-TUNER_STEPS = 10_000
 MEMORY = 3 * 2**30  # bytes of positions
-CHUNK = 500  # draws in one call of a compiled loop
 FIRST, GROWTH = {"NUTS": 1000, "MCLMC": 10_000}, 4
 SEED = 1
 HEADER = """\
@@ -49,148 +45,6 @@ settled   b2_max stays below from here              pooled   b2_max of all chain
 b2_avg    as b2_max, mean over coordinates          secs     of CPU of the last run, with compilation
 
           warm-up   b2_max         10-90 %  settled   b2_avg    total    spent    final   pooled  secs"""
-
-
-@dataclass(frozen=True)
-class Run:
-    """Chains of one sampler and what they cost.
-
-    Attributes
-    ----------
-    name : str
-        The sampler.
-    draws : array, shape (chain, draw, d)
-        Unconstrained positions after warm-up, raveled in the order of ``model.continuous_value_vars``.
-    gradients_per_draw : array, shape (chain, draw)
-        Gradients spent from one kept draw to the next.
-    warmup_gradients : array, shape (chain,)
-        Gradients spent before the first of them.
-    log_density_gradients : array, shape (chain, draw, d), optional
-        Gradient of the log density at the draws.
-    note : str
-        What a reader of the table should know.
-    """
-
-    name: str
-    draws: np.ndarray
-    gradients_per_draw: np.ndarray
-    warmup_gradients: np.ndarray
-    log_density_gradients: np.ndarray | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Crossing:
-    """When an error fell below the limit, in gradients a chain after warm-up; ``inf`` where it never did.
-
-    Attributes
-    ----------
-    first, settled : float
-        First time that the median over chains is below the limit, and the time from which it stays there.
-    low, high : float
-        10 % and 90 % quantile over chains of the chain's own first time.
-    spent : float
-        Length of the common gradient axis: the smallest total over chains.
-    final : float
-        Median over chains of the error at its end.
-    """
-
-    first: float
-    settled: float
-    low: float
-    high: float
-    spent: float
-    final: float
-
-    def __str__(self) -> str:
-        return f"{self.first:.0f}" if math.isfinite(self.first) else f">{self.spent:.0f}"
-
-
-def curves(draws: np.ndarray, reference: Any, statistic: str) -> np.ndarray:
-    r"""Error of each chain's running estimate of the second moments, after each draw, shape (chain, draw).
-
-    .. math:: b^2_i(t) = \frac{\bigl(\frac1t \sum_{s \le t} x_{s,i}^2 - E[x_i^2]\bigr)^2}{\mathrm{Var}[x_i^2]}
-
-    with the maximum (``"b2_max"``) or the mean (``"b2_avg"``) over coordinates i.
-
-    Raises
-    ------
-    ValueError
-        If the statistic is another one, or the shapes do not agree.
-    """
-    if statistic not in STATISTICS:
-        raise ValueError(f"statistic={statistic!r} is unknown: take one of {', '.join(STATISTICS)}")
-    if draws.ndim != 3 or draws.shape[2:] != np.shape(reference.second):
-        raise ValueError(
-            f"draws of shape {draws.shape} do not fit a reference of shape {np.shape(reference.second)}: "
-            "pass (chain, draw, d)"
-        )
-    count = np.arange(1, draws.shape[1] + 1)[:, None]
-    return np.stack(
-        [
-            STATISTICS[statistic](
-                (np.cumsum(chain**2, axis=0) / count - reference.second) ** 2 / reference.variance_of_square, axis=1
-            )
-            for chain in draws
-        ]
-    )
-
-
-def _first(holds: np.ndarray, spent: np.ndarray) -> float:
-    """Gradients spent when a condition holds for the first time, infinite if it never does."""
-    return float(spent[np.argmax(holds)]) if holds.any() else math.inf
-
-
-def gradients_to(
-    draws: np.ndarray, gradients: np.ndarray, reference: Any, statistic: str, limit: float = LIMIT
-) -> Crossing:
-    """Gradients a chain, after warm-up, until the error of the second moments is below a limit.
-
-    Every chain's error is a step function of the gradients that the chain has spent; before its first draw it is
-    infinite. The curve of the table is the median over chains of these functions on one gradient axis, up to where
-    the first chain ends, and the figure is the first time that it is below ``limit``. A curve may rise again
-    (`Crossing.settled`), and a chain's own time may be far from the median's (`Crossing.low`, `Crossing.high`).
-
-    Parameters
-    ----------
-    draws : array, shape (chain, draw, d)
-        Unconstrained positions, see `Run`.
-    gradients : array, shape (chain, draw)
-        Gradients spent for each draw.
-    reference
-        ``second``, the expectation of x^2, and ``variance_of_square``, its variance, of shape (d,).
-    statistic : {"b2_max", "b2_avg"}
-        Maximum or mean over coordinates.
-    limit
-        The bar.
-
-    Returns
-    -------
-    Crossing
-
-    Raises
-    ------
-    ValueError
-        If the statistic is another one, the shapes do not agree, or a draw is not finite.
-    """
-    if np.shape(gradients) != draws.shape[:2]:
-        raise ValueError(f"gradients of shape {np.shape(gradients)} do not fit draws of shape {draws.shape}")
-    if not np.all(np.isfinite(draws)):
-        raise ValueError("draws: some are not finite; no error can be computed from them")
-    errors = curves(draws, reference, statistic)
-    spent = np.cumsum(gradients, axis=1)
-    own = [_first(e < limit, s) for e, s in zip(errors, spent, strict=True)]
-    low, high = np.quantile(own, [0.1, 0.9], method="inverted_cdf")
-    end = spent[:, -1].min()
-    axis = np.unique(spent)
-    axis = axis[axis <= end]
-    # Column 0 stands for the time before the first draw.
-    padded = np.hstack([np.full((len(errors), 1), math.inf), errors])
-    on_axis = [e[np.searchsorted(s, axis, side="right")] for e, s in zip(padded, spent, strict=True)]
-    median = np.median(on_axis, axis=0)
-    below = median < limit
-    stays = np.logical_and.accumulate(below[::-1])[::-1]
-    return Crossing(_first(below, axis), _first(stays, axis), float(low), float(high), float(end), float(median[-1]))
 
 
 def nuts(model: pm.Model, draws: int, chains: int = 8, seed: int = 1, *, tune: int = 1000) -> Run:
@@ -207,6 +61,13 @@ def nuts(model: pm.Model, draws: int, chains: int = 8, seed: int = 1, *, tune: i
     tune
         Warm-up iterations of each chain.
     """
+    return nuts_and_seconds(model, draws, chains, seed, tune=tune)[0]
+
+
+def nuts_and_seconds(
+    model: pm.Model, draws: int, chains: int, seed: int, *, tune: int = 1000
+) -> tuple[Run, float, float, int]:
+    """As `nuts`, with the seconds of CPU within transitions of the warm-up and of the draws, and the divergences."""
     with model, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         dt = pm.sample(
@@ -223,14 +84,16 @@ def nuts(model: pm.Model, draws: int, chains: int = 8, seed: int = 1, *, tune: i
             idata_kwargs={"include_transformed": True},
         )
     flat = [np.asarray(dt["posterior"][v.name]).reshape(chains, draws, -1) for v in model.continuous_value_vars]
-    divergences = int(dt["sample_stats"]["diverging"].sum())
-    return Run(
+    stats, warm = dt["sample_stats"], dt["warmup_sample_stats"]
+    divergences = int(stats["diverging"].sum())
+    run = Run(
         name="NUTS",
         draws=np.concatenate(flat, axis=2),
-        gradients_per_draw=np.asarray(dt["sample_stats"]["n_steps"]),
-        warmup_gradients=np.asarray(dt["warmup_sample_stats"]["n_steps"].sum("draw")),
+        gradients_per_draw=np.asarray(stats["n_steps"]),
+        warmup_gradients=np.asarray(warm["n_steps"].sum("draw")),
         note=f"{divergences} divergences" if divergences else "",
     )
+    return run, float(warm["process_time_diff"].sum()), float(stats["process_time_diff"].sum()), divergences
 
 
 def mclmc(model: pm.Model, draws: int, chains: int = 8, seed: int = 1, *, tuner_steps: int = TUNER_STEPS) -> Run:
@@ -247,61 +110,10 @@ def mclmc(model: pm.Model, draws: int, chains: int = 8, seed: int = 1, *, tuner_
     tuner_steps
         The ``num_steps`` of ``blackjax.mclmc_find_L_and_step_size``: about a third of it is spent.
     """
-    import blackjax
-    import jax
-    from jax_density import jax_log_density, starts
-
-    density = jax_log_density(model)
-    begin = starts(model, chains, seed, jax.jit(density))
-    kernel = blackjax.mclmc.build_kernel()
-    tune_key, sample_key = jax.random.split(jax.random.key(seed))
-    evaluations = steps_taken = 0
-
-    def counting(x):
-        nonlocal evaluations
-        evaluations += 1
-        return density(x)
-
-    one = blackjax.mclmc.init(begin[0], density, tune_key)
-    jax.eval_shape(lambda key, state: kernel(key, state, counting, np.ones(begin.shape[1]), 1.0, 1.0), tune_key, one)
-
-    def tuned(key, x):
-        nonlocal steps_taken
-        state_key, key = jax.random.split(key)
-        state, parameters, steps_taken = blackjax.mclmc_find_L_and_step_size(
-            mclmc_kernel=kernel,
-            num_steps=tuner_steps,
-            state=blackjax.mclmc.init(x, density, state_key),
-            rng_key=key,
-            logdensity_fn=density,
-        )
-        return state, parameters
-
-    state, parameters = jax.jit(jax.vmap(tuned))(jax.random.split(tune_key, chains), begin)
-
-    def step(carry, i):
-        state, parameters, key = carry
-        scale, L, size = parameters.inverse_mass_matrix, parameters.L, parameters.step_size
-        state, _ = kernel(jax.random.fold_in(key, i), state, density, scale, L, size)
-        return (state, parameters, key), state.position
-
-    @jax.jit
-    def chunk(carry, first):
-        return jax.vmap(lambda c: jax.lax.scan(step, c, first + jax.numpy.arange(CHUNK)))(carry)
-
-    positions = np.empty((chains, draws, begin.shape[1]))
-    carry = (state, parameters, jax.random.split(sample_key, chains))
-    for first in range(0, draws, CHUNK):
-        carry, block = chunk(carry, first)
-        positions[:, first : first + CHUNK] = block[:, : draws - first]
-    L, size = np.median(parameters.L), np.median(parameters.step_size)
-    return Run(
-        name="MCLMC",
-        draws=positions,
-        gradients_per_draw=np.full((chains, draws), evaluations),
-        warmup_gradients=np.full(chains, 1 + evaluations * steps_taken),
-        note=f"L {L:.2g}, step {size:.2g}",
-    )
+    sampler = MCLMC(model, chains, tuner_steps=tuner_steps)
+    sampler.begin(seed)
+    sampler.lengthen(draws)
+    return sampler.run()
 
 
 RUNNERS: dict[str, Callable[..., Run]] = {"NUTS": nuts, "MCLMC": mclmc}

@@ -1,0 +1,205 @@
+"""NUTS of NumPyro, nutpie and PyMC, and the underdamped Langevin solvers of diffrax, on a PyMC model.
+
+* NumPyro's NUTS on the model's log density in JAX, with its defaults: 1,000 tuning iterations, diagonal scale,
+  acceptance 0.8.  Gradients are ``num_steps``; chains run one after the other, as loops in lockstep would wait for
+  the longest trajectory.
+* nutpie's NUTS with its defaults (400 tuning iterations).  Gradients are ``n_steps``.
+* PyMC's NUTS, ``benchmarks/peers.py``.
+* diffrax's ALIGN and QUICSORT, fixed steps, ``u = 1``: one and two gradients a step.  They have neither tuning nor
+  a scale: coordinates are divided by the true standard deviations of the posterior, and step and friction are the best
+  of a grid, chosen on a seed of its own by the first time of b2_max.  The search is not counted, and both are more than
+  a user has.  Of the start 200 steps are dropped, and counted as warm-up.  Solvers' steps are called in a loop of their
+  own with fresh Brownian increments (``UnsafeBrownianPath``), which is faster than ``diffeqsolve`` with a tree.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import peers
+import pymc as pm
+from first_times import Run, gradients_to
+from jax_peers import JaxPeer
+
+__all__ = ["NumPyroNUTS", "Nutpie", "PyMCNUTS", "Solver"]
+
+WARM_UP = 1000
+DROPPED, SEARCHED, SEARCH_SEED = 200, 4000, 1000
+STEPS, FRICTIONS = (0.1, 0.2, 0.35, 0.6, 0.9, 1.3), (1.0, 2.0)
+
+
+class NumPyroNUTS(JaxPeer):
+    """NumPyro's NUTS with its defaults."""
+
+    name, lockstep = "NumPyro NUTS", False
+
+    def build(self) -> None:
+        """The kernel; its functions exist once it was initialised."""
+        from numpyro.infer import NUTS
+
+        self._kernel = NUTS(potential_fn=lambda x: -self.density(x))
+
+    def warm(self, key, x):
+        """Tuning iterations."""
+        state = self._kernel.init(key, WARM_UP, x, (), {})
+
+        def one(state, _):
+            state = self._kernel.sample(state, (), {})
+            return state, state.num_steps
+
+        state, steps = self.jax.lax.scan(one, state, None, length=WARM_UP)
+        return state, 1 + steps.sum()
+
+    def step(self, state, key):
+        """A trajectory; the kernel has a key of its own."""
+        state = self._kernel.sample(state, (), {})
+        return state, (state.z, state.num_steps, state.diverging)
+
+
+class Solver(JaxPeer):
+    """A solver of the underdamped Langevin equation with a fixed step, ``kind`` of "ALIGN" or "QUICSORT"."""
+
+    def __init__(self, model: pm.Model, chains: int = 8, *, kind: str, known: Any, search: bool = True, **more: Any):
+        self.kind, self.name = kind, kind
+        self._a_step = {"ALIGN": 1, "QUICSORT": 2}[kind]
+        self.size, self.friction = 0.2, 1.0
+        super().__init__(model, chains, scale=np.sqrt(known.variance_of_x), **more)
+        if search:
+            self.search(known)
+
+    def build(self) -> None:
+        """The solver and its equation."""
+        import diffrax
+
+        self._diffrax = diffrax
+        self._area = {"ALIGN": diffrax.SpaceTimeLevyArea, "QUICSORT": diffrax.SpaceTimeTimeLevyArea}[self.kind]
+        # The threshold that diffrax recommends in double precision.
+        self._solver = getattr(diffrax, self.kind)(taylor_threshold=0.01)
+
+    def _terms(self, key: Any, friction: Any) -> Any:
+        diffrax, gradient = self._diffrax, self.jax.grad(self.density)
+        path = diffrax.UnsafeBrownianPath((self.d,), key, levy_area=self._area)
+        drift = diffrax.UnderdampedLangevinDriftTerm(friction, 1.0, lambda x, args: -gradient(x))
+        return diffrax.MultiTerm(drift, diffrax.UnderdampedLangevinDiffusionTerm(friction, 1.0, path))
+
+    def warm(self, key, x):
+        """The start of the equation; step and friction are arguments, so that a search compiles once."""
+        jax = self.jax
+        size, friction = x[-2], x[-1]
+        key, velocity_key = jax.random.split(key)
+        y = x[:-2], jax.random.normal(velocity_key, (self.d,))
+        begin = self._solver.init(self._terms(key, friction), 0.0, size, y, None)
+        state = (y, begin, size, friction)
+
+        def one(state, i):
+            return self.step(state, jax.random.fold_in(key, i))[0], None
+
+        state, _ = jax.lax.scan(one, state, jax.numpy.arange(DROPPED))
+        # ALIGN begins with the gradient at the start, which QUICSORT does not need.
+        return state, self._a_step * DROPPED + (self.kind == "ALIGN")
+
+    def step(self, state, key):
+        """A step."""
+        y, inner, size, friction = state
+        y, _, _, inner, _ = self._solver.step(self._terms(key, friction), 0.0, size, y, None, inner, False)
+        return (y, inner, size, friction), (y[0], self._a_step, 0)
+
+    def begin_at(self, x: np.ndarray) -> np.ndarray:
+        """The start with step and friction, which each chain carries."""
+        return np.hstack([x, np.full((len(x), 1), self.size), np.full((len(x), 1), self.friction)])
+
+    def search(self, known: Any) -> None:
+        """Take the best of the grid: the least first time of b2_max, and where none is, the least error."""
+        found = {}
+        for friction in FRICTIONS:
+            for size in STEPS:
+                self.size, self.friction = size, friction
+                self.begin(SEARCH_SEED)
+                self.lengthen(SEARCHED // self._a_step)
+                run = self.run()
+                if np.all(np.isfinite(run.draws)):
+                    crossing = gradients_to(run.draws, run.gradients_per_draw, known, "b2_max")
+                    found[crossing.first, crossing.final] = size, friction
+        if not found:
+            raise ValueError(f"{self.kind}: no step of the grid is stable")
+        self.size, self.friction = found[min(found)]
+
+    def note(self) -> str:
+        """What was chosen."""
+        return f"step {self.size:g}, friction {self.friction:g}, best of {len(STEPS) * len(FRICTIONS)}"
+
+
+class Rerun:
+    """A sampler that is run anew from the start for every length."""
+
+    name, first = "", 4000
+
+    def __init__(self, model: pm.Model, chains: int = 8):
+        self.model, self.chains = model, chains
+
+    def begin(self, seed: int) -> None:
+        """Take another seed."""
+        self._seed, self._draws = seed, 0
+        self.warm_up_seconds, self.seconds = 0.0, 0.0
+
+    def lengthen(self, draws: int) -> None:
+        """Make the run longer by so many draws."""
+        self._draws += draws
+        self._run = self.sample(self._draws)
+
+    def run(self) -> Run:
+        """Return the whole run."""
+        return self._run
+
+    def sample(self, draws: int) -> Run:
+        """Sample so many draws; sets ``failing``, ``seconds`` and ``warm_up_seconds``."""
+        raise NotImplementedError
+
+
+class PyMCNUTS(Rerun):
+    """PyMC's NUTS; seconds are those within its transitions (``process_time_diff``), so without compilation."""
+
+    name = "PyMC NUTS"
+
+    def sample(self, draws: int) -> Run:
+        """See `peers.nuts`."""
+        run, self.warm_up_seconds, self.seconds, self.failing = peers.nuts_and_seconds(
+            self.model, draws, self.chains, self._seed
+        )
+        return run
+
+
+class Nutpie(Rerun):
+    """nutpie's NUTS; the seconds of a call are shared between warm-up and draws as their gradients."""
+
+    name = "nutpie NUTS"
+
+    def __init__(self, model: pm.Model, chains: int = 8):
+        import nutpie
+
+        super().__init__(model, chains)
+        self._nutpie, self._compiled = nutpie, nutpie.compile_pymc_model(model)
+        self.begin(0)
+        self.sample(10)
+
+    def sample(self, draws: int) -> Run:
+        """Sample with the defaults."""
+        began = time.process_time()
+        dt = self._nutpie.sample(
+            self._compiled,
+            draws=draws,
+            chains=self.chains,
+            cores=1,
+            seed=self._seed,
+            progress_bar=False,
+            store_unconstrained=True,
+        )
+        took = time.process_time() - began
+        stats, warm = dt["sample_stats"], dt["warmup_sample_stats"]
+        self.failing = int(stats["diverging"].sum())
+        steps, before = stats["n_steps"].values, warm["n_steps"].sum("draw").values
+        share = before.sum() / (before.sum() + steps.sum())
+        self.warm_up_seconds, self.seconds = share * took, (1 - share) * took
+        return Run(self.name, stats["unconstrained_draw"].values, steps, before)
