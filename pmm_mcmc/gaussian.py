@@ -11,6 +11,8 @@ step sizes of the tuner and is what the tests hold the samplers against.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from pmm_mcmc.coefficients import flows
@@ -74,25 +76,30 @@ def _one_uniform_midpoint(kernel, alpha, friction, curvature):
     state = np.eye(2, n + 4)
     drift = np.zeros(n + 4)
     drift[2 if recycled else 0] = -slope
-    a, g, _ = _matrices(_flow(kernel, alpha, friction))
-    part, shares, times = _law(kernel.power)
-    time = part * alpha
-    a_mid, g_mid, root_mid = _matrices(_flow(kernel, time, friction))
-    rest = _flow(kernel, alpha - time, friction)
-    a_rest, _, root_rest = _matrices(rest)
-    nodes = len(time)
+    shares, (a, g), (a_mid, g_mid, root_mid), (a_rest, root_rest), w = _at_nodes(kernel, float(alpha), float(friction))
+    nodes = len(shares)
     path = np.zeros((nodes, 2, n + 4))
     path[:, :, n : n + 2] = root_mid
     position = a_mid[:, 0] @ state + g_mid[:, :1] * drift + path[:, 0]
     path = a_rest @ path
     path[:, :, n + 2 :] += root_rest
     base = np.zeros_like(drift) if kernel.scheme == Scheme.CONTINUOUS else drift
-    w = np.stack(np.broadcast_arrays(*continuous_weight(rest, alpha, kernel.dynamics != OVERDAMPED)), axis=-1)
-    w = times[:, None] * w
     new = a @ state + np.outer(g, base) + path + w[:, :, None] * (-slope * position - base)[:, None, :]
     if recycled:
         new = np.concatenate([new, position[:, None, :]], axis=1)
     return list(zip(shares, new, strict=True))
+
+
+@functools.lru_cache(maxsize=64)
+def _at_nodes(kernel, alpha, friction):
+    """Return what a step is made of at the nodes of its midpoint: the curvature, of which many are tried, is not."""
+    a, g, _ = _matrices(_flow(kernel, alpha, friction))
+    part, shares, times = _law(kernel.power)
+    time = part * alpha
+    rest = _flow(kernel, alpha - time, friction)
+    a_rest, _, root_rest = _matrices(rest)
+    w = np.stack(np.broadcast_arrays(*continuous_weight(rest, alpha, kernel.dynamics != OVERDAMPED)), axis=-1)
+    return shares, (a, g), _matrices(_flow(kernel, time, friction)), (a_rest, root_rest), times[:, None] * w
 
 
 def _law(power: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -118,8 +118,8 @@ MUTANTS = [
     Mutant(
         "exact law of the importance law with the weights of the uniform one",
         "gaussian.py",
-        "    w = times[:, None] * w\n",
-        "",
+        "(a_rest, root_rest), times[:, None] * w",
+        "(a_rest, root_rest), w",
         ("tests/test_gaussian_law.py",),
     ),
     Mutant(
