@@ -27,6 +27,7 @@ RECYCLED = {**UNDERDAMPED, "scheme": "recycled"}
 OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "PoissonULMC": ("PoissonULMC", UNDERDAMPED),
     "PoissonULMC, centred": ("PoissonULMC", {**UNDERDAMPED, "grid": "centred"}),
+    "PoissonULMC, importance": ("PoissonULMC", {**UNDERDAMPED, "midpoint": "importance"}),
     "PoissonULMC, recycled": ("PoissonULMC", RECYCLED),
     "PoissonOLMC": ("PoissonOLMC", OVERDAMPED),
     "OLMC": ("OLMC", OVERDAMPED),

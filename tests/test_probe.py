@@ -16,7 +16,7 @@ import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
-from test_orders import DOUBLE_WELL, GAUSSIAN, WELL, cells, continuous, double_well
+from test_orders import DOUBLE_WELL, GAUSSIAN, KINETIC, POISSON, WELL, double_well, kernel, second_moment
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics import probe
@@ -105,10 +105,10 @@ def mixture():
 @pytest.mark.parametrize(
     ("method", "options", "alpha", "law"),
     [
-        (pmm.ULMC, {}, 0.4, lambda a: cells(UNDERDAMPED, double_well, a, 1)),
-        (pmm.PoissonULMC, {"K": 4}, 0.8, lambda a: cells(UNDERDAMPED, double_well, a, 4)),
-        (pmm.RLMC, {}, 0.8, lambda a: continuous(UNDERDAMPED, double_well, a, False)),
-        (pmm.PoissonOLMC, {"K": 4}, 0.3, lambda a: cells(OVERDAMPED, double_well, a, 4)),
+        (pmm.ULMC, {}, 0.4, lambda a: second_moment(KINETIC, double_well, a, 1)),
+        (pmm.PoissonULMC, {"K": 4}, 0.8, lambda a: second_moment(KINETIC, double_well, a, 4)),
+        (pmm.RLMC, {}, 0.8, lambda a: second_moment(kernel(Scheme.CONTINUOUS, UNDERDAMPED), double_well, a, 1)),
+        (pmm.PoissonOLMC, {"K": 4}, 0.3, lambda a: second_moment(POISSON, double_well, a, 4)),
     ],
     ids=["ULMC", "PoissonULMC", "RLMC", "PoissonOLMC"],
 )
@@ -126,10 +126,10 @@ def test_bias_on_the_double_well(probed, method, options, alpha, law):
 
 def test_orders_are_those_of_the_quadrature():
     """Check the table against that of the orders, methods of finite K only: the probe keeps K as it halves."""
-    for kernel, K, _, order in GAUSSIAN:
+    for method, K, _, order in GAUSSIAN:
         if {K(alpha) for alpha in (0.1, 0.05)} in ({1}, {4}):
             # Gaussians are kinder to the overdamped ones, by an order.
-            assert order_of_bias(kernel) == order - (kernel.dynamics == OVERDAMPED and order == 3)
+            assert order_of_bias(method) == order - (method.dynamics == OVERDAMPED and order == 3)
     double = {name: order for name, *_, order in DOUBLE_WELL}
     assert order_of_bias(Kernel(Scheme.CELLS, OVERDAMPED, 2, 0.5)) == double["Option 2, centred, K = 4"]
     assert order_of_bias(Kernel(Scheme.CELLS, UNDERDAMPED, 2, 0.0)) == double["underdamped, Option 2, K = 4"]
