@@ -230,8 +230,9 @@ def test_safe_step_of_the_recycled_scheme_holds_at_both_ends_of_the_curvature():
         assert step > 1.499 or worst(1.001 * step) > BIAS_TARGET
 
 
-@pytest.mark.parametrize("friction", [0.25, 1.0, 2.0])
-@pytest.mark.parametrize("target", [0.002, 0.014, 0.05])
+# At friction 2.5 the error at half the longest step tried is small by cancellation, those of shorter ones are not.
+@pytest.mark.parametrize("friction", [0.25, 1.0, 2.0, 2.5])
+@pytest.mark.parametrize("target", [0.001, 0.002, 0.014, 0.05])
 @pytest.mark.parametrize("method", ["PoissonULMC", "PoissonOLMC"])
 def test_safe_step_of_the_importance_law_holds_in_all_flatter_directions(method, target, friction):
     dynamics = "underdamped" if method == "PoissonULMC" else "overdamped"
