@@ -302,7 +302,9 @@ def uniform_law(kernel: Kernel, alpha: float, friction: float) -> list:
 def operator(
     nodes: Nodes, kernel: Kernel, drift: Drift, alpha: float, K: int | None, friction: float = 1.0
 ) -> np.ndarray:
-    """Matrix that takes masses on the nodes to those after a step."""
+    """Matrix that takes masses on the nodes to those after a step; of the paper's uniform law only."""
+    if kernel.power != 0.0:
+        raise ValueError(f"kernel.power={kernel.power}: cells are taken to be equally likely here; give 0")
     return nodes.masses(moments(nodes, kernel, drift, alpha, K, friction))
 
 

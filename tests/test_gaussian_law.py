@@ -11,6 +11,7 @@ import pytest
 from reference import cell_law, engine, fine_times, flow, gaussian, sde, sequential, uniform_midpoint, unrolled
 
 from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.diagnostics.probe import order_of_bias
 from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.gaussian import stationary_covariance, variance_error
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
@@ -129,6 +130,15 @@ def test_the_importance_law_takes_variance_away(dynamics, alpha, uniform, late):
     for power, text in ((0.0, uniform), (LATE, late)):
         digits = len(text.split(".")[1])
         assert abs(variance_error(cells(dynamics, power=power), alpha, 1.0, None) - float(text)) <= 0.5 * 10.0**-digits
+
+
+@pytest.mark.parametrize(("dynamics", "alpha", "order"), [(OVERDAMPED, 0.01, 2), (UNDERDAMPED, 0.1, 3)])
+def test_order_of_the_importance_law(dynamics, alpha, order):
+    """Centred, as the left grid adds a term of order 1 over K: the orders that the probe by step halving goes by."""
+    kernel = cells(dynamics, 2, "centred", LATE)
+    errors = [abs(variance_error(kernel, a, 1.0, 16)) for a in (alpha, alpha / 2.0)]
+    assert abs(np.log2(errors[0] / errors[1]) - order) < 0.05
+    assert order_of_bias(kernel) == order
 
 
 # Relative errors of the variance, unit curvature: (alpha, method, digits as printed in the tables of the notes).
