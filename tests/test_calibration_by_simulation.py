@@ -92,7 +92,7 @@ def test_every_reason_of_a_verdict_has_a_kind():
     measured = Measured(["a"], *(np.array([v]) for v in (0.5, 0.01, 0.1, 0.5, 0.01)), np.array([True]))
     stats = {"expected_bias": type("Values", (), {"values": np.array([1.0])})}
     reasons = [
-        *unstable_reasons(100, 1000, 1000, 0),
+        *unstable_reasons(100, np.array([0.1]), 1000, 0),
         *identity_reasons(np.array([0.5]), np.array([50.0]), 0.1, 50, lambda i: "a"),
         *bias_reasons(measured, 50),
         *length_reasons(stats, False),

@@ -206,8 +206,18 @@ def test_a_map_that_does_better_is_not_given_up():
     x, g = three_levels(np.random.default_rng(11))
     best = learn_map(x, g, CHAIN).map
     again = learn_map(x, g, CHAIN, previous=best)
-    assert again.map is not None and again.after < 1e-8
-    assert sorted(again.map.sink.tolist()) == sorted(best.sink.tolist())
+    assert again.map is best and again.after < 1e-8
+
+
+def test_a_map_is_given_up_for_one_that_leaves_less():
+    """What the new one takes away, over all coordinates, must be .05: warm-up begins anew with it."""
+    x, g = funnel(np.random.default_rng(14))
+    best = learn_map(x, g, CHAIN).map
+    for slope, kept in ((0.4999, True), (0.4, False)):
+        rough = best._replace(slope=np.full_like(best.slope, slope))
+        again = learn_map(x, g, CHAIN, previous=rough)
+        assert (again.map is rough) == kept
+        assert kept or np.allclose(again.map.slope, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,8 @@ def test_a_funnel_is_found_and_the_schedule_begins_anew_in_its_coordinates():
     rng = np.random.default_rng(1)
     found = begin(neal, rng)
     changes = warm(found, neal, rng)
-    assert 250 <= changes[0] <= 330
+    assert 200 <= changes[0] <= 270
+    assert len(changes) == 1, "a map that leaves nothing to gain stays, and nothing begins anew"
     assert found.ready and found.frozen > changes[-1] and found.done < found.length
     funnels = found.tuned.coordinates.funnels
     assert sorted(funnels.sink) == list(range(1, 6)) and set(funnels.source) == {0}
@@ -187,7 +188,7 @@ def test_a_stored_warm_up_goes_on_as_if_it_had_never_been_interrupted():
 
     rng = np.random.default_rng(10)
     found = begin(neal, rng)
-    for _ in range(7):
+    for _ in range(5):
         found.observe(block(neal, rng, found.boundary - found.done))
         found.update()
     other = decode(encode(found), _TYPES)

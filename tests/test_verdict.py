@@ -45,18 +45,30 @@ def test_chance_among_many_parameters_does_not_refuse_a_run():
     assert suspicious
 
 
-@pytest.mark.parametrize(("count", "refused"), [(0, False), (2, False), (3, True), (40, True)])
-def test_unstable_transitions(count, refused):
-    """About a half is harmless in 2400 draws, however many transitions: 3 are not chance (level 0.05)."""
+@pytest.mark.parametrize(("same", "count", "refused"), [(1, 8, False), (1, 10, True), (8, 2, False), (8, 3, True)])
+def test_unstable_transitions(same, count, refused):
+    """2 of 1000 effective draws are harmless, however many draws and transitions: 10 of 2400 are not chance (level .05).
+
+    Where each draw is there eight times, of which 300 are effective, 3 are not.
+    """
     unstable = np.zeros((4, 600), dtype=int)
     unstable[2, :count] = 1
     statistics = {"unstable": unstable, "steps_per_draw": np.full((4, 600), 2)}
-    dt = gaussian(grid(3), **statistics)
-    if refused:
-        assert only_reason(dt) == f"{count} of 4800 transitions were unstable ({SHORTER})"
-    else:
-        assert pmm.verdict(dt).trusted
-    assert pmm.verdict(gaussian(grid(3), acceptance_rate=np.ones((4, 600)), **statistics)).trusted, "MALA rejects them"
+    x = np.repeat(grid(3)[:, ::same], same, axis=1)
+    dt = gaussian(x, **statistics)
+    words = f"{count} of 4800 transitions were unstable ({SHORTER})"
+    assert (words in pmm.verdict(dt).reasons) == refused
+    mala = pmm.verdict(gaussian(x, acceptance_rate=np.ones((4, 600)), **statistics))
+    assert not any("unstable" in reason for reason in mala.reasons), "MALA rejects them"
+
+
+def test_unstable_transitions_of_one_chain():
+    """As of several, by the effective draws of that one: some 600."""
+    x, unstable = grid(3)[:1], np.zeros((1, 600), dtype=int)
+    for count, refused in ((3, False), (5, True)):
+        unstable[0, :count] = 1
+        found = pmm.verdict(gaussian(x, unstable=unstable, steps_per_draw=np.ones((1, 600), dtype=int)))
+        assert found.trusted != refused
 
 
 @pytest.mark.parametrize(

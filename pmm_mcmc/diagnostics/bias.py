@@ -189,15 +189,16 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
 def _judge(dt: Any, run: _Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
     reasons: list[str] = []
     stats = dt["sample_stats"]
+    moving = table["sd"].to_numpy() > 0.0  # neither constant nor, somewhere, not finite
+    errors = _errors_of_means(run.values, moving)
     if "unstable" in stats and "acceptance_rate" not in stats:
         by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
         unstable, transitions = int(stats["unstable"].sum()), int(stats["steps_per_draw"].sum())
-        reasons += unstable_reasons(unstable, stats["unstable"].size, transitions, by_model)
+        reasons += unstable_reasons(unstable, errors, transitions, by_model)
     chains = run.values.shape[0]
     degrees = degrees_of_freedom(*run.position.shape[:2])
-    moving = table["sd"].to_numpy() > 0.0  # neither constant nor, somewhere, not finite
     if chains > 1:
-        reasons += _disagreement(dt, run, moving)
+        reasons += _disagreement(dt, run, moving, errors)
     reasons += identity_reasons(*stein_identity(run.straight, run.slope), degrees, lambda i: _name(run, i))
     found = _measured(run.labels, table)
     reasons += bias_reasons(found, degrees)
@@ -233,7 +234,7 @@ def _measured(labels: list[str], table: pd.DataFrame) -> Measured:
     )
 
 
-def _disagreement(dt: Any, run: _Run, moving: np.ndarray) -> list[str]:
+def _disagreement(dt: Any, run: _Run, moving: np.ndarray, errors: np.ndarray) -> list[str]:
     """Say whether chains disagree, or leave a mean too uncertain."""
     r_hat, kind = np.ones(len(run.labels)), "r_hat"
     with np.errstate(all="ignore"):  # of chains that stand still, it is infinite
@@ -242,7 +243,7 @@ def _disagreement(dt: Any, run: _Run, moving: np.ndarray) -> list[str]:
             r_hat[moving] = nested[moving]
         else:
             r_hat[moving] = [float(az.rhat(run.values[..., i])) for i in np.flatnonzero(moving)]
-    return disagreement_reasons(run.labels, r_hat, _errors_of_means(run.values, moving), kind)
+    return disagreement_reasons(run.labels, r_hat, errors, kind)
 
 
 def _errors_of_means(values: np.ndarray, moving: np.ndarray) -> np.ndarray:
@@ -255,7 +256,10 @@ def _errors_of_means(values: np.ndarray, moving: np.ndarray) -> np.ndarray:
     for i in np.flatnonzero(moving):
         sd = values[..., i].std()
         within[i] = float(az.mcse(values[..., i], method="mean")) / sd
-        between[i] = values[..., i].mean(axis=1).std(ddof=1) / np.sqrt(chains) / sd
+        if chains > 1:
+            between[i] = values[..., i].mean(axis=1).std(ddof=1) / np.sqrt(chains) / sd
+    if chains == 1:
+        return within
     chance = np.sqrt(chi2.ppf(1.0 - CHANCE / p, chains - 1) / (chains - 1))
     return np.where(between > chance * within, between, within)
 

@@ -30,7 +30,7 @@ __all__ = [
     "unstable_reasons",
 ]
 
-_UNSTABLE_RATE = 2e-4
+_UNSTABLE_RATE = 2e-3
 R_HAT = 1.01  # PyMC's own: a run that PyMC warns of is not to be trusted here
 BETWEEN_CHAINS = 0.05
 BIAS = 0.075  # so that what is trusted is below 0.1, twice the default target, with an error of its own
@@ -83,12 +83,24 @@ class Measured(NamedTuple):
         return bool(np.all(small | ~self.moving))
 
 
-def unstable_reasons(unstable: int, draws: int, transitions: int, by_model: int) -> list[str]:
+def unstable_reasons(unstable: int, error: np.ndarray, transitions: int, by_model: int) -> list[str]:
     """Say whether more transitions were unstable than are harmless; one event in a short run says nothing.
 
-    They are counted against the draws: transitions between them make no more of the posterior's rare places.
+    What a chain was kept from it would have left after an autocorrelation time.  So the part of the posterior that is
+    missing is about that of the effective draws, of which the slowest parameter has the fewest.
+
+    Parameters
+    ----------
+    unstable, transitions
+        How many were, of how many.
+    error : (p,)
+        Standard errors of means in posterior standard deviations, one over the root of the effective draws each; zero
+        or NaN for a constant.
+    by_model
+        How many of the unstable ones were due to the model.
     """
-    if poisson.sf(unstable - 1, _UNSTABLE_RATE * draws) >= 0.05:
+    effective = min((1.0 / e**2 for e in error if e > 0.0), default=float(transitions))
+    if poisson.sf(unstable - 1, _UNSTABLE_RATE * effective) >= 0.05:
         return []
     remedy = "the model is not finite there: look at model.debug()" if 2 * by_model > unstable else _SHORTER
     return [f"{unstable} of {transitions} transitions were unstable ({remedy})"]

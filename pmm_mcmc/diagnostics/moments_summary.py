@@ -150,14 +150,14 @@ def _table(read: _Read) -> pd.DataFrame:
 def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
     stats = dt["sample_stats_total"]
     reasons: list[str] = []
+    apart = (table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)).to_numpy()
     if "unstable" in stats and "acceptance_rate" not in stats:
         by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
         unstable, transitions = int(stats["unstable"].sum()), int(stats["transitions"].sum())
-        reasons += unstable_reasons(unstable, len(read.mean) * read.draws, transitions, by_model)
+        reasons += unstable_reasons(unstable, apart, transitions, by_model)
     chains = len(read.mean)
     if chains > 1:
-        apart = table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)
-        reasons += disagreement_reasons(read.labels, table["r_hat"].to_numpy(), apart.to_numpy())
+        reasons += disagreement_reasons(read.labels, table["r_hat"].to_numpy(), apart)
     found, at, unmeasured = _measured(read.coordinates), read.coordinates, ""
     if at is None:
         unmeasured = "was not measured: there are no gradients"

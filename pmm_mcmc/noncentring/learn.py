@@ -33,7 +33,9 @@ _FEWEST = 100  # draws
 _RATIO = 0.5  # of the divergence: what a map must leave at most
 # What it must take away for each coordinate involved, and the fewest of these to count on before any has been found.
 _LEAST, _INVOLVED = 0.1, 10
-_LEVEL_SHARE, _LEVEL_LEAST = 0.03, 0.05  # of the divergence summed over coordinates, what a level must take away
+# Of the divergence summed over coordinates, what a level must take away, and a new map of what the last one has left:
+# for less it is not worth that warm-up begins anew.
+_LEVEL_SHARE, _LEVEL_LEAST = 0.03, 0.05
 _TRIMMED = 0.01
 _DAMPING = 10.0  # of the dense scale: few draws for each of its numbers
 
@@ -91,7 +93,7 @@ def learn_map(
     Returns
     -------
     Learnt
-        The map, if any, and what it brings.  Takes no gradient.
+        The map, if any, and what it brings; ``previous`` itself where nothing better was found.  Takes no gradient.
 
     Raises
     ------
@@ -105,7 +107,7 @@ def learn_map(
             "and (n,)"
         )
     if previous is not None:
-        previous = previous.checked(x.shape[1])
+        previous.checked(x.shape[1])
     x, g, chain = _usable(x, g, chain)
     varies = bool(len(x)) and bool(np.all(np.ptp(x, axis=0) > 0.0)) and bool(np.all(np.ptp(g, axis=0) > 0.0))
     if len(x) < _FEWEST or x.shape[1] < 2 or not varies:
@@ -126,7 +128,7 @@ def learn_map(
     kept = False
     if previous is not None:
         old = _straightened_divergence(previous, x, g)
-        if found is None or old <= after:
+        if found is None or not d * (old - after) > _LEVEL_LEAST:
             found, after, kept = previous, old, True
     if found is None:
         return Learnt(None, (), before, before)

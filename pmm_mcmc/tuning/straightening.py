@@ -21,8 +21,9 @@ from pmm_mcmc.tuning.setting import Block, Tuned
 
 __all__ = ["Straightening"]
 
-# Transitions between two searches, at most, and in parts of the warm-up; the part of the first that is left out.
-_BETWEEN, _PART, _TRANSIENT = 250, 0.3, 0.25
+# Transitions before the first search and between two, at most, and in parts of the warm-up; the part of the first that
+# is left out.
+_FIRST, _BETWEEN, _PART, _TRANSIENT = 200, 250, 0.3, 0.25
 _FEWEST_ROUNDS, _MOST_ROUNDS = 2, 4
 _STRAIGHT = 0.1  # divergence from a Gaussian per coordinate: below it there is nothing more to learn
 _LEAST_LEFT = 150  # transitions, for the schedule to begin anew
@@ -181,7 +182,7 @@ class Straightening:
     def _search(self) -> None:
         """Look for funnels where it is time to."""
         warmup = self.warmup
-        between = min(_BETWEEN, int(_PART * (self.length - self._searched)))
+        between = min(_BETWEEN if self.rounds else _FIRST, int(_PART * (self.length - self._searched)))
         if warmup.length - warmup.done < _LEAST_LEFT:
             self._end()
         elif self.done - self._searched >= between or warmup.frozen is not None:
