@@ -3,7 +3,8 @@
 * NumPyro's NUTS on the model's log density in JAX, with its defaults: 1,000 tuning iterations, diagonal scale,
   acceptance 0.8.  Gradients are ``num_steps``; chains run one after the other, as loops in lockstep would wait for
   the longest trajectory.
-* nutpie's NUTS with its defaults (400 tuning iterations).  Gradients are ``n_steps``.
+* nutpie's NUTS with its defaults (400 tuning iterations).  Gradients are ``n_steps``.  With its adaptation by a
+  normalising flow, and its defaults for that, densities are compiled by JAX.
 * PyMC's NUTS, ``benchmarks/peers.py``.
 * diffrax's ALIGN and QUICSORT, fixed steps, ``u = 1``: one and two gradients a step.  They have neither tuning nor
   a scale: coordinates are divided by the true standard deviations of the posterior, and step and friction are the best
@@ -23,7 +24,7 @@ import pymc as pm
 from first_times import Run, gradients_to
 from jax_peers import JaxPeer
 
-__all__ = ["NumPyroNUTS", "Nutpie", "PyMCNUTS", "Solver"]
+__all__ = ["NumPyroNUTS", "Nutpie", "NutpieFlow", "PyMCNUTS", "Solver"]
 
 WARM_UP = 1000
 DROPPED, SEARCHED, SEARCH_SEED = 200, 4000, 1000
@@ -174,15 +175,20 @@ class PyMCNUTS(Rerun):
 class Nutpie(Rerun):
     """nutpie's NUTS; the seconds of a call are shared between warm-up and draws as their gradients."""
 
-    name = "nutpie NUTS"
+    name, adaptation = "nutpie NUTS", "diag"
 
     def __init__(self, model: pm.Model, chains: int = 8):
         import nutpie
 
         super().__init__(model, chains)
-        self._nutpie, self._compiled = nutpie, nutpie.compile_pymc_model(model)
+        self._nutpie, self._compiled = nutpie, self.compiled(nutpie)
         self.begin(0)
-        self.sample(10)
+
+    def compiled(self, nutpie: Any) -> Any:
+        """Compile the model, and run it once so that nothing is left to compile."""
+        found = nutpie.compile_pymc_model(self.model)
+        nutpie.sample(found, draws=10, chains=1, cores=1, seed=0, progress_bar=False)
+        return found
 
     def sample(self, draws: int) -> Run:
         """Sample with the defaults."""
@@ -195,6 +201,7 @@ class Nutpie(Rerun):
             seed=self._seed,
             progress_bar=False,
             store_unconstrained=True,
+            adaptation=self.adaptation,
         )
         took = time.process_time() - began
         stats, warm = dt["sample_stats"], dt["warmup_sample_stats"]
@@ -203,3 +210,13 @@ class Nutpie(Rerun):
         share = before.sum() / (before.sum() + steps.sum())
         self.warm_up_seconds, self.seconds = share * took, (1 - share) * took
         return Run(self.name, stats["unconstrained_draw"].values, steps, before)
+
+
+class NutpieFlow(Nutpie):
+    """nutpie's NUTS behind a normalising flow that it trains in warm-up; needs ``nutpie[nnflow]``."""
+
+    name, adaptation = "nutpie flow", "flow"
+
+    def compiled(self, nutpie: Any) -> Any:
+        """Compile the model by JAX, as the flow needs it."""
+        return nutpie.compile_pymc_model(self.model, backend="jax", gradient_backend="jax").with_transform_adapt()

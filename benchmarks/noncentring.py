@@ -3,8 +3,9 @@
 Centred hierarchies (``benchmarks/hierarchies.py``) and targets that need nothing, through ``pmm.sample`` with
 ``PoissonULMC(scheme="recycled")``: a gradient a transition, every transition a draw.  Errors are in the unconstrained
 coordinates of the centred form, also of runs on the form that is non-centred by hand.  The sinks of Neal's funnel,
-whose squares have next to infinite variance, are left out of the errors.  ``--peers`` adds NUTS and MCLMC on the
-centred form (``benchmarks/peers.py`` says how their gradients are counted).
+whose squares have next to infinite variance, are left out of the errors.  ``--peers`` adds PyMC's NUTS, nutpie and
+MCLMC on the centred form (``benchmarks/more_peers.py`` and ``jax_peers.py`` say how they are tuned and their gradients
+counted), and ``--flow`` nutpie with its adaptation by a normalising flow: one chain, which takes minutes to train.
 """
 
 from __future__ import annotations
@@ -13,18 +14,17 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import peers
 import pymc as pm
 import xarray as xr
+from first_times import Crossing, Run, gradients_to
 from hierarchies import HIERARCHIES, hierarchy_reference
 from make_references import flat_draws
-from peers import Crossing, Run, gradients_to
 from targets import TARGETS, Reference, reference
 
 import pmm_mcmc as pmm
@@ -42,7 +42,8 @@ NEED_NOTHING = (
 )
 OURS = ("auto", "False", "by hand")
 # Draws of each chain.
-PEERS = {"NUTS": 2000, "MCLMC": 20_000}
+PEERS = {"PyMC NUTS": 2000, "nutpie NUTS": 2000, "MCLMC": 20_000}
+FLOW = {"nutpie flow": 2000}
 HEADER = """\
 {chains} chains, {draws} draws each; gradients count for each chain.
 
@@ -53,7 +54,7 @@ b2_max       gradients until it is below {limit} (median)    fails    unstable t
 b2_avg       likewise, mean over coordinates               search   seconds of CPU of the search for funnels
 total        tuning and b2_max
 
-     seed sampler   tuning   b2_max   b2_avg    total   biased raw       corrected   verdict      fails search  found"""
+     seed sampler      tuning   b2_max   b2_avg    total   biased raw       corrected   verdict      fails search  found"""
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def row(seed: int, found: Row, known: Known) -> str:
         verdict = "no" + ", rightly" * bool(wrong) if not found.verdict.trusted else "WRONG trust" if wrong else "trust"
     warmup = float(np.median(run.warmup_gradients))
     return (
-        f"  {seed:7d} {found.sampler:8s} {warmup:7.0f} {worst!s:>8s} {mean!s:>8s} {total(warmup, worst):>8s}   "
+        f"  {seed:7d} {found.sampler:11s} {warmup:7.0f} {worst!s:>8s} {mean!s:>8s} {total(warmup, worst):>8s}   "
         f"{off[j]:+.3f} +- {error[j]:.3f} {corrected:>7s}  {verdict:12s} {found.fails:5d} {found.search:6.1f}  "
         f"{known.labels[j]}; {found.words or run.note or '-'}"
     )
@@ -166,10 +167,14 @@ def known_of(name: str, centred: pm.Model) -> Known:
 
 def theirs(name: str, model: pm.Model, draws: int, seed: int, known: Known) -> Row:
     """Run another sampler."""
-    runner: Callable[..., Run] = peers.RUNNERS[name]
-    run = runner(model, draws, CHAINS, seed)
+    from versus_rows import build
+
+    sampler = build(name, model, known.moments, 1 if name in FLOW else CHAINS)
+    sampler.begin(seed)
+    sampler.lengthen(draws)
+    run = sampler.run()
     kept = Run(name, run.draws[..., : known.shown], run.gradients_per_draw, run.warmup_gradients, note=run.note)
-    return Row(name, kept)
+    return Row(name, kept, fails=sampler.failing)
 
 
 def main() -> None:
@@ -179,7 +184,8 @@ def main() -> None:
     parser.add_argument("--others", type=int, default=2, help="seeds for False and by hand: so many of the first")
     parser.add_argument("--samplers", nargs="*", default=OURS, choices=OURS)
     parser.add_argument("--draws", type=int, default=4000)
-    parser.add_argument("--peers", action="store_true", help="NUTS and MCLMC, with the first seed")
+    parser.add_argument("--peers", action="store_true", help=f"{', '.join(PEERS)}, with as many seeds as --others")
+    parser.add_argument("--flow", action="store_true", help="nutpie's flow, with the first seed")
     arguments = parser.parse_args()
     print(HEADER.format(limit=LIMIT, chains=CHAINS, draws=arguments.draws), flush=True)
     for name in arguments.targets:
@@ -193,9 +199,9 @@ def main() -> None:
             seeds = arguments.seeds if sampler == "auto" else arguments.seeds[: arguments.others]
             for seed in seeds if model is not None else ():
                 print(row(seed, ours(sampler, model, centred, arguments.draws, seed, known), known), flush=True)
-        for sampler in PEERS if arguments.peers else ():
-            draws, seed = PEERS[sampler], arguments.seeds[0]
-            print(row(seed, theirs(sampler, centred, draws, seed, known), known), flush=True)
+        for sampler, draws in {**(PEERS if arguments.peers else {}), **(FLOW if arguments.flow else {})}.items():
+            for seed in arguments.seeds[: 1 if sampler in FLOW else arguments.others]:
+                print(row(seed, theirs(sampler, centred, draws, seed, known), known), flush=True)
 
 
 if __name__ == "__main__":

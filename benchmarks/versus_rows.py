@@ -54,6 +54,7 @@ def _peer(name: str, model: pm.Model, known: Any, chains: int) -> Any:
     makers: dict[str, Callable[[], Any]] = {
         "PyMC NUTS": lambda: mp.PyMCNUTS(model, chains),
         "nutpie NUTS": lambda: mp.Nutpie(model, chains),
+        "nutpie flow": lambda: mp.NutpieFlow(model, chains),
         "NumPyro NUTS": lambda: mp.NumPyroNUTS(model, chains),
         "MCLMC": lambda: jp.MCLMC(model, chains),
         "MCLMC, short tuning": lambda: jp.MCLMC(model, chains, tuner_steps=4_000),
@@ -124,7 +125,7 @@ class Ours:
 
 def build(name: str, model: pm.Model, known: Any, chains: int) -> Any:
     """Compile a sampler, ours or a peer."""
-    return _peer(name, model, known, chains) if name in PEERS else Ours(name, model, chains)
+    return Ours(name, model, chains) if name in OURS or name in REMEDIES else _peer(name, model, known, chains)
 
 
 def effective(draws: np.ndarray) -> tuple[float, float]:

@@ -277,6 +277,17 @@ def test_known_sinks_keep_the_sources_of_their_anchors():
     np.testing.assert_array_equal(found.by_location, [[1, -1], [1, 0], [1, 0]])
 
 
+@pytest.mark.parametrize("kind", ["adding_anchor", "adding"])
+def test_what_known_sinks_follow_becomes_no_sink_of_their_level(kind):
+    """Effect 2 is scaled as the others are; where it shifts a sink that is known, it stays as it is."""
+    x, g = schools(np.random.default_rng(24))
+    known = Sinks.start(np.array([5]), np.array([[1]]), np.array([[0]]), np.array([[1.0]]))
+    known = getattr(known, kind)(np.array([2])).with_ceiling(np.array([0.5]))
+    block = find_block(draws_of(x, g), np.ones(6, bool), known)
+    assert block.sink.tolist() == [3, 4, 5]
+    as_map(block).checked(6)
+
+
 @pytest.mark.parametrize("called", [False, True])
 def test_an_anchor_follows_what_shifts_the_location_or_is_called_for(called):
     x, g = slopes(np.random.default_rng(22))

@@ -142,7 +142,8 @@ def _coloured(pairs: Pairs, known: Sinks | None) -> Sinks:
         for i, row, slope in zip(known.sink.tolist(), known.by_scale.tolist(), known.slope.tolist(), strict=True):
             slopes[i] = {j: b for j, b in zip(row, slope, strict=True) if j >= 0}
             fixed.update(slopes[i])
-        fixed.update(known.by_location[known.by_location >= 0].tolist())
+        for others in (known.by_location, known.by_anchor):
+            fixed.update(others[others >= 0].tolist())
     ranked = sorted(sources, key=lambda j: -sources[j])
     several = {j for j in ranked if np.sum(clear & (pairs.source == j)) > 1}
     first = ranked[:1] if ranked and ranked[0] in several else [j for j in ranked if j not in several]
@@ -209,7 +210,7 @@ def _offered(block: Sinks, draws: Draws, free: np.ndarray, may_sink: np.ndarray,
     sources, counts = np.unique(block.by_scale[block.by_scale >= 0], return_counts=True)
     many, rest = np.zeros(len(free), bool), may_sink.copy()
     many[sources[counts > 1]] = True
-    used = np.concatenate([block.by_scale.ravel(), block.by_location.ravel()])
+    used = np.concatenate([block.by_scale.ravel(), block.by_location.ravel(), block.by_anchor.ravel()])
     rest[block.sink] = rest[used[used >= 0]] = False
     if not (many.any() and rest.any()):
         return block
