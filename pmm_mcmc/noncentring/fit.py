@@ -153,7 +153,7 @@ class Sinks:
         return mean_loss(z + g_z)
 
 
-def fit(sinks: Sinks, x: np.ndarray, g: np.ndarray, iterations: int = 60) -> Sinks:
+def fit(sinks: Sinks, x: np.ndarray, g: np.ndarray, iterations: int = 60, fixed: np.ndarray | None = None) -> Sinks:
     """Fit by damped Gauss-Newton steps, each sink with a damping of its own, from where they stand.
 
     Parameters
@@ -164,6 +164,8 @@ def fit(sinks: Sinks, x: np.ndarray, g: np.ndarray, iterations: int = 60) -> Sin
         Draws and gradients of the log density, coordinates first, in units in which the draws are of order one.
     iterations
         Most steps.
+    fixed : (m, p) bool, optional
+        What of ``theta`` stays as it is.
 
     Returns
     -------
@@ -171,15 +173,18 @@ def fit(sinks: Sinks, x: np.ndarray, g: np.ndarray, iterations: int = 60) -> Sin
         With their ``theta`` and ``loss``.
     """
     theta, loss = sinks.theta.copy(), np.full(len(sinks.sink), np.inf)
+    free = np.ones(theta.shape, bool) if fixed is None else ~fixed
     size = max(1, int(_MEMORY / (x.shape[1] * theta.shape[1])))
     for first in range(0, len(loss), size):
         part = np.arange(first, min(first + size, len(loss)))
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            theta[part], loss[part] = _fit(sinks.take(part), x, g, iterations)
+            theta[part], loss[part] = _fit(sinks.take(part), x, g, iterations, free[part])
     return replace(sinks, theta=theta, loss=loss)
 
 
-def _fit(sinks: Sinks, x: np.ndarray, g: np.ndarray, iterations: int) -> tuple[np.ndarray, np.ndarray]:
+def _fit(
+    sinks: Sinks, x: np.ndarray, g: np.ndarray, iterations: int, free: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     theta = sinks.theta.copy()
     residual, jacobian = _linearise(sinks, x, g)
     loss = mean_loss(residual)
@@ -190,8 +195,8 @@ def _fit(sinks: Sinks, x: np.ndarray, g: np.ndarray, iterations: int) -> tuple[n
         if not at.size:
             break
         weighted = jacobian / (1.0 + (residual / _KAPPA) ** 2)[:, None]
-        slope = (weighted @ residual[:, :, None])[:, :, 0]
-        hessian = weighted @ jacobian.swapaxes(1, 2)
+        slope = (weighted @ residual[:, :, None])[:, :, 0] * free[at]
+        hessian = (weighted @ jacobian.swapaxes(1, 2)) * (free[at, :, None] & free[at, None, :])
         diagonal = np.einsum("mpp->mp", hessian)
         ridge = damping[at, None] * diagonal + _RIDGE * diagonal.max(axis=1, keepdims=True) + 1e-300
         step = -np.linalg.solve(hessian + ridge[:, :, None] * np.eye(hessian.shape[1]), slope[:, :, None])[:, :, 0]

@@ -22,6 +22,7 @@ from pmm_mcmc.noncentring.blocks import as_map, divergence, find_block, pulled_b
 from pmm_mcmc.noncentring.fit import Sinks
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
 from pmm_mcmc.noncentring.pairs import Draws
+from pmm_mcmc.noncentring.siblings import shared
 from pmm_mcmc.noncentring.words import describe
 from pmm_mcmc.tuning.scale import MOST_DENSE, affine_scale, diagonal_scale
 
@@ -181,7 +182,7 @@ def _blocks(draws: Draws, known: list[Sinks]) -> list[Sinks]:
         without = divergence(nothing, draws, free)
         if own is None and divergence(block, draws, free) > without - max(_LEVEL_SHARE * without, _LEVEL_LEAST):
             break
-        block = refit(block, draws, draws.fitted)
+        block = shared(refit(block, draws, draws.fitted), draws.at(draws.fitted), draws.at(draws.held))
         blocks.append(block)
         draws = pulled_back(block, draws)
         free = free.copy()
@@ -191,9 +192,10 @@ def _blocks(draws: Draws, known: list[Sinks]) -> list[Sinks]:
 
 def _final(blocks: list[Sinks], draws: Draws) -> list[Sinks]:
     """Fit the levels anew, on all draws."""
-    fitted = []
+    fitted, everything = [], np.arange(draws.x.shape[1])
     for block in blocks:
-        fitted.append(refit(block, draws, np.arange(draws.x.shape[1])))
+        columns = draws.at(everything)
+        fitted.append(shared(refit(block, draws, everything), columns, columns))
         draws = pulled_back(fitted[-1], draws)
     return fitted
 

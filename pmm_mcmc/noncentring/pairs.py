@@ -34,7 +34,7 @@ _UNCLEAR_SHARE = 0.95  # beside other sinks of the same source
 # A ceiling must leave this part of the loss without one, and win by so much.
 _CEILING_SHARE, _CEILING_LEAST = 0.8, 0.003
 # Where a ceiling is begun at, above the fitted log scale at the centre.
-_RISE = 0.5
+RISE = 0.5
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def best_kind(start: Sinks, draws: Draws, x: np.ndarray, g: np.ndarray, steps: i
     known = start.saturating
     linear.theta[known, -2] = np.inf
     linear = fit(linear, x, g, steps)
-    trial = linear.with_ceiling(linear.theta[:, 0] + _RISE)
+    trial = linear.with_ceiling(linear.theta[:, 0] + RISE)
     trial = fit(replace(trial, theta=np.where(known[:, None], start.theta, trial.theta)), x, g, steps)
     wins = trial.losses(*held) < _CEILING_SHARE * linear.losses(*held) - _CEILING_LEAST
     wins &= np.isfinite(trial.theta[:, :-2]).all(axis=1)
