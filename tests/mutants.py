@@ -32,7 +32,7 @@ SCHEDULE = "tuning/schedule.py"
 ENGINE, GUARD, CURVATURE = ("tests/test_engine.py",), ("tests/test_guard.py",), ("tests/test_curvature.py",)
 VIRIAL, VERDICT = ("tests/test_virial.py",), ("tests/test_verdict.py",)
 STRAIGHT, BENT = "tuning/straightening.py", ("tests/test_straightened_engines.py",)
-LEARNING = ("tests/test_straightening.py",)
+LEARNING, MAPS = ("tests/test_straightening.py",), ("tests/test_noncentring_learn.py",)
 MUTANTS = [
     # noise
     Mutant(
@@ -480,6 +480,34 @@ MUTANTS = [
         "if learnt.map is not old:",
         "if learnt.map is not old and learnt.map is not None:",
         LEARNING,
+    ),
+    Mutant(
+        "a map exchanged for one that is hardly better",
+        "noncentring/learn.py",
+        "not d * (old - after) > _LEVEL_LEAST",
+        "old <= after",
+        MAPS,
+    ),
+    Mutant(
+        "siblings with slopes of their own",
+        "noncentring/learn.py",
+        "shared(refit(block, draws, everything), columns, columns)",
+        "refit(block, draws, everything)",
+        MAPS,
+    ),
+    Mutant(
+        "what anchors follow becomes a sink",
+        "noncentring/blocks.py",
+        "for others in (known.by_location, known.by_anchor):",
+        "for others in (known.by_location,):",
+        ("tests/test_noncentring_fit.py",),
+    ),
+    Mutant(
+        "unstable transitions judged by their number",
+        "diagnostics/judging.py",
+        "_UNSTABLE_RATE * effective",
+        "_UNSTABLE_RATE * transitions",
+        VERDICT,
     ),
     Mutant(
         "funnels learnt among other steps",

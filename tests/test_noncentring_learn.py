@@ -92,6 +92,16 @@ def test_a_funnel_is_straightened_exactly(seed):
     assert str(learnt).startswith("x[1..9] scale with x[0]: straightened")
 
 
+def test_siblings_have_one_slope():
+    """Of gradients that are not exact each sink would have one of its own."""
+    rng = np.random.default_rng(15)
+    x, g = funnel(rng)
+    g[:, 1:] += 0.02 * rng.normal(size=(N, 9)) * np.exp(-0.5 * x[:, :1])
+    found = learn_map(x, g, CHAIN).map
+    assert len(found.slope) == 9 and np.ptp(found.slope) == 0.0
+    np.testing.assert_allclose(found.slope, 0.5, atol=0.01)
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_funnel_that_hardly_narrows_is_left_alone(seed):
     learnt = learn_map(*funnel(np.random.default_rng(seed), sd=0.25), CHAIN)

@@ -47,7 +47,7 @@ def test_chance_among_many_parameters_does_not_refuse_a_run():
 
 @pytest.mark.parametrize(("same", "count", "refused"), [(1, 8, False), (1, 10, True), (8, 2, False), (8, 3, True)])
 def test_unstable_transitions(same, count, refused):
-    """2 of 1000 effective draws are harmless, however many draws and transitions: 10 of 2400 are not chance (level .05).
+    """Of 1000 effective draws 2 are harmless, however many transitions: 10 of 2400 are not chance (level .05).
 
     Where each draw is there eight times, of which 300 are effective, 3 are not.
     """
