@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-__all__ = ["LIMIT", "STATISTICS", "Crossing", "Run", "curves", "gradients_to"]
+__all__ = ["LIMIT", "STATISTICS", "Crossing", "Run", "curves", "gradients_to", "lengthened"]
 
 LIMIT = 0.01
 STATISTICS = {"b2_max": np.max, "b2_avg": np.mean}
+# How much longer each next run is, and the bytes of draws beyond which there is none.
+GROWTH, MEMORY = 4, 2**29
 
 
 @dataclass(frozen=True)
@@ -154,3 +157,35 @@ def gradients_to(
     below = median < limit
     stays = np.logical_and.accumulate(below[::-1])[::-1]
     return Crossing(_first(below, axis), _first(stays, axis), float(low), float(high), float(end), float(median[-1]))
+
+
+def lengthened(sampler: Any, reference: Any, seconds: float) -> tuple[Run, dict[str, Crossing]]:
+    """Run a sampler until its errors are settled in the first half, or as long as the CPU time allows.
+
+    Parameters
+    ----------
+    sampler
+        With ``first``, the draws to begin with, ``lengthen(draws)`` and ``run()``.
+    reference
+        As for `gradients_to`.
+    seconds
+        Of CPU, beyond which no longer run is begun.
+
+    Returns
+    -------
+    Run, dict
+        The whole run, and its crossings by statistic.
+    """
+    began, draws = time.process_time(), 0
+    while True:
+        more = (GROWTH - 1) * draws if draws else sampler.first
+        draws += more
+        before = time.process_time()
+        sampler.lengthen(more)
+        run = sampler.run()
+        took = time.process_time() - before
+        found = {name: gradients_to(run.draws, run.gradients_per_draw, reference, name) for name in STATISTICS}
+        done = all(crossing.settled <= 0.5 * crossing.spent for crossing in found.values())
+        spent = time.process_time() - began
+        if done or spent + GROWTH * took > seconds or GROWTH * run.draws.nbytes > MEMORY:
+            return run, found

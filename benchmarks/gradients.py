@@ -12,12 +12,11 @@ from __future__ import annotations
 import argparse
 import functools
 import math
-import time
 from typing import Any
 
 import numpy as np
 import peers
-from first_times import Run, gradients_to
+from first_times import Run, lengthened
 from targets import TARGETS, reference
 
 from pmm_mcmc.coordinates import Coordinates
@@ -44,9 +43,8 @@ PEERS: dict[str, Any] = {
     "MCLMC 10k": functools.partial(peers.mclmc, tuner_steps=10_000),
 }
 WARMUP = 1900
-FIRST, GROWTH = 500, 4
+FIRST = 500
 LIMIT, SEED = 0.01, 1
-MEMORY = 2**29
 HEADER = """\
 Gradients a chain until the error b2 of the second moments is below {limit}; medians over {chains} chains; seed {seed}.
 
@@ -162,20 +160,8 @@ def corrected_crossing(run: Run, known: Any, end: int) -> float:
 
 def row(sampler: Ours | Theirs, known: Any, seconds: float) -> str:
     """Lengthen the run as it needs, or as the CPU time allows, and return its row."""
-    began, draws = time.process_time(), 0
-    while True:
-        more = (GROWTH - 1) * draws if draws else sampler.first
-        draws += more
-        before = time.process_time()
-        sampler.lengthen(more)
-        run = sampler.run()
-        took = time.process_time() - before
-        worst = gradients_to(run.draws, run.gradients_per_draw, known, "b2_max", LIMIT)
-        mean = gradients_to(run.draws, run.gradients_per_draw, known, "b2_avg", LIMIT)
-        spent = time.process_time() - began
-        over = spent + GROWTH * took > seconds or GROWTH * 2 * run.draws.nbytes > MEMORY
-        if worst.settled <= 0.5 * worst.spent or over:
-            break
+    run, found = lengthened(sampler, known, seconds)
+    worst, mean = found["b2_max"], found["b2_avg"]
     corrected = corrected_crossing(run, known, 2000)
     warmup = float(np.median(run.warmup_gradients))
     best = min(worst.first, corrected)

@@ -54,7 +54,7 @@ b2_max       gradients until it is below {limit} (median)    fails    unstable t
 b2_avg       likewise, mean over coordinates               search   seconds of CPU of the search for funnels
 total        tuning and b2_max
 
-     seed sampler      tuning   b2_max   b2_avg    total   biased raw       corrected   verdict      fails search  found"""
+   seed sampler      tuning   b2_max   b2_avg    total   biased raw       corrected   verdict      fails search found"""
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ def row(seed: int, found: Row, known: Known) -> str:
         verdict = "no" + ", rightly" * bool(wrong) if not found.verdict.trusted else "WRONG trust" if wrong else "trust"
     warmup = float(np.median(run.warmup_gradients))
     return (
-        f"  {seed:7d} {found.sampler:11s} {warmup:7.0f} {worst!s:>8s} {mean!s:>8s} {total(warmup, worst):>8s}   "
-        f"{off[j]:+.3f} +- {error[j]:.3f} {corrected:>7s}  {verdict:12s} {found.fails:5d} {found.search:6.1f}  "
+        f"{seed:7d} {found.sampler:11s} {warmup:7.0f} {worst!s:>8s} {mean!s:>8s} {total(warmup, worst):>8s}   "
+        f"{off[j]:+.3f} +- {error[j]:.3f} {corrected:>7s}  {verdict:12s} {found.fails:5d} {found.search:6.1f} "
         f"{known.labels[j]}; {found.words or run.note or '-'}"
     )
 

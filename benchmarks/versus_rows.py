@@ -13,7 +13,7 @@ import arviz as az
 import gradients
 import numpy as np
 import pymc as pm
-from first_times import STATISTICS, Run, gradients_to
+from first_times import Run, lengthened
 
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.logdensity import log_density
@@ -71,7 +71,6 @@ PEERS = (
     *("BlackJAX MALA", "ALIGN", "QUICSORT"),
 )
 WARMUP = gradients.WARMUP
-GROWTH, MEMORY = 4, 2**29
 # Draws of each chain and coordinates whose effective samples are computed: more would take longer than the run.
 EFFECTIVE_DRAWS, FIRST_COORDINATES, COORDINATES = 8000, 10, 50
 CORRECTED = 2000  # draws of each chain that corrected estimates are made of, at most
@@ -156,21 +155,10 @@ def failure(error: Exception) -> dict[str, Any]:
 
 def measure(sampler: Any, known: Any, seed: int, seconds: float) -> dict[str, Any]:
     """Run a sampler until its errors are settled, or as long as ``seconds`` of CPU allow, and return its row."""
-    began, draws = time.process_time(), 0
+    began = time.process_time()
     load = os.getloadavg()[0]
     sampler.begin(seed)
-    while True:
-        more = (GROWTH - 1) * draws if draws else sampler.first
-        draws += more
-        before = time.process_time()
-        sampler.lengthen(more)
-        run = sampler.run()
-        took = time.process_time() - before
-        found = {name: gradients_to(run.draws, run.gradients_per_draw, known, name) for name in STATISTICS}
-        done = all(crossing.settled <= 0.5 * crossing.spent for crossing in found.values())
-        spent = time.process_time() - began
-        if done or spent + GROWTH * took > seconds or GROWTH * run.draws.nbytes > MEMORY:
-            break
+    run, found = lengthened(sampler, known, seconds - (time.process_time() - began))
     total = float(run.gradients_per_draw.sum())
     ess, ess_square = effective(run.draws)
     pooled = (np.mean(run.draws**2, axis=(0, 1)) - known.second) ** 2 / known.variance_of_square
