@@ -510,6 +510,13 @@ MUTANTS = [
         VERDICT,
     ),
     Mutant(
+        "long steps trusted beside unstable transitions",
+        "diagnostics/bias.py",
+        "found.ruled_out and not unstable",
+        "found.ruled_out",
+        VERDICT,
+    ),
+    Mutant(
         "funnels learnt among other steps",
         STRAIGHT,
         "settings.scaling is None and alone",

@@ -284,6 +284,11 @@ def test_a_long_step_is_trusted_where_the_draws_rule_harm_out():
     assert only_reason(gaussian(grid(3), expected_bias=np.full((4, 600), np.inf))) == UNSTABLE
     constant = {"x": x, "constant": np.ones((4, 600))}
     assert pmm.verdict(tree(constant, x, -x, **long)).trusted
+    # Nor are draws asked that lack what is where a transition would have led.
+    unstable = {"unstable": np.eye(1, 2400, dtype=int).reshape(4, 600), "steps_per_draw": np.ones((4, 600), dtype=int)}
+    assert pmm.verdict(gaussian(grid(3), **unstable)).trusted
+    assert only_reason(gaussian(grid(3), **long, **unstable)).endswith(LEFT_OUT)
+    assert pmm.verdict(gaussian(grid(3), acceptance_rate=np.ones((4, 600)), **long, **unstable)).trusted
     # Of a parameter whose bias is not measurable it is not ruled out; and what is seen must be small.
     unknown = {"x": x, "noise": grid(1, seed=2)[..., 0]}
     assert only_reason(tree(unknown, x, -x, **long)).endswith(LEFT_OUT) and pmm.verdict(tree(unknown, x, -x)).trusted

@@ -190,7 +190,7 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame, probe: Any = None) -> Verdic
     reasons: list[str] = []
     stats = dt["sample_stats"]
     moving = table["sd"].to_numpy() > 0.0  # neither constant nor, somewhere, not finite
-    errors = _errors_of_means(run.values, moving)
+    errors, unstable = _errors_of_means(run.values, moving), 0
     if "unstable" in stats and "acceptance_rate" not in stats:
         by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
         unstable, transitions = int(stats["unstable"].sum()), int(stats["steps_per_draw"].sum())
@@ -202,7 +202,7 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame, probe: Any = None) -> Verdic
     reasons += identity_reasons(*stein_identity(run.straight, run.slope), degrees, lambda i: _name(run, i))
     found = _measured(run.labels, table)
     reasons += bias_reasons(found, degrees)
-    ruled_out = found.ruled_out
+    ruled_out = found.ruled_out and not unstable
     if probe is not None:
         seen = _probed(run.labels, probe.table, moving)
         reasons += [f"by step halving {reason}" for reason in bias_reasons(seen, PROBE_REPLICAS - 1)]

@@ -160,7 +160,10 @@ def bias_reasons(found: Measured, degrees: int) -> list[str]:
 
 
 def length_reasons(stats: Any, ruled_out: bool) -> list[str]:
-    """Return the reason, if any, to expect harm of the step in use, unless the draws rule it out."""
+    """Return the reason, if any, to expect harm of the step in use, unless the draws rule it out.
+
+    They do not where a transition was unstable: they are not from where it would have led.
+    """
     expected = float(np.max(stats["expected_bias"].values)) if "expected_bias" in stats else np.nan
     if not expected > _EXPECTED or (ruled_out and np.isfinite(expected)):
         return []

@@ -150,7 +150,7 @@ def _table(read: _Read) -> pd.DataFrame:
 def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
     stats = dt["sample_stats_total"]
     reasons: list[str] = []
-    apart = (table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)).to_numpy()
+    apart, unstable = (table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)).to_numpy(), 0
     if "unstable" in stats and "acceptance_rate" not in stats:
         by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
         unstable, transitions = int(stats["unstable"].sum()), int(stats["transitions"].sum())
@@ -167,7 +167,7 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
         degrees = at.pieces - 1
         reasons += identity_reasons(at.excess, at.z, at.mean_square, degrees, at.labels.__getitem__)
         reasons += bias_reasons(found, degrees)
-    reasons += length_reasons(stats, found.ruled_out)
+    reasons += length_reasons(stats, found.ruled_out and not unstable)
     return conclude(reasons, found, "unconstrained coordinate", chains, stats, unmeasured)
 
 
