@@ -30,7 +30,8 @@ __all__ = [
     "unstable_reasons",
 ]
 
-_UNSTABLE_RATE = 2e-3
+# Of effective draws; ten to fifty times that part of a posterior sd is what means were off by where they were off.
+_UNSTABLE_RATE = 1e-3
 R_HAT = 1.01  # PyMC's own: a run that PyMC warns of is not to be trusted here
 BETWEEN_CHAINS = 0.05
 BIAS = 0.075  # so that what is trusted is below 0.1, twice the default target, with an error of its own
@@ -86,8 +87,8 @@ class Measured(NamedTuple):
 def unstable_reasons(unstable: int, error: np.ndarray, transitions: int, by_model: int) -> list[str]:
     """Say whether more transitions were unstable than are harmless; one event in a short run says nothing.
 
-    What a chain was kept from it would have left after an autocorrelation time.  So the part of the posterior that is
-    missing is about that of the effective draws, of which the slowest parameter has the fewest.
+    What a chain was kept from it would have left after an autocorrelation time.  So at least the part of the posterior
+    is missing that this is of the effective draws, of which the slowest parameter has the fewest.
 
     Parameters
     ----------
