@@ -127,7 +127,7 @@ MUTANTS = [
         "tuning/step_size.py",
         "    if kernel.power > 0.0:\n",
         "    if kernel.power > 9.0:\n",
-        ("tests/test_tuning.py",),
+        ("tests/test_step_size.py",),
     ),
     Mutant(
         "a probe that finds a bias is not heard",
@@ -243,21 +243,21 @@ MUTANTS = [
         "tuning/step_size.py",
         "curvatures) <= target",
         "curvatures) <= 1e9",
-        ("tests/test_tuning.py",),
+        ("tests/test_step_size.py",),
     ),
     Mutant(
         "target_bias ignored",
         "tuning/step_size.py",
         "target = settings.target_bias if target is None else target",
         "target = 0.05",
-        ("tests/test_tuning.py",),
+        ("tests/test_step_size.py",),
     ),
     Mutant(
         "errors of many variances not added up",
         "tuning/step_size.py",
         "min(1.0, float(np.sqrt(8.0 / max(d, 1))))",
         "1.0",
-        ("tests/test_tuning.py",),
+        ("tests/test_step_size.py",),
     ),
     Mutant(
         "linear part left in the local curvature",
