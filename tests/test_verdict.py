@@ -285,7 +285,10 @@ def test_a_long_step_is_trusted_where_the_draws_rule_harm_out():
     constant = {"x": x, "constant": np.ones((4, 600))}
     assert pmm.verdict(tree(constant, x, -x, **long)).trusted
     # Nor are draws asked that lack what is where a transition would have led.
-    unstable = {"unstable": np.eye(1, 2400, dtype=int).reshape(4, 600), "steps_per_draw": np.ones((4, 600), dtype=int)}
+    unstable = {"unstable": np.zeros((4, 600), dtype=int), "steps_per_draw": np.ones((4, 600), dtype=int)}
+    unstable["unstable"][0, 0] = 2  # of 2400 draws, of which there may be 2 in 10,000: not beyond chance
+    assert pmm.verdict(gaussian(grid(3), **long, **unstable)).trusted
+    unstable["unstable"][0, 1] = 1
     assert pmm.verdict(gaussian(grid(3), **unstable)).trusted
     assert only_reason(gaussian(grid(3), **long, **unstable)).endswith(LEFT_OUT)
     assert pmm.verdict(gaussian(grid(3), acceptance_rate=np.ones((4, 600)), **long, **unstable)).trusted

@@ -18,6 +18,7 @@ from pmm_mcmc.diagnostics.judging import (
     Measured,
     Verdict,
     bias_reasons,
+    calm,
     conclude,
     disagreement_reasons,
     identity_reasons,
@@ -202,7 +203,7 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame, probe: Any = None) -> Verdic
     reasons += identity_reasons(*stein_identity(run.straight, run.slope), degrees, lambda i: _name(run, i))
     found = _measured(run.labels, table)
     reasons += bias_reasons(found, degrees)
-    ruled_out = found.ruled_out and not unstable
+    ruled_out = found.ruled_out and calm(unstable, run.position.shape[0] * run.position.shape[1])
     if probe is not None:
         seen = _probed(run.labels, probe.table, moving)
         reasons += [f"by step halving {reason}" for reason in bias_reasons(seen, PROBE_REPLICAS - 1)]

@@ -23,6 +23,7 @@ __all__ = [
     "Measured",
     "Verdict",
     "bias_reasons",
+    "calm",
     "conclude",
     "disagreement_reasons",
     "identity_reasons",
@@ -32,6 +33,8 @@ __all__ = [
 
 # Of effective draws; ten to fifty times that part of a posterior sd is what means were off by where they were off.
 _UNSTABLE_RATE = 1e-3
+# Of draws, beyond which draws at a step that is too long do not acquit it: they are not from where it would have led.
+_CALM = 2e-4
 R_HAT = 1.01  # PyMC's own: a run that PyMC warns of is not to be trusted here
 BETWEEN_CHAINS = 0.05
 BIAS = 0.075  # so that what is trusted is below 0.1, twice the default target, with an error of its own
@@ -107,6 +110,11 @@ def unstable_reasons(unstable: int, error: np.ndarray, transitions: int, by_mode
     return [f"{unstable} of {transitions} transitions were unstable ({remedy})"]
 
 
+def calm(unstable: int, draws: int) -> bool:
+    """Whether so few transitions were unstable that draws may rule out the harm of a long step."""
+    return bool(poisson.sf(unstable - 1, _CALM * draws) >= 0.05)
+
+
 def disagreement_reasons(labels: Sequence[str], r_hat: np.ndarray, apart: np.ndarray, kind: str = "r_hat") -> list[str]:
     """Say whether chains disagree or, where they agree, leave a mean too uncertain.
 
@@ -161,10 +169,7 @@ def bias_reasons(found: Measured, degrees: int) -> list[str]:
 
 
 def length_reasons(stats: Any, ruled_out: bool) -> list[str]:
-    """Return the reason, if any, to expect harm of the step in use, unless the draws rule it out.
-
-    They do not where a transition was unstable: they are not from where it would have led.
-    """
+    """Return the reason, if any, to expect harm of the step in use, unless the draws rule it out."""
     expected = float(np.max(stats["expected_bias"].values)) if "expected_bias" in stats else np.nan
     if not expected > _EXPECTED or (ruled_out and np.isfinite(expected)):
         return []

@@ -15,6 +15,7 @@ from pmm_mcmc.diagnostics.judging import (
     Measured,
     Verdict,
     bias_reasons,
+    calm,
     conclude,
     disagreement_reasons,
     identity_reasons,
@@ -167,7 +168,7 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
         degrees = at.pieces - 1
         reasons += identity_reasons(at.excess, at.z, at.mean_square, degrees, at.labels.__getitem__)
         reasons += bias_reasons(found, degrees)
-    reasons += length_reasons(stats, found.ruled_out and not unstable)
+    reasons += length_reasons(stats, found.ruled_out and calm(unstable, len(read.mean) * read.draws))
     return conclude(reasons, found, "unconstrained coordinate", chains, stats, unmeasured)
 
 
