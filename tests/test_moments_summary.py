@@ -265,3 +265,10 @@ def test_steps_much_longer_than_tuned_are_trusted_only_where_moments_rule_a_bias
         more = {"expected_bias": np.full((20, 400), expected)}
         verdict = moments_verdict(of_vector(gaussian, -gaussian, Coordinates(np.zeros(3), np.ones(3)), **more))
         assert verdict.trusted == (not np.isinf(expected))
+    # 4 unstable transitions among 8000 draws leave these able to acquit a long step; 5 do not.
+    for count, alarmed in ((4, False), (5, True)):
+        unstable = np.zeros((20, 400), np.int64)
+        unstable[3, :count] = 1
+        more = {"expected_bias": np.full((20, 400), 0.5), "unstable": unstable}
+        verdict = moments_verdict(of_vector(gaussian, -gaussian, Coordinates(np.zeros(3), np.ones(3)), **more))
+        assert any("steps of this size" in reason for reason in verdict.reasons) == alarmed

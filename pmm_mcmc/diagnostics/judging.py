@@ -31,7 +31,7 @@ __all__ = [
     "unstable_reasons",
 ]
 
-# Of effective draws; ten to fifty times that part of a posterior sd is what means were off by where they were off.
+# Of effective draws; twice as many let a mean through that was off by 0.1 posterior sds (docs/unadjusted.md).
 _UNSTABLE_RATE = 1e-3
 # Of draws, beyond which draws at a step that is too long do not acquit it: they are not from where it would have led.
 _CALM = 2e-4
@@ -90,8 +90,8 @@ class Measured(NamedTuple):
 def unstable_reasons(unstable: int, error: np.ndarray, transitions: int, by_model: int) -> list[str]:
     """Say whether more transitions were unstable than are harmless; one event in a short run says nothing.
 
-    What a chain was kept from it would have left after an autocorrelation time.  So at least the part of the posterior
-    is missing that this is of the effective draws, of which the slowest parameter has the fewest.
+    What a chain was kept from it would have left after an autocorrelation time.  So about the part of the posterior is
+    missing that this is of the effective draws, of which the slowest parameter has the fewest.
 
     Parameters
     ----------
