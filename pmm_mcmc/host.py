@@ -253,6 +253,7 @@ class Host:
             "n_grad": lambda: chunk.n_grad,
             "n_grad_total": lambda: spent[:, None] + np.cumsum(chunk.n_grad, axis=1),
             "unstable": lambda: chunk.unstable,
+            "redone": lambda: chunk.redone,
             "model_failures": lambda: chunk.model_failures,
             "lp": lambda: chunk.lp,
             "acceptance_rate": lambda: chunk.accept,

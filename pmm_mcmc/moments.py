@@ -20,7 +20,7 @@ from pmm_mcmc.results import Layout
 __all__ = ["Moments"]
 
 # Statistics of which the sum over the draws is kept, and its name; the mean; of the others, the last value.
-_SUMMED = {"n_grad": "n_grad", "unstable": "unstable", "model_failures": "model_failures",
+_SUMMED = {"n_grad": "n_grad", "unstable": "unstable", "redone": "redone", "model_failures": "model_failures",
            "steps_per_draw": "transitions"}  # fmt: skip
 _AVERAGED = ("lp", "acceptance_rate")
 _VECTORS = ("gradient", "unconstrained")

@@ -249,7 +249,7 @@ class Target:
         return SamplingError(bad_start_message(self.model, point))
 
 
-_COUNTS = ("K", "steps_per_draw", "n_grad", "n_grad_total", "unstable", "model_failures")
+_COUNTS = ("K", "steps_per_draw", "n_grad", "n_grad_total", "unstable", "redone", "model_failures")
 
 
 def _is_density(model: Any) -> bool:

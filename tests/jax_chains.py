@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
@@ -11,17 +12,16 @@ import numpy as np
 import pytest
 from jax import lax
 from numba import cfunc, njit
-from reference import stream
-from test_engine import COORDINATES, SCHEMES, D, rough
+from reference import LEVELS, PARTS, stream
+from test_engine import COORDINATES, SCHEMES, D, limits_of, rough
 
 from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.engines import jax_engine, jax_transition
+from pmm_mcmc.engines import jax_engine, jax_midpoints
 from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.engines.jax_coordinates import JaxCoordinates
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.jax_transition import Chains, Parameters, transition
 from pmm_mcmc.engines.numba_engine import SIGNATURE, NumbaEngine
-from pmm_mcmc.guard import guard_threshold, steepest_curvature
 from pmm_mcmc.jax_density import LogDensity
 from pmm_mcmc.methods import OVERDAMPED, Scheme
 from pmm_mcmc.tuning.setting import Tuned
@@ -93,11 +93,16 @@ def keys_of(chains):
 
 
 class Replayed(NamedTuple):
-    """Random numbers of one transition of a group, or of many: then with a leading axis."""
+    """Random numbers of one transition of a group, or of many: then with a leading axis.
+
+    ``far`` is what is drawn beyond gaps, and ``parts`` are numbers, words and far words of each part of a step.
+    """
 
     numbers: Any
     words: Any
     velocities: Any
+    far: Any
+    parts: Any
 
     def take(self, *slots):
         return [(self.numbers[slot], self.words[slot, 0], self.words[slot, 1]) for slot in slots]
@@ -111,53 +116,69 @@ class Replayed(NamedTuple):
     def velocity(self):
         return self.velocities
 
+    def part(self, chains, i):
+        numbers, words, far = (array[i] for array in self.parts)
+        return self._replace(numbers=numbers[:, chains], words=words[:, :, chains], far=far[:, :, chains])
+
+    def beyond(self):
+        return self._replace(words=self.far)
+
 
 def replay(kernel, K, keys, first, transitions):
     """Return the random numbers as arrays ``(transition, slot, ...)``, and how many midpoints have a time above zero.
 
     What the numba engine does not draw is filled with other numbers: none of them may matter.
     """
-    slots, g = jax_transition._MOST_MIDPOINTS, len(keys)
+    slots, g, finest = jax_midpoints._MOST_MIDPOINTS, len(keys), PARTS**LEVELS
     other = np.random.default_rng(11)
-    uniforms = other.random((transitions, slots + 1, g, 1))
-    normals = other.standard_normal((transitions, slots + 1, 2, g, D))
-    used = np.zeros((transitions, g), int)
+    shape = (transitions, 2 * finest, slots + 1)
+    uniforms, normals = other.random((*shape, g, 1)), other.standard_normal((*shape, 2, 2, g, D))
     if kernel.dynamics == OVERDAMPED:
-        normals[:, :, 0] = 0.0
-    for t in range(transitions):
-        for i, key in enumerate(keys):
-            rng = stream(key, first + t)
+        normals[:, :, :, :, 0] = 0.0
+    used = np.zeros((transitions, g), int)
 
-            def fill(slot, t=t, i=i, rng=rng):
-                if kernel.dynamics == OVERDAMPED:
-                    normals[t, slot, 1, i] = rng.standard_normal(D)
-                else:
-                    normals[t, slot, :, i] = rng.standard_normal((2, D))
+    def fill(t, part, i):
+        """Fill in a step (part 0) or a part of one, of one chain; return how many midpoints it has."""
+        rng, midpoints = stream(keys[i], first + t, part), 0
+        moving = 1 if kernel.dynamics == OVERDAMPED else 0
 
-            if kernel.scheme == Scheme.MALA:
-                fill(-1)
-                uniforms[t, -1, i] = rng.random()
-                continue
-            cell, slot = -1, 0
-            while True:
-                uniforms[t, slot, i] = number = rng.random()
-                if kernel.scheme != Scheme.CELLS:
-                    moment = 1.0
-                elif kernel.option == 2:
-                    moment = int(number ** (1.0 / (1.0 + kernel.power)) * K) + kernel.offset
-                else:
-                    cell += 1 if K == 1 else 1 + int(np.log1p(-number) / np.log1p(-1.0 / K))
-                    if cell >= K:
-                        break
-                    moment = cell + kernel.offset
-                if moment > 0.0:
-                    fill(slot)
-                    used[t, i] += 1
-                if kernel.scheme != Scheme.CELLS or kernel.option == 2:
+        def gap(slot, is_last=False):
+            for where in range(1 if part == 0 or is_last else 2):
+                normals[t, part, slot, where, moving:, i] = rng.standard_normal((2 - moving, D))
+
+        if kernel.scheme == Scheme.MALA:
+            gap(-1)
+            uniforms[t, part, -1, i] = rng.random()
+            return 0
+        cell, slot = -1, 0
+        while True:
+            uniforms[t, part, slot, i] = number = rng.random()
+            if kernel.scheme != Scheme.CELLS:
+                moment = 1.0
+            elif kernel.option == 2:
+                moment = int(number ** (1.0 / (1.0 + kernel.power)) * K) + kernel.offset
+            else:
+                cell += 1 if K == 1 else 1 + int(np.log1p(-number) / np.log1p(-1.0 / K))
+                if cell >= K:
                     break
-                slot += 1
-            fill(-1)
-    return Replayed(uniforms, normals, np.zeros((transitions, g, D))), used
+                moment = cell + kernel.offset
+            if moment > 0.0:
+                gap(slot)
+                midpoints += 1
+            if kernel.scheme != Scheme.CELLS or kernel.option == 2:
+                break
+            slot += 1
+        gap(-1, is_last=part in (2 * PARTS - 1, 2 * finest - 1))
+        return midpoints
+
+    of_levels = [range(PARTS**level, 2 * PARTS**level) for level in range(1, LEVELS + 1)]
+    for t in range(transitions):
+        for i in range(g):
+            used[t, i] = fill(t, 0, i)
+            for part in chain.from_iterable(of_levels if kernel.scheme != Scheme.MALA else []):
+                fill(t, part, i)
+    words, far = normals[:, :, :, 0], normals[:, :, :, 1]
+    return Replayed(uniforms[:, 0], words[:, 0], np.zeros((transitions, g, D)), far[:, 0], (uniforms, words, far)), used
 
 
 def numba_chains(name, mode, step, keys, transitions, tolerance=0.0):
@@ -206,7 +227,7 @@ class Calls(list):
 def follow(name, mode, step, state, gradient, draws, *, tolerance=0.0, dtype=np.float64, calls=None):
     """Return chains and counts after each transition, of :func:`pmm_mcmc.engines.jax_transition.transition`."""
     kernel, K = SCHEMES[name]
-    limits = guard_threshold(kernel, step, 1.4, K, D), steepest_curvature(kernel, step, 1.4, K)
+    limits = limits_of(kernel, step, K)
     parts = np.split(state, [D, 2 * D, 3 * D, 4 * D, 4 * D + 1], axis=1)
     chains = Chains(*parts[:4], gradient, *parts[4:])
     given = (

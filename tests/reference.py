@@ -17,9 +17,11 @@ from pmm_mcmc.engines.numba_engine import SIGNATURE, NumbaEngine
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Scheme
 
 # Choices of the engine, not formulas.  After a failure: the part of the step that is kept, what comes back with every
-# transition, and the least; and the part of a step before which no curvature is taken from a midpoint.
+# transition, and the least; the parts in which a step is taken again, and how often; the part of a step before which no
+# curvature is taken from a midpoint, and the least cosine that tells one.
 SHRINK, RECOVER, SHORTEST = transitions.SHRINK, transitions.RECOVER, transitions.SHORTEST
-TELLING = transitions.TELLING
+PARTS, LEVELS = transitions.PARTS, transitions.LEVELS
+TELLING, LEAST_COSINE = transitions.TELLING, transitions.LEAST_COSINE
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
 
 
@@ -126,10 +128,29 @@ def uniform_midpoint(dynamics, friction, alpha, time):
     return time, alpha * flow(dynamics, alpha - time, friction)[0] @ sde(dynamics, friction)[1]
 
 
-def stream(key, transition):
-    """Return NumPy's own generator, started as :mod:`pmm_mcmc.engines.random` says."""
+def covariance(dynamics, h, friction):
+    """Return the covariance of the noise over a time ``h``."""
+    root = flow(dynamics, h, friction)[2]
+    return root @ root.T
+
+
+def bridge(dynamics, friction, length, ahead, known, near, far):
+    """Return noise over a ``length`` of a path whose noise over all that is ``ahead`` is ``known``, and what is left.
+
+    By the formula for a Gaussian conditioned on a sum of which it is a part; ``near`` and ``far`` are draws of the two.
+    """
+    A = flow(dynamics, ahead - length, friction)[0]
+    whole = A @ covariance(dynamics, length, friction) @ A.T + covariance(dynamics, ahead - length, friction)
+    gain = covariance(dynamics, length, friction) @ A.T @ np.linalg.pinv(whole)
+    noise = near + gain @ (known - A @ near - far)
+    return noise, known - A @ noise
+
+
+def stream(key, transition, part=0):
+    """Return NumPy's own generator, started as :mod:`pmm_mcmc.engines.random` says; parts of a step have their own."""
     bits = np.random.SFC64()
-    words = np.array([key[0], key[1], transition, 1], dtype=np.uint64)
+    first = int(key[0]) ^ (part * 0x9E3779B97F4A7C15 % 2**64)
+    words = np.array([first, key[1], transition, 1], dtype=np.uint64)
     bits.state = {"bit_generator": "SFC64", "state": {"state": words}, "has_uint32": 0, "uinteger": 0}
     bits.random_raw(12)
     return np.random.Generator(bits)
@@ -138,21 +159,21 @@ def stream(key, transition):
 class Chain:
     """A chain of any method on the random stream of the compiled engine; ``target(x)`` is ``(lp, gradient)``.
 
-    A step in which the energy rises by more than ``threshold`` is rejected; one along which the curvature was above
-    ``steepest`` makes the next ones shorter.  ``model_failures`` are rejections where something was not finite, though
-    ``|y|^2 / 2`` had not risen by more than the threshold.
+    A step in which the energy rises by more than a threshold, or along which the curvature is above a limit, is taken
+    again in parts; ``limits`` are the threshold of a step, that of a part, and the curvature for a step.
+    ``model_failures`` are rejections where something was not finite, though ``|y|^2 / 2`` had not risen by more than
+    the threshold.
     """
 
-    def __init__(self, kernel, target, u, v, alpha, friction, K, key, centre, scale, threshold, steepest):
-        self.kernel, self.target = kernel, target
-        self.threshold, self.steepest = threshold, steepest
+    def __init__(self, kernel, target, u, v, alpha, friction, K, key, centre, scale, limits):
+        self.kernel, self.target, self.limits = kernel, target, limits
         self.alpha, self.friction, self.K, self.key = alpha, friction, K, key
         self.centre, self.scale = centre, scale
         self.shrink, self.calls, self.t = 1.0, 0, 0
         self.state = np.array([u, v])
         self.anchor = np.array(u)
         self.lp, self.b = self.evaluate(u)
-        self.calls = self.unstable = self.model_failures = 0
+        self.calls = self.unstable = self.redone = self.model_failures = 0
         self.accept = 1.0
 
     def evaluate(self, y):
@@ -187,20 +208,84 @@ class Chain:
             if option == 2:
                 return
 
-    def longest(self, midpoints, step):
-        """Return the part of a step that the curvatures between the anchor and the midpoints allow."""
-        curvatures = [
-            np.linalg.norm(b - self.b) / np.linalg.norm(y - self.anchor)
-            for time, (y, _, b) in midpoints
-            if time > TELLING * step
-        ]
-        ratio = self.steepest / max(curvatures, default=self.steepest)
-        return min(1.0, ratio if self.kernel.dynamics == OVERDAMPED else np.sqrt(ratio))
+    def is_steep(self, base, anchor, midpoints, step, steepest):
+        """Whether the curvature between the anchor and a midpoint is above a limit."""
+        stiffness = 1.0 if self.kernel.dynamics == HARMONIC else 0.0
+        for time, (y, _, b) in midpoints:
+            if time > TELLING * step:
+                way = y - anchor
+                rise = stiffness * way - (b - base)
+                ratio = np.linalg.norm(rise) / np.linalg.norm(way)
+                cosine = rise @ way / (np.linalg.norm(rise) * np.linalg.norm(way))
+                if (ratio / max(cosine, LEAST_COSINE) if cosine > 0.0 else ratio) - stiffness > steepest:
+                    return True
+        return False
 
-    def blame(self, place):
-        """Put a failure down to the model where a place that is not finite is one that a good step may reach."""
-        if place is not None and np.sum(place**2 - self.state[0] ** 2) / 2 <= self.threshold:
-            self.model_failures += 1
+    def step(self, rng, step, begin, threshold, steepest, path):
+        """Take one step from ``begin``; return where it ends, or ``None`` and whether the model is to blame.
+
+        ``path`` is the time to the end of the path and the noise over it; or empty.  After the step they are those of
+        the path beyond or, if it was empty, of the step.
+        """
+        scheme, dynamics = self.kernel.scheme, self.kernel.dynamics
+        state, anchor, lp, base = begin
+        d, moments, seen, gathered = state.shape[1], [], [], np.zeros_like(state)
+        ahead, known = path[:2] if path else (0.0, None)
+
+        def normal():
+            if dynamics == OVERDAMPED:
+                return np.array([np.zeros(d), rng.standard_normal(d)])
+            return rng.standard_normal((2, d))
+
+        def gap_noise(start, stop):
+            nonlocal gathered, known, ahead
+            noise = flow(dynamics, stop - start, self.friction)[2] @ normal()
+            if known is not None and ahead - stop + start < 1e-9:
+                noise = known
+            elif known is not None:
+                far = flow(dynamics, ahead - stop + start, self.friction)[2] @ normal()
+                noise, known = bridge(dynamics, self.friction, stop - start, ahead, known, noise, far)
+                ahead -= stop - start
+            gathered = flow(dynamics, stop - start, self.friction)[0] @ gathered + noise
+            return noise
+
+        def noted():
+            for time, weight in self.times(rng, step):
+                moments.append(time)
+                yield time, weight
+
+        def drift(y):
+            seen.append((y, *self.evaluate(y)))
+            return seen[-1][2]
+
+        times = noted()
+        new, midpoints = unrolled(
+            dynamics, self.friction, step, times, state, base, drift, gap_noise, keep_base=scheme != Scheme.CONTINUOUS
+        )
+        if new is None:  # where the path leads to all the same
+            reached = moments[-1]
+            for time, _ in times:
+                gap_noise(reached, time)
+                reached = time
+            gap_noise(reached, step)
+        path[:] = [ahead, known] if path else [step, gathered]
+        near = lambda place: np.sum(place**2 - state[0] ** 2) / 2 <= threshold  # noqa: E731
+        if new is None:
+            return None, near(seen[-1][0])
+        found = seen[-1] if scheme == Scheme.RECYCLED else (new[0], *self.evaluate(new[0]))
+        if found[2] is None:
+            return None, near(new[0])
+        potential, kinetic = -lp, new[1]
+        if scheme == Scheme.RECYCLED:
+            # The log density at the start of the step, from that at the anchor and its gradient.
+            ahead_of, kinetic = state[0] - anchor, midpoints[-1][1]
+            slope = (anchor if dynamics == HARMONIC else 0.0) - base
+            potential += np.sum(ahead_of * slope + 0.5 * ahead_of**2)
+        rise = -found[1] - potential + 0.5 * np.sum(kinetic**2 - state[1] ** 2)
+        steep = self.is_steep(base, anchor, zip(moments, seen, strict=True), step, steepest)
+        if not np.all(np.isfinite(new)) or not rise <= threshold or steep:
+            return None, False
+        return (new, *found), False
 
     def mala(self, rng, step, d):
         proposal = self.state[0] + step * self.b + np.sqrt(2.0 * step) * rng.standard_normal(d)
@@ -231,45 +316,26 @@ class Chain:
         if scheme == Scheme.MALA:
             return self.mala(rng, step, d)
 
-        def gap_noise(start, stop):
-            root = flow(dynamics, stop - start, self.friction)[2]
-            if dynamics == OVERDAMPED:
-                return root @ np.array([np.zeros(d), rng.standard_normal(d)])
-            return root @ rng.standard_normal((2, d))
-
-        seen, moments = [], []
-
-        def noted():
-            for time, weight in self.times(rng, step):
-                moments.append(time)
-                yield time, weight
-
-        def drift(y):
-            seen.append((y, *self.evaluate(y)))
-            return seen[-1][2]
-
-        new, midpoints = unrolled(
-            dynamics, self.friction, step, noted(), self.state, self.b, drift, gap_noise,
-            keep_base=scheme != Scheme.CONTINUOUS,
-        )  # fmt: skip
-        if new is not None:
-            anchor, lp, b = seen[-1] if scheme == Scheme.RECYCLED else (new[0], *self.evaluate(new[0]))
-            potential, kinetic = -self.lp, new[1]
-            if scheme == Scheme.RECYCLED:
-                # The log density at the start of the step, from that at the anchor and its gradient.
-                ahead, kinetic = self.state[0] - self.anchor, midpoints[-1][1]
-                slope = (self.anchor if dynamics == HARMONIC else 0.0) - self.b
-                potential += np.sum(ahead * slope + 0.5 * ahead**2)
-            rise = -lp - potential + 0.5 * np.sum(kinetic**2 - self.state[1] ** 2)
-            if b is not None and np.all(np.isfinite(new)) and rise <= self.threshold:
-                longest = self.longest(zip(moments, seen, strict=True), step)
-                self.state, self.anchor, self.lp, self.b = new, anchor, lp, b
-                self.shrink = max(SHORTEST, min(longest, RECOVER * self.shrink))
-                self.accept = 1.0
-                return
-            self.blame(new[0] if b is None else None)
-        else:
-            self.blame(seen[-1][0])
+        threshold, of_part, steepest = self.limits
+        steepest = steepest / self.shrink ** (1 if dynamics == OVERDAMPED else 2)
+        begin, path = (self.state, self.anchor, self.lp, self.b), []
+        found, by_model = self.step(rng, step, begin, threshold, steepest, path)
+        parts = 1
+        while found is None and parts < PARTS**LEVELS:
+            parts *= PARTS
+            left, found, steepest = list(path), begin, steepest * PARTS ** (1 if dynamics == OVERDAMPED else 2)
+            for i in range(parts):
+                rng = stream(self.key, self.t - 1, parts + i)
+                found, by_model = self.step(rng, step / parts, found, of_part, steepest, left)
+                if found is None:
+                    break
+        if found is not None:
+            self.redone += parts > 1
+            self.state, self.anchor, self.lp, self.b = found
+            self.shrink = min(1.0, RECOVER * self.shrink)
+            self.accept = 1.0
+            return
+        self.model_failures += by_model
         velocity = rng.standard_normal(d) if dynamics != OVERDAMPED else np.zeros(d)
         self.state = np.array([self.anchor, velocity])
         self.unstable += 1

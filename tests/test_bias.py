@@ -262,7 +262,9 @@ def test_what_a_step_makes_likely(method, options, d):
     K = settings.fixed_K or 4096
     found = [expected_bias(settings, factor * step, 1.0, K, lipschitz, d) for factor in (0.5, 1.0, 1.5, 1e3)]
     assert found[1] == pytest.approx(0.05, rel=0.1)  # to which the tuner rounds curvatures
-    assert found[0] < 0.04 and 0.07 < found[2] < np.inf and found[3] == np.inf
+    assert found[0] < 0.04 and 0.07 < found[2] < found[3]
+    # With midpoints, places that are too steep are seen, and steps are taken in parts there.
+    assert found[3] > 0.3 and np.isinf(found[3]) == (method == "ULMC")
 
 
 def test_what_is_likely_with_few_midpoints_and_with_none_of_a_bias():
@@ -287,7 +289,7 @@ def test_the_curvature_is_measured_for_a_given_step_too(method, given):
     settings = Settings.checked(method, dynamics=dynamics, step_size=given, scaling=np.ones(10))
     warmup = Warmup.start(settings, 30, x[:, 0], -precision * x[:, 0])
     none = np.zeros((4, 30), dtype=int)
-    warmup.observe(Block(x, -precision * x, -0.5 * (precision * x**2).sum(axis=2), none, none, np.ones((4, 30))))
+    warmup.observe(Block(x, -precision * x, -0.5 * (precision * x**2).sum(axis=2), none, none, none, np.ones((4, 30))))
     warmup.stop()
     tuned = warmup.update(lambda at: -precision * at)
     assert warmup.n_grad == (0 if method == "MALA" else 32)

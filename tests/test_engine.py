@@ -6,7 +6,7 @@ Random tests at fixed keys: |z| < 4.5 (7e-6 each) and p > 1e-6.
 import numpy as np
 import pytest
 from numba import cfunc
-from reference import RECOVER, SHORTEST, SHRINK, Chain, engine, gaussian, stream
+from reference import PARTS, RECOVER, SHORTEST, SHRINK, Chain, engine, gaussian, stream
 from scipy.stats import kstest, norm
 
 from pmm_mcmc.coordinates import Coordinates
@@ -118,15 +118,21 @@ def test_kernels_say_what_the_settings_say():
     assert SCHEMES["MALA"][0][:2] == (Scheme.MALA, OVERDAMPED)
 
 
+def limits_of(kernel, step, K):
+    """Return by how much the energy may rise in a step and in a part of it, and how steep a step may be."""
+    rises = (guard_threshold(kernel, length, 1.4, K, D) for length in (step, step / PARTS))
+    return *rises, steepest_curvature(kernel, step, 1.4, K)
+
+
 def compare_with_reference(name, mode, step_size, rows):
     kernel, K = SCHEMES[name]
     run, state, gradient, tables = start(kernel, mode)
-    limits = guard_threshold(kernel, step_size, 1.4, K, D), steepest_curvature(kernel, step_size, 1.4, K)
+    limits = limits_of(kernel, step_size, K)
     u, v = state[:D], state[D : 2 * D]
-    chain = Chain(kernel, lambda x: rough_numpy(x, mode), u, v, step_size, 1.4, K, KEY, *COORDINATES[:2], *limits)
+    chain = Chain(kernel, lambda x: rough_numpy(x, mode), u, v, step_size, 1.4, K, KEY, *COORDINATES[:2], limits)
     out = run.run(Tuned(step_size, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, rows, 1)
     for row in range(rows):
-        chain.calls = chain.unstable = chain.model_failures = 0
+        chain.calls = chain.unstable = chain.redone = chain.model_failures = 0
         chain.advance()
         np.testing.assert_allclose(
             out.position[row], COORDINATES.centre + COORDINATES.scale * chain.anchor, rtol=0.0, atol=1e-10
@@ -135,7 +141,7 @@ def compare_with_reference(name, mode, step_size, rows):
         np.testing.assert_allclose(out.state[row, 2 * D : 3 * D], chain.b, rtol=0.0, atol=1e-9)
         assert abs(out.lp[row] - chain.lp) < 1e-9
         assert out.n_grad[row] == chain.calls
-        assert out.unstable[row] == chain.unstable
+        assert (out.unstable[row], out.redone[row]) == (chain.unstable, chain.redone)
         assert out.model_failures[row] == chain.model_failures
         assert out.accept[row] == pytest.approx(chain.accept, rel=1e-9)
         assert out.state[row, 4 * D + 1] == pytest.approx(chain.shrink, rel=1e-14)
@@ -156,8 +162,10 @@ def test_engine_is_the_reference_chain(name):
 def test_guard_is_the_reference_chain_s(name, mode):
     out, _ = compare_with_reference(name, mode, 0.3, 60)
     assert np.all(np.isfinite(out.state))
-    # MALA declines a low density by its own rule.
-    assert (0 < out.unstable.sum() < 50) == (name != "MALA" or LEAVES[mode] != "steep")
+    if LEAVES[mode] != "steep":
+        assert 0 < out.unstable.sum() < 50
+    else:  # parts of a step may take what the whole cannot; MALA declines a low density by its own rule
+        assert out.unstable.sum() < 15 and (out.unstable.sum() + out.redone.sum() > 0) == (name != "MALA")
 
 
 @pytest.mark.parametrize("name", ["underdamped, option 2, left, K=7", "recycled", "RLMC overdamped"])

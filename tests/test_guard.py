@@ -148,12 +148,18 @@ def run_on(target, name, step, *, d, rows, start=0.5, scale=1.0, tables=None):
 
 @every_method
 def test_a_runaway_is_caught(monkeypatch, name):
-    out = run_on(quartic, name, 1.2, d=2, rows=1, start=5.0)
-    assert out.unstable[0] == 1
-    np.testing.assert_array_equal(out.position[0], 5.0)
+    def run():
+        out = run_on(quartic, name, 1.2, d=2, rows=1, start=5.0)
+        return out.unstable[0], out.redone[0], out.lp[0], out.position[0]
+
+    monkeypatch.setattr(numba_engine, "steepest_curvature", lambda *_: np.inf)  # the energy is enough
+    unstable, redone, lp, position = run()
+    assert unstable + redone == 1 and lp > -1300.0
+    if unstable:
+        np.testing.assert_array_equal(position, 5.0)
     monkeypatch.setattr(numba_engine, "guard_threshold", lambda *_: np.inf)
-    out = run_on(quartic, name, 1.2, d=2, rows=1, start=5.0)
-    assert out.unstable[0] == 0 and out.lp[0] < -1e5, "without the guard the step is taken"
+    unstable, redone, lp, _ = run()
+    assert unstable == redone == 0 and lp < -1e5, "without the guard the step is taken"
 
 
 # -- whom it blames ----------------------------------------------------------------------------------------------------
@@ -202,10 +208,10 @@ def test_failures_at_a_wall_are_put_down_to_the_model(name, d, wall, value):
 @pytest.mark.statistical
 @every_method
 @pytest.mark.parametrize(
-    ("target", "step"), [(quartic, 1.0), (quartic, 3.0), (bursting, 1.0)], ids=["quartic", "quartic 3", "bursting"]
+    ("target", "step"), [(quartic, 5.0), (quartic, 20.0), (bursting, 5.0)], ids=["quartic", "quartic 20", "bursting"]
 )
 def test_failures_of_a_step_that_is_too_large_are_put_down_to_the_step(name, target, step):
-    # Few, since steps are shortened where the density is steep.
+    # Few, since steps are taken in parts where the density is steep.
     out = run_on(target, name, step, d=3, rows=30_000)
     assert out.unstable.sum() > 20
     assert blamed(out) <= 0.05, blamed(out)
@@ -214,7 +220,7 @@ def test_failures_of_a_step_that_is_too_large_are_put_down_to_the_step(name, tar
 @pytest.mark.statistical
 @every_method
 def test_failures_on_a_gaussian_that_is_too_stiff_are_put_down_to_the_step(name):
-    out = run_on(gaussian, name, 1.5 * automatic(name)[1], d=3, rows=10_000, scale=10.0)
+    out = run_on(gaussian, name, 10.0 * automatic(name)[1], d=3, rows=10_000, scale=10.0)
     assert out.unstable.sum() > 30
     assert blamed(out) == 0.0
 

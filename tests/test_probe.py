@@ -228,15 +228,15 @@ def test_says_where_transitions_were_unstable(probed):
     assert "transitions at the run's step were unstable" in found.sentence
 
 
-def test_says_where_the_run_would_shorten_its_steps(probed):
+def test_says_where_the_run_would_take_steps_in_parts(probed):
     """Check on Gaussians that a step bears nowhere, and everywhere; and that what failed is not counted twice."""
     options = {"K": 64, "scaling": np.ones(4), "steps_per_draw": 4}
-    found, _, _ = probed(gaussian, pmm.PoissonULMC, 60, step_size=2.2, **options)
+    found, _, _ = probed(gaussian, pmm.PoissonULMC, 60, step_size=1.4, **options)
     assert "steep" not in found.sentence
     found, _, _ = probed(gaussian, pmm.PoissonULMC, 60, step_size=4.0, **options)
     unstable, steep = (
         int(re.search(rf"(\d+) of 1920 transitions {words}", found.sentence)[1])
-        for words in ("at the run's step were unstable", "met places so steep that the run would shorten its steps")
+        for words in ("at the run's step were unstable", "met places so steep that the run would take them in parts")
     )
     # Steps that begin with their midpoint tell no curvature: one in K.
     assert 60 < unstable and 0.97 * (1920 - unstable) < steep <= 1920 - unstable

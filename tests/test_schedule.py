@@ -53,7 +53,7 @@ class Driver:
         failed[:, : int(np.ceil(self.failing(done) * n))] = 1
         accept = np.full((self.chains, n), self.accept(warmup.tuned.step_size))
         lp = -0.5 * (self.precision * x**2).sum(axis=2)
-        return Block(x, -self.precision * x, lp, failed, failed * self.blamed, accept)
+        return Block(x, -self.precision * x, lp, failed, np.zeros_like(failed), failed * self.blamed, accept)
 
     def turn(self):
         warmup, frozen = self.warmup, self.warmup.frozen is not None

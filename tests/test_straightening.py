@@ -41,7 +41,7 @@ def block(draw, rng, rows):
         lp = -0.5 * (x**2).sum(axis=1, keepdims=True)
     x, g = (part.reshape(CHAINS, rows, d) for part in (x, g))
     nothing = np.zeros((CHAINS, rows), np.int64)
-    return Block(x, g, lp.reshape(CHAINS, rows), nothing, nothing, np.ones((CHAINS, rows)))
+    return Block(x, g, lp.reshape(CHAINS, rows), nothing, nothing, nothing, np.ones((CHAINS, rows)))
 
 
 def begin(draw, rng, length=1000, **arguments):

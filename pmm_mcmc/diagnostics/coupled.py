@@ -20,7 +20,7 @@ from pmm_mcmc.guard import guard_threshold, steepest_curvature
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.midpoints import cell_weight, continuous_weight, next_cell, one_cell, one_in
 from pmm_mcmc.steps.base import LangevinStep
-from pmm_mcmc.transitions import TELLING, end, interpolate, interpolate_velocity, noise, path
+from pmm_mcmc.transitions import TELLING, build_limits, end, fall, interpolate, interpolate_velocity, noise, path
 
 __all__ = ["Setting", "Sums", "Target", "run_copies"]
 
@@ -28,6 +28,7 @@ _LEVELS = 3
 _RECORDS = 200  # at most, of each copy
 _DISCARD = 1 / 3  # of the transitions: the copies start together and must drift apart first
 _FLOWS = (flows.overdamped, flows.underdamped, flows.harmonic)
+_curvature = build_limits(np, np.where).curvature
 _one_cell, _next_cell = np.vectorize(one_cell, otypes=[int]), np.vectorize(next_cell, otypes=[int])
 
 
@@ -65,7 +66,7 @@ class _Mark(NamedTuple):
 class _Copy(NamedTuple):
     """Copies at one level: state, base drift and anchor ``(R, d)``, log density and energy at the anchor ``(R,)``.
 
-    ``steep`` counts steps after which a run would shorten its own ``(R,)``.
+    ``steep`` counts steps that a run would take in parts ``(R,)``.
     """
 
     u: np.ndarray
@@ -188,7 +189,7 @@ def _advance(
     scheme = setting.kernel.scheme
     base, cu, cv = 0.0 if scheme == Scheme.CONTINUOUS else 1.0, np.zeros_like(copy.u), np.zeros_like(copy.u)
     y, y_velocity, lp, b = copy.u, copy.v, copy.lp, copy.b
-    curvature = np.zeros(len(y))
+    curvature, stiffness = np.zeros(len(y)), 1.0 if setting.kernel.dynamics == HARMONIC else 0.0
     with np.errstate(all="ignore"):
         for k, mark in enumerate(marks):
             at = setting.flow(mark.time - start)
@@ -198,9 +199,10 @@ def _advance(
             lp, b = target.drift(y, mark.active)
             lost = np.where(np.isnan(lp), np.nan, 0.0)[:, None]
             correction = np.where(mark.active[:, None], b - base * copy.b + lost, 0.0)
-            change, length = (np.sqrt((gap**2).sum(axis=1)) for gap in (b - copy.b, y - copy.anchor))
-            telling = mark.active & ((mark.time - start) > TELLING * level.h)[:, 0] & (length > 0.0)
-            curvature = np.where(telling, np.fmax(curvature, change / length), curvature)
+            way, rise = y - copy.anchor, fall(y, copy.anchor, b, copy.b, stiffness)
+            norms = ((one * other).sum(axis=1) for one, other in ((rise, rise), (way, way), (rise, way)))
+            telling = mark.active & ((mark.time - start) > TELLING * level.h)[:, 0]
+            curvature = np.where(telling, np.fmax(curvature, _curvature(*norms, stiffness)), curvature)
             cu, cv = cu + mark.weight[0] * correction, cv + mark.weight[1] * correction
         mu, mv = path_noise.between(*ends, level.whole)
         u, v = end(copy.u, copy.v, base * copy.b, mu, mv, cu, cv, level.whole)
@@ -268,7 +270,7 @@ class Sums(NamedTuple):
     unstable : (level,)
         Unstable transitions.
     steep
-        Transitions of the first copies after which a run would shorten its steps.
+        Transitions of the first copies that a run would take in parts.
     """
 
     first: np.ndarray

@@ -99,9 +99,9 @@ def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_see
     coordinates are the given ``scaling`` or, where it was learnt, learnt anew from all draws together, while in the run
     each chain has its own: the bias measured is that of the step in the common scale.
 
-    A run takes shorter steps for a while where the posterior is too steep for its step.  Copies do not, since all three
-    step at common times, and averages over times that are uneven by state have a bias of their own.  There the probe
-    sees more bias than the run has; its sentence gives the number of transitions that met such places.
+    A run takes a step in parts where the posterior is too steep for it.  Copies do not: what is measured is the bias of
+    the step as it is.  There the probe sees more bias than the run has; its sentence gives the number of transitions
+    that met such places.
 
     The order is refuted in a run at most with probability 0.01 if it holds: a t-test of each mean and standard
     deviation, at 0.01 over their number.  Weights of modes between which no replica moves, places where none has been
@@ -295,7 +295,7 @@ def _sentence(table: pd.DataFrame, order: int, slow: list[str], unstable: int, s
         caveats.append(f"{unstable} of {steps} transitions at the run's step were unstable.")
     if steep:
         caveats.append(
-            f"{steep} of {steps} transitions met places so steep that the run would shorten its steps there. The probe "
+            f"{steep} of {steps} transitions met places so steep that the run would take them in parts. The probe "
             "does not: the run's own bias is smaller."
         )
     if seen.any():

@@ -47,11 +47,13 @@ class Chunk(NamedTuple):
         Draws, and the gradient of the log density there, in the coordinates of the model.
     lp, accept : (n,)
         Log density at the draw; mean acceptance probability of its transitions (1 where nothing is adjusted).
-    n_grad, unstable : (n,)
-        Gradients spent for the draw; transitions rejected as not finite or unstable.
+    n_grad : (n,)
+        Gradients spent for the draw.
+    unstable, redone : (n,)
+        Transitions rejected as not finite or unstable even in parts; those that were taken in parts.
     model_failures : (n,)
-        Those of them that are the model's failures and not the step's: values that are not finite at a place where
-        the energy of the whitened coordinates, ``|y|^2 / 2``, has not run away.
+        Those of the unstable ones that are the model's failures and not the step's: values that are not finite at a
+        place where the energy of the whitened coordinates, ``|y|^2 / 2``, has not run away.
     state : (n, 4 d + 2)
         The chain's state after each draw; of no rows where many chains advance together.
     """
@@ -62,6 +64,7 @@ class Chunk(NamedTuple):
     accept: np.ndarray
     n_grad: np.ndarray
     unstable: np.ndarray
+    redone: np.ndarray
     model_failures: np.ndarray
     state: np.ndarray
 
@@ -69,9 +72,10 @@ class Chunk(NamedTuple):
     def empty(cls, shape: tuple[int, ...], d: int, states: int = 0) -> Chunk:
         """Return arrays to be filled, of ``shape`` ``(n,)`` or ``(chain, n)``."""
         position, gradient = np.empty((*shape, d)), np.empty((*shape, d))
-        n_grad, unstable, model_failures = (np.empty(shape, np.int64) for _ in range(3))
+        n_grad, unstable, redone, model_failures = (np.empty(shape, np.int64) for _ in range(4))
         state = np.empty((*shape[:-1], states, 4 * d + 2))
-        return cls(position, gradient, np.empty(shape), np.empty(shape), n_grad, unstable, model_failures, state)
+        lp, accept = np.empty(shape), np.empty(shape)
+        return cls(position, gradient, lp, accept, n_grad, unstable, redone, model_failures, state)
 
 
 class Engine(Protocol):

@@ -27,6 +27,7 @@ from pmm_mcmc.engines.jax_transition import Chains, Counts, Parameters, transiti
 from pmm_mcmc.guard import guard_threshold, steepest_curvature
 from pmm_mcmc.jax_density import LogDensity
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel
+from pmm_mcmc.transitions import PARTS
 
 __all__ = ["JaxEngine"]
 
@@ -64,7 +65,7 @@ class JaxEngine:
         if self.devices[0].platform != "cpu":
             most = max(min(most, -(-chains // _SHARES)), _GROUP_CPU)
         self.group = -(-chains // -(-chains // most))
-        per_row = self.group * (2 * self.d + 6) * 8
+        per_row = self.group * (2 * self.d + 7) * 8
         self.capacity = max(1, min(_MOST_ROWS, _BYTES // per_row))
         self._density = density
         self.dtype = np.dtype(np.float32 if precision == "float32" else np.float64)
@@ -77,7 +78,7 @@ class JaxEngine:
                 self._advance_group,
                 mesh=mesh,
                 in_specs=(P(), P(), P(), each, each, each, P(), P(), P()),
-                out_specs=(each, each, (rows,) * 7),
+                out_specs=(each, each, (rows,) * 8),
                 check_vma=False,
             )
         )
@@ -114,7 +115,7 @@ class JaxEngine:
         drift, words = self._drift(coordinates, shared), words_of(keys)
         u, v, b, anchor = (state[:, i * d : (i + 1) * d] for i in range(4))
         chains = Chains(u, v, b, anchor, gradient, state[:, 4 * d : 4 * d + 1], state[:, 4 * d + 1 :])
-        zeros = Counts(jnp.zeros(g, self.dtype), *(jnp.zeros(g, jnp.int32) for _ in range(3)))
+        zeros = Counts(jnp.zeros(g, self.dtype), *(jnp.zeros(g, jnp.int32) for _ in range(4)))
         out = (
             jnp.zeros((self.capacity, g, d), self.dtype),
             jnp.zeros((self.capacity, g, d), self.dtype),
@@ -185,7 +186,8 @@ class JaxEngine:
         if first + rows * thin >= 2**31:
             raise ValueError(f"{first + rows * thin} transitions of a chain: at most {2**31 - 1} on this backend")
         kernel, step, friction, K = self.kernel, setting.step_size, setting.friction, setting.K
-        limits = guard_threshold(kernel, step, friction, K, self.d), steepest_curvature(kernel, step, friction, K)
+        rises = (guard_threshold(kernel, length, friction, K, self.d) for length in (step, step / PARTS))
+        limits = *rises, steepest_curvature(kernel, step, friction, K)
         out = Chunk.empty((len(state), rows), self.d)
         words = np.ascontiguousarray(keys).view(np.uint32).reshape(-1, 2, 2)
         with self._precisely():

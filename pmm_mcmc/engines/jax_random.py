@@ -28,6 +28,9 @@ _TERMS = range(22, -1, -1)
 _SERIES = [(-1) ** (n // 2) * (0.5 * math.pi) ** n / math.factorial(n) for n in _TERMS]
 _COS, _SIN = _SERIES[::2], _SERIES[1::2]
 
+# Blocks of counters of a step: more than it has midpoints.
+_SLOTS = 32
+
 
 def words_of(keys: Any) -> Any:
     """Return the two words ``(g, 2)`` of chains from their keys ``(g, 2, 2)``: seed and chain, in two words each."""
@@ -35,10 +38,10 @@ def words_of(keys: Any) -> Any:
 
 
 class Keyed(NamedTuple):
-    """Random numbers of one transition of a group: see :class:`pmm_mcmc.engines.jax_transition.Draws`.
+    """Random numbers of one transition of a group: see :class:`pmm_mcmc.engines.jax_midpoints.Draws`.
 
     Everything that a step is sure to want is drawn at once, which costs a third of what draws one by one do.  The
-    counters of the velocity, of the end of the step and of each midpoint lie apart.
+    counters of the velocity, of the end of the step and of each midpoint lie apart, those of its parts behind them.
     """
 
     words: Any
@@ -46,6 +49,7 @@ class Keyed(NamedTuple):
     d: int
     dtype: Any
     has_velocity: bool
+    first: Any = 0
 
     def take(self, *slots: int) -> list[tuple[Any, Any, Any]]:
         """Return numbers in [0, 1) ``(g, 1)`` and two arrays ``(g, d)`` of normals, for each slot."""
@@ -69,6 +73,14 @@ class Keyed(NamedTuple):
         bits = self._bits(self.words, jnp.zeros((len(self.words), 1), int), self.d + self.d % 2)
         return self._row(self._pairs(bits[:, 0]))
 
+    def part(self, chains: Any, i: Any) -> Keyed:
+        """Return those of part ``i`` of the step for some of the chains, ``(n,)``."""
+        return self._replace(words=self.words[chains], first=2 * _SLOTS * (i + 1))
+
+    def beyond(self) -> Keyed:
+        """Return others, of the same shapes, for what lies beyond the gaps of this part."""
+        return self._replace(first=self.first + _SLOTS)
+
     @property
     def _most(self) -> int:
         """Normals of a slot; they come in pairs."""
@@ -89,7 +101,7 @@ class Keyed(NamedTuple):
         """Return ``n`` whole numbers ``(rows, block, n)``, of as many bits as a float, for each block of counters."""
         each = 8 // self.dtype.itemsize
         count = -(-n // each)
-        start = blocks.astype(jnp.uint32)[:, :, None] * np.uint32(1 + 2 * self.d)
+        start = (blocks + self.first).astype(jnp.uint32)[:, :, None] * np.uint32(1 + 2 * self.d)
         counters = (start + jnp.arange(count, dtype=jnp.uint32)).reshape(len(words), -1)
         numbers = jnp.full_like(counters, self.number)
         found = jax.vmap(threefry_2x32)(words, jnp.concatenate([numbers, counters], axis=1))

@@ -1,88 +1,27 @@
 """One transition of a group of chains in lockstep, traced by JAX: the arithmetic of :mod:`pmm_mcmc.transitions`.
 
 What :mod:`pmm_mcmc.engines.loop` does for one chain, step by step, with arrays ``(group, d)`` in place of vectors.
-Under Option 1 chains have different numbers of midpoints; where they lie does not depend on the gradients found there,
-so that all midpoints of all chains are known first and their gradients taken in full batches.
+Chains whose step failed take it again in parts, in batches of their own: they are few.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
 from pmm_mcmc.coefficients import Flow, build_flows
+from pmm_mcmc.engines.jax_midpoints import Chains, Draws, Drift, Known, Parameters, look, total
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
-from pmm_mcmc.midpoints import build_cells, cell_weight, continuous_weight, one_in
-from pmm_mcmc.transitions import (
-    TELLING,
-    build_factors,
-    end,
-    energy_ahead,
-    interpolate,
-    interpolate_velocity,
-    mala_log_ratio,
-    noise,
-    path,
-)
+from pmm_mcmc.transitions import LEVELS, PARTS, build_limits, end, energy_ahead, mala_log_ratio
 
 __all__ = ["Chains", "Counts", "Drift", "Parameters", "transition"]
 
-_flows, _cells, _factors = build_flows(jnp, jnp.where), build_cells(jnp, jnp.where), build_factors(jnp, jnp.where)
-_FLOW = (_flows.overdamped, _flows.underdamped, _flows.harmonic)
-# Option 1: a step has more midpoints than this with probability below 1e-16.
-_MOST_MIDPOINTS = 18
-# Midpoints of a group are taken so many standard deviations above their mean number at a time, and there is room for
-# so many more: they would not fit with probability below 1e-16 (Chernoff).
-_SPARE, _ROOM = 2.5, 9.0
-
-# Positions (n, d) to log densities (n,), gradients (n, d) in the model's coordinates, and drifts (n, d).
-Drift = Callable[[Any], tuple[Any, Any, Any]]
-
-
-class Draws(Protocol):
-    """Random numbers of one transition of a group of ``g`` chains."""
-
-    def take(self, *slots: Any) -> list[tuple[Any, Any, Any]]:
-        """Return numbers in [0, 1) ``(g, 1)`` and two arrays ``(g, d)`` of standard normals, for each slot.
-
-        Slots from 0 on are midpoints; slot -1 is the end of the step.
-        """
-
-    def uniforms(self, slots: int) -> Any:
-        """Return the first of these for so many midpoints, ``(slots, g, 1)``."""
-
-    def normals(self, chains: Any, slots: Any) -> tuple[Any, Any]:
-        """Return the others for a list of midpoints ``(n,)``, ``(n, d)``: of which chain, and in which slot."""
-
-    def velocity(self) -> Any:
-        """``(g, d)`` standard normals for chains that start again."""
-
-
-class Parameters(NamedTuple):
-    """Numbers of the setting, traced: nothing is compiled anew when they change."""
-
-    alpha: Any
-    friction: Any
-    K: Any
-    threshold: Any
-    steepest: Any
-    tolerance: Any
-
-
-class Chains(NamedTuple):
-    """A group of ``g`` chains: arrays ``(g, d)``, and the log density and the factor of the step as ``(g, 1)``."""
-
-    u: Any
-    v: Any
-    b: Any
-    anchor: Any
-    gradient: Any
-    lp: Any
-    factor: Any
+_overdamped, _limits = build_flows(jnp, jnp.where).overdamped, build_limits(jnp, jnp.where)
+# Steps that failed are taken again by this share of a group at a time.
+_SHARE = 16
 
 
 class Counts(NamedTuple):
@@ -91,34 +30,26 @@ class Counts(NamedTuple):
     accept: Any
     n_grad: Any
     unstable: Any
+    redone: Any
     model_failures: Any
 
 
-class _Seen(NamedTuple):
-    """What the midpoints of a step have shown, and its flow and noise path, to the end."""
+class _Step(NamedTuple):
+    """Where chains are after a step, and how it went, ``(g, 1)``; the noise over it is ``(g, d)``."""
 
-    whole: Flow
-    mu: Any
-    mv: Any
-    cu: Any
-    cv: Any
-    steep: Any
+    chains: Chains
     n_grad: Any
-    finite: Any  # (g, 1)
-    bad: Any  # (g, d): where a value was not finite, if any
-    y: Any  # the last midpoint, with what was found there
-    v_mid: Any
-    lp: Any
-    gradient: Any
-    b: Any
-
-
-def _total(x: Any) -> Any:
-    return jnp.sum(x, axis=-1, keepdims=True)
+    good: Any
+    by_model: Any
+    noise: tuple[Any, Any]
 
 
 def _flat(x: Any) -> Any:
     return x.astype(jnp.int32)[:, 0]
+
+
+def _where(condition: Any, new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b).astype(b.dtype), new, old)
 
 
 def transition(
@@ -146,205 +77,121 @@ def transition(
     if kernel.scheme == Scheme.MALA:
         return _mala(parameters, drift, chains, draws)
     p = parameters
-    has_velocity, stiffness = kernel.dynamics != OVERDAMPED, 1.0 * (kernel.dynamics == HARMONIC)
+    has_velocity = kernel.dynamics != OVERDAMPED
     step = p.alpha * chains.factor
-    seen = (_midpoints if _is_option_1(kernel) else _midpoint)(kernel, p, drift, chains, draws, step)
-    u, v, b, anchor, _, lp, _ = chains
+    limits = p.threshold, _limits.limit(p.steepest, 1.0 / chains.factor, has_velocity)
+    whole, _ = _take(kernel, p, drift, chains, draws, step, limits, None)
+    found = _in_parts(kernel, p, drift, chains, draws, step, whole)
+    good = found.good
 
+    # Where it failed: again from where the gradient was last known, with a fresh velocity and a shorter step.
+    v = chains.v
+    if has_velocity:
+        fresh = lax.cond(jnp.all(good), lambda: jnp.zeros_like(v), lambda: draws.velocity().astype(v.dtype))
+    else:
+        fresh = jnp.zeros_like(v)
+    back = chains._replace(u=chains.anchor, v=fresh)
+    after = _where(good, found.chains, back)._replace(
+        factor=_where(good, _limits.accepted(chains.factor), _limits.rejected(chains.factor)).astype(v.dtype)
+    )
+    counts = Counts(
+        good[:, 0].astype(v.dtype),
+        _flat(found.n_grad),
+        _flat(~good),
+        _flat(good & ~whole.good),
+        _flat(~good & found.by_model),
+    )
+    return after, counts
+
+
+def _take(
+    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, limits: tuple[Any, Any],
+    known: Known | None,
+) -> tuple[_Step, tuple[Any, Any]]:  # fmt: skip
+    """Take one step of every chain, good or not; return also what is known of the noise beyond it.
+
+    ``limits`` are by how much the energy may rise, and how steep it may be.
+    """
+    threshold, steepest = limits
+    seen = look(kernel, p, drift, chains, draws, step, known)
+    u, v, b, anchor, _, lp, _ = chains
     # The end point (step 5); the randomised midpoint method leaves the drift at the start out of it.
     base = 0.0 if kernel.scheme == Scheme.CONTINUOUS else 1.0
     u_new, v_new = end(u, v, base * b, seen.mu, seen.mv, seen.cu, seen.cv, seen.whole)
     if kernel.scheme == Scheme.RECYCLED:
         at, lp_new, gradient, b_new, n_grad = seen.y, seen.lp, seen.gradient, seen.b, seen.n_grad
-        lost, bad, kinetic, ahead = ~seen.finite, seen.bad, seen.v_mid, energy_ahead(u, anchor, b, stiffness)
+        lost, bad, kinetic = ~seen.finite, seen.bad, seen.v_mid
+        ahead = energy_ahead(u, anchor, b, 1.0 * (kernel.dynamics == HARMONIC))
     else:
         at, (lp_new, gradient, b_new) = u_new, drift(u_new)
         lost = jnp.isnan(lp_new) | ~seen.finite
         bad = jnp.where(seen.finite, u_new, seen.bad)
         kinetic, ahead, n_grad = v_new, 0.0, seen.n_grad + seen.finite
-    rise = lp - lp_new + _total(0.5 * (kinetic * kinetic - v * v) - ahead)
-    motion = _total(0.5 * (kinetic * kinetic + v * v))
-    good = ~lost & jnp.isfinite(_total(u_new + v_new)) & (rise <= p.threshold + p.tolerance * motion)
-
-    # Where it failed: again from where the gradient was last known, with a fresh velocity and a shorter step.
-    if has_velocity:
-        fresh = lax.cond(jnp.all(good), lambda: jnp.zeros_like(v), lambda: draws.velocity().astype(v.dtype))
-    else:
-        fresh = jnp.zeros_like(v)
-    away = _total(0.5 * (bad * bad - u * u))
-    factor = jnp.where(
-        good,
-        _factors.accepted(chains.factor, seen.steep, p.steepest, has_velocity),
-        _factors.rejected(chains.factor),
-    )
-    after = Chains(
-        jnp.where(good, u_new, anchor),
-        jnp.where(good, v_new, fresh),
-        jnp.where(good, b_new, b),
-        jnp.where(good, at, anchor),
-        jnp.where(good, gradient, chains.gradient),
-        jnp.where(good, lp_new, lp),
-        factor,
-    )
-    model_failures = ~good & lost & (away <= p.threshold)
-    counts = Counts(good[:, 0].astype(u.dtype), _flat(n_grad), _flat(~good), _flat(model_failures))
-    return Chains(*(new.astype(old.dtype) for new, old in zip(after, chains, strict=True))), counts
+    rise = lp - lp_new + total(0.5 * (kinetic * kinetic - v * v) - ahead)
+    motion = total(0.5 * (kinetic * kinetic + v * v))
+    calm = (rise <= threshold + p.tolerance * motion) & (seen.steep <= steepest)
+    good = ~lost & jnp.isfinite(total(u_new + v_new)) & calm
+    # Not finite where a step that is not too long may well go: the model's failure.
+    by_model = lost & (total(0.5 * (bad * bad - u * u)) <= threshold)
+    after = Chains(u_new, v_new, b_new, at, gradient, lp_new, chains.factor)
+    after = Chains(*(new.astype(old.dtype) for new, old in zip(after, chains, strict=True)))
+    return _Step(after, n_grad, good, by_model, (seen.mu, seen.mv)), seen.known
 
 
-def _is_option_1(kernel: Kernel) -> bool:
-    return kernel.scheme == Scheme.CELLS and kernel.option == 1
+def _in_parts(
+    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, whole: _Step
+) -> _Step:
+    """Take the steps that failed again in parts, along the same path of the noise."""
+    g, has_velocity = len(step), kernel.dynamics != OVERDAMPED
+    batch = -(-g // _SHARE)
 
+    def finer(carry: tuple[Any, _Step]) -> tuple[Any, _Step]:
+        parts, found = carry
+        ranks = jnp.cumsum(~found.good[:, 0], dtype=jnp.int32)
+        rows = jnp.where(found.good[:, 0], _SHARE * batch, ranks - 1)
+        which = jnp.zeros(_SHARE * batch, jnp.int32).at[rows].set(jnp.arange(g, dtype=jnp.int32), mode="drop")
 
-def _flows_over(kernel: Kernel, p: Parameters, *times: Any) -> list[Flow]:
-    """Return the flows over several times ``(g, 1)``, taken side by side: their series are compiled but once."""
-    together = _FLOW[kernel.dynamics](jnp.concatenate(times, axis=1), p.friction)
-    # Else the compiler may work out a chain's coefficients again for each of its coordinates.
-    together = lax.optimization_barrier(together)
-    return [Flow(*(part[:, i : i + 1] for part in together)) for i in range(len(times))]
+        def some(carry: tuple[Any, _Step]) -> tuple[Any, _Step]:
+            i, found = carry
+            lanes = lax.dynamic_slice(which, (i * batch,), (batch,))
+            begin, known, spent = jax.tree.map(lambda x: x[lanes], (chains, whole.noise, found.n_grad))
+            length = step[lanes] / parts
+            limits = p.threshold_of_part, _limits.limit(p.steepest, parts / chains.factor[lanes], has_velocity)
 
+            def once(k: Any, carry: tuple[_Step, Any]) -> tuple[_Step, Any]:
+                before, noise = carry
+                of_part = draws.part(lanes, parts + k)
+                ahead = Known(noise[0], noise[1], length * (parts - k), k == parts - 1)
+                one, beyond = _take(kernel, p, drift, before.chains, of_part, length, limits, ahead)
+                # After a part that fails no more gradients are wanted.
+                return _where(before.good, one._replace(n_grad=before.n_grad + one.n_grad), before), beyond
 
-def _steepness(chains: Chains, y: Any, b: Any, time: Any, step: Any) -> Any:
-    change, length = _total((b - chains.b) ** 2), _total((y - chains.anchor) ** 2)
-    telling = (time > TELLING * step) & (length > 0.0)
-    return jnp.where(telling, jnp.sqrt(change / jnp.where(telling, length, 1.0)), 0.0)
+            yes = jnp.ones((batch, 1), bool)
+            after, _ = lax.fori_loop(0, parts, once, (_Step(begin, spent, yes, ~yes, known), known))
+            # The last batch may not be full.
+            to = jnp.where(i * batch + jnp.arange(batch) < ranks[-1], lanes, g)
+            put = lambda old, new: old.at[to].set(new.astype(old.dtype), mode="drop")  # noqa: E731
+            return i + 1, jax.tree.map(put, found, after)
 
+        left = lambda carry: carry[0] * batch < ranks[-1]  # noqa: E731
+        return parts * PARTS, lax.while_loop(left, some, (0, found))[1]
 
-def _midpoint(kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any) -> _Seen:
-    """Take the one midpoint of Option 2, or of the continuous law."""
-    u, v, b = chains[:3]
-    (number, *near), (_, *far) = draws.take(0, -1)
-    if kernel.scheme == Scheme.CELLS:
-        cell = _cells.one_cell(number, p.K, kernel.power)
-        time = step * (cell + kernel.offset) / p.K
-        times = (step * (p.K - 1.0 - cell) / p.K, step / p.K)
-        at, gap, whole, *of_cell = _flows_over(kernel, p, time, step - time, step, *times)
-        wu, wv = cell_weight(*of_cell, one_in(cell, p.K, kernel.power))
-    else:
-        time = step * number
-        at, gap, whole = _flows_over(kernel, p, time, step - time, step)
-        wu, wv = continuous_weight(gap, step, kernel.dynamics != OVERDAMPED)
-    zero = jnp.zeros_like(u)
-    mu, mv = path(zero, zero, *noise(*near, at), at)
-    mu_end, mv_end = path(mu, mv, *noise(*far, gap), gap)
-    y, v_mid = interpolate(u, v, b, mu, at), interpolate_velocity(u, v, b, mv, at)
-    used = time > 0.0
-    if kernel.scheme == Scheme.CELLS and kernel.offset == 0.0:
-        # Of a single cell, as in OLMC and ULMC, no chain wants the gradient.
-        lp_mid, gradient_mid, b_mid = lax.cond(jnp.any(used), drift, lambda y: (jnp.zeros_like(step), zero, zero), y)
-    else:
-        lp_mid, gradient_mid, b_mid = drift(y)
-    finite = ~used | jnp.isfinite(_total(b_mid))
-    if kernel.scheme == Scheme.RECYCLED:
-        finite &= ~jnp.isnan(lp_mid)
-    change = jnp.where(used, b_mid - (0.0 if kernel.scheme == Scheme.CONTINUOUS else b), 0.0)
-    return _Seen(
-        whole, mu_end, mv_end, wu * change, wv * change, _steepness(chains, y, b_mid, time, step),
-        used.astype(jnp.int32), finite, y, y, v_mid, lp_mid, gradient_mid, b_mid,
-    )  # fmt: skip
-
-
-def _batches(g: int) -> tuple[int, int]:
-    """Return how many midpoints of ``g`` chains are taken at a time, and how many there may be: whole batches."""
-    most = min(g + math.ceil(_ROOM * math.sqrt(g)) + _MOST_MIDPOINTS, _MOST_MIDPOINTS * g)
-    batch = min(g + math.ceil(_SPARE * math.sqrt(g)), most)
-    return batch, -(-most // batch) * batch
-
-
-def _midpoints(kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any) -> _Seen:
-    """Take the midpoints of Option 1: first where they lie, then their gradients in full batches."""
-    u, v, b, _, gradient, lp, _ = chains
-    (g, d), zero, slots = u.shape, jnp.zeros_like(u), _MOST_MIDPOINTS
-
-    # Which cells are marked depends on nothing else.
-    numbers = draws.uniforms(slots)
-
-    def mark(carry: Any) -> Any:
-        slot, cell, cells = carry
-        cell = _cells.next_cell(cell, numbers[slot], p.K).astype(cell.dtype)
-        return slot + 1, cell, cells.at[slot].set(cell)
-
-    more = lambda carry: (carry[0] < slots) & jnp.any(carry[1] < p.K)  # noqa: E731
-    none = jnp.broadcast_to(p.K.astype(u.dtype), (slots, g, 1))
-    count, _, cells = lax.while_loop(more, mark, (0, jnp.full_like(step, -1.0), none))
-    times = step * (cells + kernel.offset) / p.K
-    used = ((cells < p.K) & (times > 0.0))[:, :, 0]
-
-    # One list of all midpoints, taken in batches of fixed size, most often a single one.
-    batch, room = _batches(g)
-    ranks = jnp.cumsum(used.reshape(-1), dtype=jnp.int32)
-    rows = jnp.where(used, ranks.reshape(slots, g) - 1, room)
-    which = jnp.zeros(room, jnp.int32).at[rows.reshape(-1)].set(jnp.arange(slots * g, dtype=jnp.int32), mode="drop")
-
-    def draw(carry: Any) -> Any:
-        i, w = carry
-        part = lax.dynamic_slice(which, (i * batch,), (batch,))
-        found = jnp.stack(draws.normals(part % g, part // g)).astype(w.dtype)
-        return i + 1, lax.dynamic_update_slice(w, found, (0, i * batch, 0))
-
-    wanted = lambda carry: carry[0] * batch < ranks[-1]  # noqa: E731
-    _, (w1, w2) = lax.while_loop(wanted, draw, (0, jnp.zeros((2, room, d), u.dtype)))
-
-    def place(slot: Any, carry: Any) -> Any:
-        reached, mu, mv, ys = carry
-        on, row = used[slot][:, None], jnp.minimum(rows[slot], room - 1)
-        time = jnp.where(on, times[slot], reached)
-        gap, at = _flows_over(kernel, p, time - reached, time)
-        mu_new, mv_new = path(mu, mv, *noise(w1[row], w2[row], gap), gap)
-        mu, mv = jnp.where(on, mu_new, mu), jnp.where(on, mv_new, mv)
-        return time, mu, mv, ys.at[rows[slot]].set(interpolate(u, v, b, mu, at), mode="drop")
-
-    start = jnp.zeros_like(step), zero, zero, jnp.zeros((room, d), u.dtype)
-    reached, mu, mv, ys = lax.fori_loop(0, count, place, start)
-
-    def evaluate(carry: Any) -> Any:
-        i, found = carry
-        _, _, drifts = drift(lax.dynamic_slice(ys, (i * batch, 0), (batch, d)))
-        return i + 1, lax.dynamic_update_slice(found, drifts.astype(found.dtype), (i * batch, 0))
-
-    _, found = lax.while_loop(wanted, evaluate, (0, jnp.zeros_like(ys)))
-
-    gap, whole, one = _flows_over(kernel, p, step - reached, step, step / p.K)
-    ((_, *far),) = draws.take(-1)
-    mu, mv = path(mu, mv, *noise(*far, gap), gap)
-
-    def correct(slot: Any, carry: Any) -> Any:
-        cu, cv, steep, n_grad, finite, bad = carry
-        on, row = used[slot][:, None], jnp.minimum(rows[slot], room - 1)
-        y, b_mid = ys[row], found[row]
-        (rest,) = _flows_over(kernel, p, jnp.where(on, step * (p.K - 1.0 - cells[slot]) / p.K, 0.0))
-        wu, wv = cell_weight(rest, one, p.K)
-        change = jnp.where(on, b_mid - b, 0.0)
-        known = ~on | jnp.isfinite(_total(b_mid))
-        bad = jnp.where(finite & ~known, y, bad)
-        steep = jnp.maximum(steep, jnp.where(on, _steepness(chains, y, b_mid, times[slot], step), 0.0))
-        # After a value that is not finite no more gradients are wanted.
-        return cu + wu * change, cv + wv * change, steep, n_grad + (on & finite), finite & known, bad
-
-    nothing = (zero, zero, jnp.zeros_like(step), jnp.zeros((g, 1), jnp.int32), jnp.ones((g, 1), bool), u)
-    cu, cv, steep, n_grad, finite, bad = lax.fori_loop(0, count, correct, nothing)
-    return _Seen(whole, mu, mv, cu, cv, steep, n_grad, finite, bad, u, v, lp, gradient, b)
+    bad = lambda carry: (carry[0] <= PARTS**LEVELS) & ~jnp.all(carry[1].good)  # noqa: E731
+    return lax.while_loop(bad, finer, (PARTS, whole))[1]
 
 
 def _mala(p: Parameters, drift: Drift, chains: Chains, draws: Draws) -> tuple[Chains, Counts]:
     u, _, b, _, _, lp, _ = chains
     step = p.alpha * chains.factor
-    whole: Flow = _flows.overdamped(step, p.friction)
+    whole: Flow = _overdamped(step, p.friction)
     ((number, _, w),) = draws.take(-1)
     u_new = u + step * b + whole.n_uu * w
     lp_new, gradient, b_new = drift(u_new)
-    log_ratio = lp_new - lp + _total(mala_log_ratio(u, b, u_new, b_new, step))
+    log_ratio = lp_new - lp + total(mala_log_ratio(u, b, u_new, b_new, step))
     failed = jnp.isnan(log_ratio)
     good = jnp.log1p(-number) < log_ratio  # false for NaN
     accept = jnp.where(failed, 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
-    after = Chains(
-        jnp.where(good, u_new, u),
-        chains.v,
-        jnp.where(good, b_new, b),
-        jnp.where(good, u_new, chains.anchor),
-        jnp.where(good, gradient, chains.gradient),
-        jnp.where(good, lp_new, lp),
-        chains.factor,
-    )
-    one = jnp.ones_like(failed)
-    counts = Counts(accept[:, 0].astype(u.dtype), _flat(one), _flat(failed), _flat(failed))
-    return Chains(*(new.astype(old.dtype) for new, old in zip(after, chains, strict=True))), counts
+    after = Chains(u_new, chains.v, b_new, u_new, gradient, lp_new, chains.factor)
+    one, none = _flat(jnp.ones_like(failed)), _flat(jnp.zeros_like(failed))
+    counts = Counts(accept[:, 0].astype(u.dtype), one, _flat(failed), none, _flat(failed))
+    return _where(good, after, chains), counts

@@ -26,10 +26,15 @@ from pmm_mcmc.noncentring import loops, saturation
 from pmm_mcmc.noncentring.loops import place as place_sinks
 from pmm_mcmc.noncentring.loops import pull_back as pull_back_sinks
 from pmm_mcmc.transitions import (
+    LEVELS,
+    PARTS,
     TELLING,
-    build_factors,
+    bridged,
+    build_gain,
+    build_limits,
     end,
     energy_ahead,
+    fall,
     interpolate,
     interpolate_velocity,
     mala_log_ratio,
@@ -45,8 +50,11 @@ SIGNATURE = types.float64(_DOUBLES, _DOUBLES, types.CPointer(types.int64), types
 
 _flows = build_flows(np, select)
 _overdamped, _underdamped, _harmonic = (numba.njit(f) for f in (_flows.overdamped, _flows.underdamped, _flows.harmonic))
-_factors = build_factors(np, select)
-_accepted, _rejected = numba.njit(_factors.accepted), numba.njit(_factors.rejected)
+# Every part of a step has a stream of its own.
+_OF_PART = np.uint64(0x9E3779B97F4A7C15)
+_limits, _gain = build_limits(np, select), numba.njit(build_gain(select))
+_curvature, _limit = numba.njit(_limits.curvature), numba.njit(_limits.limit)
+_accepted, _rejected = numba.njit(_limits.accepted), numba.njit(_limits.rejected)
 
 
 @numba.njit
@@ -119,6 +127,148 @@ def _fingerprint() -> str:
     return hashlib.sha256(b"".join(inspect.getsource(part).encode() for part in parts)).hexdigest()
 
 
+@numba.njit
+def _gather(draw, ahead, kind, friction, gap, length, path_noise, known):
+    """Draw the noise over a gap of some length and carry that of the step over it.
+
+    ``ahead`` is the time to the end of the path, where its noise is ``known``; 0 where nothing is known.
+    """
+    stream, normals, w, after = draw
+    mu, mv = path_noise
+    known_u, known_v = known
+    d = mu.size
+    fill_normals(stream, normals)
+    if ahead == 0.0:
+        for j in range(d):
+            nu, nv = noise(w[j], w[d + j], gap)
+            mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
+        return
+    rest = ahead - length
+    if rest < 1e-9 * ahead:
+        for j in range(d):
+            mu[j], mv[j] = path(mu[j], mv[j], known_u[j], known_v[j], gap)
+        return
+    after[:] = w
+    fill_normals(stream, normals)
+    beyond = _flow(kind, rest, friction)
+    gain = _gain(gap, beyond, _flow(kind, ahead, friction))
+    for j in range(d):
+        nu, nv = noise(after[j], after[d + j], gap)
+        after_u, after_v = noise(w[j], w[d + j], beyond)
+        nu, nv, known_u[j], known_v[j] = bridged(nu, nv, after_u, after_v, known_u[j], known_v[j], beyond, gain)
+        mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
+
+
+@numba.njit
+def _attempt(
+    joint, joint_table, middle, middle_table, numbers, kernel, coordinates, lengths, begin, found, path_noise, known,
+    draw, work,
+):  # fmt: skip
+    """Take one step from ``begin`` to ``found``; return if it is good, if not by the model's fault, lp, gradients.
+
+    ``lengths`` holds the length of the step, what is left of a path whose noise is ``known`` at its end (0: it is not),
+    by how much the energy may rise, how steep it may be, and flows over the step and over a cell.
+    """
+    friction, K, tolerance = numbers
+    scheme, kind, option, offset, power = kernel
+    step, ahead, threshold, steepest, whole, cell_flow = lengths
+    u, v, b, anchor, lp = begin
+    u_new, v_new, new_b, new_gradient, y = found
+    mu, mv = path_noise
+    cu, cv, v_mid, scratch = work
+    stream = draw[0]
+    d = u.size
+    has_velocity, stiffness = kind != OVERDAMPED, 1.0 if kind == HARMONIC else 0.0
+    base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
+    # The noise path, the midpoints and their corrections, in order of time (steps 1 to 4).
+    mu[:], mv[:], cu[:], cv[:] = 0.0, 0.0, 0.0, 0.0
+    reached, finite, cell, lp_mid, steep, n_grad = 0.0, True, -1.0, math.nan, 0.0, 0
+    while True:
+        if scheme == Scheme.CONTINUOUS or scheme == Scheme.RECYCLED:
+            if reached > 0.0:
+                break
+            time = step * uniform(stream)
+        else:
+            if option == 2:
+                if cell >= 0.0:
+                    break
+                cell = one_cell(uniform(stream), K, power)
+            else:
+                cell = next_cell(cell, uniform(stream), K)
+                if cell >= K:
+                    break
+            time = step * (cell + offset) / K
+        if time > 0.0:
+            gap, at = _flow(kind, time - reached, friction), _flow(kind, time, friction)
+            left = ahead - reached if ahead > 0.0 else 0.0
+            _gather(draw, left, kind, friction, gap, time - reached, path_noise, known)
+            if finite:
+                for j in range(d):
+                    y[j] = interpolate(u[j], v[j], b[j], mu[j], at)
+                    v_mid[j] = interpolate_velocity(u[j], v[j], b[j], mv[j], at)
+                lp_mid = _drift(middle, middle_table, kind, y, coordinates, scratch, new_gradient, new_b)
+                # After a value that is not finite no more gradients are wanted, but where the path leads to is.
+                finite = not math.isnan(lp_mid)
+                n_grad += 1
+                if scheme == Scheme.CELLS:
+                    rest = _flow(kind, step * (K - 1 - cell) / K, friction)
+                    wu, wv = cell_weight(rest, cell_flow, one_in(cell, K, power))
+                else:
+                    rest = _flow(kind, step - time, friction)
+                    wu, wv = continuous_weight(rest, step, has_velocity)
+                rise, length, along = 0.0, 0.0, 0.0
+                for j in range(d):
+                    cu[j] += wu * (new_b[j] - base * b[j])
+                    cv[j] += wv * (new_b[j] - base * b[j])
+                    way, more = y[j] - anchor[j], fall(y[j], anchor[j], new_b[j], b[j], stiffness)
+                    rise += more * more
+                    length += way * way
+                    along += more * way
+                if time > TELLING * step:
+                    steep = max(steep, _curvature(rise, length, along, stiffness))
+            reached = time
+
+    # The end point (step 5); the randomised midpoint method leaves the drift at the start out of it.
+    gap = _flow(kind, step - reached, friction)
+    left = ahead - reached if ahead > 0.0 else 0.0
+    _gather(draw, left, kind, friction, gap, step - reached, path_noise, known)
+    if not finite:
+        return False, _is_near(y, u, threshold), lp_mid, n_grad
+    for j in range(d):
+        u_new[j], v_new[j] = end(u[j], v[j], base * b[j], mu[j], mv[j], cu[j], cv[j], whole)
+    if scheme == Scheme.RECYCLED:
+        lp_new = lp_mid
+    else:
+        lp_new = _drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
+        n_grad += 1
+        if math.isnan(lp_new):
+            return False, _is_near(u_new, u, threshold), lp_new, n_grad
+    # Energies are compared at times at which position and velocity are both known.  The recycled scheme knows no log
+    # density at the start of its step: it follows from that at the anchor, to second order in whitened coordinates.
+    rise, motion = lp - lp_new, 0.0
+    for j in range(d):
+        kinetic = v_new[j]
+        if scheme == Scheme.RECYCLED:
+            kinetic = v_mid[j]
+            rise -= energy_ahead(u[j], anchor[j], b[j], stiffness)
+        rise += 0.5 * (kinetic * kinetic - v[j] * v[j])
+        motion += 0.5 * (kinetic * kinetic + v[j] * v[j])
+        finite = finite and math.isfinite(u_new[j] + v_new[j])
+    if scheme != Scheme.RECYCLED:
+        y[:] = u_new
+    # False for NaN.
+    return finite and rise <= threshold + tolerance * motion and steep <= steepest, False, lp_new, n_grad
+
+
+@numba.njit
+def _is_near(bad, u, threshold):
+    """Whether a value that is not finite lies where a step that is not too long may well go: the model's failure."""
+    rise = 0.0
+    for j in range(u.size):
+        rise += 0.5 * (bad[j] * bad[j] - u[j] * u[j])
+    return rise <= threshold
+
+
 @numba.njit(nogil=True)
 def run_one(
     joint,
@@ -138,21 +288,23 @@ def run_one(
     """Advance one chain by ``thin`` transitions for each row of ``out``.
 
     ``state`` and ``gradient`` (at the anchor) are updated in place; ``first`` numbers the first transition.
-    Where the curvature along a step was above ``steepest``, at which a step of ``alpha`` has no stationary law, the
-    next steps are shorter.
+    A step that fails, or along which the curvature is above ``steepest``, is taken again in parts, along the same path
+    of the noise.
     """
-    alpha, friction, K, threshold, steepest, tolerance = numbers
-    scheme, kind, option, offset, power = kernel
-    position_out, gradient_out, lp_out, accept_out, n_grad_out, unstable_out, model_failures_out, state_out = out
+    alpha, friction, K, threshold, threshold_of_part, steepest, tolerance = numbers
+    scheme, kind = kernel[0], kernel[1]
+    position_out, gradient_out, lp_out, accept_out, counts_out = out
+    n_grad_out, unstable_out, redone_out, model_failures_out, state_out = counts_out
     d = coordinates[0].size
     u, v, b, anchor = state[:d], state[d : 2 * d], state[2 * d : 3 * d], state[3 * d : 4 * d]
-    mu, mv, cu, cv = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
+    path_noise, of_step, known = (np.empty(d), np.empty(d)), (np.empty(d), np.empty(d)), (np.empty(d), np.empty(d))
     y, new_gradient, new_b = np.empty(d), np.empty(d), np.empty(d)
-    work = np.empty((4, coordinates[2][0].size))
-    scratch = (np.empty(d), np.empty(d), work)
-    u_new, v_new, v_mid, w = np.empty(d), np.zeros(d), np.empty(d), np.empty(2 * d)
+    deep = np.empty((4, coordinates[2][0].size))
+    scratch = (np.empty(d), np.empty(d), deep)
+    u_new, v_new, w = np.empty(d), np.zeros(d), np.empty(2 * d)
+    at_u, at_v, at_b, at_anchor = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
     stream = np.empty(4, np.uint64)
-    has_velocity, stiffness = kind != OVERDAMPED, 1.0 if kind == HARMONIC else 0.0
+    has_velocity = kind != OVERDAMPED
     # The recycled scheme draws its midpoints: they want the log density, others' midpoints do without.
     middle, middle_table = gradient_only, gradient_table
     if scheme == Scheme.RECYCLED:
@@ -160,15 +312,18 @@ def run_one(
     if not has_velocity:
         w[:d] = 0.0
     normals = w if has_velocity else w[d:]
+    draw = stream, normals, w, np.empty(2 * d)
+    work, found = (np.empty(d), np.empty(d), np.empty(d), scratch), (u_new, v_new, new_b, new_gradient, y)
+    few = friction, K, tolerance
     transition = first
     step, whole, cell_flow = 0.0, _flow(kind, alpha, friction), _flow(kind, alpha, friction)
 
     for row in range(lp_out.size):
-        n_grad, unstable, model_failures, accept = 0, 0, 0, 0.0
+        n_grad, unstable, redone, model_failures, accept = 0, 0, 0, 0, 0.0
         for _ in range(thin):
             start_stream(stream, key[0], key[1], np.uint64(transition))
             transition += 1
-            lp = state[4 * d]
+            lp, shorter = state[4 * d], state[4 * d + 1]
             if step != alpha * state[4 * d + 1]:
                 step = alpha * state[4 * d + 1]
                 whole = _flow(kind, step, friction)
@@ -193,110 +348,54 @@ def run_one(
                     anchor[:] = u
                 continue
 
-            # The noise path, the midpoints and their corrections, in order of time (steps 1 to 4).
-            mu[:], mv[:], cu[:], cv[:] = 0.0, 0.0, 0.0, 0.0
-            reached, finite, cell, lp_mid, steep = 0.0, True, -1.0, math.nan, 0.0
-            while finite:
-                if scheme == Scheme.CONTINUOUS or scheme == Scheme.RECYCLED:
-                    if reached > 0.0:
+            limit = _limit(steepest, 1.0 / shorter, has_velocity)
+            good, by_model, lp_new, spent = _attempt(
+                joint, joint_table, middle, middle_table, few, kernel, coordinates,
+                (step, 0.0, threshold, limit, whole, cell_flow), (u, v, b, anchor, lp), found, path_noise, known,
+                draw, work,
+            )  # fmt: skip
+            n_grad, parts = n_grad + spent, 1
+            if not good:
+                of_step[0][:], of_step[1][:] = path_noise
+            while not good and parts < PARTS**LEVELS:
+                # Again in parts: where the whole goes wrong, they may not.
+                parts *= PARTS
+                length, limit = step / parts, _limit(steepest, parts / shorter, has_velocity)
+                flow_of_part, cell_of_part = _flow(kind, length, friction), _flow(kind, length / K, friction)
+                at_u[:], at_v[:], at_b[:], at_anchor[:], lp_new = u, v, b, anchor, lp
+                known[0][:], known[1][:] = of_step
+                for i in range(parts):
+                    start_stream(stream, key[0] ^ (np.uint64(parts + i) * _OF_PART), key[1], np.uint64(transition - 1))
+                    good, by_model, lp_new, spent = _attempt(
+                        joint, joint_table, middle, middle_table, few, kernel, coordinates,
+                        (length, step - i * length, threshold_of_part, limit, flow_of_part, cell_of_part),
+                        (at_u, at_v, at_b, at_anchor, lp_new), found, path_noise, known, draw, work,
+                    )  # fmt: skip
+                    n_grad += spent
+                    if not good:
                         break
-                    time = step * uniform(stream)
-                else:
-                    if option == 2:
-                        if cell >= 0.0:
-                            break
-                        cell = one_cell(uniform(stream), K, power)
-                    else:
-                        cell = next_cell(cell, uniform(stream), K)
-                        if cell >= K:
-                            break
-                    time = step * (cell + offset) / K
-                if time > 0.0:
-                    gap, at = _flow(kind, time - reached, friction), _flow(kind, time, friction)
-                    fill_normals(stream, normals)
-                    for j in range(d):
-                        nu, nv = noise(w[j], w[d + j], gap)
-                        mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
-                        y[j] = interpolate(u[j], v[j], b[j], mu[j], at)
-                        v_mid[j] = interpolate_velocity(u[j], v[j], b[j], mv[j], at)
-                    lp_mid = _drift(middle, middle_table, kind, y, coordinates, scratch, new_gradient, new_b)
-                    finite = not math.isnan(lp_mid)
-                    n_grad += 1
-                    if scheme == Scheme.CELLS:
-                        rest = _flow(kind, step * (K - 1 - cell) / K, friction)
-                        wu, wv = cell_weight(rest, cell_flow, one_in(cell, K, power))
-                    else:
-                        rest = _flow(kind, step - time, friction)
-                        wu, wv = continuous_weight(rest, step, has_velocity)
-                    base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
-                    change, length = 0.0, 0.0
-                    for j in range(d):
-                        cu[j] += wu * (new_b[j] - base * b[j])
-                        cv[j] += wv * (new_b[j] - base * b[j])
-                        gap_j = y[j] - anchor[j]
-                        change += (new_b[j] - b[j]) * (new_b[j] - b[j])
-                        length += gap_j * gap_j
-                    if time > TELLING * step and length > 0.0:
-                        steep = max(steep, math.sqrt(change / length))
-                    reached = time
+                    at_u[:], at_v[:], at_b[:], at_anchor[:] = u_new, v_new, new_b, y
+            redone += good and parts > 1
 
-            # Where a value was not finite, if any.
-            bad = y
-            lost = not finite
-            # The end point (step 5); the randomised midpoint method leaves the drift at the start out of it.
-            if finite:
-                gap = _flow(kind, step - reached, friction)
-                base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
-                fill_normals(stream, normals)
-                for j in range(d):
-                    nu, nv = noise(w[j], w[d + j], gap)
-                    mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
-                    u_new[j], v_new[j] = end(u[j], v[j], base * b[j], mu[j], mv[j], cu[j], cv[j], whole)
-                if scheme == Scheme.RECYCLED:
-                    lp_new = lp_mid
-                else:
-                    lp_new = _drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
-                    n_grad += 1
-                    bad, lost = u_new, math.isnan(lp_new)
-                # Energies are compared at times at which position and velocity are both known.  The recycled scheme
-                # knows no log density at the start of its step: it follows from that at the anchor, to second order
-                # in whitened coordinates.
-                rise, motion = lp - lp_new, 0.0
-                for j in range(d):
-                    kinetic = v_new[j]
-                    if scheme == Scheme.RECYCLED:
-                        kinetic = v_mid[j]
-                        rise -= energy_ahead(u[j], anchor[j], b[j], stiffness)
-                    rise += 0.5 * (kinetic * kinetic - v[j] * v[j])
-                    motion += 0.5 * (kinetic * kinetic + v[j] * v[j])
-                    finite = finite and math.isfinite(u_new[j] + v_new[j])
-                finite = finite and rise <= threshold + tolerance * motion  # false for NaN
-
-            if finite:
-                anchor[:] = y if scheme == Scheme.RECYCLED else u_new
+            if good:
+                anchor[:] = y
                 u[:], v[:], b[:], gradient[:], state[4 * d] = u_new, v_new, new_b, new_gradient, lp_new
-                state[4 * d + 1] = _accepted(state[4 * d + 1], steep, steepest, has_velocity)
+                state[4 * d + 1] = _accepted(state[4 * d + 1])
                 accept += 1.0
             else:
                 # Restart where the gradient was last known (free), with a fresh velocity and a shorter step.
                 unstable += 1
-                if lost:
-                    # Not finite where a step that is not too long may well go: the model's failure.
-                    rise = 0.0
-                    for j in range(d):
-                        rise += 0.5 * (bad[j] * bad[j] - u[j] * u[j])
-                    if rise <= threshold:
-                        model_failures += 1
+                model_failures += by_model
                 u[:] = anchor
                 if has_velocity:
                     fill_normals(stream, v)
                 state[4 * d + 1] = _rejected(state[4 * d + 1])
 
-        log_det = _place(coordinates, anchor, position_out[row], work)
+        log_det = _place(coordinates, anchor, position_out[row], deep)
         gradient_out[row], lp_out[row] = gradient, state[4 * d] - log_det
         if row < len(state_out):
             state_out[row] = state
-        n_grad_out[row], unstable_out[row], accept_out[row] = n_grad, unstable, accept / thin
+        n_grad_out[row], unstable_out[row], redone_out[row], accept_out[row] = n_grad, unstable, redone, accept / thin
         model_failures_out[row] = model_failures
 
 
@@ -335,9 +434,10 @@ def _cached(sources: str) -> tuple[Any, Any]:
     ):
         """Advance chains, one after the other: :func:`run_one` of each row of ``gradient``, ``state`` and ``keys``."""
         sources  # noqa: B018
-        position, slope, lp, accept, n_grad, unstable, model_failures, states = out
+        position, slope, lp, accept, n_grad, unstable, redone, model_failures, states = out
         for i in range(len(state)):
-            own = position[i], slope[i], lp[i], accept[i], n_grad[i], unstable[i], model_failures[i], states[i]
+            counts = (n_grad[i], unstable[i], redone[i], model_failures[i], states[i])
+            own = (position[i], slope[i], lp[i], accept[i], counts)
             run_one(
                 joint, joint_table, gradient_only, gradient_table, numbers, kernel, coordinates,
                 gradient[i], state[i], keys[i], first, thin, own,

@@ -14,6 +14,7 @@ from pmm_mcmc.engines.loop import SIGNATURE, evaluate, run
 from pmm_mcmc.guard import guard_threshold, steepest_curvature
 from pmm_mcmc.methods import Kernel, Settings
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
+from pmm_mcmc.transitions import PARTS
 
 __all__ = ["SIGNATURE", "NumbaEngine"]
 
@@ -131,7 +132,8 @@ class NumbaEngine:
 
     def _runner(self, setting: Setting, first: int, thin: int, tolerance: float) -> Callable[..., None]:
         kernel, step, friction, K = self.kernel, setting.step_size, setting.friction, setting.K
-        limits = guard_threshold(kernel, step, friction, K, self.d), steepest_curvature(kernel, step, friction, K)
+        rises = (guard_threshold(kernel, length, friction, K, self.d) for length in (step, step / PARTS))
+        limits = *rises, steepest_curvature(kernel, step, friction, K)
         functions = self._joint, self._joint_table(), self._gradient, self._gradient_table()
         numbers, coordinates = (step, friction, K, *limits, tolerance), _for_loop(setting.coordinates)
 

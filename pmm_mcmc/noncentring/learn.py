@@ -23,6 +23,7 @@ from pmm_mcmc.noncentring.fit import Sinks
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
 from pmm_mcmc.noncentring.pairs import Draws
 from pmm_mcmc.noncentring.siblings import shared
+from pmm_mcmc.noncentring.steady import steady
 from pmm_mcmc.noncentring.words import describe
 from pmm_mcmc.tuning.scale import MOST_DENSE, affine_scale, diagonal_scale
 
@@ -182,7 +183,8 @@ def _blocks(draws: Draws, known: list[Sinks]) -> list[Sinks]:
         without = divergence(nothing, draws, free)
         if own is None and divergence(block, draws, free) > without - max(_LEVEL_SHARE * without, _LEVEL_LEAST):
             break
-        block = shared(refit(block, draws, draws.fitted), draws.at(draws.fitted), draws.at(draws.held))
+        columns = draws.at(draws.fitted), draws.at(draws.held)
+        block = steady(shared(refit(block, draws, draws.fitted), *columns), *columns)
         blocks.append(block)
         draws = pulled_back(block, draws)
         free = free.copy()
@@ -195,7 +197,7 @@ def _final(blocks: list[Sinks], draws: Draws) -> list[Sinks]:
     fitted, everything = [], np.arange(draws.x.shape[1])
     for block in blocks:
         columns = draws.at(everything)
-        fitted.append(shared(refit(block, draws, everything), columns, columns))
+        fitted.append(steady(shared(refit(block, draws, everything), columns, columns), columns, columns))
         draws = pulled_back(fitted[-1], draws)
     return fitted
 

@@ -9,14 +9,14 @@ import numpy as np
 from pmm_mcmc.noncentring.fit import Sinks, fit
 from pmm_mcmc.noncentring.pairs import RISE
 
-__all__ = ["shared"]
+__all__ = ["EXACT", "HARMLESS", "shared", "with_anchors"]
 
 _Columns = tuple[np.ndarray, np.ndarray]
 
 # Sinks of one source, below which there is no common slope.
 _FEWEST = 4
 # Loss that the common slope may leave, in parts of that of a sink's own, and at which a fit is exact.
-_HARMLESS, _EXACT = 1.02, 1e-6
+HARMLESS, EXACT = 1.02, 1e-6
 # How far a slope that is not shared must be from the common one, in log scale for each sd of the source,
 # for a sink to be tried with its siblings' sources and a ceiling.
 _APART = 0.1
@@ -55,7 +55,7 @@ def shared(block: Sinks, fitted: _Columns, held: _Columns) -> Sinks:
             wider = _with_their_sources(block, siblings, rows) if like_siblings else block
             slopes = [{**settled.get(row, {}), source: common} for row in rows.tolist()]
             trial = _fitted_with(wider.take(rows), slopes, like_siblings, fitted)
-            good = trial.losses(*held) < np.maximum(_HARMLESS * block.take(rows).losses(*held), _EXACT)
+            good = trial.losses(*held) < np.maximum(HARMLESS * block.take(rows).losses(*held), EXACT)
             if good.any():
                 wider = _with_their_sources(block, siblings, rows[good]) if like_siblings else block
                 block = wider.put(rows[good], trial.take(good))
@@ -90,6 +90,13 @@ def _with_their_sources(block: Sinks, siblings: np.ndarray, rows: np.ndarray) ->
     for source in followed[counts >= _COMMON * len(siblings)].tolist():
         lacking = which & ~(block.by_location == source).any(axis=1)
         block = block.adding(np.where(lacking, source, -1))
+    return with_anchors(block, rows)
+
+
+def with_anchors(block: Sinks, rows: np.ndarray) -> Sinks:
+    """Add to the anchors of some sinks all that their locations follow, but for what scales them."""
+    which = np.zeros(len(block.sink), bool)
+    which[rows] = True
     for own in block.by_location.T:
         known = (block.by_anchor == own[:, None]).any(axis=1) | (block.by_scale == own[:, None]).any(axis=1)
         block = block.adding_anchor(np.where(which & ~known, own, -1))

@@ -95,7 +95,7 @@ class MALA(LangevinStep):
 
     name = "mala"
     stats_dtypes_shapes: ClassVar[dict[str, tuple[Any, Any]]] = {
-        **WITHOUT_FRICTION,
+        **{name: kind for name, kind in WITHOUT_FRICTION.items() if name != "redone"},
         "acceptance_rate": (np.float64, []),
     }
 

@@ -24,6 +24,7 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "n_grad": (np.int64, []),
     "n_grad_total": (np.int64, []),
     "unstable": (np.int64, []),
+    "redone": (np.int64, []),
     "model_failures": (np.int64, []),
     "halving_cost": (np.float64, []),
     "expected_bias": (np.float64, []),
@@ -85,6 +86,7 @@ def rows_of(chunk: Chunk, tuned: Tuned, thin: int, chain: Chain, kept: dict[str,
         rows.append(row)
     optional = {
         "acceptance_rate": chunk.accept.tolist(),
+        "redone": chunk.redone.tolist(),
         "gradient": chunk.gradient,
         "unconstrained": chunk.position,
     }

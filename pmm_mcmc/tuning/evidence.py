@@ -23,7 +23,7 @@ _FEWEST_SEEN, _MOSTLY = 40, 0.99  # draws of each chain, and the share of them p
 
 
 def failed(block: Block) -> np.ndarray:
-    """Which transitions ``(chain, n)`` failed because of the step."""
+    """Return which transitions ``(chain, n)`` a whole step failed to make because of its length."""
     return (block.unstable - block.model_failures) > 0
 
 

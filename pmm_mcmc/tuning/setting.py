@@ -34,13 +34,15 @@ class Tuned(NamedTuple):
 class Block(NamedTuple):
     """Draws of one block, one a transition; positions and gradients ``(chain, n, d)``, the others ``(chain, n)``.
 
-    ``unstable`` counts transitions that were rejected, ``model_failures`` those of them that the model is to blame for.
+    ``unstable`` counts transitions that were rejected, ``redone`` those that were taken in parts, ``model_failures``
+    those of the rejected ones that the model is to blame for.
     """
 
     position: np.ndarray
     gradient: np.ndarray
     lp: np.ndarray
     unstable: np.ndarray
+    redone: np.ndarray
     model_failures: np.ndarray
     accept: np.ndarray
 

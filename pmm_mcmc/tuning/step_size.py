@@ -12,6 +12,7 @@ import functools
 import numpy as np
 
 from pmm_mcmc.gaussian import variance_error
+from pmm_mcmc.guard import steepest_curvature
 from pmm_mcmc.methods import METHODS, OVERDAMPED, Kernel, Scheme, Settings
 
 __all__ = [
@@ -28,6 +29,8 @@ _FLOOR_SHARE = 0.1
 _LEAST_K, _LARGEST_K = 16, 4096
 # More midpoints than these are as good as infinitely many, as far as a few parts in a hundred matter.
 _MANY = 64
+# Times the curvature up to which a step is taken whole: the last at which it has a stationary law.
+_STABLE = 0.95 / 0.6
 
 
 def lipschitz_bound(position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool) -> float:
@@ -172,7 +175,9 @@ def expected_bias(settings: Settings, step_size: float, friction: float, K: int,
     .. math:: \epsilon \, / \min(1, \sqrt{8 / d}) .
 
     The automatic step is the longest at which this is ``target_bias``.  It is no estimate of the bias, which may be
-    much smaller.  Infinite where the step has no stationary law, 0 for MALA, which has no bias.
+    much smaller.  Where the posterior is too steep for a step it is taken in parts: beyond the largest curvature at
+    which it has a stationary law the rule is read there, with an error of 1 at least; a method without midpoints knows
+    no curvature, and it is infinite.  0 for MALA, which has no bias.
 
     Parameters
     ----------
@@ -188,11 +193,15 @@ def expected_bias(settings: Settings, step_size: float, friction: float, K: int,
     kernel = settings.kernel
     if kernel.scheme == Scheme.MALA:
         return 0.0
+    least = 0.0
+    if kernel.scheme != Scheme.CELLS or kernel.offset > 0.0 or K > 1:
+        stable = _STABLE * steepest_curvature(kernel, step_size, friction, K)
+        lipschitz, least = min(lipschitz, stable), float(lipschitz > stable)
     curvatures = _around_one(lipschitz) if kernel.scheme == Scheme.RECYCLED else (lipschitz,)
     many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > _MANY
     cells = None if many else min(K, _MANY)
     error = max(abs(variance_error(kernel, step_size, friction, cells, c)) for c in curvatures)
-    return error / allowed_error(1.0, d)
+    return max(error, least) / allowed_error(1.0, d)
 
 
 def _rounded(value: float) -> float:

@@ -1,0 +1,307 @@
+"""The midpoints of one step of a group of chains in lockstep, and the noise path through them, traced by JAX.
+
+Under Option 1 chains have different numbers of midpoints; where they lie does not depend on the gradients found there,
+so that all midpoints of all chains are known first and their gradients taken in full batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax.numpy as jnp
+from jax import lax
+
+from pmm_mcmc.coefficients import Flow, build_flows
+from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
+from pmm_mcmc.midpoints import build_cells, cell_weight, continuous_weight, one_in
+from pmm_mcmc.transitions import (
+    TELLING,
+    bridged,
+    build_gain,
+    build_limits,
+    fall,
+    interpolate,
+    interpolate_velocity,
+    noise,
+    path,
+)
+
+__all__ = ["Chains", "Draws", "Drift", "Known", "Parameters", "Seen", "look", "total"]
+
+_flows, _cells, _gain = build_flows(jnp, jnp.where), build_cells(jnp, jnp.where), build_gain(jnp.where)
+_limits = build_limits(jnp, jnp.where)
+_FLOW = (_flows.overdamped, _flows.underdamped, _flows.harmonic)
+# Option 1: a step has more midpoints than this with probability below 1e-16.
+_MOST_MIDPOINTS = 18
+# Midpoints of a group are taken so many standard deviations above their mean number at a time, and there is room for
+# so many more: they would not fit with probability below 1e-16 (Chernoff).
+_SPARE, _ROOM = 2.5, 9.0
+
+# Positions (n, d) to log densities (n,), gradients (n, d) in the model's coordinates, and drifts (n, d).
+Drift = Callable[[Any], tuple[Any, Any, Any]]
+
+
+class Draws(Protocol):
+    """Random numbers of one step of a group of ``g`` chains."""
+
+    def take(self, *slots: Any) -> list[tuple[Any, Any, Any]]:
+        """Return numbers in [0, 1) ``(g, 1)`` and two arrays ``(g, d)`` of standard normals, for each slot.
+
+        Slots from 0 on are midpoints; slot -1 is the end of the step.
+        """
+
+    def uniforms(self, slots: int) -> Any:
+        """Return the first of these for so many midpoints, ``(slots, g, 1)``."""
+
+    def normals(self, chains: Any, slots: Any) -> tuple[Any, Any]:
+        """Return the others for a list of midpoints ``(n,)``, ``(n, d)``: of which chain, and in which slot."""
+
+    def velocity(self) -> Any:
+        """``(g, d)`` standard normals for chains that start again."""
+
+    def part(self, chains: Any, i: Any) -> Draws:
+        """Return those of part ``i`` of the step for some of the chains, ``(n,)``."""
+
+    def beyond(self) -> Draws:
+        """Return others, of the same shapes, for what lies beyond the gaps of this part."""
+
+
+class Parameters(NamedTuple):
+    """Numbers of the setting, traced: nothing is compiled anew when they change."""
+
+    alpha: Any
+    friction: Any
+    K: Any
+    threshold: Any
+    threshold_of_part: Any
+    steepest: Any
+    tolerance: Any
+
+
+class Chains(NamedTuple):
+    """A group of ``g`` chains: arrays ``(g, d)``, and the log density and the factor of the step as ``(g, 1)``."""
+
+    u: Any
+    v: Any
+    b: Any
+    anchor: Any
+    gradient: Any
+    lp: Any
+    factor: Any
+
+
+class Known(NamedTuple):
+    """The noise ``(g, d)`` over what is left of a path, the time ``(g, 1)`` to its end, and if this step gets there."""
+
+    u: Any
+    v: Any
+    ahead: Any
+    last: Any
+
+
+class Seen(NamedTuple):
+    """What the midpoints of a step have shown, and its flow and noise path, to the end."""
+
+    whole: Flow
+    mu: Any
+    mv: Any
+    known: tuple[Any, Any]  # the noise over the path beyond the step, where one is known
+    cu: Any
+    cv: Any
+    steep: Any
+    n_grad: Any
+    finite: Any  # (g, 1)
+    bad: Any  # (g, d): where a value was not finite, if any
+    y: Any  # the last midpoint, with what was found there
+    v_mid: Any
+    lp: Any
+    gradient: Any
+    b: Any
+
+
+def total(x: Any) -> Any:
+    """Return sums over coordinates, ``(n, 1)``."""
+    return jnp.sum(x, axis=-1, keepdims=True)
+
+
+def look(
+    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, known: Known | None
+) -> Seen:
+    """Draw midpoints and noise of a step ``(g, 1)`` and take the gradients there.
+
+    The noise is part of a path whose noise is ``known``, if it is.
+    """
+    option_1 = kernel.scheme == Scheme.CELLS and kernel.option == 1
+    return (_midpoints if option_1 else _midpoint)(kernel, p, drift, chains, draws, step, known)
+
+
+def _flows_over(kernel: Kernel, p: Parameters, *times: Any) -> list[Flow]:
+    """Return the flows over several times ``(g, 1)``, taken side by side: their series are compiled but once."""
+    together = _FLOW[kernel.dynamics](jnp.concatenate(times, axis=1), p.friction)
+    # Else the compiler may work out a chain's coefficients again for each of its coordinates.
+    together = lax.optimization_barrier(together)
+    return [Flow(*(part[:, i : i + 1] for part in together)) for i in range(len(times))]
+
+
+def _gather(
+    kernel: Kernel, p: Parameters, mu: Any, mv: Any, w: Any, beyond: Any, gap: Flow, length: Any, known: Any
+) -> tuple[Any, Any, Any]:
+    """Carry the noise path of the step over a gap; return it, and what is known of the path from there on."""
+    nu, nv = noise(*w, gap)
+    if known is not None:
+        rest, left = _flows_over(kernel, p, jnp.maximum(known.ahead - length, 0.0), known.ahead)
+        after, gain = noise(*beyond, rest), _gain(gap, rest, left)
+        nu, nv, u, v = bridged(nu, nv, *after, known.u, known.v, rest, gain)
+        known = Known(u, v, known.ahead - length, known.last)
+    return *path(mu, mv, nu, nv, gap), known
+
+
+def _finish(
+    kernel: Kernel, p: Parameters, mu: Any, mv: Any, draws: Draws, gap: Flow, length: Any, known: Known | None
+) -> tuple[Any, Any, tuple[Any, Any]]:
+    """Carry the noise path to the end of the step; return it, and what is known beyond."""
+    ((_, *w),) = draws.take(-1)
+    if known is None:
+        return *path(mu, mv, *noise(*w, gap), gap), (mu, mv)
+    ((_, *beyond),) = draws.beyond().take(-1)
+    *found, after = _gather(kernel, p, mu, mv, w, beyond, gap, length, known)
+    at_end = path(mu, mv, known.u, known.v, gap)
+    mu, mv = (jnp.where(known.last, a, b) for a, b in zip(at_end, found, strict=True))
+    return mu, mv, (after.u, after.v)
+
+
+def _steepness(kernel: Kernel, chains: Chains, y: Any, b: Any, time: Any, step: Any) -> Any:
+    stiffness = 1.0 * (kernel.dynamics == HARMONIC)
+    way, rise = y - chains.anchor, fall(y, chains.anchor, b, chains.b, stiffness)
+    found = _limits.curvature(total(rise * rise), total(way * way), total(rise * way), stiffness)
+    return jnp.where(time > TELLING * step, found, 0.0)
+
+
+def _midpoint(
+    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, known: Known | None
+) -> Seen:
+    """Take the one midpoint of Option 2, or of the continuous law."""
+    u, v, b = chains[:3]
+    ((number, *near),) = draws.take(0)
+    if kernel.scheme == Scheme.CELLS:
+        cell = _cells.one_cell(number, p.K, kernel.power)
+        time = step * (cell + kernel.offset) / p.K
+        times = (step * (p.K - 1.0 - cell) / p.K, step / p.K)
+        at, gap, whole, *of_cell = _flows_over(kernel, p, time, step - time, step, *times)
+        wu, wv = cell_weight(*of_cell, one_in(cell, p.K, kernel.power))
+    else:
+        time = step * number
+        at, gap, whole = _flows_over(kernel, p, time, step - time, step)
+        wu, wv = continuous_weight(gap, step, kernel.dynamics != OVERDAMPED)
+    zero = jnp.zeros_like(u)
+    beyond = None if known is None else draws.beyond().take(0)[0][1:]
+    mu, mv, known = _gather(kernel, p, zero, zero, near, beyond, at, time, known)
+    mu_end, mv_end, after = _finish(kernel, p, mu, mv, draws, gap, step - time, known)
+    y, v_mid = interpolate(u, v, b, mu, at), interpolate_velocity(u, v, b, mv, at)
+    used = time > 0.0
+    if kernel.scheme == Scheme.CELLS and kernel.offset == 0.0:
+        # Of a single cell, as in OLMC and ULMC, no chain wants the gradient.
+        lp_mid, gradient_mid, b_mid = lax.cond(jnp.any(used), drift, lambda y: (jnp.zeros_like(step), zero, zero), y)
+    else:
+        lp_mid, gradient_mid, b_mid = drift(y)
+    finite = ~used | jnp.isfinite(total(b_mid))
+    if kernel.scheme == Scheme.RECYCLED:
+        finite &= ~jnp.isnan(lp_mid)
+    change = jnp.where(used, b_mid - (0.0 if kernel.scheme == Scheme.CONTINUOUS else b), 0.0)
+    return Seen(
+        whole, mu_end, mv_end, after, wu * change, wv * change, _steepness(kernel, chains, y, b_mid, time, step),
+        used.astype(jnp.int32), finite, y, y, v_mid, lp_mid, gradient_mid, b_mid,
+    )  # fmt: skip
+
+
+def _batches(g: int) -> tuple[int, int]:
+    """Return how many midpoints of ``g`` chains are taken at a time, and how many there may be: whole batches."""
+    most = min(g + math.ceil(_ROOM * math.sqrt(g)) + _MOST_MIDPOINTS, _MOST_MIDPOINTS * g)
+    batch = min(g + math.ceil(_SPARE * math.sqrt(g)), most)
+    return batch, -(-most // batch) * batch
+
+
+def _midpoints(
+    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, known: Known | None
+) -> Seen:
+    """Take the midpoints of Option 1: first where they lie, then their gradients in full batches."""
+    u, v, b, _, gradient, lp, _ = chains
+    (g, d), zero, slots = u.shape, jnp.zeros_like(u), _MOST_MIDPOINTS
+
+    # Which cells are marked depends on nothing else.
+    numbers = draws.uniforms(slots)
+
+    def mark(carry: Any) -> Any:
+        slot, cell, cells = carry
+        cell = _cells.next_cell(cell, numbers[slot], p.K).astype(cell.dtype)
+        return slot + 1, cell, cells.at[slot].set(cell)
+
+    more = lambda carry: (carry[0] < slots) & jnp.any(carry[1] < p.K)  # noqa: E731
+    none = jnp.broadcast_to(p.K.astype(u.dtype), (slots, g, 1))
+    count, _, cells = lax.while_loop(more, mark, (0, jnp.full_like(step, -1.0), none))
+    times = step * (cells + kernel.offset) / p.K
+    used = ((cells < p.K) & (times > 0.0))[:, :, 0]
+
+    # One list of all midpoints, taken in batches of fixed size, most often a single one.
+    batch, room = _batches(g)
+    ranks = jnp.cumsum(used.reshape(-1), dtype=jnp.int32)
+    rows = jnp.where(used, ranks.reshape(slots, g) - 1, room)
+    which = jnp.zeros(room, jnp.int32).at[rows.reshape(-1)].set(jnp.arange(slots * g, dtype=jnp.int32), mode="drop")
+    wanted = lambda carry: carry[0] * batch < ranks[-1]  # noqa: E731
+
+    def normals_of(source: Draws) -> Any:
+        def draw(carry: Any) -> Any:
+            i, w = carry
+            part = lax.dynamic_slice(which, (i * batch,), (batch,))
+            found = jnp.stack(source.normals(part % g, part // g)).astype(w.dtype)
+            return i + 1, lax.dynamic_update_slice(w, found, (0, i * batch, 0))
+
+        return lax.while_loop(wanted, draw, (0, jnp.zeros((2, room, d), u.dtype)))[1]
+
+    near = normals_of(draws)
+    beyond = None if known is None else normals_of(draws.beyond())
+
+    def place(slot: Any, carry: Any) -> Any:
+        reached, mu, mv, known, ys = carry
+        on, row = used[slot][:, None], jnp.minimum(rows[slot], room - 1)
+        time = jnp.where(on, times[slot], reached)
+        gap, at = _flows_over(kernel, p, time - reached, time)
+        after = None if beyond is None else beyond[:, row]
+        mu_new, mv_new, known_new = _gather(kernel, p, mu, mv, near[:, row], after, gap, time - reached, known)
+        mu, mv = jnp.where(on, mu_new, mu), jnp.where(on, mv_new, mv)
+        if known is not None:
+            u_new, v_new, ahead, last = known_new
+            known = Known(jnp.where(on, u_new, known.u), jnp.where(on, v_new, known.v), ahead, last)
+        return time, mu, mv, known, ys.at[rows[slot]].set(interpolate(u, v, b, mu, at), mode="drop")
+
+    start = jnp.zeros_like(step), zero, zero, known, jnp.zeros((room, d), u.dtype)
+    reached, mu, mv, known, ys = lax.fori_loop(0, count, place, start)
+
+    def evaluate(carry: Any) -> Any:
+        i, found = carry
+        _, _, drifts = drift(lax.dynamic_slice(ys, (i * batch, 0), (batch, d)))
+        return i + 1, lax.dynamic_update_slice(found, drifts.astype(found.dtype), (i * batch, 0))
+
+    _, found = lax.while_loop(wanted, evaluate, (0, jnp.zeros_like(ys)))
+
+    gap, whole, one = _flows_over(kernel, p, step - reached, step, step / p.K)
+    mu, mv, after = _finish(kernel, p, mu, mv, draws, gap, step - reached, known)
+
+    def correct(slot: Any, carry: Any) -> Any:
+        cu, cv, steep, n_grad, finite, bad = carry
+        on, row = used[slot][:, None], jnp.minimum(rows[slot], room - 1)
+        y, b_mid = ys[row], found[row]
+        (rest,) = _flows_over(kernel, p, jnp.where(on, step * (p.K - 1.0 - cells[slot]) / p.K, 0.0))
+        wu, wv = cell_weight(rest, one, p.K)
+        change = jnp.where(on, b_mid - b, 0.0)
+        finite_here = ~on | jnp.isfinite(total(b_mid))
+        bad = jnp.where(finite & ~finite_here, y, bad)
+        steep = jnp.maximum(steep, jnp.where(on, _steepness(kernel, chains, y, b_mid, times[slot], step), 0.0))
+        # After a value that is not finite no more gradients are wanted.
+        return cu + wu * change, cv + wv * change, steep, n_grad + (on & finite), finite & finite_here, bad
+
+    nothing = (zero, zero, jnp.zeros_like(step), jnp.zeros((g, 1), jnp.int32), jnp.ones((g, 1), bool), u)
+    cu, cv, steep, n_grad, finite, bad = lax.fori_loop(0, count, correct, nothing)
+    return Seen(whole, mu, mv, after, cu, cv, steep, n_grad, finite, bad, u, v, lp, gradient, b)
