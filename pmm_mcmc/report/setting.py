@@ -109,8 +109,10 @@ def unstable_section(dt: Any) -> Section:
     by_chain = stats["unstable"].sum(other).values.astype(int)
     transitions = stats["transitions"] if "transitions" in stats else stats["steps_per_draw"]
     total, of = int(by_chain.sum()), int(transitions.sum())
+    parts = int(stats["redone"].sum()) if "redone" in stats else 0
+    in_parts = f" {parts:,} were taken in parts, where the whole step would have been too long." if parts else ""
     if not total:
-        return Section(title, [Text(f"None of {of:,} transitions after warm-up was unstable.")])
+        return Section(title, [Text(f"None of {of:,} transitions after warm-up was unstable.{in_parts}")])
     failures = np.zeros_like(by_chain)
     if "model_failures" in stats:
         failures = stats["model_failures"].sum(other).values.astype(int)
@@ -118,7 +120,7 @@ def unstable_section(dt: Any) -> Section:
         Text(
             f"{total:,} of {of:,} transitions after warm-up ended where the log density or its gradient was not "
             "finite, or would have been unstable, and were refused; the model is to blame for "
-            f"{int(failures.sum()):,} of them."
+            f"{int(failures.sum()):,} of them.{in_parts}"
         )
     ]
     worst = [i for i in np.argsort(-by_chain, kind="stable") if by_chain[i]][:_MOST_CHAINS]
