@@ -27,12 +27,17 @@ class Mutant(NamedTuple):
     tests: tuple[str, ...]
 
 
-LOOP, CPU, STEP = "engines/loop.py", "engines/numba_engine.py", "steps/chain.py"
+LOOP, ONE_STEP = "engines/loop.py", "engines/loop_step.py"
+CPU, STEP = "engines/numba_engine.py", "steps/chain.py"
 SCHEDULE = "tuning/schedule.py"
 ENGINE, GUARD, CURVATURE = ("tests/test_engine.py",), ("tests/test_guard.py",), ("tests/test_curvature.py",)
 VIRIAL, VERDICT = ("tests/test_virial.py",), ("tests/test_verdict.py",)
 STRAIGHT, BENT = "tuning/straightening.py", ("tests/test_straightened_engines.py",)
-LEARNING, MAPS = ("tests/test_straightening.py",), ("tests/test_noncentring_learn.py",)
+LEARNING, MAPS = (
+    ("tests/test_straightening.py",),
+    ("tests/test_noncentring_learn.py", "tests/test_noncentring_steady.py"),
+)
+PARTS, BIAS = ("tests/test_parts.py",), ("tests/test_bias.py",)
 MUTANTS = [
     # noise
     Mutant(
@@ -57,7 +62,7 @@ MUTANTS = [
     ),
     Mutant(
         "noise reused at the end of the step",
-        LOOP,
+        ONE_STEP,
         "d = mu.size\n    fill_normals(stream, normals)",
         "d = mu.size\n    if mu[0] == 0.0:\n        fill_normals(stream, normals)",
         ENGINE,
@@ -65,9 +70,9 @@ MUTANTS = [
     Mutant("noise reused in every transition", LOOP, "np.uint64(transition))", "np.uint64(first))", ENGINE),
     Mutant(
         "noise ends at K - 1",
-        LOOP,
-        "gap = _flow(kind, step - reached",
-        "gap = _flow(kind, step * (K - 1) / K - reached",
+        ONE_STEP,
+        "gap = flow(kind, step - reached",
+        "gap = flow(kind, step * (K - 1) / K - reached",
         ENGINE,
     ),
     # correction and its weight
@@ -80,16 +85,30 @@ MUTANTS = [
         "(rest.a_uu * cell.g_u + rest.a_uv * cell.g_v)",
         ("tests/test_transitions.py",),
     ),
-    Mutant("weight from the wrong end of the cell", LOOP, "step * (K - 1 - cell) / K", "step * (K - cell) / K", ENGINE),
     Mutant(
-        "continuous weight from the start", LOOP, "rest = _flow(kind, step - time,", "rest = _flow(kind, time,", ENGINE
+        "weight from the wrong end of the cell", ONE_STEP, "step * (K - 1 - cell) / K", "step * (K - cell) / K", ENGINE
     ),
     Mutant(
-        "correction to the wrong base", LOOP, "cv[j] += wv * (new_b[j] - base * b[j])", "cv[j] += wv * new_b[j]", ENGINE
+        "continuous weight from the start",
+        ONE_STEP,
+        "rest = flow(kind, step - time,",
+        "rest = flow(kind, time,",
+        ENGINE,
+    ),
+    Mutant(
+        "correction to the wrong base",
+        ONE_STEP,
+        "cv[j] += wv * (new_b[j] - base * b[j])",
+        "cv[j] += wv * new_b[j]",
+        ENGINE,
     ),
     # midpoints
     Mutant(
-        "gradient at the start in place of the midpoint", LOOP, "kind, y, coordinates", "kind, u, coordinates", ENGINE
+        "gradient at the start in place of the midpoint",
+        ONE_STEP,
+        "kind, y, coordinates",
+        "kind, u, coordinates",
+        ENGINE,
     ),
     Mutant(
         "midpoint without noise",
@@ -98,7 +117,7 @@ MUTANTS = [
         "flow.g_u * b\n",
         ("tests/test_transitions.py",),
     ),
-    Mutant("midpoint time without the offset", LOOP, "step * (cell + offset) / K", "step * cell / K", ENGINE),
+    Mutant("midpoint time without the offset", ONE_STEP, "step * (cell + offset) / K", "step * cell / K", ENGINE),
     Mutant(
         "first cell never drawn",
         "midpoints.py",
@@ -106,7 +125,7 @@ MUTANTS = [
         "xp.floor(part * (K - 1)) + 1",
         ("tests/test_midpoints.py",),
     ),
-    Mutant("late cells drawn often, with the same weight", LOOP, "one_in(cell, K, power)", "1.0 * K", ENGINE),
+    Mutant("late cells drawn often, with the same weight", ONE_STEP, "one_in(cell, K, power)", "1.0 * K", ENGINE),
     Mutant(
         "late cells drawn too often",
         "midpoints.py",
@@ -158,7 +177,7 @@ MUTANTS = [
     ),
     # failures
     Mutant("velocity not redrawn on rejection", LOOP, "fill_normals(stream, v)", "v[:] = v", ENGINE),
-    Mutant("no guard", LOOP, "finite and rise <= threshold + tolerance * motion", "finite", ENGINE),
+    Mutant("no guard", ONE_STEP, "finite and rise <= threshold + tolerance * motion", "finite", ENGINE),
     Mutant("guard of one coordinate for all", "guard.py", "-0.5 * d * np.log1p", "-0.5 * np.log1p", GUARD),
     Mutant(
         "guard blind to some midpoints",
@@ -168,15 +187,26 @@ MUTANTS = [
         GUARD,
     ),
     Mutant("guard without memory", "guard.py", "_MEMORY_OF_ONE = 1.25, 1.8", "_MEMORY_OF_ONE = 1.0, 1.0", GUARD),
-    Mutant("every failure the model's", LOOP, "    return rise <= threshold\n", "    return True\n", GUARD),
-    Mutant("every failure the step's", LOOP, "    return rise <= threshold\n", "    return False\n", GUARD),
+    Mutant("every failure the model's", ONE_STEP, "    return rise <= threshold\n", "    return True\n", GUARD),
+    Mutant("every failure the step's", ONE_STEP, "    return rise <= threshold\n", "    return False\n", GUARD),
     Mutant(
         "steps taken whole where it is steep",
-        LOOP,
+        ONE_STEP,
         "motion and steep <= steepest",
         "motion",
         ENGINE,
     ),
+    Mutant("parts with the noise of one another", LOOP, "np.uint64(parts + i)", "np.uint64(parts)", ENGINE),
+    Mutant("parts with noise of their own", ONE_STEP, "if ahead == 0.0:", "if ahead >= 0.0:", PARTS),
+    Mutant("the last part ends elsewhere", ONE_STEP, "if rest < 1e-9 * ahead:", "if rest < -1.0:", PARTS),
+    Mutant("parts on from the beginning", LOOP, "at_u[:], at_v[:], at_b[:], at_anchor[:] = u_new", "_ = u_new", ENGINE),
+    Mutant(
+        "parts judged as a whole", LOOP, "_limit(steepest, parts / shorter", "_limit(steepest, 1.0 / shorter", ENGINE
+    ),
+    Mutant("surprise spread wrongly", "transitions.py", "b_vu * i_uv + b_vv * i_vv", "b_vu * i_uv", PARTS),
+    Mutant("curvature is a mean", "transitions.py", "xp.maximum(cosine, LEAST_COSINE)", "1.0", PARTS),
+    Mutant("JAX parts are all the first", "engines/jax_transition.py", "parts + k)", "parts)", PARTS),
+    Mutant("long steps are expected to be harmless", "tuning/step_size.py", "max(error, least)", "error", BIAS),
     Mutant("rejected to the end point", LOOP, "u[:] = anchor", "u[:] = u", ENGINE),
     Mutant(
         "step not shortened on rejection",
@@ -187,7 +217,7 @@ MUTANTS = [
     ),
     Mutant(
         "gradient at the end not counted",
-        LOOP,
+        ONE_STEP,
         "new_gradient, new_b)\n        n_grad += 1",
         "new_gradient, new_b)",
         ENGINE,
@@ -218,7 +248,7 @@ MUTANTS = [
     ),
     Mutant(
         "gradient not stretched by the low-rank scale",
-        LOOP,
+        ONE_STEP,
         "_stretch(scale, scale[0] * slope, b)",
         "b[:] = scale[0] * slope",
         ("tests/test_scale.py",),
@@ -432,9 +462,11 @@ MUTANTS = [
         ("tests/test_moments_summary.py",),
     ),
     # funnels
-    Mutant("determinant of the map left out", LOOP, "table.ctypes, y.size) + log_det", "table.ctypes, y.size)", BENT),
     Mutant(
-        "gradient not pulled back through the map", LOOP, "pull_back_sinks(*funnels[:6], slope, work)", "pass", BENT
+        "determinant of the map left out", ONE_STEP, "table.ctypes, y.size) + log_det", "table.ctypes, y.size)", BENT
+    ),
+    Mutant(
+        "gradient not pulled back through the map", ONE_STEP, "pull_back_sinks(*funnels[:6], slope, work)", "pass", BENT
     ),
     Mutant(
         "anchor's loads pulled back with the location's weight",

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numba import cfunc
-from reference import covariance, engine, flow
+from reference import covariance, engine, flow, gaussian
 from scipy.special import gamma
 from test_guard import METHODS, automatic, quartic
 
@@ -85,15 +85,6 @@ def flat(x, gradient, table, n):
     return 0.0
 
 
-@cfunc(SIGNATURE)
-def unit(x, gradient, table, n):
-    lp = 0.0
-    for i in range(n):
-        lp -= 0.5 * x[i] * x[i]
-        gradient[i] = -x[i]
-    return lp
-
-
 def limited(patch, module, step, whole_fails):
     """Let steps of this length fail, or none; parts are good."""
     threshold = lambda kernel, length, *_: -np.inf if whole_fails and length == step else np.inf  # noqa: E731
@@ -105,7 +96,7 @@ def limited(patch, module, step, whole_fails):
 def test_without_a_force_parts_lead_where_the_whole_step_does(monkeypatch, name):
     # Nor with the harmonic one that the flow holds.
     kernel, step, K = automatic(name)
-    d, target = 3, unit if kernel.dynamics == HARMONIC else flat
+    d, target = 3, gaussian if kernel.dynamics == HARMONIC else flat
     rng, roomy = np.random.default_rng(2), Coordinates(np.zeros(d), np.ones(d))
     start = empty_state(rng.normal(size=d), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
 

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from jax_chains import ROUGH, keys_of, rough_engine, rough_starts
 from reference import Chain, engine
-from test_engine import COORDINATES, FEW, SCHEMES, D, rough, rough_numpy
+from test_engine import COORDINATES, FEW, SCHEMES, D, limits_of, rough, rough_numpy
 
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.contract import change_coordinates, empty_state
 from pmm_mcmc.engines.jax_coordinates import JaxCoordinates
-from pmm_mcmc.guard import guard_threshold, steepest_curvature
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
 from pmm_mcmc.tuning.setting import Tuned
@@ -53,8 +52,8 @@ def test_the_cpu_engine_is_the_chain_of_the_straightened_density(name):
     run, step = numba_engine(name), 0.15
     state = empty_state(np.array([-0.6, 0.5, 0.8, -1.1]), np.full(D, 0.3) * (kernel.dynamics != OVERDAMPED))
     gradient = run.evaluate(BENT, state)
-    limits = guard_threshold(kernel, step, 1.4, K, D), steepest_curvature(kernel, step, 1.4, K)
-    chain = Chain(kernel, straightened, state[:D], state[D : 2 * D], step, 1.4, K, KEY, *COORDINATES[:2], *limits)
+    limits = limits_of(kernel, step, K)
+    chain = Chain(kernel, straightened, state[:D], state[D : 2 * D], step, 1.4, K, KEY, *COORDINATES[:2], limits)
     out = run.run(SETTING._replace(K=K), state, gradient, KEY, 0, 50, 1)
     for row in range(50):
         chain.calls = 0
