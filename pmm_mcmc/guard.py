@@ -20,7 +20,7 @@ import numpy as np
 from pmm_mcmc.gaussian import stationary_covariance, step_maps
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 
-__all__ = ["FALSE_ALARM", "guard_threshold", "steepest_curvature"]
+__all__ = ["FALSE_ALARM", "SOUND", "guard_threshold", "steepest_curvature"]
 
 FALSE_ALARM = 1e-8
 _ALLOWANCE = 5.0
@@ -29,7 +29,7 @@ _ALLOWANCE = 5.0
 _MEMORY, _MEMORY_OF_ONE = 1.25, 1.8
 # At this part of the curvature at which nothing is stationary, variances of the two-gradient methods are a tenth to two
 # fifths too large; the largest that warm-up finds a step for is at most three quarters of it.
-_SOUND = 0.6
+SOUND = 0.6
 _SLOPES = np.linspace(0.005, 0.995, 100)
 
 
@@ -65,7 +65,7 @@ def steepest_curvature(kernel: Kernel, step_size: float, friction: float, K: int
     # To 2 %, upwards: a longer step is the less stable one.
     rounded = float(1.02 ** np.ceil(np.log(step_size) / np.log(1.02)))
     many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > 8
-    return _SOUND * _steepest(kernel, rounded, float(friction), None if many else min(K, 16))
+    return SOUND * _steepest(kernel, rounded, float(friction), None if many else min(K, 16))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -156,6 +156,13 @@ def test_parts_are_short_enough_for_what_the_whole_is_too_long_for(name):
         )
 
 
+@every_method
+def test_what_warm_up_finds_a_step_for_is_taken_whole(name):
+    """The step for a curvature of 1 (of the remainder, recycled) bears that, and a third more."""
+    kernel, step, K = automatic(name)
+    assert steepest_curvature(kernel, step, 1.0, K) > 4.0 / 3.0
+
+
 @pytest.mark.parametrize(
     ("curvatures", "expected"),
     [([3.0, 3.0, 3.0], 3.0), ([100.0] + 30 * [1.0], 100.0), ([-4.0, -4.0], 4.0), ([6.0, -5.0], 30.0)],

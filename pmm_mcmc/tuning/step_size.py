@@ -12,7 +12,7 @@ import functools
 import numpy as np
 
 from pmm_mcmc.gaussian import variance_error
-from pmm_mcmc.guard import steepest_curvature
+from pmm_mcmc.guard import SOUND, steepest_curvature
 from pmm_mcmc.methods import METHODS, OVERDAMPED, Kernel, Scheme, Settings
 
 __all__ = [
@@ -30,7 +30,7 @@ _LEAST_K, _LARGEST_K = 16, 4096
 # More midpoints than these are as good as infinitely many, as far as a few parts in a hundred matter.
 _MANY = 64
 # Times the curvature up to which a step is taken whole: the last at which it has a stationary law.
-_STABLE = 0.95 / 0.6
+_STABLE = 0.95 / SOUND
 
 
 def lipschitz_bound(position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool) -> float:
