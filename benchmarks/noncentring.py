@@ -118,7 +118,9 @@ def ours(sampler: str, model: pm.Model, centred: pm.Model, draws: int, seed: int
 
 def judged(x: np.ndarray, stats: Any, attrs: Any) -> xr.DataTree:
     """Return every few draws with the coordinates ``x`` as parameters, as what bias and verdict are made of."""
-    kept = stats[["gradient", "unconstrained", "expected_bias", "halving_cost"]].isel(draw=slice(THIN - 1, None, THIN))
+    kept = stats[["gradient", "unconstrained", "expected_bias", "funnel_left", "halving_cost"]].isel(
+        draw=slice(THIN - 1, None, THIN)
+    )
     counts = stats[["unstable", "model_failures", "steps_per_draw"]].coarsen(draw=THIN).sum()
     posterior = xr.Dataset({"x": (("chain", "draw", "i"), x[:, THIN - 1 :: THIN])}, attrs=attrs)
     return xr.DataTree.from_dict(

@@ -250,6 +250,7 @@ class Host:
             "steps_per_draw": lambda: np.full(shape, thin),
             "halving_cost": lambda: np.full(shape, tuned.halving_cost),
             "expected_bias": lambda: np.full(shape, tuned.expected_bias),
+            "funnel_left": lambda: np.full(shape, tuned.funnel_left),
             "n_grad": lambda: chunk.n_grad,
             "n_grad_total": lambda: spent[:, None] + np.cumsum(chunk.n_grad, axis=1),
             "unstable": lambda: chunk.unstable,

@@ -190,11 +190,15 @@ class Settings:
         return self.K if self.method in ("PoissonOLMC", "PoissonULMC") and self.scheme == "paper" else 1
 
     @property
+    def sees_curvature(self) -> bool:
+        """Whether a step meets more than one gradient: then it is taken in parts where the posterior is too steep."""
+        scheme = self.kernel.scheme
+        return scheme != Scheme.MALA and (scheme != Scheme.CELLS or self.fixed_K != 1 or self.grid == "centred")
+
+    @property
     def needs_gradient_only(self) -> bool:
         """Whether a gradient is ever wanted without its log density."""
-        return self.kernel.scheme == Scheme.CONTINUOUS or (
-            self.kernel.scheme == Scheme.CELLS and (self.fixed_K != 1 or self.grid == "centred")
-        )
+        return self.sees_curvature and self.kernel.scheme != Scheme.RECYCLED
 
 
 def _target(value: Any) -> float:

@@ -273,6 +273,10 @@ def test_what_is_likely_with_few_midpoints_and_with_none_of_a_bias():
     assert expected_bias(settings, 0.5, 0.8, 4, 2.0, 32) == pytest.approx(2.0 * exact)  # sqrt(32 / 8)
     assert expected_bias(settings, 0.5, 0.8, 4, 2.0, 3) == pytest.approx(exact)
     assert expected_bias(Settings.checked("MALA", dynamics="overdamped"), 9.0, 1.0, 1, 2.0, 3) == 0.0
+    # Steps that are taken in parts count as steps of a quarter of the length.
+    whole, part = (expected_bias(settings, step, 0.8, 4, 2.0, 3) for step in (0.5, 0.125))
+    assert expected_bias(settings, 0.5, 0.8, 4, 2.0, 3, 0.75) == pytest.approx(0.25 * whole + 0.75 * part)
+    assert part < 0.2 * whole
     # A flat direction is widened too, or made narrower, by a flow that takes it for a unit Gaussian.
     recycled = Settings.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
     for step, friction in ((2.0, 1.0), (0.3, 0.3)):

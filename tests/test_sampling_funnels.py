@@ -42,6 +42,8 @@ def test_a_funnel_is_straightened_and_said_so(centred, backend, tmp_path, caplog
         point = {"mu": x[0], "tau_log__": x[1], "theta": x[2:]}
         assert lp[chain, draw] == pytest.approx(float(logp(point)), abs=1e-8)
         np.testing.assert_allclose(gradient[chain, draw], dlogp(point), rtol=1e-8, atol=1e-8)
+    left = stats["funnel_left"].values
+    assert (left == left[0, 0]).all() and f"-> {left[0, 0]:.3g})" in attrs["reparametrisation"] and left[0, 0] < 0.1
     summary = pmm.summary(tree)
     assert summary.attrs["reparametrisation"] == attrs["reparametrisation"]
     assert pmm.verdict(tree).trusted and summary["bias"].notna().sum() >= 8
@@ -67,6 +69,7 @@ def test_a_map_can_be_passed_on_or_left_out(centred):
     assert fixed["posterior"].attrs["funnel_map"] == funnels.to_json()
     without = pmm.sample(pmm.PoissonULMC(reparametrise=False), model=centred, **small)
     assert "reparametrisation" not in without["posterior"].attrs
+    assert all(np.isnan(run["sample_stats"]["funnel_left"].values).all() for run in (given, fixed, without))
     wrong = funnels._replace(sink=np.arange(3, 11))
     with pytest.raises(ValueError, match=r"map: sink\[7\]=10: the model has 10 coordinates"):
         pmm.sample(pmm.PoissonULMC(reparametrise=wrong), model=centred, **small)

@@ -319,6 +319,31 @@ def test_the_cost_of_half_the_bias_is_the_ratio_of_the_steps(target):
     assert np.isnan(fixed_setting(underdamped(step_size=0.2), np.zeros(2)).halving_cost)
 
 
+def test_what_is_taken_in_parts_makes_less_bias_likely():
+    def run(share, turns=None):
+        driver = Driver(underdamped(step_size=2.5), 400, chains=2)
+        made = driver.block
+
+        def block():
+            found = made()
+            # Blocks of the adaptation, with other coordinates, say nothing of the steps that are in use.
+            often = share if driver.warmup.frozen is not None else 0.9
+            return found._replace(redone=(np.arange(found.lp.size).reshape(found.lp.shape) % 10 < 10 * often) * 1)
+
+        driver.block = block
+        if turns is None:
+            return driver.run().tuned[-1].expected_bias
+        for _ in range(turns):
+            driver.turn()
+        driver.warmup.stop()
+        return driver.warmup.update().expected_bias
+
+    whole, half, all_of_them = run(0.0), run(0.5), run(1.0)
+    assert whole > 1.0 > 0.01 > all_of_them
+    assert half == pytest.approx(0.5 * (whole + all_of_them), rel=0.1)
+    assert run(1.0, turns=3) == pytest.approx(whole, rel=0.1)
+
+
 def test_given_arguments_are_kept():
     given = {"step_size": 0.123, "K": 7, "friction": 0.8, "steps_per_draw": 3, "scaling": [1.0, 20.0, 0.3]}
     driver = Driver(underdamped(**given), 200, precision=5.0, failing=lambda done: 1.0).run()

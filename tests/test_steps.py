@@ -27,6 +27,7 @@ STATS = {
     "model_failures": np.int64,
     "halving_cost": np.float64,
     "expected_bias": np.float64,
+    "funnel_left": np.float64,
     "lp": np.float64,
     "acceptance_rate": np.float64,
     "gradient": np.float64,

@@ -75,6 +75,7 @@ def test_a_funnel_is_found_and_the_schedule_begins_anew_in_its_coordinates():
     y = found.tuned.coordinates.whiten(x)
     np.testing.assert_allclose(y.std(axis=0), 1.0, atol=0.15)
     assert found.words.startswith("x[1..5] scale with x[0]: straightened")
+    assert found.tuned.funnel_left == found.learnt.after < 0.05
     assert found.rounds >= 2, "what the first map lets the chains see is looked at too"
 
 
@@ -96,11 +97,12 @@ def test_what_needs_nothing_is_searched_once_and_left_alone():
         assert getattr(plain.tuned, name) == getattr(found.tuned, name)
 
 
-def test_what_an_affine_scale_does_not_fit_is_searched_twice_and_not_for_ever():
+def test_what_an_affine_scale_does_not_fit_is_searched_again_and_not_for_ever():
     rng = np.random.default_rng(3)
     found = begin(lambda rng, n: tuple(part[:n] for part in rosenbrock(rng)), rng)
     warm(found, lambda rng, n: tuple(np.tile(part, (n // len(part) + 1, 1))[:n] for part in rosenbrock(rng)), rng)
-    assert found.rounds == 2 and found.funnels is None
+    # Chains may not have seen yet what a map could be learnt from.
+    assert found.rounds == 4 and found.funnels is None and np.isnan(found.tuned.funnel_left)
 
 
 @pytest.mark.parametrize(

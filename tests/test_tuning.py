@@ -109,7 +109,9 @@ def test_lipschitz_bound_sees_one_stiff_direction_exactly(stiff, remainder):
     curvature[0] = stiff
     rotation = np.linalg.qr(np.random.default_rng(4).normal(size=(d, d)))[0]
     position, gradient = rows @ rotation.T, -(rows * curvature) @ rotation.T
-    found = lipschitz_bound(position[None], gradient[None], np.ones((1, len(rows)), bool), remainder=remainder)
+    found = lipschitz_bound(
+        position[None], gradient[None], np.ones((1, len(rows)), bool), remainder=remainder, in_parts=False
+    )
     np.testing.assert_allclose(found, stiff - remainder, rtol=1e-9)
 
 
@@ -118,14 +120,16 @@ def test_lipschitz_bound_is_not_fooled_by_rounding_where_little_moves():
     rows, stiff, error = symmetric_rows(5, 200) / [np.sqrt(1e4), 1, 1, 1, 1], np.array([1e4, 1, 1, 1, 1]), 0.1
     noise = np.zeros_like(rows)
     noise[:, 0] = error * np.random.default_rng(5).choice([-1.0, 1.0], size=len(rows))
-    found = lipschitz_bound(rows[None], (noise - rows * stiff)[None], np.ones((1, len(rows)), bool), remainder=False)
+    found = lipschitz_bound(
+        rows[None], (noise - rows * stiff)[None], np.ones((1, len(rows)), bool), remainder=False, in_parts=True
+    )
     assert abs(found - 1e4) <= 2 * error / np.median(np.abs(np.diff(rows[:, 0]))) * (1 + 1e-3)
 
 
 def bound(position, gradient, usable=None, remainder=False):
     """Return the bound of one chain."""
     usable = np.ones(len(position), bool) if usable is None else usable
-    return lipschitz_bound(position[None], gradient[None], usable[None], remainder=remainder)
+    return lipschitz_bound(position[None], gradient[None], usable[None], remainder=remainder, in_parts=False)
 
 
 def test_lipschitz_bound_of_an_isotropic_gaussian():
@@ -148,24 +152,36 @@ def test_lipschitz_bound_does_not_compare_one_chain_with_another():
     # Each chain sees curvature 2; between them the gradient jumps as if it were a thousand.
     position, gradient = np.stack([rows, other]), np.stack([-2.0 * rows, 1e5 - 2.0 * other])
     usable = np.ones((2, 80), bool)
-    np.testing.assert_allclose(lipschitz_bound(position, gradient, usable, remainder=False), 2.0, rtol=1e-9)
+    np.testing.assert_allclose(
+        lipschitz_bound(position, gradient, usable, remainder=False, in_parts=True), 2.0, rtol=1e-9
+    )
     usable[1] = False
-    np.testing.assert_allclose(lipschitz_bound(position, gradient, usable, remainder=False), 2.0, rtol=1e-12)
+    np.testing.assert_allclose(
+        lipschitz_bound(position, gradient, usable, remainder=False, in_parts=True), 2.0, rtol=1e-12
+    )
 
 
 def test_rare_curvature_sees_rare_places_and_not_rare_directions():
     rng = np.random.default_rng(3)
     y, all_of_them = rng.normal(size=(2, 1000, 50)), np.ones((2, 1000), dtype=bool)
-    assert rare_curvature(y, -3.0 * y, all_of_them, False) == pytest.approx(3.0, rel=1e-12)
-    assert rare_curvature(y, -3.0 * y, all_of_them, True) == pytest.approx(2.0, rel=1e-12)
+    assert rare_curvature(y, -3.0 * y, all_of_them, False, False) == pytest.approx(3.0, rel=1e-12)
+    assert rare_curvature(y, -3.0 * y, all_of_them, True, False) == pytest.approx(2.0, rel=1e-12)
     direction = -y * np.r_[20.0, np.ones(49)]
-    assert rare_curvature(y, direction, all_of_them, False) < 15.0 < lipschitz_bound(y, direction, all_of_them, False)
+    assert (
+        rare_curvature(y, direction, all_of_them, False, False)
+        < 15.0
+        < lipschitz_bound(y, direction, all_of_them, False, False)
+    )
     place = np.where(np.arange(1000)[None, :, None] == 500, -200.0, -1.0) * y
-    assert rare_curvature(y, place, all_of_them, False) > 100.0
+    assert rare_curvature(y, place, all_of_them, False, False) > 100.0
+    # One draw in 500 need not be borne by steps that are taken in parts there.
+    assert rare_curvature(y, place, all_of_them, False, True) == pytest.approx(1.0, rel=1e-12)
+    often = np.where(np.arange(1000)[None, :, None] % 100 == 50, -200.0, -1.0) * y
+    assert rare_curvature(y, often, all_of_them, False, True) > 100.0
     elsewhere = all_of_them & (np.arange(1000) != 500)
-    assert rare_curvature(y, place, elsewhere, False) == pytest.approx(1.0, rel=1e-12)
+    assert rare_curvature(y, place, elsewhere, False, True) == pytest.approx(1.0, rel=1e-12)
     still = np.zeros((1, 10, 2))
-    assert rare_curvature(still, still, np.ones((1, 10), dtype=bool), False) == 1.0
+    assert rare_curvature(still, still, np.ones((1, 10), dtype=bool), False, True) == 1.0
 
 
 # -- steps per draw ----------------------------------------------------------------------------------------------------

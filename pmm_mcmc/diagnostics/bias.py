@@ -21,6 +21,7 @@ from pmm_mcmc.diagnostics.judging import (
     calm,
     conclude,
     disagreement_reasons,
+    funnel_reasons,
     identity_reasons,
     length_reasons,
     unstable_reasons,
@@ -209,6 +210,7 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame, probe: Any = None) -> Verdic
         reasons += [f"by step halving {reason}" for reason in bias_reasons(seen, PROBE_REPLICAS - 1)]
         ruled_out |= probe.order_holds and seen.ruled_out
     reasons += length_reasons(stats, ruled_out)
+    reasons += funnel_reasons(stats)
     return conclude(reasons, found, "parameter", chains, stats, probed=probe is not None)
 
 

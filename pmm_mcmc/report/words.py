@@ -40,6 +40,11 @@ SETTING = {
         "What a step of this length may do to a mean where the posterior is steepest, in posterior standard "
         "deviations. No estimate: the bias is mostly much smaller.",
     ),
+    "funnel_left": (
+        "left by the map",
+        "Divergence from a Gaussian, for each coordinate, that straightening left; a hierarchy that it fits leaves "
+        "less than 0.1.",
+    ),
     "halving_cost": ("cost of half the bias", "Factor in gradients that half the target bias would take."),
     "acceptance_rate": ("acceptance", "Mean probability that a proposal was accepted."),
     "n_grad": ("gradients after warm-up", "Gradients of the log density after warm-up."),

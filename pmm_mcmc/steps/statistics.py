@@ -28,6 +28,7 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "model_failures": (np.int64, []),
     "halving_cost": (np.float64, []),
     "expected_bias": (np.float64, []),
+    "funnel_left": (np.float64, []),
     "model_logp": (np.float64, []),
     "gradient": (object, None),
     "unconstrained": (object, None),
@@ -66,6 +67,7 @@ def rows_of(chunk: Chunk, tuned: Tuned, thin: int, chain: Chain, kept: dict[str,
         "steps_per_draw": thin,
         "halving_cost": tuned.halving_cost,
         "expected_bias": tuned.expected_bias,
+        "funnel_left": tuned.funnel_left,
         "warning": None,
     }
     constant = {name: value for name, value in constant.items() if name in kept}

@@ -65,7 +65,7 @@ def successive_curvature(
 ) -> float:
     """Return :func:`~pmm_mcmc.tuning.step_size.lipschitz_bound` of draws ``(chain, n, d)`` in the coordinates."""
     y, g = coordinates.whiten(position), coordinates.pull_back(gradient)
-    return lipschitz_bound(y, g, usable, remainder=settings.kernel.dynamics == HARMONIC)
+    return lipschitz_bound(y, g, usable, settings.kernel.dynamics == HARMONIC, settings.sees_curvature)
 
 
 def curvature(
@@ -90,4 +90,4 @@ def curvature(
         return coordinates.pull_back(gradient_at(coordinates.place(at)))
 
     typical = local(y[usable], g[usable], gradient_there, harmonic)
-    return max(rare_curvature(y, g, usable, harmonic), typical)
+    return max(rare_curvature(y, g, usable, harmonic, settings.sees_curvature), typical)

@@ -162,7 +162,7 @@ class Warmup:
         if self._trial is not None:
             self._end_trial()
         self.length = self.boundary = self.done
-        tuned = stepping.with_costs(self.settings, self.tuned, self._lipschitz)
+        tuned = stepping.with_costs(self.settings, self.tuned, self._lipschitz, self._redone())
         self.tuned = tuned._replace(steps_per_draw=self._steps_per_draw())
         return self.tuned
 
@@ -289,6 +289,11 @@ class Warmup:
         if not self.clean and stepping.found_by_curvature(self.settings):
             self._set_step(_SHRINK_FROZEN * self.tuned.step_size)
             self._blocks = []
+
+    def _redone(self) -> float:
+        """Return the share of steps that are taken in parts; 0 where the setting in use was not looked at."""
+        found = [block.redone > 0 for block in self._blocks] if self.frozen is not None else []
+        return float(np.concatenate(found, axis=1).mean()) if found else 0.0
 
     def _steps_per_draw(self) -> int:
         if self.settings.steps_per_draw is not None:

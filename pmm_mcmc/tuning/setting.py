@@ -19,7 +19,8 @@ class Tuned(NamedTuple):
     """What the engine runs with: step size, K, friction, whitened coordinates, transitions per draw.
 
     ``halving_cost`` is the factor in gradients that half the ``target_bias`` would take, ``expected_bias`` what
-    :func:`pmm_mcmc.tuning.step_size.expected_bias` says of this step; NaN where that is not known.
+    :func:`pmm_mcmc.tuning.step_size.expected_bias` says of this step, ``funnel_left`` the divergence
+    from a Gaussian for each coordinate that the learnt map leaves; NaN where that is not known.
     """
 
     step_size: float
@@ -29,6 +30,7 @@ class Tuned(NamedTuple):
     steps_per_draw: int
     halving_cost: float = math.nan
     expected_bias: float = math.nan
+    funnel_left: float = math.nan
 
 
 class Block(NamedTuple):

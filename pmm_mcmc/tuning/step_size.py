@@ -14,6 +14,7 @@ import numpy as np
 from pmm_mcmc.gaussian import variance_error
 from pmm_mcmc.guard import SOUND, steepest_curvature
 from pmm_mcmc.methods import METHODS, OVERDAMPED, Kernel, Scheme, Settings
+from pmm_mcmc.transitions import PARTS
 
 __all__ = [
     "allowed_error",
@@ -29,17 +30,22 @@ _FLOOR_SHARE = 0.1
 _LEAST_K, _LARGEST_K = 16, 4096
 # More midpoints than these are as good as infinitely many, as far as a few parts in a hundred matter.
 _MANY = 64
+# The part of the pairs of successive draws that a step must be right for.  The others are steeper.  A step is taken in
+# parts there if it can tell; one that cannot must bear nearly all of them.
+_PLACES, _NEARLY_ALL = 0.99, 0.999
 # Times the curvature up to which a step is taken whole: the last at which it has a stationary law.
 _STABLE = 0.95 / SOUND
 
 
-def lipschitz_bound(position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool) -> float:
+def lipschitz_bound(
+    position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool, in_parts: bool
+) -> float:
     """Estimate how fast the gradient changes, from successive whitened positions and gradients ``(chain, n, d)``.
 
-    The larger of two numbers: the 99.9 % quantile of ``|dg| / |dy|`` over successive draws, since the step must be
-    stable nearly everywhere; and the 97 % quantile of the same along the direction in which the gradient varies most.
-    The second sees a few stiff directions that the first, an average over all, would miss; on a Gaussian it is their
-    exact curvature.
+    The larger of two numbers: the 99 % quantile of ``|dg| / |dy|`` over successive draws, or the 99.9 % quantile for a
+    method that must be stable nearly everywhere; and the 97 % quantile of the same along the direction in which the
+    gradient varies most.  The second sees a few stiff directions that the first, an average over all, would miss; on a
+    Gaussian it is their exact curvature.
 
     Parameters
     ----------
@@ -49,6 +55,8 @@ def lipschitz_bound(position: np.ndarray, gradient: np.ndarray, usable: np.ndarr
         Mask ``(chain, n)`` of rows past the start-up transient.
     remainder
         Take the gradient after the linear part ``-y`` that the harmonic flow integrates.
+    in_parts
+        Whether steps are taken in parts where the posterior is too steep for them.
     """
     dy, dg = _changes(position, gradient, usable, remainder)
     if not len(dy):
@@ -57,13 +65,15 @@ def lipschitz_bound(position: np.ndarray, gradient: np.ndarray, usable: np.ndarr
     along, change = np.abs(dy @ direction), np.abs(dg @ direction)
     clear = along >= np.quantile(along, 0.8)  # where it is this direction that moved
     stiffest = np.quantile(change[clear] / along[clear], 0.97) if along[clear].min() > 0.0 else 0.0
-    return float(max(_rare(dy, dg), stiffest))
+    return float(max(_rare(dy, dg, in_parts), stiffest))
 
 
-def rare_curvature(position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool) -> float:
+def rare_curvature(
+    position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool, in_parts: bool
+) -> float:
     """Return the first number of :func:`lipschitz_bound` alone, for use where steep directions are known."""
     dy, dg = _changes(position, gradient, usable, remainder)
-    return _rare(dy, dg) if len(dy) else 1.0
+    return _rare(dy, dg, in_parts) if len(dy) else 1.0
 
 
 def _changes(
@@ -77,9 +87,9 @@ def _changes(
     return dy[moved], dg[moved]
 
 
-def _rare(dy: np.ndarray, dg: np.ndarray) -> float:
+def _rare(dy: np.ndarray, dg: np.ndarray, in_parts: bool) -> float:
     ratio = np.sqrt((dg**2).sum(axis=1)) / np.sqrt((dy**2).sum(axis=1))
-    return float(max(np.quantile(ratio, 0.999), 1e-3))
+    return float(max(np.quantile(ratio, _PLACES if in_parts else _NEARLY_ALL), 1e-3))
 
 
 def _main_direction(rows: np.ndarray) -> np.ndarray:
@@ -166,7 +176,9 @@ def _around_one(lipschitz: float) -> tuple[float, float]:
     return 1.0 + lipschitz, max(1.0 - lipschitz, 1.0 / (1.0 + lipschitz))
 
 
-def expected_bias(settings: Settings, step_size: float, friction: float, K: int, lipschitz: float, d: int) -> float:
+def expected_bias(
+    settings: Settings, step_size: float, friction: float, K: int, lipschitz: float, d: int, redone: float = 0.0
+) -> float:
     r"""Return the bias of means that a step may well have where the curvature is ``lipschitz``, in posterior sds.
 
     The rule of :func:`allowed_error` read backwards: with :math:`\epsilon` the method's exact relative error of the
@@ -175,9 +187,9 @@ def expected_bias(settings: Settings, step_size: float, friction: float, K: int,
     .. math:: \epsilon \, / \min(1, \sqrt{8 / d}) .
 
     The automatic step is the longest at which this is ``target_bias``.  It is no estimate of the bias, which may be
-    much smaller.  Where the posterior is too steep for a step it is taken in parts: beyond the largest curvature at
-    which it has a stationary law the rule is read there, with an error of 1 at least; a method without midpoints knows
-    no curvature, and it is infinite.  0 for MALA, which has no bias.
+    much smaller.  Beyond the largest curvature at which a step has a stationary law the rule is read there, with an
+    error of 1 at least; a method without midpoints knows no curvature, and it is infinite.  What is taken in parts
+    counts by the same rule for steps of their length.  0 for MALA, which has no bias.
 
     Parameters
     ----------
@@ -189,12 +201,17 @@ def expected_bias(settings: Settings, step_size: float, friction: float, K: int,
         Largest curvature in whitened coordinates (of the remainder, for the recycled scheme).
     d
         Number of coordinates.
+    redone
+        Share of the steps that are taken in parts.
     """
     kernel = settings.kernel
     if kernel.scheme == Scheme.MALA:
         return 0.0
+    if redone > 0.0:
+        whole, part = (expected_bias(settings, h, friction, K, lipschitz, d) for h in (step_size, step_size / PARTS))
+        return (1.0 - redone) * whole + redone * part
     least = 0.0
-    if kernel.scheme != Scheme.CELLS or kernel.offset > 0.0 or K > 1:
+    if settings.sees_curvature:
         stable = _STABLE * steepest_curvature(kernel, step_size, friction, K)
         lipschitz, least = min(lipschitz, stable), float(lipschitz > stable)
     curvatures = _around_one(lipschitz) if kernel.scheme == Scheme.RECYCLED else (lipschitz,)

@@ -44,13 +44,16 @@ def with_step(settings: Settings, tuned: Tuned, step: float, curvature: float) -
     return tuned._replace(step_size=step, K=K)
 
 
-def with_costs(settings: Settings, tuned: Tuned, curvature: float) -> Tuned:
-    """Return the setting with what half the bias would take, and with the bias that its step makes likely."""
+def with_costs(settings: Settings, tuned: Tuned, curvature: float, redone: float) -> Tuned:
+    """Return the setting with what half the bias would take, and with the bias that its step makes likely.
+
+    ``redone`` is the share of the steps that are taken in parts.
+    """
     cost = math.nan
     if found_by_curvature(settings):
         cost = longest(settings, tuned, curvature) / longest(settings, tuned, curvature, 0.5)
     d = len(tuned.coordinates.centre)
-    bias = expected_bias(settings, tuned.step_size, tuned.friction, tuned.K, curvature, d)
+    bias = expected_bias(settings, tuned.step_size, tuned.friction, tuned.K, curvature, d, redone)
     return tuned._replace(halving_cost=cost, expected_bias=bias)
 
 

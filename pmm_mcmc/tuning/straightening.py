@@ -7,6 +7,7 @@ anew in the map's coordinates; what the chains then see of the funnel's neck tea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,7 +97,8 @@ class Straightening:
     def tuned(self) -> Tuned:
         """The setting in force."""
         tuned = self.warmup.tuned
-        return tuned._replace(coordinates=tuned.coordinates._replace(funnels=self.funnels))
+        left = math.nan if self.funnels is None or self.learnt is None else self.learnt.after
+        return tuned._replace(coordinates=tuned.coordinates._replace(funnels=self.funnels), funnel_left=left)
 
     @property
     def length(self) -> int:
@@ -202,7 +204,7 @@ class Straightening:
             old, self.names or None,
         )  # fmt: skip
         self.learnt, self.rounds, self._searched = learnt, self.rounds + 1, self.done
-        hopeless = old is None and learnt.map is None and (not learnt.before > _STRAIGHT or self.rounds > 1)
+        hopeless = old is None and learnt.map is None and not learnt.before > _STRAIGHT
         straight = learnt.map is not None and learnt.after < _STRAIGHT and self.rounds >= _FEWEST_ROUNDS
         if hopeless or straight or self.rounds >= _MOST_ROUNDS:
             self._end()
