@@ -214,6 +214,9 @@ MUTANTS = [
         "_NEARLY_ALL if in_parts",
         ("tests/test_tuning.py",),
     ),
+    Mutant(
+        "a map's leavings are averaged", "noncentring/learn.py", "by_coordinate.max()", "by_coordinate.mean()", MAPS
+    ),
     Mutant("what a map leaves is not judged", "diagnostics/judging.py", "> _FUNNEL_LEFT", "> 1e9", VERDICT),
     Mutant(
         "parts of other steps count",

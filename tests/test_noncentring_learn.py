@@ -265,3 +265,14 @@ def test_what_shifts_through_the_anchor_is_named():
         one, one, one, one,
     ).checked(3)  # fmt: skip
     assert describe(found, ["log tau", "a", "b"]) == ("b scales with log tau and shifts with a",)
+
+
+def test_what_a_map_leaves_is_told_of_the_coordinate_where_it_is_most():
+    rng = np.random.default_rng(5)
+    (x, g), bent = funnel(rng), rng.logistic(size=(N, 1))
+    learnt = learn_map(np.hstack([x, bent]), np.hstack([g, -np.tanh(bent / 2)]), CHAIN)
+    # The funnel becomes a Gaussian, and all that is left is of the logistic coordinate.
+    assert learnt.map is not None and learnt.worst == pytest.approx(11 * learnt.after, rel=0.05)
+    # (E|y + g_y|^2 in units of its own scale, by the densities.)
+    assert 0.05 < learnt.worst < 0.25
+    assert np.isnan(learn_map(bent * np.ones((1, 2)) + x[:, :2], -x[:, :2], CHAIN).worst)

@@ -36,9 +36,9 @@ __all__ = [
 _UNSTABLE_RATE = 1e-3
 # Of draws, beyond which draws at a step that is too long do not acquit it: they are not from where it would have led.
 _CALM = 2e-4
-# Divergence from a Gaussian per coordinate that a map of funnels may leave.  Hierarchies leave less than 0.09 (44 runs,
-# docs/funnels.md); where 0.2 to 0.8 was left, in stochastic volatility, chains had missed the neck and agreed.
-_FUNNEL_LEFT = 0.15
+# Divergence from a Gaussian that a map of funnels may leave in a coordinate.  Hierarchies that it fits leave up to 1.4;
+# where 4 to 27 was left, in stochastic volatility, chains had missed the neck and agreed (docs/funnels.md).
+_FUNNEL_LEFT = 2.0
 R_HAT = 1.01  # PyMC's own: a run that PyMC warns of is not to be trusted here
 BETWEEN_CHAINS = 0.05
 BIAS = 0.075  # so that what is trusted is below 0.1, twice the default target, with an error of its own
@@ -193,8 +193,8 @@ def funnel_reasons(stats: Any) -> list[str]:
         return []
     left = float(np.nanmax(stats["funnel_left"].values))
     return [
-        f"the funnels that were found are straightened in part: {left:.2g} of divergence from a Gaussian are left for "
-        f"each coordinate, of {_FUNNEL_LEFT} that are harmless (tune longer, or write the model non-centred)"
+        f"the funnels that were found are straightened in part: in one coordinate a divergence of {left:.2g} from a "
+        f"Gaussian is left, of {_FUNNEL_LEFT:g} that are harmless (tune longer, or write the model non-centred)"
     ]
 
 

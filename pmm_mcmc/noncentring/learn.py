@@ -55,12 +55,15 @@ class Learnt:
     before, after
         Divergence per coordinate of draws held out from a Gaussian, with the best affine scale alone and on top of the
         map that was found; equal where none was.
+    worst
+        That of the coordinate where most is left on top of the map; NaN where no map was found.
     """
 
     map: FunnelMap | None
     found: tuple[str, ...]
     before: float
     after: float
+    worst: float = math.nan
 
     def __str__(self) -> str:
         """Return what was found and what it brought, in words."""
@@ -114,7 +117,7 @@ def learn_map(
     varies = bool(len(x)) and bool(np.all(np.ptp(x, axis=0) > 0.0)) and bool(np.all(np.ptp(g, axis=0) > 0.0))
     if len(x) < _FEWEST or x.shape[1] < 2 or not varies:
         return Learnt(previous, (), math.nan, math.nan)
-    before = _divergence(x, g)
+    before = float(_divergence(x, g).mean())
     d = x.shape[1]
     if previous is None and not d * before > _LEAST * min(d, _INVOLVED):
         return Learnt(None, (), before, before)
@@ -123,24 +126,24 @@ def learn_map(
     levels = [] if previous is None else _levels(previous, centre, scale)
     blocks = _blocks(draws, levels)
     names = [f"x[{i}]" for i in range(x.shape[1])] if names is None else names
-    after, found = before, None
+    after, worst, found = before, math.nan, None
     if blocks:
         found = _joined(blocks, centre, scale).checked(x.shape[1])
-        after = _straightened_divergence(found, x, g)
+        after, worst = _left(found, x, g)
     kept = False
     if previous is not None:
-        old = _straightened_divergence(previous, x, g)
+        old, worst_of_old = _left(previous, x, g)
         if found is None or not d * (old - after) > _LEVEL_LEAST:
-            found, after, kept = previous, old, True
+            found, after, worst, kept = previous, old, worst_of_old, True
     if found is None:
         return Learnt(None, (), before, before)
     words = describe(found, names)
     involved = len(np.union1d(found.sink, found.source))
     if not (after < _RATIO * before and d * (before - after) > _LEAST * involved):
-        return Learnt(None, words, before, after)
+        return Learnt(None, words, before, after, worst)
     if not kept:
         found = _joined(_final(blocks, _draws(x, g, chain, centre, scale)), centre, scale).checked(x.shape[1])
-    return Learnt(found, words, before, after)
+    return Learnt(found, words, before, after, worst)
 
 
 def _usable(x: np.ndarray, g: np.ndarray, chain: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -235,16 +238,21 @@ def _levels(found: FunnelMap, centre: np.ndarray, scale: np.ndarray) -> list[Sin
     return levels
 
 
-def _straightened_divergence(found: FunnelMap, x: np.ndarray, g: np.ndarray) -> float:
+def _left(found: FunnelMap, x: np.ndarray, g: np.ndarray) -> tuple[float, float]:
+    """Return the divergence on top of a map, of all coordinates and of the worst of them."""
     z = found.to_z(x)
-    return _divergence(z, found.pull_back(z, g))
+    by_coordinate = _divergence(z, found.pull_back(z, g))
+    return float(by_coordinate.mean()), float(by_coordinate.max())
 
 
-def _divergence(x: np.ndarray, g: np.ndarray) -> float:
-    """Return ``D`` of the newest draws, the largest 1 % left out, with the better affine scale of the older ones."""
+def _divergence(x: np.ndarray, g: np.ndarray) -> np.ndarray:
+    """Return ``D`` of the newest draws by coordinate, the largest 1 % left out, with the better affine scale of others.
+
+    The roots that whiten are symmetric, so that whitened coordinates are the model's own as nearly as can be.
+    """
     n, d = x.shape
     split = int(_FITTED * n)
-    best = math.inf
+    best = np.full(d, math.inf)
     for dense in (False, True):
         if dense and d > MOST_DENSE:
             continue
@@ -254,10 +262,10 @@ def _divergence(x: np.ndarray, g: np.ndarray) -> float:
                     scale = Coordinates(*affine_scale(x[:split], g[:split], dense=True, damping=_DAMPING))
                 else:
                     scale = Coordinates(*diagonal_scale(x[:split], g[:split], np.ones(d)))
-                terms = ((scale.whiten(x[split:]) + scale.pull_back(g[split:])) ** 2).sum(axis=1)
+                terms = (scale.whiten(x[split:]) + scale.pull_back(g[split:])) ** 2
         except np.linalg.LinAlgError:
             continue
         if np.all(np.isfinite(terms)):
-            kept = len(terms) - math.ceil(_TRIMMED * len(terms))
-            best = min(best, float(np.sort(terms)[:kept].mean()) / d)
+            smallest = np.argsort(terms.sum(axis=1))[: len(terms) - math.ceil(_TRIMMED * len(terms))]
+            best = min(best, terms[smallest].mean(axis=0), key=np.mean)
     return best

@@ -42,8 +42,8 @@ SETTING = {
     ),
     "funnel_left": (
         "left by the map",
-        "Divergence from a Gaussian, for each coordinate, that straightening left; a hierarchy that it fits leaves "
-        "less than 0.1.",
+        "Divergence from a Gaussian that straightening the funnels left in the worst coordinate; above 2 chains may "
+        "have missed a neck.",
     ),
     "halving_cost": ("cost of half the bias", "Factor in gradients that half the target bias would take."),
     "acceptance_rate": ("acceptance", "Mean probability that a proposal was accepted."),

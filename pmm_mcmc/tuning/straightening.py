@@ -97,7 +97,7 @@ class Straightening:
     def tuned(self) -> Tuned:
         """The setting in force."""
         tuned = self.warmup.tuned
-        left = math.nan if self.funnels is None or self.learnt is None else self.learnt.after
+        left = math.nan if self.funnels is None or self.learnt is None else self.learnt.worst
         return tuned._replace(coordinates=tuned.coordinates._replace(funnels=self.funnels), funnel_left=left)
 
     @property
