@@ -217,6 +217,9 @@ MUTANTS = [
     Mutant(
         "a map's leavings are averaged", "noncentring/learn.py", "by_coordinate.max()", "by_coordinate.mean()", MAPS
     ),
+    Mutant(
+        "a search that does not end", STRAIGHT, "_STRAIGHT, _FAR = 0.1, 1.0", "_STRAIGHT, _FAR = 0.1, 0.1", LEARNING
+    ),
     Mutant("what a map leaves is not judged", "diagnostics/judging.py", "> _FUNNEL_LEFT", "> 1e9", VERDICT),
     Mutant(
         "parts of other steps count",
@@ -228,7 +231,7 @@ MUTANTS = [
     Mutant(
         "no second look for a funnel",
         STRAIGHT,
-        "and not learnt.before > _STRAIGHT",
+        "and not learnt.before > left",
         "and self.rounds > 0",
         LEARNING,
     ),

@@ -105,6 +105,21 @@ def test_what_an_affine_scale_does_not_fit_is_searched_again_and_not_for_ever():
     assert found.rounds == 4 and found.funnels is None and np.isnan(found.tuned.funnel_left)
 
 
+def test_what_is_not_far_from_a_gaussian_is_searched_twice():
+    def heavy(rng, n):
+        x = np.log(np.abs(rng.standard_cauchy(size=(n, 6))))  # divergence 2 (sqrt(pi^2 / 8) - 1) = 0.22
+        return x, -np.tanh(x)
+
+    rng = np.random.default_rng(3)
+    # Nothing is frozen early: a frozen setting ends the search too.
+    found = Straightening.start(
+        Settings.checked("PoissonULMC", dynamics="underdamped"), 1900, *heavy(rng, CHAINS), least=1900
+    )
+    warm(found, heavy, rng, until=lambda found: found.done > 1200)
+    assert found.frozen is None and not found.searching and found.rounds == 2
+    assert found.funnels is None and 0.1 < found.learnt.before < 0.3
+
+
 @pytest.mark.parametrize(
     "arguments", [{"reparametrise": False}, {"scaling": np.ones(6)}, {"reparametrise": NEAL}], ids=lambda a: str([*a])
 )

@@ -42,7 +42,7 @@ SETTING = {
     ),
     "funnel_left": (
         "left by the map",
-        "Divergence from a Gaussian that straightening the funnels left in the worst coordinate; above 2 chains may "
+        "Divergence from a Gaussian that straightening the funnels left in the worst coordinate; above 3 chains may "
         "have missed a neck.",
     ),
     "halving_cost": ("cost of half the bias", "Factor in gradients that half the target bias would take."),

@@ -26,7 +26,9 @@ __all__ = ["Straightening"]
 # is left out.
 _FIRST, _BETWEEN, _PART, _TRANSIENT = 200, 250, 0.3, 0.25
 _FEWEST_ROUNDS, _MOST_ROUNDS = 2, 4
-_STRAIGHT = 0.1  # divergence from a Gaussian per coordinate: below it there is nothing more to learn
+# Divergence from a Gaussian per coordinate: below the first there is nothing more to learn; above the second chains are
+# in so narrow a place that what twice could not be learnt may be seen yet.
+_STRAIGHT, _FAR = 0.1, 1.0
 _LEAST_LEFT = 150  # transitions, for the schedule to begin anew
 _LEAST_ADAPTED, _ADAPTED = 130, 0.3
 # Chains that a map is learnt from, and the numbers of their positions in a transition.
@@ -204,7 +206,8 @@ class Straightening:
             old, self.names or None,
         )  # fmt: skip
         self.learnt, self.rounds, self._searched = learnt, self.rounds + 1, self.done
-        hopeless = old is None and learnt.map is None and not learnt.before > _STRAIGHT
+        left = _STRAIGHT if self.rounds < _FEWEST_ROUNDS else _FAR
+        hopeless = old is None and learnt.map is None and not learnt.before > left
         straight = learnt.map is not None and learnt.after < _STRAIGHT and self.rounds >= _FEWEST_ROUNDS
         if hopeless or straight or self.rounds >= _MOST_ROUNDS:
             self._end()
