@@ -153,8 +153,8 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     A run is not trusted if too many transitions were unstable, if chains disagree, if the Stein identity fails for a
     coordinate, or if the bias of a standard deviation, or of a mean with what the correction has left of it, exceeds
     0.075 posterior standard deviations; nor if the step is much longer than warm-up would have made it and the draws
-    do not rule out a bias of 0.1.  The weights of separate modes are seen by none of these but the disagreement of
-    chains that started apart.
+    do not rule out a bias of 0.1, or if a learnt map straightens its funnels in part only.  The weights of separate
+    modes are seen by none of these but the disagreement of chains that started apart.
 
     Parameters
     ----------
