@@ -148,6 +148,13 @@ MUTANTS = [
         ("tests/test_step_size.py",),
     ),
     Mutant(
+        "a probe of whole steps is heard of parts",
+        "diagnostics/bias.py",
+        "if whole(stats):",
+        "if True or whole(stats):",
+        ("tests/test_verdict_with_probe.py",),
+    ),
+    Mutant(
         "a probe that finds a bias is not heard",
         "diagnostics/bias.py",
         'reasons += [f"by step halving',

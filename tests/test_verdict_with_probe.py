@@ -44,6 +44,14 @@ def test_a_bias_within_its_error_is_no_reason():
     assert pmm.verdict(dt, probe=probe(bias=0.07)).trusted
 
 
+def test_a_bias_of_whole_steps_is_none_of_a_run_that_takes_many_in_parts():
+    for in_parts, trusted in ((24, False), (25, True)):  # of 2400 transitions
+        redone = np.zeros((4, 600), dtype=int)
+        redone[1, :in_parts] = 1
+        dt = gaussian(grid(3), redone=redone, steps_per_draw=np.ones((4, 600), dtype=int))
+        assert pmm.verdict(dt, probe=probe(bias=0.12)).trusted == trusted
+
+
 def refused_for_its_step(dt):
     (reason,) = pmm.verdict(dt).reasons
     return reason.startswith("steps of this size")

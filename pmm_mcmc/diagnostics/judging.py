@@ -30,12 +30,15 @@ __all__ = [
     "identity_reasons",
     "length_reasons",
     "unstable_reasons",
+    "whole",
 ]
 
 # Of effective draws; twice as many let a mean through that was off by 0.1 posterior sds (docs/unadjusted.md).
 _UNSTABLE_RATE = 1e-3
 # Of draws, beyond which draws at a step that is too long do not acquit it: they are not from where it would have led.
 _CALM = 2e-4
+# Of transitions, beyond which a probe, whose copies take steps whole, says little of a run that takes them in parts.
+_IN_PARTS = 0.01
 # Divergence from a Gaussian that a map of funnels may leave in a coordinate.  Hierarchies that it fits leave up to 2.6;
 # where 4 to 27 was left, in stochastic volatility, chains had missed the neck and agreed (docs/funnels.md).
 _FUNNEL_LEFT = 3.0
@@ -117,6 +120,11 @@ def unstable_reasons(unstable: int, error: np.ndarray, transitions: int, by_mode
 def calm(unstable: int, draws: int) -> bool:
     """Whether so few transitions were unstable that draws may rule out the harm of a long step."""
     return bool(poisson.sf(unstable - 1, _CALM * draws) >= 0.05)
+
+
+def whole(stats: Any) -> bool:
+    """Whether so few transitions were taken in parts that a run has the bias of whole steps."""
+    return "redone" not in stats or bool(stats["redone"].sum() <= _IN_PARTS * stats["steps_per_draw"].sum())
 
 
 def disagreement_reasons(labels: Sequence[str], r_hat: np.ndarray, apart: np.ndarray, kind: str = "r_hat") -> list[str]:
