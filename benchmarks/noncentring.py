@@ -52,7 +52,7 @@ by hand      on the form non-centred by hand                        standard err
 tuning       gradients of the warm-up                      verdict  of pmm.verdict; WRONG: a trusted mean is off by .1
 b2_max       gradients until it is below {limit} (median)    fails    unstable transitions after warm-up
 b2_avg       likewise, mean over coordinates               search   seconds of CPU of the search for funnels
-total        tuning and b2_max
+total        tuning and b2_max                          left     divergence of the worst coordinate on top of the map
 
    seed sampler      tuning   b2_max   b2_avg    total   biased raw       corrected   verdict      fails search found"""
 
@@ -113,6 +113,8 @@ def ours(sampler: str, model: pm.Model, centred: pm.Model, draws: int, seed: int
     run = Run(sampler, x[..., : known.shown], spent, total - spent.sum(axis=1))
     tree = judged(x, stats, dt["posterior"].attrs)
     words = dt["posterior"].attrs.get("reparametrisation", "")
+    if words:
+        words = f"{float(stats['funnel_left'][0, 0]):.2g} left; {words}"
     return Row(sampler, run, pmm.bias(tree), pmm.verdict(tree), int(stats["unstable"].sum()), seconds[0], words)
 
 
