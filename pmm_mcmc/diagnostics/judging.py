@@ -40,7 +40,7 @@ _CALM = 2e-4
 # Of transitions, beyond which a probe, whose copies take steps whole, says little of a run that takes them in parts.
 _IN_PARTS = 0.01
 # Divergence from a Gaussian that a map of funnels may leave in a coordinate.  Hierarchies that it fits leave up to 2.6;
-# where 4 to 27 was left, in stochastic volatility, chains had missed the neck and agreed (docs/funnels.md).
+# where 4 to 34 was left, in stochastic volatility, chains had missed the neck and agreed (docs/funnels.md).
 _FUNNEL_LEFT = 3.0
 R_HAT = 1.01  # PyMC's own: a run that PyMC warns of is not to be trusted here
 BETWEEN_CHAINS = 0.05
