@@ -227,6 +227,13 @@ MUTANTS = [
     Mutant(
         "a search that does not end", STRAIGHT, "_STRAIGHT, _FAR = 0.1, 1.0", "_STRAIGHT, _FAR = 0.1, 0.1", LEARNING
     ),
+    Mutant(
+        "no method is tuned for nearly every place",
+        "tuning/evidence.py",
+        "harmonic, settings.sees_curvature)",
+        "harmonic, True)",
+        ("tests/test_tuning.py",),
+    ),
     Mutant("what a map leaves is not judged", "diagnostics/judging.py", "> _FUNNEL_LEFT", "> 1e9", VERDICT),
     Mutant(
         "parts of other steps count",

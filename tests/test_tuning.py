@@ -11,7 +11,12 @@ from scipy.signal import lfilter
 from tuning_cases import BIAS_TARGET, RECYCLED, UNADJUSTED, settings_of
 
 import pmm_mcmc as pmm
+from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.methods import Settings
+from pmm_mcmc.tuning import evidence
+from pmm_mcmc.tuning.curvature import LocalCurvature
 from pmm_mcmc.tuning.scale import diagonal_scale
+from pmm_mcmc.tuning.setting import Block
 from pmm_mcmc.tuning.step_size import allowed_error, lipschitz_bound, midpoint_count, rare_curvature, safe_step
 from pmm_mcmc.tuning.thinning import STEPS_CAP, steps_for_autocorrelation
 from pmm_mcmc.tuning.transient import replacements, settled
@@ -278,3 +283,23 @@ def test_given_arguments_are_kept_by_a_run(gaussian, sample):
     assert np.all(dt["warmup_sample_stats"]["steps_per_draw"].values == 1)
     assert np.all(dt["sample_stats"]["steps_per_draw"].values == 2)
     assert np.array_equal(step.chain.tuned.coordinates.scale, 2.0 * SCALES)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "in_parts"),
+    [
+        ("PoissonULMC", {}, True), ("PoissonULMC", {"scheme": "recycled"}, True), ("RLMC", {}, True),
+        ("PoissonULMC", {"K": 1}, False), ("PoissonULMC", {"K": 1, "grid": "centred"}, True),
+        ("ULMC", {}, False), ("MALA", {"dynamics": "overdamped"}, False),
+    ],
+)  # fmt: skip
+def test_only_what_sees_one_gradient_a_step_is_tuned_for_nearly_every_place(method, options, in_parts):
+    settings = Settings.checked(method, **{"dynamics": "underdamped", **options})
+    rng = np.random.default_rng(3)
+    y, usable = rng.normal(size=(2, 1000, 50)), np.ones((2, 1000), dtype=bool)
+    gradient = np.where(np.arange(1000)[None, :, None] == 500, -200.0, -1.0) * y
+    unit, none = Coordinates(np.zeros(50), np.ones(50)), np.zeros((2, 1000), dtype=int)
+    window = Block(y, gradient, none, none, none, none, none)
+    for at in (None, lambda x: -x):
+        found = evidence.curvature(settings, unit, window, usable, LocalCurvature(), at)
+        assert (found < 2.0) == in_parts

@@ -285,7 +285,7 @@ def test_a_funnel_that_is_straightened_in_part_is_not_trusted():
     left[2] = 27.24  # chains of pm.sample learn maps of their own
     assert only_reason(gaussian(grid(3), funnel_left=left)) == (
         "the funnels that were found are straightened in part: in one coordinate a divergence of 27 from a Gaussian is "
-        "left, of 3 that are harmless (tune longer, or write the model non-centred)"
+        "left, of 3 that are harmless (write the model non-centred)"
     )
 
 

@@ -202,7 +202,7 @@ def funnel_reasons(stats: Any) -> list[str]:
     left = float(np.nanmax(stats["funnel_left"].values))
     return [
         f"the funnels that were found are straightened in part: in one coordinate a divergence of {left:.2g} from a "
-        f"Gaussian is left, of {_FUNNEL_LEFT:g} that are harmless (tune longer, or write the model non-centred)"
+        f"Gaussian is left, of {_FUNNEL_LEFT:g} that are harmless (write the model non-centred)"
     ]
 
 
