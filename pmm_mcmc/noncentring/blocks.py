@@ -8,6 +8,7 @@ import numpy as np
 
 from pmm_mcmc.noncentring.fit import Sinks, fit, location_scores
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
+from pmm_mcmc.noncentring.neighbours import apart
 from pmm_mcmc.noncentring.pairs import (
     LARGEST_SHARE,
     LEAST_EFFECT,
@@ -19,7 +20,7 @@ from pmm_mcmc.noncentring.pairs import (
 )
 from pmm_mcmc.noncentring.sources import CALLED_BACK, MOST_SCALES, ROWS, STEPS, allowed_sources, anchored, grown, pruned
 
-__all__ = ["as_map", "divergence", "find_block", "pulled_back", "refit"]
+__all__ = ["as_map", "common_means", "divergence", "find_block", "pulled_back", "refit"]
 
 # From so many sinks that call for it, a sink is tried as a source of their locations instead.
 _CALLERS, _STRONGER, _TURNED, _TURNS = 3, 1.3, 3, 3
@@ -27,11 +28,19 @@ _CALLERS, _STRONGER, _TURNED, _TURNS = 3, 1.3, 3, 3
 _OFFERED = 0.1
 # How far the slopes of the two halves may lie apart, of the slope and at least in standard deviations.
 _APART, _APART_LEAST = 0.35, 0.1
+# Sinks of one source that follow their common mean, at least, and the part of them.
+_FEWEST_FOLLOW, _PART_FOLLOW = 8, 0.25
 # A move must lower the divergence summed over coordinates by so much.
 _LEAST_MOVE = 0.02
 
 
-def find_block(draws: Draws, free: np.ndarray, known: Sinks | None = None, upstream: np.ndarray | None = None) -> Sinks:
+def find_block(
+    draws: Draws,
+    free: np.ndarray,
+    known: Sinks | None = None,
+    upstream: np.ndarray | None = None,
+    means: np.ndarray | None = None,
+) -> Sinks:
     """Find the sinks of one level: those that scale nothing themselves.
 
     Parameters
@@ -44,6 +53,8 @@ def find_block(draws: Draws, free: np.ndarray, known: Sinks | None = None, upstr
         Sinks of this level that are known from before: kept, whatever else is found.
     upstream : (d,) bool
         Coordinates that must not become sinks here: sources, and sinks of levels above, known from before.
+    means : (d, d) bool
+        Pairs of a coordinate and a source whose sink it is not: :func:`common_means`.
 
     Returns
     -------
@@ -51,7 +62,7 @@ def find_block(draws: Draws, free: np.ndarray, known: Sinks | None = None, upstr
         Fitted on ``draws.fitted``; none where nothing scales anything.
     """
     may_sink = free if upstream is None else free & ~upstream
-    pairs = find_pairs(draws, may_sink, free)
+    pairs = find_pairs(draws, may_sink, free, barred=means)
     block = _coloured(pairs, known)
     if not len(block.sink):
         return block
@@ -60,15 +71,34 @@ def find_block(draws: Draws, free: np.ndarray, known: Sinks | None = None, upstr
     block = best_kind(block, draws, *columns, STEPS)
     block = best_kind(grown(block, draws, allowed_sources(block, draws, free, freed)), draws, *columns, STEPS)
     for _ in range(_TURNS):
+        block, more = apart(block, draws, free, known)
+        if not more.size:
+            break
+        freed = np.concatenate([freed, more])
+    for _ in range(_TURNS):
         block, more = _turned(block, draws, free, known)
         if not more.size:
             break
         freed = np.concatenate([freed, more])
         block = best_kind(grown(block, draws, allowed_sources(block, draws, free, freed)), draws, *columns, STEPS)
-    block = _offered(block, draws, free, may_sink, freed)
+    block = _offered(block, draws, free, may_sink, freed, means)
     block = anchored(block, draws, allowed_sources(block, draws, free, freed))
     block = best_kind(block, draws, *columns)
     return pruned(_agreeing(block, draws, known), draws, known)
+
+
+def common_means(blocks: list[Sinks], d: int) -> np.ndarray:
+    """Return which coordinates ``(d, d)`` are the means, common to many sinks, of effects that a source scales.
+
+    The mean of effects has their scale too, given them.  But they are the sinks, and it is their source.
+    """
+    followed, scaled = np.zeros((d, d), int), np.zeros(d, int)
+    for block in blocks:
+        for scales, shifts in zip(block.by_scale, block.by_location, strict=True):
+            own = scales[scales >= 0]
+            scaled[own] += 1
+            followed[np.ix_(shifts[shifts >= 0], own)] += 1
+    return followed >= np.maximum(_FEWEST_FOLLOW, _PART_FOLLOW * scaled)
 
 
 def refit(block: Sinks, draws: Draws, columns: np.ndarray) -> Sinks:
@@ -205,7 +235,9 @@ def _turned(block: Sinks, draws: Draws, free: np.ndarray, known: Sinks | None) -
     return best, freed
 
 
-def _offered(block: Sinks, draws: Draws, free: np.ndarray, may_sink: np.ndarray, freed: np.ndarray) -> Sinks:
+def _offered(
+    block: Sinks, draws: Draws, free: np.ndarray, may_sink: np.ndarray, freed: np.ndarray, means: np.ndarray | None
+) -> Sinks:
     """Offer sources with two sinks or more to all that are neither."""
     sources, counts = np.unique(block.by_scale[block.by_scale >= 0], return_counts=True)
     many, rest = np.zeros(len(free), bool), may_sink.copy()
@@ -214,29 +246,15 @@ def _offered(block: Sinks, draws: Draws, free: np.ndarray, may_sink: np.ndarray,
     rest[block.sink] = rest[used[used >= 0]] = False
     if not (many.any() and rest.any()):
         return block
-    pairs = find_pairs(draws, rest, free & many, least=_OFFERED)
+    pairs = find_pairs(draws, rest, free & many, least=_OFFERED, barred=means)
     more = _coloured(pairs, None)
     if not len(more.sink):
         return block
     more = best_kind(more, draws, *draws.at(draws.fitted, ROWS), STEPS)
-    trial = _joined(block, more)
+    trial = block.beside(more)
     trial = grown(trial, draws, allowed_sources(trial, draws, free, freed))
     lower = divergence(trial, draws, free) < divergence(block, draws, free) - _LEAST_MOVE
     return trial if lower else block
-
-
-def _joined(one: Sinks, other: Sinks) -> Sinks:
-    for name, adding in (
-        ("by_scale", Sinks.adding_scale),
-        ("by_location", Sinks.adding),
-        ("by_anchor", Sinks.adding_anchor),
-    ):
-        while (lack := getattr(one, name).shape[1] - getattr(other, name).shape[1]) != 0:
-            few = one if lack < 0 else other
-            wider = adding(few, np.full(len(few.sink), -1))
-            one, other = (wider, other) if few is one else (one, wider)
-    parts = zip(vars(one).values(), vars(other).values(), strict=True)
-    return Sinks(*(np.concatenate(pair) for pair in parts))
 
 
 def _agreeing(block: Sinks, draws: Draws, known: Sinks | None) -> Sinks:

@@ -106,6 +106,21 @@ class Sinks:
         theta = np.insert(self.theta, 1 + self.by_scale.shape[1], 0.0, axis=1)
         return replace(self, by_scale=by_scale, theta=theta)
 
+    def beside(self, other: Sinks) -> Sinks:
+        """Return these sinks and others."""
+        one = self
+        for name, adding in (
+            ("by_scale", Sinks.adding_scale),
+            ("by_location", Sinks.adding),
+            ("by_anchor", Sinks.adding_anchor),
+        ):
+            while (lack := getattr(one, name).shape[1] - getattr(other, name).shape[1]) != 0:
+                few = one if lack < 0 else other
+                wider = adding(few, np.full(len(few.sink), -1))
+                one, other = (wider, other) if few is one else (one, wider)
+        parts = zip(vars(one).values(), vars(other).values(), strict=True)
+        return Sinks(*(np.concatenate(pair) for pair in parts))
+
     def packed(self) -> Sinks:
         """Return them without columns of sources that no sink has."""
         sources, effects = [], []

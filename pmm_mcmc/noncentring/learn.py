@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.noncentring.blocks import as_map, divergence, find_block, pulled_back, refit
+from pmm_mcmc.noncentring.blocks import as_map, common_means, divergence, find_block, pulled_back, refit
 from pmm_mcmc.noncentring.fit import Sinks
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
+from pmm_mcmc.noncentring.means import as_means
 from pmm_mcmc.noncentring.pairs import Draws
 from pmm_mcmc.noncentring.siblings import shared
 from pmm_mcmc.noncentring.steady import steady
@@ -29,7 +30,9 @@ from pmm_mcmc.tuning.scale import MOST_DENSE, affine_scale, diagonal_scale
 
 __all__ = ["Learnt", "learn_map"]
 
-_MOST_LEVELS = 4
+_Columns = tuple[np.ndarray, np.ndarray]
+
+_MOST_LEVELS = 8
 _FITTED = 0.6  # of the draws, the oldest
 _FEWEST = 100  # draws
 _RATIO = 0.5  # of the divergence: what a map must leave at most
@@ -38,6 +41,8 @@ _LEAST, _INVOLVED = 0.1, 10
 # Of the divergence summed over coordinates, what a level must take away, and a new map of what the last one has left:
 # for less it is not worth that warm-up begins anew.
 _LEVEL_SHARE, _LEVEL_LEAST = 0.03, 0.05
+# Divergence in the worst coordinate from which a map is not built upon: another is looked for beside it.
+_BADLY = 1.0
 _TRIMMED = 0.01
 _DAMPING = 10.0  # of the dense scale: few draws for each of its numbers
 
@@ -123,18 +128,18 @@ def learn_map(
         return Learnt(None, (), before, before)
     centre, scale = np.median(x, axis=0), x.std(axis=0)
     draws = _draws(x, g, chain, centre, scale)
-    levels = [] if previous is None else _levels(previous, centre, scale)
-    blocks = _blocks(draws, levels)
-    names = [f"x[{i}]" for i in range(x.shape[1])] if names is None else names
+    old, worst_of_old = (math.inf, math.inf) if previous is None else _left(previous, x, g)
+    # What was taken for a sink or a source further up may be in the way of what these draws teach.
+    levels = [] if previous is None or worst_of_old > _BADLY else _levels(previous, centre, scale)
+    blocks = _blocks(draws, levels, centre, scale)
+    names = [f"x[{i}]" for i in range(d)] if names is None else names
     after, worst, found = before, math.nan, None
     if blocks:
-        found = _joined(blocks, centre, scale).checked(x.shape[1])
+        found = _joined(blocks, centre, scale).checked(d)
         after, worst = _left(found, x, g)
-    kept = False
-    if previous is not None:
-        old, worst_of_old = _left(previous, x, g)
-        if found is None or not d * (old - after) > _LEVEL_LEAST:
-            found, after, worst, kept = previous, old, worst_of_old, True
+    kept = previous is not None and (found is None or not d * (old - after) > _LEVEL_LEAST)
+    if kept:
+        found, after, worst = previous, old, worst_of_old
     if found is None:
         return Learnt(None, (), before, before)
     words = describe(found, names)
@@ -142,7 +147,8 @@ def learn_map(
     if not (after < _RATIO * before and d * (before - after) > _LEAST * involved):
         return Learnt(None, words, before, after, worst)
     if not kept:
-        found = _joined(_final(blocks, _draws(x, g, chain, centre, scale)), centre, scale).checked(x.shape[1])
+        blocks = _final(blocks, _draws(x, g, chain, centre, scale), centre, scale)
+        found = _joined(blocks, centre, scale).checked(d)
     return Learnt(found, words, before, after, worst)
 
 
@@ -167,7 +173,7 @@ def _draws(x: np.ndarray, g: np.ndarray, chain: np.ndarray, centre: np.ndarray, 
     return Draws(u, slope, np.arange(split), np.arange(split, n), halves)
 
 
-def _blocks(draws: Draws, known: list[Sinks]) -> list[Sinks]:
+def _blocks(draws: Draws, known: list[Sinks], centre: np.ndarray, scale: np.ndarray) -> list[Sinks]:
     """Find the levels, the deepest first."""
     d = len(draws.x)
     free = np.ones(d, bool)
@@ -180,14 +186,14 @@ def _blocks(draws: Draws, known: list[Sinks]) -> list[Sinks]:
             upstream[above.sink] = True
             for sources in (above.by_scale, above.by_location, above.by_anchor):
                 upstream[sources[sources >= 0]] = True
-        block = find_block(draws, free, own, upstream)
+        block = find_block(draws, free, own, upstream, common_means(blocks, d))
         if not len(block.sink):
             break
         without = divergence(nothing, draws, free)
         if own is None and divergence(block, draws, free) > without - max(_LEVEL_SHARE * without, _LEVEL_LEAST):
             break
         columns = draws.at(draws.fitted), draws.at(draws.held)
-        block = steady(shared(refit(block, draws, draws.fitted), *columns), *columns)
+        block = _regular(refit(block, draws, draws.fitted), centre, scale, *columns)
         blocks.append(block)
         draws = pulled_back(block, draws)
         free = free.copy()
@@ -195,12 +201,17 @@ def _blocks(draws: Draws, known: list[Sinks]) -> list[Sinks]:
     return blocks
 
 
-def _final(blocks: list[Sinks], draws: Draws) -> list[Sinks]:
+def _regular(block: Sinks, centre: np.ndarray, scale: np.ndarray, fitted: _Columns, held: _Columns) -> Sinks:
+    """Give the sinks of a level what those of a hierarchy have, where draws do not speak against it."""
+    return as_means(steady(shared(block, fitted, held), fitted, held), centre, scale, fitted, held)
+
+
+def _final(blocks: list[Sinks], draws: Draws, centre: np.ndarray, scale: np.ndarray) -> list[Sinks]:
     """Fit the levels anew, on all draws."""
     fitted, everything = [], np.arange(draws.x.shape[1])
     for block in blocks:
         columns = draws.at(everything)
-        fitted.append(steady(shared(refit(block, draws, everything), columns, columns), columns, columns))
+        fitted.append(_regular(refit(block, draws, everything), centre, scale, columns, columns))
         draws = pulled_back(fitted[-1], draws)
     return fitted
 

@@ -32,7 +32,7 @@ _PER_SINK, _MOST_PAIRS, _ROWS, _STEPS = 4, 1000, 256, 10
 LARGEST_SHARE, LEAST_EFFECT = 0.8, 0.1
 _UNCLEAR_SHARE = 0.95  # beside other sinks of the same source
 # A ceiling must leave this part of the loss without one, and win by so much.
-_CEILING_SHARE, _CEILING_LEAST = 0.8, 0.003
+CEILING_SHARE, CEILING_LEAST = 0.8, 0.003
 # Where a ceiling is begun at, above the fitted log scale at the centre.
 RISE = 0.5
 
@@ -98,7 +98,13 @@ def scale_scores(x: np.ndarray, g: np.ndarray) -> np.ndarray:
     return np.nan_to_num(scores, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def find_pairs(draws: Draws, may_sink: np.ndarray, may_source: np.ndarray, least: float = CORRELATED) -> Pairs:
+def find_pairs(
+    draws: Draws,
+    may_sink: np.ndarray,
+    may_source: np.ndarray,
+    least: float = CORRELATED,
+    barred: np.ndarray | None = None,
+) -> Pairs:
     """Find which coordinates scale which.
 
     Parameters
@@ -109,8 +115,12 @@ def find_pairs(draws: Draws, may_sink: np.ndarray, may_source: np.ndarray, least
         Coordinates to look among.
     least
         Correlation from which a pair is fitted.
+    barred : (d, d) bool
+        Sinks and sources that are no pair.
     """
     scores = scale_scores(draws.x, draws.g) * may_sink[:, None] * may_source
+    if barred is not None:
+        scores[barred] = 0.0
     strength = np.abs(scores)
     few = min(_PER_SINK, len(scores))
     threshold = np.maximum(np.partition(strength, -few, axis=1)[:, -few], least)
@@ -149,7 +159,7 @@ def best_kind(start: Sinks, draws: Draws, x: np.ndarray, g: np.ndarray, steps: i
     linear = fit(linear, x, g, steps)
     trial = linear.with_ceiling(linear.theta[:, 0] + RISE)
     trial = fit(replace(trial, theta=np.where(known[:, None], start.theta, trial.theta)), x, g, steps)
-    wins = trial.losses(*held) < _CEILING_SHARE * linear.losses(*held) - _CEILING_LEAST
+    wins = trial.losses(*held) < CEILING_SHARE * linear.losses(*held) - CEILING_LEAST
     wins &= np.isfinite(trial.theta[:, :-2]).all(axis=1)
     return linear.put(np.flatnonzero(wins), trial.take(wins))
 
