@@ -23,11 +23,12 @@ _Columns = tuple[np.ndarray, np.ndarray]
 
 # Loss that it may leave, in parts of that of a sink's own, or so much more: without a constant; without one, of the few
 # that are left where most siblings have none; with a constant.
-_LIKE_SIBLINGS = (False, 1.5, 0.05)
-_TOLERATED = ((False, 1.1, 0.005), _LIKE_SIBLINGS, (True, 1.1, 0.005))
-_FEW = 0.4  # of the sinks
-_LIKELY, _LITTLE = 3, 0.1  # sources that may be the common mean, and a load that may be chance
-_CLEARLY = 0.95  # part of the loss that another source must leave at most
+_LIKE_SIBLINGS = (False, 1.6, 0.1)
+_TOLERATED = ((False, 1.25, 0.02), _LIKE_SIBLINGS, (True, 1.1, 0.005))
+_FEW = 0.5  # of the sinks
+# Sources that may be the common mean; loads that may be chance, of others and of the mean.
+_LIKELY, _LITTLE, _BARELY = 3, 0.1, 0.003
+_CLEARLY = 0.97  # part of the loss that more sources must leave at most
 _MOST_DRAWS = 1200
 
 
@@ -56,10 +57,13 @@ def as_means(block: Sinks, centre: np.ndarray, scale: np.ndarray, fitted: _Colum
         return block
     units, rows = (centre, scale), np.arange(len(block.sink))
     likely = sources[np.argsort(-counts, kind="stable")[:_LIKELY]].tolist()
-    tried = [_means(_about(block, mean, scale), False, *units, fitted, held) for mean in likely]
+    few = _followed(block, scale)
+    tried = [_means(_about(few, mean), False, *units, fitted, held) for mean in likely]
     total = [np.log(found.losses(*held) + EXACT).sum() for found in tried]
     about, common = tried[int(np.argmin(total))], likely[int(np.argmin(total))]
-    wider = block.adding(np.where((block.by_location == common).any(axis=1), -1, common))
+    barely = (np.abs(_natural(about, scale)) * (about.by_location == common)).sum(axis=1) < _BARELY
+    with_none = np.flatnonzero(barely & _counted(few).any(axis=1))
+    about = _with(about, with_none, _means(few.take(with_none), False, *units, fitted, held))
     loss, best, left = block.losses(*held), block, rows
     exact = loss < EXACT
     for constant, harmless, hardly in _TOLERATED:
@@ -67,7 +71,7 @@ def as_means(block: Sinks, centre: np.ndarray, scale: np.ndarray, fitted: _Colum
             continue
         limit = np.where(exact, EXACT, np.maximum(harmless * loss, loss + hardly))
         lowest = np.full(len(left), np.inf)
-        for trial in (about, block, wider):
+        for trial in (about, block, _about(block, common)):
             which = np.flatnonzero(_counted(trial)[left].any(axis=1))
             found = trial.take(left[which])
             if trial is not about or constant:
@@ -80,11 +84,19 @@ def as_means(block: Sinks, centre: np.ndarray, scale: np.ndarray, fitted: _Colum
     return best.packed()
 
 
-def _about(block: Sinks, mean: int, scale: np.ndarray) -> Sinks:
-    """Return the sinks with the mean as a source, and only those of the others that they follow by more than a little."""
-    load = np.abs(block.load) * scale[block.sink][:, None] / scale[block.by_location]
-    follows = (block.by_location >= 0) & (load > _LITTLE)
-    block = replace(block, by_location=np.where(follows, block.by_location, -1))
+def _followed(block: Sinks, scale: np.ndarray) -> Sinks:
+    """Return the sinks with only those sources of their locations that they follow by more than a little."""
+    follows = (block.by_location >= 0) & (np.abs(_natural(block, scale)) > _LITTLE)
+    return replace(block, by_location=np.where(follows, block.by_location, -1)).packed()
+
+
+def _natural(block: Sinks, scale: np.ndarray) -> np.ndarray:
+    """Return the loads in the model's coordinates."""
+    return block.load * scale[block.sink][:, None] / scale[block.by_location]
+
+
+def _about(block: Sinks, mean: int) -> Sinks:
+    """Return the sinks with the mean as a source."""
     return block.adding(np.where((block.by_location == mean).any(axis=1), -1, mean)).packed()
 
 
@@ -110,6 +122,8 @@ def _means(
     block: Sinks, constant: bool, centre: np.ndarray, scale: np.ndarray, fitted: _Columns, held: _Columns
 ) -> Sinks:
     """Fit the sinks as means, with slopes as they are, and with a ceiling where that wins clearly."""
+    if not len(block.sink):
+        return block
     if not constant:
         block = replace(block, by_location=np.where(_counted(block), block.by_location, -1))
     rows = np.arange(len(block.sink))

@@ -13,6 +13,7 @@ __all__ = ["apart"]
 # Of the strongest call what a neighbour's must be; sinks that must stay, where a group that has no mean beside it, all
 # of whose effects call for each other, leaves one; and of their loss what they must have with their neighbours at most.
 _NEAREST, _MOST, _FEWEST, _LEFT = 0.6, 0.5, 2, 0.5
+_FOLLOWERS = 3  # sinks that follow another more closely than any third
 
 
 def apart(block: Sinks, draws: Draws, free: np.ndarray, known: Sinks | None) -> tuple[Sinks, np.ndarray]:
@@ -40,29 +41,40 @@ def apart(block: Sinks, draws: Draws, free: np.ndarray, known: Sinks | None) -> 
         where sinks have no neighbours, many of them, or do not become much closer to Gaussian given these.
     """
     nothing = np.zeros(0, int)
+    kept = np.isin(block.sink, [] if known is None else known.sink)
     strength = np.abs(location_scores(block, *draws.at(draws.fitted, ROWS)))[:, block.sink]
     np.fill_diagonal(strength, 0.0)
-    calls = strength > np.maximum(CALLED_BACK, _NEAREST * strength.max(axis=1, keepdims=True))
+    strongest = strength.max(axis=1, initial=0.0)
+    calling = strongest > CALLED_BACK
+    calls = strength > np.maximum(CALLED_BACK, _NEAREST * strongest[:, None])
+    first = np.bincount(strength.argmax(axis=1)[calling], minlength=len(kept)) if calling.any() else np.zeros(len(kept))
+    # What several follow more closely than each other comes first: their neighbours show when it is a source.
+    means = (first >= _FOLLOWERS) & ~kept
+    if means.any():
+        trial = _without(block, means, calls, draws, len(free))
+        if trial is not None:
+            return trial, block.sink[means]
+    means = (strength > CALLED_BACK).mean(axis=0) > _MOST
     calls |= calls.T
-    kept = np.isin(block.sink, [] if known is None else known.sink)
-    mean = (strength > CALLED_BACK).mean(axis=0) > _MOST
-    stays, taken = kept.copy(), np.zeros(len(kept), bool)
+    stays = kept.copy()
     # Along the graph, so that the pattern is one wherever it is one piece.
-    for i in _in_order(calls & ~mean & ~mean[:, None]):
-        if not (stays[i] or mean[i] or (calls[i] & stays).any()):
+    for i in _in_order(calls & ~means & ~means[:, None]):
+        if not (stays[i] or means[i] or (calls[i] & stays).any()):
             stays[i] = True
-        taken[i] = not stays[i]
-    if not taken.any() or stays.sum() < _FEWEST:
-        return block, nothing
-    before = block.take(stays)
-    allowed = np.zeros((len(before.sink), len(free)), bool)
-    allowed[:, block.sink[taken]] = calls[stays][:, taken]
-    trial = grown(before, draws, allowed)
-    held = draws.at(draws.held, ROWS)
+    trial = _without(block, ~stays, calls, draws, len(free))
+    return (block, nothing) if trial is None else (trial, block.sink[~stays])
+
+
+def _without(block: Sinks, taken: np.ndarray, calls: np.ndarray, draws: Draws, d: int) -> Sinks | None:
+    """Return the other sinks with these as sources, if those that call for them become much closer to Gaussian."""
+    if not taken.any() or (~taken).sum() < _FEWEST:
+        return None
+    before, calls = block.take(~taken), calls[~taken][:, taken]
+    allowed = np.zeros((len(before.sink), d), bool)
+    allowed[:, block.sink[taken]] = calls
+    trial, held = grown(before, draws, allowed), draws.at(draws.held, ROWS)
     closer = trial.losses(*held) < _LEFT * before.losses(*held)
-    if closer.mean() < 0.5:
-        return block, nothing
-    return trial, block.sink[taken]
+    return trial if closer[calls.any(axis=1)].mean() >= 0.5 else None
 
 
 def _in_order(calls: np.ndarray) -> list[int]:
