@@ -18,7 +18,17 @@ from pmm_mcmc.noncentring.pairs import (
     find_pairs,
     scale_share,
 )
-from pmm_mcmc.noncentring.sources import CALLED_BACK, MOST_SCALES, ROWS, STEPS, allowed_sources, anchored, grown, pruned
+from pmm_mcmc.noncentring.sources import (
+    CALLED_BACK,
+    MOST_SCALES,
+    ROWS,
+    STEPS,
+    allowed_sources,
+    anchored,
+    grown,
+    pruned,
+    with_mean,
+)
 
 __all__ = ["as_map", "common_means", "divergence", "find_block", "pulled_back", "refit"]
 
@@ -69,7 +79,8 @@ def find_block(
     columns = draws.at(draws.fitted, ROWS)
     freed = np.zeros(0, int)
     block = best_kind(block, draws, *columns, STEPS)
-    block = best_kind(grown(block, draws, allowed_sources(block, draws, free, freed)), draws, *columns, STEPS)
+    block = grown(block, draws, allowed_sources(block, draws, free, freed))
+    block = best_kind(with_mean(block, draws, free), draws, *columns, STEPS)
     for _ in range(_TURNS):
         block, more = apart(block, draws, free, known)
         if not more.size:
@@ -246,15 +257,34 @@ def _offered(
     rest[block.sink] = rest[used[used >= 0]] = False
     if not (many.any() and rest.any()):
         return block
+    columns = draws.at(draws.fitted, ROWS)
     pairs = find_pairs(draws, rest, free & many, least=_OFFERED, barred=means)
-    more = _coloured(pairs, None)
+    more = best_kind(_coloured(pairs, None), draws, *columns, STEPS)
+    rest[more.sink] = False
+    like = _like_siblings(block, np.flatnonzero(rest), int(sources[counts.argmax()]), draws, columns)
+    more = more.beside(like)
     if not len(more.sink):
         return block
-    more = best_kind(more, draws, *draws.at(draws.fitted, ROWS), STEPS)
     trial = block.beside(more)
     trial = grown(trial, draws, allowed_sources(trial, draws, free, freed))
     lower = divergence(trial, draws, free) < divergence(block, draws, free) - _LEAST_MOVE
     return trial if lower else block
+
+
+def _like_siblings(
+    block: Sinks, rest: np.ndarray, source: int, draws: Draws, columns: tuple[np.ndarray, np.ndarray]
+) -> Sinks:
+    """Return those that the scale and the most common location of the source's sinks straighten."""
+    own = (block.by_scale == source).any(axis=1)
+    shifts, counts = np.unique(block.by_location[own], return_counts=True)
+    counts = np.where((shifts < 0) | (shifts == source), 0, counts)
+    if not counts.any():
+        return block.take(np.zeros(0, int))
+    sources = np.tile([source, shifts[counts.argmax()]], (len(rest), 1))
+    slope = np.full((len(rest), 1), np.median(block.slope[block.by_scale == source]))
+    found = best_kind(Sinks.start(rest, sources[:, :1], sources, slope), draws, *columns, STEPS)
+    share, gain = scale_share(found, *draws.at(draws.held, ROWS))
+    return found.take((share < LARGEST_SHARE) & (gain > _LEAST_MOVE))
 
 
 def _agreeing(block: Sinks, draws: Draws, known: Sinks | None) -> Sinks:

@@ -10,7 +10,7 @@ import numpy as np
 from pmm_mcmc.noncentring.fit import Sinks, anchor_scores, fit, location_scores, scale_effect_scores
 from pmm_mcmc.noncentring.pairs import CORRELATED, Draws, best_kind, scale_scores
 
-__all__ = ["CALLED_BACK", "MOST_SCALES", "ROWS", "STEPS", "allowed_sources", "anchored", "grown", "pruned"]
+__all__ = ["CALLED_BACK", "MOST_SCALES", "ROWS", "STEPS", "allowed_sources", "anchored", "grown", "pruned", "with_mean"]
 
 # Correlation from which another source is tried, the part of the loss that it must leave at most, and most of each.
 _CALLED, _LEFT, MOST_SCALES, _MOST_LOCATIONS, _MOST_ANCHORS = 0.15, 0.95, 3, 5, 2
@@ -22,6 +22,9 @@ _EXACT = 1e-6
 ROWS, _SCORED, STEPS = 600, 300, 15
 # Like a sink, a coordinate is a source of locations only where so many sinks call for it so strongly.
 _WANTED, CALLED_BACK = 3, 0.3
+
+# Loss from which a sink is far from Gaussian, sources to try for such, and the part of it that one must leave at most.
+_FAR, _TRIED, _MUCH = 1.0, 10, 0.3
 
 _Scores = Callable[[Sinks, np.ndarray, np.ndarray], np.ndarray]
 
@@ -66,6 +69,34 @@ def _with_more(
         extra[at] = best[helps]
         block = adding(block, extra).put(at, found.take(helps))
     return block
+
+
+def with_mean(block: Sinks, draws: Draws, free: np.ndarray) -> Sinks:
+    """Add one source to the locations of sinks that are far from Gaussian yet, which need not call for it clearly.
+
+    Where all chains are deep in a neck, effects and their mean differ by less than either varies: only the fit tells.
+    """
+    columns, held = draws.at(draws.fitted, ROWS), draws.at(draws.held, ROWS)
+    before = block.losses(*held)
+    at = np.flatnonzero(before > _FAR)
+    calls = np.abs(location_scores(block.take(at), *draws.at(draws.fitted, _SCORED))).sum(axis=0) * free
+    calls[block.sink] = calls[block.by_scale[block.by_scale >= 0]] = 0.0
+    best, lowest = block, np.inf
+    for source in np.argsort(-calls, kind="stable")[:_TRIED]:
+        lacking = at[~(block.by_location[at] == source).any(axis=1)]
+        if not (calls[source] > 0.0 and lacking.size):
+            continue
+        extra = np.full(len(block.sink), -1)
+        extra[lacking] = source
+        wider = block.adding(extra)
+        found = fit(wider.take(lacking), *columns, STEPS)
+        after = found.losses(*held)
+        helps = after < _MUCH * before[lacking]
+        left = np.log(np.where(helps, after, before[lacking]) + _EXACT).sum() - np.log(before[lacking]).sum()
+        if helps.any() and left < lowest:
+            lowest, extra[lacking[~helps]] = left, -1
+            best = block.adding(extra).put(lacking[helps], found.take(helps))
+    return best
 
 
 def anchored(block: Sinks, draws: Draws, allowed: np.ndarray) -> Sinks:
