@@ -12,7 +12,7 @@ dense: it must fall by half, and by a tenth for each coordinate that the map inv
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from pmm_mcmc.noncentring.blocks import as_map, common_means, divergence, find_b
 from pmm_mcmc.noncentring.fit import Sinks
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
 from pmm_mcmc.noncentring.means import as_means
+from pmm_mcmc.noncentring.neck import below, left_below
 from pmm_mcmc.noncentring.pairs import Draws
 from pmm_mcmc.noncentring.siblings import shared
 from pmm_mcmc.noncentring.steady import steady
@@ -43,6 +44,7 @@ _LEAST, _INVOLVED = 0.1, 10
 _LEVEL_SHARE, _LEVEL_LEAST = 0.03, 0.05
 # Divergence in the worst coordinate from which a map is not built upon: another is looked for beside it.
 _BADLY = 1.0
+_TURNS = 3  # of a map's last fit, each with points down the neck of the one before
 _TRIMMED = 0.01
 _DAMPING = 10.0  # of the dense scale: few draws for each of its numbers
 
@@ -62,7 +64,9 @@ class Learnt:
         map that was found; equal where none was.
     worst
         That of the coordinate where most is left on top of the map, of those that scale no other; NaN where no map was
-        found.
+        found; or down its necks, where that is more.
+    n_grad
+        Gradients that were taken.
     """
 
     map: FunnelMap | None
@@ -70,6 +74,7 @@ class Learnt:
     before: float
     after: float
     worst: float = math.nan
+    n_grad: int = 0
 
     def __str__(self) -> str:
         """Return what was found and what it brought, in words."""
@@ -86,6 +91,7 @@ def learn_map(
     chain: np.ndarray,
     previous: FunnelMap | None = None,
     names: Sequence[str] | None = None,
+    gradient_at: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Learnt:
     """Learn which coordinates scale which others, and the map that undoes it.
 
@@ -100,11 +106,13 @@ def learn_map(
         A map learnt before: what it has as sinks and sources is kept, and only added to.
     names
         Of the coordinates, for the report.
+    gradient_at
+        Gradients of the log density at positions ``(n, d)``: the map is then fitted and judged down its necks too.
 
     Returns
     -------
     Learnt
-        The map, if any, and what it brings; ``previous`` itself where nothing better was found.  Takes no gradient.
+        The map, if any, and what it brings; ``previous`` itself where nothing better was found.
 
     Raises
     ------
@@ -147,10 +155,41 @@ def learn_map(
     involved = len(np.union1d(found.sink, found.source))
     if not (after < _RATIO * before and d * (before - after) > _LEAST * involved):
         return Learnt(None, words, before, after, worst)
+    more, deep = _Necks(x, gradient_at), 0.0
     if not kept:
-        blocks = _final(blocks, _draws(x, g, chain, centre, scale), centre, scale)
-        found = _joined(blocks, centre, scale).checked(d)
-    return Learnt(found, words, before, after, worst)
+        for _ in range(_TURNS if gradient_at is not None else 1):
+            everything = _draws(*more.beside(x, g, chain), centre, scale)
+            blocks = _final(blocks, everything, centre, scale)
+            found = _joined(blocks, centre, scale).checked(d)
+            deep = more.look(found)
+    else:
+        deep = more.look(found)
+    return Learnt(found, words, before, after, max(worst, deep), more.n_grad)
+
+
+class _Necks:
+    """Points down the necks of the maps in hand, with their gradients."""
+
+    def __init__(self, x: np.ndarray, gradient_at: Callable[[np.ndarray], np.ndarray] | None):
+        self._draws, self._gradient_at, self._turn, self.n_grad = x, gradient_at, 0, 0
+        self._x, self._g = np.empty((0, x.shape[1])), np.empty((0, x.shape[1]))
+
+    def look(self, found: FunnelMap) -> float:
+        """Take gradients down the necks of a map; return what it leaves there."""
+        if self._gradient_at is None:
+            return 0.0
+        x = below(found, self._draws, self._turn)
+        x = x[np.isfinite(x).all(axis=1)]
+        g = self._gradient_at(x) if len(x) else x
+        self._turn, self.n_grad = self._turn + 1, self.n_grad + len(x)
+        good = np.isfinite(g).all(axis=1)
+        self._x, self._g = np.concatenate([self._x, x[good]]), np.concatenate([self._g, g[good]])
+        return left_below(found, x[good], g[good])
+
+    def beside(self, x: np.ndarray, g: np.ndarray, chain: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return draws and these points together."""
+        own = np.resize(chain, len(self._x))
+        return np.concatenate([x, self._x]), np.concatenate([g, self._g]), np.concatenate([chain, own])
 
 
 def _usable(x: np.ndarray, g: np.ndarray, chain: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

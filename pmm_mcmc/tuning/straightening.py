@@ -174,25 +174,26 @@ class Straightening:
 
     def update(self, gradient_at: Callable[[np.ndarray], np.ndarray] | None = None) -> Tuned:
         """Close the block; return the setting for the next one: see :meth:`pmm_mcmc.tuning.schedule.Warmup.update`."""
+        own = gradient_at
         if gradient_at is not None and self.funnels is not None:
-            gradient_at = _of_straightened(self.funnels, gradient_at)
-        self.warmup.update(gradient_at)
+            own = _of_straightened(self.funnels, gradient_at)
+        self.warmup.update(own)
         if self.searching:
-            self._search()
+            self._search(gradient_at)
         return self.tuned
 
     # -- searching ---------------------------------------------------------------------------------------------------
 
-    def _search(self) -> None:
+    def _search(self, gradient_at: Callable[[np.ndarray], np.ndarray] | None) -> None:
         """Look for funnels where it is time to."""
         warmup = self.warmup
         between = min(_BETWEEN if self.rounds else _FIRST, int(_PART * (self.length - self._searched)))
         if warmup.length - warmup.done < _LEAST_LEFT:
             self._end()
         elif self.done - self._searched >= between or warmup.frozen is not None:
-            self._learn()
+            self._learn(gradient_at)
 
-    def _learn(self) -> None:
+    def _learn(self, gradient_at: Callable[[np.ndarray], np.ndarray] | None) -> None:
         if self.rounds == 0:
             first = sum(part.shape[1] for part in self._positions)
             self._keep(slice(int(_TRANSIENT * first), None))
@@ -203,8 +204,9 @@ class Straightening:
         old = self.funnels
         learnt = learn_map(
             x.swapaxes(0, 1).reshape(-1, d), g.swapaxes(0, 1).reshape(-1, d), np.tile(np.arange(chains), n),
-            old, self.names or None,
+            old, self.names or None, gradient_at,
         )  # fmt: skip
+        self._spent += learnt.n_grad
         self.learnt, self.rounds, self._searched = learnt, self.rounds + 1, self.done
         left = _STRAIGHT if self.rounds < _FEWEST_ROUNDS else _FAR
         hopeless = old is None and learnt.map is None and not learnt.before > left
