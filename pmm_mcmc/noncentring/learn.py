@@ -44,7 +44,8 @@ _LEAST, _INVOLVED = 0.1, 10
 _LEVEL_SHARE, _LEVEL_LEAST = 0.03, 0.05
 # Divergence in the worst coordinate from which a map is not built upon: another is looked for beside it.
 _BADLY = 1.0
-_TURNS = 3  # of a map's last fit, each with points down the neck of the one before
+# Turns of a map's last fit, each with points down the neck of the one before, and most draws for it.
+_TURNS, _MOST_DRAWS = 2, 2000
 _TRIMMED = 0.01
 _DAMPING = 10.0  # of the dense scale: few draws for each of its numbers
 
@@ -187,7 +188,9 @@ class _Necks:
         return left_below(found, x[good], g[good])
 
     def beside(self, x: np.ndarray, g: np.ndarray, chain: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return draws and these points together."""
+        """Return draws, not too many, and these points together."""
+        few = slice(None, None, math.ceil(len(x) / _MOST_DRAWS))
+        x, g, chain = x[few], g[few], chain[few]
         own = np.resize(chain, len(self._x))
         return np.concatenate([x, self._x]), np.concatenate([g, self._g]), np.concatenate([chain, own])
 

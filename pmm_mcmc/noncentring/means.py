@@ -1,9 +1,9 @@
 r"""Locations that are weighted means of others: of an effect about its group's mean, of a walk about its neighbours.
 
-Of :math:`x_i \sim N(\sum_j C_{ij} x_j, e^{2 s})` with effects :math:`x_j` of one kind, and their common mean among them,
-:math:`\sum_j C_{ij} = 1`, and there is no constant: if all are shifted, so is :math:`x_i`.  Draws tell it to a few per
-cent.  A sum that is off by :math:`\delta`, or a constant :math:`\delta`, moves :math:`z_i` by :math:`\delta e^{-s}`, ever
-more widths the deeper the neck, which chains do not enter then.
+Of :math:`x_i \sim N(\sum_j C_{ij} x_j, e^{2 s})` with effects :math:`x_j` of one kind, and their common mean among
+them, :math:`\sum_j C_{ij} = 1`, and there is no constant: if all are shifted, so is :math:`x_i`.  Draws tell it to a
+few per cent.  A sum that is off by :math:`\delta`, or a constant :math:`\delta`, moves :math:`z_i` by
+:math:`\delta e^{-s}`, ever more widths the deeper the neck, which chains do not enter then.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import numpy as np
 
 from pmm_mcmc.noncentring.fit import Sinks, location_scores
 from pmm_mcmc.noncentring.pairs import Draws
-from pmm_mcmc.noncentring.sources import CALLED_BACK, ROWS, grown
+from pmm_mcmc.noncentring.sources import CALLED, CALLED_BACK, ROWS, grown
 
 __all__ = ["apart"]
 
@@ -19,9 +19,9 @@ _FOLLOWERS = 3  # sinks that follow another more closely than any third
 def apart(block: Sinks, draws: Draws, free: np.ndarray, known: Sinks | None) -> tuple[Sinks, np.ndarray]:
     r"""Take sinks out so that none of the others has a neighbour among them, and let these be their sources.
 
-    In :math:`x_t \sim N(\mu + \rho (x_{t-1} - \mu), e^{2 s})` all :math:`x_t` are scaled by :math:`s`, and each given all
-    else follows its neighbours.  Every second one is straightened here, given those between; of these, with the
-    former integrated out, every second one at the level above, and so on.
+    In :math:`x_t \sim N(\mu + \rho (x_{t-1} - \mu), e^{2 s})` all :math:`x_t` are scaled by :math:`s`, and each
+    given all else follows its neighbours.  Every second one is straightened here, given those between; of these, with
+    the former integrated out, every second one at the level above, and so on.
 
     Parameters
     ----------
@@ -44,17 +44,20 @@ def apart(block: Sinks, draws: Draws, free: np.ndarray, known: Sinks | None) -> 
     kept = np.isin(block.sink, [] if known is None else known.sink)
     strength = np.abs(location_scores(block, *draws.at(draws.fitted, ROWS)))[:, block.sink]
     np.fill_diagonal(strength, 0.0)
-    strongest = strength.max(axis=1, initial=0.0)
+    if len(kept) < _FEWEST:
+        return block, nothing
+    strongest = strength.max(axis=1)
     calling = strongest > CALLED_BACK
     calls = strength > np.maximum(CALLED_BACK, _NEAREST * strongest[:, None])
-    first = np.bincount(strength.argmax(axis=1)[calling], minlength=len(kept)) if calling.any() else np.zeros(len(kept))
-    # What several follow more closely than each other comes first: their neighbours show when it is a source.
-    means = (first >= _FOLLOWERS) & ~kept
+    first = np.bincount(strength.argmax(axis=1)[calling], minlength=len(kept))
+    # What several follow more closely than each other, or most follow, comes first: their neighbours show then.
+    common = (strength > CALLED).mean(axis=0) > _MOST
+    means = ((first >= _FOLLOWERS) | common) & ~kept
     if means.any():
-        trial = _without(block, means, calls, draws, len(free))
+        trial = _without(block, means, calls | (strength > CALLED) & common, draws, len(free))
         if trial is not None:
             return trial, block.sink[means]
-    means = (strength > CALLED_BACK).mean(axis=0) > _MOST
+    means = common
     calls |= calls.T
     stays = kept.copy()
     # Along the graph, so that the pattern is one wherever it is one piece.

@@ -10,10 +10,21 @@ import numpy as np
 from pmm_mcmc.noncentring.fit import Sinks, anchor_scores, fit, location_scores, scale_effect_scores
 from pmm_mcmc.noncentring.pairs import CORRELATED, Draws, best_kind, scale_scores
 
-__all__ = ["CALLED_BACK", "MOST_SCALES", "ROWS", "STEPS", "allowed_sources", "anchored", "grown", "pruned", "with_mean"]
+__all__ = [
+    "CALLED",
+    "CALLED_BACK",
+    "MOST_SCALES",
+    "ROWS",
+    "STEPS",
+    "allowed_sources",
+    "anchored",
+    "grown",
+    "pruned",
+    "with_mean",
+]
 
 # Correlation from which another source is tried, the part of the loss that it must leave at most, and most of each.
-_CALLED, _LEFT, MOST_SCALES, _MOST_LOCATIONS, _MOST_ANCHORS = 0.15, 0.95, 3, 5, 2
+CALLED, _LEFT, MOST_SCALES, _MOST_LOCATIONS, _MOST_ANCHORS = 0.15, 0.95, 3, 5, 2
 # A source is left out where the loss without it is below so many times that with it.
 _USELESS = 1.02
 # Loss per draw at which a fit is exact and needs no more sources.
@@ -58,7 +69,7 @@ def _with_more(
         before = block.take(at).losses(*held)
         at, before = at[before > _EXACT], before[before > _EXACT]
         calls = np.abs(scores(block.take(at), *few)) * allowed[at]
-        called = calls.max(axis=1, initial=0.0) > _CALLED
+        called = calls.max(axis=1, initial=0.0) > CALLED
         if not called.any():
             break
         at, before, best = at[called], before[called], calls[called].argmax(axis=1)
