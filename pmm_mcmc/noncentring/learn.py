@@ -179,13 +179,14 @@ class _Necks:
         """Take gradients down the necks of a map; return what it leaves there."""
         if self._gradient_at is None:
             return 0.0
-        x = below(found, self._draws, self._turn)
-        x = x[np.isfinite(x).all(axis=1)]
+        x, neck = below(found, self._draws, self._turn)
+        good = np.isfinite(x).all(axis=1)
+        x, neck = x[good], neck[good]
         g = self._gradient_at(x) if len(x) else x
         self._turn, self.n_grad = self._turn + 1, self.n_grad + len(x)
         good = np.isfinite(g).all(axis=1)
         self._x, self._g = np.concatenate([self._x, x[good]]), np.concatenate([self._g, g[good]])
-        return left_below(found, x[good], g[good])
+        return left_below(found, x[good], g[good], neck[good])
 
     def beside(self, x: np.ndarray, g: np.ndarray, chain: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return draws, not too many, and these points together."""

@@ -17,11 +17,11 @@ POINTS = 96
 # Standard deviations down, from the first to the last point; sources that are moved one at a time, those of most sinks.
 _NEAREST, _DEEPEST, _SINGLY = 0.5, 5.0, 3
 # What a source must do to a log scale in a standard deviation to make a neck.
-_LEAST_EFFECT = 0.1
+_LEAST_EFFECT = 0.3
 
 
-def below(found: FunnelMap, x: np.ndarray, turn: int = 0) -> np.ndarray:
-    """Return points down the necks of a map.
+def below(found: FunnelMap, x: np.ndarray, turn: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return points down the necks of a map, and which neck each is down.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def below(found: FunnelMap, x: np.ndarray, turn: int = 0) -> np.ndarray:
 
     Returns
     -------
-    (POINTS, d) ndarray
+    (POINTS, d) ndarray, (POINTS,) int
         Positions in the model's own coordinates, not all of which need be finite; none where nothing scales anything.
     """
     z = found.to_z(x[np.linspace(0, len(x) - 1, POINTS).astype(int) - turn])
@@ -44,21 +44,18 @@ def below(found: FunnelMap, x: np.ndarray, turn: int = 0) -> np.ndarray:
     np.add.at(sinks, found.source, np.abs(found.slope) * sd[found.source] > _LEAST_EFFECT)
     sources = np.flatnonzero(sinks)
     if not sources.size:
-        return np.empty((0, x.shape[1]))
+        return np.empty((0, x.shape[1])), np.zeros(0, int)
     order = sources[np.argsort(-sinks[sources], kind="stable")]
     which = [order[k : k + 1] for k in range(min(_SINGLY, len(order)))] + [order[_SINGLY:]] * (len(order) > _SINGLY)
-    depth = np.linspace(_NEAREST, _DEEPEST, POINTS)
+    depth, neck = np.linspace(_NEAREST, _DEEPEST, POINTS)[:, None], (np.arange(POINTS) + turn) % len(which)
     for k, moved in enumerate(which):
-        own = slice((k + turn) % len(which), None, len(which))
-        z[own, moved] -= np.sign(effect[moved]) * sd[moved] * depth[own, None]
+        z[np.ix_(neck == k, moved)] -= np.sign(effect[moved]) * sd[moved] * depth[neck == k]
     with np.errstate(all="ignore"):
-        return found.to_x(z)
+        return found.to_x(z), neck
 
 
-def left_below(found: FunnelMap, x: np.ndarray, g: np.ndarray) -> float:
-    """Return the median over points of ``(z + g^z)^2``, of the sink where it is largest; 0 where there is no neck."""
-    if not len(x):
-        return 0.0
+def left_below(found: FunnelMap, x: np.ndarray, g: np.ndarray, neck: np.ndarray) -> float:
+    """Return the median down a neck of ``(z + g^z)^2``, of the neck and the sink where it is largest; 0 without any."""
     z = found.to_z(x)
-    residual = (z + found.pull_back(z, g))[:, found.sink]
-    return float(np.median(residual**2, axis=0).max())
+    residual = (z + found.pull_back(z, g))[:, found.sink] ** 2
+    return float(max((np.median(residual[neck == k], axis=0).max() for k in np.unique(neck)), default=0.0))
