@@ -6,14 +6,17 @@ import numpy as np
 
 from pmm_mcmc.noncentring.fit import Sinks, location_scores
 from pmm_mcmc.noncentring.pairs import Draws
+from pmm_mcmc.noncentring.siblings import EXACT
 from pmm_mcmc.noncentring.sources import CALLED, CALLED_BACK, ROWS, grown
 
 __all__ = ["apart"]
 
-# Of the strongest call what a neighbour's must be; sinks that must stay, where a group that has no mean beside it, all
-# of whose effects call for each other, leaves one; and of their loss what they must have with their neighbours at most.
-_NEAREST, _MOST, _FEWEST, _LEFT = 0.6, 0.5, 2, 0.5
-_FOLLOWERS = 3  # sinks that follow another more closely than any third
+# Of the strongest call what a neighbour's must be; part of the sinks that must call for their common mean; sinks that
+# follow another more closely than any third, to be taken for a mean of their own.
+_NEAREST, _MOST, _FOLLOWERS = 0.6, 0.5, 3
+# Sinks that must stay: a group that has no mean beside it, all of whose effects call for each other, would leave one.
+# What the log of the loss must fall by.
+_FEWEST, _FALLEN = 2, 0.7
 
 
 def apart(block: Sinks, draws: Draws, free: np.ndarray, known: Sinks | None) -> tuple[Sinks, np.ndarray]:
@@ -40,44 +43,52 @@ def apart(block: Sinks, draws: Draws, free: np.ndarray, known: Sinks | None) -> 
         The sinks that are left with their sources, and the coordinates that have become sources; the block and none
         where sinks have no neighbours, many of them, or do not become much closer to Gaussian given these.
     """
-    nothing = np.zeros(0, int)
+    nothing, m = np.zeros(0, int), len(block.sink)
+    if m < _FEWEST:
+        return block, nothing
     kept = np.isin(block.sink, [] if known is None else known.sink)
     strength = np.abs(location_scores(block, *draws.at(draws.fitted, ROWS)))[:, block.sink]
     np.fill_diagonal(strength, 0.0)
-    if len(kept) < _FEWEST:
-        return block, nothing
     strongest = strength.max(axis=1)
-    calling = strongest > CALLED_BACK
     calls = strength > np.maximum(CALLED_BACK, _NEAREST * strongest[:, None])
-    first = np.bincount(strength.argmax(axis=1)[calling], minlength=len(kept))
-    # What several follow more closely than each other, or most follow, comes first: their neighbours show then.
-    common = (strength > CALLED).mean(axis=0) > _MOST
-    means = ((first >= _FOLLOWERS) | common) & ~kept
-    if means.any():
-        trial = _without(block, means, calls | (strength > CALLED) & common, draws, len(free))
-        if trial is not None:
-            return trial, block.sink[means]
-    means = common
-    calls |= calls.T
-    stays = kept.copy()
-    # Along the graph, so that the pattern is one wherever it is one piece.
-    for i in _in_order(calls & ~means & ~means[:, None]):
-        if not (stays[i] or means[i] or (calls[i] & stays).any()):
-            stays[i] = True
-    trial = _without(block, ~stays, calls, draws, len(free))
-    return (block, nothing) if trial is None else (trial, block.sink[~stays])
+    # What several follow more closely than each other, what most follow, and every second along the graph of calls.
+    first = np.bincount(strength.argmax(axis=1)[strongest > CALLED_BACK], minlength=m)
+    common = np.arange(m) == strength.mean(axis=0).argmax()
+    common &= (strength > CALLED).mean(axis=0) > _MOST
+    tried = [first >= _FOLLOWERS, common, _every_second(calls | calls.T, kept, common)]
+    best, taken, most = block, nothing, 0.0
+    for which in tried:
+        found = _without(block, which & ~kept, calls | (strength > CALLED) & common, draws, len(free))
+        if found is not None and found[1] > most:
+            best, most, taken = *found, block.sink[which & ~kept]
+    return best, taken
 
 
-def _without(block: Sinks, taken: np.ndarray, calls: np.ndarray, draws: Draws, d: int) -> Sinks | None:
-    """Return the other sinks with these as sources, if those that call for them become much closer to Gaussian."""
-    if not taken.any() or (~taken).sum() < _FEWEST:
+def _without(block: Sinks, taken: np.ndarray, calls: np.ndarray, draws: Draws, d: int) -> tuple[Sinks, float] | None:
+    """Return the other sinks with these as sources, and what the losses of all have fallen by, in logs.
+
+    None where those that call for these do not become much closer to Gaussian.
+    """
+    calls = calls[~taken][:, taken]
+    if not calls.any() or (~taken).sum() < _FEWEST:
         return None
-    before, calls = block.take(~taken), calls[~taken][:, taken]
+    before = block.take(~taken)
     allowed = np.zeros((len(before.sink), d), bool)
     allowed[:, block.sink[taken]] = calls
     trial, held = grown(before, draws, allowed), draws.at(draws.held, ROWS)
-    closer = trial.losses(*held) < _LEFT * before.losses(*held)
-    return trial if closer[calls.any(axis=1)].mean() >= 0.5 else None
+    fallen = np.log(before.losses(*held) + EXACT) - np.log(trial.losses(*held) + EXACT)
+    much = fallen[calls.any(axis=1)] > _FALLEN
+    return (trial, float(fallen.sum())) if much.mean() >= 0.5 else None
+
+
+def _every_second(calls: np.ndarray, kept: np.ndarray, common: np.ndarray) -> np.ndarray:
+    """Return which nodes to take out of a graph, these among them, so that no two that stay have an edge."""
+    stays = kept.copy()
+    # From node to node, so that the pattern is one wherever the graph is one piece.
+    for i in _in_order(calls & ~common & ~common[:, None]):
+        if not (stays[i] or common[i] or (calls[i] & stays).any()):
+            stays[i] = True
+    return ~stays
 
 
 def _in_order(calls: np.ndarray) -> list[int]:

@@ -1,0 +1,92 @@
+"""Walks and effects deep in a neck: structure that only the fit of several sinks together tells.
+
+Draws have exact laws, so that a right map leaves a divergence of rounding errors, also where no draw is.
+"""
+
+import numpy as np
+import pytest
+
+from pmm_mcmc.noncentring.learn import learn_map
+
+N = 1600
+CHAIN = np.tile(np.arange(8), N // 8)
+
+
+def walk(rng, length, rho, s=None):
+    """Coordinates mu, log scale and a stationary autoregression about mu, with gradients."""
+    mu, s = 0.3 * rng.normal(size=N), 0.6 * rng.normal(size=N) - 1.0 if s is None else np.full(N, s)
+    z = rng.normal(size=(N, length))
+    start = 1.0 / np.sqrt(1.0 - rho**2)
+    h = np.empty((N, length))
+    h[:, 0] = start * z[:, 0]
+    for t in range(1, length):
+        h[:, t] = rho * h[:, t - 1] + z[:, t]
+    weight = np.ones(length)
+    weight[0] = 1.0 / start
+    pull = -z * weight
+    pull[:, :-1] += rho * z[:, 1:]
+    g_h = pull * np.exp(-s)[:, None]
+    g_s = (z**2 - 1.0).sum(axis=1) - (s + 1.0) / 0.36
+    return np.column_stack([mu, s, mu[:, None] + np.exp(s)[:, None] * h]), np.column_stack(
+        [-mu / 0.09 - g_h.sum(axis=1), g_s, g_h]
+    )
+
+
+@pytest.mark.parametrize("rho", [0.6, 0.95])
+def test_a_walk_is_straightened_level_by_level_and_right_far_down(rho):
+    learnt = learn_map(*walk(np.random.default_rng(1), 40, rho), CHAIN)
+    found = learnt.map
+    assert found is not None and len(set(found.sink) & set(range(2, 42))) >= 39
+    assert learnt.after < 0.05 * learnt.before
+    assert 2 < len(found.levels()) <= 8
+    np.testing.assert_allclose(np.add.reduceat(found.load, found.start[:-1]), 1.0, atol=1e-6)
+    # Far below the draws the straightened coordinates are as they are among them.
+    deep, g = walk(np.random.default_rng(2), 40, rho, s=-9.0)
+    z = found.to_z(deep)
+    residual = (z + found.pull_back(z, g))[:, found.sink]
+    assert np.median(residual**2, axis=0).max() < 2.0
+    assert 0.5 < z[:, found.sink].std(axis=0).min() and z[:, found.sink].std(axis=0).max() < 2.0
+
+
+def deep_effects(rng, m=8):
+    """Effects about mu, from chains on their way down a neck: most differ by much less than mu varies."""
+    mu, s = 3.0 * rng.normal(size=N), rng.permutation(np.linspace(-9.0, 0.0, N))
+    z = rng.normal(size=(N, m))
+    pull = -z * np.exp(-s)[:, None]
+    g_s = (z**2 - 1.0).sum(axis=1)
+    x = np.column_stack([mu, s, mu[:, None] + np.exp(s)[:, None] * z])
+    return x, np.column_stack([-mu / 9.0 - pull.sum(axis=1), g_s, pull])
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_effects_deep_in_a_neck_are_told_from_their_mean(seed):
+    x, g = deep_effects(np.random.default_rng(seed))
+    assert np.abs(np.corrcoef(x.T)[0, 2:]).min() > 0.98
+    found = learn_map(x, g, CHAIN).map
+    assert len(found.sink) >= 8 and set(found.source[found.slope != 0.0]) == {1}
+    z = found.to_z(x)
+    residual = (z + found.pull_back(z, g))[:, found.sink]
+    assert np.median(residual**2, axis=0).max() < 1e-3
+    np.testing.assert_allclose(np.add.reduceat(found.load, found.start[:-1]), 1.0, atol=1e-9)
+
+
+def test_groups_within_groups_are_told_apart_at_the_first_level():
+    """Six groups of five about means that are effects too: of the thirty the means are sources, not sinks beside."""
+    rng = np.random.default_rng(5)
+    mu, t, w = rng.normal(size=(3, N))
+    w -= 2.0
+    a = mu[:, None] + np.exp(t)[:, None] * rng.normal(size=(N, 6))
+    z = rng.normal(size=(N, 6, 5))
+    b = a[:, :, None] + np.exp(w)[:, None, None] * z
+    pull_a, pull_b = (a - mu[:, None]) * np.exp(-2 * t)[:, None], z * np.exp(-w)[:, None, None]
+    g_t, g_w = (pull_a * (a - mu[:, None]) - 1).sum(axis=1) - t, (z**2 - 1).sum(axis=(1, 2)) - (w + 2)
+    x = np.column_stack([mu, t, w, a, b.reshape(N, -1)])
+    g = np.column_stack([pull_a.sum(axis=1) - mu, g_t, g_w, pull_b.sum(axis=2) - pull_a, -pull_b.reshape(N, -1)])
+    found = learn_map(x, g, CHAIN).map
+    inside = np.isin(found.sink, np.arange(9, 39))
+    assert inside.sum() >= 29
+    z = found.to_z(x)
+    residual = (z + found.pull_back(z, g))[:, found.sink[inside]]
+    assert np.median(residual**2, axis=0).max() < 1e-3
+    followed = [found.source[found.start[k] : found.start[k + 1]] for k in np.flatnonzero(inside)]
+    assert np.mean([np.isin(sources, np.arange(3, 9)).any() for sources in followed]) > 0.6
