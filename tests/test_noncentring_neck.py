@@ -95,18 +95,19 @@ def test_gradients_down_the_neck_make_the_map_right_there():
         asked.append(len(points))
         return with_data(points)
 
-    plain, deep = learn_map(x, with_data(x), CHAIN), learn_map(x, with_data(x), CHAIN, gradient_at=gradient_at)
+    # Of gradients that are not exact each sink has a slope a little off.
+    g = with_data(x)
+    g[:, 2:] += 0.3 * rng.normal(size=(N, 6)) * np.exp(-x[:, 1:2])
+    plain, deep = learn_map(x, g, CHAIN), learn_map(x, g, CHAIN, gradient_at=gradient_at)
     assert plain.n_grad == 0 and deep.n_grad == sum(asked) > POINTS
     far = x.copy()
     far[:, 1] = -8.0
     far[:, 2:] = far[:, :1] + np.exp(-8.0) * rng.normal(size=(N, 6))
-    z = [found.map.to_z(far)[:, 2:] for found in (plain, deep)]
-    assert np.abs(z[1].std(axis=0) - 1.0).max() < 0.3
-    assert np.abs(z[1].std(axis=0) - 1.0).max() <= np.abs(z[0].std(axis=0) - 1.0).max()
-    assert deep.worst < 0.5
+    wrong = [np.abs(np.log(found.map.to_z(far)[:, 2:].std(axis=0))).max() for found in (plain, deep)]
+    assert wrong[1] < 0.8 * wrong[0]
     # A map that is kept is looked at, and no more.
     asked.clear()
-    kept = learn_map(x, with_data(x), CHAIN, deep.map, gradient_at=gradient_at)
+    kept = learn_map(x, g, CHAIN, deep.map, gradient_at=gradient_at)
     assert kept.map is deep.map and asked == [POINTS]
 
 

@@ -77,7 +77,7 @@ def as_means(block: Sinks, centre: np.ndarray, scale: np.ndarray, fitted: _Colum
             if trial is not about or constant:
                 found = _means(found, constant, *units, fitted, held)
             new = found.losses(*held)
-            better = (new < limit[left[which]]) & (new < _CLEARLY * lowest[which])
+            better = (new < limit[left[which]]) & (new < _CLEARLY * lowest[which]) & (lowest[which] > EXACT)
             lowest[which[better]] = new[better]
             best = _with(best, left[which[better]], found.take(better))
         left = left[np.isinf(lowest)]
@@ -129,12 +129,12 @@ def _means(
     rows = np.arange(len(block.sink))
     linear = replace(block, theta=block.theta.copy())
     linear.theta[:, -2] = np.inf
-    bounded = with_anchors(block, rows)
+    bounded = with_anchors(block, rows[~block.saturating])
     started = bounded.with_ceiling(bounded.theta[:, 0] + RISE).theta
     bounded = replace(bounded, theta=np.where(block.saturating[:, None], bounded.theta, started))
     linear, bounded = (_fitted(kind, constant, centre, scale, fitted) for kind in (linear, bounded))
     wins = bounded.losses(*held) < CEILING_SHARE * linear.losses(*held) - CEILING_LEAST
-    return with_anchors(linear, rows).put(rows[wins], bounded.take(wins))
+    return with_anchors(linear, rows[~block.saturating]).put(rows[wins], bounded.take(wins))
 
 
 def _fitted(block: Sinks, constant: bool, centre: np.ndarray, scale: np.ndarray, columns: _Columns) -> Sinks:
