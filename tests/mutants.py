@@ -38,6 +38,8 @@ LEARNING, MAPS = (
     ("tests/test_noncentring_learn.py", "tests/test_noncentring_steady.py"),
 )
 PARTS, BIAS = ("tests/test_parts.py",), ("tests/test_bias.py",)
+WALKS, NECKS = ("tests/test_noncentring_walks.py",), ("tests/test_noncentring_neck.py",)
+MEANS = ("tests/test_noncentring_means.py",)
 MUTANTS = [
     # noise
     Mutant(
@@ -222,7 +224,11 @@ MUTANTS = [
         ("tests/test_tuning.py",),
     ),
     Mutant(
-        "a map's leavings are averaged", "noncentring/learn.py", "by_coordinate.max()", "by_coordinate.mean()", MAPS
+        "a map's leavings are averaged",
+        "noncentring/learn.py",
+        "by_coordinate[~scales].max(",
+        "by_coordinate[~scales].mean(",
+        MAPS,
     ),
     Mutant(
         "a search that does not end", STRAIGHT, "_STRAIGHT, _FAR = 0.1, 1.0", "_STRAIGHT, _FAR = 0.1, 0.1", LEARNING
@@ -565,10 +571,49 @@ MUTANTS = [
     Mutant(
         "siblings with slopes of their own",
         "noncentring/learn.py",
-        "shared(refit(block, draws, everything), columns, columns)",
-        "refit(block, draws, everything)",
+        "shared(block, fitted, held)",
+        "block",
         MAPS,
     ),
+    Mutant(
+        "locations are no means",
+        "noncentring/learn.py",
+        "as_means(steady(shared(block, fitted, held), fitted, held), centre, scale, fitted, held)",
+        "steady(shared(block, fitted, held), fitted, held)",
+        WALKS,
+    ),
+    Mutant(
+        "neighbours are not told apart",
+        "noncentring/blocks.py",
+        "block, more = apart(block, draws, free, known)",
+        "more = freed[:0]",
+        WALKS,
+    ),
+    Mutant(
+        "effects deep in a neck have no mean",
+        "noncentring/blocks.py",
+        "best_kind(with_mean(block, draws, free), draws",
+        "best_kind(block, draws",
+        WALKS,
+    ),
+    Mutant(
+        "points down the neck are forgotten",
+        "noncentring/learn.py",
+        "np.concatenate([g, self._g])",
+        "np.concatenate([g, -self._x])",
+        NECKS,
+    ),
+    Mutant("what is left down the neck is not told", "noncentring/learn.py", "max(worst, deep)", "worst", NECKS),
+    Mutant("one neck stands for all", "noncentring/neck.py", "residual[neck == k]", "residual", NECKS),
+    Mutant("gradients down the neck are not counted", STRAIGHT, "        self._spent += learnt.n_grad\n", "", LEARNING),
+    Mutant(
+        "a common mean is a sink",
+        "noncentring/blocks.py",
+        "np.maximum(_FEWEST_FOLLOW",
+        "np.maximum(99 + _FEWEST_FOLLOW",
+        MEANS,
+    ),
+    Mutant("a constant for every mean", "noncentring/means.py", "fixed[:, 1 + k] = ", "fixed[:, 0] = ", MEANS),
     Mutant("locations follow the scale", "noncentring/steady.py", "if good.any():", "if False:", MAPS),
     Mutant("loads on the scale are fitted on", "noncentring/steady.py", "True, _own(block)", "True, False", MAPS),
     Mutant(

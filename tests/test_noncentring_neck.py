@@ -111,6 +111,26 @@ def test_gradients_down_the_neck_make_the_map_right_there():
     assert kept.map is deep.map and asked == [POINTS]
 
 
+def test_what_is_left_down_one_neck_of_two_is_told():
+    """The first funnel goes on as it began; in the second effects are pulled five times as hard below the draws."""
+    rng = np.random.default_rng(5)
+    (x, g), (more, g_more) = funnel(rng, 5), funnel(rng, 4)
+    lowest = np.quantile(more[:, 0], 0.1)
+
+    def gradient_at(points):
+        slope = np.zeros_like(points)
+        for at, size in ((0, 5), (6, 4)):
+            own = slice(at + 1, at + 1 + size)
+            slope[:, own] = -points[:, own] * np.exp(-points[:, at : at + 1])
+        slope[points[:, 6] < lowest, 7:] *= 5.0
+        return slope
+
+    x, g = np.concatenate([x, more], axis=1), np.concatenate([g, g_more], axis=1)
+    assert learn_map(x, g, CHAIN).worst < 1e-9
+    told = learn_map(x, g, CHAIN, gradient_at=gradient_at)
+    assert told.after < 1e-9 and told.worst > 0.2
+
+
 def test_a_neck_where_nothing_is_finite_says_nothing():
     rng = np.random.default_rng(6)
     x, g = effects(rng)

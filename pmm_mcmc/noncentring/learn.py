@@ -6,7 +6,8 @@ searched for the level above.  Three levels of a hierarchy are two turns.
 
 The map is accepted by draws held out, the newest 40 %, with the Fisher divergence from a Gaussian per coordinate,
 :math:`D = mean |W^{-1} (z - m) + W^T g^z|^2 / d`, each with the best affine scale ``W`` of the older draws, diagonal or
-dense: it must fall by half, and by a tenth for each coordinate that the map involves, be they few among many.
+dense: it must fall by half, and by a tenth for each coordinate that the map involves, be they few among many.  It is
+then fitted once more, on these draws and on points down its own necks (:mod:`pmm_mcmc.noncentring.neck`).
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ SETTING = {
     ),
     "funnel_left": (
         "left by the map",
-        "Divergence from a Gaussian that straightening the funnels left in the worst coordinate; above 3 chains may "
-        "have missed a neck.",
+        "Divergence from a Gaussian that straightening the funnels left in the worst coordinate, among the draws or "
+        "below them; above 3 chains may have missed a neck.",
     ),
     "halving_cost": ("cost of half the bias", "Factor in gradients that half the target bias would take."),
     "acceptance_rate": ("acceptance", "Mean probability that a proposal was accepted."),
