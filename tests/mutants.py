@@ -591,9 +591,9 @@ MUTANTS = [
     ),
     Mutant(
         "effects deep in a neck have no mean",
-        "noncentring/blocks.py",
-        "best_kind(with_mean(block, draws, free), draws",
-        "best_kind(block, draws",
+        "noncentring/sources.py",
+        "if helps.any() and left < lowest:",
+        "if False:",
         WALKS,
     ),
     Mutant(

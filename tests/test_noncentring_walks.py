@@ -6,7 +6,9 @@ Draws have exact laws, so that a right map leaves a divergence of rounding error
 import numpy as np
 import pytest
 
-from pmm_mcmc.noncentring.learn import learn_map
+from pmm_mcmc.noncentring.fit import Sinks, fit
+from pmm_mcmc.noncentring.learn import _draws, learn_map
+from pmm_mcmc.noncentring.sources import ROWS, with_mean
 
 N = 1600
 CHAIN = np.tile(np.arange(8), N // 8)
@@ -69,3 +71,18 @@ def test_effects_deep_in_a_neck_are_told_from_their_mean(seed):
     # One of the effects may be taken for their mean: what the others differ from it by has the scale too.
     assert np.median(residual**2, axis=0).max() < 2.0
     np.testing.assert_allclose(np.add.reduceat(found.load, found.start[:-1]), 1.0, atol=1e-9)
+
+
+def test_a_mean_that_is_not_called_for_is_found_by_its_fit():
+    """Deep in a neck effects and mean call for each other alike, and residuals are beyond what counts in full."""
+    x, g = deep_effects(np.random.default_rng(2))
+    draws = _draws(x, g, CHAIN, np.median(x, axis=0), x.std(axis=0))
+    m = 6
+    start = Sinks.start(2 + np.arange(m), np.ones((m, 1), int), np.ones((m, 1), int), np.full((m, 1), 2.0))
+    block = fit(start, *draws.at(draws.fitted, ROWS))
+    assert block.loss.min() > 1.0
+    found = with_mean(block, draws, np.ones(10, bool))
+    assert (found.by_location == 0).any(axis=1).all(), "neither of the two other effects, but their mean"
+    assert found.losses(*draws.at(draws.held)).max() < 1e-3
+    # What is close to a Gaussian, or has it, is left alone.
+    np.testing.assert_array_equal(with_mean(found, draws, np.ones(10, bool)).by_location, found.by_location)
