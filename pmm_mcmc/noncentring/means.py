@@ -21,11 +21,10 @@ __all__ = ["as_means"]
 
 _Columns = tuple[np.ndarray, np.ndarray]
 
-# Loss that it may leave, in parts of that of a sink's own, or so much more: without a constant; without one, of the few
-# that are left where most siblings have none; with a constant.
-_LIKE_SIBLINGS = (False, 1.6, 0.1)
-_TOLERATED = ((False, 1.25, 0.02), _LIKE_SIBLINGS, (True, 1.1, 0.005))
-_FEW = 0.5  # of the sinks
+# In turn, for sinks that are left if these are not more than such a part of all: whether with a constant, and the loss
+# that it may leave, in parts of that of a sink's own, or so much more.  Where half of the siblings have none, draws
+# must speak against it more clearly.
+_TOLERATED = ((1.0, False, 1.25, 0.02), (0.5, False, 1.6, 0.1), (1.0, True, 1.1, 0.005))
 # Sources that may be the common mean; loads that may be chance, of others and of the mean.
 _LIKELY, _LITTLE, _BARELY = 3, 0.1, 0.003
 _CLEARLY = 0.97  # part of the loss that more sources must leave at most
@@ -66,8 +65,8 @@ def as_means(block: Sinks, centre: np.ndarray, scale: np.ndarray, fitted: _Colum
     about = _with(about, with_none, _means(few.take(with_none), False, *units, fitted, held))
     loss, best, left = block.losses(*held), block, rows
     exact = loss < EXACT
-    for constant, harmless, hardly in _TOLERATED:
-        if harmless is _LIKE_SIBLINGS[1] and len(left) > _FEW * len(loss):
+    for most_left, constant, harmless, hardly in _TOLERATED:
+        if len(left) > most_left * len(rows):
             continue
         limit = np.where(exact, EXACT, np.maximum(harmless * loss, loss + hardly))
         lowest = np.full(len(left), np.inf)
