@@ -36,6 +36,7 @@ from result_models import (
 )
 
 from pmm_mcmc import many_draws
+from pmm_mcmc.many_draws import _same_in_any_place
 from pmm_mcmc.results import Layout
 
 pytestmark = pytest.mark.pymc
@@ -113,6 +114,20 @@ def test_matrix_products_do_not_depend_on_their_company(backend):
     whole, mixed = layout.values(position), layout.values(position[:, shuffle])
     for name, values in whole.items():
         assert values[:, shuffle].tobytes() == mixed[name].tobytes(), name
+
+
+def test_a_processor_whose_products_depend_on_the_row_is_found_out():
+    """Some libraries for matrix products treat the last rows of a block otherwise than the first."""
+
+    def alike(block):
+        return [block**2, np.ones(len(block))]
+
+    def by_row(block):
+        return [block**2 * np.where(np.arange(len(block)) < 7, 1.0, 1.0 + 2.0**-52)[:, None], np.ones(len(block))]
+
+    start = np.linspace(-1.0, 1.0, 5)
+    assert _same_in_any_place(alike, start, 8)
+    assert not _same_in_any_place(by_row, start, 8)
 
 
 def test_jax_traces_once():

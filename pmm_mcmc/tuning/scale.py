@@ -117,7 +117,9 @@ def _low_rank(position: np.ndarray, gradient: np.ndarray, rank: int) -> Coordina
     n, d = position.shape
     rank = max(1, min(rank, _most_directions(n, d)))
     mean, mean_gradient = position.mean(axis=0), gradient.mean(axis=0)
-    x, g = position - mean, gradient - mean_gradient
+    # The mean of equal numbers need not be equal to them in rounded arithmetic.
+    x = np.where(np.ptp(position, axis=0) > 0.0, position - mean, 0.0)
+    g = np.where(np.ptp(gradient, axis=0) > 0.0, gradient - mean_gradient, 0.0)
     few = np.linspace(0, n - 1, min(n, _ROWS)).astype(int)
     try:
         with np.errstate(all="ignore"):
