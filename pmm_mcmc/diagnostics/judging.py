@@ -39,8 +39,8 @@ _UNSTABLE_RATE = 1e-3
 _CALM = 2e-4
 # Of transitions, beyond which a probe, whose copies take steps whole, says little of a run that takes them in parts.
 _IN_PARTS = 0.01
-# Divergence from a Gaussian that a map of funnels may leave in a coordinate, or down its neck.  Hierarchies that it fits
-# leave up to 1.9; where more is left chains may miss the neck, and agree (docs/funnels.md).
+# Divergence from a Gaussian that a map of funnels may leave in a coordinate, or down its neck.  Hierarchies that it
+# fits leave up to 1.9; where more is left chains may miss the neck, and agree (docs/funnels.md).
 _FUNNEL_LEFT = 3.0
 R_HAT = 1.01  # PyMC's own: a run that PyMC warns of is not to be trusted here
 BETWEEN_CHAINS = 0.05
