@@ -598,7 +598,7 @@ MUTANTS = [
     ),
     Mutant(
         "points down the neck are forgotten",
-        "noncentring/learn.py",
+        "noncentring/neck.py",
         "np.concatenate([g, self._g])",
         "np.concatenate([g, -self._x])",
         NECKS,

@@ -23,7 +23,7 @@ from pmm_mcmc.noncentring.blocks import as_map, common_means, divergence, find_b
 from pmm_mcmc.noncentring.fit import Sinks
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
 from pmm_mcmc.noncentring.means import as_means
-from pmm_mcmc.noncentring.neck import below, left_below
+from pmm_mcmc.noncentring.neck import Necks
 from pmm_mcmc.noncentring.pairs import Draws
 from pmm_mcmc.noncentring.siblings import shared
 from pmm_mcmc.noncentring.steady import steady
@@ -45,8 +45,7 @@ _LEAST, _INVOLVED = 0.1, 10
 _LEVEL_SHARE, _LEVEL_LEAST = 0.03, 0.05
 # Divergence in the worst coordinate from which a map is not built upon: another is looked for beside it.
 _BADLY = 1.0
-# Turns of a map's last fit, each with points down the neck of the one before, and most draws for it.
-_TURNS, _MOST_DRAWS = 2, 2000
+_TURNS = 2  # of a map's last fit, each with points down the neck of the one before
 _TRIMMED = 0.01
 _DAMPING = 10.0  # of the dense scale: few draws for each of its numbers
 
@@ -157,7 +156,7 @@ def learn_map(
     involved = len(np.union1d(found.sink, found.source))
     if not (after < _RATIO * before and d * (before - after) > _LEAST * involved):
         return Learnt(None, words, before, after, worst)
-    more, deep = _Necks(x, gradient_at), 0.0
+    more, deep = Necks(x, gradient_at), 0.0
     if not kept:
         for _ in range(_TURNS if gradient_at is not None else 1):
             everything = _draws(*more.beside(x, g, chain), centre, scale)
@@ -167,34 +166,6 @@ def learn_map(
     else:
         deep = more.look(found)
     return Learnt(found, words, before, after, max(worst, deep), more.n_grad)
-
-
-class _Necks:
-    """Points down the necks of the maps in hand, with their gradients."""
-
-    def __init__(self, x: np.ndarray, gradient_at: Callable[[np.ndarray], np.ndarray] | None):
-        self._draws, self._gradient_at, self._turn, self.n_grad = x, gradient_at, 0, 0
-        self._x, self._g = np.empty((0, x.shape[1])), np.empty((0, x.shape[1]))
-
-    def look(self, found: FunnelMap) -> float:
-        """Take gradients down the necks of a map; return what it leaves there."""
-        if self._gradient_at is None:
-            return 0.0
-        x, neck = below(found, self._draws, self._turn)
-        good = np.isfinite(x).all(axis=1)
-        x, neck = x[good], neck[good]
-        g = self._gradient_at(x) if len(x) else x
-        self._turn, self.n_grad = self._turn + 1, self.n_grad + len(x)
-        good = np.isfinite(g).all(axis=1)
-        self._x, self._g = np.concatenate([self._x, x[good]]), np.concatenate([self._g, g[good]])
-        return left_below(found, x[good], g[good], neck[good])
-
-    def beside(self, x: np.ndarray, g: np.ndarray, chain: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return draws, not too many, and these points together."""
-        few = slice(None, None, math.ceil(len(x) / _MOST_DRAWS))
-        x, g, chain = x[few], g[few], chain[few]
-        own = np.resize(chain, len(self._x))
-        return np.concatenate([x, self._x]), np.concatenate([g, self._g]), np.concatenate([chain, own])
 
 
 def _usable(x: np.ndarray, g: np.ndarray, chain: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -7,17 +7,21 @@ others; where the map is right, :math:`z + g^z` of the sinks stays as small ther
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
 
-__all__ = ["POINTS", "below", "left_below"]
+__all__ = ["POINTS", "Necks", "below", "left_below"]
 
 POINTS = 96
 # Standard deviations down, from the first to the last point; sources that are moved one at a time, those of most sinks.
 _NEAREST, _DEEPEST, _SINGLY = 0.5, 5.0, 3
 # What a source must do to a log scale in a standard deviation to make a neck.
 _LEAST_EFFECT = 0.3
+_MOST_DRAWS = 2000  # that a map is fitted to beside the points
 
 
 def below(found: FunnelMap, x: np.ndarray, turn: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -59,3 +63,37 @@ def left_below(found: FunnelMap, x: np.ndarray, g: np.ndarray, neck: np.ndarray)
     z = found.to_z(x)
     residual = (z + found.pull_back(z, g))[:, found.sink] ** 2
     return float(max((np.median(residual[neck == k], axis=0).max() for k in np.unique(neck)), default=0.0))
+
+
+class Necks:
+    """Points down the necks of the maps in hand, with their gradients.
+
+    Attributes
+    ----------
+    n_grad
+        Gradients that were taken.
+    """
+
+    def __init__(self, x: np.ndarray, gradient_at: Callable[[np.ndarray], np.ndarray] | None):
+        self._draws, self._gradient_at, self._turn, self.n_grad = x, gradient_at, 0, 0
+        self._x, self._g = np.empty((0, x.shape[1])), np.empty((0, x.shape[1]))
+
+    def look(self, found: FunnelMap) -> float:
+        """Take gradients down the necks of a map; return what it leaves there."""
+        if self._gradient_at is None:
+            return 0.0
+        x, neck = below(found, self._draws, self._turn)
+        good = np.isfinite(x).all(axis=1)
+        x, neck = x[good], neck[good]
+        g = self._gradient_at(x) if len(x) else x
+        self._turn, self.n_grad = self._turn + 1, self.n_grad + len(x)
+        good = np.isfinite(g).all(axis=1)
+        self._x, self._g = np.concatenate([self._x, x[good]]), np.concatenate([self._g, g[good]])
+        return left_below(found, x[good], g[good], neck[good])
+
+    def beside(self, x: np.ndarray, g: np.ndarray, chain: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return draws, not too many, and these points together."""
+        few = slice(None, None, math.ceil(len(x) / _MOST_DRAWS))
+        x, g, chain = x[few], g[few], chain[few]
+        own = np.resize(chain, len(self._x))
+        return np.concatenate([x, self._x]), np.concatenate([g, self._g]), np.concatenate([chain, own])
