@@ -143,10 +143,10 @@ class Warming:
         source[:_LEADERS] = warmup.source
         self.ensemble.copy_from(source)
         self.ensemble.change(engine, old.coordinates, self.tuned.coordinates)
-        self.n_grad = spent + -(-(warmup.n_grad - before) // chains)
         if warmup.ready and not warmup.finished:
             warmup.stop()
-            self.tuned = warmup.update()
+            self.tuned = warmup.update(engine.gradient_at)
+        self.n_grad = spent + -(-(warmup.n_grad - before) // chains)
         self.straightened = warmup.words
 
     def result(self) -> Warmed:

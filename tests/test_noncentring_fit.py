@@ -4,13 +4,13 @@ Where a conditional law is in the family the fit is exact, so tolerances are tho
 do not show is found with a false-alarm rate below 1e-6 for each pair: correlations above .2 of 2,000 draws.
 """
 
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pmm_mcmc.noncentring.blocks import _continued, as_map, divergence, find_block, pulled_back
-from pmm_mcmc.noncentring.fit import Sinks, _linearise, anchor_scores, fit, location_scores, scale_effect_scores
+from pmm_mcmc.noncentring.fit import Sinks, anchor_scores, fit, location_scores, scale_effect_scores
+from pmm_mcmc.noncentring.gauss_newton import KAPPA, _linearised, _solve
 from pmm_mcmc.noncentring.pairs import Draws, best_kind, find_pairs, scale_scores, scale_share
 from pmm_mcmc.noncentring.sources import anchored, pruned
 
@@ -129,20 +129,55 @@ def test_a_linear_sink_is_fitted_exactly_from_far_away():
 
 
 @pytest.mark.parametrize("ceiling", [0.3, np.inf])
-def test_the_steps_know_the_derivatives_of_the_residuals(ceiling):
+@pytest.mark.parametrize("fixed", [(), (0, 3)])
+def test_the_steps_know_the_derivatives_of_the_residuals(ceiling, fixed):
+    """Of one draw the loss is K^2 log(1 + r^2 / K^2), its half gradient w r r' and the Hessian w r' r'^T."""
     x, g = schools(np.random.default_rng(13), n=20)
-    rng = np.random.default_rng(14)
-    start = effects(slope=0.6).adding_anchor(np.array([0, 1, -1, 0]))
-    start.theta[:, :5] += 0.3 * rng.normal(size=(4, 5))
-    start.theta[:, -2:] = ceiling, 0.2
-    _, jacobian = _linearise(start, x.T, g.T)
-    for p in range(7 if np.isfinite(ceiling) else 5):
-        ends = []
-        for move in (1e-6, -1e-6):
-            theta = start.theta.copy()
-            theta[:, p] += move
-            ends.append(_linearise(replace(start, theta=theta), x.T, g.T)[0])
-        np.testing.assert_allclose(jacobian[:, p], (ends[0] - ends[1]) / 2e-6, rtol=1e-5, atol=1e-5)
+    theta = np.array([0.1, 0.7, -0.2, 0.4, 0.3, ceiling, 0.2])
+    source, active = np.array([-1, 1, -1, 0, 3, -1, -1]), np.array([p for p in range(7) if p not in fixed])
+    if ceiling == np.inf:
+        active = active[active < 5]
+
+    def at(values, draw):
+        own, n = slice(draw, draw + 1), len(active) + 1
+        work = np.empty((5, 1)), np.empty((8, 1)), np.empty((8, 1))
+        columns = np.ascontiguousarray(x[own].T)
+        loss, slopes = _linearised(values, active, source, 1, 4, x[own, 2], g[own, 2], columns, *work)
+        assert slopes.shape == (n, n)
+        return loss, slopes
+
+    for draw in range(20):
+        loss, slopes = at(theta, draw)
+        found = Sinks(
+            np.array([2]), np.array([[1]]), np.array([[0]]), np.array([[3]]), theta[None], np.zeros(1)
+        ).losses(x[draw : draw + 1].T, g[draw : draw + 1].T)
+        assert loss == pytest.approx(found[0], rel=1e-12)
+        weighted = KAPPA**2 * np.expm1(loss / KAPPA**2) / (1.0 + np.expm1(loss / KAPPA**2))
+        assert slopes[-1, -1] == pytest.approx(weighted, rel=1e-9)
+        half = []
+        for p in active:
+            ends = [at(theta + move * np.eye(7)[p], draw)[0] for move in (1e-6, -1e-6)]
+            half.append((ends[0] - ends[1]) / 4e-6)
+        np.testing.assert_allclose(slopes[:-1, -1], half, rtol=1e-5, atol=1e-7)
+        hessian = np.outer(slopes[:-1, -1], slopes[:-1, -1]) / weighted
+        np.testing.assert_allclose(slopes[:-1, :-1], hessian, rtol=1e-9, atol=1e-12)
+
+
+def test_a_damped_step_solves_its_equations():
+    rng = np.random.default_rng(15)
+    root = rng.normal(size=(6, 9))
+    slopes = root @ root.T
+    hessian, gradient = slopes[:5, :5], slopes[:5, 5]
+    step = np.empty(5)
+    _solve(slopes, 0.3, np.empty((7, 7)), step)
+    damped = hessian + np.diag(0.3 * np.diag(hessian) + 1e-10 * np.diag(hessian).max())
+    np.testing.assert_allclose(damped @ step, -gradient, rtol=1e-10)
+    # What has no effect, or one that is not finite, stays where it is.
+    slopes[2] = slopes[:, 2] = 0.0
+    _solve(slopes, 0.3, np.empty((7, 7)), step)
+    assert step[2] == 0.0 and (step[[0, 1, 3, 4]] != 0.0).all()
+    _solve(np.full((6, 6), np.nan), 0.3, np.empty((7, 7)), step)
+    assert (step == 0.0).all()
 
 
 def test_a_few_gradients_that_are_wrong_do_not_decide():

@@ -9,7 +9,7 @@ import pytest
 from test_noncentring_fit import slopes
 
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
-from pmm_mcmc.noncentring.learn import _levels, learn_map
+from pmm_mcmc.noncentring.learn import _levels, learn_map, left_by
 from pmm_mcmc.noncentring.words import describe
 
 N = 1600
@@ -270,10 +270,26 @@ def test_what_shifts_through_the_anchor_is_named():
 def test_what_a_map_leaves_is_told_of_the_coordinate_where_it_is_most():
     rng = np.random.default_rng(5)
     (x, g), bent = funnel(rng), rng.logistic(size=(N, 1))
-    learnt = learn_map(np.hstack([x, bent]), np.hstack([g, -np.tanh(bent / 2)]), CHAIN)
+    x, g = np.hstack([x, bent]), np.hstack([g, -np.tanh(bent / 2)])
+    learnt = learn_map(x, g, CHAIN)
     # The funnel becomes a Gaussian, and all that is left is of the logistic coordinate.
-    assert learnt.map is not None and learnt.worst == pytest.approx(11 * learnt.after, rel=0.05)
+    assert learnt.map is not None
+    worst, spent = left_by(learnt.map, x, g)
+    assert worst == pytest.approx(11 * learnt.after, rel=0.05) and spent == 0
     # On its own scale 2 (sqrt(Var x Var g) - 1), with Var x = pi^2 / 3 and Var g = 1/3, less the trimmed tails.
-    assert 0.5 < learnt.worst / (2.0 * (np.pi / 3.0 - 1.0)) < 1.2
-    none = rng.normal(size=(N, 3))
-    assert np.isnan(learn_map(none, -none, CHAIN).worst)
+    assert 0.5 < worst / (2.0 * (np.pi / 3.0 - 1.0)) < 1.2
+    assert np.isnan(left_by(learnt.map, x[:99], g[:99])[0])
+
+
+def test_chains_that_arrive_late_are_not_taken_for_a_funnel():
+    """One coordinate was elsewhere and narrow until a while ago: its older draws have another scale."""
+    rng = np.random.default_rng(25)
+    x, g = funnel(rng)
+    late = rng.normal(size=(N, 1))
+    before = np.arange(N) < 0.55 * N
+    late[before] = -40.0 + 1e-2 * late[before]
+    slope = np.where(before[:, None], -1e4 * (late + 40.0), -late)
+    x, g = np.hstack([x, late]), np.hstack([g, slope])
+    learnt = learn_map(x, g, CHAIN)
+    assert learnt.map is not None and learnt.after < 0.02
+    assert left_by(learnt.map, x, g)[0] < 0.1

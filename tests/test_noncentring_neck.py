@@ -6,7 +6,7 @@ Exact laws and fixed seeds throughout.
 import numpy as np
 from test_noncentring_learn import funnel
 
-from pmm_mcmc.noncentring.learn import learn_map
+from pmm_mcmc.noncentring.learn import learn_map, left_by
 from pmm_mcmc.noncentring.neck import POINTS, below, left_below
 
 N = 1600
@@ -99,16 +99,17 @@ def test_gradients_down_the_neck_make_the_map_right_there():
     g = with_data(x)
     g[:, 2:] += 0.3 * rng.normal(size=(N, 6)) * np.exp(-x[:, 1:2])
     plain, deep = learn_map(x, g, CHAIN), learn_map(x, g, CHAIN, gradient_at=gradient_at)
-    assert plain.n_grad == 0 and deep.n_grad == sum(asked) > POINTS
+    assert plain.n_grad == 0 and asked == [POINTS] and deep.n_grad == POINTS
     far = x.copy()
     far[:, 1] = -8.0
     far[:, 2:] = far[:, :1] + np.exp(-8.0) * rng.normal(size=(N, 6))
     wrong = [np.abs(np.log(found.map.to_z(far)[:, 2:].std(axis=0))).max() for found in (plain, deep)]
     assert wrong[1] < 0.8 * wrong[0]
-    # A map that is kept is looked at, and no more.
-    asked.clear()
+    # A map that is kept takes none, and one that is judged as many again.
     kept = learn_map(x, g, CHAIN, deep.map, gradient_at=gradient_at)
-    assert kept.map is deep.map and asked == [POINTS]
+    assert kept.map is deep.map and kept.n_grad == 0 and asked == [POINTS]
+    left, spent = left_by(deep.map, x, with_data(x), gradient_at)
+    assert 0.0 < left < 0.3 and spent == POINTS and asked == [POINTS, POINTS]
 
 
 def test_what_is_left_down_one_neck_of_two_is_told():
@@ -126,13 +127,19 @@ def test_what_is_left_down_one_neck_of_two_is_told():
         return slope
 
     x, g = np.concatenate([x, more], axis=1), np.concatenate([g, g_more], axis=1)
-    assert learn_map(x, g, CHAIN).worst < 1e-9
-    told = learn_map(x, g, CHAIN, gradient_at=gradient_at)
-    assert told.after < 1e-9 and told.worst > 0.2
+    learnt = learn_map(x, g, CHAIN, gradient_at=gradient_at)
+    assert learnt.after < 1e-9
+    assert left_by(learnt.map, x, g)[0] < 0.05
+    assert left_by(learnt.map, x, g, gradient_at)[0] > 0.2
 
 
 def test_a_neck_where_nothing_is_finite_says_nothing():
     rng = np.random.default_rng(6)
     x, g = effects(rng)
-    learnt = learn_map(x, g, CHAIN, gradient_at=lambda points: np.full(points.shape, np.nan))
-    assert learnt.after < 1e-12 and learnt.worst < 1e-9
+
+    def nowhere(points):
+        return np.full(points.shape, np.nan)
+
+    learnt = learn_map(x, g, CHAIN, gradient_at=nowhere)
+    (left, _), below = left_by(learnt.map, x, g), left_by(learnt.map, x, g, nowhere)
+    assert learnt.after < 1e-12 and below == (left, POINTS)

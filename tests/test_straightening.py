@@ -75,7 +75,9 @@ def test_a_funnel_is_found_and_the_schedule_begins_anew_in_its_coordinates():
     y = found.tuned.coordinates.whiten(x)
     np.testing.assert_allclose(y.std(axis=0), 1.0, atol=0.15)
     assert found.words.startswith("x[1..5] scale with x[0]: straightened")
-    assert found.tuned.funnel_left == found.learnt.worst < 0.05 and found.learnt.after < 0.05
+    assert found.learnt.after < 0.05 and np.isnan(found.tuned.funnel_left)
+    found.stop()
+    assert 0.0 < found.update().funnel_left < 0.05, "what is left is judged by the last draws"
     assert found.rounds >= 2, "what the first map lets the chains see is looked at too"
 
 
@@ -129,8 +131,21 @@ def test_nothing_is_learnt_where_the_user_has_said_what_to_do(arguments):
     assert not found.searching
     assert warm(found, neal, rng, until=lambda found: found.done > 400) == []
     given = arguments.get("reparametrise")
-    assert found.funnels is None if given is False or given is None else found.funnels is not None
-    assert found._positions == []
+    assert found.rounds == 0 and found.learnt is None
+    if given is None or given is False:
+        assert found.funnels is None and found._positions == []
+    else:
+        assert found.funnels is not None and np.isnan(found.tuned.funnel_left)
+
+
+@pytest.mark.parametrize("slope, trusted", [(0.5, True), (0.1, False)])
+def test_a_map_that_was_given_is_judged_too(slope, trusted):
+    rng = np.random.default_rng(14)
+    found = begin(neal, rng, reparametrise=NEAL._replace(slope=np.full(5, slope)))
+    warm(found, neal, rng, until=lambda found: found.done > 400)
+    found.stop()
+    left = found.update().funnel_left
+    assert left < 0.1 if trusted else left > 3.0
 
 
 def test_nothing_is_learnt_among_other_step_methods():

@@ -14,16 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pmm_mcmc.noncentring.funnel_map import saturate
+from pmm_mcmc.noncentring.gauss_newton import KAPPA, fitted
 
 __all__ = ["Sinks", "anchor_scores", "fit", "location_scores", "mean_loss", "scale_effect_scores"]
-
-# Residuals beyond are taken for outliers; a standard Gaussian of the wrong scale leaves them well below.
-_KAPPA = 3.0
-_ENOUGH, _MOST_DAMPING = 1e-6, 1e6
-_LARGEST_STEP = 1.0
-_RIDGE = 1e-10
-# Numbers in the largest array.
-_MEMORY = 4e6
 
 
 @dataclass(frozen=True)
@@ -187,66 +180,10 @@ def fit(sinks: Sinks, x: np.ndarray, g: np.ndarray, iterations: int = 60, fixed:
     Sinks
         With their ``theta`` and ``loss``.
     """
-    theta, loss = sinks.theta.copy(), np.full(len(sinks.sink), np.inf)
-    free = np.ones(theta.shape, bool) if fixed is None else ~fixed
-    size = max(1, int(_MEMORY / (x.shape[1] * theta.shape[1])))
-    for first in range(0, len(loss), size):
-        part = np.arange(first, min(first + size, len(loss)))
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            theta[part], loss[part] = _fit(sinks.take(part), x, g, iterations, free[part])
+    free = np.ones(sinks.theta.shape, bool) if fixed is None else ~fixed
+    sources = (np.ascontiguousarray(part) for part in (sinks.by_scale, sinks.by_location, sinks.by_anchor))
+    theta, loss = fitted(np.ascontiguousarray(sinks.theta), free, sinks.sink, *sources, x, g, iterations)
     return replace(sinks, theta=theta, loss=loss)
-
-
-def _fit(
-    sinks: Sinks, x: np.ndarray, g: np.ndarray, iterations: int, free: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    theta = sinks.theta.copy()
-    residual, jacobian = _linearise(sinks, x, g)
-    loss = mean_loss(residual)
-    damping = np.full(len(loss), 1e-2)
-    at = np.flatnonzero(np.isfinite(loss))
-    residual, jacobian = residual[at], jacobian[at]
-    for _ in range(iterations):
-        if not at.size:
-            break
-        weighted = jacobian / (1.0 + (residual / _KAPPA) ** 2)[:, None]
-        slope = (weighted @ residual[:, :, None])[:, :, 0] * free[at]
-        hessian = (weighted @ jacobian.swapaxes(1, 2)) * (free[at, :, None] & free[at, None, :])
-        diagonal = np.einsum("mpp->mp", hessian)
-        ridge = damping[at, None] * diagonal + _RIDGE * diagonal.max(axis=1, keepdims=True) + 1e-300
-        step = -np.linalg.solve(hessian + ridge[:, :, None] * np.eye(hessian.shape[1]), slope[:, :, None])[:, :, 0]
-        step *= np.minimum(1.0, _LARGEST_STEP / np.maximum(np.abs(step[:, :1]), 1e-300))
-        trial = replace(sinks.take(at), theta=theta[at] + np.where(np.isfinite(step), step, 0.0))
-        new_residual, new_jacobian = _linearise(trial, x, g)
-        new_loss = mean_loss(new_residual)
-        better = new_loss < loss[at]
-        done = np.where(better, loss[at] - new_loss < _ENOUGH * loss[at], damping[at] > _MOST_DAMPING)
-        residual = np.where(better[:, None], new_residual, residual)[~done]
-        jacobian = np.where(better[:, None, None], new_jacobian, jacobian)[~done]
-        theta[at[better]], loss[at[better]] = trial.theta[better], new_loss[better]
-        damping[at] *= np.where(better, 0.2, 5.0)
-        at = at[~done]
-    return theta, loss
-
-
-def _linearise(sinks: Sinks, x: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return residuals ``(m, n)`` and their derivatives ``(m, p, n)`` by ``theta``."""
-    shift, log_scale, w, apart = sinks.evaluate(x)
-    by_shift = -np.exp(-log_scale)
-    z, g_z = (shift - x[sinks.sink]) * by_shift, g[sinks.sink] * np.exp(log_scale)
-    by_scale, free = g_z - z, sinks.saturating[:, None]
-    # What v, or the ceiling with the opposite sign, does to the location; without a ceiling nothing.
-    moved = np.where(free, -2.0 * w * (1.0 - w) * apart, 0.0) * by_shift
-    k, end = sinks.by_scale.shape[1], 2 + sinks.by_scale.shape[1] + sinks.by_location.shape[1]
-    jacobian = np.empty((len(z), sinks.theta.shape[1], x.shape[1]))
-    jacobian[:, 0] = by_scale * w + moved
-    np.multiply(_rows(x, sinks.by_scale), jacobian[:, :1], out=jacobian[:, 1 : 1 + k])
-    jacobian[:, 1 + k] = by_shift * w
-    np.multiply(_rows(x, sinks.by_location), jacobian[:, 1 + k, None], out=jacobian[:, 2 + k : end])
-    jacobian[:, -2] = np.where(free, by_scale * (1.0 - w) - moved, 0.0)
-    jacobian[:, -1] = np.where(free, by_shift * (1.0 - w), 0.0)
-    np.multiply(_rows(x, sinks.by_anchor), jacobian[:, -1:], out=jacobian[:, end:-2])
-    return z + g_z, jacobian
 
 
 def location_scores(sinks: Sinks, x: np.ndarray, g: np.ndarray) -> np.ndarray:
@@ -275,7 +212,7 @@ def scale_effect_scores(sinks: Sinks, x: np.ndarray, g: np.ndarray) -> np.ndarra
 def _scores(residual: np.ndarray, derivative: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Return correlations of the residuals with the derivative by the intercept times each coordinate, centred."""
     with np.errstate(all="ignore"):
-        root = 1.0 / np.sqrt(1.0 + (residual / _KAPPA) ** 2)
+        root = 1.0 / np.sqrt(1.0 + (residual / KAPPA) ** 2)
         residual, derivative = residual * root, derivative * root
         weight = derivative**2
         total = weight.sum(axis=1, keepdims=True)
@@ -287,7 +224,7 @@ def _scores(residual: np.ndarray, derivative: np.ndarray, x: np.ndarray) -> np.n
 
 def mean_loss(residual: np.ndarray) -> np.ndarray:
     """Return the mean over the last axis of what a residual costs."""
-    loss = (_KAPPA**2 * np.log1p((residual / _KAPPA) ** 2)).mean(axis=-1)
+    loss = (KAPPA**2 * np.log1p((residual / KAPPA) ** 2)).mean(axis=-1)
     return np.where(np.isfinite(loss), loss, np.inf)
 
 

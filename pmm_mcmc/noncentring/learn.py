@@ -7,7 +7,7 @@ searched for the level above.  Three levels of a hierarchy are two turns.
 The map is accepted by draws held out, the newest 40 %, with the Fisher divergence from a Gaussian per coordinate,
 :math:`D = mean |W^{-1} (z - m) + W^T g^z|^2 / d`, each with the best affine scale ``W`` of the older draws, diagonal or
 dense: it must fall by half, and by a tenth for each coordinate that the map involves, be they few among many.  It is
-then fitted once more, on these draws and on points down its own necks (:mod:`pmm_mcmc.noncentring.neck`).
+then fitted twice more, on all draws, and on these and points down its own necks (:mod:`pmm_mcmc.noncentring.neck`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pmm_mcmc.noncentring.steady import steady
 from pmm_mcmc.noncentring.words import describe
 from pmm_mcmc.tuning.scale import MOST_DENSE, affine_scale, diagonal_scale
 
-__all__ = ["Learnt", "learn_map"]
+__all__ = ["Learnt", "learn_map", "left_by"]
 
 _Columns = tuple[np.ndarray, np.ndarray]
 
@@ -45,7 +45,6 @@ _LEAST, _INVOLVED = 0.1, 10
 _LEVEL_SHARE, _LEVEL_LEAST = 0.03, 0.05
 # Divergence in the worst coordinate from which a map is not built upon: another is looked for beside it.
 _BADLY = 1.0
-_TURNS = 2  # of a map's last fit, each with points down the neck of the one before
 _TRIMMED = 0.01
 _DAMPING = 10.0  # of the dense scale: few draws for each of its numbers
 
@@ -63,9 +62,6 @@ class Learnt:
     before, after
         Divergence per coordinate of draws held out from a Gaussian, with the best affine scale alone and on top of the
         map that was found; equal where none was.
-    worst
-        That of the coordinate where most is left on top of the map, of those that scale no other; NaN where no map was
-        found; or down its necks, where that is more.
     n_grad
         Gradients that were taken.
     """
@@ -74,7 +70,6 @@ class Learnt:
     found: tuple[str, ...]
     before: float
     after: float
-    worst: float = math.nan
     n_grad: int = 0
 
     def __str__(self) -> str:
@@ -108,7 +103,7 @@ def learn_map(
     names
         Of the coordinates, for the report.
     gradient_at
-        Gradients of the log density at positions ``(n, d)``: the map is then fitted and judged down its necks too.
+        Gradients of the log density at positions ``(n, d)``: the map is then fitted down its necks too.
 
     Returns
     -------
@@ -143,29 +138,57 @@ def learn_map(
     levels = [] if previous is None or worst_of_old > _BADLY else _levels(previous, centre, scale)
     blocks = _blocks(draws, levels, centre, scale)
     names = [f"x[{i}]" for i in range(d)] if names is None else names
-    after, worst, found = before, math.nan, None
+    after, found = before, None
     if blocks:
         found = _joined(blocks, centre, scale).checked(d)
-        after, worst = _left(found, x, g)
+        after, _ = _left(found, x, g)
     kept = previous is not None and (found is None or not d * (old - after) > _LEVEL_LEAST)
     if kept:
-        found, after, worst = previous, old, worst_of_old
+        found, after = previous, old
     if found is None:
         return Learnt(None, (), before, before)
     words = describe(found, names)
     involved = len(np.union1d(found.sink, found.source))
     if not (after < _RATIO * before and d * (before - after) > _LEAST * involved):
-        return Learnt(None, words, before, after, worst)
-    more, deep = Necks(x, gradient_at), 0.0
+        return Learnt(None, words, before, after)
+    necks = Necks(x, gradient_at)
     if not kept:
-        for _ in range(_TURNS if gradient_at is not None else 1):
-            everything = _draws(*more.beside(x, g, chain), centre, scale)
-            blocks = _final(blocks, everything, centre, scale)
-            found = _joined(blocks, centre, scale).checked(d)
-            deep = more.look(found)
-    else:
-        deep = more.look(found)
-    return Learnt(found, words, before, after, max(worst, deep), more.n_grad)
+        blocks = _final(blocks, _draws(*necks.beside(x, g, chain), centre, scale), centre, scale)
+        if gradient_at is not None:
+            necks.look(_joined(blocks, centre, scale).checked(d))
+            blocks = _final(blocks, _draws(*necks.beside(x, g, chain), centre, scale), centre, scale)
+        found = _joined(blocks, centre, scale).checked(d)
+    return Learnt(found, words, before, after, necks.n_grad)
+
+
+def left_by(
+    found: FunnelMap,
+    position: np.ndarray,
+    gradient: np.ndarray,
+    gradient_at: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> tuple[float, int]:
+    """Return what a map leaves in one coordinate.
+
+    Parameters
+    ----------
+    found
+        The map.
+    position, gradient : (n, d)
+        Draws and the gradient of the log density there, in the model's own coordinates, in order of time.
+    gradient_at
+        Gradients of the log density at positions ``(n, d)``: the map is then judged down its necks too.
+
+    Returns
+    -------
+    float, int
+        Divergence from a Gaussian of the coordinate where it is largest, of those that scale no other, or down a neck,
+        where that is more; NaN if the draws are too few to say.  And the gradients that were taken.
+    """
+    x, g, _ = _usable(position, gradient, np.zeros(len(position), int))
+    if len(x) < _FEWEST:
+        return math.nan, 0
+    necks = Necks(x, gradient_at)
+    return max(_left(found, x, g)[1], necks.look(found)), necks.n_grad
 
 
 def _usable(x: np.ndarray, g: np.ndarray, chain: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -275,26 +298,35 @@ def _left(found: FunnelMap, x: np.ndarray, g: np.ndarray) -> tuple[float, float]
 
 
 def _divergence(x: np.ndarray, g: np.ndarray) -> np.ndarray:
-    """Return ``D`` of the newest draws by coordinate, the largest 1 % left out, with the better affine scale of others.
+    """Return ``D`` of the newest draws by coordinate, the largest 1 % left out, with the best affine scale of others.
 
-    The roots that whiten are symmetric, so that whitened coordinates are the model's own as nearly as can be.
+    These are the older ones, or, where chains were not there yet, the other half of the newest.  The roots that whiten
+    are symmetric, so that whitened coordinates are the model's own as nearly as can be.
     """
     n, d = x.shape
     split = int(_FITTED * n)
+    middle = (split + n) // 2
+    old, first, second, new = slice(split), slice(split, middle), slice(middle, n), slice(split, n)
     best = np.full(d, math.inf)
     for dense in (False, True):
         if dense and d > MOST_DENSE:
             continue
-        try:
-            with np.errstate(all="ignore"):
-                if dense:
-                    scale = Coordinates(*affine_scale(x[:split], g[:split], dense=True, damping=_DAMPING))
-                else:
-                    scale = Coordinates(*diagonal_scale(x[:split], g[:split], np.ones(d)))
-                terms = (scale.whiten(x[split:]) + scale.pull_back(g[split:])) ** 2
-        except np.linalg.LinAlgError:
-            continue
-        if np.all(np.isfinite(terms)):
-            smallest = np.argsort(terms.sum(axis=1))[: len(terms) - math.ceil(_TRIMMED * len(terms))]
-            best = min(best, terms[smallest].mean(axis=0), key=np.mean)
+        for parts in (((old, new),), ((first, second), (second, first))):
+            terms = np.concatenate([_residual(x, g, *part, dense) for part in parts]) ** 2
+            if np.all(np.isfinite(terms)):
+                smallest = np.argsort(terms.sum(axis=1))[: len(terms) - math.ceil(_TRIMMED * len(terms))]
+                best = min(best, terms[smallest].mean(axis=0), key=np.mean)
     return best
+
+
+def _residual(x: np.ndarray, g: np.ndarray, fitted: slice, at: slice, dense: bool) -> np.ndarray:
+    """Return whitened draws plus their gradients, with a scale of other draws; NaN where there is none."""
+    try:
+        with np.errstate(all="ignore"):
+            if dense:
+                scale = Coordinates(*affine_scale(x[fitted], g[fitted], dense=True, damping=_DAMPING))
+            else:
+                scale = Coordinates(*diagonal_scale(x[fitted], g[fitted], np.ones(x.shape[1])))
+            return scale.whiten(x[at]) + scale.pull_back(g[at])
+    except np.linalg.LinAlgError:
+        return np.full((1, x.shape[1]), math.nan)

@@ -16,7 +16,7 @@ import numpy as np
 
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
-from pmm_mcmc.noncentring.learn import Learnt, learn_map
+from pmm_mcmc.noncentring.learn import Learnt, learn_map, left_by
 from pmm_mcmc.tuning.schedule import Warmup
 from pmm_mcmc.tuning.setting import Block, Tuned
 
@@ -34,6 +34,7 @@ _LEAST_ADAPTED, _ADAPTED = 130, 0.3
 # Chains that a map is learnt from, and the numbers of their positions in a transition.
 _TEACHERS, _NUMBERS = 16, 8000
 _SEEN = 512  # draws from which the schedule begins anew
+_JUDGED = 3000  # draws by which what a map leaves is judged, the newest
 
 
 @dataclass
@@ -67,6 +68,7 @@ class Straightening:
     rounds: int = 0
     _before: int = 0
     _spent: int = 0
+    _left: float = math.nan
     _searched: int = 0
     _positions: list[np.ndarray] = field(default_factory=list)
     _gradients: list[np.ndarray] = field(default_factory=list)
@@ -99,8 +101,7 @@ class Straightening:
     def tuned(self) -> Tuned:
         """The setting in force."""
         tuned = self.warmup.tuned
-        left = math.nan if self.funnels is None or self.learnt is None else self.learnt.worst
-        return tuned._replace(coordinates=tuned.coordinates._replace(funnels=self.funnels), funnel_left=left)
+        return tuned._replace(coordinates=tuned.coordinates._replace(funnels=self.funnels), funnel_left=self._left)
 
     @property
     def length(self) -> int:
@@ -158,11 +159,17 @@ class Straightening:
 
     def observe(self, block: Block) -> None:
         """Take note of the draws of all chains over the block in hand, in the coordinates of the model."""
-        if self.searching:
+        if self.searching or self.funnels is not None:
             d = block.position.shape[2]
             teachers = max(2, min(_TEACHERS, _NUMBERS // max(d, 1)))
-            self._positions.append(block.position[:teachers])
-            self._gradients.append(block.gradient[:teachers])
+            position, gradient = block.position[:teachers], block.gradient[:teachers]
+            if self._positions and len(position) != len(self._positions[0]):
+                # A chain that goes on alone.
+                self._positions, self._gradients = [], []
+            self._positions.append(position)
+            self._gradients.append(gradient)
+            if not self.searching:
+                self._keep_newest()
         if self.funnels is not None:
             z, gradient = _straightened(self.funnels, block.position, block.gradient)
             block = block._replace(position=z, gradient=gradient, lp=block.lp + self.funnels.log_det(z))
@@ -180,6 +187,8 @@ class Straightening:
         self.warmup.update(own)
         if self.searching:
             self._search(gradient_at)
+        if self.finished and self.funnels is not None:
+            self._judge(gradient_at)
         return self.tuned
 
     # -- searching ---------------------------------------------------------------------------------------------------
@@ -200,12 +209,11 @@ class Straightening:
         else:
             self._keep(slice(None))
         (x,), (g,) = self._positions, self._gradients
-        chains, n, d = x.shape
+        chains, n, _ = x.shape
         old = self.funnels
         learnt = learn_map(
-            x.swapaxes(0, 1).reshape(-1, d), g.swapaxes(0, 1).reshape(-1, d), np.tile(np.arange(chains), n),
-            old, self.names or None, gradient_at,
-        )  # fmt: skip
+            _in_order(x), _in_order(g), np.tile(np.arange(chains), n), old, self.names or None, gradient_at
+        )
         self._spent += learnt.n_grad
         self.learnt, self.rounds, self._searched = learnt, self.rounds + 1, self.done
         left = _STRAIGHT if self.rounds < _FEWEST_ROUNDS else _FAR
@@ -217,6 +225,15 @@ class Straightening:
             self._begin_anew(learnt.map, x[:, -_SEEN // chains :], g[:, -_SEEN // chains :])
         elif self.warmup.frozen is not None:
             self._end()
+
+    def _judge(self, gradient_at: Callable[[np.ndarray], np.ndarray] | None) -> None:
+        """Look at what the map in force leaves, in the newest draws and below them."""
+        if not self._positions:
+            return
+        self._keep_newest()
+        (x,), (g,) = self._positions, self._gradients
+        self._left, spent = left_by(self.funnels, _in_order(x), _in_order(g), gradient_at)
+        self._spent += spent
 
     def _begin_anew(self, funnels: FunnelMap | None, x: np.ndarray, g: np.ndarray) -> None:
         old = self.warmup
@@ -238,13 +255,21 @@ class Straightening:
         self._positions = [np.concatenate(self._positions, axis=1)[:, which]]
         self._gradients = [np.concatenate(self._gradients, axis=1)[:, which]]
 
+    def _keep_newest(self) -> None:
+        self._keep(slice(-math.ceil(_JUDGED / len(self._positions[0])), None))
+
     def _end(self) -> None:
-        self.searching, self._positions, self._gradients = False, [], []
+        self.searching = False
 
     @property
     def words(self) -> str:
         """What was straightened and what it brought; empty where nothing was."""
         return str(self.learnt) if self.learnt is not None and self.learnt.map is not None else ""
+
+
+def _in_order(draws: np.ndarray) -> np.ndarray:
+    """Return draws ``(chain, draw, d)`` in the order of time, the chains side by side: ``(n, d)``."""
+    return draws.swapaxes(0, 1).reshape(-1, draws.shape[2])
 
 
 def _straightened(funnels: FunnelMap, x: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
