@@ -4,7 +4,6 @@ Where a conditional law is in the family the fit is exact, so tolerances are tho
 do not show is found with a false-alarm rate below 1e-6 for each pair: correlations above .2 of 2,000 draws.
 """
 
-
 import numpy as np
 import pytest
 

@@ -8,13 +8,12 @@ few per cent.  A sum that is off by :math:`\delta`, or a constant :math:`\delta`
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 
 from pmm_mcmc.noncentring.fit import Sinks, fit
-from pmm_mcmc.noncentring.pairs import CEILING_LEAST, CEILING_SHARE, RISE
+from pmm_mcmc.noncentring.pairs import CEILING_LEAST, CEILING_SHARE, RISE, some
 from pmm_mcmc.noncentring.siblings import EXACT, with_anchors
 
 __all__ = ["as_means"]
@@ -100,10 +99,10 @@ def _about(block: Sinks, mean: int) -> Sinks:
 
 
 def _few(columns: _Columns) -> _Columns:
-    """Return some draws, evenly spaced: enough for the few numbers that are fitted anew."""
+    """Return some draws: enough for the few numbers that are fitted anew."""
     x, g = columns
-    step = math.ceil(x.shape[1] / _MOST_DRAWS)
-    return np.ascontiguousarray(x[:, ::step]), np.ascontiguousarray(g[:, ::step])
+    few = some(x.shape[1], _MOST_DRAWS)
+    return np.ascontiguousarray(x[:, few]), np.ascontiguousarray(g[:, few])
 
 
 def _with(block: Sinks, rows: np.ndarray, other: Sinks) -> Sinks:

@@ -7,12 +7,12 @@ others; where the map is right, :math:`z + g^z` of the sinks stays as small ther
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
+from pmm_mcmc.noncentring.pairs import some
 
 __all__ = ["POINTS", "Necks", "below", "left_below"]
 
@@ -93,7 +93,7 @@ class Necks:
 
     def beside(self, x: np.ndarray, g: np.ndarray, chain: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return draws, not too many, and these points together."""
-        few = slice(None, None, math.ceil(len(x) / _MOST_DRAWS))
+        few = some(len(x), _MOST_DRAWS)
         x, g, chain = x[few], g[few], chain[few]
         own = np.resize(chain, len(self._x))
         return np.concatenate([x, self._x]), np.concatenate([g, self._g]), np.concatenate([chain, own])

@@ -21,7 +21,7 @@ import numpy as np
 
 from pmm_mcmc.noncentring.fit import Sinks, fit, location_scores, mean_loss
 
-__all__ = ["Draws", "Pairs", "best_kind", "find_pairs", "scale_scores", "scale_share"]
+__all__ = ["Draws", "Pairs", "best_kind", "find_pairs", "scale_scores", "scale_share", "some"]
 
 # Of a correlation: independent draws leave 2/sqrt(n), those of a short warm-up up to .2.
 CORRELATED = 0.2
@@ -84,6 +84,11 @@ class Pairs(NamedTuple):
     slope: np.ndarray
     gain: np.ndarray
     clear: np.ndarray
+
+
+def some(n: int, most: int) -> np.ndarray:
+    """Return which of ``n`` draws to take where so many are enough: in their order, and not always the same chains'."""
+    return np.sort(np.random.default_rng(n).permutation(n)[:most])
 
 
 def scale_scores(x: np.ndarray, g: np.ndarray) -> np.ndarray:

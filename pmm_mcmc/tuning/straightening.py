@@ -22,9 +22,9 @@ from pmm_mcmc.tuning.setting import Block, Tuned
 
 __all__ = ["Straightening"]
 
-# Transitions before the first search and between two, at most, and in parts of the warm-up; the part of the first that
-# is left out.
-_FIRST, _BETWEEN, _PART, _TRANSIENT = 200, 250, 0.3, 0.25
+# Transitions before the first search, and more for each coordinate; between two, at most, and in parts of the warm-up;
+# the part of the first that is left out.
+_FIRST, _FIRST_EACH, _BETWEEN, _PART, _TRANSIENT = 150, 0.25, 250, 0.3, 0.25
 _FEWEST_ROUNDS, _MOST_ROUNDS = 2, 4
 # Divergence from a Gaussian per coordinate: below the first there is nothing more to learn; above the second chains are
 # in so narrow a place that what twice could not be learnt may be seen yet.
@@ -196,7 +196,8 @@ class Straightening:
     def _search(self, gradient_at: Callable[[np.ndarray], np.ndarray] | None) -> None:
         """Look for funnels where it is time to."""
         warmup = self.warmup
-        between = min(_BETWEEN if self.rounds else _FIRST, int(_PART * (self.length - self._searched)))
+        first = _FIRST + _FIRST_EACH * self._positions[0].shape[2]
+        between = min(_BETWEEN if self.rounds else first, int(_PART * (self.length - self._searched)))
         if warmup.length - warmup.done < _LEAST_LEFT:
             self._end()
         elif self.done - self._searched >= between or warmup.frozen is not None:
