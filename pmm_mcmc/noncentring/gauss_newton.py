@@ -14,7 +14,7 @@ __all__ = ["KAPPA", "fitted"]
 
 # Residuals beyond are taken for outliers; a standard Gaussian of the wrong scale leaves them well below.
 KAPPA = 3.0
-_ENOUGH, _MOST_DAMPING = 1e-6, 1e6
+_ENOUGH, _MOST_DAMPING = 1e-4, 1e6  # of the loss, what a step must bring; where no step brings anything
 _LARGEST_STEP = 1.0
 _RIDGE = 1e-10
 
@@ -69,8 +69,12 @@ def fitted(theta, free, sink, by_scale, by_location, by_anchor, x, g, iterations
             if used and active[0] == 0 and abs(step[0]) > _LARGEST_STEP:
                 shrink = _LARGEST_STEP / abs(step[0])
             trial[:] = row
+            promised = 0.0
             for a in range(used):
                 trial[active[a]] += shrink * step[a]
+                promised -= 2.0 / x.shape[1] * shrink * step[a] * slopes[a, used]
+            if not promised > _ENOUGH * loss[s]:
+                break
             new, new_slopes = _linearised(trial, active[:used], source, k, end, own, own_g, x, work, jacobian, weighted)
             if new < loss[s]:
                 done = loss[s] - new < _ENOUGH * loss[s]

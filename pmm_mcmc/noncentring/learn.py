@@ -24,7 +24,7 @@ from pmm_mcmc.noncentring.fit import Sinks
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
 from pmm_mcmc.noncentring.means import as_means
 from pmm_mcmc.noncentring.neck import Necks
-from pmm_mcmc.noncentring.pairs import Draws
+from pmm_mcmc.noncentring.pairs import Draws, some
 from pmm_mcmc.noncentring.siblings import shared
 from pmm_mcmc.noncentring.steady import steady
 from pmm_mcmc.noncentring.words import describe
@@ -46,6 +46,8 @@ _LEVEL_SHARE, _LEVEL_LEAST = 0.03, 0.05
 # Divergence in the worst coordinate from which a map is not built upon: another is looked for beside it.
 _BADLY = 1.0
 _TRIMMED = 0.01
+# Draws for the few numbers that are fitted anew once a level is known, so many for all its sinks.
+_FEW, _MANY, _NUMBERS = 400, 1400, 600_000
 _DAMPING = 10.0  # of the dense scale: few draws for each of its numbers
 
 
@@ -242,6 +244,10 @@ def _blocks(draws: Draws, known: list[Sinks], centre: np.ndarray, scale: np.ndar
 
 def _regular(block: Sinks, centre: np.ndarray, scale: np.ndarray, fitted: _Columns, held: _Columns) -> Sinks:
     """Give the sinks of a level what those of a hierarchy have, where draws do not speak against it."""
+    most = max(_FEW, min(_MANY, _NUMBERS // max(len(block.sink), 1)))
+    fitted, held = (
+        tuple(np.ascontiguousarray(part[:, some(part.shape[1], most)]) for part in pair) for pair in (fitted, held)
+    )
     return as_means(steady(shared(block, fitted, held), fitted, held), centre, scale, fitted, held)
 
 

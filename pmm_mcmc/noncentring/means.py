@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from pmm_mcmc.noncentring.fit import Sinks, fit
-from pmm_mcmc.noncentring.pairs import CEILING_LEAST, CEILING_SHARE, RISE, some
+from pmm_mcmc.noncentring.pairs import CEILING_LEAST, CEILING_SHARE, RISE
 from pmm_mcmc.noncentring.siblings import EXACT, with_anchors
 
 __all__ = ["as_means"]
@@ -27,7 +27,6 @@ _TOLERATED = ((1.0, False, 1.25, 0.02), (0.5, False, 1.6, 0.1), (1.0, True, 1.1,
 # Sources that may be the common mean; loads that may be chance, of others and of the mean.
 _LIKELY, _LITTLE, _BARELY = 3, 0.1, 0.003
 _CLEARLY = 0.97  # part of the loss that more sources must leave at most
-_MOST_DRAWS = 1200
 
 
 def as_means(block: Sinks, centre: np.ndarray, scale: np.ndarray, fitted: _Columns, held: _Columns) -> Sinks:
@@ -48,7 +47,6 @@ def as_means(block: Sinks, centre: np.ndarray, scale: np.ndarray, fitted: _Colum
         Those whose loss it hardly raises have loads that sum to one, perhaps with the block's most common source
         besides, and no constant, or a constant if need be; the others are as they were.
     """
-    fitted, held = _few(fitted), _few(held)
     counted = _counted(block)
     sources, counts = np.unique(block.by_location[counted], return_counts=True)
     if not sources.size:
@@ -96,13 +94,6 @@ def _natural(block: Sinks, scale: np.ndarray) -> np.ndarray:
 def _about(block: Sinks, mean: int) -> Sinks:
     """Return the sinks with the mean as a source."""
     return block.adding(np.where((block.by_location == mean).any(axis=1), -1, mean)).packed()
-
-
-def _few(columns: _Columns) -> _Columns:
-    """Return some draws: enough for the few numbers that are fitted anew."""
-    x, g = columns
-    few = some(x.shape[1], _MOST_DRAWS)
-    return np.ascontiguousarray(x[:, few]), np.ascontiguousarray(g[:, few])
 
 
 def _with(block: Sinks, rows: np.ndarray, other: Sinks) -> Sinks:

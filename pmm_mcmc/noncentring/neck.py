@@ -21,7 +21,9 @@ POINTS = 96
 _NEAREST, _DEEPEST, _SINGLY = 0.5, 5.0, 3
 # What a source must do to a log scale in a standard deviation to make a neck.
 _LEAST_EFFECT = 0.3
-_MOST_DRAWS = 2000  # that a map is fitted to beside the points
+# That a map is fitted to beside the points, of which each counts for so many: few draws are so deep, and location and
+# slopes are what is to be right there.
+_MOST_DRAWS, _WEIGHT = 1000, 4
 
 
 def below(found: FunnelMap, x: np.ndarray, turn: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -92,8 +94,9 @@ class Necks:
         return left_below(found, x[good], g[good], neck[good])
 
     def beside(self, x: np.ndarray, g: np.ndarray, chain: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return draws, not too many, and these points together."""
+        """Return draws, not too many, and these points together, the points so often as they count."""
         few = some(len(x), _MOST_DRAWS)
         x, g, chain = x[few], g[few], chain[few]
-        own = np.resize(chain, len(self._x))
-        return np.concatenate([x, self._x]), np.concatenate([g, self._g]), np.concatenate([chain, own])
+        points, slopes = (np.repeat(part, _WEIGHT, axis=0) for part in (self._x, self._g))
+        own = np.resize(chain, len(points))
+        return np.concatenate([x, points]), np.concatenate([g, slopes]), np.concatenate([chain, own])
