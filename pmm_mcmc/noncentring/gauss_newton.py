@@ -14,7 +14,7 @@ __all__ = ["KAPPA", "fitted"]
 
 # Residuals beyond are taken for outliers; a standard Gaussian of the wrong scale leaves them well below.
 KAPPA = 3.0
-_ENOUGH, _MOST_DAMPING = 1e-4, 1e6  # of the loss, what a step must bring; where no step brings anything
+_ENOUGH, _MOST_DAMPING = 1e-5, 1e6  # of the loss, what a step must bring; where no step brings anything
 _LARGEST_STEP = 1.0
 _RIDGE = 1e-10
 
