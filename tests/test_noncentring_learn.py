@@ -9,7 +9,8 @@ import pytest
 from test_noncentring_fit import slopes
 
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
-from pmm_mcmc.noncentring.learn import _levels, learn_map, left_by
+from pmm_mcmc.noncentring.learn import _levels, learn_map
+from pmm_mcmc.noncentring.left import left_by
 from pmm_mcmc.noncentring.words import describe
 
 N = 1600

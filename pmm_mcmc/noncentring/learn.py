@@ -18,25 +18,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.noncentring.blocks import as_map, common_means, divergence, find_block, pulled_back, refit
 from pmm_mcmc.noncentring.fit import Sinks
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
+from pmm_mcmc.noncentring.left import FEWEST, FITTED, gaussian_divergence, left
 from pmm_mcmc.noncentring.means import as_means
 from pmm_mcmc.noncentring.neck import Necks
 from pmm_mcmc.noncentring.pairs import Draws, some
 from pmm_mcmc.noncentring.siblings import shared
 from pmm_mcmc.noncentring.steady import steady
 from pmm_mcmc.noncentring.words import describe
-from pmm_mcmc.tuning.scale import MOST_DENSE, affine_scale, diagonal_scale
 
-__all__ = ["Learnt", "learn_map", "left_by"]
+__all__ = ["Learnt", "learn_map"]
 
 _Columns = tuple[np.ndarray, np.ndarray]
 
 _MOST_LEVELS = 8
-_FITTED = 0.6  # of the draws, the oldest
-_FEWEST = 100  # draws
 _RATIO = 0.5  # of the divergence: what a map must leave at most
 # What it must take away for each coordinate involved, and the fewest of these to count on before any has been found.
 _LEAST, _INVOLVED = 0.1, 10
@@ -45,10 +42,8 @@ _LEAST, _INVOLVED = 0.1, 10
 _LEVEL_SHARE, _LEVEL_LEAST = 0.03, 0.05
 # Divergence in the worst coordinate from which a map is not built upon: another is looked for beside it.
 _BADLY = 1.0
-_TRIMMED = 0.01
 # Draws for the few numbers that are fitted anew once a level is known, so many for all its sinks.
 _FEW, _MANY, _NUMBERS = 400, 1400, 600_000
-_DAMPING = 10.0  # of the dense scale: few draws for each of its numbers
 
 
 @dataclass(frozen=True)
@@ -127,15 +122,15 @@ def learn_map(
         previous.checked(x.shape[1])
     x, g, chain = _usable(x, g, chain)
     varies = bool(len(x)) and bool(np.all(np.ptp(x, axis=0) > 0.0)) and bool(np.all(np.ptp(g, axis=0) > 0.0))
-    if len(x) < _FEWEST or x.shape[1] < 2 or not varies:
+    if len(x) < FEWEST or x.shape[1] < 2 or not varies:
         return Learnt(previous, (), math.nan, math.nan)
-    before = float(_divergence(x, g).mean())
+    before = float(gaussian_divergence(x, g).mean())
     d = x.shape[1]
     if previous is None and not d * before > _LEAST * min(d, _INVOLVED):
         return Learnt(None, (), before, before)
     centre, scale = np.median(x, axis=0), x.std(axis=0)
     draws = _draws(x, g, chain, centre, scale)
-    old, worst_of_old = (math.inf, math.inf) if previous is None else _left(previous, x, g)
+    old, worst_of_old = (math.inf, math.inf) if previous is None else left(previous, x, g)
     # What was taken for a sink or a source further up may be in the way of what these draws teach.
     levels = [] if previous is None or worst_of_old > _BADLY else _levels(previous, centre, scale)
     blocks = _blocks(draws, levels, centre, scale)
@@ -143,7 +138,7 @@ def learn_map(
     after, found = before, None
     if blocks:
         found = _joined(blocks, centre, scale).checked(d)
-        after, _ = _left(found, x, g)
+        after, _ = left(found, x, g)
     kept = previous is not None and (found is None or not d * (old - after) > _LEVEL_LEAST)
     if kept:
         found, after = previous, old
@@ -163,36 +158,6 @@ def learn_map(
     return Learnt(found, words, before, after, necks.n_grad)
 
 
-def left_by(
-    found: FunnelMap,
-    position: np.ndarray,
-    gradient: np.ndarray,
-    gradient_at: Callable[[np.ndarray], np.ndarray] | None = None,
-) -> tuple[float, int]:
-    """Return what a map leaves in one coordinate.
-
-    Parameters
-    ----------
-    found
-        The map.
-    position, gradient : (n, d)
-        Draws and the gradient of the log density there, in the model's own coordinates, in order of time.
-    gradient_at
-        Gradients of the log density at positions ``(n, d)``: the map is then judged down its necks too.
-
-    Returns
-    -------
-    float, int
-        Divergence from a Gaussian of the coordinate where it is largest, of those that scale no other, or down a neck,
-        where that is more; NaN if the draws are too few to say.  And the gradients that were taken.
-    """
-    x, g, _ = _usable(position, gradient, np.zeros(len(position), int))
-    if len(x) < _FEWEST:
-        return math.nan, 0
-    necks = Necks(x, gradient_at)
-    return max(_left(found, x, g)[1], necks.look(found)), necks.n_grad
-
-
 def _usable(x: np.ndarray, g: np.ndarray, chain: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Leave out draws that are not finite, and those that stand where their chain stood before."""
     good = np.isfinite(x).all(axis=1) & np.isfinite(g).all(axis=1)
@@ -205,7 +170,7 @@ def _usable(x: np.ndarray, g: np.ndarray, chain: np.ndarray) -> tuple[np.ndarray
 def _draws(x: np.ndarray, g: np.ndarray, chain: np.ndarray, centre: np.ndarray, scale: np.ndarray) -> Draws:
     """Return the draws in units of order one, with the two parts of the time and the two halves of the chains."""
     n, names = len(x), np.unique(chain)
-    split = int(_FITTED * n)
+    split = int(FITTED * n)
     if len(names) > 1:
         halves = np.flatnonzero(np.isin(chain, names[::2])), np.flatnonzero(np.isin(chain, names[1::2]))
     else:
@@ -245,10 +210,14 @@ def _blocks(draws: Draws, known: list[Sinks], centre: np.ndarray, scale: np.ndar
 def _regular(block: Sinks, centre: np.ndarray, scale: np.ndarray, fitted: _Columns, held: _Columns) -> Sinks:
     """Give the sinks of a level what those of a hierarchy have, where draws do not speak against it."""
     most = max(_FEW, min(_MANY, _NUMBERS // max(len(block.sink), 1)))
-    fitted, held = (
-        tuple(np.ascontiguousarray(part[:, some(part.shape[1], most)]) for part in pair) for pair in (fitted, held)
-    )
+    fitted, held = _few(fitted, most), _few(held, most)
     return as_means(steady(shared(block, fitted, held), fitted, held), centre, scale, fitted, held)
+
+
+def _few(columns: _Columns, most: int) -> _Columns:
+    x, g = columns
+    which = some(x.shape[1], most)
+    return np.ascontiguousarray(x[:, which]), np.ascontiguousarray(g[:, which])
 
 
 def _final(blocks: list[Sinks], draws: Draws, centre: np.ndarray, scale: np.ndarray) -> list[Sinks]:
@@ -292,47 +261,3 @@ def _levels(found: FunnelMap, centre: np.ndarray, scale: np.ndarray) -> list[Sin
             level = level.adding_anchor(column)
         levels.append(level)
     return levels
-
-
-def _left(found: FunnelMap, x: np.ndarray, g: np.ndarray) -> tuple[float, float]:
-    """Return the divergence on top of a map, of all coordinates and of the worst of those that scale none."""
-    z = found.to_z(x)
-    by_coordinate = _divergence(z, found.pull_back(z, g))
-    # A log scale is not Gaussian itself: down the neck its density falls like its prior's.
-    scales = np.isin(np.arange(x.shape[1]), found.source[found.slope != 0.0])
-    return float(by_coordinate.mean()), float(by_coordinate[~scales].max(initial=0.0))
-
-
-def _divergence(x: np.ndarray, g: np.ndarray) -> np.ndarray:
-    """Return ``D`` of the newest draws by coordinate, the largest 1 % left out, with the best affine scale of others.
-
-    These are the older ones, or, where chains were not there yet, the other half of the newest.  The roots that whiten
-    are symmetric, so that whitened coordinates are the model's own as nearly as can be.
-    """
-    n, d = x.shape
-    split = int(_FITTED * n)
-    middle = (split + n) // 2
-    old, first, second, new = slice(split), slice(split, middle), slice(middle, n), slice(split, n)
-    best = np.full(d, math.inf)
-    for dense in (False, True):
-        if dense and d > MOST_DENSE:
-            continue
-        for parts in (((old, new),), ((first, second), (second, first))):
-            terms = np.concatenate([_residual(x, g, *part, dense) for part in parts]) ** 2
-            if np.all(np.isfinite(terms)):
-                smallest = np.argsort(terms.sum(axis=1))[: len(terms) - math.ceil(_TRIMMED * len(terms))]
-                best = min(best, terms[smallest].mean(axis=0), key=np.mean)
-    return best
-
-
-def _residual(x: np.ndarray, g: np.ndarray, fitted: slice, at: slice, dense: bool) -> np.ndarray:
-    """Return whitened draws plus their gradients, with a scale of other draws; NaN where there is none."""
-    try:
-        with np.errstate(all="ignore"):
-            if dense:
-                scale = Coordinates(*affine_scale(x[fitted], g[fitted], dense=True, damping=_DAMPING))
-            else:
-                scale = Coordinates(*diagonal_scale(x[fitted], g[fitted], np.ones(x.shape[1])))
-            return scale.whiten(x[at]) + scale.pull_back(g[at])
-    except np.linalg.LinAlgError:
-        return np.full((1, x.shape[1]), math.nan)

@@ -16,7 +16,8 @@ import numpy as np
 
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
-from pmm_mcmc.noncentring.learn import Learnt, learn_map, left_by
+from pmm_mcmc.noncentring.learn import Learnt, learn_map
+from pmm_mcmc.noncentring.left import left_by
 from pmm_mcmc.tuning.schedule import Warmup
 from pmm_mcmc.tuning.setting import Block, Tuned
 
@@ -188,7 +189,7 @@ class Straightening:
         if self.searching:
             self._search(gradient_at)
         if self.finished and self.funnels is not None:
-            self._judge(gradient_at)
+            self._judge(self.funnels, gradient_at)
         return self.tuned
 
     # -- searching ---------------------------------------------------------------------------------------------------
@@ -227,13 +228,13 @@ class Straightening:
         elif self.warmup.frozen is not None:
             self._end()
 
-    def _judge(self, gradient_at: Callable[[np.ndarray], np.ndarray] | None) -> None:
+    def _judge(self, funnels: FunnelMap, gradient_at: Callable[[np.ndarray], np.ndarray] | None) -> None:
         """Look at what the map in force leaves, in the newest draws and below them."""
         if not self._positions:
             return
         self._keep_newest()
         (x,), (g,) = self._positions, self._gradients
-        self._left, spent = left_by(self.funnels, _in_order(x), _in_order(g), gradient_at)
+        self._left, spent = left_by(funnels, _in_order(x), _in_order(g), gradient_at)
         self._spent += spent
 
     def _begin_anew(self, funnels: FunnelMap | None, x: np.ndarray, g: np.ndarray) -> None:
