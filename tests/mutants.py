@@ -639,6 +639,13 @@ MUTANTS = [
         "total += ",
         ("tests/test_noncentring_fit.py",),
     ),
+    Mutant(
+        "one attempt at a map",
+        "noncentring/learn.py",
+        "_BADLY, _ATTEMPTS, _SPARED = 1.0, 4",
+        "_BADLY, _ATTEMPTS, _SPARED = 1.0, 1",
+        MAPS,
+    ),
     Mutant("one neck stands for all", "noncentring/neck.py", "residual[neck == k]", "residual", NECKS),
     Mutant("gradients down the neck are not counted", STRAIGHT, "        self._spent += learnt.n_grad\n", "", LEARNING),
     Mutant(

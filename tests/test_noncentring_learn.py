@@ -213,6 +213,14 @@ def test_what_was_found_before_is_kept_and_added_to():
     assert again.found == ("x[1..9] scale with x[0]",)
 
 
+@pytest.mark.parametrize("seed", [102, 110, 119])
+def test_a_map_that_leaves_much_is_looked_for_anew(seed):
+    """In these draws one of a group's children is at first taken for their parent, which tells as much."""
+    x, g = three_levels(np.random.default_rng(seed))
+    found = learn_map(x, g, CHAIN)
+    assert len(found.map.sink) == 30 and found.after < 1e-8
+
+
 def test_a_map_that_does_better_is_not_given_up():
     x, g = three_levels(np.random.default_rng(11))
     best = learn_map(x, g, CHAIN).map

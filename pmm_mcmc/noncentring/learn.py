@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,8 +40,9 @@ _LEAST, _INVOLVED = 0.1, 10
 # Of the divergence summed over coordinates, what a level must take away, and a new map of what the last one has left:
 # for less it is not worth that warm-up begins anew.
 _LEVEL_SHARE, _LEVEL_LEAST = 0.03, 0.05
-# Divergence in the worst coordinate from which a map is not built upon: another is looked for beside it.
-_BADLY = 1.0
+# Divergence in the worst coordinate from which a map is not built upon, and another is looked for beside it, at once on
+# such a part of the draws: where one of several that tell the same is taken for the source, all that follows is wrong.
+_BADLY, _ATTEMPTS, _SPARED = 1.0, 4, 0.75
 # Draws for the few numbers that are fitted anew once a level is known, so many for all its sinks.
 _FEW, _MANY, _NUMBERS = 400, 1400, 600_000
 
@@ -133,12 +134,18 @@ def learn_map(
     old, worst_of_old = (math.inf, math.inf) if previous is None else left(previous, x, g)
     # What was taken for a sink or a source further up may be in the way of what these draws teach.
     levels = [] if previous is None or worst_of_old > _BADLY else _levels(previous, centre, scale)
-    blocks = _blocks(draws, levels, centre, scale)
     names = [f"x[{i}]" for i in range(d)] if names is None else names
-    after, found = before, None
-    if blocks:
-        found = _joined(blocks, centre, scale).checked(d)
-        after, _ = left(found, x, g)
+    blocks, after, found = [], math.inf, None
+    for attempt in range(_ATTEMPTS):
+        trial = _blocks(draws if attempt == 0 else _fewer(draws, attempt), levels, centre, scale)
+        if not trial:
+            continue
+        one = _joined(trial, centre, scale).checked(d)
+        leaves, worst = left(one, x, g)
+        if leaves < after:
+            blocks, after, found = trial, leaves, one
+        if worst < _BADLY:
+            break
     kept = previous is not None and (found is None or not d * (old - after) > _LEVEL_LEAST)
     if kept:
         found, after = previous, old
@@ -177,6 +184,12 @@ def _draws(x: np.ndarray, g: np.ndarray, chain: np.ndarray, centre: np.ndarray, 
         halves = np.arange(n // 2), np.arange(n // 2, n)
     u, slope = np.ascontiguousarray(((x - centre) / scale).T), np.ascontiguousarray((g * scale).T)
     return Draws(u, slope, np.arange(split), np.arange(split, n), halves)
+
+
+def _fewer(draws: Draws, attempt: int) -> Draws:
+    """Leave out some of the draws to fit, others in each attempt."""
+    most = int(_SPARED * len(draws.fitted))
+    return replace(draws, fitted=draws.fitted[some(len(draws.fitted), most, attempt)])
 
 
 def _blocks(draws: Draws, known: list[Sinks], centre: np.ndarray, scale: np.ndarray) -> list[Sinks]:

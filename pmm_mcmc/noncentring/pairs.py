@@ -86,9 +86,9 @@ class Pairs(NamedTuple):
     clear: np.ndarray
 
 
-def some(n: int, most: int) -> np.ndarray:
+def some(n: int, most: int, attempt: int = 0) -> np.ndarray:
     """Return which of ``n`` draws to take where so many are enough: in their order, and not always the same chains'."""
-    return np.sort(np.random.default_rng(n).permutation(n)[:most])
+    return np.sort(np.random.default_rng([n, attempt]).permutation(n)[:most])
 
 
 def scale_scores(x: np.ndarray, g: np.ndarray) -> np.ndarray:
