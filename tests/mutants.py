@@ -599,8 +599,8 @@ MUTANTS = [
     Mutant(
         "points down the neck are forgotten",
         "noncentring/neck.py",
-        "np.concatenate([g, self._g])",
-        "np.concatenate([g, -self._x])",
+        "for part in (self._x, self._g))",
+        "for part in (self._x, -self._x))",
         NECKS,
     ),
     Mutant(
