@@ -86,7 +86,7 @@ def test_what_needs_nothing_is_searched_once_and_left_alone():
     found = begin(gaussian, rng)
     plain = copy.deepcopy(found.warmup)
     assert warm(found, gaussian, rng) == []
-    assert found.rounds == 1 and not found.searching and found.words == ""
+    assert found.rounds == 1 and not found.searching and found.words == "" and found._positions == []
     assert found.tuned.coordinates.funnels is None
     # The schedule has seen nothing of it.
     rng = np.random.default_rng(2)
@@ -146,6 +146,7 @@ def test_a_map_that_was_given_is_judged_too(slope, trusted):
     found.stop()
     left = found.update().funnel_left
     assert left < 0.1 if trusted else left > 3.0
+    assert found._positions == []
 
 
 def test_nothing_is_learnt_among_other_step_methods():

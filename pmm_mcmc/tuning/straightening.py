@@ -190,6 +190,8 @@ class Straightening:
             self._search(gradient_at)
         if self.finished and self.funnels is not None:
             self._judge(self.funnels, gradient_at)
+        if not self.searching and (self.funnels is None or self.finished):
+            self._positions, self._gradients = [], []
         return self.tuned
 
     # -- searching ---------------------------------------------------------------------------------------------------
