@@ -254,3 +254,9 @@ def test_settings_with_different_maps_are_different():
     assert repr(one) != repr(other) and one != other
     again = Settings.checked("PoissonULMC", dynamics="underdamped", reparametrise=NEAL)
     assert repr(one) == repr(again) and one == again and hash(one) == hash(again)
+
+
+def test_a_warm_up_that_is_stopped_before_any_draw_ends():
+    found = begin(neal, np.random.default_rng(15))
+    found.stop()
+    assert np.isnan(found.update().funnel_left) and found.finished and not found.searching

@@ -199,7 +199,7 @@ class Straightening:
     def _search(self, gradient_at: Callable[[np.ndarray], np.ndarray] | None) -> None:
         """Look for funnels where it is time to."""
         warmup = self.warmup
-        first = _FIRST + _FIRST_EACH * self._positions[0].shape[2]
+        first = _FIRST + _FIRST_EACH * len(warmup.tuned.coordinates.centre)
         between = min(_BETWEEN if self.rounds else first, int(_PART * (self.length - self._searched)))
         if warmup.length - warmup.done < _LEAST_LEFT:
             self._end()
