@@ -19,8 +19,8 @@ class Tuned(NamedTuple):
     """What the engine runs with: step size, K, friction, whitened coordinates, transitions per draw.
 
     ``halving_cost`` is the factor in gradients that half the ``target_bias`` would take, ``expected_bias`` what
-    :func:`pmm_mcmc.tuning.step_size.expected_bias` says of this step, ``funnel_left`` the divergence from a Gaussian that
-    the map of funnels leaves in the worst coordinate, among the draws or below them; NaN where that is not known.
+    :func:`pmm_mcmc.tuning.step_size.expected_bias` says of this step, ``funnel_left`` the divergence from a Gaussian
+    that the map of funnels leaves in the worst coordinate, among the draws or below them; NaN where that is not known.
     """
 
     step_size: float
