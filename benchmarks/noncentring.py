@@ -14,8 +14,6 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +27,6 @@ from targets import TARGETS, Reference, reference
 
 import pmm_mcmc as pmm
 from pmm_mcmc.results import flat_names
-from pmm_mcmc.tuning import straightening
 
 CHAINS, TUNE, LIMIT = 8, 1900, 0.01
 # Transitions for each draw of which the verdict is made.
@@ -51,10 +48,9 @@ auto, False  reparametrise= on the centred form            biased   worst error 
 by hand      on the form non-centred by hand                        standard error: raw, and Stein-corrected
 tuning       gradients of the warm-up                      verdict  of pmm.verdict; WRONG: a trusted mean is off by .1
 b2_max       gradients until it is below {limit} (median)    fails    unstable transitions after warm-up
-b2_avg       likewise, mean over coordinates               search   seconds of CPU of the search for funnels
-total        tuning and b2_max                          left     divergence of the worst coordinate on top of the map
+b2_avg       likewise, mean over coordinates               total    tuning and b2_max
 
-   seed sampler      tuning   b2_max   b2_avg    total   biased raw       corrected   verdict      fails search found"""
+   seed sampler      tuning   b2_max   b2_avg    total   biased raw       corrected   verdict      fails what is non-centred"""
 
 
 @dataclass(frozen=True)
@@ -75,27 +71,7 @@ class Row:
     result: Any = None
     verdict: Any = None
     fails: int = 0
-    search: float = 0.0
     words: str = ""
-
-
-@contextmanager
-def searching() -> Iterator[list[float]]:
-    """Collect the CPU time of the searches made inside."""
-    seconds, learn_map = [0.0], straightening.learn_map
-
-    def timed(*arguments: Any) -> Any:
-        began = time.process_time()
-        try:
-            return learn_map(*arguments)
-        finally:
-            seconds[0] += time.process_time() - began
-
-    straightening.learn_map = timed
-    try:
-        yield seconds
-    finally:
-        straightening.learn_map = learn_map
 
 
 def ours(sampler: str, model: pm.Model, centred: pm.Model, draws: int, seed: int, known: Known) -> Row:
@@ -103,7 +79,7 @@ def ours(sampler: str, model: pm.Model, centred: pm.Model, draws: int, seed: int
     step = pmm.PoissonULMC(
         scheme="recycled", steps_per_draw=1, reparametrise="auto" if sampler == "auto" else False, model=model
     )
-    with searching() as seconds, model:
+    with model:
         dt = pmm.sample(
             step, draws, tune=TUNE, chains=CHAINS, random_seed=seed, progressbar=False, compute_convergence_checks=False
         )
@@ -113,16 +89,13 @@ def ours(sampler: str, model: pm.Model, centred: pm.Model, draws: int, seed: int
     run = Run(sampler, x[..., : known.shown], spent, total - spent.sum(axis=1))
     tree = judged(x, stats, dt["posterior"].attrs)
     words = dt["posterior"].attrs.get("reparametrisation", "")
-    if words:
-        words = f"{float(stats['funnel_left'][0, 0]):.2g} left; {words}"
-    return Row(sampler, run, pmm.bias(tree), pmm.verdict(tree), int(stats["unstable"].sum()), seconds[0], words)
+    return Row(sampler, run, pmm.bias(tree), pmm.verdict(tree), int(stats["unstable"].sum()), words)
 
 
 def judged(x: np.ndarray, stats: Any, attrs: Any) -> xr.DataTree:
     """Return every few draws with the coordinates ``x`` as parameters, as what bias and verdict are made of."""
-    kept = stats[["gradient", "unconstrained", "expected_bias", "funnel_left", "halving_cost"]].isel(
-        draw=slice(THIN - 1, None, THIN)
-    )
+    names = ["gradient", "unconstrained", "noncentred", "expected_bias", "halving_cost"]
+    kept = stats[[name for name in names if name in stats]].isel(draw=slice(THIN - 1, None, THIN))
     counts = stats[["unstable", "model_failures", "steps_per_draw"]].coarsen(draw=THIN).sum()
     posterior = xr.Dataset({"x": (("chain", "draw", "i"), x[:, THIN - 1 :: THIN])}, attrs=attrs)
     return xr.DataTree.from_dict(
@@ -147,7 +120,7 @@ def row(seed: int, found: Row, known: Known) -> str:
     warmup = float(np.median(run.warmup_gradients))
     return (
         f"{seed:7d} {found.sampler:11s} {warmup:7.0f} {worst!s:>8s} {mean!s:>8s} {total(warmup, worst):>8s}   "
-        f"{off[j]:+.3f} +- {error[j]:.3f} {corrected:>7s}  {verdict:12s} {found.fails:5d} {found.search:6.1f} "
+        f"{off[j]:+.3f} +- {error[j]:.3f} {corrected:>7s}  {verdict:12s} {found.fails:5d} "
         f"{known.labels[j]}; {found.words or run.note or '-'}"
     )
 

@@ -23,8 +23,7 @@ _NAMES = {
     "bias_probe": "pmm_mcmc.diagnostics.probe",
     **dict.fromkeys(("Comparison", "compare"), "pmm_mcmc.comparison"),
     "expectation": "pmm_mcmc.diagnostics.expectation",
-    "learnt_map": "pmm_mcmc.diagnostics.straightened",
-    "FunnelMap": "pmm_mcmc.noncentring.funnel_map",
+    "noncentring": "pmm_mcmc.diagnostics.noncentred",
     "summary": "pmm_mcmc.diagnostics.summary",
     "nested_r_hat": "pmm_mcmc.diagnostics.nested",
     "to_html": "pmm_mcmc.report",
@@ -43,7 +42,6 @@ __all__ = [
     "ULMC",
     "Comparison",
     "Drawn",
-    "FunnelMap",
     "LogDensity",
     "PoissonOLMC",
     "PoissonULMC",
@@ -54,8 +52,8 @@ __all__ = [
     "bias_probe",
     "compare",
     "expectation",
-    "learnt_map",
     "nested_r_hat",
+    "noncentring",
     "open",
     "sample",
     "summary",
@@ -70,10 +68,9 @@ if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.expectation import expectation
     from pmm_mcmc.diagnostics.nested import nested_r_hat
     from pmm_mcmc.diagnostics.probe import bias_probe
-    from pmm_mcmc.diagnostics.straightened import learnt_map
+    from pmm_mcmc.diagnostics.noncentred import noncentring
     from pmm_mcmc.diagnostics.summary import summary
     from pmm_mcmc.jax_density import LogDensity
-    from pmm_mcmc.noncentring.funnel_map import FunnelMap
     from pmm_mcmc.report import to_html
     from pmm_mcmc.sampling import Drawn, StopSampling, sample
     from pmm_mcmc.steps import MALA, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC

@@ -73,7 +73,7 @@ def combined(
 def features(x: np.ndarray, g: np.ndarray, coordinates: Coordinates, scale: np.ndarray) -> np.ndarray:
     """Return the features of draws ``(n, d)`` with gradients ``(n, d)``: ``(feature, n, d)``.
 
-    ``scale`` is :func:`marginal_scale` of the coordinates, whose funnels, if any, are already undone in both.
+    ``scale`` is :func:`marginal_scale` of the coordinates.
     """
     linear = Coordinates(np.zeros_like(scale), coordinates.scale)
     u = (x - coordinates.centre) / scale

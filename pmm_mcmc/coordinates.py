@@ -1,4 +1,4 @@
-"""The whitened coordinates in which every sampler works."""
+"""The whitened coordinates in which every sampler works: the preconditioner."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.noncentring.funnel_map import FunnelMap
-
 __all__ = ["Coordinates"]
 
 
 class Coordinates(NamedTuple):
-    r"""The map from whitened coordinates ``y`` to the model's unconstrained ones: ``x = centre + W y``, or beyond it.
+    r"""The map from whitened coordinates ``y`` to those in which chains move, ``z = centre + W y``, and on to the model's.
+
+    ``z`` are the model's unconstrained coordinates ``x``, or ``x`` is a function of ``z`` that the density knows
+    (:class:`pmm_mcmc.hierarchy.structure.Structure`).
 
     Attributes
     ----------
@@ -22,13 +23,13 @@ class Coordinates(NamedTuple):
         ``W``: its diagonal, the whole matrix, or a diagonal times few stretches,
         :math:`W = \mathrm{diag}(s)\,(I + U\,\mathrm{diag}(l - 1)\,U^T)` with ``U`` of ``k`` orthonormal columns:
         then ``s`` in row 0, ``l`` in row 1 (filled up with ones), and the rows of :math:`U^T`.
-    funnels
-        A non-centring that the affine map feeds: ``x`` is its image of ``centre + W y``.
+    sites : (k,), optional
+        Numbers of the non-centring, where there is one.
     """
 
     centre: np.ndarray
     scale: np.ndarray
-    funnels: FunnelMap | None = None
+    sites: np.ndarray | None = None
 
     @classmethod
     def low_rank(cls, centre: np.ndarray, s: np.ndarray, stretch: np.ndarray, directions: np.ndarray) -> Coordinates:
@@ -58,35 +59,21 @@ class Coordinates(NamedTuple):
         return cls(centre, np.concatenate([s[None], row[None], directions.T]))
 
     def place(self, y: np.ndarray) -> np.ndarray:
-        """Map whitened positions ``(..., d)`` to the model's."""
-        z = self._affine(y)
-        return z if self.funnels is None else self.funnels.to_x(z)
+        """Map whitened positions ``(..., d)`` to ``z``."""
+        if self._is_dense:
+            return self.centre + y @ self.scale.T
+        return self.centre + self._diagonal * self._stretched(y, 1.0)
 
-    def whiten(self, x: np.ndarray) -> np.ndarray:
-        """Map the model's positions ``(..., d)`` to whitened ones."""
-        offset = (x if self.funnels is None else self.funnels.to_z(x)) - self.centre
+    def whiten(self, z: np.ndarray) -> np.ndarray:
+        """Map positions ``z`` ``(..., d)`` to whitened ones."""
+        offset = z - self.centre
         if self._is_dense:
             return np.linalg.solve(self.scale, offset.reshape(-1, offset.shape[-1]).T).T.reshape(offset.shape)
         return self._stretched(offset / self._diagonal, -1.0)
 
-    def pull_back(self, gradient: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
-        """Map gradients ``(..., d)`` with respect to the model's positions to those of the log density of ``y``.
-
-        Through funnels they depend on where, ``y``, and the log density has :meth:`log_det` added.
-        """
-        if self.funnels is not None:
-            assert y is not None
-            gradient = self.funnels.pull_back(self._affine(y), gradient)
+    def pull_back(self, gradient: np.ndarray) -> np.ndarray:
+        """Map gradients ``(..., d)`` with respect to ``z`` to gradients with respect to ``y``."""
         return gradient @ self.scale if self._is_dense else self._stretched(gradient * self._diagonal, 1.0)
-
-    def log_det(self, y: np.ndarray) -> np.ndarray:
-        """Return what the log density of ``y`` ``(..., d)`` has beyond the model's, up to a constant."""
-        return np.zeros(y.shape[:-1]) if self.funnels is None else self.funnels.log_det(self._affine(y))
-
-    def _affine(self, y: np.ndarray) -> np.ndarray:
-        if self._is_dense:
-            return self.centre + y @ self.scale.T
-        return self.centre + self._diagonal * self._stretched(y, 1.0)
 
     @property
     def _is_dense(self) -> bool:

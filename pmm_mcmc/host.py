@@ -93,10 +93,9 @@ class Run:
         starts: np.ndarray,
         tune: int,
         rng: np.random.Generator,
-        names: tuple[str, ...],
     ) -> Run:
         """Begin at positions ``(chain, d)``: see :meth:`pmm_mcmc.warming.Warming.start`."""
-        warming = Warming.start(engine, settings, starts, tune, rng, names)
+        warming = Warming.start(engine, settings, starts, tune, rng)
         nothing = np.zeros(len(starts), np.int64)
         return cls(warming, not warming.finished, 0, warming.n_grad.copy(), nothing)
 
@@ -203,7 +202,7 @@ class Host:
         rows, done = min(self.rows, self.draws - run.done), 0
         found, sums = (
             _Gathered(len(n_grad), rows),
-            run.report.sums(len(n_grad), tuned.coordinates.place(np.zeros(self.engine.d))),
+            run.report.sums(len(n_grad), self._origin(tuned)),
         )
         while done < rows:
             n = min(self._pace, rows - done)
@@ -231,6 +230,13 @@ class Host:
         self._report(False, run.done, groups, "")
         return done == rows
 
+    def _origin(self, tuned: Tuned) -> np.ndarray:
+        """Return the model's position of the centre of the coordinates."""
+        centre, structure = tuned.coordinates.place(np.zeros(self.engine.d)), self.engine.structure
+        if structure is None or tuned.coordinates.sites is None:
+            return centre
+        return structure.to_x(centre[None], tuned.coordinates.sites)[0]
+
     def _report(self, tuning: bool, done: int, groups: Groups, prefix: str) -> None:
         empty: dict[str, np.ndarray] = {}
         parts = (groups.get(prefix + name, empty) for name in ("posterior", "sample_stats"))
@@ -241,7 +247,11 @@ class Host:
             self._stop = True
 
     def _groups(self, chunk: Chunk, tuned: Tuned, thin: int, spent: np.ndarray, prefix: str) -> Groups:
-        found = {prefix + name: values for name, values in self.values(chunk.position, bool(prefix)).items()}
+        d, structure = self.engine.d, self.engine.structure
+        x, q, slope = chunk.model_position, chunk.position, chunk.gradient
+        if structure is not None:
+            q, slope = structure.judged(chunk.position, chunk.gradient[..., :d], tuned.coordinates.sites)
+        found = {prefix + name: values for name, values in self.values(x, bool(prefix)).items()}
         shape = chunk.lp.shape
         everything: dict[str, Callable[[], Any]] = {
             "step_size": lambda: np.full(shape, tuned.step_size),
@@ -250,7 +260,6 @@ class Host:
             "steps_per_draw": lambda: np.full(shape, thin),
             "halving_cost": lambda: np.full(shape, tuned.halving_cost),
             "expected_bias": lambda: np.full(shape, tuned.expected_bias),
-            "funnel_left": lambda: np.full(shape, tuned.funnel_left),
             "n_grad": lambda: chunk.n_grad,
             "n_grad_total": lambda: spent[:, None] + np.cumsum(chunk.n_grad, axis=1),
             "unstable": lambda: chunk.unstable,
@@ -258,8 +267,9 @@ class Host:
             "model_failures": lambda: chunk.model_failures,
             "lp": lambda: chunk.lp,
             "acceptance_rate": lambda: chunk.accept,
-            "gradient": lambda: chunk.gradient,
-            "unconstrained": lambda: chunk.position,
+            "gradient": lambda: slope,
+            "unconstrained": lambda: x,
+            "noncentred": lambda: q,
         }
         found[prefix + "sample_stats"] = {name: everything[name]() for name in self.statistics}
         return found

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from pmm_mcmc.hierarchy.structure import Structure
+
 try:
     import jax
     import jax.numpy as jnp
@@ -37,11 +39,13 @@ class LogDensity:
         self,
         both: Callable[..., tuple[Any, Any]],
         d: int,
-        values: Callable[[], list[np.ndarray]],
+        values: Callable[[np.ndarray | None], list[np.ndarray]],
         name: str,
         static: Callable[[], tuple[int, ...]] = tuple,
+        structure: Structure | None = None,
     ):
         self._both, self.d, self._values, self.fingerprint, self.static = both, d, values, name, static
+        self.structure, self.width = structure, d if structure is None else 3 * d + 1
         self.engines: dict[Any, Any] = {}  # compiled ones, for runs to come
 
     @classmethod
@@ -88,7 +92,7 @@ class LogDensity:
         digest = hashlib.sha256(str(traced.jaxpr).encode())
         for constant in _constants(traced):
             digest.update(np.asarray(constant).tobytes())
-        return cls(jax.value_and_grad(fn), int(ndim), list, digest.hexdigest())
+        return cls(jax.value_and_grad(fn), int(ndim), lambda sites: [], digest.hexdigest())
 
     @classmethod
     def from_model(cls, density: Any, fingerprint: str) -> LogDensity:
@@ -119,8 +123,12 @@ class LogDensity:
         def static() -> tuple[int, ...]:
             return tuple(int(s.get_value(borrow=True)) for s, fixed in zip(held, lengths, strict=True) if fixed)
 
-        def values() -> list[np.ndarray]:
-            return [np.asarray(s.get_value(borrow=True)) for s, fixed in zip(held, lengths, strict=True) if not fixed]
+        def values(sites: np.ndarray | None) -> list[np.ndarray]:
+            return [
+                np.asarray(s.get_value(borrow=True) if s is not density.sites or sites is None else sites)
+                for s, fixed in zip(held, lengths, strict=True)
+                if not fixed
+            ]
 
         def both(x: Any, *data: Any) -> tuple[Any, Any]:
             single = not jax.config.values["jax_enable_x64"]
@@ -131,17 +139,17 @@ class LogDensity:
             lp, gradient = functions[single](x.astype(dtype) if dtype == np.float32 else x, *merged)
             return lp, gradient
 
-        return cls(both, density.d, values, fingerprint, static)
+        return cls(both, density.d, values, fingerprint, static, density.structure)
 
-    def shared(self, precision: str) -> list[Any]:
-        """Return the data that the function takes beside the position, as they are now."""
-        values = self._values()
+    def shared(self, precision: str, sites: np.ndarray | None = None) -> list[Any]:
+        """Return the data that the function takes beside the position, as they are now, and the sites."""
+        values = self._values(sites)
         if precision == "float64":
             return values
         return [a.astype(np.float32) if a.dtype == np.float64 else a for a in values]
 
     def batch(self, x: Any, shared: Any, precision: str) -> tuple[Any, Any]:
-        """Log densities ``(n,)`` and gradients ``(n, d)`` at positions ``(n, d)``; to be traced."""
+        """Log densities ``(n,)`` and what is said beside them ``(n, width)`` at positions ``(n, d)``; to be traced."""
         both = jax.vmap(lambda one, *data: self._both(one, *data), (0, *(None for _ in shared)))
         with warnings.catch_warnings():
             # Casts to double precision in a model's graph, where single was asked for.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 from pymc.pytensorf import compile, join_nonshared_inputs, make_shared_replacements, rewrite_pregrad
 from pymc.util import get_value_vars_from_user_vars
 from pytensor.compile.sharedvalue import SharedVariable
@@ -17,6 +18,8 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.engines.native import address_table, native_function
+from pmm_mcmc.hierarchy.graph import compose
+from pmm_mcmc.hierarchy.structure import Structure
 
 __all__ = ["ModelDensity", "bad_start_message", "choose_vars", "flat_layout", "log_density"]
 
@@ -99,13 +102,21 @@ class ModelDensity:
     ----------
     d : int
         Number of unconstrained coordinates.
+    structure : Structure or None
+        The non-centring through which the functions see the model, if it is asked for and there is any.
     joint, gradient : C functions
         Log density with gradient, and gradient alone, of the engine's signature.
     others : dict
         Shared variables of the model's other value variables, by name.
     """
 
-    def __init__(self, vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray]):
+    def __init__(
+        self,
+        vars: Sequence[Any],
+        model: pm.Model,
+        point: dict[str, np.ndarray],
+        noncentring: Mapping[str, str] | None = None,
+    ):
         self.layout = flat_layout(vars, point)
         self.d = sum(size for _, _, size, _ in self.layout)
         replacements = make_shared_replacements(point, list(vars), model)
@@ -126,6 +137,16 @@ class ModelDensity:
                 "question a gradient, or sample these variables with pm.Slice or pm.DEMetropolisZ"
             ) from error
         self._outputs = {"joint": [logp, gradient], "gradient": [gradient]}
+        self.structure: Structure | None = None
+        self.sites: SharedVariable | None = None
+        self.width = self.d
+        if noncentring is not None and not self.others and self.d:
+            start = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
+            composed = compose(model, vars, self.layout, self._flat, logp, gradient, start, noncentring)
+            if composed is not None:
+                self.structure, self._flat, (lp, *said), self.sites = composed
+                found = pt.concatenate([*said[:3], pt.atleast_1d(said[3])])
+                self._outputs, self.width = {"joint": [lp, found], "gradient": [said[0]]}, 3 * self.d + 1
         self._shared: dict[str, list[SharedVariable]] = {}
         self._held: dict[str, list[tuple[Any, Any]]] = {}
         self._native: dict[str, Any] = {}
@@ -133,7 +154,7 @@ class ModelDensity:
 
     @property
     def graph(self) -> tuple[Any, list[Any]]:
-        """The flat input, and log density and gradient as functions of it, before compilation."""
+        """The flat input, and log density and what is said beside it as functions of it, before compilation."""
         return self._flat, self._outputs["joint"]
 
     def function(self, which: str) -> Any:
@@ -144,8 +165,9 @@ class ModelDensity:
             )
             self._shared[which] = compiled.get_shared()
             self._native[which] = native_function(
-                compiled, self._flat.dtype, self._values(which), has_value=which == "joint"
-            )
+                compiled, self._flat.dtype, self._values(which), which == "joint",
+                self.width if which == "joint" else self.d,
+            )  # fmt: skip
             # The machine code behind the pointer lives as long as the function that owns it.
             self._native[which].owner = compiled
         return self._native[which]
@@ -161,19 +183,33 @@ class ModelDensity:
         self._held[which] = list(zip(values, kept, strict=True))
         return kept
 
-    def table(self, which: str) -> np.ndarray:
-        """Return addresses and shapes of the shared data as they are now, valid until the data change."""
-        return address_table(self._values(which))
+    def table(self, which: str, sites: np.ndarray | None = None) -> np.ndarray:
+        """Return addresses and shapes of the shared data as they are now, valid until the data or the sites change."""
+        values = self._values(which)
+        if self.sites is not None and sites is not None:
+            self._sites_now = np.ascontiguousarray(sites, dtype=self.sites.type.dtype)
+            values = [
+                self._sites_now if shared is self.sites else value
+                for shared, value in zip(self._shared[which], values, strict=True)
+            ]
+        return address_table(values)
 
 
 _CACHE: weakref.WeakKeyDictionary[pm.Model, dict[tuple, ModelDensity]] = weakref.WeakKeyDictionary()
 
 
-def log_density(vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray]) -> ModelDensity:
-    """Return the log density of a model as it is now, compiled once for each model, choice of variables and process."""
+def log_density(
+    vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], noncentring: Mapping[str, str] | None = None
+) -> ModelDensity:
+    """Return the log density of a model as it is now, compiled once for each model, choice of variables and process.
+
+    ``noncentring`` says what is asked for each random variable, ``"centred"`` or ``"noncentred"``; None is no
+    non-centring at all.
+    """
     parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
-    key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX)
+    asked = None if noncentring is None else tuple(sorted(noncentring.items()))
+    key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX, asked)
     known = _CACHE.setdefault(model, {})
     if key not in known:
-        known[key] = ModelDensity(vars, model, point)
+        known[key] = ModelDensity(vars, model, point, noncentring)
     return known[key]

@@ -79,7 +79,7 @@ def _in_numpy(fgraph, node):
 _IN_NUMPY = EquilibriumGraphRewriter([_in_numpy], max_use_ratio=100)
 
 
-def _python_function(inputs: list[Any], outputs: list[Any], keep: bool = False) -> Any:
+def python_function(inputs: list[Any], outputs: list[Any], keep: bool = False) -> Any:
     mode = Mode(VMLinker(use_cloop=False, c_thunks=False, allow_gc=not keep), _PYTHON)
     return pytensor.function(inputs, outputs, mode=mode, trust_input=True, on_unused_input="ignore")
 
@@ -88,7 +88,7 @@ class _Single:
     """One draw at a time in Python: a way to learn of shapes, and of the memory that a draw takes."""
 
     def __init__(self, graph: Graph):
-        self._function = _python_function([graph.flat], graph.outputs, keep=True)
+        self._function = python_function([graph.flat], graph.outputs, keep=True)
 
     def __call__(self, x: np.ndarray) -> list[np.ndarray]:
         with np.errstate(all="ignore"):
@@ -116,7 +116,7 @@ class _Vectorised:
         batch = pt.matrix("positions", shape=(None, flat.type.shape[0]), dtype=flat.dtype)
         many = vectorize_graph(outputs, {flat: batch})
         self._alike = [one.type.ndim == new.type.ndim for one, new in zip(outputs, many, strict=True)]
-        self._function = _python_function([batch], many)
+        self._function = python_function([batch], many)
         for node in self._function.maker.fgraph.apply_nodes:
             op = node.op
             if isinstance(op, Blockwise) and (isinstance(op.core_op, HasInnerGraph) or op.batch_ndim(node) > 1):

@@ -6,16 +6,15 @@
 from __future__ import annotations
 
 import enum
-import hashlib
 import math
 import numbers
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pmm_mcmc.midpoints import LATE
-from pmm_mcmc.noncentring.funnel_map import FunnelMap
 
 __all__ = ["METHODS", "Kernel", "Method", "Scheme", "Settings"]
 
@@ -108,8 +107,7 @@ class Settings:
     steps_per_draw: int | None = None
     scaling: tuple[float, ...] | None = None
     target_bias: float = 0.05
-    reparametrise: str = "auto"  # or "no", or "by" with the digest of the map given
-    funnels: FunnelMap | None = field(default=None, compare=False, repr=False)
+    reparametrise: str | tuple[tuple[str, str], ...] = "auto"  # or "no", or what is asked for each variable
 
     @classmethod
     def checked(
@@ -161,7 +159,7 @@ class Settings:
             steps_per_draw=_positive_int("steps_per_draw", steps_per_draw, "to have it found in warm-up"),
             scaling=_scaling(scaling),
             target_bias=_target(target_bias),
-            **_reparametrise(reparametrise),
+            reparametrise=_reparametrise(reparametrise),
         )
 
     def check_coordinates(self, d: int, of: str = "") -> None:
@@ -171,8 +169,6 @@ class Settings:
                 f"scaling has length {len(self.scaling)}: must have {d} entries, one for each unconstrained "
                 f"coordinate{of}"
             )
-        if self.funnels is not None:
-            self.funnels.checked(d)
 
     @property
     def kernel(self) -> Kernel:
@@ -183,6 +179,16 @@ class Settings:
             scheme, dynamics = Scheme.RECYCLED, HARMONIC
         power = LATE if self.midpoint == "importance" else 0.0
         return Kernel(int(scheme), dynamics, self.option, _OFFSETS[self.grid], power)
+
+    @property
+    def noncentring(self) -> dict[str, str] | None:
+        """What is asked for variables by name, or None where nothing may be non-centred.
+
+        A given ``scaling`` is one of the model's own coordinates.
+        """
+        if self.reparametrise == "no" or self.scaling is not None:
+            return None
+        return {} if self.reparametrise == "auto" else dict(self.reparametrise)  # type: ignore[arg-type]
 
     @property
     def fixed_K(self) -> int | None:
@@ -210,18 +216,22 @@ def _target(value: Any) -> float:
     return float(value)
 
 
-def _reparametrise(value: Any) -> dict[str, Any]:
-    if isinstance(value, FunnelMap):
-        found = value.checked()
-        digest = hashlib.sha256(b"".join(part.tobytes() for part in found)).hexdigest()
-        return {"reparametrise": f"by {digest[:16]}", "funnels": found}
+def _reparametrise(value: Any) -> str | tuple[tuple[str, str], ...]:
     if isinstance(value, str) and value == "auto":
-        return {"reparametrise": "auto"}
+        return "auto"
     if value is False:
-        return {"reparametrise": "no"}
-    raise ValueError(
-        f"reparametrise={value!r}: must be 'auto', False, or a map that a run has learnt (pmm.learnt_map(dt))"
-    )
+        return "no"
+    if not isinstance(value, Mapping):
+        raise ValueError(
+            f"reparametrise={value!r}: must be 'auto', False, or a dict such as {{'theta': 'centred', 'b': 'noncentred'}}"
+        )
+    for name, choice in value.items():
+        if not isinstance(name, str) or choice not in ("centred", "noncentred", "auto"):
+            raise ValueError(
+                f"reparametrise={dict(value)!r}: {name!r}: {choice!r} must be the name of a variable with 'centred', "
+                "'noncentred' or 'auto'"
+            )
+    return tuple(sorted((name, choice) for name, choice in value.items() if choice != "auto"))
 
 
 def _scaling(value: Any) -> tuple[float, ...] | None:

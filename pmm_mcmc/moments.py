@@ -23,7 +23,7 @@ __all__ = ["Moments"]
 _SUMMED = {"n_grad": "n_grad", "unstable": "unstable", "redone": "redone", "model_failures": "model_failures",
            "steps_per_draw": "transitions"}  # fmt: skip
 _AVERAGED = ("lp", "acceptance_rate")
-_VECTORS = ("gradient", "unconstrained")
+_VECTORS = ("gradient", "unconstrained", "noncentred")
 
 
 @dataclass
@@ -113,10 +113,7 @@ class Moments:
         with np.errstate(invalid="ignore", over="ignore"):  # a value that is not finite has no moments
             self._add_values(posterior, n)
             if self.coordinates is not None:
-                position, gradient = stats["unconstrained"], stats["gradient"]
-                if self.coordinates.funnels is not None:
-                    position = self.coordinates.funnels.to_z(position)
-                    gradient = self.coordinates.funnels.pull_back(position, gradient)
+                position, gradient = stats.get("noncentred", stats["unconstrained"]), stats["gradient"]
                 self._add_features(position, gradient, n)
                 self._tell_own(posterior, position)
         self._add_statistics(stats, n)

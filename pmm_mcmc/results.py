@@ -17,7 +17,7 @@ _RUN = ("warmup_posterior", "posterior", "warmup_sample_stats", "sample_stats")
 _DERIVED = ("log_likelihood",)
 _SAMPLE_DIMS = ["chain", "draw"]
 # Kept in the precision of the engine: most of what is stored.
-_AS_GIVEN = ("gradient", "unconstrained")
+_AS_GIVEN = ("gradient", "unconstrained", "noncentred")
 
 
 def flat_names(parts: Sequence[tuple[str, tuple[int, ...]]]) -> list[str]:

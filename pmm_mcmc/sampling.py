@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import logging
 import numbers
 import os
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pmm_mcmc.diagnostics.straightened import MAP, WORDS
+from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
 from pmm_mcmc.host import Drawn, Host, Run, StopSampling, stop_on_signals
 from pmm_mcmc.progress import RunProgress
 from pmm_mcmc.sinks import MemorySink, MomentsSink, StoreSink, device_of
@@ -163,7 +164,7 @@ def sample(
     groups = _superchains(superchains, chains)
     if store is not None and resume and device == "auto" and backend != "numba":
         device = device_of(store)  # another trial might choose another one
-    target = Target.of(step, model, backend, device, precision, chains, log_likelihood)
+    target = Target.of(step, model, backend, device, precision, chains, log_likelihood, adapts=tune > 0)
     if tune == 0:
         target.check_fixed()
     hosts = target.hosts(chains)
@@ -183,7 +184,7 @@ def sample(
     rows = _rows(draws, chains, target.numbers_per_draw)
     sink: MemorySink | MomentsSink | StoreSink
     if keep == "moments":
-        sink = MomentsSink(layout, attrs, empty)
+        sink = MomentsSink(layout, attrs, empty, target.engine.structure)
     elif store is None:
         _refuse_too_large(draws + (0 if discard_tuned_samples else tune), chains, target.numbers_per_draw)
         sink = MemorySink(layout, attrs, empty)
@@ -200,7 +201,7 @@ def sample(
         if run is None:
             rng = np.random.default_rng(sink.seed if sink.seed is not None else seed)
             starts = target.starts(initvals, chains, groups, rng)
-            run = Run.start(target.engine, target.settings, starts, tune, rng, tuple(layout.names))
+            run = Run.start(target.engine, target.settings, starts, tune, rng)
             sink.begin(run)
         if run.done > draws:
             raise ValueError(f"draws={draws}: the store has {run.done} draws of each chain already; ask for more")
@@ -231,7 +232,7 @@ def sample(
             )
             update(run, run.done, run.n_grad, run.unstable)
             finished = host.go(stopped)
-        sink.note({"created_at": created, "sampling_time": time.time() - began, **_reparametrisation(run)})
+        sink.note({"created_at": created, "sampling_time": time.time() - began, **_reparametrisation(run, target)})
     result = sink.result()
     there = run.done if keep == "moments" else result["posterior"].sizes["draw"]
     if not finished and hosts.primary:
@@ -296,12 +297,15 @@ def _refuse_too_large(draws: int, chains: int, numbers_per_draw: int) -> None:
         )
 
 
-def _reparametrisation(run: Run) -> dict[str, str]:
-    """Attributes that say what was straightened, and hold the map."""
-    funnels = run.tuned.coordinates.funnels
-    if funnels is None:
+def _reparametrisation(run: Run, target: Target) -> dict[str, str]:
+    """Attributes that say what is non-centred, and how far."""
+    structure, sites = target.engine.structure, run.tuned.coordinates.sites
+    if structure is None or sites is None:
         return {}
-    return {MAP: funnels.to_json(), WORDS: run.warming.straightened or "by the map given"}
+    d = structure.d
+    x = run.warming.ensemble.gradient[:, d : 2 * d]
+    degree = {name: values.tolist() for name, values in structure.degree(x, sites).items()}
+    return {SITES: json.dumps({"sites": sites.tolist(), "degree": degree}), WORDS: structure.words}
 
 
 def _say(result: xr.DataTree, run: Run, target: Target) -> None:
@@ -312,8 +316,6 @@ def _say(result: xr.DataTree, run: Run, target: Target) -> None:
     from pmm_mcmc.diagnostics.summary import log_verdict
 
     kept = "posterior" in result.children
-    if run.warming.straightened:
-        _log.info("%s: %s", target.settings.method, run.warming.straightened)
     message = run.report.message(target.layout.names, target.settings, run.tuned)
     if message is not None:
         _log.warning(message)

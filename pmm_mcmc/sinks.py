@@ -14,8 +14,7 @@ from pmm_mcmc.host import Groups, Run
 from pmm_mcmc.hosts import Hosts
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.moments import Moments
-from pmm_mcmc.noncentring.funnel_map import FunnelMap
-from pmm_mcmc.noncentring.learn import Learnt
+from pmm_mcmc.hierarchy.structure import Structure
 from pmm_mcmc.results import Layout
 from pmm_mcmc.steps.report import UnstableReport
 from pmm_mcmc.storage import NothingStored, Store, open_store
@@ -23,16 +22,16 @@ from pmm_mcmc.storage.recovery import stored_identity
 from pmm_mcmc.tuning.curvature import LocalCurvature
 from pmm_mcmc.tuning.friction import FrictionTrial
 from pmm_mcmc.tuning.schedule import Warmup
+from pmm_mcmc.tuning.noncentred import NoncentredWarmup
 from pmm_mcmc.tuning.setting import Block, Tuned
-from pmm_mcmc.tuning.straightening import Straightening
 from pmm_mcmc.warming import Warming
 
 __all__ = ["MemorySink", "MomentsSink", "StoreSink", "device_of"]
 
 # What a checkpoint is made of.
 _TYPES = (
-    Block, Coordinates, Ensemble, FrictionTrial, FunnelMap, Learnt, LocalCurvature, Run, Settings, Straightening, Tuned,
-    UnstableReport, Warming, Warmup,
+    Block, Coordinates, Ensemble, FrictionTrial, LocalCurvature, NoncentredWarmup, Run, Settings, Tuned, UnstableReport,
+    Warming, Warmup,
 )  # fmt: skip
 
 
@@ -81,8 +80,8 @@ class MomentsSink:
     run: Run | None = None
     seed: int | None = None
 
-    def __init__(self, layout: Layout, attrs: dict[str, Any], empty: Groups):
-        self._layout, self._attrs, self._empty = layout, dict(attrs), empty
+    def __init__(self, layout: Layout, attrs: dict[str, Any], empty: Groups, structure: Structure | None):
+        self._layout, self._attrs, self._empty, self._structure = layout, dict(attrs), empty, structure
         self._moments: Moments | None = None
 
     def __enter__(self) -> Self:
@@ -116,6 +115,8 @@ class MomentsSink:
         chains = len(stats["lp"])
         d = len(self._layout.names)
         known = coordinates if "gradient" in stats else None
+        if known is not None and self._structure is not None:
+            known = self._structure.judged_coordinates(known)
         return Moments.start(self._empty["posterior"], d, chains, known)
 
 

@@ -24,7 +24,7 @@ _log = logging.getLogger("pmm_mcmc")
 
 _BACKENDS, _DEVICES = ("auto", "numba", "jax"), ("auto", "cpu", "gpu", "tpu")
 _PRECISIONS = ("float64", "mixed", "float32")
-_GRADIENTS = ("gradient", "unconstrained")
+_GRADIENTS = ("gradient", "unconstrained", "noncentred")
 # Chains in one file of a store, where they do not advance in lockstep.
 _FILE = 256
 
@@ -61,7 +61,15 @@ class Target:
 
     @classmethod
     def of(
-        cls, step: Any, model: Any, backend: str, device: str, precision: str, chains: int, log_likelihood: bool
+        cls,
+        step: Any,
+        model: Any,
+        backend: str,
+        device: str,
+        precision: str,
+        chains: int,
+        log_likelihood: bool,
+        adapts: bool = True,
     ) -> Target:
         """Check what was asked for, and build it; see :func:`pmm_mcmc.sample` for the arguments."""
         for name, value, choices in (
@@ -82,7 +90,7 @@ class Target:
         if is_density:
             return cls._of_density(step, settings, model, device, precision, chains, log_likelihood)
         on_cpu = "numba" if backend == "auto" and precision == "float64" else chosen
-        return cls._of_model(step, settings, model, chosen, on_cpu, device, precision, chains, log_likelihood)
+        return cls._of_model(step, settings, model, chosen, on_cpu, device, precision, chains, log_likelihood, adapts)
 
     @classmethod
     def _of_density(
@@ -111,6 +119,7 @@ class Target:
         precision: str,
         chains: int,
         log_likelihood: bool,
+        adapts: bool,
     ) -> Target:
         import pymc as pm
 
@@ -132,7 +141,8 @@ class Target:
             left_out = ", ".join(v.name for v in vars if v.name not in {w.name for w in step.vars})
             raise ValueError(f"vars of the step leave {left_out} out: pmm.sample moves all variables; leave vars out")
         point = model.initial_point(0)
-        density = log_density(vars, model, point)
+        # Without a warm-up there is nothing to learn sites from.
+        density = log_density(vars, model, point, settings.noncentring if adapts else None)
         settings.check_coordinates(density.d)
         said = {"density": model_fingerprint(model, vars), "data": data_fingerprint(model)}
         engine: Any
@@ -158,7 +168,9 @@ class Target:
         precision: str, group: int, model: Any, log_likelihood: bool,
     ) -> Target:  # fmt: skip
         names = ["lp" if name == "model_logp" else name for name in type(step).stats_dtypes_shapes if name != "warning"]
-        statistics = tuple(n for n in names if step.keep_gradients or n not in _GRADIENTS)
+        without = () if step.keep_gradients else _GRADIENTS
+        without += () if engine.structure is not None else ("noncentred",)
+        statistics = tuple(n for n in names if n not in without)
         attributes = {"sampler": settings.method, "backend": backend, "precision": precision}
         identity = {
             **said, "method": repr(settings), "backend": backend, "precision": precision, "group": group,

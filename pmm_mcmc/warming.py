@@ -13,7 +13,7 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.hosts import Hosts
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.tuning.setting import Block, Tuned, fixed_setting
-from pmm_mcmc.tuning.straightening import Straightening
+from pmm_mcmc.tuning.noncentred import NoncentredWarmup
 from pmm_mcmc.tuning.transient import replacements, settled
 
 __all__ = ["Warmed", "Warming", "warm_up"]
@@ -29,7 +29,7 @@ class Warmed(NamedTuple):
     ensemble: Ensemble
     tuned: Tuned
     n_grad: np.ndarray
-    warmup: Straightening | None
+    warmup: NoncentredWarmup | None
 
 
 @dataclass
@@ -42,15 +42,12 @@ class Warming:
         The chains, their setting, and the schedule; no schedule where there is no warm-up.
     n_grad : (chain,)
         Gradients spent, those of the schedule's own shared among the chains.
-    straightened
-        What was found of funnels, in words.
     """
 
     ensemble: Ensemble
     tuned: Tuned
-    warmup: Straightening | None
+    warmup: NoncentredWarmup | None
     n_grad: np.ndarray
-    straightened: str = ""
 
     @classmethod
     def start(
@@ -60,9 +57,8 @@ class Warming:
         starts: np.ndarray,
         length: int,
         rng: np.random.Generator,
-        names: tuple[str, ...] = (),
     ) -> Warming:
-        """Begin at positions ``(chain, d)``; the coordinates' names are for the report.
+        """Begin at positions of the model ``(chain, d)``.
 
         Raises
         ------
@@ -72,14 +68,18 @@ class Warming:
         """
         if length == 0:
             fixed_setting(settings, starts[0])
-        gradients = engine.gradient_at(starts)
+        structure, sites = engine.structure, None
+        if structure is not None:
+            sites = structure.none()
+            starts, _ = structure.to_z(starts, sites)
+        gradients = engine.gradient_at(starts, sites)
         bad = np.flatnonzero(~np.isfinite(gradients).all(axis=1))
         if bad.size:
             raise ValueError(f"starts[{bad[0]}]: the log density or its gradient is not finite there; start elsewhere")
         if length == 0:
             warmup, tuned = None, fixed_setting(settings, starts[0])
         else:
-            warmup = Straightening.start(settings, length, starts[:_LEADERS], gradients[:_LEADERS], names=names)
+            warmup = NoncentredWarmup.start(settings, length, starts[:_LEADERS], gradients[:_LEADERS], sites=sites)
             tuned = warmup.tuned
         ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)
         return cls(ensemble, tuned, warmup, np.full(len(starts), 2))
@@ -126,7 +126,7 @@ class Warming:
             if leading or not leaders:
                 # Copies: a view would hold the whole batch.
                 leaders.append(Block(*(part[:leading].copy() for part in Block.of(chunk))))
-            lp[which], unstable[which] = chunk.lp + warmup.log_det(chunk.position), chunk.unstable
+            lp[which], unstable[which] = chunk.sampled_lp, chunk.unstable
             spent[which] += chunk.n_grad.sum(axis=1)
             if look is not None:
                 look(which, chunk)
@@ -134,9 +134,10 @@ class Warming:
         self.ensemble.state, self.ensemble.gradient, lp, unstable, spent = hosts.join(
             mine.state, mine.gradient, lp, unstable, spent
         )
-        warmup.observe(Block(*hosts.join(*(np.concatenate(part) for part in zip(*leaders, strict=True)))))
+        seen = Block(*hosts.join(*(np.concatenate(part) for part in zip(*leaders, strict=True))))
+        warmup.observe(seen, engine.structure)
         before = warmup.n_grad
-        self.tuned = warmup.update(engine.gradient_at)
+        self.tuned = warmup.update(engine.gradient_at, engine.structure)
         source = np.arange(chains)
         if warmup.frozen is None and chains > _LEADERS:
             source = replacements(settled(-lp, engine.d), unstable)
@@ -145,9 +146,8 @@ class Warming:
         self.ensemble.change(engine, old.coordinates, self.tuned.coordinates)
         if warmup.ready and not warmup.finished:
             warmup.stop()
-            self.tuned = warmup.update(engine.gradient_at)
+            self.tuned = warmup.update(engine.gradient_at, engine.structure)
         self.n_grad = spent + -(-(warmup.n_grad - before) // chains)
-        self.straightened = warmup.words
 
     def result(self) -> Warmed:
         """Return chains and setting as they are."""

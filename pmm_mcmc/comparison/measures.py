@@ -15,7 +15,6 @@ from pmm_mcmc.comparison.distances import floored_wasserstein, stein_discrepancy
 from pmm_mcmc.comparison.reference import Truth
 from pmm_mcmc.comparison.runs import Trace
 from pmm_mcmc.diagnostics.stein import corrected_expectations
-from pmm_mcmc.diagnostics.straightened import straightened
 
 __all__ = ["B2_LIMIT", "COLUMNS", "MATTERS", "error_curve", "errors", "gradients_to_limit", "row"]
 
@@ -171,7 +170,7 @@ def errors(trace: Trace, truth: Truth, labels: list[str]) -> dict[str, Any]:
         "sd_error": (square.mean(axis=(0, 1)), spread(square)),
     }
     if trace.gradient is not None:
-        _, z, slope = straightened(x, trace.gradient)
+        z, slope = x if trace.noncentred is None else trace.noncentred, trace.gradient
         own = np.where((z == x).all(axis=(0, 1)), np.arange(d), -1)
         first = corrected_expectations(x, z, slope, own)
         second = corrected_expectations(square, z, slope, own, follow=x)

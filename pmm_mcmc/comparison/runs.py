@@ -70,6 +70,8 @@ class Trace:
         What was tuned.
     gradient : (chain, draw, d), optional
         Gradient of the log density at the draws.
+    noncentred : (chain, draw, d), optional
+        The positions that it is of, where they are others.
     tuned : dict, optional
         Step size, K and friction of a sampler of this package.
     """
@@ -85,6 +87,7 @@ class Trace:
     setting: str
     gradient: np.ndarray | None = None
     tuned: dict[str, Any] | None = None
+    noncentred: np.ndarray | None = None
 
     @property
     def spent(self) -> float:
@@ -205,6 +208,7 @@ def run_step(name: str, step: Any, model: Any, budget: int, chains: int, seed: i
         _setting(result, tuned),
         np.asarray(stats["gradient"], dtype=float),
         tuned,
+        np.asarray(stats["noncentred"], dtype=float) if "noncentred" in stats else None,
     )
 
 
@@ -266,7 +270,7 @@ def _tuned(result: Any) -> dict[str, Any]:
 
 
 def _setting(result: Any, tuned: dict[str, Any]) -> str:
-    from pmm_mcmc.diagnostics.straightened import MAP
+    from pmm_mcmc.diagnostics.noncentred import WORDS
 
     parts = [f"step size {tuned['step_size']:.2g}"]
     if tuned["K"] > 1:
@@ -277,6 +281,6 @@ def _setting(result: Any, tuned: dict[str, Any]) -> str:
     stats = result["sample_stats"]
     if "acceptance_rate" in stats:
         parts.append(f"acceptance {float(stats['acceptance_rate'].mean()):.2f}")
-    if result["posterior"].attrs.get(MAP):
-        parts.append("funnels straightened")
+    if result["posterior"].attrs.get(WORDS):
+        parts.append("non-centred")
     return ", ".join(parts)

@@ -21,7 +21,6 @@ from pmm_mcmc.diagnostics.judging import (
     calm,
     conclude,
     disagreement_reasons,
-    funnel_reasons,
     identity_reasons,
     length_reasons,
     unstable_reasons,
@@ -29,8 +28,7 @@ from pmm_mcmc.diagnostics.judging import (
 )
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.stein import Corrected, corrected_expectations
-from pmm_mcmc.diagnostics.straightened import MAP, straightened
-from pmm_mcmc.noncentring.funnel_map import FunnelMap
+from pmm_mcmc.diagnostics.noncentred import judged_positions
 from pmm_mcmc.tuning.virial import stein_identity
 
 __all__ = ["Verdict", "bias", "stein_identity", "verdict"]
@@ -42,8 +40,8 @@ _FEWEST = 20
 class _Run(NamedTuple):
     """Arrays of a result: labels of the p parameters, and values, positions, gradients as (chain, draw, ...).
 
-    ``straight`` and ``slope`` are positions and gradients in the coordinates of ``funnels``, if there are any, and
-    ``own`` says which of the former a parameter is.
+    ``judged`` are the positions that the gradients are of, ``position`` those of the model's coordinates, and ``own``
+    says which of the former a parameter is.
     """
 
     labels: list[str]
@@ -51,9 +49,7 @@ class _Run(NamedTuple):
     own: np.ndarray
     position: np.ndarray
     gradient: np.ndarray
-    straight: np.ndarray
-    slope: np.ndarray
-    funnels: FunnelMap | None
+    judged: np.ndarray
 
 
 def _read(dt: Any, var_names: Any = None) -> _Run:
@@ -75,14 +71,14 @@ def _read(dt: Any, var_names: Any = None) -> _Run:
         labels.append(labeller.make_label_flat(name, selection, index))
         columns.append(np.asarray(posterior[name].isel(index).values, dtype=float))
     values = np.stack(columns, axis=-1)
-    funnels, straight, slope = straightened(position, gradient, dt["posterior"].attrs.get(MAP))
+    judged = judged_positions(stats)
     # Which parameters are coordinates themselves, untransformed: told by their values.
-    same = values[0, 0][:, None] == straight[0, 0][None, :]
+    same = values[0, 0][:, None] == judged[0, 0][None, :]
     own = np.full(len(labels), -1)
     for i, j in zip(*np.nonzero(same), strict=True):
-        if np.array_equal(values[..., i], straight[..., j]):
+        if np.array_equal(values[..., i], judged[..., j]):
             own[i] = j
-    return _Run(labels, values, own, position, gradient, straight, slope, funnels)
+    return _Run(labels, values, own, position, gradient, judged)
 
 
 def _sd(second: Corrected) -> tuple[np.ndarray, np.ndarray]:
@@ -122,9 +118,9 @@ def bias(dt: Any, var_names: Any = None) -> pd.DataFrame:
 
 
 def _table(run: _Run) -> pd.DataFrame:
-    first = corrected_expectations(run.values, run.straight, run.slope, run.own)
+    first = corrected_expectations(run.values, run.judged, run.gradient, run.own)
     centred = (run.values - first.value) ** 2
-    second = corrected_expectations(centred, run.straight, run.slope, run.own, follow=run.values)
+    second = corrected_expectations(centred, run.judged, run.gradient, run.own, follow=run.values)
     sd, sd_error = _sd(second)
     with np.errstate(invalid="ignore"):  # values that are not finite have no standard deviation
         raw_sd = (run.values - run.values[:1, :1]).std(axis=(0, 1))
@@ -154,8 +150,8 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     A run is not trusted if too many transitions were unstable, if chains disagree, if the Stein identity fails for a
     coordinate, or if the bias of a standard deviation, or of a mean with what the correction has left of it, exceeds
     0.075 posterior standard deviations; nor if the step is much longer than warm-up would have made it and the draws
-    do not rule out a bias of 0.1, or if a learnt map straightens its funnels in part only.  The weights of separate
-    modes are seen by none of these but the disagreement of chains that started apart.
+    do not rule out a bias of 0.1.  The weights of separate modes are seen by none of these but the disagreement of
+    chains that started apart.
 
     Parameters
     ----------
@@ -203,7 +199,7 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame, probe: Any = None) -> Verdic
     degrees = degrees_of_freedom(*run.position.shape[:2])
     if chains > 1:
         reasons += _disagreement(dt, run, moving, errors)
-    reasons += identity_reasons(*stein_identity(run.straight, run.slope), degrees, lambda i: _name(run, i))
+    reasons += identity_reasons(*stein_identity(run.judged, run.gradient), degrees, lambda i: _name(run, i))
     found = _measured(run.labels, table)
     reasons += bias_reasons(found, degrees)
     ruled_out = found.ruled_out and calm(unstable, run.position.shape[0] * run.position.shape[1])
@@ -213,7 +209,6 @@ def _judge(dt: Any, run: _Run, table: pd.DataFrame, probe: Any = None) -> Verdic
             reasons += [f"by step halving {reason}" for reason in bias_reasons(seen, PROBE_REPLICAS - 1)]
         ruled_out |= probe.order_holds and seen.ruled_out
     reasons += length_reasons(stats, ruled_out)
-    reasons += funnel_reasons(stats)
     return conclude(reasons, found, "parameter", chains, stats, probed=probe is not None)
 
 
@@ -274,7 +269,7 @@ def _name(run: _Run, coordinate: int) -> str:
     """Return the parameter that a coordinate is, or that follows it most closely."""
     if (run.own == coordinate).any():
         return run.labels[int(np.flatnonzero(run.own == coordinate)[0])]
-    x = run.straight[..., coordinate].ravel()
+    x = run.judged[..., coordinate].ravel()
     flat = run.values.reshape(-1, len(run.labels))
     with np.errstate(all="ignore"):
         correlation = np.nan_to_num(np.abs([np.corrcoef(x, f)[0, 1] for f in flat.T]))

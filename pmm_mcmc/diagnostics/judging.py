@@ -26,7 +26,6 @@ __all__ = [
     "calm",
     "conclude",
     "disagreement_reasons",
-    "funnel_reasons",
     "identity_reasons",
     "length_reasons",
     "unstable_reasons",
@@ -39,9 +38,6 @@ _UNSTABLE_RATE = 1e-3
 _CALM = 2e-4
 # Of transitions, beyond which a probe, whose copies take steps whole, says little of a run that takes them in parts.
 _IN_PARTS = 0.01
-# Divergence from a Gaussian that a map of funnels may leave in a coordinate, or down its neck.  Hierarchies that it
-# fits leave up to 1.9; where more is left chains may miss the neck, and agree (docs/funnels.md).
-_FUNNEL_LEFT = 3.0
 R_HAT = 1.01  # PyMC's own: a run that PyMC warns of is not to be trusted here
 BETWEEN_CHAINS = 0.05
 BIAS = 0.075  # so that what is trusted is below 0.1, twice the default target, with an error of its own
@@ -192,17 +188,6 @@ def length_reasons(stats: Any, ruled_out: bool) -> list[str]:
     return [
         f"steps of this size may bias means by {100 * expected:.0f} % of a posterior sd, and the draws do not rule out "
         f"that they do harm ({remedy}, or draw more)"
-    ]
-
-
-def funnel_reasons(stats: Any) -> list[str]:
-    """Return the reason, if any, to expect that a funnel was straightened in part only, and its neck not reached."""
-    if "funnel_left" not in stats or not (stats["funnel_left"].values > _FUNNEL_LEFT).any():
-        return []
-    left = float(np.nanmax(stats["funnel_left"].values))
-    return [
-        f"the funnels that were found are straightened in part: in one coordinate a divergence of {left:.2g} from a "
-        f"Gaussian is left, of {_FUNNEL_LEFT:g} that are harmless (write the model non-centred)"
     ]
 
 

@@ -18,7 +18,6 @@ from pmm_mcmc.diagnostics.judging import (
     calm,
     conclude,
     disagreement_reasons,
-    funnel_reasons,
     identity_reasons,
     length_reasons,
     unstable_reasons,
@@ -170,7 +169,6 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
         reasons += identity_reasons(at.excess, at.z, at.mean_square, degrees, at.labels.__getitem__)
         reasons += bias_reasons(found, degrees)
     reasons += length_reasons(stats, found.ruled_out and calm(unstable, len(read.mean) * read.draws))
-    reasons += funnel_reasons(stats)
     return conclude(reasons, found, "unconstrained coordinate", chains, stats, unmeasured)
 
 

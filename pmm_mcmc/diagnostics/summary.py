@@ -12,7 +12,7 @@ import xarray as xr
 
 from pmm_mcmc.diagnostics.bias import Verdict, _judge, _read, _table
 from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
-from pmm_mcmc.diagnostics.straightened import WORDS
+from pmm_mcmc.diagnostics.noncentred import WORDS
 
 __all__ = ["joined", "log_verdict", "summary", "with_numbers"]
 

@@ -4,6 +4,10 @@ A chain's state is one flat array of floats, so that saving, restoring and compa
 ``u`` (position), ``v`` (velocity), ``b`` (base drift), ``anchor`` (the last point whose gradient is known, which
 is also the draw), all in whitened coordinates (:mod:`pmm_mcmc.coordinates`), then the log density of the anchor in
 them, up to the affine map's constant, and the factor by which this chain's step is shortened at present.
+
+Beside the state stands what the density said at the anchor, ``(width,)``: the gradient with respect to ``z``, the
+coordinates in which chains move, and, where these are not the model's own, also the model's position ``x``, the
+gradient with respect to it, and the log determinant of ``x`` by ``z``; ``width`` is ``d`` or ``3 d + 1``.
 """
 
 from __future__ import annotations
@@ -14,8 +18,9 @@ import numpy as np
 
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.methods import HARMONIC, Kernel
+from pmm_mcmc.hierarchy.structure import Structure
 
-__all__ = ["Chunk", "Engine", "Setting", "change_coordinates", "empty_state"]
+__all__ = ["Chunk", "Engine", "Setting", "change_coordinates", "empty_state", "model_side", "with_model_side"]
 
 
 class Setting(Protocol):
@@ -43,10 +48,10 @@ class Chunk(NamedTuple):
 
     Attributes
     ----------
-    position, gradient : (n, d)
-        Draws, and the gradient of the log density there, in the coordinates of the model.
+    position, gradient : (n, d), (n, width)
+        Draws ``z``, and what the density said there.
     lp, accept : (n,)
-        Log density at the draw; mean acceptance probability of its transitions (1 where nothing is adjusted).
+        Log density of the model at the draw; mean acceptance probability of its transitions (1 where nothing is adjusted).
     n_grad : (n,)
         Gradients spent for the draw.
     unstable, redone : (n,)
@@ -68,10 +73,21 @@ class Chunk(NamedTuple):
     model_failures: np.ndarray
     state: np.ndarray
 
+    @property
+    def model_position(self) -> np.ndarray:
+        """The draws in the model's coordinates."""
+        return model_side(self.position, self.gradient)[0]
+
+    @property
+    def sampled_lp(self) -> np.ndarray:
+        """The log density of ``z`` at the draws."""
+        d = self.position.shape[-1]
+        return self.lp if self.gradient.shape[-1] == d else self.lp + self.gradient[..., 3 * d]
+
     @classmethod
-    def empty(cls, shape: tuple[int, ...], d: int, states: int = 0) -> Chunk:
+    def empty(cls, shape: tuple[int, ...], d: int, width: int, states: int = 0) -> Chunk:
         """Return arrays to be filled, of ``shape`` ``(n,)`` or ``(chain, n)``."""
-        position, gradient = np.empty((*shape, d)), np.empty((*shape, d))
+        position, gradient = np.empty((*shape, d)), np.empty((*shape, width))
         n_grad, unstable, redone, model_failures = (np.empty(shape, np.int64) for _ in range(4))
         state = np.empty((*shape[:-1], states, 4 * d + 2))
         lp, accept = np.empty(shape), np.empty(shape)
@@ -83,14 +99,15 @@ class Engine(Protocol):
 
     kernel: Kernel
     d: int
+    structure: Structure | None
 
-    def gradient_at(self, position: np.ndarray) -> np.ndarray:
-        """Gradients at positions ``(..., d)`` of the model's own coordinates; NaN where anything is not finite."""
+    def gradient_at(self, position: np.ndarray, sites: np.ndarray | None = None) -> np.ndarray:
+        """Gradients at positions ``z`` ``(..., d)``, under some sites; NaN where anything is not finite."""
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)`` and make them the anchors, in place.
 
-        Returns the gradients ``(..., d)``; a log density in the state is NaN where anything is not finite.  Costs one
+        Returns what the density said there, ``(..., width)``; a log density in the state is NaN where anything is not finite.  Costs one
         gradient a chain.
         """
 
@@ -113,7 +130,7 @@ class Engine(Protocol):
         setting
             Step size, friction, K and coordinates.
         state, gradient
-            The chains, ``(chain, 4 d + 2)`` and ``(chain, d)``.
+            The chains, ``(chain, 4 d + 2)``, and what the density said at their anchors, ``(chain, width)``.
         keys, first
             Seed and chain, ``(chain, 2)`` uint64, and the number of the first transition: what randomness depends on.
         rows, thin
@@ -132,21 +149,47 @@ def empty_state(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     return state
 
 
+def model_side(z: np.ndarray, said: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the model's positions and gradients ``(..., d)`` from what the density said at ``z``."""
+    d = z.shape[-1]
+    return (z, said) if said.shape[-1] == d else (said[..., d : 2 * d], said[..., 2 * d : 3 * d])
+
+
+def with_model_side(slope: np.ndarray, x: np.ndarray, gradient: np.ndarray, log_det: np.ndarray) -> np.ndarray:
+    """Return what the density says where ``x`` is not ``z``: see the top of this module."""
+    return np.concatenate([slope, x, gradient, log_det[..., None]], axis=-1)
+
+
 def change_coordinates(
-    state: np.ndarray, gradient: np.ndarray, old: Coordinates, new: Coordinates, kernel: Kernel
-) -> np.ndarray:
-    """Express states ``(..., 4 d + 2)`` in other coordinates.
+    state: np.ndarray,
+    gradient: np.ndarray,
+    old: Coordinates,
+    new: Coordinates,
+    kernel: Kernel,
+    structure: Structure | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Express states ``(..., 4 d + 2)``, and what the density said at their anchors, in other coordinates.
 
     Velocities, standard normal in any, are kept.  Costs no gradient.
     """
-    d = gradient.shape[-1]
+    d = state.shape[-1] // 4
     out = state.copy()
-    anchor = slice(3 * d, 4 * d)
-    for part in (slice(0, d), anchor):
-        out[..., part] = new.whiten(old.place(state[..., part]))
-    out[..., 2 * d : 3 * d] = new.pull_back(gradient, out[..., anchor])
-    if old.funnels is not None or new.funnels is not None:
-        out[..., 4 * d] += new.log_det(out[..., anchor]) - old.log_det(state[..., anchor])
+    u, anchor = slice(0, d), slice(3 * d, 4 * d)
+    at_u, at_anchor = old.place(state[..., u]), old.place(state[..., anchor])
+    if structure is not None and not _same_sites(old, new):
+        assert old.sites is not None and new.sites is not None
+        x, slope = model_side(at_anchor, gradient)
+        at_u, _ = structure.to_z(structure.to_x(at_u, old.sites), new.sites)
+        at_anchor, log_det = structure.to_z(x, new.sites)
+        out[..., 4 * d] += log_det - gradient[..., 3 * d]
+        _, of_z = structure.pull_back(at_anchor, slope, new.sites)
+        gradient = with_model_side(of_z, x, slope, log_det)
+    out[..., u], out[..., anchor] = new.whiten(at_u), new.whiten(at_anchor)
+    out[..., 2 * d : 3 * d] = new.pull_back(gradient[..., :d])
     if kernel.dynamics == HARMONIC:
-        out[..., 2 * d : 3 * d] += out[..., 3 * d : 4 * d]
-    return out
+        out[..., 2 * d : 3 * d] += out[..., anchor]
+    return out, gradient
+
+
+def _same_sites(old: Coordinates, new: Coordinates) -> bool:
+    return old.sites is new.sites or np.array_equal(old.sites, new.sites)  # type: ignore[arg-type]

@@ -20,8 +20,8 @@ class Ensemble:
 
     Attributes
     ----------
-    state, gradient : (chain, 4 d + 2), (chain, d)
-        The engine's state of each chain, and the gradient at its anchor.
+    state, gradient : (chain, 4 d + 2), (chain, width)
+        The engine's state of each chain, and what the density said at its anchor.
     keys : (chain, 2) uint64
         What each chain's randomness depends on, beside the number of the transition.
     transition : int
@@ -37,7 +37,7 @@ class Ensemble:
     def start(
         cls, engine: Engine, coordinates: Coordinates, positions: np.ndarray, rng: np.random.Generator
     ) -> Ensemble:
-        """Begin at positions ``(chain, d)`` with a finite density: a gradient each."""
+        """Begin at positions ``z`` ``(chain, d)`` with a finite density: a gradient each."""
         chains, d = positions.shape
         keys = rng.integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
         velocity = rng.standard_normal((chains, d)) * (engine.kernel.dynamics != OVERDAMPED)
@@ -70,7 +70,9 @@ class Ensemble:
 
     def change(self, engine: Engine, old: Coordinates, new: Coordinates) -> None:
         """Express all states in other coordinates."""
-        self.state = change_coordinates(self.state, self.gradient, old, new, engine.kernel)
+        self.state, self.gradient = change_coordinates(
+            self.state, self.gradient, old, new, engine.kernel, engine.structure
+        )
 
     def copy_from(self, source: np.ndarray) -> None:
         """Put chain ``i`` where chain ``source[i]`` stands."""

@@ -60,12 +60,13 @@ class JaxEngine:
         self, kernel: Kernel, density: LogDensity, chains: int, precision: str = "float64", devices: Any = None
     ):
         self.kernel, self.d, self.precision = kernel, density.d, precision
+        self.structure, self.width = density.structure, density.width
         self.devices = list(jax.local_devices() if devices is None else devices)
         most = _GROUP_CPU if self.devices[0].platform == "cpu" else _GROUP_OTHER
         if self.devices[0].platform != "cpu":
             most = max(min(most, -(-chains // _SHARES)), _GROUP_CPU)
         self.group = -(-chains // -(-chains // most))
-        per_row = self.group * (2 * self.d + 7) * 8
+        per_row = self.group * (self.d + self.width + 7) * 8
         self.capacity = max(1, min(_MOST_ROWS, _BYTES // per_row))
         self._density = density
         self.dtype = np.dtype(np.float32 if precision == "float32" else np.float64)
@@ -92,10 +93,9 @@ class JaxEngine:
 
     def _drift(self, coordinates: JaxCoordinates, shared: Any) -> Any:
         def drift(y: Any) -> Any:
-            x, log_det, pull_back = coordinates.place_and_back(y)
-            lp, gradient = self._density.batch(x, shared, self.precision)
-            lp, gradient = (lp.astype(self.dtype) + log_det)[:, None], gradient.astype(self.dtype)
-            b = pull_back(gradient)
+            lp, gradient = self._density.batch(coordinates.place(y), shared, self.precision)
+            lp, gradient = lp.astype(self.dtype)[:, None], gradient.astype(self.dtype)
+            b = coordinates.pull_back(gradient[:, : self.d])
             lp = jnp.where(jnp.isfinite(lp + jnp.sum(b, axis=-1, keepdims=True)), lp, jnp.nan)
             return lp, gradient, b + y if self.kernel.dynamics == HARMONIC else b
 
@@ -118,7 +118,7 @@ class JaxEngine:
         zeros = Counts(jnp.zeros(g, self.dtype), *(jnp.zeros(g, jnp.int32) for _ in range(4)))
         out = (
             jnp.zeros((self.capacity, g, d), self.dtype),
-            jnp.zeros((self.capacity, g, d), self.dtype),
+            jnp.zeros((self.capacity, g, self.width), self.dtype),
             jnp.zeros((self.capacity, g), self.dtype),
             *(jnp.zeros((self.capacity, g), count.dtype) for count in zeros),
         )
@@ -135,8 +135,8 @@ class JaxEngine:
 
             chains, counts = lax.fori_loop(0, thin, once, (chains, zeros))
             counts = counts._replace(accept=counts.accept / thin)
-            x, log_det = coordinates.place(chains.anchor)
-            found = (x, chains.gradient, chains.lp[:, 0] - log_det, *counts)
+            log_det = chains.gradient[:, 3 * d] if self.structure is not None else 0.0
+            found = (coordinates.place(chains.anchor), chains.gradient, chains.lp[:, 0] - log_det, *counts)
             return chains, tuple(whole.at[i].set(part) for whole, part in zip(out, found, strict=True))
 
         chains, out = lax.fori_loop(0, rows, row, (chains, out))
@@ -149,10 +149,10 @@ class JaxEngine:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
         d = self.d
         flat = state.reshape(-1, 4 * d + 2)
-        gradient = np.empty((len(flat), d))
+        gradient = np.empty((len(flat), self.width))
         with self._precisely():
             shared, where = (
-                self._placed(self._density.shared(self.precision)),
+                self._placed(self._density.shared(self.precision, coordinates.sites)),
                 self._placed(JaxCoordinates.of(coordinates, self.dtype)),
             )
             for rows, (u,) in self._batches(flat[:, :d]):
@@ -160,13 +160,13 @@ class JaxEngine:
                 flat[rows, 2 * d : 4 * d + 1] = np.asarray(found)[: len(flat[rows])]
                 gradient[rows] = np.asarray(slopes)[: len(flat[rows])]
         state[...] = flat.reshape(state.shape)
-        return gradient.reshape(*state.shape[:-1], d)
+        return gradient.reshape(*state.shape[:-1], self.width)
 
-    def gradient_at(self, position: np.ndarray) -> np.ndarray:
-        """Gradients at positions ``(..., d)`` of the model's own coordinates; NaN where anything is not finite."""
+    def gradient_at(self, position: np.ndarray, sites: np.ndarray | None = None) -> np.ndarray:
+        """Gradients at positions ``z`` ``(..., d)``, under some sites; NaN where anything is not finite."""
         d = self.d
         state = empty_state(position, np.zeros(d))
-        gradient = self.evaluate(Coordinates(np.zeros(d), np.ones(d)), state)
+        gradient = self.evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)[..., :d].copy()
         gradient[~np.isfinite(state[..., 4 * d])] = np.nan
         return gradient
 
@@ -188,13 +188,13 @@ class JaxEngine:
         kernel, step, friction, K = self.kernel, setting.step_size, setting.friction, setting.K
         rises = (guard_threshold(kernel, length, friction, K, self.d) for length in (step, step / PARTS))
         limits = *rises, steepest_curvature(kernel, step, friction, K)
-        out = Chunk.empty((len(state), rows), self.d)
+        out = Chunk.empty((len(state), rows), self.d, self.width)
         words = np.ascontiguousarray(keys).view(np.uint32).reshape(-1, 2, 2)
         with self._precisely():
             numbers = (step, friction, float(K), *limits, tolerance)
             parameters = self._placed(Parameters(*(self.dtype.type(x) for x in numbers)))
             shared, where = (
-                self._placed(self._density.shared(self.precision)),
+                self._placed(self._density.shared(self.precision, setting.coordinates.sites)),
                 self._placed(JaxCoordinates.of(setting.coordinates, self.dtype)),
             )
             for chains, (s, g, w) in self._batches(state, gradient, words):

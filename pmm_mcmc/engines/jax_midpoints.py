@@ -39,7 +39,7 @@ _MOST_MIDPOINTS = 18
 # so many more: they would not fit with probability below 1e-16 (Chernoff).
 _SPARE, _ROOM = 2.5, 9.0
 
-# Positions (n, d) to log densities (n,), gradients (n, d) in the model's coordinates, and drifts (n, d).
+# Positions (n, d) to log densities (n,), what else the density says (n, width), and drifts (n, d).
 Drift = Callable[[Any], tuple[Any, Any, Any]]
 
 
@@ -81,7 +81,10 @@ class Parameters(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """A group of ``g`` chains: arrays ``(g, d)``, and the log density and the factor of the step as ``(g, 1)``."""
+    """A group of ``g`` chains: arrays ``(g, d)``, and the log density and the factor of the step as ``(g, 1)``.
+
+    ``gradient`` ``(g, width)`` is what the density said at the anchor.
+    """
 
     u: Any
     v: Any
@@ -203,7 +206,7 @@ def _midpoint(
     used = time > 0.0
     if kernel.scheme == Scheme.CELLS and kernel.offset == 0.0:
         # Of a single cell, as in OLMC and ULMC, no chain wants the gradient.
-        lp_mid, gradient_mid, b_mid = lax.cond(jnp.any(used), drift, lambda y: (jnp.zeros_like(step), zero, zero), y)
+        lp_mid, gradient_mid, b_mid = lax.cond(jnp.any(used), drift, lambda y: (jnp.zeros_like(step), jnp.zeros_like(chains.gradient), zero), y)
     else:
         lp_mid, gradient_mid, b_mid = drift(y)
     finite = ~used | jnp.isfinite(total(b_mid))

@@ -20,7 +20,6 @@ from pmm_mcmc.engines import loop_step, random
 from pmm_mcmc.engines.loop_step import SIGNATURE, attempt, drift, flow, place
 from pmm_mcmc.engines.random import fill_normals, start_stream, uniform
 from pmm_mcmc.methods import OVERDAMPED, Scheme
-from pmm_mcmc.noncentring import loops, saturation
 from pmm_mcmc.transitions import LEVELS, PARTS, build_limits, mala_log_ratio
 
 __all__ = ["SIGNATURE", "evaluate", "run"]
@@ -34,7 +33,7 @@ _accepted, _rejected = numba.njit(_limits.accepted), numba.njit(_limits.rejected
 
 def _fingerprint() -> str:
     # numba looks only at the file of the function that it caches: the others it is made of must be in the key too.
-    parts = (coefficients, midpoints, transitions, methods, random, saturation, loops, loop_step, sys.modules[__name__])
+    parts = (coefficients, midpoints, transitions, methods, random, loop_step, sys.modules[__name__])
     return hashlib.sha256(b"".join(inspect.getsource(part).encode() for part in parts)).hexdigest()
 
 
@@ -56,7 +55,7 @@ def run_one(
 ):
     """Advance one chain by ``thin`` transitions for each row of ``out``.
 
-    ``state`` and ``gradient`` (at the anchor) are updated in place; ``first`` numbers the first transition.
+    ``state`` and ``gradient`` (what the density said at the anchor) are updated in place; ``first`` numbers the first transition.
     A step that fails, or along which the curvature is above ``steepest``, is taken again in parts, along the same path
     of the noise.
     """
@@ -67,9 +66,8 @@ def run_one(
     d = coordinates[0].size
     u, v, b, anchor = state[:d], state[d : 2 * d], state[2 * d : 3 * d], state[3 * d : 4 * d]
     path_noise, of_step, known = (np.empty(d), np.empty(d)), (np.empty(d), np.empty(d)), (np.empty(d), np.empty(d))
-    y, new_gradient, new_b = np.empty(d), np.empty(d), np.empty(d)
-    deep = np.empty((4, coordinates[2][0].size))
-    scratch = (np.empty(d), np.empty(d), deep)
+    y, new_gradient, new_b = np.empty(d), np.empty(gradient.size), np.empty(d)
+    scratch = (np.empty(d), np.empty(d))
     u_new, v_new, w = np.empty(d), np.zeros(d), np.empty(2 * d)
     at_u, at_v, at_b, at_anchor = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
     stream = np.empty(4, np.uint64)
@@ -160,8 +158,10 @@ def run_one(
                     fill_normals(stream, v)
                 state[4 * d + 1] = _rejected(state[4 * d + 1])
 
-        log_det = place(coordinates, anchor, position_out[row], deep)
-        gradient_out[row], lp_out[row] = gradient, state[4 * d] - log_det
+        place(coordinates, anchor, position_out[row])
+        gradient_out[row], lp_out[row] = gradient, state[4 * d]
+        if gradient.size > d:
+            lp_out[row] -= gradient[3 * d]
         if row < len(state_out):
             state_out[row] = state
         n_grad_out[row], unstable_out[row], redone_out[row], accept_out[row] = n_grad, unstable, redone, accept / thin
@@ -176,11 +176,11 @@ def _cached(sources: str) -> tuple[Any, Any]:
     """
 
     @numba.njit(cache=True, nogil=True)
-    def evaluate(function, table, kind, coordinates, state):
-        """Evaluate at ``u``, make it the anchor with its drift as base; return the gradient (one evaluation)."""
+    def evaluate(function, table, kind, coordinates, state, width):
+        """Evaluate at ``u``, make it the anchor with its drift as base; return what the density says there."""
         sources  # noqa: B018
         d = coordinates[0].size
-        gradient, scratch = np.empty(d), (np.empty(d), np.empty(d), np.empty((4, coordinates[2][0].size)))
+        gradient, scratch = np.empty(width), (np.empty(d), np.empty(d))
         state[4 * d] = drift(function, table, kind, state[:d], coordinates, scratch, gradient, state[2 * d : 3 * d])
         state[3 * d : 4 * d] = state[:d]
         return gradient

@@ -15,8 +15,6 @@ from pmm_mcmc.coefficients import build_flows, select
 from pmm_mcmc.engines.random import fill_normals, uniform
 from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Scheme
 from pmm_mcmc.midpoints import cell_weight, continuous_weight, next_cell, one_cell, one_in
-from pmm_mcmc.noncentring.loops import place as place_sinks
-from pmm_mcmc.noncentring.loops import pull_back as pull_back_sinks
 from pmm_mcmc.transitions import (
     TELLING,
     bridged,
@@ -34,7 +32,8 @@ from pmm_mcmc.transitions import (
 __all__ = ["SIGNATURE", "attempt", "drift", "flow", "place"]
 
 _DOUBLES = types.CPointer(types.float64)
-# (position, gradient out, table of data addresses and shapes, number of coordinates) -> log density, NaN on failure
+# (position, what is said of it, table of data addresses and shapes, number of coordinates) -> log density, NaN on
+# failure; a gradient first of all is said of it.
 SIGNATURE = types.float64(_DOUBLES, _DOUBLES, types.CPointer(types.int64), types.int64)
 
 _flows = build_flows(np, select)
@@ -63,35 +62,29 @@ def _stretch(scale, v, out):
 
 
 @numba.njit
-def place(coordinates, y, x, work):
-    """Fill ``x`` with the model's position; return what the log density of ``y`` has beyond that of ``x``.
-
-    ``coordinates`` holds the parts of :class:`pmm_mcmc.coordinates.Coordinates`; ``work`` is filled for the funnels'
-    :func:`pmm_mcmc.noncentring.loops.pull_back`.
-    """
-    centre, scale, funnels = coordinates
+def place(coordinates, y, z):
+    """Fill ``z``; ``coordinates`` holds the affine parts of :class:`pmm_mcmc.coordinates.Coordinates`."""
+    centre, scale = coordinates
     if len(scale) == 1:
         for j in range(y.size):
-            x[j] = centre[j] + scale[0, j] * y[j]
+            z[j] = centre[j] + scale[0, j] * y[j]
     elif len(scale) < y.size:
-        _stretch(scale, y, x)
+        _stretch(scale, y, z)
         for j in range(y.size):
-            x[j] = centre[j] + scale[0, j] * x[j]
+            z[j] = centre[j] + scale[0, j] * z[j]
     else:
-        np.dot(scale, y, x)
-        x += centre
-    return place_sinks(*funnels, x, work)
+        np.dot(scale, y, z)
+        z += centre
 
 
 @numba.njit
 def drift(function, table, kind, y, coordinates, scratch, gradient, b):
-    """Evaluate the log density of ``y``; fill the model's ``gradient`` and the drift ``b``; NaN where not finite."""
-    _, scale, funnels = coordinates
-    x, slope, work = scratch
-    log_det = place(coordinates, y, x, work)
-    lp = function(x.ctypes, gradient.ctypes, table.ctypes, y.size) + log_det
-    slope[:] = gradient
-    pull_back_sinks(*funnels[:6], slope, work)
+    """Evaluate the log density of ``y``; fill what the density says and the drift ``b``; NaN where not finite."""
+    scale = coordinates[1]
+    z, slope = scratch
+    place(coordinates, y, z)
+    lp = function(z.ctypes, gradient.ctypes, table.ctypes, y.size)
+    slope[:] = gradient[: y.size]
     total = lp
     if len(scale) == 1:
         for j in range(y.size):

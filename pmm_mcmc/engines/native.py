@@ -58,7 +58,7 @@ def _call_by_address(dispatcher: Any, argument: types.Type) -> Any:
 _SOURCE = """
 def native(x_pointer, gradient_pointer, table_pointer, d):
     x = carray(x_pointer, (d,)){cast}
-    gradient = carray(gradient_pointer, (d,))
+    gradient = carray(gradient_pointer, ({width},))
     table = carray(table_pointer, ({size},))
 {arrays}
     ok, result = call((x, {names}))
@@ -69,19 +69,21 @@ def native(x_pointer, gradient_pointer, table_pointer, d):
 """
 
 
-def native_function(function: Any, dtype: np.dtype, shared: Sequence[np.ndarray], has_value: bool) -> Any:
+def native_function(function: Any, dtype: np.dtype, shared: Sequence[np.ndarray], has_value: bool, width: int) -> Any:
     """Wrap a compiled pytensor function of one flat vector in a C function of the engine's signature.
 
     Parameters
     ----------
     function
-        ``pytensor.function([flat], [value, gradient] or [gradient], mode="NUMBA")``.
+        ``pytensor.function([flat], [value, found] or [found], mode="NUMBA")``, with ``found`` a vector.
     dtype
         Of its input; the engine's side is float64 throughout.
     shared
         Values of its shared inputs, in order (only dtypes and numbers of dimensions matter here).
     has_value
         Whether the value is an output; 0 is returned otherwise.
+    width
+        Length of the last output.
     """
     numba_type = numba.from_dtype(np.dtype(dtype))
     argument = types.BaseTuple.from_types(
@@ -98,6 +100,7 @@ def native_function(function: Any, dtype: np.dtype, shared: Sequence[np.ndarray]
     source = _SOURCE.format(
         cast="" if np.dtype(dtype) == np.float64 else ".astype(dtype)",
         size=max(position, 1),
+        width=width,
         arrays="\n".join(lines),
         names="".join(f"s{i}, " for i in range(len(shared))),
         value="float(result[0].item())" if has_value else "0.0",

@@ -13,7 +13,7 @@ from pmm_mcmc.engines.contract import Chunk, Setting, empty_state
 from pmm_mcmc.engines.loop import SIGNATURE, evaluate, run
 from pmm_mcmc.guard import guard_threshold, steepest_curvature
 from pmm_mcmc.methods import Kernel, Settings
-from pmm_mcmc.noncentring.funnel_map import FunnelMap
+from pmm_mcmc.hierarchy.structure import Structure
 from pmm_mcmc.transitions import PARTS
 
 __all__ = ["SIGNATURE", "NumbaEngine"]
@@ -34,7 +34,9 @@ class NumbaEngine:
     joint, gradient
         C functions of :data:`SIGNATURE`: log density with gradient, and gradient alone.
     joint_table, gradient_table
-        Functions that return the tables of data to pass to them, read anew for every run.
+        Functions of the sites that return the tables of data to pass to them, read anew for every run.
+    structure
+        The non-centring that the functions do, if any.
     threads
         Chains that :meth:`advance` runs at the same time; draws do not depend on it.
     """
@@ -45,11 +47,13 @@ class NumbaEngine:
         d: int,
         joint: Any,
         gradient: Any,
-        joint_table: Callable[[], np.ndarray],
-        gradient_table: Callable[[], np.ndarray],
+        joint_table: Callable[[np.ndarray | None], np.ndarray],
+        gradient_table: Callable[[np.ndarray | None], np.ndarray],
         threads: int = 1,
+        structure: Structure | None = None,
     ):
-        self.kernel, self.d, self.threads = kernel, d, threads
+        self.kernel, self.d, self.threads, self.structure = kernel, d, threads, structure
+        self.width = d if structure is None else 3 * d + 1
         self._joint, self._gradient = joint, gradient
         self._joint_table, self._gradient_table = joint_table, gradient_table
 
@@ -62,26 +66,27 @@ class NumbaEngine:
             density.d,
             density.function("joint"),
             density.function(alone),
-            lambda: density.table("joint"),
-            lambda: density.table(alone),
+            lambda sites: density.table("joint", sites),
+            lambda sites: density.table(alone, sites),
             threads,
+            density.structure,
         )
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
         if state.ndim == 1:
-            table, kind = self._joint_table(), self.kernel.dynamics
-            return evaluate(self._joint, table, kind, _for_loop(coordinates), state)
-        gradient = np.empty((*state.shape[:-1], self.d))
+            table, kind = self._joint_table(coordinates.sites), self.kernel.dynamics
+            return evaluate(self._joint, table, kind, _for_loop(coordinates), state, self.width)
+        gradient = np.empty((*state.shape[:-1], self.width))
         for index in np.ndindex(*state.shape[:-1]):
             gradient[index] = self.evaluate(coordinates, state[index])
         return gradient
 
-    def gradient_at(self, position: np.ndarray) -> np.ndarray:
-        """Gradients at positions ``(..., d)`` of the model's own coordinates; NaN where anything is not finite."""
+    def gradient_at(self, position: np.ndarray, sites: np.ndarray | None = None) -> np.ndarray:
+        """Gradients at positions ``z`` ``(..., d)``, under some sites; NaN where anything is not finite."""
         d = self.d
         state = empty_state(position, np.zeros(d))
-        gradient = self.evaluate(Coordinates(np.zeros(d), np.ones(d)), state)
+        gradient = self.evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)[..., :d].copy()
         gradient[~np.isfinite(state[..., 4 * d])] = np.nan
         return gradient
 
@@ -97,7 +102,7 @@ class NumbaEngine:
         tolerance: float = 0.0,
     ) -> Chunk:
         """Advance one chain: :meth:`advance` of ``state`` ``(4 d + 2,)``, with its state after each draw."""
-        out = Chunk.empty((1, rows), self.d, rows)
+        out = Chunk.empty((1, rows), self.d, self.width, rows)
         self._runner(setting, first, thin, tolerance)(gradient[None], state[None], key[None], out)
         return Chunk(*(part[0] for part in out))
 
@@ -114,7 +119,7 @@ class NumbaEngine:
         tolerance: float = 0.0,
     ) -> Chunk:
         """Advance chains side by side: see :class:`pmm_mcmc.engines.contract.Engine`."""
-        out = Chunk.empty((len(state), rows), self.d)
+        out = Chunk.empty((len(state), rows), self.d, self.width)
         runner = self._runner(setting, first, thin, tolerance)
         # A few slices for each thread, so that none is left waiting for long: a call costs as much as short chains.
         size = max(1, -(-len(state) // (_SLICES * self.threads))) if self.threads > 1 else len(state)
@@ -134,7 +139,8 @@ class NumbaEngine:
         kernel, step, friction, K = self.kernel, setting.step_size, setting.friction, setting.K
         rises = (guard_threshold(kernel, length, friction, K, self.d) for length in (step, step / PARTS))
         limits = *rises, steepest_curvature(kernel, step, friction, K)
-        functions = self._joint, self._joint_table(), self._gradient, self._gradient_table()
+        sites = setting.coordinates.sites
+        functions = self._joint, self._joint_table(sites), self._gradient, self._gradient_table(sites)
         numbers, coordinates = (step, friction, K, *limits, tolerance), _for_loop(setting.coordinates)
 
         def runner(gradient: np.ndarray, state: np.ndarray, keys: np.ndarray, out: Chunk) -> None:
@@ -143,7 +149,6 @@ class NumbaEngine:
         return runner
 
 
-def _for_loop(coordinates: Coordinates) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:
+def _for_loop(coordinates: Coordinates) -> tuple[np.ndarray, np.ndarray]:
     """Return arrays of one type for every kind of coordinates, so that the loop is compiled once."""
-    centre, scale, funnels = coordinates
-    return centre, np.ascontiguousarray(np.atleast_2d(scale)), tuple(FunnelMap.none() if funnels is None else funnels)
+    return coordinates.centre, np.ascontiguousarray(np.atleast_2d(coordinates.scale))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.diagnostics.straightened import WORDS
+from pmm_mcmc.diagnostics.noncentred import WORDS
 from pmm_mcmc.report.page import Cell, Column, Section, Table, Text, number
 from pmm_mcmc.report.words import SETTING
 

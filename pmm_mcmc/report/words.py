@@ -40,11 +40,6 @@ SETTING = {
         "What a step of this length may do to a mean where the posterior is steepest, in posterior standard "
         "deviations. No estimate: the bias is mostly much smaller.",
     ),
-    "funnel_left": (
-        "left by the map",
-        "Divergence from a Gaussian that straightening the funnels left in the worst coordinate, among the draws or "
-        "below them; above 3 chains may have missed a neck.",
-    ),
     "halving_cost": ("cost of half the bias", "Factor in gradients that half the target bias would take."),
     "acceptance_rate": ("acceptance", "Mean probability that a proposal was accepted."),
     "n_grad": ("gradients after warm-up", "Gradients of the log density after warm-up."),

@@ -96,9 +96,11 @@ class LangevinStep(ArrayStepShared):
         self.vars = chosen
         self._graph: ModelDensity | None = None
         self._compiled: NumbaEngine | None = None
-        if self._density.others or not keep_gradients:
-            # Gradients given other variables are of no use later, and several steps' would not fit into one array.
-            kept = {name: kind for name, kind in self.stats_dtypes_shapes.items() if name not in GRADIENTS}
+        self._adapts = True
+        # Gradients given other variables are of no use later, and several steps' would not fit into one array.
+        left_out = GRADIENTS if self._density.others or not keep_gradients else ("noncentred",)
+        if left_out is GRADIENTS or self._density.structure is None:
+            kept = {name: kind for name, kind in self.stats_dtypes_shapes.items() if name not in left_out}
             self.stats_dtypes_shapes = kept  # type: ignore[misc]
             self.stats_dtypes = [{name: dtype for name, (dtype, _) in kept.items()}]
         super().__init__(chosen, {}, blocked=True, rng=rng)
@@ -120,7 +122,9 @@ class LangevinStep(ArrayStepShared):
     @property
     def _density(self) -> ModelDensity:
         if self._graph is None:
-            self._graph = log_density(self.vars, self._model, self._default)
+            # Without a warm-up there is nothing to learn sites from.
+            noncentring = self._settings.noncentring if self._adapts else None
+            self._graph = log_density(self.vars, self._model, self._default, noncentring)
         return self._graph
 
     @property
@@ -153,6 +157,8 @@ class LangevinStep(ArrayStepShared):
             fixed_setting(self._settings, np.zeros(0))  # raises here, not at the first draw
         self.tune = tune > 0
         self.n_tune, self.n_draws = tune, draws
+        if self._adapts != (tune > 0):
+            self._adapts, self._graph, self._compiled = tune > 0, None, None
         self.chain = None
         self._forget()
 
@@ -196,7 +202,7 @@ class LangevinStep(ArrayStepShared):
         drawn = next(self._ahead, None)
         if drawn is None:
             chunk, tuned, thin = chain.look_ahead(self._engine, alone)
-            points = self._as_points(chunk.position)
+            points = self._as_points(chunk.model_position)
             seen = [[value.tobytes() for value in new.values()] for new in points]
             self._ahead = zip(points, self._as_stats(chunk, tuned, thin), seen, strict=True)
             drawn = next(self._ahead)
@@ -235,7 +241,6 @@ class LangevinStep(ArrayStepShared):
                     n_tune=self.n_tune,
                     n_draws=self.n_draws,
                     rng=self.rng,
-                    names=tuple(self._names()),
                 )
                 return
             moved = not np.array_equal(q, self._as_stored(self.chain.latest))
@@ -263,10 +268,7 @@ class LangevinStep(ArrayStepShared):
     def _as_stats(self, chunk: Chunk, tuned: Tuned, thin: int) -> list[Stats]:
         chain = self.chain
         assert chain is not None
-        rows = rows_of(chunk, tuned, thin, chain, self.stats_dtypes_shapes)
-        if chain.iteration == self.n_tune and chain.straightened:
-            message = f"{self._settings.method}: {chain.straightened}"
-            rows[0]["warning"] = SamplerWarning(WarningType.CONVERGENCE, message, "info")
+        rows = rows_of(chunk, tuned, thin, chain, self.stats_dtypes_shapes, self._engine.structure)
         if chain.iteration + len(rows) == self.n_tune + self.n_draws and self.n_draws:
             rows[-1]["warning"] = self._closing_warning(chunk, tuned, thin)
         return rows

@@ -14,7 +14,7 @@ from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.methods import Scheme, Settings
 from pmm_mcmc.steps.report import Observed, UnstableReport
 from pmm_mcmc.tuning.setting import Block, Tuned, fixed_setting
-from pmm_mcmc.tuning.straightening import Straightening
+from pmm_mcmc.tuning.noncentred import NoncentredWarmup
 
 __all__ = ["Chain", "NotFiniteError"]
 
@@ -49,12 +49,11 @@ class Chain:
         Gradients spent for them; transitions rejected in the present phase; gradients not yet charged to a draw.
     tuned, warmup, walkers
         Setting in force; the warm-up, until it has ended; the chain's company in it, until the setting is frozen.
-    state, gradient, position : (4 d + 2,), (d,), (d,)
-        The engine's state after the last draw handed out, the gradient there and the draw itself.
+    state, gradient, position : (4 d + 2,), (width,), (d,)
+        The engine's state after the last draw handed out, what the density said there, and the draw itself in the
+        model's coordinates.
     report
         What went wrong after warm-up.
-    straightened
-        What warm-up found of funnels, in words.
     """
 
     settings: Settings
@@ -62,7 +61,7 @@ class Chain:
     n_draws: int
     key: np.ndarray
     tuned: Tuned
-    warmup: Straightening | None
+    warmup: NoncentredWarmup | None
     walkers: Ensemble | None
     state: np.ndarray
     gradient: np.ndarray
@@ -73,7 +72,6 @@ class Chain:
     unstable: int = 0
     pending: int = 0
     report: UnstableReport = field(default_factory=UnstableReport)
-    straightened: str = ""
     _chunk: Chunk | None = None
     row: int = 0
     _observed: int = 0
@@ -92,7 +90,6 @@ class Chain:
         n_tune: int,
         n_draws: int,
         rng: np.random.Generator,
-        names: tuple[str, ...] = (),
     ) -> Chain:
         """Begin at a position or, with ``jitter``, around it: uniformly within one unit, as PyMC does for NUTS.
 
@@ -104,13 +101,18 @@ class Chain:
         d = len(position)
         key = rng.integers(0, 2**64, size=2, dtype=np.uint64)
         evaluations = 0
+        structure = engine.structure
+        sites = None if structure is None else structure.none()
 
         def gradient_at(q: np.ndarray) -> np.ndarray | None:
             nonlocal evaluations
             evaluations += 1
-            state = empty_state(q, np.zeros(d))
-            gradient = engine.evaluate(Coordinates(np.zeros(d), np.ones(d)), state)
-            return None if np.isnan(state[4 * d]) else gradient
+            state = empty_state(to_z(q), np.zeros(d))
+            gradient = engine.evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)
+            return None if np.isnan(state[4 * d]) else gradient[:d]
+
+        def to_z(x: np.ndarray) -> np.ndarray:
+            return x if structure is None or sites is None else structure.to_z(x, sites)[0]
 
         def jittered(width: float) -> tuple[np.ndarray, np.ndarray] | None:
             for i in range(_JITTER_TRIES):
@@ -139,14 +141,14 @@ class Chain:
                     pairs.append((probe, there))
             at, slopes = (np.array(part) for part in zip(*pairs, *others, strict=True))
             least = max(_LEAST_ADAPTED, int(_ADAPTED * n_tune))
-            warmup = Straightening.start(settings, n_tune, at, slopes, least, names, alone)
+            warmup = NoncentredWarmup.start(settings, n_tune, to_z(at), slopes, least, sites)
             tuned = warmup.tuned
             walkers = None
             if others:
-                walkers = Ensemble.start(engine, tuned.coordinates, np.array([x for x, _ in others]), rng)
+                walkers = Ensemble.start(engine, tuned.coordinates, to_z(np.array([x for x, _ in others])), rng)
                 evaluations += len(others)
         velocity = rng.standard_normal(d) * (settings.dynamics == "underdamped")
-        state = empty_state(tuned.coordinates.whiten(start), velocity)
+        state = empty_state(tuned.coordinates.whiten(to_z(start)), velocity)
         gradient = engine.evaluate(tuned.coordinates, state)
         return cls(
             settings, n_tune, n_draws, key, tuned, warmup, walkers, state, gradient, start, pending=evaluations + 1
@@ -160,7 +162,7 @@ class Chain:
     @property
     def latest(self) -> np.ndarray:
         """The last draw handed out."""
-        return self._chunk.position[self.row - 1] if self._chunk is not None and self.row else self.position
+        return self._chunk.model_position[self.row - 1] if self._chunk is not None and self.row else self.position
 
     def settle(self) -> None:
         """Come back to the last draw handed out; what was computed beyond it will be found again, identically."""
@@ -170,7 +172,7 @@ class Chain:
         if self.row:
             row = self.row - 1
             self.state, self.gradient = self._chunk.state[row].copy(), self._chunk.gradient[row].copy()
-            self.position = self._chunk.position[row].copy()
+            self.position = self._chunk.model_position[row].copy()
             self.transition += self.row * self.thin
             self.n_grad += int(self._chunk.n_grad[: self.row].sum())
             self.unstable += int(self._chunk.unstable[: self.row].sum())
@@ -203,10 +205,13 @@ class Chain:
             If the log density or its gradient is not finite there.
         """
         self.settle()
-        d = len(self.gradient)
-        state = self.state.copy()
+        d = engine.d
+        state, coordinates = self.state.copy(), self.tuned.coordinates
         if position is not None:
-            state[:d] = self.tuned.coordinates.whiten(position)
+            z = position
+            if engine.structure is not None and coordinates.sites is not None:
+                z, _ = engine.structure.to_z(position, coordinates.sites)
+            state[:d] = coordinates.whiten(z)
             self.position = position
         gradient = engine.evaluate(self.tuned.coordinates, state)
         self.pending += 1
@@ -262,7 +267,7 @@ class Chain:
             chunk.unstable[0] += 1
             return
         chunk.state[0], chunk.gradient[0] = state, gradient
-        chunk.lp[0] = state[4 * d] - coordinates.log_det(state[:d])
+        chunk.lp[0] = state[4 * d]
         chunk.position[0] = coordinates.place(state[:d])
 
     def _observe(self) -> None:
@@ -293,21 +298,22 @@ class Chain:
                 self.pending += int(chunk.n_grad.sum())
                 theirs = Block.of(chunk)
                 block = Block(*(np.concatenate(part) for part in zip(block, theirs, strict=True)))
-            warmup.observe(block)
+            warmup.observe(block, engine.structure)
         if stop:
             warmup.stop()
         before = warmup.n_grad
-        self.tuned = warmup.update(engine.gradient_at)
+        self.tuned = warmup.update(engine.gradient_at, engine.structure)
         self.pending += warmup.n_grad - before
         self._follow(warmup.source)
         new = self.tuned.coordinates
-        self.state = change_coordinates(self.state, self.gradient, old.coordinates, new, self.settings.kernel)
+        self.state, self.gradient = change_coordinates(
+            self.state, self.gradient, old.coordinates, new, self.settings.kernel, engine.structure
+        )
         if self.walkers is not None:
             self.walkers.change(engine, old.coordinates, new)
         if warmup.frozen is not None:
             self.walkers = None
         if warmup.finished:
-            self.straightened = warmup.words
             self.warmup, self.walkers, self.unstable = None, None, 0
 
     def _follow(self, source: np.ndarray) -> None:

@@ -25,7 +25,7 @@ class Observed(NamedTuple):
     @classmethod
     def of(cls, chunk: Any) -> Observed:
         """Take from an engine's chunk what is reported."""
-        return cls(*(getattr(chunk, name) for name in cls._fields))
+        return cls(chunk.model_position, chunk.unstable, chunk.model_failures)
 
 
 @dataclass

@@ -10,6 +10,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pmm_mcmc.engines.contract import Chunk
+from pmm_mcmc.hierarchy.structure import Structure
 from pmm_mcmc.steps.chain import Chain
 from pmm_mcmc.tuning.setting import Tuned
 
@@ -28,14 +29,14 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "model_failures": (np.int64, []),
     "halving_cost": (np.float64, []),
     "expected_bias": (np.float64, []),
-    "funnel_left": (np.float64, []),
     "model_logp": (np.float64, []),
     "gradient": (object, None),
     "unconstrained": (object, None),
+    "noncentred": (object, None),
     "warning": (SamplerWarning, None),
 }
 WITHOUT_FRICTION = {name: kind for name, kind in STATISTICS.items() if name != "friction"}
-GRADIENTS = ("gradient", "unconstrained")
+GRADIENTS = ("gradient", "unconstrained", "noncentred")
 
 
 class Stats(dict[str, Any]):
@@ -46,7 +47,9 @@ class Stats(dict[str, Any]):
     unstable_total: int
 
 
-def rows_of(chunk: Chunk, tuned: Tuned, thin: int, chain: Chain, kept: dict[str, tuple[Any, Any]]) -> list[Stats]:
+def rows_of(
+    chunk: Chunk, tuned: Tuned, thin: int, chain: Chain, kept: dict[str, tuple[Any, Any]], structure: Structure | None
+) -> list[Stats]:
     """Return the statistics of each draw of a chunk, which the chain has computed but not handed out yet.
 
     Parameters
@@ -59,7 +62,13 @@ def rows_of(chunk: Chunk, tuned: Tuned, thin: int, chain: Chain, kept: dict[str,
         Where it stands before them.
     kept
         The statistics that the step has, by name.
+    structure
+        The non-centring, if any.
     """
+    d = chunk.position.shape[1]
+    judged = chunk.position, chunk.gradient
+    if structure is not None and "gradient" in kept:
+        judged = structure.judged(chunk.position, chunk.gradient[:, :d], tuned.coordinates.sites)
     constant = {
         "step_size": tuned.step_size,
         "K": tuned.K,
@@ -67,7 +76,6 @@ def rows_of(chunk: Chunk, tuned: Tuned, thin: int, chain: Chain, kept: dict[str,
         "steps_per_draw": thin,
         "halving_cost": tuned.halving_cost,
         "expected_bias": tuned.expected_bias,
-        "funnel_left": tuned.funnel_left,
         "warning": None,
     }
     constant = {name: value for name, value in constant.items() if name in kept}
@@ -89,8 +97,9 @@ def rows_of(chunk: Chunk, tuned: Tuned, thin: int, chain: Chain, kept: dict[str,
     optional = {
         "acceptance_rate": chunk.accept.tolist(),
         "redone": chunk.redone.tolist(),
-        "gradient": chunk.gradient,
-        "unconstrained": chunk.position,
+        "gradient": judged[1],
+        "unconstrained": chunk.model_position,
+        "noncentred": judged[0],
     }
     for name, values in optional.items():
         if name in kept:

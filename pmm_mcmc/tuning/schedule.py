@@ -22,9 +22,9 @@ from pmm_mcmc.tuning.setting import Block, Tuned
 from pmm_mcmc.tuning.thinning import steps_for_autocorrelation
 from pmm_mcmc.tuning.transient import replacements, settled
 
-__all__ = ["Warmup"]
+__all__ = ["WINDOW", "Warmup"]
 
-_WINDOW = 0.6  # of the transitions so far, the newest part that counts
+WINDOW = 0.6  # of the transitions so far, the newest part that counts
 _GUARD_RATE = 1e-3  # of transitions in a block that fail because of the step: above it the step must shrink
 _SHRINK, _RECOVER, _SHRINK_FROZEN = 0.8, 1.25, 0.7
 _MOST_EXTENSIONS = 8
@@ -53,6 +53,8 @@ class Warmup:
         Whether the last check found nothing; ``None`` before the first.
     source
         After :meth:`update`: the chain that each chain has to go on from.
+    blocks
+        Draws that adaptation, or the check, looks at; the newest block last.
     """
 
     settings: Settings
@@ -64,7 +66,7 @@ class Warmup:
     frozen: int | None = None
     clean: bool | None = None
     source: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
-    _blocks: list[Block] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
     _before: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0)))
     _count: int = 0
     _closed: int = 0
@@ -106,13 +108,18 @@ class Warmup:
         return self.frozen is not None and self.clean is True
 
     @property
+    def adapting(self) -> bool:
+        """Whether the next :meth:`update` fits the scale: not while the setting is checked, or a friction tried."""
+        return self.frozen is None and self._trial is None
+
+    @property
     def tolerance(self) -> float:
         """Share of the kinetic energies by which the energy may rise in a step beyond the guard's threshold."""
         return _TOLERANCE if self.frozen is None else 0.0
 
     def observe(self, block: Block) -> None:
         """Take note of the draws of all chains over the block in hand."""
-        self._blocks.append(block)
+        self.blocks.append(block)
         self.done += block.lp.shape[1]
 
     @property
@@ -128,7 +135,7 @@ class Warmup:
         if self._closed == self.done:  # stopped where nothing more was seen
             return self._finish()
         self._closed = self.done
-        block = self._blocks[-1]
+        block = self.blocks[-1]
         chains = len(block.lp)
         self._count += 1
         self.source = np.arange(chains)
@@ -178,9 +185,9 @@ class Warmup:
 
     def _window(self) -> Block:
         """Draws of the newest part of the warm-up; older ones are forgotten."""
-        kept = max(math.ceil(_WINDOW * self.done), self._blocks[-1].lp.shape[1])
-        window = Block(*(np.concatenate(part, axis=1)[:, -kept:] for part in zip(*self._blocks, strict=True)))
-        self._blocks = [window]
+        kept = max(math.ceil(WINDOW * self.done), self.blocks[-1].lp.shape[1])
+        window = Block(*(np.concatenate(part, axis=1)[:, -kept:] for part in zip(*self.blocks, strict=True)))
+        self.blocks = [window]
         return window
 
     def _adapt(self, block: Block, gradient_at: Callable[[np.ndarray], np.ndarray] | None) -> None:
@@ -216,8 +223,8 @@ class Warmup:
 
     def _freeze(self) -> None:
         self.frozen = self.done
-        self._before = self._blocks[0].position
-        self._blocks = []
+        self._before = self.blocks[0].position
+        self.blocks = []
 
     def _refit(self, window: Block, usable: np.ndarray, gradient_at: Callable[[np.ndarray], np.ndarray] | None) -> None:
         coordinates = evidence.refitted(self.settings, self.tuned.coordinates, window, usable)
@@ -284,21 +291,21 @@ class Warmup:
         """Look at a block at the frozen setting; a step that it finds too large shrinks, and is checked anew."""
         usable = settled(-block.lp, block.position.shape[2])
         failing = float((evidence.failed(block) & usable).mean())
-        together = Block(*(np.concatenate(part, axis=1) for part in zip(*self._blocks, strict=True)))
+        together = Block(*(np.concatenate(part, axis=1) for part in zip(*self.blocks, strict=True)))
         self.clean = failing <= _GUARD_RATE and not self._is_too_wide(together, usable)
         if not self.clean and stepping.found_by_curvature(self.settings):
             self._set_step(_SHRINK_FROZEN * self.tuned.step_size)
-            self._blocks = []
+            self.blocks = []
 
     def _redone(self) -> float:
         """Return the share of steps that are taken in parts; 0 where the setting in use was not looked at."""
-        found = [block.redone > 0 for block in self._blocks] if self.frozen is not None else []
+        found = [block.redone > 0 for block in self.blocks] if self.frozen is not None else []
         return float(np.concatenate(found, axis=1).mean()) if found else 0.0
 
     def _steps_per_draw(self) -> int:
         if self.settings.steps_per_draw is not None:
             return self.settings.steps_per_draw
-        found = [block.position for block in self._blocks]
+        found = [block.position for block in self.blocks]
         if sum(position.shape[1] for position in found) < timetable.LEAST_CHECK:
             return steps_for_autocorrelation(self._before)  # of a short warm-up, or after a shrink of the step
         return steps_for_autocorrelation(np.concatenate(found, axis=1))

@@ -19,8 +19,7 @@ class Tuned(NamedTuple):
     """What the engine runs with: step size, K, friction, whitened coordinates, transitions per draw.
 
     ``halving_cost`` is the factor in gradients that half the ``target_bias`` would take, ``expected_bias`` what
-    :func:`pmm_mcmc.tuning.step_size.expected_bias` says of this step, ``funnel_left`` the divergence from a Gaussian
-    that the map of funnels leaves in the worst coordinate, among the draws or below them; NaN where that is not known.
+    :func:`pmm_mcmc.tuning.step_size.expected_bias` says of this step; NaN where that is not known.
     """
 
     step_size: float
@@ -30,11 +29,12 @@ class Tuned(NamedTuple):
     steps_per_draw: int
     halving_cost: float = math.nan
     expected_bias: float = math.nan
-    funnel_left: float = math.nan
 
 
 class Block(NamedTuple):
     """Draws of one block, one a transition; positions and gradients ``(chain, n, d)``, the others ``(chain, n)``.
+
+    As it comes from an engine ``gradient`` is all that the density said, ``(chain, n, width)``.
 
     ``unstable`` counts transitions that were rejected, ``redone`` those that were taken in parts, ``model_failures``
     those of the rejected ones that the model is to blame for.
@@ -61,10 +61,8 @@ def fixed_setting(settings: Settings, centre: np.ndarray) -> Tuned:
             f"step_size='auto' with tune=0: {settings.method} finds its step size in warm-up. "
             "Give step_size=, or let it tune (tune=1000)"
         )
-    if settings.funnels is not None:
-        centre = settings.funnels.to_z(centre)
     scale = np.ones_like(centre) if settings.scaling is None else np.array(settings.scaling)
     friction = settings.friction or DEFAULT_FRICTION
     K = midpoint_count(settings, settings.step_size, friction, 1.0, allowed_error(settings.target_bias, len(centre)))
-    coordinates = Coordinates(centre.copy(), scale, settings.funnels)
+    coordinates = Coordinates(centre.copy(), scale)
     return Tuned(settings.step_size, K, friction, coordinates, settings.steps_per_draw or 1)

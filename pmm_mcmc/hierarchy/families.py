@@ -1,0 +1,132 @@
+"""Which PyMC distributions are a location and a scale times noise of its own, and how, on the unconstrained scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+
+__all__ = ["SIGNED", "Law", "law_of"]
+
+
+class Law(NamedTuple):
+    """The prior of a value variable given its parents: ``location + scale * noise``, in terms of random variables.
+
+    Attributes
+    ----------
+    location, scale
+        Graphs that broadcast to the value variable's shape; of a ``"vector"`` the scale is its covariance.
+    symmetric
+        Whether the noise has a symmetric law, so that the sign of the scale has no meaning.
+    kind
+        ``"elementwise"``; ``"vector"``: multivariate, the last axis; ``"walk"``: an autoregression along its one axis.
+    rho
+        Of a walk: its coefficients.
+    """
+
+    location: Any
+    scale: Any
+    symmetric: bool
+    kind: str = "elementwise"
+    rho: Any = None
+
+
+def _plain(symmetric: bool) -> Callable[..., Law]:
+    return lambda *parameters: Law(parameters[-2], parameters[-1], symmetric)
+
+
+def _of_log(location: Any, sd: Any) -> Law:
+    return Law(location, pt.as_tensor_variable(sd), False)
+
+
+# By the name of the distribution's operation, with its last parameters: location and scale of the value variable.
+_REAL: dict[str, tuple[int, Callable[..., Law]]] = {
+    "NormalRV": (2, _plain(True)),
+    "StudentTRV": (2, _plain(True)),
+    "LaplaceRV": (2, _plain(True)),
+    "CauchyRV": (2, _plain(True)),
+    "LogisticRV": (2, _plain(True)),
+    "GumbelRV": (2, _plain(False)),
+}
+# The same of the logarithm.  The scale of the noise need not be exact: it is about the sd of the logarithm.
+_POSITIVE: dict[str, tuple[int, Callable[..., Law]]] = {
+    "LogNormalRV": (2, _plain(True)),
+    "HalfNormalRV": (1, lambda sigma: _of_log(pt.log(sigma), 1.11)),
+    "HalfStudentTRV": (1, lambda sigma: _of_log(pt.log(sigma), 1.11)),
+    "HalfCauchyRV": (1, lambda beta: _of_log(pt.log(beta), np.pi / 2)),
+    "ExponentialRV": (1, lambda scale: _of_log(pt.log(scale), np.pi / np.sqrt(6))),
+    "GammaRV": (2, lambda alpha, scale: _of_log(pt.log(alpha * scale), alpha**-0.5)),
+    "InvGammaRV": (2, lambda alpha, beta: _of_log(pt.log(beta / alpha), alpha**-0.5)),
+    "WeibullBetaRV": (2, lambda alpha, beta: _of_log(pt.log(beta), 1.0 / alpha)),
+}
+# Positive variables whose density at 0 is neither 0 nor infinite, so that as scales of others they may be sampled with
+# a sign.  That of Exponential has a kink there.
+import os
+SIGNED = () if os.environ.get("UNSIGNED") else ("HalfNormalRV", "HalfCauchyRV", "HalfStudentTRV", "ExponentialRV")
+
+
+def law_of(rv: Any, transform: Any) -> Law | None:
+    """Return the law of the value variable of a free random variable, if it is of a location and a scale.
+
+    Parameters
+    ----------
+    rv
+        The random variable.
+    transform
+        PyMC's transform of it, or None.
+    """
+    node = rv.owner
+    op = type(node.op).__name__
+    of = {"NoneType": _REAL, "LogTransform": _POSITIVE}.get(type(transform).__name__, {})
+    if op in of:
+        count, law = of[op]
+        return law(*node.inputs[-count:])
+    if op == "MvNormalRV" and transform is None and all(node.inputs[-1].type.broadcastable[:-2]):
+        covariance = node.inputs[-1]  # with a batch of one, where the mean has one
+        return Law(node.inputs[-2], covariance[(0,) * (covariance.type.ndim - 2)], True, "vector")
+    if op == "ZeroSumNormalRV" and type(transform).__name__ == "ZeroSumTransform":
+        sigma = node.inputs[-2]
+        return Law(pt.zeros(()), sigma, True)
+    if op == "ICARRV" and transform is None:
+        W, sigma = node.inputs[-3], node.inputs[-2]
+        return Law(pt.zeros(()), sigma / pt.sqrt(W.sum(axis=-1)), True)
+    if op == "CARRV" and transform is None and not _is_sparse(node.inputs[-4]):
+        mu, W, _, tau, _ = node.inputs[-5:]
+        return Law(mu, 1.0 / pt.sqrt(tau * W.sum(axis=-1)), True)
+    if op in ("RandomWalkRV", "AutoRegressiveRV") and transform is None and rv.type.ndim == 1:
+        return _walk(node, op)
+    return None
+
+
+def _is_sparse(variable: Any) -> bool:
+    return "sparse" in type(variable.type).__module__
+
+
+def _walk(node: Any, op: str) -> Law | None:
+    """Return the law of a Gaussian random walk or autoregression: prior means, innovation sds, coefficients."""
+    if op == "RandomWalkRV":
+        first, later, _ = node.inputs
+        rho = pt.ones((1,))
+    else:
+        rho, sigma, first = node.inputs[:3]
+        if node.op.constant_term or rho.type.ndim != 1:
+            return None
+        later = None
+    if type(first.owner.op).__name__ != "NormalRV":
+        return None
+    mean, sd = (pt.atleast_1d(part) for part in first.owner.inputs[-2:])
+    steps = node.outputs[-1].shape[0]
+    if op == "AutoRegressiveRV":
+        order = node.op.ar_order
+        # Innovations about 0: the means of the first values are lost on the later ones.
+        location = pt.concatenate([pt.broadcast_to(mean, (order,)), pt.zeros((steps - order,))])
+        scale = pt.concatenate([pt.broadcast_to(sd, (order,)), pt.broadcast_to(sigma, (steps - order,))])
+        return Law(location, scale, True, "walk", rho)
+    if type(later.owner.op).__name__ != "NormalRV":
+        return None
+    drift, sigma = later.owner.inputs[-2:]
+    location = pt.concatenate([mean, mean + pt.cumsum(pt.broadcast_to(drift, (steps - 1,)))])
+    scale = pt.concatenate([sd, pt.broadcast_to(sigma, (steps - 1,))])
+    return Law(location, scale, True, "walk", rho)

@@ -1,1 +1,0 @@
-"""A learnt non-centring: funnels found in warm-up and straightened by a change of variables."""
