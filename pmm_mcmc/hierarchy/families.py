@@ -17,7 +17,7 @@ class Law(NamedTuple):
     Attributes
     ----------
     location, scale
-        Graphs that broadcast to the value variable's shape; of a ``"vector"`` the scale is its covariance.
+        Graphs that broadcast to the value variable's shape; of a ``"vector"`` the scale is lower triangular.
     symmetric
         Whether the noise has a symmetric law, so that the sign of the scale has no meaning.
     kind
@@ -67,7 +67,7 @@ import os
 SIGNED = () if os.environ.get("UNSIGNED") else ("HalfNormalRV", "HalfCauchyRV", "HalfStudentTRV", "ExponentialRV")
 
 
-def law_of(rv: Any, transform: Any) -> Law | None:
+def law_of(rv: Any, transform: Any, shape: tuple[int, ...]) -> Law | None:
     """Return the law of the value variable of a free random variable, if it is of a location and a scale.
 
     Parameters
@@ -76,6 +76,8 @@ def law_of(rv: Any, transform: Any) -> Law | None:
         The random variable.
     transform
         PyMC's transform of it, or None.
+    shape
+        Of its value variable.
     """
     node = rv.owner
     op = type(node.op).__name__
@@ -84,8 +86,7 @@ def law_of(rv: Any, transform: Any) -> Law | None:
         count, law = of[op]
         return law(*node.inputs[-count:])
     if op == "MvNormalRV" and transform is None and all(node.inputs[-1].type.broadcastable[:-2]):
-        covariance = node.inputs[-1]  # with a batch of one, where the mean has one
-        return Law(node.inputs[-2], covariance[(0,) * (covariance.type.ndim - 2)], True, "vector")
+        return Law(node.inputs[-2], _root(node.inputs[-1]), True, "vector")
     if op == "ZeroSumNormalRV" and type(transform).__name__ == "ZeroSumTransform":
         sigma = node.inputs[-2]
         return Law(pt.zeros(()), sigma, True)
@@ -96,32 +97,47 @@ def law_of(rv: Any, transform: Any) -> Law | None:
         mu, W, _, tau, _ = node.inputs[-5:]
         return Law(mu, 1.0 / pt.sqrt(tau * W.sum(axis=-1)), True)
     if op in ("RandomWalkRV", "AutoRegressiveRV") and transform is None and rv.type.ndim == 1:
-        return _walk(node, op)
+        return _walk(node, op, *shape)
     return None
+
+
+def _root(covariance: Any) -> Any:
+    """Return a lower triangular root of a covariance: the one that it was made from, where PyMC was given ``chol=``."""
+    product = covariance
+    while product.owner is not None and len(product.owner.inputs) == 1:
+        product = product.owner.inputs[0]
+    if product.owner is not None and len(product.owner.inputs) == 2:
+        root = product.owner.inputs[0]
+        if getattr(root.tag, "lower_triangular", False) and root.type.ndim == 2:
+            return root
+    # With a batch of one, where the mean has one.
+    return pt.linalg.cholesky(covariance[(0,) * (covariance.type.ndim - 2)])
 
 
 def _is_sparse(variable: Any) -> bool:
     return "sparse" in type(variable.type).__module__
 
 
-def _walk(node: Any, op: str) -> Law | None:
+def _walk(node: Any, op: str, steps: int) -> Law | None:
     """Return the law of a Gaussian random walk or autoregression: prior means, innovation sds, coefficients."""
     if op == "RandomWalkRV":
         first, later, _ = node.inputs
         rho = pt.ones((1,))
     else:
         rho, sigma, first = node.inputs[:3]
-        if node.op.constant_term or rho.type.ndim != 1:
+        if rho.type.ndim != 1:
             return None
+        constant, rho = (rho[0], rho[1:]) if node.op.constant_term else (None, rho)
         later = None
     if type(first.owner.op).__name__ != "NormalRV":
         return None
     mean, sd = (pt.atleast_1d(part) for part in first.owner.inputs[-2:])
-    steps = node.outputs[-1].shape[0]
     if op == "AutoRegressiveRV":
         order = node.op.ar_order
-        # Innovations about 0: the means of the first values are lost on the later ones.
-        location = pt.concatenate([pt.broadcast_to(mean, (order,)), pt.zeros((steps - order,))])
+        # Where the first values' mean leads to, roughly: the map is exact whatever the location.
+        towards = pt.zeros(()) if constant is None else constant / (1.0 - rho.sum())
+        decay = rho.sum() ** pt.arange(1, steps - order + 1)
+        location = pt.concatenate([pt.broadcast_to(mean, (order,)), towards + decay * (mean[-1] - towards)])
         scale = pt.concatenate([pt.broadcast_to(sd, (order,)), pt.broadcast_to(sigma, (steps - order,))])
         return Law(location, scale, True, "walk", rho)
     if type(later.owner.op).__name__ != "NormalRV":

@@ -88,11 +88,11 @@ def compose(
     Composed or None
         None where there is nothing to non-centre.
     """
-    children = _in_order(_read(model, vars, choices))
+    shapes = {var: shape for var, (_, shape, _, _) in zip(vars, layout, strict=True)}
+    children = _in_order(_read(model, shapes, choices))
     if not children:
         return None
     begins = dict(zip(vars, np.cumsum([0, *(size for _, _, size, _ in layout)]), strict=False))
-    shapes = {var: shape for var, (_, shape, _, _) in zip(vars, layout, strict=True)}
     parts = _split(flat, vars, begins, shapes)
     laws = [_law_at(child, parts, shapes[child.value]) for child in children]
     scales = _scales_function(flat, laws)
@@ -139,20 +139,38 @@ def compose(
     return Composed(structure, z, [lp_x + log_det, slope, x, g_x, log_det], sites)
 
 
-def _read(model: pm.Model, vars: Sequence[Any], choices: Mapping[str, str]) -> list[_Read]:
-    """Return the variables that are a location and a scale given others."""
+def _read(model: pm.Model, shapes: Mapping[Any, tuple[int, ...]], choices: Mapping[str, str]) -> list[_Read]:
+    """Return the variables that are a location and a scale given others.
+
+    Raises
+    ------
+    ValueError
+        If a choice is made for a variable that the model does not have, or that cannot be non-centred.
+    """
+    names = [rv.name for rv in model.free_RVs]
+    for name in choices:
+        if name not in names:
+            raise ValueError(f"reparametrise: {name!r} is not a free variable of the model, which has {', '.join(names)}")
     children = []
     for rv in model.free_RVs:
         value = model.rvs_to_values[rv]
-        law = law_of(rv, model.rvs_to_transforms[rv])
-        if law is None or value not in vars or choices.get(rv.name) == "centred":
+        choice = choices.get(rv.name)
+        law = law_of(rv, model.rvs_to_transforms[rv], shapes[value])
+        if law is None or choice == "centred":
+            if choice == "noncentred":
+                raise ValueError(
+                    f"reparametrise: {rv.name!r} cannot be non-centred: its distribution is not one of a location and a "
+                    "scale on the unconstrained scale; leave it out"
+                )
             continue
         terms = [law.location, law.scale] + ([] if law.rho is None else [law.rho])
         location, scale, *rho = model.replace_rvs_by_values([pt.as_tensor_variable(term) for term in terms])
-        parents = {v for v in ancestors([location, scale, *rho]) if v in vars}
+        parents = {v for v in ancestors([location, scale, *rho]) if v in shapes}
         if parents and value not in parents:
-            fixed = choices.get(rv.name) == "noncentred"
+            fixed = choice == "noncentred"
             children.append(_Read(rv, value, law, location, scale, rho[0] if rho else None, parents, fixed))
+        elif choice == "noncentred":
+            raise ValueError(f"reparametrise: {rv.name!r} has no parents to be non-centred about; leave it out")
     return children
 
 
@@ -188,7 +206,6 @@ def _law_at(child: _Read, parts: dict[Any, Any], shape: tuple[int, ...]) -> Law:
         K = shape[-1]
         kind = "grouped" if K <= MOST_GROUPED else "dense"
         location = pt.broadcast_to(location, shape).reshape((size // K, K) if kind == "grouped" else (size,))
-        scale = pt.linalg.cholesky(scale)
     else:
         location, scale = (pt.broadcast_to(part, shape).reshape((size,)) for part in (location, scale))
     return child.law._replace(location=location, scale=scale, kind=kind, rho=rho[0] if rho else None)
@@ -209,7 +226,7 @@ def _placed(child: Child, mu: Any, L: Any, rho: Any, a: Any, h: Any, z: Any) -> 
         w = pt.linalg.solve_triangular(C, L.T @ (a - h * mu), lower=True) + z
         w = pt.linalg.solve_triangular(C.T, w, lower=False)
         return mu + L @ w, pt.log(pt.diagonal(L)).sum() - pt.log(pt.diagonal(C)).sum()
-    return banded_sites(rho, L**2, mu, a, h, z)
+    return banded_sites(rho, L**2, mu, a, h, z * pt.sgn(L) if child.signs else z)
 
 
 def _scales_function(flat: Any, laws: list[Law]) -> Any:
@@ -273,10 +290,10 @@ def _signs(
 
     A scale may where it is a variable without parents of a family in :data:`SIGNED`, and where every child whose scale
     vanishes with it has symmetric noise and is proportional to it in the end: then the child is a smooth function of
-    the signed scale across 0.
+    the signed scale across 0.  Factors of a product of such scales, as a horseshoe has, keep their logarithms: with
+    signs two of three runs of each horseshoe of ``benchmarks/hierarchies.py`` were refused, without none of six.
     """
-    signs: list[list[np.ndarray]] = [[] for _ in children]
-    chosen = []
+    candidates: list[tuple[Any, dict[int, np.ndarray]]] = []
     taken = {child.value for child in children}
     for rv in model.free_RVs:
         var = model.rvs_to_values[rv]
@@ -288,11 +305,11 @@ def _signs(
         which = [i for i in range(len(laws)) if var in children[i].parents]
         if any(owner is None for owner in found) or not any((owner >= 0).any() for owner in found):
             continue
-        chosen.append(var)
-        for i, owner in zip(which, found, strict=True):
-            if (owner >= 0).any():
-                signs[i].append(owner)
-    return [tuple(some) for some in signs], chosen
+        candidates.append((var, {i: owner for i, owner in zip(which, found, strict=True) if (owner >= 0).any()}))
+    factors = [i for _, owners in candidates for i in owners]
+    chosen = [(var, owners) for var, owners in candidates if all(factors.count(i) == 1 for i in owners)]
+    signs = [tuple(owners[i] for _, owners in chosen if i in owners) for i in range(len(children))]
+    return signs, [var for var, _ in chosen]
 
 
 def _owners(
@@ -313,8 +330,10 @@ def _owners(
     mu, L = scales(x)[i]
     if not np.allclose(mu[1:], mu[0], rtol=1e-6, atol=1e-6):
         return None  # of a location that goes to infinity the sign would be seen
-    if law.kind == "walk" or law.kind in ("grouped", "dense"):
-        L = L[0] if law.kind == "walk" else L.reshape(3, -1)
+    if law.kind == "walk":
+        L = np.sqrt(L[0])
+    if law.kind in ("grouped", "dense"):
+        L = L.reshape(3, -1)
         with np.errstate(all="ignore"):
             same = np.allclose(L[1:], L[0], rtol=1e-6, atol=0.0)
         return np.full(1, -1) if same else None

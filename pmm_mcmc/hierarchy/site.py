@@ -37,7 +37,8 @@ def grouped_terms(mu: Any, L: Any, a: Any, H: Any) -> tuple[Any, Any]:
     of the correlations in a group is small, so that the diagonal stands for ``B``.
     """
     pull = (a - (H * mu[:, None, :]).sum(axis=2)) @ L
-    HL = (H[:, :, :, None] * L[None, None, :, :]).sum(axis=2)
+    G, K = mu.shape
+    HL = (H.reshape((G * K, K)) @ L).reshape((G, K, K))
     return pull, 1.0 + (L[None, :, :] * HL).sum(axis=1)
 
 

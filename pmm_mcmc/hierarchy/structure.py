@@ -17,7 +17,7 @@ import numpy as np
 
 from pmm_mcmc.comoments import marginal_scale
 from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.hierarchy.banded import innovation_gradient, undo_banded_rows
+from pmm_mcmc.hierarchy.banded import undo_banded_rows
 from pmm_mcmc.hierarchy.site import elementwise, grouped_terms, learn_elementwise, learn_grouped, place, unplace
 
 __all__ = ["MOST_GROUPED", "Child", "Structure"]
@@ -223,7 +223,7 @@ class Structure:
 
     # -- learning ----------------------------------------------------------------------------------------------------
 
-    def learn(self, x: np.ndarray, gradient: np.ndarray, sites: np.ndarray) -> np.ndarray:
+    def learn(self, x: np.ndarray, slope: np.ndarray, gradient: np.ndarray, sites: np.ndarray) -> np.ndarray:
         r"""Return the sites that draws ask for.
 
         With the gradient :math:`g_z` of the log density of ``z`` under the sites in force,
@@ -235,12 +235,14 @@ class Structure:
 
         Parameters
         ----------
-        x, gradient : (n, d)
-            The model's positions, in the order of time, and gradients of the log density of ``z`` with positive signs.
+        x, slope : (n, d)
+            The model's positions, in the order of time, and gradients with respect to them.
+        gradient : (n, d)
+            Gradients of the log density of ``z``, with positive signs.
         sites
             In force.
         """
-        x, gradient = x[-_MOST_DRAWS:], gradient[-_MOST_DRAWS:]
+        x, slope, gradient = (part[-_MOST_DRAWS:] for part in (x, slope, gradient))
         _, _, found = self._undone(x, sites)
         out = sites.copy()
         with np.errstate(all="ignore"):
@@ -259,21 +261,14 @@ class Structure:
                 elif child.kind == "dense":
                     y = (B @ g[..., None])[..., 0] + w
                     r = np.linalg.solve(L.swapaxes(1, 2), y[..., None])[..., 0]
-                    a, h = learn_elementwise(r, own, np.ones_like(r))
+                    a, h = learn_elementwise(r, own, np.broadcast_to(own.var(axis=0), r.shape))
                 else:
-                    a, h = self._learn_walk(child, own, g, mu, L, sites[part])
+                    r = slope[:, child.at] + _precision_times(own - mu, *L)
+                    a, h = learn_elementwise(r, own, np.broadcast_to(own.var(axis=0), r.shape))
                 out[part] = np.concatenate([a.ravel(), h.ravel()])
             if self.signed.size:
                 out[self.n_sites - len(self.signed) :] = np.median(x[:, self.signed], axis=0)
         return out
-
-    @staticmethod
-    def _learn_walk(
-        child: Child, x: np.ndarray, g: np.ndarray, mu: np.ndarray, L: Any, site: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        v, rho = L
-        r = innovation_gradient(rho, v, mu, *child.site(site), x, g)
-        return learn_elementwise(r, x, np.ones_like(r))
 
     # -- for people --------------------------------------------------------------------------------------------------
 
@@ -306,3 +301,15 @@ def _and(names: Sequence[str]) -> str:
 
 def _log_diagonal(matrix: np.ndarray) -> np.ndarray:
     return np.log(np.abs(np.diagonal(matrix, axis1=1, axis2=2))).sum(axis=1)
+
+
+def _precision_times(x: np.ndarray, v: np.ndarray, rho: np.ndarray) -> np.ndarray:
+    """Return the prior precision of an autoregression times ``x`` ``(n, m)``: see :mod:`pmm_mcmc.hierarchy.banded`."""
+    e = x.copy()
+    for k in range(rho.shape[1]):
+        e[:, k + 1 :] -= rho[:, k, None] * x[:, : -k - 1]
+    e /= v
+    out = e.copy()
+    for k in range(rho.shape[1]):
+        out[:, : -k - 1] -= rho[:, k, None] * e[:, k + 1 :]
+    return out

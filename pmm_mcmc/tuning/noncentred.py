@@ -162,10 +162,10 @@ class NoncentredWarmup:
         window = Block(*(np.concatenate(part, axis=1)[:, -kept:] for part in zip(*blocks, strict=True)))
         usable = settled(-window.lp, d)
         in_order = usable.T.ravel()
-        at, g = (part.swapaxes(0, 1).reshape(-1, d)[in_order] for part in (x, window.gradient))
-        good = np.isfinite(at).all(axis=1) & np.isfinite(g).all(axis=1)
+        seen = [part.swapaxes(0, 1).reshape(-1, d)[in_order] for part in (x, slope, window.gradient)]
+        good = np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in seen])
         old = self.sites
-        self.sites = structure.learn(at[good], g[good], old)
+        self.sites = structure.learn(*(part[good] for part in seen), old)
         z, log_det = structure.to_z(x, self.sites)
         _, gradient = structure.pull_back(z, slope, self.sites)
         _, before = structure.to_z(x, old)
