@@ -11,8 +11,6 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.basic import Alloc
-from pytensor.tensor.shape import Shape, Shape_i
 
 from pmm_mcmc.many_draws import python_function
 from pmm_mcmc.hierarchy.banded import banded_sites
@@ -100,9 +98,9 @@ def compose(
     described = [
         Child(
             child.rv.name, law.kind, int(begins[child.value]), shapes[child.value], child.fixed,
-            _names(model, child.law.location, child), _names(model, child.law.scale, child), sign,
+            *_parents(model, child, i, begins, shapes, scales, start), sign,
         )
-        for child, law, sign in zip(children, laws, signs, strict=True)
+        for i, (child, law, sign) in enumerate(zip(children, laws, signs, strict=True))
     ]  # fmt: skip
     sizes = [one.n_sites for one in described]
     ends = np.cumsum([0, *sizes])
@@ -119,7 +117,7 @@ def compose(
         placed[var] = unit + pt.log(pt.abs(pt.sinh(v)))
         log_det = log_det - pt.log(pt.abs(pt.tanh(v))).sum()
     if len(signed):
-        signs_at_z = pt.sgn(z)
+        signs_at_z = pt.sign(z)
     for child, one, end in zip(children, described, ends[1:], strict=True):
         law = _law_at(child, placed, one.shape)
         scale = law.scale
@@ -226,7 +224,7 @@ def _placed(child: Child, mu: Any, L: Any, rho: Any, a: Any, h: Any, z: Any) -> 
         w = pt.linalg.solve_triangular(C, L.T @ (a - h * mu), lower=True) + z
         w = pt.linalg.solve_triangular(C.T, w, lower=False)
         return mu + L @ w, pt.log(pt.diagonal(L)).sum() - pt.log(pt.diagonal(C)).sum()
-    return banded_sites(rho, L**2, mu, a, h, z * pt.sgn(L) if child.signs else z)
+    return banded_sites(rho, L**2, mu, a, h, z * pt.sign(L) if child.signs else z)
 
 
 def _scales_function(flat: Any, laws: list[Law]) -> Any:
@@ -362,22 +360,42 @@ def _coordinates(signed: list[Any], begins: dict[Any, int], shapes: dict[Any, tu
 # -- names -----------------------------------------------------------------------------------------------------------
 
 
-def _names(model: pm.Model, graph: Any, child: _Read) -> tuple[str, ...]:
-    """Return the named variables of the model that a graph is a function of, the nearest ones."""
-    known = {var: var.name for var in (*model.free_RVs, *model.deterministics, *model.observed_RVs)}
-    found: list[str] = []
-    seen = set()
-    stack = [graph]
-    while stack:
-        variable = stack.pop()
+def _parents(
+    model: pm.Model, child: _Read, i: int, begins: dict[Any, int], shapes: dict[Any, tuple[int, ...]], scales: Any,
+    start: np.ndarray,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:  # fmt: skip
+    """Return the names of what a child is non-centred about and scaled by: the nearest named variables.
+
+    Graphs mention some for their shape alone: values decide.
+    """
+    rng, moving = np.random.default_rng(1), []
+    for var in child.parents:
+        x = np.repeat(start[None, :], 2, axis=0)
+        size = int(np.prod(shapes[var], dtype=int))
+        x[1, int(begins[var]) : int(begins[var]) + size] += rng.uniform(0.1, 0.5, size)
+        mu, L = scales(x)[i]
+        L = L[0] if child.law.kind == "walk" else L
+        moving.append((var, *(not np.array_equal(part[0], part[1], equal_nan=True) for part in (mu, L))))
+    return tuple(
+        _names(model, graph, {var for var, *moves in moving if moves[which]})
+        for which, graph in enumerate((child.law.location, child.law.scale))
+    )  # type: ignore[return-value]
+
+
+def _names(model: pm.Model, graph: Any, values: set[Any]) -> tuple[str, ...]:
+    """Return the named variables nearest to a graph that it is a function of, by the value variables behind them."""
+    named = {*model.free_RVs, *model.deterministics}
+    of = {rv: model.rvs_to_values[rv] for rv in model.free_RVs}
+    found: dict[str, None] = {}
+    seen, waiting = set(), [graph]
+    while waiting:
+        variable = waiting.pop()
         if variable in seen:
             continue
         seen.add(variable)
-        if variable in known:
-            if any(model.rvs_to_values[rv] in child.parents for rv in model.free_RVs if rv in set(ancestors([variable]))):
-                found.append(known[variable])
-        elif variable.owner is not None and not isinstance(variable.owner.op, Shape | Shape_i):
-            inputs = variable.owner.inputs
-            # Of what is broadcast the shape is no parent.
-            stack += inputs[:1] if isinstance(variable.owner.op, Alloc) else reversed(inputs)
-    return tuple(dict.fromkeys(found))
+        if variable in named:
+            if any(of.get(above) in values for above in ancestors([variable])):
+                found[variable.name] = None
+        elif variable.owner is not None:
+            waiting += reversed(variable.owner.inputs)
+    return tuple(found)

@@ -1,0 +1,122 @@
+"""The log density in non-centred coordinates: that of the model with the Jacobian, for every family, by finite differences.
+
+The graphs are evaluated by PyTensor's Python linker; that numba and JAX compute the same is seen on a few of them.
+"""
+
+import numpy as np
+import pytensor
+import pytest
+from hierarchy_models import BUILD, build, densities, eight_schools, some_sites
+
+pytestmark = [
+    pytest.mark.pymc,
+    pytest.mark.filterwarnings("ignore::pymc.exceptions.ImputationWarning"),
+]
+
+
+def python(density):
+    """Return the function of ``z`` to log density and all that is said beside it."""
+    flat, outputs = density.graph
+    return pytensor.function([flat], outputs, mode="FAST_COMPILE", on_unused_input="ignore")
+
+
+def differences(f, z, size):
+    """Return the matrix of central differences of ``f`` at ``z``."""
+    out = np.empty((size, z.size))
+    for i in range(z.size):
+        step = 1e-6 * (1.0 + abs(z[i]))
+        up, down = z.copy(), z.copy()
+        up[i] += step
+        down[i] -= step
+        out[:, i] = (f(up) - f(down)) / (2 * step)
+    return out
+
+
+@pytest.mark.parametrize("name", BUILD)
+def test_the_density_is_the_models_with_the_jacobian(name):
+    model = build(name)
+    plain, mapped, start = densities(model)
+    structure, d = mapped.structure, start.size
+    assert structure is not None and mapped.width == 3 * d + 1
+    of_x, of_z = python(plain), python(mapped)
+    rng = np.random.default_rng(1)
+    for trial in range(3):
+        x = start + 0.7 * rng.normal(size=d)
+        sites = some_sites(structure, rng, none=trial == 0)
+        mapped.sites.set_value(sites)
+        z, log_det = structure.to_z(x, sites)
+        if trial == 2:  # the other sign of some scales
+            z[structure.signed] *= rng.choice([-1.0, 1.0], size=len(structure.signed))
+        lp, said = of_z(z)
+        slope, at, gradient, said_log_det = said[:d], said[d : 2 * d], said[2 * d : 3 * d], said[3 * d]
+        model_lp, model_gradient = of_x(at)
+        # Where the scale is 0.1 or less, what is divided by it has fewer digits.
+        np.testing.assert_allclose(lp - said_log_det, model_lp, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(gradient, model_gradient, rtol=1e-8, atol=1e-8)
+        jacobian = differences(lambda z: of_z(z)[1][d : 2 * d], z, d)
+        assert np.linalg.slogdet(jacobian)[1] == pytest.approx(said_log_det, rel=1e-5, abs=1e-5)
+        by_differences = differences(lambda z: of_z(z)[0], z, 1)[0]
+        np.testing.assert_allclose(slope, by_differences, rtol=2e-5, atol=2e-5 * np.abs(slope).max())
+        # What the host computes of many positions at a time.
+        there, pulled = structure.pull_back(z[None], gradient[None], sites)
+        np.testing.assert_allclose(there[0], at, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(pulled[0], slope, rtol=1e-7, atol=1e-7 * (1 + np.abs(slope).max()))
+        if trial < 2:
+            np.testing.assert_allclose(at, x, rtol=1e-7, atol=1e-7)
+            assert log_det == pytest.approx(said_log_det, rel=1e-7, abs=1e-7)
+        folded, folded_slope = structure.folded(z, slope)
+        np.testing.assert_allclose(structure.to_x(folded[None], sites)[0], at, rtol=1e-9, atol=1e-9)
+        lp_there, said_there = of_z(folded)
+        assert lp_there == pytest.approx(lp, rel=1e-9)
+        np.testing.assert_allclose(said_there[:d], folded_slope, rtol=1e-7, atol=1e-7 * (1 + np.abs(slope).max()))
+
+
+def test_judged_coordinates_have_the_density_of_the_logarithm():
+    model = eight_schools()
+    _, mapped, start = densities(model)
+    structure, of_z, rng = mapped.structure, python(mapped), np.random.default_rng(2)
+    sites = some_sites(structure, rng)
+    mapped.sites.set_value(sites)
+    z, _ = structure.to_z(start + rng.normal(size=start.size), sites)
+
+    def lp_of_q(q):
+        z = structure.unjudged(q, sites)
+        u = q[structure.signed]
+        dz_du = np.exp(u) / np.sqrt(np.exp(2 * u) + np.exp(2 * sites[-1]))
+        return of_z(z)[0] + np.log(dz_du).sum()
+
+    q, slope = structure.judged(z, of_z(z)[1][: start.size], sites)
+    np.testing.assert_allclose(structure.unjudged(q, sites), z, rtol=1e-12)
+    np.testing.assert_allclose(slope, differences(lp_of_q, q, 1)[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["eight schools", "cov", "walks"])
+def test_numba_and_jax_say_the_same(name):
+    from pmm_mcmc.engines.jax_engine import JaxEngine
+    from pmm_mcmc.engines.numba_engine import NumbaEngine
+    from pmm_mcmc.jax_density import LogDensity
+    from pmm_mcmc.coordinates import Coordinates
+    from pmm_mcmc.engines.contract import empty_state
+    from pmm_mcmc.methods import Settings
+
+    model = eight_schools() if name == "eight schools" else build(name)
+    _, mapped, start = densities(model)
+    rng, d = np.random.default_rng(3), start.size
+    settings = Settings.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
+    jax_density = LogDensity.from_model(mapped, "one")
+    engines = [NumbaEngine.of(settings, mapped)]
+    engines += [JaxEngine(settings.kernel, jax_density, 4, precision) for precision in ("float64", "float32")]
+    sites = some_sites(mapped.structure, rng)
+    z, _ = mapped.structure.to_z(start + 0.3 * rng.normal(size=(4, d)), sites)
+    coordinates = Coordinates(np.zeros(d), np.ones(d), sites)
+    said = []
+    for engine in engines:
+        state = empty_state(z, np.zeros_like(z))
+        said.append((engine.evaluate(coordinates, state), state[:, 4 * d].copy()))
+    f = python(mapped)
+    mapped.sites.set_value(sites)
+    exact = [f(row) for row in z]
+    for (found, lp), tolerance in zip(said, (1e-10, 1e-10, 2e-3), strict=True):
+        np.testing.assert_allclose(lp, [float(e[0]) for e in exact], rtol=tolerance)
+        scale = np.abs([e[1] for e in exact]).max()
+        np.testing.assert_allclose(found, [e[1] for e in exact], rtol=tolerance, atol=tolerance * scale)
