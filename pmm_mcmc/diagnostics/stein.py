@@ -37,7 +37,7 @@ from scipy.linalg import lu_factor, lu_solve
 from pmm_mcmc.batches import between_pieces, count_pieces
 from pmm_mcmc.tuning.scale import MOST_DENSE, affine_scale
 
-__all__ = ["ORDERS", "Corrected", "Estimate", "choose", "corrected_expectations", "own_terms", "solve_slopes"]
+__all__ = ["ORDERS", "Corrected", "Estimate", "choose", "corrected_expectations", "own_terms", "solve_slopes", "uncorrected"]
 
 # How many of the terms of its own a function is regressed on; and all of them with the virial ones.
 ORDERS, _VIRIAL = (1, 2, 3), 4
@@ -92,6 +92,20 @@ class Corrected(NamedTuple):
     ratio: np.ndarray
     left: np.ndarray
     by_chain: np.ndarray
+
+
+def uncorrected(values: np.ndarray) -> Corrected:
+    """Estimate the expectations of functions ``(chain, draw, p)`` by plain means: nothing is known of their bias."""
+    chains, draws, p = values.shape
+    cut = count_pieces(chains, draws)
+    first = values[:1, :1]
+    with np.errstate(invalid="ignore"):  # of what is not finite there is no mean
+        pieces = (values[:, draws % cut :] - first).reshape(chains * cut, -1, p).mean(axis=1)
+        by_chain = first[0] + (values - first).mean(axis=1)
+        value = first[0, 0] + pieces.mean(axis=0)
+        error = between_pieces(pieces, chains) if len(pieces) > 1 else np.full(p, np.nan)
+    none, all_of_it = np.full(p, np.nan), np.ones(p)
+    return Corrected(value, error, value, error, none, none, np.zeros(p, bool), all_of_it, all_of_it, by_chain)
 
 
 class Estimate(NamedTuple):

@@ -37,9 +37,9 @@ def learnt_map(dt: Any) -> FunnelMap | None:
     ValueError
         If the result holds no gradients.
     """
-    from pmm_mcmc.diagnostics.bias import _read
+    from pmm_mcmc.diagnostics.reading import read
 
-    return _read(dt).funnels
+    return read(dt, strict=True).funnels
 
 
 def straightened(
