@@ -99,7 +99,7 @@ def test_unstable_transitions_of_one_chain():
 
 @pytest.mark.parametrize(
     ("by_model", "remedy"),
-    [(0, SHORTER), (10, SHORTER), (11, "the model is not finite there, and a shorter step will not help: look at model.debug()")],
+    [(0, SHORTER), (10, SHORTER), (11, "the model is not finite there, and a shorter step will not help: look at model.debug(), and bound parameters by their priors")],
 )
 def test_transitions_that_the_model_is_to_blame_for(by_model, remedy):
     """The half of them or fewer: a shorter step is the remedy.  More: it is not."""
@@ -369,7 +369,7 @@ def test_one_chain_is_undecided():
     assert words == "one chain cannot be compared with others"
 
 
-@pytest.mark.filterwarnings("ignore:More chains:UserWarning")
+@pytest.mark.filterwarnings("ignore:Found chain dimension:UserWarning")
 def test_few_draws_are_undecided():
     for chains, draws in ((1, 19), (8, 3), (1, 1), (2, 2)):
         x = np.random.default_rng(1).normal(size=(chains, draws, 3))

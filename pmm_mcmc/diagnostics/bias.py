@@ -102,9 +102,8 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
 
     Notes
     -----
-    Of very many parameters (500, or twice as many as there are coordinates, and 300 more) the first are judged, which
-    in PyMC's results are the free variables, and of the deterministics those that a first look at all of them finds the
-    worst.  What is found is kept for the last results seen, and not computed again by :func:`pmm_mcmc.summary`.
+    Of very many parameters the first are judged, 200 or twice as many as there are coordinates, which in PyMC's results
+    are the free variables, and of the deterministics those that a first look at all of them finds the worst, up to 200.  What is found is kept for the last results seen, and not computed again by :func:`pmm_mcmc.summary`.
     """
     if probe is not None and not (hasattr(probe, "table") and hasattr(probe, "order_holds")):
         raise TypeError(f"probe={probe!r}: must be what pmm_mcmc.bias_probe(dt, step) returns")

@@ -34,6 +34,7 @@ __all__ = [
     "shorter",
     "size_reasons",
     "unstable_reasons",
+    "walled",
     "whole",
 ]
 
@@ -136,8 +137,16 @@ def unstable_reasons(
         return []
     words = f"{unstable} of {transitions} transitions were unstable{where}, limit {harmless}"
     if 2 * by_model > unstable:
-        remedy = "the model is not finite there, and a shorter step will not help: look at model.debug()"
+        remedy = (
+            "the model is not finite there, and a shorter step will not help: look at model.debug(), and bound "
+            "parameters by their priors"
+        )
     return [Reason("unstable", words, remedy, value=float(unstable), limit=float(harmless))]
+
+
+def walled(stats: Any, draws: int) -> bool:
+    """Whether so many draws met places where the model is not finite that it may end at a wall."""
+    return "model_failures" in stats and int(stats["model_failures"].sum()) > poisson.isf(0.05, _UNSTABLE_RATE * draws)
 
 
 def divergence_reasons(stats: Any) -> list[Reason]:

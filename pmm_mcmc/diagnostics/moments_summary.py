@@ -23,6 +23,7 @@ from pmm_mcmc.diagnostics.judging import (
     shorter,
     size_reasons,
     unstable_reasons,
+    walled,
 )
 from pmm_mcmc.diagnostics.reading import FEWEST
 from pmm_mcmc.diagnostics.stein import Corrected
@@ -125,7 +126,8 @@ def _read(dt: Any) -> _Read:
         return _Read(labels, draws, means, sds, np.full(len(labels), -1), None)
     stein = dt["stein"].dataset
     found = SteinMoments.of(stein)
-    if found.pieces > 1 and not identity_holds(found.excess, found.z, found.mean_square, found.pieces - 1):
+    holds = found.pieces == 1 or identity_holds(found.excess, found.z, found.mean_square, found.pieces - 1)
+    if not holds or walled(dt["sample_stats_total"], chains * draws):
         found = found._replace(first=_plain(found.first), second=_plain(found.second))
     return _Read(labels, draws, means, sds, stein["coordinate_of"].values, found)
 

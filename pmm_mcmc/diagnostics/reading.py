@@ -13,7 +13,7 @@ from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
 from pmm_mcmc.batches import degrees_of_freedom
-from pmm_mcmc.diagnostics.judging import identity_holds
+from pmm_mcmc.diagnostics.judging import identity_holds, walled
 from pmm_mcmc.diagnostics.straightened import MAP, straightened
 from pmm_mcmc.noncentring.funnel_map import FunnelMap
 from pmm_mcmc.tuning.virial import stein_identity
@@ -23,7 +23,7 @@ __all__ = ["FEWEST", "Parameters", "Run", "read", "scalars"]
 # Draws without which there is no cross-fitting at all.
 FEWEST = 20
 # Bytes of the parameters that are in hand together.
-_SLAB = 2**24
+_SLAB = 2**23
 _SAMPLE = ("chain", "draw")
 _NONE = (
     "the result holds no gradients (sample_stats 'gradient' and 'unconstrained'): sample with a step method of "
@@ -55,10 +55,10 @@ class Parameters:
             draws.append(values)
             size += values.nbytes
             if size >= _SLAB:
-                yield np.concatenate(kept), np.concatenate(draws, axis=-1)
+                yield np.concatenate(kept), draws[0] if len(draws) == 1 else np.concatenate(draws, axis=-1)
                 kept, draws, size = [], [], 0
         if kept:
-            yield np.concatenate(kept), np.concatenate(draws, axis=-1)
+            yield np.concatenate(kept), draws[0] if len(draws) == 1 else np.concatenate(draws, axis=-1)
 
     def _pieces(self, which: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         wanted = np.ones(len(self), bool)
@@ -82,8 +82,10 @@ class Parameters:
                 at = numbers[(slice(None),) * long + (part,)].ravel()
                 if wanted[at].any():
                     values = variable.isel({dims[long]: part}).values
-                    values = values.reshape(*values.shape[:2], -1)[..., wanted[at]]
-                    yield at[wanted[at]], values.astype(float, copy=False)
+                    values = values.reshape(*values.shape[:2], -1)
+                    if not wanted[at].all():
+                        at, values = at[wanted[at]], values[..., wanted[at]]
+                    yield at, values.astype(float, copy=False)
 
     def read(self, which: np.ndarray | None = None) -> np.ndarray:
         """Return draws ``(chain, draw, n)`` of the parameters with these numbers, in their order; by default of all."""
@@ -109,6 +111,8 @@ class Run:
         Unconstrained, ``None`` where there are none.
     straight, slope
         The same in the coordinates of ``funnels``, if there are any.
+    walled
+        Whether the density may end at a wall, at which Stein's identity has a term that is not in it.
     """
 
     parameters: Parameters
@@ -119,6 +123,7 @@ class Run:
     straight: Any = None
     slope: Any = None
     funnels: FunnelMap | None = None
+    walled: bool = False
 
     @property
     def labels(self) -> list[str]:
@@ -138,7 +143,7 @@ class Run:
     @cached_property
     def correctable(self) -> bool:
         """Whether there are gradients, and Stein's identity holds, but for steps that are too long."""
-        return self.straight is not None and identity_holds(*self.identity, self.degrees)
+        return self.straight is not None and not self.walled and identity_holds(*self.identity, self.degrees)
 
     @cached_property
     def values(self) -> np.ndarray:
@@ -200,6 +205,6 @@ def read(dt: Any, var_names: Any = None, *, strict: bool = False) -> Run:
     if not there or not enough:
         return run
     run.position, run.gradient = (np.asarray(stats[name].values, dtype=float) for name in ("unconstrained", "gradient"))
-    stored = dt["posterior"].attrs.get(MAP)
+    stored, run.walled = dt["posterior"].attrs.get(MAP), walled(stats, chains * draws)
     run.funnels, run.straight, run.slope = straightened(run.position, run.gradient, stored)
     return run

@@ -20,6 +20,9 @@ _ERRORS = {"mean": "mcse_mean", "sd": "mcse_sd", "median": "mcse_median"} | {
     "bias": "bias_se",
 }
 
+# In posterior standard deviations: what is nothing but rounding, and the smallest error that places are given for.
+_ROUNDING, _FINEST = 1e-9, 1e-5
+
 
 def rounded(table: pd.DataFrame, round_to: Any) -> pd.DataFrame:
     """Return a table that shows its numbers rounded: "auto" by their errors, "none" not, else as ArviZ rounds."""
@@ -46,6 +49,10 @@ def _shown(table: pd.DataFrame, name: str) -> list[str]:
         errors = table[error].to_numpy(dtype=float)
     elif name == "sd" and "ess_bulk" in table:  # about, for the number of its digits
         errors = values / np.sqrt(2.0 * np.maximum(table["ess_bulk"].to_numpy(dtype=float), 1.0))
+    if error is not None and "sd" in table:  # of a Gaussian a corrected mean is exact but for rounding
+        scale = table["sd"].to_numpy(dtype=float)
+        values = np.where(np.abs(values) < _ROUNDING * scale, 0.0, values)
+        errors = np.maximum(errors, _FINEST * scale)
     return [_number(value, error) for value, error in zip(values, errors, strict=True)]
 
 

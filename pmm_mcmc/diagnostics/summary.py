@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import arviz as az
 import numpy as np
 import pandas as pd
 import xarray as xr
 from arviz_base import extract
+from arviz_stats import summary as arviz_summary
 
 from pmm_mcmc.diagnostics.bias import verdict
 from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
@@ -60,31 +60,33 @@ def summary(
     if "posterior_mean" in dt.children:
         return _of_moments(dt, {"var_names": var_names, **options})
     judged = verdict(dt)
-    dt, table = with_numbers(dt), full_table(dt)
+    selection = {name: options[name] for name in ("filter_vars", "coords") if name in options}
+    labels = _labels(dt, var_names, **selection)
     if kind == "short":
-        unknown = set(options) - {"filter_vars", "coords"}
+        unknown = set(options) - set(selection)
         if unknown:
             raise ValueError(f"{min(unknown)}: goes with kind='all' or another kind of arviz.summary")
-        out = table.loc[_labels(dt, var_names, **options), list(_SHORT)]
-        out = rounded(out, round_to)
+        out = rounded(full_table(dt, labels)[list(_SHORT)], round_to)
     else:
-        out = rounded(joined(dt, table[list(_BESIDE)], var_names=var_names, kind=kind, **options), round_to)
+        beside = full_table(dt, labels)[list(_BESIDE)]
+        out = rounded(joined(with_numbers(dt), beside, var_names=var_names, kind=kind, **options), round_to)
     out.attrs["verdict"] = judged.sentence
     if WORDS in dt["posterior"].attrs:
         out.attrs[WORDS] = dt["posterior"].attrs[WORDS]
     return out
 
 
-def full_table(dt: Any) -> pd.DataFrame:
-    """Return all that is known of all parameters, which is computed once for a result; ``sd`` as ArviZ counts."""
+def full_table(dt: Any, labels: list[str] | None = None) -> pd.DataFrame:
+    """Return all that is known of all parameters, or of some, computed once for a result; ``sd`` as ArviZ counts."""
     known = remembered(dt)
-    if "table" not in known:
-        run = read(dt)
-        small = known.get("judged")
-        table = small if small is not None and len(small) == len(run.labels) else table_of(run)
-        n = run.chains * run.draws
-        known["table"] = table.assign(sd=table["sd"] * np.sqrt(n / max(n - 1, 1)))
-    return known["table"]
+    labels = Parameters(dt["posterior"].to_dataset()).labels if labels is None else labels
+    tables = [known[name] for name in ("judged", "table") if name in known]
+    there = next((table for table in tables if set(labels) <= set(table.index)), None)
+    if there is None:
+        there = known["table"] = table_of(read(dt))
+    n = dt["posterior"].sizes["chain"] * dt["posterior"].sizes["draw"]
+    table = there.loc[labels]
+    return table.assign(sd=table["sd"] * np.sqrt(n / max(n - 1, 1)))
 
 
 def _labels(dt: Any, var_names: Any, filter_vars: Any = None, coords: Any = None) -> list[str]:
@@ -97,7 +99,7 @@ def _labels(dt: Any, var_names: Any, filter_vars: Any = None, coords: Any = None
 def joined(dt: Any, beside: pd.DataFrame | None = None, **options: Any) -> pd.DataFrame:
     """ArviZ's summary of the draws with other columns beside it, and ``ess_per_grad`` where gradients were counted."""
     with np.errstate(all="ignore"):  # constants have no r_hat, and ArviZ says so with a warning of NumPy
-        out = pd.DataFrame(az.summary(dt, **{"round_to": "none", **options}))
+        out = pd.DataFrame(arviz_summary(dt, **{"round_to": "none", **options}))
     if beside is not None:
         out[list(beside)] = beside.reindex(out.index)
     if "ess_bulk" in out and "sample_stats" in dt.children and "n_grad_total" in dt["sample_stats"]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from pmm_mcmc.batches import between_pieces, count_pieces
 from pmm_mcmc.diagnostics.convergence import convergence
-from pmm_mcmc.diagnostics.reading import Parameters, Run
+from pmm_mcmc.diagnostics.reading import Run
 from pmm_mcmc.diagnostics.stein import Corrected, corrected_expectations, uncorrected
 
 __all__ = ["BIASES", "judged", "remembered", "sd_of", "table_of"]
@@ -23,8 +23,9 @@ BIASES = (
 )  # fmt: skip
 
 # So many parameters are always judged, the first, and twice as many as there are coordinates: PyMC puts free variables
-# first.  Of deterministics beyond, those that a first look finds the worst by each of its measures.
-_ALWAYS, _WORST = 500, 75
+# first.  Of deterministics beyond, those that a first look finds the worst by each of its measures.  Without gradients
+# it is not known how many are free, and less is to be computed.
+_ALWAYS, _WORST, _WITHOUT = 200, 50, 2000
 # Results whose tables are kept.
 _KEPT = 4
 
@@ -96,8 +97,9 @@ def judged(run: Run) -> np.ndarray:
     largest standard error of a mean or of a variance between pieces of the chains, or the largest bias of a mean or of
     a standard deviation that follows to first order from those of the coordinates, are judged beside them.
     """
-    p, d = len(run.labels), 0 if run.position is None else run.position.shape[2]
-    always = max(_ALWAYS, 2 * d)
+    p, always = len(run.labels), _WITHOUT
+    if run.position is not None:
+        always = max(_ALWAYS, 2 * run.position.shape[2])
     if p <= always + 4 * _WORST:
         return np.arange(p)
     chosen = set(range(always))
@@ -167,8 +169,9 @@ def _digest(dataset: Any) -> tuple[Any, ...]:
     coords = [(name, tuple(map(str, np.ravel(values)))) for name, values in dataset.coords.items() if name in dims]
     sums = []
     for variable in numeric:
-        found = 0
-        for _, values in Parameters(variable.to_dataset(name=str(variable.name))).slabs():
-            found = zlib.crc32(np.ascontiguousarray(values).view(np.uint8), found)
+        found, chains = 0, variable.sizes.get("chain", 0)
+        for chain in range(chains):  # one by one, for memory where they are on disk
+            values = np.ascontiguousarray(variable.isel(chain=chain).values)
+            found = zlib.crc32(values.reshape(-1).view(np.uint8), found)
         sums.append((variable.name, variable.shape, str(variable.dtype), found))
     return tuple(sums), tuple(coords), tuple((name, str(value)) for name, value in dataset.attrs.items())
