@@ -44,7 +44,7 @@ def end_runs_with_the_verdict() -> None:
     PyMC gives a step method no say once all chains are there.  It calls one function then, by a name in one of its
     modules, whose warnings it logs and stores: that one.  Runs without a step of this package it serves as before.
     """
-    module = importlib.import_module("pymc.sampling.mcmc")
+    module: Any = importlib.import_module("pymc.sampling.mcmc")
     original = module.run_convergence_checks
     if hasattr(original, "of_pymc"):
         return

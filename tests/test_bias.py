@@ -5,7 +5,6 @@ of some 60.
 """
 
 import logging
-import warnings
 
 import arviz as az
 import numpy as np

@@ -67,9 +67,7 @@ def test_other_samplers_are_checked_by_pymc(model, said):
     assert mcmc.run_convergence_checks.of_pymc is convergence.run_convergence_checks
     with model:
         pm.sample(30, tune=50, chains=2, cores=1, step=pm.Metropolis(), **OPTIONS)
-    assert [message for _, message in said()] == [
-        "The number of samples is too small to check convergence reliably."
-    ]
+    assert [message for _, message in said()] == ["The number of samples is too small to check convergence reliably."]
 
 
 def test_pymc_looks_its_checks_up_where_they_are_replaced(model, monkeypatch):

@@ -103,7 +103,8 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     Notes
     -----
     Of very many parameters the first are judged, 200 or twice as many as there are coordinates, which in PyMC's results
-    are the free variables, and of the deterministics those that a first look at all of them finds the worst, up to 200.  What is found is kept for the last results seen, and not computed again by :func:`pmm_mcmc.summary`.
+    are the free variables, and of the deterministics up to 200 that a first look at all of them finds the worst.  What
+    is found is kept for the last few results, and not computed again by :func:`pmm_mcmc.summary`.
     """
     if probe is not None and not (hasattr(probe, "table") and hasattr(probe, "order_holds")):
         raise TypeError(f"probe={probe!r}: must be what pmm_mcmc.bias_probe(dt, step) returns")
@@ -152,7 +153,7 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
     reasons += _disagreement(dt, table, moving, errors, run.chains)
     found = _measured(labels, table)
     if run.straight is not None:
-        reasons += identity_reasons(*run.identity, run.degrees, lambda i: _name(run, table, i), remedy)
+        reasons += identity_reasons(*run.identity, run.degrees, lambda i: _name(run, table, i), remedy, run.moving)
         reasons += bias_reasons(found, run.degrees, remedy)
     else:
         ours = "n_grad_total" in stats
@@ -167,7 +168,8 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
         ruled_out |= probe.order_holds and seen.ruled_out
     reasons += length_reasons(stats, ruled_out)
     reasons += funnel_reasons(stats)
-    return conclude(reasons, found, stats, probed=probe is not None)
+    kind = "parameters" if len(labels) == len(run.parameters) else "parameters judged"
+    return conclude(reasons, found, stats, kind, probe is not None)
 
 
 def _probed(labels: list[str], table: pd.DataFrame, moving: np.ndarray) -> Measured:

@@ -28,7 +28,7 @@ class Convergence(NamedTuple):
 
 
 def convergence(values: np.ndarray) -> Convergence:
-    """Judge draws ``(chain, draw, p)``, each parameter as ArviZ does; one that is not finite or constant has no r_hat."""
+    """Judge draws ``(chain, draw, p)``, each parameter as ArviZ does; NaN of what is not finite."""
     chains, draws, p = values.shape
     found = np.full((3, p), np.nan)
     if draws >= _FEWEST:

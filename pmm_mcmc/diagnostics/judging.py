@@ -55,9 +55,12 @@ _BOUND = 2.0 * BETWEEN_CHAINS
 _MORE = "draw more"
 _VIRIAL, _VIRIAL_Z = 0.075, 4.0
 _VIRIAL_MEAN_SQUARE = 0.01
-# Beyond this, upwards, a step that is too long is no explanation of a coordinate that is too wide: one that far beyond
-# its stability is refused as such.  Downwards there is none: such steps widen.
-_WIDEST = 0.5
+# Steps that are too long widen: a coordinate that is too narrow is not explained by them, nor one whose variance is
+# more than doubled.
+_WIDEST = 1.0
+# At an edge or a jump the identity fails by tens of standard errors; chance reaches one and a half times its limit, of
+# a run that is refused for it, once in 1e5.
+_BEYOND = 1.5
 # Where the step may well bias means by the first of these, all biases must be seen to be below the second.  Tuned steps
 # have 0.05; the curvature behind it is found anew in each warm-up, and so this may vary by a factor of 5.
 _EXPECTED, _RULED_OUT = 0.3, 0.1
@@ -174,7 +177,9 @@ def size_reasons(chains: int, draws: int, fewest: int) -> list[Reason]:
         few = f"{chains} x {draws} draws are too few to judge, limit {fewest} and 4 of each chain"
         return [Reason("few_draws", few, _MORE, value=float(chains * draws), limit=float(fewest))]
     if chains == 1:
-        return [Reason("one_chain", "one chain cannot be compared with others", "run four chains", value=1.0, limit=2.0)]
+        return [
+            Reason("one_chain", "one chain cannot be compared with others", "run four chains", value=1.0, limit=2.0)
+        ]
     return []
 
 
@@ -203,9 +208,11 @@ def disagreement_reasons(
     return []
 
 
-def _fails(excess: np.ndarray, z: np.ndarray, mean_square: float, degrees: int) -> tuple[np.ndarray, bool]:
-    """Where the Stein identity fails, and whether it does throughout."""
-    off = (np.abs(excess) > _VIRIAL) & (np.abs(z) > max(_VIRIAL_Z, largest_t(len(z), degrees)))
+def _fails(
+    excess: np.ndarray, z: np.ndarray, mean_square: float, degrees: int, times: float = 1.0
+) -> tuple[np.ndarray, bool]:
+    """Where the Stein identity fails, by more than so many times what chance may do, and whether it does throughout."""
+    off = (np.abs(excess) > _VIRIAL) & (np.abs(z) > times * max(_VIRIAL_Z, largest_t(len(z), degrees)))
     # Chance alone makes the z-scores' own mean square about 1.
     chance = f_distribution.ppf(1.0 - CHANCE, max(len(z), 1), degrees)
     with np.errstate(over="ignore"):  # of a coordinate that does not move
@@ -213,18 +220,28 @@ def _fails(excess: np.ndarray, z: np.ndarray, mean_square: float, degrees: int) 
     return off, bool(throughout)
 
 
-def identity_holds(excess: np.ndarray, z: np.ndarray, mean_square: float, degrees: int) -> bool:
+def identity_holds(
+    excess: np.ndarray, z: np.ndarray, mean_square: float, degrees: int, moving: np.ndarray | bool = True
+) -> bool:
     """Whether Stein's identity, if it fails, does so as it does where steps are too long.
+
+    Coordinates that do not move have none.
 
     Where the density has an edge or a jump it does not hold of the posterior itself, and nothing can be corrected by
     it: what is missing at an edge is missing in every draw.
     """
-    off, _ = _fails(excess, z, mean_square, degrees)
-    return not bool((off & ((excess < 0.0) | (excess > _WIDEST))).any())
+    off, _ = _fails(excess, z, mean_square, degrees, _BEYOND)
+    return not bool((off & moving & ((excess < 0.0) | (excess > _WIDEST))).any())
 
 
 def identity_reasons(
-    excess: np.ndarray, z: np.ndarray, mean_square: float, degrees: int, name: Callable[[int], str], remedy: str = ""
+    excess: np.ndarray,
+    z: np.ndarray,
+    mean_square: float,
+    degrees: int,
+    name: Callable[[int], str],
+    remedy: str = "",
+    moving: np.ndarray | bool = True,
 ) -> list[Reason]:
     """Say whether the Stein identity fails, for a coordinate or throughout."""
     off, throughout = _fails(excess, z, mean_square, degrees)
@@ -239,7 +256,7 @@ def identity_reasons(
         words = f"E[x dF/dx] is {value} for {parameter} and off 1 by {np.sqrt(2.0 * mean_square):.2f} on average, " + (
             f"limit {np.sqrt(2.0 * _VIRIAL_MEAN_SQUARE):.2f}"
         )
-    elif not identity_holds(excess, z, mean_square, degrees):
+    elif not identity_holds(excess, z, mean_square, degrees, moving):
         remedy = (
             "the density may have an edge or a jump there, where no Langevin sampler is right: bound a parameter by "
             "its prior, and let no term jump; if it has none, draw more"
@@ -296,7 +313,9 @@ def funnel_reasons(stats: Any) -> list[Reason]:
     return [Reason("funnel", words, "write the model non-centred", value=left, limit=_FUNNEL_LEFT)]
 
 
-def conclude(reasons: list[Reason], found: Measured, stats: Any, kind: str = "", probed: bool = False) -> Verdict:
+def conclude(
+    reasons: list[Reason], found: Measured, stats: Any, kind: str = "parameters", probed: bool = False
+) -> Verdict:
     """Put the reasons together or, where there are none, say how well the means are known.
 
     Parameters
@@ -308,7 +327,7 @@ def conclude(reasons: list[Reason], found: Measured, stats: Any, kind: str = "",
     stats
         Statistics of the draws.
     kind
-        What the biases are of, if not of the parameters.
+        What the biases are of.
     probed
         Whether the step was halved, which says of a step that was not tuned whether it is too long.
     """
@@ -316,7 +335,7 @@ def conclude(reasons: list[Reason], found: Measured, stats: Any, kind: str = "",
     varying, measured = int(found.moving.sum()), int(np.isfinite(known).sum())
     if not measured:
         if not reasons and varying:
-            words = "the bias could not be measured for any parameter"
+            words = f"the bias could not be measured for any of the {kind}"
             reasons = [Reason("unmeasured", words, "compare with half the step size: pmm.bias_probe does")]
         return concluded(reasons, "nothing varies.")
     worst = int(np.nanargmax(known))
@@ -326,9 +345,9 @@ def conclude(reasons: list[Reason], found: Measured, stats: Any, kind: str = "",
         words = f"the corrected mean of {label} is known to {value} % of a posterior sd only, limit {limit} %"
         reasons = [*reasons, Reason("bound", words, _MORE, label, float(known[worst]), _BOUND)]
     within = f"within {max(1.0, np.ceil(100.0 * known[worst])):.0f} % of a posterior sd, with 95 % confidence each"
-    good = f"all corrected means{kind} are {within}."
+    good = f"all corrected means are {within}."
     if measured < varying:
-        good = f"{measured} of {varying} corrected means{kind} are {within}; the bias of the others is not measurable."
+        good = f"corrected means are {within}; the bias of {varying - measured} of {varying} {kind} is not measurable."
     if not probed and not found.ruled_out and _unseen(stats):
         good += " No warm-up has seen whether the step is too long: pmm.bias_probe can."
     return concluded(reasons, good)

@@ -126,7 +126,9 @@ def _read(dt: Any) -> _Read:
         return _Read(labels, draws, means, sds, np.full(len(labels), -1), None)
     stein = dt["stein"].dataset
     found = SteinMoments.of(stein)
-    holds = found.pieces == 1 or identity_holds(found.excess, found.z, found.mean_square, found.pieces - 1)
+    holds = found.pieces == 1 or identity_holds(
+        found.excess, found.z, found.mean_square, found.pieces - 1, found.sd > 0.0
+    )
     if not holds or walled(dt["sample_stats_total"], chains * draws):
         found = found._replace(first=_plain(found.first), second=_plain(found.second))
     return _Read(labels, draws, means, sds, stein["coordinate_of"].values, found)
@@ -185,11 +187,13 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
         reasons.append(Reason("no_gradients", "the bias was not measured, for there are no gradients"))
     elif at.pieces > 1:
         degrees = at.pieces - 1
-        reasons += identity_reasons(at.excess, at.z, at.mean_square, degrees, at.labels.__getitem__, remedy)
+        reasons += identity_reasons(
+            at.excess, at.z, at.mean_square, degrees, at.labels.__getitem__, remedy, at.sd > 0.0
+        )
         reasons += bias_reasons(found, degrees, remedy)
     reasons += length_reasons(stats, found.ruled_out and calm(unstable, chains * read.draws))
     reasons += funnel_reasons(stats)
-    return conclude(reasons, found, stats, " of unconstrained coordinates")
+    return conclude(reasons, found, stats, "unconstrained coordinates")
 
 
 def _measured(at: SteinMoments | None) -> Measured:

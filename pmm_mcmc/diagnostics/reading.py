@@ -143,7 +143,14 @@ class Run:
     @cached_property
     def correctable(self) -> bool:
         """Whether there are gradients, and Stein's identity holds, but for steps that are too long."""
-        return self.straight is not None and not self.walled and identity_holds(*self.identity, self.degrees)
+        if self.straight is None or self.walled:
+            return False
+        return identity_holds(*self.identity, self.degrees, self.moving)
+
+    @property
+    def moving(self) -> np.ndarray:
+        """Which coordinates are not the same in all draws."""
+        return np.ptp(self.straight, axis=(0, 1)) > 0.0
 
     @cached_property
     def values(self) -> np.ndarray:

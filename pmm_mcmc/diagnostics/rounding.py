@@ -33,7 +33,9 @@ def rounded(table: pd.DataFrame, round_to: Any) -> pd.DataFrame:
 
         return pd.DataFrame(table).map(lambda value: round_num(value, round_to))
     shown = {str(name): _shown(table, str(name)) for name in table}
-    return SummaryDataFrame(table, fmt_map={name: dict(zip(table.index, of, strict=True)) for name, of in shown.items()})
+    return SummaryDataFrame(
+        table, fmt_map={name: dict(zip(table.index, of, strict=True)) for name, of in shown.items()}
+    )
 
 
 def _shown(table: pd.DataFrame, name: str) -> list[str]:

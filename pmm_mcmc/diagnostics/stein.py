@@ -37,7 +37,16 @@ from scipy.linalg import lu_factor, lu_solve
 from pmm_mcmc.batches import between_pieces, count_pieces
 from pmm_mcmc.tuning.scale import MOST_DENSE, affine_scale
 
-__all__ = ["ORDERS", "Corrected", "Estimate", "choose", "corrected_expectations", "own_terms", "solve_slopes", "uncorrected"]
+__all__ = [
+    "ORDERS",
+    "Corrected",
+    "Estimate",
+    "choose",
+    "corrected_expectations",
+    "own_terms",
+    "solve_slopes",
+    "uncorrected",
+]
 
 # How many of the terms of its own a function is regressed on; and all of them with the virial ones.
 ORDERS, _VIRIAL = (1, 2, 3), 4

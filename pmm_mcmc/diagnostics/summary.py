@@ -90,9 +90,8 @@ def full_table(dt: Any, labels: list[str] | None = None) -> pd.DataFrame:
 
 
 def _labels(dt: Any, var_names: Any, filter_vars: Any = None, coords: Any = None) -> list[str]:
-    posterior = extract(
-        dt, var_names=var_names, filter_vars=filter_vars, combined=False, keep_dataset=True, group="posterior"
-    )
+    options = {"filter_vars": filter_vars, "combined": False, "keep_dataset": True, "group": "posterior"}
+    posterior: Any = extract(dt, var_names=var_names, **options)
     return Parameters(posterior.sel(coords or {})).labels
 
 

@@ -143,9 +143,10 @@ def _first_look(run: Run) -> np.ndarray:
                 slope = np.linalg.solve(gram, centred.T @ (flat - flat.mean(axis=0))).T
                 found[2, at] = np.abs(slope @ off) / sd
                 along = slope @ gram / len(flat)
-                found[3, at] = np.abs(1.0 - ((slope * ratio) @ gram / len(flat) * (slope * ratio)).sum(axis=1) / (
-                    along * slope
-                ).sum(axis=1))
+                found[3, at] = np.abs(
+                    1.0
+                    - ((slope * ratio) @ gram / len(flat) * (slope * ratio)).sum(axis=1) / (along * slope).sum(axis=1)
+                )
     return np.nan_to_num(found, nan=0.0, posinf=0.0)
 
 

@@ -22,6 +22,7 @@ __all__ = ["page_of", "run_page"]
 # What a page can show and a reader take in; the summary in Python has all.
 _MOST_ROWS, _MOST_BIASES, _MOST_TRACES, _MOST_CHAINS = 200, 40, 6, 8
 _MOST_RANKED = 300  # draws of a chain
+_TONES: dict[str, Any] = {"trusted": "ok", "undecided": "unknown", "not trusted": "bad"}
 
 
 class _Found(NamedTuple):
@@ -108,8 +109,7 @@ def _of_draws(dt: Any) -> _Found:
 def _verdict(found: _Found) -> Verdict:
     judged = found.judged
     state, _, rest = judged.sentence.partition(": ")
-    tone = {"trusted": "ok", "undecided": "unknown", "not trusted": "bad"}[judged.state]
-    return Verdict(tone, state, [_sentence(rest)])
+    return Verdict(_TONES[judged.state], state, [_sentence(rest)])
 
 
 def _sentence(text: str) -> str:
