@@ -16,6 +16,8 @@ import pmm_mcmc as pmm
 from pmm_mcmc import host, sampling, targeting, warming
 from pmm_mcmc.engines import jax_engine
 
+STATES = ("Trusted: ", "Undecided: ", "Not trusted: ")
+
 pytest_plugins = ["sampling_fixtures"]
 
 
