@@ -56,6 +56,7 @@ ENTRIES = {
         "minutes a target", "how often the verdict trusts good and bad settings, alone and with a probe by step halving"
     ),
     "tuning": Entry("minutes a target", "gradients of warm-up, and how far the step varies with the seed"),
+    "verdict_cost": Entry("two minutes", "CPU time and memory of verdict and summary with 10,000 deterministics"),
     "versus": Entry(
         "at most a minute for each sampler, target and seed; --quick",
         "gradients, effective samples and seconds of our samplers and of nine peers, with ratios",

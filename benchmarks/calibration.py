@@ -21,8 +21,10 @@ import xarray as xr
 from gradients import SAMPLERS, Ours
 from targets import TARGETS, Reference, reference
 
-from pmm_mcmc.diagnostics.bias import _judge, _read, _table
+from pmm_mcmc.diagnostics.bias import judge
+from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.straightened import MAP
+from pmm_mcmc.diagnostics.table import table_of
 from pmm_mcmc.tuning.setting import Tuned
 
 MULTIPLES = (0.3, 1.0, 1.5, 2.0, 3.0)
@@ -44,15 +46,19 @@ left            measured bias over true bias in the coordinate with the largest,
 reasons         of refusals: how often each
 
             step x   step   bias mean          bias sd      unstable expected trusted  cover   (all)   left  reasons"""
-# Words of the verdict's reasons; the first two ask for more draws.
+# What the codes of the verdict's reasons are called; the first two ask for more draws.
 KINDS = {
     "r_hat": "r_hat",
-    "short": "known to",
+    "mcse": "short",
+    "bound": "short",
+    "unmeasured": "short",
     "unstable": "unstable",
-    "identity": "E[x dF/dx]",
-    "bias": "is off by",
-    "step": "steps of this size",
-    "funnel": "funnels",
+    "identity": "identity",
+    "bias_of_mean": "bias",
+    "bias_of_sd": "bias",
+    "step_long": "step",
+    "step_unstable": "step",
+    "funnel": "funnel",
 }
 FOR_WANT_OF_DRAWS = {"r_hat", "short"}
 
@@ -96,12 +102,12 @@ def measure(ours: Ours, multiple: float, known: Reference, shown: slice, replica
             cut = (slice(first, first + EACH), slice(part * DRAWS, (part + 1) * DRAWS))
             draws = (chunk.position[cut], chunk.gradient[cut], chunk.unstable[cut])
             dt = as_result(*draws, tuned)
-            run = _read(dt)
-            table = _table(run)
-            verdict = _judge(dt, run, table)
+            run = read(dt)
+            table = table_of(run)
+            verdict = judge(dt, run, table)
             away = np.abs(table["mean_corrected"] - known.mean)
             inside_all.append((away <= 1.96 * np.hypot(table["mcse_corrected"], known.se_mean))[shown].mean())
-            found = {kind for kind, words in KINDS.items() if any(words in reason for reason in verdict.reasons)}
+            found = {KINDS[reason.code] for reason in verdict.reasons}
             reasons.update(found)
             if verdict.trusted:
                 trusted += 1
@@ -125,7 +131,7 @@ def measure(ours: Ours, multiple: float, known: Reference, shown: slice, replica
     }
     covered = f"{np.mean(inside):.3f}" if inside else "-"
     mark = "good" if good else "BAD" if bad else ""
-    listed = ", ".join(f"{kind} {reasons[kind]}" for kind in KINDS if reasons[kind])
+    listed = ", ".join(f"{kind} {reasons[kind]}" for kind in dict.fromkeys(KINDS.values()) if reasons[kind])
     row = (
         f"  {ours.name:10s} {multiple:4.2f} {tuned.step_size:6.3f} {bias[worst]:+7.3f} +- {error[worst]:.3f} "
         f"{np.abs(bias_sd).max():8.3f} {mark:4s} {chunk.unstable.mean() / thin:8.0e} {tuned.expected_bias:8.3f} "

@@ -36,7 +36,9 @@ from scipy.stats import f as f_distribution
 from simulated_models import SIMULATED
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.bias import _judge, _read, _table
+from pmm_mcmc.diagnostics.bias import judge
+from pmm_mcmc.diagnostics.reading import read
+from pmm_mcmc.diagnostics.table import table_of
 
 __all__ = ["Uniformity", "main", "replicates", "uniformity"]
 
@@ -153,9 +155,9 @@ def replicates(model: pm.Model, sampler: str, how_many: int, seed: int) -> dict[
         step = pmm.PoissonULMC(**SAMPLERS[sampler])
         options = {"progressbar": False, "compute_convergence_checks": False}
         tree = pmm.sample(step, model=model, chains=CHAINS, random_seed=1000 * seed + i, **options)
-        run = _read(tree, truths)
-        table = _table(run)  # that of pmm.bias, and what pmm.verdict says of it
-        reasons.append(list(_judge(tree, run, table).reasons))
+        run = read(tree, truths)
+        table = table_of(run)  # that of pmm.bias, and what pmm.verdict says of it
+        reasons.append([str(reason) for reason in judge(tree, run, table).reasons])
         seconds.append(time.process_time() - began)
         truth = np.concatenate([np.ravel(values[i]) for values in truths.values()])
         mean, sd, better, better_sd = table[["mean", "sd", "mean_corrected", "sd_corrected"]].to_numpy().T
@@ -202,7 +204,7 @@ def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
 def kind(reason: str) -> str:
     """Return a reason without its numbers, names and remedy."""
     kinds = {
-        "disagree": "chains disagree", "is known to": "too few draws", "unstable": "unstable transitions",
+        "r_hat": "chains disagree", "is known to": "too few draws", "unstable": "unstable transitions",
         "E[x dF/dx]": "Stein identity", "the mean of": "bias of a mean", "the sd of": "bias of a sd",
         "steps of this size": "step too long", "straightened in part": "funnel straightened in part",
     }  # fmt: skip

@@ -182,7 +182,7 @@ def one_run(sampler: str, model: pm.Model, reference: dict[str, Any], seed: int)
     corrected = float(np.abs((table["mean_corrected"].to_numpy() - known["mean"]) / sd).max())
     (mean, of_mean), (spread, of_spread) = (errors.worst(kind, labels) for kind in (0, 1))
     wrong = bool(errors.biased.any())
-    short = all("draw more" in reason for reason in verdict.reasons)
+    short = all(reason.remedy.endswith("draw more") for reason in verdict.reasons)
     word = ("WRONG trust" if wrong else "trust") if verdict.trusted else "no" + (", rightly" if wrong else "")
     word += ", asks for more draws" if not verdict.trusted and short else ""
     spent = int(tree["sample_stats"]["n_grad_total"].values[:, -1].max())

@@ -58,7 +58,7 @@ def main() -> None:
                         probe = pmm.bias_probe(dt, step, random_seed=first)
                         before, after = pmm.verdict(dt), pmm.verdict(dt, probe=probe)
                         n, alone, probed = n + 1, alone + before.trusted, probed + after.trusted
-                        seen += any("by step halving" in reason for reason in after.reasons)
+                        seen += any("by step halving" in str(reason) for reason in after.reasons)
                     if kind:
                         for how, trusted in (("alone", alone), ("with probe", probed)):
                             counts[kind, how][0] += trusted

@@ -148,7 +148,7 @@ def measure(sampler: str, build: Callable[[], pm.Model], seed: int) -> dict[str,
     words = ""
     if sampler in OURS:
         verdict = pmm.verdict(tree)
-        words = "trusted" if verdict.trusted else f"not trusted: {verdict.reasons[0][:100]}"
+        words = "trusted" if verdict.trusted else f"{verdict.state}: {str(verdict.reasons[0])[:100]}"
     return {
         "everything": everything,
         "sampling": sampling,

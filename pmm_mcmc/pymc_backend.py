@@ -3,12 +3,16 @@
 Names used here that PyMC does not document, or may move: ``Model.unobserved_value_vars``,
 ``pymc.util.get_default_varnames``, ``pymc.backends.arviz.coords_and_dims_for_inferencedata``, ``find_observations``
 and ``find_constants``, ``pymc.pytensorf.join_nonshared_inputs``, and the rewrites
-``local_check_parameter_to_ninf_switch`` and ``local_remove_check_parameter``.  ``tests/test_results.py`` says which,
-if one of them moves.
+``local_check_parameter_to_ninf_switch`` and ``local_remove_check_parameter``; and, for what is said at the end of
+``pm.sample``, the name ``run_convergence_checks`` in ``pymc.sampling.mcmc``.  ``tests/test_results.py`` and
+``tests/test_last_words.py`` say which, if one of them moves.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+import logging
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +23,7 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
 from pymc.pytensorf import join_nonshared_inputs
+from pymc.stats.convergence import SamplerWarning, WarningType, warn_treedepth
 from pymc.util import get_default_varnames
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
@@ -27,7 +32,50 @@ from pytensor.tensor.random.type import RandomType
 from pmm_mcmc.logdensity import flat_layout
 from pmm_mcmc.many_draws import Compiled, Graph, ManyDraws, compile_graph
 
-__all__ = ["coords_and_dims", "many_draws", "model_data", "outputs_of"]
+__all__ = ["coords_and_dims", "end_runs_with_the_verdict", "many_draws", "model_data", "outputs_of"]
+
+
+_log = logging.getLogger("pmm_mcmc")
+
+
+def end_runs_with_the_verdict() -> None:
+    """Let ``pm.sample`` end with the verdict, in place of PyMC's own checks, where a step of this package sampled.
+
+    PyMC gives a step method no say once all chains are there.  It calls one function then, by a name in one of its
+    modules, whose warnings it logs and stores: that one.  Runs without a step of this package it serves as before.
+    """
+    module: Any = importlib.import_module("pymc.sampling.mcmc")
+    original = module.run_convergence_checks
+    if hasattr(original, "of_pymc"):
+        return
+
+    @functools.wraps(original)
+    def checks(idata: Any, model: Any) -> list[SamplerWarning]:
+        try:
+            found = _last_words(idata)
+        except Exception:
+            _log.exception("No verdict on this run, for an error in it; the draws are kept")
+            found = None
+        return original(idata, model) if found is None else found
+
+    checks.of_pymc = original  # type: ignore[attr-defined]
+    module.run_convergence_checks = checks
+
+
+def _last_words(idata: Any) -> list[SamplerWarning] | None:
+    """Return what is said of a run with a step of this package; ``None`` for any other."""
+    stats = idata.children.get("sample_stats") if hasattr(idata, "children") else None
+    if stats is None or not {"n_grad_total", "unstable"} <= set(stats.data_vars) or "posterior" not in idata.children:
+        return None
+    from pmm_mcmc.diagnostics.saying import last_words
+
+    # Chains learn their maps each by itself, and say nearly the same of them.
+    first = stats["warning"].isel(draw=slice(1)).values.ravel() if "warning" in stats else ()
+    learnt = [warning for warning in first if isinstance(warning, SamplerWarning)][:1]
+    said = [SamplerWarning(WarningType.CONVERGENCE, warning.message, "info") for warning in learnt]
+    level, sentence = last_words(idata)
+    said.append(SamplerWarning(WarningType.CONVERGENCE, sentence, "info" if level == logging.INFO else "warn"))
+    return said + warn_treedepth(idata)
 
 
 def coords_and_dims(model: pm.Model) -> tuple[dict[str, Any], dict[str, list[str]]]:

@@ -118,7 +118,7 @@ def sample(
     progressbar
         Show progress.
     compute_convergence_checks
-        Log PyMC's convergence warnings and the verdict (:func:`pmm_mcmc.verdict`).
+        Log the verdict (:func:`pmm_mcmc.verdict`).
 
     Returns
     -------
@@ -309,22 +309,10 @@ def _reparametrisation(run: Run, target: Target) -> dict[str, str]:
 
 
 def _say(result: xr.DataTree, run: Run, target: Target) -> None:
-    """Log what the user must hear: what was unstable, PyMC's convergence warnings, the verdict."""
-    from pymc.stats.convergence import log_warnings, run_convergence_checks
+    """Log the verdict."""
+    from pmm_mcmc.diagnostics.saying import last_words
 
-    from pmm_mcmc.diagnostics.bias import verdict
-    from pmm_mcmc.diagnostics.summary import log_verdict
-
-    kept = "posterior" in result.children
-    message = run.report.message(target.layout.names, target.settings, run.tuned)
-    if message is not None:
-        _log.warning(message)
-    if kept and "superchains" not in result["posterior"].attrs:
-        log_warnings(run_convergence_checks(result, target.model))
-    if {"gradient", "unconstrained"} <= set(target.statistics):
-        try:
-            found = verdict(result)
-        except ValueError as error:
-            _log.info("No verdict: %s", error)
-        else:
-            log_verdict(found)
+    try:
+        _log.log(*last_words(result))
+    except Exception:  # whatever it is, the draws are there
+        _log.exception("No verdict on this run, for an error in it; the draws are kept")

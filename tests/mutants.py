@@ -159,8 +159,8 @@ MUTANTS = [
     Mutant(
         "a probe that finds a bias is not heard",
         "diagnostics/bias.py",
-        'reasons += [f"by step halving',
-        'reasons[:0] and [f"by step halving',
+        "for reason in of_probe]",
+        "for reason in of_probe[:0]]",
         ("tests/test_verdict_with_probe.py",),
     ),
     Mutant(
@@ -506,7 +506,7 @@ MUTANTS = [
     Mutant(
         "length of the step not judged of moments",
         "diagnostics/moments_summary.py",
-        "reasons += length_reasons(stats, found.ruled_out and calm(unstable, len(read.mean) * read.draws))",
+        "reasons += length_reasons(stats, found.ruled_out and calm(unstable, chains * read.draws))",
         "pass",
         ("tests/test_moments_summary.py",),
     ),
@@ -675,7 +675,7 @@ MUTANTS = [
     Mutant(
         "long steps trusted beside unstable transitions",
         "diagnostics/bias.py",
-        "found.ruled_out and calm(unstable, run.position.shape[0] * run.position.shape[1])",
+        "found.ruled_out and calm(unstable, run.chains * run.draws)",
         "found.ruled_out",
         VERDICT,
     ),
@@ -688,9 +688,9 @@ MUTANTS = [
     ),
     Mutant(
         "bias measured in the funnel",
-        "diagnostics/bias.py",
-        "corrected_expectations(run.values, run.straight, run.slope, run.own)",
-        "corrected_expectations(run.values, run.position, run.gradient, run.own)",
+        "diagnostics/table.py",
+        "corrected_expectations(functions, run.straight, run.slope, own, follow)",
+        "corrected_expectations(functions, run.position, run.gradient, own, follow)",
         ("tests/test_sampling_funnels.py::test_a_funnel_is_straightened_and_said_so",),
     ),
     Mutant(

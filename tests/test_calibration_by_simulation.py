@@ -13,7 +13,14 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm, weibull_min
 
-from pmm_mcmc.diagnostics.judging import Measured, bias_reasons, identity_reasons, length_reasons, unstable_reasons
+from pmm_mcmc.diagnostics.judging import (
+    Measured,
+    bias_reasons,
+    disagreement_reasons,
+    identity_reasons,
+    length_reasons,
+    unstable_reasons,
+)
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import calibration_by_simulation as calibration
@@ -89,17 +96,17 @@ def test_corrected_draws_have_the_corrected_moments():
 
 
 def test_every_reason_of_a_verdict_has_a_kind():
-    measured = Measured(["a"], *(np.array([v]) for v in (0.5, 0.01, 0.1, 0.5, 0.01)), np.array([True]))
+    measured = Measured(["a"], *(np.array([v]) for v in (0.5, 0.01, 0.1, 0.5, 0.01)), np.array([True]), np.array([0.1]))
     stats = {"expected_bias": type("Values", (), {"values": np.array([1.0])})}
     reasons = [
         *unstable_reasons(100, np.array([0.1]), 1000, 0),
         *identity_reasons(np.array([0.5]), np.array([50.0]), 0.1, 50, lambda i: "a"),
         *bias_reasons(measured, 50),
         *length_reasons(stats, False),
-        "chains disagree: r_hat of a is 1.2 (draw more)",
-        "the mean of a is known to 0.10 posterior sd only (draw more)",
+        *disagreement_reasons(["a"], np.array([1.2]), np.array([0.1])),
+        *disagreement_reasons(["a"], np.array([1.0]), np.array([0.1])),
     ]
-    kinds = [calibration.kind(reason) for reason in reasons]
+    kinds = [calibration.kind(str(reason)) for reason in reasons]
     assert len(set(kinds)) == len(reasons) == 7
     assert not any(any(letter.isdigit() for letter in words) for words in kinds)
 

@@ -180,4 +180,4 @@ def test_no_draws_and_no_gradients():
     tree = moments.tree(Layout.of_vector(2), {})
     table = moments_summary(tree)
     assert "stein" not in tree.children and table["bias"].isna().all() and table["mean_corrected"].isna().all()
-    assert "was not measured: there are no gradients" in moments_verdict(tree).sentence
+    assert "was not measured, for there are no gradients" in moments_verdict(tree).sentence

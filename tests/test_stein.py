@@ -12,9 +12,9 @@ from scipy import special, stats
 
 from pmm_mcmc.batches import spread
 from pmm_mcmc.diagnostics import stein
-from pmm_mcmc.diagnostics.bias import stein_identity
-from pmm_mcmc.diagnostics.stein import _regressors, corrected_expectations
+from pmm_mcmc.diagnostics.stein import _Basis, _regressors, corrected_expectations
 from pmm_mcmc.tuning.scale import affine_scale, diagonal_scale
+from pmm_mcmc.tuning.virial import stein_identity
 
 Z, RARE = 4.5, 1e-5
 
@@ -204,7 +204,7 @@ def test_terms_have_expectation_zero(name):
     y[:200] = 1.0 + 1.3 * y[:200]
     x, g = y @ mix.T, gradient(y) @ np.linalg.inv(mix)
     functions = np.column_stack([x, np.exp(0.2 * x[:, 0]), x[:, 0] * x[:, 1]])
-    terms = _regressors(x, g, functions, np.array([0, 1, -1, -1, -1]), 200)[:, 200:]
+    terms = _regressors(_Basis.of(x, g, 200), functions, np.array([0, 1, -1, -1, -1]))[:, 200:]
     assert terms.shape == (3, 39_800, 5)
     z = z_of_mean(terms.transpose(1, 0, 2))
     assert np.all(z < Z), z
@@ -382,7 +382,7 @@ def test_many_chains_are_left_out_in_groups_and_few_draws_fitted(monkeypatch):
         monkeypatch.setattr(stein, "_MOST_FITTED", fitted)
         regressors, calls = stein._regressors, []
         with monkeypatch.context() as patch:
-            patch.setattr(stein, "_regressors", lambda *a, f=regressors, c=calls: c.append(a[-1]) or f(*a))
+            patch.setattr(stein, "_regressors", lambda *a, f=regressors, c=calls: c.append(a[0].fitted) or f(*a))
             found[folds, fitted] = corrected_expectations(np.exp(0.3 * x), x, -x)
         assert len(calls) == folds and max(calls) <= fitted
     one = found[48, 10**9]

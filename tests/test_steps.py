@@ -127,19 +127,15 @@ def test_steps_per_draw_only_thins(model, sample, name):
     assert np.all(thinned["n_grad"][~well] > summed["n_grad"][~well] - 2 * 16 * summed["unstable"][~well])
 
 
-def test_automatic_steps_per_draw_follow_the_autocorrelation_and_report_the_cap(model, sample):
+def test_automatic_steps_per_draw_follow_the_autocorrelation_up_to_a_cap(model, sample):
     with model:
-        slow, slower, given = (
-            sample(pmm.OLMC(scaling=[0.5, 0.1, 0.5, 0.5], **o), tune=1000, keep_warning_stat=True)["sample_stats"]
-            for o in ({"step_size": 0.2}, {"step_size": 1e-4}, {"step_size": 1e-4, "steps_per_draw": 64})
+        slow, slower = (
+            sample(pmm.OLMC(scaling=[0.5, 0.1, 0.5, 0.5], step_size=size), tune=1000)["sample_stats"]
+            for size in (0.2, 1e-4)
         )
     chosen = np.unique(slow["steps_per_draw"])
     assert len(chosen) == 1 and 1 < chosen[0] < 64
-    assert not [w for w in slow["warning"].values.ravel() if w is not None]
     assert np.all(slower["steps_per_draw"].values == 64)
-    (message,) = [w.message for w in slower["warning"].values.ravel() if w is not None]
-    assert "reached its cap of 64" in message
-    assert not [w for w in given["warning"].values.ravel() if w is not None], "what is given is not complained of"
 
 
 @every_step

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pmm_mcmc.diagnostics.bias import _read, _table
+from pmm_mcmc.diagnostics.reading import read
+from pmm_mcmc.diagnostics.table import BIASES, table_of
 
 __all__ = ["expectation"]
 
@@ -76,7 +77,7 @@ def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
     if not {"posterior", "sample_stats"} <= set(getattr(dt, "children", ())):
         raise ValueError("dt: must be a result of pm.sample, a DataTree with groups posterior and sample_stats")
     posterior = dt["posterior"].dataset
-    _read(dt, next(iter(posterior.data_vars)))  # raises before the function, which may take long, is called
+    read(dt, next(iter(posterior.data_vars)), strict=True)  # raises before the function, which may take long, is called
     returned = function(posterior)
     if isinstance(returned, xr.DataArray):
         name = getattr(function, "__name__", "value")
@@ -92,7 +93,7 @@ def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
     stats = dt["sample_stats"].dataset
     # One by one: what is found of a function does not depend on what else was asked for.
     trees = [xr.DataTree.from_dict({"posterior": value.to_dataset(), "sample_stats": stats}) for value in checked]
-    return pd.concat([_table(_read(tree)) for tree in trees])
+    return pd.concat([table_of(read(tree)) for tree in trees])[list(BIASES)]
 
 
 def _checked(name: str, value: Any, posterior: xr.Dataset) -> xr.DataArray:

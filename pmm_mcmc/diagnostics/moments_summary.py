@@ -10,19 +10,25 @@ from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
 from pmm_mcmc.batches import between_pieces
-from pmm_mcmc.diagnostics.bias import _FEWEST, _sd
 from pmm_mcmc.diagnostics.judging import (
     Measured,
-    Verdict,
     bias_reasons,
     calm,
     conclude,
     disagreement_reasons,
+    identity_holds,
     identity_reasons,
     length_reasons,
+    shorter,
+    size_reasons,
     unstable_reasons,
+    walled,
 )
+from pmm_mcmc.diagnostics.reading import FEWEST
+from pmm_mcmc.diagnostics.stein import Corrected
 from pmm_mcmc.diagnostics.stein_moments import SteinMoments
+from pmm_mcmc.diagnostics.table import sd_of
+from pmm_mcmc.diagnostics.verdicts import Reason, Verdict, concluded
 
 __all__ = ["moments_summary", "moments_verdict"]
 
@@ -92,17 +98,20 @@ def moments_verdict(dt: Any) -> Verdict:
     Returns
     -------
     Verdict
-        ``trusted``, ``sentence``, ``reasons``.
+        ``state``, ``trusted``, ``sentence``, ``reasons``.
     """
+    chains, draws = dt["posterior_mean"].sizes["chain"], int(dt["sample_stats_total"]["draws"][0])
+    if chains * draws < FEWEST:
+        return concluded(size_reasons(chains, draws, FEWEST), "")
     read = _read(dt)
     return _judge(dt, read, _table(read))
 
 
 def _read(dt: Any) -> _Read:
     chains, draws = dt["posterior_mean"].sizes["chain"], int(dt["sample_stats_total"]["draws"][0])
-    if draws < 2 or chains * draws < _FEWEST:
+    if draws < 2 or chains * draws < FEWEST:
         raise ValueError(
-            f"{chains} x {draws} draws are too few to be summarised: draw at least {_FEWEST}, 2 of each chain"
+            f"{chains} x {draws} draws are too few to be summarised: draw at least {FEWEST}, 2 of each chain"
         )
     labels, (mean, sd) = [], (dt[group].dataset for group in ("posterior_mean", "posterior_sd"))
     labeller = BaseLabeller()
@@ -115,7 +124,20 @@ def _read(dt: Any) -> _Read:
     if "stein" not in dt.children:
         return _Read(labels, draws, means, sds, np.full(len(labels), -1), None)
     stein = dt["stein"].dataset
-    return _Read(labels, draws, means, sds, stein["coordinate_of"].values, SteinMoments.of(stein))
+    found = SteinMoments.of(stein)
+    holds = found.pieces == 1 or identity_holds(
+        found.excess, found.z, found.mean_square, found.pieces - 1, found.sd > 0.0
+    )
+    if not holds or walled(dt["sample_stats_total"], chains * draws):
+        found = found._replace(first=_plain(found.first), second=_plain(found.second))
+    return _Read(labels, draws, means, sds, stein["coordinate_of"].values, found)
+
+
+def _plain(estimate: Corrected) -> Corrected:
+    """Take a correction back: where Stein's identity does not hold there is none."""
+    none = np.full_like(estimate.raw, np.nan)
+    plain = estimate._replace(value=estimate.raw, se=estimate.raw_se, bias=none, bias_se=none)
+    return plain._replace(used=np.zeros(len(none), bool), left=np.ones(len(none)))
 
 
 def _table(read: _Read) -> pd.DataFrame:
@@ -149,27 +171,27 @@ def _table(read: _Read) -> pd.DataFrame:
 
 
 def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
-    stats = dt["sample_stats_total"]
-    reasons: list[str] = []
-    apart, unstable = (table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)).to_numpy(), 0
+    stats, chains = dt["sample_stats_total"], len(read.mean)
+    remedy, unstable = shorter(stats), 0
+    apart = (table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)).to_numpy()
+    reasons = size_reasons(chains, read.draws, FEWEST)
     if "unstable" in stats and "acceptance_rate" not in stats:
         by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
         unstable, transitions = int(stats["unstable"].sum()), int(stats["transitions"].sum())
-        reasons += unstable_reasons(unstable, apart, transitions, by_model)
-    chains = len(read.mean)
+        reasons += unstable_reasons(unstable, apart, transitions, by_model, remedy=remedy)
     if chains > 1:
         reasons += disagreement_reasons(read.labels, table["r_hat"].to_numpy(), apart)
-    found, at, unmeasured = _measured(read.coordinates), read.coordinates, ""
+    found, at = _measured(read.coordinates), read.coordinates
     if at is None:
-        unmeasured = "was not measured: there are no gradients"
-    elif at.pieces == 1:
-        unmeasured = "is not measurable from the moments of one chain: use more chains"
-    else:
+        reasons.append(Reason("no_gradients", "the bias was not measured, for there are no gradients"))
+    elif at.pieces > 1:
         degrees = at.pieces - 1
-        reasons += identity_reasons(at.excess, at.z, at.mean_square, degrees, at.labels.__getitem__)
-        reasons += bias_reasons(found, degrees)
-    reasons += length_reasons(stats, found.ruled_out and calm(unstable, len(read.mean) * read.draws))
-    return conclude(reasons, found, "unconstrained coordinate", chains, stats, unmeasured)
+        reasons += identity_reasons(
+            at.excess, at.z, at.mean_square, degrees, at.labels.__getitem__, remedy, at.sd > 0.0
+        )
+        reasons += bias_reasons(found, degrees, remedy)
+    reasons += length_reasons(stats, found.ruled_out and calm(unstable, chains * read.draws))
+    return conclude(reasons, found, stats, "unconstrained coordinates")
 
 
 def _measured(at: SteinMoments | None) -> Measured:
@@ -177,9 +199,9 @@ def _measured(at: SteinMoments | None) -> Measured:
     if at is None or at.pieces == 1:
         labels = [] if at is None else at.labels
         unknown = np.full(max(len(labels), 1), np.nan)
-        return Measured(labels, *(unknown,) * 5, np.isnan(unknown))
+        return Measured(labels, *(unknown,) * 5, np.isnan(unknown), unknown)
     # In units of the coordinates' scale, as all that is here.
-    corrected_sd, _ = _sd(at.second)
+    corrected_sd, _ = sd_of(at.second)
     sd = np.where(at.second.used, corrected_sd, at.sd)
     sd = np.where(sd > 0.0, sd, np.nan)
     of_sd = np.where(at.second.used, at.sd - corrected_sd, np.nan)
@@ -193,4 +215,5 @@ def _measured(at: SteinMoments | None) -> Measured:
         np.abs(of_sd) / sd,
         of_sd_se / sd,
         at.sd > 0.0,
+        at.first.se / sd,
     )

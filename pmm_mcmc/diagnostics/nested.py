@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import arviz as az
 import numpy as np
 import pandas as pd
 import xarray as xr
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
+from arviz_stats import rhat_nested
 
 __all__ = ["nested_r_hat"]
 
@@ -85,7 +85,7 @@ def _of_variable(draws: xr.DataArray, member: np.ndarray) -> xr.DataArray:
     draws = draws.where(np.isfinite(draws))
     with np.errstate(all="ignore"):  # constants, and chains that stand still
         if draws.sizes["draw"] >= _FEWEST_TO_SPLIT:
-            return az.rhat_nested(draws, sample_dims=["chain", "draw"], method="rank", superchain_ids=member)
+            return rhat_nested(draws, sample_dims=["chain", "draw"], method="rank", superchain_ids=member)
         return draws.isel(chain=0, draw=0, drop=True).copy(data=_as_drawn(draws.values, member))
 
 

@@ -7,15 +7,16 @@ import numbers
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import arviz as az
 import numpy as np
 import pandas as pd
 import pytensor
 from scipy.stats import norm, t
 
-from pmm_mcmc.diagnostics.bias import _read, _Run, _table
+from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.coupled import Setting, Sums, Target, run_copies
 from pmm_mcmc.diagnostics.judging import PROBE_REPLICAS
+from pmm_mcmc.diagnostics.reading import Run, read
+from pmm_mcmc.diagnostics.table import table_of
 from pmm_mcmc.methods import OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.tuning.scale import best_coordinates
@@ -133,16 +134,10 @@ def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_see
             f"the result has no parameter of the step's model, which has {', '.join(sorted(known))}: give the step "
             "with which it was sampled"
         )
-    run = _read(dt, names)
+    run = read(dt, names, strict=True)
     rows = _starts(*run.position.shape[:2])
     setting = _setting(dt, settings, rows[0])
-    funnels, whole = settings.funnels, (run.position, run.gradient)
-    if settings.reparametrise == "auto" and settings.scaling is None:
-        funnels, whole = run.funnels, (run.straight, run.slope)
-    elif funnels is not None:
-        z = funnels.to_z(run.position)
-        whole = z, funnels.pull_back(z, run.gradient)
-    coordinates = best_coordinates(*(a.reshape(-1, a.shape[-1]) for a in whole))._replace(funnels=funnels)
+    coordinates = best_coordinates(*(a.reshape(-1, a.shape[-1]) for a in (run.judged, run.gradient)))
     if dt["posterior"].attrs.get("tuning_steps") == 0 and settings.scaling is None:
         coordinates = coordinates._replace(scale=np.ones(run.position.shape[2]))
     elif settings.scaling is not None:
@@ -154,7 +149,7 @@ def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_see
         transitions = int(np.clip(math.ceil(_RELAXATIONS * relaxation.max()), _SHORTEST, _LONGEST))
     centre = np.nan_to_num(run.values.mean(axis=(0, 1)))
     sums = run_copies(setting, run.position[rows], centre, target, int(transitions), rng)
-    unit = _table(run)["sd_corrected"].to_numpy()
+    unit = table_of(run)["sd_corrected"].to_numpy()
     unit = np.where(unit > _ROUNDING * np.abs(run.values).max(axis=(0, 1)), unit, np.nan)
     table = _report(run, sums, unit, order_of_bias(setting.kernel))
     slow = [
@@ -205,7 +200,7 @@ def _setting(dt: Any, settings: Any, chain: np.ndarray) -> Setting:
     return Setting(settings.kernel, *(a[chain][:, None] for a in (found["step_size"], friction, found["K"])))
 
 
-def _check_same_model(run: _Run, rows: tuple[np.ndarray, np.ndarray], target: Target) -> None:
+def _check_same_model(run: Run, rows: tuple[np.ndarray, np.ndarray], target: Target) -> None:
     position, d = run.position[rows], target.density.d
     tolerance = 1e-6 if pytensor.config.floatX == "float64" else 1e-3
     same = position.shape[1] == d and len(target.coordinates.centre) == d
@@ -226,15 +221,13 @@ def _check_same_model(run: _Run, rows: tuple[np.ndarray, np.ndarray], target: Ta
         )
 
 
-def _relaxation(run: _Run) -> np.ndarray:
+def _relaxation(run: Run) -> np.ndarray:
     """Return the autocorrelation time of each parameter, in draws."""
-    total = run.values.shape[0] * run.values.shape[1]
-    with np.errstate(all="ignore"):
-        ess = [float(az.ess(run.values[..., i])) for i in range(len(run.labels))]
-        return np.where(run.values.std(axis=(0, 1)) > 0.0, np.nan_to_num(total / np.array(ess)), 0.0)
+    total, moves = run.chains * run.draws, run.values.std(axis=(0, 1)) > 0.0
+    return np.where(moves, np.nan_to_num(total / convergence(run.values).ess_bulk), 0.0)
 
 
-def _report(run: _Run, sums: Sums, unit: np.ndarray, order: int) -> pd.DataFrame:
+def _report(run: Run, sums: Sums, unit: np.ndarray, order: int) -> pd.DataFrame:
     mean = sums.first.mean(axis=1, keepdims=True)
     # Each replica's part in the standard deviation over all of them.
     part = sums.second - 2.0 * mean * sums.first + mean**2

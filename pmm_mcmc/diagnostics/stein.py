@@ -29,14 +29,24 @@ References
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import lu_factor, lu_solve
 
 from pmm_mcmc.batches import between_pieces, count_pieces
 from pmm_mcmc.tuning.scale import MOST_DENSE, affine_scale
 
-__all__ = ["ORDERS", "Corrected", "Estimate", "choose", "corrected_expectations", "own_terms", "solve_slopes"]
+__all__ = [
+    "ORDERS",
+    "Corrected",
+    "Estimate",
+    "choose",
+    "corrected_expectations",
+    "own_terms",
+    "solve_slopes",
+    "uncorrected",
+]
 
 # How many of the terms of its own a function is regressed on; and all of them with the virial ones.
 ORDERS, _VIRIAL = (1, 2, 3), 4
@@ -51,6 +61,8 @@ _TINY = 1e-10
 _MOST_VIRIAL, _DRAWS_A_TERM, _RIDGE = 300, 20, 0.005
 # Chains are left out in turn, in at most so many groups, and coefficients fitted on at most so many draws.
 _MOST_FOLDS, _MOST_FITTED = 16, 100_000
+# Numbers of a block of functions that are corrected together: two megabytes, which fit a processor's cache.
+_BLOCK = 2**18
 # In standard errors: a bias beyond doubt.
 _SURE = 2.0
 
@@ -89,6 +101,20 @@ class Corrected(NamedTuple):
     ratio: np.ndarray
     left: np.ndarray
     by_chain: np.ndarray
+
+
+def uncorrected(values: np.ndarray) -> Corrected:
+    """Estimate the expectations of functions ``(chain, draw, p)`` by plain means: nothing is known of their bias."""
+    chains, draws, p = values.shape
+    cut = count_pieces(chains, draws)
+    first = values[:1, :1]
+    with np.errstate(invalid="ignore"):  # of what is not finite there is no mean
+        pieces = (values[:, draws % cut :] - first).reshape(chains * cut, -1, p).mean(axis=1)
+        by_chain = first[0] + (values - first).mean(axis=1)
+        value = first[0, 0] + pieces.mean(axis=0)
+        error = between_pieces(pieces, chains) if len(pieces) > 1 else np.full(p, np.nan)
+    none, all_of_it = np.full(p, np.nan), np.ones(p)
+    return Corrected(value, error, value, error, none, none, np.zeros(p, bool), all_of_it, all_of_it, by_chain)
 
 
 class Estimate(NamedTuple):
@@ -162,61 +188,83 @@ def solve_slopes(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
     return np.linalg.solve(gram + ridge[:, None, None] * np.eye(order), right[..., None])[..., 0].T
 
 
-def _regressors(position: np.ndarray, gradient: np.ndarray, follow: np.ndarray, own: np.ndarray, n: int) -> np.ndarray:
-    """Return ``S_1, S_2, S_3`` of each function on all draws, fitted on the first ``n``: ``(3, draws, p)``."""
-    x, g, f = position[:n], gradient[:n], follow[:n]
-    d = x.shape[1]
-    dense = d <= MOST_DENSE and n > 3 * d
-    centre, root = affine_scale(x, g, dense=dense)
-    y = position - centre
-    if dense:
-        covariance = root @ root.T
-        # Least squares of f on x: linear functions exactly, however correlated the coordinates are.
-        xc = x - x.mean(axis=0)
+class _Basis(NamedTuple):
+    """Positions ``(n, d)`` and gradients of one fold, and what the first ``fitted`` of them say of their law."""
+
+    x: np.ndarray
+    g: np.ndarray
+    fitted: int
+    centre: np.ndarray
+    root: np.ndarray
+    factor: Any
+
+    @classmethod
+    def of(cls, x: np.ndarray, g: np.ndarray, fitted: int) -> _Basis:
+        d = x.shape[1]
+        dense = d <= MOST_DENSE and fitted > 3 * d
+        centre, root = affine_scale(x[:fitted], g[:fitted], dense=dense)
+        if not dense:
+            return cls(x, g, fitted, centre, root, None)
+        xc = x[:fitted] - x[:fitted].mean(axis=0)
         gram = xc.T @ xc
         # A coordinate that does not move has no slope.
         gram[np.diag_indices(d)] = np.where(gram.diagonal() > 0.0, gram.diagonal() * (1.0 + _TINY), 1.0)
-        slope = np.linalg.solve(gram, xc.T @ (f - f.mean(axis=0))).T
+        return cls(x, g, fitted, centre, root, lu_factor(gram))
+
+
+def _regressors(basis: _Basis, follow: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Return ``S_1, S_2, S_3`` of each function on all draws of a basis: ``(3, draws, p)``."""
+    n = basis.fitted
+    xc, fc = basis.x[:n] - basis.x[:n].mean(axis=0), follow[:n] - follow[:n].mean(axis=0)
+    y = basis.x - basis.centre
+    if basis.factor is not None:
+        covariance = basis.root @ basis.root.T
+        # Least squares of f on x: linear functions exactly, however correlated the coordinates are.
+        slope = lu_solve(basis.factor, xc.T @ fc).T
         slope[own >= 0] = 0.0
         slope[own >= 0, own[own >= 0]] = 1.0
         along = slope @ covariance
         s = np.sqrt(np.maximum((along * slope).sum(axis=1), 1e-300))
-        u = y @ slope.T / s
-        s1 = -(gradient @ along.T) / s
+        u = y @ (slope.T / s)
+        s1 = basis.g @ (along.T / -s)
     else:
         # Too many coordinates to know how they move together: follow the one that f varies with most.
-        xc, fc = x - x.mean(axis=0), f - f.mean(axis=0)
         correlation = np.abs(fc.T @ (xc / np.maximum(xc.std(axis=0), 1e-300)))
         best = np.where(own >= 0, own, correlation.argmax(axis=1))
-        u = (y / root)[:, best]
-        s1 = -(gradient * root)[:, best]
+        u = (y / basis.root)[:, best]
+        s1 = -(basis.g * basis.root)[:, best]
     return np.stack(own_terms(u, s1))
 
 
-def _fit(terms: np.ndarray, values: np.ndarray, shared: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients of each function on terms of its own ``(order, n, p)`` and, by ridge, on shared ones ``(n, m)``.
+def _fit(terms: np.ndarray, values: np.ndarray, shared: np.ndarray) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Coefficients, by order, on terms of its own of each function and, by ridge, on shared ones ``(n, m)`` too.
 
     Returns
     -------
-    (order, p), (m, p)
+    dict of (order, p), (m, p)
+        Of the first one, two and three of ``(3, n, p)``; and, as ``_VIRIAL``, of all of them beside the shared ones.
     """
-    n = terms.shape[1]
+    n, p = values.shape
     t, f = terms - terms.mean(axis=1, keepdims=True), values - values.mean(axis=0)
-    gram = np.einsum("inp,jnp->pij", t, t)
-    right = np.einsum("inp,np->pi", t, f)
+    gram, right = np.empty((p, 3, 3)), np.empty((p, 3))
+    for i in range(3):
+        right[:, i] = np.einsum("np,np->p", t[i], f)
+        for j in range(i + 1):
+            gram[:, i, j] = gram[:, j, i] = np.einsum("np,np->p", t[i], t[j])
+    none = np.zeros((0, p))
+    found = {order: (solve_slopes(gram[:, :order, :order], right[:, :order]), none) for order in ORDERS}
     m = shared.shape[1]
-    if m:
-        h = shared - shared.mean(axis=0)
-        variance = np.maximum((h**2).mean(axis=0), 1e-300)
-        inverse = np.linalg.inv(h.T @ h + np.diag(_RIDGE * n * variance))
-        with_terms, with_values = np.stack([h.T @ part for part in t]), h.T @ f
-        by_terms, by_values = inverse @ with_terms, inverse @ with_values
-        gram = gram - np.einsum("imp,jmp->pij", with_terms, by_terms)
-        right = right - np.einsum("imp,mp->pi", with_terms, by_values)
-    own = solve_slopes(gram, right)
     if not m:
-        return own, np.zeros((0, values.shape[1]))
-    return own, by_values - np.einsum("imp,ip->mp", by_terms, own)
+        return found | {_VIRIAL: found[ORDERS[-1]]}
+    h = shared - shared.mean(axis=0)
+    variance = np.maximum((h**2).mean(axis=0), 1e-300)
+    inverse = np.linalg.inv(h.T @ h + np.diag(_RIDGE * n * variance))
+    with_terms, with_values = np.stack([h.T @ part for part in t]), h.T @ f
+    by_terms, by_values = inverse @ with_terms, inverse @ with_values
+    gram = gram - np.einsum("imp,jmp->pij", with_terms, by_terms)
+    right = right - np.einsum("imp,mp->pi", with_terms, by_values)
+    own = solve_slopes(gram, right)
+    return found | {_VIRIAL: (own, by_values - np.einsum("imp,ip->mp", by_terms, own))}
 
 
 def _virial_terms(position: np.ndarray, gradient: np.ndarray, n: int) -> np.ndarray:
@@ -282,14 +330,17 @@ def corrected_expectations(
         held, train = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
         train = train[:: -(-len(train) // _MOST_FITTED)]
         rows, n = np.concatenate([train, held]), len(train)
-        terms = _regressors(x[rows], g[rows], follow[rows], own, n)
-        virial = _virial_terms(x[rows], g[rows], n)
+        basis, virial = _Basis.of(x[rows], g[rows], n), _virial_terms(x[rows], g[rows], n)
         which = np.unique(pieces[held])
-        for order in corrected:
-            single, shared = (terms[:order], virial[:, :0]) if order in ORDERS else (terms, virial)
-            slopes, more = _fit(single[:, :n], f[train], shared[:n])
-            residual = f[held] - np.einsum("inp,ip->np", single[:, n:], slopes) - shared[n:] @ more
-            corrected[order][which] = residual.reshape(len(which), -1, p).mean(axis=1)
+        each = len(held) // len(which)
+        shared = virial[n:].reshape(len(which), each, virial.shape[1]).mean(axis=1)
+        for block in np.array_split(np.arange(p), -(-p * len(rows) // _BLOCK)):
+            terms = _regressors(basis, follow[rows[:, None], block], own[block])
+            single = terms[:, n:].reshape(3, len(which), each, len(block)).mean(axis=2)
+            plain = f[held[:, None], block].reshape(len(which), each, len(block)).mean(axis=1)
+            for order, (slopes, more) in _fit(terms[:, :n], f[train[:, None], block], virial[:n]).items():
+                known = np.einsum("iwp,ip->wp", single[: len(slopes)], slopes) + shared[:, : len(more)] @ more
+                corrected[order][np.ix_(which, block)] = plain - known
     raw = f.reshape(chains * cut, -1, p).mean(axis=1)
 
     raw_se = between_pieces(raw, chains)

@@ -1,49 +1,56 @@
-"""ArviZ's summary with the bias beside it."""
+"""The table of a result: corrected means with their error and bias first, ArviZ's columns beside them."""
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
-import arviz as az
 import numpy as np
 import pandas as pd
 import xarray as xr
+from arviz_base import extract
+from arviz_stats import summary as arviz_summary
 
-from pmm_mcmc.diagnostics.bias import Verdict, _judge, _read, _table
+from pmm_mcmc.diagnostics.bias import verdict
 from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
+from pmm_mcmc.diagnostics.reading import Parameters, read
+from pmm_mcmc.diagnostics.rounding import rounded
 from pmm_mcmc.diagnostics.noncentred import WORDS
+from pmm_mcmc.diagnostics.table import remembered, table_of
 
-__all__ = ["joined", "log_verdict", "summary", "with_numbers"]
+__all__ = ["full_table", "joined", "summary", "with_numbers"]
 
-_log = logging.getLogger("pmm_mcmc")
+_SHORT = ("mean_corrected", "mcse_corrected", "sd", "bias", "bias_se", "r_hat", "ess_bulk")
+_BESIDE = ("mean_corrected", "mcse_corrected", "bias", "bias_se")
 
 
-def summary(dt: Any, var_names: Any = None, **options: Any) -> pd.DataFrame:
-    """Summarise a result: ArviZ's columns, corrected means, bias with standard error, ESS for each gradient.
-
-    Logs one sentence of verdict, which is also in ``.attrs["verdict"]``.
+def summary(
+    dt: Any, var_names: Any = None, *, kind: str = "short", round_to: Any = "auto", **options: Any
+) -> pd.DataFrame:
+    """Summarise a result: means corrected for bias, with their errors, beside ArviZ's convergence diagnostics.
 
     Parameters
     ----------
     dt
-        A result whose ``sample_stats`` hold ``gradient`` and ``unconstrained`` (all step methods here store them), or
-        one of ``pmm.sample(keep="moments")``, of which fewer columns are known.
+        A result of any sampler, or one of ``pmm.sample(keep="moments")``, which has columns of its own.  Without
+        gradients, as of NUTS, biases are NaN and the corrected mean is the plain one, with its error.
     var_names
-        Parameters to show; all by default.  The verdict is always on all.
+        Parameters to show; all by default.
+    kind
+        "short": ``mean_corrected``, ``mcse_corrected``, ``sd`` of the draws, ``bias``, ``bias_se``, ``r_hat`` and
+        ``ess_bulk``, the last two ArviZ's.  "all", or any other kind that ``arviz.summary`` knows: its columns, then
+        those and ``ess_per_grad`` (``ess_bulk`` for each gradient spent, warm-up included).
+    round_to
+        "auto" shows digits as ArviZ does, a standard error with two and an estimate with as many places as its error
+        leaves, but never 0 for what is not; the values beneath are not rounded.  "none" shows them all; a number or
+        such as "3g" as for ``arviz.summary``.
     **options
-        For ``arviz.summary``; ``round_to="none"`` by default.
+        For ``arviz.summary``: ``filter_vars``, ``coords``; ``ci_prob`` and the like with its own kinds.
 
     Returns
     -------
     pandas.DataFrame
-        The columns of ``arviz.summary`` and ``mean_corrected``, ``mcse_corrected``, ``bias``, ``bias_se`` (NaN where
-        not measurable) and ``ess_per_grad`` (``ess_bulk`` for each gradient spent, warm-up included).
-
-    Raises
-    ------
-    ValueError
-        If the result holds no gradients, or fewer than 20 draws.
+        A row a parameter, labelled as by ArviZ.  Biases are NaN where not measurable.  The sentence of
+        :func:`pmm_mcmc.verdict`, which is always on all parameters, is in ``.attrs["verdict"]``.
 
     See Also
     --------
@@ -51,23 +58,47 @@ def summary(dt: Any, var_names: Any = None, **options: Any) -> pd.DataFrame:
     pmm_mcmc.verdict : The verdict alone.
     """
     if "posterior_mean" in dt.children:
-        return _of_moments(dt, var_names, options)
-    dt = with_numbers(dt)
-    everything = _read(dt)
-    table = _table(everything)
-    judged = _judge(dt, everything, table)
-    out = joined(dt, table[["mean_corrected", "mcse_corrected", "bias", "bias_se"]], var_names=var_names, **options)
+        return _of_moments(dt, {"var_names": var_names, **options})
+    judged = verdict(dt)
+    selection = {name: options[name] for name in ("filter_vars", "coords") if name in options}
+    labels = _labels(dt, var_names, **selection)
+    if kind == "short":
+        unknown = set(options) - set(selection)
+        if unknown:
+            raise ValueError(f"{min(unknown)}: goes with kind='all' or another kind of arviz.summary")
+        out = rounded(full_table(dt, labels)[list(_SHORT)], round_to)
+    else:
+        beside = full_table(dt, labels)[list(_BESIDE)]
+        out = rounded(joined(with_numbers(dt), beside, var_names=var_names, kind=kind, **options), round_to)
     out.attrs["verdict"] = judged.sentence
     if WORDS in dt["posterior"].attrs:
         out.attrs[WORDS] = dt["posterior"].attrs[WORDS]
-    log_verdict(judged)
     return out
+
+
+def full_table(dt: Any, labels: list[str] | None = None) -> pd.DataFrame:
+    """Return all that is known of all parameters, or of some, computed once for a result; ``sd`` as ArviZ counts."""
+    known = remembered(dt)
+    labels = Parameters(dt["posterior"].to_dataset()).labels if labels is None else labels
+    tables = [known[name] for name in ("judged", "table") if name in known]
+    there = next((table for table in tables if set(labels) <= set(table.index)), None)
+    if there is None:
+        there = known["table"] = table_of(read(dt))
+    n = dt["posterior"].sizes["chain"] * dt["posterior"].sizes["draw"]
+    table = there.loc[labels]
+    return table.assign(sd=table["sd"] * np.sqrt(n / max(n - 1, 1)))
+
+
+def _labels(dt: Any, var_names: Any, filter_vars: Any = None, coords: Any = None) -> list[str]:
+    options = {"filter_vars": filter_vars, "combined": False, "keep_dataset": True, "group": "posterior"}
+    posterior: Any = extract(dt, var_names=var_names, **options)
+    return Parameters(posterior.sel(coords or {})).labels
 
 
 def joined(dt: Any, beside: pd.DataFrame | None = None, **options: Any) -> pd.DataFrame:
     """ArviZ's summary of the draws with other columns beside it, and ``ess_per_grad`` where gradients were counted."""
     with np.errstate(all="ignore"):  # constants have no r_hat, and ArviZ says so with a warning of NumPy
-        out = az.summary(dt, **{"round_to": "none", **options})
+        out = pd.DataFrame(arviz_summary(dt, **{"round_to": "none", **options}))
     if beside is not None:
         out[list(beside)] = beside.reindex(out.index)
     if "ess_bulk" in out and "sample_stats" in dt.children and "n_grad_total" in dt["sample_stats"]:
@@ -83,20 +114,13 @@ def with_numbers(dt: Any) -> Any:
     return dt.assign({"posterior": xr.DataTree(posterior.assign(flags))}) if flags else dt
 
 
-def _of_moments(dt: Any, var_names: Any, options: dict[str, Any]) -> pd.DataFrame:
+def _of_moments(dt: Any, given: dict[str, Any]) -> pd.DataFrame:
     """Summarise a run that kept moments in place of draws."""
-    given = {"var_names": var_names, **options}
     unknown = [name for name, value in given.items() if value is not None]
     if unknown:
         raise ValueError(
             f"{unknown[0]}={given[unknown[0]]!r}: does not apply to a run that kept no draws; leave it out"
         )
     out = moments_summary(dt)
-    judged = moments_verdict(dt)
-    log_verdict(judged)
+    out.attrs["verdict"] = moments_verdict(dt).sentence
     return out
-
-
-def log_verdict(verdict: Verdict) -> None:
-    """Log the sentence of a verdict: as a warning unless the run is trusted."""
-    _log.log(logging.INFO if verdict.trusted else logging.WARNING, verdict.sentence)

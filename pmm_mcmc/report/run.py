@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from pmm_mcmc.diagnostics.bias import _judge, _read, _table
+from pmm_mcmc.diagnostics.bias import verdict
 from pmm_mcmc.diagnostics.judging import BIAS, R_HAT
-from pmm_mcmc.diagnostics.judging import Verdict as Judgement
-from pmm_mcmc.diagnostics.summary import joined, with_numbers
+from pmm_mcmc.diagnostics.summary import full_table, joined, with_numbers
+from pmm_mcmc.diagnostics.verdicts import Verdict as Judgement
 from pmm_mcmc.report.figures import forest, ranks, traces
 from pmm_mcmc.report.page import Figure, Page, Section, Table, Verdict, chosen
 from pmm_mcmc.report.setting import facts, setting_section, unstable_section
@@ -22,14 +22,14 @@ __all__ = ["page_of", "run_page"]
 # What a page can show and a reader take in; the summary in Python has all.
 _MOST_ROWS, _MOST_BIASES, _MOST_TRACES, _MOST_CHAINS = 200, 40, 6, 8
 _MOST_RANKED = 300  # draws of a chain
+_TONES: dict[str, Any] = {"trusted": "ok", "undecided": "unknown", "not trusted": "bad"}
 
 
 class _Found(NamedTuple):
-    """The summary of a run with its biases, and the verdict; or, where it was not judged, the reason."""
+    """The summary of a run with its biases, and the verdict."""
 
     table: pd.DataFrame
-    judged: Judgement | None
-    missing: str
+    judged: Judgement
 
 
 def run_page(dt: Any, title: str = "Report on a run") -> str:
@@ -82,7 +82,7 @@ def _look(dt: Any) -> _Found:
         table = moments_summary(dt)
         if "bias" in table:
             table["bias_sd_units"] = table["bias"] / table["sd"].where(table["sd"] > 0.0)
-        return _Found(table, moments_verdict(dt), "")
+        return _Found(table, moments_verdict(dt))
     if "posterior" not in children:
         raise ValueError(
             f"dt={type(dt).__name__}: is no result of sampling, for it has no group 'posterior'; give what pm.sample "
@@ -95,33 +95,21 @@ def _look(dt: Any) -> _Found:
 
 
 def _of_draws(dt: Any) -> _Found:
-    read, missing = None, ""
-    try:
-        read = _read(dt)
-    except ValueError as error:
-        missing = str(error)
-    biases = None if read is None else _table(read)
-    beside = None if biases is None else biases[["mean_corrected", "mcse_corrected", "sd_corrected", *BIASES]]
+    judged, biases = verdict(dt), full_table(dt)
+    measured = not any(reason.code in ("no_gradients", "few_draws") for reason in judged.reasons)
+    beside = biases[["mean_corrected", "mcse_corrected", "sd_corrected", *BIASES]] if measured else None
     table = joined(dt, beside)
     if "superchains" in dt["posterior"].attrs:
         from pmm_mcmc.diagnostics.nested import nested_r_hat
 
         table["nested_r_hat"] = nested_r_hat(dt).reindex(table.index)
-    return _Found(table, None if read is None else _judge(dt, read, biases), missing)
+    return _Found(table, judged)
 
 
 def _verdict(found: _Found) -> Verdict:
     judged = found.judged
-    if judged is not None:
-        if judged.trusted:
-            return Verdict("ok", "The checks found nothing wrong with this run", [judged.sentence])
-        return Verdict("bad", "Do not trust this run", [_sentence(reason) for reason in judged.reasons])
-    unmeasured = _sentence(f"the bias was not measured: {found.missing}")
-    r_hat = found.table["r_hat"] if "r_hat" in found.table else pd.Series(dtype=float)
-    if (r_hat > R_HAT).any():
-        reason = f"chains disagree: r_hat of {r_hat.idxmax()} is {r_hat.max():.3g} (draw more)"
-        return Verdict("bad", "Do not trust this run", [_sentence(reason), unmeasured])
-    return Verdict("unknown", "The bias of this run is not known", [unmeasured])
+    state, _, rest = judged.sentence.partition(": ")
+    return Verdict(_TONES[judged.state], state, [_sentence(rest)])
 
 
 def _sentence(text: str) -> str:

@@ -26,7 +26,6 @@ from pmm_mcmc.logdensity import ModelDensity, bad_start_message, choose_vars, fl
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.results import flat_names
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
-from pmm_mcmc.steps.report import Observed
 from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, Stats, progress_columns, rows_of, shown
 from pmm_mcmc.steps.unbound import NoVariables, StatsDtypes, within_a_model
 from pmm_mcmc.tuning.setting import Tuned, fixed_setting
@@ -97,9 +96,12 @@ class LangevinStep(ArrayStepShared):
         self._graph: ModelDensity | None = None
         self._compiled: NumbaEngine | None = None
         self._adapts = True
-        # Gradients given other variables are of no use later, and several steps' would not fit into one array.
-        left_out = GRADIENTS if self._density.others or not keep_gradients else ("noncentred",)
-        if left_out is GRADIENTS or self._density.structure is None:
+        everything = {var.name for var in model.continuous_value_vars} <= {var.name for var in chosen}
+        # Several steps' would not fit into one array, and of a part of the coordinates they are of no use.
+        left_out = () if keep_gradients and everything else GRADIENTS
+        if self._density.structure is None:
+            left_out = (*left_out, "noncentred")
+        if left_out:
             kept = {name: kind for name, kind in self.stats_dtypes_shapes.items() if name not in left_out}
             self.stats_dtypes_shapes = kept  # type: ignore[misc]
             self.stats_dtypes = [{name: dtype for name, (dtype, _) in kept.items()}]
@@ -269,16 +271,7 @@ class LangevinStep(ArrayStepShared):
         chain = self.chain
         assert chain is not None
         rows = rows_of(chunk, tuned, thin, chain, self.stats_dtypes_shapes, self._engine.structure)
-        if chain.iteration + len(rows) == self.n_tune + self.n_draws and self.n_draws:
-            rows[-1]["warning"] = self._closing_warning(chunk, tuned, thin)
         return rows
-
-    def _closing_warning(self, chunk: Chunk, tuned: Tuned, thin: int) -> SamplerWarning | None:
-        """Return what the user must hear once, with the chain's last draw."""
-        assert self.chain is not None
-        report = self.chain.report.with_rows(Observed.of(chunk), thin)
-        message = report.message(self._names(), self._settings, tuned)
-        return None if message is None else SamplerWarning(WarningType.BAD_PARAMS, message, "warn")
 
     def _names(self) -> list[str]:
         return flat_names([(name, shape) for name, shape, _, _ in self._density.layout])

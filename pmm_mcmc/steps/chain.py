@@ -12,7 +12,6 @@ from pmm_mcmc.engines.contract import Chunk, change_coordinates, empty_state
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.methods import Scheme, Settings
-from pmm_mcmc.steps.report import Observed, UnstableReport
 from pmm_mcmc.tuning.setting import Block, Tuned, fixed_setting
 from pmm_mcmc.tuning.noncentred import NoncentredWarmup
 
@@ -52,8 +51,6 @@ class Chain:
     state, gradient, position : (4 d + 2,), (width,), (d,)
         The engine's state after the last draw handed out, what the density said there, and the draw itself in the
         model's coordinates.
-    report
-        What went wrong after warm-up.
     """
 
     settings: Settings
@@ -71,7 +68,6 @@ class Chain:
     n_grad: int = 0
     unstable: int = 0
     pending: int = 0
-    report: UnstableReport = field(default_factory=UnstableReport)
     _chunk: Chunk | None = None
     row: int = 0
     _observed: int = 0
@@ -271,14 +267,12 @@ class Chain:
         chunk.position[0] = coordinates.place(state[:d])
 
     def _observe(self) -> None:
-        """Pass the draws handed out since the last time to the tuner or, after warm-up, to the report."""
+        """Pass the draws of warm-up handed out since the last time to the tuner."""
         chunk, rows = self._chunk, slice(self._observed, self.row)
         if chunk is None or rows.start == rows.stop:
             return
         self._observed = self.row
-        if self.warmup is None:
-            self.report.observe(Observed.of(chunk), rows, self.thin)
-        else:
+        if self.warmup is not None:
             self._parts.append(_as_block(chunk, rows))
 
     def _retune(self, engine: NumbaEngine) -> None:

@@ -1,16 +1,13 @@
-"""What went wrong while a chain sampled, and where: one sentence at its end."""
+"""Counts of what went wrong while chains sampled, and sums that say where."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pmm_mcmc.hosts import Hosts
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.tuning.setting import Tuned
-from pmm_mcmc.tuning.thinning import STEPS_CAP
 
 __all__ = ["Observed", "Sums", "UnstableReport"]
 
@@ -115,50 +112,3 @@ class UnstableReport:
         self.total = self.total + sums.total.sum(axis=0)
         self.squares = self.squares + sums.squares.sum(axis=0)
         self.unstable_total = self.unstable_total + sums.unstable_total.sum(axis=0)
-
-    def with_rows(self, chunk: Observed, thin: int) -> UnstableReport:
-        """Return a copy that has observed a whole chunk more."""
-        other = replace(self)
-        other.observe(chunk, slice(None), thin)
-        return other
-
-    def message(self, names: list[str], settings: Settings, tuned: Tuned) -> str | None:
-        """Say how many, where, and what to do; ``None`` where all is well."""
-        parts = []
-        if self.unstable:
-            parts.append(self._unstable_message(names, settings, tuned))
-        if settings.steps_per_draw is None and tuned.steps_per_draw == STEPS_CAP:
-            parts.append(
-                f"{settings.method} moves slowly here: steps_per_draw reached its cap of {STEPS_CAP}; draw more, or "
-                "look at r_hat and ess before you use the result."
-            )
-        return " ".join(parts) or None
-
-    def _unstable_message(self, names: list[str], settings: Settings, tuned: Tuned) -> str:
-        if settings.method == "MALA":
-            return (
-                f"MALA: {self.unstable} of {self.transitions} proposals had a log density or gradient that is not "
-                "finite and were rejected; look at the model's constraints with model.debug()."
-            )
-        mean = self.total / self.draws
-        sd = np.sqrt(np.maximum(self.squares / self.draws - mean**2, 1e-300))
-        away = (self.unstable_total / self.unstable_draws - mean) / sd
-        where = ""
-        if len(names):
-            i = int(np.argmax(np.abs(away)))
-            side = "above" if away[i] > 0 else "below"
-            where = f", most of all where {names[i]} is {abs(away[i]):.1f} sd {side} its mean"
-        found = (
-            f"{settings.method}: {self.unstable} of {self.transitions} transitions after warm-up were not finite or "
-            f"unstable and were restarted{where}. Draws near there are biased: "
-        )
-        if 2 * self.model_failures > self.unstable:
-            return found + (
-                f"at {self.model_failures} of them the model is not finite where a good step may go, so that a shorter "
-                "step will not help; look at its constraints and priors with model.debug(), or reparametrise the model."
-            )
-        model = f", and {self.model_failures} times the model is not finite" if self.model_failures else ""
-        return found + (
-            f"the step is too large there{model}. Sample again with step_size={0.5 * tuned.step_size:.2g} (now "
-            f"{tuned.step_size:.2g}), or reparametrise the model."
-        )

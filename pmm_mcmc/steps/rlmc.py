@@ -62,8 +62,8 @@ class RLMC(LangevinStep):
     target_bias
         The bias that an automatic step size may cause, as a relative error of a variance: at most this on the Gaussian
         of the posterior's steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and
-        0.5.  In more than 8 coordinates it is :math:`\sqrt{8/d}` times that.  :func:`pmm_mcmc.verdict` says what half
-        of it would cost.
+        0.5.  In more than 8 coordinates it is :math:`\sqrt{8/d}` times that.  The statistic ``halving_cost`` says
+        what half of it would cost.
     reparametrise
         "auto" (default): funnels, coordinates that scale others as in a hierarchical model, are looked for in warm-up
         and straightened by a change of variables, which is exact and takes no gradient of its own; draws are in the

@@ -1,0 +1,213 @@
+"""What a result holds: parameters, read some at a time, and the gradients that biases are measured with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from arviz_base import xarray_sel_iter
+from arviz_base.labels import BaseLabeller
+
+from pmm_mcmc.batches import degrees_of_freedom
+from pmm_mcmc.diagnostics.judging import identity_holds, walled
+from pmm_mcmc.diagnostics.noncentred import judged_positions
+from pmm_mcmc.tuning.virial import stein_identity
+
+__all__ = ["FEWEST", "Parameters", "Run", "read", "scalars"]
+
+# Draws without which there is no cross-fitting at all.
+FEWEST = 20
+# Bytes of the parameters that are in hand together.
+_SLAB = 2**23
+_SAMPLE = ("chain", "draw")
+_NONE = (
+    "the result holds no gradients (sample_stats 'gradient' and 'unconstrained'): sample with a step method of "
+    "pmm_mcmc that moves all continuous variables of the model, with keep_gradients=True"
+)
+
+
+class Parameters:
+    """The scalars of a posterior: labels as of ArviZ, and draws that are read some at a time."""
+
+    def __init__(self, posterior: xr.Dataset):
+        self._posterior = posterior
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """Of all scalars, in the order of the variables."""
+        labeller, every = BaseLabeller(), xarray_sel_iter(self._posterior, skip_dims=set(_SAMPLE))
+        return [labeller.make_label_flat(name, selection, index) for name, selection, index in every]
+
+    def __len__(self) -> int:
+        sizes = (dict(variable.sizes) for variable in self._posterior.data_vars.values())
+        return sum(int(np.prod([size for dim, size in every.items() if dim not in _SAMPLE])) for every in sizes)
+
+    def slabs(self, which: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield numbers of parameters, and their draws ``(chain, draw, n)``: all of them, or those numbered so."""
+        kept, draws, size = [], [], 0
+        for at, values in self._pieces(which):
+            kept.append(at)
+            draws.append(values)
+            size += values.nbytes
+            if size >= _SLAB:
+                yield np.concatenate(kept), draws[0] if len(draws) == 1 else np.concatenate(draws, axis=-1)
+                kept, draws, size = [], [], 0
+        if kept:
+            yield np.concatenate(kept), draws[0] if len(draws) == 1 else np.concatenate(draws, axis=-1)
+
+    def _pieces(self, which: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        wanted = np.ones(len(self), bool)
+        if which is not None:
+            wanted[:] = False
+            wanted[which] = True
+        first = 0
+        for variable in self._posterior.data_vars.values():
+            dims = [dim for dim in variable.dims if dim not in _SAMPLE]
+            variable = variable.transpose(*_SAMPLE, *dims)
+            if not dims:
+                dims, variable = ["scalar"], variable.expand_dims("scalar", axis=2)
+            shape = variable.shape[2:]
+            numbers = first + np.arange(int(np.prod(shape))).reshape(shape)
+            first += numbers.size
+            # Slices along the longest dimension: what is on disk is not read as a whole.
+            long = int(np.argmax(shape))
+            step = max(1, _SLAB * shape[long] // max(1, 8 * int(np.prod(variable.shape))))
+            for begin in range(0, shape[long], step):
+                part = slice(begin, begin + step)
+                at = numbers[(slice(None),) * long + (part,)].ravel()
+                if wanted[at].any():
+                    values = variable.isel({dims[long]: part}).values
+                    values = values.reshape(*values.shape[:2], -1)
+                    if not wanted[at].all():
+                        at, values = at[wanted[at]], values[..., wanted[at]]
+                    yield at, values.astype(float, copy=False)
+
+    def read(self, which: np.ndarray | None = None) -> np.ndarray:
+        """Return draws ``(chain, draw, n)`` of the parameters with these numbers, in their order; by default of all."""
+        which = np.arange(len(self)) if which is None else np.asarray(which)
+        sizes = self._posterior.sizes
+        values = np.empty((sizes["chain"], sizes["draw"], len(which)))
+        place = np.full(len(self), -1)
+        place[which] = np.arange(len(which))
+        for at, part in self.slabs(which):
+            values[..., place[at]] = part
+        return values
+
+
+@dataclass
+class Run:
+    """A result: ``p`` parameters, and positions and gradients ``(chain, draw, d)`` where it holds any.
+
+    Attributes
+    ----------
+    parameters
+        With their draws.
+    position
+        Unconstrained, ``None`` where there are none.
+    judged, gradient
+        The positions that the gradients are of: non-centred ones, where the run has any.
+    walled
+        Whether the density may end at a wall, at which Stein's identity has a term that is not in it.
+    """
+
+    parameters: Parameters
+    chains: int
+    draws: int
+    position: Any = None
+    gradient: Any = None
+    judged: Any = None
+    walled: bool = False
+
+    @property
+    def labels(self) -> list[str]:
+        """Of the parameters."""
+        return self.parameters.labels
+
+    @cached_property
+    def identity(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """Stein's identity for each coordinate, as of :func:`pmm_mcmc.tuning.virial.stein_identity`."""
+        return stein_identity(self.judged, self.gradient)
+
+    @property
+    def degrees(self) -> int:
+        """Degrees of freedom of standard errors."""
+        return degrees_of_freedom(self.chains, self.draws)
+
+    @cached_property
+    def correctable(self) -> bool:
+        """Whether there are gradients, and Stein's identity holds, but for steps that are too long."""
+        if self.judged is None or self.walled:
+            return False
+        return identity_holds(*self.identity, self.degrees, self.moving)
+
+    @property
+    def moving(self) -> np.ndarray:
+        """Which coordinates are not the same in all draws."""
+        return np.ptp(self.judged, axis=(0, 1)) > 0.0
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """Draws of all parameters."""
+        return self.parameters.read()
+
+    @cached_property
+    def own(self) -> np.ndarray:
+        """Which coordinate each of all parameters is, or -1."""
+        return self.own_of(self.values)
+
+    def own_of(self, values: np.ndarray) -> np.ndarray:
+        """Which parameters ``(chain, draw, n)`` are coordinates themselves, untransformed: told by their values."""
+        own = np.full(values.shape[-1], -1)
+        if self.judged is None:
+            return own
+        same = values[0, 0][:, None] == self.judged[0, 0][None, :]
+        for i, j in zip(*np.nonzero(same), strict=True):
+            if np.array_equal(values[..., i], self.judged[..., j]):
+                own[i] = j
+        return own
+
+
+def scalars(dt: Any, var_names: Any = None) -> xr.Dataset:
+    """Return the parameters of a result, those of these names; truth values as they are."""
+    posterior = dt["posterior"].dataset
+    if var_names is not None:
+        posterior = posterior[[var_names] if isinstance(var_names, str) else list(var_names)]
+    return posterior
+
+
+def read(dt: Any, var_names: Any = None, *, strict: bool = False) -> Run:
+    """Read a result.
+
+    Parameters
+    ----------
+    dt
+        Of any sampler.
+    var_names
+        Parameters; all by default.
+    strict
+        Raise where there are no gradients, or fewer than 20 draws, in place of going without.
+
+    Raises
+    ------
+    ValueError
+        If ``strict``, as said there.
+    """
+    posterior = scalars(dt, var_names)
+    chains, draws = (posterior.sizes[dim] for dim in _SAMPLE)
+    stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
+    there = "gradient" in stats and "unconstrained" in stats
+    if strict and not there:
+        raise ValueError(_NONE)
+    enough = draws >= 4 and chains * draws >= FEWEST
+    if strict and not enough:
+        raise ValueError(f"{chains} x {draws} draws are too few to measure a bias: draw at least {FEWEST}")
+    run = Run(Parameters(posterior), chains, draws)
+    if not there or not enough:
+        return run
+    run.position, run.gradient = (np.asarray(stats[name].values, dtype=float) for name in ("unconstrained", "gradient"))
+    run.judged, run.walled = judged_positions(stats), walled(stats, chains * draws)
+    return run

@@ -1,0 +1,178 @@
+"""What is known of each parameter of a run, in a table that is computed once for a result."""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pmm_mcmc.batches import between_pieces, count_pieces
+from pmm_mcmc.diagnostics.convergence import convergence
+from pmm_mcmc.diagnostics.reading import Run
+from pmm_mcmc.diagnostics.stein import Corrected, corrected_expectations, uncorrected
+
+__all__ = ["BIASES", "judged", "remembered", "sd_of", "table_of"]
+
+# Columns of pmm_mcmc.bias.
+BIASES = (
+    "mean", "mcse", "mean_corrected", "mcse_corrected", "bias", "bias_se", "bias_sd_units",
+    "sd", "sd_corrected", "mcse_sd_corrected", "bias_of_sd", "bias_of_sd_se", "unexplained",
+)  # fmt: skip
+
+# So many parameters are always judged, the first, and twice as many as there are coordinates: PyMC puts free variables
+# first.  Of deterministics beyond, those that a first look finds the worst by each of its measures.  Without gradients
+# it is not known how many are free, and less is to be computed.
+_ALWAYS, _WORST, _WITHOUT = 200, 50, 2000
+# Results whose tables are kept.
+_KEPT = 4
+
+
+def sd_of(second: Corrected) -> tuple[np.ndarray, np.ndarray]:
+    """Corrected standard deviations and their errors, from corrected central second moments (delta method)."""
+    sd = np.sqrt(np.maximum(second.value, 0.0))
+    return sd, second.se / np.maximum(2.0 * sd, 1e-300)
+
+
+def table_of(run: Run, which: np.ndarray | None = None) -> pd.DataFrame:
+    """Return the columns of ``BIASES`` and of convergence, a row for each parameter, or for those with these numbers.
+
+    ``within`` and ``between`` are standard errors of a mean over the standard deviation of the draws: ArviZ's, and from
+    the spread of the chains' means.
+    """
+    numbers = np.arange(len(run.labels)) if which is None else np.sort(which)
+    parts = [pd.DataFrame(_columns(run, values), index=at) for at, values in run.parameters.slabs(numbers)]
+    if not parts:
+        return pd.DataFrame(columns=[*BIASES, "r_hat", "ess_bulk", "within", "between"], dtype=float)
+    table = pd.concat(parts).loc[numbers]
+    table.index = pd.Index([run.labels[i] for i in numbers])
+    return table
+
+
+def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
+    own = run.own_of(values)
+
+    def expectations(functions: np.ndarray, follow: np.ndarray | None = None) -> Corrected:
+        if not run.correctable:
+            return uncorrected(functions)
+        return corrected_expectations(functions, run.judged, run.gradient, own, follow)
+
+    first = expectations(values)
+    second = expectations((values - first.value) ** 2, values)
+    sd, sd_error = sd_of(second)
+    with np.errstate(invalid="ignore", divide="ignore"):  # values that are not finite have no standard deviation
+        about = values - values[:1, :1]
+        raw_sd = about.std(axis=(0, 1))
+        chains = values.shape[0]
+        found = convergence(values)
+        moves = raw_sd > 0.0
+        apart = about.mean(axis=1).std(axis=0, ddof=1) / np.sqrt(chains) if chains > 1 else np.zeros_like(raw_sd)
+        return {
+            "mean": first.raw,
+            "mcse": first.raw_se,
+            "mean_corrected": first.value,
+            "mcse_corrected": first.se,
+            "bias": first.bias,
+            "bias_se": first.bias_se,
+            "bias_sd_units": first.bias / np.where(sd > 0.0, sd, np.nan),
+            "sd": raw_sd,
+            "sd_corrected": np.where(second.used, sd, raw_sd),
+            "mcse_sd_corrected": sd_error,
+            "bias_of_sd": np.where(second.used, raw_sd - sd, np.nan),
+            "bias_of_sd_se": second.bias_se / np.maximum(2.0 * sd, 1e-300),
+            "unexplained": first.left,
+            "r_hat": np.where(moves, found.r_hat, np.nan),
+            "ess_bulk": found.ess_bulk,
+            "within": np.where(moves, found.mcse / raw_sd, 0.0),
+            "between": np.where(moves, apart / raw_sd, 0.0),
+        }
+
+
+def judged(run: Run) -> np.ndarray:
+    """Return the numbers of the parameters that a verdict is made of: all, or of very many those that matter.
+
+    Deterministics are functions of the free variables, which are all judged.  Those of which a first look finds the
+    largest standard error of a mean or of a variance between pieces of the chains, or the largest bias of a mean or of
+    a standard deviation that follows to first order from those of the coordinates, are judged beside them.
+    """
+    p, always = len(run.labels), _WITHOUT
+    if run.position is not None:
+        always = max(_ALWAYS, 2 * run.position.shape[2])
+    if p <= always + 4 * _WORST:
+        return np.arange(p)
+    chosen = set(range(always))
+    for measure in _first_look(run):
+        chosen.update(np.argsort(-measure[always:], kind="stable")[:_WORST] + always)
+    return np.array(sorted(chosen))
+
+
+def _first_look(run: Run) -> np.ndarray:
+    """Return four measures ``(4, p)`` of what may be wrong with each parameter, from a few sums over its draws."""
+    found = np.zeros((4, len(run.labels)))
+    chains, draws = run.chains, run.draws
+    cut = max(2, count_pieces(chains, draws))
+    rest = draws % cut
+    linear = None
+    if run.correctable:
+        x = run.judged.reshape(chains * draws, -1)
+        if len(x) > 3 * x.shape[1]:
+            coordinates = corrected_expectations(run.judged, run.judged, run.gradient, np.arange(x.shape[1]))
+            centred = x - x.mean(axis=0)
+            gram = centred.T @ centred
+            gram[np.diag_indices(len(gram))] += 1e-10 * gram.diagonal() + 1e-300
+            variance = corrected_expectations(
+                (run.judged - coordinates.value) ** 2, run.judged, run.gradient, np.arange(x.shape[1]), run.judged
+            ).value
+            ratio = np.sqrt(np.maximum(variance, 1e-300) / np.maximum(x.var(axis=0), 1e-300))
+            linear = centred, gram, np.nan_to_num(x.mean(axis=0) - coordinates.value), ratio
+    for at, values in run.parameters.slabs():
+        with np.errstate(all="ignore"):
+            f = values - values[:1, :1]
+            pieces = f[:, rest:].reshape(chains * cut, -1, len(at))
+            means, squares = pieces.mean(axis=1), np.einsum("mnp,mnp->mp", pieces, pieces) / pieces.shape[1]
+            mean = means.mean(axis=0)
+            variance = squares.mean(axis=0) - mean**2
+            sd = np.sqrt(variance)
+            found[0, at] = between_pieces(means, chains) / sd
+            found[1, at] = between_pieces(squares - 2.0 * mean * means, chains) / variance
+            if linear is not None:
+                centred, gram, off, ratio = linear
+                flat = f.reshape(chains * draws, -1)
+                slope = np.linalg.solve(gram, centred.T @ (flat - flat.mean(axis=0))).T
+                found[2, at] = np.abs(slope @ off) / sd
+                along = slope @ gram / len(flat)
+                found[3, at] = np.abs(
+                    1.0
+                    - ((slope * ratio) @ gram / len(flat) * (slope * ratio)).sum(axis=1) / (along * slope).sum(axis=1)
+                )
+    return np.nan_to_num(found, nan=0.0, posinf=0.0)
+
+
+_KNOWN: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
+
+
+def remembered(dt: Any) -> dict[str, Any]:
+    """Return what was found of a result before, to be added to: of equal data, not of the object that holds them."""
+    key = tuple(_digest(dt[group].to_dataset()) for group in ("posterior", "sample_stats") if group in dt.children)
+    found = _KNOWN.setdefault(key, {})
+    _KNOWN.move_to_end(key)
+    while len(_KNOWN) > _KEPT:
+        _KNOWN.popitem(last=False)
+    return found
+
+
+def _digest(dataset: Any) -> tuple[Any, ...]:
+    """Return a checksum of each variable, with names, coordinates and attributes."""
+    numeric = [variable for variable in dataset.data_vars.values() if variable.dtype.kind in "biuf"]
+    dims = {dim for variable in numeric for dim in variable.dims}
+    coords = [(name, tuple(map(str, np.ravel(values)))) for name, values in dataset.coords.items() if name in dims]
+    sums = []
+    for variable in numeric:
+        found, chains = 0, variable.sizes.get("chain", 0)
+        for chain in range(chains):  # one by one, for memory where they are on disk
+            values = np.ascontiguousarray(variable.isel(chain=chain).values)
+            found = zlib.crc32(values.reshape(-1).view(np.uint8), found)
+        sums.append((variable.name, variable.shape, str(variable.dtype), found))
+    return tuple(sums), tuple(coords), tuple((name, str(value)) for name, value in dataset.attrs.items())

@@ -1,0 +1,129 @@
+"""The table of a result: what it shows, how many digits of it, and that it is computed once."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from results import gaussian, grid, tree
+
+import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics import table as tables
+from pmm_mcmc.diagnostics.rounding import rounded
+
+
+@pytest.fixture
+def dt():
+    return gaussian(grid(4, draws=1000) + np.array([0.0, 0.05, 100.0, -1e-5]))
+
+
+def test_the_first_columns_are_those_to_report(dt):
+    table = pmm.summary(dt)
+    columns = ["mean_corrected", "mcse_corrected", "sd", "bias", "bias_se", "r_hat", "ess_bulk"]
+    assert list(table.columns) == columns and table.attrs["verdict"] == pmm.verdict(dt).sentence
+    arviz = pmm.summary(dt, kind="all", round_to="none")
+    np.testing.assert_allclose(table[columns].astype(float), arviz[columns], rtol=1e-7)
+    assert max(map(len, str(table).splitlines())) <= 80
+
+
+def test_a_selection_is_that_of_arviz(dt):
+    assert list(pmm.summary(dt, "b").index) == list(pmm.summary(dt, ["~a"]).index) == ["b[0]", "b[1]", "b[2]"]
+    assert list(pmm.summary(dt, ["^a"], filter_vars="regex").index) == ["a"]
+    assert list(pmm.summary(dt, "b", coords={"b_dim_0": [1]}).index) == ["b[1]"]
+    with pytest.raises(ValueError, match="ci_prob: goes with kind='all'"):
+        pmm.summary(dt, ci_prob=0.5)
+    assert "eti50_lb" in pmm.summary(dt, kind="all", ci_prob=0.5)
+
+
+def shown(table, name):
+    rows = str(table).splitlines()
+    return [row.split()[1 + list(table.columns).index(name)] for row in rows[1:]]
+
+
+def test_digits_are_those_that_are_known(dt):
+    table = pd.DataFrame(
+        {
+            "mean_corrected": [1.23456, -0.00012, 123456.7, 0.0, 5.0],
+            "mcse_corrected": [0.0123, 0.02, 4321.0, 0.0, 2e-14],
+            "sd": [1.0, 1.0, 90000.0, 0.0, 2.0],
+            "bias": [-0.00004, 0.0312, np.nan, 0.0, -1e-15],
+            "r_hat": [1.0, 1.01449, np.nan, np.nan, np.inf],
+            "ess_bulk": [1999.9, 400.0, 12.0, 4000.0, np.nan],
+        },
+        index=list("abcde"),
+    )
+    found = rounded(table, "auto")
+    assert shown(found, "mean_corrected") == ["1.23", "-0.0001", "1.23e+05", "0", "5.00000"]
+    assert shown(found, "mcse_corrected") == ["0.012", "0.02", "4.3e+03", "0", "2e-14"]
+    assert shown(found, "r_hat") == ["1.000", "1.014", "nan", "nan", "inf"]
+    assert shown(found, "ess_bulk") == ["1999", "400", "12", "4000", "nan"]
+    pd.testing.assert_frame_equal(pd.DataFrame(found), table)
+    assert "1.23" in found._repr_html_() and "1.23456" not in found._repr_html_()
+    assert type(rounded(table, "none")) is pd.DataFrame
+    assert rounded(table, 1).loc["a", "mean_corrected"] == 1.2
+
+
+def test_nothing_is_shown_as_zero_that_is_not(dt):
+    for kind in ("short", "all"):
+        cells = re.findall(r"(?<= )-?0(?:\.0*)?(?= |$)", str(pmm.summary(dt, kind=kind)), re.M)
+        assert "-0" not in cells and not any(set(cell) <= set("-0.") and "." in cell for cell in cells)
+
+
+def counted(monkeypatch):
+    calls = []
+    columns = tables._columns
+    monkeypatch.setattr(tables, "_columns", lambda run, values: calls.append(values.shape[-1]) or columns(run, values))
+    return calls
+
+
+def test_a_result_is_looked_at_once(dt, monkeypatch):
+    calls = counted(monkeypatch)
+    pmm.verdict(dt), pmm.summary(dt), pmm.summary(dt, "b"), pmm.verdict(dt.copy(deep=True)), pmm.summary(dt, kind="all")
+    assert calls == [4], "and it is the data that count, not the object"
+    pmm.summary(tree({"x": grid(2)}, grid(2), -grid(2)))
+    dt["posterior"]["a"].values[0, 5] += 0.1
+    assert pmm.summary(dt)["mean_corrected"].notna().all() and len(calls) == 3, "changed data"
+    other = dt.copy()
+    other["posterior"].attrs["superchains"] = 2
+    pmm.verdict(other)
+    assert len(calls) == 4, "changed attributes"
+
+
+def many(wrong=None, p=1300):
+    """Deterministics of three coordinates, one of which may be off in one of several ways."""
+    x = grid(3, draws=1500)
+    f = np.tanh(x @ np.random.default_rng(1).normal(size=(3, p)))
+    if wrong == "chains":
+        f[0, :, 1234] += 1.0
+    elif wrong == "spread":
+        f[0, :, 1234] *= 3.0
+    elif wrong == "mean":
+        x = x + 0.07
+        f[..., 1234] = x.sum(axis=2)
+    elif wrong == "sd":
+        x[..., 1] = 0.94 * x[..., 1] + 0.34 * x[..., 0]
+        f[..., 1234] = x[..., 0] + x[..., 1]
+    return tree({"x": x, "f": f}, x, -x)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [("chains", "r_hat of f[1234]"), ("spread", "r_hat of f[1234]"), ("mean", "mean of f["), ("sd", "sd of f[")],
+)
+def test_of_very_many_the_ones_that_matter_are_judged(wrong, words, monkeypatch):
+    calls = counted(monkeypatch)
+    assert pmm.verdict(many()).trusted and sum(calls) <= 403
+    assert words in pmm.verdict(many(wrong)).sentence
+    assert len(pmm.summary(many(), "f")) == 1300
+
+
+def test_memory_is_bounded(monkeypatch):
+    """Parameters are read some at a time, and tables do not depend on how many."""
+    whole = pmm.summary(many())
+    monkeypatch.setattr("pmm_mcmc.diagnostics.reading._SLAB", 2**21)
+    tables._KNOWN.clear()
+    calls = counted(monkeypatch)
+    pieces = pmm.summary(many())
+    assert max(calls) <= 2 * 2**21 // 48000
+    assert list(whole.index) == list(pieces.index) and len(calls) > 10
+    pd.testing.assert_frame_equal(pd.DataFrame(whole)[["sd", "r_hat"]], pd.DataFrame(pieces)[["sd", "r_hat"]])
