@@ -122,11 +122,11 @@ def rugby(centred: bool = True) -> pm.Model:
 
 def stochastic_volatility() -> pm.Model:
     rng = np.random.default_rng(6)
-    returns = np.exp(np.cumsum(rng.normal(0, 0.1, 400)) - 4.5) * rng.standard_t(10, 400)
+    returns = np.exp(np.cumsum(rng.normal(0, 0.1, 200)) - 4.5) * rng.standard_t(10, 200)
     with pm.Model() as model:
         step_size = pm.Exponential("step_size", 10)
         start = pm.Normal.dist(-4, 2)
-        volatility = pm.GaussianRandomWalk("volatility", sigma=step_size, init_dist=start, steps=399)
+        volatility = pm.GaussianRandomWalk("volatility", sigma=step_size, init_dist=start, steps=199)
         nu = pm.Exponential("nu", 0.1)
         pm.StudentT("returns", nu=nu, lam=pm.math.exp(-2 * volatility), observed=returns)
     return model

@@ -9,11 +9,13 @@ import math
 import sys
 
 import arviz as az
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
+from matplotlib.text import Text
 from pymc.step_methods.hmc.integration import CpuLeapfrogIntegrator
 from scipy.stats import t
 
@@ -222,6 +224,49 @@ def test_figures_name_samplers_and_parameters(report):
     assert {"x[0]", "x[1]"} <= {axis.get_title() for axis in report.plot_marginals().axes}
 
 
+@pytest.mark.pymc
+def test_one_figure_fits_a_paper_and_is_the_current_one_of_pyplot(report, tmp_path):
+    plt.close("all")
+    figure = report.figure()
+    assert plt.gcf() is figure and figure.get_figwidth() == 7.0
+    assert all(axis.get_xlabel() for axis in figure.axes) and len(figure.axes) == 3
+    names = [label.get_text() for label in figure.axes[1].get_yticklabels()]
+    assert names == ["recycled", "biased", "MALA", "NUTS"]
+    sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
+    assert 6.5 <= min(sizes) and max(sizes) <= 9
+    assert not [image for axis in figure.axes for image in axis.get_images()]
+    plt.savefig(tmp_path / "figure.pdf")
+    assert (tmp_path / "figure.pdf").stat().st_size > 5000
+    plt.close("all")
+
+
+@pytest.mark.pymc
+def test_every_plot_is_a_figure_of_pyplot_and_a_page_leaves_none(report, tmp_path):
+    plt.close("all")
+    for name in ("plot_bias_vs_grad", "plot_ess_per_grad", "plot_marginals", "plot_ranks", "plot_modes"):
+        figure = getattr(report, name)()
+        assert plt.gcf() is figure, name
+    assert len(plt.get_fignums()) == 5
+    plt.close("all")
+    own = plt.figure()
+    report.figures()
+    report.to_html(tmp_path / "report.html")
+    assert plt.get_fignums() == [own.number] and plt.gcf() is own
+    plt.close("all")
+
+
+@pytest.mark.pymc
+def test_a_notebook_shows_a_figure_once(report, monkeypatch):
+    figure = report.plot_bias_vs_grad()
+    with pytest.raises(NotImplementedError):  # IPython then shows it as it does any other
+        figure._ipython_display_()
+    monkeypatch.setattr(plt, "get_backend", lambda: "inline")
+    figure._ipython_display_()  # which the end of the cell will show
+    plt.close(figure)
+    with pytest.raises(NotImplementedError):
+        figure._ipython_display_()
+
+
 @pytest.fixture(scope="module")
 def constrained():
     with pm.Model(coords={"side": ["east", "west"]}) as model:
@@ -291,7 +336,7 @@ def test_nuts_that_cannot_fit_the_budget_is_not_run(monkeypatch, counted):
     before = counted[0]
     found = compare(Gaussian(), ["nuts", pmm.ULMC()], n_grad=9000, chains=4, random_seed=1)
     assert counted[0] == before
-    assert found.failures["NUTS"].startswith("not run: 1,000 iterations of warm-up in 4 chains take some 9,514 gradients")
+    assert found.failures["NUTS"].endswith("1,000 iterations in 4 chains take some 9,514 gradients even on a Gaussian of 2 dimensions, of 9,000: give a larger n_grad, or fewer chains")
     assert found.table.loc["NUTS", "trusted"] is None
     # Where the floor lets it begin, the first chain shows that the others will not make up for it.
     monkeypatch.setattr("pmm_mcmc.comparison.peers.least_of", lambda d: 0.0)
@@ -364,7 +409,7 @@ def test_nutpie_is_run_and_counted(monkeypatch):
 def test_budgets_that_do_not_reach_are_rows_that_name_one_that_does():
     found = compare(Gaussian(), ["nuts", pmm.MALA()], n_grad=2000, chains=4, random_seed=1)
     assert "of 2,000 gradients and left too few" in found.failures["MALA"]
-    assert found.failures["NUTS"].startswith("not run: 1,000 iterations of warm-up in 4 chains take some")
+    assert found.failures["NUTS"].startswith("not run, for its warm-up would not fit the budget: 1,000")
     enough = int(found.failures["MALA"].split("n_grad=")[1].split()[0])
     again = compare(Gaussian(), [pmm.MALA()], n_grad=enough, chains=4, random_seed=1)
     assert not again.failures

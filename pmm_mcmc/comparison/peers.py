@@ -53,7 +53,7 @@ def nuts_run(model: Any, budget: int, chains: int, seed: int) -> NutsRun:
     d = sum(np.size(value) for value in model.initial_point(0).values())
     if budget < chains * (TUNE + FEWEST) * least_of(d):
         raise TooSmall(
-            f"not run: {TUNE:,} iterations of warm-up in {chains} chains take some "
+            f"not run, for its warm-up would not fit the budget: {TUNE:,} iterations in {chains} chains take some "
             f"{chains * TUNE * least_of(d):,.0f} gradients even on a Gaussian of {d} dimensions, of {budget:,}: give "
             "a larger n_grad, or fewer chains"
         )

@@ -65,13 +65,33 @@ class Comparison:
     modes: Any = field(default=None, repr=False)
     steps: pd.DataFrame | None = field(default=None, repr=False)
 
+    def figure(self) -> Figure:
+        """Draw one figure for a paper, 7 inches wide: error against gradients, errors at the end, effective draws.
+
+        Like every ``plot_...``, it is then pyplot's current figure, which ``plt.savefig("figure.pdf")`` writes.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        ValueError
+            If no sampler ran.
+        ImportError
+            If matplotlib is not installed.
+        """
+        from pmm_mcmc.comparison import paper
+
+        return paper.figure(self)
+
     def figures(self) -> dict[str, tuple[Figure, str]]:
-        """Draw everything that there is to draw.
+        """Draw everything that there is to draw, for a page.
 
         Returns
         -------
         dict
-            Name to figure of matplotlib and caption.
+            Name to figure of matplotlib, which pyplot does not know, and caption.
 
         Raises
         ------
