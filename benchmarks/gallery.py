@@ -1,6 +1,6 @@
 """PyMC's example gallery by both doors, against long NUTS: ``python benchmarks/gallery.py [name ...]``.
 
-Every model of ``benchmarks/gallery_models.py`` is sampled with defaults, 4 chains of 1000 draws, in a process of its own:
+Every model of ``benchmarks/gallery_models.py`` is sampled with defaults, 4 chains of 1000 draws, in a fresh process:
 
 pm.sample    pm.sample(step=pmm.PoissonULMC())
 pmm.sample   pmm.sample()
@@ -171,7 +171,7 @@ def keep(path: Path, kept: dict[str, Any]) -> None:
 def tables(every: dict[str, dict[str, Any]]) -> str:
     """Return the tables of the page, in Markdown."""
     right = ["| chapter | d | `pm.sample`: mean, sd | | `pmm.sample`: mean, sd | | NUTS: mean, sd | |"]
-    cost = ["| chapter | gradients of a chain: `pm.sample` | `pmm.sample` | NUTS | CPU s: `pm.sample` | `pmm.sample` | NUTS |"]
+    cost = ["| chapter | gradients: `pm.sample` | `pmm.sample` | NUTS | CPU s: `pm.sample` | `pmm.sample` | NUTS |"]
     for table in (right, cost):
         table.append("|---|" + "---|" * (table[0].count("|") - 2))
     for name, kept in every.items():

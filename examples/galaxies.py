@@ -95,13 +95,16 @@ def main() -> None:
     after = time.perf_counter()
     print(f"\nNow NUTS of PyMC ({after - began:.0f} s so far).", flush=True)
     with model:
-        nuts = pm.sample(nuts_sampler="pymc", random_seed=SEED, progressbar=False)
+        nuts = pm.sample(nuts_sampler="pymc", chains=4, random_seed=SEED, progressbar=False)
     path = draw_picture(velocities, ours, nuts)
 
     means, sd = [draws_of(result, "mean").mean(axis=0) for result in (ours, nuts)], draws_of(nuts, "mean").std(axis=0)
-    print("\n" + pmm.summary(ours, var_names=["mean", "sd"])[["mean_corrected", "mcse_corrected", "r_hat"]].to_string())
+    table = pmm.summary(ours, var_names=["mean", "sd"])[["mean_corrected", "mcse_corrected", "r_hat"]].astype(float)
+    print("\n" + table.round({"mean_corrected": 2, "mcse_corrected": 3, "r_hat": 3}).to_string())
     print(f"\n{pmm.verdict(ours).sentence}")
-    print(f"Means of the clusters differ from those of NUTS by at most {np.abs((means[0] - means[1]) / sd).max():.2f} sd.")
+    print(
+        f"Means of the clusters differ from those of NUTS by at most {np.abs((means[0] - means[1]) / sd).max():.2f} sd."
+    )
     print(f"Picture: {path}, after {time.perf_counter() - began:.0f} s")
     print("Next: docs/start.md, your own model in five minutes; pmm.compare(model, [...]) weighs samplers on it.")
 

@@ -196,6 +196,16 @@ def test_a_failure_is_a_row_with_a_reason(report):
 
 
 @pytest.mark.pymc
+def test_a_comparison_prints_what_is_read_first(report):
+    said = repr(report)
+    lines = said.splitlines()
+    assert lines[0] == "Two Gaussians" and max(map(len, lines)) <= 80
+    assert any(line.split() == ["nutpie", *5 * ["\N{EM DASH}"]] for line in lines)
+    assert any(line.split()[:2] in (["biased", "no"], ["biased", "yes"]) for line in lines)
+    assert " ".join(report.verdict[0].split()) in " ".join(said.split())
+
+
+@pytest.mark.pymc
 def test_json_holds_the_table_and_nulls(report, tmp_path):
     path = tmp_path / "report.json"
     report.to_json(path)
@@ -336,7 +346,11 @@ def test_nuts_that_cannot_fit_the_budget_is_not_run(monkeypatch, counted):
     before = counted[0]
     found = compare(Gaussian(), ["nuts", pmm.ULMC()], n_grad=9000, chains=4, random_seed=1)
     assert counted[0] == before
-    assert found.failures["NUTS"].endswith("1,000 iterations in 4 chains take some 9,514 gradients even on a Gaussian of 2 dimensions, of 9,000: give a larger n_grad, or fewer chains")
+    why = found.failures["NUTS"]
+    assert why.startswith(
+        "not run, for its warm-up would not fit the budget: 1,000 iterations in 4 chains take some 9,514"
+    )
+    assert why.endswith("of 9,000: give a larger n_grad, or fewer chains")
     assert found.table.loc["NUTS", "trusted"] is None
     # Where the floor lets it begin, the first chain shows that the others will not make up for it.
     monkeypatch.setattr("pmm_mcmc.comparison.peers.least_of", lambda d: 0.0)

@@ -17,7 +17,7 @@ __all__ = ["figure"]
 
 # Inches: the text width of most journals.
 _WIDTH, _HEIGHT, _ROW = 7.0, 2.1, 0.2
-_STYLE = {
+_STYLE: Any = {
     "font.size": 8.0, "axes.labelsize": 8.0, "axes.titlesize": 8.0, "xtick.labelsize": 7.0, "ytick.labelsize": 7.0,
     "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.minor.width": 0.4,
     "ytick.minor.width": 0.4, "axes.spines.top": False, "axes.spines.right": False,

@@ -6,7 +6,8 @@ import json
 import math
 import numbers
 import os
-from dataclasses import dataclass, field
+import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,15 @@ if TYPE_CHECKING:
 __all__ = ["Comparison"]
 
 _CURVE_POINTS = 200
+# What is read first, in words that let it fit a terminal.
+_FIRST = {
+    "trusted": "trusted", "mean_error": "error of mean", "sd_error": "of sd", "r_hat": "r_hat",
+    "ess_bulk_per_1000": "ess/1000 grads",
+}  # fmt: skip
+_YES, _DASH, _LINE = {True: "yes", False: "no"}, "\N{EM DASH}", 79
 
 
-@dataclass
+@dataclass(repr=False)
 class Comparison:
     """Samplers side by side: a table, a verdict in words, and figures.
 
@@ -59,11 +66,19 @@ class Comparison:
     columns: dict[str, str]
     notes: list[str]
     failures: dict[str, str]
-    traces: list[Trace] = field(repr=False)
-    truth: Truth = field(repr=False)
-    labels: list[str] = field(repr=False)
-    modes: Any = field(default=None, repr=False)
-    steps: pd.DataFrame | None = field(default=None, repr=False)
+    traces: list[Trace]
+    truth: Truth
+    labels: list[str]
+    modes: Any = None
+    steps: pd.DataFrame | None = None
+
+    def __repr__(self) -> str:
+        """Return the title, the verdict and the columns of the table that are read first."""
+        shown = self.table.reindex(columns=list(_FIRST)).rename(columns=_FIRST)
+        shown["trusted"] = [_YES.get(value, _DASH) for value in self.table["trusted"]]
+        told = shown.to_string(na_rep=_DASH, float_format=lambda value: f"{value:.3g}")
+        sentences = [textwrap.fill(sentence, _LINE, subsequent_indent="  ") for sentence in self.verdict]
+        return "\n".join([self.title, "", *sentences, "", told, "", ".table has all columns, .columns what they mean."])
 
     def figure(self) -> Figure:
         """Draw one figure for a paper, 7 inches wide: error against gradients, errors at the end, effective draws.

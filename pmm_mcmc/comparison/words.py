@@ -132,8 +132,8 @@ def notes_of(
         )
     if is_nuts and "nuts" in [sampler for sampler in named.values() if isinstance(sampler, str)]:
         notes.append(
-            "NUTS is the first part of the reference run, and no run of its own: being a part of it, its errors come out "
-            "up to a fifth too small."
+            "NUTS is the first part of the reference run, and no run of its own: being a part of it, its errors come "
+            "out up to a fifth too small."
         )
     notes.append("Parameters are on the unconstrained scale on which the samplers work.")
     versions = []

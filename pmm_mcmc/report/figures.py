@@ -106,7 +106,10 @@ def ranks(draws: Mapping[str, np.ndarray], chains: Sequence[int]) -> Any:
                 backend="matplotlib",
                 col_wrap=columns,
                 figure_kwargs={
-                    "figsize": (_WIDTH, height), "sharex": True, "sharey": True, "FigureClass": drawing_class(),
+                    "figsize": (_WIDTH, height),
+                    "sharex": True,
+                    "sharey": True,
+                    "FigureClass": drawing_class(),
                 },
                 visuals={
                     "title": False,
