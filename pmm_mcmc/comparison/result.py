@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["Comparison"]
 
 _CURVE_POINTS = 200
-# What is read first, in words that let it fit a terminal.
+# What is read first, in words and lengths that let it fit a terminal.
 _FIRST = {
-    "trusted": "trusted", "mean_error": "error of mean", "sd_error": "of sd", "r_hat": "r_hat",
-    "ess_bulk_per_1000": "ess/1000 grads",
+    "mean_error": ("error of mean", ".3f"), "sd_error": ("of sd", ".3f"), "r_hat": ("r_hat", ".3f"),
+    "ess_bulk_per_1000": ("ess/1000 grads", ",.3g"),
 }  # fmt: skip
-_YES, _DASH, _LINE = {True: "yes", False: "no"}, "\N{EM DASH}", 79
+_YES, _DASH, _LINE, _NAME = {True: "yes", False: "no"}, "\N{EM DASH}", 79, 29
 
 
 @dataclass(repr=False)
@@ -74,9 +74,13 @@ class Comparison:
 
     def __repr__(self) -> str:
         """Return the title, the verdict and the columns of the table that are read first."""
-        shown = self.table.reindex(columns=list(_FIRST)).rename(columns=_FIRST)
-        shown["trusted"] = [_YES.get(value, _DASH) for value in self.table["trusted"]]
-        told = shown.to_string(na_rep=_DASH, float_format=lambda value: f"{value:.3g}")
+        shown = pd.DataFrame({"trusted": [_YES.get(value, _DASH) for value in self.table["trusted"]]})
+        for name, (words, form) in _FIRST.items():
+            values = self.table.reindex(columns=[name])[name]
+            shown[words] = [_DASH if pd.isna(value) else format(value, form) for value in values]
+        names = map(str, self.table.index)
+        shown.index = pd.Index([n if len(n) <= _NAME else f"{n[: _NAME - 1]}\N{HORIZONTAL ELLIPSIS}" for n in names])
+        told = shown.to_string()
         sentences = [textwrap.fill(sentence, _LINE, subsequent_indent="  ") for sentence in self.verdict]
         return "\n".join([self.title, "", *sentences, "", told, "", ".table has all columns, .columns what they mean."])
 
