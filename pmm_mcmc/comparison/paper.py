@@ -22,7 +22,7 @@ _STYLE: Any = {
     "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.minor.width": 0.4,
     "ytick.minor.width": 0.4, "axes.spines.top": False, "axes.spines.right": False,
 }  # fmt: skip
-_GREY, _POINTS, _LONGEST = "#777777", 300, 22
+_GREY, _POINTS, _LONGEST = "#777777", 300, 30
 _MARKERS = "osD^vPX"
 
 
