@@ -10,7 +10,7 @@ BENCH ?= .venv-bench
 export OMP_NUM_THREADS ?= 1
 
 demo: $(VENV)/.demo
-	$(BIN)/python examples/galaxies.py
+	@$(BIN)/python examples/galaxies.py
 
 test: lint types
 	$(BIN)/python -m pytest -n 2 --dist loadfile
@@ -58,9 +58,12 @@ evidence: $(BENCH)/.done
 $(VENV)/bin/python:
 	python=$$(scripts/find_python.sh) && "$$python" -m venv $(VENV)
 
+# Wheels only, so that nothing is compiled; the package itself is linked to this folder.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo]'
-	touch $@
+	@echo "Installing pmm_mcmc with PyMC, ArviZ and matplotlib into $(VENV), from wheels alone: about a minute, once."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary=:all: --constraint constraints.txt \
+	    --editable '.[demo]'
+	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'

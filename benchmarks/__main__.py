@@ -34,6 +34,10 @@ ENTRIES = {
         "whether ranks of simulated truths are uniform, raw and corrected, and what the verdict said",
     ),
     "diffusion": Entry("minutes; --quick: half a minute", "distances of samples from the data by network calls"),
+    "gallery": Entry(
+        "a minute a model, and minutes for its reference; what has been run is kept",
+        "errors, verdicts, gradients and seconds of models of PyMC's example gallery by both doors, beside NUTS",
+    ),
     "gradients": Entry(
         "at most a minute for each sampler and target",
         "gradients until second moments are right, raw and corrected, for our samplers, NUTS and MCLMC",

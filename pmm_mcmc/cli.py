@@ -104,7 +104,9 @@ def _parser() -> argparse.ArgumentParser:
         help="measure the errors at a quarter, half and twice the step size too: three more runs, of N gradients each, "
         "for each sampler but nuts and nutpie",
     )  # fmt: skip
-    compare.add_argument("--seed", type=_seed, default=1, metavar="N", help="seed of the chains (default 1)")
+    compare.add_argument(
+        "--random-seed", type=_seed, default=1, metavar="N", help="random seed of all chains (default 1)"
+    )
     _output(compare, "the name of the target, with .html")
 
     targets = _command(
@@ -177,7 +179,7 @@ def _compare(given: argparse.Namespace) -> int:
 
     try:
         steps = _STEPS if given.steps else ()
-        comparison = compare(target, samplers, n_grad=given.n_grad, seed=given.seed, step_multiples=steps)
+        comparison = compare(target, samplers, n_grad=given.n_grad, random_seed=given.random_seed, step_multiples=steps)
         html = comparison_page(comparison)
     except (ValueError, ImportError) as error:
         raise _Wrong(str(error)) from error

@@ -145,7 +145,7 @@ def test_compare(compared, call, here):
     code, out, err = call("compare", "funnel", "--n-grad", "2e5", "-o", "c.html")
     assert code == 0 and err == ""
     assert out.splitlines()[0] == "c.html: Samplers on galaxies" and pages.Comparison.__name__ not in out
-    assert compared["target"].name == "funnel" and compared["n_grad"] == 200_000 and compared["seed"] == 1
+    assert compared["target"].name == "funnel" and compared["n_grad"] == 200_000 and compared["random_seed"] == 1
     assert isinstance(compared["n_grad"], int) and compared["step_multiples"] == ()
     names = [s if isinstance(s, str) else type(s).__name__ for s in compared["samplers"]]
     assert names == ["PoissonULMC", "PoissonULMC", "ULMC", "OLMC", "MALA", "nuts"]
@@ -155,13 +155,13 @@ def test_compare(compared, call, here):
 def test_samplers_named_by_words(compared, call, here):
     given = ("PoissonULMC(scheme=recycled, friction=2)", "nutpie", " ULMC(step_size=.1)")
     words = [word for sampler in given for word in ("--sampler", sampler)]
-    assert call("compare", "funnel", *words, "--seed", "7")[0] == 0
+    assert call("compare", "funnel", *words, "--random-seed", "7")[0] == 0
     first, second, third = compared["samplers"]
     assert second == "nutpie" and "scheme='recycled'" in first.settings and "friction=2" in first.settings
     assert "'ULMC'" in third.settings and "step_size=0.1" in third.settings
     assert call("compare", "funnel", "--steps", "--force")[0] == 0 and compared["step_multiples"] == (0.25, 0.5, 2.0)
-    assert call("compare", "funnel", *words, "--seed", "7", "--force")[0] == 0
-    assert compared["seed"] == 7 and (here / "funnel.html").exists()
+    assert call("compare", "funnel", *words, "--random-seed", "7", "--force")[0] == 0
+    assert compared["random_seed"] == 7 and (here / "funnel.html").exists()
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_samplers_named_by_words(compared, call, here):
         (["funnel", "--n-grad", "0.5"], ["whole number of at least 1"]),
         (["funnel", "--n-grad", "nan"], ["whole number of at least 1"]),
         (["funnel", "--n-grad", "10"], ["n_grad=10: must be at least 1000"]),
-        (["funnel", "--seed", "-1"], ["--seed"]),
+        (["funnel", "--random-seed", "-1"], ["--random-seed"]),
         (["funnel", "--sampler", "ulmc"], ["there is no such sampler", "did you mean ULMC?"]),
         (["funnel", "--sampler", "PoissonULMC(K=zero)"], ["PoissonULMC(K=zero)", "K="]),
         (["funnel", "--sampler", "ULMC(q=1)"], ["ULMC(q=1)", "'q'"]),

@@ -9,17 +9,20 @@ import math
 import sys
 
 import arviz as az
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
+from matplotlib.text import Text
 from pymc.step_methods.hmc.integration import CpuLeapfrogIntegrator
 from scipy.stats import t
 
 import pmm_mcmc as pmm
 from pmm_mcmc.batches import degrees_of_freedom
 from pmm_mcmc.comparison import compare
+from pmm_mcmc.comparison.inputs import seed_of
 from pmm_mcmc.comparison.measures import error_curve
 from pmm_mcmc.comparison.reference import model_labels, unconstrained_draws
 
@@ -94,7 +97,7 @@ def report(counted):
             "NUTS": "nuts",
             "nutpie": "nutpie",
         }
-        return compare(Gaussian(), samplers, n_grad=BUDGET, chains=CHAINS, seed=1)
+        return compare(Gaussian(), samplers, n_grad=BUDGET, chains=CHAINS, random_seed=1)
 
 
 def limit(report, name):
@@ -187,9 +190,19 @@ def test_effective_draws_are_those_of_arviz(report):
 def test_a_failure_is_a_row_with_a_reason(report):
     assert report.failures == {"nutpie": "nutpie is not installed: pip install nutpie"}
     assert report.table.loc["nutpie", "error"] == report.failures["nutpie"]
-    assert not report.table.loc["nutpie", "trusted"]
+    assert report.table.loc["nutpie", "trusted"] is None
     assert report.table.loc["NUTS", "error"] is None or pd.isna(report.table.loc["NUTS", "error"])
     assert any(sentence.startswith("nutpie failed: nutpie is not installed") for sentence in report.verdict)
+
+
+@pytest.mark.pymc
+def test_a_comparison_prints_what_is_read_first(report):
+    said = repr(report)
+    lines = said.splitlines()
+    assert lines[0] == "Two Gaussians" and max(map(len, lines)) <= 80
+    assert any(line.split() == ["nutpie", *5 * ["\N{EM DASH}"]] for line in lines)
+    assert any(line.split()[:2] in (["biased", "no"], ["biased", "yes"]) for line in lines)
+    assert " ".join(report.verdict[0].split()) in " ".join(said.split())
 
 
 @pytest.mark.pymc
@@ -221,6 +234,49 @@ def test_figures_name_samplers_and_parameters(report):
     assert {"x[0]", "x[1]"} <= {axis.get_title() for axis in report.plot_marginals().axes}
 
 
+@pytest.mark.pymc
+def test_one_figure_fits_a_paper_and_is_the_current_one_of_pyplot(report, tmp_path):
+    plt.close("all")
+    figure = report.figure()
+    assert plt.gcf() is figure and figure.get_figwidth() == 7.0
+    assert all(axis.get_xlabel() for axis in figure.axes) and len(figure.axes) == 3
+    names = [label.get_text() for label in figure.axes[1].get_yticklabels()]
+    assert names == ["recycled", "biased", "MALA", "NUTS"]
+    sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
+    assert 6.5 <= min(sizes) and max(sizes) <= 9
+    assert not [image for axis in figure.axes for image in axis.get_images()]
+    plt.savefig(tmp_path / "figure.pdf")
+    assert (tmp_path / "figure.pdf").stat().st_size > 5000
+    plt.close("all")
+
+
+@pytest.mark.pymc
+def test_every_plot_is_a_figure_of_pyplot_and_a_page_leaves_none(report, tmp_path):
+    plt.close("all")
+    for name in ("plot_bias_vs_grad", "plot_ess_per_grad", "plot_marginals", "plot_ranks", "plot_modes"):
+        figure = getattr(report, name)()
+        assert plt.gcf() is figure, name
+    assert len(plt.get_fignums()) == 5
+    plt.close("all")
+    own = plt.figure()
+    report.figures()
+    report.to_html(tmp_path / "report.html")
+    assert plt.get_fignums() == [own.number] and plt.gcf() is own
+    plt.close("all")
+
+
+@pytest.mark.pymc
+def test_a_notebook_shows_a_figure_once(report, monkeypatch):
+    figure = report.plot_bias_vs_grad()
+    with pytest.raises(NotImplementedError):  # IPython then shows it as it does any other
+        figure._ipython_display_()
+    monkeypatch.setattr(plt, "get_backend", lambda: "inline")
+    figure._ipython_display_()  # which the end of the cell will show
+    plt.close(figure)
+    with pytest.raises(NotImplementedError):
+        figure._ipython_display_()
+
+
 @pytest.fixture(scope="module")
 def constrained():
     with pm.Model(coords={"side": ["east", "west"]}) as model:
@@ -248,7 +304,7 @@ def test_draws_on_the_users_scale_become_unconstrained(constrained):
 @pytest.mark.pymc
 def test_own_draws_are_the_reference_and_others_are_refused(constrained):
     dt = az.from_dict({"posterior": {"x": np.random.default_rng(9).normal(size=(2, 400, 2))}})
-    found = compare(Gaussian.model(), [pmm.ULMC(), biased()], n_grad=8000, chains=2, seed=3, reference=dt)
+    found = compare(Gaussian.model(), [pmm.ULMC(), biased()], n_grad=8000, chains=2, random_seed=3, reference=dt)
     assert "Your own draws (400 of each of 2 chains)." in " ".join(found.notes)
     assert list(found.table.index) == ["ULMC", "ULMC(step_size=1.0, friction=2.0, scaling=...)"]
     np.testing.assert_allclose(found.truth.mean, dt["posterior"]["x"].mean(("chain", "draw")))
@@ -260,17 +316,67 @@ def test_own_draws_are_the_reference_and_others_are_refused(constrained):
 
 
 @pytest.mark.pymc
-def test_a_run_of_nuts_is_named_as_the_reference():
-    found = compare(Gaussian.model(), [pmm.ULMC()], n_grad=6000, chains=2, seed=4, reference="nuts")
+def test_a_run_of_nuts_is_the_reference_and_the_row_of_nuts(counted):
+    before = counted[0]
+    found = compare(Gaussian.model(), [pmm.ULMC(), "nuts"], n_grad=20_000, chains=2, random_seed=4)
     assert any(note.startswith("Reference: A run of NUTS of 5 times the budget") for note in found.notes)
-    assert not found.truth.exact
+    assert any(note.startswith("NUTS is the first part of the reference run") for note in found.notes)
+    assert not found.truth.exact and not found.failures
+    # One run of NUTS, not two.
+    assert counted[0] - before < 1.05 * 100_000
+    trace, line = found.traces[1], found.table.loc["NUTS"]
+    np.testing.assert_array_equal(trace.position[0], found.truth.draws[: trace.position.shape[1]])
+    assert 0.97 * 20_000 < trace.spent <= 20_000 and line["grads_warmup"] + line["grads_sampling"] == trace.spent
+    assert line["trusted"] in (True, False) and 0 < line["mean_error"] < 0.3
+
+
+@pytest.mark.pymc
+def test_a_reference_whose_warm_up_takes_the_budget_is_a_row_without_errors():
+    found = compare(Gaussian.model(), [pmm.ULMC(), "nuts"], n_grad=6000, chains=2, random_seed=4, reference="nuts")
+    line = found.table.loc["NUTS"]
+    assert line["grads_warmup"] + line["grads_sampling"] > 25_000 and line["ess_bulk_per_1000"] > 0
+    assert line["trusted"] in (True, False) and pd.isna(line["mean_error"]) and pd.isna(line["grads_to_b2"])
+    assert "NUTS" not in found.failures and [trace.name for trace in found.traces] == ["ULMC"]
+    sentence = next(sentence for sentence in found.verdict if sentence.startswith("NUTS: its warm-up alone took"))
+    assert "n_grad=6,000" in sentence and "the whole reference run" in sentence
+
+
+@pytest.mark.pymc
+def test_nuts_that_cannot_fit_the_budget_is_not_run(monkeypatch, counted):
+    before = counted[0]
+    found = compare(Gaussian(), ["nuts", pmm.ULMC()], n_grad=9000, chains=4, random_seed=1)
+    assert counted[0] == before
+    why = found.failures["NUTS"]
+    assert why.startswith(
+        "not run, for its warm-up would not fit the budget: 1,000 iterations in 4 chains take some 9,514"
+    )
+    assert why.endswith("of 9,000: give a larger n_grad, or fewer chains")
+    assert found.table.loc["NUTS", "trusted"] is None
+    # Where the floor lets it begin, the first chain shows that the others will not make up for it.
+    monkeypatch.setattr("pmm_mcmc.comparison.peers.least_of", lambda d: 0.0)
+    found = compare(Gaussian(), ["nuts"], n_grad=7000, chains=4, random_seed=1)
+    assert counted[0] - before < 1.5 * 7000 / 4 + 20
+    assert "in 1 of 4 chains: give n_grad=" in found.failures["NUTS"]
+
+
+@pytest.mark.pymc
+def test_a_seed_of_any_kind_comes_to_an_integer_that_is_told():
+    seed = seed_of(np.random.default_rng(7))
+    runs = [
+        compare(Gaussian(), [pmm.ULMC(step_size=0.3, scaling=[1.0, 1.0])], n_grad=4000, chains=2, random_seed=given)
+        for given in (np.random.default_rng(7), seed)
+    ]
+    assert all(f"random_seed={seed};" in run.notes[-1] for run in runs)
+    np.testing.assert_array_equal(*(run.traces[0].position for run in runs))
+    assert seed_of(np.random.SeedSequence(7)) == seed_of(np.random.SeedSequence(7)) != seed
+    assert seed_of(np.int64(3)) == 3
 
 
 @pytest.mark.pymc
 def test_long_runs_are_thinned_and_counted_all_the_same(monkeypatch, counted):
     monkeypatch.setattr("pmm_mcmc.comparison.runs._MOST_NUMBERS", 20_000)
     before = counted[0]
-    found = compare(Gaussian(), [pmm.MALA(), "nuts"], n_grad=BUDGET, chains=CHAINS, seed=1)
+    found = compare(Gaussian(), [pmm.MALA(), "nuts"], n_grad=BUDGET, chains=CHAINS, random_seed=1)
     taken = counted[0] - before
     assert not found.failures
     for trace in found.traces:
@@ -304,22 +410,22 @@ class Nutpie:
 @pytest.mark.pymc
 def test_nutpie_is_run_and_counted(monkeypatch):
     monkeypatch.setitem(sys.modules, "nutpie", Nutpie)
-    found = compare(Gaussian(), ["nutpie"], n_grad=35_000, chains=2, seed=1)
+    found = compare(Gaussian(), ["nutpie"], n_grad=35_000, chains=2, random_seed=1)
     line = found.table.loc["nutpie"]
     assert line["grads_warmup"] == 2 * 1000 * 7
     assert line["grads_sampling"] == 7 * 2 * line["draws"] and line["draws"] == 21_000 // 14
     assert line["unstable"] == 1 and line["says"] == "Do not trust this run: 1 divergence."
-    small = compare(Gaussian(), ["nutpie"], n_grad=14_100, chains=2, seed=1)
+    small = compare(Gaussian(), ["nutpie"], n_grad=14_100, chains=2, random_seed=1)
     assert small.failures["nutpie"].startswith("the warm-up took 14,000 of 14,100 gradients")
 
 
 @pytest.mark.pymc
 def test_budgets_that_do_not_reach_are_rows_that_name_one_that_does():
-    found = compare(Gaussian(), ["nuts", pmm.MALA()], n_grad=2000, chains=4, seed=1)
-    for name in ("NUTS", "MALA"):
-        assert "of 2,000 gradients and left too few" in found.failures[name]
+    found = compare(Gaussian(), ["nuts", pmm.MALA()], n_grad=2000, chains=4, random_seed=1)
+    assert "of 2,000 gradients and left too few" in found.failures["MALA"]
+    assert found.failures["NUTS"].startswith("not run, for its warm-up would not fit the budget: 1,000")
     enough = int(found.failures["MALA"].split("n_grad=")[1].split()[0])
-    again = compare(Gaussian(), [pmm.MALA()], n_grad=enough, chains=4, seed=1)
+    again = compare(Gaussian(), [pmm.MALA()], n_grad=enough, chains=4, random_seed=1)
     assert not again.failures
     assert found.figures() == {}
     with pytest.raises(ValueError, match="reference: the warm-up of NUTS takes more than 5 times n_grad=400"):

@@ -40,7 +40,7 @@ TARGET = Target(
 @pytest.fixture(scope="module")
 def report():
     samplers = {"$long$": pmm.ULMC(step_size=1.0, friction=FRICTION, scaling=[1.0, 1.0]), "MALA": pmm.MALA()}
-    return compare(TARGET, samplers, n_grad=BUDGET, chains=CHAINS, seed=1, step_multiples=[0.5, 2])
+    return compare(TARGET, samplers, n_grad=BUDGET, chains=CHAINS, random_seed=1, step_multiples=[0.5, 2])
 
 
 def of(report, sampler, multiple):
@@ -115,7 +115,7 @@ def test_files_are_whole_and_hold_the_steps(report, tmp_path, monkeypatch):
 
 @pytest.mark.pymc
 def test_without_other_steps_there_is_no_figure(report):
-    bare = compare(TARGET, [pmm.MALA()], n_grad=4000, chains=2, seed=2)
+    bare = compare(TARGET, [pmm.MALA()], n_grad=4000, chains=2, random_seed=2)
     assert bare.steps is None and "Error against step size" not in bare.figures()
     with pytest.raises(ValueError, match=r"give step_multiples=\[1/4, 1/2, 2\] to compare"):
         bare.plot_bias_vs_step()

@@ -7,15 +7,30 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from pmm_mcmc.comparison.peers import PEERS
 from pmm_mcmc.comparison.runs import FEWEST, name_of
 
-__all__ = ["check_numbers", "checked_multiples", "named_samplers", "posterior_of"]
+__all__ = ["check_numbers", "checked_multiples", "named_samplers", "posterior_of", "seed_of"]
 
 
-def check_numbers(*, n_grad: Any, chains: Any, seed: Any) -> None:
+def seed_of(random_seed: Any) -> int:
+    """Return the integer that a seed of any of NumPy's kinds comes to; raises ``ValueError`` for others."""
+    if isinstance(random_seed, np.random.Generator):
+        return int(random_seed.integers(2**31))
+    if isinstance(random_seed, np.random.SeedSequence):
+        return int(random_seed.generate_state(1)[0])
+    if isinstance(random_seed, bool) or not isinstance(random_seed, numbers.Integral) or random_seed < 0:
+        raise ValueError(
+            f"random_seed={random_seed!r}: must be a non-negative integer, or a Generator or SeedSequence of NumPy"
+        )
+    return int(random_seed)
+
+
+def check_numbers(*, n_grad: Any, chains: Any) -> None:
     """Check the numbers; raises ``ValueError``."""
-    for name, value, least in (("chains", chains, 2), ("seed", seed, 0), ("n_grad", n_grad, 0)):
+    for name, value, least in (("chains", chains, 2), ("n_grad", n_grad, 0)):
         if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
             raise ValueError(f"{name}={value!r}: must be an integer of at least {least}")
     if n_grad < 2 * FEWEST * chains:

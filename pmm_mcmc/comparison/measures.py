@@ -16,7 +16,7 @@ from pmm_mcmc.comparison.reference import Truth
 from pmm_mcmc.comparison.runs import Trace
 from pmm_mcmc.diagnostics.stein import corrected_expectations
 
-__all__ = ["B2_LIMIT", "COLUMNS", "MATTERS", "error_curve", "errors", "gradients_to_limit", "row"]
+__all__ = ["AGAINST_TRUTH", "B2_LIMIT", "COLUMNS", "MATTERS", "error_curve", "errors", "gradients_to_limit", "row"]
 
 # The bar for "converged" of the literature on unadjusted samplers.
 B2_LIMIT = 0.01
@@ -29,7 +29,8 @@ _TAILS = (0.05, 0.95)
 
 COLUMNS: dict[str, str] = {
     "trusted": "Whether the run itself says that it may be trusted, before anyone looks at the reference: "
-    "pmm_mcmc.verdict for the samplers of this package, PyMC's warnings (divergences, R-hat, ESS) for NUTS.",
+    "pmm_mcmc.verdict for the samplers of this package, PyMC's warnings (divergences, R-hat, ESS) for NUTS; nothing "
+    "where there is no run.",
     "ess_bulk_per_1000": "Effective draws of the worst parameter (bulk) for 1,000 gradients, warm-up included.",
     "ess_tail_per_1000": "Effective draws in the tails of the worst parameter for 1,000 gradients, warm-up included.",
     "ess_square_per_1000": "Effective draws for E[x^2] of the worst parameter for 1,000 gradients, warm-up included.",
@@ -73,8 +74,10 @@ COLUMNS: dict[str, str] = {
     "draws": "Draws of each chain that were kept.",
     "setting": "What warm-up found.",
     "says": "What the run says of itself.",
-    "error": "Why there is nothing else in this row.",
+    "error": "Why there is nothing else in this row, or no error.",
 }
+# What a row has not that is the reference itself.
+AGAINST_TRUTH = tuple(c for c in COLUMNS if c.startswith(("b2_", "grads_to_", "mean_", "sd_", "wasserstein")))
 
 
 def error_curve(trace: Trace, truth: Truth) -> tuple[np.ndarray, np.ndarray]:

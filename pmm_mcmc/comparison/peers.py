@@ -7,22 +7,29 @@ import math
 import time
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import arviz as az
 import numpy as np
 
 from pmm_mcmc.comparison.runs import FEWEST, TUNE, Ran, Seconds, TooSmall, Trace, cut, for_few_draws, thinning
 
-__all__ = ["PEERS", "run_nutpie", "run_nuts", "with_gradients"]
+__all__ = ["PEERS", "NutsRun", "nuts_run", "run_nutpie", "run_nuts", "with_gradients"]
 
 # Draws of each chain between two looks at the budget.
 _LEAST_BLOCK, _MOST_BLOCK = 10, 200
 # As PyMC warns: of R-hat above 1.01, and of fewer effective draws than 100 a chain.
 _R_HAT, _EFFECTIVE = 1.01, 100
+# Chains whose warm-up takes so many times their share of the budget leave no hope that the others make up for it.
+_UNEVEN = 1.5
 
 
 def run_nuts(name: str, model: Any, budget: int, chains: int, seed: int) -> Trace:
+    """Run PyMC's own NUTS until its budget is spent; see :func:`nuts_run`."""
+    return nuts_run(model, budget, chains, seed).trace(name, budget)
+
+
+def nuts_run(model: Any, budget: int, chains: int, seed: int) -> NutsRun:
     """Run PyMC's own NUTS with its defaults, until the budget of all chains together is spent.
 
     The step method that ``pm.sample`` would use is driven here draw by draw, chains in turn: so the run ends where its
@@ -30,8 +37,6 @@ def run_nuts(name: str, model: Any, budget: int, chains: int, seed: int) -> Trac
 
     Parameters
     ----------
-    name
-        What to call it.
     model
         The PyMC model.
     budget
@@ -42,8 +47,16 @@ def run_nuts(name: str, model: Any, budget: int, chains: int, seed: int) -> Trac
     Raises
     ------
     TooSmall
-        If the budget does not reach beyond the warm-up of 1,000 iterations.
+        If the budget does not reach beyond the warm-up of 1,000 iterations: before anything is run where no posterior
+        would be easy enough, else as soon as the first chains show it.
     """
+    d = sum(np.size(value) for value in model.initial_point(0).values())
+    if budget < chains * (TUNE + FEWEST) * least_of(d):
+        raise TooSmall(
+            f"not run, for its warm-up would not fit the budget: {TUNE:,} iterations in {chains} chains take some "
+            f"{chains * TUNE * least_of(d):,.0f} gradients even on a Gaussian of {d} dimensions, of {budget:,}: give "
+            "a larger n_grad, or fewer chains"
+        )
     began = time.process_time()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)  # overflow in a trajectory that diverges
@@ -54,25 +67,52 @@ def run_nuts(name: str, model: Any, budget: int, chains: int, seed: int) -> Trac
         left = (budget - n_warmup.sum()) / chains
         if left < FEWEST * nuts.mean:
             raise TooSmall(for_few_draws(n_warmup.sum(), budget, n_warmup.sum() + chains * FEWEST * nuts.mean))
-        d = nuts.flat(nuts.points[0]).size
         nuts.thin = thinning(left / nuts.mean * chains * d * 3)
         nuts.draw(budget - int(n_warmup.sum()))
     ended = time.process_time()
-    n_grad = np.array(nuts.n_grad)
-    n = cut(n_grad, float(n_warmup.sum()), budget)
-    position, diverging = np.array(nuts.position)[:, :n], int(np.array(nuts.diverging)[:, :n].sum())
-    return Trace(
-        name,
-        position,
-        n_grad[:, :n],
-        n_warmup,
-        Seconds(compiled - began, warmed - compiled, ended - warmed),
-        diverging,
-        n * chains * nuts.thin,
-        judged(position, diverging),
-        f"step size {np.median([state.step_size for state in nuts.states]):.2g}, "
-        f"{n_grad[:, :n].mean() / nuts.thin:.0f} leapfrog steps a draw",
-    )
+    return NutsRun(nuts, n_warmup, Seconds(compiled - began, warmed - compiled, ended - warmed))
+
+
+def least_of(d: int) -> float:
+    """Gradients that an iteration of NUTS' warm-up takes on the easiest posteriors of so many dimensions.
+
+    On standard Gaussians PyMC's takes 2.1, 5.2, 8.4 and 15.1 in 1, 10, 100 and 1,000 dimensions (the cheapest of eight
+    chains); this is 2.0, 3.6, 6.3 and 11.2.
+    """
+    return 2.0 * d**0.25
+
+
+class NutsRun(NamedTuple):
+    """A run of NUTS, of which a smaller budget would have made the first part."""
+
+    nuts: _Nuts
+    n_warmup: np.ndarray
+    seconds: Seconds
+
+    def trace(self, name: str, budget: int) -> Trace:
+        """Return what a budget of gradients reaches.
+
+        Raises
+        ------
+        TooSmall
+            If it does not reach beyond the warm-up.
+        """
+        nuts, n_grad = self.nuts, np.array(self.nuts.n_grad)
+        n = cut(n_grad, float(self.n_warmup.sum()), budget)
+        position, diverging = np.array(nuts.position)[:, :n], int(np.array(nuts.diverging)[:, :n].sum())
+        sampling = self.seconds.sampling * n_grad[:, :n].sum() / n_grad.sum()
+        return Trace(
+            name,
+            position,
+            n_grad[:, :n],
+            self.n_warmup,
+            self.seconds._replace(sampling=sampling),
+            diverging,
+            n * len(position) * nuts.thin,
+            judged(position, diverging),
+            f"step size {np.median([state.step_size for state in nuts.states]):.2g}, "
+            f"{n_grad[:, :n].mean() / nuts.thin:.0f} leapfrog steps a draw",
+        )
 
 
 class _Nuts:
@@ -109,9 +149,12 @@ class _Nuts:
                 spent[c] += int(stats["tree_size"])
                 if i >= TUNE // 2:
                     late.append(stats["tree_size"])
-                if spent.sum() > budget:
+                if spent.sum() > budget * min(1.0, _UNEVEN * (c + 1) / len(spent)):
                     needed = len(spent) * (spent[c] * TUNE / (i + 1) + FEWEST * float(np.mean(late or [1.0])))
-                    raise TooSmall(for_few_draws(float(spent.sum()), budget, needed))
+                    raise TooSmall(
+                        f"stopped in its warm-up, which took {spent.sum():,} of {budget:,} gradients in {c + 1} of "
+                        f"{len(spent)} chains: give n_grad={math.ceil(needed / 1000) * 1000:_} or more"
+                    )
             step.stop_tuning()
             self.points[c], self.states[c] = point, step.sampling_state
         self.mean = float(np.mean(late))

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "effective_draws", "error_against_gradients", "error_against_step", "figures", "marginals", "modes", "ranks",
+    "blank", "effective_draws", "error_against_gradients", "error_against_step", "figures", "literal", "look_of",
+    "marginals", "modes", "ranks",
 ]  # fmt: skip
 
 # Okabe and Ito's; with a line style each, so that they can be told apart without colour.
@@ -44,7 +45,7 @@ def _pyplot() -> Any:
     return plt
 
 
-def _look(report: Any) -> dict[str, dict[str, Any]]:
+def look_of(report: Any) -> dict[str, dict[str, Any]]:
     """Colour and line of each sampler, the same in every figure."""
     names = list(report.table.index)
     return {
@@ -53,17 +54,22 @@ def _look(report: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-def _axes(rows: int, columns: int, height: float, **options: Any) -> tuple[Any, np.ndarray]:
+def blank(width: float, height: float) -> Any:
+    """Return a new figure of pyplot, the one that ``plt.savefig`` takes, without a window of its own."""
     plt = _pyplot()
-    figure, axes = plt.subplots(rows, columns, figsize=(_WIDTH, height), squeeze=False, layout="constrained", **options)
-    # Drawn by whoever shows it: a notebook would otherwise show every figure twice.
-    plt.close(figure)
+    with plt.ioff():
+        return plt.figure(figsize=(width, height), layout="constrained", FigureClass=of_runs.drawing_class())
+
+
+def _axes(rows: int, columns: int, height: float, **options: Any) -> tuple[Any, np.ndarray]:
+    figure = blank(_WIDTH, height)
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
-def _literal(figure: Any) -> Any:
+def literal(figure: Any) -> Any:
     """Take names as they are: a dollar sign in one starts no formula."""
     legends = [*figure.legends, *(axis.get_legend() for axis in figure.axes)]
     texts = [text for legend in legends if legend is not None for text in legend.get_texts()]
@@ -79,49 +85,56 @@ def figures(report: Any) -> dict[str, tuple[Figure, str]]:
     if not report.traces:
         return {}
     stepped = report.steps is not None and report.steps["mean_error"].notna().any()
-    found: dict[str, tuple[Figure | None, str]] = {
+    found: dict[str, tuple[Any, bool, str]] = {
         "Error against gradients": (
-            error_against_gradients(report),
+            error_against_gradients,
+            True,
             "Error of one chain's second moments (b2 of the worst parameter, median over chains) against the gradients "
             "that it has spent. Lines begin where the warm-up ends. Below the dotted line a chain counts as converged; "
             "a biased sampler levels off.",
         ),
         "Error against step size": (
-            error_against_step(report) if stepped else None,
+            error_against_step,
+            stepped,
             "Error of the worst parameter in runs of their own, with two standard errors to each side. A ring is no "
             "more than noise; a large mark is the step size that warm-up has found, or that was given. Above the "
             "dotted line errors matter.",
         ),
         "Effective draws": (
-            effective_draws(report),
+            effective_draws,
+            True,
             "Effective draws of the worst parameter for 1,000 gradients, warm-up included. They say how much "
             "a run varies, not whether it is right.",
         ),
         "Marginals": (
-            marginals(report) if report.truth.draws is not None else None,
+            marginals,
+            report.truth.draws is not None,
             "The parameters that are off most in any sampler. Above: marginal densities, the reference in grey. "
             "Below: distribution function minus that of the reference; within the grey band is noise (95 % at each "
             "point, for as many independent draws as the least effective run has).",
         ),
         "Ranks": (
-            ranks(report),
+            ranks,
+            True,
             "Ranks of each sampler's worst parameter by R-hat: for each chain (at most 8), the share of its draws "
             "below a quantile of all these chains, minus what is expected. Lines near zero: the chains agree; p is "
             "the chance of lines that are further off if they do, and black is what is too far off.",
         ),
         "Modes": (
-            modes(report) if report.modes is not None else None,
+            modes,
+            report.modes is not None,
             "Draws in the two coordinates that tell the modes apart best, coloured by mode; in each title the part of "
             "the draws in each mode.",
         ),
     }
-    return {name: (figure, caption) for name, (figure, caption) in found.items() if figure is not None}
+    drawn = ((name, draw(report), caption) for name, (draw, known, caption) in found.items() if known)
+    return {name: (of_runs.unlisted(figure), caption) for name, figure, caption in drawn if figure is not None}
 
 
 def error_against_gradients(report: Any) -> Figure:
     """Draw the error of a chain's second moments against gradients spent."""
     figure, ((axis,),) = _axes(1, 1, 4.2)
-    look = _look(report)
+    look = look_of(report)
     for trace in report.traces:
         spent, error = error_curve(trace, report.truth)
         which = np.unique(np.geomspace(1, len(spent), 400).astype(int)) - 1
@@ -134,7 +147,7 @@ def error_against_gradients(report: Any) -> Figure:
     )  # fmt: skip
     axis.set(xscale="log", yscale="log", xlabel="gradients a chain, warm-up included", ylabel="error b2_max of a chain")
     axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return _literal(figure)
+    return literal(figure)
 
 
 def error_against_step(report: Any) -> Figure:
@@ -144,7 +157,7 @@ def error_against_step(report: Any) -> Figure:
     from matplotlib.ticker import LogLocator
 
     figure, (panels,) = _axes(1, 2, 4.0, sharex=True, sharey=True)
-    look = _look(report)
+    look = look_of(report)
     for axis, name, what in zip(panels, ("mean_error", "sd_error"), ("mean", "standard deviation"), strict=True):
         for sampler, rows in report.steps[report.steps["mean_error"].notna()].groupby("sampler", sort=False):
             size, error, se = (rows[column].to_numpy(float) for column in ("step_size", name, f"{name}_se"))
@@ -168,7 +181,7 @@ def error_against_step(report: Any) -> Figure:
     panels[0].set_ylabel("error of the worst parameter,\nin posterior standard deviations")
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, fontsize=8, frameon=False, loc="outside lower center", ncols=3)
-    return _literal(figure)
+    return literal(figure)
 
 
 def effective_draws(report: Any) -> Figure:
@@ -191,7 +204,7 @@ def effective_draws(report: Any) -> Figure:
     axis.set_yticks(place, names, parse_math=False)
     axis.invert_yaxis()
     axis.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3)
-    return _literal(figure)
+    return literal(figure)
 
 
 def _worst(report: Any) -> list[int]:
@@ -205,7 +218,7 @@ def _worst(report: Any) -> list[int]:
 
 def marginals(report: Any) -> Figure:
     """Draw the marginals that are off most, and their distribution functions minus the reference's."""
-    truth, which, look = report.truth, _worst(report), _look(report)
+    truth, which, look = report.truth, _worst(report), look_of(report)
     if truth.draws is None:
         raise ValueError("the reference has moments and no draws: give reference='nuts', or draws of your own")
     figure, axes = _axes(2, len(which), 5.0, sharex="col")
@@ -231,7 +244,7 @@ def marginals(report: Any) -> Figure:
     axes[1, 0].set_ylabel("distribution function\nminus the reference's")
     handles, names = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, fontsize=8, frameon=False, loc="outside lower center", ncols=3)
-    return _literal(figure)
+    return literal(figure)
 
 
 def ranks(report: Any) -> Figure | None:
@@ -286,7 +299,7 @@ def modes(report: Any) -> Figure:
     told = [f"{name} (true {weight:.2f})" for name, weight in zip(names, known.weights, strict=True)]
     columns = max(1, min(3, int(_LEGEND_LETTERS // max(map(len, told)))))
     figure.legend(handles, told, fontsize=8, frameon=False, loc="outside upper center", ncols=columns, markerscale=3)
-    return _literal(figure)
+    return literal(figure)
 
 
 def _apart(x: np.ndarray, known: Any) -> tuple[int, int]:

@@ -6,7 +6,8 @@ import json
 import math
 import numbers
 import os
-from dataclasses import dataclass, field
+import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,15 @@ if TYPE_CHECKING:
 __all__ = ["Comparison"]
 
 _CURVE_POINTS = 200
+# What is read first, in words and lengths that let it fit a terminal.
+_FIRST = {
+    "mean_error": ("error of mean", ".3f"), "sd_error": ("of sd", ".3f"), "r_hat": ("r_hat", ".3f"),
+    "ess_bulk_per_1000": ("ess/1000 grads", ",.3g"),
+}  # fmt: skip
+_YES, _DASH, _LINE, _NAME = {True: "yes", False: "no"}, "\N{EM DASH}", 79, 29
 
 
-@dataclass
+@dataclass(repr=False)
 class Comparison:
     """Samplers side by side: a table, a verdict in words, and figures.
 
@@ -59,19 +66,51 @@ class Comparison:
     columns: dict[str, str]
     notes: list[str]
     failures: dict[str, str]
-    traces: list[Trace] = field(repr=False)
-    truth: Truth = field(repr=False)
-    labels: list[str] = field(repr=False)
-    modes: Any = field(default=None, repr=False)
-    steps: pd.DataFrame | None = field(default=None, repr=False)
+    traces: list[Trace]
+    truth: Truth
+    labels: list[str]
+    modes: Any = None
+    steps: pd.DataFrame | None = None
+
+    def __repr__(self) -> str:
+        """Return the title, the verdict and the columns of the table that are read first."""
+        shown = pd.DataFrame({"trusted": [_YES.get(value, _DASH) for value in self.table["trusted"]]})
+        for name, (words, form) in _FIRST.items():
+            values = self.table.reindex(columns=[name])[name]
+            shown[words] = [_DASH if pd.isna(value) else format(value, form) for value in values]
+        names = map(str, self.table.index)
+        shown.index = pd.Index([n if len(n) <= _NAME else f"{n[: _NAME - 1]}\N{HORIZONTAL ELLIPSIS}" for n in names])
+        told = shown.to_string()
+        sentences = [textwrap.fill(sentence, _LINE, subsequent_indent="  ") for sentence in self.verdict]
+        return "\n".join([self.title, "", *sentences, "", told, "", ".table has all columns, .columns what they mean."])
+
+    def figure(self) -> Figure:
+        """Draw one figure for a paper, 7 inches wide: error against gradients, errors at the end, effective draws.
+
+        Like every ``plot_...``, it is then pyplot's current figure, which ``plt.savefig("figure.pdf")`` writes.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        ValueError
+            If no sampler ran.
+        ImportError
+            If matplotlib is not installed.
+        """
+        from pmm_mcmc.comparison import paper
+
+        return paper.figure(self)
 
     def figures(self) -> dict[str, tuple[Figure, str]]:
-        """Draw everything that there is to draw.
+        """Draw everything that there is to draw, for a page.
 
         Returns
         -------
         dict
-            Name to figure of matplotlib and caption.
+            Name to figure of matplotlib, which pyplot does not know, and caption.
 
         Raises
         ------

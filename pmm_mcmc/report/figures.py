@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import xarray as xr
 
 from pmm_mcmc.report.page import plain
 
-__all__ = ["forest", "ranks", "short", "traces"]
+__all__ = ["drawing_class", "forest", "ranks", "short", "traces", "unlisted"]
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart, without the yellow that white paper swallows.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
@@ -87,7 +88,7 @@ def traces(draws: Mapping[str, np.ndarray], chains: Sequence[int]) -> Any:
 
 
 def ranks(draws: Mapping[str, np.ndarray], chains: Sequence[int]) -> Any:
-    """Draw how the ranks of each chain's draws differ from evenly spread ones, by ArviZ."""
+    """Draw how the ranks of each chain's draws differ from evenly spread ones, by ArviZ: a figure of pyplot."""
     import arviz as az
     from matplotlib import pyplot as plt
 
@@ -104,7 +105,12 @@ def ranks(draws: Mapping[str, np.ndarray], chains: Sequence[int]) -> Any:
                 xr.DataTree.from_dict({"posterior": data}),
                 backend="matplotlib",
                 col_wrap=columns,
-                figure_kwargs={"figsize": (_WIDTH, height), "sharex": True, "sharey": True},
+                figure_kwargs={
+                    "figsize": (_WIDTH, height),
+                    "sharex": True,
+                    "sharey": True,
+                    "FigureClass": drawing_class(),
+                },
                 visuals={
                     "title": False,
                     "xlabel": False,
@@ -113,7 +119,6 @@ def ranks(draws: Mapping[str, np.ndarray], chains: Sequence[int]) -> Any:
                 },
             )
             figure = plots.viz["figure"].item()
-            plt.close(figure)
             figure.set_layout_engine("constrained")
             figure.supxlabel("share of the draws of all these chains", fontsize=9)
             for name, label in zip(names, draws, strict=True):
@@ -127,6 +132,33 @@ def ranks(draws: Mapping[str, np.ndarray], chains: Sequence[int]) -> Any:
     finally:
         plt.interactive(interactive)
     return _literal(figure)
+
+
+@cache
+def drawing_class() -> Any:
+    """Return the class of figures that pyplot knows and a notebook shows once.
+
+    A notebook shows the figures of pyplot at the end of a cell, and what the last line of the cell is: the same figure
+    twice, if that is one.
+    """
+    from matplotlib.figure import Figure
+
+    class Drawing(Figure):
+        def _ipython_display_(self) -> None:
+            from matplotlib import pyplot as plt
+
+            if not (plt.fignum_exists(self.number) and "inline" in plt.get_backend().lower()):
+                raise NotImplementedError("shown like any other figure")
+
+    return Drawing
+
+
+def unlisted(figure: Any) -> Any:
+    """Take a figure from the list of pyplot, for it is not what the user asked for, but a part of it."""
+    from matplotlib import pyplot as plt
+
+    plt.close(figure)
+    return figure
 
 
 def _style() -> Any:

@@ -12,7 +12,7 @@ from pmm_mcmc.diagnostics.bias import verdict
 from pmm_mcmc.diagnostics.judging import BIAS, R_HAT
 from pmm_mcmc.diagnostics.summary import full_table, joined, with_numbers
 from pmm_mcmc.diagnostics.verdicts import Verdict as Judgement
-from pmm_mcmc.report.figures import forest, ranks, traces
+from pmm_mcmc.report.figures import forest, ranks, traces, unlisted
 from pmm_mcmc.report.page import Figure, Page, Section, Table, Verdict, chosen
 from pmm_mcmc.report.setting import facts, setting_section, unstable_section
 from pmm_mcmc.report.words import BIASES, ESTIMATES, FORMS, SAMPLING, interval_meaning
@@ -203,7 +203,7 @@ def _of_chains(dt: Any, table: pd.DataFrame) -> list[Figure]:
             "expected. Lines near zero: the chains agree; p is the chance of lines that are further off if they do, "
             "and black is what is too far off."
         )
-        figures.append(Figure(text + limits, ranks(thinned, chains)))
+        figures.append(Figure(text + limits, unlisted(ranks(thinned, chains))))
     return figures
 
 
