@@ -13,9 +13,30 @@ Names are loaded when they are used, so that parts which need no PyMC do not imp
 from __future__ import annotations
 
 import importlib
+import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+
+class _ToStandardError(logging.StreamHandler):
+    """Writes to what ``sys.stderr`` is at the time: above a bar that is being drawn, if there is one."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> Any:  # type: ignore[override]
+        return sys.stderr
+
+
+# As PyMC does with its own logger: scripts and notebooks that set up no logging see what a run says of itself.
+if not logging.root.handlers:
+    _log = logging.getLogger("pmm_mcmc")
+    _log.setLevel(logging.INFO)
+    if not _log.handlers:
+        _log.addHandler(_ToStandardError())
 
 _NAMES = {
     **dict.fromkeys(("MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps"),

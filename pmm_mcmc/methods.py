@@ -9,7 +9,7 @@ import enum
 import hashlib
 import math
 import numbers
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,6 +109,7 @@ class Settings:
     scaling: tuple[float, ...] | None = None
     target_bias: float = 0.05
     reparametrise: str = "auto"  # or "no", or "by" with the digest of the map given
+    automatic: bool = field(default=False, compare=False, repr=False)  # the scheme was chosen here
     funnels: FunnelMap | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -122,7 +123,7 @@ class Settings:
         friction: Any = "auto",
         option: Any = 2,
         grid: Any = "left",
-        scheme: Any = "paper",
+        scheme: Any = "auto",
         midpoint: Any = "uniform",
         steps_per_draw: Any = "auto",
         scaling: Any = "auto",
@@ -133,21 +134,24 @@ class Settings:
         _choice("dynamics", dynamics, METHODS[method].dynamics)
         option = _choice("option", option, (1, 2))
         grid = _choice("grid", grid, tuple(_OFFSETS))
-        scheme = _choice("scheme", scheme, ("paper", "recycled"))
+        scheme = _choice("scheme", scheme, ("auto", "paper", "recycled"))
         midpoint = _choice("midpoint", midpoint, ("uniform", "importance"))
         if midpoint == "importance" and option == 1:
             raise ValueError(
                 "midpoint='importance' does not apply to option=1, which marks every cell with probability 1/K: leave "
                 "midpoint out, or use option=2"
             )
-        if scheme == "recycled":
-            given = (("option", option, 2), ("grid", grid, "left"), ("K", K, "auto"), ("midpoint", midpoint, "uniform"))
-            for name, value, default in given:
-                if value != default:
-                    raise ValueError(
-                        f"{name}={value!r} does not apply to scheme='recycled', whose one midpoint is uniform over the "
-                        f"whole step: leave {name} out, or use scheme='paper'"
-                    )
+        given = (("option", option, 2), ("grid", grid, "left"), ("K", K, "auto"), ("midpoint", midpoint, "uniform"))
+        of_cells = [(name, value) for name, value, default in given if value != default]
+        automatic = scheme == "auto" and method == "PoissonULMC" and not of_cells
+        if scheme == "auto":
+            scheme = "recycled" if automatic else "paper"
+        elif scheme == "recycled":
+            for name, value in of_cells:
+                raise ValueError(
+                    f"{name}={value!r} does not apply to scheme='recycled', whose one midpoint is uniform over the "
+                    f"whole step: leave {name} out, or use scheme='paper'"
+                )
         return cls(
             method=method,
             dynamics=dynamics,
@@ -161,8 +165,22 @@ class Settings:
             steps_per_draw=_positive_int("steps_per_draw", steps_per_draw, "to have it found in warm-up"),
             scaling=_scaling(scaling),
             target_bias=_target(target_bias),
+            automatic=automatic,
             **_reparametrise(reparametrise),
         )
+
+    @property
+    def words(self) -> str:
+        """The method's name, with its scheme where that is not the paper's."""
+        return f"{self.method} (recycled scheme)" if self.scheme == "recycled" else self.method
+
+    def beside(self, others: bool) -> Settings:
+        """Return the settings for a chain that moves all variables, or some, while other steps move ``others``.
+
+        Given others, the recycled scheme, whose draws are midpoints, pays for a gradient at the end of every step too,
+        and is not chosen where it was not asked for.
+        """
+        return replace(self, scheme="paper" if others else "recycled") if self.automatic else self
 
     def check_coordinates(self, d: int, of: str = "") -> None:
         """Raise where what was given for each unconstrained coordinate does not fit their number ``d``."""

@@ -142,7 +142,7 @@ class PoissonULMC(LangevinStep):
         friction: float | str = "auto",
         option: int = 2,
         grid: str = "left",
-        scheme: str = "paper",
+        scheme: str = "auto",
         midpoint: str = "uniform",
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",
