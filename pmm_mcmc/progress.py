@@ -24,17 +24,17 @@ _DRAWINGS = 2.0  # a second
 # Seconds between lines where nothing can be drawn over: at most two, and of the draws a hundredth of the time so far.
 _BEAT, _SHARE = 1.6, 0.01
 _WINDOW = 30.0  # seconds over which speeds are averaged
-# Headings, those of a narrow terminal, and how wide a column may get before it moves its neighbours.
+# Headings, those of a narrow terminal (none where there is no room), and how wide a column may get before it moves its neighbours.
 _NARROW, _UNKNOWN = 110, "-:--:--"
 _COLUMNS = {
     "chains": ("Chains", "Chains", 1),
     "draw": ("Draw", "Draw", 4),
     "step_size": ("Step size", "Step", 6),
-    "K": ("K", "K", 2),
+    "K": ("K", None, 2),
     "n_grad": ("Gradients", "Grads", 5),
     "unstable": ("Unstable", "Unst.", 5),
-    "speed": ("Grad/s (all)", "Grad/s", 5),
-    "elapsed": ("Elapsed", None, 7),
+    "speed": ("Grad/s (all)", None, 5),
+    "elapsed": ("Elapsed", "Elapsed", 7),
     "left": ("Remaining", "Left", 7),
 }
 
@@ -108,7 +108,7 @@ class Heartbeat:
         if self._beats is None:
             self._console = _console()
         if self._console.is_interactive or self._console.is_jupyter:
-            columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+            columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
             self._line = Progress(*columns, console=self._console, transient=True, refresh_per_second=_DRAWINGS)
             self._task = self._line.add_task(words, total=None)
             self._line.start()

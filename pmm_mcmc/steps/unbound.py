@@ -69,12 +69,12 @@ class StatsDtypes:
     def __get__(self, step: Any, owner: Any = None) -> list[dict[str, Any]]:
         if step is None:
             return []
-        names = ", ".join(var.name for var in step.vars)
+        names = ", ".join(step._model.values_to_rvs[var].name for var in step.vars)
         if step._compiled is None:
             call = _asked_by_pymc()
             show = bool(call.get("progressbar", False)) and not call.get("quiet", False)
             with Heartbeat(show) as heartbeat:
-                heartbeat.say(f"{step.arguments.method}: [{names}]: compiling")
+                heartbeat.say(f"{step.arguments.words}: [{names}], compiling")
                 _ = step._engine
         return step.__dict__["stats_dtypes"]
 
