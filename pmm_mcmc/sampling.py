@@ -223,7 +223,7 @@ def sample(
             "chains": chains, "tune": tune, "seed": seed, "superchains": groups,
             "discard_tuned_samples": discard_tuned_samples,
         }  # fmt: skip
-        attrs = {"tuning_steps": tune, **target.attributes}
+        attrs = {"tuning_steps": tune, "random_seed": seed, **target.attributes}
         if groups is not None:
             attrs["superchains"] = groups
         empty = target.empty(chains)
