@@ -21,8 +21,9 @@ __all__ = ["Heartbeat", "RunProgress"]
 
 _ROWS = 8
 _DRAWINGS = 2.0  # a second
-# Seconds between lines where nothing can be drawn over: at most two, and of the draws a hundredth of the time so far.
-_BEAT, _SHARE = 1.6, 0.01
+# Seconds between lines where nothing can be drawn over, and of the draws at least a hundredth of the time so far.
+# Compilation keeps other threads waiting, by 2.4 seconds at most in what was tried.
+_BEAT, _SHARE = 1.0, 0.01
 _WINDOW = 30.0  # seconds over which speeds are averaged
 # Headings, those of a narrow terminal (none where there is no room), and how wide a column may get before it moves its neighbours.
 _NARROW, _UNKNOWN = 110, "-:--:--"
@@ -262,7 +263,7 @@ class RunProgress:
     def _again(self) -> None:
         last = self._latest
         if last is not None:
-            doing = ", compiling and first steps" if last is self._first else ""
+            doing = ", first steps" if last is self._first else ""
             _write(self._console, self._line(last, perf_counter()) + doing)
 
     def _line(self, mark: _Mark, now: float) -> str:
