@@ -123,7 +123,7 @@ class Settings:
         friction: Any = "auto",
         option: Any = 2,
         grid: Any = "left",
-        scheme: Any = "auto",
+        scheme: Any = "paper",
         midpoint: Any = "uniform",
         steps_per_draw: Any = "auto",
         scaling: Any = "auto",

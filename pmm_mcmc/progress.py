@@ -25,7 +25,8 @@ _DRAWINGS = 2.0  # a second
 # Compilation keeps other threads waiting, by 2.4 seconds at most in what was tried.
 _BEAT, _SHARE = 1.0, 0.01
 _WINDOW = 30.0  # seconds over which speeds are averaged
-# Headings, those of a narrow terminal (none where there is no room), and how wide a column may get before it moves its neighbours.
+# Headings, those of a narrow terminal (none where there is no room), and how wide a column may get before it moves
+# its neighbours.
 _NARROW, _UNKNOWN = 110, "-:--:--"
 _COLUMNS = {
     "chains": ("Chains", "Chains", 1),
@@ -90,6 +91,7 @@ class Heartbeat:
     def __init__(self, show: bool = True):
         self._show, self._words = show, ""
         self._line: Progress | None = None
+        self._task = TaskID(0)
         self._beats: _Beats | None = None
 
     def __enter__(self) -> Self:

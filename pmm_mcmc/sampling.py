@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pmm_mcmc.arguments import (
-    check_counts, fresh_seed, number_of_superchains, refuse_unknown, seed_of, step_and_draws,
-)  # fmt: skip
+from pmm_mcmc import arguments
 from pmm_mcmc.diagnostics.straightened import MAP, WORDS
 from pmm_mcmc.host import Drawn, Host, Run, StopSampling, stop_on_signals
 from pmm_mcmc.hosts import speaks
@@ -175,8 +173,8 @@ def sample(
     >>> dt["posterior"]["x"].shape
     (8, 50, 3)
     """
-    refuse_unknown(others, sample)
-    step, draws = step_and_draws(step, draws, _DRAWS)
+    arguments.refuse_unknown(others, sample)
+    step, draws = arguments.step_and_draws(step, draws, _DRAWS)
     before = None
     if more is not None:
         for name, given in (("store", store), ("initvals", initvals), ("keep", None if keep == "draws" else keep)):
@@ -191,10 +189,10 @@ def sample(
                 var_names=var_names,
             )
         )  # fmt: skip
-    check_counts(draws=draws, chains=chains, tune=tune, cores=cores, chain_batch_size=chain_batch_size)
+    arguments.check_counts(draws=draws, chains=chains, tune=tune, cores=cores, chain_batch_size=chain_batch_size)
     if resume and store is None:
         raise ValueError("resume=True needs store=, the path of the run to go on with")
-    seed = seed_of(random_seed)
+    seed = arguments.seed_of(random_seed)
     if keep not in ("draws", "moments"):
         raise ValueError(f"keep={keep!r}: must be 'draws' or 'moments'")
     for name, wanted in (("store", store is not None), ("log_likelihood", log_likelihood)):
@@ -202,7 +200,7 @@ def sample(
             raise ValueError(f"{name} goes with draws, of which keep='moments' keeps none: leave one of the two out")
     if keep == "moments" and not discard_tuned_samples:
         raise ValueError("discard_tuned_samples=False goes with draws, of which keep='moments' keeps none")
-    groups = number_of_superchains(superchains, chains)
+    groups = arguments.number_of_superchains(superchains, chains)
     if store is not None and resume and device == "auto" and backend != "numba":
         device = device_of(store)  # another trial might choose another one
     began, created = time.time(), datetime.datetime.now(datetime.UTC).isoformat()
@@ -218,7 +216,7 @@ def sample(
         hosts = target.hosts(chains)
         hosts.check(store, draws=int(draws), resume=bool(resume))
         if seed is None:
-            seed = hosts.first(fresh_seed()) if before is None else before.identity["seed"]
+            seed = hosts.first(arguments.fresh_seed()) if before is None else before.identity["seed"]
         identity = target.identity | {
             "chains": chains, "tune": tune, "seed": seed, "superchains": groups,
             "discard_tuned_samples": discard_tuned_samples,
@@ -265,9 +263,7 @@ def sample(
 
                 def update(run: Run, done: int, n_grad: np.ndarray, unstable: np.ndarray) -> None:
                     step_size, K = run.tuned.step_size, run.tuned.K
-                    bar.update(
-                        tuning=run.tuning, done=done, step_size=step_size, K=K, n_grad=n_grad, unstable=unstable
-                    )
+                    bar.update(tuning=run.tuning, done=done, step_size=step_size, K=K, n_grad=n_grad, unstable=unstable)
 
                 host = Host(
                     target.engine, run, values=target.values, statistics=target.statistics, sink=sink, draws=draws,

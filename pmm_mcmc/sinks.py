@@ -71,7 +71,7 @@ class Before(NamedTuple):
         """
         if not isinstance(tree, xr.DataTree) or CHECKPOINT not in tree.children:
             raise ValueError(
-                f"more: must be a result of pmm.sample with its group {CHECKPOINT!r}, and this {type(tree).__name__} has "
+                f"more: must be a result of pmm.sample with a group {CHECKPOINT!r}, and this {type(tree).__name__} has "
                 "none; a run in a store goes on with store=, resume=True, and pm.sample cannot go on"
             )
         data = np.asarray(tree[CHECKPOINT]["state"].values, dtype=np.uint8).tobytes()
@@ -100,7 +100,7 @@ class Before(NamedTuple):
         missing = [f"{g}/{n}" for g in empty for n in empty[g] if g not in self.tree or n not in self.tree[g]]
         if missing:
             raise ValueError(f"more: {missing[0]} has been taken out of it; give the result as it was returned")
-        return {g: {n: [self.tree[g][n].values] for n in names} for g, names in empty.items()}
+        return {g: {n: [np.asarray(self.tree[g][n].values)] for n in names} for g, names in empty.items()}
 
 
 class MemorySink:

@@ -93,7 +93,7 @@ class Target:
         from pmm_mcmc.steps.base import LangevinStep
 
         if step is None:
-            settings = Settings.checked("PoissonULMC", dynamics="underdamped")
+            settings = Settings.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
             step = pmm_mcmc.PoissonULMC.of_settings(settings, keep_gradients=True)
         if not isinstance(step, LangevinStep):
             raise ValueError(
@@ -102,7 +102,7 @@ class Target:
         settings, is_density = step.arguments.beside(False), _is_density(model)
         chosen = _backend(backend, device, precision, is_density)
         if cores is not None and chosen == "jax":
-            raise ValueError(f"cores={cores!r}: is the number of numba's threads, and JAX chooses its own; leave it out")
+            raise ValueError(f"cores={cores!r}: is the number of numba's threads; JAX chooses its own, leave it out")
         if is_density:
             target = cls._of_density(step, settings, model, device, precision, chains, log_likelihood, begins)
         else:

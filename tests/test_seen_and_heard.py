@@ -1,5 +1,6 @@
-"""What a script prints that sets up nothing: the verdict, and something every few seconds from the call to the draws."""
+"""What a script prints that sets up nothing: the verdict, and something every few seconds until there are draws."""
 
+import itertools
 import json
 import os
 import signal
@@ -67,7 +68,7 @@ def test_something_is_seen_every_few_seconds_with_nothing_compiled_before(tmp_pa
     err = process.communicate(timeout=60)[1]
     assert process.returncode == 0, err
     assert len(lines) >= 4 and "draw 50 of 50" in lines[-1]
-    pauses = [b - a for a, b in zip(times, times[1:], strict=False)]
+    pauses = [b - a for a, b in itertools.pairwise(times)]
     assert max(pauses) < 10.0, list(zip(pauses, lines, strict=False))
     assert sum(pauses) / len(pauses) < 2.0
 

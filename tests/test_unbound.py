@@ -97,7 +97,7 @@ def test_wrong_arguments_are_named_when_it_binds():
         pmm.PoissonULMC(["x"])
 
 
-# -- the scheme that nobody asked for ------------------------------------------------------------------------------------
+# -- the scheme that nobody asked for ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_beside_other_steps_it_is_the_papers_unless_asked_for():
     assert "scheme='recycled'" in step.settings, "alone again"
 
 
-# -- what is seen of compilation -----------------------------------------------------------------------------------------
+# -- what is seen of compilation ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pmm_mcmc.tuning.step_size import allowed_error, safe_step
 from pmm_mcmc.tuning.virial import too_wide
 
 SEEDS, MORE_SEEDS = range(5), range(10)
-KINDS = {"default": {}, "recycled": {"scheme": "recycled"}}
+KINDS = {"paper": {"scheme": "paper"}, "recycled": {"scheme": "recycled"}}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 

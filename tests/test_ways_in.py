@@ -1,4 +1,4 @@
-"""Every documented way in, with the draws and chains that a user gets who gives none, and all that is said at the end."""
+"""Every documented way in, with the draws and chains of one who gives none, and all that is said at the end."""
 
 import logging
 

@@ -53,7 +53,7 @@ class LangevinStep(ArrayStepShared):
     default_tune_steps = 1000
     _state_class = LangevinState
     stats_dtypes = StatsDtypes()
-    vars = Variables()  # type: ignore[assignment]
+    vars = Variables()
     stats_dtypes_shapes: ClassVar[dict[str, tuple[Any, Any]]] = STATISTICS
 
     def __new__(cls, *args: Any, **kwargs: Any) -> LangevinStep:
@@ -96,7 +96,7 @@ class LangevinStep(ArrayStepShared):
         step = object.__new__(cls)
         step._settings, step.settings, step.keep_gradients = settings, repr(settings), keep_gradients
         step._seed, step._model, step.free, step.chain = None, None, True, None
-        step._BlockedStep__newargs = (), {}  # type: ignore[attr-defined]
+        step._BlockedStep__newargs = (), {}
         step._forget()
         return step
 

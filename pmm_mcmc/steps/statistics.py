@@ -125,8 +125,9 @@ class _Fitted(TextColumn):
             table = frame.f_locals.get("self") if frame is not None else None
             if isinstance(table, Progress):
                 for column in table.columns[1:]:
-                    if column._table_column is not None:
-                        column._table_column.ratio, column._table_column.no_wrap = None, True
+                    own = getattr(column, "_table_column", None)
+                    if own is not None:
+                        own.ratio, own.no_wrap = None, True
                 break
             frame = frame.f_back  # type: ignore[assignment]
         return super().get_table_column()
