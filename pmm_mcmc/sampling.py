@@ -204,10 +204,11 @@ def sample(
     if store is not None and resume and device == "auto" and backend != "numba":
         device = device_of(store)  # another trial might choose another one
     began, created = time.time(), datetime.datetime.now(datetime.UTC).isoformat()
-    with Heartbeat(bool(progressbar) and (backend == "numba" or speaks())) as heartbeat:
+    show = bool(progressbar) and (backend == "numba" or speaks())
+    with Heartbeat(show) as heartbeat:
 
         def begins(words: str) -> None:
-            _log.info(words)
+            _log.log(logging.INFO if show else logging.DEBUG, words)
             heartbeat.say("Compiling the log density")
 
         target = Target.of(step, model, backend, device, precision, chains, log_likelihood, var_names, cores, begins)
@@ -215,8 +216,10 @@ def sample(
             target.check_fixed()
         hosts = target.hosts(chains)
         hosts.check(store, draws=int(draws), resume=bool(resume))
-        if seed is None:
-            seed = hosts.first(arguments.fresh_seed()) if before is None else before.identity["seed"]
+        if seed is None and before is not None:
+            seed = before.identity["seed"]
+        elif not isinstance(random_seed, int | np.integer):  # other processes would not find the same
+            seed = hosts.first(arguments.fresh_seed() if seed is None else seed)
         identity = target.identity | {
             "chains": chains, "tune": tune, "seed": seed, "superchains": groups,
             "discard_tuned_samples": discard_tuned_samples,
@@ -258,7 +261,7 @@ def sample(
             compiling = time.time() - began
             with (
                 stop_on_signals() as stopped,
-                RunProgress(chains=chains, tune=tune, draws=draws, show=bool(progressbar) and hosts.primary) as bar,
+                RunProgress(chains=chains, tune=tune, draws=draws, show=show and hosts.primary) as bar,
             ):
 
                 def update(run: Run, done: int, n_grad: np.ndarray, unstable: np.ndarray) -> None:
@@ -280,8 +283,11 @@ def sample(
     there = run.done if keep == "moments" else result["posterior"].sizes["draw"]
     if hosts.primary:
         if not finished:
-            _log.warning("Sampling was stopped after %d of %d draws of each chain; they are kept", there, draws)
-        _log.info("Sampling %d chains took %.1f s, %.1f of them for compilation", chains, seconds, compiling)
+            lost = stopped.number == signal.SIGTERM and store is None
+            kept = "in memory only: store= would keep them" if lost else "kept"
+            _log.warning("Sampling was stopped after %d of %d draws of each chain; they are %s", there, draws, kept)
+        level = logging.INFO if show else logging.DEBUG
+        _log.log(level, "Sampling %d chains took %.1f s, %.1f of them for compilation", chains, seconds, compiling)
     if stopped.number == signal.SIGTERM:
         sys.stdout.flush()
         signal.raise_signal(signal.SIGTERM)

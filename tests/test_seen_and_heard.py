@@ -44,6 +44,12 @@ def test_a_script_hears_what_it_runs_and_the_verdict():
     assert out.startswith("Compiling the log density\n")
 
 
+def test_without_progress_only_the_verdict_is_said():
+    status, out, err = finished("pmm.sample(model=model, random_seed=1, chains=4, progressbar=False)")
+    assert status == 0 and out == "", err
+    assert "PoissonULMC" not in err and "compilation" not in err and err.count("\n") == 1
+
+
 def test_who_sets_up_logging_decides():
     source = "import logging, sys\n{before}\nimport pmm_mcmc\nlog = logging.getLogger('pmm_mcmc')\n{check}"
     for before, check in (
@@ -109,3 +115,4 @@ def test_sigterm_without_a_store_ends_the_process_too():
     source = SIGTERM.replace("HANDLER", "").replace("STORE", "None")
     found, out, err = finished(source)
     assert (found, out) == (-signal.SIGTERM, ""), err
+    assert "stopped after 20 of 1000 draws of each chain; they are in memory only: store= would keep them" in err
