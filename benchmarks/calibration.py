@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from gradients import SAMPLERS, Ours
+from pmm_mcmc.diagnostics.straightened import MAP
 from targets import TARGETS, Reference, reference
 
 from pmm_mcmc.diagnostics.bias import judge
 from pmm_mcmc.diagnostics.reading import read
-from pmm_mcmc.diagnostics.straightened import MAP
 from pmm_mcmc.diagnostics.table import table_of
 from pmm_mcmc.tuning.setting import Tuned
 

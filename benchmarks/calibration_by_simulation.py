@@ -4,7 +4,7 @@ A truth is drawn from the prior, data are simulated from it, and the posterior g
 defaults, 4 chains of 1000 draws.  If the draws are of the posterior, the rank of the truth among them is uniform [1]_.
 Many such replicates of each model of ``benchmarks/simulated_models.py`` are run, for
 
-paper       pmm.sample(pmm.PoissonULMC())
+paper       pmm.sample(pmm.PoissonULMC(scheme="paper"))
 recycled    pmm.sample(pmm.PoissonULMC(scheme="recycled"))
 
 and ranks of all parameters and of the log likelihood are taken among 100 draws, every 40th, as they are (raw), and
@@ -44,7 +44,7 @@ __all__ = ["Uniformity", "main", "replicates", "uniformity"]
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-SAMPLERS = {"paper": {}, "recycled": {"scheme": "recycled"}}
+SAMPLERS = {"paper": {"scheme": "paper"}, "recycled": {"scheme": "recycled"}}
 REPLICATES, CHAINS, EVERY, BINS = 50, 4, 40, 10
 # How often exact draws would be called not uniform: half of it for the bins, half for the means of all quantities.
 CHANCE = 0.01

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +49,7 @@ tuning       gradients of the warm-up                      verdict  of pmm.verdi
 b2_max       gradients until it is below {limit} (median)    fails    unstable transitions after warm-up
 b2_avg       likewise, mean over coordinates               total    tuning and b2_max
 
-   seed sampler      tuning   b2_max   b2_avg    total   biased raw       corrected   verdict      fails what is non-centred"""
+   seed sampler      tuning   b2_max   b2_avg    total   biased raw       corrected  verdict    fails non-centred"""
 
 
 @dataclass(frozen=True)

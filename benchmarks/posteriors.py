@@ -2,7 +2,7 @@
 
 Every model of ``benchmarks/posterior_models.py`` is sampled as a user would, 4 chains, ``draws=1000, tune=1000``:
 
-PoissonULMC  pm.sample(step=pmm.PoissonULMC())
+PoissonULMC  pm.sample(step=pmm.PoissonULMC(scheme="paper"))
 recycled     pmm.sample(pmm.PoissonULMC(scheme="recycled"))
 
 and compared with ``results/posteriors_reference.json``, which ``--reference`` makes anew, parameter by parameter.
@@ -161,7 +161,8 @@ def sampled(sampler: str, model: pm.Model, seed: int) -> Any:
     """Return a run as a user would make it."""
     with model:
         if sampler == "PoissonULMC":
-            return pm.sample(step=pmm.PoissonULMC(), chains=CHAINS, cores=1, random_seed=seed, progressbar=False)
+            step = pmm.PoissonULMC(scheme="paper")
+            return pm.sample(step=step, chains=CHAINS, cores=1, random_seed=seed, progressbar=False)
         step = pmm.PoissonULMC(scheme="recycled")
         return pmm.sample(step, chains=CHAINS, random_seed=seed, progressbar=False)
 

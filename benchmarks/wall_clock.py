@@ -5,9 +5,9 @@ Four chains of 1000 draws after a warm-up of 1000, one after the other on one co
 PyMC NUTS    pm.sample(nuts_sampler="pymc")
 nutpie       pm.sample(nuts_sampler="nutpie")
 NumPyro      pm.sample(nuts_sampler="numpyro")
-PoissonULMC  pm.sample(step=pmm.PoissonULMC())
+PoissonULMC  pm.sample(step=pmm.PoissonULMC(scheme="paper"))
 recycled     pm.sample(step=pmm.PoissonULMC(scheme="recycled"))
-pmm.sample   pmm.sample(pmm.PoissonULMC(), backend="numba")
+pmm.sample   pmm.sample(pmm.PoissonULMC(scheme="paper"), backend="numba")
 pmm recycled pmm.sample(pmm.PoissonULMC(scheme="recycled"), backend="numba")
 
 Everything is the wall time of the call on a newly built model, compilation and conversion of the draws included; of

@@ -13,9 +13,30 @@ Names are loaded when they are used, so that parts which need no PyMC do not imp
 from __future__ import annotations
 
 import importlib
+import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+
+class _ToStandardError(logging.StreamHandler):
+    """Writes to what ``sys.stderr`` is at the time: above a bar that is being drawn, if there is one."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> Any:
+        return sys.stderr
+
+
+# As PyMC does with its own logger: scripts and notebooks that set up no logging see what a run says of itself.
+if not logging.root.handlers:
+    _log = logging.getLogger("pmm_mcmc")
+    _log.setLevel(logging.INFO)
+    if not _log.handlers:
+        _log.addHandler(_ToStandardError())
 
 _NAMES = {
     **dict.fromkeys(("MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps"),
@@ -67,8 +88,8 @@ if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.bias import bias, verdict
     from pmm_mcmc.diagnostics.expectation import expectation
     from pmm_mcmc.diagnostics.nested import nested_r_hat
-    from pmm_mcmc.diagnostics.probe import bias_probe
     from pmm_mcmc.diagnostics.noncentred import noncentring
+    from pmm_mcmc.diagnostics.probe import bias_probe
     from pmm_mcmc.diagnostics.summary import summary
     from pmm_mcmc.jax_density import LogDensity
     from pmm_mcmc.report import to_html

@@ -10,7 +10,7 @@ __all__ = ["Coordinates"]
 
 
 class Coordinates(NamedTuple):
-    r"""The map from whitened coordinates ``y`` to those in which chains move, ``z = centre + W y``, and on to the model's.
+    r"""The map from whitened coordinates ``y`` to those in which chains move, ``z = centre + W y``.
 
     ``z`` are the model's unconstrained coordinates ``x``, or ``x`` is a function of ``z`` that the density knows
     (:class:`pmm_mcmc.hierarchy.structure.Structure`).

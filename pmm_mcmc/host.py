@@ -19,7 +19,7 @@ from pmm_mcmc.steps.report import Observed, UnstableReport
 from pmm_mcmc.tuning.setting import Tuned
 from pmm_mcmc.warming import Warming
 
-__all__ = ["Drawn", "Host", "Run", "Sink", "StopSampling", "stop_on_signals"]
+__all__ = ["Drawn", "Host", "Run", "Sink", "StopSampling", "Wish", "stop_on_signals"]
 
 # Seconds between looks at the progress bar, the callback's wishes and Ctrl-C: draws do not depend on it.
 _SECONDS = 0.3
@@ -303,27 +303,37 @@ class _Gathered:
         }
 
 
+class Wish:
+    """Whether a signal wished to stop, and which: ``number`` is ``None`` where none did."""
+
+    number: int | None = None
+
+    def __call__(self) -> bool:
+        """Return whether to stop."""
+        return self.number is not None
+
+
 @contextmanager
-def stop_on_signals() -> Iterator[Callable[[], bool]]:
+def stop_on_signals() -> Iterator[Wish]:
     """Turn the first Ctrl-C or SIGTERM into a wish to stop that can be asked for; the second acts as ever.
 
     Outside the main thread, where signals do not arrive, it is never wished.
     """
-    wished = threading.Event()
+    wish = Wish()
     if threading.current_thread() is not threading.main_thread():
-        yield wished.is_set
+        yield wish
         return
     before: dict[int, Any] = {}
 
     def note(number: int, frame: Any) -> None:
-        wished.set()
+        wish.number = number
         for known, handler in before.items():
             signal.signal(known, handler)
 
     for number in (int(signal.SIGINT), int(signal.SIGTERM)):
         before[number] = signal.signal(number, note)
     try:
-        yield wished.is_set
+        yield wish
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

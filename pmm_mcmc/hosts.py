@@ -6,6 +6,7 @@ from several: a schedule that all of them follow sees the same draws everywhere,
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Hosts", "HostsError"]
+__all__ = ["Hosts", "HostsError", "speaks"]
 
 _GOES_ON, _FAILED = b"\0", b"\1"
 _REMEDY = "begin all processes again, with resume=True"
@@ -21,6 +22,12 @@ _REMEDY = "begin all processes again, with resume=True"
 
 class HostsError(RuntimeError):
     """Another process of the run has failed, or cannot be reached."""
+
+
+def speaks() -> bool:
+    """Whether this process is the first of those that ``jax.distributed`` has connected, or alone."""
+    jax = sys.modules.get("jax")
+    return jax is None or jax.process_index() == 0
 
 
 def _alone(data: bytes) -> list[bytes]:

@@ -243,7 +243,7 @@ def compile_graph(graph: Graph, backend: str, start: np.ndarray) -> Compiled:
             many(np.repeat(start[None, :], _rows(single, start), axis=0))
             return Compiled(graph, single, many)
         except (NotImplementedError, TypeError, IndexError) as error:  # operations, or shapes that depend on values
-            _log.info("JAX cannot compute what is derived from the draws; NumPy does: %s", error)
+            _log.debug("JAX cannot compute what is derived from the draws; NumPy does: %s", error)
     try:
         vectorised = _Vectorised(in_numpy)
         if _agree(vectorised, single, start) and _same_in_any_place(vectorised, start, _rows(single, start)):

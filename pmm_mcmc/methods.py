@@ -9,7 +9,7 @@ import enum
 import math
 import numbers
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,6 +108,7 @@ class Settings:
     scaling: tuple[float, ...] | None = None
     target_bias: float = 0.05
     reparametrise: str | tuple[tuple[str, str], ...] = "auto"  # or "no", or what is asked for each variable
+    automatic: bool = field(default=False, compare=False, repr=False)  # the scheme was chosen here
 
     @classmethod
     def checked(
@@ -131,21 +132,24 @@ class Settings:
         _choice("dynamics", dynamics, METHODS[method].dynamics)
         option = _choice("option", option, (1, 2))
         grid = _choice("grid", grid, tuple(_OFFSETS))
-        scheme = _choice("scheme", scheme, ("paper", "recycled"))
+        scheme = _choice("scheme", scheme, ("auto", "paper", "recycled"))
         midpoint = _choice("midpoint", midpoint, ("uniform", "importance"))
         if midpoint == "importance" and option == 1:
             raise ValueError(
                 "midpoint='importance' does not apply to option=1, which marks every cell with probability 1/K: leave "
                 "midpoint out, or use option=2"
             )
-        if scheme == "recycled":
-            given = (("option", option, 2), ("grid", grid, "left"), ("K", K, "auto"), ("midpoint", midpoint, "uniform"))
-            for name, value, default in given:
-                if value != default:
-                    raise ValueError(
-                        f"{name}={value!r} does not apply to scheme='recycled', whose one midpoint is uniform over the "
-                        f"whole step: leave {name} out, or use scheme='paper'"
-                    )
+        given = (("option", option, 2), ("grid", grid, "left"), ("K", K, "auto"), ("midpoint", midpoint, "uniform"))
+        of_cells = [(name, value) for name, value, default in given if value != default]
+        automatic = scheme == "auto" and method == "PoissonULMC" and not of_cells
+        if scheme == "auto":
+            scheme = "recycled" if automatic else "paper"
+        elif scheme == "recycled":
+            for name, value in of_cells:
+                raise ValueError(
+                    f"{name}={value!r} does not apply to scheme='recycled', whose one midpoint is uniform over the "
+                    f"whole step: leave {name} out, or use scheme='paper'"
+                )
         return cls(
             method=method,
             dynamics=dynamics,
@@ -160,7 +164,21 @@ class Settings:
             scaling=_scaling(scaling),
             target_bias=_target(target_bias),
             reparametrise=_reparametrise(reparametrise),
+            automatic=automatic,
         )
+
+    @property
+    def words(self) -> str:
+        """The method's name, with its scheme where that is not the paper's."""
+        return f"{self.method} (recycled scheme)" if self.scheme == "recycled" else self.method
+
+    def beside(self, others: bool) -> Settings:
+        """Return the settings for a chain that moves all variables, or some, while other steps move ``others``.
+
+        Given others, the recycled scheme, whose draws are midpoints, pays for a gradient at the end of every step too,
+        and is not chosen where it was not asked for.
+        """
+        return replace(self, scheme="paper" if others else "recycled") if self.automatic else self
 
     def check_coordinates(self, d: int, of: str = "") -> None:
         """Raise where what was given for each unconstrained coordinate does not fit their number ``d``."""
@@ -223,7 +241,8 @@ def _reparametrise(value: Any) -> str | tuple[tuple[str, str], ...]:
         return "no"
     if not isinstance(value, Mapping):
         raise ValueError(
-            f"reparametrise={value!r}: must be 'auto', False, or a dict such as {{'theta': 'centred', 'b': 'noncentred'}}"
+            f"reparametrise={value!r}: must be 'auto', False, or a dict such as {{'theta': 'centred', 'b': "
+            "'noncentred'}"
         )
     for name, choice in value.items():
         if not isinstance(name, str) or choice not in ("centred", "noncentred", "auto"):

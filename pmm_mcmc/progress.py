@@ -1,36 +1,42 @@
-"""The progress bar of a run of many chains, with the look of PyMC's own."""
+"""What is seen while a run goes on: what is being done, and the bar of many chains, with the look of PyMC's own."""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
+from collections.abc import Callable
 from datetime import timedelta
 from time import perf_counter
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.style import Style
 from rich.table import Column
 
 from pmm_mcmc.memory import scaled
 
-__all__ = ["RunProgress"]
+__all__ = ["Heartbeat", "RunProgress"]
 
 _ROWS = 8
 _DRAWINGS = 2.0  # a second
+# Seconds between lines where nothing can be drawn over, and of the draws at least a hundredth of the time so far.
+# Compilation keeps other threads waiting, by 2.4 seconds at most in what was tried.
+_BEAT, _SHARE = 1.0, 0.01
 _WINDOW = 30.0  # seconds over which speeds are averaged
-# Headings, those of a narrow terminal, and how wide a column may get before it moves its neighbours.
+# Headings, those of a narrow terminal (none where there is no room), and how wide a column may get before it moves
+# its neighbours.
 _NARROW, _UNKNOWN = 110, "-:--:--"
 _COLUMNS = {
     "chains": ("Chains", "Chains", 1),
     "draw": ("Draw", "Draw", 4),
     "step_size": ("Step size", "Step", 6),
-    "K": ("K", "K", 2),
+    "K": ("K", None, 2),
     "n_grad": ("Gradients", "Grads", 5),
     "unstable": ("Unstable", "Unst.", 5),
-    "speed": ("Grad/s (all)", "Grad/s", 5),
-    "elapsed": ("Elapsed", None, 7),
+    "speed": ("Grad/s (all)", None, 5),
+    "elapsed": ("Elapsed", "Elapsed", 7),
     "left": ("Remaining", "Left", 7),
 }
 
@@ -47,12 +53,92 @@ class _Mark(NamedTuple):
     unstable: list[int]
 
 
+class _Beats:
+    """Calls a function every so many seconds, in a thread of its own, until it is stopped."""
+
+    def __init__(self, beat: Callable[[], None], pause: Callable[[], float]):
+        self._over, self._beat, self._pause = threading.Event(), beat, pause
+        self._thread = threading.Thread(target=self._run, name="pmm_mcmc progress", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._pause()):
+            self._beat()
+
+    def stop(self) -> None:
+        """Stop, and wait until it has."""
+        self._over.set()
+        self._thread.join()
+
+
+class Heartbeat:
+    """Says what is being done, and for how long, while something takes its time.
+
+    A context manager.  In a terminal or a notebook it is one line, drawn over, which goes when it is left; in a file or
+    a pipe a line at once and then at least every two seconds.
+
+    Parameters
+    ----------
+    show
+        Whether to write anything at all.
+
+    Examples
+    --------
+    >>> with Heartbeat(show=False) as heartbeat:
+    ...     heartbeat.say("compiling")
+    """
+
+    def __init__(self, show: bool = True):
+        self._show, self._words = show, ""
+        self._line: Progress | None = None
+        self._task = TaskID(0)
+        self._beats: _Beats | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        self.stop()
+
+    def say(self, words: str) -> None:
+        """Say what is being done from now on."""
+        if not self._show:
+            return
+        self._words, self._since = words, perf_counter()
+        if self._line is not None:
+            self._line.reset(self._task, description=words)
+            return
+        if self._beats is None:
+            self._console = _console()
+        if self._console.is_interactive or self._console.is_jupyter:
+            columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+            self._line = Progress(*columns, console=self._console, transient=True, refresh_per_second=_DRAWINGS)
+            self._task = self._line.add_task(words, total=None)
+            self._line.start()
+            return
+        _write(self._console, words)
+        if self._beats is None:
+            self._beats = _Beats(self._again, lambda: _BEAT)
+
+    def stop(self) -> None:
+        """Say no more."""
+        if self._beats is not None:
+            self._beats.stop()
+        if self._line is not None:
+            self._line.stop()
+        self._beats = self._line = None
+
+    def _again(self) -> None:
+        _write(self._console, f"{self._words}, {_clock(perf_counter() - self._since)}")
+
+
 class RunProgress:
     """A bar for each chain, or for each of up to eight groups of chains, updated between chunks.
 
     A context manager.  In a terminal or a notebook the rows are PyMC's, with step size, K, gradients, unstable
     transitions, and the gradients a second of all chains together; a row turns red when transitions were unstable
-    after the warm-up.  Where nothing can be drawn over (a file, a pipe) one line is written at the end.
+    after the warm-up.  Where nothing can be drawn over (a file, a pipe) a line is written at least every two seconds,
+    while drawing at least every hundredth of the time that the run has taken, and one at the end.
 
     Parameters
     ----------
@@ -77,6 +163,7 @@ class RunProgress:
         self._latest: _Mark | None = None
         self._drawn: deque[_Mark] = deque()
         self._bar: Progress | None = None
+        self._beats: _Beats | None = None
         self._tasks: list[TaskID] = []
 
     def __enter__(self) -> Self:
@@ -85,19 +172,23 @@ class RunProgress:
             self._console = _console()
             if self._console.is_interactive or self._console.is_jupyter:
                 self._start()
+            else:
+                self._beats = _Beats(self._again, self._pause)
         return self
 
     def __exit__(self, *failure: Any) -> None:
         if not self._show:
             return
         last = self._latest
+        if self._beats is not None:
+            self._beats.stop()
         if self._bar is not None:
             if last is not None and self._first is not None:
                 self._draw(last, since=self._first)
             self._bar.refresh()
             self._bar.stop()
         elif last is not None:
-            self._console.print(self._line(last), highlight=False, markup=False, soft_wrap=True)
+            _write(self._console, self._line(last, last.time))
 
     def update(self, *, tuning: bool, done: int, step_size: float, K: int, n_grad: Any, unstable: Any) -> None:
         """Say how far the run has come; drawn at most twice a second, and at the end.
@@ -166,12 +257,23 @@ class RunProgress:
                 left=left,
             )
 
-    def _line(self, mark: _Mark) -> str:
+    def _pause(self) -> float:
+        last = self._latest
+        drawing = last is not None and not last.tuning
+        return max(_BEAT, _SHARE * (perf_counter() - self._began)) if drawing else _BEAT
+
+    def _again(self) -> None:
+        last = self._latest
+        if last is not None:
+            doing = ", first steps" if last is self._first else ""
+            _write(self._console, self._line(last, perf_counter()) + doing)
+
+    def _line(self, mark: _Mark, now: float) -> str:
         place = f"warm-up {mark.done} of {self._tune}" if mark.tuning else f"draw {mark.done} of {self._draws}"
         assert self._first is not None
         return (
             f"{self._chains} chain{'s' * (self._chains != 1)}, {place}: {_count(sum(mark.n_grad))} gradients "
-            f"({_speed(mark, self._first)}/s), {_count(sum(mark.unstable))} unstable, {_clock(mark.time - self._began)}"
+            f"({_speed(mark, self._first)}/s), {_count(sum(mark.unstable))} unstable, {_clock(now - self._began)}"
         )
 
     def _start(self) -> None:
@@ -219,6 +321,10 @@ def _console() -> Console:
     from pymc.progress_bar import default_progress_theme
 
     return Console(theme=default_progress_theme)
+
+
+def _write(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _speed(mark: _Mark, since: _Mark) -> str:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import datetime
 import json
 import logging
-import numbers
 import os
+import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pmm_mcmc import arguments
 from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
 from pmm_mcmc.host import Drawn, Host, Run, StopSampling, stop_on_signals
-from pmm_mcmc.progress import RunProgress
-from pmm_mcmc.sinks import MemorySink, MomentsSink, StoreSink, device_of
+from pmm_mcmc.hosts import speaks
+from pmm_mcmc.progress import Heartbeat, RunProgress
+from pmm_mcmc.sinks import Before, MemorySink, MomentsSink, StoreSink, device_of
 from pmm_mcmc.targeting import Target
 from pmm_mcmc.warming import Warmed, warm_up
 
@@ -27,23 +30,25 @@ __all__ = ["Drawn", "StopSampling", "Warmed", "sample", "warm_up"]
 
 _log = logging.getLogger("pmm_mcmc")
 
+_DRAWS = 1000
 # Bytes of the arrays of a chunk, in all its groups, and draws of it at most.
 _CHUNK_BYTES, _MOST_ROWS = 2**27, 100
 # Chains of a batch at most, on a CPU: their draws of a fraction of a second then fit the memory at any dimension.
 _BATCH_BYTES = 2**27
-# Few enough that superchains are many, and enough for a variance between them.
-_SUPERCHAINS, _MANY = 16, 64
 
 
 def sample(
     step: Any = None,
-    draws: int = 1000,
+    draws: int = _DRAWS,
     *,
     tune: int = 1000,
     chains: int = 4,
     model: Any = None,
     random_seed: Any = None,
     initvals: Any = None,
+    more: xr.DataTree | None = None,
+    var_names: Sequence[str] | None = None,
+    cores: int | None = None,
     backend: str = "auto",
     device: str = "auto",
     precision: str = "float64",
@@ -57,6 +62,7 @@ def sample(
     callback: Callable[[Drawn], None] | None = None,
     progressbar: bool = True,
     compute_convergence_checks: bool = True,
+    **others: Any,
 ) -> xr.DataTree:
     r"""Draw samples with whole chains compiled: many chains, on CPU threads or through JAX, stored and resumable.
 
@@ -68,9 +74,9 @@ def sample(
     ----------
     step
         The method with its arguments, such as ``pmm.PoissonULMC(K=16)``, made inside the model or outside any.
-        Default ``PoissonULMC()``.
+        Default ``PoissonULMC()``, the recycled scheme.
     draws
-        Recorded draws of each chain; each takes ``steps_per_draw`` transitions.
+        Recorded draws of each chain; each takes ``steps_per_draw`` transitions.  May come first, as in ``pm.sample``.
     tune
         Most transitions of each chain's warm-up.
     chains
@@ -78,10 +84,19 @@ def sample(
     model
         A PyMC model (default: that of the enclosing ``with``), or a :class:`pmm_mcmc.LogDensity`.
     random_seed
-        A non-negative integer; a fresh one by default.
+        A non-negative integer; a fresh one by default.  A list of integers, a NumPy ``SeedSequence`` or ``Generator``
+        is asked for an integer below :math:`2^{62}`: a list gives the same one each time, a generator the next one.
     initvals
         Where chains start: as for ``pm.sample``; for a :class:`pmm_mcmc.LogDensity` an array ``(d,)`` or
         ``(chains, d)``.  By default uniformly within one unit of the model's initial point.
+    more
+        A result of this function, kept in memory: ``draws`` more of each of its chains are drawn and put behind those
+        that are there, to the bytes of one long run.  Step, ``chains``, ``tune``, seed and the like are then its own,
+        and need not be given again; a run in a store goes on with ``resume``.
+    var_names
+        Variables that the result holds; all, with deterministics, by default.
+    cores
+        Threads that run chains, on numba; all processors that this process may use by default.
     backend
         "numba": compiled loops on CPU threads, a chain each.  "jax": chains in lockstep, on whatever JAX runs on.
         "auto": JAX for a :class:`pmm_mcmc.LogDensity` or where it has an accelerator, else numba.
@@ -116,19 +131,25 @@ def sample(
         Called with a :class:`Drawn` after every chunk; may raise :class:`StopSampling`, which ends the run and keeps
         what is finished, as Ctrl-C and SIGTERM do.
     progressbar
-        Show progress.
+        Show what is being done: a bar in a terminal or a notebook, a line every two seconds in a file.
     compute_convergence_checks
         Log the verdict (:func:`pmm_mcmc.verdict`).
+    **others
+        Arguments of ``pm.sample`` that have another name here or no meaning are refused, with what to use instead.
 
     Returns
     -------
     xarray.DataTree
-        Groups, dims, coords, statistics and attributes of ``pm.sample``'s result with the same step.
+        Groups, dims, coords, statistics and attributes of ``pm.sample``'s result with the same step; a group
+        ``checkpoint``, small, to go on from (``more``), where draws are kept in memory.  Its ``sampling_time`` is in
+        seconds and holds ``compile_time``.
 
     Raises
     ------
     ValueError
         For an argument or model that cannot work, with its name and the remedy.
+    TypeError
+        For an argument that there is not, with the one that was meant.
     SamplingError
         Where the log density or its gradient is not finite at the initial point.
     StoreError
@@ -136,6 +157,10 @@ def sample(
 
     Notes
     -----
+    The first Ctrl-C ends the run within a second or a block of the warm-up and returns what is finished.  SIGTERM, by
+    which batch systems announce the end, does the same and then acts as it would have without this function: by default
+    the process ends, so that only what is in a ``store`` is kept; a handler of your own decides otherwise.
+
     Memory: the draws themselves if there is no ``store`` and they are not kept as moments; beside them at most 128 MiB
     for the chunk in hand, as much for the chains that advance at a time, and about :math:`20 d` numbers for each chain;
     on JAX some 100 MiB more for its buffers.  Draws that would not fit are refused before the run starts.
@@ -149,121 +174,136 @@ def sample(
     >>> dt["posterior"]["x"].shape
     (8, 50, 3)
     """
-    _check(draws=draws, chains=chains, tune=tune, chain_batch_size=chain_batch_size)
+    arguments.refuse_unknown(others, sample)
+    step, draws = arguments.step_and_draws(step, draws, _DRAWS)
+    before = None
+    if more is not None:
+        for name, given in (("store", store), ("initvals", initvals), ("keep", None if keep == "draws" else keep)):
+            if given is not None:
+                raise ValueError(f"{name}={given!r}: does not go with more=, which goes on in memory; leave it out")
+        before = Before.of(more)
+        step = before.step() if step is None else step
+        chains, tune, superchains, backend, device, precision, discard_tuned_samples, log_likelihood, var_names = (
+            before.taken_up(
+                sample, chains=chains, tune=tune, superchains=superchains, backend=backend, device=device,
+                precision=precision, discard_tuned_samples=discard_tuned_samples, log_likelihood=log_likelihood,
+                var_names=var_names,
+            )
+        )  # fmt: skip
+    arguments.check_counts(draws=draws, chains=chains, tune=tune, cores=cores, chain_batch_size=chain_batch_size)
     if resume and store is None:
         raise ValueError("resume=True needs store=, the path of the run to go on with")
-    if not (random_seed is None or (isinstance(random_seed, int | np.integer) and random_seed >= 0)):
-        raise ValueError(f"random_seed={random_seed!r}: must be a non-negative integer, or None for a fresh one")
+    seed = arguments.seed_of(random_seed)
     if keep not in ("draws", "moments"):
         raise ValueError(f"keep={keep!r}: must be 'draws' or 'moments'")
-    for name, given in (("store", store is not None), ("log_likelihood", log_likelihood)):
-        if keep == "moments" and given:
+    for name, wanted in (("store", store is not None), ("log_likelihood", log_likelihood)):
+        if keep == "moments" and wanted:
             raise ValueError(f"{name} goes with draws, of which keep='moments' keeps none: leave one of the two out")
     if keep == "moments" and not discard_tuned_samples:
         raise ValueError("discard_tuned_samples=False goes with draws, of which keep='moments' keeps none")
-    groups = _superchains(superchains, chains)
+    groups = arguments.number_of_superchains(superchains, chains)
     if store is not None and resume and device == "auto" and backend != "numba":
         device = device_of(store)  # another trial might choose another one
-    target = Target.of(step, model, backend, device, precision, chains, log_likelihood, adapts=tune > 0)
-    if tune == 0:
-        target.check_fixed()
-    hosts = target.hosts(chains)
-    hosts.check(store, draws=int(draws), resume=bool(resume))
-    seed = hosts.first(int(np.random.default_rng().integers(2**62))) if random_seed is None else int(random_seed)
-    identity = target.identity | {
-        "chains": chains, "tune": tune, "seed": seed, "superchains": groups,
-        "discard_tuned_samples": discard_tuned_samples,
-    }  # fmt: skip
-    attrs = {"tuning_steps": tune, **target.attributes}
-    if groups is not None:
-        attrs["superchains"] = groups
-    layout = target.layout
-    empty = target.empty(chains)
-    if not discard_tuned_samples:
-        empty |= {f"warmup_{group}": arrays for group, arrays in target.empty(chains, tuning=True).items()}
-    rows = _rows(draws, chains, target.numbers_per_draw)
-    sink: MemorySink | MomentsSink | StoreSink
-    if keep == "moments":
-        sink = MomentsSink(layout, attrs, empty, target.engine.structure)
-    elif store is None:
-        _refuse_too_large(draws + (0 if discard_tuned_samples else tune), chains, target.numbers_per_draw)
-        sink = MemorySink(layout, attrs, empty)
-    else:
-        template = layout.tree(empty, attrs)
-        free = () if random_seed is not None else ("seed",)
-        with hosts.together():
-            sink = StoreSink.open(store, template, identity, rows, min(chains, target.file_chains), resume, free, hosts)
-        rows = sink.rows
-    began = time.time()
-    created = datetime.datetime.now(datetime.UTC).isoformat()
-    with hosts.together(), sink:
-        run = sink.run
-        if run is None:
-            rng = np.random.default_rng(sink.seed if sink.seed is not None else seed)
-            starts = target.starts(initvals, chains, groups, rng)
-            run = Run.start(target.engine, target.settings, starts, tune, rng)
-            sink.begin(run)
-        if run.done > draws:
-            raise ValueError(f"draws={draws}: the store has {run.done} draws of each chain already; ask for more")
-        with (
-            stop_on_signals() as stopped,
-            RunProgress(chains=chains, tune=tune, draws=draws, show=progressbar and hosts.primary) as bar,
-        ):
+    began, created = time.time(), datetime.datetime.now(datetime.UTC).isoformat()
+    show = bool(progressbar) and (backend == "numba" or speaks())
+    with Heartbeat(show) as heartbeat:
 
-            def update(run: Run, done: int, n_grad: np.ndarray, unstable: np.ndarray) -> None:
-                tuned = run.tuned
-                bar.update(
-                    tuning=run.tuning, done=done, step_size=tuned.step_size, K=tuned.K, n_grad=n_grad, unstable=unstable
+        def begins(words: str) -> None:
+            _log.log(logging.INFO if show else logging.DEBUG, words)
+            heartbeat.say("Compiling the log density")
+
+        target = Target.of(
+            step, model, backend, device, precision, chains, log_likelihood, var_names, cores, begins, tune > 0
+        )
+        if target.engine.structure is not None:
+            _log.log(logging.INFO if show else logging.DEBUG, target.engine.structure.words)
+        if tune == 0:
+            target.check_fixed()
+        hosts = target.hosts(chains)
+        hosts.check(store, draws=int(draws), resume=bool(resume))
+        if seed is None and before is not None:
+            seed = before.identity["seed"]
+        elif not isinstance(random_seed, int | np.integer):  # other processes would not find the same
+            seed = hosts.first(arguments.fresh_seed() if seed is None else seed)
+        identity = target.identity | {
+            "chains": chains, "tune": tune, "seed": seed, "superchains": groups,
+            "discard_tuned_samples": discard_tuned_samples,
+        }  # fmt: skip
+        attrs = {"tuning_steps": tune, "random_seed": seed, **target.attributes}
+        if groups is not None:
+            attrs["superchains"] = groups
+        empty = target.empty(chains)
+        if not discard_tuned_samples:
+            empty |= {f"warmup_{group}": arrays for group, arrays in target.empty(chains, tuning=True).items()}
+        done = 0 if before is None else before.run.done
+        draws, rows = draws + done, _rows(draws, chains, target.numbers_per_draw)
+        sink: MemorySink | MomentsSink | StoreSink
+        if keep == "moments":
+            sink = MomentsSink(target.layout, attrs, empty, target.engine.structure)
+        elif store is None:
+            _refuse_too_large(draws + (0 if discard_tuned_samples else tune), chains, target.numbers_per_draw)
+            sink = MemorySink(target.layout, attrs, empty, identity, target.settings, before)
+        else:
+            template = target.layout.tree(empty, attrs)
+            free = () if random_seed is not None else ("seed",)
+            with hosts.together():
+                sink = StoreSink.open(
+                    store, template, identity, rows, min(chains, target.file_chains), resume, free, hosts
                 )
+            rows = sink.rows
+        with hosts.together(), sink:
+            heartbeat.say("Compiling the method")
+            run = sink.run
+            if run is None:
+                rng = np.random.default_rng(sink.seed if sink.seed is not None else seed)
+                starts = target.starts(initvals, chains, groups, rng)
+                run = Run.start(target.engine, target.settings, starts, tune, rng)
+                sink.begin(run)
+            if run.done > draws:
+                raise ValueError(f"draws={draws}: the store has {run.done} draws of each chain already; ask for more")
+            run.warming.ensemble.prepare(target.engine, run.tuned)
+            heartbeat.stop()
+            compiling = time.time() - began
+            with (
+                stop_on_signals() as stopped,
+                RunProgress(chains=chains, tune=tune, draws=draws, show=show and hosts.primary) as bar,
+            ):
 
-            host = Host(
-                target.engine,
-                run,
-                values=target.values,
-                statistics=target.statistics,
-                sink=sink,
-                draws=draws,
-                rows=rows,
-                batch=_batch(chain_batch_size, chains, target),
-                hosts=hosts,
-                keep_warmup=not discard_tuned_samples,
-                callback=callback,
-                update=update,
+                def update(run: Run, done: int, n_grad: np.ndarray, unstable: np.ndarray) -> None:
+                    step_size, K = run.tuned.step_size, run.tuned.K
+                    bar.update(tuning=run.tuning, done=done, step_size=step_size, K=K, n_grad=n_grad, unstable=unstable)
+
+                host = Host(
+                    target.engine, run, values=target.values, statistics=target.statistics, sink=sink, draws=draws,
+                    rows=rows, batch=_batch(chain_batch_size, chains, target), hosts=hosts,
+                    keep_warmup=not discard_tuned_samples, callback=callback, update=update,
+                )  # fmt: skip
+                update(run, run.done, run.n_grad, run.unstable)
+                finished = host.go(stopped)
+            seconds = time.time() - began
+            sink.note(
+                {
+                    "created_at": created,
+                    "sampling_time": seconds,
+                    "compile_time": compiling,
+                    **_reparametrisation(run, target),
+                }
             )
-            update(run, run.done, run.n_grad, run.unstable)
-            finished = host.go(stopped)
-        sink.note({"created_at": created, "sampling_time": time.time() - began, **_reparametrisation(run, target)})
     result = sink.result()
     there = run.done if keep == "moments" else result["posterior"].sizes["draw"]
-    if not finished and hosts.primary:
-        _log.warning("Sampling was stopped after %d of %d draws of each chain; they are kept", there, draws)
+    if hosts.primary:
+        if not finished:
+            lost = stopped.number == signal.SIGTERM and store is None
+            kept = "in memory only: store= would keep them" if lost else "kept"
+            _log.warning("Sampling was stopped after %d of %d draws of each chain; they are %s", there, draws, kept)
+        level = logging.INFO if show else logging.DEBUG
+        _log.log(level, "Sampling %d chains took %.1f s, %.1f of them for compilation", chains, seconds, compiling)
+    if stopped.number == signal.SIGTERM:
+        sys.stdout.flush()
+        signal.raise_signal(signal.SIGTERM)
     if compute_convergence_checks and there and hosts.primary:
         _say(result, run, target)
     return result
-
-
-def _check(*, draws: Any, chains: Any, tune: Any, chain_batch_size: Any) -> None:
-    counts = {"draws": (draws, 1), "chains": (chains, 1), "tune": (tune, 0)}
-    if chain_batch_size != "auto":
-        counts["chain_batch_size"] = (chain_batch_size, 1)
-    for name, (value, least) in counts.items():
-        if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral) or value < least:
-            raise ValueError(f"{name}={value!r}: must be an integer of at least {least}")
-
-
-def _superchains(given: Any, chains: int) -> int | None:
-    if given is None:
-        return None
-    if isinstance(given, str) and given == "auto":
-        divisors = [s for s in range(2, _SUPERCHAINS + 1) if chains % s == 0 and chains // s > 1]
-        return max(divisors) if chains >= _MANY and divisors else None
-    wrong = isinstance(given, bool) or not isinstance(given, numbers.Integral)
-    if wrong or not 2 <= given <= chains // 2 or chains % given:
-        raise ValueError(
-            f"superchains={given!r}: must be 'auto', None, or a number of at least 2 that divides chains={chains} into "
-            "superchains of two chains or more"
-        )
-    return int(given)
 
 
 def _rows(draws: int, chains: int, numbers_per_draw: int) -> int:

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import xarray as xr
 
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.hierarchy.structure import Structure
 from pmm_mcmc.host import Groups, Run
 from pmm_mcmc.hosts import Hosts
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.moments import Moments
-from pmm_mcmc.hierarchy.structure import Structure
 from pmm_mcmc.results import Layout
 from pmm_mcmc.steps.report import UnstableReport
 from pmm_mcmc.storage import NothingStored, Store, open_store
-from pmm_mcmc.storage.recovery import stored_identity
+from pmm_mcmc.storage.codec import decode, encode
+from pmm_mcmc.storage.recovery import differences, stored_identity
 from pmm_mcmc.tuning.curvature import LocalCurvature
 from pmm_mcmc.tuning.friction import FrictionTrial
-from pmm_mcmc.tuning.schedule import Warmup
 from pmm_mcmc.tuning.noncentred import NoncentredWarmup
+from pmm_mcmc.tuning.schedule import Warmup
 from pmm_mcmc.tuning.setting import Block, Tuned
 from pmm_mcmc.warming import Warming
 
-__all__ = ["MemorySink", "MomentsSink", "StoreSink", "device_of"]
+__all__ = ["CHECKPOINT", "Before", "MemorySink", "MomentsSink", "StoreSink", "device_of"]
+
+# The group of a result in memory that holds the run as it stands, and the attributes that add up.
+CHECKPOINT, _TIMES = "checkpoint", ("sampling_time", "compile_time")
 
 # What a checkpoint is made of.
 _TYPES = (
@@ -35,15 +41,102 @@ _TYPES = (
 )  # fmt: skip
 
 
-class MemorySink:
-    """Keeps the chunks, and puts them together at the end."""
+class Before(NamedTuple):
+    """A result in memory that a run goes on from.
 
-    run: Run | None = None
+    Attributes
+    ----------
+    tree
+        The result.
+    identity, settings
+        What the run was, and the arguments of its step.
+    run
+        The run as it stood at its end.
+    """
+
+    tree: xr.DataTree
+    identity: dict[str, Any]
+    settings: Settings
+    run: Run
+
+    @classmethod
+    def of(cls, tree: Any) -> Before:
+        """Read what :class:`MemorySink` left in a result.
+
+        Raises
+        ------
+        ValueError
+            Where it is none, or has been changed.
+        """
+        if not isinstance(tree, xr.DataTree) or CHECKPOINT not in tree.children:
+            raise ValueError(
+                f"more: must be a result of pmm.sample with a group {CHECKPOINT!r}, and this {type(tree).__name__} has "
+                "none; a run in a store goes on with store=, resume=True, and pm.sample cannot go on"
+            )
+        data = np.asarray(tree[CHECKPOINT]["state"].values, dtype=np.uint8).tobytes()
+        identity, settings, run = decode(data, _TYPES, "more")
+        sizes = tree["posterior"].sizes
+        if (sizes["chain"], sizes["draw"]) != (identity["chains"], run.done):
+            raise ValueError(
+                f"more: has {sizes['chain']} chains of {sizes['draw']} draws, and the run made {identity['chains']} of "
+                f"{run.done}; give the result as it was returned"
+            )
+        return cls(tree, identity, settings, run)
+
+    def step(self) -> Any:
+        """Return the step of the run."""
+        import pmm_mcmc.steps
+
+        return getattr(pmm_mcmc.steps, self.settings.method).of_settings(self.settings, self.identity["keep_gradients"])
+
+    def taken_up(self, function: Callable[..., Any], **given: Any) -> tuple[Any, ...]:
+        """Return arguments of a function, those that were left at their defaults as they were in the run."""
+        defaults = {name: inspect.signature(function).parameters[name].default for name in given}
+        return tuple(self.identity[name] if value == defaults[name] else value for name, value in given.items())
+
+    def parts(self, empty: Groups) -> dict[str, dict[str, list[np.ndarray]]]:
+        """Return the arrays that there are, of groups and names that a run has."""
+        missing = [f"{g}/{n}" for g in empty for n in empty[g] if g not in self.tree or n not in self.tree[g]]
+        if missing:
+            raise ValueError(f"more: {missing[0]} has been taken out of it; give the result as it was returned")
+        return {g: {n: [np.asarray(self.tree[g][n].values)] for n in names} for g, names in empty.items()}
+
+
+class MemorySink:
+    """Keeps the chunks, and puts them together at the end, with what is needed to go on from them.
+
+    Parameters
+    ----------
+    layout, attrs, empty
+        Of the result: what it means, what is said of it, its arrays without draws.
+    identity, settings
+        What the run is, and the arguments of its step.
+    before
+        The result to go on from, if there is one.
+    """
+
     seed: int | None = None
 
-    def __init__(self, layout: Layout, attrs: dict[str, Any], empty: Groups):
+    def __init__(
+        self,
+        layout: Layout,
+        attrs: dict[str, Any],
+        empty: Groups,
+        identity: dict[str, Any],
+        settings: Settings,
+        before: Before | None = None,
+    ):
         self._layout, self._attrs, self._empty = layout, dict(attrs), empty
+        self._identity, self._settings = identity, settings
         self._parts: dict[str, dict[str, list[np.ndarray]]] = {}
+        self._times: dict[str, float] = {}
+        self.run: Run | None = None
+        if before is not None:
+            found = differences(before.identity, identity)
+            if found:
+                raise ValueError(f"more: is the result of another run ({found}); go on with what it was, or begin anew")
+            self._parts, self.run = before.parts(empty), before.run
+            self._times = {name: float(before.tree["posterior"].attrs.get(name, 0.0)) for name in _TIMES}
 
     def __enter__(self) -> Self:
         return self
@@ -52,7 +145,8 @@ class MemorySink:
         pass
 
     def begin(self, run: Run) -> None:
-        """Nothing to do before the first chunk."""
+        """Take the run, which is changed in place as it goes on."""
+        self.run = run
 
     def put(self, groups: Groups, run: Run, whole: bool) -> None:
         """Take a chunk."""
@@ -62,8 +156,8 @@ class MemorySink:
                 parts.setdefault(name, []).append(values)
 
     def note(self, attrs: dict[str, Any]) -> None:
-        """Take attributes that differ between equal runs."""
-        self._attrs |= attrs
+        """Take attributes that differ between equal runs; times add up."""
+        self._attrs |= attrs | {name: attrs[name] + seconds for name, seconds in self._times.items()}
 
     def result(self) -> xr.DataTree:
         """Return the tree of all that was put; it can be had once."""
@@ -71,7 +165,10 @@ class MemorySink:
         for group, parts in self._parts.items():
             # One variable at a time, so that only one is there twice.
             groups[group] = {name: np.concatenate(parts.pop(name), axis=1) for name in list(parts)}
-        return self._layout.tree(groups, self._attrs)
+        tree = self._layout.tree(groups, self._attrs)
+        state = np.frombuffer(encode((self._identity, self._settings, self.run)), np.uint8).copy()
+        tree[CHECKPOINT] = xr.DataTree(xr.Dataset({"state": ("byte", state)}))
+        return tree
 
 
 class MomentsSink:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,10 @@ class Target:
         Chains that advance in lockstep.
     model
         The PyMC model, if there is one.
+    log_likelihood
+        Whether its terms are wanted.
+    var_names
+        The variables that are wanted; all for ``None``.
     """
 
     settings: Settings
@@ -58,6 +63,7 @@ class Target:
     group: int
     model: Any
     log_likelihood: bool
+    var_names: list[str] | None = None
 
     @classmethod
     def of(
@@ -69,9 +75,15 @@ class Target:
         precision: str,
         chains: int,
         log_likelihood: bool,
+        var_names: Sequence[str] | None = None,
+        cores: int | None = None,
+        begins: Callable[[str], None] = _log.debug,
         adapts: bool = True,
     ) -> Target:
-        """Check what was asked for, and build it; see :func:`pmm_mcmc.sample` for the arguments."""
+        """Check what was asked for, and build it; see :func:`pmm_mcmc.sample` for the arguments.
+
+        ``begins`` is told what will be sampled, before anything is compiled.
+        """
         for name, value, choices in (
             ("backend", backend, _BACKENDS),
             ("device", device, _DEVICES),
@@ -82,25 +94,43 @@ class Target:
         from pmm_mcmc.steps.base import LangevinStep
 
         if step is None:
-            step = pmm_mcmc.PoissonULMC(model=None if _is_density(model) else model)
+            settings = Settings.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
+            step = pmm_mcmc.PoissonULMC.of_settings(settings, keep_gradients=True)
         if not isinstance(step, LangevinStep):
-            raise ValueError(f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(K=16)")
-        settings, is_density = step.arguments, _is_density(model)
+            raise ValueError(
+                f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
+            )
+        settings, is_density = step.arguments.beside(False), _is_density(model)
         chosen = _backend(backend, device, precision, is_density)
+        if cores is not None and chosen == "jax":
+            raise ValueError(f"cores={cores!r}: is the number of numba's threads; JAX chooses its own, leave it out")
         if is_density:
-            return cls._of_density(step, settings, model, device, precision, chains, log_likelihood)
-        on_cpu = "numba" if backend == "auto" and precision == "float64" else chosen
-        return cls._of_model(step, settings, model, chosen, on_cpu, device, precision, chains, log_likelihood, adapts)
+            target = cls._of_density(step, settings, model, device, precision, chains, log_likelihood, begins)
+        else:
+            on_cpu = "numba" if backend == "auto" and precision == "float64" else chosen
+            target = cls._of_model(
+                step, settings, model, chosen, on_cpu, device, precision, chains, log_likelihood, cores, begins, adapts
+            )
+        return target._with_variables(var_names)
 
     @classmethod
     def _of_density(
-        cls, step: Any, settings: Settings, density: Any, device: str, precision: str, chains: int, log_likelihood: bool
+        cls,
+        step: Any,
+        settings: Settings,
+        density: Any,
+        device: str,
+        precision: str,
+        chains: int,
+        log_likelihood: bool,
+        begins: Callable[[str], None],
     ) -> Target:
         if log_likelihood:
             raise ValueError("log_likelihood=True needs a PyMC model: a log density does not say what is observed")
-        if step.model is not None:
+        if not step.free:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
         settings.check_coordinates(density.d)
+        begins(f"{settings.words}: {density.d} coordinates of a log density")
         engine = _jax_engine(settings, density, _device(density, device, precision, chains), precision, chains)
         said = {"density": density.fingerprint, "data": ""}
         return cls._finished(
@@ -119,6 +149,8 @@ class Target:
         precision: str,
         chains: int,
         log_likelihood: bool,
+        cores: int | None,
+        begins: Callable[[str], None],
         adapts: bool,
     ) -> Target:
         import pymc as pm
@@ -127,8 +159,9 @@ class Target:
         from pmm_mcmc.fingerprint import data_fingerprint, model_fingerprint
         from pmm_mcmc.logdensity import log_density
 
-        model = pm.modelcontext(step.model if model is None else model)
-        if step.model is not None and step.model is not model:
+        own = None if step.free else step.model
+        model = pm.modelcontext(own if model is None else model)
+        if own is not None and own is not model:
             raise ValueError("step was made for another model than model=: make it outside any, or inside this one")
         discrete = [v.name for v in model.value_vars if v not in model.continuous_value_vars]
         if discrete:
@@ -137,9 +170,10 @@ class Target:
                 f"pm.sample(step=pmm.{settings.method}(...)), where PyMC samples them with a method of its own"
             )
         vars = list(model.value_vars)
-        if step.model is not None and {v.name for v in step.vars} != {v.name for v in vars}:
+        if own is not None and {v.name for v in step.vars} != {v.name for v in vars}:
             left_out = ", ".join(v.name for v in vars if v.name not in {w.name for w in step.vars})
             raise ValueError(f"vars of the step leave {left_out} out: pmm.sample moves all variables; leave vars out")
+        begins(f"{settings.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
         point = model.initial_point(0)
         # Without a warm-up there is nothing to learn sites from.
         density = log_density(vars, model, point, settings.noncentring if adapts else None)
@@ -157,7 +191,7 @@ class Target:
             engine = _jax_engine(settings, density.jax, device, precision, chains)
             group = engine.group
         else:
-            engine, group = NumbaEngine.of(settings, density, _cores()), 1
+            engine, group = NumbaEngine.of(settings, density, cores or _cores()), 1
         include = ("posterior", "log_likelihood") if log_likelihood else ("posterior",)
         layout = Layout.of_model(model, vars, point, backend, include)
         return cls._finished(step, settings, engine, layout, said, backend, precision, group, model, log_likelihood)
@@ -168,7 +202,7 @@ class Target:
         precision: str, group: int, model: Any, log_likelihood: bool,
     ) -> Target:  # fmt: skip
         names = ["lp" if name == "model_logp" else name for name in type(step).stats_dtypes_shapes if name != "warning"]
-        without = () if step.keep_gradients else _GRADIENTS
+        without: tuple[str, ...] = () if step.keep_gradients else _GRADIENTS
         without += () if engine.structure is not None else ("noncentred",)
         statistics = tuple(n for n in names if n not in without)
         attributes = {"sampler": settings.method, "backend": backend, "precision": precision}
@@ -179,13 +213,26 @@ class Target:
         }  # fmt: skip
         return cls(settings, engine, layout, statistics, identity, attributes, group, model, log_likelihood)
 
+    def _with_variables(self, names: Any) -> Target:
+        """Keep only these variables of the posterior."""
+        if names is not None:
+            known = list(self.values(np.empty((1, 0, self.engine.d)))["posterior"])
+            wanted = [names] if isinstance(names, str) else list(names)
+            unknown = [name for name in wanted if name not in known]
+            if unknown or not wanted:
+                raise ValueError(f"var_names={names!r}: must be some of {', '.join(known)}")
+            self.var_names = [name for name in known if name in wanted]
+        self.identity["var_names"] = self.var_names
+        return self
+
     def check_fixed(self) -> None:
         """Raise where there is no warm-up to find what was not given."""
         fixed_setting(self.settings, np.zeros(self.engine.d))
 
     def values(self, position: np.ndarray, tuning: bool = False) -> Groups:
         """Named values of draws ``(chain, n, d)``, of every group that is wanted of the phase."""
-        groups = {"posterior": self.layout.values(position)}
+        values = self.layout.values(position)
+        groups = {"posterior": {n: values[n] for n in values if self.var_names is None or n in self.var_names}}
         if self.log_likelihood and not tuning:
             groups["log_likelihood"] = self.layout.log_likelihood(position)
         return groups
@@ -287,11 +334,11 @@ def _backend(backend: str, device: str, precision: str, is_density: bool) -> str
     try:
         import jax
     except ImportError:
-        _log.info("backend: numba, since JAX is not installed")
+        _log.debug("backend: numba, since JAX is not installed")
         return "numba"
     if device == "auto" and jax.default_backend() != "cpu":
         return "jax"  # unless the CPU turns out faster, see _device
-    _log.info("backend: numba, since JAX has no accelerator here (backend= chooses otherwise)")
+    _log.debug("backend: numba, since JAX has no accelerator here (backend= chooses otherwise)")
     return "numba"
 
 

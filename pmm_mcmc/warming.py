@@ -12,8 +12,8 @@ from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.hosts import Hosts
 from pmm_mcmc.methods import Settings
-from pmm_mcmc.tuning.setting import Block, Tuned, fixed_setting
 from pmm_mcmc.tuning.noncentred import NoncentredWarmup
+from pmm_mcmc.tuning.setting import Block, Tuned, fixed_setting
 from pmm_mcmc.tuning.transient import replacements, settled
 
 __all__ = ["Warmed", "Warming", "warm_up"]

@@ -7,6 +7,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from pymc.step_methods.compound import CompoundStep
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
@@ -139,11 +140,10 @@ def test_no_continuous_variable(no_compilation):
 
 
 def test_no_model_at_all(no_compilation):
-    step = pmm.PoissonULMC(K=16)
     with pm.Model() as model:
         pm.Normal("x")
     with pytest.raises(ValueError, match="made outside a model"):
-        pm.sample(step=step, model=model)
+        CompoundStep([pmm.PoissonULMC(K=16)])
     with pytest.raises(ValueError, match="vars needs a model"):
         pmm.PoissonULMC([model["x"]])
 

@@ -113,7 +113,7 @@ def test_runs_at_other_steps_keep_all_else_and_failures_are_rows(monkeypatch):
     monkeypatch.setattr("pmm_mcmc.comparison.step_sizes.run_step", run)
     nothing, one = np.zeros(1), np.ones(1)
     truth = Truth(nothing, one, one, 2 * one, nothing, nothing, True, "", None)
-    named = {"A": pmm.PoissonULMC(), "B": pmm.ULMC(friction=3.0), "C": pmm.MALA(), "NUTS": "nuts"}
+    named = {"A": pmm.PoissonULMC(scheme="paper"), "B": pmm.ULMC(friction=3.0), "C": pmm.MALA(), "NUTS": "nuts"}
     tuned = {"step_size": 0.4, "K": 7, "friction": 1.2, "steps_per_draw": 2}
     own = one_trace(np.zeros((2, 60, 1)) + 3.0, np.ones((2, 60), int), np.zeros(2))
     traces = [dataclasses.replace(own, name=name, tuned=None if name == "NUTS" else tuned) for name in named]

@@ -1,4 +1,4 @@
-"""The log density in non-centred coordinates: that of the model with the Jacobian, for every family, by finite differences.
+"""The log density in non-centred coordinates is the model's with the Jacobian: for every family, by differences.
 
 The graphs are evaluated by PyTensor's Python linker; that numba and JAX compute the same is seen on a few of them.
 """
@@ -92,11 +92,11 @@ def test_judged_coordinates_have_the_density_of_the_logarithm():
 
 @pytest.mark.parametrize("name", ["eight schools", "cov", "walks"])
 def test_numba_and_jax_say_the_same(name):
+    from pmm_mcmc.coordinates import Coordinates
+    from pmm_mcmc.engines.contract import empty_state
     from pmm_mcmc.engines.jax_engine import JaxEngine
     from pmm_mcmc.engines.numba_engine import NumbaEngine
     from pmm_mcmc.jax_density import LogDensity
-    from pmm_mcmc.coordinates import Coordinates
-    from pmm_mcmc.engines.contract import empty_state
     from pmm_mcmc.methods import Settings
 
     model = eight_schools() if name == "eight schools" else build(name)

@@ -6,6 +6,7 @@ seed.  The runs are those of ``kill_processes.py``.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -51,9 +52,12 @@ def test_killed_at_random_moments_and_resumed_it_is_the_same_run(found):
 
 def test_signals_keep_what_is_finished_and_resuming_completes_it(found):
     for stop in found["stops"]:
-        assert stop["status"] == 0, found["said"]
+        # By SIGTERM the process ends, once what is finished is stored; after Ctrl-C it goes on.
+        ends = stop["signal"] == "SIGTERM"
+        assert stop["status"] == (-signal.SIGTERM if ends else 0), found["said"]
         assert not stop["torn"] and stop["phase"] == ("sampling" if "s" in stop["seen"] else "warm-up")
-        assert int(stop["result"]) == found["rows"] * stop["seen"].count("s") < found["draws"]
+        drawn = found["rows"] * stop["seen"].count("s")
+        assert drawn < found["draws"] and stop["result"] == ("" if ends else str(drawn))
         assert not stop["differences"]
     assert found["said"].count("Sampling was stopped after") == len(found["stops"])
     assert {stop["phase"] for stop in found["stops"]} == {"warm-up", "sampling"}

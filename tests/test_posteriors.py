@@ -22,7 +22,7 @@ import pmm_mcmc as pmm
 REFERENCES = json.loads((Path(__file__).parent / "references.json").read_text())
 BIAS, Z = 0.05, 4.5
 SAMPLERS = {
-    "PoissonULMC": (lambda: pmm.PoissonULMC(), BIAS),
+    "PoissonULMC": (lambda: pmm.PoissonULMC(scheme="paper"), BIAS),
     "PoissonULMC(K=16)": (lambda: pmm.PoissonULMC(K=16), BIAS),
     "recycled": (lambda: pmm.PoissonULMC(scheme="recycled"), BIAS),
     "MALA": (lambda: pmm.MALA(), 0.0),

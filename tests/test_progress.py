@@ -1,18 +1,22 @@
 """The progress bar, as text: what a terminal, a narrow one and a file get to see."""
 
+import contextlib
 import io
 import re
+import threading
+import time
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from pmm_mcmc import progress
-from pmm_mcmc.progress import RunProgress
+from pmm_mcmc.progress import Heartbeat, RunProgress
+from pmm_mcmc.steps.statistics import Stats
 
 RED, BLUE = "38;2;214;39;40", "38;2;31;119;180"
 WIDE = ["Progress", "Chains", "Draw", "Step size", "K", "Gradients", "Unstable", "Grad/s (all)", "Elapsed", "Remaining"]
-SHORT = ["Progress", "Chains", "Draw", "Step", "K", "Grads", "Unst.", "Grad/s", "Left"]
+SHORT = ["Progress", "Chains", "Draw", "Step", "Grads", "Unst.", "Elapsed", "Left"]
 
 
 class Screen:
@@ -82,7 +86,7 @@ def test_everything_fits(screen, chains, width, headings):
         update(bar, chains, 900, 123456789, 12)
     found, rows = seen.last()
     assert found == headings and "…" not in seen.file.getvalue(), "the bar's heading too: eight characters or more"
-    assert rows[-1][1:4] == ["900", "0.0123", "16"] and rows[-1][-1] == "1:15:52"
+    assert rows[-1][1:3] == ["900", "0.0123"] and rows[-1][-2:] == ["1:02:05", "1:15:52"]
 
 
 def test_speeds_and_time_left(screen):
@@ -182,7 +186,7 @@ def test_large_numbers(screen):
     ]
 
 
-def test_a_file_gets_one_line(screen):
+def test_a_file_gets_a_line_at_the_end_of_a_short_run(screen):
     seen = screen(width=40, force_terminal=False)
     with RunProgress(chains=512, tune=1000, draws=800) as bar:
         update(bar, 512, 0)
@@ -230,6 +234,109 @@ def test_where_it_is_written(capsys):
     assert out.startswith("4 chains, warm-up 10 of 10: 20 gradients") and out.count("\n") == 1 and err == ""
 
 
+def beats():
+    return [thread for thread in threading.enumerate() if thread.name == "pmm_mcmc progress"]
+
+
+def wait_for(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "nothing came"
+        time.sleep(0.002)
+
+
+def test_a_file_gets_a_line_every_so_often(screen, monkeypatch):
+    monkeypatch.setattr(progress, "_BEAT", 0.01)
+    seen = screen(force_terminal=False)
+    with RunProgress(chains=2, tune=100, draws=100) as bar:
+        update(bar, 2, 0)
+        seen.seconds = 7.0
+        wait_for(lambda: "0:00:07" in seen.file.getvalue())
+        first = seen.file.getvalue().splitlines()[-1]
+        assert first.startswith("2 chains, warm-up 0 of 100: ") and first.endswith("0:00:07, first steps")
+        update(bar, 2, 60, tuning=True)
+        seen.seconds = 9.0
+        wait_for(lambda: "warm-up 60 of 100" in seen.file.getvalue())
+    assert not beats()
+
+
+def test_lines_of_long_runs_come_less_often(screen):
+    seen = screen(force_terminal=False)
+    with RunProgress(chains=2, tune=100, draws=100) as bar:
+        for tuning, seconds, pause in ((True, 0.0, 1.0), (True, 36_000.0, 1.0), (False, 50.0, 1.0), (False, 36e3, 360)):
+            seen.seconds = seconds
+            update(bar, 2, 10, tuning=tuning)
+            assert bar._pause() == pytest.approx(pause)
+
+
+@pytest.mark.parametrize("failure", [None, KeyboardInterrupt, ValueError])
+def test_a_heartbeat_in_a_file_speaks_at_once_and_again_and_stops(screen, monkeypatch, failure):
+    monkeypatch.setattr(progress, "_BEAT", 0.01)
+    seen = screen(force_terminal=False)
+    with contextlib.suppress(KeyboardInterrupt, ValueError), Heartbeat() as heartbeat:
+        assert not beats()
+        heartbeat.say("[x], compiling")
+        assert seen.file.getvalue() == "[x], compiling\n"
+        seen.seconds = 3.0
+        wait_for(lambda: "[x], compiling, 0:00:03\n" in seen.file.getvalue())
+        heartbeat.say("starting")
+        wait_for(lambda: "starting, 0:00:00\n" in seen.file.getvalue())
+        assert len(beats()) == 1
+        if failure is not None:
+            raise failure
+    assert not beats()
+
+
+def test_a_heartbeat_in_a_terminal_is_one_line_that_goes(screen):
+    seen = screen(80)
+    with Heartbeat() as heartbeat:
+        heartbeat.say("[x], compiling")
+        heartbeat.say("starting")
+        heartbeat.stop()
+        heartbeat.stop()
+        text = seen.file.getvalue()
+        assert "[x], compiling" in text and "starting" in text and "0:00:00" in text
+        assert text.endswith("\x1b[2K"), "the line is cleared"
+    assert seen.file.getvalue() == text and not beats()
+
+
+def test_a_heartbeat_that_is_not_shown_says_nothing(screen):
+    seen = screen(force_terminal=False)
+    with Heartbeat(show=False) as heartbeat:
+        heartbeat.say("compiling")
+        assert not beats()
+    assert seen.file.getvalue() == ""
+
+
+@pytest.mark.parametrize(("width", "wide"), [(80, False), (110, True), (115, True), (140, True)])
+def test_the_bar_of_pm_sample_fits(monkeypatch, width, wide):
+    """Headings and rows are whole, where PyMC's own shares of the width leave no room for "Remaining"."""
+    from pymc.progress_bar import MCMCProgressBarManager
+    from pymc.progress_bar import rich_progress as theirs
+
+    from pmm_mcmc.steps import PoissonULMC, statistics
+
+    file = io.StringIO()
+    console = lambda **options: Console(file=file, width=width, force_terminal=True, color_system=None)  # noqa: E731
+    monkeypatch.setattr(theirs, "Console", console)
+    monkeypatch.setattr(statistics, "Console", console)
+    with MCMCProgressBarManager(step_method=PoissonULMC, chains=2, draws=1000, tune=1000) as bar:
+        row = Stats(step_size=0.0123456, K=1024, n_grad_total=123456)
+        row.unstable_total, row.tuning = 17, False
+        bar.update(0, False, 1999, False, [row])
+        bar._backend._progress.update(bar._backend._tasks[0], sampling_speed=12345.67)
+        bar._backend._progress.refresh()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
+    lines = [line for line in ("Progress" + text.rpartition("Progress")[2]).splitlines() if line.strip()]
+    headings = re.split(r" {2,}", lines[0].strip())
+    own = ["Step size", "K", "Gradients", "Unstable"] if wide else ["Step", "Unst."]
+    assert headings == ["Progress", "Draw", *own, "Speed", "Elapsed", "Remaining"]
+    assert "…" not in text and len(lines) == 4
+    cells = re.split(r" {2,}", re.sub("[━╸╺\u2009]", "", lines[2]).strip())
+    assert cells[:1] + cells[-3:-2] == ["1000", "12345.67 draws/s"]
+    assert cells[1:-3] == (["0.0123", "1024", "123456", "17"] if wide else ["0.0123", "17"])
+
+
 @pytest.mark.process
 def test_a_run_without_bar_does_not_load_pymc(run_script):
     loaded, errors = run_script(
@@ -242,13 +349,14 @@ def test_a_run_without_bar_does_not_load_pymc(run_script):
     assert loaded is False, errors
 
 
-def test_it_looks_like_the_bar_of_pymc(screen):
+def test_it_looks_like_the_bar_of_pymc(screen, monkeypatch):
     """The parts of PyMC's bar that are used are where they were, and its own bar still looks like this one."""
     from pymc.progress_bar import CustomProgress, MCMCProgressBarManager, default_progress_theme
     from pymc.progress_bar.rich_progress import CustomBarColumn
 
     from pmm_mcmc.steps import PoissonULMC
 
+    monkeypatch.setenv("COLUMNS", "140")
     theirs = MCMCProgressBarManager(step_method=PoissonULMC, chains=2, draws=10, tune=10)._backend._progress
     screen()
     with RunProgress(chains=2, tune=10, draws=10) as bar:

@@ -20,7 +20,7 @@ from pmm_mcmc.tuning.step_size import allowed_error, safe_step
 from pmm_mcmc.tuning.virial import too_wide
 
 SEEDS, MORE_SEEDS = range(5), range(10)
-KINDS = {"default": {}, "recycled": {"scheme": "recycled"}}
+KINDS = {"paper": {"scheme": "paper"}, "recycled": {"scheme": "recycled"}}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -72,7 +72,7 @@ def pooled(target, kind, seed, *, d, chains, table=None, length=1000, around=1.0
 def test_pooled_chains_need_few_gradients_on_a_gaussian(kind, seed):
     calls = np.zeros(2, np.int64)
     found = pooled(unequal, kind, seed, d=100, chains=8, table=calls, around=spread_of_unequal(100))
-    assert found.n_grad.max() <= (500 if kind == "default" else 300)
+    assert found.n_grad.max() <= (500 if kind == "paper" else 300)
     assert found.n_grad.sum() == calls[0]
     assert found.warmup.clean is True and found.warmup.frozen is not None and found.warmup.finished
     np.testing.assert_allclose(found.tuned.coordinates.scale, spread_of_unequal(100), rtol=1e-6)
@@ -81,7 +81,7 @@ def test_pooled_chains_need_few_gradients_on_a_gaussian(kind, seed):
 
 def assert_step_of_theory(found, kind, d):
     """Hold the step size against that of a Gaussian of curvature one, or of no remainder."""
-    expected = safe_step(settings_of(kind), 1.0, 1.0 if kind == "default" else 1e-3, allowed_error(0.05, d))
+    expected = safe_step(settings_of(kind), 1.0, 1.0 if kind == "paper" else 1e-3, allowed_error(0.05, d))
     np.testing.assert_allclose(found.tuned.step_size, expected, rtol=1e-6)
 
 
@@ -186,7 +186,7 @@ def test_a_chain_alone_ends_near_the_pooled_setting(sample, kind, posterior):
 
 
 def test_a_start_that_is_not_finite_is_refused():
-    settings = settings_of("default")
+    settings = settings_of("paper")
     run = engine(settings.kernel, 2, walled, table=np.array([0, 10], np.int64))
     starts = np.array([[0.0, 0.0], [2.0, 0.0]])
     with pytest.raises(ValueError, match=r"starts\[1\]: the log density or its gradient is not finite"):

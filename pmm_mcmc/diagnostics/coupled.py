@@ -98,21 +98,32 @@ class Target:
         self._harmonic = step._settings.kernel.dynamics == HARMONIC
         self._function = self.density.function("joint")
         self._call = ctypes.CFUNCTYPE(ctypes.c_double, *[ctypes.c_void_p] * 3, ctypes.c_int64)(self._function.address)
-        self._table = self.density.table("joint")
+        self._table = self.density.table("joint", coordinates.sites)
         outputs = {var.name: var for var in step.model.unobserved_value_vars}
         self._values = pm.pytensorf.compile(
             list(step.vars), [outputs[name] for name in names], on_unused_input="ignore", trust_input=True
         )
 
-    def gradient(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return log density ``(n,)``, NaN where it or its gradient is not finite, and gradient ``(n, d)``."""
-        x = np.ascontiguousarray(x, dtype=float)
-        gradient, lp, width = np.empty_like(x), np.empty(len(x)), x.strides[0]
-        for i in range(len(x)):
-            row = (x.ctypes.data + i * width, gradient.ctypes.data + i * width, self._table.ctypes.data)
-            lp[i] = self._call(*row, x.shape[1])
+    def said(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return log density ``(n,)``, NaN where it or its gradient is not finite, and all that is said beside it."""
+        z = np.ascontiguousarray(z, dtype=float)
+        found, lp = np.empty((len(z), self.density.width)), np.empty(len(z))
+        for i in range(len(z)):
+            row = (z.ctypes.data + i * z.strides[0], found.ctypes.data + i * found.strides[0], self._table.ctypes.data)
+            lp[i] = self._call(*row, z.shape[1])
         with np.errstate(all="ignore"):
-            return np.where(np.isfinite(lp + gradient.sum(axis=1)), lp, np.nan), gradient
+            return np.where(np.isfinite(lp + found[:, : z.shape[1]].sum(axis=1)), lp, np.nan), found
+
+    def whiten(self, x: np.ndarray) -> np.ndarray:
+        """Return whitened positions of the model's ``(n, d)``."""
+        structure, sites = self.density.structure, self.coordinates.sites
+        z = x if structure is None or sites is None else structure.to_z(x, sites)[0]
+        return self.coordinates.whiten(z)
+
+    def place(self, y: np.ndarray) -> np.ndarray:
+        """Return the model's positions of whitened ones ``(n, d)``."""
+        z, structure, sites = self.coordinates.place(y), self.density.structure, self.coordinates.sites
+        return z if structure is None or sites is None else structure.to_x(z, sites)
 
     def drift(self, y: np.ndarray, active: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return log density and drift at the active ones of whitened positions ``(n, d)``, 0 at the others."""
@@ -120,9 +131,8 @@ class Target:
         lp, b = np.zeros(len(y)), np.zeros_like(y)
         with np.errstate(all="ignore"):
             at = y[rows]
-            lp[rows], gradient = self.gradient(self.coordinates.place(at))
-            lp[rows] += self.coordinates.log_det(at)
-            b[rows] = self.coordinates.pull_back(gradient, at) + (at if self._harmonic else 0.0)
+            lp[rows], found = self.said(self.coordinates.place(at))
+            b[rows] = self.coordinates.pull_back(found[:, : y.shape[1]]) + (at if self._harmonic else 0.0)
         return lp, b
 
     def parameters(self, x: np.ndarray) -> np.ndarray:
@@ -289,7 +299,7 @@ def run_copies(
     rng: np.random.Generator,
 ) -> Sums:
     """Advance copies at all levels from the positions ``(R, d)`` by so many coarse steps; ``centre`` is ``(p,)``."""
-    y = target.coordinates.whiten(x)
+    y = target.whiten(x)
     lp, b = target.drift(y)
     v = rng.standard_normal(y.shape) * (setting.kernel.dynamics != OVERDAMPED)
     levels = levels_of(setting, y.shape[1])
@@ -302,7 +312,7 @@ def run_copies(
         unstable += failed
         if i < burn or (transitions - 1 - i) % every:
             continue
-        f = np.array([target.parameters(target.coordinates.place(draw)) for draw in draws]) - centre
+        f = np.array([target.parameters(target.place(draw)) for draw in draws]) - centre
         with np.errstate(all="ignore"):
             first, second, distance = first + f, second + f**2, distance + (f[0] - f[1]) ** 2
         records += 1

@@ -12,6 +12,7 @@ import pandas as pd
 import pytensor
 from scipy.stats import norm, t
 
+from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.coupled import Setting, Sums, Target, run_copies
 from pmm_mcmc.diagnostics.judging import PROBE_REPLICAS
@@ -22,6 +23,9 @@ from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.tuning.scale import best_coordinates
 
 __all__ = ["BiasProbe", "bias_probe", "order_of_bias"]
+
+# Draws that sites are learnt from.
+_TAUGHT = 2000
 
 _RELAXATIONS, _SHORTEST, _LONGEST = 10, 200, 2000  # transitions by default, the first in autocorrelation times
 _FEWEST = 30
@@ -137,7 +141,7 @@ def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_see
     run = read(dt, names, strict=True)
     rows = _starts(*run.position.shape[:2])
     setting = _setting(dt, settings, rows[0])
-    coordinates = best_coordinates(*(a.reshape(-1, a.shape[-1]) for a in (run.judged, run.gradient)))
+    coordinates = _coordinates(step, run)
     if dt["posterior"].attrs.get("tuning_steps") == 0 and settings.scaling is None:
         coordinates = coordinates._replace(scale=np.ones(run.position.shape[2]))
     elif settings.scaling is not None:
@@ -158,6 +162,21 @@ def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_see
     counts = int(sums.unstable[0]), sums.steep, int(transitions) * len(rows[0])
     sentence = _sentence(table, order_of_bias(setting.kernel), slow, *counts)
     return BiasProbe(table, sentence, bool((table["order_holds"] & table["order_holds_of_sd"]).all()))
+
+
+def _coordinates(step: LangevinStep, run: Run) -> Coordinates:
+    """Return coordinates that whiten the draws, non-centred where the run was: sites are learnt anew, from all of it."""
+    structure, d = step._density.structure, run.position.shape[-1]
+    x, judged, gradient = (part.reshape(-1, d) for part in (run.position, run.judged, run.gradient))
+    if structure is None or np.array_equal(judged, x):
+        return best_coordinates(x, gradient)
+    x, sites = x[:: -(-len(x) // _TAUGHT)], structure.none()
+    z, _ = structure.to_z(x, sites)
+    _, said = Target(step, Coordinates(np.zeros(d), np.ones(d), sites), []).said(z)
+    slope = said[:, 2 * d : 3 * d]
+    sites = structure.learn(x, slope, said[:, :d], sites)
+    z, _ = structure.to_z(x, sites)
+    return best_coordinates(z, structure.pull_back(z, slope, sites)[1])._replace(sites=sites)
 
 
 def _checked(step: Any) -> Any:
@@ -206,7 +225,7 @@ def _check_same_model(run: Run, rows: tuple[np.ndarray, np.ndarray], target: Tar
     same = position.shape[1] == d and len(target.coordinates.centre) == d
     if same:
         values = target.parameters(position)
-        gradient = target.gradient(position)[1]
+        gradient = run.gradient[rows] if target.density.structure is not None else target.said(position)[1]
         size = np.abs(run.gradient[rows]).max()
         same = (
             values.shape[1] == len(run.labels)

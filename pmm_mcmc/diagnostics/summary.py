@@ -12,9 +12,9 @@ from arviz_stats import summary as arviz_summary
 
 from pmm_mcmc.diagnostics.bias import verdict
 from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
+from pmm_mcmc.diagnostics.noncentred import WORDS
 from pmm_mcmc.diagnostics.reading import Parameters, read
 from pmm_mcmc.diagnostics.rounding import rounded
-from pmm_mcmc.diagnostics.noncentred import WORDS
 from pmm_mcmc.diagnostics.table import remembered, table_of
 
 __all__ = ["full_table", "joined", "summary", "with_numbers"]

@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.methods import HARMONIC, Kernel
 from pmm_mcmc.hierarchy.structure import Structure
+from pmm_mcmc.methods import HARMONIC, Kernel
 
 __all__ = ["Chunk", "Engine", "Setting", "change_coordinates", "empty_state", "model_side", "with_model_side"]
 
@@ -51,7 +51,8 @@ class Chunk(NamedTuple):
     position, gradient : (n, d), (n, width)
         Draws ``z``, and what the density said there.
     lp, accept : (n,)
-        Log density of the model at the draw; mean acceptance probability of its transitions (1 where nothing is adjusted).
+        Log density of the model at the draw; mean acceptance probability of its transitions (1 where nothing is
+        adjusted).
     n_grad : (n,)
         Gradients spent for the draw.
     unstable, redone : (n,)
@@ -107,8 +108,8 @@ class Engine(Protocol):
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)`` and make them the anchors, in place.
 
-        Returns what the density said there, ``(..., width)``; a log density in the state is NaN where anything is not finite.  Costs one
-        gradient a chain.
+        Returns what the density said there, ``(..., width)``; a log density in the state is NaN where anything is not
+        finite.  Costs one gradient a chain.
         """
 
     def advance(

@@ -44,6 +44,10 @@ class Ensemble:
         state = empty_state(coordinates.whiten(positions), velocity)
         return cls(state, engine.evaluate(coordinates, state), keys)
 
+    def prepare(self, engine: Engine, setting: Setting) -> None:
+        """Make no draw, so that all that makes draws is compiled; the chains stay as they are."""
+        engine.advance(setting, self.state[:1].copy(), self.gradient[:1].copy(), self.keys[:1], self.transition, 0)
+
     def advance(self, engine: Engine, setting: Setting, rows: int, *, thin: int = 1, tolerance: float = 0.0) -> Chunk:
         """Run every chain for ``rows`` draws; return their chunk, each array with a leading axis for the chains."""
         ((_, chunk),) = self.advance_in_batches(engine, setting, rows, None, thin=thin, tolerance=tolerance)

@@ -199,7 +199,7 @@ class JaxEngine:
             )
             for chains, (s, g, w) in self._batches(state, gradient, words):
                 done = 0
-                while done < rows:
+                while done < rows or rows == 0:  # no draws: to compile
                     n = min(self.capacity, rows - done)
                     s, g, found = self._chunk(
                         parameters, where, shared, s, g, w,
@@ -209,6 +209,8 @@ class JaxEngine:
                         kept = np.asarray(part)[:n, : len(state[chains])]
                         whole[chains, done : done + n] = np.moveaxis(kept, 0, 1)
                     done += n
+                    if rows == 0:
+                        break
                 state[chains] = np.asarray(s)[: len(state[chains])]
                 gradient[chains] = np.asarray(g)[: len(state[chains])]
         return out

@@ -206,7 +206,9 @@ def _midpoint(
     used = time > 0.0
     if kernel.scheme == Scheme.CELLS and kernel.offset == 0.0:
         # Of a single cell, as in OLMC and ULMC, no chain wants the gradient.
-        lp_mid, gradient_mid, b_mid = lax.cond(jnp.any(used), drift, lambda y: (jnp.zeros_like(step), jnp.zeros_like(chains.gradient), zero), y)
+        lp_mid, gradient_mid, b_mid = lax.cond(
+            jnp.any(used), drift, lambda y: (jnp.zeros_like(step), jnp.zeros_like(chains.gradient), zero), y
+        )
     else:
         lp_mid, gradient_mid, b_mid = drift(y)
     finite = ~used | jnp.isfinite(total(b_mid))

@@ -55,7 +55,8 @@ def run_one(
 ):
     """Advance one chain by ``thin`` transitions for each row of ``out``.
 
-    ``state`` and ``gradient`` (what the density said at the anchor) are updated in place; ``first`` numbers the first transition.
+    ``state`` and ``gradient`` (what the density said at the anchor) are updated in place; ``first`` numbers the first
+    transition.
     A step that fails, or along which the curvature is above ``steepest``, is taken again in parts, along the same path
     of the noise.
     """

@@ -12,8 +12,8 @@ from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.engines.contract import Chunk, Setting, empty_state
 from pmm_mcmc.engines.loop import SIGNATURE, evaluate, run
 from pmm_mcmc.guard import guard_threshold, steepest_curvature
-from pmm_mcmc.methods import Kernel, Settings
 from pmm_mcmc.hierarchy.structure import Structure
+from pmm_mcmc.methods import Kernel, Settings
 from pmm_mcmc.transitions import PARTS
 
 __all__ = ["SIGNATURE", "NumbaEngine"]

@@ -63,8 +63,7 @@ _POSITIVE: dict[str, tuple[int, Callable[..., Law]]] = {
 }
 # Positive variables whose density at 0 is neither 0 nor infinite, so that as scales of others they may be sampled with
 # a sign.  That of Exponential has a kink there.
-import os
-SIGNED = () if os.environ.get("UNSIGNED") else ("HalfNormalRV", "HalfCauchyRV", "HalfStudentTRV", "ExponentialRV")
+SIGNED = ("HalfNormalRV", "HalfCauchyRV", "HalfStudentTRV", "ExponentialRV")
 
 
 def law_of(rv: Any, transform: Any, shape: tuple[int, ...]) -> Law | None:

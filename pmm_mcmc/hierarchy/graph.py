@@ -12,11 +12,11 @@ import pytensor.tensor as pt
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
 
-from pmm_mcmc.many_draws import python_function
 from pmm_mcmc.hierarchy.banded import banded_sites
 from pmm_mcmc.hierarchy.families import SIGNED, Law, law_of
 from pmm_mcmc.hierarchy.site import elementwise, grouped_terms, place
 from pmm_mcmc.hierarchy.structure import MOST_GROUPED, Child, Structure
+from pmm_mcmc.many_draws import python_function
 
 __all__ = ["Composed", "compose"]
 
@@ -47,7 +47,7 @@ class Composed(NamedTuple):
     flat
         The input ``z``.
     outputs
-        Log density and gradient of ``z``; ``x``, the gradient of the model's log density there, and the log determinant.
+        Log density and gradient of ``z``; ``x``, the gradient of the model's log density there, log determinant.
     sites
         The shared variable of the sites' numbers.
     """
@@ -148,7 +148,9 @@ def _read(model: pm.Model, shapes: Mapping[Any, tuple[int, ...]], choices: Mappi
     names = [rv.name for rv in model.free_RVs]
     for name in choices:
         if name not in names:
-            raise ValueError(f"reparametrise: {name!r} is not a free variable of the model, which has {', '.join(names)}")
+            raise ValueError(
+                f"reparametrise: {name!r} is not a free variable of the model, which has {', '.join(names)}"
+            )
     children = []
     for rv in model.free_RVs:
         value = model.rvs_to_values[rv]
@@ -157,8 +159,8 @@ def _read(model: pm.Model, shapes: Mapping[Any, tuple[int, ...]], choices: Mappi
         if law is None or choice == "centred":
             if choice == "noncentred":
                 raise ValueError(
-                    f"reparametrise: {rv.name!r} cannot be non-centred: its distribution is not one of a location and a "
-                    "scale on the unconstrained scale; leave it out"
+                    f"reparametrise: {rv.name!r} cannot be non-centred: its distribution is not one of a location and "
+                    "a scale on the unconstrained scale; leave it out"
                 )
             continue
         terms = [law.location, law.scale] + ([] if law.rho is None else [law.rho])
@@ -186,7 +188,9 @@ def _in_order(children: list[_Read]) -> list[_Read]:
     return ordered
 
 
-def _split(flat: Any, vars: Sequence[Any], begins: dict[Any, int], shapes: dict[Any, tuple[int, ...]]) -> dict[Any, Any]:
+def _split(
+    flat: Any, vars: Sequence[Any], begins: dict[Any, int], shapes: dict[Any, tuple[int, ...]]
+) -> dict[Any, Any]:
     out = {}
     for var in vars:
         begin, size = int(begins[var]), int(np.prod(shapes[var], dtype=int))
@@ -301,9 +305,9 @@ def _signs(
         found = [_owners(var, law, i, begins, shapes, scales, start) for i, law in enumerate(laws)
                  if var in children[i].parents]  # fmt: skip
         which = [i for i in range(len(laws)) if var in children[i].parents]
-        if any(owner is None for owner in found) or not any((owner >= 0).any() for owner in found):
-            continue
-        candidates.append((var, {i: owner for i, owner in zip(which, found, strict=True) if (owner >= 0).any()}))
+        owners = {i: owner for i, owner in zip(which, found, strict=True) if owner is not None}
+        if len(owners) == len(which) and any((owner >= 0).any() for owner in owners.values()):
+            candidates.append((var, {i: owner for i, owner in owners.items() if (owner >= 0).any()}))
     factors = [i for _, owners in candidates for i in owners]
     chosen = [(var, owners) for var, owners in candidates if all(factors.count(i) == 1 for i in owners)]
     signs = [tuple(owners[i] for _, owners in chosen if i in owners) for i in range(len(children))]

@@ -18,7 +18,7 @@ import numpy as np
 from pmm_mcmc.comoments import marginal_scale
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.hierarchy.banded import undo_banded_rows
-from pmm_mcmc.hierarchy.site import elementwise, grouped_terms, learn_elementwise, learn_grouped, place, unplace
+from pmm_mcmc.hierarchy.site import elementwise, grouped_terms, learn_elementwise, learn_grouped, unplace
 
 __all__ = ["MOST_GROUPED", "Child", "Structure"]
 
@@ -134,7 +134,7 @@ class Structure:
         return x.reshape(z.shape), slope.reshape(z.shape)
 
     def to_z(self, x: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``z``, signs positive, of the model's positions ``(..., d)``, and the log determinant of ``x`` by it."""
+        """Return ``z`` of the model's positions ``(..., d)``, signs positive, and the log determinant of ``x`` by it."""
         flat = x.reshape(-1, self.d)
         z, log_det, _ = self._undone(flat, sites)
         return z.reshape(x.shape), log_det.reshape(x.shape[:-1])
@@ -176,10 +176,10 @@ class Structure:
                 z[:, self.signed] = np.arcsinh(s / c)
         return z, log_det, found
 
-    def folded(self, z: np.ndarray, gradient: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
-        """Return ``z`` ``(..., d)`` with positive signs, the same point, and a gradient there."""
+    def folded(self, z: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``z`` ``(..., d)`` with positive signs, the same point, and the gradient there."""
         if not self.signed.size:
-            return (z,) if gradient is None else (z, gradient)
+            return z, gradient
         sign = np.ones_like(z)
         sign[..., self.signed] = np.where(z[..., self.signed] < 0.0, -1.0, 1.0)
         flip = sign.copy()
@@ -187,16 +187,16 @@ class Structure:
             for which in child.signs:
                 has = which >= 0
                 flip[..., np.arange(child.begin, child.begin + child.size)[has]] *= sign[..., which[has]]
-        return (z * flip,) if gradient is None else (z * flip, gradient * flip)
+        return z * flip, gradient * flip
 
     def _unit(self, sites: np.ndarray) -> np.ndarray:
         """Return ``c`` of each signed scale."""
         return np.exp(sites[self.n_sites - len(self.signed) :])
 
-    def judged(self, z: np.ndarray, gradient: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def judged(self, z: np.ndarray, gradient: np.ndarray, sites: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Return ``q`` ``(..., d)`` and the gradient of its log density."""
         q, slope = self.folded(z, gradient)
-        if self.signed.size:
+        if self.signed.size and sites is not None:
             q, slope = q.copy(), slope.copy()
             v = q[..., self.signed]
             slope[..., self.signed] = np.tanh(v) * slope[..., self.signed] + np.cosh(v) ** -2

@@ -14,7 +14,6 @@ import numpy as np
 import pymc as pm
 from pymc.blocking import PointType, RaveledVars, StatsType
 from pymc.exceptions import SamplingError
-from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.arraystep import ArrayStepShared
 from pymc.step_methods.compound import Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
@@ -27,7 +26,7 @@ from pmm_mcmc.methods import Settings
 from pmm_mcmc.results import flat_names
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, Stats, progress_columns, rows_of, shown
-from pmm_mcmc.steps.unbound import NoVariables, StatsDtypes, within_a_model
+from pmm_mcmc.steps.unbound import StatsDtypes, Variables, within_a_model
 from pmm_mcmc.tuning.setting import Tuned, fixed_setting
 
 __all__ = ["LangevinState", "LangevinStep"]
@@ -52,6 +51,7 @@ class LangevinStep(ArrayStepShared):
     default_tune_steps = 1000
     _state_class = LangevinState
     stats_dtypes = StatsDtypes()
+    vars = Variables()
     stats_dtypes_shapes: ClassVar[dict[str, tuple[Any, Any]]] = STATISTICS
 
     def __new__(cls, *args: Any, **kwargs: Any) -> LangevinStep:
@@ -78,36 +78,49 @@ class LangevinStep(ArrayStepShared):
                 "or build one step for each choice of vars="
             )
         self._settings, self.settings = settings, repr(settings)
-        self.keep_gradients, self._model = keep_gradients, model
+        self.keep_gradients, self._seed = keep_gradients, rng
+        self._model: pm.Model | None = None
+        self.free = model is None and not within_a_model()
         self.chain: Chain | None = None
         self._forget()
-        if model is None and not within_a_model():
-            if vars is not None:
-                raise ValueError("vars needs a model to choose from: make the step inside it, or pass model=")
-            self.vars: list[Any] = NoVariables()
-            return
-        model = pm.modelcontext(model)
-        chosen = choose_vars(vars, model)
-        point = model.initial_point(0)
+        if not self.free:
+            self._bind(pm.modelcontext(model), vars)
+        elif vars is not None:
+            raise ValueError("vars needs a model to choose from: make the step inside it, or pass model=")
+
+    @classmethod
+    def of_settings(cls, settings: Settings, keep_gradients: bool) -> LangevinStep:
+        """Return a step with settings that have been checked before, as if made outside any model."""
+        step = object.__new__(cls)
+        step._settings, step.settings, step.keep_gradients = settings, repr(settings), keep_gradients
+        step._seed, step._model, step.free, step.chain = None, None, True, None
+        step._BlockedStep__newargs = (), {}
+        step._forget()
+        return step
+
+    def _bind(self, model: pm.Model, vars: Any) -> None:
+        """Become a step of a model, for these of its variables."""
+        chosen, point = choose_vars(vars, model), model.initial_point(0)
         d = sum(size for _, _, size, _ in flat_layout(chosen, point))
-        settings.check_coordinates(d, f" of {', '.join(var.name for var in chosen)}")
-        self._model, self._default = model, point
-        self.vars = chosen
+        self._settings.check_coordinates(d, f" of {', '.join(var.name for var in chosen)}")
+        self._model, self._default, self._value_vars = model, point, list(model.value_vars)
         self._graph: ModelDensity | None = None
         self._compiled: NumbaEngine | None = None
         self._adapts = True
+        super().__init__(chosen, {}, blocked=True, rng=self._seed)
+        self._settings = self._settings.beside(bool(self._density.others))
+        self.settings = repr(self._settings)
         everything = {var.name for var in model.continuous_value_vars} <= {var.name for var in chosen}
         # Several steps' would not fit into one array, and of a part of the coordinates they are of no use.
-        left_out = () if keep_gradients and everything else GRADIENTS
+        dropped = () if self.keep_gradients and everything else GRADIENTS
         if self._density.structure is None:
-            left_out = (*left_out, "noncentred")
-        if left_out:
-            kept = {name: kind for name, kind in self.stats_dtypes_shapes.items() if name not in left_out}
-            self.stats_dtypes_shapes = kept  # type: ignore[misc]
-            self.stats_dtypes = [{name: dtype for name, (dtype, _) in kept.items()}]
-        super().__init__(chosen, {}, blocked=True, rng=rng)
-        self.tune = True
+            dropped = (*dropped, "noncentred")
+        kept = {name: kind for name, kind in type(self).stats_dtypes_shapes.items() if name not in dropped}
+        self.stats_dtypes_shapes = kept  # type: ignore[misc]
+        self.stats_dtypes = [{name: dtype for name, (dtype, _) in kept.items()}]
+        self.tune, self.chain = True, None
         self.n_tune = self.n_draws = 0
+        self._forget()
 
     # -- compiled parts: built on demand, never pickled --------------------------------------------------------------
 
@@ -118,7 +131,7 @@ class LangevinStep(ArrayStepShared):
 
     @property
     def model(self) -> pm.Model | None:
-        """The model that the step was made for, if any."""
+        """The model that the step is of: that it was made for or, if made outside any, that met it last."""
         return self._model
 
     @property
@@ -126,7 +139,7 @@ class LangevinStep(ArrayStepShared):
         if self._graph is None:
             # Without a warm-up there is nothing to learn sites from.
             noncentring = self._settings.noncentring if self._adapts else None
-            self._graph = log_density(self.vars, self._model, self._default, noncentring)
+            self._graph = log_density(self.__dict__["vars"], self._model, self._default, noncentring)
         return self._graph
 
     @property

@@ -12,8 +12,8 @@ from pmm_mcmc.engines.contract import Chunk, change_coordinates, empty_state
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.methods import Scheme, Settings
-from pmm_mcmc.tuning.setting import Block, Tuned, fixed_setting
 from pmm_mcmc.tuning.noncentred import NoncentredWarmup
+from pmm_mcmc.tuning.setting import Block, Tuned, fixed_setting
 
 __all__ = ["Chain", "NotFiniteError"]
 

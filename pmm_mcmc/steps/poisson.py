@@ -14,11 +14,13 @@ __all__ = ["PoissonOLMC", "PoissonULMC"]
 
 
 class PoissonULMC(LangevinStep):
-    r"""Poisson midpoint method on underdamped Langevin dynamics: unadjusted, two gradients a step.
+    r"""Poisson midpoint method on underdamped Langevin dynamics: unadjusted, one or two gradients a step.
 
-    A step looks at the gradient at its start and at a random time within it, and so has about the bias of Langevin
-    Monte Carlo (:class:`ULMC`) with a step ``K`` times smaller.  It is *unadjusted*: nothing is accepted or rejected,
-    and the draws follow a law that is a little off the posterior.
+    With ``K`` it is the method of the paper; without, the recycled scheme, which reaches the same error with fewer
+    gradients (see ``scheme``).  What follows is of the paper's.  A step looks at the gradient at its start and at a
+    random time within it, and so has about the bias of Langevin Monte Carlo (:class:`ULMC`) with a step ``K`` times
+    smaller.  It is *unadjusted*: nothing is accepted or rejected, and the draws follow a law that is a little off the
+    posterior.
 
     *Dynamics*: with position :math:`u`, velocity :math:`v`, potential :math:`F` (minus the log posterior density) and
     :math:`\gamma` = ``friction``, in whitened coordinates (see ``scaling``),
@@ -54,7 +56,7 @@ class PoissonULMC(LangevinStep):
         sampler of PyMC's own.
     K
         Number of cells of a step.  "auto" (default): the power of two between 16 and 4096 from which on the bias of the
-        grid is small beside that of the step.  K costs no gradients.
+        grid is small beside that of the step.  K costs no gradients.  The recycled scheme has none.
     step_size
         :math:`\alpha`, a time: at unit velocity a step moves by ``step_size`` whitened units.  "auto" (default): found
         in warm-up, the largest whose exact variance error on the Gaussian of the posterior's steepest curvature is
@@ -74,9 +76,12 @@ class PoissonULMC(LangevinStep):
         fifth to a half longer at the same ``target_bias``, except where that is below 0.005 or there are a thousand
         coordinates.
     scheme
-        "paper" (default), or "recycled", **which is not in the paper**: one midpoint uniform in :math:`(0, \alpha)`,
+        "paper", or "recycled", **which is not in the paper**: one midpoint uniform in :math:`(0, \alpha)`,
         the correction taken against the gradient at the previous midpoint, and the linear part :math:`-u` of the drift
-        integrated exactly.  One gradient a step, exact on a whitened Gaussian; the draws are the midpoints.
+        integrated exactly.  One gradient a step, exact on a whitened Gaussian; the draws are the midpoints.  "auto"
+        (default): "paper" where ``K``, ``option``, ``grid`` or ``midpoint`` is given, and where other steps move some
+        of the variables, given which the recycled scheme takes two gradients more; else "recycled", which took 1.5 to
+        3.6 times fewer gradients on all ten targets of the documentation's comparison.
     steps_per_draw
         Transitions for each recorded draw.  "auto" (default): the smallest number at which every coordinate's lag-one
         autocorrelation in warm-up is below about 0.5, at most 64.
@@ -142,7 +147,7 @@ class PoissonULMC(LangevinStep):
         friction: float | str = "auto",
         option: int = 2,
         grid: str = "left",
-        scheme: str = "paper",
+        scheme: str = "auto",
         midpoint: str = "uniform",
         steps_per_draw: int | str = "auto",
         scaling: Any = "auto",

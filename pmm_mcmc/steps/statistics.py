@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 from pymc.stats.convergence import SamplerWarning
-from rich.progress import TextColumn
+from rich.console import Console
+from rich.progress import Progress, TextColumn
 from rich.table import Column
 
 from pmm_mcmc.engines.contract import Chunk
@@ -108,16 +110,47 @@ def rows_of(
     return rows
 
 
+# Headings, and those of a narrow terminal, where there is no room for all.
+_NARROW = 110
+_COLUMNS = {
+    "step_size": ("{task.fields[step_size]:0.3g}", "Step size", "Step"),
+    "K": ("{task.fields[K]}", "K", None),
+    "n_grad": ("{task.fields[n_grad]}", "Gradients", None),
+    "unstable": ("{task.fields[unstable]}", "Unstable", "Unst."),
+}
+
+
+class _Fitted(TextColumn):
+    """A column that leaves all columns of its bar as wide as they must be, and the rest to the bar itself.
+
+    PyMC shares the width by fixed ratios, by which "Remaining" alone does not fit into 80 columns.  It makes the
+    table of its columns in ``CustomProgress.make_tasks_table``, the only place from which the others can be reached.
+    """
+
+    def get_table_column(self) -> Column:
+        """Return the column, when the table is made."""
+        frame = sys._getframe(1)
+        for _ in range(3):
+            table = frame.f_locals.get("self") if frame is not None else None
+            if isinstance(table, Progress):
+                for column in table.columns[1:]:
+                    own = getattr(column, "_table_column", None)
+                    if own is not None:
+                        own.ratio, own.no_wrap = None, True
+                break
+            frame = frame.f_back  # type: ignore[assignment]
+        return super().get_table_column()
+
+
 def progress_columns(n_chains: int) -> tuple[list[TextColumn], dict[str, list[float]]]:
     """Return the columns of PyMC's progress bar, and what they begin with for each chain."""
-    fields = {
-        "step_size": ("{task.fields[step_size]:0.3f}", "Step size"),
-        "K": ("{task.fields[K]}", "K"),
-        "n_grad": ("{task.fields[n_grad]}", "Gradients"),
-        "unstable": ("{task.fields[unstable]}", "Unstable"),
-    }
-    columns = [TextColumn(text, table_column=Column(header, ratio=1)) for text, header in fields.values()]
-    return columns, {name: [0] * n_chains for name in fields}
+    narrow = Console().width < _NARROW
+    columns: list[TextColumn] = []
+    for text, wide, short in _COLUMNS.values():
+        heading = short if narrow else wide
+        if heading is not None:
+            columns.append(_Fitted(text, table_column=Column(heading, no_wrap=True, min_width=5)))
+    return columns, {name: [0] * n_chains for name in _COLUMNS}
 
 
 def shown(stats: Stats) -> dict[str, Any]:

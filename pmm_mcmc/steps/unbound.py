@@ -1,35 +1,69 @@
-"""Steps made outside a model, which know no variables, and the moment at which a step compiles."""
+"""Steps made outside a model, which learn their variables from PyMC's asking, and the moment at which a step compiles.
+
+What is relied on of ``pm.sample`` beside its documentation: that it is a function ``sample`` of
+``pymc.sampling.mcmc`` with locals ``model``, ``progressbar`` and ``quiet``, and that it asks its steps for ``vars``,
+then for ``stats_dtypes``, in the parent process.  ``tests/test_unbound.py`` fails first if one of them moves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import sys
 from typing import Any
 
 import pymc as pm
 
-__all__ = ["NoVariables", "StatsDtypes", "within_a_model"]
+from pmm_mcmc.progress import Heartbeat
 
+__all__ = ["StatsDtypes", "Variables", "within_a_model"]
 
-class NoVariables(list[Any]):
-    """The variables of a step that was made outside a model: asking for them is the error."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return NoVariables, ()
-
-    def __iter__(self) -> Iterator[Any]:
-        raise ValueError(
-            "this step was made outside a model and knows no variables: for pm.sample make it inside `with model:` or "
-            "pass model=; pmm.sample takes it as it is"
-        )
+_log = logging.getLogger("pmm_mcmc")
 
 
 def within_a_model() -> bool:
     """Whether there is a model to make a step of."""
+    return _model_of_context() is not None
+
+
+def _model_of_context() -> pm.Model | None:
     try:
-        pm.modelcontext(None)
+        return pm.modelcontext(None)
     except TypeError:
-        return False
-    return True
+        return None
+
+
+def _asked_by_pymc() -> dict[str, Any]:
+    """Return the locals of the ``pm.sample`` that is running, if there is one."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "sample" and frame.f_globals.get("__name__") == "pymc.sampling.mcmc":
+            return frame.f_locals
+        frame = frame.f_back  # type: ignore[assignment]
+    return {}
+
+
+class Variables:
+    """The variables of a step: one made outside a model binds itself to the model in which it is asked for them.
+
+    It does so anew for each model, and where a model has got other variables since.
+    """
+
+    def __get__(self, step: Any, owner: Any = None) -> list[Any]:
+        if step is None:
+            return []
+        if step.free:
+            model = _asked_by_pymc().get("model") or _model_of_context()
+            if model is not None and (step._model is not model or step._value_vars != list(model.value_vars)):
+                step._bind(model, None)
+            if step._model is None:
+                raise ValueError(
+                    "this step was made outside a model and knows no variables yet: sample within `with model:`, make "
+                    "the step there, or pass model="
+                )
+        return step.__dict__["vars"]
+
+    def __set__(self, step: Any, value: list[Any]) -> None:
+        step.__dict__["vars"] = value
 
 
 class StatsDtypes:
@@ -38,8 +72,15 @@ class StatsDtypes:
     def __get__(self, step: Any, owner: Any = None) -> list[dict[str, Any]]:
         if step is None:
             return []
-        if step._model is not None:
-            _ = step._engine
+        names = ", ".join(step._model.values_to_rvs[var].name for var in step.vars)
+        if step._compiled is None:
+            call = _asked_by_pymc()
+            show = bool(call.get("progressbar", False)) and not call.get("quiet", False)
+            with Heartbeat(show) as heartbeat:
+                heartbeat.say(f"{step.arguments.words}: [{names}], compiling")
+                structure = step._engine.structure
+            if show and structure is not None:
+                _log.info(structure.words)
         return step.__dict__["stats_dtypes"]
 
     def __set__(self, step: Any, value: list[dict[str, Any]]) -> None:

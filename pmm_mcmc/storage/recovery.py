@@ -17,6 +17,7 @@ __all__ = [
     "SLOTS",
     "Record",
     "complete",
+    "differences",
     "last_whole",
     "refuse_existing",
     "refuse_twins",
@@ -80,19 +81,22 @@ def complete(folder: Folder) -> bool:
     return folder.exists(SETTINGS) and not folder.exists(CREATING)  # in this order: the latter is there from the first
 
 
-def stored_layout(folder: Folder, identity: Mapping[str, Any]) -> Layout:
-    """Return the layout of the store in a folder, if it is of the run with this identity."""
-    settings = _settings(folder)
-    stored, given = settings["identity"], dict(identity)
-    differences = [
+def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Return in words how the identities of two runs differ; nothing where they do not."""
+    return "; ".join(
         f"{name}: {_shown(stored, name, 'stored')}, {_shown(given, name, 'given')}"
         for name in sorted(stored.keys() | given.keys())
         if not _same(stored, given, name)
-    ]
-    if differences:
+    )
+
+
+def stored_layout(folder: Folder, identity: Mapping[str, Any]) -> Layout:
+    """Return the layout of the store in a folder, if it is of the run with this identity."""
+    settings = _settings(folder)
+    found = differences(settings["identity"], identity)
+    if found:
         raise StoreError(
-            f"{folder.root}: is the store of another run ({'; '.join(differences)}); "
-            "resume with what is stored, or use another path"
+            f"{folder.root}: is the store of another run ({found}); resume with what is stored, or use another path"
         )
     return Layout(settings["nodes"])
 

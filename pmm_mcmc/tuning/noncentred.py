@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pmm_mcmc.engines.contract import model_side
-from pmm_mcmc.methods import Settings
 from pmm_mcmc.hierarchy.structure import Structure
+from pmm_mcmc.methods import Settings
 from pmm_mcmc.tuning.schedule import WINDOW, Warmup
 from pmm_mcmc.tuning.setting import Block, Tuned
 from pmm_mcmc.tuning.transient import settled
@@ -134,9 +134,7 @@ class NoncentredWarmup:
             block = block._replace(position=z, gradient=g, lp=lp)
         self.warmup.observe(block)
 
-    def update(
-        self, gradient_at: Callable[..., np.ndarray] | None = None, structure: Structure | None = None
-    ) -> Tuned:
+    def update(self, gradient_at: Callable[..., np.ndarray] | None = None, structure: Structure | None = None) -> Tuned:
         """Close the block; return the setting for the next one: see :meth:`pmm_mcmc.tuning.schedule.Warmup.update`."""
         if structure is not None and self._positions and self.frozen is None and self.warmup.adapting:
             self._learn(structure)
@@ -165,7 +163,8 @@ class NoncentredWarmup:
         seen = [part.swapaxes(0, 1).reshape(-1, d)[in_order] for part in (x, slope, window.gradient)]
         good = np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in seen])
         old = self.sites
-        self.sites = structure.learn(*(part[good] for part in seen), old)
+        at, of_x, of_z = (part[good] for part in seen)
+        self.sites = structure.learn(at, of_x, of_z, old)
         z, log_det = structure.to_z(x, self.sites)
         _, gradient = structure.pull_back(z, slope, self.sites)
         _, before = structure.to_z(x, old)

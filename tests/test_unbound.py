@@ -1,0 +1,155 @@
+"""Steps made outside a model: they bind themselves to the model that asks for their variables."""
+
+import io
+import pickle
+
+import numpy as np
+import pymc as pm
+import pytest
+from rich.console import Console
+
+import pmm_mcmc as pmm
+from pmm_mcmc import progress
+
+pytestmark = pytest.mark.pymc
+QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, "random_seed": 1}
+SHORT = {"draws": 20, "tune": 40, "chains": 2}
+
+
+def normal(name, **options):
+    with pm.Model() as model:
+        pm.Normal(name, **options)
+    return model
+
+
+def counts():
+    with pm.Model() as model:
+        k = pm.Poisson("k", 3.0)
+        pm.Normal("x", k, 1.0)
+    return model
+
+
+def wrapper(model, **kwargs):
+    """As Bambi and others do it: all that they do not know goes to ``pm.sample``."""
+    with model:
+        return pm.sample(**SHORT, **QUIET, **kwargs)
+
+
+def test_a_step_from_outside_is_that_made_inside():
+    model = normal("x", shape=2)
+    with model:
+        inside = pm.sample(step=pmm.PoissonULMC(), **SHORT, **QUIET)
+    for step in (pmm.PoissonULMC(), [pmm.PoissonULMC()]):
+        np.testing.assert_array_equal(wrapper(model, step=step)["posterior"]["x"], inside["posterior"]["x"])
+
+
+def test_without_a_context_the_model_of_pm_sample_is_taken():
+    other, model = normal("z"), normal("x")
+    assert "x" in pm.sample(model=model, step=pmm.PoissonULMC(), **SHORT, **QUIET)["posterior"]
+    step = pmm.PoissonULMC()
+    with other:  # and not that of the context
+        assert "x" in pm.sample(model=model, step=step, **SHORT, **QUIET)["posterior"]
+
+
+def test_it_binds_anew_to_each_model_and_keeps_what_it_was_given():
+    step = pmm.PoissonULMC(target_bias=0.1, keep_gradients=True)
+    first = wrapper(normal("x"), step=step)
+    mixed = wrapper(counts(), step=step)
+    last = wrapper(normal("z", shape=3), step=step)
+    assert step.model is not None and [var.name for var in step.vars] == ["z"]
+    assert "gradient" in first["sample_stats"] and "gradient" in last["sample_stats"]
+    assert set(mixed["posterior"].data_vars) == {"k", "x"}, "beside the sampler that PyMC gives a count"
+    assert first["posterior"]["x"].shape == (2, 20) and last["posterior"]["z"].shape == (2, 20, 3)
+    dt = pmm.sample(step, model=normal("w"), **SHORT, progressbar=False, compute_convergence_checks=False)
+    assert "w" in dt["posterior"], "for pmm.sample it is still of no model"
+
+
+def test_a_model_that_has_grown_is_seen():
+    step, model = pmm.PoissonULMC(), normal("x")
+    wrapper(model, step=step)
+    with model:
+        pm.Normal("more")
+    assert set(wrapper(model, step=step)["posterior"].data_vars) == {"x", "more"}
+
+
+def test_in_several_processes():
+    dt = wrapper(normal("x"), step=pmm.PoissonULMC())
+    with normal("x"):
+        parallel = pm.sample(step=pmm.PoissonULMC(), **SHORT, **(QUIET | {"cores": 2}), mp_ctx="spawn")
+    np.testing.assert_array_equal(parallel["posterior"]["x"], dt["posterior"]["x"])
+
+
+def test_nobody_knows_its_variables_without_a_model():
+    step = pmm.PoissonULMC()
+    with pytest.raises(ValueError, match=r"made outside a model.*with model"):
+        _ = step.vars
+    with pytest.raises(ValueError, match="made outside a model"):
+        _ = step.stats_dtypes
+    with normal("x"):
+        assert [var.name for var in pickle.loads(pickle.dumps(step)).vars] == ["x"]
+    assert step.model is None
+
+
+def test_wrong_arguments_are_named_when_it_binds():
+    with pytest.raises(ValueError, match="scaling has length 2: must have 3"):
+        wrapper(normal("x", shape=3), step=pmm.PoissonULMC(scaling=[1.0, 2.0]))
+    with pytest.raises(ValueError, match="vars needs a model"):
+        pmm.PoissonULMC(["x"])
+
+
+# -- the scheme that nobody asked for ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "scheme"),
+    [
+        ({}, "recycled"),
+        ({"step_size": 0.1, "friction": 2.0, "target_bias": 0.01}, "recycled"),
+        ({"scheme": "paper"}, "paper"),
+        ({"K": 16}, "paper"),
+        ({"option": 1}, "paper"),
+        ({"grid": "centred"}, "paper"),
+        ({"midpoint": "importance"}, "paper"),
+    ],
+)
+def test_the_scheme_is_the_papers_where_something_of_it_is_given(options, scheme):
+    assert pmm.PoissonULMC(**options).arguments.scheme == scheme
+    with normal("x"):
+        assert pmm.PoissonULMC(**options).arguments.scheme == scheme
+
+
+def test_chosen_or_asked_for_the_scheme_is_the_same():
+    model = normal("x", shape=2)
+    automatic, asked = pmm.PoissonULMC(), pmm.PoissonULMC(scheme="recycled")
+    assert repr(automatic.arguments) == repr(asked.arguments), "also what stores know a method by"
+    np.testing.assert_array_equal(
+        wrapper(model, step=automatic)["posterior"]["x"], wrapper(model, step=asked)["posterior"]["x"]
+    )
+
+
+def test_beside_other_steps_it_is_the_papers_unless_asked_for():
+    model = counts()
+    with model:
+        assert pmm.PoissonULMC().arguments.scheme == "paper"
+        assert pmm.PoissonULMC(scheme="recycled").arguments.scheme == "recycled"
+    step = pmm.PoissonULMC()
+    wrapper(model, step=step)
+    assert "scheme='paper'" in step.settings
+    wrapper(normal("x"), step=step)
+    assert "scheme='recycled'" in step.settings, "alone again"
+
+
+# -- what is seen of compilation ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "seen"),
+    [({}, True), ({"progressbar": False}, False), ({"quiet": True}, False), ({"progressbar": "combined"}, True)],
+)
+def test_pm_sample_says_that_the_step_compiles(monkeypatch, options, seen):
+    file = io.StringIO()
+    monkeypatch.setattr(progress, "_console", lambda: Console(file=file))
+    with normal("x", sigma=len(options) + 1.5):
+        pm.sample(step=pmm.PoissonULMC(K=16), **SHORT, **(QUIET | {"progressbar": True} | options))
+    assert file.getvalue().startswith("PoissonULMC: [x], compiling\n") is seen
+    assert bool(file.getvalue()) is seen

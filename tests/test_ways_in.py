@@ -1,0 +1,56 @@
+"""Every documented way in, with the draws and chains of one who gives none, and all that is said at the end."""
+
+import logging
+
+import jax.numpy as jnp
+import numpy as np
+import pymc as pm
+import pytest
+
+import pmm_mcmc as pmm
+
+pytestmark = pytest.mark.pymc
+
+
+@pytest.fixture(scope="module")
+def model():
+    with pm.Model() as built:
+        slope, sigma = pm.Normal("slope", 0.0, 2.0), pm.HalfNormal("sigma", 2.0)
+        x = np.linspace(-1.0, 1.0, 9)
+        pm.Normal("y", slope * x, sigma, observed=1.5 * x + 0.3 * np.cos(9 * x))
+    return built
+
+
+WAYS = {
+    "numba": lambda model, path: pmm.sample(model=model, random_seed=1),
+    "jax": lambda model, path: pmm.sample(model=model, backend="jax", random_seed=1),
+    "log density": lambda model, path: pmm.sample(
+        model=pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2), 2), random_seed=1
+    ),
+    "store": lambda model, path: pmm.sample(model=model, store=path, random_seed=1),
+    "moments": lambda model, path: pmm.sample(model=model, keep="moments", random_seed=1),
+    "superchains": lambda model, path: pmm.sample(model=model, chains=64, random_seed=1),
+    "some variables": lambda model, path: pmm.sample(model=model, var_names=["slope"], random_seed=1),
+    "the paper's method": lambda model, path: pm.sample(
+        model=model, step=pmm.PoissonULMC(K=16, model=model), random_seed=1, cores=1, chains=4
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_with_defaults_comes_to_its_end(model, way, tmp_path, caplog, capsys):
+    with caplog.at_level(logging.INFO):
+        dt = WAYS[way](model, tmp_path / "run.zarr")
+    if way != "moments":
+        assert dt["posterior"].sizes["draw"] == 1000
+        assert dt["posterior"].sizes["chain"] == (64 if way == "superchains" else 4)
+    said = [record.getMessage() for record in caplog.records if record.name == "pmm_mcmc"]
+    if way != "the paper's method":
+        assert said[0].startswith("PoissonULMC (recycled scheme): ")
+        assert "for compilation" in " ".join(said)
+        assert capsys.readouterr().out.startswith("Compiling the log density\n")
+        attrs = dt[next(group for group in dt.children if group.startswith("posterior"))].attrs
+        assert 0 < attrs["compile_time"] < attrs["sampling_time"]
+    table = pmm.summary(dt)
+    assert len(table) >= 1 and "mean_corrected" in table
+    assert isinstance(pmm.verdict(dt).trusted, bool)
