@@ -165,7 +165,7 @@ def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_see
 
 
 def _coordinates(step: LangevinStep, run: Run) -> Coordinates:
-    """Return coordinates that whiten the draws, non-centred where the run was: sites are learnt anew, from all of it."""
+    """Return coordinates that whiten the draws, non-centred where the run was: sites are learnt from all of it."""
     structure, d = step._density.structure, run.position.shape[-1]
     x, judged, gradient = (part.reshape(-1, d) for part in (run.position, run.judged, run.gradient))
     if structure is None or np.array_equal(judged, x):

@@ -129,12 +129,12 @@ class Structure:
 
     def pull_back(self, z: np.ndarray, gradient: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``x``, and the gradient of the log density of ``z`` from that of the model's at ``x``."""
-        flat = (np.ascontiguousarray(part.reshape(-1, self.d)) for part in (z, gradient))
-        x, slope = self._pull(*flat, sites)
+        at, of_x = (np.ascontiguousarray(part.reshape(-1, self.d)) for part in (z, gradient))
+        x, slope = self._pull(at, of_x, sites)
         return x.reshape(z.shape), slope.reshape(z.shape)
 
     def to_z(self, x: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``z`` of the model's positions ``(..., d)``, signs positive, and the log determinant of ``x`` by it."""
+        """Return ``z``, signs positive, of the model's positions ``(..., d)``, and the log determinant of the map."""
         flat = x.reshape(-1, self.d)
         z, log_det, _ = self._undone(flat, sites)
         return z.reshape(x.shape), log_det.reshape(x.shape[:-1])
