@@ -69,13 +69,9 @@ def _last_words(idata: Any) -> list[SamplerWarning] | None:
         return None
     from pmm_mcmc.diagnostics.saying import last_words
 
-    # Chains learn their maps each by itself, and say nearly the same of them.
-    first = stats["warning"].isel(draw=slice(1)).values.ravel() if "warning" in stats else ()
-    learnt = [warning for warning in first if isinstance(warning, SamplerWarning)][:1]
-    said = [SamplerWarning(WarningType.CONVERGENCE, warning.message, "info") for warning in learnt]
     level, sentence = last_words(idata)
-    said.append(SamplerWarning(WarningType.CONVERGENCE, sentence, "info" if level == logging.INFO else "warn"))
-    return said + warn_treedepth(idata)
+    said = SamplerWarning(WarningType.CONVERGENCE, sentence, "info" if level == logging.INFO else "warn")
+    return [said, *warn_treedepth(idata)]
 
 
 def coords_and_dims(model: pm.Model) -> tuple[dict[str, Any], dict[str, list[str]]]:

@@ -55,7 +55,7 @@ class Rough:
 
     def __init__(self, d=D):
         self.mode = np.zeros((), np.int32)
-        self.density = LogDensity(rough_jax, d, lambda: [self.mode.copy()], "rough")
+        self.density = LogDensity(rough_jax, d, lambda sites: [self.mode.copy()], "rough")
 
 
 ROUGH = Rough()
@@ -185,7 +185,7 @@ def numba_chains(name, mode, step, keys, transitions, tolerance=0.0):
     """Return starting states and gradients, and the chunks of the numba engine, chain by chain."""
     kernel, K = SCHEMES[name]
     tables = [np.array([0, mode]) for _ in range(2)]
-    run = NumbaEngine(kernel, D, rough, rough_gradient, *(lambda table=table: table for table in tables))
+    run = NumbaEngine(kernel, D, rough, rough_gradient, *((lambda sites, table=table: table) for table in tables))
     state, gradient = rough_starts(run, len(keys), mode)
     setting = Tuned(step, K, 1.4, COORDINATES, 1)
     chunks = [

@@ -32,14 +32,9 @@ CPU, STEP = "engines/numba_engine.py", "steps/chain.py"
 SCHEDULE = "tuning/schedule.py"
 ENGINE, GUARD, CURVATURE = ("tests/test_engine.py",), ("tests/test_guard.py",), ("tests/test_curvature.py",)
 VIRIAL, VERDICT = ("tests/test_virial.py",), ("tests/test_verdict.py",)
-STRAIGHT, BENT = "tuning/straightening.py", ("tests/test_straightened_engines.py",)
-LEARNING, MAPS = (
-    ("tests/test_straightening.py",),
-    ("tests/test_noncentring_learn.py", "tests/test_noncentring_steady.py"),
-)
+HIERARCHY, SITES = ("tests/test_hierarchy_density.py",), ("tests/test_hierarchy_structure.py",)
+WRITTEN = ("tests/test_hierarchy_sampling.py",)
 PARTS, BIAS = ("tests/test_parts.py",), ("tests/test_bias.py",)
-WALKS, NECKS = ("tests/test_noncentring_walks.py",), ("tests/test_noncentring_neck.py",)
-MEANS = ("tests/test_noncentring_means.py",)
 MUTANTS = [
     # noise
     Mutant(
@@ -224,36 +219,18 @@ MUTANTS = [
         ("tests/test_tuning.py",),
     ),
     Mutant(
-        "a map's leavings are averaged",
-        "noncentring/left.py",
-        "by_coordinate[~scales].max(",
-        "by_coordinate[~scales].mean(",
-        MAPS,
-    ),
-    Mutant(
-        "a search that does not end", STRAIGHT, "_STRAIGHT, _FAR = 0.1, 1.0", "_STRAIGHT, _FAR = 0.1, 0.1", LEARNING
-    ),
-    Mutant(
         "no method is tuned for nearly every place",
         "tuning/evidence.py",
         "harmonic, settings.sees_curvature)",
         "harmonic, True)",
         ("tests/test_tuning.py",),
     ),
-    Mutant("what a map leaves is not judged", "diagnostics/judging.py", "> _FUNNEL_LEFT", "> 1e9", VERDICT),
     Mutant(
         "parts of other steps count",
         SCHEDULE,
         "if self.frozen is not None else []",
         "if self._blocks else []",
         ("tests/test_schedule.py",),
-    ),
-    Mutant(
-        "no second look for a funnel",
-        STRAIGHT,
-        "and not learnt.before > left",
-        "and self.rounds > 0",
-        LEARNING,
     ),
     Mutant("long steps are expected to be harmless", "tuning/step_size.py", "max(error, least)", "error", BIAS),
     Mutant("rejected to the end point", LOOP, "u[:] = anchor", "u[:] = u", ENGINE),
@@ -416,13 +393,6 @@ MUTANTS = [
         "pass",
         ("tests/test_warm_up.py", "tests/test_tuning.py"),
     ),
-    Mutant(
-        "drift not rescaled with the coordinates",
-        "engines/contract.py",
-        "new.pull_back(gradient, out[..., anchor])",
-        "old.pull_back(gradient, state[..., anchor])",
-        ENGINE,
-    ),
     # PyMC
     Mutant("no overdispersed start", STEP, "jittered(1.0) if jitter else None", "None", ("tests/test_steps.py",)),
     Mutant(
@@ -510,161 +480,53 @@ MUTANTS = [
         "pass",
         ("tests/test_moments_summary.py",),
     ),
-    # funnels
+    # non-centring
     Mutant(
-        "determinant of the map left out", ONE_STEP, "table.ctypes, y.size) + log_det", "table.ctypes, y.size)", BENT
-    ),
-    Mutant(
-        "gradient not pulled back through the map", ONE_STEP, "pull_back_sinks(*funnels[:6], slope, work)", "pass", BENT
-    ),
-    Mutant(
-        "anchor's loads pulled back with the location's weight",
-        "noncentring/loops.py",
-        "anchor_load[p] * (1.0 - w)",
-        "anchor_load[p] * w",
-        BENT,
-    ),
-    Mutant(
-        "anchors do not follow what shifts the location",
-        "noncentring/sources.py",
-        "    block = block.put(np.flatnonzero(at)[helps], trial.take(helps))\n",
-        "",
-        ("tests/test_noncentring_fit.py",),
-    ),
-    Mutant("determinant of the map in the draws", LOOP, "state[4 * d] - log_det", "state[4 * d]", BENT),
-    Mutant(
-        "determinant of the old map kept",
+        "drift not rescaled with the coordinates",
         "engines/contract.py",
-        "new.log_det(out[..., anchor]) - old.log_det(state[..., anchor])",
-        "0.0",
-        BENT,
+        "new.pull_back(gradient[..., :d])",
+        "gradient[..., :d]",
+        ENGINE,
     ),
-    Mutant("determinant left out on JAX", "engines/jax_coordinates.py", "log_det += more", "pass", BENT),
+    Mutant("determinant of the map in the draws", LOOP, "lp_out[row] -= gradient[3 * d]", "pass", WRITTEN),
     Mutant(
-        "warm-up sees the model's log density",
-        STRAIGHT,
-        "lp=block.lp + self.funnels.log_det(z)",
-        "lp=block.lp",
-        LEARNING,
-    ),
-    Mutant(
-        "one look at a funnel",
-        STRAIGHT,
-        "_FEWEST_ROUNDS, _MOST_ROUNDS = 2, 4",
-        "_FEWEST_ROUNDS, _MOST_ROUNDS = 1, 1",
-        LEARNING,
+        "determinant of the map in the draws, on JAX",
+        "engines/jax_engine.py",
+        "chains.gradient[:, 3 * d] if",
+        "0.0 if",
+        WRITTEN,
     ),
     Mutant(
-        "maps never taken back",
-        STRAIGHT,
-        "if learnt.map is not old:",
-        "if learnt.map is not old and learnt.map is not None:",
-        LEARNING,
+        "determinant of the old sites kept",
+        "engines/contract.py",
+        "log_det - gradient[..., 3 * d]",
+        "log_det",
+        HIERARCHY,
     ),
     Mutant(
-        "a map exchanged for one that is hardly better",
-        "noncentring/learn.py",
-        "not d * (old - after) > _LEVEL_LEAST",
-        "old <= after",
-        MAPS,
+        "determinant of a signed scale left out",
+        "hierarchy/graph.py",
+        "log_det = log_det - pt.log(pt.abs(pt.tanh(v))).sum()",
+        "pass",
+        HIERARCHY,
     ),
     Mutant(
-        "siblings with slopes of their own",
-        "noncentring/learn.py",
-        "shared(block, fitted, held)",
-        "block",
-        MAPS,
+        "children keep their sign where the scale's is folded",
+        "hierarchy/structure.py",
+        "*= sign[..., which[has]]",
+        "*= 1.0",
+        HIERARCHY,
     ),
     Mutant(
-        "locations are no means",
-        "noncentring/learn.py",
-        "as_means(steady(shared(block, fitted, held), fitted, held), centre, scale, fitted, held)",
-        "steady(shared(block, fitted, held), fitted, held)",
-        WALKS,
+        "the score of the noise left out of the regression",
+        "hierarchy/structure.py",
+        "r = (np.sqrt(B) * g + w) / L",
+        "r = np.sqrt(B) * g / L",
+        SITES,
     ),
-    Mutant(
-        "neighbours are not told apart",
-        "noncentring/blocks.py",
-        "block, more = apart(block, draws, free, known)",
-        "more = freed[:0]",
-        WALKS,
-    ),
-    Mutant(
-        "effects deep in a neck have no mean",
-        "noncentring/sources.py",
-        "if helps.any() and left < lowest:",
-        "if False:",
-        WALKS,
-    ),
-    Mutant(
-        "points down the neck are forgotten",
-        "noncentring/neck.py",
-        "for part in (self._x, self._g))",
-        "for part in (self._x, -self._x))",
-        NECKS,
-    ),
-    Mutant(
-        "what is left down the neck is not told",
-        "noncentring/left.py",
-        "max(left(found, x, g)[1], necks.look(found))",
-        "left(found, x, g)[1]",
-        NECKS,
-    ),
-    Mutant(
-        "what a map leaves is not judged",
-        STRAIGHT,
-        "            self._judge(self.funnels, gradient_at)\n",
-        "            pass\n",
-        LEARNING,
-    ),
-    Mutant("gradients of the judgement are not counted", STRAIGHT, "        self._spent += spent\n", "", LEARNING),
-    Mutant(
-        "what a map leaves is judged by the scale of its older draws",
-        "noncentring/left.py",
-        "for parts in (((old, new),), ((first, second), (second, first))):",
-        "for parts in (((old, new),),):",
-        MAPS,
-    ),
-    Mutant(
-        "residuals weighted twice",
-        "noncentring/gauss_newton.py",
-        "weighted[a, i] = work[4, i] * ",
-        "weighted[a, i] = work[4, i] ** 2 * ",
-        ("tests/test_noncentring_fit.py",),
-    ),
-    Mutant(
-        "steps without a damping",
-        "noncentring/gauss_newton.py",
-        "total += damping * total + ",
-        "total += ",
-        ("tests/test_noncentring_fit.py",),
-    ),
-    Mutant(
-        "one attempt at a map",
-        "noncentring/learn.py",
-        "_BADLY, _ATTEMPTS, _SPARED = 1.0, 4",
-        "_BADLY, _ATTEMPTS, _SPARED = 1.0, 1",
-        MAPS,
-    ),
-    Mutant("one neck stands for all", "noncentring/neck.py", "residual[neck == k]", "residual", NECKS),
-    Mutant("gradients down the neck are not counted", STRAIGHT, "        self._spent += learnt.n_grad\n", "", LEARNING),
-    Mutant(
-        "a common mean is a sink",
-        "noncentring/blocks.py",
-        "np.maximum(_FEWEST_FOLLOW",
-        "np.maximum(99 + _FEWEST_FOLLOW",
-        MEANS,
-    ),
-    Mutant("a constant for every mean", "noncentring/means.py", "fixed[:, 1 + k] = ", "fixed[:, 0] = ", MEANS),
-    Mutant("locations follow the scale", "noncentring/steady.py", "if good.any():", "if False:", MAPS),
-    Mutant("loads on the scale are fitted on", "noncentring/steady.py", "True, _own(block)", "True, False", MAPS),
-    Mutant(
-        "what anchors follow becomes a sink",
-        "noncentring/blocks.py",
-        "for others in (known.by_location, known.by_anchor):",
-        "for others in (known.by_location,):",
-        ("tests/test_noncentring_fit.py",),
-    ),
+    Mutant("a walk's prior counted as data", "hierarchy/structure.py", "+ _precision_times(own - mu, *L)", "", SITES),
+    Mutant("factors of a product have signs", "hierarchy/graph.py", "factors.count(i) == 1 for i", "True for i", SITES),
+    Mutant("judged coordinates have the density of z", "hierarchy/structure.py", " + np.cosh(v) ** -2", "", HIERARCHY),
     Mutant(
         "unstable transitions judged by their number",
         "diagnostics/judging.py",
@@ -678,20 +540,6 @@ MUTANTS = [
         "found.ruled_out and calm(unstable, run.chains * run.draws)",
         "found.ruled_out",
         VERDICT,
-    ),
-    Mutant(
-        "funnels learnt among other steps",
-        STRAIGHT,
-        "settings.scaling is None and alone",
-        "settings.scaling is None",
-        LEARNING,
-    ),
-    Mutant(
-        "bias measured in the funnel",
-        "diagnostics/table.py",
-        "corrected_expectations(functions, run.straight, run.slope, own, follow)",
-        "corrected_expectations(functions, run.position, run.gradient, own, follow)",
-        ("tests/test_sampling_funnels.py::test_a_funnel_is_straightened_and_said_so",),
     ),
     Mutant(
         "neighbours' term counted twice", "targets/potentials.py", "own / 2", "own", ("tests/test_gallery_moments.py",)

@@ -57,9 +57,7 @@ def advance(step, point, first, last, stop_at=N_TUNE):
 def same(first, second, group="posterior"):
     first, second = first[group].to_dataset(), second[group].to_dataset()
     return set(first) == set(second) and all(
-        np.array_equal(
-            first[name], second[name], equal_nan=name in ("friction", "halving_cost", "expected_bias", "funnel_left")
-        )
+        np.array_equal(first[name], second[name], equal_nan=name in ("friction", "halving_cost", "expected_bias"))
         for name in first
     )
 

@@ -266,7 +266,8 @@ def test_change_of_coordinates(name):
     run, state, gradient, _ = start(kernel)
     run.run(Tuned(0.2, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 20, 1)
     new = Coordinates(np.array([-1.0, 2.0, 0.3, 0.0]), np.array([2.0, 0.1, 1.0, 0.6]))
-    moved = change_coordinates(state, gradient, COORDINATES, new, kernel)
+    moved, same = change_coordinates(state, gradient, COORDINATES, new, kernel, None)
+    assert same is gradient
     for part in (slice(0, D), slice(3 * D, 4 * D)):
         there = new.centre + new.scale * moved[part]
         np.testing.assert_allclose(there, COORDINATES.centre + COORDINATES.scale * state[part], rtol=0.0, atol=1e-14)

@@ -8,6 +8,13 @@ import pytensor
 import pytest
 from hierarchy_models import BUILD, build, densities, eight_schools, some_sites
 
+from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.engines.contract import change_coordinates, empty_state
+from pmm_mcmc.engines.jax_engine import JaxEngine
+from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.jax_density import LogDensity
+from pmm_mcmc.methods import Settings
+
 pytestmark = [
     pytest.mark.pymc,
     pytest.mark.filterwarnings("ignore::pymc.exceptions.ImputationWarning"),
@@ -92,13 +99,6 @@ def test_judged_coordinates_have_the_density_of_the_logarithm():
 
 @pytest.mark.parametrize("name", ["eight schools", "cov", "walks"])
 def test_numba_and_jax_say_the_same(name):
-    from pmm_mcmc.coordinates import Coordinates
-    from pmm_mcmc.engines.contract import empty_state
-    from pmm_mcmc.engines.jax_engine import JaxEngine
-    from pmm_mcmc.engines.numba_engine import NumbaEngine
-    from pmm_mcmc.jax_density import LogDensity
-    from pmm_mcmc.methods import Settings
-
     model = eight_schools() if name == "eight schools" else build(name)
     _, mapped, start = densities(model)
     rng, d = np.random.default_rng(3), start.size
@@ -120,3 +120,21 @@ def test_numba_and_jax_say_the_same(name):
         np.testing.assert_allclose(lp, [float(e[0]) for e in exact], rtol=tolerance)
         scale = np.abs([e[1] for e in exact]).max()
         np.testing.assert_allclose(found, [e[1] for e in exact], rtol=tolerance, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("scheme", ["paper", "recycled"])
+def test_other_sites_are_an_evaluation_saved(scheme):
+    model = eight_schools()
+    _, mapped, start = densities(model)
+    structure, rng, d = mapped.structure, np.random.default_rng(5), start.size
+    settings = Settings.checked("PoissonULMC", dynamics="underdamped", scheme=scheme)
+    engine = NumbaEngine.of(settings, mapped)
+    old, new = (Coordinates(rng.normal(size=d), rng.uniform(0.5, 2.0, d), some_sites(structure, rng)) for _ in range(2))
+    z, _ = structure.to_z(start + 0.5 * rng.normal(size=(3, d)), old.sites)
+    state = empty_state(old.whiten(z), rng.normal(size=(3, d)))
+    said = engine.evaluate(old, state)
+    moved, found = change_coordinates(state, said, old, new, settings.kernel, structure)
+    fresh = empty_state(moved[:, :d], moved[:, d : 2 * d])
+    np.testing.assert_allclose(found, engine.evaluate(new, fresh), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(moved, fresh, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found[:, d : 2 * d], said[:, d : 2 * d], rtol=1e-12)

@@ -285,7 +285,9 @@ def test_mala_leaves_its_target_invariant(precision):
     lp, b = (np.array([np.squeeze(rough_numpy(np.array([x]))[part]) for x in grid]) for part in (0, 1))
     density = np.exp(lp) / np.exp(lp).sum()
     rng, step, chains = np.random.default_rng(3), 0.4, 4096
-    run = JaxEngine(SCHEMES["MALA"][0], LogDensity(lambda x: rough_jax(x, 0), 1, list, "rough"), chains, precision)
+    run = JaxEngine(
+        SCHEMES["MALA"][0], LogDensity(lambda x: rough_jax(x, 0), 1, lambda sites: [], "rough"), chains, precision
+    )
     # Between the points of the grid the density is flat to 1e-6 of its moments.
     u = rng.choice(grid, p=density, size=(chains, 1)) + (rng.random((chains, 1)) - 0.5) * (grid[1] - grid[0])
     state = empty_state(u, np.zeros((chains, 1)))

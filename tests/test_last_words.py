@@ -2,7 +2,6 @@
 
 import logging
 
-import numpy as np
 import pymc as pm
 import pytest
 from pymc.sampling import mcmc
@@ -93,22 +92,6 @@ def test_what_breaks_in_the_verdict_loses_no_draws(model, said, monkeypatch):
     with model:
         dt = pmm.sample(draws=20, tune=20, chains=2, **OPTIONS)
     assert dt["posterior"].sizes["draw"] == 20 and said()[-1][0] == logging.ERROR
-
-
-def test_what_was_straightened_is_said_once(said):
-    from pymc.stats.convergence import SamplerWarning, WarningType
-
-    x = np.random.default_rng(1).normal(size=(3, 100, 2))
-    warning = np.full((3, 100), None, dtype=object)
-    warning[:, 0] = SamplerWarning(WarningType.CONVERGENCE, "PoissonULMC: straightened", "debug")
-    count = np.zeros((3, 100), dtype=int)
-    import arviz as az
-
-    stats = {"n_grad_total": count + 1, "unstable": count, "steps_per_draw": count + 1, "warning": warning}
-    stats |= {"gradient": -x, "unconstrained": x}
-    dt = az.from_dict({"posterior": {"x": x}, "sample_stats": stats})
-    found = mcmc.run_convergence_checks(dt, None)
-    assert [warning.message for warning in found] == ["PoissonULMC: straightened", pmm.verdict(dt).sentence]
 
 
 @pytest.mark.parametrize("keep", ["draws", "moments"])

@@ -293,7 +293,7 @@ density = ModelDensity(model.continuous_value_vars, model, model.initial_point(0
 reference = model.compile_fn([model.logp(), model.dlogp()], mode=Mode(linker="py", optimizer="fast_compile"))
 errors = []
 for which in ("joint", "gradient"):
-    function, table = density.function(which), lambda: density.table(which)
+    function, table = density.function(which), lambda sites: density.table(which)
     engine = NumbaEngine(Kernel(0, 1, 2, 0.0), 3, function, function, table, table)
     for x in rng.normal(size=(5, 3)):
         state = empty_state(x, np.zeros(3))

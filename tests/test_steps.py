@@ -27,7 +27,6 @@ STATS = {
     "model_failures": np.int64,
     "halving_cost": np.float64,
     "expected_bias": np.float64,
-    "funnel_left": np.float64,
     "lp": np.float64,
     "acceptance_rate": np.float64,
     "gradient": np.float64,
@@ -98,7 +97,7 @@ def test_gradients_add_up_to_the_calls_made(model, sample, name, step_size):
     calls = np.zeros(1, np.int64)
     step = build(model, name, step_size=step_size, steps_per_draw=3)
     kernel = step._engine.kernel
-    step._compiled = NumbaEngine(kernel, step._engine.d, counting, counting, lambda: calls, lambda: calls)
+    step._compiled = NumbaEngine(kernel, step._engine.d, counting, counting, lambda sites: calls, lambda sites: calls)
     with model:
         dt = sample(step, draws=80, tune=70, chains=2, discard_tuned_samples=False)
     stats, early = dt["sample_stats"], dt["warmup_sample_stats"]

@@ -327,18 +327,6 @@ def test_a_long_step_must_be_seen_to_do_no_harm():
         only_reason(noisy(0.5, halving_cost=np.full((4, 150), cost)), remedy, "undecided")
 
 
-def test_a_funnel_that_is_straightened_in_part_is_not_trusted():
-    left = np.full((4, 600), np.nan)
-    assert pmm.verdict(gaussian(grid(3), funnel_left=left)).trusted
-    left[1] = 2.9
-    assert pmm.verdict(gaussian(grid(3), funnel_left=left)).trusted
-    left[2] = 27.24  # chains of pm.sample learn maps of their own
-    assert only_reason(gaussian(grid(3), funnel_left=left), "write the model non-centred") == (
-        "the funnels that were found are straightened in part: in one coordinate a divergence of 27 from a Gaussian is "
-        "left, limit 3"
-    )
-
-
 def test_a_long_step_is_trusted_where_the_draws_rule_harm_out():
     long = {"expected_bias": np.full((4, 600), 9.0)}
     x = grid(2)
