@@ -1,4 +1,4 @@
-"""A funnel before and after it is straightened: eight schools as they are written, with the learnt map and without.
+"""A funnel with and without non-centring: eight schools, written centred, sampled as written and non-centred.
 
 ``python examples/funnels.py`` writes ``docs/images/funnel.png`` in the folder that it is run from.
 """
@@ -45,13 +45,13 @@ def main() -> None:
         draws[reparametrise] = dt["sample_stats"]["unconstrained"].values.reshape(-1, 10)
         print(reparametrise, pmm.verdict(dt).sentence, dt["posterior"].attrs.get("reparametrisation", ""), sep="\n")
     without, x = draws[False], draws["auto"]
-    z = pmm.learnt_map(dt).to_z(x)
+    z = dt["sample_stats"]["noncentred"].values.reshape(-1, 10)
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
     figure, axes = plt.subplots(1, 3, figsize=(9.0, 3.2), layout="constrained", sharey=True)
     for axis, values, colour, title, label in (
-        (axes[0], without, WITHOUT, "Sampled as it is", "theta[0]"),
-        (axes[1], x, WITH, "Sampled straightened", "theta[0]"),
-        (axes[2], z, WITH, "The same draws, straightened", "z of theta[0]"),
+        (axes[0], without, WITHOUT, "Sampled as written", "theta[0]"),
+        (axes[1], x, WITH, "Sampled non-centred", "theta[0]"),
+        (axes[2], z, WITH, "The same draws, non-centred", "z of theta[0]"),
     ):
         some = values[:: max(1, len(values) // SHOWN)]
         axis.scatter(some[:, 2], some[:, 1], s=3, alpha=0.4, color=colour, lw=0)

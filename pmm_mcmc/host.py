@@ -23,6 +23,7 @@ __all__ = ["Drawn", "Host", "Run", "Sink", "StopSampling", "Wish", "stop_on_sign
 
 # Seconds between looks at the progress bar, the callback's wishes and Ctrl-C: draws do not depend on it.
 _SECONDS = 0.3
+_NEWEST = 1000  # positions
 
 Groups = dict[str, dict[str, np.ndarray]]
 
@@ -156,6 +157,8 @@ class Host:
         self.draws, self.rows, self.batch = draws, rows, batch
         self.callback, self.update, self.hosts = callback, update, hosts
         self._pace, self._stop = 1, False
+        # The model's positions at the newest draws, for what is said of the run at its end.
+        self.newest = np.empty((0, engine.d))
 
     def go(self, stopped: Callable[[], bool]) -> bool:
         """Run to the end; return whether it was reached.
@@ -209,6 +212,7 @@ class Host:
             began = time.perf_counter()
             for which, chunk in mine.advance_in_batches(self.engine, tuned, n, self.batch(n), thin=thin):
                 found.put(which, done, self._groups(chunk, tuned, thin, n_grad[which], ""))
+                self.newest = np.concatenate([chunk.model_position[:, -1], self.newest])[:_NEWEST]
                 sums.observe(which, Observed.of(chunk))
                 n_grad[which] += chunk.n_grad.sum(axis=1)
                 unstable[which] += chunk.unstable.sum(axis=1)

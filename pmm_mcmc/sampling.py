@@ -16,6 +16,7 @@ import numpy as np
 
 from pmm_mcmc import arguments
 from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
+from pmm_mcmc.engines.contract import model_side
 from pmm_mcmc.host import Drawn, Host, Run, StopSampling, stop_on_signals
 from pmm_mcmc.hosts import speaks
 from pmm_mcmc.progress import Heartbeat, RunProgress
@@ -286,7 +287,7 @@ def sample(
                     "created_at": created,
                     "sampling_time": seconds,
                     "compile_time": compiling,
-                    **_reparametrisation(run, target),
+                    **_reparametrisation(host),
                 }
             )
     result = sink.result()
@@ -337,15 +338,20 @@ def _refuse_too_large(draws: int, chains: int, numbers_per_draw: int) -> None:
         )
 
 
-def _reparametrisation(run: Run, target: Target) -> dict[str, str]:
+def _reparametrisation(host: Host) -> dict[str, str]:
     """Attributes that say what is non-centred, and how far."""
-    structure, sites = target.engine.structure, run.tuned.coordinates.sites
+    structure, sites = host.engine.structure, host.run.tuned.coordinates.sites
     if structure is None or sites is None:
         return {}
-    d = structure.d
-    x = run.warming.ensemble.gradient[:, d : 2 * d]
+    x = host.newest if len(host.newest) else model_side(*_anchors(host.run))[0]
     degree = {name: values.tolist() for name, values in structure.degree(x, sites).items()}
     return {SITES: json.dumps({"sites": sites.tolist(), "degree": degree}), WORDS: structure.words}
+
+
+def _anchors(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    ensemble = run.warming.ensemble
+    d = ensemble.state.shape[1] // 4
+    return run.tuned.coordinates.place(ensemble.state[:, 3 * d : 4 * d]), ensemble.gradient
 
 
 def _say(result: xr.DataTree, run: Run, target: Target) -> None:

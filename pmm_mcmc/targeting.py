@@ -176,7 +176,7 @@ class Target:
         begins(f"{settings.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
         point = model.initial_point(0)
         # Without a warm-up there is nothing to learn sites from.
-        density = log_density(vars, model, point, settings.noncentring if adapts else None)
+        density = log_density(vars, model, point, settings.noncentring if adapts or settings.noncentring else None)
         settings.check_coordinates(density.d)
         said = {"density": model_fingerprint(model, vars), "data": data_fingerprint(model)}
         engine: Any

@@ -77,7 +77,7 @@ class Warming:
         if bad.size:
             raise ValueError(f"starts[{bad[0]}]: the log density or its gradient is not finite there; start elsewhere")
         if length == 0:
-            warmup, tuned = None, fixed_setting(settings, starts[0])
+            warmup, tuned = None, fixed_setting(settings, starts[0], sites)
         else:
             warmup = NoncentredWarmup.start(settings, length, starts[:_LEADERS], gradients[:_LEADERS], sites=sites)
             tuned = warmup.tuned

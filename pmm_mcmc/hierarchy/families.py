@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 
-__all__ = ["SIGNED", "Law", "law_of"]
+__all__ = ["MOST_GROUPED", "SIGNED", "Law", "law_of"]
+
+# Groups of at most so many elements are non-centred; a single vector may have any length.
+MOST_GROUPED = 5
 
 
 class Law(NamedTuple):
@@ -84,7 +87,9 @@ def law_of(rv: Any, transform: Any, shape: tuple[int, ...]) -> Law | None:
     if op in of:
         count, law = of[op]
         return law(*node.inputs[-count:])
-    if op == "MvNormalRV" and transform is None and all(node.inputs[-1].type.broadcastable[:-2]):
+    groups = len(shape) > 0 and int(np.prod(shape[:-1], dtype=int)) > 1 and shape[-1] <= MOST_GROUPED
+    single = len(shape) > 0 and int(np.prod(shape[:-1], dtype=int)) == 1
+    if op == "MvNormalRV" and transform is None and all(node.inputs[-1].type.broadcastable[:-2]) and (groups or single):
         return Law(node.inputs[-2], _root(node.inputs[-1]), True, "vector")
     if op == "ZeroSumNormalRV" and type(transform).__name__ == "ZeroSumTransform":
         sigma = node.inputs[-2]
@@ -126,17 +131,15 @@ def _walk(node: Any, op: str, steps: int) -> Law | None:
         rho, sigma, first = node.inputs[:3]
         if rho.type.ndim != 1:
             return None
-        constant, rho = (rho[0], rho[1:]) if node.op.constant_term else (None, rho)
+        rho = rho[1:] if node.op.constant_term else rho
         later = None
     if type(first.owner.op).__name__ != "NormalRV":
         return None
     mean, sd = (pt.atleast_1d(part) for part in first.owner.inputs[-2:])
     if op == "AutoRegressiveRV":
         order = node.op.ar_order
-        # Where the first values' mean leads to, roughly: the map is exact whatever the location.
-        towards = pt.zeros(()) if constant is None else constant / (1.0 - rho.sum())
-        decay = rho.sum() ** pt.arange(1, steps - order + 1)
-        location = pt.concatenate([pt.broadcast_to(mean, (order,)), towards + decay * (mean[-1] - towards)])
+        # That of the first values throughout: right for a stationary series, and the map is exact whatever it is.
+        location = pt.concatenate([pt.broadcast_to(mean, (order,)), pt.broadcast_to(mean[-1], (steps - order,))])
         scale = pt.concatenate([pt.broadcast_to(sd, (order,)), pt.broadcast_to(sigma, (steps - order,))])
         return Law(location, scale, True, "walk", rho)
     if type(later.owner.op).__name__ != "NormalRV":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,12 +14,14 @@ from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
 
 from pmm_mcmc.hierarchy.banded import banded_sites
-from pmm_mcmc.hierarchy.families import SIGNED, Law, law_of
+from pmm_mcmc.hierarchy.families import MOST_GROUPED, SIGNED, Law, law_of
 from pmm_mcmc.hierarchy.site import elementwise, grouped_terms, place
-from pmm_mcmc.hierarchy.structure import MOST_GROUPED, Child, Structure
+from pmm_mcmc.hierarchy.structure import Child, Structure
 from pmm_mcmc.many_draws import python_function
 
 __all__ = ["Composed", "compose"]
+
+_log = logging.getLogger("pmm_mcmc")
 
 # Where a scale must vanish with the one that it is sampled with the sign of: its logarithm here.
 _NECK = -30.0
@@ -94,6 +97,12 @@ def compose(
     parts = _split(flat, vars, begins, shapes)
     laws = [_law_at(child, parts, shapes[child.value]) for child in children]
     scales = _scales_function(flat, laws)
+    good = [_is_sound(*pair) for pair in scales(start[None])]
+    if not all(good):
+        names = ", ".join(child.rv.name for child, sound in zip(children, good, strict=True) if not sound)
+        _log.warning("The scale of %s is 0 or not finite at the start: sampled as it is written", names)
+        centred = {child.rv.name: "centred" for child, sound in zip(children, good, strict=True) if not sound}
+        return compose(model, vars, layout, flat, logp, gradient, start, {**choices, **centred})
     signs, signed = _signs(model, vars, children, laws, begins, shapes, scales, start)
     described = [
         Child(
@@ -253,6 +262,13 @@ def _scales_function(flat: Any, laws: list[Law]) -> Any:
         return found
 
     return scales
+
+
+def _is_sound(mu: np.ndarray, L: Any) -> bool:
+    """Whether a location is finite, and a scale finite and not 0."""
+    scale = L[0] if isinstance(L, tuple) else L
+    diagonal = np.diagonal(scale, axis1=-2, axis2=-1) if scale.ndim > 2 else scale
+    return bool(np.isfinite(mu).all() and np.isfinite(scale).all() and (diagonal != 0.0).all())
 
 
 def _repeated(value: Any, batch: Any) -> Any:

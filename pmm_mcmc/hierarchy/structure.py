@@ -20,10 +20,8 @@ from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.hierarchy.banded import undo_banded_rows
 from pmm_mcmc.hierarchy.site import elementwise, grouped_terms, learn_elementwise, learn_grouped, unplace
 
-__all__ = ["MOST_GROUPED", "Child", "Structure"]
+__all__ = ["Child", "Structure"]
 
-# Groups of at most so many elements learn how these hang together in the rest of the posterior.
-MOST_GROUPED = 5
 # Draws that sites are learnt from at most, newest first.
 _MOST_DRAWS = 2000
 

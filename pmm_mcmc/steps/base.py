@@ -138,7 +138,8 @@ class LangevinStep(ArrayStepShared):
     def _density(self) -> ModelDensity:
         if self._graph is None:
             # Without a warm-up there is nothing to learn sites from.
-            noncentring = self._settings.noncentring if self._adapts else None
+            asked = self._settings.noncentring
+            noncentring = asked if self._adapts or asked else None
             self._graph = log_density(self.__dict__["vars"], self._model, self._default, noncentring)
         return self._graph
 

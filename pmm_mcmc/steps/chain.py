@@ -126,7 +126,7 @@ class Chain:
             found = position, at_position
         start, gradient = found
         if n_tune == 0:
-            tuned, warmup, walkers = fixed_setting(settings, start), None, None
+            tuned, warmup, walkers = fixed_setting(settings, to_z(start), sites), None, None
         else:
             more = (_WALKERS - 1) * alone
             others = [pair for pair in (jittered(1.0 if jitter else _PROBE_WIDTH) for _ in range(more)) if pair]

@@ -65,9 +65,10 @@ class RLMC(LangevinStep):
         0.5.  In more than 8 coordinates it is :math:`\sqrt{8/d}` times that.  The statistic ``halving_cost`` says
         what half of it would cost.
     reparametrise
-        "auto" (default): funnels, coordinates that scale others as in a hierarchical model, are looked for in warm-up
-        and straightened by a change of variables, which is exact and takes no gradient of its own; draws are in the
-        model's own parameters all the same.  False: never.  A map (:func:`pmm_mcmc.learnt_map`): that one.
+        "auto" (default): children of a hierarchical model are sampled non-centred, each element as far as the draws of
+        warm-up ask for, about the parents that the model's graph names; draws are in the model's own parameters all
+        the same.  False: the model is sampled as written.  A dict such as ``{"theta": "centred", "b": "noncentred"}``:
+        so for these variables, and the others as by default.  See also :func:`pmm_mcmc.noncentring`.
     keep_gradients
         Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
         :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.

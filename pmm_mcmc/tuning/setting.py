@@ -54,7 +54,7 @@ class Block(NamedTuple):
         return cls(*(getattr(chunk, name) for name in cls._fields))
 
 
-def fixed_setting(settings: Settings, centre: np.ndarray) -> Tuned:
+def fixed_setting(settings: Settings, centre: np.ndarray, sites: np.ndarray | None = None) -> Tuned:
     """Return the setting of a run without warm-up; raise where the step size is not given."""
     if settings.step_size is None:
         raise ValueError(
@@ -64,5 +64,5 @@ def fixed_setting(settings: Settings, centre: np.ndarray) -> Tuned:
     scale = np.ones_like(centre) if settings.scaling is None else np.array(settings.scaling)
     friction = settings.friction or DEFAULT_FRICTION
     K = midpoint_count(settings, settings.step_size, friction, 1.0, allowed_error(settings.target_bias, len(centre)))
-    coordinates = Coordinates(centre.copy(), scale)
+    coordinates = Coordinates(centre.copy(), scale, sites)
     return Tuned(settings.step_size, K, friction, coordinates, settings.steps_per_draw or 1)
