@@ -129,7 +129,7 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         self._shift = shift
         self.init_noise_sigma = 1.0
         self.num_inference_steps: int | None = None
-        self.sigmas = torch.tensor(schedule.sigmas[:0:-1], dtype=torch.float32)
+        self.sigmas = torch.tensor(schedule.sigmas[:0:-1].copy(), dtype=torch.float32)
         self.timesteps = self.sigmas * num_train_timesteps
         self.sigma_min, self.sigma_max = float(self.sigmas[-1]), float(self.sigmas[0])
         self._reset()
