@@ -23,7 +23,11 @@ __all__ = ["FAMILIES", "NOISE", "Sample"]
 Sample = Callable[[jax.Array, Any, jax.Array], jax.Array]
 
 # Amounts of noise that are tried, where a family has one: eta of CPS, otherwise a of Flow-GRPO.
-NOISE = {"CPS": (0.3, 0.5, 0.7, 0.9), **dict.fromkeys(("Euler-SDE", "Poisson midpoint"), (0.3, 0.5, 0.7, 1.0, 2**0.5))}
+NOISE = {
+    "CPS": (0.3, 0.5, 0.7, 0.9),
+    "Euler-SDE": (0.3, 0.5, 0.7, 1.0, 2**0.5),
+    "Poisson midpoint": (0.0, 0.3, 0.5, 0.7, 1.0, 2**0.5),
+}
 
 
 def sigmas(calls: int, shift: float) -> np.ndarray:
