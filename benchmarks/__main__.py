@@ -34,6 +34,11 @@ ENTRIES = {
         "whether ranks of simulated truths are uniform, raw and corrected, and what the verdict said",
     ),
     "diffusion": Entry("minutes; --quick: half a minute", "distances of samples from the data by network calls"),
+    "diffusion_flow": Entry(
+        "a quarter of an hour; --quick: two minutes",
+        "flow samplers: the exact law on Gaussians, weights of 25 modes, distances of digits by network calls",
+    ),
+    "diffusion_flow_cost": Entry("a minute", "time of a step of the flow scheduler for diffusers, against its network"),
     "gradients": Entry(
         "at most a minute for each sampler and target",
         "gradients until second moments are right, raw and corrected, for our samplers, NUTS and MCLMC",

@@ -83,8 +83,8 @@ def one_call(formula: Callable, calls: int, noise: float, shift: float) -> Sampl
 
 
 def heun(calls: int, _: float, shift: float) -> Sample:
-    """``FlowMatchHeunDiscreteScheduler``: two calls a step, one in the last, which ends where none can be."""
-    s = sigmas((calls + 1) // 2, shift)
+    """``FlowMatchHeunDiscreteScheduler`` with its own levels: two calls a step, one in the last, from 0.001."""
+    s = np.append(shifted(np.linspace(1.0, 0.001, (calls + 1) // 2), shift), 0.0)
 
     def sample(key: jax.Array, network: Any, x: jax.Array) -> jax.Array:
         def body(x: jax.Array, inputs: tuple) -> tuple:

@@ -26,6 +26,8 @@ _NAMES = {
     "gaussian_variance": "pmm_mcmc.diffusion.gaussian",
     "plan_blocks": "pmm_mcmc.diffusion.planner",
     "poisson_midpoint_sample": "pmm_mcmc.diffusion.jax",
+    "poisson_midpoint_trajectory": "pmm_mcmc.diffusion.jax",
+    "trajectory_log_prob": "pmm_mcmc.diffusion.jax",
 }
 
 # What a name needs that the package itself does not, with the extra that installs it.
@@ -39,6 +41,8 @@ __all__ = [
     "gaussian_variance",
     "plan_blocks",
     "poisson_midpoint_sample",
+    "poisson_midpoint_trajectory",
+    "trajectory_log_prob",
 ]
 
 if TYPE_CHECKING:
@@ -46,7 +50,11 @@ if TYPE_CHECKING:
     from pmm_mcmc.diffusion.diffusers import PoissonMidpointScheduler
     from pmm_mcmc.diffusion.diffusers_flow import PoissonMidpointFlowScheduler
     from pmm_mcmc.diffusion.gaussian import gaussian_variance
-    from pmm_mcmc.diffusion.jax import poisson_midpoint_sample
+    from pmm_mcmc.diffusion.jax import (
+        poisson_midpoint_sample,
+        poisson_midpoint_trajectory,
+        trajectory_log_prob,
+    )
     from pmm_mcmc.diffusion.planner import plan_blocks
     from pmm_mcmc.diffusion.schedule import DiffusionSchedule
 

@@ -231,7 +231,9 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
             schedule, blocks = self._starting_at(np.asarray(given, dtype=float), name, self._multiplier(mu))
         told = schedule.sigmas * self.config.num_train_timesteps
         self._lay_out(schedule, blocks, "flow", told.astype(np.float32), device)
-        self.sigmas = torch.tensor([*schedule.sigmas[self._levels], 0.0], dtype=torch.float32)
+        # In double precision, whatever the timesteps are rounded to.
+        self._call_sigmas = [*schedule.sigmas[self._levels].tolist(), 0.0]
+        self.sigmas = torch.tensor(self._call_sigmas, dtype=torch.float32)
 
     def _starting_at(self, starts: np.ndarray, name: str, shift: float) -> tuple[DiffusionSchedule, Blocks]:
         """Chain with its levels near those of all, but that the blocks start exactly where they should."""
@@ -323,8 +325,7 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         if return_log_prob and self.config.noise_level == 0.0:
             raise ValueError("noise_level=0 is the ODE, which has no log-probabilities; make it larger, such as 1.0")
         index = self._next_call(float(timestep))
-        # These are the scheduler's own, in double precision, whatever the timestep was rounded to.
-        sigma, after = (float(self._schedule.sigmas[level]) for level in (*self._levels, 0)[index : index + 2])  # type: ignore[misc]
+        sigma, after = self._call_sigmas[index : index + 2]
         scale, scale_after = flow_scale(sigma), flow_scale(after)
         dtype = model_output.dtype
         wide = torch.promote_types(dtype, torch.float32)
