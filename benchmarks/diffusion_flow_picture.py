@@ -38,13 +38,13 @@ def draw(problem: Any, settings: dict, sample: Callable[..., np.ndarray], mixtur
     axes = figure.subplots(3, len(ROWS), height_ratios=(2.2, 1, 1))
     x = jax.random.normal(jax.random.key(3), (3000, 2))
     for column, name in enumerate(ROWS):
-        noise, shift = settings[name]
-        axes[0, column].set_title(name + (f", {noise:.2g}" if noise else ""), fontsize="medium")
+        noise, shift = settings[name][40]
+        axes[0, column].set_title(name + (f", noise {noise:.2g}" if noise else ""), fontsize="medium")
         points = np.asarray(FAMILIES[name](40, noise, shift)(jax.random.key(4), mixture.velocity(), x))
         axes[0, column].plot(*points.T, ".", markersize=1.2, color="#1f4e79", alpha=0.5)
         axes[0, column].set(xlim=(-2.6, 2.6), ylim=(-2.6, 2.6), xticks=[], yticks=[], aspect="equal")
         for place, calls in zip(axes[1:, column], CALLS, strict=True):
-            digits = sample(problem, FAMILIES[name](calls, noise, shift), DIGITS, 7)
+            digits = sample(problem, FAMILIES[name](calls, *settings[name][calls]), DIGITS, 7)
             images = np.pad(np.clip(digits, -1, 1).reshape(DIGITS, 8, 8), ((0, 0), (0, 1), (0, 1)), constant_values=-1)
             strip = np.concatenate([np.concatenate(list(images[i : i + 3]), axis=1) for i in (0, 3, 6)])
             place.imshow(strip, cmap=mpl.colormaps["gray_r"], vmin=-1.0, vmax=1.0, interpolation="nearest")
