@@ -247,6 +247,16 @@ def test_timesteps_rounded_to_half_precision_are_those_that_are_next():
     assert torch.equal(told(torch.bfloat16), told(torch.float32))
 
 
+def test_a_block_can_be_begun_again_in_its_middle():
+    """Where the midpoint lies near the start, too: the timestep says which call is meant."""
+    scheduler = PoissonMidpointFlowScheduler(shift=12.0)
+    scheduler.set_timesteps(40)
+    t, x = scheduler.timesteps, sample()
+    near = next(i for i in range(0, 80, 2) if t[i + 1] > t[i] * (1 - 2.0**-9))
+    first, again = (scheduler.step(x, t[near], x, torch.Generator().manual_seed(0)).prev_sample for _ in range(2))
+    assert torch.equal(first, again) and scheduler.step_index == near + 1
+
+
 def test_noise_is_scaled_as_theirs():
     theirs, ours = theirs_and_ours("SD3")
     x, noise = sample(), sample(1)

@@ -48,8 +48,6 @@ class MidpointCalls:
     """
 
     order = 2
-    # How far, relatively, a timestep may be from that of the next call and still be meant for it.
-    _slack = 0.0
 
     config: Any
     timesteps: torch.Tensor
@@ -107,14 +105,17 @@ class MidpointCalls:
         rows = make_rows(table, levels, following(levels))
         self._rows = Row(*(np.concatenate([old[:index], new]) for old, new in zip(self._rows, rows, strict=True)))
 
-    def _next_call(self, timestep: float) -> int:
-        """Return the number of this call: the next in turn, unless the timestep is not that of the next."""
+    def _next_call(self, timestep: float, slack: float = 0.0) -> int:
+        """Return the number of this call: the next in turn, unless the timestep is not that of the next.
+
+        ``slack`` is how far, relatively, it may be from that and still be meant for it.
+        """
         if self._levels is None:
             raise ValueError("the timesteps are not set; call set_timesteps(num_inference_steps) before step")
         index = self._step_index
         if index is None:
             index = self._begin_index if self._begin_index is not None else self._find(timestep)
-        if index >= len(self._times) or abs(self._times[index] - timestep) > self._slack * abs(timestep):
+        if index >= len(self._times) or abs(self._times[index] - timestep) > slack * abs(timestep):
             index = self._find(timestep)
             self._state = None
         if self._state is None and not self._rows.first[index]:

@@ -80,8 +80,6 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
     """
 
     _compatibles = ["FlowMatchEulerDiscreteScheduler", "FlowMatchHeunDiscreteScheduler"]  # noqa: RUF012
-    # Timesteps in bfloat16, which some pipelines pass, are rounded by this much.
-    _slack = 2.0**-8
 
     @register_to_config
     def __init__(
@@ -324,7 +322,9 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
             raise ValueError(f"model_output has shape {tuple(model_output.shape)}, sample {tuple(sample.shape)}")
         if return_log_prob and self.config.noise_level == 0.0:
             raise ValueError("noise_level=0 is the ODE, which has no log-probabilities; make it larger, such as 1.0")
-        index = self._next_call(float(timestep))
+        # Some pipelines pass timesteps in the type of the network.
+        half = isinstance(timestep, torch.Tensor) and timestep.dtype in (torch.bfloat16, torch.float16)
+        index = self._next_call(float(timestep), slack=2.0**-8 if half else 1e-6)
         sigma, after = self._call_sigmas[index : index + 2]
         scale, scale_after = flow_scale(sigma), flow_scale(after)
         dtype = model_output.dtype
