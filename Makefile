@@ -84,7 +84,7 @@ $(VENV)/.browser: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(DIFFUSION)/.done: constraints-diffusion.txt
 	$(PYTHON311) -m venv $(DIFFUSION)
-	$(DIFFUSION)/bin/python -m pip install --quiet --constraint constraints-diffusion.txt torch diffusers numpy pytest
+	$(DIFFUSION)/bin/python -m pip install --quiet --constraint constraints-diffusion.txt torch diffusers transformers numpy pytest
 	touch $@
 
 clean:

@@ -38,6 +38,11 @@ ENTRIES = {
         "a minute a model, and minutes for its reference; what has been run is kept",
         "errors, verdicts, gradients and seconds of models of PyMC's example gallery by both doors, beside NUTS",
     ),
+    "diffusion_flow": Entry(
+        "a quarter of an hour; --quick: two minutes",
+        "flow samplers: the exact law on Gaussians, weights of 25 modes, distances of digits by network calls",
+    ),
+    "diffusion_flow_cost": Entry("a minute", "time of a step of the flow scheduler for diffusers, against its network"),
     "gradients": Entry(
         "at most a minute for each sampler and target",
         "gradients until second moments are right, raw and corrected, for our samplers, NUTS and MCLMC",

@@ -1,4 +1,4 @@
-"""A small network for the digits, trained on the spot: a residual multilayer perceptron that predicts ``v``."""
+"""A small network for the digits, trained on the spot: a residual perceptron that predicts ``v``, or a flow."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from pmm_mcmc.diffusion import DiffusionSchedule
+from pmm_mcmc.diffusion.schedule import flow_scale
 
 __all__ = ["Trained", "train"]
 
@@ -17,7 +18,7 @@ _WIDTH, _BLOCKS, _WAVES, _BATCH, _RATE = 192, 3, 16, 256, 2e-3
 
 
 class Trained(NamedTuple):
-    """A network with its parameters, and its loss (mean squared error of ``v``) on data it was not trained on."""
+    """A network with its parameters, and its loss (mean squared error) on data it was not trained on."""
 
     network: object
     parameters: int
@@ -60,9 +61,14 @@ def _predict(parameters: dict, x: jax.Array, t: jax.Array) -> jax.Array:
 
 
 def train(
-    data: np.ndarray, held_out: np.ndarray, schedule: DiffusionSchedule, iterations: int, seed: int = 0
+    data: np.ndarray,
+    held_out: np.ndarray,
+    schedule: DiffusionSchedule,
+    iterations: int,
+    seed: int = 0,
+    prediction: str = "v",
 ) -> Trained:
-    """Minimise the squared error of ``v`` by Adam with a falling rate; the result is the mean of the last parameters.
+    """Minimise the squared error by Adam with a falling rate; the result is the mean of the last parameters.
 
     Parameters
     ----------
@@ -72,10 +78,16 @@ def train(
         Gives the levels of noise.
     iterations, seed
         Of the training; a batch of 256 each.
+    prediction
+        ``"v"``, or ``"flow"`` with the schedule of a flow: noise minus data, of states at the scale of the flow.
     """
     tree = jax.tree.map
     data, held_out = jnp.asarray(data, jnp.float32), jnp.asarray(held_out, jnp.float32)
     signal, noise = (jnp.sqrt(jnp.asarray(c, jnp.float32)) for c in (schedule.signal, schedule.noise))
+    flow = prediction == "flow"
+    scale = jnp.asarray(flow_scale(schedule.sigmas) if flow else np.ones(schedule.N + 1), jnp.float32)
+    times = 1000.0 if flow else 1.0
+    told = jnp.asarray(np.concatenate([[0.0], times * schedule.timesteps]), jnp.float32)
     key, begin = jax.random.split(jax.random.key(seed))
     parameters = _initial(begin, data.shape[1])
 
@@ -84,7 +96,8 @@ def train(
         level = jax.random.randint(keys[0], (len(x),), 1, schedule.N + 1)
         z = jax.random.normal(keys[1], x.shape)
         r, s = signal[level][:, None], noise[level][:, None]
-        return jnp.mean((_predict(parameters, r * x + s * z, level - 1) - (r * z - s * x)) ** 2)
+        target = z - x if flow else r * z - s * x
+        return jnp.mean((_predict(parameters, scale[level][:, None] * (r * x + s * z), told[level]) - target) ** 2)
 
     def step(state: tuple, i: jax.Array) -> tuple[tuple, None]:
         parameters, first, second, mean = state
@@ -103,7 +116,7 @@ def train(
     (*_, mean), _ = jax.jit(lambda state: lax.scan(step, state, jnp.arange(iterations)))((parameters, zero, zero, zero))
     judged = jnp.tile(held_out, (20, 1))
     return Trained(
-        lambda x, t: _predict(mean, x, t),
+        lambda x, t: _predict(mean, x, times * t),
         sum(p.size for p in jax.tree.leaves(mean)),
         float(loss(mean, jax.random.key(seed + 1), judged)),
     )

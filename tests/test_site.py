@@ -17,7 +17,10 @@ DOCS = ROOT / "docs"
 # Modules that users import from.
 PUBLIC = ("pmm_mcmc", "pmm_mcmc.targets", "pmm_mcmc.report", "pmm_mcmc.diffusion", "pmm_mcmc.gaussian")
 # What needs packages that the tests do without, and where it is defined.
-ELSEWHERE = {"PoissonMidpointScheduler": ROOT / "pmm_mcmc" / "diffusion" / "diffusers.py"}
+ELSEWHERE = {
+    "PoissonMidpointScheduler": ROOT / "pmm_mcmc" / "diffusion" / "diffusers.py",
+    "PoissonMidpointFlowScheduler": ROOT / "pmm_mcmc" / "diffusion" / "diffusers_flow.py",
+}
 
 
 def reference():

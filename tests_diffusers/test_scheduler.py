@@ -14,7 +14,7 @@ from diffusers import DDPMPipeline, DDPMScheduler, DPMSolverMultistepScheduler, 
 from diffusion_reference import run
 
 from pmm_mcmc.diffusion import Blocks, DiffusionSchedule, plan_blocks
-from pmm_mcmc.diffusion import diffusers as module
+from pmm_mcmc.diffusion import diffusers_calls as module
 from pmm_mcmc.diffusion.diffusers import PoissonMidpointScheduler
 from pmm_mcmc.diffusion.interpolation import make_table
 

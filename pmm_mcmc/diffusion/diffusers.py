@@ -11,7 +11,6 @@ in turn, and :meth:`~PoissonMidpointScheduler.step` takes one call after the oth
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,11 +21,10 @@ from diffusers.schedulers.scheduling_utils import (  # type: ignore[import-not-f
     KarrasDiffusionSchedulers,
     SchedulerMixin,
 )
-from diffusers.utils import BaseOutput  # type: ignore[import-not-found]
-from diffusers.utils.torch_utils import randn_tensor  # type: ignore[import-not-found]
 
 from pmm_mcmc.diffusion.blocks import Blocks
-from pmm_mcmc.diffusion.interpolation import Row, State, advance, draw_levels, following, make_rows, make_table
+from pmm_mcmc.diffusion.diffusers_calls import MidpointCalls, PoissonMidpointSchedulerOutput
+from pmm_mcmc.diffusion.interpolation import make_table
 from pmm_mcmc.diffusion.planner import plan_blocks
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule
 
@@ -35,15 +33,7 @@ __all__ = ["PoissonMidpointScheduler", "PoissonMidpointSchedulerOutput"]
 _PREDICTIONS = {"epsilon": "epsilon", "sample": "x0", "v_prediction": "v"}
 
 
-@dataclass
-class PoissonMidpointSchedulerOutput(BaseOutput):
-    """Where to call the network next (after the last call: the sample), and the estimate of the data."""
-
-    prev_sample: torch.Tensor
-    pred_original_sample: torch.Tensor | None = None
-
-
-class PoissonMidpointScheduler(SchedulerMixin, ConfigMixin):
+class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
     r"""Denoise by the Poisson midpoint method: the chain of ``num_train_timesteps`` steps, at two calls a block.
 
     The midpoints are drawn by :meth:`set_timesteps`, as pipelines read ``timesteps`` before their loop: all images of
@@ -82,7 +72,6 @@ class PoissonMidpointScheduler(SchedulerMixin, ConfigMixin):
     """
 
     _compatibles = [e.name for e in KarrasDiffusionSchedulers]  # noqa: RUF012
-    order = 2
 
     @register_to_config
     def __init__(
@@ -106,7 +95,10 @@ class PoissonMidpointScheduler(SchedulerMixin, ConfigMixin):
         midpoint_seed: int | None = 0,
     ) -> None:
         if prediction_type not in _PREDICTIONS:
-            raise ValueError(f"prediction_type={prediction_type!r} is not known; use one of {', '.join(_PREDICTIONS)}")
+            raise ValueError(
+                f"prediction_type={prediction_type!r} is not known; use one of {', '.join(_PREDICTIONS)}. "
+                "PoissonMidpointFlowScheduler is for flow-matching models"
+            )
         if thresholding:
             raise ValueError("thresholding=True is not supported; use clip_sample=True, or leave it out")
         if trained_betas is None:
@@ -116,40 +108,27 @@ class PoissonMidpointScheduler(SchedulerMixin, ConfigMixin):
         if rescale_betas_zero_snr:
             betas = rescale_zero_terminal_snr(torch.from_numpy(betas)).numpy()
         self._schedule = DiffusionSchedule.from_betas(betas, variant)
-        self._prediction = self._schedule.prediction(_PREDICTIONS[prediction_type])
+        self._estimates = self._schedule.prediction(_PREDICTIONS[prediction_type])
         # What is wrong with these is wrong for any number of steps, and better said at once.
         self._blocks = Blocks((self._schedule.N, 0), midpoint, exponent, frozen)
-        self._table = make_table(self._schedule, self._blocks, "x0" if clip_sample else _PREDICTIONS[prediction_type])
+        make_table(self._schedule, self._blocks, "x0" if clip_sample else _PREDICTIONS[prediction_type])
         self._plans: dict[int, Blocks] = {}
         self.betas = torch.from_numpy(betas).to(torch.float32)
         self.alphas_cumprod = torch.from_numpy(self._schedule.signal[1:].copy()).to(torch.float32)
         self.init_noise_sigma = 1.0
         self.num_inference_steps: int | None = None
         self.timesteps = torch.arange(self._schedule.N - 1, -1, -1)
-        self._levels: np.ndarray | None = None
         self._reset()
 
-    def _reset(self) -> None:
-        self._step_index: int | None = None
-        self._begin_index: int | None = None
-        self._state: State | None = None
-
-    def __len__(self) -> int:
-        return self.config.num_train_timesteps
-
-    @property
-    def step_index(self) -> int | None:
-        """Number of the next call, in ``timesteps``."""
-        return self._step_index
-
-    @property
-    def begin_index(self) -> int | None:
-        """Number of the first call, where a pipeline has set it."""
-        return self._begin_index
-
-    def set_begin_index(self, begin_index: int = 0) -> None:
-        """Start at a later call, as pipelines from image to image do."""
-        self._begin_index = begin_index
+    @classmethod
+    def from_config(cls, config: Any = None, return_unused_kwargs: bool = False, **kwargs: Any) -> Any:
+        """As of diffusers; a configuration of a flow-matching model is refused."""
+        if isinstance(config, dict) and "shift" in config and "beta_schedule" not in config:
+            raise ValueError(
+                "this is the configuration of a flow-matching model (it has a shift, and no beta_schedule); use "
+                "PoissonMidpointFlowScheduler.from_config"
+            )
+        return super().from_config(config, return_unused_kwargs, **kwargs)
 
     def scale_model_input(self, sample: torch.Tensor, timestep: Any = None) -> torch.Tensor:
         """Return the sample as it is."""
@@ -179,19 +158,11 @@ class PoissonMidpointScheduler(SchedulerMixin, ConfigMixin):
             edges = (*(int(t) + 1 for t in timesteps), 0)
             if not len(edges) > 1 or edges[0] > self._schedule.N or min(edges[:-1]) < 1:
                 raise ValueError(f"timesteps={list(timesteps)!r} must lie between 0 and {self._schedule.N - 1}")
-            self._blocks = self._law(edges)
+            blocks = self._law(edges)
         else:
-            self._blocks = self._make_blocks(int(num_inference_steps))  # type: ignore[arg-type]
-        self._table = make_table(self._schedule, self._blocks, self._kind)
-        self._levels = draw_levels(self._table, self._blocks, np.random.default_rng(self.config.midpoint_seed))
-        self._rows = make_rows(self._table, self._levels, following(self._levels))
-        self.num_inference_steps = self._blocks.steps
-        self.timesteps = torch.from_numpy(self._levels - 1).to(device)
-        self._reset()
-
-    @property
-    def _kind(self) -> str:
-        return "x0" if self.config.clip_sample else _PREDICTIONS[self.config.prediction_type]
+            blocks = self._make_blocks(int(num_inference_steps))  # type: ignore[arg-type]
+        kind = "x0" if self.config.clip_sample else _PREDICTIONS[self.config.prediction_type]
+        self._lay_out(self._schedule, blocks, kind, np.arange(-1, self._schedule.N), device)
 
     def _law(self, edges: tuple[int, ...]) -> Blocks:
         return Blocks(edges, self.config.midpoint, self.config.exponent, self.config.frozen)
@@ -211,31 +182,6 @@ class PoissonMidpointScheduler(SchedulerMixin, ConfigMixin):
                 self._schedule, n_steps, c.data_variances, midpoint=c.midpoint, exponent=c.exponent, frozen=c.frozen
             )
         return self._plans[n_steps]
-
-    def _find(self, timestep: int) -> int:
-        """Return the number of the call at a timestep, or at the nearest that there is."""
-        return int(np.abs(self._levels - 1 - timestep).argmin())  # type: ignore[operator]
-
-    def _restart(self, index: int) -> None:
-        """Make the block that holds the call start with it; the weights of later midpoints in it stay as they are."""
-        level = int(self._levels[index])  # type: ignore[index]
-        edges = (level, *(edge for edge in self._blocks.edges if edge < level))
-        table = make_table(self._schedule, self._law(edges), self._kind)._replace(weight=self._table.weight)
-        levels = self._levels[index:]  # type: ignore[index]
-        rows = make_rows(table, levels, following(levels))
-        self._rows = Row(*(np.concatenate([old[:index], new]) for old, new in zip(self._rows, rows, strict=True)))
-
-    def _next_call(self, timestep: int) -> int:
-        """Return the number of this call: the next in turn, unless the timestep is not that of the next."""
-        index = self._step_index
-        if index is None:
-            index = self._begin_index if self._begin_index is not None else self._find(timestep)
-        if index >= len(self._levels) or int(self._levels[index]) - 1 != timestep:  # type: ignore[arg-type,index]
-            index = self._find(timestep)
-            self._state = None
-        if self._state is None and not self._rows.first[index]:
-            self._restart(index)
-        return index
 
     def step(
         self,
@@ -263,35 +209,20 @@ class PoissonMidpointScheduler(SchedulerMixin, ConfigMixin):
         PoissonMidpointSchedulerOutput or tuple
             ``prev_sample`` and ``pred_original_sample``.
         """
-        if self._levels is None:
-            raise ValueError("the timesteps are not set; call set_timesteps(num_inference_steps) before step")
         index = self._next_call(int(timestep))
-        row = Row(*(float(column[index]) for column in self._rows))
-        level = int(self._levels[index])
+        level = int(self._levels[index])  # type: ignore[index]
         if model_output.shape[1] == 2 * sample.shape[1]:
             model_output = model_output.chunk(2, dim=1)[0]
         dtype = sample.dtype
         wide = torch.promote_types(dtype, torch.float32)
         sample, output = sample.to(wide), model_output.to(wide)
-        data = float(self._prediction.x0_x[level]) * sample + float(self._prediction.x0_f[level]) * output
+        data = float(self._estimates.x0_x[level]) * sample + float(self._estimates.x0_f[level]) * output
         if self.config.clip_sample:
             data = output = data.clamp(-self.config.clip_sample_range, self.config.clip_sample_range)
-        if row.first or self._state is None:
-            zero = torch.zeros_like(sample)
-            state = State(sample, sample, zero, zero, zero)
-        else:
-            state = self._state._replace(y=sample)
-        noise = 0.0
-        if row.fresh > 0.0:
-            noise = randn_tensor(model_output.shape, generator=generator, device=model_output.device, dtype=dtype).to(
-                wide
-            )
-        state = advance(row, state, output, noise)
-        self._state = None if row.last else state
-        self._step_index = index + 1
+        y, _ = self._take(index, sample, output, generator, dtype)
         if not return_dict:
-            return state.y.to(dtype), data.to(dtype)
-        return PoissonMidpointSchedulerOutput(prev_sample=state.y.to(dtype), pred_original_sample=data.to(dtype))
+            return y.to(dtype), data.to(dtype)
+        return PoissonMidpointSchedulerOutput(prev_sample=y.to(dtype), pred_original_sample=data.to(dtype))
 
     def _at(self, timesteps: torch.Tensor, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Shares of data and noise at timesteps, in the shape of samples."""

@@ -29,13 +29,10 @@ def gains(schedule: DiffusionSchedule, kind: str | float, variances: np.ndarray)
     total = signal * variances + noise
     if kind == "x0":
         return np.sqrt(signal) * variances / total
-    p = schedule.prediction(kind)
-    return np.divide(
-        np.sqrt(noise) / total - p.eps_x[:, None],
-        p.eps_f[:, None],
-        out=np.zeros_like(total),
-        where=p.eps_f[:, None] != 0.0,
-    )
+    x0_x, x0_f, eps_x, eps_f = (column[:, None] for column in schedule.prediction(kind))
+    by_noise = eps_f != 0.0
+    data, divisor = np.sqrt(signal) * variances / total, np.where(by_noise, eps_f, np.where(x0_f != 0.0, x0_f, 1.0))
+    return np.where(by_noise, np.sqrt(noise) / total - eps_x, data - x0_x) / divisor
 
 
 class Moments(NamedTuple):

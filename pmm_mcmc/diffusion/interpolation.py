@@ -5,8 +5,9 @@ The noise is isotropic, so the ``K`` draws of a block need not be made: the path
 
 .. math:: S_m = \frac{A_m}{A_k} S_k + \sqrt{V_m - (A_m / A_k)^2 V_k}\, z.
 
-So one Gaussian draw follows each call.  :func:`advance` is the whole method, written with ``+`` and ``*`` alone: the
-same lines run on NumPy, JAX and torch arrays.
+So one Gaussian draw follows each call, and each call leads to a Gaussian whose density is known: :func:`reach` says
+where its centre lies, :func:`advance` draws from it.  Together they are the whole method, written with ``+`` and ``*``
+alone: the same lines run on NumPy, JAX and torch arrays.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ from pmm_mcmc.diffusion.blocks import Blocks
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule
 
 __all__ = [
+    "Reach",
     "Row",
     "State",
     "Table",
     "advance",
+    "arrive",
     "constants",
     "draw_levels",
     "following",
     "make_rows",
     "make_table",
+    "noise_between",
+    "reach",
     "start",
 ]
 
@@ -84,7 +89,9 @@ def probabilities(blocks: Blocks, weight: np.ndarray) -> np.ndarray:
 class Table(NamedTuple):
     """Constants of all blocks by the level of a cell, each ``(N + 1,)``; ``k`` counts from the start of its block.
 
-    ``state`` and ``output`` turn what the network says into what is frozen.
+    ``along`` is ``A`` without the factors that vanish, for quotients of two cells that have none of these between them:
+    only the first update, from pure noise, and the last can be such.  ``state`` and ``output`` turn what the network
+    says into what is frozen.
     """
 
     first: Any
@@ -92,6 +99,7 @@ class Table(NamedTuple):
     A: Any
     B: Any
     V: Any
+    along: Any
     rest: Any
     rest_sd: Any
     A_end: Any
@@ -123,6 +131,8 @@ def make_table(schedule: DiffusionSchedule, blocks: Blocks, prediction: str = "e
         q = probabilities(blocks, c.weight)
         columns["first"][t] = 1.0
         columns["stop"][cells] = s
+        columns["along"][cells[1:]] = np.cumprod(np.where(a[cells] == 0.0, 1.0, a[cells]))[:-1]
+        columns["along"][t] = 1.0
         columns["A_end"][cells] = c.A[-1]
         columns["B_end"][cells] = c.B[-1]
         columns["rest_sd"][cells] = np.sqrt(c.rest_variance[:-1])
@@ -175,7 +185,7 @@ def make_rows(table: Table, levels: Any, next_levels: Any, xp: Any = np) -> Row:
     t = Table(*(column[levels] for column in table))
     last = next_levels <= t.stop
     # Where the block ends the next level is in another block, and what is looked up there is not used.
-    carry = xp.where(last, t.rest, table.A[next_levels] / t.A)
+    carry = xp.where(last, t.rest, table.along[next_levels] / t.along)
     between = xp.sqrt(xp.maximum(table.V[next_levels] - carry**2 * t.V, 0.0))
     return Row(
         state=t.state,
@@ -206,6 +216,29 @@ def start(x: Any) -> State:
     return State(x, x, zero, zero, zero)
 
 
+class Reach(NamedTuple):
+    """Where a call leads but for the path of the noise, ``base``; the frozen prediction and the correction with it."""
+
+    frozen: Any
+    correction: Any
+    base: Any
+
+
+def reach(row: Row, state: State, output: Any) -> Reach:
+    """Take in what the network said at ``state.y``."""
+    said = row.state * state.y + row.output * output
+    frozen = row.first * said + (1.0 - row.first) * state.frozen
+    correction = (1.0 - row.first) * state.correction + row.weight * (said - frozen)
+    return Reach(frozen, correction, row.keep * state.x + row.push * frozen + row.last * correction)
+
+
+def arrive(row: Row, state: State, reached: Reach, path: Any) -> State:
+    """State at the end of a path of the noise."""
+    y = reached.base + path
+    x = row.last * y + (1.0 - row.last) * state.x
+    return State(x, y, reached.frozen, path, reached.correction)
+
+
 def advance(row: Row, state: State, output: Any, noise: Any) -> State:
     r"""Take in what the network said at ``state.y``, and go where it is called next.
 
@@ -215,10 +248,14 @@ def advance(row: Row, state: State, output: Any, noise: Any) -> State:
               + \sum_\tau \frac{B_{K,\tau+1}}{q_\tau} \left(f(\hat X_{t-\tau}, t - \tau) - f(X_t, t)\right),
               \quad \hat X_{t-\tau} = A_\tau X_t + \sum_i B_{\tau,i} f(X_t, t) + S_\tau.
     """
-    said = row.state * state.y + row.output * output
-    frozen = row.first * said + (1.0 - row.first) * state.frozen
-    correction = (1.0 - row.first) * state.correction + row.weight * (said - frozen)
-    path = row.carry * state.path + row.fresh * noise
-    y = row.keep * state.x + row.push * frozen + path + row.last * correction
-    x = row.last * y + (1.0 - row.last) * state.x
-    return State(x, y, frozen, path, correction)
+    return arrive(row, state, reach(row, state, output), row.carry * state.path + row.fresh * noise)
+
+
+def noise_between(row: Row, state: State, reached: Reach, y: Any) -> tuple[State, Any]:
+    """State at a given ``y``, and the noise that leads there; :func:`advance` the other way round.
+
+    Where a call adds no noise, the last of a chain may, ``row.fresh`` is 0, and so is the noise that is returned.
+    """
+    path = y - reached.base
+    silent = row.fresh == 0.0
+    return arrive(row, state, reached, path), (path - row.carry * state.path) * (1.0 - silent) / (row.fresh + silent)

@@ -1,13 +1,15 @@
-"""Samplers in JAX: the Poisson midpoint method and, to compare, DDPM, DDIM and DPM-Solver++.
+r"""Samplers in JAX: the Poisson midpoint method and, to compare, DDPM, DDIM and DPM-Solver++.
 
 Each is one ``lax.scan`` over the calls of the network and can be put under ``jax.jit``; outside of it every call
 traces the network anew.  Nothing of JAX's configuration is touched: arrays keep the type of the first state.
+
+All take flow-matching models too: with a schedule of :meth:`~pmm_mcmc.diffusion.schedule.DiffusionSchedule.flow` and
+``prediction="flow"`` the network is called with states :math:`(1 - s) x_0 + s \epsilon` and with their ``s``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,71 +17,31 @@ import numpy as np
 from jax import lax
 
 from pmm_mcmc.diffusion.blocks import Blocks
-from pmm_mcmc.diffusion.interpolation import Row, State, Table, advance, following, make_rows, make_table, start
-from pmm_mcmc.diffusion.schedule import PREDICTIONS, DiffusionSchedule
+from pmm_mcmc.diffusion.interpolation import Row, following, make_rows, make_table
+from pmm_mcmc.diffusion.jax_scan import (
+    Network,
+    checked,
+    finite,
+    following_calls,
+    marked_cells,
+    one_midpoint,
+    rows_at,
+    scan,
+    typed,
+)
+from pmm_mcmc.diffusion.schedule import DiffusionSchedule, flow_scale
 from pmm_mcmc.diffusion.solvers import MultistepRow, multistep_solver
 
-__all__ = ["ddim_sample", "ddpm_sample", "dpm_solver_sample", "poisson_midpoint_sample", "sde_dpm_solver_sample"]
-
-Network = Callable[[jax.Array, jax.Array], jax.Array]
-
-
-def _checked(x_T: jax.Array, prediction: str) -> jax.Array:
-    x_T = jnp.asarray(x_T)
-    if x_T.ndim < 2 or not jnp.issubdtype(x_T.dtype, jnp.floating):
-        raise ValueError(
-            f"x_T has shape {x_T.shape} and type {x_T.dtype}; give floating point numbers of shape (samples, ...)"
-        )
-    if prediction not in PREDICTIONS:
-        raise ValueError(f"prediction={prediction!r} is not known; use one of {', '.join(PREDICTIONS)}")
-    return x_T
-
-
-def _one_midpoint(key: jax.Array, table: Table, blocks: Blocks, samples: int) -> jax.Array:
-    """Levels of the calls, ``(calls, samples)``: every sample draws midpoints of its own."""
-    starts, sizes = np.array(blocks.edges[:-1]), blocks.sizes
-    cells = np.arange(1, max(2, sizes.max()))
-    inside = cells < sizes[:, None]
-    q = np.where(inside, np.asarray(table.probability)[np.maximum(starts[:, None] - cells, 0)], 0.0)
-    # At the last cell that can be drawn the sum is exactly 1, whatever the rounding.
-    later = np.cumsum((q > 0.0)[:, ::-1], axis=1)[:, ::-1] - (q > 0.0)
-    reached = np.where(later > 0, np.cumsum(q, axis=1), 1.0)
-    uniform = jax.random.uniform(key, (blocks.steps, samples))
-    found = jax.vmap(lambda c, u: jnp.searchsorted(c, u, side="right"))(jnp.asarray(reached, uniform.dtype), uniform)
-    calls = np.where(sizes > 1, 2, 1)
-    block = np.repeat(np.arange(blocks.steps), calls)
-    is_midpoint = np.diff(block, prepend=-1) == 0
-    return starts[block][:, None] - is_midpoint[:, None] * (1 + found[block])
-
-
-def _marked_cells(key: jax.Array, table: Table) -> jax.Array:
-    """Levels of the calls under Option 1, in order and filled up with zeros: the same for all samples."""
-    uniform = jax.random.uniform(key, jnp.shape(table.first))
-    called = (jnp.asarray(table.first) > 0.0) | (uniform < jnp.asarray(table.probability, uniform.dtype))
-    level = jnp.arange(called.size)
-    return jnp.sort(jnp.where(called, level, 0), descending=True)[:-1]
-
-
-def _scan(network: Network, x: jax.Array, rows: Row, timesteps: Any, noise: Any, active: Any = None) -> jax.Array:
-    """Run the calls of ``rows``, each ``(calls,)`` or ``(calls, samples)``; ``noise`` is a key or the draws."""
-    given = not jnp.issubdtype(getattr(noise, "dtype", None), jax.dtypes.prng_key)
-    ones = (1,) * (x.ndim - 1)
-
-    def call(state: State, row: Row, timestep: jax.Array, z: jax.Array) -> State:
-        z = z if given else jax.random.normal(z, x.shape, x.dtype)
-        row = Row(*(jnp.reshape(c, (-1, *ones)).astype(x.dtype) for c in row))
-        output = network(state.y, jnp.broadcast_to(timestep, x.shape[:1]))
-        return advance(row, state, output, z)
-
-    def body(state: State, inputs: tuple) -> tuple[State, None]:
-        *arguments, called = inputs
-        if active is None:
-            return call(state, *arguments), None
-        return lax.cond(called, call, lambda state, *_: state, state, *arguments), None
-
-    draws = noise if given else jax.random.split(noise, len(timesteps))
-    state, _ = lax.scan(body, start(x), (rows, timesteps, draws, active))
-    return state.x
+__all__ = [
+    "Trajectory",
+    "ddim_sample",
+    "ddpm_sample",
+    "dpm_solver_sample",
+    "poisson_midpoint_sample",
+    "poisson_midpoint_trajectory",
+    "sde_dpm_solver_sample",
+    "trajectory_log_prob",
+]
 
 
 def poisson_midpoint_sample(
@@ -107,7 +69,7 @@ def poisson_midpoint_sample(
     blocks
         How: see :class:`~pmm_mcmc.diffusion.blocks.Blocks` and :func:`~pmm_mcmc.diffusion.planner.plan_blocks`.
     prediction
-        What ``eps_fn`` predicts: ``"epsilon"``, ``"score"``, ``"x0"`` or ``"v"``.
+        What ``eps_fn`` predicts: ``"epsilon"``, ``"score"``, ``"x0"``, ``"v"`` or ``"flow"``.
 
     Returns
     -------
@@ -118,30 +80,128 @@ def poisson_midpoint_sample(
     Raises
     ------
     ValueError
-        If shapes or settings are impossible.
+        If shapes or settings are impossible, or, outside of ``jax.jit``, samples are not finite.
 
     Notes
     -----
     Equations at :func:`~pmm_mcmc.diffusion.interpolation.advance`; ``eps_fn`` is called ``blocks.calls`` times, on
     average under Option 1, each time with all samples.
     """
-    x_T = _checked(x_T, prediction)
-    key_midpoints, key_noise = jax.random.split(_typed(key))
+    network, x = checked(eps_fn, x_T, schedule, prediction, blocks.edges[0])
+    key_midpoints, key_noise = jax.random.split(typed(key))
     table = make_table(schedule, blocks, prediction)
-    real = jnp.promote_types(x_T.dtype, jnp.float32)
-    tables = Table(*(jnp.asarray(c, real if c.dtype.kind == "f" else None) for c in table))
     if blocks.midpoint == "bernoulli":
-        levels = _marked_cells(key_midpoints, table)
+        levels = marked_cells(key_midpoints, table)
         active = levels > 0
     else:
-        levels = _one_midpoint(key_midpoints, table, blocks, x_T.shape[0])
+        levels = one_midpoint(key_midpoints, table, blocks, x.shape[0])
         active = None
-    rows = make_rows(tables, levels, jnp.concatenate([levels[1:], jnp.zeros_like(levels[:1])]), jnp)
-    return _scan(eps_fn, x_T, rows, tables.timestep[levels], key_noise, active)
+    x, _ = scan(network, x, *rows_at(table, levels, x.dtype), key_noise, active)
+    return finite(x)
 
 
-def _typed(key: jax.Array) -> jax.Array:
-    return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
+class Trajectory(NamedTuple):
+    """Samples with the way they came: what policy gradients and importance weights need.
+
+    Attributes
+    ----------
+    states
+        ``(calls + 1, samples, ...)``: where the network was called, and at last the samples.
+    levels
+        ``(calls, samples)``: of the schedule, at which it was called.
+    log_prob
+        ``(calls, samples)``: log density of each state given those before it in its block.  0 where a call adds no
+        noise, as the last does if its midpoint is one update from the end.
+    """
+
+    states: jax.Array
+    levels: jax.Array
+    log_prob: jax.Array
+
+
+def poisson_midpoint_trajectory(
+    key: jax.Array,
+    eps_fn: Network,
+    x_T: jax.Array,
+    schedule: DiffusionSchedule,
+    blocks: Blocks,
+    *,
+    prediction: str = "epsilon",
+) -> Trajectory:
+    """Sample as :func:`poisson_midpoint_sample`, with all states on the way and their log-probabilities.
+
+    Parameters and errors as there, but that Option 1, with its varying number of calls, is refused, and so is a chain
+    without noise, which has no densities.
+    """
+    network, x = checked(eps_fn, x_T, schedule, prediction, blocks.edges[0])
+    _has_densities(schedule, blocks)
+    key_midpoints, key_noise = jax.random.split(typed(key))
+    table = make_table(schedule, blocks, prediction)
+    levels = one_midpoint(key_midpoints, table, blocks, x.shape[0])
+    rows, timesteps = rows_at(table, levels, x.dtype)
+    _, (after, noise) = scan(network, x, rows, timesteps, key_noise, keep=True)
+    scales = _scales(schedule, prediction, levels, after)
+    states = jnp.concatenate([jnp.asarray(x_T)[None], after * scales])
+    finite(states)
+    return Trajectory(states, levels, _log_density(rows, noise, scales))
+
+
+def trajectory_log_prob(
+    eps_fn: Network,
+    trajectory: Trajectory,
+    schedule: DiffusionSchedule,
+    blocks: Blocks,
+    *,
+    prediction: str = "epsilon",
+) -> jax.Array:
+    """Log-probabilities that a network gives to the states of a trajectory, such as one drawn with another network.
+
+    Parameters
+    ----------
+    eps_fn
+        The network; the result can be differentiated by its parameters.
+    trajectory
+        Of :func:`poisson_midpoint_trajectory` with the same schedule, blocks and kind of prediction.
+    schedule, blocks, prediction
+        As there.
+
+    Returns
+    -------
+    log_prob : ``(calls, samples)``
+        As :class:`Trajectory` has it.
+    """
+    network, x = checked(eps_fn, trajectory.states[0], schedule, prediction, blocks.edges[0])
+    _has_densities(schedule, blocks)
+    rows, timesteps = rows_at(make_table(schedule, blocks, prediction), trajectory.levels, x.dtype)
+    after = trajectory.states[1:]
+    scales = _scales(schedule, prediction, trajectory.levels, after)
+    _, (_, noise) = scan(network, x, rows, timesteps, None, visited=after / scales, keep=True)
+    return _log_density(rows, noise, scales)
+
+
+def _has_densities(schedule: DiffusionSchedule, blocks: Blocks) -> None:
+    if blocks.midpoint == "bernoulli":
+        raise ValueError("midpoint='bernoulli' has a varying number of calls; for log-probabilities use 'importance'")
+    if not np.any(schedule.coefficients(blocks.frozen).sigma > 0.0):
+        raise ValueError(
+            f"{schedule!r} adds no noise, and a state that follows without noise has no density: take eta > 0, of a "
+            "flow noise_level > 0"
+        )
+
+
+def _scales(schedule: DiffusionSchedule, prediction: str, levels: jax.Array, after: jax.Array) -> jax.Array:
+    """By what a state after each call is multiplied to be that of the network, in a shape to multiply."""
+    scale = flow_scale(schedule.sigmas) if prediction == "flow" else np.ones(schedule.N + 1)
+    return jnp.asarray(scale, after.dtype)[following_calls(levels)].reshape(*levels.shape, *(1,) * (after.ndim - 2))
+
+
+def _log_density(rows: Row, noise: jax.Array, scales: jax.Array) -> jax.Array:
+    """Log density of the states, ``(calls, samples)``, from the standard normal noise that led to each."""
+    d = noise[0, 0].size
+    deviation = rows.fresh * scales.reshape(rows.fresh.shape)
+    squares = jnp.sum(noise.reshape(*noise.shape[:2], -1) ** 2, axis=2, dtype=rows.fresh.dtype)
+    log_scale = jnp.log(jnp.where(deviation > 0.0, deviation, 1.0)) + 0.5 * np.log(2.0 * np.pi)
+    return jnp.where(deviation > 0.0, -0.5 * squares - d * log_scale, 0.0)
 
 
 def ddpm_sample(
@@ -151,11 +211,12 @@ def ddpm_sample(
 
     Parameters and result as of :func:`poisson_midpoint_sample`.
     """
-    x_T = _checked(x_T, prediction)
+    network, x = checked(eps_fn, x_T, schedule, prediction, schedule.N)
     levels = np.arange(schedule.N, 0, -1)
     table = make_table(schedule, Blocks((*levels, 0)), prediction)
-    rows = Row(*(jnp.asarray(c, x_T.dtype) for c in make_rows(table, levels, following(levels))))
-    return _scan(eps_fn, x_T, rows, jnp.asarray(table.timestep[levels]), _typed(key))
+    rows = Row(*(jnp.asarray(c, x.dtype) for c in make_rows(table, levels, following(levels))))
+    x, _ = scan(network, x, rows, jnp.asarray(table.timestep[levels]), typed(key))
+    return finite(x)
 
 
 def ddim_sample(
@@ -208,7 +269,7 @@ def sde_dpm_solver_sample(
     Parameters and result as of :func:`poisson_midpoint_sample`.
     """
     rows = multistep_solver(schedule, n_calls, stochastic=True)
-    return _multistep(_typed(key), eps_fn, x_T, schedule, rows, prediction)
+    return _multistep(typed(key), eps_fn, x_T, schedule, rows, prediction)
 
 
 def _multistep(
@@ -220,7 +281,7 @@ def _multistep(
     prediction: str,
 ) -> jax.Array:
     """Run a solver, without noise where there is no key."""
-    x_T = _checked(x_T, prediction)
+    network, first = checked(network, x_T, schedule, prediction, rows[0].level)
     on_state, on_output = schedule.conversion(prediction, "x0")
     levels = np.array([row.level for row in rows])
     columns = np.column_stack([on_state[levels], on_output[levels], np.array([row[1:] for row in rows])])
@@ -235,6 +296,6 @@ def _multistep(
         return (new, data, before), None
 
     draws = None if key is None else jax.random.split(key, len(rows))
-    inputs = (jnp.asarray(columns, x_T.dtype), jnp.asarray(schedule.timesteps[levels - 1]), draws)
-    (x, *_), _ = lax.scan(body, (x_T, jnp.zeros_like(x_T), jnp.zeros_like(x_T)), inputs)
-    return x
+    inputs = (jnp.asarray(columns, first.dtype), jnp.asarray(schedule.timesteps[levels - 1]), draws)
+    (x, *_), _ = lax.scan(body, (first, jnp.zeros_like(first), jnp.zeros_like(first)), inputs)
+    return finite(x)

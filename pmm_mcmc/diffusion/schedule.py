@@ -14,21 +14,36 @@ With the network's estimates of the data and of the noise in it, every variant h
 
 and both estimates are linear in the state and in whatever the network predicts, which gives :math:`a_n` and
 :math:`b_n` for each kind of prediction.
+
+A flow-matching model has :math:`x = (1 - s) x_0 + s \epsilon` at the noise level ``s``, and predicts
+:math:`u = \epsilon - x_0`.  Divided by :math:`\sqrt{(1 - s)^2 + s^2}` that is a state as above, with
+:math:`\bar\alpha = (1 - s)^2 / ((1 - s)^2 + s^2)`, so that nothing else is needed
+(:meth:`DiffusionSchedule.flow`); :func:`flow_scale` is the divisor.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["PREDICTIONS", "VARIANTS", "Coefficients", "DiffusionSchedule", "Prediction"]
+__all__ = ["PREDICTIONS", "VARIANTS", "Coefficients", "DiffusionSchedule", "Prediction", "flow_scale", "shifted"]
 
-PREDICTIONS = ("epsilon", "score", "x0", "v")
+PREDICTIONS = ("epsilon", "score", "x0", "v", "flow")
 # Variants 1a to 1d have the variance beta / (1 + i beta).
 _REDUCED = {"1": -1, "1a": -1, "1b": 0, "1c": 1, "1d": 2}
-VARIANTS = (*_REDUCED, "2", "3")
+VARIANTS = (*_REDUCED, "2", "3", "sde")
+
+
+def flow_scale(sigma: Any) -> Any:
+    r"""Norm :math:`\sqrt{(1 - s)^2 + s^2}` of data of variance 1 at the noise level ``s`` of a flow; any array type."""
+    return ((1.0 - sigma) ** 2 + sigma**2) ** 0.5
+
+
+def shifted(u: Any, shift: float) -> Any:
+    """Noise level of a flow at the time ``u`` in (0, 1] after a ``shift`` towards noise (1: none); any array type."""
+    return shift * u / (1.0 + (shift - 1.0) * u)
 
 
 class Prediction(NamedTuple):
@@ -67,8 +82,12 @@ class DiffusionSchedule:
           it.  The default: the easiest to approximate by long steps.
         - ``"1a"`` (also ``"1"``) to ``"1d"``: exponential integrator with
           :math:`\sigma_n^2 = \beta_n / (1 + i \beta_n)`, ``i = -1, 0, 1, 2``, and no noise in the last update.
+        - ``"sde"``: the reverse SDE with ``eta`` squared times the noise of DDPM, solved over the update with both
+          estimates frozen, :math:`\sigma_n^2 = (1 - \bar\alpha_{n-1}) (1 - \rho^{\eta^2})`, where
+          :math:`\rho = \alpha_n (1 - \bar\alpha_{n-1}) / (1 - \bar\alpha_n)`; with ``eta = 1`` it is variant 2.
     eta
-        Factor of :math:`\sigma_n` in variants 2 and 3, between 0 and 1; with variant 2 it is the ``eta`` of DDIM.
+        Factor of :math:`\sigma_n` in variants 2 and 3, between 0 and 1; with variant 2 it is the ``eta`` of DDIM.  In
+        ``"sde"`` any number from 0, the ODE.
     timesteps
         What the network is told at levels 1 to ``N``; by default ``0, ..., N - 1``.
 
@@ -95,12 +114,13 @@ class DiffusionSchedule:
             )
         if variant not in VARIANTS:
             raise ValueError(f"variant={variant!r} is not known; use one of {', '.join(VARIANTS)}")
-        if not 0.0 <= eta <= 1.0 or (eta != 1.0 and variant in _REDUCED):
+        if not 0.0 <= eta < np.inf or (eta > 1.0 and variant != "sde") or (eta != 1.0 and variant in _REDUCED):
             raise ValueError(
-                f"eta={eta} with variant={variant!r}: use 0 <= eta <= 1, and variant 2 or 3 where it is not 1"
+                f"eta={eta} with variant={variant!r}: use 0 <= eta <= 1, and variant 2 or 3 where it is not 1; beyond "
+                "1 variant 'sde'"
             )
         if signal[-1] == 0.0 and variant in _REDUCED:
-            raise ValueError(f"variant={variant!r} divides by alphas_cumprod[-1] = 0; use variant 2 or 3")
+            raise ValueError(f"variant={variant!r} divides by alphas_cumprod[-1] = 0; use variant 2 or 3, or 'sde'")
         labels = np.arange(signal.size - 1) if timesteps is None else np.asarray(timesteps)
         if labels.shape != (signal.size - 1,):
             raise ValueError(
@@ -155,6 +175,53 @@ class DiffusionSchedule:
             return cls.from_betas(np.minimum(1.0 - share[1:] / share[:-1], 0.999), variant)
         raise ValueError(f"name={name!r} is not known; use linear, scaled_linear or cosine, or give from_betas yours")
 
+    @classmethod
+    def flow(cls, N: int = 1000, noise_level: float = 1.0, *, shift: float = 1.0) -> DiffusionSchedule:
+        r"""Return that of a flow-matching model, with noise levels from pure noise, ``s = 1``, down to data.
+
+        Parameters
+        ----------
+        N
+            Number of updates of the chain that is approximated.  It may be any: flows are trained at all times.
+        noise_level
+            Amount of noise ``a`` of the SDE :math:`dx = (u + g^2 \hat\epsilon / (2 s)) ds + g dw`,
+            :math:`g^2 = a^2 s / (1 - s)`, as of Flow-GRPO (arXiv:2505.05470): 0 is the ODE, :math:`\sqrt 2` DDPM.  The
+            law of the data is the same for all.
+        shift
+            Of the levels towards noise, as of the model: 3 for Stable Diffusion 3.
+        """
+        if N < 1:
+            raise ValueError(f"N={N}: a chain needs at least one update")
+        if not 0.0 < shift < np.inf:
+            raise ValueError(f"shift={shift} must be a number > 0; 1 shifts nothing")
+        return cls.from_sigmas(shifted(np.arange(1, N + 1) / N, shift), noise_level)
+
+    @classmethod
+    def from_sigmas(cls, sigmas: ArrayLike, noise_level: float = 1.0) -> DiffusionSchedule:
+        r"""From the noise levels :math:`s_1 < \dots < s_N \le 1` of a flow; ``noise_level`` as of :meth:`flow`.
+
+        The network is told them (``timesteps``).  Variant ``"sde"`` with ``eta`` the noise level over
+        :math:`\sqrt 2`: in terms of the flow its updates are
+
+        .. math:: x_{n-1} = (1 - s') \hat x_0 + s' (\rho \hat\epsilon + \sqrt{1 - \rho^2} z), \qquad
+                  \rho = \left(\frac{s' (1 - s)}{s (1 - s')}\right)^{a^2 / 2}.
+        """
+        levels = np.asarray(sigmas, dtype=float).ravel()
+        if not levels.size or not np.all(np.diff(levels, prepend=0.0) > 0.0) or levels[-1] > 1.0:
+            raise ValueError(
+                "sigmas must increase strictly, within (0, 1], the data at 0 left out; got "
+                f"{levels.size} from {levels[0] if levels.size else None} to {levels[-1] if levels.size else None}"
+            )
+        if not 0.0 <= noise_level < np.inf:
+            raise ValueError(f"noise_level={noise_level} must be a number >= 0: 0 is the ODE, sqrt(2) is DDPM")
+        signal = ((1.0 - levels) / flow_scale(levels)) ** 2
+        return cls(signal, "sde", eta=noise_level / np.sqrt(2.0), timesteps=levels)
+
+    @property
+    def sigmas(self) -> np.ndarray:
+        """Noise level of each level as a flow has it, ``(N + 1,)``: 0 at the data, 1 where no data are left."""
+        return np.sqrt(self.noise) / (np.sqrt(self.signal) + np.sqrt(self.noise))
+
     def respaced(self, n_steps: int, *, eta: float | None = None) -> DiffusionSchedule:
         """Return the chain of fewer, longer steps over evenly spaced levels: plain DDPM or DDIM of ``n_steps`` calls.
 
@@ -178,17 +245,23 @@ class DiffusionSchedule:
         ----------
         kind
             ``"epsilon"`` (the noise), ``"score"``, ``"x0"`` (the data), ``"v"`` (:math:`\sqrt{\bar\alpha} \epsilon -
-            \sqrt{1 - \bar\alpha} x_0`), or a number ``l > 0``: what is left of the data after the best linear guess
-            from the state for data of variance ``l`` (the preconditioning of Karras et al., arXiv:2206.00364, with
-            their :math:`\sigma_\text{data}^2 = l`).  ``1.0`` is ``"v"``; towards 0 it becomes ``"x0"``, towards
-            infinity ``"epsilon"``.
+            \sqrt{1 - \bar\alpha} x_0`), ``"flow"`` (:math:`\epsilon - x_0`), or a number ``l > 0``: what is left of
+            the data after the best linear guess from the state for data of variance ``l`` (the preconditioning of
+            Karras et al., arXiv:2206.00364, with their :math:`\sigma_\text{data}^2 = l`).  ``1.0`` is ``"v"``; towards
+            0 it becomes ``"x0"``, towards infinity ``"epsilon"``.
         """
         signal, noise = self.signal, self.noise
         r, s = np.sqrt(signal), np.sqrt(noise)
         one, zero = np.ones_like(signal), np.zeros_like(signal)
+        if kind == "flow":
+            # The network is called at x = y / (r + s), at the noise level s / (r + s).
+            return Prediction(1 / (r + s), -s / (r + s), 1 / (r + s), r / (r + s))
         if kind in ("epsilon", "score"):
             if signal[-1] == 0.0:
-                raise ValueError(f"{kind!r} says nothing of the data where alphas_cumprod[-1] = 0; use 'v' or 'x0'")
+                raise ValueError(
+                    f"{kind!r} says nothing of the data where alphas_cumprod[-1] = 0 (in a flow, where sigma = 1); use "
+                    "'v' or 'x0'"
+                )
             return Prediction(1 / r, -s / r, zero, one) if kind == "epsilon" else Prediction(1 / r, noise / r, zero, -s)
         s_safe = np.where(noise > 0.0, s, 1.0)
         if kind == "x0":
@@ -225,6 +298,12 @@ class DiffusionSchedule:
             variance = beta / (1.0 + _REDUCED[self.variant] * beta)
             variance[0] = 0.0
             on_noise = (noise - 2.0 * (1.0 - np.sqrt(alpha))) / np.sqrt(alpha * noise)
+        elif self.variant == "sde":
+            # What remains of the noise in the state; 0 in the last update, and in the first from pure noise.
+            rest = alpha * noise_before / noise
+            kept = rest ** (self.eta**2)
+            variance = noise_before * (1.0 - kept)
+            on_noise = np.sqrt(noise_before * kept)
         else:
             variance = self.eta**2 * noise_before * beta / (noise if self.variant == "2" else 1.0)
             on_noise = np.sqrt(np.maximum(noise_before - variance, 0.0))
@@ -239,6 +318,7 @@ class DiffusionSchedule:
         old, new = self.prediction(kind), self.prediction(to)
         # Both rows hold; the one with the larger share of the prediction divides by nothing small.
         by_noise = np.abs(new.eps_f) * np.sqrt(self.noise) >= np.abs(new.x0_f) * np.sqrt(self.signal)
+        by_noise &= new.eps_f != 0.0
         divisor = np.where(by_noise, new.eps_f, new.x0_f)
         divisor = np.where(divisor == 0.0, 1.0, divisor)
         return (

@@ -25,6 +25,11 @@ def estimates(schedule, kind, x, f, level):
         return f, (x - r * f) / s
     if kind == "v":
         return r * x - s * f, s * x + r * f
+    if kind == "flow":
+        # x in the terms of the flow: (1 - sigma) data + sigma noise, told noise - data.
+        sigma = s / (r + s)
+        state = x * np.sqrt(sigma**2 + (1 - sigma) ** 2)
+        return state - sigma * f, state + (1 - sigma) * f
     raise ValueError(kind)
 
 
@@ -34,7 +39,7 @@ def say(schedule, kind, data, noise, x, level):
     if isinstance(kind, float):
         total = kind * r**2 + s**2
         return (r * kind / total * x - data) * np.sqrt(total) / s
-    return {"epsilon": noise, "score": -noise / s, "x0": data, "v": r * noise - s * data}[kind]
+    return {"epsilon": noise, "score": -noise / s, "x0": data, "v": r * noise - s * data, "flow": noise - data}[kind]
 
 
 def weights(schedule, blocks, t, K):

@@ -13,7 +13,8 @@ from diffusion_reference import draws_of, gaussian_network, run, short
 from pmm_mcmc.diffusion import Blocks, DiffusionSchedule, gaussian_variance, poisson_midpoint_sample
 from pmm_mcmc.diffusion.gaussian import dpm_solver_variance
 from pmm_mcmc.diffusion.interpolation import draw_levels, following, make_rows, make_table
-from pmm_mcmc.diffusion.jax import _marked_cells, _one_midpoint, _scan, ddim_sample, ddpm_sample, dpm_solver_sample
+from pmm_mcmc.diffusion.jax import ddim_sample, ddpm_sample, dpm_solver_sample
+from pmm_mcmc.diffusion.jax_scan import marked_cells, one_midpoint, scan
 
 LAWS = ("uniform", "bernoulli", "importance")
 KEY = jax.random.key(8)
@@ -44,7 +45,7 @@ def test_same_draws_give_the_same_as_numpy(law, double, tolerance):
     with jax.enable_x64(double):
         in_jax = type(rows)(*(jnp.asarray(c, float) for c in rows))
         draws = jnp.asarray(np.array(draws), float)
-        result = np.asarray(_scan(network, jnp.asarray(x, float), in_jax, levels - 1, draws))
+        result = np.asarray(scan(network, jnp.asarray(x, float), in_jax, levels - 1, draws)[0])
     assert result.dtype == (np.float64 if double else np.float32)
     assert np.abs(result - wanted).max() < tolerance * np.abs(wanted).max()
 
@@ -52,7 +53,7 @@ def test_same_draws_give_the_same_as_numpy(law, double, tolerance):
 @pytest.mark.statistical
 @pytest.mark.parametrize("law", ("uniform", "importance"))
 @pytest.mark.parametrize("frozen", ("epsilon", "x0", "v"))
-def test_law_with_one_midpoint(law, frozen):
+def test_law_withone_midpoint(law, frozen):
     schedule, n = short("2"), 100_000
     blocks = Blocks((24, 16, 9, 4, 3, 0), law, 0.5, frozen)
     for i, variance in enumerate((0.05, 1.0, 4.0)):
@@ -88,9 +89,9 @@ def test_midpoints_have_their_probabilities(law, frozen):
     blocks = Blocks((24, 12, 11, 0), law, 0.5, frozen)
     table = make_table(schedule, blocks)
     if law == "bernoulli":
-        levels = jax.vmap(lambda key: _marked_cells(key, table))(jax.random.split(KEY, n)).T
+        levels = jax.vmap(lambda key: marked_cells(key, table))(jax.random.split(KEY, n)).T
     else:
-        levels = _one_midpoint(KEY, table, blocks, n)
+        levels = one_midpoint(KEY, table, blocks, n)
     levels = np.asarray(levels)
     for level in range(1, 25):
         p = 1.0 if level in blocks.edges else table.probability[level]
@@ -136,7 +137,7 @@ def test_number_of_calls(law):
         jax.effects_barrier()
         assert {t + 1 for t in calls} >= set(blocks.edges[:-1]) and len(set(calls)) == len(calls)
         if law == "bernoulli":
-            levels = _marked_cells(jax.random.split(key)[0], make_table(schedule, blocks))
+            levels = marked_cells(jax.random.split(key)[0], make_table(schedule, blocks))
             assert len(calls) == int((levels > 0).sum())
         counts.append(len(calls))
     assert (len(set(counts)) > 2) == (law == "bernoulli")

@@ -31,7 +31,7 @@ def network(x, timestep):
 def test_update_is_the_sequential_definition(variant, law, edges, frozen):
     schedule, rng = short(variant), np.random.default_rng(3)
     blocks = Blocks(edges, law, 0.7, frozen)
-    prediction = PREDICTIONS[len(frozen) % 4] if isinstance(frozen, str) else "v"
+    prediction = PREDICTIONS[len(frozen) % 5] if isinstance(frozen, str) else "v"
     table = make_table(schedule, blocks, prediction)
     x, Z = rng.standard_normal(5), rng.standard_normal((25, 5))
 

@@ -248,8 +248,9 @@ def test_example_of_the_package():
 def test_names_of_the_package():
     import pmm_mcmc.diffusion as package
 
-    assert set(package.__all__) <= set(dir(package)) and "PoissonMidpointScheduler" in package.__all__
-    for name in set(package.__all__) - {"PoissonMidpointScheduler"}:
+    of_torch = {"PoissonMidpointScheduler", "PoissonMidpointFlowScheduler"}
+    assert set(package.__all__) <= set(dir(package)) and of_torch <= set(package.__all__)
+    for name in set(package.__all__) - of_torch:
         assert getattr(package, name).__module__.startswith("pmm_mcmc.diffusion.")
     with pytest.raises(AttributeError, match="no attribute 'Scheduler'"):
         _ = package.Scheduler
@@ -257,7 +258,11 @@ def test_names_of_the_package():
 
 @pytest.mark.parametrize(
     ("name", "missing", "extra"),
-    [("poisson_midpoint_sample", "jax", "jax"), ("PoissonMidpointScheduler", "torch", "diffusers")],
+    [
+        ("poisson_midpoint_sample", "jax", "jax"),
+        ("PoissonMidpointScheduler", "torch", "diffusers"),
+        ("PoissonMidpointFlowScheduler", "torch", "diffusers"),
+    ],
 )
 def test_name_that_needs_an_extra_says_which(name, missing, extra, monkeypatch):
     import pmm_mcmc.diffusion as package

@@ -1,0 +1,143 @@
+"""One ``lax.scan`` over the calls of the network: what the samplers in JAX share.  Private to :mod:`.jax`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from pmm_mcmc.diffusion.blocks import Blocks
+from pmm_mcmc.diffusion.interpolation import Row, State, Table, advance, make_rows, noise_between, reach, start
+from pmm_mcmc.diffusion.schedule import PREDICTIONS, DiffusionSchedule, flow_scale
+
+__all__ = [
+    "Network",
+    "checked",
+    "finite",
+    "following_calls",
+    "marked_cells",
+    "one_midpoint",
+    "rows_at",
+    "scan",
+    "typed",
+]
+
+Network = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def checked(network: Network, x_T: jax.Array, schedule: DiffusionSchedule, prediction: str, level: int) -> tuple:
+    """Network, and state at a level, in the terms of the schedule: of a flow, divided by the scale of its noise."""
+    x_T = jnp.asarray(x_T)
+    if x_T.ndim < 2 or not jnp.issubdtype(x_T.dtype, jnp.floating):
+        raise ValueError(
+            f"x_T has shape {x_T.shape} and type {x_T.dtype}; give floating point numbers of shape (samples, ...)"
+        )
+    if prediction not in PREDICTIONS:
+        raise ValueError(f"prediction={prediction!r} is not known; use one of {', '.join(PREDICTIONS)}")
+    if prediction != "flow":
+        return network, x_T
+    sigmas = schedule.sigmas
+    if not np.allclose(schedule.timesteps, sigmas[1:], atol=1e-6):
+        raise ValueError(
+            f"prediction='flow' with {schedule!r}, which is not that of a flow: the network is to be told noise levels "
+            f"of 0 to 1, not times up to {schedule.timesteps[-1]}. Make it by DiffusionSchedule.flow or from_sigmas"
+        )
+
+    def called(y: jax.Array, s: jax.Array) -> jax.Array:
+        return network(y * flow_scale(s).reshape(-1, *(1,) * (y.ndim - 1)).astype(y.dtype), s)
+
+    return called, x_T / float(flow_scale(sigmas[min(level, schedule.N)]))
+
+
+def finite(x: jax.Array) -> jax.Array:
+    """Refuse what is not a number; under ``jax.jit`` it cannot be seen, and is returned."""
+    if not isinstance(x, jax.core.Tracer) and not bool(jnp.all(jnp.isfinite(x))):
+        raise ValueError(
+            f"{int(jnp.sum(~jnp.isfinite(x)))} of the {x.size} numbers of the samples are not finite: look at what the "
+            "network returns at each of schedule.timesteps, and sample in float32 where it is in half precision"
+        )
+    return x
+
+
+def one_midpoint(key: jax.Array, table: Table, blocks: Blocks, samples: int) -> jax.Array:
+    """Levels of the calls, ``(calls, samples)``: every sample draws midpoints of its own."""
+    starts, sizes = np.array(blocks.edges[:-1]), blocks.sizes
+    cells = np.arange(1, max(2, sizes.max()))
+    inside = cells < sizes[:, None]
+    q = np.where(inside, np.asarray(table.probability)[np.maximum(starts[:, None] - cells, 0)], 0.0)
+    # At the last cell that can be drawn the sum is exactly 1, whatever the rounding.
+    later = np.cumsum((q > 0.0)[:, ::-1], axis=1)[:, ::-1] - (q > 0.0)
+    reached = np.where(later > 0, np.cumsum(q, axis=1), 1.0)
+    uniform = jax.random.uniform(key, (blocks.steps, samples))
+    found = jax.vmap(lambda c, u: jnp.searchsorted(c, u, side="right"))(jnp.asarray(reached, uniform.dtype), uniform)
+    calls = np.where(sizes > 1, 2, 1)
+    block = np.repeat(np.arange(blocks.steps), calls)
+    is_midpoint = np.diff(block, prepend=-1) == 0
+    return starts[block][:, None] - is_midpoint[:, None] * (1 + found[block])
+
+
+def marked_cells(key: jax.Array, table: Table) -> jax.Array:
+    """Levels of the calls under Option 1, in order and filled up with zeros: the same for all samples."""
+    uniform = jax.random.uniform(key, jnp.shape(table.first))
+    called = (jnp.asarray(table.first) > 0.0) | (uniform < jnp.asarray(table.probability, uniform.dtype))
+    level = jnp.arange(called.size)
+    return jnp.sort(jnp.where(called, level, 0), descending=True)[:-1]
+
+
+def scan(
+    network: Network,
+    x: jax.Array,
+    rows: Row,
+    timesteps: Any,
+    noise: Any,
+    active: Any = None,
+    visited: Any = None,
+    keep: bool = False,
+) -> tuple[jax.Array, Any]:
+    """Run the calls of ``rows``, each ``(calls,)`` or ``(calls, samples)``; ``noise`` is a key or the draws.
+
+    With ``visited``, the states after each call, it goes there.  ``keep`` returns those, and the noise that led there.
+    """
+    given = visited is not None or not jnp.issubdtype(getattr(noise, "dtype", None), jax.dtypes.prng_key)
+    ones = (1,) * (x.ndim - 1)
+
+    def call(state: State, row: Row, timestep: jax.Array, z: jax.Array, y: Any) -> tuple[State, Any]:
+        row = Row(*(jnp.reshape(c, (-1, *ones)).astype(x.dtype) for c in row))
+        output = network(state.y, jnp.broadcast_to(timestep, x.shape[:1]))
+        if visited is not None:
+            state, z = noise_between(row, state, reach(row, state, output), y)
+        else:
+            z = z if given else jax.random.normal(z, x.shape, x.dtype)
+            state = advance(row, state, output, z)
+        return state, (state.y, z) if keep else None
+
+    def body(state: State, inputs: tuple) -> tuple[State, Any]:
+        *arguments, called = inputs
+        if active is None:
+            return call(state, *arguments)
+        return lax.cond(called, call, lambda state, *_: (state, None), state, *arguments)
+
+    draws = noise if given else jax.random.split(noise, len(timesteps))
+    state, kept = lax.scan(body, start(x), (rows, timesteps, draws, visited, active))
+    return state.x, kept
+
+
+def rows_at(table: Table, levels: jax.Array, dtype: Any) -> tuple[Row, jax.Array]:
+    """Rows of the calls at the levels, and what the network is told there."""
+    real = jnp.promote_types(dtype, jnp.float32)
+    tables = Table(*(jnp.asarray(c, real if c.dtype.kind == "f" else None) for c in table))
+    return make_rows(tables, levels, following_calls(levels), jnp), tables.timestep[levels]
+
+
+def following_calls(levels: jax.Array) -> jax.Array:
+    """Return, for each call, the level of the next; 0 after the last."""
+    return jnp.concatenate([levels[1:], jnp.zeros_like(levels[:1])])
+
+
+def typed(key: jax.Array) -> jax.Array:
+    """Return a key of the new kind, whichever was given."""
+    return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
