@@ -1,6 +1,7 @@
-# make demo: sample a real posterior and draw a picture.   make test: lint, types, tests.
+# make demo: sample a real posterior and draw a picture.   make test: lint, types, what runs in five minutes.
+# make check: all other tests, which CI runs.
 .DELETE_ON_ERROR:
-.PHONY: demo test test-diffusion test-browser docs notebooks lint types mutants bench bench-chains evidence clean
+.PHONY: demo test check test-diffusion test-browser docs notebooks lint types mutants bench bench-chains evidence clean
 VENV ?= .venv
 BIN := $(VENV)/bin
 DIFFUSION ?= .venv-diffusion
@@ -12,8 +13,12 @@ export OMP_NUM_THREADS ?= 1
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/galaxies.py
 
+# Most of the time of the others goes into compiling models.
 test: lint types
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "quick"
+
+check: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not quick"
 
 # The scheduler for diffusers, in an environment of its own: PyTorch has a small build for Python 3.11 only.
 test-diffusion: $(DIFFUSION)/.done

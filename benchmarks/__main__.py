@@ -50,7 +50,7 @@ ENTRIES = {
     "hierarchies": Entry("a minute a model", "writes the references of noncentring by NUTS"),
     "make_references": Entry("a quarter of an hour", "writes references.json by NUTS; --check compares"),
     "many_chains": Entry("minutes a table", "time of many chains at once, and effective samples for each second"),
-    "noncentring": Entry("minutes a target", "errors and gradients of hierarchies, straightened, plain and by hand"),
+    "noncentring": Entry("minutes a target", "errors and gradients of hierarchies, as written and by hand"),
     "overhead": Entry("minutes a table", "what a transition, a draw and the first draw cost beyond gradients"),
     "paper_claims": Entry(
         "three minutes; --quick: half a minute",

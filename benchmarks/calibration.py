@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from gradients import SAMPLERS, Ours
-from pmm_mcmc.diagnostics.straightened import MAP
 from targets import TARGETS, Reference, reference
 
 from pmm_mcmc.diagnostics.bias import judge
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.table import table_of
+from pmm_mcmc.engines.contract import model_side
 from pmm_mcmc.tuning.setting import Tuned
 
 MULTIPLES = (0.3, 1.0, 1.5, 2.0, 3.0)
@@ -58,18 +58,21 @@ KINDS = {
     "bias_of_sd": "bias",
     "step_long": "step",
     "step_unstable": "step",
-    "funnel": "funnel",
 }
 FOR_WANT_OF_DRAWS = {"r_hat", "short"}
 
 
-def as_result(position: np.ndarray, gradient: np.ndarray, unstable: np.ndarray, tuned: Tuned) -> Any:
+def as_result(z: np.ndarray, said: np.ndarray, unstable: np.ndarray, tuned: Tuned, structure: Any) -> Any:
     """Return draws of one replicate as ``pm.sample`` would, with the coordinates as parameters."""
-    dims, funnels = ("chain", "draw", "x_dim"), tuned.coordinates.funnels
+    dims, d = ("chain", "draw", "x_dim"), z.shape[-1]
+    position, judged, gradient = model_side(z, said)[0], z, said
+    if structure is not None:
+        judged, gradient = structure.judged(z, said[..., :d], tuned.coordinates.sites)
     stats = {"gradient": (dims, gradient), "unconstrained": (dims, position), "unstable": (dims[:2], unstable)}
-    for name in ("steps_per_draw", "expected_bias", "funnel_left"):
+    stats["noncentred"] = (dims, judged)
+    for name in ("steps_per_draw", "expected_bias"):
         stats[name] = (dims[:2], np.full(unstable.shape, getattr(tuned, name)))
-    posterior = xr.Dataset({"x": (dims, position)}, attrs={} if funnels is None else {MAP: funnels.to_json()})
+    posterior = xr.Dataset({"x": (dims, position)})
     return xr.DataTree.from_dict({"posterior": posterior, "sample_stats": xr.Dataset(stats)})
 
 
@@ -90,7 +93,7 @@ def measure(ours: Ours, multiple: float, known: Reference, shown: slice, replica
     thin = tuned.steps_per_draw
     ensemble.advance(ours.engine, tuned, 10, thin=thin)
     chunk = ensemble.advance(ours.engine, tuned, DRAWS * replicates, thin=thin)
-    bias, error, bias_sd, error_sd = (part[shown] for part in true_bias(chunk.position, known))
+    bias, error, bias_sd, error_sd = (part[shown] for part in true_bias(chunk.model_position, known))
     worst = int(np.argmax(np.abs(bias) - 2.0 * error))
     off, chance = np.abs([bias, bias_sd]), np.array([error, error_sd])
     bad = bool(((off > 2.0 * TARGET) & (off > 3.0 * chance)).any())
@@ -101,7 +104,7 @@ def measure(ours: Ours, multiple: float, known: Reference, shown: slice, replica
         for part in range(replicates):
             cut = (slice(first, first + EACH), slice(part * DRAWS, (part + 1) * DRAWS))
             draws = (chunk.position[cut], chunk.gradient[cut], chunk.unstable[cut])
-            dt = as_result(*draws, tuned)
+            dt = as_result(*draws, tuned, ours.engine.structure)
             run = read(dt)
             table = table_of(run)
             verdict = judge(dt, run, table)
@@ -146,7 +149,7 @@ def main() -> None:
     parser.add_argument("--schemes", nargs="*", default=SCHEMES, choices=list(SAMPLERS))
     parser.add_argument("--multiples", nargs="*", type=float, default=MULTIPLES)
     parser.add_argument("--replicates", type=int, default=REPLICATES_A_CHAIN, help="for each group of four chains")
-    parser.add_argument("--as-written", action="store_true", help="without straightening funnels")
+    parser.add_argument("--as-written", action="store_true", help="without non-centring")
     arguments = parser.parse_args()
     print(HEADER)
     total: collections.Counter[str] = collections.Counter()
@@ -154,7 +157,7 @@ def main() -> None:
         model, known = TARGETS[name].build(), reference(name)
         shown = slice(SHOWN.get(name))
         given = {"reparametrise": False} if arguments.as_written else {}
-        print(f"{name} (d={len(known.mean)}){', funnels not straightened' * arguments.as_written}", flush=True)
+        print(f"{name} (d={len(known.mean)}){', as written' * arguments.as_written}", flush=True)
         for scheme in arguments.schemes:
             free = Ours(scheme, model, CHAINS, SEED, **given)
             for multiple in arguments.multiples:

@@ -206,7 +206,7 @@ def kind(reason: str) -> str:
     kinds = {
         "r_hat": "chains disagree", "is known to": "too few draws", "unstable": "unstable transitions",
         "E[x dF/dx]": "Stein identity", "the mean of": "bias of a mean", "the sd of": "bias of a sd",
-        "steps of this size": "step too long", "straightened in part": "funnel straightened in part",
+        "steps of this size": "step too long",
     }  # fmt: skip
     return next((words for start, words in kinds.items() if start in reason), reason)
 

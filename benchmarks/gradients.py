@@ -21,7 +21,7 @@ from targets import TARGETS, reference
 
 from pmm_mcmc.coordinates import Coordinates
 from pmm_mcmc.diagnostics.stein import corrected_expectations
-from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.contract import empty_state, model_side
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.logdensity import log_density
 from pmm_mcmc.methods import Settings
@@ -57,18 +57,19 @@ settled    b2_max stays below from here            failing  rejected transitions
 
 
 def engine_for(model: Any, settings: Settings) -> NumbaEngine:
-    return NumbaEngine.of(settings, log_density(list(model.continuous_value_vars), model, model.initial_point(0)))
+    vars, point = list(model.continuous_value_vars), model.initial_point(0)
+    return NumbaEngine.of(settings, log_density(vars, model, point, settings.noncentring))
 
 
 def starts(model: Any, engine: NumbaEngine, chains: int, rng: np.random.Generator) -> np.ndarray:
     """Points within one unit of the initial point where the density and its gradient are finite."""
     point = model.initial_point(0)
     origin = np.concatenate([np.ravel(point[v.name]) for v in model.continuous_value_vars]).astype(float)
-    unit = Coordinates(np.zeros(len(origin)), np.ones(len(origin)))
+    structure, unit = engine.structure, Coordinates(np.zeros(len(origin)), np.ones(len(origin)))
     found: list[np.ndarray] = []
     while len(found) < chains:
         x = origin + rng.uniform(-1.0, 1.0, size=len(origin))
-        state = empty_state(x, np.zeros(len(x)))
+        state = empty_state(x if structure is None else structure.to_z(x, structure.none())[0], np.zeros(len(x)))
         if np.all(np.isfinite(engine.evaluate(unit, state))) and math.isfinite(state[4 * len(x)]):
             found.append(x)
     return np.array(found)
@@ -100,7 +101,8 @@ class Ours:
             return np.concatenate([getattr(part, name) for part in self.parts], axis=1)
 
         self.failing = int(joined("unstable").sum())
-        return Run(self.name, joined("position"), joined("n_grad"), self.warmed.n_grad, joined("gradient"))
+        position, gradient = model_side(joined("position"), joined("gradient"))
+        return Run(self.name, position, joined("n_grad"), self.warmed.n_grad, gradient)
 
     @property
     def note(self) -> str:

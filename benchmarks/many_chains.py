@@ -156,7 +156,7 @@ def measured(engine: Any, settings: Any, chains: int, draws: int) -> tuple[np.nd
     began = clock()
     chunk = warm.ensemble.advance(engine, warm.tuned, draws, thin=warm.tuned.steps_per_draw)
     seconds = clock() - began
-    return slowest(chunk.position) / seconds, took
+    return slowest(chunk.model_position) / seconds, took
 
 
 def numba_ess(arguments: dict[str, Any], chains: int, draws: int) -> tuple[np.ndarray, float]:

@@ -112,7 +112,7 @@ def transitions() -> None:
         for label, (method, arguments) in METHODS.items():
             kernel = Settings.checked(method, **arguments).kernel
             engine = NumbaEngine(
-                kernel, d, joint, alone, lambda: density.table("joint"), lambda: density.table("gradient")
+                kernel, d, joint, alone, lambda sites: density.table("joint"), lambda sites: density.table("gradient")
             )
             step, K = (0.5 if kernel.dynamics else 0.2), arguments.get("K", 1)
             key = np.array([1, 2], np.uint64)

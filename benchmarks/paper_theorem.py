@@ -49,7 +49,7 @@ def double_well(x, gradient, table, n):
 def run(kernel: Kernel, alpha: float, K: int, chains: int, steps: int) -> tuple[np.ndarray, int]:
     """Run chains of the package; return positions ``(chain, 1 + steps)`` and how often the log density was asked."""
     table = np.zeros(2, np.int64)
-    engine = NumbaEngine(kernel, 1, double_well, double_well, lambda: table, lambda: table)
+    engine = NumbaEngine(kernel, 1, double_well, double_well, lambda sites: table, lambda sites: table)
     coordinates = Coordinates(np.zeros(1), np.ones(1))
     rng = np.random.default_rng(SEED)
     position = START[0] + START[1] * rng.standard_normal((chains, 1))

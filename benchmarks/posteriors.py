@@ -193,10 +193,9 @@ def one_run(sampler: str, model: pm.Model, reference: dict[str, Any], seed: int)
     )
     for reason in verdict.reasons:
         print(f"        - {reason}")
-    words = tree["posterior"].attrs.get("reparametrisation")
-    heard = [words] if words else [line for line in said if "divergence from a Gaussian" in line]
-    if heard:
-        print(f"        straightened{'' if words else f' by {len(heard)} of {CHAINS} chains'}: {heard[0][:WORDS]}")
+    words = [line for line in said if "is sampled non-centred" in line]
+    if words:
+        print(f"        {words[0][:WORDS]}")
     for line in dict.fromkeys(line for line in said if "unstable" in line or "finite" in line):
         print(f"        said: {line[:WORDS]}")
     print(end="", flush=True)
