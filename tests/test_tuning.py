@@ -248,6 +248,8 @@ def gaussian():
 def test_a_run_reaches_the_step_of_theory_on_any_scale(gaussian, sample, case):
     method, options = case
     arguments = {k: v for k, v in options.items() if k != "dynamics" or method == "RLMC"}
+    if method == "PoissonULMC":
+        arguments.setdefault("scheme", "paper")
     with gaussian:
         step = getattr(pmm, method)(**arguments)
         stats = sample(step, draws=20, tune=1000)["sample_stats"]
