@@ -15,7 +15,7 @@ from pytensor.graph.traversal import ancestors
 
 from pmm_mcmc.hierarchy.banded import banded_sites
 from pmm_mcmc.hierarchy.families import MOST_GROUPED, SIGNED, Law, law_of
-from pmm_mcmc.hierarchy.site import elementwise, grouped_terms, place
+from pmm_mcmc.hierarchy.site import elementwise, grouped_shift, grouped_terms, place
 from pmm_mcmc.hierarchy.structure import Child, Structure
 from pmm_mcmc.many_draws import python_function
 
@@ -228,10 +228,10 @@ def _placed(child: Child, mu: Any, L: Any, rho: Any, a: Any, h: Any, z: Any) -> 
         pull, B = elementwise(mu, L, a, h)
         return mu + L * place(pt, pull, B, z), (pt.log(pt.abs(L)) - 0.5 * pt.log(B)).sum()
     if child.kind == "grouped":
-        pull, B = grouped_terms(mu, L, a, h)
+        K = child.shape[-1]
+        pull, B = grouped_terms(pt, mu, L, a, h, K)
         w = place(pt, pull, B, z.reshape(a.shape))
-        groups = child.size // child.shape[-1]
-        return (mu + w @ L.T), groups * pt.log(pt.diagonal(L)).sum() - 0.5 * pt.log(B).sum()
+        return mu + grouped_shift(pt, L, w, K), child.size // K * pt.log(pt.diagonal(L)).sum() - 0.5 * pt.log(B).sum()
     if child.kind == "dense":
         C = pt.linalg.cholesky(pt.eye(child.size, dtype=z.dtype) + (L.T * h) @ L)
         w = pt.linalg.solve_triangular(C, L.T @ (a - h * mu), lower=True) + z

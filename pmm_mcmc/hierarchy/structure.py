@@ -151,8 +151,10 @@ class Structure:
                 elif child.kind == "grouped":
                     own = own.reshape(mu.shape)
                     w = np.linalg.solve(L, (own - mu).swapaxes(1, 2)).swapaxes(1, 2)
-                    terms = [grouped_terms(*one, a, h) for one in zip(mu, L, strict=True)]
-                    pull, B = (np.stack(part) for part in zip(*terms, strict=True))
+                    # With the draws last, so that the formula for one holds for all.
+                    at, root = (np.moveaxis(part, 0, -1) for part in (mu, L))
+                    terms = grouped_terms(np, at, root, a[..., None], h[..., None], child.shape[-1])
+                    pull, B = (np.moveaxis(part, -1, 0) for part in terms)
                     z[:, child.at] = unplace(np, pull, B, w).reshape(len(x), -1)
                     diagonal = np.abs(np.diagonal(L, axis1=1, axis2=2))
                     log_det += mu.shape[1] * np.log(diagonal).sum(axis=1) - 0.5 * np.log(B).sum(axis=(1, 2))
