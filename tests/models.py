@@ -96,9 +96,14 @@ def student_regression() -> pm.Model:
 
 
 def galaxies() -> pm.Model:
-    from galaxies import build_model, load_velocities
+    from galaxies import load_velocities
 
-    return build_model(load_velocities())
+    with pm.Model(coords={"cluster": ["near", "middle A", "middle B", "far"]}) as model:
+        weight = pm.Dirichlet("weight", np.full(4, 2.0), dims="cluster")
+        mean = pm.Normal("mean", np.array([10.0, 20.0, 23.0, 33.0]), 1.5, dims="cluster")
+        sd = pm.LogNormal("sd", np.log(1.5), 0.5, dims="cluster")
+        pm.NormalMixture("velocity", w=weight, mu=mean, sigma=sd, observed=load_velocities())
+    return model
 
 
 MODELS = {

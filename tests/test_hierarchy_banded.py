@@ -25,6 +25,15 @@ MODES = ("FAST_COMPILE", "NUMBA", "JAX")
 CASES = [(p, n) for p in (1, 2, 3) for n in sorted({1, p, 7})]
 
 
+@pytest.fixture(autouse=True)
+def double_precision():
+    """Whatever tests before these have left JAX with."""
+    import jax
+
+    with jax.enable_x64(True):
+        yield
+
+
 def inputs(p, n, seed=1):
     rng = np.random.default_rng(seed)
     rho, m, a, z = 0.6 * rng.normal(size=p), rng.normal(size=n), rng.normal(size=n), rng.normal(size=n)

@@ -36,7 +36,8 @@ def convergence(values: np.ndarray) -> Convergence:
         for first in range(0, p, each):
             block = np.ascontiguousarray(np.moveaxis(values[..., first : first + each], 2, 0), dtype=float)
             sound = np.isfinite(block).all(axis=(1, 2))
-            found[:, np.flatnonzero(sound) + first] = _of_block(block[sound])
+            if sound.any():
+                found[:, np.flatnonzero(sound) + first] = _of_block(block[sound])
     return Convergence(*found)
 
 
