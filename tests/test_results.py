@@ -373,7 +373,7 @@ def test_rewrites_relied_on_are_known():
 
 def test_attributes_relied_on_are_where_they_were():
     x = pt.vector("x")
-    function = many_draws._python_function([x], [pt.exp(x)], keep=True)
+    function = many_draws.python_function([x], [pt.exp(x)], keep=True)
     function(np.ones(3))
     held = [cell[0] for variable, cell in function.vm.storage_map.items() if variable.owner is not None]
     assert [np.shape(value) for value in held] == [(3,)], "pytensor's Python linker keeps its values elsewhere"
