@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 MARKERS = {
+    "quick": "runs in `make test`; added to all tests of the files in QUICK",
     "pymc": "a PyMC model is compiled",
     "statistical": "z-scores at a fixed seed, with the false-alarm rate that the module declares",
     "process": "starts other processes",
@@ -34,7 +35,21 @@ LONGEST = (
     "test_steps",
     "test_warm_up",
     "test_sampling_stores",
-    "test_sampling_funnels",
+    "test_hierarchy_density",
+)
+
+
+# What `make test` runs: arithmetic, laws, judgements and refusals, and one run by every way in.  Compiling models takes
+# most of the time of the others where no cache is: `make check` runs them.
+QUICK = frozenset(
+    """
+    test_arguments test_bad_input test_benchmarks_entry test_codec test_coefficients test_compare_parts test_convergence
+    test_curvature test_diffusion_gaussian test_diffusion_method test_diffusion_schedule test_diffusion_solvers
+    test_engine test_friction test_gallery_page test_gaussian_law test_hierarchy_structure test_midpoints test_moments
+    test_moments_summary test_nested test_orders test_progress test_random test_report_page test_sampling_refusals
+    test_scale test_schedule test_site test_step_size test_store_refusals test_transitions test_verdict
+    test_verdict_with_probe test_virial test_ways_in
+    """.split()
 )
 
 
@@ -47,6 +62,9 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.stem in QUICK:
+            item.add_marker("quick")
     rank = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 
