@@ -207,6 +207,8 @@ def kind(reason: str) -> str:
         "r_hat": "chains disagree", "is known to": "too few draws", "unstable": "unstable transitions",
         "E[x dF/dx]": "Stein identity", "the mean of": "bias of a mean", "the sd of": "bias of a sd",
         "steps of this size": "step too long",
+        # Of runs that are kept from when funnels were searched in draws.
+        "straightened in part": "funnel straightened in part",
     }  # fmt: skip
     return next((words for start, words in kinds.items() if start in reason), reason)
 
