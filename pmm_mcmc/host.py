@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,7 +15,6 @@ import numpy as np
 from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.hosts import Hosts
 from pmm_mcmc.methods import Settings
-from pmm_mcmc.steps.report import Observed, UnstableReport
 from pmm_mcmc.tuning.setting import Tuned
 from pmm_mcmc.warming import Warming
 
@@ -75,8 +74,6 @@ class Run:
         Gradients spent in all.
     unstable : (chain,)
         Transitions rejected in the present phase.
-    report
-        What went wrong after warm-up.
     """
 
     warming: Warming
@@ -84,7 +81,6 @@ class Run:
     done: int
     n_grad: np.ndarray
     unstable: np.ndarray
-    report: UnstableReport = field(default_factory=UnstableReport)
 
     @classmethod
     def start(
@@ -203,17 +199,13 @@ class Host:
         ensemble, own = run.warming.ensemble, self.hosts.own
         mine, n_grad, unstable = run.warming.part(own), run.n_grad[own], run.unstable[own]
         rows, done = min(self.rows, self.draws - run.done), 0
-        found, sums = (
-            _Gathered(len(n_grad), rows),
-            run.report.sums(len(n_grad), self._origin(tuned)),
-        )
+        found = _Gathered(len(n_grad), rows)
         while done < rows:
             n = min(self._pace, rows - done)
             began = time.perf_counter()
             for which, chunk in mine.advance_in_batches(self.engine, tuned, n, self.batch(n), thin=thin):
                 found.put(which, done, self._groups(chunk, tuned, thin, n_grad[which], ""))
                 self.newest = np.concatenate([chunk.model_position[:, -1], self.newest])[:_NEWEST]
-                sums.observe(which, Observed.of(chunk))
                 n_grad[which] += chunk.n_grad.sum(axis=1)
                 unstable[which] += chunk.unstable.sum(axis=1)
             seconds = (time.perf_counter() - began) / n
@@ -228,18 +220,10 @@ class Host:
         ensemble.state, ensemble.gradient, run.n_grad, run.unstable = self.hosts.join(
             mine.state, mine.gradient, n_grad, unstable
         )
-        run.report.add(sums.joined(self.hosts), thin)
         groups = found.upto(done)
         self.sink.put(groups, run, done == rows)
         self._report(False, run.done, groups, "")
         return done == rows
-
-    def _origin(self, tuned: Tuned) -> np.ndarray:
-        """Return the model's position of the centre of the coordinates."""
-        centre, structure = tuned.coordinates.place(np.zeros(self.engine.d)), self.engine.structure
-        if structure is None or tuned.coordinates.sites is None:
-            return centre
-        return structure.to_x(centre[None], tuned.coordinates.sites)[0]
 
     def _report(self, tuning: bool, done: int, groups: Groups, prefix: str) -> None:
         empty: dict[str, np.ndarray] = {}

@@ -140,6 +140,11 @@ class ModelDensity:
         self.structure: Structure | None = None
         self.sites: SharedVariable | None = None
         self.width = self.d
+        if noncentring and self.others:
+            raise ValueError(
+                f"reparametrise={dict(noncentring)!r}: variables are non-centred only by a step that moves all of the "
+                "model; leave it out"
+            )
         if noncentring is not None and not self.others and self.d:
             start = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
             composed = compose(model, vars, self.layout, self._flat, logp, gradient, start, noncentring)

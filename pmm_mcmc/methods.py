@@ -182,6 +182,11 @@ class Settings:
 
     def check_coordinates(self, d: int, of: str = "") -> None:
         """Raise where what was given for each unconstrained coordinate does not fit their number ``d``."""
+        if self.scaling is not None and self.reparametrise not in ("auto", "no"):
+            raise ValueError(
+                f"scaling with reparametrise={dict(self.reparametrise)!r}: a given scaling is one of the model's own "  # type: ignore[arg-type]
+                "coordinates; leave one of the two out"
+            )
         if self.scaling is not None and len(self.scaling) != d:
             raise ValueError(
                 f"scaling has length {len(self.scaling)}: must have {d} entries, one for each unconstrained "

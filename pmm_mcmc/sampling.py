@@ -303,7 +303,7 @@ def sample(
         sys.stdout.flush()
         signal.raise_signal(signal.SIGTERM)
     if compute_convergence_checks and there and hosts.primary:
-        _say(result, run, target)
+        _say(result)
     return result
 
 
@@ -354,7 +354,7 @@ def _anchors(run: Run) -> tuple[np.ndarray, np.ndarray]:
     return run.tuned.coordinates.place(ensemble.state[:, 3 * d : 4 * d]), ensemble.gradient
 
 
-def _say(result: xr.DataTree, run: Run, target: Target) -> None:
+def _say(result: xr.DataTree) -> None:
     """Log the verdict."""
     from pmm_mcmc.diagnostics.saying import last_words
 

@@ -18,7 +18,6 @@ from pmm_mcmc.hosts import Hosts
 from pmm_mcmc.methods import Settings
 from pmm_mcmc.moments import Moments
 from pmm_mcmc.results import Layout
-from pmm_mcmc.steps.report import UnstableReport
 from pmm_mcmc.storage import NothingStored, Store, open_store
 from pmm_mcmc.storage.codec import decode, encode
 from pmm_mcmc.storage.recovery import differences, stored_identity
@@ -36,7 +35,7 @@ CHECKPOINT, _TIMES = "checkpoint", ("sampling_time", "compile_time")
 
 # What a checkpoint is made of.
 _TYPES = (
-    Block, Coordinates, Ensemble, FrictionTrial, LocalCurvature, NoncentredWarmup, Run, Settings, Tuned, UnstableReport,
+    Block, Coordinates, Ensemble, FrictionTrial, LocalCurvature, NoncentredWarmup, Run, Settings, Tuned,
     Warming, Warmup,
 )  # fmt: skip
 

@@ -130,6 +130,11 @@ class Target:
         if not step.free:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
         settings.check_coordinates(density.d)
+        if settings.noncentring:
+            raise ValueError(
+                f"reparametrise={settings.noncentring!r}: a LogDensity does not say which variables it has; write it "
+                "non-centred, and leave reparametrise out"
+            )
         begins(f"{settings.words}: {density.d} coordinates of a log density")
         engine = _jax_engine(settings, density, _device(density, device, precision, chains), precision, chains)
         said = {"density": density.fingerprint, "data": ""}

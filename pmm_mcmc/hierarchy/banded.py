@@ -34,7 +34,7 @@ from pytensor.tensor.blockwise import Blockwise
 from pmm_mcmc.hierarchy import banded_loops
 from pmm_mcmc.hierarchy.banded_loops import LENGTHS, given, kept_by, passed_on, place, pull_back, undo
 
-__all__ = ["banded_sites", "innovation_gradient", "undo_banded", "undo_banded_rows", "whiten_rows"]
+__all__ = ["banded_sites", "undo_banded_rows"]
 
 _NAMES = ("rho", "v", "m", "a", "h", "z or x")
 # Compiled graphs that contain these kernels are kept on disk by pytensor: another text, another key.
@@ -168,13 +168,6 @@ class BandedSitesGradient(_InJax):
         raise NotImplementedError("banded_sites has first derivatives only; samplers need no others")
 
 
-class UndoBanded(_Kernel):
-    """``z`` and ``log |dx / dz|`` at ``x``; see :func:`undo_banded`."""
-
-    gufunc_signature = BandedSites.gufunc_signature
-    kernel = staticmethod(undo)
-
-
 def _apply(op, *values):
     inputs = [pt.as_tensor_variable(value) for value in values]
     return tuple((Blockwise(op) if max(value.ndim for value in inputs) > 1 else op)(*inputs))
@@ -214,42 +207,10 @@ def banded_sites(rho, v, m, a, h, z):
     return _apply(BandedSites(), rho, v, m, a, h, z)
 
 
-def undo_banded(rho, v, m, a, h, x):
-    """Return ``z`` and ``log |dx / dz|``, symbolic, of the ``x`` of :func:`banded_sites`; no gradient and no JAX."""
-    return _apply(UndoBanded(), rho, v, m, a, h, x)
-
-
 def undo_banded_rows(rho, v, m, a, h, x):
-    """Return what :func:`undo_banded` does, of arrays whose leading axes broadcast: ``(..., n)`` and ``(...,)``."""
+    """Return ``z`` and ``log |dx / dz|`` of the ``x`` of :func:`banded_sites`: arrays whose leading axes broadcast."""
 
     def one(*row):
         return undo(*(np.array(part, float) for part in row))  # copies, as in _Kernel.perform
 
-    return np.vectorize(one, otypes="dd", signature=UndoBanded.gufunc_signature)(rho, v, m, a, h, x)
-
-
-def whiten_rows(rho, v, m, x):
-    """Return the standardised innovations of ``x (..., n)``, symbolic: what ``banded_sites`` undoes without sites.
-
-    ``rho`` must have a length that is known when the graph is built.
-    """
-    rho, v, d = pt.as_tensor_variable(rho), pt.as_tensor_variable(v), pt.as_tensor_variable(x) - m
-    if rho.type.shape[-1] is None:
-        raise ValueError("rho has no static length; give pt.specify_shape(rho, (p,))")
-    e = d
-    for k in range(1, rho.type.shape[-1] + 1):
-        before = pt.concatenate([pt.zeros_like(d[..., :k]), d[..., :-k]], axis=-1)
-        e = e - rho[..., k - 1, None] * before
-    return e / pt.sqrt(v)
-
-
-def innovation_gradient(rho, v, r):
-    """Return ``L' r (..., n)``: of a gradient by the elements that by their innovations, at scale 1; axes broadcast."""
-    rho, v, r = np.asarray(rho), np.asarray(v), np.asarray(r)
-    n, p = r.shape[-1], rho.shape[-1]
-    shape = np.broadcast_shapes(rho.shape[:-1], v.shape[:-1], r.shape[:-1])
-    u = np.zeros((n + p, *shape), np.result_type(rho, v, r))
-    by_lag, by_time = np.moveaxis(rho, -1, 0), np.moveaxis(r, -1, 0)
-    for t in range(n - 1, -1, -1):
-        u[t] = by_time[t] + sum(by_lag[k] * u[t + 1 + k] for k in range(p))
-    return np.sqrt(v) * np.moveaxis(u[:n], 0, -1)
+    return np.vectorize(one, otypes="dd", signature=BandedSites.gufunc_signature)(rho, v, m, a, h, x)

@@ -162,6 +162,8 @@ class NoncentredWarmup:
         in_order = usable.T.ravel()
         seen = [part.swapaxes(0, 1).reshape(-1, d)[in_order] for part in (x, slope, window.gradient)]
         good = np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in seen])
+        if good.sum() < 2:
+            return
         old = self.sites
         at, of_x, of_z = (part[good] for part in seen)
         self.sites = structure.learn(at, of_x, of_z, old)
