@@ -19,13 +19,13 @@ import peers
 from first_times import Run, lengthened
 from targets import TARGETS, reference
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.stein import corrected_expectations
 from pmm_mcmc.engines.contract import empty_state, model_side
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.logdensity import log_density
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.sampling import Warmed, warm_up
+from pmm_mcmc.engines.settings import Settings
+from pmm_mcmc.model.log_density import log_density
+from pmm_mcmc.run.sample import Warmed, warm_up
 
 __all__ = ["SAMPLERS", "Ours", "engine_for", "starts"]
 

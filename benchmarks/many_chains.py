@@ -37,11 +37,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import pmm_mcmc as pmm
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
-from pmm_mcmc.tuning.setting import Tuned
-from pmm_mcmc.warming import warm_up
+from pmm_mcmc.engines.settings import Tuned
+from pmm_mcmc.warmup.pooled import warm_up
 
 jax.config.update("jax_enable_x64", True)
 SEED, REPEATS, D = 1, 7, 25
@@ -164,7 +164,7 @@ def numba_ess(arguments: dict[str, Any], chains: int, draws: int) -> tuple[np.nd
     import pymc as pm
 
     from pmm_mcmc.engines.numba_engine import NumbaEngine
-    from pmm_mcmc.logdensity import log_density
+    from pmm_mcmc.model.log_density import log_density
 
     rng = np.random.default_rng(SEED)
     x = rng.normal(size=(1000, D))

@@ -25,12 +25,11 @@ import pymc as pm
 from pymc.step_methods.arraystep import ArrayStepShared
 
 import pmm_mcmc as pmm
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.logdensity import choose_vars, log_density
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.tuning.setting import Tuned
+from pmm_mcmc.engines.settings import Settings, Tuned
+from pmm_mcmc.model.log_density import choose_vars, log_density
 
 REPEATS = 7
 METHODS = {

@@ -15,14 +15,15 @@ from numba import cfunc
 from one_variable import START, TARGETS, WELL
 from transfer_operator import Nodes, moments
 
-from pmm_mcmc.coefficients import flows
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import empty_state
-from pmm_mcmc.engines.numba_engine import SIGNATURE, NumbaEngine
-from pmm_mcmc.methods import OVERDAMPED, Kernel, Scheme, Settings
-from pmm_mcmc.midpoints import expected_gradients
-from pmm_mcmc.transitions import interpolate
-from pmm_mcmc.tuning.setting import Tuned
+from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.engines.settings import Settings, Tuned
+from pmm_mcmc.langevin.flows import flows
+from pmm_mcmc.langevin.methods import OVERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.midpoints import expected_gradients
+from pmm_mcmc.langevin.transitions import interpolate
+from pmm_mcmc.model.native import SIGNATURE
 
 __all__ = ["divergences", "quantities", "report", "report_gradients", "run"]
 

@@ -16,9 +16,9 @@ import pymc as pm
 from first_times import Run, lengthened
 
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.logdensity import log_density
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.sampling import warm_up
+from pmm_mcmc.engines.settings import Settings
+from pmm_mcmc.model.log_density import log_density
+from pmm_mcmc.run.sample import warm_up
 
 __all__ = ["OURS", "PEERS", "REMEDIES", "Ours", "build", "effective", "failure", "measure"]
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.stein_moments import SteinMoments
-from pmm_mcmc.moments import Moments
-from pmm_mcmc.results import Layout
+from pmm_mcmc.model.result_tree import Layout
+from pmm_mcmc.run.moments import Moments
 
 
 def statistics(position, gradient, **more):

@@ -12,9 +12,10 @@ import numpy as np
 from numba import cfunc
 from scipy.linalg import expm
 
-from pmm_mcmc import transitions
-from pmm_mcmc.engines.numba_engine import SIGNATURE, NumbaEngine
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Scheme
+from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.langevin import transitions
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
+from pmm_mcmc.model.native import SIGNATURE
 
 # Choices of the engine, not formulas.  After a failure: the part of the step that is kept, what comes back with every
 # transition, and the least; the parts in which a step is taken again, and how often; the part of a step before which no
@@ -147,7 +148,7 @@ def bridge(dynamics, friction, length, ahead, known, near, far):
 
 
 def stream(key, transition, part=0):
-    """Return NumPy's own generator, started as :mod:`pmm_mcmc.engines.random` says; parts of a step have their own."""
+    """Return NumPy's own generator, started as :mod:`pmm_mcmc.engines.numba_random` says; parts of a step have their own."""
     bits = np.random.SFC64()
     first = int(key[0]) ^ (part * 0x9E3779B97F4A7C15 % 2**64)
     words = np.array([first, key[1], transition, 1], dtype=np.uint64)

@@ -13,7 +13,7 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.link.vm import VMLinker
 
-from pmm_mcmc.results import Layout
+from pmm_mcmc.model.result_tree import Layout
 
 # PyMC's rewrites, and nothing compiled.
 INTERPRETED = Mode(

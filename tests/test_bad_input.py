@@ -12,10 +12,10 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import pmm_mcmc as pmm
-import pmm_mcmc.logdensity as logdensity
-from pmm_mcmc.guard import guard_threshold
+import pmm_mcmc.model.log_density as logdensity
+from pmm_mcmc.langevin.stability import guard_threshold
+from pmm_mcmc.langevin.transitions import LEVELS, PARTS
 from pmm_mcmc.steps import chain as chain_module
-from pmm_mcmc.transitions import LEVELS, PARTS
 
 pytestmark = pytest.mark.pymc
 

@@ -8,9 +8,9 @@ import pytest
 from reference import cell_midpoint, flow, uniform_midpoint, unrolled
 from test_orders import WELL, double_well
 
-from pmm_mcmc.diagnostics import coupled
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
-from pmm_mcmc.midpoints import LATE
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.midpoints import LATE
+from pmm_mcmc.workbench import coupled
 
 Z = 5.3
 

@@ -8,11 +8,11 @@ import pytest
 from numba import cfunc
 from reference import engine
 
-from pmm_mcmc.engines.numba_engine import SIGNATURE
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.sampling import warm_up
-from pmm_mcmc.tuning.curvature import LocalCurvature
-from pmm_mcmc.tuning.step_size import allowed_error, safe_step
+from pmm_mcmc.engines.settings import Settings
+from pmm_mcmc.model.native import SIGNATURE
+from pmm_mcmc.run.sample import warm_up
+from pmm_mcmc.warmup.curvature import LocalCurvature
+from pmm_mcmc.warmup.step_size import allowed_error, safe_step
 
 POINTS, ITERATIONS = 8, 4
 

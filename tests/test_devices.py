@@ -9,9 +9,9 @@ import pymc as pm
 import pytest
 
 import pmm_mcmc as pmm
-from pmm_mcmc import devices
-from pmm_mcmc.storage.recovery import stored_identity
-from pmm_mcmc.targeting import Target
+from pmm_mcmc.run import devices
+from pmm_mcmc.run.plan import Target
+from pmm_mcmc.run.storage.recovery import stored_identity
 
 CPU = jax.local_devices(backend="cpu")
 

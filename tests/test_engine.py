@@ -9,14 +9,14 @@ from numba import cfunc
 from reference import PARTS, RECOVER, SHORTEST, SHRINK, Chain, engine, gaussian, stream
 from scipy.stats import kstest, norm
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import Chunk, change_coordinates, empty_state
-from pmm_mcmc.engines.numba_engine import SIGNATURE
-from pmm_mcmc.guard import guard_threshold, steepest_curvature
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme, Settings
-from pmm_mcmc.midpoints import expected_gradients
-from pmm_mcmc.tuning.setting import Tuned
-from pmm_mcmc.tuning.step_size import allowed_error, safe_step
+from pmm_mcmc.engines.settings import Settings, Tuned
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.midpoints import expected_gradients
+from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
+from pmm_mcmc.model.native import SIGNATURE
+from pmm_mcmc.warmup.step_size import allowed_error, safe_step
 
 D = 4
 KEY = np.array([2**63 + 12345, 678], dtype=np.uint64)

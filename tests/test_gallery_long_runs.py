@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pmm_mcmc import targets
-from pmm_mcmc.targets import make_references, mixtures, regressions
-from pmm_mcmc.targets.stored import DATA
+from pmm_mcmc.workbench import targets
+from pmm_mcmc.workbench.targets import make_references, mixtures, regressions
+from pmm_mcmc.workbench.targets.stored import DATA
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks" / "references.json"
 LIMIT = 5.5

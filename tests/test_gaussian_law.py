@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from reference import cell_law, engine, fine_times, flow, gaussian, sde, sequential, uniform_midpoint, unrolled
 
-from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.diagnostics.probe import order_of_bias
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import empty_state
-from pmm_mcmc.gaussian import stationary_covariance, variance_error
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
-from pmm_mcmc.midpoints import LATE
-from pmm_mcmc.tuning.setting import Tuned
+from pmm_mcmc.engines.settings import Tuned
+from pmm_mcmc.langevin.gaussian_law import stationary_covariance, variance_error
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.midpoints import LATE
+from pmm_mcmc.workbench.probe import order_of_bias
 
 
 def cells(dynamics, option=2, grid="left", power=0.0):

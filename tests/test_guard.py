@@ -9,16 +9,16 @@ import pytest
 from numba import cfunc
 from reference import engine, gaussian
 
-from pmm_mcmc import guard
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import numba_engine
 from pmm_mcmc.engines.contract import empty_state
-from pmm_mcmc.engines.numba_engine import SIGNATURE
-from pmm_mcmc.gaussian import step_maps
-from pmm_mcmc.guard import guard_threshold
-from pmm_mcmc.methods import OVERDAMPED, Settings
-from pmm_mcmc.tuning.setting import Tuned
-from pmm_mcmc.tuning.step_size import midpoint_count, safe_step
+from pmm_mcmc.engines.settings import Settings, Tuned
+from pmm_mcmc.langevin import stability as guard
+from pmm_mcmc.langevin.gaussian_law import step_maps
+from pmm_mcmc.langevin.methods import OVERDAMPED
+from pmm_mcmc.langevin.stability import guard_threshold
+from pmm_mcmc.model.native import SIGNATURE
+from pmm_mcmc.warmup.step_size import midpoint_count, safe_step
 
 KEY = np.array([123, 456], dtype=np.uint64)
 METHODS = {

@@ -8,12 +8,12 @@ import pytensor
 import pytest
 from hierarchy_models import BUILD, build, densities, eight_schools, some_sites
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import change_coordinates, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.jax_density import LogDensity
-from pmm_mcmc.methods import Settings
+from pmm_mcmc.engines.settings import Settings
+from pmm_mcmc.model.jax_density import LogDensity
 
 pytestmark = [
     pytest.mark.pymc,

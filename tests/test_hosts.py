@@ -16,10 +16,11 @@ import pytest
 import store_runs
 
 import pmm_mcmc as pmm
-from pmm_mcmc import sampling, warming
 from pmm_mcmc.engines import jax_engine
-from pmm_mcmc.hosts import Hosts, HostsError
-from pmm_mcmc.storage.recovery import stored_identity
+from pmm_mcmc.engines.processes import Hosts, HostsError
+from pmm_mcmc.run import sample as sampling
+from pmm_mcmc.run.storage.recovery import stored_identity
+from pmm_mcmc.warmup import pooled as warming
 
 TESTS = Path(__file__).parent
 

@@ -25,14 +25,14 @@ from jax_chains import (
 from scipy.stats import binom
 from test_engine import COORDINATES, FEW, LEAVES, SCHEMES, D
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import jax_midpoints
 from pmm_mcmc.engines.contract import Chunk, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
-from pmm_mcmc.jax_density import LogDensity
-from pmm_mcmc.methods import Scheme, Settings
-from pmm_mcmc.tuning.setting import Tuned
-from pmm_mcmc.warming import warm_up
+from pmm_mcmc.engines.settings import Settings, Tuned
+from pmm_mcmc.langevin.methods import Scheme
+from pmm_mcmc.model.jax_density import LogDensity
+from pmm_mcmc.warmup.pooled import warm_up
 
 STEPS, CHAINS = 60, 5
 

@@ -15,16 +15,16 @@ from scipy.stats import binom, kstest, norm
 from test_engine import SCHEMES, rough_numpy
 from test_gaussian_law import CHAINED, RECYCLED, cells, continuous
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines.contract import empty_state
-from pmm_mcmc.engines.jax_coordinates import JaxCoordinates
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.jax_random import Keyed, words_of
-from pmm_mcmc.gaussian import stationary_covariance
-from pmm_mcmc.jax_density import LogDensity
-from pmm_mcmc.methods import OVERDAMPED, UNDERDAMPED, Scheme
-from pmm_mcmc.midpoints import LATE, expected_gradients
-from pmm_mcmc.tuning.setting import Tuned
+from pmm_mcmc.engines.settings import Tuned
+from pmm_mcmc.langevin.gaussian_law import stationary_covariance
+from pmm_mcmc.langevin.methods import OVERDAMPED, UNDERDAMPED, Scheme
+from pmm_mcmc.langevin.midpoints import LATE, expected_gradients
+from pmm_mcmc.model.jax_density import LogDensity
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
 

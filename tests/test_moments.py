@@ -7,12 +7,12 @@ import pymc as pm
 import pytest
 from moment_trees import collected, low_rank, statistics, whitened
 
-from pmm_mcmc.comoments import combined
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.diagnostics.comoments import combined
 from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
-from pmm_mcmc.moments import Moments
-from pmm_mcmc.results import Layout
-from pmm_mcmc.storage.codec import decode, encode
+from pmm_mcmc.model.result_tree import Layout
+from pmm_mcmc.run.moments import Moments
+from pmm_mcmc.run.storage.codec import decode, encode
 
 
 @pytest.fixture(scope="module")

@@ -11,17 +11,17 @@ from reference import covariance, engine, flow, gaussian
 from scipy.special import gamma
 from test_guard import METHODS, automatic, quartic
 
-from pmm_mcmc.coefficients import flows
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import jax_engine, numba_engine
 from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
-from pmm_mcmc.engines.numba_engine import SIGNATURE
-from pmm_mcmc.guard import guard_threshold, steepest_curvature
-from pmm_mcmc.jax_density import LogDensity
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED
-from pmm_mcmc.transitions import LEVELS, PARTS, bridged, build_gain, build_limits, noise, path
-from pmm_mcmc.tuning.setting import Tuned
+from pmm_mcmc.engines.settings import Tuned
+from pmm_mcmc.langevin.flows import flows
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED
+from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
+from pmm_mcmc.langevin.transitions import LEVELS, PARTS, bridged, build_gain, build_limits, noise, path
+from pmm_mcmc.model.jax_density import LogDensity
+from pmm_mcmc.model.native import SIGNATURE
 
 KEY = np.array([123, 456], dtype=np.uint64)
 every_method = pytest.mark.parametrize("name", METHODS)

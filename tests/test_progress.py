@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pmm_mcmc import progress
-from pmm_mcmc.progress import Heartbeat, RunProgress
+from pmm_mcmc.run import progress
+from pmm_mcmc.run.progress import RunProgress
+from pmm_mcmc.steps.heartbeat import Heartbeat
 from pmm_mcmc.steps.statistics import Stats
 
 RED, BLUE = "38;2;214;39;40", "38;2;31;119;180"
@@ -341,7 +342,7 @@ def test_the_bar_of_pm_sample_fits(monkeypatch, width, wide):
 def test_a_run_without_bar_does_not_load_pymc(run_script):
     loaded, errors = run_script(
         "import json, sys\n"
-        "from pmm_mcmc.progress import RunProgress\n"
+        "from pmm_mcmc.run.progress import RunProgress\n"
         "with RunProgress(chains=1, tune=1, draws=1, show=False) as bar:\n"
         "    bar.update(tuning=True, done=1, step_size=0.1, K=1, n_grad=[1], unstable=[0])\n"
         "print(json.dumps('pymc' in sys.modules))\n"

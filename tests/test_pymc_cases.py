@@ -11,8 +11,8 @@ import pytensor.tensor as pt
 import pytest
 
 import pmm_mcmc as pmm
-from pmm_mcmc.gaussian import variance_error
-from pmm_mcmc.methods import Settings
+from pmm_mcmc.engines.settings import Settings
+from pmm_mcmc.langevin.gaussian_law import variance_error
 
 pytestmark = pytest.mark.pymc
 statistical = pytest.mark.statistical

@@ -7,7 +7,8 @@ import pytest
 import xarray as xr
 
 import pmm_mcmc as pmm
-from pmm_mcmc.results import Layout
+from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.model.result_tree import Layout
 
 pytestmark = pytest.mark.pymc
 
@@ -206,7 +207,7 @@ def test_diagnostics_work_on_it(run, rebuilt, caplog):
     _, dt = run
     with np.errstate(all="ignore"):  # a constant has no r_hat
         assert list(az.summary(rebuilt).index) == list(az.summary(dt).index)
-    ours, theirs = pmm.bias(rebuilt), pmm.bias(dt)
+    ours, theirs = bias_table(rebuilt), bias_table(dt)
     assert list(ours.index) == list(theirs.index)
     np.testing.assert_allclose(ours.to_numpy(), theirs.to_numpy(), rtol=1e-6, atol=1e-9)
     ours, theirs = pmm.verdict(rebuilt), pmm.verdict(dt)

@@ -35,9 +35,9 @@ from result_models import (
     vectors,
 )
 
-from pmm_mcmc import many_draws
-from pmm_mcmc.many_draws import _same_in_any_place
-from pmm_mcmc.results import Layout
+from pmm_mcmc.model import outputs as many_draws
+from pmm_mcmc.model.outputs import _same_in_any_place
+from pmm_mcmc.model.result_tree import Layout
 
 pytestmark = pytest.mark.pymc
 
@@ -292,7 +292,7 @@ import json, sys, warnings
 import numpy as np
 sys.modules["jax"] = None  # as if it were not installed
 import pymc as pm, pytensor, pytensor.tensor as pt
-from pmm_mcmc.results import Layout
+from pmm_mcmc.model.result_tree import Layout
 
 with pm.Model() as model:
     x = pm.HalfNormal("x", shape=3)

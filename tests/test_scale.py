@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from reference import engine, gaussian
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.scale import affine_scale, best_coordinates
 from pmm_mcmc.engines.contract import empty_state
-from pmm_mcmc.methods import OVERDAMPED, Settings
-from pmm_mcmc.tuning.scale import affine_scale, best_coordinates
-from pmm_mcmc.tuning.setting import Tuned
+from pmm_mcmc.engines.settings import Settings, Tuned
+from pmm_mcmc.langevin.methods import OVERDAMPED
 
 D, RANK = 40, 6
 FORMS = ("diagonal", "low rank", "dense")

@@ -6,12 +6,11 @@ Blocks are independent draws at fixed seeds; what is asserted is exact or has a 
 import numpy as np
 import pytest
 
-from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.tuning.schedule import Warmup
-from pmm_mcmc.tuning.setting import Block, fixed_setting
-from pmm_mcmc.tuning.step_size import safe_step
-from pmm_mcmc.tuning.thinning import STEPS_CAP
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.settings import Block, Settings
+from pmm_mcmc.warmup.schedule import Warmup
+from pmm_mcmc.warmup.step_size import fixed_setting, safe_step
+from pmm_mcmc.warmup.thinning import STEPS_CAP
 
 PAPER = Settings.checked("PoissonULMC", dynamics="underdamped")
 RECYCLED = Settings.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")

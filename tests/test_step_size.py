@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from tuning_cases import BIAS_TARGET, RECYCLED, UNADJUSTED, settings_of
 
-from pmm_mcmc.gaussian import variance_error
-from pmm_mcmc.methods import METHODS, Settings
-from pmm_mcmc.tuning.setting import fixed_setting
-from pmm_mcmc.tuning.step_size import allowed_error, midpoint_count, safe_step
+from pmm_mcmc.engines.settings import Settings
+from pmm_mcmc.langevin.gaussian_law import variance_error
+from pmm_mcmc.langevin.methods import METHODS
+from pmm_mcmc.warmup.step_size import allowed_error, fixed_setting, midpoint_count, safe_step
 
 CURVATURES = 1.05 ** np.arange(-120.0, 241.0, 24.0)  # friction / sqrt(L) is then on the grid of remembered steps
 

@@ -10,7 +10,7 @@ from step_runs import N_DRAWS, N_TUNE, STEPS, advance, begin, build, every_step,
 import pmm_mcmc as pmm
 from pmm_mcmc.steps import chain as chain_module
 from pmm_mcmc.steps.chain import Chain
-from pmm_mcmc.tuning.schedule import Warmup
+from pmm_mcmc.warmup.schedule import Warmup
 
 pytestmark = pytest.mark.pymc
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from step_runs import N_DRAWS, N_TUNE, STEPS, begin, build, every_step, same, same_run, small_model
 
 import pmm_mcmc as pmm
-from pmm_mcmc.engines.numba_engine import SIGNATURE, NumbaEngine
+from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.model.native import SIGNATURE
 
 pytestmark = pytest.mark.pymc
 

@@ -13,11 +13,11 @@ from numba import cfunc
 from reference import engine, gaussian
 
 import pmm_mcmc as pmm
-from pmm_mcmc.engines.numba_engine import SIGNATURE
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.sampling import warm_up
-from pmm_mcmc.tuning.step_size import allowed_error, safe_step
-from pmm_mcmc.tuning.virial import too_wide
+from pmm_mcmc.engines.settings import Settings
+from pmm_mcmc.model.native import SIGNATURE
+from pmm_mcmc.run.sample import warm_up
+from pmm_mcmc.warmup.stein_identity import too_wide
+from pmm_mcmc.warmup.step_size import allowed_error, safe_step
 
 SEEDS, MORE_SEEDS = range(5), range(10)
 KINDS = {"paper": {"scheme": "paper"}, "recycled": {"scheme": "recycled"}}

@@ -2,7 +2,7 @@
 
 A chain's state is one flat array of floats, so that saving, restoring and comparing it is a copy:
 ``u`` (position), ``v`` (velocity), ``b`` (base drift), ``anchor`` (the last point whose gradient is known, which
-is also the draw), all in whitened coordinates (:mod:`pmm_mcmc.coordinates`), then the log density of the anchor in
+is also the draw), all in whitened coordinates (:mod:`pmm_mcmc.coordinates.affine`), then the log density of the anchor in
 them, up to the affine map's constant, and the factor by which this chain's step is shortened at present.
 
 Beside the state stands what the density said at the anchor, ``(width,)``: the gradient with respect to ``z``, the
@@ -16,9 +16,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.hierarchy.structure import Structure
-from pmm_mcmc.methods import HARMONIC, Kernel
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.langevin.methods import HARMONIC, Kernel
 
 __all__ = ["Chunk", "Engine", "Setting", "change_coordinates", "empty_state", "model_side", "with_model_side"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import Chunk, Engine, Setting, change_coordinates, empty_state
-from pmm_mcmc.methods import OVERDAMPED
+from pmm_mcmc.langevin.methods import OVERDAMPED
 
 __all__ = ["Ensemble"]
 

@@ -19,15 +19,15 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines.contract import Chunk, Setting, empty_state
-from pmm_mcmc.engines.jax_coordinates import JaxCoordinates
 from pmm_mcmc.engines.jax_random import Keyed, words_of
 from pmm_mcmc.engines.jax_transition import Chains, Counts, Parameters, transition
-from pmm_mcmc.guard import guard_threshold, steepest_curvature
-from pmm_mcmc.jax_density import LogDensity
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel
-from pmm_mcmc.transitions import PARTS
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel
+from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
+from pmm_mcmc.langevin.transitions import PARTS
+from pmm_mcmc.model.jax_density import LogDensity
 
 __all__ = ["JaxEngine"]
 

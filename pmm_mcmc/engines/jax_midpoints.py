@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, Protocol
 import jax.numpy as jnp
 from jax import lax
 
-from pmm_mcmc.coefficients import Flow, build_flows
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
-from pmm_mcmc.midpoints import build_cells, cell_weight, continuous_weight, one_in
-from pmm_mcmc.transitions import (
+from pmm_mcmc.langevin.flows import Flow, build_flows
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.midpoints import build_cells, cell_weight, continuous_weight, one_in
+from pmm_mcmc.langevin.transitions import (
     TELLING,
     bridged,
     build_gain,

@@ -1,6 +1,6 @@
-"""One transition of a group of chains in lockstep, traced by JAX: the arithmetic of :mod:`pmm_mcmc.transitions`.
+"""One transition of a group of chains in lockstep, traced by JAX: the arithmetic of :mod:`pmm_mcmc.langevin.transitions`.
 
-What :mod:`pmm_mcmc.engines.loop` does for one chain, step by step, with arrays ``(group, d)`` in place of vectors.
+What :mod:`pmm_mcmc.engines.numba_chain` does for one chain, step by step, with arrays ``(group, d)`` in place of vectors.
 Chains whose step failed take it again in parts, in batches of their own: they are few.
 """
 
@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pmm_mcmc.coefficients import Flow, build_flows
 from pmm_mcmc.engines.jax_midpoints import Chains, Draws, Drift, Known, Parameters, look, total
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
-from pmm_mcmc.transitions import LEVELS, PARTS, build_limits, end, energy_ahead, mala_log_ratio
+from pmm_mcmc.langevin.flows import Flow, build_flows
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.transitions import LEVELS, PARTS, build_limits, end, energy_ahead, mala_log_ratio
 
 __all__ = ["Chains", "Counts", "Drift", "Parameters", "transition"]
 

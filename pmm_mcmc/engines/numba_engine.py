@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.contract import Chunk, Setting, empty_state
-from pmm_mcmc.engines.loop import SIGNATURE, evaluate, run
-from pmm_mcmc.guard import guard_threshold, steepest_curvature
-from pmm_mcmc.hierarchy.structure import Structure
-from pmm_mcmc.methods import Kernel, Settings
-from pmm_mcmc.transitions import PARTS
+from pmm_mcmc.engines.numba_chain import evaluate, run
+from pmm_mcmc.engines.settings import Settings
+from pmm_mcmc.langevin.methods import Kernel
+from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
+from pmm_mcmc.langevin.transitions import PARTS
 
-__all__ = ["SIGNATURE", "NumbaEngine"]
+__all__ = ["NumbaEngine"]
 
 # Parts of the chains for each thread.
 _SLICES = 4
@@ -32,7 +33,7 @@ class NumbaEngine:
     d
         Number of coordinates.
     joint, gradient
-        C functions of :data:`SIGNATURE`: log density with gradient, and gradient alone.
+        C functions of :data:`~pmm_mcmc.model.native.SIGNATURE`: log density with gradient, and gradient alone.
     joint_table, gradient_table
         Functions of the sites that return the tables of data to pass to them, read anew for every run.
     structure
@@ -59,7 +60,7 @@ class NumbaEngine:
 
     @classmethod
     def of(cls, settings: Settings, density: Any, threads: int = 1) -> NumbaEngine:
-        """Compile what a method needs of a :class:`pmm_mcmc.logdensity.ModelDensity`, and return its engine."""
+        """Compile what a method needs of a :class:`pmm_mcmc.model.log_density.ModelDensity`, and return its engine."""
         alone = "gradient" if settings.needs_gradient_only else "joint"
         return cls(
             settings.kernel,

@@ -21,13 +21,13 @@ from rich.progress import TextColumn
 
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.logdensity import ModelDensity, bad_start_message, choose_vars, flat_layout, log_density
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.results import flat_names
+from pmm_mcmc.engines.settings import Settings, Tuned
+from pmm_mcmc.model.log_density import ModelDensity, bad_start_message, choose_vars, flat_layout, log_density
+from pmm_mcmc.model.result_tree import flat_names
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, Stats, progress_columns, rows_of, shown
 from pmm_mcmc.steps.unbound import StatsDtypes, Variables, within_a_model
-from pmm_mcmc.tuning.setting import Tuned, fixed_setting
+from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["LangevinState", "LangevinStep"]
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import Chunk, change_coordinates, empty_state
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.methods import Scheme, Settings
-from pmm_mcmc.tuning.noncentred import NoncentredWarmup
-from pmm_mcmc.tuning.setting import Block, Tuned, fixed_setting
+from pmm_mcmc.engines.settings import Block, Settings, Tuned
+from pmm_mcmc.langevin.methods import Scheme
+from pmm_mcmc.warmup.noncentring import NoncentredWarmup
+from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["Chain", "NotFiniteError"]
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pymc as pm
 
-from pmm_mcmc.methods import Settings
+from pmm_mcmc.engines.settings import Settings
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.statistics import WITHOUT_FRICTION
 

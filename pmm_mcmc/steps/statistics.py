@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 from rich.table import Column
 
+from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.contract import Chunk
-from pmm_mcmc.hierarchy.structure import Structure
+from pmm_mcmc.engines.settings import Tuned
 from pmm_mcmc.steps.chain import Chain
-from pmm_mcmc.tuning.setting import Tuned
 
 __all__ = ["GRADIENTS", "STATISTICS", "WITHOUT_FRICTION", "Stats", "progress_columns", "rows_of", "shown"]
 
