@@ -47,7 +47,7 @@ def gaussian(variance: np.ndarray) -> Reference:
 def bent_pairs(
     pairs: int, mean: float, sd: float, curve: Callable[[np.ndarray], np.ndarray], noise_variance: float
 ) -> Reference:
-    """Moments of pairs a ~ N(mean, sd^2), b ~ N(curve(a), noise): see :func:`pmm_mcmc.workbench.targets.moments.bent_pairs`."""
+    """Moments of pairs a ~ N(mean, sd^2), b ~ N(curve(a), noise): see ``bent_pairs`` of the targets' moments."""
     return _exact(moments.from_moments(moments.bent_pairs(pairs, mean, sd, curve, noise_variance), "Quadrature."))
 
 

@@ -40,7 +40,7 @@ import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
-from pmm_mcmc.engines.settings import Tuned
+from pmm_mcmc.engines.settings import TunedParameters
 from pmm_mcmc.warmup.pooled import warm_up
 
 jax.config.update("jax_enable_x64", True)
@@ -115,7 +115,7 @@ def transitions(engine: Any, settings: Any, chains: int, n: int, d: int = D) -> 
     """``n`` transitions of all chains, of which one draw is kept."""
     coordinates = Coordinates(np.zeros(d), np.full(d, 0.08))
     ensemble = Ensemble.start(engine, coordinates, np.zeros((chains, d)), np.random.default_rng(SEED))
-    setting = Tuned(0.5, settings.fixed_K or 16, 1.0, coordinates, 1)
+    setting = TunedParameters(0.5, settings.fixed_K or 16, 1.0, coordinates, 1)
     return lambda: ensemble.advance(engine, setting, 1, thin=n)
 
 

@@ -83,7 +83,7 @@ class Target:
 
 
 def from_gallery(name: str, source: str, note: str, *, exactly: bool = True, **rest: bool) -> Target:
-    """Take a target of :mod:`pmm_mcmc.workbench.targets` into the set; where it has no exact moments here is a run of its own."""
+    """Take a target of the workbench into the set; where it has no exact moments here is a run of its own."""
     return Target(name, gallery.get(source).build, note, partial(exact.of_gallery, source) if exactly else None, **rest)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from gradients import SAMPLERS, WARMUP, engine_for, starts
 from targets import TARGETS
 
-from pmm_mcmc.engines.settings import Settings, Tuned
+from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
 from pmm_mcmc.run.sample import warm_up
 from pmm_mcmc.steps.chain import Chain
 
@@ -27,7 +27,7 @@ gradients    that the chain alone spent before its first draw, its walkers' incl
                        gradients         step          alone/pooled   gradients"""
 
 
-def alone(settings: Settings, model, seed: int) -> tuple[Tuned, int]:
+def alone(settings: MethodArguments, model, seed: int) -> tuple[TunedParameters, int]:
     """Warm one chain up as ``pm.sample(tune=1000)`` does; return its setting and the gradients it took."""
     engine = engine_for(model, settings)
     point = model.initial_point(0)
@@ -54,7 +54,7 @@ def main() -> None:
         print(name, "" if TARGETS[name].hard else "(near-Gaussian)", flush=True)
         for sampler in arguments.samplers:
             method, options = SAMPLERS[sampler]
-            settings = Settings.checked(method, **options)
+            settings = MethodArguments.checked(method, **options)
             engine = engine_for(model, settings)
             spent, steps, many, ratios, own = [], [], [], [], []
             for seed in SEEDS:

@@ -72,7 +72,6 @@ __all__ = [
     "sample",
     "summary",
     "verdict",
-    "workbench",
 ]
 
 if TYPE_CHECKING:
@@ -99,4 +98,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return list(__all__)
+    return sorted([*__all__, "workbench"])

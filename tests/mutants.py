@@ -34,7 +34,7 @@ ENGINE, GUARD, CURVATURE = ("tests/test_engine.py",), ("tests/test_guard.py",), 
 VIRIAL, VERDICT = ("tests/test_virial.py",), ("tests/test_verdict.py",)
 HIERARCHY, SITES = ("tests/test_hierarchy_density.py",), ("tests/test_hierarchy_structure.py",)
 WRITTEN = ("tests/test_hierarchy_sampling.py",)
-PARTS, BIAS = ("tests/test_parts.py",), ("tests/test_bias.py",)
+SUBSTEPS, BIAS = ("tests/test_parts.py",), ("tests/test_bias.py",)
 MUTANTS = [
     # noise
     Mutant(
@@ -219,16 +219,18 @@ MUTANTS = [
         ENGINE,
     ),
     Mutant("parts with the noise of one another", LOOP, "np.uint64(parts + i)", "np.uint64(parts)", ENGINE),
-    Mutant("parts with noise of their own", ONE_STEP, "if ahead == 0.0:", "if ahead >= 0.0:", PARTS),
-    Mutant("the last part ends elsewhere", ONE_STEP, "if rest < 1e-9 * ahead:", "if rest < -1.0:", PARTS),
-    Mutant("parts on from the beginning", LOOP, "at_u[:], at_v[:], at_b[:], at_anchor[:] = u_new", "_ = u_new", ENGINE),
+    Mutant("parts with noise of their own", ONE_STEP, "if ahead == 0.0:", "if ahead >= 0.0:", SUBSTEPS),
+    Mutant("the last part ends elsewhere", ONE_STEP, "if rest < 1e-9 * ahead:", "if rest < -1.0:", SUBSTEPS),
+    Mutant(
+        "parts on from the beginning", LOOP, "at_u[:], at_v[:], at_b[:], at_evaluated[:] = u_new", "_ = u_new", ENGINE
+    ),
     Mutant(
         "parts judged as a whole", LOOP, "_limit(steepest, parts / shorter", "_limit(steepest, 1.0 / shorter", ENGINE
     ),
-    Mutant("surprise spread wrongly", "langevin/transitions.py", "b_vu * i_uv + b_vv * i_vv", "b_vu * i_uv", PARTS),
-    Mutant("curvature is a mean", "langevin/transitions.py", "xp.maximum(cosine, LEAST_COSINE)", "1.0", PARTS),
-    Mutant("JAX parts are all the first", "engines/jax_transition.py", "parts + k)", "parts)", PARTS),
-    Mutant("parts make as much bias likely", "warmup/step_size.py", "+ redone * part", "+ redone * whole", BIAS),
+    Mutant("surprise spread wrongly", "langevin/transitions.py", "b_vu * i_uv + b_vv * i_vv", "b_vu * i_uv", SUBSTEPS),
+    Mutant("curvature is a mean", "langevin/transitions.py", "xp.maximum(cosine, LEAST_COSINE)", "1.0", SUBSTEPS),
+    Mutant("JAX parts are all the first", "engines/jax_transition.py", "parts + k)", "parts)", SUBSTEPS),
+    Mutant("parts make as much bias likely", "warmup/step_size.py", "+ refined * part", "+ refined * whole", BIAS),
     Mutant(
         "steps in parts are tuned for every place",
         "warmup/step_size.py",
@@ -251,7 +253,7 @@ MUTANTS = [
         ("tests/test_schedule.py",),
     ),
     Mutant("long steps are expected to be harmless", "warmup/step_size.py", "max(error, least)", "error", BIAS),
-    Mutant("rejected to the end point", LOOP, "u[:] = anchor", "u[:] = u", ENGINE),
+    Mutant("rejected to the end point", LOOP, "u[:] = evaluated", "u[:] = u", ENGINE),
     Mutant(
         "step not shortened on rejection",
         "langevin/transitions.py",
@@ -405,9 +407,9 @@ MUTANTS = [
         ("tests/test_friction.py",),
     ),
     Mutant(
-        "walkers that do not follow the scale",
+        "companions that do not follow the scale",
         STEP,
-        "self.walkers.change(engine, old.coordinates, new)",
+        "self.companions.change(engine, old.coordinates, new)",
         "pass",
         ("tests/test_warm_up.py", "tests/test_tuning.py"),
     ),

@@ -16,7 +16,7 @@ from scipy import special, stats
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.verdict import bias_table
-from pmm_mcmc.engines.settings import Block, Settings
+from pmm_mcmc.engines.settings import Block, MethodArguments
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import allowed_error, expected_bias, safe_step
@@ -132,7 +132,7 @@ def test_what_needs_gradients_says_so():
 @pytest.mark.pymc
 @pytest.mark.statistical
 def test_bias_of_a_step_far_too_long_is_the_exact_one(sample):
-    kernel = Settings.checked("PoissonULMC", dynamics="underdamped").kernel
+    kernel = MethodArguments.checked("PoissonULMC", dynamics="underdamped").kernel
     exact = np.sqrt(1.0 + variance_error(kernel, 1.5, 1.0, 32)) - 1.0
     assert exact > 0.05
     with pm.Model():
@@ -242,7 +242,7 @@ KINDS = [
 @pytest.mark.parametrize(("method", "options"), KINDS)
 def test_what_a_step_makes_likely(method, options, d):
     """Expect at the longest step for a curvature the target itself, and at longer ones more."""
-    settings = Settings.checked(method, **{"dynamics": "underdamped", **options})
+    settings = MethodArguments.checked(method, **{"dynamics": "underdamped", **options})
     lipschitz = 3.0
     step = safe_step(settings, 1.0, lipschitz, allowed_error(0.05, d))
     K = settings.fixed_K or 4096
@@ -254,17 +254,17 @@ def test_what_a_step_makes_likely(method, options, d):
 
 
 def test_what_is_likely_with_few_midpoints_and_with_none_of_a_bias():
-    settings = Settings.checked("PoissonULMC", dynamics="underdamped", K=4)
+    settings = MethodArguments.checked("PoissonULMC", dynamics="underdamped", K=4)
     exact = variance_error(settings.kernel, 0.5, 0.8, 4, 2.0)
     assert expected_bias(settings, 0.5, 0.8, 4, 2.0, 32) == pytest.approx(2.0 * exact)  # sqrt(32 / 8)
     assert expected_bias(settings, 0.5, 0.8, 4, 2.0, 3) == pytest.approx(exact)
-    assert expected_bias(Settings.checked("MALA", dynamics="overdamped"), 9.0, 1.0, 1, 2.0, 3) == 0.0
+    assert expected_bias(MethodArguments.checked("MALA", dynamics="overdamped"), 9.0, 1.0, 1, 2.0, 3) == 0.0
     # Steps that are taken in parts count as steps of a quarter of the length.
     whole, part = (expected_bias(settings, step, 0.8, 4, 2.0, 3) for step in (0.5, 0.125))
     assert expected_bias(settings, 0.5, 0.8, 4, 2.0, 3, 0.75) == pytest.approx(0.25 * whole + 0.75 * part)
     assert part < 0.2 * whole
     # A flat direction is widened too, or made narrower, by a flow that takes it for a unit Gaussian.
-    recycled = Settings.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
+    recycled = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
     for step, friction in ((2.0, 1.0), (0.3, 0.3)):
         ends = [abs(variance_error(recycled.kernel, step, friction, 1, c)) for c in (1.4, 1.0 / 1.4)]
         assert (ends[0] > ends[1]) == (step == 2.0)
@@ -276,7 +276,7 @@ def test_the_curvature_is_measured_for_a_given_step_too(method, given):
     dynamics = "overdamped" if method == "MALA" else "underdamped"
     precision = np.array([20.0, *np.ones(9)])
     x = np.random.default_rng(1).normal(size=(4, 30, 10)) / np.sqrt(precision)
-    settings = Settings.checked(method, dynamics=dynamics, step_size=given, scaling=np.ones(10))
+    settings = MethodArguments.checked(method, dynamics=dynamics, step_size=given, scaling=np.ones(10))
     warmup = Warmup.start(settings, 30, x[:, 0], -precision * x[:, 0])
     none = np.zeros((4, 30), dtype=int)
     warmup.observe(Block(x, -precision * x, -0.5 * (precision * x**2).sum(axis=2), none, none, none, np.ones((4, 30))))

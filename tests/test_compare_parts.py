@@ -1,4 +1,4 @@
-"""What of ``pmm.workbench.compare`` needs no run: refusals, names, references, the error curve, the verdict in words, steps."""
+"""What of ``compare`` needs no run: refusals, names, references, the error curve, the verdict in words, steps."""
 
 import dataclasses
 import math

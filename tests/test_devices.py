@@ -10,7 +10,7 @@ import pytest
 
 import pmm_mcmc as pmm
 from pmm_mcmc.run import devices
-from pmm_mcmc.run.plan import Target
+from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.storage.recovery import stored_identity
 
 CPU = jax.local_devices(backend="cpu")
@@ -95,7 +95,7 @@ def test_a_model_goes_to_numba_where_the_cpu_wins(accelerator):
 
     def chosen(**options):
         options = {"backend": "auto", "device": "auto", "precision": "float64"} | options
-        target = Target.of(None, model, chains=8, log_likelihood=False, **options)
+        target = SamplingPlan.of(None, model, chains=8, log_likelihood=False, **options)
         return target.identity["backend"], target.identity["device"]
 
     assert chosen() == ("numba", "cpu")

@@ -6,7 +6,7 @@ import pytest
 import report_pages as pages
 from matplotlib.figure import Figure as Drawing
 
-from pmm_mcmc.workbench.report import comparison_page
+from pmm_mcmc.workbench.comparison.page import comparison_page
 from pmm_mcmc.workbench.report.figures import short
 from pmm_mcmc.workbench.report.page import (
     Cell,

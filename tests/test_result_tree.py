@@ -8,7 +8,7 @@ import xarray as xr
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.verdict import bias_table
-from pmm_mcmc.model.result_tree import Layout
+from pmm_mcmc.model.result_tree import ResultTree
 
 pytestmark = pytest.mark.pymc
 
@@ -45,7 +45,7 @@ def run(sample):
 
 
 def layout_of(model, include=("posterior",)):
-    return Layout.of_model(model, model.value_vars, model.initial_point(0), include=include)
+    return ResultTree.of_model(model, model.value_vars, model.initial_point(0), include=include)
 
 
 def groups_of(dt, layout, names=GROUPS):
@@ -152,7 +152,7 @@ def test_more_chains_than_draws(run):
 
 
 def test_gradients_keep_the_precision_of_the_engine():
-    layout, single = Layout.of_vector(2), np.ones((1, 3, 2), np.float32)
+    layout, single = ResultTree.of_vector(2), np.ones((1, 3, 2), np.float32)
     stats = {"gradient": single, "unconstrained": single, "flag": np.ones((1, 3), bool)}
     made = layout.tree({"sample_stats": stats}, {})["sample_stats"]
     assert [made[name].dtype for name in stats] == [np.float32, np.float32, bool]
@@ -180,7 +180,7 @@ def test_statistics_of_mala(sample):
 
 
 def test_a_log_density_without_a_model():
-    layout = Layout.of_vector(3)
+    layout = ResultTree.of_vector(3)
     position = np.random.default_rng(2).normal(size=(4, 10, 3))
     made = layout.tree({"posterior": layout.values(position), "sample_stats": {"unconstrained": position}}, TOLD)
     assert layout.names == ["x[0]", "x[1]", "x[2]"] and list(made.children) == ["posterior", "sample_stats"]

@@ -18,7 +18,7 @@ DOCS = ROOT / "docs"
 PUBLIC = (
     "pmm_mcmc",
     "pmm_mcmc.workbench.targets",
-    "pmm_mcmc.workbench.report",
+    "pmm_mcmc.workbench",
     "pmm_mcmc.diffusion",
     "pmm_mcmc.langevin.gaussian_law",
 )

@@ -50,9 +50,9 @@ def test_a_bias_within_its_error_is_no_reason():
 
 def test_a_bias_of_whole_steps_is_none_of_a_run_that_takes_many_in_parts():
     for in_parts, trusted in ((24, False), (25, True)):  # of 2400 transitions
-        redone = np.zeros((4, 600), dtype=int)
-        redone[1, :in_parts] = 1
-        dt = gaussian(grid(3), redone=redone, steps_per_draw=np.ones((4, 600), dtype=int))
+        refined = np.zeros((4, 600), dtype=int)
+        refined[1, :in_parts] = 1
+        dt = gaussian(grid(3), refined=refined, steps_per_draw=np.ones((4, 600), dtype=int))
         assert pmm.verdict(dt, probe=probe(bias=0.12)).trusted == trusted
 
 
@@ -96,7 +96,7 @@ def test_without_warm_up_the_step_is_not_checked_and_the_verdict_says_so():
 def test_bad_probes():
     dt = gaussian(grid(3))
     for wrong in (1.0, "probe", bias_table(dt)):
-        with pytest.raises(TypeError, match=r"must be what pmm_mcmc.bias_probe\(dt, step\) returns"):
+        with pytest.raises(TypeError, match=r"must be what pmm_mcmc.workbench.bias_probe\(dt, step\) returns"):
             pmm.verdict(dt, probe=wrong)
     with pytest.raises(
         ValueError, match=r"probe: is one of 2 parameters .* the result has 3 .*: give the probe of this"

@@ -303,7 +303,7 @@ def _log_diagonal(matrix: np.ndarray) -> np.ndarray:
 
 
 def _precision_times(x: np.ndarray, v: np.ndarray, rho: np.ndarray) -> np.ndarray:
-    """Return the prior precision of an autoregression times ``x`` ``(n, m)``: see :mod:`pmm_mcmc.coordinates.banded`."""
+    """Return the prior precision of an autoregression times ``x`` ``(n, m)``: see ``coordinates/banded.py``."""
     e = x.copy()
     for k in range(rho.shape[1]):
         e[:, k + 1 :] -= rho[:, k, None] * x[:, : -k - 1]

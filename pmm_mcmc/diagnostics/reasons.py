@@ -57,8 +57,9 @@ _WIDEST = 1.0
 # At an edge or a jump the identity fails by tens of standard errors; chance reaches one and a half times its limit, of
 # a run that is refused for it, once in 1e5.
 _BEYOND = 1.5
-# Where the step may well bias means by the first of these, all biases must be seen to be below the second.  Tuned steps
-# have 0.05; the curvature behind it is found anew in each warm-up, and so this may vary by a factor of 5.
+# Where the step may well bias means by the first of these, all biases must be seen to be below the
+# second.  TunedParameters steps have 0.05; the curvature behind it is found anew in each warm-up, and so this may vary
+# by a factor of 5.
 _EXPECTED, _RULED_OUT = 0.3, 0.1
 # How often chance alone may bring about one of the reasons, in a run.
 CHANCE = 0.01
@@ -164,7 +165,7 @@ def calm(unstable: int, draws: int) -> bool:
 
 def whole(stats: Any) -> bool:
     """Whether so few transitions were taken in parts that a run has the bias of whole steps."""
-    return "redone" not in stats or bool(stats["redone"].sum() <= _IN_PARTS * stats["steps_per_draw"].sum())
+    return "refined" not in stats or bool(stats["refined"].sum() <= _IN_PARTS * stats["steps_per_draw"].sum())
 
 
 def size_reasons(chains: int, draws: int, fewest: int) -> list[Reason]:
@@ -319,7 +320,7 @@ def conclude(
     if not measured:
         if not reasons and varying:
             words = f"the bias could not be measured for any of the {kind}"
-            reasons = [Reason("unmeasured", words, "compare with half the step size: pmm.bias_probe does")]
+            reasons = [Reason("unmeasured", words, "compare with half the step size: pmm.workbench.bias_probe does")]
         return concluded(reasons, "nothing varies.")
     worst = int(np.nanargmax(known))
     if known[worst] > _BOUND:
@@ -332,7 +333,7 @@ def conclude(
     if measured < varying:
         good = f"corrected means are {within}; the bias of {varying - measured} of {varying} {kind} is not measurable."
     if not probed and not found.ruled_out and _unseen(stats):
-        good += " No warm-up has seen whether the step is too long: pmm.bias_probe can."
+        good += " No warm-up has seen whether the step is too long: pmm.workbench.bias_probe can."
     return concluded(reasons, good)
 
 

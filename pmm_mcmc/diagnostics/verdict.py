@@ -85,9 +85,9 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     dt
         A result, of any sampler; of one without gradients, as for :func:`bias`, convergence is judged alone.
     probe
-        What :func:`pmm_mcmc.workbench.bias_probe` found for this result, if it was asked: a bias that it sees counts as one that
-        gradients show, unless more than one transition in a hundred was taken in parts, and where it rules out one of
-        0.1 everywhere, and its order holds, a step is not too long.
+        What :func:`pmm_mcmc.workbench.bias_probe` found for this result, if it was asked: a bias that it sees counts as
+        one that gradients show, unless more than one transition in a hundred was taken in parts, and where it rules out
+        one of 0.1 everywhere, and its order holds, a step is not too long.
 
     Returns
     -------

@@ -1,6 +1,7 @@
 """One step of a chain, compiled by numba: noise path, midpoints, end point, and whether it is good.
 
-The model's log density and gradient come in as C function pointers of :data:`SIGNATURE` (:mod:`pmm_mcmc.model.log_density`).
+The model's log density and gradient come in as C function pointers of :data:`SIGNATURE`
+(:mod:`pmm_mcmc.model.log_density`).
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def attempt(
     friction, K, tolerance = numbers
     scheme, kind, option, offset, power = kernel
     step, ahead, threshold, steepest, whole, cell_flow = lengths
-    u, v, b, anchor, lp = begin
+    u, v, b, evaluated, lp = begin
     u_new, v_new, new_b, new_gradient, y = found
     mu, mv = path_noise
     cu, cv, v_mid, scratch = work
@@ -187,7 +188,7 @@ def attempt(
                 for j in range(d):
                     cu[j] += wu * (new_b[j] - base * b[j])
                     cv[j] += wv * (new_b[j] - base * b[j])
-                    way, more = y[j] - anchor[j], fall(y[j], anchor[j], new_b[j], b[j], stiffness)
+                    way, more = y[j] - evaluated[j], fall(y[j], evaluated[j], new_b[j], b[j], stiffness)
                     rise += more * more
                     length += way * way
                     along += more * way
@@ -211,13 +212,14 @@ def attempt(
         if math.isnan(lp_new):
             return False, _is_near(u_new, u, threshold), lp_new, n_grad
     # Energies are compared at times at which position and velocity are both known.  The recycled scheme knows no log
-    # density at the start of its step: it follows from that at the anchor, to second order in whitened coordinates.
+    # density at the start of its step: it follows from that at the evaluated point, to second order in whitened
+    # coordinates.
     rise, motion = lp - lp_new, 0.0
     for j in range(d):
         kinetic = v_new[j]
         if scheme == Scheme.RECYCLED:
             kinetic = v_mid[j]
-            rise -= energy_ahead(u[j], anchor[j], b[j], stiffness)
+            rise -= energy_ahead(u[j], evaluated[j], b[j], stiffness)
         rise += 0.5 * (kinetic * kinetic - v[j] * v[j])
         motion += 0.5 * (kinetic * kinetic + v[j] * v[j])
         finite = finite and math.isfinite(u_new[j] + v_new[j])

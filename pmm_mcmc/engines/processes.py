@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Hosts", "HostsError", "speaks"]
+__all__ = ["Processes", "ProcessesError", "speaks"]
 
 _GOES_ON, _FAILED = b"\0", b"\1"
 _REMEDY = "begin all processes again, with resume=True"
 
 
-class HostsError(RuntimeError):
+class ProcessesError(RuntimeError):
     """Another process of the run has failed, or cannot be reached."""
 
 
@@ -35,7 +35,7 @@ def _alone(data: bytes) -> list[bytes]:
 
 
 @dataclass(frozen=True)
-class Hosts:
+class Processes:
     """A process among those of a run.
 
     Attributes
@@ -54,7 +54,7 @@ class Hosts:
     exchange: Callable[[bytes], list[bytes]] = _alone
 
     @classmethod
-    def of(cls, chains: int, group: int, index: int, count: int, exchange: Callable[[bytes], list[bytes]]) -> Hosts:
+    def of(cls, chains: int, group: int, index: int, count: int, exchange: Callable[[bytes], list[bytes]]) -> Processes:
         """Share whole groups of chains among processes, as equally as it goes.
 
         Raises
@@ -72,7 +72,7 @@ class Hosts:
         return cls(slice(first, min(last, chains)), index, count, exchange)
 
     @classmethod
-    def of_jax(cls, chains: int, group: int) -> Hosts:
+    def of_jax(cls, chains: int, group: int) -> Processes:
         """Return what this process is to the others that ``jax.distributed`` has connected; alone without it."""
         import jax
 
@@ -117,7 +117,7 @@ class Hosts:
 
         Raises
         ------
-        ValueError, HostsError
+        ValueError, ProcessesError
             The latter in all of them where arguments differ.
         """
         if store is None and self.count > 1:
@@ -128,13 +128,13 @@ class Hosts:
         self.agree(" or ".join(arguments), repr(list(arguments.values())).encode())
 
     def agree(self, name: str, what: bytes) -> None:
-        """Wait for all, and raise :class:`HostsError` in all where they do not have the same bytes."""
+        """Wait for all, and raise :class:`ProcessesError` in all where they do not have the same bytes."""
         if self.count == 1:
             return
         if len(set(self._meet(what))) > 1:
-            raise HostsError(
+            raise ProcessesError(
                 f"the processes of this run differ in {name}: call pmm.sample with the same arguments in all of them, "
-                "on hosts of one kind"
+                "on processes of one kind"
             )
 
     @contextmanager
@@ -143,12 +143,12 @@ class Hosts:
 
         Raises
         ------
-        HostsError
+        ProcessesError
             In those that have not failed themselves.
         """
         try:
             yield
-        except HostsError:
+        except ProcessesError:
             raise
         except Exception:
             if self.count > 1:
@@ -162,10 +162,10 @@ class Hosts:
         try:
             found = self.exchange(_GOES_ON + data)
         except Exception as error:
-            raise HostsError(f"the other processes of this run cannot be reached ({error}); {_REMEDY}") from error
+            raise ProcessesError(f"the other processes of this run cannot be reached ({error}); {_REMEDY}") from error
         failed = [i for i, message in enumerate(found) if message == _FAILED]
         if failed:
-            raise HostsError(f"process {failed[0]} of this run has failed, see what it says; {_REMEDY}")
+            raise ProcessesError(f"process {failed[0]} of this run has failed, see what it says; {_REMEDY}")
         return [message[1:] for message in found]
 
 

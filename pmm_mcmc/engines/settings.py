@@ -14,7 +14,7 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.langevin.methods import HARMONIC, METHODS, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import LATE
 
-__all__ = ["Block", "Settings", "Tuned"]
+__all__ = ["Block", "MethodArguments", "TunedParameters"]
 
 _DYNAMICS = {"overdamped": OVERDAMPED, "underdamped": UNDERDAMPED}
 _OFFSETS = {"left": 0.0, "centred": 0.5}
@@ -47,7 +47,7 @@ def _choice(name: str, value: Any, choices: tuple) -> Any:
 
 
 @dataclass(frozen=True)
-class Settings:
+class MethodArguments:
     """The checked arguments of a method; ``None`` stands for "auto".
 
     Raises
@@ -88,7 +88,7 @@ class Settings:
         scaling: Any = "auto",
         target_bias: Any = 0.05,
         reparametrise: Any = "auto",
-    ) -> Settings:
+    ) -> MethodArguments:
         """Check everything that can be checked without a model."""
         _choice("dynamics", dynamics, METHODS[method].dynamics)
         option = _choice("option", option, (1, 2))
@@ -133,7 +133,7 @@ class Settings:
         """The method's name, with its scheme where that is not the paper's."""
         return f"{self.method} (recycled scheme)" if self.scheme == "recycled" else self.method
 
-    def beside(self, others: bool) -> Settings:
+    def beside(self, others: bool) -> MethodArguments:
         """Return the settings for a chain that moves all variables, or some, while other steps move ``others``.
 
         Given others, the recycled scheme, whose draws are midpoints, pays for a gradient at the end of every step too,
@@ -235,7 +235,7 @@ def _scaling(value: Any) -> tuple[float, ...] | None:
     return tuple(map(float, array))
 
 
-class Tuned(NamedTuple):
+class TunedParameters(NamedTuple):
     """What the engine runs with: step size, K, friction, whitened coordinates, transitions per draw.
 
     ``halving_cost`` is the factor in gradients that half the ``target_bias`` would take, ``expected_bias`` what
@@ -256,7 +256,7 @@ class Block(NamedTuple):
 
     As it comes from an engine ``gradient`` is all that the density said, ``(chain, n, width)``.
 
-    ``unstable`` counts transitions that were rejected, ``redone`` those that were taken in parts, ``model_failures``
+    ``unstable`` counts transitions that were rejected, ``refined`` those that were taken in parts, ``model_failures``
     those of the rejected ones that the model is to blame for.
     """
 
@@ -264,7 +264,7 @@ class Block(NamedTuple):
     gradient: np.ndarray
     lp: np.ndarray
     unstable: np.ndarray
-    redone: np.ndarray
+    refined: np.ndarray
     model_failures: np.ndarray
     accept: np.ndarray
 

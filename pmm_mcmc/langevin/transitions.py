@@ -27,8 +27,8 @@ from numba.extending import register_jitable
 from pmm_mcmc.langevin.flows import Flow
 
 __all__ = [
-    "LEVELS",
-    "PARTS",
+    "MOST_REFINEMENTS",
+    "SUBSTEPS",
     "TELLING",
     "bridged",
     "build_gain",
@@ -47,7 +47,7 @@ __all__ = [
 # steps are too long.  The floor keeps a chain at a hard wall alive.
 SHRINK, RECOVER, SHORTEST = 0.5, 1.01, 2.0**-8
 # A step that fails is taken again in so many parts, along the same path of the noise; and again, so many times.
-PARTS, LEVELS = 4, 2
+SUBSTEPS, MOST_REFINEMENTS = 4, 2
 # How far apart the directions of a way and of the gradient's rise along it may be to tell a curvature.
 LEAST_COSINE = 0.2
 # Part of a step before which differences of gradients are too small to tell a curvature.
@@ -150,28 +150,29 @@ def mala_log_ratio(u: Any, b: Any, u_new: Any, b_new: Any, step_size: Any) -> An
 
 
 @register_jitable
-def energy_ahead(u: Any, anchor: Any, b: Any, stiffness: Any) -> Any:
-    r"""Rise of the potential from the anchor to ``u``, to second order in whitened coordinates, one coordinate.
+def energy_ahead(u: Any, evaluated: Any, b: Any, stiffness: Any) -> Any:
+    r"""Rise of the potential from the evaluated point to ``u``, to second order, one whitened coordinate.
 
-    ``b`` is the drift at the anchor, minus the gradient of the potential with :math:`k u` added for a flow that
-    integrates a part of ``stiffness`` ``k``.
+    ``b`` is the drift at the evaluated point, minus the gradient of the potential with :math:`k u` added for a flow
+    that integrates a part of ``stiffness`` ``k``.
     """
-    ahead = u - anchor
-    return ahead * (stiffness * anchor - b + 0.5 * ahead)
+    ahead = u - evaluated
+    return ahead * (stiffness * evaluated - b + 0.5 * ahead)
 
 
 @register_jitable
-def fall(y: Any, anchor: Any, b_mid: Any, b: Any, stiffness: Any) -> Any:
-    """Rise of the gradient of the potential from the anchor to a midpoint, one coordinate; see :func:`energy_ahead`."""
-    return stiffness * (y - anchor) - (b_mid - b)
+def fall(y: Any, evaluated: Any, b_mid: Any, b: Any, stiffness: Any) -> Any:
+    """Rise of the gradient of the potential from the evaluated point to a midpoint; see :func:`energy_ahead`."""
+    return stiffness * (y - evaluated) - (b_mid - b)
 
 
 def build_limits(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
     r"""Return what says whether a step is taken whole, and how long the next one is, over an array library.
 
-    ``curvature(rise, length, along, stiffness)`` is how steep the potential is between an anchor and a midpoint, from
-    the squared norms of the rise :math:`g` of its gradient and of the way :math:`s`, and from :math:`g \cdot s`.  That
-    is :math:`|g|^2 / (g \cdot s)` (Barzilai and Borwein), which few steep directions among many raise more than they do
+    ``curvature(rise, length, along, stiffness)`` is how steep the potential is between an evaluated point and a
+    midpoint, from the squared norms of the rise :math:`g` of its gradient and of the way :math:`s`, and from :math:`g
+    \cdot s`.  That is :math:`|g|^2 / (g \cdot s)` (Barzilai and Borwein), which few steep directions among many raise
+    more than they do
     :math:`|g| / |s|`; by so much at most, since it means nothing where the potential is not convex.
 
     ``limit(steepest, times, has_velocity)`` is up to which curvature a step is taken that is so many times shorter than

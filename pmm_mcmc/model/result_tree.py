@@ -12,7 +12,7 @@ import xarray as xr
 
 from pmm_mcmc.model import pymc_outputs
 
-__all__ = ["Layout", "flat_names"]
+__all__ = ["ResultTree", "flat_names"]
 
 # ArviZ writes the name of a module into what it makes, and looks its version up by that.
 _LIBRARY = sys.modules["pmm_mcmc"]
@@ -35,7 +35,7 @@ def flat_names(parts: Sequence[tuple[str, tuple[int, ...]]]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ResultTree:
     """What flat positions mean: variables by name, and the tree that a run of them becomes.
 
     Build it with :meth:`of_model` or :meth:`of_vector`.
@@ -59,7 +59,7 @@ class Layout:
         point: dict[str, Any],
         backend: str = "numba",
         include: Sequence[str] = ("posterior",),
-    ) -> Layout:
+    ) -> ResultTree:
         """Lay out the variables of a PyMC model.
 
         What is computed of the draws is compiled here, and kept with the model.  Data are read when they are used, so
@@ -80,7 +80,7 @@ class Layout:
 
         Returns
         -------
-        Layout
+        ResultTree
 
         Raises
         ------
@@ -104,7 +104,7 @@ class Layout:
         )
 
     @classmethod
-    def of_vector(cls, ndim: int) -> Layout:
+    def of_vector(cls, ndim: int) -> ResultTree:
         """Lay out a log density without a model: one variable ``x`` of shape ``(ndim,)``."""
         compute = {"posterior": lambda position: {"x": position}}
         return cls(flat_names([("x", (ndim,))]), compute, lambda: ({}, {}), dict)

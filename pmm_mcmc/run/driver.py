@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from pmm_mcmc.engines.contract import Chunk, Engine
-from pmm_mcmc.engines.processes import Hosts
-from pmm_mcmc.engines.settings import Settings, Tuned
+from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
 from pmm_mcmc.warmup.pooled import Warming
 
-__all__ = ["Drawn", "Host", "Run", "Sink", "StopSampling", "Wish", "stop_on_signals"]
+__all__ = ["Driver", "FinishedChunk", "Run", "Sink", "StopSampling", "Wish", "stop_on_signals"]
 
 # Seconds between looks at the progress bar, the callback's wishes and Ctrl-C: draws do not depend on it.
 _SECONDS = 0.3
@@ -30,7 +30,7 @@ class StopSampling(Exception):
     """Raise it in a callback of ``pmm.sample`` to end the run and keep everything that is finished."""
 
 
-class Drawn(NamedTuple):
+class FinishedChunk(NamedTuple):
     """What a callback gets after each chunk.
 
     Attributes
@@ -85,7 +85,7 @@ class Run:
     def start(
         cls,
         engine: Engine,
-        settings: Settings,
+        settings: MethodArguments,
         starts: np.ndarray,
         tune: int,
         rng: np.random.Generator,
@@ -96,12 +96,12 @@ class Run:
         return cls(warming, not warming.finished, 0, warming.n_grad.copy(), nothing)
 
     @property
-    def tuned(self) -> Tuned:
+    def tuned(self) -> TunedParameters:
         """The setting in force."""
         return self.warming.tuned
 
 
-class Host:
+class Driver:
     """Drives a run: chunk by chunk, to the last draw or until it is told to stop.
 
     Parameters
@@ -127,7 +127,7 @@ class Host:
         Called with every chunk.
     update
         Called several times a second with the run, the draws of its phase that are done, gradients and rejections.
-    hosts
+    processes
         The processes that share the chains.
     """
 
@@ -143,14 +143,14 @@ class Host:
         rows: int,
         batch: Callable[[int], int],
         keep_warmup: bool,
-        callback: Callable[[Drawn], None] | None,
+        callback: Callable[[FinishedChunk], None] | None,
         update: Callable[[Run, int, np.ndarray, np.ndarray], None],
-        hosts: Hosts,
+        processes: Processes,
     ):
         self.engine, self.run, self.sink = engine, run, sink
         self.values, self.statistics, self.keep_warmup = values, statistics, keep_warmup
         self.draws, self.rows, self.batch = draws, rows, batch
-        self.callback, self.update, self.hosts = callback, update, hosts
+        self.callback, self.update, self.processes = callback, update, processes
         self._pace, self._stop = 1, False
         # The model's positions at the newest draws, for what is said of the run at its end.
         self.newest = np.empty((0, engine.d))
@@ -165,12 +165,12 @@ class Host:
         """
         while self.run.tuning or self.run.done < self.draws:
             whole = self._warm() if self.run.tuning else self._draw(stopped)
-            if self.hosts.any(self._stop or stopped() or not whole):
+            if self.processes.any(self._stop or stopped() or not whole):
                 return not self.run.tuning and self.run.done >= self.draws
         return True
 
     def _warm(self) -> bool:
-        run, warming, own = self.run, self.run.warming, self.hosts.own
+        run, warming, own = self.run, self.run.warming, self.processes.own
         warmup = warming.warmup
         assert warmup is not None
         n_grad, rejected, rows = run.n_grad[own].copy(), run.unstable[own].copy(), warmup.boundary - warmup.done
@@ -182,8 +182,8 @@ class Host:
                 chunk_of_all.put(which, 0, self._groups(chunk, setting, 1, n_grad[which], "warmup_"))
 
         setting = warming.tuned
-        warming.block(self.engine, self.batch(rows), look, self.hosts)
-        run.n_grad, (run.unstable,) = warming.n_grad.copy(), self.hosts.join(rejected)
+        warming.block(self.engine, self.batch(rows), look, self.processes)
+        run.n_grad, (run.unstable,) = warming.n_grad.copy(), self.processes.join(rejected)
         self.update(run, warmup.done, run.n_grad, run.unstable)
         if warming.finished:
             # Its draws are of no more use.
@@ -195,7 +195,7 @@ class Host:
     def _draw(self, stopped: Callable[[], bool]) -> bool:
         """Make one chunk; return False where it was stopped within it, after putting away what is finished."""
         run, tuned, thin = self.run, self.run.tuned, self.run.tuned.steps_per_draw
-        ensemble, own = run.warming.ensemble, self.hosts.own
+        ensemble, own = run.warming.ensemble, self.processes.own
         mine, n_grad, unstable = run.warming.part(own), run.n_grad[own], run.unstable[own]
         rows, done = min(self.rows, self.draws - run.done), 0
         found = _Gathered(len(n_grad), rows)
@@ -213,10 +213,10 @@ class Host:
             run.done += n
             self.update(run, run.done, run.n_grad, run.unstable)
             # Several processes would not stop at the same draw.
-            if done < rows and self.hosts.count == 1 and stopped():
+            if done < rows and self.processes.count == 1 and stopped():
                 break
         ensemble.transition = mine.transition
-        ensemble.state, ensemble.gradient, run.n_grad, run.unstable = self.hosts.join(
+        ensemble.state, ensemble.gradient, run.n_grad, run.unstable = self.processes.join(
             mine.state, mine.gradient, n_grad, unstable
         )
         groups = found.upto(done)
@@ -229,11 +229,11 @@ class Host:
         parts = (groups.get(prefix + name, empty) for name in ("posterior", "sample_stats"))
         try:
             if self.callback is not None:
-                self.callback(Drawn(tuning, done, *parts))
+                self.callback(FinishedChunk(tuning, done, *parts))
         except StopSampling:
             self._stop = True
 
-    def _groups(self, chunk: Chunk, tuned: Tuned, thin: int, spent: np.ndarray, prefix: str) -> Groups:
+    def _groups(self, chunk: Chunk, tuned: TunedParameters, thin: int, spent: np.ndarray, prefix: str) -> Groups:
         d, structure = self.engine.d, self.engine.structure
         x, q, slope = chunk.model_position, chunk.position, chunk.gradient
         if structure is not None:
@@ -250,7 +250,7 @@ class Host:
             "n_grad": lambda: chunk.n_grad,
             "n_grad_total": lambda: spent[:, None] + np.cumsum(chunk.n_grad, axis=1),
             "unstable": lambda: chunk.unstable,
-            "redone": lambda: chunk.redone,
+            "refined": lambda: chunk.refined,
             "model_failures": lambda: chunk.model_failures,
             "lp": lambda: chunk.lp,
             "acceptance_rate": lambda: chunk.accept,

@@ -15,12 +15,12 @@ import xarray as xr
 
 from pmm_mcmc.coordinates.affine import Coordinates, marginal_scale
 from pmm_mcmc.diagnostics.comoments import ALONE, FEATURES, PAIRS, combined, count_pieces, features, pieces_of
-from pmm_mcmc.model.result_tree import Layout
+from pmm_mcmc.model.result_tree import ResultTree
 
 __all__ = ["Moments"]
 
 # Statistics of which the sum over the draws is kept, and its name; the mean; of the others, the last value.
-_SUMMED = {"n_grad": "n_grad", "unstable": "unstable", "redone": "redone", "model_failures": "model_failures",
+_SUMMED = {"n_grad": "n_grad", "unstable": "unstable", "refined": "refined", "model_failures": "model_failures",
            "steps_per_draw": "transitions"}  # fmt: skip
 _AVERAGED = ("lp", "acceptance_rate")
 _VECTORS = ("gradient", "unconstrained", "noncentred")
@@ -188,7 +188,7 @@ class Moments:
             else:
                 self.last[name] = np.array(values[:, -1])
 
-    def tree(self, layout: Layout, attrs: Mapping[str, Any]) -> xr.DataTree:
+    def tree(self, layout: ResultTree, attrs: Mapping[str, Any]) -> xr.DataTree:
         """Make the result of a run of which only moments were kept.
 
         Parameters
@@ -237,7 +237,7 @@ class Moments:
             begin += size
         return out
 
-    def _stein(self, own: list[np.ndarray], layout: Layout, attrs: Mapping[str, Any]) -> xr.Dataset:
+    def _stein(self, own: list[np.ndarray], layout: ResultTree, attrs: Mapping[str, Any]) -> xr.Dataset:
         assert self.coordinates is not None
         counts = [self.draws * (part.stop - part.start) for part in pieces_of(len(self.mean))]
         return xr.Dataset(

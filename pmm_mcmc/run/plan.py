@@ -15,18 +15,18 @@ from pymc.exceptions import SamplingError
 from pmm_mcmc._version import __version__
 from pmm_mcmc.engines.contract import Engine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.engines.processes import Hosts
-from pmm_mcmc.engines.settings import Settings
+from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.engines.settings import MethodArguments
 from pmm_mcmc.model.fingerprint import data_fingerprint, model_fingerprint
 from pmm_mcmc.model.initial_points import model_starts, spread_starts
 from pmm_mcmc.model.log_density import bad_start_message, flat_layout, log_density
-from pmm_mcmc.model.result_tree import Layout
+from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.driver import Groups
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.warmup.step_size import fixed_setting
 
-__all__ = ["Target"]
+__all__ = ["SamplingPlan"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -38,7 +38,7 @@ _FILE = 256
 
 
 @dataclass
-class Target:
+class SamplingPlan:
     """A method on a log density, ready to run.
 
     Attributes
@@ -61,9 +61,9 @@ class Target:
         The variables that are wanted; all for ``None``.
     """
 
-    settings: Settings
+    settings: MethodArguments
     engine: Engine
-    layout: Layout
+    layout: ResultTree
     statistics: tuple[str, ...]
     identity: dict[str, Any]
     attributes: dict[str, Any]
@@ -86,7 +86,7 @@ class Target:
         cores: int | None = None,
         begins: Callable[[str], None] = _log.debug,
         adapts: bool = True,
-    ) -> Target:
+    ) -> SamplingPlan:
         """Check what was asked for, and build it; see :func:`pmm_mcmc.sample` for the arguments.
 
         ``begins`` is told what will be sampled, before anything is compiled.
@@ -99,7 +99,7 @@ class Target:
             if not (isinstance(value, str) and value in choices):
                 raise ValueError(f"{name}={value!r}: must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}")
         if step is None:
-            settings = Settings.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
+            settings = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
             step = PoissonULMC.of_settings(settings, keep_gradients=True)
         if not isinstance(step, LangevinStep):
             raise ValueError(
@@ -122,14 +122,14 @@ class Target:
     def _of_density(
         cls,
         step: Any,
-        settings: Settings,
+        settings: MethodArguments,
         density: Any,
         device: str,
         precision: str,
         chains: int,
         log_likelihood: bool,
         begins: Callable[[str], None],
-    ) -> Target:
+    ) -> SamplingPlan:
         if log_likelihood:
             raise ValueError("log_likelihood=True needs a PyMC model: a log density does not say what is observed")
         if not step.free:
@@ -144,14 +144,14 @@ class Target:
         engine = _jax_engine(settings, density, _device(density, device, precision, chains), precision, chains)
         said = {"density": density.fingerprint, "data": ""}
         return cls._finished(
-            step, settings, engine, Layout.of_vector(density.d), said, "jax", precision, engine.group, None, False
+            step, settings, engine, ResultTree.of_vector(density.d), said, "jax", precision, engine.group, None, False
         )
 
     @classmethod
     def _of_model(
         cls,
         step: Any,
-        settings: Settings,
+        settings: MethodArguments,
         model: Any,
         backend: str,
         on_cpu: str,
@@ -162,7 +162,7 @@ class Target:
         cores: int | None,
         begins: Callable[[str], None],
         adapts: bool,
-    ) -> Target:
+    ) -> SamplingPlan:
         own = None if step.free else step.model
         model = pm.modelcontext(own if model is None else model)
         if own is not None and own is not model:
@@ -197,14 +197,14 @@ class Target:
         else:
             engine, group = NumbaEngine.of(settings, density, cores or _cores()), 1
         include = ("posterior", "log_likelihood") if log_likelihood else ("posterior",)
-        layout = Layout.of_model(model, vars, point, backend, include)
+        layout = ResultTree.of_model(model, vars, point, backend, include)
         return cls._finished(step, settings, engine, layout, said, backend, precision, group, model, log_likelihood)
 
     @classmethod
     def _finished(
-        cls, step: Any, settings: Settings, engine: Any, layout: Layout, said: dict[str, str], backend: str,
+        cls, step: Any, settings: MethodArguments, engine: Any, layout: ResultTree, said: dict[str, str], backend: str,
         precision: str, group: int, model: Any, log_likelihood: bool,
-    ) -> Target:  # fmt: skip
+    ) -> SamplingPlan:  # fmt: skip
         names = ["lp" if name == "model_logp" else name for name in type(step).stats_dtypes_shapes if name != "warning"]
         without: tuple[str, ...] = () if step.keep_gradients else _GRADIENTS
         without += () if engine.structure is not None else ("noncentred",)
@@ -217,7 +217,7 @@ class Target:
         }  # fmt: skip
         return cls(settings, engine, layout, statistics, identity, attributes, group, model, log_likelihood)
 
-    def _with_variables(self, names: Any) -> Target:
+    def _with_variables(self, names: Any) -> SamplingPlan:
         """Keep only these variables of the posterior."""
         if names is not None:
             known = list(self.values(np.empty((1, 0, self.engine.d)))["posterior"])
@@ -259,9 +259,11 @@ class Target:
         """Groups that advance at the same time."""
         return len(_devices(self.engine))
 
-    def hosts(self, chains: int) -> Hosts:
+    def processes(self, chains: int) -> Processes:
         """Return the processes that share the chains."""
-        return Hosts.of_jax(chains, self.group) if self.attributes["backend"] == "jax" else Hosts(slice(0, chains))
+        return (
+            Processes.of_jax(chains, self.group) if self.attributes["backend"] == "jax" else Processes(slice(0, chains))
+        )
 
     @property
     def numbers_per_draw(self) -> int:
@@ -308,7 +310,7 @@ class Target:
         return SamplingError(bad_start_message(self.model, point))
 
 
-_COUNTS = ("K", "steps_per_draw", "n_grad", "n_grad_total", "unstable", "redone", "model_failures")
+_COUNTS = ("K", "steps_per_draw", "n_grad", "n_grad_total", "unstable", "refined", "model_failures")
 
 
 def _is_density(model: Any) -> bool:
@@ -353,7 +355,7 @@ def _devices(engine: Any) -> list[str]:
     return [device.platform for device in getattr(engine, "devices", [])] or ["cpu"]
 
 
-def _jax_engine(settings: Settings, density: Any, device: str, precision: str, chains: int) -> Any:
+def _jax_engine(settings: MethodArguments, density: Any, device: str, precision: str, chains: int) -> Any:
     import jax
 
     from pmm_mcmc.engines.jax_engine import JaxEngine

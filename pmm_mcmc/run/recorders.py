@@ -14,9 +14,9 @@ from pmm_mcmc import steps
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.ensemble import Ensemble
-from pmm_mcmc.engines.processes import Hosts
-from pmm_mcmc.engines.settings import Block, Settings, Tuned
-from pmm_mcmc.model.result_tree import Layout
+from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
+from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.driver import Groups, Run
 from pmm_mcmc.run.moments import Moments
 from pmm_mcmc.run.storage import NothingStored, Store, open_store
@@ -24,19 +24,19 @@ from pmm_mcmc.run.storage.codec import decode, encode
 from pmm_mcmc.run.storage.recovery import differences, stored_identity
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.friction import FrictionTrial
-from pmm_mcmc.warmup.noncentring import NoncentredWarmup
+from pmm_mcmc.warmup.noncentring import NoncentringWarmup
 from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.schedule import Warmup
 
-__all__ = ["CHECKPOINT", "Before", "MemorySink", "MomentsSink", "StoreSink", "device_of"]
+__all__ = ["CHECKPOINT", "Before", "MemoryRecorder", "MomentsRecorder", "StoreRecorder", "device_of"]
 
 # The group of a result in memory that holds the run as it stands, and the attributes that add up.
 CHECKPOINT, _TIMES = "checkpoint", ("sampling_time", "compile_time")
 
 # What a checkpoint is made of.
 _TYPES = (
-    Block, Coordinates, Ensemble, FrictionTrial, LocalCurvature, NoncentredWarmup, Run, Settings, Tuned,
-    Warming, Warmup,
+    Block, Coordinates, Ensemble, FrictionTrial, LocalCurvature, NoncentringWarmup, Run, MethodArguments,
+    TunedParameters, Warming, Warmup,
 )  # fmt: skip
 
 
@@ -55,12 +55,12 @@ class Before(NamedTuple):
 
     tree: xr.DataTree
     identity: dict[str, Any]
-    settings: Settings
+    settings: MethodArguments
     run: Run
 
     @classmethod
     def of(cls, tree: Any) -> Before:
-        """Read what :class:`MemorySink` left in a result.
+        """Read what :class:`MemoryRecorder` left in a result.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class Before(NamedTuple):
         return {g: {n: [np.asarray(self.tree[g][n].values)] for n in names} for g, names in empty.items()}
 
 
-class MemorySink:
+class MemoryRecorder:
     """Keeps the chunks, and puts them together at the end, with what is needed to go on from them.
 
     Parameters
@@ -116,11 +116,11 @@ class MemorySink:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: ResultTree,
         attrs: dict[str, Any],
         empty: Groups,
         identity: dict[str, Any],
-        settings: Settings,
+        settings: MethodArguments,
         before: Before | None = None,
     ):
         self._layout, self._attrs, self._empty = layout, dict(attrs), empty
@@ -168,13 +168,13 @@ class MemorySink:
         return tree
 
 
-class MomentsSink:
+class MomentsRecorder:
     """Keeps no draws: their means and variances, and what corrected estimates need."""
 
     run: Run | None = None
     seed: int | None = None
 
-    def __init__(self, layout: Layout, attrs: dict[str, Any], empty: Groups, structure: Structure | None):
+    def __init__(self, layout: ResultTree, attrs: dict[str, Any], empty: Groups, structure: Structure | None):
         self._layout, self._attrs, self._empty, self._structure = layout, dict(attrs), empty, structure
         self._moments: Moments | None = None
 
@@ -214,7 +214,7 @@ class MomentsSink:
         return Moments.start(self._empty["posterior"], d, chains, known)
 
 
-class StoreSink:
+class StoreRecorder:
     """Writes whole chunks of equal length to a store, each with the state to go on from.
 
     Attributes
@@ -227,15 +227,15 @@ class StoreSink:
         Of the run that is stored.
     """
 
-    def __init__(self, path: str | os.PathLike[str], store: Store, rows: int, seed: int, hosts: Hosts):
-        self._path, self._store, self.rows, self.seed, self._hosts = path, store, rows, seed, hosts
+    def __init__(self, path: str | os.PathLike[str], store: Store, rows: int, seed: int, processes: Processes):
+        self._path, self._store, self.rows, self.seed, self._hosts = path, store, rows, seed, processes
         self.run: Run | None = None
         # Draws of the warm-up, whose blocks are of any length, that do not fill a chunk yet: of this process's chains.
         self._waiting: Groups = {}
         if store.checkpoint is not None:
             self.run, waiting = store.checkpoint
             for group, arrays in waiting.items():
-                self._waiting[group] = {name: values[hosts.own] for name, values in arrays.items()}
+                self._waiting[group] = {name: values[processes.own] for name, values in arrays.items()}
 
     @classmethod
     def open(
@@ -247,8 +247,8 @@ class StoreSink:
         chains_per_chunk: int,
         resume: bool,
         free: tuple[str, ...],
-        hosts: Hosts,
-    ) -> StoreSink:
+        processes: Processes,
+    ) -> StoreRecorder:
         """Create a store, or resume the one that is there.
 
         Parameters
@@ -259,21 +259,21 @@ class StoreSink:
             Whether to go on with what is there; where there is nothing, it begins.
         free
             Entries of the identity that were not asked for: those of the stored run are taken.
-        hosts
+        processes
             The processes that write it.
         """
-        if not hosts.primary:
-            hosts.wait()  # until it has been opened
+        if not processes.primary:
+            processes.wait()  # until it has been opened
         stored = _stored(path) if resume else None
         if stored is not None:
             identity = identity | {name: stored[name] for name in (*free, "rows") if name in stored}
-            store = Store.resume(path, identity, types=_TYPES, primary=hosts.primary)
+            store = Store.resume(path, identity, types=_TYPES, primary=processes.primary)
         else:
             identity = identity | {"rows": rows}
-            store = Store.create(path, template, identity, rows, chains_per_chunk, primary=hosts.primary)
-        if hosts.primary:
-            hosts.wait()
-        return cls(path, store, identity["rows"], identity["seed"], hosts)
+            store = Store.create(path, template, identity, rows, chains_per_chunk, primary=processes.primary)
+        if processes.primary:
+            processes.wait()
+        return cls(path, store, identity["rows"], identity["seed"], processes)
 
     def __enter__(self) -> Self:
         return self
@@ -301,7 +301,7 @@ class StoreSink:
             group: dict(zip(arrays, self._hosts.join(*arrays.values()), strict=True))
             for group, arrays in self._waiting.items()
         }
-        # All have appended what this makes visible; and hosts that round differently must not go on.
+        # All have appended what this makes visible; and processes that round differently must not go on.
         self._hosts.agree("the setting that they have found", encode(run.tuned, "setting"))
         self._store.commit((run, joined))
 

@@ -18,19 +18,19 @@ from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
 from pmm_mcmc.diagnostics.verdict import last_words
 from pmm_mcmc.engines.contract import model_side
 from pmm_mcmc.engines.processes import speaks
+from pmm_mcmc.model.heartbeat import Heartbeat
 from pmm_mcmc.run import arguments
-from pmm_mcmc.run.driver import Drawn, Host, Run, StopSampling, stop_on_signals
+from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling, stop_on_signals
 from pmm_mcmc.run.memory import available_bytes, describe
-from pmm_mcmc.run.plan import Target
+from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.progress import RunProgress
-from pmm_mcmc.run.recorders import Before, MemorySink, MomentsSink, StoreSink, device_of
-from pmm_mcmc.steps.heartbeat import Heartbeat
+from pmm_mcmc.run.recorders import Before, MemoryRecorder, MomentsRecorder, StoreRecorder, device_of
 from pmm_mcmc.warmup.pooled import Warmed, warm_up
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Drawn", "StopSampling", "Warmed", "sample", "warm_up"]
+__all__ = ["FinishedChunk", "StopSampling", "Warmed", "sample", "warm_up"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -63,7 +63,7 @@ def sample(
     discard_tuned_samples: bool = True,
     log_likelihood: bool = False,
     keep: str = "draws",
-    callback: Callable[[Drawn], None] | None = None,
+    callback: Callable[[FinishedChunk], None] | None = None,
     progressbar: bool = True,
     compute_convergence_checks: bool = True,
     **others: Any,
@@ -132,8 +132,8 @@ def sample(
         chain, in groups ``posterior_mean`` and ``posterior_sd``, and what :func:`pmm_mcmc.summary` needs for corrected
         means.  The memory then does not depend on ``draws``.
     callback
-        Called with a :class:`Drawn` after every chunk; may raise :class:`StopSampling`, which ends the run and keeps
-        what is finished, as Ctrl-C and SIGTERM do.
+        Called with a :class:`FinishedChunk` after every chunk; may raise :class:`StopSampling`, which ends the run and
+        keeps what is finished, as Ctrl-C and SIGTERM do.
     progressbar
         Show what is being done: a bar in a terminal or a notebook, a line every two seconds in a file.
     compute_convergence_checks
@@ -216,19 +216,19 @@ def sample(
             _log.log(logging.INFO if show else logging.DEBUG, words)
             heartbeat.say("Compiling the log density")
 
-        target = Target.of(
+        target = SamplingPlan.of(
             step, model, backend, device, precision, chains, log_likelihood, var_names, cores, begins, tune > 0
         )
         if target.engine.structure is not None:
             _log.log(logging.INFO if show else logging.DEBUG, target.engine.structure.words)
         if tune == 0:
             target.check_fixed()
-        hosts = target.hosts(chains)
-        hosts.check(store, draws=int(draws), resume=bool(resume))
+        processes = target.processes(chains)
+        processes.check(store, draws=int(draws), resume=bool(resume))
         if seed is None and before is not None:
             seed = before.identity["seed"]
         elif not isinstance(random_seed, int | np.integer):  # other processes would not find the same
-            seed = hosts.first(arguments.fresh_seed() if seed is None else seed)
+            seed = processes.first(arguments.fresh_seed() if seed is None else seed)
         identity = target.identity | {
             "chains": chains, "tune": tune, "seed": seed, "superchains": groups,
             "discard_tuned_samples": discard_tuned_samples,
@@ -241,21 +241,21 @@ def sample(
             empty |= {f"warmup_{group}": arrays for group, arrays in target.empty(chains, tuning=True).items()}
         done = 0 if before is None else before.run.done
         draws, rows = draws + done, _rows(draws, chains, target.numbers_per_draw)
-        sink: MemorySink | MomentsSink | StoreSink
+        sink: MemoryRecorder | MomentsRecorder | StoreRecorder
         if keep == "moments":
-            sink = MomentsSink(target.layout, attrs, empty, target.engine.structure)
+            sink = MomentsRecorder(target.layout, attrs, empty, target.engine.structure)
         elif store is None:
             _refuse_too_large(draws + (0 if discard_tuned_samples else tune), chains, target.numbers_per_draw)
-            sink = MemorySink(target.layout, attrs, empty, identity, target.settings, before)
+            sink = MemoryRecorder(target.layout, attrs, empty, identity, target.settings, before)
         else:
             template = target.layout.tree(empty, attrs)
             free = () if random_seed is not None else ("seed",)
-            with hosts.together():
-                sink = StoreSink.open(
-                    store, template, identity, rows, min(chains, target.file_chains), resume, free, hosts
+            with processes.together():
+                sink = StoreRecorder.open(
+                    store, template, identity, rows, min(chains, target.file_chains), resume, free, processes
                 )
             rows = sink.rows
-        with hosts.together(), sink:
+        with processes.together(), sink:
             heartbeat.say("Compiling the method")
             run = sink.run
             if run is None:
@@ -270,32 +270,32 @@ def sample(
             compiling = time.time() - began
             with (
                 stop_on_signals() as stopped,
-                RunProgress(chains=chains, tune=tune, draws=draws, show=show and hosts.primary) as bar,
+                RunProgress(chains=chains, tune=tune, draws=draws, show=show and processes.primary) as bar,
             ):
 
                 def update(run: Run, done: int, n_grad: np.ndarray, unstable: np.ndarray) -> None:
                     step_size, K = run.tuned.step_size, run.tuned.K
                     bar.update(tuning=run.tuning, done=done, step_size=step_size, K=K, n_grad=n_grad, unstable=unstable)
 
-                host = Host(
+                driver = Driver(
                     target.engine, run, values=target.values, statistics=target.statistics, sink=sink, draws=draws,
-                    rows=rows, batch=_batch(chain_batch_size, chains, target), hosts=hosts,
+                    rows=rows, batch=_batch(chain_batch_size, chains, target), processes=processes,
                     keep_warmup=not discard_tuned_samples, callback=callback, update=update,
                 )  # fmt: skip
                 update(run, run.done, run.n_grad, run.unstable)
-                finished = host.go(stopped)
+                finished = driver.go(stopped)
             seconds = time.time() - began
             sink.note(
                 {
                     "created_at": created,
                     "sampling_time": seconds,
                     "compile_time": compiling,
-                    **_reparametrisation(host),
+                    **_reparametrisation(driver),
                 }
             )
     result = sink.result()
     there = run.done if keep == "moments" else result["posterior"].sizes["draw"]
-    if hosts.primary:
+    if processes.primary:
         if not finished:
             lost = stopped.number == signal.SIGTERM and store is None
             kept = "in memory only: store= would keep them" if lost else "kept"
@@ -305,7 +305,7 @@ def sample(
     if stopped.number == signal.SIGTERM:
         sys.stdout.flush()
         signal.raise_signal(signal.SIGTERM)
-    if compute_convergence_checks and there and hosts.primary:
+    if compute_convergence_checks and there and processes.primary:
         _say(result)
     return result
 
@@ -317,7 +317,7 @@ def _rows(draws: int, chains: int, numbers_per_draw: int) -> int:
     return divisor if 4 * divisor >= most else most
 
 
-def _batch(given: Any, chains: int, target: Target) -> Callable[[int], int]:
+def _batch(given: Any, chains: int, target: SamplingPlan) -> Callable[[int], int]:
     """Chains that advance at a time, by the number of draws: whole groups, and one for each device."""
     unit, each = target.group * target.devices, 8 * target.numbers_per_draw
 
@@ -339,17 +339,17 @@ def _refuse_too_large(draws: int, chains: int, numbers_per_draw: int) -> None:
         )
 
 
-def _reparametrisation(host: Host) -> dict[str, str]:
+def _reparametrisation(driver: Driver) -> dict[str, str]:
     """Attributes that say what is non-centred, and how far."""
-    structure, sites = host.engine.structure, host.run.tuned.coordinates.sites
+    structure, sites = driver.engine.structure, driver.run.tuned.coordinates.sites
     if structure is None or sites is None:
         return {}
-    x = host.newest if len(host.newest) else model_side(*_anchors(host.run))[0]
+    x = driver.newest if len(driver.newest) else model_side(*_evaluated(driver.run))[0]
     degree = {name: values.tolist() for name, values in structure.degree(x, sites).items()}
     return {SITES: json.dumps({"sites": sites.tolist(), "degree": degree}), WORDS: structure.words}
 
 
-def _anchors(run: Run) -> tuple[np.ndarray, np.ndarray]:
+def _evaluated(run: Run) -> tuple[np.ndarray, np.ndarray]:
     ensemble = run.warming.ensemble
     d = ensemble.state.shape[1] // 4
     return run.tuned.coordinates.place(ensemble.state[:, 3 * d : 4 * d]), ensemble.gradient

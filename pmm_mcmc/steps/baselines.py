@@ -6,7 +6,7 @@ from typing import Any
 
 import pymc as pm
 
-from pmm_mcmc.engines.settings import Settings
+from pmm_mcmc.engines.settings import MethodArguments
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.statistics import WITHOUT_FRICTION
 
@@ -115,7 +115,7 @@ class ULMC(LangevinStep):
         blocked: bool = True,
         rng: Any = None,
     ):
-        settings = Settings.checked(
+        settings = MethodArguments.checked(
             "ULMC",
             dynamics="underdamped",
             step_size=step_size,
@@ -220,7 +220,7 @@ class OLMC(LangevinStep):
         blocked: bool = True,
         rng: Any = None,
     ):
-        settings = Settings.checked(
+        settings = MethodArguments.checked(
             "OLMC",
             dynamics="overdamped",
             step_size=step_size,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pymc as pm
 
-from pmm_mcmc.engines.settings import Settings
+from pmm_mcmc.engines.settings import MethodArguments
 from pmm_mcmc.steps.base import LangevinStep
 
 __all__ = ["RLMC"]
@@ -132,7 +132,7 @@ class RLMC(LangevinStep):
             raise ValueError(
                 f"friction={friction!r} does not apply to dynamics='overdamped', which has no velocity: leave it out"
             )
-        settings = Settings.checked(
+        settings = MethodArguments.checked(
             "RLMC",
             dynamics=dynamics,
             step_size=step_size,

@@ -9,7 +9,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import best_coordinates
-from pmm_mcmc.engines.settings import Block, Settings
+from pmm_mcmc.engines.settings import Block, MethodArguments
 from pmm_mcmc.langevin.methods import HARMONIC, Scheme
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.friction import largest_spread
@@ -42,7 +42,7 @@ def fits(coordinates: Coordinates, block: Block, usable: np.ndarray) -> bool:
     return bool(kept < _MISFIT) and largest_spread(y) < SPREAD
 
 
-def refitted(settings: Settings, coordinates: Coordinates, window: Block, usable: np.ndarray) -> Coordinates:
+def refitted(settings: MethodArguments, coordinates: Coordinates, window: Block, usable: np.ndarray) -> Coordinates:
     """Return the coordinates that whiten the usable draws; where the scale is given, only their centre is new."""
     # In order of time, the chains side by side.
     in_order = usable.T.ravel()
@@ -61,7 +61,7 @@ def visibly_wide(block: Block, usable: np.ndarray, target_bias: float) -> bool:
 
 
 def successive_curvature(
-    settings: Settings, coordinates: Coordinates, position: np.ndarray, gradient: np.ndarray, usable: np.ndarray
+    settings: MethodArguments, coordinates: Coordinates, position: np.ndarray, gradient: np.ndarray, usable: np.ndarray
 ) -> float:
     """Return :func:`~pmm_mcmc.warmup.step_size.lipschitz_bound` of draws ``(chain, n, d)`` in the coordinates."""
     y, g = coordinates.whiten(position), coordinates.pull_back(gradient)
@@ -69,7 +69,7 @@ def successive_curvature(
 
 
 def curvature(
-    settings: Settings,
+    settings: MethodArguments,
     coordinates: Coordinates,
     window: Block,
     usable: np.ndarray,

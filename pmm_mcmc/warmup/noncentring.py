@@ -15,11 +15,11 @@ import numpy as np
 
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.contract import model_side
-from pmm_mcmc.engines.settings import Block, Settings, Tuned
+from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
 from pmm_mcmc.warmup.schedule import WINDOW, Warmup
 from pmm_mcmc.warmup.transient import settled
 
-__all__ = ["NoncentredWarmup"]
+__all__ = ["NoncentringWarmup"]
 
 _LEAST_ADAPTED = 130
 # Numbers of a window's positions that are expressed in new coordinates at most: older draws are forgotten.
@@ -27,7 +27,7 @@ _NUMBERS = 2_000_000
 
 
 @dataclass
-class NoncentredWarmup:
+class NoncentringWarmup:
     """Adapt chains over at most ``length`` transitions of each: what :class:`pmm_mcmc.warmup.schedule.Warmup` offers.
 
     Attributes
@@ -46,20 +46,20 @@ class NoncentredWarmup:
     @classmethod
     def start(
         cls,
-        settings: Settings,
+        settings: MethodArguments,
         length: int,
         position: np.ndarray,
         gradient: np.ndarray,
         least: int = _LEAST_ADAPTED,
         sites: np.ndarray | None = None,
-    ) -> NoncentredWarmup:
+    ) -> NoncentringWarmup:
         """Begin from positions ``z`` and gradients ``(n, d)``: see :meth:`pmm_mcmc.warmup.schedule.Warmup.start`."""
         return cls(Warmup.start(settings, length, position, gradient, least), sites)
 
     # -- what the schedule offers ------------------------------------------------------------------------------------
 
     @property
-    def tuned(self) -> Tuned:
+    def tuned(self) -> TunedParameters:
         """The setting in force."""
         tuned = self.warmup.tuned
         return tuned._replace(coordinates=tuned.coordinates._replace(sites=self.sites))
@@ -133,7 +133,9 @@ class NoncentredWarmup:
             block = block._replace(position=z, gradient=g, lp=lp)
         self.warmup.observe(block)
 
-    def update(self, gradient_at: Callable[..., np.ndarray] | None = None, structure: Structure | None = None) -> Tuned:
+    def update(
+        self, gradient_at: Callable[..., np.ndarray] | None = None, structure: Structure | None = None
+    ) -> TunedParameters:
         """Close the block; return the setting for the next one: see :meth:`pmm_mcmc.warmup.schedule.Warmup.update`."""
         if structure is not None and self._positions and self.frozen is None and self.warmup.adapting:
             self._learn(structure)

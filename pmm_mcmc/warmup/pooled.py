@@ -10,9 +10,9 @@ import numpy as np
 
 from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.ensemble import Ensemble
-from pmm_mcmc.engines.processes import Hosts
-from pmm_mcmc.engines.settings import Block, Settings, Tuned
-from pmm_mcmc.warmup.noncentring import NoncentredWarmup
+from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
+from pmm_mcmc.warmup.noncentring import NoncentringWarmup
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.transient import replacements, settled
 
@@ -20,16 +20,16 @@ __all__ = ["Warmed", "Warming", "warm_up"]
 
 # Chains that the setting is learnt from; the others follow it.  More would find no other setting, and their draws
 # would fill the memory.
-_LEADERS = 64
+_TRAINING_CHAINS = 64
 
 
 class Warmed(NamedTuple):
     """Chains ready to sample: the ensemble, its setting, and the gradients that each chain took to get there."""
 
     ensemble: Ensemble
-    tuned: Tuned
+    tuned: TunedParameters
     n_grad: np.ndarray
-    warmup: NoncentredWarmup | None
+    warmup: NoncentringWarmup | None
 
 
 @dataclass
@@ -45,15 +45,15 @@ class Warming:
     """
 
     ensemble: Ensemble
-    tuned: Tuned
-    warmup: NoncentredWarmup | None
+    tuned: TunedParameters
+    warmup: NoncentringWarmup | None
     n_grad: np.ndarray
 
     @classmethod
     def start(
         cls,
         engine: Engine,
-        settings: Settings,
+        settings: MethodArguments,
         starts: np.ndarray,
         length: int,
         rng: np.random.Generator,
@@ -79,7 +79,9 @@ class Warming:
         if length == 0:
             warmup, tuned = None, fixed_setting(settings, starts[0], sites)
         else:
-            warmup = NoncentredWarmup.start(settings, length, starts[:_LEADERS], gradients[:_LEADERS], sites=sites)
+            warmup = NoncentringWarmup.start(
+                settings, length, starts[:_TRAINING_CHAINS], gradients[:_TRAINING_CHAINS], sites=sites
+            )
             tuned = warmup.tuned
         ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)
         return cls(ensemble, tuned, warmup, np.full(len(starts), 2))
@@ -99,7 +101,7 @@ class Warming:
         engine: Engine,
         batch: int | None = None,
         look: Callable[[slice, Chunk], None] | None = None,
-        hosts: Hosts | None = None,
+        processes: Processes | None = None,
     ) -> None:
         """Run all chains over the block in hand, and let the schedule act on it.
 
@@ -111,37 +113,37 @@ class Warming:
             Chains that advance at a time; all by default.
         look
             Called with each batch's chains, counted from the first of this process, and their draws.
-        hosts
+        processes
             The processes that share the chains; one by default.
         """
         warmup, old = self.warmup, self.tuned
         assert warmup is not None
         chains, rows = len(self.n_grad), warmup.boundary - warmup.done
-        hosts = Hosts(slice(0, chains)) if hosts is None else hosts
-        mine, spent = self.part(hosts.own), self.n_grad[hosts.own].copy()
-        leaders: list[Block] = []
+        processes = Processes(slice(0, chains)) if processes is None else processes
+        mine, spent = self.part(processes.own), self.n_grad[processes.own].copy()
+        training: list[Block] = []
         lp, unstable = np.empty((len(spent), rows)), np.empty((len(spent), rows), np.int64)
         for which, chunk in mine.advance_in_batches(engine, old, rows, batch, tolerance=warmup.tolerance):
-            leading = max(_LEADERS - hosts.own.start - which.start, 0)
-            if leading or not leaders:
+            training_rows = max(_TRAINING_CHAINS - processes.own.start - which.start, 0)
+            if training_rows or not training:
                 # Copies: a view would hold the whole batch.
-                leaders.append(Block(*(part[:leading].copy() for part in Block.of(chunk))))
+                training.append(Block(*(part[:training_rows].copy() for part in Block.of(chunk))))
             lp[which], unstable[which] = chunk.sampled_lp, chunk.unstable
             spent[which] += chunk.n_grad.sum(axis=1)
             if look is not None:
                 look(which, chunk)
         self.ensemble.transition = mine.transition
-        self.ensemble.state, self.ensemble.gradient, lp, unstable, spent = hosts.join(
+        self.ensemble.state, self.ensemble.gradient, lp, unstable, spent = processes.join(
             mine.state, mine.gradient, lp, unstable, spent
         )
-        seen = Block(*hosts.join(*(np.concatenate(part) for part in zip(*leaders, strict=True))))
+        seen = Block(*processes.join(*(np.concatenate(part) for part in zip(*training, strict=True))))
         warmup.observe(seen, engine.structure)
         before = warmup.n_grad
         self.tuned = warmup.update(engine.gradient_at, engine.structure)
         source = np.arange(chains)
-        if warmup.frozen is None and chains > _LEADERS:
+        if warmup.frozen is None and chains > _TRAINING_CHAINS:
             source = replacements(settled(-lp, engine.d), unstable)
-        source[:_LEADERS] = warmup.source
+        source[:_TRAINING_CHAINS] = warmup.source
         self.ensemble.copy_from(source)
         self.ensemble.change(engine, old.coordinates, self.tuned.coordinates)
         if warmup.ready and not warmup.finished:
@@ -154,7 +156,9 @@ class Warming:
         return Warmed(self.ensemble, self.tuned, self.n_grad, self.warmup)
 
 
-def warm_up(engine: Engine, settings: Settings, starts: np.ndarray, *, length: int, rng: np.random.Generator) -> Warmed:
+def warm_up(
+    engine: Engine, settings: MethodArguments, starts: np.ndarray, *, length: int, rng: np.random.Generator
+) -> Warmed:
     """Warm chains up together, until the setting has been frozen and found good.
 
     Parameters

@@ -14,7 +14,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import diagonal_scale
-from pmm_mcmc.engines.settings import Block, Settings, Tuned
+from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
 from pmm_mcmc.warmup import evidence, step_size, timetable
 from pmm_mcmc.warmup.curvature import LocalCurvature
@@ -57,9 +57,9 @@ class Warmup:
         Draws that adaptation, or the check, looks at; the newest block last.
     """
 
-    settings: Settings
+    settings: MethodArguments
     length: int
-    tuned: Tuned
+    tuned: TunedParameters
     least: int = 130
     done: int = 0
     boundary: int = 0
@@ -80,7 +80,7 @@ class Warmup:
 
     @classmethod
     def start(
-        cls, settings: Settings, length: int, position: np.ndarray, gradient: np.ndarray, least: int = 130
+        cls, settings: MethodArguments, length: int, position: np.ndarray, gradient: np.ndarray, least: int = 130
     ) -> Warmup:
         """Begin from positions and gradients ``(n, d)`` at starts or around one; the first of them is the centre."""
         if settings.scaling is None:
@@ -88,7 +88,9 @@ class Warmup:
         else:
             scale = np.array(settings.scaling)
         friction = settings.friction or DEFAULT_FRICTION
-        self = cls(settings, length, Tuned(1.0, 1, friction, Coordinates(position[0].copy(), scale), 1), least)
+        self = cls(
+            settings, length, TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale), 1), least
+        )
         usable = np.ones((1, len(position)), dtype=bool)
         self._lipschitz = evidence.successive_curvature(
             settings, self.tuned.coordinates, position[None], gradient[None], usable
@@ -127,7 +129,7 @@ class Warmup:
         """Gradients that updates have taken by themselves, for all chains."""
         return self._local.evaluations
 
-    def update(self, gradient_at: Callable[[np.ndarray], np.ndarray] | None = None) -> Tuned:
+    def update(self, gradient_at: Callable[[np.ndarray], np.ndarray] | None = None) -> TunedParameters:
         """Close the block; return the setting for the next one or, after the last, for the draws.
 
         With a function for the gradient at a position ``(d,)`` steep directions are looked for where the draws are.
@@ -165,11 +167,11 @@ class Warmup:
             return timetable.end_of_trial(self.done, self.length)
         return timetable.end_of_growing(self.done, self.length, self._tried)
 
-    def _finish(self) -> Tuned:
+    def _finish(self) -> TunedParameters:
         if self._trial is not None:
             self._end_trial()
         self.length = self.boundary = self.done
-        tuned = step_size.with_costs(self.settings, self.tuned, self._lipschitz, self._redone())
+        tuned = step_size.with_costs(self.settings, self.tuned, self._lipschitz, self._refined())
         self.tuned = tuned._replace(steps_per_draw=self._steps_per_draw())
         return self.tuned
 
@@ -297,9 +299,9 @@ class Warmup:
             self._set_step(_SHRINK_FROZEN * self.tuned.step_size)
             self.blocks = []
 
-    def _redone(self) -> float:
+    def _refined(self) -> float:
         """Return the share of steps that are taken in parts; 0 where the setting in use was not looked at."""
-        found = [block.redone > 0 for block in self.blocks] if self.frozen is not None else []
+        found = [block.refined > 0 for block in self.blocks] if self.frozen is not None else []
         return float(np.concatenate(found, axis=1).mean()) if found else 0.0
 
     def _steps_per_draw(self) -> int:

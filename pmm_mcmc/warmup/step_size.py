@@ -13,11 +13,11 @@ import math
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.settings import Settings, Tuned
+from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.stability import SOUND, steepest_curvature
-from pmm_mcmc.langevin.transitions import PARTS
+from pmm_mcmc.langevin.transitions import SUBSTEPS
 from pmm_mcmc.warmup.friction import DEFAULT_FRICTION
 
 __all__ = [
@@ -160,7 +160,7 @@ def _largest_step(
     return low
 
 
-def safe_step(settings: Settings, friction: float, lipschitz: float, target: float | None = None) -> float:
+def safe_step(settings: MethodArguments, friction: float, lipschitz: float, target: float | None = None) -> float:
     """Step size for a curvature of ``lipschitz`` (of the remainder, for the recycled scheme), in whitened units.
 
     The ``target`` is the relative error of a variance; by default that of few dimensions.
@@ -189,7 +189,7 @@ def _around_one(lipschitz: float) -> tuple[float, float]:
 
 
 def expected_bias(
-    settings: Settings, step_size: float, friction: float, K: int, lipschitz: float, d: int, redone: float = 0.0
+    settings: MethodArguments, step_size: float, friction: float, K: int, lipschitz: float, d: int, refined: float = 0.0
 ) -> float:
     r"""Return the bias of means that a step may well have where the curvature is ``lipschitz``, in posterior sds.
 
@@ -213,15 +213,15 @@ def expected_bias(
         Largest curvature in whitened coordinates (of the remainder, for the recycled scheme).
     d
         Number of coordinates.
-    redone
+    refined
         Share of the steps that are taken in parts.
     """
     kernel = settings.kernel
     if kernel.scheme == Scheme.MALA:
         return 0.0
-    if redone > 0.0:
-        whole, part = (expected_bias(settings, h, friction, K, lipschitz, d) for h in (step_size, step_size / PARTS))
-        return (1.0 - redone) * whole + redone * part
+    if refined > 0.0:
+        whole, part = (expected_bias(settings, h, friction, K, lipschitz, d) for h in (step_size, step_size / SUBSTEPS))
+        return (1.0 - refined) * whole + refined * part
     least = 0.0
     if settings.sees_curvature:
         stable = _STABLE * steepest_curvature(kernel, step_size, friction, K)
@@ -239,7 +239,7 @@ def _rounded(value: float) -> float:
 
 
 def midpoint_count(
-    settings: Settings, step_size: float, friction: float, lipschitz: float, target: float | None = None
+    settings: MethodArguments, step_size: float, friction: float, lipschitz: float, target: float | None = None
 ) -> int:
     """Return K for a step size: given, or the smallest power of two that adds little to the bias.
 
@@ -261,17 +261,17 @@ def midpoint_count(
     return int(2 ** np.ceil(np.log2(wanted)))
 
 
-def found_by_curvature(settings: Settings) -> bool:
+def found_by_curvature(settings: MethodArguments) -> bool:
     """Whether the step is neither given nor adapted to an acceptance rate."""
     return settings.step_size is None and settings.kernel.scheme != Scheme.MALA
 
 
-def longest(settings: Settings, tuned: Tuned, curvature: float, part: float = 1.0) -> float:
+def longest(settings: MethodArguments, tuned: TunedParameters, curvature: float, part: float = 1.0) -> float:
     """Return the longest step whose error stays within a part of what is allowed, with the friction in force."""
     return safe_step(settings, tuned.friction, curvature, part * _allowed(settings, tuned))
 
 
-def start(settings: Settings, tuned: Tuned, curvature: float) -> float:
+def start(settings: MethodArguments, tuned: TunedParameters, curvature: float) -> float:
     """Return the step to begin with."""
     if settings.step_size is not None:
         return settings.step_size
@@ -286,30 +286,30 @@ def towards_acceptance(step: float, accept: float, blocks: int) -> float:
     return step * math.exp(gain * (accept - _TARGET_ACCEPT))
 
 
-def with_step(settings: Settings, tuned: Tuned, step: float, curvature: float) -> Tuned:
+def with_step(settings: MethodArguments, tuned: TunedParameters, step: float, curvature: float) -> TunedParameters:
     """Return the setting with another step, and the midpoints that it needs."""
     K = midpoint_count(settings, step, tuned.friction, curvature, _allowed(settings, tuned))
     return tuned._replace(step_size=step, K=K)
 
 
-def with_costs(settings: Settings, tuned: Tuned, curvature: float, redone: float) -> Tuned:
+def with_costs(settings: MethodArguments, tuned: TunedParameters, curvature: float, refined: float) -> TunedParameters:
     """Return the setting with what half the bias would take, and with the bias that its step makes likely.
 
-    ``redone`` is the share of the steps that are taken in parts.
+    ``refined`` is the share of the steps that are taken in parts.
     """
     cost = math.nan
     if found_by_curvature(settings):
         cost = longest(settings, tuned, curvature) / longest(settings, tuned, curvature, 0.5)
     d = len(tuned.coordinates.centre)
-    bias = expected_bias(settings, tuned.step_size, tuned.friction, tuned.K, curvature, d, redone)
+    bias = expected_bias(settings, tuned.step_size, tuned.friction, tuned.K, curvature, d, refined)
     return tuned._replace(halving_cost=cost, expected_bias=bias)
 
 
-def _allowed(settings: Settings, tuned: Tuned) -> float:
+def _allowed(settings: MethodArguments, tuned: TunedParameters) -> float:
     return allowed_error(settings.target_bias, len(tuned.coordinates.centre))
 
 
-def fixed_setting(settings: Settings, centre: np.ndarray, sites: np.ndarray | None = None) -> Tuned:
+def fixed_setting(settings: MethodArguments, centre: np.ndarray, sites: np.ndarray | None = None) -> TunedParameters:
     """Return the setting of a run without warm-up; raise where the step size is not given."""
     if settings.step_size is None:
         raise ValueError(
@@ -320,4 +320,4 @@ def fixed_setting(settings: Settings, centre: np.ndarray, sites: np.ndarray | No
     friction = settings.friction or DEFAULT_FRICTION
     K = midpoint_count(settings, settings.step_size, friction, 1.0, allowed_error(settings.target_bias, len(centre)))
     coordinates = Coordinates(centre.copy(), scale, sites)
-    return Tuned(settings.step_size, K, friction, coordinates, settings.steps_per_draw or 1)
+    return TunedParameters(settings.step_size, K, friction, coordinates, settings.steps_per_draw or 1)

@@ -12,15 +12,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["bias_probe", "compare", "targets", "to_html"]
+__all__ = ["Comparison", "bias_probe", "compare", "to_html"]
 
 if TYPE_CHECKING:
     from pmm_mcmc.workbench import targets as targets
-    from pmm_mcmc.workbench.comparison import compare
+    from pmm_mcmc.workbench.comparison import Comparison, compare
     from pmm_mcmc.workbench.probe import bias_probe
     from pmm_mcmc.workbench.report import to_html
 
 _NAMES = {
+    "Comparison": "pmm_mcmc.workbench.comparison",
     "bias_probe": "pmm_mcmc.workbench.probe",
     "compare": "pmm_mcmc.workbench.comparison",
     "to_html": "pmm_mcmc.workbench.report",
@@ -36,4 +37,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return list(__all__)
+    return sorted([*__all__, "targets"])

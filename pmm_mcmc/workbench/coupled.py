@@ -31,7 +31,7 @@ from pmm_mcmc.langevin.transitions import (
 )
 from pmm_mcmc.steps.base import LangevinStep
 
-__all__ = ["Setting", "Sums", "Target", "run_copies"]
+__all__ = ["ProbeDensity", "ProbeSetting", "Sums", "run_copies"]
 
 _LEVELS = 3
 _RECORDS = 200  # at most, of each copy
@@ -41,7 +41,7 @@ _curvature = build_limits(np, np.where).curvature
 _one_cell, _next_cell = np.vectorize(one_cell, otypes=[int]), np.vectorize(next_cell, otypes=[int])
 
 
-class Setting(NamedTuple):
+class ProbeSetting(NamedTuple):
     """The method, and step size, friction and K of each replica ``(R, 1)``."""
 
     kernel: Kernel
@@ -73,7 +73,7 @@ class _Mark(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """Copies at one level: state, base drift and anchor ``(R, d)``, log density and energy at the anchor ``(R,)``.
+    """Copies at one level: state, base drift and evaluated point ``(R, d)``, log density and energy there ``(R,)``.
 
     ``steep`` counts steps that a run would take in parts ``(R,)``.
     """
@@ -81,13 +81,13 @@ class _Copy(NamedTuple):
     u: np.ndarray
     v: np.ndarray
     b: np.ndarray
-    anchor: np.ndarray
+    evaluated: np.ndarray
     lp: np.ndarray
     energy: np.ndarray
     steep: np.ndarray = np.zeros(1, dtype=int)
 
 
-def levels_of(setting: Setting, d: int) -> list[_Level]:
+def levels_of(setting: ProbeSetting, d: int) -> list[_Level]:
     """Return the levels of copies in ``d`` coordinates."""
     levels = []
     for h in (setting.alpha / 2**i for i in range(_LEVELS)):
@@ -98,7 +98,7 @@ def levels_of(setting: Setting, d: int) -> list[_Level]:
     return levels
 
 
-class Target:
+class ProbeDensity:
     """Log density and drift in whitened coordinates, and the posterior's parameters, row by row."""
 
     def __init__(self, step: LangevinStep, coordinates: Coordinates, names: list[str]):
@@ -159,7 +159,7 @@ class Target:
 class _Noise:
     """The path of the noise from the start of a coarse step, at the ``times`` ``(R, n)`` in any order."""
 
-    def __init__(self, setting: Setting, times: np.ndarray, d: int, rng: np.random.Generator):
+    def __init__(self, setting: ProbeSetting, times: np.ndarray, d: int, rng: np.random.Generator):
         order = np.argsort(times, axis=1, kind="stable")
         self._rank = np.argsort(order, axis=1)
         gaps = setting.flow(np.diff(np.take_along_axis(times, order, axis=1), prepend=0.0, axis=1))
@@ -178,7 +178,7 @@ class _Noise:
         return path(-self._u[rows, i], -self._v[rows, i], self._u[rows, j], self._v[rows, j], flow)
 
 
-def _marks(setting: Setting, level: _Level, start: np.ndarray, uniform: np.ndarray, rng: Any) -> list[_Mark]:
+def _marks(setting: ProbeSetting, level: _Level, start: np.ndarray, uniform: np.ndarray, rng: Any) -> list[_Mark]:
     """Draw the midpoints of a step; the first takes the given uniform number."""
     kernel, K, h = setting.kernel, setting.K, level.h
     if kernel.scheme in (Scheme.CONTINUOUS, Scheme.RECYCLED):
@@ -198,8 +198,8 @@ def _marks(setting: Setting, level: _Level, start: np.ndarray, uniform: np.ndarr
 
 
 def _advance(
-    setting: Setting, level: _Level, copy: _Copy, start: np.ndarray, ends: tuple[int, int], first: int,
-    marks: list[_Mark], path_noise: _Noise, target: Target, rng: np.random.Generator,
+    setting: ProbeSetting, level: _Level, copy: _Copy, start: np.ndarray, ends: tuple[int, int], first: int,
+    marks: list[_Mark], path_noise: _Noise, target: ProbeDensity, rng: np.random.Generator,
 ) -> tuple[_Copy, np.ndarray]:  # fmt: skip
     """Take one step of each replica; return also which of them were unstable.
 
@@ -218,7 +218,7 @@ def _advance(
             lp, b = target.drift(y, mark.active)
             lost = np.where(np.isnan(lp), np.nan, 0.0)[:, None]
             correction = np.where(mark.active[:, None], b - base * copy.b + lost, 0.0)
-            way, rise = y - copy.anchor, fall(y, copy.anchor, b, copy.b, stiffness)
+            way, rise = y - copy.evaluated, fall(y, copy.evaluated, b, copy.b, stiffness)
             norms = ((one * other).sum(axis=1) for one, other in ((rise, rise), (way, way), (rise, way)))
             telling = mark.active & ((mark.time - start) > TELLING * level.h)[:, 0]
             curvature = np.where(telling, np.fmax(curvature, _curvature(*norms, stiffness)), curvature)
@@ -226,25 +226,25 @@ def _advance(
         mu, mv = path_noise.between(*ends, level.whole)
         u, v = end(copy.u, copy.v, base * copy.b, mu, mv, cu, cv, level.whole)
         if scheme == Scheme.RECYCLED:
-            anchor, velocity = y, y_velocity
+            evaluated, velocity = y, y_velocity
         else:
-            (lp, b), anchor, velocity = target.drift(u), u, v
+            (lp, b), evaluated, velocity = target.drift(u), u, v
         energy = 0.5 * (velocity**2).sum(axis=1) - lp
         good = np.isfinite((u + v).sum(axis=1)) & (energy - copy.energy <= level.threshold)
     steep = copy.steep + (good & (curvature > level.steepest))
     if good.all():
-        return _Copy(u, v, b, anchor, lp, energy, steep), ~good
+        return _Copy(u, v, b, evaluated, lp, energy, steep), ~good
     # As the samplers do: on from the last point that is known, with a fresh velocity.
     fresh = rng.standard_normal(u.shape) * (setting.kernel.dynamics != OVERDAMPED)
-    back = _Copy(copy.anchor, fresh, copy.b, copy.anchor, copy.lp, 0.5 * (fresh**2).sum(axis=1) - copy.lp, steep)
-    new = _Copy(u, v, b, anchor, lp, energy, steep)
+    back = _Copy(copy.evaluated, fresh, copy.b, copy.evaluated, copy.lp, 0.5 * (fresh**2).sum(axis=1) - copy.lp, steep)
+    new = _Copy(u, v, b, evaluated, lp, energy, steep)
     return _Copy(
         *(np.where(good if a.ndim == 1 else good[:, None], a, c) for a, c in zip(new, back, strict=True))
     ), ~good
 
 
 def _coarse_step(
-    setting: Setting, levels: list[_Level], copies: list[_Copy], target: Target, rng: np.random.Generator
+    setting: ProbeSetting, levels: list[_Level], copies: list[_Copy], target: ProbeDensity, rng: np.random.Generator
 ) -> tuple[list[_Copy], list[np.ndarray], np.ndarray]:
     """Take one step at level 0, two at level 1, four at level 2; return also the draws and the unstable steps."""
     finest = 2 ** (_LEVELS - 1)
@@ -261,7 +261,7 @@ def _coarse_step(
             plan.append((i, k, marks, len(columns)))
             columns += [mark.time for mark in marks]
     path_noise = _Noise(setting, np.concatenate(columns, axis=1), copies[0].u.shape[1], rng)
-    copies, draws = list(copies), [copy.anchor for copy in copies]
+    copies, draws = list(copies), [copy.evaluated for copy in copies]
     unstable = np.zeros(_LEVELS, dtype=int)
     recycled = setting.kernel.scheme == Scheme.RECYCLED
     for i, k, marks, first in plan:
@@ -273,7 +273,7 @@ def _coarse_step(
         unstable[i] += failed.sum()
         # Draws at one time on all levels: the end or, recycled, the midpoint that they share.
         common = plan[0][2][0].time / level.h if recycled else np.full(level.h.shape, 2**i - 1)
-        draws[i] = np.where(np.floor(common) == k, copies[i].anchor, draws[i])
+        draws[i] = np.where(np.floor(common) == k, copies[i].evaluated, draws[i])
     return copies, draws, unstable
 
 
@@ -300,10 +300,10 @@ class Sums(NamedTuple):
 
 
 def run_copies(
-    setting: Setting,
+    setting: ProbeSetting,
     x: np.ndarray,
     centre: np.ndarray,
-    target: Target,
+    target: ProbeDensity,
     transitions: int,
     rng: np.random.Generator,
 ) -> Sums:

@@ -20,7 +20,7 @@ from pmm_mcmc.diagnostics.reasons import PROBE_REPLICAS
 from pmm_mcmc.diagnostics.table import table_of
 from pmm_mcmc.langevin.methods import OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.steps.base import LangevinStep
-from pmm_mcmc.workbench.coupled import Setting, Sums, Target, run_copies
+from pmm_mcmc.workbench.coupled import ProbeDensity, ProbeSetting, Sums, run_copies
 
 __all__ = ["BiasProbe", "bias_probe", "order_of_bias"]
 
@@ -146,7 +146,7 @@ def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_see
         coordinates = coordinates._replace(scale=np.ones(run.position.shape[2]))
     elif settings.scaling is not None:
         coordinates = coordinates._replace(scale=np.array(settings.scaling))
-    target = Target(step, coordinates, names)
+    target = ProbeDensity(step, coordinates, names)
     _check_same_model(run, rows, target)
     relaxation = _relaxation(run) * dt["sample_stats"]["steps_per_draw"].isel(draw=-1).values.max()
     if transitions is None:
@@ -172,7 +172,7 @@ def _coordinates(step: LangevinStep, run: Run) -> Coordinates:
         return best_coordinates(x, gradient)
     x, sites = x[:: -(-len(x) // _TAUGHT)], structure.none()
     z, _ = structure.to_z(x, sites)
-    _, said = Target(step, Coordinates(np.zeros(d), np.ones(d), sites), []).said(z)
+    _, said = ProbeDensity(step, Coordinates(np.zeros(d), np.ones(d), sites), []).said(z)
     slope = said[:, 2 * d : 3 * d]
     sites = structure.learn(x, slope, said[:, :d], sites)
     z, _ = structure.to_z(x, sites)
@@ -203,7 +203,7 @@ def _starts(chains: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
     return turn % chains, draws - 1 - (turn // chains) * draws // each
 
 
-def _setting(dt: Any, settings: Any, chain: np.ndarray) -> Setting:
+def _setting(dt: Any, settings: Any, chain: np.ndarray) -> ProbeSetting:
     stats, found = dt["sample_stats"], {}
     for name in ("step_size", "K", "steps_per_draw", *(["friction"] if settings.dynamics == "underdamped" else [])):
         if name not in stats:
@@ -216,10 +216,10 @@ def _setting(dt: Any, settings: Any, chain: np.ndarray) -> Setting:
                 "with which it was sampled"
             )
     friction = found.get("friction", np.ones(len(found["K"])))
-    return Setting(settings.kernel, *(a[chain][:, None] for a in (found["step_size"], friction, found["K"])))
+    return ProbeSetting(settings.kernel, *(a[chain][:, None] for a in (found["step_size"], friction, found["K"])))
 
 
-def _check_same_model(run: Run, rows: tuple[np.ndarray, np.ndarray], target: Target) -> None:
+def _check_same_model(run: Run, rows: tuple[np.ndarray, np.ndarray], target: ProbeDensity) -> None:
     position, d = run.position[rows], target.density.d
     tolerance = 1e-6 if pytensor.config.floatX == "float64" else 1e-3
     same = position.shape[1] == d and len(target.coordinates.centre) == d

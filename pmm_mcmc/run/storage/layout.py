@@ -28,7 +28,7 @@ from zarr.storage import MemoryStore
 from pmm_mcmc.run.storage.errors import StoreError
 from pmm_mcmc.run.storage.folder import PARTIAL, PRIVATE
 
-__all__ = ["METADATA", "Extent", "Layout", "intact", "is_chunk", "is_own", "packed"]
+__all__ = ["METADATA", "ArrayLayout", "Extent", "intact", "is_chunk", "is_own", "packed"]
 
 METADATA = "zarr.json"
 _CHUNK = re.compile(r"/(c|(c\.)?\d+(\.\d+)*)$")
@@ -67,7 +67,7 @@ class Extent(NamedTuple):
     copies: dict[str, int]
 
 
-class Layout:
+class ArrayLayout:
     """The groups and arrays of a store, by their paths, with no draws yet.
 
     Parameters
@@ -89,7 +89,7 @@ class Layout:
                 self.draws.setdefault(_group(path), []).append(_name(path))
 
     @classmethod
-    def plan(cls, template: xr.DataTree, rows: int, chains: int) -> tuple[Layout, dict[str, bytes]]:
+    def plan(cls, template: xr.DataTree, rows: int, chains: int) -> tuple[ArrayLayout, dict[str, bytes]]:
         """Return the layout of a result, and the files of all that does not grow.
 
         Parameters

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pmm_mcmc.run.storage.codec import decode, encode
 from pmm_mcmc.run.storage.errors import Damaged, NothingStored, StoreError
 from pmm_mcmc.run.storage.folder import LOCKS, PARTIAL, PRIVATE, Folder, folder_at
-from pmm_mcmc.run.storage.layout import METADATA, Extent, Layout, intact
+from pmm_mcmc.run.storage.layout import METADATA, ArrayLayout, Extent, intact
 
 __all__ = [
     "CREATING",
@@ -67,7 +67,7 @@ def refuse_existing(folder: Folder) -> None:
         raise StoreError(f"{folder.root}: {what}, or use another path; nothing is overwritten")
 
 
-def refuse_twins(folder: Folder, layout: Layout) -> None:
+def refuse_twins(folder: Folder, layout: ArrayLayout) -> None:
     """Raise :class:`StoreError` if two names differ in case only, in a folder that does not tell them apart."""
     names: dict[str, str] = {}
     for path in layout.nodes:
@@ -90,7 +90,7 @@ def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     )
 
 
-def stored_layout(folder: Folder, identity: Mapping[str, Any]) -> Layout:
+def stored_layout(folder: Folder, identity: Mapping[str, Any]) -> ArrayLayout:
     """Return the layout of the store in a folder, if it is of the run with this identity."""
     settings = _settings(folder)
     found = differences(settings["identity"], identity)
@@ -98,7 +98,7 @@ def stored_layout(folder: Folder, identity: Mapping[str, Any]) -> Layout:
         raise StoreError(
             f"{folder.root}: is the store of another run ({found}); resume with what is stored, or use another path"
         )
-    return Layout(settings["nodes"])
+    return ArrayLayout(settings["nodes"])
 
 
 def stored_identity(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _shown(entries: Mapping[str, Any], name: str, how: str) -> str:
 
 
 def last_whole(
-    folder: Folder, layout: Layout, types: Iterable[type], sizes: Mapping[str, int]
+    folder: Folder, layout: ArrayLayout, types: Iterable[type], sizes: Mapping[str, int]
 ) -> tuple[Record, dict[str, str]]:
     """Return the last commit of which everything is there, and what is wrong with files of commits that are not whole.
 
@@ -183,7 +183,7 @@ def last_whole(
     )
 
 
-def _fault(folder: Folder, layout: Layout, record: Record, sizes: Mapping[str, int]) -> str:
+def _fault(folder: Folder, layout: ArrayLayout, record: Record, sizes: Mapping[str, int]) -> str:
     """Return what is wrong with the files of a commit: older ones must be there, those of its own intact."""
     absent = sorted(key for key in layout.keys(record.extent) if not sizes.get(key))
     damaged = sorted(

@@ -16,7 +16,7 @@ import xarray as xr
 from pmm_mcmc.run.storage.codec import encode
 from pmm_mcmc.run.storage.errors import StoreError
 from pmm_mcmc.run.storage.folder import LOCKS, PARTIAL, Folder, folder_at
-from pmm_mcmc.run.storage.layout import METADATA, Extent, Layout, is_own, packed
+from pmm_mcmc.run.storage.layout import METADATA, ArrayLayout, Extent, is_own, packed
 from pmm_mcmc.run.storage.notes import NOTES, stored_notes
 from pmm_mcmc.run.storage.recovery import (
     CREATING,
@@ -43,7 +43,7 @@ class Store:
         What was handed to the last commit before the store was opened; ``None`` if there was none.
     """
 
-    def __init__(self, folder: Folder, layout: Layout, record: Record, primary: bool):
+    def __init__(self, folder: Folder, layout: ArrayLayout, record: Record, primary: bool):
         self.checkpoint = record.state
         self._folder, self._layout, self._primary = folder, layout, primary
         self._number = record.number
@@ -93,7 +93,7 @@ class Store:
         if not primary:
             return cls.resume(path, identity, primary=False)
         refuse_existing(folder)
-        layout, files = Layout.plan(template, rows_per_chunk, chains_per_chunk)
+        layout, files = ArrayLayout.plan(template, rows_per_chunk, chains_per_chunk)
         settings = encode({"identity": dict(identity), "nodes": layout.nodes}, "identity")
         with folder.opened_for_writing():
             refuse_existing(folder)

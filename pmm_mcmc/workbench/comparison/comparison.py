@@ -1,4 +1,4 @@
-"""``pmm.compare``: samplers side by side on one posterior, with the same number of gradients each."""
+"""``pmm.workbench.compare``: samplers side by side on one posterior, with the same number of gradients each."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def posterior_of(given: Any) -> tuple[Any, Any, str]:
         target, model, title = given, given.model(), given.title
     else:
         raise TypeError(
-            f"model_or_target={given!r}: must be a PyMC model, a target of pmm_mcmc.workbench.targets, or the name of one"
+            f"model_or_target={given!r}: must be a PyMC model, a target of pmm.workbench.targets, or the name of one"
         )
     discrete = [value.name for value in model.value_vars if value not in model.continuous_value_vars]
     if discrete:

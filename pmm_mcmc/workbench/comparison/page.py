@@ -32,9 +32,9 @@ def comparison_page(comparison: Any) -> str:
     Parameters
     ----------
     comparison
-        A result of :func:`pmm_mcmc.workbench.compare`: ``title``; ``verdict``, a list of sentences; ``table``, a row a sampler;
-        ``columns``, what its columns mean; ``notes``, a list of sentences; ``steps``, the table of runs at other step
-        sizes or None; ``figures()``, for each name a figure of matplotlib and its caption.
+        A result of :func:`pmm_mcmc.workbench.compare`: ``title``; ``verdict``, a list of sentences; ``table``, a row a
+        sampler; ``columns``, what its columns mean; ``notes``, a list of sentences; ``steps``, the table of runs at
+        other step sizes or None; ``figures()``, for each name a figure of matplotlib and its caption.
 
     Returns
     -------

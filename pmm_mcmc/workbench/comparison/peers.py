@@ -13,7 +13,7 @@ import arviz as az
 import numpy as np
 
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.engines.settings import Settings
+from pmm_mcmc.engines.settings import MethodArguments
 from pmm_mcmc.model.log_density import log_density
 from pmm_mcmc.workbench.comparison.runs import FEWEST, TUNE, Ran, Seconds, TooSmall, Trace, cut, for_few_draws, thinning
 
@@ -276,7 +276,7 @@ def judged(position: np.ndarray, divergences: int) -> Ran:
 def with_gradients(trace: Trace, model: Any) -> Trace:
     """Add the gradients at the draws, which the sampler knew and did not tell; they are not counted again."""
     density = log_density(list(model.value_vars), model, model.initial_point(0))
-    engine = NumbaEngine.of(Settings.checked("MALA", dynamics="overdamped"), density)
+    engine = NumbaEngine.of(MethodArguments.checked("MALA", dynamics="overdamped"), density)
     return replace(trace, gradient=np.array([engine.gradient_at(x) for x in trace.position]))
 
 

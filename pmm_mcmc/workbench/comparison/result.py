@@ -1,4 +1,4 @@
-"""What ``pmm.compare`` returns: a table, a verdict in words, figures, and files of all of it."""
+"""What ``pmm.workbench.compare`` returns: a table, a verdict in words, figures, and files of all of it."""
 
 from __future__ import annotations
 

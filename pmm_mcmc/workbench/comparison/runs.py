@@ -12,7 +12,7 @@ import xarray as xr
 
 from pmm_mcmc.diagnostics.noncentred import WORDS
 from pmm_mcmc.diagnostics.verdict import verdict
-from pmm_mcmc.engines.settings import Settings
+from pmm_mcmc.engines.settings import MethodArguments
 from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.run.sample import sample
 
@@ -114,10 +114,10 @@ def in_words(error: Exception) -> str:
 def name_of(step: Any) -> str:
     """Name a step by its method and the arguments that are not defaults."""
     settings = step.arguments
-    plain = Settings.checked(settings.method, dynamics=settings.dynamics)
+    plain = MethodArguments.checked(settings.method, dynamics=settings.dynamics)
     told = [
         f"{field.name}={getattr(settings, field.name)!r}"
-        for field in fields(Settings)
+        for field in fields(MethodArguments)
         if field.name not in ("method", "dynamics", "scaling")
         and getattr(settings, field.name) != getattr(plain, field.name)
     ]

@@ -109,7 +109,7 @@ def unstable_section(dt: Any) -> Section:
     by_chain = stats["unstable"].sum(other).values.astype(int)
     transitions = stats["transitions"] if "transitions" in stats else stats["steps_per_draw"]
     total, of = int(by_chain.sum()), int(transitions.sum())
-    parts = int(stats["redone"].sum()) if "redone" in stats else 0
+    parts = int(stats["refined"].sum()) if "refined" in stats else 0
     in_parts = f" {parts:,} were taken in parts, where the whole step would have been too long." if parts else ""
     if not total:
         return Section(title, [Text(f"None of {of:,} transitions after warm-up was unstable.{in_parts}")])

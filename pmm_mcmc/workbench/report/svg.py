@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Drawn", "drawn"]
+__all__ = ["FinishedChunk", "drawn"]
 
 # A drawing larger than this becomes a picture.
 _MOST_BYTES = 300_000
@@ -17,7 +17,7 @@ _DPI = 150
 
 
 @dataclass(frozen=True)
-class Drawn:
+class FinishedChunk:
     """A figure as SVG or, where that would be too long, as PNG."""
 
     svg: ET.Element | None
@@ -32,12 +32,12 @@ class Drawn:
         return ET.tostring(root, encoding="unicode")
 
 
-def drawn(figure: Any) -> Drawn:
+def drawn(figure: Any) -> FinishedChunk:
     """Draw a figure of matplotlib; it is left as it was, and equal figures give equal bytes."""
     root = _bare(ET.fromstring(_saved(figure, "svg")))
     if len(ET.tostring(root)) > _MOST_BYTES:
-        return Drawn(None, _saved(figure, "png", dpi=_DPI))
-    return Drawn(root, None)
+        return FinishedChunk(None, _saved(figure, "png", dpi=_DPI))
+    return FinishedChunk(root, None)
 
 
 def _saved(figure: Any, kind: str, **options: Any) -> bytes:

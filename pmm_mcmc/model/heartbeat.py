@@ -1,4 +1,4 @@
-"""What is seen while a step compiles: one line that says what is being done, and for how long."""
+"""What is seen while a density compiles: one line that says what is being done, and for how long."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from datetime import timedelta
 from time import perf_counter
 from typing import Any, Self
 
-from pymc.progress_bar import default_progress_theme
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
@@ -101,6 +100,8 @@ class Heartbeat:
 
 def console() -> Console:
     """Return a console with the look of PyMC's own."""
+    from pymc.progress_bar import default_progress_theme
+
     return Console(theme=default_progress_theme)
 
 
