@@ -279,7 +279,7 @@ class SamplingPlan:
         ValueError, SamplingError
             If ``initvals`` does not fit, or nothing is finite there.
         """
-        d, gradient_at = self.engine.d, self.engine.gradient_at
+        d, gradient_at = self.engine.d, self._gradient_at
         if self.model is not None:
             points, jitter = model_starts(self.model, self.model.value_vars, initvals, chains)
         elif initvals is None:
@@ -297,6 +297,14 @@ class SamplingPlan:
         if bad.size:
             raise self._bad_start(points[bad[0]], int(bad[0]))
         return points
+
+    def _gradient_at(self, x: np.ndarray) -> np.ndarray:
+        """Return gradients at positions of the model ``(n, d)``, in the coordinates in which chains begin."""
+        structure = self.engine.structure
+        if structure is None:
+            return self.engine.gradient_at(x)
+        sites = structure.none()
+        return self.engine.gradient_at(structure.to_z(x, sites)[0], sites)
 
     def _bad_start(self, position: np.ndarray, chain: int) -> Exception:
         if self.model is None:
