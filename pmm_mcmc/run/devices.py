@@ -1,4 +1,4 @@
-"""Whether a run is better off on JAX's accelerator or on the CPU: tried briefly, where the choice is left open.
+"""What a run runs on: numba or JAX, and on which device, tried briefly where the choice is left open.
 
 An accelerator starts every operation anew, which for few chains or a small model takes longer than the arithmetic; and
 some are slow in double precision.  Both show in the gradients that a run is made of.
@@ -7,14 +7,16 @@ some are slow in double precision.  Both show in the gradients that a run is mad
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
-__all__ = ["faster_device"]
+from pmm_mcmc.engines.settings import MethodArguments
+
+__all__ = ["choose_backend", "choose_device", "cores", "faster_device", "jax_engine", "platforms"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -42,6 +44,8 @@ def faster_device(density: Any, precision: str, chains: int) -> str:
         Without a trial "auto" where JAX has no accelerator, or where several processes would have to agree.  The first
         trial of a density counts for all runs of the process.
     """
+    import jax
+
     default = jax.local_devices()[0]
     if default.platform == "cpu" or jax.process_count() > 1:
         return "auto"
@@ -64,6 +68,8 @@ def faster_device(density: Any, precision: str, chains: int) -> str:
 
 def _trial(density: Any, precision: str, n: int, device: Any) -> Callable[[], Any]:
     """Return a call that takes some gradients of ``n`` chains one after the other on a device, as a chunk does."""
+    import jax
+
     start = np.random.default_rng(0).standard_normal((n, density.d))
 
     def run(x: Any, shared: Any) -> Any:
@@ -90,3 +96,71 @@ def _seconds(call: Callable[[], Any]) -> float:
         call()
         best = min(best, time.perf_counter() - began)
     return float(best)
+
+
+def cores() -> int:
+    """Return the processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def choose_backend(backend: str, device: str, precision: str, is_density: bool) -> str:
+    """Return "numba" or "jax" for what was asked for, and say why.
+
+    Raises
+    ------
+    ValueError
+        Where what was asked for does not go together.
+    """
+    if backend == "numba":
+        if is_density:
+            raise ValueError("backend='numba': a LogDensity is a JAX function; use backend='jax' or 'auto'")
+        for name, value, only in (("device", device, "auto"), ("precision", precision, "float64")):
+            if value != only and not (name == "device" and value == "cpu"):
+                raise ValueError(f"{name}={value!r} needs backend='jax': numba runs on the CPU in double precision")
+        return backend
+    if backend == "jax" or is_density or device in ("gpu", "tpu") or precision != "float64":
+        return "jax"
+    try:
+        import jax
+    except ImportError:
+        _log.debug("backend: numba, since JAX is not installed")
+        return "numba"
+    if device == "auto" and jax.default_backend() != "cpu":
+        return "jax"  # unless the CPU turns out faster: choose_device
+    _log.debug("backend: numba, since JAX has no accelerator here (backend= chooses otherwise)")
+    return "numba"
+
+
+def choose_device(density: Any, device: str, precision: str, chains: int) -> str:
+    """Return the device that was asked for; for "auto" the faster one."""
+    return faster_device(density, precision, chains) if device == "auto" else device
+
+
+def platforms(engine: Any) -> list[str]:
+    """Return the kinds of devices that an engine runs on."""
+    return [device.platform for device in getattr(engine, "devices", [])] or ["cpu"]
+
+
+def jax_engine(settings: MethodArguments, density: Any, device: str, precision: str, chains: int) -> Any:
+    """Return the engine of a method on a density, made once for each kind of run.
+
+    Raises
+    ------
+    ValueError
+        Where JAX finds no such device.
+    """
+    import jax
+
+    from pmm_mcmc.engines.jax_engine import JaxEngine
+
+    try:
+        devices = jax.local_devices(backend=None if device == "auto" else device)
+    except RuntimeError as error:
+        raise ValueError(
+            f"device={device!r}: JAX finds none here ({error}); use device='auto', or go on with a stored run on the "
+            "kind of device that it began on"
+        ) from error
+    key = settings.kernel, chains, precision, tuple(devices), density.static()
+    if key not in density.engines:
+        density.engines[key] = JaxEngine(settings.kernel, density, chains, precision, devices)
+    return density.engines[key]

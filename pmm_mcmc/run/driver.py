@@ -17,7 +17,7 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
 from pmm_mcmc.warmup.pooled import Warming
 
-__all__ = ["Driver", "FinishedChunk", "Run", "Sink", "StopSampling", "Wish", "stop_on_signals"]
+__all__ = ["Driver", "FinishedChunk", "Plan", "Recorder", "Run", "StopSampling", "Wish", "stop_on_signals"]
 
 # Seconds between looks at the progress bar, the callback's wishes and Ctrl-C: draws do not depend on it.
 _SECONDS = 0.3
@@ -50,7 +50,17 @@ class FinishedChunk(NamedTuple):
     sample_stats: dict[str, np.ndarray]
 
 
-class Sink(Protocol):
+class Plan(Protocol):
+    """What a driver needs of a :class:`pmm_mcmc.run.plan.SamplingPlan`."""
+
+    engine: Engine
+    statistics: tuple[str, ...]
+
+    def values(self, position: np.ndarray, tuning: bool = False) -> Groups:
+        """Name the values of draws ``(chain, n, d)`` as arrays ``(chain, n, ...)`` of every group that is wanted."""
+
+
+class Recorder(Protocol):
     """Where finished chunks go."""
 
     def put(self, groups: Groups, run: Run, whole: bool) -> None:
@@ -106,16 +116,11 @@ class Driver:
 
     Parameters
     ----------
-    engine
-        Of the method.
+    plan
+        What is sampled: see :class:`Plan`.
     run
         The run, new or resumed.
-    values
-        Positions ``(chain, n, d)``, and whether they are of the warm-up, to named arrays ``(chain, n, ...)`` of every
-        group that is wanted.
-    statistics
-        Names of the statistics that are wanted.
-    sink
+    recorder
         Where chunks go.
     draws, rows
         Draws in all, and of a chunk.
@@ -133,12 +138,10 @@ class Driver:
 
     def __init__(
         self,
-        engine: Engine,
+        plan: Plan,
         run: Run,
+        recorder: Recorder,
         *,
-        values: Callable[[np.ndarray, bool], Groups],
-        statistics: tuple[str, ...],
-        sink: Sink,
         draws: int,
         rows: int,
         batch: Callable[[int], int],
@@ -147,13 +150,12 @@ class Driver:
         update: Callable[[Run, int, np.ndarray, np.ndarray], None],
         processes: Processes,
     ):
-        self.engine, self.run, self.sink = engine, run, sink
-        self.values, self.statistics, self.keep_warmup = values, statistics, keep_warmup
+        self.plan, self.run, self.recorder, self.keep_warmup = plan, run, recorder, keep_warmup
         self.draws, self.rows, self.batch = draws, rows, batch
         self.callback, self.update, self.processes = callback, update, processes
         self._pace, self._stop = 1, False
         # The model's positions at the newest draws, for what is said of the run at its end.
-        self.newest = np.empty((0, engine.d))
+        self.newest = np.empty((0, plan.engine.d))
 
     def go(self, stopped: Callable[[], bool]) -> bool:
         """Run to the end; return whether it was reached.
@@ -182,13 +184,13 @@ class Driver:
                 chunk_of_all.put(which, 0, self._groups(chunk, setting, 1, n_grad[which], "warmup_"))
 
         setting = warming.tuned
-        warming.block(self.engine, self.batch(rows), look, self.processes)
+        warming.block(self.plan.engine, self.batch(rows), look, self.processes)
         run.n_grad, (run.unstable,) = warming.n_grad.copy(), self.processes.join(rejected)
         self.update(run, warmup.done, run.n_grad, run.unstable)
         if warming.finished:
             # Its draws are of no more use.
             run.tuning, run.unstable, warming.warmup = False, np.zeros_like(run.unstable), None
-        self.sink.put(chunk_of_all.groups, run, True)
+        self.recorder.put(chunk_of_all.groups, run, True)
         self._report(True, warmup.done, chunk_of_all.groups, "warmup_")
         return True
 
@@ -202,7 +204,7 @@ class Driver:
         while done < rows:
             n = min(self._pace, rows - done)
             began = time.perf_counter()
-            for which, chunk in mine.advance_in_batches(self.engine, tuned, n, self.batch(n), thin=thin):
+            for which, chunk in mine.advance_in_batches(self.plan.engine, tuned, n, self.batch(n), thin=thin):
                 found.put(which, done, self._groups(chunk, tuned, thin, n_grad[which], ""))
                 self.newest = np.concatenate([chunk.model_position[:, -1], self.newest])[:_NEWEST]
                 n_grad[which] += chunk.n_grad.sum(axis=1)
@@ -220,7 +222,7 @@ class Driver:
             mine.state, mine.gradient, n_grad, unstable
         )
         groups = found.upto(done)
-        self.sink.put(groups, run, done == rows)
+        self.recorder.put(groups, run, done == rows)
         self._report(False, run.done, groups, "")
         return done == rows
 
@@ -234,11 +236,11 @@ class Driver:
             self._stop = True
 
     def _groups(self, chunk: Chunk, tuned: TunedParameters, thin: int, spent: np.ndarray, prefix: str) -> Groups:
-        d, structure = self.engine.d, self.engine.structure
+        d, structure = self.plan.engine.d, self.plan.engine.structure
         x, q, slope = chunk.model_position, chunk.position, chunk.gradient
         if structure is not None:
             q, slope = structure.judged(chunk.position, chunk.gradient[..., :d], tuned.coordinates.sites)
-        found = {prefix + name: values for name, values in self.values(x, bool(prefix)).items()}
+        found = {prefix + name: values for name, values in self.plan.values(x, bool(prefix)).items()}
         shape = chunk.lp.shape
         everything: dict[str, Callable[[], Any]] = {
             "step_size": lambda: np.full(shape, tuned.step_size),
@@ -258,7 +260,7 @@ class Driver:
             "unconstrained": lambda: x,
             "noncentred": lambda: q,
         }
-        found[prefix + "sample_stats"] = {name: everything[name]() for name in self.statistics}
+        found[prefix + "sample_stats"] = {name: everything[name]() for name in self.plan.statistics}
         return found
 
 

@@ -1,4 +1,4 @@
-"""How much memory this process may still take, and sizes in words."""
+"""How much memory this process may still take, what fits it, and sizes in words."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["available_bytes", "describe", "scaled"]
+import numpy as np
 
+__all__ = ["available_bytes", "describe", "refuse_too_large", "rows_of_chunk", "scaled"]
+
+# Bytes of the arrays of a chunk, in all its groups, and draws of it at most.
+_CHUNK_BYTES, _MOST_ROWS = 2**27, 100
 # Where the files of Linux are; tests put others in their place.
 _ROOT = Path("/")
 _PREFIXES = ("", "k", "M", "G", "T", "P")
@@ -107,3 +111,21 @@ def _lines(path: Path) -> list[str]:
         return path.read_text().splitlines()
     except OSError:
         return []
+
+
+def rows_of_chunk(draws: int, chains: int, numbers_per_draw: int) -> int:
+    """Draws of a chunk: a divisor of them all where there is one, so that a stored run can be prolonged."""
+    most = int(np.clip(_CHUNK_BYTES // (8 * chains * numbers_per_draw), 1, min(_MOST_ROWS, draws)))
+    divisor = max(n for n in range(1, most + 1) if draws % n == 0)
+    return divisor if 4 * divisor >= most else most
+
+
+def refuse_too_large(draws: int, chains: int, numbers_per_draw: int) -> None:
+    """Raise a ``ValueError`` where draws would not fit."""
+    needed, there = 8 * draws * chains * numbers_per_draw, available_bytes()
+    if there is not None and needed > there:
+        raise ValueError(
+            f"{chains} chains of {draws} draws, {numbers_per_draw} numbers each, need {describe(needed)} of memory; "
+            f"{describe(there)} are available: give store= to keep them on disk, take fewer chains or draws, or leave "
+            "the gradients out (keep_gradients=False), which are half of it or more"
+        )

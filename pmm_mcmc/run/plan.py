@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -21,20 +20,43 @@ from pmm_mcmc.model.fingerprint import data_fingerprint, model_fingerprint
 from pmm_mcmc.model.initial_points import model_starts, spread_starts
 from pmm_mcmc.model.log_density import bad_start_message, flat_layout, log_density
 from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.run import devices
 from pmm_mcmc.run.driver import Groups
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.warmup.step_size import fixed_setting
 
-__all__ = ["SamplingPlan"]
+__all__ = ["Asked", "SamplingPlan"]
 
 _log = logging.getLogger("pmm_mcmc")
 
 _BACKENDS, _DEVICES = ("auto", "numba", "jax"), ("auto", "cpu", "gpu", "tpu")
 _PRECISIONS = ("float64", "mixed", "float32")
 _GRADIENTS = ("gradient", "unconstrained", "noncentred")
+# Chains of a batch at most, on a CPU: their draws of a fraction of a second then fit the memory at any dimension.
+_BATCH_BYTES = 2**27
 # Chains in one file of a store, where they do not advance in lockstep.
 _FILE = 256
+
+
+class Asked(NamedTuple):
+    """The arguments of :func:`pmm_mcmc.sample` that a plan depends on; ``adapts``: there is a warm-up."""
+
+    step: Any
+    model: Any
+    chains: int
+    backend: str = "auto"
+    device: str = "auto"
+    precision: str = "float64"
+    log_likelihood: bool = False
+    var_names: Sequence[str] | None = None
+    cores: int | None = None
+    adapts: bool = True
+
+    @property
+    def settings(self) -> MethodArguments:
+        """The arguments of the step, for chains that move all variables."""
+        return self.step.arguments.beside(False)
 
 
 @dataclass
@@ -73,24 +95,12 @@ class SamplingPlan:
     var_names: list[str] | None = None
 
     @classmethod
-    def of(
-        cls,
-        step: Any,
-        model: Any,
-        backend: str,
-        device: str,
-        precision: str,
-        chains: int,
-        log_likelihood: bool,
-        var_names: Sequence[str] | None = None,
-        cores: int | None = None,
-        begins: Callable[[str], None] = _log.debug,
-        adapts: bool = True,
-    ) -> SamplingPlan:
-        """Check what was asked for, and build it; see :func:`pmm_mcmc.sample` for the arguments.
+    def of(cls, asked: Asked, begins: Callable[[str], None] = _log.debug) -> SamplingPlan:
+        """Check what was asked for, and build it.
 
         ``begins`` is told what will be sampled, before anything is compiled.
         """
+        step, backend, device, precision = asked.step, asked.backend, asked.device, asked.precision
         for name, value, choices in (
             ("backend", backend, _BACKENDS),
             ("device", device, _DEVICES),
@@ -105,34 +115,26 @@ class SamplingPlan:
             raise ValueError(
                 f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
             )
-        settings, is_density = step.arguments.beside(False), _is_density(model)
-        chosen = _backend(backend, device, precision, is_density)
-        if cores is not None and chosen == "jax":
-            raise ValueError(f"cores={cores!r}: is the number of numba's threads; JAX chooses its own, leave it out")
+        is_density = _is_density(asked.model)
+        chosen = devices.choose_backend(backend, device, precision, is_density)
+        if asked.cores is not None and chosen == "jax":
+            raise ValueError(
+                f"cores={asked.cores!r}: is the number of numba's threads; JAX chooses its own, leave it out"
+            )
+        asked = asked._replace(step=step)
         if is_density:
-            target = cls._of_density(step, settings, model, device, precision, chains, log_likelihood, begins)
+            plan = cls._of_density(asked, begins)
         else:
             on_cpu = "numba" if backend == "auto" and precision == "float64" else chosen
-            target = cls._of_model(
-                step, settings, model, chosen, on_cpu, device, precision, chains, log_likelihood, cores, begins, adapts
-            )
-        return target._with_variables(var_names)
+            plan = cls._of_model(asked, chosen, on_cpu, begins)
+        return plan._with_variables(asked.var_names)
 
     @classmethod
-    def _of_density(
-        cls,
-        step: Any,
-        settings: MethodArguments,
-        density: Any,
-        device: str,
-        precision: str,
-        chains: int,
-        log_likelihood: bool,
-        begins: Callable[[str], None],
-    ) -> SamplingPlan:
-        if log_likelihood:
+    def _of_density(cls, asked: Asked, begins: Callable[[str], None]) -> SamplingPlan:
+        density, settings = asked.model, asked.settings
+        if asked.log_likelihood:
             raise ValueError("log_likelihood=True needs a PyMC model: a log density does not say what is observed")
-        if not step.free:
+        if not asked.step.free:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
         settings.check_coordinates(density.d)
         if settings.noncentring:
@@ -141,30 +143,16 @@ class SamplingPlan:
                 "non-centred, and leave reparametrise out"
             )
         begins(f"{settings.words}: {density.d} coordinates of a log density")
-        engine = _jax_engine(settings, density, _device(density, device, precision, chains), precision, chains)
+        device = devices.choose_device(density, asked.device, asked.precision, asked.chains)
+        engine = devices.jax_engine(settings, density, device, asked.precision, asked.chains)
         said = {"density": density.fingerprint, "data": ""}
-        return cls._finished(
-            step, settings, engine, ResultTree.of_vector(density.d), said, "jax", precision, engine.group, None, False
-        )
+        return cls._finished(asked, engine, ResultTree.of_vector(density.d), said, "jax", None)
 
     @classmethod
-    def _of_model(
-        cls,
-        step: Any,
-        settings: MethodArguments,
-        model: Any,
-        backend: str,
-        on_cpu: str,
-        device: str,
-        precision: str,
-        chains: int,
-        log_likelihood: bool,
-        cores: int | None,
-        begins: Callable[[str], None],
-        adapts: bool,
-    ) -> SamplingPlan:
+    def _of_model(cls, asked: Asked, backend: str, on_cpu: str, begins: Callable[[str], None]) -> SamplingPlan:
+        step, settings = asked.step, asked.settings
         own = None if step.free else step.model
-        model = pm.modelcontext(own if model is None else model)
+        model = pm.modelcontext(own if asked.model is None else asked.model)
         if own is not None and own is not model:
             raise ValueError("step was made for another model than model=: make it outside any, or inside this one")
         discrete = [v.name for v in model.value_vars if v not in model.continuous_value_vars]
@@ -180,7 +168,8 @@ class SamplingPlan:
         begins(f"{settings.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
         point = model.initial_point(0)
         # Without a warm-up there is nothing to learn sites from.
-        density = log_density(vars, model, point, settings.noncentring if adapts or settings.noncentring else None)
+        wanted = settings.noncentring if asked.adapts or settings.noncentring else None
+        density = log_density(vars, model, point, wanted)
         settings.check_coordinates(density.d)
         said = {"density": model_fingerprint(model, vars), "data": data_fingerprint(model)}
         engine: Any
@@ -189,22 +178,22 @@ class SamplingPlan:
 
             if density.jax is None:
                 density.jax = LogDensity.from_model(density, said["density"])
-            device = _device(density.jax, device, precision, chains)
+            device = devices.choose_device(density.jax, asked.device, asked.precision, asked.chains)
             backend = on_cpu if device == "cpu" else backend
         if backend == "jax":
-            engine = _jax_engine(settings, density.jax, device, precision, chains)
-            group = engine.group
+            engine = devices.jax_engine(settings, density.jax, device, asked.precision, asked.chains)
         else:
-            engine, group = NumbaEngine.of(settings, density, cores or _cores()), 1
-        include = ("posterior", "log_likelihood") if log_likelihood else ("posterior",)
+            engine = NumbaEngine.of(settings, density, asked.cores or devices.cores())
+        include = ("posterior", "log_likelihood") if asked.log_likelihood else ("posterior",)
         layout = ResultTree.of_model(model, vars, point, backend, include)
-        return cls._finished(step, settings, engine, layout, said, backend, precision, group, model, log_likelihood)
+        return cls._finished(asked, engine, layout, said, backend, model)
 
     @classmethod
     def _finished(
-        cls, step: Any, settings: MethodArguments, engine: Any, layout: ResultTree, said: dict[str, str], backend: str,
-        precision: str, group: int, model: Any, log_likelihood: bool,
-    ) -> SamplingPlan:  # fmt: skip
+        cls, asked: Asked, engine: Any, layout: ResultTree, said: dict[str, str], backend: str, model: Any
+    ) -> SamplingPlan:
+        step, settings, precision = asked.step, asked.settings, asked.precision
+        group = engine.group if backend == "jax" else 1
         names = ["lp" if name == "model_logp" else name for name in type(step).stats_dtypes_shapes if name != "warning"]
         without: tuple[str, ...] = () if step.keep_gradients else _GRADIENTS
         without += () if engine.structure is not None else ("noncentred",)
@@ -212,10 +201,10 @@ class SamplingPlan:
         attributes = {"sampler": settings.method, "backend": backend, "precision": precision}
         identity = {
             **said, "method": repr(settings), "backend": backend, "precision": precision, "group": group,
-            "device": _devices(engine)[0], "keep_gradients": step.keep_gradients, "log_likelihood": log_likelihood,
-            "pmm_mcmc": __version__,
+            "device": devices.platforms(engine)[0], "keep_gradients": step.keep_gradients,
+            "log_likelihood": asked.log_likelihood, "pmm_mcmc": __version__,
         }  # fmt: skip
-        return cls(settings, engine, layout, statistics, identity, attributes, group, model, log_likelihood)
+        return cls(settings, engine, layout, statistics, identity, attributes, group, model, asked.log_likelihood)
 
     def _with_variables(self, names: Any) -> SamplingPlan:
         """Keep only these variables of the posterior."""
@@ -257,13 +246,24 @@ class SamplingPlan:
     @property
     def devices(self) -> int:
         """Groups that advance at the same time."""
-        return len(_devices(self.engine))
+        return len(devices.platforms(self.engine))
 
     def processes(self, chains: int) -> Processes:
         """Return the processes that share the chains."""
         return (
             Processes.of_jax(chains, self.group) if self.attributes["backend"] == "jax" else Processes(slice(0, chains))
         )
+
+    def batch(self, given: Any, chains: int) -> Callable[[int], int]:
+        """Return how many chains advance at a time, by the number of draws: whole groups, one for each device."""
+        unit, each = self.group * self.devices, 8 * self.numbers_per_draw
+
+        def chains_of(rows: int) -> int:
+            if given == "auto":
+                return min(chains, max(1, _BATCH_BYTES // (each * rows * unit)) * unit)
+            return min(chains, -(-int(given) // self.group) * self.group)
+
+        return chains_of
 
     @property
     def numbers_per_draw(self) -> int:
@@ -324,58 +324,3 @@ _COUNTS = ("K", "steps_per_draw", "n_grad", "n_grad_total", "unstable", "refined
 def _is_density(model: Any) -> bool:
     # Without importing JAX for those who do not use it.
     return type(model).__module__ == "pmm_mcmc.model.jax_density"
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _backend(backend: str, device: str, precision: str, is_density: bool) -> str:
-    """Choose, and say why."""
-    if backend == "numba":
-        if is_density:
-            raise ValueError("backend='numba': a LogDensity is a JAX function; use backend='jax' or 'auto'")
-        for name, value, only in (("device", device, "auto"), ("precision", precision, "float64")):
-            if value != only and not (name == "device" and value == "cpu"):
-                raise ValueError(f"{name}={value!r} needs backend='jax': numba runs on the CPU in double precision")
-        return backend
-    if backend == "jax" or is_density or device in ("gpu", "tpu") or precision != "float64":
-        return "jax"
-    try:
-        import jax
-    except ImportError:
-        _log.debug("backend: numba, since JAX is not installed")
-        return "numba"
-    if device == "auto" and jax.default_backend() != "cpu":
-        return "jax"  # unless the CPU turns out faster, see _device
-    _log.debug("backend: numba, since JAX has no accelerator here (backend= chooses otherwise)")
-    return "numba"
-
-
-def _device(density: Any, device: str, precision: str, chains: int) -> str:
-    from pmm_mcmc.run.devices import faster_device
-
-    return faster_device(density, precision, chains) if device == "auto" else device
-
-
-def _devices(engine: Any) -> list[str]:
-    """Return the kinds of devices that an engine runs on."""
-    return [device.platform for device in getattr(engine, "devices", [])] or ["cpu"]
-
-
-def _jax_engine(settings: MethodArguments, density: Any, device: str, precision: str, chains: int) -> Any:
-    import jax
-
-    from pmm_mcmc.engines.jax_engine import JaxEngine
-
-    try:
-        devices = jax.local_devices(backend=None if device == "auto" else device)
-    except RuntimeError as error:
-        raise ValueError(
-            f"device={device!r}: JAX finds none here ({error}); use device='auto', or go on with a stored run on the "
-            "kind of device that it began on"
-        ) from error
-    key = settings.kernel, chains, precision, tuple(devices), density.static()
-    if key not in density.engines:
-        density.engines[key] = JaxEngine(settings.kernel, density, chains, precision, devices)
-    return density.engines[key]

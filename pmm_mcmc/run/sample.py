@@ -21,8 +21,8 @@ from pmm_mcmc.engines.processes import speaks
 from pmm_mcmc.model.heartbeat import Heartbeat
 from pmm_mcmc.run import arguments
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling, stop_on_signals
-from pmm_mcmc.run.memory import available_bytes, describe
-from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
+from pmm_mcmc.run.plan import Asked, SamplingPlan
 from pmm_mcmc.run.progress import RunProgress
 from pmm_mcmc.run.recorders import Before, MemoryRecorder, MomentsRecorder, StoreRecorder, device_of
 from pmm_mcmc.warmup.pooled import Warmed, warm_up
@@ -35,10 +35,6 @@ __all__ = ["FinishedChunk", "StopSampling", "Warmed", "sample", "warm_up"]
 _log = logging.getLogger("pmm_mcmc")
 
 _DRAWS = 1000
-# Bytes of the arrays of a chunk, in all its groups, and draws of it at most.
-_CHUNK_BYTES, _MOST_ROWS = 2**27, 100
-# Chains of a batch at most, on a CPU: their draws of a fraction of a second then fit the memory at any dimension.
-_BATCH_BYTES = 2**27
 
 
 def sample(
@@ -216,56 +212,55 @@ def sample(
             _log.log(logging.INFO if show else logging.DEBUG, words)
             heartbeat.say("Compiling the log density")
 
-        target = SamplingPlan.of(
-            step, model, backend, device, precision, chains, log_likelihood, var_names, cores, begins, tune > 0
-        )
-        if target.engine.structure is not None:
-            _log.log(logging.INFO if show else logging.DEBUG, target.engine.structure.words)
+        asked = Asked(step, model, chains, backend, device, precision, log_likelihood, var_names, cores, tune > 0)
+        plan = SamplingPlan.of(asked, begins)
+        if plan.engine.structure is not None:
+            _log.log(logging.INFO if show else logging.DEBUG, plan.engine.structure.words)
         if tune == 0:
-            target.check_fixed()
-        processes = target.processes(chains)
+            plan.check_fixed()
+        processes = plan.processes(chains)
         processes.check(store, draws=int(draws), resume=bool(resume))
         if seed is None and before is not None:
             seed = before.identity["seed"]
         elif not isinstance(random_seed, int | np.integer):  # other processes would not find the same
             seed = processes.first(arguments.fresh_seed() if seed is None else seed)
-        identity = target.identity | {
+        identity = plan.identity | {
             "chains": chains, "tune": tune, "seed": seed, "superchains": groups,
             "discard_tuned_samples": discard_tuned_samples,
         }  # fmt: skip
-        attrs = {"tuning_steps": tune, "random_seed": seed, **target.attributes}
+        attrs = {"tuning_steps": tune, "random_seed": seed, **plan.attributes}
         if groups is not None:
             attrs["superchains"] = groups
-        empty = target.empty(chains)
+        empty = plan.empty(chains)
         if not discard_tuned_samples:
-            empty |= {f"warmup_{group}": arrays for group, arrays in target.empty(chains, tuning=True).items()}
+            empty |= {f"warmup_{group}": arrays for group, arrays in plan.empty(chains, tuning=True).items()}
         done = 0 if before is None else before.run.done
-        draws, rows = draws + done, _rows(draws, chains, target.numbers_per_draw)
-        sink: MemoryRecorder | MomentsRecorder | StoreRecorder
+        draws, rows = draws + done, rows_of_chunk(draws, chains, plan.numbers_per_draw)
+        recorder: MemoryRecorder | MomentsRecorder | StoreRecorder
         if keep == "moments":
-            sink = MomentsRecorder(target.layout, attrs, empty, target.engine.structure)
+            recorder = MomentsRecorder(plan.layout, attrs, empty, plan.engine.structure)
         elif store is None:
-            _refuse_too_large(draws + (0 if discard_tuned_samples else tune), chains, target.numbers_per_draw)
-            sink = MemoryRecorder(target.layout, attrs, empty, identity, target.settings, before)
+            refuse_too_large(draws + (0 if discard_tuned_samples else tune), chains, plan.numbers_per_draw)
+            recorder = MemoryRecorder(plan.layout, attrs, empty, identity, plan.settings, before)
         else:
-            template = target.layout.tree(empty, attrs)
+            template = plan.layout.tree(empty, attrs)
             free = () if random_seed is not None else ("seed",)
             with processes.together():
-                sink = StoreRecorder.open(
-                    store, template, identity, rows, min(chains, target.file_chains), resume, free, processes
+                recorder = StoreRecorder.open(
+                    store, template, identity, rows, min(chains, plan.file_chains), resume, free, processes
                 )
-            rows = sink.rows
-        with processes.together(), sink:
+            rows = recorder.rows
+        with processes.together(), recorder:
             heartbeat.say("Compiling the method")
-            run = sink.run
+            run = recorder.run
             if run is None:
-                rng = np.random.default_rng(sink.seed if sink.seed is not None else seed)
-                starts = target.starts(initvals, chains, groups, rng)
-                run = Run.start(target.engine, target.settings, starts, tune, rng)
-                sink.begin(run)
+                rng = np.random.default_rng(recorder.seed if recorder.seed is not None else seed)
+                starts = plan.starts(initvals, chains, groups, rng)
+                run = Run.start(plan.engine, plan.settings, starts, tune, rng)
+                recorder.begin(run)
             if run.done > draws:
                 raise ValueError(f"draws={draws}: the store has {run.done} draws of each chain already; ask for more")
-            run.warming.ensemble.prepare(target.engine, run.tuned)
+            run.warming.ensemble.prepare(plan.engine, run.tuned)
             heartbeat.stop()
             compiling = time.time() - began
             with (
@@ -278,14 +273,13 @@ def sample(
                     bar.update(tuning=run.tuning, done=done, step_size=step_size, K=K, n_grad=n_grad, unstable=unstable)
 
                 driver = Driver(
-                    target.engine, run, values=target.values, statistics=target.statistics, sink=sink, draws=draws,
-                    rows=rows, batch=_batch(chain_batch_size, chains, target), processes=processes,
-                    keep_warmup=not discard_tuned_samples, callback=callback, update=update,
+                    plan, run, recorder, draws=draws, rows=rows, batch=plan.batch(chain_batch_size, chains),
+                    processes=processes, keep_warmup=not discard_tuned_samples, callback=callback, update=update,
                 )  # fmt: skip
                 update(run, run.done, run.n_grad, run.unstable)
                 finished = driver.go(stopped)
             seconds = time.time() - began
-            sink.note(
+            recorder.note(
                 {
                     "created_at": created,
                     "sampling_time": seconds,
@@ -293,7 +287,7 @@ def sample(
                     **_reparametrisation(driver),
                 }
             )
-    result = sink.result()
+    result = recorder.result()
     there = run.done if keep == "moments" else result["posterior"].sizes["draw"]
     if processes.primary:
         if not finished:
@@ -310,38 +304,9 @@ def sample(
     return result
 
 
-def _rows(draws: int, chains: int, numbers_per_draw: int) -> int:
-    """Draws of a chunk: a divisor of them all where there is one, so that a stored run can be prolonged."""
-    most = int(np.clip(_CHUNK_BYTES // (8 * chains * numbers_per_draw), 1, min(_MOST_ROWS, draws)))
-    divisor = max(n for n in range(1, most + 1) if draws % n == 0)
-    return divisor if 4 * divisor >= most else most
-
-
-def _batch(given: Any, chains: int, target: SamplingPlan) -> Callable[[int], int]:
-    """Chains that advance at a time, by the number of draws: whole groups, and one for each device."""
-    unit, each = target.group * target.devices, 8 * target.numbers_per_draw
-
-    def batch(rows: int) -> int:
-        if given == "auto":
-            return min(chains, max(1, _BATCH_BYTES // (each * rows * unit)) * unit)
-        return min(chains, -(-int(given) // target.group) * target.group)
-
-    return batch
-
-
-def _refuse_too_large(draws: int, chains: int, numbers_per_draw: int) -> None:
-    needed, there = 8 * draws * chains * numbers_per_draw, available_bytes()
-    if there is not None and needed > there:
-        raise ValueError(
-            f"{chains} chains of {draws} draws, {numbers_per_draw} numbers each, need {describe(needed)} of memory; "
-            f"{describe(there)} are available: give store= to keep them on disk, take fewer chains or draws, or leave "
-            "the gradients out (keep_gradients=False), which are half of it or more"
-        )
-
-
 def _reparametrisation(driver: Driver) -> dict[str, str]:
     """Attributes that say what is non-centred, and how far."""
-    structure, sites = driver.engine.structure, driver.run.tuned.coordinates.sites
+    structure, sites = driver.plan.engine.structure, driver.run.tuned.coordinates.sites
     if structure is None or sites is None:
         return {}
     x = driver.newest if len(driver.newest) else model_side(*_evaluated(driver.run))[0]
