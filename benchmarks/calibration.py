@@ -21,11 +21,11 @@ import xarray as xr
 from gradients import SAMPLERS, Ours
 from targets import TARGETS, Reference, reference
 
-from pmm_mcmc.diagnostics.bias import judge
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.table import table_of
+from pmm_mcmc.diagnostics.verdict import judge
 from pmm_mcmc.engines.contract import model_side
-from pmm_mcmc.tuning.setting import Tuned
+from pmm_mcmc.engines.settings import TunedParameters
 
 MULTIPLES = (0.3, 1.0, 1.5, 2.0, 3.0)
 CHAINS, EACH, DRAWS, REPLICATES_A_CHAIN = 32, 4, 500, 4
@@ -62,7 +62,7 @@ KINDS = {
 FOR_WANT_OF_DRAWS = {"r_hat", "short"}
 
 
-def as_result(z: np.ndarray, said: np.ndarray, unstable: np.ndarray, tuned: Tuned, structure: Any) -> Any:
+def as_result(z: np.ndarray, said: np.ndarray, unstable: np.ndarray, tuned: TunedParameters, structure: Any) -> Any:
     """Return draws of one replicate as ``pm.sample`` would, with the coordinates as parameters."""
     dims, d = ("chain", "draw", "x_dim"), z.shape[-1]
     position, judged, gradient = model_side(z, said)[0], z, said

@@ -8,8 +8,8 @@ paper       pmm.sample(pmm.PoissonULMC(scheme="paper"))
 recycled    pmm.sample(pmm.PoissonULMC(scheme="recycled"))
 
 and ranks of all parameters and of the log likelihood are taken among 100 draws, every 40th, as they are (raw), and
-shifted and scaled to the means and standard deviations that ``pmm.bias`` corrects by the gradients (corrected).
-``--write`` keeps ranks, tables and the picture; models and seeds that are not named keep theirs.
+shifted and scaled to the means and standard deviations that ``pmm.summary(kind="bias")`` corrects by the gradients
+(corrected). ``--write`` keeps ranks, tables and the picture; models and seeds that are not named keep theirs.
 
 .. [1] S. Talts, M. Betancourt, D. Simpson, A. Vehtari, A. Gelman, "Validating Bayesian inference algorithms with
    simulation-based calibration", arXiv:1804.06788.
@@ -36,9 +36,9 @@ from scipy.stats import f as f_distribution
 from simulated_models import SIMULATED
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.bias import judge
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.table import table_of
+from pmm_mcmc.diagnostics.verdict import judge
 
 __all__ = ["Uniformity", "main", "replicates", "uniformity"]
 

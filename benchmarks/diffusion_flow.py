@@ -52,7 +52,7 @@ class Size:
 
 
 QUICK = Size(samples=150, seeds=2, iterations=100, calls=(20,), points=3000)
-Settings = dict[int, tuple[float, float]]
+MethodArguments = dict[int, tuple[float, float]]
 
 
 def gaussians(quick: bool = False) -> list[str]:
@@ -105,7 +105,7 @@ def modes(x: np.ndarray, mixture: Mixture) -> dict[str, float]:
     }
 
 
-def modes_section(size: Size, settings: dict[str, Settings]) -> tuple[list[str], dict]:
+def modes_section(size: Size, settings: dict[str, MethodArguments]) -> tuple[list[str], dict]:
     """Lines on 25 Gaussians at 40 calls."""
     mixture, kept = twenty_five(), {}
     start, key = jax.random.split(jax.random.key(25))
@@ -183,7 +183,7 @@ def measured(problem: Problem, sample: Sample, size: Size, seeds: list[int]) -> 
     return np.array(found)
 
 
-def choose(problem: Problem, size: Size) -> tuple[dict[str, Settings], list[str]]:
+def choose(problem: Problem, size: Size) -> tuple[dict[str, MethodArguments], list[str]]:
     """Return noise and shift of each family by calls, of the least sum of logarithms of SW2, FD and 1 + excess."""
     head = f"{'sampler':28}{'noise':>7}{'shift':>7}" + "".join(f"{calls:>6} calls" for calls in size.calls)
     chosen, lines = {}, [f"CHOSEN, the least, on the {problem.words}", head]
@@ -206,7 +206,7 @@ def choose(problem: Problem, size: Size) -> tuple[dict[str, Settings], list[str]
     return chosen, lines
 
 
-def measure(problem: Problem, size: Size, settings: dict[str, Settings], gold: int) -> dict[tuple, np.ndarray]:
+def measure(problem: Problem, size: Size, settings: dict[str, MethodArguments], gold: int) -> dict[tuple, np.ndarray]:
     """Distances by family, calls and what they are from; first the floor, last the SDE and the ODE in many steps."""
     seeds = list(range(1, size.seeds + 1))
     found = {(problem.floor, 0, "data"): problem.of_floor}
@@ -219,7 +219,7 @@ def measure(problem: Problem, size: Size, settings: dict[str, Settings], gold: i
     return found
 
 
-def claims(found: dict[tuple, np.ndarray], size: Size, settings: dict[str, Settings]) -> list[str]:
+def claims(found: dict[tuple, np.ndarray], size: Size, settings: dict[str, MethodArguments]) -> list[str]:
     """Lines on ours against each of the others."""
     lines = [
         f"How much further off ours is (better: nearer by {CLEAR:g} standard errors; level: further off by at most "

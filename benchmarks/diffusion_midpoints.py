@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.coefficients import flows
-from pmm_mcmc.gaussian import step_maps, variance_error
-from pmm_mcmc.methods import OVERDAMPED, UNDERDAMPED, Kernel, Scheme
-from pmm_mcmc.midpoints import cell_weight
+from pmm_mcmc.langevin.flows import flows
+from pmm_mcmc.langevin.gaussian_law import step_maps, variance_error
+from pmm_mcmc.langevin.methods import OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.midpoints import cell_weight
 
 __all__ = ["errors", "longest_steps", "report"]
 

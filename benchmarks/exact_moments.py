@@ -1,4 +1,4 @@
-"""Exact moments for the acceptance set, by the formulas of :mod:`pmm_mcmc.targets`."""
+"""Exact moments for the acceptance set, by the formulas of :mod:`pmm_mcmc.workbench.targets`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pmm_mcmc import targets as gallery
-from pmm_mcmc.targets import moments
+from pmm_mcmc.workbench import targets as gallery
+from pmm_mcmc.workbench.targets import moments
 
 __all__ = ["Reference", "bent_pairs", "funnel", "gaussian", "of_gallery"]
 
@@ -35,7 +35,7 @@ def _exact(found: gallery.Reference) -> Reference:
 
 
 def of_gallery(name: str) -> Reference:
-    """Moments of a target of :mod:`pmm_mcmc.targets` that has exact ones."""
+    """Moments of a target of :mod:`pmm_mcmc.workbench.targets` that has exact ones."""
     return _exact(gallery.get(name).reference)
 
 
@@ -47,7 +47,7 @@ def gaussian(variance: np.ndarray) -> Reference:
 def bent_pairs(
     pairs: int, mean: float, sd: float, curve: Callable[[np.ndarray], np.ndarray], noise_variance: float
 ) -> Reference:
-    """Moments of pairs a ~ N(mean, sd^2), b ~ N(curve(a), noise): see :func:`pmm_mcmc.targets.moments.bent_pairs`."""
+    """Moments of pairs a ~ N(mean, sd^2), b ~ N(curve(a), noise): see ``bent_pairs`` of the targets' moments."""
     return _exact(moments.from_moments(moments.bent_pairs(pairs, mean, sd, curve, noise_variance), "Quadrature."))
 
 

@@ -19,13 +19,13 @@ import peers
 from first_times import Run, lengthened
 from targets import TARGETS, reference
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.stein import corrected_expectations
 from pmm_mcmc.engines.contract import empty_state, model_side
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.logdensity import log_density
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.sampling import Warmed, warm_up
+from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.model.log_density import log_density
+from pmm_mcmc.run.sample import Warmed, warm_up
 
 __all__ = ["SAMPLERS", "Ours", "engine_for", "starts"]
 
@@ -56,7 +56,7 @@ settled    b2_max stays below from here            failing  rejected transitions
             warm-up   b2_max  settled   b2_avg    corr.    total   pooled failing  setting"""
 
 
-def engine_for(model: Any, settings: Settings) -> NumbaEngine:
+def engine_for(model: Any, settings: MethodArguments) -> NumbaEngine:
     vars, point = list(model.continuous_value_vars), model.initial_point(0)
     return NumbaEngine.of(settings, log_density(vars, model, point, settings.noncentring))
 
@@ -83,7 +83,7 @@ class Ours:
     def __init__(self, sampler: str, model: Any, chains: int, seed: int, **given: Any):
         method, arguments = SAMPLERS[sampler]
         self.name = sampler
-        self.settings = Settings.checked(method, **{**arguments, **given})
+        self.settings = MethodArguments.checked(method, **{**arguments, **given})
         self.engine = engine_for(model, self.settings)
         rng = np.random.default_rng(seed)
         begin = starts(model, self.engine, chains, rng)

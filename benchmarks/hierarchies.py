@@ -23,9 +23,9 @@ import pytensor.tensor as pt
 from make_references import flat_draws, mean_and_error, one_sd_up, worst
 from targets import Reference, _autoregression, _simulated_autoregression, school_moments
 
-from pmm_mcmc.targets.hierarchical import EFFECT, ERROR, FUNNEL_SD
-from pmm_mcmc.targets.hierarchical import MU_SD as SCHOOL_MU_SD
-from pmm_mcmc.targets.hierarchical import TAU_SCALE as SCHOOL_TAU_SCALE
+from pmm_mcmc.workbench.targets.hierarchical import EFFECT, ERROR, FUNNEL_SD
+from pmm_mcmc.workbench.targets.hierarchical import MU_SD as SCHOOL_MU_SD
+from pmm_mcmc.workbench.targets.hierarchical import TAU_SCALE as SCHOOL_TAU_SCALE
 
 __all__ = ["HIERARCHIES", "Hierarchy", "hierarchy_reference"]
 

@@ -20,7 +20,7 @@ import pymc as pm
 import pytensor.tensor as pt
 from targets import PATH, TARGETS, Reference, reference
 
-from pmm_mcmc.logdensity import flat_layout
+from pmm_mcmc.model.log_density import flat_layout
 
 CHAINS, TUNE, SEED, CHECK_SEED = 4, 2000, 1, 2
 CHECK_DRAWS = 5_000

@@ -37,11 +37,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import pmm_mcmc as pmm
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
-from pmm_mcmc.tuning.setting import Tuned
-from pmm_mcmc.warming import warm_up
+from pmm_mcmc.engines.settings import TunedParameters
+from pmm_mcmc.warmup.pooled import warm_up
 
 jax.config.update("jax_enable_x64", True)
 SEED, REPEATS, D = 1, 7, 25
@@ -115,7 +115,7 @@ def transitions(engine: Any, settings: Any, chains: int, n: int, d: int = D) -> 
     """``n`` transitions of all chains, of which one draw is kept."""
     coordinates = Coordinates(np.zeros(d), np.full(d, 0.08))
     ensemble = Ensemble.start(engine, coordinates, np.zeros((chains, d)), np.random.default_rng(SEED))
-    setting = Tuned(0.5, settings.fixed_K or 16, 1.0, coordinates, 1)
+    setting = TunedParameters(0.5, settings.fixed_K or 16, 1.0, coordinates, 1)
     return lambda: ensemble.advance(engine, setting, 1, thin=n)
 
 
@@ -164,7 +164,7 @@ def numba_ess(arguments: dict[str, Any], chains: int, draws: int) -> tuple[np.nd
     import pymc as pm
 
     from pmm_mcmc.engines.numba_engine import NumbaEngine
-    from pmm_mcmc.logdensity import log_density
+    from pmm_mcmc.model.log_density import log_density
 
     rng = np.random.default_rng(SEED)
     x = rng.normal(size=(1000, D))

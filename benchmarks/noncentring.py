@@ -25,7 +25,8 @@ from make_references import flat_draws
 from targets import TARGETS, Reference, reference
 
 import pmm_mcmc as pmm
-from pmm_mcmc.results import flat_names
+from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.model.result_tree import flat_names
 
 CHAINS, TUNE, LIMIT = 8, 1900, 0.01
 # Transitions for each draw of which the verdict is made.
@@ -88,7 +89,7 @@ def ours(sampler: str, model: pm.Model, centred: pm.Model, draws: int, seed: int
     run = Run(sampler, x[..., : known.shown], spent, total - spent.sum(axis=1))
     tree = judged(x, stats, dt["posterior"].attrs)
     words = dt["posterior"].attrs.get("reparametrisation", "")
-    return Row(sampler, run, pmm.bias(tree), pmm.verdict(tree), int(stats["unstable"].sum()), words)
+    return Row(sampler, run, bias_table(tree), pmm.verdict(tree), int(stats["unstable"].sum()), words)
 
 
 def judged(x: np.ndarray, stats: Any, attrs: Any) -> xr.DataTree:

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import logsumexp, softmax
 from transfer_operator import Drift, Nodes, draws, gauss_hermite, operator, stationary
 
-from pmm_mcmc.methods import Kernel, Scheme
+from pmm_mcmc.langevin.methods import Kernel, Scheme
 
 __all__ = ["START", "TARGETS", "WELL", "Chain", "Target"]
 

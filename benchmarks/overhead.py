@@ -25,12 +25,11 @@ import pymc as pm
 from pymc.step_methods.arraystep import ArrayStepShared
 
 import pmm_mcmc as pmm
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.logdensity import choose_vars, log_density
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.tuning.setting import Tuned
+from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
+from pmm_mcmc.model.log_density import choose_vars, log_density
 
 REPEATS = 7
 METHODS = {
@@ -110,7 +109,7 @@ def transitions() -> None:
         coordinates = Coordinates(np.zeros(d), np.full(d, scale))
         n = 2000 if "logistic" in name else 100_000
         for label, (method, arguments) in METHODS.items():
-            kernel = Settings.checked(method, **arguments).kernel
+            kernel = MethodArguments.checked(method, **arguments).kernel
             engine = NumbaEngine(
                 kernel, d, joint, alone, lambda sites: density.table("joint"), lambda sites: density.table("gradient")
             )
@@ -120,7 +119,7 @@ def transitions() -> None:
             def run(rows, thin, engine=engine, step=step, K=K, key=key, coordinates=coordinates):
                 state = empty_state(np.zeros(len(coordinates.scale)), np.zeros(len(coordinates.scale)))
                 gradient = engine.evaluate(coordinates, state)
-                return engine.run(Tuned(step, K, 1.0, coordinates, 1), state, gradient, key, 0, rows, thin)
+                return engine.run(TunedParameters(step, K, 1.0, coordinates, 1), state, gradient, key, 0, rows, thin)
 
             positions = np.ascontiguousarray(run(200, 5).position)
             gradients = run(n, 1).n_grad.mean()

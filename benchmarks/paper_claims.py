@@ -31,7 +31,7 @@ import paper_picture
 import paper_theorem
 from one_variable import START, TARGETS, Chain
 
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 
 __all__ = ["METHODS", "Method", "Size", "best", "claimed", "floor", "main", "slope"]
 

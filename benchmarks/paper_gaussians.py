@@ -17,8 +17,8 @@ from scipy.linalg import expm
 from scipy.special import gammainc, gammaincc
 from scipy.stats import chi2
 
-from pmm_mcmc.gaussian import step_maps
-from pmm_mcmc.methods import OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.gaussian_law import step_maps
+from pmm_mcmc.langevin.methods import OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 
 __all__ = ["distance", "fewest", "kullback_leibler", "report", "spread", "total_variation", "variances"]
 

@@ -15,14 +15,15 @@ from numba import cfunc
 from one_variable import START, TARGETS, WELL
 from transfer_operator import Nodes, moments
 
-from pmm_mcmc.coefficients import flows
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import empty_state
-from pmm_mcmc.engines.numba_engine import SIGNATURE, NumbaEngine
-from pmm_mcmc.methods import OVERDAMPED, Kernel, Scheme, Settings
-from pmm_mcmc.midpoints import expected_gradients
-from pmm_mcmc.transitions import interpolate
-from pmm_mcmc.tuning.setting import Tuned
+from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
+from pmm_mcmc.langevin.flows import flows
+from pmm_mcmc.langevin.methods import OVERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.midpoints import expected_gradients
+from pmm_mcmc.langevin.transitions import interpolate
+from pmm_mcmc.model.native import SIGNATURE
 
 __all__ = ["divergences", "quantities", "report", "report_gradients", "run"]
 
@@ -58,7 +59,7 @@ def run(kernel: Kernel, alpha: float, K: int, chains: int, steps: int) -> tuple[
     gradient = engine.evaluate(coordinates, state)
     before = int(table[0])
     keys = np.column_stack([np.full(chains, SEED), np.arange(chains)]).astype(np.uint64)
-    chunk = engine.advance(Tuned(alpha, K, FRICTION, coordinates, 1), state, gradient, keys, 0, steps)
+    chunk = engine.advance(TunedParameters(alpha, K, FRICTION, coordinates, 1), state, gradient, keys, 0, steps)
     if chunk.unstable.any():
         raise RuntimeError(f"{int(chunk.unstable.sum())} steps of alpha = {alpha:g} were taken back: take shorter ones")
     return np.concatenate([position, chunk.position[:, :, 0]], axis=1), int(table[0]) - before
@@ -82,7 +83,7 @@ def report_gradients(quick: bool) -> tuple[list[str], dict]:
         ("RLMC", "underdamped", 1, {}),
         ("PoissonULMC", "underdamped", 1, {"scheme": "recycled"}),
     ):
-        kernel = Settings.checked(method, dynamics=dynamics, **options).kernel
+        kernel = MethodArguments.checked(method, dynamics=dynamics, **options).kernel
         _, calls = run(kernel, 0.1, K, 50, steps)
         if options.get("scheme") == "recycled":
             expected, variance = 1.0, 0.0

@@ -29,7 +29,8 @@ from posterior_models import POSTERIORS
 from scipy.stats import norm
 
 import pmm_mcmc as pmm
-from pmm_mcmc.results import flat_names
+from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.model.result_tree import flat_names
 
 __all__ = ["reference_of"]
 
@@ -173,7 +174,7 @@ def one_run(sampler: str, model: pm.Model, reference: dict[str, Any], seed: int)
     with overheard() as said:
         tree = sampled(sampler, model, seed)
     seconds = time.process_time() - began
-    verdict, table = pmm.verdict(tree), pmm.bias(tree, names)
+    verdict, table = pmm.verdict(tree), bias_table(tree, names)
     found, labels, _ = moments(tree, names)
     known = {field: np.array(reference[field]) for field in FIELDS}
     sd = np.where(known["sd"] > 1e-12, known["sd"], np.inf)

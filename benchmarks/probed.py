@@ -2,7 +2,8 @@
 
 Each target is sampled at multiples of the step that warm-up finds, given as a user would give them, by one run of 32
 chains, whose means against the reference moments say what its true bias is.  Cut into groups of four chains of 500
-draws it gives what a user would have seen: ``pmm.verdict(dt)``, and the same with ``probe=pmm.bias_probe(dt, step)``.
+draws it gives what a user would have seen: ``pmm.verdict(dt)``, and the same with ``probe=pmm.workbench.bias_probe(dt,
+step)``.
 
 A setting is good where the true bias is below 0.05 posterior standard deviations in all means and standard deviations,
 bad where it is above 0.1 in one of them, by more than chance (3 of its standard errors).
@@ -55,7 +56,7 @@ def main() -> None:
                     alone, probed, seen, n = 0, 0, 0, 0
                     for first in range(0, CHAINS, EACH)[: arguments.replicates]:
                         dt = run.isel(chain=slice(first, first + EACH), draw=slice(0, DRAWS))
-                        probe = pmm.bias_probe(dt, step, random_seed=first)
+                        probe = pmm.workbench.bias_probe(dt, step, random_seed=first)
                         before, after = pmm.verdict(dt), pmm.verdict(dt, probe=probe)
                         n, alone, probed = n + 1, alone + before.trusted, probed + after.trusted
                         seen += any("by step halving" in str(reason) for reason in after.reasons)

@@ -36,7 +36,7 @@ import exact_moments as exact  # noqa: E402
 from exact_moments import Reference  # noqa: E402
 from models import breast_cancer, galaxies, negative_binomial_glm, poisson_glm  # noqa: E402
 
-from pmm_mcmc import targets as gallery  # noqa: E402
+from pmm_mcmc.workbench import targets as gallery  # noqa: E402
 
 __all__ = [
     "TARGETS",
@@ -83,7 +83,7 @@ class Target:
 
 
 def from_gallery(name: str, source: str, note: str, *, exactly: bool = True, **rest: bool) -> Target:
-    """Take a target of :mod:`pmm_mcmc.targets` into the set; where it has no exact moments here is a run of its own."""
+    """Take a target of the workbench into the set; where it has no exact moments here is a run of its own."""
     return Target(name, gallery.get(source).build, note, partial(exact.of_gallery, source) if exactly else None, **rest)
 
 

@@ -22,10 +22,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.signal import resample
 
-from pmm_mcmc.coefficients import flows
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
-from pmm_mcmc.midpoints import cell_weight, continuous_weight
-from pmm_mcmc.transitions import end, interpolate, noise, path
+from pmm_mcmc.langevin.flows import flows
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight
+from pmm_mcmc.langevin.transitions import end, interpolate, noise, path
 
 __all__ = ["Drift", "Nodes", "draws", "gauss_hermite", "moments", "noise_paths", "operator", "stationary"]
 

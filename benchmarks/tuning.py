@@ -1,6 +1,6 @@
 """What warm-up costs and how far it can be relied on: ``python benchmarks/tuning.py [target ...]`` prints the table.
 
-Five seeds each.  Pooled: 8 chains warmed up together until the schedule is content (``pmm_mcmc.sampling.warm_up``, at
+Five seeds each.  Pooled: 8 chains warmed up together until the schedule is content (``pmm_mcmc.run.sample.warm_up``, at
 most 1,900 transitions).  Alone: one chain as ``pm.sample`` runs it, with its own walkers and ``tune=1000``; its step
 size over the median of those of 16 pooled chains.
 """
@@ -13,10 +13,9 @@ import numpy as np
 from gradients import SAMPLERS, WARMUP, engine_for, starts
 from targets import TARGETS
 
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.sampling import warm_up
+from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
+from pmm_mcmc.run.sample import warm_up
 from pmm_mcmc.steps.chain import Chain
-from pmm_mcmc.tuning.setting import Tuned
 
 SEEDS = range(1, 6)
 HEADER = """\
@@ -28,7 +27,7 @@ gradients    that the chain alone spent before its first draw, its walkers' incl
                        gradients         step          alone/pooled   gradients"""
 
 
-def alone(settings: Settings, model, seed: int) -> tuple[Tuned, int]:
+def alone(settings: MethodArguments, model, seed: int) -> tuple[TunedParameters, int]:
     """Warm one chain up as ``pm.sample(tune=1000)`` does; return its setting and the gradients it took."""
     engine = engine_for(model, settings)
     point = model.initial_point(0)
@@ -55,7 +54,7 @@ def main() -> None:
         print(name, "" if TARGETS[name].hard else "(near-Gaussian)", flush=True)
         for sampler in arguments.samplers:
             method, options = SAMPLERS[sampler]
-            settings = Settings.checked(method, **options)
+            settings = MethodArguments.checked(method, **options)
             engine = engine_for(model, settings)
             spent, steps, many, ratios, own = [], [], [], [], []
             for seed in SEEDS:

@@ -16,9 +16,9 @@ import pymc as pm
 from first_times import Run, lengthened
 
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.logdensity import log_density
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.sampling import warm_up
+from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.model.log_density import log_density
+from pmm_mcmc.run.sample import warm_up
 
 __all__ = ["OURS", "PEERS", "REMEDIES", "Ours", "build", "effective", "failure", "measure"]
 
@@ -35,7 +35,7 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "ULMC": ("ULMC", UNDERDAMPED),
     "MALA": ("MALA", OVERDAMPED),
 }
-# Settings tried where a peer leads; not in a run unless named.
+# MethodArguments tried where a peer leads; not in a run unless named.
 REMEDIES: dict[str, tuple[str, dict[str, Any]]] = {
     "recycled, friction 0.5": ("PoissonULMC", {**RECYCLED, "friction": 0.5}),
     "recycled, friction 2": ("PoissonULMC", {**RECYCLED, "friction": 2.0}),
@@ -89,7 +89,7 @@ class Ours:
     def __init__(self, name: str, model: pm.Model, chains: int = 8):
         method, given = {**OURS, **REMEDIES}[name]
         self.name, self.model, self.chains = name, model, chains
-        self.settings = Settings.checked(method, **given)
+        self.settings = MethodArguments.checked(method, **given)
         self.engine = NumbaEngine.of(self.settings, _density(model))
         # Whatever is compiled when it is first used is compiled here.
         self.begin(0, length=300)

@@ -17,7 +17,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from pmm_mcmc._version import __version__
 
 
 class _ToStandardError(logging.StreamHandler):
@@ -40,18 +40,16 @@ if not logging.root.handlers:
 
 _NAMES = {
     **dict.fromkeys(("MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps"),
-    **dict.fromkeys(("bias", "verdict"), "pmm_mcmc.diagnostics.bias"),
-    "bias_probe": "pmm_mcmc.diagnostics.probe",
-    **dict.fromkeys(("Comparison", "compare"), "pmm_mcmc.comparison"),
+    "LogDensity": "pmm_mcmc.model.jax_density",
+    "StopSampling": "pmm_mcmc.run.driver",
+    "StoreError": "pmm_mcmc.run.storage",
     "expectation": "pmm_mcmc.diagnostics.expectation",
-    "noncentring": "pmm_mcmc.diagnostics.noncentred",
-    "summary": "pmm_mcmc.diagnostics.summary",
     "nested_r_hat": "pmm_mcmc.diagnostics.nested",
-    "to_html": "pmm_mcmc.report",
-    **dict.fromkeys(("Drawn", "StopSampling", "sample"), "pmm_mcmc.sampling"),
-    "LogDensity": "pmm_mcmc.jax_density",
-    "open": "pmm_mcmc.storage",
-    "StoreError": "pmm_mcmc.storage",
+    "noncentring": "pmm_mcmc.diagnostics.noncentred",
+    "open": "pmm_mcmc.run.storage",
+    "sample": "pmm_mcmc.run.sample",
+    "summary": "pmm_mcmc.diagnostics.summary",
+    "verdict": "pmm_mcmc.diagnostics.verdict",
 }
 # Names that would hide Python's own in their modules.
 _OTHERWISE = {"open": "open_store"}
@@ -61,51 +59,43 @@ __all__ = [
     "OLMC",
     "RLMC",
     "ULMC",
-    "Comparison",
-    "Drawn",
     "LogDensity",
     "PoissonOLMC",
     "PoissonULMC",
     "StopSampling",
     "StoreError",
     "__version__",
-    "bias",
-    "bias_probe",
-    "compare",
     "expectation",
     "nested_r_hat",
     "noncentring",
     "open",
     "sample",
     "summary",
-    "to_html",
     "verdict",
 ]
 
 if TYPE_CHECKING:
-    from pmm_mcmc import targets as targets
-    from pmm_mcmc.comparison import Comparison, compare
-    from pmm_mcmc.diagnostics.bias import bias, verdict
+    from pmm_mcmc import workbench as workbench
     from pmm_mcmc.diagnostics.expectation import expectation
     from pmm_mcmc.diagnostics.nested import nested_r_hat
     from pmm_mcmc.diagnostics.noncentred import noncentring
-    from pmm_mcmc.diagnostics.probe import bias_probe
     from pmm_mcmc.diagnostics.summary import summary
-    from pmm_mcmc.jax_density import LogDensity
-    from pmm_mcmc.report import to_html
-    from pmm_mcmc.sampling import Drawn, StopSampling, sample
+    from pmm_mcmc.diagnostics.verdict import verdict
+    from pmm_mcmc.model.jax_density import LogDensity
+    from pmm_mcmc.run.driver import StopSampling
+    from pmm_mcmc.run.sample import sample
+    from pmm_mcmc.run.storage import StoreError
+    from pmm_mcmc.run.storage import open_store as open
     from pmm_mcmc.steps import MALA, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
-    from pmm_mcmc.storage import StoreError
-    from pmm_mcmc.storage import open_store as open
 
 
 def __getattr__(name: str) -> Any:
-    if name == "targets":
-        return importlib.import_module("pmm_mcmc.targets")
+    if name == "workbench":
+        return importlib.import_module("pmm_mcmc.workbench")
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), _OTHERWISE.get(name, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "targets"])
+    return sorted([*__all__, "workbench"])

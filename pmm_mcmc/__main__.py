@@ -2,7 +2,7 @@
 
 import sys
 
-from pmm_mcmc.cli import main
+from pmm_mcmc.workbench.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,7 +3,7 @@
 import numpy as np
 import pymc as pm
 
-from pmm_mcmc.logdensity import ModelDensity
+from pmm_mcmc.model.log_density import ModelDensity
 
 W = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
 EFFECT, ERROR = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])

@@ -19,8 +19,8 @@ from kill_processes import finish, hear, where_it_stands
 from store_processes import child, compare
 
 import pmm_mcmc as pmm
-from pmm_mcmc import sampling
 from pmm_mcmc.engines import jax_engine
+from pmm_mcmc.run import sample as sampling
 
 ROWS, DRAWS = 8, 40
 PATIENCE = 60  # seconds in which the other process has to notice

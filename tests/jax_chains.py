@@ -12,19 +12,20 @@ import numpy as np
 import pytest
 from jax import lax
 from numba import cfunc, njit
-from reference import LEVELS, PARTS, stream
+from reference import MOST_REFINEMENTS, SUBSTEPS, stream
 from test_engine import COORDINATES, SCHEMES, D, limits_of, rough
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines import jax_engine, jax_midpoints
 from pmm_mcmc.engines.contract import empty_state
-from pmm_mcmc.engines.jax_coordinates import JaxCoordinates
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.jax_transition import Chains, Parameters, transition
-from pmm_mcmc.engines.numba_engine import SIGNATURE, NumbaEngine
-from pmm_mcmc.jax_density import LogDensity
-from pmm_mcmc.methods import OVERDAMPED, Scheme
-from pmm_mcmc.tuning.setting import Tuned
+from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.engines.settings import TunedParameters
+from pmm_mcmc.langevin.methods import OVERDAMPED, Scheme
+from pmm_mcmc.model.jax_density import LogDensity
+from pmm_mcmc.model.native import SIGNATURE
 
 _rough = njit(rough.__wrapped__)
 
@@ -129,7 +130,7 @@ def replay(kernel, K, keys, first, transitions):
 
     What the numba engine does not draw is filled with other numbers: none of them may matter.
     """
-    slots, g, finest = jax_midpoints._MOST_MIDPOINTS, len(keys), PARTS**LEVELS
+    slots, g, finest = jax_midpoints._MOST_MIDPOINTS, len(keys), SUBSTEPS**MOST_REFINEMENTS
     other = np.random.default_rng(11)
     shape = (transitions, 2 * finest, slots + 1)
     uniforms, normals = other.random((*shape, g, 1)), other.standard_normal((*shape, 2, 2, g, D))
@@ -168,10 +169,10 @@ def replay(kernel, K, keys, first, transitions):
             if kernel.scheme != Scheme.CELLS or kernel.option == 2:
                 break
             slot += 1
-        gap(-1, is_last=part in (2 * PARTS - 1, 2 * finest - 1))
+        gap(-1, is_last=part in (2 * SUBSTEPS - 1, 2 * finest - 1))
         return midpoints
 
-    of_levels = [range(PARTS**level, 2 * PARTS**level) for level in range(1, LEVELS + 1)]
+    of_levels = [range(SUBSTEPS**level, 2 * SUBSTEPS**level) for level in range(1, MOST_REFINEMENTS + 1)]
     for t in range(transitions):
         for i in range(g):
             used[t, i] = fill(t, 0, i)
@@ -187,7 +188,7 @@ def numba_chains(name, mode, step, keys, transitions, tolerance=0.0):
     tables = [np.array([0, mode]) for _ in range(2)]
     run = NumbaEngine(kernel, D, rough, rough_gradient, *((lambda sites, table=table: table) for table in tables))
     state, gradient = rough_starts(run, len(keys), mode)
-    setting = Tuned(step, K, 1.4, COORDINATES, 1)
+    setting = TunedParameters(step, K, 1.4, COORDINATES, 1)
     chunks = [
         run.run(setting, state[i].copy(), gradient[i].copy(), key, 0, transitions, 1, tolerance)
         for i, key in enumerate(keys)

@@ -20,11 +20,12 @@ import store_runs
 from store_processes import child, compare, ended
 
 import pmm_mcmc as pmm
-from pmm_mcmc import sampling, sinks
-from pmm_mcmc.storage.codec import decode
-from pmm_mcmc.storage.folder import PARTIAL, folder_at
-from pmm_mcmc.storage.layout import Layout
-from pmm_mcmc.storage.recovery import CREATING, SETTINGS, last_whole
+from pmm_mcmc.run import recorders as sinks
+from pmm_mcmc.run import sample as sampling
+from pmm_mcmc.run.storage.codec import decode
+from pmm_mcmc.run.storage.folder import PARTIAL, folder_at
+from pmm_mcmc.run.storage.layout import ArrayLayout
+from pmm_mcmc.run.storage.recovery import CREATING, SETTINGS, last_whole
 
 ROWS, DRAWS = 8, 40
 SLOW, LONG = 0.3, 60.0  # seconds of a callback in which a signal or another process arrives
@@ -135,7 +136,7 @@ def where_it_stands(path):
     sizes = folder.sizes()
     if CREATING in sizes or SETTINGS not in sizes:
         return "creation", bool(sizes)
-    layout = Layout(decode(folder.get(SETTINGS))["nodes"])
+    layout = ArrayLayout(decode(folder.get(SETTINGS))["nodes"])
     record, _ = last_whole(folder, layout, sinks._TYPES, sizes)
     kept = layout.keys(record.extent)
     torn = any(key.endswith(PARTIAL) or layout.excess(key, kept) for key in sizes)

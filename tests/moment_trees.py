@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.stein_moments import SteinMoments
-from pmm_mcmc.moments import Moments
-from pmm_mcmc.results import Layout
+from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.run.moments import Moments
 
 
 def statistics(position, gradient, **more):
@@ -39,7 +39,7 @@ def collected(posterior, stats, coordinates, cuts=(), d=None):
 def of_vector(x, g, coordinates, cuts=(), **more):
     """Moments of draws of a vector, as a result."""
     moments = collected({"x": x}, statistics(x, g, **more), coordinates, cuts)
-    return moments.tree(Layout.of_vector(x.shape[-1]), {})
+    return moments.tree(ResultTree.of_vector(x.shape[-1]), {})
 
 
 def corrections(tree):

@@ -27,35 +27,43 @@ class Mutant(NamedTuple):
     tests: tuple[str, ...]
 
 
-LOOP, ONE_STEP = "engines/loop.py", "engines/loop_step.py"
+LOOP, ONE_STEP = "engines/numba_chain.py", "engines/numba_step.py"
 CPU, STEP = "engines/numba_engine.py", "steps/chain.py"
-SCHEDULE = "tuning/schedule.py"
+SCHEDULE = "warmup/schedule.py"
 ENGINE, GUARD, CURVATURE = ("tests/test_engine.py",), ("tests/test_guard.py",), ("tests/test_curvature.py",)
 VIRIAL, VERDICT = ("tests/test_virial.py",), ("tests/test_verdict.py",)
 HIERARCHY, SITES = ("tests/test_hierarchy_density.py",), ("tests/test_hierarchy_structure.py",)
 WRITTEN = ("tests/test_hierarchy_sampling.py",)
-PARTS, BIAS = ("tests/test_parts.py",), ("tests/test_bias.py",)
+SUBSTEPS, BIAS = ("tests/test_parts.py",), ("tests/test_bias.py",)
 MUTANTS = [
     # noise
     Mutant(
-        "noise scale, overdamped", "coefficients.py", "xp.sqrt(2.0 * h)", "xp.sqrt(h)", ("tests/test_coefficients.py",)
+        "noise scale, overdamped",
+        "langevin/flows.py",
+        "xp.sqrt(2.0 * h)",
+        "xp.sqrt(h)",
+        ("tests/test_coefficients.py",),
     ),
     Mutant(
         "noise scale, underdamped",
-        "coefficients.py",
+        "langevin/flows.py",
         "n_vv = xp.sqrt(2.0 * x * p1_twice)",
         "n_vv = xp.sqrt(x * p1_twice)",
         ("tests/test_coefficients.py",),
     ),
     Mutant(
         "noise of position and velocity uncoupled",
-        "transitions.py",
+        "langevin/transitions.py",
         "gap.n_uv * w1 + ",
         "",
         ("tests/test_transitions.py",),
     ),
     Mutant(
-        "path not carried over the gap", "transitions.py", "gap.a_uv * mv + nu", "nu", ("tests/test_transitions.py",)
+        "path not carried over the gap",
+        "langevin/transitions.py",
+        "gap.a_uv * mv + nu",
+        "nu",
+        ("tests/test_transitions.py",),
     ),
     Mutant(
         "noise reused at the end of the step",
@@ -73,11 +81,15 @@ MUTANTS = [
         ENGINE,
     ),
     # correction and its weight
-    Mutant("correction of the position dropped", "transitions.py", "mu + cu", "mu", ("tests/test_transitions.py",)),
-    Mutant("correction of the velocity dropped", "transitions.py", "mv + cv", "mv", ("tests/test_transitions.py",)),
+    Mutant(
+        "correction of the position dropped", "langevin/transitions.py", "mu + cu", "mu", ("tests/test_transitions.py",)
+    ),
+    Mutant(
+        "correction of the velocity dropped", "langevin/transitions.py", "mv + cv", "mv", ("tests/test_transitions.py",)
+    ),
     Mutant(
         "weight without K",
-        "midpoints.py",
+        "langevin/midpoints.py",
         "times * (rest.a_uu * cell.g_u + rest.a_uv * cell.g_v)",
         "(rest.a_uu * cell.g_u + rest.a_uv * cell.g_v)",
         ("tests/test_transitions.py",),
@@ -109,7 +121,7 @@ MUTANTS = [
     ),
     Mutant(
         "midpoint without noise",
-        "transitions.py",
+        "langevin/transitions.py",
         "flow.g_u * b + mu\n",
         "flow.g_u * b\n",
         ("tests/test_transitions.py",),
@@ -117,7 +129,7 @@ MUTANTS = [
     Mutant("midpoint time without the offset", ONE_STEP, "step * (cell + offset) / K", "step * cell / K", ENGINE),
     Mutant(
         "first cell never drawn",
-        "midpoints.py",
+        "langevin/midpoints.py",
         "xp.floor(part * K)",
         "xp.floor(part * (K - 1)) + 1",
         ("tests/test_midpoints.py",),
@@ -125,49 +137,49 @@ MUTANTS = [
     Mutant("late cells drawn often, with the same weight", ONE_STEP, "one_in(cell, K, power)", "1.0 * K", ENGINE),
     Mutant(
         "late cells drawn too often",
-        "midpoints.py",
+        "langevin/midpoints.py",
         "uniform ** (1.0 / (1.0 + power))",
         "uniform ** (1.0 - power)",
         ("tests/test_midpoints.py",),
     ),
     Mutant(
         "exact law of the importance law with the weights of the uniform one",
-        "gaussian.py",
+        "langevin/gaussian_law.py",
         "(a_rest, root_rest), times[:, None] * w",
         "(a_rest, root_rest), w",
         ("tests/test_gaussian_law.py",),
     ),
     Mutant(
         "error of the importance law looked at for the steepest direction only",
-        "tuning/step_size.py",
+        "warmup/step_size.py",
         "    if kernel.power > 0.0:\n",
         "    if kernel.power > 9.0:\n",
         ("tests/test_step_size.py",),
     ),
     Mutant(
         "a probe of whole steps is heard of parts",
-        "diagnostics/bias.py",
+        "diagnostics/verdict.py",
         "if whole(stats):",
         "if True or whole(stats):",
         ("tests/test_verdict_with_probe.py",),
     ),
     Mutant(
         "a probe that finds a bias is not heard",
-        "diagnostics/bias.py",
+        "diagnostics/verdict.py",
         "for reason in of_probe]",
         "for reason in of_probe[:0]]",
         ("tests/test_verdict_with_probe.py",),
     ),
     Mutant(
         "a probe whose order fails excuses a long step",
-        "diagnostics/bias.py",
+        "diagnostics/verdict.py",
         "probe.order_holds and seen.ruled_out",
         "seen.ruled_out",
         ("tests/test_verdict_with_probe.py",),
     ),
     Mutant(
         "marks too frequent",
-        "midpoints.py",
+        "langevin/midpoints.py",
         "where(K > 1, 1.0 / K, 0.5)",
         "where(K > 1, 2.0 / (K + 1), 0.5)",
         ("tests/test_midpoints.py",),
@@ -182,15 +194,21 @@ MUTANTS = [
     # failures
     Mutant("velocity not redrawn on rejection", LOOP, "fill_normals(stream, v)", "v[:] = v", ENGINE),
     Mutant("no guard", ONE_STEP, "finite and rise <= threshold + tolerance * motion", "finite", ENGINE),
-    Mutant("guard of one coordinate for all", "guard.py", "-0.5 * d * np.log1p", "-0.5 * np.log1p", GUARD),
+    Mutant("guard of one coordinate for all", "langevin/stability.py", "-0.5 * d * np.log1p", "-0.5 * np.log1p", GUARD),
     Mutant(
         "guard blind to some midpoints",
-        "guard.py",
+        "langevin/stability.py",
         "step_maps(kernel, step_size, friction, K):",
         "step_maps(kernel, step_size, friction, K)[:1]:",
         GUARD,
     ),
-    Mutant("guard without memory", "guard.py", "_MEMORY_OF_ONE = 1.25, 1.8", "_MEMORY_OF_ONE = 1.0, 1.0", GUARD),
+    Mutant(
+        "guard without memory",
+        "langevin/stability.py",
+        "_MEMORY_OF_ONE = 1.25, 1.8",
+        "_MEMORY_OF_ONE = 1.0, 1.0",
+        GUARD,
+    ),
     Mutant("every failure the model's", ONE_STEP, "    return rise <= threshold\n", "    return True\n", GUARD),
     Mutant("every failure the step's", ONE_STEP, "    return rise <= threshold\n", "    return False\n", GUARD),
     Mutant(
@@ -201,26 +219,28 @@ MUTANTS = [
         ENGINE,
     ),
     Mutant("parts with the noise of one another", LOOP, "np.uint64(parts + i)", "np.uint64(parts)", ENGINE),
-    Mutant("parts with noise of their own", ONE_STEP, "if ahead == 0.0:", "if ahead >= 0.0:", PARTS),
-    Mutant("the last part ends elsewhere", ONE_STEP, "if rest < 1e-9 * ahead:", "if rest < -1.0:", PARTS),
-    Mutant("parts on from the beginning", LOOP, "at_u[:], at_v[:], at_b[:], at_anchor[:] = u_new", "_ = u_new", ENGINE),
+    Mutant("parts with noise of their own", ONE_STEP, "if ahead == 0.0:", "if ahead >= 0.0:", SUBSTEPS),
+    Mutant("the last part ends elsewhere", ONE_STEP, "if rest < 1e-9 * ahead:", "if rest < -1.0:", SUBSTEPS),
+    Mutant(
+        "parts on from the beginning", LOOP, "at_u[:], at_v[:], at_b[:], at_evaluated[:] = u_new", "_ = u_new", ENGINE
+    ),
     Mutant(
         "parts judged as a whole", LOOP, "_limit(steepest, parts / shorter", "_limit(steepest, 1.0 / shorter", ENGINE
     ),
-    Mutant("surprise spread wrongly", "transitions.py", "b_vu * i_uv + b_vv * i_vv", "b_vu * i_uv", PARTS),
-    Mutant("curvature is a mean", "transitions.py", "xp.maximum(cosine, LEAST_COSINE)", "1.0", PARTS),
-    Mutant("JAX parts are all the first", "engines/jax_transition.py", "parts + k)", "parts)", PARTS),
-    Mutant("parts make as much bias likely", "tuning/step_size.py", "+ redone * part", "+ redone * whole", BIAS),
+    Mutant("surprise spread wrongly", "langevin/transitions.py", "b_vu * i_uv + b_vv * i_vv", "b_vu * i_uv", SUBSTEPS),
+    Mutant("curvature is a mean", "langevin/transitions.py", "xp.maximum(cosine, LEAST_COSINE)", "1.0", SUBSTEPS),
+    Mutant("JAX parts are all the first", "engines/jax_transition.py", "parts + k)", "parts)", SUBSTEPS),
+    Mutant("parts make as much bias likely", "warmup/step_size.py", "+ refined * part", "+ refined * whole", BIAS),
     Mutant(
         "steps in parts are tuned for every place",
-        "tuning/step_size.py",
+        "warmup/step_size.py",
         "_PLACES if in_parts",
         "_NEARLY_ALL if in_parts",
         ("tests/test_tuning.py",),
     ),
     Mutant(
         "no method is tuned for nearly every place",
-        "tuning/evidence.py",
+        "warmup/evidence.py",
         "harmonic, settings.sees_curvature)",
         "harmonic, True)",
         ("tests/test_tuning.py",),
@@ -232,11 +252,11 @@ MUTANTS = [
         "if self._blocks else []",
         ("tests/test_schedule.py",),
     ),
-    Mutant("long steps are expected to be harmless", "tuning/step_size.py", "max(error, least)", "error", BIAS),
-    Mutant("rejected to the end point", LOOP, "u[:] = anchor", "u[:] = u", ENGINE),
+    Mutant("long steps are expected to be harmless", "warmup/step_size.py", "max(error, least)", "error", BIAS),
+    Mutant("rejected to the end point", LOOP, "u[:] = evaluated", "u[:] = u", ENGINE),
     Mutant(
         "step not shortened on rejection",
-        "transitions.py",
+        "langevin/transitions.py",
         "SHRINK, RECOVER, SHORTEST = 0.5",
         "SHRINK, RECOVER, SHORTEST = 1.0",
         ENGINE,
@@ -258,16 +278,16 @@ MUTANTS = [
     ),
     Mutant(
         "MALA's ratio upside down",
-        "transitions.py",
+        "langevin/transitions.py",
         "forward * forward - backward * backward",
         "backward * backward - forward * forward",
         ENGINE,
     ),
     # warm-up
-    Mutant("scale without its root", "tuning/scale.py", "ratio**0.25", "ratio**0.5", ("tests/test_tuning.py",)),
+    Mutant("scale without its root", "coordinates/scale.py", "ratio**0.25", "ratio**0.5", ("tests/test_tuning.py",)),
     Mutant(
         "centre on the wrong side",
-        "tuning/scale.py",
+        "coordinates/scale.py",
         "position.mean(axis=0) + shift",
         "position.mean(axis=0) - shift",
         ("tests/test_tuning.py",),
@@ -281,54 +301,54 @@ MUTANTS = [
     ),
     Mutant(
         "diagonal not fitted to what the directions leave",
-        "tuning/scale.py",
+        "coordinates/scale.py",
         "s = s * left",
         "s = s * 1.0",
         ("tests/test_scale.py",),
     ),
     Mutant(
         "forms of the scale judged on the draws that they were fitted to",
-        "tuning/scale.py",
+        "coordinates/scale.py",
         "(position[split:], gradient[split:])",
         "(position[:split], gradient[:split])",
         ("tests/test_scale.py",),
     ),
     Mutant(
         "step size blind to the bias",
-        "tuning/step_size.py",
+        "warmup/step_size.py",
         "curvatures) <= target",
         "curvatures) <= 1e9",
         ("tests/test_step_size.py",),
     ),
     Mutant(
         "target_bias ignored",
-        "tuning/step_size.py",
+        "warmup/step_size.py",
         "target = settings.target_bias if target is None else target",
         "target = 0.05",
         ("tests/test_step_size.py",),
     ),
     Mutant(
         "errors of many variances not added up",
-        "tuning/step_size.py",
+        "warmup/step_size.py",
         "min(1.0, float(np.sqrt(8.0 / max(d, 1))))",
         "1.0",
         ("tests/test_step_size.py",),
     ),
     Mutant(
         "linear part left in the local curvature",
-        "tuning/curvature.py",
+        "warmup/curvature.py",
         "change + direction if remainder else change",
         "change",
         CURVATURE,
     ),
     Mutant(
         "power iteration always from the same direction",
-        "tuning/curvature.py",
+        "warmup/curvature.py",
         "self._direction = direction if size > 0.0 else self._direction",
         "pass",
         CURVATURE,
     ),
-    Mutant("curvature for nothing", "tuning/curvature.py", "self.evaluations += 1", "pass", CURVATURE),
+    Mutant("curvature for nothing", "warmup/curvature.py", "self.evaluations += 1", "pass", CURVATURE),
     Mutant(
         "curvature not charged to the chain",
         STEP,
@@ -338,21 +358,21 @@ MUTANTS = [
     ),
     Mutant(
         "a walk that does not come back taken for a fast one",
-        "tuning/thinning.py",
+        "warmup/thinning.py",
         "return lag if lag <= max(1, n // 8) else largest",
         "return lag",
         ("tests/test_tuning.py",),
     ),
     Mutant(
         "transient judged by the worst chain",
-        "tuning/transient.py",
+        "warmup/transient.py",
         "axis=1).min()",
         "axis=1).max()",
         ("tests/test_tuning.py",),
     ),
     Mutant(
         "failures of the model shorten the step",
-        "tuning/evidence.py",
+        "warmup/evidence.py",
         "(block.unstable - block.model_failures)",
         "block.unstable",
         ("tests/test_schedule.py",),
@@ -381,15 +401,15 @@ MUTANTS = [
     ),
     Mutant(
         "friction chosen by jumps from one transition to the next",
-        "tuning/friction.py",
+        "warmup/friction.py",
         "_LAG = 15",
         "_LAG = 1",
         ("tests/test_friction.py",),
     ),
     Mutant(
-        "walkers that do not follow the scale",
+        "companions that do not follow the scale",
         STEP,
-        "self.walkers.change(engine, old.coordinates, new)",
+        "self.companions.change(engine, old.coordinates, new)",
         "pass",
         ("tests/test_warm_up.py", "tests/test_tuning.py"),
     ),
@@ -414,7 +434,7 @@ MUTANTS = [
     ),
     Mutant(
         "data never read again",
-        "logdensity.py",
+        "model/log_density.py",
         "values = [shared.get_value(borrow=True) for shared in self._shared[which]]",
         "values = [v for v, _ in self._held.get(which, [])] or [s.get_value(borrow=True) for s in self._shared[which]]",
         ("tests/test_native.py", "tests/test_pymc_cases.py"),
@@ -444,34 +464,34 @@ MUTANTS = [
     ),
     Mutant(
         "what a correction leaves not in the verdict",
-        "diagnostics/judging.py",
+        "diagnostics/reasons.py",
         "whole = size / (1.0 - left)",
         "whole = size",
         VERDICT,
     ),
     Mutant(
         "verdict blind to standard deviations",
-        "diagnostics/judging.py",
+        "diagnostics/reasons.py",
         '        ("sd", found.of_sd, found.of_sd_se, np.zeros_like(found.left)),\n',
         "",
         VERDICT,
     ),
     Mutant(
         "noise of all coordinates together taken for a bias",
-        "diagnostics/judging.py",
+        "diagnostics/reasons.py",
         "float(np.mean(z**2))",
         "1e9",
         VERDICT,
     ),
     Mutant(
         "few degrees of freedom taken for many",
-        "diagnostics/judging.py",
+        "diagnostics/reasons.py",
         "max(_VIRIAL_Z, chance)",
         "_VIRIAL_Z",
         VERDICT,
     ),
     Mutant(
-        "model's failures put down to the step", "diagnostics/judging.py", "2 * by_model > unstable", "False", VERDICT
+        "model's failures put down to the step", "diagnostics/reasons.py", "2 * by_model > unstable", "False", VERDICT
     ),
     Mutant(
         "length of the step not judged of moments",
@@ -505,44 +525,50 @@ MUTANTS = [
     ),
     Mutant(
         "determinant of a signed scale left out",
-        "hierarchy/graph.py",
+        "model/hierarchy.py",
         "log_det = log_det - pt.log(pt.abs(pt.tanh(v))).sum()",
         "pass",
         HIERARCHY,
     ),
     Mutant(
         "children keep their sign where the scale's is folded",
-        "hierarchy/structure.py",
+        "coordinates/structure.py",
         "*= sign[..., which[has]]",
         "*= 1.0",
         HIERARCHY,
     ),
     Mutant(
         "the score of the noise left out of the regression",
-        "hierarchy/structure.py",
+        "coordinates/structure.py",
         "r = (np.sqrt(B) * g + w) / L",
         "r = np.sqrt(B) * g / L",
         SITES,
     ),
-    Mutant("a walk's prior counted as data", "hierarchy/structure.py", "+ _precision_times(own - mu, *L)", "", SITES),
-    Mutant("factors of a product have signs", "hierarchy/graph.py", "factors.count(i) == 1 for i", "True for i", SITES),
-    Mutant("judged coordinates have the density of z", "hierarchy/structure.py", " + np.cosh(v) ** -2", "", HIERARCHY),
+    Mutant("a walk's prior counted as data", "coordinates/structure.py", "+ _precision_times(own - mu, *L)", "", SITES),
+    Mutant("factors of a product have signs", "model/hierarchy.py", "factors.count(i) == 1 for i", "True for i", SITES),
+    Mutant(
+        "judged coordinates have the density of z", "coordinates/structure.py", " + np.cosh(v) ** -2", "", HIERARCHY
+    ),
     Mutant(
         "unstable transitions judged by their number",
-        "diagnostics/judging.py",
+        "diagnostics/reasons.py",
         "_UNSTABLE_RATE * effective",
         "_UNSTABLE_RATE * transitions",
         VERDICT,
     ),
     Mutant(
         "long steps trusted beside unstable transitions",
-        "diagnostics/bias.py",
+        "diagnostics/verdict.py",
         "found.ruled_out and calm(unstable, run.chains * run.draws)",
         "found.ruled_out",
         VERDICT,
     ),
     Mutant(
-        "neighbours' term counted twice", "targets/potentials.py", "own / 2", "own", ("tests/test_gallery_moments.py",)
+        "neighbours' term counted twice",
+        "workbench/targets/potentials.py",
+        "own / 2",
+        "own",
+        ("tests/test_gallery_moments.py",),
     ),
 ]
 

@@ -12,15 +12,16 @@ import numpy as np
 from numba import cfunc
 from scipy.linalg import expm
 
-from pmm_mcmc import transitions
-from pmm_mcmc.engines.numba_engine import SIGNATURE, NumbaEngine
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Scheme
+from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.langevin import transitions
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
+from pmm_mcmc.model.native import SIGNATURE
 
 # Choices of the engine, not formulas.  After a failure: the part of the step that is kept, what comes back with every
 # transition, and the least; the parts in which a step is taken again, and how often; the part of a step before which no
 # curvature is taken from a midpoint, and the least cosine that tells one.
 SHRINK, RECOVER, SHORTEST = transitions.SHRINK, transitions.RECOVER, transitions.SHORTEST
-PARTS, LEVELS = transitions.PARTS, transitions.LEVELS
+SUBSTEPS, MOST_REFINEMENTS = transitions.SUBSTEPS, transitions.MOST_REFINEMENTS
 TELLING, LEAST_COSINE = transitions.TELLING, transitions.LEAST_COSINE
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
 
@@ -147,7 +148,7 @@ def bridge(dynamics, friction, length, ahead, known, near, far):
 
 
 def stream(key, transition, part=0):
-    """Return NumPy's own generator, started as :mod:`pmm_mcmc.engines.random` says; parts of a step have their own."""
+    """Return NumPy's own generator, started as ``engines/numba_random.py`` says; parts of a step have their own."""
     bits = np.random.SFC64()
     first = int(key[0]) ^ (part * 0x9E3779B97F4A7C15 % 2**64)
     words = np.array([first, key[1], transition, 1], dtype=np.uint64)
@@ -171,9 +172,9 @@ class Chain:
         self.centre, self.scale = centre, scale
         self.shrink, self.calls, self.t = 1.0, 0, 0
         self.state = np.array([u, v])
-        self.anchor = np.array(u)
+        self.evaluated = np.array(u)
         self.lp, self.b = self.evaluate(u)
-        self.calls = self.unstable = self.redone = self.model_failures = 0
+        self.calls = self.unstable = self.refined = self.model_failures = 0
         self.accept = 1.0
 
     def evaluate(self, y):
@@ -208,12 +209,12 @@ class Chain:
             if option == 2:
                 return
 
-    def is_steep(self, base, anchor, midpoints, step, steepest):
-        """Whether the curvature between the anchor and a midpoint is above a limit."""
+    def is_steep(self, base, evaluated, midpoints, step, steepest):
+        """Whether the curvature between the evaluated and a midpoint is above a limit."""
         stiffness = 1.0 if self.kernel.dynamics == HARMONIC else 0.0
         for time, (y, _, b) in midpoints:
             if time > TELLING * step:
-                way = y - anchor
+                way = y - evaluated
                 rise = stiffness * way - (b - base)
                 ratio = np.linalg.norm(rise) / np.linalg.norm(way)
                 cosine = rise @ way / (np.linalg.norm(rise) * np.linalg.norm(way))
@@ -228,7 +229,7 @@ class Chain:
         the path beyond or, if it was empty, of the step.
         """
         scheme, dynamics = self.kernel.scheme, self.kernel.dynamics
-        state, anchor, lp, base = begin
+        state, evaluated, lp, base = begin
         d, moments, seen, gathered = state.shape[1], [], [], np.zeros_like(state)
         ahead, known = path[:2] if path else (0.0, None)
 
@@ -277,12 +278,12 @@ class Chain:
             return None, near(new[0])
         potential, kinetic = -lp, new[1]
         if scheme == Scheme.RECYCLED:
-            # The log density at the start of the step, from that at the anchor and its gradient.
-            ahead_of, kinetic = state[0] - anchor, midpoints[-1][1]
-            slope = (anchor if dynamics == HARMONIC else 0.0) - base
+            # The log density at the start of the step, from that at the evaluated and its gradient.
+            ahead_of, kinetic = state[0] - evaluated, midpoints[-1][1]
+            slope = (evaluated if dynamics == HARMONIC else 0.0) - base
             potential += np.sum(ahead_of * slope + 0.5 * ahead_of**2)
         rise = -found[1] - potential + 0.5 * np.sum(kinetic**2 - state[1] ** 2)
-        steep = self.is_steep(base, anchor, zip(moments, seen, strict=True), step, steepest)
+        steep = self.is_steep(base, evaluated, zip(moments, seen, strict=True), step, steepest)
         if not np.all(np.isfinite(new)) or not rise <= threshold or steep:
             return None, False
         return (new, *found), False
@@ -305,7 +306,7 @@ class Chain:
             return
         self.accept = min(1.0, np.exp(min(ratio, 0.0)))
         if np.log1p(-rng.random()) < ratio:
-            self.state, self.anchor, self.lp, self.b = np.array([proposal, 0.0 * proposal]), proposal, lp, b
+            self.state, self.evaluated, self.lp, self.b = np.array([proposal, 0.0 * proposal]), proposal, lp, b
 
     def advance(self):
         """Make one transition."""
@@ -318,26 +319,26 @@ class Chain:
 
         threshold, of_part, steepest = self.limits
         steepest = steepest / self.shrink ** (1 if dynamics == OVERDAMPED else 2)
-        begin, path = (self.state, self.anchor, self.lp, self.b), []
+        begin, path = (self.state, self.evaluated, self.lp, self.b), []
         found, by_model = self.step(rng, step, begin, threshold, steepest, path)
         parts = 1
-        while found is None and parts < PARTS**LEVELS:
-            parts *= PARTS
-            left, found, steepest = list(path), begin, steepest * PARTS ** (1 if dynamics == OVERDAMPED else 2)
+        while found is None and parts < SUBSTEPS**MOST_REFINEMENTS:
+            parts *= SUBSTEPS
+            left, found, steepest = list(path), begin, steepest * SUBSTEPS ** (1 if dynamics == OVERDAMPED else 2)
             for i in range(parts):
                 rng = stream(self.key, self.t - 1, parts + i)
                 found, by_model = self.step(rng, step / parts, found, of_part, steepest, left)
                 if found is None:
                     break
         if found is not None:
-            self.redone += parts > 1
-            self.state, self.anchor, self.lp, self.b = found
+            self.refined += parts > 1
+            self.state, self.evaluated, self.lp, self.b = found
             self.shrink = min(1.0, RECOVER * self.shrink)
             self.accept = 1.0
             return
         self.model_failures += by_model
         velocity = rng.standard_normal(d) if dynamics != OVERDAMPED else np.zeros(d)
-        self.state = np.array([self.anchor, velocity])
+        self.state = np.array([self.evaluated, velocity])
         self.unstable += 1
         self.accept = 0.0
         self.shrink = max(SHORTEST, SHRINK * self.shrink)

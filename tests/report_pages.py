@@ -185,7 +185,7 @@ class Comparison:
 
 def stepped():
     """A comparison with runs at other step sizes, one of which failed."""
-    from pmm_mcmc.comparison.step_sizes import STEP_COLUMNS
+    from pmm_mcmc.workbench.comparison.step_sizes import STEP_COLUMNS
 
     told = {"mean_error_at": "mu[0]", "sd_error_at": "mu[1]", "unstable": 0, "grads": 40_000}
     numbers = {"mean_error": 0.031, "mean_error_se": 0.01, "mean_error_noise": 0.03}

@@ -18,7 +18,7 @@ import warnings
 
 import store_runs as runs
 
-import pmm_mcmc.storage as storage
+import pmm_mcmc.run.storage as storage
 
 KILLED = 137
 

@@ -7,6 +7,7 @@ from results import grid
 from scipy import stats
 
 import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.verdict import bias_table
 
 pytestmark = pytest.mark.pymc
 Z = 6.5
@@ -45,7 +46,7 @@ def test_gradients_beside_a_discrete_variable_are_those_given_it(model, sample):
 def test_the_bias_of_the_continuous_block_is_measured(model, sample):
     """Its terms have expectation zero given the label, whatever the label's law."""
     dt = run(model, sample)
-    table = pmm.bias(dt)
+    table = bias_table(dt)
     known = {"x": (2.0 / 3.0, np.sqrt(1.0 + 8.0 / 9.0)), "s": (stats.halfnorm.mean(), stats.halfnorm.std())}
     for name, (mean, _) in known.items():
         assert abs(table.loc[name, "mean_corrected"] - mean) < Z * table.loc[name, "mcse_corrected"], name
@@ -71,7 +72,7 @@ def test_nuts_and_ours_have_one_table(sample):
     tables = [pmm.summary(dt) for dt in (nuts, ours)]
     assert list(tables[0].columns) == list(tables[1].columns) and list(tables[0].index) == list(tables[1].index)
     assert tables[0][["bias", "bias_se"]].isna().all(axis=None) and tables[1]["bias"].notna().all()
-    np.testing.assert_array_equal(tables[0]["mean_corrected"], pmm.bias(nuts)["mean"])
+    np.testing.assert_array_equal(tables[0]["mean_corrected"], bias_table(nuts)["mean"])
     found = pmm.verdict(nuts)
     assert found.sentence == "Undecided: the bias could not be measured, for the result holds no gradients."
     assert len(pmm.summary(nuts, kind="all").columns) == 13

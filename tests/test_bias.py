@@ -1,4 +1,4 @@
-"""``pmm.bias`` and ``pmm.summary``: on results made by hand, and on runs of small models.
+"""``pmm.summary(kind="bias")`` and ``pmm.summary``: on results made by hand, and on runs of small models.
 
 Comparisons of runs with exact values are z-scores with 15 degrees of freedom, |z| < 6.5: a false alarm in 1e5 for each
 of some 60.
@@ -15,11 +15,11 @@ from scipy import special, stats
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.reading import read
-from pmm_mcmc.gaussian import variance_error
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.tuning.schedule import Warmup
-from pmm_mcmc.tuning.setting import Block
-from pmm_mcmc.tuning.step_size import allowed_error, expected_bias, safe_step
+from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.engines.settings import Block, MethodArguments
+from pmm_mcmc.langevin.gaussian_law import variance_error
+from pmm_mcmc.warmup.schedule import Warmup
+from pmm_mcmc.warmup.step_size import allowed_error, expected_bias, safe_step
 
 Z = 6.5
 METHODS = [pmm.PoissonULMC, pmm.PoissonOLMC, pmm.RLMC, pmm.ULMC, pmm.OLMC, pmm.MALA]
@@ -30,7 +30,7 @@ METHODS = [pmm.PoissonULMC, pmm.PoissonOLMC, pmm.RLMC, pmm.ULMC, pmm.OLMC, pmm.M
 
 def test_bias_on_a_gaussian_is_what_was_put_in():
     x = grid(3, draws=2000) * [1.0, 1.2, 1.0] + [0.0, 0.0, 0.3]
-    table = pmm.bias(gaussian(x))
+    table = bias_table(gaussian(x))
     assert list(table.columns) == [
         "mean", "mcse", "mean_corrected", "mcse_corrected", "bias", "bias_se", "bias_sd_units",
         "sd", "sd_corrected", "mcse_sd_corrected", "bias_of_sd", "bias_of_sd_se", "unexplained",
@@ -49,7 +49,7 @@ def test_unexplained_is_the_part_of_the_error_that_is_left():
     """Of functions a fifth of whose variance is noise, and of noise alone; from 16 pieces it is known to a third."""
     x, noise = np.random.default_rng(5).normal(size=(2, 4, 2000, 40))
     dt = tree({"partly": x + 0.5 * noise, "noise": noise[..., 0]}, x, -x)
-    table = pmm.bias(dt)
+    table = bias_table(dt)
     found = table["unexplained"]
     partly = found.drop("noise")
     assert abs(partly.median() - np.sqrt(0.2)) < 0.13 and found["noise"] > 0.8
@@ -62,7 +62,7 @@ def test_unexplained_is_the_part_of_the_error_that_is_left():
 def test_error_of_a_standard_deviation():
     """By the delta method, 1 / sqrt(2 N) of independent draws where the correction leaves no noise."""
     x = np.random.default_rng(3).normal(size=(1, 4000, 50))
-    table = pmm.bias(tree({"x": x}, x, -x))
+    table = bias_table(tree({"x": x}, x, -x))
     ratio = np.sqrt(np.mean(table["bias_of_sd_se"] ** 2) * 2 * 4000)
     assert abs(ratio - 1.0) < Z / np.sqrt(2 * 50 * 15)
     assert np.all(np.abs(table["bias_of_sd"]) < Z * table["bias_of_sd_se"])
@@ -73,13 +73,13 @@ def test_labels_are_those_of_arviz():
     posterior = {"z": x[..., :6].reshape(4, 600, 2, 3), "a": x[..., 6], "total": x.sum(axis=-1)}
     dims = {"z": ["side", "year"]}
     dt = tree(posterior, x, -x, coords={"side": ["left", "right"], "year": [2010, 2020, 2030]}, dims=dims)
-    table = pmm.bias(dt)
+    table = bias_table(dt)
     assert list(table.index) == list(az.summary(dt).index)
     assert "z[right, 2030]" in table.index
     np.testing.assert_allclose(table["mean"], [0.0] * 8, atol=1e-12)
     np.testing.assert_allclose(table.loc["total", "sd_corrected"], np.sqrt(7), rtol=1e-5)
     for var_names in ("z", ["total", "a"]):
-        assert list(pmm.bias(dt, var_names).index) == list(az.summary(dt, var_names=var_names).index)
+        assert list(bias_table(dt, var_names).index) == list(az.summary(dt, var_names=var_names).index)
         assert list(pmm.summary(dt, var_names).index) == list(az.summary(dt, var_names=var_names).index)
     shown = pmm.summary(dt, ["~z"])
     assert list(shown.index) == ["a", "total"]
@@ -97,7 +97,7 @@ def test_all_columns_of_the_summary_are_those_of_arviz_and_more():
     x = grid(3) + np.array([0.0, 0.0, 0.05])
     spent = np.arange(1, 601) * np.array([2, 3, 2, 3])[:, None]
     dt = gaussian(x, n_grad_total=spent)
-    table, plain, biases = pmm.summary(dt, kind="all"), az.summary(dt, round_to="none"), pmm.bias(dt)
+    table, plain, biases = pmm.summary(dt, kind="all"), az.summary(dt, round_to="none"), bias_table(dt)
     more = ["mean_corrected", "mcse_corrected", "bias", "bias_se"]
     assert list(table.columns) == [*plain.columns, *more, "ess_per_grad"]
     np.testing.assert_array_equal(table[plain.columns], plain)
@@ -111,7 +111,7 @@ def test_nothing_is_logged_by_the_functions_that_one_asks(caplog):
     dt = gaussian(grid(3) + np.array([0.3, 0.0, 0.0]))
     with caplog.at_level(logging.DEBUG):
         table = pmm.summary(dt, "b")
-        pmm.bias(dt), pmm.verdict(dt)
+        bias_table(dt), pmm.verdict(dt)
     assert not [record for record in caplog.records if record.name.startswith("pmm_mcmc")]
     assert "the mean of a is off by 30.0 %" in table.attrs["verdict"], "it is on all parameters"
 
@@ -132,14 +132,14 @@ def test_what_needs_gradients_says_so():
 @pytest.mark.pymc
 @pytest.mark.statistical
 def test_bias_of_a_step_far_too_long_is_the_exact_one(sample):
-    kernel = Settings.checked("PoissonULMC", dynamics="underdamped").kernel
+    kernel = MethodArguments.checked("PoissonULMC", dynamics="underdamped").kernel
     exact = np.sqrt(1.0 + variance_error(kernel, 1.5, 1.0, 32)) - 1.0
     assert exact > 0.05
     with pm.Model():
         pm.Normal("x", 5.0, 10.0, shape=4)
         step = pmm.PoissonULMC(step_size=1.5, K=32, friction=1.0, scaling=np.full(4, 10.0), steps_per_draw=4)
         dt = sample(step, draws=8000, chains=4)
-    table = pmm.bias(dt)
+    table = bias_table(dt)
     z = (table["bias_of_sd"] / 10.0 - exact) / (table["bias_of_sd_se"] / 10.0)
     assert np.all(np.abs(z) < Z), z
     assert np.all(table["bias_of_sd"] > Z * table["bias_of_sd_se"])
@@ -172,7 +172,7 @@ def test_a_tuned_run_is_trusted_on_transformed_parameters_too(sample, method):
         "odds": stats.betaprime(4, 5),
     }
     assert set(table.index) == set(known)
-    biases = pmm.bias(dt)
+    biases = bias_table(dt)
     for name, law in known.items():
         row = biases.loc[name]
         assert abs(row["mean_corrected"] - law.mean()) < Z * row["mcse_corrected"] + 1e-6, name
@@ -223,7 +223,7 @@ def test_where_no_gradients_are_kept_the_verdict_says_so(sample):
     for dt in dts:
         assert "gradient" not in dt["sample_stats"] and "unconstrained" not in dt["sample_stats"]
         assert "no_gradients" in [reason.code for reason in pmm.verdict(dt).reasons]
-        assert pmm.summary(dt)["bias"].isna().all() and pmm.bias(dt)["bias"].isna().all()
+        assert pmm.summary(dt)["bias"].isna().all() and bias_table(dt)["bias"].isna().all()
 
 
 # -- the bias that a step makes likely ---------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ KINDS = [
 @pytest.mark.parametrize(("method", "options"), KINDS)
 def test_what_a_step_makes_likely(method, options, d):
     """Expect at the longest step for a curvature the target itself, and at longer ones more."""
-    settings = Settings.checked(method, **{"dynamics": "underdamped", **options})
+    settings = MethodArguments.checked(method, **{"dynamics": "underdamped", **options})
     lipschitz = 3.0
     step = safe_step(settings, 1.0, lipschitz, allowed_error(0.05, d))
     K = settings.fixed_K or 4096
@@ -254,17 +254,17 @@ def test_what_a_step_makes_likely(method, options, d):
 
 
 def test_what_is_likely_with_few_midpoints_and_with_none_of_a_bias():
-    settings = Settings.checked("PoissonULMC", dynamics="underdamped", K=4)
+    settings = MethodArguments.checked("PoissonULMC", dynamics="underdamped", K=4)
     exact = variance_error(settings.kernel, 0.5, 0.8, 4, 2.0)
     assert expected_bias(settings, 0.5, 0.8, 4, 2.0, 32) == pytest.approx(2.0 * exact)  # sqrt(32 / 8)
     assert expected_bias(settings, 0.5, 0.8, 4, 2.0, 3) == pytest.approx(exact)
-    assert expected_bias(Settings.checked("MALA", dynamics="overdamped"), 9.0, 1.0, 1, 2.0, 3) == 0.0
+    assert expected_bias(MethodArguments.checked("MALA", dynamics="overdamped"), 9.0, 1.0, 1, 2.0, 3) == 0.0
     # Steps that are taken in parts count as steps of a quarter of the length.
     whole, part = (expected_bias(settings, step, 0.8, 4, 2.0, 3) for step in (0.5, 0.125))
     assert expected_bias(settings, 0.5, 0.8, 4, 2.0, 3, 0.75) == pytest.approx(0.25 * whole + 0.75 * part)
     assert part < 0.2 * whole
     # A flat direction is widened too, or made narrower, by a flow that takes it for a unit Gaussian.
-    recycled = Settings.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
+    recycled = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
     for step, friction in ((2.0, 1.0), (0.3, 0.3)):
         ends = [abs(variance_error(recycled.kernel, step, friction, 1, c)) for c in (1.4, 1.0 / 1.4)]
         assert (ends[0] > ends[1]) == (step == 2.0)
@@ -276,7 +276,7 @@ def test_the_curvature_is_measured_for_a_given_step_too(method, given):
     dynamics = "overdamped" if method == "MALA" else "underdamped"
     precision = np.array([20.0, *np.ones(9)])
     x = np.random.default_rng(1).normal(size=(4, 30, 10)) / np.sqrt(precision)
-    settings = Settings.checked(method, dynamics=dynamics, step_size=given, scaling=np.ones(10))
+    settings = MethodArguments.checked(method, dynamics=dynamics, step_size=given, scaling=np.ones(10))
     warmup = Warmup.start(settings, 30, x[:, 0], -precision * x[:, 0])
     none = np.zeros((4, 30), dtype=int)
     warmup.observe(Block(x, -precision * x, -0.5 * (precision * x**2).sum(axis=2), none, none, none, np.ones((4, 30))))

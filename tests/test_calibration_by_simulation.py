@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm, weibull_min
 
-from pmm_mcmc.diagnostics.judging import (
+from pmm_mcmc.diagnostics.reasons import (
     Measured,
     bias_reasons,
     disagreement_reasons,

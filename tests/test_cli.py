@@ -9,8 +9,8 @@ import pytest
 import report_pages as pages
 import zarr
 
-from pmm_mcmc import cli
-from pmm_mcmc.report import run_page
+from pmm_mcmc.workbench import cli
+from pmm_mcmc.workbench.report import run_page
 
 pytest_plugins = ["store_fixtures"]
 
@@ -113,7 +113,7 @@ def test_a_place_that_turns_out_not_to_be_writable(runs, call, here, monkeypatch
 
 
 def test_targets(call):
-    from pmm_mcmc import targets
+    from pmm_mcmc.workbench import targets
 
     code, out, err = call("targets")
     assert code == 0 and err == ""
@@ -135,9 +135,9 @@ def compared(monkeypatch):
             raise ValueError(f"n_grad={options['n_grad']}: must be at least 1000")
         return pages.Comparison()
 
-    module = types.ModuleType("pmm_mcmc.comparison")
+    module = types.ModuleType("pmm_mcmc.workbench.comparison")
     module.compare = compare
-    monkeypatch.setitem(sys.modules, "pmm_mcmc.comparison", module)
+    monkeypatch.setitem(sys.modules, "pmm_mcmc.workbench.comparison", module)
     return asked
 
 
@@ -199,14 +199,14 @@ def test_what_nobody_foresaw(runs, call, here, monkeypatch):
     def fails(*_):
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr("pmm_mcmc.report.run.page_of", fails)
+    monkeypatch.setattr("pmm_mcmc.workbench.report.run.page_of", fails)
     code, _, err = call("report", runs / "good.zarr")
     assert code == 3 and "unforeseen" in err and "mistake of pmm_mcmc" in err
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pmm_mcmc.report.run.page_of", interrupted)
+    monkeypatch.setattr("pmm_mcmc.workbench.report.run.page_of", interrupted)
     code, _, err = call("report", runs / "good.zarr")
     assert code == 130 and "nothing is written" in err and list(here.iterdir()) == []
 

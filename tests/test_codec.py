@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from pmm_mcmc.storage import StoreError, codec
-from pmm_mcmc.storage.codec import decode, encode
+from pmm_mcmc.run.storage import StoreError, codec
+from pmm_mcmc.run.storage.codec import decode, encode
 
 
 class Pair(NamedTuple):

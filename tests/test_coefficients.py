@@ -6,8 +6,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from pmm_mcmc.coefficients import Flow, build_flows, flows, select
-from pmm_mcmc.engines import loop_step
+from pmm_mcmc.engines import numba_step
+from pmm_mcmc.langevin.flows import Flow, build_flows, flows, select
 
 NAMES = ("overdamped", "underdamped", "harmonic")
 # For the harmonic flow: under-damped, close to critical on both sides, critical, over-damped.
@@ -135,7 +135,7 @@ def test_no_warning_over_the_whole_range(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_scalars_arrays_and_compiled_code_agree(name):
-    compiled = getattr(loop_step, "_" + name)
+    compiled = getattr(numba_step, "_" + name)
     scalar = getattr(build_flows(np, select), name)
     for friction in FRICTIONS:
         h = harmonic_times(friction)

@@ -1,4 +1,4 @@
-"""``pmm.compare``: budgets kept to the gradient, known biases found, failures as rows, early errors.
+"""``pmm.workbench.compare``: budgets kept to the gradient, known biases found, failures as rows, early errors.
 
 Statistical tests are z-scores at a fixed seed with a false-alarm rate of 1e-5 each.
 """
@@ -20,11 +20,11 @@ from pymc.step_methods.hmc.integration import CpuLeapfrogIntegrator
 from scipy.stats import t
 
 import pmm_mcmc as pmm
-from pmm_mcmc.batches import degrees_of_freedom
-from pmm_mcmc.comparison import compare
-from pmm_mcmc.comparison.inputs import seed_of
-from pmm_mcmc.comparison.measures import error_curve
-from pmm_mcmc.comparison.reference import model_labels, unconstrained_draws
+from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
+from pmm_mcmc.workbench.comparison import compare
+from pmm_mcmc.workbench.comparison.inputs import seed_of
+from pmm_mcmc.workbench.comparison.measures import error_curve
+from pmm_mcmc.workbench.comparison.reference import model_labels, unconstrained_draws
 
 CHAINS, BUDGET = 4, 40_000
 RATE = 1e-5
@@ -353,7 +353,7 @@ def test_nuts_that_cannot_fit_the_budget_is_not_run(monkeypatch, counted):
     assert why.endswith("of 9,000: give a larger n_grad, or fewer chains")
     assert found.table.loc["NUTS", "trusted"] is None
     # Where the floor lets it begin, the first chain shows that the others will not make up for it.
-    monkeypatch.setattr("pmm_mcmc.comparison.peers.least_of", lambda d: 0.0)
+    monkeypatch.setattr("pmm_mcmc.workbench.comparison.peers.least_of", lambda d: 0.0)
     found = compare(Gaussian(), ["nuts"], n_grad=7000, chains=4, random_seed=1)
     assert counted[0] - before < 1.5 * 7000 / 4 + 20
     assert "in 1 of 4 chains: give n_grad=" in found.failures["NUTS"]
@@ -374,7 +374,7 @@ def test_a_seed_of_any_kind_comes_to_an_integer_that_is_told():
 
 @pytest.mark.pymc
 def test_long_runs_are_thinned_and_counted_all_the_same(monkeypatch, counted):
-    monkeypatch.setattr("pmm_mcmc.comparison.runs._MOST_NUMBERS", 20_000)
+    monkeypatch.setattr("pmm_mcmc.workbench.comparison.runs._MOST_NUMBERS", 20_000)
     before = counted[0]
     found = compare(Gaussian(), [pmm.MALA(), "nuts"], n_grad=BUDGET, chains=CHAINS, random_seed=1)
     taken = counted[0] - before

@@ -9,7 +9,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import binom, norm
 
-from pmm_mcmc.comparison.distances import (
+from pmm_mcmc.workbench.comparison.distances import (
     energy_distance,
     floored_wasserstein,
     sliced_wasserstein,

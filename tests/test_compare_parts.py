@@ -1,4 +1,4 @@
-"""What of ``pmm.compare`` needs no run: refusals, names, references, the error curve, the verdict in words, steps."""
+"""What of ``compare`` needs no run: refusals, names, references, the error curve, the verdict in words, steps."""
 
 import dataclasses
 import math
@@ -10,14 +10,14 @@ import pytest
 from scipy.stats import norm
 
 import pmm_mcmc as pmm
-from pmm_mcmc import targets
-from pmm_mcmc.comparison import compare
-from pmm_mcmc.comparison.measures import COLUMNS, error_curve, gradients_to_limit, row
-from pmm_mcmc.comparison.reference import Truth, truth_of_draws, truth_of_target
-from pmm_mcmc.comparison.runs import Ran, Seconds, Trace, name_of
-from pmm_mcmc.comparison.step_sizes import errors_at_steps
-from pmm_mcmc.comparison.words import note_of_steps, verdict_in_words
-from pmm_mcmc.targets import Modes
+from pmm_mcmc.workbench import targets
+from pmm_mcmc.workbench.comparison import compare
+from pmm_mcmc.workbench.comparison.findings import note_of_steps, verdict_in_words
+from pmm_mcmc.workbench.comparison.measures import COLUMNS, error_curve, gradients_to_limit, row
+from pmm_mcmc.workbench.comparison.reference import Truth, truth_of_draws, truth_of_target
+from pmm_mcmc.workbench.comparison.runs import Ran, Seconds, Trace, name_of
+from pmm_mcmc.workbench.comparison.step_sizes import errors_at_steps
+from pmm_mcmc.workbench.targets import Modes
 
 
 def one_trace(position, n_grad, warmup):
@@ -110,7 +110,7 @@ def test_runs_at_other_steps_keep_all_else_and_failures_are_rows(monkeypatch):
             raise FloatingPointError("it exploded")
         return one_trace(np.random.default_rng(2).normal(size=(2, 60, 1)), np.ones((2, 60), int), np.zeros(2))
 
-    monkeypatch.setattr("pmm_mcmc.comparison.step_sizes.run_step", run)
+    monkeypatch.setattr("pmm_mcmc.workbench.comparison.step_sizes.run_step", run)
     nothing, one = np.zeros(1), np.ones(1)
     truth = Truth(nothing, one, one, 2 * one, nothing, nothing, True, "", None)
     named = {"A": pmm.PoissonULMC(scheme="paper"), "B": pmm.ULMC(friction=3.0), "C": pmm.MALA(), "NUTS": "nuts"}
@@ -187,7 +187,7 @@ def test_verdict_without_a_winner():
 
 
 def test_the_normal_quantile_that_figures_use():
-    from pmm_mcmc.comparison import plots
+    from pmm_mcmc.workbench.comparison import plots
 
     assert pytest.approx(norm.ppf(0.975), abs=0.001) == plots._TWO_SIDED
 

@@ -12,10 +12,10 @@ import pytest
 from scipy.stats import t
 
 import pmm_mcmc as pmm
-from pmm_mcmc.batches import degrees_of_freedom
-from pmm_mcmc.comparison import compare
-from pmm_mcmc.gaussian import variance_error
-from pmm_mcmc.targets import Reference, Target
+from pmm_mcmc.langevin.gaussian_law import variance_error
+from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
+from pmm_mcmc.workbench.comparison import compare
+from pmm_mcmc.workbench.targets import Reference, Target
 
 CHAINS, BUDGET, RATE, FRICTION = 4, 40_000, 1e-5, 2.0
 

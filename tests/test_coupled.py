@@ -8,9 +8,9 @@ import pytest
 from reference import cell_midpoint, flow, uniform_midpoint, unrolled
 from test_orders import WELL, double_well
 
-from pmm_mcmc.diagnostics import coupled
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
-from pmm_mcmc.midpoints import LATE
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.midpoints import LATE
+from pmm_mcmc.workbench import coupled
 
 Z = 5.3
 
@@ -27,7 +27,7 @@ class DoubleWell:
 
 def replicas(kernel, n, d=2):
     column = np.arange(n)[:, None]
-    setting = coupled.Setting(kernel, 0.6 + 0.1 * (column % 5), 0.7 + 0.4 * (column % 5), 3 + column % 4)
+    setting = coupled.ProbeSetting(kernel, 0.6 + 0.1 * (column % 5), 0.7 + 0.4 * (column % 5), 3 + column % 4)
     levels = coupled.levels_of(setting, d)
     u, v = np.random.default_rng(0).normal(size=(2, n, d))
     v = v * (kernel.dynamics != OVERDAMPED)
@@ -81,9 +81,9 @@ def test_each_step_is_that_of_the_plain_reference_on_the_common_path(kernel, mon
                 dynamics, friction, h, weighted, state, copy.b[r], double_well, gathered, scheme != Scheme.CONTINUOUS
             )
             np.testing.assert_allclose([new.u[r], new.v[r]], expected, rtol=0.0, atol=1e-10)
-            anchor = midpoints[-1][0] if scheme == Scheme.RECYCLED else expected[0]
-            np.testing.assert_allclose(new.anchor[r], anchor, rtol=0.0, atol=1e-10)
-            anchors.append((r, columns, begin, h, new.anchor[r]))
+            evaluated = midpoints[-1][0] if scheme == Scheme.RECYCLED else expected[0]
+            np.testing.assert_allclose(new.evaluated[r], evaluated, rtol=0.0, atol=1e-10)
+            anchors.append((r, columns, begin, h, new.evaluated[r]))
         return new, unstable
 
     monkeypatch.setattr(coupled, "_advance", checked)
@@ -95,7 +95,7 @@ def test_each_step_is_that_of_the_plain_reference_on_the_common_path(kernel, mon
         assert len(anchors) == 5 * 7
         for r in range(5):
             # Draws of all levels are of one time: that of the coarse step's.
-            mine = [(begin, h, columns, anchor) for row, columns, begin, h, anchor in anchors if row == r]
+            mine = [(begin, h, columns, evaluated) for row, columns, begin, h, evaluated in anchors if row == r]
             (_, whole, columns, _), time = mine[0], setting.alpha[r, 0]
             if scheme == Scheme.RECYCLED:
                 (time,) = set(columns) - {0.0, whole}
@@ -114,7 +114,9 @@ def test_noise_between_any_times_has_the_law_of_the_flow(dynamics):
     """Check second moments of gaps and of neighbours, from 40,000 paths: normal z-scores, a false alarm in 1e7 each."""
     n = 40_000
     rng = np.random.default_rng(2)
-    setting = coupled.Setting(Kernel(0, dynamics, 2, 0.0), *np.array([0.9, 1.3, 4.0])[:, None, None] * np.ones((n, 1)))
+    setting = coupled.ProbeSetting(
+        Kernel(0, dynamics, 2, 0.0), *np.array([0.9, 1.3, 4.0])[:, None, None] * np.ones((n, 1))
+    )
     times = np.array([0.0, 0.9, 0.2, 0.5]) * np.ones((n, 1))
     path = coupled._Noise(setting, times, 1, rng)
 
@@ -142,10 +144,10 @@ def test_a_step_that_fails_goes_back_with_a_fresh_velocity(kernel):
     new, _, unstable = coupled._coarse_step(setting, levels, copies, target, np.random.default_rng(3))
     assert unstable.tolist() == [10, 20, 40]
     for copy, old in zip(new, copies, strict=True):
-        for name in ("anchor", "b", "lp"):
+        for name in ("evaluated", "b", "lp"):
             assert np.array_equal(getattr(copy, name)[:10], getattr(old, name)[:10])
             assert not np.any(getattr(copy, name)[10:] == getattr(old, name)[10:])
-        assert np.array_equal(copy.u[:10], old.anchor[:10]) and np.all(np.isfinite(copy.energy))
+        assert np.array_equal(copy.u[:10], old.evaluated[:10]) and np.all(np.isfinite(copy.energy))
         if kernel.dynamics != OVERDAMPED:
             assert 0.4 < copy.v[:10].std() < 1.8 and not np.any(copy.v[:10] == old.v[:10])
         else:

@@ -8,11 +8,11 @@ import pytest
 from numba import cfunc
 from reference import engine
 
-from pmm_mcmc.engines.numba_engine import SIGNATURE
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.sampling import warm_up
-from pmm_mcmc.tuning.curvature import LocalCurvature
-from pmm_mcmc.tuning.step_size import allowed_error, safe_step
+from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.model.native import SIGNATURE
+from pmm_mcmc.run.sample import warm_up
+from pmm_mcmc.warmup.curvature import LocalCurvature
+from pmm_mcmc.warmup.step_size import allowed_error, safe_step
 
 POINTS, ITERATIONS = 8, 4
 
@@ -120,7 +120,7 @@ def one_steep_direction(x, gradient, table, n):
 def test_a_warm_up_finds_the_steep_direction_and_counts_what_it_took(options, given):
     d, calls = 100, np.zeros(2, np.int64)
     scale = {"scaling": np.ones(d)} if given else {}
-    settings = Settings.checked("PoissonULMC", dynamics="underdamped", **options, **scale)
+    settings = MethodArguments.checked("PoissonULMC", dynamics="underdamped", **options, **scale)
     rng = np.random.default_rng(2)
     starts = rng.normal(size=(4, d))
     found = warm_up(engine(settings.kernel, d, one_steep_direction, calls), settings, starts, length=1000, rng=rng)

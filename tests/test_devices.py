@@ -9,9 +9,9 @@ import pymc as pm
 import pytest
 
 import pmm_mcmc as pmm
-from pmm_mcmc import devices
-from pmm_mcmc.storage.recovery import stored_identity
-from pmm_mcmc.targeting import Target
+from pmm_mcmc.run import devices
+from pmm_mcmc.run.plan import Asked, SamplingPlan
+from pmm_mcmc.run.storage.recovery import stored_identity
 
 CPU = jax.local_devices(backend="cpu")
 
@@ -94,9 +94,8 @@ def test_a_model_goes_to_numba_where_the_cpu_wins(accelerator):
         pm.Normal("x", shape=2)
 
     def chosen(**options):
-        options = {"backend": "auto", "device": "auto", "precision": "float64"} | options
-        target = Target.of(None, model, chains=8, log_likelihood=False, **options)
-        return target.identity["backend"], target.identity["device"]
+        plan = SamplingPlan.of(Asked(None, model, 8, **options))
+        return plan.identity["backend"], plan.identity["device"]
 
     assert chosen() == ("numba", "cpu")
     assert chosen(backend="jax") == chosen(precision="mixed") == ("jax", "cpu")

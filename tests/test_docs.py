@@ -19,7 +19,7 @@ import pymc as pm
 import pytest
 
 import pmm_mcmc
-from pmm_mcmc.methods import METHODS
+from pmm_mcmc.langevin.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -6,17 +6,17 @@ Random tests at fixed keys: |z| < 4.5 (7e-6 each) and p > 1e-6.
 import numpy as np
 import pytest
 from numba import cfunc
-from reference import PARTS, RECOVER, SHORTEST, SHRINK, Chain, engine, gaussian, stream
+from reference import RECOVER, SHORTEST, SHRINK, SUBSTEPS, Chain, engine, gaussian, stream
 from scipy.stats import kstest, norm
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import Chunk, change_coordinates, empty_state
-from pmm_mcmc.engines.numba_engine import SIGNATURE
-from pmm_mcmc.guard import guard_threshold, steepest_curvature
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme, Settings
-from pmm_mcmc.midpoints import expected_gradients
-from pmm_mcmc.tuning.setting import Tuned
-from pmm_mcmc.tuning.step_size import allowed_error, safe_step
+from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.midpoints import expected_gradients
+from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
+from pmm_mcmc.model.native import SIGNATURE
+from pmm_mcmc.warmup.step_size import allowed_error, safe_step
 
 D = 4
 KEY = np.array([2**63 + 12345, 678], dtype=np.uint64)
@@ -65,7 +65,7 @@ def rough_numpy(x, mode=0):
 
 
 def kernel_of(method, dynamics, **kwargs):
-    return Settings.checked(method, dynamics=dynamics, **kwargs).kernel
+    return MethodArguments.checked(method, dynamics=dynamics, **kwargs).kernel
 
 
 CELLS = {
@@ -120,7 +120,7 @@ def test_kernels_say_what_the_settings_say():
 
 def limits_of(kernel, step, K):
     """Return by how much the energy may rise in a step and in a part of it, and how steep a step may be."""
-    rises = (guard_threshold(kernel, length, 1.4, K, D) for length in (step, step / PARTS))
+    rises = (guard_threshold(kernel, length, 1.4, K, D) for length in (step, step / SUBSTEPS))
     return *rises, steepest_curvature(kernel, step, 1.4, K)
 
 
@@ -130,18 +130,18 @@ def compare_with_reference(name, mode, step_size, rows):
     limits = limits_of(kernel, step_size, K)
     u, v = state[:D], state[D : 2 * D]
     chain = Chain(kernel, lambda x: rough_numpy(x, mode), u, v, step_size, 1.4, K, KEY, *COORDINATES[:2], limits)
-    out = run.run(Tuned(step_size, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, rows, 1)
+    out = run.run(TunedParameters(step_size, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, rows, 1)
     for row in range(rows):
-        chain.calls = chain.unstable = chain.redone = chain.model_failures = 0
+        chain.calls = chain.unstable = chain.refined = chain.model_failures = 0
         chain.advance()
         np.testing.assert_allclose(
-            out.position[row], COORDINATES.centre + COORDINATES.scale * chain.anchor, rtol=0.0, atol=1e-10
+            out.position[row], COORDINATES.centre + COORDINATES.scale * chain.evaluated, rtol=0.0, atol=1e-10
         )
         np.testing.assert_allclose(out.state[row, : 2 * D].reshape(2, D), chain.state, rtol=0.0, atol=1e-10)
         np.testing.assert_allclose(out.state[row, 2 * D : 3 * D], chain.b, rtol=0.0, atol=1e-9)
         assert abs(out.lp[row] - chain.lp) < 1e-9
         assert out.n_grad[row] == chain.calls
-        assert (out.unstable[row], out.redone[row]) == (chain.unstable, chain.redone)
+        assert (out.unstable[row], out.refined[row]) == (chain.unstable, chain.refined)
         assert out.model_failures[row] == chain.model_failures
         assert out.accept[row] == pytest.approx(chain.accept, rel=1e-9)
         assert out.state[row, 4 * D + 1] == pytest.approx(chain.shrink, rel=1e-14)
@@ -165,20 +165,20 @@ def test_guard_is_the_reference_chain_s(name, mode):
     if LEAVES[mode] != "steep":
         assert 0 < out.unstable.sum() < 50
     else:  # parts of a step may take what the whole cannot; MALA declines a low density by its own rule
-        assert out.unstable.sum() < 15 and (out.unstable.sum() + out.redone.sum() > 0) == (name != "MALA")
+        assert out.unstable.sum() < 15 and (out.unstable.sum() + out.refined.sum() > 0) == (name != "MALA")
 
 
 @pytest.mark.parametrize("name", ["underdamped, option 2, left, K=7", "recycled", "RLMC overdamped"])
 def test_a_rejected_step_restarts_at_the_last_known_point(name):
     kernel, K = SCHEMES[name]
     run, state, gradient, _ = start(kernel, mode=1)
-    out = run.run(Tuned(0.6, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 4000, 1)
+    out = run.run(TunedParameters(0.6, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 4000, 1)
     bad = np.flatnonzero(out.unstable[1:]) + 1
     assert 40 < bad.size < 3000
-    u, v, b, anchor = (out.state[:, i * D : (i + 1) * D] for i in range(4))
+    u, v, b, evaluated = (out.state[:, i * D : (i + 1) * D] for i in range(4))
     factor = out.state[:, -1]
     np.testing.assert_array_equal(out.position[bad], out.position[bad - 1])
-    np.testing.assert_array_equal(u[bad], anchor[bad - 1])
+    np.testing.assert_array_equal(u[bad], evaluated[bad - 1])
     np.testing.assert_array_equal(b[bad], b[bad - 1])
     np.testing.assert_array_equal(factor[bad], np.maximum(SHORTEST, SHRINK * factor[bad - 1]))
     good = np.setdiff1d(np.arange(1, 4000), bad)
@@ -206,7 +206,7 @@ def test_a_chain_that_finds_nothing_finite_stays_where_it_is(name):
     run, state, gradient, tables = start(kernel)
     first = COORDINATES.centre + COORDINATES.scale * state[:D]
     tables[:, 1] = -1
-    out = run.run(Tuned(0.3, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 50, 1)
+    out = run.run(TunedParameters(0.3, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 50, 1)
     np.testing.assert_array_equal(out.position, np.tile(first, (50, 1)))
     np.testing.assert_array_equal(out.unstable, 1)
     np.testing.assert_array_equal(out.accept, 0.0)
@@ -226,7 +226,7 @@ def test_a_start_that_is_not_finite_is_said_to_be(mode):
 def test_gradient_and_log_density_belong_to_the_draw(name):
     kernel, K = SCHEMES[name]
     run, state, gradient, _ = start(kernel)
-    out = run.run(Tuned(0.2, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 30, 3)
+    out = run.run(TunedParameters(0.2, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 30, 3)
     for x, g, lp in zip(out.position, out.gradient, out.lp, strict=True):
         expected_lp, expected_g = rough_numpy(x)
         assert abs(lp - expected_lp) < 1e-12
@@ -245,14 +245,16 @@ def test_draws_do_not_depend_on_the_chunks(name, mode):
         chunks, first = [], 0
         while first < 64:
             n = min(rows, 64 - first)
-            chunks.append(run.run(Tuned(0.3, K, 1.4, COORDINATES, 1), state.copy(), gradient.copy(), KEY, first, n, 1))
+            chunks.append(
+                run.run(TunedParameters(0.3, K, 1.4, COORDINATES, 1), state.copy(), gradient.copy(), KEY, first, n, 1)
+            )
             # A chunk starts from the saved state alone.
             state, gradient, first = chunks[-1].state[-1], chunks[-1].gradient[-1], first + n
         runs[rows] = Chunk(*(np.concatenate(field) for field in zip(*chunks, strict=True)))
     for rows in (1, 7):
         assert [field.tobytes() for field in runs[rows]] == [field.tobytes() for field in runs[64]]
     run, state, gradient, _ = start(kernel, mode)
-    thinned = run.run(Tuned(0.3, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 16, 4)
+    thinned = run.run(TunedParameters(0.3, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 16, 4)
     assert thinned.state.tobytes() == np.ascontiguousarray(runs[64].state[3::4]).tobytes()
     np.testing.assert_array_equal(thinned.n_grad, runs[64].n_grad.reshape(16, 4).sum(axis=1))
     np.testing.assert_array_equal(thinned.unstable, runs[64].unstable.reshape(16, 4).sum(axis=1))
@@ -264,7 +266,7 @@ def test_draws_do_not_depend_on_the_chunks(name, mode):
 def test_change_of_coordinates(name):
     kernel, K = SCHEMES[name]
     run, state, gradient, _ = start(kernel)
-    run.run(Tuned(0.2, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 20, 1)
+    run.run(TunedParameters(0.2, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 20, 1)
     new = Coordinates(np.array([-1.0, 2.0, 0.3, 0.0]), np.array([2.0, 0.1, 1.0, 0.6]))
     moved, same = change_coordinates(state, gradient, COORDINATES, new, kernel, None)
     assert same is gradient
@@ -285,7 +287,7 @@ def test_mean_number_of_gradients(option, grid):
     chosen = {"midpoint": option} if option == "importance" else {"option": option}
     kernel, K = kernel_of("PoissonULMC", "underdamped", grid=grid, **chosen), 7
     run, state, gradient, _ = start(kernel)
-    n_grad = run.run(Tuned(0.1, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 20_000, 1).n_grad
+    n_grad = run.run(TunedParameters(0.1, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 20_000, 1).n_grad
     if option != 1 and grid == "centred":
         assert np.all(n_grad == 2)
     else:
@@ -309,7 +311,7 @@ def test_mala_leaves_its_target_invariant():
         state = empty_state(u, np.zeros(1))
         gradient = run.evaluate(unit, state)
         key = np.array([7, chain], dtype=np.uint64)
-        out = run.run(Tuned(step, 1, 1.0, unit, 1), state, gradient, key, 0, 100, 1)
+        out = run.run(TunedParameters(step, 1, 1.0, unit, 1), state, gradient, key, 0, 100, 1)
         positions[chain], accept[chain] = out.position[:, 0], out.accept
 
     def z(values, expected):
@@ -343,14 +345,19 @@ def test_mala_leaves_its_target_invariant():
 def test_the_guard_is_silent_on_a_gaussian_of_any_dimension(name, d):
     # All coordinates share a step's midpoint: the energy moves with it by as much as d times what one moves.
     kernel, K = SCHEMES[name]
-    settings = Settings.checked("RLMC", dynamics="overdamped" if kernel.dynamics == OVERDAMPED else "underdamped")
+    settings = MethodArguments.checked(
+        "RLMC", dynamics="overdamped" if kernel.dynamics == OVERDAMPED else "underdamped"
+    )
     coordinates = Coordinates(np.zeros(d), np.ones(d))
     rng = np.random.default_rng(d)
     state = empty_state(rng.normal(size=d), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
     run = engine(kernel, d, gaussian)
     gradient = run.evaluate(coordinates, state)
     step_size = safe_step(settings, 1.0, 1.0, allowed_error(0.05, d))
-    assert run.run(Tuned(step_size, K, 1.0, coordinates, 1), state, gradient, KEY, 0, 100, 10).unstable.sum() == 0
+    assert (
+        run.run(TunedParameters(step_size, K, 1.0, coordinates, 1), state, gradient, KEY, 0, 100, 10).unstable.sum()
+        == 0
+    )
 
 
 def test_dense_coordinates_run_the_same_chain_as_diagonal_ones():
@@ -359,7 +366,7 @@ def test_dense_coordinates_run_the_same_chain_as_diagonal_ones():
     out = []
     for coordinates in (diagonal, dense):
         run, state, gradient, _ = start(kernel, 0)
-        out.append(run.run(Tuned(0.3, K, 1.0, coordinates, 1), state, gradient, KEY, 0, 40, 1))
+        out.append(run.run(TunedParameters(0.3, K, 1.0, coordinates, 1), state, gradient, KEY, 0, 40, 1))
     np.testing.assert_allclose(out[0].position, out[1].position, rtol=0.0, atol=1e-11)
     rotated = Coordinates(COORDINATES.centre, np.linalg.qr(np.random.default_rng(1).normal(size=(D, D)))[0])
     x = np.random.default_rng(2).normal(size=(5, D))

@@ -15,6 +15,7 @@ import pytest
 import xarray as xr
 
 import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.verdict import bias_table
 
 pytestmark = pytest.mark.pymc
 
@@ -35,12 +36,12 @@ def identity(p):
 
 
 def test_parameters_themselves_are_the_table_of_the_bias(dt):
-    expected, found = pmm.bias(dt), pmm.expectation(dt, identity)
+    expected, found = bias_table(dt), pmm.expectation(dt, identity)
     assert list(found.index) == list(expected.index) and list(found.columns) == list(expected.columns)
     # Coordinates are told by their values; and each variable is decided upon by itself.
     alone = pmm.expectation(dt, lambda p: {"x": p["x"]})
     pd.testing.assert_frame_equal(alone, found.loc[alone.index])
-    pd.testing.assert_frame_equal(alone, pmm.bias(dt, "x"))
+    pd.testing.assert_frame_equal(alone, bias_table(dt, "x"))
 
 
 def exact():
@@ -106,7 +107,7 @@ def test_shapes_that_differ_and_selections_do_not_disturb_each_other(dt):
         },
     )
     assert len(found) == 2 + 2 + 1 + 3 + 9
-    bias = pmm.bias(dt)
+    bias = bias_table(dt)
     for label, same in (
         ("first[there]", "there"),
         ("last[beyond]", "beyond"),

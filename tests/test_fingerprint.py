@@ -6,8 +6,8 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from pmm_mcmc import fingerprint
-from pmm_mcmc.fingerprint import data_fingerprint, model_fingerprint
+from pmm_mcmc.model import fingerprint
+from pmm_mcmc.model.fingerprint import data_fingerprint, model_fingerprint
 
 pytestmark = pytest.mark.pymc
 
@@ -190,7 +190,7 @@ SCRIPT = """
 import json, sys
 import numpy as np
 import pymc as pm, pytensor, pytensor.tensor as pt
-from pmm_mcmc.fingerprint import data_fingerprint, model_fingerprint
+from pmm_mcmc.model.fingerprint import data_fingerprint, model_fingerprint
 sys.path.insert(0, {folder!r})
 from test_fingerprint import build, derived
 found = []

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from test_schedule import PAPER, D, Driver, frozen_settings, underdamped
 
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.tuning.friction import FRICTIONS, largest_spread, slow_jumps
-from pmm_mcmc.tuning.step_size import safe_step
+from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.warmup.friction import FRICTIONS, largest_spread, slow_jumps
+from pmm_mcmc.warmup.step_size import safe_step
 
 WIDE = np.array([3.0, 1.0, 1.0])
 
@@ -72,7 +72,7 @@ def test_a_friction_whose_steps_fail_is_not_chosen():
     "settings",
     [
         underdamped(scaling=np.ones(D), friction=0.8),
-        Settings.checked("OLMC", dynamics="overdamped", scaling=np.ones(D)),
+        MethodArguments.checked("OLMC", dynamics="overdamped", scaling=np.ones(D)),
     ],
     ids=["given", "overdamped"],
 )

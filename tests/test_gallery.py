@@ -19,9 +19,9 @@ import pytest
 from pymc.pytensorf import join_nonshared_inputs
 from pytensor.compile.mode import Mode
 
-from pmm_mcmc import targets
-from pmm_mcmc.logdensity import flat_layout
-from pmm_mcmc.targets import Modes, Reference, Target
+from pmm_mcmc.model.log_density import flat_layout
+from pmm_mcmc.workbench import targets
+from pmm_mcmc.workbench.targets import Modes, Reference, Target
 
 PAGE = Path(__file__).parents[1] / "docs" / "workbench.md"
 # Interpreted: fifteen models are evaluated at a handful of points, and compiling would take minutes.
@@ -168,7 +168,7 @@ def test_get_names_the_nearest_match_and_all_there_are():
 def test_nothing_is_imported_or_built_before_it_is_needed(run_script):
     found, errors = run_script(
         "import json, sys\n"
-        "from pmm_mcmc import targets\n"
+        "from pmm_mcmc.workbench import targets\n"
         "names = [targets.get(name).title for name in targets.list()]\n"
         "moments = targets.get('eight_schools').reference.mean.tolist()\n"
         "print(json.dumps([name for name in ('jax', 'pymc', 'pytensor') if name in sys.modules]))\n"
@@ -262,7 +262,7 @@ def test_the_page_says_what_is_hard_about_each():
     assert [name for name in NAMES if f"**`{name}`**: {targets.get(name).note}" not in text] == []
 
 
-@pytest.mark.parametrize("module", ["pmm_mcmc.targets", "pmm_mcmc.targets.target"])
+@pytest.mark.parametrize("module", ["pmm_mcmc.workbench.targets", "pmm_mcmc.workbench.targets.target"])
 def test_doctests(module):
     with contextlib.redirect_stdout(io.StringIO()) as report:
         result = doctest.testmod(importlib.import_module(module))

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pmm_mcmc import targets
-from pmm_mcmc.targets import make_references, mixtures, regressions
-from pmm_mcmc.targets.stored import DATA
+from pmm_mcmc.workbench import targets
+from pmm_mcmc.workbench.targets import make_references, mixtures, regressions
+from pmm_mcmc.workbench.targets.stored import DATA
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks" / "references.json"
 LIMIT = 5.5
@@ -135,15 +135,16 @@ def log_density_by_hand(q):
     return total - np.logaddexp(0.0, np.where(virginica, -logit, logit)).sum(axis=-1)
 
 
-def differential_evolution(rng, log_density, ensembles, walkers, generations, d):
+def differential_evolution(rng, log_density, ensembles, companions, generations, d):
     """Moments (generation, ensemble, 2, d) of ensembles that move by differences within them (ter Braak, 2006)."""
-    x = 2 * rng.normal(size=(2, ensembles, walkers // 2, d))
+    x = 2 * rng.normal(size=(2, ensembles, companions // 2, d))
     lp = log_density(x)
     found = np.empty((generations, ensembles, 2, d))
     for generation in range(generations):
         for half in (0, 1):
-            # Either half moves by differences of walkers in the other; now and then by whole ones, from mode to mode.
-            first, second = (rng.integers(walkers // 2, size=x.shape[1:3]) for _ in range(2))
+            # Either half moves by differences of companions in the other; now and then by whole ones, from mode to
+            # mode.
+            first, second = (rng.integers(companions // 2, size=x.shape[1:3]) for _ in range(2))
             others = np.arange(ensembles)[:, None]
             factor = 1.0 if generation % 10 == 0 else 2.38 / np.sqrt(2 * d) * rng.uniform(0.3, 1.2, (*first.shape, 1))
             jump = factor * (x[1 - half][others, first] - x[1 - half][others, second])

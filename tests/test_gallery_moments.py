@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy.special import iv, logsumexp
 
-from pmm_mcmc import targets
-from pmm_mcmc.targets import hierarchical, moments, potentials, regressions
+from pmm_mcmc.workbench import targets
+from pmm_mcmc.workbench.targets import hierarchical, moments, potentials, regressions
 
 LIMIT = 5.5
 EXACT = [name for name in targets.list() if targets.get(name).reference.exact]

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from reference import cell_law, engine, fine_times, flow, gaussian, sde, sequential, uniform_midpoint, unrolled
 
-from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.diagnostics.probe import order_of_bias
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import empty_state
-from pmm_mcmc.gaussian import stationary_covariance, variance_error
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
-from pmm_mcmc.midpoints import LATE
-from pmm_mcmc.tuning.setting import Tuned
+from pmm_mcmc.engines.settings import TunedParameters
+from pmm_mcmc.langevin.gaussian_law import stationary_covariance, variance_error
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.midpoints import LATE
+from pmm_mcmc.workbench.probe import order_of_bias
 
 
 def cells(dynamics, option=2, grid="left", power=0.0):
@@ -243,7 +243,7 @@ def chain_moments(kernel, alpha, friction, K, exact):
         gradient = run.evaluate(coordinates, state)
         state[:D] = first[0]
         key = np.array([5, chain], dtype=np.uint64)
-        out = run.run(Tuned(alpha, K, friction, coordinates, 1), state, gradient, key, 0, STEPS, 1)
+        out = run.run(TunedParameters(alpha, K, friction, coordinates, 1), state, gradient, key, 0, STEPS, 1)
         assert out.unstable.sum() == 0
         x = np.stack([out.state[:, :D], out.state[:, D : 2 * D], out.state[:, 3 * D : 4 * D]][:n])
         for half in range(2):

@@ -9,16 +9,16 @@ import pytest
 from numba import cfunc
 from reference import engine, gaussian
 
-from pmm_mcmc import guard
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import numba_engine
 from pmm_mcmc.engines.contract import empty_state
-from pmm_mcmc.engines.numba_engine import SIGNATURE
-from pmm_mcmc.gaussian import step_maps
-from pmm_mcmc.guard import guard_threshold
-from pmm_mcmc.methods import OVERDAMPED, Settings
-from pmm_mcmc.tuning.setting import Tuned
-from pmm_mcmc.tuning.step_size import midpoint_count, safe_step
+from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
+from pmm_mcmc.langevin import stability as guard
+from pmm_mcmc.langevin.gaussian_law import step_maps
+from pmm_mcmc.langevin.methods import OVERDAMPED
+from pmm_mcmc.langevin.stability import guard_threshold
+from pmm_mcmc.model.native import SIGNATURE
+from pmm_mcmc.warmup.step_size import midpoint_count, safe_step
 
 KEY = np.array([123, 456], dtype=np.uint64)
 METHODS = {
@@ -37,7 +37,7 @@ every_method = pytest.mark.parametrize("name", METHODS)
 
 def settings_of(name):
     method, options = METHODS[name]
-    return Settings.checked(method, **options)
+    return MethodArguments.checked(method, **options)
 
 
 def automatic(name):
@@ -92,7 +92,7 @@ def test_it_is_silent_in_a_run_on_a_gaussian(name, d):
     state = empty_state(rng.normal(size=d), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
     run = engine(kernel, d, gaussian)
     gradient = run.evaluate(roomy(d), state)
-    out = run.run(Tuned(step, K, 1.0, roomy(d), 1), state, gradient, KEY, 0, 100, 30)
+    out = run.run(TunedParameters(step, K, 1.0, roomy(d), 1), state, gradient, KEY, 0, 100, 30)
     assert out.unstable.sum() == 0 and out.model_failures.sum() == 0
 
 
@@ -121,7 +121,7 @@ def test_the_threshold_is_remembered_to_two_per_cent_upwards(name):
 
 
 def test_there_is_none_where_nothing_can_run_away():
-    mala = Settings.checked("MALA", dynamics="overdamped").kernel
+    mala = MethodArguments.checked("MALA", dynamics="overdamped").kernel
     assert guard_threshold(mala, 0.3, 1.0, 1, 10) == np.inf
     assert guard_threshold(settings_of("PoissonULMC").kernel, 0.3, 1.0, 16, 0) == np.inf
 
@@ -143,23 +143,23 @@ def run_on(target, name, step, *, d, rows, start=0.5, scale=1.0, tables=None):
     coordinates = Coordinates(np.zeros(d), np.full(d, scale))
     state = empty_state(np.full(d, start / scale), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
     gradient = run.evaluate(coordinates, state)
-    return run.run(Tuned(step, K, 1.0, coordinates, 1), state, gradient, KEY, 0, rows, 1)
+    return run.run(TunedParameters(step, K, 1.0, coordinates, 1), state, gradient, KEY, 0, rows, 1)
 
 
 @every_method
 def test_a_runaway_is_caught(monkeypatch, name):
     def run():
         out = run_on(quartic, name, 1.2, d=2, rows=1, start=5.0)
-        return out.unstable[0], out.redone[0], out.lp[0], out.position[0]
+        return out.unstable[0], out.refined[0], out.lp[0], out.position[0]
 
     monkeypatch.setattr(numba_engine, "steepest_curvature", lambda *_: np.inf)  # the energy is enough
-    unstable, redone, lp, position = run()
-    assert unstable + redone == 1 and lp > -1300.0
+    unstable, refined, lp, position = run()
+    assert unstable + refined == 1 and lp > -1300.0
     if unstable:
         np.testing.assert_array_equal(position, 5.0)
     monkeypatch.setattr(numba_engine, "guard_threshold", lambda *_: np.inf)
-    unstable, redone, lp, _ = run()
-    assert unstable == redone == 0 and lp < -1e5, "without the guard the step is taken"
+    unstable, refined, lp, _ = run()
+    assert unstable == refined == 0 and lp < -1e5, "without the guard the step is taken"
 
 
 # -- whom it blames ----------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_what_is_found_does_not_depend_on_chunks_or_thinning(name):
         parts, done = [], 0
         while done < 240:
             n = min(rows, (240 - done) // thin)
-            parts.append(run.run(Tuned(step, K, 1.0, roomy(2), 1), state, gradient, KEY, done, n, thin))
+            parts.append(run.run(TunedParameters(step, K, 1.0, roomy(2), 1), state, gradient, KEY, done, n, thin))
             done += n * thin
         found[rows] = {
             key: np.concatenate([getattr(part, key) for part in parts])

@@ -9,8 +9,8 @@ import pytest
 from pytensor.graph.replace import vectorize_graph
 from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
 
-from pmm_mcmc.hierarchy import banded
-from pmm_mcmc.hierarchy.banded import (
+from pmm_mcmc.coordinates import banded
+from pmm_mcmc.coordinates.banded import (
     BandedSites,
     banded_sites,
     undo_banded_rows,
@@ -256,7 +256,7 @@ def test_compiled_graphs_are_kept_on_disk_by_the_text_of_the_kernels(monkeypatch
 def test_jax_is_imported_where_it_is_used_only(run_script):
     found, error = run_script(
         "import sys, json, pytensor, pytensor.tensor as pt\n"
-        "from pmm_mcmc.hierarchy.banded import banded_sites\n"
+        "from pmm_mcmc.coordinates.banded import banded_sites\n"
         "x = banded_sites(pt.ones(1), *(pt.ones(3) for _ in range(5)))[0]\n"
         "before = 'jax' in sys.modules\n"
         "print(json.dumps([before, x.eval(mode='JAX').tolist()]))\n"

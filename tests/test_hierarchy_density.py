@@ -8,12 +8,12 @@ import pytensor
 import pytest
 from hierarchy_models import BUILD, build, densities, eight_schools, some_sites
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import change_coordinates, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.jax_density import LogDensity
-from pmm_mcmc.methods import Settings
+from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.model.jax_density import LogDensity
 
 pytestmark = [
     pytest.mark.pymc,
@@ -102,7 +102,7 @@ def test_numba_and_jax_say_the_same(name):
     model = eight_schools() if name == "eight schools" else build(name)
     _, mapped, start = densities(model)
     rng, d = np.random.default_rng(3), start.size
-    settings = Settings.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
+    settings = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
     jax_density = LogDensity.from_model(mapped, "one")
     engines = [NumbaEngine.of(settings, mapped)]
     engines += [JaxEngine(settings.kernel, jax_density, 4, precision) for precision in ("float64", "float32")]
@@ -127,7 +127,7 @@ def test_other_sites_are_an_evaluation_saved(scheme):
     model = eight_schools()
     _, mapped, start = densities(model)
     structure, rng, d = mapped.structure, np.random.default_rng(5), start.size
-    settings = Settings.checked("PoissonULMC", dynamics="underdamped", scheme=scheme)
+    settings = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme=scheme)
     engine = NumbaEngine.of(settings, mapped)
     old, new = (Coordinates(rng.normal(size=d), rng.uniform(0.5, 2.0, d), some_sites(structure, rng)) for _ in range(2))
     z, _ = structure.to_z(start + 0.5 * rng.normal(size=(3, d)), old.sites)

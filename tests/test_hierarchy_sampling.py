@@ -108,3 +108,13 @@ def test_beside_other_steps_nothing_is_non_centred(sample):
         step = pmm.PoissonULMC()
         dt = sample(step, draws=20, tune=40, chains=1, model=model)
     assert step._engine.structure is None and "noncentred" not in dt["sample_stats"]
+
+
+def test_a_start_is_one_of_the_model_not_of_the_non_centred_coordinates():
+    """As ``z`` it would be a walk of steps of 50 that goes astray, and no log density would be finite."""
+    with pm.Model() as model:
+        size = pm.Exponential("size", 1 / 50)
+        level = pm.GaussianRandomWalk("level", sigma=size, init_dist=pm.Normal.dist(-4, 2), steps=39)
+        pm.StudentT("returns", nu=5, lam=pm.math.exp(-2 * level), observed=np.full(40, 0.01))
+        dt = pmm.sample(model=model, draws=5, tune=50, chains=2, random_seed=1, compute_convergence_checks=False)
+    assert np.isfinite(dt["posterior"]["level"]).all()

@@ -16,10 +16,11 @@ import pytest
 import store_runs
 
 import pmm_mcmc as pmm
-from pmm_mcmc import sampling, warming
 from pmm_mcmc.engines import jax_engine
-from pmm_mcmc.hosts import Hosts, HostsError
-from pmm_mcmc.storage.recovery import stored_identity
+from pmm_mcmc.engines.processes import Processes, ProcessesError
+from pmm_mcmc.run import sample as sampling
+from pmm_mcmc.run.storage.recovery import stored_identity
+from pmm_mcmc.warmup import pooled as warming
 
 TESTS = Path(__file__).parent
 
@@ -64,7 +65,7 @@ def in_threads(count, action):
 
 @pytest.mark.parametrize(("chains", "group", "count"), [(18, 4, 2), (1000, 250, 4), (5, 1, 5), (7, 3, 2), (64, 64, 1)])
 def test_every_chain_is_one_process_s_in_whole_groups(chains, group, count):
-    own = [Hosts.of(chains, group, index, count, list).own for index in range(count)]
+    own = [Processes.of(chains, group, index, count, list).own for index in range(count)]
     assert [i for part in own for i in range(chains)[part]] == list(range(chains))
     assert all(part.start % group == 0 and part.stop > part.start for part in own)
     groups = [-(-(part.stop - part.start) // group) for part in own]
@@ -73,14 +74,14 @@ def test_every_chain_is_one_process_s_in_whole_groups(chains, group, count):
 
 def test_more_processes_than_groups_are_refused():
     with pytest.raises(ValueError, match=r"chains=10: 3 processes have only 2 group\(s\) of 5.*more chains or fewer"):
-        Hosts.of(10, 5, 0, 3, list)
+        Processes.of(10, 5, 0, 3, list)
 
 
 def test_arrays_of_unequal_lengths_are_joined_in_order():
     whole = np.arange(21.0).reshape(7, 3), np.arange(7) > 3, np.arange(14, dtype=np.int64).reshape(7, 2, 1)
 
     def share(index, exchange):
-        one = Hosts.of(7, 2, index, 3, exchange)
+        one = Processes.of(7, 2, index, 3, exchange)
         joined = one.join(*(array[one.own] for array in whole))
         joined[0][:] += 1.0  # to be written to
         return joined
@@ -93,7 +94,7 @@ def test_arrays_of_unequal_lengths_are_joined_in_order():
 
 def test_a_process_without_rows_has_a_part_in_it_too():
     def share(index, exchange):
-        return Hosts.of(2, 1, index, 2, exchange).join(np.ones((3 * index, 2)))[0]
+        return Processes.of(2, 1, index, 2, exchange).join(np.ones((3 * index, 2)))[0]
 
     assert [joined.shape for joined in in_threads(2, share)] == [(3, 2), (3, 2)]
 
@@ -101,7 +102,7 @@ def test_a_process_without_rows_has_a_part_in_it_too():
 @pytest.mark.parametrize("where", ["join", "any", "wait"])
 def test_an_error_in_one_ends_all_wherever_they_meet_next(where):
     def act(index, exchange):
-        one = Hosts.of(3, 1, index, 3, exchange)
+        one = Processes.of(3, 1, index, 3, exchange)
         with one.together():
             assert one.any(index == 1)
             if index == 2:
@@ -112,25 +113,25 @@ def test_an_error_in_one_ends_all_wherever_they_meet_next(where):
     first, second, third = in_threads(3, act)
     assert isinstance(third, OSError)
     for error in (first, second):
-        assert isinstance(error, HostsError) and "process 2 of this run has failed" in str(error)
+        assert isinstance(error, ProcessesError) and "process 2 of this run has failed" in str(error)
 
 
 def test_those_that_find_different_settings_do_not_go_on():
     def act(index, exchange):
-        one = Hosts.of(2, 1, index, 2, exchange)
+        one = Processes.of(2, 1, index, 2, exchange)
         one.agree("one thing", ["equal", 1.0])
         one.agree("another", {"scale": np.array([1.0, 1.0 + 1e-15 * index])})
 
     for error in in_threads(2, act):
-        assert isinstance(error, HostsError) and "differ in another" in str(error)
+        assert isinstance(error, ProcessesError) and "differ in another" in str(error)
 
 
 def test_others_that_cannot_be_reached_are_an_error():
     def broken(data):
         raise ValueError("reset by peer")
 
-    one = Hosts.of(2, 1, 0, 2, broken)
-    with pytest.raises(HostsError, match=r"cannot be reached \(reset by peer\).*resume=True"), one.together():
+    one = Processes.of(2, 1, 0, 2, broken)
+    with pytest.raises(ProcessesError, match=r"cannot be reached \(reset by peer\).*resume=True"), one.together():
         one.wait()
 
 
@@ -146,7 +147,7 @@ def make_small(patch):
     patch.setattr(jax_engine, "_GROUP_CPU", 16)
     patch.setattr(sampling, "_MOST_ROWS", 8)
     # They take the places of the first ones, which belong to another process.
-    patch.setattr(warming, "replacements", lambda usable, unstable: np.arange(len(usable)) % warming._LEADERS)
+    patch.setattr(warming, "replacements", lambda usable, unstable: np.arange(len(usable)) % warming._TRAINING_CHAINS)
 
 
 @pytest.fixture
@@ -170,7 +171,7 @@ def run(path, **options):
 def run_in_threads(small, count, path, **options):
     here = threading.local()
     small.setattr(
-        Hosts,
+        Processes,
         "of_jax",
         classmethod(lambda cls, chains, group: cls.of(chains, group, here.index, count, here.exchange)),
     )
@@ -244,11 +245,13 @@ def test_refusals_reach_all(small, tmp_path):
         found = run_in_threads(small, 2, None, keep=keep, discard_tuned_samples=True)
         assert all(isinstance(error, ValueError) and "give store=" in str(error) for error in found), found
     found = run_in_threads(small, 2, tmp_path / "run", each=lambda i: {"draws": 8 * (1 + i)})
-    assert all(isinstance(error, HostsError) and "differ in draws or resume" in str(error) for error in found), found
+    assert all(isinstance(error, ProcessesError) and "differ in draws or resume" in str(error) for error in found), (
+        found
+    )
     run_in_threads(small, 2, tmp_path / "run", draws=8)
     first, second = run_in_threads(small, 2, tmp_path / "run", draws=8)
     assert isinstance(first, pmm.StoreError) and "there is a store already" in str(first)
-    assert isinstance(second, HostsError) and "process 0" in str(second)
+    assert isinstance(second, ProcessesError) and "process 0" in str(second)
 
 
 def test_callbacks_see_the_chains_of_their_process(small, tmp_path):
@@ -266,7 +269,7 @@ def test_callbacks_see_the_chains_of_their_process(small, tmp_path):
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """What ``hosts_processes.py`` found."""
-    folder = tmp_path_factory.mktemp("hosts")
+    folder = tmp_path_factory.mktemp("processes")
     (folder / "runs").mkdir()
     compiled = {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
@@ -293,7 +296,7 @@ def test_two_processes_under_jax_distributed_equal_one(found):
 def test_one_is_killed_and_both_go_on(found):
     kill = found["kill"]
     assert (kill["killed"], kill["other"], kill["phase"]) == (-9, 1, "sampling")
-    assert "HostsError: the other processes of this run cannot be reached" in found["errors"]
+    assert "ProcessesError: the other processes of this run cannot be reached" in found["errors"]
     assert found["resumed"] == found["two"]
 
 
@@ -301,9 +304,9 @@ def test_alone_nothing_is_exchanged():
     def never(data):
         raise AssertionError("exchanged")
 
-    one = Hosts(slice(0, 5), exchange=never)
+    one = Processes(slice(0, 5), exchange=never)
     array = np.ones(5)
     assert one.join(array)[0] is array and one.any(True) and not one.any(False) and one.primary
     one.wait()
     one.agree("everything", object())
-    assert Hosts.of_jax(5, 1) == Hosts(slice(0, 5))
+    assert Processes.of_jax(5, 1) == Processes(slice(0, 5))

@@ -25,14 +25,14 @@ from jax_chains import (
 from scipy.stats import binom
 from test_engine import COORDINATES, FEW, LEAVES, SCHEMES, D
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import jax_midpoints
 from pmm_mcmc.engines.contract import Chunk, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
-from pmm_mcmc.jax_density import LogDensity
-from pmm_mcmc.methods import Scheme, Settings
-from pmm_mcmc.tuning.setting import Tuned
-from pmm_mcmc.warming import warm_up
+from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
+from pmm_mcmc.langevin.methods import Scheme
+from pmm_mcmc.model.jax_density import LogDensity
+from pmm_mcmc.warmup.pooled import warm_up
 
 STEPS, CHAINS = 60, 5
 
@@ -65,11 +65,11 @@ def compare_with_numba(name, mode, step, tolerance=0.0):
         for found, value in zip(chains, expected, strict=True):
             np.testing.assert_allclose(found[:, i], value, **close)
         np.testing.assert_allclose(counts.accept[:, i], chunk.accept, rtol=1e-9, atol=1e-12)
-        for field in ("n_grad", "unstable", "redone", "model_failures"):
+        for field in ("n_grad", "unstable", "refined", "model_failures"):
             np.testing.assert_array_equal(getattr(counts, field)[:, i], getattr(chunk, field))
     if kernel.scheme == Scheme.CELLS and kernel.option == 1 and K == 7:
         assert (used.sum(axis=1) > CHAINS).sum() > STEPS / 8, "some chains wait for a second batch"
-    return np.array([chunk.unstable + chunk.redone for chunk in chunks])
+    return np.array([chunk.unstable + chunk.refined for chunk in chunks])
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -136,7 +136,7 @@ def test_a_step_of_one_cell_takes_one_gradient():
 
 def tuned(name, step=0.3, **kwargs):
     values = {"step_size": step, "K": SCHEMES[name][1], "friction": 1.4, "coordinates": COORDINATES, **kwargs}
-    return Tuned(**values, steps_per_draw=1)
+    return TunedParameters(**values, steps_per_draw=1)
 
 
 def run_in_chunks(run, name, rows, chains=33, total=200):
@@ -175,7 +175,7 @@ def test_draws_do_not_depend_on_the_chunks(name):
     assert [state.tobytes(), gradient.tobytes()] == as_bytes(*whole)[-2:]
     for field in ("position", "gradient", "lp"):
         np.testing.assert_array_equal(getattr(thinned, field), getattr(whole[0], field)[:, 1::2])
-    for field in ("n_grad", "unstable", "redone", "model_failures"):
+    for field in ("n_grad", "unstable", "refined", "model_failures"):
         np.testing.assert_array_equal(getattr(thinned, field), getattr(whole[0], field).reshape(33, 100, 2).sum(axis=2))
     np.testing.assert_allclose(thinned.accept, whole[0].accept.reshape(33, 100, 2).mean(axis=2), rtol=1e-15)
     assert run.traces == 2
@@ -236,11 +236,11 @@ def test_eight_devices_in_another_process_find_the_same(elsewhere):
 
 
 def test_one_compiled_function_serves_every_setting():
-    kernel = Settings.checked("PoissonULMC", dynamics="underdamped").kernel
+    kernel = MethodArguments.checked("PoissonULMC", dynamics="underdamped").kernel
     d, chains = 40, 512
     run = gaussian_engine(kernel, d, chains)
     rng = np.random.default_rng(5)
-    settings = Settings.checked("PoissonULMC", dynamics="underdamped")
+    settings = MethodArguments.checked("PoissonULMC", dynamics="underdamped")
     warmed = warm_up(run, settings, rng.normal(size=(64, d)), length=100, rng=rng)
     root = np.linalg.qr(rng.normal(size=(d, d)))[0]
     scales = [
@@ -254,7 +254,7 @@ def test_one_compiled_function_serves_every_setting():
     for i, new in enumerate(scales):
         ensemble.change(run, old, new)
         old = new
-        setting = Tuned(0.1 * (i + 1), 2 ** (2 * i), 1.0 + i, new, 1)
+        setting = TunedParameters(0.1 * (i + 1), 2 ** (2 * i), 1.0 + i, new, 1)
         chunk = ensemble.advance(run, setting, (1, 70, 3, 2, 2)[i], thin=i + 1, tolerance=0.1 * i)
         # The log density found in these coordinates is that of the draw.
         np.testing.assert_allclose(chunk.lp, -0.5 * np.sum(chunk.position**2, axis=2), rtol=1e-12)

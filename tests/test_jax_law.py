@@ -15,16 +15,16 @@ from scipy.stats import binom, kstest, norm
 from test_engine import SCHEMES, rough_numpy
 from test_gaussian_law import CHAINED, RECYCLED, cells, continuous
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines.contract import empty_state
-from pmm_mcmc.engines.jax_coordinates import JaxCoordinates
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.jax_random import Keyed, words_of
-from pmm_mcmc.gaussian import stationary_covariance
-from pmm_mcmc.jax_density import LogDensity
-from pmm_mcmc.methods import OVERDAMPED, UNDERDAMPED, Scheme
-from pmm_mcmc.midpoints import LATE, expected_gradients
-from pmm_mcmc.tuning.setting import Tuned
+from pmm_mcmc.engines.settings import TunedParameters
+from pmm_mcmc.langevin.gaussian_law import stationary_covariance
+from pmm_mcmc.langevin.methods import OVERDAMPED, UNDERDAMPED, Scheme
+from pmm_mcmc.langevin.midpoints import LATE, expected_gradients
+from pmm_mcmc.model.jax_density import LogDensity
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
 
@@ -222,7 +222,13 @@ def chain_moments(kernel, alpha, friction, K, exact, precision):
     moments, n_grad = np.zeros((CHAINS, 2, n, n)), np.zeros(CHAINS)
     for look in range(LOOKS):
         out = run.advance(
-            Tuned(alpha, K, friction, coordinates, 1), state, gradient, keys_of(CHAINS), look * BETWEEN, 1, thin=BETWEEN
+            TunedParameters(alpha, K, friction, coordinates, 1),
+            state,
+            gradient,
+            keys_of(CHAINS),
+            look * BETWEEN,
+            1,
+            thin=BETWEEN,
         )
         assert out.unstable.sum() == 0
         n_grad += out.n_grad[:, 0] / (LOOKS * BETWEEN)
@@ -290,7 +296,7 @@ def test_mala_leaves_its_target_invariant(precision):
     u = rng.choice(grid, p=density, size=(chains, 1)) + (rng.random((chains, 1)) - 0.5) * (grid[1] - grid[0])
     state = empty_state(u, np.zeros((chains, 1)))
     gradient = run.evaluate(unit(1), state)
-    out = run.advance(Tuned(step, 1, 1.0, unit(1), 1), state, gradient, keys_of(chains), 0, 60)
+    out = run.advance(TunedParameters(step, 1, 1.0, unit(1), 1), state, gradient, keys_of(chains), 0, 60)
 
     def z(values, expected):
         means = values.mean(axis=1)

@@ -8,7 +8,8 @@ from pymc.sampling import mcmc
 from pymc.stats import convergence
 
 import pmm_mcmc as pmm
-from pmm_mcmc import pymc_backend
+from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.model import pymc_outputs as pymc_backend
 
 pytestmark = pytest.mark.pymc
 
@@ -47,7 +48,7 @@ def test_a_run_ends_with_one_sentence(model, said, door, method, level):
             dt = pmm.sample(step, 500, tune=50, chains=4, **OPTIONS)
     assert said() == [(level, pmm.verdict(dt).sentence)]
     assert said()[0][1].startswith("Trusted: " if level == logging.INFO else "Not trusted: ")
-    pmm.summary(dt), pmm.bias(dt)
+    pmm.summary(dt), bias_table(dt)
     assert len(said()) == 1, "nothing is said again"
 
 

@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from pmm_mcmc import memory
-from pmm_mcmc.memory import available_bytes, describe, scaled
+from pmm_mcmc.run import memory
+from pmm_mcmc.run.memory import available_bytes, describe, scaled
 
 MB = 1_000_000
 UNLIMITED_V1 = 9223372036854771712

@@ -6,7 +6,7 @@ its chunks would be seen.
 
 import pytest
 
-from pmm_mcmc import sampling
+from pmm_mcmc.run import sample as sampling
 
 pytestmark = pytest.mark.process
 

@@ -10,9 +10,9 @@ import pytest
 from reference import cell_midpoint, uniform_midpoint
 from scipy.stats import chi2
 
-from pmm_mcmc.coefficients import flows
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED
-from pmm_mcmc.midpoints import (
+from pmm_mcmc.langevin.flows import flows
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED
+from pmm_mcmc.langevin.midpoints import (
     LATE,
     cell_weight,
     continuous_weight,

@@ -7,12 +7,12 @@ import pymc as pm
 import pytest
 from moment_trees import collected, low_rank, statistics, whitened
 
-from pmm_mcmc.comoments import combined
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.diagnostics.comoments import combined
 from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
-from pmm_mcmc.moments import Moments
-from pmm_mcmc.results import Layout
-from pmm_mcmc.storage.codec import decode, encode
+from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.run.moments import Moments
+from pmm_mcmc.run.storage.codec import decode, encode
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def model():
         pm.Deterministic("positive", (z > 0).sum())
         pm.Deterministic("constant", tau * 0.0 + 0.1)
         pm.Normal("y", z.sum(), 1.0, observed=1.0)
-    return Layout.of_model(built, list(built.value_vars), built.initial_point(0))
+    return ResultTree.of_model(built, list(built.value_vars), built.initial_point(0))
 
 
 def draws_of(layout, chains, n, seed=1):
@@ -96,7 +96,7 @@ def test_result_does_not_depend_on_the_cuts():
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10 * np.abs(a).max(initial=1e-300))
         elif isinstance(a, dict):
             assert all(np.allclose(a[name], b[name], rtol=1e-12) for name in a) and a.keys() == b.keys()
-    one, two = (moments_summary(m.tree(Layout.of_vector(4), {})) for m in (whole, parts))
+    one, two = (moments_summary(m.tree(ResultTree.of_vector(4), {})) for m in (whole, parts))
     np.testing.assert_allclose(one, two, rtol=1e-7)
 
 
@@ -172,12 +172,12 @@ def test_no_draws_and_no_gradients():
     x = np.random.default_rng(7).normal(size=(4, 50, 2))
     stats = {name: a for name, a in statistics(x, -x).items() if name not in ("gradient", "unconstrained")}
     moments = Moments.start({"x": x}, 2, 4, None)
-    empty = moments.tree(Layout.of_vector(2), {})
+    empty = moments.tree(ResultTree.of_vector(2), {})
     assert np.isnan(empty["posterior_mean"]["x"]).all() and int(empty["sample_stats_total"]["draws"][0]) == 0
     with pytest.raises(ValueError, match="4 x 0 draws are too few"):
         moments_summary(empty)
     moments.add({"posterior": {"x": x}, "sample_stats": stats})
-    tree = moments.tree(Layout.of_vector(2), {})
+    tree = moments.tree(ResultTree.of_vector(2), {})
     table = moments_summary(tree)
     assert "stein" not in tree.children and table["bias"].isna().all() and table["mean_corrected"].isna().all()
     assert "was not measured, for there are no gradients" in moments_verdict(tree).sentence

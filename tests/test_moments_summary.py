@@ -12,11 +12,11 @@ from moment_trees import corrections, low_rank, of_vector, whitened
 from results import z_of_mean
 from scipy import stats
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
 from pmm_mcmc.diagnostics.stein import corrected_expectations
 from pmm_mcmc.diagnostics.stein_moments import weighted
-from pmm_mcmc.tuning.virial import stein_identity
+from pmm_mcmc.warmup.stein_identity import stein_identity
 
 Z, RARE = 4.5, 1e-5
 

@@ -10,7 +10,7 @@ import xarray as xr
 from sampling_runs import BACKENDS, Stop, assert_same, run
 
 import pmm_mcmc as pmm
-from pmm_mcmc import sampling
+from pmm_mcmc.run import sample as sampling
 
 pytest_plugins = ["sampling_fixtures"]
 QUIET = {"progressbar": False, "compute_convergence_checks": False}

@@ -12,9 +12,9 @@ from pytensor.compile.mode import Mode
 from pytensor.raise_op import Assert
 
 import pmm_mcmc as pmm
-import pmm_mcmc.logdensity as logdensity
-from pmm_mcmc.engines import loop
-from pmm_mcmc.logdensity import ModelDensity
+import pmm_mcmc.model.log_density as logdensity
+from pmm_mcmc.engines import numba_chain as loop
+from pmm_mcmc.model.log_density import ModelDensity
 
 pytestmark = pytest.mark.pymc
 
@@ -277,11 +277,11 @@ FLOAT32 = """
 import json
 import numpy as np, pymc as pm
 from pytensor.compile.mode import Mode
-from pmm_mcmc.logdensity import ModelDensity
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.model.log_density import ModelDensity
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.methods import Kernel
+from pmm_mcmc.langevin.methods import Kernel
 
 rng = np.random.default_rng(4)
 with pm.Model() as model:

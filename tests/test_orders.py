@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pmm_mcmc.gaussian import stationary_covariance, variance_error
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.gaussian_law import stationary_covariance, variance_error
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, norm
 
-from pmm_mcmc.gaussian import stationary_covariance, step_maps
-from pmm_mcmc.methods import OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.gaussian_law import stationary_covariance, step_maps
+from pmm_mcmc.langevin.methods import OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 

@@ -11,17 +11,17 @@ from reference import covariance, engine, flow, gaussian
 from scipy.special import gamma
 from test_guard import METHODS, automatic, quartic
 
-from pmm_mcmc.coefficients import flows
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import jax_engine, numba_engine
 from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
-from pmm_mcmc.engines.numba_engine import SIGNATURE
-from pmm_mcmc.guard import guard_threshold, steepest_curvature
-from pmm_mcmc.jax_density import LogDensity
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED
-from pmm_mcmc.transitions import LEVELS, PARTS, bridged, build_gain, build_limits, noise, path
-from pmm_mcmc.tuning.setting import Tuned
+from pmm_mcmc.engines.settings import TunedParameters
+from pmm_mcmc.langevin.flows import flows
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED
+from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
+from pmm_mcmc.langevin.transitions import MOST_REFINEMENTS, SUBSTEPS, bridged, build_gain, build_limits, noise, path
+from pmm_mcmc.model.jax_density import LogDensity
+from pmm_mcmc.model.native import SIGNATURE
 
 KEY = np.array([123, 456], dtype=np.uint64)
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -103,14 +103,14 @@ def test_without_a_force_parts_lead_where_the_whole_step_does(monkeypatch, name)
     def run():
         state = start.copy()
         gradient = engine(kernel, d, target).evaluate(roomy, state)
-        return engine(kernel, d, target).run(Tuned(step, K, 1.0, roomy, 1), state, gradient, KEY, 0, 20, 1)
+        return engine(kernel, d, target).run(TunedParameters(step, K, 1.0, roomy, 1), state, gradient, KEY, 0, 20, 1)
 
     limited(monkeypatch, numba_engine, step, False)
     whole = run()
-    assert whole.redone.sum() == 0
+    assert whole.refined.sum() == 0
     limited(monkeypatch, numba_engine, step, True)
     parts = run()
-    assert np.all(parts.redone == 1) and parts.unstable.sum() == 0 and parts.n_grad.sum() > 3 * whole.n_grad.sum()
+    assert np.all(parts.refined == 1) and parts.unstable.sum() == 0 and parts.n_grad.sum() > 3 * whole.n_grad.sum()
     np.testing.assert_allclose(parts.state[:, : 2 * d], whole.state[:, : 2 * d], atol=1e-10)
     assert np.abs(whole.position[-1] - whole.position[0]).max() > 0.3
 
@@ -130,13 +130,13 @@ def test_so_they_do_on_jax_in_batches_of_few_chains(monkeypatch, name):
     def advance():
         state = empty_state(u, v * (kernel.dynamics != OVERDAMPED))
         gradient = run.evaluate(roomy, state)
-        return run.advance(Tuned(step, K, 1.0, roomy, 1), state, gradient, keys, 0, 8), state
+        return run.advance(TunedParameters(step, K, 1.0, roomy, 1), state, gradient, keys, 0, 8), state
 
     limited(monkeypatch, jax_engine, step, False)
     whole, whole_state = advance()
     limited(monkeypatch, jax_engine, step, True)
     parts, state = advance()
-    assert whole.redone.sum() == 0 and np.all(parts.redone == 1) and parts.unstable.sum() == 0
+    assert whole.refined.sum() == 0 and np.all(parts.refined == 1) and parts.unstable.sum() == 0
     np.testing.assert_allclose(state[:, : 2 * d], whole_state[:, : 2 * d], atol=1e-10)
     assert parts.n_grad.sum() > 3 * whole.n_grad.sum()
 
@@ -148,7 +148,7 @@ def test_so_they_do_on_jax_in_batches_of_few_chains(monkeypatch, name):
 def test_parts_are_short_enough_for_what_the_whole_is_too_long_for(name):
     kernel, step, K = automatic(name)
     limit = build_limits(np, np.where).limit
-    for parts in (PARTS, PARTS**LEVELS):
+    for parts in (SUBSTEPS, SUBSTEPS**MOST_REFINEMENTS):
         exact = steepest_curvature(kernel, step / parts, 1.0, K)
         # Longer steps lose some of their stability to the friction.
         assert (
@@ -192,19 +192,19 @@ def test_a_long_step_in_parts_has_nearly_the_law_of_the_target(monkeypatch, name
         d = 20
         roomy = Coordinates(np.zeros(d), np.ones(d))
         rng = np.random.default_rng(1)
-        means, redone = [], 0
+        means, refined = [], 0
         for chain in range(8):
             state = empty_state(0.3 * rng.normal(size=d), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
             run = engine(kernel, d, quartic)
             gradient = run.evaluate(roomy, state)
             key = np.array([7, chain], dtype=np.uint64)
-            out = run.run(Tuned(step, K, 1.0, roomy, 1), state, gradient, key, 0, 4000, 1)
+            out = run.run(TunedParameters(step, K, 1.0, roomy, 1), state, gradient, key, 0, 4000, 1)
             means.append((out.position[200:] ** 2).mean())
-            redone += out.redone.sum()
-        return np.mean(means) / exact - 1.0, np.std(means, ddof=1) / np.sqrt(8) / exact, redone / 32_000
+            refined += out.refined.sum()
+        return np.mean(means) / exact - 1.0, np.std(means, ddof=1) / np.sqrt(8) / exact, refined / 32_000
 
-    off, error, redone = second_moment()
-    assert redone > 0.9
+    off, error, refined = second_moment()
+    assert refined > 0.9
     assert abs(off) < 0.02 + 4.5 * error
     monkeypatch.setattr(numba_engine, "steepest_curvature", lambda *_: np.inf)
     monkeypatch.setattr(numba_engine, "guard_threshold", lambda *x: 4.0 * guard_threshold(*x))

@@ -19,12 +19,13 @@ import pytest
 from test_orders import DOUBLE_WELL, GAUSSIAN, KINETIC, POISSON, WELL, double_well, kernel, second_moment
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics import probe
-from pmm_mcmc.diagnostics.coupled import Sums
-from pmm_mcmc.diagnostics.probe import _setting, _starts, bias_probe, order_of_bias
-from pmm_mcmc.gaussian import variance_error
-from pmm_mcmc.guard import steepest_curvature
-from pmm_mcmc.methods import OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.langevin.gaussian_law import variance_error
+from pmm_mcmc.langevin.methods import OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.stability import steepest_curvature
+from pmm_mcmc.workbench import bias_probe as probe
+from pmm_mcmc.workbench.coupled import Sums
+from pmm_mcmc.workbench.probe import _setting, _starts, bias_probe, order_of_bias
 
 pytestmark = pytest.mark.pymc
 Z = 5.3
@@ -257,7 +258,7 @@ def test_parameters_of_every_kind(probed):
 
     found, dt, step = probed(build, pmm.PoissonULMC, step_size=0.8, K=64, scaling=[2.0, 2.0, 1.0], steps_per_draw=4)
     table = found.table
-    assert list(table.index) == list(pmm.bias(dt).index)
+    assert list(table.index) == list(bias_table(dt).index)
     for name in ("difference", "difference_half", "bias"):
         np.testing.assert_allclose(table[name]["line[0]"], -table[name]["x[0]"], rtol=1e-6, atol=1e-12)
         np.testing.assert_allclose(table[name + "_of_sd"]["line[1]"], table[name + "_of_sd"]["x[1]"], rtol=1e-6)
@@ -275,7 +276,7 @@ def test_parameters_of_every_kind(probed):
 
 def test_agrees_with_the_bias_from_gradients(probed):
     found, dt, _ = probed(gaussian, pmm.OLMC, step_size=0.5, scaling=np.ones(4), draws=2000)
-    table = pmm.bias(dt)
+    table = bias_table(dt)
     assert np.all(np.abs(found.table["bias_of_sd"] - table["bias_of_sd"] / table["sd_corrected"]) < 0.04)
 
 
@@ -386,5 +387,5 @@ def test_refuses_data_that_have_changed_since(sample):
 
 def test_doctest(monkeypatch):
     monkeypatch.setattr(pm, "sample", functools.partial(pm.sample, progressbar=False, cores=1, quiet=True))
-    result = doctest.testmod(sys.modules["pmm_mcmc.diagnostics.probe"])
+    result = doctest.testmod(sys.modules["pmm_mcmc.workbench.probe"])
     assert result.attempted > 3 and result.failed == 0

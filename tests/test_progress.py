@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pmm_mcmc import progress
-from pmm_mcmc.progress import Heartbeat, RunProgress
+from pmm_mcmc.model import heartbeat
+from pmm_mcmc.model.heartbeat import Heartbeat
+from pmm_mcmc.run import progress
+from pmm_mcmc.run.progress import RunProgress
 from pmm_mcmc.steps.statistics import Stats
 
 RED, BLUE = "38;2;214;39;40", "38;2;31;119;180"
@@ -25,8 +27,9 @@ class Screen:
     def __init__(self, monkeypatch, width=140, **options):
         self.file, self.seconds = io.StringIO(), 0.0
         self.options = {"width": width, "force_terminal": True, "color_system": None, **options}
-        monkeypatch.setattr(progress, "_console", lambda: Console(file=self.file, **self.options))
-        monkeypatch.setattr(progress, "perf_counter", lambda: self.seconds)
+        for module in (heartbeat, progress):
+            monkeypatch.setattr(module, "console", lambda: Console(file=self.file, **self.options))
+            monkeypatch.setattr(module, "perf_counter", lambda: self.seconds)
 
     @property
     def raw(self):
@@ -246,7 +249,7 @@ def wait_for(condition):
 
 
 def test_a_file_gets_a_line_every_so_often(screen, monkeypatch):
-    monkeypatch.setattr(progress, "_BEAT", 0.01)
+    monkeypatch.setattr(progress, "BEAT", 0.01)
     seen = screen(force_terminal=False)
     with RunProgress(chains=2, tune=100, draws=100) as bar:
         update(bar, 2, 0)
@@ -271,15 +274,15 @@ def test_lines_of_long_runs_come_less_often(screen):
 
 @pytest.mark.parametrize("failure", [None, KeyboardInterrupt, ValueError])
 def test_a_heartbeat_in_a_file_speaks_at_once_and_again_and_stops(screen, monkeypatch, failure):
-    monkeypatch.setattr(progress, "_BEAT", 0.01)
+    monkeypatch.setattr(heartbeat, "BEAT", 0.01)
     seen = screen(force_terminal=False)
-    with contextlib.suppress(KeyboardInterrupt, ValueError), Heartbeat() as heartbeat:
+    with contextlib.suppress(KeyboardInterrupt, ValueError), Heartbeat() as said:
         assert not beats()
-        heartbeat.say("[x], compiling")
+        said.say("[x], compiling")
         assert seen.file.getvalue() == "[x], compiling\n"
         seen.seconds = 3.0
         wait_for(lambda: "[x], compiling, 0:00:03\n" in seen.file.getvalue())
-        heartbeat.say("starting")
+        said.say("starting")
         wait_for(lambda: "starting, 0:00:00\n" in seen.file.getvalue())
         assert len(beats()) == 1
         if failure is not None:
@@ -341,7 +344,7 @@ def test_the_bar_of_pm_sample_fits(monkeypatch, width, wide):
 def test_a_run_without_bar_does_not_load_pymc(run_script):
     loaded, errors = run_script(
         "import json, sys\n"
-        "from pmm_mcmc.progress import RunProgress\n"
+        "from pmm_mcmc.run.progress import RunProgress\n"
         "with RunProgress(chains=1, tune=1, draws=1, show=False) as bar:\n"
         "    bar.update(tuning=True, done=1, step_size=0.1, K=1, n_grad=[1], unstable=[0])\n"
         "print(json.dumps('pymc' in sys.modules))\n"

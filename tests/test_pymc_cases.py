@@ -11,14 +11,14 @@ import pytensor.tensor as pt
 import pytest
 
 import pmm_mcmc as pmm
-from pmm_mcmc.gaussian import variance_error
-from pmm_mcmc.methods import Settings
+from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.langevin.gaussian_law import variance_error
 
 pytestmark = pytest.mark.pymc
 statistical = pytest.mark.statistical
 
 STEP = 0.3
-SETTINGS = Settings.checked("PoissonULMC", dynamics="underdamped", K=16, grid="centred", step_size=STEP)
+SETTINGS = MethodArguments.checked("PoissonULMC", dynamics="underdamped", K=16, grid="centred", step_size=STEP)
 BIAS = abs(variance_error(SETTINGS.kernel, STEP, 1.0, 16))  # of a variance, relative: 1e-5
 
 

@@ -13,7 +13,8 @@ import report_pages as pages
 import results
 
 import pmm_mcmc as pmm
-from pmm_mcmc.report import run_page, to_html
+from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.workbench.report import run_page, to_html
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def test_a_run_that_is_not_to_be_trusted_says_why():
 
 
 def test_tables_hold_the_numbers_of_the_summary(good, page):
-    summary, bias = pmm.summary(good, kind="all"), pmm.bias(good)
+    summary, bias = pmm.summary(good, kind="all"), bias_table(good)
     tables = page.tables()
     seen = set()
     for caption in ("Estimates", "Bias", "How well they are known"):
@@ -220,7 +221,7 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_any_work(tmp_path):
 
 
 def test_without_jinja_the_remedy_is_named(good, monkeypatch):
-    from pmm_mcmc.report import page
+    from pmm_mcmc.workbench.report import page
 
     page._template.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "jinja2", None)

@@ -6,10 +6,22 @@ import pytest
 import report_pages as pages
 from matplotlib.figure import Figure as Drawing
 
-from pmm_mcmc.report import comparison_page
-from pmm_mcmc.report.figures import short
-from pmm_mcmc.report.page import Cell, Column, Figure, Page, Section, Table, Text, Verdict, chosen, number, plain
-from pmm_mcmc.report.svg import drawn
+from pmm_mcmc.workbench.comparison.page import comparison_page
+from pmm_mcmc.workbench.report.figures import short
+from pmm_mcmc.workbench.report.page import (
+    Cell,
+    Column,
+    Figure,
+    Page,
+    Section,
+    Table,
+    Text,
+    Verdict,
+    chosen,
+    number,
+    plain,
+)
+from pmm_mcmc.workbench.report.svg import drawn
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 import xarray as xr
 
 import pmm_mcmc as pmm
-from pmm_mcmc.results import Layout
+from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.model.result_tree import ResultTree
 
 pytestmark = pytest.mark.pymc
 
@@ -44,7 +45,7 @@ def run(sample):
 
 
 def layout_of(model, include=("posterior",)):
-    return Layout.of_model(model, model.value_vars, model.initial_point(0), include=include)
+    return ResultTree.of_model(model, model.value_vars, model.initial_point(0), include=include)
 
 
 def groups_of(dt, layout, names=GROUPS):
@@ -151,7 +152,7 @@ def test_more_chains_than_draws(run):
 
 
 def test_gradients_keep_the_precision_of_the_engine():
-    layout, single = Layout.of_vector(2), np.ones((1, 3, 2), np.float32)
+    layout, single = ResultTree.of_vector(2), np.ones((1, 3, 2), np.float32)
     stats = {"gradient": single, "unconstrained": single, "flag": np.ones((1, 3), bool)}
     made = layout.tree({"sample_stats": stats}, {})["sample_stats"]
     assert [made[name].dtype for name in stats] == [np.float32, np.float32, bool]
@@ -179,7 +180,7 @@ def test_statistics_of_mala(sample):
 
 
 def test_a_log_density_without_a_model():
-    layout = Layout.of_vector(3)
+    layout = ResultTree.of_vector(3)
     position = np.random.default_rng(2).normal(size=(4, 10, 3))
     made = layout.tree({"posterior": layout.values(position), "sample_stats": {"unconstrained": position}}, TOLD)
     assert layout.names == ["x[0]", "x[1]", "x[2]"] and list(made.children) == ["posterior", "sample_stats"]
@@ -206,7 +207,7 @@ def test_diagnostics_work_on_it(run, rebuilt, caplog):
     _, dt = run
     with np.errstate(all="ignore"):  # a constant has no r_hat
         assert list(az.summary(rebuilt).index) == list(az.summary(dt).index)
-    ours, theirs = pmm.bias(rebuilt), pmm.bias(dt)
+    ours, theirs = bias_table(rebuilt), bias_table(dt)
     assert list(ours.index) == list(theirs.index)
     np.testing.assert_allclose(ours.to_numpy(), theirs.to_numpy(), rtol=1e-6, atol=1e-9)
     ours, theirs = pmm.verdict(rebuilt), pmm.verdict(dt)

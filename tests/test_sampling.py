@@ -13,8 +13,11 @@ import pytest
 from sampling_runs import BACKENDS, assert_same, run
 
 import pmm_mcmc as pmm
-from pmm_mcmc import host, sampling, targeting, warming
 from pmm_mcmc.engines import jax_engine
+from pmm_mcmc.run import driver as host
+from pmm_mcmc.run import plan as targeting
+from pmm_mcmc.run import sample as sampling
+from pmm_mcmc.warmup import pooled as warming
 
 STATES = ("Trusted: ", "Undecided: ", "Not trusted: ")
 

@@ -57,9 +57,7 @@ def test_models_that_cannot_work_are_refused(schools):
 
 
 def test_a_run_that_would_not_fit_is_refused_with_the_numbers(schools, monkeypatch):
-    from pmm_mcmc import memory
-
-    monkeypatch.setattr(memory, "available_bytes", lambda: 10**6)
+    monkeypatch.setattr("pmm_mcmc.run.memory.available_bytes", lambda: 10**6)
     with pytest.raises(ValueError, match=r"6 chains of 9999 draws.*available.*store="):
         run(schools, "numba", draws=9999)
 

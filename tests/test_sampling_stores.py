@@ -11,7 +11,8 @@ from sampling_runs import BACKENDS, Stop, assert_same, run
 from store_runs import files
 
 import pmm_mcmc as pmm
-from pmm_mcmc import sampling, sinks
+from pmm_mcmc.run import recorders as sinks
+from pmm_mcmc.run import sample as sampling
 
 pytest_plugins = ["sampling_fixtures"]
 
@@ -93,7 +94,7 @@ def test_another_model_or_other_data_are_refused(tmp_path):
 def test_a_full_disk_loses_nothing_that_was_committed(well, tmp_path, monkeypatch):
     monkeypatch.setattr(sampling, "_MOST_ROWS", 10)
     whole = run(well)
-    from pmm_mcmc.storage.folder import LocalFolder
+    from pmm_mcmc.run.storage.folder import LocalFolder
 
     write, calls = LocalFolder._write, []
 

@@ -6,22 +6,21 @@ Blocks are independent draws at fixed seeds; what is asserted is exact or has a 
 import numpy as np
 import pytest
 
-from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.tuning.schedule import Warmup
-from pmm_mcmc.tuning.setting import Block, fixed_setting
-from pmm_mcmc.tuning.step_size import safe_step
-from pmm_mcmc.tuning.thinning import STEPS_CAP
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.settings import Block, MethodArguments
+from pmm_mcmc.warmup.schedule import Warmup
+from pmm_mcmc.warmup.step_size import fixed_setting, safe_step
+from pmm_mcmc.warmup.thinning import STEPS_CAP
 
-PAPER = Settings.checked("PoissonULMC", dynamics="underdamped")
-RECYCLED = Settings.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
-OVERDAMPED = Settings.checked("PoissonOLMC", dynamics="overdamped")
-MALA = Settings.checked("MALA", dynamics="overdamped")
+PAPER = MethodArguments.checked("PoissonULMC", dynamics="underdamped")
+RECYCLED = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
+OVERDAMPED = MethodArguments.checked("PoissonOLMC", dynamics="overdamped")
+MALA = MethodArguments.checked("MALA", dynamics="overdamped")
 D = 3
 
 
 def underdamped(**arguments):
-    return Settings.checked("PoissonULMC", dynamics="underdamped", **arguments)
+    return MethodArguments.checked("PoissonULMC", dynamics="underdamped", **arguments)
 
 
 class Driver:
@@ -328,7 +327,7 @@ def test_what_is_taken_in_parts_makes_less_bias_likely():
             found = made()
             # Blocks of the adaptation, with other coordinates, say nothing of the steps that are in use.
             often = share if driver.warmup.frozen is not None else 0.9
-            return found._replace(redone=(np.arange(found.lp.size).reshape(found.lp.shape) % 10 < 10 * often) * 1)
+            return found._replace(refined=(np.arange(found.lp.size).reshape(found.lp.shape) % 10 < 10 * often) * 1)
 
         driver.block = block
         if turns is None:

@@ -84,7 +84,7 @@ HANDLER
 def tell(drawn):
     if not drawn.tuning and drawn.done >= 20:
         os.kill(os.getpid(), signal.SIGTERM)
-from pmm_mcmc import sampling
+from pmm_mcmc.run import sample as sampling
 sampling._MOST_ROWS = 10
 dt = pmm.sample(model=model, random_seed=1, chains=2, draws=1000, store=STORE, callback=tell,
                 progressbar=False)

@@ -15,7 +15,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 # Modules that users import from.
-PUBLIC = ("pmm_mcmc", "pmm_mcmc.targets", "pmm_mcmc.report", "pmm_mcmc.diffusion", "pmm_mcmc.gaussian")
+PUBLIC = (
+    "pmm_mcmc",
+    "pmm_mcmc.workbench.targets",
+    "pmm_mcmc.workbench",
+    "pmm_mcmc.diffusion",
+    "pmm_mcmc.langevin.gaussian_law",
+)
 # What needs packages that the tests do without, and where it is defined.
 ELSEWHERE = {
     "PoissonMidpointScheduler": ROOT / "pmm_mcmc" / "diffusion" / "diffusers.py",

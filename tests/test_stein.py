@@ -10,11 +10,11 @@ import pytest
 from results import z_of_mean
 from scipy import special, stats
 
-from pmm_mcmc.batches import spread
+from pmm_mcmc.coordinates.scale import affine_scale, diagonal_scale
 from pmm_mcmc.diagnostics import stein
 from pmm_mcmc.diagnostics.stein import _Basis, _regressors, corrected_expectations
-from pmm_mcmc.tuning.scale import affine_scale, diagonal_scale
-from pmm_mcmc.tuning.virial import stein_identity
+from pmm_mcmc.warmup.standard_errors import spread
+from pmm_mcmc.warmup.stein_identity import stein_identity
 
 Z, RARE = 4.5, 1e-5
 

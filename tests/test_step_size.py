@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from tuning_cases import BIAS_TARGET, RECYCLED, UNADJUSTED, settings_of
 
-from pmm_mcmc.gaussian import variance_error
-from pmm_mcmc.methods import METHODS, Settings
-from pmm_mcmc.tuning.setting import fixed_setting
-from pmm_mcmc.tuning.step_size import allowed_error, midpoint_count, safe_step
+from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.langevin.gaussian_law import variance_error
+from pmm_mcmc.langevin.methods import METHODS
+from pmm_mcmc.warmup.step_size import allowed_error, fixed_setting, midpoint_count, safe_step
 
 CURVATURES = 1.05 ** np.arange(-120.0, 241.0, 24.0)  # friction / sqrt(L) is then on the grid of remembered steps
 
@@ -54,7 +54,7 @@ def test_safe_step_of_the_recycled_scheme_holds_at_both_ends_of_the_curvature():
 @pytest.mark.parametrize("method", ["PoissonULMC", "PoissonOLMC"])
 def test_safe_step_of_the_importance_law_holds_in_all_flatter_directions(method, target, friction):
     dynamics = "underdamped" if method == "PoissonULMC" else "overdamped"
-    settings = Settings.checked(method, dynamics=dynamics, midpoint="importance")
+    settings = MethodArguments.checked(method, dynamics=dynamics, midpoint="importance")
     step = safe_step(settings, friction, 1.0, target)
     for curvature in np.geomspace(0.01, 1.0, 40):
         assert abs(variance_error(settings.kernel, step, friction, None, curvature)) <= 1.03 * target
@@ -62,7 +62,7 @@ def test_safe_step_of_the_importance_law_holds_in_all_flatter_directions(method,
         longer = [abs(variance_error(settings.kernel, a * step, friction, None)) for a in (1.001, 1.02, 1.1)]
         assert max(longer) > target
     if target > 0.01 and friction >= 1.0:
-        plain = safe_step(Settings.checked(method, dynamics=dynamics), friction, 1.0, target)
+        plain = safe_step(MethodArguments.checked(method, dynamics=dynamics), friction, 1.0, target)
         assert step > 1.2 * plain or step == METHODS[method].largest_step
 
 

@@ -10,7 +10,7 @@ from step_runs import N_DRAWS, N_TUNE, STEPS, advance, begin, build, every_step,
 import pmm_mcmc as pmm
 from pmm_mcmc.steps import chain as chain_module
 from pmm_mcmc.steps.chain import Chain
-from pmm_mcmc.tuning.schedule import Warmup
+from pmm_mcmc.warmup.schedule import Warmup
 
 pytestmark = pytest.mark.pymc
 
@@ -35,7 +35,7 @@ def test_saved_state_continues_in_a_new_object(model, monkeypatch, name):
         rows, done = rows + more, cut
         chunk = step.chain._chunk
         looking_ahead += chunk is not None and step.chain.row < len(chunk.lp)
-        company += [cut] if step.chain.walkers is not None else []
+        company += [cut] if step.chain.companions is not None else []
         state = pickle.loads(pickle.dumps(step.sampling_state))
         restored = build(model, name)
         restored.sampling_state = state
@@ -58,7 +58,7 @@ def test_saved_state_continues_over_the_freeze(model, name):
         frozen_at = frozen_at or (step.chain.warmup.frozen and cut)
         restored = build(model, name)
         restored.sampling_state = state
-        assert (step.chain.walkers is None) == (frozen_at is not None)
+        assert (step.chain.companions is None) == (frozen_at is not None)
         assert advance(restored, point, cut, tune + 20, stop_at=tune)[0] == expected[cut:], cut
     assert frozen_at is not None and frozen_at > 131
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from step_runs import N_DRAWS, N_TUNE, STEPS, begin, build, every_step, same, same_run, small_model
 
 import pmm_mcmc as pmm
-from pmm_mcmc.engines.numba_engine import SIGNATURE, NumbaEngine
+from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.model.native import SIGNATURE
 
 pytestmark = pytest.mark.pymc
 
@@ -23,7 +24,7 @@ STATS = {
     "n_grad": np.int64,
     "n_grad_total": np.int64,
     "unstable": np.int64,
-    "redone": np.int64,
+    "refined": np.int64,
     "model_failures": np.int64,
     "halving_cost": np.float64,
     "expected_bias": np.float64,
@@ -44,7 +45,7 @@ def test_statistics(model, sample, name):
     with model:
         dt = sample(STEPS[name](), chains=2, draws=40, tune=50, discard_tuned_samples=False)
     expected = set(STATS)
-    expected -= {"redone"} if name == "MALA" else {"acceptance_rate"}
+    expected -= {"refined"} if name == "MALA" else {"acceptance_rate"}
     if name in ("PoissonOLMC", "OLMC", "MALA"):
         expected -= {"friction"}
     for group, length in (("sample_stats", 40), ("warmup_sample_stats", 50)):
@@ -103,7 +104,7 @@ def test_gradients_add_up_to_the_calls_made(model, sample, name, step_size):
     stats, early = dt["sample_stats"], dt["warmup_sample_stats"]
     assert stats["n_grad"].sum() + early["n_grad"].sum() == calls[0]
     if step_size == 1.5 and name != "MALA":
-        assert stats["redone"].sum() + early["redone"].sum() > 0, "steps in parts must be among those counted"
+        assert stats["refined"].sum() + early["refined"].sum() > 0, "steps in parts must be among those counted"
 
 
 @every_step

@@ -19,7 +19,7 @@ import zarr
 from store_runs import finish, read
 from xarray.testing import assert_identical
 
-from pmm_mcmc.storage import StoreError, add_notes, open_store
+from pmm_mcmc.run.storage import StoreError, add_notes, open_store
 
 pytest_plugins = ["store_fixtures"]
 TESTS = Path(__file__).parent
@@ -112,7 +112,7 @@ def test_files_are_of_whole_chunks(whole):
 
 
 def test_draws_are_numbered_however_many_there_are(tmp_path, monkeypatch):
-    monkeypatch.setattr("pmm_mcmc.storage.layout._DRAWS", 5)
+    monkeypatch.setattr("pmm_mcmc.run.storage.layout._DRAWS", 5)
     runs.run(tmp_path / "a.zarr")
     assert np.array_equal(open_store(tmp_path / "a.zarr")["posterior"]["draw"], np.arange(14))
     with runs.create(tmp_path / "b.zarr") as store:

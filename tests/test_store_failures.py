@@ -12,7 +12,7 @@ import xarray as xr
 from store_runs import WHOLE, check_upto, finish, read
 from xarray.testing import assert_identical
 
-from pmm_mcmc.storage import NothingStored, StoreError, open_store
+from pmm_mcmc.run.storage import NothingStored, StoreError, open_store
 
 pytest_plugins = ["store_fixtures"]
 TESTS = Path(__file__).parent
@@ -120,7 +120,7 @@ import sys, json, resource
 sys.path.insert(0, {str(TESTS)!r})
 import store_runs as runs
 import xarray as xr
-from pmm_mcmc.storage import StoreError
+from pmm_mcmc.run.storage import StoreError
 store = runs.resume({str(copy)!r})
 limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300, limits[1]))

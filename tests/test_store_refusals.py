@@ -10,9 +10,9 @@ import xarray as xr
 from store_runs import WHOLE, check_upto, finish, read
 from xarray.testing import assert_identical
 
-from pmm_mcmc.storage import NothingStored, Store, StoreError, open_store
-from pmm_mcmc.storage import folder as folders
-from pmm_mcmc.storage.recovery import stored_identity
+from pmm_mcmc.run.storage import NothingStored, Store, StoreError, open_store
+from pmm_mcmc.run.storage import folder as folders
+from pmm_mcmc.run.storage.recovery import stored_identity
 
 pytest_plugins = ["store_fixtures"]
 TESTS = Path(__file__).parent

@@ -19,8 +19,8 @@ from pymc.pytensorf import join_nonshared_inputs
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import vectorize_graph
 
-from pmm_mcmc.logdensity import flat_layout
-from pmm_mcmc.targets import hierarchical
+from pmm_mcmc.model.log_density import flat_layout
+from pmm_mcmc.workbench.targets import hierarchical
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import make_references

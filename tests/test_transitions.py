@@ -8,10 +8,10 @@ import pytest
 from reference import cell_midpoint, fine_times, flow, gather, sequential, unrolled
 from scipy.stats import norm
 
-from pmm_mcmc.coefficients import flows
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, UNDERDAMPED
-from pmm_mcmc.midpoints import cell_weight
-from pmm_mcmc.transitions import end, interpolate, mala_log_ratio, noise, path
+from pmm_mcmc.langevin.flows import flows
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED
+from pmm_mcmc.langevin.midpoints import cell_weight
+from pmm_mcmc.langevin.transitions import end, interpolate, mala_log_ratio, noise, path
 
 NAMES = {OVERDAMPED: "overdamped", UNDERDAMPED: "underdamped", HARMONIC: "harmonic"}
 DRIFTS = {

@@ -11,15 +11,14 @@ from scipy.signal import lfilter
 from tuning_cases import BIAS_TARGET, RECYCLED, UNADJUSTED, settings_of
 
 import pmm_mcmc as pmm
-from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.tuning import evidence
-from pmm_mcmc.tuning.curvature import LocalCurvature
-from pmm_mcmc.tuning.scale import diagonal_scale
-from pmm_mcmc.tuning.setting import Block
-from pmm_mcmc.tuning.step_size import allowed_error, lipschitz_bound, midpoint_count, rare_curvature, safe_step
-from pmm_mcmc.tuning.thinning import STEPS_CAP, steps_for_autocorrelation
-from pmm_mcmc.tuning.transient import replacements, settled
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.scale import diagonal_scale
+from pmm_mcmc.engines.settings import Block, MethodArguments
+from pmm_mcmc.warmup import evidence
+from pmm_mcmc.warmup.curvature import LocalCurvature
+from pmm_mcmc.warmup.step_size import allowed_error, lipschitz_bound, midpoint_count, rare_curvature, safe_step
+from pmm_mcmc.warmup.thinning import STEPS_CAP, steps_for_autocorrelation
+from pmm_mcmc.warmup.transient import replacements, settled
 
 MALA = ("MALA", {"dynamics": "overdamped"})
 
@@ -296,7 +295,7 @@ def test_given_arguments_are_kept_by_a_run(gaussian, sample):
     ],
 )  # fmt: skip
 def test_only_what_sees_one_gradient_a_step_is_tuned_for_nearly_every_place(method, options, in_parts):
-    settings = Settings.checked(method, **{"dynamics": "underdamped", **options})
+    settings = MethodArguments.checked(method, **{"dynamics": "underdamped", **options})
     rng = np.random.default_rng(3)
     y, usable = rng.normal(size=(2, 1000, 50)), np.ones((2, 1000), dtype=bool)
     gradient = np.where(np.arange(1000)[None, :, None] == 500, -200.0, -1.0) * y

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 import pmm_mcmc as pmm
-from pmm_mcmc import progress
+from pmm_mcmc.run import progress
 
 pytestmark = pytest.mark.pymc
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, "random_seed": 1}

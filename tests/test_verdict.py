@@ -11,9 +11,10 @@ from results import gaussian, grid, tree
 from scipy import stats
 
 import pmm_mcmc as pmm
-from pmm_mcmc.batches import degrees_of_freedom
-from pmm_mcmc.diagnostics.judging import Measured, conclude, identity_reasons
-from pmm_mcmc.tuning.virial import stein_identity
+from pmm_mcmc.diagnostics.reasons import Measured, conclude, identity_reasons
+from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
+from pmm_mcmc.warmup.stein_identity import stein_identity
 
 RARE = 1e-5
 SHORTER = "halve step_size, or reparametrise"
@@ -244,11 +245,11 @@ def together(correlation, draws=2000, **statistics):
 def test_a_standard_deviation_that_is_off():
     """Which no coordinate's own identity sees."""
     dt = together(0.02)
-    row = pmm.bias(dt).loc["total"]
+    row = bias_table(dt).loc["total"]
     off = 100 * row["bias_of_sd"] / row["sd_corrected"]
     assert 14 < off < 20  # sqrt(1 + 19 * 0.02) = 1.175
     assert only_reason(dt) == f"the sd of total is off by {off:.1f} % of a posterior sd, limit 7.5 %"
-    row = pmm.bias(together(0.006)).loc["total"]
+    row = bias_table(together(0.006)).loc["total"]
     assert 0.04 < row["bias_of_sd"] / row["sd_corrected"] < 0.075
     assert pmm.verdict(together(0.006)).trusted
 
@@ -256,7 +257,7 @@ def test_a_standard_deviation_that_is_off():
 def test_noise_is_not_called_bias_of_a_standard_deviation():
     x = np.random.default_rng(4).normal(size=(1, 100, 3))
     x = 1.12 * (x - x.mean(axis=1)) / x.std(axis=1)
-    table = pmm.bias(gaussian(x))
+    table = bias_table(gaussian(x))
     assert np.all(table["bias_of_sd"] > 0.11) and np.all(table["bias_of_sd_se"] > 0.04)
     assert not any(reason.code == "bias_of_sd" for reason in pmm.verdict(gaussian(x)).reasons)
 
@@ -271,7 +272,7 @@ def partly_explained(shift):
 def test_what_a_correction_leaves_counts_too():
     """Of 0.08 in 1.08 standard deviations a third is thought to be left: in all it may be more than the limit."""
     dt = partly_explained(0.08)
-    row = pmm.bias(dt).loc["partly"]
+    row = bias_table(dt).loc["partly"]
     assert 0.06 < row["bias_sd_units"] < 0.09 and 0.3 < row["unexplained"] < 0.45
     whole = 100 * row["bias_sd_units"] / (1.0 - row["unexplained"])
     assert only_reason(dt) == f"the mean of partly is off by {whole:.1f} % of a posterior sd, limit 7.5 %"
@@ -281,7 +282,7 @@ def test_what_a_correction_leaves_counts_too():
 
 def test_the_figure_is_two_errors_of_the_worst_mean_with_what_a_correction_leaves():
     dt = partly_explained(0.05)
-    table = pmm.bias(dt)
+    table = bias_table(dt)
     row = table.loc["partly"]
     size, error, left = row["bias_sd_units"], row["bias_se"] / row["sd_corrected"], row["unexplained"]
     assert size > 2.5 * error and size / (1.0 - left) < 0.075
@@ -353,7 +354,7 @@ def test_a_long_step_is_trusted_where_the_draws_rule_harm_out():
     wide = together(0.006, draws=600, **long)  # the sd of a sum is too large by some 7 %
     assert pmm.verdict(together(0.006, draws=600)).trusted
     only_reason(wide, LEFT_OUT, "undecided")
-    means = pmm.bias(wide)
+    means = bias_table(wide)
     assert np.all(means["bias"].abs() + 2.0 * means["bias_se"] < 0.1 * means["sd_corrected"])
 
 
@@ -380,7 +381,7 @@ def test_few_draws_are_undecided():
 
 def test_not_measurable_is_said():
     x, noise = grid(2), grid(1, seed=2)[..., 0]
-    table = pmm.bias(tree({"x": x, "noise": noise}, x, -x))
+    table = bias_table(tree({"x": x, "noise": noise}, x, -x))
     assert table.loc["noise", ["bias", "bias_se", "bias_sd_units", "bias_of_sd", "bias_of_sd_se"]].isna().all()
     assert table.loc["noise", "mean_corrected"] == table.loc["noise", "mean"]
     assert table.loc["noise", "sd_corrected"] == table.loc["noise", "sd"]
@@ -400,12 +401,12 @@ def test_constants_and_values_that_are_not_finite():
     posterior = {"x": x, "constant": np.full((4, 600), 0.1)}
     dt = tree(posterior, x, -x)
     assert pmm.verdict(dt).sentence.startswith("Trusted: all corrected means")
-    row = pmm.bias(dt).loc["constant"]
+    row = bias_table(dt).loc["constant"]
     assert row["mean"] == row["mean_corrected"] == 0.1
     assert row["sd"] == row["sd_corrected"] == row["bias"] == row["bias_se"] == row["unexplained"] == 0.0
     assert pmm.summary(dt).loc["constant", "mean_corrected"] == 0.1
     dt = tree({**posterior, "odd": odd}, x, -x)
-    assert pmm.bias(dt).loc["odd", ["bias", "sd", "mcse_corrected"]].isna().all()
+    assert bias_table(dt).loc["odd", ["bias", "sd", "mcse_corrected"]].isna().all()
     assert pmm.verdict(dt).sentence.endswith("; the bias of 1 of 3 parameters is not measurable.")
     # What is wrong elsewhere is still found.
     x[0] += 1.0

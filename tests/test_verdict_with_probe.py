@@ -13,7 +13,8 @@ from results import gaussian, grid
 from test_verdict import SHORTER, noisy
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.probe import BiasProbe
+from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.workbench.probe import BiasProbe
 
 LABELS = ["a", "b[0]", "b[1]"]
 
@@ -49,9 +50,9 @@ def test_a_bias_within_its_error_is_no_reason():
 
 def test_a_bias_of_whole_steps_is_none_of_a_run_that_takes_many_in_parts():
     for in_parts, trusted in ((24, False), (25, True)):  # of 2400 transitions
-        redone = np.zeros((4, 600), dtype=int)
-        redone[1, :in_parts] = 1
-        dt = gaussian(grid(3), redone=redone, steps_per_draw=np.ones((4, 600), dtype=int))
+        refined = np.zeros((4, 600), dtype=int)
+        refined[1, :in_parts] = 1
+        dt = gaussian(grid(3), refined=refined, steps_per_draw=np.ones((4, 600), dtype=int))
         assert pmm.verdict(dt, probe=probe(bias=0.12)).trusted == trusted
 
 
@@ -84,7 +85,9 @@ def test_a_step_that_is_not_stable_somewhere_is_refused_whatever_the_probe_says(
 
 def test_without_warm_up_the_step_is_not_checked_and_the_verdict_says_so():
     dt = noisy(np.nan)
-    assert pmm.verdict(dt).sentence.endswith(" No warm-up has seen whether the step is too long: pmm.bias_probe can.")
+    assert pmm.verdict(dt).sentence.endswith(
+        " No warm-up has seen whether the step is too long: pmm.workbench.bias_probe can."
+    )
     assert "warm-up" not in pmm.verdict(dt, probe=probe()).sentence
     assert "warm-up" not in pmm.verdict(noisy(0.05)).sentence
     assert "warm-up" not in pmm.verdict(gaussian(grid(3))).sentence, "of another sampler nothing is known"
@@ -92,8 +95,8 @@ def test_without_warm_up_the_step_is_not_checked_and_the_verdict_says_so():
 
 def test_bad_probes():
     dt = gaussian(grid(3))
-    for wrong in (1.0, "probe", pmm.bias(dt)):
-        with pytest.raises(TypeError, match=r"must be what pmm_mcmc.bias_probe\(dt, step\) returns"):
+    for wrong in (1.0, "probe", bias_table(dt)):
+        with pytest.raises(TypeError, match=r"must be what pmm_mcmc.workbench.bias_probe\(dt, step\) returns"):
             pmm.verdict(dt, probe=wrong)
     with pytest.raises(
         ValueError, match=r"probe: is one of 2 parameters .* the result has 3 .*: give the probe of this"
@@ -108,5 +111,5 @@ def test_a_real_probe_of_a_step_that_is_too_long():
         pm.Normal("x", shape=2)
         step = pmm.ULMC(step_size=0.4, friction=1.0, scaling=[1.0, 1.0], reparametrise=False)
         dt = pmm.sample(step, draws=500, chains=4, random_seed=1, progressbar=False)
-        found = pmm.verdict(dt, probe=pmm.bias_probe(dt, step, random_seed=1))
+        found = pmm.verdict(dt, probe=pmm.workbench.bias_probe(dt, step, random_seed=1))
     assert any(str(reason).startswith("by step halving the sd of x[") for reason in found.reasons), found

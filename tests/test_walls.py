@@ -8,6 +8,7 @@ from results import gaussian, grid, tree
 from scipy import stats
 
 import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.verdict import bias_table
 
 
 def within(draws, inside):
@@ -22,7 +23,7 @@ def within(draws, inside):
 def test_exact_draws_of_a_density_with_an_edge_are_not_corrected(inside):
     x = within(2, inside)
     dt = gaussian(x)
-    table, found = pmm.bias(dt), pmm.verdict(dt)
+    table, found = bias_table(dt), pmm.verdict(dt)
     assert table[["bias", "bias_se", "bias_of_sd"]].isna().all(axis=None)
     np.testing.assert_array_equal(table["mean_corrected"], table["mean"])
     np.testing.assert_array_equal(table["mcse_corrected"], table["mcse"])
@@ -34,7 +35,7 @@ def test_exact_draws_of_a_density_with_an_edge_are_not_corrected(inside):
 def test_a_gradient_that_never_changes_is_not_divided_by():
     """Beyond the largest of thirty uniform data the log density of their bound is a straight line."""
     x = stats.expon.rvs(size=(4, 1000, 1), random_state=1) / 30.0
-    table = pmm.bias(tree({"b": 3.0 * np.exp(x[..., 0])}, x, np.full_like(x, -30.0)))
+    table = bias_table(tree({"b": 3.0 * np.exp(x[..., 0])}, x, np.full_like(x, -30.0)))
     assert table["bias"].isna().all() and (table["mean_corrected"] == table["mean"]).all()
 
 
@@ -47,14 +48,14 @@ def test_an_edge_across_many_coordinates_is_known_by_what_the_model_refused():
     for count, corrected in ((2, True), (40, False)):
         failures[1, :count] = 1
         dt = gaussian(x, unstable=failures, model_failures=failures, steps_per_draw=steps)
-        assert pmm.bias(dt)["bias"].notna().any() == corrected
+        assert bias_table(dt)["bias"].notna().any() == corrected
     found = pmm.verdict(dt)
     assert found.state == "not trusted" and "bound parameters by their priors" in found.sentence
 
 
 def test_steps_that_are_too_long_are_corrected_all_the_same():
     """A coordinate wider by a fifth: what a step twice as long as tuned does."""
-    table = pmm.bias(gaussian(1.2 * grid(3)))
+    table = bias_table(gaussian(1.2 * grid(3)))
     assert table["bias"].notna().all()
     np.testing.assert_allclose(table["sd_corrected"], 1.0, rtol=1e-5)
 
@@ -65,6 +66,6 @@ def test_a_wall_in_a_model():
         x = pm.Normal("x", initval=0.5)
         pm.Potential("wall", pt.switch(x < 0.0, -np.inf, 0.0))
         dt = pmm.sample(draws=300, progressbar=False, backend="numba", random_seed=1)
-    row, found = pmm.bias(dt).loc["x"], pmm.verdict(dt)
+    row, found = bias_table(dt).loc["x"], pmm.verdict(dt)
     assert found.state == "not trusted" and np.isnan(row["bias"])
     assert row["mean_corrected"] == row["mean"] > 0.4 and row["mcse_corrected"] == row["mcse"] > 0.005

@@ -1,4 +1,4 @@
-"""Whole warm-ups: chains pooled in an engine, a chain alone with its walkers, models that are not finite everywhere.
+"""Whole warm-ups: chains pooled in an engine, a chain alone with its companions, models that are not finite everywhere.
 
 Step sizes are compared as medians over ten seeds, or at every seed, with the margins that the tests name; other seeds
 change such medians by a few per cent.
@@ -13,11 +13,11 @@ from numba import cfunc
 from reference import engine, gaussian
 
 import pmm_mcmc as pmm
-from pmm_mcmc.engines.numba_engine import SIGNATURE
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.sampling import warm_up
-from pmm_mcmc.tuning.step_size import allowed_error, safe_step
-from pmm_mcmc.tuning.virial import too_wide
+from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.model.native import SIGNATURE
+from pmm_mcmc.run.sample import warm_up
+from pmm_mcmc.warmup.stein_identity import too_wide
+from pmm_mcmc.warmup.step_size import allowed_error, safe_step
 
 SEEDS, MORE_SEEDS = range(5), range(10)
 KINDS = {"paper": {"scheme": "paper"}, "recycled": {"scheme": "recycled"}}
@@ -25,7 +25,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def settings_of(kind, **more):
-    return Settings.checked("PoissonULMC", dynamics="underdamped", **KINDS[kind], **more)
+    return MethodArguments.checked("PoissonULMC", dynamics="underdamped", **KINDS[kind], **more)
 
 
 @cfunc(SIGNATURE)

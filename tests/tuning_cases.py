@@ -1,6 +1,6 @@
 """Methods whose step warm-up finds, for the tests of it."""
 
-from pmm_mcmc.methods import Settings
+from pmm_mcmc.engines.settings import MethodArguments
 
 BIAS_TARGET = 0.05  # the default
 
@@ -21,4 +21,4 @@ RECYCLED = ("PoissonULMC", {"dynamics": "underdamped", "scheme": "recycled"})
 
 
 def settings_of(case, **more):
-    return Settings.checked(case[0], **case[1], **more)
+    return MethodArguments.checked(case[0], **case[1], **more)

@@ -38,8 +38,9 @@ def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        The columns of :func:`pmm_mcmc.bias`, a row for each element, labelled as by ArviZ.  A single ``DataArray`` goes
-        by the name of the function (``value`` for a lambda), those of a dict or ``Dataset`` by their own.
+        The columns of ``pmm_mcmc.summary(dt, kind="bias")``, a row for each element, labelled as by ArviZ.  A single
+        ``DataArray`` goes by the name of the function (``value`` for a lambda), those of a dict or ``Dataset`` by their
+        own.
 
     Raises
     ------
@@ -51,7 +52,7 @@ def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
 
     See Also
     --------
-    pmm_mcmc.bias : The parameters themselves.
+    pmm_mcmc.summary : The parameters themselves.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Summary and verdict of a run of which only moments were kept (:mod:`pmm_mcmc.moments`)."""
+"""Summary and verdict of a run of which only moments were kept (:mod:`pmm_mcmc.run.moments`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pandas as pd
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
-from pmm_mcmc.batches import between_pieces
-from pmm_mcmc.diagnostics.judging import (
+from pmm_mcmc.diagnostics.reading import FEWEST
+from pmm_mcmc.diagnostics.reasons import (
     Measured,
     bias_reasons,
     calm,
@@ -24,11 +24,11 @@ from pmm_mcmc.diagnostics.judging import (
     unstable_reasons,
     walled,
 )
-from pmm_mcmc.diagnostics.reading import FEWEST
+from pmm_mcmc.diagnostics.statement import Reason, Verdict, concluded
 from pmm_mcmc.diagnostics.stein import Corrected
 from pmm_mcmc.diagnostics.stein_moments import SteinMoments
 from pmm_mcmc.diagnostics.table import sd_of
-from pmm_mcmc.diagnostics.verdicts import Reason, Verdict, concluded
+from pmm_mcmc.warmup.standard_errors import between_pieces
 
 __all__ = ["moments_summary", "moments_verdict"]
 

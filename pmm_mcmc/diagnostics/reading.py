@@ -12,10 +12,10 @@ import xarray as xr
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
-from pmm_mcmc.batches import degrees_of_freedom
-from pmm_mcmc.diagnostics.judging import identity_holds, walled
 from pmm_mcmc.diagnostics.noncentred import judged_positions
-from pmm_mcmc.tuning.virial import stein_identity
+from pmm_mcmc.diagnostics.reasons import identity_holds, walled
+from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
+from pmm_mcmc.warmup.stein_identity import stein_identity
 
 __all__ = ["FEWEST", "Parameters", "Run", "read", "scalars"]
 
@@ -129,7 +129,7 @@ class Run:
 
     @cached_property
     def identity(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """Stein's identity for each coordinate, as of :func:`pmm_mcmc.tuning.virial.stein_identity`."""
+        """Stein's identity for each coordinate, as of :func:`pmm_mcmc.warmup.stein_identity.stein_identity`."""
         return stein_identity(self.judged, self.gradient)
 
     @property

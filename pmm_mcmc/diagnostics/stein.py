@@ -34,8 +34,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import lu_factor, lu_solve
 
-from pmm_mcmc.batches import between_pieces, count_pieces
-from pmm_mcmc.tuning.scale import MOST_DENSE, affine_scale
+from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
+from pmm_mcmc.warmup.standard_errors import between_pieces, count_pieces
 
 __all__ = [
     "ORDERS",

@@ -1,7 +1,7 @@
 """Stein's corrections of first and second moments, from co-moments in place of draws.
 
 What :mod:`pmm_mcmc.diagnostics.stein` does with draws, of unconstrained coordinates and but for the virial terms, from
-what :mod:`pmm_mcmc.comoments` keeps.
+what :mod:`pmm_mcmc.diagnostics.comoments` keeps.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.comoments import FEATURES, PAIRS, combined
+from pmm_mcmc.diagnostics.comoments import FEATURES, PAIRS, combined
 from pmm_mcmc.diagnostics.stein import ORDERS, Corrected, Estimate, choose, solve_slopes
 
 __all__ = ["SteinMoments", "weighted"]

@@ -10,12 +10,12 @@ import xarray as xr
 from arviz_base import extract
 from arviz_stats import summary as arviz_summary
 
-from pmm_mcmc.diagnostics.bias import verdict
 from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
 from pmm_mcmc.diagnostics.noncentred import WORDS
 from pmm_mcmc.diagnostics.reading import Parameters, read
 from pmm_mcmc.diagnostics.rounding import rounded
 from pmm_mcmc.diagnostics.table import remembered, table_of
+from pmm_mcmc.diagnostics.verdict import bias_table, verdict
 
 __all__ = ["full_table", "joined", "summary", "with_numbers"]
 
@@ -38,7 +38,8 @@ def summary(
     kind
         "short": ``mean_corrected``, ``mcse_corrected``, ``sd`` of the draws, ``bias``, ``bias_se``, ``r_hat`` and
         ``ess_bulk``, the last two ArviZ's.  "all", or any other kind that ``arviz.summary`` knows: its columns, then
-        those and ``ess_per_grad`` (``ess_bulk`` for each gradient spent, warm-up included).
+        those and ``ess_per_grad`` (``ess_bulk`` for each gradient spent, warm-up included).  "bias": all that is known
+        of biases, those of standard deviations too, as :func:`~pmm_mcmc.diagnostics.verdict.bias_table` says.
     round_to
         "auto" shows digits as ArviZ does, a standard error with two and an estimate with as many places as its error
         leaves, but never 0 for what is not; the values beneath are not rounded.  "none" shows them all; a number or
@@ -54,7 +55,6 @@ def summary(
 
     See Also
     --------
-    pmm_mcmc.bias : The bias of standard deviations too.
     pmm_mcmc.verdict : The verdict alone.
     """
     if "posterior_mean" in dt.children:
@@ -67,6 +67,8 @@ def summary(
         if unknown:
             raise ValueError(f"{min(unknown)}: goes with kind='all' or another kind of arviz.summary")
         out = rounded(full_table(dt, labels)[list(_SHORT)], round_to)
+    elif kind == "bias":
+        out = rounded(bias_table(dt).loc[labels], round_to)
     else:
         beside = full_table(dt, labels)[list(_BESIDE)]
         out = rounded(joined(with_numbers(dt), beside, var_names=var_names, kind=kind, **options), round_to)

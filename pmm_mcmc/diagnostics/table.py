@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pmm_mcmc.batches import between_pieces, count_pieces
 from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.reading import Run
 from pmm_mcmc.diagnostics.stein import Corrected, corrected_expectations, uncorrected
+from pmm_mcmc.warmup.standard_errors import between_pieces, count_pieces
 
 __all__ = ["BIASES", "judged", "remembered", "sd_of", "table_of"]
 
-# Columns of pmm_mcmc.bias.
+# Columns of the table of biases.
 BIASES = (
     "mean", "mcse", "mean_corrected", "mcse_corrected", "bias", "bias_se", "bias_sd_units",
     "sd", "sd_corrected", "mcse_sd_corrected", "bias_of_sd", "bias_of_sd_se", "unexplained",

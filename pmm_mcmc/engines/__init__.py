@@ -1,1 +1,1 @@
-"""Engines: the loops that run whole chains over the transitions of :mod:`pmm_mcmc.transitions`."""
+"""Engines: the loops of numba and JAX that advance chains by the transitions of :mod:`pmm_mcmc.langevin`."""

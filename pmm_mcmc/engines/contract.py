@@ -1,11 +1,11 @@
 """What every engine takes and returns: settings, states, chunks of draws.
 
 A chain's state is one flat array of floats, so that saving, restoring and comparing it is a copy:
-``u`` (position), ``v`` (velocity), ``b`` (base drift), ``anchor`` (the last point whose gradient is known, which
-is also the draw), all in whitened coordinates (:mod:`pmm_mcmc.coordinates`), then the log density of the anchor in
-them, up to the affine map's constant, and the factor by which this chain's step is shortened at present.
+``u`` (position), ``v`` (velocity), ``b`` (base drift), ``evaluated`` (the last point whose gradient is known, which
+is also the draw), all in whitened coordinates (:mod:`pmm_mcmc.coordinates.affine`), then the log density there, up to
+the affine map's constant, and the factor by which this chain's step is shortened at present.
 
-Beside the state stands what the density said at the anchor, ``(width,)``: the gradient with respect to ``z``, the
+Beside the state stands what the density said at that point, ``(width,)``: the gradient with respect to ``z``, the
 coordinates in which chains move, and, where these are not the model's own, also the model's position ``x``, the
 gradient with respect to it, and the log determinant of ``x`` by ``z``; ``width`` is ``d`` or ``3 d + 1``.
 """
@@ -16,31 +16,12 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.hierarchy.structure import Structure
-from pmm_mcmc.methods import HARMONIC, Kernel
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.engines.settings import TunedParameters
+from pmm_mcmc.langevin.methods import HARMONIC, Kernel
 
-__all__ = ["Chunk", "Engine", "Setting", "change_coordinates", "empty_state", "model_side", "with_model_side"]
-
-
-class Setting(Protocol):
-    """What the engine runs with."""
-
-    @property
-    def step_size(self) -> float:
-        """Length of a step."""
-
-    @property
-    def friction(self) -> float:
-        """Friction of the underdamped dynamics."""
-
-    @property
-    def K(self) -> int:
-        """Cells of a step."""
-
-    @property
-    def coordinates(self) -> Coordinates:
-        """The whitened coordinates."""
+__all__ = ["Chunk", "Engine", "change_coordinates", "empty_state", "model_side", "with_model_side"]
 
 
 class Chunk(NamedTuple):
@@ -55,7 +36,7 @@ class Chunk(NamedTuple):
         adjusted).
     n_grad : (n,)
         Gradients spent for the draw.
-    unstable, redone : (n,)
+    unstable, refined : (n,)
         Transitions rejected as not finite or unstable even in parts; those that were taken in parts.
     model_failures : (n,)
         Those of the unstable ones that are the model's failures and not the step's: values that are not finite at a
@@ -70,7 +51,7 @@ class Chunk(NamedTuple):
     accept: np.ndarray
     n_grad: np.ndarray
     unstable: np.ndarray
-    redone: np.ndarray
+    refined: np.ndarray
     model_failures: np.ndarray
     state: np.ndarray
 
@@ -89,10 +70,10 @@ class Chunk(NamedTuple):
     def empty(cls, shape: tuple[int, ...], d: int, width: int, states: int = 0) -> Chunk:
         """Return arrays to be filled, of ``shape`` ``(n,)`` or ``(chain, n)``."""
         position, gradient = np.empty((*shape, d)), np.empty((*shape, width))
-        n_grad, unstable, redone, model_failures = (np.empty(shape, np.int64) for _ in range(4))
+        n_grad, unstable, refined, model_failures = (np.empty(shape, np.int64) for _ in range(4))
         state = np.empty((*shape[:-1], states, 4 * d + 2))
         lp, accept = np.empty(shape), np.empty(shape)
-        return cls(position, gradient, lp, accept, n_grad, unstable, redone, model_failures, state)
+        return cls(position, gradient, lp, accept, n_grad, unstable, refined, model_failures, state)
 
 
 class Engine(Protocol):
@@ -106,7 +87,7 @@ class Engine(Protocol):
         """Gradients at positions ``z`` ``(..., d)``, under some sites; NaN where anything is not finite."""
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
-        """Evaluate at the positions of states ``(..., 4 d + 2)`` and make them the anchors, in place.
+        """Evaluate at the positions of states ``(..., 4 d + 2)`` and make them the evaluated points, in place.
 
         Returns what the density said there, ``(..., width)``; a log density in the state is NaN where anything is not
         finite.  Costs one gradient a chain.
@@ -114,7 +95,7 @@ class Engine(Protocol):
 
     def advance(
         self,
-        setting: Setting,
+        setting: TunedParameters,
         state: np.ndarray,
         gradient: np.ndarray,
         keys: np.ndarray,
@@ -131,7 +112,7 @@ class Engine(Protocol):
         setting
             Step size, friction, K and coordinates.
         state, gradient
-            The chains, ``(chain, 4 d + 2)``, and what the density said at their anchors, ``(chain, width)``.
+            The chains, ``(chain, 4 d + 2)``, and what the density said at their evaluated points, ``(chain, width)``.
         keys, first
             Seed and chain, ``(chain, 2)`` uint64, and the number of the first transition: what randomness depends on.
         rows, thin
@@ -169,26 +150,26 @@ def change_coordinates(
     kernel: Kernel,
     structure: Structure | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Express states ``(..., 4 d + 2)``, and what the density said at their anchors, in other coordinates.
+    """Express states ``(..., 4 d + 2)``, and what the density said at their evaluated points, in other coordinates.
 
     Velocities, standard normal in any, are kept.  Costs no gradient.
     """
     d = state.shape[-1] // 4
     out = state.copy()
-    u, anchor = slice(0, d), slice(3 * d, 4 * d)
-    at_u, at_anchor = old.place(state[..., u]), old.place(state[..., anchor])
+    u, evaluated = slice(0, d), slice(3 * d, 4 * d)
+    at_u, at_evaluated = old.place(state[..., u]), old.place(state[..., evaluated])
     if structure is not None and not _same_sites(old, new):
         assert old.sites is not None and new.sites is not None
-        x, slope = model_side(at_anchor, gradient)
+        x, slope = model_side(at_evaluated, gradient)
         at_u, _ = structure.to_z(structure.to_x(at_u, old.sites), new.sites)
-        at_anchor, log_det = structure.to_z(x, new.sites)
+        at_evaluated, log_det = structure.to_z(x, new.sites)
         out[..., 4 * d] += log_det - gradient[..., 3 * d]
-        _, of_z = structure.pull_back(at_anchor, slope, new.sites)
+        _, of_z = structure.pull_back(at_evaluated, slope, new.sites)
         gradient = with_model_side(of_z, x, slope, log_det)
-    out[..., u], out[..., anchor] = new.whiten(at_u), new.whiten(at_anchor)
+    out[..., u], out[..., evaluated] = new.whiten(at_u), new.whiten(at_evaluated)
     out[..., 2 * d : 3 * d] = new.pull_back(gradient[..., :d])
     if kernel.dynamics == HARMONIC:
-        out[..., 2 * d : 3 * d] += out[..., anchor]
+        out[..., 2 * d : 3 * d] += out[..., evaluated]
     return out, gradient
 
 

@@ -1,4 +1,4 @@
-"""Chains that advance together, block by block, under one setting: walkers of a warm-up, or a run's chains."""
+"""Chains that advance together, block by block, under one setting: companions of a warm-up, or a run's chains."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.engines.contract import Chunk, Engine, Setting, change_coordinates, empty_state
-from pmm_mcmc.methods import OVERDAMPED
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.contract import Chunk, Engine, change_coordinates, empty_state
+from pmm_mcmc.engines.settings import TunedParameters
+from pmm_mcmc.langevin.methods import OVERDAMPED
 
 __all__ = ["Ensemble"]
 
@@ -21,7 +22,7 @@ class Ensemble:
     Attributes
     ----------
     state, gradient : (chain, 4 d + 2), (chain, width)
-        The engine's state of each chain, and what the density said at its anchor.
+        The engine's state of each chain, and what the density said at its evaluated.
     keys : (chain, 2) uint64
         What each chain's randomness depends on, beside the number of the transition.
     transition : int
@@ -44,11 +45,13 @@ class Ensemble:
         state = empty_state(coordinates.whiten(positions), velocity)
         return cls(state, engine.evaluate(coordinates, state), keys)
 
-    def prepare(self, engine: Engine, setting: Setting) -> None:
+    def prepare(self, engine: Engine, setting: TunedParameters) -> None:
         """Make no draw, so that all that makes draws is compiled; the chains stay as they are."""
         engine.advance(setting, self.state[:1].copy(), self.gradient[:1].copy(), self.keys[:1], self.transition, 0)
 
-    def advance(self, engine: Engine, setting: Setting, rows: int, *, thin: int = 1, tolerance: float = 0.0) -> Chunk:
+    def advance(
+        self, engine: Engine, setting: TunedParameters, rows: int, *, thin: int = 1, tolerance: float = 0.0
+    ) -> Chunk:
         """Run every chain for ``rows`` draws; return their chunk, each array with a leading axis for the chains."""
         ((_, chunk),) = self.advance_in_batches(engine, setting, rows, None, thin=thin, tolerance=tolerance)
         return chunk
@@ -56,7 +59,7 @@ class Ensemble:
     def advance_in_batches(
         self,
         engine: Engine,
-        setting: Setting,
+        setting: TunedParameters,
         rows: int,
         batch: int | None,
         *,

@@ -19,15 +19,16 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.engines.contract import Chunk, Setting, empty_state
-from pmm_mcmc.engines.jax_coordinates import JaxCoordinates
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
+from pmm_mcmc.engines.contract import Chunk, empty_state
 from pmm_mcmc.engines.jax_random import Keyed, words_of
 from pmm_mcmc.engines.jax_transition import Chains, Counts, Parameters, transition
-from pmm_mcmc.guard import guard_threshold, steepest_curvature
-from pmm_mcmc.jax_density import LogDensity
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel
-from pmm_mcmc.transitions import PARTS
+from pmm_mcmc.engines.settings import TunedParameters
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel
+from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
+from pmm_mcmc.langevin.transitions import SUBSTEPS
+from pmm_mcmc.model.jax_density import LogDensity
 
 __all__ = ["JaxEngine"]
 
@@ -113,8 +114,8 @@ class JaxEngine:
         self.traces += 1
         d, g, has_velocity = self.d, len(state), self.kernel.dynamics != OVERDAMPED
         drift, words = self._drift(coordinates, shared), words_of(keys)
-        u, v, b, anchor = (state[:, i * d : (i + 1) * d] for i in range(4))
-        chains = Chains(u, v, b, anchor, gradient, state[:, 4 * d : 4 * d + 1], state[:, 4 * d + 1 :])
+        u, v, b, evaluated = (state[:, i * d : (i + 1) * d] for i in range(4))
+        chains = Chains(u, v, b, evaluated, gradient, state[:, 4 * d : 4 * d + 1], state[:, 4 * d + 1 :])
         zeros = Counts(jnp.zeros(g, self.dtype), *(jnp.zeros(g, jnp.int32) for _ in range(4)))
         out = (
             jnp.zeros((self.capacity, g, d), self.dtype),
@@ -136,12 +137,12 @@ class JaxEngine:
             chains, counts = lax.fori_loop(0, thin, once, (chains, zeros))
             counts = counts._replace(accept=counts.accept / thin)
             log_det = chains.gradient[:, 3 * d] if self.structure is not None else 0.0
-            found = (coordinates.place(chains.anchor), chains.gradient, chains.lp[:, 0] - log_det, *counts)
+            found = (coordinates.place(chains.evaluated), chains.gradient, chains.lp[:, 0] - log_det, *counts)
             return chains, tuple(whole.at[i].set(part) for whole, part in zip(out, found, strict=True))
 
         chains, out = lax.fori_loop(0, rows, row, (chains, out))
-        u, v, b, anchor, gradient, lp, factor = chains
-        return jnp.concatenate([u, v, b, anchor, lp, factor], axis=-1), gradient, out
+        u, v, b, evaluated, gradient, lp, factor = chains
+        return jnp.concatenate([u, v, b, evaluated, lp, factor], axis=-1), gradient, out
 
     # -- from the host -----------------------------------------------------------------------------------------------
 
@@ -172,7 +173,7 @@ class JaxEngine:
 
     def advance(
         self,
-        setting: Setting,
+        setting: TunedParameters,
         state: np.ndarray,
         gradient: np.ndarray,
         keys: np.ndarray,
@@ -186,7 +187,7 @@ class JaxEngine:
         if first + rows * thin >= 2**31:
             raise ValueError(f"{first + rows * thin} transitions of a chain: at most {2**31 - 1} on this backend")
         kernel, step, friction, K = self.kernel, setting.step_size, setting.friction, setting.K
-        rises = (guard_threshold(kernel, length, friction, K, self.d) for length in (step, step / PARTS))
+        rises = (guard_threshold(kernel, length, friction, K, self.d) for length in (step, step / SUBSTEPS))
         limits = *rises, steepest_curvature(kernel, step, friction, K)
         out = Chunk.empty((len(state), rows), self.d, self.width)
         words = np.ascontiguousarray(keys).view(np.uint32).reshape(-1, 2, 2)

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, Protocol
 import jax.numpy as jnp
 from jax import lax
 
-from pmm_mcmc.coefficients import Flow, build_flows
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
-from pmm_mcmc.midpoints import build_cells, cell_weight, continuous_weight, one_in
-from pmm_mcmc.transitions import (
+from pmm_mcmc.langevin.flows import Flow, build_flows
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.midpoints import build_cells, cell_weight, continuous_weight, one_in
+from pmm_mcmc.langevin.transitions import (
     TELLING,
     bridged,
     build_gain,
@@ -83,13 +83,13 @@ class Parameters(NamedTuple):
 class Chains(NamedTuple):
     """A group of ``g`` chains: arrays ``(g, d)``, and the log density and the factor of the step as ``(g, 1)``.
 
-    ``gradient`` ``(g, width)`` is what the density said at the anchor.
+    ``gradient`` ``(g, width)`` is what the density said at the evaluated point.
     """
 
     u: Any
     v: Any
     b: Any
-    anchor: Any
+    evaluated: Any
     gradient: Any
     lp: Any
     factor: Any
@@ -177,7 +177,7 @@ def _finish(
 
 def _steepness(kernel: Kernel, chains: Chains, y: Any, b: Any, time: Any, step: Any) -> Any:
     stiffness = 1.0 * (kernel.dynamics == HARMONIC)
-    way, rise = y - chains.anchor, fall(y, chains.anchor, b, chains.b, stiffness)
+    way, rise = y - chains.evaluated, fall(y, chains.evaluated, b, chains.b, stiffness)
     found = _limits.curvature(total(rise * rise), total(way * way), total(rise * way), stiffness)
     return jnp.where(time > TELLING * step, found, 0.0)
 

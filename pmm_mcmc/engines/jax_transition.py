@@ -1,7 +1,7 @@
-"""One transition of a group of chains in lockstep, traced by JAX: the arithmetic of :mod:`pmm_mcmc.transitions`.
+"""One transition of a group of chains in lockstep, traced by JAX, over :mod:`pmm_mcmc.langevin.transitions`.
 
-What :mod:`pmm_mcmc.engines.loop` does for one chain, step by step, with arrays ``(group, d)`` in place of vectors.
-Chains whose step failed take it again in parts, in batches of their own: they are few.
+What :mod:`pmm_mcmc.engines.numba_chain` does for one chain, step by step, with arrays ``(group, d)`` in place of
+vectors. Chains whose step failed take it again in parts, in batches of their own: they are few.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pmm_mcmc.coefficients import Flow, build_flows
 from pmm_mcmc.engines.jax_midpoints import Chains, Draws, Drift, Known, Parameters, look, total
-from pmm_mcmc.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
-from pmm_mcmc.transitions import LEVELS, PARTS, build_limits, end, energy_ahead, mala_log_ratio
+from pmm_mcmc.langevin.flows import Flow, build_flows
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.transitions import MOST_REFINEMENTS, SUBSTEPS, build_limits, end, energy_ahead, mala_log_ratio
 
 __all__ = ["Chains", "Counts", "Drift", "Parameters", "transition"]
 
@@ -30,7 +30,7 @@ class Counts(NamedTuple):
     accept: Any
     n_grad: Any
     unstable: Any
-    redone: Any
+    refined: Any
     model_failures: Any
 
 
@@ -90,7 +90,7 @@ def transition(
         fresh = lax.cond(jnp.all(good), lambda: jnp.zeros_like(v), lambda: draws.velocity().astype(v.dtype))
     else:
         fresh = jnp.zeros_like(v)
-    back = chains._replace(u=chains.anchor, v=fresh)
+    back = chains._replace(u=chains.evaluated, v=fresh)
     after = _where(good, found.chains, back)._replace(
         factor=_where(good, _limits.accepted(chains.factor), _limits.rejected(chains.factor)).astype(v.dtype)
     )
@@ -114,14 +114,14 @@ def _take(
     """
     threshold, steepest = limits
     seen = look(kernel, p, drift, chains, draws, step, known)
-    u, v, b, anchor, _, lp, _ = chains
+    u, v, b, evaluated, _, lp, _ = chains
     # The end point (step 5); the randomised midpoint method leaves the drift at the start out of it.
     base = 0.0 if kernel.scheme == Scheme.CONTINUOUS else 1.0
     u_new, v_new = end(u, v, base * b, seen.mu, seen.mv, seen.cu, seen.cv, seen.whole)
     if kernel.scheme == Scheme.RECYCLED:
         at, lp_new, gradient, b_new, n_grad = seen.y, seen.lp, seen.gradient, seen.b, seen.n_grad
         lost, bad, kinetic = ~seen.finite, seen.bad, seen.v_mid
-        ahead = energy_ahead(u, anchor, b, 1.0 * (kernel.dynamics == HARMONIC))
+        ahead = energy_ahead(u, evaluated, b, 1.0 * (kernel.dynamics == HARMONIC))
     else:
         at, (lp_new, gradient, b_new) = u_new, drift(u_new)
         lost = jnp.isnan(lp_new) | ~seen.finite
@@ -174,10 +174,10 @@ def _in_parts(
             return i + 1, jax.tree.map(put, found, after)
 
         left = lambda carry: carry[0] * batch < ranks[-1]  # noqa: E731
-        return parts * PARTS, lax.while_loop(left, some, (0, found))[1]
+        return parts * SUBSTEPS, lax.while_loop(left, some, (0, found))[1]
 
-    bad = lambda carry: (carry[0] <= PARTS**LEVELS) & ~jnp.all(carry[1].good)  # noqa: E731
-    return lax.while_loop(bad, finer, (PARTS, whole))[1]
+    bad = lambda carry: (carry[0] <= SUBSTEPS**MOST_REFINEMENTS) & ~jnp.all(carry[1].good)  # noqa: E731
+    return lax.while_loop(bad, finer, (SUBSTEPS, whole))[1]
 
 
 def _mala(p: Parameters, drift: Drift, chains: Chains, draws: Draws) -> tuple[Chains, Counts]:

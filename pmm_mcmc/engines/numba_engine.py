@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.coordinates import Coordinates
-from pmm_mcmc.engines.contract import Chunk, Setting, empty_state
-from pmm_mcmc.engines.loop import SIGNATURE, evaluate, run
-from pmm_mcmc.guard import guard_threshold, steepest_curvature
-from pmm_mcmc.hierarchy.structure import Structure
-from pmm_mcmc.methods import Kernel, Settings
-from pmm_mcmc.transitions import PARTS
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.engines.contract import Chunk, empty_state
+from pmm_mcmc.engines.numba_chain import evaluate, run
+from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
+from pmm_mcmc.langevin.methods import Kernel
+from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
+from pmm_mcmc.langevin.transitions import SUBSTEPS
 
-__all__ = ["SIGNATURE", "NumbaEngine"]
+__all__ = ["NumbaEngine"]
 
 # Parts of the chains for each thread.
 _SLICES = 4
@@ -32,7 +33,7 @@ class NumbaEngine:
     d
         Number of coordinates.
     joint, gradient
-        C functions of :data:`SIGNATURE`: log density with gradient, and gradient alone.
+        C functions of :data:`~pmm_mcmc.model.native.SIGNATURE`: log density with gradient, and gradient alone.
     joint_table, gradient_table
         Functions of the sites that return the tables of data to pass to them, read anew for every run.
     structure
@@ -58,8 +59,8 @@ class NumbaEngine:
         self._joint_table, self._gradient_table = joint_table, gradient_table
 
     @classmethod
-    def of(cls, settings: Settings, density: Any, threads: int = 1) -> NumbaEngine:
-        """Compile what a method needs of a :class:`pmm_mcmc.logdensity.ModelDensity`, and return its engine."""
+    def of(cls, settings: MethodArguments, density: Any, threads: int = 1) -> NumbaEngine:
+        """Compile what a method needs of a :class:`pmm_mcmc.model.log_density.ModelDensity`, and return its engine."""
         alone = "gradient" if settings.needs_gradient_only else "joint"
         return cls(
             settings.kernel,
@@ -92,7 +93,7 @@ class NumbaEngine:
 
     def run(
         self,
-        setting: Setting,
+        setting: TunedParameters,
         state: np.ndarray,
         gradient: np.ndarray,
         key: np.ndarray,
@@ -108,7 +109,7 @@ class NumbaEngine:
 
     def advance(
         self,
-        setting: Setting,
+        setting: TunedParameters,
         state: np.ndarray,
         gradient: np.ndarray,
         keys: np.ndarray,
@@ -135,9 +136,9 @@ class NumbaEngine:
                 list(pool.map(some, slices))
         return out
 
-    def _runner(self, setting: Setting, first: int, thin: int, tolerance: float) -> Callable[..., None]:
+    def _runner(self, setting: TunedParameters, first: int, thin: int, tolerance: float) -> Callable[..., None]:
         kernel, step, friction, K = self.kernel, setting.step_size, setting.friction, setting.K
-        rises = (guard_threshold(kernel, length, friction, K, self.d) for length in (step, step / PARTS))
+        rises = (guard_threshold(kernel, length, friction, K, self.d) for length in (step, step / SUBSTEPS))
         limits = *rises, steepest_curvature(kernel, step, friction, K)
         sites = setting.coordinates.sites
         functions = self._joint, self._joint_table(sites), self._gradient, self._gradient_table(sites)

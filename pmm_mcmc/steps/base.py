@@ -21,13 +21,13 @@ from rich.progress import TextColumn
 
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.logdensity import ModelDensity, bad_start_message, choose_vars, flat_layout, log_density
-from pmm_mcmc.methods import Settings
-from pmm_mcmc.results import flat_names
+from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
+from pmm_mcmc.model.log_density import ModelDensity, bad_start_message, choose_vars, flat_layout, log_density
+from pmm_mcmc.model.result_tree import flat_names
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, Stats, progress_columns, rows_of, shown
 from pmm_mcmc.steps.unbound import StatsDtypes, Variables, within_a_model
-from pmm_mcmc.tuning.setting import Tuned, fixed_setting
+from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["LangevinState", "LangevinStep"]
 
@@ -65,7 +65,7 @@ class LangevinStep(ArrayStepShared):
     def __init__(
         self,
         vars: Any,
-        settings: Settings,
+        settings: MethodArguments,
         *,
         keep_gradients: bool,
         model: pm.Model | None,
@@ -89,7 +89,7 @@ class LangevinStep(ArrayStepShared):
             raise ValueError("vars needs a model to choose from: make the step inside it, or pass model=")
 
     @classmethod
-    def of_settings(cls, settings: Settings, keep_gradients: bool) -> LangevinStep:
+    def of_settings(cls, settings: MethodArguments, keep_gradients: bool) -> LangevinStep:
         """Return a step with settings that have been checked before, as if made outside any model."""
         step = object.__new__(cls)
         step._settings, step.settings, step.keep_gradients = settings, repr(settings), keep_gradients
@@ -125,7 +125,7 @@ class LangevinStep(ArrayStepShared):
     # -- compiled parts: built on demand, never pickled --------------------------------------------------------------
 
     @property
-    def arguments(self) -> Settings:
+    def arguments(self) -> MethodArguments:
         """The checked arguments."""
         return self._settings
 
@@ -281,7 +281,7 @@ class LangevinStep(ArrayStepShared):
             begin += size
         return [dict(zip(self.var_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
-    def _as_stats(self, chunk: Chunk, tuned: Tuned, thin: int) -> list[Stats]:
+    def _as_stats(self, chunk: Chunk, tuned: TunedParameters, thin: int) -> list[Stats]:
         chain = self.chain
         assert chain is not None
         rows = rows_of(chunk, tuned, thin, chain, self.stats_dtypes_shapes, self._engine.structure)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pymc as pm
 
-from pmm_mcmc.methods import Settings
+from pmm_mcmc.engines.settings import MethodArguments
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.statistics import WITHOUT_FRICTION
 
@@ -29,7 +29,7 @@ class ULMC(LangevinStep):
     .. math:: X' = A_\alpha X + G_\alpha b(X) + \Gamma_\alpha W, \qquad W \sim N(0, I),
 
     where :math:`X = (u, v)`, :math:`b(X) = -\nabla F(u)`, and :math:`A_h, G_h, \Gamma_h` is the exact flow of the
-    linear part (:mod:`pmm_mcmc.coefficients`).
+    linear part (:mod:`pmm_mcmc.langevin.flows`).
 
     *Cost*: 1 gradient a step; 17 arrays of length :math:`d` a chain, and 6 for each draw computed ahead (at most 256).
 
@@ -115,7 +115,7 @@ class ULMC(LangevinStep):
         blocked: bool = True,
         rng: Any = None,
     ):
-        settings = Settings.checked(
+        settings = MethodArguments.checked(
             "ULMC",
             dynamics="underdamped",
             step_size=step_size,
@@ -220,7 +220,7 @@ class OLMC(LangevinStep):
         blocked: bool = True,
         rng: Any = None,
     ):
-        settings = Settings.checked(
+        settings = MethodArguments.checked(
             "OLMC",
             dynamics="overdamped",
             step_size=step_size,

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pmm_mcmc.coordinates import Coordinates
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import Chunk, change_coordinates, empty_state
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.methods import Scheme, Settings
-from pmm_mcmc.tuning.noncentred import NoncentredWarmup
-from pmm_mcmc.tuning.setting import Block, Tuned, fixed_setting
+from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
+from pmm_mcmc.langevin.methods import Scheme
+from pmm_mcmc.warmup.noncentring import NoncentringWarmup
+from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["Chain", "NotFiniteError"]
 
@@ -46,20 +47,20 @@ class Chain:
         Draws handed out, in all and of the present chunk, and transitions made for them.
     n_grad, unstable, pending : int
         Gradients spent for them; transitions rejected in the present phase; gradients not yet charged to a draw.
-    tuned, warmup, walkers
+    tuned, warmup, companions
         Setting in force; the warm-up, until it has ended; the chain's company in it, until the setting is frozen.
     state, gradient, position : (4 d + 2,), (width,), (d,)
         The engine's state after the last draw handed out, what the density said there, and the draw itself in the
         model's coordinates.
     """
 
-    settings: Settings
+    settings: MethodArguments
     n_tune: int
     n_draws: int
     key: np.ndarray
-    tuned: Tuned
-    warmup: NoncentredWarmup | None
-    walkers: Ensemble | None
+    tuned: TunedParameters
+    warmup: NoncentringWarmup | None
+    companions: Ensemble | None
     state: np.ndarray
     gradient: np.ndarray
     position: np.ndarray
@@ -77,7 +78,7 @@ class Chain:
     @classmethod
     def start(
         cls,
-        settings: Settings,
+        settings: MethodArguments,
         engine: NumbaEngine,
         position: np.ndarray,
         *,
@@ -126,7 +127,7 @@ class Chain:
             found = position, at_position
         start, gradient = found
         if n_tune == 0:
-            tuned, warmup, walkers = fixed_setting(settings, to_z(start), sites), None, None
+            tuned, warmup, companions = fixed_setting(settings, to_z(start), sites), None, None
         else:
             more = (_WALKERS - 1) * alone
             others = [pair for pair in (jittered(1.0 if jitter else _PROBE_WIDTH) for _ in range(more)) if pair]
@@ -137,17 +138,17 @@ class Chain:
                     pairs.append((probe, there))
             at, slopes = (np.array(part) for part in zip(*pairs, *others, strict=True))
             least = max(_LEAST_ADAPTED, int(_ADAPTED * n_tune))
-            warmup = NoncentredWarmup.start(settings, n_tune, to_z(at), slopes, least, sites)
+            warmup = NoncentringWarmup.start(settings, n_tune, to_z(at), slopes, least, sites)
             tuned = warmup.tuned
-            walkers = None
+            companions = None
             if others:
-                walkers = Ensemble.start(engine, tuned.coordinates, to_z(np.array([x for x, _ in others])), rng)
+                companions = Ensemble.start(engine, tuned.coordinates, to_z(np.array([x for x, _ in others])), rng)
                 evaluations += len(others)
         velocity = rng.standard_normal(d) * (settings.dynamics == "underdamped")
         state = empty_state(tuned.coordinates.whiten(to_z(start)), velocity)
         gradient = engine.evaluate(tuned.coordinates, state)
         return cls(
-            settings, n_tune, n_draws, key, tuned, warmup, walkers, state, gradient, start, pending=evaluations + 1
+            settings, n_tune, n_draws, key, tuned, warmup, companions, state, gradient, start, pending=evaluations + 1
         )
 
     @property
@@ -215,7 +216,7 @@ class Chain:
             raise NotFiniteError
         self.state, self.gradient = state, gradient
 
-    def look_ahead(self, engine: NumbaEngine, alone: bool) -> tuple[Chunk, Tuned, int]:
+    def look_ahead(self, engine: NumbaEngine, alone: bool) -> tuple[Chunk, TunedParameters, int]:
         """Compute the next draws; return them with the setting and the transitions for each.
 
         Not ``alone``, that is among other step methods, a chain computes one draw at a time.
@@ -287,8 +288,8 @@ class Chain:
         if self._parts:
             block = Block(*(np.concatenate(part, axis=1) for part in zip(*self._parts, strict=True)))
             self._parts = []
-            if self.walkers is not None:
-                chunk = self.walkers.advance(engine, old, block.lp.shape[1], tolerance=self._tolerance)
+            if self.companions is not None:
+                chunk = self.companions.advance(engine, old, block.lp.shape[1], tolerance=self._tolerance)
                 self.pending += int(chunk.n_grad.sum())
                 theirs = Block.of(chunk)
                 block = Block(*(np.concatenate(part) for part in zip(block, theirs, strict=True)))
@@ -303,25 +304,25 @@ class Chain:
         self.state, self.gradient = change_coordinates(
             self.state, self.gradient, old.coordinates, new, self.settings.kernel, engine.structure
         )
-        if self.walkers is not None:
-            self.walkers.change(engine, old.coordinates, new)
+        if self.companions is not None:
+            self.companions.change(engine, old.coordinates, new)
         if warmup.frozen is not None:
-            self.walkers = None
+            self.companions = None
         if warmup.finished:
-            self.warmup, self.walkers, self.unstable = None, None, 0
+            self.warmup, self.companions, self.unstable = None, None, 0
 
     def _follow(self, source: np.ndarray) -> None:
-        """Go on from healthier walkers where the tuner says so."""
-        if self.walkers is None or np.array_equal(source, np.arange(len(source))):
+        """Go on from healthier companions where the tuner says so."""
+        if self.companions is None or np.array_equal(source, np.arange(len(source))):
             return
         everyone = Ensemble(
-            np.vstack([self.state, self.walkers.state]),
-            np.vstack([self.gradient, self.walkers.gradient]),
-            np.vstack([self.key, self.walkers.keys]),
+            np.vstack([self.state, self.companions.state]),
+            np.vstack([self.gradient, self.companions.gradient]),
+            np.vstack([self.key, self.companions.keys]),
         )
         everyone.copy_from(source)
         self.state, self.gradient = everyone.state[0], everyone.gradient[0]
-        self.walkers.state, self.walkers.gradient = everyone.state[1:], everyone.gradient[1:]
+        self.companions.state, self.companions.gradient = everyone.state[1:], everyone.gradient[1:]
 
 
 def _as_block(chunk: Chunk, rows: slice) -> Block:

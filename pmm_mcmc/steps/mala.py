@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pymc as pm
 
-from pmm_mcmc.methods import Settings
+from pmm_mcmc.engines.settings import MethodArguments
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.statistics import WITHOUT_FRICTION
 
@@ -96,7 +96,7 @@ class MALA(LangevinStep):
 
     name = "mala"
     stats_dtypes_shapes: ClassVar[dict[str, tuple[Any, Any]]] = {
-        **{name: kind for name, kind in WITHOUT_FRICTION.items() if name != "redone"},
+        **{name: kind for name, kind in WITHOUT_FRICTION.items() if name != "refined"},
         "acceptance_rate": (np.float64, []),
     }
 
@@ -113,7 +113,7 @@ class MALA(LangevinStep):
         blocked: bool = True,
         rng: Any = None,
     ):
-        settings = Settings.checked(
+        settings = MethodArguments.checked(
             "MALA",
             dynamics="overdamped",
             step_size=step_size,

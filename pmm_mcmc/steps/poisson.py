@@ -6,7 +6,7 @@ from typing import Any
 
 import pymc as pm
 
-from pmm_mcmc.methods import Settings
+from pmm_mcmc.engines.settings import MethodArguments
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.statistics import WITHOUT_FRICTION
 
@@ -28,7 +28,8 @@ class PoissonULMC(LangevinStep):
     .. math:: du = v\,dt, \qquad dv = -\gamma v\,dt - \nabla F(u)\,dt + \sqrt{2 \gamma}\,dB.
 
     For :math:`X = (u, v)`, :math:`b(X) = -\nabla F(u)` and the exact flow :math:`A_h, G_h, \Gamma_h` of the linear part
-    (:mod:`pmm_mcmc.coefficients`), a step of length :math:`\alpha` = ``step_size`` with :math:`K` = ``K`` cells is [1]_
+    (:mod:`pmm_mcmc.langevin.flows`), a step of length :math:`\alpha` = ``step_size`` with :math:`K` = ``K`` cells is
+    [1]_
 
     .. math::
 
@@ -159,7 +160,7 @@ class PoissonULMC(LangevinStep):
         blocked: bool = True,
         rng: Any = None,
     ):
-        settings = Settings.checked(
+        settings = MethodArguments.checked(
             "PoissonULMC",
             dynamics="underdamped",
             K=K,
@@ -302,7 +303,7 @@ class PoissonOLMC(LangevinStep):
         blocked: bool = True,
         rng: Any = None,
     ):
-        settings = Settings.checked(
+        settings = MethodArguments.checked(
             "PoissonOLMC",
             dynamics="overdamped",
             K=K,

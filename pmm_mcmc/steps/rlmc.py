@@ -6,7 +6,7 @@ from typing import Any
 
 import pymc as pm
 
-from pmm_mcmc.methods import Settings
+from pmm_mcmc.engines.settings import MethodArguments
 from pmm_mcmc.steps.base import LangevinStep
 
 __all__ = ["RLMC"]
@@ -21,7 +21,7 @@ class RLMC(LangevinStep):
 
     *Dynamics*: those of :class:`ULMC` (``dynamics="underdamped"``) or :class:`OLMC` ("overdamped"), in whitened
     coordinates (see ``scaling``).  With :math:`\alpha` = ``step_size``, :math:`s` uniform in :math:`(0, \alpha)` and
-    the exact flow :math:`A_h, G_h, \Gamma_h` of the linear part (:mod:`pmm_mcmc.coefficients`; :math:`\gamma` =
+    the exact flow :math:`A_h, G_h, \Gamma_h` of the linear part (:mod:`pmm_mcmc.langevin.flows`; :math:`\gamma` =
     ``friction``), a step is
 
     .. math::
@@ -132,7 +132,7 @@ class RLMC(LangevinStep):
             raise ValueError(
                 f"friction={friction!r} does not apply to dynamics='overdamped', which has no velocity: leave it out"
             )
-        settings = Settings.checked(
+        settings = MethodArguments.checked(
             "RLMC",
             dynamics=dynamics,
             step_size=step_size,

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 from rich.table import Column
 
+from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.contract import Chunk
-from pmm_mcmc.hierarchy.structure import Structure
+from pmm_mcmc.engines.settings import TunedParameters
 from pmm_mcmc.steps.chain import Chain
-from pmm_mcmc.tuning.setting import Tuned
 
 __all__ = ["GRADIENTS", "STATISTICS", "WITHOUT_FRICTION", "Stats", "progress_columns", "rows_of", "shown"]
 
@@ -27,7 +27,7 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "n_grad": (np.int64, []),
     "n_grad_total": (np.int64, []),
     "unstable": (np.int64, []),
-    "redone": (np.int64, []),
+    "refined": (np.int64, []),
     "model_failures": (np.int64, []),
     "halving_cost": (np.float64, []),
     "expected_bias": (np.float64, []),
@@ -50,7 +50,12 @@ class Stats(dict[str, Any]):
 
 
 def rows_of(
-    chunk: Chunk, tuned: Tuned, thin: int, chain: Chain, kept: dict[str, tuple[Any, Any]], structure: Structure | None
+    chunk: Chunk,
+    tuned: TunedParameters,
+    thin: int,
+    chain: Chain,
+    kept: dict[str, tuple[Any, Any]],
+    structure: Structure | None,
 ) -> list[Stats]:
     """Return the statistics of each draw of a chunk, which the chain has computed but not handed out yet.
 
@@ -98,7 +103,7 @@ def rows_of(
         rows.append(row)
     optional = {
         "acceptance_rate": chunk.accept.tolist(),
-        "redone": chunk.redone.tolist(),
+        "refined": chunk.refined.tolist(),
         "gradient": judged[1],
         "unconstrained": chunk.model_position,
         "noncentred": judged[0],

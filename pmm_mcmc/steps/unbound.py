@@ -13,7 +13,7 @@ from typing import Any
 
 import pymc as pm
 
-from pmm_mcmc.progress import Heartbeat
+from pmm_mcmc.model.heartbeat import Heartbeat
 
 __all__ = ["StatsDtypes", "Variables", "within_a_model"]
 

@@ -21,7 +21,7 @@ import diffusion_midpoints
 from diffusion_distances import NAMES, Distances, frechet
 from diffusion_targets import Mixture, random_mixture
 
-from pmm_mcmc.gaussian import step_maps
+from pmm_mcmc.langevin.gaussian_law import step_maps
 
 ROOT = Path(__file__).parents[2]
 

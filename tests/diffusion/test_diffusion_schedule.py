@@ -14,7 +14,7 @@ from pmm_mcmc.diffusion.interpolation import make_table
 from pmm_mcmc.diffusion.schedule import PREDICTIONS, VARIANTS
 from pmm_mcmc.diffusion.solvers import multistep_solver
 
-LEVELS = np.arange(1, 25)
+MOST_REFINEMENTS = np.arange(1, 25)
 ALPHA = 1.0 - SHORT
 BAR = np.cumprod(ALPHA)
 BEFORE = np.concatenate([[1.0], BAR[:-1]])
@@ -89,10 +89,10 @@ def test_there_are_as_many_updates_as_levels_and_the_last_adds_no_noise(variant)
 @pytest.mark.parametrize(("variant", "kind"), list(itertools.product(VARIANTS, (*PREDICTIONS, 0.05, 7.0))))
 def test_every_prediction_gives_the_same_update(variant, kind):
     schedule = short(variant)
-    x, epsilon = 0.7, np.cos(LEVELS)
+    x, epsilon = 0.7, np.cos(MOST_REFINEMENTS)
     a, b, _ = (c[1:] for c in schedule.coefficients("epsilon"))
-    data = estimates(schedule, "epsilon", x, epsilon, LEVELS)[0]
-    said = say(schedule, kind, data, epsilon, x, LEVELS)
+    data = estimates(schedule, "epsilon", x, epsilon, MOST_REFINEMENTS)[0]
+    said = say(schedule, kind, data, epsilon, x, MOST_REFINEMENTS)
     a_k, b_k, _ = (c[1:] for c in schedule.coefficients(kind))
     assert np.allclose(a_k * x + b_k * said, a * x + b * epsilon, rtol=0, atol=1e-13)
     p = schedule.prediction(kind)
@@ -103,11 +103,11 @@ def test_every_prediction_gives_the_same_update(variant, kind):
 @pytest.mark.parametrize(("kind", "to"), list(itertools.product(PREDICTIONS, (*PREDICTIONS, 0.3))))
 def test_conversions(kind, to):
     schedule = short()
-    x, data, noise = 0.4, np.sin(LEVELS), np.cos(LEVELS)
+    x, data, noise = 0.4, np.sin(MOST_REFINEMENTS), np.cos(MOST_REFINEMENTS)
     x = np.sqrt(schedule.signal[1:]) * data + np.sqrt(schedule.noise[1:]) * noise
     of_x, of_f = (c[1:] for c in schedule.conversion(kind, to))
-    said = say(schedule, kind, data, noise, x, LEVELS)
-    assert np.allclose(of_x * x + of_f * said, say(schedule, to, data, noise, x, LEVELS), atol=1e-12)
+    said = say(schedule, kind, data, noise, x, MOST_REFINEMENTS)
+    assert np.allclose(of_x * x + of_f * said, say(schedule, to, data, noise, x, MOST_REFINEMENTS), atol=1e-12)
 
 
 def test_data_variance_of_a_prediction_reaches_v_x0_and_epsilon():

@@ -27,7 +27,7 @@ from pmm_mcmc.diffusion.jax import (
 from pmm_mcmc.diffusion.schedule import PREDICTIONS, flow_scale, shifted
 
 KEY = jax.random.key(5)
-LEVELS = (0.0, 0.3, 1.0, np.sqrt(2.0), 2.5)
+MOST_REFINEMENTS = (0.0, 0.3, 1.0, np.sqrt(2.0), 2.5)
 VARIANCES = np.geomspace(1e-3, 100.0, 26)
 
 
@@ -45,7 +45,7 @@ def z_score(x, variance):
     return (np.mean(x**2) - variance) / (np.std(x**2) / np.sqrt(x.size))
 
 
-@pytest.mark.parametrize("a", LEVELS)
+@pytest.mark.parametrize("a", MOST_REFINEMENTS)
 @pytest.mark.parametrize("kind", ("flow", "v", "x0", 0.2))
 def test_updates_in_the_terms_of_the_flow(a, kind):
     """The formula of ``from_sigmas``, from noise on, whatever is predicted."""
@@ -74,7 +74,7 @@ def test_variant_sde_is_ddpm_at_eta_1_and_ddim_at_0():
         assert all(np.allclose(p, q, rtol=1e-10, atol=1e-13) for p, q in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize("a", LEVELS)
+@pytest.mark.parametrize("a", MOST_REFINEMENTS)
 def test_the_law_of_the_data_is_the_same_at_any_amount_of_noise(a):
     """A finer chain is nearer by as much as it is finer: first order, to the same law."""
     errors = [

@@ -1,0 +1,216 @@
+r"""Random walks and autoregressions of any order, non-centred element by element: what the prior and sites make, O(n).
+
+In :math:`x_t - m_t = \sum_k \rho_k (x_{t-k} - m_{t-k}) + e_t`, :math:`e_t \sim N(0, v_t)`, with terms before the first
+left out, let :math:`e^{a'x - x'Hx/2}`, :math:`H = diag(h)`, stand for the rest of the posterior.  Sites and prior make
+a Gaussian, whose precision is :math:`P = A'D^{-1}A + H = R R'`, :math:`D = diag(v)`, and standard normals ``z``
+are placed at
+
+.. math:: x = m + P^{-1} (a - H m) + R^{-T} z.
+
+``R`` is the upper factor: elements are eliminated from the last to the first, so that each is given those before it,
+
+.. math:: x_t - m_t = \varphi_t'y_t + \tau_t \eta_t + \sqrt{\tau_t} z_t, \quad
+          \tau = \frac{v}{1 + v g}, \quad \varphi = \frac{\rho - v k}{1 + v g},
+
+with ``y`` the ``p`` deviations before, ``g``, ``k`` and :math:`\eta` what sites from ``t`` on say.  Nothing is divided
+by ``v``: ``h = 0`` is the walk drawn forward, and ``v -> 0``, ``v -> inf`` and a wide start before tiny steps need no
+care.  (Eliminated from the first, the last of these is lost: what is known of the level is below the rounding of 1/v.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.gradient import DisconnectedType
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.link.jax.ops import JAXOp
+from pytensor.link.numba.dispatch.basic import register_funcify_default_op_cache_key
+from pytensor.tensor.blockwise import Blockwise
+
+from pmm_mcmc.coordinates import banded_loops
+from pmm_mcmc.coordinates.banded_loops import LENGTHS, given, kept_by, passed_on, place, pull_back, undo
+
+__all__ = ["banded_sites", "undo_banded_rows"]
+
+_NAMES = ("rho", "v", "m", "a", "h", "z or x")
+# Compiled graphs that contain these kernels are kept on disk by pytensor: another text, another key.
+_VERSION = int.from_bytes(hashlib.sha256(Path(banded_loops.__file__).read_bytes()).digest()[:8], "big")
+
+
+def _place_in_jax(rho, v, m, a, h, z):
+    """Return what :func:`place` does, as two scans: loops that write into arrays cannot be traced or differentiated."""
+    import jax
+    import jax.numpy as jnp
+
+    if rho.size == 0 or not v.shape == m.shape == a.shape == h.shape == z.shape:
+        raise ValueError(LENGTHS)
+
+    def eliminate(carry, row):
+        known, pull = carry
+        v, h, s = row
+        g, eta = known[0, 0] + h, pull[0] + s
+        k = jnp.append(known[0, 1:], 0.0)
+        kept = kept_by(v, g)
+        phi, c = given(rho, k, v, g, kept)
+        later = jnp.pad(known[1:, 1:], ((0, 1), (0, 1)))
+        known = passed_on(phi[:, None], phi, k[:, None], k, c[:, None], c, v, g, kept, later)
+        return (known, phi * eta + jnp.append(pull[1:], 0.0)), (v * kept, phi, eta)
+
+    def place(before, row):
+        tau, phi, eta, z = row
+        d = phi @ before + tau * eta + jnp.sqrt(tau) * z
+        return jnp.append(d, before[:-1]), d
+
+    p = rho.shape[0]
+    start = jnp.zeros((p, p), z.dtype), jnp.zeros(p, z.dtype)
+    _, (tau, phi, eta) = jax.lax.scan(eliminate, start, (v, h, a - h * m), reverse=True)
+    _, d = jax.lax.scan(place, start[1], (tau, phi, eta, z))
+    return m + d, 0.5 * jnp.log(tau).sum()
+
+
+class _Kernel(Op):
+    """A compiled function of vectors, the first of length ``p`` and the others of length ``n``, as a PyTensor Op."""
+
+    __props__ = ()
+
+    def make_node(self, *values):
+        """Return the node, all in the dtype of the sixth input, after a check of the lengths that are known."""
+        inputs = [pt.as_tensor_variable(value) for value in values]
+        dtype = inputs[5].dtype
+        if dtype not in ("float32", "float64"):
+            raise TypeError(f"z or x has dtype {dtype}; give float32 or float64")
+        lengths = {}
+        for name, value in zip(_NAMES, inputs, strict=False):
+            if value.ndim != 1:
+                raise ValueError(f"{name} has {value.ndim} dimensions; give a vector")
+            lengths[name] = value.type.shape[0]
+        if lengths["rho"] == 0 or len({lengths[name] for name in _NAMES[1:]} - {None}) > 1:
+            raise ValueError(f"{LENGTHS}; got {lengths}")
+        inputs = [value.astype(dtype) for value in inputs]
+        return Apply(self, inputs, self.outputs_of(inputs))
+
+    def outputs_of(self, inputs):
+        """Return ``x`` (or ``z``) and the log determinant."""
+        return [inputs[5].type(), pt.scalar(dtype=inputs[5].dtype)]
+
+    def perform(self, node, inputs, output_storage):
+        """Run the kernel."""
+        # Copies, so that arrays that may not be written to do not have the kernel compiled anew.
+        for store, value in zip(output_storage, self.kernel(*(np.array(value) for value in inputs)), strict=True):
+            store[0] = value
+
+    def infer_shape(self, node, shapes):
+        """Return the shapes of the outputs."""
+        return [shapes[5], ()]
+
+
+@register_funcify_default_op_cache_key(_Kernel)
+def _numba(op, node, **options):
+    return op.kernel, _VERSION
+
+
+class _InJax(_Kernel, JAXOp):
+    """With ``perform_jax``, which PyTensor's linker looks for in a JAXOp, so that JAX is imported where it is used."""
+
+    name = None
+
+    def __init__(self):
+        Op.__init__(self)
+
+    def connection_pattern(self, node):
+        """Return that every output depends on every input."""
+        return [[True for _ in node.outputs] for _ in node.inputs]
+
+
+class BandedSites(_InJax):
+    """``x`` and ``log |dx / dz|`` at ``z``; see :func:`banded_sites`."""
+
+    gufunc_signature = "(p),(n),(n),(n),(n),(n)->(n),()"
+    kernel = staticmethod(place)
+    perform_jax = staticmethod(_place_in_jax)
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Return the adjoints of all inputs."""
+        bars = [
+            pt.zeros_like(output) if isinstance(bar.type, DisconnectedType) else bar
+            for output, bar in zip(outputs, cotangents, strict=True)
+        ]
+        return BandedSitesGradient()(*inputs, *bars, return_list=True)
+
+
+class BandedSitesGradient(_InJax):
+    """The adjoints of the six inputs of :class:`BandedSites` at those of its outputs."""
+
+    gufunc_signature = "(p),(n),(n),(n),(n),(n),(n),()->(p),(n),(n),(n),(n),(n)"
+    kernel = staticmethod(pull_back)
+
+    def outputs_of(self, inputs):
+        """Return an adjoint of each input."""
+        return [value.type() for value in inputs[:6]]
+
+    def infer_shape(self, node, shapes):
+        """Return the shapes of the inputs."""
+        return shapes[:6]
+
+    def perform_jax(self, *inputs):
+        """Return the adjoints by JAX's own differentiation."""
+        import jax
+
+        _, adjoint = jax.vjp(_place_in_jax, *inputs[:6])
+        return adjoint(tuple(jax.numpy.asarray(bar, inputs[5].dtype) for bar in inputs[6:]))
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Raise: no second derivatives."""
+        raise NotImplementedError("banded_sites has first derivatives only; samplers need no others")
+
+
+def _apply(op, *values):
+    inputs = [pt.as_tensor_variable(value) for value in values]
+    return tuple((Blockwise(op) if max(value.ndim for value in inputs) > 1 else op)(*inputs))
+
+
+def banded_sites(rho, v, m, a, h, z):
+    r"""Place a random walk or autoregression from standard normals, each element non-centred as far as its site says.
+
+    Time :math:`O(n p^2)`, memory :math:`O(n p)`, the gradient included.  With numba, JAX (``jit``, ``vmap``) and
+    without a compiler; gradients by all arguments.  Leading axes are batches.
+
+    Parameters
+    ----------
+    rho : (p,)
+        Coefficients of the elements 1, ..., p before; ``[1.0]`` is a random walk.
+    v : (n,)
+        Variances of the innovations, positive.
+    m : (n,)
+        Means under the prior.
+    a, h : (n,)
+        Sites :math:`e^{a'x - x' diag(h) x / 2}`, ``h`` at least 0; ``h = 0`` and ``a = 0`` make the non-centred form.
+    z : (n,)
+        Where to place, float32 or float64; the others are cast to its dtype.
+
+    Returns
+    -------
+    x : (n,)
+        :math:`m + P^{-1} (a - h m) + R^{-T} z`, of the module's equation.
+    log_det : ()
+        :math:`\log |dx / dz| = -\sum_t \log R_{tt}`.
+
+    Raises
+    ------
+    ValueError
+        Where lengths do not agree: at once if they are known, else when it is evaluated.
+    """
+    return _apply(BandedSites(), rho, v, m, a, h, z)
+
+
+def undo_banded_rows(rho, v, m, a, h, x):
+    """Return ``z`` and ``log |dx / dz|`` of the ``x`` of :func:`banded_sites`: arrays whose leading axes broadcast."""
+
+    def one(*row):
+        return undo(*(np.array(part, float) for part in row))  # copies, as in _Kernel.perform
+
+    return np.vectorize(one, otypes="dd", signature=BandedSites.gufunc_signature)(rho, v, m, a, h, x)

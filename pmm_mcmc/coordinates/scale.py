@@ -1,0 +1,229 @@
+r"""Scale and centre of the whitened coordinates, from pairs of position and gradient.
+
+For a diagonal map ``x = m + s y`` the divergence from the Gaussian N(m, s^2) to the posterior that uses gradients
+only (Fisher divergence) is smallest at
+
+.. math:: s_i^2 = \sqrt{Var x_i / Var g_i}, \qquad m_i = \bar x_i + s_i^2 \bar g_i,
+
+with ``g`` the gradient of the log density.  On an uncorrelated Gaussian this is exact from two distinct points,
+wherever they lie.  With few strongly correlated directions, or many correlations in few coordinates, the scale is
+low-rank or dense (:func:`best_coordinates`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+
+from pmm_mcmc.coordinates.affine import Coordinates
+
+__all__ = ["affine_scale", "best_coordinates", "diagonal_scale"]
+
+_Fit = Callable[[np.ndarray, np.ndarray], Coordinates | None]
+
+# Dense scales are tried up to this many coordinates, with so much damping (the r of affine_scale).
+MOST_DENSE = 300
+_DAMPINGS = (1e-3, 1.0, 10.0, 100.0, 1000.0)
+# Low-rank scales are tried from so many coordinates on, with at most so many directions.
+_FEWEST_LOW_RANK = 30
+_RANKS = (20, 100)
+MOST_DIRECTIONS = _RANKS[-1]
+# A direction is stretched where its variance is off by this factor: what is left costs a step little.
+_CUTOFF = 1.5
+# Pairs from which the directions are sought, turns of diagonal and directions, and the change at which these end.
+_ROWS, _ROUNDS, _ROUND_ENOUGH = 300, 8, 0.01
+# The misfit of one direction whose variance is off by a factor of 1.25: less is not worth more numbers.
+_LEAST_GAIN = 0.05
+# Share of the misfit's terms, the largest, that is left out: with heavy tails few draws would decide.
+_TRIMMED = 0.01
+
+
+def diagonal_scale(position: np.ndarray, gradient: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return centre and scale of shape ``(d,)`` from ``(n, d)`` positions and gradients.
+
+    A coordinate in which position or gradient does not vary, or whose estimate is not a finite number, keeps its
+    previous scale and is centred at its mean.
+    """
+    with np.errstate(all="ignore"):
+        ratio = position.var(axis=0) / gradient.var(axis=0)
+        scale = ratio**0.25
+    # The variance of equal numbers need not be zero in rounded arithmetic.
+    varies = (np.ptp(position, axis=0) > 0.0) & (np.ptp(gradient, axis=0) > 0.0)
+    usable = varies & np.isfinite(scale) & (scale > 0.0)
+    scale = np.where(usable, scale, previous)
+    shift = np.where(usable, scale**2 * gradient.mean(axis=0), 0.0)
+    # Off the posterior the gradient's mean says little: keep the centre within what has been seen.
+    centre = np.clip(position.mean(axis=0) + shift, position.min(axis=0), position.max(axis=0))
+    return centre, scale
+
+
+def best_coordinates(position: np.ndarray, gradient: np.ndarray) -> Coordinates:
+    r"""Return diagonal, low-rank or dense coordinates, whichever whitens the newest of the draws ``(n, d)`` best.
+
+    Candidates are fitted on the older 60 % and judged on the rest by the Fisher divergence from the unit Gaussian,
+    :math:`J = mean |W^{-1} (x - m) + W^T g|^2`.  Which is the best ``W`` is the same as by the more familiar
+    :math:`mean |W^{-1} (x - m)|^2 + mean |W^T g|^2`: that is ``J + 2 d`` on average.  A form with more numbers in it
+    must win by 2 % of that, or by a fifth of ``J``.  The mean leaves the largest 1 % out.  The winner is fitted anew on
+    all.
+
+    Parameters
+    ----------
+    position, gradient
+        Pairs, whole rows in order of time.
+    """
+    n, d = position.shape
+    split = int(0.6 * n)
+    choice: _Fit = _diagonal
+    if 1 < split < n - 1:
+        old, new = (position[:split], gradient[:split]), (position[split:], gradient[split:])
+        best = _misfit(_diagonal(*old), *new)
+        for family in _families(split, d):
+            misfits = [_misfit(fit(*old), *new) for fit in family]
+            least = int(np.argmin(misfits))
+            if misfits[least] < best - max(_LEAST_GAIN, min(0.02 * (best + 2 * d), 0.2 * best)):
+                choice, best = family[least], misfits[least]
+    return choice(position, gradient) or _diagonal(position, gradient)
+
+
+def _families(n: int, d: int) -> list[list[_Fit]]:
+    """Return the forms to try on ``n`` pairs, from few numbers to many; those of a family have equally many."""
+    ranks = [_RANKS[0], *(more for fewer, more in pairwise(_RANKS) if _most_directions(n, d) > fewer)]
+    families: list[list[_Fit]] = [[partial(_low_rank, rank=rank)] for rank in ranks if d >= _FEWEST_LOW_RANK]
+    dense: list[_Fit] = [partial(_dense, damping=damping) for damping in _DAMPINGS]
+    return [*families, dense] if 1 < d <= MOST_DENSE else families
+
+
+def _most_directions(n: int, d: int) -> int:
+    """Return how many directions ``n`` pairs may have, in so few coordinates that the matrix is not smaller."""
+    return min(n, d) // 3
+
+
+def _diagonal(position: np.ndarray, gradient: np.ndarray) -> Coordinates:
+    return Coordinates(*diagonal_scale(position, gradient, np.ones(position.shape[1])))
+
+
+def _low_rank(position: np.ndarray, gradient: np.ndarray, rank: int) -> Coordinates | None:
+    r"""Return low-rank coordinates of at most so many directions, or None where they are not finite.
+
+    Given the diagonal ``s``, the directions are sought where :math:`|x + g|^2`, in units of ``s``, is largest: on a
+    Gaussian they are eigenvectors, ordered by the misfit :math:`\lambda + 1/\lambda - 2` that they cause, and where
+    there are no more than ``rank`` of them no other direction has any.  Given the stretches, ``s`` is the diagonal
+    scale of what they leave.  The two take turns, as in factor analysis.
+    """
+    n, d = position.shape
+    rank = max(1, min(rank, _most_directions(n, d)))
+    mean, mean_gradient = position.mean(axis=0), gradient.mean(axis=0)
+    # The mean of equal numbers need not be equal to them in rounded arithmetic.
+    x = np.where(np.ptp(position, axis=0) > 0.0, position - mean, 0.0)
+    g = np.where(np.ptp(gradient, axis=0) > 0.0, gradient - mean_gradient, 0.0)
+    few = np.linspace(0, n - 1, min(n, _ROWS)).astype(int)
+    try:
+        with np.errstate(all="ignore"):
+            _, s = diagonal_scale(x, g, np.ones(d))
+            for _ in range(_ROUNDS):
+                found = _stretch(x[few], g[few], s, x[few], g[few], rank)
+                _, left = diagonal_scale(found.whiten(x[few]), found.pull_back(g[few]), np.ones(d))
+                s = s * left
+                if np.max(np.abs(np.log(left))) < _ROUND_ENOUGH:
+                    break
+            found = _stretch(x, g, s, x[few], g[few], rank)
+            found = found._replace(centre=mean + found.place(found.pull_back(mean_gradient)))
+    except np.linalg.LinAlgError:
+        return None
+    return found if all(np.all(np.isfinite(part)) for part in found[:2]) else None
+
+
+def _stretch(
+    x: np.ndarray, g: np.ndarray, s: np.ndarray, few_x: np.ndarray, few_g: np.ndarray, rank: int
+) -> Coordinates:
+    """Return low-rank coordinates with diagonal ``s`` for centred pairs, directions found from few of them."""
+    apart = few_x / s + few_g * s
+    values, vectors = np.linalg.eigh(apart @ apart.T)
+    values, vectors = values[: -rank - 1 : -1], vectors[:, : -rank - 1 : -1]
+    basis, _ = np.linalg.qr(apart.T @ vectors[:, values > 1e-12 * values[0]])
+    x, g = (x / s) @ basis, (g * s) @ basis
+    ridge = _DAMPINGS[0] / len(x) * np.eye(basis.shape[1])
+    values, vectors = np.linalg.eigh(_geometric_mean(_covariance(x) + ridge, _covariance(g) + ridge))
+    kept = np.abs(np.log(values)) > np.log(_CUTOFF)
+    return Coordinates.low_rank(np.zeros_like(s), s, np.sqrt(values[kept]), basis @ vectors[:, kept])
+
+
+def _dense(position: np.ndarray, gradient: np.ndarray, damping: float) -> Coordinates | None:
+    """Return dense coordinates, or None where draws of the transient leave them without a finite inverse."""
+    try:
+        with np.errstate(all="ignore"):
+            found = Coordinates(*affine_scale(position, gradient, dense=True, damping=damping))
+            usable = np.all(np.isfinite(found.scale)) and np.linalg.cond(found.scale) < 1e12
+    except np.linalg.LinAlgError:
+        return None
+    return found if usable else None
+
+
+def _misfit(coordinates: Coordinates | None, position: np.ndarray, gradient: np.ndarray) -> float:
+    """Return ``J``, its largest terms left out, or infinity where any is not finite."""
+    if coordinates is None:
+        return np.inf
+    with np.errstate(all="ignore"):
+        terms = ((coordinates.whiten(position) + coordinates.pull_back(gradient)) ** 2).sum(axis=1)
+    kept = len(terms) - math.ceil(_TRIMMED * len(terms))
+    return float(np.sort(terms)[:kept].mean()) if np.all(np.isfinite(terms)) else np.inf
+
+
+def affine_scale(
+    position: np.ndarray, gradient: np.ndarray, *, dense: bool, damping: float = 1e-3
+) -> tuple[np.ndarray, np.ndarray]:
+    r"""Centre and root ``W`` of the Gaussian nearest to positions and gradients ``(n, d)`` in Fisher divergence.
+
+    In units of the diagonal scale ``s``, with :math:`A = Cov\,x + I r/n` and :math:`B = Cov\,g + I r/n`,
+
+    .. math:: \Sigma = A^{1/2} (A^{1/2} B A^{1/2})^{-1/2} A^{1/2}, \qquad W = s\,\Sigma^{1/2}, \qquad
+       m = \bar x + W W^T \bar g,
+
+    the geometric mean of ``A`` and the inverse of ``B``: without damping exact on any Gaussian from ``d + 1`` pairs,
+    wherever they lie.
+
+    Parameters
+    ----------
+    position, gradient
+        Pairs, whole rows.
+    dense
+        The whole matrix, or its diagonal form.
+    damping
+        ``r``: how many draws the unit matrix counts for.
+
+    Returns
+    -------
+    centre : (d,)
+        The mean ``m``.
+    root : (d, d), or (d,) where not ``dense``
+        ``W`` (symmetric up to the diagonal units), or the diagonal scale.
+    """
+    n, d = position.shape
+    _, s = diagonal_scale(position, gradient, np.ones(d))
+    mean, mean_gradient = position.mean(axis=0), gradient.mean(axis=0)
+    if not dense:
+        return mean + s**2 * mean_gradient, s
+    ridge = damping / n * np.eye(d)
+    sigma = _geometric_mean(_covariance(position / s) + ridge, _covariance(gradient * s) + ridge)
+    root = s[:, None] * _symmetric_power(sigma, 0.5)
+    return mean + root @ (root.T @ mean_gradient), root
+
+
+def _covariance(rows: np.ndarray) -> np.ndarray:
+    return np.cov(rows, rowvar=False).reshape(rows.shape[1], rows.shape[1])
+
+
+def _geometric_mean(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the geometric mean of ``a`` and the inverse of ``b``, both positive definite."""
+    root = _symmetric_power(a, 0.5)
+    return root @ _symmetric_power(root @ b @ root, -0.5) @ root
+
+
+def _symmetric_power(matrix: np.ndarray, power: float) -> np.ndarray:
+    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    floor = 1e-15 * max(float(values.max(initial=0.0)), 1e-285)
+    return (vectors * np.maximum(values, floor) ** power) @ vectors.T

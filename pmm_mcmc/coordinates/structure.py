@@ -1,0 +1,314 @@
+"""The coordinates in which a hierarchical model is sampled: which variables are non-centred, and the arithmetic of it.
+
+Three kinds of flat positions ``(d,)``: ``x``, the unconstrained coordinates of the model; ``z``, those in which chains
+move, with children non-centred and some scales with a sign; ``q``, those in which draws are judged and stored: ``z``
+with the sign folded away and such a scale as its logarithm.  Where there is nothing to do the three are one.
+
+A signed scale is ``s = c sinh(v)`` with ``v`` its coordinate and ``c`` the median of its draws: linear through 0,
+where a logarithm has a long tail, and logarithmic where the scale is large, where a linear coordinate has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pmm_mcmc.coordinates.affine import Coordinates, marginal_scale
+from pmm_mcmc.coordinates.banded import undo_banded_rows
+from pmm_mcmc.coordinates.site import elementwise, grouped_terms, learn_elementwise, learn_grouped, unplace
+
+__all__ = ["Child", "Structure"]
+
+# Draws that sites are learnt from at most, newest first.
+_MOST_DRAWS = 2000
+
+
+class Child(NamedTuple):
+    """A variable that is sampled non-centred.
+
+    Attributes
+    ----------
+    name
+        Of the variable in the model.
+    kind
+        ``"elementwise"``; ``"grouped"``: groups of few elements with one covariance; ``"dense"``: one vector with a
+        covariance; ``"walk"``: an autoregression.
+    begin, shape
+        Its first coordinate, and the shape of its coordinates.
+    fixed
+        Whether it is non-centred altogether, whatever draws say.
+    location, scale
+        Names of the variables that it is non-centred about and scaled by.
+    signs : tuple of (m,) int
+        For each of its signed scales the coordinate whose sign each element has, or -1.
+    """
+
+    name: str
+    kind: str
+    begin: int
+    shape: tuple[int, ...]
+    fixed: bool
+    location: tuple[str, ...]
+    scale: tuple[str, ...]
+    signs: tuple[np.ndarray, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of its coordinates."""
+        return int(np.prod(self.shape, dtype=int))
+
+    @property
+    def at(self) -> slice:
+        """Its coordinates."""
+        return slice(self.begin, self.begin + self.size)
+
+    @property
+    def n_sites(self) -> int:
+        """Numbers that its site has."""
+        if self.kind == "grouped":
+            return self.size * (1 + self.shape[-1])
+        return 2 * self.size
+
+    def site(self, part: Any) -> tuple[Any, Any]:
+        """Return ``a`` and ``h`` or ``H`` from the numbers of its site, in the shapes that the formulas take."""
+        m = self.size
+        if self.kind == "grouped":
+            K = self.shape[-1]
+            return part[:m].reshape((m // K, K)), part[m:].reshape((m // K, K, K))
+        return part[:m], part[m:]
+
+
+class Structure:
+    """How the chains of a model or density are non-centred.
+
+    Parameters
+    ----------
+    d
+        Number of coordinates.
+    children
+        In an order in which each comes after the children that it depends on.
+    signed : (k,) int
+        Coordinates of logarithms of scales that are sampled with a sign.
+    scales
+        Positions ``(n, d)`` of the model to a list of locations and scales, one pair a child: ``(n, m)`` and ``(n, m)``
+        elementwise, ``(n, G, K)`` and ``(n, K, K)`` grouped, ``(n, m)`` and ``(n, m, m)`` dense; of a walk ``(n, m)``
+        and a pair of innovation variances ``(n, m)`` and coefficients ``(n, p)``.
+    pull
+        ``z``, gradients with respect to ``x``, both ``(n, d)``, and sites to ``x`` and gradients of the log density of
+        ``z``.
+    """
+
+    def __init__(
+        self,
+        d: int,
+        children: Sequence[Child],
+        signed: np.ndarray,
+        scales: Callable[[np.ndarray], list[tuple[Any, Any]]],
+        pull: Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
+    ):
+        self.d, self.children, self.signed = d, tuple(children), signed
+        self._scales, self._pull = scales, pull
+        ends = np.cumsum([0, *(child.n_sites for child in children)])
+        self.n_sites = int(ends[-1]) + len(signed)
+        self._parts = [slice(*ends[i : i + 2]) for i in range(len(children))]
+
+    def none(self) -> np.ndarray:
+        """Return the sites before anything is known: all children non-centred."""
+        return np.zeros(self.n_sites)
+
+    # -- between the kinds of positions ------------------------------------------------------------------------------
+
+    def to_x(self, z: np.ndarray, sites: np.ndarray) -> np.ndarray:
+        """Return the model's positions of ``z`` ``(..., d)``."""
+        return self.pull_back(z, np.zeros_like(z), sites)[0]
+
+    def pull_back(self, z: np.ndarray, gradient: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``x``, and the gradient of the log density of ``z`` from that of the model's at ``x``."""
+        at, of_x = (np.ascontiguousarray(part.reshape(-1, self.d)) for part in (z, gradient))
+        x, slope = self._pull(at, of_x, sites)
+        return x.reshape(z.shape), slope.reshape(z.shape)
+
+    def to_z(self, x: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``z``, signs positive, of the model's positions ``(..., d)``, and the log determinant of the map."""
+        flat = x.reshape(-1, self.d)
+        z, log_det, _ = self._undone(flat, sites)
+        return z.reshape(x.shape), log_det.reshape(x.shape[:-1])
+
+    def _undone(self, x: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[tuple[Any, ...]]]:
+        """Return ``z`` and the log determinant, and of each child ``w``, location, scale, and ``B`` if diagonal."""
+        z, log_det, found = x.copy(), np.zeros(len(x)), []
+        with np.errstate(all="ignore"):
+            for child, part, (mu, L) in zip(self.children, self._parts, self._scales(x), strict=True):
+                own, (a, h) = x[:, child.at], child.site(sites[part])
+                if child.kind == "elementwise":
+                    pull, B = elementwise(mu, L, a, h)
+                    w = (own - mu) / L
+                    z[:, child.at] = unplace(np, pull, B, w)
+                    log_det += np.log(np.abs(L)).sum(axis=1) - 0.5 * np.log(B).sum(axis=1)
+                elif child.kind == "grouped":
+                    own = own.reshape(mu.shape)
+                    w = np.linalg.solve(L, (own - mu).swapaxes(1, 2)).swapaxes(1, 2)
+                    # With the draws last, so that the formula for one holds for all.
+                    at, root = (np.moveaxis(part, 0, -1) for part in (mu, L))
+                    terms = grouped_terms(np, at, root, a[..., None], h[..., None], child.shape[-1])
+                    pull, B = (np.moveaxis(part, -1, 0) for part in terms)
+                    z[:, child.at] = unplace(np, pull, B, w).reshape(len(x), -1)
+                    diagonal = np.abs(np.diagonal(L, axis1=1, axis2=2))
+                    log_det += mu.shape[1] * np.log(diagonal).sum(axis=1) - 0.5 * np.log(B).sum(axis=(1, 2))
+                elif child.kind == "dense":
+                    w, B = np.linalg.solve(L, (own - mu)[..., None])[..., 0], None
+                    C = np.linalg.cholesky(np.eye(child.size) + L.swapaxes(1, 2) * h @ L)
+                    pull = ((a - h * mu)[:, None, :] @ L)[:, 0]
+                    z[:, child.at] = (w[:, None, :] @ C)[:, 0] - np.linalg.solve(C, pull[..., None])[..., 0]
+                    log_det += _log_diagonal(L) - _log_diagonal(C)
+                    B = C
+                else:
+                    (v, rho), w, B = L, None, None
+                    z[:, child.at], more = undo_banded_rows(rho, v, mu, a, h, own)
+                    log_det += more
+                found.append((w, mu, L, B))
+            if self.signed.size:
+                s, c = np.exp(x[:, self.signed]), self._unit(sites)
+                log_det += (0.5 * np.log(s * s + c * c) - x[:, self.signed]).sum(axis=1)
+                z[:, self.signed] = np.arcsinh(s / c)
+        return z, log_det, found
+
+    def folded(self, z: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``z`` ``(..., d)`` with positive signs, the same point, and the gradient there."""
+        if not self.signed.size:
+            return z, gradient
+        sign = np.ones_like(z)
+        sign[..., self.signed] = np.where(z[..., self.signed] < 0.0, -1.0, 1.0)
+        flip = sign.copy()
+        for child in self.children:
+            for which in child.signs:
+                has = which >= 0
+                flip[..., np.arange(child.begin, child.begin + child.size)[has]] *= sign[..., which[has]]
+        return z * flip, gradient * flip
+
+    def _unit(self, sites: np.ndarray) -> np.ndarray:
+        """Return ``c`` of each signed scale."""
+        return np.exp(sites[self.n_sites - len(self.signed) :])
+
+    def judged(self, z: np.ndarray, gradient: np.ndarray, sites: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``q`` ``(..., d)`` and the gradient of its log density."""
+        q, slope = self.folded(z, gradient)
+        if self.signed.size and sites is not None:
+            q, slope = q.copy(), slope.copy()
+            v = q[..., self.signed]
+            slope[..., self.signed] = np.tanh(v) * slope[..., self.signed] + np.cosh(v) ** -2
+            with np.errstate(divide="ignore"):
+                q[..., self.signed] = np.log(self._unit(sites) * np.sinh(v))
+        return q, slope
+
+    def unjudged(self, q: np.ndarray, sites: np.ndarray) -> np.ndarray:
+        """Return ``z`` of ``q``, signs positive."""
+        z = q.copy()
+        z[..., self.signed] = np.arcsinh(np.exp(q[..., self.signed]) / self._unit(sites))
+        return z
+
+    def judged_coordinates(self, coordinates: Coordinates) -> Coordinates:
+        """Return coordinates that whiten ``q`` about as well as the given ones whiten ``z``."""
+        if not self.signed.size:
+            return coordinates._replace(sites=None)
+        centre, scale = coordinates.centre.copy(), marginal_scale(coordinates)
+        assert coordinates.sites is not None
+        v = np.maximum(np.abs(centre[self.signed]), scale[self.signed])
+        centre[self.signed] = np.log(self._unit(coordinates.sites) * np.sinh(v))
+        scale[self.signed] = scale[self.signed] / np.tanh(v)
+        return Coordinates(centre, scale)
+
+    # -- learning ----------------------------------------------------------------------------------------------------
+
+    def learn(self, x: np.ndarray, slope: np.ndarray, gradient: np.ndarray, sites: np.ndarray) -> np.ndarray:
+        r"""Return the sites that draws ask for.
+
+        With the gradient :math:`g_z` of the log density of ``z`` under the sites in force,
+
+        .. math:: C g_z + w = L^T r, \qquad r = a - H x,
+
+        so that a site is the regression of ``r``, the gradient of the rest of the posterior, on ``x``: linear least
+        squares, at draws of any distribution.
+
+        Parameters
+        ----------
+        x, slope : (n, d)
+            The model's positions, in the order of time, and gradients with respect to them.
+        gradient : (n, d)
+            Gradients of the log density of ``z``, with positive signs.
+        sites
+            In force.
+        """
+        x, slope, gradient = (part[-_MOST_DRAWS:] for part in (x, slope, gradient))
+        _, _, found = self._undone(x, sites)
+        out = sites.copy()
+        with np.errstate(all="ignore"):
+            for child, part, (w, mu, L, B) in zip(self.children, self._parts, found, strict=True):
+                if child.fixed:
+                    continue
+                own, g = x[:, child.at], gradient[:, child.at]
+                if child.kind == "elementwise":
+                    r = (np.sqrt(B) * g + w) / L
+                    a, h = learn_elementwise(r, own, L * L / B)
+                elif child.kind == "grouped":
+                    y = np.sqrt(B) * g.reshape(w.shape) + w
+                    r = np.linalg.solve(L.swapaxes(1, 2), y.swapaxes(1, 2)).swapaxes(1, 2)
+                    size = np.diagonal(L, axis1=1, axis2=2)[:, None, :] ** 2
+                    a, h = learn_grouped(r, own.reshape(w.shape), 1.0 / (B / size).mean(axis=2))
+                elif child.kind == "dense":
+                    y = (B @ g[..., None])[..., 0] + w
+                    r = np.linalg.solve(L.swapaxes(1, 2), y[..., None])[..., 0]
+                    a, h = learn_elementwise(r, own, np.broadcast_to(own.var(axis=0), r.shape))
+                else:
+                    r = slope[:, child.at] + _precision_times(own - mu, *L)
+                    a, h = learn_elementwise(r, own, np.broadcast_to(own.var(axis=0), r.shape))
+                out[part] = np.concatenate([a.ravel(), h.ravel()])
+            if self.signed.size:
+                out[self.n_sites - len(self.signed) :] = np.median(x[:, self.signed], axis=0)
+        return out
+
+    # -- for people --------------------------------------------------------------------------------------------------
+
+    def degree(self, x: np.ndarray, sites: np.ndarray) -> dict[str, np.ndarray]:
+        """Return how far each element is non-centred: the mean over draws of the prior's share of its precision."""
+        _, _, found = self._undone(x, sites)
+        out = {}
+        for child, part, (_, _, L, B) in zip(self.children, self._parts, found, strict=True):
+            if child.kind == "dense":
+                B = 1.0 + (np.swapaxes(L, 1, 2) ** 2 * child.site(sites[part])[1]).sum(axis=2)
+            elif child.kind == "walk":
+                B = 1.0 + L[0] * child.site(sites[part])[1]
+            out[child.name] = (1.0 / B).mean(axis=0).reshape(child.shape)
+        return out
+
+    @property
+    def words(self) -> str:
+        """What is done, in the model's names."""
+        parts = []
+        for child in self.children:
+            about = f" about {_and(child.location)}" if child.location else ""
+            scaled = f"{',' if about else ''} scaled by {_and(child.scale)}" if child.scale else ""
+            parts.append(f"{child.name} is sampled non-centred{about}{scaled}")
+        return "; ".join(parts)
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _log_diagonal(matrix: np.ndarray) -> np.ndarray:
+    return np.log(np.abs(np.diagonal(matrix, axis1=1, axis2=2))).sum(axis=1)
+
+
+def _precision_times(x: np.ndarray, v: np.ndarray, rho: np.ndarray) -> np.ndarray:
+    """Return the prior precision of an autoregression times ``x`` ``(n, m)``: see ``coordinates/banded.py``."""
+    e = x.copy()
+    for k in range(rho.shape[1]):
+        e[:, k + 1 :] -= rho[:, k, None] * x[:, : -k - 1]
+    e /= v
+    out = e.copy()
+    for k in range(rho.shape[1]):
+        out[:, : -k - 1] -= rho[:, k, None] * e[:, k + 1 :]
+    return out

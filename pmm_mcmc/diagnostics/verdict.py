@@ -1,0 +1,257 @@
+"""The bias of a run, parameter by parameter, and the verdict on it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import chi2
+
+from pmm_mcmc.diagnostics.moments_summary import moments_verdict
+from pmm_mcmc.diagnostics.nested import nested_r_hat
+from pmm_mcmc.diagnostics.reading import FEWEST, Run, read
+from pmm_mcmc.diagnostics.reasons import (
+    CHANCE,
+    PROBE_REPLICAS,
+    Measured,
+    bias_reasons,
+    calm,
+    conclude,
+    disagreement_reasons,
+    divergence_reasons,
+    identity_reasons,
+    length_reasons,
+    shorter,
+    size_reasons,
+    unstable_reasons,
+    whole,
+)
+from pmm_mcmc.diagnostics.statement import Reason, Verdict, concluded
+from pmm_mcmc.diagnostics.table import BIASES, judged, remembered, table_of
+
+__all__ = ["Reason", "Verdict", "bias_table", "judge", "last_words", "verdict"]
+
+
+def bias_table(dt: Any, var_names: Any = None) -> pd.DataFrame:
+    """Estimate the discretisation bias of each parameter's mean and standard deviation.
+
+    Raw minus Stein-corrected estimate (:mod:`pmm_mcmc.diagnostics.stein`), on the scale of the parameter.
+
+    Parameters
+    ----------
+    dt
+        A result, of any sampler.  Biases are measured where ``sample_stats`` hold ``gradient`` and ``unconstrained``:
+        every step method here stores them, if it moves all continuous variables of the model.
+    var_names
+        Parameters to report; all by default.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a parameter: ``mean``, ``mcse``, ``mean_corrected``, ``mcse_corrected``, ``bias``, ``bias_se``,
+        ``bias_sd_units`` (over the corrected standard deviation), then ``sd``, ``sd_corrected``, ``mcse_sd_corrected``,
+        ``bias_of_sd``, ``bias_of_sd_se`` and ``unexplained``, the part of a mean's noise, and so about of its bias,
+        that the correction leaves.  Biases are NaN, and the corrected estimates the plain ones, where nothing can be
+        corrected: where the gradients explain too little of the parameter; where there are none, or fewer than 20
+        draws; and in all rows where Stein's identity fails as it does at an edge or a jump of the density.  Not
+        measurable is not none.  Biases hold the noise of the raw estimate too, which is what the standard errors beside
+        them are about.
+    """
+    return table_of(read(dt, var_names))[list(BIASES)]
+
+
+def verdict(dt: Any, *, probe: Any = None) -> Verdict:
+    """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
+
+    A run is **not trusted** if something wrong was seen: too many transitions were unstable, chains disagree, the Stein
+    identity fails for a coordinate, or the bias of a standard deviation, or of a mean with what the correction has left
+    of it, exceeds 0.075 posterior standard deviations; or if the step is one that is not stable where the posterior is
+    steepest.
+
+    It is **undecided** if nothing wrong was seen, but the draws cannot tell: there are fewer than 20, or one chain; a
+    mean is known to more than 0.05 posterior standard deviations only, or two standard errors of a corrected mean are
+    more than 0.1 of them; no bias could be measured, as without gradients; or the step is much longer than warm-up
+    would have made it, and the draws do not rule out a bias of 0.1.
+
+    Else it is **trusted**.  The percentage in the sentence is two standard errors of the worst corrected mean, in
+    posterior standard deviations, with what the correction has left.  The weights of separate modes are seen by nothing
+    but the disagreement of chains that started apart.
+
+    Parameters
+    ----------
+    dt
+        A result, of any sampler; of one without gradients, as for :func:`bias`, convergence is judged alone.
+    probe
+        What :func:`pmm_mcmc.workbench.bias_probe` found for this result, if it was asked: a bias that it sees counts as
+        one that gradients show, unless more than one transition in a hundred was taken in parts, and where it rules out
+        one of 0.1 everywhere, and its order holds, a step is not too long.
+
+    Returns
+    -------
+    Verdict
+        ``state``, ``trusted``, ``sentence``, ``reasons``.
+
+    Raises
+    ------
+    TypeError
+        If ``probe`` is not what :func:`pmm_mcmc.workbench.bias_probe` returns.
+    ValueError
+        If it is one of other parameters, or if draws were not kept: then there is nothing to probe.
+
+    Notes
+    -----
+    Of very many parameters the first are judged, 200 or twice as many as there are coordinates, which in PyMC's results
+    are the free variables, and of the deterministics up to 200 that a first look at all of them finds the worst.  What
+    is found is kept for the last few results, and not computed again by :func:`pmm_mcmc.summary`.
+    """
+    if probe is not None and not (hasattr(probe, "table") and hasattr(probe, "order_holds")):
+        raise TypeError(f"probe={probe!r}: must be what pmm_mcmc.workbench.bias_probe(dt, step) returns")
+    if "posterior_mean" in dt.children:  # draws were not kept
+        if probe is not None:
+            raise ValueError("probe: cannot be one of this result, whose draws were not kept; leave it out")
+        return moments_verdict(dt)
+    if probe is not None:
+        run = read(dt)
+        return judge(dt, run, table_of(run), probe)
+    known = remembered(dt)
+    if "verdict" not in known:
+        run = read(dt)
+        known["judged"] = table_of(run, judged(run))
+        known["verdict"] = judge(dt, run, known["judged"])
+    return known["verdict"]
+
+
+def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
+    """Judge a result by what is known of its parameters, as :func:`verdict` does.
+
+    Parameters
+    ----------
+    dt, run
+        The result, and what was read of it.
+    table
+        Of :func:`pmm_mcmc.diagnostics.table.table_of`.
+    probe
+        As for :func:`verdict`.
+    """
+    labels = list(table.index)
+    stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
+    moving = table["sd"].to_numpy() > 0.0  # neither constant nor, somewhere, not finite
+    errors, unstable, remedy = _errors_of_means(table, run.chains), 0, shorter(stats)
+    reasons = size_reasons(run.chains, run.draws, FEWEST)
+    if any(reason.code == "few_draws" for reason in reasons):
+        return concluded(reasons, "")
+    reasons += divergence_reasons(stats)
+    if "unstable" in stats and "acceptance_rate" not in stats:
+        by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
+        unstable, transitions = int(stats["unstable"].sum()), int(stats["steps_per_draw"].sum())
+        where = _where(run, table, stats["unstable"].values) if unstable else ""
+        reasons += unstable_reasons(unstable, errors, transitions, by_model, where, remedy)
+    reasons += _disagreement(dt, table, moving, errors, run.chains)
+    found = _measured(labels, table)
+    if run.judged is not None:
+        reasons += identity_reasons(*run.identity, run.degrees, lambda i: _name(run, table, i), remedy, run.moving)
+        reasons += bias_reasons(found, run.degrees, remedy)
+    else:
+        ours = "n_grad_total" in stats
+        words = "the bias could not be measured, for the result holds no gradients"
+        reasons.append(Reason("no_gradients", words, "sample with keep_gradients=True" if ours else ""))
+    ruled_out = found.ruled_out and calm(unstable, run.chains * run.draws)
+    if probe is not None:
+        seen = _probed(labels, probe.table, moving)
+        if whole(stats):  # else the run has less bias than the probe sees
+            of_probe = bias_reasons(seen, PROBE_REPLICAS - 1, remedy)
+            reasons += [replace(reason, words=f"by step halving {reason}") for reason in of_probe]
+        ruled_out |= probe.order_holds and seen.ruled_out
+    reasons += length_reasons(stats, ruled_out)
+    kind = "parameters" if len(labels) == len(run.parameters) else "parameters judged"
+    return conclude(reasons, found, stats, kind, probe is not None)
+
+
+def _probed(labels: list[str], table: pd.DataFrame, moving: np.ndarray) -> Measured:
+    """Return biases that step halving shows, which are in units of the posterior sds already."""
+    if list(table.index) != list(labels):
+        raise ValueError(
+            f"probe: is one of {len(table)} parameters ({', '.join(map(str, table.index[:3]))}, ...), the result has "
+            f"{len(labels)} ({', '.join(labels[:3])}, ...): give the probe of this result"
+        )
+    columns = (table[name].abs().to_numpy() for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se"))
+    of_mean, of_mean_se, of_sd, of_sd_se = columns
+    return Measured(labels, of_mean, of_mean_se, np.zeros(len(labels)), of_sd, of_sd_se, moving, of_mean_se)
+
+
+def _measured(labels: list[str], table: pd.DataFrame) -> Measured:
+    """Return biases in units of the posterior sds."""
+    scale = table["sd_corrected"].where(table["sd_corrected"] > 0.0)
+    mean, mean_se, of_sd, of_sd_se, error = (
+        (table[name].abs() / scale).to_numpy()
+        for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se", "mcse_corrected")
+    )
+    moving = table["sd"].to_numpy() != 0.0
+    return Measured(labels, mean, mean_se, table["unexplained"].to_numpy(), of_sd, of_sd_se, moving, error)
+
+
+def _disagreement(dt: Any, table: pd.DataFrame, moving: np.ndarray, errors: np.ndarray, chains: int) -> list[Reason]:
+    """Say whether chains disagree, or leave a mean too uncertain."""
+    r_hat, kind = np.where(moving, table["r_hat"].to_numpy(), 1.0), "r_hat"
+    if chains > 1 and "superchains" in dt["posterior"].attrs:  # many chains, perhaps of few draws
+        kind, nested = "nested r_hat", nested_r_hat(dt).reindex(table.index).to_numpy()
+        r_hat = np.where(moving, nested, 1.0)
+    return disagreement_reasons(list(table.index), r_hat, errors, kind)
+
+
+def _errors_of_means(table: pd.DataFrame, chains: int) -> np.ndarray:
+    """Return standard errors of means, in standard deviations: ArviZ's, or the chains' own where they differ by more.
+
+    A few chains give a noisy standard error: theirs counts only where chance among all parameters would not reach it.
+    """
+    within, between = table["within"].to_numpy(), table["between"].to_numpy()
+    if chains == 1 or not len(table):
+        return within
+    chance = np.sqrt(chi2.ppf(1.0 - CHANCE / len(table), chains - 1) / (chains - 1))
+    return np.where(between > chance * within, between, within)
+
+
+def _name(run: Run, table: pd.DataFrame, coordinate: int) -> str:
+    """Return the parameter that a coordinate is, or that follows it most closely, of those in a table."""
+    x = run.judged[..., coordinate]
+    best, closest = "", -1.0
+    known = set(table.index)
+    numbers = np.array([i for i, label in enumerate(run.labels) if label in known])
+    for at, values in run.parameters.slabs(numbers):
+        own = run.own_of(values) == coordinate
+        if own.any():
+            return run.labels[at[int(own.argmax())]]
+        flat = values.reshape(x.size, -1)
+        with np.errstate(all="ignore"):
+            correlation = np.nan_to_num(np.abs([np.corrcoef(x.ravel(), f)[0, 1] for f in flat.T]))
+        if correlation.max() > closest:
+            best, closest = run.labels[at[int(correlation.argmax())]], float(correlation.max())
+    return best
+
+
+def _where(run: Run, table: pd.DataFrame, unstable: np.ndarray) -> str:
+    """Say where, on the unconstrained scale, the draws with unstable transitions are, if they are anywhere else."""
+    if run.position is None:
+        return ""
+    bad = (unstable > 0).reshape(run.chains, run.draws, -1).any(axis=2)
+    sd = np.maximum(run.position.std(axis=(0, 1)), 1e-300)
+    away = (run.position[bad].mean(axis=0) - run.position.mean(axis=(0, 1))) / sd
+    worst = int(np.argmax(np.abs(away)))
+    if abs(away[worst]) < 1.0:  # anywhere
+        return ""
+    side = "above" if away[worst] > 0 else "below"
+    return f", most of all where {_of_position(run, table, worst)} is {abs(away[worst]):.1f} sd {side} its mean"
+
+
+def _of_position(run: Run, table: pd.DataFrame, coordinate: int) -> str:
+    plain = Run(run.parameters, run.chains, run.draws, judged=run.position)
+    return _name(plain, table, coordinate)
+
+
+def last_words(dt: Any) -> tuple[int, str]:
+    """Return the level of logging, and the sentence of the verdict: a warning unless the run is trusted."""
+    found = verdict(dt)
+    return (logging.INFO if found.trusted else logging.WARNING), found.sentence

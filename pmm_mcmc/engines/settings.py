@@ -1,0 +1,274 @@
+"""What a run is told, what its warm-up finds and looks at: checked arguments, tuned parameters, blocks of draws."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.langevin.methods import HARMONIC, METHODS, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.midpoints import LATE
+
+__all__ = ["Block", "MethodArguments", "TunedParameters"]
+
+_DYNAMICS = {"overdamped": OVERDAMPED, "underdamped": UNDERDAMPED}
+_OFFSETS = {"left": 0.0, "centred": 0.5}
+
+
+def _positive_number(name: str, value: Any, remedy: str) -> float | None:
+    if isinstance(value, str) and value == "auto":
+        return None
+    wrong = isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real)
+    if wrong or not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name}={value!r}: must be a positive, finite number, or 'auto' {remedy}")
+    return float(value)
+
+
+def _positive_int(name: str, value: Any, remedy: str) -> int | None:
+    if isinstance(value, str) and value == "auto":
+        return None
+    wrong = isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral)
+    if wrong or value < 1:
+        raise ValueError(f"{name}={value!r}: must be an integer of at least 1, or 'auto' {remedy}")
+    return int(value)
+
+
+def _choice(name: str, value: Any, choices: tuple) -> Any:
+    if isinstance(value, bool | np.bool_) or not any(
+        value is c or (type(value) is type(c) and value == c) for c in choices
+    ):
+        raise ValueError(f"{name}={value!r}: must be {' or '.join(map(repr, choices))}")
+    return value
+
+
+@dataclass(frozen=True)
+class MethodArguments:
+    """The checked arguments of a method; ``None`` stands for "auto".
+
+    Raises
+    ------
+    ValueError
+        For any argument outside its range, naming argument, value and remedy.
+    """
+
+    method: str
+    dynamics: str = "underdamped"
+    step_size: float | None = None
+    K: int | None = None
+    friction: float | None = None
+    option: int = 2
+    grid: str = "left"
+    scheme: str = "paper"
+    midpoint: str = "uniform"
+    steps_per_draw: int | None = None
+    scaling: tuple[float, ...] | None = None
+    target_bias: float = 0.05
+    reparametrise: str | tuple[tuple[str, str], ...] = "auto"  # or "no", or what is asked for each variable
+    automatic: bool = field(default=False, compare=False, repr=False)  # the scheme was chosen here
+
+    @classmethod
+    def checked(
+        cls,
+        method: str,
+        *,
+        dynamics: Any,
+        step_size: Any = "auto",
+        K: Any = "auto",
+        friction: Any = "auto",
+        option: Any = 2,
+        grid: Any = "left",
+        scheme: Any = "paper",
+        midpoint: Any = "uniform",
+        steps_per_draw: Any = "auto",
+        scaling: Any = "auto",
+        target_bias: Any = 0.05,
+        reparametrise: Any = "auto",
+    ) -> MethodArguments:
+        """Check everything that can be checked without a model."""
+        _choice("dynamics", dynamics, METHODS[method].dynamics)
+        option = _choice("option", option, (1, 2))
+        grid = _choice("grid", grid, tuple(_OFFSETS))
+        scheme = _choice("scheme", scheme, ("auto", "paper", "recycled"))
+        midpoint = _choice("midpoint", midpoint, ("uniform", "importance"))
+        if midpoint == "importance" and option == 1:
+            raise ValueError(
+                "midpoint='importance' does not apply to option=1, which marks every cell with probability 1/K: leave "
+                "midpoint out, or use option=2"
+            )
+        given = (("option", option, 2), ("grid", grid, "left"), ("K", K, "auto"), ("midpoint", midpoint, "uniform"))
+        of_cells = [(name, value) for name, value, default in given if value != default]
+        automatic = scheme == "auto" and method == "PoissonULMC" and not of_cells
+        if scheme == "auto":
+            scheme = "recycled" if automatic else "paper"
+        elif scheme == "recycled":
+            for name, value in of_cells:
+                raise ValueError(
+                    f"{name}={value!r} does not apply to scheme='recycled', whose one midpoint is uniform over the "
+                    f"whole step: leave {name} out, or use scheme='paper'"
+                )
+        return cls(
+            method=method,
+            dynamics=dynamics,
+            step_size=_positive_number("step_size", step_size, "to have it found in warm-up"),
+            K=_positive_int("K", K, "to have it follow from the step size"),
+            friction=_positive_number("friction", friction, "for 1 in the posterior's own scale"),
+            option=option,
+            grid=grid,
+            scheme=scheme,
+            midpoint=midpoint,
+            steps_per_draw=_positive_int("steps_per_draw", steps_per_draw, "to have it found in warm-up"),
+            scaling=_scaling(scaling),
+            target_bias=_target(target_bias),
+            reparametrise=_reparametrise(reparametrise),
+            automatic=automatic,
+        )
+
+    @property
+    def words(self) -> str:
+        """The method's name, with its scheme where that is not the paper's."""
+        return f"{self.method} (recycled scheme)" if self.scheme == "recycled" else self.method
+
+    def beside(self, others: bool) -> MethodArguments:
+        """Return the settings for a chain that moves all variables, or some, while other steps move ``others``.
+
+        Given others, the recycled scheme, whose draws are midpoints, pays for a gradient at the end of every step too,
+        and is not chosen where it was not asked for.
+        """
+        return replace(self, scheme="paper" if others else "recycled") if self.automatic else self
+
+    def check_coordinates(self, d: int, of: str = "") -> None:
+        """Raise where what was given for each unconstrained coordinate does not fit their number ``d``."""
+        if self.scaling is not None and self.reparametrise not in ("auto", "no"):
+            raise ValueError(
+                f"scaling with reparametrise={dict(self.reparametrise)!r}: a given scaling is one of the model's own "  # type: ignore[arg-type]
+                "coordinates; leave one of the two out"
+            )
+        if self.scaling is not None and len(self.scaling) != d:
+            raise ValueError(
+                f"scaling has length {len(self.scaling)}: must have {d} entries, one for each unconstrained "
+                f"coordinate{of}"
+            )
+
+    @property
+    def kernel(self) -> Kernel:
+        """The method as numbers for an engine."""
+        scheme = {"RLMC": Scheme.CONTINUOUS, "MALA": Scheme.MALA}.get(self.method, Scheme.CELLS)
+        dynamics = _DYNAMICS[self.dynamics]
+        if self.scheme == "recycled":
+            scheme, dynamics = Scheme.RECYCLED, HARMONIC
+        power = LATE if self.midpoint == "importance" else 0.0
+        return Kernel(int(scheme), dynamics, self.option, _OFFSETS[self.grid], power)
+
+    @property
+    def noncentring(self) -> dict[str, str] | None:
+        """What is asked for variables by name, or None where nothing may be non-centred.
+
+        A given ``scaling`` is one of the model's own coordinates.
+        """
+        if self.reparametrise == "no" or self.scaling is not None:
+            return None
+        return {} if self.reparametrise == "auto" else dict(self.reparametrise)  # type: ignore[arg-type]
+
+    @property
+    def fixed_K(self) -> int | None:
+        """K where there is nothing to choose: given, or without meaning for the method."""
+        return self.K if self.method in ("PoissonOLMC", "PoissonULMC") and self.scheme == "paper" else 1
+
+    @property
+    def sees_curvature(self) -> bool:
+        """Whether a step meets more than one gradient: then it is taken in parts where the posterior is too steep."""
+        scheme = self.kernel.scheme
+        return scheme != Scheme.MALA and (scheme != Scheme.CELLS or self.fixed_K != 1 or self.grid == "centred")
+
+    @property
+    def needs_gradient_only(self) -> bool:
+        """Whether a gradient is ever wanted without its log density."""
+        return self.sees_curvature and self.kernel.scheme != Scheme.RECYCLED
+
+
+def _target(value: Any) -> float:
+    wrong = isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real)
+    if wrong or not 1e-4 <= value <= 0.5:
+        raise ValueError(
+            f"target_bias={value!r}: must be a number between 0.0001 and 0.5, in posterior standard deviations"
+        )
+    return float(value)
+
+
+def _reparametrise(value: Any) -> str | tuple[tuple[str, str], ...]:
+    if isinstance(value, str) and value == "auto":
+        return "auto"
+    if value is False:
+        return "no"
+    if not isinstance(value, Mapping):
+        raise ValueError(
+            f"reparametrise={value!r}: must be 'auto', False, or a dict such as {{'theta': 'centred', 'b': "
+            "'noncentred'}"
+        )
+    for name, choice in value.items():
+        if not isinstance(name, str) or choice not in ("centred", "noncentred", "auto"):
+            raise ValueError(
+                f"reparametrise={dict(value)!r}: {name!r}: {choice!r} must be the name of a variable with 'centred', "
+                "'noncentred' or 'auto'"
+            )
+    return tuple(sorted((name, choice) for name, choice in value.items() if choice != "auto"))
+
+
+def _scaling(value: Any) -> tuple[float, ...] | None:
+    if isinstance(value, str) and value == "auto":
+        return None
+    remedy = "one positive number for each unconstrained coordinate (about its posterior sd), or 'auto'"
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(f"scaling={value!r}: must be {remedy}") from None
+    if array.ndim != 1:
+        raise ValueError(f"scaling has shape {array.shape}: must be {remedy}")
+    bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
+    if bad.size:
+        raise ValueError(f"scaling[{bad[0]}]={float(array[bad[0]])!r}: must be {remedy}")
+    return tuple(map(float, array))
+
+
+class TunedParameters(NamedTuple):
+    """What the engine runs with: step size, K, friction, whitened coordinates, transitions per draw.
+
+    ``halving_cost`` is the factor in gradients that half the ``target_bias`` would take, ``expected_bias`` what
+    :func:`pmm_mcmc.warmup.step_size.expected_bias` says of this step; NaN where that is not known.
+    """
+
+    step_size: float
+    K: int
+    friction: float
+    coordinates: Coordinates
+    steps_per_draw: int
+    halving_cost: float = math.nan
+    expected_bias: float = math.nan
+
+
+class Block(NamedTuple):
+    """Draws of one block, one a transition; positions and gradients ``(chain, n, d)``, the others ``(chain, n)``.
+
+    As it comes from an engine ``gradient`` is all that the density said, ``(chain, n, width)``.
+
+    ``unstable`` counts transitions that were rejected, ``refined`` those that were taken in parts, ``model_failures``
+    those of the rejected ones that the model is to blame for.
+    """
+
+    position: np.ndarray
+    gradient: np.ndarray
+    lp: np.ndarray
+    unstable: np.ndarray
+    refined: np.ndarray
+    model_failures: np.ndarray
+    accept: np.ndarray
+
+    @classmethod
+    def of(cls, chunk: Any) -> Block:
+        """Take from an engine's chunk what the tuner looks at."""
+        return cls(*(getattr(chunk, name) for name in cls._fields))

@@ -1,0 +1,173 @@
+r"""The exact stationary law of every unadjusted method on a Gaussian.
+
+On the potential ``curvature * y^2 / 2`` a step is linear in the state and in the noise once its midpoints are
+given.  With ``M`` acting on the state and ``N`` on the noise, the stationary covariance solves
+
+.. math:: S = E[M S M^T] + E[N N^T],
+
+the expectation taken over the midpoints.  No Monte Carlo, no small step: this is the biased law itself.  It sets the
+step sizes of the tuner and is what the tests hold the samplers against.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from pmm_mcmc.langevin.flows import flows
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, one_in
+
+__all__ = ["stationary_covariance", "step_maps", "variance_error"]
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
+
+
+def _flow(kernel: Kernel, h: float | np.ndarray, friction: float):
+    name = ("overdamped", "underdamped", "harmonic")[kernel.dynamics]
+    return getattr(flows, name)(h, friction)
+
+
+def _matrices(flow):
+    """Matrices of a flow, of shapes ``(..., 2, 2)``, ``(..., 2)`` and ``(..., 2, 2)``."""
+    zero = np.zeros_like(flow.a_uu)
+    a = np.array([[flow.a_uu, flow.a_uv], [flow.a_vu, flow.a_vv]], dtype=float)
+    root = np.array([[flow.n_uv, flow.n_uu], [flow.n_vv, zero]], dtype=float)
+    g = np.array([flow.g_u, flow.g_v], dtype=float)
+    return np.moveaxis(a, (0, 1), (-2, -1)), np.moveaxis(g, 0, -1), np.moveaxis(root, (0, 1), (-2, -1))
+
+
+def _cells(kernel, alpha, friction, K, curvature):
+    """Return maps from (u, v, all the fine noise) to the new state, with their probabilities or variances."""
+    fine = K * (2 if kernel.offset else 1)
+    a, _, root = _matrices(_flow(kernel, alpha / fine, friction))
+    path = np.zeros((2, 2 + 2 * fine))
+    drift = np.zeros(2 + 2 * fine)
+    drift[0] = -curvature
+    state = np.eye(2, 2 + 2 * fine)
+    cell = _flow(kernel, alpha / K, friction)
+    shares, corrections = np.empty(K), np.empty((K, 2, 2 + 2 * fine))
+    for j in range(fine):
+        if not kernel.offset or j % 2 == 1:
+            i = j // 2 if kernel.offset else j
+            a_j, g_j, _ = _matrices(_flow(kernel, alpha * j / fine, friction))
+            position = a_j[0] @ state + g_j[0] * drift + path[0]
+            rest = _flow(kernel, alpha * (K - 1 - i) / K, friction)
+            times = one_in(float(i), K, kernel.power)
+            shares[i] = 1.0 / times
+            corrections[i] = np.outer(cell_weight(rest, cell, times), -curvature * position - drift)
+        path = a @ path
+        path[:, 2 + 2 * j : 4 + 2 * j] += root
+    a, g, _ = _matrices(_flow(kernel, alpha, friction))
+    frozen = a @ state + np.outer(g, drift) + path
+    if kernel.option == 2:
+        return [(share, frozen + correction) for share, correction in zip(shares, corrections, strict=True)]
+    # Independent marks: the mean map, and each correction with the variance of its mark.
+    mean = frozen + corrections.sum(axis=0) / K
+    return [(1.0, mean), *((1.0 / K - 1.0 / K**2, correction) for correction in corrections)]
+
+
+def _one_uniform_midpoint(kernel, alpha, friction, curvature):
+    """Return maps from the state and four noises to the new state: the continuous law and the recycled scheme."""
+    recycled = kernel.scheme == Scheme.RECYCLED
+    n = 3 if recycled else 2
+    slope = curvature - 1.0 if kernel.dynamics == HARMONIC else curvature
+    state = np.eye(2, n + 4)
+    drift = np.zeros(n + 4)
+    drift[2 if recycled else 0] = -slope
+    shares, (a, g), (a_mid, g_mid, root_mid), (a_rest, root_rest), w = _at_nodes(kernel, float(alpha), float(friction))
+    nodes = len(shares)
+    path = np.zeros((nodes, 2, n + 4))
+    path[:, :, n : n + 2] = root_mid
+    position = a_mid[:, 0] @ state + g_mid[:, :1] * drift + path[:, 0]
+    path = a_rest @ path
+    path[:, :, n + 2 :] += root_rest
+    base = np.zeros_like(drift) if kernel.scheme == Scheme.CONTINUOUS else drift
+    new = a @ state + np.outer(g, base) + path + w[:, :, None] * (-slope * position - base)[:, None, :]
+    if recycled:
+        new = np.concatenate([new, position[:, None, :]], axis=1)
+    return list(zip(shares, new, strict=True))
+
+
+@functools.lru_cache(maxsize=64)
+def _at_nodes(kernel, alpha, friction):
+    """Return what a step is made of at the nodes of its midpoint: the curvature, of which many are tried, is not."""
+    a, g, _ = _matrices(_flow(kernel, alpha, friction))
+    part, shares, times = _law(kernel.power)
+    time = part * alpha
+    rest = _flow(kernel, alpha - time, friction)
+    a_rest, _, root_rest = _matrices(rest)
+    w = np.stack(np.broadcast_arrays(*continuous_weight(rest, alpha, kernel.dynamics != OVERDAMPED)), axis=-1)
+    return shares, (a, g), _matrices(_flow(kernel, time, friction)), (a_rest, root_rest), times[:, None] * w
+
+
+def _law(power: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return nodes of the law of one midpoint on (0, 1), their shares, and the inverse of the density there."""
+    part, shares = 0.5 * (1.0 + _NODES), 0.5 * _WEIGHTS
+    if power == 0.0:
+        return part, shares, np.ones_like(part)
+    # In the fourth root of the time all that is integrated is smooth, for powers in quarters.
+    inverse = 1.0 / ((1.0 + power) * part ** (4.0 * power))
+    return part**4, shares * 4.0 * part**3 / inverse, inverse
+
+
+def step_maps(kernel: Kernel, step_size: float, friction: float, K: int) -> list[np.ndarray]:
+    """Return the maps from position, velocity and noise, independent standard normals, to those after a step.
+
+    One of shape ``(2, 2 + noises)`` for each midpoint, on the unit Gaussian.  Of the recycled scheme, whose draws are
+    its midpoints, the maps to these; of Option 1 those for one marked cell.
+    """
+    if kernel.scheme == Scheme.RECYCLED:
+        a, _, root = _matrices(_flow(kernel, 0.5 * step_size * (1.0 + _NODES), friction))
+        return list(np.concatenate([a, root], axis=2))
+    if kernel.scheme == Scheme.CONTINUOUS:
+        return [step for _, step in _one_uniform_midpoint(kernel, step_size, friction, 1.0)]
+    return [step for _, step in _cells(kernel._replace(option=2), step_size, friction, K, 1.0)]
+
+
+def stationary_covariance(
+    kernel: Kernel, step_size: float, friction: float, K: int | None, curvature: float = 1.0
+) -> np.ndarray | None:
+    """Stationary covariance on the Gaussian of precision ``curvature``, or None where second moments explode.
+
+    Parameters
+    ----------
+    kernel
+        Which method; the adjusted one has no bias and is refused.
+    step_size, friction, K
+        Its settings, in the coordinates of the Gaussian.  ``K=None``: the limit of Option 2 for many midpoints.
+    curvature
+        Second derivative of the potential.
+
+    Returns
+    -------
+    covariance : (n, n)
+        Of (position, velocity), with ``n = 2`` (overdamped: the second row is zero); of (position, velocity,
+        midpoint) with ``n = 3`` for the recycled scheme.
+    """
+    if kernel.scheme == Scheme.MALA:
+        raise ValueError("MALA is adjusted: its stationary law is the target")
+    if K is None and kernel.option == 1:
+        raise ValueError("Option 1 has no limit here: give K")
+    if kernel.scheme == Scheme.CELLS and K is not None:
+        maps = _cells(kernel, step_size, friction, K, curvature)
+    else:
+        maps = _one_uniform_midpoint(kernel, step_size, friction, curvature)
+    n = maps[0][1].shape[0]
+    weights, matrices = np.array([p for p, _ in maps]), np.stack([m for _, m in maps])
+    on_state, on_noise = matrices[:, :, :n], matrices[:, :, n:]
+    transfer = np.einsum("p,pij,pkl->ikjl", weights, on_state, on_state).reshape(n * n, n * n)
+    noise = np.einsum("p,pij,pkj->ik", weights, on_noise, on_noise)
+    if not np.all(np.isfinite(transfer)) or np.abs(np.linalg.eigvals(transfer)).max() >= 1.0:
+        return None
+    return np.linalg.solve(np.eye(n * n) - transfer, noise.ravel()).reshape(n, n)
+
+
+def variance_error(kernel: Kernel, step_size: float, friction: float, K: int | None, curvature: float = 1.0) -> float:
+    """Relative error of the variance of the draws on a Gaussian; infinite where it does not exist."""
+    covariance = stationary_covariance(kernel, step_size, friction, K, curvature)
+    if covariance is None:
+        return np.inf
+    index = 2 if kernel.scheme == Scheme.RECYCLED else 0
+    return float(covariance[index, index] * curvature - 1.0)

@@ -1,0 +1,47 @@
+"""The methods, and what distinguishes them: :data:`METHODS` is the registry, :class:`Kernel` a method in numbers."""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import NamedTuple
+
+__all__ = ["METHODS", "Kernel", "Method", "Scheme"]
+
+OVERDAMPED, UNDERDAMPED, HARMONIC = 0, 1, 2
+
+
+class Scheme(enum.IntEnum):
+    """How a step looks at the drift between its ends."""
+
+    CELLS = 0  # midpoints in marked cells, as corrections to the drift at the start (the paper; K = 1: LMC)
+    CONTINUOUS = 1  # one uniform midpoint in place of the drift at the start (randomised midpoint)
+    RECYCLED = 2  # one uniform midpoint, as correction to the drift at the previous one: one gradient a step
+    MALA = 3  # Euler proposal, accepted or rejected
+
+
+class Kernel(NamedTuple):
+    """What an engine needs to know of a method: plain numbers."""
+
+    scheme: int
+    dynamics: int
+    option: int
+    offset: float
+    power: float = 0.0  # of the law of the one marked cell: see pmm_mcmc.langevin.midpoints
+
+
+class Method(NamedTuple):
+    """A row of the registry: the dynamics a method can have, and its largest automatic step in whitened units."""
+
+    dynamics: tuple[str, ...]
+    largest_step: float
+
+
+METHODS: dict[str, Method] = {
+    "PoissonOLMC": Method(("overdamped",), 1.0),
+    "PoissonULMC": Method(("underdamped",), 1.5),
+    "OLMC": Method(("overdamped",), 1.0),
+    "ULMC": Method(("underdamped",), 1.5),
+    "RLMC": Method(("overdamped", "underdamped"), 1.5),
+    "MALA": Method(("overdamped",), math.inf),
+}

@@ -1,0 +1,207 @@
+r"""The arithmetic of one transition, coordinate by coordinate.
+
+Everything here is sums and products of what is passed in: state ``(u, v)``, drift ``b``, path noise,
+and the coefficients of :mod:`pmm_mcmc.langevin.flows`.  The same functions are compiled by numba for scalars
+and traced by JAX for arrays; engines own loops, gradients, randomness and failures.
+
+With drift ``b`` (minus the gradient of the potential), midpoints :math:`\tau_1 < \dots < \tau_N` in
+``[0, alpha)`` and weights :math:`w_k` (:mod:`pmm_mcmc.langevin.midpoints`), one step of every method is
+
+.. math::
+
+   M_k &= A_{\tau_k - \tau_{k-1}} M_{k-1} + \Gamma_{\tau_k - \tau_{k-1}} W_k, \\
+   \hat X_k &= A_{\tau_k} X + G_{\tau_k} b + M_k, \\
+   X' &= A_\alpha X + G_\alpha b + M_{N+1} + \sum_k w_k (b(\hat X_k) - b),
+
+with :math:`\tau_{N+1} = \alpha` (steps 2, 3 and 5 of the paper; ``K``, not the printed ``K - 1``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from numba.extending import register_jitable
+
+from pmm_mcmc.langevin.flows import Flow
+
+__all__ = [
+    "MOST_REFINEMENTS",
+    "SUBSTEPS",
+    "TELLING",
+    "bridged",
+    "build_gain",
+    "build_limits",
+    "end",
+    "energy_ahead",
+    "fall",
+    "interpolate",
+    "interpolate_velocity",
+    "mala_log_ratio",
+    "noise",
+    "path",
+]
+
+# A rejection halves the step, an accepted transition gives a hundredth back: long enough for the chain to leave where
+# steps are too long.  The floor keeps a chain at a hard wall alive.
+SHRINK, RECOVER, SHORTEST = 0.5, 1.01, 2.0**-8
+# A step that fails is taken again in so many parts, along the same path of the noise; and again, so many times.
+SUBSTEPS, MOST_REFINEMENTS = 4, 2
+# How far apart the directions of a way and of the gradient's rise along it may be to tell a curvature.
+LEAST_COSINE = 0.2
+# Part of a step before which differences of gradients are too small to tell a curvature.
+TELLING = 0.01
+
+
+@register_jitable
+def noise(w1: Any, w2: Any, gap: Flow) -> tuple[Any, Any]:
+    """Path noise ``(nu, nv)`` over a gap from two standard normals."""
+    return gap.n_uv * w1 + gap.n_uu * w2, gap.n_vv * w1
+
+
+@register_jitable
+def path(mu: Any, mv: Any, nu: Any, nv: Any, gap: Flow) -> tuple[Any, Any]:
+    """Carry the noise path ``M`` over a gap and add the noise of the gap (step 2)."""
+    return gap.a_uu * mu + gap.a_uv * mv + nu, gap.a_vu * mu + gap.a_vv * mv + nv
+
+
+def build_gain(where: Callable[..., Any]) -> Callable[..., Any]:
+    r"""Return ``gain(gap, rest, left)``, what the noise over a gap takes up of a surprise at the end of its path.
+
+    That is :math:`\Gamma_{gap}^2 A_{rest}^T (\Gamma_{left}^2)^{-1}`, its entries row by row, where ``left`` is the
+    flow over the ``gap`` and the ``rest`` of the path after it.
+
+    Parameters
+    ----------
+    where
+        That of an array library, as in :func:`pmm_mcmc.langevin.flows.build_flows`.
+    """
+
+    @register_jitable
+    def gain(gap, rest, left):
+        s_uu, s_uv, s_vv = gap.n_uu * gap.n_uu + gap.n_uv * gap.n_uv, gap.n_uv * gap.n_vv, gap.n_vv * gap.n_vv
+        b_uu, b_uv = s_uu * rest.a_uu + s_uv * rest.a_uv, s_uu * rest.a_vu + s_uv * rest.a_vv
+        b_vu, b_vv = s_uv * rest.a_uu + s_vv * rest.a_uv, s_uv * rest.a_vu + s_vv * rest.a_vv
+        # The inverse from that of the triangular root; where there is no velocity it has no noise.
+        moving = left.n_vv > 0.0
+        v = where(moving, 1.0 / where(moving, left.n_vv, 1.0), 0.0)
+        u = 1.0 / left.n_uu
+        across = -u * left.n_uv * v
+        i_uu, i_uv, i_vv = u * u, u * across, across * across + v * v
+        return (
+            b_uu * i_uu + b_uv * i_uv,
+            b_uu * i_uv + b_uv * i_vv,
+            b_vu * i_uu + b_vv * i_uv,
+            b_vu * i_uv + b_vv * i_vv,
+        )
+
+    return gain
+
+
+@register_jitable
+def bridged(
+    nu: Any, nv: Any, after_u: Any, after_v: Any, known_u: Any, known_v: Any, rest: Flow, gain: Any
+) -> tuple[Any, Any, Any, Any]:
+    r"""Noise over a gap of a path whose noise ``known`` is gathered at its end, and that of the rest of the path.
+
+    With noise :math:`N` over the gap and :math:`N'` ``after`` it, over the rest, drawn as if nothing were known,
+
+    .. math:: N + \Gamma_{gap}^2 A_{rest}^T (\Gamma_{left}^2)^{-1} (R - A_{rest} N - N')
+
+    has the law of the noise over the gap given the noise :math:`R` over gap and rest: :func:`build_gain`.
+    """
+    u = known_u - rest.a_uu * nu - rest.a_uv * nv - after_u
+    v = known_v - rest.a_vu * nu - rest.a_vv * nv - after_v
+    nu, nv = nu + gain[0] * u + gain[1] * v, nv + gain[2] * u + gain[3] * v
+    return nu, nv, known_u - rest.a_uu * nu - rest.a_uv * nv, known_v - rest.a_vu * nu - rest.a_vv * nv
+
+
+@register_jitable
+def interpolate(u: Any, v: Any, b: Any, mu: Any, flow: Flow) -> Any:
+    """Position of the cheap interpolation at a midpoint (step 3)."""
+    return flow.a_uu * u + flow.a_uv * v + flow.g_u * b + mu
+
+
+@register_jitable
+def interpolate_velocity(u: Any, v: Any, b: Any, mv: Any, flow: Flow) -> Any:
+    """Velocity of the cheap interpolation at a midpoint."""
+    return flow.a_vu * u + flow.a_vv * v + flow.g_v * b + mv
+
+
+@register_jitable
+def end(u: Any, v: Any, b: Any, mu: Any, mv: Any, cu: Any, cv: Any, flow: Flow) -> tuple[Any, Any]:
+    """State after the step, given the path ``(mu, mv)`` and the summed corrections ``(cu, cv)`` (step 5)."""
+    return (
+        flow.a_uu * u + flow.a_uv * v + flow.g_u * b + mu + cu,
+        flow.a_vu * u + flow.a_vv * v + flow.g_v * b + mv + cv,
+    )
+
+
+@register_jitable
+def mala_log_ratio(u: Any, b: Any, u_new: Any, b_new: Any, step_size: Any) -> Any:
+    r"""Log ratio of the Langevin proposal densities, ``log q(u | u') - log q(u' | u)``, one coordinate.
+
+    The proposal is :math:`u' \sim N(u + \alpha b(u), 2 \alpha)`.
+    """
+    forward = u_new - u - step_size * b
+    backward = u - u_new - step_size * b_new
+    return (forward * forward - backward * backward) / (4.0 * step_size)
+
+
+@register_jitable
+def energy_ahead(u: Any, evaluated: Any, b: Any, stiffness: Any) -> Any:
+    r"""Rise of the potential from the evaluated point to ``u``, to second order, one whitened coordinate.
+
+    ``b`` is the drift at the evaluated point, minus the gradient of the potential with :math:`k u` added for a flow
+    that integrates a part of ``stiffness`` ``k``.
+    """
+    ahead = u - evaluated
+    return ahead * (stiffness * evaluated - b + 0.5 * ahead)
+
+
+@register_jitable
+def fall(y: Any, evaluated: Any, b_mid: Any, b: Any, stiffness: Any) -> Any:
+    """Rise of the gradient of the potential from the evaluated point to a midpoint; see :func:`energy_ahead`."""
+    return stiffness * (y - evaluated) - (b_mid - b)
+
+
+def build_limits(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
+    r"""Return what says whether a step is taken whole, and how long the next one is, over an array library.
+
+    ``curvature(rise, length, along, stiffness)`` is how steep the potential is between an evaluated point and a
+    midpoint, from the squared norms of the rise :math:`g` of its gradient and of the way :math:`s`, and from :math:`g
+    \cdot s`.  That is :math:`|g|^2 / (g \cdot s)` (Barzilai and Borwein), which few steep directions among many raise
+    more than they do
+    :math:`|g| / |s|`; by so much at most, since it means nothing where the potential is not convex.
+
+    ``limit(steepest, times, has_velocity)`` is up to which curvature a step is taken that is so many times shorter than
+    one that is taken up to ``steepest``; ``accepted(factor)`` and ``rejected(factor)`` move the factor by which a
+    chain's steps are shortened.
+
+    Parameters
+    ----------
+    xp, where
+        Array namespace and its ``where``, as in :func:`pmm_mcmc.langevin.flows.build_flows`.
+    """
+
+    @register_jitable
+    def curvature(rise, length, along, stiffness):
+        known = (rise > 0.0) & (length > 0.0)
+        ratio = xp.sqrt(where(known, rise, 0.0) / where(known, length, 1.0))
+        cosine = where(known, along, 0.0) / xp.sqrt(where(known, rise * length, 1.0))
+        return where(cosine > 0.0, ratio / xp.maximum(cosine, LEAST_COSINE), ratio) - stiffness
+
+    @register_jitable
+    def limit(steepest, times, has_velocity):
+        return steepest * where(has_velocity, times * times, times)
+
+    @register_jitable
+    def accepted(factor):
+        return xp.minimum(1.0, RECOVER * factor)
+
+    @register_jitable
+    def rejected(factor):
+        return xp.maximum(SHORTEST, SHRINK * factor)
+
+    return SimpleNamespace(curvature=curvature, limit=limit, accepted=accepted, rejected=rejected)

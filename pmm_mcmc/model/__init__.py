@@ -1,0 +1,1 @@
+"""Log densities from PyMC and JAX, their structure, outputs and starts.  Nothing here knows of sampling."""

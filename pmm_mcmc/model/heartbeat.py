@@ -1,0 +1,115 @@
+"""What is seen while a density compiles: one line that says what is being done, and for how long."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from time import perf_counter
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+__all__ = ["BEAT", "DRAWINGS", "Beats", "Heartbeat", "clock", "console", "write"]
+
+DRAWINGS = 2.0  # a second
+# Seconds between lines where nothing can be drawn over.  Compilation keeps other threads waiting, by 2.4 seconds at
+# most in what was tried.
+BEAT = 1.0
+
+
+class Beats:
+    """Calls a function every so many seconds, in a thread of its own, until it is stopped."""
+
+    def __init__(self, beat: Callable[[], None], pause: Callable[[], float]):
+        self._over, self._beat, self._pause = threading.Event(), beat, pause
+        self._thread = threading.Thread(target=self._run, name="pmm_mcmc progress", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._pause()):
+            self._beat()
+
+    def stop(self) -> None:
+        """Stop, and wait until it has."""
+        self._over.set()
+        self._thread.join()
+
+
+class Heartbeat:
+    """Says what is being done, and for how long, while something takes its time.
+
+    A context manager.  In a terminal or a notebook it is one line, drawn over, which goes when it is left; in a file or
+    a pipe a line at once and then at least every two seconds.
+
+    Parameters
+    ----------
+    show
+        Whether to write anything at all.
+
+    Examples
+    --------
+    >>> with Heartbeat(show=False) as heartbeat:
+    ...     heartbeat.say("compiling")
+    """
+
+    def __init__(self, show: bool = True):
+        self._show, self._words = show, ""
+        self._line: Progress | None = None
+        self._task = TaskID(0)
+        self._beats: Beats | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        self.stop()
+
+    def say(self, words: str) -> None:
+        """Say what is being done from now on."""
+        if not self._show:
+            return
+        self._words, self._since = words, perf_counter()
+        if self._line is not None:
+            self._line.reset(self._task, description=words)
+            return
+        if self._beats is None:
+            self._console = console()
+        if self._console.is_interactive or self._console.is_jupyter:
+            columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+            self._line = Progress(*columns, console=self._console, transient=True, refresh_per_second=DRAWINGS)
+            self._task = self._line.add_task(words, total=None)
+            self._line.start()
+            return
+        write(self._console, words)
+        if self._beats is None:
+            self._beats = Beats(self._again, lambda: BEAT)
+
+    def stop(self) -> None:
+        """Say no more."""
+        if self._beats is not None:
+            self._beats.stop()
+        if self._line is not None:
+            self._line.stop()
+        self._beats = self._line = None
+
+    def _again(self) -> None:
+        write(self._console, f"{self._words}, {clock(perf_counter() - self._since)}")
+
+
+def console() -> Console:
+    """Return a console with the look of PyMC's own."""
+    from pymc.progress_bar import default_progress_theme
+
+    return Console(theme=default_progress_theme)
+
+
+def write(to: Console, line: str) -> None:
+    """Write a line as it is, above what is drawn over."""
+    to.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def clock(seconds: float) -> str:
+    """Return hours, minutes and seconds."""
+    return str(timedelta(seconds=int(seconds)))

@@ -1,0 +1,220 @@
+"""A PyMC model as a flat log density with its gradient, compiled for the engines."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pymc.pytensorf import compile, join_nonshared_inputs, make_shared_replacements, rewrite_pregrad
+from pymc.util import get_value_vars_from_user_vars
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.random.type import RandomType
+
+from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.model.hierarchy import compose
+from pmm_mcmc.model.native import address_table, native_function
+
+__all__ = ["ModelDensity", "bad_start_message", "choose_vars", "flat_layout", "log_density"]
+
+
+def choose_vars(vars: Any, model: pm.Model) -> list[Any]:
+    """Value variables to sample, from random or value variables or ``None`` for all continuous ones.
+
+    Raises
+    ------
+    ValueError
+        If a variable is of another model or discrete, or if there is nothing to sample.
+    """
+    if vars is None:
+        chosen = list(model.continuous_value_vars)
+        if not chosen:
+            raise ValueError(
+                "the model has no continuous variable: a Langevin sampler has nothing to sample; "
+                "leave step= out and PyMC will assign samplers for discrete variables"
+            )
+        return chosen
+    chosen = list(vars) if isinstance(vars, list | tuple) else [vars]
+    for var in chosen:
+        if var not in model.value_vars and var not in model.free_RVs:
+            known = ", ".join(rv.name for rv in model.free_RVs)
+            raise ValueError(f"vars: {var} is not a free variable of this model, which has: {known}")
+    chosen = get_value_vars_from_user_vars(chosen, model)
+    for var in chosen:
+        if var not in model.continuous_value_vars:
+            raise ValueError(
+                f"vars: {var.name} is discrete ({var.dtype}) and has no gradient: leave it out, and PyMC will "
+                "assign it a sampler of its own"
+            )
+    return chosen
+
+
+def flat_layout(
+    vars: Sequence[Any], point: dict[str, np.ndarray]
+) -> tuple[tuple[str, tuple[int, ...], int, np.dtype], ...]:
+    """Name, shape, size and dtype of each variable within the flat vector."""
+    return tuple((v.name, np.shape(point[v.name]), int(np.size(point[v.name])), np.dtype(v.dtype)) for v in vars)
+
+
+def bad_start_message(model: pm.Model, point: dict[str, np.ndarray]) -> str:
+    """Say which variables have a log density that is not finite at a point."""
+    terms = model.point_logps(point, round_vals=4)
+    bad = {name: value for name, value in terms.items() if not np.all(np.isfinite(value))}
+    names = ", ".join(f"{name} ({value})" for name, value in bad.items()) or "none by itself: only the gradient"
+    return (
+        "the log density or its gradient is not finite at the initial point. Terms that are not finite: "
+        f"{names}. Start elsewhere with pm.sample(initvals=...), or look at model.debug()"
+    )
+
+
+def _check_inputs(logp: Any) -> None:
+    """Raise if a log density is random (Minibatch), or shares data that the engine cannot pass by address."""
+    for node in ancestors([logp]):
+        shared = isinstance(node, SharedVariable)
+        random = node.owner is not None and isinstance(node.owner.op, RandomVariable)
+        if random or (shared and isinstance(node.type, RandomType)):
+            raise ValueError(
+                "the log density of the model is random: it depends on a Minibatch or an unobserved draw, and every "
+                "gradient would differ; use the whole data (pm.Data)"
+            )
+        if shared and not isinstance(node.get_value(borrow=True), np.ndarray):
+            raise ValueError(
+                f"shared variable {node.name} holds a {type(node.get_value(borrow=True)).__name__}, not an array: "
+                "make it a constant of the model, or dense"
+            )
+
+
+class ModelDensity:
+    """The log density of a model over some of its variables, raveled to one vector of length ``d``.
+
+    Building it takes the gradient, and raises ``ValueError`` where there is none, but compiles nothing.
+
+    Variables that are not among ``vars`` enter as shared values (:attr:`others`), data as shared inputs that are read
+    anew by :meth:`tables`.
+
+    Attributes
+    ----------
+    d : int
+        Number of unconstrained coordinates.
+    structure : Structure or None
+        The non-centring through which the functions see the model, if it is asked for and there is any.
+    joint, gradient : C functions
+        Log density with gradient, and gradient alone, of the engine's signature.
+    others : dict
+        Shared variables of the model's other value variables, by name.
+    """
+
+    def __init__(
+        self,
+        vars: Sequence[Any],
+        model: pm.Model,
+        point: dict[str, np.ndarray],
+        noncentring: Mapping[str, str] | None = None,
+    ):
+        self.layout = flat_layout(vars, point)
+        self.d = sum(size for _, _, size, _ in self.layout)
+        replacements = make_shared_replacements(point, list(vars), model)
+        self.others = {var.name: shared for var, shared in replacements.items()}
+        (logp,), self._flat = join_nonshared_inputs(
+            point=point,
+            outputs=[rewrite_pregrad(model.logp())],
+            inputs=list(vars),
+            shared_inputs=replacements,
+        )
+        _check_inputs(logp)
+        try:
+            gradient = pytensor.grad(logp, self._flat, disconnected_inputs="ignore")
+        except Exception as error:
+            names = ", ".join(var.name for var in vars)
+            raise ValueError(
+                f"the log density of the model has no gradient with respect to {names}: {error}. Give the operation in "
+                "question a gradient, or sample these variables with pm.Slice or pm.DEMetropolisZ"
+            ) from error
+        self._outputs = {"joint": [logp, gradient], "gradient": [gradient]}
+        self.structure: Structure | None = None
+        self.sites: SharedVariable | None = None
+        self.width = self.d
+        if noncentring and self.others:
+            raise ValueError(
+                f"reparametrise={dict(noncentring)!r}: variables are non-centred only by a step that moves all of the "
+                "model; leave it out"
+            )
+        if noncentring is not None and not self.others and self.d:
+            start = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
+            composed = compose(model, vars, self.layout, self._flat, logp, gradient, start, noncentring)
+            if composed is not None:
+                self.structure, self._flat, (lp, *said), self.sites = composed
+                found = pt.concatenate([*said[:3], pt.atleast_1d(said[3])])
+                self._outputs, self.width = {"joint": [lp, found], "gradient": [said[0]]}, 3 * self.d + 1
+        self._shared: dict[str, list[SharedVariable]] = {}
+        self._held: dict[str, list[tuple[Any, Any]]] = {}
+        self._native: dict[str, Any] = {}
+        self.jax: Any = None  # the same for JAX, where it has been asked for
+
+    @property
+    def graph(self) -> tuple[Any, list[Any]]:
+        """The flat input, and log density and what is said beside it as functions of it, before compilation."""
+        return self._flat, self._outputs["joint"]
+
+    def function(self, which: str) -> Any:
+        """Return the C function ``"joint"`` or ``"gradient"``, compiled at the first call."""
+        if which not in self._native:
+            compiled = compile(
+                [self._flat], self._outputs[which], mode="NUMBA", trust_input=True, on_unused_input="ignore"
+            )
+            self._shared[which] = compiled.get_shared()
+            self._native[which] = native_function(
+                compiled, self._flat.dtype, self._values(which), which == "joint",
+                self.width if which == "joint" else self.d,
+            )  # fmt: skip
+            # The machine code behind the pointer lives as long as the function that owns it.
+            self._native[which].owner = compiled
+        return self._native[which]
+
+    def _values(self, which: str) -> list[np.ndarray]:
+        """Shared data as C-contiguous arrays; a copy is kept for as long as the data are the same object."""
+        values = [shared.get_value(borrow=True) for shared in self._shared[which]]
+        held = self._held.get(which, [(None, None)] * len(values))
+        kept = [
+            old if value is seen else np.asarray(value, order="C")
+            for value, (seen, old) in zip(values, held, strict=True)
+        ]
+        self._held[which] = list(zip(values, kept, strict=True))
+        return kept
+
+    def table(self, which: str, sites: np.ndarray | None = None) -> np.ndarray:
+        """Return addresses and shapes of the shared data as they are now, valid until the data or the sites change."""
+        values = self._values(which)
+        if self.sites is not None and sites is not None:
+            self._sites_now = np.ascontiguousarray(sites, dtype=self.sites.type.dtype)
+            values = [
+                self._sites_now if shared is self.sites else value
+                for shared, value in zip(self._shared[which], values, strict=True)
+            ]
+        return address_table(values)
+
+
+_CACHE: weakref.WeakKeyDictionary[pm.Model, dict[tuple, ModelDensity]] = weakref.WeakKeyDictionary()
+
+
+def log_density(
+    vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], noncentring: Mapping[str, str] | None = None
+) -> ModelDensity:
+    """Return the log density of a model as it is now, compiled once for each model, choice of variables and process.
+
+    ``noncentring`` says what is asked for each random variable, ``"centred"`` or ``"noncentred"``; None is no
+    non-centring at all.
+    """
+    parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
+    asked = None if noncentring is None else tuple(sorted(noncentring.items()))
+    key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX, asked)
+    known = _CACHE.setdefault(model, {})
+    if key not in known:
+        known[key] = ModelDensity(vars, model, point, noncentring)
+    return known[key]

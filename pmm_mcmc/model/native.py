@@ -1,0 +1,118 @@
+"""Compiled pytensor functions as C function pointers: the one place that touches numba's and pytensor's internals.
+
+pytensor's numba backend keeps its compiled function as a dispatcher in ``function.vm.jit_fn``, which takes one tuple
+of arrays.  Calling it from another compiled function would compile its code into that one again, which takes longer
+than everything else here; so the machine code that exists is called by its address
+(``overloads[...].library.get_pointer_to_function``).  Shared data are passed as a table of addresses and shapes, read
+anew for every run, so that ``pm.set_data`` is seen.  ``tests/test_native.py`` fails first if one of these names moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import carray, cfunc, types
+from numba.core.cgutils import voidptr_t
+from numba.extending import intrinsic
+
+__all__ = ["SIGNATURE", "address_table", "native_function"]
+
+_DOUBLES = types.CPointer(types.float64)
+# (position, what is said of it, table of data addresses and shapes, number of coordinates) -> log density, NaN on
+# failure; a gradient first of all is said of it.
+SIGNATURE = types.float64(_DOUBLES, _DOUBLES, types.CPointer(types.int64), types.int64)
+
+
+@intrinsic
+def _as_pointer(typingctx, address):
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[0], voidptr_t)
+
+    return types.voidptr(address), codegen
+
+
+def _call_by_address(dispatcher: Any, argument: types.Type) -> Any:
+    """Return an intrinsic ``call(arguments) -> (ok, result)`` of the dispatcher's machine code."""
+    dispatcher.compile((argument,))
+    compiled = dispatcher.overloads[(argument,)]
+    address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+    result = compiled.fndesc.restype
+
+    @intrinsic
+    def call(typingctx, arguments):
+        returned = types.Tuple((types.boolean, result))
+
+        def codegen(context, builder, signature, args):
+            convention = context.call_conv
+            kind = convention.get_function_type(result, (argument,))
+            callee = builder.inttoptr(ir.Constant(ir.IntType(64), address), kind.as_pointer())
+            status, value = convention.call_function(builder, callee, result, (argument,), args)
+            return context.make_tuple(builder, returned, (status.is_ok, value))
+
+        return returned(argument), codegen
+
+    return call
+
+
+_SOURCE = """
+def native(x_pointer, gradient_pointer, table_pointer, d):
+    x = carray(x_pointer, (d,)){cast}
+    gradient = carray(gradient_pointer, ({width},))
+    table = carray(table_pointer, ({size},))
+{arrays}
+    ok, result = call((x, {names}))
+    if not ok:
+        return nan
+    gradient[:] = result[-1]
+    return {value}
+"""
+
+
+def native_function(function: Any, dtype: np.dtype, shared: Sequence[np.ndarray], has_value: bool, width: int) -> Any:
+    """Wrap a compiled pytensor function of one flat vector in a C function of the engine's signature.
+
+    Parameters
+    ----------
+    function
+        ``pytensor.function([flat], [value, found] or [found], mode="NUMBA")``, with ``found`` a vector.
+    dtype
+        Of its input; the engine's side is float64 throughout.
+    shared
+        Values of its shared inputs, in order (only dtypes and numbers of dimensions matter here).
+    has_value
+        Whether the value is an output; 0 is returned otherwise.
+    width
+        Length of the last output.
+    """
+    numba_type = numba.from_dtype(np.dtype(dtype))
+    argument = types.BaseTuple.from_types(
+        (types.Array(numba_type, 1, "C"), *(types.Array(numba.from_dtype(a.dtype), a.ndim, "C") for a in shared))
+    )
+    call = _call_by_address(function.vm.jit_fn, argument)
+    namespace = {"carray": carray, "pointer": _as_pointer, "call": call, "nan": np.nan, "dtype": np.dtype(dtype).type}
+    lines, position = [], 0
+    for i, array in enumerate(shared):
+        namespace[f"dtype{i}"] = array.dtype.type
+        shape = "".join(f"table[{position + 1 + k}], " for k in range(array.ndim))
+        lines.append(f"    s{i} = carray(pointer(table[{position}]), ({shape}), dtype{i})")
+        position += 1 + array.ndim
+    source = _SOURCE.format(
+        cast="" if np.dtype(dtype) == np.float64 else ".astype(dtype)",
+        size=max(position, 1),
+        width=width,
+        arrays="\n".join(lines),
+        names="".join(f"s{i}, " for i in range(len(shared))),
+        value="float(result[0].item())" if has_value else "0.0",
+    )
+    exec(source, namespace)
+    return cfunc(SIGNATURE)(namespace["native"])
+
+
+def address_table(shared: Sequence[np.ndarray]) -> np.ndarray:
+    """Addresses and shapes of C-contiguous arrays, as :func:`native_function` reads them."""
+    entries = [entry for a in shared for entry in (a.ctypes.data, *a.shape)]
+    return np.array(entries or [0], dtype=np.int64)

@@ -1,0 +1,113 @@
+"""What a PyMC model makes of its draws, and of its data: the one place that knows how PyMC and ArviZ do it.
+
+Names used here that PyMC does not document, or may move: ``Model.unobserved_value_vars``,
+``pymc.util.get_default_varnames``, ``pymc.backends.arviz.coords_and_dims_for_inferencedata``, ``find_observations``
+and ``find_constants``, ``pymc.pytensorf.join_nonshared_inputs``, and the rewrites
+``local_check_parameter_to_ninf_switch`` and ``local_remove_check_parameter``.  ``tests/test_results.py`` says which, if
+one of them moves.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
+from pymc.pytensorf import join_nonshared_inputs
+from pymc.util import get_default_varnames
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+
+from pmm_mcmc.model.log_density import flat_layout
+from pmm_mcmc.model.outputs import Compiled, Graph, ManyDraws, compile_graph
+
+__all__ = ["coords_and_dims", "many_draws", "model_data", "outputs_of"]
+
+
+def coords_and_dims(model: pm.Model) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Return coordinates by dimension and dimensions by variable, as the model has them now."""
+    return coords_and_dims_for_inferencedata(model)
+
+
+def model_data(model: pm.Model) -> dict[str, dict[str, Any]]:
+    """Return the data groups that PyMC adds to a result."""
+    constant = find_constants(model)
+    return {"observed_data": find_observations(model), **({"constant_data": constant} if constant else {})}
+
+
+def outputs_of(model: pm.Model, what: str) -> dict[str, Any]:
+    """Return what a result holds of each draw, by name, as graphs of the model's value variables.
+
+    Parameters
+    ----------
+    model
+        Any model without free discrete variables.
+    what
+        ``"posterior"``: free variables on their own scale, then deterministics; ``"log_likelihood"``: its terms,
+        element by element, by observed variable.
+
+    Raises
+    ------
+    ValueError
+        If one of them is random itself.
+    """
+    if what == "posterior":
+        named = {var.name: var for var in model.unobserved_value_vars}
+        outputs = {name: named[name] for name in get_default_varnames(list(named), include_transformed=False)}
+    else:
+        terms = model.logp(vars=model.observed_RVs, sum=False) if model.observed_RVs else []
+        outputs = {rv.name: term for rv, term in zip(model.observed_RVs, terms, strict=True)}
+    for name, graph in outputs.items():
+        if any(isinstance(node.type, RandomType) for node in ancestors([graph])):
+            raise ValueError(
+                f"{name} is random: it depends on a draw that the sampler does not make. Leave it out of the model and "
+                "add it afterwards with pm.sample_posterior_predictive"
+            )
+    return {name: pt.as_tensor(graph, allow_xtensor_conversion=True) for name, graph in outputs.items()}
+
+
+def _graph_of_one(outputs: Sequence[Any], vars: Sequence[Any], point: dict[str, Any], check_bounds: bool) -> Graph:
+    joined, flat = join_nonshared_inputs(point=point, outputs=outputs, inputs=list(vars))
+    # Checks of parameters become values here: of many draws, one out of range must not speak for all.
+    check = "local_check_parameter_to_ninf_switch" if check_bounds else "local_remove_check_parameter"
+    include = ("minimum_compile", "inline_ofg_expansion", "canonicalize", "stabilize", check)
+    # Inner graphs are left as they are: compiled ones may work in place, and could not be taken apart later.
+    return Graph(flat, list(rewrite_graph(joined, include=include, exclude=("compile_inner_graph",), clone=True)))
+
+
+_CACHE: weakref.WeakKeyDictionary[pm.Model, dict[tuple, tuple[list[str], Compiled]]] = weakref.WeakKeyDictionary()
+
+
+def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], what: str, backend: str) -> ManyDraws:
+    """Compile the outputs of a model for many draws, once for each model as it is now, and process.
+
+    Parameters
+    ----------
+    model, vars, point
+        The model, its value variables in flat order, and an initial point, for the shapes.
+    what
+        As for :func:`outputs_of`.
+    backend
+        ``"jax"``, or ``"numba"`` for no JAX.
+
+    Raises
+    ------
+    ValueError
+        If an output is random itself.
+    """
+    point = {name: np.asarray(value) for name, value in point.items()}
+    parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
+    key = (what, backend, tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX, model.check_bounds)
+    start = np.concatenate([np.ravel(point[var.name]) for var in vars])
+    known = _CACHE.setdefault(model, {})
+    if key not in known:
+        outputs = outputs_of(model, what)
+        graph = _graph_of_one(list(outputs.values()), vars, point, model.check_bounds)
+        known[key] = list(outputs), compile_graph(graph, backend, start)
+    return ManyDraws(*known[key], start)

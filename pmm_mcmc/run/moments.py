@@ -1,0 +1,259 @@
+"""Moments of draws that are not kept: memory of the order of chains times parameters, however many draws there are.
+
+Of every named value each chain's mean and variance; of every unconstrained coordinate the means and co-moments of
+:mod:`pmm_mcmc.diagnostics.comoments`, in the coordinates that the warm-up ended with, which no longer change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pmm_mcmc.coordinates.affine import Coordinates, marginal_scale
+from pmm_mcmc.diagnostics.comoments import ALONE, FEATURES, PAIRS, combined, count_pieces, features, pieces_of
+from pmm_mcmc.model.result_tree import ResultTree
+
+__all__ = ["Moments"]
+
+# Statistics of which the sum over the draws is kept, and its name; the mean; of the others, the last value.
+_SUMMED = {"n_grad": "n_grad", "unstable": "unstable", "refined": "refined", "model_failures": "model_failures",
+           "steps_per_draw": "transitions"}  # fmt: skip
+_AVERAGED = ("lp", "acceptance_rate")
+_VECTORS = ("gradient", "unconstrained", "noncentred")
+
+
+@dataclass
+class Moments:
+    """Moments of a run so far; make it with :meth:`start`.
+
+    Attributes
+    ----------
+    shapes
+        Of the named values, in order; ``p`` numbers in all.
+    draws
+        Draws of each chain.
+    origin : (p,)
+        What named values are counted from: the first draw of the first chain, so that constants are exactly so.
+    mean, scatter : (chain, p)
+        Of named values less their origin: means, and sums of squared deviations from them.
+    own : (p,)
+        The unconstrained coordinate that a value has been equal to in all draws, or -1.
+    totals, averages, last
+        Sums, means and last values of statistics, ``(chain,)`` each, by name.
+    coordinates
+        Centre and scale of the features; None where gradients are not to be had.
+    scale : (d,)
+        The fitted standard deviation of each coordinate.
+    feature_mean : (feature, piece, d)
+    feature_scatter : (pair, piece, d)
+        Means and co-moments of the features, of pieces of consecutive chains.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    draws: int
+    origin: np.ndarray
+    mean: np.ndarray
+    scatter: np.ndarray
+    own: np.ndarray
+    totals: dict[str, np.ndarray]
+    averages: dict[str, np.ndarray]
+    last: dict[str, np.ndarray]
+    coordinates: Coordinates | None
+    scale: np.ndarray
+    feature_mean: np.ndarray
+    feature_scatter: np.ndarray
+
+    @classmethod
+    def start(
+        cls, posterior: Mapping[str, np.ndarray], d: int, chains: int, coordinates: Coordinates | None
+    ) -> Moments:
+        """Begin, with no draws yet.
+
+        Parameters
+        ----------
+        posterior
+            Arrays ``(chain, n, *event)`` by name, of any ``n``: only the shapes of their events count.
+        d, chains
+            Number of unconstrained coordinates, and of chains.
+        coordinates
+            Those that the warm-up ended with; None where the draws will have no gradients.
+        """
+        shapes = {name: tuple(int(n) for n in values.shape[2:]) for name, values in posterior.items()}
+        p = sum(int(np.prod(shape, dtype=int)) for shape in shapes.values())
+        width = 0 if coordinates is None else d
+        pieces = count_pieces(chains)
+        return cls(
+            shapes, 0, np.zeros(p), np.zeros((chains, p)), np.zeros((chains, p)), np.full(p, -1), {}, {}, {},
+            coordinates, np.zeros(0) if coordinates is None else marginal_scale(coordinates),
+            np.zeros((len(FEATURES), pieces, width)), np.zeros((len(PAIRS[0]), pieces, width)),
+        )  # fmt: skip
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the arrays, but for the few statistics."""
+        arrays = (self.origin, self.mean, self.scatter, self.own, self.scale, self.feature_mean, self.feature_scatter)
+        return sum(array.nbytes for array in arrays)
+
+    def add(self, groups: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Take the draws of a chunk, all chains of it.
+
+        Parameters
+        ----------
+        groups
+            ``posterior`` and ``sample_stats``: arrays ``(chain, n, ...)`` by name; no others are looked at.
+        """
+        posterior, stats = groups["posterior"], groups["sample_stats"]
+        n = stats["lp"].shape[1]
+        if n == 0:
+            return
+        with np.errstate(invalid="ignore", over="ignore"):  # a value that is not finite has no moments
+            self._add_values(posterior, n)
+            if self.coordinates is not None:
+                position, gradient = stats.get("noncentred", stats["unconstrained"]), stats["gradient"]
+                self._add_features(position, gradient, n)
+                self._tell_own(posterior, position)
+        self._add_statistics(stats, n)
+        self.draws += n
+
+    def _values(self, posterior: Mapping[str, np.ndarray]) -> Iterator[tuple[slice, np.ndarray]]:
+        """Named values as ``(chain, n, size)``, each with its place among the ``p`` numbers."""
+        begin = 0
+        for name, shape in self.shapes.items():
+            size = int(np.prod(shape, dtype=int))
+            values = np.asarray(posterior[name], dtype=float)
+            yield slice(begin, begin + size), values.reshape(*values.shape[:2], size)
+            begin += size
+
+    def _add_values(self, posterior: Mapping[str, np.ndarray], n: int) -> None:
+        for where, values in self._values(posterior):
+            if self.draws == 0:
+                first = values[0, 0]
+                self.origin[where] = np.where(np.isfinite(first), first, 0.0)
+            values = values - self.origin[where]
+            mean = values.mean(axis=1)
+            scatter = ((values - mean[:, None]) ** 2).sum(axis=1)
+            self.mean[:, where], self.scatter[:, where] = self._with(
+                (self.mean[None, :, where], self.scatter[None, :, where]), (mean[None], scatter[None]), n, ALONE
+            )
+
+    def _add_features(self, position: np.ndarray, gradient: np.ndarray, n: int) -> None:
+        assert self.coordinates is not None
+        for piece, chains in enumerate(pieces_of(len(position))):
+            x, g = (np.asarray(part[chains], dtype=float) for part in (position, gradient))
+            f = features(x.reshape(-1, x.shape[-1]), g.reshape(-1, x.shape[-1]), self.coordinates, self.scale)
+            mean = f.mean(axis=1)
+            f -= mean[:, None]
+            scatter = np.stack([np.einsum("nd,nd->d", f[a], f[b]) for a, b in zip(*PAIRS, strict=True)])
+            before = self.feature_mean[:, piece], self.feature_scatter[:, piece]
+            # A piece has as many draws as its chains together: of counts only the ratio matters to a mean.
+            found = self._with(before, (mean, scatter), n, PAIRS, chains.stop - chains.start)
+            self.feature_mean[:, piece], self.feature_scatter[:, piece] = found
+
+    def _with(
+        self, before: tuple[np.ndarray, ...], chunk: tuple[np.ndarray, ...], n: int, pairs: Any, chains: int = 1
+    ) -> tuple[np.ndarray, ...]:
+        """Add a chunk of ``n`` draws of each chain to what the draws before it gave."""
+        if self.draws == 0:
+            return chunk
+        mean, scatter = (np.stack(both, axis=1) for both in zip(before, chunk, strict=True))
+        return combined(np.array([self.draws * chains, n * chains]), mean, scatter, pairs)
+
+    def _tell_own(self, posterior: Mapping[str, np.ndarray], position: np.ndarray) -> None:
+        """Tell which values are coordinates themselves, untransformed: by the draws."""
+        position = np.asarray(position, dtype=float)
+        if self.draws == 0:
+            columns = {_key(column): j for j, column in reversed(list(enumerate(position[:, -1].T)))}
+            for where, values in self._values(posterior):
+                self.own[where] = [columns.get(_key(column), -1) for column in values[:, -1].T]
+        for where, values in self._values(posterior):
+            own = self.own[where]
+            which = np.flatnonzero(own >= 0)
+            equal = (values[..., which] == position[..., own[which]]).all(axis=(0, 1))
+            own[which[~equal]] = -1
+
+    def _add_statistics(self, stats: Mapping[str, np.ndarray], n: int) -> None:
+        for name, values in stats.items():
+            if name in _VECTORS:
+                continue
+            if name in _SUMMED:
+                total = values.sum(axis=1, dtype=np.int64)
+                self.totals[_SUMMED[name]] = self.totals.get(_SUMMED[name], 0) + total
+            elif name in _AVERAGED:
+                mean, before = values.mean(axis=1, dtype=float), self.averages.get(name)
+                self.averages[name] = mean if before is None else before + (mean - before) * (n / (self.draws + n))
+            else:
+                self.last[name] = np.array(values[:, -1])
+
+    def tree(self, layout: ResultTree, attrs: Mapping[str, Any]) -> xr.DataTree:
+        """Make the result of a run of which only moments were kept.
+
+        Parameters
+        ----------
+        layout
+            Of the run.
+        attrs
+            What is said of it.
+
+        Returns
+        -------
+        xarray.DataTree
+            ``posterior_mean`` and ``posterior_sd``, ``(chain, *event)`` with the posterior's names and coordinates:
+            what ``posterior.mean("draw")`` and ``.std("draw")`` of kept draws would be.  ``sample_stats_total``,
+            ``(chain,)``: sums of counts over the draws, ``draws``, ``transitions``, means of ``lp`` and
+            ``acceptance_rate``, and the last value of other statistics.  ``stein``, where there are gradients: the
+            sums that :func:`pmm_mcmc.summary` takes corrections and biases from.  The model's data, as ever.
+        """
+        chains = len(self.mean)
+        there = self.draws > 0
+        mean = self.mean + self.origin if there else np.full_like(self.mean, np.nan)
+        sd = np.sqrt(self.scatter / self.draws) if there else mean
+        base = layout.tree({"posterior": self._named(mean[:, None])}, attrs)
+        means = base["posterior"].to_dataset().isel(draw=0, drop=True)
+        named = self._named(sd)
+        groups = {
+            "posterior_mean": means,
+            "posterior_sd": means.copy(data={name: named[str(name)] for name in means.data_vars}),
+        }
+        totals = self.totals | self.averages | self.last | {"draws": np.full(chains, self.draws)}
+        groups["sample_stats_total"] = xr.Dataset(
+            {name: ("chain", totals[name]) for name in sorted(totals)}, {"chain": means["chain"]}, means.attrs
+        )
+        if self.coordinates is not None and there:
+            own = self._named(self.own[None])
+            groups["stein"] = self._stein([own[str(name)].ravel() for name in means.data_vars], layout, means.attrs)
+        data = {str(name): node.to_dataset() for name, node in base.children.items() if name != "posterior"}
+        return xr.DataTree.from_dict(groups | data)
+
+    def _named(self, flat: np.ndarray) -> dict[str, np.ndarray]:
+        """Split ``(..., p)`` into arrays ``(..., *event)`` by name."""
+        out, begin = {}, 0
+        for name, shape in self.shapes.items():
+            size = int(np.prod(shape, dtype=int))
+            out[name] = flat[..., begin : begin + size].reshape(*flat.shape[:-1], *shape)
+            begin += size
+        return out
+
+    def _stein(self, own: list[np.ndarray], layout: ResultTree, attrs: Mapping[str, Any]) -> xr.Dataset:
+        assert self.coordinates is not None
+        counts = [self.draws * (part.stop - part.start) for part in pieces_of(len(self.mean))]
+        return xr.Dataset(
+            {
+                "draws": ("piece", np.array(counts)),
+                "mean": (("feature", "piece", "coordinate"), self.feature_mean.copy()),
+                "scatter": (("pair", "piece", "coordinate"), self.feature_scatter.copy()),
+                "centre": ("coordinate", np.asarray(self.coordinates.centre, dtype=float)),
+                "scale": ("coordinate", self.scale),
+                "coordinate_of": ("parameter", np.concatenate(own)),
+            },
+            {"coordinate": layout.names, "feature": list(FEATURES)},
+            attrs,
+        )
+
+
+def _key(column: np.ndarray) -> bytes:
+    """Return bytes that are equal where the numbers are."""
+    return (column + 0.0).tobytes()

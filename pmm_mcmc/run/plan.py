@@ -1,0 +1,326 @@
+"""What ``pmm.sample`` samples: a method on a model or a log density, with the engine that runs it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+from pymc.exceptions import SamplingError
+
+from pmm_mcmc._version import __version__
+from pmm_mcmc.engines.contract import Engine
+from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.model.fingerprint import data_fingerprint, model_fingerprint
+from pmm_mcmc.model.initial_points import model_starts, spread_starts
+from pmm_mcmc.model.log_density import bad_start_message, flat_layout, log_density
+from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.run import devices
+from pmm_mcmc.run.driver import Groups
+from pmm_mcmc.steps.base import LangevinStep
+from pmm_mcmc.steps.poisson import PoissonULMC
+from pmm_mcmc.warmup.step_size import fixed_setting
+
+__all__ = ["Asked", "SamplingPlan"]
+
+_log = logging.getLogger("pmm_mcmc")
+
+_BACKENDS, _DEVICES = ("auto", "numba", "jax"), ("auto", "cpu", "gpu", "tpu")
+_PRECISIONS = ("float64", "mixed", "float32")
+_GRADIENTS = ("gradient", "unconstrained", "noncentred")
+# Chains of a batch at most, on a CPU: their draws of a fraction of a second then fit the memory at any dimension.
+_BATCH_BYTES = 2**27
+# Chains in one file of a store, where they do not advance in lockstep.
+_FILE = 256
+
+
+class Asked(NamedTuple):
+    """The arguments of :func:`pmm_mcmc.sample` that a plan depends on; ``adapts``: there is a warm-up."""
+
+    step: Any
+    model: Any
+    chains: int
+    backend: str = "auto"
+    device: str = "auto"
+    precision: str = "float64"
+    log_likelihood: bool = False
+    var_names: Sequence[str] | None = None
+    cores: int | None = None
+    adapts: bool = True
+
+    @property
+    def settings(self) -> MethodArguments:
+        """The arguments of the step, for chains that move all variables."""
+        return self.step.arguments.beside(False)
+
+
+@dataclass
+class SamplingPlan:
+    """A method on a log density, ready to run.
+
+    Attributes
+    ----------
+    settings, engine, layout
+        The method's arguments, what runs it, and what its draws mean.
+    statistics
+        Names of the statistics of its draws.
+    identity
+        What a run must have in common with a stored one to go on with it.
+    attributes
+        What is said of it in the result.
+    group
+        Chains that advance in lockstep.
+    model
+        The PyMC model, if there is one.
+    log_likelihood
+        Whether its terms are wanted.
+    var_names
+        The variables that are wanted; all for ``None``.
+    """
+
+    settings: MethodArguments
+    engine: Engine
+    layout: ResultTree
+    statistics: tuple[str, ...]
+    identity: dict[str, Any]
+    attributes: dict[str, Any]
+    group: int
+    model: Any
+    log_likelihood: bool
+    var_names: list[str] | None = None
+
+    @classmethod
+    def of(cls, asked: Asked, begins: Callable[[str], None] = _log.debug) -> SamplingPlan:
+        """Check what was asked for, and build it.
+
+        ``begins`` is told what will be sampled, before anything is compiled.
+        """
+        step, backend, device, precision = asked.step, asked.backend, asked.device, asked.precision
+        for name, value, choices in (
+            ("backend", backend, _BACKENDS),
+            ("device", device, _DEVICES),
+            ("precision", precision, _PRECISIONS),
+        ):
+            if not (isinstance(value, str) and value in choices):
+                raise ValueError(f"{name}={value!r}: must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}")
+        if step is None:
+            settings = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
+            step = PoissonULMC.of_settings(settings, keep_gradients=True)
+        if not isinstance(step, LangevinStep):
+            raise ValueError(
+                f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
+            )
+        is_density = _is_density(asked.model)
+        chosen = devices.choose_backend(backend, device, precision, is_density)
+        if asked.cores is not None and chosen == "jax":
+            raise ValueError(
+                f"cores={asked.cores!r}: is the number of numba's threads; JAX chooses its own, leave it out"
+            )
+        asked = asked._replace(step=step)
+        if is_density:
+            plan = cls._of_density(asked, begins)
+        else:
+            on_cpu = "numba" if backend == "auto" and precision == "float64" else chosen
+            plan = cls._of_model(asked, chosen, on_cpu, begins)
+        return plan._with_variables(asked.var_names)
+
+    @classmethod
+    def _of_density(cls, asked: Asked, begins: Callable[[str], None]) -> SamplingPlan:
+        density, settings = asked.model, asked.settings
+        if asked.log_likelihood:
+            raise ValueError("log_likelihood=True needs a PyMC model: a log density does not say what is observed")
+        if not asked.step.free:
+            raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
+        settings.check_coordinates(density.d)
+        if settings.noncentring:
+            raise ValueError(
+                f"reparametrise={settings.noncentring!r}: a LogDensity does not say which variables it has; write it "
+                "non-centred, and leave reparametrise out"
+            )
+        begins(f"{settings.words}: {density.d} coordinates of a log density")
+        device = devices.choose_device(density, asked.device, asked.precision, asked.chains)
+        engine = devices.jax_engine(settings, density, device, asked.precision, asked.chains)
+        said = {"density": density.fingerprint, "data": ""}
+        return cls._finished(asked, engine, ResultTree.of_vector(density.d), said, "jax", None)
+
+    @classmethod
+    def _of_model(cls, asked: Asked, backend: str, on_cpu: str, begins: Callable[[str], None]) -> SamplingPlan:
+        step, settings = asked.step, asked.settings
+        own = None if step.free else step.model
+        model = pm.modelcontext(own if asked.model is None else asked.model)
+        if own is not None and own is not model:
+            raise ValueError("step was made for another model than model=: make it outside any, or inside this one")
+        discrete = [v.name for v in model.value_vars if v not in model.continuous_value_vars]
+        if discrete:
+            raise ValueError(
+                f"{', '.join(discrete)}: discrete variables have no gradient; marginalise them out, or use "
+                f"pm.sample(step=pmm.{settings.method}(...)), where PyMC samples them with a method of its own"
+            )
+        vars = list(model.value_vars)
+        if own is not None and {v.name for v in step.vars} != {v.name for v in vars}:
+            left_out = ", ".join(v.name for v in vars if v.name not in {w.name for w in step.vars})
+            raise ValueError(f"vars of the step leave {left_out} out: pmm.sample moves all variables; leave vars out")
+        begins(f"{settings.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
+        point = model.initial_point(0)
+        # Without a warm-up there is nothing to learn sites from.
+        wanted = settings.noncentring if asked.adapts or settings.noncentring else None
+        density = log_density(vars, model, point, wanted)
+        settings.check_coordinates(density.d)
+        said = {"density": model_fingerprint(model, vars), "data": data_fingerprint(model)}
+        engine: Any
+        if backend == "jax":
+            from pmm_mcmc.model.jax_density import LogDensity
+
+            if density.jax is None:
+                density.jax = LogDensity.from_model(density, said["density"])
+            device = devices.choose_device(density.jax, asked.device, asked.precision, asked.chains)
+            backend = on_cpu if device == "cpu" else backend
+        if backend == "jax":
+            engine = devices.jax_engine(settings, density.jax, device, asked.precision, asked.chains)
+        else:
+            engine = NumbaEngine.of(settings, density, asked.cores or devices.cores())
+        include = ("posterior", "log_likelihood") if asked.log_likelihood else ("posterior",)
+        layout = ResultTree.of_model(model, vars, point, backend, include)
+        return cls._finished(asked, engine, layout, said, backend, model)
+
+    @classmethod
+    def _finished(
+        cls, asked: Asked, engine: Any, layout: ResultTree, said: dict[str, str], backend: str, model: Any
+    ) -> SamplingPlan:
+        step, settings, precision = asked.step, asked.settings, asked.precision
+        group = engine.group if backend == "jax" else 1
+        names = ["lp" if name == "model_logp" else name for name in type(step).stats_dtypes_shapes if name != "warning"]
+        without: tuple[str, ...] = () if step.keep_gradients else _GRADIENTS
+        without += () if engine.structure is not None else ("noncentred",)
+        statistics = tuple(n for n in names if n not in without)
+        attributes = {"sampler": settings.method, "backend": backend, "precision": precision}
+        identity = {
+            **said, "method": repr(settings), "backend": backend, "precision": precision, "group": group,
+            "device": devices.platforms(engine)[0], "keep_gradients": step.keep_gradients,
+            "log_likelihood": asked.log_likelihood, "pmm_mcmc": __version__,
+        }  # fmt: skip
+        return cls(settings, engine, layout, statistics, identity, attributes, group, model, asked.log_likelihood)
+
+    def _with_variables(self, names: Any) -> SamplingPlan:
+        """Keep only these variables of the posterior."""
+        if names is not None:
+            known = list(self.values(np.empty((1, 0, self.engine.d)))["posterior"])
+            wanted = [names] if isinstance(names, str) else list(names)
+            unknown = [name for name in wanted if name not in known]
+            if unknown or not wanted:
+                raise ValueError(f"var_names={names!r}: must be some of {', '.join(known)}")
+            self.var_names = [name for name in known if name in wanted]
+        self.identity["var_names"] = self.var_names
+        return self
+
+    def check_fixed(self) -> None:
+        """Raise where there is no warm-up to find what was not given."""
+        fixed_setting(self.settings, np.zeros(self.engine.d))
+
+    def values(self, position: np.ndarray, tuning: bool = False) -> Groups:
+        """Named values of draws ``(chain, n, d)``, of every group that is wanted of the phase."""
+        values = self.layout.values(position)
+        groups = {"posterior": {n: values[n] for n in values if self.var_names is None or n in self.var_names}}
+        if self.log_likelihood and not tuning:
+            groups["log_likelihood"] = self.layout.log_likelihood(position)
+        return groups
+
+    def empty(self, chains: int, tuning: bool = False) -> Groups:
+        """Return arrays of no draws: what the result of a phase has, and of which types."""
+        groups = self.values(np.empty((chains, 0, self.engine.d)), tuning)
+        shape = (chains, 0)
+        stats = {name: np.empty(shape, np.int64 if name in _COUNTS else float) for name in self.statistics}
+        groups["sample_stats"] = stats | {n: np.empty((*shape, self.engine.d)) for n in _GRADIENTS if n in stats}
+        return groups
+
+    @property
+    def file_chains(self) -> int:
+        """Chains in one file of a store."""
+        return self.group if self.group > 1 else _FILE
+
+    @property
+    def devices(self) -> int:
+        """Groups that advance at the same time."""
+        return len(devices.platforms(self.engine))
+
+    def processes(self, chains: int) -> Processes:
+        """Return the processes that share the chains."""
+        return (
+            Processes.of_jax(chains, self.group) if self.attributes["backend"] == "jax" else Processes(slice(0, chains))
+        )
+
+    def batch(self, given: Any, chains: int) -> Callable[[int], int]:
+        """Return how many chains advance at a time, by the number of draws: whole groups, one for each device."""
+        unit, each = self.group * self.devices, 8 * self.numbers_per_draw
+
+        def chains_of(rows: int) -> int:
+            if given == "auto":
+                return min(chains, max(1, _BATCH_BYTES // (each * rows * unit)) * unit)
+            return min(chains, -(-int(given) // self.group) * self.group)
+
+        return chains_of
+
+    @property
+    def numbers_per_draw(self) -> int:
+        """Numbers that are kept of a draw of one chain."""
+        arrays = [a for group in self.empty(1).values() for a in group.values()]
+        return sum(int(np.prod(a.shape[2:], dtype=int)) for a in arrays)
+
+    def starts(self, initvals: Any, chains: int, superchains: int | None, rng: np.random.Generator) -> np.ndarray:
+        """Return the starts of chains ``(chain, d)``.
+
+        Raises
+        ------
+        ValueError, SamplingError
+            If ``initvals`` does not fit, or nothing is finite there.
+        """
+        d, gradient_at = self.engine.d, self._gradient_at
+        if self.model is not None:
+            points, jitter = model_starts(self.model, self.model.value_vars, initvals, chains)
+        elif initvals is None:
+            points, jitter = np.zeros((chains, d)), True
+        else:
+            points, jitter = np.asarray(initvals, dtype=float), False
+            if points.shape not in ((d,), (chains, d)):
+                raise ValueError(f"initvals has shape {points.shape}: must be ({d},) or ({chains}, {d})")
+            points = np.broadcast_to(points, (chains, d)).copy()
+        if jitter:
+            found = spread_starts(points[0], chains, superchains, gradient_at, rng)
+            if found is not None:
+                return found
+        bad = np.flatnonzero(~np.isfinite(gradient_at(points)).all(axis=1))
+        if bad.size:
+            raise self._bad_start(points[bad[0]], int(bad[0]))
+        return points
+
+    def _gradient_at(self, x: np.ndarray) -> np.ndarray:
+        """Return gradients at positions of the model ``(n, d)``, in the coordinates in which chains begin."""
+        structure = self.engine.structure
+        if structure is None:
+            return self.engine.gradient_at(x)
+        sites = structure.none()
+        return self.engine.gradient_at(structure.to_z(x, sites)[0], sites)
+
+    def _bad_start(self, position: np.ndarray, chain: int) -> Exception:
+        if self.model is None:
+            return SamplingError(
+                f"the log density or its gradient is not finite where chain {chain} starts ({position}): give initvals="
+            )
+        point, begin = {}, 0
+        for name, shape, size, dtype in flat_layout(self.model.value_vars, self.model.initial_point(0)):
+            point[name] = position[begin : begin + size].reshape(shape).astype(dtype)
+            begin += size
+        return SamplingError(bad_start_message(self.model, point))
+
+
+_COUNTS = ("K", "steps_per_draw", "n_grad", "n_grad_total", "unstable", "refined", "model_failures")
+
+
+def _is_density(model: Any) -> bool:
+    # Without importing JAX for those who do not use it.
+    return type(model).__module__ == "pmm_mcmc.model.jax_density"

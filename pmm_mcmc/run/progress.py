@@ -1,0 +1,243 @@
+"""What is seen while a run goes on: what is being done, and the bar of many chains, with the look of PyMC's own."""
+
+from __future__ import annotations
+
+from collections import deque
+from time import perf_counter
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from rich.progress import Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.style import Style
+from rich.table import Column
+
+from pmm_mcmc.model.heartbeat import BEAT, DRAWINGS, Beats, clock, console, write
+from pmm_mcmc.run.memory import scaled
+
+__all__ = ["RunProgress"]
+
+_ROWS = 8
+# Between lines about draws where nothing can be drawn over: at least a hundredth of the time so far.
+_SHARE = 0.01
+_WINDOW = 30.0  # seconds over which speeds are averaged
+# Headings, those of a narrow terminal (none where there is no room), and how wide a column may get before it moves
+# its neighbours.
+_NARROW, _UNKNOWN = 110, "-:--:--"
+_COLUMNS = {
+    "chains": ("Chains", "Chains", 1),
+    "draw": ("Draw", "Draw", 4),
+    "step_size": ("Step size", "Step", 6),
+    "K": ("K", None, 2),
+    "n_grad": ("Gradients", "Grads", 5),
+    "unstable": ("Unstable", "Unst.", 5),
+    "speed": ("Grad/s (all)", None, 5),
+    "elapsed": ("Elapsed", "Elapsed", 7),
+    "left": ("Remaining", "Left", 7),
+}
+
+
+class _Mark(NamedTuple):
+    """Where a run stands: seconds, phase, its draws; and for each row gradients and, in this phase, unstable steps."""
+
+    time: float
+    tuning: bool
+    done: int
+    step_size: float
+    K: int
+    n_grad: list[int]
+    unstable: list[int]
+
+
+class RunProgress:
+    """A bar for each chain, or for each of up to eight groups of chains, updated between chunks.
+
+    A context manager.  In a terminal or a notebook the rows are PyMC's, with step size, K, gradients, unstable
+    transitions, and the gradients a second of all chains together; a row turns red when transitions were unstable
+    after the warm-up.  Where nothing can be drawn over (a file, a pipe) a line is written at least every two seconds,
+    while drawing at least every hundredth of the time that the run has taken, and one at the end.
+
+    Parameters
+    ----------
+    chains
+        Chains of the run.
+    tune, draws
+        Draws of each chain in the warm-up, and after it.
+    show
+        Whether to write anything at all.
+
+    Examples
+    --------
+    >>> with RunProgress(chains=2, tune=10, draws=10, show=False) as bar:
+    ...     bar.update(tuning=True, done=10, step_size=0.5, K=16, n_grad=[40, 40], unstable=[0, 0])
+    """
+
+    def __init__(self, *, chains: int, tune: int, draws: int, show: bool = True):
+        self._chains, self._tune, self._draws, self._show = chains, tune, draws, show
+        self._starts = np.arange(0, chains, -(-chains // _ROWS))
+        self._warmed_up = tune
+        self._first: _Mark | None = None
+        self._latest: _Mark | None = None
+        self._drawn: deque[_Mark] = deque()
+        self._bar: Progress | None = None
+        self._beats: Beats | None = None
+        self._tasks: list[TaskID] = []
+
+    def __enter__(self) -> Self:
+        if self._show:
+            self._began = perf_counter()
+            self._console = console()
+            if self._console.is_interactive or self._console.is_jupyter:
+                self._start()
+            else:
+                self._beats = Beats(self._again, self._pause)
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        if not self._show:
+            return
+        last = self._latest
+        if self._beats is not None:
+            self._beats.stop()
+        if self._bar is not None:
+            if last is not None and self._first is not None:
+                self._draw(last, since=self._first)
+            self._bar.refresh()
+            self._bar.stop()
+        elif last is not None:
+            write(self._console, self._line(last, last.time))
+
+    def update(self, *, tuning: bool, done: int, step_size: float, K: int, n_grad: Any, unstable: Any) -> None:
+        """Say how far the run has come; drawn at most twice a second, and at the end.
+
+        Speeds are counted from the first update on: one before the first chunk, of zeros or of what a run goes on
+        from, makes the first chunk count.  A warm-up that ends before ``tune`` draws shortens the bar.
+
+        Parameters
+        ----------
+        tuning
+            Whether this is the warm-up.
+        done
+            Draws of this phase that each chain has made.
+        step_size, K
+            What the chains use now.
+        n_grad : (chains,)
+            Gradients that each chain has spent in the whole run.
+        unstable : (chains,)
+            Unstable transitions of each chain in this phase.
+        """
+        if not self._show:
+            return
+        by_row = [np.add.reduceat(np.asarray(counts), self._starts).tolist() for counts in (n_grad, unstable)]
+        previous, mark = self._latest, _Mark(perf_counter(), tuning, done, step_size, K, *by_row)
+        if tuning:
+            self._warmed_up = done
+        self._latest, self._first = mark, self._first or mark
+        if self._bar is None:
+            return
+        if previous is not None and previous.tuning and not tuning:
+            self._drawn = deque([previous])  # another phase, another speed
+        elif self._drawn and mark.time - self._drawn[-1].time < 1.0 / DRAWINGS:
+            return
+        self._drawn.append(mark)
+        while len(self._drawn) > 1 and mark.time - self._drawn[1].time > _WINDOW:
+            self._drawn.popleft()
+        self._draw(mark, since=self._drawn[0])
+
+    def _position(self, mark: _Mark) -> int:
+        """Return the draws of a chain so far, warm-up included."""
+        return mark.done if mark.tuning else self._warmed_up + mark.done
+
+    def _draw(self, mark: _Mark, since: _Mark) -> None:
+        assert self._bar is not None
+        warm_up = self._tune if mark.tuning else self._warmed_up
+        position, total = self._position(mark), warm_up + self._draws
+        seconds, steps = mark.time - since.time, position - self._position(since)
+        left = _UNKNOWN
+        if position >= total:
+            left = clock(0)
+        elif steps > 0:
+            left = clock((total - position) * seconds / steps)
+        for row, task in enumerate(self._tasks):
+            self._bar.update(
+                task,
+                completed=position,
+                total=total,
+                marker_pos=warm_up,
+                failing=mark.unstable[row] > 0 and not mark.tuning,
+                draw=mark.done,
+                step_size=f"{mark.step_size:.3g}",
+                K=mark.K,
+                n_grad=_count(mark.n_grad[row]),
+                unstable=_count(mark.unstable[row]),
+                speed=_speed(mark, since),
+                left=left,
+            )
+
+    def _pause(self) -> float:
+        last = self._latest
+        drawing = last is not None and not last.tuning
+        return max(BEAT, _SHARE * (perf_counter() - self._began)) if drawing else BEAT
+
+    def _again(self) -> None:
+        last = self._latest
+        if last is not None:
+            doing = ", first steps" if last is self._first else ""
+            write(self._console, self._line(last, perf_counter()) + doing)
+
+    def _line(self, mark: _Mark, now: float) -> str:
+        place = f"warm-up {mark.done} of {self._tune}" if mark.tuning else f"draw {mark.done} of {self._draws}"
+        assert self._first is not None
+        return (
+            f"{self._chains} chain{'s' * (self._chains != 1)}, {place}: {_count(sum(mark.n_grad))} gradients "
+            f"({_speed(mark, self._first)}/s), {_count(sum(mark.unstable))} unstable, {clock(now - self._began)}"
+        )
+
+    def _start(self) -> None:
+        # The parts of PyMC's bar that are used: loaded here, so that runs without one do not import PyMC.
+        from pymc.progress_bar import CustomProgress
+        from pymc.progress_bar.rich_progress import CustomBarColumn
+
+        narrow, blue = self._console.width < _NARROW, Style.parse("rgb(31,119,180)")
+        columns: list[ProgressColumn] = [
+            CustomBarColumn(
+                bar_width=None,
+                table_column=Column("Progress", ratio=1),
+                failing_color="tab:red",
+                complete_style=blue,
+                finished_style=blue,
+            )
+        ]
+        for name, (wide, short, width) in _COLUMNS.items():
+            heading = short if narrow else wide
+            if heading is None:
+                continue
+            column = Column(heading, no_wrap=True, min_width=width)
+            text = f"{{task.fields[{name}]}}"
+            columns.append(
+                TimeElapsedColumn(table_column=column) if name == "elapsed" else TextColumn(text, table_column=column)
+            )
+        self._bar = CustomProgress(
+            *columns,
+            console=self._console,
+            refresh_per_second=DRAWINGS,
+            get_time=perf_counter,
+            include_headers=True,
+            expand=True,
+        )
+        for start, end in zip(self._starts, [*self._starts[1:], self._chains], strict=True):
+            fields: dict[str, Any] = dict.fromkeys(_COLUMNS, "-")
+            fields["chains"] = f"{start}" if end - start == 1 else f"{start}-{end - 1}"
+            fields["left"] = _UNKNOWN
+            total = self._tune + self._draws
+            self._tasks.append(self._bar.add_task("", total=total, marker_pos=self._tune, failing=False, **fields))
+        self._bar.start()
+
+
+def _speed(mark: _Mark, since: _Mark) -> str:
+    seconds = mark.time - since.time
+    return _count((sum(mark.n_grad) - sum(since.n_grad)) / seconds) if seconds > 0 else "-"
+
+
+def _count(number: float) -> str:
+    """Return a number in at most five characters or so: as it is up to 99999, then ``123k``, ``1.23M``."""
+    return f"{number:.0f}" if number < 99_999.5 else "".join(scaled(number, figures=3))

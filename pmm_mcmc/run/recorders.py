@@ -1,0 +1,337 @@
+"""Where the draws of a run go: to memory, or to a store."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import xarray as xr
+
+from pmm_mcmc import steps
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
+from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.run.driver import Groups, Run
+from pmm_mcmc.run.moments import Moments
+from pmm_mcmc.run.storage import NothingStored, Store, open_store
+from pmm_mcmc.run.storage.codec import decode, encode
+from pmm_mcmc.run.storage.recovery import differences, stored_identity
+from pmm_mcmc.warmup.curvature import LocalCurvature
+from pmm_mcmc.warmup.friction import FrictionTrial
+from pmm_mcmc.warmup.noncentring import NoncentringWarmup
+from pmm_mcmc.warmup.pooled import Warming
+from pmm_mcmc.warmup.schedule import Warmup
+
+__all__ = ["CHECKPOINT", "Before", "MemoryRecorder", "MomentsRecorder", "StoreRecorder", "device_of"]
+
+# The group of a result in memory that holds the run as it stands, and the attributes that add up.
+CHECKPOINT, _TIMES = "checkpoint", ("sampling_time", "compile_time")
+
+# What a checkpoint is made of.
+_TYPES = (
+    Block, Coordinates, Ensemble, FrictionTrial, LocalCurvature, NoncentringWarmup, Run, MethodArguments,
+    TunedParameters, Warming, Warmup,
+)  # fmt: skip
+
+
+class Before(NamedTuple):
+    """A result in memory that a run goes on from.
+
+    Attributes
+    ----------
+    tree
+        The result.
+    identity, settings
+        What the run was, and the arguments of its step.
+    run
+        The run as it stood at its end.
+    """
+
+    tree: xr.DataTree
+    identity: dict[str, Any]
+    settings: MethodArguments
+    run: Run
+
+    @classmethod
+    def of(cls, tree: Any) -> Before:
+        """Read what :class:`MemoryRecorder` left in a result.
+
+        Raises
+        ------
+        ValueError
+            Where it is none, or has been changed.
+        """
+        if not isinstance(tree, xr.DataTree) or CHECKPOINT not in tree.children:
+            raise ValueError(
+                f"more: must be a result of pmm.sample with a group {CHECKPOINT!r}, and this {type(tree).__name__} has "
+                "none; a run in a store goes on with store=, resume=True, and pm.sample cannot go on"
+            )
+        data = np.asarray(tree[CHECKPOINT]["state"].values, dtype=np.uint8).tobytes()
+        identity, settings, run = decode(data, _TYPES, "more")
+        sizes = tree["posterior"].sizes
+        if (sizes["chain"], sizes["draw"]) != (identity["chains"], run.done):
+            raise ValueError(
+                f"more: has {sizes['chain']} chains of {sizes['draw']} draws, and the run made {identity['chains']} of "
+                f"{run.done}; give the result as it was returned"
+            )
+        return cls(tree, identity, settings, run)
+
+    def step(self) -> Any:
+        """Return the step of the run."""
+        return getattr(steps, self.settings.method).of_settings(self.settings, self.identity["keep_gradients"])
+
+    def taken_up(self, function: Callable[..., Any], **given: Any) -> tuple[Any, ...]:
+        """Return arguments of a function, those that were left at their defaults as they were in the run."""
+        defaults = {name: inspect.signature(function).parameters[name].default for name in given}
+        return tuple(self.identity[name] if value == defaults[name] else value for name, value in given.items())
+
+    def parts(self, empty: Groups) -> dict[str, dict[str, list[np.ndarray]]]:
+        """Return the arrays that there are, of groups and names that a run has."""
+        missing = [f"{g}/{n}" for g in empty for n in empty[g] if g not in self.tree or n not in self.tree[g]]
+        if missing:
+            raise ValueError(f"more: {missing[0]} has been taken out of it; give the result as it was returned")
+        return {g: {n: [np.asarray(self.tree[g][n].values)] for n in names} for g, names in empty.items()}
+
+
+class MemoryRecorder:
+    """Keeps the chunks, and puts them together at the end, with what is needed to go on from them.
+
+    Parameters
+    ----------
+    layout, attrs, empty
+        Of the result: what it means, what is said of it, its arrays without draws.
+    identity, settings
+        What the run is, and the arguments of its step.
+    before
+        The result to go on from, if there is one.
+    """
+
+    seed: int | None = None
+
+    def __init__(
+        self,
+        layout: ResultTree,
+        attrs: dict[str, Any],
+        empty: Groups,
+        identity: dict[str, Any],
+        settings: MethodArguments,
+        before: Before | None = None,
+    ):
+        self._layout, self._attrs, self._empty = layout, dict(attrs), empty
+        self._identity, self._settings = identity, settings
+        self._parts: dict[str, dict[str, list[np.ndarray]]] = {}
+        self._times: dict[str, float] = {}
+        self.run: Run | None = None
+        if before is not None:
+            found = differences(before.identity, identity)
+            if found:
+                raise ValueError(f"more: is the result of another run ({found}); go on with what it was, or begin anew")
+            self._parts, self.run = before.parts(empty), before.run
+            self._times = {name: float(before.tree["posterior"].attrs.get(name, 0.0)) for name in _TIMES}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def begin(self, run: Run) -> None:
+        """Take the run, which is changed in place as it goes on."""
+        self.run = run
+
+    def put(self, groups: Groups, run: Run, whole: bool) -> None:
+        """Take a chunk."""
+        for group, arrays in groups.items():
+            parts = self._parts.setdefault(group, {})
+            for name, values in arrays.items():
+                parts.setdefault(name, []).append(values)
+
+    def note(self, attrs: dict[str, Any]) -> None:
+        """Take attributes that differ between equal runs; times add up."""
+        self._attrs |= attrs | {name: attrs[name] + seconds for name, seconds in self._times.items()}
+
+    def result(self) -> xr.DataTree:
+        """Return the tree of all that was put; it can be had once."""
+        groups = dict(self._empty)
+        for group, parts in self._parts.items():
+            # One variable at a time, so that only one is there twice.
+            groups[group] = {name: np.concatenate(parts.pop(name), axis=1) for name in list(parts)}
+        tree = self._layout.tree(groups, self._attrs)
+        state = np.frombuffer(encode((self._identity, self._settings, self.run)), np.uint8).copy()
+        tree[CHECKPOINT] = xr.DataTree(xr.Dataset({"state": ("byte", state)}))
+        return tree
+
+
+class MomentsRecorder:
+    """Keeps no draws: their means and variances, and what corrected estimates need."""
+
+    run: Run | None = None
+    seed: int | None = None
+
+    def __init__(self, layout: ResultTree, attrs: dict[str, Any], empty: Groups, structure: Structure | None):
+        self._layout, self._attrs, self._empty, self._structure = layout, dict(attrs), empty, structure
+        self._moments: Moments | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def begin(self, run: Run) -> None:
+        """Nothing to do before the first chunk."""
+
+    def put(self, groups: Groups, run: Run, whole: bool) -> None:
+        """Add a chunk."""
+        if "posterior" not in groups:
+            return
+        if self._moments is None:
+            self._moments = self._start(run.tuned.coordinates)
+        self._moments.add(groups)
+
+    def note(self, attrs: dict[str, Any]) -> None:
+        """Take attributes that differ between equal runs."""
+        self._attrs |= attrs
+
+    def result(self) -> xr.DataTree:
+        """Return the tree of the moments."""
+        moments = self._start(None) if self._moments is None else self._moments
+        return moments.tree(self._layout, self._attrs)
+
+    def _start(self, coordinates: Coordinates | None) -> Moments:
+        stats = self._empty["sample_stats"]
+        chains = len(stats["lp"])
+        d = len(self._layout.names)
+        known = coordinates if "gradient" in stats else None
+        if known is not None and self._structure is not None:
+            known = self._structure.judged_coordinates(known)
+        return Moments.start(self._empty["posterior"], d, chains, known)
+
+
+class StoreRecorder:
+    """Writes whole chunks of equal length to a store, each with the state to go on from.
+
+    Attributes
+    ----------
+    run
+        The run to go on with, if there is one.
+    rows
+        Draws of a chunk.
+    seed
+        Of the run that is stored.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], store: Store, rows: int, seed: int, processes: Processes):
+        self._path, self._store, self.rows, self.seed, self._hosts = path, store, rows, seed, processes
+        self.run: Run | None = None
+        # Draws of the warm-up, whose blocks are of any length, that do not fill a chunk yet: of this process's chains.
+        self._waiting: Groups = {}
+        if store.checkpoint is not None:
+            self.run, waiting = store.checkpoint
+            for group, arrays in waiting.items():
+                self._waiting[group] = {name: values[processes.own] for name, values in arrays.items()}
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        template: xr.DataTree,
+        identity: dict[str, Any],
+        rows: int,
+        chains_per_chunk: int,
+        resume: bool,
+        free: tuple[str, ...],
+        processes: Processes,
+    ) -> StoreRecorder:
+        """Create a store, or resume the one that is there.
+
+        Parameters
+        ----------
+        path, template, identity, rows, chains_per_chunk
+            As for :meth:`pmm_mcmc.run.storage.Store.create`.
+        resume
+            Whether to go on with what is there; where there is nothing, it begins.
+        free
+            Entries of the identity that were not asked for: those of the stored run are taken.
+        processes
+            The processes that write it.
+        """
+        if not processes.primary:
+            processes.wait()  # until it has been opened
+        stored = _stored(path) if resume else None
+        if stored is not None:
+            identity = identity | {name: stored[name] for name in (*free, "rows") if name in stored}
+            store = Store.resume(path, identity, types=_TYPES, primary=processes.primary)
+        else:
+            identity = identity | {"rows": rows}
+            store = Store.create(path, template, identity, rows, chains_per_chunk, primary=processes.primary)
+        if processes.primary:
+            processes.wait()
+        return cls(path, store, identity["rows"], identity["seed"], processes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._store.__exit__(*error)
+
+    def begin(self, run: Run) -> None:
+        """Store where the chains begin."""
+        self._commit(run)
+
+    def put(self, groups: Groups, run: Run, whole: bool) -> None:
+        """Take a chunk; one that was cut short by an interruption is left to be drawn again."""
+        if not whole:
+            return
+        for group, arrays in groups.items():
+            if group.startswith("warmup_"):
+                arrays = self._aligned(group, arrays, run.tuning)
+            if next(iter(arrays.values())).shape[1]:
+                self._store.append(group, arrays, self._hosts.own)
+        self._commit(run)
+
+    def _commit(self, run: Run) -> None:
+        joined = {
+            group: dict(zip(arrays, self._hosts.join(*arrays.values()), strict=True))
+            for group, arrays in self._waiting.items()
+        }
+        # All have appended what this makes visible; and processes that round differently must not go on.
+        self._hosts.agree("the setting that they have found", encode(run.tuned, "setting"))
+        self._store.commit((run, joined))
+
+    def _aligned(self, group: str, arrays: dict[str, np.ndarray], more: bool) -> dict[str, np.ndarray]:
+        """Return what fills whole chunks of the warm-up's draws, and keep the rest; all of it at the end."""
+        before = self._waiting.pop(group, {})
+        joined = {name: np.concatenate([before[name], a], axis=1) if before else a for name, a in arrays.items()}
+        there = next(iter(joined.values())).shape[1]
+        cut = there - there % self.rows if more else there
+        if cut < there:
+            self._waiting[group] = {name: values[:, cut:].copy() for name, values in joined.items()}
+        return {name: values[:, :cut] for name, values in joined.items()}
+
+    def note(self, attrs: dict[str, Any]) -> None:
+        """Take attributes that differ between equal runs."""
+        self._store.note({group: attrs for group in self._store.rows})
+
+    def result(self) -> xr.DataTree:
+        """Return the stored run, read when used."""
+        self._hosts.wait()  # until it has been closed
+        return open_store(self._path)
+
+
+def device_of(path: str | os.PathLike[str]) -> str:
+    """Return the kind of device that a stored run began on; "auto" where there is none."""
+    return (_stored(path) or {}).get("device", "auto")
+
+
+def _stored(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    try:
+        return stored_identity(path)
+    except NothingStored:
+        return None

@@ -1,0 +1,310 @@
+"""Where the arrays of a result lie in a store: zarr format 3 by the conventions of xarray, in chunks written once.
+
+xarray itself writes the result without its draws, to memory; from there come the metadata and the files of all that
+does not grow.  Arrays with draws are then filled chunk by chunk, in one file each: little-endian values, zstd, CRC-32C,
+as the metadata say.  They are put together here, since zarr takes a millisecond for each array.
+
+What readers see is decided by the consolidated metadata alone.  They say how many draws there are, and, for arrays
+that are replaced as a whole while a run goes on, which of two copies counts: the one under ``c.0.0``, or the one under
+``0.0`` (zarr's two encodings of chunk keys).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import google_crc32c
+import numcodecs.zstd  # type: ignore[import-untyped]
+import numpy as np
+import xarray as xr
+from zarr.codecs import Crc32cCodec, ZstdCodec
+from zarr.storage import MemoryStore
+
+from pmm_mcmc.run.storage.errors import StoreError
+from pmm_mcmc.run.storage.folder import PARTIAL, PRIVATE
+
+__all__ = ["METADATA", "ArrayLayout", "Extent", "intact", "is_chunk", "is_own", "packed"]
+
+METADATA = "zarr.json"
+_CHUNK = re.compile(r"/(c|(c\.)?\d+(\.\d+)*)$")
+_LEVEL = 1
+_DRAWS = 8192  # numbers of draws in one file of the coordinate
+_KEYS = ({"name": "default", "configuration": {"separator": "."}}, {"name": "v2", "configuration": {"separator": "."}})
+
+
+def is_chunk(key: str) -> bool:
+    """Return whether a file has a name that zarr gives to chunks."""
+    return _CHUNK.search(key) is not None
+
+
+def is_own(key: str) -> bool:
+    """Return whether a file has a name that no user would give."""
+    return key.startswith(f"{PRIVATE}/") or key.endswith(PARTIAL) or _name(key) == METADATA or is_chunk(key)
+
+
+def intact(data: bytes) -> bool:
+    """Return whether the file of a chunk ends with the checksum of what comes before."""
+    return len(data) > 4 and struct.unpack("<I", data[-4:])[0] == google_crc32c.value(data[:-4])
+
+
+class Extent(NamedTuple):
+    """How far a store has got.
+
+    Attributes
+    ----------
+    rows
+        Draws of each group that has any.
+    copies
+        Which copy counts, 0 or 1, of each array that was replaced.
+    """
+
+    rows: dict[str, int]
+    copies: dict[str, int]
+
+
+class ArrayLayout:
+    """The groups and arrays of a store, by their paths, with no draws yet.
+
+    Parameters
+    ----------
+    nodes
+        Zarr's metadata of each group and array.
+
+    Attributes
+    ----------
+    draws
+        For each group with draws, the names of the variables that grow.
+    """
+
+    def __init__(self, nodes: Mapping[str, Any]):
+        self.nodes = dict(nodes)
+        self.draws: dict[str, list[str]] = {}
+        for path, meta in self.nodes.items():
+            if _grows(meta) and not _is_coordinate(path, meta):
+                self.draws.setdefault(_group(path), []).append(_name(path))
+
+    @classmethod
+    def plan(cls, template: xr.DataTree, rows: int, chains: int) -> tuple[ArrayLayout, dict[str, bytes]]:
+        """Return the layout of a result, and the files of all that does not grow.
+
+        Parameters
+        ----------
+        template
+            The result with no draws.
+        rows, chains
+            Of one chunk.
+
+        Raises
+        ------
+        StoreError
+            If a part of it cannot be stored; the message names it.
+        """
+        if min(rows, chains) < 1:
+            raise StoreError(f"rows_per_chunk={rows}, chains_per_chunk={chains}: must be at least 1")
+        groups = {node.path: node.to_dataset(inherit=False).drop_encoding() for node in template.subtree}
+        encoding = {
+            path: {
+                name: _encoding(f"{path}/{name}".lstrip("/"), v, rows, chains) for name, v in group.variables.items()
+            }
+            for path, group in groups.items()
+        }
+        memory: dict[str, Any] = {}
+        try:
+            xr.DataTree.from_dict(groups).to_zarr(
+                MemoryStore(memory), zarr_format=3, consolidated=False, encoding=encoding
+            )
+        except Exception as error:
+            raise StoreError(f"the result cannot be written as zarr: {error}; rename or convert that part") from error
+        files = {key: value.to_bytes() for key, value in sorted(memory.items())}
+        paths = [node.lstrip("/") for node in groups]
+        for path, group in zip(paths[:], groups.values(), strict=True):
+            paths += [f"{path}/{name}".lstrip("/") for name in group.variables]
+        nodes = {path: json.loads(files.pop(f"{path}/{METADATA}".lstrip("/"))) for path in paths}
+        for path, meta in nodes.items():
+            meta.pop("consolidated_metadata", None)
+            if _is_coordinate(path, meta) and _grows(meta):
+                meta["chunk_grid"]["configuration"]["chunk_shape"] = [_DRAWS]
+        return cls(nodes), files
+
+    def array(self, path: str, extent: Extent) -> dict[str, Any]:
+        """Return the metadata of an array of a store that has got so far."""
+        meta = self.nodes[path]
+        if _grows(meta):
+            shape = list(meta["shape"])
+            shape[_dims(meta).index("draw")] = extent.rows.get(_group(path), 0)
+            return {**meta, "shape": shape}
+        return {**meta, "chunk_key_encoding": _KEYS[extent.copies.get(path, 0)]}
+
+    def arrays(self) -> list[str]:
+        """Return the paths of all arrays."""
+        return [path for path, meta in self.nodes.items() if meta["node_type"] == "array"]
+
+    def grows(self, path: str) -> bool:
+        """Return whether an array has draws."""
+        return _grows(self.nodes[path])
+
+    def chains(self, path: str) -> int:
+        """Return the number of chains of an array, 0 if it has no such dimension."""
+        meta = self.nodes[path]
+        return dict(zip(_dims(meta), meta["shape"], strict=True)).get("chain", 0)
+
+    def published(self, extent: Extent) -> dict[str, bytes]:
+        """Return the files that readers look at: the metadata of each group and all below it, the root's last."""
+        groups = [path for path, meta in self.nodes.items() if meta["node_type"] == "group"]
+        metas = {path: self.array(path, extent) for path in self.arrays()}
+        metas |= {path: {**self.nodes[path], **_consolidated({})} for path in groups}
+        files = {}
+        for path in sorted(groups, reverse=True):
+            inside = f"{path}/" if path else ""
+            below = {p.removeprefix(inside): m for p, m in metas.items() if p != path and p.startswith(inside)}
+            files[inside + METADATA] = _json({**self.nodes[path], **_consolidated(below)})
+        return files
+
+    def own_metadata(self, extent: Extent, *, changed: bool = False) -> dict[str, bytes]:
+        """Return the metadata file of each array, or of those that have changed, for those who open it by itself."""
+        paths = [path for path in self.arrays() if not changed or self.grows(path) or path in extent.copies]
+        return {f"{path}/{METADATA}": _json(self.array(path, extent)) for path in paths}
+
+    def keys(self, extent: Extent, since: Extent | None = None) -> set[str]:
+        """Return the keys of all files with values, or of those that have come since the store had got so far."""
+        found: set[str] = set()
+        for path in self.arrays():
+            meta = self.array(path, extent)
+            first = [0] * len(meta["shape"])
+            if since is not None and _grows(meta):
+                axis = _dims(meta).index("draw")
+                first[axis] = -(-since.rows.get(_group(path), 0) // _chunk_shape(meta)[axis])
+            elif since is not None and since.copies.get(path, 0) == extent.copies.get(path, 0):
+                continue
+            ends = [-(-n // c) for n, c in zip(meta["shape"], _chunk_shape(meta), strict=True)]
+            indices = itertools.product(*map(range, first, ends))
+            found.update(_key(path, meta, index) for index in indices)
+        return found
+
+    def excess(self, key: str, keys: set[str]) -> bool:
+        """Return whether a file holds draws beyond those whose keys are given."""
+        meta = self.nodes.get(_group(key))
+        return meta is not None and _grows(meta) and _name(key) != METADATA and key not in keys
+
+    def chunks(
+        self, path: str, copy: int, values: np.ndarray, chain: int, row: int
+    ) -> Iterator[tuple[str, np.ndarray, list[int]]]:
+        """Yield key, values and shape of the files that values fill, from a chain and a row on."""
+        meta = self.array(path, Extent({}, {path: copy}))
+        shape = _chunk_shape(meta)
+        origin = [{"chain": chain, "draw": row}.get(name, 0) for name in _dims(meta)]
+        counts = [-(-n // c) for n, c in zip(values.shape, shape, strict=True)]
+        for index in itertools.product(*map(range, counts)):
+            block = values[tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, shape, strict=True))]
+            yield _key(path, meta, [o // c + i for o, c, i in zip(origin, shape, index, strict=True)]), block, shape
+
+    def coordinate(self, group: str, before: int, after: int) -> Iterator[tuple[str, np.ndarray, list[int]]]:
+        """Yield key, values and shape of the files of the draws' numbers that a group gets to when its rows grow."""
+        path = f"{group}/draw".removeprefix("/")
+        meta = self.nodes.get(path)
+        if meta is not None and _is_coordinate(path, meta):
+            for i in range(-(-before // _DRAWS), -(-after // _DRAWS)):
+                numbers = np.arange(i * _DRAWS, (i + 1) * _DRAWS).astype(meta["data_type"])
+                yield _key(path, meta, [i]), numbers, [_DRAWS]
+
+    def check(self, path: str, values: np.ndarray, chains: slice, row: int) -> None:
+        """Refuse values that do not fit an array between these chains, or do not begin with a new file."""
+        meta = self.nodes[path]
+        names, shape = _dims(meta), meta["shape"]
+        rows = values.shape[names.index("draw")] if _grows(meta) and values.ndim == len(names) else 0
+        given = {"chain": chains.stop - chains.start, "draw": rows}
+        wanted = tuple(given.get(name, n) for name, n in zip(names, shape, strict=True))
+        if values.shape != wanted or str(values.dtype) != meta["data_type"]:
+            raise StoreError(
+                f"{path}: values of shape {values.shape} and type {values.dtype} for chains {chains.start} to "
+                f"{chains.stop}; the template has {wanted} and {meta['data_type']}"
+            )
+        size = dict(zip(names, _chunk_shape(meta), strict=True))
+        if "chain" in names:
+            inner = chains.stop % size["chain"] and chains.stop != shape[names.index("chain")]
+            if chains.start % size["chain"] or inner:
+                raise StoreError(
+                    f"{path}: chains {chains.start} to {chains.stop} are no whole files; "
+                    f"let them begin and end at multiples of chains_per_chunk, here {size['chain']}"
+                )
+        if "draw" in names and row % size["draw"]:
+            raise StoreError(
+                f"{path}: {row} rows are no whole files of {size['draw']}, so nothing can follow them; "
+                "append rows_per_chunk at a time, and fewer only at the end"
+            )
+
+
+def _encoding(path: str, variable: xr.Variable, rows: int, chains: int) -> dict[str, Any]:
+    encoding: dict[str, Any] = {
+        "compressors": (ZstdCodec(level=_LEVEL, checksum=False), Crc32cCodec()),
+        "chunk_key_encoding": {"name": "default", "separator": "."},
+        "write_empty_chunks": True,
+    }
+    sizes = dict(zip(variable.dims, variable.shape, strict=True))
+    if "draw" in sizes:
+        coordinate = variable.dims == ("draw",) and _name(path) == "draw" and variable.dtype.kind in "iu"
+        if not coordinate and (variable.dims[:2] != ("chain", "draw") or variable.dtype.kind not in "biuf"):
+            raise StoreError(
+                f"{path}: dimensions {variable.dims} of {variable.dtype}; "
+                "draws are stored as bools, integers or floats with dimensions (chain, draw, ...)"
+            )
+        if sizes["draw"]:
+            raise StoreError(f"{path}: has {sizes['draw']} draws; the template of a store must have none")
+    if "draw" in sizes or (variable.dims[:1] == ("chain",) and _name(path) != "chain"):
+        limits = {"chain": chains, "draw": rows}
+        encoding["chunks"] = tuple(
+            limits["draw"] if d == "draw" else max(1, min(n, limits.get(str(d), n))) for d, n in sizes.items()
+        )
+    return encoding
+
+
+def packed(block: np.ndarray, shape: list[int]) -> bytes:
+    """Return the contents of the file of one chunk, filled up where the array ends within it."""
+    whole = np.full(shape, np.nan if block.dtype.kind == "f" else 0, block.dtype.newbyteorder("<"))
+    whole[tuple(map(slice, block.shape))] = block
+    data = bytes(numcodecs.zstd.compress(whole, _LEVEL))
+    return data + struct.pack("<I", google_crc32c.value(data))
+
+
+def _dims(meta: Mapping[str, Any]) -> list[str]:
+    return meta.get("dimension_names") or []  # a number has none
+
+
+def _grows(meta: Mapping[str, Any]) -> bool:
+    return "draw" in _dims(meta)
+
+
+def _is_coordinate(path: str, meta: Mapping[str, Any]) -> bool:
+    return _name(path) == "draw" and _dims(meta) == ["draw"]
+
+
+def _group(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _chunk_shape(meta: Mapping[str, Any]) -> list[int]:
+    return meta["chunk_grid"]["configuration"]["chunk_shape"]
+
+
+def _key(path: str, meta: Mapping[str, Any], index: Any) -> str:
+    plain = ".".join(map(str, index))
+    if meta["chunk_key_encoding"]["name"] == "v2":
+        return f"{path}/{plain or '0'}"
+    return f"{path}/{'c.' + plain if plain else 'c'}"
+
+
+def _consolidated(nodes: Mapping[str, Any]) -> dict[str, Any]:
+    return {"consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": dict(nodes)}}
+
+
+def _json(obj: Any) -> bytes:
+    return json.dumps(obj).encode()

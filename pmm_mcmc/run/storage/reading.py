@@ -1,0 +1,80 @@
+"""Stores as results, while they grow and afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import xarray as xr
+from zarr.abc.store import Store as ZarrStore
+from zarr.storage import FsspecStore, LocalStore, WrapperStore
+
+from pmm_mcmc.run.storage.errors import NothingStored, StoreError
+from pmm_mcmc.run.storage.folder import LocalFolder, folder_at
+from pmm_mcmc.run.storage.layout import METADATA, intact, is_chunk
+from pmm_mcmc.run.storage.notes import add_notes, stored_notes
+from pmm_mcmc.run.storage.recovery import complete
+
+__all__ = ["open_store"]
+
+
+def open_store(path: str | os.PathLike[str]) -> xr.DataTree:
+    """Open the result of a run that was stored: finished, interrupted, or still going on.
+
+    Values are read when they are used.  ``xarray.open_datatree(path, engine="zarr")`` gives the same without the
+    attributes that may differ between two equal runs, and with less to say about damaged files.
+
+    Parameters
+    ----------
+    path
+        A path, or a URL that fsspec knows.
+
+    Returns
+    -------
+    xarray.DataTree
+        All that was committed when it was opened.
+
+    Raises
+    ------
+    NothingStored
+        If there is no store, or it is being created.
+    StoreError
+        If its metadata are damaged.  Values that are damaged raise it when they are used.
+    """
+    folder = folder_at(path)
+    if not complete(folder):
+        raise NothingStored(f"{folder.root}: nothing is stored there yet; see that the path is right, or wait")
+    store: ZarrStore
+    if isinstance(folder, LocalFolder):
+        store = LocalStore(folder.root, read_only=True)
+    else:
+        store = FsspecStore.from_url(folder.root, read_only=True)
+    try:
+        json.loads(folder.get(METADATA) or b"")
+        tree = xr.open_datatree(_Checked(store), engine="zarr", zarr_format=3)
+    except StoreError:
+        raise
+    except Exception as error:
+        raise StoreError(
+            f"{folder.at(METADATA)}: the metadata are damaged ({error}); resuming the run writes them again"
+        ) from error
+    return add_notes(tree, stored_notes(folder))
+
+
+class _Checked(WrapperStore[Any]):
+    """A zarr store that says so if the file of a chunk is missing or damaged."""
+
+    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+        return self._checked(key, await self._store.get(key, prototype, byte_range))
+
+    def get_sync(self, key: str, **options: Any) -> Any:
+        return self._checked(key, self._store.get_sync(key, **options))
+
+    def _checked(self, key: str, data: Any) -> Any:
+        if not is_chunk(key) or (data is not None and intact(data.to_bytes())):
+            return data
+        what = "missing" if data is None else "damaged"
+        raise StoreError(
+            f"{self._store}/{key}: {what}; the rest can be read; put the file back from a copy, or run again"
+        )

@@ -1,0 +1,196 @@
+"""What a folder holds: nothing, the beginnings of a store, another run's, or one to go on with, and from where."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from pmm_mcmc.run.storage.codec import decode, encode
+from pmm_mcmc.run.storage.errors import Damaged, NothingStored, StoreError
+from pmm_mcmc.run.storage.folder import LOCKS, PARTIAL, PRIVATE, Folder, folder_at
+from pmm_mcmc.run.storage.layout import METADATA, ArrayLayout, Extent, intact
+
+__all__ = [
+    "CREATING",
+    "SETTINGS",
+    "SLOTS",
+    "Record",
+    "complete",
+    "differences",
+    "last_whole",
+    "refuse_existing",
+    "refuse_twins",
+    "stored_identity",
+    "stored_layout",
+]
+
+SETTINGS = f"{PRIVATE}/settings"  # layout and identity, written once
+CREATING = f"{PRIVATE}/creating"  # there from the first file of a creation to the last
+SLOTS = (f"{PRIVATE}/checkpoint.0", f"{PRIVATE}/checkpoint.1")  # taken in turn
+
+
+class Record(NamedTuple):
+    """A commit: its number, how far the store had got with it and before it, and the state to go on from."""
+
+    number: int
+    extent: Extent
+    before: Extent
+    state: Any
+
+    @classmethod
+    def first(cls) -> Record:
+        """Return what stands for a commit before there is one."""
+        return cls(-1, Extent({}, {}), Extent({}, {}), None)
+
+    def encoded(self) -> bytes:
+        """Return the contents of its file."""
+        return encode([self.number, *self.extent, *self.before, self.state])
+
+    @classmethod
+    def decoded(cls, data: bytes, types: Iterable[type], name: str) -> Record:
+        """Return the record of a file with these contents."""
+        number, rows, copies, rows_before, copies_before, state = decode(data, types, name)
+        return cls(number, Extent(rows, copies), Extent(rows_before, copies_before), state)
+
+
+def _present(folder: Folder) -> set[str]:
+    """Return the keys of the files in a folder, without those that come before all others."""
+    return folder.sizes().keys() - LOCKS - {CREATING + PARTIAL}
+
+
+def refuse_existing(folder: Folder) -> None:
+    """Raise :class:`StoreError` unless a folder is free: missing, empty, or with a creation that was cut short."""
+    present = _present(folder)
+    if present and CREATING not in present:
+        what = "there is a store already; go on with it (resume=True)" if SETTINGS in present else "is not empty"
+        raise StoreError(f"{folder.root}: {what}, or use another path; nothing is overwritten")
+
+
+def refuse_twins(folder: Folder, layout: ArrayLayout) -> None:
+    """Raise :class:`StoreError` if two names differ in case only, in a folder that does not tell them apart."""
+    names: dict[str, str] = {}
+    for path in layout.nodes:
+        twin = names.setdefault(path.casefold(), path)
+        if twin != path and folder.exists(CREATING.upper()):
+            raise StoreError(f"{folder.root}: {twin} and {path} would be the same file there; rename one")
+
+
+def complete(folder: Folder) -> bool:
+    """Return whether there is a store whose creation has come to its end, while another process may create it."""
+    return folder.exists(SETTINGS) and not folder.exists(CREATING)  # in this order: the latter is there from the first
+
+
+def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Return in words how the identities of two runs differ; nothing where they do not."""
+    return "; ".join(
+        f"{name}: {_shown(stored, name, 'stored')}, {_shown(given, name, 'given')}"
+        for name in sorted(stored.keys() | given.keys())
+        if not _same(stored, given, name)
+    )
+
+
+def stored_layout(folder: Folder, identity: Mapping[str, Any]) -> ArrayLayout:
+    """Return the layout of the store in a folder, if it is of the run with this identity."""
+    settings = _settings(folder)
+    found = differences(settings["identity"], identity)
+    if found:
+        raise StoreError(
+            f"{folder.root}: is the store of another run ({found}); resume with what is stored, or use another path"
+        )
+    return ArrayLayout(settings["nodes"])
+
+
+def stored_identity(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the identity of the run in a store.
+
+    Raises
+    ------
+    NothingStored
+        If there is no store, or its creation was cut short.
+    StoreError
+        If there is something else.
+    """
+    return _settings(folder_at(path))["identity"]
+
+
+def _settings(folder: Folder) -> dict[str, Any]:
+    if not complete(folder):
+        present = _present(folder)
+        if present and not present & {CREATING, SETTINGS}:
+            raise StoreError(f"{folder.root}: is not a store of pmm_mcmc; use another path")
+        raise NothingStored(f"{folder.root}: nothing is stored there yet; see that the path is right, or begin a run")
+    try:
+        return decode(folder.get(SETTINGS) or b"", (), folder.at(SETTINGS))
+    except Damaged as error:
+        raise StoreError(f"{error}; the draws can be read, but the run must be begun again at another path") from error
+
+
+def _same(stored: Mapping[str, Any], given: Mapping[str, Any], name: str) -> bool:
+    if name not in stored or name not in given:
+        return False
+    a, b = stored[name], given[name]
+    return a == b or encode(a) == encode(b)  # the latter of numbers that are not equal to themselves
+
+
+def _shown(entries: Mapping[str, Any], name: str, how: str) -> str:
+    return f"{how} {entries[name]!r}" if name in entries else f"not {how}"
+
+
+def last_whole(
+    folder: Folder, layout: ArrayLayout, types: Iterable[type], sizes: Mapping[str, int]
+) -> tuple[Record, dict[str, str]]:
+    """Return the last commit of which everything is there, and what is wrong with files of commits that are not whole.
+
+    Parameters
+    ----------
+    folder, layout
+        Where the store is, and its arrays.
+    types
+        That checkpoints may hold.
+    sizes
+        Of all files.
+
+    Raises
+    ------
+    StoreError
+        If there were commits, and none is whole.
+    """
+    types = tuple(types)
+    records, faults = {}, {}
+    for key in SLOTS:
+        data = folder.get(key)
+        try:
+            if data is not None:
+                records[key] = Record.decoded(data, types, folder.at(key))
+        except Damaged as error:
+            faults[key] = str(error)
+    if not records and not faults:
+        none = Record.first()
+        gone = folder.get(METADATA) != layout.published(none.extent)[METADATA] and "its checkpoints are missing"
+        fault = gone or _fault(folder, layout, none, sizes)
+        if not fault:
+            return none, {}
+        faults[""] = fault
+    for key, record in sorted(records.items(), key=lambda item: -item[1].number):
+        fault = _fault(folder, layout, record, sizes)
+        if not fault:
+            return record, faults
+        faults[key] = fault
+    raise StoreError(
+        f"{folder.root}: no commit is whole ({'; '.join(faults.values())}), so the run cannot be resumed; "
+        "what is whole can be read; put the files back from a copy, or begin again at another path"
+    )
+
+
+def _fault(folder: Folder, layout: ArrayLayout, record: Record, sizes: Mapping[str, int]) -> str:
+    """Return what is wrong with the files of a commit: older ones must be there, those of its own intact."""
+    absent = sorted(key for key in layout.keys(record.extent) if not sizes.get(key))
+    damaged = sorted(
+        key for key in layout.keys(record.extent, since=record.before) if not intact(folder.get(key) or b"")
+    )
+    for what, keys in (("missing or empty", absent), ("damaged", damaged)):
+        if keys:
+            more = f" and {len(keys) - 1} more files" if len(keys) > 1 else ""
+            return f"{folder.at(keys[0])}{more}: {what}"
+    return ""

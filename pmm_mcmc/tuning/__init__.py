@@ -1,1 +1,0 @@
-"""Warm-up: scale, step size, number of midpoints and transitions per draw, from positions and gradients alone."""

@@ -1,0 +1,177 @@
+"""The warm-up in non-centred coordinates: sites are learnt from the draws of the window that the scale is learnt from.
+
+The schedule of :mod:`pmm_mcmc.warmup.schedule` works in ``z`` and knows nothing of non-centring.  At every window of
+adaptation the sites are fitted anew, the draws of the window expressed in the new ``z``, and the schedule goes on from
+there: no gradient is spent, and nothing begins again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.engines.contract import model_side
+from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
+from pmm_mcmc.warmup.schedule import WINDOW, Warmup
+from pmm_mcmc.warmup.transient import settled
+
+__all__ = ["NoncentringWarmup"]
+
+_LEAST_ADAPTED = 130
+# Numbers of a window's positions that are expressed in new coordinates at most: older draws are forgotten.
+_NUMBERS = 2_000_000
+
+
+@dataclass
+class NoncentringWarmup:
+    """Adapt chains over at most ``length`` transitions of each: what :class:`pmm_mcmc.warmup.schedule.Warmup` offers.
+
+    Attributes
+    ----------
+    warmup
+        The schedule.
+    sites
+        Numbers of the non-centring in force, or None where nothing is non-centred.
+    """
+
+    warmup: Warmup
+    sites: np.ndarray | None
+    _positions: list[np.ndarray] = field(default_factory=list)
+    _gradients: list[np.ndarray] = field(default_factory=list)
+
+    @classmethod
+    def start(
+        cls,
+        settings: MethodArguments,
+        length: int,
+        position: np.ndarray,
+        gradient: np.ndarray,
+        least: int = _LEAST_ADAPTED,
+        sites: np.ndarray | None = None,
+    ) -> NoncentringWarmup:
+        """Begin from positions ``z`` and gradients ``(n, d)``: see :meth:`pmm_mcmc.warmup.schedule.Warmup.start`."""
+        return cls(Warmup.start(settings, length, position, gradient, least), sites)
+
+    # -- what the schedule offers ------------------------------------------------------------------------------------
+
+    @property
+    def tuned(self) -> TunedParameters:
+        """The setting in force."""
+        tuned = self.warmup.tuned
+        return tuned._replace(coordinates=tuned.coordinates._replace(sites=self.sites))
+
+    @property
+    def length(self) -> int:
+        """Transitions there are."""
+        return self.warmup.length
+
+    @property
+    def done(self) -> int:
+        """Transitions observed."""
+        return self.warmup.done
+
+    @property
+    def boundary(self) -> int:
+        """Where the block in hand ends."""
+        return self.warmup.boundary
+
+    @property
+    def frozen(self) -> int | None:
+        """Transition from which the setting has only been checked, or ``None``."""
+        return self.warmup.frozen
+
+    @property
+    def clean(self) -> bool | None:
+        """Whether the last check found nothing; ``None`` before the first."""
+        return self.warmup.clean
+
+    @property
+    def source(self) -> np.ndarray:
+        """After :meth:`update`: the chain that each chain has to go on from."""
+        return self.warmup.source
+
+    @property
+    def finished(self) -> bool:
+        """Whether the setting is final."""
+        return self.warmup.finished
+
+    @property
+    def ready(self) -> bool:
+        """Whether the setting has been frozen and found good."""
+        return self.warmup.ready
+
+    @property
+    def tolerance(self) -> float:
+        """Share of the kinetic energies by which the energy may rise in a step beyond the guard's threshold."""
+        return self.warmup.tolerance
+
+    @property
+    def n_grad(self) -> int:
+        """Gradients that updates have taken by themselves, for all chains."""
+        return self.warmup.n_grad
+
+    def stop(self) -> None:
+        """End here: the next :meth:`update` is the last."""
+        self.warmup.stop()
+
+    def observe(self, block: Block, structure: Structure | None = None) -> None:
+        """Take note of the draws ``z`` of all chains over the block in hand, with what the density said at them."""
+        if structure is not None:
+            x, slope = model_side(block.position, block.gradient)
+            d = x.shape[-1]
+            z, g = structure.folded(block.position, block.gradient[..., :d])
+            lp = block.lp + block.gradient[..., 3 * d]
+            if self.frozen is None:
+                if self._positions and len(x) != len(self._positions[0]):
+                    self._positions, self._gradients = [], []  # a chain that goes on alone
+                self._positions.append(x.copy())
+                self._gradients.append(slope.copy())
+            block = block._replace(position=z, gradient=g, lp=lp)
+        self.warmup.observe(block)
+
+    def update(
+        self, gradient_at: Callable[..., np.ndarray] | None = None, structure: Structure | None = None
+    ) -> TunedParameters:
+        """Close the block; return the setting for the next one: see :meth:`pmm_mcmc.warmup.schedule.Warmup.update`."""
+        if structure is not None and self._positions and self.frozen is None and self.warmup.adapting:
+            self._learn(structure)
+        if gradient_at is None or structure is None:
+            self.warmup.update(gradient_at)
+        else:
+            at = gradient_at
+            self.warmup.update(lambda z: at(z, self.sites))
+        if self.frozen is not None or self.finished:
+            self._positions, self._gradients = [], []
+        return self.tuned
+
+    def _learn(self, structure: Structure) -> None:
+        """Fit the sites to the window, and express its draws in the new coordinates."""
+        assert self.sites is not None
+        blocks = self.warmup.blocks
+        newest = blocks[-1].lp.shape[1]
+        chains, _, d = blocks[-1].position.shape
+        kept = max(math.ceil(WINDOW * self.done), newest)
+        kept = max(min(kept, _NUMBERS // max(chains * d, 1)), newest)
+        x, slope = (np.concatenate(part, axis=1)[:, -kept:] for part in (self._positions, self._gradients))
+        self._positions, self._gradients = [x], [slope]
+        window = Block(*(np.concatenate(part, axis=1)[:, -kept:] for part in zip(*blocks, strict=True)))
+        usable = settled(-window.lp, d)
+        in_order = usable.T.ravel()
+        seen = [part.swapaxes(0, 1).reshape(-1, d)[in_order] for part in (x, slope, window.gradient)]
+        good = np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in seen])
+        if good.sum() < 2:
+            return
+        old = self.sites
+        at, of_x, of_z = (part[good] for part in seen)
+        self.sites = structure.learn(at, of_x, of_z, old)
+        z, log_det = structure.to_z(x, self.sites)
+        _, gradient = structure.pull_back(z, slope, self.sites)
+        _, before = structure.to_z(x, old)
+        window = window._replace(position=z, gradient=gradient, lp=window.lp - before + log_det)
+        cut = window.lp.shape[1] - newest
+        parts = [Block(*(part[:, :cut] for part in window))] if cut else []
+        self.warmup.blocks = [*parts, Block(*(part[:, cut:] for part in window))]

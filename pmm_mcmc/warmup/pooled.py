@@ -1,0 +1,190 @@
+"""The warm-up of chains that advance together: one schedule for all, fed by some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from pmm_mcmc.engines.contract import Chunk, Engine
+from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
+from pmm_mcmc.warmup.noncentring import NoncentringWarmup
+from pmm_mcmc.warmup.step_size import fixed_setting
+from pmm_mcmc.warmup.transient import replacements, settled
+
+__all__ = ["Warmed", "Warming", "warm_up"]
+
+# Chains that the setting is learnt from; the others follow it.  More would find no other setting, and their draws
+# would fill the memory.
+_TRAINING_CHAINS = 64
+
+
+class Warmed(NamedTuple):
+    """Chains ready to sample: the ensemble, its setting, and the gradients that each chain took to get there."""
+
+    ensemble: Ensemble
+    tuned: TunedParameters
+    n_grad: np.ndarray
+    warmup: NoncentringWarmup | None
+
+
+@dataclass
+class Warming:
+    """A warm-up under way: everything that it needs to go on, bit for bit.
+
+    Attributes
+    ----------
+    ensemble, tuned, warmup
+        The chains, their setting, and the schedule; no schedule where there is no warm-up.
+    n_grad : (chain,)
+        Gradients spent, those of the schedule's own shared among the chains.
+    """
+
+    ensemble: Ensemble
+    tuned: TunedParameters
+    warmup: NoncentringWarmup | None
+    n_grad: np.ndarray
+
+    @classmethod
+    def start(
+        cls,
+        engine: Engine,
+        settings: MethodArguments,
+        starts: np.ndarray,
+        length: int,
+        rng: np.random.Generator,
+    ) -> Warming:
+        """Begin at positions of the model ``(chain, d)``.
+
+        Raises
+        ------
+        ValueError
+            If the log density or its gradient is not finite at one of the starts, or if ``length`` is 0 and the step
+            size is not given.
+        """
+        if length == 0:
+            fixed_setting(settings, starts[0])
+        structure, sites = engine.structure, None
+        if structure is not None:
+            sites = structure.none()
+            starts, _ = structure.to_z(starts, sites)
+        gradients = engine.gradient_at(starts, sites)
+        bad = np.flatnonzero(~np.isfinite(gradients).all(axis=1))
+        if bad.size:
+            raise ValueError(f"starts[{bad[0]}]: the log density or its gradient is not finite there; start elsewhere")
+        if length == 0:
+            warmup, tuned = None, fixed_setting(settings, starts[0], sites)
+        else:
+            warmup = NoncentringWarmup.start(
+                settings, length, starts[:_TRAINING_CHAINS], gradients[:_TRAINING_CHAINS], sites=sites
+            )
+            tuned = warmup.tuned
+        ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)
+        return cls(ensemble, tuned, warmup, np.full(len(starts), 2))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the setting is final."""
+        return self.warmup is None or self.warmup.finished
+
+    def part(self, own: slice) -> Ensemble:
+        """Return some of the chains, to be advanced in place; they count their transitions for themselves."""
+        whole = self.ensemble
+        return replace(whole, state=whole.state[own], gradient=whole.gradient[own], keys=whole.keys[own])
+
+    def block(
+        self,
+        engine: Engine,
+        batch: int | None = None,
+        look: Callable[[slice, Chunk], None] | None = None,
+        processes: Processes | None = None,
+    ) -> None:
+        """Run all chains over the block in hand, and let the schedule act on it.
+
+        Parameters
+        ----------
+        engine
+            Of the method.
+        batch
+            Chains that advance at a time; all by default.
+        look
+            Called with each batch's chains, counted from the first of this process, and their draws.
+        processes
+            The processes that share the chains; one by default.
+        """
+        warmup, old = self.warmup, self.tuned
+        assert warmup is not None
+        chains, rows = len(self.n_grad), warmup.boundary - warmup.done
+        processes = Processes(slice(0, chains)) if processes is None else processes
+        mine, spent = self.part(processes.own), self.n_grad[processes.own].copy()
+        training: list[Block] = []
+        lp, unstable = np.empty((len(spent), rows)), np.empty((len(spent), rows), np.int64)
+        for which, chunk in mine.advance_in_batches(engine, old, rows, batch, tolerance=warmup.tolerance):
+            training_rows = max(_TRAINING_CHAINS - processes.own.start - which.start, 0)
+            if training_rows or not training:
+                # Copies: a view would hold the whole batch.
+                training.append(Block(*(part[:training_rows].copy() for part in Block.of(chunk))))
+            lp[which], unstable[which] = chunk.sampled_lp, chunk.unstable
+            spent[which] += chunk.n_grad.sum(axis=1)
+            if look is not None:
+                look(which, chunk)
+        self.ensemble.transition = mine.transition
+        self.ensemble.state, self.ensemble.gradient, lp, unstable, spent = processes.join(
+            mine.state, mine.gradient, lp, unstable, spent
+        )
+        seen = Block(*processes.join(*(np.concatenate(part) for part in zip(*training, strict=True))))
+        warmup.observe(seen, engine.structure)
+        before = warmup.n_grad
+        self.tuned = warmup.update(engine.gradient_at, engine.structure)
+        source = np.arange(chains)
+        if warmup.frozen is None and chains > _TRAINING_CHAINS:
+            source = replacements(settled(-lp, engine.d), unstable)
+        source[:_TRAINING_CHAINS] = warmup.source
+        self.ensemble.copy_from(source)
+        self.ensemble.change(engine, old.coordinates, self.tuned.coordinates)
+        if warmup.ready and not warmup.finished:
+            warmup.stop()
+            self.tuned = warmup.update(engine.gradient_at, engine.structure)
+        self.n_grad = spent + -(-(warmup.n_grad - before) // chains)
+
+    def result(self) -> Warmed:
+        """Return chains and setting as they are."""
+        return Warmed(self.ensemble, self.tuned, self.n_grad, self.warmup)
+
+
+def warm_up(
+    engine: Engine, settings: MethodArguments, starts: np.ndarray, *, length: int, rng: np.random.Generator
+) -> Warmed:
+    """Warm chains up together, until the setting has been frozen and found good.
+
+    Parameters
+    ----------
+    engine
+        Of the method that the settings are for.
+    settings
+        What is given and what is to be found.
+    starts : (chain, d)
+        Positions with a finite log density, apart from each other.
+    length
+        Most transitions that each chain may take.
+    rng
+        For keys and velocities.
+
+    Returns
+    -------
+    Warmed
+        Chains, setting and gradients spent.
+
+    Raises
+    ------
+    ValueError
+        If the log density or its gradient is not finite at one of the starts.
+    """
+    warming = Warming.start(engine, settings, starts, length, rng)
+    while not warming.finished:
+        warming.block(engine)
+    return warming.result()

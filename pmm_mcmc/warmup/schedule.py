@@ -1,0 +1,313 @@
+"""The warm-up of chains that share what they learn: blocks of transitions, an update after each, a check at the end.
+
+Any engine can drive it: run the chains of the warm-up to :attr:`Warmup.boundary`, hand their draws to
+:meth:`Warmup.observe`, go on with the setting that :meth:`Warmup.update` returns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.scale import diagonal_scale
+from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
+from pmm_mcmc.warmup import evidence, step_size, timetable
+from pmm_mcmc.warmup.curvature import LocalCurvature
+from pmm_mcmc.warmup.friction import DEFAULT_FRICTION, FRICTIONS, FrictionTrial, largest_spread
+from pmm_mcmc.warmup.thinning import steps_for_autocorrelation
+from pmm_mcmc.warmup.transient import replacements, settled
+
+__all__ = ["WINDOW", "Warmup"]
+
+WINDOW = 0.6  # of the transitions so far, the newest part that counts
+_GUARD_RATE = 1e-3  # of transitions in a block that fail because of the step: above it the step must shrink
+_SHRINK, _RECOVER, _SHRINK_FROZEN = 0.8, 1.25, 0.7
+_MOST_EXTENSIONS = 8
+_STEADY = 1.25  # of a step that has settled
+# On the way down from a distant start the energy is large, and so are the steps' errors in it.
+_TOLERANCE = 0.25
+
+
+@dataclass
+class Warmup:
+    """Adapt chains over at most ``length`` transitions of each.
+
+    Attributes
+    ----------
+    settings, length
+        What is given, and the transitions there are.
+    tuned
+        The setting in force.
+    least
+        Transitions before which the setting is not frozen, however settled it looks.
+    done, boundary
+        Transitions observed; where the block in hand ends.
+    frozen
+        Transition from which the setting has only been checked, or ``None``.
+    clean
+        Whether the last check found nothing; ``None`` before the first.
+    source
+        After :meth:`update`: the chain that each chain has to go on from.
+    blocks
+        Draws that adaptation, or the check, looks at; the newest block last.
+    """
+
+    settings: MethodArguments
+    length: int
+    tuned: TunedParameters
+    least: int = 130
+    done: int = 0
+    boundary: int = 0
+    frozen: int | None = None
+    clean: bool | None = None
+    source: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    blocks: list[Block] = field(default_factory=list)
+    _before: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0)))
+    _count: int = 0
+    _closed: int = 0
+    _extensions: int = 0
+    _cap: float = 1.0
+    _lipschitz: float = 1.0
+    _local: LocalCurvature = field(default_factory=LocalCurvature)
+    _tried: bool = False
+    _trial: FrictionTrial | None = None
+    _stopped: bool = False
+
+    @classmethod
+    def start(
+        cls, settings: MethodArguments, length: int, position: np.ndarray, gradient: np.ndarray, least: int = 130
+    ) -> Warmup:
+        """Begin from positions and gradients ``(n, d)`` at starts or around one; the first of them is the centre."""
+        if settings.scaling is None:
+            _, scale = diagonal_scale(position, gradient, np.ones(position.shape[1]))
+        else:
+            scale = np.array(settings.scaling)
+        friction = settings.friction or DEFAULT_FRICTION
+        self = cls(
+            settings, length, TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale), 1), least
+        )
+        usable = np.ones((1, len(position)), dtype=bool)
+        self._lipschitz = evidence.successive_curvature(
+            settings, self.tuned.coordinates, position[None], gradient[None], usable
+        )
+        self._set_step(step_size.start(settings, self.tuned, self._lipschitz))
+        self.boundary = self._next_boundary(1)
+        return self
+
+    @property
+    def finished(self) -> bool:
+        """Whether the setting is final."""
+        return self.done >= self.length
+
+    @property
+    def ready(self) -> bool:
+        """Whether the setting has been frozen and found good: a driver that is free to stop may do so."""
+        return self.frozen is not None and self.clean is True
+
+    @property
+    def adapting(self) -> bool:
+        """Whether the next :meth:`update` fits the scale: not while the setting is checked, or a friction tried."""
+        return self.frozen is None and self._trial is None
+
+    @property
+    def tolerance(self) -> float:
+        """Share of the kinetic energies by which the energy may rise in a step beyond the guard's threshold."""
+        return _TOLERANCE if self.frozen is None else 0.0
+
+    def observe(self, block: Block) -> None:
+        """Take note of the draws of all chains over the block in hand."""
+        self.blocks.append(block)
+        self.done += block.lp.shape[1]
+
+    @property
+    def n_grad(self) -> int:
+        """Gradients that updates have taken by themselves, for all chains."""
+        return self._local.evaluations
+
+    def update(self, gradient_at: Callable[[np.ndarray], np.ndarray] | None = None) -> TunedParameters:
+        """Close the block; return the setting for the next one or, after the last, for the draws.
+
+        With a function for the gradient at a position ``(d,)`` steep directions are looked for where the draws are.
+        """
+        if self._closed == self.done:  # stopped where nothing more was seen
+            return self._finish()
+        self._closed = self.done
+        block = self.blocks[-1]
+        chains = len(block.lp)
+        self._count += 1
+        self.source = np.arange(chains)
+        if self.frozen is not None:
+            self._check(block)
+        else:
+            self._adapt(block, gradient_at)
+        unsound = self.clean is False and step_size.found_by_curvature(self.settings)
+        if self._stopped or (self.finished and not (unsound and self._extend(block))):
+            return self._finish()
+        self.boundary = self._next_boundary(chains)
+        return self.tuned
+
+    def stop(self) -> None:
+        """End here: the next :meth:`update` is the last."""
+        self.length = self.boundary = self.done
+        self._stopped = True
+
+    @property
+    def _stiffness(self) -> float:
+        return timetable.stiffness(self._lipschitz + (self.settings.kernel.dynamics == HARMONIC))
+
+    def _next_boundary(self, chains: int) -> int:
+        if self.frozen is not None:
+            return timetable.end_of_check(self.done, self.length, chains, self._stiffness)
+        if self._trial is not None:
+            return timetable.end_of_trial(self.done, self.length)
+        return timetable.end_of_growing(self.done, self.length, self._tried)
+
+    def _finish(self) -> TunedParameters:
+        if self._trial is not None:
+            self._end_trial()
+        self.length = self.boundary = self.done
+        tuned = step_size.with_costs(self.settings, self.tuned, self._lipschitz, self._refined())
+        self.tuned = tuned._replace(steps_per_draw=self._steps_per_draw())
+        return self.tuned
+
+    def _extend(self, block: Block) -> bool:
+        """After a failed check at the end: one more, up to a limit, so that the setting in use has been checked."""
+        self._extensions += 1
+        if self._extensions > _MOST_EXTENSIONS:
+            return False
+        self.length += timetable.extension(block.lp.shape[1], len(block.lp))
+        return True
+
+    # -- adapting ----------------------------------------------------------------------------------------------------
+
+    def _window(self) -> Block:
+        """Draws of the newest part of the warm-up; older ones are forgotten."""
+        kept = max(math.ceil(WINDOW * self.done), self.blocks[-1].lp.shape[1])
+        window = Block(*(np.concatenate(part, axis=1)[:, -kept:] for part in zip(*self.blocks, strict=True)))
+        self.blocks = [window]
+        return window
+
+    def _adapt(self, block: Block, gradient_at: Callable[[np.ndarray], np.ndarray] | None) -> None:
+        previous, d, n = self.tuned, block.position.shape[2], block.lp.shape[1]
+        window = self._window()
+        usable = settled(-window.lp, d)
+        failing = float((evidence.failed(block) & usable[:, -n:]).mean())
+        self.source = replacements(usable[:, -n:], block.unstable)
+        if self._trial is not None:
+            self._record_trial(block)
+        else:
+            good = evidence.fits(previous.coordinates, block, usable[:, -n:])
+            self._refit(window, usable, gradient_at)
+            self._restep(window, usable, block, failing)
+            change = self.tuned.step_size / previous.step_size
+            steady = max(change, 1.0 / change) < _STEADY
+            healthy = failing == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
+            settling = self.settings.kernel.scheme == Scheme.MALA or not (good and steady and healthy)
+            if self.done >= self.least * self._stiffness and not settling:
+                self._freeze_or_try(window, usable)
+        if self.done >= timetable.latest_trial(self.length) and not self._tried:
+            self._try_friction(window, usable)
+        if self.done >= timetable.latest_freeze(self.length) and self.frozen is None:
+            if self._trial is not None:
+                self._end_trial()
+            self._freeze()
+
+    def _freeze_or_try(self, window: Block, usable: np.ndarray) -> None:
+        if not self._tried:
+            self._try_friction(window, usable)
+        if self._trial is None:
+            self._freeze()
+
+    def _freeze(self) -> None:
+        self.frozen = self.done
+        self._before = self.blocks[0].position
+        self.blocks = []
+
+    def _refit(self, window: Block, usable: np.ndarray, gradient_at: Callable[[np.ndarray], np.ndarray] | None) -> None:
+        coordinates = evidence.refitted(self.settings, self.tuned.coordinates, window, usable)
+        self.tuned = self.tuned._replace(coordinates=coordinates)
+        self._lipschitz = evidence.curvature(self.settings, coordinates, window, usable, self._local, gradient_at)
+
+    def _restep(self, window: Block, usable: np.ndarray, block: Block, failing: float) -> None:
+        step = self.tuned.step_size
+        if self.settings.kernel.scheme == Scheme.MALA and self.settings.step_size is None:
+            step = step_size.towards_acceptance(step, float(block.accept.mean()), self._count)
+        elif step_size.found_by_curvature(self.settings):
+            if failing > _GUARD_RATE or self._is_too_wide(window, usable):
+                self._cap *= _SHRINK
+            else:
+                self._cap = min(1.0, _RECOVER * self._cap)
+            step = min(self._capped_step(), 2.0 * step)
+        self._set_step(step)
+
+    def _capped_step(self) -> float:
+        return self._cap * step_size.longest(self.settings, self.tuned, self._lipschitz)
+
+    def _set_step(self, step: float) -> None:
+        self.tuned = step_size.with_step(self.settings, self.tuned, step, self._lipschitz)
+
+    def _is_too_wide(self, block: Block, usable: np.ndarray) -> bool:
+        return self.done >= self.least and evidence.visibly_wide(block, usable, self.settings.target_bias)
+
+    # -- friction ----------------------------------------------------------------------------------------------------
+
+    def _try_friction(self, window: Block, usable: np.ndarray) -> None:
+        """Begin a trial of frictions, where there are slow directions that a smaller one may help."""
+        self._tried = True
+        fixed = self.settings.kernel.dynamics == OVERDAMPED or self.settings.friction is not None
+        if fixed or not usable.any() or window.position.shape[2] == 0:
+            return
+        y = evidence.whitened(self.tuned.coordinates, window)[0][usable]
+        left = timetable.latest_freeze(self.length) - self.done
+        if left >= len(FRICTIONS) * timetable.TRIAL + timetable.FIRST_BLOCK and largest_spread(y) > evidence.SPREAD:
+            self._trial = FrictionTrial(y)
+            self._set_friction(self._trial.next)
+
+    def _set_friction(self, friction: float) -> None:
+        self.tuned = self.tuned._replace(friction=friction)
+        free = step_size.found_by_curvature(self.settings)
+        self._set_step(self._capped_step() if free else self.tuned.step_size)
+
+    def _record_trial(self, block: Block) -> None:
+        assert self._trial is not None
+        y, _ = evidence.whitened(self.tuned.coordinates, block)
+        self._trial.record(y, bool(evidence.failed(block).mean() <= _GUARD_RATE))
+        if self._trial.over:
+            self._end_trial()
+        else:
+            self._set_friction(self._trial.next)
+
+    def _end_trial(self) -> None:
+        assert self._trial is not None
+        best, self._trial = self._trial.best, None
+        self._set_friction(best)
+
+    # -- checking ----------------------------------------------------------------------------------------------------
+
+    def _check(self, block: Block) -> None:
+        """Look at a block at the frozen setting; a step that it finds too large shrinks, and is checked anew."""
+        usable = settled(-block.lp, block.position.shape[2])
+        failing = float((evidence.failed(block) & usable).mean())
+        together = Block(*(np.concatenate(part, axis=1) for part in zip(*self.blocks, strict=True)))
+        self.clean = failing <= _GUARD_RATE and not self._is_too_wide(together, usable)
+        if not self.clean and step_size.found_by_curvature(self.settings):
+            self._set_step(_SHRINK_FROZEN * self.tuned.step_size)
+            self.blocks = []
+
+    def _refined(self) -> float:
+        """Return the share of steps that are taken in parts; 0 where the setting in use was not looked at."""
+        found = [block.refined > 0 for block in self.blocks] if self.frozen is not None else []
+        return float(np.concatenate(found, axis=1).mean()) if found else 0.0
+
+    def _steps_per_draw(self) -> int:
+        if self.settings.steps_per_draw is not None:
+            return self.settings.steps_per_draw
+        found = [block.position for block in self.blocks]
+        if sum(position.shape[1] for position in found) < timetable.LEAST_CHECK:
+            return steps_for_autocorrelation(self._before)  # of a short warm-up, or after a shrink of the step
+        return steps_for_autocorrelation(np.concatenate(found, axis=1))

@@ -1,0 +1,55 @@
+"""The Stein identity that every coordinate must fulfil: a bias that is seen where it arises."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, largest_t, spread
+
+__all__ = ["stein_identity", "too_wide"]
+
+_MEAN_SQUARE, _Z = 0.004, 4.0  # at the default target_bias of 0.05
+
+
+def stein_identity(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    r"""Check :math:`E[(x_i - c_i)\,\partial_i F] = 1` for each unconstrained coordinate.
+
+    The identity holds under the posterior for any constant ``c``; a chain with steps too large gives more than 1.
+
+    Parameters
+    ----------
+    position, gradient : (chain, draw, d)
+        Unconstrained positions, and the gradient of the log density (minus that of ``F``).
+
+    Returns
+    -------
+    excess : (d,)
+        Mean of the product, minus 1.
+    z : (d,)
+        The excess in standard errors.
+    mean_square : float
+        Half the mean over coordinates of the squared excess, free of the chains' own noise.
+    """
+    chains = len(position)
+    # Without the gradient's mean: the same on average, but less noisy where the chain stands beside the posterior.
+    w = -(position - position.mean(axis=(0, 1))) * (gradient - gradient.mean(axis=(0, 1))) - 1.0
+    excess = w.mean(axis=(0, 1))
+    error = spread(w)
+    z = excess / np.maximum(error, 1e-300)
+    if chains == 1:
+        return excess, z, np.nan
+    by_chain = w.mean(axis=1)
+    cross = by_chain.sum(axis=0) ** 2 - (by_chain**2).sum(axis=0)
+    return excess, z, float(0.5 * np.mean(cross) / (chains * (chains - 1)))
+
+
+def too_wide(position: np.ndarray, gradient: np.ndarray, target_bias: float) -> bool:
+    """Whether draws ``(chain, draw, d)`` show, beyond chance, a bias well above a target.
+
+    A reason for a shorter step; draws that are too narrow are none, since steps that are too long widen.
+    """
+    excess, z, mean_square = stein_identity(position, gradient)
+    sure = max(_Z, largest_t(len(z), degrees_of_freedom(*position.shape[:2])))
+    one = bool(((excess > 2.0 * target_bias) & (z > sure)).any())
+    throughout = mean_square > _MEAN_SQUARE * (target_bias / 0.05) ** 2 and float(np.median(z)) > 2.0
+    return one or throughout

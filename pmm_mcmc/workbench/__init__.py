@@ -1,0 +1,40 @@
+"""What uses the samplers: comparisons, reports, targets with known answers, and a probe of the bias.
+
+>>> import pmm_mcmc as pmm
+>>> pmm.workbench.targets.get("banana").ndim
+10
+
+The samplers import nothing of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["Comparison", "bias_probe", "compare", "to_html"]
+
+if TYPE_CHECKING:
+    from pmm_mcmc.workbench import targets as targets
+    from pmm_mcmc.workbench.comparison import Comparison, compare
+    from pmm_mcmc.workbench.probe import bias_probe
+    from pmm_mcmc.workbench.report import to_html
+
+_NAMES = {
+    "Comparison": "pmm_mcmc.workbench.comparison",
+    "bias_probe": "pmm_mcmc.workbench.probe",
+    "compare": "pmm_mcmc.workbench.comparison",
+    "to_html": "pmm_mcmc.workbench.report",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "targets":
+        return importlib.import_module("pmm_mcmc.workbench.targets")
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "targets"])

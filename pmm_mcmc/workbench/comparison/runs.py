@@ -1,0 +1,284 @@
+"""The samplers of this package under a budget of gradients: what they drew, spent, took and say of themselves."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pmm_mcmc.diagnostics.noncentred import WORDS
+from pmm_mcmc.diagnostics.verdict import verdict
+from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.langevin.methods import METHODS
+from pmm_mcmc.run.sample import sample
+
+__all__ = [
+    "Ran", "Seconds", "Trace", "altered", "cut", "for_few_draws", "in_words", "name_of", "run_step", "thinning",
+]  # fmt: skip
+
+# Most transitions of a warm-up: PyMC's own default, for all samplers.
+TUNE = 1000
+# Draws of each chain without which nothing can be said of a run.
+FEWEST = 50
+# Numbers that are kept of one sampler: 128 megabytes.
+_MOST_NUMBERS = 2**24
+_PILOT = 4
+# Room for chance in the number of gradients of a draw; what is beyond the budget is cut off.
+_MARGIN = 1.05
+
+
+class Seconds(NamedTuple):
+    """Processor time of compiling, of the warm-up, and of sampling.
+
+    Of all cores together: chains on several threads have no advantage, and a busy machine does no harm.
+    """
+
+    compile: float
+    warmup: float
+    sampling: float
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run says of itself: whether it is to be trusted, and in which words."""
+
+    trusted: bool
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A sampler's run within its budget.
+
+    Attributes
+    ----------
+    name : str
+        The sampler, with the arguments that are not defaults.
+    position : (chain, draw, d)
+        Unconstrained draws after warm-up.
+    n_grad : (chain, draw)
+        Gradients from one draw to the next.
+    warmup_n_grad : (chain,)
+        Gradients before the first.
+    seconds
+        Processor time.
+    unstable, transitions : int
+        Transitions after warm-up, and those that failed: rejected as unstable, or divergent.
+    ran
+        The run's verdict on itself.
+    setting : str
+        What was tuned.
+    gradient : (chain, draw, d), optional
+        Gradient of the log density at the draws.
+    noncentred : (chain, draw, d), optional
+        The positions that it is of, where they are others.
+    tuned : dict, optional
+        Step size, K and friction of a sampler of this package.
+    """
+
+    name: str
+    position: np.ndarray
+    n_grad: np.ndarray
+    warmup_n_grad: np.ndarray
+    seconds: Seconds
+    unstable: int
+    transitions: int
+    ran: Ran
+    setting: str
+    gradient: np.ndarray | None = None
+    tuned: dict[str, Any] | None = None
+    noncentred: np.ndarray | None = None
+
+    @property
+    def spent(self) -> float:
+        """All gradients of all chains, warm-up included."""
+        return float(self.warmup_n_grad.sum() + self.n_grad.sum())
+
+
+class TooSmall(ValueError):
+    """The budget does not reach beyond the warm-up."""
+
+
+def in_words(error: Exception) -> str:
+    """Say why a sampler failed."""
+    text = str(error).strip()
+    if isinstance(error, TooSmall | ImportError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def name_of(step: Any) -> str:
+    """Name a step by its method and the arguments that are not defaults."""
+    settings = step.arguments
+    plain = MethodArguments.checked(settings.method, dynamics=settings.dynamics)
+    told = [
+        f"{field.name}={getattr(settings, field.name)!r}"
+        for field in fields(MethodArguments)
+        if field.name not in ("method", "dynamics", "scaling")
+        and getattr(settings, field.name) != getattr(plain, field.name)
+    ]
+    if len(METHODS[settings.method].dynamics) > 1:
+        told.insert(0, f"dynamics={settings.dynamics!r}")
+    if settings.scaling is not None:
+        told.append("scaling=...")
+    return f"{settings.method}({', '.join(told)})" if told else settings.method
+
+
+def cut(n_grad: np.ndarray, warmup: float, budget: int) -> int:
+    """Draws of each chain that all chains can make together within a budget, warm-up included.
+
+    Raises
+    ------
+    TooSmall
+        If they are too few to say anything.
+    """
+    spent = warmup + np.cumsum(n_grad.sum(axis=0))
+    n = int(np.searchsorted(spent, budget, side="right"))
+    if n < FEWEST:
+        mean = float(n_grad.sum(axis=0).mean())
+        raise TooSmall(for_few_draws(warmup, budget, warmup + FEWEST * mean))
+    return n
+
+
+def for_few_draws(warmup: float, budget: int, needed: float) -> str:
+    """Say that a budget is too small, and which would do."""
+    enough = math.ceil(needed / 1000) * 1000
+    return (
+        f"the warm-up took {warmup:,.0f} of {budget:,} gradients and left too few for {FEWEST} draws of each chain: "
+        f"give n_grad={enough:_} or more"
+    )
+
+
+def thinning(numbers: float) -> int:
+    """Draws of which to keep one, where all of them would be so many numbers."""
+    return max(1, math.ceil(numbers / _MOST_NUMBERS))
+
+
+def run_step(name: str, step: Any, model: Any, budget: int, chains: int, seed: int) -> Trace:
+    """Run one of the step methods of this package, through ``pmm.sample``.
+
+    A first, very short run of the same seed compiles, and tells what the warm-up takes; the second is the one that
+    counts, and repeats that warm-up to the bit.
+
+    Parameters
+    ----------
+    name
+        What to call it.
+    step
+        The step method.
+    model
+        The PyMC model.
+    budget
+        Gradients of all chains, warm-up included.
+    chains, seed
+        Number of chains, and the seed of all.
+
+    Raises
+    ------
+    TooSmall
+        If the budget does not reach.
+    """
+    pilot, compiling = _sample(step, model, _PILOT, chains, seed)
+    stats = pilot["sample_stats"]
+    warmup = _warmup(stats)
+    each = float(stats["n_grad"].mean())
+    left = (budget - warmup.sum()) / chains
+    if left < each * FEWEST:
+        raise TooSmall(for_few_draws(float(warmup.sum()), budget, warmup.sum() + chains * each * FEWEST))
+    draws = math.ceil(_MARGIN * left / each) + _PILOT
+    numbers = sum(array.nbytes for group in pilot.children.values() for array in group.data_vars.values()) / 8
+    factor = thinning(numbers / _PILOT * draws)
+    if factor > 1:
+        step = altered(step, steps_per_draw=factor * int(stats["steps_per_draw"].max()))
+        draws = math.ceil(draws / factor)
+    result, seconds = _sample(step, model, draws, chains, seed)
+    stats = result["sample_stats"]
+    n = cut(np.asarray(stats["n_grad"]), float(warmup.sum()), budget)
+    result = _first(result, n)
+    stats, tuned = result["sample_stats"], _tuned(result)
+    return Trace(
+        name,
+        np.asarray(stats["unconstrained"], dtype=float),
+        np.asarray(stats["n_grad"]),
+        warmup,
+        Seconds(max(compiling.warmup - seconds.warmup, 0.0), seconds.warmup, seconds.sampling),
+        int(stats["unstable"].sum()),
+        int(stats["steps_per_draw"].sum()),
+        _verdict(result),
+        _setting(result, tuned),
+        np.asarray(stats["gradient"], dtype=float),
+        tuned,
+        np.asarray(stats["noncentred"], dtype=float) if "noncentred" in stats else None,
+    )
+
+
+def _sample(step: Any, model: Any, draws: int, chains: int, seed: int) -> tuple[xr.DataTree, Seconds]:
+    ends = [time.process_time()] * 2
+
+    def note(drawn: Any) -> None:
+        ends[1 if drawn.tuning else 0] = time.process_time()
+
+    began = time.process_time()
+    result = sample(
+        step,
+        draws,
+        tune=TUNE,
+        chains=chains,
+        superchains=None,
+        model=model,
+        random_seed=seed,
+        callback=note,
+        progressbar=False,
+        compute_convergence_checks=False,
+    )
+    return result, Seconds(math.nan, ends[1] - began, ends[0] - ends[1])
+
+
+def _warmup(stats: Any) -> np.ndarray:
+    return np.asarray(stats["n_grad_total"].isel(draw=0) - stats["n_grad"].isel(draw=0))
+
+
+def altered(step: Any, **settings: Any) -> Any:
+    """Return the same step with other settings."""
+    other = object.__new__(type(step))
+    other.__dict__.update(step.__dict__)
+    other._settings = replace(step.arguments, **settings)
+    other.settings = repr(other._settings)
+    return other
+
+
+def _first(result: xr.DataTree, n: int) -> xr.DataTree:
+    """Return the first draws of a result."""
+    return xr.DataTree.from_dict(
+        {name: result[name].dataset.isel(draw=slice(n)) for name in ("posterior", "sample_stats")}
+    )
+
+
+def _verdict(result: xr.DataTree) -> Ran:
+    found = verdict(result)
+    return Ran(found.trusted, found.sentence)
+
+
+def _tuned(result: Any) -> dict[str, Any]:
+    stats = result["sample_stats"]
+    names = [name for name in ("step_size", "K", "steps_per_draw", "friction") if name in stats]
+    return {name: stats[name].values[0, -1].item() for name in names}
+
+
+def _setting(result: Any, tuned: dict[str, Any]) -> str:
+    parts = [f"step size {tuned['step_size']:.2g}"]
+    if tuned["K"] > 1:
+        parts.append(f"K {tuned['K']}")
+    if np.isfinite(tuned.get("friction", np.nan)):
+        parts.append(f"friction {tuned['friction']:.2g}")
+    parts.append(f"{tuned['steps_per_draw']} steps a draw")
+    stats = result["sample_stats"]
+    if "acceptance_rate" in stats:
+        parts.append(f"acceptance {float(stats['acceptance_rate'].mean()):.2f}")
+    if result["posterior"].attrs.get(WORDS):
+        parts.append("non-centred")
+    return ", ".join(parts)

@@ -1,0 +1,95 @@
+"""Error against step size: runs at multiples of the step that warm-up has found."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from pmm_mcmc.workbench.comparison.measures import COLUMNS, errors
+from pmm_mcmc.workbench.comparison.reference import Truth
+from pmm_mcmc.workbench.comparison.runs import Trace, altered, in_words, run_step
+
+__all__ = ["STEP_COLUMNS", "errors_at_steps"]
+
+_log = logging.getLogger("pmm_mcmc")
+
+STEP_COLUMNS: dict[str, str] = {
+    "sampler": "The sampler.",
+    "multiple": "Its step size over the one that its warm-up found, or that it was given.",
+    "step_size": "Its step size, in whitened units.",
+    **{
+        f"{what}_error{part}": COLUMNS[f"{what}_error{part}"]
+        for what in ("mean", "sd")
+        for part in ("", "_se", "_noise", "_at")
+    },
+    "unstable": COLUMNS["unstable"],
+    "grads": "Gradients of the run, warm-up included; that at 1 is the one of the other tables.",
+    "error": "Why there is nothing else in this row.",
+}
+
+
+def errors_at_steps(
+    traces: Sequence[Trace],
+    named: Mapping[str, Any],
+    model: Any,
+    truth: Truth,
+    labels: list[str],
+    multiples: Sequence[float],
+    n_grad: int,
+    chains: int,
+    seed: int,
+) -> pd.DataFrame:
+    """Run each sampler that has a step at multiples of it, and measure the errors.
+
+    What warm-up has found of K and friction is kept, so that nothing but the step differs; scales are learnt anew.
+
+    Parameters
+    ----------
+    traces
+        The runs of the comparison: what they have tuned, and the runs at 1.
+    named
+        The samplers by name.
+    model, truth, labels, n_grad, chains, seed
+        As in the comparison.
+    multiples
+        Of the step size.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each sampler and multiple, with :data:`STEP_COLUMNS`; a run that fails is a row with the reason.
+    """
+    rows = []
+    for trace in traces:
+        if trace.tuned is None:
+            continue
+        for i, multiple in enumerate(multiples):
+            size = multiple * trace.tuned["step_size"]
+            found = {"sampler": trace.name, "multiple": multiple, "step_size": size}
+            try:
+                step = _at(named[trace.name], trace.tuned, size)
+                # Seeds of their own: beyond those of the comparison and of its reference.
+                run = trace if multiple == 1.0 else run_step(trace.name, step, model, n_grad, chains, seed + 2 + i)
+                found |= errors(replace(run, gradient=None), truth, labels)
+                found |= {"unstable": run.unstable, "grads": run.spent}
+            except Exception as error:
+                # As in the comparison: the others are of use.
+                found["error"] = in_words(error)
+                _log.warning("%s at %.3g times its step size failed: %s", trace.name, multiple, found["error"])
+            rows.append(found)
+    return pd.DataFrame(rows, columns=list(STEP_COLUMNS))
+
+
+def _at(step: Any, tuned: Mapping[str, Any], size: float) -> Any:
+    """Return a step of another size with the K and friction that its warm-up has found."""
+    settings = step.arguments
+    kept: dict[str, Any] = {"step_size": size}
+    if settings.fixed_K is None:
+        kept["K"] = tuned["K"]
+    if settings.dynamics == "underdamped" and settings.friction is None:
+        kept["friction"] = tuned["friction"]
+    return altered(step, **kept)

@@ -1,0 +1,8 @@
+"""Reports: one HTML file on a run."""
+
+from __future__ import annotations
+
+from pmm_mcmc.workbench.report.files import to_html, write_page
+from pmm_mcmc.workbench.report.run import run_page
+
+__all__ = ["run_page", "to_html", "write_page"]

@@ -1,0 +1,185 @@
+"""The figures of a report on one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pmm_mcmc.workbench.report.page import plain
+
+__all__ = ["drawing_class", "forest", "ranks", "short", "traces", "unlisted"]
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart, without the yellow that white paper swallows.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
+_WIDTH = 8.0  # inches
+_STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 9}
+_POINTS = 250  # of a trace
+_LONGEST = 30
+
+
+def short(name: str, longest: int = _LONGEST) -> str:
+    """Return a name that fits a figure: the middle of a long one is left out."""
+    name = " ".join(plain(name).split())
+    if len(name) <= longest:
+        return name
+    tail = longest // 3
+    return f"{name[: longest - tail - 1]}\N{HORIZONTAL ELLIPSIS}{name[-tail:]}"
+
+
+def forest(rows: Sequence[str], series: Mapping[str, tuple[np.ndarray, np.ndarray]], limit: float, label: str) -> Any:
+    """Draw biases in posterior standard deviations: points with two standard errors to each side.
+
+    Parameters
+    ----------
+    rows
+        Names, from the top.
+    series
+        Size and standard error, one a row, by what they are of; NaN where not known.
+    limit
+        Half the width of the band of what is acceptable.
+    label
+        Of the axis.
+    """
+    with _style():
+        figure = _figure(0.9 + 0.3 * len(rows))
+        axes = figure.add_subplot()
+        axes.axvspan(-limit, limit, color="0.92", lw=0, zorder=0)
+        axes.axvline(0.0, color="0.35", lw=0.8, zorder=1)
+        at = np.arange(len(rows), dtype=float)
+        for i, (name, (size, error)) in enumerate(series.items()):
+            offset = 0.18 * (i - 0.5 * (len(series) - 1))
+            known = np.isfinite(size) & np.isfinite(error)
+            axes.errorbar(
+                size[known], (at + offset)[known], xerr=2.0 * error[known], fmt="os^D"[i % 4], ms=4, lw=1.4,
+                color=_COLOURS[i], label=name,
+            )  # fmt: skip
+        axes.set_yticks(at, [short(row) for row in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        reach = max(abs(edge) for edge in axes.get_xlim())
+        axes.set_xlim(-max(reach, 1.5 * limit), max(reach, 1.5 * limit))
+        axes.set_xlabel(label)
+        figure.legend(loc="outside upper right", ncols=len(series), frameon=False)
+    return _literal(figure)
+
+
+def traces(draws: Mapping[str, np.ndarray], chains: Sequence[int]) -> Any:
+    """Draw ``(chain, draw)`` of some parameters, a row each, thinned to what a page can show."""
+    with _style():
+        figure = _figure(0.5 + 1.15 * len(draws))
+        grid = figure.subplots(len(draws), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, (name, values) in zip(grid, draws.items(), strict=True):
+            step = -(-values.shape[1] // _POINTS)
+            at = np.arange(0, values.shape[1], step)
+            for i, row in enumerate(values[:, ::step]):
+                axes.plot(at, row, lw=0.6, alpha=0.8, color=_COLOURS[i % len(_COLOURS)])
+            axes.set_title(short(name, 60), loc="left", pad=3)
+            axes.margins(x=0.0)
+        grid[-1].set_xlabel("draw")
+        handles = [figure.axes[0].lines[i] for i in range(len(chains))]
+        figure.legend(
+            handles, [f"chain {chain}" for chain in chains], loc="outside upper right", ncols=len(chains),
+            frameon=False, fontsize=8, handlelength=1.2, columnspacing=1.2,
+        )  # fmt: skip
+    return _literal(figure)
+
+
+def ranks(draws: Mapping[str, np.ndarray], chains: Sequence[int]) -> Any:
+    """Draw how the ranks of each chain's draws differ from evenly spread ones, by ArviZ: a figure of pyplot."""
+    import arviz as az
+    from matplotlib import pyplot as plt
+
+    names = [f"p{i}" for i in range(len(draws))]
+    every = {name: (("chain", "draw"), values) for name, values in zip(names, draws.values(), strict=True)}
+    data = xr.Dataset(every, coords={"chain": list(chains), "draw": np.arange(next(iter(draws.values())).shape[1])})
+    columns = min(3, len(names))
+    height = 0.4 + 1.9 * -(-len(names) // columns)
+    interactive = plt.isinteractive()
+    plt.ioff()
+    try:
+        with _style():
+            plots = az.plot_rank(
+                xr.DataTree.from_dict({"posterior": data}),
+                backend="matplotlib",
+                col_wrap=columns,
+                figure_kwargs={
+                    "figsize": (_WIDTH, height),
+                    "sharex": True,
+                    "sharey": True,
+                    "FigureClass": drawing_class(),
+                },
+                visuals={
+                    "title": False,
+                    "xlabel": False,
+                    "remove_axis": False,
+                    "ecdf_lines": {"width": 1.0},
+                },
+            )
+            figure = plots.viz["figure"].item()
+            figure.set_layout_engine("constrained")
+            figure.supxlabel("share of the draws of all these chains", fontsize=9)
+            for name, label in zip(names, draws, strict=True):
+                axes = plots.viz["plot"][name].item()
+                axes.set_title("\n".join(short(line, 30) for line in label.split("\n")), loc="left", fontsize=9)
+                axes.tick_params(labelbottom=True)
+                for points in axes.collections:
+                    points.set_sizes([5.0])
+                for text in axes.texts:  # "p=0.86(α=0.01)"
+                    text.set_text(text.get_text().partition("(")[0].replace("=", " = "))
+    finally:
+        plt.interactive(interactive)
+    return _literal(figure)
+
+
+@cache
+def drawing_class() -> Any:
+    """Return the class of figures that pyplot knows and a notebook shows once.
+
+    A notebook shows the figures of pyplot at the end of a cell, and what the last line of the cell is: the same figure
+    twice, if that is one.
+    """
+    from matplotlib.figure import Figure
+
+    class Drawing(Figure):
+        def _ipython_display_(self) -> None:
+            from matplotlib import pyplot as plt
+
+            if not (plt.fignum_exists(self.number) and "inline" in plt.get_backend().lower()):
+                raise NotImplementedError("shown like any other figure")
+
+    return Drawing
+
+
+def unlisted(figure: Any) -> Any:
+    """Take a figure from the list of pyplot, for it is not what the user asked for, but a part of it."""
+    from matplotlib import pyplot as plt
+
+    plt.close(figure)
+    return figure
+
+
+def _style() -> Any:
+    import matplotlib as mpl
+    from cycler import cycler
+
+    settings: Any = _STYLE | {"axes.prop_cycle": cycler(color=_COLOURS)}
+    return mpl.rc_context(settings)
+
+
+def _figure(height: float) -> Any:
+    # Without pyplot, which would show the figure in a notebook.
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(_WIDTH, height), layout="constrained")
+
+
+def _literal(figure: Any) -> Any:
+    """Make names with dollar signs stand as they are: they are no mathematics."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+    return figure

@@ -1,0 +1,233 @@
+"""The report on one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
+from pmm_mcmc.diagnostics.nested import nested_r_hat
+from pmm_mcmc.diagnostics.reasons import BIAS, R_HAT
+from pmm_mcmc.diagnostics.statement import Verdict as Judgement
+from pmm_mcmc.diagnostics.summary import full_table, joined, with_numbers
+from pmm_mcmc.diagnostics.verdict import verdict
+from pmm_mcmc.workbench.report.columns import BIASES, ESTIMATES, FORMS, SAMPLING, interval_meaning
+from pmm_mcmc.workbench.report.figures import forest, ranks, traces, unlisted
+from pmm_mcmc.workbench.report.page import Figure, Page, Section, Table, Verdict, chosen
+from pmm_mcmc.workbench.report.setting import facts, setting_section, unstable_section
+
+__all__ = ["page_of", "run_page"]
+
+# What a page can show and a reader take in; the summary in Python has all.
+_MOST_ROWS, _MOST_BIASES, _MOST_TRACES, _MOST_CHAINS = 200, 40, 6, 8
+_MOST_RANKED = 300  # draws of a chain
+_TONES: dict[str, Any] = {"trusted": "ok", "undecided": "unknown", "not trusted": "bad"}
+
+
+class _Found(NamedTuple):
+    """The summary of a run with its biases, and the verdict."""
+
+    table: pd.DataFrame
+    judged: Judgement
+
+
+def run_page(dt: Any, title: str = "Report on a run") -> str:
+    """Return the report on a run: one HTML file that loads nothing from elsewhere.
+
+    It has the verdict in words; for each parameter the estimates, the corrected mean, the bias with its standard
+    error, effective sample sizes and r_hat; biases, traces and ranks drawn; the setting that warm-up found; what was
+    unstable.  Of large results it shows the parameters with the largest biases and r_hat, and some chains, and says so.
+
+    Parameters
+    ----------
+    dt
+        A result of ``pm.sample`` or :func:`pmm_mcmc.sample` (of ``keep="moments"`` too), or an opened store.  Of a
+        sampler that stores no gradients, the report says that the bias was not measured.
+    title
+        Of the page.
+
+    Returns
+    -------
+    str
+        The text of the file.  Equal results give equal texts.
+
+    Raises
+    ------
+    ValueError
+        If ``dt`` is not such a result, or has fewer than 4 draws a chain.
+    ImportError
+        If Jinja2 or matplotlib is not installed.
+    """
+    return page_of(dt, title).html()
+
+
+def page_of(dt: Any, title: str) -> Page:
+    """Return the report on a run before it becomes text."""
+    found = _look(dt)
+    sections = [
+        Section("Estimates", _tables(found.table)),
+        Section("Figures", _figures(dt, found.table)),
+        setting_section(dt),
+        unstable_section(dt),
+    ]
+    return Page(title, _verdict(found), [section for section in sections if section.blocks], facts(dt))
+
+
+def _look(dt: Any) -> _Found:
+    children = getattr(dt, "children", ())
+    if "posterior_mean" in children:
+        table = moments_summary(dt)
+        if "bias" in table:
+            table["bias_sd_units"] = table["bias"] / table["sd"].where(table["sd"] > 0.0)
+        return _Found(table, moments_verdict(dt))
+    if "posterior" not in children:
+        raise ValueError(
+            f"dt={type(dt).__name__}: is no result of sampling, for it has no group 'posterior'; give what pm.sample "
+            "or pmm.sample returned, or pmm.open(...)"
+        )
+    draws = dt["posterior"].sizes.get("draw", 0)
+    if draws < 4:
+        raise ValueError(f"the result has {draws} draws of each chain, too few to be summarised: draw at least 4")
+    return _of_draws(with_numbers(dt))
+
+
+def _of_draws(dt: Any) -> _Found:
+    judged, biases = verdict(dt), full_table(dt)
+    measured = not any(reason.code in ("no_gradients", "few_draws") for reason in judged.reasons)
+    beside = biases[["mean_corrected", "mcse_corrected", "sd_corrected", *BIASES]] if measured else None
+    table = joined(dt, beside)
+    if "superchains" in dt["posterior"].attrs:
+        table["nested_r_hat"] = nested_r_hat(dt).reindex(table.index)
+    return _Found(table, judged)
+
+
+def _verdict(found: _Found) -> Verdict:
+    judged = found.judged
+    state, _, rest = judged.sentence.partition(": ")
+    return Verdict(_TONES[judged.state], state, [_sentence(rest)])
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def _concern(table: pd.DataFrame) -> pd.Series:
+    """Return how far each parameter is towards the limits of the verdict, 1 being at one of them."""
+    concern = pd.Series(0.0, index=table.index)
+    name = _r_hat(table)
+    if name in table:
+        concern = np.maximum(concern, (table[name].astype(float).fillna(1.0) - 1.0) / (R_HAT - 1.0))
+    if "bias_sd_units" in table:
+        concern = np.maximum(concern, table["bias_sd_units"].abs().fillna(0.0) / BIAS)
+    return concern
+
+
+def _r_hat(table: pd.DataFrame) -> str:
+    """Return the column by which the verdict judges whether the chains agree."""
+    return "nested_r_hat" if "nested_r_hat" in table else "r_hat"
+
+
+def _tables(table: pd.DataFrame) -> list[Any]:
+    shown, note = table, ""
+    if len(table) > _MOST_ROWS:
+        kept = set(chosen(list(table.index), _concern(table), _MOST_ROWS))
+        shown = table[[label in kept for label in table.index]]
+        note = (
+            f"{_MOST_ROWS} of {len(table):,} parameters: those nearest to the limits of the verdict, or beyond. "
+            "pmm.summary has all of them."
+        )
+    intervals = {name: meaning for name in table.columns if (meaning := interval_meaning(name))}
+    flags = {
+        "bias_sd_units": (lambda value: abs(value) > BIAS, "more than the verdict allows, if it is not chance"),
+        _r_hat(table): (lambda value: value > R_HAT, "more than the verdict allows"),
+    }
+    tables = []
+    for caption, meanings in (
+        ("Estimates", ESTIMATES | intervals),
+        ("Bias", BIASES if "bias" in shown and shown["bias"].notna().any() else {}),
+        ("How well they are known", SAMPLING),
+    ):
+        part = shown[[name for name in meanings if name in shown]]
+        if part.shape[1]:
+            tables.append(Table.of_frame(part, caption, "parameter", meanings, FORMS, flags, note))
+    return tables
+
+
+def _figures(dt: Any, table: pd.DataFrame) -> list[Figure]:
+    figures = []
+    if "bias_sd_units" in table and table["bias_sd_units"].notna().any():
+        figures.append(_forest(table))
+    if "posterior" in dt.children:
+        figures += _of_chains(dt, table)
+    return figures
+
+
+def _forest(table: pd.DataFrame) -> Figure:
+    measured = table[table["bias_sd_units"].notna()]
+    labels = chosen(list(measured.index), measured["bias_sd_units"].abs(), _MOST_BIASES)
+    rows = measured.loc[[label for label in measured.index if label in set(labels)]]
+    unit = rows["sd_corrected" if "sd_corrected" in rows else "sd"].to_numpy()
+    series = {"mean": (rows["bias_sd_units"].to_numpy(), rows["bias_se"].to_numpy() / unit)}
+    of_what = "means"
+    if "bias_of_sd" in rows:
+        series["standard deviation"] = tuple(rows[name].to_numpy() / unit for name in ("bias_of_sd", "bias_of_sd_se"))
+        of_what = "means and standard deviations"
+    caption = (
+        f"Bias of {of_what}, with two standard errors to each side. Grey: what the verdict allows, {BIAS} posterior "
+        "standard deviations."
+    )
+    caption += _of(len(rows), len(table), "parameters", "those of which it is known, the largest first")
+    return Figure(caption, forest(list(rows.index), series, BIAS, "bias, in posterior standard deviations"))
+
+
+def _of_chains(dt: Any, table: pd.DataFrame) -> list[Figure]:
+    draws, chains = _drawn(dt, table)
+    if not draws:
+        return []
+    posterior = dt["posterior"]
+    limits = _of(len(draws), len(table), "parameters", "those nearest to the limits of the verdict, or beyond")
+    limits += _of(len(chains), posterior.sizes["chain"], "chains", "evenly spread over all")
+    figures = [
+        Figure(f"Traces: draws in the order they were made, at most 250 of a chain.{limits}", traces(draws, chains))
+    ]
+    if len(chains) > 1:
+        step = -(-posterior.sizes["draw"] // _MOST_RANKED)
+        thinned = {name: values[:, ::step] for name, values in draws.items()}
+        text = (
+            "Ranks: for each chain, the share of its draws below a quantile of all these chains, minus what is "
+            "expected. Lines near zero: the chains agree; p is the chance of lines that are further off if they do, "
+            "and black is what is too far off."
+        )
+        figures.append(Figure(text + limits, unlisted(ranks(thinned, chains))))
+    return figures
+
+
+def _drawn(dt: Any, table: pd.DataFrame) -> tuple[dict[str, np.ndarray], list[int]]:
+    """Return the draws ``(chain, draw)`` of what is drawn, and the names of these chains."""
+    from arviz_base import xarray_sel_iter
+    from arviz_base.labels import BaseLabeller
+
+    posterior = dt["posterior"].dataset
+    count = posterior.sizes["chain"]
+    at = np.unique(np.linspace(0, count - 1, min(count, _MOST_CHAINS)).round().astype(int))
+    some = posterior.isel(chain=at)
+    wanted = set(chosen(list(table.index), _concern(table), len(table))[: 4 * _MOST_TRACES])
+    labeller, every = BaseLabeller(), {}
+    for name, selection, index in xarray_sel_iter(some, skip_dims={"chain", "draw"}):
+        label = labeller.make_label_flat(name, selection, index)
+        if label in wanted:
+            values = np.asarray(some[name].isel(index).transpose("chain", "draw").values, dtype=float)
+            # What stands still or is not finite has no ranks.
+            if np.isfinite(values).all() and np.ptp(values) > 0.0:
+                every[label] = values
+    kept: Sequence[str] = chosen(list(every), [_concern(table)[label] for label in every], _MOST_TRACES)
+    names = posterior["chain"].values[at] if "chain" in posterior.coords else at
+    return {label: every[label] for label in every if label in set(kept)}, [int(name) for name in names]
+
+
+def _of(shown: int, there: int, what: str, which: str) -> str:
+    """Say how many of how many are shown, where it is not all."""
+    return f" {shown} of {there:,} {what}: {which}." if shown < there else ""

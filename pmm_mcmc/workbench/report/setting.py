@@ -1,0 +1,136 @@
+"""What a run was: its size, the setting that warm-up found, and what was unstable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pmm_mcmc.diagnostics.noncentred import WORDS
+from pmm_mcmc.workbench.report.columns import SETTING
+from pmm_mcmc.workbench.report.page import Cell, Column, Section, Table, Text, number
+
+__all__ = ["facts", "setting_section", "statistics", "unstable_section"]
+
+_MOST_CHAINS = 12
+
+
+def statistics(dt: Any) -> Any:
+    """Return the statistics of a run, by draw or, where only moments were kept, by chain; ``None`` without any."""
+    for name in ("sample_stats", "sample_stats_total"):
+        if name in dt.children:
+            return dt[name].dataset
+    return None
+
+
+def _of_chains(stats: Any, name: str) -> np.ndarray | None:
+    """Return a statistic of each chain, the last value of settings and the sum or mean of others; ``None`` without."""
+    if name not in stats:
+        return None
+    values = stats[name]
+    if "draw" in values.dims:
+        if name == "n_grad":
+            values = values.sum("draw")
+        elif name == "acceptance_rate":
+            values = values.mean("draw")
+        elif values.sizes["draw"]:
+            values = values.isel(draw=-1)
+        else:
+            return None
+    values = np.asarray(values.values, dtype=float)
+    if name in ("n_grad", "n_grad_total") and values.ndim > 1:  # several samplers, each for its own variables
+        values = values.reshape(len(values), -1).sum(axis=1)
+    return values if np.isfinite(values).any() else None
+
+
+def facts(dt: Any) -> dict[str, str]:
+    """Return what a run was, in a few words each, by name."""
+    stats = statistics(dt)
+    kept = "posterior" in dt.children
+    group = dt["posterior" if kept else "posterior_mean"]
+    draws = group.sizes["draw"] if kept else int(np.max(stats["draws"].values))
+    attrs = dict(group.attrs)
+    out = {}
+    if "sampler" in attrs:
+        out["Sampler"] = str(attrs["sampler"])
+    out["Chains"], out["Draws of each chain"] = f"{group.sizes['chain']:,}", f"{draws:,}"
+    if not kept:
+        out["Kept"] = "moments, no draws"
+    if "superchains" in attrs:
+        out["Groups that started together"] = f"{int(attrs['superchains']):,}"
+    if "tuning_steps" in attrs:
+        out["Warm-up"] = f"at most {int(attrs['tuning_steps']):,} transitions"
+    spent = None if stats is None else _of_chains(stats, "n_grad_total")
+    if spent is not None:
+        later = _of_chains(stats, "n_grad")
+        share = "" if later is None else f", {1 - later.sum() / spent.sum():.0%} of them in warm-up"
+        out["Gradients"] = f"{int(spent.sum()):,}{share}".replace("%", " %")
+    if "sampling_time" in attrs:
+        out["Time"] = f"{float(attrs['sampling_time']):.3g} s"
+    for name, words in (("backend", "Engine"), ("precision", "Precision")):
+        if name in attrs:
+            out[words] = str(attrs[name])
+    if "created_at" in attrs:
+        out["Sampled"] = str(attrs["created_at"])[:16].replace("T", " ")
+    return out
+
+
+def setting_section(dt: Any) -> Section:
+    """Return what warm-up found, over the chains."""
+    stats, rows = statistics(dt), []
+    for name, (words, meaning) in SETTING.items():
+        values = None if stats is None else _of_chains(stats, name)
+        if values is not None:
+            low, middle, high = np.nanmin(values), np.nanmedian(values), np.nanmax(values)
+            rows.append([Cell(words), *(Cell(number(value)) for value in (low, middle, high)), Cell(meaning)])
+    if not rows:
+        return Section("Setting", [])
+    columns = [
+        Column("quantity", numeric=False), Column("least", "The smallest of all chains."),
+        Column("middle", "The median of all chains."), Column("largest", "The largest of all chains."),
+        Column("meaning", numeric=False),
+    ]  # fmt: skip
+    table = Table("The setting the chains sampled with, and what it cost", columns, rows)
+    learnt = dt["posterior"].attrs.get(WORDS) if "posterior" in dt.children else None
+    return Section("Setting", [table, *([Text(str(learnt))] if learnt else [])])
+
+
+def unstable_section(dt: Any) -> Section:
+    """Return how often steps failed, in which chains, and where."""
+    stats, title = statistics(dt), "Unstable steps"
+    if stats is None:
+        return Section(title, [])
+    if "unstable" not in stats:
+        if "diverging" not in stats:
+            return Section(title, [])
+        count = int(np.asarray(stats["diverging"].values).sum())
+        return Section(title, [Text(f"{count:,} divergent transitions after warm-up.")])
+    other = [dim for dim in stats["unstable"].dims if dim != "chain"]
+    by_chain = stats["unstable"].sum(other).values.astype(int)
+    transitions = stats["transitions"] if "transitions" in stats else stats["steps_per_draw"]
+    total, of = int(by_chain.sum()), int(transitions.sum())
+    parts = int(stats["refined"].sum()) if "refined" in stats else 0
+    in_parts = f" {parts:,} were taken in parts, where the whole step would have been too long." if parts else ""
+    if not total:
+        return Section(title, [Text(f"None of {of:,} transitions after warm-up was unstable.{in_parts}")])
+    failures = np.zeros_like(by_chain)
+    if "model_failures" in stats:
+        failures = stats["model_failures"].sum(other).values.astype(int)
+    blocks: list[Any] = [
+        Text(
+            f"{total:,} of {of:,} transitions after warm-up ended where the log density or its gradient was not "
+            "finite, or would have been unstable, and were refused; the model is to blame for "
+            f"{int(failures.sum()):,} of them.{in_parts}"
+        )
+    ]
+    worst = [i for i in np.argsort(-by_chain, kind="stable") if by_chain[i]][:_MOST_CHAINS]
+    names = stats["chain"].values if "chain" in stats.coords else np.arange(len(by_chain))
+    rows = [[Cell(str(names[i])), Cell(f"{by_chain[i]:,}"), Cell(f"{failures[i]:,}")] for i in worst]
+    columns = [
+        Column("chain", numeric=False), Column("unstable", "Transitions that were refused."),
+        Column("of the model", "Those where a value was not finite at a point that a good step may reach."),
+    ]  # fmt: skip
+    affected = int((by_chain > 0).sum())
+    note = f"The {len(rows)} chains with most of them, of {affected} with any." if affected > len(rows) else ""
+    blocks.append(Table("Chains with unstable transitions", columns, rows, note))
+    return Section(title, blocks)

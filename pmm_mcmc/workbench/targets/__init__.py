@@ -1,0 +1,69 @@
+"""Posteriors with known answers, most of them not log-concave, to try a sampler on.
+
+>>> from pmm_mcmc.workbench import targets
+>>> target = targets.get("banana")
+>>> target.ndim, target.reference.exact
+(10, True)
+
+Nothing here needs JAX or builds a model before it is asked to.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from pmm_mcmc.workbench.targets import hierarchical, mixtures, potentials, regressions
+from pmm_mcmc.workbench.targets.target import Modes, Reference, Target
+
+__all__ = ["Modes", "Reference", "Target", "get", "list"]
+
+_TARGETS: dict[str, Target] = {
+    target.name: target for module in (mixtures, potentials, hierarchical, regressions) for target in module.TARGETS
+}
+
+
+def list() -> tuple[str, ...]:
+    """Names of the targets of the gallery.
+
+    Returns
+    -------
+    tuple of str
+        What :func:`get` takes.
+
+    Examples
+    --------
+    >>> from pmm_mcmc.workbench import targets
+    >>> targets.list()[:2]
+    ('mixture_overlapping', 'mixture_4sd')
+    """
+    return tuple(_TARGETS)
+
+
+def get(name: str) -> Target:
+    """Return a target of the gallery.
+
+    Parameters
+    ----------
+    name
+        One of :func:`list`.
+
+    Returns
+    -------
+    Target
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name.
+
+    Examples
+    --------
+    >>> from pmm_mcmc.workbench import targets
+    >>> targets.get("funnel").trustworthy
+    False
+    """
+    if isinstance(name, str) and name in _TARGETS:
+        return _TARGETS[name]
+    near = difflib.get_close_matches(name, _TARGETS, n=1, cutoff=0.5) if isinstance(name, str) else []
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ValueError(f"name={name!r}: there is no such target; {hint}There are: {', '.join(_TARGETS)}")

@@ -1,0 +1,47 @@
+"""Which room may import which: an import goes down this list, never up, and never sideways on one line."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import pmm_mcmc
+
+PACKAGE = Path(pmm_mcmc.__file__).parent
+FLOORS = (
+    "langevin", "coordinates", "model", "engines", "warmup", "diagnostics", "steps", "run", "workbench",
+)  # fmt: skip
+# Modules that need a package which is not always there: they alone are imported inside functions.
+OPTIONAL = {"model.jax_density", "engines.jax_engine", "diffusion.jax"}
+
+
+def imports(file):
+    """Yield each module of the package that a file imports, and whether inside a function."""
+    tree = ast.parse(file.read_text())
+    within = {n for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.Lambda) for n in ast.walk(f)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pmm_mcmc":
+            for name in (a.name for a in node.names):
+                place = PACKAGE.joinpath(*node.module.split(".")[1:], name)
+                module = f"{node.module}.{name}" if place.is_dir() or place.with_suffix(".py").exists() else node.module
+                yield module.removeprefix("pmm_mcmc."), node in within
+
+
+FILES = [f for f in sorted(PACKAGE.rglob("*.py")) if f.parent != PACKAGE]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.relative_to(PACKAGE).as_posix())
+def test_an_import_goes_down(file):
+    room = file.relative_to(PACKAGE).parts[0]
+    for module, inside in imports(file):
+        other = module.split(".")[0]
+        assert not inside or module in OPTIONAL, f"{module} is imported inside a function"
+        if room == "diffusion" or other == "diffusion":
+            assert room == "diffusion" and other in ("diffusion", "langevin"), module
+        elif other != "_version":
+            assert other and FLOORS.index(other) <= FLOORS.index(room), f"{room} imports {module}"
+
+
+def test_nothing_lies_outside_a_room():
+    assert {f.name for f in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py", "_version.py"}
+    assert {f.name for f in PACKAGE.iterdir() if f.is_dir() and f.name != "__pycache__"} == {*FLOORS, "diffusion"}
