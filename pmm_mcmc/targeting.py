@@ -105,7 +105,7 @@ class Target:
         if cores is not None and chosen == "jax":
             raise ValueError(f"cores={cores!r}: is the number of numba's threads; JAX chooses its own, leave it out")
         if is_density:
-            target = cls._of_density(step, settings, model, device, precision, chains, log_likelihood, begins)
+            target = cls._of_density(step, settings, model, device, precision, chains, log_likelihood, begins, adapts)
         else:
             on_cpu = "numba" if backend == "auto" and precision == "float64" else chosen
             target = cls._of_model(
@@ -124,17 +124,14 @@ class Target:
         chains: int,
         log_likelihood: bool,
         begins: Callable[[str], None],
+        adapts: bool,
     ) -> Target:
         if log_likelihood:
             raise ValueError("log_likelihood=True needs a PyMC model: a log density does not say what is observed")
         if not step.free:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
         settings.check_coordinates(density.d)
-        if settings.noncentring:
-            raise ValueError(
-                f"reparametrise={settings.noncentring!r}: a LogDensity does not say which variables it has; write it "
-                "non-centred, and leave reparametrise out"
-            )
+        density = density.noncentred(settings.noncentring if adapts or settings.noncentring else None)
         begins(f"{settings.words}: {density.d} coordinates of a log density")
         engine = _jax_engine(settings, density, _device(density, device, precision, chains), precision, chains)
         said = {"density": density.fingerprint, "data": ""}
