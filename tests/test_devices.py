@@ -50,6 +50,13 @@ def test_where_there_is_no_accelerator_nothing_is_tried(monkeypatch):
     assert devices.faster_device(density(), "float64", 10) == "auto"
 
 
+def test_a_density_that_is_non_centred_is_tried_too():
+    """More is said of it than a gradient: the trial of a hierarchical model failed on a machine with an accelerator."""
+    sinks = slice(1, 3), lambda x: 0.0, lambda x: jnp.exp(x[0])
+    hierarchy = pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2), 3, children={"sinks": sinks}).noncentred({})
+    assert devices._seconds(devices._trial(hierarchy, "float64", 2, CPU[0])) > 0.0
+
+
 @pytest.mark.parametrize(("gpu", "cpu", "chosen"), [(1.0, 3.0, "auto"), (3.0, 1.0, "cpu"), (1.0, 0.9, "auto")])
 def test_the_cpu_is_chosen_where_it_is_clearly_faster(accelerator, caplog, gpu, cpu, chosen):
     trials = accelerator(16e-3 * gpu, 16e-3 * cpu)

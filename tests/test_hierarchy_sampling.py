@@ -96,8 +96,32 @@ def test_pm_sample_does_the_same(schools, sample):
     assert abs(float(dt["posterior"]["tau"].mean()) - mean) < 0.09 * sd
     assert dt["sample_stats"]["noncentred"].shape == (4, 1000, 10)
     assert pmm.verdict(dt).trusted
-    with pytest.raises(ValueError, match="does not say how far it was non-centred"):
+    with pytest.raises(ValueError, match=r"is a result of pm.sample, .* sample with pmm.sample\(step\)"):
         pmm.noncentring(dt)
+    with pytest.raises(ValueError, match="is no result of pmm_mcmc"):
+        pmm.noncentring(dt.filter(lambda node: node.name != "sample_stats"))
+
+
+def test_the_degree_has_the_models_dims():
+    coords = {"county": ["A", "B", "C"], "effect": ["a", "b"]}
+    with pm.Model(coords=coords) as model:
+        tau = pm.HalfNormal("tau", dims="effect")
+        pm.Normal("x", pm.Normal("mu"), tau, dims=("county", "effect"))
+        pm.Normal("plain", 0, tau, shape=2)
+        pm.ZeroSumNormal("sums", sigma=tau[0], dims="county")
+    options = {"draws": 20, "tune": 40, "chains": 2, "random_seed": 1, "model": model, "progressbar": False}
+    options["compute_convergence_checks"] = False
+    found = pmm.noncentring(pmm.sample(**options))
+    assert found["x"].dims == ("county", "effect") and found["plain"].dims == ("plain_dim_0",)
+    assert found["x"].sel(county="B", effect="a").shape == ()
+    assert {name: list(found[name].values) for name in coords} == coords
+    assert "chain" not in found.coords and "draw" not in found.coords
+    # Of three elements that sum to 0 two are free, and belong to no county.
+    assert found["sums"].dims == ("sums_dim_0",) and found["sums"].shape == (2,)
+    moments = pmm.noncentring(pmm.sample(**options, keep="moments"))
+    assert moments["x"].identical(found["x"].copy(data=moments["x"].values))
+    without = pmm.noncentring(pmm.sample(**options, var_names=["tau"]))
+    assert without["x"].shape == (3, 2)
 
 
 def test_beside_other_steps_nothing_is_non_centred(sample):
