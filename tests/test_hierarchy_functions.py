@@ -20,7 +20,8 @@ def levels():
         a = pm.Normal("a", mu, tau, shape=3)
         b = pm.StudentT("b", nu=4, mu=a[:, None], sigma=omega, shape=(3, 2))
         pm.Normal("y", b, 1.0, observed=np.arange(6.0).reshape(3, 2))
-    logp = model.compile_fn(model.logp(), inputs=model.value_vars, point_fn=False, mode="JAX")
+    with jax.enable_x64(True), jax.ensure_compile_time_eval():  # constants too, whatever ran before
+        logp = model.compile_fn(model.logp(), inputs=model.value_vars, point_fn=False, mode="JAX")
     traceable = logp.vm.jit_fn.__wrapped__
 
     def fn(x):
