@@ -55,9 +55,11 @@ mathjax_path = "tex-svg.js"
 html_static_path = ["_static", str(resources.files("mathjax") / "static" / "mathjax" / "es5" / mathjax_path)]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
+# All pages are in the bar on top: without a second list beside it lines of code are shown whole at 1280 pixels.
+html_sidebars = {"**": []}
 html_context = {"default_mode": "auto"}
 html_theme_options = {
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 7,
     "navbar_persistent": [],
     "navbar_end": ["search-button", "theme-switcher"],
     "secondary_sidebar_items": ["page-toc"],

@@ -168,13 +168,27 @@ def test_every_public_name_is_a_class_or_a_function():
         assert len((getattr(pmm_mcmc, name).__doc__ or "").split()) > 5, name
 
 
+def methods_page():
+    """The page of the methods: rows of its table of arguments, and the text of each section by its heading."""
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    _, *rest = re.split(r"^## (.*)$", text, flags=re.MULTILINE)
+    found = dict(zip(rest[::2], rest[1::2], strict=True))
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \| (.*?) \| (.*?) \|$", found["Arguments"], re.MULTILINE)
+    return {argument: row for row in rows for argument in re.findall(r"`(\w+)`", row[0])}, found
+
+
 @every_method
-def test_page_of_the_method_names_its_parameters(name):
-    page = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
-    text = (ROOT / "docs" / "methods" / f"{page}.md").read_text(encoding="utf-8")
-    for parameter in inspect.signature(getattr(pmm_mcmc, name)).parameters:
-        assert f"`{parameter}`" in text or parameter in ("blocked", "rng"), parameter
-    assert "nadjusted" in text if name != "MALA" else "*Adjusted*" in text
+def test_page_of_the_methods_has_each_of_them_with_its_parameters(name):
+    arguments, found = methods_page()
+    assert ("*Unadjusted*" if name != "MALA" else "*Adjusted*") in found[name]
+    taken = set(inspect.signature(getattr(pmm_mcmc, name)).parameters) - {"blocked", "rng"}
+    assert taken <= set(arguments)
+    for argument, (_, default, methods, meaning) in arguments.items():
+        assert default and len(meaning.split()) > 2, argument
+        named = set(re.findall(r"`(\w+)`", methods))
+        assert named <= set(METHODS) and (named or methods == "all"), argument
+        takes = name not in named if methods.startswith("all") else name in named
+        assert takes == (argument in taken), (argument, methods)
 
 
 def test_one_version_everywhere():

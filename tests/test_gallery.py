@@ -23,7 +23,7 @@ from pmm_mcmc.model.log_density import flat_layout
 from pmm_mcmc.workbench import targets
 from pmm_mcmc.workbench.targets import Modes, Reference, Target
 
-PAGE = Path(__file__).parents[1] / "docs" / "targets.md"
+PAGE = Path(__file__).parents[1] / "docs" / "workbench.md"
 # Interpreted: fifteen models are evaluated at a handful of points, and compiling would take minutes.
 PYTHON = Mode(linker="py", optimizer="fast_compile")
 NAMES = targets.list()
@@ -254,7 +254,7 @@ def table():
 
 
 def test_the_table_of_the_page_is_that_of_the_registry():
-    assert table() in PAGE.read_text(encoding="utf-8"), f"docs/targets.md should have:\n{table()}"
+    assert table() in PAGE.read_text(encoding="utf-8"), f"docs/workbench.md should have:\n{table()}"
 
 
 def test_the_page_says_what_is_hard_about_each():

@@ -41,9 +41,10 @@ def reference():
 
 
 def toctrees(page):
-    """Pages that a page lists, without their suffix."""
+    """Pages that a page lists, without their suffix; one line each, ``page`` or ``Title <page>``."""
     found = re.findall(r"^:::\{toctree\}\n(.*?)^:::$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    return [(page.parent / name).resolve() for block in found for name in block.split() if name[0] != ":"]
+    lines = [line for block in found for line in block.splitlines() if line and line[0] != ":"]
+    return [(page.parent / re.sub(r"^.* <(.*)>$", r"\1", line)).resolve() for line in lines]
 
 
 def documented(thing):

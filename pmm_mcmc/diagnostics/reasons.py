@@ -37,7 +37,7 @@ __all__ = [
     "whole",
 ]
 
-# Of effective draws; twice as many let a mean through that was off by 0.1 posterior sds (docs/unadjusted.md).
+# Of effective draws; twice as many let a mean through that was off by 0.1 posterior sds (docs/trust.md).
 _UNSTABLE_RATE = 1e-3
 # Of draws, beyond which draws at a step that is too long do not acquit it: they are not from where it would have led.
 _CALM = 2e-4
