@@ -30,7 +30,7 @@ import pytensor.tensor as pt
 
 HERE = Path(__file__).parent
 PATH = HERE / "references.json"
-sys.path.append(str(HERE.parent / "tests"))
+sys.path.append(str(HERE.parent / "tests" / "support"))
 
 import exact_moments as exact  # noqa: E402
 from exact_moments import Reference  # noqa: E402

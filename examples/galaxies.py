@@ -106,7 +106,7 @@ def main() -> None:
         f"Means of the clusters differ from those of NUTS by at most {np.abs((means[0] - means[1]) / sd).max():.2f} sd."
     )
     print(f"Picture: {path}, after {time.perf_counter() - began:.0f} s")
-    print("Next: docs/start.md, your own model in five minutes; pmm.compare(model, [...]) weighs samplers on it.")
+    print("Next: docs/start.md, your own model in five minutes; pmm.workbench.compare weighs samplers on a model.")
 
 
 if __name__ == "__main__":

@@ -26,21 +26,37 @@ def noncentring(dt: Any) -> xr.Dataset:
     -------
     xarray.Dataset
         For each child the mean over chains of :math:`1 / (1 + \sigma^2 h)`, the prior's share of what is known of an
-        element: 1 is the non-centred form, 0 the centred one.  Shapes are those of the unconstrained variables.  Empty
-        where nothing was non-centred.
+        element: 1 is the non-centred form, 0 the centred one.  Dims and coordinates are those of the variable in
+        ``dt``; a variable with fewer free elements than elements, such as a ``ZeroSumNormal``, has a number for each
+        free one and dims of its own.  Empty where nothing was non-centred.
 
     Raises
     ------
     ValueError
         If the result does not say, as those of ``pm.sample`` do not, whose chains learn it each for itself.
     """
-    attrs = dt["posterior"].attrs if "posterior" in dt.children else dt["posterior_mean"].attrs
-    if "backend" not in attrs:
-        raise ValueError("dt: does not say how far it was non-centred; a result of pmm.sample does")
+    moments = "posterior" not in dt.children and "posterior_mean" in dt.children
+    group = "posterior_mean" if moments else "posterior"
+    if group not in dt.children or "backend" not in dt[group].attrs:
+        ours = "sample_stats" in dt.children and "n_grad_total" in dt["sample_stats"]
+        why = "is a result of pm.sample, whose chains learn it each for itself and do not keep it" if ours else ""
+        raise ValueError(
+            f"dt: {why or 'is no result of pmm_mcmc'}; sample with pmm.sample(step), and pass what it returns"
+        )
+    attrs, draws = dt[group].attrs, dt[group].dataset
     degree = json.loads(attrs[SITES])["degree"] if SITES in attrs else {}
-    arrays = {name: np.asarray(values) for name, values in degree.items()}
-    named = {name: (tuple(f"{name}_dim_{i}" for i in range(a.ndim)), a) for name, a in arrays.items()}
-    return xr.Dataset(named, attrs={WORDS: attrs.get(WORDS, "")})
+    return xr.Dataset(
+        {name: _like(draws.get(name), name, np.asarray(values)) for name, values in degree.items()},
+        attrs={WORDS: attrs.get(WORDS, "")},
+    )
+
+
+def _like(draws: xr.DataArray | None, name: str, values: np.ndarray) -> xr.DataArray:
+    """Return the elements' values, with the dims and coordinates of the variable's draws where they fit."""
+    one = None if draws is None else draws.isel({dim: 0 for dim in ("chain", "draw") if dim in draws.dims}, drop=True)
+    if one is not None and one.shape == values.shape:
+        return one.copy(data=values)
+    return xr.DataArray(values, dims=[f"{name}_dim_{i}" for i in range(values.ndim)])
 
 
 def judged_positions(stats: Any) -> np.ndarray:

@@ -1,7 +1,7 @@
 """How the numbers of a summary are shown: as many digits as are known, and no rounding to zero.
 
 The table that shows some digits and keeps them all is ArviZ's own, ``arviz_stats.summary.SummaryDataFrame``, which it
-does not document; ``tests/test_summary.py`` says so if it moves.
+does not document; ``tests/diagnostics/test_summary.py`` says so if it moves.
 """
 
 from __future__ import annotations

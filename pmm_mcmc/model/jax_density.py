@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,8 @@ try:
     from jax.extend.core import jaxpr_as_fun
 except ImportError as error:  # pragma: no cover
     raise ImportError("backend='jax' needs JAX: pip install 'pmm-mcmc[jax]', or use backend='numba'") from error
+
+from pmm_mcmc.model.jax_hierarchy import Children, checked_children, compose_functions
 
 __all__ = ["LogDensity"]
 
@@ -48,9 +50,12 @@ class LogDensity:
         self._both, self.d, self._values, self.fingerprint, self.static = both, d, values, name, static
         self.structure, self.width = structure, d if structure is None else 3 * d + 1
         self.engines: dict[Any, Any] = {}  # compiled ones, for runs to come
+        self._fn: Callable[[Any], Any] | None = None
+        self._children: dict[str, Any] = {}
+        self._noncentred: dict[Any, LogDensity] = {}
 
     @classmethod
-    def from_jax(cls, fn: Callable[[Any], Any], ndim: int) -> LogDensity:
+    def from_jax(cls, fn: Callable[[Any], Any], ndim: int, children: Children | None = None) -> LogDensity:
         """Wrap a JAX function ``fn(x)`` of a vector ``(ndim,)`` that returns a scalar log density.
 
         Parameters
@@ -60,6 +65,11 @@ class LogDensity:
             batched by ``jax.vmap``.
         ndim
             Length of the vector.
+        children
+            What is to be sampled non-centred, as in a PyMC model, whose graph says it: by name a tuple of its
+            coordinates ``slice(start, stop)``, and of its location and scale given others, functions of the whole
+            vector that return one number or one for each element.  A child may depend on others, in any order.  ``fn``
+            stays the density of the vector as it is, and so do the draws.
 
         Returns
         -------
@@ -68,7 +78,9 @@ class LogDensity:
         Raises
         ------
         ValueError
-            If ``ndim`` is not a positive integer, or ``fn`` does not return one number for such a vector.
+            If ``ndim`` is not a positive integer, or ``fn`` does not return one number for such a vector; if children
+            overlap, depend on themselves or on each other, or a location or scale has another shape, is not finite or,
+            a scale, 0.
 
         Examples
         --------
@@ -76,6 +88,12 @@ class LogDensity:
         >>> density = pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2), 3)
         >>> density.d
         3
+
+        Neal's funnel: ``x[1:]`` has location 0 and scale ``exp(x[0] / 2)``.
+
+        >>> funnel = lambda x: -x[0] ** 2 / 18 - 4.5 * x[0] - 0.5 * jnp.sum(x[1:] ** 2) * jnp.exp(-x[0])
+        >>> sinks = slice(1, 10), lambda x: 0.0, lambda x: jnp.exp(x[0] / 2)
+        >>> density = pmm.LogDensity.from_jax(funnel, 10, children={"sinks": sinks})
         """
         if isinstance(ndim, bool) or not isinstance(ndim, int | np.integer) or ndim < 1:
             raise ValueError(f"ndim={ndim!r}: must be an integer of at least 1, the length of the vector that fn takes")
@@ -91,9 +109,47 @@ class LogDensity:
             shapes = ", ".join(str(out.shape) for out in traced.out_avals)
             raise ValueError(f"fn returns {shapes} for a vector of length {ndim}: must return one number, of shape ()")
         digest = hashlib.sha256(str(traced.jaxpr).encode())
-        for constant in _constants(traced):
+        known = {} if children is None else checked_children(children, int(ndim))
+        parts = [traced]
+        for name, (at, *functions) in known.items():
+            with jax.enable_x64(True):
+                parts += [jax.make_jaxpr(f)(jax.ShapeDtypeStruct((int(ndim),), np.float64)) for f in functions]
+            digest.update(f"{name} {at} {parts[-2].jaxpr} {parts[-1].jaxpr}".encode())
+        for constant in (constant for part in parts for constant in _constants(part)):
             digest.update(np.asarray(constant).tobytes())
-        return cls(jax.value_and_grad(fn), int(ndim), lambda sites: [], digest.hexdigest())
+        density = cls(jax.value_and_grad(fn), int(ndim), lambda sites: [], digest.hexdigest())
+        density._fn, density._children = fn, known
+        return density
+
+    def noncentred(self, choices: Mapping[str, str] | None) -> LogDensity:
+        """Return the density with its children non-centred as ``reparametrise`` asks for; for None as it is.
+
+        The same choices give the same object, whose compiled parts are kept.
+
+        Raises
+        ------
+        ValueError
+            If a choice is made for a child that there is not.
+        """
+        if choices and not self._children:
+            raise ValueError(
+                f"reparametrise={dict(choices)!r}: a LogDensity does not say which variables it has; name them in "
+                "LogDensity.from_jax(..., children=...), or leave reparametrise out"
+            )
+        if choices is None or not self._children:
+            return self
+        key = tuple(sorted(choices.items()))
+        if key not in self._noncentred:
+            composed = compose_functions(self._fn, self.d, self._children, choices)  # type: ignore[arg-type]
+            if composed is None:
+                return self
+            both, structure = composed
+
+            def values(sites: np.ndarray | None) -> list[np.ndarray]:
+                return [structure.none() if sites is None else sites]
+
+            self._noncentred[key] = LogDensity(both, self.d, values, self.fingerprint, structure=structure)
+        return self._noncentred[key]
 
     @classmethod
     def from_model(cls, density: Any, fingerprint: str) -> LogDensity:

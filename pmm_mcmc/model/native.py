@@ -4,7 +4,7 @@ pytensor's numba backend keeps its compiled function as a dispatcher in ``functi
 of arrays.  Calling it from another compiled function would compile its code into that one again, which takes longer
 than everything else here; so the machine code that exists is called by its address
 (``overloads[...].library.get_pointer_to_function``).  Shared data are passed as a table of addresses and shapes, read
-anew for every run, so that ``pm.set_data`` is seen.  ``tests/test_native.py`` fails first if one of these names moves.
+anew for every run, so that ``pm.set_data`` is seen.  ``test_native.py`` fails first if one of these moves.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ be Python loops over draws (scans, batches of small matrices) is compiled by num
 Names used here that pytensor does not document, or may move: ``pytensor.graph.replace.vectorize_graph``,
 ``pytensor.compile.rewriting.inline_ofg_node``, ``Blockwise.core_op`` and ``batch_ndim``, ``function.vm.storage_map``
 of the Python linker and ``function.vm.jit_fn`` of the JAX linker; ``jax.config.values``, and ``__wrapped__`` of what
-``jax.jit`` returns.  ``tests/test_results.py`` says which, if one of them moves.
+``jax.jit`` returns.  ``tests/model/test_outputs.py`` says which, if one of them moves.
 """
 
 from __future__ import annotations

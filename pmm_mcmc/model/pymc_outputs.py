@@ -3,7 +3,7 @@
 Names used here that PyMC does not document, or may move: ``Model.unobserved_value_vars``,
 ``pymc.util.get_default_varnames``, ``pymc.backends.arviz.coords_and_dims_for_inferencedata``, ``find_observations``
 and ``find_constants``, ``pymc.pytensorf.join_nonshared_inputs``, and the rewrites
-``local_check_parameter_to_ninf_switch`` and ``local_remove_check_parameter``.  ``tests/test_results.py`` says which, if
+``local_check_parameter_to_ninf_switch`` and ``local_remove_check_parameter``.  ``test_outputs.py`` says which, if
 one of them moves.
 """
 

@@ -137,11 +137,7 @@ class SamplingPlan:
         if not asked.step.free:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
         settings.check_coordinates(density.d)
-        if settings.noncentring:
-            raise ValueError(
-                f"reparametrise={settings.noncentring!r}: a LogDensity does not say which variables it has; write it "
-                "non-centred, and leave reparametrise out"
-            )
+        density = density.noncentred(settings.noncentring if asked.adapts or settings.noncentring else None)
         begins(f"{settings.words}: {density.d} coordinates of a log density")
         device = devices.choose_device(density, asked.device, asked.precision, asked.chains)
         engine = devices.jax_engine(settings, density, device, asked.precision, asked.chains)

@@ -1,7 +1,7 @@
 """What every step method does: the contract with PyMC's sampling loop.
 
 The contract of PyMC 6.4 (order of calls, statistics, saved state, pickling, progress columns) is met here and nowhere
-else; ``tests/test_steps.py`` fails first if it moves.
+else; ``tests/steps/test_steps.py`` fails first if it moves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The verdict at the end of ``pm.sample``.
 
 Relied on: that ``pymc.sampling.mcmc`` calls its global ``run_convergence_checks(idata, model)`` once all chains are
-there.  ``tests/test_last_words.py`` fails first if that moves.
+there.  ``tests/steps/test_last_words.py`` fails first if that moves.
 """
 
 from __future__ import annotations

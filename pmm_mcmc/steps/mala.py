@@ -9,11 +9,13 @@ import pymc as pm
 
 from pmm_mcmc.engines.settings import MethodArguments
 from pmm_mcmc.steps.base import LangevinStep
+from pmm_mcmc.steps.shared_texts import documented
 from pmm_mcmc.steps.statistics import WITHOUT_FRICTION
 
 __all__ = ["MALA"]
 
 
+@documented
 class MALA(LangevinStep):
     r"""Metropolis-adjusted Langevin algorithm: adjusted, so free of bias; one gradient a step.
 
@@ -38,37 +40,17 @@ class MALA(LangevinStep):
 
     Parameters
     ----------
-    vars
-        Variables to sample, random or value variables of the model; default all continuous ones.  Discrete ones get a
-        sampler of PyMC's own.
+    <vars>
     step_size
         :math:`\alpha`, a time: the noise of a step spreads by ``sqrt(2 * step_size)`` whitened units.  "auto"
         (default): adapted in warm-up towards an acceptance rate of 0.574, the best in many dimensions [2]_.
-    steps_per_draw
-        Transitions for each recorded draw.  "auto" (default): the smallest number at which every coordinate's lag-one
-        autocorrelation in warm-up is below about 0.5, at most 64.
-    scaling
-        One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
-        everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
-    reparametrise
-        "auto" (default): children of a hierarchical model are sampled non-centred, each element as far as the draws of
-        warm-up ask for, about the parents that the model's graph names; draws are in the model's own parameters all
-        the same.  False: the model is sampled as written.  A dict such as ``{"theta": "centred", "b": "noncentred"}``:
-        so for these variables, and the others as by default.  See also :func:`pmm_mcmc.noncentring`.
-    keep_gradients
-        Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
-        :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
-    model, blocked, rng
-        As for PyMC's own step methods: the model of the enclosing ``with`` by default; True (all variables move
-        together); a seed, which ``pm.sample(random_seed=...)`` replaces.
+    <steps_per_draw>
+    <scaling>
+    <reparametrise>
+    <keep_gradients>
+    <pymc>
 
-    Raises
-    ------
-    ValueError
-        For an argument, variable or model that cannot work, with its name and the remedy; in ``pm.sample``, for
-        ``tune=0`` without ``step_size``.
-    SamplingError
-        In ``pm.sample``, where the log density or its gradient is not finite at the initial point.
+    <raises>
 
     Notes
     -----

@@ -8,11 +8,13 @@ import pymc as pm
 
 from pmm_mcmc.engines.settings import MethodArguments
 from pmm_mcmc.steps.base import LangevinStep
+from pmm_mcmc.steps.shared_texts import documented
 from pmm_mcmc.steps.statistics import WITHOUT_FRICTION
 
 __all__ = ["PoissonOLMC", "PoissonULMC"]
 
 
+@documented
 class PoissonULMC(LangevinStep):
     r"""Poisson midpoint method on underdamped Langevin dynamics: unadjusted, one or two gradients a step.
 
@@ -52,30 +54,15 @@ class PoissonULMC(LangevinStep):
 
     Parameters
     ----------
-    vars
-        Variables to sample, random or value variables of the model; default all continuous ones.  Discrete ones get a
-        sampler of PyMC's own.
+    <vars>
     K
         Number of cells of a step.  "auto" (default): the power of two between 16 and 4096 from which on the bias of the
         grid is small beside that of the step.  K costs no gradients.  The recycled scheme has none.
-    step_size
-        :math:`\alpha`, a time: at unit velocity a step moves by ``step_size`` whitened units.  "auto" (default): found
-        in warm-up, the largest whose exact variance error on the Gaussian of the posterior's steepest curvature is
-        ``target_bias``.
-    friction
-        :math:`\gamma`, in whitened units.  "auto" (default) is 1, which suits a whitened posterior, or less
-        where a trial in warm-up says so.
-    option
-        2 (default): exactly one cell is looked at.  1: each cell with probability :math:`1/K` by itself, as in the
-        paper's theorems; more variable, less stable.
-    grid
-        "left" (default), the paper's; "centred", not in the paper, has next to no bias from the grid from K = 4 on.
-    midpoint
-        "uniform" (default): the one cell of Option 2 is any with the same probability, as in the paper.  "importance",
-        **which is not in the paper**: late cells more often, :math:`q_i = ((i+1)/K)^{5/4} - (i/K)^{5/4}`, with
-        :math:`1/q_i` in place of ``K`` in the correction.  The mean stays as it is and variance falls: steps are a
-        fifth to a half longer at the same ``target_bias``, except where that is below 0.005 or there are a thousand
-        coordinates.
+    <step_size>
+    <friction>
+    <option>
+    <grid>
+    <midpoint>
     scheme
         "paper", or "recycled", **which is not in the paper**: one midpoint uniform in :math:`(0, \alpha)`,
         the correction taken against the gradient at the previous midpoint, and the linear part :math:`-u` of the drift
@@ -83,36 +70,14 @@ class PoissonULMC(LangevinStep):
         (default): "paper" where ``K``, ``option``, ``grid`` or ``midpoint`` is given, and where other steps move some
         of the variables, given which the recycled scheme takes two gradients more; else "recycled", which took 1.5 to
         3.6 times fewer gradients on all ten targets of the documentation's comparison.
-    steps_per_draw
-        Transitions for each recorded draw.  "auto" (default): the smallest number at which every coordinate's lag-one
-        autocorrelation in warm-up is below about 0.5, at most 64.
-    scaling
-        One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
-        everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
-    target_bias
-        The bias that an automatic step size may cause, as a relative error of a variance: at most this on the Gaussian
-        of the posterior's steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and
-        0.5.  In more than 8 coordinates it is :math:`\sqrt{8/d}` times that.  The statistic ``halving_cost`` says
-        what half of it would cost.
-    reparametrise
-        "auto" (default): children of a hierarchical model are sampled non-centred, each element as far as the draws of
-        warm-up ask for, about the parents that the model's graph names; draws are in the model's own parameters all
-        the same.  False: the model is sampled as written.  A dict such as ``{"theta": "centred", "b": "noncentred"}``:
-        so for these variables, and the others as by default.  See also :func:`pmm_mcmc.noncentring`.
-    keep_gradients
-        Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
-        :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
-    model, blocked, rng
-        As for PyMC's own step methods: the model of the enclosing ``with`` by default; True (all variables move
-        together); a seed, which ``pm.sample(random_seed=...)`` replaces.
+    <steps_per_draw>
+    <scaling>
+    <target_bias>
+    <reparametrise>
+    <keep_gradients>
+    <pymc>
 
-    Raises
-    ------
-    ValueError
-        For an argument, variable or model that cannot work, with its name and the remedy; in ``pm.sample``, for
-        ``tune=0`` without ``step_size``.
-    SamplingError
-        In ``pm.sample``, where the log density or its gradient is not finite at the initial point.
+    <raises>
 
     Notes
     -----
@@ -178,6 +143,7 @@ class PoissonULMC(LangevinStep):
         super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
 
 
+@documented
 class PoissonOLMC(LangevinStep):
     r"""Poisson midpoint method on overdamped Langevin dynamics: unadjusted, two gradients a step.
 
@@ -207,57 +173,22 @@ class PoissonOLMC(LangevinStep):
 
     Parameters
     ----------
-    vars
-        Variables to sample, random or value variables of the model; default all continuous ones.  Discrete ones get a
-        sampler of PyMC's own.
+    <vars>
     K
         Number of cells of a step.  "auto" (default): the power of two between 16 and 4096 from which on the bias of the
         grid is small beside that of the step.  K costs no gradients.
-    step_size
-        :math:`\alpha`, a time: the noise of a step spreads by ``sqrt(2 * step_size)`` whitened units.  "auto"
-        (default): found in warm-up, the largest whose exact variance error on the Gaussian of the posterior's steepest
-        curvature is ``target_bias``.
-    option
-        2 (default): exactly one cell is looked at.  1: each cell with probability :math:`1/K` by itself, as in the
-        paper's theorems; more variable, less stable.
-    grid
-        "left" (default), the paper's; "centred", not in the paper, has next to no bias from the grid from K = 4 on.
-    midpoint
-        "uniform" (default): the one cell of Option 2 is any with the same probability, as in the paper.  "importance",
-        **which is not in the paper**: late cells more often, :math:`q_i = ((i+1)/K)^{5/4} - (i/K)^{5/4}`, with
-        :math:`1/q_i` in place of ``K`` in the correction.  The mean stays as it is and variance falls: steps are a
-        fifth to a half longer at the same ``target_bias``, except where that is below 0.005 or there are a thousand
-        coordinates.
-    steps_per_draw
-        Transitions for each recorded draw.  "auto" (default): the smallest number at which every coordinate's lag-one
-        autocorrelation in warm-up is below about 0.5, at most 64.
-    scaling
-        One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
-        everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
-    target_bias
-        The bias that an automatic step size may cause, as a relative error of a variance: at most this on the Gaussian
-        of the posterior's steepest curvature.  Default 0.05, which is 2.5% of a standard deviation; between 0.0001 and
-        0.5.  In more than 8 coordinates it is :math:`\sqrt{8/d}` times that.  The statistic ``halving_cost`` says
-        what half of it would cost.
-    reparametrise
-        "auto" (default): children of a hierarchical model are sampled non-centred, each element as far as the draws of
-        warm-up ask for, about the parents that the model's graph names; draws are in the model's own parameters all
-        the same.  False: the model is sampled as written.  A dict such as ``{"theta": "centred", "b": "noncentred"}``:
-        so for these variables, and the others as by default.  See also :func:`pmm_mcmc.noncentring`.
-    keep_gradients
-        Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
-        :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
-    model, blocked, rng
-        As for PyMC's own step methods: the model of the enclosing ``with`` by default; True (all variables move
-        together); a seed, which ``pm.sample(random_seed=...)`` replaces.
+    <step_size_overdamped>
+    <option>
+    <grid>
+    <midpoint>
+    <steps_per_draw>
+    <scaling>
+    <target_bias>
+    <reparametrise>
+    <keep_gradients>
+    <pymc>
 
-    Raises
-    ------
-    ValueError
-        For an argument, variable or model that cannot work, with its name and the remedy; in ``pm.sample``, for
-        ``tune=0`` without ``step_size``.
-    SamplingError
-        In ``pm.sample``, where the log density or its gradient is not finite at the initial point.
+    <raises>
 
     Notes
     -----

@@ -2,7 +2,7 @@
 
 What is relied on of ``pm.sample`` beside its documentation: that it is a function ``sample`` of
 ``pymc.sampling.mcmc`` with locals ``model``, ``progressbar`` and ``quiet``, and that it asks its steps for ``vars``,
-then for ``stats_dtypes``, in the parent process.  ``tests/test_unbound.py`` fails first if one of them moves.
+then for ``stats_dtypes``, in the parent process.  ``tests/steps/test_unbound.py`` fails first if one of them moves.
 """
 
 from __future__ import annotations

@@ -1,0 +1,172 @@
+"""The structure of a log density that has no graph: children with their locations and scales as JAX functions.
+
+The map is that of :mod:`pmm_mcmc.coordinates.site`, and sites are learnt as for a PyMC model.  A location or scale is
+evaluated where its own child, and whatever is placed after it, is NaN: one that depends on them after all makes the
+density NaN, and never a wrong one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pmm_mcmc.coordinates.site import elementwise, place
+from pmm_mcmc.coordinates.structure import Child, Structure
+
+__all__ = ["Children", "checked_children", "compose_functions"]
+
+# By name: coordinates, and location and scale as functions of all coordinates.
+Children = Mapping[str, tuple[slice, Callable[[Any], Any], Callable[[Any], Any]]]
+
+
+def checked_children(children: Any, d: int) -> dict[str, tuple[slice, Any, Any]]:
+    """Return children, each after those that it depends on, with locations and scales in the shape of the child.
+
+    Raises
+    ------
+    ValueError
+        For anything that :meth:`pmm_mcmc.LogDensity.from_jax` does not take.
+    """
+    form = "must be a dict of name: (slice(start, stop), location, scale), the last two functions of the whole vector"
+    if not isinstance(children, Mapping):
+        raise ValueError(f"children={children!r}: {form}")
+    taken: dict[int, str] = {}
+    found: dict[str, tuple[slice, Any, Any]] = {}
+    for name, given in children.items():
+        what = f"children[{name!r}]"
+        if not (isinstance(name, str) and isinstance(given, tuple) and len(given) == 3 and isinstance(given[0], slice)):
+            raise ValueError(f"{what}={given!r}: {form}")
+        at, functions = given[0], given[1:]
+        ends = at.start, at.stop
+        whole = at.step in (None, 1) and all(isinstance(end, int | np.integer) for end in ends)
+        if not (whole and 0 <= at.start < at.stop <= d):
+            raise ValueError(f"{what}: {at} must be slice(start, stop) of some of the {d} coordinates")
+        for i in range(at.start, at.stop):
+            if taken.setdefault(i, name) != name:
+                raise ValueError(f"{what}: coordinate {i} is of {taken[i]!r} too; each belongs to one child at most")
+        sized = [
+            _sized(f, d, at.stop - at.start, f"{what}: its {kind}") for f, kind in zip(functions, _KINDS, strict=True)
+        ]
+        found[name] = slice(int(at.start), int(at.stop)), sized[0], sized[1]
+    return _ordered(found, d)
+
+
+_KINDS = ("location", "scale")
+
+
+def _sized(function: Any, d: int, size: int, what: str) -> Callable[[Any], Any]:
+    """Return a location or scale broadcast to ``size`` elements, after a look at its shape."""
+    if not callable(function):
+        raise ValueError(f"{what} is {function!r}: must be a function of the whole vector, such as lambda x: x[0]")
+    try:
+        with jax.enable_x64(True):
+            out = jax.eval_shape(function, jax.ShapeDtypeStruct((d,), np.float64))
+    except Exception as error:
+        raise ValueError(f"{what} cannot be traced by JAX for a vector of length {d}: {error}") from error
+    shape = getattr(out, "shape", None)
+    if shape not in ((), (1,), (size,)):
+        raise ValueError(f"{what} has shape {shape}: must return one number, or one for each of the {size} elements")
+    return lambda x: jnp.broadcast_to(jnp.asarray(function(x), x.dtype), (size,))
+
+
+def _ordered(children: dict[str, tuple[slice, Any, Any]], d: int) -> dict[str, tuple[slice, Any, Any]]:
+    with jax.enable_x64(True):
+        points = [np.zeros(d), np.random.default_rng(0).normal(size=d)]
+        needs = {}
+        for name, (at, location, scale) in children.items():
+            values = [np.concatenate([location(x), scale(x)]) for x in map(jnp.asarray, points)]
+            sound = [i for i, v in enumerate(values) if np.isfinite(v).all() and (v[at.stop - at.start :] != 0.0).all()]
+            if not sound:
+                raise ValueError(
+                    f"children[{name!r}]: its location or scale is not finite, or its scale is 0, at the origin "
+                    f"({values[0]}) and at random ({values[1]}); scales must be positive, such as exp(x[1])"
+                )
+
+            def depends(on: slice, x: Any = points[sound[0]], of: Any = (location, scale)) -> bool:
+                poisoned = jnp.asarray(x).at[on].set(jnp.nan)
+                return any(bool(jnp.isnan(f(poisoned)).any()) for f in of)
+
+            if depends(at):
+                raise ValueError(
+                    f"children[{name!r}]: its location or scale depends on {name!r} itself; read what they need by "
+                    "index, such as x[0]: a product with zeros depends on all that it is made of"
+                )
+            needs[name] = {other for other, (where, *_) in children.items() if other != name and depends(where)}
+    ordered: dict[str, tuple[slice, Any, Any]] = {}
+    while len(ordered) < len(children):
+        ready = [name for name in children if name not in ordered and needs[name] <= set(ordered)]
+        if not ready:
+            raise ValueError(f"children: {', '.join(n for n in children if n not in ordered)} depend on each other")
+        ordered |= {name: children[name] for name in ready}
+    return ordered
+
+
+def compose_functions(
+    fn: Callable[[Any], Any], d: int, children: dict[str, tuple[slice, Any, Any]], choices: Mapping[str, str]
+) -> tuple[Callable[[Any, Any], tuple[Any, Any]], Structure] | None:
+    """Return the density of ``z`` and sites, with all that is said beside it, and the structure; None without children.
+
+    Raises
+    ------
+    ValueError
+        If a choice is made for a child that there is not.
+    """
+    for name in choices:
+        if name not in children:
+            raise ValueError(
+                f"reparametrise: {name!r} is none of the children of the LogDensity: {', '.join(children)}"
+            )
+    kept = {name: given for name, given in children.items() if choices.get(name) != "centred"}
+    if not kept:
+        return None
+    described = [
+        Child(name, "elementwise", at.start, (at.stop - at.start,), choices.get(name) == "noncentred", (), ())
+        for name, (at, *_) in kept.items()
+    ]
+    ends = np.cumsum([0, *(child.n_sites for child in described)])
+    free = np.setdiff1d(np.arange(d), np.concatenate([np.arange(d)[child.at] for child in described]))
+
+    def placed(z: Any, sites: Any) -> tuple[Any, Any]:
+        """Return ``x`` and the log determinant."""
+        x, log_det = jnp.full(d, jnp.nan, z.dtype).at[free].set(z[free]), jnp.zeros((), z.dtype)
+        for child, begin, (at, location, scale) in zip(described, ends, kept.values(), strict=False):
+            mu, L = location(x), scale(x)
+            pull, B = elementwise(mu, L, *child.site(sites[begin : begin + child.n_sites]))
+            x = x.at[at].set(mu + L * place(jnp, pull, B, z[at]))
+            log_det += (jnp.log(jnp.abs(L)) - 0.5 * jnp.log(B)).sum()
+        return x, log_det
+
+    def both(z: Any, sites: Any) -> tuple[Any, Any]:
+        (x, log_det), pull_back = jax.vjp(lambda z: placed(z, sites), z)
+        lp, gradient = jax.value_and_grad(fn)(x)
+        (slope,) = pull_back((gradient, jnp.ones_like(log_det)))
+        return lp + log_det, jnp.concatenate([slope, x, gradient, log_det[None]])
+
+    def pulled(z: Any, gradient: Any, sites: Any) -> tuple[Any, Any]:
+        (x, log_det), pull_back = jax.vjp(lambda z: placed(z, sites), z)
+        return x, pull_back((gradient, jnp.ones_like(log_det)))[0]
+
+    pull = _of_many(pulled, (0, 0, None))
+    scales = _of_many(lambda x: [(location(x), scale(x)) for _, location, scale in kept.values()], (0,))
+    return both, Structure(d, described, np.zeros(0, dtype=int), scales, pull)
+
+
+def _of_many(function: Callable[..., Any], axes: tuple[int | None, ...]) -> Callable[..., Any]:
+    """Return a function of many positions, in double precision, compiled for a few numbers of them."""
+    compiled = jax.jit(jax.vmap(function, axes))
+
+    def call(*arrays: np.ndarray) -> Any:
+        n = len(arrays[0])
+        more = (1 << max(n - 1, 63).bit_length()) - n
+        padded = [
+            a if axis is None else np.concatenate([a, np.broadcast_to(a[:1], (more, *a.shape[1:]))])
+            for a, axis in zip(arrays, axes, strict=True)
+        ]
+        with jax.enable_x64(True):
+            return jax.tree.map(lambda out: np.asarray(out)[:n], compiled(*padded))
+
+    return call

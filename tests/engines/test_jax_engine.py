@@ -1,0 +1,344 @@
+"""The JAX engine: the numba engine's chains on its random numbers, and the same draws however they are computed.
+
+Tolerances are for rounding; nothing here is left to chance.
+"""
+
+import hashlib
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax_chains import (
+    ROUGH,
+    Calls,
+    follow,
+    gaussian_engine,
+    keys_of,
+    numba_chains,
+    replay,
+    rough_engine,
+    rough_starts,
+    unit,
+)
+from scipy.stats import binom
+from test_engine import COORDINATES, FEW, LEAVES, SCHEMES, D
+
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines import jax_midpoints
+from pmm_mcmc.engines.contract import Chunk, empty_state
+from pmm_mcmc.engines.jax_engine import JaxEngine
+from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
+from pmm_mcmc.langevin.methods import Scheme
+from pmm_mcmc.model.jax_density import LogDensity
+from pmm_mcmc.warmup.pooled import warm_up
+
+STEPS, CHAINS = 60, 5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_batches():
+    """Take midpoints in batches as small as a group, so that every other step of Option 1 takes two of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax_midpoints, "_SPARE", 0.0)
+        yield
+
+
+# -- the chains of the numba engine ------------------------------------------------------------------------------------
+
+
+def compare_with_numba(name, mode, step, tolerance=0.0):
+    kernel, K = SCHEMES[name]
+    keys = keys_of(CHAINS)
+    state, gradient, chunks = numba_chains(name, mode, step, keys, STEPS, tolerance)
+    draws, used = replay(kernel, K, keys, 0, STEPS)
+    for i, chunk in enumerate(chunks):
+        # After a failure the numba engine goes on in its stream, from where the failure was found.
+        draws.velocities[:, i] = np.where(chunk.unstable[:, None] > 0, chunk.state[:, D : 2 * D], np.nan)
+    chains, counts = follow(name, mode, step, state, gradient, draws, tolerance=tolerance)
+    # A steep wall multiplies what rounding leaves, in each part of a step.
+    close = {"rtol": 1e-5, "atol": 1e-5} if LEAVES[mode] == "steep" else {"rtol": 1e-11, "atol": 1e-10}
+    for i, chunk in enumerate(chunks):
+        expected = [*np.split(chunk.state, [D, 2 * D, 3 * D, 4 * D, 4 * D + 1], axis=1)]
+        expected.insert(4, chunk.gradient)
+        for found, value in zip(chains, expected, strict=True):
+            np.testing.assert_allclose(found[:, i], value, **close)
+        np.testing.assert_allclose(counts.accept[:, i], chunk.accept, rtol=1e-9, atol=1e-12)
+        for field in ("n_grad", "unstable", "refined", "model_failures"):
+            np.testing.assert_array_equal(getattr(counts, field)[:, i], getattr(chunk, field))
+    if kernel.scheme == Scheme.CELLS and kernel.option == 1 and K == 7:
+        assert (used.sum(axis=1) > CHAINS).sum() > STEPS / 8, "some chains wait for a second batch"
+    return np.array([chunk.unstable + chunk.refined for chunk in chunks])
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_chains_are_those_of_the_numba_engine(name):
+    compare_with_numba(name, 0, 0.15)
+
+
+@pytest.mark.parametrize("mode", range(1, len(LEAVES)), ids=LEAVES[1:])
+@pytest.mark.parametrize("name", [*FEW, "underdamped, option 1, left, K=7"])
+def test_failures_are_those_of_the_numba_engine(name, mode):
+    failed = compare_with_numba(name, mode, 0.3)
+    # MALA declines a low density by its own rule.
+    assert (0 < failed.sum() < 0.9 * failed.size) == (name != "MALA" or LEAVES[mode] != "steep")
+    if failed.any():
+        assert (failed.any(axis=0) & ~failed.all(axis=0)).any(), "chains fail one by one"
+
+
+# Most steps find the wall too steep, whatever the energy.
+@pytest.mark.parametrize("name", ["recycled"])
+def test_far_out_they_may_rise_as_far(name):
+    strict, loose = (compare_with_numba(name, LEAVES.index("steep"), 0.6, tolerance) for tolerance in (0.0, 0.9))
+    assert loose.sum() < strict.sum()
+
+
+def test_midpoints_of_option_1_come_in_as_few_batches_as_they_fill():
+    name, chains = "underdamped, option 1, centred, K=7", 64
+    kernel, K = SCHEMES[name]
+    draws, used = replay(kernel, K, keys_of(chains), 0, STEPS)
+    state, gradient, _ = numba_chains(name, 0, 0.1, keys_of(chains), 1)
+    calls = Calls()
+    _, counts = follow(name, 0, 0.1, state, gradient, draws, calls=calls)
+    batches = -(-used.sum(axis=1) // chains)
+    assert set(batches) == {1, 2}
+    # And one at the end of each step.
+    assert len(calls) == batches.sum() + STEPS
+    assert set(calls) == {chains}
+    np.testing.assert_array_equal(counts.n_grad, used + 1)
+
+
+@pytest.mark.parametrize("g", [1, 2, 5, 64, 256, 4096])
+def test_there_is_room_for_all_midpoints(monkeypatch, g):
+    monkeypatch.setattr(jax_midpoints, "_SPARE", 2.5)
+    batch, room = jax_midpoints._batches(g)
+    for K in (1, 2, 7, 64, 1000):
+        assert binom.sf(room, g * K, 1.0 / K) < 1e-15
+        assert binom.sf(jax_midpoints._MOST_MIDPOINTS, K, 1.0 / K) < 1e-15
+        # Most often one batch will do, and little of it is wasted.
+        assert binom.sf(batch, g * K, 1.0 / K) < 0.02
+    assert batch <= g + 2.5 * np.sqrt(g) + 1 and room % batch == 0
+
+
+def test_a_step_of_one_cell_takes_one_gradient():
+    kernel, K = SCHEMES["OLMC"]
+    draws, used = replay(kernel, K, keys_of(CHAINS), 0, STEPS)
+    state, gradient, _ = numba_chains("OLMC", 0, 0.1, keys_of(CHAINS), 1)
+    calls = Calls()
+    _, counts = follow("OLMC", 0, 0.1, state, gradient, draws, calls=calls)
+    assert calls == [CHAINS] * STEPS and used.sum() == 0
+    np.testing.assert_array_equal(counts.n_grad, 1)
+
+
+# -- the same draws, however they are computed -------------------------------------------------------------------------
+
+
+def tuned(name, step=0.3, **kwargs):
+    values = {"step_size": step, "K": SCHEMES[name][1], "friction": 1.4, "coordinates": COORDINATES, **kwargs}
+    return TunedParameters(**values, steps_per_draw=1)
+
+
+def run_in_chunks(run, name, rows, chains=33, total=200):
+    """Return all draws, the last state and the last gradient, with failures beyond the wall."""
+    ROUGH.mode[...] = 0
+    state, gradient = rough_starts(run, chains, mode=1)
+    ROUGH.mode[...] = 1
+    chunks, keys = [], keys_of(chains)
+    for first in range(0, total, rows):
+        n = min(rows, total - first)
+        state, gradient = state.copy(), gradient.copy()
+        chunks.append(run.advance(tuned(name), state, gradient, keys, first, n))
+    ROUGH.mode[...] = 0
+    return Chunk(*(np.concatenate(field, axis=1) for field in zip(*chunks, strict=True))), state, gradient
+
+
+def as_bytes(chunk, *more):
+    return [np.ascontiguousarray(a).tobytes() for a in (*chunk[:7], *more)]
+
+
+SPREAD = "underdamped, option 1, left, K=7"
+
+
+@pytest.mark.parametrize("name", [SPREAD, "recycled"])
+def test_draws_do_not_depend_on_the_chunks(name):
+    run = rough_engine(name, 33)
+    assert run.group == 4
+    whole = run_in_chunks(run, name, 200)
+    assert 0.02 < whole[0].unstable.mean() < 0.9
+    for rows in (1, 7, 64):
+        assert as_bytes(*run_in_chunks(run, name, rows)) == as_bytes(*whole)
+    state, gradient = rough_starts(run, 33, mode=1)
+    ROUGH.mode[...] = 1
+    thinned = run.advance(tuned(name), state, gradient, keys_of(33), 0, 100, thin=2)
+    ROUGH.mode[...] = 0
+    assert [state.tobytes(), gradient.tobytes()] == as_bytes(*whole)[-2:]
+    for field in ("position", "gradient", "lp"):
+        np.testing.assert_array_equal(getattr(thinned, field), getattr(whole[0], field)[:, 1::2])
+    for field in ("n_grad", "unstable", "refined", "model_failures"):
+        np.testing.assert_array_equal(getattr(thinned, field), getattr(whole[0], field).reshape(33, 100, 2).sum(axis=2))
+    np.testing.assert_allclose(thinned.accept, whole[0].accept.reshape(33, 100, 2).mean(axis=2), rtol=1e-15)
+    assert run.traces == 2
+
+
+# Functions that differ in what they do, or only in numbers that they hold.
+DATA = np.arange(5.0)
+FUNCTIONS = {
+    "plain": lambda x: -jnp.sum((x - DATA) ** 2),
+    "other numbers": lambda x: -jnp.sum((x - 1.000000001 * DATA) ** 2),
+    "other form": lambda x: -jnp.sum((x - DATA) ** 4),
+    "compiled": jax.jit(lambda x: -jnp.sum((x - DATA) ** 2)),
+    "compiled, other numbers": jax.jit(lambda x: -jnp.sum((x - 1.000000001 * DATA) ** 2)),
+    "scan": lambda x: jax.lax.scan(lambda c, y: (c - (y - x[0]) ** 2, None), 0.0 * x[0], DATA)[0],
+    "scan, other numbers": lambda x: jax.lax.scan(lambda c, y: (c - (y - x[0]) ** 2, None), 0.0 * x[0], DATA[::-1])[0],
+    "with a derivative of its own": lambda x: jnp.sum(jax.nn.log_sigmoid(x)) - jax.nn.logsumexp(x),
+}
+
+
+def fingerprints():
+    return {name: LogDensity.from_jax(fn, 5).fingerprint for name, fn in FUNCTIONS.items()}
+
+
+ELSEWHERE = """
+import json, sys
+sys.path.insert(0, {tests!r})
+import test_jax_engine as t
+from jax_chains import rough_engine
+from pmm_mcmc.engines import jax_midpoints
+jax_midpoints._SPARE = 0.0
+run = rough_engine(t.SPREAD, 33, devices=8)
+print(json.dumps([len(run.devices), t.digest(t.run_in_chunks(run, t.SPREAD, 64)), t.fingerprints()]))
+"""
+
+
+def digest(found):
+    return hashlib.sha256(b"".join(as_bytes(*found))).hexdigest()
+
+
+@pytest.fixture
+def elsewhere(run_script, monkeypatch):
+    """Return what a process with eight devices finds."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+    found, error = run_script(ELSEWHERE.format(tests=os.path.join(os.path.dirname(__file__), "..", "support")))
+    assert found is not None, error
+    return found
+
+
+@pytest.mark.process
+def test_eight_devices_in_another_process_find_the_same(elsewhere):
+    devices, found, names = elsewhere
+    assert devices == 8
+    # The last group has one chain and three copies to fill it up: on one device of itself, on eight of another one.
+    run = rough_engine(SPREAD, 33)
+    assert digest(run_in_chunks(run, SPREAD, 64)) == found
+    assert fingerprints() == names
+    assert len(set(names.values())) == len(names), "functions that differ have different fingerprints"
+
+
+def test_one_compiled_function_serves_every_setting():
+    kernel = MethodArguments.checked("PoissonULMC", dynamics="underdamped").kernel
+    d, chains = 40, 512
+    run = gaussian_engine(kernel, d, chains)
+    rng = np.random.default_rng(5)
+    settings = MethodArguments.checked("PoissonULMC", dynamics="underdamped")
+    warmed = warm_up(run, settings, rng.normal(size=(64, d)), length=100, rng=rng)
+    root = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    scales = [
+        unit(d),
+        Coordinates(np.full(d, 0.1), np.linspace(0.9, 1.1, d)),
+        Coordinates.low_rank(np.zeros(d), np.ones(d), np.array([0.8, 1.2, 1.1]), root[:, :3]),
+        Coordinates.low_rank(np.zeros(d), np.ones(d), np.full(13, 1.1), root[:, :13]),
+        Coordinates(np.zeros(d), root),
+    ]
+    ensemble, old = warmed.ensemble, warmed.tuned.coordinates
+    for i, new in enumerate(scales):
+        ensemble.change(run, old, new)
+        old = new
+        setting = TunedParameters(0.1 * (i + 1), 2 ** (2 * i), 1.0 + i, new, 1)
+        chunk = ensemble.advance(run, setting, (1, 70, 3, 2, 2)[i], thin=i + 1, tolerance=0.1 * i)
+        # The log density found in these coordinates is that of the draw.
+        np.testing.assert_allclose(chunk.lp, -0.5 * np.sum(chunk.position**2, axis=2), rtol=1e-12)
+        np.testing.assert_allclose(chunk.gradient, -chunk.position, rtol=0.0, atol=1e-12)
+        assert chunk.unstable.sum() == 0
+    assert run.traces == 2, "one for a look, one for a chunk"
+
+
+# -- precision ---------------------------------------------------------------------------------------------------------
+
+
+def test_precision_is_the_engine_s_and_not_the_user_s():
+    seen, chunks = [], {}
+
+    def fn(x):
+        seen.append(x.dtype)
+        return -0.5 * jnp.sum((x - DATA[:D]) ** 2) - jax.nn.logsumexp(x)
+
+    density = LogDensity.from_jax(fn, D)
+    for precision, dtype in (("float64", np.float64), ("mixed", np.float32), ("float32", np.float32)):
+        run = JaxEngine(SCHEMES["OLMC"][0], density, 3, precision)
+        seen.clear()
+        for x64 in (False, True):
+            with jax.enable_x64(x64):
+                state = empty_state(np.linspace(-1.0, 1.0, 3 * D).reshape(3, D), np.zeros((3, D)))
+                gradient = run.evaluate(COORDINATES, state)
+                chunks[precision, x64] = run.advance(tuned("OLMC", 0.1), state, gradient, keys_of(3), 0, 20)
+                assert (jnp.zeros(1).dtype == np.float64) == x64
+        assert run.traces == 2
+        assert set(seen) == {np.dtype(dtype)}
+        assert as_bytes(chunks[precision, False]) == as_bytes(chunks[precision, True])
+    double, mixed, single = (chunks[precision, False] for precision in ("float64", "mixed", "float32"))
+    assert {a.dtype for a in single[:4]} == {np.dtype(float)}
+    assert np.all(single.position == single.position.astype(np.float32))
+    assert np.mean(mixed.position == mixed.position.astype(np.float32)) < 0.01
+    # The same random numbers, gradients in single precision; the log density as exact as these.
+    assert 0.0 < np.abs(mixed.position - double.position).max() < 1e-5
+    assert 0.0 < np.abs(mixed.lp - double.lp).max() < 1e-4
+
+
+def test_single_precision_is_close_to_double():
+    name, K = "underdamped, option 2, left, K=7", 7
+    keys = keys_of(CHAINS)
+    state, gradient, _ = numba_chains(name, 0, 0.15, keys, 1)
+    draws, _ = replay(SCHEMES[name][0], K, keys, 0, 10)
+    double, _ = follow(name, 0, 0.15, state, gradient, draws)
+    single, _ = follow(name, 0, 0.15, state, gradient, draws, dtype=np.float32)
+    for field in ("u", "v", "b", "gradient", "lp"):
+        a, b = getattr(single, field), getattr(double, field)
+        assert a.dtype == np.float32
+        np.testing.assert_allclose(a, b, rtol=0.0, atol=1e-4)
+
+
+# -- functions of the user's own ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ndim", [0, -1, True, 2.0, "2", None])
+def test_ndim_must_be_a_positive_integer(ndim):
+    with pytest.raises(ValueError, match=r"ndim=.*integer of at least 1"):
+        LogDensity.from_jax(lambda x: -jnp.sum(x**2), ndim)
+
+
+@pytest.mark.parametrize("fn", [lambda x: -(x**2), lambda x: (jnp.sum(x), x), lambda x: jnp.sum(x)[None]])
+def test_a_density_is_one_number(fn):
+    with pytest.raises(ValueError, match=r"fn returns .* for a vector of length 3: must return one number"):
+        LogDensity.from_jax(fn, 3)
+
+
+@pytest.mark.parametrize("fn", [lambda x: float(x[0]), lambda x: -jnp.sum(x**2) if x[0] > 0 else 0.0, np.linalg.det])
+def test_a_density_that_jax_cannot_trace_is_refused(fn):
+    with pytest.raises(ValueError, match=r"(?s)fn cannot be traced by JAX for a vector of length 3: .*jax\.numpy"):
+        LogDensity.from_jax(fn, 3)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_a_fingerprint_does_not_depend_on_the_user_s_precision(x64):
+    expected = fingerprints()
+    with jax.enable_x64(x64):
+        assert fingerprints() == expected
+
+
+def test_too_many_transitions_are_refused():
+    run = rough_engine(SPREAD, 33)
+    state, gradient = rough_starts(run, 3)
+    run.advance(tuned(SPREAD), state, gradient, keys_of(3), 2**31 - 21, 5, thin=4)
+    with pytest.raises(ValueError, match=r"2147483648 transitions of a chain: at most 2147483647"):
+        run.advance(tuned(SPREAD), state, gradient, keys_of(3), 2**31 - 20, 5, thin=4)

@@ -1,0 +1,122 @@
+"""Notebooks: they run in the quick setting; what is kept of their full run is small and complete, and nothing private.
+
+Cells are run as plain Python in one namespace, with warnings as errors; no kernel is needed for it.  ``make notebooks``
+runs them in full and keeps their outputs.  Nothing here is statistical.
+"""
+
+import ast
+import base64
+import json
+import logging
+import re
+import struct
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.figure import Figure
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+EXPECTED = {"first_steps", "not_log_concave", "many_chains", "how_it_works", "comparing", "diffusion"}
+# Folders of a machine, and addresses on it.
+PRIVATE = re.compile(r"(?<![\w.:/])/(?:home|root|Users|tmp|var|work|opt)/|[A-Z]:\\\\|127\.0\.0\.1|localhost")
+
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def cells(path, kind):
+    return [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == kind]
+
+
+def source(cell):
+    return "".join(cell["source"])
+
+
+def outputs(path):
+    return [output for cell in cells(path, "code") for output in cell["outputs"]]
+
+
+def images(path):
+    return [
+        base64.b64decode(output["data"]["image/png"])
+        for output in outputs(path)
+        if "image/png" in output.get("data", {})
+    ]
+
+
+def words(path):
+    """All text that outputs show."""
+    shown = [output.get("text", "") for output in outputs(path)]
+    shown += [text for output in outputs(path) for kind, text in output.get("data", {}).items() if kind[:4] == "text"]
+    return "\n".join("".join(text) for text in shown)
+
+
+def displayed(code, name, namespace):
+    """Run a cell; return what a notebook would show of its last line, if that is a figure."""
+    tree = ast.parse(code, name)
+    last = ast.Expression(tree.body.pop().value) if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, name, "exec"), namespace)
+    value = None if last is None else eval(compile(last, name, "eval"), namespace)
+    return [value] if isinstance(value, Figure) else []
+
+
+def test_all_notebooks_are_there():
+    assert {path.stem for path in NOTEBOOKS} == EXPECTED
+
+
+@pytest.mark.pymc
+@every_notebook
+def test_it_runs_in_the_quick_setting(path, monkeypatch, capsys, caplog):
+    matplotlib.use("Agg")
+    monkeypatch.setenv("PMM_QUICK", "1")
+    monkeypatch.chdir(EXAMPLES)
+    before = set(EXAMPLES.iterdir())
+    shown = []
+    monkeypatch.setattr(plt, "show", lambda: shown.append(plt.gcf()))
+    namespace = {"__name__": "notebook"}
+    with caplog.at_level(logging.WARNING), matplotlib.rc_context():
+        for number, cell in enumerate(cells(path, "code")):
+            shown += displayed(source(cell), f"{path.name}, code cell {number}", namespace)
+    plt.close("all")
+    assert len(shown) == len(images(path)), "figures shown now, and kept with the notebook"
+    assert set(EXAMPLES.iterdir()) == before, "files left behind"
+
+
+@every_notebook
+def test_outputs_of_one_full_run_are_kept(path):
+    code = cells(path, "code")
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    assert not any(output["output_type"] == "error" for output in outputs(path))
+    assert "Warning" not in words(path)
+    assert len(images(path)) >= 2
+    for cell in code:
+        last = ast.parse(source(cell)).body[-1]
+        called = isinstance(last, ast.Expr) and ast.unparse(last).startswith(("print(", "plt.show("))
+        if called or (isinstance(last, ast.Expr) and not isinstance(last.value, ast.Call)):
+            assert cell["outputs"], source(cell)
+
+
+@every_notebook
+def test_it_is_small_and_legible(path):
+    assert path.stat().st_size < 300_000
+    for image in images(path):
+        width, height = struct.unpack(">2I", image[16:24])
+        assert 400 <= width <= 900 and height <= 900
+
+
+@every_notebook
+def test_it_says_nothing_private(path):
+    found = PRIVATE.search(words(path) + "\n".join(map(source, cells(path, "code"))))
+    assert found is None, found
+
+
+@every_notebook
+def test_it_can_be_read_without_the_paper(path):
+    prose = cells(path, "markdown")
+    assert source(prose[0]).startswith("# ") and len(prose) >= 0.5 * len(cells(path, "code"))
+    assert sum(len(source(cell).split()) for cell in prose) > 150
+    for cell in prose:
+        for link in re.findall(r"\]\(([^)\s#]+)", source(cell)):
+            assert re.match(r"[a-z]+:", link) or (EXAMPLES / link).exists(), link

@@ -1,0 +1,123 @@
+"""``pmm.sample(more=...)``: a result in memory goes on, to the bytes of one long run."""
+
+import copy
+import pickle
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from sampling_runs import BACKENDS, Stop, assert_same, run
+
+import pmm_mcmc as pmm
+from pmm_mcmc.run import memory
+
+pytest_plugins = ["sampling_fixtures"]
+QUIET = {"progressbar": False, "compute_convergence_checks": False}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("chains", [1, 4, 8])
+def test_a_hundred_and_two_hundred_more_are_three_hundred(schools, backend, chains):
+    options = {"chains": chains, "discard_tuned_samples": False, "log_likelihood": True}
+    whole = run(schools, backend, draws=300, **options)
+    first = run(schools, backend, draws=100, **options)
+    before = first.copy(deep=True)
+    more = run(schools, backend, draws=200, more=first, **options)
+    assert_same(more, whole)
+    xr.testing.assert_identical(first, before)
+    for group in ("posterior", "sample_stats"):
+        times = more[group].attrs["sampling_time"], first[group].attrs["sampling_time"]
+        assert times[0] > times[1] > first[group].attrs["compile_time"] > 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_the_run_was_need_not_be_said_again(schools, backend):
+    step = pmm.ULMC(friction=0.7, keep_gradients=False)
+    options = {"tune": 160, "chains": 3, "random_seed": None, "precision": "float64", **QUIET}
+    first = pmm.sample(step, 20, model=schools, backend=backend, var_names=["mu", "theta"], **options)
+    more = pmm.sample(more=first, draws=30, model=schools, **QUIET)
+    seed = int(more["posterior"].attrs["random_seed"])
+    whole = pmm.sample(
+        step, 50, model=schools, backend=backend, var_names=["mu", "theta"], **options | {"random_seed": seed}
+    )
+    assert_same(more, whole)
+    assert set(more["posterior"].data_vars) == {"mu", "theta"} and "gradient" not in more["sample_stats"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_interrupted_run_goes_on(schools, backend, monkeypatch):
+    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
+    whole = run(schools, backend, discard_tuned_samples=False)
+    for chunks in (1, 8):
+        part = run(schools, backend, discard_tuned_samples=False, callback=Stop(chunks))
+        drawn = part["posterior"].sizes["draw"]
+        assert (drawn == 0) == (chunks == 1) and drawn < 30
+        assert_same(run(schools, backend, discard_tuned_samples=False, more=part, draws=30 - drawn), whole)
+
+
+def test_it_survives_copies_files_and_pickles(well, tmp_path):
+    whole, first = run(well, draws=50), run(well, draws=20)
+    first.to_zarr(tmp_path / "a.zarr", consolidated=False)
+    for tree in (
+        first.copy(deep=True),
+        copy.deepcopy(first),
+        pickle.loads(pickle.dumps(first)),
+        xr.open_datatree(tmp_path / "a.zarr", engine="zarr", consolidated=False),
+    ):
+        assert_same(run(well, draws=30, more=tree), whole)
+    state = first["checkpoint"]["state"]
+    d, chains = 3, 6
+    assert state.nbytes < 20_000 + 8 * chains * 6 * d, "as large as the chains' states, whatever the draws"
+
+
+CHANGES = {
+    "method": {"step": pmm.PoissonULMC(K=17)},
+    "keep_gradients": {"step": pmm.PoissonULMC(K=16, keep_gradients=False)},
+    "chains": {"chains": 7},
+    "seed": {"random_seed": 4},
+    "tune": {"tune": 170},
+    "backend": {"backend": "jax"},
+    "log_likelihood": {"log_likelihood": True},
+    "var_names": {"var_names": ["mu"]},
+}
+
+
+def test_another_run_is_refused_by_name(schools):
+    first = run(schools, "numba", draws=10)
+    for name, change in CHANGES.items():
+        with pytest.raises(ValueError, match=rf"more: is the result of another run \(.*\b{name}\b"):
+            run(schools, **{"backend": "numba", "draws": 10, "more": first} | change)
+    with pm.Model() as other:
+        pm.Normal("x")
+    with pytest.raises(ValueError, match=r"more: .*density"):
+        run(other, "numba", more=first)
+
+
+def test_other_data_are_refused():
+    with pm.Model() as model:
+        data = pm.Data("data", np.zeros(2))
+        pm.Normal("y", pm.Normal("x"), observed=data)
+    first = run(model, "numba", draws=10)
+    with model:
+        pm.set_data({"data": np.ones(2)})
+    with pytest.raises(ValueError, match=r"more: .*\bdata\b"):
+        run(model, "numba", more=first)
+
+
+def test_what_is_no_such_result_is_refused(well, tmp_path):
+    first = run(well, draws=20)
+    stored = run(well, draws=20, store=tmp_path / "a.zarr")
+    renamed = first.copy()
+    del renamed["sample_stats"]["gradient"]
+    for tree, words in (
+        (stored, r"resume=True"),
+        (first["posterior"].dataset, "Dataset"),
+        (first.isel(draw=slice(5), missing_dims="ignore"), "6 chains of 5 draws, and the run made 6 of 20"),
+        (renamed, "sample_stats/gradient has been taken out"),
+    ):
+        with pytest.raises(ValueError, match=rf"more: .*{words}"):
+            run(well, more=tree)
+    for name, value in (("store", tmp_path / "b.zarr"), ("initvals", np.zeros(3)), ("keep", "moments")):
+        with pytest.raises(ValueError, match=f"{name}=.*does not go with more="):
+            run(well, more=first, **{name: value})

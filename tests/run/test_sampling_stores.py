@@ -1,0 +1,184 @@
+"""``pmm.sample`` that stores, is stopped or fails: nothing finished is lost, and resumed it is the same run."""
+
+import signal
+import threading
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from sampling_runs import BACKENDS, Stop, assert_same, run
+from store_runs import files
+
+import pmm_mcmc as pmm
+from pmm_mcmc.run import memory
+from pmm_mcmc.run import recorders as sinks
+
+pytest_plugins = ["sampling_fixtures"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_stored_and_in_memory_results_are_equal(schools, backend, tmp_path):
+    options = {"discard_tuned_samples": False, "log_likelihood": True}
+    memory, stored = run(schools, backend, **options), run(schools, backend, store=tmp_path / "a.zarr", **options)
+    times = ("created_at", "sampling_time", "compile_time")
+    del memory["checkpoint"]  # a store has its own
+    for tree in (memory, stored):
+        for group in tree.subtree:
+            group.attrs = {name: value for name, value in group.attrs.items() if name not in times}
+    xr.testing.assert_identical(stored.load(), memory)
+    again = pmm.open(tmp_path / "a.zarr")
+    assert set(times) <= set(again["posterior"].attrs)
+    assert_same(again, memory)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_run_that_is_stopped_anywhere_resumes_to_the_same_bytes(schools, backend, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
+    options = {"discard_tuned_samples": False}
+    run(schools, backend, store=tmp_path / "whole", **options)
+    run(schools, backend, store=tmp_path / "parts", callback=Stop(1), **options)
+    for _ in range(20):
+        tree = run(schools, backend, store=tmp_path / "parts", resume=True, callback=Stop(2), **options)
+        if tree["posterior"].sizes["draw"] == 30:
+            break
+    else:
+        raise AssertionError("it never ended")
+    run(schools, backend, store=tmp_path / "parts", resume=True, **options)
+    assert files(tmp_path / "whole") == files(tmp_path / "parts")
+
+
+def test_a_stored_run_can_be_prolonged(well, tmp_path):
+    run(well, draws=20, store=tmp_path / "a", random_seed=None)
+    longer = run(well, draws=60, store=tmp_path / "a", resume=True, random_seed=None)
+    seed = int(sinks.stored_identity(tmp_path / "a")["seed"])
+    assert_same(longer, run(well, draws=60, random_seed=seed))
+    with pytest.raises(ValueError, match="has 60 draws of each chain already"):
+        run(well, draws=20, store=tmp_path / "a", resume=True, random_seed=None)
+
+
+CHANGES = {
+    "method": {"step": pmm.PoissonULMC(K=17)},
+    "keep_gradients": {"step": pmm.PoissonULMC(K=16, keep_gradients=False)},
+    "chains": {"chains": 7},
+    "seed": {"random_seed": 4},
+    "tune": {"tune": 170},
+    "backend": {"backend": "jax"},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_another_run_s_store_is_refused_by_name(schools, tmp_path, name):
+    run(schools, "numba", store=tmp_path / "a", draws=10)
+    before = files(tmp_path / "a")
+    with pytest.raises(pmm.StoreError, match=rf"\b{name}\b"):
+        run(schools, **{"backend": "numba", "store": tmp_path / "a", "resume": True, "draws": 10} | CHANGES[name])
+    with pytest.raises(pmm.StoreError, match="resume=True"):
+        run(schools, "numba", store=tmp_path / "a", draws=10)
+    assert files(tmp_path / "a") == before
+
+
+def test_another_model_or_other_data_are_refused(tmp_path):
+    def model(sd=1.0, data=1.0):
+        with pm.Model() as built:
+            pm.Normal("y", pm.Normal("x", 0.0, sd), observed=np.array([data, 2.0]))
+        return built
+
+    run(model(), "numba", store=tmp_path / "a", draws=10)
+    for other, name in ((model(sd=2.0), "density"), (model(data=1.5), "data")):
+        with pytest.raises(pmm.StoreError, match=name):
+            run(other, "numba", store=tmp_path / "a", draws=10, resume=True)
+    assert run(model(), "numba", store=tmp_path / "a", draws=10, resume=True)["posterior"].sizes["draw"] == 10
+
+
+def test_a_full_disk_loses_nothing_that_was_committed(well, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
+    whole = run(well)
+    from pmm_mcmc.run.storage.folder import LocalFolder
+
+    write, calls = LocalFolder._write, []
+
+    def full(path, data, durable):
+        calls.append(path)
+        if len(calls) > 120:
+            raise OSError(28, "No space left on device")
+        return write(path, data, durable)
+
+    monkeypatch.setattr(LocalFolder, "_write", staticmethod(full))
+    with pytest.raises(pmm.StoreError, match="No space left"):
+        run(well, store=tmp_path / "a", draws=1000)
+    kept = pmm.open(tmp_path / "a")["posterior"]["x"].values
+    assert 0 < kept.shape[1] < 1000
+    n = min(30, kept.shape[1])
+    np.testing.assert_array_equal(kept[:, :n], whole["posterior"]["x"].values[:, :n])
+
+
+# -- stopping --------------------------------------------------------------------------------------------------------
+
+
+def test_callback_sees_every_chunk_and_may_stop(schools, caplog, monkeypatch):
+    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
+    seen = []
+
+    def watch(drawn):
+        seen.append(drawn)
+        if not drawn.tuning and drawn.done == 20:
+            raise pmm.StopSampling
+
+    tree = run(schools, "numba", callback=watch)
+    assert tree["posterior"].sizes["draw"] == 20
+    assert "stopped after 20 of 30 draws" in caplog.text
+    drawn = [d for d in seen if not d.tuning]
+    np.testing.assert_array_equal(
+        np.concatenate([d.posterior["theta"] for d in drawn], axis=1), tree["posterior"]["theta"]
+    )
+    assert drawn[0].sample_stats["lp"].shape == (6, 10)
+    assert seen[0].tuning and not seen[0].posterior
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_keep_what_is_finished(schools, number, monkeypatch):
+    """A handler of the user's own hears of SIGTERM afterwards; Ctrl-C has been heard."""
+    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
+    heard = []
+
+    def interrupt(drawn):
+        if not drawn.tuning and drawn.done == 10:
+            signal.raise_signal(number)
+
+    def own(number, frame):
+        heard.append(number)
+
+    before = signal.signal(number, own)
+    try:
+        tree = run(schools, "numba", callback=interrupt)
+        assert signal.getsignal(number) is own
+    finally:
+        signal.signal(number, before)
+    assert tree["posterior"].sizes["draw"] == 10
+    assert heard == [number] * (number == signal.SIGTERM)
+
+
+def test_a_stop_in_warm_up_returns_no_draws(schools):
+    tree = run(schools, "numba", callback=Stop(1), compute_convergence_checks=True)
+    assert tree["posterior"].sizes["draw"] == 0 and tree["posterior"]["theta"].shape == (6, 0, 8)
+
+
+def test_other_threads_may_sample(well):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(run(well)))
+    thread.start()
+    thread.join()
+    assert_same(found[0], run(well))
+
+
+def test_other_errors_of_a_callback_are_passed_on_and_the_store_stays_whole(well, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
+
+    def fail(drawn):
+        if drawn.done == 10 and not drawn.tuning:
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        run(well, store=tmp_path / "a", callback=fail)
+    assert_same(run(well, store=tmp_path / "a", resume=True), run(well))

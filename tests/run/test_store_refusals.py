@@ -1,0 +1,251 @@
+"""Stores that are not written to: other writers', other runs', or with what does not fit."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import store_runs as runs
+import xarray as xr
+from store_runs import WHOLE, check_upto, finish, read
+from xarray.testing import assert_identical
+
+from pmm_mcmc.run.storage import NothingStored, Store, StoreError, open_store
+from pmm_mcmc.run.storage import folder as folders
+from pmm_mcmc.run.storage.recovery import stored_identity
+
+pytest_plugins = ["store_fixtures"]
+TESTS = Path(__file__).parents[1] / "support"
+
+# -- who may write -----------------------------------------------------------------------------------------------------
+
+
+def test_two_writers_in_one_process(copy):
+    with runs.resume(copy), pytest.raises(StoreError, match="another run is writing"):
+        runs.resume(copy)
+    runs.resume(copy).close()
+
+
+def test_two_writers_to_a_remote_store(tmp_path, monkeypatch, reference):
+    url = f"memory://{tmp_path}/run.zarr"
+    first = runs.create(url)
+    runs.go_on(first, 3)
+    with pytest.raises(StoreError, match=f"{url}: another run is writing to this store"):
+        runs.resume(url)
+    monkeypatch.setattr(folders.RemoteFolder, "_here", {})  # as in another process
+    second = runs.resume(url)
+    with pytest.raises(StoreError, match="another run is writing to this store"):
+        runs.go_on(first, 1)
+    runs.go_on(second)
+    with pytest.raises(StoreError, match="another run is writing to this store"):
+        first.close()
+    second.close()
+    assert read(url)[1] == WHOLE
+    assert_identical(open_store(url).load(), reference)
+
+
+def test_a_remote_store_whose_process_was_killed_is_resumed(tmp_path):
+    url = f"memory://{tmp_path}/run.zarr"
+    store = runs.create(url)
+    runs.go_on(store, 3)
+    del store
+    runs.run(url)
+    assert read(url)[1] == WHOLE
+
+
+@pytest.mark.parametrize("form", ["{}", "memory://{}"])
+def test_nothing_is_overwritten(form, tmp_path):
+    path = form.format(tmp_path / "run.zarr")
+    runs.run(path)
+    with pytest.raises(
+        StoreError, match=r"run.zarr: there is a store already; go on with it \(resume=True\), or use an"
+    ):
+        runs.create(path)
+    assert read(path)[1] == WHOLE
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.tex").write_text("x")
+    with pytest.raises(StoreError, match="other: is not empty, or use another path; nothing is overwritten"):
+        runs.create(other)
+    with pytest.raises(StoreError, match="other: is not a store of pmm_mcmc; use another path"):
+        runs.resume(other)
+    assert [entry.name for entry in other.iterdir()] == ["thesis.tex"]
+
+
+def test_a_store_that_is_moved_away_is_not_written_to(copy):
+    store = runs.resume(copy)
+    copy.rename(copy.with_name("moved.zarr"))
+    with pytest.raises(StoreError, match="removed or moved away"):
+        runs.go_on(store, 1)
+    with pytest.raises(StoreError, match="removed or moved away"):
+        store.close()
+    finish(copy.with_name("moved.zarr"))
+
+
+def test_several_hosts_write_what_one_would(tmp_path, whole):
+    path = tmp_path / "run.zarr"
+    first = runs.create(path)
+    second = runs.create(path, primary=False)
+    runs.go_on(first, 3, hosts={first: [slice(0, 2)], second: [slice(2, 3)]})
+    second.append("posterior", {"mu": np.ones((1, 4))}, chains=slice(2, 3))  # and both are killed
+    before = runs.files(path)
+    second.append("moments", {"count": np.int64(5)})  # of all chains, so the first's to write
+    assert runs.files(path) == before
+    for store in (second, first):
+        store.close()
+    assert {key for key, data in runs.files(path).items() if before[key] != data} == {
+        f"{group}/{name}/zarr.json"
+        for group in ("warmup_posterior", "posterior")
+        for name in ("mu", "theta", "many", "odd", "none", "draw")
+    } | {"moments/sum/zarr.json", "moments/count/zarr.json"}
+    first, second = runs.resume(path), runs.resume(path, primary=False)
+    assert second.rows == first.rows == {"warmup_posterior": 6, "posterior": 4}
+    assert second.checkpoint[0].steps == first.checkpoint[0].steps
+    second.note({"/": {"a": 1}})
+    runs.go_on(first, hosts={first: [slice(0, 2)], second: [slice(2, 3)]})
+    second.close()
+    first.close()
+    assert runs.files(path) == runs.files(whole)
+
+
+def test_a_host_that_has_not_written_is_missed(tmp_path, reference):
+    path = tmp_path / "run.zarr"
+    with runs.create(path) as store:
+        draws = runs.begin().advance(runs.ROWS)
+        store.append("posterior", {k: v[:2] for k, v in runs.arrays(draws).items()}, chains=slice(0, 2))
+        with pytest.raises(StoreError, match=r"commit: posterior/many/c.1.0 and 3 other files are missing; append the"):
+            store.commit(None)
+        check_upto(path, reference, [0, 0])
+        store.append("posterior", {k: v[2:] for k, v in runs.arrays(draws).items()}, chains=slice(2, 3))
+        store.commit(None)
+        assert read(path)[1] == [0, 4]
+    with pytest.raises(NothingStored, match="nothing is stored there yet"):
+        runs.create(tmp_path / "other.zarr", primary=False)
+
+
+# -- the wrong run -----------------------------------------------------------------------------------------------------
+
+
+def test_another_identity_is_refused_with_each_difference(copy):
+    given = {**runs.IDENTITY, "seed": 2, "draws": [6, 15], "thin": 1, "new": "x"}
+    del given["method"]
+    with pytest.raises(StoreError) as caught:
+        Store.resume(copy, given, types=runs.TYPES)
+    assert str(caught.value) == (
+        f"{copy}: is the store of another run (draws: stored [6, 14], given [6, 15]; "
+        "method: stored 'PoissonULMC', not given; new: not stored, given 'x'; seed: stored 1, given 2; "
+        "thin: stored None, given 1); resume with what is stored, or use another path"
+    )
+    runs.resume(copy).close()  # the lock was not kept
+    assert stored_identity(copy) == runs.IDENTITY
+    with pytest.raises(NothingStored, match="nothing is stored there yet"):
+        stored_identity(copy / "missing")
+    with pytest.raises(StoreError, match="seed: stored 1, given 2"):
+        Store.create(copy, runs.template(), given, primary=False)
+
+
+def test_identities_may_hold_what_is_not_equal_to_itself(tmp_path):
+    for path in (tmp_path / "run.zarr",):
+        Store.create(path, runs.template(), {"a": float("nan"), "b": [float("nan")], "c": 1}).close()
+        Store.resume(path, {"a": float("nan"), "b": [float("nan")], "c": 1.0}).close()
+        with pytest.raises(StoreError, match="a: stored nan, given 0"):
+            Store.resume(path, {"a": 0, "b": [float("nan")], "c": 1})
+    with pytest.raises(StoreError, match=r"identity\['identity'\]\['model'\]: builtins.object cannot be stored"):
+        Store.create(tmp_path / "other.zarr", runs.template(), {"model": object()})
+    assert not (tmp_path / "other.zarr").exists()
+
+
+def test_types_are_asked_for_by_name(copy):
+    with pytest.raises(StoreError, match=r"checkpoint\.\d\[5\]\[0\]\.setting: holds a Setting, which is not among"):
+        Store.resume(copy, runs.IDENTITY, types=[runs.Walk])
+    runs.resume(copy).close()
+
+
+# -- values that do not fit --------------------------------------------------------------------------------------------
+
+
+def test_values_that_do_not_fit_are_refused(copy, whole):
+    good = runs.arrays(np.ones((runs.CHAINS, runs.ROWS, 2)))
+    with runs.resume(copy) as store:
+        for group, arrays, chains, words in (
+            ("posterior", {"tau": good["mu"]}, slice(None), "posterior/tau: is not in the template"),
+            ("prior", good, slice(None), "prior/mu: is not in the template"),
+            (
+                "posterior",
+                {"mu": good["mu"][:2]},
+                slice(None),
+                r"mu: values of shape \(2, 4\) and type float64 for cha",
+            ),
+            ("posterior", {"mu": good["theta"]}, slice(None), r"\(3, 4, 2\) and type float32 .* has \(3, 0\) and flo"),
+            ("posterior", {"mu": good["mu"][0]}, slice(None), r"values of shape \(4,\)"),
+            (
+                "posterior",
+                {"theta": good["theta"].astype(float)},
+                slice(None),
+                "type float64 .*template has .* float32",
+            ),
+            ("posterior", {"mu": good["mu"].astype(">f8")}, slice(None), "type >f8"),
+            (
+                "posterior",
+                {"mu": good["mu"][:1]},
+                slice(0, 1),
+                "chains 0 to 1 are no whole files; .* multiples of .* 2",
+            ),
+            ("posterior", {"mu": good["mu"][1:]}, slice(1, 3), "chains 1 to 3 are no whole files"),
+            ("posterior", {"mu": good["mu"], "odd": good["odd"][:, :3]}, slice(None), "posterior: 3 and 4 rows in one"),
+            ("warmup_posterior", good, slice(None), "mu: 6 rows are no whole files of 4, so nothing can follow them"),
+            ("moments", {"sum": np.ones((3, 3))}, slice(None), "moments/sum: values of shape"),
+            ("posterior", {"school": runs.SCHOOLS}, slice(None), "school: values of shape"),
+        ):
+            with pytest.raises(StoreError, match=words):
+                store.append(group, arrays, chains=chains)
+        store.commit(store.checkpoint)  # nothing of that is left
+        assert read(copy)[1] == [6, 8]
+        draws = runs.begin().advance(runs.ROWS)
+        values = runs.arrays(draws)
+        store.append("posterior", {"mu": values.pop("mu")})
+        with pytest.raises(StoreError, match="mu: chains 0 to 3 were appended already; commit first"):
+            store.append("posterior", {"mu": good["mu"]})
+        with pytest.raises(StoreError, match=r"posterior: chains \[\(0, 3\)\] of mu were appended, but \[\] of theta"):
+            store.commit(store.checkpoint)
+        with pytest.raises(StoreError, match="posterior: 3 and 4 rows in one commit"):
+            store.append("posterior", {name: v[:, :3] for name, v in values.items()})
+        store.append("posterior", values)
+        with pytest.raises(StoreError, match="set cannot be stored"):
+            store.commit({1, 2})
+        store.commit(None)
+        assert np.array_equal(open_store(copy)["posterior"]["mu"][:, 8:], draws[..., 0])
+    with pytest.raises(StoreError, match="this store was closed; resume it to write more"):
+        store.append("posterior", good)
+    with pytest.raises(StoreError, match="this store was closed"):
+        store.commit(None)
+    store.close()
+
+
+def test_templates_that_cannot_be_stored_are_refused(tmp_path):
+    path = tmp_path / "run.zarr"
+    good = runs.group(runs.EMPTY)
+    for change, words in (
+        (good.assign(x=(("draw", "chain"), np.zeros((0, 3)))), r"posterior/x: dimensions \('draw', 'chain'\)"),
+        (good.assign(x=(("chain", "draw"), np.zeros((3, 0), "U4"))), "posterior/x: dimensions .* of <U4; draws are st"),
+        (good.assign(x=(("chain", "draw"), np.zeros((3, 0), object))), "posterior/x: dimensions .* of object"),
+        (runs.group(np.zeros((3, 2, 2))), "posterior/.*: has 2 draws; the template of a store must have none"),
+        (good.assign_attrs(f=object()), "the result cannot be written as zarr: .*; rename or convert that part"),
+    ):
+        with pytest.raises(StoreError, match=words):
+            Store.create(path, xr.DataTree.from_dict({"posterior": change}), {})
+    for size in ({"rows_per_chunk": 0}, {"chains_per_chunk": -1}):
+        with pytest.raises(StoreError, match=r"per_chunk=.*: must be at least 1"):
+            Store.create(path, runs.template(), {}, **size)
+    assert not path.exists()
+
+
+def test_names_that_a_folder_takes_for_the_same_are_refused(tmp_path, monkeypatch):
+    tree = xr.DataTree.from_dict({"a": xr.Dataset({"x": 1, "X": 2})})
+    Store.create(tmp_path / "run.zarr", tree, {}).close()
+    exists = os.path.exists
+    monkeypatch.setattr(
+        os.path, "exists", lambda p: exists(p) or exists(str(p).replace("/.PMM/CREATING", "/.pmm/creating"))
+    )
+    with pytest.raises(StoreError, match=r"a/[xX] and a/[xX] would be the same file"):
+        Store.create(tmp_path / "other.zarr", tree, {})

@@ -1,0 +1,271 @@
+"""Runs of ``pmm.sample`` in processes that are killed, told to stop, or get in each other's way.
+
+Started as a script, which has no threads and so may fork: ``kill_processes.py numba|jax FOLDER`` prints what it found,
+as JSON.  For numba all is compiled before the forks.  JAX must begin after them: its compilation cache makes it quick.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import sys
+import time
+
+import numpy as np
+import pymc as pm
+import store_runs
+from store_processes import child, compare, ended
+
+import pmm_mcmc as pmm
+from pmm_mcmc.run import memory
+from pmm_mcmc.run import recorders as sinks
+from pmm_mcmc.run.storage.codec import decode
+from pmm_mcmc.run.storage.folder import PARTIAL, folder_at
+from pmm_mcmc.run.storage.layout import ArrayLayout
+from pmm_mcmc.run.storage.recovery import CREATING, SETTINGS, last_whole
+
+ROWS, DRAWS = 8, 40
+SLOW, LONG = 0.3, 60.0  # seconds of a callback in which a signal or another process arrives
+# Kills wanted in all, in each phase, and within the writing of a commit; and children at most.
+WANTED = {
+    "numba": {"kills": 25, "creation": 1, "warm-up": 6, "sampling": 6, "torn": 6},
+    "jax": {"kills": 9, "warm-up": 2, "sampling": 2},
+}
+MOST = {"numba": 200, "jax": 60}
+# After how many chunks which signal comes: there are six of the warm-up or so, and five more.
+STOPS = {
+    "numba": [("SIGINT", 2), ("SIGINT", 8), ("SIGTERM", 2), ("SIGTERM", 8)],
+    "jax": [("SIGINT", 8), ("SIGTERM", 2)],
+}
+OPTIONS = {
+    "draws": DRAWS,
+    "tune": 160,
+    "chains": 6,
+    "random_seed": 3,
+    "discard_tuned_samples": False,
+    "progressbar": False,
+    "compute_convergence_checks": False,
+}
+
+
+def problem(backend):
+    """Return what is sampled; for JAX this starts its threads."""
+    if backend == "jax":
+        import jax.numpy as jnp
+
+        return pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2) - 0.1 * jnp.sum(x**4), 3)
+    with pm.Model() as model:
+        tau = pm.HalfNormal("tau", 5.0)
+        z = pm.Normal("z", shape=3)
+        pm.Normal("y", pm.Deterministic("theta", tau * z), 5.0, observed=np.array([2.0, -1.0, 6.0]))
+    return model
+
+
+class Runs:
+    """Children that sample one problem, each telling its parent of every chunk."""
+
+    def __init__(self, backend):
+        self.backend, self.problem = backend, None
+        if backend == "numba":
+            self.problem = problem(backend)
+            pmm.sample(pmm.PoissonULMC(K=16), model=self.problem, backend=backend, **OPTIONS)
+
+    def start(self, path, slow_from=10**9, resume=True, seconds=SLOW):
+        """Begin or go on in a process of its own, slowly from a chunk on; return its id and the pipe that it tells."""
+        ours, theirs = os.pipe()
+        process = child(self._sample, path, slow_from, resume, seconds, theirs)
+        os.close(theirs)
+        return process, ours
+
+    def _sample(self, path, slow_from, resume, seconds, pipe):
+        left = [slow_from]
+
+        def tell(drawn):
+            # Only what is whole: a chunk that was cut short is not stored.
+            os.write(pipe, b"w" if drawn.tuning else b"s" if drawn.done % ROWS == 0 else b"-")
+            left[0] -= 1
+            end, first = time.monotonic() + (seconds if left[0] < 0 else 0.0), True
+            while time.monotonic() < end:
+                time.sleep(0.01)
+                if first and seconds == LONG and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                    first = False
+                    os.write(pipe, b"!")  # one Ctrl-C was noted
+
+        memory._MOST_ROWS = ROWS
+        model = problem(self.backend) if self.problem is None else self.problem
+        try:
+            tree = pmm.sample(
+                pmm.PoissonULMC(K=16),
+                model=model,
+                backend=self.backend,
+                store=path,
+                resume=resume,
+                callback=tell,
+                **OPTIONS,
+            )
+        except (KeyboardInterrupt, pmm.StoreError) as error:
+            os.write(pipe, f"|{type(error).__name__}: {error}".encode())
+        else:
+            os.write(pipe, f"|{tree['posterior'].sizes['draw']}".encode())
+
+
+def hear(pipe, count=10**9, seconds=120.0):
+    """Return what a child said, up to so many chunks; less if it has ended."""
+    said, end = b"", time.monotonic() + seconds
+    while len(said) < count and select.select([pipe], [], [], max(end - time.monotonic(), 0.0))[0]:
+        more = os.read(pipe, min(count - len(said), 4096))
+        if not more:
+            break
+        said += more
+    return said.decode()
+
+
+def finish(process, pipe):
+    """Wait for a child; return all that it said, and its status."""
+    said = hear(pipe)
+    os.close(pipe)
+    return said, ended(process)
+
+
+def where_it_stands(path):
+    """Return what a killed run was at, and whether files of a commit that was not finished lie about."""
+    folder = folder_at(path)
+    sizes = folder.sizes()
+    if CREATING in sizes or SETTINGS not in sizes:
+        return "creation", bool(sizes)
+    layout = ArrayLayout(decode(folder.get(SETTINGS))["nodes"])
+    record, _ = last_whole(folder, layout, sinks._TYPES, sizes)
+    kept = layout.keys(record.extent)
+    torn = any(key.endswith(PARTIAL) or layout.excess(key, kept) for key in sizes)
+    if record.state is None:
+        return "creation", torn
+    return "warm-up" if record.state[0].tuning else "sampling", torn
+
+
+def whole(runs, folder):
+    """Run without interruption, twice: the second time to see how long it takes to begin, and a chunk takes."""
+    for name in ("first", "whole"):
+        path, times = os.path.join(folder, name), [time.perf_counter()]
+        process, pipe = runs.start(path)
+        said = "."
+        while said and said[-1] != "|":
+            said = hear(pipe, 1)
+            times.append(time.perf_counter())
+        assert finish(process, pipe)[1] == 0
+    failures = [f"twice: {key}" for key in compare(os.path.join(folder, "first"), store_runs.files(path))]
+    chunks = np.diff(times)
+    return store_runs.files(path), float(chunks[0]), float(np.median(chunks[1:-1])), failures
+
+
+def kills(runs, folder, wanted, begin, chunk):
+    """Kill -9 after a random number of chunks and a random time, and go on, again and again, until it is complete."""
+    rng = random.Random(1)
+    counts = dict.fromkeys(("kills", "complete", "creation", "warm-up", "sampling", "torn"), 0)
+    failures = []
+    for number in range(MOST[runs.backend]):
+        if not failures and all(counts[name] >= least for name, least in WANTED[runs.backend].items()):
+            break
+        path = os.path.join(folder, f"killed-{counts['complete']}")
+        process, pipe = runs.start(path)
+        waited = rng.randrange(4)
+        hear(pipe, waited)
+        time.sleep(rng.uniform(0.0, 1.5 * chunk if waited else begin))
+        os.kill(process, signal.SIGKILL)
+        said, status = finish(process, pipe)
+        if status == -signal.SIGKILL and "|" not in said:
+            phase, torn = where_it_stands(path)
+            counts["kills"] += 1
+            counts[phase] += 1
+            counts["torn"] += torn
+            continue
+        if status == -signal.SIGKILL:  # after the end
+            said, status = finish(*runs.start(path))
+        failures += [f"child {number}: {said}, {status}"] * (status != 0)
+        failures += [f"{path}: {key}" for key in compare(path, wanted)]
+        counts["complete"] += 1
+        if failures:
+            break
+    if not failures:
+        failures += [f"{path}: {key}" for key in completed(runs, path, wanted)]
+    return {**counts, "failures": failures}
+
+
+def completed(runs, path, wanted):
+    """Go on to the end; return what differs from the uninterrupted run."""
+    said, status = finish(*runs.start(path))
+    return [f"{said}, {status}"] * (status != 0) + compare(path, wanted)
+
+
+def stops(runs, folder, wanted):
+    """Tell runs to stop by signals, in both phases; then go on."""
+    found = []
+    for name, chunks in STOPS[runs.backend]:
+        path = os.path.join(folder, f"{name}-{chunks}")
+        process, pipe = runs.start(path, chunks - 1)
+        said = hear(pipe, chunks)
+        os.kill(process, getattr(signal, name))
+        more, status = finish(process, pipe)
+        seen, _, result = (said + more).partition("|")
+        phase, torn = where_it_stands(path)
+        found.append(
+            {
+                "signal": name,
+                "status": status,
+                "phase": phase,
+                "torn": torn,
+                "seen": seen,
+                "result": result,
+                "differences": completed(runs, path, wanted),
+            }
+        )
+    return found
+
+
+def impatient(runs, folder, wanted):
+    """Press Ctrl-C, and again when that was noted, within one chunk; then go on."""
+    path = os.path.join(folder, "impatient")
+    process, pipe = runs.start(path, 1, seconds=LONG)
+    said = hear(pipe, 2)
+    os.kill(process, signal.SIGINT)
+    said += hear(pipe, 1)
+    os.kill(process, signal.SIGINT)
+    more, status = finish(process, pipe)
+    return {"said": said + more, "status": status, "differences": completed(runs, path, wanted)}
+
+
+def writers(runs, folder, wanted):
+    """Begin on a store that another process writes to, with and without going on."""
+    path = os.path.join(folder, "shared")
+    first, pipe = runs.start(path, 0)
+    hear(pipe, 1)
+    others = [finish(*runs.start(path, resume=resume)) for resume in (True, False)]
+    still = os.waitpid(first, os.WNOHANG)[0] == 0
+    said, status = finish(first, pipe)
+    return {"others": others, "first": [said, status], "still": still, "differences": compare(path, wanted)}
+
+
+def main(backend, folder):
+    # Where tests run in the background, Ctrl-C is ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    runs = Runs(backend)
+    wanted, begin, chunk, failures = whole(runs, folder)
+    out = {
+        "rows": ROWS,
+        "draws": DRAWS,
+        "wanted": WANTED[backend],
+        "seconds": [begin, chunk],
+        "twice": failures,
+        "kills": kills(runs, folder, wanted, begin, chunk),
+        "stops": stops(runs, folder, wanted),
+    }
+    if backend == "numba":  # they do not depend on it
+        out["impatient"] = impatient(runs, folder, wanted)
+        out["writers"] = writers(runs, folder, wanted)
+    print(json.dumps(out))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,118 @@
+"""Posteriors of the kinds that people fit, for tests against references (``make_references.py``)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pymc as pm
+from sklearn.datasets import load_breast_cancer
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+
+def eight_schools() -> pm.Model:
+    effect = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+    error = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 5)
+        tau = pm.HalfCauchy("tau", 5)
+        z = pm.Normal("z", shape=8)
+        pm.Normal("y", mu + tau * z, error, observed=effect)
+    return model
+
+
+def breast_cancer() -> pm.Model:
+    data = load_breast_cancer()
+    x = (data.data - data.data.mean(axis=0)) / data.data.std(axis=0)
+    with pm.Model() as model:
+        intercept = pm.Normal("intercept", 0, 2)
+        slope = pm.Normal("slope", 0, 1, shape=x.shape[1])
+        pm.Bernoulli("y", logit_p=intercept + x @ slope, observed=data.target)
+    return model
+
+
+def _covariates(n: int, d: int, seed: int) -> tuple[np.ndarray, np.random.Generator]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, d)), rng
+
+
+def poisson_glm() -> pm.Model:
+    x, rng = _covariates(150, 3, 1)
+    y = rng.poisson(np.exp(0.7 + x @ np.array([0.5, -0.3, 0.2])))
+    with pm.Model() as model:
+        intercept = pm.Normal("intercept", 0, 2)
+        slope = pm.Normal("slope", 0, 1, shape=3)
+        pm.Poisson("y", pm.math.exp(intercept + x @ slope), observed=y)
+    return model
+
+
+def negative_binomial_glm() -> pm.Model:
+    x, rng = _covariates(200, 3, 2)
+    rate = np.exp(1.0 + x @ np.array([0.6, -0.2, 0.0]))
+    y = rng.negative_binomial(2.0, 2.0 / (2.0 + rate))
+    with pm.Model() as model:
+        intercept = pm.Normal("intercept", 0, 2)
+        slope = pm.Normal("slope", 0, 1, shape=3)
+        alpha = pm.Gamma("alpha", 2, 0.5)
+        pm.NegativeBinomial("y", mu=pm.math.exp(intercept + x @ slope), alpha=alpha, observed=y)
+    return model
+
+
+def hierarchical_normal() -> pm.Model:
+    rng = np.random.default_rng(3)
+    group = np.repeat(np.arange(12), 15)
+    y = 1.0 + rng.normal(size=12)[group] + 1.5 * rng.normal(size=group.size)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 5)
+        tau = pm.HalfNormal("tau", 2)
+        effect = pm.Normal("effect", mu, tau, shape=12)
+        sigma = pm.HalfNormal("sigma", 2)
+        pm.Normal("y", effect[group], sigma, observed=y)
+    return model
+
+
+def lkj() -> pm.Model:
+    rng = np.random.default_rng(4)
+    true = np.array([[1.0, 0.6, -0.2], [0.6, 1.0, 0.1], [-0.2, 0.1, 1.0]]) * np.outer([1, 2, 0.5], [1, 2, 0.5])
+    y = rng.multivariate_normal(np.zeros(3), true, size=80)
+    with pm.Model() as model:
+        chol, _, _ = pm.LKJCholeskyCov("cov", n=3, eta=2, sd_dist=pm.HalfNormal.dist(2, shape=3))
+        mu = pm.Normal("mu", 0, 2, shape=3)
+        pm.MvNormal("y", mu, chol=chol, observed=y)
+    return model
+
+
+def student_regression() -> pm.Model:
+    x, rng = _covariates(100, 3, 5)
+    y = x @ np.array([1.0, -2.0, 0.5]) + rng.standard_t(3, size=100)
+    with pm.Model() as model:
+        slope = pm.Normal("slope", 0, 5, shape=3)
+        sigma = pm.HalfNormal("sigma", 2)
+        nu = pm.Gamma("nu", 2, 0.1)
+        pm.StudentT("y", nu=nu, mu=x @ slope, sigma=sigma, observed=y)
+    return model
+
+
+def galaxies() -> pm.Model:
+    from galaxies import load_velocities
+
+    with pm.Model(coords={"cluster": ["near", "middle A", "middle B", "far"]}) as model:
+        weight = pm.Dirichlet("weight", np.full(4, 2.0), dims="cluster")
+        mean = pm.Normal("mean", np.array([10.0, 20.0, 23.0, 33.0]), 1.5, dims="cluster")
+        sd = pm.LogNormal("sd", np.log(1.5), 0.5, dims="cluster")
+        pm.NormalMixture("velocity", w=weight, mu=mean, sigma=sd, observed=load_velocities())
+    return model
+
+
+MODELS = {
+    "eight schools": eight_schools,
+    "breast cancer": breast_cancer,
+    "poisson glm": poisson_glm,
+    "negative binomial glm": negative_binomial_glm,
+    "hierarchical normal": hierarchical_normal,
+    "lkj": lkj,
+    "student regression": student_regression,
+    "galaxies": galaxies,
+}
