@@ -5,8 +5,8 @@ Threefry hash of (transition, counter) under these words.  Draws therefore depen
 lengths, restarts or other chains.
 
 Normals come from these bits by the transform of Box and Muller (1958), with power series for sine and cosine over half
-a turn.  On a CPU this takes a fifth of the time of the inverse error function, which :mod:`jax.random` uses, and saves a
-quarter to a half of the time of a transition beside its gradients.
+a turn.  On a CPU this takes a fifth of the time of the inverse error function, which :mod:`jax.random` uses, and
+saves a quarter to a half of the time of a transition beside its gradients.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Keyed(NamedTuple):
         # Small uniforms keep all their digits, so that normals reach beyond 6.7 (single precision) and 9.4 (double).
         uniform = (first.astype(self.dtype) + 0.5) * 2.0 ** -(8 * self.dtype.itemsize)
         radius = jnp.sqrt(-2.0 * jnp.log(uniform))
-        # The angle covers a quarter of a turn to either side; the last bit, unused here, chooses the half of the circle.
+        # The angle covers a quarter of a turn to either side; the last bit, unused here, chooses half of the circle.
         x = 2.0 * self._fraction(second) - (1.0 - 2.0 ** -(jnp.finfo(self.dtype).nmant + 1))
         cos, sin = (reduce(lambda total, term: total * (x * x) + term, series) for series in (_COS, _SIN))
         pair = jnp.where((second & 1) == 1, -radius, radius) * cos, radius * x * sin

@@ -138,9 +138,10 @@ class NumbaEngine:
 
     def _runner(self, setting: TunedParameters, first: int, thin: int, tolerance: float) -> Callable[..., None]:
         kernel, step, friction, K = self.kernel, setting.step_size, setting.friction, setting.K
-        rises = (guard_threshold(kernel, length, friction, K, self.d) for length in (step, step / SUBSTEPS))
-        limits = *rises, steepest_curvature(kernel, step, friction, K)
-        parameters, coordinates = Parameters(step, friction, K, *limits, tolerance), _for_loop(setting.coordinates)
+        whole, part = (guard_threshold(kernel, length, friction, K, self.d) for length in (step, step / SUBSTEPS))
+        steepest = steepest_curvature(kernel, step, friction, K)
+        parameters = Parameters(step, friction, K, whole, part, steepest, tolerance)
+        coordinates = _for_loop(setting.coordinates)
         joint = self._joint, self._joint_table(setting.coordinates.sites)
         if kernel.scheme == Scheme.RECYCLED:
             functions = Functions(*joint, *joint)

@@ -42,7 +42,7 @@ def _ziggurat_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 _SCALE, _INSIDE, _DENSITY = _ziggurat_tables()
 
 
-# One round of SFC64: state (a, b, c, counter) to (output, a, b, c, counter), as scalars, which a loop keeps in registers.
+# One round of SFC64: state (a, b, c, counter) to (output, a, b, c, counter), as scalars to be kept in registers.
 @numba.njit(inline="always")
 def _round(a, b, c, counter):
     out = a + b + counter

@@ -26,7 +26,7 @@ class ProcessesError(RuntimeError):
 
 
 def speaks() -> bool:
-    """Return whether this process prints and logs: the first that ``jax.distributed`` has connected, or the only one."""
+    """Return whether this process prints and logs: the first that ``jax.distributed`` connected, or the only one."""
     jax = sys.modules.get("jax")
     return jax is None or jax.process_index() == 0
 
@@ -37,7 +37,7 @@ def _alone(data: bytes) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those of a run.
+    """A process and its place among the processes of a run.
 
     Attributes
     ----------

@@ -47,7 +47,7 @@ def checked_children(children: Any, d: int) -> dict[str, tuple[slice, Any, Any]]
             raise ValueError(f"{what}: {at} must be slice(start, stop) of some of the {d} coordinates")
         for i in range(at.start, at.stop):
             if taken.setdefault(i, name) != name:
-                raise ValueError(f"{what}: coordinate {i} is of {taken[i]!r} too; each coordinate belongs to at most one child")
+                raise ValueError(f"{what}: coordinate {i} is of {taken[i]!r} too; each belongs to one child at most")
         sized = [
             _sized(f, d, at.stop - at.start, f"{what}: its {kind}") for f, kind in zip(functions, _KINDS, strict=True)
         ]

@@ -1,10 +1,10 @@
 """Posterior variables, likelihood terms, dims and data of a PyMC model, computed as PyMC and ArviZ do.
 
-This is the only module that relies on how they do it.  Names that PyMC does not document or may move: ``Model.unobserved_value_vars``,
-``pymc.util.get_default_varnames``, ``pymc.backends.arviz.coords_and_dims_for_inferencedata``, ``find_observations``
-and ``find_constants``, ``pymc.pytensorf.join_nonshared_inputs``, and the rewrites
-``local_check_parameter_to_ninf_switch`` and ``local_remove_check_parameter``.  ``test_outputs.py`` fails first if one
-of them moves.
+This is the only module that relies on how they do it.  Names that PyMC does not document or may move:
+``Model.unobserved_value_vars``, ``pymc.util.get_default_varnames``,
+``pymc.backends.arviz.coords_and_dims_for_inferencedata``, ``find_observations`` and ``find_constants``,
+``pymc.pytensorf.join_nonshared_inputs``, and the rewrites ``local_check_parameter_to_ninf_switch`` and
+``local_remove_check_parameter``.  ``test_outputs.py`` fails first if one of them moves.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ def step_and_draws(step: Any, draws: Any, default: int) -> tuple[Any, Any]:
 def seed_of(random_seed: Any) -> int | None:
     """Return the integer seed of a run; ``None`` for ``None``.
 
-    An integer is its own seed.  Any other argument of ``numpy.random.default_rng`` (a generator, a seed sequence, a list
-    of integers) yields one random integer, so that a generator gives another seed each time.
+    An integer is its own seed.  Any other argument of ``numpy.random.default_rng`` (a generator, a seed sequence, a
+    list of integers) yields one random integer, so that a generator gives another seed each time.
     """
     if random_seed is None:
         return None

@@ -195,7 +195,7 @@ class Driver:
         return True
 
     def _draw(self, stopped: Callable[[], bool]) -> bool:
-        """Compute and record one chunk; return False if it was stopped early, in which case its draws are recorded too."""
+        """Compute and record one chunk; return False if it was stopped early, with the finished draws recorded."""
         run, tuned, thin = self.run, self.run.tuned, self.run.tuned.steps_per_draw
         ensemble, own = run.warming.ensemble, self.processes.own
         mine, n_grad, unstable = run.warming.part(own), run.n_grad[own], run.unstable[own]

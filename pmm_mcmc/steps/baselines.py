@@ -203,8 +203,8 @@ class RLMC(LangevinStep):
     of the drift: on the velocity [1]_ or, overdamped, on the position: :math:`u' = u + \alpha b(\hat u) + M_\alpha`
     [2]_.
 
-    *Cost*: 2 gradients a step.  Memory: 17 arrays of length :math:`d` for each chain, and 6 for each draw computed ahead
-    (at most 256).
+    *Cost*: 2 gradients a step.  Memory: 17 arrays of length :math:`d` for each chain, and 6 for each draw computed
+    ahead (at most 256).
 
     *Bias*: for strongly log-concave posteriors with Lipschitz gradients :math:`O(\alpha^{3/2})` in Wasserstein distance
     is proved for the underdamped form [1]_.  Measured in variances: order 3 (underdamped); order 2, and 3 on Gaussians

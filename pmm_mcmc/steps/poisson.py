@@ -56,8 +56,8 @@ class PoissonULMC(LangevinStep):
     ----------
     <vars>
     K
-        Number of cells of a step.  "auto" (default): the smallest power of two between 16 and 4096 for which the bias of
-        the grid is small beside that of the step.  A larger K costs no gradients.  The recycled scheme has no K.
+        Number of cells of a step.  "auto" (default): the smallest power of two between 16 and 4096 for which the bias
+        of the grid is small beside that of the step.  A larger K costs no gradients.  The recycled scheme has no K.
     <step_size>
     <friction>
     <option>
@@ -176,8 +176,8 @@ class PoissonOLMC(LangevinStep):
     ----------
     <vars>
     K
-        Number of cells of a step.  "auto" (default): the smallest power of two between 16 and 4096 for which the bias of
-        the grid is small beside that of the step.  A larger K costs no gradients.
+        Number of cells of a step.  "auto" (default): the smallest power of two between 16 and 4096 for which the bias
+        of the grid is small beside that of the step.  A larger K costs no gradients.
     <step_size_overdamped>
     <option>
     <grid>

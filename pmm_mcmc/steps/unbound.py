@@ -1,8 +1,8 @@
 """Descriptors that bind a step created outside a model when PyMC reads its variables, and compile it in time.
 
 They rely on undocumented properties of ``pm.sample``: it is the function ``sample`` of ``pymc.sampling.mcmc``, has the
-locals ``model``, ``progressbar`` and ``quiet``, and reads the attributes ``vars`` and then ``stats_dtypes`` of its steps
-in the parent process.  ``tests/steps/test_unbound.py`` fails first if one of these moves.
+locals ``model``, ``progressbar`` and ``quiet``, and in the parent process reads the attributes ``vars`` and then
+``stats_dtypes`` of its steps.  ``tests/steps/test_unbound.py`` fails first if one of these moves.
 """
 
 from __future__ import annotations
