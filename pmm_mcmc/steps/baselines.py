@@ -18,8 +18,8 @@ __all__ = ["OLMC", "RLMC", "ULMC"]
 class ULMC(LangevinStep):
     r"""Underdamped Langevin Monte Carlo (exponential integrator): unadjusted, one gradient a step.
 
-    The plain discretisation that :class:`PoissonULMC` improves on, and its special case ``K = 1``; a baseline.  It is
-    *unadjusted*: nothing is accepted or rejected, and the draws follow a law that is off the posterior.
+    A baseline: the plain discretisation that :class:`PoissonULMC` improves on, and its special case ``K = 1``.  It is
+    *unadjusted*: there is no Metropolis test, and the law of the draws differs from the posterior.
 
     *Dynamics*: with position :math:`u`, velocity :math:`v`, potential :math:`F` (minus the log posterior density) and
     :math:`\gamma` = ``friction``, in whitened coordinates (see ``scaling``),
@@ -33,7 +33,8 @@ class ULMC(LangevinStep):
     where :math:`X = (u, v)`, :math:`b(X) = -\nabla F(u)`, and :math:`A_h, G_h, \Gamma_h` is the exact flow of the
     linear part (:mod:`pmm_mcmc.langevin.flows`).
 
-    *Cost*: 1 gradient a step; 17 arrays of length :math:`d` a chain, and 6 for each draw computed ahead (at most 256).
+    *Cost*: 1 gradient a step.  Memory: 17 arrays of length :math:`d` for each chain, and 6 for each draw computed ahead
+    (at most 256).
 
     *Bias*: order 1 in :math:`\alpha`; on Gaussians of curvature :math:`L` the relative error of a variance is near
     :math:`\alpha L / (2 \gamma)`.
@@ -105,18 +106,19 @@ class ULMC(LangevinStep):
 class OLMC(LangevinStep):
     r"""Overdamped Langevin Monte Carlo (Euler-Maruyama): unadjusted, one gradient a step.
 
-    The plain discretisation that :class:`PoissonOLMC` improves on, and its special case ``K = 1``; a baseline.  It is
-    *unadjusted*: nothing is accepted or rejected, and the draws follow a law that is off the posterior.
+    A baseline: the plain discretisation that :class:`PoissonOLMC` improves on, and its special case ``K = 1``.  It is
+    *unadjusted*: there is no Metropolis test, and the law of the draws differs from the posterior.
 
     *Dynamics*: :math:`du = -\nabla F(u)\,dt + \sqrt 2\,dB` in whitened coordinates (see ``scaling``), with :math:`F`
     minus the log posterior density.  A step of length :math:`\alpha` = ``step_size`` is [1]_
 
     .. math:: u' = u - \alpha \nabla F(u) + \sqrt{2 \alpha}\,W, \qquad W \sim N(0, I).
 
-    *Cost*: 1 gradient a step; 17 arrays of length :math:`d` a chain, and 6 for each draw computed ahead (at most 256).
+    *Cost*: 1 gradient a step.  Memory: 17 arrays of length :math:`d` for each chain, and 6 for each draw computed ahead
+    (at most 256).
 
     *Bias*: order 1 in :math:`\alpha`.  On Gaussians of curvature :math:`L` the variance is too large by the factor
-    :math:`1 / (1 - \alpha L / 2)`, and the chain explodes from :math:`\alpha L = 2` on.
+    :math:`1 / (1 - \alpha L / 2)`, and the chain diverges for :math:`\alpha L \ge 2`.
 
     Parameters
     ----------
@@ -183,9 +185,9 @@ class OLMC(LangevinStep):
 class RLMC(LangevinStep):
     r"""Randomised midpoint Langevin Monte Carlo: unadjusted, two gradients a step.
 
-    A step replaces the gradient at its start by that at a uniformly random time within it, found with a cheap
-    interpolation.  It is *unadjusted*: nothing is accepted or rejected, and the draws follow a law that is a little off
-    the posterior.
+    A step replaces the gradient at its start by that at a uniformly random time within it, where the position comes
+    from a cheap interpolation.  It is *unadjusted*: there is no Metropolis test, and the law of the draws differs
+    slightly from the posterior.
 
     *Dynamics*: those of :class:`ULMC` (``dynamics="underdamped"``) or :class:`OLMC` ("overdamped"), in whitened
     coordinates (see ``scaling``).  With :math:`\alpha` = ``step_size``, :math:`s` uniform in :math:`(0, \alpha)` and
@@ -201,11 +203,12 @@ class RLMC(LangevinStep):
     of the drift: on the velocity [1]_ or, overdamped, on the position: :math:`u' = u + \alpha b(\hat u) + M_\alpha`
     [2]_.
 
-    *Cost*: 2 gradients a step; 17 arrays of length :math:`d` a chain, and 6 for each draw computed ahead (at most 256).
+    *Cost*: 2 gradients a step.  Memory: 17 arrays of length :math:`d` for each chain, and 6 for each draw computed
+    ahead (at most 256).
 
     *Bias*: for strongly log-concave posteriors with Lipschitz gradients :math:`O(\alpha^{3/2})` in Wasserstein distance
-    is proved for the underdamped form [1]_.  Measured in variances: order 3 (underdamped); order 2, on Gaussians 3
-    (overdamped, where it is :class:`PoissonOLMC` with many cells).
+    is proved for the underdamped form [1]_.  Measured in variances: order 3 (underdamped); order 2, and 3 on Gaussians
+    (overdamped, where the method is :class:`PoissonOLMC` with many cells).
 
     Parameters
     ----------
@@ -213,12 +216,12 @@ class RLMC(LangevinStep):
     dynamics
         "underdamped" (default) or "overdamped".
     step_size
-        :math:`\alpha`, a time, in whitened units as for :class:`ULMC` or :class:`OLMC`.  "auto" (default): found in
-        warm-up, the largest whose exact variance error on the Gaussian of the posterior's steepest curvature is about
-        ``target_bias``.
+        :math:`\alpha`, a time, in whitened units as for :class:`ULMC` or :class:`OLMC`.  "auto" (default): tuned in
+        warm-up to the largest one whose exact relative error of the variance, on a Gaussian with the posterior's
+        steepest curvature, is about ``target_bias``.
     friction
-        :math:`\gamma`, in whitened units.  "auto" (default) is 1, which suits a whitened posterior, or less
-        where a trial in warm-up says so.  Not to be given where ``dynamics="overdamped"``.
+        :math:`\gamma`, in whitened units.  "auto" (default): 1, which suits a whitened posterior, or less if a trial
+        in warm-up finds that to be better.  Not to be given with ``dynamics="overdamped"``.
     <steps_per_draw>
     <scaling>
     <target_bias>
@@ -230,8 +233,8 @@ class RLMC(LangevinStep):
 
     Notes
     -----
-    The two pieces of noise in the overdamped form sum to :math:`N(0, 2 \alpha I)`; the text of [2]_ says
-    :math:`N(0, I)`, see the errata page of the documentation.
+    The two noise terms of the overdamped form sum to :math:`N(0, 2 \alpha I)`; the text of [2]_ has :math:`N(0, I)`,
+    see the errata page of the documentation.
 
     References
     ----------

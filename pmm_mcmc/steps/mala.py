@@ -1,4 +1,4 @@
-"""The adjusted baseline."""
+"""The Metropolis-adjusted baseline as a PyMC step method."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["MALA"]
 class MALA(LangevinStep):
     r"""Metropolis-adjusted Langevin algorithm: adjusted, so free of bias; one gradient a step.
 
-    A step of :class:`OLMC` as proposal, accepted or rejected.  It is *adjusted*: the draws follow the posterior itself
-    once the chain has mixed, at the price of shorter steps in many dimensions.
+    The proposal is a step of :class:`OLMC`, and a Metropolis test accepts or rejects it.  It is *adjusted*: the
+    stationary law is the posterior itself, at the price of shorter steps in many dimensions.
 
     *Dynamics*: :math:`du = -\nabla F(u)\,dt + \sqrt 2\,dB` in whitened coordinates (see ``scaling``), with :math:`F`
     minus the log posterior density.  With :math:`\alpha` = ``step_size`` [1]_
@@ -33,8 +33,8 @@ class MALA(LangevinStep):
     the chain moves to :math:`\tilde u` with probability :math:`p` and stays otherwise.  Here :math:`q(\cdot | u)` is
     the density of :math:`N(u - \alpha \nabla F(u), 2 \alpha I)`.
 
-    *Cost*: 1 gradient a step, with its log density; 17 arrays of length :math:`d` a chain, and 6 for each draw computed
-    ahead (at most 256).  The step shrinks as :math:`d^{-1/3}` [2]_.
+    *Cost*: 1 gradient a step, with its log density.  Memory: 17 arrays of length :math:`d` for each chain, and 6 for
+    each draw computed ahead (at most 256).  The step size scales as :math:`d^{-1/3}` [2]_.
 
     *Bias*: none in the stationary law, for any ``step_size``.
 
@@ -42,8 +42,8 @@ class MALA(LangevinStep):
     ----------
     <vars>
     step_size
-        :math:`\alpha`, a time: the noise of a step spreads by ``sqrt(2 * step_size)`` whitened units.  "auto"
-        (default): adapted in warm-up towards an acceptance rate of 0.574, the best in many dimensions [2]_.
+        :math:`\alpha`, a time: the noise of a step has standard deviation ``sqrt(2 * step_size)`` in whitened units.
+        "auto" (default): adapted in warm-up towards an acceptance rate of 0.574, the optimum in many dimensions [2]_.
     <steps_per_draw>
     <scaling>
     <reparametrise>
@@ -54,7 +54,7 @@ class MALA(LangevinStep):
 
     Notes
     -----
-    A proposal whose log density or gradient is not finite is rejected, and counted in the statistic ``unstable``.
+    A proposal whose log density or gradient is not finite is rejected and counted in the statistic ``unstable``.
 
     References
     ----------

@@ -19,9 +19,9 @@ class PoissonULMC(LangevinStep):
     r"""Poisson midpoint method on underdamped Langevin dynamics: unadjusted, one or two gradients a step.
 
     With ``K`` it is the method of the paper; without, the recycled scheme, which reaches the same error with fewer
-    gradients (see ``scheme``).  What follows is of the paper's.  A step looks at the gradient at its start and at a
-    random time within it, and so has about the bias of Langevin Monte Carlo (:class:`ULMC`) with a step ``K`` times
-    smaller.  It is *unadjusted*: nothing is accepted or rejected, and the draws follow a law that is a little off the
+    gradients (see ``scheme``).  The following describes the paper's method.  A step evaluates the gradient at its start
+    and at a random time within it, and has about the bias of Langevin Monte Carlo (:class:`ULMC`) with a step ``K``
+    times smaller.  It is *unadjusted*: there is no Metropolis test, and the law of the draws differs slightly from the
     posterior.
 
     *Dynamics*: with position :math:`u`, velocity :math:`v`, potential :math:`F` (minus the log posterior density) and
@@ -43,8 +43,8 @@ class PoissonULMC(LangevinStep):
     or :math:`(i + 1/2) \alpha / K` ("centred"), and a random set :math:`I` of cells (``option``).
 
     *Cost*: :math:`2 - 1/K` gradients a step on the left grid (in the mean, under either option), 2 on the centred one,
-    1 for ``scheme="recycled"``.  17 arrays of length :math:`d` a chain, whatever ``K`` is, and 6 for each draw computed
-    ahead (at most 256).
+    1 for ``scheme="recycled"``.  Memory: 17 arrays of length :math:`d` for each chain, for any ``K``, and 6 for each
+    draw computed ahead (at most 256).
 
     *Bias*: for Option 1, :math:`L`-Lipschitz gradients, :math:`\gamma > C \sqrt L`, small :math:`\alpha \gamma` and
     about :math:`1/\alpha` steps, the law of the chain is within :math:`O(\alpha^4)` (KL divergence, :math:`K \sim
@@ -56,8 +56,8 @@ class PoissonULMC(LangevinStep):
     ----------
     <vars>
     K
-        Number of cells of a step.  "auto" (default): the power of two between 16 and 4096 from which on the bias of the
-        grid is small beside that of the step.  K costs no gradients.  The recycled scheme has none.
+        Number of cells of a step.  "auto" (default): the smallest power of two between 16 and 4096 for which the bias
+        of the grid is small beside that of the step.  A larger K costs no gradients.  The recycled scheme has no K.
     <step_size>
     <friction>
     <option>
@@ -65,11 +65,11 @@ class PoissonULMC(LangevinStep):
     <midpoint>
     scheme
         "paper", or "recycled", **which is not in the paper**: one midpoint uniform in :math:`(0, \alpha)`,
-        the correction taken against the gradient at the previous midpoint, and the linear part :math:`-u` of the drift
+        the correction relative to the gradient at the previous midpoint, and the linear part :math:`-u` of the drift
         integrated exactly.  One gradient a step, exact on a whitened Gaussian; the draws are the midpoints.  "auto"
-        (default): "paper" where ``K``, ``option``, ``grid`` or ``midpoint`` is given, and where other steps move some
-        of the variables, given which the recycled scheme takes two gradients more; else "recycled", which took 1.5 to
-        3.6 times fewer gradients on all ten targets of the documentation's comparison.
+        (default): "paper" if ``K``, ``option``, ``grid`` or ``midpoint`` is given, and beside steps that move other
+        variables, where the recycled scheme needs two more gradients; otherwise "recycled", which needed 1.5 to 3.6
+        times fewer gradients on all ten targets of the documentation's comparison.
     <steps_per_draw>
     <scaling>
     <target_bias>
@@ -82,7 +82,7 @@ class PoissonULMC(LangevinStep):
     Notes
     -----
     The printed algorithm has errors, corrected here: see the errata page of the documentation.  The automatic step of
-    ``scheme="recycled"`` allows ``target_bias`` at both ends of the curvatures met in warm-up.
+    ``scheme="recycled"`` keeps to ``target_bias`` at the smallest and at the largest curvature met in warm-up.
 
     References
     ----------
@@ -147,9 +147,9 @@ class PoissonULMC(LangevinStep):
 class PoissonOLMC(LangevinStep):
     r"""Poisson midpoint method on overdamped Langevin dynamics: unadjusted, two gradients a step.
 
-    A step looks at the gradient at its start and at a random time within it, and so has about the bias of Langevin
-    Monte Carlo (:class:`OLMC`) with a step ``K`` times smaller.  It is *unadjusted*: nothing is accepted or rejected,
-    and the draws follow a law that is a little off the posterior.
+    A step evaluates the gradient at its start and at a random time within it, and has about the bias of Langevin
+    Monte Carlo (:class:`OLMC`) with a step ``K`` times smaller.  It is *unadjusted*: there is no Metropolis test, and
+    the law of the draws differs slightly from the posterior.
 
     *Dynamics*: :math:`du = -\nabla F(u)\,dt + \sqrt 2\,dB` in whitened coordinates (see ``scaling``), with :math:`F`
     minus the log posterior density.  A step of length :math:`\alpha` = ``step_size`` with :math:`K` = ``K`` cells and
@@ -164,7 +164,8 @@ class PoissonOLMC(LangevinStep):
     (``grid="left"``) or :math:`(i + 1/2) \alpha / K` ("centred"), and a random set :math:`I` of cells (``option``).
 
     *Cost*: :math:`2 - 1/K` gradients a step on the left grid (in the mean, under either option), 2 on the centred one.
-    17 arrays of length :math:`d` a chain, whatever ``K`` is, and 6 for each draw computed ahead (at most 256).
+    Memory: 17 arrays of length :math:`d` for each chain, for any ``K``, and 6 for each draw computed ahead (at most
+    256).
 
     *Bias*: for Option 1, :math:`L`-Lipschitz gradients, small :math:`\alpha L` and about :math:`1/\alpha` steps, the
     law of the chain is within :math:`O(\alpha^2)` (KL divergence, :math:`K \sim 1/\alpha`) of that of OLMC with step
@@ -175,8 +176,8 @@ class PoissonOLMC(LangevinStep):
     ----------
     <vars>
     K
-        Number of cells of a step.  "auto" (default): the power of two between 16 and 4096 from which on the bias of the
-        grid is small beside that of the step.  K costs no gradients.
+        Number of cells of a step.  "auto" (default): the smallest power of two between 16 and 4096 for which the bias
+        of the grid is small beside that of the step.  A larger K costs no gradients.
     <step_size_overdamped>
     <option>
     <grid>
