@@ -78,7 +78,7 @@ def _owners(group: np.ndarray, reading: Reading) -> list[np.ndarray]:
                     return []
             still = (np.abs(change) < 1e-6).all(axis=0)
             follows = (np.abs(change[:, :, None] - shift[:, None, :]) < 1e-4).all(axis=0)
-            if not child.law.symmetric or len(still) > MOST_GROUPED and child.law.kind == "vector":
+            if not child.law.symmetric or (len(still) > MOST_GROUPED and child.law.kind == "vector"):
                 follows[:] = False
             if not (still | follows.any(axis=1)).all():
                 return []
