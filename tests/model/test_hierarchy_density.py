@@ -88,15 +88,19 @@ def test_the_density_is_smooth_where_a_scale_changes_its_sign(name):
     mapped.sites.set_value(sites)
     for which in structure.signed:
         z, _ = structure.to_z(start + 0.5 * rng.normal(size=d), sites)
-        z[which] = 1e-5
-        across = z.copy()
-        across[which] = -1e-5
-        (lp, said), (lp_across, said_across) = of_z(z), of_z(across)
-        scale = 1.0 + np.abs(said[:d]).max()
-        assert lp_across == pytest.approx(lp, abs=1e-4 * scale)
+        # Both limits at 0, extrapolated: nearer, PyMC's density of the factor has lost its digits.
+        limits = []
+        for sign in (1.0, -1.0):
+            near, far = z.copy(), z.copy()
+            near[which], far[which] = sign * 1e-3, sign * 2e-3
+            (lp, said), (lp_far, said_far) = of_z(near), of_z(far)
+            limits.append((2 * lp - lp_far, 2 * said[:d] - said_far[:d]))
+        (lp, slope), (lp_across, slope_across) = limits
+        scale = 1.0 + np.abs(slope).max()
+        assert lp_across == pytest.approx(lp, abs=1e-3 * scale)
         # But for the kink of an exponential prior.
         kink = np.arange(d) == (which if name == "two scales" else d)
-        np.testing.assert_allclose(said_across[:d][~kink], said[:d][~kink], atol=1e-3 * scale)
+        np.testing.assert_allclose(slope_across[~kink], slope[~kink], atol=1e-2 * scale)
 
 
 def test_judged_coordinates_have_the_density_of_the_logarithm():
@@ -118,7 +122,7 @@ def test_judged_coordinates_have_the_density_of_the_logarithm():
     np.testing.assert_allclose(slope, differences(lp_of_q, q, 1)[0], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["eight schools", "lkj of three", "walks"])
+@pytest.mark.parametrize("name", ["eight schools", "cov", "walks"])
 def test_numba_and_jax_say_the_same(name):
     model = eight_schools() if name == "eight schools" else build(name)
     _, mapped, start = densities(model)
