@@ -44,7 +44,8 @@ def test_the_map_is_that_of_the_model():
     mapped.sites.set_value(sites)
     theirs = pmm.LogDensity.from_model(mapped, "")
     z = rng.normal(size=(3, d))
-    for precision, tolerance in (("float64", 1e-10), ("float32", 1e-3)):
+    # Some constants of the model, such as the log of 3.0, are of single precision: 5e-10 of the log density.
+    for precision, tolerance in (("float64", 1e-9), ("float32", 1e-3)):
         with jax.enable_x64(precision != "float32"):
             found = [one.batch(jnp.asarray(z), one.shared(precision, sites), precision) for one in (ours, theirs)]
         for ourselves, them in zip(*found, strict=True):
