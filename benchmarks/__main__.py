@@ -47,6 +47,10 @@ ENTRIES = {
         "at most a minute for each sampler and target",
         "gradients until second moments are right, raw and corrected, for our samplers, NUTS and MCLMC",
     ),
+    "held_out_hierarchies": Entry(
+        "three minutes a model, its reference included; references are kept",
+        "errors, states and gradients of textbook hierarchies that nothing was tuned on, by pmm.sample() and NUTS",
+    ),
     "hierarchies": Entry("a minute a model", "writes the references of noncentring by NUTS"),
     "make_references": Entry("a quarter of an hour", "writes references.json by NUTS; --check compares"),
     "many_chains": Entry("minutes a table", "time of many chains at once, and effective samples for each second"),

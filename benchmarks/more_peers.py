@@ -1,10 +1,13 @@
-"""NUTS of NumPyro, nutpie and PyMC, and the underdamped Langevin solvers of diffrax, on a PyMC model.
+"""NUTS of NumPyro, nutpie and PyMC, WALNUTS, and the underdamped Langevin solvers of diffrax, on a PyMC model.
 
 * NumPyro's NUTS on the model's log density in JAX, with its defaults: 1,000 tuning iterations, diagonal scale,
   acceptance 0.8.  Gradients are ``num_steps``; chains run one after the other, as loops in lockstep would wait for
   the longest trajectory.
 * nutpie's NUTS with its defaults (400 tuning iterations).  Gradients are ``n_steps``.  With its adaptation by a
   normalising flow, and its defaults for that, densities are compiled by JAX.
+* WALNUTS of walnutpie with its defaults (a warm-up of at most 1,000 iterations), but for the number of draws, from
+  around the model's initial point.  Gradients are the calls of the density: those of the warm-up are of a run with one
+  draw, and each draw takes the mean of the others.
 * PyMC's NUTS, ``benchmarks/peers.py``.
 * diffrax's ALIGN and QUICSORT, fixed steps, ``u = 1``: one and two gradients a step.  They have neither tuning nor
   a scale: coordinates are divided by the true standard deviations of the posterior, and step and friction are the best
@@ -15,7 +18,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -24,7 +29,7 @@ import pymc as pm
 from first_times import Run, gradients_to
 from jax_peers import JaxPeer
 
-__all__ = ["NumPyroNUTS", "Nutpie", "NutpieFlow", "PyMCNUTS", "Solver"]
+__all__ = ["NumPyroNUTS", "Nutpie", "NutpieFlow", "PyMCNUTS", "Solver", "Walnuts"]
 
 WARM_UP = 1000
 DROPPED, SEARCHED, SEARCH_SEED = 200, 4000, 1000
@@ -220,3 +225,52 @@ class NutpieFlow(Nutpie):
     def compiled(self, nutpie: Any) -> Any:
         """Compile the model by JAX, as the flow needs it."""
         return nutpie.compile_pymc_model(self.model, backend="jax", gradient_backend="jax").with_transform_adapt()
+
+
+class Walnuts(Rerun):
+    """WALNUTS, NUTS with leapfrog steps that adapt within a trajectory."""
+
+    name, failing = "WALNUTS", 0
+
+    def __init__(self, model: pm.Model, chains: int = 8):
+        import walnutpie
+
+        super().__init__(model, chains)
+        self._walnuts = walnutpie.walnuts_pyfunc
+        self._density = model.logp_dlogp_function(ravel_inputs=True)
+        self._density.set_extra_values({})
+        self._density._pytensor_function.trust_input = True
+
+    def _call(self, draws: int) -> tuple[np.ndarray, float]:
+        """Return draws, and the gradients of a chain, warm-up included."""
+        # Its chains are threads, and PyTensor's functions are for one at a time.
+        calls, lock = 0, threading.Lock()
+
+        def density(x: np.ndarray) -> tuple[float, np.ndarray]:
+            nonlocal calls
+            with lock:
+                calls += 1
+                lp, gradient = self._density(x.copy())
+                return float(lp), np.array(gradient)
+
+        point = self.model.initial_point(0)
+        start = np.concatenate([np.ravel(point[var.name]) for var in self.model.continuous_value_vars])
+        around = np.random.default_rng(self._seed).uniform(-1.0, 1.0, (self.chains, start.size))
+        with warnings.catch_warnings():
+            # Its warm-up ends when chains agree, which depends on their threads.
+            warnings.filterwarnings("ignore", "Setting 'seed'", UserWarning)
+            found = self._walnuts(
+                density, inits=start + around, num_chains=self.chains, seed=self._seed,
+                min_sampling_iter=draws, max_sampling_iter=draws,
+            )  # fmt: skip
+        return np.array([np.asarray(chain) for chain in found]), calls / self.chains
+
+    def sample(self, draws: int) -> Run:
+        """Sample with the defaults."""
+        began = time.process_time()
+        _, before = self._call(1)
+        self.warm_up_seconds = time.process_time() - began
+        x, total = self._call(draws)
+        self.seconds = time.process_time() - began - 2 * self.warm_up_seconds
+        each = np.full(x.shape[:2], (total - before) / draws)
+        return Run(self.name, x, each, np.full(self.chains, before))

@@ -3,9 +3,10 @@
 Centred hierarchies (``benchmarks/hierarchies.py``) and targets that need nothing, through ``pmm.sample`` with
 ``PoissonULMC(scheme="recycled")``: a gradient a transition, every transition a draw.  Errors are in the unconstrained
 coordinates of the centred form, also of runs on the form that is non-centred by hand.  The sinks of Neal's funnel,
-whose squares have next to infinite variance, are left out of the errors.  ``--peers`` adds PyMC's NUTS, nutpie and
-MCLMC on the centred form (``benchmarks/more_peers.py`` and ``jax_peers.py`` say how they are tuned and their gradients
-counted), and ``--flow`` nutpie with its adaptation by a normalising flow: one chain, which takes minutes to train.
+whose squares have next to infinite variance, are left out of the errors.  ``--peers`` adds PyMC's NUTS, nutpie, MCLMC
+and WALNUTS on the centred form (``benchmarks/more_peers.py`` and ``jax_peers.py`` say how they are tuned and their
+gradients counted), and ``--flow`` nutpie with its adaptation by a normalising flow: one chain, which takes minutes to
+train.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ NEED_NOTHING = (
 )
 OURS = ("auto", "False", "by hand")
 # Draws of each chain.
-PEERS = {"PyMC NUTS": 2000, "nutpie NUTS": 2000, "MCLMC": 20_000}
+PEERS = {"PyMC NUTS": 2000, "nutpie NUTS": 2000, "MCLMC": 20_000, "WALNUTS": 2000}
 FLOW = {"nutpie flow": 2000}
 HEADER = """\
 {chains} chains, {draws} draws each; gradients count for each chain.
@@ -161,7 +162,8 @@ def main() -> None:
     parser.add_argument("--others", type=int, default=2, help="seeds for False and by hand: so many of the first")
     parser.add_argument("--samplers", nargs="*", default=OURS, choices=OURS)
     parser.add_argument("--draws", type=int, default=4000)
-    parser.add_argument("--peers", action="store_true", help=f"{', '.join(PEERS)}, with as many seeds as --others")
+    with_seeds = "with as many seeds as --others; all of them without a name"
+    parser.add_argument("--peers", nargs="*", choices=PEERS, metavar="name", help=f"{', '.join(PEERS)}, {with_seeds}")
     parser.add_argument("--flow", action="store_true", help="nutpie's flow, with the first seed")
     arguments = parser.parse_args()
     print(HEADER.format(limit=LIMIT, chains=CHAINS, draws=arguments.draws), flush=True)
@@ -176,7 +178,9 @@ def main() -> None:
             seeds = arguments.seeds if sampler == "auto" else arguments.seeds[: arguments.others]
             for seed in seeds if model is not None else ():
                 print(row(seed, ours(sampler, model, centred, arguments.draws, seed, known), known), flush=True)
-        for sampler, draws in {**(PEERS if arguments.peers else {}), **(FLOW if arguments.flow else {})}.items():
+        asked = () if arguments.peers is None else arguments.peers or PEERS
+        peers = {sampler: PEERS[sampler] for sampler in asked}
+        for sampler, draws in {**peers, **(FLOW if arguments.flow else {})}.items():
             for seed in arguments.seeds[: 1 if sampler in FLOW else arguments.others]:
                 print(row(seed, theirs(sampler, centred, draws, seed, known), known), flush=True)
 

@@ -55,6 +55,7 @@ def _peer(name: str, model: pm.Model, known: Any, chains: int) -> Any:
         "PyMC NUTS": lambda: mp.PyMCNUTS(model, chains),
         "nutpie NUTS": lambda: mp.Nutpie(model, chains),
         "nutpie flow": lambda: mp.NutpieFlow(model, chains),
+        "WALNUTS": lambda: mp.Walnuts(model, chains),
         "NumPyro NUTS": lambda: mp.NumPyroNUTS(model, chains),
         "MCLMC": lambda: jp.MCLMC(model, chains),
         "MCLMC, short tuning": lambda: jp.MCLMC(model, chains, tuner_steps=4_000),
