@@ -119,8 +119,8 @@ def test_an_error_in_one_ends_all_wherever_they_meet_next(where):
 def test_those_that_find_different_settings_do_not_go_on():
     def act(index, exchange):
         one = Processes.of(2, 1, index, 2, exchange)
-        one.agree("one thing", ["equal", 1.0])
-        one.agree("another", {"scale": np.array([1.0, 1.0 + 1e-15 * index])})
+        one.agree("one thing", b"equal")
+        one.agree("another", np.array([1.0, 1.0 + 1e-15 * index]).tobytes())
 
     for error in in_threads(2, act):
         assert isinstance(error, ProcessesError) and "differ in another" in str(error)
@@ -308,5 +308,5 @@ def test_alone_nothing_is_exchanged():
     array = np.ones(5)
     assert one.join(array)[0] is array and one.any(True) and not one.any(False) and one.primary
     one.wait()
-    one.agree("everything", object())
+    one.agree("everything", b"anything")
     assert Processes.of_jax(5, 1) == Processes(slice(0, 5))

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run import progress
+from pmm_mcmc.model import heartbeat
 
 pytestmark = pytest.mark.pymc
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, "random_seed": 1}
@@ -148,7 +148,7 @@ def test_beside_other_steps_it_is_the_papers_unless_asked_for():
 )
 def test_pm_sample_says_that_the_step_compiles(monkeypatch, options, seen):
     file = io.StringIO()
-    monkeypatch.setattr(progress, "_console", lambda: Console(file=file))
+    monkeypatch.setattr(heartbeat, "console", lambda: Console(file=file))
     with normal("x", sigma=len(options) + 1.5):
         pm.sample(step=pmm.PoissonULMC(K=16), **SHORT, **(QUIET | {"progressbar": True} | options))
     assert file.getvalue().startswith("PoissonULMC: [x], compiling\n") is seen

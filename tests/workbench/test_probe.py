@@ -23,7 +23,7 @@ from pmm_mcmc.diagnostics.verdict import bias_table
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.stability import steepest_curvature
-from pmm_mcmc.workbench import bias_probe as probe
+from pmm_mcmc.workbench import probe
 from pmm_mcmc.workbench.coupled import Sums
 from pmm_mcmc.workbench.probe import _setting, _starts, bias_probe, order_of_bias
 
