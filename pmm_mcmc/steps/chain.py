@@ -24,7 +24,7 @@ MOST_DRAWS_AHEAD, SECONDS_AHEAD = 256, 0.05
 _PROBES, _PROBE_WIDTH = 8, 0.1
 _JITTER_TRIES = 20
 # A chain has a process to itself and nobody to learn from but these, which share its warm-up until the setting is
-# frozen.  They end as near to the setting of many chains as more of them would (benchmarks/tuning.py).
+# frozen.  They end as near to the setting of many chains as more of them would (benchmarks/paper/tuning.py).
 _WALKERS = 4
 _LEAST_ADAPTED, _ADAPTED = 130, 0.3
 
