@@ -30,15 +30,11 @@ GOLD = 10**6
 CHAINS = {"2": "DDPM", "3": "DDPM, variant 3"}
 SOLVERS = ("DDIM", "DPM-Solver++ 2M", "DPM-Solver++ 3M", "SDE-DPM-Solver++", "DDPM")
 # What the paper says of its method: that it matches the chain of 1000 calls, and beats solvers of as many calls.
-CLAIMS = [
-    *(
-        (f"{m}, variant {v}", n, CHAINS[v], 1000)
-        for m in ("paper", "planned")
-        for v in CHAINS
-        for n in range(20, 101, 10)
-    ),
-    *((f"{m}, variant {v}", n, s, n) for s in SOLVERS for m in ("paper", "planned") for v in CHAINS for n in (40, 80)),
+METHODS = [
+    (f"{method}, variant {variant}", chain) for method in ("paper", "planned") for variant, chain in CHAINS.items()
 ]
+CLAIMS = [(method, n, chain, 1000) for method, chain in METHODS for n in range(20, 101, 10)]
+CLAIMS += [(method, n, solver, n) for solver in SOLVERS for method, _ in METHODS for n in (40, 80)]
 
 
 @dataclass(frozen=True)
@@ -56,26 +52,14 @@ QUICK = Size(samples=150, seeds=2, iterations=100, quick=True)
 
 
 @dataclass(frozen=True)
-class Sampler:
-    """A method at a number of network calls: ``sample(key, network, x_T, prediction=...)``."""
-
-    family: str
-    calls: int
-    sample: Callable[..., jax.Array]
-
-
-@dataclass(frozen=True)
 class Problem:
-    """A network and what its samples are held against, by name."""
+    """A network of 64 pixels and what its samples are held against: ``floor`` are distances of something exact."""
 
-    name: str
+    words: str
     network: Callable[[jax.Array, jax.Array], jax.Array]
     prediction: str
-    dimension: int
-    distances: dict[str, Distances]
-    floor: str
-    draw_floor: Callable[[int], np.ndarray]
-    words: str
+    distances: Distances
+    floor: dict[tuple[str, int], np.ndarray]
 
 
 def schedules() -> dict[str, DiffusionSchedule]:
@@ -91,27 +75,27 @@ def _solved(key: jax.Array, *arguments: Any, **options: Any) -> jax.Array:
     return dpm_solver_sample(*arguments, **options)
 
 
-def samplers(quick: bool = False) -> Iterator[Sampler]:
-    """Yield everything that is compared."""
+def samplers(quick: bool) -> Iterator[tuple[str, int, Callable[..., jax.Array]]]:
+    """Yield everything that is compared, with its network calls."""
     chains = schedules()
     plain = chains["2"]
     for variant in ("2",) if quick else chains:
-        yield Sampler(CHAINS[variant], 1000, _call(ddpm_sample, chains[variant]))
+        yield CHAINS[variant], 1000, _call(ddpm_sample, chains[variant])
     for n in () if quick else (250, 80, 40, 20):
-        yield Sampler("DDPM", n, _call(ddpm_sample, plain.respaced(n)))
+        yield "DDPM", n, _call(ddpm_sample, plain.respaced(n))
     for n in (40,) if quick else (80, 40, 20):
-        yield Sampler("DDIM", n, _call(ddim_sample, plain, n))
+        yield "DDIM", n, _call(ddim_sample, plain, n)
     for n in () if quick else (80, 40, 20, 10):
-        yield Sampler("DPM-Solver++ 2M", n, _call(_solved, plain, n, order=2))
-        yield Sampler("DPM-Solver++ 3M", n, _call(_solved, plain, n, order=3))
-        yield Sampler("SDE-DPM-Solver++", n, _call(sde_dpm_solver_sample, plain, n))
+        yield "DPM-Solver++ 2M", n, _call(_solved, plain, n, order=2)
+        yield "DPM-Solver++ 3M", n, _call(_solved, plain, n, order=3)
+        yield "SDE-DPM-Solver++", n, _call(sde_dpm_solver_sample, plain, n)
     for variant in ("2",) if quick else chains:
         for n in (40,) if quick else (100, 80, 50, 40):
             blocks = Blocks.equal(1000, n // 2, **PAPER)
-            yield Sampler(f"paper, variant {variant}", n, _call(poisson_midpoint_sample, chains[variant], blocks))
+            yield f"paper, variant {variant}", n, _call(poisson_midpoint_sample, chains[variant], blocks)
         for n in (40,) if quick else (80, 40, 30, 20):
             blocks = _planned(variant, n)
-            yield Sampler(f"planned, variant {variant}", n, _call(poisson_midpoint_sample, chains[variant], blocks))
+            yield f"planned, variant {variant}", n, _call(poisson_midpoint_sample, chains[variant], blocks)
 
 
 @cache
@@ -119,64 +103,41 @@ def _planned(variant: str, calls: int) -> Blocks:
     return plan_blocks(schedules()[variant], calls // 2)
 
 
-def draw(problem: Problem, sampler: Sampler, samples: int, seeds: list[int]) -> list[np.ndarray]:
-    """Samples for each seed; the starts are the same for all samplers."""
-    run = jax.jit(lambda key, x: sampler.sample(key, problem.network, x, prediction=problem.prediction))
-    drawn = []
-    for seed in seeds:
-        key, start = jax.random.split(jax.random.key(seed))
-        drawn.append(np.asarray(run(key, jax.random.normal(start, (samples, problem.dimension)))))
-    return drawn
-
-
 def exact_score(size: Size) -> Problem:
     """The mixture of the digits: what is measured is the sampler's own error."""
     mixture = fitted(digits()[0], 10)
     reference = mixture.sample(np.random.default_rng(GOLD), 20 * size.samples)
     distances = Distances(reference, digit_features(), mixture.moments(), mixture.nll)
-    return Problem(
-        "exact score",
-        mixture.network(schedules()["2"]),
-        "epsilon",
-        64,
-        {"data": distances},
-        "exact sampling",
-        lambda seed: mixture.sample(np.random.default_rng(seed), size.samples),
-        "exact score of a mixture of 10 Gaussians fitted to the digits",
-    )
+    draws = (mixture.sample(np.random.default_rng(seed), size.samples) for seed in range(1, size.seeds + 1))
+    floor = {("exact sampling", 0): np.array([distances(x) for x in draws])}
+    words = "EXACT SCORE of a mixture of 10 Gaussians fitted to the digits"
+    return Problem(words, mixture.network(schedules()["2"]), "epsilon", distances, floor)
 
 
 def trained_network(size: Size) -> Problem:
-    """A network of the digits: distances from digits it has not seen, and from what its own chain makes."""
+    """A network of the digits, and digits it has not seen."""
     data, _ = digits()
     held_out, seen = data[: size.held_out], data[size.held_out :]
     found = train(seen, held_out, schedules()["2"], size.iterations)
-    problem = Problem(
-        "trained network",
-        found.network,
-        "v",
-        64,
-        {"data": Distances(held_out, digit_features())},
-        "training digits",
-        lambda seed: seen,
-        f"network of {found.parameters} parameters after {size.iterations} iterations on {len(seen)} digits, loss on "
-        f"the {len(held_out)} others {found.held_out_loss:.3f}",
+    distances = Distances(held_out, digit_features())
+    words = (
+        f"TRAINED NETWORK of {found.parameters} parameters after {size.iterations} iterations on {len(seen)} digits, "
+        f"loss on the {len(held_out)} others {found.held_out_loss:.3f}"
     )
-    gold = Sampler("DDPM", 1000, _call(ddpm_sample, schedules()["2"]))
-    chain = np.concatenate(draw(problem, gold, size.samples, [GOLD] if size.quick else [GOLD, GOLD + 1]))
-    problem.distances["chain"] = Distances(chain, digit_features())
-    return problem
+    floor = {("training digits", 0): np.array([distances(seen)] * size.seeds)}
+    return Problem(words, found.network, "v", distances, floor)
 
 
-def measure(problem: Problem, size: Size) -> dict[tuple[str, int, str], np.ndarray]:
-    """Distances ``(seeds, 4)`` by family, calls and what they are from; first the floor, of which ``calls`` is 0."""
-    seeds = list(range(1, size.seeds + 1))
-    floor = [problem.distances["data"](problem.draw_floor(seed)) for seed in seeds]
-    found = {(problem.floor, 0, "data"): np.array(floor)}
-    for sampler in samplers(size.quick):
-        drawn = draw(problem, sampler, size.samples, seeds)
-        for name, distance in problem.distances.items():
-            found[sampler.family, sampler.calls, name] = np.array([distance(x) for x in drawn])
+def measure(problem: Problem, size: Size) -> dict[tuple[str, int], np.ndarray]:
+    """Distances ``(seeds, 4)`` by sampler and calls; the starts are the same for all samplers."""
+    found = dict(problem.floor)
+    for family, calls, sample in samplers(size.quick):
+        run = jax.jit(lambda key, x, sample=sample: sample(key, problem.network, x, prediction=problem.prediction))
+        rows = []
+        for seed in range(1, size.seeds + 1):
+            key, start = jax.random.split(jax.random.key(seed))
+            rows.append(problem.distances(np.asarray(run(key, jax.random.normal(start, (size.samples, 64))))))
+        found[family, calls] = np.array(rows)
     return found
 
 
@@ -198,9 +159,7 @@ def main() -> None:
     for make in (exact_score, trained_network):
         problem = make(size)
         found = measure(problem, size)
-        say("", f"{problem.name.upper()}: {problem.words}")
-        for of in problem.distances:
-            say("", f"Distances from the {of}", *table(found, of), "", *compared(found, CLAIMS, of))
+        say("", problem.words, *table(found), "", *compared(found, CLAIMS))
     say("", f"{time.process_time() - began:.0f} seconds of one core; jax {jax.__version__}, numpy {np.__version__}")
     if options.write:
         PATH.write_text("\n".join(lines) + "\n")

@@ -78,13 +78,11 @@ def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values.mean(axis=0), values.std(axis=0, ddof=1) / np.sqrt(len(values))
 
 
-def table(found: dict[tuple[str, int, str], np.ndarray], name: str) -> list[str]:
-    """Lines of mean and standard error over the seeds, for the distances from one thing."""
+def table(found: dict[tuple[str, int], np.ndarray]) -> list[str]:
+    """Lines of mean and standard error over the seeds, the first axis, by sampler and calls."""
     lines = [f"{'sampler':22}{'calls':>6}  " + "".join(f"{column:>20}" for column in NAMES)]
-    for (family, calls, of), values in found.items():
-        if of == name:
-            cells = (_cell(m, e) for m, e in zip(*mean_and_error(values), strict=True))
-            lines.append(f"{family:22}{calls or '-':>6}  " + "".join(cells).rstrip())
+    for (family, calls), values in found.items():
+        lines.append(f"{family:22}{calls or '-':>6}  " + "".join(map(_cell, *mean_and_error(values))).rstrip())
     return lines
 
 
@@ -95,16 +93,16 @@ def _cell(mean: float, error: float) -> str:
     return f"{mean:>11.4g} +-{error:7.2g}" if error > 1e-6 * abs(mean) else f"{mean:>11.4g}{'':9}"
 
 
-def compared(found: dict[tuple[str, int, str], np.ndarray], pairs: Iterable[tuple], of: str) -> list[str]:
+def compared(found: dict[tuple[str, int], np.ndarray], pairs: Iterable[tuple]) -> list[str]:
     """Lines with how much further off one sampler is than another, and the standard error of that.
 
     ``pairs`` are a sampler and its calls, and another and its calls.  Of the excess, which has a sign, the absolute
     value of the mean counts.
     """
-    lines = [f"How much further off the first is, by distances from the {of}; below 0: nearer"]
+    lines = ["How much further off the first is; below 0: nearer"]
     for a, calls_a, b, calls_b in pairs:
-        if (a, calls_a, of) in found and (b, calls_b, of) in found:
-            values = [found[a, calls_a, of], found[b, calls_b, of]]
+        if (a, calls_a) in found and (b, calls_b) in found:
+            values = [found[a, calls_a], found[b, calls_b]]
             excess = np.array(NAMES) == "NLL excess"
             signed = [np.where(excess, np.sign(v.mean(axis=0)) * v, v) for v in values]
             (mean, error), (other, error_of_other) = map(mean_and_error, signed)

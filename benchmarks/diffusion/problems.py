@@ -85,26 +85,6 @@ class Mixture:
 
         return predict
 
-    def velocity(self):
-        """Exact prediction of a flow, noise minus data, a function of states and noise levels."""
-        k, d = self.means.shape
-        into = jnp.asarray(self.vectors.transpose(1, 0, 2).reshape(d, k * d), jnp.float32)
-        centre = jnp.asarray(np.einsum("kij,ki->kj", self.vectors, self.means), jnp.float32)
-        values = jnp.asarray(self.values, jnp.float32)
-        log_weights = jnp.log(jnp.asarray(self.weights, jnp.float32))
-
-        def predict(x, s):
-            s = s[:, None, None]
-            variance = (1.0 - s) ** 2 * values + s**2
-            z = (x @ into).reshape(-1, k, d) - (1.0 - s) * centre
-            logs = log_weights - 0.5 * jnp.sum(jnp.log(variance) + z**2 / variance, axis=2)
-            share = jax.nn.softmax(logs, axis=1)[:, :, None]
-            # Of each component: its noise, less its data.
-            said = (s - (1.0 - s) * values) / variance * z - centre
-            return (share * said).reshape(-1, k * d) @ into.T
-
-        return predict
-
 
 def fitted(data: np.ndarray, components: int, seed: int = 0) -> Mixture:
     """A mixture fitted to data, with no variance below 0.001."""

@@ -41,14 +41,11 @@ class Crossing:
     """When an error fell below the limit, in gradients a chain after warm-up; ``inf`` where it never did.
 
     ``first`` and ``settled`` are the first time that the median over chains is below, and the time from which it stays
-    there; ``low`` and ``high`` the 10 % and 90 % quantile of the chains' own first times; ``spent`` the smallest total
-    of a chain, and ``final`` the median error at its end.
+    there; ``spent`` the smallest total of a chain, and ``final`` the median error at its end.
     """
 
     first: float
     settled: float
-    low: float
-    high: float
     spent: float
     final: float
 
@@ -76,8 +73,6 @@ def gradients_to(draws: np.ndarray, gradients: np.ndarray, reference: Any, stati
     off = ((np.cumsum(chain**2, axis=0) / count - reference.second) ** 2 for chain in draws)
     errors = np.stack([over(each / reference.variance_of_square, axis=1) for each in off])
     spent = np.cumsum(gradients, axis=1)
-    own = [_first(e < LIMIT, s) for e, s in zip(errors, spent, strict=True)]
-    low, high = np.quantile(own, [0.1, 0.9], method="inverted_cdf")
     end = spent[:, -1].min()
     axis = np.unique(spent)
     axis = axis[axis <= end]
@@ -87,7 +82,7 @@ def gradients_to(draws: np.ndarray, gradients: np.ndarray, reference: Any, stati
     median = np.median(on_axis, axis=0)
     below = median < LIMIT
     stays = np.logical_and.accumulate(below[::-1])[::-1]
-    return Crossing(_first(below, axis), _first(stays, axis), float(low), float(high), float(end), float(median[-1]))
+    return Crossing(_first(below, axis), _first(stays, axis), float(end), float(median[-1]))
 
 
 def corrected_crossing(run: Run, known: Any, end: int = 2000) -> float:
