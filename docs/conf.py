@@ -14,6 +14,8 @@ from pmm_mcmc.steps.base import LangevinStep
 # Sphinx sees only what lies below this folder.
 HERE = Path(__file__).parent
 shutil.rmtree(HERE / "notebooks", ignore_errors=True)
+# Names that moved would be warned of.
+shutil.rmtree(HERE / "generated", ignore_errors=True)
 (HERE / "notebooks").mkdir()
 for notebook in (HERE.parent / "examples").glob("*.ipynb"):
     shutil.copy(notebook, HERE / "notebooks")

@@ -1,13 +1,14 @@
-"""What every engine takes and returns: settings, states, chunks of draws.
+"""The interface of every engine: states of chains, chunks of draws.
 
-A chain's state is one flat array of floats, so that saving, restoring and comparing it is a copy:
+The state of a chain is one flat array of ``4 d + 2`` floats, so that it is saved, restored and compared as an array:
 ``u`` (position), ``v`` (velocity), ``b`` (base drift), ``evaluated`` (the last point whose gradient is known, which
-is also the draw), all in whitened coordinates (:mod:`pmm_mcmc.coordinates.affine`), then the log density there, up to
-the affine map's constant, and the factor by which this chain's step is shortened at present.
+is also the draw), all in whitened coordinates (:mod:`pmm_mcmc.coordinates.affine`); then the log density at the
+evaluated point, without the constant of the affine map, and the current factor by which the chain's step is shortened.
 
-Beside the state stands what the density said at that point, ``(width,)``: the gradient with respect to ``z``, the
-coordinates in which chains move, and, where these are not the model's own, also the model's position ``x``, the
-gradient with respect to it, and the log determinant of ``x`` by ``z``; ``width`` is ``d`` or ``3 d + 1``.
+The *evaluation* at that point is an array ``(width,)`` beside the state: the gradient with respect to the non-centred
+``z``; where ``z`` is not the model's own ``x``, followed by ``x``, the gradient with respect to ``x`` and the log
+determinant of the map from ``z`` to ``x``.  ``width`` is ``d`` or ``3 d + 1``.  Arrays named ``gradient`` are
+evaluations.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ __all__ = ["Chunk", "Engine", "change_coordinates", "empty_state", "model_side",
 
 
 class Chunk(NamedTuple):
-    """What a run of ``n`` draws returns; ``d`` is the number of coordinates, and many chains are a leading axis.
+    """Draws of one chain, or of several along a leading axis; ``n`` draws in ``d`` coordinates.
 
     Attributes
     ----------
     position, gradient : (n, d), (n, width)
-        Draws ``z``, and what the density said there.
+        Draws ``z``, and the evaluations there.
     lp, accept : (n,)
-        Log density of the model at the draw; mean acceptance probability of its transitions (1 where nothing is
-        adjusted).
+        Log density of the model at the draw; mean acceptance probability of its transitions (unadjusted methods: the
+        share of accepted ones).
     n_grad : (n,)
         Gradients spent for the draw.
     unstable, refined : (n,)
-        Transitions rejected as not finite or unstable even in parts; those that were taken in parts.
+        Transitions rejected as non-finite or unstable even after refinement; transitions that were refined.
     model_failures : (n,)
-        Those of the unstable ones that are the model's failures and not the step's: values that are not finite at a
-        place where the energy of the whitened coordinates, ``|y|^2 / 2``, has not run away.
+        Unstable transitions due to the model and not to the step: values are not finite at a place that a stable step
+        may reach, by the energy ``|y|^2 / 2`` of the whitened coordinates.
     state : (n, 4 d + 2)
-        The chain's state after each draw; of no rows where many chains advance together.
+        State of the chain after each draw; empty where several chains advance together.
     """
 
     position: np.ndarray
@@ -62,13 +63,13 @@ class Chunk(NamedTuple):
 
     @property
     def sampled_lp(self) -> np.ndarray:
-        """The log density of ``z`` at the draws."""
+        """The log density of ``z`` at the draws, log determinant included."""
         d = self.position.shape[-1]
         return self.lp if self.gradient.shape[-1] == d else self.lp + self.gradient[..., 3 * d]
 
     @classmethod
     def empty(cls, shape: tuple[int, ...], d: int, width: int, states: int = 0) -> Chunk:
-        """Return arrays to be filled, of ``shape`` ``(n,)`` or ``(chain, n)``."""
+        """Return uninitialised arrays for draws of ``shape`` ``(n,)`` or ``(chain, n)``, with ``states`` states."""
         position, gradient = np.empty((*shape, d)), np.empty((*shape, width))
         n_grad, unstable, refined, model_failures = (np.empty(shape, np.int64) for _ in range(4))
         state = np.empty((*shape[:-1], states, 4 * d + 2))
@@ -84,13 +85,13 @@ class Engine(Protocol):
     structure: Structure | None
 
     def gradient_at(self, position: np.ndarray, sites: np.ndarray | None = None) -> np.ndarray:
-        """Gradients at positions ``z`` ``(..., d)``, under some sites; NaN where anything is not finite."""
+        """Return gradients at positions ``z`` ``(..., d)`` for given sites; NaN where a value is not finite."""
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)`` and make them the evaluated points, in place.
 
-        Returns what the density said there, ``(..., width)``; a log density in the state is NaN where anything is not
-        finite.  Costs one gradient a chain.
+        Returns the evaluations ``(..., width)``.  The log density in a state is NaN where a value is not finite.  Each
+        chain costs one gradient.
         """
 
     def advance(
@@ -105,40 +106,43 @@ class Engine(Protocol):
         thin: int = 1,
         tolerance: float = 0.0,
     ) -> Chunk:
-        """Advance chains by ``rows * thin`` transitions, in place; return a draw of each after each ``thin`` of them.
+        """Advance chains by ``rows * thin`` transitions, in place, and return every ``thin``-th one as a draw.
 
         Parameters
         ----------
         setting
             Step size, friction, K and coordinates.
         state, gradient
-            The chains, ``(chain, 4 d + 2)``, and what the density said at their evaluated points, ``(chain, width)``.
+            The chains, ``(chain, 4 d + 2)``, and the evaluations at their evaluated points, ``(chain, width)``.
         keys, first
-            Seed and chain, ``(chain, 2)`` uint64, and the number of the first transition: what randomness depends on.
+            Keys from seed and chain, ``(chain, 2)`` uint64, and the number of the first transition: all that the
+            random numbers depend on.
         rows, thin
-            Draws, and transitions for each.
+            Number of draws, and of transitions for each.
         tolerance
-            Share of the kinetic energies by which the energy may rise in a step beyond the guard's threshold: for
-            chains on their way down from far out, where errors of the step are small only relative to it.
+            Share of the kinetic energies that is added to the largest stable rise of the energy.  Early warm-up uses
+            it: for chains that move in from far out, errors of a step are small only relative to their energy.
         """
 
 
 def empty_state(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """States of chains at positions ``u`` ``(..., d)`` with velocities ``v``, not evaluated yet."""
+    """Return states of chains at positions ``u`` ``(..., d)`` with velocities ``v``, not evaluated yet."""
     d = u.shape[-1]
     state = np.zeros((*u.shape[:-1], 4 * d + 2))
     state[..., :d], state[..., d : 2 * d], state[..., 4 * d + 1] = u, v, 1.0
     return state
 
 
-def model_side(z: np.ndarray, said: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the model's positions and gradients ``(..., d)`` from what the density said at ``z``."""
+def model_side(z: np.ndarray, evaluation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the model's positions and gradients ``(..., d)`` from the evaluation at ``z``."""
     d = z.shape[-1]
-    return (z, said) if said.shape[-1] == d else (said[..., d : 2 * d], said[..., 2 * d : 3 * d])
+    if evaluation.shape[-1] == d:
+        return z, evaluation
+    return evaluation[..., d : 2 * d], evaluation[..., 2 * d : 3 * d]
 
 
 def with_model_side(slope: np.ndarray, x: np.ndarray, gradient: np.ndarray, log_det: np.ndarray) -> np.ndarray:
-    """Return what the density says where ``x`` is not ``z``: see the top of this module."""
+    """Return the evaluation where ``x`` is not ``z``: ``slope`` is the gradient with respect to ``z``."""
     return np.concatenate([slope, x, gradient, log_det[..., None]], axis=-1)
 
 
@@ -150,9 +154,9 @@ def change_coordinates(
     kernel: Kernel,
     structure: Structure | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Express states ``(..., 4 d + 2)``, and what the density said at their evaluated points, in other coordinates.
+    """Return states ``(..., 4 d + 2)`` and their evaluations in other coordinates, at no cost in gradients.
 
-    Velocities, standard normal in any, are kept.  Costs no gradient.
+    Velocities are kept: they are standard normal in all coordinates.
     """
     d = state.shape[-1] // 4
     out = state.copy()

@@ -1,4 +1,4 @@
-"""Chains that advance together, block by block, under one setting: companions of a warm-up, or a run's chains."""
+"""Chains that advance together with the same tuned parameters: companion chains of a warm-up, or a run's chains."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["Ensemble"]
 
 @dataclass
 class Ensemble:
-    """Chains of one method, each with randomness of its own.
+    """Chains of one method, each with its own random key.
 
     Attributes
     ----------
     state, gradient : (chain, 4 d + 2), (chain, width)
-        The engine's state of each chain, and what the density said at its evaluated.
+        State of each chain, and the evaluation at its evaluated point.
     keys : (chain, 2) uint64
-        What each chain's randomness depends on, beside the number of the transition.
+        Random key of each chain.
     transition : int
-        Transitions made by each of them.
+        Number of transitions that each chain has made.
     """
 
     state: np.ndarray
@@ -38,7 +38,7 @@ class Ensemble:
     def start(
         cls, engine: Engine, coordinates: Coordinates, positions: np.ndarray, rng: np.random.Generator
     ) -> Ensemble:
-        """Begin at positions ``z`` ``(chain, d)`` with a finite density: a gradient each."""
+        """Start chains at positions ``z`` ``(chain, d)`` with a finite density; each costs one gradient."""
         chains, d = positions.shape
         keys = rng.integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
         velocity = rng.standard_normal((chains, d)) * (engine.kernel.dynamics != OVERDAMPED)
@@ -46,13 +46,13 @@ class Ensemble:
         return cls(state, engine.evaluate(coordinates, state), keys)
 
     def prepare(self, engine: Engine, setting: TunedParameters) -> None:
-        """Make no draw, so that all that makes draws is compiled; the chains stay as they are."""
+        """Compile whatever :meth:`advance` needs, by a call for no draws; the chains stay as they are."""
         engine.advance(setting, self.state[:1].copy(), self.gradient[:1].copy(), self.keys[:1], self.transition, 0)
 
     def advance(
         self, engine: Engine, setting: TunedParameters, rows: int, *, thin: int = 1, tolerance: float = 0.0
     ) -> Chunk:
-        """Run every chain for ``rows`` draws; return their chunk, each array with a leading axis for the chains."""
+        """Advance every chain by ``rows`` draws; the arrays of the chunk have a leading axis for the chains."""
         ((_, chunk),) = self.advance_in_batches(engine, setting, rows, None, thin=thin, tolerance=tolerance)
         return chunk
 
@@ -66,11 +66,14 @@ class Ensemble:
         thin: int = 1,
         tolerance: float = 0.0,
     ) -> Iterator[tuple[slice, Chunk]]:
-        """Yield the same by so many chains at a time, with the slice of chains; to be used up."""
+        """Advance ``batch`` chains at a time (None: all) and yield each slice of chains with its chunk.
+
+        The iterator must be exhausted: only then is the number of transitions updated.
+        """
         chains = len(self.state)
         size = chains if batch is None else batch
-        for begin in range(0, chains, size):
-            which = slice(begin, min(begin + size, chains))
+        for start in range(0, chains, size):
+            which = slice(start, min(start + size, chains))
             parts = self.state[which], self.gradient[which], self.keys[which]
             yield which, engine.advance(setting, *parts, self.transition, rows, thin=thin, tolerance=tolerance)
         self.transition += rows * thin
@@ -82,5 +85,5 @@ class Ensemble:
         )
 
     def copy_from(self, source: np.ndarray) -> None:
-        """Put chain ``i`` where chain ``source[i]`` stands."""
+        """Move chain ``i`` to the state of chain ``source[i]``."""
         self.state, self.gradient = self.state[source], self.gradient[source]

@@ -1,11 +1,11 @@
 """The JAX engine: groups of chains in lockstep, whole chunks compiled, on one or more devices.
 
-Chains advance in groups of fixed size, padded where they do not fill it, and a group's arithmetic does not depend on
-how many groups there are, on the devices that they are spread over, or on the length of a chunk: matrix products of
-other shapes would round differently.  Randomness is keyed by (seed, chain, transition).  So are the draws, therefore:
-bit for bit on the same kind of hardware.
+Chains advance in groups of fixed size, the last one padded, because matrix products of other shapes would round
+differently.  The arithmetic of a group thus does not depend on the number of groups, on the devices or on the length of
+a chunk, and random numbers are keyed by (seed, chain, transition).  On one kind of hardware the draws depend on the
+same three, bit for bit.
 
-One function is compiled, for warm-up and sampling, for every setting and any number of draws up to its capacity.
+One function is compiled for warm-up and sampling, all tuned parameters and any number of draws up to its capacity.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from pmm_mcmc.model.jax_density import LogDensity
 
 __all__ = ["JaxEngine"]
 
-# Chains of a group: from here on a larger group is no faster for each chain (benchmarks/many_chains.py).  Several
-# accelerators share the chains of a run of ordinary size.
+# Largest group, on CPU and accelerators: larger ones are no faster per chain (benchmarks/many_chains.py).  On
+# accelerators a run is split into up to _SHARES groups, so that several devices can share it.
 _GROUP_CPU, _GROUP_OTHER, _SHARES = 256, 4096, 8
-# Draws of a compiled call, at most, and the bytes of its buffers for each device.
+# Most draws of a compiled call, and most bytes of its buffers on each device.
 _MOST_ROWS, _BYTES = 64, 2**26
 
 
@@ -49,12 +49,11 @@ class JaxEngine:
     density
         The log density as a JAX function.
     chains
-        Chains of the run: it fixes the size of a group.
+        Number of chains of the run, which determines the size of a group.
     precision
-        "float64"; "mixed": the log density and its gradient in single precision, everything else in double; or
-        "float32".
+        "float64"; "mixed" (log density and gradient in single precision, everything else in double); or "float32".
     devices
-        Devices to spread the groups over; those of the default backend by default.
+        Devices to spread the groups over; by default those of JAX's default backend.
     """
 
     def __init__(
@@ -84,9 +83,9 @@ class JaxEngine:
                 check_vma=False,
             )
         )
-        self._look = jax.jit(
+        self._evaluate = jax.jit(
             jax.shard_map(
-                self._look_at_group, mesh=mesh, in_specs=(P(), P(), each), out_specs=(each, each), check_vma=False
+                self._evaluate_group, mesh=mesh, in_specs=(P(), P(), each), out_specs=(each, each), check_vma=False
             )
         )
 
@@ -102,7 +101,7 @@ class JaxEngine:
 
         return drift
 
-    def _look_at_group(self, coordinates: JaxCoordinates, shared: Any, u: Any) -> Any:
+    def _evaluate_group(self, coordinates: JaxCoordinates, shared: Any, u: Any) -> Any:
         self.traces += 1
         lp, gradient, b = self._drift(coordinates, shared)(u)
         return jnp.concatenate([b, u, lp], axis=-1), gradient
@@ -144,7 +143,7 @@ class JaxEngine:
         u, v, b, evaluated, gradient, lp, factor = chains
         return jnp.concatenate([u, v, b, evaluated, lp, factor], axis=-1), gradient, out
 
-    # -- from the host -----------------------------------------------------------------------------------------------
+    # -- called from Python ------------------------------------------------------------------------------------------
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
@@ -157,14 +156,14 @@ class JaxEngine:
                 self._placed(JaxCoordinates.of(coordinates, self.dtype)),
             )
             for rows, (u,) in self._batches(flat[:, :d]):
-                found, slopes = self._look(where, shared, u)
+                found, slopes = self._evaluate(where, shared, u)
                 flat[rows, 2 * d : 4 * d + 1] = np.asarray(found)[: len(flat[rows])]
                 gradient[rows] = np.asarray(slopes)[: len(flat[rows])]
         state[...] = flat.reshape(state.shape)
         return gradient.reshape(*state.shape[:-1], self.width)
 
     def gradient_at(self, position: np.ndarray, sites: np.ndarray | None = None) -> np.ndarray:
-        """Gradients at positions ``z`` ``(..., d)``, under some sites; NaN where anything is not finite."""
+        """Return gradients at positions ``z`` ``(..., d)`` for given sites; NaN where a value is not finite."""
         d = self.d
         state = empty_state(position, np.zeros(d))
         gradient = self.evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)[..., :d].copy()
@@ -200,7 +199,7 @@ class JaxEngine:
             )
             for chains, (s, g, w) in self._batches(state, gradient, words):
                 done = 0
-                while done < rows or rows == 0:  # no draws: to compile
+                while done < rows or rows == 0:  # a call for no draws compiles
                     n = min(self.capacity, rows - done)
                     s, g, found = self._chunk(
                         parameters, where, shared, s, g, w,
@@ -223,10 +222,10 @@ class JaxEngine:
         return jax.device_put(tree, self._everywhere)
 
     def _batches(self, *arrays: np.ndarray) -> Any:
-        """Yield slices of chains with their arrays on the devices, a group for each, the last ones padded."""
+        """Yield slices of chains and their arrays on the devices, one group on each, the last ones padded."""
         size = self.group * len(self.devices)
-        for begin in range(0, len(arrays[0]), size):
-            rows = slice(begin, min(begin + size, len(arrays[0])))
+        for start in range(0, len(arrays[0]), size):
+            rows = slice(start, min(start + size, len(arrays[0])))
             parts = []
             for array in arrays:
                 part = array[rows] if array.dtype == np.uint32 else array[rows].astype(self.dtype)

@@ -1,7 +1,7 @@
 """The midpoints of one step of a group of chains in lockstep, and the noise path through them, traced by JAX.
 
-Under Option 1 chains have different numbers of midpoints; where they lie does not depend on the gradients found there,
-so that all midpoints of all chains are known first and their gradients taken in full batches.
+Under Option 1 chains have different numbers of midpoints.  The midpoints do not depend on the gradients there, so that
+all midpoints of all chains are computed first, and their gradients in full batches.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from pmm_mcmc.langevin.transitions import (
     path,
 )
 
-__all__ = ["Chains", "Draws", "Drift", "Known", "Parameters", "Seen", "look", "total"]
+__all__ = ["Chains", "Draws", "Drift", "Known", "Midpoints", "Parameters", "evaluate_midpoints", "total"]
 
 _flows, _cells, _gain = build_flows(jnp, jnp.where), build_cells(jnp, jnp.where), build_gain(jnp.where)
 _limits = build_limits(jnp, jnp.where)
 _FLOW = (_flows.overdamped, _flows.underdamped, _flows.harmonic)
 # Option 1: a step has more midpoints than this with probability below 1e-16.
 _MOST_MIDPOINTS = 18
-# Midpoints of a group are taken so many standard deviations above their mean number at a time, and there is room for
-# so many more: they would not fit with probability below 1e-16 (Chernoff).
+# A batch holds the mean number of midpoints of a group plus _SPARE standard deviations; the list has room for _ROOM
+# standard deviations, which it exceeds with probability below 1e-16 (Chernoff).
 _SPARE, _ROOM = 2.5, 9.0
 
-# Positions (n, d) to log densities (n,), what else the density says (n, width), and drifts (n, d).
+# Positions (n, d) to log densities (n, 1), evaluations (n, width) and drifts (n, d).
 Drift = Callable[[Any], tuple[Any, Any, Any]]
 
 
@@ -47,29 +47,32 @@ class Draws(Protocol):
     """Random numbers of one step of a group of ``g`` chains."""
 
     def take(self, *slots: Any) -> list[tuple[Any, Any, Any]]:
-        """Return numbers in [0, 1) ``(g, 1)`` and two arrays ``(g, d)`` of standard normals, for each slot.
+        """Return for each slot uniform numbers ``(g, 1)`` and two arrays ``(g, d)`` of standard normals.
 
         Slots from 0 on are midpoints; slot -1 is the end of the step.
         """
 
     def uniforms(self, slots: int) -> Any:
-        """Return the first of these for so many midpoints, ``(slots, g, 1)``."""
+        """Return the uniform numbers of the first midpoints, ``(slots, g, 1)``."""
 
     def normals(self, chains: Any, slots: Any) -> tuple[Any, Any]:
-        """Return the others for a list of midpoints ``(n,)``, ``(n, d)``: of which chain, and in which slot."""
+        """Return the normals ``(n, d)`` of midpoints listed by their chains ``(n,)`` and slots ``(n,)``."""
 
     def velocity(self) -> Any:
-        """``(g, d)`` standard normals for chains that start again."""
+        """Return normals ``(g, d)``, the fresh velocities of chains whose step was rejected."""
 
     def part(self, chains: Any, i: Any) -> Draws:
-        """Return those of part ``i`` of the step for some of the chains, ``(n,)``."""
+        """Return the random numbers of part ``i`` of a refined step, for some chains ``(n,)``."""
 
     def beyond(self) -> Draws:
-        """Return others, of the same shapes, for what lies beyond the gaps of this part."""
+        """Return independent random numbers of the same shapes, for the noise beyond the gaps of this part."""
 
 
 class Parameters(NamedTuple):
-    """Numbers of the setting, traced: nothing is compiled anew when they change."""
+    """Tuned parameters and limits of a step, as traced numbers: new values need no compilation.
+
+    The fields are those of :class:`pmm_mcmc.engines.numba_step.Parameters`.
+    """
 
     alpha: Any
     friction: Any
@@ -81,9 +84,9 @@ class Parameters(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """A group of ``g`` chains: arrays ``(g, d)``, and the log density and the factor of the step as ``(g, 1)``.
+    """A group of ``g`` chains: arrays ``(g, d)``; log density and factor of the step size as ``(g, 1)``.
 
-    ``gradient`` ``(g, width)`` is what the density said at the evaluated point.
+    ``gradient`` ``(g, width)`` is the evaluation at the evaluated point.
     """
 
     u: Any
@@ -96,7 +99,7 @@ class Chains(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The noise ``(g, d)`` over what is left of a path, the time ``(g, 1)`` to its end, and if this step gets there."""
+    """Known noise ``(g, d)`` over the rest of a path, the time ``(g, 1)`` to its end, whether this step ends there."""
 
     u: Any
     v: Any
@@ -104,20 +107,20 @@ class Known(NamedTuple):
     last: Any
 
 
-class Seen(NamedTuple):
-    """What the midpoints of a step have shown, and its flow and noise path, to the end."""
+class Midpoints(NamedTuple):
+    """The flow and noise path of a step, and what its midpoints contribute."""
 
     whole: Flow
     mu: Any
     mv: Any
-    known: tuple[Any, Any]  # the noise over the path beyond the step, where one is known
+    known: tuple[Any, Any]  # the noise of the path beyond the step, where the path is known
     cu: Any
     cv: Any
     steep: Any
     n_grad: Any
     finite: Any  # (g, 1)
-    bad: Any  # (g, d): where a value was not finite, if any
-    y: Any  # the last midpoint, with what was found there
+    bad: Any  # (g, d): the first midpoint with a value that is not finite
+    y: Any  # the last midpoint, and the evaluation there
     v_mid: Any
     lp: Any
     gradient: Any
@@ -129,29 +132,29 @@ def total(x: Any) -> Any:
     return jnp.sum(x, axis=-1, keepdims=True)
 
 
-def look(
+def evaluate_midpoints(
     kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, known: Known | None
-) -> Seen:
-    """Draw midpoints and noise of a step ``(g, 1)`` and take the gradients there.
+) -> Midpoints:
+    """Draw midpoints and noise of a step of length ``step`` ``(g, 1)`` and evaluate the drift at the midpoints.
 
-    The noise is part of a path whose noise is ``known``, if it is.
+    In a part of a refined step the noise is conditioned on the ``known`` noise of the whole.
     """
     option_1 = kernel.scheme == Scheme.CELLS and kernel.option == 1
     return (_midpoints if option_1 else _midpoint)(kernel, p, drift, chains, draws, step, known)
 
 
 def _flows_over(kernel: Kernel, p: Parameters, *times: Any) -> list[Flow]:
-    """Return the flows over several times ``(g, 1)``, taken side by side: their series are compiled but once."""
+    """Return the flows over several times ``(g, 1)``, in one array so that their series are compiled once."""
     together = _FLOW[kernel.dynamics](jnp.concatenate(times, axis=1), p.friction)
-    # Else the compiler may work out a chain's coefficients again for each of its coordinates.
+    # Without the barrier the compiler may recompute a chain's coefficients for each coordinate.
     together = lax.optimization_barrier(together)
     return [Flow(*(part[:, i : i + 1] for part in together)) for i in range(len(times))]
 
 
-def _gather(
+def _extend(
     kernel: Kernel, p: Parameters, mu: Any, mv: Any, w: Any, beyond: Any, gap: Flow, length: Any, known: Any
 ) -> tuple[Any, Any, Any]:
-    """Carry the noise path of the step over a gap; return it, and what is known of the path from there on."""
+    """Extend the noise path of the step over a gap; return it, and the known noise from there on."""
     nu, nv = noise(*w, gap)
     if known is not None:
         rest, left = _flows_over(kernel, p, jnp.maximum(known.ahead - length, 0.0), known.ahead)
@@ -164,12 +167,12 @@ def _gather(
 def _finish(
     kernel: Kernel, p: Parameters, mu: Any, mv: Any, draws: Draws, gap: Flow, length: Any, known: Known | None
 ) -> tuple[Any, Any, tuple[Any, Any]]:
-    """Carry the noise path to the end of the step; return it, and what is known beyond."""
+    """Extend the noise path to the end of the step; return it, and the known noise beyond."""
     ((_, *w),) = draws.take(-1)
     if known is None:
         return *path(mu, mv, *noise(*w, gap), gap), (mu, mv)
     ((_, *beyond),) = draws.beyond().take(-1)
-    *found, after = _gather(kernel, p, mu, mv, w, beyond, gap, length, known)
+    *found, after = _extend(kernel, p, mu, mv, w, beyond, gap, length, known)
     at_end = path(mu, mv, known.u, known.v, gap)
     mu, mv = (jnp.where(known.last, a, b) for a, b in zip(at_end, found, strict=True))
     return mu, mv, (after.u, after.v)
@@ -184,8 +187,8 @@ def _steepness(kernel: Kernel, chains: Chains, y: Any, b: Any, time: Any, step: 
 
 def _midpoint(
     kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, known: Known | None
-) -> Seen:
-    """Take the one midpoint of Option 2, or of the continuous law."""
+) -> Midpoints:
+    """Evaluate the one midpoint of Option 2, or of the continuous law."""
     u, v, b = chains[:3]
     ((number, *near),) = draws.take(0)
     if kernel.scheme == Scheme.CELLS:
@@ -200,12 +203,12 @@ def _midpoint(
         wu, wv = continuous_weight(gap, step, kernel.dynamics != OVERDAMPED)
     zero = jnp.zeros_like(u)
     beyond = None if known is None else draws.beyond().take(0)[0][1:]
-    mu, mv, known = _gather(kernel, p, zero, zero, near, beyond, at, time, known)
+    mu, mv, known = _extend(kernel, p, zero, zero, near, beyond, at, time, known)
     mu_end, mv_end, after = _finish(kernel, p, mu, mv, draws, gap, step - time, known)
     y, v_mid = interpolate(u, v, b, mu, at), interpolate_velocity(u, v, b, mv, at)
     used = time > 0.0
     if kernel.scheme == Scheme.CELLS and kernel.offset == 0.0:
-        # Of a single cell, as in OLMC and ULMC, no chain wants the gradient.
+        # With a single cell, as in OLMC and ULMC, no chain needs the gradient.
         lp_mid, gradient_mid, b_mid = lax.cond(
             jnp.any(used), drift, lambda y: (jnp.zeros_like(step), jnp.zeros_like(chains.gradient), zero), y
         )
@@ -215,14 +218,14 @@ def _midpoint(
     if kernel.scheme == Scheme.RECYCLED:
         finite &= ~jnp.isnan(lp_mid)
     change = jnp.where(used, b_mid - (0.0 if kernel.scheme == Scheme.CONTINUOUS else b), 0.0)
-    return Seen(
+    return Midpoints(
         whole, mu_end, mv_end, after, wu * change, wv * change, _steepness(kernel, chains, y, b_mid, time, step),
         used.astype(jnp.int32), finite, y, y, v_mid, lp_mid, gradient_mid, b_mid,
     )  # fmt: skip
 
 
 def _batches(g: int) -> tuple[int, int]:
-    """Return how many midpoints of ``g`` chains are taken at a time, and how many there may be: whole batches."""
+    """Return the number of midpoints in a batch for ``g`` chains, and the room for all, in whole batches."""
     most = min(g + math.ceil(_ROOM * math.sqrt(g)) + _MOST_MIDPOINTS, _MOST_MIDPOINTS * g)
     batch = min(g + math.ceil(_SPARE * math.sqrt(g)), most)
     return batch, -(-most // batch) * batch
@@ -230,12 +233,11 @@ def _batches(g: int) -> tuple[int, int]:
 
 def _midpoints(
     kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, known: Known | None
-) -> Seen:
-    """Take the midpoints of Option 1: first where they lie, then their gradients in full batches."""
+) -> Midpoints:
+    """Evaluate the midpoints of Option 1: first their positions, then their gradients in full batches."""
     u, v, b, _, gradient, lp, _ = chains
     (g, d), zero, slots = u.shape, jnp.zeros_like(u), _MOST_MIDPOINTS
 
-    # Which cells are marked depends on nothing else.
     numbers = draws.uniforms(slots)
 
     def mark(carry: Any) -> Any:
@@ -249,7 +251,7 @@ def _midpoints(
     times = step * (cells + kernel.offset) / p.K
     used = ((cells < p.K) & (times > 0.0))[:, :, 0]
 
-    # One list of all midpoints, taken in batches of fixed size, most often a single one.
+    # One list of the midpoints of all chains, in batches of fixed size; most often one batch is enough.
     batch, room = _batches(g)
     ranks = jnp.cumsum(used.reshape(-1), dtype=jnp.int32)
     rows = jnp.where(used, ranks.reshape(slots, g) - 1, room)
@@ -274,7 +276,7 @@ def _midpoints(
         time = jnp.where(on, times[slot], reached)
         gap, at = _flows_over(kernel, p, time - reached, time)
         after = None if beyond is None else beyond[:, row]
-        mu_new, mv_new, known_new = _gather(kernel, p, mu, mv, near[:, row], after, gap, time - reached, known)
+        mu_new, mv_new, known_new = _extend(kernel, p, mu, mv, near[:, row], after, gap, time - reached, known)
         mu, mv = jnp.where(on, mu_new, mu), jnp.where(on, mv_new, mv)
         if known is not None:
             u_new, v_new, ahead, last = known_new
@@ -304,9 +306,9 @@ def _midpoints(
         finite_here = ~on | jnp.isfinite(total(b_mid))
         bad = jnp.where(finite & ~finite_here, y, bad)
         steep = jnp.maximum(steep, jnp.where(on, _steepness(kernel, chains, y, b_mid, times[slot], step), 0.0))
-        # After a value that is not finite no more gradients are wanted.
+        # Gradients after a non-finite value are not counted: numba does not compute them.
         return cu + wu * change, cv + wv * change, steep, n_grad + (on & finite), finite & finite_here, bad
 
     nothing = (zero, zero, jnp.zeros_like(step), jnp.zeros((g, 1), jnp.int32), jnp.ones((g, 1), bool), u)
     cu, cv, steep, n_grad, finite, bad = lax.fori_loop(0, count, correct, nothing)
-    return Seen(whole, mu, mv, after, cu, cv, steep, n_grad, finite, bad, u, v, lp, gradient, b)
+    return Midpoints(whole, mu, mv, after, cu, cv, steep, n_grad, finite, bad, u, v, lp, gradient, b)

@@ -1,7 +1,7 @@
 """One transition of a group of chains in lockstep, traced by JAX, over :mod:`pmm_mcmc.langevin.transitions`.
 
-What :mod:`pmm_mcmc.engines.numba_chain` does for one chain, step by step, with arrays ``(group, d)`` in place of
-vectors. Chains whose step failed take it again in parts, in batches of their own: they are few.
+It follows :mod:`pmm_mcmc.engines.numba_chain` step by step, with arrays ``(group, d)`` in place of vectors.  Failed
+steps, which are few, are refined in smaller batches.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pmm_mcmc.engines.jax_midpoints import Chains, Draws, Drift, Known, Parameters, look, total
+from pmm_mcmc.engines.jax_midpoints import Chains, Draws, Drift, Known, Parameters, evaluate_midpoints, total
 from pmm_mcmc.langevin.flows import Flow, build_flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.transitions import MOST_REFINEMENTS, SUBSTEPS, build_limits, end, energy_ahead, mala_log_ratio
@@ -20,12 +20,12 @@ from pmm_mcmc.langevin.transitions import MOST_REFINEMENTS, SUBSTEPS, build_limi
 __all__ = ["Chains", "Counts", "Drift", "Parameters", "transition"]
 
 _overdamped, _limits = build_flows(jnp, jnp.where).overdamped, build_limits(jnp, jnp.where)
-# Steps that failed are taken again by this share of a group at a time.
+# A batch of failed steps is this share of a group (one over it).
 _SHARE = 16
 
 
 class Counts(NamedTuple):
-    """What a transition cost and how it went, ``(g,)`` each."""
+    """Statistics of a transition of each chain, ``(g,)``; see :class:`pmm_mcmc.engines.contract.Chunk`."""
 
     accept: Any
     n_grad: Any
@@ -35,7 +35,7 @@ class Counts(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """Where chains are after a step, and how it went, ``(g, 1)``; the noise over it is ``(g, d)``."""
+    """Chains after a step, its gradients and outcome ``(g, 1)``, and the noise over it ``(g, d)``."""
 
     chains: Chains
     n_grad: Any
@@ -62,9 +62,9 @@ def transition(
     kernel
         The method.
     parameters
-        Step size, friction, K, and the limits of the guard.
+        Step size, friction, K, and the limits of a stable step.
     drift
-        Log density, gradient and drift, for any number of whitened positions at once; NaN where not finite.
+        Function of whitened positions that returns log densities, evaluations and drifts; NaN where not finite.
     chains
         The group.
     draws
@@ -81,10 +81,10 @@ def transition(
     step = p.alpha * chains.factor
     limits = p.threshold, _limits.limit(p.steepest, 1.0 / chains.factor, has_velocity)
     whole, _ = _take(kernel, p, drift, chains, draws, step, limits, None)
-    found = _in_parts(kernel, p, drift, chains, draws, step, whole)
+    found = _refined(kernel, p, drift, chains, draws, step, whole)
     good = found.good
 
-    # Where it failed: again from where the gradient was last known, with a fresh velocity and a shorter step.
+    # Failed chains restart at the evaluated point, with a fresh velocity and a shorter step.
     v = chains.v
     if has_velocity:
         fresh = lax.cond(jnp.all(good), lambda: jnp.zeros_like(v), lambda: draws.velocity().astype(v.dtype))
@@ -108,40 +108,40 @@ def _take(
     kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, limits: tuple[Any, Any],
     known: Known | None,
 ) -> tuple[_Step, tuple[Any, Any]]:  # fmt: skip
-    """Take one step of every chain, good or not; return also what is known of the noise beyond it.
+    """Take one step of every chain, stable or not; return it and the known noise beyond it.
 
-    ``limits`` are by how much the energy may rise, and how steep it may be.
+    ``limits`` are the largest rise of the energy and the largest curvature.
     """
     threshold, steepest = limits
-    seen = look(kernel, p, drift, chains, draws, step, known)
+    mid = evaluate_midpoints(kernel, p, drift, chains, draws, step, known)
     u, v, b, evaluated, _, lp, _ = chains
-    # The end point (step 5); the randomised midpoint method leaves the drift at the start out of it.
+    # End point (step 5); the randomised midpoint method omits the drift at the start.
     base = 0.0 if kernel.scheme == Scheme.CONTINUOUS else 1.0
-    u_new, v_new = end(u, v, base * b, seen.mu, seen.mv, seen.cu, seen.cv, seen.whole)
+    u_new, v_new = end(u, v, base * b, mid.mu, mid.mv, mid.cu, mid.cv, mid.whole)
     if kernel.scheme == Scheme.RECYCLED:
-        at, lp_new, gradient, b_new, n_grad = seen.y, seen.lp, seen.gradient, seen.b, seen.n_grad
-        lost, bad, kinetic = ~seen.finite, seen.bad, seen.v_mid
+        at, lp_new, gradient, b_new, n_grad = mid.y, mid.lp, mid.gradient, mid.b, mid.n_grad
+        lost, bad, kinetic = ~mid.finite, mid.bad, mid.v_mid
         ahead = energy_ahead(u, evaluated, b, 1.0 * (kernel.dynamics == HARMONIC))
     else:
         at, (lp_new, gradient, b_new) = u_new, drift(u_new)
-        lost = jnp.isnan(lp_new) | ~seen.finite
-        bad = jnp.where(seen.finite, u_new, seen.bad)
-        kinetic, ahead, n_grad = v_new, 0.0, seen.n_grad + seen.finite
+        lost = jnp.isnan(lp_new) | ~mid.finite
+        bad = jnp.where(mid.finite, u_new, mid.bad)
+        kinetic, ahead, n_grad = v_new, 0.0, mid.n_grad + mid.finite
     rise = lp - lp_new + total(0.5 * (kinetic * kinetic - v * v) - ahead)
     motion = total(0.5 * (kinetic * kinetic + v * v))
-    calm = (rise <= threshold + p.tolerance * motion) & (seen.steep <= steepest)
+    calm = (rise <= threshold + p.tolerance * motion) & (mid.steep <= steepest)
     good = ~lost & jnp.isfinite(total(u_new + v_new)) & calm
-    # Not finite where a step that is not too long may well go: the model's failure.
+    # Values that are not finite where a stable step may well go are the model's failure.
     by_model = lost & (total(0.5 * (bad * bad - u * u)) <= threshold)
     after = Chains(u_new, v_new, b_new, at, gradient, lp_new, chains.factor)
     after = Chains(*(new.astype(old.dtype) for new, old in zip(after, chains, strict=True)))
-    return _Step(after, n_grad, good, by_model, (seen.mu, seen.mv)), seen.known
+    return _Step(after, n_grad, good, by_model, (mid.mu, mid.mv)), mid.known
 
 
-def _in_parts(
+def _refined(
     kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, whole: _Step
 ) -> _Step:
-    """Take the steps that failed again in parts, along the same path of the noise."""
+    """Refine the steps that failed: take them in parts along the same noise path."""
     g, has_velocity = len(step), kernel.dynamics != OVERDAMPED
     batch = -(-g // _SHARE)
 
@@ -163,12 +163,12 @@ def _in_parts(
                 of_part = draws.part(lanes, parts + k)
                 ahead = Known(noise[0], noise[1], length * (parts - k), k == parts - 1)
                 one, beyond = _take(kernel, p, drift, before.chains, of_part, length, limits, ahead)
-                # After a part that fails no more gradients are wanted.
+                # Gradients after a failed part are not counted.
                 return _where(before.good, one._replace(n_grad=before.n_grad + one.n_grad), before), beyond
 
             yes = jnp.ones((batch, 1), bool)
             after, _ = lax.fori_loop(0, parts, once, (_Step(begin, spent, yes, ~yes, known), known))
-            # The last batch may not be full.
+            # Surplus lanes of the last batch are dropped.
             to = jnp.where(i * batch + jnp.arange(batch) < ranks[-1], lanes, g)
             put = lambda old, new: old.at[to].set(new.astype(old.dtype), mode="drop")  # noqa: E731
             return i + 1, jax.tree.map(put, found, after)

@@ -1,6 +1,6 @@
-"""The loop of the CPU engine: one numba function that advances a chain over all its transitions.
+"""The loop of the CPU engine: one numba function that advances a chain over many transitions.
 
-It is compiled once per machine and cached on disk, for every model.
+It is compiled once per machine and cached on disk, for all models.
 """
 
 from __future__ import annotations
@@ -9,22 +9,24 @@ import hashlib
 import inspect
 import math
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 
-from pmm_mcmc.engines import numba_random, numba_step
+from pmm_mcmc.engines import contract, numba_random, numba_step
+from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.numba_random import fill_normals, start_stream, uniform
-from pmm_mcmc.engines.numba_step import attempt, drift, flow, place
+from pmm_mcmc.engines.numba_step import NoisePath, StepLength, attempt, drift, flow, place
 from pmm_mcmc.langevin import flows, methods, midpoints, transitions
 from pmm_mcmc.langevin.flows import select
 from pmm_mcmc.langevin.methods import OVERDAMPED, Scheme
 from pmm_mcmc.langevin.transitions import MOST_REFINEMENTS, SUBSTEPS, build_limits, mala_log_ratio
 
-__all__ = ["evaluate", "run"]
+__all__ = ["Chains", "evaluate", "run"]
 
-# Every part of a step has a stream of its own.
+# Each part of a refined step has a random stream of its own: this odd number (2^64 over the golden ratio) times the
+# part's number changes the first key word.
 _OF_PART = np.uint64(0x9E3779B97F4A7C15)
 _limits = build_limits(np, select)
 _limit = numba.njit(_limits.limit)
@@ -32,60 +34,52 @@ _accepted, _rejected = numba.njit(_limits.accepted), numba.njit(_limits.rejected
 
 
 def _fingerprint() -> str:
-    # numba looks only at the file of the function that it caches: the others it is made of must be in the key too.
-    parts = (flows, midpoints, transitions, methods, numba_random, numba_step, sys.modules[__name__])
+    # numba's cache key covers only the file of the cached function; this covers the files of all that it calls.
+    parts = (flows, midpoints, transitions, methods, contract, numba_random, numba_step, sys.modules[__name__])
     return hashlib.sha256(b"".join(inspect.getsource(part).encode() for part in parts)).hexdigest()
 
 
-@numba.njit(nogil=True)
-def run_one(
-    joint,
-    joint_table,
-    gradient_only,
-    gradient_table,
-    numbers,
-    kernel,
-    coordinates,
-    gradient,
-    state,
-    key,
-    first,
-    thin,
-    out,
-):
-    """Advance one chain by ``thin`` transitions for each row of ``out``.
+class Chains(NamedTuple):
+    """Chains to advance, in place, and their random keys; one chain has no leading axis.
 
-    ``state`` and ``gradient`` (what the density said at the evaluated point) are updated in place; ``first`` numbers
-    the first transition. A step that fails, or along which the curvature is above ``steepest``, is taken again in
-    parts, along the same path of the noise.
+    ``state`` is ``(chain, 4 d + 2)``, ``gradient`` (the evaluation there) ``(chain, width)``, ``key`` ``(chain, 2)``.
     """
-    alpha, friction, K, threshold, threshold_of_part, steepest, tolerance = numbers
+
+    state: Any
+    gradient: Any
+    key: Any
+
+
+@numba.njit(nogil=True)
+def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out):
+    """Advance one chain by ``thin`` transitions for each draw of the chunk ``out``.
+
+    ``first`` is the number of the first transition.  A step that fails, or that meets a curvature above ``steepest``,
+    is refined: taken again in shorter parts along the same noise path.
+    """
+    alpha, friction, K, threshold, threshold_of_part, steepest, _ = parameters
+    joint, joint_table, _, _ = functions
+    state, gradient, key = chain
     scheme, kind = kernel[0], kernel[1]
-    position_out, gradient_out, lp_out, accept_out, counts_out = out
-    n_grad_out, unstable_out, redone_out, model_failures_out, state_out = counts_out
     d = coordinates[0].size
     u, v, b, evaluated = state[:d], state[d : 2 * d], state[2 * d : 3 * d], state[3 * d : 4 * d]
-    path_noise, of_step, known = (np.empty(d), np.empty(d)), (np.empty(d), np.empty(d)), (np.empty(d), np.empty(d))
+    noise_path = NoisePath(np.empty(d), np.empty(d), np.empty(d), np.empty(d))
+    whole_noise_u, whole_noise_v = np.empty(d), np.empty(d)
     y, new_gradient, new_b = np.empty(d), np.empty(gradient.size), np.empty(d)
     scratch = (np.empty(d), np.empty(d))
     u_new, v_new, w = np.empty(d), np.zeros(d), np.empty(2 * d)
     at_u, at_v, at_b, at_evaluated = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
     stream = np.empty(4, np.uint64)
     has_velocity = kind != OVERDAMPED
-    # The recycled scheme draws its midpoints: they want the log density, others' midpoints do without.
-    middle, middle_table = gradient_only, gradient_table
-    if scheme == Scheme.RECYCLED:
-        middle, middle_table = joint, joint_table
     if not has_velocity:
         w[:d] = 0.0
     normals = w if has_velocity else w[d:]
-    draw = stream, normals, w, np.empty(2 * d)
+    random = stream, normals, w, np.empty(2 * d)
     work, found = (np.empty(d), np.empty(d), np.empty(d), scratch), (u_new, v_new, new_b, new_gradient, y)
-    few = friction, K, tolerance
     transition = first
     step, whole, cell_flow = 0.0, flow(kind, alpha, friction), flow(kind, alpha, friction)
 
-    for row in range(lp_out.size):
+    for row in range(out.lp.size):
         n_grad, unstable, refined, model_failures, accept = 0, 0, 0, 0, 0.0
         for _ in range(thin):
             start_stream(stream, key[0], key[1], np.uint64(transition))
@@ -116,28 +110,29 @@ def run_one(
                 continue
 
             limit = _limit(steepest, 1.0 / shorter, has_velocity)
+            lengths = StepLength(step, 0.0, threshold, limit, whole, cell_flow)
+            begin = u, v, b, evaluated, lp
             good, by_model, lp_new, spent = attempt(
-                joint, joint_table, middle, middle_table, few, kernel, coordinates,
-                (step, 0.0, threshold, limit, whole, cell_flow), (u, v, b, evaluated, lp), found, path_noise, known,
-                draw, work,
-            )  # fmt: skip
+                functions, parameters, kernel, coordinates, lengths, begin, found, noise_path, random, work
+            )
             n_grad, parts = n_grad + spent, 1
             if not good:
-                of_step[0][:], of_step[1][:] = path_noise
+                whole_noise_u[:], whole_noise_v[:] = noise_path.u, noise_path.v
             while not good and parts < SUBSTEPS**MOST_REFINEMENTS:
-                # Again in parts: where the whole goes wrong, they may not.
                 parts *= SUBSTEPS
                 length, limit = step / parts, _limit(steepest, parts / shorter, has_velocity)
                 flow_of_part, cell_of_part = flow(kind, length, friction), flow(kind, length / K, friction)
                 at_u[:], at_v[:], at_b[:], at_evaluated[:], lp_new = u, v, b, evaluated, lp
-                known[0][:], known[1][:] = of_step
+                noise_path.known_u[:], noise_path.known_v[:] = whole_noise_u, whole_noise_v
                 for i in range(parts):
                     start_stream(stream, key[0] ^ (np.uint64(parts + i) * _OF_PART), key[1], np.uint64(transition - 1))
+                    lengths = StepLength(
+                        length, step - i * length, threshold_of_part, limit, flow_of_part, cell_of_part
+                    )
+                    begin = at_u, at_v, at_b, at_evaluated, lp_new
                     good, by_model, lp_new, spent = attempt(
-                        joint, joint_table, middle, middle_table, few, kernel, coordinates,
-                        (length, step - i * length, threshold_of_part, limit, flow_of_part, cell_of_part),
-                        (at_u, at_v, at_b, at_evaluated, lp_new), found, path_noise, known, draw, work,
-                    )  # fmt: skip
+                        functions, parameters, kernel, coordinates, lengths, begin, found, noise_path, random, work
+                    )
                     n_grad += spent
                     if not good:
                         break
@@ -150,7 +145,7 @@ def run_one(
                 state[4 * d + 1] = _accepted(state[4 * d + 1])
                 accept += 1.0
             else:
-                # Restart where the gradient was last known (free), with a fresh velocity and a shorter step.
+                # Restart at the evaluated point, which costs no gradient, with a fresh velocity and a shorter step.
                 unstable += 1
                 model_failures += by_model
                 u[:] = evaluated
@@ -158,26 +153,27 @@ def run_one(
                     fill_normals(stream, v)
                 state[4 * d + 1] = _rejected(state[4 * d + 1])
 
-        place(coordinates, evaluated, position_out[row])
-        gradient_out[row], lp_out[row] = gradient, state[4 * d]
+        place(coordinates, evaluated, out.position[row])
+        out.gradient[row], out.lp[row] = gradient, state[4 * d]
         if gradient.size > d:
-            lp_out[row] -= gradient[3 * d]
-        if row < len(state_out):
-            state_out[row] = state
-        n_grad_out[row], unstable_out[row], redone_out[row], accept_out[row] = n_grad, unstable, refined, accept / thin
-        model_failures_out[row] = model_failures
+            out.lp[row] -= gradient[3 * d]
+        if row < len(out.state):
+            out.state[row] = state
+        out.n_grad[row], out.unstable[row], out.refined[row], out.accept[row] = n_grad, unstable, refined, accept / thin
+        out.model_failures[row] = model_failures
 
 
 def _cached(sources: str) -> tuple[Any, Any]:
-    """Return :func:`evaluate` and :func:`run`, cached on disk under a key that holds ``sources``.
+    """Return :func:`evaluate` and :func:`run`, cached on disk under a key that contains ``sources``.
 
-    They may close over nothing else: numba's key holds the pickles of what they do, and a compiled function's is
-    another one in every process.
+    Why a closure: numba's cache key contains the pickled closure variables, and this is the only way to add to it.
+    Without ``sources``, a change in another file would run the old machine code; a compiled function as a second
+    closure variable pickles differently in each process and would defeat the cache.
     """
 
     @numba.njit(cache=True, nogil=True)
     def evaluate(function, table, kind, coordinates, state, width):
-        """Evaluate at ``u``, make it the evaluated point with its drift as base; return what the density says there."""
+        """Evaluate at ``u``; make it the evaluated point and its drift the base drift; return the evaluation."""
         sources  # noqa: B018
         d = coordinates[0].size
         gradient, scratch = np.empty(width), (np.empty(d), np.empty(d))
@@ -186,31 +182,16 @@ def _cached(sources: str) -> tuple[Any, Any]:
         return gradient
 
     @numba.njit(cache=True, nogil=True)
-    def run(
-        joint,
-        joint_table,
-        gradient_only,
-        gradient_table,
-        numbers,
-        kernel,
-        coordinates,
-        gradient,
-        state,
-        keys,
-        first,
-        thin,
-        out,
-    ):
-        """Advance chains, one after the other: :func:`run_one` of each row of ``gradient``, ``state`` and ``keys``."""
+    def run(functions, parameters, kernel, coordinates, chains, first, thin, out):
+        """Advance chains one after the other: :func:`run_one` of each of ``chains``, into its part of ``out``."""
         sources  # noqa: B018
-        position, slope, lp, accept, n_grad, unstable, refined, model_failures, states = out
-        for i in range(len(state)):
-            counts = (n_grad[i], unstable[i], refined[i], model_failures[i], states[i])
-            own = (position[i], slope[i], lp[i], accept[i], counts)
-            run_one(
-                joint, joint_table, gradient_only, gradient_table, numbers, kernel, coordinates,
-                gradient[i], state[i], keys[i], first, thin, own,
+        for i in range(len(chains.state)):
+            chain = Chains(chains.state[i], chains.gradient[i], chains.key[i])
+            own = Chunk(
+                out.position[i], out.gradient[i], out.lp[i], out.accept[i], out.n_grad[i], out.unstable[i],
+                out.refined[i], out.model_failures[i], out.state[i],
             )  # fmt: skip
+            run_one(functions, parameters, kernel, coordinates, chain, first, thin, own)
 
     return evaluate, run
 

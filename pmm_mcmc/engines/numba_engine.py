@@ -1,4 +1,4 @@
-"""The CPU engine: chains of one method over one log density, in compiled chunks, on threads."""
+"""The CPU engine: chains of one method over one log density, advanced in compiled chunks on threads."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.contract import Chunk, empty_state
-from pmm_mcmc.engines.numba_chain import evaluate, run
+from pmm_mcmc.engines.numba_chain import Chains, evaluate, run
+from pmm_mcmc.engines.numba_step import Functions, Parameters
 from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
-from pmm_mcmc.langevin.methods import Kernel
+from pmm_mcmc.langevin.methods import Kernel, Scheme
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.langevin.transitions import SUBSTEPS
 
 __all__ = ["NumbaEngine"]
 
-# Parts of the chains for each thread.
+# Slices of the chains for each thread, so that no thread waits long for another: a call costs as much as a few draws.
 _SLICES = 4
 
 
@@ -35,11 +36,11 @@ class NumbaEngine:
     joint, gradient
         C functions of :data:`~pmm_mcmc.model.native.SIGNATURE`: log density with gradient, and gradient alone.
     joint_table, gradient_table
-        Functions of the sites that return the tables of data to pass to them, read anew for every run.
-    structure
-        The non-centring that the functions do, if any.
+        Functions of the sites that return the address tables of their data, called before every run.
     threads
-        Chains that :meth:`advance` runs at the same time; draws do not depend on it.
+        Number of chains that :meth:`advance` runs at the same time; draws do not depend on it.
+    structure
+        The non-centring that the functions apply, if any.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class NumbaEngine:
 
     @classmethod
     def of(cls, settings: MethodArguments, density: Any, threads: int = 1) -> NumbaEngine:
-        """Compile what a method needs of a :class:`pmm_mcmc.model.log_density.ModelDensity`, and return its engine."""
+        """Compile the functions of a :class:`pmm_mcmc.model.log_density.ModelDensity` that a method needs."""
         alone = "gradient" if settings.needs_gradient_only else "joint"
         return cls(
             settings.kernel,
@@ -122,7 +123,6 @@ class NumbaEngine:
         """Advance chains side by side: see :class:`pmm_mcmc.engines.contract.Engine`."""
         out = Chunk.empty((len(state), rows), self.d, self.width)
         runner = self._runner(setting, first, thin, tolerance)
-        # A few slices for each thread, so that none is left waiting for long: a call costs as much as short chains.
         size = max(1, -(-len(state) // (_SLICES * self.threads))) if self.threads > 1 else len(state)
         slices = [slice(i, i + size) for i in range(0, len(state), size)]
 
@@ -138,18 +138,22 @@ class NumbaEngine:
 
     def _runner(self, setting: TunedParameters, first: int, thin: int, tolerance: float) -> Callable[..., None]:
         kernel, step, friction, K = self.kernel, setting.step_size, setting.friction, setting.K
-        rises = (guard_threshold(kernel, length, friction, K, self.d) for length in (step, step / SUBSTEPS))
-        limits = *rises, steepest_curvature(kernel, step, friction, K)
-        sites = setting.coordinates.sites
-        functions = self._joint, self._joint_table(sites), self._gradient, self._gradient_table(sites)
-        numbers, coordinates = (step, friction, K, *limits, tolerance), _for_loop(setting.coordinates)
+        whole, part = (guard_threshold(kernel, length, friction, K, self.d) for length in (step, step / SUBSTEPS))
+        steepest = steepest_curvature(kernel, step, friction, K)
+        parameters = Parameters(step, friction, K, whole, part, steepest, tolerance)
+        coordinates = _for_loop(setting.coordinates)
+        joint = self._joint, self._joint_table(setting.coordinates.sites)
+        if kernel.scheme == Scheme.RECYCLED:
+            functions = Functions(*joint, *joint)
+        else:
+            functions = Functions(*joint, self._gradient, self._gradient_table(setting.coordinates.sites))
 
         def runner(gradient: np.ndarray, state: np.ndarray, keys: np.ndarray, out: Chunk) -> None:
-            run(*functions, numbers, kernel, coordinates, gradient, state, keys, first, thin, tuple(out))
+            run(functions, parameters, kernel, coordinates, Chains(state, gradient, keys), first, thin, out)
 
         return runner
 
 
 def _for_loop(coordinates: Coordinates) -> tuple[np.ndarray, np.ndarray]:
-    """Return arrays of one type for every kind of coordinates, so that the loop is compiled once."""
+    """Return centre and scale as arrays of the same type for every kind of scale, so that the loop compiles once."""
     return coordinates.centre, np.ascontiguousarray(np.atleast_2d(coordinates.scale))

@@ -1,10 +1,10 @@
 """Random numbers keyed by (seed, chain, transition), for compiled loops.
 
-Every transition has a stream of its own: the generator SFC64 of Chris Doty-Humphrey (PractRand), started from
-two words that stand for seed and chain and one that counts transitions, with the twelve rounds of mixing that
-its author prescribes.  Draws therefore depend on nothing but the key: not on chunk lengths, restarts or on what
-other chains do.  Normals come from the ziggurat of Marsaglia and Tsang (2000) with 256 layers in the form that
-NumPy uses, so that both are tested bit for bit against ``numpy.random.Generator(SFC64)``.
+Every transition has its own stream: the generator SFC64 of Chris Doty-Humphrey (PractRand), seeded with two words for
+seed and chain and one that counts transitions, and mixed for the twelve rounds that its author prescribes.  Draws
+therefore depend only on the key, and not on chunk lengths, restarts or other chains.  Normals come from the ziggurat of
+Marsaglia and Tsang (2000) with 256 layers, in NumPy's form: both are tested bit for bit against
+``numpy.random.Generator(SFC64)``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _ziggurat_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 _SCALE, _INSIDE, _DENSITY = _ziggurat_tables()
 
 
-# SFC64, one round: state (a, b, c, counter) to (output, a, b, c, counter), in scalars that a loop keeps in registers.
+# One round of SFC64: state (a, b, c, counter) to (output, a, b, c, counter), as scalars to be kept in registers.
 @numba.njit(inline="always")
 def _round(a, b, c, counter):
     out = a + b + counter
@@ -52,7 +52,7 @@ def _round(a, b, c, counter):
 
 @numba.njit
 def start_stream(state, key0, key1, transition):
-    """Set ``state`` (4 uint64) to the beginning of the stream of one transition of one chain."""
+    """Set ``state`` (4 uint64) to the start of the stream of one transition of one chain."""
     a, b, c, counter = np.uint64(key0), np.uint64(key1), np.uint64(transition), np.uint64(1)
     for _ in range(12):
         _, a, b, c, counter = _round(a, b, c, counter)
@@ -68,7 +68,7 @@ def uniform(state):
 
 @numba.njit
 def _outside(state, layer, bits, x):
-    # The one draw in a hundred that leaves the rectangle of its layer: the tail, the wedge, or NaN for another try.
+    # One draw in a hundred lies outside the rectangle of its layer: in the tail, in the wedge, or NaN to try again.
     if layer == 0:
         while True:
             xx = -math.log1p(-uniform(state)) / _TAIL

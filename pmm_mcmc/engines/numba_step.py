@@ -1,12 +1,12 @@
-"""One step of a chain, compiled by numba: noise path, midpoints, end point, and whether it is good.
+"""One step of a chain, compiled by numba: noise path, midpoints, end point, and whether the step is accepted.
 
-The model's log density and gradient come in as C function pointers of :data:`SIGNATURE`
-(:mod:`pmm_mcmc.model.log_density`).
+The model's log density and gradient are C function pointers of :data:`pmm_mcmc.model.native.SIGNATURE`.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -29,11 +29,52 @@ from pmm_mcmc.langevin.transitions import (
     path,
 )
 
-__all__ = ["attempt", "drift", "flow", "place"]
+__all__ = ["Functions", "NoisePath", "Parameters", "StepLength", "attempt", "drift", "flow", "place"]
 
 _flows = build_flows(np, select)
 _overdamped, _underdamped, _harmonic = (numba.njit(f) for f in (_flows.overdamped, _flows.underdamped, _flows.harmonic))
 _gain, _curvature = numba.njit(build_gain(select)), numba.njit(build_limits(np, select).curvature)
+
+
+class Functions(NamedTuple):
+    """The model's C functions at end points and at midpoints, each with the address table of its data."""
+
+    joint: Any
+    joint_table: Any
+    midpoint: Any  # the gradient alone; the joint function where draws are midpoints (recycled scheme)
+    midpoint_table: Any
+
+
+class Parameters(NamedTuple):
+    """Tuned parameters of a run and the limits of the stability check, as numbers."""
+
+    alpha: Any  # step size
+    friction: Any
+    K: Any
+    threshold: Any  # largest energy rise over a whole step
+    threshold_of_part: Any  # and over a part of a refined step
+    steepest: Any  # largest curvature at which a whole step is stable
+    tolerance: Any  # share of the kinetic energies added to the threshold
+
+
+class StepLength(NamedTuple):
+    """The length of one step and what follows from it."""
+
+    step: Any
+    ahead: Any  # time to the end of a noise path whose noise is known; 0 where it is not
+    threshold: Any
+    steepest: Any
+    whole: Any  # flow over the step
+    cell: Any  # flow over one of its cells
+
+
+class NoisePath(NamedTuple):
+    """Noise ``(d,)`` accumulated since the start of a step, and the known noise over the rest of the path."""
+
+    u: Any
+    v: Any
+    known_u: Any
+    known_v: Any
 
 
 @numba.njit
@@ -48,7 +89,7 @@ def flow(kind, h, friction):
 
 @numba.njit
 def _stretch(scale, v, out):
-    """Fill ``out = (I + U diag(l - 1) U^T) v``; ``scale`` holds ``l`` in row 1 and ``U^T`` below."""
+    """Fill ``out`` with ``(I + U diag(l - 1) U^T) v``; ``scale`` holds ``l`` in row 1 and ``U^T`` below."""
     along = np.dot(scale[2:], v)
     for i in range(along.size):
         along[i] *= scale[1, i] - 1.0
@@ -58,7 +99,7 @@ def _stretch(scale, v, out):
 
 @numba.njit
 def place(coordinates, y, z):
-    """Fill ``z``; ``coordinates`` holds the affine parts of :class:`pmm_mcmc.coordinates.affine.Coordinates`."""
+    """Fill ``z`` with the position of whitened ``y``; ``coordinates`` is ``(centre, scale)`` of the affine map."""
     centre, scale = coordinates
     if len(scale) == 1:
         for j in range(y.size):
@@ -74,7 +115,7 @@ def place(coordinates, y, z):
 
 @numba.njit
 def drift(function, table, kind, y, coordinates, scratch, gradient, b):
-    """Evaluate the log density of ``y``; fill what the density says and the drift ``b``; NaN where not finite."""
+    """Return the log density at whitened ``y``, NaN where not finite; fill ``gradient`` (the evaluation) and ``b``."""
     scale = coordinates[1]
     z, slope = scratch
     place(coordinates, y, z)
@@ -96,14 +137,13 @@ def drift(function, table, kind, y, coordinates, scratch, gradient, b):
 
 
 @numba.njit
-def _gather(draw, ahead, kind, friction, gap, length, path_noise, known):
-    """Draw the noise over a gap of some length and carry that of the step over it.
+def _extend(random, ahead, kind, friction, gap, length, noise_path):
+    """Draw the noise over a gap of some ``length`` and extend the noise path of the step by it, in place.
 
-    ``ahead`` is the time to the end of the path, where its noise is ``known``; 0 where nothing is known.
+    ``ahead`` is the time to the end of a path whose noise is known; 0 where nothing is known.
     """
-    stream, normals, w, after = draw
-    mu, mv = path_noise
-    known_u, known_v = known
+    stream, normals, w, after = random
+    mu, mv, known_u, known_v = noise_path
     d = mu.size
     fill_normals(stream, normals)
     if ahead == 0.0:
@@ -128,27 +168,44 @@ def _gather(draw, ahead, kind, friction, gap, length, path_noise, known):
 
 
 @numba.njit
-def attempt(
-    joint, joint_table, middle, middle_table, numbers, kernel, coordinates, lengths, begin, found, path_noise, known,
-    draw, work,
-):  # fmt: skip
-    """Take one step from ``begin`` to ``found``; return if it is good, if not by the model's fault, lp, gradients.
+def attempt(functions, parameters, kernel, coordinates, lengths, begin, found, noise_path, random, work):
+    """Take one step from ``begin`` and fill ``found``.
 
-    ``lengths`` holds the length of the step, what is left of a path whose noise is ``known`` at its end (0: it is not),
-    by how much the energy may rise, how steep it may be, and flows over the step and over a cell.
+    Parameters
+    ----------
+    functions, parameters, kernel
+        :class:`Functions`, :class:`Parameters` and :class:`pmm_mcmc.langevin.methods.Kernel`.
+    coordinates
+        Centre and scale of the affine map.
+    lengths, noise_path
+        :class:`StepLength` and :class:`NoisePath`.
+    begin
+        Position, velocity, base drift, evaluated point and log density there.
+    found
+        Arrays for the new position, velocity, base drift, evaluation and evaluated point.
+    random
+        Stream, normals to fill, these as ``(2 d,)`` for position and velocity, and a second array of that shape.
+    work
+        Arrays of length ``d``, and a pair of them.
+
+    Returns
+    -------
+    good, model_failure, lp, n_grad
+        Whether the step is accepted; if not, whether by the model's failure; the log density; gradients spent.
     """
-    friction, K, tolerance = numbers
+    joint, joint_table, midpoint, midpoint_table = functions
+    friction, K, tolerance = parameters.friction, parameters.K, parameters.tolerance
     scheme, kind, option, offset, power = kernel
     step, ahead, threshold, steepest, whole, cell_flow = lengths
     u, v, b, evaluated, lp = begin
     u_new, v_new, new_b, new_gradient, y = found
-    mu, mv = path_noise
+    mu, mv = noise_path.u, noise_path.v
     cu, cv, v_mid, scratch = work
-    stream = draw[0]
+    stream = random[0]
     d = u.size
     has_velocity, stiffness = kind != OVERDAMPED, 1.0 if kind == HARMONIC else 0.0
     base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
-    # The noise path, the midpoints and their corrections, in order of time (steps 1 to 4).
+    # Noise path, midpoints and their corrections, in order of time (steps 1 to 4).
     mu[:], mv[:], cu[:], cv[:] = 0.0, 0.0, 0.0, 0.0
     reached, finite, cell, lp_mid, steep, n_grad = 0.0, True, -1.0, math.nan, 0.0, 0
     while True:
@@ -169,13 +226,13 @@ def attempt(
         if time > 0.0:
             gap, at = flow(kind, time - reached, friction), flow(kind, time, friction)
             left = ahead - reached if ahead > 0.0 else 0.0
-            _gather(draw, left, kind, friction, gap, time - reached, path_noise, known)
+            _extend(random, left, kind, friction, gap, time - reached, noise_path)
             if finite:
                 for j in range(d):
                     y[j] = interpolate(u[j], v[j], b[j], mu[j], at)
                     v_mid[j] = interpolate_velocity(u[j], v[j], b[j], mv[j], at)
-                lp_mid = drift(middle, middle_table, kind, y, coordinates, scratch, new_gradient, new_b)
-                # After a value that is not finite no more gradients are wanted, but where the path leads to is.
+                lp_mid = drift(midpoint, midpoint_table, kind, y, coordinates, scratch, new_gradient, new_b)
+                # After a non-finite value no more gradients are needed, but the noise path still is.
                 finite = not math.isnan(lp_mid)
                 n_grad += 1
                 if scheme == Scheme.CELLS:
@@ -196,10 +253,10 @@ def attempt(
                     steep = max(steep, _curvature(rise, length, along, stiffness))
             reached = time
 
-    # The end point (step 5); the randomised midpoint method leaves the drift at the start out of it.
+    # End point (step 5); the randomised midpoint method omits the drift at the start.
     gap = flow(kind, step - reached, friction)
     left = ahead - reached if ahead > 0.0 else 0.0
-    _gather(draw, left, kind, friction, gap, step - reached, path_noise, known)
+    _extend(random, left, kind, friction, gap, step - reached, noise_path)
     if not finite:
         return False, _is_near(y, u, threshold), lp_mid, n_grad
     for j in range(d):
@@ -211,9 +268,8 @@ def attempt(
         n_grad += 1
         if math.isnan(lp_new):
             return False, _is_near(u_new, u, threshold), lp_new, n_grad
-    # Energies are compared at times at which position and velocity are both known.  The recycled scheme knows no log
-    # density at the start of its step: it follows from that at the evaluated point, to second order in whitened
-    # coordinates.
+    # Energies are compared at times at which position and velocity are both known.  The recycled scheme has no log
+    # density at the start of its step: it is extrapolated from the evaluated point, to second order.
     rise, motion = lp - lp_new, 0.0
     for j in range(d):
         kinetic = v_new[j]
@@ -225,13 +281,13 @@ def attempt(
         finite = finite and math.isfinite(u_new[j] + v_new[j])
     if scheme != Scheme.RECYCLED:
         y[:] = u_new
-    # False for NaN.
+    # Comparisons with NaN are false.
     return finite and rise <= threshold + tolerance * motion and steep <= steepest, False, lp_new, n_grad
 
 
 @numba.njit
 def _is_near(bad, u, threshold):
-    """Whether a value that is not finite lies where a step that is not too long may well go: the model's failure."""
+    """Return whether a non-finite value lies where a stable step may well go, which makes it the model's failure."""
     rise = 0.0
     for j in range(u.size):
         rise += 0.5 * (bad[j] * bad[j] - u[j] * u[j])

@@ -1,7 +1,8 @@
-"""The processes of one run: each advances chains of its own, and all keep the same account of the whole.
+"""The processes of one run: each advances its own chains, and all hold the same state of the whole run.
 
-They do the same in the same order, and meet where they exchange bytes.  Nothing but these meetings tells one process
-from several: a schedule that all of them follow sees the same draws everywhere, and takes the same decisions.
+They execute the same code in the same order and exchange bytes in collective calls.  Code with one process and with
+several differs only there: after the exchange, warm-up sees the same draws in all processes and takes the same
+decisions.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ _REMEDY = "begin all processes again, with resume=True"
 
 
 class ProcessesError(RuntimeError):
-    """Another process of the run has failed, or cannot be reached."""
+    """Another process of the run failed or cannot be reached."""
 
 
 def speaks() -> bool:
-    """Whether this process is the first of those that ``jax.distributed`` has connected, or alone."""
+    """Return whether this process prints and logs: the first that ``jax.distributed`` connected, or the only one."""
     jax = sys.modules.get("jax")
     return jax is None or jax.process_index() == 0
 
@@ -36,16 +37,16 @@ def _alone(data: bytes) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Processes:
-    """A process among those of a run.
+    """A process and its place among the processes of a run.
 
     Attributes
     ----------
     own
-        The chains that it advances.
+        The chains that this process advances.
     index, count
-        Which of how many processes it is; the first alone publishes and speaks.
+        Its index, and the number of processes; only the first publishes results, prints and logs.
     exchange
-        Gives bytes to all processes, and returns what each of them gave.  It waits for all.
+        Collective call: sends bytes to all processes and returns those of each, in order.
     """
 
     own: slice
@@ -55,7 +56,7 @@ class Processes:
 
     @classmethod
     def of(cls, chains: int, group: int, index: int, count: int, exchange: Callable[[bytes], list[bytes]]) -> Processes:
-        """Share whole groups of chains among processes, as equally as it goes.
+        """Share whole groups of chains among processes, as equally as possible.
 
         Raises
         ------
@@ -73,7 +74,7 @@ class Processes:
 
     @classmethod
     def of_jax(cls, chains: int, group: int) -> Processes:
-        """Return what this process is to the others that ``jax.distributed`` has connected; alone without it."""
+        """Return this process among those that ``jax.distributed`` has connected; alone without it."""
         import jax
 
         if jax.process_count() == 1:
@@ -82,43 +83,45 @@ class Processes:
 
     @property
     def primary(self) -> bool:
-        """Whether this is the process that publishes and speaks."""
+        """Whether this process publishes results, prints and logs."""
         return self.index == 0
 
     def join(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Put the arrays of all processes together along their first axes, which are equally long in each process."""
+        """Concatenate the arrays of all processes along their first axes, which have one length in each process."""
         if self.count == 1:
             return arrays
-        found = self._meet(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))
+        found = self._exchanged(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))
         sizes = [array.itemsize * int(np.prod(array.shape[1:], dtype=int)) for array in arrays]
         counts = [len(data) // sum(sizes) for data in found]
         joined = []
         for i, (array, size) in enumerate(zip(arrays, sizes, strict=True)):
-            begin = sum(sizes[:i])
-            parts = [data[n * begin : n * (begin + size)] for data, n in zip(found, counts, strict=True)]
+            start = sum(sizes[:i])
+            parts = [data[n * start : n * (start + size)] for data, n in zip(found, counts, strict=True)]
             whole = np.frombuffer(bytearray(b"".join(parts)), array.dtype)
             joined.append(whole.reshape(sum(counts), *array.shape[1:]))
         return tuple(joined)
 
-    def any(self, wish: bool) -> bool:
-        """Return whether any process wishes so."""
-        return b"\1" in self._meet(b"\1" if wish else b"\0")
+    def any(self, condition: bool) -> bool:
+        """Return whether a condition holds in any process."""
+        return b"\1" in self._exchanged(b"\1" if condition else b"\0")
 
     def wait(self) -> None:
-        """Wait for all."""
-        self._meet(b"")
+        """Wait for all processes."""
+        self._exchanged(b"")
 
     def first(self, number: int) -> int:
-        """Return the number that the first process has."""
+        """Return the number that the first process gives."""
         return int(self.join(np.array([number]))[0][0])
 
     def check(self, store: Any, **arguments: Any) -> None:
-        """Raise unless several processes have a store to write to, and all have the same arguments.
+        """Check that all processes have the same arguments and, if there are several, a store to write to.
 
         Raises
         ------
-        ValueError, ProcessesError
-            The latter in all of them where arguments differ.
+        ValueError
+            If there are several processes and no store.
+        ProcessesError
+            In all processes, if their arguments differ.
         """
         if store is None and self.count > 1:
             raise ValueError(
@@ -127,11 +130,11 @@ class Processes:
             )
         self.agree(" or ".join(arguments), repr(list(arguments.values())).encode())
 
-    def agree(self, name: str, what: bytes) -> None:
-        """Wait for all, and raise :class:`ProcessesError` in all where they do not have the same bytes."""
+    def agree(self, name: str, data: bytes) -> None:
+        """Raise :class:`ProcessesError` in all processes if they do not give the same bytes."""
         if self.count == 1:
             return
-        if len(set(self._meet(what))) > 1:
+        if len(set(self._exchanged(data))) > 1:
             raise ProcessesError(
                 f"the processes of this run differ in {name}: call pmm.sample with the same arguments in all of them, "
                 "on processes of one kind"
@@ -139,12 +142,12 @@ class Processes:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Let an error end the run in all processes, wherever they meet next.
+        """End the run in all processes, at their next collective call, if this one fails.
 
         Raises
         ------
         ProcessesError
-            In those that have not failed themselves.
+            In the processes that have not failed themselves.
         """
         try:
             yield
@@ -156,7 +159,7 @@ class Processes:
                     self.exchange(_FAILED)
             raise
 
-    def _meet(self, data: bytes) -> list[bytes]:
+    def _exchanged(self, data: bytes) -> list[bytes]:
         if self.count == 1:
             return [data]
         try:
@@ -172,7 +175,7 @@ class Processes:
 def _through_jax(data: bytes) -> list[bytes]:
     from jax.experimental.multihost_utils import process_allgather
 
-    # As bytes, which no precision of JAX can round.
+    # Arrays of bytes: JAX would round others to its precision.
     length = np.frombuffer(len(data).to_bytes(8, "little"), np.uint8)
     lengths = [int.from_bytes(row.tobytes(), "little") for row in process_allgather(length)]
     padded = np.zeros(max(lengths), np.uint8)

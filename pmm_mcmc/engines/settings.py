@@ -1,4 +1,4 @@
-"""What a run is told, what its warm-up finds and looks at: checked arguments, tuned parameters, blocks of draws."""
+"""Checked arguments of a method, tuned parameters, and the blocks of draws that warm-up learns from."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class MethodArguments:
     Raises
     ------
     ValueError
-        For any argument outside its range, naming argument, value and remedy.
+        For any argument outside its range; the message names argument, value and remedy.
     """
 
     method: str
@@ -68,8 +68,8 @@ class MethodArguments:
     steps_per_draw: int | None = None
     scaling: tuple[float, ...] | None = None
     target_bias: float = 0.05
-    reparametrise: str | tuple[tuple[str, str], ...] = "auto"  # or "no", or what is asked for each variable
-    automatic: bool = field(default=False, compare=False, repr=False)  # the scheme was chosen here
+    reparametrise: str | tuple[tuple[str, str], ...] = "auto"  # or "no", or pairs of variable and choice
+    automatic: bool = field(default=False, compare=False, repr=False)  # scheme="auto" was given
 
     @classmethod
     def checked(
@@ -90,6 +90,8 @@ class MethodArguments:
         reparametrise: Any = "auto",
     ) -> MethodArguments:
         """Check everything that can be checked without a model."""
+        # As many parameters as the public constructors have together: these pass theirs on by name, one by one, so that
+        # a misspelt or missing argument is an error of the type checker.
         _choice("dynamics", dynamics, METHODS[method].dynamics)
         option = _choice("option", option, (1, 2))
         grid = _choice("grid", grid, tuple(_OFFSETS))
@@ -130,23 +132,23 @@ class MethodArguments:
 
     @property
     def words(self) -> str:
-        """The method's name, with its scheme where that is not the paper's."""
+        """The method's name, followed by its scheme if that is not the paper's."""
         return f"{self.method} (recycled scheme)" if self.scheme == "recycled" else self.method
 
     def beside(self, others: bool) -> MethodArguments:
-        """Return the settings for a chain that moves all variables, or some, while other steps move ``others``.
+        """Return the arguments for a chain beside which other steps move ``others`` of the variables, or none.
 
-        Given others, the recycled scheme, whose draws are midpoints, pays for a gradient at the end of every step too,
-        and is not chosen where it was not asked for.
+        Beside other steps the recycled scheme, whose draws are midpoints, needs another gradient at the end of every
+        step, so that ``scheme="auto"`` does not choose it there.
         """
         return replace(self, scheme="paper" if others else "recycled") if self.automatic else self
 
     def check_coordinates(self, d: int, of: str = "") -> None:
-        """Raise where what was given for each unconstrained coordinate does not fit their number ``d``."""
+        """Raise ``ValueError`` if a given ``scaling`` does not fit ``d`` unconstrained coordinates."""
         if self.scaling is not None and self.reparametrise not in ("auto", "no"):
             raise ValueError(
                 f"scaling with reparametrise={dict(self.reparametrise)!r}: a given scaling is one of the model's own "  # type: ignore[arg-type]
-                "coordinates; leave one of the two out"
+                "coordinates, and non-centring samples others; leave one of the two out"
             )
         if self.scaling is not None and len(self.scaling) != d:
             raise ValueError(
@@ -166,9 +168,9 @@ class MethodArguments:
 
     @property
     def noncentring(self) -> dict[str, str] | None:
-        """What is asked for variables by name, or None where nothing may be non-centred.
+        """The requested choice by variable, or None where nothing may be non-centred.
 
-        A given ``scaling`` is one of the model's own coordinates.
+        A given ``scaling`` excludes non-centring, since it is a scaling of the model's own coordinates.
         """
         if self.reparametrise == "no" or self.scaling is not None:
             return None
@@ -176,18 +178,18 @@ class MethodArguments:
 
     @property
     def fixed_K(self) -> int | None:
-        """K where there is nothing to choose: given, or without meaning for the method."""
+        """The given K, 1 for methods without K, and None where warm-up chooses it."""
         return self.K if self.method in ("PoissonOLMC", "PoissonULMC") and self.scheme == "paper" else 1
 
     @property
     def sees_curvature(self) -> bool:
-        """Whether a step meets more than one gradient: then it is taken in parts where the posterior is too steep."""
+        """Whether a step uses more than one gradient, so that it can estimate the curvature and be refined."""
         scheme = self.kernel.scheme
         return scheme != Scheme.MALA and (scheme != Scheme.CELLS or self.fixed_K != 1 or self.grid == "centred")
 
     @property
     def needs_gradient_only(self) -> bool:
-        """Whether a gradient is ever wanted without its log density."""
+        """Whether the method evaluates gradients without the log density."""
         return self.sees_curvature and self.kernel.scheme != Scheme.RECYCLED
 
 
@@ -236,10 +238,10 @@ def _scaling(value: Any) -> tuple[float, ...] | None:
 
 
 class TunedParameters(NamedTuple):
-    """What the engine runs with: step size, K, friction, whitened coordinates, transitions per draw.
+    """The parameters that an engine runs with: step size, K, friction, whitened coordinates, transitions per draw.
 
-    ``halving_cost`` is the factor in gradients that half the ``target_bias`` would take, ``expected_bias`` what
-    :func:`pmm_mcmc.warmup.step_size.expected_bias` says of this step; NaN where that is not known.
+    ``halving_cost`` is the factor in gradients that half the ``target_bias`` would cost, ``expected_bias`` the value of
+    :func:`pmm_mcmc.warmup.step_size.expected_bias` for this step; NaN where they are not known.
     """
 
     step_size: float
@@ -252,12 +254,10 @@ class TunedParameters(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Draws of one block, one a transition; positions and gradients ``(chain, n, d)``, the others ``(chain, n)``.
+    """Draws of one block of warm-up, one for each transition.
 
-    As it comes from an engine ``gradient`` is all that the density said, ``(chain, n, width)``.
-
-    ``unstable`` counts transitions that were rejected, ``refined`` those that were taken in parts, ``model_failures``
-    those of the rejected ones that the model is to blame for.
+    Positions and gradients are ``(chain, n, d)``, the others ``(chain, n)``; from an engine ``gradient`` is the whole
+    evaluation ``(chain, n, width)``.  The counts are those of :class:`pmm_mcmc.engines.contract.Chunk`.
     """
 
     position: np.ndarray
@@ -270,5 +270,5 @@ class Block(NamedTuple):
 
     @classmethod
     def of(cls, chunk: Any) -> Block:
-        """Take from an engine's chunk what the tuner looks at."""
+        """Return the fields of an engine's chunk that warm-up uses."""
         return cls(*(getattr(chunk, name) for name in cls._fields))

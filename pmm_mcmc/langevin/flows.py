@@ -1,15 +1,15 @@
 r"""Exact flows of the linear SDEs behind every method: :math:`A_h`, :math:`G_h`, :math:`\Gamma_h`.
 
-A *dynamics* is a linear SDE with a constant drift ``b`` added to it.  Over a time ``h``, with the state
-``(u, v)`` of position and velocity, it moves by
+A *dynamics* is a linear SDE plus a constant drift ``b``.  Over a time ``h`` its state, position and velocity
+``(u, v)``, moves by
 
 .. math:: X_{t+h} = A_h X_t + G_h b + \Gamma_h W, \qquad W \sim N(0, I),
 
-coordinate by coordinate, so that every matrix is 2 x 2 and the same for all coordinates.  The *scaling
-relations* :math:`A_{g+h} = A_g A_h`, :math:`G_{g+h} = A_h G_g + G_h` and
-:math:`\Gamma_{g+h}^2 = A_h \Gamma_g^2 A_h^T + \Gamma_h^2` are what the Poisson midpoint method needs of it.
+coordinate by coordinate: every matrix is 2 x 2 and the same for all coordinates.  The Poisson midpoint method relies
+on the *scaling relations* :math:`A_{g+h} = A_g A_h`, :math:`G_{g+h} = A_h G_g + G_h` and
+:math:`\Gamma_{g+h}^2 = A_h \Gamma_g^2 A_h^T + \Gamma_h^2`.
 
-The functions are written once, over the namespace of an array library: NumPy (which numba compiles) or JAX.
+Each function is written once, over the namespace of an array library: NumPy (which numba compiles) or JAX.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Flow", "build_flows", "flows", "select"]
 
 
 class Flow(NamedTuple):
-    r"""The flow over one time ``h``: entries of :math:`A_h`, of :math:`G_h` and of a root of :math:`\Gamma_h^2`.
+    r"""The flow over a time ``h``: the entries of :math:`A_h`, :math:`G_h` and a square root of :math:`\Gamma_h^2`.
 
     The root is triangular with the velocity first: with standard normals ``w1``, ``w2`` the noise is
     ``nv = n_vv * w1`` and ``nu = n_uv * w1 + n_uu * w2``.
@@ -48,7 +48,7 @@ class Flow(NamedTuple):
 _SERIES_BELOW = 0.5
 _PHI2_SERIES = tuple((-1.0) ** n / math.factorial(n + 2) for n in range(19))
 _PSI3_SERIES = tuple((-1.0) ** n * (2.0 ** (n + 2) - 2.0) / math.factorial(n + 3) for n in range(19))
-# The same for the harmonic flow: a recurrence of 24 terms below h * max(1, friction) = 0.5.
+# The harmonic flow likewise: a recurrence of 24 terms below h * max(1, friction) = 0.5.
 _HARMONIC_TERMS = 24
 _INVERSES = (0.0, *(1.0 / n for n in range(1, _HARMONIC_TERMS + 2)))
 
@@ -63,7 +63,7 @@ def _horner(x, coefficients):
 
 @register_jitable
 def select(condition: Any, a: Any, b: Any) -> Any:
-    """``numpy.where`` for scalars (which numba would turn into arrays of no dimension)."""
+    """Return ``a`` or ``b``: ``numpy.where`` for scalars, which numba would turn into 0-dimensional arrays."""
     return a if condition else b
 
 
@@ -121,8 +121,8 @@ def build_flows(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
 
     @register_jitable
     def harmonic_series(h, friction):
-        # Taylor terms of a_uv, a_vv (a linear ODE) and of their products p = a_uv^2, q = a_uv a_vv,
-        # r = a_vv^2, whose integrals are the noise: free of the cancellation in 1 - a_uu^2 - a_uv^2.
+        # Taylor terms of a_uv, a_vv (a linear ODE) and of their products p = a_uv^2, q = a_uv a_vv, r = a_vv^2, whose
+        # integrals are the variances of the noise: this avoids the cancellation in 1 - a_uu^2 - a_uv^2.
         s, c = 0.0 * h, 1.0 + 0.0 * h
         p, q, r = 0.0 * h, 0.0 * h, 1.0 + 0.0 * h
         a_uv, a_vv = s, c

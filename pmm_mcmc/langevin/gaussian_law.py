@@ -1,12 +1,12 @@
 r"""The exact stationary law of every unadjusted method on a Gaussian.
 
-On the potential ``curvature * y^2 / 2`` a step is linear in the state and in the noise once its midpoints are
-given.  With ``M`` acting on the state and ``N`` on the noise, the stationary covariance solves
+On the potential ``curvature * y^2 / 2`` a step with given midpoints is linear in the state and in the noise.  With
+``M`` acting on the state and ``N`` on the noise, the stationary covariance solves
 
 .. math:: S = E[M S M^T] + E[N N^T],
 
-the expectation taken over the midpoints.  No Monte Carlo, no small step: this is the biased law itself.  It sets the
-step sizes of the tuner and is what the tests hold the samplers against.
+with the expectation over the midpoints.  This is the biased law itself, without Monte Carlo error and for steps of any
+size.  Warm-up takes its step sizes from it, and the tests compare the samplers with it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _flow(kernel: Kernel, h: float | np.ndarray, friction: float):
 
 
 def _matrices(flow):
-    """Matrices of a flow, of shapes ``(..., 2, 2)``, ``(..., 2)`` and ``(..., 2, 2)``."""
+    """Return the matrices A, G and a root of the noise: shapes ``(..., 2, 2)``, ``(..., 2)``, ``(..., 2, 2)``."""
     zero = np.zeros_like(flow.a_uu)
     a = np.array([[flow.a_uu, flow.a_uv], [flow.a_vu, flow.a_vv]], dtype=float)
     root = np.array([[flow.n_uv, flow.n_uu], [flow.n_vv, zero]], dtype=float)
@@ -39,7 +39,7 @@ def _matrices(flow):
 
 
 def _cells(kernel, alpha, friction, K, curvature):
-    """Return maps from (u, v, all the fine noise) to the new state, with their probabilities or variances."""
+    """Return the maps from (u, v, noise of all cells) to the new state, with their probabilities or variances."""
     fine = K * (2 if kernel.offset else 1)
     a, _, root = _matrices(_flow(kernel, alpha / fine, friction))
     path = np.zeros((2, 2 + 2 * fine))
@@ -69,7 +69,7 @@ def _cells(kernel, alpha, friction, K, curvature):
 
 
 def _one_uniform_midpoint(kernel, alpha, friction, curvature):
-    """Return maps from the state and four noises to the new state: the continuous law and the recycled scheme."""
+    """Return the maps from the state and four noises to the new state, for the continuous law and recycled scheme."""
     recycled = kernel.scheme == Scheme.RECYCLED
     n = 3 if recycled else 2
     slope = curvature - 1.0 if kernel.dynamics == HARMONIC else curvature
@@ -92,7 +92,7 @@ def _one_uniform_midpoint(kernel, alpha, friction, curvature):
 
 @functools.lru_cache(maxsize=64)
 def _at_nodes(kernel, alpha, friction):
-    """Return what a step is made of at the nodes of its midpoint: the curvature, of which many are tried, is not."""
+    """Return the parts of a step at the quadrature nodes of its midpoint; they do not depend on the curvature."""
     a, g, _ = _matrices(_flow(kernel, alpha, friction))
     part, shares, times = _law(kernel.power)
     time = part * alpha
@@ -103,20 +103,20 @@ def _at_nodes(kernel, alpha, friction):
 
 
 def _law(power: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return nodes of the law of one midpoint on (0, 1), their shares, and the inverse of the density there."""
+    """Return quadrature nodes for the law of one midpoint on (0, 1), their weights and the inverse density there."""
     part, shares = 0.5 * (1.0 + _NODES), 0.5 * _WEIGHTS
     if power == 0.0:
         return part, shares, np.ones_like(part)
-    # In the fourth root of the time all that is integrated is smooth, for powers in quarters.
+    # For powers that are multiples of 1/4 the integrands are smooth in the fourth root of the time.
     inverse = 1.0 / ((1.0 + power) * part ** (4.0 * power))
     return part**4, shares * 4.0 * part**3 / inverse, inverse
 
 
 def step_maps(kernel: Kernel, step_size: float, friction: float, K: int) -> list[np.ndarray]:
-    """Return the maps from position, velocity and noise, independent standard normals, to those after a step.
+    """Return the maps from position, velocity and standard normal noise to the state after a step, on a unit Gaussian.
 
-    One of shape ``(2, 2 + noises)`` for each midpoint, on the unit Gaussian.  Of the recycled scheme, whose draws are
-    its midpoints, the maps to these; of Option 1 those for one marked cell.
+    There is one map of shape ``(2, 2 + noises)`` for each midpoint.  For the recycled scheme, whose draws are its
+    midpoints, the maps lead to the midpoints; for Option 1 they are those with one marked cell.
     """
     if kernel.scheme == Scheme.RECYCLED:
         a, _, root = _matrices(_flow(kernel, 0.5 * step_size * (1.0 + _NODES), friction))
@@ -129,22 +129,22 @@ def step_maps(kernel: Kernel, step_size: float, friction: float, K: int) -> list
 def stationary_covariance(
     kernel: Kernel, step_size: float, friction: float, K: int | None, curvature: float = 1.0
 ) -> np.ndarray | None:
-    """Stationary covariance on the Gaussian of precision ``curvature``, or None where second moments explode.
+    """Return the stationary covariance on the Gaussian of precision ``curvature``; None if second moments diverge.
 
     Parameters
     ----------
     kernel
-        Which method; the adjusted one has no bias and is refused.
+        The method.  MALA is refused: its stationary law is the target.
     step_size, friction, K
-        Its settings, in the coordinates of the Gaussian.  ``K=None``: the limit of Option 2 for many midpoints.
+        Its tuned parameters, in the coordinates of the Gaussian.  ``K=None`` is the limit of Option 2 for large K.
     curvature
         Second derivative of the potential.
 
     Returns
     -------
     covariance : (n, n)
-        Of (position, velocity), with ``n = 2`` (overdamped: the second row is zero); of (position, velocity,
-        midpoint) with ``n = 3`` for the recycled scheme.
+        For (position, velocity), with ``n = 2`` (overdamped: the second row is zero); for (position, velocity,
+        midpoint), with ``n = 3``, in the recycled scheme.
     """
     if kernel.scheme == Scheme.MALA:
         raise ValueError("MALA is adjusted: its stationary law is the target")
@@ -165,7 +165,7 @@ def stationary_covariance(
 
 
 def variance_error(kernel: Kernel, step_size: float, friction: float, K: int | None, curvature: float = 1.0) -> float:
-    """Relative error of the variance of the draws on a Gaussian; infinite where it does not exist."""
+    """Return the relative error of the variance of the draws on a Gaussian; infinite where there is no variance."""
     covariance = stationary_covariance(kernel, step_size, friction, K, curvature)
     if covariance is None:
         return np.inf

@@ -1,4 +1,4 @@
-"""The methods, and what distinguishes them: :data:`METHODS` is the registry, :class:`Kernel` a method in numbers."""
+"""The methods: :data:`METHODS` is the registry, :class:`Kernel` a method in numbers."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ OVERDAMPED, UNDERDAMPED, HARMONIC = 0, 1, 2
 
 
 class Scheme(enum.IntEnum):
-    """How a step looks at the drift between its ends."""
+    """How a step uses the drift within it."""
 
-    CELLS = 0  # midpoints in marked cells, as corrections to the drift at the start (the paper; K = 1: LMC)
-    CONTINUOUS = 1  # one uniform midpoint in place of the drift at the start (randomised midpoint)
-    RECYCLED = 2  # one uniform midpoint, as correction to the drift at the previous one: one gradient a step
+    CELLS = 0  # midpoints in marked cells correct the drift at the start (the paper; K = 1: LMC)
+    CONTINUOUS = 1  # one uniform midpoint replaces the drift at the start (randomised midpoint)
+    RECYCLED = 2  # one uniform midpoint corrects the drift at the previous midpoint: one gradient a step
     MALA = 3  # Euler proposal, accepted or rejected
 
 
 class Kernel(NamedTuple):
-    """What an engine needs to know of a method: plain numbers."""
+    """A method as plain numbers, for the engines."""
 
     scheme: int
     dynamics: int
     option: int
     offset: float
-    power: float = 0.0  # of the law of the one marked cell: see pmm_mcmc.langevin.midpoints
+    power: float = 0.0  # of the importance law of the marked cell: see pmm_mcmc.langevin.midpoints
 
 
 class Method(NamedTuple):
-    """A row of the registry: the dynamics a method can have, and its largest automatic step in whitened units."""
+    """A row of the registry: the dynamics that a method supports, and its largest automatic step, whitened."""
 
     dynamics: tuple[str, ...]
     largest_step: float

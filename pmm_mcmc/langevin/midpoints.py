@@ -1,18 +1,17 @@
-r"""Midpoint laws: where in a step the drift is looked at again, and with which weight it counts.
+r"""Midpoint laws: the times within a step at which the drift is evaluated again, and the weights of these drifts.
 
 A step of length ``alpha`` has ``K`` cells.  Cell ``i`` is *marked* with probability ``1 / K``: independently
 of the others (Option 1), or exactly one cell in all (Option 2).  The midpoint of a marked cell lies at its
-left end (``offset = 0``, the paper's grid) or in its centre (``offset = 1/2``), and the drift found there
-replaces the frozen one within the cell, ``K`` times over:
-:math:`w_i = K A_{(K-1-i) \alpha / K} G_{\alpha / K}`.
+left end (``offset = 0``, the paper's grid) or in its centre (``offset = 1/2``).  The drift there, minus the frozen
+one, is added with the weight :math:`w_i = K A_{(K-1-i) \alpha / K} G_{\alpha / K}`.
 
-Option 2 may also draw late cells more often (*importance* law): with
-:math:`q_i = ((i + 1) / K)^{1 + p} - (i / K)^{1 + p}`, ``p`` the *power* of the law, in place of ``1 / K``, and
-:math:`1 / q_i` in place of ``K`` in the weight, which leaves the mean of the correction as it is.  It grows with the
-time since the start of the step, from nothing: so its variance falls.
+Option 2 may also mark late cells more often (*importance* law): with probability
+:math:`q_i = ((i + 1) / K)^{1 + p} - (i / K)^{1 + p}` in place of ``1 / K``, where ``p`` is the *power* of the law, and
+:math:`1 / q_i` in place of ``K`` in the weight.  The mean of the correction is the same.  Its variance is smaller,
+since the correction grows from zero with the time since the start of the step.
 
-For ``K`` without bound Option 2 becomes one midpoint uniform in ``(0, alpha)`` with weight
-:math:`\alpha A_{\alpha - \tau} G'_0`, the *continuous* law (randomised midpoint; recycled scheme).
+As ``K`` grows, Option 2 tends to one midpoint uniform in ``(0, alpha)`` with weight
+:math:`\alpha A_{\alpha - \tau} G'_0`: the *continuous* law (randomised midpoint; recycled scheme).
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ __all__ = [
     "one_in",
 ]
 
-# Power of the importance law.  Higher ones take more variance away at long steps, and make short ones less accurate:
-# an error of the variance that the uniform law happens to cancel is then in plain sight.
+# Power of the importance law.  Higher powers reduce the variance of long steps further, but make short steps less
+# accurate: they lose a cancellation of variance errors that the uniform law has.
 LATE = 0.25
 
 
@@ -76,7 +75,7 @@ one_cell, next_cell = _cells.one_cell, _cells.next_cell
 
 @register_jitable
 def one_in(cell: Any, K: Any, power: Any) -> Any:
-    """Return in how many steps a cell is marked once in the mean: the inverse of its probability."""
+    """Return the inverse of the probability that a cell is marked."""
     if power == 0.0:
         return 1.0 * K
     return 1.0 / (((cell + 1.0) / K) ** (1.0 + power) - (cell / K) ** (1.0 + power))
@@ -84,9 +83,9 @@ def one_in(cell: Any, K: Any, power: Any) -> Any:
 
 @register_jitable
 def cell_weight(rest: Flow, cell: Flow, times: Any) -> tuple[Any, Any]:
-    """Weight of a cell that is marked once in so many ``times`` (:func:`one_in`).
+    """Return the weight of a cell, on position and velocity.
 
-    From the flows over a ``cell`` and over the ``rest`` of the step after it.
+    ``rest`` is the flow over the step after the cell, ``cell`` that over the cell, ``times`` is :func:`one_in`.
     """
     return (
         times * (rest.a_uu * cell.g_u + rest.a_uv * cell.g_v),
@@ -96,7 +95,7 @@ def cell_weight(rest: Flow, cell: Flow, times: Any) -> tuple[Any, Any]:
 
 @register_jitable
 def continuous_weight(rest: Flow, alpha: Any, has_velocity: Any) -> tuple[Any, Any]:
-    """Weight of a midpoint of the continuous law, from the flow over the ``rest`` of the step after it."""
+    """Return the weight of a midpoint of the continuous law; ``rest`` is the flow over the step after it."""
     if has_velocity:
         return alpha * rest.a_uv, alpha * rest.a_vv
     return alpha * rest.a_uu, 0.0 * alpha
@@ -105,7 +104,7 @@ def continuous_weight(rest: Flow, alpha: Any, has_velocity: Any) -> tuple[Any, A
 def expected_gradients(K: int, grid: str, power: float = 0.0) -> float:
     """Return the expected gradients of one step of the two-gradient scheme, under either option.
 
-    One at the start of the step and one in each marked cell, of which there is one on average; on the left
+    They are one at the start of the step and one in each marked cell, of which there is one on average.  On the left
     grid a marked first cell (probability ``1 / K``, or less under the importance law) needs no gradient of its own.
     """
     return 2.0 - 1.0 / one_in(0.0, K, power) if grid == "left" else 2.0

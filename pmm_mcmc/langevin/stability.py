@@ -1,14 +1,13 @@
-r"""How far the energy may rise in one step, and how steep it may be there, before the step is too long for the place.
+r"""Limits of a stable step: the largest rise of the energy over it, and the largest curvature along it.
 
-An explicit step that is too long for the place where it is taken multiplies its errors, and an unadjusted chain would
-carry them off.  On a Gaussian everything is known: the rise :math:`R` over a step is a quadratic form in independent
-normals, the same for each of the ``d`` coordinates once the midpoint is given, so that with :math:`\lambda_k` the
-eigenvalues of that form
+Where an explicit step is too long for the local curvature it multiplies its errors, and an unadjusted chain would
+diverge.  On a Gaussian the rise :math:`R` of the energy over a step is a quadratic form in independent normals, for a
+given midpoint the same in each of the ``d`` coordinates.  With the eigenvalues :math:`\lambda_k` of that form
 
 .. math:: P(R > r) \le \exp\Bigl(-t r - \tfrac d2 \sum_k \log(1 - 2 t \lambda_k)\Bigr), \qquad 0 < 2 t \lambda_k < 1
 
-(Chernoff).  The threshold is the smallest ``r`` for which this is :data:`FALSE_ALARM` at the worst midpoint, on the
-unit Gaussian of the whitened coordinates at the step in use, and a little for posteriors that are not Gaussian.
+(Chernoff).  The threshold is the smallest ``r`` for which this bound is :data:`FALSE_ALARM` at the worst midpoint, on
+the unit Gaussian and at the step size in use, plus an allowance for posteriors that are not Gaussian.
 """
 
 from __future__ import annotations
@@ -24,18 +23,19 @@ __all__ = ["FALSE_ALARM", "SOUND", "guard_threshold", "steepest_curvature"]
 
 FALSE_ALARM = 1e-8
 _ALLOWANCE = 5.0
-# Earlier midpoints, which all coordinates share too, have shaped the state that a step begins with: in d = 3000 the
-# randomised midpoint method at step 0.965 exceeded 1.5 times the bound 3 times in 5,000 steps, 1.8 times it never.
+# All coordinates share the earlier midpoints too, so that their states at the start of a step are not independent: in
+# d = 3000 the randomised midpoint method at step 0.965 exceeded 1.5 times the bound in 3 of 5,000 steps, 1.8 times it
+# in none.
 _MEMORY, _MEMORY_OF_ONE = 1.25, 1.8
-# At this part of the curvature at which nothing is stationary, variances of the two-gradient methods are a tenth to two
-# fifths too large; the largest that warm-up finds a step for is at most three quarters of it.
+# Share of the curvature at which the stationary law ceases to exist.  There the variances of the two-gradient methods
+# are 10 to 40 % too large; the largest curvature that warm-up tunes a step for is at most three quarters of it.
 SOUND = 0.6
 _SLOPES = np.linspace(0.005, 0.995, 100)
 
 
 def guard_threshold(kernel: Kernel, step_size: float, friction: float, K: int, d: int) -> float:
-    """Return the rise of the energy over one step, in ``d`` whitened coordinates, that counts as a runaway."""
-    # To 2 %, upwards, so that warm-ups remember them: a longer step has the larger rise.
+    """Return the largest rise of the energy over a stable step, in ``d`` whitened coordinates."""
+    # The step size is rounded up to 2 %, which makes the cache useful: a longer step has the larger rise.
     rounded = float(1.02 ** np.ceil(np.log(step_size) / np.log(1.02)))
     return _threshold(kernel, rounded, float(friction), min(K, 8), d)
 
@@ -43,7 +43,7 @@ def guard_threshold(kernel: Kernel, step_size: float, friction: float, K: int, d
 @functools.lru_cache(maxsize=4096)
 def _threshold(kernel: Kernel, step_size: float, friction: float, K: int, d: int) -> float:
     if kernel.scheme == Scheme.MALA or d == 0:
-        return np.inf  # it accepts or rejects by itself; there is nothing that could rise
+        return np.inf  # the Metropolis test rejects such steps
     worst = 0.0
     energy = np.diag([1.0, float(kernel.dynamics != OVERDAMPED)])
     for step in step_maps(kernel, step_size, friction, K):
@@ -57,12 +57,12 @@ def _threshold(kernel: Kernel, step_size: float, friction: float, K: int, d: int
 
 
 def steepest_curvature(kernel: Kernel, step_size: float, friction: float, K: int) -> float:
-    """Return the largest curvature on which a step of this size is taken whole.
+    """Return the largest curvature at which a step of this size is taken whole, without refinement.
 
-    That is a part of the largest one of a Gaussian on which it has a stationary law; of the remainder, for the recycled
-    scheme.  Infinite for MALA, which needs none.
+    It is :data:`SOUND` times the largest curvature of a Gaussian on which the method has a stationary law; for the
+    recycled scheme, of the Gaussian that its flow does not integrate.  Infinite for MALA.
     """
-    # To 2 %, upwards: a longer step is the less stable one.
+    # Rounded up to 2 %: a longer step is less stable.
     rounded = float(1.02 ** np.ceil(np.log(step_size) / np.log(1.02)))
     many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > 8
     return SOUND * _steepest(kernel, rounded, float(friction), None if many else min(K, 16))

@@ -1,8 +1,8 @@
 r"""The arithmetic of one transition, coordinate by coordinate.
 
-Everything here is sums and products of what is passed in: state ``(u, v)``, drift ``b``, path noise,
-and the coefficients of :mod:`pmm_mcmc.langevin.flows`.  The same functions are compiled by numba for scalars
-and traced by JAX for arrays; engines own loops, gradients, randomness and failures.
+The functions are sums and products of their arguments: state ``(u, v)``, drift ``b``, noise of the path, and the
+coefficients of :mod:`pmm_mcmc.langevin.flows`.  The same functions are compiled by numba for scalars and traced by JAX
+for arrays; loops, gradients, random numbers and failures belong to the engines.
 
 With drift ``b`` (minus the gradient of the potential), midpoints :math:`\tau_1 < \dots < \tau_N` in
 ``[0, alpha)`` and weights :math:`w_k` (:mod:`pmm_mcmc.langevin.midpoints`), one step of every method is
@@ -43,39 +43,40 @@ __all__ = [
     "path",
 ]
 
-# A rejection halves the step, an accepted transition gives a hundredth back: long enough for the chain to leave where
-# steps are too long.  The floor keeps a chain at a hard wall alive.
+# A rejection halves a chain's step, an accepted transition lengthens it by 1 %: slowly enough that the chain leaves
+# the region where steps are too long.  The floor keeps a chain at a hard wall moving.
 SHRINK, RECOVER, SHORTEST = 0.5, 1.01, 2.0**-8
-# A step that fails is taken again in so many parts, along the same path of the noise; and again, so many times.
+# A step that fails is refined: taken again in SUBSTEPS parts along the same noise path, at most MOST_REFINEMENTS times,
+# each time with SUBSTEPS times as many parts.
 SUBSTEPS, MOST_REFINEMENTS = 4, 2
-# How far apart the directions of a way and of the gradient's rise along it may be to tell a curvature.
+# Smallest cosine between a displacement and the change of the gradient along it that enters a curvature estimate.
 LEAST_COSINE = 0.2
-# Part of a step before which differences of gradients are too small to tell a curvature.
+# Midpoints in this first share of a step are too near its start for a curvature estimate.
 TELLING = 0.01
 
 
 @register_jitable
 def noise(w1: Any, w2: Any, gap: Flow) -> tuple[Any, Any]:
-    """Path noise ``(nu, nv)`` over a gap from two standard normals."""
+    """Return the path noise ``(nu, nv)`` over a gap, from two standard normals."""
     return gap.n_uv * w1 + gap.n_uu * w2, gap.n_vv * w1
 
 
 @register_jitable
 def path(mu: Any, mv: Any, nu: Any, nv: Any, gap: Flow) -> tuple[Any, Any]:
-    """Carry the noise path ``M`` over a gap and add the noise of the gap (step 2)."""
+    """Propagate the noise path ``M`` over a gap and add the noise of the gap (step 2)."""
     return gap.a_uu * mu + gap.a_uv * mv + nu, gap.a_vu * mu + gap.a_vv * mv + nv
 
 
 def build_gain(where: Callable[..., Any]) -> Callable[..., Any]:
-    r"""Return ``gain(gap, rest, left)``, what the noise over a gap takes up of a surprise at the end of its path.
+    r"""Return the function ``gain(gap, rest, left)``: the gain matrix of :func:`bridged`, row by row.
 
-    That is :math:`\Gamma_{gap}^2 A_{rest}^T (\Gamma_{left}^2)^{-1}`, its entries row by row, where ``left`` is the
-    flow over the ``gap`` and the ``rest`` of the path after it.
+    It is :math:`\Gamma_{gap}^2 A_{rest}^T (\Gamma_{left}^2)^{-1}`: the share of a deviation at the end of a path that
+    the noise over a ``gap`` takes up.  ``rest`` is the flow over the path after the gap, ``left`` that over both.
 
     Parameters
     ----------
     where
-        That of an array library, as in :func:`pmm_mcmc.langevin.flows.build_flows`.
+        As in :func:`pmm_mcmc.langevin.flows.build_flows`.
     """
 
     @register_jitable
@@ -83,7 +84,7 @@ def build_gain(where: Callable[..., Any]) -> Callable[..., Any]:
         s_uu, s_uv, s_vv = gap.n_uu * gap.n_uu + gap.n_uv * gap.n_uv, gap.n_uv * gap.n_vv, gap.n_vv * gap.n_vv
         b_uu, b_uv = s_uu * rest.a_uu + s_uv * rest.a_uv, s_uu * rest.a_vu + s_uv * rest.a_vv
         b_vu, b_vv = s_uv * rest.a_uu + s_vv * rest.a_uv, s_uv * rest.a_vu + s_vv * rest.a_vv
-        # The inverse from that of the triangular root; where there is no velocity it has no noise.
+        # The inverse follows from that of the triangular root.  Overdamped dynamics have no noise in the velocity.
         moving = left.n_vv > 0.0
         v = where(moving, 1.0 / where(moving, left.n_vv, 1.0), 0.0)
         u = 1.0 / left.n_uu
@@ -103,13 +104,13 @@ def build_gain(where: Callable[..., Any]) -> Callable[..., Any]:
 def bridged(
     nu: Any, nv: Any, after_u: Any, after_v: Any, known_u: Any, known_v: Any, rest: Flow, gain: Any
 ) -> tuple[Any, Any, Any, Any]:
-    r"""Noise over a gap of a path whose noise ``known`` is gathered at its end, and that of the rest of the path.
+    r"""Return the noise over a gap, given the total noise ``known`` at the end of its path, and the noise of the rest.
 
-    With noise :math:`N` over the gap and :math:`N'` ``after`` it, over the rest, drawn as if nothing were known,
+    With :math:`N` (over the gap) and :math:`N'` (``after`` it) drawn independently,
 
     .. math:: N + \Gamma_{gap}^2 A_{rest}^T (\Gamma_{left}^2)^{-1} (R - A_{rest} N - N')
 
-    has the law of the noise over the gap given the noise :math:`R` over gap and rest: :func:`build_gain`.
+    has the law of the noise over the gap given the noise :math:`R` over gap and rest (a Gaussian bridge).
     """
     u = known_u - rest.a_uu * nu - rest.a_uv * nv - after_u
     v = known_v - rest.a_vu * nu - rest.a_vv * nv - after_v
@@ -119,19 +120,19 @@ def bridged(
 
 @register_jitable
 def interpolate(u: Any, v: Any, b: Any, mu: Any, flow: Flow) -> Any:
-    """Position of the cheap interpolation at a midpoint (step 3)."""
+    """Return the position of the cheap interpolation at a midpoint (step 3)."""
     return flow.a_uu * u + flow.a_uv * v + flow.g_u * b + mu
 
 
 @register_jitable
 def interpolate_velocity(u: Any, v: Any, b: Any, mv: Any, flow: Flow) -> Any:
-    """Velocity of the cheap interpolation at a midpoint."""
+    """Return the velocity of the cheap interpolation at a midpoint."""
     return flow.a_vu * u + flow.a_vv * v + flow.g_v * b + mv
 
 
 @register_jitable
 def end(u: Any, v: Any, b: Any, mu: Any, mv: Any, cu: Any, cv: Any, flow: Flow) -> tuple[Any, Any]:
-    """State after the step, given the path ``(mu, mv)`` and the summed corrections ``(cu, cv)`` (step 5)."""
+    """Return the state after the step, from the path ``(mu, mv)`` and the summed corrections ``(cu, cv)`` (step 5)."""
     return (
         flow.a_uu * u + flow.a_uv * v + flow.g_u * b + mu + cu,
         flow.a_vu * u + flow.a_vv * v + flow.g_v * b + mv + cv,
@@ -140,7 +141,7 @@ def end(u: Any, v: Any, b: Any, mu: Any, mv: Any, cu: Any, cv: Any, flow: Flow) 
 
 @register_jitable
 def mala_log_ratio(u: Any, b: Any, u_new: Any, b_new: Any, step_size: Any) -> Any:
-    r"""Log ratio of the Langevin proposal densities, ``log q(u | u') - log q(u' | u)``, one coordinate.
+    r"""Return the log ratio of the proposal densities, ``log q(u | u') - log q(u' | u)``, for one coordinate.
 
     The proposal is :math:`u' \sim N(u + \alpha b(u), 2 \alpha)`.
     """
@@ -151,10 +152,10 @@ def mala_log_ratio(u: Any, b: Any, u_new: Any, b_new: Any, step_size: Any) -> An
 
 @register_jitable
 def energy_ahead(u: Any, evaluated: Any, b: Any, stiffness: Any) -> Any:
-    r"""Rise of the potential from the evaluated point to ``u``, to second order, one whitened coordinate.
+    r"""Return the rise of the potential from the evaluated point to ``u``, to second order, for one coordinate.
 
-    ``b`` is the drift at the evaluated point, minus the gradient of the potential with :math:`k u` added for a flow
-    that integrates a part of ``stiffness`` ``k``.
+    ``b`` is the base drift at the evaluated point: minus the gradient of the potential, plus :math:`k u` for a flow
+    that integrates the part :math:`k u^2 / 2` of the potential (``stiffness`` ``k``).
     """
     ahead = u - evaluated
     return ahead * (stiffness * evaluated - b + 0.5 * ahead)
@@ -162,22 +163,23 @@ def energy_ahead(u: Any, evaluated: Any, b: Any, stiffness: Any) -> Any:
 
 @register_jitable
 def fall(y: Any, evaluated: Any, b_mid: Any, b: Any, stiffness: Any) -> Any:
-    """Rise of the gradient of the potential from the evaluated point to a midpoint; see :func:`energy_ahead`."""
+    """Return the change of the potential's gradient from the evaluated point to a midpoint (:func:`energy_ahead`)."""
     return stiffness * (y - evaluated) - (b_mid - b)
 
 
 def build_limits(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
-    r"""Return what says whether a step is taken whole, and how long the next one is, over an array library.
+    r"""Return the functions that limit the step size, over an array library.
 
-    ``curvature(rise, length, along, stiffness)`` is how steep the potential is between an evaluated point and a
-    midpoint, from the squared norms of the rise :math:`g` of its gradient and of the way :math:`s`, and from :math:`g
-    \cdot s`.  That is :math:`|g|^2 / (g \cdot s)` (Barzilai and Borwein), which few steep directions among many raise
-    more than they do
-    :math:`|g| / |s|`; by so much at most, since it means nothing where the potential is not convex.
+    ``curvature(rise, length, along, stiffness)`` estimates the curvature of the potential between an evaluated point
+    and a midpoint, from the change :math:`g` of its gradient and the displacement :math:`s`: ``rise`` is
+    :math:`|g|^2`, ``length`` :math:`|s|^2` and ``along`` :math:`g \cdot s`.  The estimate is
+    :math:`|g|^2 / (g \cdot s)` (Barzilai and Borwein), which is more sensitive to a few steep directions among many
+    than :math:`|g| / |s|`, but at most ``1 / LEAST_COSINE`` times the latter, since it has no meaning where the
+    potential is not convex.
 
-    ``limit(steepest, times, has_velocity)`` is up to which curvature a step is taken that is so many times shorter than
-    one that is taken up to ``steepest``; ``accepted(factor)`` and ``rejected(factor)`` move the factor by which a
-    chain's steps are shortened.
+    ``limit(steepest, times, has_velocity)`` is the largest curvature at which a step is taken that is ``times`` times
+    shorter than one with the limit ``steepest``.  ``accepted(factor)`` and ``rejected(factor)`` update the factor by
+    which the steps of a chain are shortened.
 
     Parameters
     ----------

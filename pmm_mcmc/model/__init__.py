@@ -1,1 +1,1 @@
-"""Log densities from PyMC and JAX, their structure, outputs and starts.  Nothing here knows of sampling."""
+"""Log densities from PyMC and JAX, their structure, outputs and initial points.  It knows nothing of sampling."""

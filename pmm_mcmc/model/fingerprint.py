@@ -1,9 +1,9 @@
-"""Hashes by which a stored run knows its model and data again, in another process and after the model is rebuilt.
+"""Hashes by which a stored run recognises its model and data, in another process and after the model is rebuilt.
 
-The model's is of expressions, not of objects: each is hashed from its operation and the hashes of what it is applied
-to, so that names given automatically, the order of construction, sharing of parts and Python's hash seed do not enter.
-Hashed are the terms of the log density and whatever a result holds; data enter the model's hash by name and type,
-and the data's own hash by value.
+The model's hash is one of expressions, not of objects: an expression is hashed from its operation and the hashes of its
+inputs.  Automatic names, order of construction, shared subexpressions and Python's hash seed have no influence.  The
+hash covers the terms of the log density and the outputs in a result.  Data enter it by name and type; a second hash
+covers their values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["data_fingerprint", "model_fingerprint"]
 
 
 def model_fingerprint(model: pm.Model, vars: Sequence[Any]) -> str:
-    """Hash what a model says: priors, likelihood, deterministics, shapes, names, coordinates.
+    """Return a hash of a model: priors, likelihood, deterministics, shapes, names, coordinates.
 
     Parameters
     ----------
@@ -42,8 +42,9 @@ def model_fingerprint(model: pm.Model, vars: Sequence[Any]) -> str:
 
     Notes
     -----
-    Of Python functions within a model (``CustomDist`` that draws, operations of the user's own) the code, defaults and
-    closure enter, not the globals that they use.  Not hashed: initial values, which are no part of the posterior.
+    Python functions within a model (the random function of a ``CustomDist``, user-defined operations) enter with code,
+    defaults and closure, but without the globals that they use.  Initial values are not hashed: they do not change the
+    posterior.
     """
     leaves: dict[Any, Any] = {var: ("value", var.name) for var in model.value_vars}
     leaves |= {model.rvs_to_values[rv]: ("observed", rv.name) for rv in model.observed_RVs}
@@ -66,7 +67,7 @@ def model_fingerprint(model: pm.Model, vars: Sequence[Any]) -> str:
 
 
 def data_fingerprint(model: pm.Model) -> str:
-    """Hash the data of a model as they are now: observed values, ``pm.Data`` and other shared values.
+    """Return a hash of the current data of a model: observed values, ``pm.Data`` and other shared values.
 
     Parameters
     ----------
@@ -87,21 +88,21 @@ def data_fingerprint(model: pm.Model) -> str:
         {
             "observed": {name: hasher.variable(value) for name, value in observed.items()},
             "data": {var.name: hasher.variable(var) for var in model.data_vars},
-            # Those without a name have no order of their own.
+            # A set: values without a name have no fixed order.
             "shared": {(var.name or "", hasher.variable(var)) for var in shared},
         }
     ).hex()
 
 
 def _graphs(model: pm.Model) -> tuple[dict[str, Any], list[Any]]:
-    """Terms of the log density by name, and what a result holds of each draw."""
+    """Return the terms of the log density by name, and the variables that a result contains."""
     factors = [*model.basic_RVs, *model.potentials]
     terms = model.logp(vars=factors, sum=False) if factors else []
     return {var.name: term for var, term in zip(factors, terms, strict=True)}, model.unobserved_value_vars
 
 
 class _Hasher:
-    """Hashes of objects and of graphs, which stop at ``leaves``; shared values enter with ``values``."""
+    """Hashes of objects and of graphs down to ``leaves``; with ``values``, shared values are hashed too."""
 
     def __init__(self, leaves: Mapping[Any, Any], values: bool = False):
         self._values = values
@@ -111,7 +112,7 @@ class _Hasher:
     # -- graphs ------------------------------------------------------------------------------------------------------
 
     def variable(self, variable: Variable) -> bytes:
-        """Hash an expression."""
+        """Return the hash of an expression."""
         for node in toposort([variable], blockers=self._known):
             inputs = [self._known.get(var) or self._leaf(var) for var in node.inputs]
             applied = self.of((self._op(node.op), inputs))
@@ -142,13 +143,13 @@ class _Hasher:
         return (type(op), inner, {name: getattr(op, name) for name in props})
 
     def type(self, type_: Any) -> Any:
-        """Return what tells a type from others."""
+        """Return the attributes that identify a type."""
         return (type(type_), getattr(type_, "dtype", None), getattr(type_, "shape", None), getattr(type_, "dims", None))
 
     # -- objects -----------------------------------------------------------------------------------------------------
 
     def of(self, obj: Any) -> bytes:
-        """Hash an object by its type and contents."""
+        """Return the hash of an object from its type and contents."""
         kind, parts = self._parts(obj)
         digest = hashlib.sha256(kind.encode())
         for part in parts:

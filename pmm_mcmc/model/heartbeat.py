@@ -1,4 +1,4 @@
-"""What is seen while a density compiles: one line that says what is being done, and for how long."""
+"""The progress line during compilation: the current task and its elapsed time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 __all__ = ["BEAT", "DRAWINGS", "Beats", "Heartbeat", "clock", "console", "write"]
 
 DRAWINGS = 2.0  # a second
-# Seconds between lines where nothing can be drawn over.  Compilation keeps other threads waiting, by 2.4 seconds at
-# most in what was tried.
+# Seconds between lines in a file or pipe.  Compilation delays other threads: by 2.4 seconds at most in trials.
 BEAT = 1.0
 
 
 class Beats:
-    """Calls a function every so many seconds, in a thread of its own, until it is stopped."""
+    """A thread that calls ``beat`` after every pause of ``pause()`` seconds until it is stopped."""
 
     def __init__(self, beat: Callable[[], None], pause: Callable[[], float]):
         self._over, self._beat, self._pause = threading.Event(), beat, pause
@@ -32,16 +31,16 @@ class Beats:
             self._beat()
 
     def stop(self) -> None:
-        """Stop, and wait until it has."""
+        """Stop the thread and wait for its end."""
         self._over.set()
         self._thread.join()
 
 
 class Heartbeat:
-    """Says what is being done, and for how long, while something takes its time.
+    """Context manager that shows the current task and its elapsed time.
 
-    A context manager.  In a terminal or a notebook it is one line, drawn over, which goes when it is left; in a file or
-    a pipe a line at once and then at least every two seconds.
+    In a terminal or a notebook it is one line, redrawn in place and removed at the end; in a file or a pipe, a line at
+    once and then at least every two seconds.
 
     Parameters
     ----------
@@ -67,7 +66,7 @@ class Heartbeat:
         self.stop()
 
     def say(self, words: str) -> None:
-        """Say what is being done from now on."""
+        """Show a new task from now on."""
         if not self._show:
             return
         self._words, self._since = words, perf_counter()
@@ -87,7 +86,7 @@ class Heartbeat:
             self._beats = Beats(self._again, lambda: BEAT)
 
     def stop(self) -> None:
-        """Say no more."""
+        """Stop showing tasks."""
         if self._beats is not None:
             self._beats.stop()
         if self._line is not None:
@@ -99,17 +98,17 @@ class Heartbeat:
 
 
 def console() -> Console:
-    """Return a console with the look of PyMC's own."""
+    """Return a console with the theme of PyMC's progress bar."""
     from pymc.progress_bar import default_progress_theme
 
     return Console(theme=default_progress_theme)
 
 
 def write(to: Console, line: str) -> None:
-    """Write a line as it is, above what is drawn over."""
+    """Write a line without markup, above a live progress bar."""
     to.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def clock(seconds: float) -> str:
-    """Return hours, minutes and seconds."""
+    """Return seconds as hours, minutes and seconds."""
     return str(timedelta(seconds=int(seconds)))

@@ -1,4 +1,4 @@
-"""Where chains begin."""
+"""Initial points of chains."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ def spread_starts(
     gradient_at: Callable[[np.ndarray], np.ndarray],
     rng: np.random.Generator,
 ) -> np.ndarray | None:
-    """Return starts ``(chain, d)`` within one unit of ``centre``, closer where nothing is finite.
+    """Return random starts ``(chain, d)`` within one unit of ``centre``, nearer where gradients there are not finite.
 
     Parameters
     ----------
     centre : (d,)
-        The point around which they lie.
+        The centre of the starts.
     chains, superchains
-        Chains, and different starts: the chains of a superchain share one.  ``None``: each chain has its own.
+        Number of chains and of superchains; the chains of a superchain share a start.  ``None``: each has its own.
     gradient_at
-        Gradients at positions ``(n, d)``, NaN where anything is not finite.
+        Function that returns gradients at positions ``(n, d)``, NaN where a value is not finite.
     rng
-        For the starts.
+        Random numbers for the starts.
 
     Returns
     -------
     (chain, d) or None
-        None where even ``centre`` is not finite.
+        None if the gradient is not finite even at ``centre``.
     """
     starts = superchains or chains
     found = np.tile(centre, (starts, 1))
@@ -54,14 +54,14 @@ def spread_starts(
 
 
 def model_starts(model: Any, vars: Any, initvals: Any, chains: int) -> tuple[np.ndarray, bool]:
-    """Return initial points ``(chain, d)`` of a model, and whether they are the model's own for all chains.
+    """Return initial points ``(chain, d)`` of a model, and whether they are the model's default.
 
     Parameters
     ----------
     model, vars
-        The model, and its value variables in their flat order.
+        The model, and its value variables in flat order.
     initvals
-        As for ``pm.sample``: values by name, in the variables' own space, or a list of them for the chains.
+        As for ``pm.sample``: values by name, in the space of the random variables, or a list of them, one per chain.
     chains
         Number of chains.
 

@@ -1,4 +1,4 @@
-"""Log densities as JAX functions: of a model, or a function of the user's own."""
+"""Log densities as JAX functions, from a PyMC model or from a user's function."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LogDensity:
     d : int
         Number of coordinates.
     fingerprint : str
-        What tells it from other densities, for runs that are resumed.
+        Hash that identifies the density when a run is resumed.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class LogDensity:
     ):
         self._both, self.d, self._values, self.fingerprint, self.static = both, d, values, name, static
         self.structure, self.width = structure, d if structure is None else 3 * d + 1
-        self.engines: dict[Any, Any] = {}  # compiled ones, for runs to come
+        self.engines: dict[Any, Any] = {}  # compiled engines, for later runs
         self._fn: Callable[[Any], Any] | None = None
         self._children: dict[str, Any] = {}
         self._noncentred: dict[Any, LogDensity] = {}
@@ -61,15 +61,15 @@ class LogDensity:
         Parameters
         ----------
         fn
-            Traceable and differentiable by JAX, over all of R^ndim.  It is called with one vector; many chains are
-            batched by ``jax.vmap``.
+            A function that JAX can trace and differentiate, defined on all of R^ndim.  It takes one vector; many
+            chains are batched by ``jax.vmap``.
         ndim
             Length of the vector.
         children
-            What is to be sampled non-centred, as in a PyMC model, whose graph says it: by name a tuple of its
-            coordinates ``slice(start, stop)``, and of its location and scale given others, functions of the whole
-            vector that return one number or one for each element.  A child may depend on others, in any order.  ``fn``
-            stays the density of the vector as it is, and so do the draws.
+            Variables that may be sampled non-centred, by name (for a PyMC model they are read from its graph).  Each is
+            a tuple of its coordinates ``slice(start, stop)``, its location and its scale.  The latter two are functions
+            of the whole vector that return one number, or one for each element.  A child may depend on others, in any
+            order.  ``fn`` remains the density of the centred vector, and draws are centred too.
 
         Returns
         -------
@@ -79,8 +79,8 @@ class LogDensity:
         ------
         ValueError
             If ``ndim`` is not a positive integer, or ``fn`` does not return one number for such a vector; if children
-            overlap, depend on themselves or on each other, or a location or scale has another shape, is not finite or,
-            a scale, 0.
+            overlap, or depend on themselves or on each other; if a location or scale has another shape or is not
+            finite, or a scale is 0.
 
         Examples
         --------
@@ -92,8 +92,8 @@ class LogDensity:
         Neal's funnel: ``x[1:]`` has location 0 and scale ``exp(x[0] / 2)``.
 
         >>> funnel = lambda x: -x[0] ** 2 / 18 - 4.5 * x[0] - 0.5 * jnp.sum(x[1:] ** 2) * jnp.exp(-x[0])
-        >>> sinks = slice(1, 10), lambda x: 0.0, lambda x: jnp.exp(x[0] / 2)
-        >>> density = pmm.LogDensity.from_jax(funnel, 10, children={"sinks": sinks})
+        >>> child = slice(1, 10), lambda x: 0.0, lambda x: jnp.exp(x[0] / 2)
+        >>> density = pmm.LogDensity.from_jax(funnel, 10, children={"theta": child})
         """
         if isinstance(ndim, bool) or not isinstance(ndim, int | np.integer) or ndim < 1:
             raise ValueError(f"ndim={ndim!r}: must be an integer of at least 1, the length of the vector that fn takes")
@@ -122,14 +122,14 @@ class LogDensity:
         return density
 
     def noncentred(self, choices: Mapping[str, str] | None) -> LogDensity:
-        """Return the density with its children non-centred as ``reparametrise`` asks for; for None as it is.
+        """Return the density with its children non-centred by the ``choices``, or this one for None.
 
-        The same choices give the same object, whose compiled parts are kept.
+        The same choices return the same object, with its compiled functions.
 
         Raises
         ------
         ValueError
-            If a choice is made for a child that there is not.
+            If a choice names a child that does not exist.
         """
         if choices and not self._children:
             raise ValueError(
@@ -155,23 +155,23 @@ class LogDensity:
     def from_model(cls, density: Any, fingerprint: str) -> LogDensity:
         """Compile a :class:`pmm_mcmc.model.log_density.ModelDensity` with pytensor's JAX backend.
 
-        That backend, where it is first used, sets JAX to the precision of ``pytensor.config.floatX``, as it does for
-        PyMC's own samplers on JAX.
+        At its first use that backend sets JAX to the precision of ``pytensor.config.floatX``, as for PyMC's own JAX
+        samplers.
         """
         import pytensor
 
         flat, outputs = density.graph
 
         def compiled(single: bool) -> Any:
-            # Constants are put on the device as it is compiled, in the precision of the moment.
+            # Compilation moves constants to the device, in the current precision.
             with double_precision(), jax.enable_x64(not single), jax.ensure_compile_time_eval(), _quiet():
                 return pytensor.function([flat], outputs, mode="JAX", trust_input=True, on_unused_input="ignore")
 
         double = compiled(False)
         held = double.get_shared()
-        # The traceable function behind a compiled one has no public name.
+        # The traceable function of a compiled one has no public name.
         functions = {False: double.vm.jit_fn.__wrapped__}
-        # Lengths must be known when it is traced; all else is passed.
+        # Shared integers are lengths, which must be known when the function is traced; other data are passed.
         lengths = [s.type.ndim == 0 and s.type.dtype.startswith(("int", "uint")) for s in held]
         dtype = np.dtype(flat.dtype)
 
@@ -197,21 +197,21 @@ class LogDensity:
         return cls(both, density.d, values, fingerprint, static, density.structure)
 
     def shared(self, precision: str, sites: np.ndarray | None = None) -> list[Any]:
-        """Return the data that the function takes beside the position, as they are now, and the sites."""
+        """Return the current data that the function takes beside the position, and the sites."""
         values = self._values(sites)
         if precision == "float64":
             return values
         return [a.astype(np.float32) if a.dtype == np.float64 else a for a in values]
 
     def batch(self, x: Any, shared: Any, precision: str) -> tuple[Any, Any]:
-        """Log densities ``(n,)`` and what is said beside them ``(n, width)`` at positions ``(n, d)``; to be traced."""
+        """Return log densities ``(n,)`` and evaluations ``(n, width)`` at positions ``(n, d)``; for JAX to trace."""
         both = jax.vmap(lambda one, *data: self._both(one, *data), (0, *(None for _ in shared)))
         with warnings.catch_warnings():
-            # Casts to double precision in a model's graph, where single was asked for.
+            # A model's graph may cast to double precision, where single was requested.
             warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
             if precision != "mixed":
                 return both(x, *shared)
-            # Traced as for single precision, then inserted into the double-precision program.
+            # Traced in single precision, then inserted into the double-precision program.
             shapes = [
                 jax.ShapeDtypeStruct(x.shape, np.float32),
                 *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in shared),
@@ -225,15 +225,15 @@ class LogDensity:
 @contextmanager
 def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
-        # Checks of parameters cannot be traced: out of their range the log density has no meaning.
+        # Checks of parameters cannot be traced; the log density has no meaning out of their range.
         warnings.filterwarnings("ignore", "Skipping", UserWarning)
-        # Constants in double precision, where single was asked for.
+        # Constants may be in double precision, where single was requested.
         warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
         yield
 
 
 def _constants(closed: Any) -> Iterator[Any]:
-    """Yield the arrays that a traced function has closed over, those of the functions within it too."""
+    """Yield the arrays that a traced function and the functions within it close over."""
     yield from closed.consts
     for equation in closed.jaxpr.eqns:
         for value in equation.invars:

@@ -1,8 +1,8 @@
-"""The structure of a log density that has no graph: children with their locations and scales as JAX functions.
+"""The structure of a log density without a graph: children with their locations and scales as JAX functions.
 
-The map is that of :mod:`pmm_mcmc.coordinates.site`, and sites are learnt as for a PyMC model.  A location or scale is
-evaluated where its own child, and whatever is placed after it, is NaN: one that depends on them after all makes the
-density NaN, and never a wrong one.
+The map is that of :mod:`pmm_mcmc.coordinates.site`, and sites are learnt as for a PyMC model.  When a location or scale
+is evaluated, its own child and all later children are NaN: if it depends on one of them after all, the density is NaN
+rather than wrong.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pmm_mcmc.coordinates.structure import Child, Structure
 
 __all__ = ["Children", "checked_children", "compose_functions"]
 
-# By name: coordinates, and location and scale as functions of all coordinates.
+# By name: the child's coordinates, and its location and scale as functions of all coordinates.
 Children = Mapping[str, tuple[slice, Callable[[Any], Any], Callable[[Any], Any]]]
 
 
 def checked_children(children: Any, d: int) -> dict[str, tuple[slice, Any, Any]]:
-    """Return children, each after those that it depends on, with locations and scales in the shape of the child.
+    """Return children, parents before their children, with locations and scales in the shape of the child.
 
     Raises
     ------
     ValueError
-        For anything that :meth:`pmm_mcmc.LogDensity.from_jax` does not take.
+        For anything that :meth:`pmm_mcmc.LogDensity.from_jax` does not accept.
     """
     form = "must be a dict of name: (slice(start, stop), location, scale), the last two functions of the whole vector"
     if not isinstance(children, Mapping):
@@ -59,7 +59,7 @@ _KINDS = ("location", "scale")
 
 
 def _sized(function: Any, d: int, size: int, what: str) -> Callable[[Any], Any]:
-    """Return a location or scale broadcast to ``size`` elements, after a look at its shape."""
+    """Return a location or scale broadcast to ``size`` elements; its shape is checked."""
     if not callable(function):
         raise ValueError(f"{what} is {function!r}: must be a function of the whole vector, such as lambda x: x[0]")
     try:
@@ -108,12 +108,12 @@ def _ordered(children: dict[str, tuple[slice, Any, Any]], d: int) -> dict[str, t
 def compose_functions(
     fn: Callable[[Any], Any], d: int, children: dict[str, tuple[slice, Any, Any]], choices: Mapping[str, str]
 ) -> tuple[Callable[[Any, Any], tuple[Any, Any]], Structure] | None:
-    """Return the density of ``z`` and sites, with all that is said beside it, and the structure; None without children.
+    """Return log density and evaluation as a function of ``z`` and sites, and the structure; None without children.
 
     Raises
     ------
     ValueError
-        If a choice is made for a child that there is not.
+        If a choice names a child that does not exist.
     """
     for name in choices:
         if name not in children:
@@ -131,7 +131,7 @@ def compose_functions(
     free = np.setdiff1d(np.arange(d), np.concatenate([np.arange(d)[child.at] for child in described]))
 
     def placed(z: Any, sites: Any) -> tuple[Any, Any]:
-        """Return ``x`` and the log determinant."""
+        """Return ``x`` and the log determinant of the map."""
         x, log_det = jnp.full(d, jnp.nan, z.dtype).at[free].set(z[free]), jnp.zeros((), z.dtype)
         for child, begin, (at, location, scale) in zip(described, ends, kept.values(), strict=False):
             mu, L = location(x), scale(x)
@@ -156,7 +156,7 @@ def compose_functions(
 
 
 def _of_many(function: Callable[..., Any], axes: tuple[int | None, ...]) -> Callable[..., Any]:
-    """Return a function of many positions, in double precision, compiled for a few numbers of them."""
+    """Return a function of many positions, in double precision; their number is padded to a power of two."""
     compiled = jax.jit(jax.vmap(function, axes))
 
     def call(*arrays: np.ndarray) -> Any:

@@ -25,12 +25,12 @@ __all__ = ["ModelDensity", "bad_start_message", "choose_vars", "flat_layout", "l
 
 
 def choose_vars(vars: Any, model: pm.Model) -> list[Any]:
-    """Value variables to sample, from random or value variables or ``None`` for all continuous ones.
+    """Return the value variables to sample, from random or value variables, or ``None`` for all continuous ones.
 
     Raises
     ------
     ValueError
-        If a variable is of another model or discrete, or if there is nothing to sample.
+        If a variable belongs to another model or is discrete, or if there is nothing to sample.
     """
     if vars is None:
         chosen = list(model.continuous_value_vars)
@@ -58,12 +58,12 @@ def choose_vars(vars: Any, model: pm.Model) -> list[Any]:
 def flat_layout(
     vars: Sequence[Any], point: dict[str, np.ndarray]
 ) -> tuple[tuple[str, tuple[int, ...], int, np.dtype], ...]:
-    """Name, shape, size and dtype of each variable within the flat vector."""
+    """Return name, shape, size and dtype of each variable within the flat vector."""
     return tuple((v.name, np.shape(point[v.name]), int(np.size(point[v.name])), np.dtype(v.dtype)) for v in vars)
 
 
 def bad_start_message(model: pm.Model, point: dict[str, np.ndarray]) -> str:
-    """Say which variables have a log density that is not finite at a point."""
+    """Return an error message that names the variables whose log density is not finite at a point."""
     terms = model.point_logps(point, round_vals=4)
     bad = {name: value for name, value in terms.items() if not np.all(np.isfinite(value))}
     names = ", ".join(f"{name} ({value})" for name, value in bad.items()) or "none by itself: only the gradient"
@@ -74,7 +74,7 @@ def bad_start_message(model: pm.Model, point: dict[str, np.ndarray]) -> str:
 
 
 def _check_inputs(logp: Any) -> None:
-    """Raise if a log density is random (Minibatch), or shares data that the engine cannot pass by address."""
+    """Raise if a log density is random (Minibatch) or has shared data that the engine cannot pass by address."""
     for node in ancestors([logp]):
         shared = isinstance(node, SharedVariable)
         random = node.owner is not None and isinstance(node.owner.op, RandomVariable)
@@ -91,21 +91,21 @@ def _check_inputs(logp: Any) -> None:
 
 
 class ModelDensity:
-    """The log density of a model over some of its variables, raveled to one vector of length ``d``.
+    """The log density of a model as a function of some of its variables, raveled to one vector of length ``d``.
 
-    Building it takes the gradient, and raises ``ValueError`` where there is none, but compiles nothing.
+    The constructor derives the gradient, and raises ``ValueError`` if there is none; it compiles nothing.
 
-    Variables that are not among ``vars`` enter as shared values (:attr:`others`), data as shared inputs that are read
-    anew by :meth:`tables`.
+    Variables that are not among ``vars`` enter as shared values (:attr:`others`), data as shared inputs that
+    :meth:`table` reads before each run.
 
     Attributes
     ----------
     d : int
         Number of unconstrained coordinates.
     structure : Structure or None
-        The non-centring through which the functions see the model, if it is asked for and there is any.
-    joint, gradient : C functions
-        Log density with gradient, and gradient alone, of the engine's signature.
+        The non-centring that the functions apply, if requested and the model has children to non-centre.
+    width : int
+        Length of an evaluation: see :mod:`pmm_mcmc.engines.contract`.
     others : dict
         Shared variables of the model's other value variables, by name.
     """
@@ -149,17 +149,17 @@ class ModelDensity:
             start = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
             composed = compose(model, vars, self.layout, self._flat, logp, gradient, start, noncentring)
             if composed is not None:
-                self.structure, self._flat, (lp, *said), self.sites = composed
-                found = pt.concatenate([*said[:3], pt.atleast_1d(said[3])])
-                self._outputs, self.width = {"joint": [lp, found], "gradient": [said[0]]}, 3 * self.d + 1
+                self.structure, self._flat, (lp, slope, x, at_x, log_det), self.sites = composed
+                evaluation = pt.concatenate([slope, x, at_x, pt.atleast_1d(log_det)])
+                self._outputs, self.width = {"joint": [lp, evaluation], "gradient": [slope]}, 3 * self.d + 1
         self._shared: dict[str, list[SharedVariable]] = {}
         self._held: dict[str, list[tuple[Any, Any]]] = {}
         self._native: dict[str, Any] = {}
-        self.jax: Any = None  # the same for JAX, where it has been asked for
+        self.jax: Any = None  # the LogDensity of the same model, once a run on JAX has compiled it
 
     @property
     def graph(self) -> tuple[Any, list[Any]]:
-        """The flat input, and log density and what is said beside it as functions of it, before compilation."""
+        """The flat input, with log density and evaluation as graphs of it."""
         return self._flat, self._outputs["joint"]
 
     def function(self, which: str) -> Any:
@@ -173,12 +173,12 @@ class ModelDensity:
                 compiled, self._flat.dtype, self._values(which), which == "joint",
                 self.width if which == "joint" else self.d,
             )  # fmt: skip
-            # The machine code behind the pointer lives as long as the function that owns it.
+            # The machine code behind the pointer lives as long as this function.
             self._native[which].owner = compiled
         return self._native[which]
 
     def _values(self, which: str) -> list[np.ndarray]:
-        """Shared data as C-contiguous arrays; a copy is kept for as long as the data are the same object."""
+        """Return shared data as C-contiguous arrays; a copy is kept as long as the data are the same object."""
         values = [shared.get_value(borrow=True) for shared in self._shared[which]]
         held = self._held.get(which, [(None, None)] * len(values))
         kept = [
@@ -189,7 +189,7 @@ class ModelDensity:
         return kept
 
     def table(self, which: str, sites: np.ndarray | None = None) -> np.ndarray:
-        """Return addresses and shapes of the shared data as they are now, valid until the data or the sites change."""
+        """Return addresses and shapes of the current shared data, valid until the data or the sites change."""
         values = self._values(which)
         if self.sites is not None and sites is not None:
             self._sites_now = np.ascontiguousarray(sites, dtype=self.sites.type.dtype)
@@ -206,10 +206,10 @@ _CACHE: weakref.WeakKeyDictionary[pm.Model, dict[tuple, ModelDensity]] = weakref
 def log_density(
     vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], noncentring: Mapping[str, str] | None = None
 ) -> ModelDensity:
-    """Return the log density of a model as it is now, compiled once for each model, choice of variables and process.
+    """Return the log density of a model in its current state, compiled once for each choice of variables and process.
 
-    ``noncentring`` says what is asked for each random variable, ``"centred"`` or ``"noncentred"``; None is no
-    non-centring at all.
+    ``noncentring`` maps random variables to ``"centred"`` or ``"noncentred"``; others are learnt.  None disables
+    non-centring.
     """
     parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
     asked = None if noncentring is None else tuple(sorted(noncentring.items()))

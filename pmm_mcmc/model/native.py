@@ -1,10 +1,10 @@
-"""Compiled pytensor functions as C function pointers: the one place that touches numba's and pytensor's internals.
+"""Compiled pytensor functions as C function pointers: the only module that uses internals of numba and pytensor.
 
-pytensor's numba backend keeps its compiled function as a dispatcher in ``function.vm.jit_fn``, which takes one tuple
-of arrays.  Calling it from another compiled function would compile its code into that one again, which takes longer
-than everything else here; so the machine code that exists is called by its address
+pytensor's numba backend stores its compiled function as a dispatcher in ``function.vm.jit_fn``, which takes one tuple
+of arrays.  A call from another compiled function would compile the model again as a part of that function, which takes
+longer than anything else here.  The existing machine code is therefore called by its address
 (``overloads[...].library.get_pointer_to_function``).  Shared data are passed as a table of addresses and shapes, read
-anew for every run, so that ``pm.set_data`` is seen.  ``test_native.py`` fails first if one of these moves.
+before every run, so that ``pm.set_data`` takes effect.  ``test_native.py`` fails first if one of these internals moves.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from numba.extending import intrinsic
 __all__ = ["SIGNATURE", "address_table", "native_function"]
 
 _DOUBLES = types.CPointer(types.float64)
-# (position, what is said of it, table of data addresses and shapes, number of coordinates) -> log density, NaN on
-# failure; a gradient first of all is said of it.
+# (position, evaluation to fill, table of data addresses and shapes, number of coordinates) -> log density, NaN on
+# failure.  An evaluation starts with the gradient.
 SIGNATURE = types.float64(_DOUBLES, _DOUBLES, types.CPointer(types.int64), types.int64)
 
 
@@ -36,7 +36,7 @@ def _as_pointer(typingctx, address):
 
 
 def _call_by_address(dispatcher: Any, argument: types.Type) -> Any:
-    """Return an intrinsic ``call(arguments) -> (ok, result)`` of the dispatcher's machine code."""
+    """Return an intrinsic ``call(arguments) -> (ok, result)`` that calls the dispatcher's machine code."""
     dispatcher.compile((argument,))
     compiled = dispatcher.overloads[(argument,)]
     address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
@@ -78,13 +78,13 @@ def native_function(function: Any, dtype: np.dtype, shared: Sequence[np.ndarray]
     Parameters
     ----------
     function
-        ``pytensor.function([flat], [value, found] or [found], mode="NUMBA")``, with ``found`` a vector.
+        ``pytensor.function([flat], [value, vector] or [vector], mode="NUMBA")``.
     dtype
-        Of its input; the engine's side is float64 throughout.
+        Dtype of its input; the engine's side is always float64.
     shared
-        Values of its shared inputs, in order (only dtypes and numbers of dimensions matter here).
+        Values of its shared inputs, in order, of which only dtypes and numbers of dimensions matter.
     has_value
-        Whether the value is an output; 0 is returned otherwise.
+        Whether the value is an output; if not, the C function returns 0.
     width
         Length of the last output.
     """
@@ -108,11 +108,13 @@ def native_function(function: Any, dtype: np.dtype, shared: Sequence[np.ndarray]
         names="".join(f"s{i}, " for i in range(len(shared))),
         value="float(result[0].item())" if has_value else "0.0",
     )
+    # Why exec: a cfunc cannot loop over arrays of different types, so the code for this number of shared arrays is
+    # generated.  Without it, models with pm.Data or with variables of other steps could not be called.
     exec(source, namespace)
     return cfunc(SIGNATURE)(namespace["native"])
 
 
 def address_table(shared: Sequence[np.ndarray]) -> np.ndarray:
-    """Addresses and shapes of C-contiguous arrays, as :func:`native_function` reads them."""
+    """Return addresses and shapes of C-contiguous arrays in the order in which :func:`native_function` reads them."""
     entries = [entry for a in shared for entry in (a.ctypes.data, *a.shape)]
     return np.array(entries or [0], dtype=np.int64)

@@ -1,13 +1,13 @@
-"""Outputs of a pytensor graph at many flat positions at a time, with JAX or without.
+"""Outputs of a pytensor graph at many flat positions, with or without JAX.
 
-**Without JAX** the graph of one draw is given a batch dimension and run operation by operation in NumPy: that takes
-no compilation, where numba takes seconds for any model and most of a minute for some.  A graph whose operations would
-be Python loops over draws (scans, batches of small matrices) is compiled by numba for one draw instead.
+**Without JAX** the graph of one draw gets a batch dimension and runs operation by operation in NumPy.  This needs no
+compilation, which takes numba seconds for any model and most of a minute for some.  A graph whose operations would be
+Python loops over draws (scans, batches of small matrices) is compiled by numba for one draw instead.
 
-Names used here that pytensor does not document, or may move: ``pytensor.graph.replace.vectorize_graph``,
+Names used here that pytensor does not document or may move: ``pytensor.graph.replace.vectorize_graph``,
 ``pytensor.compile.rewriting.inline_ofg_node``, ``Blockwise.core_op`` and ``batch_ndim``, ``function.vm.storage_map``
 of the Python linker and ``function.vm.jit_fn`` of the JAX linker; ``jax.config.values``, and ``__wrapped__`` of what
-``jax.jit`` returns.  ``tests/model/test_outputs.py`` says which, if one of them moves.
+``jax.jit`` returns.  ``tests/model/test_outputs.py`` fails first if one of them moves.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = ["Compiled", "Graph", "Kind", "ManyDraws", "compile_graph"]
 
 _log = logging.getLogger("pmm_mcmc")
 
-# So many draws at a time, or fewer: what they take in between stays in the processor's cache.
+# Most draws and bytes of a block: intermediate results then stay in the processor's cache.
 _MOST_ROWS, _MOST_BYTES = 1024, 2**22
-# Recognised sums of exponentials would be compiled, each as a function of its own.
+# Without the exclusion, recognised sums of exponentials would be compiled, each as a separate function.
 _PYTHON = RewriteDatabaseQuery(include=["fast_compile", "py_only"], exclude=["symbolic_op_recognition"])
 
 
@@ -61,7 +61,7 @@ class Graph(NamedTuple):
 
 @node_rewriter([Elemwise, OpFromGraph])
 def _in_numpy(fgraph, node):
-    """Replace operations that Python would compile first, or call number by number for want of a NumPy function."""
+    """Replace operations that would be compiled first, or called element by element for lack of a NumPy function."""
     if isinstance(node.op, OpFromGraph):
         return inline_ofg_node(node)
     x, scalar_op = node.inputs[0], node.op.scalar_op
@@ -85,7 +85,7 @@ def python_function(inputs: list[Any], outputs: list[Any], keep: bool = False) -
 
 
 class _Single:
-    """One draw at a time in Python: a way to learn of shapes, and of the memory that a draw takes."""
+    """One draw at a time in Python, which shows shapes and the memory that a draw needs."""
 
     def __init__(self, graph: Graph):
         self._function = python_function([graph.flat], graph.outputs, keep=True)
@@ -95,7 +95,7 @@ class _Single:
             return [np.array(value) for value in self._function(x)]
 
     def memory(self) -> int:
-        """Bytes of everything that the last call computed."""
+        """Return the bytes of all values that the last call computed."""
         cells = self._function.vm.storage_map.items()
         return sum(getattr(cell[0], "nbytes", 0) for variable, cell in cells if variable.owner is not None)
 
@@ -106,7 +106,7 @@ class _Vectorised:
     Raises
     ------
     NotImplementedError
-        If an operation would be a loop over draws, or over more than draws, in Python.
+        If an operation would be a Python loop over draws, or over draws and more.
     """
 
     pads = True
@@ -125,7 +125,7 @@ class _Vectorised:
     def __call__(self, block: np.ndarray) -> list[np.ndarray]:
         with np.errstate(all="ignore"):
             values = self._function(block)
-        # What does not depend on the position has no batch dimension.
+        # Outputs that do not depend on the position have no batch dimension.
         return [
             np.broadcast_to(value, (len(block), *np.shape(value))) if alike else value
             for value, alike in zip(values, self._alike, strict=True)
@@ -148,9 +148,9 @@ class _Loop:
 
 @contextmanager
 def double_precision() -> Iterator[None]:
-    """Run JAX in double precision within, whatever the user has chosen, and leave the choice as it was.
+    """Run JAX in double precision, and restore the user's choice afterwards.
 
-    pytensor sets it for the whole process when its JAX backend is first imported.
+    pytensor changes it for the whole process when its JAX backend is first imported.
     """
     import jax
 
@@ -169,7 +169,7 @@ class _Jax:
     Attributes
     ----------
     traces : int
-        How often JAX has traced it.
+        Number of times that JAX has traced it.
     """
 
     pads = True
@@ -179,7 +179,7 @@ class _Jax:
             compiled = pytensor.function(
                 [graph.flat], graph.outputs, mode="JAX", trust_input=True, on_unused_input="ignore"
             )
-        # Below its own jit, where sizes would be traced.
+        # The function without its own jit, under which sizes would be traced.
         self._one = getattr(compiled.vm.jit_fn, "__wrapped__", compiled.vm.jit_fn)
         self._shared = compiled.get_shared()
         self._seen: list[Any] = [None] * len(self._shared)
@@ -195,7 +195,7 @@ class _Jax:
             return [np.asarray(value) for value in self._many(block, self._data)]
 
     def _refresh(self) -> None:
-        """Bring new data to the device."""
+        """Move new data to the device."""
         import jax
 
         values = [shared.get_value(borrow=True) for shared in self._shared]
@@ -203,7 +203,7 @@ class _Jax:
             return
         self._seen, arrays = values, [np.asarray(value) for value in values]
         self._data = [jax.device_put(array) for array in arrays]
-        # Lengths of dimensions that can change are shared integers: JAX must know them when it traces.
+        # Lengths of mutable dimensions are shared integers, which JAX must know when it traces.
         sizes = {i: int(a) for i, a in enumerate(arrays) if a.ndim == 0 and np.issubdtype(a.dtype, np.integer)}
         if self._many is None or sizes != self._sizes:
 
@@ -216,14 +216,14 @@ class _Jax:
 
 @contextmanager
 def _without_checks() -> Iterator[None]:
-    # Checks of values cannot be traced, and pytensor says so of each.
+    # Checks of values cannot be traced, and pytensor warns of each.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Skipping", UserWarning)
         yield
 
 
 class Compiled(NamedTuple):
-    """What is kept for a model: the graph of one draw, and whatever runs it for many."""
+    """The graph of one draw, and the functions that evaluate it for one draw and for many."""
 
     graph: Graph
     single: _Single
@@ -231,7 +231,7 @@ class Compiled(NamedTuple):
 
 
 def compile_graph(graph: Graph, backend: str, start: np.ndarray) -> Compiled:
-    """Compile a graph for many draws; ``start`` is a position to try it at."""
+    """Compile a graph for many draws; ``start`` is a position for trial evaluations."""
     start = start.astype(graph.flat.dtype)
     plain = list(rewrite_graph(graph.outputs, include=(), custom_rewrite=_IN_NUMPY, clone=True))
     in_numpy = graph._replace(outputs=plain)
@@ -254,13 +254,13 @@ def compile_graph(graph: Graph, backend: str, start: np.ndarray) -> Compiled:
 
 
 def _rows(single: _Single, start: np.ndarray) -> int:
-    """Return how many draws to compute at a time, from the memory that the last single one took."""
+    """Return the number of draws in a block, from the memory of the last single evaluation."""
     memory = max(single.memory(), start.nbytes, 1)
     return min(_MOST_ROWS, 2 ** int(np.log2(max(_MOST_BYTES // memory, 1))))
 
 
 def _agree(many: _Vectorised, single: _Single, start: np.ndarray) -> bool:
-    """Whether two draws at a time give what each gives alone: operations need not know how to be vectorised."""
+    """Return whether a block of two draws gives the values of each alone: some operations vectorise wrongly."""
     block = np.stack([start, start + np.asarray(0.01, start.dtype)])
     together, alone = many(block), [single(x) for x in block]
     return all(
@@ -272,9 +272,9 @@ def _agree(many: _Vectorised, single: _Single, start: np.ndarray) -> bool:
 
 
 def _same_in_any_place(many: _Vectorised, start: np.ndarray, rows: int) -> bool:
-    """Whether a draw's values are the same, to the bit, wherever it stands in a block.
+    """Return whether the values of a draw are the same bits at any place in a block.
 
-    They are not where a processor's library for matrix products treats the last rows otherwise than the first.
+    They differ if the processor's matrix products treat the last rows differently from the first.
     """
     block = start + (0.1 * np.sin(np.arange(rows * len(start)))).reshape(rows, len(start)).astype(start.dtype)
     values = many(block)
@@ -286,17 +286,17 @@ def _same_in_any_place(many: _Vectorised, start: np.ndarray, rows: int) -> bool:
 
 
 class ManyDraws:
-    """Outputs of a model at many flat positions, computed a fixed number of draws at a time.
+    """Outputs of a model at many flat positions, computed in blocks of a fixed number of draws.
 
-    The number is fixed, and the last part filled up, so that nothing is compiled twice and a draw's values do not
-    depend, to the bit, on which draws it comes with.
+    The size is fixed and the last block is padded, so that nothing is compiled twice and the bits of a draw's values do
+    not depend on the other draws of its block.
 
     Attributes
     ----------
     kinds : dict of Kind
         Shape and dtype of each output for one draw.
     rows : int
-        Draws at a time.
+        Draws of a block.
     """
 
     def __init__(self, names: Sequence[str], compiled: Compiled, start: np.ndarray):
@@ -307,7 +307,7 @@ class ManyDraws:
 
     @property
     def traces(self) -> int:
-        """How often JAX has traced the outputs."""
+        """Number of times that JAX has traced the outputs."""
         return getattr(self._many, "traces", 0)
 
     def __call__(self, position: np.ndarray) -> dict[str, np.ndarray]:
@@ -315,11 +315,11 @@ class ManyDraws:
         chains, n, d = position.shape
         flat = np.ascontiguousarray(position, dtype=self._dtype).reshape(chains * n, d)
         outputs = {name: np.empty((len(flat), *shape), dtype) for name, (shape, dtype) in self.kinds.items()}
-        for begin in range(0, len(flat), self.rows) if outputs else ():
-            block = flat[begin : begin + self.rows]
-            used = slice(begin, begin + len(block))
+        for start in range(0, len(flat), self.rows) if outputs else ():
+            block = flat[start : start + self.rows]
+            used = slice(start, start + len(block))
             if self._many.pads and len(block) < self.rows:
                 block = np.concatenate([block, np.repeat(block[-1:], self.rows - len(block), axis=0)])
             for output, values in zip(outputs.values(), self._many(block), strict=True):
-                output[used] = values[: used.stop - begin]
+                output[used] = values[: used.stop - start]
         return {name: values.reshape(chains, n, *values.shape[1:]) for name, values in outputs.items()}

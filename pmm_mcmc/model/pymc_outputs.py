@@ -1,10 +1,10 @@
-"""What a PyMC model makes of its draws, and of its data: the one place that knows how PyMC and ArviZ do it.
+"""Posterior variables, likelihood terms, dims and data of a PyMC model, computed as PyMC and ArviZ do.
 
-Names used here that PyMC does not document, or may move: ``Model.unobserved_value_vars``,
-``pymc.util.get_default_varnames``, ``pymc.backends.arviz.coords_and_dims_for_inferencedata``, ``find_observations``
-and ``find_constants``, ``pymc.pytensorf.join_nonshared_inputs``, and the rewrites
-``local_check_parameter_to_ninf_switch`` and ``local_remove_check_parameter``.  ``test_outputs.py`` says which, if
-one of them moves.
+This is the only module that relies on how they do it.  Names that PyMC does not document or may move:
+``Model.unobserved_value_vars``, ``pymc.util.get_default_varnames``,
+``pymc.backends.arviz.coords_and_dims_for_inferencedata``, ``find_observations`` and ``find_constants``,
+``pymc.pytensorf.join_nonshared_inputs``, and the rewrites ``local_check_parameter_to_ninf_switch`` and
+``local_remove_check_parameter``.  ``test_outputs.py`` fails first if one of them moves.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["coords_and_dims", "many_draws", "model_data", "outputs_of"]
 
 
 def coords_and_dims(model: pm.Model) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """Return coordinates by dimension and dimensions by variable, as the model has them now."""
+    """Return the model's current coordinates by dimension, and dimensions by variable."""
     return coords_and_dims_for_inferencedata(model)
 
 
@@ -42,20 +42,20 @@ def model_data(model: pm.Model) -> dict[str, dict[str, Any]]:
 
 
 def outputs_of(model: pm.Model, what: str) -> dict[str, Any]:
-    """Return what a result holds of each draw, by name, as graphs of the model's value variables.
+    """Return the variables of a result by name, as graphs of the model's value variables.
 
     Parameters
     ----------
     model
         Any model without free discrete variables.
     what
-        ``"posterior"``: free variables on their own scale, then deterministics; ``"log_likelihood"``: its terms,
-        element by element, by observed variable.
+        ``"posterior"``: free variables on their own scale, then deterministics; ``"log_likelihood"``: pointwise terms
+        by observed variable.
 
     Raises
     ------
     ValueError
-        If one of them is random itself.
+        If one of them is random.
     """
     if what == "posterior":
         named = {var.name: var for var in model.unobserved_value_vars}
@@ -74,10 +74,10 @@ def outputs_of(model: pm.Model, what: str) -> dict[str, Any]:
 
 def _graph_of_one(outputs: Sequence[Any], vars: Sequence[Any], point: dict[str, Any], check_bounds: bool) -> Graph:
     joined, flat = join_nonshared_inputs(point=point, outputs=outputs, inputs=list(vars))
-    # Checks of parameters become values here: of many draws, one out of range must not speak for all.
+    # Checks of parameters become values: one draw out of range must not raise for a whole block.
     check = "local_check_parameter_to_ninf_switch" if check_bounds else "local_remove_check_parameter"
     include = ("minimum_compile", "inline_ofg_expansion", "canonicalize", "stabilize", check)
-    # Inner graphs are left as they are: compiled ones may work in place, and could not be taken apart later.
+    # Inner graphs are not compiled: compiled ones may work in place, and could not be inlined later.
     return Graph(flat, list(rewrite_graph(joined, include=include, exclude=("compile_inner_graph",), clone=True)))
 
 
@@ -85,21 +85,21 @@ _CACHE: weakref.WeakKeyDictionary[pm.Model, dict[tuple, tuple[list[str], Compile
 
 
 def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], what: str, backend: str) -> ManyDraws:
-    """Compile the outputs of a model for many draws, once for each model as it is now, and process.
+    """Compile the outputs of a model for many draws; the compiled functions are cached with the model.
 
     Parameters
     ----------
     model, vars, point
-        The model, its value variables in flat order, and an initial point, for the shapes.
+        The model, its value variables in flat order, and an initial point, which gives the shapes.
     what
         As for :func:`outputs_of`.
     backend
-        ``"jax"``, or ``"numba"`` for no JAX.
+        ``"jax"``, or ``"numba"`` for evaluation without JAX.
 
     Raises
     ------
     ValueError
-        If an output is random itself.
+        If an output is random.
     """
     point = {name: np.asarray(value) for name, value in point.items()}
     parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)

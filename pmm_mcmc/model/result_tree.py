@@ -1,4 +1,4 @@
-"""Flat draws of whole-chain runs as the result that ``pm.sample`` returns: the same groups, names, dims and dtypes."""
+"""Flat draws of ``pmm_mcmc.sample`` as a tree with the groups, names, dims and dtypes of ``pm.sample``'s result."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pmm_mcmc.model import pymc_outputs
 
 __all__ = ["ResultTree", "flat_names"]
 
-# ArviZ writes the name of a module into what it makes, and looks its version up by that.
+# ArviZ writes name and version of this module into the attributes.
 _LIBRARY = sys.modules["pmm_mcmc"]
 _INCLUDE = ("posterior", "log_likelihood")
-# As PyMC orders them.  The first four are of the run, and carry what is said of it.
+# In PyMC's order.  The first four have the attributes of the run.
 _RUN = ("warmup_posterior", "posterior", "warmup_sample_stats", "sample_stats")
 _DERIVED = ("log_likelihood",)
 _SAMPLE_DIMS = ["chain", "draw"]
-# Kept in the precision of the engine: most of what is stored.
+# Statistics kept in the precision of the engine: they are most of the stored bytes.
 _AS_GIVEN = ("gradient", "unconstrained", "noncentred")
 
 
@@ -36,7 +36,7 @@ def flat_names(parts: Sequence[tuple[str, tuple[int, ...]]]) -> list[str]:
 
 @dataclass(frozen=True)
 class ResultTree:
-    """What flat positions mean: variables by name, and the tree that a run of them becomes.
+    """The map from flat positions to named variables, and from a run of them to a ``DataTree``.
 
     Build it with :meth:`of_model` or :meth:`of_vector`.
 
@@ -60,23 +60,23 @@ class ResultTree:
         backend: str = "numba",
         include: Sequence[str] = ("posterior",),
     ) -> ResultTree:
-        """Lay out the variables of a PyMC model.
+        """Return the layout of the variables of a PyMC model.
 
-        What is computed of the draws is compiled here, and kept with the model.  Data are read when they are used, so
-        that ``pm.set_data`` is seen; a layout must be made anew where they change a shape.
+        The functions of the draws are compiled here and cached with the model.  Data are read when they are used, so
+        that ``pm.set_data`` takes effect; where it changes a shape, build a new layout.
 
         Parameters
         ----------
         model
-            Without free discrete variables.
+            A model without free discrete variables.
         vars
             All value variables of the model, in flat order.
         point
             An initial point, by name.
         backend
-            ``"jax"``, or ``"numba"`` for a machine without JAX.
+            ``"jax"``, or ``"numba"`` for evaluation without JAX.
         include
-            What is to be computed of the draws: ``"posterior"``, ``"log_likelihood"``.
+            Groups to compute from the draws: ``"posterior"``, ``"log_likelihood"``.
 
         Returns
         -------
@@ -85,8 +85,8 @@ class ResultTree:
         Raises
         ------
         ValueError
-            If ``vars`` is not all of the model's, an argument is not one of its choices, or the model names something
-            that is random beside its variables.
+            If ``vars`` are not all value variables of the model, an argument is not one of its choices, or a
+            deterministic of the model is random.
         """
         if backend not in ("jax", "numba"):
             raise ValueError(f"backend={backend!r}: must be 'jax' or 'numba'")
@@ -105,7 +105,7 @@ class ResultTree:
 
     @classmethod
     def of_vector(cls, ndim: int) -> ResultTree:
-        """Lay out a log density without a model: one variable ``x`` of shape ``(ndim,)``."""
+        """Return the layout of a log density without a model: one variable ``x`` of shape ``(ndim,)``."""
         compute = {"posterior": lambda position: {"x": position}}
         return cls(flat_names([("x", (ndim,))]), compute, lambda: ({}, {}), dict)
 
@@ -115,17 +115,17 @@ class ResultTree:
         Parameters
         ----------
         position : (chain, n, d)
-            Unconstrained draws; any number of them, none included.
+            Any number of unconstrained draws, also none.
 
         Returns
         -------
         dict of (chain, n, *shape)
-            Names, order and dtypes of ``pm.sample``'s posterior.
+            Arrays with the names, order and dtypes of ``pm.sample``'s posterior.
         """
         return self._computed("posterior", position)
 
     def log_likelihood(self, position: np.ndarray) -> dict[str, np.ndarray]:
-        """Compute the log likelihood of the observed variables, element by element.
+        """Compute the pointwise log likelihood of the observed variables.
 
         Parameters
         ----------
@@ -135,12 +135,12 @@ class ResultTree:
         Returns
         -------
         dict of (chain, n, *shape)
-            As ``pm.compute_log_likelihood`` gives.
+            The same as ``pm.compute_log_likelihood``.
 
         Raises
         ------
         ValueError
-            If the layout was not made for it, or there is no model that says what is observed.
+            If the layout was built without ``"log_likelihood"``, or for a log density without a model.
         """
         return self._computed("log_likelihood", position)
 
@@ -153,26 +153,26 @@ class ResultTree:
         return self._compute[what](position)
 
     def tree(self, groups: Mapping[str, Mapping[str, np.ndarray]], attrs: Mapping[str, Any]) -> xr.DataTree:
-        """Make the result of a run.
+        """Return the result of a run.
 
         Parameters
         ----------
         groups
             Arrays ``(chain, draw, ...)`` by group and name; a dimension may have length 0.  Statistics become float64
-            or int64, as PyMC's are; gradients and unconstrained positions stay as they are.
+            or int64, like PyMC's; gradients and unconstrained positions keep their dtype.
         attrs
-            What is said of the run: ``created_at``, ``sampling_time``, ``tuning_steps`` and more.  Nothing that
-            differs between equal runs is made up here, so that without ``created_at`` the result has none.
+            Attributes of the run, such as ``created_at``, ``sampling_time`` and ``tuning_steps``.  Attributes that
+            differ between equal runs are not added: without ``created_at`` the result has none.
 
         Returns
         -------
         xarray.DataTree
-            With the model's coordinates, observed and constant data.
+            The result, with the model's coordinates, observed and constant data.
 
         Raises
         ------
         ValueError
-            If there is no such group.
+            If a group is unknown.
         """
         unknown = [group for group in groups if group not in (*_RUN, *_DERIVED)]
         if unknown:
@@ -194,7 +194,7 @@ class ResultTree:
 
 
 def _statistics(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return statistics in the dtypes that the step methods declare to PyMC, whatever the precision of the engine."""
+    """Return statistics in the dtypes that the step methods declare to PyMC, for any precision of the engine."""
     out = {}
     for name, values in arrays.items():
         array = np.asarray(values)
@@ -213,7 +213,7 @@ def _dataset(
 ) -> xr.Dataset:
     from arviz_base import dict_to_dataset
 
-    # ArviZ would warn of every run with more chains than draws, and say when it was itself called.
+    # ArviZ would warn of runs with more chains than draws, and set created_at itself.
     dataset = dict_to_dataset(
         arrays,
         attrs=attrs,

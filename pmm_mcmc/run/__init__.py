@@ -1,1 +1,1 @@
-"""``pmm.sample``: the plan of a run, the loop that drives it, and where its draws go."""
+"""``pmm.sample``: the plan of a run, its driver, the recorders of its draws, and stores."""

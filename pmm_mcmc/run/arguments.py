@@ -1,4 +1,4 @@
-"""What ``pmm.sample`` may be told, and what it says of what it may not be told."""
+"""Checks of the arguments of ``pmm.sample``, and hints for arguments of ``pm.sample`` that it does not have."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pmm_mcmc.steps.poisson import PoissonULMC
 
 __all__ = ["check_counts", "fresh_seed", "number_of_superchains", "refuse_unknown", "seed_of", "step_and_draws"]
 
-# Few enough that superchains are many, and enough for a variance between them.
+# Most superchains by default: enough for the variance between them.  _MANY: fewest chains for which there are any.
 _SUPERCHAINS, _MANY = 16, 64
-_BITS = 62  # of a seed that was not given as an integer
+_BITS = 62  # of a seed that is not given as an integer
 
 _NUTS = "is NUTS's; pm.sample() runs that"
-# Arguments of pm.sample, and of its wrappers, that have another name here or no meaning.
+# Arguments of pm.sample and its wrappers that have another name here or no meaning.
 _ELSEWHERE = {
     "init": "chains start within one unit of the model's initial point; initvals= says where else, and warm-up finds "
     "scale and step size by itself",
@@ -50,7 +50,7 @@ _HARMLESS = {"return_inferencedata": True}
 
 
 def refuse_unknown(given: Mapping[str, Any], function: Callable[..., Any]) -> None:
-    """Raise ``TypeError`` for an argument that a function has not, with what to use instead."""
+    """Raise ``TypeError`` for an argument that a function does not have, with what to use instead."""
     for name, value in given.items():
         if name in _HARMLESS and value is _HARMLESS[name]:
             continue
@@ -73,7 +73,7 @@ def _arguments_of_steps() -> list[str]:
 
 
 def step_and_draws(step: Any, draws: Any, default: int) -> tuple[Any, Any]:
-    """Return the step and the draws, which PyMC's users give first."""
+    """Return step and draws; users of PyMC may give the draws first."""
     if isinstance(step, list | tuple) and len(step) == 1:
         step = step[0]
     if isinstance(step, numbers.Integral) and not isinstance(step, bool):
@@ -91,10 +91,10 @@ def step_and_draws(step: Any, draws: Any, default: int) -> tuple[Any, Any]:
 
 
 def seed_of(random_seed: Any) -> int | None:
-    """Return the integer that a run depends on; ``None`` for none.
+    """Return the integer seed of a run; ``None`` for ``None``.
 
-    An integer is its own seed.  Everything else that ``numpy.random.default_rng`` knows (a generator, a seed sequence,
-    a list of integers) is asked for one number, so that a generator gives another seed each time.
+    An integer is its own seed.  Any other argument of ``numpy.random.default_rng`` (a generator, a seed sequence, a
+    list of integers) yields one random integer, so that a generator gives another seed each time.
     """
     if random_seed is None:
         return None
@@ -119,7 +119,7 @@ def fresh_seed() -> int:
 
 
 def check_counts(*, draws: Any, chains: Any, tune: Any, cores: Any, chain_batch_size: Any) -> None:
-    """Raise ``ValueError`` for what is no number of draws and so on."""
+    """Raise ``ValueError`` for counts that are no integers or too small."""
     counts = {"draws": (draws, 1), "chains": (chains, 1), "tune": (tune, 0)}
     if chain_batch_size != "auto":
         counts["chain_batch_size"] = (chain_batch_size, 1)
@@ -131,7 +131,7 @@ def check_counts(*, draws: Any, chains: Any, tune: Any, cores: Any, chain_batch_
 
 
 def number_of_superchains(given: Any, chains: int) -> int | None:
-    """Return how many superchains there are; ``None`` for none."""
+    """Return the number of superchains; ``None`` for none."""
     if given is None:
         return None
     if isinstance(given, str) and given == "auto":

@@ -1,7 +1,7 @@
-"""What a run runs on: numba or JAX, and on which device, tried briefly where the choice is left open.
+"""The choice between numba and JAX and of JAX's device, if necessary by a brief trial.
 
-An accelerator starts every operation anew, which for few chains or a small model takes longer than the arithmetic; and
-some are slow in double precision.  Both show in the gradients that a run is made of.
+An accelerator has a cost for starting each operation, which exceeds that of the arithmetic for few chains or a small
+model, and some are slow in double precision.  A trial therefore times the gradients of the run's own density.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["choose_backend", "choose_device", "cores", "faster_device", "jax_eng
 
 _log = logging.getLogger("pmm_mcmc")
 
-# Chains of a trial at most, gradients of each in a compiled call, and seconds of a trial once it is compiled.
+# Most chains of a trial, gradients of each in a compiled call, and seconds of a trial after compilation.
 _MOST_CHAINS, _GRADIENTS, _SECONDS = 4096, 16, 0.2
-# How much faster the CPU must be: close calls go one way, so that a run begins on the same device every time.
+# Factor by which the CPU must be faster, so that close calls give the same device every time.
 _MARGIN = 1.5
 
 
 def faster_device(density: Any, precision: str, chains: int) -> str:
-    """Return "cpu" where the gradients of so many chains are clearly faster there; else "auto", JAX's default device.
+    """Return "cpu" if gradients are clearly faster there than on JAX's default device, otherwise "auto".
 
     Parameters
     ----------
@@ -36,13 +36,13 @@ def faster_device(density: Any, precision: str, chains: int) -> str:
     precision
         As for :func:`pmm_mcmc.sample`.
     chains
-        Chains of the run.
+        Number of chains of the run.
 
     Returns
     -------
     str
-        Without a trial "auto" where JAX has no accelerator, or where several processes would have to agree.  The first
-        trial of a density counts for all runs of the process.
+        "auto" without a trial if JAX has no accelerator, or if there are several processes, which would have to agree.
+        The first trial of a density counts for all runs of the process.
     """
     import jax
 
@@ -54,7 +54,7 @@ def faster_device(density: Any, precision: str, chains: int) -> str:
     if key not in density.engines:
         try:
             cpu = jax.local_devices(backend="cpu")[0]
-        except RuntimeError:  # JAX was told to leave the CPU out
+        except RuntimeError:  # JAX is configured without the CPU
             return "auto"
         there, here = (_seconds(_trial(density, precision, n, device)) / _GRADIENTS for device in (default, cpu))
         better = here * _MARGIN < there
@@ -67,14 +67,14 @@ def faster_device(density: Any, precision: str, chains: int) -> str:
 
 
 def _trial(density: Any, precision: str, n: int, device: Any) -> Callable[[], Any]:
-    """Return a call that takes some gradients of ``n`` chains one after the other on a device, as a chunk does."""
+    """Return a function that computes successive gradients of ``n`` chains on a device, as a chunk does."""
     import jax
 
     start = np.random.default_rng(0).standard_normal((n, density.d))
 
     def run(x: Any, shared: Any) -> Any:
         def step(_: Any, x: Any) -> Any:
-            # Beside the gradient, more is said of a density that is non-centred.
+            # The evaluation of a non-centred density is longer than the gradient.
             return x + 1e-6 * density.batch(x, shared, precision)[1][:, : density.d].astype(x.dtype)
 
         return jax.lax.fori_loop(0, _GRADIENTS, step, x)
@@ -91,7 +91,7 @@ def _trial(density: Any, precision: str, n: int, device: Any) -> Callable[[], An
 
 
 def _seconds(call: Callable[[], Any]) -> float:
-    """Return the seconds of a call once it is compiled: of the fastest of some."""
+    """Return the seconds of the fastest of several calls, after compilation."""
     call()
     best, end = np.inf, time.perf_counter() + _SECONDS
     while best == np.inf or time.perf_counter() < end:
@@ -102,17 +102,17 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def cores() -> int:
-    """Return the processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def choose_backend(backend: str, device: str, precision: str, is_density: bool) -> str:
-    """Return "numba" or "jax" for what was asked for, and say why.
+    """Return "numba" or "jax" for the arguments of :func:`pmm_mcmc.sample`, and log the reason.
 
     Raises
     ------
     ValueError
-        Where what was asked for does not go together.
+        If the arguments contradict each other.
     """
     if backend == "numba":
         if is_density:
@@ -129,28 +129,28 @@ def choose_backend(backend: str, device: str, precision: str, is_density: bool) 
         _log.debug("backend: numba, since JAX is not installed")
         return "numba"
     if device == "auto" and jax.default_backend() != "cpu":
-        return "jax"  # unless the CPU turns out faster: choose_device
+        return "jax"  # choose_device may still choose the CPU
     _log.debug("backend: numba, since JAX has no accelerator here (backend= chooses otherwise)")
     return "numba"
 
 
 def choose_device(density: Any, device: str, precision: str, chains: int) -> str:
-    """Return the device that was asked for; for "auto" the faster one."""
+    """Return the requested device, or the faster one for "auto"."""
     return faster_device(density, precision, chains) if device == "auto" else device
 
 
 def platforms(engine: Any) -> list[str]:
-    """Return the kinds of devices that an engine runs on."""
+    """Return the platform of each device of an engine."""
     return [device.platform for device in getattr(engine, "devices", [])] or ["cpu"]
 
 
 def jax_engine(settings: MethodArguments, density: Any, device: str, precision: str, chains: int) -> Any:
-    """Return the engine of a method on a density, made once for each kind of run.
+    """Return the engine of a method on a density, which is cached for later runs of the same kind.
 
     Raises
     ------
     ValueError
-        Where JAX finds no such device.
+        If JAX finds no such device.
     """
     import jax
 

@@ -1,4 +1,4 @@
-"""A run of many chains between the compiled chunks: warm-up, draws, statistics, checkpoints, interruptions."""
+"""The loop of a run between its compiled chunks: warm-up, draws, statistics, checkpoints, interruptions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
 from pmm_mcmc.warmup.pooled import Warming
 
-__all__ = ["Driver", "FinishedChunk", "Plan", "Recorder", "Run", "StopSampling", "Wish", "stop_on_signals"]
+__all__ = ["Driver", "FinishedChunk", "Plan", "Recorder", "Run", "StopRequest", "StopSampling", "stop_on_signals"]
 
-# Seconds between looks at the progress bar, the callback's wishes and Ctrl-C: draws do not depend on it.
+# Seconds between updates of the progress bar and checks for Ctrl-C.  Draws do not depend on it.
 _SECONDS = 0.3
 _NEWEST = 1000  # positions
 
@@ -27,21 +27,21 @@ Groups = dict[str, dict[str, np.ndarray]]
 
 
 class StopSampling(Exception):
-    """Raise it in a callback of ``pmm.sample`` to end the run and keep everything that is finished."""
+    """Raised by a callback of ``pmm.sample`` to end the run and keep all finished draws."""
 
 
 class FinishedChunk(NamedTuple):
-    """What a callback gets after each chunk.
+    """The argument of a callback, after each chunk.
 
     Attributes
     ----------
     tuning
-        Whether the draws are of the warm-up.
+        Whether these are draws of the warm-up.
     done
-        Draws of this phase that are finished, these included.
+        Number of finished draws of this phase, including these.
     posterior, sample_stats
-        Arrays ``(chain, draw, ...)`` by name, of this chunk.  Of the warm-up only where it is kept; of the chains of
-        this process, where there are several.
+        Arrays ``(chain, draw, ...)`` of this chunk, by name.  They are empty in a warm-up that is not kept; with
+        several processes they contain the chains of this one.
     """
 
     tuning: bool
@@ -51,38 +51,38 @@ class FinishedChunk(NamedTuple):
 
 
 class Plan(Protocol):
-    """What a driver needs of a :class:`pmm_mcmc.run.plan.SamplingPlan`."""
+    """The part of :class:`pmm_mcmc.run.plan.SamplingPlan` that a driver uses."""
 
     engine: Engine
     statistics: tuple[str, ...]
 
     def values(self, position: np.ndarray, tuning: bool = False) -> Groups:
-        """Name the values of draws ``(chain, n, d)`` as arrays ``(chain, n, ...)`` of every group that is wanted."""
+        """Return the named values ``(chain, n, ...)`` of draws ``(chain, n, d)``, by group."""
 
 
 class Recorder(Protocol):
-    """Where finished chunks go."""
+    """The destination of finished chunks."""
 
     def put(self, groups: Groups, run: Run, whole: bool) -> None:
-        """Take the draws of a chunk, whole or cut short by an interruption, and the run as it stands after them."""
+        """Record the draws of a chunk, and the run after them; ``whole`` is False for an interrupted chunk."""
 
 
 @dataclass
 class Run:
-    """A run as it stands: all that is needed to go on, bit for bit.
+    """The state of a run: all that it needs to continue bit for bit.
 
     Attributes
     ----------
     warming
-        The warm-up; after it, its chains go on.
+        The warm-up with its chains, which are the chains of the run.
     tuning
-        Whether it is under way.
+        Whether the warm-up is still in progress.
     done
-        Draws after warm-up that are finished.
+        Number of finished draws after warm-up.
     n_grad : (chain,)
         Gradients spent in all.
     unstable : (chain,)
-        Transitions rejected in the present phase.
+        Transitions rejected in the current phase.
     """
 
     warming: Warming
@@ -100,38 +100,38 @@ class Run:
         tune: int,
         rng: np.random.Generator,
     ) -> Run:
-        """Begin at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.pooled.Warming.start`."""
+        """Start at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.pooled.Warming.start`."""
         warming = Warming.start(engine, settings, starts, tune, rng)
         nothing = np.zeros(len(starts), np.int64)
         return cls(warming, not warming.finished, 0, warming.n_grad.copy(), nothing)
 
     @property
     def tuned(self) -> TunedParameters:
-        """The setting in force."""
+        """The current tuned parameters."""
         return self.warming.tuned
 
 
 class Driver:
-    """Drives a run: chunk by chunk, to the last draw or until it is told to stop.
+    """The loop of a run, chunk by chunk, to the last draw or until it is stopped.
 
     Parameters
     ----------
     plan
-        What is sampled: see :class:`Plan`.
+        The sampling plan: see :class:`Plan`.
     run
         The run, new or resumed.
     recorder
-        Where chunks go.
+        The destination of chunks.
     draws, rows
-        Draws in all, and of a chunk.
+        Number of draws in all, and of a chunk.
     batch
-        Chains that advance at a time, by the number of draws that are made of each.
+        Function that returns the number of chains that advance together, from the number of draws of each.
     keep_warmup
-        Whether the draws of the warm-up are wanted.
+        Whether the draws of the warm-up are recorded.
     callback
         Called with every chunk.
     update
-        Called several times a second with the run, the draws of its phase that are done, gradients and rejections.
+        Called several times a second with the run, the finished draws of its phase, gradients and rejections.
     processes
         The processes that share the chains.
     """
@@ -154,16 +154,16 @@ class Driver:
         self.draws, self.rows, self.batch = draws, rows, batch
         self.callback, self.update, self.processes = callback, update, processes
         self._pace, self._stop = 1, False
-        # The model's positions at the newest draws, for what is said of the run at its end.
+        # The model's positions at the last draws, for the degree of non-centring that is reported at the end.
         self.newest = np.empty((0, plan.engine.d))
 
     def go(self, stopped: Callable[[], bool]) -> bool:
-        """Run to the end; return whether it was reached.
+        """Run to the last draw; return whether it was reached.
 
         Parameters
         ----------
         stopped
-            Asked several times a second whether to stop.
+            Called several times a second; True stops the run.
         """
         while self.run.tuning or self.run.done < self.draws:
             whole = self._warm() if self.run.tuning else self._draw(stopped)
@@ -178,24 +178,24 @@ class Driver:
         n_grad, rejected, rows = run.n_grad[own].copy(), run.unstable[own].copy(), warmup.boundary - warmup.done
         chunk_of_all = _Gathered(len(n_grad), rows)
 
-        def look(which: slice, chunk: Chunk) -> None:
+        def note(which: slice, chunk: Chunk) -> None:
             rejected[which] += chunk.unstable.sum(axis=1)
             if self.keep_warmup:
                 chunk_of_all.put(which, 0, self._groups(chunk, setting, 1, n_grad[which], "warmup_"))
 
         setting = warming.tuned
-        warming.block(self.plan.engine, self.batch(rows), look, self.processes)
+        warming.block(self.plan.engine, self.batch(rows), note, self.processes)
         run.n_grad, (run.unstable,) = warming.n_grad.copy(), self.processes.join(rejected)
         self.update(run, warmup.done, run.n_grad, run.unstable)
         if warming.finished:
-            # Its draws are of no more use.
+            # Its draws are no longer needed.
             run.tuning, run.unstable, warming.warmup = False, np.zeros_like(run.unstable), None
         self.recorder.put(chunk_of_all.groups, run, True)
         self._report(True, warmup.done, chunk_of_all.groups, "warmup_")
         return True
 
     def _draw(self, stopped: Callable[[], bool]) -> bool:
-        """Make one chunk; return False where it was stopped within it, after putting away what is finished."""
+        """Compute and record one chunk; return False if it was stopped early, with the finished draws recorded."""
         run, tuned, thin = self.run, self.run.tuned, self.run.tuned.steps_per_draw
         ensemble, own = run.warming.ensemble, self.processes.own
         mine, n_grad, unstable = run.warming.part(own), run.n_grad[own], run.unstable[own]
@@ -214,7 +214,7 @@ class Driver:
             done += n
             run.done += n
             self.update(run, run.done, run.n_grad, run.unstable)
-            # Several processes would not stop at the same draw.
+            # Several processes stop only between chunks: within one they would not stop at the same draw.
             if done < rows and self.processes.count == 1 and stopped():
                 break
         ensemble.transition = mine.transition
@@ -265,14 +265,14 @@ class Driver:
 
 
 class _Gathered:
-    """The arrays of a chunk, from batches of chains and pieces of draws; each is there but once."""
+    """The arrays of a chunk, filled from batches of chains and parts of the draws."""
 
     def __init__(self, chains: int, rows: int):
         self._shape = chains, rows
         self.groups: Groups = {}
 
     def put(self, which: slice, first: int, groups: Groups) -> None:
-        """Take arrays ``(chain, n, ...)`` of some chains, from a draw on."""
+        """Insert arrays ``(chain, n, ...)`` of some chains, from draw ``first`` on."""
         for group, arrays in groups.items():
             there = self.groups.setdefault(group, {})
             for name, values in arrays.items():
@@ -284,7 +284,7 @@ class _Gathered:
                 there[name][which, first : first + values.shape[1]] = values
 
     def upto(self, rows: int) -> Groups:
-        """Return what is there of the first draws."""
+        """Return the first ``rows`` draws."""
         if rows == self._shape[1]:
             return self.groups
         return {
@@ -292,37 +292,37 @@ class _Gathered:
         }
 
 
-class Wish:
-    """Whether a signal wished to stop, and which: ``number`` is ``None`` where none did."""
+class StopRequest:
+    """Whether a signal has asked the run to stop; ``number`` is that of the signal, or ``None``."""
 
     number: int | None = None
 
     def __call__(self) -> bool:
-        """Return whether to stop."""
+        """Return whether the run is to stop."""
         return self.number is not None
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[Wish]:
-    """Turn the first Ctrl-C or SIGTERM into a wish to stop that can be asked for; the second acts as ever.
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Turn the first Ctrl-C or SIGTERM into a request to stop; the second has its usual effect.
 
-    Outside the main thread, where signals do not arrive, it is never wished.
+    Outside the main thread, where signals do not arrive, there is never a request.
     """
-    wish = Wish()
+    request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield wish
+        yield request
         return
     before: dict[int, Any] = {}
 
     def note(number: int, frame: Any) -> None:
-        wish.number = number
+        request.number = number
         for known, handler in before.items():
             signal.signal(known, handler)
 
     for number in (int(signal.SIGINT), int(signal.SIGTERM)):
         before[number] = signal.signal(number, note)
     try:
-        yield wish
+        yield request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

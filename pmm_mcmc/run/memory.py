@@ -1,4 +1,4 @@
-"""How much memory this process may still take, what fits it, and sizes in words."""
+"""Available memory, the size of chunks that fit it, and sizes as text."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ import numpy as np
 
 __all__ = ["available_bytes", "describe", "refuse_too_large", "rows_of_chunk", "scaled"]
 
-# Bytes of the arrays of a chunk, in all its groups, and draws of it at most.
+# Most bytes of the arrays of a chunk, over all groups, and most draws of a chunk.
 _CHUNK_BYTES, _MOST_ROWS = 2**27, 100
-# Where the files of Linux are; tests put others in their place.
+# The root of Linux's files; tests replace it.
 _ROOT = Path("/")
 _PREFIXES = ("", "k", "M", "G", "T", "P")
-# A control group's limit, its use, and what it could give back of that: page cache that nobody has touched lately.
+# Files of a control group: its limit, its usage, and the part of the usage that is inactive page cache.
 _V2 = ("memory.max", "memory.current", "inactive_file")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def available_bytes() -> int | None:
-    """Return the memory that can still be taken, in bytes; None where the system does not say.
+    """Return the available memory in bytes; None where the system does not report it.
 
-    Linux: the smallest of ``MemAvailable`` and what the control groups of this process and all above them (version 1
-    or 2: containers, batch systems) have left below their limits, cache that can be dropped not counted as used.
-    Elsewhere: the free pages by ``sysconf``, or where these are not known (macOS) all pages of the machine, an upper
-    bound.
+    Linux: the minimum of ``MemAvailable`` and the memory left below the limits of this process's control groups and
+    their parents (version 1 or 2: containers, batch systems), where inactive page cache does not count as used.
+    Elsewhere: the free pages by ``sysconf`` or, where these are not known (macOS), all pages, an upper bound.
 
     Returns
     -------
@@ -40,15 +39,15 @@ def available_bytes() -> int | None:
 
 
 def describe(bytes: int) -> str:
-    """Return a size in words, in decimal units: ``"3.2 GB"``, ``"320 MB"``, ``"12 B"``."""
+    """Return a size as text in decimal units: ``"3.2 GB"``, ``"320 MB"``, ``"12 B"``."""
     number, prefix = scaled(bytes, figures=2)
     return f"{number} {prefix}B"
 
 
 def scaled(number: float, figures: int) -> tuple[str, str]:
-    """Return a number in so many figures, and its prefix: ``scaled(12345, 3) == ("12.3", "k")``.
+    """Return a number with ``figures`` significant figures and its prefix: ``scaled(12345, 3) == ("12.3", "k")``.
 
-    Whole digits are never cut, and there are no decimals without a prefix.
+    Digits before the decimal point are never dropped, and numbers without a prefix have no decimals.
     """
     power = 0
     while round(number) >= 1000 and power < len(_PREFIXES) - 1:
@@ -68,7 +67,7 @@ def _machine_left() -> int | None:
 
 
 def _groups_left() -> Iterator[int | None]:
-    """Yield what the control groups of this process, and those that they are in, have left."""
+    """Yield the memory left in the control groups of this process and in their parents."""
     for line in _lines(_ROOT / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -77,8 +76,8 @@ def _groups_left() -> Iterator[int | None]:
             mount, names = _ROOT / "sys/fs/cgroup/memory", _V1
         else:
             continue
-        # In a container the path may be the host's, of which the container sees only the top: levels that are not
-        # there are passed over.
+        # In a container the path may be that of the outer system, of which the container sees only the top: missing
+        # levels are skipped.
         parts = [part for part in path.split("/") if part]
         for depth in range(len(parts) + 1):
             yield _group_left(mount.joinpath(*parts[:depth]), *names)
@@ -87,7 +86,7 @@ def _groups_left() -> Iterator[int | None]:
 def _group_left(group: Path, limit: str, used: str, cache: str) -> int | None:
     try:
         left = int((group / limit).read_text()) - int((group / used).read_text())
-    except (OSError, ValueError):  # no such level, or no limit: "max"
+    except (OSError, ValueError):  # no such level, or "max" for no limit
         return None
     for line in _lines(group / "memory.stat"):
         name, _, value = line.partition(" ")
@@ -114,14 +113,14 @@ def _lines(path: Path) -> list[str]:
 
 
 def rows_of_chunk(draws: int, chains: int, numbers_per_draw: int) -> int:
-    """Draws of a chunk: a divisor of them all where there is one, so that a stored run can be prolonged."""
+    """Return the draws of a chunk, a divisor of ``draws`` if possible, so that a stored run can be extended."""
     most = int(np.clip(_CHUNK_BYTES // (8 * chains * numbers_per_draw), 1, min(_MOST_ROWS, draws)))
     divisor = max(n for n in range(1, most + 1) if draws % n == 0)
     return divisor if 4 * divisor >= most else most
 
 
 def refuse_too_large(draws: int, chains: int, numbers_per_draw: int) -> None:
-    """Raise a ``ValueError`` where draws would not fit."""
+    """Raise ``ValueError`` if the draws would not fit the available memory."""
     needed, there = 8 * draws * chains * numbers_per_draw, available_bytes()
     if there is not None and needed > there:
         raise ValueError(

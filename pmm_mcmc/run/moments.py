@@ -1,7 +1,7 @@
-"""Moments of draws that are not kept: memory of the order of chains times parameters, however many draws there are.
+"""Moments of draws that are not kept, in memory of the order of chains times parameters for any number of draws.
 
-Of every named value each chain's mean and variance; of every unconstrained coordinate the means and co-moments of
-:mod:`pmm_mcmc.diagnostics.comoments`, in the coordinates that the warm-up ended with, which no longer change.
+They are the mean and variance of every named value in each chain, and the means and co-moments of
+:mod:`pmm_mcmc.diagnostics.comoments` for every unconstrained coordinate, in the final coordinates of warm-up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pmm_mcmc.model.result_tree import ResultTree
 
 __all__ = ["Moments"]
 
-# Statistics of which the sum over the draws is kept, and its name; the mean; of the others, the last value.
+# Statistics of which the sum is kept, with the name of the sum, and of which the mean; of others, the last value.
 _SUMMED = {"n_grad": "n_grad", "unstable": "unstable", "refined": "refined", "model_failures": "model_failures",
            "steps_per_draw": "transitions"}  # fmt: skip
 _AVERAGED = ("lp", "acceptance_rate")
@@ -28,29 +28,29 @@ _VECTORS = ("gradient", "unconstrained", "noncentred")
 
 @dataclass
 class Moments:
-    """Moments of a run so far; make it with :meth:`start`.
+    """Moments of the draws so far; build it with :meth:`start`.
 
     Attributes
     ----------
     shapes
-        Of the named values, in order; ``p`` numbers in all.
+        Shapes of the named values, in order; ``p`` numbers in all.
     draws
-        Draws of each chain.
+        Number of draws of each chain.
     origin : (p,)
-        What named values are counted from: the first draw of the first chain, so that constants are exactly so.
+        Offset of the named values: the first draw of the first chain, so that constants have variance exactly 0.
     mean, scatter : (chain, p)
-        Of named values less their origin: means, and sums of squared deviations from them.
+        Means of the named values minus their origin, and sums of squared deviations from the means.
     own : (p,)
-        The unconstrained coordinate that a value has been equal to in all draws, or -1.
+        Index of the unconstrained coordinate to which a value was equal in all draws, or -1.
     totals, averages, last
         Sums, means and last values of statistics, ``(chain,)`` each, by name.
     coordinates
-        Centre and scale of the features; None where gradients are not to be had.
+        Centre and scale of the features; None if there are no gradients.
     scale : (d,)
-        The fitted standard deviation of each coordinate.
+        Fitted standard deviation of each coordinate.
     feature_mean : (feature, piece, d)
     feature_scatter : (pair, piece, d)
-        Means and co-moments of the features, of pieces of consecutive chains.
+        Means and co-moments of the features, for pieces of consecutive chains.
     """
 
     shapes: dict[str, tuple[int, ...]]
@@ -71,16 +71,16 @@ class Moments:
     def start(
         cls, posterior: Mapping[str, np.ndarray], d: int, chains: int, coordinates: Coordinates | None
     ) -> Moments:
-        """Begin, with no draws yet.
+        """Return moments of no draws.
 
         Parameters
         ----------
         posterior
-            Arrays ``(chain, n, *event)`` by name, of any ``n``: only the shapes of their events count.
+            Arrays ``(chain, n, *event)`` by name, for any ``n``: only the event shapes are used.
         d, chains
             Number of unconstrained coordinates, and of chains.
         coordinates
-            Those that the warm-up ended with; None where the draws will have no gradients.
+            The final coordinates of warm-up; None if the draws will have no gradients.
         """
         shapes = {name: tuple(int(n) for n in values.shape[2:]) for name, values in posterior.items()}
         p = sum(int(np.prod(shape, dtype=int)) for shape in shapes.values())
@@ -94,23 +94,23 @@ class Moments:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the arrays, but for the few statistics."""
+        """Bytes of the arrays, without the few statistics."""
         arrays = (self.origin, self.mean, self.scatter, self.own, self.scale, self.feature_mean, self.feature_scatter)
         return sum(array.nbytes for array in arrays)
 
     def add(self, groups: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Take the draws of a chunk, all chains of it.
+        """Add the draws of a chunk of all chains.
 
         Parameters
         ----------
         groups
-            ``posterior`` and ``sample_stats``: arrays ``(chain, n, ...)`` by name; no others are looked at.
+            ``posterior`` and ``sample_stats``: arrays ``(chain, n, ...)`` by name; other groups are ignored.
         """
         posterior, stats = groups["posterior"], groups["sample_stats"]
         n = stats["lp"].shape[1]
         if n == 0:
             return
-        with np.errstate(invalid="ignore", over="ignore"):  # a value that is not finite has no moments
+        with np.errstate(invalid="ignore", over="ignore"):  # moments of non-finite values are NaN
             self._add_values(posterior, n)
             if self.coordinates is not None:
                 position, gradient = stats.get("noncentred", stats["unconstrained"]), stats["gradient"]
@@ -120,13 +120,13 @@ class Moments:
         self.draws += n
 
     def _values(self, posterior: Mapping[str, np.ndarray]) -> Iterator[tuple[slice, np.ndarray]]:
-        """Named values as ``(chain, n, size)``, each with its place among the ``p`` numbers."""
-        begin = 0
+        """Yield the named values as ``(chain, n, size)``, each with its slice of the ``p`` numbers."""
+        start = 0
         for name, shape in self.shapes.items():
             size = int(np.prod(shape, dtype=int))
             values = np.asarray(posterior[name], dtype=float)
-            yield slice(begin, begin + size), values.reshape(*values.shape[:2], size)
-            begin += size
+            yield slice(start, start + size), values.reshape(*values.shape[:2], size)
+            start += size
 
     def _add_values(self, posterior: Mapping[str, np.ndarray], n: int) -> None:
         for where, values in self._values(posterior):
@@ -149,21 +149,21 @@ class Moments:
             f -= mean[:, None]
             scatter = np.stack([np.einsum("nd,nd->d", f[a], f[b]) for a, b in zip(*PAIRS, strict=True)])
             before = self.feature_mean[:, piece], self.feature_scatter[:, piece]
-            # A piece has as many draws as its chains together: of counts only the ratio matters to a mean.
+            # A piece counts the draws of all its chains.
             found = self._with(before, (mean, scatter), n, PAIRS, chains.stop - chains.start)
             self.feature_mean[:, piece], self.feature_scatter[:, piece] = found
 
     def _with(
         self, before: tuple[np.ndarray, ...], chunk: tuple[np.ndarray, ...], n: int, pairs: Any, chains: int = 1
     ) -> tuple[np.ndarray, ...]:
-        """Add a chunk of ``n`` draws of each chain to what the draws before it gave."""
+        """Return means and co-moments of the draws so far combined with those of a chunk of ``n`` draws per chain."""
         if self.draws == 0:
             return chunk
         mean, scatter = (np.stack(both, axis=1) for both in zip(before, chunk, strict=True))
         return combined(np.array([self.draws * chains, n * chains]), mean, scatter, pairs)
 
     def _tell_own(self, posterior: Mapping[str, np.ndarray], position: np.ndarray) -> None:
-        """Tell which values are coordinates themselves, untransformed: by the draws."""
+        """Find the values that are untransformed coordinates, by comparing draws."""
         position = np.asarray(position, dtype=float)
         if self.draws == 0:
             columns = {_key(column): j for j, column in reversed(list(enumerate(position[:, -1].T)))}
@@ -189,23 +189,23 @@ class Moments:
                 self.last[name] = np.array(values[:, -1])
 
     def tree(self, layout: ResultTree, attrs: Mapping[str, Any]) -> xr.DataTree:
-        """Make the result of a run of which only moments were kept.
+        """Return the result of a run that keeps moments only.
 
         Parameters
         ----------
         layout
-            Of the run.
+            The layout of the run's result.
         attrs
-            What is said of it.
+            Attributes of the run.
 
         Returns
         -------
         xarray.DataTree
-            ``posterior_mean`` and ``posterior_sd``, ``(chain, *event)`` with the posterior's names and coordinates:
-            what ``posterior.mean("draw")`` and ``.std("draw")`` of kept draws would be.  ``sample_stats_total``,
+            ``posterior_mean`` and ``posterior_sd``, ``(chain, *event)`` with the posterior's names and coordinates: the
+            same as ``posterior.mean("draw")`` and ``.std("draw")`` of kept draws.  ``sample_stats_total``,
             ``(chain,)``: sums of counts over the draws, ``draws``, ``transitions``, means of ``lp`` and
-            ``acceptance_rate``, and the last value of other statistics.  ``stein``, where there are gradients: the
-            sums that :func:`pmm_mcmc.summary` takes corrections and biases from.  The model's data, as ever.
+            ``acceptance_rate``, and the last values of other statistics.  ``stein``, if there are gradients: the
+            moments from which :func:`pmm_mcmc.summary` computes corrections and biases.  The model's data groups.
         """
         chains = len(self.mean)
         there = self.draws > 0
@@ -230,11 +230,11 @@ class Moments:
 
     def _named(self, flat: np.ndarray) -> dict[str, np.ndarray]:
         """Split ``(..., p)`` into arrays ``(..., *event)`` by name."""
-        out, begin = {}, 0
+        out, start = {}, 0
         for name, shape in self.shapes.items():
             size = int(np.prod(shape, dtype=int))
-            out[name] = flat[..., begin : begin + size].reshape(*flat.shape[:-1], *shape)
-            begin += size
+            out[name] = flat[..., start : start + size].reshape(*flat.shape[:-1], *shape)
+            start += size
         return out
 
     def _stein(self, own: list[np.ndarray], layout: ResultTree, attrs: Mapping[str, Any]) -> xr.Dataset:
@@ -255,5 +255,5 @@ class Moments:
 
 
 def _key(column: np.ndarray) -> bytes:
-    """Return bytes that are equal where the numbers are."""
+    """Return bytes that are equal for equal numbers: 0 and -0 have one representation."""
     return (column + 0.0).tobytes()

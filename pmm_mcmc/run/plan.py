@@ -1,4 +1,4 @@
-"""What ``pmm.sample`` samples: a method on a model or a log density, with the engine that runs it."""
+"""The plan of a run: a method on a model or a log density, with the engine that runs it."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _log = logging.getLogger("pmm_mcmc")
 _BACKENDS, _DEVICES = ("auto", "numba", "jax"), ("auto", "cpu", "gpu", "tpu")
 _PRECISIONS = ("float64", "mixed", "float32")
 _GRADIENTS = ("gradient", "unconstrained", "noncentred")
-# Chains of a batch at most, on a CPU: their draws of a fraction of a second then fit the memory at any dimension.
+# Most bytes of the draws of a batch of chains, between two updates of the progress bar.
 _BATCH_BYTES = 2**27
-# Chains in one file of a store, where they do not advance in lockstep.
+# Chains in one file of a store if they do not advance in lockstep.
 _FILE = 256
 
 
 class Asked(NamedTuple):
-    """The arguments of :func:`pmm_mcmc.sample` that a plan depends on; ``adapts``: there is a warm-up."""
+    """The arguments of :func:`pmm_mcmc.sample` that a plan depends on; ``adapts`` if there is a warm-up."""
 
     step: Any
     model: Any
@@ -55,7 +55,7 @@ class Asked(NamedTuple):
 
     @property
     def settings(self) -> MethodArguments:
-        """The arguments of the step, for chains that move all variables."""
+        """The arguments of the step, for a chain that moves all variables."""
         return self.step.arguments.beside(False)
 
 
@@ -66,21 +66,21 @@ class SamplingPlan:
     Attributes
     ----------
     settings, engine, layout
-        The method's arguments, what runs it, and what its draws mean.
+        The arguments of the method, its engine, and the map from its draws to a result.
     statistics
         Names of the statistics of its draws.
     identity
-        What a run must have in common with a stored one to go on with it.
+        Entries that must equal those of a stored run to continue it.
     attributes
-        What is said of it in the result.
+        Attributes of the result.
     group
-        Chains that advance in lockstep.
+        Number of chains that advance in lockstep.
     model
         The PyMC model, if there is one.
     log_likelihood
-        Whether its terms are wanted.
+        Whether to compute the log likelihood.
     var_names
-        The variables that are wanted; all for ``None``.
+        The variables in the result; all for ``None``.
     """
 
     settings: MethodArguments
@@ -95,10 +95,10 @@ class SamplingPlan:
     var_names: list[str] | None = None
 
     @classmethod
-    def of(cls, asked: Asked, begins: Callable[[str], None] = _log.debug) -> SamplingPlan:
-        """Check what was asked for, and build it.
+    def of(cls, asked: Asked, announce: Callable[[str], None] = _log.debug) -> SamplingPlan:
+        """Check the arguments and build the plan.
 
-        ``begins`` is told what will be sampled, before anything is compiled.
+        ``announce`` is called with a line about what will be sampled, before anything is compiled.
         """
         step, backend, device, precision = asked.step, asked.backend, asked.device, asked.precision
         for name, value, choices in (
@@ -123,29 +123,29 @@ class SamplingPlan:
             )
         asked = asked._replace(step=step)
         if is_density:
-            plan = cls._of_density(asked, begins)
+            plan = cls._of_density(asked, announce)
         else:
             on_cpu = "numba" if backend == "auto" and precision == "float64" else chosen
-            plan = cls._of_model(asked, chosen, on_cpu, begins)
+            plan = cls._of_model(asked, chosen, on_cpu, announce)
         return plan._with_variables(asked.var_names)
 
     @classmethod
-    def _of_density(cls, asked: Asked, begins: Callable[[str], None]) -> SamplingPlan:
+    def _of_density(cls, asked: Asked, announce: Callable[[str], None]) -> SamplingPlan:
         density, settings = asked.model, asked.settings
         if asked.log_likelihood:
-            raise ValueError("log_likelihood=True needs a PyMC model: a log density does not say what is observed")
+            raise ValueError("log_likelihood=True needs a PyMC model: a LogDensity has no observed data; leave it out")
         if not asked.step.free:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
         settings.check_coordinates(density.d)
         density = density.noncentred(settings.noncentring if asked.adapts or settings.noncentring else None)
-        begins(f"{settings.words}: {density.d} coordinates of a log density")
+        announce(f"{settings.words}: {density.d} coordinates of a log density")
         device = devices.choose_device(density, asked.device, asked.precision, asked.chains)
         engine = devices.jax_engine(settings, density, device, asked.precision, asked.chains)
-        said = {"density": density.fingerprint, "data": ""}
-        return cls._finished(asked, engine, ResultTree.of_vector(density.d), said, "jax", None)
+        hashes = {"density": density.fingerprint, "data": ""}
+        return cls._finished(asked, engine, ResultTree.of_vector(density.d), hashes, "jax", None)
 
     @classmethod
-    def _of_model(cls, asked: Asked, backend: str, on_cpu: str, begins: Callable[[str], None]) -> SamplingPlan:
+    def _of_model(cls, asked: Asked, backend: str, on_cpu: str, announce: Callable[[str], None]) -> SamplingPlan:
         step, settings = asked.step, asked.settings
         own = None if step.free else step.model
         model = pm.modelcontext(own if asked.model is None else asked.model)
@@ -161,19 +161,19 @@ class SamplingPlan:
         if own is not None and {v.name for v in step.vars} != {v.name for v in vars}:
             left_out = ", ".join(v.name for v in vars if v.name not in {w.name for w in step.vars})
             raise ValueError(f"vars of the step leave {left_out} out: pmm.sample moves all variables; leave vars out")
-        begins(f"{settings.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
+        announce(f"{settings.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
         point = model.initial_point(0)
-        # Without a warm-up there is nothing to learn sites from.
+        # Without a warm-up there are no draws to learn sites from.
         wanted = settings.noncentring if asked.adapts or settings.noncentring else None
         density = log_density(vars, model, point, wanted)
         settings.check_coordinates(density.d)
-        said = {"density": model_fingerprint(model, vars), "data": data_fingerprint(model)}
+        hashes = {"density": model_fingerprint(model, vars), "data": data_fingerprint(model)}
         engine: Any
         if backend == "jax":
             from pmm_mcmc.model.jax_density import LogDensity
 
             if density.jax is None:
-                density.jax = LogDensity.from_model(density, said["density"])
+                density.jax = LogDensity.from_model(density, hashes["density"])
             device = devices.choose_device(density.jax, asked.device, asked.precision, asked.chains)
             backend = on_cpu if device == "cpu" else backend
         if backend == "jax":
@@ -182,11 +182,11 @@ class SamplingPlan:
             engine = NumbaEngine.of(settings, density, asked.cores or devices.cores())
         include = ("posterior", "log_likelihood") if asked.log_likelihood else ("posterior",)
         layout = ResultTree.of_model(model, vars, point, backend, include)
-        return cls._finished(asked, engine, layout, said, backend, model)
+        return cls._finished(asked, engine, layout, hashes, backend, model)
 
     @classmethod
     def _finished(
-        cls, asked: Asked, engine: Any, layout: ResultTree, said: dict[str, str], backend: str, model: Any
+        cls, asked: Asked, engine: Any, layout: ResultTree, hashes: dict[str, str], backend: str, model: Any
     ) -> SamplingPlan:
         step, settings, precision = asked.step, asked.settings, asked.precision
         group = engine.group if backend == "jax" else 1
@@ -196,14 +196,14 @@ class SamplingPlan:
         statistics = tuple(n for n in names if n not in without)
         attributes = {"sampler": settings.method, "backend": backend, "precision": precision}
         identity = {
-            **said, "method": repr(settings), "backend": backend, "precision": precision, "group": group,
+            **hashes, "method": repr(settings), "backend": backend, "precision": precision, "group": group,
             "device": devices.platforms(engine)[0], "keep_gradients": step.keep_gradients,
             "log_likelihood": asked.log_likelihood, "pmm_mcmc": __version__,
         }  # fmt: skip
         return cls(settings, engine, layout, statistics, identity, attributes, group, model, asked.log_likelihood)
 
     def _with_variables(self, names: Any) -> SamplingPlan:
-        """Keep only these variables of the posterior."""
+        """Restrict the posterior to these variables."""
         if names is not None:
             known = list(self.values(np.empty((1, 0, self.engine.d)))["posterior"])
             wanted = [names] if isinstance(names, str) else list(names)
@@ -215,11 +215,11 @@ class SamplingPlan:
         return self
 
     def check_fixed(self) -> None:
-        """Raise where there is no warm-up to find what was not given."""
+        """Raise ``ValueError`` if there is no warm-up and an argument that it would tune is missing."""
         fixed_setting(self.settings, np.zeros(self.engine.d))
 
     def values(self, position: np.ndarray, tuning: bool = False) -> Groups:
-        """Named values of draws ``(chain, n, d)``, of every group that is wanted of the phase."""
+        """Return the named values ``(chain, n, ...)`` of draws ``(chain, n, d)``, by group."""
         values = self.layout.values(position)
         groups = {"posterior": {n: values[n] for n in values if self.var_names is None or n in self.var_names}}
         if self.log_likelihood and not tuning:
@@ -227,7 +227,7 @@ class SamplingPlan:
         return groups
 
     def empty(self, chains: int, tuning: bool = False) -> Groups:
-        """Return arrays of no draws: what the result of a phase has, and of which types."""
+        """Return arrays without draws that have the names, shapes and dtypes of the result of a phase."""
         groups = self.values(np.empty((chains, 0, self.engine.d)), tuning)
         shape = (chains, 0)
         stats = {name: np.empty(shape, np.int64 if name in _COUNTS else float) for name in self.statistics}
@@ -236,12 +236,12 @@ class SamplingPlan:
 
     @property
     def file_chains(self) -> int:
-        """Chains in one file of a store."""
+        """Number of chains in one file of a store."""
         return self.group if self.group > 1 else _FILE
 
     @property
     def devices(self) -> int:
-        """Groups that advance at the same time."""
+        """Number of groups that advance at the same time, one on each device."""
         return len(devices.platforms(self.engine))
 
     def processes(self, chains: int) -> Processes:
@@ -251,7 +251,7 @@ class SamplingPlan:
         )
 
     def batch(self, given: Any, chains: int) -> Callable[[int], int]:
-        """Return how many chains advance at a time, by the number of draws: whole groups, one for each device."""
+        """Return a function from the number of draws to that of chains in a batch: whole groups, one per device."""
         unit, each = self.group * self.devices, 8 * self.numbers_per_draw
 
         def chains_of(rows: int) -> int:
@@ -263,17 +263,19 @@ class SamplingPlan:
 
     @property
     def numbers_per_draw(self) -> int:
-        """Numbers that are kept of a draw of one chain."""
+        """Number of recorded numbers of one draw of one chain."""
         arrays = [a for group in self.empty(1).values() for a in group.values()]
         return sum(int(np.prod(a.shape[2:], dtype=int)) for a in arrays)
 
     def starts(self, initvals: Any, chains: int, superchains: int | None, rng: np.random.Generator) -> np.ndarray:
-        """Return the starts of chains ``(chain, d)``.
+        """Return the initial points ``(chain, d)`` of the chains.
 
         Raises
         ------
-        ValueError, SamplingError
-            If ``initvals`` does not fit, or nothing is finite there.
+        ValueError
+            If ``initvals`` does not fit.
+        SamplingError
+            If the log density or its gradient is not finite at an initial point.
         """
         d, gradient_at = self.engine.d, self._gradient_at
         if self.model is not None:
@@ -295,7 +297,7 @@ class SamplingPlan:
         return points
 
     def _gradient_at(self, x: np.ndarray) -> np.ndarray:
-        """Return gradients at positions of the model ``(n, d)``, in the coordinates in which chains begin."""
+        """Return gradients at the model's positions ``(n, d)``, with respect to the coordinates of the start."""
         structure = self.engine.structure
         if structure is None:
             return self.engine.gradient_at(x)
@@ -307,10 +309,10 @@ class SamplingPlan:
             return SamplingError(
                 f"the log density or its gradient is not finite where chain {chain} starts ({position}): give initvals="
             )
-        point, begin = {}, 0
+        point, start = {}, 0
         for name, shape, size, dtype in flat_layout(self.model.value_vars, self.model.initial_point(0)):
-            point[name] = position[begin : begin + size].reshape(shape).astype(dtype)
-            begin += size
+            point[name] = position[start : start + size].reshape(shape).astype(dtype)
+            start += size
         return SamplingError(bad_start_message(self.model, point))
 
 
@@ -318,5 +320,5 @@ _COUNTS = ("K", "steps_per_draw", "n_grad", "n_grad_total", "unstable", "refined
 
 
 def _is_density(model: Any) -> bool:
-    # Without importing JAX for those who do not use it.
+    # By name, so that runs without JAX do not import it.
     return type(model).__module__ == "pmm_mcmc.model.jax_density"

@@ -1,4 +1,4 @@
-"""What is seen while a run goes on: what is being done, and the bar of many chains, with the look of PyMC's own."""
+"""The progress bar of a run of many chains, with PyMC's theme."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from pmm_mcmc.run.memory import scaled
 __all__ = ["RunProgress"]
 
 _ROWS = 8
-# Between lines about draws where nothing can be drawn over: at least a hundredth of the time so far.
+# Pause between lines in a file or pipe while drawing, as a share of the time so far.
 _SHARE = 0.01
 _WINDOW = 30.0  # seconds over which speeds are averaged
-# Headings, those of a narrow terminal (none where there is no room), and how wide a column may get before it moves
-# its neighbours.
+# Heading, heading in a narrow terminal (None: not shown there), and minimal width, which keeps columns from moving.
 _NARROW, _UNKNOWN = 110, "-:--:--"
 _COLUMNS = {
     "chains": ("Chains", "Chains", 1),
@@ -37,7 +36,7 @@ _COLUMNS = {
 
 
 class _Mark(NamedTuple):
-    """Where a run stands: seconds, phase, its draws; and for each row gradients and, in this phase, unstable steps."""
+    """Progress at one time: phase and draws of a run; for each row gradients, and unstable transitions of the phase."""
 
     time: float
     tuning: bool
@@ -49,12 +48,12 @@ class _Mark(NamedTuple):
 
 
 class RunProgress:
-    """A bar for each chain, or for each of up to eight groups of chains, updated between chunks.
+    """Context manager with a bar for each chain, or for each of up to eight groups of chains, updated between chunks.
 
-    A context manager.  In a terminal or a notebook the rows are PyMC's, with step size, K, gradients, unstable
-    transitions, and the gradients a second of all chains together; a row turns red when transitions were unstable
-    after the warm-up.  Where nothing can be drawn over (a file, a pipe) a line is written at least every two seconds,
-    while drawing at least every hundredth of the time that the run has taken, and one at the end.
+    In a terminal or a notebook the rows are PyMC's, with step size, K, gradients, unstable transitions, and the
+    gradients per second of all chains; a row turns red if transitions were unstable after the warm-up.  In a file or a
+    pipe a line is written at least every two seconds (while drawing, at least every hundredth of the elapsed time), and
+    one at the end.
 
     Parameters
     ----------
@@ -107,19 +106,19 @@ class RunProgress:
             write(self._console, self._line(last, last.time))
 
     def update(self, *, tuning: bool, done: int, step_size: float, K: int, n_grad: Any, unstable: Any) -> None:
-        """Say how far the run has come; drawn at most twice a second, and at the end.
+        """Show the progress of the run, at most twice a second and at the end.
 
-        Speeds are counted from the first update on: one before the first chunk, of zeros or of what a run goes on
-        from, makes the first chunk count.  A warm-up that ends before ``tune`` draws shortens the bar.
+        Speeds count from the first update, which must come before the first chunk, with zeros or with the counts of a
+        resumed run.  A warm-up that ends before ``tune`` draws shortens the bar.
 
         Parameters
         ----------
         tuning
             Whether this is the warm-up.
         done
-            Draws of this phase that each chain has made.
+            Draws that each chain has made in this phase.
         step_size, K
-            What the chains use now.
+            Current parameters of the chains.
         n_grad : (chains,)
             Gradients that each chain has spent in the whole run.
         unstable : (chains,)
@@ -135,7 +134,7 @@ class RunProgress:
         if self._bar is None:
             return
         if previous is not None and previous.tuning and not tuning:
-            self._drawn = deque([previous])  # another phase, another speed
+            self._drawn = deque([previous])  # the speed of the warm-up does not count for the draws
         elif self._drawn and mark.time - self._drawn[-1].time < 1.0 / DRAWINGS:
             return
         self._drawn.append(mark)
@@ -193,7 +192,7 @@ class RunProgress:
         )
 
     def _start(self) -> None:
-        # The parts of PyMC's bar that are used: loaded here, so that runs without one do not import PyMC.
+        # Imported here so that runs without a bar do not import PyMC.
         from pymc.progress_bar import CustomProgress
         from pymc.progress_bar.rich_progress import CustomBarColumn
 
@@ -239,5 +238,5 @@ def _speed(mark: _Mark, since: _Mark) -> str:
 
 
 def _count(number: float) -> str:
-    """Return a number in at most five characters or so: as it is up to 99999, then ``123k``, ``1.23M``."""
+    """Return a number in about five characters: unchanged up to 99999, then as ``123k``, ``1.23M``."""
     return f"{number:.0f}" if number < 99_999.5 else "".join(scaled(number, figures=3))

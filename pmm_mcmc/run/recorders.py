@@ -1,4 +1,4 @@
-"""Where the draws of a run go: to memory, or to a store."""
+"""Recorders of the draws of a run: in memory, as moments, or in a store."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from pmm_mcmc.warmup.schedule import Warmup
 
 __all__ = ["CHECKPOINT", "Before", "MemoryRecorder", "MomentsRecorder", "StoreRecorder", "device_of"]
 
-# The group of a result in memory that holds the run as it stands, and the attributes that add up.
+# The group with the final state of a run in a result in memory, and the attributes that add up over its parts.
 CHECKPOINT, _TIMES = "checkpoint", ("sampling_time", "compile_time")
 
-# What a checkpoint is made of.
+# The types in a checkpoint.
 _TYPES = (
     Block, Coordinates, Ensemble, FrictionTrial, LocalCurvature, NoncentringWarmup, Run, MethodArguments,
     TunedParameters, Warming, Warmup,
@@ -41,16 +41,16 @@ _TYPES = (
 
 
 class Before(NamedTuple):
-    """A result in memory that a run goes on from.
+    """A result in memory, and the finished run that it contains.
 
     Attributes
     ----------
     tree
         The result.
     identity, settings
-        What the run was, and the arguments of its step.
+        Identity of the run, and the arguments of its step.
     run
-        The run as it stood at its end.
+        The run at its end.
     """
 
     tree: xr.DataTree
@@ -60,17 +60,17 @@ class Before(NamedTuple):
 
     @classmethod
     def of(cls, tree: Any) -> Before:
-        """Read what :class:`MemoryRecorder` left in a result.
+        """Read the checkpoint that :class:`MemoryRecorder` adds to a result.
 
         Raises
         ------
         ValueError
-            Where it is none, or has been changed.
+            If there is no checkpoint, or the result has been changed.
         """
         if not isinstance(tree, xr.DataTree) or CHECKPOINT not in tree.children:
             raise ValueError(
                 f"more: must be a result of pmm.sample with a group {CHECKPOINT!r}, and this {type(tree).__name__} has "
-                "none; a run in a store goes on with store=, resume=True, and pm.sample cannot go on"
+                "none; a run in a store goes on with store=, resume=True, and a run of pm.sample cannot go on"
             )
         data = np.asarray(tree[CHECKPOINT]["state"].values, dtype=np.uint8).tobytes()
         identity, settings, run = decode(data, _TYPES, "more")
@@ -83,16 +83,16 @@ class Before(NamedTuple):
         return cls(tree, identity, settings, run)
 
     def step(self) -> Any:
-        """Return the step of the run."""
+        """Return a step with the arguments of the run."""
         return getattr(steps, self.settings.method).of_settings(self.settings, self.identity["keep_gradients"])
 
     def taken_up(self, function: Callable[..., Any], **given: Any) -> tuple[Any, ...]:
-        """Return arguments of a function, those that were left at their defaults as they were in the run."""
+        """Return the given arguments of a function, with defaults replaced by the arguments of the run."""
         defaults = {name: inspect.signature(function).parameters[name].default for name in given}
         return tuple(self.identity[name] if value == defaults[name] else value for name, value in given.items())
 
     def parts(self, empty: Groups) -> dict[str, dict[str, list[np.ndarray]]]:
-        """Return the arrays that there are, of groups and names that a run has."""
+        """Return the recorded arrays of the groups and names in ``empty``."""
         missing = [f"{g}/{n}" for g in empty for n in empty[g] if g not in self.tree or n not in self.tree[g]]
         if missing:
             raise ValueError(f"more: {missing[0]} has been taken out of it; give the result as it was returned")
@@ -100,16 +100,16 @@ class Before(NamedTuple):
 
 
 class MemoryRecorder:
-    """Keeps the chunks, and puts them together at the end, with what is needed to go on from them.
+    """Recorder that keeps the chunks in memory and concatenates them at the end, with a checkpoint to continue from.
 
     Parameters
     ----------
     layout, attrs, empty
-        Of the result: what it means, what is said of it, its arrays without draws.
+        Layout and attributes of the result, and its arrays without draws.
     identity, settings
-        What the run is, and the arguments of its step.
+        Identity of the run, and the arguments of its step.
     before
-        The result to go on from, if there is one.
+        The result to continue, if there is one.
     """
 
     seed: int | None = None
@@ -131,7 +131,9 @@ class MemoryRecorder:
         if before is not None:
             found = differences(before.identity, identity)
             if found:
-                raise ValueError(f"more: is the result of another run ({found}); go on with what it was, or begin anew")
+                raise ValueError(
+                    f"more: is the result of another run ({found}); give the arguments of that run, or start a new one"
+                )
             self._parts, self.run = before.parts(empty), before.run
             self._times = {name: float(before.tree["posterior"].attrs.get(name, 0.0)) for name in _TIMES}
 
@@ -142,25 +144,25 @@ class MemoryRecorder:
         pass
 
     def begin(self, run: Run) -> None:
-        """Take the run, which is changed in place as it goes on."""
+        """Keep a reference to the run, which changes in place."""
         self.run = run
 
     def put(self, groups: Groups, run: Run, whole: bool) -> None:
-        """Take a chunk."""
+        """Record a chunk."""
         for group, arrays in groups.items():
             parts = self._parts.setdefault(group, {})
             for name, values in arrays.items():
                 parts.setdefault(name, []).append(values)
 
     def note(self, attrs: dict[str, Any]) -> None:
-        """Take attributes that differ between equal runs; times add up."""
+        """Add attributes that differ between equal runs; times add up."""
         self._attrs |= attrs | {name: attrs[name] + seconds for name, seconds in self._times.items()}
 
     def result(self) -> xr.DataTree:
-        """Return the tree of all that was put; it can be had once."""
+        """Return the result of all chunks; it can be called only once."""
         groups = dict(self._empty)
         for group, parts in self._parts.items():
-            # One variable at a time, so that only one is there twice.
+            # One variable at a time, so that only one is in memory twice.
             groups[group] = {name: np.concatenate(parts.pop(name), axis=1) for name in list(parts)}
         tree = self._layout.tree(groups, self._attrs)
         state = np.frombuffer(encode((self._identity, self._settings, self.run)), np.uint8).copy()
@@ -169,7 +171,7 @@ class MemoryRecorder:
 
 
 class MomentsRecorder:
-    """Keeps no draws: their means and variances, and what corrected estimates need."""
+    """Recorder that keeps no draws, only the moments of :class:`pmm_mcmc.run.moments.Moments`."""
 
     run: Run | None = None
     seed: int | None = None
@@ -185,7 +187,7 @@ class MomentsRecorder:
         pass
 
     def begin(self, run: Run) -> None:
-        """Nothing to do before the first chunk."""
+        """Do nothing: there is nothing to record before the first chunk."""
 
     def put(self, groups: Groups, run: Run, whole: bool) -> None:
         """Add a chunk."""
@@ -196,11 +198,11 @@ class MomentsRecorder:
         self._moments.add(groups)
 
     def note(self, attrs: dict[str, Any]) -> None:
-        """Take attributes that differ between equal runs."""
+        """Add attributes that differ between equal runs."""
         self._attrs |= attrs
 
     def result(self) -> xr.DataTree:
-        """Return the tree of the moments."""
+        """Return the result with the moments."""
         moments = self._start(None) if self._moments is None else self._moments
         return moments.tree(self._layout, self._attrs)
 
@@ -215,22 +217,22 @@ class MomentsRecorder:
 
 
 class StoreRecorder:
-    """Writes whole chunks of equal length to a store, each with the state to go on from.
+    """Recorder that writes whole chunks of equal length to a store, each with a checkpoint.
 
     Attributes
     ----------
     run
-        The run to go on with, if there is one.
+        The stored run to continue, if there is one.
     rows
-        Draws of a chunk.
+        Number of draws of a chunk.
     seed
-        Of the run that is stored.
+        Seed of the stored run.
     """
 
     def __init__(self, path: str | os.PathLike[str], store: Store, rows: int, seed: int, processes: Processes):
-        self._path, self._store, self.rows, self.seed, self._hosts = path, store, rows, seed, processes
+        self._path, self._store, self.rows, self.seed, self._processes = path, store, rows, seed, processes
         self.run: Run | None = None
-        # Draws of the warm-up, whose blocks are of any length, that do not fill a chunk yet: of this process's chains.
+        # Draws of warm-up, whose blocks have any length, that do not fill a chunk yet, for the chains of this process.
         self._waiting: Groups = {}
         if store.checkpoint is not None:
             self.run, waiting = store.checkpoint
@@ -249,21 +251,21 @@ class StoreRecorder:
         free: tuple[str, ...],
         processes: Processes,
     ) -> StoreRecorder:
-        """Create a store, or resume the one that is there.
+        """Create a store, or resume the existing one.
 
         Parameters
         ----------
         path, template, identity, rows, chains_per_chunk
             As for :meth:`pmm_mcmc.run.storage.Store.create`.
         resume
-            Whether to go on with what is there; where there is nothing, it begins.
+            Whether to continue an existing store; without one, the run starts.
         free
-            Entries of the identity that were not asked for: those of the stored run are taken.
+            Entries of the identity that were not given, for which those of the stored run are used.
         processes
             The processes that write it.
         """
         if not processes.primary:
-            processes.wait()  # until it has been opened
+            processes.wait()  # until the first process has opened it
         stored = _stored(path) if resume else None
         if stored is not None:
             identity = identity | {name: stored[name] for name in (*free, "rows") if name in stored}
@@ -282,31 +284,32 @@ class StoreRecorder:
         self._store.__exit__(*error)
 
     def begin(self, run: Run) -> None:
-        """Store where the chains begin."""
+        """Store the start of the chains."""
         self._commit(run)
 
     def put(self, groups: Groups, run: Run, whole: bool) -> None:
-        """Take a chunk; one that was cut short by an interruption is left to be drawn again."""
+        """Record a chunk; an interrupted one is not stored, and is drawn again when the run resumes."""
         if not whole:
             return
         for group, arrays in groups.items():
             if group.startswith("warmup_"):
                 arrays = self._aligned(group, arrays, run.tuning)
             if next(iter(arrays.values())).shape[1]:
-                self._store.append(group, arrays, self._hosts.own)
+                self._store.append(group, arrays, self._processes.own)
         self._commit(run)
 
     def _commit(self, run: Run) -> None:
         joined = {
-            group: dict(zip(arrays, self._hosts.join(*arrays.values()), strict=True))
+            group: dict(zip(arrays, self._processes.join(*arrays.values()), strict=True))
             for group, arrays in self._waiting.items()
         }
-        # All have appended what this makes visible; and processes that round differently must not go on.
-        self._hosts.agree("the setting that they have found", encode(run.tuned, "setting"))
+        # A collective call: all processes have appended their chains before the commit makes them visible, and
+        # processes that round differently must stop.
+        self._processes.agree("the setting that they have found", encode(run.tuned, "setting"))
         self._store.commit((run, joined))
 
     def _aligned(self, group: str, arrays: dict[str, np.ndarray], more: bool) -> dict[str, np.ndarray]:
-        """Return what fills whole chunks of the warm-up's draws, and keep the rest; all of it at the end."""
+        """Return the draws of warm-up that fill whole chunks, all of them at the end, and keep the others."""
         before = self._waiting.pop(group, {})
         joined = {name: np.concatenate([before[name], a], axis=1) if before else a for name, a in arrays.items()}
         there = next(iter(joined.values())).shape[1]
@@ -316,17 +319,17 @@ class StoreRecorder:
         return {name: values[:, :cut] for name, values in joined.items()}
 
     def note(self, attrs: dict[str, Any]) -> None:
-        """Take attributes that differ between equal runs."""
+        """Add attributes that differ between equal runs."""
         self._store.note({group: attrs for group in self._store.rows})
 
     def result(self) -> xr.DataTree:
-        """Return the stored run, read when used."""
-        self._hosts.wait()  # until it has been closed
+        """Return the stored run, which is read when it is used."""
+        self._processes.wait()  # until the first process has closed it
         return open_store(self._path)
 
 
 def device_of(path: str | os.PathLike[str]) -> str:
-    """Return the kind of device that a stored run began on; "auto" where there is none."""
+    """Return the kind of device on which a stored run started; "auto" if there is no run."""
     return (_stored(path) or {}).get("device", "auto")
 
 

@@ -1,4 +1,4 @@
-"""``pmm.sample``: whole chains compiled, many at once, stored while they run, and resumed after any interruption."""
+"""``pmm.sample``: many chains in compiled loops, stored while they run, and resumed after any interruption."""
 
 from __future__ import annotations
 
@@ -64,106 +64,109 @@ def sample(
     compute_convergence_checks: bool = True,
     **others: Any,
 ) -> xr.DataTree:
-    r"""Draw samples with whole chains compiled: many chains, on CPU threads or through JAX, stored and resumable.
+    r"""Draw samples with compiled loops: many chains, on CPU threads or on JAX, stored and resumable.
 
-    The chains learn their setting together in a warm-up of their own (:mod:`pmm_mcmc.warmup`), which ends as soon as
-    the setting has been found and checked, and then draw.  Draws depend on the seed, the chain and the transition
-    alone: not on lengths of chunks, batches of chains, devices or interruptions.
+    All chains share one warm-up (:mod:`pmm_mcmc.warmup`), which ends as soon as its tuned parameters have been found
+    and checked.  Draws depend only on the seed, the chain and the transition: not on lengths of chunks, batches of
+    chains, devices or interruptions.
 
     Parameters
     ----------
     step
-        The method with its arguments, such as ``pmm.PoissonULMC(K=16)``, made inside the model or outside any.
+        The method with its arguments, such as ``pmm.PoissonULMC(K=16)``, created inside the model or outside any.
         Default ``PoissonULMC()``, the recycled scheme.
     draws
-        Recorded draws of each chain; each takes ``steps_per_draw`` transitions.  May come first, as in ``pm.sample``.
+        Number of recorded draws of each chain, of ``steps_per_draw`` transitions each.  May come first, as in
+        ``pm.sample``.
     tune
-        Most transitions of each chain's warm-up.
+        Largest number of transitions of each chain in warm-up.
     chains
         Number of chains.
     model
         A PyMC model (default: that of the enclosing ``with``), or a :class:`pmm_mcmc.LogDensity`.
     random_seed
-        A non-negative integer; a fresh one by default.  A list of integers, a NumPy ``SeedSequence`` or ``Generator``
-        is asked for an integer below :math:`2^{62}`: a list gives the same one each time, a generator the next one.
+        A non-negative integer; a fresh one by default.  From a list of integers, a NumPy ``SeedSequence`` or
+        ``Generator``, an integer below :math:`2^{62}` is drawn: a list gives the same one each time, a generator the
+        next one.
     initvals
-        Where chains start: as for ``pm.sample``; for a :class:`pmm_mcmc.LogDensity` an array ``(d,)`` or
+        Initial points of the chains: as for ``pm.sample``; for a :class:`pmm_mcmc.LogDensity` an array ``(d,)`` or
         ``(chains, d)``.  By default uniformly within one unit of the model's initial point.
     more
-        A result of this function, kept in memory: ``draws`` more of each of its chains are drawn and put behind those
-        that are there, to the bytes of one long run.  Step, ``chains``, ``tune``, seed and the like are then its own,
-        and need not be given again; a run in a store goes on with ``resume``.
+        A result of this function in memory, to which ``draws`` more draws of each chain are appended, with the bytes of
+        one long run.  Step, ``chains``, ``tune``, seed and the like are those of the result and need not be given.  A
+        run in a store continues with ``resume``.
     var_names
-        Variables that the result holds; all, with deterministics, by default.
+        Variables in the result; by default all, with deterministics.
     cores
-        Threads that run chains, on numba; all processors that this process may use by default.
+        Number of threads that run chains on numba; by default all processors that this process may use.
     backend
-        "numba": compiled loops on CPU threads, a chain each.  "jax": chains in lockstep, on whatever JAX runs on.
-        "auto": JAX for a :class:`pmm_mcmc.LogDensity` or where it has an accelerator, else numba.
+        "numba": compiled loops on CPU threads, one chain each.  "jax": chains in lockstep on JAX's devices.  "auto":
+        JAX for a :class:`pmm_mcmc.LogDensity` or if it has an accelerator, otherwise numba.
     device
-        Where JAX runs: "cpu", "gpu", "tpu", or "auto": JAX's accelerator, or the CPU where there is none or gradients
-        of the chains are clearly faster there, in a brief trial.  All local devices of the kind share the chains; so do
-        all processes that ``jax.distributed`` has connected, which must call this function alike, with one ``store``.
+        The device of JAX: "cpu", "gpu", "tpu", or "auto": JAX's accelerator, or the CPU if there is none or if a brief
+        trial shows that gradients are clearly faster there.  All local devices of the kind share the chains, and so do
+        all processes that ``jax.distributed`` has connected; these must call this function with equal arguments and one
+        ``store``.
     precision
-        On JAX: "float64"; "mixed" evaluates the log density and its gradient in single precision and keeps all else in
-        double; "float32".
+        On JAX: "float64"; "mixed" (log density and gradient in single precision, everything else in double); "float32".
     chain_batch_size
-        Chains that advance together between two passes over the chains, which bounds the memory that they need.
-        "auto": as many as a hundred megabytes hold.
+        Number of chains that advance together, which bounds the memory that they need.  "auto": as many as fit into
+        about a hundred megabytes.
     superchains
-        Chains of a superchain start at one point, for :func:`pmm_mcmc.nested_r_hat`.  A number that divides
-        ``chains``, or None for starts of their own.  "auto": up to 16 from 64 chains on, else None.
+        Number of superchains, whose chains share an initial point, for :func:`pmm_mcmc.nested_r_hat`: a number that
+        divides ``chains``, or None for an initial point for each chain.  "auto": up to 16 for 64 chains or more,
+        otherwise None.
     store
-        A path, or a URL that fsspec knows, of a zarr store to write to while the run goes on; it can be read at any
-        time with :func:`pmm_mcmc.open`.  What is returned is then read from there when used.
+        Path, or URL that fsspec knows, of a zarr store that is written during the run and can be read at any time with
+        :func:`pmm_mcmc.open`.  The returned result reads from it when it is used.
     resume
-        Go on with the run in ``store``, from its last chunk: the same bytes as if it had never been interrupted.  More
-        ``draws`` than then prolong it.
+        Continue the run in ``store`` from its last chunk, with the same bytes as without an interruption.  A larger
+        ``draws`` than before extends it.
     discard_tuned_samples
         False keeps the draws of the warm-up, in groups ``warmup_*``.
     log_likelihood
         Compute the group ``log_likelihood``.
     keep
-        "draws", or "moments" where the draws would fit neither memory nor disk: means and standard deviations of each
-        chain, in groups ``posterior_mean`` and ``posterior_sd``, and what :func:`pmm_mcmc.summary` needs for corrected
-        means.  The memory then does not depend on ``draws``.
+        "draws"; or "moments" if the draws would fit neither memory nor disk: means and standard deviations of each
+        chain, in groups ``posterior_mean`` and ``posterior_sd``, and the moments from which :func:`pmm_mcmc.summary`
+        corrects means.  The memory then does not depend on ``draws``.
     callback
         Called with a :class:`FinishedChunk` after every chunk; may raise :class:`StopSampling`, which ends the run and
-        keeps what is finished, as Ctrl-C and SIGTERM do.
+        keeps the finished draws, as Ctrl-C and SIGTERM do.
     progressbar
-        Show what is being done: a bar in a terminal or a notebook, a line every two seconds in a file.
+        Show progress: a bar in a terminal or a notebook, a line every two seconds in a file.
     compute_convergence_checks
         Log the verdict (:func:`pmm_mcmc.verdict`).
     **others
-        Arguments of ``pm.sample`` that have another name here or no meaning are refused, with what to use instead.
+        Arguments of ``pm.sample`` with another name here, or with no meaning, are refused with what to use instead.
 
     Returns
     -------
     xarray.DataTree
-        Groups, dims, coords, statistics and attributes of ``pm.sample``'s result with the same step; a group
-        ``checkpoint``, small, to go on from (``more``), where draws are kept in memory.  Its ``sampling_time`` is in
-        seconds and holds ``compile_time``.
+        The result, with the groups, dims, coords, statistics and attributes of ``pm.sample``'s result for the same
+        step.  If draws are kept in memory, it has a small group ``checkpoint`` to continue from (``more``).  Its
+        ``sampling_time`` is in seconds and includes ``compile_time``.
 
     Raises
     ------
     ValueError
-        For an argument or model that cannot work, with its name and the remedy.
+        For an invalid argument or model; the message has its name, value and the remedy.
     TypeError
-        For an argument that there is not, with the one that was meant.
+        For an unknown argument; the message suggests a known one.
     SamplingError
-        Where the log density or its gradient is not finite at the initial point.
+        If the log density or its gradient is not finite at the initial point.
     StoreError
-        Where a store cannot be written, or is that of another run.
+        If a store cannot be written, or belongs to another run.
 
     Notes
     -----
-    The first Ctrl-C ends the run within a second or a block of the warm-up and returns what is finished.  SIGTERM, by
-    which batch systems announce the end, does the same and then acts as it would have without this function: by default
-    the process ends, so that only what is in a ``store`` is kept; a handler of your own decides otherwise.
+    The first Ctrl-C ends the run within a second, or at the end of a block of warm-up, and returns the finished draws.
+    SIGTERM, which batch systems send before the end, does the same and then has its usual effect: by default the
+    process ends, so that only draws in a ``store`` are kept, unless you install another handler.
 
-    Memory: the draws themselves if there is no ``store`` and they are not kept as moments; beside them at most 128 MiB
-    for the chunk in hand, as much for the chains that advance at a time, and about :math:`20 d` numbers for each chain;
-    on JAX some 100 MiB more for its buffers.  Draws that would not fit are refused before the run starts.
+    Memory: the draws themselves, unless they go to a ``store`` or are kept as moments; in addition at most 128 MiB for
+    the current chunk, as much for the chains that advance together, and about :math:`20 d` numbers for each chain; on
+    JAX some 100 MiB more for its buffers.  Draws that would not fit are refused before the run starts.
 
     Examples
     --------
@@ -180,7 +183,7 @@ def sample(
     if more is not None:
         for name, given in (("store", store), ("initvals", initvals), ("keep", None if keep == "draws" else keep)):
             if given is not None:
-                raise ValueError(f"{name}={given!r}: does not go with more=, which goes on in memory; leave it out")
+                raise ValueError(f"{name}={given!r}: does not go with more=, which continues in memory; leave it out")
         before = Before.of(more)
         step = before.step() if step is None else step
         chains, tune, superchains, backend, device, precision, discard_tuned_samples, log_likelihood, var_names = (
@@ -192,28 +195,30 @@ def sample(
         )  # fmt: skip
     arguments.check_counts(draws=draws, chains=chains, tune=tune, cores=cores, chain_batch_size=chain_batch_size)
     if resume and store is None:
-        raise ValueError("resume=True needs store=, the path of the run to go on with")
+        raise ValueError("resume=True needs store=, the path of the run to continue")
     seed = arguments.seed_of(random_seed)
     if keep not in ("draws", "moments"):
         raise ValueError(f"keep={keep!r}: must be 'draws' or 'moments'")
     for name, wanted in (("store", store is not None), ("log_likelihood", log_likelihood)):
         if keep == "moments" and wanted:
-            raise ValueError(f"{name} goes with draws, of which keep='moments' keeps none: leave one of the two out")
+            raise ValueError(f"{name} needs draws, and keep='moments' keeps none: leave one of the two out")
     if keep == "moments" and not discard_tuned_samples:
-        raise ValueError("discard_tuned_samples=False goes with draws, of which keep='moments' keeps none")
+        raise ValueError(
+            "discard_tuned_samples=False needs draws, and keep='moments' keeps none: leave one of the two out"
+        )
     groups = arguments.number_of_superchains(superchains, chains)
     if store is not None and resume and device == "auto" and backend != "numba":
-        device = device_of(store)  # another trial might choose another one
+        device = device_of(store)  # a new trial could choose another device
     began, created = time.time(), datetime.datetime.now(datetime.UTC).isoformat()
     show = bool(progressbar) and (backend == "numba" or speaks())
     with Heartbeat(show) as heartbeat:
 
-        def begins(words: str) -> None:
-            _log.log(logging.INFO if show else logging.DEBUG, words)
+        def announce(sampled: str) -> None:
+            _log.log(logging.INFO if show else logging.DEBUG, sampled)
             heartbeat.say("Compiling the log density")
 
         asked = Asked(step, model, chains, backend, device, precision, log_likelihood, var_names, cores, tune > 0)
-        plan = SamplingPlan.of(asked, begins)
+        plan = SamplingPlan.of(asked, announce)
         if plan.engine.structure is not None:
             _log.log(logging.INFO if show else logging.DEBUG, plan.engine.structure.words)
         if tune == 0:
@@ -222,7 +227,7 @@ def sample(
         processes.check(store, draws=int(draws), resume=bool(resume))
         if seed is None and before is not None:
             seed = before.identity["seed"]
-        elif not isinstance(random_seed, int | np.integer):  # other processes would not find the same
+        elif not isinstance(random_seed, int | np.integer):  # each process would draw another one
             seed = processes.first(arguments.fresh_seed() if seed is None else seed)
         identity = plan.identity | {
             "chains": chains, "tune": tune, "seed": seed, "superchains": groups,
@@ -300,12 +305,12 @@ def sample(
         sys.stdout.flush()
         signal.raise_signal(signal.SIGTERM)
     if compute_convergence_checks and there and processes.primary:
-        _say(result)
+        _log_verdict(result)
     return result
 
 
 def _reparametrisation(driver: Driver) -> dict[str, str]:
-    """Attributes that say what is non-centred, and how far."""
+    """Return the attributes that report what is non-centred, and to what degree."""
     structure, sites = driver.plan.engine.structure, driver.run.tuned.coordinates.sites
     if structure is None or sites is None:
         return {}
@@ -320,9 +325,8 @@ def _evaluated(run: Run) -> tuple[np.ndarray, np.ndarray]:
     return run.tuned.coordinates.place(ensemble.state[:, 3 * d : 4 * d]), ensemble.gradient
 
 
-def _say(result: xr.DataTree) -> None:
-    """Log the verdict."""
+def _log_verdict(result: xr.DataTree) -> None:
     try:
         _log.log(*last_words(result))
-    except Exception:  # whatever it is, the draws are there
+    except Exception:  # no error here may lose the draws
         _log.exception("No verdict on this run, for an error in it; the draws are kept")

@@ -1,7 +1,7 @@
-"""What every step method does: the contract with PyMC's sampling loop.
+"""The base class of all step methods: the contract with PyMC's sampling loop.
 
-The contract of PyMC 6.4 (order of calls, statistics, saved state, pickling, progress columns) is met here and nowhere
-else; ``tests/steps/test_steps.py`` fails first if it moves.
+Only this module implements the contract of PyMC 6.4 (order of calls, statistics, saved state, pickling, progress
+columns); ``tests/steps/test_steps.py`` fails first if it moves.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["LangevinState", "LangevinStep"]
 
 @dataclass_state
 class LangevinState(StepMethodState):
-    """Everything a chain needs to go on: restored into a new step of the same settings it continues bit for bit."""
+    """All that a chain needs to continue: restored into a new step with the same arguments it continues bit for bit."""
 
     settings: str = field(metadata={"frozen": True})
     tune: bool
@@ -44,7 +44,7 @@ class LangevinState(StepMethodState):
 
 
 class LangevinStep(ArrayStepShared):
-    """A chain of one of the methods, advanced draw by draw by PyMC; the public classes name the methods."""
+    """A step method whose chain PyMC advances draw by draw; the public classes are the methods."""
 
     name: str
     default_blocked = True
@@ -55,10 +55,12 @@ class LangevinStep(ArrayStepShared):
     stats_dtypes_shapes: ClassVar[dict[str, tuple[Any, Any]]] = STATISTICS
 
     def __new__(cls, *args: Any, **kwargs: Any) -> LangevinStep:
-        """Make a step of a model as PyMC does; outside any, only its settings."""
+        """Create a step of a model as PyMC does; outside any model, a step with its arguments only."""
         if kwargs.get("model") is None and not within_a_model():
+            # Why not super().__new__: BlockedStep.__new__ fails without a model.  Without its attribute __newargs, from
+            # which PyMC pickles a step, chains in several processes would fail.
             step = object.__new__(cls)
-            step._BlockedStep__newargs = args, kwargs  # what PyMC pickles a step with
+            step._BlockedStep__newargs = args, kwargs
             return step
         return super().__new__(cls, *args, **kwargs)
 
@@ -90,8 +92,8 @@ class LangevinStep(ArrayStepShared):
 
     @classmethod
     def of_settings(cls, settings: MethodArguments, keep_gradients: bool) -> LangevinStep:
-        """Return a step with settings that have been checked before, as if made outside any model."""
-        step = object.__new__(cls)
+        """Return a step with arguments that are already checked, as if created outside any model."""
+        step = object.__new__(cls)  # as in __new__
         step._settings, step.settings, step.keep_gradients = settings, repr(settings), keep_gradients
         step._seed, step._model, step.free, step.chain = None, None, True, None
         step._BlockedStep__newargs = (), {}
@@ -99,7 +101,7 @@ class LangevinStep(ArrayStepShared):
         return step
 
     def _bind(self, model: pm.Model, vars: Any) -> None:
-        """Become a step of a model, for these of its variables."""
+        """Bind the step to a model and some of its variables."""
         chosen, point = choose_vars(vars, model), model.initial_point(0)
         d = sum(size for _, _, size, _ in flat_layout(chosen, point))
         self._settings.check_coordinates(d, f" of {', '.join(var.name for var in chosen)}")
@@ -111,7 +113,7 @@ class LangevinStep(ArrayStepShared):
         self._settings = self._settings.beside(bool(self._density.others))
         self.settings = repr(self._settings)
         everything = {var.name for var in model.continuous_value_vars} <= {var.name for var in chosen}
-        # Several steps' would not fit into one array, and of a part of the coordinates they are of no use.
+        # Gradients of several steps do not fit into one array, and corrections need those of all coordinates.
         dropped = () if self.keep_gradients and everything else GRADIENTS
         if self._density.structure is None:
             dropped = (*dropped, "noncentred")
@@ -131,13 +133,13 @@ class LangevinStep(ArrayStepShared):
 
     @property
     def model(self) -> pm.Model | None:
-        """The model that the step is of: that it was made for or, if made outside any, that met it last."""
+        """The model of the step: the one that it was created in or, for a step created outside any, the last one."""
         return self._model
 
     @property
     def _density(self) -> ModelDensity:
         if self._graph is None:
-            # Without a warm-up there is nothing to learn sites from.
+            # Without a warm-up there are no draws to learn sites from.
             asked = self._settings.noncentring
             noncentring = asked if self._adapts or asked else None
             self._graph = log_density(self.__dict__["vars"], self._model, self._default, noncentring)
@@ -163,11 +165,11 @@ class LangevinStep(ArrayStepShared):
 
     @staticmethod
     def competence(var: Any, has_grad: bool) -> Competence:
-        """Never assigned without being asked for, but able to sample anything that has a gradient."""
+        """Return COMPATIBLE for variables with a gradient: PyMC never assigns the step by itself."""
         return Competence.COMPATIBLE if has_grad else Competence.INCOMPATIBLE
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
-        """Forget the previous chain; the one hook that every driver calls before a chain."""
+        """Reset the step before a chain; the only hook that all of PyMC's samplers call then."""
         super().setup_chain(rng, tune, draws)
         if tune == 0:
             fixed_setting(self._settings, np.zeros(0))  # raises here, not at the first draw
@@ -179,7 +181,7 @@ class LangevinStep(ArrayStepShared):
         self._forget()
 
     def stop_tuning(self) -> None:
-        """Freeze what has been learnt (PyMC calls this before the first draw that counts)."""
+        """End the warm-up; PyMC calls this before the first draw after it."""
         if self.chain is not None:
             self.chain.stop_tuning(self._engine)
             self._forget()
@@ -187,7 +189,7 @@ class LangevinStep(ArrayStepShared):
 
     @property
     def sampling_state(self) -> LangevinState:
-        """The chain as it stands after the last draw handed out."""
+        """The chain after the last draw handed out."""
         self._settle()
         return super().sampling_state
 
@@ -202,7 +204,7 @@ class LangevinStep(ArrayStepShared):
         self._forget()
 
     def _forget(self) -> None:
-        # Draws computed ahead, each with its statistics and the bytes of its values.
+        # Draws computed ahead, with statistics and the bytes of their values.
         self._ahead: Iterator[tuple[PointType, Stats, list[bytes]]] = iter(())
         self._handed_out: list[bytes] | None = None
 
@@ -228,7 +230,7 @@ class LangevinStep(ArrayStepShared):
         return (new if alone else {**point, **new}), [stats]
 
     def _unchanged(self, point: PointType) -> bool:
-        """Whether a point is, to the bit, the one handed out last; a quick look, for every draw."""
+        """Return whether a point has the bits of the last one handed out: a cheap test before every draw."""
         handed_out = self._handed_out
         if handed_out is None:
             return False
@@ -242,7 +244,7 @@ class LangevinStep(ArrayStepShared):
         raise NotImplementedError
 
     def _take(self, point: PointType, alone: bool) -> None:
-        """Make sure the chain stands where ``point`` says, under the values that the other variables have there."""
+        """Move the chain to ``point`` if it is elsewhere, and take over the values of the other variables."""
         for name, shared in self._density.others.items():
             shared.set_value(point[name], borrow=True)
         q = self._flat(point)
@@ -270,15 +272,15 @@ class LangevinStep(ArrayStepShared):
         return np.concatenate([np.ravel(point[name]) for name in self.var_names]).astype(float)
 
     def _as_stored(self, position: np.ndarray) -> np.ndarray:
-        """Return what is left of a position when it has been stored in the variables' own dtypes."""
+        """Return a position rounded to the dtypes of the variables."""
         return self._flat(self._as_points(position[None, :])[0])
 
     def _as_points(self, position: np.ndarray) -> list[PointType]:
-        columns, begin = [], 0
+        columns, start = [], 0
         for _, shape, size, dtype in self._density.layout:
-            block = position[:, begin : begin + size].astype(dtype).reshape(len(position), *shape)
+            block = position[:, start : start + size].astype(dtype).reshape(len(position), *shape)
             columns.append([block[i, ...] for i in range(len(position))])
-            begin += size
+            start += size
         return [dict(zip(self.var_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
     def _as_stats(self, chunk: Chunk, tuned: TunedParameters, thin: int) -> list[Stats]:

@@ -1,4 +1,4 @@
-"""One chain as PyMC advances it: its setting, its state, its warm-up, and the draws computed ahead of the asking."""
+"""One chain as PyMC advances it: tuned parameters, state, warm-up, and draws that are computed ahead."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["Chain", "NotFiniteError"]
 
-# A call of the engine costs some 30 microseconds: enough draws ahead to make that small, few enough that the progress
-# bar and Ctrl-C stay live.  Draws do not depend on it.
+# A call of the engine costs some 30 microseconds.  Draws are computed ahead to make that negligible, but few enough
+# that the progress bar and Ctrl-C respond.  Their values do not depend on it.
 MOST_DRAWS_AHEAD, SECONDS_AHEAD = 256, 0.05
 _PROBES, _PROBE_WIDTH = 8, 0.1
 _JITTER_TRIES = 20
-# A chain has a process to itself and nobody to learn from but these, which share its warm-up until the setting is
-# frozen.  They end as near to the setting of many chains as more of them would (benchmarks/paper/tuning.py).
-_WALKERS = 4
+# In PyMC each chain has a process of its own.  Companion chains share its warm-up until the tuned parameters are
+# frozen; with four chains these come as near to those of many chains as with more (benchmarks/paper/tuning.py).
+_WARMUP_CHAINS = 4
 _LEAST_ADAPTED, _ADAPTED = 130, 0.3
 
 
 class NotFiniteError(Exception):
-    """The log density or its gradient is not finite where the chain must stand."""
+    """The log density or its gradient is not finite at the position of the chain."""
 
 
 @dataclass
 class Chain:
-    """A chain and everything that it needs to go on, bit for bit.
+    """A chain with all that it needs to continue bit for bit.
 
     Attributes
     ----------
     n_tune, n_draws : int
-        Draws of warm-up and after it.
+        Numbers of draws in warm-up and after it.
     key : (2,) uint64
-        What its randomness depends on, beside the number of the transition.
+        Random key of the chain.
     iteration, row, transition : int
-        Draws handed out, in all and of the present chunk, and transitions made for them.
+        Draws handed out in all; those of the current chunk; transitions made for the draws handed out.
     n_grad, unstable, pending : int
-        Gradients spent for them; transitions rejected in the present phase; gradients not yet charged to a draw.
+        Gradients spent for these draws; transitions rejected in this phase; gradients not yet counted for a draw.
     tuned, warmup, companions
-        Setting in force; the warm-up, until it has ended; the chain's company in it, until the setting is frozen.
+        Current parameters; the warm-up, until its end; its companion chains, until the parameters are frozen.
     state, gradient, position : (4 d + 2,), (width,), (d,)
-        The engine's state after the last draw handed out, what the density said there, and the draw itself in the
-        model's coordinates.
+        The engine's state after the last draw handed out, the evaluation there, and the draw in the model's
+        coordinates.
     """
 
     settings: MethodArguments
@@ -88,7 +88,7 @@ class Chain:
         n_draws: int,
         rng: np.random.Generator,
     ) -> Chain:
-        """Begin at a position or, with ``jitter``, around it: uniformly within one unit, as PyMC does for NUTS.
+        """Start at a position or, with ``jitter``, uniformly within one unit of it, as PyMC does for NUTS.
 
         Raises
         ------
@@ -129,7 +129,7 @@ class Chain:
         if n_tune == 0:
             tuned, warmup, companions = fixed_setting(settings, to_z(start), sites), None, None
         else:
-            more = (_WALKERS - 1) * alone
+            more = (_WARMUP_CHAINS - 1) * alone
             others = [pair for pair in (jittered(1.0 if jitter else _PROBE_WIDTH) for _ in range(more)) if pair]
             pairs = [(start, gradient)]
             for probe in start + _PROBE_WIDTH * rng.uniform(-1.0, 1.0, size=(_PROBES, d)):
@@ -153,7 +153,7 @@ class Chain:
 
     @property
     def thin(self) -> int:
-        """Transitions for each draw at present."""
+        """Current number of transitions for each draw."""
         return self.tuned.steps_per_draw if self.warmup is None else 1
 
     @property
@@ -162,7 +162,7 @@ class Chain:
         return self._chunk.model_position[self.row - 1] if self._chunk is not None and self.row else self.position
 
     def settle(self) -> None:
-        """Come back to the last draw handed out; what was computed beyond it will be found again, identically."""
+        """Return to the last draw handed out; later ones will be computed again, with identical values."""
         if self._chunk is None:
             return
         self._observe()
@@ -179,10 +179,11 @@ class Chain:
     def stop_tuning(self, engine: NumbaEngine) -> None:
         """End the warm-up, early or not.
 
-        A setting whose last check failed is checked again after its shrink, beyond the draws that were asked for.
+        A step size that was shrunk at its last check is checked once more, with transitions beyond the ``n_tune``
+        requested ones.
         """
         self.settle()
-        if self.warmup is not None and self._in_hand < self.warmup.length - self.warmup.done:
+        if self.warmup is not None and self._collected < self.warmup.length - self.warmup.done:
             self._close_block(engine, stop=True)
         self._retune(engine)
         while self.warmup is not None:
@@ -194,7 +195,7 @@ class Chain:
             self._close_block(engine)
 
     def relocate(self, engine: NumbaEngine, position: np.ndarray | None) -> None:
-        """Evaluate anew, at another position or because the other variables of the model have changed.
+        """Evaluate again, at another position or because the other variables of the model have changed.
 
         Raises
         ------
@@ -217,16 +218,16 @@ class Chain:
         self.state, self.gradient = state, gradient
 
     def look_ahead(self, engine: NumbaEngine, alone: bool) -> tuple[Chunk, TunedParameters, int]:
-        """Compute the next draws; return them with the setting and the transitions for each.
+        """Compute the next draws; return them, the tuned parameters and the number of transitions for each.
 
-        Not ``alone``, that is among other step methods, a chain computes one draw at a time.
+        Beside other step methods (not ``alone``) a chain computes one draw at a time.
         """
         self.settle()
         self._retune(engine)
         left = self.n_tune + self.n_draws - self.iteration
         rows = min(self._ahead, left) if alone and left > 0 else 1
         if self.warmup is not None:
-            rows = min(rows, self.warmup.boundary - self.warmup.done - self._in_hand)
+            rows = min(rows, self.warmup.boundary - self.warmup.done - self._collected)
         tuned, thin = self.tuned, self.thin
         state, gradient = self.state.copy(), self.gradient.copy()
         began = time.perf_counter()
@@ -247,17 +248,17 @@ class Chain:
         return 0.0 if self.warmup is None else self.warmup.tolerance
 
     @property
-    def _in_hand(self) -> int:
-        """Draws of the block in hand that have been handed out and not yet shown to the tuner."""
+    def _collected(self) -> int:
+        """Number of draws collected for the current block of warm-up."""
         return sum(part.lp.shape[1] for part in self._parts)
 
     def _end_point(self, engine: NumbaEngine, state: np.ndarray, chunk: Chunk) -> None:
-        # Other variables are drawn given this draw: it must be the chain's own position, not the midpoint before it.
+        # Other variables are sampled given this draw, which must be the chain's position and not the last midpoint.
         coordinates, d = self.tuned.coordinates, chunk.position.shape[1]
         gradient = engine.evaluate(coordinates, state)
         chunk.n_grad[0] += 1
         if np.isnan(state[4 * d]):
-            # No density there: back to the midpoint, with a fresh velocity, as the engine does.
+            # No finite density there: back to the midpoint, with a fresh velocity, as the engine does.
             midpoint = coordinates.whiten(chunk.position[0])
             velocity = np.random.default_rng([*self.key, self.transition]).standard_normal(d)
             chunk.state[0, :d], chunk.state[0, d : 2 * d] = midpoint, velocity
@@ -268,7 +269,7 @@ class Chain:
         chunk.position[0] = coordinates.place(state[:d])
 
     def _observe(self) -> None:
-        """Pass the draws of warm-up handed out since the last time to the tuner."""
+        """Collect the draws of warm-up that were handed out since the last call."""
         chunk, rows = self._chunk, slice(self._observed, self.row)
         if chunk is None or rows.start == rows.stop:
             return
@@ -277,12 +278,13 @@ class Chain:
             self._parts.append(_as_block(chunk, rows))
 
     def _retune(self, engine: NumbaEngine) -> None:
-        """Let the tuner act where a block has ended."""
+        """Close the block of warm-up if it is complete."""
         warmup = self.warmup
-        if warmup is not None and warmup.done + self._in_hand >= warmup.boundary:
+        if warmup is not None and warmup.done + self._collected >= warmup.boundary:
             self._close_block(engine)
 
     def _close_block(self, engine: NumbaEngine, stop: bool = False) -> None:
+        """Pass the collected draws to warm-up, and take over its tuned parameters."""
         warmup, old = self.warmup, self.tuned
         assert warmup is not None
         if self._parts:
@@ -291,8 +293,8 @@ class Chain:
             if self.companions is not None:
                 chunk = self.companions.advance(engine, old, block.lp.shape[1], tolerance=self._tolerance)
                 self.pending += int(chunk.n_grad.sum())
-                theirs = Block.of(chunk)
-                block = Block(*(np.concatenate(part) for part in zip(block, theirs, strict=True)))
+                others = Block.of(chunk)
+                block = Block(*(np.concatenate(part) for part in zip(block, others, strict=True)))
             warmup.observe(block, engine.structure)
         if stop:
             warmup.stop()
@@ -312,7 +314,7 @@ class Chain:
             self.warmup, self.companions, self.unstable = None, None, 0
 
     def _follow(self, source: np.ndarray) -> None:
-        """Go on from healthier companions where the tuner says so."""
+        """Restart chains from others where warm-up says so (:attr:`pmm_mcmc.warmup.schedule.Warmup.source`)."""
         if self.companions is None or np.array_equal(source, np.arange(len(source))):
             return
         everyone = Ensemble(
@@ -326,5 +328,5 @@ class Chain:
 
 
 def _as_block(chunk: Chunk, rows: slice) -> Block:
-    """Rows of one chain's chunk, copied."""
+    """Return copies of some draws of one chain's chunk."""
     return Block(*(values[rows].copy()[None] for values in Block.of(chunk)))

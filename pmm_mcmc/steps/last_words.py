@@ -1,7 +1,7 @@
-"""The verdict at the end of ``pm.sample``.
+"""The verdict at the end of PyMC's ``pm.sample``.
 
-Relied on: that ``pymc.sampling.mcmc`` calls its global ``run_convergence_checks(idata, model)`` once all chains are
-there.  ``tests/steps/test_last_words.py`` fails first if that moves.
+This relies on ``pymc.sampling.mcmc`` calling its global ``run_convergence_checks(idata, model)`` once all chains are
+finished.  ``tests/steps/test_last_words.py`` fails first if that moves.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _log = logging.getLogger("pmm_mcmc")
 def end_runs_with_the_verdict() -> None:
     """Let ``pm.sample`` end with the verdict, in place of PyMC's own checks, where a step of this package sampled.
 
-    PyMC gives a step method no say once all chains are there.  It calls one function then, by a name in one of its
-    modules, whose warnings it logs and stores: that one.  Runs without a step of this package it serves as before.
+    PyMC has no hook for step methods once all chains are finished.  It then calls one global function of one of its
+    modules, and logs and stores the warnings that it returns; this replaces that function.  Runs without a step of this
+    package get PyMC's own checks.
     """
     module: Any = importlib.import_module("pymc.sampling.mcmc")
     original = module.run_convergence_checks
@@ -45,10 +46,10 @@ def end_runs_with_the_verdict() -> None:
 
 
 def _last_words(idata: Any) -> list[SamplerWarning] | None:
-    """Return what is said of a run with a step of this package; ``None`` for any other."""
+    """Return the warnings for a run with a step of this package; ``None`` for any other run."""
     stats = idata.children.get("sample_stats") if hasattr(idata, "children") else None
     if stats is None or not {"n_grad_total", "unstable"} <= set(stats.data_vars) or "posterior" not in idata.children:
         return None
     level, sentence = last_words(idata)
-    said = SamplerWarning(WarningType.CONVERGENCE, sentence, "info" if level == logging.INFO else "warn")
-    return [said, *warn_treedepth(idata)]
+    warning = SamplerWarning(WarningType.CONVERGENCE, sentence, "info" if level == logging.INFO else "warn")
+    return [warning, *warn_treedepth(idata)]

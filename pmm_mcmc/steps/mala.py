@@ -1,4 +1,4 @@
-"""The adjusted baseline."""
+"""The Metropolis-adjusted baseline as a PyMC step method."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import pymc as pm
 
 from pmm_mcmc.engines.settings import MethodArguments
 from pmm_mcmc.steps.base import LangevinStep
+from pmm_mcmc.steps.shared_texts import documented
 from pmm_mcmc.steps.statistics import WITHOUT_FRICTION
 
 __all__ = ["MALA"]
 
 
+@documented
 class MALA(LangevinStep):
     r"""Metropolis-adjusted Langevin algorithm: adjusted, so free of bias; one gradient a step.
 
-    A step of :class:`OLMC` as proposal, accepted or rejected.  It is *adjusted*: the draws follow the posterior itself
-    once the chain has mixed, at the price of shorter steps in many dimensions.
+    The proposal is a step of :class:`OLMC`, and a Metropolis test accepts or rejects it.  It is *adjusted*: the
+    stationary law is the posterior itself, at the price of shorter steps in many dimensions.
 
     *Dynamics*: :math:`du = -\nabla F(u)\,dt + \sqrt 2\,dB` in whitened coordinates (see ``scaling``), with :math:`F`
     minus the log posterior density.  With :math:`\alpha` = ``step_size`` [1]_
@@ -31,48 +33,28 @@ class MALA(LangevinStep):
     the chain moves to :math:`\tilde u` with probability :math:`p` and stays otherwise.  Here :math:`q(\cdot | u)` is
     the density of :math:`N(u - \alpha \nabla F(u), 2 \alpha I)`.
 
-    *Cost*: 1 gradient a step, with its log density; 17 arrays of length :math:`d` a chain, and 6 for each draw computed
-    ahead (at most 256).  The step shrinks as :math:`d^{-1/3}` [2]_.
+    *Cost*: 1 gradient a step, with its log density.  Memory: 17 arrays of length :math:`d` for each chain, and 6 for
+    each draw computed ahead (at most 256).  The step size scales as :math:`d^{-1/3}` [2]_.
 
     *Bias*: none in the stationary law, for any ``step_size``.
 
     Parameters
     ----------
-    vars
-        Variables to sample, random or value variables of the model; default all continuous ones.  Discrete ones get a
-        sampler of PyMC's own.
+    <vars>
     step_size
-        :math:`\alpha`, a time: the noise of a step spreads by ``sqrt(2 * step_size)`` whitened units.  "auto"
-        (default): adapted in warm-up towards an acceptance rate of 0.574, the best in many dimensions [2]_.
-    steps_per_draw
-        Transitions for each recorded draw.  "auto" (default): the smallest number at which every coordinate's lag-one
-        autocorrelation in warm-up is below about 0.5, at most 64.
-    scaling
-        One positive number for each unconstrained coordinate, about its posterior standard deviation: the unit of
-        everything else.  "auto" (default): found in warm-up; with ``tune=0`` it is 1.
-    reparametrise
-        "auto" (default): children of a hierarchical model are sampled non-centred, each element as far as the draws of
-        warm-up ask for, about the parents that the model's graph names; draws are in the model's own parameters all
-        the same.  False: the model is sampled as written.  A dict such as ``{"theta": "centred", "b": "noncentred"}``:
-        so for these variables, and the others as by default.  See also :func:`pmm_mcmc.noncentring`.
-    keep_gradients
-        Store the gradient and the unconstrained position of every draw in ``sample_stats`` (default), for
-        :func:`pmm_mcmc.summary`: two numbers more for each draw and coordinate.  Only where all variables are moved.
-    model, blocked, rng
-        As for PyMC's own step methods: the model of the enclosing ``with`` by default; True (all variables move
-        together); a seed, which ``pm.sample(random_seed=...)`` replaces.
+        :math:`\alpha`, a time: the noise of a step has standard deviation ``sqrt(2 * step_size)`` in whitened units.
+        "auto" (default): adapted in warm-up towards an acceptance rate of 0.574, the optimum in many dimensions [2]_.
+    <steps_per_draw>
+    <scaling>
+    <reparametrise>
+    <keep_gradients>
+    <pymc>
 
-    Raises
-    ------
-    ValueError
-        For an argument, variable or model that cannot work, with its name and the remedy; in ``pm.sample``, for
-        ``tune=0`` without ``step_size``.
-    SamplingError
-        In ``pm.sample``, where the log density or its gradient is not finite at the initial point.
+    <raises>
 
     Notes
     -----
-    A proposal whose log density or gradient is not finite is rejected, and counted in the statistic ``unstable``.
+    A proposal whose log density or gradient is not finite is rejected and counted in the statistic ``unstable``.
 
     References
     ----------

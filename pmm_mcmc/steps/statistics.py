@@ -1,4 +1,4 @@
-"""What a step says of every draw: PyMC's sample statistics, and those of them that its progress bar shows."""
+"""Sample statistics of every draw, and the columns of PyMC's progress bar."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pmm_mcmc.steps.chain import Chain
 
 __all__ = ["GRADIENTS", "STATISTICS", "WITHOUT_FRICTION", "Stats", "progress_columns", "rows_of", "shown"]
 
-# Names, types and shapes, as PyMC wants to know them.
+# Names, types and shapes, in the form of PyMC's stats_dtypes_shapes.
 STATISTICS: dict[str, tuple[Any, Any]] = {
     "step_size": (np.float64, []),
     "K": (np.int64, []),
@@ -42,7 +42,7 @@ GRADIENTS = ("gradient", "unconstrained", "noncentred")
 
 
 class Stats(dict[str, Any]):
-    """Statistics of one draw, with what only the progress bar wants: failures of the phase so far, and which it is."""
+    """Statistics of one draw; for the progress bar, whether it is of the warm-up, and the failures of its phase."""
 
     __slots__ = ("tuning", "unstable_total")
     tuning: bool
@@ -57,18 +57,18 @@ def rows_of(
     kept: dict[str, tuple[Any, Any]],
     structure: Structure | None,
 ) -> list[Stats]:
-    """Return the statistics of each draw of a chunk, which the chain has computed but not handed out yet.
+    """Return the statistics of each draw of a chunk that has been computed but not handed out.
 
     Parameters
     ----------
     chunk
         The draws.
     tuned, thin
-        The setting that they were made with, and the transitions for each.
+        Their tuned parameters, and the number of transitions for each.
     chain
-        Where it stands before them.
+        The chain before these draws.
     kept
-        The statistics that the step has, by name.
+        The statistics of the step, by name.
     structure
         The non-centring, if any.
     """
@@ -94,7 +94,7 @@ def rows_of(
         chunk.lp.tolist(),
         (chain.unstable + np.cumsum(chunk.unstable)).tolist(),
     )
-    tuning = chain.iteration < chain.n_tune  # a chunk never crosses the end of the warm-up
+    tuning = chain.iteration < chain.n_tune  # a chunk ends at the end of the warm-up
     rows = []
     for n_grad, spent, unstable, model_failures, lp, failed in zip(*columns, strict=True):
         row = Stats(constant, n_grad=n_grad, n_grad_total=spent, unstable=unstable, model_logp=lp)
@@ -115,7 +115,7 @@ def rows_of(
     return rows
 
 
-# Headings, and those of a narrow terminal, where there is no room for all.
+# Format, heading, and heading in a narrow terminal (None: not shown there).
 _NARROW = 110
 _COLUMNS = {
     "step_size": ("{task.fields[step_size]:0.3g}", "Step size", "Step"),
@@ -126,10 +126,10 @@ _COLUMNS = {
 
 
 class _Fitted(TextColumn):
-    """A column that leaves all columns of its bar as wide as they must be, and the rest to the bar itself.
+    """A column that removes the fixed width ratios of all columns of its progress bar.
 
-    PyMC shares the width by fixed ratios, by which "Remaining" alone does not fit into 80 columns.  It makes the
-    table of its columns in ``CustomProgress.make_tasks_table``, the only place from which the others can be reached.
+    With PyMC's ratios "Remaining" does not fit into 80 columns.  The other columns can be reached only from
+    ``CustomProgress.make_tasks_table``, in which PyMC builds its table.
     """
 
     def get_table_column(self) -> Column:
@@ -148,7 +148,7 @@ class _Fitted(TextColumn):
 
 
 def progress_columns(n_chains: int) -> tuple[list[TextColumn], dict[str, list[float]]]:
-    """Return the columns of PyMC's progress bar, and what they begin with for each chain."""
+    """Return the columns for PyMC's progress bar, and their initial values for each chain."""
     narrow = Console().width < _NARROW
     columns: list[TextColumn] = []
     for text, wide, short in _COLUMNS.values():
@@ -159,7 +159,7 @@ def progress_columns(n_chains: int) -> tuple[list[TextColumn], dict[str, list[fl
 
 
 def shown(stats: Stats) -> dict[str, Any]:
-    """Return what those columns show after a draw."""
+    """Return the values of these columns after a draw."""
     return {
         "step_size": stats["step_size"],
         "K": stats["K"],

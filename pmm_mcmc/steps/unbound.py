@@ -1,8 +1,8 @@
-"""Steps made outside a model, which learn their variables from PyMC's asking, and the moment at which a step compiles.
+"""Descriptors that bind a step created outside a model when PyMC reads its variables, and compile it in time.
 
-What is relied on of ``pm.sample`` beside its documentation: that it is a function ``sample`` of
-``pymc.sampling.mcmc`` with locals ``model``, ``progressbar`` and ``quiet``, and that it asks its steps for ``vars``,
-then for ``stats_dtypes``, in the parent process.  ``tests/steps/test_unbound.py`` fails first if one of them moves.
+They rely on undocumented properties of ``pm.sample``: it is the function ``sample`` of ``pymc.sampling.mcmc``, has the
+locals ``model``, ``progressbar`` and ``quiet``, and in the parent process reads the attributes ``vars`` and then
+``stats_dtypes`` of its steps.  ``tests/steps/test_unbound.py`` fails first if one of these moves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger("pmm_mcmc")
 
 
 def within_a_model() -> bool:
-    """Whether there is a model to make a step of."""
+    """Return whether there is a model in context."""
     return _model_of_context() is not None
 
 
@@ -32,8 +32,8 @@ def _model_of_context() -> pm.Model | None:
         return None
 
 
-def _asked_by_pymc() -> dict[str, Any]:
-    """Return the locals of the ``pm.sample`` that is running, if there is one."""
+def _pymc_call() -> dict[str, Any]:
+    """Return the locals of the running ``pm.sample``, or an empty dict."""
     frame = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "sample" and frame.f_globals.get("__name__") == "pymc.sampling.mcmc":
@@ -43,16 +43,16 @@ def _asked_by_pymc() -> dict[str, Any]:
 
 
 class Variables:
-    """The variables of a step: one made outside a model binds itself to the model in which it is asked for them.
+    """The attribute ``vars`` of a step; when it is read, a step created outside a model binds itself to the model.
 
-    It does so anew for each model, and where a model has got other variables since.
+    It binds itself again for another model, and after variables were added to its model.
     """
 
     def __get__(self, step: Any, owner: Any = None) -> list[Any]:
         if step is None:
             return []
         if step.free:
-            model = _asked_by_pymc().get("model") or _model_of_context()
+            model = _pymc_call().get("model") or _model_of_context()
             if model is not None and (step._model is not model or step._value_vars != list(model.value_vars)):
                 step._bind(model, None)
             if step._model is None:
@@ -67,14 +67,18 @@ class Variables:
 
 
 class StatsDtypes:
-    """What PyMC asks a step for in the parent process, before any chain starts: the moment to compile."""
+    """The attribute ``stats_dtypes`` of a step; when it is read, the step compiles.
+
+    Why here: PyMC reads it in the parent process before any chain starts.  Without it each worker process would compile
+    for itself, and nothing would show that the first draw waits for that.
+    """
 
     def __get__(self, step: Any, owner: Any = None) -> list[dict[str, Any]]:
         if step is None:
             return []
         names = ", ".join(step._model.values_to_rvs[var].name for var in step.vars)
         if step._compiled is None:
-            call = _asked_by_pymc()
+            call = _pymc_call()
             show = bool(call.get("progressbar", False)) and not call.get("quiet", False)
             with Heartbeat(show) as heartbeat:
                 heartbeat.say(f"{step.arguments.words}: [{names}], compiling")

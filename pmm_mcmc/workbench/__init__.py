@@ -1,10 +1,10 @@
-"""What uses the samplers: comparisons, reports, targets with known answers, and a probe of the bias.
+"""Tools that use the samplers: comparisons, reports, targets with known answers, and a probe of the bias.
 
 >>> import pmm_mcmc as pmm
 >>> pmm.workbench.targets.get("banana").ndim
 10
 
-The samplers import nothing of it.
+The samplers do not import it.
 """
 
 from __future__ import annotations

@@ -30,15 +30,15 @@ from pmm_mcmc.workbench.report.run import page_of
 __all__ = ["main"]
 
 _OK, _NOT_TRUSTED, _WRONG, _BROKEN, _INTERRUPTED = 0, 1, 2, 3, 130
-# What compare knows by name beside the methods of this package.
+# Names of other samplers that compare accepts.
 _OTHERS = ("nuts", "nutpie")
-# Of the step size that warm-up has found: what --steps measures beside it.
+# Multiples of the tuned step size for --steps.
 _STEPS = (0.25, 0.5, 2.0)
 _SAMPLERS = ("PoissonULMC(K=16)", "PoissonULMC(scheme=recycled)", "ULMC", "OLMC", "MALA", "nuts")
 
 
 class _Wrong(Exception):
-    """An argument that cannot work: what to say of it."""
+    """An invalid argument; the message goes to the user."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments
-        Words of the command, by default those that the process was started with.
+        Arguments of the command, by default those of the process.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         given = _parser().parse_args(arguments)
-    except SystemExit as stop:  # argparse has said what is wrong, or has helped
+    except SystemExit as stop:  # argparse has printed an error or the help
         return int(stop.code or 0)
     logging.basicConfig(format="%(message)s")
     try:
@@ -143,7 +143,7 @@ def _output(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def _count(text: str) -> int:
-    """Read a whole number of at least 1, which may be written as 200000, 200_000 or 2e5."""
+    """Return a whole number of at least 1 from text such as 200000, 200_000 or 2e5."""
     try:
         number = float(text)
     except ValueError:
@@ -214,7 +214,7 @@ def _target(name: str) -> Any:
 
 
 def _sampler(words: str) -> Any:
-    """Return the sampler that ``PoissonULMC``, ``PoissonULMC(K=16)`` or ``nuts`` names."""
+    """Return the sampler for text such as ``PoissonULMC``, ``PoissonULMC(K=16)`` or ``nuts``."""
     if words in _OTHERS:
         return words
     choices = [*METHODS, *_OTHERS]
@@ -230,7 +230,7 @@ def _sampler(words: str) -> Any:
 
 
 def _call(words: str) -> tuple[str, dict[str, Any]]:
-    """Take ``name(argument=value, ...)`` apart; words without quotation marks are values too."""
+    """Return name and arguments of ``name(argument=value, ...)``; values may be words without quotation marks."""
     try:
         call = ast.parse(words.strip(), mode="eval").body
         if isinstance(call, ast.Name):
@@ -250,7 +250,7 @@ def _call(words: str) -> tuple[str, dict[str, Any]]:
 
 
 def _opened(path: str) -> Any:
-    """Return the result that is stored at a path."""
+    """Return the result stored at a path."""
     local = None if "://" in path else Path(path)
     if local is not None and not local.exists():
         raise _Wrong(f"{path}: there is nothing of that name{_instead(local)}")
@@ -259,7 +259,7 @@ def _opened(path: str) -> Any:
     try:
         return open_store(path)
     except NothingStored as error:
-        # A result that xarray wrote itself is no store to go on with, but can be read as one.
+        # A result written by xarray cannot be resumed, but it can be read.
         if local is None or (local / ".pmm").exists() or not (local / "zarr.json").exists():
             raise _Wrong(f"{path}: no run is stored there, or none yet; see that the path is right") from error
     except (StoreError, ImportError, OSError, ValueError) as error:
@@ -273,7 +273,7 @@ def _opened(path: str) -> Any:
 
 
 def _instead(path: Path) -> str:
-    """Name the store beside a path whose name is nearest to it."""
+    """Return a hint with the store in the same folder whose name is most similar."""
     try:
         names = [one.name for one in path.parent.iterdir() if (one / "zarr.json").exists()]
     except OSError:
@@ -283,7 +283,7 @@ def _instead(path: Path) -> str:
 
 
 def _place(given: argparse.Namespace, default: str) -> Path:
-    """Return the file to write, which can be written, and is not there yet unless it may be replaced."""
+    """Return the file to write; refuse one that cannot be written, or that exists without ``--force``."""
     output = Path(default) if given.output is None else given.output
     try:
         check_place(output)

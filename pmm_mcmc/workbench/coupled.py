@@ -1,9 +1,9 @@
 r"""Copies of a chain at steps alpha, alpha/2 and alpha/4, driven by the same Brownian path.
 
-The noise of every step is gathered from one path per coarse step: with its value :math:`M_t` since the coarse step
-began, known at all times at which any copy needs it, the noise of a step from ``s`` to ``t`` is
-:math:`M_t - A_{t-s} M_s`.  Each copy so follows exactly the law of its own step, while copies stay close together,
-and the difference of their averages is known far better than the averages are.
+The noise of every step comes from one path per coarse step.  With the path :math:`M_t` since the start of the coarse
+step, drawn at all times at which a copy needs it, the noise of a step from ``s`` to ``t`` is
+:math:`M_t - A_{t-s} M_s`.  Each copy thus follows exactly the law of its own step size, while copies stay close
+together: the difference of their averages has a much smaller error than the averages.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from pmm_mcmc.steps.base import LangevinStep
 __all__ = ["ProbeDensity", "ProbeSetting", "Sums", "run_copies"]
 
 _LEVELS = 3
-_RECORDS = 200  # at most, of each copy
-_DISCARD = 1 / 3  # of the transitions: the copies start together and must drift apart first
+_RECORDS = 200  # most recorded draws of each copy
+_DISCARD = 1 / 3  # discarded share of the transitions: copies start at one point and must drift apart first
 _FLOWS = (flows.overdamped, flows.underdamped, flows.harmonic)
 _curvature = build_limits(np, np.where).curvature
 _one_cell, _next_cell = np.vectorize(one_cell, otypes=[int]), np.vectorize(next_cell, otypes=[int])
@@ -65,7 +65,7 @@ class _Level(NamedTuple):
 
 
 class _Mark(NamedTuple):
-    """A midpoint of each replica ``(R, 1)``: time since the coarse step began, weight, whether it is there at all."""
+    """A midpoint of each replica ``(R, 1)``: time since the start of the coarse step, weight, whether it exists."""
 
     time: np.ndarray
     weight: tuple[np.ndarray, np.ndarray]
@@ -75,7 +75,7 @@ class _Mark(NamedTuple):
 class _Copy(NamedTuple):
     """Copies at one level: state, base drift and evaluated point ``(R, d)``, log density and energy there ``(R,)``.
 
-    ``steep`` counts steps that a run would take in parts ``(R,)``.
+    ``steep`` ``(R,)`` counts steps that a run would refine.
     """
 
     u: np.ndarray
@@ -99,7 +99,7 @@ def levels_of(setting: ProbeSetting, d: int) -> list[_Level]:
 
 
 class ProbeDensity:
-    """Log density and drift in whitened coordinates, and the posterior's parameters, row by row."""
+    """Log density, drift in whitened coordinates, and parameters of the posterior, for many positions."""
 
     def __init__(self, step: LangevinStep, coordinates: Coordinates, names: list[str]):
         assert step.model is not None
@@ -113,8 +113,8 @@ class ProbeDensity:
             list(step.vars), [outputs[name] for name in names], on_unused_input="ignore", trust_input=True
         )
 
-    def said(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return log density ``(n,)``, NaN where it or its gradient is not finite, and all that is said beside it."""
+    def evaluate(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return log densities ``(n,)``, NaN where they or gradients are not finite, and evaluations ``(n, width)``."""
         z = np.ascontiguousarray(z, dtype=float)
         found, lp = np.empty((len(z), self.density.width)), np.empty(len(z))
         for i in range(len(z)):
@@ -124,23 +124,23 @@ class ProbeDensity:
             return np.where(np.isfinite(lp + found[:, : z.shape[1]].sum(axis=1)), lp, np.nan), found
 
     def whiten(self, x: np.ndarray) -> np.ndarray:
-        """Return whitened positions of the model's ``(n, d)``."""
+        """Return the whitened positions of the model's positions ``(n, d)``."""
         structure, sites = self.density.structure, self.coordinates.sites
         z = x if structure is None or sites is None else structure.to_z(x, sites)[0]
         return self.coordinates.whiten(z)
 
     def place(self, y: np.ndarray) -> np.ndarray:
-        """Return the model's positions of whitened ones ``(n, d)``."""
+        """Return the model's positions of whitened positions ``(n, d)``."""
         z, structure, sites = self.coordinates.place(y), self.density.structure, self.coordinates.sites
         return z if structure is None or sites is None else structure.to_x(z, sites)
 
     def drift(self, y: np.ndarray, active: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return log density and drift at the active ones of whitened positions ``(n, d)``, 0 at the others."""
+        """Return log densities and drifts at the active ones of whitened positions ``(n, d)``, 0 at the others."""
         rows = slice(None) if active is None else active
         lp, b = np.zeros(len(y)), np.zeros_like(y)
         with np.errstate(all="ignore"):
             at = y[rows]
-            lp[rows], found = self.said(self.coordinates.place(at))
+            lp[rows], found = self.evaluate(self.coordinates.place(at))
             b[rows] = self.coordinates.pull_back(found[:, : y.shape[1]]) + (at if self._harmonic else 0.0)
         return lp, b
 
@@ -148,16 +148,16 @@ class ProbeDensity:
         """Return the posterior's parameters ``(n, p)`` at positions ``(n, d)``."""
         rows = []
         for position in x:
-            point, begin = [], 0
+            point, start = [], 0
             for _, shape, size, dtype in self.density.layout:
-                point.append(position[begin : begin + size].astype(dtype).reshape(shape))
-                begin += size
+                point.append(position[start : start + size].astype(dtype).reshape(shape))
+                start += size
             rows.append(np.concatenate([np.ravel(value) for value in self._values(*point)]))
         return np.array(rows, dtype=float)
 
 
 class _Noise:
-    """The path of the noise from the start of a coarse step, at the ``times`` ``(R, n)`` in any order."""
+    """The noise path since the start of a coarse step, at ``times`` ``(R, n)`` in any order."""
 
     def __init__(self, setting: ProbeSetting, times: np.ndarray, d: int, rng: np.random.Generator):
         order = np.argsort(times, axis=1, kind="stable")
@@ -172,7 +172,7 @@ class _Noise:
             self._u[:, j], self._v[:, j] = mu, mv
 
     def between(self, start: int, stop: int, flow: Flow) -> tuple[np.ndarray, np.ndarray]:
-        """Return the noise gathered between two of the times, given by their columns and the flow over the gap."""
+        """Return the noise between two of the times, given by their columns and the flow over the gap."""
         rows = np.arange(len(self._rank))
         i, j = self._rank[:, start], self._rank[:, stop]
         return path(-self._u[rows, i], -self._v[rows, i], self._u[rows, j], self._v[rows, j], flow)
@@ -234,7 +234,7 @@ def _advance(
     steep = copy.steep + (good & (curvature > level.steepest))
     if good.all():
         return _Copy(u, v, b, evaluated, lp, energy, steep), ~good
-    # As the samplers do: on from the last point that is known, with a fresh velocity.
+    # As in the samplers: unstable copies restart at the evaluated point, with a fresh velocity.
     fresh = rng.standard_normal(u.shape) * (setting.kernel.dynamics != OVERDAMPED)
     back = _Copy(copy.evaluated, fresh, copy.b, copy.evaluated, copy.lp, 0.5 * (fresh**2).sum(axis=1) - copy.lp, steep)
     new = _Copy(u, v, b, evaluated, lp, energy, steep)
@@ -253,7 +253,7 @@ def _coarse_step(
     plan: list[tuple[int, int, list[_Mark], int]] = []
     for i, level in enumerate(levels):
         if i:
-            # Where the coarser midpoint falls into a half, it is that half's midpoint too; the other draws anew.
+            # The half that contains the coarser midpoint uses it; the other half draws its own.
             halves = [2.0 * uniform - k for uniform in uniforms for k in (0, 1)]
             uniforms = [np.where((u >= 0.0) & (u < 1.0), u, rng.random(u.shape)) for u in halves]
         for k, uniform in enumerate(uniforms):
@@ -271,7 +271,7 @@ def _coarse_step(
             setting, level, copies[i], k * level.h, ends, first, marks, path_noise, target, rng
         )
         unstable[i] += failed.sum()
-        # Draws at one time on all levels: the end or, recycled, the midpoint that they share.
+        # All levels draw at the same time: the end or, in the recycled scheme, the common midpoint.
         common = plan[0][2][0].time / level.h if recycled else np.full(level.h.shape, 2**i - 1)
         draws[i] = np.where(np.floor(common) == k, copies[i].evaluated, draws[i])
     return copies, draws, unstable
@@ -285,11 +285,11 @@ class Sums(NamedTuple):
     first, second : (level, R, p)
         Deviations of the parameters from the centre, and their squares.
     distance : (R, p)
-        Squared distances of the first two copies.
+        Squared distances between the copies at the first two levels.
     unstable : (level,)
         Unstable transitions.
     steep
-        Transitions of the first copies that a run would take in parts.
+        Transitions of the copies at the first level that a run would refine.
     """
 
     first: np.ndarray
@@ -307,7 +307,10 @@ def run_copies(
     transitions: int,
     rng: np.random.Generator,
 ) -> Sums:
-    """Advance copies at all levels from the positions ``(R, d)`` by so many coarse steps; ``centre`` is ``(p,)``."""
+    """Advance copies at all levels from positions ``x`` ``(R, d)`` by ``transitions`` coarse steps.
+
+    ``centre`` ``(p,)`` is subtracted from the parameters before they are summed.
+    """
     y = target.whiten(x)
     lp, b = target.drift(y)
     v = rng.standard_normal(y.shape) * (setting.kernel.dynamics != OVERDAMPED)

@@ -1,4 +1,4 @@
-"""Bias by step halving: the independent check of what gradients say of a run."""
+"""Bias by step halving: a check of a run that is independent of gradient-based estimates."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from pmm_mcmc.workbench.coupled import ProbeDensity, ProbeSetting, Sums, run_cop
 
 __all__ = ["BiasProbe", "bias_probe", "order_of_bias"]
 
-# Draws that sites are learnt from.
-_TAUGHT = 2000
+# Most draws from which sites are learnt.
+_TRAINING_DRAWS = 2000
 
 _RELAXATIONS, _SHORTEST, _LONGEST = 10, 200, 2000  # transitions by default, the first in autocorrelation times
 _FEWEST = 30
 _CHANCE = 0.01
-_APART = 1.0  # rms distance of copies, in posterior sd, that is no coupling any more; sqrt(2) is that of strangers
+_APART = 1.0  # rms distance, in posterior sd, at which copies count as uncoupled; independent ones have sqrt(2)
 _ROUNDING = 1e-9
 
 
 class BiasProbe(NamedTuple):
-    """What the probe found: a row for each parameter, a sentence, and whether the order held for all of them."""
+    """The result of a probe: a row for each parameter, a sentence, and whether the order held for all of them."""
 
     table: pd.DataFrame
     sentence: str
@@ -45,8 +45,8 @@ class BiasProbe(NamedTuple):
 def order_of_bias(kernel: Kernel) -> int:
     """Return the lowest power of the step size in the bias of a method, at fixed K.
 
-    On the left grid a finite K leaves a term of order 1 (divided by K); otherwise 2 or, underdamped, 3.  Higher ones
-    may be larger at the step in use; which of them is the last to fall is what matters here.
+    On the left grid a finite K leaves a term of order 1 (divided by K); otherwise the order is 2, or 3 for underdamped
+    dynamics.  At the step in use terms of higher order may be larger, but they fall faster when the step is halved.
     """
     if kernel.scheme == Scheme.CELLS and kernel.offset == 0.0:
         return 1
@@ -56,29 +56,30 @@ def order_of_bias(kernel: Kernel) -> int:
 def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_seed: Any = None) -> BiasProbe:
     r"""Measure the bias of a run by halving its step, twice, on the same noise.
 
-    From draws of the run, 32 replicas go on with the run's step size :math:`\alpha`, each beside copies at
+    From draws of the run, 32 replicas continue with the run's step size :math:`\alpha`, each with copies at
     :math:`\alpha/2` and :math:`\alpha/4` that are driven by the same Brownian path.  With :math:`E_\alpha` the average
     over the later two thirds of the transitions, :math:`D_1 = E_\alpha - E_{\alpha/2}`, :math:`D_2 = E_{\alpha/2} -
     E_{\alpha/4}` and ``p`` the lowest order of the method's bias (1 on the left grid; else 2, underdamped 3),
 
     .. math:: bias = D_1 + D_2 + \frac{D_2}{2^p - 1} .
 
-    The last term is what the order says is left below the finest step.  It needs :math:`|D_2| \le 2^{-p} |D_1|`; where
-    that is refuted, the term is left out and the bias given is a lower bound of its size.
+    The last term extrapolates, by the order, the bias of the finest step.  It requires
+    :math:`|D_2| \le 2^{-p} |D_1|`; where a test rejects that, the term is omitted and the bias is a lower bound.
 
-    No statistic of gradients is used: this is the independent check of ``pmm_mcmc.summary(dt, kind="bias")``.
+    No statistic of gradients is used: the probe is an independent check of ``pmm_mcmc.summary(dt, kind="bias")``.
 
     Parameters
     ----------
     dt
-        A result of one of the unadjusted step methods here, with ``gradient`` and ``unconstrained`` in its statistics.
+        A result of one of this package's unadjusted step methods, with ``gradient`` and ``unconstrained`` among its
+        statistics.
     step
         The step method with which it was sampled.
     transitions
-        Transitions of the coarse copy, seven times two gradients each for two-gradient methods.  Default: ten times
+        Number of transitions of the coarse copy; each costs seven times the gradients of a step.  Default: ten times
         the longest autocorrelation time of the run, between 200 and 2000.
     random_seed
-        Seed, or a generator of NumPy.
+        A seed, or a generator of NumPy.
 
     Returns
     -------
@@ -94,23 +95,22 @@ def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_see
     TypeError
         If ``step`` is not a step method of this package.
     ValueError
-        If the method is MALA, which has no bias; if the step was made outside a model; if the result holds no
-        gradients, or is not one of this step and its model as they are now; if ``transitions`` is not an integer of at
-        least 30.
+        If the method is MALA, which has no bias; if the step was created outside a model; if the result has no
+        gradients, or is not one of this step and the current state of its model; if ``transitions`` is not an integer
+        of at least 30.
 
     Notes
     -----
-    Step size, K and friction are those of each chain's last draw; replicas are dealt to the chains in turn.  Whitened
-    coordinates are the given ``scaling`` or, where it was learnt, learnt anew from all draws together, while in the run
-    each chain has its own: the bias measured is that of the step in the common scale.
+    Step size, K and friction are those of each chain's last draw; the chains take turns in providing replicas.  The
+    preconditioner is the given ``scaling`` or, if that was learnt, one learnt from all draws together; in a run of
+    PyMC's ``pm.sample`` each chain has its own.  The bias is that of the step in these coordinates.
 
-    A run takes a step in parts where the posterior is too steep for it.  Copies do not: what is measured is the bias of
-    the step as it is.  There the probe sees more bias than the run has; its sentence gives the number of transitions
-    that met such places.
+    A run refines a step where the posterior is too steep for it.  Copies do not: the probe measures the bias of whole
+    steps.  It then finds more bias than the run has, and its sentence gives the number of such transitions.
 
-    The order is refuted in a run at most with probability 0.01 if it holds: a t-test of each mean and standard
-    deviation, at 0.01 over their number.  Weights of modes between which no replica moves, places where none has been
-    and heavy tails are not seen.
+    A t-test of each mean and standard deviation, at level 0.01 over their number, rejects an order that holds with
+    probability at most 0.01 in all.  The probe does not see the weights of modes between which no replica moves, places
+    where no replica has been, or heavy tails.
 
     Examples
     --------
@@ -165,16 +165,16 @@ def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_see
 
 
 def _coordinates(step: LangevinStep, run: Run) -> Coordinates:
-    """Return coordinates that whiten the draws, non-centred where the run was: sites are learnt from all of it."""
+    """Return coordinates that whiten the draws; for a non-centred run, with sites learnt from all draws."""
     structure, d = step._density.structure, run.position.shape[-1]
     x, judged, gradient = (part.reshape(-1, d) for part in (run.position, run.judged, run.gradient))
     if structure is None or np.array_equal(judged, x):
         return best_coordinates(x, gradient)
-    x, sites = x[:: -(-len(x) // _TAUGHT)], structure.none()
+    x, sites = x[:: -(-len(x) // _TRAINING_DRAWS)], structure.none()
     z, _ = structure.to_z(x, sites)
-    _, said = ProbeDensity(step, Coordinates(np.zeros(d), np.ones(d), sites), []).said(z)
-    slope = said[:, 2 * d : 3 * d]
-    sites = structure.learn(x, slope, said[:, :d], sites)
+    _, evaluation = ProbeDensity(step, Coordinates(np.zeros(d), np.ones(d), sites), []).evaluate(z)
+    slope = evaluation[:, 2 * d : 3 * d]
+    sites = structure.learn(x, slope, evaluation[:, :d], sites)
     z, _ = structure.to_z(x, sites)
     return best_coordinates(z, structure.pull_back(z, slope, sites)[1])._replace(sites=sites)
 
@@ -196,7 +196,7 @@ def _checked(step: Any) -> Any:
 
 
 def _starts(chains: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return chain and draw of each replica's start: the chains in turn, late draws spread over the run."""
+    """Return chain and draw of each replica's start: chains take turns, draws are spread over the run."""
     replicas = min(PROBE_REPLICAS, chains * draws)
     turn = np.arange(replicas)
     each = -(-replicas // chains)
@@ -225,7 +225,7 @@ def _check_same_model(run: Run, rows: tuple[np.ndarray, np.ndarray], target: Pro
     same = position.shape[1] == d and len(target.coordinates.centre) == d
     if same:
         values = target.parameters(position)
-        gradient = run.gradient[rows] if target.density.structure is not None else target.said(position)[1]
+        gradient = run.gradient[rows] if target.density.structure is not None else target.evaluate(position)[1]
         size = np.abs(run.gradient[rows]).max()
         same = (
             values.shape[1] == len(run.labels)
@@ -263,7 +263,7 @@ def _report(run: Run, sums: Sums, unit: np.ndarray, order: int) -> pd.DataFrame:
 
 
 def _extrapolated(levels: np.ndarray, order: int, suffix: str) -> dict[str, np.ndarray]:
-    """Return differences, bias and whether the order holds, from averages ``(level, R, p)``."""
+    """Return differences, bias, standard errors and whether the order holds, from averages ``(level, R, p)``."""
     replicas, p = levels.shape[1:]
     first, second = levels[0] - levels[1], levels[1] - levels[2]
     sign, limit = np.sign(second.mean(axis=0)), t.ppf(1.0 - _CHANCE / (2 * p), replicas - 1)
@@ -292,14 +292,14 @@ def _sentence(table: pd.DataFrame, order: int, slow: list[str], unstable: int, s
     fails = table.index[~(table["order_holds"] & table["order_holds_of_sd"])]
     if len(fails):
         caveats.append(
-            f"The bias of {_few(fails)} does not fall as fast as order {order} of the method says: what is given there "
+            f"The bias of {_few(fails)} does not fall as fast as the method's order {order} implies: the value there "
             "is a lower bound (halve step_size, and probe again)."
         )
     apart = table.index[(table["distance"] > _APART) & ~seen.reshape(2, -1).any(axis=0)]
     if len(apart):
         caveats.append(
             f"Copies on the same noise drift apart as far as the posterior is wide in {_few(apart)}: there the probe "
-            "has no more power than separate runs have."
+            "has no more power than separate runs."
         )
     if slow:
         caveats.append(f"It was too short for {_few(slow)}, which relax slower (give more transitions).")
@@ -307,8 +307,8 @@ def _sentence(table: pd.DataFrame, order: int, slow: list[str], unstable: int, s
         caveats.append(f"{unstable} of {steps} transitions at the run's step were unstable.")
     if steep:
         caveats.append(
-            f"{steep} of {steps} transitions met places so steep that the run would take them in parts. The probe "
-            "does not: the run's own bias is smaller."
+            f"{steep} of {steps} transitions met places so steep that the run would refine them. The probe does not: "
+            "the run's own bias is smaller."
         )
     if seen.any():
         worst = int(np.argmax(np.where(seen, size, 0.0)))

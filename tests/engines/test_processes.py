@@ -20,7 +20,7 @@ from pmm_mcmc.engines import jax_engine
 from pmm_mcmc.engines.processes import Processes, ProcessesError
 from pmm_mcmc.run import memory
 from pmm_mcmc.run.storage.recovery import stored_identity
-from pmm_mcmc.warmup import pooled as warming
+from pmm_mcmc.warmup import pooled
 
 TESTS = Path(__file__).parents[1] / "support"
 
@@ -147,7 +147,7 @@ def make_small(patch):
     patch.setattr(jax_engine, "_GROUP_CPU", 16)
     patch.setattr(memory, "_MOST_ROWS", 8)
     # They take the places of the first ones, which belong to another process.
-    patch.setattr(warming, "replacements", lambda usable, unstable: np.arange(len(usable)) % warming._TRAINING_CHAINS)
+    patch.setattr(pooled, "replacements", lambda usable, unstable: np.arange(len(usable)) % pooled._TRAINING_CHAINS)
 
 
 @pytest.fixture

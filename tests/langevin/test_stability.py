@@ -13,7 +13,7 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import numba_engine
 from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
-from pmm_mcmc.langevin import stability as guard
+from pmm_mcmc.langevin import stability
 from pmm_mcmc.langevin.gaussian_law import step_maps
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.langevin.stability import guard_threshold
@@ -49,7 +49,7 @@ def automatic(name):
 
 def exact_threshold(kernel, step, K, d):
     """Return the threshold of exactly this step, not remembered, as the module's constants stand."""
-    return guard._threshold.__wrapped__(kernel, step, 1.0, K, d)
+    return stability._threshold.__wrapped__(kernel, step, 1.0, K, d)
 
 
 # -- how often it is wrong ---------------------------------------------------------------------------------------------
@@ -60,9 +60,9 @@ def exact_threshold(kernel, step, K, d):
 @pytest.mark.parametrize(("d", "level"), [(1, 1e-3), (10, 1e-3), (100, 1e-2)])
 def test_false_alarms_are_as_rare_as_claimed(monkeypatch, name, d, level):
     kernel, step, K = automatic(name)
-    monkeypatch.setattr(guard, "FALSE_ALARM", level)
+    monkeypatch.setattr(stability, "FALSE_ALARM", level)
     for constant, value in (("_ALLOWANCE", 0.0), ("_MEMORY", 1.0), ("_MEMORY_OF_ONE", 1.0)):
-        monkeypatch.setattr(guard, constant, value)
+        monkeypatch.setattr(stability, constant, value)
     K = min(K, 8)
     threshold = exact_threshold(kernel, step, K, d)
     maps = np.array(step_maps(kernel, step, 1.0, K))

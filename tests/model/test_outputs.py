@@ -35,7 +35,7 @@ from result_models import (
     vectors,
 )
 
-from pmm_mcmc.model import outputs as many_draws
+from pmm_mcmc.model import outputs
 from pmm_mcmc.model.outputs import _same_in_any_place
 from pmm_mcmc.model.result_tree import ResultTree
 
@@ -52,8 +52,8 @@ def test_values_are_those_of_the_trace(case, backend):
     position = positions(model)
     layout = layout_of(model, backend)
     compare(layout.values(position), trace_of(model, position))
-    without_jax = many_draws._Loop if case == "scan" else many_draws._Vectorised
-    way = many_draws._Jax if backend == "jax" else without_jax
+    without_jax = outputs._Loop if case == "scan" else outputs._Vectorised
+    way = outputs._Jax if backend == "jax" else without_jax
     assert isinstance(layout._compute["posterior"]._many, way), "another way was taken"
 
 
@@ -213,7 +213,7 @@ def test_nothing_is_compiled_or_called_number_by_number_without_jax():
 @pytest.mark.parametrize("make", [scan, vectors])
 def test_loops_over_more_than_draws_are_compiled(make):
     what = "posterior" if make is scan else "log_likelihood"
-    assert isinstance(layout_of(make(), "numba", (what,))._compute[what]._many, many_draws._Loop)
+    assert isinstance(layout_of(make(), "numba", (what,))._compute[what]._many, outputs._Loop)
 
 
 @wrap_py(itypes=[pt.dvector], otypes=[pt.dscalar])
@@ -228,15 +228,15 @@ def test_operations_that_only_python_knows(backend):
         pm.Deterministic("middle", foreign(x))
     layout, position = layout_of(model, backend), positions(model)
     np.testing.assert_allclose(layout.values(position)["middle"], np.sort(position, axis=-1)[..., 1] ** 2)
-    assert isinstance(layout._compute["posterior"]._many, many_draws._Vectorised)
+    assert isinstance(layout._compute["posterior"]._many, outputs._Vectorised)
 
 
 def test_operations_that_are_vectorised_wrongly_are_noticed(monkeypatch):
-    right = many_draws._Vectorised.__call__
-    monkeypatch.setattr(many_draws._Vectorised, "__call__", lambda self, block: [v[::-1] for v in right(self, block)])
+    right = outputs._Vectorised.__call__
+    monkeypatch.setattr(outputs._Vectorised, "__call__", lambda self, block: [v[::-1] for v in right(self, block)])
     model = missing_values()
     layout, position = layout_of(model, "numba"), positions(model)
-    assert isinstance(layout._compute["posterior"]._many, many_draws._Loop)
+    assert isinstance(layout._compute["posterior"]._many, outputs._Loop)
     compare(layout.values(position), trace_of(model, position))
 
 
@@ -253,7 +253,7 @@ def test_memory_is_bounded_by_what_a_draw_takes():
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 5 * many_draws._MOST_BYTES  # all at once: 256 x 400 x 400 numbers, 330 MB
+    assert peak < 5 * outputs._MOST_BYTES  # all at once: 256 x 400 x 400 numbers, 330 MB
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -373,7 +373,7 @@ def test_rewrites_relied_on_are_known():
 
 def test_attributes_relied_on_are_where_they_were():
     x = pt.vector("x")
-    function = many_draws.python_function([x], [pt.exp(x)], keep=True)
+    function = outputs.python_function([x], [pt.exp(x)], keep=True)
     function(np.ones(3))
     held = [cell[0] for variable, cell in function.vm.storage_map.items() if variable.owner is not None]
     assert [np.shape(value) for value in held] == [(3,)], "pytensor's Python linker keeps its values elsewhere"

@@ -14,10 +14,8 @@ from sampling_runs import BACKENDS, assert_same, run
 
 import pmm_mcmc as pmm
 from pmm_mcmc.engines import jax_engine
-from pmm_mcmc.run import driver as host
-from pmm_mcmc.run import memory
-from pmm_mcmc.run import plan as targeting
-from pmm_mcmc.warmup import pooled as warming
+from pmm_mcmc.run import devices, driver, memory
+from pmm_mcmc.warmup import pooled
 
 STATES = ("Trusted: ", "Undecided: ", "Not trusted: ")
 
@@ -59,9 +57,9 @@ def test_reports_work_on_the_result(schools, backend, caplog):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_draws_do_not_depend_on_how_the_run_is_cut(schools, backend, monkeypatch):
     whole = run(schools, backend, discard_tuned_samples=False)
-    monkeypatch.setattr(host, "_SECONDS", 0.0)  # a draw at a time
+    monkeypatch.setattr(driver, "_SECONDS", 0.0)  # a draw at a time
     assert_same(whole, run(schools, backend, discard_tuned_samples=False))
-    monkeypatch.setattr(host, "_SECONDS", 1e9)
+    monkeypatch.setattr(driver, "_SECONDS", 1e9)
     monkeypatch.setattr(memory, "_MOST_ROWS", 7)
     assert_same(whole, run(schools, backend, discard_tuned_samples=False))
     assert_same(whole, run(schools, backend, discard_tuned_samples=False, chain_batch_size=2))
@@ -69,7 +67,7 @@ def test_draws_do_not_depend_on_how_the_run_is_cut(schools, backend, monkeypatch
 
 def test_draws_do_not_depend_on_threads(schools, monkeypatch):
     whole = run(schools, "numba")
-    monkeypatch.setattr(targeting, "_cores", lambda: 1)
+    monkeypatch.setattr(devices, "cores", lambda: 1)
     assert_same(whole, run(schools, "numba"))
 
 
@@ -117,14 +115,14 @@ def test_no_warm_up(schools, backend):
 
 def test_superchains_start_together_and_go_apart(schools):
     model, starts = schools, []
-    start = warming.Warming.start.__func__
+    start = pooled.Warming.start.__func__
 
     def watched(cls, engine, settings, at, *others):
         starts.append(at)
         return start(cls, engine, settings, at, *others)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warming.Warming, "start", classmethod(watched))
+        patch.setattr(pooled.Warming, "start", classmethod(watched))
         tree = run(model, "numba", chains=64, draws=2)
         alone = run(model, "numba", chains=6, draws=2)
     assert len(np.unique(starts[0], axis=0)) == 16 and np.array_equal(starts[0][0], starts[0][3])

@@ -9,7 +9,7 @@ from pymc.stats import convergence
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.verdict import bias_table
-from pmm_mcmc.model import pymc_outputs as pymc_backend
+from pmm_mcmc.steps import last_words
 
 pytestmark = pytest.mark.pymc
 
@@ -84,7 +84,7 @@ def test_what_breaks_in_the_verdict_loses_no_draws(model, said, monkeypatch):
     def broken(idata):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(pymc_backend, "_last_words", broken)
+    monkeypatch.setattr(last_words, "_last_words", broken)
     with model:
         dt = pm.sample(20, tune=20, chains=1, cores=1, step=pmm.PoissonULMC(), **OPTIONS)
     assert dt["posterior"].sizes["draw"] == 20

@@ -199,14 +199,14 @@ def test_what_nobody_foresaw(runs, call, here, monkeypatch):
     def fails(*_):
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr("pmm_mcmc.workbench.report.run.page_of", fails)
+    monkeypatch.setattr("pmm_mcmc.workbench.cli.page_of", fails)
     code, _, err = call("report", runs / "good.zarr")
     assert code == 3 and "unforeseen" in err and "mistake of pmm_mcmc" in err
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pmm_mcmc.workbench.report.run.page_of", interrupted)
+    monkeypatch.setattr("pmm_mcmc.workbench.cli.page_of", interrupted)
     code, _, err = call("report", runs / "good.zarr")
     assert code == 130 and "nothing is written" in err and list(here.iterdir()) == []
 

@@ -237,7 +237,7 @@ def test_says_where_the_run_would_take_steps_in_parts(probed):
     found, _, _ = probed(gaussian, pmm.PoissonULMC, 60, step_size=4.0, **options)
     unstable, steep = (
         int(re.search(rf"(\d+) of 1920 transitions {words}", found.sentence)[1])
-        for words in ("at the run's step were unstable", "met places so steep that the run would take them in parts")
+        for words in ("at the run's step were unstable", "met places so steep that the run would refine them")
     )
     # Steps that begin with their midpoint tell no curvature: one in K.
     assert 60 < unstable and 0.97 * (1920 - unstable) < steep <= 1920 - unstable

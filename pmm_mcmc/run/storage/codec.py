@@ -1,9 +1,9 @@
-"""Checkpoints as bytes: a small, closed set of types, exact, the same bytes for the same object, and no pickle.
+"""Checkpoints as bytes: exact, equal for equal objects, for a small closed set of types, without pickle.
 
-A record is a header (magic, format version, length and SHA-256 of the rest) and one encoded object.  Each object is a
-tag of one byte and its contents; lengths and counts are unsigned 64-bit, everything little-endian.  Decoding makes
-only the types below, and the dataclasses and named tuples that the caller hands over: reading a foreign file runs no
-code of its choosing.
+A record is a header (magic, format version, length and SHA-256 of the rest) and one encoded object.  An object is a
+tag of one byte and its contents; lengths and counts are unsigned 64-bit, everything little-endian.  Decoding creates
+only the types below and the dataclasses and named tuples that the caller passes, so that a foreign file cannot execute
+code.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def encode(obj: Any, name: str = "checkpoint") -> bytes:
         ``None``, bool, int, float, str, list, tuple, dict with str keys, NumPy scalar or array of bools, integers or
         floats, dataclass or named tuple, and any nesting of these.  Subclasses are not accepted in their place.
     name
-        What messages call it.
+        Its name in error messages.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def encode(obj: Any, name: str = "checkpoint") -> bytes:
     Raises
     ------
     StoreError
-        If a part of it is of another type: the message says which and where.
+        If a part of it has another type, which the message names.
     """
     parts: list[bytes] = []
     try:
@@ -67,26 +67,26 @@ def encode(obj: Any, name: str = "checkpoint") -> bytes:
 
 
 def decode(data: bytes, types: Iterable[type] = (), name: str = "checkpoint") -> Any:
-    """Return the object that :func:`encode` made these bytes of.
+    """Return the object that :func:`encode` turned into these bytes.
 
     Parameters
     ----------
     data
         A whole record.
     types
-        The dataclasses and named tuples that it may hold, found by their names.
+        The dataclasses and named tuples that it may contain, identified by their names.
     name
-        What messages call it.
+        Its name in error messages.
 
     Returns
     -------
     object
-        Equal to the one encoded, with arrays of its own that may be written to.
+        An equal object, with writable arrays.
 
     Raises
     ------
     StoreError
-        If the record is damaged, of another format, or holds a type that is not given or whose fields are others.
+        If the record is damaged or of another format, or contains a type that is not given or has other fields.
     """
     payload = _payload(data, name)
     known: dict[str, type] = {}
@@ -172,7 +172,7 @@ def _encode_array(obj: Any, write: Callable[[bytes], None], where: str) -> None:
 
 
 def _names(kind: type) -> list[str] | None:
-    """Return the names of the fields of a dataclass or a named tuple, and ``None`` of anything else."""
+    """Return the field names of a dataclass or a named tuple; ``None`` for other types."""
     if dataclasses.is_dataclass(kind):
         return [f.name for f in dataclasses.fields(kind)]
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
@@ -181,7 +181,7 @@ def _names(kind: type) -> list[str] | None:
 
 
 def _check_complete(obj: Any, names: list[str], where: str) -> None:
-    """Refuse an object with state beside its fields: it would be lost.  What is only remembered may be."""
+    """Refuse an object with attributes beside its fields, which would be lost; cached properties may be."""
     kind = type(obj)
     for name in getattr(obj, "__dict__", {}):
         if name not in names and not isinstance(getattr(kind, name, None), functools.cached_property):
@@ -189,7 +189,7 @@ def _check_complete(obj: Any, names: list[str], where: str) -> None:
 
 
 class _Reader:
-    """Objects, one after the other, from the contents of a record."""
+    """Reader of the objects in the contents of a record."""
 
     def __init__(self, data: memoryview, types: dict[str, type]):
         self.data, self.types, self.position = data, types, 0
@@ -260,6 +260,6 @@ class _Reader:
         if not dataclasses.is_dataclass(kind):
             return kind._make(values[field] for field in names)  # type: ignore[attr-defined]
         obj = object.__new__(kind)
-        for field in names:  # not through __init__: the fields are to be what they were
+        for field in names:  # without __init__, which could change the fields
             object.__setattr__(obj, field, values[field])
         return obj

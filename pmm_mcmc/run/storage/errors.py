@@ -1,4 +1,4 @@
-"""What goes wrong with stores."""
+"""Errors of stores."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ __all__ = ["Damaged", "NothingStored", "StoreError"]
 
 
 class StoreError(RuntimeError):
-    """A store cannot do what it was asked to: the message names the path, what happened, and the remedy."""
+    """A store cannot be read or written: the message names the path, what happened, and the remedy."""
 
 
 class NothingStored(StoreError):
-    """There is nothing to resume or to read: the path is missing, or its creation was cut short."""
+    """There is nothing to resume or to read: the path is missing, or its creation was interrupted."""
 
 
 class Damaged(StoreError):
-    """Bytes that are not those which were written."""
+    """The bytes of a file differ from those that were written."""

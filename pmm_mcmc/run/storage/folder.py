@@ -1,6 +1,6 @@
 """The files of a store: bytes under keys such as ``posterior/mu/c.0.3``, on a disk or behind an fsspec URL.
 
-A file is there whole or not at all: on a disk it is written under another name, flushed, and renamed; object stores
+A file exists whole or not at all: on a disk it is written under another name, flushed and renamed; object stores
 replace objects as a whole.  Every failure becomes a :class:`StoreError` that names the file.
 """
 
@@ -19,11 +19,11 @@ from pmm_mcmc.run.storage.errors import StoreError
 
 __all__ = ["LOCKS", "PARTIAL", "PRIVATE", "Folder", "folder_at"]
 
-PRIVATE = ".pmm"  # what is not for zarr to see
+PRIVATE = ".pmm"  # files that are not part of the zarr hierarchy
 PARTIAL = ".partial"
 _LOCK, _TOKEN = f"{PRIVATE}/lock", f"{PRIVATE}/writer"
 LOCKS = frozenset((_LOCK, _TOKEN))
-_NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # some file systems do not flush directories
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # from file systems that cannot flush directories
 _REMEDIES = {
     **dict.fromkeys(
         (errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room, then run again (with resume=True if draws were stored)"
@@ -47,7 +47,7 @@ def _reported(where: str, doing: str) -> Iterator[None]:
         yield
     except StoreError:
         raise
-    except Exception as error:  # of a file system that may be anyone's
+    except Exception as error:  # fsspec file systems raise errors of any type
         number = getattr(error, "errno", None)
         reason = os.strerror(number) if number else f"{type(error).__name__}: {error}"
         remedy = _REMEDIES.get(number or 0, "see to that, then run again (with resume=True if draws were stored)")
@@ -68,12 +68,12 @@ def _flush_folder(path: str) -> None:
 
 
 class Folder(ABC):
-    """Files under keys, and the right to write them."""
+    """Files under keys, with a lock for writing."""
 
     root: str
 
     def at(self, key: str) -> str:
-        """Return where the file of a key lies."""
+        """Return the path or URL of a key, for messages."""
         return f"{self.root}/{key}"
 
     @abstractmethod
@@ -82,19 +82,19 @@ class Folder(ABC):
 
     @abstractmethod
     def exists(self, key: str) -> bool:
-        """Return whether there is such a file."""
+        """Return whether a file exists."""
 
     @abstractmethod
     def put(self, key: str, data: bytes, *, durable: bool = True) -> None:
-        """Write a file, whole or not at all; a durable one survives a loss of power after this has returned."""
+        """Write a file, whole or not at all; a durable one then survives a power failure."""
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Remove a file, if there is one."""
+        """Remove a file if it exists."""
 
     @abstractmethod
     def sizes(self) -> dict[str, int]:
-        """Return the keys of all files there are, with their sizes in bytes."""
+        """Return the sizes of all files in bytes, by key."""
 
     @abstractmethod
     def acquire(self) -> None:
@@ -110,7 +110,7 @@ class Folder(ABC):
 
     @contextlib.contextmanager
     def opened_for_writing(self) -> Iterator[None]:
-        """Become the only writer, and stop being it if what follows fails."""
+        """Become the only writer; release the lock if the block fails."""
         self.acquire()
         try:
             yield
@@ -124,7 +124,7 @@ class Folder(ABC):
 
 
 class LocalFolder(Folder):
-    """A folder of this machine, locked by the kernel: the lock is gone as soon as its process is."""
+    """A folder on this machine, locked by the kernel, which releases the lock when its process ends."""
 
     def __init__(self, path: str):
         self.root = os.path.abspath(os.path.expanduser(path))
@@ -177,7 +177,7 @@ class LocalFolder(Folder):
             return
         if os.path.dirname(folder) != folder:
             self._make(os.path.dirname(folder))
-        with contextlib.suppress(FileExistsError):  # of another thread
+        with contextlib.suppress(FileExistsError):  # created by another thread
             os.mkdir(folder)
         _flush_folder(os.path.dirname(folder))
 
@@ -196,7 +196,7 @@ class LocalFolder(Folder):
         return found
 
     def acquire(self) -> None:
-        import fcntl  # not everywhere
+        import fcntl  # not on Windows
 
         with _reported(self.at(_LOCK), "locked"):
             self._make(os.path.dirname(self._path(_LOCK)))
@@ -224,13 +224,13 @@ class LocalFolder(Folder):
 
 
 class RemoteFolder(Folder):
-    """A folder behind a URL.
+    """A folder at a URL.
 
-    Nobody frees a remote lock when its process is killed.  So the last to come wins: it puts its token there, and
-    whoever finds another one than its own, before a commit, stops.  Until then both write the same bytes.
+    A remote lock is not released when its process is killed.  Therefore the latest writer wins: it writes its token,
+    and a writer that finds a token other than its own before a commit stops.  Until then both write the same bytes.
     """
 
-    _here: ClassVar[weakref.WeakValueDictionary[str, RemoteFolder]] = weakref.WeakValueDictionary()  # of this process
+    _here: ClassVar[weakref.WeakValueDictionary[str, RemoteFolder]] = weakref.WeakValueDictionary()  # in this process
 
     def __init__(self, url: str):
         self.root = url.rstrip("/")
@@ -253,7 +253,7 @@ class RemoteFolder(Folder):
 
     def exists(self, key: str) -> bool:
         with _reported(self.at(key), "looked for"):
-            self._fs.invalidate_cache()  # it may be another process's
+            self._fs.invalidate_cache()  # another process may have written it
             return bool(self._fs.exists(self._path(key)))
 
     def put(self, key: str, data: bytes, *, durable: bool = True) -> None:

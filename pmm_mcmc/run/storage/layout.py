@@ -1,12 +1,12 @@
-"""Where the arrays of a result lie in a store: zarr format 3 by the conventions of xarray, in chunks written once.
+"""The files of a result's arrays in a store: zarr format 3 by the conventions of xarray, in chunks written once.
 
-xarray itself writes the result without its draws, to memory; from there come the metadata and the files of all that
-does not grow.  Arrays with draws are then filled chunk by chunk, in one file each: little-endian values, zstd, CRC-32C,
-as the metadata say.  They are put together here, since zarr takes a millisecond for each array.
+xarray itself writes the result without its draws, to memory, which gives the metadata and the files of all arrays that
+do not grow.  Arrays with draws are then filled chunk by chunk, one file each: little-endian values, zstd, CRC-32C, as
+the metadata specify.  These files are encoded here, since zarr takes a millisecond for each array.
 
-What readers see is decided by the consolidated metadata alone.  They say how many draws there are, and, for arrays
-that are replaced as a whole while a run goes on, which of two copies counts: the one under ``c.0.0``, or the one under
-``0.0`` (zarr's two encodings of chunk keys).
+Readers depend on the consolidated metadata alone.  These contain the number of draws and, for arrays that are replaced
+as a whole during a run, which of two copies is current: the one under ``c.0.0`` or the one under ``0.0`` (zarr's two
+encodings of chunk keys).
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ __all__ = ["METADATA", "ArrayLayout", "Extent", "intact", "is_chunk", "is_own", 
 METADATA = "zarr.json"
 _CHUNK = re.compile(r"/(c|(c\.)?\d+(\.\d+)*)$")
 _LEVEL = 1
-_DRAWS = 8192  # numbers of draws in one file of the coordinate
+_DRAWS = 8192  # entries in one file of the coordinate "draw"
 _KEYS = ({"name": "default", "configuration": {"separator": "."}}, {"name": "v2", "configuration": {"separator": "."}})
 
 
 def is_chunk(key: str) -> bool:
-    """Return whether a file has a name that zarr gives to chunks."""
+    """Return whether a key has the form of zarr's keys of chunks."""
     return _CHUNK.search(key) is not None
 
 
 def is_own(key: str) -> bool:
-    """Return whether a file has a name that no user would give."""
+    """Return whether a key is one that this package or zarr writes."""
     return key.startswith(f"{PRIVATE}/") or key.endswith(PARTIAL) or _name(key) == METADATA or is_chunk(key)
 
 
 def intact(data: bytes) -> bool:
-    """Return whether the file of a chunk ends with the checksum of what comes before."""
+    """Return whether the file of a chunk ends with the checksum of its contents."""
     return len(data) > 4 and struct.unpack("<I", data[-4:])[0] == google_crc32c.value(data[:-4])
 
 
 class Extent(NamedTuple):
-    """How far a store has got.
+    """The committed contents of a store.
 
     Attributes
     ----------
     rows
-        Draws of each group that has any.
+        Number of draws of each group that has any.
     copies
-        Which copy counts, 0 or 1, of each array that was replaced.
+        Current copy, 0 or 1, of each array that was replaced.
     """
 
     rows: dict[str, int]
@@ -68,7 +68,7 @@ class Extent(NamedTuple):
 
 
 class ArrayLayout:
-    """The groups and arrays of a store, by their paths, with no draws yet.
+    """The groups and arrays of a store by their paths, without draws.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class ArrayLayout:
     Attributes
     ----------
     draws
-        For each group with draws, the names of the variables that grow.
+        Names of the variables with draws, by group.
     """
 
     def __init__(self, nodes: Mapping[str, Any]):
@@ -90,19 +90,19 @@ class ArrayLayout:
 
     @classmethod
     def plan(cls, template: xr.DataTree, rows: int, chains: int) -> tuple[ArrayLayout, dict[str, bytes]]:
-        """Return the layout of a result, and the files of all that does not grow.
+        """Return the layout of a result, and the files of all arrays that do not grow.
 
         Parameters
         ----------
         template
             The result with no draws.
         rows, chains
-            Of one chunk.
+            Draws and chains of one chunk.
 
         Raises
         ------
         StoreError
-            If a part of it cannot be stored; the message names it.
+            If a part of the template cannot be stored; the message names it.
         """
         if min(rows, chains) < 1:
             raise StoreError(f"rows_per_chunk={rows}, chains_per_chunk={chains}: must be at least 1")
@@ -132,7 +132,7 @@ class ArrayLayout:
         return cls(nodes), files
 
     def array(self, path: str, extent: Extent) -> dict[str, Any]:
-        """Return the metadata of an array of a store that has got so far."""
+        """Return the metadata of an array in a store of this extent."""
         meta = self.nodes[path]
         if _grows(meta):
             shape = list(meta["shape"])
@@ -145,16 +145,16 @@ class ArrayLayout:
         return [path for path, meta in self.nodes.items() if meta["node_type"] == "array"]
 
     def grows(self, path: str) -> bool:
-        """Return whether an array has draws."""
+        """Return whether an array has a dimension ``draw``."""
         return _grows(self.nodes[path])
 
     def chains(self, path: str) -> int:
-        """Return the number of chains of an array, 0 if it has no such dimension."""
+        """Return the number of chains of an array, 0 if it has no dimension ``chain``."""
         meta = self.nodes[path]
         return dict(zip(_dims(meta), meta["shape"], strict=True)).get("chain", 0)
 
     def published(self, extent: Extent) -> dict[str, bytes]:
-        """Return the files that readers look at: the metadata of each group and all below it, the root's last."""
+        """Return the files that readers open first: the consolidated metadata of each group, the root's last."""
         groups = [path for path, meta in self.nodes.items() if meta["node_type"] == "group"]
         metas = {path: self.array(path, extent) for path in self.arrays()}
         metas |= {path: {**self.nodes[path], **_consolidated({})} for path in groups}
@@ -166,12 +166,12 @@ class ArrayLayout:
         return files
 
     def own_metadata(self, extent: Extent, *, changed: bool = False) -> dict[str, bytes]:
-        """Return the metadata file of each array, or of those that have changed, for those who open it by itself."""
+        """Return the metadata file of each array, or of changed ones, for readers that open a single array."""
         paths = [path for path in self.arrays() if not changed or self.grows(path) or path in extent.copies]
         return {f"{path}/{METADATA}": _json(self.array(path, extent)) for path in paths}
 
     def keys(self, extent: Extent, since: Extent | None = None) -> set[str]:
-        """Return the keys of all files with values, or of those that have come since the store had got so far."""
+        """Return the keys of all files with values, or of those written since the extent ``since``."""
         found: set[str] = set()
         for path in self.arrays():
             meta = self.array(path, extent)
@@ -187,14 +187,14 @@ class ArrayLayout:
         return found
 
     def excess(self, key: str, keys: set[str]) -> bool:
-        """Return whether a file holds draws beyond those whose keys are given."""
+        """Return whether a file contains draws and is not among ``keys``."""
         meta = self.nodes.get(_group(key))
         return meta is not None and _grows(meta) and _name(key) != METADATA and key not in keys
 
     def chunks(
         self, path: str, copy: int, values: np.ndarray, chain: int, row: int
     ) -> Iterator[tuple[str, np.ndarray, list[int]]]:
-        """Yield key, values and shape of the files that values fill, from a chain and a row on."""
+        """Yield key, values and shape of each file for ``values``, which start at a chain and a row."""
         meta = self.array(path, Extent({}, {path: copy}))
         shape = _chunk_shape(meta)
         origin = [{"chain": chain, "draw": row}.get(name, 0) for name in _dims(meta)]
@@ -204,7 +204,7 @@ class ArrayLayout:
             yield _key(path, meta, [o // c + i for o, c, i in zip(origin, shape, index, strict=True)]), block, shape
 
     def coordinate(self, group: str, before: int, after: int) -> Iterator[tuple[str, np.ndarray, list[int]]]:
-        """Yield key, values and shape of the files of the draws' numbers that a group gets to when its rows grow."""
+        """Yield key, values and shape of the files of the coordinate ``draw`` that more rows of a group need."""
         path = f"{group}/draw".removeprefix("/")
         meta = self.nodes.get(path)
         if meta is not None and _is_coordinate(path, meta):
@@ -213,7 +213,7 @@ class ArrayLayout:
                 yield _key(path, meta, [i]), numbers, [_DRAWS]
 
     def check(self, path: str, values: np.ndarray, chains: slice, row: int) -> None:
-        """Refuse values that do not fit an array between these chains, or do not begin with a new file."""
+        """Raise :class:`StoreError` for values that do not fit an array, or do not start at a new file."""
         meta = self.nodes[path]
         names, shape = _dims(meta), meta["shape"]
         rows = values.shape[names.index("draw")] if _grows(meta) and values.ndim == len(names) else 0
@@ -264,7 +264,7 @@ def _encoding(path: str, variable: xr.Variable, rows: int, chains: int) -> dict[
 
 
 def packed(block: np.ndarray, shape: list[int]) -> bytes:
-    """Return the contents of the file of one chunk, filled up where the array ends within it."""
+    """Return the contents of the file of one chunk, padded where the array ends within it."""
     whole = np.full(shape, np.nan if block.dtype.kind == "f" else 0, block.dtype.newbyteorder("<"))
     whole[tuple(map(slice, block.shape))] = block
     data = bytes(numcodecs.zstd.compress(whole, _LEVEL))
@@ -272,7 +272,7 @@ def packed(block: np.ndarray, shape: list[int]) -> bytes:
 
 
 def _dims(meta: Mapping[str, Any]) -> list[str]:
-    return meta.get("dimension_names") or []  # a number has none
+    return meta.get("dimension_names") or []  # None for a scalar
 
 
 def _grows(meta: Mapping[str, Any]) -> bool:

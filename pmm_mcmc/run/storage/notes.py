@@ -1,4 +1,4 @@
-"""Attributes that may differ between two equal runs, such as times: kept beside the store's own files."""
+"""Attributes that may differ between two equal runs, such as times, in a file of their own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTES = f"{PRIVATE}/notes.json"
 
 
 def stored_notes(folder: Folder) -> dict[str, dict[str, Any]]:
-    """Return what was noted in a store, by group and name; nothing if it cannot be read."""
+    """Return the notes of a store, by group and name; an empty dict if they cannot be read."""
     try:
         return json.loads(folder.get(NOTES) or b"{}")
     except ValueError:
@@ -24,7 +24,7 @@ def stored_notes(folder: Folder) -> dict[str, dict[str, Any]]:
 
 
 def add_notes(tree: xr.DataTree, notes: Mapping[str, Mapping[str, Any]]) -> xr.DataTree:
-    """Return the tree with what was noted, by group (``"/"`` for the root) and name, among its attributes."""
+    """Return the tree with notes added to its attributes, by group (``"/"`` for the root) and name."""
     for group, values in notes.items():
         if group in tree.groups or f"/{group}" in tree.groups:
             tree[group].attrs.update(values)

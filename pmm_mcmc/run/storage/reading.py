@@ -1,4 +1,4 @@
-"""Stores as results, while they grow and afterwards."""
+"""Reading of stores as results, during a run and afterwards."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["open_store"]
 
 
 def open_store(path: str | os.PathLike[str]) -> xr.DataTree:
-    """Open the result of a run that was stored: finished, interrupted, or still going on.
+    """Open the result of a stored run: finished, interrupted or in progress.
 
-    Values are read when they are used.  ``xarray.open_datatree(path, engine="zarr")`` gives the same without the
-    attributes that may differ between two equal runs, and with less to say about damaged files.
+    Values are read when they are used.  ``xarray.open_datatree(path, engine="zarr")`` returns the same without the
+    attributes that may differ between two equal runs, and with less helpful errors for damaged files.
 
     Parameters
     ----------
@@ -33,14 +33,14 @@ def open_store(path: str | os.PathLike[str]) -> xr.DataTree:
     Returns
     -------
     xarray.DataTree
-        All that was committed when it was opened.
+        All draws that were committed when it was opened.
 
     Raises
     ------
     NothingStored
-        If there is no store, or it is being created.
+        If there is no store, or it is still being created.
     StoreError
-        If its metadata are damaged.  Values that are damaged raise it when they are used.
+        If its metadata are damaged.  Damaged values raise it when they are used.
     """
     folder = folder_at(path)
     if not complete(folder):
@@ -63,7 +63,7 @@ def open_store(path: str | os.PathLike[str]) -> xr.DataTree:
 
 
 class _Checked(WrapperStore[Any]):
-    """A zarr store that says so if the file of a chunk is missing or damaged."""
+    """A zarr store that raises :class:`StoreError` if the file of a chunk is missing or damaged."""
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
         return self._checked(key, await self._store.get(key, prototype, byte_range))

@@ -1,4 +1,4 @@
-"""What a folder holds: nothing, the beginnings of a store, another run's, or one to go on with, and from where."""
+"""The state of a folder: empty, an unfinished creation, another run's store, or a store with a commit to resume."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = [
 ]
 
 SETTINGS = f"{PRIVATE}/settings"  # layout and identity, written once
-CREATING = f"{PRIVATE}/creating"  # there from the first file of a creation to the last
-SLOTS = (f"{PRIVATE}/checkpoint.0", f"{PRIVATE}/checkpoint.1")  # taken in turn
+CREATING = f"{PRIVATE}/creating"  # exists while a store is being created
+SLOTS = (f"{PRIVATE}/checkpoint.0", f"{PRIVATE}/checkpoint.1")  # used in turn
 
 
 class Record(NamedTuple):
-    """A commit: its number, how far the store had got with it and before it, and the state to go on from."""
+    """A commit: its number, the extent of the store with it and before it, and the checkpoint."""
 
     number: int
     extent: Extent
@@ -40,27 +40,27 @@ class Record(NamedTuple):
 
     @classmethod
     def first(cls) -> Record:
-        """Return what stands for a commit before there is one."""
+        """Return the record of a store without commits."""
         return cls(-1, Extent({}, {}), Extent({}, {}), None)
 
     def encoded(self) -> bytes:
-        """Return the contents of its file."""
+        """Return the record as the contents of a file."""
         return encode([self.number, *self.extent, *self.before, self.state])
 
     @classmethod
     def decoded(cls, data: bytes, types: Iterable[type], name: str) -> Record:
-        """Return the record of a file with these contents."""
+        """Return the record from the contents of a file."""
         number, rows, copies, rows_before, copies_before, state = decode(data, types, name)
         return cls(number, Extent(rows, copies), Extent(rows_before, copies_before), state)
 
 
 def _present(folder: Folder) -> set[str]:
-    """Return the keys of the files in a folder, without those that come before all others."""
+    """Return the keys of the files in a folder, without those that are written before ``CREATING``."""
     return folder.sizes().keys() - LOCKS - {CREATING + PARTIAL}
 
 
 def refuse_existing(folder: Folder) -> None:
-    """Raise :class:`StoreError` unless a folder is free: missing, empty, or with a creation that was cut short."""
+    """Raise :class:`StoreError` unless a folder is missing, empty, or has an interrupted creation."""
     present = _present(folder)
     if present and CREATING not in present:
         what = "there is a store already; go on with it (resume=True)" if SETTINGS in present else "is not empty"
@@ -68,7 +68,7 @@ def refuse_existing(folder: Folder) -> None:
 
 
 def refuse_twins(folder: Folder, layout: ArrayLayout) -> None:
-    """Raise :class:`StoreError` if two names differ in case only, in a folder that does not tell them apart."""
+    """Raise :class:`StoreError` if two names differ only in case, in a folder that ignores case."""
     names: dict[str, str] = {}
     for path in layout.nodes:
         twin = names.setdefault(path.casefold(), path)
@@ -77,12 +77,12 @@ def refuse_twins(folder: Folder, layout: ArrayLayout) -> None:
 
 
 def complete(folder: Folder) -> bool:
-    """Return whether there is a store whose creation has come to its end, while another process may create it."""
-    return folder.exists(SETTINGS) and not folder.exists(CREATING)  # in this order: the latter is there from the first
+    """Return whether there is a completely created store; another process may be creating it."""
+    return folder.exists(SETTINGS) and not folder.exists(CREATING)  # in this order, since CREATING is written first
 
 
 def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """Return in words how the identities of two runs differ; nothing where they do not."""
+    """Return the differences between the identities of two runs as text, empty if there are none."""
     return "; ".join(
         f"{name}: {_shown(stored, name, 'stored')}, {_shown(given, name, 'given')}"
         for name in sorted(stored.keys() | given.keys())
@@ -91,7 +91,7 @@ def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> str:
 
 
 def stored_layout(folder: Folder, identity: Mapping[str, Any]) -> ArrayLayout:
-    """Return the layout of the store in a folder, if it is of the run with this identity."""
+    """Return the layout of the store in a folder; raise :class:`StoreError` if its run has another identity."""
     settings = _settings(folder)
     found = differences(settings["identity"], identity)
     if found:
@@ -107,9 +107,9 @@ def stored_identity(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises
     ------
     NothingStored
-        If there is no store, or its creation was cut short.
+        If there is no store, or its creation was interrupted.
     StoreError
-        If there is something else.
+        If the path contains other files.
     """
     return _settings(folder_at(path))["identity"]
 
@@ -130,7 +130,7 @@ def _same(stored: Mapping[str, Any], given: Mapping[str, Any], name: str) -> boo
     if name not in stored or name not in given:
         return False
     a, b = stored[name], given[name]
-    return a == b or encode(a) == encode(b)  # the latter of numbers that are not equal to themselves
+    return a == b or encode(a) == encode(b)  # NaN is not equal to itself
 
 
 def _shown(entries: Mapping[str, Any], name: str, how: str) -> str:
@@ -140,21 +140,21 @@ def _shown(entries: Mapping[str, Any], name: str, how: str) -> str:
 def last_whole(
     folder: Folder, layout: ArrayLayout, types: Iterable[type], sizes: Mapping[str, int]
 ) -> tuple[Record, dict[str, str]]:
-    """Return the last commit of which everything is there, and what is wrong with files of commits that are not whole.
+    """Return the last whole commit, and the faults of later ones by the key of their file.
 
     Parameters
     ----------
     folder, layout
-        Where the store is, and its arrays.
+        The folder of the store, and its arrays.
     types
-        That checkpoints may hold.
+        Types that checkpoints may contain.
     sizes
-        Of all files.
+        Sizes of all files, by key.
 
     Raises
     ------
     StoreError
-        If there were commits, and none is whole.
+        If there are commits, and none is whole.
     """
     types = tuple(types)
     records, faults = {}, {}
@@ -184,7 +184,7 @@ def last_whole(
 
 
 def _fault(folder: Folder, layout: ArrayLayout, record: Record, sizes: Mapping[str, int]) -> str:
-    """Return what is wrong with the files of a commit: older ones must be there, those of its own intact."""
+    """Return the fault of a commit's files, empty if none: all must exist, and its own must be intact."""
     absent = sorted(key for key in layout.keys(record.extent) if not sizes.get(key))
     damaged = sorted(
         key for key in layout.keys(record.extent, since=record.before) if not intact(folder.get(key) or b"")

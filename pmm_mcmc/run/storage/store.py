@@ -1,4 +1,4 @@
-"""The store of a run that is being written."""
+"""A store open for writing."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from pmm_mcmc.run.storage.recovery import (
 
 __all__ = ["Store"]
 
-_WRITERS = 8  # flushing many files at once takes little longer than one
+_WRITERS = 8  # flushing several files at once takes little longer than flushing one
 
 
 class Store:
-    """A store open for writing: made by :meth:`create` or :meth:`resume`; a context manager.
+    """A store open for writing, from :meth:`create` or :meth:`resume`; a context manager.
 
     Attributes
     ----------
     checkpoint
-        What was handed to the last commit before the store was opened; ``None`` if there was none.
+        The checkpoint of the last commit before the store was opened; ``None`` if there was none.
     """
 
     def __init__(self, folder: Folder, layout: ArrayLayout, record: Record, primary: bool):
@@ -62,7 +62,7 @@ class Store:
         *,
         primary: bool = True,
     ) -> Self:
-        """Begin a store at a path that does not exist or is an empty folder.
+        """Create a store at a path that does not exist or is an empty folder.
 
         Parameters
         ----------
@@ -70,24 +70,24 @@ class Store:
             A path, or a URL that fsspec knows.
         template
             The result with no draws: every variable with a dimension ``draw`` has the dimensions (chain, draw, ...)
-            and no rows.  All others are stored as they are.
+            and no rows.  Other variables are stored as they are.
         identity
-            What a run must have in common with this one to go on with it: str, int, float, list or None by name.
+            Entries that must be equal to resume the run: str, int, float, list or None by name.
         rows_per_chunk, chains_per_chunk
             Draws and chains in one file.
         primary
-            Whether this process publishes.  The others only write files of their chains, and open the store after
-            the primary has created it.
+            Whether this process publishes.  Other processes only write files of their chains, and open the store
+            after the primary has created it.
 
         Returns
         -------
         Store
-            With no draws.
+            A store with no draws.
 
         Raises
         ------
         StoreError
-            If there is something at the path already, it cannot be written to, or the template cannot be stored.
+            If the path exists and is not empty, cannot be written to, or the template cannot be stored.
         """
         folder = folder_at(path)
         if not primary:
@@ -99,7 +99,7 @@ class Store:
             refuse_existing(folder)
             for key in folder.sizes():
                 if key not in LOCKS and key != CREATING and is_own(key):
-                    folder.delete(key)  # of a creation that was cut short
+                    folder.delete(key)  # from an interrupted creation
             folder.put(CREATING, b"")
             refuse_twins(folder, layout)
             start = Extent({}, {})
@@ -119,30 +119,30 @@ class Store:
         types: Iterable[type] = (),
         primary: bool = True,
     ) -> Self:
-        """Go on with a store from its last commit; what came after it is removed.
+        """Open a store at its last commit; later files are removed.
 
         Parameters
         ----------
         path
-            Where the store is.
+            Path or URL of the store.
         identity
-            As when it was created.
+            The same as when it was created.
         types
-            The dataclasses and named tuples that its checkpoint may hold.
+            The dataclasses and named tuples that its checkpoint may contain.
         primary
             As in :meth:`create`; the other processes resume after the primary has.
 
         Returns
         -------
         Store
-            With the draws and the checkpoint of the last commit that is whole.
+            The store with the draws and the checkpoint of the last whole commit.
 
         Raises
         ------
         NothingStored
-            If there is no store, or its creation was cut short.
+            If there is no store, or its creation was interrupted.
         StoreError
-            If the store is another run's, another process writes to it, or no commit of it is whole.
+            If the store belongs to another run, another process writes to it, or no commit is whole.
         """
         folder = folder_at(path)
         layout = stored_layout(folder, identity)
@@ -166,22 +166,22 @@ class Store:
 
     @property
     def rows(self) -> dict[str, int]:
-        """Committed draws of each group that has any."""
+        """Number of committed draws of each group that has any."""
         return dict(self._extent.rows)
 
     def append(self, group: str, arrays: Mapping[str, Any], chains: slice = slice(None)) -> None:
-        """Write values that become visible with the next commit.
+        """Write values, which become visible with the next commit.
 
         Parameters
         ----------
         group
             Path of the group.
         arrays
-            Values by variable: draws (chain, n, ...) that follow those committed.  Values of a variable without draws
-            replace those there were, so that results which are updated as a run goes on can be stored.  A reader
-            that takes longer than from one commit to the next may find some of them replaced already.
+            Values by variable: draws (chain, n, ...) that follow the committed ones.  Values of a variable without
+            draws replace the previous ones, for results that are updated during a run; a reader that takes longer than
+            the time between two commits may see some of them replaced already.
         chains
-            The chains that they are of: all, or from one multiple of ``chains_per_chunk`` to another.
+            Their chains: all, or from one multiple of ``chains_per_chunk`` to another.
 
         Raises
         ------
@@ -207,7 +207,7 @@ class Store:
             if grows:
                 rows.add(values.shape[1])
             if not self._primary and not self._layout.chains(path):
-                continue  # the same of all processes
+                continue  # all processes give the same values
             tasks += self._layout.chunks(path, 1 - self._extent.copies.get(path, 0), values, start, row)
         if len(rows) > 1:
             counts = " and ".join(map(str, sorted(rows)))
@@ -220,17 +220,17 @@ class Store:
             self._rows[group] = rows.pop()
 
     def commit(self, checkpoint: Any) -> None:
-        """Make all that was appended visible, together with the state to go on from; all of it or nothing.
+        """Make all appended values visible, together with a checkpoint; either everything or nothing is committed.
 
         Parameters
         ----------
         checkpoint
-            Any object that :func:`~pmm_mcmc.run.storage.codec.encode` takes.
+            Any object that :func:`~pmm_mcmc.run.storage.codec.encode` accepts.
 
         Raises
         ------
         StoreError
-            If something is missing or cannot be written.  It may be tried again.
+            If something is missing or cannot be written.  The commit can be tried again.
         """
         self._require_open()
         after = self._after()
@@ -256,13 +256,13 @@ class Store:
         self._forget()
 
     def note(self, attributes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep attributes that may differ between two equal runs, such as times.
+        """Store attributes that may differ between two equal runs, such as times.
 
         Parameters
         ----------
         attributes
-            By group (``"/"`` for the root) and name, to be added to those noted before.  They are attributes of what
-            :func:`open_store` returns.
+            Attributes by group (``"/"`` for the root) and name, added to earlier ones.  The tree that
+            :func:`open_store` returns has them.
         """
         self._require_open()
         if self._primary:
@@ -274,7 +274,7 @@ class Store:
             self._folder.put(NOTES, json.dumps(notes, default=lambda value: value.tolist()).encode())
 
     def close(self) -> None:
-        """Stop writing.  What was not committed is removed when the run is resumed."""
+        """Stop writing.  Values that are not committed are removed when the run is resumed."""
         if self._pool is None:
             return
         try:
@@ -304,7 +304,7 @@ class Store:
         self._keys: set[str] = set()
 
     def _after(self) -> Extent:
-        """Return how far the store gets with what was appended, if that is the same for all variables of a group."""
+        """Return the extent of the store with the appended values; all variables of a group must have the same."""
         for group in self._rows:
             spans = {name: sorted(self._spans.get(f"{group}/{name}", [])) for name in self._layout.draws[group]}
             first, *others = spans
@@ -336,6 +336,6 @@ class Store:
         self._run(self._folder.put, files.items())
 
     def _publish(self, extent: Extent) -> None:
-        """Let readers see a store that has got so far."""
+        """Publish this extent to readers."""
         for key, data in self._layout.published(extent).items():
             self._folder.put(key, data, durable=key == METADATA)

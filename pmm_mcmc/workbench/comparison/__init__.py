@@ -1,4 +1,4 @@
-"""Samplers side by side on one posterior: the same number of gradients for each, against a reference."""
+"""Comparison of samplers on one posterior, with the same number of gradients each, against a reference."""
 
 from pmm_mcmc.workbench.comparison.comparison import compare
 from pmm_mcmc.workbench.comparison.result import Comparison

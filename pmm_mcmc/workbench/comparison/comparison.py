@@ -1,4 +1,4 @@
-"""``pmm.workbench.compare``: samplers side by side on one posterior, with the same number of gradients each."""
+"""``pmm.workbench.compare``: several samplers on one posterior, with the same number of gradients each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["compare"]
 
 _log = logging.getLogger("pmm_mcmc")
 
-# A reference run of NUTS spends so many times the budget of a sampler.
+# Budget of a reference run of NUTS, in budgets of a sampler.
 _LONGER = 5
 
 
@@ -44,51 +44,51 @@ def compare(
 ) -> Comparison:
     """Compare samplers on one posterior, with the same number of gradients each.
 
-    Every sampler warms up by its own rules and then draws until ``n_grad`` gradients are spent by all of its chains
-    together, warm-up included.  Everything is measured on the unconstrained scale.
+    Every sampler runs its own warm-up and then draws until all of its chains together have spent ``n_grad`` gradients,
+    warm-up included.  Everything is measured on the unconstrained scale.
 
     Parameters
     ----------
     model_or_target
         A PyMC model, a target of :mod:`pmm_mcmc.workbench.targets`, or the name of one.
     samplers
-        Steps such as ``pmm.PoissonULMC(K=16)`` with whatever arguments, made outside any model; "nuts" for PyMC's own
-        NUTS; "nutpie" where it is installed.  A dict gives them names of your own.  Where the reference is a run of
-        NUTS, "nuts" is the first part of that run, and no other.
+        Steps such as ``pmm.PoissonULMC(K=16)`` with any arguments, created outside any model; "nuts" for PyMC's own
+        NUTS; "nutpie" if it is installed.  A dict gives them other names.  If the reference is a run of NUTS, "nuts" is
+        the first part of that run.
     n_grad
         Gradients of each sampler, over all chains, warm-up included.
     reference
-        What to compare with.  None: the target's own answer or, for a model, a run of NUTS of five times the budget.
-        "nuts": such a run in any case.  A result of ``pm.sample`` or ``pmm.sample``: your own draws.
+        The reference.  None: the target's own moments or, for a model, a run of NUTS of five times the budget.  "nuts":
+        such a run in any case.  A result of ``pm.sample`` or ``pmm.sample``: its draws.
     chains
         Number of chains of each sampler, at least 2.
     random_seed
-        A non-negative integer, or a ``Generator`` or ``SeedSequence`` of NumPy.  The notes of the result say which
-        integer it came to.
+        A non-negative integer, or a ``Generator`` or ``SeedSequence`` of NumPy, from which an integer is drawn.  The
+        notes of the result contain the integer.
     step_multiples
-        Multiples of the step size that each sampler's warm-up has found, such as ``[1/4, 1/2, 2]``, at which its error
-        is measured too: one more run of ``n_grad`` gradients for each, of every sampler of this package, with the same
-        friction and ``K``.  These runs are in ``report.steps`` and ``report.plot_bias_vs_step()``, and nowhere else.
+        Multiples of each sampler's tuned step size, such as ``[1/4, 1/2, 2]``, at which its error is measured too: for
+        each one more run of ``n_grad`` gradients of every sampler of this package, with the same friction and ``K``.
+        Only ``report.steps`` and ``report.plot_bias_vs_step()`` show these runs.
 
     Returns
     -------
     Comparison
-        A sampler that fails, or whose warm-up the budget does not cover, is a row of the table with the reason in words
-        and nothing else, not an exception.  NUTS that is the reference and whose warm-up takes more than the budget is
-        a row of the whole reference run, without errors.
+        The table, verdict and figures.  A sampler that fails, or whose warm-up the budget does not cover, is a row of
+        the table with only the reason, not an exception.  If NUTS is the reference and its warm-up takes more than the
+        budget, its row is the whole reference run, without errors.
 
     Raises
     ------
     TypeError
-        If the model or a sampler is something else.
+        If the model or a sampler has another type.
     ValueError
-        For an argument that cannot work, with its name and the remedy.
+        For an invalid argument; the message has its name, value and the remedy.
 
     Notes
     -----
-    Gradients are counted as follows.  Samplers of this package: every evaluation, tuning and probes included.  NUTS:
-    leapfrog steps; the gradient at the start of a trajectory is known from the last one and is not counted, although
-    PyMC evaluates it again.  The warm-up is at most 1,000 transitions, or iterations of NUTS.
+    Gradients are counted as follows.  Samplers of this package: every evaluation, including those of tuning and of
+    probes.  NUTS: leapfrog steps; the gradient at the start of a trajectory is known from the previous one and is not
+    counted, although PyMC evaluates it again.  The warm-up is at most 1,000 transitions, or iterations of NUTS.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def compare(
             else:
                 rows[name] |= dict.fromkeys((c for c in rows[name] if c in AGAINST_TRUTH), None) | {"error": why}
         except Exception as error:
-            # Whatever one sampler fails of, the others are of use.
+            # A failure of one sampler does not end the others.
             _log.warning("%s failed: %s", name, error)
             failures[name] = in_words(error)
             rows[name] = {"trusted": None, "error": failures[name]}
@@ -152,7 +152,7 @@ def compare(
 def _truth(
     target: Any, model: Any, reference: Any, labels: list[str], n_grad: int, chains: int, seed: int, rng: Any
 ) -> tuple[Truth, NutsRun | None]:
-    """Return what to compare with, and the run of NUTS that it is, if it is one."""
+    """Return the reference, and its run of NUTS if it is one."""
     if reference is None and target is not None:
         return truth_of_target(target, rng), None
     if reference is None or (isinstance(reference, str) and reference == "nuts"):
@@ -176,7 +176,7 @@ def _truth(
 
 
 def _of_reference(long: NutsRun, name: str, model: Any, n_grad: int) -> tuple[Trace, str | None]:
-    """Return the part of the reference run within the budget; all of it, and why, where that does not reach."""
+    """Return the part of the reference run within the budget; if that is too small, the whole run and the reason."""
     try:
         return with_gradients(long.trace(name, n_grad), model), None
     except TooSmall:

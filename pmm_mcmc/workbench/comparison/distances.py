@@ -1,7 +1,7 @@
-"""Distances of draws from a posterior: to draws of a reference, and to its gradients, each with what noise makes of it.
+"""Distances between draws and a posterior, by draws of a reference or by gradients, each with its noise level.
 
-A distance of finitely many draws is positive even where they are exact, and so it is never given without its *floor*:
-what as many independent, exact draws as the run has effective ones would show.
+A distance of finitely many draws is positive even if they are exact.  Each is therefore given with its *floor*: the
+distance of independent, exact draws, as many as the run has effective ones.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from scipy.stats import wasserstein_distance
 __all__ = ["Distance", "energy_distance", "floored_wasserstein", "sliced_wasserstein", "spaced", "stein_discrepancy"]
 
 _DIRECTIONS, _REPEATS, _MOST = 32, 30, 4000
-# Of the repeats that are exact draws, this part lies below the floor.
+# The floor is this quantile of the distances of exact draws.
 _FLOOR = 0.95
 _KERNEL_DRAWS = 1000
-# Gorham and Mackey's: with a power between -1 and 0 the discrepancy sees every way in which draws can go wrong.
+# Gorham and Mackey's kernel: with a power between -1 and 0 the discrepancy detects non-convergence.
 _POWER, _OFFSET = -0.5, 1.0
 
 
 class Distance(NamedTuple):
-    """A distance and what exact draws, as many as the run has effective ones, would show."""
+    """A distance, and that of exact draws, as many as the run has effective ones."""
 
     value: float
     floor: float
 
 
 def spaced(draws: np.ndarray, most: int) -> np.ndarray:
-    """Return at most so many draws ``(n, d)`` of ``(chain, draw, d)``, evenly spaced over all of them."""
+    """Return at most ``most`` draws ``(n, d)`` of ``(chain, draw, d)``, evenly spaced over all of them."""
     flat = draws.reshape(-1, draws.shape[-1])
     return flat if len(flat) <= most else flat[np.linspace(0, len(flat) - 1, most).round().astype(int)]
 
 
 def energy_distance(x: np.ndarray, y: np.ndarray) -> float:
-    r"""Energy distance of two sets of draws, ``(n, d)`` and ``(m, d)``.
+    r"""Return the energy distance of two sets of draws, ``(n, d)`` and ``(m, d)``.
 
     .. math:: 2 E|X - Y| - E|X - X'| - E|Y - Y'|
 
-    with all pairs of draws, each with itself too; zero only where the two laws are the same.  Its cost grows with the
-    square of the number of draws.
+    over all pairs of draws, including each with itself; it is zero only if the two laws are equal.  Its cost grows with
+    the square of the number of draws.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def energy_distance(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def sliced_wasserstein(x: np.ndarray, y: np.ndarray, directions: np.ndarray) -> float:
-    r"""Wasserstein distance of the projections of two sets of draws on directions, averaged over these.
+    r"""Return the Wasserstein distance between projections of two sets of draws, averaged over directions.
 
     .. math:: \frac{1}{L} \sum_l W_1(\theta_l \cdot X, \theta_l \cdot Y)
 
@@ -80,10 +80,10 @@ def sliced_wasserstein(x: np.ndarray, y: np.ndarray, directions: np.ndarray) -> 
 def floored_wasserstein(
     draws: np.ndarray, reference: np.ndarray, effective: float, rng: np.random.Generator
 ) -> Distance:
-    """Sliced Wasserstein distance of a run to reference draws, with its floor.
+    """Return the sliced Wasserstein distance of a run to reference draws, with its floor.
 
-    The reference is cut into halves: the run is compared with one, and draws of the other, as many as the run has
-    effective ones, show what noise alone makes of the distance.
+    The reference is cut into halves.  The run is compared with one; the floor is the distance of draws from the other,
+    as many as the run has effective ones.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def floored_wasserstein(
 
 
 def stein_kernel(x: np.ndarray, score: np.ndarray) -> np.ndarray:
-    r"""Stein kernel of all pairs of draws: ``(n, n)``.
+    r"""Return the Stein kernel of all pairs of draws: ``(n, n)``.
 
     With the score :math:`s = \nabla \log p`, :math:`r = x - y` and :math:`k = (1 + |r|^2)^{-1/2}`,
 
@@ -136,11 +136,11 @@ def stein_kernel(x: np.ndarray, score: np.ndarray) -> np.ndarray:
 
 
 def stein_discrepancy(draws: np.ndarray, score: np.ndarray, effective: float) -> Distance:
-    r"""Kernel Stein discrepancy of at most 1,000 draws, evenly spaced over the run, with its floor.
+    r"""Return the kernel Stein discrepancy of at most 1,000 draws, evenly spaced over the run, with its floor.
 
     .. math:: \mathrm{KSD}^2 = \frac{1}{n^2} \sum_{i, j} k_0(x_i, x_j)
 
-    It needs gradients of the log density and no reference, and does not see the weights of separate modes.
+    It needs gradients of the log density and no reference, and is blind to the weights of separate modes.
 
     Parameters
     ----------
@@ -152,8 +152,8 @@ def stein_discrepancy(draws: np.ndarray, score: np.ndarray, effective: float) ->
     Returns
     -------
     Distance
-        The floor is the root of the mean of KSD squared over independent, exact draws, as many as are used or as are
-        effective, whichever is less.
+        The floor is the root mean square of KSD for independent, exact draws, as many as are used or effective,
+        whichever is less.
 
     References
     ----------

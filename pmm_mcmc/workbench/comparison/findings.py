@@ -1,4 +1,4 @@
-"""What a comparison came to, in sentences."""
+"""The findings of a comparison as sentences."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pmm_mcmc.workbench.comparison.measures import MATTERS
 
 __all__ = ["note_of_steps", "notes_of", "verdict_in_words"]
 
-# Cost within this factor of the best is called as good: another seed may well put it first.
+# Costs within this factor of the best count as equal: another seed may reverse their order.
 _ALIKE = 1.25
-# Part of the budget; a run whose warm-up took more has hardly been compared.
+# Share of the budget; a run whose warm-up took more has hardly been compared.
 _MOSTLY = 0.5
 _PACKAGES = ("pmm-mcmc", "pymc", "pytensor", "numpy", "numba", "arviz", "nutpie")
 
 
 def verdict_in_words(table: pd.DataFrame, truth: Any, failures: dict[str, str]) -> list[str]:
-    """Say which sampler is best, which are wrong, whether they know it, and what failed.
+    """Return which sampler is best, which are wrong, whether their own diagnostics notice it, and what failed.
 
     Parameters
     ----------
@@ -41,11 +41,11 @@ def verdict_in_words(table: pd.DataFrame, truth: Any, failures: dict[str, str]) 
     ran = table[[name not in failures for name in table.index]]
     itself = {name: str(line["error"]) for name, line in ran.iterrows() if isinstance(line.get("error"), str)}
     ran = ran[[name not in itself for name in ran.index]]
-    wrong = {name: said for name, line in ran.iterrows() if (said := _wrong(line)) is not None}
+    wrong = {name: errors for name, line in ran.iterrows() if (errors := _wrong(line)) is not None}
     sentences = [_best(ran, [name for name in ran.index if name not in wrong])] if len(ran) else []
-    for name, said in wrong.items():
+    for name, errors in wrong.items():
         known = "says so itself" if not ran.loc[name, "trusted"] else "does not notice"
-        sentences.append(f"{name} is off: {said}; the run {known}.")
+        sentences.append(f"{name} is off: {errors}; the run {known}.")
     doubted = [name for name in ran.index if name not in wrong and not ran.loc[name, "trusted"]]
     if doubted:
         sentences.append(
@@ -93,7 +93,7 @@ def _best(ran: pd.DataFrame, right: list[Any]) -> str:
 
 
 def _wrong(line: pd.Series) -> str | None:
-    """Return what is off by more than noise and by enough to matter, if anything is."""
+    """Return the errors that are beyond noise and large enough to matter, or None."""
     parts = []
     if "occupancy_error" in line and line["occupancy_error"] > max(MATTERS, 3.0 * line["occupancy_se"]):
         parts.append(
@@ -106,7 +106,7 @@ def _wrong(line: pd.Series) -> str | None:
 
 
 def _quoted(name: Any) -> str:
-    """Quote a name with a comma of its own, as in "ULMC, long steps", which would not stand out in a sentence."""
+    """Quote a name that contains a comma, such as "ULMC, long steps", so that it stands out in a sentence."""
     text = str(name)
     return f"\N{LEFT DOUBLE QUOTATION MARK}{text}\N{RIGHT DOUBLE QUOTATION MARK}" if "," in text.split("(")[0] else text
 
@@ -119,7 +119,7 @@ def _listed(names: Any) -> str:
 def notes_of(
     target: Any, truth: Any, n_grad: int, chains: int, seed: int, named: dict[str, Any], is_nuts: bool
 ) -> list[str]:
-    """Say what was done: budget, reference, how gradients are counted, seed, versions."""
+    """Return notes on budget, reference, the counting of gradients, seed and versions."""
     notes = [] if target is None else [target.note]
     notes.append(f"Budget: {n_grad:,} gradients for each sampler, over {chains} chains and with the warm-up.")
     notes.append(f"Reference: {truth.source}")
@@ -150,7 +150,7 @@ def notes_of(
 
 
 def note_of_steps(steps: pd.DataFrame, n_grad: int) -> list[str]:
-    """Say what the runs at other step sizes were, and what they cost beside the budget."""
+    """Return a note on the runs at other step sizes and their cost beyond the budget."""
     more = steps[steps["multiple"] != 1.0]
     if not len(more):
         return []

@@ -1,4 +1,4 @@
-"""What ``compare`` is asked: checked before anything runs."""
+"""Checks of the arguments of ``compare``, before anything runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["check_numbers", "checked_multiples", "named_samplers", "posterior_of
 
 
 def seed_of(random_seed: Any) -> int:
-    """Return the integer that a seed of any of NumPy's kinds comes to; raises ``ValueError`` for others."""
+    """Return an integer from a seed of any of NumPy's kinds; raise ``ValueError`` for others."""
     if isinstance(random_seed, np.random.Generator):
         return int(random_seed.integers(2**31))
     if isinstance(random_seed, np.random.SeedSequence):
@@ -31,7 +31,7 @@ def seed_of(random_seed: Any) -> int:
 
 
 def check_numbers(*, n_grad: Any, chains: Any) -> None:
-    """Check the numbers; raises ``ValueError``."""
+    """Raise ``ValueError`` for wrong or too small numbers."""
     for name, value, least in (("chains", chains, 2), ("n_grad", n_grad, 0)):
         if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
             raise ValueError(f"{name}={value!r}: must be an integer of at least {least}")
@@ -40,7 +40,7 @@ def check_numbers(*, n_grad: Any, chains: Any) -> None:
 
 
 def checked_multiples(multiples: Any, named: Mapping[str, Any]) -> list[float]:
-    """Check multiples of step sizes; return them in order, with 1 if there are any."""
+    """Check multiples of step sizes; return them in order, with 1 added if there are any."""
     remedy = "must be a list of positive numbers, such as [1/4, 1/2, 2]"
     if isinstance(multiples, str) or not isinstance(multiples, Sequence):
         raise TypeError(f"step_multiples={multiples!r}: {remedy}")
@@ -53,7 +53,7 @@ def checked_multiples(multiples: Any, named: Mapping[str, Any]) -> list[float]:
 
 
 def posterior_of(given: Any) -> tuple[Any, Any, str]:
-    """Return the target if it is one, the model, and what to call it."""
+    """Return the target (None for a model), the model and a title."""
     import pymc as pm
 
     if isinstance(given, str):

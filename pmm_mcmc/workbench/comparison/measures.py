@@ -1,4 +1,4 @@
-"""The columns of the table: how well a run knows the posterior, how far it is off, and what it cost."""
+"""The columns of the table: effective draws, errors and cost of a run."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from pmm_mcmc.workbench.comparison.runs import Trace
 
 __all__ = ["AGAINST_TRUTH", "B2_LIMIT", "COLUMNS", "MATTERS", "error_curve", "errors", "gradients_to_limit", "row"]
 
-# The bar for "converged" of the literature on unadjusted samplers.
+# Limit of b2 for "converged" in the literature on unadjusted samplers.
 B2_LIMIT = 0.01
-# In posterior standard deviations: an error that matters, as in the verdict on a single run.
+# Smallest error that matters, in posterior standard deviations, as in the verdict on a single run.
 MATTERS = 0.1
-# How often noise alone puts the largest error of all parameters beyond what is called noise.
+# Probability that noise alone puts the largest error of all parameters beyond the noise column.
 _CHANCE = 0.05
-# Quantiles of the tails, Stan's.
+# Quantiles for the tails, as in Stan.
 _TAILS = (0.05, 0.95)
 
 COLUMNS: dict[str, str] = {
-    "trusted": "Whether the run itself says that it may be trusted, before anyone looks at the reference: "
-    "pmm_mcmc.verdict for the samplers of this package, PyMC's warnings (divergences, R-hat, ESS) for NUTS; nothing "
-    "where there is no run.",
+    "trusted": "Whether the run is trusted by its own diagnostics, without the reference: pmm_mcmc.verdict for the "
+    "samplers of this package, PyMC's warnings (divergences, R-hat, ESS) for NUTS; nothing where there is no run.",
     "ess_bulk_per_1000": "Effective draws of the worst parameter (bulk) for 1,000 gradients, warm-up included.",
     "ess_tail_per_1000": "Effective draws in the tails of the worst parameter for 1,000 gradients, warm-up included.",
     "ess_square_per_1000": "Effective draws for E[x^2] of the worst parameter for 1,000 gradients, warm-up included.",
@@ -45,26 +44,26 @@ COLUMNS: dict[str, str] = {
     "where it never is.",
     "mean_error": "Largest error of a posterior mean, all chains together, in posterior standard deviations.",
     "mean_error_se": "Its standard error; the largest of many errors is beyond one or two of them by chance.",
-    "mean_error_noise": "What noise alone would keep it below, in 95 of 100 runs and for all parameters at once.",
-    "mean_error_at": "The parameter whose mean is off most.",
-    "mean_corrected": "As mean_error, with Stein-corrected means (pmm_mcmc.summary); gradients are at hand for every "
-    "sampler.",
+    "mean_error_noise": "Bound that noise alone exceeds in 5 of 100 runs, for all parameters at once.",
+    "mean_error_at": "The parameter whose mean has the largest error.",
+    "mean_corrected": "As mean_error, with Stein-corrected means (pmm_mcmc.summary), for every sampler.",
     "mean_corrected_se": "Its standard error.",
     "sd_error": "Largest relative error of a posterior standard deviation.",
     "sd_error_se": "Its standard error.",
-    "sd_error_noise": "What noise alone would keep it below, in 95 of 100 runs and for all parameters at once.",
-    "sd_error_at": "The parameter whose standard deviation is off most.",
+    "sd_error_noise": "Bound that noise alone exceeds in 5 of 100 runs, for all parameters at once.",
+    "sd_error_at": "The parameter whose standard deviation has the largest error.",
     "sd_corrected": "As sd_error, with Stein-corrected standard deviations.",
     "sd_corrected_se": "Its standard error.",
     "wasserstein": "Sliced Wasserstein distance to the reference draws, in posterior standard deviations.",
-    "wasserstein_floor": "What as many independent, exact draws as the run has effective ones would show, in 95 %.",
-    "occupancy": "Part of the draws in each mode, with standard error between chains.",
-    "occupancy_error": "Largest difference of these parts from the modes' true weights.",
-    "occupancy_se": "Standard error of that part.",
-    "occupancy_at": "The mode whose part is off most.",
+    "wasserstein_floor": "95 % quantile of the same distance for independent, exact draws, as many as the run has "
+    "effective ones.",
+    "occupancy": "Share of the draws in each mode, with standard error between chains.",
+    "occupancy_error": "Largest difference of these shares from the modes' true weights.",
+    "occupancy_se": "Standard error of that share.",
+    "occupancy_at": "The mode whose share has the largest error.",
     "ksd": "Kernel Stein discrepancy of up to 1,000 draws spread over the run; blind to the weights of separate modes.",
-    "ksd_floor": "What it would be, root mean square, for as many independent, exact draws as the run has effective "
-    "ones by its gradients.",
+    "ksd_floor": "Its root mean square for independent, exact draws, as many as the run has effective ones by its "
+    "gradients.",
     "unstable": "Transitions after warm-up that were rejected as unstable; divergences of NUTS.",
     "grads_warmup": "Gradients of the warm-up, all chains.",
     "grads_sampling": "Gradients after the warm-up, all chains.",
@@ -72,22 +71,22 @@ COLUMNS: dict[str, str] = {
     "seconds_warmup": "Seconds of processor time of the warm-up.",
     "seconds_sampling": "Seconds of processor time of sampling.",
     "draws": "Draws of each chain that were kept.",
-    "setting": "What warm-up found.",
-    "says": "What the run says of itself.",
-    "error": "Why there is nothing else in this row, or no error.",
+    "setting": "The tuned parameters.",
+    "says": "The run's own verdict.",
+    "error": "Why the other columns of this row, or its errors, are empty.",
 }
-# What a row has not that is the reference itself.
+# Columns that stay empty for a sampler that is itself the reference.
 AGAINST_TRUTH = tuple(c for c in COLUMNS if c.startswith(("b2_", "grads_to_", "mean_", "sd_", "wasserstein")))
 
 
 def error_curve(trace: Trace, truth: Truth) -> tuple[np.ndarray, np.ndarray]:
-    r"""Error of a chain against the gradients that it has spent: the gradients, and the median error over chains.
+    r"""Return gradients spent by a chain, draw by draw, and the median over chains of its error.
 
-    For each chain and draw the error of its running estimates, of its draws after warm-up,
+    The error of each chain is that of the running estimates from its draws after warm-up,
 
     .. math:: b^2_{max}(t) = \max_i \frac{(\frac1t \sum_{s \le t} x_{s,i}^2 - E[x_i^2])^2}{Var[x_i^2]} .
 
-    Chains spend unevenly: what counts of them is the mean over chains, draw by draw.
+    Gradients are averaged over chains, draw by draw, since chains spend different numbers.
     """
     count = np.arange(1, trace.position.shape[1] + 1)[:, None]
     own = np.array(
@@ -100,7 +99,7 @@ def error_curve(trace: Trace, truth: Truth) -> tuple[np.ndarray, np.ndarray]:
 
 
 def gradients_to_limit(spent: np.ndarray, error: np.ndarray, limit: float = B2_LIMIT) -> float:
-    """Gradients of a chain when its error is below the limit for the first time, infinite if it never is."""
+    """Return the gradients of a chain when its error is first below the limit; infinite if it never is."""
     below = error < limit
     return float(spent[np.argmax(below)]) if below.any() else math.inf
 
@@ -123,7 +122,7 @@ def row(trace: Trace, truth: Truth, labels: list[str], modes: Any, seed: int) ->
     if modes is not None:
         found |= _occupancy(trace.position, modes)
     if trace.gradient is not None:
-        # The discrepancy knows gradients alone: it varies as they do, and not with the slow moves between modes.
+        # The discrepancy depends on gradients alone: it varies as they do, and not with slow moves between modes.
         effective = float(np.min(_each(trace.gradient, lambda g: az.ess(g, method="mean"))))
         distance = stein_discrepancy(trace.position / truth.sd, trace.gradient * truth.sd, effective)
         found |= {"ksd": distance.value, "ksd_floor": distance.floor}
@@ -141,12 +140,12 @@ def row(trace: Trace, truth: Truth, labels: list[str], modes: Any, seed: int) ->
 
 
 def _each(position: np.ndarray, statistic: Callable[[np.ndarray], Any]) -> np.ndarray:
-    with np.errstate(all="ignore"):  # a coordinate that stands still has no effective draws and no R-hat
+    with np.errstate(all="ignore"):  # a constant coordinate has no effective draws and no R-hat
         return np.array([float(statistic(position[..., i])) for i in range(position.shape[-1])])
 
 
 def _effective(position: np.ndarray) -> dict[str, float]:
-    """Effective draws of the worst parameter, of each kind; 0 where one stands still."""
+    """Return effective draws of the worst parameter, of each kind; 0 if a parameter is constant."""
     kinds = {
         "bulk": lambda x: az.ess(x, method="bulk"),
         "tail": lambda x: az.ess(x, method="tail", prob=_TAILS),
@@ -162,12 +161,12 @@ def _r_hat(position: np.ndarray) -> float:
 
 
 def errors(trace: Trace, truth: Truth, labels: list[str]) -> dict[str, Any]:
-    """Errors of means and standard deviations of all chains together, raw and corrected, of the worst parameter."""
+    """Return the largest errors of means and standard deviations, raw and corrected, of all chains together."""
     x, sd = trace.position, truth.sd
     chains, draws, d = x.shape
     square = (x - truth.mean) ** 2
     noise = t.ppf(1.0 - 0.5 * _CHANCE / d, degrees_of_freedom(chains, draws))
-    # The spread about the true mean: its square root is a standard deviation, with the delta method for the error.
+    # Standard deviations are about the true mean; their errors follow by the delta method.
     estimates = {
         "mean_error": (x.mean(axis=(0, 1)), spread(x)),
         "sd_error": (square.mean(axis=(0, 1)), spread(square)),

@@ -11,7 +11,7 @@ from pmm_mcmc.workbench.report.page import Figure, Items, Page, Section, Table, 
 
 __all__ = ["comparison_page"]
 
-# Columns that are read together, by their names: as many as fit a screen, and a sheet of paper.
+# Groups of columns, one table each, by patterns of their names; a table fits a screen and a sheet of paper.
 _GROUPS = (
     ("Effective draws and convergence", r"trusted|ess_.*_per_1000|r_hat|b2_max|grads_to_.*"),
     ("Errors of means", r"mean_.*"),
@@ -27,14 +27,14 @@ _FORMS = {"r_hat": FORMS["r_hat"]}
 
 
 def comparison_page(comparison: Any) -> str:
-    """Return the report on a comparison of samplers: one HTML file that loads nothing from elsewhere.
+    """Return the report on a comparison of samplers as one self-contained HTML file.
 
     Parameters
     ----------
     comparison
-        A result of :func:`pmm_mcmc.workbench.compare`: ``title``; ``verdict``, a list of sentences; ``table``, a row a
-        sampler; ``columns``, what its columns mean; ``notes``, a list of sentences; ``steps``, the table of runs at
-        other step sizes or None; ``figures()``, for each name a figure of matplotlib and its caption.
+        A result of :func:`pmm_mcmc.workbench.compare`: ``title``; ``verdict``, a list of sentences; ``table``, a row
+        for each sampler; ``columns``, the meaning of its columns; ``notes``, a list of sentences; ``steps``, the table
+        of runs at other step sizes or None; ``figures()``, by name a figure of matplotlib and its caption.
 
     Returns
     -------
@@ -59,7 +59,7 @@ def comparison_page(comparison: Any) -> str:
 
 
 def _tables(comparison: Any) -> list[Table]:
-    # Where nothing failed there is nothing to say of it.
+    # Without failures the column of errors is empty, and is not shown.
     frame = comparison.table.dropna(axis="columns", how="all")
     first = str(frame.index.name or "sampler")
     left, tables = list(frame.columns), []

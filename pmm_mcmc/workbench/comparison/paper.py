@@ -1,4 +1,4 @@
-"""One figure of a comparison, for a paper."""
+"""A figure of a comparison for a paper."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _MARKERS = "osD^vPX"
 
 
 def figure(report: Any) -> Figure:
-    """Draw the error of a chain against gradients, the errors of all chains at the end, and effective draws."""
+    """Draw the error of a chain against gradients, the final errors of all chains, and effective draws."""
     if not report.traces:
-        raise ValueError("no sampler ran, so that there is nothing to draw: report.failures says why")
+        raise ValueError("no sampler ran, so that there is nothing to draw: see report.failures for the reasons")
     import matplotlib as mpl
 
     with mpl.rc_context(_STYLE):
@@ -57,7 +57,7 @@ def _curves(axis: Any, report: Any) -> None:
 
 
 def _errors(axis: Any, report: Any) -> None:
-    """Draw the largest error of a mean and of a standard deviation: filled where it is more than noise."""
+    """Draw the largest error of a mean and of a standard deviation, with filled markers beyond noise."""
     look = look_of(report)
     reach = 2.0 * MATTERS
     for i, trace in enumerate(report.traces):

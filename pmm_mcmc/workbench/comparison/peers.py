@@ -1,4 +1,4 @@
-"""Other people's samplers under the same budget: PyMC's NUTS, step by step, and nutpie's where it is installed."""
+"""Runs of other samplers under the same budget: PyMC's NUTS, draw by draw, and nutpie's if it is installed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pmm_mcmc.workbench.comparison.runs import FEWEST, TUNE, Ran, Seconds, TooSm
 
 __all__ = ["PEERS", "NutsRun", "nuts_run", "run_nutpie", "run_nuts", "with_gradients"]
 
-# Draws of each chain between two looks at the budget.
+# Draws of each chain between two checks of the budget.
 _LEAST_BLOCK, _MOST_BLOCK = 10, 200
-# As PyMC warns: of R-hat above 1.01, and of fewer effective draws than 100 a chain.
+# PyMC's limits for warnings: R-hat, and effective draws per chain.
 _R_HAT, _EFFECTIVE = 1.01, 100
-# Chains whose warm-up takes so many times their share of the budget leave no hope that the others make up for it.
+# The run stops once the first chains have used this multiple of their share of the budget in warm-up.
 _UNEVEN = 1.5
 
 
@@ -35,8 +35,8 @@ def run_nuts(name: str, model: Any, budget: int, chains: int, seed: int) -> Trac
 def nuts_run(model: Any, budget: int, chains: int, seed: int) -> NutsRun:
     """Run PyMC's own NUTS with its defaults, until the budget of all chains together is spent.
 
-    The step method that ``pm.sample`` would use is driven here draw by draw, chains in turn: so the run ends where its
-    budget does.  Gradients are the leapfrog steps of its trees, of the warm-up too.
+    The step method that ``pm.sample`` would use is called here draw by draw, chains in turn, so that the run ends with
+    its budget.  Gradients are the leapfrog steps of its trees, warm-up included.
 
     Parameters
     ----------
@@ -50,8 +50,8 @@ def nuts_run(model: Any, budget: int, chains: int, seed: int) -> NutsRun:
     Raises
     ------
     TooSmall
-        If the budget does not reach beyond the warm-up of 1,000 iterations: before anything is run where no posterior
-        would be easy enough, else as soon as the first chains show it.
+        If the budget does not cover the warm-up of 1,000 iterations and some draws: before the run if it is too small
+        for any posterior, otherwise as soon as the first chains show it.
     """
     d = sum(np.size(value) for value in model.initial_point(0).values())
     if budget < chains * (TUNE + FEWEST) * least_of(d):
@@ -77,28 +77,28 @@ def nuts_run(model: Any, budget: int, chains: int, seed: int) -> NutsRun:
 
 
 def least_of(d: int) -> float:
-    """Gradients that an iteration of NUTS' warm-up takes on the easiest posteriors of so many dimensions.
+    """Return a lower bound of the gradients of an iteration of NUTS' warm-up in ``d`` dimensions.
 
-    On standard Gaussians PyMC's takes 2.1, 5.2, 8.4 and 15.1 in 1, 10, 100 and 1,000 dimensions (the cheapest of eight
-    chains); this is 2.0, 3.6, 6.3 and 11.2.
+    On standard Gaussians PyMC's NUTS takes 2.1, 5.2, 8.4 and 15.1 in 1, 10, 100 and 1,000 dimensions (the cheapest of
+    eight chains); the bound is 2.0, 3.6, 6.3 and 11.2.
     """
     return 2.0 * d**0.25
 
 
 class NutsRun(NamedTuple):
-    """A run of NUTS, of which a smaller budget would have made the first part."""
+    """A run of NUTS, whose first part is the run of a smaller budget."""
 
     nuts: _Nuts
     n_warmup: np.ndarray
     seconds: Seconds
 
     def trace(self, name: str, budget: int) -> Trace:
-        """Return what a budget of gradients reaches.
+        """Return the part of the run within a budget of gradients.
 
         Raises
         ------
         TooSmall
-            If it does not reach beyond the warm-up.
+            If the budget does not cover the warm-up and some draws.
         """
         nuts, n_grad = self.nuts, np.array(self.nuts.n_grad)
         n = cut(n_grad, float(self.n_warmup.sum()), budget)
@@ -119,7 +119,7 @@ class NutsRun(NamedTuple):
 
 
 class _Nuts:
-    """Chains of PyMC's NUTS that take turns in one step method, which keeps the state of each."""
+    """Chains of PyMC's NUTS that take turns in one step method; the state of each is saved and restored."""
 
     def __init__(self, model: Any, chains: int, seed: int):
         import pymc as pm
@@ -142,7 +142,7 @@ class _Nuts:
         """Tune all chains; return the gradients of each."""
         spent, late, step = np.zeros(len(self.points), np.int64), [], self.step
         for c, start in enumerate(self.starts):
-            # In the order in which PyMC's own loop calls them.
+            # In the order of the calls in PyMC's own loop.
             step.setup_chain(self.rngs[c], TUNE, 1)
             step.tune = True
             step.reset_tuning()
@@ -164,7 +164,7 @@ class _Nuts:
         return spent
 
     def draw(self, budget: int) -> None:
-        """Go on until the budget is spent, a little beyond."""
+        """Draw until the budget is spent, and a little beyond."""
         spent = draws = 0
         while spent < budget:
             mean = spent / draws if draws else self.mean * self.thin * len(self.points)
@@ -194,15 +194,15 @@ class _Nuts:
 def run_nutpie(name: str, model: Any, budget: int, chains: int, seed: int) -> Trace:
     """Run nutpie's NUTS with its defaults; see :func:`run_nuts` for the arguments.
 
-    Gradients are its leapfrog steps.  A first run of its warm-up and a few draws tells how many draws the budget
-    allows; what the second takes beyond is cut off.
+    Gradients are its leapfrog steps.  A first run of the warm-up and a few draws shows how many draws the budget
+    allows; draws of the second run beyond the budget are cut off.
 
     Raises
     ------
     ImportError
         If it is not installed.
     TooSmall
-        If the budget does not reach beyond the warm-up.
+        If the budget does not cover the warm-up and some draws.
     """
     try:
         nutpie = importlib.import_module("nutpie")
@@ -241,7 +241,7 @@ def run_nutpie(name: str, model: Any, budget: int, chains: int, seed: int) -> Tr
     n = cut(n_grad, float(n_warmup.sum()), budget)
     position = np.asarray(stats["unconstrained_draw"], dtype=float)[:, :n]
     diverging = int(stats["diverging"].values[:, :n].sum())
-    # The second run repeats the warm-up; of its time, what belongs to the draws goes by their gradients.
+    # The second run repeats the warm-up; its time is divided between warm-up and draws by their gradients.
     share = n_grad.sum() / (n_grad.sum() + n_warmup.sum())
     return Trace(
         name,
@@ -257,7 +257,7 @@ def run_nutpie(name: str, model: Any, budget: int, chains: int, seed: int) -> Tr
 
 
 def judged(position: np.ndarray, divergences: int) -> Ran:
-    """Judge an adjusted sampler as PyMC's warnings do: by divergences, R-hat and effective draws."""
+    """Return a verdict on an adjusted sampler by PyMC's warnings: divergences, R-hat and effective draws."""
     chains, reasons = position.shape[0], []
     with np.errstate(all="ignore"):
         worst = max(float(az.rhat(position[..., i])) for i in range(position.shape[-1]))
@@ -274,7 +274,7 @@ def judged(position: np.ndarray, divergences: int) -> Ran:
 
 
 def with_gradients(trace: Trace, model: Any) -> Trace:
-    """Add the gradients at the draws, which the sampler knew and did not tell; they are not counted again."""
+    """Add the gradients at the draws, which the sampler did not store; they are not counted."""
     density = log_density(list(model.value_vars), model, model.initial_point(0))
     engine = NumbaEngine.of(MethodArguments.checked("MALA", dynamics="overdamped"), density)
     return replace(trace, gradient=np.array([engine.gradient_at(x) for x in trace.position]))

@@ -1,8 +1,8 @@
-"""Figures of a comparison, in colours that colour-blind readers can tell apart, at notebook width.
+"""Figures of a comparison at notebook width, in colours that colour-blind readers can distinguish.
 
-Ranks are drawn by ArviZ.  The rest it has no like of: ``plot_dist`` has no densities within limits (its kernel estimate
-refuses draws beyond them, its histogram leaves them out of the total), ``plot_ess`` and ``plot_forest`` are about the
-parameters of a run and not about samplers and their cost, and ``plot_pair`` gives all draws of a run one colour.
+ArviZ draws the ranks.  It has no equivalent of the others: ``plot_dist`` has no densities within limits (its kernel
+estimate refuses draws beyond them, its histogram omits them from the total), ``plot_ess`` and ``plot_forest`` show
+parameters of a run and not samplers and their cost, and ``plot_pair`` gives all draws of a run one colour.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ __all__ = [
     "marginals", "modes", "ranks",
 ]  # fmt: skip
 
-# Okabe and Ito's; with a line style each, so that they can be told apart without colour.
+# Okabe and Ito's colours, with a line style each, so that lines differ without colour too.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)))
 _GREY, _WIDTH = "#888888", 8.0
 _PANELS, _HIST_BINS, _POINTS = 3, 40, 1500
 # As in the report on a run.
 _RANKED_CHAINS, _RANKED_DRAWS = 8, 300
-# Two sides, 95 % of a distribution function at a point.
+# Normal quantile of a two-sided 95 % band.
 _TWO_SIDED = 1.96
-# That fit side by side below or above a figure.
+# Most letters of the legend entries in one row.
 _LEGEND_LETTERS = 110
 
 
@@ -46,7 +46,7 @@ def _pyplot() -> Any:
 
 
 def look_of(report: Any) -> dict[str, dict[str, Any]]:
-    """Colour and line of each sampler, the same in every figure."""
+    """Return colour and line style of each sampler, the same in every figure."""
     names = list(report.table.index)
     return {
         name: {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _STYLES[i % len(_STYLES)]}
@@ -55,7 +55,7 @@ def look_of(report: Any) -> dict[str, dict[str, Any]]:
 
 
 def blank(width: float, height: float) -> Any:
-    """Return a new figure of pyplot, the one that ``plt.savefig`` takes, without a window of its own."""
+    """Return a new figure, which becomes pyplot's current one, without opening a window."""
     plt = _pyplot()
     with plt.ioff():
         return plt.figure(figsize=(width, height), layout="constrained", FigureClass=of_runs.drawing_class())
@@ -70,7 +70,7 @@ def _axes(rows: int, columns: int, height: float, **options: Any) -> tuple[Any, 
 
 
 def literal(figure: Any) -> Any:
-    """Take names as they are: a dollar sign in one starts no formula."""
+    """Draw names literally: a dollar sign does not start a formula."""
     legends = [*figure.legends, *(axis.get_legend() for axis in figure.axes)]
     texts = [text for legend in legends if legend is not None for text in legend.get_texts()]
     for axis in figure.axes:
@@ -81,7 +81,7 @@ def literal(figure: Any) -> Any:
 
 
 def figures(report: Any) -> dict[str, tuple[Figure, str]]:
-    """Draw everything that there is to draw of a comparison."""
+    """Draw all figures of a comparison."""
     if not report.traces:
         return {}
     stepped = report.steps is not None and report.steps["mean_error"].notna().any()
@@ -174,7 +174,7 @@ def error_against_step(report: Any) -> Figure:
         axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
         axis.xaxis.set_minor_formatter("")
-    # Bars may reach below zero, and would leave nothing of the rest.
+    # Error bars may reach below zero, and would dominate a logarithmic axis.
     lowest = 0.5 * float(report.steps[["mean_error", "sd_error"]].min(axis=None))
     panels[0].set_yscale("log", nonpositive="clip")
     panels[0].set_ylim(bottom=max(lowest, 1e-6))
@@ -208,7 +208,7 @@ def effective_draws(report: Any) -> Figure:
 
 
 def _worst(report: Any) -> list[int]:
-    """Coordinates whose mean or standard deviation is off most in any run."""
+    """Return the coordinates with the largest error of a mean or standard deviation in any run."""
     truth, off = report.truth, np.zeros(len(report.labels))
     for trace in report.traces:
         mean, sd = trace.position.mean(axis=(0, 1)), trace.position.std(axis=(0, 1))
@@ -217,7 +217,7 @@ def _worst(report: Any) -> list[int]:
 
 
 def marginals(report: Any) -> Figure:
-    """Draw the marginals that are off most, and their distribution functions minus the reference's."""
+    """Draw the marginals with the largest errors, and their distribution functions minus the reference's."""
     truth, which, look = report.truth, _worst(report), look_of(report)
     if truth.draws is None:
         raise ValueError("the reference has moments and no draws: give reference='nuts', or draws of your own")
@@ -248,7 +248,7 @@ def marginals(report: Any) -> Figure:
 
 
 def ranks(report: Any) -> Figure | None:
-    """Draw ranks of each run's chains for its worst parameter; nothing where no run has moved."""
+    """Draw ranks of each run's chains for its worst parameter; None if all chains are constant."""
     import arviz as az
 
     n = min(_RANKED_DRAWS, *(trace.position.shape[1] for trace in report.traces))
@@ -257,7 +257,7 @@ def ranks(report: Any) -> Figure | None:
         count, draws = trace.position.shape[:2]
         with np.errstate(all="ignore"):
             r_hat = [float(az.rhat(trace.position[..., i])) for i in range(len(report.labels))]
-        # What stands still has neither ranks nor R-hat.
+        # Constant draws have neither ranks nor R-hat.
         i = int(np.argmax(np.nan_to_num(r_hat, nan=-np.inf)))
         if np.isfinite(r_hat[i]):
             chains = np.unique(np.linspace(0, count - 1, min(count, _RANKED_CHAINS)).round().astype(int)).tolist()
@@ -267,7 +267,7 @@ def ranks(report: Any) -> Figure | None:
 
 
 def modes(report: Any) -> Figure:
-    """Draw the two coordinates that tell the modes apart best, for the reference and each run."""
+    """Draw the two coordinates that separate the modes best, for the reference and each run."""
     known, truth = report.modes, report.truth
     if known is None:
         raise ValueError("no modes are known: they come with a target of pmm_mcmc.workbench.targets")
@@ -303,7 +303,7 @@ def modes(report: Any) -> Figure:
 
 
 def _apart(x: np.ndarray, known: Any) -> tuple[int, int]:
-    """Coordinates in which the means of the modes differ most, of their spread; the same one twice if there is one."""
+    """Return the two coordinates in which the modes' means differ most, relative to sd; one twice if d is 1."""
     label = np.asarray(known.label(x))
     means = np.array([x[label == j].mean(axis=0) for j in np.unique(label)])
     best = np.argsort(-means.std(axis=0) / x.std(axis=0))

@@ -1,4 +1,4 @@
-"""What samplers are compared with: exact answers, draws that someone brings, or a long run of NUTS."""
+"""The reference of a comparison: exact moments, a user's draws, or a long run of NUTS."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pmm_mcmc.warmup.standard_errors import spread
 
 __all__ = ["Truth", "model_labels", "truth_of_draws", "truth_of_target", "unconstrained_draws"]
 
-# Exact draws for distances and figures, and draws of a reference run that are kept.
+# Number of exact draws for distances and figures, and most draws that are kept of a reference run.
 _EXACT_DRAWS, _MOST_DRAWS = 20_000, 40_000
-# Draws without which a reference says nothing.
+# Fewest draws of a reference.
 _FEWEST = 100
 
 
 @dataclass(frozen=True)
 class Truth:
-    """Moments of each unconstrained coordinate, as far as they are known, and draws where there are some.
+    """Known moments of each unconstrained coordinate, and draws if there are any.
 
     Attributes
     ----------
@@ -30,13 +30,13 @@ class Truth:
     error, error_of_sd
         Standard errors of mean and standard deviation, ``(d,)``; zero where they are exact.
     exact
-        Whether they are.
+        Whether the moments are exact.
     source
-        A sentence that says what the reference is.
+        A sentence about the origin of the reference.
     draws : (n, d) or None
         Independent draws, or those of chains one after the other.
     warning
-        What speaks against the reference itself.
+        A reason to doubt the reference, if there is one.
     """
 
     mean: np.ndarray
@@ -52,10 +52,10 @@ class Truth:
 
 
 def truth_of_target(target: Any, rng: np.random.Generator) -> Truth:
-    """Take a target's own answer, with draws where it can make them."""
+    """Return the reference of a target, with exact draws if the target can make them."""
     known = target.reference
     nothing = np.zeros(target.ndim)
-    # A target of the user's own need not know the error of its second moments.
+    # A user's target may lack the errors of its second moments.
     error_of_sd = nothing if known.exact else np.nan_to_num(known.error_of_sd)
     return Truth(
         known.mean,
@@ -71,12 +71,12 @@ def truth_of_target(target: Any, rng: np.random.Generator) -> Truth:
 
 
 def truth_of_draws(position: np.ndarray, source: str, warning: str | None = None) -> Truth:
-    """Take moments from unconstrained draws ``(chain, draw, d)``, with their errors.
+    """Return a reference from unconstrained draws ``(chain, draw, d)``: moments with their errors.
 
     Raises
     ------
     ValueError
-        If they are too few, not finite, or a coordinate does not vary.
+        If there are too few draws, a draw is not finite, or a coordinate is constant.
     """
     chains, draws, d = position.shape
     if chains * draws < _FEWEST:
@@ -103,7 +103,7 @@ def truth_of_draws(position: np.ndarray, source: str, warning: str | None = None
 
 
 def model_labels(model: Any) -> list[str]:
-    """Name the unconstrained coordinates of a model in its own words: ``school[A]``, and ``log tau`` of a logarithm."""
+    """Return labels of a model's unconstrained coordinates, such as ``school[A]``, or ``log tau`` for a logarithm."""
     point, labels = model.initial_point(0), []
     for value in model.continuous_value_vars:
         variable = model.values_to_rvs[value]
@@ -111,7 +111,7 @@ def model_labels(model: Any) -> list[str]:
         name = variable.name if transform is None else f"{str(transform.name).replace('_', ' ')} {variable.name}"
         shape = np.shape(point[value.name])
         known = [model.coords.get(dim) for dim in model.named_vars_to_dims.get(variable.name, ())]
-        # A transform may take a coordinate away, and a dim may have no names.
+        # A transform may remove a coordinate, and a dim may have no names.
         if len(shape) and tuple(len(each or ()) for each in known) == shape:
             labels += [f"{name}[{', '.join(map(str, index))}]" for index in product(*known)]
         else:
@@ -120,14 +120,14 @@ def model_labels(model: Any) -> list[str]:
 
 
 def unconstrained_draws(dt: Any, model: Any) -> np.ndarray:
-    """Draws of a result on the unconstrained scale of a model: ``(chain, draw, d)``.
+    """Return the draws of a result on the unconstrained scale of a model: ``(chain, draw, d)``.
 
     Raises
     ------
     TypeError
-        If it is no result with a group ``posterior``.
+        If it is not a result with a group ``posterior``.
     ValueError
-        If it lacks a variable of the model, or holds it in another shape.
+        If it lacks a variable of the model, or has it in another shape.
     """
     if "posterior" not in getattr(dt, "children", ()):
         raise TypeError(
@@ -166,7 +166,7 @@ def _values_of(model: Any) -> dict[str, Any]:
 
 
 def _forward(model: Any) -> Any:
-    """Compile the map from values of the variables, in the order of ``free_RVs``, to unconstrained ones."""
+    """Compile the map from values of the random variables, in the order of ``free_RVs``, to unconstrained ones."""
     import pytensor
     from pytensor.graph.replace import graph_replace
 

@@ -1,4 +1,4 @@
-"""What ``pmm.workbench.compare`` returns: a table, a verdict in words, figures, and files of all of it."""
+"""The result of ``pmm.workbench.compare``: a table, a verdict as sentences, figures, and files with them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Comparison"]
 
 _CURVE_POINTS = 200
-# What is read first, in words and lengths that let it fit a terminal.
+# Columns of the short table, with headings and formats that fit a terminal.
 _FIRST = {
     "mean_error": ("error of mean", ".3f"), "sd_error": ("of sd", ".3f"), "r_hat": ("r_hat", ".3f"),
     "ess_bulk_per_1000": ("ess/1000 grads", ",.3g"),
@@ -37,30 +37,30 @@ _YES, _DASH, _LINE, _NAME = {True: "yes", False: "no"}, "\N{EM DASH}", 79, 29
 
 @dataclass(repr=False)
 class Comparison:
-    """Samplers side by side: a table, a verdict in words, and figures.
+    """A comparison of samplers: a table, a verdict as sentences, and figures.
 
     Attributes
     ----------
     title : str
-        What was compared.
+        Title of the comparison.
     verdict : list of str
-        What came out, in sentences.
+        The findings as sentences.
     table : pandas.DataFrame
-        A row for each sampler, also for one that failed.
+        A row for each sampler, including those that failed.
     columns : dict
-        What each column of the table means.
+        Meaning of each column of the table.
     notes : list of str
-        Budget, reference, how gradients are counted, seed, versions.
+        Budget, reference, the counting of gradients, seed, versions.
     failures : dict
-        Samplers that failed, and why.
+        Reasons of failed samplers, by name.
     traces : list of Trace
-        The runs themselves: unconstrained draws, gradients, times.
+        The runs: unconstrained draws, gradients, times.
     truth : Truth
-        What they were compared with.
+        The reference.
     labels : list of str
         Names of the coordinates of the draws.
     steps : pandas.DataFrame or None
-        Errors at other step sizes, where they were asked for: a row for each sampler and step.
+        Errors at other step sizes, if requested: a row for each sampler and step.
     """
 
     title: str
@@ -76,7 +76,7 @@ class Comparison:
     steps: pd.DataFrame | None = None
 
     def __repr__(self) -> str:
-        """Return the title, the verdict and the columns of the table that are read first."""
+        """Return the title, the verdict and the main columns of the table."""
         shown = pd.DataFrame({"trusted": [_YES.get(value, _DASH) for value in self.table["trusted"]]})
         for name, (words, form) in _FIRST.items():
             values = self.table.reindex(columns=[name])[name]
@@ -88,9 +88,9 @@ class Comparison:
         return "\n".join([self.title, "", *sentences, "", told, "", ".table has all columns, .columns what they mean."])
 
     def figure(self) -> Figure:
-        """Draw one figure for a paper, 7 inches wide: error against gradients, errors at the end, effective draws.
+        """Draw one figure for a paper, 7 inches wide: error against gradients, final errors, effective draws.
 
-        Like every ``plot_...``, it is then pyplot's current figure, which ``plt.savefig("figure.pdf")`` writes.
+        Like the figure of every ``plot_...``, it becomes pyplot's current figure, for ``plt.savefig("figure.pdf")``.
 
         Returns
         -------
@@ -106,12 +106,12 @@ class Comparison:
         return paper.figure(self)
 
     def figures(self) -> dict[str, tuple[Figure, str]]:
-        """Draw everything that there is to draw, for a page.
+        """Draw all figures of the report.
 
         Returns
         -------
         dict
-            Name to figure of matplotlib, which pyplot does not know, and caption.
+            By name a figure of matplotlib, closed in pyplot, and a caption.
 
         Raises
         ------
@@ -130,7 +130,7 @@ class Comparison:
         Raises
         ------
         ValueError
-            If no other step sizes were asked for.
+            If no other step sizes were run.
         """
         return plots.error_against_step(self)
 
@@ -139,15 +139,15 @@ class Comparison:
         return plots.effective_draws(self)
 
     def plot_marginals(self) -> Figure:
-        """Draw the marginals that are off most, against the reference."""
+        """Draw the marginals with the largest errors, against the reference."""
         return plots.marginals(self)
 
     def plot_ranks(self) -> Figure | None:
-        """Draw ranks of each sampler's chains, for its worst parameter; ``None`` where no sampler has moved."""
+        """Draw ranks of each sampler's chains for its worst parameter; ``None`` if all chains are constant."""
         return plots.ranks(self)
 
     def plot_modes(self) -> Figure:
-        """Draw the two coordinates that tell the modes apart best.
+        """Draw the two coordinates that separate the modes best.
 
         Raises
         ------
@@ -162,12 +162,12 @@ class Comparison:
         Parameters
         ----------
         path
-            Of the file, which is replaced if it is there.  It is whole at any time.
+            Path of the file, which is replaced if it exists; at no time is it incomplete.
 
         Returns
         -------
         pathlib.Path
-            Of the file.
+            Path of the file.
 
         Raises
         ------
@@ -181,17 +181,17 @@ class Comparison:
         return Path(path)
 
     def to_json(self, path: str | os.PathLike[str]) -> Path:
-        """Write everything but the draws as JSON: numbers that are not finite as null.
+        """Write everything but the draws as JSON, with null for numbers that are not finite.
 
         Parameters
         ----------
         path
-            Of the file, which is replaced if it is there.  It is whole at any time.
+            Path of the file, which is replaced if it exists; at no time is it incomplete.
 
         Returns
         -------
         pathlib.Path
-            Of the file.
+            Path of the file.
 
         Raises
         ------
@@ -219,7 +219,7 @@ class Comparison:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON can hold."""
+    """Return a value in the types of JSON."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

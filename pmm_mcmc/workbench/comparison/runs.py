@@ -1,4 +1,4 @@
-"""The samplers of this package under a budget of gradients: what they drew, spent, took and say of themselves."""
+"""Runs of this package's samplers under a budget of gradients: draws, gradients, time and verdict."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ __all__ = [
 
 # Most transitions of a warm-up: PyMC's own default, for all samplers.
 TUNE = 1000
-# Draws of each chain without which nothing can be said of a run.
+# Fewest draws of each chain for a row of the table.
 FEWEST = 50
-# Numbers that are kept of one sampler: 128 megabytes.
+# Most numbers that are kept of one sampler: 128 megabytes.
 _MOST_NUMBERS = 2**24
 _PILOT = 4
-# Room for chance in the number of gradients of a draw; what is beyond the budget is cut off.
+# Margin for the random number of gradients of a draw; draws beyond the budget are cut off.
 _MARGIN = 1.05
 
 
 class Seconds(NamedTuple):
-    """Processor time of compiling, of the warm-up, and of sampling.
+    """Processor time of compilation, warm-up and sampling, over all cores.
 
-    Of all cores together: chains on several threads have no advantage, and a busy machine does no harm.
+    Chains on several threads therefore have no advantage, and other load on the machine has little influence.
     """
 
     compile: float
@@ -44,7 +44,7 @@ class Seconds(NamedTuple):
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run says of itself: whether it is to be trusted, and in which words."""
+    """The verdict of a run's own diagnostics: whether it is trusted, and a sentence."""
 
     trusted: bool
     sentence: str
@@ -63,19 +63,19 @@ class Trace:
     n_grad : (chain, draw)
         Gradients from one draw to the next.
     warmup_n_grad : (chain,)
-        Gradients before the first.
+        Gradients of the warm-up.
     seconds
         Processor time.
     unstable, transitions : int
-        Transitions after warm-up, and those that failed: rejected as unstable, or divergent.
+        Failed transitions after warm-up (rejected as unstable, or divergent), and all of them.
     ran
-        The run's verdict on itself.
+        The verdict of the run's own diagnostics.
     setting : str
-        What was tuned.
+        The tuned parameters as text.
     gradient : (chain, draw, d), optional
         Gradient of the log density at the draws.
     noncentred : (chain, draw, d), optional
-        The positions that it is of, where they are others.
+        Non-centred positions to which the gradient belongs, if the run was non-centred.
     tuned : dict, optional
         Step size, K and friction of a sampler of this package.
     """
@@ -100,11 +100,11 @@ class Trace:
 
 
 class TooSmall(ValueError):
-    """The budget does not reach beyond the warm-up."""
+    """The budget does not cover the warm-up and some draws."""
 
 
 def in_words(error: Exception) -> str:
-    """Say why a sampler failed."""
+    """Return the reason of a failure as text."""
     text = str(error).strip()
     if isinstance(error, TooSmall | ImportError) and text:
         return text
@@ -112,7 +112,7 @@ def in_words(error: Exception) -> str:
 
 
 def name_of(step: Any) -> str:
-    """Name a step by its method and the arguments that are not defaults."""
+    """Return a name for a step: its method, with the arguments that are not defaults."""
     settings = step.arguments
     plain = MethodArguments.checked(settings.method, dynamics=settings.dynamics)
     told = [
@@ -129,12 +129,12 @@ def name_of(step: Any) -> str:
 
 
 def cut(n_grad: np.ndarray, warmup: float, budget: int) -> int:
-    """Draws of each chain that all chains can make together within a budget, warm-up included.
+    """Return the number of draws of each chain within the budget of all chains, warm-up included.
 
     Raises
     ------
     TooSmall
-        If they are too few to say anything.
+        If there are fewer than :data:`FEWEST`.
     """
     spent = warmup + np.cumsum(n_grad.sum(axis=0))
     n = int(np.searchsorted(spent, budget, side="right"))
@@ -145,7 +145,7 @@ def cut(n_grad: np.ndarray, warmup: float, budget: int) -> int:
 
 
 def for_few_draws(warmup: float, budget: int, needed: float) -> str:
-    """Say that a budget is too small, and which would do."""
+    """Return an error message for a budget that is too small, with one that is sufficient."""
     enough = math.ceil(needed / 1000) * 1000
     return (
         f"the warm-up took {warmup:,.0f} of {budget:,} gradients and left too few for {FEWEST} draws of each chain: "
@@ -154,20 +154,20 @@ def for_few_draws(warmup: float, budget: int, needed: float) -> str:
 
 
 def thinning(numbers: float) -> int:
-    """Draws of which to keep one, where all of them would be so many numbers."""
+    """Return the factor by which to thin draws, from the number of numbers without thinning."""
     return max(1, math.ceil(numbers / _MOST_NUMBERS))
 
 
 def run_step(name: str, step: Any, model: Any, budget: int, chains: int, seed: int) -> Trace:
-    """Run one of the step methods of this package, through ``pmm.sample``.
+    """Run a step method of this package with ``pmm.sample``.
 
-    A first, very short run of the same seed compiles, and tells what the warm-up takes; the second is the one that
-    counts, and repeats that warm-up to the bit.
+    A first, very short run with the same seed compiles and shows the cost of the warm-up.  The second run, which is
+    measured, repeats that warm-up bit for bit.
 
     Parameters
     ----------
     name
-        What to call it.
+        Name of the sampler.
     step
         The step method.
     model
@@ -180,7 +180,7 @@ def run_step(name: str, step: Any, model: Any, budget: int, chains: int, seed: i
     Raises
     ------
     TooSmall
-        If the budget does not reach.
+        If the budget does not cover the warm-up and some draws.
     """
     pilot, compiling = _sample(step, model, _PILOT, chains, seed)
     stats = pilot["sample_stats"]
@@ -243,7 +243,7 @@ def _warmup(stats: Any) -> np.ndarray:
 
 
 def altered(step: Any, **settings: Any) -> Any:
-    """Return the same step with other settings."""
+    """Return the same step with other arguments."""
     other = object.__new__(type(step))
     other.__dict__.update(step.__dict__)
     other._settings = replace(step.arguments, **settings)

@@ -1,4 +1,4 @@
-"""Error against step size: runs at multiples of the step that warm-up has found."""
+"""Error against step size: runs at multiples of the tuned step size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("pmm_mcmc")
 
 STEP_COLUMNS: dict[str, str] = {
     "sampler": "The sampler.",
-    "multiple": "Its step size over the one that its warm-up found, or that it was given.",
+    "multiple": "Its step size over the tuned or given one.",
     "step_size": "Its step size, in whitened units.",
     **{
         f"{what}_error{part}": COLUMNS[f"{what}_error{part}"]
@@ -27,8 +27,8 @@ STEP_COLUMNS: dict[str, str] = {
         for part in ("", "_se", "_noise", "_at")
     },
     "unstable": COLUMNS["unstable"],
-    "grads": "Gradients of the run, warm-up included; that at 1 is the one of the other tables.",
-    "error": "Why there is nothing else in this row.",
+    "grads": "Gradients of the run, warm-up included; the run at 1 is that of the other tables.",
+    "error": "Why the other columns of this row are empty.",
 }
 
 
@@ -43,25 +43,25 @@ def errors_at_steps(
     chains: int,
     seed: int,
 ) -> pd.DataFrame:
-    """Run each sampler that has a step at multiples of it, and measure the errors.
+    """Run each sampler of this package at multiples of its step size, and measure the errors.
 
-    What warm-up has found of K and friction is kept, so that nothing but the step differs; scales are learnt anew.
+    K and friction stay as tuned, so that only the step size differs; preconditioners are learnt again.
 
     Parameters
     ----------
     traces
-        The runs of the comparison: what they have tuned, and the runs at 1.
+        The runs of the comparison: their tuned parameters, and the runs at 1.
     named
         The samplers by name.
     model, truth, labels, n_grad, chains, seed
         As in the comparison.
     multiples
-        Of the step size.
+        Multiples of the step size.
 
     Returns
     -------
     pandas.DataFrame
-        A row for each sampler and multiple, with :data:`STEP_COLUMNS`; a run that fails is a row with the reason.
+        A row for each sampler and multiple, with :data:`STEP_COLUMNS`; a failed run is a row with the reason.
     """
     rows = []
     for trace in traces:
@@ -72,12 +72,12 @@ def errors_at_steps(
             found = {"sampler": trace.name, "multiple": multiple, "step_size": size}
             try:
                 step = _at(named[trace.name], trace.tuned, size)
-                # Seeds of their own: beyond those of the comparison and of its reference.
+                # The seeds differ from those of the comparison and of its reference.
                 run = trace if multiple == 1.0 else run_step(trace.name, step, model, n_grad, chains, seed + 2 + i)
                 found |= errors(replace(run, gradient=None), truth, labels)
                 found |= {"unstable": run.unstable, "grads": run.spent}
             except Exception as error:
-                # As in the comparison: the others are of use.
+                # As in the comparison, a failure does not end the other runs.
                 found["error"] = in_words(error)
                 _log.warning("%s at %.3g times its step size failed: %s", trace.name, multiple, found["error"])
             rows.append(found)
@@ -85,7 +85,7 @@ def errors_at_steps(
 
 
 def _at(step: Any, tuned: Mapping[str, Any], size: float) -> Any:
-    """Return a step of another size with the K and friction that its warm-up has found."""
+    """Return the step with another step size, and K and friction as tuned."""
     settings = step.arguments
     kept: dict[str, Any] = {"step_size": size}
     if settings.fixed_K is None:

@@ -1,4 +1,4 @@
-"""Reports: one HTML file on a run."""
+"""Reports on a run: one HTML file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the columns of a report on a run mean, and how their numbers are written."""
+"""Meaning and number format of the columns in a report on a run."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ __all__ = ["BIASES", "ESTIMATES", "FORMS", "SAMPLING", "SETTING", "interval_mean
 
 ESTIMATES = {
     "mean": "Mean of the draws.",
-    "mean_corrected": "Mean with the bias taken out, by means of the gradients at the draws: the number to report.",
-    "mcse_corrected": "Standard error of the corrected mean, by chance and by what the correction leaves.",
+    "mean_corrected": "Mean corrected for the bias by the gradients at the draws: the number to report.",
+    "mcse_corrected": "Standard error of the corrected mean, by chance and by the remaining bias.",
     "sd": "Standard deviation of the draws, over all chains.",
-    "sd_corrected": "Standard deviation with the bias taken out, where that can be done.",
+    "sd_corrected": "Standard deviation corrected for the bias, where that is possible.",
 }
 BIASES = {
-    "bias": "Mean of the draws minus corrected mean: what the length of the steps has done to it. It holds chance too.",
+    "bias": "Mean of the draws minus corrected mean: the effect of the step size on it, with some error by chance.",
     "bias_se": "Standard error of the bias: a bias of less than two of them may be chance.",
     "bias_sd_units": "The bias in posterior standard deviations.",
     "bias_of_sd": "Standard deviation of the draws minus the corrected one.",
-    "bias_of_sd_se": "Standard error of that.",
+    "bias_of_sd_se": "Standard error of the bias of the standard deviation.",
 }
 SAMPLING = {
-    "ess_bulk": "Effective sample size of the bulk: how many independent draws would know the centre as well.",
+    "ess_bulk": "Effective sample size of the bulk: the number of independent draws with the same precision.",
     "ess_tail": "Effective sample size of the tails: the same for the 5 % and 95 % quantiles.",
     "ess_per_grad": "ess_bulk for each gradient spent, warm-up included.",
-    "r_hat": "Scatter between chains against that within them: 1 where the chains agree, above 1.01 draw more.",
+    "r_hat": "Variation between chains relative to that within them: 1 if the chains agree; above 1.01 draw more.",
     "nested_r_hat": (
-        "The same of groups of chains that started together, which is for many chains of few draws: it comes down to "
-        "1 as the groups forget their starts."
+        "The same for groups of chains that started together, for many chains of few draws: it approaches 1 as the "
+        "groups forget their starts."
     ),
-    "mcse_mean": "Standard error of the mean by chance; it says nothing of bias.",
+    "mcse_mean": "Standard error of the mean by chance, without bias.",
     "mcse_sd": "Standard error of the standard deviation by chance.",
 }
 SETTING = {
@@ -37,10 +37,10 @@ SETTING = {
     "steps_per_draw": ("steps per draw", "Transitions between two draws that are kept."),
     "expected_bias": (
         "expected bias",
-        "What a step of this length may do to a mean where the posterior is steepest, in posterior standard "
-        "deviations. No estimate: the bias is mostly much smaller.",
+        "Bias that a step of this size may cause in a mean where the posterior is steepest, in posterior standard "
+        "deviations. It is a bound rather than an estimate: the bias is mostly much smaller.",
     ),
-    "halving_cost": ("cost of half the bias", "Factor in gradients that half the target bias would take."),
+    "halving_cost": ("cost of half the bias", "Factor in gradients that half the target bias would cost."),
     "acceptance_rate": ("acceptance", "Mean probability that a proposal was accepted."),
     "n_grad": ("gradients after warm-up", "Gradients of the log density after warm-up."),
     "n_grad_total": ("gradients", "Gradients of the log density that a chain has spent, warm-up included."),
@@ -57,7 +57,7 @@ FORMS = {
 
 
 def interval_meaning(column: str) -> str:
-    """Say what a column such as ``eti89_lb`` or ``hdi94_ub`` of ArviZ's summary is; nothing of any other column."""
+    """Return the meaning of a column such as ``eti89_lb`` or ``hdi94_ub`` of ArviZ's summary; empty for others."""
     for kind, words in (("eti", "central interval"), ("hdi", "shortest interval")):
         percent, _, side = column.removeprefix(kind).partition("_")
         if column.startswith(kind) and percent.isdigit() and side in ("lb", "ub"):

@@ -13,7 +13,7 @@ from pmm_mcmc.workbench.report.page import plain
 
 __all__ = ["drawing_class", "forest", "ranks", "short", "traces", "unlisted"]
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart, without the yellow that white paper swallows.
+# Okabe and Ito's colours, which colour-blind readers can distinguish, without yellow, which is faint on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
 _WIDTH = 8.0  # inches
 _STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 9}
@@ -22,7 +22,7 @@ _LONGEST = 30
 
 
 def short(name: str, longest: int = _LONGEST) -> str:
-    """Return a name that fits a figure: the middle of a long one is left out."""
+    """Return a name that fits a figure; the middle of a long one is omitted."""
     name = " ".join(plain(name).split())
     if len(name) <= longest:
         return name
@@ -31,18 +31,18 @@ def short(name: str, longest: int = _LONGEST) -> str:
 
 
 def forest(rows: Sequence[str], series: Mapping[str, tuple[np.ndarray, np.ndarray]], limit: float, label: str) -> Any:
-    """Draw biases in posterior standard deviations: points with two standard errors to each side.
+    """Draw biases in posterior standard deviations as points with two standard errors to each side.
 
     Parameters
     ----------
     rows
-        Names, from the top.
+        Names of the rows, from the top.
     series
-        Size and standard error, one a row, by what they are of; NaN where not known.
+        Bias and standard error for each row, by the name of the series; NaN where not known.
     limit
-        Half the width of the band of what is acceptable.
+        Half the width of the band of acceptable biases.
     label
-        Of the axis.
+        Label of the axis.
     """
     with _style():
         figure = _figure(0.9 + 0.3 * len(rows))
@@ -67,7 +67,7 @@ def forest(rows: Sequence[str], series: Mapping[str, tuple[np.ndarray, np.ndarra
 
 
 def traces(draws: Mapping[str, np.ndarray], chains: Sequence[int]) -> Any:
-    """Draw ``(chain, draw)`` of some parameters, a row each, thinned to what a page can show."""
+    """Draw traces ``(chain, draw)`` of some parameters, one row each, thinned for a page."""
     with _style():
         figure = _figure(0.5 + 1.15 * len(draws))
         grid = figure.subplots(len(draws), 1, sharex=True, squeeze=False)[:, 0]
@@ -88,7 +88,7 @@ def traces(draws: Mapping[str, np.ndarray], chains: Sequence[int]) -> Any:
 
 
 def ranks(draws: Mapping[str, np.ndarray], chains: Sequence[int]) -> Any:
-    """Draw how the ranks of each chain's draws differ from evenly spread ones, by ArviZ: a figure of pyplot."""
+    """Draw with ArviZ the differences between the ranks of each chain's draws and uniform ranks."""
     import arviz as az
     from matplotlib import pyplot as plt
 
@@ -136,10 +136,10 @@ def ranks(draws: Mapping[str, np.ndarray], chains: Sequence[int]) -> Any:
 
 @cache
 def drawing_class() -> Any:
-    """Return the class of figures that pyplot knows and a notebook shows once.
+    """Return a class of pyplot figures that a notebook shows once.
 
-    A notebook shows the figures of pyplot at the end of a cell, and what the last line of the cell is: the same figure
-    twice, if that is one.
+    A notebook shows pyplot's figures at the end of a cell, and the value of its last line: a figure that is both would
+    be shown twice.
     """
     from matplotlib.figure import Figure
 
@@ -154,7 +154,7 @@ def drawing_class() -> Any:
 
 
 def unlisted(figure: Any) -> Any:
-    """Take a figure from the list of pyplot, for it is not what the user asked for, but a part of it."""
+    """Close a figure in pyplot, so that a notebook does not show it by itself, and return it."""
     from matplotlib import pyplot as plt
 
     plt.close(figure)
@@ -170,14 +170,14 @@ def _style() -> Any:
 
 
 def _figure(height: float) -> Any:
-    # Without pyplot, which would show the figure in a notebook.
+    # Not by pyplot, which would show the figure in a notebook.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(_WIDTH, height), layout="constrained")
 
 
 def _literal(figure: Any) -> Any:
-    """Make names with dollar signs stand as they are: they are no mathematics."""
+    """Draw text literally: dollar signs in names do not start mathematics."""
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):

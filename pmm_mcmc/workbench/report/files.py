@@ -1,4 +1,4 @@
-"""Reports as files."""
+"""Writing of reports to files."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ __all__ = ["check_place", "to_html", "write_page"]
 
 
 def to_html(dt: Any, path: str | os.PathLike[str]) -> Path:
-    """Write the report on a run to a file: verdict, estimates with their bias, convergence, setting, figures.
+    """Write the report on a run to a file: verdict, estimates with bias, convergence, tuned parameters, figures.
 
     Parameters
     ----------
     dt
         A result of ``pm.sample`` or :func:`pmm_mcmc.sample`, or an opened store.
     path
-        Of the file, which is replaced if it is there.  It is whole at any time.
+        Path of the file, which is replaced if it exists; at no time is it incomplete.
 
     Returns
     -------
     pathlib.Path
-        Of the file.
+        Path of the file.
 
     Raises
     ------
     ValueError
-        If ``dt`` is not such a result, or too short to be summarised.
+        If ``dt`` is not such a result, or has too few draws for a summary.
     OSError
         If the file cannot be written; nothing is computed then.
 
     See Also
     --------
-    pmm_mcmc.summary : The table of it.
+    pmm_mcmc.summary : The table in the report.
     """
     check_place(path)
     write_page(run_page(dt), path)
@@ -44,7 +44,7 @@ def to_html(dt: Any, path: str | os.PathLike[str]) -> Path:
 
 
 def check_place(path: str | os.PathLike[str]) -> None:
-    """Raise an ``OSError`` where no file can be written, before there is one to write."""
+    """Raise ``OSError`` if no file can be written at this path."""
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path}: is a folder; give the name of a file in it")
@@ -56,14 +56,14 @@ def check_place(path: str | os.PathLike[str]) -> None:
 
 
 def write_page(html: str, path: str | os.PathLike[str]) -> None:
-    """Write a page, so that the file is there whole or not at all."""
+    """Write a page so that the file exists whole or not at all."""
     check_place(path)
     path = Path(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(html)
-        # What mkstemp makes is for its owner alone; a new file is for whom the user wants.
+        # mkstemp creates files for their owner only; a new file gets the user's default permissions.
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask)

@@ -1,4 +1,4 @@
-"""What a report consists of, and the one file it becomes."""
+"""The parts of a report, and its rendering as one HTML file."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = [
 ]  # fmt: skip
 
 _MARKS = {"ok": "\N{CHECK MARK}", "bad": "\N{MULTIPLICATION SIGN}", "unknown": "?"}
-# What neither XML nor UTF-8 can hold.
+# Characters that XML or UTF-8 cannot represent.
 _IMPOSSIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
 def plain(text: Any) -> str:
-    """Return text that any file can hold: control characters and half characters become the replacement character."""
+    """Return text with control characters and lone surrogates replaced by the replacement character."""
     return _IMPOSSIBLE.sub("\N{REPLACEMENT CHARACTER}", str(text))
 
 
 def number(value: Any, form: str = ".4g") -> str | None:
-    """Write a number as in a table; ``None`` where it is not known."""
+    """Return a value as text for a table; ``None`` if it is missing."""
     if value is None or value is pd.NA:
         return None
     if isinstance(value, str):
@@ -49,17 +49,17 @@ def number(value: Any, form: str = ".4g") -> str | None:
         return None
     if math.isinf(size):
         return "\N{INFINITY}" if size > 0.0 else "\N{MINUS SIGN}\N{INFINITY}"
-    # Counts may have become floats on their way through a table; and no one reads 2.4e+03.
+    # Counts may have become floats in a table, and large numbers are easier to read without an exponent.
     if form.endswith("g") and (size.is_integer() or abs(size) >= 1000.0) and abs(size) < 1e15:
         form = ",.0f"
     text = f"{size:{form}}"
-    # What rounds to nothing has no sign.
+    # A number that rounds to zero has no sign.
     return (text if text.strip("-0.,") else text.lstrip("-")).replace("-", "\N{MINUS SIGN}")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What stands on top: a headline, and sentences below it."""
+    """The top of a report: a headline, and sentences below it."""
 
     tone: Literal["ok", "bad", "unknown", "plain"]
     headline: str
@@ -68,7 +68,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Column:
-    """A column's name, what it means, and whether it holds numbers."""
+    """The name and meaning of a column, and whether it contains numbers."""
 
     name: str
     meaning: str = ""
@@ -77,7 +77,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """Text of a cell, ``None`` where there is none to be had; ``flag`` says what is wrong with it."""
+    """The text of a cell, ``None`` if missing; ``flag`` is a warning about its value."""
 
     text: str | None
     flag: str = ""
@@ -95,12 +95,12 @@ class Table:
 
     @property
     def explained(self) -> bool:
-        """Whether there is something to say about the columns."""
+        """Whether any column has a meaning to show."""
         return any(column.meaning for column in self.columns)
 
     @property
     def widest(self) -> int:
-        """Characters of the longest name of a row."""
+        """Number of characters of the longest row name."""
         return max((len(row[0].text or "") for row in self.rows), default=1)
 
     @classmethod
@@ -114,9 +114,9 @@ class Table:
         flags: Mapping[str, tuple[Callable[[Any], bool], str]] | None = None,
         note: str = "",
     ) -> Table:
-        """Make a table of a data frame, whose index names the rows.
+        """Return the table of a data frame, whose index names the rows.
 
-        ``forms`` are format specifications, and ``flags`` conditions with what they mean, both by column.
+        ``forms`` are format specifications, and ``flags`` conditions with warnings, both by column.
         """
         forms, flags = forms or {}, flags or {}
         numeric = [_numeric(frame.iloc[:, i]) for i in range(frame.shape[1])]
@@ -156,7 +156,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of matplotlib, and what it shows, in words."""
+    """A figure of matplotlib with a caption."""
 
     kind: ClassVar = "figure"
     caption: str
@@ -168,13 +168,13 @@ class Figure:
 
     @property
     def png(self) -> str:
-        """A data address, where the figure holds too much to be a drawing."""
+        """The figure as a data URL if it is too large for SVG, otherwise empty."""
         if self._drawn.png is None:
             return ""
         return "data:image/png;base64," + base64.b64encode(self._drawn.png).decode("ascii")
 
     def svg(self, name: str) -> Any:
-        """Return the drawing as markup whose names all begin with ``name``."""
+        """Return the figure as SVG markup, with ``name`` as prefix of all its ids."""
         from markupsafe import Markup
 
         return Markup(self._drawn.named(name))
@@ -182,7 +182,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page under a tab of its own."""
+    """A part of a page with its own tab."""
 
     title: str
     blocks: Sequence[Table | Figure | Text | Items]
@@ -190,7 +190,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A report: title, verdict, facts in a few words, sections."""
+    """A report: title, verdict, short facts, sections."""
 
     title: str
     verdict: Verdict
@@ -198,7 +198,7 @@ class Page:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def html(self) -> str:
-        """Return one file that loads nothing from elsewhere; equal pages give equal files.
+        """Return the page as one self-contained file; equal pages give equal files.
 
         Raises
         ------
@@ -215,7 +215,7 @@ class Page:
 
 
 def chosen(labels: Iterable[str], concern: Iterable[float], most: int) -> list[str]:
-    """Return at most so many labels, those of most concern first; unknown concern comes last."""
+    """Return at most ``most`` labels, those of highest concern first; NaN comes last."""
     ordered = sorted(zip(labels, concern, strict=True), key=lambda pair: -pair[1] if pair[1] == pair[1] else math.inf)
     return [label for label, _ in ordered[:most]]
 
@@ -236,6 +236,6 @@ def _template() -> Any:
         import jinja2
     except ImportError as error:
         raise ImportError("reports need Jinja2 and matplotlib: pip install 'pmm-mcmc[report]'") from error
-    # Everything that is not marked as trusted here is escaped.
+    # Text is escaped unless it is marked as trusted.
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     return environment.from_string(_part("page.html"))

@@ -21,38 +21,38 @@ from pmm_mcmc.workbench.report.setting import facts, setting_section, unstable_s
 
 __all__ = ["page_of", "run_page"]
 
-# What a page can show and a reader take in; the summary in Python has all.
+# Most rows, biases, traces and chains on a page; pmm.summary has all.
 _MOST_ROWS, _MOST_BIASES, _MOST_TRACES, _MOST_CHAINS = 200, 40, 6, 8
 _MOST_RANKED = 300  # draws of a chain
 _TONES: dict[str, Any] = {"trusted": "ok", "undecided": "unknown", "not trusted": "bad"}
 
 
 class _Found(NamedTuple):
-    """The summary of a run with its biases, and the verdict."""
+    """The summary of a run with biases, and its verdict."""
 
     table: pd.DataFrame
     judged: Judgement
 
 
 def run_page(dt: Any, title: str = "Report on a run") -> str:
-    """Return the report on a run: one HTML file that loads nothing from elsewhere.
+    """Return the report on a run as one self-contained HTML file.
 
-    It has the verdict in words; for each parameter the estimates, the corrected mean, the bias with its standard
-    error, effective sample sizes and r_hat; biases, traces and ranks drawn; the setting that warm-up found; what was
-    unstable.  Of large results it shows the parameters with the largest biases and r_hat, and some chains, and says so.
+    It has the verdict; for each parameter the estimates, the corrected mean, the bias with its standard error,
+    effective sample sizes and r_hat; figures of biases, traces and ranks; the tuned parameters; unstable transitions.
+    For large results it shows, with a note, the parameters with the largest biases and r_hat, and some chains.
 
     Parameters
     ----------
     dt
-        A result of ``pm.sample`` or :func:`pmm_mcmc.sample` (of ``keep="moments"`` too), or an opened store.  Of a
-        sampler that stores no gradients, the report says that the bias was not measured.
+        A result of ``pm.sample`` or :func:`pmm_mcmc.sample` (also with ``keep="moments"``), or an opened store.  For
+        a sampler that stores no gradients, the report states that the bias was not measured.
     title
-        Of the page.
+        Title of the page.
 
     Returns
     -------
     str
-        The text of the file.  Equal results give equal texts.
+        The contents of the file, equal for equal results.
 
     Raises
     ------
@@ -65,8 +65,8 @@ def run_page(dt: Any, title: str = "Report on a run") -> str:
 
 
 def page_of(dt: Any, title: str) -> Page:
-    """Return the report on a run before it becomes text."""
-    found = _look(dt)
+    """Return the report on a run as a :class:`Page`."""
+    found = _summarised(dt)
     sections = [
         Section("Estimates", _tables(found.table)),
         Section("Figures", _figures(dt, found.table)),
@@ -76,7 +76,7 @@ def page_of(dt: Any, title: str) -> Page:
     return Page(title, _verdict(found), [section for section in sections if section.blocks], facts(dt))
 
 
-def _look(dt: Any) -> _Found:
+def _summarised(dt: Any) -> _Found:
     children = getattr(dt, "children", ())
     if "posterior_mean" in children:
         table = moments_summary(dt)
@@ -85,8 +85,8 @@ def _look(dt: Any) -> _Found:
         return _Found(table, moments_verdict(dt))
     if "posterior" not in children:
         raise ValueError(
-            f"dt={type(dt).__name__}: is no result of sampling, for it has no group 'posterior'; give what pm.sample "
-            "or pmm.sample returned, or pmm.open(...)"
+            f"dt={type(dt).__name__}: is no result of sampling, for it has no group 'posterior'; give a result of "
+            "pm.sample or pmm.sample, or pmm.open(...)"
         )
     draws = dt["posterior"].sizes.get("draw", 0)
     if draws < 4:
@@ -126,7 +126,7 @@ def _concern(table: pd.DataFrame) -> pd.Series:
 
 
 def _r_hat(table: pd.DataFrame) -> str:
-    """Return the column by which the verdict judges whether the chains agree."""
+    """Return the name of the column by which the verdict judges convergence."""
     return "nested_r_hat" if "nested_r_hat" in table else "r_hat"
 
 
@@ -206,7 +206,7 @@ def _of_chains(dt: Any, table: pd.DataFrame) -> list[Figure]:
 
 
 def _drawn(dt: Any, table: pd.DataFrame) -> tuple[dict[str, np.ndarray], list[int]]:
-    """Return the draws ``(chain, draw)`` of what is drawn, and the names of these chains."""
+    """Return the draws ``(chain, draw)`` of the parameters in the figures, and the names of their chains."""
     from arviz_base import xarray_sel_iter
     from arviz_base.labels import BaseLabeller
 
@@ -220,7 +220,7 @@ def _drawn(dt: Any, table: pd.DataFrame) -> tuple[dict[str, np.ndarray], list[in
         label = labeller.make_label_flat(name, selection, index)
         if label in wanted:
             values = np.asarray(some[name].isel(index).transpose("chain", "draw").values, dtype=float)
-            # What stands still or is not finite has no ranks.
+            # Constant draws and draws that are not finite have no ranks.
             if np.isfinite(values).all() and np.ptp(values) > 0.0:
                 every[label] = values
     kept: Sequence[str] = chosen(list(every), [_concern(table)[label] for label in every], _MOST_TRACES)
@@ -229,5 +229,5 @@ def _drawn(dt: Any, table: pd.DataFrame) -> tuple[dict[str, np.ndarray], list[in
 
 
 def _of(shown: int, there: int, what: str, which: str) -> str:
-    """Say how many of how many are shown, where it is not all."""
+    """Return a note on the shown part if not all are shown, otherwise an empty string."""
     return f" {shown} of {there:,} {what}: {which}." if shown < there else ""

@@ -1,4 +1,4 @@
-"""What a run was: its size, the setting that warm-up found, and what was unstable."""
+"""Sections of a report on a run: its size, its tuned parameters, and its unstable transitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_CHAINS = 12
 
 
 def statistics(dt: Any) -> Any:
-    """Return the statistics of a run, by draw or, where only moments were kept, by chain; ``None`` without any."""
+    """Return the statistics of a run by draw or, if only moments were kept, by chain; ``None`` if there are none."""
     for name in ("sample_stats", "sample_stats_total"):
         if name in dt.children:
             return dt[name].dataset
@@ -24,7 +24,7 @@ def statistics(dt: Any) -> Any:
 
 
 def _of_chains(stats: Any, name: str) -> np.ndarray | None:
-    """Return a statistic of each chain, the last value of settings and the sum or mean of others; ``None`` without."""
+    """Return a statistic of each chain: last value, sum or mean; ``None`` if there is none."""
     if name not in stats:
         return None
     values = stats[name]
@@ -44,7 +44,7 @@ def _of_chains(stats: Any, name: str) -> np.ndarray | None:
 
 
 def facts(dt: Any) -> dict[str, str]:
-    """Return what a run was, in a few words each, by name."""
+    """Return short facts about a run, by name."""
     stats = statistics(dt)
     kept = "posterior" in dt.children
     group = dt["posterior" if kept else "posterior_mean"]
@@ -76,7 +76,7 @@ def facts(dt: Any) -> dict[str, str]:
 
 
 def setting_section(dt: Any) -> Section:
-    """Return what warm-up found, over the chains."""
+    """Return the section with the tuned parameters over the chains."""
     stats, rows = statistics(dt), []
     for name, (words, meaning) in SETTING.items():
         values = None if stats is None else _of_chains(stats, name)
@@ -96,7 +96,7 @@ def setting_section(dt: Any) -> Section:
 
 
 def unstable_section(dt: Any) -> Section:
-    """Return how often steps failed, in which chains, and where."""
+    """Return the section with the unstable transitions of each chain."""
     stats, title = statistics(dt), "Unstable steps"
     if stats is None:
         return Section(title, [])
@@ -110,7 +110,7 @@ def unstable_section(dt: Any) -> Section:
     transitions = stats["transitions"] if "transitions" in stats else stats["steps_per_draw"]
     total, of = int(by_chain.sum()), int(transitions.sum())
     parts = int(stats["refined"].sum()) if "refined" in stats else 0
-    in_parts = f" {parts:,} were taken in parts, where the whole step would have been too long." if parts else ""
+    in_parts = f" {parts:,} were refined, where the whole step would have been too long." if parts else ""
     if not total:
         return Section(title, [Text(f"None of {of:,} transitions after warm-up was unstable.{in_parts}")])
     failures = np.zeros_like(by_chain)

@@ -1,4 +1,4 @@
-"""Figures of matplotlib as parts of a page."""
+"""Conversion of matplotlib figures to SVG or PNG for a page."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["FinishedChunk", "drawn"]
+__all__ = ["Drawing", "drawn"]
 
-# A drawing larger than this becomes a picture.
+# Most bytes of an SVG; a larger figure becomes a PNG.
 _MOST_BYTES = 300_000
 _DPI = 150
 
 
 @dataclass(frozen=True)
-class FinishedChunk:
-    """A figure as SVG or, where that would be too long, as PNG."""
+class Drawing:
+    """A figure as SVG or, if that would be too large, as PNG."""
 
     svg: ET.Element | None
     png: bytes | None
 
     def named(self, name: str) -> str:
-        """Return the markup of the SVG, with ``name`` before all its names and as the name of what describes it."""
+        """Return the markup of the SVG, with ``name`` as prefix of its ids and as the id of its description."""
         assert self.svg is not None
         root = _renamed(self.svg, name)
         root.set("role", "img")
@@ -32,19 +32,19 @@ class FinishedChunk:
         return ET.tostring(root, encoding="unicode")
 
 
-def drawn(figure: Any) -> FinishedChunk:
-    """Draw a figure of matplotlib; it is left as it was, and equal figures give equal bytes."""
+def drawn(figure: Any) -> Drawing:
+    """Convert a figure of matplotlib, which stays unchanged; equal figures give equal bytes."""
     root = _bare(ET.fromstring(_saved(figure, "svg")))
     if len(ET.tostring(root)) > _MOST_BYTES:
-        return FinishedChunk(None, _saved(figure, "png", dpi=_DPI))
-    return FinishedChunk(root, None)
+        return Drawing(None, _saved(figure, "png", dpi=_DPI))
+    return Drawing(root, None)
 
 
 def _saved(figure: Any, kind: str, **options: Any) -> bytes:
     import matplotlib as mpl
 
     buffer = io.BytesIO()
-    # Text as text: it can be read aloud, searched, and shown in the reader's own fonts, which know more characters.
+    # Text stays text: it can be searched and read aloud, and the reader's own fonts have more characters.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "pmm_mcmc"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
         none = {"Date": None, "Creator": None, "Format": None, "Type": None} if kind == "svg" else {"Software": None}
@@ -55,10 +55,10 @@ def _saved(figure: Any, kind: str, **options: Any) -> bytes:
 
 
 def _bare(root: ET.Element) -> ET.Element:
-    """Return a copy without namespaces and styles for the whole page: what HTML wants of a drawing."""
+    """Return a copy without namespaces and global styles, for use within HTML."""
     out = ET.Element(_local(root.tag))
     for key, value in root.items():
-        if key in ("d", "x", "y"):  # to a hundredth of a point: most of what a drawing consists of
+        if key in ("d", "x", "y"):  # rounded to a hundredth of a point: they are most of the bytes
             value = re.sub(r"(\.\d\d)\d+", r"\1", value)
         if key != "version":
             out.set(_local(key), value)
@@ -74,7 +74,7 @@ def _local(name: str) -> str:
 
 
 def _renamed(root: ET.Element, name: str) -> ET.Element:
-    """Return a copy where every name that the drawing gives or refers to begins with ``name``."""
+    """Return a copy with ``name`` as prefix of all ids and of references to them."""
     attributes = {}
     for key, value in root.items():
         if key == "id":

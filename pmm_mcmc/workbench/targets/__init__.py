@@ -5,7 +5,7 @@
 >>> target.ndim, target.reference.exact
 (10, True)
 
-Nothing here needs JAX or builds a model before it is asked to.
+JAX is imported, and models are built, only on request.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _TARGETS: dict[str, Target] = {
 
 
 def list() -> tuple[str, ...]:
-    """Names of the targets of the gallery.
+    """Return the names of the targets of the gallery.
 
     Returns
     -------
     tuple of str
-        What :func:`get` takes.
+        Names for :func:`get`.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def get(name: str) -> Target:
     Raises
     ------
     ValueError
-        If there is none of that name.
+        If there is no target of that name.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Targets given by one formula, which PyTensor and JAX both evaluate."""
+"""Targets defined by one formula that PyTensor and JAX both evaluate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Formula = Callable[[Any, Any], Any]
 
 
 def from_formula(formula: Formula, variable: str, shape: tuple[int, ...], **rest: Any) -> Target:
-    """Target of the log density ``formula(x, xp)`` of one array, with ``xp`` the namespace of PyTensor or JAX."""
+    """Return the target with log density ``formula(x, xp)`` of one array; ``xp`` is ``pytensor.tensor`` or JAX's."""
     return Target(
         build=partial(_in_pymc, formula, variable, shape),
         log_density_of=partial(_in_jax, formula=formula, shape=shape),

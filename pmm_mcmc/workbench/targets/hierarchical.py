@@ -1,4 +1,4 @@
-"""Models with a scale that is itself unknown: Neal's funnel, and eight schools in two parametrisations."""
+"""Hierarchical models with an unknown scale: Neal's funnel, and eight schools in two parametrisations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MU_SD = TAU_SCALE = 5.0
 
 
 def funnel() -> pm.Model:
-    """Neal's funnel in its own coordinates (Neal, 2003)."""
+    """Build Neal's funnel, centred (Neal, 2003)."""
     import pymc as pm
 
     with pm.Model() as model:
@@ -56,7 +56,7 @@ def draw_funnel(n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def eight_schools(centred: bool) -> pm.Model:
-    """Eight schools, with the effects themselves or their standardised deviations as parameters."""
+    """Build eight schools, with the effects (centred) or their standardised deviations as parameters."""
     import pymc as pm
 
     with pm.Model() as model:
@@ -77,14 +77,14 @@ def schools_log_density(q: Any, centred: bool) -> Any:
     tau = jnp.exp(log_tau)
     z = (rest - mu) / tau if centred else rest
     theta = rest if centred else mu + tau * z
-    # The last term of the prior is the density of log tau in place of tau.
+    # The last term of the prior is the log Jacobian of tau = exp(log_tau).
     prior = -0.5 * (mu / MU_SD) ** 2 - jnp.log1p((tau / TAU_SCALE) ** 2) + log_tau
     schools = -0.5 * (z**2).sum() - (8 * log_tau if centred else 0.0)
     return prior + schools - 0.5 * (((EFFECT - theta) / ERROR) ** 2).sum()
 
 
 class Conditional(NamedTuple):
-    """Given tau, all else is Gaussian: mu, then each school's z ~ N(slope (effect - mu), own). Arrays of log tau."""
+    """The Gaussian law given tau: mu, then each school's z ~ N(slope (effect - mu), own); arrays over log tau."""
 
     mu_mean: np.ndarray
     mu_variance: np.ndarray
@@ -101,7 +101,7 @@ class Conditional(NamedTuple):
 
 @cache
 def log_tau_grid(points: int = 4001) -> moments.Grid:
-    """Marginal law of log tau: what is left when the Gaussians have been integrated over."""
+    """Return the marginal law of log tau, with the Gaussians integrated out."""
 
     def log_density(log_tau: np.ndarray) -> np.ndarray:
         tau = np.exp(log_tau)

@@ -1,13 +1,13 @@
-r"""Write ``data/references.json``: moments of the targets that have no exact ones, by annealed populations.
+r"""Write ``data/references.json``: moments of targets without exact ones, by annealed importance resampling.
 
 ``python -m pmm_mcmc.workbench.targets.make_references [name ...]`` takes a few minutes for all three. It needs JAX.
 
-A population of draws from a wide Gaussian :math:`q` is taken to the target :math:`p` through
-:math:`q^{1-\beta} p^\beta` (Del Moral, Doucet and Jasra, 2006): each time :math:`\beta` grows by as much as leaves nine
-tenths of the population's effective size, draws are resampled by their weights and moved by Hamiltonian Monte Carlo.
-All modes are populated while they are still connected, so that none is missed, as chains that start from one of them
-may. Populations are independent of each other, and standard errors come from the spread of their means. The answers
-are then made to have the symmetries that the posterior has, which takes out the noise in the weights of equal modes.
+A population of draws from a wide Gaussian :math:`q` moves to the target :math:`p` through
+:math:`q^{1-\beta} p^\beta` (Del Moral, Doucet and Jasra, 2006). In each stage :math:`\beta` grows until nine tenths of
+the population's effective size are left, draws are resampled by their weights, and Hamiltonian Monte Carlo moves them.
+All modes are populated while they are still connected, so that none is missed, as it may be by chains that start in one
+of them. Populations are independent, and standard errors come from the spread of their means. The moments are averaged
+over the symmetries of the posterior, which removes the noise in the weights of equal modes.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ SEED = 20261121
 
 
 class Plan(NamedTuple):
-    """Where a target's populations start, their number and size, and its symmetries.
+    """The initial Gaussian of a target's populations, their number, size and moves, and its symmetries.
 
-    ``symmetrise`` takes raw moments ``(3, d)`` of orders 1, 2 and 4 to their averages over the symmetries.
+    ``symmetrise`` averages raw moments ``(3, d)`` of orders 1, 2 and 4 over the symmetries.
     """
 
     mean: np.ndarray
@@ -50,7 +50,7 @@ class Plan(NamedTuple):
 
 
 def pooled(moments: np.ndarray, groups: list[np.ndarray], odd: np.ndarray) -> np.ndarray:
-    """Average over coordinates of one law; means of the coordinates ``odd`` are 0."""
+    """Return moments averaged over groups of coordinates with equal laws; means of the coordinates ``odd`` are 0."""
     found = moments.copy()
     for group in groups:
         found[:, group] = moments[:, group].mean(axis=1, keepdims=True)
@@ -97,7 +97,7 @@ def mover(log_density: Callable[[Any], Any], plan: Plan) -> Callable[..., Any]:
     def move(key: Any, x: Any, beta: Any, step: Any, mass_sd: Any) -> tuple[Any, Any, Any]:
         of_velocity, of_step, of_accept = jax.random.split(key, 3)
         v = jax.random.normal(of_velocity, x.shape)
-        # A step for each draw, so that no orbit is closed.
+        # A random step size for each draw avoids closed orbits.
         h = step * jax.random.uniform(of_step, (len(x), 1), minval=0.5, maxval=1.5)
         (lp, rise), gradient = both(x, beta)
 
@@ -118,7 +118,7 @@ def mover(log_density: Callable[[Any], Any], plan: Plan) -> Callable[..., Any]:
 
 
 def next_beta(rise: np.ndarray, beta: float) -> float:
-    """Largest inverse temperature that leaves the share ``KEPT`` of the effective size, by bisection."""
+    """Return the largest inverse temperature that leaves the share ``KEPT`` of the effective size, by bisection."""
 
     def kept(new: float) -> float:
         weight = np.exp((new - beta) * (rise - rise.max()))
@@ -134,14 +134,14 @@ def next_beta(rise: np.ndarray, beta: float) -> float:
 
 
 def resampled(rise: np.ndarray, change: float, rng: np.random.Generator) -> np.ndarray:
-    """Systematic resampling: which draws to go on with."""
+    """Return the indices of systematic resampling."""
     weight = np.exp(change * (rise - rise.max()))
     points = (rng.random() + np.arange(len(rise))) / len(rise)
     return np.minimum(np.searchsorted(np.cumsum(weight) / weight.sum(), points), len(rise) - 1)
 
 
 def anneal(move: Callable[..., Any], plan: Plan, seed: int) -> np.ndarray:
-    """Take one population to the target; return its raw moments 1, 2 and 4, averaged over the last moves."""
+    """Anneal one population; return its raw moments 1, 2 and 4, averaged over the last moves."""
     rng, key = np.random.default_rng(seed), jax.random.key(seed)
     x = plan.mean + plan.sd * rng.normal(size=(plan.size, len(plan.mean)))
     beta, step, rise = 0.0, 0.2, None
@@ -162,7 +162,7 @@ def anneal(move: Callable[..., Any], plan: Plan, seed: int) -> np.ndarray:
 
 
 def make(name: str) -> dict[str, Any]:
-    """Moments of one target, as they are stored."""
+    """Return the entry of one target in the file of references."""
     began, plan, target = time.perf_counter(), PLANS[name](), gallery.get(name)
     if target.log_density_of is None:
         raise ValueError(f"name={name!r}: populations are moved in JAX, and the target has no log density there")
@@ -188,7 +188,7 @@ def make(name: str) -> dict[str, Any]:
 
 
 def main(names: list[str]) -> int:
-    """Make the references named, or all, and leave the others as they are."""
+    """Compute the named references, or all, and write them to the file, which keeps the others."""
     wrong = [name for name in names if name not in PLANS]
     if wrong:
         print(f"there is nothing to make for {', '.join(wrong)}; there are: {', '.join(PLANS)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Mixtures of two Gaussians, and the mixture of the galaxies, whose labels switch."""
+"""Mixtures of two Gaussians, and the galaxies mixture, whose labels switch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TARGETS"]
 
-# Priors of the galaxies: in units of 1000 km/s, the same for each of three clusters.
+# Priors of the galaxies mixture in units of 1000 km/s, equal for its three clusters.
 CLUSTERS, CONCENTRATION = 3, 2.0
 MEAN_MEAN, MEAN_SD = 21.0, 8.0
 VARIANCE_SHAPE, VARIANCE_SCALE = 2.0, 2.0
@@ -29,7 +29,7 @@ VARIANCE_SHAPE, VARIANCE_SCALE = 2.0, 2.0
 
 
 def two_gaussians(x: Any, xp: Any, weight: tuple[float, ...], mean: tuple[float, ...]) -> Any:
-    """Log density of two unit Gaussians whose means lie on the first axis."""
+    """Return the log density of two unit Gaussians whose means lie on the first axis."""
     terms = [float(np.log(w)) - 0.5 * (x[0] - m) ** 2 for w, m in zip(weight, mean, strict=True)]
     return xp.logaddexp(*terms) - 0.5 * (x[1:] ** 2).sum()
 
@@ -41,7 +41,7 @@ def mixture_reference(weight: tuple[float, ...], mean: tuple[float, ...], d: int
 
 
 def mixture_modes(weight: tuple[float, ...], mean: tuple[float, ...]) -> Modes:
-    """Either side of the plane half way between the two means."""
+    """Return the two sides of the plane half way between the means."""
     halfway = sum(mean) / 2
     right = float(np.dot(weight, norm.sf(halfway, loc=mean)))
     return Modes(("left", "right"), np.array([1 - right, right]), lambda x: (np.asarray(x)[..., 0] > halfway) + 0)
@@ -74,12 +74,12 @@ def _mixture(name: str, title: str, note: str, weight: tuple[float, ...], mean: 
 
 @cache
 def velocities() -> np.ndarray:
-    """Velocities of 82 galaxies in 1000 km/s (Roeder, 1990)."""
+    """Return the velocities of 82 galaxies in 1000 km/s (Roeder, 1990)."""
     return np.loadtxt(DATA / "galaxies.csv", skiprows=3) / 1000.0
 
 
 def galaxies() -> pm.Model:
-    """Build a mixture of three Gaussians under priors that do not tell them apart (Richardson and Green, 1997)."""
+    """Build a mixture of three Gaussians with exchangeable priors (Richardson and Green, 1997)."""
     import pymc as pm
 
     with pm.Model() as model:
@@ -94,7 +94,7 @@ def galaxies_log_density(q: Any) -> Any:
     import jax.numpy as jnp
     from jax.scipy.special import logsumexp
 
-    # Logarithms of the weights less their mean, the last left out.
+    # Log weights minus their mean, without the last one.
     ratio, mean, log_variance = q[: CLUSTERS - 1], q[CLUSTERS - 1 : 2 * CLUSTERS - 1], q[2 * CLUSTERS - 1 :]
     ratio = jnp.concatenate([ratio, -ratio.sum(keepdims=True)])
     log_weight = ratio - logsumexp(ratio)
@@ -110,7 +110,7 @@ def galaxies_log_density(q: Any) -> Any:
 
 def _order_of_means(x: np.ndarray) -> np.ndarray:
     order = np.argsort(np.asarray(x)[..., CLUSTERS - 1 : 2 * CLUSTERS - 1], axis=-1)
-    # Permutations in lexicographic order, as itertools has them.
+    # Permutations in the lexicographic order of itertools.
     known = np.array(list(permutations(range(CLUSTERS))))
     return (order[..., None, :] == known).all(axis=-1).argmax(axis=-1)
 
@@ -124,8 +124,8 @@ TARGETS = (
     _mixture(
         "mixture_overlapping",
         "two Gaussians 2.5 sd apart",
-        "Two unit Gaussians so close that the valley between them is shallow. The density is not log-concave, and that "
-        "is all: a sampler that has trouble here has a bug.",
+        "Two unit Gaussians so close that the valley between them is shallow. The density is not log-concave, but "
+        "easy: a sampler that fails here has a bug.",
         (0.5, 0.5),
         (-1.25, 1.25),
         10,
@@ -134,7 +134,7 @@ TARGETS = (
         "mixture_4sd",
         "two Gaussians 4 sd apart",
         "Two unit Gaussians with a valley of 1.3 units of log density between them. A chain crosses every few dozen "
-        "units of time, so that the weights of the modes are what converges last.",
+        "units of time, so that the weights of the modes converge last.",
         (0.5, 0.5),
         (-2.0, 2.0),
         10,
@@ -161,11 +161,11 @@ TARGETS = (
     Target(
         name="galaxies",
         title="galaxies, a mixture of three Gaussians",
-        note="Velocities of 82 galaxies as a mixture whose priors do not tell the three clusters apart (Roeder, 1990; "
+        note="Velocities of 82 galaxies as a mixture of three clusters with exchangeable priors (Roeder, 1990; "
         "Richardson and Green, 1997): the posterior has 3! = 6 equal copies of every mode. Chains that move locally "
-        "stay in the copy where they start and disagree. Within a copy there is a second grouping, without a far "
-        "cluster, of a probability of about .08: ordinary starts lead there, and neither a Langevin sampler nor NUTS "
-        "finds the main grouping within usual budgets.",
+        "stay in the copy where they start, and disagree. Within a copy there is a second grouping, without a far "
+        "cluster, with a probability of about .08: ordinary initial points lead there, and neither a Langevin sampler "
+        "nor NUTS finds the main grouping within usual budgets.",
         labels=(
             *(f"log ratio of weight[{k}]" for k in range(CLUSTERS - 1)),
             *labels_of(mean=(CLUSTERS,), log_variance=(CLUSTERS,)),

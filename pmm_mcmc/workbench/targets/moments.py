@@ -13,22 +13,22 @@ __all__ = ["Grid", "Ring", "bent_pairs", "draw_index", "from_moments", "funnel",
 
 
 def from_moments(moments: np.ndarray, source: str) -> Reference:
-    """Exact reference from raw moments 1, 2 and 4, shape ``(3, d)``."""
+    """Return an exact reference from raw moments 1, 2 and 4, shape ``(3, d)``."""
     first, second, fourth = moments
     return Reference(first, second, fourth - second**2, True, source)
 
 
 def gaussian_moments(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Raw moments 1, 2 and 4 of Gaussians, stacked along a new first axis."""
+    """Return raw moments 1, 2 and 4 of Gaussians, stacked along a new first axis."""
     return np.stack([mean, mean**2 + variance, mean**4 + 6 * mean**2 * variance + 3 * variance**2])
 
 
 def bent_pairs(
     pairs: int, mean: float, sd: float, curve: Callable[[np.ndarray], np.ndarray], noise_variance: float
 ) -> np.ndarray:
-    """Moments of pairs a ~ N(mean, sd^2), b ~ N(curve(a), noise): first all a, then all b.
+    """Return moments of pairs a ~ N(mean, sd^2), b ~ N(curve(a), noise): first all a, then all b.
 
-    Exact where ``curve`` is a polynomial of degree at most 19: the quadrature is exact up to degree 79.
+    They are exact if ``curve`` is a polynomial of degree at most 19: the quadrature is exact up to degree 79.
     """
     nodes, weights = np.polynomial.hermite_e.hermegauss(40)
     centre = curve(mean + sd * nodes)
@@ -38,7 +38,7 @@ def bent_pairs(
 
 
 def funnel(sd: float, others: int) -> np.ndarray:
-    """Moments of y ~ N(0, sd^2) and x ~ N(0, exp(y)), for E exp(k y) = exp(k^2 sd^2 / 2)."""
+    """Return moments of y ~ N(0, sd^2) and x ~ N(0, exp(y)), from E exp(k y) = exp(k^2 sd^2 / 2)."""
     neck = gaussian_moments(np.array([0.0]), np.array([sd**2]))
     rest = np.array([0.0, np.exp(sd**2 / 2), 3 * np.exp(2 * sd**2)])
     return np.concatenate([neck, np.repeat(rest[:, None], others, axis=1)], axis=1)
@@ -48,8 +48,8 @@ def funnel(sd: float, others: int) -> np.ndarray:
 class Grid:
     """A density of one variable on equidistant nodes.
 
-    The trapezoidal rule is exact to rounding for a smooth density that has vanished at both ends (Trefethen and
-    Weideman, 2014), if the nodes resolve it.
+    The trapezoidal rule is exact to rounding for a smooth density that vanishes at both ends (Trefethen and Weideman,
+    2014), if the nodes resolve it.
     """
 
     nodes: np.ndarray
@@ -64,18 +64,18 @@ class Grid:
         return cls(nodes, weight / weight.sum())
 
     def moments(self) -> np.ndarray:
-        """Raw moments 1, 2 and 4."""
+        """Return raw moments 1, 2 and 4."""
         return np.stack([self.nodes, self.nodes**2, self.nodes**4]) @ self.weight
 
     def draw(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw nodes, spread uniformly over their cells: the variance is up by a twelfth of the squared spacing."""
+        """Draw nodes, spread uniformly over their cells; this adds a twelfth of the squared spacing to the variance."""
         return self.nodes[draw_index(self.weight, n, rng)] + within(self.nodes, n, rng)
 
 
 def draw_index(weight: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
     """Draw ``n`` indices with these probabilities."""
     cumulative = np.cumsum(weight)
-    # Rounding may leave the last sum a little below the number drawn.
+    # By rounding the last sum may be slightly below the number drawn.
     return np.minimum(np.searchsorted(cumulative, rng.random(n), side="right"), len(weight) - 1)
 
 
@@ -121,13 +121,13 @@ class Ring:
         return (self._vectors * self._values**k) @ self._vectors.T
 
     def draw(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw whole rings ``(n, sites)``: a site, then each given the one before and the way back to the first."""
+        """Draw rings ``(n, sites)``: the first site, then each given the previous and the first one."""
         count = len(self.nodes)
         first = draw_index(self.site.weight, n, rng)
         at = np.empty((n, self.sites), dtype=int)
         at[:, 0] = first
         for i in range(1, self.sites):
-            # Powers of a matrix that is positive are positive, but for rounding.
+            # Powers of a positive matrix are positive up to rounding.
             back = np.maximum(self._power(self.sites - i), 0.0)
             cumulative = np.cumsum(self._transfer[at[:, i - 1]] * back[first], axis=1)
             uniform = rng.random(n) * cumulative[:, -1]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TARGETS"]
 
-# A barrier of 4, a tilt that makes the right well the heavier one, and four coordinates that follow the first.
+# A barrier of 4, a tilt that makes the right well heavier, and four coordinates that follow the first.
 WELL_HEIGHT, WELL_TILT, WELL_FOLLOWERS, WELL_NOISE = 4.0, 0.25, 4, 0.5
 # Symmetric phase, with a correlation length of about a quarter of the side (Albergo, Kanwar and Shanahan, 2019).
 LATTICE_SIDE, LATTICE_MASS, LATTICE_COUPLING = 8, -4.0, 6.008
@@ -34,13 +34,13 @@ def _well(a: Any) -> Any:
 
 
 def double_well(x: Any, xp: Any) -> Any:
-    """Log density of a tilted double well in the first coordinate; the others follow it."""
+    """Return the log density of a tilted double well in the first coordinate, which the others follow."""
     return _well(x[0]) - 0.5 * (((x[1:] - x[0]) / WELL_NOISE) ** 2).sum()
 
 
 @cache
 def well_grid() -> moments.Grid:
-    """Law of the first coordinate; no node is at 0, where the wells are told apart."""
+    """Return the law of the first coordinate on a grid without a node at 0, the border of the wells."""
     return moments.Grid.of(_well, -3.0, 3.0, 1200)
 
 
@@ -76,12 +76,12 @@ def _field(field: Any, xp: Any, mass: float, coupling: float) -> Any:
 
 
 def lattice(field: Any, xp: Any) -> Any:
-    """Log density of a scalar field on a periodic square lattice."""
+    """Return the log density of a scalar field on a periodic square lattice."""
     return _field(field, xp, LATTICE_MASS, LATTICE_COUPLING)
 
 
 def ring(field: Any, xp: Any) -> Any:
-    """Log density of a scalar field on a periodic chain."""
+    """Return the log density of a scalar field on a periodic chain."""
     return _field(field, xp, RING_MASS, RING_COUPLING)
 
 
@@ -95,7 +95,7 @@ def field_modes() -> Modes:
 
 @cache
 def ring_law() -> moments.Ring:
-    """Law of the ring by its transfer matrix: half of each site's own term goes to either of its bonds."""
+    """Return the law of the ring by its transfer matrix, with half of each site's term in either of its bonds."""
 
     def log_transfer(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         own = sum(RING_MASS * x**2 + RING_COUPLING * x**4 for x in (a, b))
@@ -118,12 +118,12 @@ def draw_ring(n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def bend(a: Any) -> Any:
-    """Centre of a banana's second coordinate, given the first."""
+    """Return the mean of a banana's second coordinate, given the first."""
     return BANANA_CURVE * (a**2 - BANANA_SD**2)
 
 
 def banana() -> pm.Model:
-    """Five pairs, the second bent by the square of the first (Haario, Saksman and Tamminen, 1999)."""
+    """Build five pairs whose second coordinate follows the square of the first (Haario, Saksman, Tamminen, 1999)."""
     import pymc as pm
 
     with pm.Model() as model:
@@ -151,7 +151,7 @@ def draw_banana(n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def rippled(x: Any, xp: Any) -> Any:
-    """Log density of a Gaussian with cosine ripples, the same in every coordinate."""
+    """Return the log density of a Gaussian with cosine ripples, equal in every coordinate."""
     return (RIPPLE_HEIGHT * xp.cos(RIPPLE_RATE * x) - 0.5 * x**2).sum()
 
 
@@ -163,7 +163,7 @@ def rippled_reference() -> Reference:
 
 
 def draw_rippled(n: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw by rejection from the Gaussian without ripples, of whose draws two thirds are kept."""
+    """Draw by rejection from the Gaussian without ripples, which accepts two thirds of its draws."""
     draws = rng.normal(size=(n, RIPPLE_DIMENSION))
     waiting = np.ones(draws.shape, dtype=bool)
     while waiting.any():
@@ -207,8 +207,8 @@ TARGETS = (
         name="phi4_ring",
         title="phi^4 field on a ring of 24 sites",
         note="The same kind of field in one dimension, where the transfer matrix gives exact moments and exact draws. "
-        "Sites prefer either sign and agree with their neighbours, so that there are domains whose walls wander: "
-        "many local modes, and a slow sum.",
+        "Sites prefer either sign and agree with their neighbours, so that there are domains with moving walls: many "
+        "local modes, and a sum that converges slowly.",
         find_reference=ring_reference,
         find_modes=field_modes,
         draw=draw_ring,
@@ -217,7 +217,8 @@ TARGETS = (
         name="banana",
         title="five bananas, d = 10",
         note="Five pairs whose second coordinate follows the square of the first (Haario, Saksman and Tamminen, 1999). "
-        "No linear map straightens them: the step that the thin direction allows is short against the length.",
+        "No linear preconditioner removes the curvature: the step that the thin direction allows is short against the "
+        "length.",
         labels=labels_of(a=(BANANA_PAIRS,), b=(BANANA_PAIRS,)),
         build=banana,
         find_reference=banana_reference,
@@ -231,8 +232,8 @@ TARGETS = (
         name="rippled",
         title="rippled Gaussian, d = 10",
         note="A standard Gaussian with ripples of half a unit of log density, eight radians a standard deviation: "
-        "curvature is between -31 and 33 and tells nothing of the width. Scales learnt from draws are right, but the "
-        "step has to resolve the ripples, not the Gaussian. Moments are those of the Gaussian, to twelve digits.",
+        "curvature is between -31 and 33 and is unrelated to the width. A preconditioner learnt from draws is right, "
+        "but the step has to resolve the ripples, not the Gaussian. Moments are those of the Gaussian, to 12 digits.",
         find_reference=rippled_reference,
         draw=draw_rippled,
     ),

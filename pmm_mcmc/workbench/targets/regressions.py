@@ -42,7 +42,7 @@ def student_t() -> pm.Model:
 
 
 def _student_t(intercept: Any, slope: Any, log_sigma: Any, xp: Any) -> Any:
-    """Log density; parameters may be arrays of one shape."""
+    """Return the log density; parameters may be arrays of one shape."""
     sigma = xp.exp(log_sigma)
     total = -0.5 * (intercept**2 + slope**2) / LINE_SD**2 - 0.5 * (sigma / NOISE_SD) ** 2 + log_sigma
     for x, y in zip(LINE_X, LINE_Y, strict=True):
@@ -58,7 +58,7 @@ def student_t_log_density(q: Any) -> Any:
 
 
 class Cube(NamedTuple):
-    """A law on a grid of three axes."""
+    """A law on a three-dimensional grid."""
 
     axes: tuple[np.ndarray, np.ndarray, np.ndarray]
     weight: np.ndarray
@@ -68,13 +68,13 @@ class Cube(NamedTuple):
         return moments.Grid(self.axes[axis], self.weight.sum(axis=others))
 
 
-# Enough for moments, and for cells so small that draws may be spread over them.
+# Fine enough for moments, and for draws that are spread over cells.
 POINTS = (240, 240, 60)
 
 
 @cache
 def student_t_cube(points: tuple[int, int, int] = POINTS) -> Cube:
-    """Posterior on a grid without a node at slope 0, where the modes are told apart."""
+    """Return the posterior on a grid without a node at slope 0, the border of the modes."""
     axes = (
         np.linspace(-4.5, 4.5, points[0]),
         np.linspace(-4.0, 4.0, points[1]),
@@ -111,7 +111,7 @@ def draw_student_t(n: int, rng: np.random.Generator) -> np.ndarray:
 
 @cache
 def irises() -> tuple[np.ndarray, np.ndarray]:
-    """Standardised length and width of the petals of 100 irises, and whether each is an Iris virginica."""
+    """Return standardised petal length and width of 100 irises, and whether each is an Iris virginica."""
     table = np.loadtxt(DATA / "iris.csv", delimiter=",", skiprows=3)
     petals = table[:, :2]
     return (petals - petals.mean(axis=0)) / petals.std(axis=0), table[:, 2]
@@ -149,7 +149,7 @@ def _signs_and_order(x: np.ndarray) -> np.ndarray:
 
 
 def network_modes() -> Modes:
-    """Signs of the two hidden units and their order: images of each other under symmetries of the posterior."""
+    """Return the signs of the two hidden units and their order, which symmetries of the posterior permute."""
     names = tuple(
         f"{sign[0]}{sign[1]}, {order} unit larger" for order in ("second", "first") for sign in ("--", "-+", "+-", "++")
     )
@@ -174,8 +174,8 @@ TARGETS = (
         name="neural_network",
         title="neural network with two hidden units, d = 9",
         note="Two species of iris by the length and width of their petals (Fisher, 1936), through two hidden units. "
-        "The signs of a unit's weights may all be turned, and units exchanged: eight equal copies of every mode, "
-        "between which chains rarely move, and ridges where a unit does nothing or two do the same.",
+        "The signs of a unit's weights may all be flipped, and units exchanged: eight equal copies of every mode, "
+        "between which chains rarely move, and ridges where a unit has no effect or two have the same.",
         labels=labels_of(inward=(2, HIDDEN), threshold=(HIDDEN,), outward=(HIDDEN,), offset=()),
         build=neural_network,
         find_reference=partial(stored_reference, "neural_network"),

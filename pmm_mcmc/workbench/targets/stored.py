@@ -1,4 +1,4 @@
-"""References by long runs, stored beside the data: ``data/references.json``."""
+"""References from long runs, stored in ``data/references.json``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def stored_reference(name: str) -> Reference:
-    """Read the moments that ``python -m pmm_mcmc.workbench.targets.make_references`` has written."""
+    """Return the moments that ``python -m pmm_mcmc.workbench.targets.make_references`` has written."""
     entry = json.loads((DATA / "references.json").read_text(encoding="utf-8"))[name]
     fields = ("mean", "second_moment", "square_variance", "error", "second_moment_error")
     return Reference(**{field: entry[field] for field in fields}, exact=False, source=entry["source"])

@@ -1,4 +1,4 @@
-"""What a target of the gallery consists of."""
+"""Targets of the gallery: model, log density, reference moments and modes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Reference:
     square_variance : ndarray
         Var[x^2], shape ``(d,)``.
     exact : bool
-        True where a formula or a quadrature gives them, False where a long run does.
+        True if they come from a formula or a quadrature, False if from a long run.
     source : str
-        How they were obtained and how precise they are, in one sentence.
+        Origin and precision, in one sentence.
     error : ndarray or None
-        Standard errors of ``mean``, shape ``(d,)``; needed where they are not exact.
+        Standard errors of ``mean``, shape ``(d,)``; required if the moments are not exact.
     second_moment_error : ndarray or None
-        Standard errors of ``second_moment``, shape ``(d,)``, where they are known.
+        Standard errors of ``second_moment``, shape ``(d,)``, if known.
 
     Raises
     ------
@@ -55,7 +55,7 @@ class Reference:
     def __post_init__(self) -> None:
         fields = ["mean", "second_moment", "square_variance", "error", "second_moment_error"]
         for field in (name for name in fields if getattr(self, name) is not None):
-            # The class is frozen, its arrays may be given as lists.
+            # Arrays may be given as lists, and the class is frozen.
             object.__setattr__(self, field, np.asarray(getattr(self, field), dtype=float))
             value = getattr(self, field)
             if value.ndim != 1 or value.shape != self.mean.shape:
@@ -74,10 +74,10 @@ class Reference:
 
     @property
     def error_of_sd(self) -> np.ndarray:
-        """Standard errors of ``sd``, shape ``(d,)``: zero where exact, NaN where not known.
+        """Standard errors of ``sd``, shape ``(d,)``: zero if exact, NaN if not known.
 
-        By the delta method, with errors of the two moments taken as independent: where the mean is far from 0 they go
-        together, and this is too much rather than too little.
+        They follow by the delta method, with the errors of the two moments taken as independent.  Where the mean is far
+        from 0 these errors are correlated, and the standard error is too large rather than too small.
         """
         if self.exact:
             return np.zeros_like(self.mean)
@@ -88,21 +88,21 @@ class Reference:
 
 @dataclass(frozen=True)
 class Modes:
-    """Regions around the modes of a target, which together make up the space.
+    """Regions around the modes of a target, which partition the space.
 
     Attributes
     ----------
     names : tuple of str
-        What to call them.
+        Names of the regions.
     weights : ndarray
         Their probabilities under the target.
     label : callable
-        Maps positions ``(..., d)`` to the index of the region that they are in, of shape ``(...)``.
+        Function from positions ``(..., d)`` to the index of their region, of shape ``(...)``.
 
     Raises
     ------
     ValueError
-        If names and weights differ in number, or the weights are no probabilities.
+        If names and weights differ in number, or the weights are not probabilities.
     """
 
     names: tuple[str, ...]
@@ -120,30 +120,30 @@ class Modes:
 
 @dataclass(frozen=True)
 class Target:
-    """A posterior with a known answer, as a PyMC model and as a log density in JAX.
+    """A posterior with known moments, as a PyMC model and as a log density in JAX.
 
     Attributes
     ----------
     name : str
-        What it is called in tables and by :func:`pmm_mcmc.workbench.targets.get`.
+        Name in tables and for :func:`pmm_mcmc.workbench.targets.get`.
     title : str
-        The same in a few words.
+        Description in a few words.
     note : str
-        What it is, and what is hard about it, in two to four sentences.
+        Description and difficulty, in two to four sentences.
     labels : tuple of str
-        Names of the coordinates of the flat unconstrained vector, in its order and in the words of the model.
+        Names of the coordinates of the flat unconstrained vector, in its order, from the names in the model.
     build : callable
-        Returns a new ``pm.Model``.
+        Function that returns a new ``pm.Model``.
     find_reference : callable
-        Returns the :class:`Reference`.
+        Function that returns the :class:`Reference`.
     log_density_of : callable or None
-        The log density of a flat vector up to a constant, to be traced by JAX.
+        Log density of a flat vector up to a constant, for JAX to trace.
     find_modes : callable or None
-        Returns the :class:`Modes`, where they are known.
+        Function that returns the :class:`Modes`, if they are known.
     draw : callable or None
-        ``draw(n, rng)`` returns independent draws ``(n, d)``, where there is a way to make them.
+        ``draw(n, rng)`` returns independent draws ``(n, d)``, if there is a way to make them.
     trustworthy : bool
-        False where a Langevin sampler cannot be trusted with the model as written.
+        False if a Langevin sampler cannot be trusted with the model as written.
 
     Raises
     ------
@@ -191,16 +191,16 @@ class Target:
         return len(self.labels)
 
     def model(self) -> pm.Model:
-        """Build the PyMC model, a new one with each call."""
+        """Return a new PyMC model."""
         return self.build()
 
     def log_density(self) -> LogDensity:
-        """Wrap the log density in JAX, for ``pmm.sample``.
+        """Return the JAX log density for ``pmm.sample``.
 
         Raises
         ------
         ValueError
-            If the target has none.
+            If the target has no JAX log density.
         ImportError
             If JAX is not installed.
         """
@@ -220,7 +220,7 @@ class Target:
         Raises
         ------
         ValueError
-            If they are of another length than the labels.
+            If their length differs from that of the labels.
         """
         found = self.find_reference()
         if found.mean.size != self.ndim:
@@ -231,23 +231,23 @@ class Target:
 
     @cached_property
     def modes(self) -> Modes | None:
-        """Regions around the modes with their probabilities, or None where none are known."""
+        """Regions around the modes with their probabilities, or None if they are not known."""
         return None if self.find_modes is None else self.find_modes()
 
     def sample(self, n: int, rng: np.random.Generator) -> np.ndarray | None:
-        """Draw independently from the target itself.
+        """Return independent draws from the target.
 
         Parameters
         ----------
         n
-            How many.
+            Number of draws.
         rng
-            Source of randomness.
+            Random number generator.
 
         Returns
         -------
         ndarray or None
-            Shape ``(n, d)``; None where there is no way to do it.
+            Draws ``(n, d)``; None if there is no way to make them.
 
         Raises
         ------
@@ -260,7 +260,7 @@ class Target:
 
 
 def labels_of(**shapes: tuple[int, ...]) -> tuple[str, ...]:
-    """Labels of parameters of these shapes, raveled in turn: ``labels_of(mu=(), x=(2,))`` is mu, x[0], x[1].
+    """Return labels of parameters of these shapes in order: ``labels_of(mu=(), x=(2,))`` is mu, x[0], x[1].
 
     ``log_`` before a name stands for the logarithm of the parameter.
     """
