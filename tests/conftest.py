@@ -36,6 +36,7 @@ LONGEST = (
     "test_pooled",
     "test_sampling_stores",
     "test_hierarchy_density",
+    "test_benchmark_runs",
 )
 
 
