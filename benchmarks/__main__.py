@@ -20,8 +20,8 @@ FROZEN = "paper"
 COSTS = {
     "calibration": "an hour; minutes a target",
     "diffusion": "minutes; --quick: half a minute",
-    "gallery": "a minute a model, and minutes for its reference; what has been run is kept",
-    "held_out_hierarchies": "a minute a model, and minutes for its reference, which is kept",
+    "gallery": "a minute a model, and minutes for its reference; all is kept",
+    "held_out_hierarchies": "a minute a model, and minutes for its reference, once",
     "hierarchies": "minutes a model",
     "many_chains": "minutes a table",
     "overhead": "minutes a table",
@@ -48,12 +48,11 @@ def scripts() -> dict[str, Path]:
 
 def listing() -> str:
     """Return what there is and what it costs."""
-    lines = ["python -m benchmarks NAME [arguments]; NAME --help says which, and what is measured how."]
+    lines = ["python -m benchmarks NAME [arguments]; NAME --help says what is measured how."]
     lines.append(f"{FROZEN}.*: studies that are kept as they were when their page was written.")
     for name, path in scripts().items():
         title = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0].partition(": ``python")[0]
-        cost = f" ({COSTS[name]})" if name in COSTS else ""
-        lines += ["", name, f"    {title.rstrip('.')}{cost}"]
+        lines += ["", name, f"    {title.rstrip('.')}", *([f"    costs {COSTS[name]}"] if name in COSTS else [])]
     return "\n".join(lines)
 
 
