@@ -19,26 +19,16 @@ care.  (Eliminated from the first, the last of these is lost: what is known of t
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
-
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.gradient import DisconnectedType
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
-from pytensor.link.jax.ops import JAXOp
-from pytensor.link.numba.dispatch.basic import register_funcify_default_op_cache_key
-from pytensor.tensor.blockwise import Blockwise
 
 from pmm_mcmc.coordinates import banded_loops
 from pmm_mcmc.coordinates.banded_loops import LENGTHS, given, kept_by, passed_on, place, pull_back, undo
+from pmm_mcmc.coordinates.kernel import Kernel, applied, connected, in_dtype_of, version_of
 
 __all__ = ["banded_sites", "undo_banded_rows"]
 
 _NAMES = ("rho", "v", "m", "a", "h", "z or x")
-# Compiled graphs that contain these kernels are kept on disk by pytensor: another text, another key.
-_VERSION = int.from_bytes(hashlib.sha256(Path(banded_loops.__file__).read_bytes()).digest()[:8], "big")
 
 
 def _place_in_jax(rho, v, m, a, h, z):
@@ -72,17 +62,13 @@ def _place_in_jax(rho, v, m, a, h, z):
     return m + d, 0.5 * jnp.log(tau).sum()
 
 
-class _Kernel(Op):
-    """A compiled function of vectors, the first of length ``p`` and the others of length ``n``, as a PyTensor Op."""
+class _Banded(Kernel):
+    """A function of vectors, the first of length ``p`` and the others of length ``n``."""
 
-    __props__ = ()
+    version = version_of(banded_loops)
 
-    def make_node(self, *values):
-        """Return the node, all in the dtype of the sixth input, after a check of the lengths that are known."""
-        inputs = [pt.as_tensor_variable(value) for value in values]
-        dtype = inputs[5].dtype
-        if dtype not in ("float32", "float64"):
-            raise TypeError(f"z or x has dtype {dtype}; give float32 or float64")
+    def checked(self, inputs):
+        """Return the inputs, all in the dtype of the sixth, after a check of the lengths that are known."""
         lengths = {}
         for name, value in zip(_NAMES, inputs, strict=False):
             if value.ndim != 1:
@@ -90,43 +76,18 @@ class _Kernel(Op):
             lengths[name] = value.type.shape[0]
         if lengths["rho"] == 0 or len({lengths[name] for name in _NAMES[1:]} - {None}) > 1:
             raise ValueError(f"{LENGTHS}; got {lengths}")
-        inputs = [value.astype(dtype) for value in inputs]
-        return Apply(self, inputs, self.outputs_of(inputs))
+        return in_dtype_of(inputs[5], "z or x", inputs)
 
     def outputs_of(self, inputs):
         """Return ``x`` (or ``z``) and the log determinant."""
         return [inputs[5].type(), pt.scalar(dtype=inputs[5].dtype)]
-
-    def perform(self, node, inputs, output_storage):
-        """Run the kernel."""
-        # Copies, so that arrays that may not be written to do not have the kernel compiled anew.
-        for store, value in zip(output_storage, self.kernel(*(np.array(value) for value in inputs)), strict=True):
-            store[0] = value
 
     def infer_shape(self, node, shapes):
         """Return the shapes of the outputs."""
         return [shapes[5], ()]
 
 
-@register_funcify_default_op_cache_key(_Kernel)
-def _numba(op, node, **options):
-    return op.kernel, _VERSION
-
-
-class _InJax(_Kernel, JAXOp):
-    """With ``perform_jax``, which PyTensor's linker looks for in a JAXOp, so that JAX is imported where it is used."""
-
-    name = None
-
-    def __init__(self):
-        Op.__init__(self)
-
-    def connection_pattern(self, node):
-        """Return that every output depends on every input."""
-        return [[True for _ in node.outputs] for _ in node.inputs]
-
-
-class BandedSites(_InJax):
+class BandedSites(_Banded):
     """``x`` and ``log |dx / dz|`` at ``z``; see :func:`banded_sites`."""
 
     gufunc_signature = "(p),(n),(n),(n),(n),(n)->(n),()"
@@ -135,14 +96,10 @@ class BandedSites(_InJax):
 
     def pullback(self, inputs, outputs, cotangents):
         """Return the adjoints of all inputs."""
-        bars = [
-            pt.zeros_like(output) if isinstance(bar.type, DisconnectedType) else bar
-            for output, bar in zip(outputs, cotangents, strict=True)
-        ]
-        return BandedSitesGradient()(*inputs, *bars, return_list=True)
+        return BandedSitesGradient()(*inputs, *connected(outputs, cotangents), return_list=True)
 
 
-class BandedSitesGradient(_InJax):
+class BandedSitesGradient(_Banded):
     """The adjoints of the six inputs of :class:`BandedSites` at those of its outputs."""
 
     gufunc_signature = "(p),(n),(n),(n),(n),(n),(n),()->(p),(n),(n),(n),(n),(n)"
@@ -162,15 +119,6 @@ class BandedSitesGradient(_InJax):
 
         _, adjoint = jax.vjp(_place_in_jax, *inputs[:6])
         return adjoint(tuple(jax.numpy.asarray(bar, inputs[5].dtype) for bar in inputs[6:]))
-
-    def pullback(self, inputs, outputs, cotangents):
-        """Raise: no second derivatives."""
-        raise NotImplementedError("banded_sites has first derivatives only; samplers need no others")
-
-
-def _apply(op, *values):
-    inputs = [pt.as_tensor_variable(value) for value in values]
-    return tuple((Blockwise(op) if max(value.ndim for value in inputs) > 1 else op)(*inputs))
 
 
 def banded_sites(rho, v, m, a, h, z):
@@ -204,7 +152,7 @@ def banded_sites(rho, v, m, a, h, z):
     ValueError
         Where lengths do not agree: at once if they are known, else when it is evaluated.
     """
-    return _apply(BandedSites(), rho, v, m, a, h, z)
+    return applied(BandedSites(), rho, v, m, a, h, z)
 
 
 def undo_banded_rows(rho, v, m, a, h, x):

@@ -10,7 +10,7 @@ The *site* ``(a, H)`` stands for the rest of the posterior as ``x`` sees it, :ma
 map is exact at both ends: ``x -> mu + L z`` for ``L -> 0`` and ``x -> a/h + z / sqrt(h)`` for ``L -> inf``.  It is the
 law of ``x`` under a Gaussian prior and a Gaussian site; for other priors it is a change of variables all the same.
 
-Where ``C`` is diagonal (:func:`elementwise`, :func:`grouped`) the same functions serve NumPy, JAX and PyTensor.
+Single elements are done here, for NumPy and PyTensor alike, groups and vectors in :mod:`pmm_mcmc.coordinates.vectors`.
 """
 
 from __future__ import annotations
@@ -19,43 +19,15 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["elementwise", "grouped_shift", "grouped_terms", "learn_elementwise", "learn_grouped", "place", "unplace"]
+__all__ = ["elementwise", "learn_elementwise", "learn_grouped"]
 
 # Draws that the prior guess of a site, none at all, counts for.
 _RIDGE = 4.0
 
 
 def elementwise(mu: Any, L: Any, a: Any, h: Any) -> tuple[Any, Any]:
-    """Return ``L (a - h mu)`` and ``B`` of each element; ``L`` may be negative."""
+    """Return ``L (a - h mu)`` and ``B`` of each element."""
     return L * (a - h * mu), 1.0 + L * L * h
-
-
-def grouped_terms(xp: Any, mu: Any, L: Any, a: Any, H: Any, K: int) -> tuple[Any, Any]:
-    """Return ``L' (a - H mu)`` and the diagonal of ``B`` for ``G`` groups of ``K`` elements, ``(G, K)`` each.
-
-    ``mu`` and ``a`` are ``(G, K)``, ``L`` is ``(K, K)`` and common to all groups, ``H`` is ``(G, K, K)``.  What is left
-    of the correlations in a group is small, so that the diagonal stands for ``B``.  Written out element by element:
-    PyTensor fuses that into one loop, where small batched products take it ten times as long to compile.
-    """
-    apart = [a[:, k] - sum(H[:, k, m] * mu[:, m] for m in range(K)) for k in range(K)]
-    pull = [sum(L[k, j] * apart[k] for k in range(j, K)) for j in range(K)]
-    B = [1.0 + sum(L[k, j] * H[:, k, m] * L[m, j] for k in range(j, K) for m in range(j, K)) for j in range(K)]
-    return xp.stack(pull, axis=1), xp.stack(B, axis=1)
-
-
-def grouped_shift(xp: Any, L: Any, w: Any, K: int) -> Any:
-    """Return ``L w`` of each group, ``(G, K)``."""
-    return xp.stack([sum(L[k, j] * w[:, j] for j in range(k + 1)) for k in range(K)], axis=1)
-
-
-def place(xp: Any, pull: Any, B: Any, z: Any) -> Any:
-    """Return ``w`` of ``z`` for a diagonal ``B``."""
-    return pull / B + z / xp.sqrt(B)
-
-
-def unplace(xp: Any, pull: Any, B: Any, w: Any) -> Any:
-    """Return ``z`` of ``w``: undoes :func:`place`."""
-    return xp.sqrt(B) * (w - pull / B)
 
 
 def learn_elementwise(r: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,11 +1,15 @@
 """The coordinates in which a hierarchical model is sampled: which variables are non-centred, and the arithmetic of it.
 
-Three kinds of flat positions ``(d,)``: ``x``, the unconstrained coordinates of the model; ``z``, those in which chains
-move, with children non-centred and some scales with a sign; ``q``, those in which draws are judged and stored: ``z``
-with the sign folded away and such a scale as its logarithm.  Where there is nothing to do the three are one.
+Kinds of flat positions ``(d,)``: ``x``, the unconstrained coordinates of the model; ``p``, the same but for Cholesky
+factors of covariances, which have standard deviations and correlations (:mod:`pmm_mcmc.coordinates.factors`); ``z``,
+those in which chains move, with children non-centred and some scales with a sign; ``q``, those in which draws are
+judged and stored: ``z`` with the sign folded away and such a scale as its logarithm.  Where there is nothing to do they
+are one.
 
 A signed scale is ``s = c sinh(v)`` with ``v`` its coordinate and ``c`` the median of its draws: linear through 0,
-where a logarithm has a long tail, and logarithmic where the scale is large, where a linear coordinate has one.
+where a logarithm has a long tail, and logarithmic where the scale is large, where a linear coordinate has one.  With it
+the children that it scales change sign, and where it is one of several standard deviations its correlations do: the
+same point, and the log density of ``z`` is a smooth function across 0.
 """
 
 from __future__ import annotations
@@ -17,12 +21,15 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates, marginal_scale
 from pmm_mcmc.coordinates.banded import undo_banded_rows
-from pmm_mcmc.coordinates.site import elementwise, grouped_terms, learn_elementwise, learn_grouped, unplace
+from pmm_mcmc.coordinates.factors import Factor
+from pmm_mcmc.coordinates.site import elementwise, learn_elementwise, learn_grouped
 
 __all__ = ["Child", "Structure"]
 
 # Draws that sites are learnt from at most, newest first.
 _MOST_DRAWS = 2000
+# Numbers at a time in matrices of draws.
+_NUMBERS = 2_000_000
 
 
 class Child(NamedTuple):
@@ -41,8 +48,6 @@ class Child(NamedTuple):
         Whether it is non-centred altogether, whatever draws say.
     location, scale
         Names of the variables that it is non-centred about and scaled by.
-    signs : tuple of (m,) int
-        For each of its signed scales the coordinate whose sign each element has, or -1.
     """
 
     name: str
@@ -52,7 +57,6 @@ class Child(NamedTuple):
     fixed: bool
     location: tuple[str, ...]
     scale: tuple[str, ...]
-    signs: tuple[np.ndarray, ...] = ()
 
     @property
     def size(self) -> int:
@@ -73,10 +77,11 @@ class Child(NamedTuple):
 
     def site(self, part: Any) -> tuple[Any, Any]:
         """Return ``a`` and ``h`` or ``H`` from the numbers of its site, in the shapes that the formulas take."""
-        m = self.size
+        m, K = self.size, self.shape[-1] if self.shape else 1
         if self.kind == "grouped":
-            K = self.shape[-1]
             return part[:m].reshape((m // K, K)), part[m:].reshape((m // K, K, K))
+        if self.kind == "dense":
+            return part[None, :m], part[None, m:, None] * np.eye(m)
         return part[:m], part[m:]
 
 
@@ -91,10 +96,14 @@ class Structure:
         In an order in which each comes after the children that it depends on.
     signed : (k,) int
         Coordinates of logarithms of scales that are sampled with a sign.
+    flips : (d, k) int
+        Coordinates of the signed scales whose signs each coordinate has, or -1.
+    factors
+        Cholesky factors of covariances.
     scales
-        Positions ``(n, d)`` of the model to a list of locations and scales, one pair a child: ``(n, m)`` and ``(n, m)``
-        elementwise, ``(n, G, K)`` and ``(n, K, K)`` grouped, ``(n, m)`` and ``(n, m, m)`` dense; of a walk ``(n, m)``
-        and a pair of innovation variances ``(n, m)`` and coefficients ``(n, p)``.
+        Positions ``p`` ``(n, d)`` to a list of locations and scales, one pair a child: ``(n, m)`` and ``(n, m)``
+        elementwise, ``(n, G, K)`` and ``(n, K, K)`` grouped or dense; of a walk ``(n, m)`` and a pair of innovation
+        variances ``(n, m)`` and coefficients ``(n, p)``.
     pull
         ``z``, gradients with respect to ``x``, both ``(n, d)``, and sites to ``x`` and gradients of the log density of
         ``z``.
@@ -105,14 +114,18 @@ class Structure:
         d: int,
         children: Sequence[Child],
         signed: np.ndarray,
+        flips: np.ndarray,
+        factors: Sequence[Factor],
         scales: Callable[[np.ndarray], list[tuple[Any, Any]]],
         pull: Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
     ):
-        self.d, self.children, self.signed = d, tuple(children), signed
+        self.d, self.children, self.signed, self._flips, self._factors = d, tuple(children), signed, flips, factors
         self._scales, self._pull = scales, pull
         ends = np.cumsum([0, *(child.n_sites for child in children)])
         self.n_sites = int(ends[-1]) + len(signed)
         self._parts = [slice(*ends[i : i + 2]) for i in range(len(children))]
+        # Draws at a time: a matrix of each group of each is made.
+        self._rows = max(_NUMBERS // max(child.size * child.shape[-1] if child.shape else 1 for child in children), 1)
 
     def none(self) -> np.ndarray:
         """Return the sites before anything is known: all children non-centred."""
@@ -127,51 +140,57 @@ class Structure:
     def pull_back(self, z: np.ndarray, gradient: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``x``, and the gradient of the log density of ``z`` from that of the model's at ``x``."""
         at, of_x = (np.ascontiguousarray(part.reshape(-1, self.d)) for part in (z, gradient))
-        x, slope = self._pull(at, of_x, sites)
-        return x.reshape(z.shape), slope.reshape(z.shape)
+        found = [self._pull(at[rows], of_x[rows], sites) for rows in self._blocks(at)]
+        x, slope = (np.concatenate(part).reshape(z.shape) for part in zip(*found, strict=True))
+        return x, slope
 
     def to_z(self, x: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``z``, signs positive, of the model's positions ``(..., d)``, and the log determinant of the map."""
         flat = x.reshape(-1, self.d)
-        z, log_det, _ = self._undone(flat, sites)
+        z, log_det = np.empty_like(flat), np.empty(len(flat))
+        for rows in self._blocks(flat):
+            z[rows], log_det[rows], _ = self._undone(flat[rows], sites)
         return z.reshape(x.shape), log_det.reshape(x.shape[:-1])
 
+    def _blocks(self, x: np.ndarray) -> list[slice]:
+        return [slice(begin, begin + self._rows) for begin in range(0, max(len(x), 1), self._rows)]
+
+    def _factored(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``p`` and the log determinant of ``x`` by it."""
+        p, log_det = x.copy(), np.zeros(len(x))
+        for factor in self._factors:
+            p[:, factor.at], more = factor.undone(x[:, factor.at])
+            log_det += more
+        return p, log_det
+
     def _undone(self, x: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[tuple[Any, ...]]]:
-        """Return ``z`` and the log determinant, and of each child ``w``, location, scale, and ``B`` if diagonal."""
-        z, log_det, found = x.copy(), np.zeros(len(x)), []
+        """Return ``z`` and the log determinant, and of each child ``w``, location, scale, and ``B`` or its factor."""
+        found = []
         with np.errstate(all="ignore"):
-            for child, part, (mu, L) in zip(self.children, self._parts, self._scales(x), strict=True):
+            p, log_det = self._factored(x)
+            z = p.copy()
+            for child, part, (mu, L) in zip(self.children, self._parts, self._scales(p), strict=True):
                 own, (a, h) = x[:, child.at], child.site(sites[part])
                 if child.kind == "elementwise":
                     pull, B = elementwise(mu, L, a, h)
                     w = (own - mu) / L
-                    z[:, child.at] = unplace(np, pull, B, w)
-                    log_det += np.log(np.abs(L)).sum(axis=1) - 0.5 * np.log(B).sum(axis=1)
-                elif child.kind == "grouped":
-                    own = own.reshape(mu.shape)
-                    w = np.linalg.solve(L, (own - mu).swapaxes(1, 2)).swapaxes(1, 2)
-                    # With the draws last, so that the formula for one holds for all.
-                    at, root = (np.moveaxis(part, 0, -1) for part in (mu, L))
-                    terms = grouped_terms(np, at, root, a[..., None], h[..., None], child.shape[-1])
-                    pull, B = (np.moveaxis(part, -1, 0) for part in terms)
-                    z[:, child.at] = unplace(np, pull, B, w).reshape(len(x), -1)
-                    diagonal = np.abs(np.diagonal(L, axis1=1, axis2=2))
-                    log_det += mu.shape[1] * np.log(diagonal).sum(axis=1) - 0.5 * np.log(B).sum(axis=(1, 2))
-                elif child.kind == "dense":
-                    w, B = np.linalg.solve(L, (own - mu)[..., None])[..., 0], None
-                    C = np.linalg.cholesky(np.eye(child.size) + L.swapaxes(1, 2) * h @ L)
-                    pull = ((a - h * mu)[:, None, :] @ L)[:, 0]
-                    z[:, child.at] = (w[:, None, :] @ C)[:, 0] - np.linalg.solve(C, pull[..., None])[..., 0]
-                    log_det += _log_diagonal(L) - _log_diagonal(C)
-                    B = C
-                else:
+                    z[:, child.at] = np.sqrt(B) * (w - pull / B)
+                    log_det += np.log(L).sum(axis=1) - 0.5 * np.log(B).sum(axis=1)
+                elif child.kind == "walk":
                     (v, rho), w, B = L, None, None
                     z[:, child.at], more = undo_banded_rows(rho, v, mu, a, h, own)
                     log_det += more
+                else:
+                    w = np.linalg.solve(L, (own.reshape(mu.shape) - mu).swapaxes(1, 2)).swapaxes(1, 2)
+                    pull = (a - (h @ mu[..., None])[..., 0]) @ L
+                    B = np.linalg.cholesky(np.eye(mu.shape[2]) + L.swapaxes(1, 2)[:, None] @ h @ L[:, None])
+                    own = (w[..., None, :] @ B)[..., 0, :] - np.linalg.solve(B, pull[..., None])[..., 0]
+                    z[:, child.at] = own.reshape(len(x), -1)
+                    log_det += mu.shape[1] * _log_diagonal(L) - _log_diagonal(B).sum(axis=1)
                 found.append((w, mu, L, B))
             if self.signed.size:
-                s, c = np.exp(x[:, self.signed]), self._unit(sites)
-                log_det += (0.5 * np.log(s * s + c * c) - x[:, self.signed]).sum(axis=1)
+                s, c = np.exp(p[:, self.signed]), self._unit(sites)
+                log_det += (0.5 * np.log(s * s + c * c) - p[:, self.signed]).sum(axis=1)
                 z[:, self.signed] = np.arcsinh(s / c)
         return z, log_det, found
 
@@ -179,13 +198,8 @@ class Structure:
         """Return ``z`` ``(..., d)`` with positive signs, the same point, and the gradient there."""
         if not self.signed.size:
             return z, gradient
-        sign = np.ones_like(z)
-        sign[..., self.signed] = np.where(z[..., self.signed] < 0.0, -1.0, 1.0)
-        flip = sign.copy()
-        for child in self.children:
-            for which in child.signs:
-                has = which >= 0
-                flip[..., np.arange(child.begin, child.begin + child.size)[has]] *= sign[..., which[has]]
+        sign = np.where(np.concatenate([z, np.ones_like(z[..., :1])], axis=-1) < 0.0, -1.0, 1.0)
+        flip = sign[..., self._flips].prod(axis=-1)
         return z * flip, gradient * flip
 
     def _unit(self, sites: np.ndarray) -> np.ndarray:
@@ -242,45 +256,58 @@ class Structure:
             In force.
         """
         x, slope, gradient = (part[-_MOST_DRAWS:] for part in (x, slope, gradient))
-        _, _, found = self._undone(x, sites)
+        spread = x.var(axis=0)
+        said = [self._rest(x[rows], slope[rows], gradient[rows], spread, sites) for rows in self._blocks(x)]
         out = sites.copy()
         with np.errstate(all="ignore"):
-            for child, part, (w, mu, L, B) in zip(self.children, self._parts, found, strict=True):
+            for i, (child, part) in enumerate(zip(self.children, self._parts, strict=True)):
                 if child.fixed:
                     continue
-                own, g = x[:, child.at], gradient[:, child.at]
-                if child.kind == "elementwise":
-                    r = (np.sqrt(B) * g + w) / L
-                    a, h = learn_elementwise(r, own, L * L / B)
-                elif child.kind == "grouped":
-                    y = np.sqrt(B) * g.reshape(w.shape) + w
-                    r = np.linalg.solve(L.swapaxes(1, 2), y.swapaxes(1, 2)).swapaxes(1, 2)
-                    size = np.diagonal(L, axis1=1, axis2=2)[:, None, :] ** 2
-                    a, h = learn_grouped(r, own.reshape(w.shape), 1.0 / (B / size).mean(axis=2))
-                elif child.kind == "dense":
-                    y = (B @ g[..., None])[..., 0] + w
-                    r = np.linalg.solve(L.swapaxes(1, 2), y[..., None])[..., 0]
-                    a, h = learn_elementwise(r, own, np.broadcast_to(own.var(axis=0), r.shape))
-                else:
-                    r = slope[:, child.at] + _precision_times(own - mu, *L)
-                    a, h = learn_elementwise(r, own, np.broadcast_to(own.var(axis=0), r.shape))
+                r, weight = (np.concatenate(found) for found in zip(*(block[i] for block in said), strict=True))
+                learn = learn_grouped if child.kind == "grouped" else learn_elementwise
+                a, h = learn(r, x[:, child.at].reshape(r.shape), weight)
                 out[part] = np.concatenate([a.ravel(), h.ravel()])
             if self.signed.size:
-                out[self.n_sites - len(self.signed) :] = np.median(x[:, self.signed], axis=0)
+                out[self.n_sites - len(self.signed) :] = np.median(self._factored(x)[0][:, self.signed], axis=0)
+        return out
+
+    def _rest(
+        self, x: np.ndarray, slope: np.ndarray, gradient: np.ndarray, spread: np.ndarray, sites: np.ndarray
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return of each child the gradient of the rest of the posterior and weights of the regression."""
+        _, _, found = self._undone(x, sites)
+        out = []
+        with np.errstate(all="ignore"):
+            for child, (w, mu, L, B) in zip(self.children, found, strict=True):
+                g, alike = gradient[:, child.at], np.broadcast_to(spread[child.at], (len(x), child.size))
+                if child.kind == "elementwise":
+                    out.append(((np.sqrt(B) * g + w) / L, L * L / B))
+                    continue
+                if child.kind == "walk":
+                    out.append((slope[:, child.at] + _precision_times(x[:, child.at] - mu, *L), alike))
+                    continue
+                y = (B @ g.reshape(w.shape)[..., None])[..., 0] + w
+                r = np.linalg.solve(L.swapaxes(1, 2), y.swapaxes(1, 2)).swapaxes(1, 2)
+                if child.kind == "grouped":
+                    size = np.diagonal(L, axis1=1, axis2=2)[:, None, :] ** 2
+                    out.append((r, 1.0 / ((B * B).sum(axis=-1) / size).mean(axis=2)))
+                else:
+                    out.append((r[:, 0], alike))
         return out
 
     # -- for people --------------------------------------------------------------------------------------------------
 
     def degree(self, x: np.ndarray, sites: np.ndarray) -> dict[str, np.ndarray]:
         """Return how far each element is non-centred: the mean over draws of the prior's share of its precision."""
-        _, _, found = self._undone(x, sites)
-        out = {}
-        for child, part, (_, _, L, B) in zip(self.children, self._parts, found, strict=True):
-            if child.kind == "dense":
-                B = 1.0 + (np.swapaxes(L, 1, 2) ** 2 * child.site(sites[part])[1]).sum(axis=2)
-            elif child.kind == "walk":
-                B = 1.0 + L[0] * child.site(sites[part])[1]
-            out[child.name] = (1.0 / B).mean(axis=0).reshape(child.shape)
+        out = {child.name: np.zeros(child.shape) for child in self.children}
+        for rows in self._blocks(x):
+            _, _, found = self._undone(x[rows], sites)
+            for child, part, (_, _, L, B) in zip(self.children, self._parts, found, strict=True):
+                if child.kind == "walk":
+                    B = 1.0 + L[0] * child.site(sites[part])[1]
+                elif child.kind != "elementwise":
+                    B = (B * B).sum(axis=-1)
+                out[child.name] += (1.0 / B).sum(axis=0).reshape(child.shape) / len(x)
         return out
 
     @property
@@ -299,7 +326,7 @@ def _and(names: Sequence[str]) -> str:
 
 
 def _log_diagonal(matrix: np.ndarray) -> np.ndarray:
-    return np.log(np.abs(np.diagonal(matrix, axis1=1, axis2=2))).sum(axis=1)
+    return np.log(np.diagonal(matrix, axis1=-2, axis2=-1)).sum(axis=-1)
 
 
 def _precision_times(x: np.ndarray, v: np.ndarray, rho: np.ndarray) -> np.ndarray:

@@ -215,9 +215,9 @@ class _Basis(NamedTuple):
 def _regressors(basis: _Basis, follow: np.ndarray, own: np.ndarray) -> np.ndarray:
     """Return ``S_1, S_2, S_3`` of each function on all draws of a basis: ``(3, draws, p)``."""
     n = basis.fitted
-    xc, fc = basis.x[:n] - basis.x[:n].mean(axis=0), follow[:n] - follow[:n].mean(axis=0)
-    y = basis.x - basis.centre
     if basis.factor is not None:
+        xc, fc = basis.x[:n] - basis.x[:n].mean(axis=0), follow[:n] - follow[:n].mean(axis=0)
+        y = basis.x - basis.centre
         covariance = basis.root @ basis.root.T
         # Least squares of f on x: linear functions exactly, however correlated the coordinates are.
         slope = lu_solve(basis.factor, xc.T @ fc).T
@@ -229,22 +229,33 @@ def _regressors(basis: _Basis, follow: np.ndarray, own: np.ndarray) -> np.ndarra
         s1 = basis.g @ (along.T / -s)
     else:
         # Too many coordinates to know how they move together: follow the one that f varies with most.
-        correlation = np.abs(fc.T @ (xc / np.maximum(xc.std(axis=0), 1e-300)))
-        best = np.where(own >= 0, own, correlation.argmax(axis=1))
-        u = (y / basis.root)[:, best]
-        s1 = -(basis.g * basis.root)[:, best]
+        best, free = own.copy(), own < 0
+        if free.any():
+            xc, fc = basis.x[:n] - basis.x[:n].mean(axis=0), follow[:n, free] - follow[:n, free].mean(axis=0)
+            best[free] = np.abs(fc.T @ (xc / np.maximum(xc.std(axis=0), 1e-300))).argmax(axis=1)
+        u = (basis.x[:, best] - basis.centre[best]) / basis.root[best]
+        s1 = -(basis.g[:, best] * basis.root[best])
     return np.stack(own_terms(u, s1))
 
 
-def _fit(terms: np.ndarray, values: np.ndarray, shared: np.ndarray) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Coefficients, by order, on terms of its own of each function and, by ridge, on shared ones ``(n, m)`` too.
+def _shared(terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return shared terms ``(n, m)`` about their means, and the inverse of their normal matrix, with a ridge."""
+    h = terms - terms.mean(axis=0)
+    variance = np.maximum((h**2).mean(axis=0), 1e-300)
+    return h, np.linalg.inv(h.T @ h + np.diag(_RIDGE * len(h) * variance))
+
+
+def _fit(
+    terms: np.ndarray, values: np.ndarray, shared: tuple[np.ndarray, np.ndarray]
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Coefficients, by order, on terms of its own of each function and, by ridge, on those of :func:`_shared` too.
 
     Returns
     -------
     dict of (order, p), (m, p)
         Of the first one, two and three of ``(3, n, p)``; and, as ``_VIRIAL``, of all of them beside the shared ones.
     """
-    n, p = values.shape
+    p, (h, inverse) = values.shape[1], shared
     t, f = terms - terms.mean(axis=1, keepdims=True), values - values.mean(axis=0)
     gram, right = np.empty((p, 3, 3)), np.empty((p, 3))
     for i in range(3):
@@ -253,12 +264,8 @@ def _fit(terms: np.ndarray, values: np.ndarray, shared: np.ndarray) -> dict[int,
             gram[:, i, j] = gram[:, j, i] = np.einsum("np,np->p", t[i], t[j])
     none = np.zeros((0, p))
     found = {order: (solve_slopes(gram[:, :order, :order], right[:, :order]), none) for order in ORDERS}
-    m = shared.shape[1]
-    if not m:
+    if not h.shape[1]:
         return found | {_VIRIAL: found[ORDERS[-1]]}
-    h = shared - shared.mean(axis=0)
-    variance = np.maximum((h**2).mean(axis=0), 1e-300)
-    inverse = np.linalg.inv(h.T @ h + np.diag(_RIDGE * n * variance))
     with_terms, with_values = np.stack([h.T @ part for part in t]), h.T @ f
     by_terms, by_values = inverse @ with_terms, inverse @ with_values
     gram = gram - np.einsum("imp,jmp->pij", with_terms, by_terms)
@@ -334,11 +341,12 @@ def corrected_expectations(
         which = np.unique(pieces[held])
         each = len(held) // len(which)
         shared = virial[n:].reshape(len(which), each, virial.shape[1]).mean(axis=1)
+        fitted = _shared(virial[:n])
         for block in np.array_split(np.arange(p), -(-p * len(rows) // _BLOCK)):
             terms = _regressors(basis, follow[rows[:, None], block], own[block])
             single = terms[:, n:].reshape(3, len(which), each, len(block)).mean(axis=2)
             plain = f[held[:, None], block].reshape(len(which), each, len(block)).mean(axis=1)
-            for order, (slopes, more) in _fit(terms[:, :n], f[train[:, None], block], virial[:n]).items():
+            for order, (slopes, more) in _fit(terms[:, :n], f[train[:, None], block], fitted).items():
                 known = np.einsum("iwp,ip->wp", single[: len(slopes)], slopes) + shared[:, : len(more)] @ more
                 corrected[order][np.ix_(which, block)] = plain - known
     raw = f.reshape(chains * cut, -1, p).mean(axis=1)

@@ -40,7 +40,7 @@ _MOST_ROWS, _BYTES = 64, 2**26
 
 
 class JaxEngine:
-    """Run chains of one method over one log density.
+    """Chains of one method over one log density, compiled by JAX.
 
     Parameters
     ----------

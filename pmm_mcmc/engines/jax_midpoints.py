@@ -17,7 +17,7 @@ from pmm_mcmc.langevin.flows import Flow, build_flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import build_cells, cell_weight, continuous_weight, one_in
 from pmm_mcmc.langevin.transitions import (
-    TELLING,
+    EARLIEST,
     bridged,
     build_gain,
     build_limits,
@@ -182,7 +182,7 @@ def _steepness(kernel: Kernel, chains: Chains, y: Any, b: Any, time: Any, step: 
     stiffness = 1.0 * (kernel.dynamics == HARMONIC)
     way, rise = y - chains.evaluated, fall(y, chains.evaluated, b, chains.b, stiffness)
     found = _limits.curvature(total(rise * rise), total(way * way), total(rise * way), stiffness)
-    return jnp.where(time > TELLING * step, found, 0.0)
+    return jnp.where(time > EARLIEST * step, found, 0.0)
 
 
 def _midpoint(

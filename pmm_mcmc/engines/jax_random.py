@@ -28,7 +28,7 @@ _TERMS = range(22, -1, -1)
 _SERIES = [(-1) ** (n // 2) * (0.5 * math.pi) ** n / math.factorial(n) for n in _TERMS]
 _COS, _SIN = _SERIES[::2], _SERIES[1::2]
 
-# Blocks of counters of a step: velocity, end point and midpoints.
+# Counter blocks of a step; velocity, end point and midpoints need 20 at most.
 _SLOTS = 32
 
 

@@ -129,8 +129,8 @@ def _take(
         kinetic, ahead, n_grad = v_new, 0.0, mid.n_grad + mid.finite
     rise = lp - lp_new + total(0.5 * (kinetic * kinetic - v * v) - ahead)
     motion = total(0.5 * (kinetic * kinetic + v * v))
-    calm = (rise <= threshold + p.tolerance * motion) & (mid.steep <= steepest)
-    good = ~lost & jnp.isfinite(total(u_new + v_new)) & calm
+    stable = (rise <= threshold + p.tolerance * motion) & (mid.steep <= steepest)
+    good = ~lost & jnp.isfinite(total(u_new + v_new)) & stable
     # Values that are not finite where a stable step may well go are the model's failure.
     by_model = lost & (total(0.5 * (bad * bad - u * u)) <= threshold)
     after = Chains(u_new, v_new, b_new, at, gradient, lp_new, chains.factor)

@@ -25,7 +25,7 @@ _SLICES = 4
 
 
 class NumbaEngine:
-    """Run chains of one method over one log density.
+    """Chains of one method over one log density, compiled by numba.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class NumbaEngine:
         return gradient
 
     def gradient_at(self, position: np.ndarray, sites: np.ndarray | None = None) -> np.ndarray:
-        """Gradients at positions ``z`` ``(..., d)``, under some sites; NaN where anything is not finite."""
+        """Return gradients at positions ``z`` ``(..., d)`` for given sites; NaN where a value is not finite."""
         d = self.d
         state = empty_state(position, np.zeros(d))
         gradient = self.evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)[..., :d].copy()

@@ -16,7 +16,7 @@ from pmm_mcmc.langevin.flows import build_flows, select
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
 from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, next_cell, one_cell, one_in
 from pmm_mcmc.langevin.transitions import (
-    TELLING,
+    EARLIEST,
     bridged,
     build_gain,
     build_limits,
@@ -249,7 +249,7 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, found, n
                     rise += more * more
                     length += way * way
                     along += more * way
-                if time > TELLING * step:
+                if time > EARLIEST * step:
                     steep = max(steep, _curvature(rise, length, along, stiffness))
             reached = time
 

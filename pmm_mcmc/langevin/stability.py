@@ -59,8 +59,8 @@ def _threshold(kernel: Kernel, step_size: float, friction: float, K: int, d: int
 def steepest_curvature(kernel: Kernel, step_size: float, friction: float, K: int) -> float:
     """Return the largest curvature at which a step of this size is taken whole, without refinement.
 
-    It is :data:`SOUND` times the largest curvature of a Gaussian on which the method has a stationary law; for the
-    recycled scheme, of the Gaussian that its flow does not integrate.  Infinite for MALA.
+    It is :data:`SOUND` times the largest curvature of a Gaussian on which the method has a stationary law.  For the
+    recycled scheme it excludes the curvature 1 that the flow integrates; for MALA it is infinite.
     """
     # Rounded up to 2 %: a longer step is less stable.
     rounded = float(1.02 ** np.ceil(np.log(step_size) / np.log(1.02)))

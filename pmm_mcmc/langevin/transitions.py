@@ -27,9 +27,9 @@ from numba.extending import register_jitable
 from pmm_mcmc.langevin.flows import Flow
 
 __all__ = [
+    "EARLIEST",
     "MOST_REFINEMENTS",
     "SUBSTEPS",
-    "TELLING",
     "bridged",
     "build_gain",
     "build_limits",
@@ -51,8 +51,8 @@ SHRINK, RECOVER, SHORTEST = 0.5, 1.01, 2.0**-8
 SUBSTEPS, MOST_REFINEMENTS = 4, 2
 # Smallest cosine between a displacement and the change of the gradient along it that enters a curvature estimate.
 LEAST_COSINE = 0.2
-# Midpoints in this first share of a step are too near its start for a curvature estimate.
-TELLING = 0.01
+# Share of a step before which a midpoint is too near its start for a curvature estimate.
+EARLIEST = 0.01
 
 
 @register_jitable

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pmm_mcmc.coordinates.site import elementwise, place
+from pmm_mcmc.coordinates.site import elementwise
 from pmm_mcmc.coordinates.structure import Child, Structure
 
 __all__ = ["Children", "checked_children", "compose_functions"]
@@ -136,7 +136,7 @@ def compose_functions(
         for child, begin, (at, location, scale) in zip(described, ends, kept.values(), strict=False):
             mu, L = location(x), scale(x)
             pull, B = elementwise(mu, L, *child.site(sites[begin : begin + child.n_sites]))
-            x = x.at[at].set(mu + L * place(jnp, pull, B, z[at]))
+            x = x.at[at].set(mu + L * (pull / B + z[at] / jnp.sqrt(B)))
             log_det += (jnp.log(jnp.abs(L)) - 0.5 * jnp.log(B)).sum()
         return x, log_det
 
@@ -152,7 +152,7 @@ def compose_functions(
 
     pull = _of_many(pulled, (0, 0, None))
     scales = _of_many(lambda x: [(location(x), scale(x)) for _, location, scale in kept.values()], (0,))
-    return both, Structure(d, described, np.zeros(0, dtype=int), scales, pull)
+    return both, Structure(d, described, np.zeros(0, int), np.zeros((d, 0), int), (), scales, pull)
 
 
 def _of_many(function: Callable[..., Any], axes: tuple[int | None, ...]) -> Callable[..., Any]:

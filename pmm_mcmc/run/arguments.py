@@ -16,7 +16,7 @@ __all__ = ["check_counts", "fresh_seed", "number_of_superchains", "refuse_unknow
 
 # Most superchains by default: enough for the variance between them.  _MANY: fewest chains for which there are any.
 _SUPERCHAINS, _MANY = 16, 64
-_BITS = 62  # of a seed that is not given as an integer
+_BITS = 62  # bits of a drawn seed
 
 _NUTS = "is NUTS's; pm.sample() runs that"
 # Arguments of pm.sample and its wrappers that have another name here or no meaning.

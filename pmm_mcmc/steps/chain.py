@@ -179,7 +179,7 @@ class Chain:
     def stop_tuning(self, engine: NumbaEngine) -> None:
         """End the warm-up, early or not.
 
-        A step size that was shrunk at its last check is checked once more, with transitions beyond the ``n_tune``
+        A step size that failed its last check is shrunk and checked again, with transitions beyond the ``n_tune``
         requested ones.
         """
         self.settle()

@@ -133,7 +133,7 @@ class _Fitted(TextColumn):
     """
 
     def get_table_column(self) -> Column:
-        """Return the column, when the table is made."""
+        """Return the column; called when the table is built."""
         frame = sys._getframe(1)
         for _ in range(3):
             table = frame.f_locals.get("self") if frame is not None else None

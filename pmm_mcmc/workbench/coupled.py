@@ -20,7 +20,7 @@ from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, next_cell, one_cell, one_in
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.langevin.transitions import (
-    TELLING,
+    EARLIEST,
     build_limits,
     end,
     fall,
@@ -92,9 +92,9 @@ def levels_of(setting: ProbeSetting, d: int) -> list[_Level]:
     levels = []
     for h in (setting.alpha / 2**i for i in range(_LEVELS)):
         each = list(zip(h[:, 0].tolist(), setting.friction[:, 0].tolist(), setting.K[:, 0].tolist(), strict=True))
-        guard = np.array([guard_threshold(setting.kernel, size, friction, K, d) for size, friction, K in each])
+        threshold = np.array([guard_threshold(setting.kernel, size, friction, K, d) for size, friction, K in each])
         steepest = np.array([steepest_curvature(setting.kernel, *one) for one in each])
-        levels.append(_Level(h, setting.flow(h), setting.flow(h / setting.K), guard, steepest))
+        levels.append(_Level(h, setting.flow(h), setting.flow(h / setting.K), threshold, steepest))
     return levels
 
 
@@ -220,8 +220,8 @@ def _advance(
             correction = np.where(mark.active[:, None], b - base * copy.b + lost, 0.0)
             way, rise = y - copy.evaluated, fall(y, copy.evaluated, b, copy.b, stiffness)
             norms = ((one * other).sum(axis=1) for one, other in ((rise, rise), (way, way), (rise, way)))
-            telling = mark.active & ((mark.time - start) > TELLING * level.h)[:, 0]
-            curvature = np.where(telling, np.fmax(curvature, _curvature(*norms, stiffness)), curvature)
+            counts = mark.active & ((mark.time - start) > EARLIEST * level.h)[:, 0]
+            curvature = np.where(counts, np.fmax(curvature, _curvature(*norms, stiffness)), curvature)
             cu, cv = cu + mark.weight[0] * correction, cv + mark.weight[1] * correction
         mu, mv = path_noise.between(*ends, level.whole)
         u, v = end(copy.u, copy.v, base * copy.b, mu, mv, cu, cv, level.whole)

@@ -292,7 +292,7 @@ def _sentence(table: pd.DataFrame, order: int, slow: list[str], unstable: int, s
     fails = table.index[~(table["order_holds"] & table["order_holds_of_sd"])]
     if len(fails):
         caveats.append(
-            f"The bias of {_few(fails)} does not fall as fast as the method's order {order} implies: the value there "
+            f"The bias of {_few(fails)} does not fall as fast as order {order}, that of the method: the value there "
             "is a lower bound (halve step_size, and probe again)."
         )
     apart = table.index[(table["distance"] > _APART) & ~seen.reshape(2, -1).any(axis=0)]

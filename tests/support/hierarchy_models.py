@@ -2,6 +2,7 @@
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 
 from pmm_mcmc.model.log_density import ModelDensity
 
@@ -36,12 +37,29 @@ def _positive(name):
     getattr(pm, name)("x", shape=2, **arguments[name])
 
 
+def _lkj(n=2, sd_dist=None):
+    sd_dist = pm.HalfNormal.dist(1.0) if sd_dist is None else sd_dist
+    chol, _, _ = pm.LKJCholeskyCov("chol", n=n, eta=2.0, sd_dist=sd_dist, compute_corr=True)
+    pm.MvNormal("x", pm.Normal("mu", shape=n), chol=chol, shape=(3, n))
+
+
+def _by_correlations():
+    chol = pm.HalfNormal("sd", shape=3)[:, None] * pm.LKJCorr("corr", n=3, eta=2.0)
+    pm.MvNormal("x", pm.Normal("mu", shape=3), chol=chol, shape=(2, 3))
+
+
+def two_scales(prior=(2.0, 2.0), seen=False):
+    """Two standard deviations, each a variable of its own, and a correlation."""
+    with pm.Model() as model:
+        a, b, rho = pm.HalfNormal("a"), pm.Exponential("b"), 2.0 * pm.Beta("r", *prior) - 1.0
+        chol = pt.stacklists([[a, 0.0], [rho * b, pt.sqrt(1.0 - rho**2) * b]])
+        x = pm.MvNormal("x", pm.Normal("mu", shape=2), chol=chol, shape=(3, 2))
+        pm.Normal("y", x.sum(axis=1) + (rho if seen else 0.0), 1.0, observed=np.arange(3.0))
+    return model
+
+
 def _multivariate(how):
     mu, sd = pm.Normal("mu", shape=2), pm.HalfNormal("sd", shape=2)
-    if how == "lkj":
-        chol, _, _ = pm.LKJCholeskyCov("chol", n=2, eta=2.0, sd_dist=pm.HalfNormal.dist(1.0), compute_corr=True)
-        pm.MvNormal("x", mu, chol=chol, shape=(3, 2))
-        return
     covariance = pm.math.stack([[sd[0] ** 2, 0.3 * sd[0] * sd[1]], [0.3 * sd[0] * sd[1], sd[1] ** 2]])
     if how == "cov":
         pm.MvNormal("x", mu, cov=covariance, shape=(3, 2))
@@ -104,7 +122,9 @@ BUILD = {
        ("Normal", "StudentT", "Laplace", "Cauchy", "Logistic", "Gumbel", "LogNormal")},
     **{name: (lambda name=name: _positive(name)) for name in
        ("HalfNormal", "HalfCauchy", "HalfStudentT", "Exponential", "Gamma", "InverseGamma", "Weibull")},
-    **{how: (lambda how=how: _multivariate(how)) for how in ("lkj", "cov", "tau")},
+    **{how: (lambda how=how: _multivariate(how)) for how in ("cov", "tau")},
+    "lkj": _lkj, "lkj of three": lambda: _lkj(3), "lkj of gammas": lambda: _lkj(3, pm.Gamma.dist(2.0, 2.0)),
+    "correlations": _by_correlations,
     "Gaussian process": _process, "walks": _walks, "neighbours": _neighbours, "nested": _nested,
     "regularised horseshoe": _horseshoe, "imputed": _imputed, "potential": _potential,
 }  # fmt: skip

@@ -22,7 +22,7 @@ from pmm_mcmc.model.native import SIGNATURE
 # curvature is taken from a midpoint, and the least cosine that tells one.
 SHRINK, RECOVER, SHORTEST = transitions.SHRINK, transitions.RECOVER, transitions.SHORTEST
 SUBSTEPS, MOST_REFINEMENTS = transitions.SUBSTEPS, transitions.MOST_REFINEMENTS
-TELLING, LEAST_COSINE = transitions.TELLING, transitions.LEAST_COSINE
+EARLIEST, LEAST_COSINE = transitions.EARLIEST, transitions.LEAST_COSINE
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
 
 
@@ -213,7 +213,7 @@ class Chain:
         """Whether the curvature between the evaluated and a midpoint is above a limit."""
         stiffness = 1.0 if self.kernel.dynamics == HARMONIC else 0.0
         for time, (y, _, b) in midpoints:
-            if time > TELLING * step:
+            if time > EARLIEST * step:
                 way = y - evaluated
                 rise = stiffness * way - (b - base)
                 ratio = np.linalg.norm(rise) / np.linalg.norm(way)

@@ -194,7 +194,7 @@ class ArrayLayout:
     def chunks(
         self, path: str, copy: int, values: np.ndarray, chain: int, row: int
     ) -> Iterator[tuple[str, np.ndarray, list[int]]]:
-        """Yield key, values and shape of each file for ``values``, which start at a chain and a row."""
+        """Yield key, values and shape of each file for ``values``, which start at a chain and a draw."""
         meta = self.array(path, Extent({}, {path: copy}))
         shape = _chunk_shape(meta)
         origin = [{"chain": chain, "draw": row}.get(name, 0) for name in _dims(meta)]
@@ -204,7 +204,7 @@ class ArrayLayout:
             yield _key(path, meta, [o // c + i for o, c, i in zip(origin, shape, index, strict=True)]), block, shape
 
     def coordinate(self, group: str, before: int, after: int) -> Iterator[tuple[str, np.ndarray, list[int]]]:
-        """Yield key, values and shape of the files of the coordinate ``draw`` that more rows of a group need."""
+        """Yield key, values and shape of the files of the coordinate ``draw`` that more draws of a group need."""
         path = f"{group}/draw".removeprefix("/")
         meta = self.nodes.get(path)
         if meta is not None and _is_coordinate(path, meta):

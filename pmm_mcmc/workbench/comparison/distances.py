@@ -88,7 +88,7 @@ def floored_wasserstein(
     Parameters
     ----------
     draws : (chain, draw, d)
-        Of the run, in posterior standard deviations.
+        Draws of the run, in posterior standard deviations.
     reference : (m, d)
         Independent draws, or those of chains one after the other; at most 4,000 of each half are used.
     effective

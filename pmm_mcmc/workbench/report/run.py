@@ -115,7 +115,7 @@ def _sentence(text: str) -> str:
 
 
 def _concern(table: pd.DataFrame) -> pd.Series:
-    """Return how far each parameter is towards the limits of the verdict, 1 being at one of them."""
+    """Return for each parameter its largest ratio of a diagnostic to the limit of the verdict."""
     concern = pd.Series(0.0, index=table.index)
     name = _r_hat(table)
     if name in table:

@@ -67,7 +67,7 @@ def _galaxies() -> Plan:
 
 def _neural_network() -> Plan:
     weights, last = np.arange(4 * HIDDEN), 4 * HIDDEN
-    # The units of each input, the thresholds and the outward weights.
+    # Groups: the weights of either input, the thresholds, the outward weights.
     groups = [*np.split(weights, 4)]
     d = last + 1
     return Plan(np.zeros(d), np.full(d, WEIGHT_SD), 12, 1024, 2, 15, partial(pooled, groups=groups, odd=weights))

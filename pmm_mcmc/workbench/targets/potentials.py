@@ -1,4 +1,4 @@
-"""Potentials of physics and of test suites: double well, phi^4 fields, banana, ripples."""
+"""Potentials from physics and from test suites: double well, phi^4 fields, banana, ripples."""
 
 from __future__ import annotations
 

@@ -1,0 +1,87 @@
+"""A compiled function with a gradient of its own as a PyTensor operation, for numba, JAX and without a compiler.
+
+Composed of PyTensor's operations, Cholesky factors and triangular solves take numba a minute for each model; a kernel
+is compiled once and kept on disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.gradient import DisconnectedType
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.link.jax.ops import JAXOp
+from pytensor.link.numba.dispatch.basic import register_funcify_default_op_cache_key
+from pytensor.tensor.blockwise import Blockwise
+
+__all__ = ["Kernel", "applied", "connected", "in_dtype_of", "version_of"]
+
+
+def version_of(loops):
+    """Return a number of a module's text: PyTensor keeps compiled graphs on disk, and another text is another key."""
+    return int.from_bytes(hashlib.sha256(Path(loops.__file__).read_bytes()).digest()[:8], "big")
+
+
+class Kernel(JAXOp):
+    """The operation; subclasses have ``kernel``, ``perform_jax``, ``gufunc_signature`` and ``version``.
+
+    PyTensor's linker looks for ``perform_jax`` in a JAXOp, so that JAX is imported where it is used only.
+    """
+
+    __props__ = ()
+    name = None
+
+    def __init__(self):
+        Op.__init__(self)
+
+    def make_node(self, *values):
+        """Return the node, after a check of the inputs."""
+        inputs = self.checked([pt.as_tensor_variable(value) for value in values])
+        return Apply(self, inputs, self.outputs_of(inputs))
+
+    def perform(self, node, inputs, output_storage):
+        """Run the kernel."""
+        # Copies in one order, so that arrays that may not be written to do not have the kernel compiled anew.
+        values = self.kernel(*(np.array(value, order="C") for value in inputs))
+        for store, value in zip(output_storage, values, strict=True):
+            store[0] = value
+
+    def connection_pattern(self, node):
+        """Return that every output depends on every input."""
+        return [[True for _ in node.outputs] for _ in node.inputs]
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Raise: no second derivatives."""
+        raise NotImplementedError("the non-centring map has first derivatives only; samplers need no others")
+
+
+@register_funcify_default_op_cache_key(Kernel)
+def _numba(op, node, **options):
+    return op.kernel, op.version
+
+
+def in_dtype_of(one, name, inputs):
+    """Return the inputs in the dtype of one of them."""
+    if one.dtype not in ("float32", "float64"):
+        raise TypeError(f"{name} has dtype {one.dtype}; give float32 or float64")
+    return [value.astype(one.dtype) for value in inputs]
+
+
+def connected(outputs, cotangents):
+    """Return cotangents, with zeros for those of outputs that nothing depends on."""
+    return [
+        pt.zeros_like(output) if isinstance(bar.type, DisconnectedType) else bar
+        for output, bar in zip(outputs, cotangents, strict=True)
+    ]
+
+
+def applied(op, *values):
+    """Return the outputs of a kernel; leading axes are batches."""
+    inputs = [pt.as_tensor_variable(value) for value in values]
+    core = [part.count(",") + bool(part) for part in op.gufunc_signature.split("->")[0][1:-1].split("),(")]
+    batched = any(value.ndim > ndim for value, ndim in zip(inputs, core, strict=True))
+    return tuple((Blockwise(op) if batched else op)(*inputs))

@@ -1,0 +1,246 @@
+r"""Groups of correlated elements with one covariance, non-centred group by group: the map of a site with a matrix.
+
+Of each group of ``K`` elements, with ``C C' = B = I + L' H L``:
+
+.. math:: w = C^{-T} \bigl(C^{-1} L^T (a - H \mu) + z\bigr), \qquad x = \mu + L w.
+
+One group is a vector, such as a Gaussian process.  ``C`` is kept as its transpose, ``U``: rows are contiguous.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numba
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.gradient import grad_undefined
+
+from pmm_mcmc.coordinates.kernel import Kernel, applied, connected, in_dtype_of, version_of
+
+__all__ = ["vector_sites"]
+
+_loop = numba.njit(error_model="numpy")
+
+
+@_loop
+def _factor(L, H, HL, U):
+    """Fill in ``H L`` and the upper factor of ``B``."""
+    K = len(L)
+    HL[:], U[:] = 0.0, 0.0
+    for i in range(K):
+        U[i, i] = 1.0
+        for k in range(K):
+            if H[i, k] != 0.0:
+                for j in range(k + 1):
+                    HL[i, j] += H[i, k] * L[k, j]
+    for k in range(K):
+        for i in range(k + 1):
+            for j in range(i, K):
+                U[i, j] += L[k, i] * HL[k, j]
+    for k in range(K):
+        U[k, k] = np.sqrt(U[k, k])
+        for j in range(k + 1, K):
+            U[k, j] /= U[k, k]
+        for i in range(k + 1, K):
+            for j in range(i, K):
+                U[i, j] -= U[k, i] * U[k, j]
+
+
+@_loop
+def _unfactor(U, U_bar):
+    """Replace the adjoint of the upper factor by that of the upper triangle of ``B``, in place."""
+    K = len(U)
+    for k in range(K - 1, -1, -1):
+        for i in range(k + 1, K):
+            for j in range(i, K):
+                U_bar[k, i] -= U_bar[i, j] * U[k, j]
+                U_bar[k, j] -= U_bar[i, j] * U[k, i]
+        for j in range(k + 1, K):
+            U_bar[k, j] /= U[k, k]
+            U_bar[k, k] -= U_bar[k, j] * U[k, j]
+        U_bar[k, k] /= 2.0 * U[k, k]
+
+
+@_loop
+def _down(U, y):
+    """Solve ``C t = y`` in place."""
+    for i in range(len(y)):
+        y[i] /= U[i, i]
+        for j in range(i + 1, len(y)):
+            y[j] -= U[i, j] * y[i]
+
+
+@_loop
+def _up(U, y):
+    """Solve ``C' w = y`` in place."""
+    for i in range(len(y) - 1, -1, -1):
+        for j in range(i + 1, len(y)):
+            y[i] -= U[i, j] * y[j]
+        y[i] /= U[i, i]
+
+
+@_loop
+def _times_transposed(L, e, out):
+    """Fill in ``L' e``."""
+    out[:] = 0.0
+    for k in range(len(e)):
+        for j in range(k + 1):
+            out[j] += L[k, j] * e[k]
+
+
+@_loop
+def _group(mu, L, a, H, z, HL, U, e, t, w):
+    """Fill in what the map of a group makes: ``H L``, ``U``, ``a - H mu``, ``C^-1 L' (a - H mu)`` and ``w``."""
+    _factor(L, H, HL, U)
+    for i in range(len(z)):
+        e[i] = a[i]
+        for k in range(len(z)):
+            e[i] -= H[i, k] * mu[k]
+    _times_transposed(L, e, t)
+    _down(U, t)
+    for i in range(len(z)):
+        w[i] = t[i] + z[i]
+    _up(U, w)
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _place(mu, L, a, H, z):
+    G, K = z.shape
+    x, log_det = mu.copy(), 0.0
+    HL, U, vectors = np.empty((K, K), z.dtype), np.empty((K, K), z.dtype), np.empty((3, K), z.dtype)
+    e, t, w = vectors[0], vectors[1], vectors[2]
+    for g in range(G):
+        _group(mu[g], L, a[g], H[g], z[g], HL, U, e, t, w)
+        for i in range(K):
+            log_det += np.log(L[i, i]) - np.log(U[i, i])
+            for j in range(i + 1):
+                x[g, i] += L[i, j] * w[j]
+    return x, np.array(log_det, z.dtype)
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _pull_back(mu, L, a, H, z, x_bar, log_det_bar):
+    """Return the adjoints of ``mu``, ``L`` and ``z``."""
+    G, K = z.shape
+    mu_bar, L_bar, z_bar = np.empty((G, K), z.dtype), np.zeros((K, K), z.dtype), np.empty((G, K), z.dtype)
+    HL, U, U_bar = np.empty((K, K), z.dtype), np.empty((K, K), z.dtype), np.empty((K, K), z.dtype)
+    vectors, by_det = np.empty((4, K), z.dtype), log_det_bar[()]
+    e, t, w, r = vectors[0], vectors[1], vectors[2], vectors[3]
+    for g in range(G):
+        _group(mu[g], L, a[g], H[g], z[g], HL, U, e, t, w)
+        q = z_bar[g]
+        _times_transposed(L, x_bar[g], q)
+        _down(U, q)
+        r[:] = q
+        _up(U, r)
+        for i in range(K):
+            for j in range(i, K):
+                U_bar[i, j] = -w[j] * q[i] - r[j] * t[i]
+            U_bar[i, i] -= by_det / U[i, i]
+        _unfactor(U, U_bar)
+        for i in range(K):
+            U_bar[i, i] *= 2.0
+            for j in range(i):
+                U_bar[i, j] = U_bar[j, i]
+        for i in range(K):
+            L_bar[i, i] += by_det / L[i, i]
+            for k in range(K):
+                for j in range(i + 1):
+                    L_bar[i, j] += HL[i, k] * U_bar[k, j]
+            mu_bar[g, i] = x_bar[g, i]
+            for j in range(i + 1):
+                L_bar[i, j] += e[i] * r[j] + x_bar[g, i] * w[j]
+        for i in range(K):
+            for j in range(K):
+                mu_bar[g, i] -= HL[i, j] * r[j]
+    return mu_bar, L_bar, z_bar
+
+
+def _place_in_jax(mu, L, a, H, z):
+    import jax.numpy as jnp
+    from jax.scipy.linalg import solve_triangular
+
+    C = jnp.linalg.cholesky(jnp.eye(z.shape[1], dtype=z.dtype) + L.T @ H @ L)
+    pull = (a - (H @ mu[..., None])[..., 0]) @ L
+    t = solve_triangular(C, pull[..., None], lower=True)
+    w = solve_triangular(C.mT, t + z[..., None], lower=False)[..., 0]
+    of_C = jnp.log(jnp.diagonal(C, axis1=-2, axis2=-1)).sum()
+    return mu + w @ L.T, z.shape[0] * jnp.log(jnp.diagonal(L)).sum() - of_C
+
+
+class _Vectors(Kernel):
+    version = version_of(sys.modules[__name__])
+
+    def checked(self, inputs):
+        """Return the inputs in the dtype of ``z``."""
+        return in_dtype_of(inputs[4], "z", inputs)
+
+
+class VectorSites(_Vectors):
+    """``x`` and ``log |dx / dz|`` at ``z``; see :func:`vector_sites`."""
+
+    gufunc_signature = "(g,k),(k,k),(g,k),(g,k,k),(g,k)->(g,k),()"
+    kernel = staticmethod(_place)
+    perform_jax = staticmethod(_place_in_jax)
+
+    def outputs_of(self, inputs):
+        """Return ``x`` and the log determinant."""
+        return [inputs[4].type(), pt.scalar(dtype=inputs[4].dtype)]
+
+    def infer_shape(self, node, shapes):
+        """Return the shapes of the outputs."""
+        return [shapes[4], ()]
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Return the adjoints of the inputs; sites are constants."""
+        mu, L, z = VectorSitesGradient()(*inputs, *connected(outputs, cotangents), return_list=True)
+        none = [grad_undefined(self, i, inputs[i], "sites are constants") for i in (2, 3)]
+        return [mu, L, *none, z]
+
+
+class VectorSitesGradient(_Vectors):
+    """The adjoints of ``mu``, ``L`` and ``z`` of :class:`VectorSites` at those of its outputs."""
+
+    gufunc_signature = "(g,k),(k,k),(g,k),(g,k,k),(g,k),(g,k),()->(g,k),(k,k),(g,k)"
+    kernel = staticmethod(_pull_back)
+
+    def outputs_of(self, inputs):
+        """Return an adjoint of each."""
+        return [inputs[i].type() for i in (0, 1, 4)]
+
+    def infer_shape(self, node, shapes):
+        """Return the shapes of the inputs."""
+        return [shapes[i] for i in (0, 1, 4)]
+
+    def perform_jax(self, mu, L, a, H, z, *bars):
+        """Return the adjoints by JAX's own differentiation."""
+        import jax
+
+        _, adjoint = jax.vjp(lambda mu, L, z: _place_in_jax(mu, L, a, H, z), mu, L, z)
+        return adjoint(tuple(jax.numpy.asarray(bar, z.dtype) for bar in bars))
+
+
+def vector_sites(mu, L, a, H, z):
+    r"""Place groups of correlated elements from standard normals, as far non-centred as their sites say.
+
+    With numba, JAX and without a compiler; gradients by ``mu``, ``L`` and ``z``.  Leading axes are batches.
+
+    Parameters
+    ----------
+    mu : (G, K)
+        Means under the prior.
+    L : (K, K)
+        Lower triangular root of the covariance of each group.
+    a, H : (G, K), (G, K, K)
+        Sites :math:`e^{a'x - x'Hx / 2}`, ``H`` without negative eigenvalues.
+    z : (G, K)
+        Where to place, float32 or float64; the others are cast to its dtype.
+
+    Returns
+    -------
+    x : (G, K)
+    log_det : ()
+        :math:`\log |dx / dz|`.
+    """
+    return applied(VectorSites(), mu, L, a, H, z)
