@@ -47,18 +47,18 @@ mutants: $(VENV)/.dev
 	$(BIN)/python tests/mutants.py
 
 bench: $(VENV)/.dev
-	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python -m benchmarks overhead
 
 bench-chains: $(BENCH)/.done
-	$(BENCH)/bin/python benchmarks/many_chains.py
+	$(BENCH)/bin/python -m benchmarks many_chains
 
-# What there is, what it costs and what it prints: python -m benchmarks.  The tables of docs/evidence.md: about two hours.
+# What there is and what it costs: python -m benchmarks.  The tables of docs/evidence.md that are kept up: some hours.
 evidence: $(BENCH)/.done
-	mkdir -p benchmarks/results
-	$(BENCH)/bin/python -W ignore benchmarks/gradients.py > benchmarks/results/gradients.txt
-	$(BENCH)/bin/python -W ignore benchmarks/calibration.py > benchmarks/results/calibration.txt
-	$(BENCH)/bin/python -W ignore benchmarks/tuning.py > benchmarks/results/tuning.txt
-	$(BENCH)/bin/python benchmarks/diffusion.py --write
+	$(BENCH)/bin/python -m benchmarks versus --write
+	$(BENCH)/bin/python -m benchmarks wall_clock --write
+	$(BENCH)/bin/python -W ignore -m benchmarks hierarchies > benchmarks/results/hierarchies.txt
+	$(BENCH)/bin/python -W ignore -m benchmarks calibration --schemes paper importance recycled > benchmarks/results/calibration.txt
+	$(BENCH)/bin/python -m benchmarks diffusion --write
 
 $(VENV)/bin/python:
 	python=$$(scripts/find_python.sh) && "$$python" -m venv $(VENV)

@@ -1,9 +1,9 @@
-"""How far the bias estimates and the verdict are right: ``python benchmarks/calibration.py [target ...]``.
+"""How far the bias estimates and the verdict are right: ``python -m benchmarks calibration [target ...]``.
 
 Each target is sampled at the step that warm-up finds, and at multiples of it, which are given as a user would give
 them: everything else is tuned anew.  One long run of 32 chains at a setting says what its true bias is (against the
-reference moments of ``benchmarks/targets.py``); cut into replicates of 4 chains it gives what a user would have seen:
-the verdict of ``pmm_mcmc.verdict``, and whether the interval ``mean_corrected`` +- 1.96 ``mcse_corrected`` holds the
+moments of ``tests/support/targets.py``); cut into replicates of 4 chains it gives what a user would have seen: the
+verdict of ``pmm_mcmc.verdict``, and whether the interval ``mean_corrected`` +- 1.96 ``mcse_corrected`` holds the
 true mean.
 
 A setting is good where the true bias is below ``target_bias`` = 0.05 posterior standard deviations in all means and
@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from gradients import SAMPLERS, Ours
 from targets import TARGETS, Reference, reference
+from versus.ours import SAMPLERS, Ours
 
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.table import table_of
@@ -85,6 +85,12 @@ def true_bias(x: np.ndarray, known: Reference) -> tuple[np.ndarray, np.ndarray, 
     spread = np.sqrt(squares.mean(axis=0))
     error_of_sd = np.hypot(squares.std(axis=0, ddof=1) / root, known.se_second / variance) / (2.0 * spread)
     return (means.mean(axis=0) - known.mean) / sd, error, spread - 1.0, error_of_sd
+
+
+def warmed_up(scheme: str, model: Any, **given: Any) -> Ours:
+    ours = Ours(scheme, model, CHAINS, **given)
+    ours.begin(SEED)
+    return ours
 
 
 def measure(ours: Ours, multiple: float, known: Reference, shown: slice, replicates: int) -> tuple[str, dict[str, int]]:
@@ -159,10 +165,10 @@ def main() -> None:
         given = {"reparametrise": False} if arguments.as_written else {}
         print(f"{name} (d={len(known.mean)}){', as written' * arguments.as_written}", flush=True)
         for scheme in arguments.schemes:
-            free = Ours(scheme, model, CHAINS, SEED, **given)
+            free = warmed_up(scheme, model, **given)
             for multiple in arguments.multiples:
                 step = multiple * free.warmed.tuned.step_size
-                ours = free if multiple == 1.0 else Ours(scheme, model, CHAINS, SEED, step_size=step, **given)
+                ours = free if multiple == 1.0 else warmed_up(scheme, model, step_size=step, **given)
                 row, counts = measure(ours, multiple, known, shown, arguments.replicates)
                 total.update(counts)
                 print(row, flush=True)

@@ -1,4 +1,4 @@
-"""PyMC's example gallery by both doors, against long NUTS: ``python benchmarks/gallery.py [name ...]``.
+"""PyMC's example gallery by both doors, against long NUTS: ``python -m benchmarks gallery [name ...]``.
 
 Every model of ``benchmarks/gallery_models.py`` is sampled with defaults, 4 chains of 1000 draws, in a fresh process:
 
@@ -37,7 +37,7 @@ __all__ = ["main", "tables"]
 
 KEPT = Path(__file__).parent / "results" / "gallery"
 PAGE = Path(__file__).parents[1] / "docs" / "gallery.md"
-BEGIN, END = "<!-- printed by benchmarks/gallery.py -->", "<!-- end -->"
+BEGIN, END = "<!-- printed by python -m benchmarks gallery -->", "<!-- end -->"
 OURS, NUTS = ("pm.sample", "pmm.sample"), "NUTS"
 LONG = {"chains": 4, "tune": 2000, "draws": 5000, "target_accept": 0.95}
 CHAINS, SEED = 4, 1

@@ -1,4 +1,4 @@
-"""Textbook hierarchies that nothing was tuned on, against long NUTS: ``python benchmarks/held_out_hierarchies.py``.
+"""Textbook hierarchies that nothing was tuned on, against long NUTS: ``python -m benchmarks held_out_hierarchies``.
 
 Every model of ``benchmarks/held_out_models.py`` is sampled in fresh processes by ``pmm.sample()`` with defaults, from a
 few seeds, and once by ``pm.sample()`` with defaults.  The reference is NUTS, 4 chains of 4000 draws with

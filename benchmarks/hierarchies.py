@@ -1,301 +1,221 @@
-"""Hierarchical models as users write them, centred, and as they are told to write them.
+"""Hierarchies as they are written, non-centred in warm-up: ``python -m benchmarks hierarchies [name ...]``.
 
-``python benchmarks/hierarchies.py [name ...]`` writes ``results/hierarchies.json``: moments of those without exact
-ones, by a long run of NUTS on the non-centred form, in the unconstrained coordinates of the centred one.
+The centred form of the models of ``hierarchy_forms.py`` through ``pmm.sample`` with ``PoissonULMC(scheme="recycled")``:
+a gradient a transition, every transition a draw.  Errors are in the unconstrained coordinates of the centred form, also
+of runs on the form that is non-centred by hand.  The children of Neal's funnel, whose squares have next to infinite
+variance, are left out of the errors.  ``--peers`` adds others on the centred form (``versus/`` says how they are tuned
+and their gradients counted).
+
+``--references`` writes ``results/hierarchies.json``: moments of those without exact ones, by a long run of NUTS on the
+non-centred form, in the unconstrained coordinates of the centred one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import exact_moments as exact
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
+import xarray as xr
+from hierarchy_forms import HIERARCHIES
 from make_references import flat_draws, mean_and_error, one_sd_up, worst
-from targets import Reference, _autoregression, _simulated_autoregression, school_moments
+from targets import Reference
+from versus.first_times import LIMIT, Crossing, Run, gradients_to
+from versus.rows import build
 
-from pmm_mcmc.workbench.targets.hierarchical import EFFECT, ERROR, FUNNEL_SD
-from pmm_mcmc.workbench.targets.hierarchical import MU_SD as SCHOOL_MU_SD
-from pmm_mcmc.workbench.targets.hierarchical import TAU_SCALE as SCHOOL_TAU_SCALE
-
-__all__ = ["HIERARCHIES", "Hierarchy", "hierarchy_reference"]
+import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.model.result_tree import flat_names
 
 PATH = Path(__file__).parent / "results" / "hierarchies.json"
-COMMAND = "python benchmarks/hierarchies.py"
-CHAINS, TUNE, DRAWS, TARGET_ACCEPT, SEED = 4, 1000, 4000, 0.9, 1
+COMMAND = "python -m benchmarks hierarchies --references"
+LONG = {"chains": 4, "tune": 1000, "draws": 4000, "target_accept": 0.9, "random_seed": 1}
+FIELDS = tuple(Reference.__dataclass_fields__)
+CHAINS, TUNE = 8, 1900
+# Transitions for each draw of which the verdict is made.
+THIN = 4
+# A bias of a mean, in posterior sds, that a trusted run must not have; and the standard errors that show it.
+BIASED, CLEARLY = 0.1, 3.0
+OURS = ("auto", "by hand")
+# Draws of each chain.
+PEERS = {"PyMC NUTS": 2000, "nutpie NUTS": 2000, "MCLMC": 20_000, "WALNUTS": 2000}
+HEADER = """\
+{chains} chains, {draws} draws each; gradients count for each chain.
+
+auto         non-centred in warm-up, on the centred form   biased   worst error of a mean in posterior sds, +- its
+by hand      on the form non-centred by hand                        standard error: raw, and Stein-corrected
+tuning       gradients of the warm-up                      verdict  of pmm.verdict; WRONG: a trusted mean is off by .1
+b2_max       gradients until it is below {limit} (median)    fails    unstable transitions after warm-up
+b2_avg       likewise, mean over coordinates               total    tuning and b2_max
+
+   seed sampler      tuning   b2_max   b2_avg    total   biased raw       corrected  verdict    fails non-centred"""
 
 
 @dataclass(frozen=True)
-class Hierarchy:
-    """A model in two forms.
+class Known:
+    """What is known of a model: moments of the coordinates that are judged, how many they are, and their names."""
 
-    Attributes
-    ----------
-    build : callable
-        Returns a new model, ``centred`` or not.  Both name the centred form's parameters.
-    note : str
-        What it is.
-    exact : callable or None
-        Returns exact moments, where there are any.
-    shown : int or None
-        Coordinates whose moments say something: all, or so many of the first.
-    """
-
-    build: Callable[[bool], pm.Model]
-    note: str
-    exact: Callable[[], Reference] | None = None
-    shown: int | None = None
+    moments: Reference
+    shown: int
+    labels: list[str]
 
 
-def _effects(name: str, mean: Any, sd: Any, shape: Any, centred: bool) -> Any:
-    """Return effects with this mean and scale as they are, or by their standardised deviations."""
-    if centred:
-        return pm.Normal(name, mean, sd, shape=shape)
-    return pm.Deterministic(name, mean + sd * pm.Normal(f"z_{name}", shape=shape))
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    sampler: str
+    run: Run
+    result: Any = None
+    verdict: Any = None
+    fails: int = 0
+    words: str = ""
 
 
-def funnel(sinks: int, centred: bool) -> pm.Model:
-    """Neal's funnel."""
-    with pm.Model() as model:
-        y = pm.Normal("y", 0.0, FUNNEL_SD)
-        _effects("x", 0.0, pm.math.exp(y / 2), sinks, centred)
-    return model
-
-
-def eight_schools(centred: bool) -> pm.Model:
-    """Effects of coaching in eight schools (Rubin, 1981)."""
-    with pm.Model() as model:
-        mu = pm.Normal("mu", 0.0, SCHOOL_MU_SD)
-        tau = pm.HalfCauchy("tau", SCHOOL_TAU_SCALE)
-        theta = _effects("theta", mu, tau, 8, centred)
-        pm.Normal("y", theta, ERROR, observed=EFFECT)
-    return model
-
-
-def nested(centred: bool) -> pm.Model:
-    """Three levels: 6 groups of 5 of 3 observations."""
-    rng = np.random.default_rng(3)
-    top = rng.normal(0, 1.0, 6)
-    y = (top[:, None] + rng.normal(0, 0.3, (6, 5)))[:, :, None] + rng.normal(0, 1.0, (6, 5, 3))
-    with pm.Model() as model:
-        mu = pm.Normal("mu", 0.0, 3.0)
-        tau, omega, sigma = (pm.HalfNormal(name, 2.0) for name in ("tau", "omega", "sigma"))
-        a = _effects("a", mu, tau, 6, centred)
-        b = _effects("b", a[:, None], omega, (6, 5), centred)
-        pm.Normal("y", b[:, :, None], sigma, observed=y)
-    return model
-
-
-def intercepts_and_slopes(centred: bool) -> pm.Model:
-    """Varying intercepts and slopes over 85 groups of 1 to 12 observations."""
-    rng = np.random.default_rng(85)
-    group = np.repeat(np.arange(85), rng.integers(1, 13, 85))
-    floor = rng.binomial(1, 0.3, group.size).astype(float)
-    a, b = rng.normal(1.4, 0.3, 85), rng.normal(-0.7, 0.25, 85)
-    y = a[group] + b[group] * floor + rng.normal(0, 0.75, group.size)
-    with pm.Model() as model:
-        mu_a, mu_b = pm.Normal("mu_a", 0.0, 5.0), pm.Normal("mu_b", 0.0, 5.0)
-        sd_a, sd_b, sigma = (pm.HalfNormal(name, 1.0) for name in ("sd_a", "sd_b", "sigma"))
-        a, b = _effects("a", mu_a, sd_a, 85, centred), _effects("b", mu_b, sd_b, 85, centred)
-        pm.Normal("y", a[group] + b[group] * floor, sigma, observed=y)
-    return model
-
-
-def correlated(centred: bool) -> pm.Model:
-    """Intercepts and slopes over 40 groups of 2 to 8 observations, with LKJ's prior of correlations (eta = 2).
-
-    Of two it is that of ``2 r - 1`` with ``r ~ Beta(2, 2)``.
-    """
-    rng = np.random.default_rng(40)
-    group = np.repeat(np.arange(40), rng.integers(2, 9, 40))
-    x = rng.normal(size=group.size)
-    truth = np.array([1.0, -0.5]) + rng.multivariate_normal([0, 0], [[0.16, 0.06], [0.06, 0.09]], 40)
-    y = truth[group, 0] + truth[group, 1] * x + rng.normal(0, 0.8, group.size)
-    with pm.Model() as model:
-        mu = pm.Normal("mu", 0.0, 3.0, shape=2)
-        sigma = pm.HalfNormal("sigma", 1.0)
-        sd, rho = pm.HalfNormal("sd", 1.0, shape=2), 2.0 * pm.Beta("r", 2.0, 2.0) - 1.0
-        chol = pt.stacklists([[sd[0], 0.0], [rho * sd[1], pt.sqrt(1.0 - rho**2) * sd[1]]])
-        if centred:
-            effect = pm.MvNormal("effect", mu, chol=chol, shape=(40, 2))
-        else:
-            effect = pm.Deterministic("effect", mu + pm.Normal("z", shape=(40, 2)) @ chol.T)
-        pm.Normal("y", effect[group, 0] + effect[group, 1] * x, sigma, observed=y)
-    return model
-
-
-def horseshoe(centred: bool) -> pm.Model:
-    """Logistic regression of 25 covariates under a horseshoe prior."""
-    rng = np.random.default_rng(25)
-    x = rng.normal(size=(200, 25))
-    y = rng.binomial(1, 1 / (1 + np.exp(-x[:, :5] @ [1.5, -1.0, 0.8, 0.5, -0.5])))
-    with pm.Model() as model:
-        tau = pm.HalfCauchy("tau", 0.3)
-        local = pm.HalfCauchy("local", 1.0, shape=25)
-        beta = _effects("beta", 0.0, tau * local, 25, centred)
-        pm.Bernoulli("y", logit_p=pm.math.dot(x, beta), observed=y)
-    return model
-
-
-def regularised_horseshoe(centred: bool) -> pm.Model:
-    """Linear regression of 20 covariates under a regularised horseshoe prior (Piironen and Vehtari, 2017)."""
-    rng = np.random.default_rng(20)
-    x = rng.normal(size=(80, 20))
-    y = x[:, :4] @ [1.5, -1.0, 0.6, 0.3] + rng.normal(size=80)
-    with pm.Model() as model:
-        sigma = pm.HalfNormal("sigma", 2.0)
-        tau = pm.HalfCauchy("tau", 4 / 16 / np.sqrt(80))
-        local = pm.HalfCauchy("local", 1.0, shape=20)
-        slab = pm.InverseGamma("slab", 2.0, 4.0)
-        scale = tau * local * pm.math.sqrt(slab / (slab + (tau * local) ** 2))
-        beta = _effects("beta", 0.0, scale, 20, centred)
-        pm.Normal("y", pm.math.dot(x, beta), sigma, observed=y)
-    return model
-
-
-def item_response(centred: bool) -> pm.Model:
-    """Answers of 60 persons to 15 items: abilities, and difficulties and discriminations with scales of their own."""
-    rng = np.random.default_rng(15)
-    ability, difficulty, log_slope = rng.normal(size=60), rng.normal(0.3, 0.8, 15), rng.normal(0, 0.25, 15)
-    y = rng.binomial(1, 1 / (1 + np.exp(-np.exp(log_slope) * (ability[:, None] - difficulty))))
-    with pm.Model() as model:
-        mu = pm.Normal("mu", 0.0, 1.0)
-        sd_difficulty, sd_slope = pm.HalfNormal("sd_difficulty", 1.0), pm.HalfNormal("sd_slope", 0.5)
-        ability = pm.Normal("ability", shape=60)
-        difficulty = _effects("difficulty", mu, sd_difficulty, 15, centred)
-        log_slope = _effects("log_slope", 0.0, sd_slope, 15, centred)
-        pm.Bernoulli("y", logit_p=pm.math.exp(log_slope) * (ability[:, None] - difficulty), observed=y)
-    return model
-
-
-def volatility(centred: bool) -> pm.Model:
-    """Returns of 120 days whose log variance is an autoregression: by itself, or by its innovations."""
-    rng = np.random.default_rng(1998)
-    h = _simulated_autoregression(120, 0.9, 0.3, -1.0, rng)
-    returns = np.exp(h / 2) * rng.normal(size=120)
-    with pm.Model() as model:
-        mu, rho = pm.Normal("mu", 0.0, 2.0), pm.Beta("rho", 20.0, 3.0)
-        s = pm.HalfNormal("s", 0.5)
-        if centred:
-            start = pm.Normal.dist(mu, s / pt.sqrt(1 - rho**2))
-            h = pm.AR("h", [mu * (1 - rho), rho], sigma=s, constant=True, init_dist=start, shape=120)
-        else:
-            h = pm.Deterministic("h", _autoregression(pm.Normal("z", shape=120), rho, s, mu))
-        pm.Normal("returns", 0.0, pm.math.exp(h / 2), observed=returns)
-    return model
-
-
-def gaussian_process(centred: bool) -> pm.Model:
-    """Counts at 25 places whose log rate is a Gaussian process of unknown scale and length (Matern 3/2)."""
-    rng = np.random.default_rng(32)
-    place = np.linspace(0.0, 1.0, 25)
-    apart = np.abs(place[:, None] - place)
-    y = rng.poisson(np.exp(1.0 + 0.5 * np.sin(7.0 * place)))
-    with pm.Model() as model:
-        mean, eta = pm.Normal("mean", 0.0, 2.0), pm.HalfNormal("eta", 1.0)
-        length = pm.LogNormal("length", np.log(0.3), 0.5)
-        r = np.sqrt(3.0) * apart / length
-        chol = eta * pt.linalg.cholesky((1.0 + r) * pm.math.exp(-r) + 1e-3 * np.eye(25))
-        if centred:
-            f = pm.MvNormal("f", np.zeros(25), chol=chol)
-        else:
-            f = pm.Deterministic("f", chol @ pm.Normal("z", shape=25))
-        pm.Poisson("y", pm.math.exp(mean + f), observed=y)
-    return model
-
-
-def other_transform(kind: str, centred: bool) -> pm.Model:
-    """Twenty groups with a scale that is not sampled by its logarithm."""
-    rng = np.random.default_rng(21)
-    error = rng.uniform(0.5, 1.5, 20)
-    y = 1.0 + rng.normal(0, 0.4, 20) + error * rng.normal(size=20)
-    with pm.Model() as model:
-        mu = pm.Normal("mu", 0.0, 3.0)
-        if kind == "interval":
-            tau = pm.Uniform("tau", 0.0, 3.0)
-        else:
-            tau = pm.math.softplus(pm.Normal("raw", -1.0, 2.0))
-        theta = _effects("theta", mu, tau, 20, centred)
-        pm.Normal("y", theta, error, observed=y)
-    return model
-
-
-HIERARCHIES: dict[str, Hierarchy] = {
-    "eight_schools_centred": Hierarchy(eight_schools, "eight schools", partial(school_moments, True)),
-    "funnel10": Hierarchy(partial(funnel, 9), "Neal's funnel, 9 sinks", partial(exact.funnel, FUNNEL_SD, 9), 1),
-    "funnel51": Hierarchy(partial(funnel, 50), "Neal's funnel, 50 sinks", partial(exact.funnel, FUNNEL_SD, 50), 1),
-    "intercepts_and_slopes": Hierarchy(intercepts_and_slopes, "varying intercepts and slopes, 85 groups"),
-    "nested": Hierarchy(nested, "three levels"),
-    "horseshoe": Hierarchy(horseshoe, "logistic regression, horseshoe prior"),
-    "regularised_horseshoe": Hierarchy(regularised_horseshoe, "linear regression, regularised horseshoe prior"),
-    "interval_scale": Hierarchy(partial(other_transform, "interval"), "20 groups, scale uniform on an interval"),
-    "softplus_scale": Hierarchy(partial(other_transform, "softplus"), "20 groups, scale by softplus"),
-    "correlated": Hierarchy(correlated, "intercepts and slopes with a correlation, 40 groups"),
-    "item_response": Hierarchy(item_response, "60 persons, 15 items, two scales"),
-    "volatility": Hierarchy(volatility, "stochastic volatility, 120 days"),
-    "gaussian_process": Hierarchy(gaussian_process, "Gaussian process, counts at 25 places"),
-}
-
-
-def hierarchy_reference(name: str) -> Reference:
-    """Return the moments of a hierarchy in the coordinates of its centred form.
-
-    Raises
-    ------
-    ValueError
-        If there are none, or the model has been changed since they were made.
-    """
-    moments = HIERARCHIES[name].exact
-    if moments is not None:
-        return moments()
-    stored = json.loads(PATH.read_text())[name] if PATH.exists() and name in json.loads(PATH.read_text()) else None
-    if stored is None or not np.isclose(
-        one_sd_up(HIERARCHIES[name].build(True), stored), stored["log_density_one_sd_up"], rtol=1e-6
-    ):
-        raise ValueError(f"name={name!r}: no moments of this model are stored: run {COMMAND} {name}")
-    return Reference(**{field: np.array(stored[field]) for field in Reference.__dataclass_fields__})
-
-
-def run(name: str) -> dict[str, Any]:
+def make_reference(name: str) -> dict[str, Any]:
     """Return moments by NUTS with the settings and the diagnostics of the run behind them."""
-    hierarchy, began = HIERARCHIES[name], time.process_time()
-    settings = {"chains": CHAINS, "tune": TUNE, "draws": DRAWS, "target_accept": TARGET_ACCEPT, "random_seed": SEED}
+    began = time.process_time()
     quiet = {"progressbar": False, "quiet": True, "compute_convergence_checks": False, "cores": 1}
-    with hierarchy.build(False), warnings.catch_warnings():
+    with HIERARCHIES[name].build(False), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        tree = pm.sample(**settings, **quiet)
-    model = hierarchy.build(True)
+        tree = pm.sample(**LONG, **quiet)
+    model = HIERARCHIES[name].build(True)
     x = flat_draws(model, tree)
     (mean, se_mean), (second, se_second), (fourth, _) = (mean_and_error(x**k) for k in (1, 2, 4))
     found = Reference(mean, second, second - mean**2, fourth - second**2, se_mean, se_second)
-    arrays = {field: [float(f"{v:.8g}") for v in getattr(found, field)] for field in Reference.__dataclass_fields__}
+    arrays = {field: [float(f"{v:.8g}") for v in getattr(found, field)] for field in FIELDS}
     divergences = int(tree["sample_stats"]["diverging"].sum())
-    entry = {"command": f"{COMMAND} {name}", "sampler": f"NUTS of pymc {pm.__version__}, non-centred form", **settings}
+    entry = {"command": f"{COMMAND} {name}", "sampler": f"NUTS of pymc {pm.__version__}, non-centred form", **LONG}
     entry |= {"divergences": divergences, **worst(x), "log_density_one_sd_up": one_sd_up(model, arrays)}
     print(f"{name} (d={x.shape[2]}): {time.process_time() - began:.0f} s of CPU {entry}", flush=True)
     return entry | arrays
 
 
+def reference(name: str, centred: pm.Model) -> Reference:
+    """Return the moments of a hierarchy in the coordinates of its centred form."""
+    if HIERARCHIES[name].exact is not None:
+        return HIERARCHIES[name].exact()
+    stored = json.loads(PATH.read_text()).get(name) if PATH.exists() else None
+    if stored is None or not np.isclose(one_sd_up(centred, stored), stored["log_density_one_sd_up"], rtol=1e-6):
+        raise ValueError(f"name={name!r}: no moments of this model as it is are stored: run {COMMAND} {name}")
+    return Reference(**{field: np.array(stored[field]) for field in FIELDS})
+
+
+def known_of(name: str, centred: pm.Model) -> Known:
+    """Return what is known of a model."""
+    moments = reference(name, centred)
+    shown = HIERARCHIES[name].shown or len(moments.mean)
+    point = centred.initial_point(0)
+    labels = flat_names([(var.name, np.shape(point[var.name])) for var in centred.continuous_value_vars])
+    return Known(Reference(*(getattr(moments, field)[:shown] for field in FIELDS)), shown, labels)
+
+
+def ours(sampler: str, model: pm.Model, centred: pm.Model, draws: int, seed: int, known: Known) -> Row:
+    """Run our sampler on a model, and judge it in the coordinates of the centred one."""
+    reparametrise = "auto" if sampler == "auto" else False
+    step = pmm.PoissonULMC(scheme="recycled", steps_per_draw=1, reparametrise=reparametrise, model=model)
+    with model:
+        dt = pmm.sample(
+            step, draws, tune=TUNE, chains=CHAINS, random_seed=seed, progressbar=False, compute_convergence_checks=False
+        )
+    stats = dt["sample_stats"].dataset
+    spent, total = stats["n_grad"].values, stats["n_grad_total"].values[:, -1]
+    x = flat_draws(centred, dt) if model is not centred else stats["unconstrained"].values
+    run = Run(sampler, x[..., : known.shown], spent, total - spent.sum(axis=1))
+    tree = judged(x, stats, dt["posterior"].attrs)
+    words = dt["posterior"].attrs.get("reparametrisation", "")
+    return Row(sampler, run, bias_table(tree), pmm.verdict(tree), int(stats["unstable"].sum()), words)
+
+
+def judged(x: np.ndarray, stats: Any, attrs: Any) -> xr.DataTree:
+    """Return every few draws with the coordinates ``x`` as parameters, as what bias and verdict are made of."""
+    names = ["gradient", "unconstrained", "noncentred", "expected_bias", "halving_cost"]
+    kept = stats[[name for name in names if name in stats]].isel(draw=slice(THIN - 1, None, THIN))
+    counts = stats[["unstable", "model_failures", "steps_per_draw"]].coarsen(draw=THIN, boundary="trim").sum()
+    posterior = xr.Dataset({"x": (("chain", "draw", "i"), x[:, THIN - 1 :: THIN])}, attrs=attrs)
+    return xr.DataTree.from_dict(
+        {"posterior": posterior, "sample_stats": kept.merge(counts.drop_vars("draw"), compat="override")}
+    )
+
+
+def theirs(name: str, model: pm.Model, seed: int, known: Known) -> Row:
+    """Run another sampler."""
+    sampler = build(name, model, known.moments, CHAINS)
+    sampler.begin(seed)
+    sampler.lengthen(PEERS[name])
+    run = sampler.run()
+    kept = Run(name, run.draws[..., : known.shown], run.gradients_per_draw, run.warmup_gradients, note=run.note)
+    return Row(name, kept, fails=sampler.failing)
+
+
+def line(seed: int, found: Row, known: Known) -> str:
+    """Return the line of a run."""
+    run, moments = found.run, known.moments
+    largest, mean = (gradients_to(run.draws, run.gradients_per_draw, moments, b) for b in ("b2_max", "b2_avg"))
+    sd, means = np.sqrt(moments.variance_of_x), run.draws.mean(axis=1)
+    error = np.hypot(means.std(axis=0, ddof=1) / np.sqrt(len(means)), moments.se_mean) / sd
+    off = (means.mean(axis=0) - moments.mean) / sd
+    j = int(np.argmax(np.abs(off)))
+    corrected, verdict = "", ""
+    if found.result is not None:
+        after = (found.result["mean_corrected"].to_numpy()[: known.shown] - moments.mean) / sd
+        wrong = ((np.abs(off) > BIASED) & (np.abs(off) > CLEARLY * error)).any()
+        corrected = f"{after[np.argmax(np.abs(after))]:+.3f}"
+        verdict = "no" + ", rightly" * bool(wrong) if not found.verdict.trusted else "WRONG trust" if wrong else "trust"
+    warmup = float(np.median(run.warmup_gradients))
+    return (
+        f"{seed:7d} {found.sampler:11s} {warmup:7.0f} {largest!s:>8s} {mean!s:>8s} {total(warmup, largest):>8s}   "
+        f"{off[j]:+.3f} +- {error[j]:.3f} {corrected:>7s}  {verdict:12s} {found.fails:5d} "
+        f"{known.labels[j]}; {found.words or run.note or '-'}"
+    )
+
+
+def total(warmup: float, crossing: Crossing) -> str:
+    """Return gradients of tuning and of sampling as text, a bound where the error has not come down."""
+    reached = math.isfinite(crossing.first)
+    return f"{'' if reached else '>'}{warmup + (crossing.first if reached else crossing.spent):.0f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    sampled = [name for name, hierarchy in HIERARCHIES.items() if hierarchy.exact is None]
-    parser.add_argument("names", nargs="*", default=sampled, help=f"of {', '.join(sampled)} (default: all)")
-    for name in parser.parse_args().names:
-        if name not in sampled:
-            parser.error(f"{name} is not one of {', '.join(sampled)}")
-        stored = json.loads(PATH.read_text()) if PATH.exists() else {}
-        stored[name] = run(name)
-        lines = (f" {json.dumps(key)}: {json.dumps(stored[key])}" for key in HIERARCHIES if key in stored)
-        PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(HIERARCHIES)} (default: all)")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--others", type=int, default=2, help="seeds by hand and of peers: so many of the first")
+    parser.add_argument("--samplers", nargs="*", default=OURS, choices=OURS)
+    parser.add_argument("--draws", type=int, default=4000)
+    parser.add_argument("--peers", nargs="*", choices=PEERS, metavar="name", help=f"{', '.join(PEERS)} (default: all)")
+    parser.add_argument("--references", action="store_true", help="only run the long NUTS again, and keep its moments")
+    given = parser.parse_args()
+    if unknown := [name for name in given.names if name not in HIERARCHIES]:
+        parser.error(f"unknown model {', '.join(unknown)}: take some of {', '.join(HIERARCHIES)}")
+    names = given.names or list(HIERARCHIES)
+    if given.references:
+        for name in [name for name in names if HIERARCHIES[name].exact is None]:
+            stored = {**(json.loads(PATH.read_text()) if PATH.exists() else {}), name: make_reference(name)}
+            lines = (f" {json.dumps(key)}: {json.dumps(stored[key])}" for key in HIERARCHIES if key in stored)
+            PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        return
+    print(HEADER.format(limit=LIMIT, chains=CHAINS, draws=given.draws), flush=True)
+    for name in names:
+        forms = {"auto": HIERARCHIES[name].build(True), "by hand": HIERARCHIES[name].build(False)}
+        known = known_of(name, forms["auto"])
+        print(f"{name} (d={len(known.labels)}): {HIERARCHIES[name].note}", flush=True)
+        for sampler in given.samplers:
+            for seed in given.seeds if sampler == "auto" else given.seeds[: given.others]:
+                print(
+                    line(seed, ours(sampler, forms[sampler], forms["auto"], given.draws, seed, known), known),
+                    flush=True,
+                )
+        for sampler in () if given.peers is None else given.peers or PEERS:
+            for seed in given.seeds[: given.others]:
+                print(line(seed, theirs(sampler, forms["auto"], seed, known), known), flush=True)
 
 
 if __name__ == "__main__":

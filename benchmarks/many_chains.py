@@ -1,4 +1,4 @@
-"""Many chains at once: ``python benchmarks/many_chains.py [step ess curve precision]`` prints the tables.
+"""Many chains at once: ``python -m benchmarks many_chains [step ess curve precision]``.
 
 The model is a logistic regression with 1000 observations of 25 covariates (``--model gaussian``: 25 coordinates).
 
@@ -140,12 +140,6 @@ def slowest(draws: np.ndarray) -> np.ndarray:
     return np.array([min(float(az.ess(x[..., i], method="bulk")) for i in each) for x in (draws, centred**2)])
 
 
-def ours_ess(log_density: Any, arguments: dict[str, Any], chains: int, draws: int) -> tuple[np.ndarray, float]:
-    """Effective samples a second of a self-tuned run on JAX, and the seconds of its warm-up, compilation apart."""
-    engine, settings, _ = engine_of(log_density, arguments, chains)
-    return measured(engine, settings, chains, draws)
-
-
 def measured(engine: Any, settings: Any, chains: int, draws: int) -> tuple[np.ndarray, float]:
     """Effective samples a second of an engine's run, and the seconds of its warm-up, which is run twice: to compile."""
     starts = np.random.default_rng(SEED).uniform(-1.0, 1.0, (chains, D))
@@ -178,59 +172,52 @@ def numba_ess(arguments: dict[str, Any], chains: int, draws: int) -> tuple[np.nd
     return measured(engine, settings, chains, draws)
 
 
-def mclmc_ess(log_density: Any, chains: int, draws: int) -> np.ndarray:
-    """Effective samples a second of BlackJAX's MCLMC, chains in one batch, tuned on one of them."""
+def mclmc(log_density: Any, x: Any, key: Any) -> tuple[Any, Any, int]:
+    """BlackJAX's MCLMC, tuned on one chain: how it begins, a step, and the steps to where the others are."""
     kernel = blackjax.mclmc.build_kernel()
-    key, tune_key = jax.random.split(jax.random.key(SEED))
-    x = jax.random.uniform(key, (chains, D), minval=-1.0, maxval=1.0)
     _, parameters, _ = blackjax.mclmc_find_L_and_step_size(
         mclmc_kernel=kernel,
         num_steps=12_000,
-        state=blackjax.mclmc.init(x[0], log_density, tune_key),
-        rng_key=tune_key,
+        state=blackjax.mclmc.init(x, log_density, key),
+        rng_key=key,
         logdensity_fn=log_density,
     )
     L, size, scale = parameters.L, parameters.step_size, parameters.inverse_mass_matrix
 
+    def step(state, key):
+        return kernel(key, state, log_density, scale, L, size)
+
+    return lambda x, key: blackjax.mclmc.init(x, log_density, key), step, 300
+
+
+def nuts(log_density: Any, x: Any, key: Any) -> tuple[Any, Any, int]:
+    """BlackJAX's NUTS, adapted on one chain: likewise."""
+    (_, parameters), _ = blackjax.window_adaptation(blackjax.nuts, log_density).run(key, x, 1000)
+    algorithm = blackjax.nuts(log_density, **parameters)
+    return lambda x, key: algorithm.init(x), lambda state, key: algorithm.step(key, state), 20
+
+
+def their_ess(sampler: Callable[..., tuple[Any, Any, int]], log_density: Any, chains: int, draws: int) -> np.ndarray:
+    """Effective samples a second of a sampler of BlackJAX, chains in one batch."""
+    key, tune_key = jax.random.split(jax.random.key(SEED))
+    x = jax.random.uniform(key, (chains, D), minval=-1.0, maxval=1.0)
+    begin, step, before = sampler(log_density, x[0], tune_key)
+
     def one(x, key):
-        def step(state, key):
-            state, _ = kernel(key, state, log_density, scale, L, size)
+        def kept(state, key):
+            state, _ = step(state, key)
             return state, state.position
 
         key, start = jax.random.split(key)
-        state = blackjax.mclmc.init(x, log_density, start)
-        state, _ = jax.lax.scan(step, state, jax.random.split(key, 300))  # to where the others are
-        return jax.lax.scan(step, state, jax.random.split(key, draws))[1]
+        state, _ = jax.lax.scan(kept, begin(x, start), jax.random.split(key, before))
+        return jax.lax.scan(kept, state, jax.random.split(key, draws))[1]
 
-    return _timed(jax.jit(jax.vmap(one)), x, key, chains, draws, 300)
-
-
-def nuts_ess(log_density: Any, chains: int, draws: int) -> np.ndarray:
-    """Effective samples a second of BlackJAX's NUTS, chains in one batch, adapted on one of them."""
-    key, tune_key = jax.random.split(jax.random.key(SEED))
-    x = jax.random.uniform(key, (chains, D), minval=-1.0, maxval=1.0)
-    (_, parameters), _ = blackjax.window_adaptation(blackjax.nuts, log_density).run(tune_key, x[0], 1000)
-    algorithm = blackjax.nuts(log_density, **parameters)
-
-    def one(x, key):
-        def step(state, key):
-            state, _ = algorithm.step(key, state)
-            return state, state.position
-
-        state, _ = jax.lax.scan(step, algorithm.init(x), jax.random.split(key, 20))
-        return jax.lax.scan(step, state, jax.random.split(key, draws))[1]
-
-    return _timed(jax.jit(jax.vmap(one)), x, key, chains, draws, 20)
-
-
-def _timed(run: Any, x: Any, key: Any, chains: int, draws: int, before: int) -> np.ndarray:
     keys = jax.random.split(key, chains)
-    compiled = run.lower(x, keys).compile()
+    compiled = jax.jit(jax.vmap(one)).lower(x, keys).compile()
     began = clock()
     positions = np.asarray(compiled(x, keys))
     # The steps that brought the chains to the posterior are no part of it.
-    took = (clock() - began) * draws / (draws + before)
-    return slowest(positions) / took
+    return slowest(positions) / ((clock() - began) * draws / (draws + before))
 
 
 def ess_table(model: str, sizes: list[int]) -> None:
@@ -241,11 +228,12 @@ def ess_table(model: str, sizes: list[int]) -> None:
         draws = max(50, 12_800 // chains)
         rows: dict[str, tuple[np.ndarray, float]] = {}
         for name, (arguments, _) in (METHODS | MORE_BIAS).items():
-            rows[f"{name}, JAX"] = ours_ess(log_density, arguments, chains, draws)
+            engine, settings, _ = engine_of(log_density, arguments, chains)
+            rows[f"{name}, JAX"] = measured(engine, settings, chains, draws)
             if model == "logistic" and "option" not in arguments:
                 rows[f"{name}, numba"] = numba_ess(arguments, chains, draws)
-        rows["BlackJAX MCLMC"] = mclmc_ess(log_density, chains, 4 * draws), np.nan
-        rows["BlackJAX NUTS"] = nuts_ess(log_density, chains, draws), np.nan
+        rows["BlackJAX MCLMC"] = their_ess(mclmc, log_density, chains, 4 * draws), np.nan
+        rows["BlackJAX NUTS"] = their_ess(nuts, log_density, chains, draws), np.nan
         print(
             f"  {chains} chains{'':43s}   x: a second, over MCLMC, NUTS   x^2: a second, over MCLMC, NUTS   warm-up s"
         )

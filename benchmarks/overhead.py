@@ -1,11 +1,11 @@
-"""What the sampler costs beyond its gradients: ``python benchmarks/overhead.py`` prints the tables.
+"""What the sampler costs beyond its gradients: ``python -m benchmarks overhead [table ...]``.
 
 Everything is a ratio within one run, because machines differ and are noisy; times are medians of CPU time.
 
 1. A transition in the engine against its two bare gradient calls, through the same C function pointers.
 2. A draw of ``pm.sample`` against a step method that returns its input.
 3. Time to the first draw against ``pm.NUTS``, in fresh processes with cold and with warm caches on disk.
-4. The loop over C function pointers (cached on disk) against one compiled around the model's functions.
+4. Verdict and summary of a run with 10,000 deterministics, beside the run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -223,47 +224,40 @@ def first_draw() -> None:
             print(f"{name:35s} {kind:8s} {row['nuts']:7.2f} {row['ours']:12.2f} {difference:+10.2f}")
 
 
-def both_forms() -> None:
+def ordinal(data: int = 2500) -> pm.Model:
+    """An ordinal regression, of which PyMC stores the probability of four categories for each datum, unasked."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(data, 7))
+    latent = x @ np.linspace(-1.0, 1.0, 7) + rng.logistic(size=data)
+    start, ordered = np.linspace(-1.0, 1.0, 3), pm.distributions.transforms.ordered
+    with pm.Model() as model:
+        slopes = pm.Normal("slopes", shape=7)
+        cuts = pm.Normal("cuts", 0, 3, shape=3, transform=ordered, initval=start)
+        pm.OrderedLogistic("y", eta=x @ slopes, cutpoints=cuts, observed=np.digitize(latent, [-1.5, 0.0, 1.5]))
+    return model
+
+
+def many_deterministics() -> None:
     """Print table 4."""
-    print("\n4. Loop over C function pointers against a loop compiled around the model (log density with gradient)")
-    print(f"{'model':35s} {'pointer, us':>11s} {'direct, us':>11s} {'direct: compile the loop, s':>28s}")
-
-    @numba.njit
-    def direct(function, shared, positions, repeat):
-        out, total = np.empty(positions.shape[1]), 0.0
-        for _ in range(repeat):
-            for i in range(len(positions)):
-                lp, gradient = function(positions[i], *shared)
-                out[:] = gradient
-                total += lp.item()
-        return total
-
-    for name, build in MODELS.items():
-        model, scale = build()
-        density = log_density(choose_vars(None, model), model, model.initial_point(0))
-        joint, table = density.function("joint"), density.table("joint")
-        positions = scale * np.random.default_rng(1).normal(size=(200, density.d))
-        function, shared = joint.owner.vm.jit_fn, tuple(s.get_value(borrow=True) for s in joint.owner.get_shared())
-        repeat = 10 if "logistic" in name else 500
-        began = time.perf_counter()
-        direct(function, shared, positions, 1)
-        compiling = time.perf_counter() - began
-        joint_calls(joint, table, positions, 1)
-        pairs = [
-            (
-                per_call(lambda: joint_calls(joint, table, positions, repeat), 200 * repeat),
-                per_call(lambda: direct(function, shared, positions, repeat), 200 * repeat),
-            )
-            for _ in range(REPEATS)
-        ]
-        a, b = (statistics.median(column) for column in zip(*pairs, strict=True))
-        print(f"{name:35s} {a:11.2f} {b:11.2f} {compiling:28.2f}")
+    print("\n4. CPU seconds of verdict and summary with 10,000 deterministics, and MiB beyond the most until then")
+    began = time.process_time()
+    result = pmm.sample(model=ordinal(), random_seed=1, progressbar=False, compute_convergence_checks=False)
+    print(f"{'pmm.sample':46}{time.process_time() - began:8.1f}")
+    for name, function in (
+        ("pmm.verdict", lambda: pmm.verdict(result)),
+        ("pmm.summary of the free variables, after it", lambda: pmm.summary(result, ["slopes", "cuts"])),
+        ("pmm.summary of all", lambda: pmm.summary(result)),
+    ):
+        before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+        function()
+        more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        print(f"{name:46}{time.process_time() - began:8.1f}{more:8.0f}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", type=int, help="tables to print (default: all)")
     chosen = parser.parse_args().tables or [1, 2, 3, 4]
-    for number, table in enumerate((transitions, draws, first_draw, both_forms), start=1):
+    for number, table in enumerate((transitions, draws, first_draw, many_deterministics), start=1):
         if number in chosen:
             table()

@@ -1,4 +1,4 @@
-"""Seconds that a PyMC user waits: ``python benchmarks/wall_clock.py [model ...]`` prints the table.
+"""Seconds that a PyMC user waits: ``python -m benchmarks wall_clock [model ...]``.
 
 Four chains of 1000 draws after a warm-up of 1000, one after the other on one core, as a user would call them:
 
@@ -13,7 +13,7 @@ pmm recycled pmm.sample(pmm.PoissonULMC(scheme="recycled"), backend="numba")
 Everything is the wall time of the call on a newly built model, compilation and conversion of the draws included; of
 imports, and of what numba has to compile once for a process, a small model has relieved each sampler before.  Sampling
 is warm-up and draws (``sampling_time``).  NumPyro compiles within it, so its kernel is compiled ahead and run once more
-in a loop of our own (``more_peers.py``); ours may compile within it, so theirs is that of a second call.  Effective
+in a loop of our own (``versus``); ours may compile within it, so theirs is that of a second call.  Effective
 samples are the least of all parameters as the user sees them, and of their squares.  ``--write`` keeps
 ``results/wall_clock.json`` and ``wall_clock.txt`` up to date after every row; a run begins where the rows end.
 """
@@ -35,15 +35,13 @@ from typing import Any
 import arviz as az
 import numpy as np
 import pymc as pm
-from more_peers import NumPyroNUTS
-from posterior_models import POSTERIORS
+from paper.posterior_models import POSTERIORS
 from targets import TARGETS
-from versus import about, append, missing, read
-from versus_rows import failure
+from versus.jax_peers import NumPyroNUTS
+from versus.kept import about, append, missing, read, told
+from versus.rows import failure
 
 import pmm_mcmc as pmm
-
-__all__ = ["MODELS", "SAMPLERS", "table"]
 
 PATH = Path(__file__).parent / "results" / "wall_clock.json"
 CHAINS, DRAWS, TUNE, SEEDS, BASE = 4, 1000, 1000, (1,), "PyMC NUTS"
@@ -167,12 +165,7 @@ def speeds(row: dict[str, Any]) -> tuple[float, float]:
 
 def table(rows: list[dict[str, Any]], facts: dict[str, Any]) -> str:
     """Everything that is printed."""
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-    loads = [row["load"] for row in rows if "load" in row]
-    lines = [HEADER.format(chains=CHAINS, draws=DRAWS, tune=TUNE), "", versions]
-    lines.append(f"Python {facts['python']}, {facts['machine']}, {facts['date']}.")
-    if loads:
-        lines.append(f"Load of the machine when rows began: {min(loads):.1f} to {max(loads):.1f}.")
+    lines = [HEADER.format(chains=CHAINS, draws=DRAWS, tune=TUNE), "", told(rows, facts)]
     for model in dict.fromkeys(row["target"] for row in rows):
         own = [row for row in rows if row["target"] == model]
         own.sort(key=lambda row: (list(SAMPLERS).index(row["sampler"]), row["seed"]))

@@ -24,7 +24,7 @@ MOST_DRAWS_AHEAD, SECONDS_AHEAD = 256, 0.05
 _PROBES, _PROBE_WIDTH = 8, 0.1
 _JITTER_TRIES = 20
 # In PyMC each chain has a process of its own.  Companion chains share its warm-up until the tuned parameters are
-# frozen; with four chains these come as near to those of many chains as with more (benchmarks/tuning.py).
+# frozen; with four chains these come as near to those of many chains as with more (benchmarks/paper/tuning.py).
 _WARMUP_CHAINS = 4
 _LEAST_ADAPTED, _ADAPTED = 130, 0.3
 

@@ -2,23 +2,17 @@
 
 Nothing here is random.  The double well is ``F(x) = x^2 / 2 - log cosh(1.5 x)``, a mixture of two unit Gaussians at
 -1.5 and 1.5: not log-concave, smooth, with ``E x^2 = 1 + 1.5^2``.  The stationary law of a step is found as a vector of
-masses on nodes (``benchmarks/transfer_operator.py``).  On the Gaussian the same quadrature gives the exact laws, which
-is tested first.
+masses on nodes (``transfer_operator.py``).  On the Gaussian the same quadrature gives the exact laws, which is tested
+first.
 """
-
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from one_variable import TARGETS, WELL
+from transfer_operator import Nodes, draws, operator, stationary
 
 from pmm_mcmc.langevin.gaussian_law import stationary_covariance, variance_error
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from one_variable import TARGETS, WELL
-from transfer_operator import Nodes, draws, operator, stationary
 
 FRICTION = 1.0
 double_well = TARGETS["double well"].drift

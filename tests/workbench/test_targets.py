@@ -1,4 +1,4 @@
-"""The acceptance set of ``benchmarks/``: densities, layouts and references belong together.
+"""The acceptance set (``tests/support/targets.py``): densities, layouts and references belong together.
 
 Exact moments are compared with a quadrature of the models' own log densities, to rounding; those of eight schools, a
 quadrature themselves, with importance sampling from the prior: |z| < 5.5 for each of 40 moments, a false-alarm rate of
@@ -6,27 +6,23 @@ quadrature themselves, with importance sampling from the prior: |z| < 5.5 for ea
 """
 
 import json
-import sys
 from functools import cache
-from pathlib import Path
 
+import make_references
 import numpy as np
 import pymc as pm
 import pytensor
 import pytest
+import targets
 import xarray as xr
+from models import lkj
 from pymc.pytensorf import join_nonshared_inputs
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import vectorize_graph
+from targets import TARGETS, b2, reference
 
 from pmm_mcmc.model.log_density import flat_layout
 from pmm_mcmc.workbench.targets import hierarchical
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import make_references
-import targets
-from models import lkj
-from targets import TARGETS, b2, reference
 
 # Interpreted: sixteen models are evaluated at a handful of points, and compiling would take minutes.
 PYTHON = Mode(linker="py", optimizer="fast_compile")
