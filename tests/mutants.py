@@ -234,8 +234,8 @@ MUTANTS = [
     Mutant(
         "steps in parts are tuned for every place",
         "warmup/step_size.py",
-        "_PLACES if in_parts",
-        "_NEARLY_ALL if in_parts",
+        "CALIBRATION.places if in_parts",
+        "CALIBRATION.nearly_all_places if in_parts",
         ("tests/test_tuning.py",),
     ),
     Mutant(
@@ -249,7 +249,7 @@ MUTANTS = [
         "parts of other steps count",
         SCHEDULE,
         "if self.frozen is not None else []",
-        "if self._blocks else []",
+        "if self.blocks else []",
         ("tests/test_schedule.py",),
     ),
     Mutant("long steps are expected to be harmless", "warmup/step_size.py", "max(error, least)", "error", BIAS),
@@ -377,11 +377,13 @@ MUTANTS = [
         "block.unstable",
         ("tests/test_schedule.py",),
     ),
-    Mutant("cap never recovers", SCHEDULE, "_RECOVER * self._cap", "self._cap", ("tests/test_schedule.py",)),
+    Mutant(
+        "cap never recovers", SCHEDULE, "CALIBRATION.cap_recover * self._cap", "self._cap", ("tests/test_schedule.py",)
+    ),
     Mutant(
         "failed check without consequence",
         SCHEDULE,
-        "self._set_step(_SHRINK_FROZEN * self.tuned.step_size)",
+        "self._set_step(CALIBRATION.frozen_shrink * self.tuned.step_size)",
         "pass",
         ("tests/test_schedule.py",),
     ),
@@ -401,9 +403,9 @@ MUTANTS = [
     ),
     Mutant(
         "friction chosen by jumps from one transition to the next",
-        "warmup/friction.py",
-        "_LAG = 15",
-        "_LAG = 1",
+        "warmup/calibration.py",
+        "jump_lag: int = 15",
+        "jump_lag: int = 1",
         ("tests/test_friction.py",),
     ),
     Mutant(
@@ -450,11 +452,13 @@ MUTANTS = [
     Mutant(
         "virial terms without a ridge",
         "diagnostics/stein.py",
-        "np.diag(_RIDGE * n * variance)",
+        "np.diag(CALIBRATION.ridge * n * variance)",
         "np.diag(0.0 * n * variance)",
         VIRIAL,
     ),
-    Mutant("virial terms for all functions", "diagnostics/stein.py", "* _FAVOUR_FEW <", "* 0.0 <", VIRIAL),
+    Mutant(
+        "virial terms for all functions", "diagnostics/stein.py", "* CALIBRATION.gain_of_virial <", "* 0.0 <", VIRIAL
+    ),
     Mutant(
         "what a correction leaves not in its error",
         "diagnostics/stein.py",
@@ -486,8 +490,8 @@ MUTANTS = [
     Mutant(
         "few degrees of freedom taken for many",
         "diagnostics/reasons.py",
-        "max(_VIRIAL_Z, chance)",
-        "_VIRIAL_Z",
+        "max(WARMUP.identity_z, chance)",
+        "WARMUP.identity_z",
         VERDICT,
     ),
     Mutant(
@@ -552,8 +556,8 @@ MUTANTS = [
     Mutant(
         "unstable transitions judged by their number",
         "diagnostics/reasons.py",
-        "_UNSTABLE_RATE * effective",
-        "_UNSTABLE_RATE * transitions",
+        "CALIBRATION.unstable_rate * effective",
+        "CALIBRATION.unstable_rate * transitions",
         VERDICT,
     ),
     Mutant(

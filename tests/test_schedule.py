@@ -8,9 +8,9 @@ import pytest
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.settings import Block, MethodArguments
+from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting, safe_step
-from pmm_mcmc.warmup.thinning import STEPS_CAP
 
 PAPER = MethodArguments.checked("PoissonULMC", dynamics="underdamped")
 RECYCLED = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
@@ -85,7 +85,7 @@ def test_boundaries_cover_the_warm_up_and_end_with_it(length, settings, rejected
     for tuned in driver.tuned:
         assert np.isfinite(tuned.step_size) and tuned.step_size > 0 and np.all(np.isfinite(tuned.coordinates.scale))
     assert all(tuned.steps_per_draw == 1 for tuned in driver.tuned[:-1])
-    assert 1 <= driver.tuned[-1].steps_per_draw <= STEPS_CAP
+    assert 1 <= driver.tuned[-1].steps_per_draw <= CALIBRATION.most_steps_per_draw
     warmup = driver.warmup
     assert warmup.done == warmup.length >= length and len(driver.boundaries) <= 40
     # Only a failed check lasts longer.

@@ -15,9 +15,10 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import diagonal_scale
 from pmm_mcmc.engines.settings import Block, MethodArguments
 from pmm_mcmc.warmup import evidence
+from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.step_size import allowed_error, lipschitz_bound, midpoint_count, rare_curvature, safe_step
-from pmm_mcmc.warmup.thinning import STEPS_CAP, steps_for_autocorrelation
+from pmm_mcmc.warmup.thinning import steps_for_autocorrelation
 from pmm_mcmc.warmup.transient import replacements, settled
 
 MALA = ("MALA", {"dynamics": "overdamped"})
@@ -208,7 +209,7 @@ def test_steps_per_draw_follow_the_slowest_coordinate():
     assert steps(quick, still, slow) == 11  # cos(1.1) < 1/2 < cos(1.0)
     assert steps(quick) == 1
     assert steps(still) == 1
-    assert steps(np.cos(0.001 * time)) == STEPS_CAP
+    assert steps(np.cos(0.001 * time)) == CALIBRATION.most_steps_per_draw
     assert steps(np.arange(20.0)) == 5
     assert steps_for_autocorrelation(np.zeros((1, 100, 0))) == 1
     assert steps_for_autocorrelation(np.zeros((3, 0, 2))) == 1
@@ -227,7 +228,7 @@ def test_chains_that_have_not_met_yet_count_as_slow():
     noise = np.random.default_rng(6).normal(size=(2, 4000, 1))
     assert steps_for_autocorrelation(noise) == 1
     # Around means of their own the draws are as good as independent; around the common one they are not.
-    assert steps_for_autocorrelation(noise + np.array([-3.0, 3.0])[:, None, None]) == STEPS_CAP
+    assert steps_for_autocorrelation(noise + np.array([-3.0, 3.0])[:, None, None]) == CALIBRATION.most_steps_per_draw
 
 
 # -- whole runs --------------------------------------------------------------------------------------------------------

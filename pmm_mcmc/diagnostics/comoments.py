@@ -22,12 +22,10 @@ from __future__ import annotations
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.stein import own_terms
 
 __all__ = ["ALONE", "FEATURES", "PAIRS", "combined", "count_pieces", "features", "pieces_of"]
-
-# Enough pieces for standard errors, few enough for the memory.
-_MOST_PIECES = 64
 
 FEATURES = ("u", "u^2", "S1", "S2", "S3", "sg")
 # Which two features each co-moment is of; and of a single quantity.
@@ -82,7 +80,7 @@ def features(x: np.ndarray, g: np.ndarray, coordinates: Coordinates, scale: np.n
 
 
 def _size(chains: int) -> int:
-    return -(-chains // _MOST_PIECES)
+    return -(-chains // CALIBRATION.moment_pieces)
 
 
 def count_pieces(chains: int) -> int:

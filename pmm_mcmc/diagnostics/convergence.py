@@ -11,12 +11,12 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.stats import norm, rankdata
 
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
+
 __all__ = ["Convergence", "convergence"]
 
 # Numbers of a block: a megabyte.
 _BLOCK = 2**17
-_FEWEST = 4  # draws, below which ArviZ has no answer
-_OFFSET = 3.0 / 8.0
 
 
 class Convergence(NamedTuple):
@@ -31,7 +31,7 @@ def convergence(values: np.ndarray) -> Convergence:
     """Judge draws ``(chain, draw, p)``, each parameter as ArviZ does; NaN of what is not finite."""
     chains, draws, p = values.shape
     found = np.full((3, p), np.nan)
-    if draws >= _FEWEST:
+    if draws >= CALIBRATION.fewest_of_chain:
         each = max(1, _BLOCK // (chains * draws))
         for first in range(0, p, each):
             block = np.ascontiguousarray(np.moveaxis(values[..., first : first + each], 2, 0), dtype=float)
@@ -62,12 +62,17 @@ def _normal_scores(split: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n = flat.shape[1]
     order = np.argsort(flat, axis=1)
     ordered = np.take_along_axis(flat, order, axis=1)
-    of_rank = norm.ppf((np.arange(1, n + 1) - _OFFSET) / (n - 2 * _OFFSET + 1))
+    of_rank = _blom(np.arange(1, n + 1), n)
     scores = np.empty_like(flat)
     np.put_along_axis(scores, order, np.broadcast_to(of_rank, flat.shape), axis=1)
     for i in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)):  # ties share the mean of their ranks
-        scores[i] = norm.ppf((rankdata(flat[i]) - _OFFSET) / (n - 2 * _OFFSET + 1))
+        scores[i] = _blom(rankdata(flat[i]), n)
     return scores.reshape(split.shape), 0.5 * (ordered[:, (n - 1) // 2] + ordered[:, n // 2])
+
+
+def _blom(ranks: np.ndarray, n: int) -> np.ndarray:
+    """Return the normal scores of ranks from 1 to ``n`` by Blom's formula, which ArviZ uses."""
+    return norm.ppf((ranks - 3.0 / 8.0) / (n + 1.0 / 4.0))
 
 
 def _r_hat(x: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import pandas as pd
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
-from pmm_mcmc.diagnostics.reading import FEWEST
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.reasons import (
     Measured,
     bias_reasons,
@@ -101,17 +101,18 @@ def moments_verdict(dt: Any) -> Verdict:
         ``state``, ``trusted``, ``sentence``, ``reasons``.
     """
     chains, draws = dt["posterior_mean"].sizes["chain"], int(dt["sample_stats_total"]["draws"][0])
-    if chains * draws < FEWEST:
-        return concluded(size_reasons(chains, draws, FEWEST), "")
+    if chains * draws < CALIBRATION.fewest:
+        return concluded(size_reasons(chains, draws), "")
     read = _read(dt)
     return _judge(dt, read, _table(read))
 
 
 def _read(dt: Any) -> _Read:
     chains, draws = dt["posterior_mean"].sizes["chain"], int(dt["sample_stats_total"]["draws"][0])
-    if draws < 2 or chains * draws < FEWEST:
+    if draws < 2 or chains * draws < CALIBRATION.fewest:
         raise ValueError(
-            f"{chains} x {draws} draws are too few to be summarised: draw at least {FEWEST}, 2 of each chain"
+            f"{chains} x {draws} draws are too few to be summarised: "
+            f"draw at least {CALIBRATION.fewest}, 2 of each chain"
         )
     labels, (mean, sd) = [], (dt[group].dataset for group in ("posterior_mean", "posterior_sd"))
     labeller = BaseLabeller()
@@ -174,7 +175,7 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
     stats, chains = dt["sample_stats_total"], len(read.mean)
     remedy, unstable = shorter(stats), 0
     apart = (table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)).to_numpy()
-    reasons = size_reasons(chains, read.draws, FEWEST)
+    reasons = size_reasons(chains, read.draws)
     if "unstable" in stats and "acceptance_rate" not in stats:
         by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
         unstable, transitions = int(stats["unstable"].sum()), int(stats["transitions"].sum())

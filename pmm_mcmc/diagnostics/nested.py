@@ -12,10 +12,9 @@ from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 from arviz_stats import rhat_nested
 
-__all__ = ["nested_r_hat"]
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 
-# Below this ArviZ has no answer: halves of one draw have no variance.
-_FEWEST_TO_SPLIT = 4
+__all__ = ["nested_r_hat"]
 
 
 def nested_r_hat(dt: Any, var_names: Any = None, superchains: int | Sequence[int] | None = None) -> pd.Series:
@@ -84,7 +83,7 @@ def _of_variable(draws: xr.DataArray, member: np.ndarray) -> xr.DataArray:
     draws = draws.astype(float).transpose("chain", "draw", ...)
     draws = draws.where(np.isfinite(draws))
     with np.errstate(all="ignore"):  # constants, and chains that stand still
-        if draws.sizes["draw"] >= _FEWEST_TO_SPLIT:
+        if draws.sizes["draw"] >= CALIBRATION.fewest_of_chain:
             return rhat_nested(draws, sample_dims=["chain", "draw"], method="rank", superchain_ids=member)
         return draws.isel(chain=0, draw=0, drop=True).copy(data=_as_drawn(draws.values, member))
 

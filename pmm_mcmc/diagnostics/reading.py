@@ -12,15 +12,14 @@ import xarray as xr
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.noncentred import judged_positions
 from pmm_mcmc.diagnostics.reasons import identity_holds, walled
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
 from pmm_mcmc.warmup.stein_identity import stein_identity
 
-__all__ = ["FEWEST", "Parameters", "Run", "read", "scalars"]
+__all__ = ["Parameters", "Run", "read", "scalars"]
 
-# Draws without which there is no cross-fitting at all.
-FEWEST = 20
 # Bytes of the parameters that are in hand together.
 _SLAB = 2**23
 _SAMPLE = ("chain", "draw")
@@ -202,9 +201,9 @@ def read(dt: Any, var_names: Any = None, *, strict: bool = False) -> Run:
     there = "gradient" in stats and "unconstrained" in stats
     if strict and not there:
         raise ValueError(_NONE)
-    enough = draws >= 4 and chains * draws >= FEWEST
+    enough = draws >= CALIBRATION.fewest_of_chain and chains * draws >= CALIBRATION.fewest
     if strict and not enough:
-        raise ValueError(f"{chains} x {draws} draws are too few to measure a bias: draw at least {FEWEST}")
+        raise ValueError(f"{chains} x {draws} draws are too few to measure a bias: draw at least {CALIBRATION.fewest}")
     run = Run(Parameters(posterior), chains, draws)
     if not there or not enough:
         return run

@@ -12,15 +12,12 @@ import numpy as np
 from scipy.stats import f as f_distribution
 from scipy.stats import poisson
 
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.statement import Reason, Verdict, beside, concluded
+from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 from pmm_mcmc.warmup.standard_errors import largest_t
 
 __all__ = [
-    "BETWEEN_CHAINS",
-    "BIAS",
-    "CHANCE",
-    "PROBE_REPLICAS",
-    "R_HAT",
     "Measured",
     "bias_reasons",
     "calm",
@@ -37,34 +34,7 @@ __all__ = [
     "whole",
 ]
 
-# Of effective draws; twice as many let a mean through that was off by 0.1 posterior sds (docs/unadjusted.md).
-_UNSTABLE_RATE = 1e-3
-# Of draws, beyond which draws at a step that is too long do not acquit it: they are not from where it would have led.
-_CALM = 2e-4
-# Of transitions, beyond which a probe, whose copies take steps whole, says little of a run that takes them in parts.
-_IN_PARTS = 0.01
-R_HAT = 1.01  # PyMC's own: a run that PyMC warns of is not to be trusted here
-BETWEEN_CHAINS = 0.05
-BIAS = 0.075  # so that what is trusted is below 0.1, twice the default target, with an error of its own
-# Two standard errors of a corrected mean: as much as those of a plain mean may be.
-_BOUND = 2.0 * BETWEEN_CHAINS
 _MORE = "draw more"
-_VIRIAL, _VIRIAL_Z = 0.075, 4.0
-_VIRIAL_MEAN_SQUARE = 0.01
-# Steps that are too long widen: a coordinate that is too narrow is not explained by them, nor one whose variance is
-# more than doubled.
-_WIDEST = 1.0
-# At an edge or a jump the identity fails by tens of standard errors; chance reaches one and a half times its limit, of
-# a run that is refused for it, once in 1e5.
-_BEYOND = 1.5
-# Where the step may well bias means by the first of these, all biases must be seen to be below the
-# second.  TunedParameters steps have 0.05; the curvature behind it is found anew in each warm-up, and so this may vary
-# by a factor of 5.
-_EXPECTED, _RULED_OUT = 0.3, 0.1
-# How often chance alone may bring about one of the reasons, in a run.
-CHANCE = 0.01
-# Independent replicas of a probe by step halving.
-PROBE_REPLICAS = 32
 
 
 class Measured(NamedTuple):
@@ -93,7 +63,7 @@ class Measured(NamedTuple):
     @property
     def ruled_out(self) -> bool:
         """Whether every bias is seen to be small."""
-        small = (self.bounds < _RULED_OUT) & (self.of_sd + 2.0 * self.of_sd_se < _RULED_OUT)
+        small = (self.bounds < CALIBRATION.ruled_out) & (self.of_sd + 2.0 * self.of_sd_se < CALIBRATION.ruled_out)
         return bool(np.all(small | ~self.moving))
 
     @property
@@ -132,7 +102,7 @@ def unstable_reasons(
         Words: where most of them were; what to do if they are not due to the model.
     """
     effective = min((1.0 / e**2 for e in error if e > 0.0), default=float(transitions))
-    harmless = int(poisson.isf(0.05, _UNSTABLE_RATE * effective))
+    harmless = int(poisson.isf(0.05, CALIBRATION.unstable_rate * effective))
     if unstable <= harmless:
         return []
     words = f"{unstable} of {transitions} transitions were unstable{where}, limit {harmless}"
@@ -146,7 +116,9 @@ def unstable_reasons(
 
 def walled(stats: Any, draws: int) -> bool:
     """Whether so many draws met places where the model is not finite that it may end at a wall."""
-    return "model_failures" in stats and int(stats["model_failures"].sum()) > poisson.isf(0.05, _UNSTABLE_RATE * draws)
+    return "model_failures" in stats and int(stats["model_failures"].sum()) > poisson.isf(
+        0.05, CALIBRATION.unstable_rate * draws
+    )
 
 
 def divergence_reasons(stats: Any) -> list[Reason]:
@@ -160,18 +132,21 @@ def divergence_reasons(stats: Any) -> list[Reason]:
 
 def calm(unstable: int, draws: int) -> bool:
     """Whether so few transitions were unstable that draws may rule out the harm of a long step."""
-    return bool(poisson.sf(unstable - 1, _CALM * draws) >= 0.05)
+    return bool(poisson.sf(unstable - 1, CALIBRATION.calm_rate * draws) >= 0.05)
 
 
 def whole(stats: Any) -> bool:
     """Whether so few transitions were taken in parts that a run has the bias of whole steps."""
-    return "refined" not in stats or bool(stats["refined"].sum() <= _IN_PARTS * stats["steps_per_draw"].sum())
+    return "refined" not in stats or bool(
+        stats["refined"].sum() <= CALIBRATION.refined_share * stats["steps_per_draw"].sum()
+    )
 
 
-def size_reasons(chains: int, draws: int, fewest: int) -> list[Reason]:
+def size_reasons(chains: int, draws: int) -> list[Reason]:
     """Say whether there are too few draws to judge, or too few chains to compare."""
-    if draws < 4 or chains * draws < fewest:
-        few = f"{chains} x {draws} draws are too few to judge, limit {fewest} and 4 of each chain"
+    fewest, of_chain = CALIBRATION.fewest, CALIBRATION.fewest_of_chain
+    if draws < of_chain or chains * draws < fewest:
+        few = f"{chains} x {draws} draws are too few to judge, limit {fewest} and {of_chain} of each chain"
         return [Reason("few_draws", few, _MORE, value=float(chains * draws), limit=float(fewest))]
     if chains == 1:
         return [
@@ -194,7 +169,7 @@ def disagreement_reasons(
     kind
         What the first of them is called.
     """
-    for code, values, limit, digits in (("r_hat", r_hat, R_HAT, 3), ("mcse", apart, BETWEEN_CHAINS, 2)):
+    for code, values, limit, digits in (("r_hat", r_hat, CALIBRATION.r_hat, 3), ("mcse", apart, CALIBRATION.mcse, 2)):
         if (values > limit).any():
             worst = int(np.nanargmax(values))
             value, against = beside(values[worst], limit, digits)
@@ -209,11 +184,15 @@ def _fails(
     excess: np.ndarray, z: np.ndarray, mean_square: float, degrees: int, times: float = 1.0
 ) -> tuple[np.ndarray, bool]:
     """Where the Stein identity fails, by more than so many times what chance may do, and whether it does throughout."""
-    off = (np.abs(excess) > _VIRIAL) & (np.abs(z) > times * max(_VIRIAL_Z, largest_t(len(z), degrees)))
+    off = (np.abs(excess) > CALIBRATION.identity_excess) & (
+        np.abs(z) > times * max(WARMUP.identity_z, largest_t(len(z), degrees))
+    )
     # Chance alone makes the z-scores' own mean square about 1.
-    chance = f_distribution.ppf(1.0 - CHANCE, max(len(z), 1), degrees)
+    chance = f_distribution.ppf(1.0 - WARMUP.chance, max(len(z), 1), degrees)
     with np.errstate(over="ignore"):  # of a coordinate that does not move
-        throughout = mean_square > _VIRIAL_MEAN_SQUARE and float(np.mean(z**2)) > max(_VIRIAL_Z, chance)
+        throughout = mean_square > CALIBRATION.identity_mean_square and float(np.mean(z**2)) > max(
+            WARMUP.identity_z, chance
+        )
     return off, bool(throughout)
 
 
@@ -227,8 +206,8 @@ def identity_holds(
     Where the density has an edge or a jump it does not hold of the posterior itself, and nothing can be corrected by
     it: what is missing at an edge is missing in every draw.
     """
-    off, _ = _fails(excess, z, mean_square, degrees, _BEYOND)
-    return not bool((off & moving & ((excess < 0.0) | (excess > _WIDEST))).any())
+    off, _ = _fails(excess, z, mean_square, degrees, CALIBRATION.edge_z)
+    return not bool((off & moving & ((excess < 0.0) | (excess > CALIBRATION.widest))).any())
 
 
 def identity_reasons(
@@ -245,13 +224,13 @@ def identity_reasons(
     if not (off.any() or throughout):
         return []
     worst = int(np.argmax(np.where(off, np.abs(excess), 0.0))) if off.any() else int(np.argmax(np.abs(excess)))
-    limit = 1.0 + np.copysign(_VIRIAL, excess[worst])
+    limit = 1.0 + np.copysign(CALIBRATION.identity_excess, excess[worst])
     value, against = beside(1.0 + excess[worst], limit, 3 if off.any() else 2)
     parameter = name(worst)
     words = f"E[x dF/dx] of {parameter} is {value}, limit {against}"
     if not off.any():
         words = f"E[x dF/dx] is {value} for {parameter} and off 1 by {np.sqrt(2.0 * mean_square):.2f} on average, " + (
-            f"limit {np.sqrt(2.0 * _VIRIAL_MEAN_SQUARE):.2f}"
+            f"limit {np.sqrt(2.0 * CALIBRATION.identity_mean_square):.2f}"
         )
     elif not identity_holds(excess, z, mean_square, degrees, moving):
         remedy = (
@@ -270,31 +249,33 @@ def bias_reasons(found: Measured, degrees: int, remedy: str = "") -> list[Reason
     ):
         with np.errstate(divide="ignore"):  # nothing was corrected, and all is left
             whole = size / (1.0 - left)
-        large = np.where((whole > BIAS) & (size > largest_t(len(size), degrees) * error), whole, 0.0)
+        large = np.where((whole > CALIBRATION.bias) & (size > largest_t(len(size), degrees) * error), whole, 0.0)
         if large.any():
             worst = int(large.argmax())
-            value, limit = beside(100.0 * large[worst], 100.0 * BIAS, 1)
+            value, limit = beside(100.0 * large[worst], 100.0 * CALIBRATION.bias, 1)
             words = f"the {what} of {found.labels[worst]} is off by {value} % of a posterior sd, limit {limit} %"
-            reasons.append(Reason(f"bias_of_{what}", words, remedy, found.labels[worst], float(large[worst]), BIAS))
+            reasons.append(
+                Reason(f"bias_of_{what}", words, remedy, found.labels[worst], float(large[worst]), CALIBRATION.bias)
+            )
     return reasons
 
 
 def length_reasons(stats: Any, ruled_out: bool) -> list[Reason]:
     """Return the reason, if any, to expect harm of the step in use, unless the draws rule it out."""
     expected = float(np.max(stats["expected_bias"].values)) if "expected_bias" in stats else np.nan
-    if not expected > _EXPECTED or (ruled_out and np.isfinite(expected)):
+    if not expected > CALIBRATION.expected_bias or (ruled_out and np.isfinite(expected)):
         return []
     tuned = "halving_cost" in stats and bool(np.isfinite(stats["halving_cost"].values).all())
     remedy = "lower target_bias" if tuned else "leave step_size out"
     if np.isinf(expected):
         words = "steps of this size are not stable where the posterior is steepest"
         return [Reason("step_unstable", words, remedy)]
-    value, limit = beside(100.0 * expected, 100.0 * _EXPECTED, 0)
+    value, limit = beside(100.0 * expected, 100.0 * CALIBRATION.expected_bias, 0)
     words = (
         f"steps of this size may bias means by {value} % of a posterior sd, limit {limit} %, and the draws do not rule "
         "out that they do harm"
     )
-    return [Reason("step_long", words, f"{remedy}, or draw more", value=expected, limit=_EXPECTED)]
+    return [Reason("step_long", words, f"{remedy}, or draw more", value=expected, limit=CALIBRATION.expected_bias)]
 
 
 def conclude(
@@ -323,11 +304,12 @@ def conclude(
             reasons = [Reason("unmeasured", words, "compare with half the step size: pmm.workbench.bias_probe does")]
         return concluded(reasons, "nothing varies.")
     worst = int(np.nanargmax(known))
-    if known[worst] > _BOUND:
-        value, limit = beside(100.0 * known[worst], 100.0 * _BOUND, 0)
+    limit = 2.0 * CALIBRATION.mcse  # two standard errors of a corrected mean: as much as those of a plain mean may be
+    if known[worst] > limit:
+        value, against = beside(100.0 * known[worst], 100.0 * limit, 0)
         label = found.labels[worst]
-        words = f"the corrected mean of {label} is known to {value} % of a posterior sd only, limit {limit} %"
-        reasons = [*reasons, Reason("bound", words, _MORE, label, float(known[worst]), _BOUND)]
+        words = f"the corrected mean of {label} is known to {value} % of a posterior sd only, limit {against} %"
+        reasons = [*reasons, Reason("bound", words, _MORE, label, float(known[worst]), limit)]
     within = f"within {max(1.0, np.ceil(100.0 * known[worst])):.0f} % of a posterior sd, with 95 % confidence each"
     good = f"all corrected means are {within}."
     if measured < varying:

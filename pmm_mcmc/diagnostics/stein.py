@@ -35,6 +35,7 @@ import numpy as np
 from scipy.linalg import lu_factor, lu_solve
 
 from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.warmup.standard_errors import between_pieces, count_pieces
 
 __all__ = [
@@ -49,22 +50,10 @@ __all__ = [
 ]
 
 # How many of the terms of its own a function is regressed on; and all of them with the virial ones.
-ORDERS, _VIRIAL = (1, 2, 3), 4
-# The raw estimate is kept unless a correction promises a variance smaller by this factor, over all functions ...
-_FAVOUR_RAW = 1.25
-# ... and, function by function, a squared standard error below this part of the raw one's.
-_WORTHWHILE = 0.5
-# The virial terms are many: they must win by this factor.
-_FAVOUR_FEW = 1.5
+ORDERS, _VIRIAL = (1, 2, 3), "virial"
 _TINY = 1e-10
-# Virial terms: at most so many, one for so many draws, and their ridge for each draw.
-_MOST_VIRIAL, _DRAWS_A_TERM, _RIDGE = 300, 20, 0.005
-# Chains are left out in turn, in at most so many groups, and coefficients fitted on at most so many draws.
-_MOST_FOLDS, _MOST_FITTED = 16, 100_000
 # Numbers of a block of functions that are corrected together: two megabytes, which fit a processor's cache.
 _BLOCK = 2**18
-# In standard errors: a bias beyond doubt.
-_SURE = 2.0
 
 
 class Corrected(NamedTuple):
@@ -153,13 +142,13 @@ def choose(
     """
     (difference, difference_se), error = bias, corrected.se
     ratio = error**2 / np.maximum(raw.se**2, 1e-300)
-    used = (ratio < _WORTHWHILE) & usable
-    if worth * _FAVOUR_RAW > raw_worth:
+    used = (ratio < CALIBRATION.gain_of_one) & usable
+    if worth * CALIBRATION.gain_of_all > raw_worth:
         # Not for all of them, then: only where a function's own gain is beyond doubt.
-        used &= ratio < _WORTHWHILE / _FAVOUR_RAW
+        used &= ratio < CALIBRATION.gain_of_one / CALIBRATION.gain_of_all
     unknown = np.where(np.isfinite(raw.value), 0.0, np.nan)
     left = np.minimum(np.sqrt(ratio), 1.0)
-    sure = np.maximum(np.abs(difference) - _SURE * difference_se, 0.0)
+    sure = np.maximum(np.abs(difference) - CALIBRATION.beyond_doubt * difference_se, 0.0)
     remaining = left / np.maximum(1.0 - left, _TINY) * sure
     return Corrected(
         raw.value,
@@ -236,7 +225,7 @@ def _regressors(basis: _Basis, follow: np.ndarray, own: np.ndarray) -> np.ndarra
     return np.stack(own_terms(u, s1))
 
 
-def _fit(terms: np.ndarray, values: np.ndarray, shared: np.ndarray) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+def _fit(terms: np.ndarray, values: np.ndarray, shared: np.ndarray) -> dict[int | str, tuple[np.ndarray, np.ndarray]]:
     """Coefficients, by order, on terms of its own of each function and, by ridge, on shared ones ``(n, m)`` too.
 
     Returns
@@ -258,7 +247,7 @@ def _fit(terms: np.ndarray, values: np.ndarray, shared: np.ndarray) -> dict[int,
         return found | {_VIRIAL: found[ORDERS[-1]]}
     h = shared - shared.mean(axis=0)
     variance = np.maximum((h**2).mean(axis=0), 1e-300)
-    inverse = np.linalg.inv(h.T @ h + np.diag(_RIDGE * n * variance))
+    inverse = np.linalg.inv(h.T @ h + np.diag(CALIBRATION.ridge * n * variance))
     with_terms, with_values = np.stack([h.T @ part for part in t]), h.T @ f
     by_terms, by_values = inverse @ with_terms, inverse @ with_values
     gram = gram - np.einsum("imp,jmp->pij", with_terms, by_terms)
@@ -273,7 +262,7 @@ def _virial_terms(position: np.ndarray, gradient: np.ndarray, n: int) -> np.ndar
     ``m`` is the mean of the first ``n`` draws.
     """
     d = position.shape[1]
-    m = min(d, _MOST_VIRIAL, n // _DRAWS_A_TERM)
+    m = min(d, CALIBRATION.virial_terms, n // CALIBRATION.draws_a_term)
     if m < 1 or d < 2:  # of a single coordinate it is its own second term
         return np.zeros((len(position), 0))
     terms = (position - position[:n].mean(axis=0)) * gradient + 1.0
@@ -323,12 +312,12 @@ def corrected_expectations(
     follow = np.where(finite, follow - np.where(finite, follow[0], 0.0), 0.0)
     own = np.full(p, -1) if own is None else own
     pieces = np.repeat(np.arange(chains * cut), used_draws // cut)
-    folds = pieces // cut * min(chains, _MOST_FOLDS) // chains if chains > 1 else pieces
+    folds = pieces // cut * min(chains, CALIBRATION.folds) // chains if chains > 1 else pieces
 
     corrected = {order: np.empty((chains * cut, p)) for order in (*ORDERS, _VIRIAL)}
     for fold in np.unique(folds):
         held, train = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-        train = train[:: -(-len(train) // _MOST_FITTED)]
+        train = train[:: -(-len(train) // CALIBRATION.fitted_draws)]
         rows, n = np.concatenate([train, held]), len(train)
         basis, virial = _Basis.of(x[rows], g[rows], n), _virial_terms(x[rows], g[rows], n)
         which = np.unique(pieces[held])
@@ -349,7 +338,7 @@ def corrected_expectations(
     worth = {order: float(np.mean((spreads[order] / scale) ** 2)) for order in ORDERS}
     best = min(worth, key=lambda order: worth[order])
     # One set of terms for all functions, but that the virial ones are for those few that scale others.
-    by_virial = (x.shape[1] > 1) & (spreads[_VIRIAL] ** 2 * _FAVOUR_FEW < spreads[best] ** 2)
+    by_virial = (x.shape[1] > 1) & (spreads[_VIRIAL] ** 2 * CALIBRATION.gain_of_virial < spreads[best] ** 2)
     chosen = np.where(by_virial, corrected[_VIRIAL], corrected[best])
     error = np.where(by_virial, spreads[_VIRIAL], spreads[best])
     found = choose(

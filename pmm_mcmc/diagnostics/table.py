@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.reading import Run
 from pmm_mcmc.diagnostics.stein import Corrected, corrected_expectations, uncorrected
@@ -22,10 +23,6 @@ BIASES = (
     "sd", "sd_corrected", "mcse_sd_corrected", "bias_of_sd", "bias_of_sd_se", "unexplained",
 )  # fmt: skip
 
-# So many parameters are always judged, the first, and twice as many as there are coordinates: PyMC puts free variables
-# first.  Of deterministics beyond, those that a first look finds the worst by each of its measures.  Without gradients
-# it is not known how many are free, and less is to be computed.
-_ALWAYS, _WORST, _WITHOUT = 200, 50, 2000
 # Results whose tables are kept.
 _KEPT = 4
 
@@ -97,14 +94,14 @@ def judged(run: Run) -> np.ndarray:
     largest standard error of a mean or of a variance between pieces of the chains, or the largest bias of a mean or of
     a standard deviation that follows to first order from those of the coordinates, are judged beside them.
     """
-    p, always = len(run.labels), _WITHOUT
+    p, always = len(run.labels), CALIBRATION.always_without_gradients
     if run.position is not None:
-        always = max(_ALWAYS, 2 * run.position.shape[2])
-    if p <= always + 4 * _WORST:
+        always = max(CALIBRATION.always_judged, 2 * run.position.shape[2])
+    if p <= always + 4 * CALIBRATION.worst_judged:
         return np.arange(p)
     chosen = set(range(always))
     for measure in _first_look(run):
-        chosen.update(np.argsort(-measure[always:], kind="stable")[:_WORST] + always)
+        chosen.update(np.argsort(-measure[always:], kind="stable")[: CALIBRATION.worst_judged] + always)
     return np.array(sorted(chosen))
 
 

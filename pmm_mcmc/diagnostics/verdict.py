@@ -10,12 +10,11 @@ import numpy as np
 import pandas as pd
 from scipy.stats import chi2
 
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.moments_summary import moments_verdict
 from pmm_mcmc.diagnostics.nested import nested_r_hat
-from pmm_mcmc.diagnostics.reading import FEWEST, Run, read
+from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.reasons import (
-    CHANCE,
-    PROBE_REPLICAS,
     Measured,
     bias_reasons,
     calm,
@@ -31,6 +30,7 @@ from pmm_mcmc.diagnostics.reasons import (
 )
 from pmm_mcmc.diagnostics.statement import Reason, Verdict, concluded
 from pmm_mcmc.diagnostics.table import BIASES, judged, remembered, table_of
+from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 
 __all__ = ["Reason", "Verdict", "bias_table", "judge", "last_words", "verdict"]
 
@@ -140,7 +140,7 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
     stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
     moving = table["sd"].to_numpy() > 0.0  # neither constant nor, somewhere, not finite
     errors, unstable, remedy = _errors_of_means(table, run.chains), 0, shorter(stats)
-    reasons = size_reasons(run.chains, run.draws, FEWEST)
+    reasons = size_reasons(run.chains, run.draws)
     if any(reason.code == "few_draws" for reason in reasons):
         return concluded(reasons, "")
     reasons += divergence_reasons(stats)
@@ -162,7 +162,7 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
     if probe is not None:
         seen = _probed(labels, probe.table, moving)
         if whole(stats):  # else the run has less bias than the probe sees
-            of_probe = bias_reasons(seen, PROBE_REPLICAS - 1, remedy)
+            of_probe = bias_reasons(seen, CALIBRATION.probe_replicas - 1, remedy)
             reasons += [replace(reason, words=f"by step halving {reason}") for reason in of_probe]
         ruled_out |= probe.order_holds and seen.ruled_out
     reasons += length_reasons(stats, ruled_out)
@@ -210,7 +210,7 @@ def _errors_of_means(table: pd.DataFrame, chains: int) -> np.ndarray:
     within, between = table["within"].to_numpy(), table["between"].to_numpy()
     if chains == 1 or not len(table):
         return within
-    chance = np.sqrt(chi2.ppf(1.0 - CHANCE / len(table), chains - 1) / (chains - 1))
+    chance = np.sqrt(chi2.ppf(1.0 - WARMUP.chance / len(table), chains - 1) / (chains - 1))
     return np.where(between > chance * within, between, within)
 
 

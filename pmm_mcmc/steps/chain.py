@@ -13,6 +13,7 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
 from pmm_mcmc.langevin.methods import Scheme
+from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.noncentring import NoncentringWarmup
 from pmm_mcmc.warmup.step_size import fixed_setting
 
@@ -26,7 +27,6 @@ _JITTER_TRIES = 20
 # A chain has a process to itself and nobody to learn from but these, which share its warm-up until the setting is
 # frozen.  They end as near to the setting of many chains as more of them would (benchmarks/tuning.py).
 _WALKERS = 4
-_LEAST_ADAPTED, _ADAPTED = 130, 0.3
 
 
 class NotFiniteError(Exception):
@@ -137,7 +137,7 @@ class Chain:
                 if there is not None:
                     pairs.append((probe, there))
             at, slopes = (np.array(part) for part in zip(*pairs, *others, strict=True))
-            least = max(_LEAST_ADAPTED, int(_ADAPTED * n_tune))
+            least = max(CALIBRATION.least_adapted, int(CALIBRATION.least_adapted_share * n_tune))
             warmup = NoncentringWarmup.start(settings, n_tune, to_z(at), slopes, least, sites)
             tuned = warmup.tuned
             companions = None

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["LocalCurvature"]
+from pmm_mcmc.warmup.calibration import CALIBRATION
 
-_POINTS, _ITERATIONS, _WIDTH = 8, 4, 1e-4
+__all__ = ["LocalCurvature"]
 
 
 @dataclass
@@ -48,21 +48,23 @@ class LocalCurvature:
             Leave the linear part ``-y`` of the gradient out.
         """
         n, d = position.shape
-        rows = np.unique(np.linspace(0, n - 1, _POINTS).astype(int))
+        rows = np.unique(np.linspace(0, n - 1, CALIBRATION.curvature_points).astype(int))
         if len(self._direction) != d:
             # The direction in which gradients differ most from each other, to begin with.
             self._direction = gradient[rows[-1]] - gradient[rows[0]]
         found = []
         for row in rows:
             direction, size = self._direction, 0.0
-            for _ in range(_ITERATIONS):
+            for _ in range(CALIBRATION.curvature_iterations):
                 length = float(np.sqrt((direction**2).sum()))
                 if not (np.isfinite(length) and length > 0.0):
                     direction, size = np.ones(d), 0.0
                     break
                 direction = direction / length
                 self.evaluations += 1
-                change = (gradient_at(position[row] + _WIDTH * direction) - gradient[row]) / _WIDTH
+                change = (
+                    gradient_at(position[row] + CALIBRATION.curvature_width * direction) - gradient[row]
+                ) / CALIBRATION.curvature_width
                 direction = change + direction if remainder else change
                 size = float(np.sqrt((direction**2).sum()))
             if np.isfinite(size):

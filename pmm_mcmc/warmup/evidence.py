@@ -11,15 +11,13 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import best_coordinates
 from pmm_mcmc.engines.settings import Block, MethodArguments
 from pmm_mcmc.langevin.methods import HARMONIC, Scheme
+from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.friction import largest_spread
 from pmm_mcmc.warmup.stein_identity import too_wide
 from pmm_mcmc.warmup.step_size import lipschitz_bound, rare_curvature
 
-__all__ = ["SPREAD", "curvature", "failed", "fits", "refitted", "successive_curvature", "visibly_wide", "whitened"]
-
-_MISFIT, SPREAD = 4.0, 2.0  # of a scale that fits: J per coordinate, and the largest whitened sd
-_FEWEST_SEEN, _MOSTLY = 40, 0.99  # draws of each chain, and the share of them past the transient, to judge a bias by
+__all__ = ["curvature", "failed", "fits", "refitted", "successive_curvature", "visibly_wide", "whitened"]
 
 
 def failed(block: Block) -> np.ndarray:
@@ -39,7 +37,7 @@ def fits(coordinates: Coordinates, block: Block, usable: np.ndarray) -> bool:
     y, g = (part[usable] for part in whitened(coordinates, block))
     misfit = np.sort((y**2).mean(axis=1) + (g**2).mean(axis=1))
     kept = misfit[: math.ceil(0.99 * len(misfit))].mean()
-    return bool(kept < _MISFIT) and largest_spread(y) < SPREAD
+    return bool(kept < CALIBRATION.misfit) and largest_spread(y) < CALIBRATION.slow_sd
 
 
 def refitted(settings: MethodArguments, coordinates: Coordinates, window: Block, usable: np.ndarray) -> Coordinates:
@@ -55,7 +53,11 @@ def refitted(settings: MethodArguments, coordinates: Coordinates, window: Block,
 
 def visibly_wide(block: Block, usable: np.ndarray, target_bias: float) -> bool:
     """Whether a bias well above the target shows in draws that are past the transient, if they are enough to say so."""
-    if block.lp.shape[1] < _FEWEST_SEEN or usable.mean() < _MOSTLY or block.position.shape[2] == 0:
+    if (
+        block.lp.shape[1] < CALIBRATION.least_judged
+        or usable.mean() < CALIBRATION.settled_share
+        or block.position.shape[2] == 0
+    ):
         return False
     return too_wide(block.position, block.gradient, target_bias)
 

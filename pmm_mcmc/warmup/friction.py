@@ -6,20 +6,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pmm_mcmc.coordinates.scale import MOST_DENSE
+from pmm_mcmc.warmup.calibration import CALIBRATION
+
 __all__ = ["DEFAULT_FRICTION", "FRICTIONS", "FrictionTrial", "largest_spread", "slow_jumps"]
 
-DEFAULT_FRICTION = 1.0
 FRICTIONS = (1.0, 0.5, 0.25)
-_FAVOUR = 1.1  # of the default
-_LAG = 15
-_MOST_DENSE = 300
+DEFAULT_FRICTION = FRICTIONS[0]
 
 
 def _spreads(position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Variances along principal directions of whitened draws ``(n, d)``, and these as columns, slowest first."""
     n, d = position.shape
     centred = position - position.mean(axis=0)
-    if d > min(_MOST_DENSE, n // 2):
+    if d > min(MOST_DENSE, n // 2):
         variance = (centred**2).mean(axis=0)
         order = np.argsort(-variance)
         return variance[order], np.eye(d)[:, order[:10]]
@@ -45,7 +45,7 @@ def slow_jumps(position: np.ndarray, window: np.ndarray) -> float:
     """
     variance, vectors = _spreads(window)
     slow = max(1, min(int((variance >= 0.5 * variance[0]).sum()), 5, vectors.shape[1]))
-    lag = min(_LAG, position.shape[1] - 1)
+    lag = min(CALIBRATION.jump_lag, position.shape[1] - 1)
     along = position @ vectors[:, :slow]
     jumps = ((along[:, lag:] - along[:, :-lag]) ** 2).mean(axis=(0, 1))
     return float(np.mean(jumps / variance[:slow]))
@@ -81,5 +81,5 @@ class FrictionTrial:
 
     def record(self, position: np.ndarray, stable: bool) -> None:
         """Take the whitened draws ``(chain, n, d)`` made with the present friction, which must have been stable."""
-        favour = _FAVOUR if self.next == DEFAULT_FRICTION else 1.0
+        favour = CALIBRATION.default_bonus if self.next == DEFAULT_FRICTION else 1.0
         self._scores.append(favour * slow_jumps(position, self.window) if stable else 0.0)

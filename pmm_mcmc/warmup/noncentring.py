@@ -16,14 +16,11 @@ import numpy as np
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.contract import model_side
 from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
-from pmm_mcmc.warmup.schedule import WINDOW, Warmup
+from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.transient import settled
 
 __all__ = ["NoncentringWarmup"]
-
-_LEAST_ADAPTED = 130
-# Numbers of a window's positions that are expressed in new coordinates at most: older draws are forgotten.
-_NUMBERS = 2_000_000
 
 
 @dataclass
@@ -50,7 +47,7 @@ class NoncentringWarmup:
         length: int,
         position: np.ndarray,
         gradient: np.ndarray,
-        least: int = _LEAST_ADAPTED,
+        least: int | None = None,
         sites: np.ndarray | None = None,
     ) -> NoncentringWarmup:
         """Begin from positions ``z`` and gradients ``(n, d)``: see :meth:`pmm_mcmc.warmup.schedule.Warmup.start`."""
@@ -154,8 +151,8 @@ class NoncentringWarmup:
         blocks = self.warmup.blocks
         newest = blocks[-1].lp.shape[1]
         chains, _, d = blocks[-1].position.shape
-        kept = max(math.ceil(WINDOW * self.done), newest)
-        kept = max(min(kept, _NUMBERS // max(chains * d, 1)), newest)
+        kept = max(math.ceil(CALIBRATION.window * self.done), newest)
+        kept = max(min(kept, CALIBRATION.window_numbers // max(chains * d, 1)), newest)
         x, slope = (np.concatenate(part, axis=1)[:, -kept:] for part in (self._positions, self._gradients))
         self._positions, self._gradients = [x], [slope]
         window = Block(*(np.concatenate(part, axis=1)[:, -kept:] for part in zip(*blocks, strict=True)))

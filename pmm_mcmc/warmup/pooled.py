@@ -12,15 +12,12 @@ from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
+from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.noncentring import NoncentringWarmup
 from pmm_mcmc.warmup.step_size import fixed_setting
 from pmm_mcmc.warmup.transient import replacements, settled
 
 __all__ = ["Warmed", "Warming", "warm_up"]
-
-# Chains that the setting is learnt from; the others follow it.  More would find no other setting, and their draws
-# would fill the memory.
-_TRAINING_CHAINS = 64
 
 
 class Warmed(NamedTuple):
@@ -80,7 +77,11 @@ class Warming:
             warmup, tuned = None, fixed_setting(settings, starts[0], sites)
         else:
             warmup = NoncentringWarmup.start(
-                settings, length, starts[:_TRAINING_CHAINS], gradients[:_TRAINING_CHAINS], sites=sites
+                settings,
+                length,
+                starts[: CALIBRATION.training_chains],
+                gradients[: CALIBRATION.training_chains],
+                sites=sites,
             )
             tuned = warmup.tuned
         ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)
@@ -124,7 +125,7 @@ class Warming:
         training: list[Block] = []
         lp, unstable = np.empty((len(spent), rows)), np.empty((len(spent), rows), np.int64)
         for which, chunk in mine.advance_in_batches(engine, old, rows, batch, tolerance=warmup.tolerance):
-            training_rows = max(_TRAINING_CHAINS - processes.own.start - which.start, 0)
+            training_rows = max(CALIBRATION.training_chains - processes.own.start - which.start, 0)
             if training_rows or not training:
                 # Copies: a view would hold the whole batch.
                 training.append(Block(*(part[:training_rows].copy() for part in Block.of(chunk))))
@@ -141,9 +142,9 @@ class Warming:
         before = warmup.n_grad
         self.tuned = warmup.update(engine.gradient_at, engine.structure)
         source = np.arange(chains)
-        if warmup.frozen is None and chains > _TRAINING_CHAINS:
+        if warmup.frozen is None and chains > CALIBRATION.training_chains:
             source = replacements(settled(-lp, engine.d), unstable)
-        source[:_TRAINING_CHAINS] = warmup.source
+        source[: CALIBRATION.training_chains] = warmup.source
         self.ensemble.copy_from(source)
         self.ensemble.change(engine, old.coordinates, self.tuned.coordinates)
         if warmup.ready and not warmup.finished:

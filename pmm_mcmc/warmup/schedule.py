@@ -17,20 +17,13 @@ from pmm_mcmc.coordinates.scale import diagonal_scale
 from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
 from pmm_mcmc.warmup import evidence, step_size, timetable
+from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.friction import DEFAULT_FRICTION, FRICTIONS, FrictionTrial, largest_spread
 from pmm_mcmc.warmup.thinning import steps_for_autocorrelation
 from pmm_mcmc.warmup.transient import replacements, settled
 
-__all__ = ["WINDOW", "Warmup"]
-
-WINDOW = 0.6  # of the transitions so far, the newest part that counts
-_GUARD_RATE = 1e-3  # of transitions in a block that fail because of the step: above it the step must shrink
-_SHRINK, _RECOVER, _SHRINK_FROZEN = 0.8, 1.25, 0.7
-_MOST_EXTENSIONS = 8
-_STEADY = 1.25  # of a step that has settled
-# On the way down from a distant start the energy is large, and so are the steps' errors in it.
-_TOLERANCE = 0.25
+__all__ = ["Warmup"]
 
 
 @dataclass
@@ -60,7 +53,7 @@ class Warmup:
     settings: MethodArguments
     length: int
     tuned: TunedParameters
-    least: int = 130
+    least: int = CALIBRATION.least_adapted
     done: int = 0
     boundary: int = 0
     frozen: int | None = None
@@ -80,7 +73,12 @@ class Warmup:
 
     @classmethod
     def start(
-        cls, settings: MethodArguments, length: int, position: np.ndarray, gradient: np.ndarray, least: int = 130
+        cls,
+        settings: MethodArguments,
+        length: int,
+        position: np.ndarray,
+        gradient: np.ndarray,
+        least: int | None = None,
     ) -> Warmup:
         """Begin from positions and gradients ``(n, d)`` at starts or around one; the first of them is the centre."""
         if settings.scaling is None:
@@ -88,9 +86,8 @@ class Warmup:
         else:
             scale = np.array(settings.scaling)
         friction = settings.friction or DEFAULT_FRICTION
-        self = cls(
-            settings, length, TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale), 1), least
-        )
+        tuned = TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale), 1)
+        self = cls(settings, length, tuned, CALIBRATION.least_adapted if least is None else least)
         usable = np.ones((1, len(position)), dtype=bool)
         self._lipschitz = evidence.successive_curvature(
             settings, self.tuned.coordinates, position[None], gradient[None], usable
@@ -117,7 +114,7 @@ class Warmup:
     @property
     def tolerance(self) -> float:
         """Share of the kinetic energies by which the energy may rise in a step beyond the guard's threshold."""
-        return _TOLERANCE if self.frozen is None else 0.0
+        return CALIBRATION.energy_tolerance if self.frozen is None else 0.0
 
     def observe(self, block: Block) -> None:
         """Take note of the draws of all chains over the block in hand."""
@@ -178,7 +175,7 @@ class Warmup:
     def _extend(self, block: Block) -> bool:
         """After a failed check at the end: one more, up to a limit, so that the setting in use has been checked."""
         self._extensions += 1
-        if self._extensions > _MOST_EXTENSIONS:
+        if self._extensions > CALIBRATION.most_extensions:
             return False
         self.length += timetable.extension(block.lp.shape[1], len(block.lp))
         return True
@@ -187,7 +184,7 @@ class Warmup:
 
     def _window(self) -> Block:
         """Draws of the newest part of the warm-up; older ones are forgotten."""
-        kept = max(math.ceil(WINDOW * self.done), self.blocks[-1].lp.shape[1])
+        kept = max(math.ceil(CALIBRATION.window * self.done), self.blocks[-1].lp.shape[1])
         window = Block(*(np.concatenate(part, axis=1)[:, -kept:] for part in zip(*self.blocks, strict=True)))
         self.blocks = [window]
         return window
@@ -205,7 +202,7 @@ class Warmup:
             self._refit(window, usable, gradient_at)
             self._restep(window, usable, block, failing)
             change = self.tuned.step_size / previous.step_size
-            steady = max(change, 1.0 / change) < _STEADY
+            steady = max(change, 1.0 / change) < CALIBRATION.steady
             healthy = failing == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
             settling = self.settings.kernel.scheme == Scheme.MALA or not (good and steady and healthy)
             if self.done >= self.least * self._stiffness and not settling:
@@ -238,10 +235,10 @@ class Warmup:
         if self.settings.kernel.scheme == Scheme.MALA and self.settings.step_size is None:
             step = step_size.towards_acceptance(step, float(block.accept.mean()), self._count)
         elif step_size.found_by_curvature(self.settings):
-            if failing > _GUARD_RATE or self._is_too_wide(window, usable):
-                self._cap *= _SHRINK
+            if failing > CALIBRATION.failure_rate or self._is_too_wide(window, usable):
+                self._cap *= CALIBRATION.cap_shrink
             else:
-                self._cap = min(1.0, _RECOVER * self._cap)
+                self._cap = min(1.0, CALIBRATION.cap_recover * self._cap)
             step = min(self._capped_step(), 2.0 * step)
         self._set_step(step)
 
@@ -264,7 +261,10 @@ class Warmup:
             return
         y = evidence.whitened(self.tuned.coordinates, window)[0][usable]
         left = timetable.latest_freeze(self.length) - self.done
-        if left >= len(FRICTIONS) * timetable.TRIAL + timetable.FIRST_BLOCK and largest_spread(y) > evidence.SPREAD:
+        if (
+            left >= len(FRICTIONS) * CALIBRATION.trial_block + CALIBRATION.first_block
+            and largest_spread(y) > CALIBRATION.slow_sd
+        ):
             self._trial = FrictionTrial(y)
             self._set_friction(self._trial.next)
 
@@ -276,7 +276,7 @@ class Warmup:
     def _record_trial(self, block: Block) -> None:
         assert self._trial is not None
         y, _ = evidence.whitened(self.tuned.coordinates, block)
-        self._trial.record(y, bool(evidence.failed(block).mean() <= _GUARD_RATE))
+        self._trial.record(y, bool(evidence.failed(block).mean() <= CALIBRATION.failure_rate))
         if self._trial.over:
             self._end_trial()
         else:
@@ -294,9 +294,9 @@ class Warmup:
         usable = settled(-block.lp, block.position.shape[2])
         failing = float((evidence.failed(block) & usable).mean())
         together = Block(*(np.concatenate(part, axis=1) for part in zip(*self.blocks, strict=True)))
-        self.clean = failing <= _GUARD_RATE and not self._is_too_wide(together, usable)
+        self.clean = failing <= CALIBRATION.failure_rate and not self._is_too_wide(together, usable)
         if not self.clean and step_size.found_by_curvature(self.settings):
-            self._set_step(_SHRINK_FROZEN * self.tuned.step_size)
+            self._set_step(CALIBRATION.frozen_shrink * self.tuned.step_size)
             self.blocks = []
 
     def _refined(self) -> float:
@@ -308,6 +308,6 @@ class Warmup:
         if self.settings.steps_per_draw is not None:
             return self.settings.steps_per_draw
         found = [block.position for block in self.blocks]
-        if sum(position.shape[1] for position in found) < timetable.LEAST_CHECK:
+        if sum(position.shape[1] for position in found) < CALIBRATION.least_check:
             return steps_for_autocorrelation(self._before)  # of a short warm-up, or after a shrink of the step
         return steps_for_autocorrelation(np.concatenate(found, axis=1))

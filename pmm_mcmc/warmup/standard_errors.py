@@ -5,16 +5,14 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import t
 
-__all__ = ["between_pieces", "count_pieces", "degrees_of_freedom", "largest_t", "spread"]
+from pmm_mcmc.warmup.calibration import CALIBRATION
 
-_PIECES = 16
-# How often chance alone may make the largest of many ratios to a standard error stand out.
-_CHANCE = 0.01
+__all__ = ["between_pieces", "count_pieces", "degrees_of_freedom", "largest_t", "spread"]
 
 
 def count_pieces(chains: int, draws: int) -> int:
     """Contiguous pieces to cut each chain into, for standard errors with enough degrees of freedom."""
-    return max(1, min(-(-_PIECES // chains), draws // 10))
+    return max(1, min(-(-CALIBRATION.pieces // chains), draws // 10))
 
 
 def degrees_of_freedom(chains: int, draws: int) -> int:
@@ -42,4 +40,4 @@ def between_pieces(values: np.ndarray, chains: int) -> np.ndarray:
 
 def largest_t(among: int, degrees: int) -> float:
     """Return what chance makes the largest of so many ratios to a standard error, once in a hundred runs."""
-    return float(t.ppf(1.0 - 0.5 * _CHANCE / max(among, 1), degrees))
+    return float(t.ppf(1.0 - 0.5 * CALIBRATION.chance / max(among, 1), degrees))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, largest_t, spread
 
 __all__ = ["stein_identity", "too_wide"]
-
-_MEAN_SQUARE, _Z = 0.004, 4.0  # at the default target_bias of 0.05
 
 
 def stein_identity(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
@@ -49,7 +48,8 @@ def too_wide(position: np.ndarray, gradient: np.ndarray, target_bias: float) -> 
     A reason for a shorter step; draws that are too narrow are none, since steps that are too long widen.
     """
     excess, z, mean_square = stein_identity(position, gradient)
-    sure = max(_Z, largest_t(len(z), degrees_of_freedom(*position.shape[:2])))
+    sure = max(CALIBRATION.identity_z, largest_t(len(z), degrees_of_freedom(*position.shape[:2])))
     one = bool(((excess > 2.0 * target_bias) & (z > sure)).any())
-    throughout = mean_square > _MEAN_SQUARE * (target_bias / 0.05) ** 2 and float(np.median(z)) > 2.0
+    limit = CALIBRATION.identity_mean_square * (target_bias / 0.05) ** 2
+    throughout = mean_square > limit and float(np.median(z)) > 2.0
     return one or throughout

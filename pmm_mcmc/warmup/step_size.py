@@ -18,6 +18,7 @@ from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.stability import SOUND, steepest_curvature
 from pmm_mcmc.langevin.transitions import SUBSTEPS
+from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.friction import DEFAULT_FRICTION
 
 __all__ = [
@@ -35,18 +36,6 @@ __all__ = [
     "with_costs",
     "with_step",
 ]
-
-# The part of the target that a finite K may add.
-_FLOOR_SHARE = 0.1
-_TARGET_ACCEPT = 0.574  # optimal for MALA in high dimension (Roberts and Rosenthal 1998)
-_LEAST_K, _LARGEST_K = 16, 4096
-# More midpoints than these are as good as infinitely many, as far as a few parts in a hundred matter.
-_MANY = 64
-# The part of the pairs of successive draws that a step must be right for.  The others are steeper.  A step is taken in
-# parts there if it can tell; one that cannot must bear nearly all of them.
-_PLACES, _NEARLY_ALL = 0.99, 0.999
-# Times the curvature up to which a step is taken whole: the last at which it has a stationary law.
-_STABLE = 0.95 / SOUND
 
 
 def lipschitz_bound(
@@ -101,7 +90,7 @@ def _changes(
 
 def _rare(dy: np.ndarray, dg: np.ndarray, in_parts: bool) -> float:
     ratio = np.sqrt((dg**2).sum(axis=1)) / np.sqrt((dy**2).sum(axis=1))
-    return float(max(np.quantile(ratio, _PLACES if in_parts else _NEARLY_ALL), 1e-3))
+    return float(max(np.quantile(ratio, CALIBRATION.places if in_parts else CALIBRATION.nearly_all_places), 1e-3))
 
 
 def _main_direction(rows: np.ndarray) -> np.ndarray:
@@ -224,11 +213,11 @@ def expected_bias(
         return (1.0 - refined) * whole + refined * part
     least = 0.0
     if settings.sees_curvature:
-        stable = _STABLE * steepest_curvature(kernel, step_size, friction, K)
+        stable = CALIBRATION.stable_margin / SOUND * steepest_curvature(kernel, step_size, friction, K)
         lipschitz, least = min(lipschitz, stable), float(lipschitz > stable)
     curvatures = _around_one(lipschitz) if kernel.scheme == Scheme.RECYCLED else (lipschitz,)
-    many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > _MANY
-    cells = None if many else min(K, _MANY)
+    many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > CALIBRATION.many_midpoints
+    cells = None if many else min(K, CALIBRATION.many_midpoints)
     error = max(abs(variance_error(kernel, step_size, friction, cells, c)) for c in curvatures)
     return max(error, least) / allowed_error(1.0, d)
 
@@ -251,13 +240,14 @@ def midpoint_count(
     kernel = settings.kernel
     target = settings.target_bias if target is None else target
     if settings.grid == "centred":
-        return _LEAST_K
+        return CALIBRATION.least_midpoints
     if kernel.dynamics == OVERDAMPED:
         floor = variance_error(kernel, step_size * lipschitz, friction, 1)
     else:
         root = float(np.sqrt(lipschitz))
         floor = variance_error(kernel, step_size * root, friction / root, 1)
-    wanted = np.clip(floor / (_FLOOR_SHARE * target), _LEAST_K, _LARGEST_K)
+    wanted = floor / (CALIBRATION.midpoints_share * target)
+    wanted = np.clip(wanted, CALIBRATION.least_midpoints, CALIBRATION.most_midpoints)
     return int(2 ** np.ceil(np.log2(wanted)))
 
 
@@ -283,7 +273,7 @@ def start(settings: MethodArguments, tuned: TunedParameters, curvature: float) -
 def towards_acceptance(step: float, accept: float, blocks: int) -> float:
     """Return MALA's next step, after so many blocks of which the last had this acceptance rate."""
     gain = 2.0 / math.sqrt(1.0 + blocks)
-    return step * math.exp(gain * (accept - _TARGET_ACCEPT))
+    return step * math.exp(gain * (accept - CALIBRATION.acceptance))
 
 
 def with_step(settings: MethodArguments, tuned: TunedParameters, step: float, curvature: float) -> TunedParameters:

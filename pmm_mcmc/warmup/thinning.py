@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["STEPS_CAP", "steps_for_autocorrelation"]
+from pmm_mcmc.warmup.calibration import CALIBRATION
 
-STEPS_CAP = 64
-_TARGET = 0.5
+__all__ = ["steps_for_autocorrelation"]
 
 
 def steps_for_autocorrelation(position: np.ndarray) -> int:
@@ -21,7 +20,7 @@ def steps_for_autocorrelation(position: np.ndarray) -> int:
     Returns
     -------
     int
-        At least 1, at most :data:`STEPS_CAP` and a quarter of ``n``.
+        At least 1, at most 64 (``CALIBRATION.most_steps_per_draw``) and a quarter of ``n``.
     """
     n = position.shape[1]
     if n == 0:
@@ -30,10 +29,10 @@ def steps_for_autocorrelation(position: np.ndarray) -> int:
     variance = (centred**2).mean(axis=(0, 1))
     moving = variance > 0.0
     centred, variance = centred[..., moving], variance[moving]
-    largest = max(1, min(STEPS_CAP, n // 4))
+    largest = max(1, min(CALIBRATION.most_steps_per_draw, n // 4))
     for lag in range(1, largest):
         correlation = (centred[:, lag:] * centred[:, :-lag]).mean(axis=(0, 1)) / variance
-        if correlation.max(initial=-1.0) < _TARGET:
+        if correlation.max(initial=-1.0) < CALIBRATION.autocorrelation:
             # Of a walk that does not come back, the draws' own mean follows it: a fall so late tells nothing.
             return lag if lag <= max(1, n // 8) else largest
     return largest

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["replacements", "settled"]
+from pmm_mcmc.warmup.calibration import CALIBRATION
 
-_STUCK = 0.3  # share of rejected transitions in a block that no chain recovers from
+__all__ = ["replacements", "settled"]
 
 
 def settled(potential: np.ndarray, d: int) -> np.ndarray:
@@ -39,7 +39,7 @@ def replacements(usable: np.ndarray, unstable: np.ndarray) -> np.ndarray:
     """
     chains, n = usable.shape
     newest = usable[:, -max(1, n // 4) :]
-    healthy = newest.any(axis=1) & ((unstable > 0).mean(axis=1) <= _STUCK)
+    healthy = newest.any(axis=1) & ((unstable > 0).mean(axis=1) <= CALIBRATION.stuck)
     source = np.arange(chains)
     if healthy.any():
         among = np.flatnonzero(healthy)

@@ -14,9 +14,9 @@ from scipy.stats import norm, t
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import best_coordinates
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.reading import Run, read
-from pmm_mcmc.diagnostics.reasons import PROBE_REPLICAS
 from pmm_mcmc.diagnostics.table import table_of
 from pmm_mcmc.langevin.methods import OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.steps.base import LangevinStep
@@ -197,7 +197,7 @@ def _checked(step: Any) -> Any:
 
 def _starts(chains: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
     """Return chain and draw of each replica's start: the chains in turn, late draws spread over the run."""
-    replicas = min(PROBE_REPLICAS, chains * draws)
+    replicas = min(CALIBRATION.probe_replicas, chains * draws)
     turn = np.arange(replicas)
     each = -(-replicas // chains)
     return turn % chains, draws - 1 - (turn // chains) * draws // each

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
 from pmm_mcmc.diagnostics.nested import nested_r_hat
-from pmm_mcmc.diagnostics.reasons import BIAS, R_HAT
 from pmm_mcmc.diagnostics.statement import Verdict as Judgement
 from pmm_mcmc.diagnostics.summary import full_table, joined, with_numbers
 from pmm_mcmc.diagnostics.verdict import verdict
@@ -119,9 +119,9 @@ def _concern(table: pd.DataFrame) -> pd.Series:
     concern = pd.Series(0.0, index=table.index)
     name = _r_hat(table)
     if name in table:
-        concern = np.maximum(concern, (table[name].astype(float).fillna(1.0) - 1.0) / (R_HAT - 1.0))
+        concern = np.maximum(concern, (table[name].astype(float).fillna(1.0) - 1.0) / (CALIBRATION.r_hat - 1.0))
     if "bias_sd_units" in table:
-        concern = np.maximum(concern, table["bias_sd_units"].abs().fillna(0.0) / BIAS)
+        concern = np.maximum(concern, table["bias_sd_units"].abs().fillna(0.0) / CALIBRATION.bias)
     return concern
 
 
@@ -141,8 +141,11 @@ def _tables(table: pd.DataFrame) -> list[Any]:
         )
     intervals = {name: meaning for name in table.columns if (meaning := interval_meaning(name))}
     flags = {
-        "bias_sd_units": (lambda value: abs(value) > BIAS, "more than the verdict allows, if it is not chance"),
-        _r_hat(table): (lambda value: value > R_HAT, "more than the verdict allows"),
+        "bias_sd_units": (
+            lambda value: abs(value) > CALIBRATION.bias,
+            "more than the verdict allows, if it is not chance",
+        ),
+        _r_hat(table): (lambda value: value > CALIBRATION.r_hat, "more than the verdict allows"),
     }
     tables = []
     for caption, meanings in (
@@ -176,11 +179,11 @@ def _forest(table: pd.DataFrame) -> Figure:
         series["standard deviation"] = tuple(rows[name].to_numpy() / unit for name in ("bias_of_sd", "bias_of_sd_se"))
         of_what = "means and standard deviations"
     caption = (
-        f"Bias of {of_what}, with two standard errors to each side. Grey: what the verdict allows, {BIAS} posterior "
-        "standard deviations."
+        f"Bias of {of_what}, with two standard errors to each side. Grey: what the verdict allows, "
+        f"{CALIBRATION.bias} posterior standard deviations."
     )
     caption += _of(len(rows), len(table), "parameters", "those of which it is known, the largest first")
-    return Figure(caption, forest(list(rows.index), series, BIAS, "bias, in posterior standard deviations"))
+    return Figure(caption, forest(list(rows.index), series, CALIBRATION.bias, "bias, in posterior standard deviations"))
 
 
 def _of_chains(dt: Any, table: pd.DataFrame) -> list[Figure]:
