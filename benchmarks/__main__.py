@@ -64,6 +64,10 @@ ENTRIES = {
     "probed": Entry(
         "minutes a target", "how often the verdict trusts good and bad settings, alone and with a probe by step halving"
     ),
+    "thresholds": Entry(
+        "a quarter of an hour for each half of the set; seconds for one field",
+        "what halving and doubling each threshold of warm-up and verdict changes: cost, verdicts, errors",
+    ),
     "tuning": Entry("minutes a target", "gradients of warm-up, and how far the step varies with the seed"),
     "verdict_cost": Entry("two minutes", "CPU time and memory of verdict and summary with 10,000 deterministics"),
     "versus": Entry(

@@ -41,12 +41,11 @@ HEADER = """\
 half {half}: {names}; seeds {seeds}
 
 runs     of so many, that differ in any draw or verdict
-cost     gradients of warm-up, and of 400 effective draws of the slowest parameter: factor on the median (geometric
-         mean over runs) +- its standard error
+cost     gradients of warm-up and of 400 effective draws of the slowest parameter: factor, geometric mean +- its error
 trusted  runs at the tuned step; of 25 draws each; at twice the step
-error    root mean square over runs of the largest error of a corrected mean, in posterior standard deviations
+error    largest error of a corrected mean, in posterior standard deviations: root mean square over runs
 
-field                      value       runs    cost            trusted      error"""
+field                            value       runs   cost            trusted      error"""
 
 
 def centred(name: str) -> pm.Model:
@@ -168,11 +167,10 @@ def row(name: str, value: Any, base: list[Outcome], found: list[Outcome]) -> str
     differ = sum(a is not b and (a.same, a.verdicts) != (b.same, b.verdicts) for a, b in zip(base, found, strict=True))
     ratio = np.log([b.cost / a.cost for a, b in zip(base, found, strict=True)])
     error = np.sqrt(np.mean([each.error**2 for each in found]))
-    trusted = ["/".join(str(sum(o.verdicts[i].startswith("Trusted") for o in found)) for i in range(3))]
-    cost = (
-        f"{np.exp(ratio.mean()):5.2f} +- {ratio.std(ddof=1) / np.sqrt(len(ratio)):.2f}" if differ else "    as before"
-    )
-    return f"{name:26s} {value:<11.6g} {differ:2d}/{len(base):<2d}  {cost:14s}  {trusted[0]:10s}  {error:6.3f}"
+    trusted = "/".join(str(sum(each.verdicts[i].startswith("Trusted") for each in found)) for i in range(3))
+    cost = f"{np.exp(ratio.mean()):5.2f} +- {ratio.std(ddof=1) / np.sqrt(len(ratio)):.2f}"
+    cost = cost if differ else "    as before"
+    return f"{name:32s} {value:<11.6g} {differ:2d}/{len(base):<2d}  {cost:14s}  {trusted:10s}  {error:6.3f}"
 
 
 def main() -> None:
@@ -183,23 +181,18 @@ def main() -> None:
     given = parser.parse_args()
     cases = [Case(name, sampler) for name, sampler in HALVES[given.half]]
     runs = [(case, seed) for case in cases for seed in given.seeds]
-    names = ", ".join(
-        f"{name} {method} {options.get('scheme', '')}".rstrip() for name, (method, options) in HALVES[given.half]
-    )
+    names = ", ".join(" ".join([name, sampler[0], *sampler[1].values()]) for name, sampler in HALVES[given.half])
     print(HEADER.format(half=given.half, names=names, seeds=given.seeds))
     base = [case.outcome(seed) for case, seed in runs]
     print(row("(all as they are)", np.nan, base, base), flush=True)
     for room, record in (("warmup", of_warmup.CALIBRATION), ("diagnostics", of_diagnostics.CALIBRATION)):
         for field in fields(record):
-            if given.fields and field.name not in given.fields:
-                continue
-            again = room == "diagnostics"
-            for value in varied(getattr(record, field.name)):
+            again, values = room == "diagnostics", varied(getattr(record, field.name))
+            for value in values if not given.fields or field.name in given.fields else ():
                 with changed(record, field.name, value):
                     found = [case.outcome(seed, o, again) for (case, seed), o in zip(runs, base, strict=True)]
                     if field.name in SHARED:
-                        found = [c.outcome(s, o, True) if o is b else o
-                                 for (c, s), o, b in zip(runs, found, base, strict=True)]  # fmt: skip
+                        found = [case.outcome(seed, o, True) for (case, seed), o in zip(runs, found, strict=True)]
                 print(row(f"{room}.{field.name}", value, base, found), flush=True)
     print(f"\n{time.process_time():.0f} s of CPU")
 

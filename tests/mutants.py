@@ -173,8 +173,8 @@ MUTANTS = [
     Mutant(
         "a probe whose order fails excuses a long step",
         "diagnostics/verdict.py",
-        "probe.order_holds and seen.ruled_out",
-        "seen.ruled_out",
+        "probe.order_holds and probed.ruled_out",
+        "probed.ruled_out",
         ("tests/test_verdict_with_probe.py",),
     ),
     Mutant(
@@ -234,8 +234,8 @@ MUTANTS = [
     Mutant(
         "steps in parts are tuned for every place",
         "warmup/step_size.py",
-        "CALIBRATION.places if in_parts",
-        "CALIBRATION.nearly_all_places if in_parts",
+        "CALIBRATION.places if refines",
+        "CALIBRATION.nearly_all_places if refines",
         ("tests/test_tuning.py",),
     ),
     Mutant(
@@ -358,14 +358,14 @@ MUTANTS = [
     ),
     Mutant(
         "a walk that does not come back taken for a fast one",
-        "warmup/thinning.py",
+        "warmup/evidence.py",
         "return lag if lag <= max(1, n // 8) else largest",
         "return lag",
         ("tests/test_tuning.py",),
     ),
     Mutant(
         "transient judged by the worst chain",
-        "warmup/transient.py",
+        "warmup/evidence.py",
         "axis=1).min()",
         "axis=1).max()",
         ("tests/test_tuning.py",),
@@ -469,14 +469,14 @@ MUTANTS = [
     Mutant(
         "what a correction leaves not in the verdict",
         "diagnostics/reasons.py",
-        "whole = size / (1.0 - left)",
-        "whole = size",
+        "full = size / (1.0 - left)",
+        "full = size",
         VERDICT,
     ),
     Mutant(
         "verdict blind to standard deviations",
         "diagnostics/reasons.py",
-        '        ("sd", found.of_sd, found.of_sd_se, np.zeros_like(found.left)),\n',
+        '        ("sd", measured.of_sd, measured.of_sd_se, np.zeros_like(measured.left)),\n',
         "",
         VERDICT,
     ),
@@ -500,7 +500,7 @@ MUTANTS = [
     Mutant(
         "length of the step not judged of moments",
         "diagnostics/moments_summary.py",
-        "reasons += length_reasons(stats, found.ruled_out and calm(unstable, chains * read.draws))",
+        "reasons += length_reasons(stats, measured.ruled_out and calm(unstable, chains * read.draws))",
         "pass",
         ("tests/test_moments_summary.py",),
     ),
@@ -563,8 +563,8 @@ MUTANTS = [
     Mutant(
         "long steps trusted beside unstable transitions",
         "diagnostics/verdict.py",
-        "found.ruled_out and calm(unstable, run.chains * run.draws)",
-        "found.ruled_out",
+        "measured.ruled_out and calm(unstable, run.chains * run.draws)",
+        "measured.ruled_out",
         VERDICT,
     ),
     Mutant(

@@ -77,7 +77,7 @@ def gibbs(rng, chains, sweeps):
 
     From the grouping that has nine tenths of the probability: from others it takes chains thousands of sweeps.
     """
-    y, k = mixtures.velocities(), mixtures.CLUSTERS
+    y, k = mixtures.velocities(), mixtures.GALAXIES.clusters
     mean = np.tile([9.7, 21.0, 33.0], (chains, 1))
     variance = np.full((chains, k), 4.0)
     weight = np.full((chains, k), 1 / k)

@@ -17,9 +17,8 @@ from pmm_mcmc.engines.settings import Block, MethodArguments
 from pmm_mcmc.warmup import evidence
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.curvature import LocalCurvature
+from pmm_mcmc.warmup.evidence import replacements, settled, steps_for_autocorrelation
 from pmm_mcmc.warmup.step_size import allowed_error, lipschitz_bound, midpoint_count, rare_curvature, safe_step
-from pmm_mcmc.warmup.thinning import steps_for_autocorrelation
-from pmm_mcmc.warmup.transient import replacements, settled
 
 MALA = ("MALA", {"dynamics": "overdamped"})
 
@@ -115,7 +114,7 @@ def test_lipschitz_bound_sees_one_stiff_direction_exactly(stiff, remainder):
     rotation = np.linalg.qr(np.random.default_rng(4).normal(size=(d, d)))[0]
     position, gradient = rows @ rotation.T, -(rows * curvature) @ rotation.T
     found = lipschitz_bound(
-        position[None], gradient[None], np.ones((1, len(rows)), bool), remainder=remainder, in_parts=False
+        position[None], gradient[None], np.ones((1, len(rows)), bool), remainder=remainder, refines=False
     )
     np.testing.assert_allclose(found, stiff - remainder, rtol=1e-9)
 
@@ -126,7 +125,7 @@ def test_lipschitz_bound_is_not_fooled_by_rounding_where_little_moves():
     noise = np.zeros_like(rows)
     noise[:, 0] = error * np.random.default_rng(5).choice([-1.0, 1.0], size=len(rows))
     found = lipschitz_bound(
-        rows[None], (noise - rows * stiff)[None], np.ones((1, len(rows)), bool), remainder=False, in_parts=True
+        rows[None], (noise - rows * stiff)[None], np.ones((1, len(rows)), bool), remainder=False, refines=True
     )
     assert abs(found - 1e4) <= 2 * error / np.median(np.abs(np.diff(rows[:, 0]))) * (1 + 1e-3)
 
@@ -134,7 +133,7 @@ def test_lipschitz_bound_is_not_fooled_by_rounding_where_little_moves():
 def bound(position, gradient, usable=None, remainder=False):
     """Return the bound of one chain."""
     usable = np.ones(len(position), bool) if usable is None else usable
-    return lipschitz_bound(position[None], gradient[None], usable[None], remainder=remainder, in_parts=False)
+    return lipschitz_bound(position[None], gradient[None], usable[None], remainder=remainder, refines=False)
 
 
 def test_lipschitz_bound_of_an_isotropic_gaussian():
@@ -158,11 +157,11 @@ def test_lipschitz_bound_does_not_compare_one_chain_with_another():
     position, gradient = np.stack([rows, other]), np.stack([-2.0 * rows, 1e5 - 2.0 * other])
     usable = np.ones((2, 80), bool)
     np.testing.assert_allclose(
-        lipschitz_bound(position, gradient, usable, remainder=False, in_parts=True), 2.0, rtol=1e-9
+        lipschitz_bound(position, gradient, usable, remainder=False, refines=True), 2.0, rtol=1e-9
     )
     usable[1] = False
     np.testing.assert_allclose(
-        lipschitz_bound(position, gradient, usable, remainder=False, in_parts=True), 2.0, rtol=1e-12
+        lipschitz_bound(position, gradient, usable, remainder=False, refines=True), 2.0, rtol=1e-12
     )
 
 

@@ -1,6 +1,7 @@
 """ArviZ's ``rhat``, ``ess`` and ``mcse`` of many parameters at once: the same numbers, in a fraction of the time.
 
-ArviZ takes one parameter after the other; here the arrays of some of them fit the cache of a processor together.
+ArviZ computes one parameter after the other; here blocks of parameters that fit the processor's cache are computed
+together.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from pmm_mcmc.diagnostics.calibration import CALIBRATION
 
 __all__ = ["Convergence", "convergence"]
 
-# Numbers of a block: a megabyte.
+# Numbers in a block of parameters: a megabyte.
 _BLOCK = 2**17
 
 
 class Convergence(NamedTuple):
-    """``rhat`` by ranks, ``ess`` of the bulk, and ``mcse`` of the mean: ``(p,)`` each, NaN where there is none."""
+    """Rank-normalised ``rhat``, bulk ``ess``, and ``mcse`` of the mean: ``(p,)`` each, NaN where undefined."""
 
     r_hat: np.ndarray
     ess_bulk: np.ndarray
@@ -28,7 +29,7 @@ class Convergence(NamedTuple):
 
 
 def convergence(values: np.ndarray) -> Convergence:
-    """Judge draws ``(chain, draw, p)``, each parameter as ArviZ does; NaN of what is not finite."""
+    """Return ArviZ's statistics of draws ``(chain, draw, p)``; NaN for parameters that are not finite."""
     chains, draws, p = values.shape
     found = np.full((3, p), np.nan)
     if draws >= CALIBRATION.fewest_of_chain:
@@ -57,7 +58,7 @@ def _of_block(block: np.ndarray) -> np.ndarray:
 
 
 def _normal_scores(split: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return normal scores of the ranks of ``(p, chain, draw)``, each parameter by itself, and the medians."""
+    """Return normal scores of the ranks of ``(p, chain, draw)``, parameter by parameter, and the medians."""
     flat = split.reshape(len(split), -1)
     n = flat.shape[1]
     order = np.argsort(flat, axis=1)

@@ -22,6 +22,7 @@ from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 
 __all__ = ["FALSE_ALARM", "SOUND", "guard_threshold", "steepest_curvature"]
 
+# Probability, by Chernoff's bound, that a good step on a Gaussian is refused; energy on top for what is not Gaussian.
 FALSE_ALARM = 1e-8
 _ALLOWANCE = 5.0
 # Earlier midpoints, which all coordinates share too, have shaped the state that a step begins with: in d = 3000 the

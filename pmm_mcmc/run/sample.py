@@ -34,7 +34,7 @@ __all__ = ["FinishedChunk", "StopSampling", "Warmed", "sample", "warm_up"]
 
 _log = logging.getLogger("pmm_mcmc")
 
-_DRAWS = 1000
+_DRAWS = 1000  # of each chain by default, as of PyMC
 # Bytes of the arrays of a chunk, in all its groups, and draws of it at most.
 _CHUNK_BYTES, _MOST_ROWS = 2**27, 100
 # Chains of a batch at most, on a CPU: their draws of a fraction of a second then fit the memory at any dimension.

@@ -13,6 +13,7 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
 from pmm_mcmc.langevin.methods import Scheme
+from pmm_mcmc.model.initial_points import WIDTHS
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.noncentring import NoncentringWarmup
 from pmm_mcmc.warmup.step_size import fixed_setting
@@ -22,10 +23,10 @@ __all__ = ["Chain", "NotFiniteError"]
 # A call of the engine costs some 30 microseconds: enough draws ahead to make that small, few enough that the progress
 # bar and Ctrl-C stay live.  Draws do not depend on it.
 MOST_DRAWS_AHEAD, SECONDS_AHEAD = 256, 0.05
+# Points around the start, within this distance, that the first preconditioner and curvature are found from.
 _PROBES, _PROBE_WIDTH = 8, 0.1
-_JITTER_TRIES = 20
-# A chain has a process to itself and nobody to learn from but these, which share its warm-up until the setting is
-# frozen.  They end as near to the setting of many chains as more of them would (benchmarks/tuning.py).
+# Chains of its own that a chain of PyMC, alone in its process, is tuned together with until the setting is frozen: four
+# in all, whose setting is as near to that of many chains as that of more (benchmarks/tuning.py).
 _WALKERS = 4
 
 
@@ -112,8 +113,8 @@ class Chain:
             return x if structure is None or sites is None else structure.to_z(x, sites)[0]
 
         def jittered(width: float) -> tuple[np.ndarray, np.ndarray] | None:
-            for i in range(_JITTER_TRIES):
-                start = position + 0.5 ** (i // 4) * width * rng.uniform(-1.0, 1.0, size=d)
+            for shrink in WIDTHS:
+                start = position + shrink * width * rng.uniform(-1.0, 1.0, size=d)
                 found = gradient_at(start)
                 if found is not None:
                     return start, found

@@ -16,7 +16,7 @@ from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.settings import TunedParameters
 from pmm_mcmc.steps.chain import Chain
 
-__all__ = ["GRADIENTS", "STATISTICS", "WITHOUT_FRICTION", "Stats", "progress_columns", "rows_of", "shown"]
+__all__ = ["GRADIENTS", "NARROW", "STATISTICS", "WITHOUT_FRICTION", "Stats", "progress_columns", "rows_of", "shown"]
 
 # Names, types and shapes, as PyMC wants to know them.
 STATISTICS: dict[str, tuple[Any, Any]] = {
@@ -115,8 +115,9 @@ def rows_of(
     return rows
 
 
-# Headings, and those of a narrow terminal, where there is no room for all.
-_NARROW = 110
+# Columns of a terminal below which progress has shorter headings.
+NARROW = 110
+# Headings, and those of a narrow terminal, which has no room for all.
 _COLUMNS = {
     "step_size": ("{task.fields[step_size]:0.3g}", "Step size", "Step"),
     "K": ("{task.fields[K]}", "K", None),
@@ -149,7 +150,7 @@ class _Fitted(TextColumn):
 
 def progress_columns(n_chains: int) -> tuple[list[TextColumn], dict[str, list[float]]]:
     """Return the columns of PyMC's progress bar, and what they begin with for each chain."""
-    narrow = Console().width < _NARROW
+    narrow = Console().width < NARROW
     columns: list[TextColumn] = []
     for text, wide, short in _COLUMNS.values():
         heading = short if narrow else wide

@@ -1,4 +1,4 @@
-"""Standard errors of means of autocorrelated draws, by contiguous batches and between chains."""
+"""Standard errors of means of autocorrelated draws, from batch means and from the spread between chains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["between_pieces", "count_pieces", "degrees_of_freedom", "largest_t", 
 
 
 def count_pieces(chains: int, draws: int) -> int:
-    """Contiguous pieces to cut each chain into, for standard errors with enough degrees of freedom."""
+    """Return the number of batches that each chain is cut into, for enough degrees of freedom."""
     return max(1, min(-(-CALIBRATION.pieces // chains), draws // 10))
 
 
@@ -21,7 +21,7 @@ def degrees_of_freedom(chains: int, draws: int) -> int:
 
 
 def spread(values: np.ndarray) -> np.ndarray:
-    """Return standard errors ``(p,)`` of the means of ``(chain, draw, p)`` values, by batches and between chains."""
+    """Return standard errors ``(p,)`` of the means of ``(chain, draw, p)`` values."""
     chains, draws, p = values.shape
     cut = count_pieces(chains, draws)
     used = draws - draws % cut
@@ -29,7 +29,7 @@ def spread(values: np.ndarray) -> np.ndarray:
 
 
 def between_pieces(values: np.ndarray, chains: int) -> np.ndarray:
-    """Return the standard error of the mean of ``(pieces, p)``: from the pieces or, if larger, from the chains."""
+    """Return standard errors of means of batch means ``(pieces, p)``: between batches or, if larger, between chains."""
     n = len(values)
     se = values.std(axis=0, ddof=1) / np.sqrt(n)
     if chains > 1:
@@ -39,5 +39,5 @@ def between_pieces(values: np.ndarray, chains: int) -> np.ndarray:
 
 
 def largest_t(among: int, degrees: int) -> float:
-    """Return what chance makes the largest of so many ratios to a standard error, once in a hundred runs."""
+    """Return the value that the largest of ``among`` ratios to a standard error exceeds by chance in 1 % of runs."""
     return float(t.ppf(1.0 - 0.5 * CALIBRATION.chance / max(among, 1), degrees))

@@ -1,4 +1,4 @@
-"""The Stein identity that every coordinate must fulfil: a bias that is seen where it arises."""
+"""The Stein identity of each coordinate: it fails where the steps are too long, and so shows their bias."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["stein_identity", "too_wide"]
 def stein_identity(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     r"""Check :math:`E[(x_i - c_i)\,\partial_i F] = 1` for each unconstrained coordinate.
 
-    The identity holds under the posterior for any constant ``c``; a chain with steps too large gives more than 1.
+    The identity holds under the posterior for any constant ``c``.  Draws of too long a step give more than 1.
 
     Parameters
     ----------
@@ -27,10 +27,10 @@ def stein_identity(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarr
     z : (d,)
         The excess in standard errors.
     mean_square : float
-        Half the mean over coordinates of the squared excess, free of the chains' own noise.
+        Half the mean over coordinates of the squared excess, estimated without bias from products of different chains.
     """
     chains = len(position)
-    # Without the gradient's mean: the same on average, but less noisy where the chain stands beside the posterior.
+    # Subtracting the gradient's mean changes nothing on average, and makes it less noisy far from the posterior's mean.
     w = -(position - position.mean(axis=(0, 1))) * (gradient - gradient.mean(axis=(0, 1))) - 1.0
     excess = w.mean(axis=(0, 1))
     error = spread(w)
@@ -43,9 +43,9 @@ def stein_identity(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarr
 
 
 def too_wide(position: np.ndarray, gradient: np.ndarray, target_bias: float) -> bool:
-    """Whether draws ``(chain, draw, d)`` show, beyond chance, a bias well above a target.
+    """Return whether draws ``(chain, draw, d)`` show, beyond chance, a bias well above ``target_bias``.
 
-    A reason for a shorter step; draws that are too narrow are none, since steps that are too long widen.
+    This is a reason for a shorter step.  Draws that are too narrow are none: too long a step widens.
     """
     excess, z, mean_square = stein_identity(position, gradient)
     sure = max(CALIBRATION.identity_z, largest_t(len(z), degrees_of_freedom(*position.shape[:2])))

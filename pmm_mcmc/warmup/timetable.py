@@ -1,7 +1,7 @@
 """When the blocks of a warm-up end, in transitions of each chain.
 
-Blocks grow while the setting is adapted; friction is tried at half time at the latest, and the setting frozen at 70 %;
-what is left is checks of equal length.
+Blocks grow while the setting is adapted.  Frictions are tried at half of the warm-up at the latest, and the setting is
+frozen at 70 % of it at the latest; the rest is checks of equal length.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ __all__ = [
 
 
 def stiffness(curvature: float) -> float:
-    """How far from one the largest curvature is, 1 to 4: rare places take longer to be seen."""
+    """Return the factor, 1 to 4, by which a large curvature lengthens the warm-up: steep places are rare in draws."""
     return min(max(curvature / CALIBRATION.stiff, 1.0), CALIBRATION.stiffest)
 
 
 def latest_freeze(length: int) -> int:
-    """Return the transition at which the setting is frozen, settled or not."""
+    """Return the transition at which the setting is frozen, whether it has settled or not."""
     return int(CALIBRATION.freeze_at * length)
 
 
 def latest_trial(length: int) -> int:
-    """Return the transition by which friction is tried."""
+    """Return the transition at which frictions are tried, whether the setting has settled or not."""
     return int(CALIBRATION.trial_at * length)
 
 
 def end_of_growing(done: int, length: int, tried: bool) -> int:
-    """Return the end of a block of adaptation; a last one that would be too short is joined to it."""
+    """Return the end of a block of adaptation; it takes in what would be too short for a block of its own."""
     boundary = done + max(CALIBRATION.first_block, int(CALIBRATION.growth * done))
     trial, latest = latest_trial(length), latest_freeze(length)
     if not tried and done < trial:
@@ -44,16 +44,16 @@ def end_of_growing(done: int, length: int, tried: bool) -> int:
 
 
 def end_of_trial(done: int, length: int) -> int:
-    """Return the end of a block of one of the frictions."""
+    """Return the end of the trial of one friction."""
     return min(done + CALIBRATION.trial_block, latest_freeze(length))
 
 
 def end_of_check(done: int, length: int, chains: int, stiff: float) -> int:
-    """Return the end of a check, which is longer where the posterior is stiff."""
+    """Return the end of a check, which is longer if the posterior is stiff."""
     size = max(CALIBRATION.least_check, min(int(stiff * CALIBRATION.checked_draws) // chains, length // 5))
     return length if length - done < 2 * size else done + size
 
 
 def extension(rows: int, chains: int) -> int:
-    """Return the transitions of one more check, after one of so many that failed at the end."""
+    """Return the length of one more check, after one of ``rows`` transitions that failed at the end."""
     return max(CALIBRATION.least_check, min(rows, CALIBRATION.checked_draws // chains))

@@ -22,8 +22,6 @@ __all__ = ["AGAINST_TRUTH", "B2_LIMIT", "COLUMNS", "MATTERS", "error_curve", "er
 B2_LIMIT = 0.01
 # In posterior standard deviations: an error that matters, as in the verdict on a single run.
 MATTERS = 0.1
-# How often noise alone puts the largest error of all parameters beyond what is called noise.
-_CHANCE = 0.05
 # Quantiles of the tails, Stan's.
 _TAILS = (0.05, 0.95)
 
@@ -166,7 +164,8 @@ def errors(trace: Trace, truth: Truth, labels: list[str]) -> dict[str, Any]:
     x, sd = trace.position, truth.sd
     chains, draws, d = x.shape
     square = (x - truth.mean) ** 2
-    noise = t.ppf(1.0 - 0.5 * _CHANCE / d, degrees_of_freedom(chains, draws))
+    # Noise alone puts the largest error of all parameters beyond this in 5 % of runs.
+    noise = t.ppf(1.0 - 0.5 * 0.05 / d, degrees_of_freedom(chains, draws))
     # The spread about the true mean: its square root is a standard deviation, with the delta method for the error.
     estimates = {
         "mean_error": (x.mean(axis=(0, 1)), spread(x)),

@@ -21,9 +21,6 @@ from pmm_mcmc.workbench.report.setting import facts, setting_section, unstable_s
 
 __all__ = ["page_of", "run_page"]
 
-# What a page can show and a reader take in; the summary in Python has all.
-_MOST_ROWS, _MOST_BIASES, _MOST_TRACES, _MOST_CHAINS = 200, 40, 6, 8
-_MOST_RANKED = 300  # draws of a chain
 _TONES: dict[str, Any] = {"trusted": "ok", "undecided": "unknown", "not trusted": "bad"}
 
 
@@ -130,13 +127,13 @@ def _r_hat(table: pd.DataFrame) -> str:
     return "nested_r_hat" if "nested_r_hat" in table else "r_hat"
 
 
-def _tables(table: pd.DataFrame) -> list[Any]:
+def _tables(table: pd.DataFrame, most: int = 200) -> list[Any]:
     shown, note = table, ""
-    if len(table) > _MOST_ROWS:
-        kept = set(chosen(list(table.index), _concern(table), _MOST_ROWS))
+    if len(table) > most:
+        kept = set(chosen(list(table.index), _concern(table), most))
         shown = table[[label in kept for label in table.index]]
         note = (
-            f"{_MOST_ROWS} of {len(table):,} parameters: those nearest to the limits of the verdict, or beyond. "
+            f"{most} of {len(table):,} parameters: those nearest to the limits of the verdict, or beyond. "
             "pmm.summary has all of them."
         )
     intervals = {name: meaning for name in table.columns if (meaning := interval_meaning(name))}
@@ -168,9 +165,9 @@ def _figures(dt: Any, table: pd.DataFrame) -> list[Figure]:
     return figures
 
 
-def _forest(table: pd.DataFrame) -> Figure:
+def _forest(table: pd.DataFrame, most: int = 40) -> Figure:
     measured = table[table["bias_sd_units"].notna()]
-    labels = chosen(list(measured.index), measured["bias_sd_units"].abs(), _MOST_BIASES)
+    labels = chosen(list(measured.index), measured["bias_sd_units"].abs(), most)
     rows = measured.loc[[label for label in measured.index if label in set(labels)]]
     unit = rows["sd_corrected" if "sd_corrected" in rows else "sd"].to_numpy()
     series = {"mean": (rows["bias_sd_units"].to_numpy(), rows["bias_se"].to_numpy() / unit)}
@@ -197,7 +194,7 @@ def _of_chains(dt: Any, table: pd.DataFrame) -> list[Figure]:
         Figure(f"Traces: draws in the order they were made, at most 250 of a chain.{limits}", traces(draws, chains))
     ]
     if len(chains) > 1:
-        step = -(-posterior.sizes["draw"] // _MOST_RANKED)
+        step = -(-posterior.sizes["draw"] // 300)  # at most 300 draws of a chain are ranked
         thinned = {name: values[:, ::step] for name, values in draws.items()}
         text = (
             "Ranks: for each chain, the share of its draws below a quantile of all these chains, minus what is "
@@ -208,16 +205,18 @@ def _of_chains(dt: Any, table: pd.DataFrame) -> list[Figure]:
     return figures
 
 
-def _drawn(dt: Any, table: pd.DataFrame) -> tuple[dict[str, np.ndarray], list[int]]:
+def _drawn(
+    dt: Any, table: pd.DataFrame, most_traces: int = 6, most_chains: int = 8
+) -> tuple[dict[str, np.ndarray], list[int]]:
     """Return the draws ``(chain, draw)`` of what is drawn, and the names of these chains."""
     from arviz_base import xarray_sel_iter
     from arviz_base.labels import BaseLabeller
 
     posterior = dt["posterior"].dataset
     count = posterior.sizes["chain"]
-    at = np.unique(np.linspace(0, count - 1, min(count, _MOST_CHAINS)).round().astype(int))
+    at = np.unique(np.linspace(0, count - 1, min(count, most_chains)).round().astype(int))
     some = posterior.isel(chain=at)
-    wanted = set(chosen(list(table.index), _concern(table), len(table))[: 4 * _MOST_TRACES])
+    wanted = set(chosen(list(table.index), _concern(table), len(table))[: 4 * most_traces])
     labeller, every = BaseLabeller(), {}
     for name, selection, index in xarray_sel_iter(some, skip_dims={"chain", "draw"}):
         label = labeller.make_label_flat(name, selection, index)
@@ -226,7 +225,7 @@ def _drawn(dt: Any, table: pd.DataFrame) -> tuple[dict[str, np.ndarray], list[in
             # What stands still or is not finite has no ranks.
             if np.isfinite(values).all() and np.ptp(values) > 0.0:
                 every[label] = values
-    kept: Sequence[str] = chosen(list(every), [_concern(table)[label] for label in every], _MOST_TRACES)
+    kept: Sequence[str] = chosen(list(every), [_concern(table)[label] for label in every], most_traces)
     names = posterior["chain"].values[at] if "chain" in posterior.coords else at
     return {label: every[label] for label in every if label in set(kept)}, [int(name) for name in names]
 

@@ -11,10 +11,6 @@ from typing import Any
 
 __all__ = ["FinishedChunk", "drawn"]
 
-# A drawing larger than this becomes a picture.
-_MOST_BYTES = 300_000
-_DPI = 150
-
 
 @dataclass(frozen=True)
 class FinishedChunk:
@@ -32,11 +28,11 @@ class FinishedChunk:
         return ET.tostring(root, encoding="unicode")
 
 
-def drawn(figure: Any) -> FinishedChunk:
-    """Draw a figure of matplotlib; it is left as it was, and equal figures give equal bytes."""
+def drawn(figure: Any, most_bytes: int = 300_000) -> FinishedChunk:
+    """Draw a figure of matplotlib, which is left as it was; equal figures give equal bytes."""
     root = _bare(ET.fromstring(_saved(figure, "svg")))
-    if len(ET.tostring(root)) > _MOST_BYTES:
-        return FinishedChunk(None, _saved(figure, "png", dpi=_DPI))
+    if len(ET.tostring(root)) > most_bytes:
+        return FinishedChunk(None, _saved(figure, "png", dpi=150))
     return FinishedChunk(root, None)
 
 
