@@ -377,13 +377,11 @@ MUTANTS = [
         "block.unstable",
         ("tests/test_schedule.py",),
     ),
-    Mutant(
-        "cap never recovers", SCHEDULE, "CALIBRATION.cap_recover * self._cap", "self._cap", ("tests/test_schedule.py",)
-    ),
+    Mutant("cap never recovers", SCHEDULE, "self._cap / CALIBRATION.shrink", "self._cap", ("tests/test_schedule.py",)),
     Mutant(
         "failed check without consequence",
         SCHEDULE,
-        "self._set_step(CALIBRATION.frozen_shrink * self.tuned.step_size)",
+        "self._set_step(CALIBRATION.shrink * self.tuned.step_size)",
         "pass",
         ("tests/test_schedule.py",),
     ),

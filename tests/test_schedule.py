@@ -208,7 +208,7 @@ def test_a_failed_check_shortens_the_step_and_nothing_else():
     assert_unchanged_but_for_the_step(settings)
     steps = [tuned.step_size for tuned in settings]
     assert driver.checks == [False] + [True] * (len(steps) - 2)
-    assert steps[1:] == [0.7 * steps[0]] * (len(steps) - 1)
+    assert steps[1:] == [CALIBRATION.shrink * steps[0]] * (len(steps) - 1)
     assert settings[-1].K <= settings[0].K
 
 
@@ -221,7 +221,7 @@ def test_a_setting_whose_last_check_failed_is_checked_again():
     assert driver.boundaries[-3] < 1000 == driver.boundaries[-2] < driver.warmup.length
     assert driver.checks[-2:] == [False, True] and driver.warmup.clean is True
     steps = [tuned.step_size for tuned in frozen_settings(driver)]
-    assert steps[-1] == pytest.approx(steps[0] * 0.7 ** driver.checks.count(False), rel=1e-12)
+    assert steps[-1] == pytest.approx(steps[0] * CALIBRATION.shrink ** driver.checks.count(False), rel=1e-12)
 
 
 @pytest.mark.parametrize("chains", [1, 4])

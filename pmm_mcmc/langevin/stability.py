@@ -22,9 +22,8 @@ from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 
 __all__ = ["FALSE_ALARM", "SOUND", "guard_threshold", "steepest_curvature"]
 
-# Probability, by Chernoff's bound, that a good step on a Gaussian is refused; energy on top for what is not Gaussian.
-FALSE_ALARM = 1e-8
-_ALLOWANCE = 5.0
+FALSE_ALARM = 1e-8  # probability, by Chernoff's bound, that a good step on a Gaussian is refused
+_ALLOWANCE = 5.0  # energy that is allowed on top where the posterior is not Gaussian
 # Earlier midpoints, which all coordinates share too, have shaped the state that a step begins with: in d = 3000 the
 # randomised midpoint method at step 0.965 exceeded 1.5 times the bound 3 times in 5,000 steps, 1.8 times it never.
 _MEMORY, _MEMORY_OF_ONE = 1.25, 1.8

@@ -66,9 +66,8 @@ def refitted(settings: MethodArguments, coordinates: Coordinates, window: Block,
 
 
 def visibly_wide(block: Block, usable: np.ndarray, target_bias: float) -> bool:
-    """Return whether usable draws, if they are enough, show a bias well above the target."""
-    enough = block.lp.shape[1] >= CALIBRATION.least_judged and usable.mean() >= CALIBRATION.settled_share
-    if not enough or block.position.shape[2] == 0:
+    """Return whether draws, if nearly all are usable, show a bias well above the target."""
+    if usable.mean() < CALIBRATION.settled_share or block.position.shape[2] == 0:
         return False
     return too_wide(block.position, block.gradient, target_bias)
 

@@ -236,9 +236,9 @@ class Warmup:
             step = step_size.towards_acceptance(step, float(block.accept.mean()), self._count)
         elif step_size.found_by_curvature(self.settings):
             if failing > CALIBRATION.failure_rate or self._is_too_wide(window, usable):
-                self._cap *= CALIBRATION.cap_shrink
+                self._cap *= CALIBRATION.shrink
             else:
-                self._cap = min(1.0, CALIBRATION.cap_recover * self._cap)
+                self._cap = min(1.0, self._cap / CALIBRATION.shrink)
             step = min(self._capped_step(), 2.0 * step)
         self._set_step(step)
 
@@ -294,7 +294,7 @@ class Warmup:
         together = Block(*(np.concatenate(part, axis=1) for part in zip(*self.blocks, strict=True)))
         self.clean = failing <= CALIBRATION.failure_rate and not self._is_too_wide(together, usable)
         if not self.clean and step_size.found_by_curvature(self.settings):
-            self._set_step(CALIBRATION.frozen_shrink * self.tuned.step_size)
+            self._set_step(CALIBRATION.shrink * self.tuned.step_size)
             self.blocks = []
 
     def _refined(self) -> float:
