@@ -11,9 +11,8 @@ from rich.progress import Progress, ProgressColumn, TaskID, TextColumn, TimeElap
 from rich.style import Style
 from rich.table import Column
 
-from pmm_mcmc.model.heartbeat import BEAT, DRAWINGS, Beats, clock, console, write
+from pmm_mcmc.model.heartbeat import BEAT, DRAWINGS, NARROW, Beats, clock, console, write
 from pmm_mcmc.run.memory import scaled
-from pmm_mcmc.steps.statistics import NARROW
 
 __all__ = ["RunProgress"]
 

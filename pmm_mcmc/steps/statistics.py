@@ -14,9 +14,10 @@ from rich.table import Column
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.settings import TunedParameters
+from pmm_mcmc.model.heartbeat import NARROW
 from pmm_mcmc.steps.chain import Chain
 
-__all__ = ["GRADIENTS", "NARROW", "STATISTICS", "WITHOUT_FRICTION", "Stats", "progress_columns", "rows_of", "shown"]
+__all__ = ["GRADIENTS", "STATISTICS", "WITHOUT_FRICTION", "Stats", "progress_columns", "rows_of", "shown"]
 
 # Names, types and shapes, as PyMC wants to know them.
 STATISTICS: dict[str, tuple[Any, Any]] = {
@@ -115,8 +116,6 @@ def rows_of(
     return rows
 
 
-# Columns of a terminal below which progress has shorter headings.
-NARROW = 110
 # Headings, and those of a narrow terminal, which has no room for all.
 _COLUMNS = {
     "step_size": ("{task.fields[step_size]:0.3g}", "Step size", "Step"),

@@ -28,6 +28,7 @@ __all__ = [
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)))
 _GREY = "#888888"
+_TWO_SIDED = 1.96  # standard errors of a 95 % band
 
 
 def _pyplot() -> Any:
@@ -222,8 +223,8 @@ def marginals(report: Any) -> Figure:
         edges = np.linspace(low - 0.1 * (high - low), high + 0.1 * (high - low), 41)
         above.hist(reference, edges, density=True, color="#CCCCCC", label="reference")
         part = np.searchsorted(reference, edges, side="right") / len(reference)
-        band = 1.96 * np.sqrt(part * (1.0 - part) / max(least, 1.0))
-        below.fill_between(edges, -band, band, color="#DDDDDD", lw=0, label="noise")  # 95 % at a point
+        band = _TWO_SIDED * np.sqrt(part * (1.0 - part) / max(least, 1.0))
+        below.fill_between(edges, -band, band, color="#DDDDDD", lw=0, label="noise")
         for trace in report.traces:
             x = np.sort(trace.position[..., i].ravel())
             density, _ = np.histogram(x, edges)
