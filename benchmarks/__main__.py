@@ -25,6 +25,7 @@ COSTS = {
     "hierarchies": "minutes a model",
     "many_chains": "minutes a table",
     "overhead": "minutes a table",
+    "thresholds": "a quarter of an hour for each half of the set; seconds for one field",
     "versus": "at most a minute for each sampler, target and seed; --quick",
     "wall_clock": "a minute or two a model",
     "paper.calibration_by_simulation": "minutes a model and seed; --quick: half a minute",

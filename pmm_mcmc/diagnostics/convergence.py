@@ -1,6 +1,7 @@
 """ArviZ's ``rhat``, ``ess`` and ``mcse`` of many parameters at once: the same numbers, in a fraction of the time.
 
-ArviZ takes one parameter after the other; here the arrays of some of them fit the cache of a processor together.
+ArviZ computes one parameter after the other; here blocks of parameters that fit the processor's cache are computed
+together.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.stats import norm, rankdata
 
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
+
 __all__ = ["Convergence", "convergence"]
 
-# Numbers of a block: a megabyte.
+# Numbers in a block of parameters: a megabyte.
 _BLOCK = 2**17
-_FEWEST = 4  # draws, below which ArviZ has no answer
-_OFFSET = 3.0 / 8.0
 
 
 class Convergence(NamedTuple):
-    """``rhat`` by ranks, ``ess`` of the bulk, and ``mcse`` of the mean: ``(p,)`` each, NaN where there is none."""
+    """Rank-normalised ``rhat``, bulk ``ess``, and ``mcse`` of the mean: ``(p,)`` each, NaN where undefined."""
 
     r_hat: np.ndarray
     ess_bulk: np.ndarray
@@ -28,10 +29,10 @@ class Convergence(NamedTuple):
 
 
 def convergence(values: np.ndarray) -> Convergence:
-    """Judge draws ``(chain, draw, p)``, each parameter as ArviZ does; NaN of what is not finite."""
+    """Return ArviZ's statistics of draws ``(chain, draw, p)``; NaN for parameters that are not finite."""
     chains, draws, p = values.shape
     found = np.full((3, p), np.nan)
-    if draws >= _FEWEST:
+    if draws >= CALIBRATION.fewest_of_chain:
         each = max(1, _BLOCK // (chains * draws))
         for first in range(0, p, each):
             block = np.ascontiguousarray(np.moveaxis(values[..., first : first + each], 2, 0), dtype=float)
@@ -57,17 +58,22 @@ def _of_block(block: np.ndarray) -> np.ndarray:
 
 
 def _normal_scores(split: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return normal scores of the ranks of ``(p, chain, draw)``, each parameter by itself, and the medians."""
+    """Return normal scores of the ranks of ``(p, chain, draw)``, parameter by parameter, and the medians."""
     flat = split.reshape(len(split), -1)
     n = flat.shape[1]
     order = np.argsort(flat, axis=1)
     ordered = np.take_along_axis(flat, order, axis=1)
-    of_rank = norm.ppf((np.arange(1, n + 1) - _OFFSET) / (n - 2 * _OFFSET + 1))
+    of_rank = _blom(np.arange(1, n + 1), n)
     scores = np.empty_like(flat)
     np.put_along_axis(scores, order, np.broadcast_to(of_rank, flat.shape), axis=1)
     for i in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)):  # ties share the mean of their ranks
-        scores[i] = norm.ppf((rankdata(flat[i]) - _OFFSET) / (n - 2 * _OFFSET + 1))
+        scores[i] = _blom(rankdata(flat[i]), n)
     return scores.reshape(split.shape), 0.5 * (ordered[:, (n - 1) // 2] + ordered[:, n // 2])
+
+
+def _blom(ranks: np.ndarray, n: int) -> np.ndarray:
+    """Return the normal scores of ranks from 1 to ``n`` by Blom's formula, which ArviZ uses."""
+    return norm.ppf((ranks - 3.0 / 8.0) / (n + 1.0 / 4.0))
 
 
 def _r_hat(x: np.ndarray) -> np.ndarray:

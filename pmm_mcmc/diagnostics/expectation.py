@@ -21,8 +21,8 @@ def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
     r"""Estimate the posterior expectation of a function of the parameters, corrected for bias and noise.
 
     The plain mean of the function over the draws has the sampler's bias and noise; the Stein correction
-    (:mod:`pmm_mcmc.diagnostics.stein`) removes from both what the gradients explain.  With regressors :math:`t_k` whose
-    posterior expectation is zero, fitted to the function on other chains,
+    (:mod:`pmm_mcmc.diagnostics.stein`) removes the part of both that the gradients explain.  With
+    regressors :math:`t_k` whose posterior expectation is zero, fitted to the function on other chains,
 
     .. math:: E\,f \approx \frac1n \sum_i \Big( f(x_i) - \sum_k \beta_k\, t_k(x_i) \Big) .
 
@@ -32,8 +32,8 @@ def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
         A result whose ``sample_stats`` hold ``gradient`` and ``unconstrained``: every step method here stores them.
     function
         Called once with the posterior group, an ``xarray.Dataset`` whose variables have dimensions ``chain`` and
-        ``draw``; returns a ``DataArray`` with these two and any others, or a ``Dataset`` or dict of them.  Draw by
-        draw: a value may depend on its own draw only.  Use NumPy's and xarray's functions.
+        ``draw``; returns a ``DataArray`` with these two and any others, or a ``Dataset`` or dict of them.  A value may
+        depend on its own draw only.  Use functions of NumPy and xarray.
 
     Returns
     -------
@@ -45,10 +45,10 @@ def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
     Raises
     ------
     TypeError
-        If ``function`` is not callable, or returns anything else than real numbers in these containers.
+        If ``function`` is not callable, or returns anything but real numbers in these containers.
     ValueError
-        If the result holds no gradients, or fewer than 20 draws; if what is returned lacks ``chain`` or ``draw``, or
-        has other ones than the posterior.
+        If the result has no gradients, or fewer than 20 draws; if a returned array lacks ``chain`` or ``draw``, or has
+        other coordinates along them than the posterior.
 
     See Also
     --------

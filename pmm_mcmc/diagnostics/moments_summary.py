@@ -9,7 +9,7 @@ import pandas as pd
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
-from pmm_mcmc.diagnostics.reading import FEWEST
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.reasons import (
     Measured,
     bias_reasons,
@@ -34,7 +34,7 @@ __all__ = ["moments_summary", "moments_verdict"]
 
 
 class _Read(NamedTuple):
-    """Moments of a result: of ``p`` parameters in each chain, and what is corrected of ``d`` coordinates."""
+    """Moments of ``p`` parameters in each chain, and corrected ones of ``d`` unconstrained coordinates."""
 
     labels: list[str]
     draws: int
@@ -71,8 +71,8 @@ def moments_summary(dt: Any) -> pd.DataFrame:
 
     .. math:: \widehat R = \sqrt{\frac{n - 1}{n} + \frac{\operatorname{var}_c \bar x_c}{\frac1C \sum_c s_c^2}},
 
-    neither split nor ranked: it does not see what all chains do alike in time [1]_.  Standard errors are from the
-    spread between chains, or between pieces of at most 64 that the chains were put into: there are none of one chain.
+    neither split nor ranked: it does not see a drift that all chains share [1]_.  Standard errors are from the spread
+    between chains, or between at most 64 groups of chains; one chain has none.
 
     References
     ----------
@@ -86,9 +86,9 @@ def moments_summary(dt: Any) -> pd.DataFrame:
 
 
 def moments_verdict(dt: Any) -> Verdict:
-    """Say whether a run of which only moments were kept may be trusted, with the checks that are possible.
+    """Return the verdict on a run of which only moments were kept, with the checks that are possible.
 
-    The limits are those of :func:`pmm_mcmc.verdict`; biases are judged of the unconstrained coordinates.
+    The limits are those of :func:`pmm_mcmc.verdict`; the biases are those of the unconstrained coordinates.
 
     Parameters
     ----------
@@ -101,17 +101,18 @@ def moments_verdict(dt: Any) -> Verdict:
         ``state``, ``trusted``, ``sentence``, ``reasons``.
     """
     chains, draws = dt["posterior_mean"].sizes["chain"], int(dt["sample_stats_total"]["draws"][0])
-    if chains * draws < FEWEST:
-        return concluded(size_reasons(chains, draws, FEWEST), "")
+    if chains * draws < CALIBRATION.fewest:
+        return concluded(size_reasons(chains, draws), "")
     read = _read(dt)
     return _judge(dt, read, _table(read))
 
 
 def _read(dt: Any) -> _Read:
     chains, draws = dt["posterior_mean"].sizes["chain"], int(dt["sample_stats_total"]["draws"][0])
-    if draws < 2 or chains * draws < FEWEST:
+    if draws < 2 or chains * draws < CALIBRATION.fewest:
         raise ValueError(
-            f"{chains} x {draws} draws are too few to be summarised: draw at least {FEWEST}, 2 of each chain"
+            f"{chains} x {draws} draws are too few to be summarised: "
+            f"draw at least {CALIBRATION.fewest}, 2 of each chain"
         )
     labels, (mean, sd) = [], (dt[group].dataset for group in ("posterior_mean", "posterior_sd"))
     labeller = BaseLabeller()
@@ -134,7 +135,7 @@ def _read(dt: Any) -> _Read:
 
 
 def _plain(estimate: Corrected) -> Corrected:
-    """Take a correction back: where Stein's identity does not hold there is none."""
+    """Undo a correction, for a density to which the Stein identity does not apply."""
     none = np.full_like(estimate.raw, np.nan)
     plain = estimate._replace(value=estimate.raw, se=estimate.raw_se, bias=none, bias_se=none)
     return plain._replace(used=np.zeros(len(none), bool), left=np.ones(len(none)))
@@ -174,14 +175,14 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
     stats, chains = dt["sample_stats_total"], len(read.mean)
     remedy, unstable = shorter(stats), 0
     apart = (table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)).to_numpy()
-    reasons = size_reasons(chains, read.draws, FEWEST)
+    reasons = size_reasons(chains, read.draws)
     if "unstable" in stats and "acceptance_rate" not in stats:
         by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
         unstable, transitions = int(stats["unstable"].sum()), int(stats["transitions"].sum())
         reasons += unstable_reasons(unstable, apart, transitions, by_model, remedy=remedy)
     if chains > 1:
         reasons += disagreement_reasons(read.labels, table["r_hat"].to_numpy(), apart)
-    found, at = _measured(read.coordinates), read.coordinates
+    measured, at = _measured(read.coordinates), read.coordinates
     if at is None:
         reasons.append(Reason("no_gradients", "the bias was not measured, for there are no gradients"))
     elif at.pieces > 1:
@@ -189,18 +190,18 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
         reasons += identity_reasons(
             at.excess, at.z, at.mean_square, degrees, at.labels.__getitem__, remedy, at.sd > 0.0
         )
-        reasons += bias_reasons(found, degrees, remedy)
-    reasons += length_reasons(stats, found.ruled_out and calm(unstable, chains * read.draws))
-    return conclude(reasons, found, stats, "unconstrained coordinates")
+        reasons += bias_reasons(measured, degrees, remedy)
+    reasons += length_reasons(stats, measured.ruled_out and calm(unstable, chains * read.draws))
+    return conclude(reasons, measured, stats, "unconstrained coordinates")
 
 
 def _measured(at: SteinMoments | None) -> Measured:
-    """Return biases in units of the posterior sds; not measurable from one chain, nor without gradients."""
+    """Return biases in posterior standard deviations; NaN for one chain, and without gradients."""
     if at is None or at.pieces == 1:
         labels = [] if at is None else at.labels
         unknown = np.full(max(len(labels), 1), np.nan)
         return Measured(labels, *(unknown,) * 5, np.isnan(unknown), unknown)
-    # In units of the coordinates' scale, as all that is here.
+    # All are in units of the coordinates' scale.
     corrected_sd, _ = sd_of(at.second)
     sd = np.where(at.second.used, corrected_sd, at.sd)
     sd = np.where(sd > 0.0, sd, np.nan)

@@ -1,4 +1,4 @@
-"""Nested R-hat: whether many chains, of few draws each, have forgotten where they started."""
+"""Nested R-hat: convergence of many chains with few draws each."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 from arviz_stats import rhat_nested
 
-__all__ = ["nested_r_hat"]
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 
-# Below this ArviZ has no answer: halves of one draw have no variance.
-_FEWEST_TO_SPLIT = 4
+__all__ = ["nested_r_hat"]
 
 
 def nested_r_hat(dt: Any, var_names: Any = None, superchains: int | Sequence[int] | None = None) -> pd.Series:
-    r"""Compare chains that started together with chains that did not, from the first draw on.
+    r"""Return nested R-hat, which compares chains that started together with chains that did not.
 
-    Of S superchains, each of M chains that started at one point and made N draws,
+    For S superchains, each of M chains that started at one point and made N draws,
 
     .. math::
         \widehat R_\nu = \sqrt{1 + \widehat B / \widehat W}, \qquad
@@ -29,14 +28,13 @@ def nested_r_hat(dt: Any, var_names: Any = None, superchains: int | Sequence[int
         \widehat W = \tfrac1S \sum_s \Bigl(\operatorname{var}_m \bar x_{s m \cdot}
         + \tfrac1M \sum_m \operatorname{var}_n x_{s m n}\Bigr),
 
-    all variances unbiased, the last one 0 for N = 1.  Of independent draws :math:`\widehat B / \widehat W` is about
-    :math:`1 / M` for one draw, :math:`1 / (M (N + 1))` for more: the statistic comes down to
-    :math:`\sqrt{1 + 1 / M}` at the first draw, and not below.
+    all variances unbiased, the last one 0 for N = 1.  For independent draws :math:`\widehat B / \widehat W` is about
+    :math:`1 / M` with one draw, and :math:`1 / (M (N + 1))` with more: at the first draw the statistic is at best
+    :math:`\sqrt{1 + 1 / M}`.
 
-    From 4 draws on the value is that of ``arviz.rhat_nested`` with ``method="rank"``: the formula of half-chains, two
-    for each chain, of normal scores of the ranks of the draws and of their distances from the median, the larger of
-    the two.  With 1 to 3 draws, where halves have no variance of their own, it is the formula above of the draws as
-    they are, which takes them to have a variance.
+    From 4 draws on the value is that of ``arviz.rhat_nested`` with ``method="rank"``: the formula applied to
+    half-chains, of normal scores of ranks, and of ranks of distances from the median; the larger of the two.  With 1 to
+    3 draws, halves of which have no variance, the formula is applied to the draws themselves, which must have one.
 
     Parameters
     ----------
@@ -51,14 +49,14 @@ def nested_r_hat(dt: Any, var_names: Any = None, superchains: int | Sequence[int
     Returns
     -------
     pandas.Series
-        A value a parameter, named as in ``arviz.summary``; NaN where a parameter is constant or a draw is not finite,
-        infinite (but for rounding) where chains differ between superchains only.
+        A value for each parameter, named as in ``arviz.summary``; NaN if it is constant or not finite somewhere,
+        infinite (up to rounding) if chains differ between superchains only.
 
     Raises
     ------
     ValueError
-        If it is not known which chains started together, there are fewer than two superchains, or they are not of
-        one size, of two chains or more.
+        If it is not known which chains started together, if there are fewer than two superchains, or if they do not
+        have the same number of chains, two or more.
 
     References
     ----------
@@ -83,14 +81,14 @@ def nested_r_hat(dt: Any, var_names: Any = None, superchains: int | Sequence[int
 def _of_variable(draws: xr.DataArray, member: np.ndarray) -> xr.DataArray:
     draws = draws.astype(float).transpose("chain", "draw", ...)
     draws = draws.where(np.isfinite(draws))
-    with np.errstate(all="ignore"):  # constants, and chains that stand still
-        if draws.sizes["draw"] >= _FEWEST_TO_SPLIT:
+    with np.errstate(all="ignore"):  # constants, and chains that do not move
+        if draws.sizes["draw"] >= CALIBRATION.fewest_of_chain:
             return rhat_nested(draws, sample_dims=["chain", "draw"], method="rank", superchain_ids=member)
         return draws.isel(chain=0, draw=0, drop=True).copy(data=_as_drawn(draws.values, member))
 
 
 def _as_drawn(draws: np.ndarray, member: np.ndarray) -> np.ndarray:
-    """Return the statistic of ``(chain, draw, ...)``, neither split nor ranked; ``member`` numbers superchains."""
+    """Return the statistic of ``(chain, draw, ...)``, neither split nor ranked; ``member`` are superchain numbers."""
     superchains = int(member.max()) + 1
     x = draws[np.argsort(member, kind="stable")]
     x = x.reshape(superchains, -1, *draws.shape[1:])  # (superchain, chain, draw, ...)
@@ -103,7 +101,7 @@ def _as_drawn(draws: np.ndarray, member: np.ndarray) -> np.ndarray:
 
 
 def _membership(posterior: xr.Dataset, superchains: int | Sequence[int] | None) -> np.ndarray:
-    """Return which superchain each chain belongs to, numbered from 0."""
+    """Return the number of each chain's superchain, from 0."""
     chains = posterior.sizes["chain"]
     if superchains is None:
         superchains = posterior.attrs.get("superchains")

@@ -1,4 +1,4 @@
-"""What a result holds: parameters, read some at a time, and the gradients that biases are measured with."""
+"""Reading a result: its parameters, some at a time, and the gradients that biases are measured with."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ import xarray as xr
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.noncentred import judged_positions
 from pmm_mcmc.diagnostics.reasons import identity_holds, walled
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
 from pmm_mcmc.warmup.stein_identity import stein_identity
 
-__all__ = ["FEWEST", "Parameters", "Run", "read", "scalars"]
+__all__ = ["Parameters", "Run", "read", "scalars"]
 
-# Draws without which there is no cross-fitting at all.
-FEWEST = 20
-# Bytes of the parameters that are in hand together.
+# Bytes of parameters that are in memory together.
 _SLAB = 2**23
 _SAMPLE = ("chain", "draw")
 _NONE = (
@@ -31,14 +30,14 @@ _NONE = (
 
 
 class Parameters:
-    """The scalars of a posterior: labels as of ArviZ, and draws that are read some at a time."""
+    """The scalar parameters of a posterior: labels as of ArviZ, and draws that are read some at a time."""
 
     def __init__(self, posterior: xr.Dataset):
         self._posterior = posterior
 
     @cached_property
     def labels(self) -> list[str]:
-        """Of all scalars, in the order of the variables."""
+        """Labels of all scalars, in the order of the variables."""
         labeller, every = BaseLabeller(), xarray_sel_iter(self._posterior, skip_dims=set(_SAMPLE))
         return [labeller.make_label_flat(name, selection, index) for name, selection, index in every]
 
@@ -47,7 +46,7 @@ class Parameters:
         return sum(int(np.prod([size for dim, size in every.items() if dim not in _SAMPLE])) for every in sizes)
 
     def slabs(self, which: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield numbers of parameters, and their draws ``(chain, draw, n)``: all of them, or those numbered so."""
+        """Yield numbers of parameters with their draws ``(chain, draw, n)``: of all, or of those in ``which``."""
         kept, draws, size = [], [], 0
         for at, values in self._pieces(which):
             kept.append(at)
@@ -73,7 +72,7 @@ class Parameters:
             shape = variable.shape[2:]
             numbers = first + np.arange(int(np.prod(shape))).reshape(shape)
             first += numbers.size
-            # Slices along the longest dimension: what is on disk is not read as a whole.
+            # Slices along the longest dimension, so that a variable on disk is not read as a whole.
             long = int(np.argmax(shape))
             step = max(1, _SLAB * shape[long] // max(1, 8 * int(np.prod(variable.shape))))
             for begin in range(0, shape[long], step):
@@ -87,7 +86,7 @@ class Parameters:
                     yield at, values.astype(float, copy=False)
 
     def read(self, which: np.ndarray | None = None) -> np.ndarray:
-        """Return draws ``(chain, draw, n)`` of the parameters with these numbers, in their order; by default of all."""
+        """Return draws ``(chain, draw, n)`` of the parameters numbered ``which``, in this order; by default of all."""
         which = np.arange(len(self)) if which is None else np.asarray(which)
         sizes = self._posterior.sizes
         values = np.empty((sizes["chain"], sizes["draw"], len(which)))
@@ -100,18 +99,18 @@ class Parameters:
 
 @dataclass
 class Run:
-    """A result: ``p`` parameters, and positions and gradients ``(chain, draw, d)`` where it holds any.
+    """A result as it was read: ``p`` parameters and, if it has them, positions and gradients ``(chain, draw, d)``.
 
     Attributes
     ----------
     parameters
-        With their draws.
+        The parameters with their draws.
     position
-        Unconstrained, ``None`` where there are none.
+        Unconstrained positions, ``None`` if there are none.
     judged, gradient
-        The positions that the gradients are of: non-centred ones, where the run has any.
+        Gradients, and the positions at which they are taken: non-centred ones if the run has them.
     walled
-        Whether the density may end at a wall, at which Stein's identity has a term that is not in it.
+        Whether the density may end at a wall: there the Stein identity lacks a boundary term.
     """
 
     parameters: Parameters
@@ -124,12 +123,12 @@ class Run:
 
     @property
     def labels(self) -> list[str]:
-        """Of the parameters."""
+        """Labels of the parameters."""
         return self.parameters.labels
 
     @cached_property
     def identity(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """Stein's identity for each coordinate, as of :func:`pmm_mcmc.warmup.stein_identity.stein_identity`."""
+        """The Stein identity of each coordinate: see :func:`pmm_mcmc.warmup.stein_identity.stein_identity`."""
         return stein_identity(self.judged, self.gradient)
 
     @property
@@ -139,14 +138,14 @@ class Run:
 
     @cached_property
     def correctable(self) -> bool:
-        """Whether there are gradients, and Stein's identity holds, but for steps that are too long."""
+        """Whether there are gradients, and the Stein identity can correct the draws."""
         if self.judged is None or self.walled:
             return False
         return identity_holds(*self.identity, self.degrees, self.moving)
 
     @property
     def moving(self) -> np.ndarray:
-        """Which coordinates are not the same in all draws."""
+        """Which coordinates vary between draws."""
         return np.ptp(self.judged, axis=(0, 1)) > 0.0
 
     @cached_property
@@ -156,11 +155,11 @@ class Run:
 
     @cached_property
     def own(self) -> np.ndarray:
-        """Which coordinate each of all parameters is, or -1."""
+        """Number of the coordinate that each parameter is, or -1."""
         return self.own_of(self.values)
 
     def own_of(self, values: np.ndarray) -> np.ndarray:
-        """Which parameters ``(chain, draw, n)`` are coordinates themselves, untransformed: told by their values."""
+        """Return the number of the coordinate that each parameter ``(chain, draw, n)`` equals in all draws, or -1."""
         own = np.full(values.shape[-1], -1)
         if self.judged is None:
             return own
@@ -172,7 +171,7 @@ class Run:
 
 
 def scalars(dt: Any, var_names: Any = None) -> xr.Dataset:
-    """Return the parameters of a result, those of these names; truth values as they are."""
+    """Return the posterior of a result, or some of its variables."""
     posterior = dt["posterior"].dataset
     if var_names is not None:
         posterior = posterior[[var_names] if isinstance(var_names, str) else list(var_names)]
@@ -185,16 +184,16 @@ def read(dt: Any, var_names: Any = None, *, strict: bool = False) -> Run:
     Parameters
     ----------
     dt
-        Of any sampler.
+        A result of any sampler.
     var_names
         Parameters; all by default.
     strict
-        Raise where there are no gradients, or fewer than 20 draws, in place of going without.
+        Raise an error if there are no gradients, or fewer than 20 draws; by default they are ``None`` then.
 
     Raises
     ------
     ValueError
-        If ``strict``, as said there.
+        If ``strict`` and biases cannot be measured.
     """
     posterior = scalars(dt, var_names)
     chains, draws = (posterior.sizes[dim] for dim in _SAMPLE)
@@ -202,9 +201,9 @@ def read(dt: Any, var_names: Any = None, *, strict: bool = False) -> Run:
     there = "gradient" in stats and "unconstrained" in stats
     if strict and not there:
         raise ValueError(_NONE)
-    enough = draws >= 4 and chains * draws >= FEWEST
+    enough = draws >= CALIBRATION.fewest_of_chain and chains * draws >= CALIBRATION.fewest
     if strict and not enough:
-        raise ValueError(f"{chains} x {draws} draws are too few to measure a bias: draw at least {FEWEST}")
+        raise ValueError(f"{chains} x {draws} draws are too few to measure a bias: draw at least {CALIBRATION.fewest}")
     run = Run(Parameters(posterior), chains, draws)
     if not there or not enough:
         return run

@@ -1,6 +1,7 @@
-"""What a verdict is made of: limits, and the reasons not to trust a run, or to leave it undecided.
+"""The reasons not to trust a run, or to leave it undecided.
 
-Biases and their errors are in posterior standard deviations throughout, NaN where they are not measurable.
+Biases and their errors are in posterior standard deviations, NaN where they are not measurable.  Limits are in
+:mod:`pmm_mcmc.diagnostics.calibration`.
 """
 
 from __future__ import annotations
@@ -12,15 +13,12 @@ import numpy as np
 from scipy.stats import f as f_distribution
 from scipy.stats import poisson
 
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.statement import Reason, Verdict, beside, concluded
+from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 from pmm_mcmc.warmup.standard_errors import largest_t
 
 __all__ = [
-    "BETWEEN_CHAINS",
-    "BIAS",
-    "CHANCE",
-    "PROBE_REPLICAS",
-    "R_HAT",
     "Measured",
     "bias_reasons",
     "calm",
@@ -37,41 +35,26 @@ __all__ = [
     "whole",
 ]
 
-# Of effective draws; twice as many let a mean through that was off by 0.1 posterior sds (docs/trust.md).
-_UNSTABLE_RATE = 1e-3
-# Of draws, beyond which draws at a step that is too long do not acquit it: they are not from where it would have led.
-_CALM = 2e-4
-# Of transitions, beyond which a probe, whose copies take steps whole, says little of a run that takes them in parts.
-_IN_PARTS = 0.01
-R_HAT = 1.01  # PyMC's own: a run that PyMC warns of is not to be trusted here
-BETWEEN_CHAINS = 0.05
-BIAS = 0.075  # so that what is trusted is below 0.1, twice the default target, with an error of its own
-# Two standard errors of a corrected mean: as much as those of a plain mean may be.
-_BOUND = 2.0 * BETWEEN_CHAINS
 _MORE = "draw more"
-_VIRIAL, _VIRIAL_Z = 0.075, 4.0
-_VIRIAL_MEAN_SQUARE = 0.01
-# Steps that are too long widen: a coordinate that is too narrow is not explained by them, nor one whose variance is
-# more than doubled.
-_WIDEST = 1.0
-# At an edge or a jump the identity fails by tens of standard errors; chance reaches one and a half times its limit, of
-# a run that is refused for it, once in 1e5.
-_BEYOND = 1.5
-# Where the step may well bias means by the first of these, all biases must be seen to be below the
-# second.  TunedParameters steps have 0.05; the curvature behind it is found anew in each warm-up, and so this may vary
-# by a factor of 5.
-_EXPECTED, _RULED_OUT = 0.3, 0.1
-# How often chance alone may bring about one of the reasons, in a run.
-CHANCE = 0.01
-# Independent replicas of a probe by step halving.
-PROBE_REPLICAS = 32
 
 
 class Measured(NamedTuple):
-    """Sizes of biases and their standard errors, ``(p,)`` each, of means and of standard deviations.
+    """Absolute biases of ``p`` parameters with their standard errors, arrays ``(p,)``.
 
-    ``left`` is the part of the bias of a mean that the correction is expected to have left, ``moving`` says what is not
-    a constant, ``error`` is the standard error of the corrected mean with what the correction has left.
+    Attributes
+    ----------
+    labels
+        Names of the parameters.
+    of_mean, of_mean_se
+        Bias of the mean that the correction removed, and its standard error.
+    left
+        Share of the bias of the mean that the correction is expected not to remove.
+    of_sd, of_sd_se
+        Bias of the standard deviation, and its standard error.
+    moving
+        Whether the parameter varies.
+    error
+        Standard error of the corrected mean, with the bias that the correction did not remove.
     """
 
     labels: Sequence[str]
@@ -85,25 +68,25 @@ class Measured(NamedTuple):
 
     @property
     def bounds(self) -> np.ndarray:
-        """Two standard errors beyond the bias of a mean, with what the correction has left of it."""
+        """Upper bounds of the biases of means: two standard errors above, with what the correction did not remove."""
         sure = np.maximum(self.of_mean - 2.0 * self.of_mean_se, 0.0)
-        with np.errstate(divide="ignore", invalid="ignore"):  # nothing was corrected, and all is left
+        with np.errstate(divide="ignore", invalid="ignore"):  # left = 1: nothing was corrected
             return self.of_mean + 2.0 * self.of_mean_se + self.left / (1.0 - self.left) * sure
 
     @property
     def ruled_out(self) -> bool:
-        """Whether every bias is seen to be small."""
-        small = (self.bounds < _RULED_OUT) & (self.of_sd + 2.0 * self.of_sd_se < _RULED_OUT)
+        """Whether the draws rule out a bias that matters, of every mean and standard deviation."""
+        small = (self.bounds < CALIBRATION.ruled_out) & (self.of_sd + 2.0 * self.of_sd_se < CALIBRATION.ruled_out)
         return bool(np.all(small | ~self.moving))
 
     @property
     def known(self) -> np.ndarray:
-        """Two standard errors of each corrected mean, NaN where the bias is not measurable or nothing varies."""
+        """Two standard errors of each corrected mean; NaN if the bias is not measurable, or the parameter constant."""
         return np.where(np.isfinite(self.of_mean) & self.moving, 2.0 * self.error, np.nan)
 
 
 def shorter(stats: Any) -> str:
-    """Say what to do about a step that is too long, with the figure where it is known."""
+    """Return the remedy for a step that is too long, with the step size to try where one is known."""
     to = ""
     if "step_size" in stats and np.isfinite(stats["step_size"].values).any():
         now = float(np.nanmin(stats["step_size"].values))
@@ -114,25 +97,27 @@ def shorter(stats: Any) -> str:
 def unstable_reasons(
     unstable: int, error: np.ndarray, transitions: int, by_model: int, where: str = "", remedy: str = ""
 ) -> list[Reason]:
-    """Say whether more transitions were unstable than are harmless; one event in a short run says nothing.
+    """Return a reason if more transitions were unstable than are harmless.
 
-    What a chain was kept from it would have left after an autocorrelation time.  So about the part of the posterior is
-    missing that this is of the effective draws, of which the slowest parameter has the fewest.
+    An unstable transition keeps a chain out of a region in which it would have stayed for about an autocorrelation
+    time, that is for one effective draw.  So the share of the posterior that is missing is about the number of unstable
+    transitions over that of effective draws; the slowest parameter has the fewest of these.  The limit allows for
+    chance, so that one event in a short run is no reason.
 
     Parameters
     ----------
     unstable, transitions
-        How many were, of how many.
+        Number of unstable transitions, and of all.
     error : (p,)
         Standard errors of means in posterior standard deviations, one over the root of the effective draws each; zero
         or NaN for a constant.
     by_model
-        How many of the unstable ones were due to the model.
+        Number of unstable transitions that are due to the model.
     where, remedy
         Words: where most of them were; what to do if they are not due to the model.
     """
     effective = min((1.0 / e**2 for e in error if e > 0.0), default=float(transitions))
-    harmless = int(poisson.isf(0.05, _UNSTABLE_RATE * effective))
+    harmless = int(poisson.isf(0.05, CALIBRATION.unstable_rate * effective))
     if unstable <= harmless:
         return []
     words = f"{unstable} of {transitions} transitions were unstable{where}, limit {harmless}"
@@ -145,12 +130,13 @@ def unstable_reasons(
 
 
 def walled(stats: Any, draws: int) -> bool:
-    """Whether so many draws met places where the model is not finite that it may end at a wall."""
-    return "model_failures" in stats and int(stats["model_failures"].sum()) > poisson.isf(0.05, _UNSTABLE_RATE * draws)
+    """Return whether so many transitions met values that are not finite that the density may end at a wall."""
+    limit = poisson.isf(0.05, CALIBRATION.unstable_rate * draws)
+    return "model_failures" in stats and int(stats["model_failures"].sum()) > limit
 
 
 def divergence_reasons(stats: Any) -> list[Reason]:
-    """Say how many transitions of NUTS diverged, if any did."""
+    """Return a reason if transitions of NUTS diverged."""
     count = int(stats["diverging"].sum()) if "diverging" in stats else 0
     if not count:
         return []
@@ -159,19 +145,21 @@ def divergence_reasons(stats: Any) -> list[Reason]:
 
 
 def calm(unstable: int, draws: int) -> bool:
-    """Whether so few transitions were unstable that draws may rule out the harm of a long step."""
-    return bool(poisson.sf(unstable - 1, _CALM * draws) >= 0.05)
+    """Return whether so few transitions were unstable that the draws can show that a long step does no harm."""
+    return bool(poisson.sf(unstable - 1, CALIBRATION.calm_rate * draws) >= 0.05)
 
 
 def whole(stats: Any) -> bool:
-    """Whether so few transitions were taken in parts that a run has the bias of whole steps."""
-    return "refined" not in stats or bool(stats["refined"].sum() <= _IN_PARTS * stats["steps_per_draw"].sum())
+    """Return whether so few transitions were refined that a run has the bias of whole steps."""
+    limit = CALIBRATION.refined_share
+    return "refined" not in stats or bool(stats["refined"].sum() <= limit * stats["steps_per_draw"].sum())
 
 
-def size_reasons(chains: int, draws: int, fewest: int) -> list[Reason]:
-    """Say whether there are too few draws to judge, or too few chains to compare."""
-    if draws < 4 or chains * draws < fewest:
-        few = f"{chains} x {draws} draws are too few to judge, limit {fewest} and 4 of each chain"
+def size_reasons(chains: int, draws: int) -> list[Reason]:
+    """Return a reason if there are too few draws to judge, or one chain alone."""
+    fewest, of_chain = CALIBRATION.fewest, CALIBRATION.fewest_of_chain
+    if draws < of_chain or chains * draws < fewest:
+        few = f"{chains} x {draws} draws are too few to judge, limit {fewest} and {of_chain} of each chain"
         return [Reason("few_draws", few, _MORE, value=float(chains * draws), limit=float(fewest))]
     if chains == 1:
         return [
@@ -181,20 +169,20 @@ def size_reasons(chains: int, draws: int, fewest: int) -> list[Reason]:
 
 
 def disagreement_reasons(
-    labels: Sequence[str], r_hat: np.ndarray, apart: np.ndarray, kind: str = "r_hat"
+    labels: Sequence[str], r_hat: np.ndarray, error: np.ndarray, kind: str = "r_hat"
 ) -> list[Reason]:
-    """Say whether chains disagree or, where they agree, leave a mean too uncertain.
+    """Return a reason if chains disagree or, where they agree, if a mean is too uncertain.
 
     Parameters
     ----------
     labels
-        Of the parameters.
-    r_hat, apart : (p,)
-        That of each, and the standard error of its mean in posterior standard deviations; NaN for a constant.
+        Names of the parameters.
+    r_hat, error : (p,)
+        r_hat, and the standard error of the mean in posterior standard deviations; NaN for a constant.
     kind
-        What the first of them is called.
+        Name of the first in words, "r_hat" or "nested r_hat".
     """
-    for code, values, limit, digits in (("r_hat", r_hat, R_HAT, 3), ("mcse", apart, BETWEEN_CHAINS, 2)):
+    for code, values, limit, digits in (("r_hat", r_hat, CALIBRATION.r_hat, 3), ("mcse", error, CALIBRATION.mcse, 2)):
         if (values > limit).any():
             worst = int(np.nanargmax(values))
             value, against = beside(values[worst], limit, digits)
@@ -208,27 +196,29 @@ def disagreement_reasons(
 def _fails(
     excess: np.ndarray, z: np.ndarray, mean_square: float, degrees: int, times: float = 1.0
 ) -> tuple[np.ndarray, bool]:
-    """Where the Stein identity fails, by more than so many times what chance may do, and whether it does throughout."""
-    off = (np.abs(excess) > _VIRIAL) & (np.abs(z) > times * max(_VIRIAL_Z, largest_t(len(z), degrees)))
-    # Chance alone makes the z-scores' own mean square about 1.
-    chance = f_distribution.ppf(1.0 - CHANCE, max(len(z), 1), degrees)
-    with np.errstate(over="ignore"):  # of a coordinate that does not move
-        throughout = mean_square > _VIRIAL_MEAN_SQUARE and float(np.mean(z**2)) > max(_VIRIAL_Z, chance)
-    return off, bool(throughout)
+    """Return where the Stein identity fails, by ``times`` the limit of chance or more, and whether it fails on average.
+
+    ``degrees`` are the degrees of freedom of the standard errors in ``z``.
+    """
+    sure = times * max(WARMUP.identity_z, largest_t(len(z), degrees))
+    off = (np.abs(excess) > CALIBRATION.identity_excess) & (np.abs(z) > sure)
+    # By chance the mean square of the z-scores is about 1.
+    chance = f_distribution.ppf(1.0 - WARMUP.chance, max(len(z), 1), degrees)
+    with np.errstate(over="ignore"):  # a coordinate that does not move
+        large = float(np.mean(z**2)) > max(WARMUP.identity_z, chance)
+    return off, bool(mean_square > CALIBRATION.identity_mean_square and large)
 
 
 def identity_holds(
     excess: np.ndarray, z: np.ndarray, mean_square: float, degrees: int, moving: np.ndarray | bool = True
 ) -> bool:
-    """Whether Stein's identity, if it fails, does so as it does where steps are too long.
+    """Return whether the Stein identity can correct the draws: it holds, or fails as it does for too long a step.
 
-    Coordinates that do not move have none.
-
-    Where the density has an edge or a jump it does not hold of the posterior itself, and nothing can be corrected by
-    it: what is missing at an edge is missing in every draw.
+    At an edge or a jump of the density the identity fails for the posterior itself, in either direction and by far, and
+    nothing can be corrected by it.  Coordinates that do not move are left out.
     """
-    off, _ = _fails(excess, z, mean_square, degrees, _BEYOND)
-    return not bool((off & moving & ((excess < 0.0) | (excess > _WIDEST))).any())
+    off, _ = _fails(excess, z, mean_square, degrees, CALIBRATION.edge_z)
+    return not bool((off & moving & ((excess < 0.0) | (excess > CALIBRATION.widest))).any())
 
 
 def identity_reasons(
@@ -240,18 +230,18 @@ def identity_reasons(
     remedy: str = "",
     moving: np.ndarray | bool = True,
 ) -> list[Reason]:
-    """Say whether the Stein identity fails, for a coordinate or throughout."""
+    """Return a reason if the Stein identity fails, in one coordinate or on average over all."""
     off, throughout = _fails(excess, z, mean_square, degrees)
     if not (off.any() or throughout):
         return []
     worst = int(np.argmax(np.where(off, np.abs(excess), 0.0))) if off.any() else int(np.argmax(np.abs(excess)))
-    limit = 1.0 + np.copysign(_VIRIAL, excess[worst])
+    limit = 1.0 + np.copysign(CALIBRATION.identity_excess, excess[worst])
     value, against = beside(1.0 + excess[worst], limit, 3 if off.any() else 2)
     parameter = name(worst)
     words = f"E[x dF/dx] of {parameter} is {value}, limit {against}"
     if not off.any():
         words = f"E[x dF/dx] is {value} for {parameter} and off 1 by {np.sqrt(2.0 * mean_square):.2f} on average, " + (
-            f"limit {np.sqrt(2.0 * _VIRIAL_MEAN_SQUARE):.2f}"
+            f"limit {np.sqrt(2.0 * CALIBRATION.identity_mean_square):.2f}"
         )
     elif not identity_holds(excess, z, mean_square, degrees, moving):
         remedy = (
@@ -261,82 +251,85 @@ def identity_reasons(
     return [Reason("identity", words, remedy, parameter, float(1.0 + excess[worst]), float(limit))]
 
 
-def bias_reasons(found: Measured, degrees: int, remedy: str = "") -> list[Reason]:
-    """Say which bias is too large, beyond what chance would show in so many parameters."""
+def bias_reasons(measured: Measured, degrees: int, remedy: str = "") -> list[Reason]:
+    """Return a reason for the largest bias of a mean, and of a standard deviation, that is too large beyond chance."""
     reasons = []
     for what, size, error, left in (
-        ("mean", found.of_mean, found.of_mean_se, found.left),
-        ("sd", found.of_sd, found.of_sd_se, np.zeros_like(found.left)),
+        ("mean", measured.of_mean, measured.of_mean_se, measured.left),
+        ("sd", measured.of_sd, measured.of_sd_se, np.zeros_like(measured.left)),
     ):
-        with np.errstate(divide="ignore"):  # nothing was corrected, and all is left
-            whole = size / (1.0 - left)
-        large = np.where((whole > BIAS) & (size > largest_t(len(size), degrees) * error), whole, 0.0)
+        with np.errstate(divide="ignore"):  # left = 1: nothing was corrected
+            full = size / (1.0 - left)
+        large = np.where((full > CALIBRATION.bias) & (size > largest_t(len(size), degrees) * error), full, 0.0)
         if large.any():
             worst = int(large.argmax())
-            value, limit = beside(100.0 * large[worst], 100.0 * BIAS, 1)
-            words = f"the {what} of {found.labels[worst]} is off by {value} % of a posterior sd, limit {limit} %"
-            reasons.append(Reason(f"bias_of_{what}", words, remedy, found.labels[worst], float(large[worst]), BIAS))
+            value, limit = beside(100.0 * large[worst], 100.0 * CALIBRATION.bias, 1)
+            words = f"the {what} of {measured.labels[worst]} is off by {value} % of a posterior sd, limit {limit} %"
+            reasons.append(
+                Reason(f"bias_of_{what}", words, remedy, measured.labels[worst], float(large[worst]), CALIBRATION.bias)
+            )
     return reasons
 
 
 def length_reasons(stats: Any, ruled_out: bool) -> list[Reason]:
-    """Return the reason, if any, to expect harm of the step in use, unless the draws rule it out."""
+    """Return a reason if the step is expected to bias means, unless the draws rule that out."""
     expected = float(np.max(stats["expected_bias"].values)) if "expected_bias" in stats else np.nan
-    if not expected > _EXPECTED or (ruled_out and np.isfinite(expected)):
+    if not expected > CALIBRATION.expected_bias or (ruled_out and np.isfinite(expected)):
         return []
     tuned = "halving_cost" in stats and bool(np.isfinite(stats["halving_cost"].values).all())
     remedy = "lower target_bias" if tuned else "leave step_size out"
     if np.isinf(expected):
         words = "steps of this size are not stable where the posterior is steepest"
         return [Reason("step_unstable", words, remedy)]
-    value, limit = beside(100.0 * expected, 100.0 * _EXPECTED, 0)
+    value, limit = beside(100.0 * expected, 100.0 * CALIBRATION.expected_bias, 0)
     words = (
         f"steps of this size may bias means by {value} % of a posterior sd, limit {limit} %, and the draws do not rule "
         "out that they do harm"
     )
-    return [Reason("step_long", words, f"{remedy}, or draw more", value=expected, limit=_EXPECTED)]
+    return [Reason("step_long", words, f"{remedy}, or draw more", value=expected, limit=CALIBRATION.expected_bias)]
 
 
 def conclude(
-    reasons: list[Reason], found: Measured, stats: Any, kind: str = "parameters", probed: bool = False
+    reasons: list[Reason], measured: Measured, stats: Any, kind: str = "parameters", probed: bool = False
 ) -> Verdict:
-    """Put the reasons together or, where there are none, say how well the means are known.
+    """Return the verdict: the reasons or, if there are none, how well the means are known.
 
     Parameters
     ----------
     reasons
-        Not to trust the run, or to leave it undecided.
-    found
+        All that were found so far.
+    measured
         Biases.
     stats
         Statistics of the draws.
     kind
-        What the biases are of.
+        Noun for what the biases are of.
     probed
-        Whether the step was halved, which says of a step that was not tuned whether it is too long.
+        Whether a probe by step halving was given, which judges steps that were not tuned.
     """
-    known = found.known
-    varying, measured = int(found.moving.sum()), int(np.isfinite(known).sum())
-    if not measured:
+    known = measured.known
+    varying, count = int(measured.moving.sum()), int(np.isfinite(known).sum())
+    if not count:
         if not reasons and varying:
             words = f"the bias could not be measured for any of the {kind}"
             reasons = [Reason("unmeasured", words, "compare with half the step size: pmm.workbench.bias_probe does")]
         return concluded(reasons, "nothing varies.")
     worst = int(np.nanargmax(known))
-    if known[worst] > _BOUND:
-        value, limit = beside(100.0 * known[worst], 100.0 * _BOUND, 0)
-        label = found.labels[worst]
-        words = f"the corrected mean of {label} is known to {value} % of a posterior sd only, limit {limit} %"
-        reasons = [*reasons, Reason("bound", words, _MORE, label, float(known[worst]), _BOUND)]
+    limit = 2.0 * CALIBRATION.mcse  # two standard errors of a corrected mean: as much as those of a plain mean may be
+    if known[worst] > limit:
+        value, against = beside(100.0 * known[worst], 100.0 * limit, 0)
+        label = measured.labels[worst]
+        words = f"the corrected mean of {label} is known to {value} % of a posterior sd only, limit {against} %"
+        reasons = [*reasons, Reason("bound", words, _MORE, label, float(known[worst]), limit)]
     within = f"within {max(1.0, np.ceil(100.0 * known[worst])):.0f} % of a posterior sd, with 95 % confidence each"
     good = f"all corrected means are {within}."
-    if measured < varying:
-        good = f"corrected means are {within}; the bias of {varying - measured} of {varying} {kind} is not measurable."
-    if not probed and not found.ruled_out and _unseen(stats):
+    if count < varying:
+        good = f"corrected means are {within}; the bias of {varying - count} of {varying} {kind} is not measurable."
+    if not probed and not measured.ruled_out and _unseen(stats):
         good += " No warm-up has seen whether the step is too long: pmm.workbench.bias_probe can."
     return concluded(reasons, good)
 
 
 def _unseen(stats: Any) -> bool:
-    """Whether a step was never compared with the curvature of the posterior."""
+    """Return whether the step was never compared with the curvature of the posterior."""
     return "expected_bias" in stats and bool(np.isnan(stats["expected_bias"].values).any())

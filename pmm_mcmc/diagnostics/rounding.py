@@ -1,4 +1,4 @@
-"""How the numbers of a summary are shown: as many digits as are known, and no rounding to zero.
+"""Rounding of a summary: as many digits as the standard errors support, and no rounding to zero.
 
 The table that shows some digits and keeps them all is ArviZ's own, ``arviz_stats.summary.SummaryDataFrame``, which it
 does not document; ``tests/diagnostics/test_summary.py`` says so if it moves.
@@ -14,18 +14,15 @@ from arviz_stats.summary import SummaryDataFrame
 
 __all__ = ["rounded"]
 
-# Which standard error says how many places an estimate has.
+# The standard error that determines the places of an estimate.
 _ERRORS = {"mean": "mcse_mean", "sd": "mcse_sd", "median": "mcse_median"} | {
     "mean_corrected": "mcse_corrected",
     "bias": "bias_se",
 }
 
-# In posterior standard deviations: what is nothing but rounding, and the smallest error that places are given for.
-_ROUNDING, _FINEST = 1e-9, 1e-5
-
 
 def rounded(table: pd.DataFrame, round_to: Any) -> pd.DataFrame:
-    """Return a table that shows its numbers rounded: "auto" by their errors, "none" not, else as ArviZ rounds."""
+    """Return a table that shows rounded numbers: "auto" by their standard errors, "none" all digits, else as ArviZ."""
     if round_to in ("none", "None"):
         return pd.DataFrame(table)
     if round_to != "auto" and round_to is not None:
@@ -49,17 +46,18 @@ def _shown(table: pd.DataFrame, name: str) -> list[str]:
     errors = np.full(len(values), np.nan)
     if error in table:
         errors = table[error].to_numpy(dtype=float)
-    elif name == "sd" and "ess_bulk" in table:  # about, for the number of its digits
+    elif name == "sd" and "ess_bulk" in table:  # approximate standard error of a standard deviation
         errors = values / np.sqrt(2.0 * np.maximum(table["ess_bulk"].to_numpy(dtype=float), 1.0))
-    if error is not None and "sd" in table:  # of a Gaussian a corrected mean is exact but for rounding
+    if error is not None and "sd" in table:
+        # A corrected mean of a Gaussian is exact but for rounding, of about 1e-9 sd; 5 places of an sd are enough.
         scale = table["sd"].to_numpy(dtype=float)
-        values = np.where(np.abs(values) < _ROUNDING * scale, 0.0, values)
-        errors = np.maximum(errors, _FINEST * scale)
+        values = np.where(np.abs(values) < 1e-9 * scale, 0.0, values)
+        errors = np.maximum(errors, 1e-5 * scale)
     return [_number(value, error) for value, error in zip(values, errors, strict=True)]
 
 
 def _number(value: float, error: float) -> str:
-    """Write a number with as many places as two standard errors leave; two digits where there is no error."""
+    """Format a number with the places that two standard errors support, or with two digits if there is no error."""
     if not np.isfinite(value) or value == 0.0:
         return "0" if value == 0.0 else str(value)
     if not error > 0.0 or not np.isfinite(error):

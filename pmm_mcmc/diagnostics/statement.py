@@ -1,4 +1,4 @@
-"""The verdict on a run: trusted, undecided or not trusted, one sentence, and the reasons with a code each."""
+"""The verdict on a run as a record: state, sentence, and reasons with codes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ __all__ = ["NOT_TRUSTED", "TRUSTED", "UNDECIDED", "Reason", "Verdict", "beside",
 
 TRUSTED, UNDECIDED, NOT_TRUSTED = "trusted", "undecided", "not trusted"
 
-# What each reason makes of a run.  Of several remedies the first in this order is the one that is said: draws that were
-# taken at a wrong step are of no use, however many there are.
+# The state of a run with each reason.  The sentence has one remedy, that of the first reason in this order: a wrong
+# step must be mended before more draws help.
 _STATES = {
     "unstable": NOT_TRUSTED,
     "divergences": NOT_TRUSTED,
@@ -40,13 +40,13 @@ class Reason:
         ``"r_hat"``: not trusted.  ``"step_long"``, ``"one_chain"``, ``"few_draws"``, ``"mcse"``,
         ``"bound"``, ``"no_gradients"``, ``"unmeasured"``: undecided.
     words : str
-        What was found, with its limit.
+        The finding in words, with its limit.
     remedy : str
-        What to do; empty where there is nothing.
+        What to do about it; may be empty.
     parameter : str or None
-        The parameter that it was found for.
+        The parameter concerned.
     value, limit : float or None
-        The figure, and what it is compared with.
+        The figure, and its limit.
     """
 
     code: str
@@ -61,7 +61,7 @@ class Reason:
 
     @property
     def state(self) -> str:
-        """What a run is for this reason."""
+        """State of a run with this reason."""
         return _STATES[self.code]
 
 
@@ -72,9 +72,10 @@ class Verdict:
     Attributes
     ----------
     state : str
-        ``"trusted"``; ``"undecided"`` where nothing wrong was seen but the draws cannot tell; ``"not trusted"``.
+        ``"trusted"``; ``"undecided"`` if nothing wrong was found, but the draws cannot show that nothing is;
+        ``"not trusted"``.
     sentence : str
-        The same in words, with what is wrong and the one thing to do.
+        The state in words, with what is wrong and one remedy.
     reasons : tuple of Reason
         Empty for a trusted run.
     """
@@ -85,7 +86,7 @@ class Verdict:
 
     @property
     def trusted(self) -> bool:
-        """Whether the run is trusted: undecided is not."""
+        """Whether the state is ``"trusted"``."""
         return self.state == TRUSTED
 
     def __str__(self) -> str:
@@ -93,21 +94,21 @@ class Verdict:
 
 
 def beside(value: float, limit: float, digits: int) -> tuple[str, str]:
-    """Write a figure and its limit, with digits enough that they do not look equal."""
+    """Format a figure and its limit with as many digits as tell them apart."""
     while digits < 12 and f"{value:.{digits}f}" == f"{limit:.{digits}f}":
         digits += 1
     return f"{value:.{digits}f}", f"{limit:.{digits}f}"
 
 
 def concluded(reasons: Iterable[Reason], good: str) -> Verdict:
-    """Put reasons together or, where there are none, say what is good."""
-    found = sorted(reasons, key=lambda reason: list(_STATES).index(reason.code))
-    if not found:
+    """Return the verdict of the reasons or, if there are none, a trusted one with the sentence ``good``."""
+    ordered = sorted(reasons, key=lambda reason: list(_STATES).index(reason.code))
+    if not ordered:
         return Verdict(TRUSTED, f"Trusted: {good}", ())
-    state = NOT_TRUSTED if any(reason.state == NOT_TRUSTED for reason in found) else UNDECIDED
-    said = [reason for reason in found if reason.state == state]
-    sentence = f"{state.capitalize()}: {'; '.join(map(str, said))}."
-    remedy = next((reason.remedy for reason in said if reason.remedy), "")
+    state = NOT_TRUSTED if any(reason.state == NOT_TRUSTED for reason in ordered) else UNDECIDED
+    decisive = [reason for reason in ordered if reason.state == state]
+    sentence = f"{state.capitalize()}: {'; '.join(map(str, decisive))}."
+    remedy = next((reason.remedy for reason in decisive if reason.remedy), "")
     if remedy:
         sentence += f" {remedy[0].upper()}{remedy[1:]}."
-    return Verdict(state, sentence, tuple(found))
+    return Verdict(state, sentence, tuple(ordered))

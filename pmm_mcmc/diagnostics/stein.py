@@ -1,9 +1,9 @@
 r"""Posterior expectations corrected by Stein's identity: bias and noise removed together.
 
-With ``g`` the gradient of the log density and any smooth ``phi``, the Langevin generator
-:math:`L \phi = \Delta \phi + g \cdot \nabla \phi` has expectation zero under the posterior.  A function ``f`` is
-regressed on a few such terms over the draws, and the constant of the regression is read off: where the terms explain
-``f``, neither the sampler's bias nor its noise is left in it.
+With ``g`` the gradient of the log density and any smooth ``phi``, :math:`\Delta \phi + g \cdot \nabla \phi`, the
+Langevin generator applied to ``phi``, has expectation zero under the posterior.  A function ``f`` is regressed on a few
+such terms over the draws; the constant of the regression estimates its expectation.  As far as the terms explain ``f``,
+this estimate has neither the sampler's bias nor its noise.
 
 The terms follow the direction in which ``f`` varies (*own-direction regressors*).  With ``J`` the linear
 coefficients of ``f``, ``S`` the covariance of a Gaussian fitted to positions and gradients, ``m`` its mean,
@@ -12,13 +12,13 @@ coefficients of ``f``, ``S`` the covariance of a Gaussian fitted to positions an
 .. math:: S_1, \qquad S_2 = u S_1 - 1, \qquad S_3 = u^2 S_1 - 2 u .
 
 They are exact for means and variances of any Gaussian.  A parameter that scales others (a hierarchical standard
-deviation) moves with the spread of those, which no direction sees; so the *virial terms*
-:math:`h_j = (x_j - m_j) g_j + 1` of all coordinates are a further set (ridge regression; sums of neighbours where
-there are many).  Coefficients are fitted on other chains than they are applied to, so that the estimate is free of
-overfitting and its standard error can be read off from the spread.
+deviation) varies with the spread of these, which is a linear function of no direction; so the *virial terms*
+:math:`h_j = (x_j - m_j) g_j + 1` of all coordinates are a further set (by ridge regression; sums of neighbours if there
+are many).  Coefficients are fitted on other chains than they are applied to: the estimate does not overfit, and its
+standard error follows from the spread of the corrected values.
 
-What the terms do not explain of ``f`` they do not correct: where they leave a part ``r`` of the variance of its mean,
-about :math:`\sqrt r` of its bias is left (``benchmarks/calibration.py``).
+A correction that leaves a share ``r`` of the variance of a mean leaves about :math:`\sqrt r` of its bias
+(``benchmarks/calibration.py``).
 
 References
 ----------
@@ -35,6 +35,7 @@ import numpy as np
 from scipy.linalg import lu_factor, lu_solve
 
 from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.warmup.standard_errors import between_pieces, count_pieces
 
 __all__ = [
@@ -48,23 +49,11 @@ __all__ = [
     "uncorrected",
 ]
 
-# How many of the terms of its own a function is regressed on; and all of them with the virial ones.
-ORDERS, _VIRIAL = (1, 2, 3), 4
-# The raw estimate is kept unless a correction promises a variance smaller by this factor, over all functions ...
-_FAVOUR_RAW = 1.25
-# ... and, function by function, a squared standard error below this part of the raw one's.
-_WORTHWHILE = 0.5
-# The virial terms are many: they must win by this factor.
-_FAVOUR_FEW = 1.5
-_TINY = 1e-10
-# Virial terms: at most so many, one for so many draws, and their ridge for each draw.
-_MOST_VIRIAL, _DRAWS_A_TERM, _RIDGE = 300, 20, 0.005
-# Chains are left out in turn, in at most so many groups, and coefficients fitted on at most so many draws.
-_MOST_FOLDS, _MOST_FITTED = 16, 100_000
-# Numbers of a block of functions that are corrected together: two megabytes, which fit a processor's cache.
+# Sets of regressors: the first one, two or three own-direction terms, or all three with the virial terms.
+ORDERS, _VIRIAL = (1, 2, 3), "virial"
+_TINY = 1e-10  # relative, against division by zero
+# Numbers in a block of functions that are corrected together: two megabytes fit a processor's cache.
 _BLOCK = 2**18
-# In standard errors: a bias beyond doubt.
-_SURE = 2.0
 
 
 class Corrected(NamedTuple):
@@ -75,20 +64,20 @@ class Corrected(NamedTuple):
     raw, raw_se
         Plain mean over draws, with its standard error.
     value, se
-        Corrected where ``used``, else raw.
+        Corrected estimate with its standard error if ``used``, else the raw one.
     bias, bias_se
-        Raw minus corrected, with its standard error; NaN where not measurable.
+        Raw minus corrected estimate, with its standard error; NaN where not measurable.
     used
-        Whether the correction was worthwhile.
+        Whether the correction reduced the error enough.
     ratio
-        Squared standard error of the correction over the raw one's.
+        Squared standard error of the correction over that of the raw estimate.
     left
-        Part of the bias that the correction is expected to leave, the root of ``ratio``; already in ``se``, where the
-        bias is beyond doubt.
+        Share of the bias that the correction is expected not to remove, the root of ``ratio``; ``se`` includes it if
+        the bias is beyond doubt.
     by_chain : (chain, p)
         ``value`` from each chain's own draws, with coefficients from the others.
 
-    A function that is not finite everywhere is left raw, without an error; a constant has no bias and no error.
+    A function that is not finite everywhere has the raw estimate without an error; a constant has no bias and no error.
     """
 
     raw: np.ndarray
@@ -104,11 +93,11 @@ class Corrected(NamedTuple):
 
 
 def uncorrected(values: np.ndarray) -> Corrected:
-    """Estimate the expectations of functions ``(chain, draw, p)`` by plain means: nothing is known of their bias."""
+    """Return plain means of functions ``(chain, draw, p)``, whose bias is not measurable."""
     chains, draws, p = values.shape
     cut = count_pieces(chains, draws)
     first = values[:1, :1]
-    with np.errstate(invalid="ignore"):  # of what is not finite there is no mean
+    with np.errstate(invalid="ignore"):  # the mean of what is not finite
         pieces = (values[:, draws % cut :] - first).reshape(chains * cut, -1, p).mean(axis=1)
         by_chain = first[0] + (values - first).mean(axis=1)
         value = first[0, 0] + pieces.mean(axis=0)
@@ -118,7 +107,7 @@ def uncorrected(values: np.ndarray) -> Corrected:
 
 
 class Estimate(NamedTuple):
-    """Estimates of ``p`` expectations with standard errors ``(p,)``, and the pieces ``(m, p)`` that they are from."""
+    """Estimates of ``p`` expectations with standard errors ``(p,)``, and the batch means ``(m, p)`` behind them."""
 
     value: np.ndarray
     se: np.ndarray
@@ -130,36 +119,36 @@ def choose(
     corrected: Estimate,
     bias: tuple[np.ndarray, np.ndarray],
     usable: np.ndarray,
-    worth: float,
-    raw_worth: float,
+    corrected_error: float,
+    raw_error: float,
 ) -> Corrected:
-    """Take the correction of each function where it is worthwhile, and the raw estimate elsewhere.
+    """Choose the corrected estimate of each function if it reduces the error enough, else the raw one.
 
     Parameters
     ----------
     raw, corrected
-        Of each function both ways.
+        Both estimates of each function.
     bias
-        Raw minus corrected, and its standard error.
+        Raw minus corrected estimate, and its standard error.
     usable : (p,) bool
-        Functions that can be corrected at all.
-    worth, raw_worth
-        Means over the functions of both squared standard errors, over each function's variance.
+        Functions that are finite everywhere.
+    corrected_error, raw_error
+        Mean over functions of the squared standard error over the function's variance, corrected and raw.
 
     Returns
     -------
     Corrected
-        With the chosen pieces in ``by_chain``.
+        With the batch means of the chosen estimate in ``by_chain``.
     """
     (difference, difference_se), error = bias, corrected.se
     ratio = error**2 / np.maximum(raw.se**2, 1e-300)
-    used = (ratio < _WORTHWHILE) & usable
-    if worth * _FAVOUR_RAW > raw_worth:
-        # Not for all of them, then: only where a function's own gain is beyond doubt.
-        used &= ratio < _WORTHWHILE / _FAVOUR_RAW
+    used = (ratio < CALIBRATION.gain_of_one) & usable
+    if corrected_error * CALIBRATION.gain_of_all > raw_error:
+        # Corrections do not help most functions: those that they do help must gain more.
+        used &= ratio < CALIBRATION.gain_of_one / CALIBRATION.gain_of_all
     unknown = np.where(np.isfinite(raw.value), 0.0, np.nan)
     left = np.minimum(np.sqrt(ratio), 1.0)
-    sure = np.maximum(np.abs(difference) - _SURE * difference_se, 0.0)
+    sure = np.maximum(np.abs(difference) - CALIBRATION.beyond_doubt * difference_se, 0.0)
     remaining = left / np.maximum(1.0 - left, _TINY) * sure
     return Corrected(
         raw.value,
@@ -176,20 +165,20 @@ def choose(
 
 
 def own_terms(u: np.ndarray, s1: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return ``S_1, S_2, S_3`` at places ``u`` along a direction, of the first of them."""
+    """Return ``S_1, S_2, S_3`` from positions ``u`` along a direction and ``S_1``."""
     return s1, u * s1 - 1.0, u * u * s1 - 2.0 * u
 
 
 def solve_slopes(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Solve the normal equations of each function: ``(p, order, order)`` and ``(p, order)`` to ``(order, p)``."""
+    """Solve the normal equations of each function, ``(p, order, order)`` and ``(p, order)``; return ``(order, p)``."""
     order = gram.shape[-1]
-    # A touch of ridge, for terms that are alike or do not vary.
+    # A tiny ridge, for terms that are collinear or constant.
     ridge = 1e-12 * np.trace(gram, axis1=1, axis2=2) + 1e-300
     return np.linalg.solve(gram + ridge[:, None, None] * np.eye(order), right[..., None])[..., 0].T
 
 
 class _Basis(NamedTuple):
-    """Positions ``(n, d)`` and gradients of one fold, and what the first ``fitted`` of them say of their law."""
+    """Positions ``(n, d)`` and gradients of one fold, and a Gaussian fitted to the first ``fitted`` of them."""
 
     x: np.ndarray
     g: np.ndarray
@@ -207,19 +196,19 @@ class _Basis(NamedTuple):
             return cls(x, g, fitted, centre, root, None)
         xc = x[:fitted] - x[:fitted].mean(axis=0)
         gram = xc.T @ xc
-        # A coordinate that does not move has no slope.
+        # The slope on a coordinate that does not move is 0.
         gram[np.diag_indices(d)] = np.where(gram.diagonal() > 0.0, gram.diagonal() * (1.0 + _TINY), 1.0)
         return cls(x, g, fitted, centre, root, lu_factor(gram))
 
 
 def _regressors(basis: _Basis, follow: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """Return ``S_1, S_2, S_3`` of each function on all draws of a basis: ``(3, draws, p)``."""
+    """Return ``S_1, S_2, S_3`` of each function on all draws of a basis, ``(3, draws, p)``."""
     n = basis.fitted
     if basis.factor is not None:
         xc, fc = basis.x[:n] - basis.x[:n].mean(axis=0), follow[:n] - follow[:n].mean(axis=0)
         y = basis.x - basis.centre
         covariance = basis.root @ basis.root.T
-        # Least squares of f on x: linear functions exactly, however correlated the coordinates are.
+        # Least squares of f on x is exact for linear functions, however correlated the coordinates are.
         slope = lu_solve(basis.factor, xc.T @ fc).T
         slope[own >= 0] = 0.0
         slope[own >= 0, own[own >= 0]] = 1.0
@@ -242,18 +231,27 @@ def _shared(terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return shared terms ``(n, m)`` about their means, and the inverse of their normal matrix, with a ridge."""
     h = terms - terms.mean(axis=0)
     variance = np.maximum((h**2).mean(axis=0), 1e-300)
-    return h, np.linalg.inv(h.T @ h + np.diag(_RIDGE * len(h) * variance))
+    return h, np.linalg.inv(h.T @ h + np.diag(CALIBRATION.ridge * len(h) * variance))
 
 
 def _fit(
     terms: np.ndarray, values: np.ndarray, shared: tuple[np.ndarray, np.ndarray]
-) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Coefficients, by order, on terms of its own of each function and, by ridge, on those of :func:`_shared` too.
+) -> dict[int | str, tuple[np.ndarray, np.ndarray]]:
+    """Return the coefficients of each set of regressors.
+
+    Parameters
+    ----------
+    terms : (3, n, p)
+        Own-direction terms of each function.
+    values : (n, p)
+        The functions.
+    shared
+        What :func:`_shared` makes of the virial terms.
 
     Returns
     -------
     dict of (order, p), (m, p)
-        Of the first one, two and three of ``(3, n, p)``; and, as ``_VIRIAL``, of all of them beside the shared ones.
+        Coefficients of the own-direction and, by ridge, of the virial terms, by the set.
     """
     p, (h, inverse) = values.shape[1], shared
     t, f = terms - terms.mean(axis=1, keepdims=True), values - values.mean(axis=0)
@@ -263,7 +261,9 @@ def _fit(
         for j in range(i + 1):
             gram[:, i, j] = gram[:, j, i] = np.einsum("np,np->p", t[i], t[j])
     none = np.zeros((0, p))
-    found = {order: (solve_slopes(gram[:, :order, :order], right[:, :order]), none) for order in ORDERS}
+    found: dict[int | str, tuple[np.ndarray, np.ndarray]] = {
+        order: (solve_slopes(gram[:, :order, :order], right[:, :order]), none) for order in ORDERS
+    }
     if not h.shape[1]:
         return found | {_VIRIAL: found[ORDERS[-1]]}
     with_terms, with_values = np.stack([h.T @ part for part in t]), h.T @ f
@@ -275,13 +275,13 @@ def _fit(
 
 
 def _virial_terms(position: np.ndarray, gradient: np.ndarray, n: int) -> np.ndarray:
-    """Return ``(x - m) g + 1`` for all coordinates, summed over neighbours where they are many: ``(draws, m)``.
+    """Return ``(x - m) g + 1`` of all coordinates, or sums over neighbours if there are many: ``(draws, m)``.
 
     ``m`` is the mean of the first ``n`` draws.
     """
     d = position.shape[1]
-    m = min(d, _MOST_VIRIAL, n // _DRAWS_A_TERM)
-    if m < 1 or d < 2:  # of a single coordinate it is its own second term
+    m = min(d, CALIBRATION.virial_terms, n // CALIBRATION.draws_a_term)
+    if m < 1 or d < 2:  # with one coordinate it is the own-direction term S_2
         return np.zeros((len(position), 0))
     terms = (position - position[:n].mean(axis=0)) * gradient + 1.0
     return terms if m == d else np.add.reduceat(terms, np.arange(m) * d // m, axis=1)
@@ -303,10 +303,10 @@ def corrected_expectations(
     position, gradient : (chain, draw, d)
         Unconstrained positions, and the gradient of the log density there.
     own : (p,) int, optional
-        The coordinate that a function follows, or -1: saves the estimation of its direction.
+        The coordinate that a function equals, or -1: its direction need not be estimated.
     follow : (chain, draw, p), optional
-        What to take the direction from; default ``values``.  A squared deviation has no direction of its own: it
-        follows what was squared.
+        Functions whose directions are used; default ``values``.  A squared deviation does not vary with a direction
+        linearly, and uses that of the deviation.
 
     Returns
     -------
@@ -315,27 +315,27 @@ def corrected_expectations(
 
     Notes
     -----
-    The identity needs a density that falls off at infinity; on the unconstrained scale there are no boundary terms.
-    The weights of separate modes are invisible to it.
+    The identity needs a density that vanishes at infinity; on the unconstrained scale there are no boundary terms.
+    Draws with wrong weights of separate modes fulfil it.
     """
     chains, draws, p = values.shape
     cut = count_pieces(chains, draws)
     used_draws = draws - draws % cut
     arrays = (values, position, gradient, values if follow is None else follow)
     f, x, g, follow = (a[:, draws - used_draws :].reshape(chains * used_draws, -1) for a in arrays)
-    # Counted from its first value a constant is exactly zero; what is not finite must not spoil the others.
+    # Minus its first value a constant is exactly zero.  Functions that are not finite are 0 here, NaN at the end.
     finite = np.isfinite(f).all(axis=0)
     origin = np.where(finite, f[0], np.nan)
     f = np.where(finite, f - np.where(finite, f[0], 0.0), 0.0)
     follow = np.where(finite, follow - np.where(finite, follow[0], 0.0), 0.0)
     own = np.full(p, -1) if own is None else own
     pieces = np.repeat(np.arange(chains * cut), used_draws // cut)
-    folds = pieces // cut * min(chains, _MOST_FOLDS) // chains if chains > 1 else pieces
+    folds = pieces // cut * min(chains, CALIBRATION.folds) // chains if chains > 1 else pieces
 
     corrected = {order: np.empty((chains * cut, p)) for order in (*ORDERS, _VIRIAL)}
     for fold in np.unique(folds):
         held, train = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-        train = train[:: -(-len(train) // _MOST_FITTED)]
+        train = train[:: -(-len(train) // CALIBRATION.fitted_draws)]
         rows, n = np.concatenate([train, held]), len(train)
         basis, virial = _Basis.of(x[rows], g[rows], n), _virial_terms(x[rows], g[rows], n)
         which = np.unique(pieces[held])
@@ -354,18 +354,18 @@ def corrected_expectations(
     raw_se = between_pieces(raw, chains)
     spreads = {order: between_pieces(pieces_of, chains) for order, pieces_of in corrected.items()}
     scale = np.maximum(f.std(axis=0), 1e-300)
-    worth = {order: float(np.mean((spreads[order] / scale) ** 2)) for order in ORDERS}
-    best = min(worth, key=lambda order: worth[order])
-    # One set of terms for all functions, but that the virial ones are for those few that scale others.
-    by_virial = (x.shape[1] > 1) & (spreads[_VIRIAL] ** 2 * _FAVOUR_FEW < spreads[best] ** 2)
+    mean_error = {order: float(np.mean((spreads[order] / scale) ** 2)) for order in ORDERS}
+    best = min(mean_error, key=lambda order: mean_error[order])
+    # All functions have the same number of own terms; only those that scale others have the virial terms too.
+    by_virial = (x.shape[1] > 1) & (spreads[_VIRIAL] ** 2 * CALIBRATION.gain_of_virial < spreads[best] ** 2)
     chosen = np.where(by_virial, corrected[_VIRIAL], corrected[best])
     error = np.where(by_virial, spreads[_VIRIAL], spreads[best])
-    found = choose(
+    chosen_estimate = choose(
         Estimate(origin + raw.mean(axis=0), raw_se, raw),
         Estimate(origin + chosen.mean(axis=0), error, chosen),
         (raw.mean(axis=0) - chosen.mean(axis=0), between_pieces(raw - chosen, chains)),
         finite,
-        worth[best],
+        mean_error[best],
         float(np.mean((raw_se / scale) ** 2)),
     )
-    return found._replace(by_chain=origin + found.by_chain.reshape(chains, cut, p).mean(axis=1))
+    return chosen_estimate._replace(by_chain=origin + chosen_estimate.by_chain.reshape(chains, cut, p).mean(axis=1))

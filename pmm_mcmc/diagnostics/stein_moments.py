@@ -1,7 +1,7 @@
 """Stein's corrections of first and second moments, from co-moments in place of draws.
 
-What :mod:`pmm_mcmc.diagnostics.stein` does with draws, of unconstrained coordinates and but for the virial terms, from
-what :mod:`pmm_mcmc.diagnostics.comoments` keeps.
+The corrections are those of :mod:`pmm_mcmc.diagnostics.stein` without the virial terms, for unconstrained coordinates,
+from the co-moments of :mod:`pmm_mcmc.diagnostics.comoments`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pmm_mcmc.diagnostics.stein import ORDERS, Corrected, Estimate, choose, solv
 
 __all__ = ["SteinMoments", "weighted"]
 
-# Where the co-moment of two features is.
+# Index of the co-moment of two features.
 _AT = np.zeros((len(FEATURES), len(FEATURES)), int)
 _AT[PAIRS] = _AT[PAIRS[::-1]] = np.arange(len(PAIRS[0]))
 _U, _U2, _G = (FEATURES.index(name) for name in ("u", "u^2", "sg"))
@@ -24,7 +24,7 @@ _TERMS = tuple(FEATURES.index(name) for name in ("S1", "S2", "S3"))
 
 
 class SteinMoments(NamedTuple):
-    """Of ``d`` unconstrained coordinates: their first and second moments, in units of ``scale``, and the identity."""
+    """First and second moments of ``d`` unconstrained coordinates, in units of ``scale``, and their Stein identity."""
 
     labels: list[str]
     centre: np.ndarray
@@ -62,7 +62,7 @@ class SteinMoments(NamedTuple):
 
 
 def weighted(n: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean of ``(piece, d)`` over all draws, and its standard error from the spread between pieces."""
+    """Return the mean of ``(piece, d)``, pieces of ``n`` draws, and its standard error from the spread between them."""
     weights, pieces = (n / n.sum())[:, None], len(n)
     mean = values[0] + (weights * (values - values[0])).sum(axis=0)
     if pieces == 1:
@@ -71,7 +71,7 @@ def weighted(n: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def _moving(n: np.ndarray, mean: np.ndarray, scatter: np.ndarray) -> np.ndarray:
-    """Which coordinates move: the co-moments of one that does not are nothing but rounding."""
+    """Return which coordinates move; co-moments of one that does not are not above rounding."""
     return np.isfinite(scatter).all(axis=0) & (scatter[_AT[_U, _U]] > 1e-24 * n.sum() * (1.0 + mean[_U] ** 2))
 
 
@@ -80,8 +80,8 @@ def _corrected(
 ) -> Corrected:
     """Correct ``of_u[0] u + of_u[1] u^2 + constant`` of each coordinate by its own terms.
 
-    As :func:`pmm_mcmc.diagnostics.stein.corrected_expectations` does with draws, but for the virial terms: the slopes
-    of a piece are fitted on all the others, and the same rules say what is used.
+    The rules are those of :func:`pmm_mcmc.diagnostics.stein.corrected_expectations`, without the virial terms: slopes
+    of a piece are fitted on all others.
     """
     pieces = len(n)
     value_of = (_U, _U2)
@@ -112,13 +112,13 @@ def _corrected(
     for order in ORDERS:
         means[order], errors[order] = weighted(n, corrected[order])
     unit = np.maximum(variance[moving], 1e-300)
-    worth = {order: float(np.mean(errors[order][moving] ** 2 / unit)) for order in ORDERS}
-    best = min(worth, key=lambda order: worth[order])
+    mean_error = {order: float(np.mean(errors[order][moving] ** 2 / unit)) for order in ORDERS}
+    best = min(mean_error, key=lambda order: mean_error[order])
     return choose(
         Estimate(value, raw_se, raw),
         Estimate(means[best], errors[best], corrected[best]),
         weighted(n, raw - corrected[best]),
         moving,
-        worth[best],
+        mean_error[best],
         float(np.mean(raw_se[moving] ** 2 / unit)),
     )

@@ -1,4 +1,4 @@
-"""The table of a result: corrected means with their error and bias first, ArviZ's columns beside them."""
+"""The summary of a result: corrected means with errors and biases, beside ArviZ's columns."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def summary(
     ----------
     dt
         A result of any sampler, or one of ``pmm.sample(keep="moments")``, which has columns of its own.  Without
-        gradients, as of NUTS, biases are NaN and the corrected mean is the plain one, with its error.
+        gradients, as with NUTS, biases are NaN and the corrected mean is the plain mean with its standard error.
     var_names
         Parameters to show; all by default.
     kind
         "short": ``mean_corrected``, ``mcse_corrected``, ``sd`` of the draws, ``bias``, ``bias_se``, ``r_hat`` and
         ``ess_bulk``, the last two ArviZ's.  "all", or any other kind that ``arviz.summary`` knows: its columns, then
-        those and ``ess_per_grad`` (``ess_bulk`` for each gradient spent, warm-up included).  "bias": all that is known
-        of biases, those of standard deviations too, as :func:`~pmm_mcmc.diagnostics.verdict.bias_table` says.
+        those and ``ess_per_grad`` (``ess_bulk`` for each gradient spent, warm-up included).  "bias": the columns of
+        :func:`~pmm_mcmc.diagnostics.verdict.bias_table`, with the biases of standard deviations.
     round_to
-        "auto" shows digits as ArviZ does, a standard error with two and an estimate with as many places as its error
-        leaves, but never 0 for what is not; the values beneath are not rounded.  "none" shows them all; a number or
-        such as "3g" as for ``arviz.summary``.
+        "auto" shows a standard error with two digits and an estimate with the places that its error supports, as ArviZ
+        does, but never 0 for a value that is not 0; the values in the frame are not rounded.  "none" shows all digits;
+        a number, or a format such as "3g", is used as by ``arviz.summary``.
     **options
         For ``arviz.summary``: ``filter_vars``, ``coords``; ``ci_prob`` and the like with its own kinds.
 
@@ -79,7 +79,7 @@ def summary(
 
 
 def full_table(dt: Any, labels: list[str] | None = None) -> pd.DataFrame:
-    """Return all that is known of all parameters, or of some, computed once for a result; ``sd`` as ArviZ counts."""
+    """Return all columns of all parameters, or of some; ``sd`` with ArviZ's divisor ``n - 1``."""
     known = remembered(dt)
     labels = Parameters(dt["posterior"].to_dataset()).labels if labels is None else labels
     tables = [known[name] for name in ("judged", "table") if name in known]
@@ -98,8 +98,8 @@ def _labels(dt: Any, var_names: Any, filter_vars: Any = None, coords: Any = None
 
 
 def joined(dt: Any, beside: pd.DataFrame | None = None, **options: Any) -> pd.DataFrame:
-    """ArviZ's summary of the draws with other columns beside it, and ``ess_per_grad`` where gradients were counted."""
-    with np.errstate(all="ignore"):  # constants have no r_hat, and ArviZ says so with a warning of NumPy
+    """Return ArviZ's summary with other columns beside it, and ``ess_per_grad`` if gradients were counted."""
+    with np.errstate(all="ignore"):  # NumPy warns of the r_hat of constants
         out = pd.DataFrame(arviz_summary(dt, **{"round_to": "none", **options}))
     if beside is not None:
         out[list(beside)] = beside.reindex(out.index)
@@ -110,14 +110,14 @@ def joined(dt: Any, beside: pd.DataFrame | None = None, **options: Any) -> pd.Da
 
 
 def with_numbers(dt: Any) -> Any:
-    """Return a result whose truth values are 0 and 1: ArviZ takes no quantiles of others."""
+    """Return a result with Booleans as 0 and 1: ArviZ takes no quantiles of Booleans."""
     posterior = dt["posterior"].to_dataset()
     flags = {name: values.astype(int) for name, values in posterior.data_vars.items() if values.dtype == bool}
     return dt.assign({"posterior": xr.DataTree(posterior.assign(flags))}) if flags else dt
 
 
 def _of_moments(dt: Any, given: dict[str, Any]) -> pd.DataFrame:
-    """Summarise a run that kept moments in place of draws."""
+    """Summarise a result of ``keep="moments"``."""
     unknown = [name for name, value in given.items() if value is not None]
     if unknown:
         raise ValueError(

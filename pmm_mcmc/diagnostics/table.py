@@ -1,4 +1,4 @@
-"""What is known of each parameter of a run, in a table that is computed once for a result."""
+"""The table of a result's parameters: estimates, biases, convergence; computed once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.reading import Run
 from pmm_mcmc.diagnostics.stein import Corrected, corrected_expectations, uncorrected
@@ -22,25 +23,21 @@ BIASES = (
     "sd", "sd_corrected", "mcse_sd_corrected", "bias_of_sd", "bias_of_sd_se", "unexplained",
 )  # fmt: skip
 
-# So many parameters are always judged, the first, and twice as many as there are coordinates: PyMC puts free variables
-# first.  Of deterministics beyond, those that a first look finds the worst by each of its measures.  Without gradients
-# it is not known how many are free, and less is to be computed.
-_ALWAYS, _WORST, _WITHOUT = 200, 50, 2000
-# Results whose tables are kept.
+# Results whose tables are kept in memory.
 _KEPT = 4
 
 
 def sd_of(second: Corrected) -> tuple[np.ndarray, np.ndarray]:
-    """Corrected standard deviations and their errors, from corrected central second moments (delta method)."""
+    """Return corrected standard deviations with standard errors, from central second moments (delta method)."""
     sd = np.sqrt(np.maximum(second.value, 0.0))
     return sd, second.se / np.maximum(2.0 * sd, 1e-300)
 
 
 def table_of(run: Run, which: np.ndarray | None = None) -> pd.DataFrame:
-    """Return the columns of ``BIASES`` and of convergence, a row for each parameter, or for those with these numbers.
+    """Return the columns of ``BIASES`` and of convergence: a row for each parameter, or for those numbered ``which``.
 
-    ``within`` and ``between`` are standard errors of a mean over the standard deviation of the draws: ArviZ's, and from
-    the spread of the chains' means.
+    ``within`` and ``between`` are standard errors of a mean over the standard deviation of the draws: ArviZ's, and the
+    one between the means of the chains.
     """
     numbers = np.arange(len(run.labels)) if which is None else np.sort(which)
     parts = [pd.DataFrame(_columns(run, values), index=at) for at, values in run.parameters.slabs(numbers)]
@@ -62,11 +59,11 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
     first = expectations(values)
     second = expectations((values - first.value) ** 2, values)
     sd, sd_error = sd_of(second)
-    with np.errstate(invalid="ignore", divide="ignore"):  # values that are not finite have no standard deviation
+    with np.errstate(invalid="ignore", divide="ignore"):  # the standard deviation of what is not finite
         about = values - values[:1, :1]
         raw_sd = about.std(axis=(0, 1))
         chains = values.shape[0]
-        found = convergence(values)
+        converged = convergence(values)
         moves = raw_sd > 0.0
         apart = about.mean(axis=1).std(axis=0, ddof=1) / np.sqrt(chains) if chains > 1 else np.zeros_like(raw_sd)
         return {
@@ -83,33 +80,33 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
             "bias_of_sd": np.where(second.used, raw_sd - sd, np.nan),
             "bias_of_sd_se": second.bias_se / np.maximum(2.0 * sd, 1e-300),
             "unexplained": first.left,
-            "r_hat": np.where(moves, found.r_hat, np.nan),
-            "ess_bulk": found.ess_bulk,
-            "within": np.where(moves, found.mcse / raw_sd, 0.0),
+            "r_hat": np.where(moves, converged.r_hat, np.nan),
+            "ess_bulk": converged.ess_bulk,
+            "within": np.where(moves, converged.mcse / raw_sd, 0.0),
             "between": np.where(moves, apart / raw_sd, 0.0),
         }
 
 
 def judged(run: Run) -> np.ndarray:
-    """Return the numbers of the parameters that a verdict is made of: all, or of very many those that matter.
+    """Return the numbers of the parameters that a verdict judges: all or, of very many, the most suspect.
 
-    Deterministics are functions of the free variables, which are all judged.  Those of which a first look finds the
-    largest standard error of a mean or of a variance between pieces of the chains, or the largest bias of a mean or of
-    a standard deviation that follows to first order from those of the coordinates, are judged beside them.
+    The free variables, which come first, are all judged; deterministics are functions of them.  Of these, the worst by
+    each of four quick measures are judged: standard error of the mean and of the variance between batches, and biases
+    of mean and standard deviation that follow, to first order, from those of the coordinates.
     """
-    p, always = len(run.labels), _WITHOUT
+    p, always = len(run.labels), CALIBRATION.always_without_gradients
     if run.position is not None:
-        always = max(_ALWAYS, 2 * run.position.shape[2])
-    if p <= always + 4 * _WORST:
+        always = max(CALIBRATION.always_judged, 2 * run.position.shape[2])
+    if p <= always + 4 * CALIBRATION.worst_judged:
         return np.arange(p)
     chosen = set(range(always))
     for measure in _first_look(run):
-        chosen.update(np.argsort(-measure[always:], kind="stable")[:_WORST] + always)
+        chosen.update(np.argsort(-measure[always:], kind="stable")[: CALIBRATION.worst_judged] + always)
     return np.array(sorted(chosen))
 
 
 def _first_look(run: Run) -> np.ndarray:
-    """Return four measures ``(4, p)`` of what may be wrong with each parameter, from a few sums over its draws."""
+    """Return the four quick measures ``(4, p)`` of :func:`judged`, from a few sums over the draws."""
     found = np.zeros((4, len(run.labels)))
     chains, draws = run.chains, run.draws
     cut = max(2, count_pieces(chains, draws))
@@ -154,7 +151,7 @@ _KNOWN: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
 
 
 def remembered(dt: Any) -> dict[str, Any]:
-    """Return what was found of a result before, to be added to: of equal data, not of the object that holds them."""
+    """Return the dictionary of tables of a result, to be added to; equal data share one, whatever object holds them."""
     key = tuple(_digest(dt[group].to_dataset()) for group in ("posterior", "sample_stats") if group in dt.children)
     found = _KNOWN.setdefault(key, {})
     _KNOWN.move_to_end(key)
@@ -171,7 +168,7 @@ def _digest(dataset: Any) -> tuple[Any, ...]:
     sums = []
     for variable in numeric:
         found, chains = 0, variable.sizes.get("chain", 0)
-        for chain in range(chains):  # one by one, for memory where they are on disk
+        for chain in range(chains):  # one by one, since they may be on disk and large
             values = np.ascontiguousarray(variable.isel(chain=chain).values)
             found = zlib.crc32(values.reshape(-1).view(np.uint8), found)
         sums.append((variable.name, variable.shape, str(variable.dtype), found))

@@ -1,4 +1,4 @@
-"""The bias of a run, parameter by parameter, and the verdict on it."""
+"""The biases of a result's parameters, and the verdict on it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import numpy as np
 import pandas as pd
 from scipy.stats import chi2
 
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.moments_summary import moments_verdict
 from pmm_mcmc.diagnostics.nested import nested_r_hat
-from pmm_mcmc.diagnostics.reading import FEWEST, Run, read
+from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.reasons import (
-    CHANCE,
-    PROBE_REPLICAS,
     Measured,
     bias_reasons,
     calm,
@@ -31,6 +30,7 @@ from pmm_mcmc.diagnostics.reasons import (
 )
 from pmm_mcmc.diagnostics.statement import Reason, Verdict, concluded
 from pmm_mcmc.diagnostics.table import BIASES, judged, remembered, table_of
+from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 
 __all__ = ["Reason", "Verdict", "bias_table", "judge", "last_words", "verdict"]
 
@@ -38,13 +38,13 @@ __all__ = ["Reason", "Verdict", "bias_table", "judge", "last_words", "verdict"]
 def bias_table(dt: Any, var_names: Any = None) -> pd.DataFrame:
     """Estimate the discretisation bias of each parameter's mean and standard deviation.
 
-    Raw minus Stein-corrected estimate (:mod:`pmm_mcmc.diagnostics.stein`), on the scale of the parameter.
+    A bias is the raw minus the Stein-corrected estimate (:mod:`pmm_mcmc.diagnostics.stein`), in the parameter's units.
 
     Parameters
     ----------
     dt
-        A result, of any sampler.  Biases are measured where ``sample_stats`` hold ``gradient`` and ``unconstrained``:
-        every step method here stores them, if it moves all continuous variables of the model.
+        A result of any sampler.  Biases are measured if ``sample_stats`` has ``gradient`` and ``unconstrained``, which
+        every step method here stores if it moves all continuous variables of the model.
     var_names
         Parameters to report; all by default.
 
@@ -53,12 +53,11 @@ def bias_table(dt: Any, var_names: Any = None) -> pd.DataFrame:
     pandas.DataFrame
         A row a parameter: ``mean``, ``mcse``, ``mean_corrected``, ``mcse_corrected``, ``bias``, ``bias_se``,
         ``bias_sd_units`` (over the corrected standard deviation), then ``sd``, ``sd_corrected``, ``mcse_sd_corrected``,
-        ``bias_of_sd``, ``bias_of_sd_se`` and ``unexplained``, the part of a mean's noise, and so about of its bias,
-        that the correction leaves.  Biases are NaN, and the corrected estimates the plain ones, where nothing can be
-        corrected: where the gradients explain too little of the parameter; where there are none, or fewer than 20
-        draws; and in all rows where Stein's identity fails as it does at an edge or a jump of the density.  Not
-        measurable is not none.  Biases hold the noise of the raw estimate too, which is what the standard errors beside
-        them are about.
+        ``bias_of_sd``, ``bias_of_sd_se`` and ``unexplained``, the share of a mean's noise, and so about the share of
+        its bias, that the correction does not remove.  Biases are NaN, and corrected estimates equal to the plain ones,
+        where nothing can be corrected: the gradients explain too little of the parameter; there are none, or fewer than
+        20 draws; or the Stein identity fails as it does at an edge or a jump of the density (then in all rows).  NaN
+        does not mean that there is no bias.  A bias contains the noise of the raw estimate, which ``bias_se`` measures.
     """
     return table_of(read(dt, var_names))[list(BIASES)]
 
@@ -66,28 +65,27 @@ def bias_table(dt: Any, var_names: Any = None) -> pd.DataFrame:
 def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
 
-    A run is **not trusted** if something wrong was seen: too many transitions were unstable, chains disagree, the Stein
-    identity fails for a coordinate, or the bias of a standard deviation, or of a mean with what the correction has left
-    of it, exceeds 0.075 posterior standard deviations; or if the step is one that is not stable where the posterior is
-    steepest.
+    A run is **not trusted** if something is wrong: too many transitions were unstable; chains disagree; the Stein
+    identity fails; the bias of a mean or a standard deviation exceeds 0.075 posterior standard deviations (of a mean,
+    with the share that the correction did not remove); or the step is not stable where the posterior is steepest.
 
-    It is **undecided** if nothing wrong was seen, but the draws cannot tell: there are fewer than 20, or one chain; a
-    mean is known to more than 0.05 posterior standard deviations only, or two standard errors of a corrected mean are
-    more than 0.1 of them; no bias could be measured, as without gradients; or the step is much longer than warm-up
+    It is **undecided** if nothing wrong was found, but the draws cannot show that nothing is: there are fewer than 20,
+    or one chain; the standard error of a mean exceeds 0.05 posterior standard deviations, or two standard errors of a
+    corrected mean exceed 0.1; no bias could be measured, as without gradients; or the step is much longer than warm-up
     would have made it, and the draws do not rule out a bias of 0.1.
 
-    Else it is **trusted**.  The percentage in the sentence is two standard errors of the worst corrected mean, in
-    posterior standard deviations, with what the correction has left.  The weights of separate modes are seen by nothing
-    but the disagreement of chains that started apart.
+    Otherwise it is **trusted**.  The percentage in the sentence is two standard errors of the worst corrected mean, in
+    posterior standard deviations, with the bias that the correction did not remove.  Wrong weights of separate modes
+    show only as a disagreement of chains that started apart.
 
     Parameters
     ----------
     dt
-        A result, of any sampler; of one without gradients, as for :func:`bias`, convergence is judged alone.
+        A result of any sampler; without gradients, only convergence is judged.
     probe
-        What :func:`pmm_mcmc.workbench.bias_probe` found for this result, if it was asked: a bias that it sees counts as
-        one that gradients show, unless more than one transition in a hundred was taken in parts, and where it rules out
-        one of 0.1 everywhere, and its order holds, a step is not too long.
+        The result of :func:`pmm_mcmc.workbench.bias_probe` for these draws, optional.  A bias that it shows counts like
+        one that the gradients show, unless more than 1 % of the transitions were refined.  If it rules out a bias of
+        0.1 everywhere, and its order holds, the step is not too long.
 
     Returns
     -------
@@ -99,13 +97,13 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     TypeError
         If ``probe`` is not what :func:`pmm_mcmc.workbench.bias_probe` returns.
     ValueError
-        If it is one of other parameters, or if draws were not kept: then there is nothing to probe.
+        If ``probe`` is of other parameters, or if the result has no draws.
 
     Notes
     -----
-    Of very many parameters the first are judged, 200 or twice as many as there are coordinates, which in PyMC's results
-    are the free variables, and of the deterministics up to 200 that a first look at all of them finds the worst.  What
-    is found is kept for the last few results, and not computed again by :func:`pmm_mcmc.summary`.
+    If there are very many parameters, the verdict judges the first, 200 or twice as many as there are coordinates
+    (PyMC's results begin with the free variables), and of the deterministics after them up to 200 that a quick look at
+    all finds the worst.  Tables of the last few results are kept; :func:`pmm_mcmc.summary` does not compute them again.
     """
     if probe is not None and not (hasattr(probe, "table") and hasattr(probe, "order_holds")):
         raise TypeError(f"probe={probe!r}: must be what pmm_mcmc.workbench.bias_probe(dt, step) returns")
@@ -125,22 +123,22 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
 
 
 def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
-    """Judge a result by what is known of its parameters, as :func:`verdict` does.
+    """Return the verdict on a result from the table of its parameters.
 
     Parameters
     ----------
     dt, run
-        The result, and what was read of it.
+        The result, as a tree and as :func:`pmm_mcmc.diagnostics.reading.read` returns it.
     table
-        Of :func:`pmm_mcmc.diagnostics.table.table_of`.
+        The table of :func:`pmm_mcmc.diagnostics.table.table_of`.
     probe
         As for :func:`verdict`.
     """
     labels = list(table.index)
     stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
-    moving = table["sd"].to_numpy() > 0.0  # neither constant nor, somewhere, not finite
+    moving = table["sd"].to_numpy() > 0.0  # false of constants, and of what is not finite somewhere
     errors, unstable, remedy = _errors_of_means(table, run.chains), 0, shorter(stats)
-    reasons = size_reasons(run.chains, run.draws, FEWEST)
+    reasons = size_reasons(run.chains, run.draws)
     if any(reason.code == "few_draws" for reason in reasons):
         return concluded(reasons, "")
     reasons += divergence_reasons(stats)
@@ -150,28 +148,28 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
         where = _where(run, table, stats["unstable"].values) if unstable else ""
         reasons += unstable_reasons(unstable, errors, transitions, by_model, where, remedy)
     reasons += _disagreement(dt, table, moving, errors, run.chains)
-    found = _measured(labels, table)
+    measured = _measured(labels, table)
     if run.judged is not None:
         reasons += identity_reasons(*run.identity, run.degrees, lambda i: _name(run, table, i), remedy, run.moving)
-        reasons += bias_reasons(found, run.degrees, remedy)
+        reasons += bias_reasons(measured, run.degrees, remedy)
     else:
         ours = "n_grad_total" in stats
         words = "the bias could not be measured, for the result holds no gradients"
         reasons.append(Reason("no_gradients", words, "sample with keep_gradients=True" if ours else ""))
-    ruled_out = found.ruled_out and calm(unstable, run.chains * run.draws)
+    ruled_out = measured.ruled_out and calm(unstable, run.chains * run.draws)
     if probe is not None:
-        seen = _probed(labels, probe.table, moving)
-        if whole(stats):  # else the run has less bias than the probe sees
-            of_probe = bias_reasons(seen, PROBE_REPLICAS - 1, remedy)
+        probed = _probed(labels, probe.table, moving)
+        if whole(stats):  # a run with many refined steps has less bias than the probe, which refines none
+            of_probe = bias_reasons(probed, CALIBRATION.probe_replicas - 1, remedy)
             reasons += [replace(reason, words=f"by step halving {reason}") for reason in of_probe]
-        ruled_out |= probe.order_holds and seen.ruled_out
+        ruled_out |= probe.order_holds and probed.ruled_out
     reasons += length_reasons(stats, ruled_out)
     kind = "parameters" if len(labels) == len(run.parameters) else "parameters judged"
-    return conclude(reasons, found, stats, kind, probe is not None)
+    return conclude(reasons, measured, stats, kind, probe is not None)
 
 
 def _probed(labels: list[str], table: pd.DataFrame, moving: np.ndarray) -> Measured:
-    """Return biases that step halving shows, which are in units of the posterior sds already."""
+    """Return the biases that step halving shows, which are in posterior standard deviations already."""
     if list(table.index) != list(labels):
         raise ValueError(
             f"probe: is one of {len(table)} parameters ({', '.join(map(str, table.index[:3]))}, ...), the result has "
@@ -183,7 +181,7 @@ def _probed(labels: list[str], table: pd.DataFrame, moving: np.ndarray) -> Measu
 
 
 def _measured(labels: list[str], table: pd.DataFrame) -> Measured:
-    """Return biases in units of the posterior sds."""
+    """Return the biases of a table in posterior standard deviations."""
     scale = table["sd_corrected"].where(table["sd_corrected"] > 0.0)
     mean, mean_se, of_sd, of_sd_se, error = (
         (table[name].abs() / scale).to_numpy()
@@ -194,28 +192,28 @@ def _measured(labels: list[str], table: pd.DataFrame) -> Measured:
 
 
 def _disagreement(dt: Any, table: pd.DataFrame, moving: np.ndarray, errors: np.ndarray, chains: int) -> list[Reason]:
-    """Say whether chains disagree, or leave a mean too uncertain."""
+    """Return a reason if chains disagree, or if a mean is too uncertain."""
     r_hat, kind = np.where(moving, table["r_hat"].to_numpy(), 1.0), "r_hat"
-    if chains > 1 and "superchains" in dt["posterior"].attrs:  # many chains, perhaps of few draws
+    if chains > 1 and "superchains" in dt["posterior"].attrs:  # many chains, of few draws each
         kind, nested = "nested r_hat", nested_r_hat(dt).reindex(table.index).to_numpy()
         r_hat = np.where(moving, nested, 1.0)
     return disagreement_reasons(list(table.index), r_hat, errors, kind)
 
 
 def _errors_of_means(table: pd.DataFrame, chains: int) -> np.ndarray:
-    """Return standard errors of means, in standard deviations: ArviZ's, or the chains' own where they differ by more.
+    """Return standard errors of means, in standard deviations: ArviZ's, or the one between chains if that is larger.
 
-    A few chains give a noisy standard error: theirs counts only where chance among all parameters would not reach it.
+    Between a few chains it is noisy: it counts only where it is larger than chance makes it for any parameter.
     """
     within, between = table["within"].to_numpy(), table["between"].to_numpy()
     if chains == 1 or not len(table):
         return within
-    chance = np.sqrt(chi2.ppf(1.0 - CHANCE / len(table), chains - 1) / (chains - 1))
+    chance = np.sqrt(chi2.ppf(1.0 - WARMUP.chance / len(table), chains - 1) / (chains - 1))
     return np.where(between > chance * within, between, within)
 
 
 def _name(run: Run, table: pd.DataFrame, coordinate: int) -> str:
-    """Return the parameter that a coordinate is, or that follows it most closely, of those in a table."""
+    """Return the parameter of a table that a coordinate is or, if there is none, that correlates with it most."""
     x = run.judged[..., coordinate]
     best, closest = "", -1.0
     known = set(table.index)
@@ -233,14 +231,14 @@ def _name(run: Run, table: pd.DataFrame, coordinate: int) -> str:
 
 
 def _where(run: Run, table: pd.DataFrame, unstable: np.ndarray) -> str:
-    """Say where, on the unconstrained scale, the draws with unstable transitions are, if they are anywhere else."""
+    """Return words for where draws with unstable transitions are, if their mean is more than 1 sd off that of all."""
     if run.position is None:
         return ""
     bad = (unstable > 0).reshape(run.chains, run.draws, -1).any(axis=2)
     sd = np.maximum(run.position.std(axis=(0, 1)), 1e-300)
     away = (run.position[bad].mean(axis=0) - run.position.mean(axis=(0, 1))) / sd
     worst = int(np.argmax(np.abs(away)))
-    if abs(away[worst]) < 1.0:  # anywhere
+    if abs(away[worst]) < 1.0:
         return ""
     side = "above" if away[worst] > 0 else "below"
     return f", most of all where {_of_position(run, table, worst)} is {abs(away[worst]):.1f} sd {side} its mean"
@@ -252,6 +250,6 @@ def _of_position(run: Run, table: pd.DataFrame, coordinate: int) -> str:
 
 
 def last_words(dt: Any) -> tuple[int, str]:
-    """Return the level of logging, and the sentence of the verdict: a warning unless the run is trusted."""
-    found = verdict(dt)
-    return (logging.INFO if found.trusted else logging.WARNING), found.sentence
+    """Return the sentence of the verdict with its level of logging: a warning unless the run is trusted."""
+    judgement = verdict(dt)
+    return (logging.INFO if judgement.trusted else logging.WARNING), judgement.sentence

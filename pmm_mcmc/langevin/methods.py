@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 __all__ = ["METHODS", "Kernel", "Method", "Scheme"]
 
-OVERDAMPED, UNDERDAMPED, HARMONIC = 0, 1, 2
+# Dynamics, as numbers for the engines: position alone; with velocity; with velocity in the unit quadratic potential.
+OVERDAMPED, UNDERDAMPED, HARMONIC = range(3)
 
 
 class Scheme(enum.IntEnum):

@@ -21,11 +21,10 @@ from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 
 __all__ = ["FALSE_ALARM", "SOUND", "guard_threshold", "steepest_curvature"]
 
-FALSE_ALARM = 1e-8
-_ALLOWANCE = 5.0
-# All coordinates share the earlier midpoints too, so that their states at the start of a step are not independent: in
-# d = 3000 the randomised midpoint method at step 0.965 exceeded 1.5 times the bound in 3 of 5,000 steps, 1.8 times it
-# in none.
+FALSE_ALARM = 1e-8  # probability, by Chernoff's bound, that a good step on a Gaussian is refused
+_ALLOWANCE = 5.0  # energy that is allowed on top where the posterior is not Gaussian
+# Earlier midpoints, which all coordinates share too, have shaped the state that a step begins with: in d = 3000 the
+# randomised midpoint method at step 0.965 exceeded 1.5 times the bound 3 times in 5,000 steps, 1.8 times it never.
 _MEMORY, _MEMORY_OF_ONE = 1.25, 1.8
 # Share of the curvature at which the stationary law ceases to exist.  There the variances of the two-gradient methods
 # are 10 to 40 % too large; the largest curvature that warm-up tunes a step for is at most three quarters of it.

@@ -11,8 +11,10 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-__all__ = ["BEAT", "DRAWINGS", "Beats", "Heartbeat", "clock", "console", "write"]
+__all__ = ["BEAT", "DRAWINGS", "NARROW", "Beats", "Heartbeat", "clock", "console", "write"]
 
+# Columns of a terminal below which progress has shorter headings.
+NARROW = 110
 DRAWINGS = 2.0  # a second
 # Seconds between lines in a file or pipe.  Compilation delays other threads: by 2.4 seconds at most in trials.
 BEAT = 1.0

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["model_starts", "spread_starts"]
+__all__ = ["WIDTHS", "model_starts", "spread_starts"]
 
-_TRIES = 20
+# Half the side of the box that each try for a start is drawn from: as PyMC jitters for NUTS, halved after every four.
+WIDTHS = tuple(0.5 ** (i // 4) for i in range(20))
 
 
 def spread_starts(
@@ -40,8 +41,7 @@ def spread_starts(
     starts = superchains or chains
     found = np.tile(centre, (starts, 1))
     missing = np.arange(starts)
-    for i in range(_TRIES):
-        width = 0.5 ** (i // 4)
+    for width in WIDTHS:
         tried = centre + width * rng.uniform(-1.0, 1.0, size=(starts, len(centre)))
         good = np.isfinite(gradient_at(tried[missing])).all(axis=1)
         found[missing[good]] = tried[missing[good]]

@@ -11,17 +11,18 @@ from rich.progress import Progress, ProgressColumn, TaskID, TextColumn, TimeElap
 from rich.style import Style
 from rich.table import Column
 
-from pmm_mcmc.model.heartbeat import BEAT, DRAWINGS, Beats, clock, console, write
+from pmm_mcmc.model.heartbeat import BEAT, DRAWINGS, NARROW, Beats, clock, console, write
 from pmm_mcmc.run.memory import scaled
 
 __all__ = ["RunProgress"]
 
-_ROWS = 8
-# Pause between lines in a file or pipe while drawing, as a share of the time so far.
+_ROWS = 8  # bars at most, one for each group of chains
+# Between lines about draws where nothing can be drawn over: at least a hundredth of the time so far.
 _SHARE = 0.01
 _WINDOW = 30.0  # seconds over which speeds are averaged
-# Heading, heading in a narrow terminal (None: not shown there), and minimal width, which keeps columns from moving.
-_NARROW, _UNKNOWN = 110, "-:--:--"
+# Headings, those of a narrow terminal (none where there is no room), and how wide a column may get before it moves
+# its neighbours.
+_UNKNOWN = "-:--:--"
 _COLUMNS = {
     "chains": ("Chains", "Chains", 1),
     "draw": ("Draw", "Draw", 4),
@@ -196,7 +197,7 @@ class RunProgress:
         from pymc.progress_bar import CustomProgress
         from pymc.progress_bar.rich_progress import CustomBarColumn
 
-        narrow, blue = self._console.width < _NARROW, Style.parse("rgb(31,119,180)")
+        narrow, blue = self._console.width < NARROW, Style.parse("rgb(31,119,180)")
         columns: list[ProgressColumn] = [
             CustomBarColumn(
                 bar_width=None,

@@ -13,6 +13,8 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
 from pmm_mcmc.langevin.methods import Scheme
+from pmm_mcmc.model.initial_points import WIDTHS
+from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.noncentring import NoncentringWarmup
 from pmm_mcmc.warmup.step_size import fixed_setting
 
@@ -21,12 +23,11 @@ __all__ = ["Chain", "NotFiniteError"]
 # A call of the engine costs some 30 microseconds.  Draws are computed ahead to make that negligible, but few enough
 # that the progress bar and Ctrl-C respond.  Their values do not depend on it.
 MOST_DRAWS_AHEAD, SECONDS_AHEAD = 256, 0.05
+# Points around the start, within this distance, that the first preconditioner and curvature are found from.
 _PROBES, _PROBE_WIDTH = 8, 0.1
-_JITTER_TRIES = 20
-# In PyMC each chain has a process of its own.  Companion chains share its warm-up until the tuned parameters are
-# frozen; with four chains these come as near to those of many chains as with more (benchmarks/paper/tuning.py).
+# Chains of its own that a chain of PyMC, alone in its process, is tuned together with until the setting is frozen: four
+# in all, whose setting is as near to that of many chains as that of more (benchmarks/paper/tuning.py).
 _WARMUP_CHAINS = 4
-_LEAST_ADAPTED, _ADAPTED = 130, 0.3
 
 
 class NotFiniteError(Exception):
@@ -112,8 +113,8 @@ class Chain:
             return x if structure is None or sites is None else structure.to_z(x, sites)[0]
 
         def jittered(width: float) -> tuple[np.ndarray, np.ndarray] | None:
-            for i in range(_JITTER_TRIES):
-                start = position + 0.5 ** (i // 4) * width * rng.uniform(-1.0, 1.0, size=d)
+            for shrink in WIDTHS:
+                start = position + shrink * width * rng.uniform(-1.0, 1.0, size=d)
                 found = gradient_at(start)
                 if found is not None:
                     return start, found
@@ -137,7 +138,7 @@ class Chain:
                 if there is not None:
                     pairs.append((probe, there))
             at, slopes = (np.array(part) for part in zip(*pairs, *others, strict=True))
-            least = max(_LEAST_ADAPTED, int(_ADAPTED * n_tune))
+            least = max(CALIBRATION.least_adapted, int(CALIBRATION.least_adapted_share * n_tune))
             warmup = NoncentringWarmup.start(settings, n_tune, to_z(at), slopes, least, sites)
             tuned = warmup.tuned
             companions = None

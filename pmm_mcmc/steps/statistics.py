@@ -14,6 +14,7 @@ from rich.table import Column
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.settings import TunedParameters
+from pmm_mcmc.model.heartbeat import NARROW
 from pmm_mcmc.steps.chain import Chain
 
 __all__ = ["GRADIENTS", "STATISTICS", "WITHOUT_FRICTION", "Stats", "progress_columns", "rows_of", "shown"]
@@ -115,8 +116,7 @@ def rows_of(
     return rows
 
 
-# Format, heading, and heading in a narrow terminal (None: not shown there).
-_NARROW = 110
+# Headings, and those of a narrow terminal, which has no room for all.
 _COLUMNS = {
     "step_size": ("{task.fields[step_size]:0.3g}", "Step size", "Step"),
     "K": ("{task.fields[K]}", "K", None),
@@ -148,8 +148,8 @@ class _Fitted(TextColumn):
 
 
 def progress_columns(n_chains: int) -> tuple[list[TextColumn], dict[str, list[float]]]:
-    """Return the columns for PyMC's progress bar, and their initial values for each chain."""
-    narrow = Console().width < _NARROW
+    """Return the columns of PyMC's progress bar, and what they begin with for each chain."""
+    narrow = Console().width < NARROW
     columns: list[TextColumn] = []
     for text, wide, short in _COLUMNS.values():
         heading = short if narrow else wide

@@ -1,14 +1,17 @@
-"""Warm-up: preconditioner, step size, friction and non-centring, from positions and gradients alone.
+"""Warm-up finds the setting of a method: preconditioner, step size, friction and non-centring.
+
+It looks at positions and gradients of the chains, and at nothing else.
 
 ::
 
     grow ──────────────► trial ──────► freeze ──► check ──► check ... ──► done
     blocks of 25, 32 ...  one friction    70 % at    each judges the setting on
     draws; after each:    after another,  the        new draws: unstable steps,
-    preconditioner,       the best one    latest     identities, whitened sds
+    preconditioner,       the best one    latest     Stein identity
     sites, step size      is kept                      │ fails: shorter step, and
                                                        ◄─┘ one more check
 
-:mod:`~pmm_mcmc.warmup.timetable` says when blocks end, :mod:`~pmm_mcmc.warmup.schedule` what follows from one,
-:mod:`~pmm_mcmc.warmup.pooled` runs it for chains that learn together, :mod:`~pmm_mcmc.warmup.noncentring` beside sites.
+:mod:`~pmm_mcmc.warmup.timetable` says when a block ends, :mod:`~pmm_mcmc.warmup.schedule` what follows from its draws,
+:mod:`~pmm_mcmc.warmup.noncentring` adds the fit of the non-centring, and :mod:`~pmm_mcmc.warmup.pooled` runs many
+chains that are tuned together.  All thresholds are in :mod:`~pmm_mcmc.warmup.calibration`.
 """

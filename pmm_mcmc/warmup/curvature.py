@@ -1,4 +1,4 @@
-"""The steepest curvature at draws, by power iteration on differences of gradients."""
+"""The largest curvature at draws, by power iteration on differences of gradients."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["LocalCurvature"]
+from pmm_mcmc.warmup.calibration import CALIBRATION
 
-_POINTS, _ITERATIONS, _WIDTH = 8, 4, 1e-4
+__all__ = ["LocalCurvature"]
 
 
 @dataclass
 class LocalCurvature:
     r"""Largest :math:`|\partial g\, v| / |v|` over directions ``v``, at some of the draws.
 
-    Differences along a chain average over directions, and in many dimensions they miss the few that are steep.  Power
-    iteration finds them: each step costs one gradient, at a point beside the draw.  From block to block it goes on from
-    the direction found last.
+    Differences between successive draws average over directions, and in many dimensions miss the few steep ones.  Power
+    iteration finds these: each iteration costs one gradient, at a point close to the draw.  It starts from the
+    direction that was found last, also in the next block.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class LocalCurvature:
         gradient_at: Callable[[np.ndarray], np.ndarray],
         remainder: bool,
     ) -> float:
-        """Return the median over eight of the draws, evenly spaced: what is typical of a step.
+        """Return the median over eight draws, evenly spaced.
 
         Parameters
         ----------
@@ -45,27 +45,28 @@ class LocalCurvature:
         gradient_at
             Gradient at a whitened position ``(d,)``; may be not finite.
         remainder
-            Leave the linear part ``-y`` of the gradient out.
+            Subtract the linear part ``-y`` of the gradient, which the harmonic flow integrates.
         """
         n, d = position.shape
-        rows = np.unique(np.linspace(0, n - 1, _POINTS).astype(int))
+        rows = np.unique(np.linspace(0, n - 1, CALIBRATION.curvature_points).astype(int))
         if len(self._direction) != d:
-            # The direction in which gradients differ most from each other, to begin with.
+            # The first direction is a difference of gradients, which are largest along steep directions.
             self._direction = gradient[rows[-1]] - gradient[rows[0]]
-        found = []
+        sizes = []
         for row in rows:
             direction, size = self._direction, 0.0
-            for _ in range(_ITERATIONS):
+            for _ in range(CALIBRATION.curvature_iterations):
                 length = float(np.sqrt((direction**2).sum()))
                 if not (np.isfinite(length) and length > 0.0):
                     direction, size = np.ones(d), 0.0
                     break
                 direction = direction / length
                 self.evaluations += 1
-                change = (gradient_at(position[row] + _WIDTH * direction) - gradient[row]) / _WIDTH
+                beside = gradient_at(position[row] + CALIBRATION.curvature_width * direction)
+                change = (beside - gradient[row]) / CALIBRATION.curvature_width
                 direction = change + direction if remainder else change
                 size = float(np.sqrt((direction**2).sum()))
             if np.isfinite(size):
-                found.append(size)
+                sizes.append(size)
                 self._direction = direction if size > 0.0 else self._direction
-        return float(np.median(found)) if found else 0.0
+        return float(np.median(sizes)) if sizes else 0.0

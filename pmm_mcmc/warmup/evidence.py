@@ -1,4 +1,7 @@
-"""What draws say of the setting that they were made with: whether it fits them, and which one would."""
+"""What the draws of a block show: which are usable, whether the setting fits them, and which setting would.
+
+Masks named ``usable`` are ``(chain, n)``: true for draws past the transient, the way down from the start.
+"""
 
 from __future__ import annotations
 
@@ -11,40 +14,49 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import best_coordinates
 from pmm_mcmc.engines.settings import Block, MethodArguments
 from pmm_mcmc.langevin.methods import HARMONIC, Scheme
+from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.friction import largest_spread
 from pmm_mcmc.warmup.stein_identity import too_wide
 from pmm_mcmc.warmup.step_size import lipschitz_bound, rare_curvature
 
-__all__ = ["SPREAD", "curvature", "failed", "fits", "refitted", "successive_curvature", "visibly_wide", "whitened"]
-
-_MISFIT, SPREAD = 4.0, 2.0  # of a scale that fits: J per coordinate, and the largest whitened sd
-_FEWEST_SEEN, _MOSTLY = 40, 0.99  # draws of each chain, and the share of them past the transient, to judge a bias by
+__all__ = [
+    "curvature",
+    "failed",
+    "fits",
+    "refitted",
+    "replacements",
+    "settled",
+    "steps_for_autocorrelation",
+    "successive_curvature",
+    "visibly_wide",
+    "whitened",
+]
 
 
 def failed(block: Block) -> np.ndarray:
-    """Return which transitions ``(chain, n)`` a whole step failed to make because of its length."""
+    """Return which transitions ``(chain, n)`` failed because the step is too long, not because of the model."""
     return (block.unstable - block.model_failures) > 0
 
 
 def whitened(coordinates: Coordinates, block: Block) -> tuple[np.ndarray, np.ndarray]:
-    """Return positions and gradients of a block in the coordinates."""
+    """Return positions and gradients of a block in whitened coordinates."""
     return coordinates.whiten(block.position), coordinates.pull_back(block.gradient)
 
 
 def fits(coordinates: Coordinates, block: Block, usable: np.ndarray) -> bool:
-    """Whether coordinates that were fitted on older draws whiten those of a block."""
+    """Return whether a preconditioner that was fitted on older draws whitens those of a block."""
     if not usable.any() or block.position.shape[2] == 0:
         return bool(usable.any())
     y, g = (part[usable] for part in whitened(coordinates, block))
     misfit = np.sort((y**2).mean(axis=1) + (g**2).mean(axis=1))
-    kept = misfit[: math.ceil(0.99 * len(misfit))].mean()
-    return bool(kept < _MISFIT) and largest_spread(y) < SPREAD
+    trimmed = misfit[: math.ceil(0.99 * len(misfit))].mean()  # with heavy tails few draws would decide
+    return bool(trimmed < CALIBRATION.misfit) and largest_spread(y) < CALIBRATION.slow_sd
 
 
 def refitted(settings: MethodArguments, coordinates: Coordinates, window: Block, usable: np.ndarray) -> Coordinates:
-    """Return the coordinates that whiten the usable draws; where the scale is given, only their centre is new."""
-    # In order of time, the chains side by side.
+    """Return the preconditioner fitted to the usable draws; a given ``scaling`` is kept, and only the centre fitted."""
+    # Rows in order of time, those of all chains at one time together.
     in_order = usable.T.ravel()
     d = window.position.shape[2]
     position = window.position.swapaxes(0, 1).reshape(usable.size, d)[in_order]
@@ -54,8 +66,8 @@ def refitted(settings: MethodArguments, coordinates: Coordinates, window: Block,
 
 
 def visibly_wide(block: Block, usable: np.ndarray, target_bias: float) -> bool:
-    """Whether a bias well above the target shows in draws that are past the transient, if they are enough to say so."""
-    if block.lp.shape[1] < _FEWEST_SEEN or usable.mean() < _MOSTLY or block.position.shape[2] == 0:
+    """Return whether draws, if nearly all are usable, show a bias well above the target."""
+    if usable.mean() < CALIBRATION.settled_share or block.position.shape[2] == 0:
         return False
     return too_wide(block.position, block.gradient, target_bias)
 
@@ -63,7 +75,7 @@ def visibly_wide(block: Block, usable: np.ndarray, target_bias: float) -> bool:
 def successive_curvature(
     settings: MethodArguments, coordinates: Coordinates, position: np.ndarray, gradient: np.ndarray, usable: np.ndarray
 ) -> float:
-    """Return :func:`~pmm_mcmc.warmup.step_size.lipschitz_bound` of draws ``(chain, n, d)`` in the coordinates."""
+    """Return :func:`~pmm_mcmc.warmup.step_size.lipschitz_bound` of draws ``(chain, n, d)`` after whitening."""
     y, g = coordinates.whiten(position), coordinates.pull_back(gradient)
     return lipschitz_bound(y, g, usable, settings.kernel.dynamics == HARMONIC, settings.sees_curvature)
 
@@ -78,7 +90,7 @@ def curvature(
 ) -> float:
     """Return the largest whitened curvature that matters to the step.
 
-    With a function for the gradient at a position ``(d,)``, steep directions are looked for at draws too.
+    ``gradient_at`` evaluates the gradient at a position ``(d,)``; with it, ``local`` finds the steepest directions.
     """
     adjusted = settings.kernel.scheme == Scheme.MALA
     if gradient_at is None or adjusted or window.position.shape[2] < 2:
@@ -91,3 +103,72 @@ def curvature(
 
     typical = local(y[usable], g[usable], gradient_there, harmonic)
     return max(rare_curvature(y, g, usable, harmonic, settings.sees_curvature), typical)
+
+
+def settled(potential: np.ndarray, d: int) -> np.ndarray:
+    """Return which draws are past the transient, as a mask of the shape ``(chain, n)`` of the potentials.
+
+    The potential is minus the log density.  A draw is in the transient if its potential exceeds a reference by more
+    than ``d/2 + 6 sqrt(d/2) + 5``, six standard deviations on a Gaussian and more: its gradient would spoil the
+    preconditioner.  The reference is the lowest, over chains, of the medians of the newest quarter.  A potential that
+    is not finite counts as too high.
+    """
+    n = potential.shape[1]
+    newest = potential[:, -max(1, n // 4) :]
+    lowest = np.median(np.where(np.isfinite(newest), newest, np.inf), axis=1).min()
+    keep = potential <= lowest + d / 2 + 6 * np.sqrt(d / 2) + 5
+    return keep if keep.sum() >= 2 else np.ones(potential.shape, dtype=bool)
+
+
+def replacements(usable: np.ndarray, unstable: np.ndarray) -> np.ndarray:
+    """Return for each chain the number of the chain to continue from: a healthy one's if it is stuck, else its own.
+
+    Parameters
+    ----------
+    usable, unstable : (chain, n)
+        Draws past the transient, and rejected transitions, of the newest block.
+
+    Returns
+    -------
+    (chain,) int
+        A chain is stuck if no draw of the block's last quarter is past the transient, or if more than 30 % of its
+        transitions were rejected.
+    """
+    chains, n = usable.shape
+    newest = usable[:, -max(1, n // 4) :]
+    healthy = newest.any(axis=1) & ((unstable > 0).mean(axis=1) <= CALIBRATION.stuck)
+    source = np.arange(chains)
+    if healthy.any():
+        among = np.flatnonzero(healthy)
+        stuck = np.flatnonzero(~healthy)
+        source[stuck] = among[np.arange(len(stuck)) % len(among)]
+    return source
+
+
+def steps_for_autocorrelation(position: np.ndarray) -> int:
+    """Return the fewest transitions for a draw with which every coordinate's autocorrelation is below one half.
+
+    Parameters
+    ----------
+    position : (chain, n, d)
+        Successive states of chains.
+
+    Returns
+    -------
+    int
+        At least 1, at most 64 (``CALIBRATION.most_steps_per_draw``) and a quarter of ``n``.
+    """
+    n = position.shape[1]
+    if n == 0:
+        return 1
+    centred = position - position.mean(axis=(0, 1))
+    variance = (centred**2).mean(axis=(0, 1))
+    moving = variance > 0.0
+    centred, variance = centred[..., moving], variance[moving]
+    largest = max(1, min(CALIBRATION.most_steps_per_draw, n // 4))
+    for lag in range(1, largest):
+        correlation = (centred[:, lag:] * centred[:, :-lag]).mean(axis=(0, 1)) / variance
+        if correlation.max(initial=-1.0) < CALIBRATION.autocorrelation:
+            # A chain that has not mixed drags its own mean along, and the autocorrelation falls late for that alone.
+            return lag if lag <= max(1, n // 8) else largest
+    return largest

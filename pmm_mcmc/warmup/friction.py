@@ -1,4 +1,4 @@
-"""Friction: one, in whitened coordinates, unless a trial along the slow directions says otherwise."""
+"""The friction: 1 in whitened coordinates, unless slow directions are faster with a smaller one."""
 
 from __future__ import annotations
 
@@ -6,46 +6,46 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pmm_mcmc.coordinates.scale import MOST_DENSE
+from pmm_mcmc.warmup.calibration import CALIBRATION
+
 __all__ = ["DEFAULT_FRICTION", "FRICTIONS", "FrictionTrial", "largest_spread", "slow_jumps"]
 
-DEFAULT_FRICTION = 1.0
 FRICTIONS = (1.0, 0.5, 0.25)
-_FAVOUR = 1.1  # of the default
-_LAG = 15
-_MOST_DENSE = 300
+DEFAULT_FRICTION = FRICTIONS[0]
 
 
 def _spreads(position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Variances along principal directions of whitened draws ``(n, d)``, and these as columns, slowest first."""
+    """Return variances of whitened draws ``(n, d)`` along principal directions, widest first, and these as columns."""
     n, d = position.shape
     centred = position - position.mean(axis=0)
-    if d > min(_MOST_DENSE, n // 2):
+    if d > min(MOST_DENSE, n // 2):
         variance = (centred**2).mean(axis=0)
         order = np.argsort(-variance)
         return variance[order], np.eye(d)[:, order[:10]]
     values, vectors = np.linalg.eigh(centred.T @ centred / n)
-    # Of n independent draws of a unit Gaussian the largest would be (1 + sqrt(d/n))^2.
+    # The largest of n independent draws of a unit Gaussian is about (1 + sqrt(d/n))^2 (Marchenko and Pastur).
     return values[::-1] / (1.0 + np.sqrt(d / n)) ** 2, vectors[:, ::-1]
 
 
 def largest_spread(position: np.ndarray) -> float:
-    """Largest standard deviation of whitened draws ``(n, d)`` along any principal direction."""
+    """Return the largest standard deviation of whitened draws ``(n, d)`` along a principal direction."""
     return float(np.sqrt(_spreads(position)[0][0]))
 
 
 def slow_jumps(position: np.ndarray, window: np.ndarray) -> float:
-    """Mean squared jump over 15 transitions along the slowest directions, relative to their variances.
+    """Return the mean squared jump over 15 transitions along the slowest directions, over their variances.
 
     Parameters
     ----------
     position : (chain, n, d)
-        Whitened draws of a trial.
+        Whitened draws at one friction.
     window : (m, d)
-        Whitened draws that say which directions are slow: those with at least half the largest variance.
+        Whitened draws that determine the slow directions: those with at least half the largest variance, at most 5.
     """
     variance, vectors = _spreads(window)
     slow = max(1, min(int((variance >= 0.5 * variance[0]).sum()), 5, vectors.shape[1]))
-    lag = min(_LAG, position.shape[1] - 1)
+    lag = min(CALIBRATION.jump_lag, position.shape[1] - 1)
     along = position @ vectors[:, :slow]
     jumps = ((along[:, lag:] - along[:, :-lag]) ** 2).mean(axis=(0, 1))
     return float(np.mean(jumps / variance[:slow]))
@@ -53,12 +53,12 @@ def slow_jumps(position: np.ndarray, window: np.ndarray) -> float:
 
 @dataclass
 class FrictionTrial:
-    """Frictions tried one after the other, from the default down, by their jumps along the slow directions.
+    """A trial of one friction after the other, from the default down, by the jumps along the slow directions.
 
     Parameters
     ----------
     window : (m, d)
-        Whitened draws that say which directions are slow.
+        Whitened draws that determine the slow directions.
     """
 
     window: np.ndarray
@@ -66,20 +66,20 @@ class FrictionTrial:
 
     @property
     def over(self) -> bool:
-        """Whether all have been tried."""
+        """Whether all frictions have been tried."""
         return len(self._scores) == len(FRICTIONS)
 
     @property
     def next(self) -> float:
-        """The friction to try now."""
+        """The friction to try next."""
         return FRICTIONS[len(self._scores)]
 
     @property
     def best(self) -> float:
-        """The best of those tried so far, the default favoured by a tenth."""
+        """The best friction tried so far; the default has a bonus of a tenth."""
         return FRICTIONS[int(np.argmax(self._scores))] if self._scores else DEFAULT_FRICTION
 
     def record(self, position: np.ndarray, stable: bool) -> None:
-        """Take the whitened draws ``(chain, n, d)`` made with the present friction, which must have been stable."""
-        favour = _FAVOUR if self.next == DEFAULT_FRICTION else 1.0
-        self._scores.append(favour * slow_jumps(position, self.window) if stable else 0.0)
+        """Score the present friction by its whitened draws ``(chain, n, d)``; one that is not ``stable`` scores 0."""
+        bonus = CALIBRATION.default_bonus if self.next == DEFAULT_FRICTION else 1.0
+        self._scores.append(bonus * slow_jumps(position, self.window) if stable else 0.0)

@@ -1,8 +1,9 @@
-"""The warm-up in non-centred coordinates: sites are learnt from the draws of the window that the scale is learnt from.
+"""The warm-up schedule with non-centring, which is fitted to the same window of draws as the preconditioner.
 
-The schedule of :mod:`pmm_mcmc.warmup.schedule` works in ``z`` and knows nothing of non-centring.  At every window of
-adaptation the sites are fitted anew, the draws of the window expressed in the new ``z``, and the schedule goes on from
-there: no gradient is spent, and nothing begins again.
+A *site* is a variable whose location or scale depends on others; its numbers say how far it is non-centred.  ``x`` are
+the model's coordinates and ``z`` the non-centred ones, in which :mod:`pmm_mcmc.warmup.schedule` works.  Before each
+update of the schedule the sites are fitted again and the window is expressed in the new ``z``.  This evaluates no
+gradients, and the schedule goes on where it was.
 """
 
 from __future__ import annotations
@@ -16,26 +17,23 @@ import numpy as np
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.contract import model_side
 from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
-from pmm_mcmc.warmup.schedule import WINDOW, Warmup
-from pmm_mcmc.warmup.transient import settled
+from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.evidence import settled
+from pmm_mcmc.warmup.schedule import Warmup
 
 __all__ = ["NoncentringWarmup"]
-
-_LEAST_ADAPTED = 130
-# Numbers of a window's positions that are expressed in new coordinates at most: older draws are forgotten.
-_NUMBERS = 2_000_000
 
 
 @dataclass
 class NoncentringWarmup:
-    """Adapt chains over at most ``length`` transitions of each: what :class:`pmm_mcmc.warmup.schedule.Warmup` offers.
+    """A :class:`pmm_mcmc.warmup.schedule.Warmup` that fits the non-centring too.
 
     Attributes
     ----------
     warmup
         The schedule.
     sites
-        Numbers of the non-centring in force, or None where nothing is non-centred.
+        Numbers of the sites at present; ``None`` without non-centring.
     """
 
     warmup: Warmup
@@ -50,33 +48,33 @@ class NoncentringWarmup:
         length: int,
         position: np.ndarray,
         gradient: np.ndarray,
-        least: int = _LEAST_ADAPTED,
+        least: int | None = None,
         sites: np.ndarray | None = None,
     ) -> NoncentringWarmup:
-        """Begin from positions ``z`` and gradients ``(n, d)``: see :meth:`pmm_mcmc.warmup.schedule.Warmup.start`."""
+        """Begin from positions ``z`` and gradients ``(n, d)``; see :meth:`pmm_mcmc.warmup.schedule.Warmup.start`."""
         return cls(Warmup.start(settings, length, position, gradient, least), sites)
 
-    # -- what the schedule offers ------------------------------------------------------------------------------------
+    # -- as of the schedule ------------------------------------------------------------------------------------------
 
     @property
     def tuned(self) -> TunedParameters:
-        """The setting in force."""
+        """The setting at present."""
         tuned = self.warmup.tuned
         return tuned._replace(coordinates=tuned.coordinates._replace(sites=self.sites))
 
     @property
     def length(self) -> int:
-        """Transitions there are."""
+        """Transitions of each chain at most."""
         return self.warmup.length
 
     @property
     def done(self) -> int:
-        """Transitions observed."""
+        """Transitions observed so far."""
         return self.warmup.done
 
     @property
     def boundary(self) -> int:
-        """Where the block in hand ends."""
+        """The transition at which the current block ends."""
         return self.warmup.boundary
 
     @property
@@ -101,25 +99,25 @@ class NoncentringWarmup:
 
     @property
     def ready(self) -> bool:
-        """Whether the setting has been frozen and found good."""
+        """Whether the setting is frozen and its last check passed."""
         return self.warmup.ready
 
     @property
     def tolerance(self) -> float:
-        """Share of the kinetic energies by which the energy may rise in a step beyond the guard's threshold."""
+        """Energy that a step may gain beyond the guard's threshold, as a share of its kinetic energies."""
         return self.warmup.tolerance
 
     @property
     def n_grad(self) -> int:
-        """Gradients that updates have taken by themselves, for all chains."""
+        """Gradients that updates have evaluated so far, for all chains together."""
         return self.warmup.n_grad
 
     def stop(self) -> None:
-        """End here: the next :meth:`update` is the last."""
+        """End the warm-up: the next :meth:`update` is the last."""
         self.warmup.stop()
 
     def observe(self, block: Block, structure: Structure | None = None) -> None:
-        """Take note of the draws ``z`` of all chains over the block in hand, with what the density said at them."""
+        """Record the draws ``z`` of all chains in the current block, with what the engine returned there."""
         if structure is not None:
             x, slope = model_side(block.position, block.gradient)
             d = x.shape[-1]
@@ -127,7 +125,7 @@ class NoncentringWarmup:
             lp = block.lp + block.gradient[..., 3 * d]
             if self.frozen is None:
                 if self._positions and len(x) != len(self._positions[0]):
-                    self._positions, self._gradients = [], []  # a chain that goes on alone
+                    self._positions, self._gradients = [], []  # a chain has lost its companions
                 self._positions.append(x.copy())
                 self._gradients.append(slope.copy())
             block = block._replace(position=z, gradient=g, lp=lp)
@@ -136,7 +134,7 @@ class NoncentringWarmup:
     def update(
         self, gradient_at: Callable[..., np.ndarray] | None = None, structure: Structure | None = None
     ) -> TunedParameters:
-        """Close the block; return the setting for the next one: see :meth:`pmm_mcmc.warmup.schedule.Warmup.update`."""
+        """End the block; return the setting of the next one: see :meth:`pmm_mcmc.warmup.schedule.Warmup.update`."""
         if structure is not None and self._positions and self.frozen is None and self.warmup.adapting:
             self._learn(structure)
         if gradient_at is None or structure is None:
@@ -149,13 +147,13 @@ class NoncentringWarmup:
         return self.tuned
 
     def _learn(self, structure: Structure) -> None:
-        """Fit the sites to the window, and express its draws in the new coordinates."""
+        """Fit the sites to the window of draws, and express these in the new coordinates."""
         assert self.sites is not None
         blocks = self.warmup.blocks
         newest = blocks[-1].lp.shape[1]
         chains, _, d = blocks[-1].position.shape
-        kept = max(math.ceil(WINDOW * self.done), newest)
-        kept = max(min(kept, _NUMBERS // max(chains * d, 1)), newest)
+        kept = max(math.ceil(CALIBRATION.window * self.done), newest)
+        kept = max(min(kept, CALIBRATION.window_numbers // max(chains * d, 1)), newest)
         x, slope = (np.concatenate(part, axis=1)[:, -kept:] for part in (self._positions, self._gradients))
         self._positions, self._gradients = [x], [slope]
         window = Block(*(np.concatenate(part, axis=1)[:, -kept:] for part in zip(*blocks, strict=True)))

@@ -1,4 +1,4 @@
-"""The warm-up of chains that advance together: one schedule for all, fed by some of them."""
+"""The warm-up of many chains with one setting, which is tuned on the draws of up to 64 of them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
+from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.evidence import replacements, settled
 from pmm_mcmc.warmup.noncentring import NoncentringWarmup
 from pmm_mcmc.warmup.step_size import fixed_setting
-from pmm_mcmc.warmup.transient import replacements, settled
 
 __all__ = ["Warmed", "Warming", "warm_up"]
 
-# Chains that the setting is learnt from; the others follow it.  More would find no other setting, and their draws
-# would fill the memory.
-_TRAINING_CHAINS = 64
-
 
 class Warmed(NamedTuple):
-    """Chains ready to sample: the ensemble, its setting, and the gradients that each chain took to get there."""
+    """Chains ready to sample: the ensemble, its setting, and the gradients that each chain spent in warm-up."""
 
     ensemble: Ensemble
     tuned: TunedParameters
@@ -34,14 +31,14 @@ class Warmed(NamedTuple):
 
 @dataclass
 class Warming:
-    """A warm-up under way: everything that it needs to go on, bit for bit.
+    """A warm-up in progress: all that is needed to continue it, bit for bit.
 
     Attributes
     ----------
     ensemble, tuned, warmup
-        The chains, their setting, and the schedule; no schedule where there is no warm-up.
+        The chains, their setting, and the schedule (``None`` without warm-up).
     n_grad : (chain,)
-        Gradients spent, those of the schedule's own shared among the chains.
+        Gradients spent by each chain, with its share of those that the schedule evaluated.
     """
 
     ensemble: Ensemble
@@ -58,7 +55,7 @@ class Warming:
         length: int,
         rng: np.random.Generator,
     ) -> Warming:
-        """Begin at positions of the model ``(chain, d)``.
+        """Begin at positions ``(chain, d)`` in the model's coordinates.
 
         Raises
         ------
@@ -80,7 +77,11 @@ class Warming:
             warmup, tuned = None, fixed_setting(settings, starts[0], sites)
         else:
             warmup = NoncentringWarmup.start(
-                settings, length, starts[:_TRAINING_CHAINS], gradients[:_TRAINING_CHAINS], sites=sites
+                settings,
+                length,
+                starts[: CALIBRATION.training_chains],
+                gradients[: CALIBRATION.training_chains],
+                sites=sites,
             )
             tuned = warmup.tuned
         ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)
@@ -92,7 +93,7 @@ class Warming:
         return self.warmup is None or self.warmup.finished
 
     def part(self, own: slice) -> Ensemble:
-        """Return some of the chains, to be advanced in place; they count their transitions for themselves."""
+        """Return some of the chains as an ensemble with views of their states and a count of transitions of its own."""
         whole = self.ensemble
         return replace(whole, state=whole.state[own], gradient=whole.gradient[own], keys=whole.keys[own])
 
@@ -103,16 +104,16 @@ class Warming:
         look: Callable[[slice, Chunk], None] | None = None,
         processes: Processes | None = None,
     ) -> None:
-        """Run all chains over the block in hand, and let the schedule act on it.
+        """Advance all chains over the current block, and update the setting.
 
         Parameters
         ----------
         engine
-            Of the method.
+            Advances the chains.
         batch
             Chains that advance at a time; all by default.
         look
-            Called with each batch's chains, counted from the first of this process, and their draws.
+            Called with each batch: which chains, counted from the first of this process, and their draws.
         processes
             The processes that share the chains; one by default.
         """
@@ -124,9 +125,9 @@ class Warming:
         training: list[Block] = []
         lp, unstable = np.empty((len(spent), rows)), np.empty((len(spent), rows), np.int64)
         for which, chunk in mine.advance_in_batches(engine, old, rows, batch, tolerance=warmup.tolerance):
-            training_rows = max(_TRAINING_CHAINS - processes.own.start - which.start, 0)
+            training_rows = max(CALIBRATION.training_chains - processes.own.start - which.start, 0)
             if training_rows or not training:
-                # Copies: a view would hold the whole batch.
+                # Copies, since views would keep the whole batch in memory.
                 training.append(Block(*(part[:training_rows].copy() for part in Block.of(chunk))))
             lp[which], unstable[which] = chunk.sampled_lp, chunk.unstable
             spent[which] += chunk.n_grad.sum(axis=1)
@@ -141,9 +142,9 @@ class Warming:
         before = warmup.n_grad
         self.tuned = warmup.update(engine.gradient_at, engine.structure)
         source = np.arange(chains)
-        if warmup.frozen is None and chains > _TRAINING_CHAINS:
+        if warmup.frozen is None and chains > CALIBRATION.training_chains:
             source = replacements(settled(-lp, engine.d), unstable)
-        source[:_TRAINING_CHAINS] = warmup.source
+        source[: CALIBRATION.training_chains] = warmup.source
         self.ensemble.copy_from(source)
         self.ensemble.change(engine, old.coordinates, self.tuned.coordinates)
         if warmup.ready and not warmup.finished:
@@ -152,27 +153,27 @@ class Warming:
         self.n_grad = spent + -(-(warmup.n_grad - before) // chains)
 
     def result(self) -> Warmed:
-        """Return chains and setting as they are."""
+        """Return chains and setting as they are now."""
         return Warmed(self.ensemble, self.tuned, self.n_grad, self.warmup)
 
 
 def warm_up(
     engine: Engine, settings: MethodArguments, starts: np.ndarray, *, length: int, rng: np.random.Generator
 ) -> Warmed:
-    """Warm chains up together, until the setting has been frozen and found good.
+    """Warm chains up together, until the setting is frozen and a check has passed.
 
     Parameters
     ----------
     engine
-        Of the method that the settings are for.
+        Advances the chains.
     settings
-        What is given and what is to be found.
+        Arguments of the method; what is "auto" is found.
     starts : (chain, d)
-        Positions with a finite log density, apart from each other.
+        Dispersed positions with a finite log density.
     length
-        Most transitions that each chain may take.
+        Transitions of each chain at most.
     rng
-        For keys and velocities.
+        Draws the keys and velocities of the chains.
 
     Returns
     -------

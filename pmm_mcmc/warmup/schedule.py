@@ -1,7 +1,7 @@
-"""The warm-up of chains that share what they learn: blocks of transitions, an update after each, a check at the end.
+"""The warm-up schedule of chains that are tuned together: blocks of transitions, an update after each, then checks.
 
-Any engine can drive it: run the chains of the warm-up to :attr:`Warmup.boundary`, hand their draws to
-:meth:`Warmup.observe`, go on with the setting that :meth:`Warmup.update` returns.
+Any engine can follow it: run the chains to :attr:`Warmup.boundary`, pass their draws to :meth:`Warmup.observe`, and go
+on with the setting that :meth:`Warmup.update` returns.
 """
 
 from __future__ import annotations
@@ -17,50 +17,42 @@ from pmm_mcmc.coordinates.scale import diagonal_scale
 from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
 from pmm_mcmc.warmup import evidence, step_size, timetable
+from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.curvature import LocalCurvature
+from pmm_mcmc.warmup.evidence import replacements, settled, steps_for_autocorrelation
 from pmm_mcmc.warmup.friction import DEFAULT_FRICTION, FRICTIONS, FrictionTrial, largest_spread
-from pmm_mcmc.warmup.thinning import steps_for_autocorrelation
-from pmm_mcmc.warmup.transient import replacements, settled
 
-__all__ = ["WINDOW", "Warmup"]
-
-WINDOW = 0.6  # of the transitions so far, the newest part that counts
-_GUARD_RATE = 1e-3  # of transitions in a block that fail because of the step: above it the step must shrink
-_SHRINK, _RECOVER, _SHRINK_FROZEN = 0.8, 1.25, 0.7
-_MOST_EXTENSIONS = 8
-_STEADY = 1.25  # of a step that has settled
-# On the way down from a distant start the energy is large, and so are the steps' errors in it.
-_TOLERANCE = 0.25
+__all__ = ["Warmup"]
 
 
 @dataclass
 class Warmup:
-    """Adapt chains over at most ``length`` transitions of each.
+    """The state of a warm-up of at most ``length`` transitions of each chain.
 
     Attributes
     ----------
     settings, length
-        What is given, and the transitions there are.
+        Arguments of the method; transitions of each chain at most.
     tuned
-        The setting in force.
+        The setting at present.
     least
-        Transitions before which the setting is not frozen, however settled it looks.
+        Transitions before which the setting is not frozen.
     done, boundary
-        Transitions observed; where the block in hand ends.
+        Transitions observed so far; the transition at which the current block ends.
     frozen
-        Transition from which the setting has only been checked, or ``None``.
+        Transition at which the setting was frozen, ``None`` before.
     clean
-        Whether the last check found nothing; ``None`` before the first.
+        Whether the last check passed; ``None`` before the first.
     source
-        After :meth:`update`: the chain that each chain has to go on from.
+        After :meth:`update`: for each chain, the number of the chain whose state it continues from.
     blocks
-        Draws that adaptation, or the check, looks at; the newest block last.
+        Draws that the next update or check looks at, in order of time.
     """
 
     settings: MethodArguments
     length: int
     tuned: TunedParameters
-    least: int = 130
+    least: int = CALIBRATION.least_adapted
     done: int = 0
     boundary: int = 0
     frozen: int | None = None
@@ -80,17 +72,21 @@ class Warmup:
 
     @classmethod
     def start(
-        cls, settings: MethodArguments, length: int, position: np.ndarray, gradient: np.ndarray, least: int = 130
+        cls,
+        settings: MethodArguments,
+        length: int,
+        position: np.ndarray,
+        gradient: np.ndarray,
+        least: int | None = None,
     ) -> Warmup:
-        """Begin from positions and gradients ``(n, d)`` at starts or around one; the first of them is the centre."""
+        """Begin from positions and gradients ``(n, d)`` at or around the starts; the first is the centre."""
         if settings.scaling is None:
             _, scale = diagonal_scale(position, gradient, np.ones(position.shape[1]))
         else:
             scale = np.array(settings.scaling)
         friction = settings.friction or DEFAULT_FRICTION
-        self = cls(
-            settings, length, TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale), 1), least
-        )
+        tuned = TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale), 1)
+        self = cls(settings, length, tuned, CALIBRATION.least_adapted if least is None else least)
         usable = np.ones((1, len(position)), dtype=bool)
         self._lipschitz = evidence.successive_curvature(
             settings, self.tuned.coordinates, position[None], gradient[None], usable
@@ -106,35 +102,36 @@ class Warmup:
 
     @property
     def ready(self) -> bool:
-        """Whether the setting has been frozen and found good: a driver that is free to stop may do so."""
+        """Whether the setting is frozen and its last check passed: a driver may end the warm-up."""
         return self.frozen is not None and self.clean is True
 
     @property
     def adapting(self) -> bool:
-        """Whether the next :meth:`update` fits the scale: not while the setting is checked, or a friction tried."""
+        """Whether the next :meth:`update` fits the preconditioner: not in a check or a trial of friction."""
         return self.frozen is None and self._trial is None
 
     @property
     def tolerance(self) -> float:
-        """Share of the kinetic energies by which the energy may rise in a step beyond the guard's threshold."""
-        return _TOLERANCE if self.frozen is None else 0.0
+        """Energy that a step may gain beyond the guard's threshold, as a share of its kinetic energies."""
+        return CALIBRATION.energy_tolerance if self.frozen is None else 0.0
 
     def observe(self, block: Block) -> None:
-        """Take note of the draws of all chains over the block in hand."""
+        """Record the draws of all chains in the current block."""
         self.blocks.append(block)
         self.done += block.lp.shape[1]
 
     @property
     def n_grad(self) -> int:
-        """Gradients that updates have taken by themselves, for all chains."""
+        """Gradients that updates have evaluated so far, for all chains together."""
         return self._local.evaluations
 
     def update(self, gradient_at: Callable[[np.ndarray], np.ndarray] | None = None) -> TunedParameters:
-        """Close the block; return the setting for the next one or, after the last, for the draws.
+        """End the block; return the setting of the next one or, after the last, of the draws.
 
-        With a function for the gradient at a position ``(d,)`` steep directions are looked for where the draws are.
+        ``gradient_at`` evaluates the gradient at a position ``(d,)``; with it, the steepest directions at the draws are
+        found by power iteration.
         """
-        if self._closed == self.done:  # stopped where nothing more was seen
+        if self._closed == self.done:  # stopped before the block had any draws
             return self._finish()
         self._closed = self.done
         block = self.blocks[-1]
@@ -152,7 +149,7 @@ class Warmup:
         return self.tuned
 
     def stop(self) -> None:
-        """End here: the next :meth:`update` is the last."""
+        """End the warm-up: the next :meth:`update` is the last."""
         self.length = self.boundary = self.done
         self._stopped = True
 
@@ -176,9 +173,9 @@ class Warmup:
         return self.tuned
 
     def _extend(self, block: Block) -> bool:
-        """After a failed check at the end: one more, up to a limit, so that the setting in use has been checked."""
+        """Add a check after one that failed at the end, so that the final setting is checked; return whether it did."""
         self._extensions += 1
-        if self._extensions > _MOST_EXTENSIONS:
+        if self._extensions > CALIBRATION.most_extensions:
             return False
         self.length += timetable.extension(block.lp.shape[1], len(block.lp))
         return True
@@ -186,8 +183,8 @@ class Warmup:
     # -- adapting ----------------------------------------------------------------------------------------------------
 
     def _window(self) -> Block:
-        """Draws of the newest part of the warm-up; older ones are forgotten."""
-        kept = max(math.ceil(WINDOW * self.done), self.blocks[-1].lp.shape[1])
+        """Return the newest draws of the warm-up, and drop the older ones."""
+        kept = max(math.ceil(CALIBRATION.window * self.done), self.blocks[-1].lp.shape[1])
         window = Block(*(np.concatenate(part, axis=1)[:, -kept:] for part in zip(*self.blocks, strict=True)))
         self.blocks = [window]
         return window
@@ -201,13 +198,13 @@ class Warmup:
         if self._trial is not None:
             self._record_trial(block)
         else:
-            good = evidence.fits(previous.coordinates, block, usable[:, -n:])
+            whitens = evidence.fits(previous.coordinates, block, usable[:, -n:])
             self._refit(window, usable, gradient_at)
             self._restep(window, usable, block, failing)
             change = self.tuned.step_size / previous.step_size
-            steady = max(change, 1.0 / change) < _STEADY
+            steady = max(change, 1.0 / change) < CALIBRATION.steady
             healthy = failing == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
-            settling = self.settings.kernel.scheme == Scheme.MALA or not (good and steady and healthy)
+            settling = self.settings.kernel.scheme == Scheme.MALA or not (whitens and steady and healthy)
             if self.done >= self.least * self._stiffness and not settling:
                 self._freeze_or_try(window, usable)
         if self.done >= timetable.latest_trial(self.length) and not self._tried:
@@ -238,10 +235,10 @@ class Warmup:
         if self.settings.kernel.scheme == Scheme.MALA and self.settings.step_size is None:
             step = step_size.towards_acceptance(step, float(block.accept.mean()), self._count)
         elif step_size.found_by_curvature(self.settings):
-            if failing > _GUARD_RATE or self._is_too_wide(window, usable):
-                self._cap *= _SHRINK
+            if failing > CALIBRATION.failure_rate or self._is_too_wide(window, usable):
+                self._cap *= CALIBRATION.shrink
             else:
-                self._cap = min(1.0, _RECOVER * self._cap)
+                self._cap = min(1.0, self._cap / CALIBRATION.shrink)
             step = min(self._capped_step(), 2.0 * step)
         self._set_step(step)
 
@@ -257,14 +254,15 @@ class Warmup:
     # -- friction ----------------------------------------------------------------------------------------------------
 
     def _try_friction(self, window: Block, usable: np.ndarray) -> None:
-        """Begin a trial of frictions, where there are slow directions that a smaller one may help."""
+        """Begin a trial of frictions if some direction is slow: a smaller friction may help there."""
         self._tried = True
         fixed = self.settings.kernel.dynamics == OVERDAMPED or self.settings.friction is not None
         if fixed or not usable.any() or window.position.shape[2] == 0:
             return
         y = evidence.whitened(self.tuned.coordinates, window)[0][usable]
         left = timetable.latest_freeze(self.length) - self.done
-        if left >= len(FRICTIONS) * timetable.TRIAL + timetable.FIRST_BLOCK and largest_spread(y) > evidence.SPREAD:
+        needed = len(FRICTIONS) * CALIBRATION.trial_block + CALIBRATION.first_block
+        if left >= needed and largest_spread(y) > CALIBRATION.slow_sd:
             self._trial = FrictionTrial(y)
             self._set_friction(self._trial.next)
 
@@ -276,7 +274,7 @@ class Warmup:
     def _record_trial(self, block: Block) -> None:
         assert self._trial is not None
         y, _ = evidence.whitened(self.tuned.coordinates, block)
-        self._trial.record(y, bool(evidence.failed(block).mean() <= _GUARD_RATE))
+        self._trial.record(y, bool(evidence.failed(block).mean() <= CALIBRATION.failure_rate))
         if self._trial.over:
             self._end_trial()
         else:
@@ -290,24 +288,24 @@ class Warmup:
     # -- checking ----------------------------------------------------------------------------------------------------
 
     def _check(self, block: Block) -> None:
-        """Look at a block at the frozen setting; a step that it finds too large shrinks, and is checked anew."""
+        """Check the frozen setting on a block: if the step is too long it shrinks, and the next block checks again."""
         usable = settled(-block.lp, block.position.shape[2])
         failing = float((evidence.failed(block) & usable).mean())
         together = Block(*(np.concatenate(part, axis=1) for part in zip(*self.blocks, strict=True)))
-        self.clean = failing <= _GUARD_RATE and not self._is_too_wide(together, usable)
+        self.clean = failing <= CALIBRATION.failure_rate and not self._is_too_wide(together, usable)
         if not self.clean and step_size.found_by_curvature(self.settings):
-            self._set_step(_SHRINK_FROZEN * self.tuned.step_size)
+            self._set_step(CALIBRATION.shrink * self.tuned.step_size)
             self.blocks = []
 
     def _refined(self) -> float:
-        """Return the share of steps that are taken in parts; 0 where the setting in use was not looked at."""
-        found = [block.refined > 0 for block in self.blocks] if self.frozen is not None else []
-        return float(np.concatenate(found, axis=1).mean()) if found else 0.0
+        """Return the share of refined steps at the final setting, 0 if it has no draws."""
+        refined = [block.refined > 0 for block in self.blocks] if self.frozen is not None else []
+        return float(np.concatenate(refined, axis=1).mean()) if refined else 0.0
 
     def _steps_per_draw(self) -> int:
         if self.settings.steps_per_draw is not None:
             return self.settings.steps_per_draw
-        found = [block.position for block in self.blocks]
-        if sum(position.shape[1] for position in found) < timetable.LEAST_CHECK:
-            return steps_for_autocorrelation(self._before)  # of a short warm-up, or after a shrink of the step
-        return steps_for_autocorrelation(np.concatenate(found, axis=1))
+        positions = [block.position for block in self.blocks]
+        if sum(position.shape[1] for position in positions) < CALIBRATION.least_check:
+            return steps_for_autocorrelation(self._before)  # after a short warm-up, or a late shrink of the step
+        return steps_for_autocorrelation(np.concatenate(positions, axis=1))

@@ -1,20 +1,18 @@
-"""Standard errors of means of autocorrelated draws, by contiguous batches and between chains."""
+"""Standard errors of means of autocorrelated draws, from batch means and from the spread between chains."""
 
 from __future__ import annotations
 
 import numpy as np
 from scipy.stats import t
 
-__all__ = ["between_pieces", "count_pieces", "degrees_of_freedom", "largest_t", "spread"]
+from pmm_mcmc.warmup.calibration import CALIBRATION
 
-_PIECES = 16
-# How often chance alone may make the largest of many ratios to a standard error stand out.
-_CHANCE = 0.01
+__all__ = ["between_pieces", "count_pieces", "degrees_of_freedom", "largest_t", "spread"]
 
 
 def count_pieces(chains: int, draws: int) -> int:
-    """Contiguous pieces to cut each chain into, for standard errors with enough degrees of freedom."""
-    return max(1, min(-(-_PIECES // chains), draws // 10))
+    """Return the number of batches that each chain is cut into, for enough degrees of freedom."""
+    return max(1, min(-(-CALIBRATION.pieces // chains), draws // 10))
 
 
 def degrees_of_freedom(chains: int, draws: int) -> int:
@@ -23,7 +21,7 @@ def degrees_of_freedom(chains: int, draws: int) -> int:
 
 
 def spread(values: np.ndarray) -> np.ndarray:
-    """Return standard errors ``(p,)`` of the means of ``(chain, draw, p)`` values, by batches and between chains."""
+    """Return standard errors ``(p,)`` of the means of ``(chain, draw, p)`` values."""
     chains, draws, p = values.shape
     cut = count_pieces(chains, draws)
     used = draws - draws % cut
@@ -31,7 +29,7 @@ def spread(values: np.ndarray) -> np.ndarray:
 
 
 def between_pieces(values: np.ndarray, chains: int) -> np.ndarray:
-    """Return the standard error of the mean of ``(pieces, p)``: from the pieces or, if larger, from the chains."""
+    """Return standard errors of means of batch means ``(pieces, p)``: between batches or, if larger, between chains."""
     n = len(values)
     se = values.std(axis=0, ddof=1) / np.sqrt(n)
     if chains > 1:
@@ -41,5 +39,5 @@ def between_pieces(values: np.ndarray, chains: int) -> np.ndarray:
 
 
 def largest_t(among: int, degrees: int) -> float:
-    """Return what chance makes the largest of so many ratios to a standard error, once in a hundred runs."""
-    return float(t.ppf(1.0 - 0.5 * _CHANCE / max(among, 1), degrees))
+    """Return the value that the largest of ``among`` ratios to a standard error exceeds by chance in 1 % of runs."""
+    return float(t.ppf(1.0 - 0.5 * CALIBRATION.chance / max(among, 1), degrees))

@@ -1,20 +1,19 @@
-"""The Stein identity that every coordinate must fulfil: a bias that is seen where it arises."""
+"""The Stein identity of each coordinate: it fails where the steps are too long, and so shows their bias."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, largest_t, spread
 
 __all__ = ["stein_identity", "too_wide"]
-
-_MEAN_SQUARE, _Z = 0.004, 4.0  # at the default target_bias of 0.05
 
 
 def stein_identity(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     r"""Check :math:`E[(x_i - c_i)\,\partial_i F] = 1` for each unconstrained coordinate.
 
-    The identity holds under the posterior for any constant ``c``; a chain with steps too large gives more than 1.
+    The identity holds under the posterior for any constant ``c``.  Draws of too long a step give more than 1.
 
     Parameters
     ----------
@@ -28,10 +27,10 @@ def stein_identity(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarr
     z : (d,)
         The excess in standard errors.
     mean_square : float
-        Half the mean over coordinates of the squared excess, free of the chains' own noise.
+        Half the mean over coordinates of the squared excess, estimated without bias from products of different chains.
     """
     chains = len(position)
-    # Without the gradient's mean: the same on average, but less noisy where the chain stands beside the posterior.
+    # Subtracting the gradient's mean changes nothing on average, and makes it less noisy far from the posterior's mean.
     w = -(position - position.mean(axis=(0, 1))) * (gradient - gradient.mean(axis=(0, 1))) - 1.0
     excess = w.mean(axis=(0, 1))
     error = spread(w)
@@ -44,12 +43,13 @@ def stein_identity(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarr
 
 
 def too_wide(position: np.ndarray, gradient: np.ndarray, target_bias: float) -> bool:
-    """Whether draws ``(chain, draw, d)`` show, beyond chance, a bias well above a target.
+    """Return whether draws ``(chain, draw, d)`` show, beyond chance, a bias well above ``target_bias``.
 
-    A reason for a shorter step; draws that are too narrow are none, since steps that are too long widen.
+    This is a reason for a shorter step.  Draws that are too narrow are none: too long a step widens.
     """
     excess, z, mean_square = stein_identity(position, gradient)
-    sure = max(_Z, largest_t(len(z), degrees_of_freedom(*position.shape[:2])))
+    sure = max(CALIBRATION.identity_z, largest_t(len(z), degrees_of_freedom(*position.shape[:2])))
     one = bool(((excess > 2.0 * target_bias) & (z > sure)).any())
-    throughout = mean_square > _MEAN_SQUARE * (target_bias / 0.05) ** 2 and float(np.median(z)) > 2.0
+    limit = CALIBRATION.identity_mean_square * (target_bias / 0.05) ** 2
+    throughout = mean_square > limit and float(np.median(z)) > 2.0
     return one or throughout

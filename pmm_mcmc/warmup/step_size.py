@@ -1,8 +1,8 @@
-"""Step size and number of midpoints from how fast the gradient changes.
+"""Step size and number of midpoints from the curvature of the posterior in whitened coordinates.
 
-In whitened coordinates the step that a method can take follows from the curvature, seen as ``|dg| / |dy|`` between
-successive draws.  The automatic step is the largest at which the method's exact relative error of the variance on the
-Gaussian of that curvature stays within :func:`allowed_error`.
+The curvature is seen in ``|dg| / |dy|``, changes of the gradient over changes of the position between successive draws.
+The automatic step is the longest for which the method's relative error of the variance, exact on the Gaussian of that
+curvature, stays within :func:`allowed_error`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.stability import SOUND, steepest_curvature
 from pmm_mcmc.langevin.transitions import SUBSTEPS
+from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.friction import DEFAULT_FRICTION
 
 __all__ = [
@@ -36,62 +37,50 @@ __all__ = [
     "with_step",
 ]
 
-# The part of the target that a finite K may add.
-_FLOOR_SHARE = 0.1
-_TARGET_ACCEPT = 0.574  # optimal for MALA in high dimension (Roberts and Rosenthal 1998)
-_LEAST_K, _LARGEST_K = 16, 4096
-# More midpoints than these are as good as infinitely many, as far as a few parts in a hundred matter.
-_MANY = 64
-# The part of the pairs of successive draws that a step must be right for.  The others are steeper.  A step is taken in
-# parts there if it can tell; one that cannot must bear nearly all of them.
-_PLACES, _NEARLY_ALL = 0.99, 0.999
-# Times the curvature up to which a step is taken whole: the last at which it has a stationary law.
-_STABLE = 0.95 / SOUND
-
 
 def lipschitz_bound(
-    position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool, in_parts: bool
+    position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool, refines: bool
 ) -> float:
-    """Estimate how fast the gradient changes, from successive whitened positions and gradients ``(chain, n, d)``.
+    """Return a bound of the curvature from successive whitened positions and gradients ``(chain, n, d)``.
 
-    The larger of two numbers: the 99 % quantile of ``|dg| / |dy|`` over successive draws, or the 99.9 % quantile for a
-    method that must be stable nearly everywhere; and the 97 % quantile of the same along the direction in which the
-    gradient varies most.  The second sees a few stiff directions that the first, an average over all, would miss; on a
-    Gaussian it is their exact curvature.
+    It is the larger of two numbers.  The first is the 99 % quantile of ``|dg| / |dy|`` over successive draws, 99.9 %
+    for methods that cannot refine a step and must be stable nearly everywhere.  The second is the 97 % quantile of the
+    same along the direction in which the gradient varies most: it sees a few stiff directions that the first, which
+    averages over directions, would miss; on a Gaussian it is their exact curvature.
 
     Parameters
     ----------
     position, gradient
         Rows in order of time.
     usable
-        Mask ``(chain, n)`` of rows past the start-up transient.
+        Mask ``(chain, n)`` of rows past the transient.
     remainder
-        Take the gradient after the linear part ``-y`` that the harmonic flow integrates.
-    in_parts
-        Whether steps are taken in parts where the posterior is too steep for them.
+        Subtract the linear part ``-y`` of the gradient, which the harmonic flow integrates.
+    refines
+        Whether the method refines steps where the posterior is too steep for them.
     """
     dy, dg = _changes(position, gradient, usable, remainder)
     if not len(dy):
         return 1.0
     direction = _main_direction((gradient + position if remainder else gradient)[usable])
     along, change = np.abs(dy @ direction), np.abs(dg @ direction)
-    clear = along >= np.quantile(along, 0.8)  # where it is this direction that moved
+    clear = along >= np.quantile(along, 0.8)  # pairs that moved along this direction more than beside it
     stiffest = np.quantile(change[clear] / along[clear], 0.97) if along[clear].min() > 0.0 else 0.0
-    return float(max(_rare(dy, dg, in_parts), stiffest))
+    return float(max(_rare(dy, dg, refines), stiffest))
 
 
 def rare_curvature(
-    position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool, in_parts: bool
+    position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool, refines: bool
 ) -> float:
-    """Return the first number of :func:`lipschitz_bound` alone, for use where steep directions are known."""
+    """Return the first number of :func:`lipschitz_bound`, where steep directions are found in another way."""
     dy, dg = _changes(position, gradient, usable, remainder)
-    return _rare(dy, dg, in_parts) if len(dy) else 1.0
+    return _rare(dy, dg, refines) if len(dy) else 1.0
 
 
 def _changes(
     position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Differences of successive rows that moved, of position and of gradient."""
+    """Return differences of successive rows that moved, of position and of gradient."""
     force = gradient + position if remainder else gradient
     pairs = usable[:, 1:] & usable[:, :-1]
     dy, dg = np.diff(position, axis=1)[pairs], np.diff(force, axis=1)[pairs]
@@ -99,13 +88,13 @@ def _changes(
     return dy[moved], dg[moved]
 
 
-def _rare(dy: np.ndarray, dg: np.ndarray, in_parts: bool) -> float:
+def _rare(dy: np.ndarray, dg: np.ndarray, refines: bool) -> float:
     ratio = np.sqrt((dg**2).sum(axis=1)) / np.sqrt((dy**2).sum(axis=1))
-    return float(max(np.quantile(ratio, _PLACES if in_parts else _NEARLY_ALL), 1e-3))
+    return float(max(np.quantile(ratio, CALIBRATION.places if refines else CALIBRATION.nearly_all_places), 1e-3))
 
 
 def _main_direction(rows: np.ndarray) -> np.ndarray:
-    """First principal direction of rows, none of which counts for more than twice the median (power iteration)."""
+    """Return the first principal direction of rows, whose lengths are cut at twice the median (power iteration)."""
     rows = rows - np.median(rows, axis=0)
     norms = np.sqrt((rows**2).sum(axis=1))
     median = np.median(norms)
@@ -122,11 +111,11 @@ def _main_direction(rows: np.ndarray) -> np.ndarray:
 def allowed_error(target_bias: float, d: int) -> float:
     r"""Return the relative error of a variance that keeps the bias of every mean within a target.
 
-    It is the target itself in few coordinates.  In many, small errors of all their variances add up where a parameter
+    In few coordinates this is the target itself.  In many, small errors of all variances add up in a parameter that
     scales them: a log scale known from ``n`` values has a posterior standard deviation of at least
-    :math:`1/\sqrt{2 n}`, and a common relative error :math:`\epsilon` of their variances moves it by
-    :math:`\epsilon / 2`, which is :math:`\epsilon \sqrt{n / 2}` of these.  Data that tell the values apart, and values
-    that the scale does not rule, make it less: half of that is allowed for, with ``n = d``.
+    :math:`1/\sqrt{2 n}`, and a common relative error :math:`\epsilon` of the variances moves it by
+    :math:`\epsilon / 2`, which is :math:`\epsilon \sqrt{n / 2}` standard deviations.  It is less if data inform the
+    values too, or if the scale is that of some of the coordinates only: half of it is allowed for, with ``n = d``.
 
     Parameters
     ----------
@@ -142,14 +131,14 @@ def allowed_error(target_bias: float, d: int) -> float:
 def _largest_step(
     kernel: Kernel, friction: float, K: int | None, limit: float, curvatures: tuple[float, ...], target: float
 ) -> float:
-    """Largest step below a limit that keeps the variance errors on Gaussians within the target, by bisection."""
+    """Return the longest step below a limit with variance errors on Gaussians within the target, by bisection."""
 
     def allowed(step_size: float) -> bool:
         return max(abs(variance_error(kernel, step_size, friction, K, c)) for c in curvatures) <= target
 
     low, high = 0.0, limit
     if kernel.power > 0.0:
-        # Errors of either sign: they cancel at some long step, beyond shorter ones, of flatter directions, that do not.
+        # Errors of midpoints by importance change sign: they are small again at some steps that are too long.
         high = float(next((step for step in np.geomspace(0.01 * limit, limit, 48) if not allowed(step)), limit))
     for _ in range(24):
         middle = 0.5 * (low + high)
@@ -161,9 +150,9 @@ def _largest_step(
 
 
 def safe_step(settings: MethodArguments, friction: float, lipschitz: float, target: float | None = None) -> float:
-    """Step size for a curvature of ``lipschitz`` (of the remainder, for the recycled scheme), in whitened units.
+    """Return the step size for the curvature ``lipschitz`` (of the remainder, for the recycled scheme).
 
-    The ``target`` is the relative error of a variance; by default that of few dimensions.
+    ``target`` is the relative error of a variance; by default ``target_bias``, as in few coordinates.
     """
     kernel, method = settings.kernel, METHODS[settings.method]
     target = settings.target_bias if target is None else target
@@ -175,46 +164,46 @@ def safe_step(settings: MethodArguments, friction: float, lipschitz: float, targ
     K = settings.fixed_K or (32 if settings.option == 1 else None)
     limit = 2.0 * method.largest_step
     if kernel.dynamics == OVERDAMPED:
-        # A Gaussian of curvature L at step alpha is the unit one at alpha L.
+        # On a Gaussian of curvature L, step alpha is step alpha L on the unit Gaussian.
         return float(min(_largest_step(kernel, 1.0, K, limit, (1.0,), target) / lipschitz, method.largest_step))
-    # Likewise at alpha sqrt(L) and friction / sqrt(L).
+    # Likewise step alpha sqrt(L) with friction / sqrt(L).
     root = float(np.sqrt(lipschitz))
     unit = _largest_step(kernel, _rounded(friction / root), K, limit, (1.0,), target)
     return min(unit / root, method.largest_step)
 
 
 def _around_one(lipschitz: float) -> tuple[float, float]:
-    """Return the ends of the curvatures of the unit Gaussian with a remainder of slope up to ``lipschitz``."""
+    """Return the largest and smallest curvature where that of the remainder is at most ``lipschitz``."""
     return 1.0 + lipschitz, max(1.0 - lipschitz, 1.0 / (1.0 + lipschitz))
 
 
 def expected_bias(
     settings: MethodArguments, step_size: float, friction: float, K: int, lipschitz: float, d: int, refined: float = 0.0
 ) -> float:
-    r"""Return the bias of means that a step may well have where the curvature is ``lipschitz``, in posterior sds.
+    r"""Return the bias of means to be expected of a step where the curvature is ``lipschitz``, in posterior sds.
 
-    The rule of :func:`allowed_error` read backwards: with :math:`\epsilon` the method's exact relative error of the
-    variance on the Gaussian of that curvature,
+    With :math:`\epsilon` the method's relative error of the variance, exact on the Gaussian of that curvature, it is
+    the inverse of :func:`allowed_error`,
 
     .. math:: \epsilon \, / \min(1, \sqrt{8 / d}) .
 
-    The automatic step is the longest at which this is ``target_bias``.  It is no estimate of the bias, which may be
-    much smaller.  Beyond the largest curvature at which a step has a stationary law the rule is read there, with an
-    error of 1 at least; a method without midpoints knows no curvature, and it is infinite.  What is taken in parts
-    counts by the same rule for steps of their length.  0 for MALA, which has no bias.
+    The automatic step is the longest at which this is ``target_bias``.  It is a bound rather than an estimate: the bias
+    may be much smaller.  Above the largest curvature at which the step has a stationary law, :math:`\epsilon` is that
+    of this curvature, and at least 1; for a method that does not see the curvature it is infinite.  Refined steps count
+    with the length of their parts.  0 for MALA, which has no bias.
 
     Parameters
     ----------
     settings
         The method.
     step_size, friction, K
-        What it runs with.
+        Its setting.
     lipschitz
         Largest curvature in whitened coordinates (of the remainder, for the recycled scheme).
     d
         Number of coordinates.
     refined
-        Share of the steps that are taken in parts.
+        Share of the steps that are refined.
     """
     kernel = settings.kernel
     if kernel.scheme == Scheme.MALA:
@@ -224,26 +213,26 @@ def expected_bias(
         return (1.0 - refined) * whole + refined * part
     least = 0.0
     if settings.sees_curvature:
-        stable = _STABLE * steepest_curvature(kernel, step_size, friction, K)
+        stable = CALIBRATION.stable_margin / SOUND * steepest_curvature(kernel, step_size, friction, K)
         lipschitz, least = min(lipschitz, stable), float(lipschitz > stable)
     curvatures = _around_one(lipschitz) if kernel.scheme == Scheme.RECYCLED else (lipschitz,)
-    many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > _MANY
-    cells = None if many else min(K, _MANY)
+    many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > CALIBRATION.many_midpoints
+    cells = None if many else min(K, CALIBRATION.many_midpoints)
     error = max(abs(variance_error(kernel, step_size, friction, cells, c)) for c in curvatures)
     return max(error, least) / allowed_error(1.0, d)
 
 
 def _rounded(value: float) -> float:
-    """To the nearest 5 %, so that bisections are remembered."""
+    """Round to the nearest 5 %, so that bisections are found in the cache."""
     return float(1.05 ** np.round(np.log(value) / np.log(1.05)))
 
 
 def midpoint_count(
     settings: MethodArguments, step_size: float, friction: float, lipschitz: float, target: float | None = None
 ) -> int:
-    """Return K for a step size: given, or the smallest power of two that adds little to the bias.
+    """Return K for a step size: the given one, or the smallest power of two that adds little to the bias.
 
-    The left grid adds the bias of Langevin Monte Carlo (K = 1) divided by K; the centred grid nothing to speak of from
+    The left grid adds the bias of Langevin Monte Carlo (K = 1) divided by K; the centred grid adds next to nothing from
     K = 4 on.  K costs no gradients.
     """
     if settings.fixed_K is not None:
@@ -251,28 +240,29 @@ def midpoint_count(
     kernel = settings.kernel
     target = settings.target_bias if target is None else target
     if settings.grid == "centred":
-        return _LEAST_K
+        return CALIBRATION.least_midpoints
     if kernel.dynamics == OVERDAMPED:
         floor = variance_error(kernel, step_size * lipschitz, friction, 1)
     else:
         root = float(np.sqrt(lipschitz))
         floor = variance_error(kernel, step_size * root, friction / root, 1)
-    wanted = np.clip(floor / (_FLOOR_SHARE * target), _LEAST_K, _LARGEST_K)
+    wanted = floor / (CALIBRATION.midpoints_share * target)
+    wanted = np.clip(wanted, CALIBRATION.least_midpoints, CALIBRATION.most_midpoints)
     return int(2 ** np.ceil(np.log2(wanted)))
 
 
 def found_by_curvature(settings: MethodArguments) -> bool:
-    """Whether the step is neither given nor adapted to an acceptance rate."""
+    """Return whether the step follows from the curvature: it is neither given nor adapted to an acceptance rate."""
     return settings.step_size is None and settings.kernel.scheme != Scheme.MALA
 
 
 def longest(settings: MethodArguments, tuned: TunedParameters, curvature: float, part: float = 1.0) -> float:
-    """Return the longest step whose error stays within a part of what is allowed, with the friction in force."""
+    """Return the longest step whose error stays within a ``part`` of the allowed one, at the present friction."""
     return safe_step(settings, tuned.friction, curvature, part * _allowed(settings, tuned))
 
 
 def start(settings: MethodArguments, tuned: TunedParameters, curvature: float) -> float:
-    """Return the step to begin with."""
+    """Return the first step of a warm-up."""
     if settings.step_size is not None:
         return settings.step_size
     if settings.kernel.scheme == Scheme.MALA:
@@ -281,21 +271,21 @@ def start(settings: MethodArguments, tuned: TunedParameters, curvature: float) -
 
 
 def towards_acceptance(step: float, accept: float, blocks: int) -> float:
-    """Return MALA's next step, after so many blocks of which the last had this acceptance rate."""
+    """Return MALA's next step after ``blocks`` blocks, the last of them with the acceptance rate ``accept``."""
     gain = 2.0 / math.sqrt(1.0 + blocks)
-    return step * math.exp(gain * (accept - _TARGET_ACCEPT))
+    return step * math.exp(gain * (accept - CALIBRATION.acceptance))
 
 
 def with_step(settings: MethodArguments, tuned: TunedParameters, step: float, curvature: float) -> TunedParameters:
-    """Return the setting with another step, and the midpoints that it needs."""
+    """Return the setting with another step and its number of midpoints."""
     K = midpoint_count(settings, step, tuned.friction, curvature, _allowed(settings, tuned))
     return tuned._replace(step_size=step, K=K)
 
 
 def with_costs(settings: MethodArguments, tuned: TunedParameters, curvature: float, refined: float) -> TunedParameters:
-    """Return the setting with what half the bias would take, and with the bias that its step makes likely.
+    """Return the setting with its ``expected_bias``, and with ``halving_cost``, the price of half the bias.
 
-    ``refined`` is the share of the steps that are taken in parts.
+    ``refined`` is the share of the steps that are refined.
     """
     cost = math.nan
     if found_by_curvature(settings):

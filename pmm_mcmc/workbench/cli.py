@@ -15,6 +15,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Sequence
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,18 @@ from pmm_mcmc.workbench.report.run import page_of
 
 __all__ = ["main"]
 
-_OK, _NOT_TRUSTED, _WRONG, _BROKEN, _INTERRUPTED = 0, 1, 2, 3, 130
-# Names of other samplers that compare accepts.
+
+class ExitCode(IntEnum):
+    """What the command line returns; see :func:`main`."""
+
+    OK = 0
+    NOT_TRUSTED = 1
+    WRONG = 2
+    BROKEN = 3
+    INTERRUPTED = 130
+
+
+# What compare knows by name beside the methods of this package.
 _OTHERS = ("nuts", "nutpie")
 # Multiples of the tuned step size for --steps.
 _STEPS = (0.25, 0.5, 2.0)
@@ -64,14 +75,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return given.run(given)
     except _Wrong as wrong:
         print(f"error: {wrong}", file=sys.stderr)
-        return _WRONG
+        return ExitCode.WRONG
     except KeyboardInterrupt:
         print("interrupted; nothing is written", file=sys.stderr)
-        return _INTERRUPTED
+        return ExitCode.INTERRUPTED
     except Exception:
         traceback.print_exc()
         print("error: this is a mistake of pmm_mcmc; the lines above say where", file=sys.stderr)
-        return _BROKEN
+        return ExitCode.BROKEN
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -172,7 +183,7 @@ def _report(given: argparse.Namespace) -> int:
     print(f"{output}: {page.verdict.headline}.")
     for sentence in page.verdict.sentences:
         print(f"  {sentence}")
-    return _NOT_TRUSTED if page.verdict.tone == "bad" else _OK
+    return ExitCode.NOT_TRUSTED if page.verdict.tone == "bad" else ExitCode.OK
 
 
 def _compare(given: argparse.Namespace) -> int:
@@ -189,7 +200,7 @@ def _compare(given: argparse.Namespace) -> int:
     print(f"{output}: {comparison.title}")
     for sentence in comparison.verdict:
         print(f"  {sentence}")
-    return _OK
+    return ExitCode.OK
 
 
 def _targets(given: argparse.Namespace) -> int:
@@ -197,12 +208,12 @@ def _targets(given: argparse.Namespace) -> int:
         one = _target(given.target)
         print(f"{one.name}: {one.title} ({one.ndim} dimensions)")
         print(textwrap.fill(one.note, 100))
-        return _OK
+        return ExitCode.OK
     every = [targets.get(name) for name in targets.list()]
     width = max(len(one.name) for one in every)
     for one in every:
         print(f"{one.name:{width}}  {one.ndim:>4}  {one.title}")
-    return _OK
+    return ExitCode.OK
 
 
 def _target(name: str) -> Any:

@@ -33,9 +33,7 @@ from pmm_mcmc.steps.base import LangevinStep
 
 __all__ = ["ProbeDensity", "ProbeSetting", "Sums", "run_copies"]
 
-_LEVELS = 3
-_RECORDS = 200  # most recorded draws of each copy
-_DISCARD = 1 / 3  # discarded share of the transitions: copies start at one point and must drift apart first
+_LEVELS = 3  # step sizes: the run's own, its half and its quarter
 _FLOWS = (flows.overdamped, flows.underdamped, flows.harmonic)
 _curvature = build_limits(np, np.where).curvature
 _one_cell, _next_cell = np.vectorize(one_cell, otypes=[int]), np.vectorize(next_cell, otypes=[int])
@@ -316,7 +314,8 @@ def run_copies(
     v = rng.standard_normal(y.shape) * (setting.kernel.dynamics != OVERDAMPED)
     levels = levels_of(setting, y.shape[1])
     copies = [_Copy(y, v, b, y, lp, 0.5 * (v**2).sum(axis=1) - lp)] * _LEVELS
-    every, burn = max(1, transitions // _RECORDS), int(_DISCARD * transitions)
+    # 200 records of each copy, after a third: copies start together and must drift apart first.
+    every, burn = max(1, transitions // 200), transitions // 3
     first, second = np.zeros((2, _LEVELS, len(x), len(centre)))
     distance, unstable, records = np.zeros(first.shape[1:]), np.zeros(_LEVELS, dtype=int), 0
     for i in range(transitions):

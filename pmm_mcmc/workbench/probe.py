@@ -14,24 +14,19 @@ from scipy.stats import norm, t
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import best_coordinates
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.reading import Run, read
-from pmm_mcmc.diagnostics.reasons import PROBE_REPLICAS
 from pmm_mcmc.diagnostics.table import table_of
 from pmm_mcmc.langevin.methods import OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.steps.base import LangevinStep
+from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 from pmm_mcmc.workbench.coupled import ProbeDensity, ProbeSetting, Sums, run_copies
 
 __all__ = ["BiasProbe", "bias_probe", "order_of_bias"]
 
-# Most draws from which sites are learnt.
-_TRAINING_DRAWS = 2000
-
-_RELAXATIONS, _SHORTEST, _LONGEST = 10, 200, 2000  # transitions by default, the first in autocorrelation times
-_FEWEST = 30
-_CHANCE = 0.01
-_APART = 1.0  # rms distance, in posterior sd, at which copies count as uncoupled; independent ones have sqrt(2)
-_ROUNDING = 1e-9
+_RELAXATIONS = 10  # autocorrelation times of the slowest parameter that copies run for by default
+_ROUNDING = 1e-9  # posterior standard deviations below which a number is rounding
 
 
 class BiasProbe(NamedTuple):
@@ -125,9 +120,9 @@ def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_see
     """
     settings = _checked(step)
     if transitions is not None and (
-        isinstance(transitions, bool) or not isinstance(transitions, numbers.Integral) or transitions < _FEWEST
+        isinstance(transitions, bool) or not isinstance(transitions, numbers.Integral) or transitions < 30
     ):
-        raise ValueError(f"transitions={transitions!r}: must be an integer of at least {_FEWEST}, or None")
+        raise ValueError(f"transitions={transitions!r}: must be an integer of at least 30, or None")
     rng = np.random.default_rng(random_seed)
     if not {"posterior", "sample_stats"} <= set(getattr(dt, "children", ())):
         raise ValueError("dt: must be a result of pm.sample, a DataTree with groups posterior and sample_stats")
@@ -150,7 +145,7 @@ def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_see
     _check_same_model(run, rows, target)
     relaxation = _relaxation(run) * dt["sample_stats"]["steps_per_draw"].isel(draw=-1).values.max()
     if transitions is None:
-        transitions = int(np.clip(math.ceil(_RELAXATIONS * relaxation.max()), _SHORTEST, _LONGEST))
+        transitions = int(np.clip(math.ceil(_RELAXATIONS * relaxation.max()), 200, 2000))
     centre = np.nan_to_num(run.values.mean(axis=(0, 1)))
     sums = run_copies(setting, run.position[rows], centre, target, int(transitions), rng)
     unit = table_of(run)["sd_corrected"].to_numpy()
@@ -170,7 +165,7 @@ def _coordinates(step: LangevinStep, run: Run) -> Coordinates:
     x, judged, gradient = (part.reshape(-1, d) for part in (run.position, run.judged, run.gradient))
     if structure is None or np.array_equal(judged, x):
         return best_coordinates(x, gradient)
-    x, sites = x[:: -(-len(x) // _TRAINING_DRAWS)], structure.none()
+    x, sites = x[:: -(-len(x) // 2000)], structure.none()  # 2,000 draws are enough to fit the sites
     z, _ = structure.to_z(x, sites)
     _, evaluation = ProbeDensity(step, Coordinates(np.zeros(d), np.ones(d), sites), []).evaluate(z)
     slope = evaluation[:, 2 * d : 3 * d]
@@ -196,8 +191,8 @@ def _checked(step: Any) -> Any:
 
 
 def _starts(chains: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return chain and draw of each replica's start: chains take turns, draws are spread over the run."""
-    replicas = min(PROBE_REPLICAS, chains * draws)
+    """Return chain and draw of each replica's start: the chains in turn, late draws spread over the run."""
+    replicas = min(CALIBRATION.probe_replicas, chains * draws)
     turn = np.arange(replicas)
     each = -(-replicas // chains)
     return turn % chains, draws - 1 - (turn // chains) * draws // each
@@ -266,7 +261,7 @@ def _extrapolated(levels: np.ndarray, order: int, suffix: str) -> dict[str, np.n
     """Return differences, bias, standard errors and whether the order holds, from averages ``(level, R, p)``."""
     replicas, p = levels.shape[1:]
     first, second = levels[0] - levels[1], levels[1] - levels[2]
-    sign, limit = np.sign(second.mean(axis=0)), t.ppf(1.0 - _CHANCE / (2 * p), replicas - 1)
+    sign, limit = np.sign(second.mean(axis=0)), t.ppf(1.0 - WARMUP.chance / (2 * p), replicas - 1)
     fails = np.abs(second.mean(axis=0)) > _ROUNDING
     for other in (first, -first):
         beyond = sign * (second - 2.0**-order * other)
@@ -286,7 +281,7 @@ def _error(values: np.ndarray) -> np.ndarray:
 def _sentence(table: pd.DataFrame, order: int, slow: list[str], unstable: int, steep: int, steps: int) -> str:
     size = pd.concat([table["bias"], table["bias_of_sd"]]).abs().to_numpy()
     error = pd.concat([table["bias_se"], table["bias_of_sd_se"]]).to_numpy()
-    seen = (size > norm.ppf(1.0 - _CHANCE / (2 * len(size))) * error) & (size > _ROUNDING)
+    seen = (size > norm.ppf(1.0 - WARMUP.chance / (2 * len(size))) * error) & (size > _ROUNDING)
     bound = math.ceil(100 * np.nanmax(size + 2.0 * error, initial=0.0))
     caveats = []
     fails = table.index[~(table["order_holds"] & table["order_holds_of_sd"])]
@@ -295,7 +290,8 @@ def _sentence(table: pd.DataFrame, order: int, slow: list[str], unstable: int, s
             f"The bias of {_few(fails)} does not fall as fast as order {order}, that of the method: the value there "
             "is a lower bound (halve step_size, and probe again)."
         )
-    apart = table.index[(table["distance"] > _APART) & ~seen.reshape(2, -1).any(axis=0)]
+    # Independent draws are sqrt(2) posterior sds apart: copies beyond 1 are hardly coupled any more.
+    apart = table.index[(table["distance"] > 1.0) & ~seen.reshape(2, -1).any(axis=0)]
     if len(apart):
         caveats.append(
             f"Copies on the same noise drift apart as far as the posterior is wide in {_few(apart)}: there the probe "

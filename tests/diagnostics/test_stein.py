@@ -5,6 +5,8 @@ replications: z-scores of their mean with |z| < 4.5 (some 1e-5 each), and counts
 that a correct program leaves once in 1e5.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from results import z_of_mean
@@ -378,8 +380,8 @@ def test_many_chains_are_left_out_in_groups_and_few_draws_fitted(monkeypatch):
     x = 0.1 + 1.05 * rng.normal(size=(48, 100, 2))
     found = {}
     for folds, fitted in ((48, 10**9), (16, 100_000), (16, 600)):
-        monkeypatch.setattr(stein, "_MOST_FOLDS", folds)
-        monkeypatch.setattr(stein, "_MOST_FITTED", fitted)
+        varied = replace(stein.CALIBRATION, folds=folds, fitted_draws=fitted)
+        monkeypatch.setattr(stein, "CALIBRATION", varied)
         regressors, calls = stein._regressors, []
         with monkeypatch.context() as patch:
             patch.setattr(stein, "_regressors", lambda *a, f=regressors, c=calls: c.append(a[0].fitted) or f(*a))

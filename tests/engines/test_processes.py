@@ -147,7 +147,9 @@ def make_small(patch):
     patch.setattr(jax_engine, "_GROUP_CPU", 16)
     patch.setattr(memory, "_MOST_ROWS", 8)
     # They take the places of the first ones, which belong to another process.
-    patch.setattr(pooled, "replacements", lambda usable, unstable: np.arange(len(usable)) % pooled._TRAINING_CHAINS)
+    patch.setattr(
+        pooled, "replacements", lambda usable, unstable: np.arange(len(usable)) % pooled.CALIBRATION.training_chains
+    )
 
 
 @pytest.fixture

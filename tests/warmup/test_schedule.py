@@ -8,9 +8,9 @@ import pytest
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.settings import Block, MethodArguments
+from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting, safe_step
-from pmm_mcmc.warmup.thinning import STEPS_CAP
 
 PAPER = MethodArguments.checked("PoissonULMC", dynamics="underdamped")
 RECYCLED = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
@@ -85,7 +85,7 @@ def test_boundaries_cover_the_warm_up_and_end_with_it(length, settings, rejected
     for tuned in driver.tuned:
         assert np.isfinite(tuned.step_size) and tuned.step_size > 0 and np.all(np.isfinite(tuned.coordinates.scale))
     assert all(tuned.steps_per_draw == 1 for tuned in driver.tuned[:-1])
-    assert 1 <= driver.tuned[-1].steps_per_draw <= STEPS_CAP
+    assert 1 <= driver.tuned[-1].steps_per_draw <= CALIBRATION.most_steps_per_draw
     warmup = driver.warmup
     assert warmup.done == warmup.length >= length and len(driver.boundaries) <= 40
     # Only a failed check lasts longer.
@@ -208,7 +208,7 @@ def test_a_failed_check_shortens_the_step_and_nothing_else():
     assert_unchanged_but_for_the_step(settings)
     steps = [tuned.step_size for tuned in settings]
     assert driver.checks == [False] + [True] * (len(steps) - 2)
-    assert steps[1:] == [0.7 * steps[0]] * (len(steps) - 1)
+    assert steps[1:] == [CALIBRATION.shrink * steps[0]] * (len(steps) - 1)
     assert settings[-1].K <= settings[0].K
 
 
@@ -221,7 +221,7 @@ def test_a_setting_whose_last_check_failed_is_checked_again():
     assert driver.boundaries[-3] < 1000 == driver.boundaries[-2] < driver.warmup.length
     assert driver.checks[-2:] == [False, True] and driver.warmup.clean is True
     steps = [tuned.step_size for tuned in frozen_settings(driver)]
-    assert steps[-1] == pytest.approx(steps[0] * 0.7 ** driver.checks.count(False), rel=1e-12)
+    assert steps[-1] == pytest.approx(steps[0] * CALIBRATION.shrink ** driver.checks.count(False), rel=1e-12)
 
 
 @pytest.mark.parametrize("chains", [1, 4])

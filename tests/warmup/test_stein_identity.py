@@ -8,6 +8,8 @@ Statistical statements use independent replications: z-scores with |z| < 4.5 (so
 correct program leaves their bounds with once in 1e5.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from results import z_of_mean
@@ -74,7 +76,7 @@ def log_scale(model, law, runs, seed):
 
 
 def without_virial_terms(monkeypatch):
-    monkeypatch.setattr(stein, "_FAVOUR_FEW", np.inf)
+    monkeypatch.setattr(stein, "CALIBRATION", replace(stein.CALIBRATION, gain_of_virial=np.inf))
 
 
 # -- terms -------------------------------------------------------------------------------------------------------------
@@ -103,7 +105,7 @@ EXACT = {
 @pytest.mark.parametrize("name", EXACT)
 def test_terms_have_expectation_zero(monkeypatch, name, most):
     """Whatever the draws that the centre was taken from, one for each coordinate or summed."""
-    monkeypatch.setattr(stein, "_MOST_VIRIAL", most)
+    monkeypatch.setattr(stein, "CALIBRATION", replace(stein.CALIBRATION, virial_terms=most))
     x, g = EXACT[name](np.random.default_rng(1), 40_000)
     x[:400] = 1.0 + 1.3 * x[:400]
     terms = _virial_terms(x, g, 400)[400:]
@@ -133,7 +135,7 @@ def test_sums_hold_every_coordinate_once():
 def test_regression_is_least_squares_with_a_ridge_on_the_shared_terms(monkeypatch, ridge):
     """Written out with one matrix for each function; the ridge as rows of zeros to be fitted."""
     order = 3
-    monkeypatch.setattr(stein, "_RIDGE", ridge)
+    monkeypatch.setattr(stein, "CALIBRATION", replace(stein.CALIBRATION, ridge=ridge))
     rng = np.random.default_rng(3)
     n, p, m = 200, 5, 7
     shared = rng.normal(size=(n, m)) @ rng.normal(size=(m, m)) * np.geomspace(1e-3, 1e3, m) + 3.0
@@ -154,10 +156,10 @@ def test_regression_is_least_squares_with_a_ridge_on_the_shared_terms(monkeypatc
 def test_without_shared_terms_nothing_is_shared():
     rng = np.random.default_rng(4)
     terms, values = rng.normal(size=(3, 100, 3)), rng.normal(size=(100, 3))
-    for order, (own, more) in _fit(terms, values, np.zeros((100, 0))).items():
+    for own, more in _fit(terms, values, np.zeros((100, 0))).values():
         assert more.shape == (0, 3)
         for i in range(3):
-            design = np.column_stack([np.ones(100), terms[:order, :, i].T])
+            design = np.column_stack([np.ones(100), terms[: len(own), :, i].T])
             np.testing.assert_allclose(own[:, i], np.linalg.lstsq(design, values[:, i])[0][1:], rtol=1e-9)
 
 

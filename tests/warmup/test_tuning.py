@@ -15,10 +15,10 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import diagonal_scale
 from pmm_mcmc.engines.settings import Block, MethodArguments
 from pmm_mcmc.warmup import evidence
+from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.curvature import LocalCurvature
+from pmm_mcmc.warmup.evidence import replacements, settled, steps_for_autocorrelation
 from pmm_mcmc.warmup.step_size import allowed_error, lipschitz_bound, midpoint_count, rare_curvature, safe_step
-from pmm_mcmc.warmup.thinning import STEPS_CAP, steps_for_autocorrelation
-from pmm_mcmc.warmup.transient import replacements, settled
 
 MALA = ("MALA", {"dynamics": "overdamped"})
 
@@ -114,7 +114,7 @@ def test_lipschitz_bound_sees_one_stiff_direction_exactly(stiff, remainder):
     rotation = np.linalg.qr(np.random.default_rng(4).normal(size=(d, d)))[0]
     position, gradient = rows @ rotation.T, -(rows * curvature) @ rotation.T
     found = lipschitz_bound(
-        position[None], gradient[None], np.ones((1, len(rows)), bool), remainder=remainder, in_parts=False
+        position[None], gradient[None], np.ones((1, len(rows)), bool), remainder=remainder, refines=False
     )
     np.testing.assert_allclose(found, stiff - remainder, rtol=1e-9)
 
@@ -125,7 +125,7 @@ def test_lipschitz_bound_is_not_fooled_by_rounding_where_little_moves():
     noise = np.zeros_like(rows)
     noise[:, 0] = error * np.random.default_rng(5).choice([-1.0, 1.0], size=len(rows))
     found = lipschitz_bound(
-        rows[None], (noise - rows * stiff)[None], np.ones((1, len(rows)), bool), remainder=False, in_parts=True
+        rows[None], (noise - rows * stiff)[None], np.ones((1, len(rows)), bool), remainder=False, refines=True
     )
     assert abs(found - 1e4) <= 2 * error / np.median(np.abs(np.diff(rows[:, 0]))) * (1 + 1e-3)
 
@@ -133,7 +133,7 @@ def test_lipschitz_bound_is_not_fooled_by_rounding_where_little_moves():
 def bound(position, gradient, usable=None, remainder=False):
     """Return the bound of one chain."""
     usable = np.ones(len(position), bool) if usable is None else usable
-    return lipschitz_bound(position[None], gradient[None], usable[None], remainder=remainder, in_parts=False)
+    return lipschitz_bound(position[None], gradient[None], usable[None], remainder=remainder, refines=False)
 
 
 def test_lipschitz_bound_of_an_isotropic_gaussian():
@@ -157,11 +157,11 @@ def test_lipschitz_bound_does_not_compare_one_chain_with_another():
     position, gradient = np.stack([rows, other]), np.stack([-2.0 * rows, 1e5 - 2.0 * other])
     usable = np.ones((2, 80), bool)
     np.testing.assert_allclose(
-        lipschitz_bound(position, gradient, usable, remainder=False, in_parts=True), 2.0, rtol=1e-9
+        lipschitz_bound(position, gradient, usable, remainder=False, refines=True), 2.0, rtol=1e-9
     )
     usable[1] = False
     np.testing.assert_allclose(
-        lipschitz_bound(position, gradient, usable, remainder=False, in_parts=True), 2.0, rtol=1e-12
+        lipschitz_bound(position, gradient, usable, remainder=False, refines=True), 2.0, rtol=1e-12
     )
 
 
@@ -208,7 +208,7 @@ def test_steps_per_draw_follow_the_slowest_coordinate():
     assert steps(quick, still, slow) == 11  # cos(1.1) < 1/2 < cos(1.0)
     assert steps(quick) == 1
     assert steps(still) == 1
-    assert steps(np.cos(0.001 * time)) == STEPS_CAP
+    assert steps(np.cos(0.001 * time)) == CALIBRATION.most_steps_per_draw
     assert steps(np.arange(20.0)) == 5
     assert steps_for_autocorrelation(np.zeros((1, 100, 0))) == 1
     assert steps_for_autocorrelation(np.zeros((3, 0, 2))) == 1
@@ -227,7 +227,7 @@ def test_chains_that_have_not_met_yet_count_as_slow():
     noise = np.random.default_rng(6).normal(size=(2, 4000, 1))
     assert steps_for_autocorrelation(noise) == 1
     # Around means of their own the draws are as good as independent; around the common one they are not.
-    assert steps_for_autocorrelation(noise + np.array([-3.0, 3.0])[:, None, None]) == STEPS_CAP
+    assert steps_for_autocorrelation(noise + np.array([-3.0, 3.0])[:, None, None]) == CALIBRATION.most_steps_per_draw
 
 
 # -- whole runs --------------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def gibbs(rng, chains, sweeps):
 
     From the grouping that has nine tenths of the probability: from others it takes chains thousands of sweeps.
     """
-    y, k = mixtures.velocities(), mixtures.CLUSTERS
+    y, k = mixtures.velocities(), mixtures.GALAXIES.clusters
     mean = np.tile([9.7, 21.0, 33.0], (chains, 1))
     variance = np.full((chains, k), 4.0)
     weight = np.full((chains, k), 1 / k)
@@ -90,13 +90,13 @@ def gibbs(rng, chains, sweeps):
         of = (rng.random(p.shape[:2])[..., None] * p[..., -1:] > p).sum(axis=2)
         member = of[..., None] == np.arange(k)
         count, total = member.sum(axis=1), (member * y[:, None]).sum(axis=1)
-        gamma = rng.gamma(mixtures.CONCENTRATION + count)
+        gamma = rng.gamma(mixtures.GALAXIES.concentration + count)
         weight = gamma / gamma.sum(axis=1, keepdims=True)
-        precision = count / variance + mixtures.MEAN_SD**-2
-        centre = (total / variance + mixtures.MEAN_MEAN / mixtures.MEAN_SD**2) / precision
+        precision = count / variance + mixtures.GALAXIES.sd**-2
+        centre = (total / variance + mixtures.GALAXIES.mean / mixtures.GALAXIES.sd**2) / precision
         mean = centre + rng.normal(size=centre.shape) / np.sqrt(precision)
         squares = (member * (y[:, None] - mean[:, None]) ** 2).sum(axis=1)
-        shape, scale = mixtures.VARIANCE_SHAPE + count / 2, mixtures.VARIANCE_SCALE + squares / 2
+        shape, scale = mixtures.GALAXIES.shape + count / 2, mixtures.GALAXIES.scale + squares / 2
         variance = scale / rng.gamma(shape)
         log_weight = np.log(weight)
         draws[sweep] = np.concatenate(

@@ -22,7 +22,7 @@ from pmm_mcmc.run.storage.errors import Damaged, StoreError
 
 __all__ = ["FORMAT", "decode", "encode"]
 
-FORMAT = 1
+FORMAT = 1  # version of the checkpoints
 _MAGIC = b"PMMSTATE"
 _HEADER = struct.Struct("<8sIQ32s")
 _LENGTH = struct.Struct("<Q")

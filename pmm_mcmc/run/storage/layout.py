@@ -32,8 +32,8 @@ __all__ = ["METADATA", "ArrayLayout", "Extent", "intact", "is_chunk", "is_own", 
 
 METADATA = "zarr.json"
 _CHUNK = re.compile(r"/(c|(c\.)?\d+(\.\d+)*)$")
-_LEVEL = 1
-_DRAWS = 8192  # entries in one file of the coordinate "draw"
+_LEVEL = 1  # of zstd, the fastest
+_DRAWS = 8192  # numbers of draws in one file of the coordinate
 _KEYS = ({"name": "default", "configuration": {"separator": "."}}, {"name": "v2", "configuration": {"separator": "."}})
 
 

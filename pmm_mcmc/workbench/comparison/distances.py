@@ -14,13 +14,6 @@ from scipy.stats import wasserstein_distance
 
 __all__ = ["Distance", "energy_distance", "floored_wasserstein", "sliced_wasserstein", "spaced", "stein_discrepancy"]
 
-_DIRECTIONS, _REPEATS, _MOST = 32, 30, 4000
-# The floor is this quantile of the distances of exact draws.
-_FLOOR = 0.95
-_KERNEL_DRAWS = 1000
-# Gorham and Mackey's kernel: with a power between -1 and 0 the discrepancy detects non-convergence.
-_POWER, _OFFSET = -0.5, 1.0
-
 
 class Distance(NamedTuple):
     """A distance, and that of exact draws, as many as the run has effective ones."""
@@ -101,17 +94,16 @@ def floored_wasserstein(
     Distance
         The floor is the 95 % quantile over 30 repeats.
     """
-    middle = len(reference) // 2
-    one, other = (spaced(half[None], _MOST) for half in (reference[:middle], reference[middle:]))
-    directions = rng.normal(size=(_DIRECTIONS, draws.shape[-1]))
+    middle, most = len(reference) // 2, 4000
+    one, other = (spaced(half[None], most) for half in (reference[:middle], reference[middle:]))
+    directions = rng.normal(size=(32, draws.shape[-1]))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    value = sliced_wasserstein(spaced(draws, _MOST), one, directions)
+    value = sliced_wasserstein(spaced(draws, most), one, directions)
     n = int(np.clip(effective, 2, len(other)))
     floor = [
-        sliced_wasserstein(rng.choice(other, n, replace=n == len(other), axis=0), one, directions)
-        for _ in range(_REPEATS)
+        sliced_wasserstein(rng.choice(other, n, replace=n == len(other), axis=0), one, directions) for _ in range(30)
     ]
-    return Distance(value, float(np.quantile(floor, _FLOOR)))
+    return Distance(value, float(np.quantile(floor, 0.95)))
 
 
 def stein_kernel(x: np.ndarray, score: np.ndarray) -> np.ndarray:
@@ -127,12 +119,13 @@ def stein_kernel(x: np.ndarray, score: np.ndarray) -> np.ndarray:
     """
     d = x.shape[1]
     square = cdist(x, x, "sqeuclidean")
-    q = _OFFSET**2 + square
-    k, slope = q**_POWER, 2.0 * _POWER * q ** (_POWER - 1.0)
+    power = -0.5  # with one between -1 and 0 the discrepancy sees every way in which draws can go wrong
+    q = 1.0 + square
+    k, slope = q**power, 2.0 * power * q ** (power - 1.0)
     own = np.sum(score * x, axis=1)
     cross = score @ x.T  # s(x_i) . x_j
     along = (cross.T - own) - (own[:, None] - cross)  # (s(y) - s(x)) . r
-    return (score @ score.T) * k + slope * (along - d) - 4.0 * _POWER * (_POWER - 1.0) * square * q ** (_POWER - 2.0)
+    return (score @ score.T) * k + slope * (along - d) - 4.0 * power * (power - 1.0) * square * q ** (power - 2.0)
 
 
 def stein_discrepancy(draws: np.ndarray, score: np.ndarray, effective: float) -> Distance:
@@ -159,7 +152,7 @@ def stein_discrepancy(draws: np.ndarray, score: np.ndarray, effective: float) ->
     ----------
     .. [1] J. Gorham, L. Mackey, "Measuring sample quality with kernels", ICML 2017.
     """
-    x, s = spaced(draws, _KERNEL_DRAWS), spaced(score, _KERNEL_DRAWS)
+    x, s = spaced(draws, 1000), spaced(score, 1000)
     kernel = stein_kernel(x, s)
     n = min(len(x), max(effective, 1.0))
     return Distance(float(np.sqrt(max(kernel.mean(), 0.0))), float(np.sqrt(max(kernel.diagonal().mean(), 0.0) / n)))

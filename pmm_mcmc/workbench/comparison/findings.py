@@ -14,8 +14,6 @@ __all__ = ["note_of_steps", "notes_of", "verdict_in_words"]
 
 # Costs within this factor of the best count as equal: another seed may reverse their order.
 _ALIKE = 1.25
-# Share of the budget; a run whose warm-up took more has hardly been compared.
-_MOSTLY = 0.5
 _PACKAGES = ("pmm-mcmc", "pymc", "pytensor", "numpy", "numba", "arviz", "nutpie")
 
 
@@ -56,7 +54,7 @@ def verdict_in_words(table: pd.DataFrame, truth: Any, failures: dict[str, str]) 
         share = ran["grads_warmup"] / (ran["grads_warmup"] + ran["grads_sampling"])
         sentences += [
             f"{name} spent {100 * part:.0f} % of its gradients on warm-up: a larger n_grad shows what it does after it"
-            for name, part in share[share > _MOSTLY].items()
+            for name, part in share[share > 0.5].items()  # more than half the budget
         ]
     sentences += [f"{name}: {why}" for name, why in itself.items()]
     sentences += [f"{name} failed: {why}" for name, why in failures.items()]

@@ -22,9 +22,7 @@ __all__ = ["AGAINST_TRUTH", "B2_LIMIT", "COLUMNS", "MATTERS", "error_curve", "er
 B2_LIMIT = 0.01
 # Smallest error that matters, in posterior standard deviations, as in the verdict on a single run.
 MATTERS = 0.1
-# Probability that noise alone puts the largest error of all parameters beyond the noise column.
-_CHANCE = 0.05
-# Quantiles for the tails, as in Stan.
+# Quantiles of the tails, Stan's.
 _TAILS = (0.05, 0.95)
 
 COLUMNS: dict[str, str] = {
@@ -165,8 +163,9 @@ def errors(trace: Trace, truth: Truth, labels: list[str]) -> dict[str, Any]:
     x, sd = trace.position, truth.sd
     chains, draws, d = x.shape
     square = (x - truth.mean) ** 2
-    noise = t.ppf(1.0 - 0.5 * _CHANCE / d, degrees_of_freedom(chains, draws))
-    # Standard deviations are about the true mean; their errors follow by the delta method.
+    # Noise alone puts the largest error of all parameters beyond this in 5 % of runs.
+    noise = t.ppf(1.0 - 0.5 * 0.05 / d, degrees_of_freedom(chains, draws))
+    # The spread about the true mean: its square root is a standard deviation, with the delta method for the error.
     estimates = {
         "mean_error": (x.mean(axis=(0, 1)), spread(x)),
         "sd_error": (square.mean(axis=(0, 1)), spread(square)),

@@ -22,7 +22,6 @@ _GROUPS = (
     ("In words", r"setting|says|error"),
     ("Other measures", r".*"),
 )
-_MOST_COLUMNS = 8
 _FORMS = {"r_hat": FORMS["r_hat"]}
 
 
@@ -58,16 +57,16 @@ def comparison_page(comparison: Any) -> str:
     return Page(str(comparison.title), verdict, sections).html()
 
 
-def _tables(comparison: Any) -> list[Table]:
-    # Without failures the column of errors is empty, and is not shown.
+def _tables(comparison: Any, most_columns: int = 8) -> list[Table]:
+    # Where nothing failed there is nothing to say of it.
     frame = comparison.table.dropna(axis="columns", how="all")
     first = str(frame.index.name or "sampler")
     left, tables = list(frame.columns), []
     for caption, pattern in _GROUPS:
         names = [name for name in left if re.fullmatch(pattern, str(name))]
         left = [name for name in left if name not in names]
-        for at in range(0, len(names), _MOST_COLUMNS):
-            part = frame[names[at : at + _MOST_COLUMNS]]
+        for at in range(0, len(names), most_columns):
+            part = frame[names[at : at + most_columns]]
             forms = dict.fromkeys(part.columns, ".3g") | _FORMS
             tables.append(Table.of_frame(part, caption, first, comparison.columns, forms))
     return tables

@@ -15,14 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["figure"]
 
-# Inches: the text width of most journals.
-_WIDTH, _HEIGHT, _ROW = 7.0, 2.1, 0.2
 _STYLE: Any = {
     "font.size": 8.0, "axes.labelsize": 8.0, "axes.titlesize": 8.0, "xtick.labelsize": 7.0, "ytick.labelsize": 7.0,
     "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.minor.width": 0.4,
     "ytick.minor.width": 0.4, "axes.spines.top": False, "axes.spines.right": False,
 }  # fmt: skip
-_GREY, _POINTS, _LONGEST = "#777777", 300, 30
+_GREY = "#777777"
 _MARKERS = "osD^vPX"
 
 
@@ -33,7 +31,7 @@ def figure(report: Any) -> Figure:
     import matplotlib as mpl
 
     with mpl.rc_context(_STYLE):
-        drawn = blank(_WIDTH, _HEIGHT + _ROW * len(report.traces))
+        drawn = blank(7.0, 2.1 + 0.2 * len(report.traces))  # inches; 7 are the text width of most journals
         curves, errors, draws = drawn.subplots(1, 3, width_ratios=[1.15, 1.0, 0.7])
         _curves(curves, report)
         _errors(errors, report)
@@ -47,7 +45,7 @@ def _curves(axis: Any, report: Any) -> None:
     look = look_of(report)
     for trace in report.traces:
         spent, error = error_curve(trace, report.truth)
-        which = np.unique(np.geomspace(1, len(spent), _POINTS).astype(int)) - 1
+        which = np.unique(np.geomspace(1, len(spent), 300).astype(int)) - 1
         axis.plot(spent[which], error[which], lw=1.2, **look[trace.name])
     axis.axhline(B2_LIMIT, color=_GREY, lw=0.7, ls=":")
     axis.set(
@@ -71,7 +69,7 @@ def _errors(axis: Any, report: Any) -> None:
             )  # fmt: skip
             reach = max(reach, size + 2.0 * se)
     axis.axvline(MATTERS, color=_GREY, lw=0.7, ls=":")
-    names = [short(trace.name, _LONGEST) for trace in report.traces]
+    names = [short(trace.name) for trace in report.traces]
     axis.set_yticks(range(len(names)), names, parse_math=False)
     axis.set(xlim=(0.0, 1.05 * reach), ylim=(len(names) - 0.5, -0.5), xlabel="largest error (posterior sd)")
     for what, marker in (("mean", "o"), ("sd", "s")):

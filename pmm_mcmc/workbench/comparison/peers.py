@@ -12,19 +12,13 @@ from typing import Any, NamedTuple
 import arviz as az
 import numpy as np
 
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.settings import MethodArguments
 from pmm_mcmc.model.log_density import log_density
 from pmm_mcmc.workbench.comparison.runs import FEWEST, TUNE, Ran, Seconds, TooSmall, Trace, cut, for_few_draws, thinning
 
 __all__ = ["PEERS", "NutsRun", "nuts_run", "run_nutpie", "run_nuts", "with_gradients"]
-
-# Draws of each chain between two checks of the budget.
-_LEAST_BLOCK, _MOST_BLOCK = 10, 200
-# PyMC's limits for warnings: R-hat, and effective draws per chain.
-_R_HAT, _EFFECTIVE = 1.01, 100
-# The run stops once the first chains have used this multiple of their share of the budget in warm-up.
-_UNEVEN = 1.5
 
 
 def run_nuts(name: str, model: Any, budget: int, chains: int, seed: int) -> Trace:
@@ -152,7 +146,8 @@ class _Nuts:
                 spent[c] += int(stats["tree_size"])
                 if i >= TUNE // 2:
                     late.append(stats["tree_size"])
-                if spent.sum() > budget * min(1.0, _UNEVEN * (c + 1) / len(spent)):
+                # Other chains do not make up for one that takes 1.5 times its share of the budget.
+                if spent.sum() > budget * min(1.0, 1.5 * (c + 1) / len(spent)):
                     needed = len(spent) * (spent[c] * TUNE / (i + 1) + FEWEST * float(np.mean(late or [1.0])))
                     raise TooSmall(
                         f"stopped in its warm-up, which took {spent.sum():,} of {budget:,} gradients in {c + 1} of "
@@ -168,7 +163,7 @@ class _Nuts:
         spent = draws = 0
         while spent < budget:
             mean = spent / draws if draws else self.mean * self.thin * len(self.points)
-            block = int(np.clip((budget - spent) / max(mean, 1.0), _LEAST_BLOCK, _MOST_BLOCK))
+            block = int(np.clip((budget - spent) / max(mean, 1.0), 10, 200))
             for c in range(len(self.points)):
                 spent += self._block(c, block)
             draws += block
@@ -264,10 +259,10 @@ def judged(position: np.ndarray, divergences: int) -> Ran:
         least = min(float(az.ess(position[..., i])) for i in range(position.shape[-1]))
     if divergences:
         reasons.append(f"{divergences} divergence{'s' if divergences > 1 else ''}")
-    if not worst <= _R_HAT:
+    if not worst <= CALIBRATION.r_hat:
         reasons.append(f"chains disagree: r_hat is up to {worst:.3g}")
-    if not least >= _EFFECTIVE * chains:
-        reasons.append(f"{least:.0f} effective draws, fewer than {_EFFECTIVE} a chain")
+    if not least >= 100 * chains:
+        reasons.append(f"{least:.0f} effective draws, fewer than 100 a chain")
     if reasons:
         return Ran(False, f"Do not trust this run: {'; '.join(reasons)}.")
     return Ran(True, "No divergences, and chains agree.")

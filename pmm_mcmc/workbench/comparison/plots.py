@@ -27,14 +27,8 @@ __all__ = [
 # Okabe and Ito's colours, with a line style each, so that lines differ without colour too.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)))
-_GREY, _WIDTH = "#888888", 8.0
-_PANELS, _HIST_BINS, _POINTS = 3, 40, 1500
-# As in the report on a run.
-_RANKED_CHAINS, _RANKED_DRAWS = 8, 300
-# Normal quantile of a two-sided 95 % band.
-_TWO_SIDED = 1.96
-# Most letters of the legend entries in one row.
-_LEGEND_LETTERS = 110
+_GREY = "#888888"
+_TWO_SIDED = 1.96  # standard errors of a 95 % band
 
 
 def _pyplot() -> Any:
@@ -62,7 +56,7 @@ def blank(width: float, height: float) -> Any:
 
 
 def _axes(rows: int, columns: int, height: float, **options: Any) -> tuple[Any, np.ndarray]:
-    figure = blank(_WIDTH, height)
+    figure = blank(of_runs.WIDTH, height)
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
@@ -208,12 +202,12 @@ def effective_draws(report: Any) -> Figure:
 
 
 def _worst(report: Any) -> list[int]:
-    """Return the coordinates with the largest error of a mean or standard deviation in any run."""
+    """Return the three coordinates whose mean or standard deviation is off most in any run."""
     truth, off = report.truth, np.zeros(len(report.labels))
     for trace in report.traces:
         mean, sd = trace.position.mean(axis=(0, 1)), trace.position.std(axis=(0, 1))
         off = np.maximum(off, np.maximum(np.abs(mean - truth.mean), np.abs(sd - truth.sd)) / truth.sd)
-    return sorted(np.argsort(-off)[:_PANELS].tolist())
+    return sorted(np.argsort(-off)[:3].tolist())
 
 
 def marginals(report: Any) -> Figure:
@@ -226,7 +220,7 @@ def marginals(report: Any) -> Figure:
     for (above, below), i in zip(axes.T, which, strict=True):
         reference = np.sort(truth.draws[:, i])
         low, high = np.quantile(reference, [0.001, 0.999])
-        edges = np.linspace(low - 0.1 * (high - low), high + 0.1 * (high - low), _HIST_BINS + 1)
+        edges = np.linspace(low - 0.1 * (high - low), high + 0.1 * (high - low), 41)
         above.hist(reference, edges, density=True, color="#CCCCCC", label="reference")
         part = np.searchsorted(reference, edges, side="right") / len(reference)
         band = _TWO_SIDED * np.sqrt(part * (1.0 - part) / max(least, 1.0))
@@ -247,11 +241,11 @@ def marginals(report: Any) -> Figure:
     return literal(figure)
 
 
-def ranks(report: Any) -> Figure | None:
-    """Draw ranks of each run's chains for its worst parameter; None if all chains are constant."""
+def ranks(report: Any, most_chains: int = 8, most_draws: int = 300) -> Figure | None:
+    """Draw ranks of each run's chains for its worst parameter; nothing where no run has moved."""
     import arviz as az
 
-    n = min(_RANKED_DRAWS, *(trace.position.shape[1] for trace in report.traces))
+    n = min(most_draws, *(trace.position.shape[1] for trace in report.traces))
     panels, chains = {}, []
     for trace in report.traces:
         count, draws = trace.position.shape[:2]
@@ -260,21 +254,21 @@ def ranks(report: Any) -> Figure | None:
         # Constant draws have neither ranks nor R-hat.
         i = int(np.argmax(np.nan_to_num(r_hat, nan=-np.inf)))
         if np.isfinite(r_hat[i]):
-            chains = np.unique(np.linspace(0, count - 1, min(count, _RANKED_CHAINS)).round().astype(int)).tolist()
+            chains = np.unique(np.linspace(0, count - 1, min(count, most_chains)).round().astype(int)).tolist()
             at = np.linspace(0, draws - 1, n).round().astype(int)
             panels[f"{trace.name}\n{report.labels[i]}\nR-hat {r_hat[i]:.3f}"] = trace.position[chains][:, at, i]
     return of_runs.ranks(panels, chains) if panels else None
 
 
-def modes(report: Any) -> Figure:
-    """Draw the two coordinates that separate the modes best, for the reference and each run."""
+def modes(report: Any, points: int = 1500) -> Figure:
+    """Draw the two coordinates that tell the modes apart best, for the reference and each run."""
     known, truth = report.modes, report.truth
     if known is None:
         raise ValueError("no modes are known: they come with a target of pmm_mcmc.workbench.targets")
     clouds = {} if truth.draws is None else {"reference": truth.draws[None]}
     clouds |= {trace.name: trace.position for trace in report.traces}
     first = next(iter(clouds.values()))
-    pair = _apart(spaced(first, _POINTS), known)
+    pair = _apart(spaced(first, points), known)
     columns = min(3, len(clouds))
     rows = math.ceil(len(clouds) / columns)
     figure, axes = _axes(rows, columns, 2.6 * rows + 0.4, sharex=True, sharey=True)
@@ -283,7 +277,7 @@ def modes(report: Any) -> Figure:
     for axis in axes.flat[max(len(clouds) - columns, 0) : len(clouds)]:
         axis.tick_params(labelbottom=True)
     for axis, (name, draws) in zip(axes.flat, clouds.items(), strict=False):
-        x = spaced(draws, _POINTS)
+        x = spaced(draws, points)
         label = np.asarray(known.label(x))
         everything = np.asarray(known.label(draws))
         for j, mode in enumerate(known.names):
@@ -297,7 +291,7 @@ def modes(report: Any) -> Figure:
     figure.supylabel(report.labels[pair[-1]] if len(pair) > 1 else "", fontsize=9)
     handles, names = axes[0, 0].get_legend_handles_labels()
     told = [f"{name} (true {weight:.2f})" for name, weight in zip(names, known.weights, strict=True)]
-    columns = max(1, min(3, int(_LEGEND_LETTERS // max(map(len, told)))))
+    columns = max(1, min(3, int(110 // max(map(len, told)))))  # 110 letters fit the width
     figure.legend(handles, told, fontsize=8, frameon=False, loc="outside upper center", ncols=columns, markerscale=3)
     return literal(figure)
 

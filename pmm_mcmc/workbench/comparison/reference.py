@@ -13,11 +13,6 @@ from pmm_mcmc.warmup.standard_errors import spread
 
 __all__ = ["Truth", "model_labels", "truth_of_draws", "truth_of_target", "unconstrained_draws"]
 
-# Number of exact draws for distances and figures, and most draws that are kept of a reference run.
-_EXACT_DRAWS, _MOST_DRAWS = 20_000, 40_000
-# Fewest draws of a reference.
-_FEWEST = 100
-
 
 @dataclass(frozen=True)
 class Truth:
@@ -66,7 +61,7 @@ def truth_of_target(target: Any, rng: np.random.Generator) -> Truth:
         error_of_sd,
         known.exact,
         known.source,
-        target.sample(_EXACT_DRAWS, rng),
+        target.sample(20_000, rng),  # for distances and figures
     )
 
 
@@ -79,15 +74,15 @@ def truth_of_draws(position: np.ndarray, source: str, warning: str | None = None
         If there are too few draws, a draw is not finite, or a coordinate is constant.
     """
     chains, draws, d = position.shape
-    if chains * draws < _FEWEST:
-        raise ValueError(f"reference: {chains} x {draws} draws are too few; bring at least {_FEWEST}")
+    if chains * draws < 100:
+        raise ValueError(f"reference: {chains} x {draws} draws are too few; bring at least 100")
     if not np.all(np.isfinite(position)):
         raise ValueError("reference: some draws are not finite on the unconstrained scale; leave them out")
     mean, sd = position.mean(axis=(0, 1)), position.std(axis=(0, 1))
     if not np.all(sd > 0):
         raise ValueError(f"reference: coordinate {int(np.argmin(sd))} is the same in all draws; bring draws that vary")
     square = position**2
-    keep = -(-chains * draws // _MOST_DRAWS)
+    keep = -(-chains * draws // 40_000)  # more draws make distances and figures no better
     return Truth(
         mean,
         sd,

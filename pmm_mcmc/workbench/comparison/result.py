@@ -26,13 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison"]
 
-_CURVE_POINTS = 200
-# Columns of the short table, with headings and formats that fit a terminal.
+# What is read first, in words and lengths that let it fit a terminal.
 _FIRST = {
     "mean_error": ("error of mean", ".3f"), "sd_error": ("of sd", ".3f"), "r_hat": ("r_hat", ".3f"),
     "ess_bulk_per_1000": ("ess/1000 grads", ",.3g"),
 }  # fmt: skip
-_YES, _DASH, _LINE, _NAME = {True: "yes", False: "no"}, "\N{EM DASH}", 79, 29
+_YES, _DASH = {True: "yes", False: "no"}, "\N{EM DASH}"
 
 
 @dataclass(repr=False)
@@ -82,9 +81,9 @@ class Comparison:
             values = self.table.reindex(columns=[name])[name]
             shown[words] = [_DASH if pd.isna(value) else format(value, form) for value in values]
         names = map(str, self.table.index)
-        shown.index = pd.Index([n if len(n) <= _NAME else f"{n[: _NAME - 1]}\N{HORIZONTAL ELLIPSIS}" for n in names])
+        shown.index = pd.Index([n if len(n) <= 29 else f"{n[:28]}\N{HORIZONTAL ELLIPSIS}" for n in names])
         told = shown.to_string()
-        sentences = [textwrap.fill(sentence, _LINE, subsequent_indent="  ") for sentence in self.verdict]
+        sentences = [textwrap.fill(sentence, 79, subsequent_indent="  ") for sentence in self.verdict]
         return "\n".join([self.title, "", *sentences, "", told, "", ".table has all columns, .columns what they mean."])
 
     def figure(self) -> Figure:
@@ -214,7 +213,7 @@ class Comparison:
 
     def _curve(self, trace: Trace) -> dict[str, list[float]]:
         spent, error = error_curve(trace, self.truth)
-        which = np.unique(np.geomspace(1, len(spent), _CURVE_POINTS).astype(int)) - 1
+        which = np.unique(np.geomspace(1, len(spent), 200).astype(int)) - 1
         return {"gradients": spent[which].tolist(), "b2_max": error[which].tolist()}
 
 

@@ -24,11 +24,8 @@ __all__ = [
 TUNE = 1000
 # Fewest draws of each chain for a row of the table.
 FEWEST = 50
-# Most numbers that are kept of one sampler: 128 megabytes.
-_MOST_NUMBERS = 2**24
-_PILOT = 4
-# Margin for the random number of gradients of a draw; draws beyond the budget are cut off.
-_MARGIN = 1.05
+_PILOT = 4  # draws of the short run that compiles
+_MOST_NUMBERS = 2**24  # kept of one sampler: 128 megabytes
 
 
 class Seconds(NamedTuple):
@@ -189,7 +186,8 @@ def run_step(name: str, step: Any, model: Any, budget: int, chains: int, seed: i
     left = (budget - warmup.sum()) / chains
     if left < each * FEWEST:
         raise TooSmall(for_few_draws(float(warmup.sum()), budget, warmup.sum() + chains * each * FEWEST))
-    draws = math.ceil(_MARGIN * left / each) + _PILOT
+    # 5 % more, since gradients of a draw vary; what is beyond the budget is cut off.
+    draws = math.ceil(1.05 * left / each) + _PILOT
     numbers = sum(array.nbytes for group in pilot.children.values() for array in group.data_vars.values()) / 8
     factor = thinning(numbers / _PILOT * draws)
     if factor > 1:

@@ -15,14 +15,12 @@ __all__ = ["drawing_class", "forest", "ranks", "short", "traces", "unlisted"]
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish, without yellow, which is faint on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
-_WIDTH = 8.0  # inches
+WIDTH = 8.0  # inches
 _STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 9}
-_POINTS = 250  # of a trace
-_LONGEST = 30
 
 
-def short(name: str, longest: int = _LONGEST) -> str:
-    """Return a name that fits a figure; the middle of a long one is omitted."""
+def short(name: str, longest: int = 30) -> str:
+    """Return a name that fits a figure: the middle of a long one is left out."""
     name = " ".join(plain(name).split())
     if len(name) <= longest:
         return name
@@ -72,7 +70,7 @@ def traces(draws: Mapping[str, np.ndarray], chains: Sequence[int]) -> Any:
         figure = _figure(0.5 + 1.15 * len(draws))
         grid = figure.subplots(len(draws), 1, sharex=True, squeeze=False)[:, 0]
         for axes, (name, values) in zip(grid, draws.items(), strict=True):
-            step = -(-values.shape[1] // _POINTS)
+            step = -(-values.shape[1] // 250)  # at most 250 draws of a chain are shown
             at = np.arange(0, values.shape[1], step)
             for i, row in enumerate(values[:, ::step]):
                 axes.plot(at, row, lw=0.6, alpha=0.8, color=_COLOURS[i % len(_COLOURS)])
@@ -106,7 +104,7 @@ def ranks(draws: Mapping[str, np.ndarray], chains: Sequence[int]) -> Any:
                 backend="matplotlib",
                 col_wrap=columns,
                 figure_kwargs={
-                    "figsize": (_WIDTH, height),
+                    "figsize": (WIDTH, height),
                     "sharex": True,
                     "sharey": True,
                     "FigureClass": drawing_class(),
@@ -173,7 +171,7 @@ def _figure(height: float) -> Any:
     # Not by pyplot, which would show the figure in a notebook.
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(_WIDTH, height), layout="constrained")
+    return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
 def _literal(figure: Any) -> Any:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
 from pmm_mcmc.diagnostics.nested import nested_r_hat
-from pmm_mcmc.diagnostics.reasons import BIAS, R_HAT
 from pmm_mcmc.diagnostics.statement import Verdict as Judgement
 from pmm_mcmc.diagnostics.summary import full_table, joined, with_numbers
 from pmm_mcmc.diagnostics.verdict import verdict
@@ -21,9 +21,6 @@ from pmm_mcmc.workbench.report.setting import facts, setting_section, unstable_s
 
 __all__ = ["page_of", "run_page"]
 
-# Most rows, biases, traces and chains on a page; pmm.summary has all.
-_MOST_ROWS, _MOST_BIASES, _MOST_TRACES, _MOST_CHAINS = 200, 40, 6, 8
-_MOST_RANKED = 300  # draws of a chain
 _TONES: dict[str, Any] = {"trusted": "ok", "undecided": "unknown", "not trusted": "bad"}
 
 
@@ -119,9 +116,9 @@ def _concern(table: pd.DataFrame) -> pd.Series:
     concern = pd.Series(0.0, index=table.index)
     name = _r_hat(table)
     if name in table:
-        concern = np.maximum(concern, (table[name].astype(float).fillna(1.0) - 1.0) / (R_HAT - 1.0))
+        concern = np.maximum(concern, (table[name].astype(float).fillna(1.0) - 1.0) / (CALIBRATION.r_hat - 1.0))
     if "bias_sd_units" in table:
-        concern = np.maximum(concern, table["bias_sd_units"].abs().fillna(0.0) / BIAS)
+        concern = np.maximum(concern, table["bias_sd_units"].abs().fillna(0.0) / CALIBRATION.bias)
     return concern
 
 
@@ -130,19 +127,22 @@ def _r_hat(table: pd.DataFrame) -> str:
     return "nested_r_hat" if "nested_r_hat" in table else "r_hat"
 
 
-def _tables(table: pd.DataFrame) -> list[Any]:
+def _tables(table: pd.DataFrame, most: int = 200) -> list[Any]:
     shown, note = table, ""
-    if len(table) > _MOST_ROWS:
-        kept = set(chosen(list(table.index), _concern(table), _MOST_ROWS))
+    if len(table) > most:
+        kept = set(chosen(list(table.index), _concern(table), most))
         shown = table[[label in kept for label in table.index]]
         note = (
-            f"{_MOST_ROWS} of {len(table):,} parameters: those nearest to the limits of the verdict, or beyond. "
+            f"{most} of {len(table):,} parameters: those nearest to the limits of the verdict, or beyond. "
             "pmm.summary has all of them."
         )
     intervals = {name: meaning for name in table.columns if (meaning := interval_meaning(name))}
     flags = {
-        "bias_sd_units": (lambda value: abs(value) > BIAS, "more than the verdict allows, if it is not chance"),
-        _r_hat(table): (lambda value: value > R_HAT, "more than the verdict allows"),
+        "bias_sd_units": (
+            lambda value: abs(value) > CALIBRATION.bias,
+            "more than the verdict allows, if it is not chance",
+        ),
+        _r_hat(table): (lambda value: value > CALIBRATION.r_hat, "more than the verdict allows"),
     }
     tables = []
     for caption, meanings in (
@@ -165,9 +165,9 @@ def _figures(dt: Any, table: pd.DataFrame) -> list[Figure]:
     return figures
 
 
-def _forest(table: pd.DataFrame) -> Figure:
+def _forest(table: pd.DataFrame, most: int = 40) -> Figure:
     measured = table[table["bias_sd_units"].notna()]
-    labels = chosen(list(measured.index), measured["bias_sd_units"].abs(), _MOST_BIASES)
+    labels = chosen(list(measured.index), measured["bias_sd_units"].abs(), most)
     rows = measured.loc[[label for label in measured.index if label in set(labels)]]
     unit = rows["sd_corrected" if "sd_corrected" in rows else "sd"].to_numpy()
     series = {"mean": (rows["bias_sd_units"].to_numpy(), rows["bias_se"].to_numpy() / unit)}
@@ -176,11 +176,11 @@ def _forest(table: pd.DataFrame) -> Figure:
         series["standard deviation"] = tuple(rows[name].to_numpy() / unit for name in ("bias_of_sd", "bias_of_sd_se"))
         of_what = "means and standard deviations"
     caption = (
-        f"Bias of {of_what}, with two standard errors to each side. Grey: what the verdict allows, {BIAS} posterior "
-        "standard deviations."
+        f"Bias of {of_what}, with two standard errors to each side. Grey: what the verdict allows, "
+        f"{CALIBRATION.bias} posterior standard deviations."
     )
     caption += _of(len(rows), len(table), "parameters", "those of which it is known, the largest first")
-    return Figure(caption, forest(list(rows.index), series, BIAS, "bias, in posterior standard deviations"))
+    return Figure(caption, forest(list(rows.index), series, CALIBRATION.bias, "bias, in posterior standard deviations"))
 
 
 def _of_chains(dt: Any, table: pd.DataFrame) -> list[Figure]:
@@ -194,7 +194,7 @@ def _of_chains(dt: Any, table: pd.DataFrame) -> list[Figure]:
         Figure(f"Traces: draws in the order they were made, at most 250 of a chain.{limits}", traces(draws, chains))
     ]
     if len(chains) > 1:
-        step = -(-posterior.sizes["draw"] // _MOST_RANKED)
+        step = -(-posterior.sizes["draw"] // 300)  # at most 300 draws of a chain are ranked
         thinned = {name: values[:, ::step] for name, values in draws.items()}
         text = (
             "Ranks: for each chain, the share of its draws below a quantile of all these chains, minus what is "
@@ -205,16 +205,18 @@ def _of_chains(dt: Any, table: pd.DataFrame) -> list[Figure]:
     return figures
 
 
-def _drawn(dt: Any, table: pd.DataFrame) -> tuple[dict[str, np.ndarray], list[int]]:
-    """Return the draws ``(chain, draw)`` of the parameters in the figures, and the names of their chains."""
+def _drawn(
+    dt: Any, table: pd.DataFrame, most_traces: int = 6, most_chains: int = 8
+) -> tuple[dict[str, np.ndarray], list[int]]:
+    """Return the draws ``(chain, draw)`` of what is drawn, and the names of these chains."""
     from arviz_base import xarray_sel_iter
     from arviz_base.labels import BaseLabeller
 
     posterior = dt["posterior"].dataset
     count = posterior.sizes["chain"]
-    at = np.unique(np.linspace(0, count - 1, min(count, _MOST_CHAINS)).round().astype(int))
+    at = np.unique(np.linspace(0, count - 1, min(count, most_chains)).round().astype(int))
     some = posterior.isel(chain=at)
-    wanted = set(chosen(list(table.index), _concern(table), len(table))[: 4 * _MOST_TRACES])
+    wanted = set(chosen(list(table.index), _concern(table), len(table))[: 4 * most_traces])
     labeller, every = BaseLabeller(), {}
     for name, selection, index in xarray_sel_iter(some, skip_dims={"chain", "draw"}):
         label = labeller.make_label_flat(name, selection, index)
@@ -223,7 +225,7 @@ def _drawn(dt: Any, table: pd.DataFrame) -> tuple[dict[str, np.ndarray], list[in
             # Constant draws and draws that are not finite have no ranks.
             if np.isfinite(values).all() and np.ptp(values) > 0.0:
                 every[label] = values
-    kept: Sequence[str] = chosen(list(every), [_concern(table)[label] for label in every], _MOST_TRACES)
+    kept: Sequence[str] = chosen(list(every), [_concern(table)[label] for label in every], most_traces)
     names = posterior["chain"].values[at] if "chain" in posterior.coords else at
     return {label: every[label] for label in every if label in set(kept)}, [int(name) for name in names]
 

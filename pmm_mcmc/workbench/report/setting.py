@@ -12,8 +12,6 @@ from pmm_mcmc.workbench.report.page import Cell, Column, Section, Table, Text, n
 
 __all__ = ["facts", "setting_section", "statistics", "unstable_section"]
 
-_MOST_CHAINS = 12
-
 
 def statistics(dt: Any) -> Any:
     """Return the statistics of a run by draw or, if only moments were kept, by chain; ``None`` if there are none."""
@@ -123,7 +121,7 @@ def unstable_section(dt: Any) -> Section:
             f"{int(failures.sum()):,} of them.{in_parts}"
         )
     ]
-    worst = [i for i in np.argsort(-by_chain, kind="stable") if by_chain[i]][:_MOST_CHAINS]
+    worst = [i for i in np.argsort(-by_chain, kind="stable") if by_chain[i]][:12]  # a table that is read at a glance
     names = stats["chain"].values if "chain" in stats.coords else np.arange(len(by_chain))
     rows = [[Cell(str(names[i])), Cell(f"{by_chain[i]:,}"), Cell(f"{failures[i]:,}")] for i in worst]
     columns = [

@@ -11,10 +11,6 @@ from typing import Any
 
 __all__ = ["Drawing", "drawn"]
 
-# Most bytes of an SVG; a larger figure becomes a PNG.
-_MOST_BYTES = 300_000
-_DPI = 150
-
 
 @dataclass(frozen=True)
 class Drawing:
@@ -32,11 +28,11 @@ class Drawing:
         return ET.tostring(root, encoding="unicode")
 
 
-def drawn(figure: Any) -> Drawing:
-    """Convert a figure of matplotlib, which stays unchanged; equal figures give equal bytes."""
+def drawn(figure: Any, most_bytes: int = 300_000) -> Drawing:
+    """Draw a figure of matplotlib, which is left as it was; equal figures give equal bytes."""
     root = _bare(ET.fromstring(_saved(figure, "svg")))
-    if len(ET.tostring(root)) > _MOST_BYTES:
-        return Drawing(None, _saved(figure, "png", dpi=_DPI))
+    if len(ET.tostring(root)) > most_bytes:
+        return Drawing(None, _saved(figure, "png", dpi=150))
     return Drawing(root, None)
 
 

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = ["TARGETS"]
 
+# Standard deviation of the log scale, and how many coordinates it scales.
 FUNNEL_SD, FUNNEL_OTHERS = 3.0, 9
 
 # Treatment effects and their standard errors (Rubin, 1981).
 EFFECT = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
 ERROR = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+# Prior standard deviation of the mean, and scale of the half-Cauchy prior of the effects' standard deviation.
 MU_SD = TAU_SCALE = 5.0
 
 

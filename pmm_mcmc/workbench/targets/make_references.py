@@ -24,14 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import pmm_mcmc.workbench.targets as gallery
-from pmm_mcmc.workbench.targets.mixtures import CLUSTERS, MEAN_MEAN, MEAN_SD
-from pmm_mcmc.workbench.targets.regressions import HIDDEN, WEIGHT_SD
+from pmm_mcmc.workbench.targets.mixtures import GALAXIES
+from pmm_mcmc.workbench.targets.regressions import NETWORK
 from pmm_mcmc.workbench.targets.stored import DATA
 
 __all__ = ["main"]
-
-KEPT, ACCEPTED, LEAPS = 0.9, 0.8, 8
-SEED = 20261121
 
 
 class Plan(NamedTuple):
@@ -59,18 +56,20 @@ def pooled(moments: np.ndarray, groups: list[np.ndarray], odd: np.ndarray) -> np
 
 
 def _galaxies() -> Plan:
-    ratios, means, logs = np.split(np.arange(3 * CLUSTERS - 1), [CLUSTERS - 1, 2 * CLUSTERS - 1])
-    centre, sd = np.zeros(3 * CLUSTERS - 1), np.ones(3 * CLUSTERS - 1)
-    centre[means], sd[means], centre[logs], sd[logs] = MEAN_MEAN, MEAN_SD, 0.5, 1.5
+    ratios, means, logs = np.split(
+        np.arange(3 * GALAXIES.clusters - 1), [GALAXIES.clusters - 1, 2 * GALAXIES.clusters - 1]
+    )
+    centre, sd = np.zeros(3 * GALAXIES.clusters - 1), np.ones(3 * GALAXIES.clusters - 1)
+    centre[means], sd[means], centre[logs], sd[logs] = GALAXIES.mean, GALAXIES.sd, 0.5, 1.5
     return Plan(centre, sd, 24, 1024, 2, 15, partial(pooled, groups=[ratios, means, logs], odd=ratios))
 
 
 def _neural_network() -> Plan:
-    weights, last = np.arange(4 * HIDDEN), 4 * HIDDEN
-    # Groups: the weights of either input, the thresholds, the outward weights.
+    weights, last = np.arange(4 * NETWORK.hidden), 4 * NETWORK.hidden
+    # The units of each input, the thresholds and the outward weights.
     groups = [*np.split(weights, 4)]
     d = last + 1
-    return Plan(np.zeros(d), np.full(d, WEIGHT_SD), 12, 1024, 2, 15, partial(pooled, groups=groups, odd=weights))
+    return Plan(np.zeros(d), np.full(d, NETWORK.sd), 12, 1024, 2, 15, partial(pooled, groups=groups, odd=weights))
 
 
 def _phi4() -> Plan:
@@ -108,7 +107,7 @@ def mover(log_density: Callable[[Any], Any], plan: Plan) -> Callable[..., Any]:
             (value, aux), force = both(q, beta)
             return (q, p + 0.5 * h * mass_sd * force, force, value, aux), None
 
-        (q, p, _, value, aux), _ = jax.lax.scan(leap, (x, v, gradient, lp, rise), length=LEAPS)
+        (q, p, _, value, aux), _ = jax.lax.scan(leap, (x, v, gradient, lp, rise), length=8)
         log_ratio = value - lp - 0.5 * ((p**2).sum(axis=1) - (v**2).sum(axis=1))
         ratio = jnp.exp(jnp.minimum(jnp.nan_to_num(log_ratio, nan=-jnp.inf), 0.0))
         taken = jax.random.uniform(of_accept, ratio.shape) < ratio
@@ -117,19 +116,19 @@ def mover(log_density: Callable[[Any], Any], plan: Plan) -> Callable[..., Any]:
     return move
 
 
-def next_beta(rise: np.ndarray, beta: float) -> float:
-    """Return the largest inverse temperature that leaves the share ``KEPT`` of the effective size, by bisection."""
+def next_beta(rise: np.ndarray, beta: float, share: float = 0.9) -> float:
+    """Largest inverse temperature that leaves this share of the effective size, by bisection."""
 
     def kept(new: float) -> float:
         weight = np.exp((new - beta) * (rise - rise.max()))
         return weight.sum() ** 2 / (weight**2).sum() / len(weight)
 
-    if kept(1.0) >= KEPT:
+    if kept(1.0) >= share:
         return 1.0
     low, high = beta, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if kept(middle) >= KEPT else (low, middle)
+        low, high = (middle, high) if kept(middle) >= share else (low, middle)
     return low
 
 
@@ -155,7 +154,7 @@ def anneal(move: Callable[..., Any], plan: Plan, seed: int) -> np.ndarray:
         for _ in range(plan.moves):
             key, here = jax.random.split(key)
             x, rise, accepted = (np.asarray(a) for a in move(here, x, beta, step, mass_sd))
-            step *= np.exp(0.5 * (float(accepted) - ACCEPTED))
+            step *= np.exp(0.5 * (float(accepted) - 0.8))  # towards an acceptance rate of 80 %
         if beta == 1.0:
             found.append(np.stack([(x**k).mean(axis=0) for k in (1, 2, 4)]))
     return np.mean(found, axis=0)
@@ -168,7 +167,7 @@ def make(name: str) -> dict[str, Any]:
         raise ValueError(f"name={name!r}: populations are moved in JAX, and the target has no log density there")
     with jax.enable_x64(True):
         move = mover(target.log_density_of, plan)
-        runs = np.stack([plan.symmetrise(anneal(move, plan, SEED + i)) for i in range(plan.populations)])
+        runs = np.stack([plan.symmetrise(anneal(move, plan, 20261121 + i)) for i in range(plan.populations)])
     first, second, fourth = runs.mean(axis=0)
     error = runs.std(axis=0, ddof=1) / np.sqrt(plan.populations)
     variance = fourth - second**2

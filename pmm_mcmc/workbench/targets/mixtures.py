@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache, partial
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.stats import norm
@@ -19,10 +19,19 @@ if TYPE_CHECKING:
 
 __all__ = ["TARGETS"]
 
-# Priors of the galaxies mixture in units of 1000 km/s, equal for its three clusters.
-CLUSTERS, CONCENTRATION = 3, 2.0
-MEAN_MEAN, MEAN_SD = 21.0, 8.0
-VARIANCE_SHAPE, VARIANCE_SCALE = 2.0, 2.0
+
+class _Galaxies(NamedTuple):
+    """Number of clusters, and the prior of each: of its weight, its mean and its variance, in units of 1000 km/s."""
+
+    clusters: int = 3
+    concentration: float = 2.0
+    mean: float = 21.0
+    sd: float = 8.0
+    shape: float = 2.0
+    scale: float = 2.0
+
+
+GALAXIES = _Galaxies()
 
 
 # -- two Gaussians -----------------------------------------------------------------------------------------------------
@@ -83,9 +92,9 @@ def galaxies() -> pm.Model:
     import pymc as pm
 
     with pm.Model() as model:
-        weight = pm.Dirichlet("weight", np.full(CLUSTERS, CONCENTRATION))
-        mean = pm.Normal("mean", MEAN_MEAN, MEAN_SD, shape=CLUSTERS)
-        variance = pm.InverseGamma("variance", VARIANCE_SHAPE, VARIANCE_SCALE, shape=CLUSTERS)
+        weight = pm.Dirichlet("weight", np.full(GALAXIES.clusters, GALAXIES.concentration))
+        mean = pm.Normal("mean", GALAXIES.mean, GALAXIES.sd, shape=GALAXIES.clusters)
+        variance = pm.InverseGamma("variance", GALAXIES.shape, GALAXIES.scale, shape=GALAXIES.clusters)
         pm.NormalMixture("velocity", w=weight, mu=mean, sigma=pm.math.sqrt(variance), observed=velocities())
     return model
 
@@ -94,29 +103,33 @@ def galaxies_log_density(q: Any) -> Any:
     import jax.numpy as jnp
     from jax.scipy.special import logsumexp
 
-    # Log weights minus their mean, without the last one.
-    ratio, mean, log_variance = q[: CLUSTERS - 1], q[CLUSTERS - 1 : 2 * CLUSTERS - 1], q[2 * CLUSTERS - 1 :]
+    # Logarithms of the weights less their mean, the last left out.
+    ratio, mean, log_variance = (
+        q[: GALAXIES.clusters - 1],
+        q[GALAXIES.clusters - 1 : 2 * GALAXIES.clusters - 1],
+        q[2 * GALAXIES.clusters - 1 :],
+    )
     ratio = jnp.concatenate([ratio, -ratio.sum(keepdims=True)])
     log_weight = ratio - logsumexp(ratio)
     squares = (velocities()[:, None] - mean) ** 2
     terms = log_weight - 0.5 * log_variance - 0.5 * squares * jnp.exp(-log_variance)
     prior = (
-        CONCENTRATION * log_weight.sum()
-        - 0.5 * (((mean - MEAN_MEAN) / MEAN_SD) ** 2).sum()
-        - (VARIANCE_SHAPE * log_variance + VARIANCE_SCALE * jnp.exp(-log_variance)).sum()
+        GALAXIES.concentration * log_weight.sum()
+        - 0.5 * (((mean - GALAXIES.mean) / GALAXIES.sd) ** 2).sum()
+        - (GALAXIES.shape * log_variance + GALAXIES.scale * jnp.exp(-log_variance)).sum()
     )
     return prior + logsumexp(terms, axis=1).sum()
 
 
 def _order_of_means(x: np.ndarray) -> np.ndarray:
-    order = np.argsort(np.asarray(x)[..., CLUSTERS - 1 : 2 * CLUSTERS - 1], axis=-1)
-    # Permutations in the lexicographic order of itertools.
-    known = np.array(list(permutations(range(CLUSTERS))))
+    order = np.argsort(np.asarray(x)[..., GALAXIES.clusters - 1 : 2 * GALAXIES.clusters - 1], axis=-1)
+    # Permutations in lexicographic order, as itertools has them.
+    known = np.array(list(permutations(range(GALAXIES.clusters))))
     return (order[..., None, :] == known).all(axis=-1).argmax(axis=-1)
 
 
 def galaxies_modes() -> Modes:
-    names = tuple(" < ".join(f"mean[{k}]" for k in order) for order in permutations(range(CLUSTERS)))
+    names = tuple(" < ".join(f"mean[{k}]" for k in order) for order in permutations(range(GALAXIES.clusters)))
     return Modes(names, np.full(len(names), 1 / len(names)), _order_of_means)
 
 
@@ -167,8 +180,8 @@ TARGETS = (
         "cluster, with a probability of about .08: ordinary initial points lead there, and neither a Langevin sampler "
         "nor NUTS finds the main grouping within usual budgets.",
         labels=(
-            *(f"log ratio of weight[{k}]" for k in range(CLUSTERS - 1)),
-            *labels_of(mean=(CLUSTERS,), log_variance=(CLUSTERS,)),
+            *(f"log ratio of weight[{k}]" for k in range(GALAXIES.clusters - 1)),
+            *labels_of(mean=(GALAXIES.clusters,), log_variance=(GALAXIES.clusters,)),
         ),
         build=galaxies,
         find_reference=partial(stored_reference, "galaxies"),

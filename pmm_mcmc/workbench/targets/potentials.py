@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,25 +17,56 @@ if TYPE_CHECKING:
 
 __all__ = ["TARGETS"]
 
-# A barrier of 4, a tilt that makes the right well heavier, and four coordinates that follow the first.
-WELL_HEIGHT, WELL_TILT, WELL_FOLLOWERS, WELL_NOISE = 4.0, 0.25, 4, 0.5
+
+class _Well(NamedTuple):
+    """A barrier, a tilt that makes the right well the heavier one, and coordinates that follow the first."""
+
+    height: float = 4.0
+    tilt: float = 0.25
+    followers: int = 4
+    noise: float = 0.5
+
+
+class _Field(NamedTuple):
+    """Sites of a side, and the coefficients of the square and of the fourth power at each site."""
+
+    side: int
+    mass: float
+    coupling: float
+
+
+class _Banana(NamedTuple):
+    """Number of pairs, standard deviation of the first coordinate, and curvature of the second."""
+
+    pairs: int = 5
+    sd: float = 10.0
+    curve: float = 0.03
+
+
+class _Ripples(NamedTuple):
+    """Dimension, and height and rate of the cosine."""
+
+    dimension: int = 10
+    height: float = 0.5
+    rate: float = 8.0
+
+
+WELL, BANANA, RIPPLES = _Well(), _Banana(), _Ripples()
 # Symmetric phase, with a correlation length of about a quarter of the side (Albergo, Kanwar and Shanahan, 2019).
-LATTICE_SIDE, LATTICE_MASS, LATTICE_COUPLING = 8, -4.0, 6.008
-RING_SITES, RING_MASS, RING_COUPLING = 24, -3.0, 1.5
-BANANA_PAIRS, BANANA_SD, BANANA_CURVE = 5, 10.0, 0.03
-RIPPLE_DIMENSION, RIPPLE_HEIGHT, RIPPLE_RATE = 10, 0.5, 8.0
+LATTICE = _Field(8, -4.0, 6.008)
+RING = _Field(24, -3.0, 1.5)
 
 
 # -- double well -------------------------------------------------------------------------------------------------------
 
 
 def _well(a: Any) -> Any:
-    return -WELL_HEIGHT * (a**2 - 1) ** 2 + WELL_TILT * a
+    return -WELL.height * (a**2 - 1) ** 2 + WELL.tilt * a
 
 
 def double_well(x: Any, xp: Any) -> Any:
-    """Return the log density of a tilted double well in the first coordinate, which the others follow."""
-    return _well(x[0]) - 0.5 * (((x[1:] - x[0]) / WELL_NOISE) ** 2).sum()
+    """Log density of a tilted double well in the first coordinate; the others follow it."""
+    return _well(x[0]) - 0.5 * (((x[1:] - x[0]) / WELL.noise) ** 2).sum()
 
 
 @cache
@@ -46,8 +77,8 @@ def well_grid() -> moments.Grid:
 
 def well_reference() -> Reference:
     grid = well_grid()
-    followers = moments.gaussian_moments(grid.nodes, np.full_like(grid.nodes, WELL_NOISE**2)) @ grid.weight
-    found = np.column_stack([grid.moments(), *[followers] * WELL_FOLLOWERS])
+    followers = moments.gaussian_moments(grid.nodes, np.full_like(grid.nodes, WELL.noise**2)) @ grid.weight
+    found = np.column_stack([grid.moments(), *[followers] * WELL.followers])
     return moments.from_moments(found, "Quadrature over the first coordinate, 12 digits.")
 
 
@@ -63,7 +94,7 @@ def _first_is_positive(x: np.ndarray) -> np.ndarray:
 
 def draw_well(n: int, rng: np.random.Generator) -> np.ndarray:
     a = well_grid().draw(n, rng)[:, None]
-    return np.concatenate([a, a + WELL_NOISE * rng.normal(size=(n, WELL_FOLLOWERS))], axis=1)
+    return np.concatenate([a, a + WELL.noise * rng.normal(size=(n, WELL.followers))], axis=1)
 
 
 # -- phi^4 fields ------------------------------------------------------------------------------------------------------
@@ -76,13 +107,13 @@ def _field(field: Any, xp: Any, mass: float, coupling: float) -> Any:
 
 
 def lattice(field: Any, xp: Any) -> Any:
-    """Return the log density of a scalar field on a periodic square lattice."""
-    return _field(field, xp, LATTICE_MASS, LATTICE_COUPLING)
+    """Log density of a scalar field on a periodic square lattice."""
+    return _field(field, xp, LATTICE.mass, LATTICE.coupling)
 
 
 def ring(field: Any, xp: Any) -> Any:
-    """Return the log density of a scalar field on a periodic chain."""
-    return _field(field, xp, RING_MASS, RING_COUPLING)
+    """Log density of a scalar field on a periodic chain."""
+    return _field(field, xp, RING.mass, RING.coupling)
 
 
 def _sign_of_field(x: np.ndarray) -> np.ndarray:
@@ -98,14 +129,14 @@ def ring_law() -> moments.Ring:
     """Return the law of the ring by its transfer matrix, with half of each site's term in either of its bonds."""
 
     def log_transfer(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        own = sum(RING_MASS * x**2 + RING_COUPLING * x**4 for x in (a, b))
+        own = sum(RING.mass * x**2 + RING.coupling * x**4 for x in (a, b))
         return -((a - b) ** 2) - own / 2
 
-    return moments.Ring(log_transfer, RING_SITES, -3.0, 3.0, 240)
+    return moments.Ring(log_transfer, RING.side, -3.0, 3.0, 240)
 
 
 def ring_reference() -> Reference:
-    found = np.repeat(ring_law().site.moments()[:, None], RING_SITES, axis=1)
+    found = np.repeat(ring_law().site.moments()[:, None], RING.side, axis=1)
     found[0] = 0.0  # by symmetry; the sum over nodes leaves rounding
     return moments.from_moments(found, "Transfer matrix, 12 digits.")
 
@@ -118,8 +149,8 @@ def draw_ring(n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def bend(a: Any) -> Any:
-    """Return the mean of a banana's second coordinate, given the first."""
-    return BANANA_CURVE * (a**2 - BANANA_SD**2)
+    """Centre of a banana's second coordinate, given the first."""
+    return BANANA.curve * (a**2 - BANANA.sd**2)
 
 
 def banana() -> pm.Model:
@@ -127,23 +158,23 @@ def banana() -> pm.Model:
     import pymc as pm
 
     with pm.Model() as model:
-        a = pm.Normal("a", 0.0, BANANA_SD, shape=BANANA_PAIRS)
-        pm.Normal("b", bend(a), 1.0, shape=BANANA_PAIRS)
+        a = pm.Normal("a", 0.0, BANANA.sd, shape=BANANA.pairs)
+        pm.Normal("b", bend(a), 1.0, shape=BANANA.pairs)
     return model
 
 
 def banana_log_density(q: Any) -> Any:
-    a, b = q[:BANANA_PAIRS], q[BANANA_PAIRS:]
-    return -0.5 * ((a / BANANA_SD) ** 2).sum() - 0.5 * ((b - bend(a)) ** 2).sum()
+    a, b = q[: BANANA.pairs], q[BANANA.pairs :]
+    return -0.5 * ((a / BANANA.sd) ** 2).sum() - 0.5 * ((b - bend(a)) ** 2).sum()
 
 
 def banana_reference() -> Reference:
-    found = moments.bent_pairs(BANANA_PAIRS, 0.0, BANANA_SD, bend, 1.0)
+    found = moments.bent_pairs(BANANA.pairs, 0.0, BANANA.sd, bend, 1.0)
     return moments.from_moments(found, "Gauss-Hermite quadrature of polynomials, exact to rounding.")
 
 
 def draw_banana(n: int, rng: np.random.Generator) -> np.ndarray:
-    a = BANANA_SD * rng.normal(size=(n, BANANA_PAIRS))
+    a = BANANA.sd * rng.normal(size=(n, BANANA.pairs))
     return np.concatenate([a, bend(a) + rng.normal(size=a.shape)], axis=1)
 
 
@@ -151,24 +182,24 @@ def draw_banana(n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def rippled(x: Any, xp: Any) -> Any:
-    """Return the log density of a Gaussian with cosine ripples, equal in every coordinate."""
-    return (RIPPLE_HEIGHT * xp.cos(RIPPLE_RATE * x) - 0.5 * x**2).sum()
+    """Log density of a Gaussian with cosine ripples, the same in every coordinate."""
+    return (RIPPLES.height * xp.cos(RIPPLES.rate * x) - 0.5 * x**2).sum()
 
 
 def rippled_reference() -> Reference:
-    grid = moments.Grid.of(lambda a: RIPPLE_HEIGHT * np.cos(RIPPLE_RATE * a) - 0.5 * a**2, -12.0, 12.0, 4001)
-    found = np.repeat(grid.moments()[:, None], RIPPLE_DIMENSION, axis=1)
+    grid = moments.Grid.of(lambda a: RIPPLES.height * np.cos(RIPPLES.rate * a) - 0.5 * a**2, -12.0, 12.0, 4001)
+    found = np.repeat(grid.moments()[:, None], RIPPLES.dimension, axis=1)
     found[0] = 0.0
     return moments.from_moments(found, "Quadrature of one coordinate, 12 digits.")
 
 
 def draw_rippled(n: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw by rejection from the Gaussian without ripples, which accepts two thirds of its draws."""
-    draws = rng.normal(size=(n, RIPPLE_DIMENSION))
+    """Draw by rejection from the Gaussian without ripples, of whose draws two thirds are kept."""
+    draws = rng.normal(size=(n, RIPPLES.dimension))
     waiting = np.ones(draws.shape, dtype=bool)
     while waiting.any():
         draws[waiting] = rng.normal(size=waiting.sum())
-        accept = np.exp(RIPPLE_HEIGHT * (np.cos(RIPPLE_RATE * draws[waiting]) - 1))
+        accept = np.exp(RIPPLES.height * (np.cos(RIPPLES.rate * draws[waiting]) - 1))
         waiting[waiting] = rng.random(len(accept)) > accept
     return draws
 
@@ -190,7 +221,7 @@ TARGETS = (
     from_formula(
         lattice,
         "field",
-        (LATTICE_SIDE, LATTICE_SIDE),
+        (LATTICE.side, LATTICE.side),
         name="phi4",
         title="phi^4 field on an 8 x 8 lattice",
         note="A scalar field on a periodic lattice, in the symmetric phase near its critical point (Albergo, Kanwar "
@@ -203,7 +234,7 @@ TARGETS = (
     from_formula(
         ring,
         "field",
-        (RING_SITES,),
+        (RING.side,),
         name="phi4_ring",
         title="phi^4 field on a ring of 24 sites",
         note="The same kind of field in one dimension, where the transfer matrix gives exact moments and exact draws. "
@@ -217,9 +248,8 @@ TARGETS = (
         name="banana",
         title="five bananas, d = 10",
         note="Five pairs whose second coordinate follows the square of the first (Haario, Saksman and Tamminen, 1999). "
-        "No linear preconditioner removes the curvature: the step that the thin direction allows is short against the "
-        "length.",
-        labels=labels_of(a=(BANANA_PAIRS,), b=(BANANA_PAIRS,)),
+        "No linear map straightens them: the step that the thin direction allows is short against the length.",
+        labels=labels_of(a=(BANANA.pairs,), b=(BANANA.pairs,)),
         build=banana,
         find_reference=banana_reference,
         log_density_of=banana_log_density,
@@ -228,7 +258,7 @@ TARGETS = (
     from_formula(
         rippled,
         "x",
-        (RIPPLE_DIMENSION,),
+        (RIPPLES.dimension,),
         name="rippled",
         title="rippled Gaussian, d = 10",
         note="A standard Gaussian with ripples of half a unit of log density, eight radians a standard deviation: "

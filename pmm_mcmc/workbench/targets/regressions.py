@@ -19,11 +19,24 @@ __all__ = ["TARGETS"]
 # Six points near the line y = x and six near y = -x, drawn once with errors of .3 and rounded.
 LINE_X = np.array([-2.9, -2.5, -2.1, -1.7, -1.3, -0.9, 0.8, 1.2, 1.6, 2.0, 2.4, 2.8])
 LINE_Y = np.array([-2.8, 2.7, 2.2, -2.1, -1.0, 1.0, -1.0, 1.4, 1.7, -1.9, -2.4, 3.0])
-DEGREES = 2.0
-LINE_SD, NOISE_SD = 2.0, 0.2
 
-HIDDEN = 2
-WEIGHT_SD = 2.0
+
+class _Line(NamedTuple):
+    """Degrees of freedom of the errors, and prior standard deviations of the coefficients and of the errors' scale."""
+
+    degrees: float = 2.0
+    sd: float = 2.0
+    noise: float = 0.2
+
+
+class _Network(NamedTuple):
+    """Number of hidden units, and the prior standard deviation of all weights."""
+
+    hidden: int = 2
+    sd: float = 2.0
+
+
+LINE, NETWORK = _Line(), _Network()
 
 
 # -- Student-t errors --------------------------------------------------------------------------------------------------
@@ -34,20 +47,20 @@ def student_t() -> pm.Model:
     import pymc as pm
 
     with pm.Model() as model:
-        intercept = pm.Normal("intercept", 0.0, LINE_SD)
-        slope = pm.Normal("slope", 0.0, LINE_SD)
-        sigma = pm.HalfNormal("sigma", NOISE_SD)
-        pm.StudentT("y", nu=DEGREES, mu=intercept + slope * LINE_X, sigma=sigma, observed=LINE_Y)
+        intercept = pm.Normal("intercept", 0.0, LINE.sd)
+        slope = pm.Normal("slope", 0.0, LINE.sd)
+        sigma = pm.HalfNormal("sigma", LINE.noise)
+        pm.StudentT("y", nu=LINE.degrees, mu=intercept + slope * LINE_X, sigma=sigma, observed=LINE_Y)
     return model
 
 
 def _student_t(intercept: Any, slope: Any, log_sigma: Any, xp: Any) -> Any:
     """Return the log density; parameters may be arrays of one shape."""
     sigma = xp.exp(log_sigma)
-    total = -0.5 * (intercept**2 + slope**2) / LINE_SD**2 - 0.5 * (sigma / NOISE_SD) ** 2 + log_sigma
+    total = -0.5 * (intercept**2 + slope**2) / LINE.sd**2 - 0.5 * (sigma / LINE.noise) ** 2 + log_sigma
     for x, y in zip(LINE_X, LINE_Y, strict=True):
         residual = (y - intercept - slope * x) / sigma
-        total = total - log_sigma - (DEGREES + 1) / 2 * xp.log1p(residual**2 / DEGREES)
+        total = total - log_sigma - (LINE.degrees + 1) / 2 * xp.log1p(residual**2 / LINE.degrees)
     return total
 
 
@@ -123,10 +136,10 @@ def neural_network() -> pm.Model:
 
     petals, virginica = irises()
     with pm.Model() as model:
-        inward = pm.Normal("inward", 0.0, WEIGHT_SD, shape=(2, HIDDEN))
-        threshold = pm.Normal("threshold", 0.0, WEIGHT_SD, shape=HIDDEN)
-        outward = pm.Normal("outward", 0.0, WEIGHT_SD, shape=HIDDEN)
-        offset = pm.Normal("offset", 0.0, WEIGHT_SD)
+        inward = pm.Normal("inward", 0.0, NETWORK.sd, shape=(2, NETWORK.hidden))
+        threshold = pm.Normal("threshold", 0.0, NETWORK.sd, shape=NETWORK.hidden)
+        outward = pm.Normal("outward", 0.0, NETWORK.sd, shape=NETWORK.hidden)
+        offset = pm.Normal("offset", 0.0, NETWORK.sd)
         hidden = pm.math.tanh(petals @ inward + threshold)
         pm.Bernoulli("virginica", logit_p=hidden @ outward + offset, observed=virginica.astype(int))
     return model
@@ -137,13 +150,16 @@ def network_log_density(q: Any) -> Any:
     from jax.nn import softplus
 
     petals, virginica = irises()
-    inward, (threshold, outward) = q[: 2 * HIDDEN].reshape(2, HIDDEN), q[2 * HIDDEN : -1].reshape(2, HIDDEN)
+    inward, (threshold, outward) = (
+        q[: 2 * NETWORK.hidden].reshape(2, NETWORK.hidden),
+        q[2 * NETWORK.hidden : -1].reshape(2, NETWORK.hidden),
+    )
     logit = jnp.tanh(petals @ inward + threshold) @ outward + q[-1]
-    return -0.5 * ((q / WEIGHT_SD) ** 2).sum() + (virginica * logit - softplus(logit)).sum()
+    return -0.5 * ((q / NETWORK.sd) ** 2).sum() + (virginica * logit - softplus(logit)).sum()
 
 
 def _signs_and_order(x: np.ndarray) -> np.ndarray:
-    outward = np.asarray(x)[..., -1 - HIDDEN : -1]
+    outward = np.asarray(x)[..., -1 - NETWORK.hidden : -1]
     first_is_larger = np.abs(outward[..., 0]) > np.abs(outward[..., 1])
     return 4 * first_is_larger + 2 * (outward[..., 0] > 0) + (outward[..., 1] > 0)
 
@@ -174,9 +190,9 @@ TARGETS = (
         name="neural_network",
         title="neural network with two hidden units, d = 9",
         note="Two species of iris by the length and width of their petals (Fisher, 1936), through two hidden units. "
-        "The signs of a unit's weights may all be flipped, and units exchanged: eight equal copies of every mode, "
-        "between which chains rarely move, and ridges where a unit has no effect or two have the same.",
-        labels=labels_of(inward=(2, HIDDEN), threshold=(HIDDEN,), outward=(HIDDEN,), offset=()),
+        "The signs of a unit's weights may all be turned, and units exchanged: eight equal copies of every mode, "
+        "between which chains rarely move, and ridges where a unit does nothing or two do the same.",
+        labels=labels_of(inward=(2, NETWORK.hidden), threshold=(NETWORK.hidden,), outward=(NETWORK.hidden,), offset=()),
         build=neural_network,
         find_reference=partial(stored_reference, "neural_network"),
         log_density_of=network_log_density,

@@ -1,0 +1,201 @@
+"""What each threshold does: ``python benchmarks/thresholds.py {1,2} [field ...]`` halves and doubles them one by one.
+
+The thresholds are the fields of ``pmm_mcmc.warmup.calibration`` and ``pmm_mcmc.diagnostics.calibration``.  A number
+between 0.55 and 1.9 is varied in its distance from 1, any other itself.  Two halves of an acceptance set, so that what
+is seen on one can be confirmed on the other.  Each model is compiled once and sampled by 8 chains, 200 draws each.
+The verdict is asked of those draws, of the first 25 of them, and of draws at twice the step size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+from calibration import as_result
+from gradients import engine_for, starts
+from hierarchies import HIERARCHIES, hierarchy_reference
+from targets import TARGETS, reference
+
+from pmm_mcmc.diagnostics import calibration as of_diagnostics
+from pmm_mcmc.diagnostics.reading import read
+from pmm_mcmc.diagnostics.table import table_of
+from pmm_mcmc.diagnostics.verdict import judge
+from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.run.sample import warm_up
+from pmm_mcmc.warmup import calibration as of_warmup
+from pmm_mcmc.warmup.step_size import expected_bias
+from pmm_mcmc.workbench import targets as gallery
+
+CHAINS, DRAWS, SHORT, LENGTH = 8, 200, 25, 1000
+UNDERDAMPED = {"dynamics": "underdamped"}
+DEFAULT = ("PoissonULMC", {**UNDERDAMPED, "scheme": "recycled"})
+PAPER, PLAIN, MALA = ("PoissonULMC", UNDERDAMPED), ("ULMC", UNDERDAMPED), ("MALA", {"dynamics": "overdamped"})
+# Fields that verdicts read too, though they are those of warm-up.
+SHARED = ("chance", "identity_z", "pieces")
+HEADER = """\
+half {half}: {names}; seeds {seeds}
+
+runs     of so many, that differ in any draw or verdict
+cost     gradients of warm-up and of 400 effective draws of the slowest parameter: factor, geometric mean +- its error
+trusted  runs at the tuned step; of 25 draws each; at twice the step
+error    largest error of a corrected mean, in posterior standard deviations: root mean square over runs
+
+field                            value       runs   cost            trusted      error"""
+
+
+def centred(name: str) -> pm.Model:
+    """Student t variables of four degrees of freedom, or neighbours correlated by 0.95 with scales from 0.01 to 100."""
+    at, scale = np.arange(20), np.geomspace(0.01, 100.0, 20)
+    with pm.Model() as model:
+        if name == "heavy":
+            pm.StudentT("x", nu=4.0, mu=0.0, sigma=1.0, shape=10)
+        else:
+            pm.MvNormal("x", np.zeros(20), cov=0.95 ** np.abs(at - at[:, None]) * np.outer(scale, scale))
+    return model
+
+
+HALVES = {
+    1: (
+        ("eight_schools", DEFAULT), ("breast_cancer", DEFAULT), ("banana", DEFAULT), ("regularised_horseshoe", DEFAULT),
+        ("eight_schools", PAPER), ("eight_schools", MALA),
+    ),
+    2: (
+        ("correlated Gaussian", DEFAULT), ("heavy", DEFAULT), ("rippled", DEFAULT), ("nested", DEFAULT),
+        ("rippled", PAPER), ("heavy", PLAIN),
+    ),
+}  # fmt: skip
+
+
+def problem(name: str) -> tuple[pm.Model, np.ndarray]:
+    """Return a model with the posterior means of its coordinates."""
+    if name in ("heavy", "correlated Gaussian"):
+        return centred(name), np.zeros(1)
+    if name in TARGETS:
+        return TARGETS[name].build(), reference(name).mean
+    if name in HIERARCHIES:
+        return HIERARCHIES[name].build(True), hierarchy_reference(name).mean
+    target = gallery.get(name)
+    return target.build(), target.reference.mean
+
+
+class Outcome(NamedTuple):
+    """What a run came to: its warm-up and draws as bytes, cost, largest error, and the verdicts of its three trees."""
+
+    same: bytes
+    cost: float
+    error: float
+    verdicts: tuple[str, ...]
+    trees: tuple[Any, ...]
+
+
+class Case:
+    """A model with a method, compiled once."""
+
+    def __init__(self, name: str, sampler: tuple[str, dict[str, Any]]):
+        self.model, self.known = problem(name)
+        self.settings = MethodArguments.checked(sampler[0], **sampler[1])
+        self.engine = engine_for(self.model, self.settings)
+
+    def sample(self, seed: int, before: Outcome | None = None) -> Any:
+        """Warm up and sample; return the run as bytes, its gradients, and trees; None where it is the one before."""
+        rng = np.random.default_rng(seed)
+        first = starts(self.model, self.engine, CHAINS, rng)
+        warmed = warm_up(self.engine, self.settings, first, length=LENGTH, rng=rng)
+        tuned, ensemble = warmed.tuned, warmed.ensemble
+        curvature = warmed.warmup.warmup._lipschitz if warmed.warmup else 1.0
+        twice = tuned._replace(step_size=2.0 * tuned.step_size)
+        bias = expected_bias(self.settings, twice.step_size, tuned.friction, tuned.K, curvature, self.engine.d)
+        parts = (*tuned[:3], *tuned[4:], *tuned.coordinates, bias, ensemble.state, warmed.n_grad)
+        same = b"".join(np.asarray(part).tobytes() for part in parts if part is not None)
+        if before is not None and same == before.same:
+            return None
+        trees: list[Any] = []
+        for setting in (tuned, twice._replace(expected_bias=bias)):
+            chunk = ensemble.advance(self.engine, setting, DRAWS, thin=tuned.steps_per_draw)
+            seen = (chunk.position, chunk.gradient, chunk.unstable)
+            if setting is tuned:
+                spent = float(np.mean(warmed.n_grad)), float(chunk.n_grad.sum())
+                trees = [as_result(*cut, tuned, self.engine.structure) for cut in (seen, [x[:, :SHORT] for x in seen])]
+            else:
+                trees.append(as_result(*seen, setting, self.engine.structure))
+        return same, spent, tuple(trees)
+
+    def outcome(self, seed: int, before: Outcome | None = None, again: bool = False) -> Outcome:
+        """Sample, unless warm-up is what it was before, and judge; or judge ``again`` what was sampled before."""
+        found = None if again else self.sample(seed, before=before)
+        if found is None and before is not None and not again:
+            return before
+        same, spent, trees = found or (before.same, None, before.trees)
+        verdicts, error, cost = [], 0.0, 0.0
+        for i, tree in enumerate(trees):
+            run = read(tree)
+            table = table_of(run)
+            verdicts.append(str(judge(tree, run, table)))
+            if i == 0:
+                error = float(np.max(np.abs(table["mean_corrected"] - self.known) / table["sd"]))
+                cost = before.cost if spent is None else spent[0] + 400.0 * spent[1] / table["ess_bulk"].min()
+        return Outcome(same, cost, error, tuple(verdicts), trees)
+
+
+def varied(value: float) -> tuple[float, float]:
+    """Half and double of a threshold, or of its distance from 1."""
+    if isinstance(value, int):
+        return max(1, value // 2), 2 * value
+    if 0.55 < value < 1.9 and value != 1.0:
+        return 1.0 + 0.5 * (value - 1.0), max(1.0 + 2.0 * (value - 1.0), 0.0)
+    return 0.5 * value, 2.0 * value
+
+
+@contextmanager
+def changed(record: Any, field: str, value: float) -> Any:
+    """Run with another value of a threshold, which all modules read from the one record."""
+    old = getattr(record, field)
+    object.__setattr__(record, field, value)
+    try:
+        yield
+    finally:
+        object.__setattr__(record, field, old)
+
+
+def row(name: str, value: Any, base: list[Outcome], found: list[Outcome]) -> str:
+    """Compare the runs at a value with those at the defaults."""
+    differ = sum(a is not b and (a.same, a.verdicts) != (b.same, b.verdicts) for a, b in zip(base, found, strict=True))
+    ratio = np.log([b.cost / a.cost for a, b in zip(base, found, strict=True)])
+    error = np.sqrt(np.mean([each.error**2 for each in found]))
+    trusted = "/".join(str(sum(each.verdicts[i].startswith("Trusted") for each in found)) for i in range(3))
+    cost = f"{np.exp(ratio.mean()):5.2f} +- {ratio.std(ddof=1) / np.sqrt(len(ratio)):.2f}"
+    cost = cost if differ else "    as before"
+    return f"{name:32s} {value:<11.6g} {differ:2d}/{len(base):<2d}  {cost:14s}  {trusted:10s}  {error:6.3f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("half", type=int, choices=HALVES)
+    parser.add_argument("fields", nargs="*", help="thresholds to vary (default: all)")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2])
+    given = parser.parse_args()
+    cases = [Case(name, sampler) for name, sampler in HALVES[given.half]]
+    runs = [(case, seed) for case in cases for seed in given.seeds]
+    names = ", ".join(" ".join([name, sampler[0], *sampler[1].values()]) for name, sampler in HALVES[given.half])
+    print(HEADER.format(half=given.half, names=names, seeds=given.seeds))
+    base = [case.outcome(seed) for case, seed in runs]
+    print(row("(all as they are)", np.nan, base, base), flush=True)
+    for room, record in (("warmup", of_warmup.CALIBRATION), ("diagnostics", of_diagnostics.CALIBRATION)):
+        for field in fields(record):
+            again, values = room == "diagnostics", varied(getattr(record, field.name))
+            for value in values if not given.fields or field.name in given.fields else ():
+                with changed(record, field.name, value):
+                    found = [case.outcome(seed, o, again) for (case, seed), o in zip(runs, base, strict=True)]
+                    if field.name in SHARED:
+                        found = [case.outcome(seed, o, True) for (case, seed), o in zip(runs, found, strict=True)]
+                print(row(f"{room}.{field.name}", value, base, found), flush=True)
+    print(f"\n{time.process_time():.0f} s of CPU")
+
+
+if __name__ == "__main__":
+    main()

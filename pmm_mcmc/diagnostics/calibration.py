@@ -1,0 +1,114 @@
+"""The thresholds of the verdict and of the Stein corrections: what each is, and what is known of it.
+
+Biases are in posterior standard deviations.  ``python benchmarks/calibration.py`` measures the verdict as a whole: of
+1,288 replicates with a bias above 0.1 none was trusted, of 5,112 below 0.05 790 with draws enough were refused
+(``benchmarks/results/calibration.txt``).  ``python benchmarks/thresholds.py`` halves and doubles each threshold (of a
+number near 1: its distance from 1) and judges 24 runs again, each as it is, by its first 25 draws and at twice the step
+(``benchmarks/results/thresholds.txt``).  Below, "Half, double" says how many runs differ in a sentence, and how many
+are trusted as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CALIBRATION", "Calibration"]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Thresholds of the diagnostics."""
+
+    # -- what makes a run not trusted --------------------------------------------------------------------------------
+
+    r_hat: float = 1.01
+    """Largest r_hat: PyMC's own, since a run that PyMC warns of is not to be trusted here.  Half, double: 24, 24 of 24
+    runs differ, trusted 1, 17 in place of 16 (at twice the step 3, 5 in place of 5)."""
+    bias: float = 0.075
+    """Largest bias of a mean or a standard deviation: with an error of its own it stays below 0.1, twice the default
+    ``target_bias``.  Half, double: 5, 5 of 24 runs differ, trusted 16, 16 in place of 16."""
+    unstable_rate: float = 1e-3
+    """Unstable transitions for each effective draw; two in a thousand let a mean through that was off by 0.1 (an item
+    response model).  Half, double: none of 24 runs differs."""
+    identity_excess: float = 0.075
+    """Excess of the Stein identity over 1 in one coordinate, if it is beyond chance.  Half, double: 3, 3 of 24 runs
+    differ, trusted 16, 16 in place of 16."""
+    identity_mean_square: float = 0.01
+    """Half the mean squared excess of the identity over all coordinates.  Half, double: none of 24 runs differs."""
+    widest: float = 1.0
+    """Largest excess of the identity that a long step explains: steps that are too long widen, but do not double a
+    variance.  Half, double: none of 24 runs differs."""
+    edge_z: float = 1.5
+    """Factor on the limit of chance beyond which the identity fails as at an edge of the density: there it fails by
+    tens of standard errors, and chance reaches this once in 1e5 runs that are refused for it.  Half, double: none of 24
+    runs differs."""
+
+    # -- what leaves a run undecided ---------------------------------------------------------------------------------
+
+    fewest: int = 20
+    """Draws of all chains below which nothing is judged: too few to fit the correction on other draws.  Half, double:
+    none of 24 runs differs."""
+    fewest_of_chain: int = 4
+    """Draws of each chain below which ArviZ has no r_hat or effective sample size: halves of one draw do not vary."""
+    mcse: float = 0.05
+    """Standard error of a plain mean; two standard errors of a corrected mean may be twice this.  Half, double: 22, 2
+    of 24 runs differ, trusted 0, 16 in place of 16 (at twice the step 0, 6 in place of 5)."""
+    expected_bias: float = 0.3
+    """Expected bias of the step (``target_bias`` is 0.05) above which all biases must be seen to be below
+    ``ruled_out``.  The curvature behind it is found anew in each warm-up, and varies by a factor of 5.  Half, double:
+    11, 11 of 24 runs differ, trusted 16, 16 in place of 16."""
+    ruled_out: float = 0.1
+    """See ``expected_bias``.  Half, double: 0, 4 of 24 runs differ, trusted 16, 16 in place of 16 (at twice the step 5,
+    9 in place of 5)."""
+    calm_rate: float = 2e-4
+    """Unstable transitions for each draw above which draws cannot rule out the harm of a long step: they are not from
+    where it would have led.  Half, double: none of 24 runs differs."""
+    refined_share: float = 0.01
+    """Share of refined transitions above which a probe, whose copies take whole steps, says little of the run.  Not
+    measured."""
+    probe_replicas: int = 32
+    """Independent replicas of a probe by step halving.  Not measured."""
+
+    # -- which parameters are judged ---------------------------------------------------------------------------------
+
+    always_judged: int = 200
+    """Parameters that are always judged, the first ones; or twice the number of coordinates, if that is more.  Bounds
+    time: see ``benchmarks/verdict_cost.py``."""
+    always_without_gradients: int = 2000
+    """The same where the number of coordinates is not known, and judging costs less.  Bounds time."""
+    worst_judged: int = 50
+    """Deterministics beyond them that are judged, the worst by each of four quick measures.  Bounds time."""
+
+    # -- Stein corrections -------------------------------------------------------------------------------------------
+
+    gain_of_all: float = 1.25
+    """Factor by which corrections must reduce the mean squared standard error of all functions to be used throughout;
+    if they do not, ``gain_of_one`` is smaller by it.  Half, double: 0, 1 of 24 runs differ, trusted 16, 16 in place of
+    16.  Without it corrected intervals cover too rarely (``tests/test_virial.py``)."""
+    gain_of_one: float = 0.5
+    """Squared standard error of a corrected function over the raw one's, at most.  Half, double: 7, 7 of 24 runs
+    differ, trusted 16, 18 in place of 16."""
+    gain_of_virial: float = 1.5
+    """Factor by which virial terms, which are many, must reduce one function's squared standard error further.  Half,
+    double: 4, 3 of 24 runs differ, trusted 16, 16 in place of 16."""
+    beyond_doubt: float = 2.0
+    """Standard errors from which on a bias is real, and the part that its correction leaves counts as an error.  Half,
+    double: 7, 2 of 24 runs differ, trusted 15, 16 in place of 16."""
+    virial_terms: int = 300
+    """Virial terms at most; sums of neighbours where there are more coordinates.  Bounds time."""
+    draws_a_term: int = 20
+    """Draws for each virial term, at least.  Half, double: 0, 4 of 24 runs differ, trusted 16, 16 in place of 16."""
+    ridge: float = 0.005
+    """Ridge of the virial terms for each draw, over the variance of a term.  Half, double: 3, 4 of 24 runs differ,
+    trusted 16, 16 in place of 16."""
+    folds: int = 16
+    """Groups of chains that are left out in turn, at most.  With ``fitted_draws`` it bounds time: 512 chains take 2.4 s
+    in place of 83 s of CPU."""
+    fitted_draws: int = 100_000
+    """Draws that coefficients are fitted on, at most.  Bounds time."""
+    moment_pieces: int = 64
+    """Groups of chains that co-moments are kept of where draws are not: enough for standard errors, few enough for the
+    memory."""
+
+
+CALIBRATION = Calibration()

@@ -1,0 +1,159 @@
+"""The thresholds of warm-up: what each is, and what is known of it.
+
+``python benchmarks/thresholds.py`` halves and doubles each (of a number near 1: its distance from 1) on two halves of
+an acceptance set, twelve runs each; ``benchmarks/results/thresholds.txt`` has all figures.  Below, "Half, double" says
+how many runs differ, and by which factor their cost changes: gradients of warm-up and of 400 effective draws, known to
+about 0.03.  Where no run differs, a factor of two does not matter on this set; nothing more is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CALIBRATION", "Calibration"]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Thresholds of warm-up: lengths are in transitions of each chain, shares between 0 and 1."""
+
+    # -- blocks: when they end (timetable) ---------------------------------------------------------------------------
+
+    first_block: int = 25
+    """Length of the first block, and the shortest of an adapting one.  Half, double: 12, 12 of 12 runs differ, cost
+    1.01, 1.06."""
+    growth: float = 0.3
+    """Length of a later block over all transitions before it.  Half, double: 12, 12 of 12 runs differ, cost 1.04,
+    1.06."""
+    trial_block: int = 50
+    """Length of the trial of one friction.  Half, double: 1, 1 of 24 runs differ, cost 1.01, 1.01."""
+    trial_at: float = 0.5
+    """Share of the warm-up after which frictions are tried, whether the setting has settled or not.  Half, double: 6, 2
+    of 12 runs differ, cost 1.04, 1.03."""
+    freeze_at: float = 0.7
+    """Share of the warm-up after which the setting is frozen, whether it has settled or not.  Half, double: 2, 2 of 12
+    runs differ, cost 1.00, 0.99."""
+    least_adapted: int = 130
+    """Transitions before which nothing is frozen.  Half, double: 10, 10 of 12 runs differ, cost 0.96, 1.09."""
+    least_adapted_share: float = 0.3
+    """The same as a share of the warm-up, for a chain that PyMC runs by itself.  Not measured: the set runs chains
+    together."""
+    least_check: int = 50
+    """Length of the shortest check, and fewest transitions that steps per draw are found from.  It matters from 16
+    chains on.  Half, double: none of 24 runs differs."""
+    checked_draws: int = 800
+    """Draws of all chains together that a check looks at.  Half, double: 12, 10 of 12 runs differ, cost 0.99, 1.04,
+    trusted 11, 8 in place of 11."""
+    stiff: float = 2.0
+    """Whitened curvature above which adaptation and checks are longer in proportion.  Half, double: 12, 10 of 12 runs
+    differ, cost 1.09, 0.98."""
+    stiffest: float = 4.0
+    """Factor that this lengthens them by at most.  Half, double: 1, 0 of 24 runs differ, cost 0.99, 1.00."""
+    most_extensions: int = 8
+    """Checks beyond the end of the warm-up, after one that failed there.  A guard against endless warm-up.  Half,
+    double: none of 24 runs differs."""
+
+    # -- what a window of draws must show (evidence, noncentring, pooled) --------------------------------------------
+
+    window: float = 0.6
+    """Share of the transitions so far, the newest, that estimates are made from.  Half, double: 12, 12 of 12 runs
+    differ, cost 1.07, 1.05."""
+    window_numbers: int = 2_000_000
+    """Numbers of the positions in a window that are expressed in new non-centred coordinates at most.  Bounds memory:
+    16 MB for each array."""
+    training_chains: int = 64
+    """Chains that the setting is learnt from; the others follow it.  Bounds memory: their draws are kept for the
+    window."""
+    stuck: float = 0.3
+    """Share of rejected transitions in a block above which a chain is replaced by a copy of another.  Half, double:
+    none of 24 runs differs."""
+    steady: float = 1.25
+    """Change of the step size from block to block below which it has settled.  Half, double: 2, 0 of 24 runs differ,
+    cost 1.00, 1.00."""
+    misfit: float = 4.0
+    """Mean of ``y_i^2 + g_i^2`` over whitened draws below which a preconditioner fits; on a Gaussian it is 2.  Half,
+    double: 13, 0 of 24 runs differ, cost 1.15, 1.00, trusted 12, 16 in place of 16."""
+    slow_sd: float = 2.0
+    """Largest whitened standard deviation of a preconditioner that fits; above it, frictions are tried.  Half, double:
+    21, 1 of 24 runs differ, cost 1.04, 1.01, trusted 11, 16 in place of 16."""
+
+    # -- the step ----------------------------------------------------------------------------------------------------
+
+    failure_rate: float = 1e-3
+    """Share of the transitions of a block that may fail because of the step.  A block of less than 1,000 may have no
+    failure.  Half, double: none of 24 runs differs."""
+    shrink: float = 0.8
+    """Factor of the step's cap after a block with failures or a visible bias, while adapting (after any other block the
+    cap grows by its inverse, up to 1), and of the step after a failed check.  Half, double: 1, 1 of 24 runs differ,
+    cost 0.99, 1.00."""
+    energy_tolerance: float = 0.25
+    """Energy that a step may gain beyond the guard's threshold while adapting, as a share of its kinetic energies: on
+    the way down from a distant start the energy is large, and so are the errors that a step makes in it.  Not tested by
+    the set, whose chains start near.  Half, double: none of 24 runs differs."""
+    places: float = 0.99
+    """Share of pairs of successive draws whose curvature a step must bear; at steeper ones it is refined.  Half,
+    double: 8, 8 of 12 runs differ, cost 1.09, 0.98."""
+    nearly_all_places: float = 0.999
+    """The same for methods that do not see the curvature and cannot refine a step: MALA, OLMC and ULMC.  Half, double:
+    3, 3 of 24 runs differ, cost 1.00, 1.00."""
+    stable_margin: float = 0.95
+    """Share of the largest stable curvature up to which the expected bias of a step is computed; beyond, it counts as 1
+    at least.  Half, double: 4, 4 of 12 runs differ, cost 1.00, 1.00."""
+    acceptance: float = 0.574
+    """Acceptance rate of MALA: optimal in high dimension (Roberts and Rosenthal, 1998).  Half, double: 2, 2 of 12 runs
+    differ, cost 1.06, 1.27."""
+    curvature_points: int = 8
+    """Draws at which the steepest direction is looked for, in a block.  Half, double: 10, 10 of 12 runs differ, cost
+    1.01, 1.01."""
+    curvature_iterations: int = 4
+    """Power iterations at each of them, one gradient each.  Half, double: 10, 10 of 12 runs differ, cost 1.00, 1.01."""
+    curvature_width: float = 1e-4
+    """Whitened distance over which gradients are differenced.  Half, double: 7, 7 of 24 runs differ, cost 1.01,
+    0.99."""
+
+    # -- midpoints ---------------------------------------------------------------------------------------------------
+
+    least_midpoints: int = 16
+    """Smallest automatic ``K``; ``K`` costs no gradients.  Half, double: none of 24 runs differs."""
+    most_midpoints: int = 4096
+    """Largest automatic ``K``.  Half, double: 2, 1 of 12 runs differ, cost 1.00, 1.00."""
+    midpoints_share: float = 0.1
+    """Share of the allowed error that a finite ``K`` may add.  Half, double: 2, 2 of 12 runs differ, cost 1.00,
+    1.01."""
+    many_midpoints: int = 64
+    """``K`` above which the exact law is that of infinitely many midpoints, right to a few parts in a hundred.  Bounds
+    time: the law takes 0.05 s at 64 midpoints, 0.8 s at 1,024, 6 s at 4,096.  Half, double: none of 12 runs differs."""
+
+    # -- a bias that draws show (stein_identity, standard_errors) ----------------------------------------------------
+
+    settled_share: float = 0.99
+    """Share of the draws of a block that must be past the transient, for a bias to be looked for.  Half, double: none
+    of 24 runs differs."""
+    identity_z: float = 4.0
+    """Standard errors by which the Stein identity must fail in one coordinate, at least; the verdict's limit too.
+    Half, double: 0, 1 of 24 runs differ, cost 1.00, 1.00."""
+    identity_mean_square: float = 0.004
+    """Half the mean squared excess of the identity over all coordinates, at a ``target_bias`` of 0.05.  Half, double:
+    none of 24 runs differs."""
+    pieces: int = 16
+    """Batches of all chains together that standard errors are computed from.  Half, double: 8, 6 of 24 runs differ,
+    cost 1.00, 1.00."""
+    chance: float = 0.01
+    """Probability with which the largest of many ratios to a standard error exceeds its limit by chance.  Half, double:
+    2, 5 of 24 runs differ, cost 1.00, 1.00."""
+
+    # -- friction and steps per draw ---------------------------------------------------------------------------------
+
+    default_bonus: float = 1.1
+    """Factor in favour of the default friction in a trial.  Half, double: none of 24 runs differs."""
+    jump_lag: int = 15
+    """Transitions over which the jumps of a friction are measured.  Half, double: 1, 1 of 24 runs differ, cost 1.01,
+    1.00."""
+    most_steps_per_draw: int = 64
+    """Largest automatic number of transitions for one draw.  Half, double: none of 24 runs differs."""
+    autocorrelation: float = 0.5
+    """Autocorrelation between draws below which they are far enough apart.  Half, double: 12, 10 of 12 runs differ,
+    cost 1.11, 1.03, trusted 10, 2 in place of 11."""
+
+
+CALIBRATION = Calibration()
