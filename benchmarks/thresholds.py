@@ -114,7 +114,6 @@ class Case:
         same = b"".join(np.asarray(part).tobytes() for part in parts if part is not None)
         if before is not None and same == before.same:
             return None
-        trees: list[Any] = []
         for setting in (tuned, twice._replace(expected_bias=bias)):
             chunk = ensemble.advance(self.engine, setting, DRAWS, thin=tuned.steps_per_draw)
             seen = (chunk.position, chunk.gradient, chunk.unstable)
@@ -168,8 +167,7 @@ def row(name: str, value: Any, base: list[Outcome], found: list[Outcome]) -> str
     ratio = np.log([b.cost / a.cost for a, b in zip(base, found, strict=True)])
     error = np.sqrt(np.mean([each.error**2 for each in found]))
     trusted = "/".join(str(sum(each.verdicts[i].startswith("Trusted") for each in found)) for i in range(3))
-    cost = f"{np.exp(ratio.mean()):5.2f} +- {ratio.std(ddof=1) / np.sqrt(len(ratio)):.2f}"
-    cost = cost if differ else "    as before"
+    cost = f"{np.exp(ratio.mean()):.2f} +- {ratio.std(ddof=1) / np.sqrt(len(ratio)):.2f}" if differ else "as before"
     return f"{name:32s} {value:<11.6g} {differ:2d}/{len(base):<2d}  {cost:14s}  {trusted:10s}  {error:6.3f}"
 
 
