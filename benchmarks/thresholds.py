@@ -1,4 +1,4 @@
-"""What each threshold does: ``python benchmarks/thresholds.py {1,2} [field ...]`` halves and doubles them one by one.
+"""What each threshold does: ``python -m benchmarks thresholds {1,2} [field ...]`` halves and doubles them one by one.
 
 The thresholds are the fields of ``pmm_mcmc.warmup.calibration`` and ``pmm_mcmc.diagnostics.calibration``.  A number
 between 0.55 and 1.9 is varied in its distance from 1, any other itself.  Two halves of an acceptance set, so that what
@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 from calibration import as_result
-from gradients import engine_for, starts
-from hierarchies import HIERARCHIES, hierarchy_reference
+from hierarchies import HIERARCHIES
+from hierarchies import reference as reference_of_hierarchy
 from targets import TARGETS, reference
+from versus.ours import engine_for, starts
 
 from pmm_mcmc.diagnostics import calibration as of_diagnostics
 from pmm_mcmc.diagnostics.reading import read
@@ -78,7 +79,8 @@ def problem(name: str) -> tuple[pm.Model, np.ndarray]:
     if name in TARGETS:
         return TARGETS[name].build(), reference(name).mean
     if name in HIERARCHIES:
-        return HIERARCHIES[name].build(True), hierarchy_reference(name).mean
+        model = HIERARCHIES[name].build(True)
+        return model, reference_of_hierarchy(name, model).mean
     target = gallery.get(name)
     return target.build(), target.reference.mean
 

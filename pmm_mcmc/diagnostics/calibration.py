@@ -1,8 +1,8 @@
 """The thresholds of the verdict and of the Stein corrections: what each is, and what is known of it.
 
-Biases are in posterior standard deviations.  ``python benchmarks/calibration.py`` measures the verdict as a whole: of
+Biases are in posterior standard deviations.  ``python -m benchmarks calibration`` measures the verdict as a whole: of
 1,288 replicates with a bias above 0.1 none was trusted, of 5,112 below 0.05 790 with draws enough were refused
-(``benchmarks/results/calibration.txt``).  ``python benchmarks/thresholds.py`` halves and doubles each threshold (of a
+(``benchmarks/results/calibration.txt``).  ``python -m benchmarks thresholds`` halves and doubles each threshold (of a
 number near 1: its distance from 1) and judges 24 runs again, each as it is, by its first 25 draws and at twice the step
 (``benchmarks/results/thresholds.txt``).  Below, "Half, double" says how many runs differ in a sentence, and how many
 are trusted as they are.
@@ -73,7 +73,7 @@ class Calibration:
 
     always_judged: int = 200
     """Parameters that are always judged, the first ones; or twice the number of coordinates, if that is more.  Bounds
-    time: see ``benchmarks/verdict_cost.py``."""
+    time: see ``python -m benchmarks overhead 4``."""
     always_without_gradients: int = 2000
     """The same where the number of coordinates is not known, and judging costs less.  Bounds time."""
     worst_judged: int = 50

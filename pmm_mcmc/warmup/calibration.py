@@ -1,6 +1,6 @@
 """The thresholds of warm-up: what each is, and what is known of it.
 
-``python benchmarks/thresholds.py`` halves and doubles each (of a number near 1: its distance from 1) on two halves of
+``python -m benchmarks thresholds`` halves and doubles each (of a number near 1: its distance from 1) on two halves of
 an acceptance set, twelve runs each; ``benchmarks/results/thresholds.txt`` has all figures.  Below, "Half, double" says
 how many runs differ, and by which factor their cost changes: gradients of warm-up and of 400 effective draws, known to
 about 0.03.  Where no run differs, a factor of two does not matter on this set; nothing more is known.
