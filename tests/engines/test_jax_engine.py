@@ -201,7 +201,7 @@ def fingerprints():
 
 ELSEWHERE = """
 import json, sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 import test_jax_engine as t
 from jax_chains import rough_engine
 from pmm_mcmc.engines import jax_midpoints
@@ -219,7 +219,8 @@ def digest(found):
 def elsewhere(run_script, monkeypatch):
     """Return what a process with eight devices finds."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
-    found, error = run_script(ELSEWHERE.format(tests=os.path.join(os.path.dirname(__file__), "..", "support")))
+    here = os.path.dirname(__file__)
+    found, error = run_script(ELSEWHERE.format(tests=[here, os.path.join(here, "..", "support")]))
     assert found is not None, error
     return found
 

@@ -89,7 +89,7 @@ def test_what_breaks_in_the_verdict_loses_no_draws(model, said, monkeypatch):
         dt = pm.sample(20, tune=20, chains=1, cores=1, step=pmm.PoissonULMC(), **OPTIONS)
     assert dt["posterior"].sizes["draw"] == 20
     assert [level for level, _ in said()] == [logging.ERROR, logging.INFO], "PyMC's own in its place"
-    monkeypatch.setattr("pmm_mcmc.diagnostics.saying.last_words", broken)
+    monkeypatch.setattr("pmm_mcmc.run.sample.last_words", broken)
     with model:
         dt = pmm.sample(draws=20, tune=20, chains=2, **OPTIONS)
     assert dt["posterior"].sizes["draw"] == 20 and said()[-1][0] == logging.ERROR

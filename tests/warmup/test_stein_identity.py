@@ -16,7 +16,7 @@ from results import z_of_mean
 from scipy import stats
 
 from pmm_mcmc.diagnostics import stein
-from pmm_mcmc.diagnostics.stein import _fit, _virial_terms, corrected_expectations
+from pmm_mcmc.diagnostics.stein import _fit, _shared, _virial_terms, corrected_expectations
 
 Z, RARE = 4.5, 1e-5
 NINETY_FIVE = stats.t.isf(0.025, 15)
@@ -141,7 +141,7 @@ def test_regression_is_least_squares_with_a_ridge_on_the_shared_terms(monkeypatc
     shared = rng.normal(size=(n, m)) @ rng.normal(size=(m, m)) * np.geomspace(1e-3, 1e3, m) + 3.0
     terms = rng.normal(size=(order, n, p)) + shared[:, :1] / shared[:, 0].std()
     values = 2.0 + terms.sum(axis=0) + shared @ rng.normal(size=(m, p)) / 1e3 + rng.normal(size=(n, p))
-    own, more = _fit(terms, values, shared)[stein._VIRIAL]
+    own, more = _fit(terms, values, _shared(shared))[stein._VIRIAL]
     assert own.shape == (order, p) and more.shape == (m, p)
     weight = np.sqrt(ridge * n) * shared.std(axis=0)
     for i in range(p):
@@ -156,7 +156,7 @@ def test_regression_is_least_squares_with_a_ridge_on_the_shared_terms(monkeypatc
 def test_without_shared_terms_nothing_is_shared():
     rng = np.random.default_rng(4)
     terms, values = rng.normal(size=(3, 100, 3)), rng.normal(size=(100, 3))
-    for own, more in _fit(terms, values, np.zeros((100, 0))).values():
+    for own, more in _fit(terms, values, _shared(np.zeros((100, 0)))).values():
         assert more.shape == (0, 3)
         for i in range(3):
             design = np.column_stack([np.ones(100), terms[: len(own), :, i].T])

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import types
 import warnings
 
 import pytest
@@ -135,9 +134,7 @@ def compared(monkeypatch):
             raise ValueError(f"n_grad={options['n_grad']}: must be at least 1000")
         return pages.Comparison()
 
-    module = types.ModuleType("pmm_mcmc.workbench.comparison")
-    module.compare = compare
-    monkeypatch.setitem(sys.modules, "pmm_mcmc.workbench.comparison", module)
+    monkeypatch.setattr("pmm_mcmc.workbench.cli.compare", compare)
     return asked
 
 

@@ -248,7 +248,8 @@ TARGETS = (
         name="banana",
         title="five bananas, d = 10",
         note="Five pairs whose second coordinate follows the square of the first (Haario, Saksman and Tamminen, 1999). "
-        "No linear map straightens them: the step that the thin direction allows is short against the length.",
+        "No linear preconditioner removes the curvature: the step that the thin direction allows is short against the "
+        "length.",
         labels=labels_of(a=(BANANA.pairs,), b=(BANANA.pairs,)),
         build=banana,
         find_reference=banana_reference,

@@ -190,8 +190,8 @@ TARGETS = (
         name="neural_network",
         title="neural network with two hidden units, d = 9",
         note="Two species of iris by the length and width of their petals (Fisher, 1936), through two hidden units. "
-        "The signs of a unit's weights may all be turned, and units exchanged: eight equal copies of every mode, "
-        "between which chains rarely move, and ridges where a unit does nothing or two do the same.",
+        "The signs of a unit's weights may all be flipped, and units exchanged: eight equal copies of every mode, "
+        "between which chains rarely move, and ridges where a unit has no effect or two have the same.",
         labels=labels_of(inward=(2, NETWORK.hidden), threshold=(NETWORK.hidden,), outward=(NETWORK.hidden,), offset=()),
         build=neural_network,
         find_reference=partial(stored_reference, "neural_network"),
