@@ -108,7 +108,9 @@ def concluded(reasons: Iterable[Reason], good: str) -> Verdict:
     state = NOT_TRUSTED if any(reason.state == NOT_TRUSTED for reason in ordered) else UNDECIDED
     decisive = [reason for reason in ordered if reason.state == state]
     sentence = f"{state.capitalize()}: {'; '.join(map(str, decisive))}."
-    remedy = next((reason.remedy for reason in decisive if reason.remedy), "")
+    # A step that is known to be too long explains why the identity fails; no edge of the density is needed.
+    steps = [reason for reason in ordered if reason.code.startswith("step_") and decisive[0].code == "identity"]
+    remedy = next((reason.remedy for reason in [*steps, *decisive] if reason.remedy), "")
     if remedy:
         sentence += f" {remedy[0].upper()}{remedy[1:]}."
     return Verdict(state, sentence, tuple(ordered))

@@ -177,6 +177,13 @@ def test_a_coordinate_that_is_too_wide():
     assert pmm.verdict(gaussian(x)).trusted
 
 
+def test_a_step_known_to_be_too_long_is_the_cause_rather_than_an_edge():
+    x = 1.5 * grid(3)
+    assert "edge or a jump" in pmm.verdict(gaussian(x)).sentence
+    found = pmm.verdict(gaussian(x, expected_bias=np.full((4, 600), 7.7)))
+    assert found.reasons[0].code == "identity" and found.sentence.endswith(" Leave step_size out, or draw more.")
+
+
 def test_a_coordinate_too_wide_is_named_by_the_parameter_that_follows_it():
     x = grid(3)
     x[..., 2] *= np.sqrt(1.12)
