@@ -270,11 +270,11 @@ def test_a_notebook_shows_a_figure_once(report, monkeypatch):
     figure = report.plot_bias_vs_grad()
     with pytest.raises(NotImplementedError):  # IPython then shows it as it does any other
         figure._ipython_display_()
+    assert plt.fignum_exists(figure.number)
     monkeypatch.setattr(plt, "get_backend", lambda: "inline")
-    figure._ipython_display_()  # which the end of the cell will show
-    plt.close(figure)
     with pytest.raises(NotImplementedError):
         figure._ipython_display_()
+    assert not plt.fignum_exists(figure.number), "the end of the cell does not show it again"
 
 
 @pytest.fixture(scope="module")

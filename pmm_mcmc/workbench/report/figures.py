@@ -145,8 +145,9 @@ def drawing_class() -> Any:
         def _ipython_display_(self) -> None:
             from matplotlib import pyplot as plt
 
-            if not (plt.fignum_exists(self.number) and "inline" in plt.get_backend().lower()):
-                raise NotImplementedError("shown like any other figure")
+            if "inline" in plt.get_backend().lower():
+                plt.close(self)  # which the end of the cell would do, after showing it or not
+            raise NotImplementedError("shown like any other figure")
 
     return Drawing
 
