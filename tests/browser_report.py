@@ -11,7 +11,8 @@ import pytest
 import report_pages as pages
 from playwright.sync_api import sync_playwright
 
-from pmm_mcmc.workbench.report import comparison_page, run_page
+from pmm_mcmc.workbench.comparison.page import comparison_page
+from pmm_mcmc.workbench.report import run_page
 
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 PAPER = {"width": 718, "height": 1000}  # A4 without its margins, in CSS pixels
