@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["elementwise", "learn_elementwise", "learn_grouped"]
+__all__ = ["elementwise", "learn_elementwise", "learn_grouped", "placed", "undone"]
 
 # Draws that the prior guess of a site, none at all, counts for.
 _RIDGE = 4.0
@@ -28,6 +28,19 @@ _RIDGE = 4.0
 def elementwise(mu: Any, L: Any, a: Any, h: Any) -> tuple[Any, Any]:
     """Return ``L (a - h mu)`` and ``B`` of each element."""
     return L * (a - h * mu), 1.0 + L * L * h
+
+
+def placed(xp: Any, mu: Any, L: Any, a: Any, h: Any, z: Any) -> tuple[Any, Any]:
+    """Return ``x`` and ``B`` of each element, by NumPy, JAX or PyTensor."""
+    pull, B = elementwise(mu, L, a, h)
+    return mu + L * (pull / B + z / xp.sqrt(B)), B
+
+
+def undone(mu: Any, L: Any, a: Any, h: Any, x: Any) -> tuple[Any, Any, Any]:
+    """Return ``z``, ``w`` and ``B`` of each element: the inverse of :func:`placed`."""
+    pull, B = elementwise(mu, L, a, h)
+    w = (x - mu) / L
+    return np.sqrt(B) * (w - pull / B), w, B
 
 
 def learn_elementwise(r: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -22,7 +22,7 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates, marginal_scale
 from pmm_mcmc.coordinates.banded import undo_banded_rows
 from pmm_mcmc.coordinates.factors import Factor
-from pmm_mcmc.coordinates.site import elementwise, learn_elementwise, learn_grouped
+from pmm_mcmc.coordinates.site import learn_elementwise, learn_grouped, undone
 
 __all__ = ["Child", "Structure"]
 
@@ -172,10 +172,8 @@ class Structure:
             for child, part, (mu, L) in zip(self.children, self._parts, self._scales(p), strict=True):
                 own, (a, h) = x[:, child.at], child.site(sites[part])
                 if child.kind == "elementwise":
-                    pull, B = elementwise(mu, L, a, h)
-                    w = (own - mu) / L
-                    z[:, child.at] = np.sqrt(B) * (w - pull / B)
-                    log_det += np.log(L).sum(axis=1) - 0.5 * np.log(B).sum(axis=1)
+                    z[:, child.at], w, B = undone(mu, L, a, h, own)
+                    log_det += np.log(np.abs(L)).sum(axis=1) - 0.5 * np.log(B).sum(axis=1)
                 elif child.kind == "walk":
                     (v, rho), w, B = L, None, None
                     z[:, child.at], more = undo_banded_rows(rho, v, mu, a, h, own)
@@ -216,12 +214,6 @@ class Structure:
             with np.errstate(divide="ignore"):
                 q[..., self.signed] = np.log(self._unit(sites) * np.sinh(v))
         return q, slope
-
-    def unjudged(self, q: np.ndarray, sites: np.ndarray) -> np.ndarray:
-        """Return ``z`` of ``q``, signs positive."""
-        z = q.copy()
-        z[..., self.signed] = np.arcsinh(np.exp(q[..., self.signed]) / self._unit(sites))
-        return z
 
     def judged_coordinates(self, coordinates: Coordinates) -> Coordinates:
         """Return coordinates that whiten ``q`` about as well as the given ones whiten ``z``."""

@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 from pytensor.graph.replace import graph_replace, vectorize_graph
 
 from pmm_mcmc.coordinates.banded import banded_sites
-from pmm_mcmc.coordinates.site import elementwise
+from pmm_mcmc.coordinates.site import placed
 from pmm_mcmc.coordinates.structure import Child, Structure
 from pmm_mcmc.coordinates.vectors import vector_sites
 from pmm_mcmc.model.families import Law
@@ -111,8 +111,8 @@ def _placed(child: Child, law: Law, a: Any, h: Any, z: Any) -> tuple[Any, Any]:
     """Return the child's coordinates and the log determinant."""
     mu, L = law.location, law.scale
     if child.kind == "elementwise":
-        pull, B = elementwise(mu, L, a, h)
-        return mu + L * (pull / B + z / pt.sqrt(B)), (pt.log(L) - 0.5 * pt.log(B)).sum()
+        x, B = placed(pt, mu, L, a, h, z)
+        return x, (pt.log(L) - 0.5 * pt.log(B)).sum()
     if child.kind == "walk":
         return banded_sites(law.rho, L**2, mu, a, h, z)
     return vector_sites(mu, L, a, h, z.reshape(mu.shape))

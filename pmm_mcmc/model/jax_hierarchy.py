@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pmm_mcmc.coordinates.site import elementwise
+from pmm_mcmc.coordinates.site import placed
 from pmm_mcmc.coordinates.structure import Child, Structure
 
 __all__ = ["Children", "checked_children", "compose_functions"]
@@ -130,24 +130,24 @@ def compose_functions(
     ends = np.cumsum([0, *(child.n_sites for child in described)])
     free = np.setdiff1d(np.arange(d), np.concatenate([np.arange(d)[child.at] for child in described]))
 
-    def placed(z: Any, sites: Any) -> tuple[Any, Any]:
+    def to_x(z: Any, sites: Any) -> tuple[Any, Any]:
         """Return ``x`` and the log determinant of the map."""
         x, log_det = jnp.full(d, jnp.nan, z.dtype).at[free].set(z[free]), jnp.zeros((), z.dtype)
         for child, begin, (at, location, scale) in zip(described, ends, kept.values(), strict=False):
             mu, L = location(x), scale(x)
-            pull, B = elementwise(mu, L, *child.site(sites[begin : begin + child.n_sites]))
-            x = x.at[at].set(mu + L * (pull / B + z[at] / jnp.sqrt(B)))
+            own, B = placed(jnp, mu, L, *child.site(sites[begin : begin + child.n_sites]), z[at])
+            x = x.at[at].set(own)
             log_det += (jnp.log(jnp.abs(L)) - 0.5 * jnp.log(B)).sum()
         return x, log_det
 
     def both(z: Any, sites: Any) -> tuple[Any, Any]:
-        (x, log_det), pull_back = jax.vjp(lambda z: placed(z, sites), z)
+        (x, log_det), pull_back = jax.vjp(lambda z: to_x(z, sites), z)
         lp, gradient = jax.value_and_grad(fn)(x)
         (slope,) = pull_back((gradient, jnp.ones_like(log_det)))
         return lp + log_det, jnp.concatenate([slope, x, gradient, log_det[None]])
 
     def pulled(z: Any, gradient: Any, sites: Any) -> tuple[Any, Any]:
-        (x, log_det), pull_back = jax.vjp(lambda z: placed(z, sites), z)
+        (x, log_det), pull_back = jax.vjp(lambda z: to_x(z, sites), z)
         return x, pull_back((gradient, jnp.ones_like(log_det)))[0]
 
     pull = _of_many(pulled, (0, 0, None))

@@ -161,3 +161,20 @@ def one(at=slice(2, 10), location=lambda x: x[0], scale=lambda x: jnp.exp(x[1]))
 def test_what_cannot_be_children_is_refused(children, message):
     with pytest.raises(ValueError, match=message):
         pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2), 10, children=children)
+
+
+def test_a_scale_may_be_negative():
+    """A standard deviation in all of R: where it is negative the noise is turned, and the density stays right."""
+
+    def fn(x):
+        return -0.5 * (x[0] ** 2 + (x[0] - 1.0) ** 2 + ((x[1:] / x[0]) ** 2).sum()) - 2.0 * jnp.log(jnp.abs(x[0]))
+
+    children = {"a": (slice(1, 3), lambda x: 0.0 * x[0], lambda x: x[0])}
+    density = pmm.LogDensity.from_jax(fn, 3, children=children).noncentred({})
+    x, sites = np.array([[-0.7, 0.4, -1.1]]), np.array([0.3, -0.2, 1.5, 0.4])
+    z, log_det = density.structure.to_z(x, sites)
+    with jax.enable_x64(True):
+        lp, found = density.batch(jnp.asarray(z), density.shared("float64", sites), "float64")
+        expected = float(fn(jnp.asarray(x[0])))
+    np.testing.assert_allclose(found[0, 3:6], x[0], rtol=1e-12)
+    assert float(lp[0]) == pytest.approx(expected + log_det[0], rel=1e-12)

@@ -10,24 +10,12 @@ from scipy.integrate import quad
 from scipy.stats import binom, norm
 
 from pmm_mcmc.workbench.comparison.distances import (
-    energy_distance,
     floored_wasserstein,
     sliced_wasserstein,
     spaced,
     stein_discrepancy,
     stein_kernel,
 )
-
-
-def test_energy_distance_is_its_definition():
-    rng = np.random.default_rng(1)
-    x, y = rng.normal(size=(5, 3)), rng.normal(size=(4, 3))
-
-    def mean(a, b):
-        return np.mean([[np.linalg.norm(p - q) for q in b] for p in a])
-
-    assert energy_distance(x, y) == pytest.approx(2 * mean(x, y) - mean(x, x) - mean(y, y), rel=1e-12)
-    assert energy_distance(x, x) == pytest.approx(0.0, abs=1e-14)
 
 
 def test_sliced_wasserstein_of_a_shift_is_its_projection():

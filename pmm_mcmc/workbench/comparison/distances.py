@@ -12,7 +12,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.stats import wasserstein_distance
 
-__all__ = ["Distance", "energy_distance", "floored_wasserstein", "sliced_wasserstein", "spaced", "stein_discrepancy"]
+__all__ = ["Distance", "floored_wasserstein", "sliced_wasserstein", "spaced", "stein_discrepancy"]
 
 
 class Distance(NamedTuple):
@@ -26,27 +26,6 @@ def spaced(draws: np.ndarray, most: int) -> np.ndarray:
     """Return at most ``most`` draws ``(n, d)`` of ``(chain, draw, d)``, evenly spaced over all of them."""
     flat = draws.reshape(-1, draws.shape[-1])
     return flat if len(flat) <= most else flat[np.linspace(0, len(flat) - 1, most).round().astype(int)]
-
-
-def energy_distance(x: np.ndarray, y: np.ndarray) -> float:
-    r"""Return the energy distance of two sets of draws, ``(n, d)`` and ``(m, d)``.
-
-    .. math:: 2 E|X - Y| - E|X - X'| - E|Y - Y'|
-
-    over all pairs of draws, including each with itself; it is zero only if the two laws are equal.  Its cost grows with
-    the square of the number of draws.
-
-    Parameters
-    ----------
-    x, y
-        Draws, in units in which distances make sense (posterior standard deviations).
-
-    References
-    ----------
-    .. [1] G. J. Székely, M. L. Rizzo, "Energy statistics: a class of statistics based on distances", Journal of
-       Statistical Planning and Inference 143, 2013.
-    """
-    return float(2.0 * cdist(x, y).mean() - cdist(x, x).mean() - cdist(y, y).mean())
 
 
 def sliced_wasserstein(x: np.ndarray, y: np.ndarray, directions: np.ndarray) -> float:
