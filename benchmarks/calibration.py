@@ -24,8 +24,8 @@ from versus.ours import SAMPLERS, Ours
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.table import table_of
 from pmm_mcmc.diagnostics.verdict import judge
+from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import model_side
-from pmm_mcmc.engines.settings import TunedParameters
 
 MULTIPLES = (0.3, 1.0, 1.5, 2.0, 3.0)
 CHAINS, EACH, DRAWS, REPLICATES_A_CHAIN = 32, 4, 500, 4

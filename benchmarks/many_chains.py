@@ -38,9 +38,9 @@ import numpy as np
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
-from pmm_mcmc.engines.settings import TunedParameters
 from pmm_mcmc.warmup.pooled import warm_up
 
 jax.config.update("jax_enable_x64", True)
@@ -78,11 +78,11 @@ def gaussian(d: int = D) -> Callable[[Any], Any]:
 MODELS = {"logistic": logistic, "gaussian": gaussian}
 
 
-def engine_of(log_density: Any, arguments: dict[str, Any], chains: int, d: int = D, precision: str = "float64") -> Any:
-    """An engine, its settings, and the density."""
+def engine_of(log_density: Any, options: dict[str, Any], chains: int, d: int = D, precision: str = "float64") -> Any:
+    """An engine, the arguments of its method, and the density."""
     density = pmm.LogDensity.from_jax(log_density, d)
-    settings = pmm.PoissonULMC(**arguments).arguments
-    return JaxEngine(settings.kernel, density, chains, precision), settings, density
+    arguments = pmm.PoissonULMC(**options).arguments
+    return JaxEngine(arguments.kernel, density, chains, precision), arguments, density
 
 
 def seconds(function: Callable[[], Any], at_least: float = 0.3) -> float:
@@ -111,20 +111,20 @@ def bare(density: Any, chains: int, n: int, precision: str = "float64") -> Calla
     return lambda: many(x).block_until_ready()
 
 
-def transitions(engine: Any, settings: Any, chains: int, n: int, d: int = D) -> Callable[[], Any]:
+def transitions(engine: Any, arguments: Any, chains: int, n: int, d: int = D) -> Callable[[], Any]:
     """``n`` transitions of all chains, of which one draw is kept."""
     coordinates = Coordinates(np.zeros(d), np.full(d, 0.08))
     ensemble = Ensemble.start(engine, coordinates, np.zeros((chains, d)), np.random.default_rng(SEED))
-    setting = TunedParameters(0.5, settings.fixed_K or 16, 1.0, coordinates, 1)
+    setting = TunedParameters(0.5, arguments.fixed_K or 16, 1.0, coordinates, 1)
     return lambda: ensemble.advance(engine, setting, 1, thin=n)
 
 
 def step_table(model: str, chains: int) -> None:
     """Transition against its bare gradients."""
     print(f"\nA transition of {chains} chains against its gradients, {model}: median of {REPEATS} ratios (range)")
-    for name, (arguments, count) in METHODS.items():
-        engine, settings, density = engine_of(MODELS[model](), arguments, chains)
-        ours, theirs = transitions(engine, settings, chains, 50), bare(density, chains, 50)
+    for name, (options, count) in METHODS.items():
+        engine, arguments, density = engine_of(MODELS[model](), options, chains)
+        ours, theirs = transitions(engine, arguments, chains, 50), bare(density, chains, 50)
         ours(), theirs()
         pairs = [(seconds(ours), seconds(theirs)) for _ in range(REPEATS)]
         ratios = sorted(a / (count * b) for a, b in pairs)
@@ -140,12 +140,12 @@ def slowest(draws: np.ndarray) -> np.ndarray:
     return np.array([min(float(az.ess(x[..., i], method="bulk")) for i in each) for x in (draws, centred**2)])
 
 
-def measured(engine: Any, settings: Any, chains: int, draws: int) -> tuple[np.ndarray, float]:
+def measured(engine: Any, arguments: Any, chains: int, draws: int) -> tuple[np.ndarray, float]:
     """Effective samples a second of an engine's run, and the seconds of its warm-up, which is run twice: to compile."""
     starts = np.random.default_rng(SEED).uniform(-1.0, 1.0, (chains, D))
     for _ in range(2):
         began = clock()
-        warm = warm_up(engine, settings, starts, length=400, rng=np.random.default_rng(SEED))
+        warm = warm_up(engine, arguments, starts, length=400, rng=np.random.default_rng(SEED))
         took = clock() - began
     began = clock()
     chunk = warm.ensemble.advance(engine, warm.tuned, draws, thin=warm.tuned.steps_per_draw)
@@ -153,7 +153,7 @@ def measured(engine: Any, settings: Any, chains: int, draws: int) -> tuple[np.nd
     return slowest(chunk.model_position) / seconds, took
 
 
-def numba_ess(arguments: dict[str, Any], chains: int, draws: int) -> tuple[np.ndarray, float]:
+def numba_ess(options: dict[str, Any], chains: int, draws: int) -> tuple[np.ndarray, float]:
     """The same on CPU threads, for the PyMC model of the same posterior."""
     import pymc as pm
 
@@ -166,10 +166,10 @@ def numba_ess(arguments: dict[str, Any], chains: int, draws: int) -> tuple[np.nd
     with pm.Model() as model:
         slope = pm.Normal("slope", shape=D)
         pm.Bernoulli("y", logit_p=pm.math.dot(x, slope), observed=y)
-    settings = pmm.PoissonULMC(**arguments).arguments
+    arguments = pmm.PoissonULMC(**options).arguments
     density = log_density(model.value_vars, model, model.initial_point(0))
-    engine = NumbaEngine.of(settings, density, os.cpu_count() or 1)
-    return measured(engine, settings, chains, draws)
+    engine = NumbaEngine.of(arguments, density, os.cpu_count() or 1)
+    return measured(engine, arguments, chains, draws)
 
 
 def mclmc(log_density: Any, x: Any, key: Any) -> tuple[Any, Any, int]:
@@ -227,11 +227,11 @@ def ess_table(model: str, sizes: list[int]) -> None:
     for chains in sizes:
         draws = max(50, 12_800 // chains)
         rows: dict[str, tuple[np.ndarray, float]] = {}
-        for name, (arguments, _) in (METHODS | MORE_BIAS).items():
-            engine, settings, _ = engine_of(log_density, arguments, chains)
-            rows[f"{name}, JAX"] = measured(engine, settings, chains, draws)
-            if model == "logistic" and "option" not in arguments:
-                rows[f"{name}, numba"] = numba_ess(arguments, chains, draws)
+        for name, (options, _) in (METHODS | MORE_BIAS).items():
+            engine, arguments, _ = engine_of(log_density, options, chains)
+            rows[f"{name}, JAX"] = measured(engine, arguments, chains, draws)
+            if model == "logistic" and "option" not in options:
+                rows[f"{name}, numba"] = numba_ess(options, chains, draws)
         rows["BlackJAX MCLMC"] = their_ess(mclmc, log_density, chains, 4 * draws), np.nan
         rows["BlackJAX NUTS"] = their_ess(nuts, log_density, chains, draws), np.nan
         print(
@@ -253,8 +253,8 @@ def curve_table(model: str, sizes: list[int]) -> None:
     for chains in sizes:
         cells = []
         for d in dimensions:
-            engine, settings, _ = engine_of(MODELS[model](d), {"K": 16}, chains, d)
-            ours = transitions(engine, settings, chains, 10, d)
+            engine, arguments, _ = engine_of(MODELS[model](d), {"K": 16}, chains, d)
+            ours = transitions(engine, arguments, chains, 10, d)
             ours()
             cells.append(seconds(ours) / 10 / chains / d * 1e9)
         print(f"  {chains:<9d}" + "".join(f"{cell:<14.1f}" for cell in cells), flush=True)
@@ -264,9 +264,9 @@ def precision_table(model: str, chains: int) -> None:
     """Double, mixed and single precision."""
     print(f"\nMicroseconds a transition of a chain, PoissonULMC(K=16), {chains} chains, {model} ({UNIT})")
     for precision in ("float64", "mixed", "float32"):
-        engine, settings, density = engine_of(MODELS[model](), {"K": 16}, chains, precision=precision)
+        engine, arguments, density = engine_of(MODELS[model](), {"K": 16}, chains, precision=precision)
         with jax.enable_x64(precision != "float32"):
-            ours, theirs = transitions(engine, settings, chains, 50), bare(density, chains, 50, precision)
+            ours, theirs = transitions(engine, arguments, chains, 50), bare(density, chains, 50, precision)
             ours(), theirs()
             a, b = seconds(ours) / 50 / chains, seconds(theirs) / 50 / chains
         print(f"  {precision:8s} {1e6 * a:7.2f}   gradients {min(2 * b / a, 1.0):.0%} of it")
@@ -289,14 +289,14 @@ def main() -> None:
     parser.add_argument("--chains", type=int, nargs="+", default=[64, 256, 1024], help="first for step, others for ess")
     parser.add_argument("--sizes", type=int, nargs="+", default=[16, 64, 256, 1024, 4096, 16384])
     parser.add_argument("--seconds", default="cpu", choices=list(CLOCKS))
-    arguments = parser.parse_args()
-    clock, UNIT = CLOCKS[arguments.seconds], f"{arguments.seconds} seconds"
+    options = parser.parse_args()
+    clock, UNIT = CLOCKS[options.seconds], f"{options.seconds} seconds"
     device = jax.devices()[0]
     print(f"jax {jax.__version__}, blackjax {blackjax.__version__}, {device.platform} ({device.device_kind}), "
           f"{os.cpu_count()} cores, Python {platform.python_version()}, {UNIT}")  # fmt: skip
     warnings.simplefilter("ignore")
-    for name in arguments.tables:
-        TABLES[name](arguments)
+    for name in options.tables:
+        TABLES[name](options)
 
 
 UNIT = "cpu seconds"

@@ -27,9 +27,9 @@ from pymc.step_methods.arraystep import ArrayStepShared
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
 from pmm_mcmc.model.log_density import choose_vars, log_density
 
 REPEATS = 7

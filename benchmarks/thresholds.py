@@ -26,7 +26,7 @@ from pmm_mcmc.diagnostics import calibration as of_diagnostics
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.table import table_of
 from pmm_mcmc.diagnostics.verdict import judge
-from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.run.sample import warm_up
 from pmm_mcmc.warmup import calibration as of_warmup
 from pmm_mcmc.warmup.step_size import expected_bias
@@ -100,18 +100,18 @@ class Case:
 
     def __init__(self, name: str, sampler: tuple[str, dict[str, Any]]):
         self.model, self.known = problem(name)
-        self.settings = MethodArguments.checked(sampler[0], **sampler[1])
-        self.engine = engine_for(self.model, self.settings)
+        self.arguments = MethodArguments.checked(sampler[0], **sampler[1])
+        self.engine = engine_for(self.model, self.arguments)
 
     def sample(self, seed: int, before: Outcome | None = None) -> Any:
         """Warm up and sample; return the run as bytes, its gradients, and trees; None where it is the one before."""
         rng = np.random.default_rng(seed)
         first = starts(self.model, self.engine, CHAINS, rng)
-        warmed = warm_up(self.engine, self.settings, first, length=LENGTH, rng=rng)
+        warmed = warm_up(self.engine, self.arguments, first, length=LENGTH, rng=rng)
         tuned, ensemble = warmed.tuned, warmed.ensemble
         curvature = warmed.warmup.warmup._lipschitz if warmed.warmup else 1.0
         twice = tuned._replace(step_size=2.0 * tuned.step_size)
-        bias = expected_bias(self.settings, twice.step_size, tuned.friction, tuned.K, curvature, self.engine.d)
+        bias = expected_bias(self.arguments, twice.step_size, tuned.friction, tuned.K, curvature, self.engine.d)
         parts = (*tuned[:3], *tuned[4:], *tuned.coordinates, bias, ensemble.state, warmed.n_grad)
         same = b"".join(np.asarray(part).tobytes() for part in parts if part is not None)
         if before is not None and same == before.same:

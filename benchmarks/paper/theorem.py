@@ -16,9 +16,9 @@ from one_variable import START, TARGETS, WELL
 from transfer_operator import Nodes, moments
 
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.flows import flows
 from pmm_mcmc.langevin.methods import OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import expected_gradients

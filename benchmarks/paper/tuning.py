@@ -13,7 +13,7 @@ import numpy as np
 from targets import TARGETS
 from versus.ours import SAMPLERS, WARMUP, engine_for, starts
 
-from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
+from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.run.sample import warm_up
 from pmm_mcmc.steps.chain import Chain
 
@@ -27,13 +27,13 @@ gradients    that the chain alone spent before its first draw, its walkers' incl
                        gradients         step          alone/pooled   gradients"""
 
 
-def alone(settings: MethodArguments, model, seed: int) -> tuple[TunedParameters, int]:
+def alone(arguments: MethodArguments, model, seed: int) -> tuple[TunedParameters, int]:
     """Warm one chain up as ``pm.sample(tune=1000)`` does; return its setting and the gradients it took."""
-    engine = engine_for(model, settings)
+    engine = engine_for(model, arguments)
     point = model.initial_point(0)
     origin = np.concatenate([np.ravel(point[v.name]) for v in model.continuous_value_vars]).astype(float)
     rng = np.random.default_rng(seed)
-    chain = Chain.start(settings, engine, origin, jitter=True, alone=True, n_tune=1000, n_draws=1, rng=rng)
+    chain = Chain.start(arguments, engine, origin, jitter=True, alone=True, n_tune=1000, n_draws=1, rng=rng)
     while chain.iteration < 1000:
         chunk, _, _ = chain.look_ahead(engine, alone=True)
         rows = min(len(chunk.lp), 1000 - chain.iteration)
@@ -54,18 +54,18 @@ def main() -> None:
         print(name, "" if TARGETS[name].hard else "(near-Gaussian)", flush=True)
         for sampler in arguments.samplers:
             method, options = SAMPLERS[sampler]
-            settings = MethodArguments.checked(method, **options)
-            engine = engine_for(model, settings)
+            arguments = MethodArguments.checked(method, **options)
+            engine = engine_for(model, arguments)
             spent, steps, many, ratios, own = [], [], [], [], []
             for seed in SEEDS:
                 rng = np.random.default_rng(seed)
-                warmed = warm_up(engine, settings, starts(model, engine, 8, rng), length=WARMUP, rng=rng)
+                warmed = warm_up(engine, arguments, starts(model, engine, 8, rng), length=WARMUP, rng=rng)
                 spent.append(int(np.median(warmed.n_grad)))
                 steps.append(warmed.tuned.step_size)
-                warmed = warm_up(engine, settings, starts(model, engine, 16, rng), length=WARMUP, rng=rng)
+                warmed = warm_up(engine, arguments, starts(model, engine, 16, rng), length=WARMUP, rng=rng)
                 many.append(warmed.tuned.step_size)
             for seed in SEEDS:
-                tuned, gradients = alone(settings, model, seed)
+                tuned, gradients = alone(arguments, model, seed)
                 ratios.append(tuned.step_size / np.median(many))
                 own.append(gradients)
             print(

@@ -10,9 +10,9 @@ import numpy as np
 from versus.first_times import Run
 
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import empty_state, model_side
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.engines.settings import MethodArguments
 from pmm_mcmc.model.log_density import log_density
 from pmm_mcmc.run.sample import warm_up
 

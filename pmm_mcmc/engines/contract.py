@@ -19,7 +19,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines.settings import TunedParameters
+from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.langevin.methods import HARMONIC, Kernel
 
 __all__ = ["Chunk", "Engine", "change_coordinates", "empty_state", "model_side", "with_model_side"]

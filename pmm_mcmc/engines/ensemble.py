@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import Chunk, Engine, change_coordinates, empty_state
-from pmm_mcmc.engines.settings import TunedParameters
 from pmm_mcmc.langevin.methods import OVERDAMPED
 
 __all__ = ["Ensemble"]

@@ -21,10 +21,10 @@ from jax.sharding import PartitionSpec as P
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
+from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import Chunk, empty_state
 from pmm_mcmc.engines.jax_random import Keyed, words_of
 from pmm_mcmc.engines.jax_transition import Chains, Counts, Parameters, transition
-from pmm_mcmc.engines.settings import TunedParameters
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.langevin.transitions import SUBSTEPS

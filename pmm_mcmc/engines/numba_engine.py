@@ -10,10 +10,10 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, empty_state
 from pmm_mcmc.engines.numba_chain import Chains, evaluate, run
 from pmm_mcmc.engines.numba_step import Functions, Parameters
-from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.methods import Kernel, Scheme
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.langevin.transitions import SUBSTEPS
@@ -60,11 +60,11 @@ class NumbaEngine:
         self._joint_table, self._gradient_table = joint_table, gradient_table
 
     @classmethod
-    def of(cls, settings: MethodArguments, density: Any, threads: int = 1) -> NumbaEngine:
+    def of(cls, arguments: MethodArguments, density: Any, threads: int = 1) -> NumbaEngine:
         """Compile the functions of a :class:`pmm_mcmc.model.log_density.ModelDensity` that a method needs."""
-        alone = "gradient" if settings.needs_gradient_only else "joint"
+        alone = "gradient" if arguments.needs_gradient_only else "joint"
         return cls(
-            settings.kernel,
+            arguments.kernel,
             density.d,
             density.function("joint"),
             density.function(alone),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments
 
 __all__ = ["choose_backend", "choose_device", "cores", "faster_device", "jax_engine", "platforms"]
 
@@ -144,7 +144,7 @@ def platforms(engine: Any) -> list[str]:
     return [device.platform for device in getattr(engine, "devices", [])] or ["cpu"]
 
 
-def jax_engine(settings: MethodArguments, density: Any, device: str, precision: str, chains: int) -> Any:
+def jax_engine(arguments: MethodArguments, density: Any, device: str, precision: str, chains: int) -> Any:
     """Return the engine of a method on a density, which is cached for later runs of the same kind.
 
     Raises
@@ -163,7 +163,7 @@ def jax_engine(settings: MethodArguments, density: Any, device: str, precision: 
             f"device={device!r}: JAX finds none here ({error}); use device='auto', or go on with a stored run on the "
             "kind of device that it began on"
         ) from error
-    key = settings.kernel, chains, precision, tuple(devices), density.static()
+    key = arguments.kernel, chains, precision, tuple(devices), density.static()
     if key not in density.engines:
-        density.engines[key] = JaxEngine(settings.kernel, density, chains, precision, devices)
+        density.engines[key] = JaxEngine(arguments.kernel, density, chains, precision, devices)
     return density.engines[key]

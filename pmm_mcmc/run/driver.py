@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
 from pmm_mcmc.warmup.pooled import Warming
 
 __all__ = ["Driver", "FinishedChunk", "Plan", "Recorder", "Run", "StopRequest", "StopSampling", "stop_on_signals"]
@@ -95,13 +95,13 @@ class Run:
     def start(
         cls,
         engine: Engine,
-        settings: MethodArguments,
+        arguments: MethodArguments,
         starts: np.ndarray,
         tune: int,
         rng: np.random.Generator,
     ) -> Run:
         """Start at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.pooled.Warming.start`."""
-        warming = Warming.start(engine, settings, starts, tune, rng)
+        warming = Warming.start(engine, arguments, starts, tune, rng)
         nothing = np.zeros(len(starts), np.int64)
         return cls(warming, not warming.finished, 0, warming.n_grad.copy(), nothing)
 

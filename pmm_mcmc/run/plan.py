@@ -12,10 +12,10 @@ import pymc as pm
 from pymc.exceptions import SamplingError
 
 from pmm_mcmc._version import __version__
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.engines.settings import MethodArguments
 from pmm_mcmc.model.fingerprint import data_fingerprint, model_fingerprint
 from pmm_mcmc.model.initial_points import model_starts, spread_starts
 from pmm_mcmc.model.log_density import bad_start_message, flat_layout, log_density
@@ -54,7 +54,7 @@ class Asked(NamedTuple):
     adapts: bool = True
 
     @property
-    def settings(self) -> MethodArguments:
+    def arguments(self) -> MethodArguments:
         """The arguments of the step, for a chain that moves all variables."""
         return self.step.arguments.beside(False)
 
@@ -65,7 +65,7 @@ class SamplingPlan:
 
     Attributes
     ----------
-    settings, engine, layout
+    arguments, engine, layout
         The arguments of the method, its engine, and the map from its draws to a result.
     statistics
         Names of the statistics of its draws.
@@ -83,7 +83,7 @@ class SamplingPlan:
         The variables in the result; all for ``None``.
     """
 
-    settings: MethodArguments
+    arguments: MethodArguments
     engine: Engine
     layout: ResultTree
     statistics: tuple[str, ...]
@@ -109,8 +109,8 @@ class SamplingPlan:
             if not (isinstance(value, str) and value in choices):
                 raise ValueError(f"{name}={value!r}: must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}")
         if step is None:
-            settings = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
-            step = PoissonULMC.of_settings(settings, keep_gradients=True)
+            arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
+            step = PoissonULMC.of_arguments(arguments, keep_gradients=True)
         if not isinstance(step, LangevinStep):
             raise ValueError(
                 f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
@@ -131,22 +131,22 @@ class SamplingPlan:
 
     @classmethod
     def _of_density(cls, asked: Asked, announce: Callable[[str], None]) -> SamplingPlan:
-        density, settings = asked.model, asked.settings
+        density, arguments = asked.model, asked.arguments
         if asked.log_likelihood:
             raise ValueError("log_likelihood=True needs a PyMC model: a LogDensity has no observed data; leave it out")
         if not asked.step.free:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
-        settings.check_coordinates(density.d)
-        density = density.noncentred(settings.noncentring if asked.adapts or settings.noncentring else None)
-        announce(f"{settings.words}: {density.d} coordinates of a log density")
+        arguments.check_coordinates(density.d)
+        density = density.noncentred(arguments.noncentring if asked.adapts or arguments.noncentring else None)
+        announce(f"{arguments.words}: {density.d} coordinates of a log density")
         device = devices.choose_device(density, asked.device, asked.precision, asked.chains)
-        engine = devices.jax_engine(settings, density, device, asked.precision, asked.chains)
+        engine = devices.jax_engine(arguments, density, device, asked.precision, asked.chains)
         hashes = {"density": density.fingerprint, "data": ""}
         return cls._finished(asked, engine, ResultTree.of_vector(density.d), hashes, "jax", None)
 
     @classmethod
     def _of_model(cls, asked: Asked, backend: str, on_cpu: str, announce: Callable[[str], None]) -> SamplingPlan:
-        step, settings = asked.step, asked.settings
+        step, arguments = asked.step, asked.arguments
         own = None if step.free else step.model
         model = pm.modelcontext(own if asked.model is None else asked.model)
         if own is not None and own is not model:
@@ -155,18 +155,18 @@ class SamplingPlan:
         if discrete:
             raise ValueError(
                 f"{', '.join(discrete)}: discrete variables have no gradient; marginalise them out, or use "
-                f"pm.sample(step=pmm.{settings.method}(...)), where PyMC samples them with a method of its own"
+                f"pm.sample(step=pmm.{arguments.method}(...)), where PyMC samples them with a method of its own"
             )
         vars = list(model.value_vars)
         if own is not None and {v.name for v in step.vars} != {v.name for v in vars}:
             left_out = ", ".join(v.name for v in vars if v.name not in {w.name for w in step.vars})
             raise ValueError(f"vars of the step leave {left_out} out: pmm.sample moves all variables; leave vars out")
-        announce(f"{settings.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
+        announce(f"{arguments.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
         point = model.initial_point(0)
         # Without a warm-up there are no draws to learn sites from.
-        wanted = settings.noncentring if asked.adapts or settings.noncentring else None
+        wanted = arguments.noncentring if asked.adapts or arguments.noncentring else None
         density = log_density(vars, model, point, wanted)
-        settings.check_coordinates(density.d)
+        arguments.check_coordinates(density.d)
         hashes = {"density": model_fingerprint(model, vars), "data": data_fingerprint(model)}
         engine: Any
         if backend == "jax":
@@ -177,9 +177,9 @@ class SamplingPlan:
             device = devices.choose_device(density.jax, asked.device, asked.precision, asked.chains)
             backend = on_cpu if device == "cpu" else backend
         if backend == "jax":
-            engine = devices.jax_engine(settings, density.jax, device, asked.precision, asked.chains)
+            engine = devices.jax_engine(arguments, density.jax, device, asked.precision, asked.chains)
         else:
-            engine = NumbaEngine.of(settings, density, asked.cores or devices.cores())
+            engine = NumbaEngine.of(arguments, density, asked.cores or devices.cores())
         include = ("posterior", "log_likelihood") if asked.log_likelihood else ("posterior",)
         layout = ResultTree.of_model(model, vars, point, backend, include)
         return cls._finished(asked, engine, layout, hashes, backend, model)
@@ -188,19 +188,19 @@ class SamplingPlan:
     def _finished(
         cls, asked: Asked, engine: Any, layout: ResultTree, hashes: dict[str, str], backend: str, model: Any
     ) -> SamplingPlan:
-        step, settings, precision = asked.step, asked.settings, asked.precision
+        step, arguments, precision = asked.step, asked.arguments, asked.precision
         group = engine.group if backend == "jax" else 1
         names = ["lp" if name == "model_logp" else name for name in type(step).stats_dtypes_shapes if name != "warning"]
         without: tuple[str, ...] = () if step.keep_gradients else _GRADIENTS
         without += () if engine.structure is not None else ("noncentred",)
         statistics = tuple(n for n in names if n not in without)
-        attributes = {"sampler": settings.method, "backend": backend, "precision": precision}
+        attributes = {"sampler": arguments.method, "backend": backend, "precision": precision}
         identity = {
-            **hashes, "method": repr(settings), "backend": backend, "precision": precision, "group": group,
+            **hashes, "method": repr(arguments), "backend": backend, "precision": precision, "group": group,
             "device": devices.platforms(engine)[0], "keep_gradients": step.keep_gradients,
             "log_likelihood": asked.log_likelihood, "pmm_mcmc": __version__,
         }  # fmt: skip
-        return cls(settings, engine, layout, statistics, identity, attributes, group, model, asked.log_likelihood)
+        return cls(arguments, engine, layout, statistics, identity, attributes, group, model, asked.log_likelihood)
 
     def _with_variables(self, names: Any) -> SamplingPlan:
         """Restrict the posterior to these variables."""
@@ -216,7 +216,7 @@ class SamplingPlan:
 
     def check_fixed(self) -> None:
         """Raise ``ValueError`` if there is no warm-up and an argument that it would tune is missing."""
-        fixed_setting(self.settings, np.zeros(self.engine.d))
+        fixed_setting(self.arguments, np.zeros(self.engine.d))
 
     def values(self, position: np.ndarray, tuning: bool = False) -> Groups:
         """Return the named values ``(chain, n, ...)`` of draws ``(chain, n, d)``, by group."""

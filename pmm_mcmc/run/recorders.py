@@ -13,9 +13,9 @@ import xarray as xr
 from pmm_mcmc import steps
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.driver import Groups, Run
 from pmm_mcmc.run.moments import Moments
@@ -47,7 +47,7 @@ class Before(NamedTuple):
     ----------
     tree
         The result.
-    identity, settings
+    identity, arguments
         Identity of the run, and the arguments of its step.
     run
         The run at its end.
@@ -55,7 +55,7 @@ class Before(NamedTuple):
 
     tree: xr.DataTree
     identity: dict[str, Any]
-    settings: MethodArguments
+    arguments: MethodArguments
     run: Run
 
     @classmethod
@@ -73,18 +73,18 @@ class Before(NamedTuple):
                 "none; a run in a store goes on with store=, resume=True, and a run of pm.sample cannot go on"
             )
         data = np.asarray(tree[CHECKPOINT]["state"].values, dtype=np.uint8).tobytes()
-        identity, settings, run = decode(data, _TYPES, "more")
+        identity, arguments, run = decode(data, _TYPES, "more")
         sizes = tree["posterior"].sizes
         if (sizes["chain"], sizes["draw"]) != (identity["chains"], run.done):
             raise ValueError(
                 f"more: has {sizes['chain']} chains of {sizes['draw']} draws, and the run made {identity['chains']} of "
                 f"{run.done}; give the result as it was returned"
             )
-        return cls(tree, identity, settings, run)
+        return cls(tree, identity, arguments, run)
 
     def step(self) -> Any:
         """Return a step with the arguments of the run."""
-        return getattr(steps, self.settings.method).of_settings(self.settings, self.identity["keep_gradients"])
+        return getattr(steps, self.arguments.method).of_arguments(self.arguments, self.identity["keep_gradients"])
 
     def taken_up(self, function: Callable[..., Any], **given: Any) -> tuple[Any, ...]:
         """Return the given arguments of a function, with defaults replaced by the arguments of the run."""
@@ -106,7 +106,7 @@ class MemoryRecorder:
     ----------
     layout, attrs, empty
         Layout and attributes of the result, and its arrays without draws.
-    identity, settings
+    identity, arguments
         Identity of the run, and the arguments of its step.
     before
         The result to continue, if there is one.
@@ -120,11 +120,11 @@ class MemoryRecorder:
         attrs: dict[str, Any],
         empty: Groups,
         identity: dict[str, Any],
-        settings: MethodArguments,
+        arguments: MethodArguments,
         before: Before | None = None,
     ):
         self._layout, self._attrs, self._empty = layout, dict(attrs), empty
-        self._identity, self._settings = identity, settings
+        self._identity, self._arguments = identity, arguments
         self._parts: dict[str, dict[str, list[np.ndarray]]] = {}
         self._times: dict[str, float] = {}
         self.run: Run | None = None
@@ -165,7 +165,7 @@ class MemoryRecorder:
             # One variable at a time, so that only one is in memory twice.
             groups[group] = {name: np.concatenate(parts.pop(name), axis=1) for name in list(parts)}
         tree = self._layout.tree(groups, self._attrs)
-        state = np.frombuffer(encode((self._identity, self._settings, self.run)), np.uint8).copy()
+        state = np.frombuffer(encode((self._identity, self._arguments, self.run)), np.uint8).copy()
         tree[CHECKPOINT] = xr.DataTree(xr.Dataset({"state": ("byte", state)}))
         return tree
 

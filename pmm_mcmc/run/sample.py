@@ -246,7 +246,7 @@ def sample(
             recorder = MomentsRecorder(plan.layout, attrs, empty, plan.engine.structure)
         elif store is None:
             refuse_too_large(draws + (0 if discard_tuned_samples else tune), chains, plan.numbers_per_draw)
-            recorder = MemoryRecorder(plan.layout, attrs, empty, identity, plan.settings, before)
+            recorder = MemoryRecorder(plan.layout, attrs, empty, identity, plan.arguments, before)
         else:
             template = plan.layout.tree(empty, attrs)
             free = () if random_seed is not None else ("seed",)
@@ -261,7 +261,7 @@ def sample(
             if run is None:
                 rng = np.random.default_rng(recorder.seed if recorder.seed is not None else seed)
                 starts = plan.starts(initvals, chains, groups, rng)
-                run = Run.start(plan.engine, plan.settings, starts, tune, rng)
+                run = Run.start(plan.engine, plan.arguments, starts, tune, rng)
                 recorder.begin(run)
             if run.done > draws:
                 raise ValueError(f"draws={draws}: the store has {run.done} draws of each chain already; ask for more")

@@ -19,9 +19,9 @@ from pymc.step_methods.compound import Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
 from rich.progress import TextColumn
 
+from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
 from pmm_mcmc.model.log_density import ModelDensity, bad_start_message, choose_vars, flat_layout, log_density
 from pmm_mcmc.model.result_tree import flat_names
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
@@ -67,7 +67,7 @@ class LangevinStep(ArrayStepShared):
     def __init__(
         self,
         vars: Any,
-        settings: MethodArguments,
+        arguments: MethodArguments,
         *,
         keep_gradients: bool,
         model: pm.Model | None,
@@ -79,7 +79,7 @@ class LangevinStep(ArrayStepShared):
                 f"blocked={blocked!r}: a Langevin sampler moves all its variables together; leave blocked out, "
                 "or build one step for each choice of vars="
             )
-        self._settings, self.settings = settings, repr(settings)
+        self._arguments, self.settings = arguments, repr(arguments)
         self.keep_gradients, self._seed = keep_gradients, rng
         self._model: pm.Model | None = None
         self.free = model is None and not within_a_model()
@@ -91,10 +91,10 @@ class LangevinStep(ArrayStepShared):
             raise ValueError("vars needs a model to choose from: make the step inside it, or pass model=")
 
     @classmethod
-    def of_settings(cls, settings: MethodArguments, keep_gradients: bool) -> LangevinStep:
+    def of_arguments(cls, arguments: MethodArguments, keep_gradients: bool) -> LangevinStep:
         """Return a step with arguments that are already checked, as if created outside any model."""
         step = object.__new__(cls)  # as in __new__
-        step._settings, step.settings, step.keep_gradients = settings, repr(settings), keep_gradients
+        step._arguments, step.settings, step.keep_gradients = arguments, repr(arguments), keep_gradients
         step._seed, step._model, step.free, step.chain = None, None, True, None
         step._BlockedStep__newargs = (), {}
         step._forget()
@@ -104,14 +104,14 @@ class LangevinStep(ArrayStepShared):
         """Bind the step to a model and some of its variables."""
         chosen, point = choose_vars(vars, model), model.initial_point(0)
         d = sum(size for _, _, size, _ in flat_layout(chosen, point))
-        self._settings.check_coordinates(d, f" of {', '.join(var.name for var in chosen)}")
+        self._arguments.check_coordinates(d, f" of {', '.join(var.name for var in chosen)}")
         self._model, self._default, self._value_vars = model, point, list(model.value_vars)
         self._graph: ModelDensity | None = None
         self._compiled: NumbaEngine | None = None
         self._adapts = True
         super().__init__(chosen, {}, blocked=True, rng=self._seed)
-        self._settings = self._settings.beside(bool(self._density.others))
-        self.settings = repr(self._settings)
+        self._arguments = self._arguments.beside(bool(self._density.others))
+        self.settings = repr(self._arguments)
         everything = {var.name for var in model.continuous_value_vars} <= {var.name for var in chosen}
         # Gradients of several steps do not fit into one array, and corrections need those of all coordinates.
         dropped = () if self.keep_gradients and everything else GRADIENTS
@@ -129,7 +129,7 @@ class LangevinStep(ArrayStepShared):
     @property
     def arguments(self) -> MethodArguments:
         """The checked arguments."""
-        return self._settings
+        return self._arguments
 
     @property
     def model(self) -> pm.Model | None:
@@ -140,7 +140,7 @@ class LangevinStep(ArrayStepShared):
     def _density(self) -> ModelDensity:
         if self._graph is None:
             # Without a warm-up there are no draws to learn sites from.
-            asked = self._settings.noncentring
+            asked = self._arguments.noncentring
             noncentring = asked if self._adapts or asked else None
             self._graph = log_density(self.__dict__["vars"], self._model, self._default, noncentring)
         return self._graph
@@ -148,7 +148,7 @@ class LangevinStep(ArrayStepShared):
     @property
     def _engine(self) -> NumbaEngine:
         if self._compiled is None:
-            self._compiled = NumbaEngine.of(self._settings, self._density)
+            self._compiled = NumbaEngine.of(self._arguments, self._density)
         return self._compiled
 
     def __getstate__(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class LangevinStep(ArrayStepShared):
         """Reset the step before a chain; the only hook that all of PyMC's samplers call then."""
         super().setup_chain(rng, tune, draws)
         if tune == 0:
-            fixed_setting(self._settings, np.zeros(0))  # raises here, not at the first draw
+            fixed_setting(self._arguments, np.zeros(0))  # raises here, not at the first draw
         self.tune = tune > 0
         self.n_tune, self.n_draws = tune, draws
         if self._adapts != (tune > 0):
@@ -251,7 +251,7 @@ class LangevinStep(ArrayStepShared):
         try:
             if self.chain is None:
                 self.chain = Chain.start(
-                    self._settings,
+                    self._arguments,
                     self._engine,
                     q,
                     jitter=np.array_equal(q, self._flat(self._default)),

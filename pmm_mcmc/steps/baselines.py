@@ -6,7 +6,7 @@ from typing import Any
 
 import pymc as pm
 
-from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.shared_texts import documented
 from pmm_mcmc.steps.statistics import WITHOUT_FRICTION
@@ -89,7 +89,7 @@ class ULMC(LangevinStep):
         blocked: bool = True,
         rng: Any = None,
     ):
-        settings = MethodArguments.checked(
+        arguments = MethodArguments.checked(
             "ULMC",
             dynamics="underdamped",
             step_size=step_size,
@@ -99,7 +99,7 @@ class ULMC(LangevinStep):
             target_bias=target_bias,
             reparametrise=reparametrise,
         )
-        super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
+        super().__init__(vars, arguments, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
 
 
 @documented
@@ -169,7 +169,7 @@ class OLMC(LangevinStep):
         blocked: bool = True,
         rng: Any = None,
     ):
-        settings = MethodArguments.checked(
+        arguments = MethodArguments.checked(
             "OLMC",
             dynamics="overdamped",
             step_size=step_size,
@@ -178,7 +178,7 @@ class OLMC(LangevinStep):
             target_bias=target_bias,
             reparametrise=reparametrise,
         )
-        super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
+        super().__init__(vars, arguments, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
 
 
 @documented
@@ -279,7 +279,7 @@ class RLMC(LangevinStep):
             raise ValueError(
                 f"friction={friction!r} does not apply to dynamics='overdamped', which has no velocity: leave it out"
             )
-        settings = MethodArguments.checked(
+        arguments = MethodArguments.checked(
             "RLMC",
             dynamics=dynamics,
             step_size=step_size,
@@ -289,4 +289,4 @@ class RLMC(LangevinStep):
             target_bias=target_bias,
             reparametrise=reparametrise,
         )
-        super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
+        super().__init__(vars, arguments, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, change_coordinates, empty_state
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
 from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.initial_points import WIDTHS
 from pmm_mcmc.warmup.calibration import CALIBRATION
@@ -55,7 +55,7 @@ class Chain:
         coordinates.
     """
 
-    settings: MethodArguments
+    arguments: MethodArguments
     n_tune: int
     n_draws: int
     key: np.ndarray
@@ -79,7 +79,7 @@ class Chain:
     @classmethod
     def start(
         cls,
-        settings: MethodArguments,
+        arguments: MethodArguments,
         engine: NumbaEngine,
         position: np.ndarray,
         *,
@@ -128,7 +128,7 @@ class Chain:
             found = position, at_position
         start, gradient = found
         if n_tune == 0:
-            tuned, warmup, companions = fixed_setting(settings, to_z(start), sites), None, None
+            tuned, warmup, companions = fixed_setting(arguments, to_z(start), sites), None, None
         else:
             more = (_WARMUP_CHAINS - 1) * alone
             others = [pair for pair in (jittered(1.0 if jitter else _PROBE_WIDTH) for _ in range(more)) if pair]
@@ -139,17 +139,17 @@ class Chain:
                     pairs.append((probe, there))
             at, slopes = (np.array(part) for part in zip(*pairs, *others, strict=True))
             least = max(CALIBRATION.least_adapted, int(CALIBRATION.least_adapted_share * n_tune))
-            warmup = NoncentringWarmup.start(settings, n_tune, to_z(at), slopes, least, sites)
+            warmup = NoncentringWarmup.start(arguments, n_tune, to_z(at), slopes, least, sites)
             tuned = warmup.tuned
             companions = None
             if others:
                 companions = Ensemble.start(engine, tuned.coordinates, to_z(np.array([x for x, _ in others])), rng)
                 evaluations += len(others)
-        velocity = rng.standard_normal(d) * (settings.dynamics == "underdamped")
+        velocity = rng.standard_normal(d) * (arguments.dynamics == "underdamped")
         state = empty_state(tuned.coordinates.whiten(to_z(start)), velocity)
         gradient = engine.evaluate(tuned.coordinates, state)
         return cls(
-            settings, n_tune, n_draws, key, tuned, warmup, companions, state, gradient, start, pending=evaluations + 1
+            arguments, n_tune, n_draws, key, tuned, warmup, companions, state, gradient, start, pending=evaluations + 1
         )
 
     @property
@@ -305,7 +305,7 @@ class Chain:
         self._follow(warmup.source)
         new = self.tuned.coordinates
         self.state, self.gradient = change_coordinates(
-            self.state, self.gradient, old.coordinates, new, self.settings.kernel, engine.structure
+            self.state, self.gradient, old.coordinates, new, self.arguments.kernel, engine.structure
         )
         if self.companions is not None:
             self.companions.change(engine, old.coordinates, new)

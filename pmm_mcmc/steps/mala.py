@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pymc as pm
 
-from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.shared_texts import documented
 from pmm_mcmc.steps.statistics import WITHOUT_FRICTION
@@ -95,7 +95,7 @@ class MALA(LangevinStep):
         blocked: bool = True,
         rng: Any = None,
     ):
-        settings = MethodArguments.checked(
+        arguments = MethodArguments.checked(
             "MALA",
             dynamics="overdamped",
             step_size=step_size,
@@ -103,4 +103,4 @@ class MALA(LangevinStep):
             scaling=scaling,
             reparametrise=reparametrise,
         )
-        super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
+        super().__init__(vars, arguments, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)

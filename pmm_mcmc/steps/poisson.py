@@ -6,7 +6,7 @@ from typing import Any
 
 import pymc as pm
 
-from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.shared_texts import documented
 from pmm_mcmc.steps.statistics import WITHOUT_FRICTION
@@ -125,7 +125,7 @@ class PoissonULMC(LangevinStep):
         blocked: bool = True,
         rng: Any = None,
     ):
-        settings = MethodArguments.checked(
+        arguments = MethodArguments.checked(
             "PoissonULMC",
             dynamics="underdamped",
             K=K,
@@ -140,7 +140,7 @@ class PoissonULMC(LangevinStep):
             target_bias=target_bias,
             reparametrise=reparametrise,
         )
-        super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
+        super().__init__(vars, arguments, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
 
 
 @documented
@@ -235,7 +235,7 @@ class PoissonOLMC(LangevinStep):
         blocked: bool = True,
         rng: Any = None,
     ):
-        settings = MethodArguments.checked(
+        arguments = MethodArguments.checked(
             "PoissonOLMC",
             dynamics="overdamped",
             K=K,
@@ -248,4 +248,4 @@ class PoissonOLMC(LangevinStep):
             target_bias=target_bias,
             reparametrise=reparametrise,
         )
-        super().__init__(vars, settings, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
+        super().__init__(vars, arguments, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)

@@ -12,8 +12,8 @@ from rich.progress import Progress, TextColumn
 from rich.table import Column
 
 from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import Chunk
-from pmm_mcmc.engines.settings import TunedParameters
 from pmm_mcmc.model.heartbeat import NARROW
 from pmm_mcmc.steps.chain import Chain
 
@@ -80,7 +80,7 @@ def rows_of(
     constant = {
         "step_size": tuned.step_size,
         "K": tuned.K,
-        "friction": tuned.friction if chain.settings.dynamics == "underdamped" else np.nan,
+        "friction": tuned.friction if chain.arguments.dynamics == "underdamped" else np.nan,
         "steps_per_draw": thin,
         "halving_cost": tuned.halving_cost,
         "expected_bias": tuned.expected_bias,

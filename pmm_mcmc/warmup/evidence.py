@@ -12,7 +12,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import best_coordinates
-from pmm_mcmc.engines.settings import Block, MethodArguments
+from pmm_mcmc.engines.arguments import Block, MethodArguments
 from pmm_mcmc.langevin.methods import HARMONIC, Scheme
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.curvature import LocalCurvature
@@ -54,13 +54,13 @@ def fits(coordinates: Coordinates, block: Block, usable: np.ndarray) -> bool:
     return bool(trimmed < CALIBRATION.misfit) and largest_spread(y) < CALIBRATION.slow_sd
 
 
-def refitted(settings: MethodArguments, coordinates: Coordinates, window: Block, usable: np.ndarray) -> Coordinates:
+def refitted(arguments: MethodArguments, coordinates: Coordinates, window: Block, usable: np.ndarray) -> Coordinates:
     """Return the preconditioner fitted to the usable draws; a given ``scaling`` is kept, and only the centre fitted."""
     # Rows in order of time, those of all chains at one time together.
     in_order = usable.T.ravel()
     d = window.position.shape[2]
     position = window.position.swapaxes(0, 1).reshape(usable.size, d)[in_order]
-    if settings.scaling is not None:
+    if arguments.scaling is not None:
         return coordinates._replace(centre=position.mean(axis=0))
     return best_coordinates(position, window.gradient.swapaxes(0, 1).reshape(usable.size, d)[in_order])
 
@@ -73,15 +73,15 @@ def visibly_wide(block: Block, usable: np.ndarray, target_bias: float) -> bool:
 
 
 def successive_curvature(
-    settings: MethodArguments, coordinates: Coordinates, position: np.ndarray, gradient: np.ndarray, usable: np.ndarray
+    arguments: MethodArguments, coordinates: Coordinates, position: np.ndarray, gradient: np.ndarray, usable: np.ndarray
 ) -> float:
     """Return :func:`~pmm_mcmc.warmup.step_size.lipschitz_bound` of draws ``(chain, n, d)`` after whitening."""
     y, g = coordinates.whiten(position), coordinates.pull_back(gradient)
-    return lipschitz_bound(y, g, usable, settings.kernel.dynamics == HARMONIC, settings.sees_curvature)
+    return lipschitz_bound(y, g, usable, arguments.kernel.dynamics == HARMONIC, arguments.sees_curvature)
 
 
 def curvature(
-    settings: MethodArguments,
+    arguments: MethodArguments,
     coordinates: Coordinates,
     window: Block,
     usable: np.ndarray,
@@ -92,17 +92,17 @@ def curvature(
 
     ``gradient_at`` evaluates the gradient at a position ``(d,)``; with it, ``local`` finds the steepest directions.
     """
-    adjusted = settings.kernel.scheme == Scheme.MALA
+    adjusted = arguments.kernel.scheme == Scheme.MALA
     if gradient_at is None or adjusted or window.position.shape[2] < 2:
-        return successive_curvature(settings, coordinates, window.position, window.gradient, usable)
+        return successive_curvature(arguments, coordinates, window.position, window.gradient, usable)
     y, g = whitened(coordinates, window)
-    harmonic = settings.kernel.dynamics == HARMONIC
+    harmonic = arguments.kernel.dynamics == HARMONIC
 
     def gradient_there(at: np.ndarray) -> np.ndarray:
         return coordinates.pull_back(gradient_at(coordinates.place(at)))
 
     typical = local(y[usable], g[usable], gradient_there, harmonic)
-    return max(rare_curvature(y, g, usable, harmonic, settings.sees_curvature), typical)
+    return max(rare_curvature(y, g, usable, harmonic, arguments.sees_curvature), typical)
 
 
 def settled(potential: np.ndarray, d: int) -> np.ndarray:

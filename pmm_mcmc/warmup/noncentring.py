@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import model_side
-from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.evidence import settled
 from pmm_mcmc.warmup.schedule import Warmup
@@ -44,7 +44,7 @@ class NoncentringWarmup:
     @classmethod
     def start(
         cls,
-        settings: MethodArguments,
+        arguments: MethodArguments,
         length: int,
         position: np.ndarray,
         gradient: np.ndarray,
@@ -52,7 +52,7 @@ class NoncentringWarmup:
         sites: np.ndarray | None = None,
     ) -> NoncentringWarmup:
         """Begin from positions ``z`` and gradients ``(n, d)``; see :meth:`pmm_mcmc.warmup.schedule.Warmup.start`."""
-        return cls(Warmup.start(settings, length, position, gradient, least), sites)
+        return cls(Warmup.start(arguments, length, position, gradient, least), sites)
 
     # -- as of the schedule ------------------------------------------------------------------------------------------
 

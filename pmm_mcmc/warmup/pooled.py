@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.evidence import replacements, settled
 from pmm_mcmc.warmup.noncentring import NoncentringWarmup
@@ -50,7 +50,7 @@ class Warming:
     def start(
         cls,
         engine: Engine,
-        settings: MethodArguments,
+        arguments: MethodArguments,
         starts: np.ndarray,
         length: int,
         rng: np.random.Generator,
@@ -64,7 +64,7 @@ class Warming:
             size is not given.
         """
         if length == 0:
-            fixed_setting(settings, starts[0])
+            fixed_setting(arguments, starts[0])
         structure, sites = engine.structure, None
         if structure is not None:
             sites = structure.none()
@@ -74,10 +74,10 @@ class Warming:
         if bad.size:
             raise ValueError(f"starts[{bad[0]}]: the log density or its gradient is not finite there; start elsewhere")
         if length == 0:
-            warmup, tuned = None, fixed_setting(settings, starts[0], sites)
+            warmup, tuned = None, fixed_setting(arguments, starts[0], sites)
         else:
             warmup = NoncentringWarmup.start(
-                settings,
+                arguments,
                 length,
                 starts[: CALIBRATION.training_chains],
                 gradients[: CALIBRATION.training_chains],
@@ -158,7 +158,7 @@ class Warming:
 
 
 def warm_up(
-    engine: Engine, settings: MethodArguments, starts: np.ndarray, *, length: int, rng: np.random.Generator
+    engine: Engine, arguments: MethodArguments, starts: np.ndarray, *, length: int, rng: np.random.Generator
 ) -> Warmed:
     """Warm chains up together, until the setting is frozen and a check has passed.
 
@@ -166,7 +166,7 @@ def warm_up(
     ----------
     engine
         Advances the chains.
-    settings
+    arguments
         Arguments of the method; what is "auto" is found.
     starts : (chain, d)
         Dispersed positions with a finite log density.
@@ -185,7 +185,7 @@ def warm_up(
     ValueError
         If the log density or its gradient is not finite at one of the starts.
     """
-    warming = Warming.start(engine, settings, starts, length, rng)
+    warming = Warming.start(engine, arguments, starts, length, rng)
     while not warming.finished:
         warming.block(engine)
     return warming.result()

@@ -14,7 +14,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import diagonal_scale
-from pmm_mcmc.engines.settings import Block, MethodArguments, TunedParameters
+from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
 from pmm_mcmc.warmup import evidence, step_size, timetable
 from pmm_mcmc.warmup.calibration import CALIBRATION
@@ -31,7 +31,7 @@ class Warmup:
 
     Attributes
     ----------
-    settings, length
+    arguments, length
         Arguments of the method; transitions of each chain at most.
     tuned
         The setting at present.
@@ -49,7 +49,7 @@ class Warmup:
         Draws that the next update or check looks at, in order of time.
     """
 
-    settings: MethodArguments
+    arguments: MethodArguments
     length: int
     tuned: TunedParameters
     least: int = CALIBRATION.least_adapted
@@ -73,25 +73,25 @@ class Warmup:
     @classmethod
     def start(
         cls,
-        settings: MethodArguments,
+        arguments: MethodArguments,
         length: int,
         position: np.ndarray,
         gradient: np.ndarray,
         least: int | None = None,
     ) -> Warmup:
         """Begin from positions and gradients ``(n, d)`` at or around the starts; the first is the centre."""
-        if settings.scaling is None:
+        if arguments.scaling is None:
             _, scale = diagonal_scale(position, gradient, np.ones(position.shape[1]))
         else:
-            scale = np.array(settings.scaling)
-        friction = settings.friction or DEFAULT_FRICTION
+            scale = np.array(arguments.scaling)
+        friction = arguments.friction or DEFAULT_FRICTION
         tuned = TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale), 1)
-        self = cls(settings, length, tuned, CALIBRATION.least_adapted if least is None else least)
+        self = cls(arguments, length, tuned, CALIBRATION.least_adapted if least is None else least)
         usable = np.ones((1, len(position)), dtype=bool)
         self._lipschitz = evidence.successive_curvature(
-            settings, self.tuned.coordinates, position[None], gradient[None], usable
+            arguments, self.tuned.coordinates, position[None], gradient[None], usable
         )
-        self._set_step(step_size.start(settings, self.tuned, self._lipschitz))
+        self._set_step(step_size.start(arguments, self.tuned, self._lipschitz))
         self.boundary = self._next_boundary(1)
         return self
 
@@ -142,7 +142,7 @@ class Warmup:
             self._check(block)
         else:
             self._adapt(block, gradient_at)
-        unsound = self.clean is False and step_size.found_by_curvature(self.settings)
+        unsound = self.clean is False and step_size.found_by_curvature(self.arguments)
         if self._stopped or (self.finished and not (unsound and self._extend(block))):
             return self._finish()
         self.boundary = self._next_boundary(chains)
@@ -155,7 +155,7 @@ class Warmup:
 
     @property
     def _stiffness(self) -> float:
-        return timetable.stiffness(self._lipschitz + (self.settings.kernel.dynamics == HARMONIC))
+        return timetable.stiffness(self._lipschitz + (self.arguments.kernel.dynamics == HARMONIC))
 
     def _next_boundary(self, chains: int) -> int:
         if self.frozen is not None:
@@ -168,7 +168,7 @@ class Warmup:
         if self._trial is not None:
             self._end_trial()
         self.length = self.boundary = self.done
-        tuned = step_size.with_costs(self.settings, self.tuned, self._lipschitz, self._refined())
+        tuned = step_size.with_costs(self.arguments, self.tuned, self._lipschitz, self._refined())
         self.tuned = tuned._replace(steps_per_draw=self._steps_per_draw())
         return self.tuned
 
@@ -204,7 +204,7 @@ class Warmup:
             change = self.tuned.step_size / previous.step_size
             steady = max(change, 1.0 / change) < CALIBRATION.steady
             healthy = failing == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
-            settling = self.settings.kernel.scheme == Scheme.MALA or not (whitens and steady and healthy)
+            settling = self.arguments.kernel.scheme == Scheme.MALA or not (whitens and steady and healthy)
             if self.done >= self.least * self._stiffness and not settling:
                 self._freeze_or_try(window, usable)
         if self.done >= timetable.latest_trial(self.length) and not self._tried:
@@ -226,15 +226,15 @@ class Warmup:
         self.blocks = []
 
     def _refit(self, window: Block, usable: np.ndarray, gradient_at: Callable[[np.ndarray], np.ndarray] | None) -> None:
-        coordinates = evidence.refitted(self.settings, self.tuned.coordinates, window, usable)
+        coordinates = evidence.refitted(self.arguments, self.tuned.coordinates, window, usable)
         self.tuned = self.tuned._replace(coordinates=coordinates)
-        self._lipschitz = evidence.curvature(self.settings, coordinates, window, usable, self._local, gradient_at)
+        self._lipschitz = evidence.curvature(self.arguments, coordinates, window, usable, self._local, gradient_at)
 
     def _restep(self, window: Block, usable: np.ndarray, block: Block, failing: float) -> None:
         step = self.tuned.step_size
-        if self.settings.kernel.scheme == Scheme.MALA and self.settings.step_size is None:
+        if self.arguments.kernel.scheme == Scheme.MALA and self.arguments.step_size is None:
             step = step_size.towards_acceptance(step, float(block.accept.mean()), self._count)
-        elif step_size.found_by_curvature(self.settings):
+        elif step_size.found_by_curvature(self.arguments):
             if failing > CALIBRATION.failure_rate or self._is_too_wide(window, usable):
                 self._cap *= CALIBRATION.shrink
             else:
@@ -243,20 +243,20 @@ class Warmup:
         self._set_step(step)
 
     def _capped_step(self) -> float:
-        return self._cap * step_size.longest(self.settings, self.tuned, self._lipschitz)
+        return self._cap * step_size.longest(self.arguments, self.tuned, self._lipschitz)
 
     def _set_step(self, step: float) -> None:
-        self.tuned = step_size.with_step(self.settings, self.tuned, step, self._lipschitz)
+        self.tuned = step_size.with_step(self.arguments, self.tuned, step, self._lipschitz)
 
     def _is_too_wide(self, block: Block, usable: np.ndarray) -> bool:
-        return self.done >= self.least and evidence.visibly_wide(block, usable, self.settings.target_bias)
+        return self.done >= self.least and evidence.visibly_wide(block, usable, self.arguments.target_bias)
 
     # -- friction ----------------------------------------------------------------------------------------------------
 
     def _try_friction(self, window: Block, usable: np.ndarray) -> None:
         """Begin a trial of frictions if some direction is slow: a smaller friction may help there."""
         self._tried = True
-        fixed = self.settings.kernel.dynamics == OVERDAMPED or self.settings.friction is not None
+        fixed = self.arguments.kernel.dynamics == OVERDAMPED or self.arguments.friction is not None
         if fixed or not usable.any() or window.position.shape[2] == 0:
             return
         y = evidence.whitened(self.tuned.coordinates, window)[0][usable]
@@ -268,7 +268,7 @@ class Warmup:
 
     def _set_friction(self, friction: float) -> None:
         self.tuned = self.tuned._replace(friction=friction)
-        free = step_size.found_by_curvature(self.settings)
+        free = step_size.found_by_curvature(self.arguments)
         self._set_step(self._capped_step() if free else self.tuned.step_size)
 
     def _record_trial(self, block: Block) -> None:
@@ -293,7 +293,7 @@ class Warmup:
         failing = float((evidence.failed(block) & usable).mean())
         together = Block(*(np.concatenate(part, axis=1) for part in zip(*self.blocks, strict=True)))
         self.clean = failing <= CALIBRATION.failure_rate and not self._is_too_wide(together, usable)
-        if not self.clean and step_size.found_by_curvature(self.settings):
+        if not self.clean and step_size.found_by_curvature(self.arguments):
             self._set_step(CALIBRATION.shrink * self.tuned.step_size)
             self.blocks = []
 
@@ -303,8 +303,8 @@ class Warmup:
         return float(np.concatenate(refined, axis=1).mean()) if refined else 0.0
 
     def _steps_per_draw(self) -> int:
-        if self.settings.steps_per_draw is not None:
-            return self.settings.steps_per_draw
+        if self.arguments.steps_per_draw is not None:
+            return self.arguments.steps_per_draw
         positions = [block.position for block in self.blocks]
         if sum(position.shape[1] for position in positions) < CALIBRATION.least_check:
             return steps_for_autocorrelation(self._before)  # after a short warm-up, or a late shrink of the step

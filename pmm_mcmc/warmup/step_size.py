@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
+from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.stability import SOUND, steepest_curvature
@@ -149,19 +149,19 @@ def _largest_step(
     return low
 
 
-def safe_step(settings: MethodArguments, friction: float, lipschitz: float, target: float | None = None) -> float:
+def safe_step(arguments: MethodArguments, friction: float, lipschitz: float, target: float | None = None) -> float:
     """Return the step size for the curvature ``lipschitz`` (of the remainder, for the recycled scheme).
 
     ``target`` is the relative error of a variance; by default ``target_bias``, as in few coordinates.
     """
-    kernel, method = settings.kernel, METHODS[settings.method]
-    target = settings.target_bias if target is None else target
+    kernel, method = arguments.kernel, METHODS[arguments.method]
+    target = arguments.target_bias if target is None else target
     if kernel.scheme == Scheme.MALA:
         raise ValueError("MALA's step size follows its acceptance rate")
     if kernel.scheme == Scheme.RECYCLED:
         curvatures = _around_one(_rounded(lipschitz))
         return _largest_step(kernel, _rounded(friction), 1, method.largest_step, curvatures, target)
-    K = settings.fixed_K or (32 if settings.option == 1 else None)
+    K = arguments.fixed_K or (32 if arguments.option == 1 else None)
     limit = 2.0 * method.largest_step
     if kernel.dynamics == OVERDAMPED:
         # On a Gaussian of curvature L, step alpha is step alpha L on the unit Gaussian.
@@ -178,7 +178,13 @@ def _around_one(lipschitz: float) -> tuple[float, float]:
 
 
 def expected_bias(
-    settings: MethodArguments, step_size: float, friction: float, K: int, lipschitz: float, d: int, refined: float = 0.0
+    arguments: MethodArguments,
+    step_size: float,
+    friction: float,
+    K: int,
+    lipschitz: float,
+    d: int,
+    refined: float = 0.0,
 ) -> float:
     r"""Return the bias of means to be expected of a step where the curvature is ``lipschitz``, in posterior sds.
 
@@ -194,7 +200,7 @@ def expected_bias(
 
     Parameters
     ----------
-    settings
+    arguments
         The method.
     step_size, friction, K
         Its setting.
@@ -205,14 +211,16 @@ def expected_bias(
     refined
         Share of the steps that are refined.
     """
-    kernel = settings.kernel
+    kernel = arguments.kernel
     if kernel.scheme == Scheme.MALA:
         return 0.0
     if refined > 0.0:
-        whole, part = (expected_bias(settings, h, friction, K, lipschitz, d) for h in (step_size, step_size / SUBSTEPS))
+        whole, part = (
+            expected_bias(arguments, h, friction, K, lipschitz, d) for h in (step_size, step_size / SUBSTEPS)
+        )
         return (1.0 - refined) * whole + refined * part
     least = 0.0
-    if settings.sees_curvature:
+    if arguments.sees_curvature:
         stable = CALIBRATION.stable_margin / SOUND * steepest_curvature(kernel, step_size, friction, K)
         lipschitz, least = min(lipschitz, stable), float(lipschitz > stable)
     curvatures = _around_one(lipschitz) if kernel.scheme == Scheme.RECYCLED else (lipschitz,)
@@ -228,18 +236,18 @@ def _rounded(value: float) -> float:
 
 
 def midpoint_count(
-    settings: MethodArguments, step_size: float, friction: float, lipschitz: float, target: float | None = None
+    arguments: MethodArguments, step_size: float, friction: float, lipschitz: float, target: float | None = None
 ) -> int:
     """Return K for a step size: the given one, or the smallest power of two that adds little to the bias.
 
     The left grid adds the bias of Langevin Monte Carlo (K = 1) divided by K; the centred grid adds next to nothing from
     K = 4 on.  K costs no gradients.
     """
-    if settings.fixed_K is not None:
-        return settings.fixed_K
-    kernel = settings.kernel
-    target = settings.target_bias if target is None else target
-    if settings.grid == "centred":
+    if arguments.fixed_K is not None:
+        return arguments.fixed_K
+    kernel = arguments.kernel
+    target = arguments.target_bias if target is None else target
+    if arguments.grid == "centred":
         return CALIBRATION.least_midpoints
     if kernel.dynamics == OVERDAMPED:
         floor = variance_error(kernel, step_size * lipschitz, friction, 1)
@@ -251,23 +259,23 @@ def midpoint_count(
     return int(2 ** np.ceil(np.log2(wanted)))
 
 
-def found_by_curvature(settings: MethodArguments) -> bool:
+def found_by_curvature(arguments: MethodArguments) -> bool:
     """Return whether the step follows from the curvature: it is neither given nor adapted to an acceptance rate."""
-    return settings.step_size is None and settings.kernel.scheme != Scheme.MALA
+    return arguments.step_size is None and arguments.kernel.scheme != Scheme.MALA
 
 
-def longest(settings: MethodArguments, tuned: TunedParameters, curvature: float, part: float = 1.0) -> float:
+def longest(arguments: MethodArguments, tuned: TunedParameters, curvature: float, part: float = 1.0) -> float:
     """Return the longest step whose error stays within a ``part`` of the allowed one, at the present friction."""
-    return safe_step(settings, tuned.friction, curvature, part * _allowed(settings, tuned))
+    return safe_step(arguments, tuned.friction, curvature, part * _allowed(arguments, tuned))
 
 
-def start(settings: MethodArguments, tuned: TunedParameters, curvature: float) -> float:
+def start(arguments: MethodArguments, tuned: TunedParameters, curvature: float) -> float:
     """Return the first step of a warm-up."""
-    if settings.step_size is not None:
-        return settings.step_size
-    if settings.kernel.scheme == Scheme.MALA:
+    if arguments.step_size is not None:
+        return arguments.step_size
+    if arguments.kernel.scheme == Scheme.MALA:
         return 0.5 / (curvature * max(len(tuned.coordinates.centre), 1) ** (1 / 3))
-    return 0.5 * longest(settings, tuned, curvature)
+    return 0.5 * longest(arguments, tuned, curvature)
 
 
 def towards_acceptance(step: float, accept: float, blocks: int) -> float:
@@ -276,38 +284,38 @@ def towards_acceptance(step: float, accept: float, blocks: int) -> float:
     return step * math.exp(gain * (accept - CALIBRATION.acceptance))
 
 
-def with_step(settings: MethodArguments, tuned: TunedParameters, step: float, curvature: float) -> TunedParameters:
+def with_step(arguments: MethodArguments, tuned: TunedParameters, step: float, curvature: float) -> TunedParameters:
     """Return the setting with another step and its number of midpoints."""
-    K = midpoint_count(settings, step, tuned.friction, curvature, _allowed(settings, tuned))
+    K = midpoint_count(arguments, step, tuned.friction, curvature, _allowed(arguments, tuned))
     return tuned._replace(step_size=step, K=K)
 
 
-def with_costs(settings: MethodArguments, tuned: TunedParameters, curvature: float, refined: float) -> TunedParameters:
+def with_costs(arguments: MethodArguments, tuned: TunedParameters, curvature: float, refined: float) -> TunedParameters:
     """Return the setting with its ``expected_bias``, and with ``halving_cost``, the price of half the bias.
 
     ``refined`` is the share of the steps that are refined.
     """
     cost = math.nan
-    if found_by_curvature(settings):
-        cost = longest(settings, tuned, curvature) / longest(settings, tuned, curvature, 0.5)
+    if found_by_curvature(arguments):
+        cost = longest(arguments, tuned, curvature) / longest(arguments, tuned, curvature, 0.5)
     d = len(tuned.coordinates.centre)
-    bias = expected_bias(settings, tuned.step_size, tuned.friction, tuned.K, curvature, d, refined)
+    bias = expected_bias(arguments, tuned.step_size, tuned.friction, tuned.K, curvature, d, refined)
     return tuned._replace(halving_cost=cost, expected_bias=bias)
 
 
-def _allowed(settings: MethodArguments, tuned: TunedParameters) -> float:
-    return allowed_error(settings.target_bias, len(tuned.coordinates.centre))
+def _allowed(arguments: MethodArguments, tuned: TunedParameters) -> float:
+    return allowed_error(arguments.target_bias, len(tuned.coordinates.centre))
 
 
-def fixed_setting(settings: MethodArguments, centre: np.ndarray, sites: np.ndarray | None = None) -> TunedParameters:
+def fixed_setting(arguments: MethodArguments, centre: np.ndarray, sites: np.ndarray | None = None) -> TunedParameters:
     """Return the setting of a run without warm-up; raise where the step size is not given."""
-    if settings.step_size is None:
+    if arguments.step_size is None:
         raise ValueError(
-            f"step_size='auto' with tune=0: {settings.method} finds its step size in warm-up. "
+            f"step_size='auto' with tune=0: {arguments.method} finds its step size in warm-up. "
             "Give step_size=, or let it tune (tune=1000)"
         )
-    scale = np.ones_like(centre) if settings.scaling is None else np.array(settings.scaling)
-    friction = settings.friction or DEFAULT_FRICTION
-    K = midpoint_count(settings, settings.step_size, friction, 1.0, allowed_error(settings.target_bias, len(centre)))
+    scale = np.ones_like(centre) if arguments.scaling is None else np.array(arguments.scaling)
+    friction = arguments.friction or DEFAULT_FRICTION
+    K = midpoint_count(arguments, arguments.step_size, friction, 1.0, allowed_error(arguments.target_bias, len(centre)))
     coordinates = Coordinates(centre.copy(), scale, sites)
-    return TunedParameters(settings.step_size, K, friction, coordinates, settings.steps_per_draw or 1)
+    return TunedParameters(arguments.step_size, K, friction, coordinates, arguments.steps_per_draw or 1)

@@ -102,7 +102,7 @@ class ProbeDensity:
     def __init__(self, step: LangevinStep, coordinates: Coordinates, names: list[str]):
         assert step.model is not None
         self.density, self.coordinates = step._density, coordinates
-        self._harmonic = step._settings.kernel.dynamics == HARMONIC
+        self._harmonic = step._arguments.kernel.dynamics == HARMONIC
         self._function = self.density.function("joint")
         self._call = ctypes.CFUNCTYPE(ctypes.c_double, *[ctypes.c_void_p] * 3, ctypes.c_int64)(self._function.address)
         self._table = self.density.table("joint", coordinates.sites)

@@ -118,7 +118,7 @@ def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_see
     >>> bool((probe.table["bias_of_sd"] > 0.05).all())
     True
     """
-    settings = _checked(step)
+    arguments = _checked(step)
     if transitions is not None and (
         isinstance(transitions, bool) or not isinstance(transitions, numbers.Integral) or transitions < 30
     ):
@@ -135,12 +135,12 @@ def bias_probe(dt: Any, step: Any, *, transitions: int | None = None, random_see
         )
     run = read(dt, names, strict=True)
     rows = _starts(*run.position.shape[:2])
-    setting = _setting(dt, settings, rows[0])
+    setting = _setting(dt, arguments, rows[0])
     coordinates = _coordinates(step, run)
-    if dt["posterior"].attrs.get("tuning_steps") == 0 and settings.scaling is None:
+    if dt["posterior"].attrs.get("tuning_steps") == 0 and arguments.scaling is None:
         coordinates = coordinates._replace(scale=np.ones(run.position.shape[2]))
-    elif settings.scaling is not None:
-        coordinates = coordinates._replace(scale=np.array(settings.scaling))
+    elif arguments.scaling is not None:
+        coordinates = coordinates._replace(scale=np.array(arguments.scaling))
     target = ProbeDensity(step, coordinates, names)
     _check_same_model(run, rows, target)
     relaxation = _relaxation(run) * dt["sample_stats"]["steps_per_draw"].isel(draw=-1).values.max()
@@ -185,9 +185,9 @@ def _checked(step: Any) -> Any:
             f"step={type(step).__name__}: was made outside a model and knows no variables; make it again inside "
             "`with model:`, with the same arguments"
         )
-    if step._settings.kernel.scheme == Scheme.MALA:
+    if step._arguments.kernel.scheme == Scheme.MALA:
         raise ValueError("step=MALA: it is adjusted and has no bias from its step; there is nothing to probe")
-    return step._settings
+    return step._arguments
 
 
 def _starts(chains: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
@@ -198,20 +198,20 @@ def _starts(chains: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
     return turn % chains, draws - 1 - (turn // chains) * draws // each
 
 
-def _setting(dt: Any, settings: Any, chain: np.ndarray) -> ProbeSetting:
+def _setting(dt: Any, arguments: Any, chain: np.ndarray) -> ProbeSetting:
     stats, found = dt["sample_stats"], {}
-    for name in ("step_size", "K", "steps_per_draw", *(["friction"] if settings.dynamics == "underdamped" else [])):
+    for name in ("step_size", "K", "steps_per_draw", *(["friction"] if arguments.dynamics == "underdamped" else [])):
         if name not in stats:
-            raise ValueError(f"the result has no sample_stats {name!r}: it is not one of {settings.method}")
+            raise ValueError(f"the result has no sample_stats {name!r}: it is not one of {arguments.method}")
         found[name] = stats[name].isel(draw=-1).values.astype(int if name in ("K", "steps_per_draw") else float)
-        given = settings.fixed_K if name == "K" else getattr(settings, name)
+        given = arguments.fixed_K if name == "K" else getattr(arguments, name)
         if given is not None and not np.allclose(found[name], given):
             raise ValueError(
                 f"the result was sampled with {name}={found[name][0]}, the step has {name}={given}: give the step "
                 "with which it was sampled"
             )
     friction = found.get("friction", np.ones(len(found["K"])))
-    return ProbeSetting(settings.kernel, *(a[chain][:, None] for a in (found["step_size"], friction, found["K"])))
+    return ProbeSetting(arguments.kernel, *(a[chain][:, None] for a in (found["step_size"], friction, found["K"])))
 
 
 def _check_same_model(run: Run, rows: tuple[np.ndarray, np.ndarray], target: ProbeDensity) -> None:

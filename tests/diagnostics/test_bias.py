@@ -16,7 +16,7 @@ from scipy import special, stats
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.verdict import bias_table
-from pmm_mcmc.engines.settings import Block, MethodArguments
+from pmm_mcmc.engines.arguments import Block, MethodArguments
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import allowed_error, expected_bias, safe_step
@@ -242,11 +242,11 @@ KINDS = [
 @pytest.mark.parametrize(("method", "options"), KINDS)
 def test_what_a_step_makes_likely(method, options, d):
     """Expect at the longest step for a curvature the target itself, and at longer ones more."""
-    settings = MethodArguments.checked(method, **{"dynamics": "underdamped", **options})
+    arguments = MethodArguments.checked(method, **{"dynamics": "underdamped", **options})
     lipschitz = 3.0
-    step = safe_step(settings, 1.0, lipschitz, allowed_error(0.05, d))
-    K = settings.fixed_K or 4096
-    found = [expected_bias(settings, factor * step, 1.0, K, lipschitz, d) for factor in (0.5, 1.0, 1.5, 1e3)]
+    step = safe_step(arguments, 1.0, lipschitz, allowed_error(0.05, d))
+    K = arguments.fixed_K or 4096
+    found = [expected_bias(arguments, factor * step, 1.0, K, lipschitz, d) for factor in (0.5, 1.0, 1.5, 1e3)]
     assert found[1] == pytest.approx(0.05, rel=0.1)  # to which the tuner rounds curvatures
     assert found[0] < 0.04 and 0.07 < found[2] < found[3]
     # With midpoints, places that are too steep are seen, and steps are taken in parts there.
@@ -254,14 +254,14 @@ def test_what_a_step_makes_likely(method, options, d):
 
 
 def test_what_is_likely_with_few_midpoints_and_with_none_of_a_bias():
-    settings = MethodArguments.checked("PoissonULMC", dynamics="underdamped", K=4)
-    exact = variance_error(settings.kernel, 0.5, 0.8, 4, 2.0)
-    assert expected_bias(settings, 0.5, 0.8, 4, 2.0, 32) == pytest.approx(2.0 * exact)  # sqrt(32 / 8)
-    assert expected_bias(settings, 0.5, 0.8, 4, 2.0, 3) == pytest.approx(exact)
+    arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", K=4)
+    exact = variance_error(arguments.kernel, 0.5, 0.8, 4, 2.0)
+    assert expected_bias(arguments, 0.5, 0.8, 4, 2.0, 32) == pytest.approx(2.0 * exact)  # sqrt(32 / 8)
+    assert expected_bias(arguments, 0.5, 0.8, 4, 2.0, 3) == pytest.approx(exact)
     assert expected_bias(MethodArguments.checked("MALA", dynamics="overdamped"), 9.0, 1.0, 1, 2.0, 3) == 0.0
     # Steps that are taken in parts count as steps of a quarter of the length.
-    whole, part = (expected_bias(settings, step, 0.8, 4, 2.0, 3) for step in (0.5, 0.125))
-    assert expected_bias(settings, 0.5, 0.8, 4, 2.0, 3, 0.75) == pytest.approx(0.25 * whole + 0.75 * part)
+    whole, part = (expected_bias(arguments, step, 0.8, 4, 2.0, 3) for step in (0.5, 0.125))
+    assert expected_bias(arguments, 0.5, 0.8, 4, 2.0, 3, 0.75) == pytest.approx(0.25 * whole + 0.75 * part)
     assert part < 0.2 * whole
     # A flat direction is widened too, or made narrower, by a flow that takes it for a unit Gaussian.
     recycled = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
@@ -276,14 +276,14 @@ def test_the_curvature_is_measured_for_a_given_step_too(method, given):
     dynamics = "overdamped" if method == "MALA" else "underdamped"
     precision = np.array([20.0, *np.ones(9)])
     x = np.random.default_rng(1).normal(size=(4, 30, 10)) / np.sqrt(precision)
-    settings = MethodArguments.checked(method, dynamics=dynamics, step_size=given, scaling=np.ones(10))
-    warmup = Warmup.start(settings, 30, x[:, 0], -precision * x[:, 0])
+    arguments = MethodArguments.checked(method, dynamics=dynamics, step_size=given, scaling=np.ones(10))
+    warmup = Warmup.start(arguments, 30, x[:, 0], -precision * x[:, 0])
     none = np.zeros((4, 30), dtype=int)
     warmup.observe(Block(x, -precision * x, -0.5 * (precision * x**2).sum(axis=2), none, none, none, np.ones((4, 30))))
     warmup.stop()
     tuned = warmup.update(lambda at: -precision * at)
     assert warmup.n_grad == (0 if method == "MALA" else 32)
-    expected = expected_bias(settings, tuned.step_size, tuned.friction, tuned.K, 20.0, 10)
+    expected = expected_bias(arguments, tuned.step_size, tuned.friction, tuned.K, 20.0, 10)
     assert tuned.expected_bias == pytest.approx(expected, rel=0.05)
     assert (tuned.expected_bias > 0.1) == (method != "MALA" and given == 0.3)
 
@@ -296,7 +296,7 @@ def test_chains_know_what_their_step_makes_likely(sample):
             pm.Normal("x", shape=3)
             step = pmm.PoissonULMC(step_size=1.6, K=64, scaling=np.ones(3), steps_per_draw=1)
             sample(step, draws=10, tune=tune)
-        exact = expected_bias(step._settings, 1.6, 1.0, 64, 1.0, 3)
+        exact = expected_bias(step._arguments, 1.6, 1.0, 64, 1.0, 3)
         assert exact > 0.1
         np.testing.assert_allclose(step.chain.tuned.expected_bias, exact if tune else np.nan, rtol=1e-3)
 

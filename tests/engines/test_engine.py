@@ -10,8 +10,8 @@ from reference import RECOVER, SHORTEST, SHRINK, SUBSTEPS, Chain, engine, gaussi
 from scipy.stats import kstest, norm
 
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, change_coordinates, empty_state
-from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import expected_gradients
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
@@ -345,7 +345,7 @@ def test_mala_leaves_its_target_invariant():
 def test_the_guard_is_silent_on_a_gaussian_of_any_dimension(name, d):
     # All coordinates share a step's midpoint: the energy moves with it by as much as d times what one moves.
     kernel, K = SCHEMES[name]
-    settings = MethodArguments.checked(
+    arguments = MethodArguments.checked(
         "RLMC", dynamics="overdamped" if kernel.dynamics == OVERDAMPED else "underdamped"
     )
     coordinates = Coordinates(np.zeros(d), np.ones(d))
@@ -353,7 +353,7 @@ def test_the_guard_is_silent_on_a_gaussian_of_any_dimension(name, d):
     state = empty_state(rng.normal(size=d), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
     run = engine(kernel, d, gaussian)
     gradient = run.evaluate(coordinates, state)
-    step_size = safe_step(settings, 1.0, 1.0, allowed_error(0.05, d))
+    step_size = safe_step(arguments, 1.0, 1.0, allowed_error(0.05, d))
     assert (
         run.run(TunedParameters(step_size, K, 1.0, coordinates, 1), state, gradient, KEY, 0, 100, 10).unstable.sum()
         == 0

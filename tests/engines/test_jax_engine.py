@@ -27,9 +27,9 @@ from test_engine import COORDINATES, FEW, LEAVES, SCHEMES, D
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import jax_midpoints
+from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
-from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.jax_density import LogDensity
 from pmm_mcmc.warmup.pooled import warm_up
@@ -241,8 +241,8 @@ def test_one_compiled_function_serves_every_setting():
     d, chains = 40, 512
     run = gaussian_engine(kernel, d, chains)
     rng = np.random.default_rng(5)
-    settings = MethodArguments.checked("PoissonULMC", dynamics="underdamped")
-    warmed = warm_up(run, settings, rng.normal(size=(64, d)), length=100, rng=rng)
+    arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped")
+    warmed = warm_up(run, arguments, rng.normal(size=(64, d)), length=100, rng=rng)
     root = np.linalg.qr(rng.normal(size=(d, d)))[0]
     scales = [
         unit(d),

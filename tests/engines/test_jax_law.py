@@ -17,10 +17,10 @@ from test_gaussian_law import CHAINED, RECYCLED, cells, continuous
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
+from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.jax_random import Keyed, words_of
-from pmm_mcmc.engines.settings import TunedParameters
 from pmm_mcmc.langevin.gaussian_law import stationary_covariance
 from pmm_mcmc.langevin.methods import OVERDAMPED, UNDERDAMPED, Scheme
 from pmm_mcmc.langevin.midpoints import LATE, expected_gradients

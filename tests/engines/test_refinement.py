@@ -13,9 +13,9 @@ from test_stability import METHODS, automatic, quartic
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import jax_engine, numba_engine
+from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
-from pmm_mcmc.engines.settings import TunedParameters
 from pmm_mcmc.langevin.flows import flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature

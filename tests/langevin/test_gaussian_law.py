@@ -11,8 +11,8 @@ import pytest
 from reference import cell_law, engine, fine_times, flow, gaussian, sde, sequential, uniform_midpoint, unrolled
 
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import empty_state
-from pmm_mcmc.engines.settings import TunedParameters
 from pmm_mcmc.langevin.gaussian_law import stationary_covariance, variance_error
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import LATE

@@ -11,8 +11,8 @@ from reference import engine, gaussian
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import numba_engine
+from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import empty_state
-from pmm_mcmc.engines.settings import MethodArguments, TunedParameters
 from pmm_mcmc.langevin import stability
 from pmm_mcmc.langevin.gaussian_law import step_maps
 from pmm_mcmc.langevin.methods import OVERDAMPED
@@ -42,9 +42,9 @@ def settings_of(name):
 
 def automatic(name):
     """Return kernel, step size and K on a unit Gaussian."""
-    settings = settings_of(name)
-    step = safe_step(settings, 1.0, 1.0)
-    return settings.kernel, step, midpoint_count(settings, step, 1.0, 1.0)
+    arguments = settings_of(name)
+    step = safe_step(arguments, 1.0, 1.0)
+    return arguments.kernel, step, midpoint_count(arguments, step, 1.0, 1.0)
 
 
 def exact_threshold(kernel, step, K, d):

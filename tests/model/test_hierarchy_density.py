@@ -9,10 +9,10 @@ import pytest
 from hierarchy_models import BUILD, build, densities, eight_schools, some_sites, two_scales
 
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import change_coordinates, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.engines.settings import MethodArguments
 from pmm_mcmc.model.jax_density import LogDensity
 
 pytestmark = [
@@ -133,10 +133,10 @@ def test_numba_and_jax_say_the_same(name):
     model = eight_schools() if name == "eight schools" else build(name)
     _, mapped, start = densities(model)
     rng, d = np.random.default_rng(3), start.size
-    settings = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
+    arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
     jax_density = LogDensity.from_model(mapped, "one")
-    engines = [NumbaEngine.of(settings, mapped)]
-    engines += [JaxEngine(settings.kernel, jax_density, 4, precision) for precision in ("float64", "float32")]
+    engines = [NumbaEngine.of(arguments, mapped)]
+    engines += [JaxEngine(arguments.kernel, jax_density, 4, precision) for precision in ("float64", "float32")]
     sites = some_sites(mapped.structure, rng)
     z, _ = mapped.structure.to_z(start + 0.3 * rng.normal(size=(4, d)), sites)
     coordinates = Coordinates(np.zeros(d), np.ones(d), sites)
@@ -158,13 +158,13 @@ def test_other_sites_are_an_evaluation_saved(scheme):
     model = eight_schools()
     _, mapped, start = densities(model)
     structure, rng, d = mapped.structure, np.random.default_rng(5), start.size
-    settings = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme=scheme)
-    engine = NumbaEngine.of(settings, mapped)
+    arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme=scheme)
+    engine = NumbaEngine.of(arguments, mapped)
     old, new = (Coordinates(rng.normal(size=d), rng.uniform(0.5, 2.0, d), some_sites(structure, rng)) for _ in range(2))
     z, _ = structure.to_z(start + 0.5 * rng.normal(size=(3, d)), old.sites)
     state = empty_state(old.whiten(z), rng.normal(size=(3, d)))
     said = engine.evaluate(old, state)
-    moved, found = change_coordinates(state, said, old, new, settings.kernel, structure)
+    moved, found = change_coordinates(state, said, old, new, arguments.kernel, structure)
     fresh = empty_state(moved[:, :d], moved[:, d : 2 * d])
     np.testing.assert_allclose(found, engine.evaluate(new, fresh), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(moved, fresh, rtol=1e-9, atol=1e-9)

@@ -292,7 +292,7 @@ def test_runaway_energies_are_never_accepted(sample, build):
     lp = stats["lp"].values[0]
     assert stats["unstable"].sum() + stats["refined"].sum() > 0
     # Each part of a step may rise as far as one of its length does.
-    of_part = guard_threshold(step._settings.kernel, 0.9 / SUBSTEPS, 1.0, step.chain.tuned.K, 1)
+    of_part = guard_threshold(step._arguments.kernel, 0.9 / SUBSTEPS, 1.0, step.chain.tuned.K, 1)
     assert np.diff(lp).min() >= -(SUBSTEPS**MOST_REFINEMENTS) * of_part and lp.min() > -1e4
 
 

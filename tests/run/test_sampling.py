@@ -117,9 +117,9 @@ def test_superchains_start_together_and_go_apart(schools):
     model, starts = schools, []
     start = pooled.Warming.start.__func__
 
-    def watched(cls, engine, settings, at, *others):
+    def watched(cls, engine, arguments, at, *others):
         starts.append(at)
-        return start(cls, engine, settings, at, *others)
+        return start(cls, engine, arguments, at, *others)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pooled.Warming, "start", classmethod(watched))

@@ -11,7 +11,7 @@ import pytensor.tensor as pt
 import pytest
 
 import pmm_mcmc as pmm
-from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.gaussian_law import variance_error
 
 pytestmark = pytest.mark.pymc

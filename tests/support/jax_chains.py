@@ -18,11 +18,11 @@ from test_engine import COORDINATES, SCHEMES, D, limits_of, rough
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines import jax_engine, jax_midpoints
+from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.jax_transition import Chains, Parameters, transition
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.engines.settings import TunedParameters
 from pmm_mcmc.langevin.methods import OVERDAMPED, Scheme
 from pmm_mcmc.model.jax_density import LogDensity
 from pmm_mcmc.model.native import SIGNATURE

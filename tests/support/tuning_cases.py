@@ -1,6 +1,6 @@
 """Methods whose step warm-up finds, for the tests of it."""
 
-from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments
 
 BIAS_TARGET = 0.05  # the default
 

@@ -8,7 +8,7 @@ import pytest
 from numba import cfunc
 from reference import engine
 
-from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.run.sample import warm_up
 from pmm_mcmc.warmup.curvature import LocalCurvature
@@ -120,13 +120,13 @@ def one_steep_direction(x, gradient, table, n):
 def test_a_warm_up_finds_the_steep_direction_and_counts_what_it_took(options, given):
     d, calls = 100, np.zeros(2, np.int64)
     scale = {"scaling": np.ones(d)} if given else {}
-    settings = MethodArguments.checked("PoissonULMC", dynamics="underdamped", **options, **scale)
+    arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", **options, **scale)
     rng = np.random.default_rng(2)
     starts = rng.normal(size=(4, d))
-    found = warm_up(engine(settings.kernel, d, one_steep_direction, calls), settings, starts, length=1000, rng=rng)
+    found = warm_up(engine(arguments.kernel, d, one_steep_direction, calls), arguments, starts, length=1000, rng=rng)
     assert found.warmup.n_grad > 0 and found.warmup.n_grad % (POINTS * ITERATIONS) == 0
     # Those of updates are shared out evenly, rounded up.
     assert 0 <= found.n_grad.sum() - calls[0] < len(starts)
     if given:
-        expected = safe_step(settings, found.tuned.friction, 5.0 if options else 6.0, allowed_error(0.05, d))
+        expected = safe_step(arguments, found.tuned.friction, 5.0 if options else 6.0, allowed_error(0.05, d))
         assert found.tuned.step_size == pytest.approx(expected, rel=0.02)

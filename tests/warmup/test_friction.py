@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_schedule import PAPER, D, Driver, frozen_settings, underdamped
 
-from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.warmup.friction import FRICTIONS, largest_spread, slow_jumps
 from pmm_mcmc.warmup.step_size import safe_step
 
@@ -26,10 +26,10 @@ def correlated_by_friction(correlation):
     return change
 
 
-def friction_run(correlation, *, settings=None, **options):
-    settings = underdamped(scaling=np.ones(D)) if settings is None else settings
+def friction_run(correlation, *, arguments=None, **options):
+    arguments = underdamped(scaling=np.ones(D)) if arguments is None else arguments
     change = correlated_by_friction(correlation)
-    return Driver(settings, 1000, chains=4, sd=lambda done: WIDE, precision=WIDE**-2.0, change=change, **options).run()
+    return Driver(arguments, 1000, chains=4, sd=lambda done: WIDE, precision=WIDE**-2.0, change=change, **options).run()
 
 
 @pytest.mark.parametrize("best", FRICTIONS)
@@ -42,7 +42,7 @@ def test_friction_is_chosen_by_the_jumps_along_slow_directions(best):
     trial = [b for b, friction in zip(driver.boundaries, seen, strict=True) if friction != 1.0]
     assert 130 + 50 <= trial[0] <= 500 + 50 and np.diff(driver.boundaries).tolist().count(50) >= 3
     for tuned in frozen_settings(driver):
-        assert tuned.step_size == pytest.approx(safe_step(driver.warmup.settings, best, driver.warmup._lipschitz))
+        assert tuned.step_size == pytest.approx(safe_step(driver.warmup.arguments, best, driver.warmup._lipschitz))
 
 
 def test_frictions_that_are_alike_leave_the_default():
@@ -62,23 +62,23 @@ def test_a_friction_whose_steps_fail_is_not_chosen():
             driver_of.append(self)
             return super().block()
 
-    settings = underdamped(scaling=np.ones(D))
+    arguments = underdamped(scaling=np.ones(D))
     options = {"sd": lambda done: WIDE, "precision": WIDE**-2.0, "change": correlated_by_friction(correlation)}
-    driver = Watched(settings, 1000, chains=4, failing=failing, **options).run()
+    driver = Watched(arguments, 1000, chains=4, failing=failing, **options).run()
     assert driver.tuned[-1].friction == 0.5
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "arguments",
     [
         underdamped(scaling=np.ones(D), friction=0.8),
         MethodArguments.checked("OLMC", dynamics="overdamped", scaling=np.ones(D)),
     ],
     ids=["given", "overdamped"],
 )
-def test_a_friction_that_is_given_or_without_meaning_is_not_tried(settings):
-    driver = friction_run(dict.fromkeys((0.8, *FRICTIONS), 0.5), settings=settings)
-    assert {tuned.friction for tuned in driver.tuned} == {settings.friction or 1.0}
+def test_a_friction_that_is_given_or_without_meaning_is_not_tried(arguments):
+    driver = friction_run(dict.fromkeys((0.8, *FRICTIONS), 0.5), arguments=arguments)
+    assert {tuned.friction for tuned in driver.tuned} == {arguments.friction or 1.0}
 
 
 def test_without_a_slow_direction_there_is_no_trial():

@@ -13,7 +13,7 @@ from numba import cfunc
 from reference import engine, gaussian
 
 import pmm_mcmc as pmm
-from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.run.sample import warm_up
 from pmm_mcmc.warmup.stein_identity import too_wide
@@ -24,7 +24,7 @@ KINDS = {"paper": {"scheme": "paper"}, "recycled": {"scheme": "recycled"}}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def settings_of(kind, **more):
+def arguments_of(kind, **more):
     return MethodArguments.checked("PoissonULMC", dynamics="underdamped", **KINDS[kind], **more)
 
 
@@ -57,11 +57,11 @@ def walled(x, gradient, table, n):
 
 def pooled(target, kind, seed, *, d, chains, table=None, length=1000, around=1.0):
     """Warm chains up together from starts of twice the spread."""
-    settings, rng = settings_of(kind), np.random.default_rng(seed)
+    arguments, rng = arguments_of(kind), np.random.default_rng(seed)
     starts = 2.0 * rng.normal(size=(chains, d)) * around
     if target is walled:
         starts[:, 0] = -np.abs(starts[:, 0])
-    return warm_up(engine(settings.kernel, d, target, table), settings, starts, length=length, rng=rng)
+    return warm_up(engine(arguments.kernel, d, target, table), arguments, starts, length=length, rng=rng)
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_pooled_chains_need_few_gradients_on_a_gaussian(kind, seed):
 
 def assert_step_of_theory(found, kind, d):
     """Hold the step size against that of a Gaussian of curvature one, or of no remainder."""
-    expected = safe_step(settings_of(kind), 1.0, 1.0 if kind == "paper" else 1e-3, allowed_error(0.05, d))
+    expected = safe_step(arguments_of(kind), 1.0, 1.0 if kind == "paper" else 1e-3, allowed_error(0.05, d))
     np.testing.assert_allclose(found.tuned.step_size, expected, rtol=1e-6)
 
 
@@ -96,9 +96,9 @@ def test_a_unit_gaussian_without_rounding_is_no_trap(kind, d):
 
 def test_the_ensemble_goes_on_where_the_warm_up_ended():
     found = pooled(unequal, "recycled", 3, d=20, chains=16, around=spread_of_unequal(20))
-    settings = settings_of("recycled")
+    arguments = arguments_of("recycled")
     chunk = found.ensemble.advance(
-        engine(settings.kernel, 20, unequal), found.tuned, 400, thin=found.tuned.steps_per_draw
+        engine(arguments.kernel, 20, unequal), found.tuned, 400, thin=found.tuned.steps_per_draw
     )
     assert chunk.position.shape == (16, 400, 20) and chunk.unstable.sum() == 0
     # 6400 draws and more than 600 of them independent: 10 % are four standard errors and more.
@@ -117,7 +117,7 @@ def test_a_wall_does_not_collapse_the_step_of_pooled_chains(kind, seed):
         found = pooled(walled, kind, seed, d=3, chains=8, table=np.array([0, wall]))
         steps[wall] = found.tuned.step_size
         chunk = found.ensemble.advance(
-            engine(settings_of(kind).kernel, 3, walled, np.array([0, wall])), found.tuned, 500
+            engine(arguments_of(kind).kernel, 3, walled, np.array([0, wall])), found.tuned, 500
         )
         rates[wall] = (chunk.unstable > 0).mean()
     assert 0.002 < rates[23] < 0.05 and rates[10_000] == 0.0
@@ -166,7 +166,7 @@ def alone_and_pooled(model, sample, kind):
             alone.append(float(dt["sample_stats"]["step_size"].values[0, 0]))
             rng = np.random.default_rng(seed)
             starts = initial + rng.uniform(-1.0, 1.0, size=(16, len(initial)))
-            together.append(warm_up(step._engine, step._settings, starts, length=1000, rng=rng).tuned.step_size)
+            together.append(warm_up(step._engine, step._arguments, starts, length=1000, rng=rng).tuned.step_size)
     return np.array(alone), np.array(together)
 
 
@@ -186,11 +186,11 @@ def test_a_chain_alone_ends_near_the_pooled_setting(sample, kind, posterior):
 
 
 def test_a_start_that_is_not_finite_is_refused():
-    settings = settings_of("paper")
-    run = engine(settings.kernel, 2, walled, table=np.array([0, 10], np.int64))
+    arguments = arguments_of("paper")
+    run = engine(arguments.kernel, 2, walled, table=np.array([0, 10], np.int64))
     starts = np.array([[0.0, 0.0], [2.0, 0.0]])
     with pytest.raises(ValueError, match=r"starts\[1\]: the log density or its gradient is not finite"):
-        warm_up(run, settings, starts, length=100, rng=np.random.default_rng(1))
+        warm_up(run, arguments, starts, length=100, rng=np.random.default_rng(1))
 
 
 @pytest.mark.parametrize(("width", "expected"), [(0.8, False), (1.0, False), (1.2, True)])

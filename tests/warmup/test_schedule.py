@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.settings import Block, MethodArguments
+from pmm_mcmc.engines.arguments import Block, MethodArguments
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting, safe_step
@@ -31,7 +31,7 @@ class Driver:
     """
 
     def __init__(
-        self, settings, length=1000, *, chains=1, least=130, d=D, precision=1.0, failing=None, blamed=False,
+        self, arguments, length=1000, *, chains=1, least=130, d=D, precision=1.0, failing=None, blamed=False,
         sd=None, change=None, accept=None, seed=7,
     ):  # fmt: skip
         self.rng, self.chains, self.d, self.precision = np.random.default_rng(seed), chains, d, precision
@@ -39,7 +39,7 @@ class Driver:
         self.sd = sd or (lambda done: np.full(d, 1.0) / np.sqrt(precision))
         self.accept = accept or (lambda step: 0.5)
         start = self.rng.normal(size=(9, d)) * self.sd(0)
-        self.warmup = Warmup.start(settings, length, start, -precision * start, least)
+        self.warmup = Warmup.start(arguments, length, start, -precision * start, least)
         self.tuned, self.boundaries, self.frozen_at, self.checks, self.sources = [self.warmup.tuned], [0], [], [], []
 
     def block(self):
@@ -77,11 +77,11 @@ STEP = safe_step(PAPER, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 25, 26, 49, 100, 1000])
-@pytest.mark.parametrize("settings", [PAPER, RECYCLED, OVERDAMPED, MALA], ids=lambda s: f"{s.method} {s.scheme}")
+@pytest.mark.parametrize("arguments", [PAPER, RECYCLED, OVERDAMPED, MALA], ids=lambda s: f"{s.method} {s.scheme}")
 @pytest.mark.parametrize("rejected", [0.0, 1.0])
 @pytest.mark.parametrize("chains", [1, 4])
-def test_boundaries_cover_the_warm_up_and_end_with_it(length, settings, rejected, chains):
-    driver = Driver(settings, length, chains=chains, failing=lambda done: rejected).run()
+def test_boundaries_cover_the_warm_up_and_end_with_it(length, arguments, rejected, chains):
+    driver = Driver(arguments, length, chains=chains, failing=lambda done: rejected).run()
     for tuned in driver.tuned:
         assert np.isfinite(tuned.step_size) and tuned.step_size > 0 and np.all(np.isfinite(tuned.coordinates.scale))
     assert all(tuned.steps_per_draw == 1 for tuned in driver.tuned[:-1])
@@ -89,7 +89,7 @@ def test_boundaries_cover_the_warm_up_and_end_with_it(length, settings, rejected
     warmup = driver.warmup
     assert warmup.done == warmup.length >= length and len(driver.boundaries) <= 40
     # Only a failed check lasts longer.
-    assert (warmup.done > length) == (rejected > 0 and settings is not MALA and len(driver.checks) > 0)
+    assert (warmup.done > length) == (rejected > 0 and arguments is not MALA and len(driver.checks) > 0)
 
 
 def test_blocks_grow_by_a_third_and_the_last_ones_check():
@@ -123,10 +123,10 @@ def test_stopping_ends_it_at_once():
 # -- when it freezes ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [PAPER, RECYCLED, OVERDAMPED], ids=["PoissonULMC", "recycled", "PoissonOLMC"])
+@pytest.mark.parametrize("arguments", [PAPER, RECYCLED, OVERDAMPED], ids=["PoissonULMC", "recycled", "PoissonOLMC"])
 @pytest.mark.parametrize("least", [60, 130, 300])
-def test_it_freezes_once_settled_and_no_sooner(settings, least):
-    driver = Driver(settings, 1000, chains=4, least=least).run()
+def test_it_freezes_once_settled_and_no_sooner(arguments, least):
+    driver = Driver(arguments, 1000, chains=4, least=least).run()
     frozen = driver.warmup.frozen
     index = driver.boundaries.index(frozen)
     assert driver.boundaries[index - 1] < least <= frozen < 500
@@ -181,17 +181,17 @@ def frozen_settings(driver):
     return driver.tuned[driver.boundaries.index(driver.warmup.frozen) :]
 
 
-def assert_unchanged_but_for_the_step(settings):
-    first = settings[0]
-    for tuned in settings:
+def assert_unchanged_but_for_the_step(arguments):
+    first = arguments[0]
+    for tuned in arguments:
         assert tuned.coordinates is first.coordinates and tuned.friction == first.friction
 
 
 def test_a_frozen_setting_is_not_touched_when_the_checks_are_clean():
     driver = Driver(PAPER, 1000, chains=2, least=100).run()
-    settings = frozen_settings(driver)
-    assert_unchanged_but_for_the_step(settings)
-    assert len(settings) > 2 and {(t.step_size, t.K) for t in settings} == {(settings[0].step_size, settings[0].K)}
+    arguments = frozen_settings(driver)
+    assert_unchanged_but_for_the_step(arguments)
+    assert len(arguments) > 2 and {(t.step_size, t.K) for t in arguments} == {(arguments[0].step_size, arguments[0].K)}
     assert driver.warmup.clean is True and driver.warmup.done == 1000
 
 
@@ -204,12 +204,12 @@ def test_a_failed_check_shortens_the_step_and_nothing_else():
 
     driver = Driver(PAPER, 1000, chains=2, least=100, failing=failing)
     driver.run()
-    settings = frozen_settings(driver)
-    assert_unchanged_but_for_the_step(settings)
-    steps = [tuned.step_size for tuned in settings]
+    arguments = frozen_settings(driver)
+    assert_unchanged_but_for_the_step(arguments)
+    steps = [tuned.step_size for tuned in arguments]
     assert driver.checks == [False] + [True] * (len(steps) - 2)
     assert steps[1:] == [CALIBRATION.shrink * steps[0]] * (len(steps) - 1)
-    assert settings[-1].K <= settings[0].K
+    assert arguments[-1].K <= arguments[0].K
 
 
 def test_a_setting_whose_last_check_failed_is_checked_again():
@@ -234,8 +234,8 @@ def test_extensions_end_somewhere(chains):
 
 @pytest.mark.parametrize("name", ["given", "MALA"])
 def test_nothing_is_extended_where_there_is_no_step_to_shorten(name):
-    settings = underdamped(step_size=0.2) if name == "given" else MALA
-    driver = Driver(settings, 1000, failing=lambda done: 0.01).run()
+    arguments = underdamped(step_size=0.2) if name == "given" else MALA
+    driver = Driver(arguments, 1000, failing=lambda done: 0.01).run()
     assert driver.warmup.done == 1000 and driver.warmup.frozen is not None
     steps = {tuned.step_size for tuned in frozen_settings(driver)}
     assert len(steps) == 1
@@ -308,8 +308,8 @@ def test_stuck_chains_neither_stay_nor_spoil_the_scale():
 
 @pytest.mark.parametrize("target", [0.01, 0.05, 0.2])
 def test_the_cost_of_half_the_bias_is_the_ratio_of_the_steps(target):
-    settings = underdamped(target_bias=target)
-    tuned = Driver(settings, 400, chains=2).run().tuned[-1]
+    arguments = underdamped(target_bias=target)
+    tuned = Driver(arguments, 400, chains=2).run().tuned[-1]
     half = Driver(underdamped(target_bias=0.5 * target), 400, chains=2).run().tuned[-1]
     assert tuned.halving_cost == pytest.approx(tuned.step_size / half.step_size, rel=1e-9)
     assert tuned.halving_cost > 1.0 or target == 0.2

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tuning_cases import BIAS_TARGET, RECYCLED, UNADJUSTED, settings_of
 
-from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.warmup.step_size import allowed_error, fixed_setting, midpoint_count, safe_step
@@ -14,35 +14,35 @@ CURVATURES = 1.05 ** np.arange(-120.0, 241.0, 24.0)  # friction / sqrt(L) is the
 
 @pytest.mark.parametrize("case", [*UNADJUSTED, RECYCLED], ids=str)
 def test_safe_step_falls_with_curvature_and_respects_the_largest(case):
-    settings = settings_of(case)
-    steps = [safe_step(settings, 1.0, L) for L in CURVATURES]
+    arguments = settings_of(case)
+    steps = [safe_step(arguments, 1.0, L) for L in CURVATURES]
     assert np.all(np.diff(steps) <= 1e-12 * np.array(steps[1:])) and steps[0] > 3 * steps[-1] > 0
     assert max(steps) <= METHODS[case[0]].largest_step
-    np.testing.assert_allclose(safe_step(settings, 1.0, 1e-8), METHODS[case[0]].largest_step, rtol=1e-6)
+    np.testing.assert_allclose(safe_step(arguments, 1.0, 1e-8), METHODS[case[0]].largest_step, rtol=1e-6)
 
 
 @pytest.mark.parametrize("case", UNADJUSTED, ids=str)
 def test_safe_step_has_the_bias_that_is_allowed_and_no_less(case):
-    settings = settings_of(case)
-    K = settings.fixed_K or (32 if settings.option == 1 else None)
+    arguments = settings_of(case)
+    K = arguments.fixed_K or (32 if arguments.option == 1 else None)
     checked = 0
     for L in CURVATURES:
-        step = safe_step(settings, 1.0, L)
-        assert abs(variance_error(settings.kernel, step, 1.0, K, L)) <= BIAS_TARGET * (1 + 1e-9)
+        step = safe_step(arguments, 1.0, L)
+        assert abs(variance_error(arguments.kernel, step, 1.0, K, L)) <= BIAS_TARGET * (1 + 1e-9)
         if step < METHODS[case[0]].largest_step:
-            assert abs(variance_error(settings.kernel, 1.001 * step, 1.0, K, L)) > BIAS_TARGET
+            assert abs(variance_error(arguments.kernel, 1.001 * step, 1.0, K, L)) > BIAS_TARGET
             checked += 1
     assert checked >= 8
 
 
 def test_safe_step_of_the_recycled_scheme_holds_at_both_ends_of_the_curvature():
-    settings = settings_of(RECYCLED)
+    arguments = settings_of(RECYCLED)
     for slope in CURVATURES:
-        step = safe_step(settings, 1.0, slope)
+        step = safe_step(arguments, 1.0, slope)
 
         def worst(step, slope=slope):
             ends = (1.0 + slope, max(1.0 - slope, 1.0 / (1.0 + slope)))
-            return max(abs(variance_error(settings.kernel, step, 1.0, 1, end)) for end in ends)
+            return max(abs(variance_error(arguments.kernel, step, 1.0, 1, end)) for end in ends)
 
         assert worst(step) <= BIAS_TARGET
         assert step > 1.499 or worst(1.001 * step) > BIAS_TARGET
@@ -54,12 +54,12 @@ def test_safe_step_of_the_recycled_scheme_holds_at_both_ends_of_the_curvature():
 @pytest.mark.parametrize("method", ["PoissonULMC", "PoissonOLMC"])
 def test_safe_step_of_the_importance_law_holds_in_all_flatter_directions(method, target, friction):
     dynamics = "underdamped" if method == "PoissonULMC" else "overdamped"
-    settings = MethodArguments.checked(method, dynamics=dynamics, midpoint="importance")
-    step = safe_step(settings, friction, 1.0, target)
+    arguments = MethodArguments.checked(method, dynamics=dynamics, midpoint="importance")
+    step = safe_step(arguments, friction, 1.0, target)
     for curvature in np.geomspace(0.01, 1.0, 40):
-        assert abs(variance_error(settings.kernel, step, friction, None, curvature)) <= 1.03 * target
+        assert abs(variance_error(arguments.kernel, step, friction, None, curvature)) <= 1.03 * target
     if step < METHODS[method].largest_step:
-        longer = [abs(variance_error(settings.kernel, a * step, friction, None)) for a in (1.001, 1.02, 1.1)]
+        longer = [abs(variance_error(arguments.kernel, a * step, friction, None)) for a in (1.001, 1.02, 1.1)]
         assert max(longer) > target
     if target > 0.01 and friction >= 1.0:
         plain = safe_step(MethodArguments.checked(method, dynamics=dynamics), friction, 1.0, target)
@@ -74,11 +74,11 @@ def test_many_coordinates_are_allowed_less_each():
 @pytest.mark.parametrize("target", [0.001, 0.01, 0.05, 0.2])
 @pytest.mark.parametrize("case", [*UNADJUSTED, RECYCLED], ids=str)
 def test_the_variance_error_is_the_target(case, target):
-    settings = settings_of(case, target_bias=target)
-    K = settings.fixed_K or (32 if settings.option == 1 else None)
-    step = safe_step(settings, 1.0, 1.0)
+    arguments = settings_of(case, target_bias=target)
+    K = arguments.fixed_K or (32 if arguments.option == 1 else None)
+    step = safe_step(arguments, 1.0, 1.0)
     ends = (2.0, 0.5) if case is RECYCLED else (1.0,)  # a remainder of slope 1, up or down
-    errors = [abs(variance_error(settings.kernel, step, 1.0, K, end)) for end in ends]
+    errors = [abs(variance_error(arguments.kernel, step, 1.0, K, end)) for end in ends]
     if step < METHODS[case[0]].largest_step or target <= 0.05:
         np.testing.assert_allclose(max(errors), target, rtol=1e-4)
     assert max(errors) <= target
@@ -88,35 +88,35 @@ def test_the_variance_error_is_the_target(case, target):
 @pytest.mark.parametrize("target", [0.005, 0.05, 0.2])
 @pytest.mark.parametrize("case", UNADJUSTED, ids=str)
 def test_automatic_midpoints_take_a_small_part_of_the_budget(case, target):
-    settings = settings_of(case, target_bias=target)
+    arguments = settings_of(case, target_bias=target)
     for L in (0.3, 1.0, 20.0):
-        step = safe_step(settings, 1.0, L)
-        K = midpoint_count(settings, step, 1.0, L)
-        if settings.fixed_K is not None:
-            assert K == settings.fixed_K
-        elif settings.grid == "centred":
+        step = safe_step(arguments, 1.0, L)
+        K = midpoint_count(arguments, step, 1.0, L)
+        if arguments.fixed_K is not None:
+            assert K == arguments.fixed_K
+        elif arguments.grid == "centred":
             assert K == 16
         else:
-            floor = variance_error(settings.kernel, step, 1.0, 1, L)
+            floor = variance_error(arguments.kernel, step, 1.0, 1, L)
             assert K in 2 ** np.arange(4, 13)
             assert K == 4096 or floor / K <= 0.1 * target
             assert K == 16 or floor / (K / 2) > 0.1 * target
         # The law with this K: what is allowed, and a tenth for the grid, whose part falls as 1 / K.
         if K <= 256:
-            assert abs(variance_error(settings.kernel, step, 1.0, K, L)) < 1.1 * target
-        elif settings.option == 2:
-            of_256, of_many = (variance_error(settings.kernel, step, 1.0, k, L) for k in (256, None))
+            assert abs(variance_error(arguments.kernel, step, 1.0, K, L)) < 1.1 * target
+        elif arguments.option == 2:
+            of_256, of_many = (variance_error(arguments.kernel, step, 1.0, k, L) for k in (256, None))
             assert (of_256 - of_many) * 256 / K < 0.1 * target
 
 
 def test_midpoints_end_at_4096():
-    settings = settings_of(UNADJUSTED[3], target_bias=1e-4)
-    assert midpoint_count(settings, 1.2, 1.0, 1.0) == 4096
+    arguments = settings_of(UNADJUSTED[3], target_bias=1e-4)
+    assert midpoint_count(arguments, 1.2, 1.0, 1.0) == 4096
 
 
 @pytest.mark.parametrize("case", UNADJUSTED, ids=str)
 @pytest.mark.parametrize("step", [1e-12, 1e-9, 1e-6, 1e-3])
 def test_tiny_given_steps_need_few_midpoints(case, step):
-    settings = settings_of(case, step_size=step)
-    expected = settings.fixed_K or 16
-    assert fixed_setting(settings, np.zeros(2)).K == expected
+    arguments = settings_of(case, step_size=step)
+    expected = arguments.fixed_K or 16
+    assert fixed_setting(arguments, np.zeros(2)).K == expected

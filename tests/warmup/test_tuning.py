@@ -13,7 +13,7 @@ from tuning_cases import BIAS_TARGET, RECYCLED, UNADJUSTED, settings_of
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import diagonal_scale
-from pmm_mcmc.engines.settings import Block, MethodArguments
+from pmm_mcmc.engines.arguments import Block, MethodArguments
 from pmm_mcmc.warmup import evidence
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.curvature import LocalCurvature
@@ -252,12 +252,12 @@ def test_a_run_reaches_the_step_of_theory_on_any_scale(gaussian, sample, case):
     with gaussian:
         step = getattr(pmm, method)(**arguments)
         stats = sample(step, draws=20, tune=1000)["sample_stats"]
-    settings = settings_of(case)
+    arguments = settings_of(case)
     curvature = 1e-3 if "scheme" in options else 1.0  # whitened, all that is left is the remainder: none
     allowed = allowed_error(BIAS_TARGET, len(SCALES))
-    expected = safe_step(settings, 1.0, curvature, allowed)
+    expected = safe_step(arguments, 1.0, curvature, allowed)
     np.testing.assert_allclose(stats["step_size"].values, expected, rtol=1e-6)
-    assert np.all(stats["K"].values == midpoint_count(settings, expected, 1.0, curvature, allowed))
+    assert np.all(stats["K"].values == midpoint_count(arguments, expected, 1.0, curvature, allowed))
     np.testing.assert_allclose(step.chain.tuned.coordinates.scale, SCALES, rtol=1e-6)
     assert stats["unstable"].sum() == 0
 
@@ -295,12 +295,12 @@ def test_given_arguments_are_kept_by_a_run(gaussian, sample):
     ],
 )  # fmt: skip
 def test_only_what_sees_one_gradient_a_step_is_tuned_for_nearly_every_place(method, options, in_parts):
-    settings = MethodArguments.checked(method, **{"dynamics": "underdamped", **options})
+    arguments = MethodArguments.checked(method, **{"dynamics": "underdamped", **options})
     rng = np.random.default_rng(3)
     y, usable = rng.normal(size=(2, 1000, 50)), np.ones((2, 1000), dtype=bool)
     gradient = np.where(np.arange(1000)[None, :, None] == 500, -200.0, -1.0) * y
     unit, none = Coordinates(np.zeros(50), np.ones(50)), np.zeros((2, 1000), dtype=int)
     window = Block(y, gradient, none, none, none, none, none)
     for at in (None, lambda x: -x):
-        found = evidence.curvature(settings, unit, window, usable, LocalCurvature(), at)
+        found = evidence.curvature(arguments, unit, window, usable, LocalCurvature(), at)
         assert (found < 2.0) == in_parts

@@ -119,9 +119,9 @@ def test_runs_at_other_steps_keep_all_else_and_failures_are_rows(monkeypatch):
     traces = [dataclasses.replace(own, name=name, tuned=None if name == "NUTS" else tuned) for name in named]
     found = errors_at_steps(traces, named, None, truth, ["x"], [0.5, 1.0, 2.0], 5000, 2, 4)
     assert list(found["sampler"]) == [name for name in "ABC" for _ in range(3)] and len(made) == 6
-    assert [settings.step_size for _, settings, *_ in made] == 3 * [0.2, 0.8]
-    assert [settings.K for _, settings, *_ in made] == [7, 7, None, None, None, None]
-    assert [settings.friction for _, settings, *_ in made] == [1.2, 1.2, 3.0, 3.0, None, None]
+    assert [arguments.step_size for _, arguments, *_ in made] == 3 * [0.2, 0.8]
+    assert [arguments.K for _, arguments, *_ in made] == [7, 7, None, None, None, None]
+    assert [arguments.friction for _, arguments, *_ in made] == [1.2, 1.2, 3.0, 3.0, None, None]
     assert {n_grad for *_, n_grad, _ in made} == {5000} and not {seed for *_, seed in made} & {4, 5}
     assert named["A"].arguments.step_size is None
     # The run itself is the one at 1, and nothing is run for it.

@@ -75,7 +75,7 @@ METHODS = [
 def test_every_level_has_its_exact_law_on_the_gaussian(probed, method, options, steps, step_size):
     alpha = steps[step_size]
     found, dt, step = probed(gaussian, method, step_size=alpha, scaling=SCALE, steps_per_draw=2, **options)
-    kernel, K = step._settings.kernel, int(dt["sample_stats"]["K"][0, -1])
+    kernel, K = step._arguments.kernel, int(dt["sample_stats"]["K"][0, -1])
     sd = np.array(
         [[math.sqrt(1.0 + variance_error(kernel, alpha / 2**i, 1.0, K, c)) for c in SCALE**2] for i in range(3)]
     )
@@ -285,7 +285,7 @@ def test_settings_are_those_of_each_chain(probed):
     dt = dt.copy()
     dt["sample_stats"]["step_size"][:, -1] = [0.1, 0.2, 0.3, 0.4]
     dt["sample_stats"]["friction"][:, -1] = [1.0, 2.0, 3.0, 4.0]
-    setting = _setting(dt, step._settings, np.array([3, 0, 0]))
+    setting = _setting(dt, step._arguments, np.array([3, 0, 0]))
     assert setting.alpha.ravel().tolist() == [0.4, 0.1, 0.1] and setting.friction.ravel().tolist() == [4.0, 1.0, 1.0]
 
 
@@ -307,7 +307,7 @@ def test_coordinates_are_learnt_where_no_scaling_is_given(probed):
         pm.Deterministic("narrow", x[0] - x[1])
 
     found, _, step = probed(build, pmm.OLMC, 400, step_size=0.4, draws=400)
-    expected = extrapolated([math.sqrt(1.0 + variance_error(step._settings.kernel, 0.4 / 2**i, 1.0, 1)) for i in range(3)], 1)  # noqa: E501  # fmt: skip
+    expected = extrapolated([math.sqrt(1.0 + variance_error(step._arguments.kernel, 0.4 / 2**i, 1.0, 1)) for i in range(3)], 1)  # noqa: E501  # fmt: skip
     assert np.all(np.abs(found.table["bias_of_sd"] - expected) < 0.05)
 
 

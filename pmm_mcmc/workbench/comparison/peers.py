@@ -13,8 +13,8 @@ import arviz as az
 import numpy as np
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.engines.settings import MethodArguments
 from pmm_mcmc.model.log_density import log_density
 from pmm_mcmc.workbench.comparison.runs import FEWEST, TUNE, Ran, Seconds, TooSmall, Trace, cut, for_few_draws, thinning
 

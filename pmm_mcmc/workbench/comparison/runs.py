@@ -12,7 +12,7 @@ import xarray as xr
 
 from pmm_mcmc.diagnostics.noncentred import WORDS
 from pmm_mcmc.diagnostics.verdict import verdict
-from pmm_mcmc.engines.settings import MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.run.sample import sample
 
@@ -110,19 +110,19 @@ def in_words(error: Exception) -> str:
 
 def name_of(step: Any) -> str:
     """Return a name for a step: its method, with the arguments that are not defaults."""
-    settings = step.arguments
-    plain = MethodArguments.checked(settings.method, dynamics=settings.dynamics)
+    arguments = step.arguments
+    plain = MethodArguments.checked(arguments.method, dynamics=arguments.dynamics)
     told = [
-        f"{field.name}={getattr(settings, field.name)!r}"
+        f"{field.name}={getattr(arguments, field.name)!r}"
         for field in fields(MethodArguments)
         if field.name not in ("method", "dynamics", "scaling")
-        and getattr(settings, field.name) != getattr(plain, field.name)
+        and getattr(arguments, field.name) != getattr(plain, field.name)
     ]
-    if len(METHODS[settings.method].dynamics) > 1:
-        told.insert(0, f"dynamics={settings.dynamics!r}")
-    if settings.scaling is not None:
+    if len(METHODS[arguments.method].dynamics) > 1:
+        told.insert(0, f"dynamics={arguments.dynamics!r}")
+    if arguments.scaling is not None:
         told.append("scaling=...")
-    return f"{settings.method}({', '.join(told)})" if told else settings.method
+    return f"{arguments.method}({', '.join(told)})" if told else arguments.method
 
 
 def cut(n_grad: np.ndarray, warmup: float, budget: int) -> int:
@@ -240,12 +240,12 @@ def _warmup(stats: Any) -> np.ndarray:
     return np.asarray(stats["n_grad_total"].isel(draw=0) - stats["n_grad"].isel(draw=0))
 
 
-def altered(step: Any, **settings: Any) -> Any:
+def altered(step: Any, **arguments: Any) -> Any:
     """Return the same step with other arguments."""
     other = object.__new__(type(step))
     other.__dict__.update(step.__dict__)
-    other._settings = replace(step.arguments, **settings)
-    other.settings = repr(other._settings)
+    other._arguments = replace(step.arguments, **arguments)
+    other.settings = repr(other._arguments)
     return other
 
 

@@ -86,10 +86,10 @@ def errors_at_steps(
 
 def _at(step: Any, tuned: Mapping[str, Any], size: float) -> Any:
     """Return the step with another step size, and K and friction as tuned."""
-    settings = step.arguments
+    arguments = step.arguments
     kept: dict[str, Any] = {"step_size": size}
-    if settings.fixed_K is None:
+    if arguments.fixed_K is None:
         kept["K"] = tuned["K"]
-    if settings.dynamics == "underdamped" and settings.friction is None:
+    if arguments.dynamics == "underdamped" and arguments.friction is None:
         kept["friction"] = tuned["friction"]
     return altered(step, **kept)
