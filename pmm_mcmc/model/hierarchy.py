@@ -17,6 +17,7 @@ from pmm_mcmc.coordinates.structure import Child, Structure
 from pmm_mcmc.coordinates.vectors import vector_sites
 from pmm_mcmc.model.families import Law
 from pmm_mcmc.model.outputs import python_function
+from pmm_mcmc.model.parts import OfParts, joined
 from pmm_mcmc.model.reading import read
 from pmm_mcmc.model.signs import signed_scales
 
@@ -32,15 +33,19 @@ class Composed(NamedTuple):
         What is non-centred.
     flat
         The input ``z``.
-    outputs
-        Log density and gradient of ``z``; ``x``, the gradient of the model's log density there, log determinant.
+    logp, gradient
+        Log density of ``z`` and its gradient.
+    evaluation
+        That gradient; ``x``, the gradient of the model's log density there and the log determinant, in one vector.
     sites
         The shared variable of the sites' numbers.
     """
 
     structure: Structure
     flat: Any
-    outputs: list[Any]
+    logp: Any
+    gradient: Any
+    evaluation: Any
     sites: Any
 
 
@@ -48,9 +53,7 @@ def compose(
     model: pm.Model,
     vars: Sequence[Any],
     layout: Sequence[tuple[str, tuple[int, ...], int, Any]],
-    flat: Any,
-    logp: Any,
-    gradient: Any,
+    density: OfParts,
     start: np.ndarray,
     choices: Mapping[str, str],
 ) -> Composed | None:
@@ -60,45 +63,54 @@ def compose(
     ----------
     model, vars, layout, start, choices
         See :func:`pmm_mcmc.model.reading.read`.
-    flat, logp, gradient
-        The flat input, the log density and its gradient.
+    density
+        The log density by the parts that ``layout`` says.
 
     Returns
     -------
     Composed or None
         None where there is nothing to non-centre.
     """
+    flat = density.flat()
     reading = read(model, vars, layout, flat, start, choices)
     if reading is None:
         return None
-    signed, flips = signed_scales(reading, lambda: python_function([flat], logp))
+    signed, flips = signed_scales(reading, lambda: python_function([flat], density.at(density.cut(flat))[0]))
     children = reading.described()
     ends = np.cumsum([0, *(child.n_sites for child in children)])
-    sites = pytensor.shared(np.zeros(ends[-1] + len(signed), dtype=flat.dtype), name="sites of the non-centring")
+    n_sites = (int(ends[-1]) + len(signed),)  # known shapes are not checked at every call
+    sites = pytensor.shared(np.zeros(n_sites, dtype=flat.dtype), name="sites of the non-centring", shape=n_sites)
 
     z = flat.type("z")
-    folded, log_det = _folded(z, sites[int(ends[-1]) :], signed, flips) if len(signed) else (z, 0.0)
-    placed, more = reading.parts(folded)
-    log_det = log_det + more
+    folded, of_signs = _folded(z, sites[int(ends[-1]) :], signed, flips) if len(signed) else (z, 0.0)
+    cut = dict(zip(vars, density.cut(folded), strict=True))
+    values, log_det = reading.values(cut)
     for read_child, child, end in zip(reading.children, children, ends[1:], strict=True):
         a, h = child.site(sites[int(end) - child.n_sites : int(end)])
-        x, more = _placed(child, reading.law_at(read_child, placed), a, h, folded[child.at])
-        placed[read_child.value] = x.reshape(child.shape).astype(read_child.value.dtype)
+        x, more = _placed(child, reading.law_at(read_child, values), a, h, cut[read_child.value])
+        values[read_child.value] = x.reshape(child.shape).astype(read_child.value.dtype)
         log_det = log_det + more
-    x = pt.concatenate([placed[var].ravel() for var in vars]).astype(flat.dtype)
-    lp_x, g_x = graph_replace([logp, gradient], {flat: x}, strict=True)
-    slope = pytensor.grad((g_x * x).sum() + log_det, z, consider_constant=[g_x])
-    pull = _pull_function(z, x, log_det, sites)
+    parts = [values[var].ravel().astype(flat.dtype) for var in vars]
+    lp_x, by_part = density.at(parts)
+    along = sum((g * part).sum() for part, g in zip(parts, by_part, strict=True))
+    g = joined(pytensor.grad(along + log_det, list(cut.values()), consider_constant=by_part))
+    if len(signed):
+        g = pytensor.grad((g * folded).sum() + of_signs, z, consider_constant=[g])
+    log_det = log_det + of_signs
+    evaluation = joined([g, *parts, *by_part, log_det])
+    pull = _pull_function(z, joined(parts), log_det, sites)
     factors = list(reading.factors.values())
     structure = Structure(len(start), children, signed, flips, factors, reading.scales, pull)
-    return Composed(structure, z, [lp_x + log_det, slope, x, g_x, log_det], sites)
+    return Composed(structure, z, lp_x + log_det, g, evaluation, sites)
 
 
 def _folded(z: Any, log_unit: Any, signed: np.ndarray, flips: np.ndarray) -> tuple[Any, Any]:
     """Return ``z`` with positive signs and the logarithms of signed scales, and the log determinant of these."""
     d = len(flips)
     sign = pt.concatenate([pt.where(z < 0.0, -1.0, 1.0), [1.0]]).astype(z.dtype)
-    folded = z * sign[flips[:, 0]] * sign[flips[:, 1]]
+    folded = z * sign[flips[:, 0]]
+    if (flips[:, 1] >= 0).any():
+        folded = folded * sign[flips[:, 1]]
     is_signed = np.isin(np.arange(d), signed)
     v = pt.where(is_signed, folded, 1.0)
     order = np.where(is_signed, np.searchsorted(signed, np.arange(d)), 0)
@@ -122,9 +134,11 @@ def _pull_function(z: Any, x: Any, log_det: Any, sites: Any) -> Any:
     """Return ``x`` and the gradient of the log density of ``z`` from that of ``x``, at many positions."""
     g = z.type("gradient")
     slope = pytensor.grad((g * x).sum() + log_det, z, consider_constant=[g])
-    numbers = pt.vector("sites", dtype=sites.dtype)
+    numbers = sites.type("sites")
     outputs = graph_replace([x, slope], {sites: numbers}, strict=True)
-    many_z, many_g = (pt.matrix(name, dtype=z.dtype) for name in ("positions", "gradients"))
+    many_z, many_g = (
+        pt.matrix(name, dtype=z.dtype, shape=(None, *z.type.shape)) for name in ("positions", "gradients")
+    )
     many = vectorize_graph(outputs, {z: many_z, g: many_g})
     compiled: list[Any] = []
 

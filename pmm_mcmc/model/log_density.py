@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor
-import pytensor.tensor as pt
-from pymc.pytensorf import compile, join_nonshared_inputs, make_shared_replacements, rewrite_pregrad
+from pymc.pytensorf import compile, make_shared_replacements, rewrite_pregrad
 from pymc.util import get_value_vars_from_user_vars
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
@@ -20,6 +19,7 @@ from pytensor.tensor.random.type import RandomType
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.hierarchy import compose
 from pmm_mcmc.model.native import address_table, native_function
+from pmm_mcmc.model.parts import OfParts, joined
 
 __all__ = ["ModelDensity", "bad_start_message", "choose_vars", "flat_layout", "log_density"]
 
@@ -121,21 +121,19 @@ class ModelDensity:
         self.d = sum(size for _, _, size, _ in self.layout)
         replacements = make_shared_replacements(point, list(vars), model)
         self.others = {var.name: shared for var, shared in replacements.items()}
-        (logp,), self._flat = join_nonshared_inputs(
-            point=point,
-            outputs=[rewrite_pregrad(model.logp())],
-            inputs=list(vars),
-            shared_inputs=replacements,
-        )
+        logp = rewrite_pregrad(model.logp())
         _check_inputs(logp)
         try:
-            gradient = pytensor.grad(logp, self._flat, disconnected_inputs="ignore")
+            density = OfParts.of(vars, self.layout, logp, replacements)
         except Exception as error:
             names = ", ".join(var.name for var in vars)
             raise ValueError(
                 f"the log density of the model has no gradient with respect to {names}: {error}. Give the operation in "
                 "question a gradient, or sample these variables with pm.Slice or pm.DEMetropolisZ"
             ) from error
+        self._flat = density.flat()
+        logp, gradients = density.at(density.cut(self._flat))
+        gradient = joined(gradients)
         self._outputs = {"joint": [logp, gradient], "gradient": [gradient]}
         self.structure: Structure | None = None
         self.sites: SharedVariable | None = None
@@ -147,10 +145,9 @@ class ModelDensity:
             )
         if noncentring is not None and not self.others and self.d:
             start = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
-            composed = compose(model, vars, self.layout, self._flat, logp, gradient, start, noncentring)
+            composed = compose(model, vars, self.layout, density, start, noncentring)
             if composed is not None:
-                self.structure, self._flat, (lp, slope, x, at_x, log_det), self.sites = composed
-                evaluation = pt.concatenate([slope, x, at_x, pt.atleast_1d(log_det)])
+                self.structure, self._flat, lp, slope, evaluation, self.sites = composed
                 self._outputs, self.width = {"joint": [lp, evaluation], "gradient": [slope]}, 3 * self.d + 1
         self._shared: dict[str, list[SharedVariable]] = {}
         self._held: dict[str, list[tuple[Any, Any]]] = {}

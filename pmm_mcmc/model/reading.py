@@ -108,20 +108,17 @@ class Reading:
         self.start = start.copy()
         for factor in self.factors.values():
             self.start[factor.at] = factor.undone(start[None, factor.at])[0][0]
-        parts, _ = self.parts(flat)
-        self._laws = [self.law_at(child, parts) for child in children]
+        values, _ = self.values({var: flat[at] for var, at in self.at.items()})
+        self._laws = [self.law_at(child, values) for child in children]
         self._function: Any = None
 
-    def parts(self, p: Any) -> tuple[dict[Any, Any], Any]:
-        """Return the model's value variables at a flat ``p``, and the log determinant of them by it."""
-        parts, log_det = {}, pt.zeros((), dtype=p.dtype)
-        for var, shape in self.shapes.items():
-            own = p[self.at[var]]
-            if var in self.factors:
-                own, more = self.factors[var].to_x(pt, own)
-                log_det = log_det + more
-            parts[var] = own.reshape(shape).astype(var.dtype)
-        return parts, log_det
+    def values(self, parts: Mapping[Any, Any]) -> tuple[dict[Any, Any], Any]:
+        """Return the model's value variables at the parts of ``p``, and the log determinant of them by it."""
+        parts, log_det = dict(parts), pt.zeros((), dtype=self._flat.dtype)
+        for var, factor in self.factors.items():
+            parts[var], more = factor.to_x(pt, parts[var])
+            log_det = log_det + more
+        return {var: part.reshape(self.shapes[var]).astype(var.dtype) for var, part in parts.items()}, log_det
 
     def x_of(self, p: np.ndarray) -> np.ndarray:
         """Return the model's position."""
@@ -130,10 +127,10 @@ class Reading:
             x[factor.at] = factor.to_x(np, p[factor.at])[0]
         return x
 
-    def law_at(self, child: _Read, parts: Mapping[Any, Any]) -> Law:
+    def law_at(self, child: _Read, values: Mapping[Any, Any]) -> Law:
         """Return the law as a function of the value variables given, in the shapes that the formulas take."""
         terms = [child.location, child.scale] + ([] if child.rho is None else [child.rho])
-        replaced = {var: part for var, part in parts.items() if var in child.parents}
+        replaced = {var: value for var, value in values.items() if var in child.parents}
         location, scale, *rho = graph_replace(terms, replaced, strict=False)
         kind, shape = child.law.kind, self.shapes[child.value]
         size = int(np.prod(shape, dtype=int))
@@ -151,7 +148,7 @@ class Reading:
             outputs = []
             for law in self._laws:
                 outputs += [law.location, law.scale] + ([] if law.rho is None else [law.rho])
-            batch = pt.matrix("positions", dtype=self._flat.dtype)
+            batch = pt.matrix("positions", dtype=self._flat.dtype, shape=(None, len(self.start)))
             many = vectorize_graph(outputs, {self._flat: batch})
             # What does not depend on the position is repeated for each.
             whole = [

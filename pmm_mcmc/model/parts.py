@@ -1,0 +1,73 @@
+"""A log density by the parts of its flat position, one for each variable.
+
+Its gradient is taken by the parts: by slices of one vector it would be added up in as many copies of that vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.replace import clone_replace, graph_replace
+
+__all__ = ["OfParts", "joined"]
+
+
+class OfParts(NamedTuple):
+    """A log density and its gradient as graphs of flat parts of the position.
+
+    Attributes
+    ----------
+    parts : list
+        A vector for each variable, of known length and one dtype.
+    logp, gradients
+        The log density, and its gradient by each part.
+    """
+
+    parts: list[Any]
+    logp: Any
+    gradients: list[Any]
+
+    @classmethod
+    def of(
+        cls,
+        vars: Sequence[Any],
+        layout: Sequence[tuple[str, tuple[int, ...], int, Any]],
+        logp: Any,
+        others: Mapping[Any, Any],
+    ) -> OfParts:
+        """Take the gradient of a log density of value variables; ``others`` are replaced as they say."""
+        dtype = np.result_type(*(own for *_, own in layout))
+        parts = [pt.vector(name, dtype=dtype, shape=(size,)) for name, _, size, _ in layout]
+        values = {
+            var: var.type.filter_variable(part.reshape(shape).astype(own))
+            for var, part, (_, shape, _, own) in zip(vars, parts, layout, strict=True)
+        }
+        (logp,) = clone_replace([logp], {**values, **others}, rebuild_strict=False)
+        return cls(parts, logp, pytensor.grad(logp, parts, disconnected_inputs="ignore"))
+
+    def flat(self) -> Any:
+        """Return a vector that holds all parts."""
+        size = sum(part.type.shape[0] for part in self.parts)
+        return pt.vector("joined_inputs", dtype=self.parts[0].dtype, shape=(size,))
+
+    def cut(self, flat: Any) -> list[Any]:
+        """Return the parts of a vector that holds all."""
+        ends = np.cumsum([0, *(part.type.shape[0] for part in self.parts)]).tolist()
+        return [flat[begin:end] for begin, end in pairwise(ends)]
+
+    def at(self, parts: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Return the log density and its gradients at other graphs of the parts."""
+        logp, *gradients = graph_replace(
+            [self.logp, *self.gradients], dict(zip(self.parts, parts, strict=True)), strict=False
+        )
+        return logp, gradients
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Return one vector of the parts."""
+    return pt.concatenate([part.ravel() for part in parts]).astype(parts[0].dtype)
