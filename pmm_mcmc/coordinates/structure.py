@@ -107,6 +107,8 @@ class Structure:
     pull
         ``z``, gradients with respect to ``x``, both ``(n, d)``, and sites to ``x`` and gradients of the log density of
         ``z``.
+    by_hand
+        Names of the signed scales that scale no child: the model is non-centred by hand.
     """
 
     def __init__(
@@ -118,14 +120,17 @@ class Structure:
         factors: Sequence[Factor],
         scales: Callable[[np.ndarray], list[tuple[Any, Any]]],
         pull: Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
+        by_hand: Sequence[str] = (),
     ):
         self.d, self.children, self.signed, self._flips, self._factors = d, tuple(children), signed, flips, factors
-        self._scales, self._pull = scales, pull
+        self._scales, self._pull, self._by_hand = scales, pull, by_hand
         ends = np.cumsum([0, *(child.n_sites for child in children)])
         self.n_sites = int(ends[-1]) + len(signed)
         self._parts = [slice(*ends[i : i + 2]) for i in range(len(children))]
         # Draws at a time: a matrix of each group of each is made.
-        self._rows = max(_NUMBERS // max(child.size * child.shape[-1] if child.shape else 1 for child in children), 1)
+        self._rows = max(
+            _NUMBERS // max((child.size * child.shape[-1] if child.shape else 1 for child in children), default=d), 1
+        )
 
     def none(self) -> np.ndarray:
         """Return the sites before anything is known: all children non-centred."""
@@ -310,6 +315,8 @@ class Structure:
             about = f" about {_and(child.location)}" if child.location else ""
             scaled = f"{',' if about else ''} scaled by {_and(child.scale)}" if child.scale else ""
             parts.append(f"{child.name} is sampled non-centred{about}{scaled}")
+        if self._by_hand:
+            parts.append(f"{_and(self._by_hand)} {'is' if len(self._by_hand) == 1 else 'are'} sampled with a sign")
         return "; ".join(parts)
 
 

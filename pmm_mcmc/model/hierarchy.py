@@ -75,7 +75,14 @@ def compose(
     reading = read(model, vars, layout, flat, start, choices)
     if reading is None:
         return None
-    signed, flips = signed_scales(reading, lambda: python_function([flat], density.at(density.cut(flat))[0]))
+
+    def log_density() -> Any:
+        logp, gradients = density.at(density.cut(flat))
+        return python_function([flat], [logp, joined(gradients)])
+
+    signed, flips = signed_scales(reading, log_density)
+    if not reading.children and not len(signed):
+        return None
     children = reading.described()
     ends = np.cumsum([0, *(child.n_sites for child in children)])
     n_sites = (int(ends[-1]) + len(signed),)  # known shapes are not checked at every call
@@ -100,7 +107,7 @@ def compose(
     evaluation = joined([g, *parts, *by_part, log_det])
     pull = _pull_function(z, joined(parts), log_det, sites)
     factors = list(reading.factors.values())
-    structure = Structure(len(start), children, signed, flips, factors, reading.scales, pull)
+    structure = Structure(len(start), children, signed, flips, factors, reading.scales, pull, reading.by_hand(signed))
     return Composed(structure, z, lp_x + log_det, g, evaluation, sites)
 
 

@@ -43,7 +43,7 @@ def read(
     start: np.ndarray,
     choices: Mapping[str, str],
 ) -> Reading | None:
-    """Read what can be non-centred, as asked; None where there is nothing.
+    """Read what can be non-centred, as asked, and which scales may have a sign; None where there is neither.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def read(
     """
     shapes = {var: shape for var, (_, shape, _, _) in zip(vars, layout, strict=True)}
     children = _in_order(_children(model, shapes, choices))
-    if not children:
+    if not children and not any(type(rv.owner.op).__name__ in SIGNED for rv in model.free_RVs):
         return None
     reading = Reading(model, shapes, children, flat, start)
     good = [_is_sound(*pair) for pair in reading.scales(reading.start[None])]
@@ -189,6 +189,16 @@ class Reading:
             begin, shape = self.at[child.value].start, self.shapes[child.value]
             out.append(Child(child.rv.name, law.kind, begin, shape, child.fixed, *names))
         return out
+
+    def by_hand(self, signed: np.ndarray) -> tuple[str, ...]:
+        """Return the names of signed scales of which no child is a function."""
+        parents = {var for child in self.children for var in child.parents}
+        return tuple(
+            rv.name
+            for rv in self.model.free_RVs
+            if (value := self.model.rvs_to_values[rv]) not in parents
+            and any(i in range(self.at[value].start, self.at[value].stop) for i in signed)
+        )
 
     def scales_with_sign(self) -> list[np.ndarray]:
         """Return the coordinates, a variable each, of logarithms of scales whose density at 0 is symmetric or flat."""

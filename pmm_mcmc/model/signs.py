@@ -10,6 +10,9 @@ A scale may where the log density of ``z`` is then a smooth function across 0:
   (Gaussian process of ``benchmarks/hierarchies.py``: none of five runs trusted with a sign, three without);
 - of a standard deviation among several, the correlations with it change sign too, and their prior does not mind.
 
+Nor need there be children: a model that is non-centred by hand has offsets, ``theta = mu + s * offset``, and with the
+sign of ``s`` that of its offsets changes (:func:`_of_offsets`).
+
 All of it is seen in values at a few positions, whatever the graph that they are computed by.
 """
 
@@ -27,13 +30,30 @@ __all__ = ["signed_scales"]
 
 # Where a scale must vanish with the one that it is sampled with the sign of: its logarithm here.
 _NECK = -30.0
+# The logarithm of a scale that is small enough for the log density to be linear in it.
+_SMALL = -8.0
+# Of scales with offsets; of more, each the size of a horseshoe's, none has offsets of its own alone.
+_MOST_SCALES = 200
 
 
 def signed_scales(reading: Reading, log_density: Callable[[], Any]) -> tuple[np.ndarray, np.ndarray]:
     """Find the coordinates of signed scales ``(k,)`` and those whose signs each coordinate has ``(d, 2)``, or -1.
 
-    ``log_density`` compiles the model's, a function of ``x``; it is called only where a correlation has a sign.
+    ``log_density`` compiles the model's with its gradient, a function of ``x``; it is called only where a correlation
+    may have a sign, or offsets.
     """
+    signed, flips = _of_children(reading, log_density)
+    owner = _of_offsets(reading, signed, log_density)
+    if (owner >= 0).any():
+        found = np.unique(owner[owner >= 0])
+        flips[owner >= 0, 0] = owner[owner >= 0]
+        flips[found, 0] = found
+        signed = np.union1d(signed, found)
+    return signed, flips
+
+
+def _of_children(reading: Reading, log_density: Callable[[], Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Find signed scales of children."""
     groups = [(group, owners) for group in reading.scales_with_sign() if (owners := _owners(group, reading))]
     many = [sum(owners[i] >= 0 for _, owners in groups) > 1 for i in range(len(reading.children) if groups else 0)]
     groups = [(group, owners) for group, owners in groups
@@ -125,6 +145,54 @@ def _correlated(
         for i, child in enumerate(reading.children):
             p[:, reading.at[child.value]] = reading.scales(p)[i][0].reshape(len(p), -1)
         f = log_density()
-        values = np.array([f(reading.x_of(row)) for row in p])
+        values = np.array([f(reading.x_of(row))[0] for row in p])
         good &= np.isclose(values[1:], values[0], rtol=1e-7)
     return set(signed[~good].tolist())
+
+
+def _of_offsets(reading: Reading, signed: np.ndarray, log_density: Callable[[], Any]) -> np.ndarray:
+    """Return of each coordinate ``(d,)`` the scale that it is an offset of, whose sign changes with its own, or -1.
+
+    Where the scale vanishes the log density depends on an offset by its prior alone, which is even; and of a small
+    scale it has a slope that is odd in the offsets: the model is a smooth function of their product.
+    """
+    d, rng = len(reading.start), np.random.default_rng(3)
+    owner, of_children = np.full(d, -1), {i for child in reading.children for i in _range(reading, child.value)}
+    parents = {i for child in reading.children for var in child.parents for i in _range(reading, var)}
+    groups = [group for group in reading.scales_with_sign() if not parents & set(group.tolist())]
+    scales = [i for group in groups for i in group.tolist()]
+    free = np.array([i not in of_children and i not in parents and i not in scales for i in range(d)])
+    if not scales or len(scales) > _MOST_SCALES or not free.any():
+        return owner
+    f = log_density()
+
+    def slopes(*positions: np.ndarray) -> list[np.ndarray]:
+        with np.errstate(all="ignore"):
+            return [np.asarray(f(reading.x_of(p))[1]) for p in positions]
+
+    start = reading.start + np.where(free, rng.uniform(0.2, 1.0, d), 0.0)
+    refused, of = set(), {}
+    for i in scales:
+        at = np.where(np.arange(d) == i, _NECK, start)
+        turned = np.where(free, -at, at + (np.arange(d) != i) * rng.uniform(0.2, 1.0, d))
+        wide = np.where(np.arange(d) == i, start, turned)
+        one, other, seen = slopes(at, turned, wide)
+        mine = free & np.isclose(one, -other, rtol=1e-6, atol=1e-6) & ~np.isclose(one, -seen, rtol=1e-6, atol=1e-6)
+        small = np.where(np.arange(d) == i, _SMALL, start)
+        plus, minus, none = (g[i] for g in slopes(small, np.where(mine, -small, small), np.where(mine, 0.0, small)))
+        odd, even = abs(plus - minus), abs(plus + minus - 2.0 * none)
+        if mine.any() and abs(none - 1.0) < 0.1 and even < 0.1 * odd:
+            of[i] = mine
+        else:
+            refused.add(i)
+    owners = sum((mine.astype(int) for mine in of.values()), np.zeros(d, dtype=int))
+    refused |= {i for i, mine in of.items() if (owners[mine] > 1).any()}  # factors of a product
+    for group in groups:
+        if not refused & set(group.tolist()):
+            for i in group:
+                owner[of[i]] = i
+    return owner
+
+
+def _range(reading: Reading, var: Any) -> range:
+    return range(*reading.at[var].indices(len(reading.start)))

@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytest
-from hierarchy_models import build, densities, eight_schools, some_sites, two_scales
+from hierarchy_models import build, by_hand, densities, eight_schools, some_sites, two_scales
 
 import pmm_mcmc as pmm
 
@@ -55,6 +55,27 @@ def test_with_a_standard_deviation_its_correlations_change_sign():
     assert three.folded(z, z)[0].tolist() == [1, -1, 1, 1, -1, 1, 1, 1, 1] + [1, -1, 1] * 3
     assert structure_of(build("lkj of gammas")).signed.size == 0
     assert structure_of(build("Gaussian process")).signed.size == 0
+
+
+def test_scales_of_a_model_that_is_non_centred_by_hand_have_a_sign():
+    """With it their offsets change sign; factors of a product, and scales of what is not even, keep their logarithm."""
+
+    def of(**arguments):
+        with pm.Model() as model:
+            by_hand(**arguments)
+        return densities(model)[1].structure
+
+    structure = of()
+    z = np.ones(12)  # scales (2), mu, offset (3, 2), shift, own, noise
+    assert structure.signed.tolist() == [0, 1, 10] and not structure.children
+    assert structure.words == "scales and own are sampled with a sign"
+    z[0] = -1.0
+    assert structure.folded(z, z)[0].tolist() == [1, 1, 1] + [-1, 1] * 3 + [1, 1, 1]
+    z[10] = -1.0
+    assert structure.folded(z, z)[0].tolist() == [1, 1, 1] + [-1, 1] * 3 + [-1, 1, 1]
+    assert of(product=True) is None
+    assert of(symmetric=False).signed.tolist() == [0, 1]
+    assert of(also_noise=True).signed.tolist() == [0, 1], "noise that vanishes with a scale is no smooth function of it"
 
 
 def test_nothing_is_done_where_there_is_nothing_to_do():

@@ -78,7 +78,9 @@ def test_the_density_is_the_models_with_the_jacobian(name):
         np.testing.assert_allclose(said_there[:d], folded_slope, rtol=1e-7, atol=1e-7 * (1 + np.abs(slope).max()))
 
 
-@pytest.mark.parametrize("name", ["eight schools", "nested", "lkj", "lkj of three", "correlations", "two scales"])
+@pytest.mark.parametrize(
+    "name", ["eight schools", "nested", "lkj", "lkj of three", "correlations", "two scales", "by hand"]
+)
 def test_the_density_is_smooth_where_a_scale_changes_its_sign(name):
     model = {"eight schools": eight_schools, "two scales": two_scales}.get(name, lambda: build(name))()
     _, mapped, start = densities(model)

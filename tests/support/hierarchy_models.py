@@ -117,6 +117,19 @@ def _potential():
     pm.Potential("coupled", -(x.sum() ** 2))
 
 
+def by_hand(product=False, symmetric=True, also_noise=False):
+    """Intercepts and slopes of three groups, non-centred by hand, and a scale of noise that has no offsets."""
+    x, scales = np.array([0.5, -1.0, 2.0]), pm.HalfNormal("scales", [2.0, 1.0], shape=2)
+    mu = pm.Normal("mu", 0.0, 3.0)
+    offset = pm.Normal("offset", 0.0, 1.0, shape=(3, 2))
+    gumbel = pm.Normal("shift") if symmetric else pm.Gumbel("shift", 0.0, 1.0)
+    own = pm.HalfNormal("own", 1.0)
+    effect = offset * scales * (own if product else 1.0)
+    noise = pm.HalfNormal("noise", 1.0)
+    seen = effect[:, 0] + effect[:, 1] * x + gumbel * own + mu
+    pm.Normal("y", seen, noise * (own if also_noise else 1.0), observed=[1.0, -0.3, 2.0])
+
+
 BUILD = {
     **{name: (lambda name=name: _real(name)) for name in
        ("Normal", "StudentT", "Laplace", "Cauchy", "Logistic", "Gumbel", "LogNormal")},
@@ -127,6 +140,7 @@ BUILD = {
     "correlations": _by_correlations,
     "Gaussian process": _process, "walks": _walks, "neighbours": _neighbours, "nested": _nested,
     "regularised horseshoe": _horseshoe, "imputed": _imputed, "potential": _potential,
+    "by hand": by_hand,
 }  # fmt: skip
 
 
