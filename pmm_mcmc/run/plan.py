@@ -200,6 +200,8 @@ class SamplingPlan:
             "device": devices.platforms(engine)[0], "keep_gradients": step.keep_gradients,
             "log_likelihood": asked.log_likelihood, "pmm_mcmc": __version__,
         }  # fmt: skip
+        if engine.structure is not None:  # its numbers are a part of what is stored
+            identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_sites} numbers"
         return cls(arguments, engine, layout, statistics, identity, attributes, group, model, asked.log_likelihood)
 
     def _with_variables(self, names: Any) -> SamplingPlan:
