@@ -8,6 +8,8 @@ import pytest
 from hierarchy_models import EFFECT, ERROR, eight_schools
 
 import pmm_mcmc as pmm
+from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.run.storage import StoreError
 
 pytestmark = pytest.mark.pymc
 WORDS = "theta is sampled non-centred about mu, scaled by tau"
@@ -70,6 +72,36 @@ def test_a_stopped_run_goes_on_to_the_byte(schools, tmp_path):
         np.testing.assert_array_equal(parts["sample_stats"][name].values, whole["sample_stats"][name].values)
     sites = json.loads(parts["posterior"].attrs["noncentring"])["sites"]
     assert sites == json.loads(whole["posterior"].attrs["noncentring"])["sites"]
+
+
+def test_a_store_with_another_non_centring_is_refused_by_name(schools, tmp_path, monkeypatch):
+    """As one is that was written before a version of the package that non-centres otherwise."""
+    options = {"chains": 2, "random_seed": 3, "model": schools, "progressbar": False, "store": tmp_path / "run"}
+    options["compute_convergence_checks"] = False
+    pmm.sample(draws=5, **options)
+    monkeypatch.setattr(Structure, "words", "theta is sampled otherwise")
+    with pytest.raises(StoreError, match=r"noncentring: .*non-centred about mu"):
+        pmm.sample(draws=10, resume=True, **options)
+
+
+def test_non_centred_by_hand(tmp_path):
+    """As Bambi writes a group: the scale has a sign, in all that is kept it has none, and the posterior is right."""
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0.0, 5.0), pm.HalfCauchy("tau", 5.0)
+        offset = pm.Normal("offset", shape=8)
+        pm.Normal("y", mu + tau * offset, ERROR, observed=EFFECT)
+    options = {"chains": 8, "random_seed": 1, "model": model, "progressbar": False}
+    dt = pmm.sample(draws=1000, **options)
+    mean, sd = truth()
+    assert abs(float(dt["posterior"]["tau"].mean()) - mean) < 0.06 * sd, "4 standard errors of 8000 draws and more"
+    assert dt["posterior"].attrs["reparametrisation"] == "tau is sampled with a sign"
+    assert not pmm.noncentring(dt).data_vars and pmm.verdict(dt).trusted
+    stats = dt["sample_stats"]
+    np.testing.assert_allclose(stats["noncentred"].values, stats["unconstrained"].values, rtol=1e-8, atol=1e-8)
+    pmm.sample(draws=20, store=tmp_path / "parts", **options)
+    parts = pmm.sample(draws=60, store=tmp_path / "parts", resume=True, **options)
+    found = parts["sample_stats"]["unconstrained"].values
+    np.testing.assert_array_equal(found, stats["unconstrained"].values[:, :60])
 
 
 def test_what_is_asked_for_is_done(schools):
