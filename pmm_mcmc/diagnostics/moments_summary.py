@@ -9,10 +9,12 @@ import pandas as pd
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
+from pmm_mcmc.diagnostics.breaks import noted
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.reasons import (
     Measured,
     bias_reasons,
+    break_reasons,
     calm,
     conclude,
     disagreement_reasons,
@@ -126,10 +128,11 @@ def _read(dt: Any) -> _Read:
         return _Read(labels, draws, means, sds, np.full(len(labels), -1), None)
     stein = dt["stein"].dataset
     found = SteinMoments.of(stein)
+    broken = noted(dt["posterior_mean"].attrs) is not None
     holds = found.pieces == 1 or identity_holds(
         found.excess, found.z, found.mean_square, found.pieces - 1, found.sd > 0.0
     )
-    if not holds or walled(dt["sample_stats_total"], chains * draws):
+    if not holds or broken or walled(dt["sample_stats_total"], chains * draws):
         found = found._replace(first=_plain(found.first), second=_plain(found.second))
     return _Read(labels, draws, means, sds, stein["coordinate_of"].values, found)
 
@@ -176,6 +179,10 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
     remedy, unstable = shorter(stats), 0
     apart = (table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)).to_numpy()
     reasons = size_reasons(chains, read.draws)
+    broken = noted(dt["posterior_mean"].attrs)
+    if broken is not None and read.coordinates is not None:
+        # Of the coordinates only centred ones have their values here.
+        reasons += break_reasons(broken, read.coordinates.labels[broken.coordinate], np.nan)
     if "unstable" in stats and "acceptance_rate" not in stats:
         by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
         unstable, transitions = int(stats["unstable"].sum()), int(stats["transitions"].sum())

@@ -12,6 +12,7 @@ import xarray as xr
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
+from pmm_mcmc.diagnostics.breaks import Break, noted
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.noncentred import judged_positions
 from pmm_mcmc.diagnostics.reasons import identity_holds, walled
@@ -110,7 +111,9 @@ class Run:
     judged, gradient
         Gradients, and the positions at which they are taken: non-centred ones if the run has them.
     walled
-        Whether the density may end at a wall: there the Stein identity lacks a boundary term.
+        Whether the density jumps, or may end at a wall: there the Stein identity lacks a boundary term.
+    broken
+        The jump or wall that was found between draws, if any.
     """
 
     parameters: Parameters
@@ -120,6 +123,7 @@ class Run:
     gradient: Any = None
     judged: Any = None
     walled: bool = False
+    broken: Break | None = None
 
     @property
     def labels(self) -> list[str]:
@@ -204,9 +208,10 @@ def read(dt: Any, var_names: Any = None, *, strict: bool = False) -> Run:
     enough = draws >= CALIBRATION.fewest_of_chain and chains * draws >= CALIBRATION.fewest
     if strict and not enough:
         raise ValueError(f"{chains} x {draws} draws are too few to measure a bias: draw at least {CALIBRATION.fewest}")
-    run = Run(Parameters(posterior), chains, draws)
+    run = Run(Parameters(posterior), chains, draws, broken=noted(dt["posterior"].attrs))
     if not there or not enough:
         return run
     run.position, run.gradient = (np.asarray(stats[name].values, dtype=float) for name in ("unconstrained", "gradient"))
-    run.judged, run.walled = judged_positions(stats), walled(stats, chains * draws)
+    run.judged = judged_positions(stats)
+    run.walled = run.broken is not None or walled(stats, chains * draws)
     return run

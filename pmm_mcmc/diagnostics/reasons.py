@@ -13,6 +13,7 @@ import numpy as np
 from scipy.stats import f as f_distribution
 from scipy.stats import poisson
 
+from pmm_mcmc.diagnostics.breaks import Break
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.statement import Reason, Verdict, beside, concluded
 from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
@@ -21,6 +22,7 @@ from pmm_mcmc.warmup.standard_errors import largest_t
 __all__ = [
     "Measured",
     "bias_reasons",
+    "break_reasons",
     "calm",
     "conclude",
     "disagreement_reasons",
@@ -127,6 +129,27 @@ def unstable_reasons(
             "parameters by their priors"
         )
     return [Reason("unstable", words, remedy, value=float(unstable), limit=float(harmless))]
+
+
+def break_reasons(found: Break | None, parameter: str, value: float) -> list[Reason]:
+    """Return a reason if the log density has a jump or a wall between draws.
+
+    ``parameter`` and ``value`` are its place on the scale of the model; ``value`` is NaN where that is not known.
+    """
+    if found is None:
+        return []
+    where = f"along {parameter}"
+    if np.isfinite(value):
+        where = f"where {parameter} is near {value:.3g}" if found.fixed else f"{where}, as where it is near {value:.3g}"
+    if found.kind == "wall":
+        remedy = f"give {parameter} a prior that ends there, such as pm.Truncated, in place of the wall"
+        return [Reason("wall", f"the density ends at a wall {where}", remedy, parameter)]
+    remedy = (
+        "no gradient shows a jump: put a smooth step in its place (pm.math.sigmoid), sum or integrate it out, or sample "
+        f"{parameter} with a method that needs no gradient (pm.Slice)"
+    )
+    words = f"the log density jumps by {found.size:.2g} {where}"
+    return [Reason("jump", words, remedy, parameter, found.size, CALIBRATION.jump)]
 
 
 def walled(stats: Any, draws: int) -> bool:

@@ -12,6 +12,8 @@ TRUSTED, UNDECIDED, NOT_TRUSTED = "trusted", "undecided", "not trusted"
 # The state of a run with each reason.  The sentence has one remedy, that of the first reason in this order: a wrong
 # step must be mended before more draws help.
 _STATES = {
+    "jump": NOT_TRUSTED,
+    "wall": NOT_TRUSTED,
     "unstable": NOT_TRUSTED,
     "divergences": NOT_TRUSTED,
     "identity": NOT_TRUSTED,
@@ -36,7 +38,7 @@ class Reason:
     Attributes
     ----------
     code : str
-        ``"unstable"``, ``"divergences"``, ``"identity"``, ``"bias_of_mean"``, ``"bias_of_sd"``, ``"step_unstable"``,
+        ``"jump"``, ``"wall"``, ``"unstable"``, ``"divergences"``, ``"identity"``, ``"bias_of_mean"``, ``"bias_of_sd"``, ``"step_unstable"``,
         ``"r_hat"``: not trusted.  ``"step_long"``, ``"one_chain"``, ``"few_draws"``, ``"mcse"``,
         ``"bound"``, ``"no_gradients"``, ``"unmeasured"``: undecided.
     words : str

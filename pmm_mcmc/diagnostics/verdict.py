@@ -17,6 +17,7 @@ from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.reasons import (
     Measured,
     bias_reasons,
+    break_reasons,
     calm,
     conclude,
     disagreement_reasons,
@@ -65,7 +66,8 @@ def bias_table(dt: Any, var_names: Any = None) -> pd.DataFrame:
 def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
 
-    A run is **not trusted** if something is wrong: too many transitions were unstable; chains disagree; the Stein
+    A run is **not trusted** if something is wrong: the log density jumps, or ends at a wall, between draws; too many
+    transitions were unstable; chains disagree; the Stein
     identity fails; the bias of a mean or a standard deviation exceeds 0.075 posterior standard deviations (of a mean,
     with the share that the correction did not remove); or the step is not stable where the posterior is steepest.
 
@@ -142,6 +144,8 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
     if any(reason.code == "few_draws" for reason in reasons):
         return concluded(reasons, "")
     reasons += divergence_reasons(stats)
+    if run.broken is not None and run.position is not None:
+        reasons += break_reasons(run.broken, *_place(run, table))
     if "unstable" in stats and "acceptance_rate" not in stats:
         by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
         unstable, transitions = int(stats["unstable"].sum()), int(stats["steps_per_draw"].sum())
@@ -247,6 +251,18 @@ def _where(run: Run, table: pd.DataFrame, unstable: np.ndarray) -> str:
 def _of_position(run: Run, table: pd.DataFrame, coordinate: int) -> str:
     plain = Run(run.parameters, run.chains, run.draws, judged=run.position)
     return _name(plain, table, coordinate)
+
+
+def _place(run: Run, table: pd.DataFrame) -> tuple[str, float]:
+    """Return the parameter that a break is along, and its value there: NaN if that is no function of the coordinate."""
+    assert run.broken is not None
+    label = _of_position(run, table, run.broken.coordinate)
+    x = run.position[..., run.broken.coordinate].ravel()
+    order = np.argsort(x, kind="stable")
+    values = run.parameters.read(np.array([run.labels.index(label)])).ravel()[order]
+    if not ((np.diff(values) >= 0.0).all() or (np.diff(values) <= 0.0).all()):
+        return label, np.nan
+    return label, float(np.interp(run.broken.value, x[order], values))
 
 
 def last_words(dt: Any) -> tuple[int, str]:
