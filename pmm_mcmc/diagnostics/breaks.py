@@ -153,10 +153,12 @@ class _Look:
             beyond = self._evaluated(np.concatenate([b.x + way, a.x - way]))
             out = np.isnan(beyond.lp)
             walls = [*walls, (_joined(b, a).at(out), beyond.at(out))]
-        inside, outside = (_joined(*side) for side in zip(*walls, strict=True)) if walls else (left.at([]), right.at([]))
-        for _ in range(_HALVINGS):
-            chosen = np.unique(np.linspace(0, len(inside.lp) - 1, _TRACED).astype(int)) if len(inside.lp) else []
-            inside, outside = inside.at(chosen), outside.at(chosen)
+        inside, outside = left.at([]), right.at([])
+        if walls:
+            inside, outside = (_joined(*side) for side in zip(*walls, strict=True))
+        chosen = np.unique(np.linspace(0.0, max(len(inside.lp) - 1.0, 0.0), _TRACED).astype(int))[: len(inside.lp)]
+        inside, outside = inside.at(chosen), outside.at(chosen)
+        for _ in range(_HALVINGS * bool(walls)):
             middle = self._evaluated(0.5 * (inside.x + outside.x))
             out = np.isnan(middle.lp)
             inside, outside = _either(out, inside, middle), _either(out, middle, outside)

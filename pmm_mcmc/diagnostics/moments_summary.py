@@ -23,6 +23,7 @@ from pmm_mcmc.diagnostics.reasons import (
     length_reasons,
     shorter,
     size_reasons,
+    spread_reasons,
     unstable_reasons,
     walled,
 )
@@ -129,9 +130,7 @@ def _read(dt: Any) -> _Read:
     stein = dt["stein"].dataset
     found = SteinMoments.of(stein)
     broken = noted(dt["posterior_mean"].attrs) is not None
-    holds = found.pieces == 1 or identity_holds(
-        found.excess, found.z, found.mean_square, found.pieces - 1, found.sd > 0.0
-    )
+    holds = found.pieces == 1 or identity_holds(found.identity, found.pieces - 1, found.sd > 0.0)
     if not holds or broken or walled(dt["sample_stats_total"], chains * draws):
         found = found._replace(first=_plain(found.first), second=_plain(found.second))
     return _Read(labels, draws, means, sds, stein["coordinate_of"].values, found)
@@ -194,10 +193,9 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
         reasons.append(Reason("no_gradients", "the bias was not measured, for there are no gradients"))
     elif at.pieces > 1:
         degrees = at.pieces - 1
-        reasons += identity_reasons(
-            at.excess, at.z, at.mean_square, degrees, at.labels.__getitem__, remedy, at.sd > 0.0
-        )
+        reasons += identity_reasons(at.identity, degrees, at.labels.__getitem__, remedy, at.sd > 0.0)
         reasons += bias_reasons(measured, degrees, remedy)
+        reasons += spread_reasons(measured)
     reasons += length_reasons(stats, measured.ruled_out and calm(unstable, chains * read.draws))
     return conclude(reasons, measured, stats, "unconstrained coordinates")
 
@@ -207,7 +205,7 @@ def _measured(at: SteinMoments | None) -> Measured:
     if at is None or at.pieces == 1:
         labels = [] if at is None else at.labels
         unknown = np.full(max(len(labels), 1), np.nan)
-        return Measured(labels, *(unknown,) * 5, np.isnan(unknown), unknown)
+        return Measured(labels, *(unknown,) * 5, np.isnan(unknown), unknown, unknown)
     # All are in units of the coordinates' scale.
     corrected_sd, _ = sd_of(at.second)
     sd = np.where(at.second.used, corrected_sd, at.sd)
@@ -224,4 +222,5 @@ def _measured(at: SteinMoments | None) -> Measured:
         of_sd_se / sd,
         at.sd > 0.0,
         at.first.se / sd,
+        at.second.se / np.maximum(2.0 * corrected_sd, 1e-300) / sd,
     )

@@ -17,7 +17,7 @@ from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.noncentred import judged_positions
 from pmm_mcmc.diagnostics.reasons import identity_holds, walled
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
-from pmm_mcmc.warmup.stein_identity import stein_identity
+from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
 
 __all__ = ["Parameters", "Run", "read", "scalars"]
 
@@ -131,7 +131,7 @@ class Run:
         return self.parameters.labels
 
     @cached_property
-    def identity(self) -> tuple[np.ndarray, np.ndarray, float]:
+    def identity(self) -> Identity:
         """The Stein identity of each coordinate: see :func:`pmm_mcmc.warmup.stein_identity.stein_identity`."""
         return stein_identity(self.judged, self.gradient)
 
@@ -145,7 +145,7 @@ class Run:
         """Whether there are gradients, and the Stein identity can correct the draws."""
         if self.judged is None or self.walled:
             return False
-        return identity_holds(*self.identity, self.degrees, self.moving)
+        return identity_holds(self.identity, self.degrees, self.moving)
 
     @property
     def moving(self) -> np.ndarray:

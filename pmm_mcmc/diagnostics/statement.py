@@ -25,6 +25,7 @@ _STATES = {
     "one_chain": UNDECIDED,
     "few_draws": UNDECIDED,
     "mcse": UNDECIDED,
+    "mcse_of_sd": UNDECIDED,
     "bound": UNDECIDED,
     "no_gradients": UNDECIDED,
     "unmeasured": UNDECIDED,
@@ -38,9 +39,9 @@ class Reason:
     Attributes
     ----------
     code : str
-        ``"jump"``, ``"wall"``, ``"unstable"``, ``"divergences"``, ``"identity"``, ``"bias_of_mean"``, ``"bias_of_sd"``, ``"step_unstable"``,
-        ``"r_hat"``: not trusted.  ``"step_long"``, ``"one_chain"``, ``"few_draws"``, ``"mcse"``,
-        ``"bound"``, ``"no_gradients"``, ``"unmeasured"``: undecided.
+        ``"jump"``, ``"wall"``, ``"unstable"``, ``"divergences"``, ``"identity"``, ``"bias_of_mean"``,
+        ``"bias_of_sd"``, ``"step_unstable"``, ``"r_hat"``: not trusted.  ``"step_long"``, ``"one_chain"``,
+        ``"few_draws"``, ``"mcse"``, ``"mcse_of_sd"``, ``"bound"``, ``"no_gradients"``, ``"unmeasured"``: undecided.
     words : str
         The finding in words, with its limit.
     remedy : str

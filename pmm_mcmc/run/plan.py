@@ -308,8 +308,10 @@ class SamplingPlan:
     def density(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities ``(n,)`` and gradients at the model's positions ``(n, d)``; NaN where not finite."""
         d, structure = self.engine.d, self.engine.structure
-        sites = None if structure is None else structure.none()
-        z = x if structure is None else structure.to_z(x, sites)[0]
+        sites, z = None, x
+        if structure is not None:
+            sites = structure.none()
+            z, _ = structure.to_z(x, sites)
         state = empty_state(z, np.zeros(d))
         evaluation = self.engine.evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)
         lp = state[:, 4 * d] if structure is None else state[:, 4 * d] - evaluation[:, 3 * d]
