@@ -43,6 +43,11 @@ class Calibration:
     tens of standard errors, and chance reaches this once in 1e5 runs that are refused for it.  Half, double: none of 24
     runs differs."""
 
+    jump: float = 0.1
+    """Smallest jump of the log density that counts.  One of 0.1 moves a mean by at most 0.05 standard deviations (the
+    root of p (1 - p) with p = 1/2 on either side, times 0.1), which is less than ``bias``; what is smooth closes to
+    within it after a few halvings.  Not measured otherwise."""
+
     # -- what leaves a run undecided ---------------------------------------------------------------------------------
 
     fewest: int = 20

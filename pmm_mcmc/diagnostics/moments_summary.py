@@ -9,10 +9,12 @@ import pandas as pd
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
+from pmm_mcmc.diagnostics.breaks import noted
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.reasons import (
     Measured,
     bias_reasons,
+    break_reasons,
     calm,
     conclude,
     disagreement_reasons,
@@ -21,6 +23,7 @@ from pmm_mcmc.diagnostics.reasons import (
     length_reasons,
     shorter,
     size_reasons,
+    spread_reasons,
     unstable_reasons,
     walled,
 )
@@ -126,10 +129,9 @@ def _read(dt: Any) -> _Read:
         return _Read(labels, draws, means, sds, np.full(len(labels), -1), None)
     stein = dt["stein"].dataset
     found = SteinMoments.of(stein)
-    holds = found.pieces == 1 or identity_holds(
-        found.excess, found.z, found.mean_square, found.pieces - 1, found.sd > 0.0
-    )
-    if not holds or walled(dt["sample_stats_total"], chains * draws):
+    broken = noted(dt["posterior_mean"].attrs) is not None
+    holds = found.pieces == 1 or identity_holds(found.identity, found.pieces - 1, found.sd > 0.0)
+    if not holds or broken or walled(dt["sample_stats_total"], chains * draws):
         found = found._replace(first=_plain(found.first), second=_plain(found.second))
     return _Read(labels, draws, means, sds, stein["coordinate_of"].values, found)
 
@@ -176,6 +178,10 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
     remedy, unstable = shorter(stats), 0
     apart = (table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)).to_numpy()
     reasons = size_reasons(chains, read.draws)
+    broken = noted(dt["posterior_mean"].attrs)
+    if broken is not None and read.coordinates is not None:
+        # Of the coordinates only centred ones have their values here.
+        reasons += break_reasons(broken, read.coordinates.labels[broken.coordinate], np.nan)
     if "unstable" in stats and "acceptance_rate" not in stats:
         by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
         unstable, transitions = int(stats["unstable"].sum()), int(stats["transitions"].sum())
@@ -187,10 +193,9 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
         reasons.append(Reason("no_gradients", "the bias was not measured, for there are no gradients"))
     elif at.pieces > 1:
         degrees = at.pieces - 1
-        reasons += identity_reasons(
-            at.excess, at.z, at.mean_square, degrees, at.labels.__getitem__, remedy, at.sd > 0.0
-        )
+        reasons += identity_reasons(at.identity, degrees, at.labels.__getitem__, remedy, at.sd > 0.0)
         reasons += bias_reasons(measured, degrees, remedy)
+        reasons += spread_reasons(measured)
     reasons += length_reasons(stats, measured.ruled_out and calm(unstable, chains * read.draws))
     return conclude(reasons, measured, stats, "unconstrained coordinates")
 
@@ -200,7 +205,7 @@ def _measured(at: SteinMoments | None) -> Measured:
     if at is None or at.pieces == 1:
         labels = [] if at is None else at.labels
         unknown = np.full(max(len(labels), 1), np.nan)
-        return Measured(labels, *(unknown,) * 5, np.isnan(unknown), unknown)
+        return Measured(labels, *(unknown,) * 5, np.isnan(unknown), unknown, unknown)
     # All are in units of the coordinates' scale.
     corrected_sd, _ = sd_of(at.second)
     sd = np.where(at.second.used, corrected_sd, at.sd)
@@ -217,4 +222,5 @@ def _measured(at: SteinMoments | None) -> Measured:
         of_sd_se / sd,
         at.sd > 0.0,
         at.first.se / sd,
+        at.second.se / np.maximum(2.0 * corrected_sd, 1e-300) / sd,
     )

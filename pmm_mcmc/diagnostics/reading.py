@@ -12,11 +12,12 @@ import xarray as xr
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
+from pmm_mcmc.diagnostics.breaks import Break, noted
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.noncentred import judged_positions
 from pmm_mcmc.diagnostics.reasons import identity_holds, walled
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
-from pmm_mcmc.warmup.stein_identity import stein_identity
+from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
 
 __all__ = ["Parameters", "Run", "read", "scalars"]
 
@@ -110,7 +111,9 @@ class Run:
     judged, gradient
         Gradients, and the positions at which they are taken: non-centred ones if the run has them.
     walled
-        Whether the density may end at a wall: there the Stein identity lacks a boundary term.
+        Whether the density jumps, or may end at a wall: there the Stein identity lacks a boundary term.
+    broken
+        The jump or wall that was found between draws, if any.
     """
 
     parameters: Parameters
@@ -120,6 +123,7 @@ class Run:
     gradient: Any = None
     judged: Any = None
     walled: bool = False
+    broken: Break | None = None
 
     @property
     def labels(self) -> list[str]:
@@ -127,7 +131,7 @@ class Run:
         return self.parameters.labels
 
     @cached_property
-    def identity(self) -> tuple[np.ndarray, np.ndarray, float]:
+    def identity(self) -> Identity:
         """The Stein identity of each coordinate: see :func:`pmm_mcmc.warmup.stein_identity.stein_identity`."""
         return stein_identity(self.judged, self.gradient)
 
@@ -141,7 +145,7 @@ class Run:
         """Whether there are gradients, and the Stein identity can correct the draws."""
         if self.judged is None or self.walled:
             return False
-        return identity_holds(*self.identity, self.degrees, self.moving)
+        return identity_holds(self.identity, self.degrees, self.moving)
 
     @property
     def moving(self) -> np.ndarray:
@@ -204,9 +208,10 @@ def read(dt: Any, var_names: Any = None, *, strict: bool = False) -> Run:
     enough = draws >= CALIBRATION.fewest_of_chain and chains * draws >= CALIBRATION.fewest
     if strict and not enough:
         raise ValueError(f"{chains} x {draws} draws are too few to measure a bias: draw at least {CALIBRATION.fewest}")
-    run = Run(Parameters(posterior), chains, draws)
+    run = Run(Parameters(posterior), chains, draws, broken=noted(dt["posterior"].attrs))
     if not there or not enough:
         return run
     run.position, run.gradient = (np.asarray(stats[name].values, dtype=float) for name in ("unconstrained", "gradient"))
-    run.judged, run.walled = judged_positions(stats), walled(stats, chains * draws)
+    run.judged = judged_positions(stats)
+    run.walled = run.broken is not None or walled(stats, chains * draws)
     return run

@@ -13,14 +13,17 @@ import numpy as np
 from scipy.stats import f as f_distribution
 from scipy.stats import poisson
 
+from pmm_mcmc.diagnostics.breaks import Break
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.statement import Reason, Verdict, beside, concluded
 from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 from pmm_mcmc.warmup.standard_errors import largest_t
+from pmm_mcmc.warmup.stein_identity import Identity
 
 __all__ = [
     "Measured",
     "bias_reasons",
+    "break_reasons",
     "calm",
     "conclude",
     "disagreement_reasons",
@@ -30,6 +33,7 @@ __all__ = [
     "length_reasons",
     "shorter",
     "size_reasons",
+    "spread_reasons",
     "unstable_reasons",
     "walled",
     "whole",
@@ -55,6 +59,8 @@ class Measured(NamedTuple):
         Whether the parameter varies.
     error
         Standard error of the corrected mean, with the bias that the correction did not remove.
+    error_of_sd
+        Standard error of the standard deviation, corrected where that is possible; NaN where there is none.
     """
 
     labels: Sequence[str]
@@ -65,6 +71,7 @@ class Measured(NamedTuple):
     of_sd_se: np.ndarray
     moving: np.ndarray
     error: np.ndarray
+    error_of_sd: np.ndarray
 
     @property
     def bounds(self) -> np.ndarray:
@@ -74,10 +81,14 @@ class Measured(NamedTuple):
             return self.of_mean + 2.0 * self.of_mean_se + self.left / (1.0 - self.left) * sure
 
     @property
+    def small(self) -> np.ndarray:
+        """Whether a bias that matters is ruled out, of the mean and the standard deviation of each parameter."""
+        return (self.bounds < CALIBRATION.ruled_out) & (self.of_sd + 2.0 * self.of_sd_se < CALIBRATION.ruled_out)
+
+    @property
     def ruled_out(self) -> bool:
-        """Whether the draws rule out a bias that matters, of every mean and standard deviation."""
-        small = (self.bounds < CALIBRATION.ruled_out) & (self.of_sd + 2.0 * self.of_sd_se < CALIBRATION.ruled_out)
-        return bool(np.all(small | ~self.moving))
+        """Whether a bias that matters is ruled out, of every mean and standard deviation."""
+        return bool(np.all(self.small | ~self.moving))
 
     @property
     def known(self) -> np.ndarray:
@@ -127,6 +138,27 @@ def unstable_reasons(
             "parameters by their priors"
         )
     return [Reason("unstable", words, remedy, value=float(unstable), limit=float(harmless))]
+
+
+def break_reasons(found: Break | None, parameter: str, value: float) -> list[Reason]:
+    """Return a reason if the log density has a jump or a wall between draws.
+
+    ``parameter`` and ``value`` are its place on the scale of the model; ``value`` is NaN where that is not known.
+    """
+    if found is None:
+        return []
+    where = f"along {parameter}"
+    if np.isfinite(value):
+        where = f"where {parameter} is near {value:.3g}" if found.fixed else f"{where}, as where it is near {value:.3g}"
+    if found.kind == "wall":
+        remedy = f"give {parameter} a prior that ends there, such as pm.Truncated, in place of the wall"
+        return [Reason("wall", f"the density ends at a wall {where}", remedy, parameter)]
+    remedy = (
+        "no gradient shows a jump: put a smooth step in its place (pm.math.sigmoid), sum or integrate it out, or "
+        f"sample {parameter} with a method that needs no gradient (pm.Slice)"
+    )
+    words = f"the log density jumps by {found.size:.2g} {where}"
+    return [Reason("jump", words, remedy, parameter, found.size, CALIBRATION.jump)]
 
 
 def walled(stats: Any, draws: int) -> bool:
@@ -193,45 +225,42 @@ def disagreement_reasons(
     return []
 
 
-def _fails(
-    excess: np.ndarray, z: np.ndarray, mean_square: float, degrees: int, times: float = 1.0
-) -> tuple[np.ndarray, bool]:
+def _fails(identity: Identity, degrees: int, times: float = 1.0) -> tuple[np.ndarray, bool]:
     """Return where the Stein identity fails, by ``times`` the limit of chance or more, and whether it fails on average.
 
     ``degrees`` are the degrees of freedom of the standard errors in ``z``.
     """
+    excess, z, mean_square, independent = identity
     sure = times * max(WARMUP.identity_z, largest_t(len(z), degrees))
     off = (np.abs(excess) > CALIBRATION.identity_excess) & (np.abs(z) > sure)
-    # By chance the mean square of the z-scores is about 1.
-    chance = f_distribution.ppf(1.0 - WARMUP.chance, max(len(z), 1), degrees)
+    # By chance the mean square of the z-scores is about 1; collinear coordinates have the same z-score.
+    chance = f_distribution.ppf(1.0 - WARMUP.chance, independent, degrees)
     with np.errstate(over="ignore"):  # a coordinate that does not move
         large = float(np.mean(z**2)) > max(WARMUP.identity_z, chance)
     return off, bool(mean_square > CALIBRATION.identity_mean_square and large)
 
 
-def identity_holds(
-    excess: np.ndarray, z: np.ndarray, mean_square: float, degrees: int, moving: np.ndarray | bool = True
-) -> bool:
+def identity_holds(identity: Identity, degrees: int, moving: np.ndarray | bool = True) -> bool:
     """Return whether the Stein identity can correct the draws: it holds, or fails as it does for too long a step.
 
     At an edge or a jump of the density the identity fails for the posterior itself, in either direction and by far, and
     nothing can be corrected by it.  Coordinates that do not move are left out.
     """
-    off, _ = _fails(excess, z, mean_square, degrees, CALIBRATION.edge_z)
+    excess = identity.excess
+    off, _ = _fails(identity, degrees, CALIBRATION.edge_z)
     return not bool((off & moving & ((excess < 0.0) | (excess > CALIBRATION.widest))).any())
 
 
 def identity_reasons(
-    excess: np.ndarray,
-    z: np.ndarray,
-    mean_square: float,
+    identity: Identity,
     degrees: int,
     name: Callable[[int], str],
     remedy: str = "",
     moving: np.ndarray | bool = True,
 ) -> list[Reason]:
     """Return a reason if the Stein identity fails, in one coordinate or on average over all."""
-    off, throughout = _fails(excess, z, mean_square, degrees)
+    excess, mean_square = identity.excess, identity.mean_square
+    off, throughout = _fails(identity, degrees)
     if not (off.any() or throughout):
         return []
     worst = int(np.argmax(np.where(off, np.abs(excess), 0.0))) if off.any() else int(np.argmax(np.abs(excess)))
@@ -243,7 +272,7 @@ def identity_reasons(
         words = f"E[x dF/dx] is {value} for {parameter} and off 1 by {np.sqrt(2.0 * mean_square):.2f} on average, " + (
             f"limit {np.sqrt(2.0 * CALIBRATION.identity_mean_square):.2f}"
         )
-    elif not identity_holds(excess, z, mean_square, degrees, moving):
+    elif not identity_holds(identity, degrees, moving):
         remedy = (
             "the density may have an edge or a jump there, where no Langevin sampler is right: bound a parameter by "
             "its prior, and let no term jump; if it has none, draw more"
@@ -269,6 +298,31 @@ def bias_reasons(measured: Measured, degrees: int, remedy: str = "") -> list[Rea
                 Reason(f"bias_of_{what}", words, remedy, measured.labels[worst], float(large[worst]), CALIBRATION.bias)
             )
     return reasons
+
+
+def spread_reasons(measured: Measured, witnesses: Sequence[Measured] = ()) -> list[Reason]:
+    """Return a reason if a standard deviation whose bias is not measurable is too uncertain.
+
+    Long tails and curved ridges do that: chains agree and means are known, while the width rests on few excursions.
+
+    Parameters
+    ----------
+    measured
+        What the gradients show.
+    witnesses
+        What others show of the same parameters, by draws of their own: one that rules out a bias that matters of a
+        parameter speaks for it.
+    """
+    alone = measured.moving & ~np.isfinite(measured.of_sd)
+    for witness in witnesses:
+        alone &= ~witness.small
+    error = np.where(alone, measured.error_of_sd, 0.0)
+    if not (error > CALIBRATION.mcse).any():
+        return []
+    worst = int(np.nanargmax(error))
+    label, (value, limit) = measured.labels[worst], beside(100.0 * error[worst], 100.0 * CALIBRATION.mcse, 0)
+    words = f"the sd of {label} is known to {value} % only, limit {limit} %"
+    return [Reason("mcse_of_sd", words, _MORE, label, float(error[worst]), CALIBRATION.mcse)]
 
 
 def length_reasons(stats: Any, ruled_out: bool) -> list[Reason]:

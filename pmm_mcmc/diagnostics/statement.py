@@ -12,6 +12,8 @@ TRUSTED, UNDECIDED, NOT_TRUSTED = "trusted", "undecided", "not trusted"
 # The state of a run with each reason.  The sentence has one remedy, that of the first reason in this order: a wrong
 # step must be mended before more draws help.
 _STATES = {
+    "jump": NOT_TRUSTED,
+    "wall": NOT_TRUSTED,
     "unstable": NOT_TRUSTED,
     "divergences": NOT_TRUSTED,
     "identity": NOT_TRUSTED,
@@ -23,6 +25,7 @@ _STATES = {
     "one_chain": UNDECIDED,
     "few_draws": UNDECIDED,
     "mcse": UNDECIDED,
+    "mcse_of_sd": UNDECIDED,
     "bound": UNDECIDED,
     "no_gradients": UNDECIDED,
     "unmeasured": UNDECIDED,
@@ -36,9 +39,9 @@ class Reason:
     Attributes
     ----------
     code : str
-        ``"unstable"``, ``"divergences"``, ``"identity"``, ``"bias_of_mean"``, ``"bias_of_sd"``, ``"step_unstable"``,
-        ``"r_hat"``: not trusted.  ``"step_long"``, ``"one_chain"``, ``"few_draws"``, ``"mcse"``,
-        ``"bound"``, ``"no_gradients"``, ``"unmeasured"``: undecided.
+        ``"jump"``, ``"wall"``, ``"unstable"``, ``"divergences"``, ``"identity"``, ``"bias_of_mean"``,
+        ``"bias_of_sd"``, ``"step_unstable"``, ``"r_hat"``: not trusted.  ``"step_long"``, ``"one_chain"``,
+        ``"few_draws"``, ``"mcse"``, ``"mcse_of_sd"``, ``"bound"``, ``"no_gradients"``, ``"unmeasured"``: undecided.
     words : str
         The finding in words, with its limit.
     remedy : str

@@ -13,6 +13,8 @@ import xarray as xr
 
 from pmm_mcmc.diagnostics.comoments import FEATURES, PAIRS, combined
 from pmm_mcmc.diagnostics.stein import ORDERS, Corrected, Estimate, choose, solve_slopes
+from pmm_mcmc.warmup.standard_errors import worth_independent
+from pmm_mcmc.warmup.stein_identity import Identity
 
 __all__ = ["SteinMoments", "weighted"]
 
@@ -32,9 +34,7 @@ class SteinMoments(NamedTuple):
     sd: np.ndarray
     first: Corrected
     second: Corrected
-    excess: np.ndarray
-    z: np.ndarray
-    mean_square: float
+    identity: Identity
     pieces: int
 
     @classmethod
@@ -57,8 +57,8 @@ class SteinMoments(NamedTuple):
             cross = (n[:, None] * w).sum(axis=0) ** 2 - ((n[:, None] * w) ** 2).sum(axis=0)
             mean_square = float(0.5 * np.mean(cross) / (n.sum() ** 2 - (n**2).sum()))
         labels = [str(name) for name in stein["coordinate"].values]
-        z = excess / np.maximum(error, 1e-300)
-        return cls(labels, centre, scale, sd, first, second, excess, z, mean_square, len(n))
+        identity = Identity(excess, excess / np.maximum(error, 1e-300), mean_square, worth_independent(w))
+        return cls(labels, centre, scale, sd, first, second, identity, len(n))
 
 
 def weighted(n: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.reasons import (
     Measured,
     bias_reasons,
+    break_reasons,
     calm,
     conclude,
     disagreement_reasons,
@@ -25,6 +27,7 @@ from pmm_mcmc.diagnostics.reasons import (
     length_reasons,
     shorter,
     size_reasons,
+    spread_reasons,
     unstable_reasons,
     whole,
 )
@@ -65,7 +68,8 @@ def bias_table(dt: Any, var_names: Any = None) -> pd.DataFrame:
 def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
 
-    A run is **not trusted** if something is wrong: too many transitions were unstable; chains disagree; the Stein
+    A run is **not trusted** if something is wrong: the log density jumps, or ends at a wall, between draws; too many
+    transitions were unstable; chains disagree; the Stein
     identity fails; the bias of a mean or a standard deviation exceeds 0.075 posterior standard deviations (of a mean,
     with the share that the correction did not remove); or the step is not stable where the posterior is steepest.
 
@@ -122,7 +126,7 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     return known["verdict"]
 
 
-def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
+def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witnesses: Sequence[Measured] = ()) -> Verdict:
     """Return the verdict on a result from the table of its parameters.
 
     Parameters
@@ -133,6 +137,9 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
         The table of :func:`pmm_mcmc.diagnostics.table.table_of`.
     probe
         As for :func:`verdict`.
+    witnesses
+        What independent draws show of the biases of the same parameters: see
+        :func:`pmm_mcmc.diagnostics.reasons.spread_reasons`.
     """
     labels = list(table.index)
     stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
@@ -142,6 +149,8 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
     if any(reason.code == "few_draws" for reason in reasons):
         return concluded(reasons, "")
     reasons += divergence_reasons(stats)
+    if run.broken is not None and run.position is not None:
+        reasons += break_reasons(run.broken, *_place(run, table))
     if "unstable" in stats and "acceptance_rate" not in stats:
         by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
         unstable, transitions = int(stats["unstable"].sum()), int(stats["steps_per_draw"].sum())
@@ -150,8 +159,9 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
     reasons += _disagreement(dt, table, moving, errors, run.chains)
     measured = _measured(labels, table)
     if run.judged is not None:
-        reasons += identity_reasons(*run.identity, run.degrees, lambda i: _name(run, table, i), remedy, run.moving)
+        reasons += identity_reasons(run.identity, run.degrees, lambda i: _name(run, table, i), remedy, run.moving)
         reasons += bias_reasons(measured, run.degrees, remedy)
+        reasons += spread_reasons(measured, witnesses)
     else:
         ours = "n_grad_total" in stats
         words = "the bias could not be measured, for the result holds no gradients"
@@ -177,18 +187,20 @@ def _probed(labels: list[str], table: pd.DataFrame, moving: np.ndarray) -> Measu
         )
     columns = (table[name].abs().to_numpy() for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se"))
     of_mean, of_mean_se, of_sd, of_sd_se = columns
-    return Measured(labels, of_mean, of_mean_se, np.zeros(len(labels)), of_sd, of_sd_se, moving, of_mean_se)
+    none = np.zeros(len(labels))
+    return Measured(labels, of_mean, of_mean_se, none, of_sd, of_sd_se, moving, of_mean_se, of_sd_se)
 
 
 def _measured(labels: list[str], table: pd.DataFrame) -> Measured:
     """Return the biases of a table in posterior standard deviations."""
     scale = table["sd_corrected"].where(table["sd_corrected"] > 0.0)
-    mean, mean_se, of_sd, of_sd_se, error = (
+    mean, mean_se, of_sd, of_sd_se, error, error_of_sd = (
         (table[name].abs() / scale).to_numpy()
-        for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se", "mcse_corrected")
+        for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se", "mcse_corrected", "mcse_sd_corrected")
     )
     moving = table["sd"].to_numpy() != 0.0
-    return Measured(labels, mean, mean_se, table["unexplained"].to_numpy(), of_sd, of_sd_se, moving, error)
+    left = table["unexplained"].to_numpy()
+    return Measured(labels, mean, mean_se, left, of_sd, of_sd_se, moving, error, error_of_sd)
 
 
 def _disagreement(dt: Any, table: pd.DataFrame, moving: np.ndarray, errors: np.ndarray, chains: int) -> list[Reason]:
@@ -247,6 +259,18 @@ def _where(run: Run, table: pd.DataFrame, unstable: np.ndarray) -> str:
 def _of_position(run: Run, table: pd.DataFrame, coordinate: int) -> str:
     plain = Run(run.parameters, run.chains, run.draws, judged=run.position)
     return _name(plain, table, coordinate)
+
+
+def _place(run: Run, table: pd.DataFrame) -> tuple[str, float]:
+    """Return the parameter that a break is along, and its value there: NaN if that is no function of the coordinate."""
+    assert run.broken is not None
+    label = _of_position(run, table, run.broken.coordinate)
+    x = run.position[..., run.broken.coordinate].ravel()
+    order = np.argsort(x, kind="stable")
+    values = run.parameters.read(np.array([run.labels.index(label)])).ravel()[order]
+    if not ((np.diff(values) >= 0.0).all() or (np.diff(values) <= 0.0).all()):
+        return label, np.nan
+    return label, float(np.interp(run.broken.value, x[order], values))
 
 
 def last_words(dt: Any) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from pmm_mcmc.diagnostics.breaks import looked_at
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.processes import Processes
@@ -156,6 +157,10 @@ class Driver:
         self._pace, self._stop = 1, False
         # The model's positions at the last draws, for the degree of non-centring that is reported at the end.
         self.newest = np.empty((0, plan.engine.d))
+        # Positions between which breaks of the density are looked for, and how often the model was not finite.
+        self.seen: list[np.ndarray] = []
+        self.model_failures = 0
+        self._looked_at = looked_at(len(run.n_grad[processes.own]), draws)
 
     def go(self, stopped: Callable[[], bool]) -> bool:
         """Run to the last draw; return whether it was reached.
@@ -207,6 +212,7 @@ class Driver:
             for which, chunk in mine.advance_in_batches(self.plan.engine, tuned, n, self.batch(n), thin=thin):
                 found.put(which, done, self._groups(chunk, tuned, thin, n_grad[which], ""))
                 self.newest = np.concatenate([chunk.model_position[:, -1], self.newest])[:_NEWEST]
+                self._see(chunk, which, run.done)
                 n_grad[which] += chunk.n_grad.sum(axis=1)
                 unstable[which] += chunk.unstable.sum(axis=1)
             seconds = (time.perf_counter() - began) / n
@@ -225,6 +231,13 @@ class Driver:
         self.recorder.put(groups, run, done == rows)
         self._report(False, run.done, groups, "")
         return done == rows
+
+    def _see(self, chunk: Chunk, which: slice, first: int) -> None:
+        chains, draws = self._looked_at
+        x = chunk.model_position
+        chains, draws = chains[(chains >= which.start) & (chains < which.stop)] - which.start, draws - first
+        self.seen.extend(x[np.ix_(chains, draws[(draws >= 0) & (draws < x.shape[1])])].reshape(-1, x.shape[2]))
+        self.model_failures += int(chunk.model_failures.sum())
 
     def _report(self, tuning: bool, done: int, groups: Groups, prefix: str) -> None:
         empty: dict[str, np.ndarray] = {}

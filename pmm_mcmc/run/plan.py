@@ -12,8 +12,9 @@ import pymc as pm
 from pymc.exceptions import SamplingError
 
 from pmm_mcmc._version import __version__
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Engine
+from pmm_mcmc.engines.contract import Engine, empty_state, model_side
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.fingerprint import data_fingerprint, model_fingerprint
@@ -305,6 +306,18 @@ class SamplingPlan:
             return self.engine.gradient_at(x)
         sites = structure.none()
         return self.engine.gradient_at(structure.to_z(x, sites)[0], sites)
+
+    def density(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return log densities ``(n,)`` and gradients at the model's positions ``(n, d)``; NaN where not finite."""
+        d, structure = self.engine.d, self.engine.structure
+        sites, z = None, x
+        if structure is not None:
+            sites = structure.none()
+            z, _ = structure.to_z(x, sites)
+        state = empty_state(z, np.zeros(d))
+        evaluation = self.engine.evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)
+        lp = state[:, 4 * d] if structure is None else state[:, 4 * d] - evaluation[:, 3 * d]
+        return lp, model_side(z, evaluation)[1]
 
     def _bad_start(self, position: np.ndarray, chain: int) -> Exception:
         if self.model is None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, breaks_between
 from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
 from pmm_mcmc.diagnostics.verdict import last_words
 from pmm_mcmc.engines.contract import model_side
@@ -136,7 +137,8 @@ def sample(
     progressbar
         Show progress: a bar in a terminal or a notebook, a line every two seconds in a file.
     compute_convergence_checks
-        Log the verdict (:func:`pmm_mcmc.verdict`).
+        Log the verdict (:func:`pmm_mcmc.verdict`).  For this, jumps and walls of the log density are looked for between
+        draws, with at most some 600 gradients in all, which are in no statistic.
     **others
         Arguments of ``pm.sample`` with another name here, or with no meaning, are refused with what to use instead.
 
@@ -283,6 +285,7 @@ def sample(
                 )  # fmt: skip
                 update(run, run.done, run.n_grad, run.unstable)
                 finished = driver.go(stopped)
+            breaks = _breaks(plan, driver) if compute_convergence_checks and finished and processes.primary else {}
             seconds = time.time() - began
             recorder.note(
                 {
@@ -290,6 +293,7 @@ def sample(
                     "sampling_time": seconds,
                     "compile_time": compiling,
                     **_reparametrisation(driver),
+                    **breaks,
                 }
             )
     result = recorder.result()
@@ -307,6 +311,14 @@ def sample(
     if compute_convergence_checks and there and processes.primary:
         _log_verdict(result)
     return result
+
+
+def _breaks(plan: SamplingPlan, driver: Driver) -> dict[str, str]:
+    """Return the attribute that reports a jump or a wall of the log density between draws."""
+    if "gradient" not in plan.statistics or not driver.seen:
+        return {}
+    rounding = {} if plan.attributes["precision"] == "float64" else {"rounding": 1e-5}
+    return {ATTRIBUTE: breaks_between(np.array(driver.seen), plan.density, driver.model_failures > 0, **rounding)}
 
 
 def _reparametrisation(driver: Driver) -> dict[str, str]:

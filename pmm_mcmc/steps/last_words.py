@@ -11,9 +11,14 @@ import importlib
 import logging
 from typing import Any
 
+import numpy as np
+import pytensor
 from pymc.stats.convergence import SamplerWarning, WarningType, warn_treedepth
+from pytensor.compile.mode import Mode
 
+from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, breaks_between, looked_at
 from pmm_mcmc.diagnostics.verdict import last_words
+from pmm_mcmc.model.log_density import ModelDensity
 
 __all__ = ["end_runs_with_the_verdict"]
 
@@ -35,7 +40,7 @@ def end_runs_with_the_verdict() -> None:
     @functools.wraps(original)
     def checks(idata: Any, model: Any) -> list[SamplerWarning]:
         try:
-            found = _last_words(idata)
+            found = _last_words(idata, model)
         except Exception:
             _log.exception("No verdict on this run, for an error in it; the draws are kept")
             found = None
@@ -45,11 +50,43 @@ def end_runs_with_the_verdict() -> None:
     module.run_convergence_checks = checks
 
 
-def _last_words(idata: Any) -> list[SamplerWarning] | None:
+def _last_words(idata: Any, model: Any) -> list[SamplerWarning] | None:
     """Return the warnings for a run with a step of this package; ``None`` for any other run."""
     stats = idata.children.get("sample_stats") if hasattr(idata, "children") else None
     if stats is None or not {"n_grad_total", "unstable"} <= set(stats.data_vars) or "posterior" not in idata.children:
         return None
+    _look_for_breaks(idata, model)
     level, sentence = last_words(idata)
     warning = SamplerWarning(WarningType.CONVERGENCE, sentence, "info" if level == logging.INFO else "warn")
     return [warning, *warn_treedepth(idata)]
+
+
+def _look_for_breaks(idata: Any, model: Any) -> None:
+    """Note in a result whether the log density jumps between draws.
+
+    The chains may have been in other processes.  So the log density is built here, in Python's mode, which is slow to
+    evaluate but compiles in about a second.
+    """
+    stats, vars = idata["sample_stats"].dataset, model.value_vars
+    if "unconstrained" not in stats or stats["lp"].ndim != 2 or {*vars} != {*model.continuous_value_vars}:
+        return
+    try:
+        density = ModelDensity(vars, model, model.initial_point(0))
+        flat, outputs = density.graph
+        mode = Mode(linker="py", optimizer="fast_compile")
+        function = pytensor.function([flat], outputs, mode=mode, on_unused_input="ignore", trust_input=True)
+        chains, draws = looked_at(stats.sizes["chain"], stats.sizes["draw"])
+        at = stats[["unconstrained", "lp"]].isel(chain=chains, draw=draws)
+        x, lp = at["unconstrained"].values.reshape(-1, density.d), at["lp"].values.ravel()
+
+        def both(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            found = [function(row.astype(flat.dtype)) for row in x]
+            return np.array([one for one, _ in found], float), np.array([g for _, g in found], float).reshape(x.shape)
+
+        if not np.allclose(both(x[:1])[0], lp[:1], rtol=1e-6, atol=1e-6):
+            return  # other variables, or in another order
+        found = breaks_between(x, both, bool(stats["model_failures"].sum() > 0))
+    except Exception as error:
+        _log.info("Jumps of the log density were not looked for: %s", error)
+        return
+    idata["posterior"].attrs[ATTRIBUTE] = found

@@ -7,7 +7,15 @@ from scipy.stats import t
 
 from pmm_mcmc.warmup.calibration import CALIBRATION
 
-__all__ = ["between_pieces", "count_pieces", "degrees_of_freedom", "largest_t", "spread"]
+__all__ = [
+    "batch_means",
+    "between_pieces",
+    "count_pieces",
+    "degrees_of_freedom",
+    "largest_t",
+    "spread",
+    "worth_independent",
+]
 
 
 def count_pieces(chains: int, draws: int) -> int:
@@ -20,12 +28,17 @@ def degrees_of_freedom(chains: int, draws: int) -> int:
     return max(1, chains * count_pieces(chains, draws) - 1)
 
 
-def spread(values: np.ndarray) -> np.ndarray:
-    """Return standard errors ``(p,)`` of the means of ``(chain, draw, p)`` values."""
+def batch_means(values: np.ndarray) -> np.ndarray:
+    """Return the means ``(pieces, p)`` of the batches of ``(chain, draw, p)`` values."""
     chains, draws, p = values.shape
     cut = count_pieces(chains, draws)
     used = draws - draws % cut
-    return between_pieces(values[:, draws - used :].reshape(chains * cut, used // cut, p).mean(axis=1), chains)
+    return values[:, draws - used :].reshape(chains * cut, used // cut, p).mean(axis=1)
+
+
+def spread(values: np.ndarray) -> np.ndarray:
+    """Return standard errors ``(p,)`` of the means of ``(chain, draw, p)`` values."""
+    return between_pieces(batch_means(values), len(values))
 
 
 def between_pieces(values: np.ndarray, chains: int) -> np.ndarray:
@@ -41,3 +54,21 @@ def between_pieces(values: np.ndarray, chains: int) -> np.ndarray:
 def largest_t(among: int, degrees: int) -> float:
     """Return the value that the largest of ``among`` ratios to a standard error exceeds by chance in 1 % of runs."""
     return float(t.ppf(1.0 - 0.5 * CALIBRATION.chance / max(among, 1), degrees))
+
+
+def worth_independent(pieces: np.ndarray) -> float:
+    r"""Return how many independent ones ``p`` correlated means are worth, from their batch means ``(pieces, p)``.
+
+    The mean square of ``p`` z-scores with correlations :math:`\rho_{ij}` varies as that of
+    :math:`p^2 / \sum_{ij} \rho_{ij}^2` independent ones (Satterthwaite 1946), from 1 to ``p``.  The squares of
+    estimated correlations are too large by what chance adds, which is taken off.
+    """
+    n, p = pieces.shape
+    if n < 4 or p < 2:
+        return float(max(p, 1))
+    scores = pieces - pieces.mean(axis=0)
+    spread = scores.std(axis=0)
+    scores /= np.where(spread > 0.0, spread, 1.0)
+    squares = ((scores @ scores.T / n) ** 2).sum() - np.sum(spread > 0.0)
+    squares = (squares * (n - 1) - p * (p - 1)) / (n - 2)
+    return float(p**2 / (p + min(max(squares, 0.0), p * (p - 1.0))))

@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, largest_t, spread
+from pmm_mcmc.warmup.standard_errors import (
+    batch_means,
+    between_pieces,
+    degrees_of_freedom,
+    largest_t,
+    worth_independent,
+)
 
-__all__ = ["stein_identity", "too_wide"]
+__all__ = ["Identity", "stein_identity", "too_wide"]
 
 
-def stein_identity(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+class Identity(NamedTuple):
+    """The Stein identity of ``d`` coordinates.
+
+    Attributes
+    ----------
+    excess : (d,)
+        Mean of the product, minus 1.
+    z : (d,)
+        The excess in standard errors.
+    mean_square : float
+        Half the mean over coordinates of the squared excess, estimated without bias from products of different chains.
+    independent : float
+        How many independent coordinates they are worth: see
+        :func:`~pmm_mcmc.warmup.standard_errors.worth_independent`.
+    """
+
+    excess: np.ndarray
+    z: np.ndarray
+    mean_square: float
+    independent: float
+
+
+def stein_identity(position: np.ndarray, gradient: np.ndarray) -> Identity:
     r"""Check :math:`E[(x_i - c_i)\,\partial_i F] = 1` for each unconstrained coordinate.
 
     The identity holds under the posterior for any constant ``c``.  Draws of too long a step give more than 1.
@@ -22,24 +52,20 @@ def stein_identity(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarr
 
     Returns
     -------
-    excess : (d,)
-        Mean of the product, minus 1.
-    z : (d,)
-        The excess in standard errors.
-    mean_square : float
-        Half the mean over coordinates of the squared excess, estimated without bias from products of different chains.
+    Identity
     """
     chains = len(position)
     # Subtracting the gradient's mean changes nothing on average, and makes it less noisy far from the posterior's mean.
     w = -(position - position.mean(axis=(0, 1))) * (gradient - gradient.mean(axis=(0, 1))) - 1.0
     excess = w.mean(axis=(0, 1))
-    error = spread(w)
-    z = excess / np.maximum(error, 1e-300)
+    pieces = batch_means(w)
+    z = excess / np.maximum(between_pieces(pieces, chains), 1e-300)
+    independent = worth_independent(pieces)
     if chains == 1:
-        return excess, z, np.nan
+        return Identity(excess, z, np.nan, independent)
     by_chain = w.mean(axis=1)
     cross = by_chain.sum(axis=0) ** 2 - (by_chain**2).sum(axis=0)
-    return excess, z, float(0.5 * np.mean(cross) / (chains * (chains - 1)))
+    return Identity(excess, z, float(0.5 * np.mean(cross) / (chains * (chains - 1))), independent)
 
 
 def too_wide(position: np.ndarray, gradient: np.ndarray, target_bias: float) -> bool:
@@ -47,7 +73,7 @@ def too_wide(position: np.ndarray, gradient: np.ndarray, target_bias: float) -> 
 
     This is a reason for a shorter step.  Draws that are too narrow are none: too long a step widens.
     """
-    excess, z, mean_square = stein_identity(position, gradient)
+    excess, z, mean_square, _ = stein_identity(position, gradient)
     sure = max(CALIBRATION.identity_z, largest_t(len(z), degrees_of_freedom(*position.shape[:2])))
     one = bool(((excess > 2.0 * target_bias) & (z > sure)).any())
     limit = CALIBRATION.identity_mean_square * (target_bias / 0.05) ** 2

@@ -14,7 +14,7 @@ import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.reasons import Measured, conclude, identity_reasons
 from pmm_mcmc.diagnostics.verdict import bias_table
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
-from pmm_mcmc.warmup.stein_identity import stein_identity
+from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
 
 RARE = 1e-5
 SHORTER = "halve step_size, or reparametrise"
@@ -57,7 +57,7 @@ def test_chance_among_many_parameters_does_not_refuse_a_run():
     suspicious = 0
     for seed in range(4):
         x = np.random.default_rng(seed).normal(size=(4, 250, 100))
-        excess, z, _ = stein_identity(x, -x)
+        excess, z, *_ = stein_identity(x, -x)
         suspicious += np.sum((np.abs(excess) > 0.075) & (np.abs(z) > 2.0))
         assert pmm.verdict(tree({"x": x}, x, -x)).trusted
     assert suspicious
@@ -194,12 +194,13 @@ def test_a_coordinate_too_wide_is_named_by_the_parameter_that_follows_it():
 def test_many_coordinates_that_are_all_a_little_too_wide():
     """None of them beyond chance alone, but all together, if the noise allows."""
     halves = np.sqrt(1.15) * grid(20).reshape(4, 2, 300, 20)
-    for disorder, significant in ((3.5, True), (1.0, False)):
+    for disorder, significant in ((3.9, True), (1.0, False)):
         # Far draws after near ones, more or less: the same variances, known less well from the pieces of a chain.
         order = (np.abs(halves) + disorder * np.random.default_rng(2).normal(size=halves.shape)).argsort(axis=2)
         x = np.take_along_axis(halves, order, axis=2).reshape(4, 600, 20)
-        _, z, mean_square = stein_identity(x, -x)
-        assert np.abs(z).max() < 4.0 and (np.mean(z**2) > 4.0) == significant
+        _, z, mean_square, _ = stein_identity(x, -x)
+        # All are far at the same times: they are worth one or two independent ones.
+        assert np.abs(z).max() < 4.0 and (np.mean(z**2) > 7.5) == significant
         assert mean_square == pytest.approx(0.5 * 0.15**2)
         if significant:
             found = only_reason(gaussian(x))
@@ -227,12 +228,40 @@ def test_short_exact_runs_are_rarely_refused_for_the_identity(name, d, draws):
     draw, gradient = EXACT[name]
     for run in range(runs):
         x = draw(rng, (4, draws, d))
-        alarmed = bool(identity_reasons(*stein_identity(x, gradient(x)), degrees_of_freedom(4, draws), str))
+        alarmed = bool(identity_reasons(stein_identity(x, gradient(x)), degrees_of_freedom(4, draws), str))
         if alarmed or run < 5:  # the rest of a verdict takes longest, and says nothing of the identity
             reasons = pmm.verdict(tree({"x": x}, x, gradient(x))).reasons
             assert any(reason.code == "identity" for reason in reasons) == alarmed
         refused += alarmed
     assert refused <= stats.binom.isf(RARE, runs, 0.02), refused
+
+
+def collinear(correlation, runs, draws=500, d=2, seed=21):
+    """Yield the identities of exact normal draws with equal correlations."""
+    covariance = (1.0 - correlation) * np.eye(d) + correlation
+    root, precision = np.linalg.cholesky(covariance), np.linalg.inv(covariance)
+    for x in np.random.default_rng(seed).normal(size=(runs, 4, draws, d)) @ root.T:
+        yield stein_identity(x, -x @ precision)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("correlation", [0.0, 0.99, 0.999])
+def test_collinear_coordinates_do_not_count_as_independent_ones(correlation):
+    """Their excesses are one excess: all together are refused by chance once in a hundred runs, not twice as often."""
+    refused, runs = 0, 4000
+    for identity in collinear(correlation, runs):
+        assert 1.0 <= identity.independent <= (1.5 if correlation else 2.0)
+        reasons = identity_reasons(identity, degrees_of_freedom(4, 500), str)
+        refused += any("on average" in str(reason) for reason in reasons)
+    assert refused <= stats.binom.isf(RARE, runs, 0.01), refused
+
+
+def test_the_mean_square_of_excesses_is_held_against_that_of_so_many_independent_ones():
+    two, copies = np.full(2, 0.07), np.full(2, 2.7)
+    for independent, refused in ((2.0, True), (1.0, False)):
+        assert bool(identity_reasons(Identity(two, copies, 0.02, independent), 15, str)) == refused
+    (seen,) = collinear(0.0, 1, draws=4000, d=100)
+    assert 90.0 < seen.independent <= 100.0
 
 
 def test_a_mean_that_is_off():
@@ -299,7 +328,8 @@ def test_the_figure_is_two_errors_of_the_worst_mean_with_what_a_correction_leave
 
 def test_a_mean_that_is_not_known_well_enough_leaves_a_run_undecided():
     """Enough draws for plain means, but what a correction may have left is not small."""
-    found = Measured(["x"], *(np.array([v]) for v in (0.04, 0.01, 0.5, 0.01, 0.01)), np.array([True]), np.array([0.06]))
+    figures = (np.array([v]) for v in (0.04, 0.01, 0.5, 0.01, 0.01, True, 0.06, 0.01))
+    found = Measured(["x"], *figures)
     reason = conclude([], found, {}).reasons[0]
     assert reason.code == "bound" and reason.words.endswith("of x is known to 12 % of a posterior sd only, limit 10 %")
     assert conclude([], found._replace(error=np.array([0.049])), {}).trusted

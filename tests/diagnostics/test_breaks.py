@@ -1,0 +1,228 @@
+"""Jumps and walls of a log density are found between draws, with their places; what is smooth, or bent, is let pass.
+
+The densities are formulas with exact draws of what a sampler makes of them: of the law that follows from the gradient.
+"""
+
+import json
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from results import grid, tree
+from scipy import stats
+
+import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, breaks_between, looked_at
+from pmm_mcmc.diagnostics.verdict import bias_table
+
+
+def normal(x):
+    return -0.5 * (x**2).sum(axis=1), -x
+
+
+def jumps(where, size=1.5):
+    return lambda x: (normal(x)[0] + size * where(x), -x)
+
+
+def normal_draws(rng, d):
+    return rng.normal(size=(48, d))
+
+
+def found(draws, density, **options):
+    return json.loads(breaks_between(draws, density, **options))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("d", [1, 3, 100])
+def test_a_jump_is_found_with_its_place(d, seed):
+    draws = normal_draws(np.random.default_rng(seed), d)
+    seen = found(draws, jumps(lambda x: x[:, d // 2] > 0.3))
+    assert seen["kind"] == "jump" and seen["coordinate"] == d // 2 and seen["fixed"] and seen["gradients"] < 450
+    assert seen["value"] == pytest.approx(0.3, abs=1e-3) and seen["size"] == pytest.approx(1.5, abs=1e-2)
+
+
+def test_a_jump_along_several_coordinates_is_at_no_fixed_value():
+    draws = normal_draws(np.random.default_rng(1), 10)
+    seen = found(draws, jumps(lambda x: x.sum(axis=1) > 0.3))
+    assert seen["kind"] == "jump" and not seen["fixed"] and seen["size"] == pytest.approx(1.5, abs=1e-2)
+
+
+def test_stairs_are_jumps_at_several_values():
+    draws = np.random.default_rng(1).uniform(0.0, 10.0, size=(48, 1))
+    seen = found(draws, lambda x: (3.0 * np.sin(np.floor(x[:, 0])), np.zeros_like(x)))
+    assert seen["kind"] == "jump" and seen["coordinate"] == 0 and not seen["fixed"]
+
+
+def funnel(x):
+    v, t = x[:, :1], x[:, 1:]
+    square, d = (t**2).sum(axis=1, keepdims=True) * np.exp(-v), t.shape[1]
+    gradient = np.concatenate([-v / 9.0 + 0.5 * square - 0.5 * d, -t * np.exp(-v)], axis=1)
+    return (-(v**2) / 18.0 - 0.5 * square - 0.5 * d * v)[:, 0], gradient
+
+
+def of_funnel(rng):
+    v = 3.0 * rng.normal(size=(48, 1))
+    return np.concatenate([v, np.exp(v / 2.0) * rng.normal(size=(48, 9))], axis=1)
+
+
+def banana(sd):
+    def density(x):
+        off = (x[:, 1] - 1e-6 * x[:, 0] ** 2) / sd**2
+        lp = -0.5 * (x[:, 0] / 100.0) ** 2 - 0.5 * (off * sd) ** 2
+        return lp, np.stack([-x[:, 0] / 1e4 + 2e-6 * x[:, 0] * off, -off], axis=1)
+
+    def draws(rng):
+        x = 100.0 * rng.normal(size=48)
+        return np.stack([x, 1e-6 * x**2 + sd * rng.normal(size=48)], axis=1)
+
+    return draws, density
+
+
+def two_modes(x):
+    away = np.array([5.0, 0.0])
+    logs = np.stack([normal(x - away)[0], normal(x + away)[0]])
+    weight = np.exp(logs[0] - np.logaddexp(*logs))[:, None]
+    return np.logaddexp(*logs), -x + away * (2.0 * weight - 1.0)
+
+
+def smooth_step(x):
+    lp = -0.5 * x[:, 0] ** 2 + 1.5 / (1.0 + np.exp(-(x[:, 0] - 0.3) / 0.02))
+    return lp, -x + 1.5 / 0.02 / 4.0 / np.cosh((x - 0.3) / 0.04) ** 2
+
+
+# name: exact draws, log density and gradient
+SMOOTH = {
+    "normal": (lambda rng: rng.normal(size=(48, 20)), normal),
+    "Laplace, kinked": (
+        lambda rng: rng.laplace(size=(48, 5)),
+        lambda x: (-np.abs(x).sum(axis=1), -np.sign(x)),
+    ),
+    "Cauchy": (
+        lambda rng: rng.standard_cauchy(size=(48, 5)),
+        lambda x: (-np.log1p(x**2).sum(axis=1), -2.0 * x / (1.0 + x**2)),
+    ),
+    "funnel": (of_funnel, funnel),
+    "banana": banana(0.005),
+    "very thin banana": banana(1e-6),
+    "two modes": (lambda rng: rng.normal(size=(48, 2)) + 5.0 * np.sign(rng.normal(size=(48, 1))) * [1, 0], two_modes),
+    "steep smooth step": (lambda rng: rng.normal(size=(48, 1)), smooth_step),
+    "log gamma": (lambda rng: np.log(rng.gamma(0.5, size=(48, 3))), lambda x: (
+        (0.5 * x - np.exp(x)).sum(axis=1), 0.5 - np.exp(x)
+    )),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_smooth_and_kinked_densities_pass(name):
+    draws, density = SMOOTH[name]
+    for seed in range(20):
+        x = draws(np.random.default_rng(seed))
+        seen = found(x, density)
+        assert list(seen) == ["gradients"] and seen["gradients"] <= 448
+        assert list(found(x, density, failures=True)) == ["gradients"], "nor is a wall seen where there is none"
+
+
+@pytest.mark.parametrize(("name", "place"), [("funnel", 0.5), ("two modes", 5.2), ("Cauchy", 0.5)])
+def test_a_jump_of_a_density_that_is_no_normal_one(name, place):
+    draws, density = SMOOTH[name]
+    for seed in range(10):
+        seen = found(
+            draws(np.random.default_rng(seed)),
+            lambda x: (density(x)[0] + 1.0 * (x[:, 0] > place), density(x)[1]),
+        )
+        assert seen["kind"] == "jump" and seen["coordinate"] == 0 and seen["value"] == pytest.approx(place, abs=0.01)
+
+
+def test_a_jump_where_the_posterior_is_not_does_not_count():
+    """On the way between two modes, where nothing is ever drawn."""
+    draws, density = SMOOTH["two modes"]
+    x = draws(np.random.default_rng(1))
+    assert list(found(x, lambda x: (density(x)[0] + 1.0 * (x[:, 0] > 0.0), density(x)[1]))) == ["gradients"]
+
+
+@pytest.mark.parametrize("d", [1, 5, 20])
+def test_a_wall_beside_draws_is_found_where_the_model_refused_places(d):
+    x = normal_draws(np.random.default_rng(1), d)
+    x[:, 0] = np.abs(x[:, 0])
+    density = lambda x: (np.where(x[:, 0] > 0.0, normal(x)[0], -np.inf), -x)  # noqa: E731
+    assert list(found(x, density)) == ["gradients"]
+    seen = found(x, density, failures=True)
+    assert seen["kind"] == "wall" and seen["coordinate"] == 0 and abs(seen["value"]) < 0.01 and seen["fixed"]
+
+
+def test_draws_looked_at_are_of_all_chains():
+    for chains, draws in ((1, 1000), (4, 1000), (100, 7), (4, 5)):
+        which, rows = looked_at(chains, draws)
+        assert which[-1] < chains and rows[-1] < draws and len(which) > 0.4 * min(chains, 48)
+        assert len(which) * len(rows) >= min(33, chains * draws)
+
+
+def test_a_noted_jump_refuses_a_run_and_its_corrections():
+    x = grid(3)
+    dt = tree({"a": np.exp(0.5 * x[..., 0]), "b": x[..., 1:]}, x, -x)
+    assert pmm.verdict(dt).trusted and bias_table(dt)["bias"].notna().all()
+    dt["posterior"].attrs[ATTRIBUTE] = json.dumps(
+        {"gradients": 100, "kind": "jump", "size": 1.5, "coordinate": 0, "value": 0.6, "fixed": True}
+    )
+    seen = pmm.verdict(dt)
+    assert seen.sentence.startswith("Not trusted: the log density jumps by 1.5 where a is near 1.35.")
+    assert "smooth step" in seen.sentence and "halve" not in seen.sentence.lower()
+    assert seen.reasons[0].code == "jump" and seen.reasons[0].parameter == "a"
+    assert bias_table(dt)["bias"].isna().all()
+
+
+def model_with(potential):
+    with pm.Model() as model:
+        x, s = pm.Normal("x", initval=0.5), pm.HalfNormal("s")
+        pm.Normal("y", x, s, shape=2)
+        pm.Potential("p", potential(x, s))
+    return model
+
+
+def sampled(door, seed, **short):
+    short = {"progressbar": False, "random_seed": seed} | short
+    if door == "pymc":
+        return pm.sample(step=pmm.PoissonULMC(), chains=4, cores=1, **short)
+    return pmm.sample(backend=door, **short)
+
+
+@pytest.mark.pymc
+@pytest.mark.parametrize("door", ["numba", "pymc", "jax"])
+def test_a_jump_in_a_model(door):
+    """Issue 22: the posterior is off by 0.4 standard deviations, and every run was trusted."""
+    with model_with(lambda x, s: pt.switch(x > 0.3, 1.5, 0.0)):
+        dt = sampled(door, 1)
+    seen = pmm.verdict(dt)
+    assert seen.state == "not trusted" and seen.reasons[0].code == "jump"
+    assert "jumps by 1.5 where x is near 0.3" in seen.sentence
+    truth = stats.norm.pdf(0.3) * (np.exp(1.5) - 1.0) / (1.0 + stats.norm.sf(0.3) * (np.exp(1.5) - 1.0))
+    assert float(dt["posterior"]["x"].mean()) < truth - 0.2
+
+
+@pytest.mark.pymc
+@pytest.mark.parametrize("door", ["numba", "pymc"])
+def test_a_jump_of_a_transformed_parameter_is_placed_on_its_own_scale(door):
+    with model_with(lambda x, s: pt.switch(s > 1.0, 1.0, 0.0)):
+        seen = pmm.verdict(sampled(door, 2))
+    assert "jumps by 1 where s is near 1." in seen.sentence
+
+
+@pytest.mark.pymc
+@pytest.mark.parametrize("door", ["numba", "pymc"])
+def test_a_kink_in_a_model_is_trusted(door):
+    with pm.Model():
+        x = pm.Laplace("x", 0, 1, shape=2)
+        pm.Potential("p", -pt.abs(x[0] - 0.5))
+        dt = sampled(door, 1)
+    assert set(json.loads(dt["posterior"].attrs[ATTRIBUTE])) == {"gradients"}
+    assert pmm.verdict(dt).trusted
+
+
+@pytest.mark.pymc
+@pytest.mark.parametrize("door", ["numba", "pymc"])
+def test_a_wall_in_a_model_is_named(door):
+    with model_with(lambda x, s: pt.switch(x < 0.0, -np.inf, 0.0)):
+        seen = pmm.verdict(sampled(door, 1))
+    assert seen.state == "not trusted" and "the density ends at a wall where x is near" in seen.sentence
+    assert "give x a prior that ends there" in seen.sentence.lower()
