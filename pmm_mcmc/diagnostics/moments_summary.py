@@ -10,6 +10,7 @@ from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.modes import mode_reasons
 from pmm_mcmc.diagnostics.reasons import (
     Measured,
     bias_reasons,
@@ -192,7 +193,8 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
         )
         reasons += bias_reasons(measured, degrees, remedy)
     reasons += length_reasons(stats, measured.ruled_out and calm(unstable, chains * read.draws))
-    return conclude(reasons, measured, stats, "unconstrained coordinates")
+    unvisited, note = mode_reasons(stats)
+    return conclude(reasons + unvisited, measured, stats, "unconstrained coordinates", note=note)
 
 
 def _measured(at: SteinMoments | None) -> Measured:

@@ -18,6 +18,7 @@ _STATES = {
     "bias_of_mean": NOT_TRUSTED,
     "bias_of_sd": NOT_TRUSTED,
     "step_unstable": NOT_TRUSTED,
+    "modes": NOT_TRUSTED,
     "r_hat": NOT_TRUSTED,
     "step_long": UNDECIDED,
     "one_chain": UNDECIDED,
@@ -37,7 +38,7 @@ class Reason:
     ----------
     code : str
         ``"unstable"``, ``"divergences"``, ``"identity"``, ``"bias_of_mean"``, ``"bias_of_sd"``, ``"step_unstable"``,
-        ``"r_hat"``: not trusted.  ``"step_long"``, ``"one_chain"``, ``"few_draws"``, ``"mcse"``,
+        ``"modes"``, ``"r_hat"``: not trusted.  ``"step_long"``, ``"one_chain"``, ``"few_draws"``, ``"mcse"``,
         ``"bound"``, ``"no_gradients"``, ``"unmeasured"``: undecided.
     words : str
         The finding in words, with its limit.

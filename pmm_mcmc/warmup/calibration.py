@@ -155,5 +155,45 @@ class Calibration:
     """Autocorrelation between draws below which they are far enough apart.  Half, double: 12, 10 of 12 runs differ,
     cost 1.11, 1.03, trusted 10, 2 in place of 11."""
 
+    # -- scouts ------------------------------------------------------------------------------------------------------
+
+    scouts: int = 16
+    """Scouts at most.  Each finds a mode of the same width as the chains' 10 sd away with probability 0.3 to 0.4."""
+    scouts_together: int = 4
+    """Scouts that start together, of which one does not start from the prior."""
+    scout_share: float = 0.2
+    """Gradients that may be spent in all, over those of the warm-up."""
+    climbing_share: float = 0.6
+    """Share of these for scouts to climb; the rest is for a look at what they find.  Climbs take 3 to 6 gradients where
+    the posterior is near a Gaussian, 20 to 40 in a mixture."""
+    least_climb: int = 8
+    """Gradients for a climb, at least."""
+    scout_widths: tuple[float, float] = (4.0, 32.0)
+    """Smallest and largest root mean square of the coordinates of a start that is not from the prior, whitened."""
+    homes: int = 4
+    """Chains whose own maxima are found, at most."""
+    points_between: int = 7
+    """Points between two maxima at which a dip of the log density is looked for."""
+    dip: float = 1.0
+    """Dip of the log density in nats below which two maxima are of one mode."""
+    least_mass: float = 1e-3
+    """Mass of a mode over that of the chains' below which it is not mentioned."""
+    most_modes: int = 4
+    """Other modes that are looked at, the highest ones."""
+    short_chains: int = 3
+    """Short chains that start at another maximum, to see whether they stay."""
+    longest_stay: int = 50
+    """Transitions of each of them at most, as far as gradients are left; 5 at least."""
+    lowest: float = 7.0
+    """How much lower a maximum may be than the chains' to be looked at, in nats: a thousandth of the density."""
+    lowest_each: float = 1.5
+    """The same for each coordinate more: there a mode may be 4.5 times as wide."""
+    exact_hessian: int = 30
+    """Most coordinates in which the volume of a mode is found from its whole Hessian matrix."""
+    lanczos_steps: int = 8
+    """Products of the Hessian matrix with each of two directions where there are more."""
+    flattest: float = 1e-8
+    """Smallest curvature of a maximum over its largest, below which it is none."""
+
 
 CALIBRATION = Calibration()
