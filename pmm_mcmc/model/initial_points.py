@@ -12,8 +12,8 @@ __all__ = ["WIDTHS", "model_starts", "prior_draws", "spread_starts"]
 
 # Half the side of the box that each try for a start is drawn from: as PyMC jitters for NUTS, halved after every four.
 WIDTHS = tuple(0.5 ** (i // 4) for i in range(20))
-# Draws of the prior: three quarters of the scouts that start from one (pmm_mcmc.warmup.scouts).
-_PRIOR_DRAWS = 12
+# Draws of the prior, as many as scouts look at (pmm_mcmc.warmup.scouts).
+_PRIOR_DRAWS = 24
 
 
 def spread_starts(

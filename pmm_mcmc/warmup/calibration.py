@@ -157,10 +157,12 @@ class Calibration:
 
     # -- scouts ------------------------------------------------------------------------------------------------------
 
-    scouts: int = 16
-    """Scouts at most.  Each finds a mode of the same width as the chains' 10 sd away with probability 0.3 to 0.4."""
+    looks: int = 48
+    """Places that are looked at for a start of scouts, at most; half of them draws of the prior, if it is proper."""
+    looks_a_scout: int = 4
+    """Places of which one is a start."""
     scouts_together: int = 4
-    """Scouts that start together, of which one does not start from the prior."""
+    """Scouts that climb together."""
     scout_share: float = 0.2
     """Gradients that may be spent in all, over those of the warm-up."""
     climbing_share: float = 0.6
@@ -182,8 +184,10 @@ class Calibration:
     """Other modes that are looked at, the highest ones."""
     short_chains: int = 3
     """Short chains that start at another maximum, to see whether they stay."""
+    shortest_stay: int = 3
+    """Transitions of each of them at least."""
     longest_stay: int = 50
-    """Transitions of each of them at most, as far as gradients are left; 5 at least."""
+    """Transitions of each of them at most, as far as gradients are left."""
     lowest: float = 7.0
     """How much lower a maximum may be than the chains' to be looked at, in nats: a thousandth of the density."""
     lowest_each: float = 1.5

@@ -1,7 +1,8 @@
 r"""Scouts: climbs from far out at the end of a warm-up, which look for modes that no chain has seen.
 
-Scouts start from draws of the prior and from points some standard deviations away from the chains, climb to a maximum
-of the log density in whitened coordinates, and are compared with the maxima that the chains climb to.  The chains do
+Scouts start from draws of the prior and from points some standard deviations away from the chains, the best of a few
+each, climb to a maximum of the log density in whitened coordinates, and are compared with the maxima that the chains
+climb to.  The chains do
 not depend on them.  A maximum is another mode if the log density dips on the straight way to each maximum of the
 chains, and short chains that start there mostly stay: their ends do not climb to maxima of the chains.
 
@@ -11,7 +12,6 @@ chains is Laplace's too or, where they have no strict maximum, that of a Gaussia
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -71,11 +71,13 @@ class _Search:
         y, log_det = self._whitened(x)
         homes = self._climb(y[-CALIBRATION.homes :], y[-1], self._most // 10)
         ends: list[_Maximum] = []
-        for start in self._starts(prior, d, rng):
+        starts = self._starts(prior, max((home.lp for home in homes), default=0.0), d, rng)
+        for first in range(0, len(starts), CALIBRATION.scouts_together):
+            some = starts[first : first + CALIBRATION.scouts_together]
             most = int(CALIBRATION.climbing_share * self._most) - self.spent
-            if most < len(start) * CALIBRATION.least_climb:
+            if most < len(some) * CALIBRATION.least_climb:
                 break
-            ends += [end for end in self._climb(start, y[-1], most) if not any(_close(end, known) for known in ends)]
+            ends += [end for end in self._climb(some, y[-1], most) if not any(_close(end, known) for known in ends)]
         if not homes:
             return OtherModes()
         found = self._apart(ends, homes, y)
@@ -119,17 +121,25 @@ class _Search:
 
     # -- starts and climbs -------------------------------------------------------------------------------------------
 
-    def _starts(self, prior: np.ndarray, d: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-        """Yield starts some at a time: draws of the prior and, last, one some standard deviations from the chains."""
+    def _starts(self, prior: np.ndarray, top: float, d: int, rng: np.random.Generator) -> np.ndarray:
+        """Return starts: of neighbours by distance the one whose log density is highest for a unit Gaussian of ``top``.
+
+        Half of them are draws of the prior, if there are any; the others are some standard deviations from the chains.
+        """
+        many = min(CALIBRATION.looks, (self._most - self.spent) // 4)
         with np.errstate(all="ignore"):
-            known = self._whitened(prior)[0] if len(prior) else np.empty((0, d))
-        known, together = known[np.isfinite(known).all(axis=1)], CALIBRATION.scouts_together
-        for _ in range(CALIBRATION.scouts // together):
-            some, known = known[: together - 1], known[together - 1 :]
-            away = rng.standard_normal((together - len(some), d))
-            widths = np.exp(rng.uniform(*np.log(CALIBRATION.scout_widths), size=(len(away), 1)))
-            away *= widths * np.sqrt(d) / np.linalg.norm(away, axis=1, keepdims=True)
-            yield np.concatenate([some, away])
+            known = self._whitened(prior[: many // 2])[0] if len(prior) else np.empty((0, d))
+        known = known[np.isfinite(known).all(axis=1)]
+        away = rng.standard_normal((many - len(known), d))
+        widths = np.exp(rng.uniform(*np.log(CALIBRATION.scout_widths), size=(len(away), 1)))
+        away *= widths * np.sqrt(d) / np.linalg.norm(away, axis=1, keepdims=True)
+        y = np.concatenate([known, away])
+        square = (y**2).sum(axis=1)
+        y, square = y[np.argsort(square)], np.sort(square)
+        drop = (top - np.nan_to_num(self._value(y)[0], nan=-np.inf)) / np.maximum(square, 1e-300)
+        each = CALIBRATION.looks_a_scout
+        best = [i + int(np.argmin(drop[i : i + each])) for i in range(0, len(y), each)]
+        return y[rng.permutation(best)]
 
     def _whitened(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
         """Return whitened positions of the model's ``x``, and the log determinants of the non-centring there."""
@@ -235,11 +245,9 @@ class _Search:
         gradient = self._engine.evaluate(self._tuned.coordinates, state)
         keys = rng.integers(0, 2**64, size=(n, 2), dtype=np.uint64)
         self.spent += n
-        done, rows = 0, 5
-        while done == 0 or (done < CALIBRATION.longest_stay and self.spent + rows * n < until):
-            chunk = self._engine.advance(self._tuned, state, gradient, keys, done, rows)
-            done += rows
-            self.spent += int(chunk.n_grad.sum())
+        cost = int(self._engine.advance(self._tuned, state, gradient, keys, 0, 1).n_grad.sum())
+        rows = int(np.clip((until - self.spent) // cost, CALIBRATION.shortest_stay, CALIBRATION.longest_stay)) - 1
+        self.spent += cost + int(self._engine.advance(self._tuned, state, gradient, keys, 1, rows).n_grad.sum())
         back = 0
         for y in state[:, 3 * d : 4 * d]:
             reached = self._climb(y[None], end.y, climbs // n)
