@@ -216,7 +216,7 @@ def test_draws_of_the_prior_are_those_of_the_unconstrained_model():
         pm.Exponential("b", 1.0, shape=2)
         pm.Normal("y", 0.0, 1.0, observed=1.0)
     draws = prior_draws(model, model.value_vars, np.array([1, 2]))
-    assert draws.shape == (12, 3) and np.unique(draws).size == 36
+    assert draws.shape == (24, 3) and np.unique(draws).size == 72
     assert np.all(np.abs(draws[:, 0] - 5.0) < 0.5) and np.any(draws[:, 1] < 0.0)
     np.testing.assert_array_equal(draws, prior_draws(model, model.value_vars, np.array([1, 2])))
     with model:
