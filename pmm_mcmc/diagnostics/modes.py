@@ -14,7 +14,7 @@ __all__ = ["mode_reasons"]
 
 
 def mode_reasons(
-    stats: Any, position: np.ndarray | None = None, name: Callable[[int], str] | None = None
+    stats: Any, position: np.ndarray | None = None, name: Callable[[int], str] = str
 ) -> tuple[list[Reason], str]:
     """Return a reason if other modes have mass, and words on them if it is too little for one.
 
@@ -23,7 +23,7 @@ def mode_reasons(
     stats
         Statistics of the draws, ``(chain, draw)`` or ``(chain,)``.
     position : (chain, draw, d), optional
-        Unconstrained draws.
+        Unconstrained draws, if they were kept.
     name
         Function that returns the parameter of a coordinate.
     """
@@ -38,7 +38,7 @@ def mode_reasons(
     worst = int(np.nanargmax(of_chain))
     mass, coordinate = float(of_chain[worst]), int(where[worst])
     place = ""
-    if position is not None and name is not None:
+    if position is not None:
         x = position[..., coordinate]
         sd, away = float(np.median(x.std(axis=1))), at[worst] - x.mean(axis=1)
         furthest = float(away[np.abs(away).argmax()]) / max(sd, 1e-300)

@@ -12,8 +12,8 @@ __all__ = ["WIDTHS", "model_starts", "prior_draws", "spread_starts"]
 
 # Half the side of the box that each try for a start is drawn from: as PyMC jitters for NUTS, halved after every four.
 WIDTHS = tuple(0.5 ** (i // 4) for i in range(20))
-# Draws of the prior, as many as scouts look at (pmm_mcmc.warmup.scouts).
-_PRIOR_DRAWS = 24
+# Draws of the prior, as many as scouts look at (pmm_mcmc.warmup.scouts), and numbers of these.
+_PRIOR_DRAWS, _PRIOR_NUMBERS = 24, 2**20
 
 
 def spread_starts(
@@ -100,13 +100,16 @@ def prior_draws(model: Any, vars: Any, key: np.ndarray) -> np.ndarray:
     from pymc.initial_point import make_initial_point_fn
 
     prior = {rv.name: "prior" for rv in model.free_RVs}
-    seeds = np.random.default_rng(key).integers(2**30, size=_PRIOR_DRAWS)
+    drawn: list[np.ndarray] = []
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             draw = make_initial_point_fn(model=model, overrides=prior, return_transformed=True)
-            points = [draw(int(seed)) for seed in seeds]
+            for seed in np.random.default_rng(key).integers(2**30, size=_PRIOR_DRAWS):
+                point = draw(int(seed))
+                drawn.append(np.concatenate([np.ravel(point[v.name]).astype(float) for v in vars] or [np.zeros(0)]))
+                if len(drawn) * drawn[0].size > _PRIOR_NUMBERS:
+                    break
     except Exception:  # a flat prior, or one that cannot be drawn from: scouts then start elsewhere
-        points = []
-    flat = [np.concatenate([np.ravel(point[v.name]).astype(float) for v in vars] or [np.zeros(0)]) for point in points]
-    return np.stack(flat) if flat else np.empty((0, 0))
+        drawn = []
+    return np.stack(drawn) if drawn else np.empty((0, 0))

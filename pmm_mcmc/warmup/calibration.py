@@ -165,13 +165,17 @@ class Calibration:
     """Scouts that climb together."""
     scout_share: float = 0.2
     """Gradients that may be spent in all, over those of the warm-up."""
+    most_of_scouts: int = 3000
+    """Gradients that may be spent where there are many chains: more find nothing that these do not."""
     climbing_share: float = 0.6
     """Share of these for scouts to climb; the rest is for a look at what they find.  Climbs take 3 to 6 gradients where
     the posterior is near a Gaussian, 20 to 40 in a mixture."""
     least_climb: int = 8
     """Gradients for a climb, at least."""
-    scout_widths: tuple[float, float] = (4.0, 32.0)
-    """Smallest and largest root mean square of the coordinates of a start that is not from the prior, whitened."""
+    nearest: float = 4.0
+    """Smallest root mean square of the whitened coordinates of a start that is not from the prior."""
+    furthest: float = 32.0
+    """The largest."""
     homes: int = 4
     """Chains whose own maxima are found, at most."""
     points_between: int = 7

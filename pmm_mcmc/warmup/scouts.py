@@ -24,6 +24,9 @@ from pmm_mcmc.warmup.climb import Climbers
 
 __all__ = ["look_around"]
 
+# Numbers of the places that are looked at, and of states that are evaluated together: 16 MiB.
+_NUMBERS = 2**21
+
 
 def look_around(
     engine: Engine, tuned: TunedParameters, seen: Block, prior: np.ndarray, n_grad: int, rng: np.random.Generator
@@ -39,11 +42,11 @@ def look_around(
     prior : (m, d)
         Draws of the prior in the model's coordinates; none where it is improper.
     n_grad
-        Gradients of the warm-up, of which scouts spend a fifth at most.
+        Gradients of the warm-up, of which scouts spend about a fifth at most.
     rng
         Random numbers of the scouts alone.
     """
-    most, d = int(CALIBRATION.scout_share * n_grad), seen.position.shape[2]
+    most, d = int(min(CALIBRATION.scout_share * n_grad, CALIBRATION.most_of_scouts)), seen.position.shape[2]
     if d == 0 or most < CALIBRATION.scouts_together * CALIBRATION.least_climb:
         return OtherModes(), 0
     search = _Search(engine, tuned, most)
@@ -126,12 +129,12 @@ class _Search:
 
         Half of them are draws of the prior, if there are any; the others are some standard deviations from the chains.
         """
-        many = min(CALIBRATION.looks, (self._most - self.spent) // 4)
+        many = min(CALIBRATION.looks, self._left // 4, max(CALIBRATION.scouts_together, _NUMBERS // d))
         with np.errstate(all="ignore"):
             known = self._whitened(prior[: many // 2])[0] if len(prior) else np.empty((0, d))
         known = known[np.isfinite(known).all(axis=1)]
         away = rng.standard_normal((many - len(known), d))
-        widths = np.exp(rng.uniform(*np.log(CALIBRATION.scout_widths), size=(len(away), 1)))
+        widths = np.exp(rng.uniform(np.log(CALIBRATION.nearest), np.log(CALIBRATION.furthest), size=(len(away), 1)))
         away *= widths * np.sqrt(d) / np.linalg.norm(away, axis=1, keepdims=True)
         y = np.concatenate([known, away])
         square = (y**2).sum(axis=1)
@@ -162,11 +165,15 @@ class _Search:
     def _value(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities and gradients at whitened positions."""
         d, coordinates = y.shape[1], self._tuned.coordinates
-        state = empty_state(y, np.zeros(d))
-        with np.errstate(all="ignore"):
-            gradient = coordinates.pull_back(self._engine.evaluate(coordinates, state)[:, :d])
+        lp, gradient, some = np.empty(len(y)), np.empty(y.shape), max(1, _NUMBERS // (4 * d))
+        for first in range(0, len(y), some):
+            part = slice(first, first + some)
+            state = empty_state(y[part], np.zeros(d))
+            with np.errstate(all="ignore"):
+                gradient[part] = coordinates.pull_back(self._engine.evaluate(coordinates, state)[:, :d])
+            lp[part] = state[:, 4 * d]
         self.spent += len(y)
-        return np.where(np.isfinite(gradient).all(axis=1), state[:, 4 * d], np.nan), gradient
+        return np.where(np.isfinite(gradient).all(axis=1), lp, np.nan), gradient
 
     def _climb(self, start: np.ndarray, home: np.ndarray, most: int) -> list[_Maximum]:
         """Climb from starts with ``most`` gradients; return the maxima that were reached."""
