@@ -25,6 +25,7 @@ COSTS = {
     "hierarchies": "minutes a model",
     "many_chains": "minutes a table",
     "overhead": "minutes a table",
+    "scouts": "ten minutes: two for the modes, half a minute for each of the other models",
     "thresholds": "a quarter of an hour for each half of the set; seconds for one field",
     "versus": "at most a minute for each sampler, target and seed; --quick",
     "wall_clock": "a minute or two a model",

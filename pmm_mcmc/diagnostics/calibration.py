@@ -38,6 +38,12 @@ class Calibration:
     widest: float = 1.0
     """Largest excess of the identity that a long step explains: steps that are too long widen, but do not double a
     variance.  Half, double: none of 24 runs differs."""
+    mass: float = 0.01
+    """Mass of other modes over that of the chains'.  From ten times less on they are mentioned."""
+    apart: float = 6.0
+    """Standard deviations of a chain from which on draws near another mode show that chains have been there."""
+    visited: float = 0.1
+    """Share of the draws near another mode over its mass from which on chains have been there."""
     edge_z: float = 1.5
     """Factor on the limit of chance beyond which the identity fails as at an edge of the density: there it fails by
     tens of standard errors, and chance reaches this once in 1e5 runs that are refused for it.  Half, double: none of 24

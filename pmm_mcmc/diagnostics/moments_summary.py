@@ -11,6 +11,7 @@ from arviz_base.labels import BaseLabeller
 
 from pmm_mcmc.diagnostics.breaks import noted
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.modes import mode_reasons
 from pmm_mcmc.diagnostics.reasons import (
     Measured,
     bias_reasons,
@@ -197,7 +198,8 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
         reasons += bias_reasons(measured, degrees, remedy)
         reasons += spread_reasons(measured)
     reasons += length_reasons(stats, measured.ruled_out and calm(unstable, chains * read.draws))
-    return conclude(reasons, measured, stats, "unconstrained coordinates")
+    unvisited, note = mode_reasons(stats)
+    return conclude(reasons + unvisited, measured, stats, "unconstrained coordinates", note=note)
 
 
 def _measured(at: SteinMoments | None) -> Measured:

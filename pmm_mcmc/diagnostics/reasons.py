@@ -344,7 +344,12 @@ def length_reasons(stats: Any, ruled_out: bool) -> list[Reason]:
 
 
 def conclude(
-    reasons: list[Reason], measured: Measured, stats: Any, kind: str = "parameters", probed: bool = False
+    reasons: list[Reason],
+    measured: Measured,
+    stats: Any,
+    kind: str = "parameters",
+    probed: bool = False,
+    note: str = "",
 ) -> Verdict:
     """Return the verdict: the reasons or, if there are none, how well the means are known.
 
@@ -360,6 +365,8 @@ def conclude(
         Noun for what the biases are of.
     probed
         Whether a probe by step halving was given, which judges steps that were not tuned.
+    note
+        A sentence to add where there are no reasons.
     """
     known = measured.known
     varying, count = int(measured.moving.sum()), int(np.isfinite(known).sum())
@@ -381,7 +388,7 @@ def conclude(
         good = f"corrected means are {within}; the bias of {varying - count} of {varying} {kind} is not measurable."
     if not probed and not measured.ruled_out and _unseen(stats):
         good += " No warm-up has seen whether the step is too long: pmm.workbench.bias_probe can."
-    return concluded(reasons, good)
+    return concluded(reasons, good + note)
 
 
 def _unseen(stats: Any) -> bool:

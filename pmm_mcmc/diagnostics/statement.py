@@ -20,6 +20,7 @@ _STATES = {
     "bias_of_mean": NOT_TRUSTED,
     "bias_of_sd": NOT_TRUSTED,
     "step_unstable": NOT_TRUSTED,
+    "modes": NOT_TRUSTED,
     "r_hat": NOT_TRUSTED,
     "step_long": UNDECIDED,
     "one_chain": UNDECIDED,
@@ -40,8 +41,9 @@ class Reason:
     ----------
     code : str
         ``"jump"``, ``"wall"``, ``"unstable"``, ``"divergences"``, ``"identity"``, ``"bias_of_mean"``,
-        ``"bias_of_sd"``, ``"step_unstable"``, ``"r_hat"``: not trusted.  ``"step_long"``, ``"one_chain"``,
-        ``"few_draws"``, ``"mcse"``, ``"mcse_of_sd"``, ``"bound"``, ``"no_gradients"``, ``"unmeasured"``: undecided.
+        ``"bias_of_sd"``, ``"step_unstable"``, ``"modes"``, ``"r_hat"``: not trusted.  ``"step_long"``,
+        ``"one_chain"``, ``"few_draws"``, ``"mcse"``, ``"mcse_of_sd"``, ``"bound"``, ``"no_gradients"``,
+        ``"unmeasured"``: undecided.
     words : str
         The finding in words, with its limit.
     remedy : str

@@ -12,6 +12,7 @@ import pandas as pd
 from scipy.stats import chi2
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.modes import mode_reasons
 from pmm_mcmc.diagnostics.moments_summary import moments_verdict
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.reading import Run, read
@@ -69,9 +70,9 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
 
     A run is **not trusted** if something is wrong: the log density jumps, or ends at a wall, between draws; too many
-    transitions were unstable; chains disagree; the Stein
-    identity fails; the bias of a mean or a standard deviation exceeds 0.075 posterior standard deviations (of a mean,
-    with the share that the correction did not remove); or the step is not stable where the posterior is steepest.
+    transitions were unstable; chains disagree; scouts found another mode with more than a hundredth of the mass; the
+    Stein identity fails; the bias of a mean or a standard deviation exceeds 0.075 posterior standard deviations (of a
+    mean, with the share that the correction did not remove); or the step is not stable where the posterior is steepest.
 
     It is **undecided** if nothing wrong was found, but the draws cannot show that nothing is: there are fewer than 20,
     or one chain; the standard error of a mean exceeds 0.05 posterior standard deviations, or two standard errors of a
@@ -79,8 +80,8 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     would have made it, and the draws do not rule out a bias of 0.1.
 
     Otherwise it is **trusted**.  The percentage in the sentence is two standard errors of the worst corrected mean, in
-    posterior standard deviations, with the bias that the correction did not remove.  Wrong weights of separate modes
-    show only as a disagreement of chains that started apart.
+    posterior standard deviations, with the bias that the correction did not remove.  Modes that neither chains nor
+    scouts have found are not seen.
 
     Parameters
     ----------
@@ -174,8 +175,10 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witnesses: 
             reasons += [replace(reason, words=f"by step halving {reason}") for reason in of_probe]
         ruled_out |= probe.order_holds and probed.ruled_out
     reasons += length_reasons(stats, ruled_out)
+    unvisited, note = mode_reasons(stats, run.position, lambda i: _of_position(run, table, i))
+    reasons += unvisited
     kind = "parameters" if len(labels) == len(run.parameters) else "parameters judged"
-    return conclude(reasons, measured, stats, kind, probe is not None)
+    return conclude(reasons, measured, stats, kind, probe is not None, note)
 
 
 def _probed(labels: list[str], table: pd.DataFrame, moving: np.ndarray) -> Measured:

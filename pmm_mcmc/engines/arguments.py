@@ -14,7 +14,7 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.langevin.methods import HARMONIC, METHODS, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import LATE
 
-__all__ = ["Block", "MethodArguments", "TunedParameters"]
+__all__ = ["Block", "MethodArguments", "OtherModes", "TunedParameters"]
 
 _DYNAMICS = {"overdamped": OVERDAMPED, "underdamped": UNDERDAMPED}
 _OFFSETS = {"left": 0.0, "centred": 0.5}
@@ -237,11 +237,29 @@ def _scaling(value: Any) -> tuple[float, ...] | None:
     return tuple(map(float, array))
 
 
+class OtherModes(NamedTuple):
+    """What scouts found beside the modes of the chains.
+
+    Attributes
+    ----------
+    mass
+        Share of the posterior in other modes, as estimated; 0 if there are none, NaN if nobody looked.
+    coordinate, position
+        Number of the unconstrained coordinate in which the largest of them is furthest away, and its position there;
+        -1 and NaN if there is none.
+    """
+
+    mass: float = math.nan
+    coordinate: int = -1
+    position: float = math.nan
+
+
 class TunedParameters(NamedTuple):
     """The parameters that an engine runs with: step size, K, friction, whitened coordinates, transitions per draw.
 
     ``halving_cost`` is the factor in gradients that half the ``target_bias`` would cost, ``expected_bias`` the value of
-    :func:`pmm_mcmc.warmup.step_size.expected_bias` for this step; NaN where they are not known.
+    :func:`pmm_mcmc.warmup.step_size.expected_bias` for this step; NaN where they are not known.  ``other_modes`` are
+    those that the warm-up's scouts found.
     """
 
     step_size: float
@@ -251,6 +269,7 @@ class TunedParameters(NamedTuple):
     steps_per_draw: int
     halving_cost: float = math.nan
     expected_bias: float = math.nan
+    other_modes: OtherModes = OtherModes()
 
 
 class Block(NamedTuple):

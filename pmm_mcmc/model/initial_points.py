@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-__all__ = ["WIDTHS", "model_starts", "spread_starts"]
+__all__ = ["WIDTHS", "model_starts", "prior_draws", "spread_starts"]
 
 # Half the side of the box that each try for a start is drawn from: as PyMC jitters for NUTS, halved after every four.
 WIDTHS = tuple(0.5 ** (i // 4) for i in range(20))
+# Draws of the prior, as many as scouts look at (pmm_mcmc.warmup.scouts), and numbers of these.
+_PRIOR_DRAWS, _PRIOR_NUMBERS = 24, 2**20
 
 
 def spread_starts(
@@ -82,3 +85,31 @@ def model_starts(model: Any, vars: Any, initvals: Any, chains: int) -> tuple[np.
         point = make_initial_point_fn(model=model, overrides=values, return_transformed=True)(0)
         points.append(np.concatenate([np.ravel(point[v.name]).astype(float) for v in vars] or [np.zeros(0)]))
     return np.stack(points)[np.arange(chains) % len(points)], initvals is None
+
+
+def prior_draws(model: Any, vars: Any, key: np.ndarray) -> np.ndarray:
+    """Return draws ``(n, d)`` of a model's prior in unconstrained coordinates; none where it is improper.
+
+    Parameters
+    ----------
+    model, vars
+        The model, and its value variables in flat order.
+    key : (2,)
+        Integers that the draws depend on.
+    """
+    from pymc.initial_point import make_initial_point_fn
+
+    prior = {rv.name: "prior" for rv in model.free_RVs}
+    drawn: list[np.ndarray] = []
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            draw = make_initial_point_fn(model=model, overrides=prior, return_transformed=True)
+            for seed in np.random.default_rng(key).integers(2**30, size=_PRIOR_DRAWS):
+                point = draw(int(seed))
+                drawn.append(np.concatenate([np.ravel(point[v.name]).astype(float) for v in vars] or [np.zeros(0)]))
+                if len(drawn) * drawn[0].size > _PRIOR_NUMBERS:
+                    break
+    except Exception:  # a flat prior, or one that cannot be drawn from: scouts then start elsewhere
+        drawn = []
+    return np.stack(drawn) if drawn else np.empty((0, 0))

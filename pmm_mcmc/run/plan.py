@@ -18,7 +18,7 @@ from pmm_mcmc.engines.contract import Engine, empty_state, model_side
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.fingerprint import data_fingerprint, model_fingerprint
-from pmm_mcmc.model.initial_points import model_starts, spread_starts
+from pmm_mcmc.model.initial_points import model_starts, prior_draws, spread_starts
 from pmm_mcmc.model.log_density import bad_start_message, flat_layout, log_density
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run import devices
@@ -299,6 +299,12 @@ class SamplingPlan:
             raise self._bad_start(points[bad[0]], int(bad[0]))
         return points
 
+    def prior(self, rng: np.random.Generator) -> np.ndarray:
+        """Return draws ``(n, d)`` of the prior in the model's coordinates; none where there is no proper one."""
+        if self.model is None:
+            return np.empty((0, self.engine.d))
+        return prior_draws(self.model, self.model.value_vars, rng.integers(2**62, size=2))
+
     def _gradient_at(self, x: np.ndarray) -> np.ndarray:
         """Return gradients at the model's positions ``(n, d)``, with respect to the coordinates of the start."""
         structure = self.engine.structure
@@ -331,7 +337,9 @@ class SamplingPlan:
         return SamplingError(bad_start_message(self.model, point))
 
 
-_COUNTS = ("K", "steps_per_draw", "n_grad", "n_grad_total", "unstable", "refined", "model_failures")
+_COUNTS = (
+    "K", "steps_per_draw", "n_grad", "n_grad_total", "unstable", "refined", "model_failures", "other_mode_coordinate",
+)  # fmt: skip
 
 
 def _is_density(model: Any) -> bool:

@@ -13,7 +13,7 @@ import xarray as xr
 from pmm_mcmc import steps
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
+from pmm_mcmc.engines.arguments import Block, MethodArguments, OtherModes, TunedParameters
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.result_tree import ResultTree
@@ -36,7 +36,7 @@ CHECKPOINT, _TIMES = "checkpoint", ("sampling_time", "compile_time")
 # The types in a checkpoint.
 _TYPES = (
     Block, Coordinates, Ensemble, FrictionTrial, LocalCurvature, NoncentringWarmup, Run, MethodArguments,
-    TunedParameters, Warming, Warmup,
+    OtherModes, TunedParameters, Warming, Warmup,
 )  # fmt: skip
 
 

@@ -264,6 +264,7 @@ def sample(
                 rng = np.random.default_rng(recorder.seed if recorder.seed is not None else seed)
                 starts = plan.starts(initvals, chains, groups, rng)
                 run = Run.start(plan.engine, plan.arguments, starts, tune, rng)
+                run.warming.prior = plan.prior(rng) if tune else None
                 recorder.begin(run)
             if run.done > draws:
                 raise ValueError(f"draws={draws}: the store has {run.done} draws of each chain already; ask for more")

@@ -22,6 +22,7 @@ from rich.progress import TextColumn
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.model.initial_points import prior_draws
 from pmm_mcmc.model.log_density import ModelDensity, bad_start_message, choose_vars, flat_layout, log_density
 from pmm_mcmc.model.result_tree import flat_names
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
@@ -260,6 +261,8 @@ class LangevinStep(ArrayStepShared):
                     n_draws=self.n_draws,
                     rng=self.rng,
                 )
+                if alone and self.n_tune:
+                    self.chain.prior = prior_draws(self._model, self.__dict__["vars"], self.chain.key)
                 return
             moved = not np.array_equal(q, self._as_stored(self.chain.latest))
             if moved or not alone:

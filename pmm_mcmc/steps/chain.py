@@ -16,6 +16,7 @@ from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.initial_points import WIDTHS
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.noncentring import NoncentringWarmup
+from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["Chain", "NotFiniteError"]
@@ -53,6 +54,8 @@ class Chain:
     state, gradient, position : (4 d + 2,), (width,), (d,)
         The engine's state after the last draw handed out, the evaluation there, and the draw in the model's
         coordinates.
+    prior : (n, d), optional
+        Draws of the prior for the scouts that look for other modes at the end of the warm-up; None without these.
     """
 
     arguments: MethodArguments
@@ -70,6 +73,7 @@ class Chain:
     n_grad: int = 0
     unstable: int = 0
     pending: int = 0
+    prior: np.ndarray | None = None
     _chunk: Chunk | None = None
     row: int = 0
     _observed: int = 0
@@ -288,6 +292,7 @@ class Chain:
         """Pass the collected draws to warm-up, and take over its tuned parameters."""
         warmup, old = self.warmup, self.tuned
         assert warmup is not None
+        block = None
         if self._parts:
             block = Block(*(np.concatenate(part, axis=1) for part in zip(*self._parts, strict=True)))
             self._parts = []
@@ -313,6 +318,12 @@ class Chain:
             self.companions = None
         if warmup.finished:
             self.warmup, self.companions, self.unstable = None, None, 0
+            if self.prior is not None and block is not None:
+                spent, rng = self.n_grad + self.pending, np.random.default_rng(self.key)
+                found, more = look_around(engine, self.tuned, block, self.prior, spent, rng)
+                self.tuned = self.tuned._replace(other_modes=found)
+                self.pending += more
+            self.prior = None
 
     def _follow(self, source: np.ndarray) -> None:
         """Restart chains from others where warm-up says so (:attr:`pmm_mcmc.warmup.schedule.Warmup.source`)."""

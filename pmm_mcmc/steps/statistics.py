@@ -32,6 +32,9 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "model_failures": (np.int64, []),
     "halving_cost": (np.float64, []),
     "expected_bias": (np.float64, []),
+    "other_modes": (np.float64, []),
+    "other_mode_coordinate": (np.int64, []),
+    "other_mode_position": (np.float64, []),
     "model_logp": (np.float64, []),
     "gradient": (object, None),
     "unconstrained": (object, None),
@@ -84,6 +87,9 @@ def rows_of(
         "steps_per_draw": thin,
         "halving_cost": tuned.halving_cost,
         "expected_bias": tuned.expected_bias,
+        "other_modes": tuned.other_modes.mass,
+        "other_mode_coordinate": tuned.other_modes.coordinate,
+        "other_mode_position": tuned.other_modes.position,
         "warning": None,
     }
     constant = {name: value for name, value in constant.items() if name in kept}

@@ -155,5 +155,53 @@ class Calibration:
     """Autocorrelation between draws below which they are far enough apart.  Half, double: 12, 10 of 12 runs differ,
     cost 1.11, 1.03, trusted 10, 2 in place of 11."""
 
+    # -- scouts ------------------------------------------------------------------------------------------------------
+
+    looks: int = 48
+    """Places that are looked at for a start of scouts, at most; half of them draws of the prior, if it is proper."""
+    looks_a_scout: int = 4
+    """Places of which one is a start."""
+    scouts_together: int = 4
+    """Scouts that climb together."""
+    scout_share: float = 0.2
+    """Gradients that may be spent in all, over those of the warm-up."""
+    most_of_scouts: int = 3000
+    """Gradients that may be spent where there are many chains: more find nothing that these do not."""
+    climbing_share: float = 0.6
+    """Share of these for scouts to climb; the rest is for a look at what they find.  Climbs take 3 to 6 gradients where
+    the posterior is near a Gaussian, 20 to 40 in a mixture."""
+    least_climb: int = 8
+    """Gradients for a climb, at least."""
+    nearest: float = 4.0
+    """Smallest root mean square of the whitened coordinates of a start that is not from the prior."""
+    furthest: float = 32.0
+    """The largest."""
+    homes: int = 4
+    """Chains whose own maxima are found, at most."""
+    points_between: int = 7
+    """Points between two maxima at which a dip of the log density is looked for."""
+    dip: float = 1.0
+    """Dip of the log density in nats below which two maxima are of one mode."""
+    least_mass: float = 1e-3
+    """Mass of a mode over that of the chains' below which it is not mentioned."""
+    most_modes: int = 4
+    """Other modes that are looked at, the highest ones."""
+    short_chains: int = 3
+    """Short chains that start at another maximum, to see whether they stay."""
+    shortest_stay: int = 3
+    """Transitions of each of them at least."""
+    longest_stay: int = 50
+    """Transitions of each of them at most, as far as gradients are left."""
+    lowest: float = 7.0
+    """How much lower a maximum may be than the chains' to be looked at, in nats: a thousandth of the density."""
+    lowest_each: float = 1.5
+    """The same for each coordinate more: there a mode may be 4.5 times as wide."""
+    exact_hessian: int = 30
+    """Most coordinates in which the volume of a mode is found from its whole Hessian matrix."""
+    lanczos_steps: int = 8
+    """Products of the Hessian matrix with each of two directions where there are more."""
+    flattest: float = 1e-8
+    """Smallest curvature of a maximum over its largest, below which it is none."""
+
 
 CALIBRATION = Calibration()

@@ -15,6 +15,7 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.evidence import replacements, settled
 from pmm_mcmc.warmup.noncentring import NoncentringWarmup
+from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["Warmed", "Warming", "warm_up"]
@@ -38,13 +39,16 @@ class Warming:
     ensemble, tuned, warmup
         The chains, their setting, and the schedule (``None`` without warm-up).
     n_grad : (chain,)
-        Gradients spent by each chain, with its share of those that the schedule evaluated.
+        Gradients spent by each chain, with its share of those that the schedule and the scouts evaluated.
+    prior : (n, d), optional
+        Draws of the prior for the scouts that look for other modes at the end; without it there are none.
     """
 
     ensemble: Ensemble
     tuned: TunedParameters
     warmup: NoncentringWarmup | None
     n_grad: np.ndarray
+    prior: np.ndarray | None = None
 
     @classmethod
     def start(
@@ -137,8 +141,8 @@ class Warming:
         self.ensemble.state, self.ensemble.gradient, lp, unstable, spent = processes.join(
             mine.state, mine.gradient, lp, unstable, spent
         )
-        seen = Block(*processes.join(*(np.concatenate(part) for part in zip(*training, strict=True))))
-        warmup.observe(seen, engine.structure)
+        newest = Block(*processes.join(*(np.concatenate(part) for part in zip(*training, strict=True))))
+        warmup.observe(newest, engine.structure)
         before = warmup.n_grad
         self.tuned = warmup.update(engine.gradient_at, engine.structure)
         source = np.arange(chains)
@@ -151,6 +155,11 @@ class Warming:
             warmup.stop()
             self.tuned = warmup.update(engine.gradient_at, engine.structure)
         self.n_grad = spent + -(-(warmup.n_grad - before) // chains)
+        if self.finished and self.prior is not None:
+            rng = np.random.default_rng(self.ensemble.keys[0])
+            found, more = look_around(engine, self.tuned, newest, self.prior, int(self.n_grad.sum()), rng)
+            self.tuned, self.prior = self.tuned._replace(other_modes=found), None
+            self.n_grad += -(-more // chains)
 
     def result(self) -> Warmed:
         """Return chains and setting as they are now."""

@@ -1,0 +1,267 @@
+r"""Scouts: climbs from far out at the end of a warm-up, which look for modes that no chain has seen.
+
+Scouts start from draws of the prior and from points some standard deviations away from the chains, the best of a few
+each, climb to a maximum of the log density in whitened coordinates, and are compared with the maxima that the chains
+climb to.  The chains do
+not depend on them.  A maximum is another mode if the log density dips on the straight way to each maximum of the
+chains, and short chains that start there mostly stay: their ends do not climb to maxima of the chains.
+
+The mass of a mode at :math:`\hat y` is Laplace's, :math:`p(\hat y)\,|{-\nabla^2 \log p(\hat y)}|^{-1/2}`; that of the
+chains is Laplace's too or, where they have no strict maximum, that of a Gaussian with their mean log density.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pmm_mcmc.engines.arguments import Block, OtherModes, TunedParameters
+from pmm_mcmc.engines.contract import Engine, empty_state, model_side
+from pmm_mcmc.langevin.methods import OVERDAMPED
+from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.climb import Climbers
+
+__all__ = ["look_around"]
+
+# Numbers of the places that are looked at, and of states that are evaluated together: 16 MiB.
+_NUMBERS = 2**21
+
+
+def look_around(
+    engine: Engine, tuned: TunedParameters, seen: Block, prior: np.ndarray, n_grad: int, rng: np.random.Generator
+) -> tuple[OtherModes, int]:
+    """Look for other modes; return what was found, and the gradients that it took.
+
+    Parameters
+    ----------
+    engine, tuned
+        The engine, and the setting at the end of the warm-up.
+    seen
+        The newest draws of the chains.
+    prior : (m, d)
+        Draws of the prior in the model's coordinates; none where it is improper.
+    n_grad
+        Gradients of the warm-up, of which scouts spend about a fifth at most.
+    rng
+        Random numbers of the scouts alone.
+    """
+    most, d = int(min(CALIBRATION.scout_share * n_grad, CALIBRATION.most_of_scouts)), seen.position.shape[2]
+    if d == 0 or most < CALIBRATION.scouts_together * CALIBRATION.least_climb:
+        return OtherModes(), 0
+    search = _Search(engine, tuned, most)
+    return search.run(seen, prior, rng), search.spent
+
+
+class _Maximum(NamedTuple):
+    y: np.ndarray
+    lp: float
+    gradient: np.ndarray
+    scale: float
+
+
+class _Search:
+    """A search with ``most`` gradients, of which ``spent`` are spent."""
+
+    def __init__(self, engine: Engine, tuned: TunedParameters, most: int):
+        self._engine, self._tuned, self._most, self.spent = engine, tuned, most, 0
+
+    def run(self, seen: Block, prior: np.ndarray, rng: np.random.Generator) -> OtherModes:
+        """Return the other modes."""
+        d = seen.position.shape[2]
+        in_order = [part.swapaxes(0, 1).reshape(-1, part.shape[2]) for part in (seen.position, seen.gradient)]
+        x, _ = model_side(*in_order)
+        y, log_det = self._whitened(x)
+        homes = self._climb(y[-CALIBRATION.homes :], y[-1], self._most // 10)
+        ends: list[_Maximum] = []
+        starts = self._starts(prior, max((home.lp for home in homes), default=0.0), d, rng)
+        for first in range(0, len(starts), CALIBRATION.scouts_together):
+            some = starts[first : first + CALIBRATION.scouts_together]
+            most = int(CALIBRATION.climbing_share * self._most) - self.spent
+            if most < len(some) * CALIBRATION.least_climb:
+                break
+            ends += [end for end in self._climb(some, y[-1], most) if not any(_close(end, known) for known in ends)]
+        if not homes:
+            return OtherModes()
+        found = self._apart(ends, homes, y)
+        if not found:
+            return OtherModes(0.0)
+        own = [mass for mass in map(self._log_mass, homes) if np.isfinite(mass)]
+        of_chains = np.logaddexp.reduce(own) if own else np.mean(seen.lp.T.ravel() + log_det) + 0.5 * d
+        masses = []
+        for i, end in enumerate(found):
+            mass = float(np.exp(min(self._log_mass(end) - of_chains, 700.0)))
+            kept = mass > CALIBRATION.least_mass and self._stays(end, homes, rng, len(found) - i)
+            masses.append(mass if kept else 0.0)
+        if not any(masses):
+            return OtherModes(0.0)
+        largest = self._placed(found[int(np.argmax(masses))].y)
+        away = np.abs(largest - x.mean(axis=0)) / np.maximum(x.std(axis=0), 1e-300)
+        where = int(away.argmax())
+        return OtherModes(sum(masses) / (1.0 + sum(masses)), where, float(largest[where]))
+
+    @property
+    def _left(self) -> int:
+        return self._most - self.spent
+
+    def _apart(self, ends: list[_Maximum], homes: list[_Maximum], y: np.ndarray) -> list[_Maximum]:
+        """Return the highest ends that are in no mode of the chains; add maxima of the chains near them to theirs."""
+        found: list[_Maximum] = []
+        d = y.shape[1]
+        lowest = max(home.lp for home in homes) - CALIBRATION.lowest - CALIBRATION.lowest_each * d
+        for end in sorted(ends, key=lambda end: -end.lp):
+            enough = self._left > 2 * min(d, CALIBRATION.exact_hessian) + CALIBRATION.least_climb
+            if len(found) == CALIBRATION.most_modes or end.lp < lowest or not enough:
+                break
+            if any(self._same(end, known) for known in (*homes, *found)):
+                continue
+            nearest = y[[np.argmin(((y - end.y) ** 2).sum(axis=1))]]
+            near = self._climb(nearest, nearest[0], self._left // 3)
+            homes += [other for other in near if not any(_close(other, known) for known in homes)]
+            if not any(self._same(end, home) for home in near):
+                found.append(end)
+        return found
+
+    # -- starts and climbs -------------------------------------------------------------------------------------------
+
+    def _starts(self, prior: np.ndarray, top: float, d: int, rng: np.random.Generator) -> np.ndarray:
+        """Return starts: of neighbours by distance the one whose log density is highest for a unit Gaussian of ``top``.
+
+        Half of them are draws of the prior, if there are any; the others are some standard deviations from the chains.
+        """
+        many = min(CALIBRATION.looks, self._left // 4, max(CALIBRATION.scouts_together, _NUMBERS // d))
+        with np.errstate(all="ignore"):
+            known = self._whitened(prior[: many // 2])[0] if len(prior) else np.empty((0, d))
+        known = known[np.isfinite(known).all(axis=1)]
+        away = rng.standard_normal((many - len(known), d))
+        widths = np.exp(rng.uniform(np.log(CALIBRATION.nearest), np.log(CALIBRATION.furthest), size=(len(away), 1)))
+        away *= widths * np.sqrt(d) / np.linalg.norm(away, axis=1, keepdims=True)
+        y = np.concatenate([known, away])
+        square = (y**2).sum(axis=1)
+        y, square = y[np.argsort(square)], np.sort(square)
+        drop = (top - np.nan_to_num(self._value(y)[0], nan=-np.inf)) / np.maximum(square, 1e-300)
+        each = CALIBRATION.looks_a_scout
+        best = [i + int(np.argmin(drop[i : i + each])) for i in range(0, len(y), each)]
+        return y[rng.permutation(best)]
+
+    def _whitened(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+        """Return whitened positions of the model's ``x``, and the log determinants of the non-centring there."""
+        structure, coordinates = self._engine.structure, self._tuned.coordinates
+        if structure is None:
+            return coordinates.whiten(x), 0.0
+        assert coordinates.sites is not None
+        z, log_det = structure.to_z(x, coordinates.sites)
+        return coordinates.whiten(z), log_det
+
+    def _placed(self, y: np.ndarray) -> np.ndarray:
+        """Return the model's positions of whitened ones."""
+        structure, coordinates = self._engine.structure, self._tuned.coordinates
+        z = coordinates.place(y)
+        if structure is None:
+            return z
+        assert coordinates.sites is not None
+        return structure.to_x(z, coordinates.sites)
+
+    def _value(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return log densities and gradients at whitened positions."""
+        d, coordinates = y.shape[1], self._tuned.coordinates
+        lp, gradient, some = np.empty(len(y)), np.empty(y.shape), max(1, _NUMBERS // (4 * d))
+        for first in range(0, len(y), some):
+            part = slice(first, first + some)
+            state = empty_state(y[part], np.zeros(d))
+            with np.errstate(all="ignore"):
+                gradient[part] = coordinates.pull_back(self._engine.evaluate(coordinates, state)[:, :d])
+            lp[part] = state[:, 4 * d]
+        self.spent += len(y)
+        return np.where(np.isfinite(gradient).all(axis=1), lp, np.nan), gradient
+
+    def _climb(self, start: np.ndarray, home: np.ndarray, most: int) -> list[_Maximum]:
+        """Climb from starts with ``most`` gradients; return the maxima that were reached."""
+        ends = Climbers.climb(self._value, start, home, most)
+        y, lp, gradient = (part[ends.arrived] for part in (ends.position, ends.lp, ends.gradient))
+        structure = self._engine.structure
+        if structure is not None and structure.signed.size and len(y):  # signs alone do not make another mode
+            y, _ = self._whitened(self._placed(y))
+            lp, gradient = self._value(y)
+        maxima: list[_Maximum] = []
+        for end in map(_Maximum, y, lp.tolist(), gradient, ends.scale[ends.arrived].tolist()):
+            if not any(_close(end, known) for known in maxima):
+                maxima.append(end)
+        return maxima
+
+    def _same(self, a: _Maximum, b: _Maximum) -> bool:
+        """Return whether the log density does not dip between two maxima."""
+        if _close(a, b):
+            return True
+        at = np.linspace(0.0, 1.0, CALIBRATION.points_between + 2)[1:-1, None]
+        lp, _ = self._value(a.y + at * (b.y - a.y))
+        return bool(np.nan_to_num(lp, nan=-np.inf).min() > min(a.lp, b.lp) - CALIBRATION.dip)
+
+    # -- what is at a maximum ----------------------------------------------------------------------------------------
+
+    def _log_mass(self, end: _Maximum) -> float:
+        """Return Laplace's log mass, up to a constant; -inf where the log density has no strict maximum."""
+        d = len(end.y)
+        if d > CALIBRATION.exact_hessian:
+            return end.lp - 0.5 * self._log_det(end)
+        hessian = self._curved(end, np.eye(d))
+        if not np.isfinite(hessian).all():
+            return -np.inf
+        values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
+        if values[0] <= CALIBRATION.flattest * values[-1]:
+            return -np.inf
+        gain = 0.5 * float(((end.gradient @ vectors) ** 2 / values).sum())
+        return end.lp + gain - 0.5 * float(np.log(values).sum()) if gain < 1.0 else -np.inf
+
+    def _curved(self, end: _Maximum, directions: np.ndarray) -> np.ndarray:
+        """Return the negative Hessian matrix times directions ``(n, d)``, by differences of gradients."""
+        h = 0.1 * np.sqrt(end.scale)
+        return -(self._value(end.y + h * directions)[1] - end.gradient) / h
+
+    def _log_det(self, end: _Maximum) -> float:
+        """Return the log determinant of the negative Hessian matrix by Lanczos' method; inf where it is not positive.
+
+        The directions that it starts from are the same at every maximum: their noise cancels in part in differences.
+        """
+        d, steps = len(end.y), CALIBRATION.lanczos_steps
+        v = np.random.default_rng(d).choice([-1.0, 1.0], size=(2, d)) / np.sqrt(d)
+        basis, matrices = [v], np.zeros((2, steps, steps))
+        for i in range(steps):
+            w = self._curved(end, basis[-1])
+            matrices[:, i, i] = (w * basis[-1]).sum(axis=1)
+            for known in basis:
+                w = w - (w * known).sum(axis=1, keepdims=True) * known
+            length = np.linalg.norm(w, axis=1)
+            if i + 1 < steps:
+                matrices[:, i, i + 1] = matrices[:, i + 1, i] = length
+                basis.append(w / np.maximum(length, 1e-300)[:, None])
+        if not np.isfinite(matrices).all():
+            return np.inf
+        values, vectors = np.linalg.eigh(matrices)
+        if (values[:, 0] <= CALIBRATION.flattest * values[:, -1]).any():
+            return np.inf
+        return 0.5 * d * float((vectors[:, 0] ** 2 * np.log(values)).sum())
+
+    def _stays(self, end: _Maximum, homes: list[_Maximum], rng: np.random.Generator, share: int) -> bool:
+        """Return whether short chains from a maximum mostly stay; may spend one part in ``share`` of what is left."""
+        d, n = len(end.y), CALIBRATION.short_chains
+        climbs = 2 * CALIBRATION.least_climb * n
+        until = self.spent + self._left // share - climbs
+        moving = self._engine.kernel.dynamics != OVERDAMPED
+        state = empty_state(np.tile(end.y, (n, 1)), rng.standard_normal((n, d)) * moving)
+        gradient = self._engine.evaluate(self._tuned.coordinates, state)
+        keys = rng.integers(0, 2**64, size=(n, 2), dtype=np.uint64)
+        self.spent += n
+        cost = int(self._engine.advance(self._tuned, state, gradient, keys, 0, 1).n_grad.sum())
+        rows = int(np.clip((until - self.spent) // cost, CALIBRATION.shortest_stay, CALIBRATION.longest_stay)) - 1
+        self.spent += cost + int(self._engine.advance(self._tuned, state, gradient, keys, 1, rows).n_grad.sum())
+        back = 0
+        for y in state[:, 3 * d : 4 * d]:
+            reached = self._climb(y[None], end.y, climbs // n)
+            back += any(not _close(it, end) and any(self._same(it, home) for home in homes) for it in reached)
+        return 2 * back <= n
+
+
+def _close(a: _Maximum, b: _Maximum) -> bool:
+    """Return whether two maxima are the same but for what climbs leave."""
+    return abs(a.lp - b.lp) < 0.2 and bool(np.sum((a.y - b.y) ** 2) < 0.25 * min(a.scale, b.scale, 1.0) * len(a.y))

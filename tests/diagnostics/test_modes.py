@@ -1,0 +1,62 @@
+"""What a verdict says of modes that scouts found (``pmm_mcmc.diagnostics.modes``)."""
+
+import numpy as np
+import pytest
+from results import gaussian, grid
+
+import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.modes import mode_reasons
+
+
+def result(mass, at=10.0, coordinate=1, x=None, chain=2):
+    """A good run, one of whose chains has heard of another mode."""
+    x = grid(3) if x is None else x
+    of_chain = np.where(np.arange(4) == chain, mass, 0.0)
+    where, place = np.where(of_chain > 0.0, coordinate, -1), np.where(of_chain > 0.0, at, np.nan)
+    stats = {"other_modes": of_chain, "other_mode_coordinate": where, "other_mode_position": place}
+    return gaussian(x, **{name: np.repeat(values[:, None], x.shape[1], axis=1) for name, values in stats.items()})
+
+
+def test_another_mode_with_mass_is_not_trusted():
+    found = pmm.verdict(result(0.3))
+    assert found.state == "not trusted" and [reason.code for reason in found.reasons] == ["modes"]
+    assert found.sentence == (
+        "Not trusted: another mode, 10 sd above the mean of b[0], has about 30 % of the mass and no chain has visited "
+        "it, limit 1 %. Reparametrise so that there is one mode, or use pm.sample_smc, which moves between modes."
+    )
+    assert found.reasons[0].value == pytest.approx(0.3)
+    assert "12 sd below the mean of a" in pmm.verdict(result(0.3, -12.0, 0)).sentence
+
+
+@pytest.mark.parametrize(("mass", "state"), [(0.011, "not trusted"), (0.009, "trusted"), (0.002, "trusted")])
+def test_the_limit_is_a_hundredth(mass, state):
+    found = pmm.verdict(result(mass))
+    assert found.state == state
+    assert f"has about {100 * mass:.2g} % of the mass" in found.sentence, "less is said, too"
+
+
+@pytest.mark.parametrize("mass", [0.0, np.nan])
+def test_nothing_is_said_of_nothing(mass):
+    assert pmm.verdict(result(mass)).sentence == pmm.verdict(gaussian(grid(3))).sentence
+
+
+@pytest.mark.parametrize(("mass", "mirrored"), [(0.5, True), (0.52, True), (2 / 3, True), (0.3, False), (0.6, False)])
+def test_modes_of_equal_mass_may_be_relabellings(mass, mirrored):
+    assert ("order these" in pmm.verdict(result(mass)).sentence) == mirrored
+
+
+def test_modes_that_chains_have_visited_are_judged_by_their_agreement():
+    x, often = grid(3), np.random.default_rng(1).random((4, 600)) < 0.05
+    x[..., 1] += 10.0 * often
+    assert mode_reasons(result(0.05, x=x)["sample_stats"], x) == ([], "")
+    often_enough, _ = mode_reasons(result(0.9, x=x)["sample_stats"], x)
+    assert often_enough, "a twentieth of the draws is there, where nine tenths should be"
+    near, _ = mode_reasons(result(0.05, 3.0)["sample_stats"], grid(3))
+    assert near, "within 3 sd draws do not tell"
+
+
+def test_without_positions_the_place_is_not_said():
+    reasons, note = mode_reasons(result(0.3)["sample_stats"])
+    assert str(reasons[0]).startswith("another mode has about 30 %") and note == ""
+    totals = result(0.3)["sample_stats"].to_dataset().isel(draw=-1)
+    assert mode_reasons(totals)[0] == reasons

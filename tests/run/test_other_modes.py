@@ -1,0 +1,72 @@
+"""Modes that no chain has visited: by both doors and both backends, in memory, in a store, and as moments."""
+
+import jax.numpy as jnp
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from sampling_runs import BACKENDS, QUIET, Stop, run
+
+import pmm_mcmc as pmm
+
+STATISTICS = ("other_modes", "other_mode_coordinate", "other_mode_position")
+WORDS = "another mode, {} sd above the mean of b, has about {} % of the mass and no chain has visited it, limit 1 %"
+
+
+@pytest.fixture(scope="module")
+def two_modes():
+    """Seven tenths near ``a = b = 0``; three tenths at ``b = 10``, where the prior of ``b`` reaches easily."""
+    with pm.Model() as model:
+        a, b = pm.Normal("a"), pm.Normal("b", 0.0, 10.0)
+        modes = pt.logaddexp(np.log(0.7) - 0.5 * b**2, np.log(0.3) - 0.5 * (b - 10.0) ** 2)
+        pm.Potential("modes", modes + 0.005 * b**2)
+        pm.Deterministic("twice", 2.0 * a)
+    return model
+
+
+def assert_found(tree, mass=0.3):
+    stats = tree["sample_stats"]
+    np.testing.assert_allclose(stats["other_modes"], mass, rtol=0.05)
+    assert np.all(stats["other_mode_coordinate"] == 1)
+    np.testing.assert_allclose(stats["other_mode_position"], 10.0, atol=0.3)
+    found = pmm.verdict(tree)
+    assert found.state == "not trusted" and "modes" in {reason.code for reason in found.reasons}
+    return found.sentence
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_mode_that_no_chain_has_visited_is_not_trusted(two_modes, backend, tmp_path):
+    options = {"step": pmm.PoissonULMC(), "tune": 500, "draws": 200, "chains": 4}
+    tree = run(two_modes, backend, **options)
+    sentence = assert_found(tree)
+    sd = tree["posterior"]["b"].std("draw").median().item()
+    assert WORDS.format(f"{10.0 / sd:.0f}", 30) in sentence
+    # As it is read again, resumed after a stop in the warm-up or in the draws, and continued.
+    run(two_modes, backend, store=tmp_path / "a", callback=Stop(2), **options)
+    run(two_modes, backend, store=tmp_path / "a", resume=True, **options)
+    stored = pmm.open(tmp_path / "a")
+    assert assert_found(stored) == sentence
+    for name in (*STATISTICS, "n_grad_total"):
+        np.testing.assert_array_equal(stored["sample_stats"][name], tree["sample_stats"][name])
+    assert_found(pmm.sample(20, more=tree, model=two_modes, **QUIET))
+    moments = run(two_modes, backend, keep="moments", **options)
+    assert "another mode has about 30 % of the mass" in pmm.verdict(moments).sentence
+
+
+def test_each_chain_of_pymc_has_scouts_of_its_own(two_modes, sample):
+    with two_modes:
+        tree = sample(pmm.PoissonULMC(), chains=2, draws=200, tune=500)
+    assert_found(tree)
+
+
+def test_a_log_density_has_scouts_without_a_prior():
+    def two(x):
+        return jnp.logaddexp(np.log(0.7) - 0.5 * jnp.sum(x**2), np.log(0.3) - 0.5 * jnp.sum((x - 6.0) ** 2))
+
+    tree = run(pmm.LogDensity.from_jax(two, 3), step=pmm.PoissonULMC(), tune=500, draws=100, chains=4)
+    np.testing.assert_allclose(tree["sample_stats"]["other_modes"], 0.3, rtol=0.05)
+
+
+def test_nobody_looks_without_a_warm_up(two_modes):
+    tree = run(two_modes, "numba", step=pmm.PoissonULMC(step_size=0.3), tune=0, draws=20, chains=2)
+    assert np.isnan(tree["sample_stats"]["other_modes"]).all()
