@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.langevin.methods import ADJUSTED
 from pmm_mcmc.model.fingerprint import data_fingerprint, model_fingerprint
 from pmm_mcmc.model.initial_points import model_starts, spread_starts
 from pmm_mcmc.model.log_density import bad_start_message, flat_layout, log_density
@@ -33,6 +35,8 @@ _log = logging.getLogger("pmm_mcmc")
 _BACKENDS, _DEVICES = ("auto", "numba", "jax"), ("auto", "cpu", "gpu", "tpu")
 _PRECISIONS = ("float64", "mixed", "float32")
 _GRADIENTS = ("gradient", "unconstrained", "noncentred")
+# Statistics of unadjusted transitions alone.
+_UNADJUSTED = ("refined", "halving_cost", "expected_bias")
 # Most bytes of the draws of a batch of chains, between two updates of the progress bar.
 _BATCH_BYTES = 2**27
 # Chains in one file of a store if they do not advance in lockstep.
@@ -40,7 +44,10 @@ _FILE = 256
 
 
 class Asked(NamedTuple):
-    """The arguments of :func:`pmm_mcmc.sample` that a plan depends on; ``adapts`` if there is a warm-up."""
+    """The arguments of :func:`pmm_mcmc.sample` that a plan depends on; ``adapts`` if there is a warm-up.
+
+    ``leg`` is the largest number of trajectories of an exact leg before the draws, 0 without one.
+    """
 
     step: Any
     model: Any
@@ -52,6 +59,7 @@ class Asked(NamedTuple):
     var_names: Sequence[str] | None = None
     cores: int | None = None
     adapts: bool = True
+    leg: int = 0
 
     @property
     def arguments(self) -> MethodArguments:
@@ -81,6 +89,8 @@ class SamplingPlan:
         Whether to compute the log likelihood.
     var_names
         The variables in the result; all for ``None``.
+    leg
+        As in :class:`Asked`.
     """
 
     arguments: MethodArguments
@@ -93,6 +103,7 @@ class SamplingPlan:
     model: Any
     log_likelihood: bool
     var_names: list[str] | None = None
+    leg: int = 0
 
     @classmethod
     def of(cls, asked: Asked, announce: Callable[[str], None] = _log.debug) -> SamplingPlan:
@@ -122,6 +133,7 @@ class SamplingPlan:
                 f"cores={asked.cores!r}: is the number of numba's threads; JAX chooses its own, leave it out"
             )
         asked = asked._replace(step=step)
+        _check_leg(asked, chosen)
         if is_density:
             plan = cls._of_density(asked, announce)
         else:
@@ -193,14 +205,25 @@ class SamplingPlan:
         names = ["lp" if name == "model_logp" else name for name in type(step).stats_dtypes_shapes if name != "warning"]
         without: tuple[str, ...] = () if step.keep_gradients else _GRADIENTS
         without += () if engine.structure is not None else ("noncentred",)
+        if asked.leg:
+            without += _UNADJUSTED
+            names.append("acceptance_rate")
         statistics = tuple(n for n in names if n not in without)
         attributes = {"sampler": arguments.method, "backend": backend, "precision": precision}
         identity = {
             **hashes, "method": repr(arguments), "backend": backend, "precision": precision, "group": group,
             "device": devices.platforms(engine)[0], "keep_gradients": step.keep_gradients,
-            "log_likelihood": asked.log_likelihood, "pmm_mcmc": __version__,
+            "log_likelihood": asked.log_likelihood, "exact": asked.leg > 0, "pmm_mcmc": __version__,
         }  # fmt: skip
-        return cls(arguments, engine, layout, statistics, identity, attributes, group, model, asked.log_likelihood)
+        likelihood = asked.log_likelihood
+        return cls(
+            arguments, engine, layout, statistics, identity, attributes, group, model, likelihood, leg=asked.leg
+        )
+
+    @functools.cached_property
+    def adjusted(self) -> Engine:
+        """The engine of an exact leg."""
+        return self.engine.adjusted()
 
     def _with_variables(self, names: Any) -> SamplingPlan:
         """Restrict the posterior to these variables."""
@@ -314,6 +337,19 @@ class SamplingPlan:
             point[name] = position[start : start + size].reshape(shape).astype(dtype)
             start += size
         return SamplingError(bad_start_message(self.model, point))
+
+
+def _check_leg(asked: Asked, backend: str) -> None:
+    """Raise ``ValueError`` where there can be no exact leg."""
+    if not asked.leg:
+        return
+    if asked.step.arguments.kernel.scheme in ADJUSTED:
+        raise ValueError(f"exact=True: {asked.step.arguments.method} is exact already, without a leg; leave exact out")
+    if backend == "jax" and asked.precision != "float64":
+        raise ValueError(
+            f"exact=True with precision={asked.precision!r}: its Metropolis test needs the log density in double "
+            "precision; leave one of the two out"
+        )
 
 
 _COUNTS = ("K", "steps_per_draw", "n_grad", "n_grad_total", "unstable", "refined", "model_failures")
