@@ -19,6 +19,7 @@ _STATES = {
     "bias_of_sd": NOT_TRUSTED,
     "step_unstable": NOT_TRUSTED,
     "r_hat": NOT_TRUSTED,
+    "exact_leg": UNDECIDED,
     "step_long": UNDECIDED,
     "one_chain": UNDECIDED,
     "few_draws": UNDECIDED,
@@ -37,7 +38,7 @@ class Reason:
     ----------
     code : str
         ``"unstable"``, ``"divergences"``, ``"identity"``, ``"bias_of_mean"``, ``"bias_of_sd"``, ``"step_unstable"``,
-        ``"r_hat"``: not trusted.  ``"step_long"``, ``"one_chain"``, ``"few_draws"``, ``"mcse"``,
+        ``"r_hat"``: not trusted.  ``"exact_leg"``, ``"step_long"``, ``"one_chain"``, ``"few_draws"``, ``"mcse"``,
         ``"bound"``, ``"no_gradients"``, ``"unmeasured"``: undecided.
     words : str
         The finding in words, with its limit.

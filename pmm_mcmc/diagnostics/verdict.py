@@ -11,6 +11,7 @@ import pandas as pd
 from scipy.stats import chi2
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.exact import leg_reasons, with_leg, without_bias
 from pmm_mcmc.diagnostics.moments_summary import moments_verdict
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.reading import Run, read
@@ -141,14 +142,14 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
     reasons = size_reasons(run.chains, run.draws)
     if any(reason.code == "few_draws" for reason in reasons):
         return concluded(reasons, "")
-    reasons += divergence_reasons(stats)
+    reasons += divergence_reasons(stats) + leg_reasons(dt, run.chains)
     if "unstable" in stats and "acceptance_rate" not in stats:
         by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
         unstable, transitions = int(stats["unstable"].sum()), int(stats["steps_per_draw"].sum())
         where = _where(run, table, stats["unstable"].values) if unstable else ""
         reasons += unstable_reasons(unstable, errors, transitions, by_model, where, remedy)
     reasons += _disagreement(dt, table, moving, errors, run.chains)
-    measured = _measured(labels, table)
+    measured = without_bias(dt, _measured(labels, table))
     if run.judged is not None:
         reasons += identity_reasons(*run.identity, run.degrees, lambda i: _name(run, table, i), remedy, run.moving)
         reasons += bias_reasons(measured, run.degrees, remedy)
@@ -165,7 +166,7 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
         ruled_out |= probe.order_holds and probed.ruled_out
     reasons += length_reasons(stats, ruled_out)
     kind = "parameters" if len(labels) == len(run.parameters) else "parameters judged"
-    return conclude(reasons, measured, stats, kind, probe is not None)
+    return with_leg(dt, conclude(reasons, measured, stats, kind, probe is not None))
 
 
 def _probed(labels: list[str], table: pd.DataFrame, moving: np.ndarray) -> Measured:

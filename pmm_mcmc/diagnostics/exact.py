@@ -1,0 +1,67 @@
+"""What a verdict says of an exact leg: whether it was long enough, and that no bias is left to be measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pmm_mcmc.diagnostics.reasons import Measured
+from pmm_mcmc.diagnostics.statement import Reason, Verdict
+from pmm_mcmc.warmup.standard_errors import largest_t
+
+__all__ = ["leg_reasons", "with_leg", "without_bias"]
+
+
+def leg_reasons(dt: Any, chains: int) -> list[Reason]:
+    """Return a reason if the result has an exact leg that was too short."""
+    if "exact_leg" not in dt.children or int(dt["exact_leg"]["ended"]):
+        return []
+    leg = dt["exact_leg"]
+    label, change, error = _largest(leg)
+    words = f"the exact leg was too short: chains had not forgotten their starts after {int(leg['transitions'])} "
+    words += "trajectories"
+    if change > largest_t(2 * leg.sizes["coordinate"], chains - 1) * error:
+        words += f", and the mean of {label} still changed by {change:.2f} posterior sd (error {error:.2f})"
+    return [Reason("exact_leg", words, "raise tune, or start nearer with initvals=", label)]
+
+
+def without_bias(dt: Any, measured: Measured) -> Measured:
+    """Return biases of zero where none could be measured, for a result whose draws are of an invariant kernel."""
+    if "exact_leg" not in dt.children:
+        return measured
+    zero = {
+        name: np.where(np.isfinite(values), values, 0.0)
+        for name, values in (("of_mean", measured.of_mean), ("of_sd", measured.of_sd))
+    }
+    errors = {
+        f"{name}_se": np.where(np.isfinite(values), error, 0.0)
+        for name, values, error in (
+            ("of_mean", measured.of_mean, measured.of_mean_se),
+            ("of_sd", measured.of_sd, measured.of_sd_se),
+        )
+    }
+    return measured._replace(**zero, **errors, left=np.where(np.isfinite(measured.of_mean), measured.left, 0.0))
+
+
+def with_leg(dt: Any, verdict: Verdict) -> Verdict:
+    """Return a verdict whose sentence says of an exact leg that was long enough how it ended."""
+    if "exact_leg" not in dt.children or not int(dt["exact_leg"]["ended"]):
+        return verdict
+    leg = dt["exact_leg"]
+    label, change, error = _largest(leg)
+    words = (
+        f" Exact leg: {int(leg['transitions'])} trajectories of a chain, acceptance {float(leg['acceptance']):.2f}; "
+        f"between its last blocks no mean changed beyond chance (at most {label}, by {change:.2f} sd, error {error:.2f})."
+    )
+    return replace(verdict, sentence=verdict.sentence + words)
+
+
+def _largest(leg: Any) -> tuple[str, float, float]:
+    """Return the mean that changed most in the last blocks, in standard errors: its name, change and error."""
+    change, error = np.abs(leg["drift"].values), leg["drift_se"].values
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = np.nan_to_num(change / error, nan=-1.0)
+    worst = int(z.argmax())
+    return str(leg["coordinate"].values[worst]), float(change[worst]), float(error[worst])
