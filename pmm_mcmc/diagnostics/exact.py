@@ -6,17 +6,23 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from pmm_mcmc.diagnostics.reasons import Measured
 from pmm_mcmc.diagnostics.statement import Reason, Verdict
 from pmm_mcmc.warmup.standard_errors import largest_t
 
-__all__ = ["leg_reasons", "with_leg", "without_bias"]
+__all__ = ["forgotten", "leg_reasons", "with_leg", "with_witness", "without_bias"]
+
+
+def forgotten(dt: Any) -> bool:
+    """Return whether the result has an exact leg that was long enough."""
+    return "exact_leg" in dt.children and bool(int(dt["exact_leg"]["ended"]))
 
 
 def leg_reasons(dt: Any, chains: int) -> list[Reason]:
     """Return a reason if the result has an exact leg that was too short."""
-    if "exact_leg" not in dt.children or int(dt["exact_leg"]["ended"]):
+    if "exact_leg" not in dt.children or forgotten(dt):
         return []
     leg = dt["exact_leg"]
     label, change, error = _largest(leg)
@@ -47,7 +53,7 @@ def without_bias(dt: Any, measured: Measured) -> Measured:
 
 def with_leg(dt: Any, verdict: Verdict) -> Verdict:
     """Return a verdict whose sentence says of an exact leg that was long enough how it ended."""
-    if "exact_leg" not in dt.children or not int(dt["exact_leg"]["ended"]):
+    if not forgotten(dt):
         return verdict
     leg = dt["exact_leg"]
     label, change, error = _largest(leg)
@@ -56,6 +62,29 @@ def with_leg(dt: Any, verdict: Verdict) -> Verdict:
         f"between its last blocks no mean changed beyond chance (at most {label}, by {change:.2f} sd, error {error:.2f})."
     )
     return replace(verdict, sentence=verdict.sentence + words)
+
+
+def with_witness(measured: Measured, table: pd.DataFrame) -> tuple[Measured, Measured]:
+    """Return biases with those of a witness where none could be measured, and those of the witness alone.
+
+    ``table`` is that of :func:`pmm_mcmc.witness`, in posterior standard deviations.  A mean whose bias the witness
+    measured is known within its standard error and the bound of that bias.
+    """
+    table = table.reindex(measured.labels)
+    mean, mean_se, of_sd, of_sd_se = (
+        table[name].abs().to_numpy() for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se")
+    )
+    alone = Measured(measured.labels, mean, mean_se, np.zeros(len(mean)), of_sd, of_sd_se, measured.moving, mean_se)
+    missing, missing_sd = (~np.isfinite(values) for values in (measured.of_mean, measured.of_sd))
+    together = measured._replace(
+        of_mean=np.where(missing, mean, measured.of_mean),
+        of_mean_se=np.where(missing, mean_se, measured.of_mean_se),
+        left=np.where(missing, 0.0, measured.left),
+        of_sd=np.where(missing_sd, of_sd, measured.of_sd),
+        of_sd_se=np.where(missing_sd, of_sd_se, measured.of_sd_se),
+        error=np.where(missing, np.fmax(measured.error, 0.5 * mean + mean_se), measured.error),
+    )
+    return together, alone
 
 
 def _largest(leg: Any) -> tuple[str, float, float]:

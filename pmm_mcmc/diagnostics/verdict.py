@@ -11,7 +11,7 @@ import pandas as pd
 from scipy.stats import chi2
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.exact import leg_reasons, with_leg, without_bias
+from pmm_mcmc.diagnostics.exact import forgotten, leg_reasons, with_leg, with_witness, without_bias
 from pmm_mcmc.diagnostics.moments_summary import moments_verdict
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.reading import Run, read
@@ -63,7 +63,7 @@ def bias_table(dt: Any, var_names: Any = None) -> pd.DataFrame:
     return table_of(read(dt, var_names))[list(BIASES)]
 
 
-def verdict(dt: Any, *, probe: Any = None) -> Verdict:
+def verdict(dt: Any, *, probe: Any = None, witness: Any = None) -> Verdict:
     """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
 
     A run is **not trusted** if something is wrong: too many transitions were unstable; chains disagree; the Stein
@@ -87,6 +87,9 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
         The result of :func:`pmm_mcmc.workbench.bias_probe` for these draws, optional.  A bias that it shows counts like
         one that the gradients show, unless more than 1 % of the transitions were refined.  If it rules out a bias of
         0.1 everywhere, and its order holds, the step is not too long.
+    witness
+        The result of :func:`pmm_mcmc.witness` for these draws, optional.  A bias that it shows counts like one that the
+        gradients show; where these measure none, the witness's takes its place.
 
     Returns
     -------
@@ -96,9 +99,10 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     Raises
     ------
     TypeError
-        If ``probe`` is not what :func:`pmm_mcmc.workbench.bias_probe` returns.
+        If ``probe`` or ``witness`` is not what :func:`pmm_mcmc.workbench.bias_probe` or :func:`pmm_mcmc.witness`
+        returns.
     ValueError
-        If ``probe`` is of other parameters, or if the result has no draws.
+        If ``probe`` or ``witness`` is of other parameters, or if the result has no draws.
 
     Notes
     -----
@@ -108,10 +112,17 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     """
     if probe is not None and not (hasattr(probe, "table") and hasattr(probe, "order_holds")):
         raise TypeError(f"probe={probe!r}: must be what pmm_mcmc.workbench.bias_probe(dt, step) returns")
+    if witness is not None and not (hasattr(witness, "table") and hasattr(witness, "gradients")):
+        raise TypeError(f"witness={witness!r}: must be what pmm_mcmc.witness(dt) returns")
     if "posterior_mean" in dt.children:  # draws were not kept
-        if probe is not None:
-            raise ValueError("probe: cannot be one of this result, whose draws were not kept; leave it out")
+        for name, given in (("probe", probe), ("witness", witness)):
+            if given is not None:
+                raise ValueError(f"{name}: cannot be one of this result, whose draws were not kept; leave it out")
         return moments_verdict(dt)
+    if witness is not None:
+        run = read(dt)
+        _check_witness(run.labels, witness.table)
+        return judge(dt, run, table_of(run) if probe is not None else table_of(run, judged(run)), probe, witness)
     if probe is not None:
         run = read(dt)
         return judge(dt, run, table_of(run), probe)
@@ -123,7 +134,7 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     return known["verdict"]
 
 
-def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
+def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: Any = None) -> Verdict:
     """Return the verdict on a result from the table of its parameters.
 
     Parameters
@@ -132,7 +143,7 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
         The result, as a tree and as :func:`pmm_mcmc.diagnostics.reading.read` returns it.
     table
         The table of :func:`pmm_mcmc.diagnostics.table.table_of`.
-    probe
+    probe, witness
         As for :func:`verdict`.
     """
     labels = list(table.index)
@@ -153,10 +164,16 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
     if run.judged is not None:
         reasons += identity_reasons(*run.identity, run.degrees, lambda i: _name(run, table, i), remedy, run.moving)
         reasons += bias_reasons(measured, run.degrees, remedy)
-    else:
+    elif not forgotten(dt) and witness is None:
         ours = "n_grad_total" in stats
         words = "the bias could not be measured, for the result holds no gradients"
         reasons.append(Reason("no_gradients", words, "sample with keep_gradients=True" if ours else ""))
+    if witness is not None:
+        measured, seen = with_witness(measured, witness.table)
+        reasons += [
+            replace(reason, words=f"by adjusted trajectories {reason}")
+            for reason in bias_reasons(seen, run.degrees, remedy)
+        ]
     ruled_out = measured.ruled_out and calm(unstable, run.chains * run.draws)
     if probe is not None:
         probed = _probed(labels, probe.table, moving)
@@ -167,6 +184,14 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None) -> Verdict:
     reasons += length_reasons(stats, ruled_out)
     kind = "parameters" if len(labels) == len(run.parameters) else "parameters judged"
     return with_leg(dt, conclude(reasons, measured, stats, kind, probe is not None))
+
+
+def _check_witness(labels: list[str], table: pd.DataFrame) -> None:
+    if list(table.index) != list(labels):
+        raise ValueError(
+            f"witness: is one of {len(table)} parameters ({', '.join(map(str, table.index[:3]))}, ...), the result has "
+            f"{len(labels)} ({', '.join(labels[:3])}, ...): give the witness of this result"
+        )
 
 
 def _probed(labels: list[str], table: pd.DataFrame, moving: np.ndarray) -> Measured:
