@@ -20,7 +20,7 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.run.exact_leg import for_trajectories, next_step
 from pmm_mcmc.run.plan import Asked, SamplingPlan
 from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.standard_errors import largest_t, spread
+from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, largest_t, spread
 
 __all__ = ["Witness", "changes", "witness"]
 
@@ -134,7 +134,8 @@ def witness(dt: Any, *, model: Any = None, gradients: int | None = None, random_
     after = np.concatenate([np.asarray(ends[name], float).reshape(chains, each, -1) for name in dt["posterior"]], -1)
     table = changes(run.values, rows, after)
     table.index = pd.Index(run.labels)
-    return Witness(table, _sentence(table, chains * each, float(chunk.accept.mean()), spent, total), spent)
+    accept, degrees = float(chunk.accept.mean()), degrees_of_freedom(chains, each)
+    return Witness(table, _sentence(table, chains * each, degrees, accept, spent, total), spent)
 
 
 def changes(values: np.ndarray, rows: np.ndarray, after: np.ndarray) -> pd.DataFrame:
@@ -161,8 +162,10 @@ def changes(values: np.ndarray, rows: np.ndarray, after: np.ndarray) -> pd.DataF
         left = there - slope * before
         forgotten = np.maximum(1.0 - slope, 1e-3)
         own = convergence(every).mcse
+        # Batches are few, and their spread may be too small by chance; that of independent trajectories is a floor.
+        error = np.maximum(spread(left), left.std(axis=(0, 1)) / np.sqrt(left.shape[0] * left.shape[1]))
         found[name] = -left.mean(axis=(0, 1)) / forgotten / scale
-        found[f"{name}_se"] = np.hypot(spread(left) / forgotten, own) / scale
+        found[f"{name}_se"] = np.hypot(error / forgotten, own) / scale
         if name == "bias":
             kept = np.where(sd > 0.0, slope, np.nan)
     return pd.DataFrame(found | {"kept": kept})
@@ -244,8 +247,8 @@ def _check_model(engine: Any, coordinates: Coordinates, trial: Ensemble, d: int)
         raise ValueError("model: its log density is not that of the draws; give the model of the result, with its data")
 
 
-def _sentence(table: pd.DataFrame, starts: int, accept: float, spent: int, total: int) -> str:
-    limit = largest_t(2 * len(table), max(starts - 1, 1))
+def _sentence(table: pd.DataFrame, starts: int, degrees: int, accept: float, spent: int, total: int) -> str:
+    limit = largest_t(2 * len(table), degrees)
     sizes = [
         (abs(row[name]), row[f"{name}_se"], f"{what} of {label}")
         for label, row in table.iterrows()
