@@ -37,18 +37,14 @@ def without_bias(dt: Any, measured: Measured) -> Measured:
     """Return biases of zero where none could be measured, for a result whose draws are of an invariant kernel."""
     if "exact_leg" not in dt.children:
         return measured
-    zero = {
-        name: np.where(np.isfinite(values), values, 0.0)
-        for name, values in (("of_mean", measured.of_mean), ("of_sd", measured.of_sd))
-    }
-    errors = {
-        f"{name}_se": np.where(np.isfinite(values), error, 0.0)
-        for name, values, error in (
-            ("of_mean", measured.of_mean, measured.of_mean_se),
-            ("of_sd", measured.of_sd, measured.of_sd_se),
-        )
-    }
-    return measured._replace(**zero, **errors, left=np.where(np.isfinite(measured.of_mean), measured.left, 0.0))
+    of_mean, of_sd = (np.isfinite(values) for values in (measured.of_mean, measured.of_sd))
+    return measured._replace(
+        of_mean=np.where(of_mean, measured.of_mean, 0.0),
+        of_mean_se=np.where(of_mean, measured.of_mean_se, 0.0),
+        left=np.where(of_mean, measured.left, 0.0),
+        of_sd=np.where(of_sd, measured.of_sd, 0.0),
+        of_sd_se=np.where(of_sd, measured.of_sd_se, 0.0),
+    )
 
 
 def with_leg(dt: Any, verdict: Verdict) -> Verdict:
@@ -59,7 +55,7 @@ def with_leg(dt: Any, verdict: Verdict) -> Verdict:
     label, change, error = _largest(leg)
     words = (
         f" Exact leg: {int(leg['transitions'])} trajectories of a chain, acceptance {float(leg['acceptance']):.2f}; "
-        f"between its last blocks no mean changed beyond chance (at most {label}, by {change:.2f} sd, error {error:.2f})."
+        f"between its last blocks no mean changed beyond chance (most: {label}, by {change:.2f} sd, error {error:.2f})."
     )
     return replace(verdict, sentence=verdict.sentence + words)
 

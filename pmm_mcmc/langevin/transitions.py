@@ -165,7 +165,7 @@ def kick(v: Any, b: Any, step: Any) -> tuple[Any, Any]:
 
 @register_jitable
 def malt_log_ratio(u: Any, u_new: Any, gained: Any) -> Any:
-    r"""Return the log ratio of a trajectory's reversal to itself, without the change of the density, for one coordinate.
+    r"""Return the log ratio of a trajectory's reversal to itself without that of the densities, for one coordinate.
 
     With :math:`F = |u|^2/2 + R(u)` the potential in whitened coordinates, the flow between two kicks is reversible for
     its part :math:`|u|^2/2` and the velocity's normal law, so that the ratio is :math:`R(u) - R(u')` minus the kinetic

@@ -12,7 +12,15 @@ import numpy as np
 
 from pmm_mcmc.steps.poisson import PoissonULMC
 
-__all__ = ["check_counts", "check_exact", "fresh_seed", "number_of_superchains", "refuse_unknown", "seed_of", "step_and_draws"]
+__all__ = [
+    "check_counts",
+    "check_exact",
+    "fresh_seed",
+    "number_of_superchains",
+    "refuse_unknown",
+    "seed_of",
+    "step_and_draws",
+]
 
 # Most superchains by default: enough for the variance between them.  _MANY: fewest chains for which there are any.
 _SUPERCHAINS, _MANY = 16, 64

@@ -2,9 +2,9 @@ r"""The exact leg: Metropolis-adjusted trajectories that end the approach to the
 
 A chain is left by warm-up with the small bias of its step.  The leg takes it on from there by Metropolis-adjusted
 Langevin trajectories [1]_, whose stationary law is the posterior, with the preconditioner, the non-centring and the
-friction :math:`\gamma` that warm-up found: a trajectory lasts :math:`2 / \gamma`.  In a few rounds the step adapts to the
-acceptance of all chains, and is frozen.  What is left of the bias then decays as autocorrelations do, and the approach
-ends when
+friction :math:`\gamma` that warm-up found: a trajectory lasts :math:`2 / \gamma`.  In a few rounds the step adapts to
+the acceptance of all chains, and is frozen.  What is left of the bias then decays as autocorrelations do, and the
+approach ends when
 
 - it is several times as long as the longest autocorrelation, of means and of variances, and
 - a test over chains finds no change of any mean or variance between its last two blocks.
@@ -22,20 +22,31 @@ from dataclasses import dataclass, field
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.engines.arguments import TunedParameters
+from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, Engine, at_draw, model_side
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.langevin.methods import TRAJECTORIES, Kernel
+from pmm_mcmc.langevin.methods import ADJUSTED, TRAJECTORIES, Kernel
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.evidence import steps_for_autocorrelation
 from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.standard_errors import largest_t
 from pmm_mcmc.warmup.step_size import towards_acceptance
 
-__all__ = ["EXACT_LEG", "Leg", "for_trajectories", "mean_and_error", "next_step", "report_of"]
+__all__ = ["EXACT_LEG", "Leg", "check_method", "for_trajectories", "mean_and_error", "next_step", "report_of"]
 
 EXACT_LEG = "exact_leg"
 _COLUMNS = tuple(f"{change}{of}{se}" for change in ("moved", "drift") for of in ("", "_of_sd") for se in ("", "_se"))
+
+
+def check_method(arguments: MethodArguments, backend: str, precision: str) -> None:
+    """Raise ``ValueError`` where there can be no exact leg."""
+    if arguments.kernel.scheme in ADJUSTED:
+        raise ValueError(f"exact=True: {arguments.method} is exact already, without a leg; leave exact out")
+    if backend == "jax" and precision != "float64":
+        raise ValueError(
+            f"exact=True with precision={precision!r}: its Metropolis test needs the log density in double precision; "
+            "leave one of the two out"
+        )
 
 
 def for_trajectories(tuned: TunedParameters) -> TunedParameters:
@@ -107,7 +118,7 @@ class Leg:
 
     @classmethod
     def begin(cls, warming: Warming, kernel: Kernel, length: int, steps_per_draw: int | None) -> Leg:
-        """Turn the chains of a finished warm-up into those of a leg, at their last draws and at no cost in gradients."""
+        """Turn the chains of a finished warm-up into those of a leg, at their last draws, for no gradients."""
         ensemble, tuned = warming.ensemble, warming.tuned
         ensemble.state = at_draw(ensemble.state, kernel, TRAJECTORIES)
         d = ensemble.state.shape[1] // 4

@@ -17,13 +17,13 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.langevin.methods import ADJUSTED
 from pmm_mcmc.model.fingerprint import data_fingerprint, model_fingerprint
 from pmm_mcmc.model.initial_points import model_starts, spread_starts
 from pmm_mcmc.model.log_density import bad_start_message, flat_layout, log_density
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.driver import Groups
+from pmm_mcmc.run.exact_leg import check_method
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.warmup.step_size import fixed_setting
@@ -133,7 +133,8 @@ class SamplingPlan:
                 f"cores={asked.cores!r}: is the number of numba's threads; JAX chooses its own, leave it out"
             )
         asked = asked._replace(step=step)
-        _check_leg(asked, chosen)
+        if asked.leg:
+            check_method(step.arguments, chosen, precision)
         if is_density:
             plan = cls._of_density(asked, announce)
         else:
@@ -216,9 +217,7 @@ class SamplingPlan:
             "log_likelihood": asked.log_likelihood, "exact": asked.leg > 0, "pmm_mcmc": __version__,
         }  # fmt: skip
         likelihood = asked.log_likelihood
-        return cls(
-            arguments, engine, layout, statistics, identity, attributes, group, model, likelihood, leg=asked.leg
-        )
+        return cls(arguments, engine, layout, statistics, identity, attributes, group, model, likelihood, leg=asked.leg)
 
     @functools.cached_property
     def adjusted(self) -> Engine:
@@ -337,19 +336,6 @@ class SamplingPlan:
             point[name] = position[start : start + size].reshape(shape).astype(dtype)
             start += size
         return SamplingError(bad_start_message(self.model, point))
-
-
-def _check_leg(asked: Asked, backend: str) -> None:
-    """Raise ``ValueError`` where there can be no exact leg."""
-    if not asked.leg:
-        return
-    if asked.step.arguments.kernel.scheme in ADJUSTED:
-        raise ValueError(f"exact=True: {asked.step.arguments.method} is exact already, without a leg; leave exact out")
-    if backend == "jax" and asked.precision != "float64":
-        raise ValueError(
-            f"exact=True with precision={asked.precision!r}: its Metropolis test needs the log density in double "
-            "precision; leave one of the two out"
-        )
 
 
 _COUNTS = ("K", "steps_per_draw", "n_grad", "n_grad_total", "unstable", "refined", "model_failures")

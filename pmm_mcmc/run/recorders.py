@@ -287,7 +287,7 @@ class StoreRecorder:
             store = Store.create(path, template, identity, rows, chains_per_chunk, primary=processes.primary)
         if processes.primary:
             processes.wait()
-        leg = template[EXACT_LEG]["coordinate"].values.tolist() if EXACT_LEG in template.children else ()
+        leg = template[EXACT_LEG].coords["coordinate"].values.tolist() if EXACT_LEG in template.children else ()
         return cls(path, store, identity["rows"], identity["seed"], processes, leg)
 
     def __enter__(self) -> Self:
@@ -311,7 +311,7 @@ class StoreRecorder:
                 self._store.append(group, arrays, self._processes.own)
         if run.leg is not None and not run.tuning and run.done == 0:
             report = report_of(self._names, run.leg)
-            self._store.append(EXACT_LEG, {name: report[name].values for name in report.data_vars})
+            self._store.append(EXACT_LEG, {str(name): values.values for name, values in report.data_vars.items()})
         self._commit(run)
 
     def _commit(self, run: Run) -> None:

@@ -1,4 +1,4 @@
-"""The witness of a run: the bias of every mean and standard deviation, from adjusted trajectories that start at draws."""
+"""The witness of a run: the bias of each mean and sd, measured by adjusted trajectories that start at its draws."""
 
 from __future__ import annotations
 

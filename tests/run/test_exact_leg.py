@@ -1,4 +1,4 @@
-"""Runs with an exact leg: no bias is left, the same draws however they are computed, and a leg that is too short says so.
+"""Runs with an exact leg: no bias is left, the same draws however they are computed, and what is too short says so.
 
 Random tests at fixed seeds: |z| < 4.5 for each statistic (7e-6).
 """
