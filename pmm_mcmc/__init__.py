@@ -50,6 +50,7 @@ _NAMES = {
     "sample": "pmm_mcmc.run.sample",
     "summary": "pmm_mcmc.diagnostics.summary",
     "verdict": "pmm_mcmc.diagnostics.verdict",
+    "witness": "pmm_mcmc.run.witness",
 }
 # Names that would hide Python's own in their modules.
 _OTHERWISE = {"open": "open_store"}
@@ -72,6 +73,7 @@ __all__ = [
     "sample",
     "summary",
     "verdict",
+    "witness",
 ]
 
 if TYPE_CHECKING:
@@ -86,6 +88,7 @@ if TYPE_CHECKING:
     from pmm_mcmc.run.sample import sample
     from pmm_mcmc.run.storage import StoreError
     from pmm_mcmc.run.storage import open_store as open
+    from pmm_mcmc.run.witness import witness
     from pmm_mcmc.steps import MALA, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
 
 

@@ -22,6 +22,7 @@ _STATES = {
     "step_unstable": NOT_TRUSTED,
     "modes": NOT_TRUSTED,
     "r_hat": NOT_TRUSTED,
+    "exact_leg": UNDECIDED,
     "step_long": UNDECIDED,
     "one_chain": UNDECIDED,
     "few_draws": UNDECIDED,
@@ -41,9 +42,9 @@ class Reason:
     ----------
     code : str
         ``"jump"``, ``"wall"``, ``"unstable"``, ``"divergences"``, ``"identity"``, ``"bias_of_mean"``,
-        ``"bias_of_sd"``, ``"step_unstable"``, ``"modes"``, ``"r_hat"``: not trusted.  ``"step_long"``,
-        ``"one_chain"``, ``"few_draws"``, ``"mcse"``, ``"mcse_of_sd"``, ``"bound"``, ``"no_gradients"``,
-        ``"unmeasured"``: undecided.
+        ``"bias_of_sd"``, ``"step_unstable"``, ``"modes"``, ``"r_hat"``: not trusted.  ``"exact_leg"``,
+        ``"step_long"``, ``"one_chain"``, ``"few_draws"``, ``"mcse"``, ``"mcse_of_sd"``, ``"bound"``,
+        ``"no_gradients"``, ``"unmeasured"``: undecided.
     words : str
         The finding in words, with its limit.
     remedy : str

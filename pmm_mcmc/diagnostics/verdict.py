@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +11,7 @@ import pandas as pd
 from scipy.stats import chi2
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.exact import forgotten, leg_reasons, with_leg, with_witness, without_bias
 from pmm_mcmc.diagnostics.modes import mode_reasons
 from pmm_mcmc.diagnostics.moments_summary import moments_verdict
 from pmm_mcmc.diagnostics.nested import nested_r_hat
@@ -66,7 +66,7 @@ def bias_table(dt: Any, var_names: Any = None) -> pd.DataFrame:
     return table_of(read(dt, var_names))[list(BIASES)]
 
 
-def verdict(dt: Any, *, probe: Any = None) -> Verdict:
+def verdict(dt: Any, *, probe: Any = None, witness: Any = None) -> Verdict:
     """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
 
     A run is **not trusted** if something is wrong: the log density jumps, or ends at a wall, between draws; too many
@@ -91,6 +91,9 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
         The result of :func:`pmm_mcmc.workbench.bias_probe` for these draws, optional.  A bias that it shows counts like
         one that the gradients show, unless more than 1 % of the transitions were refined.  If it rules out a bias of
         0.1 everywhere, and its order holds, the step is not too long.
+    witness
+        The result of :func:`pmm_mcmc.witness` for these draws, optional.  A bias that it shows counts like one that the
+        gradients show; where these measure none, the witness's takes its place.
 
     Returns
     -------
@@ -100,9 +103,10 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     Raises
     ------
     TypeError
-        If ``probe`` is not what :func:`pmm_mcmc.workbench.bias_probe` returns.
+        If ``probe`` or ``witness`` is not what :func:`pmm_mcmc.workbench.bias_probe` or :func:`pmm_mcmc.witness`
+        returns.
     ValueError
-        If ``probe`` is of other parameters, or if the result has no draws.
+        If ``probe`` or ``witness`` is of other parameters, or if the result has no draws.
 
     Notes
     -----
@@ -112,10 +116,17 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     """
     if probe is not None and not (hasattr(probe, "table") and hasattr(probe, "order_holds")):
         raise TypeError(f"probe={probe!r}: must be what pmm_mcmc.workbench.bias_probe(dt, step) returns")
+    if witness is not None and not (hasattr(witness, "table") and hasattr(witness, "gradients")):
+        raise TypeError(f"witness={witness!r}: must be what pmm_mcmc.witness(dt) returns")
     if "posterior_mean" in dt.children:  # draws were not kept
-        if probe is not None:
-            raise ValueError("probe: cannot be one of this result, whose draws were not kept; leave it out")
+        for name, given in (("probe", probe), ("witness", witness)):
+            if given is not None:
+                raise ValueError(f"{name}: cannot be one of this result, whose draws were not kept; leave it out")
         return moments_verdict(dt)
+    if witness is not None:
+        run = read(dt)
+        _check_witness(run.labels, witness.table)
+        return judge(dt, run, table_of(run) if probe is not None else table_of(run, judged(run)), probe, witness)
     if probe is not None:
         run = read(dt)
         return judge(dt, run, table_of(run), probe)
@@ -127,7 +138,7 @@ def verdict(dt: Any, *, probe: Any = None) -> Verdict:
     return known["verdict"]
 
 
-def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witnesses: Sequence[Measured] = ()) -> Verdict:
+def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: Any = None) -> Verdict:
     """Return the verdict on a result from the table of its parameters.
 
     Parameters
@@ -136,11 +147,8 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witnesses: 
         The result, as a tree and as :func:`pmm_mcmc.diagnostics.reading.read` returns it.
     table
         The table of :func:`pmm_mcmc.diagnostics.table.table_of`.
-    probe
+    probe, witness
         As for :func:`verdict`.
-    witnesses
-        What independent draws show of the biases of the same parameters: see
-        :func:`pmm_mcmc.diagnostics.reasons.spread_reasons`.
     """
     labels = list(table.index)
     stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
@@ -149,7 +157,7 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witnesses: 
     reasons = size_reasons(run.chains, run.draws)
     if any(reason.code == "few_draws" for reason in reasons):
         return concluded(reasons, "")
-    reasons += divergence_reasons(stats)
+    reasons += divergence_reasons(stats) + leg_reasons(dt, run.chains)
     if run.broken is not None and run.position is not None:
         reasons += break_reasons(run.broken, *_place(run, table))
     if "unstable" in stats and "acceptance_rate" not in stats:
@@ -158,15 +166,22 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witnesses: 
         where = _where(run, table, stats["unstable"].values) if unstable else ""
         reasons += unstable_reasons(unstable, errors, transitions, by_model, where, remedy)
     reasons += _disagreement(dt, table, moving, errors, run.chains)
-    measured = _measured(labels, table)
+    plain = _measured(labels, table)
+    measured = without_bias(dt, plain)
     if run.judged is not None:
         reasons += identity_reasons(run.identity, run.degrees, lambda i: _name(run, table, i), remedy, run.moving)
         reasons += bias_reasons(measured, run.degrees, remedy)
-        reasons += spread_reasons(measured, witnesses)
-    else:
+        reasons += spread_reasons(plain, [] if witness is None else [with_witness(plain, witness.table)[1]])
+    elif not forgotten(dt) and witness is None:
         ours = "n_grad_total" in stats
         words = "the bias could not be measured, for the result holds no gradients"
         reasons.append(Reason("no_gradients", words, "sample with keep_gradients=True" if ours else ""))
+    if witness is not None:
+        measured, seen = with_witness(measured, witness.table)
+        reasons += [
+            replace(reason, words=f"by adjusted trajectories {reason}")
+            for reason in bias_reasons(seen, run.degrees, remedy)
+        ]
     ruled_out = measured.ruled_out and calm(unstable, run.chains * run.draws)
     if probe is not None:
         probed = _probed(labels, probe.table, moving)
@@ -178,7 +193,15 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witnesses: 
     unvisited, note = mode_reasons(stats, run.position, lambda i: _of_position(run, table, i))
     reasons += unvisited
     kind = "parameters" if len(labels) == len(run.parameters) else "parameters judged"
-    return conclude(reasons, measured, stats, kind, probe is not None, note)
+    return with_leg(dt, conclude(reasons, measured, stats, kind, probe is not None, note))
+
+
+def _check_witness(labels: list[str], table: pd.DataFrame) -> None:
+    if list(table.index) != list(labels):
+        raise ValueError(
+            f"witness: is one of {len(table)} parameters ({', '.join(map(str, table.index[:3]))}, ...), the result has "
+            f"{len(labels)} ({', '.join(labels[:3])}, ...): give the witness of this result"
+        )
 
 
 def _probed(labels: list[str], table: pd.DataFrame, moving: np.ndarray) -> Measured:

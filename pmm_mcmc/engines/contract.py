@@ -22,7 +22,7 @@ from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.langevin.methods import HARMONIC, Kernel
 
-__all__ = ["Chunk", "Engine", "change_coordinates", "empty_state", "model_side", "with_model_side"]
+__all__ = ["Chunk", "Engine", "at_draw", "change_coordinates", "empty_state", "model_side", "with_model_side"]
 
 
 class Chunk(NamedTuple):
@@ -84,6 +84,9 @@ class Engine(Protocol):
     d: int
     structure: Structure | None
 
+    def adjusted(self) -> Engine:
+        """Return an engine of Metropolis-adjusted trajectories over the same density, for chains of an exact leg."""
+
     def gradient_at(self, position: np.ndarray, sites: np.ndarray | None = None) -> np.ndarray:
         """Return gradients at positions ``z`` ``(..., d)`` for given sites; NaN where a value is not finite."""
 
@@ -131,6 +134,16 @@ def empty_state(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     state = np.zeros((*u.shape[:-1], 4 * d + 2))
     state[..., :d], state[..., d : 2 * d], state[..., 4 * d + 1] = u, v, 1.0
     return state
+
+
+def at_draw(state: np.ndarray, old: Kernel, new: Kernel) -> np.ndarray:
+    """Return states ``(..., 4 d + 2)`` of another method at the last draws, at rest, at no cost in gradients."""
+    d = state.shape[-1] // 4
+    out = empty_state(state[..., 3 * d : 4 * d], np.zeros(d))
+    out[..., 2 * d : 4 * d + 1] = state[..., 2 * d : 4 * d + 1]
+    linear = float(new.dynamics == HARMONIC) - float(old.dynamics == HARMONIC)
+    out[..., 2 * d : 3 * d] += linear * out[..., :d]
+    return out
 
 
 def model_side(z: np.ndarray, evaluation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -25,7 +25,7 @@ from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import Chunk, empty_state
 from pmm_mcmc.engines.jax_random import Keyed, words_of
 from pmm_mcmc.engines.jax_transition import Chains, Counts, Parameters, transition
-from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, TRAJECTORIES, Kernel
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.langevin.transitions import SUBSTEPS
 from pmm_mcmc.model.jax_density import LogDensity
@@ -68,7 +68,7 @@ class JaxEngine:
         self.group = -(-chains // -(-chains // most))
         per_row = self.group * (self.d + self.width + 7) * 8
         self.capacity = max(1, min(_MOST_ROWS, _BYTES // per_row))
-        self._density = density
+        self._density, self._chains = density, chains
         self.dtype = np.dtype(np.float32 if precision == "float32" else np.float64)
         self.traces = 0
         mesh = Mesh(np.array(self.devices), ("chains",))
@@ -144,6 +144,10 @@ class JaxEngine:
         return jnp.concatenate([u, v, b, evaluated, lp, factor], axis=-1), gradient, out
 
     # -- called from Python ------------------------------------------------------------------------------------------
+
+    def adjusted(self) -> JaxEngine:
+        """Return the engine of an exact leg: see :class:`pmm_mcmc.engines.contract.Engine`."""
+        return JaxEngine(TRAJECTORIES, self._density, self._chains, self.precision, self.devices)
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""

@@ -15,11 +15,22 @@ from jax import lax
 from pmm_mcmc.engines.jax_midpoints import Chains, Draws, Drift, Known, Parameters, evaluate_midpoints, total
 from pmm_mcmc.langevin.flows import Flow, build_flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
-from pmm_mcmc.langevin.transitions import MOST_REFINEMENTS, SUBSTEPS, build_limits, end, energy_ahead, mala_log_ratio
+from pmm_mcmc.langevin.transitions import (
+    MOST_REFINEMENTS,
+    SUBSTEPS,
+    build_limits,
+    end,
+    energy_ahead,
+    kick,
+    mala_log_ratio,
+    malt_log_ratio,
+    noise,
+    path,
+)
 
 __all__ = ["Chains", "Counts", "Drift", "Parameters", "transition"]
 
-_overdamped, _limits = build_flows(jnp, jnp.where).overdamped, build_limits(jnp, jnp.where)
+_flows, _limits = build_flows(jnp, jnp.where), build_limits(jnp, jnp.where)
 # A batch of failed steps is this share of a group (one over it).
 _SHARE = 16
 
@@ -76,6 +87,8 @@ def transition(
     """
     if kernel.scheme == Scheme.MALA:
         return _mala(parameters, drift, chains, draws)
+    if kernel.scheme == Scheme.MALT:
+        return _malt(parameters, drift, chains, draws)
     p = parameters
     has_velocity = kernel.dynamics != OVERDAMPED
     step = p.alpha * chains.factor
@@ -183,15 +196,46 @@ def _refined(
 def _mala(p: Parameters, drift: Drift, chains: Chains, draws: Draws) -> tuple[Chains, Counts]:
     u, _, b, _, _, lp, _ = chains
     step = p.alpha * chains.factor
-    whole: Flow = _overdamped(step, p.friction)
+    whole: Flow = _flows.overdamped(step, p.friction)
     ((number, _, w),) = draws.take(-1)
     u_new = u + step * b + whole.n_uu * w
     lp_new, gradient, b_new = drift(u_new)
     log_ratio = lp_new - lp + total(mala_log_ratio(u, b, u_new, b_new, step))
+    after = Chains(u_new, chains.v, b_new, u_new, gradient, lp_new, chains.factor)
+    return _accepted(chains, after, log_ratio, number, jnp.ones_like(log_ratio))
+
+
+def _malt(p: Parameters, drift: Drift, chains: Chains, draws: Draws) -> tuple[Chains, Counts]:
+    step = p.alpha * chains.factor
+    # Without the barrier the compiler may recompute a chain's coefficients for each coordinate.
+    whole = lax.optimization_barrier(_flows.harmonic(step, p.friction))
+    zero = jnp.zeros_like(chains.u)
+
+    def once(k: Any, carry: Any) -> Any:
+        now, gained, n_grad = carry
+        ((_, *w),) = draws.take(k)
+        v, first = kick(now.v, now.b, step)
+        u, v = path(now.u, v, *noise(*w, whole), whole)
+        lp, gradient, b = drift(u)
+        v, second = kick(v, b, step)
+        alive = ~jnp.isnan(now.lp)  # gradients after a value that is not finite are not counted
+        lp = jnp.where(alive, lp, jnp.nan)
+        after = Chains(u, v, b, u, gradient, lp, now.factor)
+        after = Chains(*(new.astype(old.dtype) for new, old in zip(after, now, strict=True)))
+        return after, gained + first + second, n_grad + alive
+
+    begin = chains._replace(v=draws.velocity().astype(chains.v.dtype))
+    steps = p.K.astype(jnp.int32)
+    after, gained, n_grad = lax.fori_loop(0, steps, once, (begin, zero, jnp.zeros_like(step, jnp.int32)))
+    log_ratio = after.lp - chains.lp + total(malt_log_ratio(chains.u, after.u, gained))
+    return _accepted(chains, after._replace(v=chains.v), log_ratio, draws.uniforms(1)[0], n_grad)
+
+
+def _accepted(chains: Chains, after: Chains, log_ratio: Any, number: Any, n_grad: Any) -> tuple[Chains, Counts]:
+    """Move the chains that the Metropolis test accepts, with uniform numbers ``(g, 1)``."""
     failed = jnp.isnan(log_ratio)
     good = jnp.log1p(-number) < log_ratio  # false for NaN
     accept = jnp.where(failed, 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
-    after = Chains(u_new, chains.v, b_new, u_new, gradient, lp_new, chains.factor)
-    one, none = _flat(jnp.ones_like(failed)), _flat(jnp.zeros_like(failed))
-    counts = Counts(accept[:, 0].astype(u.dtype), one, _flat(failed), none, _flat(failed))
+    none = _flat(jnp.zeros_like(failed))
+    counts = Counts(accept[:, 0].astype(chains.u.dtype), _flat(n_grad), _flat(failed), none, _flat(failed))
     return _where(good, after, chains), counts

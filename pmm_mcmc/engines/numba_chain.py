@@ -17,7 +17,7 @@ import numpy as np
 from pmm_mcmc.engines import contract, numba_random, numba_step
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.numba_random import fill_normals, start_stream, uniform
-from pmm_mcmc.engines.numba_step import NoisePath, StepLength, attempt, drift, flow, place
+from pmm_mcmc.engines.numba_step import NoisePath, StepLength, attempt, drift, flow, place, trajectory
 from pmm_mcmc.langevin import flows, methods, midpoints, transitions
 from pmm_mcmc.langevin.flows import select
 from pmm_mcmc.langevin.methods import OVERDAMPED, Scheme
@@ -90,15 +90,22 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
                 whole = flow(kind, step, friction)
                 cell_flow = flow(kind, step / K, friction)
 
-            if scheme == Scheme.MALA:
-                fill_normals(stream, normals)
-                for j in range(d):
-                    u_new[j] = u[j] + step * b[j] + whole.n_uu * w[d + j]
-                lp_new = drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
-                n_grad += 1
-                log_ratio = lp_new - lp
-                for j in range(d):
-                    log_ratio += mala_log_ratio(u[j], b[j], u_new[j], new_b[j], step)
+            if scheme == Scheme.MALA or scheme == Scheme.MALT:
+                if scheme == Scheme.MALA:
+                    fill_normals(stream, normals)
+                    for j in range(d):
+                        u_new[j] = u[j] + step * b[j] + whole.n_uu * w[d + j]
+                    lp_new = drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
+                    n_grad += 1
+                    log_ratio = lp_new - lp
+                    for j in range(d):
+                        log_ratio += mala_log_ratio(u[j], b[j], u_new[j], new_b[j], step)
+                else:
+                    lengths, begin = StepLength(step, 0.0, 0.0, 0.0, whole, cell_flow), (u, v, b, evaluated, lp)
+                    log_ratio, lp_new, spent = trajectory(
+                        functions, kind, K, lengths, coordinates, begin, found, random, scratch
+                    )
+                    n_grad += spent
                 if math.isnan(log_ratio):
                     unstable += 1
                     model_failures += 1

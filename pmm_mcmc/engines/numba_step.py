@@ -25,11 +25,13 @@ from pmm_mcmc.langevin.transitions import (
     fall,
     interpolate,
     interpolate_velocity,
+    kick,
+    malt_log_ratio,
     noise,
     path,
 )
 
-__all__ = ["Functions", "NoisePath", "Parameters", "StepLength", "attempt", "drift", "flow", "place"]
+__all__ = ["Functions", "NoisePath", "Parameters", "StepLength", "attempt", "drift", "flow", "place", "trajectory"]
 
 _flows = build_flows(np, select)
 _overdamped, _underdamped, _harmonic = (numba.njit(f) for f in (_flows.overdamped, _flows.underdamped, _flows.harmonic))
@@ -283,6 +285,42 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, found, n
         y[:] = u_new
     # Comparisons with NaN are false.
     return finite and rise <= threshold + tolerance * motion and steep <= steepest, False, lp_new, n_grad
+
+
+@numba.njit
+def trajectory(functions, kind, K, lengths, coordinates, begin, found, random, scratch):
+    """Follow ``K`` steps with a kick at both ends of each from a fresh velocity; arguments as of :func:`attempt`.
+
+    Returns
+    -------
+    log_ratio, lp, n_grad
+        Of the acceptance, NaN where a value is not finite; the log density at the end; gradients spent.
+    """
+    joint, joint_table, _, _ = functions
+    stream, normals, w, gained = random
+    u, _, b, _, lp = begin
+    u_new, v_new, new_b, new_gradient, _ = found
+    step, whole = lengths.step, lengths.whole
+    u_new[:], new_b[:], gained[:], lp_new = u, b, 0.0, lp
+    fill_normals(stream, v_new)
+    d = u.size
+    for k in range(K):
+        fill_normals(stream, normals)
+        for j in range(d):
+            v_new[j], gain = kick(v_new[j], new_b[j], step)
+            gained[j] += gain
+            nu, nv = noise(w[j], w[d + j], whole)
+            u_new[j], v_new[j] = path(u_new[j], v_new[j], nu, nv, whole)
+        lp_new = drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
+        if math.isnan(lp_new):
+            return math.nan, lp_new, k + 1
+        for j in range(d):
+            v_new[j], gain = kick(v_new[j], new_b[j], step)
+            gained[j] += gain
+    log_ratio = lp_new - lp
+    for j in range(d):
+        log_ratio += malt_log_ratio(u[j], u_new[j], gained[j])
+    return log_ratio, lp_new, K
 
 
 @numba.njit

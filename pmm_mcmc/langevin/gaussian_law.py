@@ -16,7 +16,7 @@ import functools
 import numpy as np
 
 from pmm_mcmc.langevin.flows import flows
-from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.methods import ADJUSTED, HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, one_in
 
 __all__ = ["stationary_covariance", "step_maps", "variance_error"]
@@ -134,7 +134,7 @@ def stationary_covariance(
     Parameters
     ----------
     kernel
-        The method.  MALA is refused: its stationary law is the target.
+        The method.  Adjusted ones are refused: their stationary law is the target.
     step_size, friction, K
         Its tuned parameters, in the coordinates of the Gaussian.  ``K=None`` is the limit of Option 2 for large K.
     curvature
@@ -146,8 +146,8 @@ def stationary_covariance(
         For (position, velocity), with ``n = 2`` (overdamped: the second row is zero); for (position, velocity,
         midpoint), with ``n = 3``, in the recycled scheme.
     """
-    if kernel.scheme == Scheme.MALA:
-        raise ValueError("MALA is adjusted: its stationary law is the target")
+    if kernel.scheme in ADJUSTED:
+        raise ValueError(f"{Scheme(kernel.scheme).name} is adjusted: its stationary law is the target")
     if K is None and kernel.option == 1:
         raise ValueError("Option 1 has no limit here: give K")
     if kernel.scheme == Scheme.CELLS and K is not None:

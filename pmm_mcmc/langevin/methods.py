@@ -6,7 +6,7 @@ import enum
 import math
 from typing import NamedTuple
 
-__all__ = ["METHODS", "Kernel", "Method", "Scheme"]
+__all__ = ["ADJUSTED", "METHODS", "TRAJECTORIES", "Kernel", "Method", "Scheme"]
 
 # Dynamics, as numbers for the engines: position alone; with velocity; with velocity in the unit quadratic potential.
 OVERDAMPED, UNDERDAMPED, HARMONIC = range(3)
@@ -19,6 +19,7 @@ class Scheme(enum.IntEnum):
     CONTINUOUS = 1  # one uniform midpoint replaces the drift at the start (randomised midpoint)
     RECYCLED = 2  # one uniform midpoint corrects the drift at the previous midpoint: one gradient a step
     MALA = 3  # Euler proposal, accepted or rejected
+    MALT = 4  # a trajectory of K steps from a fresh velocity, accepted or rejected as a whole
 
 
 class Kernel(NamedTuple):
@@ -29,6 +30,12 @@ class Kernel(NamedTuple):
     option: int
     offset: float
     power: float = 0.0  # of the importance law of the marked cell: see pmm_mcmc.langevin.midpoints
+
+
+# Schemes whose stationary law is the target, by a Metropolis test.
+ADJUSTED = (Scheme.MALA, Scheme.MALT)
+# The method of an exact leg.
+TRAJECTORIES = Kernel(int(Scheme.MALT), HARMONIC, 2, 0.0)
 
 
 class Method(NamedTuple):

@@ -17,7 +17,7 @@ import functools
 import numpy as np
 
 from pmm_mcmc.langevin.gaussian_law import stationary_covariance, step_maps
-from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.methods import ADJUSTED, HARMONIC, OVERDAMPED, Kernel, Scheme
 
 __all__ = ["FALSE_ALARM", "SOUND", "guard_threshold", "steepest_curvature"]
 
@@ -41,7 +41,7 @@ def guard_threshold(kernel: Kernel, step_size: float, friction: float, K: int, d
 
 @functools.lru_cache(maxsize=4096)
 def _threshold(kernel: Kernel, step_size: float, friction: float, K: int, d: int) -> float:
-    if kernel.scheme == Scheme.MALA or d == 0:
+    if kernel.scheme in ADJUSTED or d == 0:
         return np.inf  # the Metropolis test rejects such steps
     worst = 0.0
     energy = np.diag([1.0, float(kernel.dynamics != OVERDAMPED)])
@@ -59,7 +59,7 @@ def steepest_curvature(kernel: Kernel, step_size: float, friction: float, K: int
     """Return the largest curvature at which a step of this size is taken whole, without refinement.
 
     It is :data:`SOUND` times the largest curvature of a Gaussian on which the method has a stationary law.  For the
-    recycled scheme it excludes the curvature 1 that the flow integrates; for MALA it is infinite.
+    recycled scheme it excludes the curvature 1 that the flow integrates; for adjusted methods it is infinite.
     """
     # Rounded up to 2 %: a longer step is less stable.
     rounded = float(1.02 ** np.ceil(np.log(step_size) / np.log(1.02)))
@@ -69,7 +69,7 @@ def steepest_curvature(kernel: Kernel, step_size: float, friction: float, K: int
 
 @functools.lru_cache(maxsize=4096)
 def _steepest(kernel: Kernel, step_size: float, friction: float, K: int | None) -> float:
-    if kernel.scheme == Scheme.MALA:
+    if kernel.scheme in ADJUSTED:
         return np.inf
     offset = float(kernel.dynamics == HARMONIC)
     order = 1.0 if kernel.dynamics == OVERDAMPED else 2.0

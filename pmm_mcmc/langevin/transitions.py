@@ -38,7 +38,9 @@ __all__ = [
     "fall",
     "interpolate",
     "interpolate_velocity",
+    "kick",
     "mala_log_ratio",
+    "malt_log_ratio",
     "noise",
     "path",
 ]
@@ -148,6 +150,28 @@ def mala_log_ratio(u: Any, b: Any, u_new: Any, b_new: Any, step_size: Any) -> An
     forward = u_new - u - step_size * b
     backward = u - u_new - step_size * b_new
     return (forward * forward - backward * backward) / (4.0 * step_size)
+
+
+@register_jitable
+def kick(v: Any, b: Any, step: Any) -> tuple[Any, Any]:
+    r"""Return the velocity after the force ``b`` has acted for half a step, and the kinetic energy it gains.
+
+    A Metropolis-adjusted Langevin trajectory (Riou-Durand and Vogrinc, 2022) alternates kicks with the exact flow of
+    the harmonic dynamics, half a kick at each end of a step.  On a Gaussian that the coordinates whiten, ``b`` is zero.
+    """
+    gain = 0.5 * step * b
+    return v + gain, gain * (v + 0.5 * gain)
+
+
+@register_jitable
+def malt_log_ratio(u: Any, u_new: Any, gained: Any) -> Any:
+    r"""Return the log ratio of a trajectory's reversal to itself without that of the densities, for one coordinate.
+
+    With :math:`F = |u|^2/2 + R(u)` the potential in whitened coordinates, the flow between two kicks is reversible for
+    its part :math:`|u|^2/2` and the velocity's normal law, so that the ratio is :math:`R(u) - R(u')` minus the kinetic
+    energy that was ``gained`` in all kicks.
+    """
+    return 0.5 * (u_new - u) * (u_new + u) - gained
 
 
 @register_jitable

@@ -12,11 +12,20 @@ import numpy as np
 
 from pmm_mcmc.steps.poisson import PoissonULMC
 
-__all__ = ["check_counts", "fresh_seed", "number_of_superchains", "refuse_unknown", "seed_of", "step_and_draws"]
+__all__ = [
+    "check_counts",
+    "check_exact",
+    "fresh_seed",
+    "number_of_superchains",
+    "refuse_unknown",
+    "seed_of",
+    "step_and_draws",
+]
 
 # Most superchains by default: enough for the variance between them.  _MANY: fewest chains for which there are any.
 _SUPERCHAINS, _MANY = 16, 64
 _BITS = 62  # bits of a drawn seed
+_FOR_LEG = 4  # fewest chains of an exact leg
 
 _NUTS = "is NUTS's; pm.sample() runs that"
 # Arguments of pm.sample and its wrappers that have another name here or no meaning.
@@ -128,6 +137,22 @@ def check_counts(*, draws: Any, chains: Any, tune: Any, cores: Any, chain_batch_
     for name, (value, least) in counts.items():
         if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral) or value < least:
             raise ValueError(f"{name}={value!r}: must be an integer of at least {least}")
+
+
+def check_exact(exact: Any, *, keep: str, chains: int, tune: int) -> None:
+    """Raise ``ValueError`` if ``exact`` is no bool, or does not go with the other arguments."""
+    if not isinstance(exact, bool | np.bool_):
+        raise ValueError(f"exact={exact!r}: must be True or False")
+    if not exact:
+        return
+    if keep == "moments":
+        raise ValueError("exact=True with keep='moments': an exact leg ends in draws; leave one of the two out")
+    if tune == 0:
+        raise ValueError("exact=True with tune=0: the leg adapts its step in at most tune= trajectories; let it tune")
+    if chains < _FOR_LEG:
+        raise ValueError(
+            f"exact=True with chains={chains}: a test over chains ends the approach; take chains={_FOR_LEG} or more"
+        )
 
 
 def number_of_superchains(given: Any, chains: int) -> int | None:

@@ -16,6 +16,7 @@ from pmm_mcmc.diagnostics.breaks import looked_at
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.run.exact_leg import Leg
 from pmm_mcmc.warmup.pooled import Warming
 
 __all__ = ["Driver", "FinishedChunk", "Plan", "Recorder", "Run", "StopRequest", "StopSampling", "stop_on_signals"]
@@ -56,6 +57,12 @@ class Plan(Protocol):
 
     engine: Engine
     statistics: tuple[str, ...]
+    arguments: MethodArguments
+    leg: int
+
+    @property
+    def adjusted(self) -> Engine:
+        """The engine of an exact leg."""
 
     def values(self, position: np.ndarray, tuning: bool = False) -> Groups:
         """Return the named values ``(chain, n, ...)`` of draws ``(chain, n, d)``, by group."""
@@ -77,13 +84,15 @@ class Run:
     warming
         The warm-up with its chains, which are the chains of the run.
     tuning
-        Whether the warm-up is still in progress.
+        Whether the warm-up, or the approach of an exact leg, is still in progress.
     done
-        Number of finished draws after warm-up.
+        Number of finished draws after it.
     n_grad : (chain,)
         Gradients spent in all.
     unstable : (chain,)
         Transitions rejected in the current phase.
+    leg
+        The exact leg; None before it, and in runs without one.
     """
 
     warming: Warming
@@ -91,6 +100,7 @@ class Run:
     done: int
     n_grad: np.ndarray
     unstable: np.ndarray
+    leg: Leg | None = None
 
     @classmethod
     def start(
@@ -109,7 +119,7 @@ class Run:
     @property
     def tuned(self) -> TunedParameters:
         """The current tuned parameters."""
-        return self.warming.tuned
+        return self.warming.tuned if self.leg is None else self.leg.tuned
 
 
 class Driver:
@@ -176,11 +186,19 @@ class Driver:
                 return not self.run.tuning and self.run.done >= self.draws
         return True
 
+    @property
+    def _engine(self) -> Engine:
+        return self.plan.engine if self.run.leg is None else self.plan.adjusted
+
     def _warm(self) -> bool:
-        run, warming, own = self.run, self.run.warming, self.processes.own
+        run, warming, leg, own = self.run, self.run.warming, self.run.leg, self.processes.own
         warmup = warming.warmup
-        assert warmup is not None
-        n_grad, rejected, rows = run.n_grad[own].copy(), run.unstable[own].copy(), warmup.boundary - warmup.done
+        if leg is not None:
+            rows = leg.rows
+        else:
+            assert warmup is not None
+            rows = warmup.boundary - warmup.done
+        n_grad, rejected = run.n_grad[own].copy(), run.unstable[own].copy()
         chunk_of_all = _Gathered(len(n_grad), rows)
 
         def note(which: slice, chunk: Chunk) -> None:
@@ -188,15 +206,24 @@ class Driver:
             if self.keep_warmup:
                 chunk_of_all.put(which, 0, self._groups(chunk, setting, 1, n_grad[which], "warmup_"))
 
-        setting = warming.tuned
-        warming.block(self.plan.engine, self.batch(rows), note, self.processes)
+        setting = run.tuned
+        if leg is None:
+            warming.block(self._engine, self.batch(rows), note, self.processes)
+        else:
+            leg.block(warming, self._engine, self.batch(rows), note, self.processes)
         run.n_grad, (run.unstable,) = warming.n_grad.copy(), self.processes.join(rejected)
-        self.update(run, warmup.done, run.n_grad, run.unstable)
-        if warming.finished:
+        done = warming.ensemble.transition
+        self.update(run, done, run.n_grad, run.unstable)
+        if leg is None and warming.finished:
             # Its draws are no longer needed.
-            run.tuning, run.unstable, warming.warmup = False, np.zeros_like(run.unstable), None
+            run.unstable, warming.warmup = np.zeros_like(run.unstable), None
+            run.tuning, plan = self.plan.leg > 0, self.plan
+            if run.tuning:
+                run.leg = Leg.begin(warming, plan.engine.kernel, plan.leg, plan.arguments.steps_per_draw)
+        elif leg is not None and leg.finished:
+            run.tuning, run.unstable = False, np.zeros_like(run.unstable)
         self.recorder.put(chunk_of_all.groups, run, True)
-        self._report(True, warmup.done, chunk_of_all.groups, "warmup_")
+        self._report(True, done, chunk_of_all.groups, "warmup_")
         return True
 
     def _draw(self, stopped: Callable[[], bool]) -> bool:
@@ -209,7 +236,7 @@ class Driver:
         while done < rows:
             n = min(self._pace, rows - done)
             began = time.perf_counter()
-            for which, chunk in mine.advance_in_batches(self.plan.engine, tuned, n, self.batch(n), thin=thin):
+            for which, chunk in mine.advance_in_batches(self._engine, tuned, n, self.batch(n), thin=thin):
                 found.put(which, done, self._groups(chunk, tuned, thin, n_grad[which], ""))
                 self.newest = np.concatenate([chunk.model_position[:, -1], self.newest])[:_NEWEST]
                 self._see(chunk, which, run.done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from pmm_mcmc.model.log_density import bad_start_message, flat_layout, log_densi
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.driver import Groups
+from pmm_mcmc.run.exact_leg import check_method
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.warmup.step_size import fixed_setting
@@ -34,6 +36,8 @@ _log = logging.getLogger("pmm_mcmc")
 _BACKENDS, _DEVICES = ("auto", "numba", "jax"), ("auto", "cpu", "gpu", "tpu")
 _PRECISIONS = ("float64", "mixed", "float32")
 _GRADIENTS = ("gradient", "unconstrained", "noncentred")
+# Statistics of unadjusted transitions alone.
+_UNADJUSTED = ("refined", "halving_cost", "expected_bias")
 # Most bytes of the draws of a batch of chains, between two updates of the progress bar.
 _BATCH_BYTES = 2**27
 # Chains in one file of a store if they do not advance in lockstep.
@@ -41,7 +45,10 @@ _FILE = 256
 
 
 class Asked(NamedTuple):
-    """The arguments of :func:`pmm_mcmc.sample` that a plan depends on; ``adapts`` if there is a warm-up."""
+    """The arguments of :func:`pmm_mcmc.sample` that a plan depends on; ``adapts`` if there is a warm-up.
+
+    ``leg`` is the largest number of trajectories of an exact leg before the draws, 0 without one.
+    """
 
     step: Any
     model: Any
@@ -53,6 +60,7 @@ class Asked(NamedTuple):
     var_names: Sequence[str] | None = None
     cores: int | None = None
     adapts: bool = True
+    leg: int = 0
 
     @property
     def arguments(self) -> MethodArguments:
@@ -82,6 +90,8 @@ class SamplingPlan:
         Whether to compute the log likelihood.
     var_names
         The variables in the result; all for ``None``.
+    leg
+        As in :class:`Asked`.
     """
 
     arguments: MethodArguments
@@ -94,6 +104,7 @@ class SamplingPlan:
     model: Any
     log_likelihood: bool
     var_names: list[str] | None = None
+    leg: int = 0
 
     @classmethod
     def of(cls, asked: Asked, announce: Callable[[str], None] = _log.debug) -> SamplingPlan:
@@ -123,6 +134,8 @@ class SamplingPlan:
                 f"cores={asked.cores!r}: is the number of numba's threads; JAX chooses its own, leave it out"
             )
         asked = asked._replace(step=step)
+        if asked.leg:
+            check_method(step.arguments, chosen, precision)
         if is_density:
             plan = cls._of_density(asked, announce)
         else:
@@ -194,16 +207,25 @@ class SamplingPlan:
         names = ["lp" if name == "model_logp" else name for name in type(step).stats_dtypes_shapes if name != "warning"]
         without: tuple[str, ...] = () if step.keep_gradients else _GRADIENTS
         without += () if engine.structure is not None else ("noncentred",)
+        if asked.leg:
+            without += _UNADJUSTED
+            names.append("acceptance_rate")
         statistics = tuple(n for n in names if n not in without)
         attributes = {"sampler": arguments.method, "backend": backend, "precision": precision}
         identity = {
             **hashes, "method": repr(arguments), "backend": backend, "precision": precision, "group": group,
             "device": devices.platforms(engine)[0], "keep_gradients": step.keep_gradients,
-            "log_likelihood": asked.log_likelihood, "pmm_mcmc": __version__,
+            "log_likelihood": asked.log_likelihood, "exact": asked.leg > 0, "pmm_mcmc": __version__,
         }  # fmt: skip
         if engine.structure is not None:  # its numbers are a part of what is stored
             identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_sites} numbers"
-        return cls(arguments, engine, layout, statistics, identity, attributes, group, model, asked.log_likelihood)
+        likelihood = asked.log_likelihood
+        return cls(arguments, engine, layout, statistics, identity, attributes, group, model, likelihood, leg=asked.leg)
+
+    @functools.cached_property
+    def adjusted(self) -> Engine:
+        """The engine of an exact leg."""
+        return self.engine.adjusted()
 
     def _with_variables(self, names: Any) -> SamplingPlan:
         """Restrict the posterior to these variables."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -18,6 +18,7 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.driver import Groups, Run
+from pmm_mcmc.run.exact_leg import EXACT_LEG, Leg, report_of
 from pmm_mcmc.run.moments import Moments
 from pmm_mcmc.run.storage import NothingStored, Store, open_store
 from pmm_mcmc.run.storage.codec import decode, encode
@@ -35,7 +36,7 @@ CHECKPOINT, _TIMES = "checkpoint", ("sampling_time", "compile_time")
 
 # The types in a checkpoint.
 _TYPES = (
-    Block, Coordinates, Ensemble, FrictionTrial, LocalCurvature, NoncentringWarmup, Run, MethodArguments,
+    Block, Coordinates, Ensemble, FrictionTrial, Leg, LocalCurvature, NoncentringWarmup, Run, MethodArguments,
     OtherModes, TunedParameters, Warming, Warmup,
 )  # fmt: skip
 
@@ -166,6 +167,8 @@ class MemoryRecorder:
             groups[group] = {name: np.concatenate(parts.pop(name), axis=1) for name in list(parts)}
         tree = self._layout.tree(groups, self._attrs)
         state = np.frombuffer(encode((self._identity, self._arguments, self.run)), np.uint8).copy()
+        if self.run is not None and self.run.leg is not None:
+            tree[EXACT_LEG] = xr.DataTree(report_of(self._layout.names, self.run.leg))
         tree[CHECKPOINT] = xr.DataTree(xr.Dataset({"state": ("byte", state)}))
         return tree
 
@@ -229,8 +232,17 @@ class StoreRecorder:
         Seed of the stored run.
     """
 
-    def __init__(self, path: str | os.PathLike[str], store: Store, rows: int, seed: int, processes: Processes):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        store: Store,
+        rows: int,
+        seed: int,
+        processes: Processes,
+        names: Sequence[str] = (),
+    ):
         self._path, self._store, self.rows, self.seed, self._processes = path, store, rows, seed, processes
+        self._names = names  # of the coordinates of an exact leg
         self.run: Run | None = None
         # Draws of warm-up, whose blocks have any length, that do not fill a chunk yet, for the chains of this process.
         self._waiting: Groups = {}
@@ -275,7 +287,8 @@ class StoreRecorder:
             store = Store.create(path, template, identity, rows, chains_per_chunk, primary=processes.primary)
         if processes.primary:
             processes.wait()
-        return cls(path, store, identity["rows"], identity["seed"], processes)
+        leg = template[EXACT_LEG].coords["coordinate"].values.tolist() if EXACT_LEG in template.children else ()
+        return cls(path, store, identity["rows"], identity["seed"], processes, leg)
 
     def __enter__(self) -> Self:
         return self
@@ -296,6 +309,9 @@ class StoreRecorder:
                 arrays = self._aligned(group, arrays, run.tuning)
             if next(iter(arrays.values())).shape[1]:
                 self._store.append(group, arrays, self._processes.own)
+        if run.leg is not None and not run.tuning and run.done == 0:
+            report = report_of(self._names, run.leg)
+            self._store.append(EXACT_LEG, {str(name): values.values for name, values in report.data_vars.items()})
         self._commit(run)
 
     def _commit(self, run: Run) -> None:

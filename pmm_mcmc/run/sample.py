@@ -10,9 +10,10 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, breaks_between
 from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
@@ -22,14 +23,12 @@ from pmm_mcmc.engines.processes import speaks
 from pmm_mcmc.model.heartbeat import Heartbeat
 from pmm_mcmc.run import arguments
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling, stop_on_signals
+from pmm_mcmc.run.exact_leg import EXACT_LEG, report_of
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.plan import Asked, SamplingPlan
 from pmm_mcmc.run.progress import RunProgress
 from pmm_mcmc.run.recorders import Before, MemoryRecorder, MomentsRecorder, StoreRecorder, device_of
 from pmm_mcmc.warmup.pooled import Warmed, warm_up
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 __all__ = ["FinishedChunk", "StopSampling", "Warmed", "sample", "warm_up"]
 
@@ -60,6 +59,7 @@ def sample(
     discard_tuned_samples: bool = True,
     log_likelihood: bool = False,
     keep: str = "draws",
+    exact: bool = False,
     callback: Callable[[FinishedChunk], None] | None = None,
     progressbar: bool = True,
     compute_convergence_checks: bool = True,
@@ -131,6 +131,12 @@ def sample(
         "draws"; or "moments" if the draws would fit neither memory nor disk: means and standard deviations of each
         chain, in groups ``posterior_mean`` and ``posterior_sd``, and the moments from which :func:`pmm_mcmc.summary`
         corrects means.  The memory then does not depend on ``draws``.
+    exact
+        True ends the approach with an *exact leg* and makes all draws by it: Metropolis-adjusted Langevin trajectories,
+        whose stationary law is the posterior itself, with the preconditioner, non-centring and friction that warm-up
+        found.  The leg takes at most ``tune`` trajectories before the draws, and as many as it takes until a test over
+        chains finds that the means have stopped to change.  A group ``exact_leg`` of the result says how far they
+        moved.  Four chains or more.
     callback
         Called with a :class:`FinishedChunk` after every chunk; may raise :class:`StopSampling`, which ends the run and
         keeps the finished draws, as Ctrl-C and SIGTERM do.
@@ -188,12 +194,13 @@ def sample(
                 raise ValueError(f"{name}={given!r}: does not go with more=, which continues in memory; leave it out")
         before = Before.of(more)
         step = before.step() if step is None else step
-        chains, tune, superchains, backend, device, precision, discard_tuned_samples, log_likelihood, var_names = (
-            before.taken_up(
-                sample, chains=chains, tune=tune, superchains=superchains, backend=backend, device=device,
-                precision=precision, discard_tuned_samples=discard_tuned_samples, log_likelihood=log_likelihood,
-                var_names=var_names,
-            )
+        (
+            chains, tune, superchains, backend, device, precision, discard_tuned_samples, log_likelihood, var_names,
+            exact,
+        ) = before.taken_up(
+            sample, chains=chains, tune=tune, superchains=superchains, backend=backend, device=device,
+            precision=precision, discard_tuned_samples=discard_tuned_samples, log_likelihood=log_likelihood,
+            var_names=var_names, exact=exact,
         )  # fmt: skip
     arguments.check_counts(draws=draws, chains=chains, tune=tune, cores=cores, chain_batch_size=chain_batch_size)
     if resume and store is None:
@@ -208,6 +215,7 @@ def sample(
         raise ValueError(
             "discard_tuned_samples=False needs draws, and keep='moments' keeps none: leave one of the two out"
         )
+    arguments.check_exact(exact, keep=keep, chains=chains, tune=tune)
     groups = arguments.number_of_superchains(superchains, chains)
     if store is not None and resume and device == "auto" and backend != "numba":
         device = device_of(store)  # a new trial could choose another device
@@ -219,7 +227,9 @@ def sample(
             _log.log(logging.INFO if show else logging.DEBUG, sampled)
             heartbeat.say("Compiling the log density")
 
-        asked = Asked(step, model, chains, backend, device, precision, log_likelihood, var_names, cores, tune > 0)
+        asked = Asked(
+            step, model, chains, backend, device, precision, log_likelihood, var_names, cores, tune > 0, tune * exact
+        )
         plan = SamplingPlan.of(asked, announce)
         if plan.engine.structure is not None:
             _log.log(logging.INFO if show else logging.DEBUG, plan.engine.structure.words)
@@ -247,10 +257,13 @@ def sample(
         if keep == "moments":
             recorder = MomentsRecorder(plan.layout, attrs, empty, plan.engine.structure)
         elif store is None:
-            refuse_too_large(draws + (0 if discard_tuned_samples else tune), chains, plan.numbers_per_draw)
+            warming = 0 if discard_tuned_samples else tune + plan.leg
+            refuse_too_large(draws + warming, chains, plan.numbers_per_draw)
             recorder = MemoryRecorder(plan.layout, attrs, empty, identity, plan.arguments, before)
         else:
             template = plan.layout.tree(empty, attrs)
+            if plan.leg:
+                template[EXACT_LEG] = xr.DataTree(report_of(plan.layout.names))
             free = () if random_seed is not None else ("seed",)
             with processes.together():
                 recorder = StoreRecorder.open(
@@ -268,12 +281,15 @@ def sample(
                 recorder.begin(run)
             if run.done > draws:
                 raise ValueError(f"draws={draws}: the store has {run.done} draws of each chain already; ask for more")
-            run.warming.ensemble.prepare(plan.engine, run.tuned)
+            if run.leg is None:
+                run.warming.ensemble.prepare(plan.engine, run.tuned)
+            if plan.leg:
+                run.warming.ensemble.prepare(plan.adjusted, run.tuned)
             heartbeat.stop()
             compiling = time.time() - began
             with (
                 stop_on_signals() as stopped,
-                RunProgress(chains=chains, tune=tune, draws=draws, show=show and processes.primary) as bar,
+                RunProgress(chains=chains, tune=tune + plan.leg, draws=draws, show=show and processes.primary) as bar,
             ):
 
                 def update(run: Run, done: int, n_grad: np.ndarray, unstable: np.ndarray) -> None:

@@ -202,6 +202,26 @@ class Calibration:
     """Products of the Hessian matrix with each of two directions where there are more."""
     flattest: float = 1e-8
     """Smallest curvature of a maximum over its largest, below which it is none."""
+    # -- the exact leg (run/exact_leg); ``python -m benchmarks exact`` -----------------------------------------------
+
+    leg_acceptance: float = 0.65
+    """Acceptance of trajectories that their step is adapted to: optimal in high dimension."""
+    leg_span: float = 2.0
+    """Time of a trajectory at friction 1.  On badly whitened Gaussians (curvatures 0.4 to 2.7) in 100 and 1,000
+    dimensions the start was forgotten (autocorrelation 0.1) after 24 and 20 gradients; after 32 and 27 at half of it,
+    after 43 and 41 by single steps with a partly refreshed velocity."""
+    leg_friction: float = 0.3
+    """Friction within a trajectory over that of the run, so that no direction returns to its start.  Not measured."""
+    leg_round: int = 32
+    """Trajectories of all chains together in a round of adaptation.  Not measured."""
+    leg_rounds: int = 8
+    """Rounds of adaptation, whose gains shrink.  Not measured."""
+    leg_block: int = 8
+    """Trajectories of each chain in the first block after adaptation; later ones are half as long again.  Not
+    measured."""
+    leg_lags: int = 6
+    """Lags of autocorrelation one half that the approach lasts at least: what a start is off by shrinks to a
+    sixty-fourth."""
 
 
 CALIBRATION = Calibration()

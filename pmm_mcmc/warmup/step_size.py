@@ -278,10 +278,10 @@ def start(arguments: MethodArguments, tuned: TunedParameters, curvature: float) 
     return 0.5 * longest(arguments, tuned, curvature)
 
 
-def towards_acceptance(step: float, accept: float, blocks: int) -> float:
-    """Return MALA's next step after ``blocks`` blocks, the last of them with the acceptance rate ``accept``."""
+def towards_acceptance(step: float, accept: float, blocks: int, target: float = CALIBRATION.acceptance) -> float:
+    """Return an adjusted method's next step after ``blocks`` blocks, the last with the acceptance rate ``accept``."""
     gain = 2.0 / math.sqrt(1.0 + blocks)
-    return step * math.exp(gain * (accept - CALIBRATION.acceptance))
+    return step * math.exp(gain * (accept - target))
 
 
 def with_step(arguments: MethodArguments, tuned: TunedParameters, step: float, curvature: float) -> TunedParameters:

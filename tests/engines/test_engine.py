@@ -11,8 +11,8 @@ from scipy.stats import kstest, norm
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, change_coordinates, empty_state
-from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.engines.contract import Chunk, at_draw, change_coordinates, empty_state
+from pmm_mcmc.langevin.methods import ADJUSTED, HARMONIC, OVERDAMPED, TRAJECTORIES, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import expected_gradients
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.model.native import SIGNATURE
@@ -93,6 +93,7 @@ OTHERS = {
     "recycled": (kernel_of("PoissonULMC", "underdamped", scheme="recycled"), 1),
     "recycled without the linear part": (Kernel(Scheme.RECYCLED, UNDERDAMPED, 2, 0.0), 1),
     "MALA": (kernel_of("MALA", "overdamped"), 1),
+    "MALT": (TRAJECTORIES, 3),
 }
 SCHEMES = {**CELLS, **IMPORTANCE, **OTHERS}
 FEW = ["overdamped, option 1, left, K=7", "underdamped, option 2, centred, K=7", *OTHERS]
@@ -154,7 +155,8 @@ def test_engine_is_the_reference_chain(name):
     out, tables = compare_with_reference(name, 0, 0.15, 50)
     assert len(np.unique(out.position[:, 0])) > 30
     # The function without log density is for midpoints of the two-gradient schemes.
-    assert (tables[1, 0] > 0) == (SCHEMES[name][1] > 1 or "RLMC" in name or "centred" in name)
+    kernel, K = SCHEMES[name]
+    assert (tables[1, 0] > 0) == (kernel.scheme not in ADJUSTED and (K > 1 or "RLMC" in name or "centred" in name))
 
 
 @pytest.mark.parametrize("mode", range(1, len(LEAVES)), ids=LEAVES[1:])
@@ -164,8 +166,9 @@ def test_guard_is_the_reference_chain_s(name, mode):
     assert np.all(np.isfinite(out.state))
     if LEAVES[mode] != "steep":
         assert 0 < out.unstable.sum() < 50
-    else:  # parts of a step may take what the whole cannot; MALA declines a low density by its own rule
-        assert out.unstable.sum() < 15 and (out.unstable.sum() + out.refined.sum() > 0) == (name != "MALA")
+    else:  # parts of a step may take what the whole cannot; adjusted methods decline a low density by their own rule
+        declined = SCHEMES[name][0].scheme in ADJUSTED
+        assert out.unstable.sum() < 15 and (out.unstable.sum() + out.refined.sum() > 0) == (not declined)
 
 
 @pytest.mark.parametrize("name", ["underdamped, option 2, left, K=7", "recycled", "RLMC overdamped"])
@@ -200,7 +203,7 @@ def test_a_rejected_step_restarts_at_the_last_known_point(name):
         np.testing.assert_allclose(out.gradient[row], g, rtol=0.0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["ULMC", "recycled", "RLMC overdamped", "MALA"])
+@pytest.mark.parametrize("name", ["ULMC", "recycled", "RLMC overdamped", "MALA", "MALT"])
 def test_a_chain_that_finds_nothing_finite_stays_where_it_is(name):
     kernel, K = SCHEMES[name]
     run, state, gradient, tables = start(kernel)
@@ -293,6 +296,50 @@ def test_mean_number_of_gradients(option, grid):
     else:
         z = (n_grad.mean() - expected_gradients(K, grid, kernel.power)) / (n_grad.std() / np.sqrt(n_grad.size))
         assert abs(z) < 4.5
+
+
+@pytest.mark.parametrize(("K", "friction", "step"), [(1, 0.3, 0.7), (3, 0.3, 0.5), (4, 2.0, 0.4)])
+def test_trajectories_leave_their_target_invariant(K, friction, step):
+    """Start from the target itself: averages over chains then have its moments after any number of trajectories."""
+    grid = np.linspace(-3.5, 3.5, 1401)
+    density = np.exp([rough_numpy(np.array([x]))[0] for x in grid])
+    density /= density.sum()
+    rng, chains, coordinates = stream((3, 4), 5), 1500, Coordinates(np.array([0.4]), np.array([0.7]))
+    run = engine(TRAJECTORIES, 1, rough)
+    x = rng.choice(grid, p=density, size=(chains, 1)) + (rng.random((chains, 1)) - 0.5) * (grid[1] - grid[0])
+    state = empty_state(coordinates.whiten(x), np.zeros((chains, 1)))
+    gradient, keys = run.evaluate(coordinates, state), np.column_stack([np.full(chains, 7), np.arange(chains)])
+    setting = TunedParameters(step, K, friction, coordinates, 1)
+    out = run.advance(setting, state, gradient, keys.astype(np.uint64), 0, 60)
+    for power in (1, 2, 4):
+        means = (out.position[:, :, 0] ** power).mean(axis=1)
+        assert abs(means.mean() - density @ grid**power) < 4.5 * means.std(ddof=1) / np.sqrt(chains)
+    assert 0.5 < out.accept.mean() < 0.98
+    moved = (np.diff(out.position[:, :, 0], axis=1) != 0.0).mean(axis=1) - out.accept[:, 1:].mean(axis=1)
+    assert abs(moved.mean()) < 4.5 * moved.std(ddof=1) / np.sqrt(chains)
+    np.testing.assert_array_equal(out.n_grad, K)
+
+
+def test_on_a_gaussian_that_the_coordinates_whiten_every_trajectory_is_accepted():
+    """With the linear part in the flow there is nothing to correct, however long the step."""
+    run, coordinates = engine(TRAJECTORIES, D, gaussian), Coordinates(np.zeros(D), np.ones(D))
+    state = empty_state(np.array([3.0, -1.0, 0.2, 8.0]), np.zeros(D))
+    gradient = run.evaluate(coordinates, state)
+    out = run.run(TunedParameters(1.7, 2, 0.5, coordinates, 1), state, gradient, KEY, 0, 40)
+    np.testing.assert_allclose(out.accept, 1.0, rtol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["recycled", "MALA", "underdamped, option 2, left, K=7"])
+def test_a_leg_begins_at_the_last_draw(name):
+    kernel, K = SCHEMES[name]
+    run, state, gradient, tables = start(kernel)
+    run.run(TunedParameters(0.3, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 20)
+    calls = tables[:, 0].sum()
+    moved = at_draw(state, kernel, TRAJECTORIES)
+    assert tables[:, 0].sum() == calls
+    fresh = empty_state(state[3 * D : 4 * D].copy(), np.zeros(D))
+    np.testing.assert_allclose(run.adjusted().evaluate(COORDINATES, fresh), gradient, rtol=1e-13)
+    np.testing.assert_allclose(moved, fresh, rtol=0.0, atol=1e-13)
 
 
 def test_mala_leaves_its_target_invariant():

@@ -23,7 +23,7 @@ from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.jax_transition import Chains, Parameters, transition
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.langevin.methods import OVERDAMPED, Scheme
+from pmm_mcmc.langevin.methods import ADJUSTED, OVERDAMPED, Scheme
 from pmm_mcmc.model.jax_density import LogDensity
 from pmm_mcmc.model.native import SIGNATURE
 
@@ -136,7 +136,7 @@ def replay(kernel, K, keys, first, transitions):
     uniforms, normals = other.random((*shape, g, 1)), other.standard_normal((*shape, 2, 2, g, D))
     if kernel.dynamics == OVERDAMPED:
         normals[:, :, :, :, 0] = 0.0
-    used = np.zeros((transitions, g), int)
+    used, velocities = np.zeros((transitions, g), int), np.zeros((transitions, g, D))
 
     def fill(t, part, i):
         """Fill in a step (part 0) or a part of one, of one chain; return how many midpoints it has."""
@@ -151,6 +151,12 @@ def replay(kernel, K, keys, first, transitions):
             gap(-1)
             uniforms[t, part, -1, i] = rng.random()
             return 0
+        if kernel.scheme == Scheme.MALT:
+            velocities[t, i] = rng.standard_normal(D)
+            for slot in range(K):
+                gap(slot)
+            uniforms[t, part, 0, i] = rng.random()
+            return K
         cell, slot = -1, 0
         while True:
             uniforms[t, part, slot, i] = number = rng.random()
@@ -176,10 +182,10 @@ def replay(kernel, K, keys, first, transitions):
     for t in range(transitions):
         for i in range(g):
             used[t, i] = fill(t, 0, i)
-            for part in chain.from_iterable(of_levels if kernel.scheme != Scheme.MALA else []):
+            for part in chain.from_iterable(of_levels if kernel.scheme not in ADJUSTED else []):
                 fill(t, part, i)
     words, far = normals[:, :, :, 0], normals[:, :, :, 1]
-    return Replayed(uniforms[:, 0], words[:, 0], np.zeros((transitions, g, D)), far[:, 0], (uniforms, words, far)), used
+    return Replayed(uniforms[:, 0], words[:, 0], velocities, far[:, 0], (uniforms, words, far)), used
 
 
 def numba_chains(name, mode, step, keys, transitions, tolerance=0.0):

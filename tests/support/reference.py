@@ -308,6 +308,34 @@ class Chain:
         if np.log1p(-rng.random()) < ratio:
             self.state, self.evaluated, self.lp, self.b = np.array([proposal, 0.0 * proposal]), proposal, lp, b
 
+    def malt(self, rng, step, d):
+        """Follow a trajectory: half kicks around the exact flow, by the Hamiltonian at both ends of each step."""
+        a, _, root = flow(HARMONIC, step, self.friction)
+
+        def rest(u, lp):  # the potential beside its harmonic part
+            return -lp - 0.5 * u @ u
+
+        state = np.array([self.state[0], rng.standard_normal(d)])
+        lp, b, error = self.lp, self.b, 0.0
+        for _ in range(self.K):
+            before = rest(state[0], lp) + 0.5 * state[1] @ state[1]
+            state[1] += 0.5 * step * b
+            kinetic = 0.5 * state[1] @ state[1]
+            state = a @ state + root @ rng.standard_normal((2, d))
+            lp, b = self.evaluate(state[0])
+            if b is None:
+                self.unstable += 1
+                self.model_failures += 1
+                self.accept = 0.0
+                return
+            gone = kinetic - 0.5 * state[1] @ state[1]
+            state[1] += 0.5 * step * b
+            error += rest(state[0], lp) + 0.5 * state[1] @ state[1] + gone - before
+        self.accept = min(1.0, np.exp(min(-error, 0.0)))
+        if np.log1p(-rng.random()) < -error:
+            self.state = np.array([state[0], self.state[1]])
+            self.evaluated, self.lp, self.b = state[0], lp, b
+
     def advance(self):
         """Make one transition."""
         scheme, dynamics = self.kernel.scheme, self.kernel.dynamics
@@ -316,6 +344,8 @@ class Chain:
         step = self.alpha * self.shrink
         if scheme == Scheme.MALA:
             return self.mala(rng, step, d)
+        if scheme == Scheme.MALT:
+            return self.malt(rng, step, d)
 
         threshold, of_part, steepest = self.limits
         steepest = steepest / self.shrink ** (1 if dynamics == OVERDAMPED else 2)

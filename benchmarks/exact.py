@@ -1,0 +1,190 @@
+r"""The exact leg and the witness: what bias they leave and find, and what they cost: ``python -m benchmarks exact``.
+
+Targets are those of ``tests/support/targets.py`` with known moments.  Errors are in posterior standard deviations, of
+the unconstrained coordinates and their squares.
+
+``bias``
+    Runs of 512 chains by ``OLMC`` at a step that is too long (``--step``): the largest error of a mean of x or x^2
+    without the leg and of the last draws with it, in sds of x or x^2; the largest z with it, and its limit, which
+    chance exceeds in one of a hundred targets; trajectories and gradients of the leg.
+``cost``
+    Gradients of a chain of a default run, with and without ``exact=True``, and for an effective draw of the worst mean.
+``short``
+    Share of runs of 64 chains, started a standard deviation off in every coordinate with a leg of 20 trajectories at
+    most, whose verdict says that the leg was too short.
+``witness``
+    Bias of default runs and of runs at longer steps against what the witness measures for a fifth of their gradients:
+    its z where the run has less than 0.02 of bias, and how often it exceeds 1.96 where it has 0.07 to 0.2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import warnings
+
+import arviz as az
+import numpy as np
+from scipy.stats import t
+from targets import TARGETS, reference
+
+import pmm_mcmc as pmm
+
+NAMES = (
+    "gaussian100", "rotated100", "breast_cancer", "poisson_glm", "negative_binomial_glm", "eight_schools", "banana",
+    "rosenbrock36", "phi4", "mixture20",
+)  # fmt: skip
+QUIET = {"progressbar": False, "compute_convergence_checks": False}
+
+
+def moments_of(dt, name):
+    """Return ``(chain, 2 d)``: means over draws of each chain of x and x^2, minus the reference, over its sds."""
+    known, x = reference(name), dt["sample_stats"]["unconstrained"].values
+    sd = np.sqrt(known.variance_of_x)
+    first, second = (x - known.mean) / sd, (x**2 - known.second) / np.sqrt(known.variance_of_square)
+    return np.concatenate([first.mean(axis=1), second.mean(axis=1)], axis=1)
+
+
+def automatic_step(name, model):
+    dt = pmm.sample(model=model, chains=16, draws=4, random_seed=99, **QUIET)
+    return float(dt["sample_stats"]["step_size"].values[0, -1])
+
+
+def bias(names, step_size, replicates, chains=512):
+    print(f"{'target':24}{'step':>7}{'before':>9}{'after':>9}{'worst z':>9}{'limit':>7}{'legs':>7}{'grads':>7}")
+    for name in names:
+        model = TARGETS[name].build()
+        step = pmm.OLMC(step_size=step_size)
+        found, legs, grads = {False: [], True: []}, [], []
+        for seed in range(replicates):
+            for exact in (False, True):
+                dt = pmm.sample(
+                    step, model=model, chains=chains, draws=1 if exact else 8, exact=exact, random_seed=seed, **QUIET
+                )
+                found[exact].append(moments_of(dt, name))
+                if exact:
+                    legs.append(int(dt["exact_leg"]["transitions"]))
+                    grads.append(float(dt["exact_leg"]["gradients"]))
+        before, after = (np.concatenate(found[exact]) for exact in (False, True))
+        sampled = after.std(axis=0, ddof=1) / np.sqrt(len(after))
+        z = np.abs(after.mean(axis=0)) / np.hypot(sampled, _errors(name))
+        worst = [np.abs(part.mean(axis=0)).max() for part in (before, after)]
+        limit = t.ppf(1.0 - 0.005 / len(z), len(after) - 1)
+        print(
+            f"{name:24}{step_size:7.2f}{worst[0]:9.3f}{worst[1]:9.3f}{z.max():9.1f}{limit:7.1f}"
+            f"{np.mean(legs):7.0f}{np.mean(grads):7.0f}", flush=True,
+        )  # fmt: skip
+
+
+def _errors(name):
+    """Return the standard errors of the reference in the units of :func:`moments_of`."""
+    known = reference(name)
+    sd = np.sqrt(known.variance_of_x)
+    return np.concatenate([known.se_mean / sd, known.se_second / np.sqrt(known.variance_of_square)])
+
+
+def cost(names, seeds):
+    print(f"{'target':24}{'without':>9}{'with':>9}{'ratio':>7}{'per ess':>9}{'with':>9}")
+    for name in names:
+        model, spent, worst = TARGETS[name].build(), {False: [], True: []}, {False: [], True: []}
+        for seed in range(seeds):
+            for exact in (False, True):
+                dt = pmm.sample(model=model, exact=exact, random_seed=seed, **QUIET)
+                grads = float(dt["sample_stats"]["n_grad_total"].values[:, -1].mean())
+                drawn = float(dt["sample_stats"]["n_grad"].values.sum())
+                x = dt["sample_stats"]["unconstrained"].values
+                spent[exact].append(grads)
+                worst[exact].append(drawn / min(float(az.ess(x[..., j])) for j in range(x.shape[-1])))
+        a, b = (np.mean(spent[e]) for e in (False, True))
+        c, d = (np.mean(worst[e]) for e in (False, True))
+        print(f"{name:24}{a:9.0f}{b:9.0f}{b / a:7.2f}{c:9.1f}{d:9.1f}", flush=True)
+
+
+def short(names, seeds):
+    print(f"{'target':24}{'said':>7}{'with drift':>12}")
+    for name in names:
+        model, said, moved = TARGETS[name].build(), [], []
+        known = reference(name)
+        sd = np.sqrt(known.variance_of_x)
+        for seed in range(seeds):
+            starts = _named(model, known.mean + sd)
+            step = pmm.PoissonULMC(step_size=1e-3)
+            dt = pmm.sample(
+                step, model=model, chains=64, draws=4, tune=20, exact=True, initvals=starts, random_seed=seed, **QUIET
+            )
+            reasons = [reason for reason in pmm.verdict(dt).reasons if reason.code == "exact_leg"]
+            said.append(len(reasons))
+            moved.append(sum("still changed" in str(reason) for reason in reasons))
+        print(f"{name:24}{np.mean(said):7.2f}{np.mean(moved):12.2f}", flush=True)
+
+
+def _named(model, x):
+    """Return the named initial values at an unconstrained position."""
+    from pmm_mcmc.model.log_density import flat_layout
+
+    point, at, found = model.initial_point(0), 0, {}
+    for name, shape, size, _ in flat_layout(model.value_vars, point):
+        found[name] = x[at : at + size].reshape(shape)
+        at += size
+    return {rv.name: found[model.rvs_to_values[rv].name] for rv in model.free_RVs} if _plain(model) else found
+
+
+def _plain(model):
+    return all(model.rvs_to_values[rv].name == rv.name for rv in model.free_RVs)
+
+
+def witnessed(names, seeds):
+    print(f"{'target':24}{'step':>6}{'null z sd':>10}{'alarms':>8}{'biased':>8}{'power':>7}{'share':>7}")
+    for name in names:
+        model = TARGETS[name].build()
+        first = automatic_step(name, model)
+        for times in (1.0, 1.5, 2.0):
+            step = pmm.PoissonULMC(step_size=times * first)
+            truth, sizes, errors, share = [], [], [], []
+            for seed in range(seeds):
+                dt = pmm.sample(step, model=model, random_seed=seed, **QUIET)
+                found = pmm.witness(dt, model=model, random_seed=seed)
+                x = dt["sample_stats"]["unconstrained"].values
+                known = reference(name)
+                sd = np.sqrt(known.variance_of_x)
+                if found.table.shape[0] != len(sd):
+                    continue
+                truth.append(np.r_[(x.mean((0, 1)) - known.mean) / sd, x.std((0, 1)) / sd - 1.0])
+                sizes.append(np.r_[found.table["bias"], found.table["bias_of_sd"]])
+                errors.append(np.r_[found.table["bias_se"], found.table["bias_of_sd_se"]])
+                share.append(found.gradients / dt["sample_stats"]["n_grad_total"].values[:, -1].sum())
+            if not truth:
+                continue
+            truth, sizes, errors = map(np.array, (truth, sizes, errors))
+            mean = truth.mean(axis=0)  # of the method, beyond the noise of one run
+            null, off = np.abs(mean) < 0.02, (np.abs(mean) > 0.07) & (np.abs(mean) < 0.2)
+            z = sizes / errors
+            fill = lambda values: f"{values:.2f}" if np.isfinite(values) else "-"  # noqa: E731
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                row = z[:, null].std(), (np.abs(z[:, null]) > 1.96).mean(), (np.abs(z[:, off]) > 1.96).mean()
+            print(
+                f"{name:24}{times:6.1f}{fill(row[0]):>10}{fill(row[1]):>8}{off.sum():8d}{fill(row[2]):>7}"
+                f"{np.mean(share):7.2f}", flush=True,
+            )  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["bias", "cost", "short", "witness"])
+    parser.add_argument("--targets", nargs="+", default=list(NAMES))
+    parser.add_argument("--step", type=float, default=0.4)
+    parser.add_argument("--seeds", type=int, default=4)
+    given = parser.parse_args()
+    logging.getLogger("pmm_mcmc").setLevel(logging.ERROR)
+    parts = {
+        "bias": lambda: bias(given.targets, given.step, given.seeds),
+        "cost": lambda: cost(given.targets, given.seeds),
+        "short": lambda: short(given.targets, given.seeds),
+        "witness": lambda: witnessed(given.targets, given.seeds),
+    }
+    parts[given.part]()
+
+
+if __name__ == "__main__":
+    main()

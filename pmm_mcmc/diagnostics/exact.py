@@ -1,0 +1,94 @@
+"""What a verdict says of an exact leg: whether it was long enough, and that no bias is left to be measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pmm_mcmc.diagnostics.reasons import Measured
+from pmm_mcmc.diagnostics.statement import Reason, Verdict
+from pmm_mcmc.warmup.standard_errors import largest_t
+
+__all__ = ["forgotten", "leg_reasons", "with_leg", "with_witness", "without_bias"]
+
+
+def forgotten(dt: Any) -> bool:
+    """Return whether the result has an exact leg that was long enough."""
+    return "exact_leg" in dt.children and bool(int(dt["exact_leg"]["ended"]))
+
+
+def leg_reasons(dt: Any, chains: int) -> list[Reason]:
+    """Return a reason if the result has an exact leg that was too short."""
+    if "exact_leg" not in dt.children or forgotten(dt):
+        return []
+    leg = dt["exact_leg"]
+    label, change, error = _largest(leg)
+    words = f"the exact leg was too short: chains had not forgotten their starts after {int(leg['transitions'])} "
+    words += "trajectories"
+    if change > largest_t(2 * leg.sizes["coordinate"], chains - 1) * error:
+        words += f", and the mean of {label} still changed by {change:.2f} posterior sd (error {error:.2f})"
+    return [Reason("exact_leg", words, "raise tune, or start nearer with initvals=", label)]
+
+
+def without_bias(dt: Any, measured: Measured) -> Measured:
+    """Return biases of zero where none could be measured, for a result whose draws are of an invariant kernel."""
+    if "exact_leg" not in dt.children:
+        return measured
+    of_mean, of_sd = (np.isfinite(values) for values in (measured.of_mean, measured.of_sd))
+    return measured._replace(
+        of_mean=np.where(of_mean, measured.of_mean, 0.0),
+        of_mean_se=np.where(of_mean, measured.of_mean_se, 0.0),
+        left=np.where(of_mean, measured.left, 0.0),
+        of_sd=np.where(of_sd, measured.of_sd, 0.0),
+        of_sd_se=np.where(of_sd, measured.of_sd_se, 0.0),
+    )
+
+
+def with_leg(dt: Any, verdict: Verdict) -> Verdict:
+    """Return a verdict whose sentence says of an exact leg that was long enough how it ended."""
+    if not forgotten(dt):
+        return verdict
+    leg = dt["exact_leg"]
+    label, change, error = _largest(leg)
+    words = (
+        f" Exact leg: {int(leg['transitions'])} trajectories of a chain, acceptance {float(leg['acceptance']):.2f}; "
+        f"between its last blocks no mean changed beyond chance (most: {label}, by {change:.2f} sd, error {error:.2f})."
+    )
+    return replace(verdict, sentence=verdict.sentence + words)
+
+
+def with_witness(measured: Measured, table: pd.DataFrame) -> tuple[Measured, Measured]:
+    """Return biases with those of a witness where none could be measured, and those of the witness alone.
+
+    ``table`` is that of :func:`pmm_mcmc.witness`, in posterior standard deviations.  A mean whose bias the witness
+    measured is known within its standard error and the bound of that bias.
+    """
+    table = table.reindex(measured.labels)
+    mean, mean_se, of_sd, of_sd_se = (
+        table[name].abs().to_numpy() for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se")
+    )
+    alone = Measured(
+        measured.labels, mean, mean_se, np.zeros(len(mean)), of_sd, of_sd_se, measured.moving, mean_se, of_sd_se
+    )
+    missing, missing_sd = (~np.isfinite(values) for values in (measured.of_mean, measured.of_sd))
+    together = measured._replace(
+        of_mean=np.where(missing, mean, measured.of_mean),
+        of_mean_se=np.where(missing, mean_se, measured.of_mean_se),
+        left=np.where(missing, 0.0, measured.left),
+        of_sd=np.where(missing_sd, of_sd, measured.of_sd),
+        of_sd_se=np.where(missing_sd, of_sd_se, measured.of_sd_se),
+        error=np.where(missing, np.fmax(measured.error, 0.5 * mean + mean_se), measured.error),
+    )
+    return together, alone
+
+
+def _largest(leg: Any) -> tuple[str, float, float]:
+    """Return the mean that changed most in the last blocks, in standard errors: its name, change and error."""
+    change, error = np.abs(leg["drift"].values), leg["drift_se"].values
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = np.nan_to_num(change / error, nan=-1.0)
+    worst = int(z.argmax())
+    return str(leg["coordinate"].values[worst]), float(change[worst]), float(error[worst])

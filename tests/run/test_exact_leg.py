@@ -1,0 +1,113 @@
+"""Runs with an exact leg: no bias is left, the same draws however they are computed, and what is too short says so.
+
+Random tests at fixed seeds: |z| < 4.5 for each statistic (7e-6).
+"""
+
+import numpy as np
+import pymc as pm
+import pytest
+from sampling_runs import BACKENDS, Stop, assert_same, run
+from scipy.special import polygamma
+from store_runs import files
+
+import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.exact import leg_reasons
+from pmm_mcmc.run import memory
+
+pytest_plugins = ["sampling_fixtures"]
+
+
+@pytest.fixture(scope="module")
+def skewed():
+    with pm.Model() as model:
+        pm.Gamma("g", 3.0, 1.0)
+        pm.Normal("x", 0.0, 1.0, shape=3)
+    return model
+
+
+def z_scores(tree):
+    """Distances of moments over chains from those of ``skewed``, in standard errors."""
+    g, x = (tree["posterior"][name].values[:, -1] for name in ("g", "x"))
+    found = [
+        (g, 3.0), ((g - 3.0) ** 2, 3.0), (np.log(g), polygamma(0, 3)), ((np.log(g) - polygamma(0, 3)) ** 2,
+        polygamma(1, 3)), *((x[:, j] ** k, k - 1.0) for j in range(3) for k in (1, 2)),
+    ]  # fmt: skip
+    return np.array([(v.mean() - expected) / (v.std(ddof=1) / np.sqrt(len(v))) for v, expected in found])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_last_draws_have_no_bias_however_long_the_step_was(skewed, backend):
+    options = {"step": pmm.OLMC(step_size=0.6), "backend": backend, "chains": 3000, "draws": 1, "tune": 250}
+    biased, exact = (run(skewed, **options, exact=exact) for exact in (False, True))
+    assert np.abs(z_scores(biased)).max() > 8.0
+    assert np.abs(z_scores(exact)).max() < 4.5
+    leg = exact["exact_leg"]
+    # The leg has seen the bias that it removed: the first variances were too large by a third and more.
+    of_x = leg.sel(coordinate=["x[0]", "x[1]", "x[2]"])
+    assert np.all(of_x["moved_of_sd"] < -6.0 * of_x["moved_of_sd_se"])
+    assert leg["ended"] == 1 and 0.5 < leg["acceptance"] < 0.8
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_leg_is_stored_stopped_and_resumed_to_the_same_bytes(schools, backend, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
+    options = {"exact": True, "discard_tuned_samples": False, "chains": 6, "draws": 20}
+    whole = run(schools, backend, store=tmp_path / "whole", **options)
+    run(schools, backend, store=tmp_path / "parts", callback=Stop(1), **options)
+    for _ in range(40):
+        tree = run(schools, backend, store=tmp_path / "parts", resume=True, callback=Stop(3), **options)
+        if tree["posterior"].sizes["draw"] == 20:
+            break
+    run(schools, backend, store=tmp_path / "parts", resume=True, **options)
+    assert files(tmp_path / "whole") == files(tmp_path / "parts")
+    in_memory = run(schools, backend, **options)
+    assert_same(whole, in_memory)
+    assert "refined" not in whole["sample_stats"] and "acceptance_rate" in whole["sample_stats"]
+    warmed, leg = whole["warmup_sample_stats"], whole["exact_leg"]
+    assert warmed.sizes["draw"] > leg["transitions"] > 20
+    # Draws are of the frozen step, and go on from the last of the leg.
+    assert set(np.unique(whole["sample_stats"]["step_size"])) == {float(leg["step_size"])}
+    assert warmed["step_size"][0, -1] == leg["step_size"]
+    assert list(leg["coordinate"].values[:2]) == ["mu", "tau_log__"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_draws_of_a_leg_do_not_depend_on_layouts(schools, backend):
+    options = {"exact": True, "chains": 6, "draws": 12}
+    plain = run(schools, backend, **options)
+    assert_same(run(schools, backend, chain_batch_size=2, **options), plain)
+    if backend == "numba":
+        assert_same(run(schools, backend, cores=2, **options), plain)
+    more = pmm.sample(more=run(schools, backend, **options | {"draws": 5}), draws=7, model=schools, progressbar=False)
+    assert_same(more, plain)
+
+
+def test_a_leg_that_is_too_short_says_so(skewed):
+    """Start a standard deviation away, and leave no time to forget it."""
+    away = {"x": np.ones(3), "g": 3.0 * np.exp(0.6)}
+    short = run(skewed, exact=True, chains=64, draws=4, tune=30, step=pmm.OLMC(step_size=0.01), initvals=away)
+    (reason,) = leg_reasons(short, 64)
+    assert "too short" in str(reason) and "30 trajectories" not in reason.words
+    judged = pmm.verdict(short)
+    assert not judged.trusted and "exact_leg" in [r.code for r in judged.reasons]
+    assert "raise tune" in judged.reasons[[r.code for r in judged.reasons].index("exact_leg")].remedy
+
+
+def test_the_verdict_needs_no_bias_measured(skewed):
+    result = run(skewed, step=pmm.PoissonULMC(keep_gradients=False), exact=True, chains=8, draws=600, tune=400)
+    judged = pmm.verdict(result)
+    assert judged.trusted, judged.sentence
+    assert "Exact leg" in judged.sentence and "not measurable" not in judged.sentence
+
+
+def test_it_is_refused_where_there_can_be_none(skewed):
+    for options, words in (
+        ({"exact": 1}, "exact=1"),
+        ({"exact": True, "chains": 3}, "chains=4"),
+        ({"exact": True, "keep": "moments"}, "keep='moments'"),
+        ({"exact": True, "tune": 0}, "tune=0"),
+        ({"exact": True, "step": pmm.MALA()}, "MALA is exact already"),
+        ({"exact": True, "backend": "jax", "precision": "mixed"}, "precision='mixed'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            run(skewed, **options)
