@@ -102,8 +102,8 @@ def change_point() -> tuple[pm.Model, Truth]:
     w = np.exp(w - w.max())
     w /= w.sum()
     time = [(k**p - (k - 1.0) ** p) / p for p in (2, 3, 5)]
-    rows = [time, gamma(before, k), gamma(total - before, n - k)]
-    return model, exact(**{name: [tuple(w @ m for m in row)] for name, row in zip(("at", "early", "late"), rows, strict=True)})
+    powers = {"at": time, "early": gamma(before, k), "late": gamma(total - before, n - k)}
+    return model, exact(**{name: [tuple(w @ power for power in row)] for name, row in powers.items()})
 
 
 def uniform_bound() -> tuple[pm.Model, Truth]:

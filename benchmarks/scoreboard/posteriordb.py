@@ -246,9 +246,7 @@ POSTERIORS: dict[str, Posterior] = {
     "hmm_example-hmm_example": Posterior(lambda: HMM["hmm_example"](data("hmm_example"))),
     "bball_drive_event_0-hmm_drive_0": Posterior(lambda: HMM["hmm_drive_0"](data("bball_drive_event_0"))),
     "bball_drive_event_1-hmm_drive_1": Posterior(lambda: HMM["hmm_drive_1"](data("bball_drive_event_1"))),
-    "hudson_lynx_hare-lotka_volterra": Posterior(
-        lambda: ODE["lotka_volterra"](data("hudson_lynx_hare")), mode="NUMBA"
-    ),
+    "hudson_lynx_hare-lotka_volterra": Posterior(lambda: ODE["lotka_volterra"](data("hudson_lynx_hare")), mode="NUMBA"),
     "one_comp_mm_elim_abs-one_comp_mm_elim_abs": Posterior(
         lambda: ODE["one_comp_mm_elim_abs"](data("one_comp_mm_elim_abs")), mode="NUMBA"
     ),

@@ -47,7 +47,7 @@ def main() -> None:
     rows = [line.split() for line in given.german.read_text().splitlines()]
     numbers = np.array([row for row in rows if row and all(cell.isdigit() for cell in row) and len(row) == 25], int)
     keep("german_credit", GERMAN, features=numbers[:, :24].tolist(), bad=(numbers[:, 24] == 2).astype(int).tolist())
-    print(f"{len(student)} answers, {len(prices)} prices, {len(numbers)} credits of which {(numbers[:, 24] == 2).sum()} bad")
+    print(f"{len(student)} answers, {len(prices)} prices, {len(numbers)} credits, {(numbers[:, 24] == 2).sum()} bad")
 
 
 if __name__ == "__main__":

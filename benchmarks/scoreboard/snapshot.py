@@ -19,7 +19,6 @@ import re
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,8 @@ from make_references import flat_draws
 from posteriors import moments
 from scoreboard.posteriordb import DATA, FAMILY, POSTERIORS
 from scoreboard.truth import PATHS, Truth, kept
+
+from pmm_mcmc.model.result_tree import flat_names
 
 ROOT = "posterior_database"
 # Standard errors: chance exceeds it about once in 40 checks of all models, of 800 figures.
@@ -42,21 +43,26 @@ class Snapshot:
         self.path = path
 
     def read(self, name: str) -> bytes:
+        """Return the bytes of a file."""
         command = ["git", "-C", self.path, "show", f"HEAD:{name}"]
         return subprocess.run(command, check=True, capture_output=True).stdout
 
     def record(self, name: str) -> Any:
+        """Return what a JSON file of the database holds."""
         return json.loads(self.read(f"{ROOT}/{name}.json"))
 
     def zipped(self, name: str) -> Any:
+        """Return what a zipped JSON file of the database holds."""
         with zipfile.ZipFile(io.BytesIO(self.read(f"{ROOT}/{name}.json.zip"))) as archive:
             return json.loads(archive.read(archive.namelist()[0]))
 
     def commit(self) -> str:
-        return subprocess.run(["git", "-C", self.path, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
-        ).stdout.strip()  # fmt: skip
+        """Return the commit that is read."""
+        command = ["git", "-C", self.path, "rev-parse", "HEAD"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     def reference_of(self, posterior: str) -> str:
+        """Return the name of the reference of a posterior."""
         return self.record(f"posteriors/{posterior}")["reference_posterior_name"]
 
     def draws(self, posterior: str) -> dict[str, np.ndarray]:
@@ -82,9 +88,7 @@ def summary(draws: dict[str, np.ndarray]) -> Truth:
     """Return the moments of reference draws."""
     found, labels, x = moments(tree_of(draws), list(draws))
     square = x**2
-    return Truth(
-        names=tuple(draws), labels=labels, **found, second=square.mean(axis=(0, 1)), variance_of_square=square.var((0, 1))
-    )
+    return Truth(tuple(draws), labels, **found, second=square.mean((0, 1)), variance_of_square=square.var((0, 1)))
 
 
 def published(snapshot: Snapshot, name: str) -> Truth:
@@ -92,7 +96,8 @@ def published(snapshot: Snapshot, name: str) -> Truth:
     folder = "reference_posteriors/summary_statistics"
     first, second = (snapshot.record(f"{folder}/{kind}/{kind}/{name}") for kind in ("mean_value", "mean_squared_value"))
     labels = [re.sub(r"\[(\d+)\]", lambda found: f"[{int(found[1]) - 1}]", label) for label in first["names"]]
-    mean, se, square, se_square = (np.array(values) for values in (*list(first.values())[1:], *list(second.values())[1:]))
+    mean, se = (np.array(first[key]) for key in ("mean_value", "mcse_mean"))
+    square, se_square = (np.array(second[key]) for key in ("mean_squared_value", "mcse_mean"))
     sd = np.sqrt(square - mean**2)
     names = tuple(dict.fromkeys(label.partition("[")[0] for label in labels))
     return Truth(names, labels, mean, sd, se, np.hypot(se_square, 2 * mean * se) / (2 * sd), square)
@@ -132,8 +137,9 @@ def worst_deviation(posterior: str, draws: dict[str, np.ndarray]) -> tuple[float
     off = (g, (x - x.mean(axis=0)) * g + 1.0)
     z = np.array([part.mean(axis=0) / (part.std(axis=0) / np.sqrt(len(x))) for part in off])
     which, j = np.unravel_index(np.argmax(np.abs(z)), z.shape)
-    label = [f"{v.name}[{i}]" for v in model.continuous_value_vars for i in range(np.size(model.initial_point(0)[v.name]))]
-    return float(z[which, j]), f"{('gradient', 'virial')[which]} of {label[j]}"
+    point = model.initial_point(0)
+    labels = flat_names([(var.name, np.shape(point[var.name])) for var in model.continuous_value_vars])
+    return float(z[which, j]), f"{('gradient', 'virial')[which]} of {labels[j]}"
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ from posteriors import FIELDS
 
 from pmm_mcmc.model.result_tree import flat_names
 
-__all__ = ["PATHS", "Truth", "from_fields", "from_reference", "kept", "stored"]
+__all__ = ["PATHS", "Truth", "from_fields", "from_reference", "kept", "read", "stored"]
 
 RESULTS = Path(__file__).parents[1] / "results"
 PATHS = {name: RESULTS / f"{file}.json" for name, file in (("posteriordb", "posteriordb"), ("odd", "odd"))}
@@ -61,13 +61,13 @@ def kept(truth: Truth) -> dict[str, Any]:
 
 
 @cache
-def _file(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
 def stored(family: str, name: str) -> Truth:
     """Return the moments of a model that a file of ``results`` keeps."""
-    entry = _file(PATHS[family]).get(name)
+    entry = read(PATHS[family]).get(name)
     if entry is None:
         raise ValueError(f"{family}/{name}: there are no moments of it in {PATHS[family].name}")
     fields = {field: np.array(entry[field]) for field in (*FIELDS, *OF_SQUARES) if field in entry}
