@@ -29,7 +29,9 @@ def _send(sender: Any, key: str, runs: list[Run]) -> None:
 
 def rows_of(key: str, runs: list[Run], seconds: float) -> Iterator[dict[str, Any]]:
     """Yield the row of each run of a model, a failure where one takes longer than so many seconds or crashes."""
-    left, context = list(runs), get_context("spawn")
+    # A fork of a process that has imported everything and run nothing.
+    left, context = list(runs), get_context("forkserver")
+    context.set_forkserver_preload(["scoreboard.measure"])
     while left:
         receiver, sender = context.Pipe(duplex=False)
         process = context.Process(target=_send, args=(sender, key, left), daemon=True)
