@@ -1,7 +1,7 @@
 # make demo: sample a real posterior and draw a picture.   make test: lint, types, what runs in five minutes.
 # make check: all other tests, which CI runs.
 .DELETE_ON_ERROR:
-.PHONY: demo test check test-diffusion test-browser docs notebooks lint types mutants bench bench-chains evidence clean
+.PHONY: demo test check scoreboard test-diffusion test-browser docs notebooks lint types mutants bench bench-chains evidence clean
 VENV ?= .venv
 BIN := $(VENV)/bin
 DIFFUSION ?= .venv-diffusion
@@ -19,6 +19,10 @@ test: lint types
 
 check: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not quick"
+
+# Ten models against what is known of them: fails if a wrong run is trusted.
+scoreboard: $(VENV)/.dev
+	$(BIN)/python -m benchmarks scoreboard --quick
 
 # The scheduler for diffusers, in an environment of its own: PyTorch has a small build for Python 3.11 only.
 test-diffusion: $(DIFFUSION)/.done

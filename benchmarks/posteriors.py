@@ -25,11 +25,16 @@ def moments(tree: Any, names: list[str]) -> tuple[dict[str, np.ndarray], list[st
     posterior = tree["posterior"].dataset
     parts = [posterior[name].values for name in names]
     draws = np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], axis=-1)
+    labels = flat_names([(name, part.shape[2:]) for name, part in zip(names, parts, strict=True)])
+    return moments_of(draws), labels, draws
+
+
+def moments_of(draws: np.ndarray) -> dict[str, np.ndarray]:
+    """Return means and standard deviations of draws ``(chain, draw, p)`` with standard errors."""
     x = xr.DataArray(draws, dims=("chain", "draw", "i"))
     found = [draws.mean(axis=(0, 1)), draws.std(axis=(0, 1))]
     found += [np.asarray(az.mcse(x, method=kind)) for kind in ("mean", "sd")]
-    labels = flat_names([(name, part.shape[2:]) for name, part in zip(names, parts, strict=True)])
-    return dict(zip(FIELDS, found, strict=True)), labels, draws
+    return dict(zip(FIELDS, found, strict=True))
 
 
 def fingerprint(model: pm.Model) -> float:

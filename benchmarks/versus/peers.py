@@ -166,16 +166,17 @@ class Nutpie(Rerun):
 
     name = "nutpie NUTS"
 
-    def __init__(self, model: pm.Model, chains: int = 8):
+    def __init__(self, model: pm.Model, chains: int = 8, adaptation: str = "diag"):
         import nutpie
 
         super().__init__(model, chains)
         self._nutpie, self._compiled = nutpie, nutpie.compile_pymc_model(model)
+        self._adaptation = adaptation
         # A run, so that nothing is left to compile.
         nutpie.sample(self._compiled, draws=10, chains=1, cores=1, seed=0, progress_bar=False)
 
     def sample(self, draws: int) -> Run:
-        """Sample with the defaults."""
+        """Sample with the defaults, but for the adaptation of the scale."""
         began = time.process_time()
         dt = self._nutpie.sample(
             self._compiled,
@@ -185,6 +186,7 @@ class Nutpie(Rerun):
             seed=self._seed,
             progress_bar=False,
             store_unconstrained=True,
+            adaptation=self._adaptation,
         )
         took = time.process_time() - began
         stats, warm = dt["sample_stats"], dt["warmup_sample_stats"]

@@ -37,6 +37,7 @@ def build(name: str, model: pm.Model, known: Any, chains: int) -> Any:
     makers: dict[str, Callable[[], Any]] = {
         "PyMC NUTS": lambda: peers.PyMCNUTS(model, chains),
         "nutpie NUTS": lambda: peers.Nutpie(model, chains),
+        "nutpie low rank": lambda: peers.Nutpie(model, chains, adaptation="low_rank"),
         "WALNUTS": lambda: peers.Walnuts(model, chains),
         "NumPyro NUTS": lambda: jax_peers.NumPyroNUTS(model, chains),
         "MCLMC": lambda: jax_peers.MCLMC(model, chains),

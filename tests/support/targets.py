@@ -190,19 +190,23 @@ def school_moments(centred: bool) -> Reference:
     return exact.of_gallery("eight_schools_centred" if centred else "eight_schools")
 
 
-def _autoregression(innovations, rho, scale, mu):
-    """Stationary first-order autoregression about ``mu`` from standard normal innovations.
+def linear_recurrence(inputs, coefficient, n):
+    """Solve h[t] = coefficient h[t - 1] + inputs[t] from h[0] = inputs[0], for ``n`` times.
 
-    Solves (1 - rho S) h = innovations, S the shift by one, through the product of (1 + rho^(2^k) S^(2^k)): a few vector
-    operations in place of a loop.
+    That is (1 - coefficient S) h = inputs, S the shift by one, whose solution is the product of
+    (1 + coefficient^(2^k) S^(2^k)) applied to the inputs: a few vector operations in place of a loop.
     """
-    n = innovations.type.shape[0]
-    h = pt.concatenate([innovations[:1] / pt.sqrt(1 - rho**2), innovations[1:]])
-    power, shift = rho, 1
+    h, power, shift = inputs, coefficient, 1
     while shift < n:
         h = h + power * pt.concatenate([pt.zeros(shift), h[:-shift]])
         power, shift = power**2, 2 * shift
-    return mu + scale * h
+    return h
+
+
+def _autoregression(innovations, rho, scale, mu):
+    """Stationary first-order autoregression about ``mu`` from standard normal innovations."""
+    first = pt.concatenate([innovations[:1] / pt.sqrt(1 - rho**2), innovations[1:]])
+    return mu + scale * linear_recurrence(first, rho, innovations.type.shape[0])
 
 
 def _simulated_autoregression(n: int, rho: float, scale: float, mu: float, rng: np.random.Generator) -> np.ndarray:

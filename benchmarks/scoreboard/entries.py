@@ -1,0 +1,133 @@
+"""Every model of the scoreboard by its key, ``family/name``: how it is built, and what is known of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cache, partial
+from typing import Any
+
+import hierarchies
+import numpy as np
+import pymc as pm
+import targets
+from gallery import KEPT
+from gallery_models import CHAPTERS
+from held_out_hierarchies import PATH as HELD_OUT
+from held_out_models import MODELS
+from hierarchy_forms import HIERARCHIES
+from posteriors import fingerprint, free_names
+from scoreboard.odd_exact import EXACT
+from scoreboard.odd_models import SAMPLED
+from scoreboard.posteriordb import POSTERIORS
+from scoreboard.published import PUBLISHED, banana_moments
+from scoreboard.truth import PATHS, Truth, from_fields, from_reference, read, stored
+
+__all__ = ["ENTRIES", "HELD", "ODD", "QUICK", "Entry", "chosen"]
+
+# Whoever tunes or fits a threshold looks at every other one of these, from the first; the rest is held out, and is only
+# reported.  Those on which a fault of the verdict was known when the list was made are of the first half.
+ODD = (
+    *("crossed_empty", "cauchy_five", "modes_10", "three_groups", "separation", "student_2", "jump", "zero_inflated"),
+    *("hurdle", "weibull_censored", "change_point", "dirichlet_multinomial", "thin_banana", "lkj", "walls", "bym"),
+    *("local_level", "uniform_bound", "modes_3.5", "modes_10_widths", "latent_gp", "marginal_gp", "student_5"),
+    *("modes_3.5_widths", "ordered_mixture", "two_pl", "pharmacokinetics", "boundary_variance"),
+)
+HELD = frozenset(f"odd/{name}" for name in ODD[1::2])
+# Ten that between them need less than two minutes of two cores.
+QUICK = (
+    *("posteriordb/arK-arK", "posteriordb/earnings-logearn_interaction_z", "posteriordb/garch-garch11"),
+    *("posteriordb/eight_schools-eight_schools_centered", "acceptance/poisson_glm", "acceptance/banana"),
+    *("hierarchies/funnel10", "odd/student_5", "odd/modes_3.5", "odd/uniform_bound"),
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model with what is known of its posterior; ``build`` and ``truth`` compute when they are called."""
+
+    build: Callable[[], pm.Model]
+    truth: Callable[[], Truth]
+
+
+def _checked(family: str, name: str, build: Callable[[], pm.Model]) -> Truth:
+    """Return the moments of a reference run, after a check that the model is still what it was run on."""
+    truth, made = stored(family, name), read(PATHS[family])[name]["fingerprint"]
+    if not np.isclose(fingerprint(build()), made, rtol=1e-8):
+        raise ValueError(f"{family}/{name}: has changed since its reference was made: scoreboard.references {name}")
+    return truth
+
+
+def _of_gallery(name: str) -> Truth:
+    known, build = json.loads((KEPT / f"{name}.json").read_text())["reference"], CHAPTERS[name].build
+    return from_fields(build, known, free_names(build()))
+
+
+def _of_held_out(name: str) -> Truth:
+    return from_fields(MODELS[name].build, read(HELD_OUT)[name])
+
+
+def _of_hierarchy(name: str) -> Truth:
+    build = partial(HIERARCHIES[name].build, True)
+    return from_reference(build, hierarchies.reference(name, build()), HIERARCHIES[name].shown)
+
+
+def _of_target(name: str) -> Truth:
+    # Neal's funnel has no variance to speak of beyond its first coordinate.
+    return from_reference(targets.TARGETS[name].build, targets.reference(name), 1 if name == "funnel10" else None)
+
+
+def _odd(name: str) -> Entry:
+    if name in EXACT:
+        return Entry(lambda: EXACT[name]()[0], lambda: EXACT[name]()[1])
+    return Entry(SAMPLED[name].build, partial(_checked, "odd", name, SAMPLED[name].build))
+
+
+def _published(name: str) -> Entry:
+    build = PUBLISHED[name]
+    if name == "banana2":
+        return Entry(build, lambda: from_reference(build, banana_moments()))
+    return Entry(build, partial(_checked, "published", name, build))
+
+
+@cache
+def _entries() -> dict[str, Entry]:
+    found: dict[str, dict[str, Any]] = {
+        "posteriordb": {n: Entry(held.build, partial(stored, "posteriordb", n)) for n, held in POSTERIORS.items()},
+        "published": {name: _published(name) for name in PUBLISHED},
+        "odd": {name: _odd(name) for name in ODD},
+        "acceptance": {n: Entry(target.build, partial(_of_target, n)) for n, target in targets.TARGETS.items()},
+        "hierarchies": {n: Entry(partial(h.build, True), partial(_of_hierarchy, n)) for n, h in HIERARCHIES.items()},
+        "held_out": {
+            n: Entry(MODELS[n].build, partial(_of_held_out, n)) for n in json.loads(HELD_OUT.read_text()) if n in MODELS
+        },
+        "gallery": {
+            n: Entry(chapter.build, partial(_of_gallery, n))
+            for n, chapter in CHAPTERS.items()
+            if (KEPT / f"{n}.json").exists()
+        },
+    }
+    return {f"{family}/{name}": entry for family, of in found.items() for name, entry in of.items()}
+
+
+ENTRIES = _entries()
+
+
+def chosen(patterns: list[str]) -> list[str]:
+    """Return the keys that patterns choose: a family, a key, or a pattern with stars; all where there is none.
+
+    Raises
+    ------
+    ValueError
+        If a pattern chooses nothing.
+    """
+    found: dict[str, None] = {}
+    for pattern in patterns or ["*"]:
+        these = [key for key in ENTRIES if fnmatch(key, pattern) or key.partition("/")[0] == pattern]
+        if not these:
+            families = ", ".join(dict.fromkeys(key.partition("/")[0] for key in ENTRIES))
+            raise ValueError(f"no model is called {pattern!r}: take a family ({families}), or a key such as {QUICK[0]}")
+        found |= dict.fromkeys(these)
+    return list(found)

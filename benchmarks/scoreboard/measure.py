@@ -1,0 +1,140 @@
+"""One run of one sampler on one model, against what is known of the posterior: a row of the scoreboard."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from gallery import EFFECTIVE, R_HAT, diagnosed, errors, judged
+from posteriors import BIASED, FIELDS, moments_of, overheard
+from scoreboard.entries import ENTRIES
+from scoreboard.truth import Truth
+from versus.first_times import STATISTICS, gradients_to
+from versus.rows import build as build_peer
+
+import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.reasons import Measured
+from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.model.result_tree import ResultTree
+
+__all__ = ["PEERS", "SCHEMES", "measured"]
+
+SCHEMES: dict[str, Callable[[], Any]] = {
+    "default": lambda: None,
+    "paper": lambda: pmm.PoissonULMC(K=16, scheme="paper"),
+}
+PEERS = ("nutpie NUTS", "nutpie low rank", "PyMC NUTS", "NumPyro NUTS", "MCLMC", "WALNUTS")
+CHAINS, DRAWS = 4, 1000
+# What the cost of a mean is measured by: effective draws of the worst.
+WANTED = 400
+
+
+@cache
+def _known(key: str) -> tuple[pm.Model, Truth]:
+    entry = ENTRIES[key]
+    return entry.build(), entry.truth()
+
+
+def measured(key: str, sampler: str, seed: int) -> dict[str, Any]:
+    """Return the row of a run: our schemes by name, or a peer."""
+    model, truth = _known(key)
+    with overheard():
+        found = ours(model, truth, sampler, seed) if sampler in SCHEMES else theirs(model, truth, sampler, seed)
+    return {"d": int(sum(np.size(v) for v in model.initial_point(0).values())), **found}
+
+
+def ours(model: pm.Model, truth: Truth, scheme: str, seed: int) -> dict[str, Any]:
+    """Run one of ours as a user would."""
+
+    def run(**short: int) -> Any:
+        with model:
+            step = SCHEMES[scheme]()
+            return pmm.sample(step, chains=CHAINS, random_seed=seed, progressbar=False, **short)
+
+    run(draws=10, tune=20)  # compiles: what is timed is a call in a session that knows the model
+    began = time.process_time()
+    tree = run()
+    cpu = time.process_time() - began
+    stats = tree["sample_stats"].dataset
+    draws, total = truth.draws(model, tree), stats["n_grad_total"].values[:, -1]
+    row = errors_and_costs(truth, draws, stats["n_grad"].values, total - stats["n_grad"].values.sum(axis=1))
+    return {**row, **judged(tree), **claims(truth, draws, tree), "unstable": int(stats["unstable"].sum()), "cpu": cpu}
+
+
+def theirs(model: pm.Model, truth: Truth, peer: str, seed: int) -> dict[str, Any]:
+    """Run another sampler, with its defaults."""
+    sampler = build_peer(peer, model, None, CHAINS)
+    sampler.begin(seed)
+    sampler.lengthen(DRAWS)
+    run = sampler.run()
+    draws = run.draws[..., : len(truth.labels)]
+    if truth.names:
+        values = ResultTree.of_model(model, model.continuous_value_vars, model.initial_point(0)).values(run.draws)
+        parts = [values[name] for name in truth.names]
+        draws = np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], axis=-1)
+    row = errors_and_costs(truth, draws, run.gradients_per_draw, run.warmup_gradients)
+    good = not sampler.failing and row["r_hat"] <= R_HAT and row["ess"] >= EFFECTIVE
+    cpu = sampler.warm_up_seconds + sampler.seconds
+    return {**row, "state": "no warning" if good else "warns", "unstable": int(sampler.failing), "cpu": cpu}
+
+
+def errors_and_costs(truth: Truth, draws: np.ndarray, each: np.ndarray, before: np.ndarray) -> dict[str, Any]:
+    """Return the worst errors of means and standard deviations with z, and what the run cost.
+
+    ``each`` (chain, draw) are gradients of a draw, ``before`` (chain,) those of the warm-up.
+    """
+    known = {field: getattr(truth, field) for field in FIELDS}
+    row: dict[str, Any] = errors(moments_of(draws), known, truth.labels)
+    row["wrong"] = any(row[what]["wrong"] for what in ("mean", "sd"))
+    # Neither wrong nor right is a run too short to tell.
+    row["right"] = all(abs(row[what]["off"]) <= BIASED for what in ("mean", "sd"))
+    row |= diagnosed(draws)
+    spent, warm_up = each.sum(axis=1), float(np.median(before))
+    row |= {"warm_up": warm_up, "gradients": float((before + spent).max())}
+    row["ess_per_1000"] = 1000 * row["ess"] / float(spent.sum())
+    row["for_400"] = warm_up + WANTED / row["ess"] * float(spent.mean())
+    if truth.second is not None and truth.variance_of_square is not None:
+        reference = SimpleNamespace(second=truth.second, variance_of_square=truth.variance_of_square)
+        for name in STATISTICS:
+            first = gradients_to(draws, each, reference, name).first
+            row[name] = warm_up + first if math.isfinite(first) else None
+    return row
+
+
+def claims(truth: Truth, draws: np.ndarray, tree: Any) -> dict[str, Any]:
+    """Return what the run says of its means, and how much of it holds.
+
+    ``within``: two standard errors of the worst corrected mean, in posterior sds, as the sentence of a trusted run has
+    it.  ``covered`` of ``means`` lie within two standard errors, of the run and of the reference together.  ``bounds``
+    are upper bounds of the biases of raw means; ``broken`` of them are exceeded by more than three standard errors.
+    """
+    posterior = xr.Dataset({"x": (("chain", "draw", "i"), draws)}, attrs=tree["posterior"].attrs)
+    table = bias_table(xr.DataTree.from_dict({"posterior": posterior, "sample_stats": tree["sample_stats"].dataset}))
+    moving = table["sd"].to_numpy() > 0
+    scale = np.where(moving, table["sd_corrected"], np.nan)
+    error = table["mcse_corrected"].to_numpy()
+    off = np.abs(table["mean_corrected"].to_numpy() - truth.mean)
+    parts = [np.abs(table[name].to_numpy()) / scale for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se")]
+    biases = Measured(
+        truth.labels, parts[0], parts[1], table["unexplained"].to_numpy(), parts[2], parts[3], moving, error / scale
+    )
+    with np.errstate(invalid="ignore"):
+        raw = np.abs(table["mean"].to_numpy() - truth.mean) / truth.sd
+        chance = 3 * np.hypot(table["mcse"].to_numpy(), truth.mcse_mean) / truth.sd
+        broken, known = raw > biases.bounds + chance, np.isfinite(biases.bounds) & moving
+        inside = off <= 2 * np.hypot(error, truth.mcse_mean)
+    within = biases.known
+    return {
+        "within": float(np.nanmax(within)) if np.isfinite(within).any() else None,
+        "covered": int((inside & moving).sum()),
+        "means": int(moving.sum()),
+        "bounds": int(known.sum()),
+        "broken": int((broken & known).sum()),
+    }

@@ -1,0 +1,50 @@
+"""Runs of one model in a process of its own, which a run that crashes or takes too long ends."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from multiprocessing import get_context
+from typing import Any
+
+from scoreboard.measure import measured
+from versus.rows import failure
+
+__all__ = ["rows_of"]
+
+Run = tuple[str, int]
+
+
+def _send(sender: Any, key: str, runs: list[Run]) -> None:
+    """Run one model in this process, and send each row."""
+    warnings.filterwarnings("ignore")
+    for sampler, seed in runs:
+        try:
+            row = measured(key, sampler, seed)
+        except Exception as error:  # whatever happens is its row
+            row = failure(error)
+        sender.send(row)
+    sender.close()
+
+
+def rows_of(key: str, runs: list[Run], seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield the row of each run of a model, a failure where one takes longer than so many seconds or crashes."""
+    # A fork of a process that has imported everything and run nothing.
+    left, context = list(runs), get_context("forkserver")
+    context.set_forkserver_preload(["scoreboard.measure"])
+    while left:
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_send, args=(sender, key, left), daemon=True)
+        process.start()
+        sender.close()
+        lost = False
+        while left and not lost:
+            try:
+                lost = not receiver.poll(seconds)
+                row = {"error": f"took longer than {seconds:.0f} s"} if lost else receiver.recv()
+            except EOFError:
+                row, lost = {"error": "the process ended without a result"}, True
+            sampler, seed = left.pop(0)
+            yield {"target": key, "sampler": sampler, "seed": seed, **row}
+        process.kill()
+        process.join()
