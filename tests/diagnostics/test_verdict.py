@@ -11,8 +11,10 @@ from results import gaussian, grid, tree
 from scipy import stats
 
 import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.reasons import Measured, conclude, identity_reasons
-from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.diagnostics.table import table_of
+from pmm_mcmc.diagnostics.verdict import bias_table, judge
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
 from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
 
@@ -429,6 +431,23 @@ def test_not_measurable_is_said():
     )
     words = only_reason(tree({"noise": noise}, x, -x), state="undecided")
     assert words == "the bias could not be measured for any of the parameters"
+
+
+def test_a_width_that_rests_on_few_excursions():
+    """Chains agree, the mean is known and nothing is measurable: the standard deviation has to be known too."""
+    x, noise = grid(2), grid(1, seed=2)[..., 0]
+    dt = tree({"x": x, "tail": noise**6}, x, -x)
+    words = only_reason(dt, MORE, "undecided")
+    assert words.startswith("the sd of tail is known to ") and words.endswith(" % only, limit 5 %")
+    assert pmm.verdict(tree({"x": x, "tail": noise**2}, x, -x)).trusted, "known better"
+    # A parameter whose bias is measured has an error of its own; and independent draws may speak for one.
+    run = read(dt)
+    table = table_of(run)
+    error = 0.01 * np.ones(3)
+    small = Measured(list(table.index), error, error, 0.0 * error, error, error, error > 0.0, error, error)
+    assert judge(dt, run, table, witnesses=[small]).trusted
+    large = small._replace(of_sd=np.array([0.01, 0.01, 0.2]))
+    assert [reason.code for reason in judge(dt, run, table, witnesses=[large]).reasons] == ["mcse_of_sd"]
 
 
 def test_constants_and_values_that_are_not_finite():
