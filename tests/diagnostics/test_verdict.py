@@ -179,6 +179,16 @@ def test_a_coordinate_that_is_too_wide():
     assert pmm.verdict(gaussian(x)).trusted
 
 
+def test_a_long_step_is_not_blamed_for_what_is_too_narrow():
+    for excess, advice in (
+        (0.1, SHORTER),
+        (-0.1, "long steps widen, and this is too narrow: draw more, or reparametrise"),
+    ):
+        z = np.array([np.sign(excess) * 5.0, 0.0])
+        (reason,) = identity_reasons(Identity(np.array([excess, 0.0]), z, 0.0, 2.0), 1000, str, SHORTER)
+        assert reason.remedy == advice
+
+
 def test_a_step_known_to_be_too_long_is_the_cause_rather_than_an_edge():
     x = 1.5 * grid(3)
     assert "edge or a jump" in pmm.verdict(gaussian(x)).sentence
