@@ -161,7 +161,7 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witnesses: 
     if run.judged is not None:
         reasons += identity_reasons(run.identity, run.degrees, lambda i: _name(run, table, i), remedy, run.moving)
         reasons += bias_reasons(measured, run.degrees, remedy)
-        reasons += spread_reasons(measured, witnesses)
+        reasons += spread_reasons(_free_alone(run, measured), witnesses)
     else:
         ours = "n_grad_total" in stats
         words = "the bias could not be measured, for the result holds no gradients"
@@ -201,6 +201,16 @@ def _measured(labels: list[str], table: pd.DataFrame) -> Measured:
     moving = table["sd"].to_numpy() != 0.0
     left = table["unexplained"].to_numpy()
     return Measured(labels, mean, mean_se, left, of_sd, of_sd_se, moving, error, error_of_sd)
+
+
+def _free_alone(run: Run, measured: Measured) -> Measured:
+    """Leave out errors of standard deviations of transformed parameters, whose tails may be too heavy to have one."""
+    unsure = np.flatnonzero(~np.isfinite(measured.of_sd) & (measured.error_of_sd > CALIBRATION.mcse))
+    plain = Run(run.parameters, run.chains, run.draws, judged=run.position)
+    own = plain.own_of(run.parameters.read(np.array([run.labels.index(measured.labels[int(i)]) for i in unsure], int)))
+    error = measured.error_of_sd.copy()
+    error[unsure[own < 0]] = np.nan
+    return measured._replace(error_of_sd=error)
 
 
 def _disagreement(dt: Any, table: pd.DataFrame, moving: np.ndarray, errors: np.ndarray, chains: int) -> list[Reason]:
