@@ -76,7 +76,8 @@ def verdict(dt: Any, *, probe: Any = None, witness: Any = None) -> Verdict:
 
     It is **undecided** if nothing wrong was found, but the draws cannot show that nothing is: there are fewer than 20,
     or one chain; the standard error of a mean exceeds 0.05 posterior standard deviations, or two standard errors of a
-    corrected mean exceed 0.1; no bias could be measured, as without gradients; or the step is much longer than warm-up
+    corrected mean exceed 0.1; the standard deviation of a free variable, whose bias is not measurable, is known to
+    worse than 5 %; no bias could be measured, as without gradients; or the step is much longer than warm-up
     would have made it, and the draws do not rule out a bias of 0.1.
 
     Otherwise it is **trusted**.  The percentage in the sentence is two standard errors of the worst corrected mean, in
@@ -171,7 +172,8 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
     if run.judged is not None:
         reasons += identity_reasons(run.identity, run.degrees, lambda i: _name(run, table, i), remedy, run.moving)
         reasons += bias_reasons(measured, run.degrees, remedy)
-        reasons += spread_reasons(plain, [] if witness is None else [with_witness(plain, witness.table)[1]])
+        witnesses = [] if witness is None else [with_witness(plain, witness.table)[1]]
+        reasons += spread_reasons(_free_alone(run, plain), witnesses)
     elif not forgotten(dt) and witness is None:
         ours = "n_grad_total" in stats
         words = "the bias could not be measured, for the result holds no gradients"
@@ -227,6 +229,16 @@ def _measured(labels: list[str], table: pd.DataFrame) -> Measured:
     moving = table["sd"].to_numpy() != 0.0
     left = table["unexplained"].to_numpy()
     return Measured(labels, mean, mean_se, left, of_sd, of_sd_se, moving, error, error_of_sd)
+
+
+def _free_alone(run: Run, measured: Measured) -> Measured:
+    """Leave out errors of standard deviations of transformed parameters, whose tails may be too heavy to have one."""
+    unsure = np.flatnonzero(~np.isfinite(measured.of_sd) & (measured.error_of_sd > CALIBRATION.mcse))
+    plain = Run(run.parameters, run.chains, run.draws, judged=run.position)
+    own = plain.own_of(run.parameters.read(np.array([run.labels.index(measured.labels[int(i)]) for i in unsure], int)))
+    error = measured.error_of_sd.copy()
+    error[unsure[own < 0]] = np.nan
+    return measured._replace(error_of_sd=error)
 
 
 def _disagreement(dt: Any, table: pd.DataFrame, moving: np.ndarray, errors: np.ndarray, chains: int) -> list[Reason]:
