@@ -103,7 +103,7 @@ def _first(rows: list[dict[str, Any]], name: str) -> str:
 def totals(rows: list[dict[str, Any]], families: list[str]) -> list[str]:
     """Return what the verdict got right and wrong, by sampler and family."""
     lines = [
-        f"{'':28s}{'runs':>6s} {'wrong':>6s} {'trusted':>8s} {'right':>6s} {'refused':>13s} {'broken bounds':>16s} "
+        f"{'':33s}{'runs':>6s} {'wrong':>6s} {'trusted':>8s} {'right':>6s} {'refused':>13s} {'broken bounds':>16s} "
         f"{'cover where trusted':>20s}"
     ]
     for sampler in dict.fromkeys(row["sampler"] for row in rows):
@@ -120,7 +120,7 @@ def totals(rows: list[dict[str, Any]], families: list[str]) -> list[str]:
             covered = f"{100 * sum(row['covered'] for row in trusted) / means:.1f} % of {means}" if means else "-"
             share = f"{len(refused)} ({100 * len(refused) / len(right):.1f} %)" if right else "-"
             lines.append(
-                f"  {sampler:11s}{family:15s}{len(these):6d} {len(wrong):6d} "
+                f"  {sampler:16s}{family:15s}{len(these):6d} {len(wrong):6d} "
                 f"{sum(row['state'] in TRUSTED for row in wrong):8d} {len(right):6d} {share:>13s} "
                 f"{f'{sum(row["broken"] for row in claims)} of {bounds}':>16s} {covered:>20s}"
             )
