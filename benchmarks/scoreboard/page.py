@@ -29,7 +29,7 @@ ESS       least effective draws of a mean in 1000 gradients after warm-up; g400:
 CPU       seconds of a call in a session that knows the model
 """
 COLUMNS = (
-    f"{'':42s}{'runs':>9s} {'WRONG':>5s} {'mean':>14s} {'sd':>14s} {'within':>6s} {'cover':>5s} {'broken':>8s} "
+    f"{'':46s}{'runs':>9s} {'WRONG':>5s} {'mean':>14s} {'sd':>14s} {'within':>6s} {'cover':>5s} {'broken':>8s} "
     f"{'total':>8s} {'warm-up':>7s} {'b2max':>8s} {'b2avg':>8s} {'ESS':>6s} {'g400':>7s} {'CPU':>6s}"
 )
 TRUSTED = ("trusted", "no warning")
@@ -68,7 +68,7 @@ def line(target: str, sampler: str, rows: list[dict[str, Any]]) -> str:
     """Return the line of a sampler on a model."""
     done = good(rows)
     name = f"{target.partition('/')[2]}{'*' * (target in HELD)}"
-    begin = f"  {name[:40]:40s}" if sampler == next(iter(SCHEMES)) else f"  {name[:24]:24s} {sampler[:15]:15s}"
+    begin = f"  {name[:44]:44s}" if sampler == next(iter(SCHEMES)) else f"  {name[:28]:28s} {sampler[:15]:15s}"
     kinds = (TRUSTED, ("undecided",), ("not trusted", "not judged", "warns"))
     states = [sum(row["state"] in these for row in done) for these in kinds]
     counts = f"{len(rows)}:{'/'.join(map(str, states))}" + f"f{len(rows) - len(done)}" * (len(done) < len(rows))
