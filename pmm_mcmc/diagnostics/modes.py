@@ -39,11 +39,12 @@ def mode_reasons(
     mass, coordinate = float(of_chain[worst]), int(where[worst])
     place = ""
     if position is not None:
-        centre, sd = _densest(position[..., coordinate].ravel())
-        away = (at[worst] - centre) / sd
-        near = float((np.abs(position[..., coordinate] - at[worst]) < 3.0 * sd).mean())
-        if abs(away) > CALIBRATION.apart and near > CALIBRATION.visited * mass:
-            return [], ""  # chains have been there, and their agreement judges how often
+        x = position[..., coordinate].ravel()
+        centre, sd = _densest(x)
+        away, distances = (at[worst] - centre) / sd, np.abs(x - at[worst]) / sd
+        here, there = (distances > CALIBRATION.apart).mean(), (distances < 0.5 * CALIBRATION.apart).mean()
+        if there > CALIBRATION.visited * mass and here > CALIBRATION.visited * (1.0 - mass):
+            return [], ""  # chains have been in both, and their agreement judges how often
         side = "above" if away > 0.0 else "below"
         place = f", {abs(away):.0f} sd {side} the chains' in {name(coordinate)},"
     percent = f"{100.0 * mass:.2g} %"
