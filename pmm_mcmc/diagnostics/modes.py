@@ -46,9 +46,9 @@ def mode_reasons(
         if there > CALIBRATION.visited * mass and here > CALIBRATION.visited * (1.0 - mass):
             return [], ""  # chains have been in both, and their agreement judges how often
         side = "above" if away > 0.0 else "below"
-        place = f", {abs(away):.0f} sd {side} the chains' in {name(coordinate)},"
+        place = f", {abs(away):.0f} sd {side} theirs in {name(coordinate)},"
     percent = f"{100.0 * mass:.2g} %"
-    words = f"another mode{place} has about {percent} of the mass and no chain has visited it"
+    words = f"chains do not move to another mode{place} that has about {percent} of the mass"
     ratio = mass / max(1.0 - mass, 1e-300)
     if ratio <= CALIBRATION.mass:
         return [], f" {words[0].upper()}{words[1:]}."
