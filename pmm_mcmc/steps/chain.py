@@ -322,7 +322,7 @@ class Chain:
                 spent, rng = self.n_grad + self.pending, np.random.default_rng(self.key)
                 found, more = look_around(engine, self.tuned, block, self.prior, spent, rng)
                 self.tuned = self.tuned._replace(other_modes=found)
-                self.n_grad += more
+                self.pending += more
             self.prior = None
 
     def _follow(self, source: np.ndarray) -> None:

@@ -71,9 +71,7 @@ def test_statistics(model, sample, name):
     for c in range(2):
         spent = [dt[group]["n_grad"].values[c] for group in ("warmup_sample_stats", "sample_stats")]
         totals = [dt[group]["n_grad_total"].values[c] for group in ("warmup_sample_stats", "sample_stats")]
-        beside = np.concatenate(totals) - np.cumsum(np.concatenate(spent))
-        scouts = beside[50]  # those at the end of the warm-up
-        assert 0 <= scouts <= 0.25 * totals[0][-1] and np.all(beside[:50] == 0) and np.all(beside[50:] == scouts)
+        assert np.array_equal(np.cumsum(np.concatenate(spent)), np.concatenate(totals))
     if name == "MALA":
         assert 0.0 < stats["acceptance_rate"].mean() < 1.0
 
