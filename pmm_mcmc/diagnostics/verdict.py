@@ -11,7 +11,7 @@ import pandas as pd
 from scipy.stats import chi2
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.exact import forgotten, leg_reasons, with_leg, with_witness, without_bias
+from pmm_mcmc.diagnostics.exact import forgotten, leg_reasons, snapshot, with_leg, with_witness, without_bias
 from pmm_mcmc.diagnostics.moments_summary import moments_verdict
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.reading import Run, read
@@ -152,7 +152,7 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
     errors, unstable, remedy = _errors_of_means(table, run.chains), 0, shorter(stats)
     reasons = size_reasons(run.chains, run.draws)
     if any(reason.code == "few_draws" for reason in reasons):
-        return concluded(reasons, "")
+        return snapshot(dt, run.chains, run.draws) or concluded(reasons, "")
     reasons += divergence_reasons(stats) + leg_reasons(dt, run.chains)
     if "unstable" in stats and "acceptance_rate" not in stats:
         by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
