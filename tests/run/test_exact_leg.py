@@ -158,9 +158,9 @@ def test_an_approach_lasts_until_every_condition_holds():
 def test_trajectories_last_as_long_as_the_friction_says():
     for friction, step in ((1.0, 0.3), (0.25, 0.3), (1.0, 5.0), (1.0, 1e-6), (2.0, 0.01)):
         tuned = for_trajectories(TunedParameters(step, 16, friction, unit(2), 8, 1.3, 0.1))
-        assert tuned.friction == pytest.approx(0.3 * friction) and 2 <= tuned.K <= 32
+        assert tuned.friction == pytest.approx(0.3 * friction) and 1 <= tuned.K <= 32
         assert tuned.K * tuned.step_size == pytest.approx(2.0 / friction, rel=0.25)
         assert (tuned.steps_per_draw, tuned.expected_bias) == (1, 0.0)
         longer, shorter = next_step(tuned, 1.0, 1), next_step(tuned, 0.0, 1)
         assert shorter.step_size < tuned.step_size <= longer.step_size
-        assert longer.step_size <= 1.0 / friction + 1e-12
+        assert longer.step_size <= 1.5 / friction + 1e-12
