@@ -44,7 +44,7 @@ def snapshot(dt: Any, chains: int, draws: int) -> Verdict | None:
     reasons, error = leg_reasons(dt, chains), 1.0 / np.sqrt(chains)
     if error > CALIBRATION.mcse:
         value, limit = beside(error, CALIBRATION.mcse, 3)
-        words = f"standard errors of means are {value} posterior sd, with a draw of each of {chains} chains, limit {limit}"
+        words = f"standard errors of means are {value} posterior sd, with few draws of {chains} chains, limit {limit}"
         reasons.append(Reason("mcse", words, "take more chains or draws", None, float(error), CALIBRATION.mcse))
     known = f"all means are within {np.ceil(200.0 * error):.0f} % of a posterior sd, with 95 % confidence each."
     return with_leg(dt, concluded(reasons, known))

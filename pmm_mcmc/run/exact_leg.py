@@ -59,8 +59,13 @@ def for_trajectories(tuned: TunedParameters) -> TunedParameters:
 
 def next_step(tuned: TunedParameters, accept: float, rounds: int) -> TunedParameters:
     """Return the setting after a number of rounds of adaptation, the last of them with the acceptance ``accept``."""
-    span = CALIBRATION.leg_span * CALIBRATION.leg_friction / tuned.friction
+    span = _span(tuned)
     return _with_step(tuned, towards_acceptance(tuned.step_size, accept, rounds, CALIBRATION.leg_acceptance), span)
+
+
+def _span(tuned: TunedParameters) -> float:
+    """Return the time of a trajectory from the friction within it."""
+    return CALIBRATION.leg_span * CALIBRATION.leg_friction / tuned.friction
 
 
 def _with_step(tuned: TunedParameters, step: float, span: float) -> TunedParameters:
@@ -174,6 +179,15 @@ class Leg:
         self.acceptance = accept if old == 0 else (old * self.acceptance + self.rows * accept) / since
         self.before, self.latest = self.latest, means
         self.lag = steps_for_autocorrelation(seen)
+        enough = seen.shape[0] * seen.shape[1] >= 2 * CALIBRATION.leg_round  # for autocorrelations beyond their noise
+        if self.tuned.K == 1 and self.lag > 1 and enough:
+            # Acceptance does not see directions that a single long step turns about: two steps see to them.
+            half = 0.5 * _span(self.tuned)
+            self.tuned, self.frozen = _with_step(self.tuned, half, 2.0 * half), self.done
+            self.latest, self.before = self.latest[:0], self.latest[:0]
+            self.rows = CALIBRATION.leg_block
+            self.finished = self.done + self.rows > self.length
+            return
         known = self.lag <= max(1, self.rows // 8)  # a longer one is not known from a block of this length
         forgotten = known and since >= CALIBRATION.leg_lags * self.lag
         arrived = usable[:, -max(1, self.rows // 4) :].any(axis=1).all()
