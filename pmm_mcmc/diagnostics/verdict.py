@@ -11,7 +11,7 @@ import pandas as pd
 from scipy.stats import chi2
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.exact import forgotten, leg_reasons, with_leg, with_witness, without_bias
+from pmm_mcmc.diagnostics.exact import forgotten, leg_reasons, snapshot, with_leg, with_witness, without_bias
 from pmm_mcmc.diagnostics.modes import mode_reasons
 from pmm_mcmc.diagnostics.moments_summary import moments_verdict
 from pmm_mcmc.diagnostics.nested import nested_r_hat
@@ -126,7 +126,7 @@ def verdict(dt: Any, *, probe: Any = None, witness: Any = None) -> Verdict:
         return moments_verdict(dt)
     if witness is not None:
         run = read(dt)
-        _check_witness(run.labels, witness.table)
+        _check_labels("witness", run.labels, witness.table)
         return judge(dt, run, table_of(run) if probe is not None else table_of(run, judged(run)), probe, witness)
     if probe is not None:
         run = read(dt)
@@ -157,7 +157,7 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
     errors, unstable, remedy = _errors_of_means(table, run.chains), 0, shorter(stats)
     reasons = size_reasons(run.chains, run.draws)
     if any(reason.code == "few_draws" for reason in reasons):
-        return concluded(reasons, "")
+        return snapshot(dt, run.chains, run.draws) or concluded(reasons, "")
     reasons += divergence_reasons(stats) + leg_reasons(dt, run.chains)
     if run.broken is not None and run.position is not None:
         reasons += break_reasons(run.broken, *_place(run, table))
@@ -198,21 +198,17 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
     return with_leg(dt, conclude(reasons, measured, stats, kind, probe is not None, note))
 
 
-def _check_witness(labels: list[str], table: pd.DataFrame) -> None:
+def _check_labels(name: str, labels: list[str], table: pd.DataFrame) -> None:
     if list(table.index) != list(labels):
         raise ValueError(
-            f"witness: is one of {len(table)} parameters ({', '.join(map(str, table.index[:3]))}, ...), the result has "
-            f"{len(labels)} ({', '.join(labels[:3])}, ...): give the witness of this result"
+            f"{name}: is one of {len(table)} parameters ({', '.join(map(str, table.index[:3]))}, ...), the result has "
+            f"{len(labels)} ({', '.join(labels[:3])}, ...): give the {name} of this result"
         )
 
 
 def _probed(labels: list[str], table: pd.DataFrame, moving: np.ndarray) -> Measured:
     """Return the biases that step halving shows, which are in posterior standard deviations already."""
-    if list(table.index) != list(labels):
-        raise ValueError(
-            f"probe: is one of {len(table)} parameters ({', '.join(map(str, table.index[:3]))}, ...), the result has "
-            f"{len(labels)} ({', '.join(labels[:3])}, ...): give the probe of this result"
-        )
+    _check_labels("probe", labels, table)
     columns = (table[name].abs().to_numpy() for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se"))
     of_mean, of_mean_se, of_sd, of_sd_se = columns
     none = np.zeros(len(labels))
