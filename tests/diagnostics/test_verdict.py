@@ -4,8 +4,11 @@ Draws made by hand are permuted grids of quantiles, whose chains agree but for w
 verdict on exact draws are counted: a correct one goes above the bounds here once in 1e5.
 """
 
+from types import SimpleNamespace
+
 import arviz as az
 import numpy as np
+import pandas as pd
 import pytest
 from results import gaussian, grid, tree
 from scipy import stats
@@ -460,11 +463,11 @@ def test_a_width_that_rests_on_few_excursions():
     # A parameter whose bias is measured has an error of its own; and independent draws may speak for one.
     run = read(dt)
     table = table_of(run)
-    error = 0.01 * np.ones(3)
-    small = Measured(list(table.index), error, error, 0.0 * error, error, error, error > 0.0, error, error)
-    assert judge(dt, run, table, witnesses=[small]).trusted
-    large = small._replace(of_sd=np.array([0.01, 0.01, 0.2]))
-    assert [reason.code for reason in judge(dt, run, table, witnesses=[large]).reasons] == ["mcse_of_sd"]
+    names = ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se")
+    small = SimpleNamespace(table=pd.DataFrame(0.01, index=table.index, columns=names))
+    assert judge(dt, run, table, witness=small).trusted
+    small.table.loc["tail", "bias_of_sd_se"] = 0.2
+    assert [reason.code for reason in judge(dt, run, table, witness=small).reasons] == ["mcse_of_sd"]
 
 
 def test_constants_and_values_that_are_not_finite():
