@@ -40,7 +40,7 @@ if not logging.root.handlers:
 
 _NAMES = {
     **dict.fromkeys(("MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps"),
-    "LogDensity": "pmm_mcmc.model.jax_density",
+    "LogDensity": "pmm_mcmc.model.density",
     "StopSampling": "pmm_mcmc.run.driver",
     "StoreError": "pmm_mcmc.run.storage",
     "expectation": "pmm_mcmc.diagnostics.expectation",
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.noncentred import noncentring
     from pmm_mcmc.diagnostics.summary import summary
     from pmm_mcmc.diagnostics.verdict import verdict
-    from pmm_mcmc.model.jax_density import LogDensity
+    from pmm_mcmc.model.density import LogDensity
     from pmm_mcmc.run.driver import StopSampling
     from pmm_mcmc.run.sample import sample
     from pmm_mcmc.run.storage import StoreError

@@ -8,6 +8,7 @@ import pytest
 from hierarchy_models import EFFECT, ERROR, densities, some_sites
 
 import pmm_mcmc as pmm
+from pmm_mcmc.model.jax_density import JaxDensity
 
 OPTIONS = {"draws": 50, "tune": 200, "chains": 4, "random_seed": 1, "progressbar": False}
 OPTIONS["compute_convergence_checks"] = False
@@ -42,7 +43,7 @@ def test_the_map_is_that_of_the_model():
     assert [child.name for child in ours.structure.children] == ["a", "b"], "a parent comes first, as in the model"
     sites = some_sites(mapped.structure, rng)
     mapped.sites.set_value(sites)
-    theirs = pmm.LogDensity.from_model(mapped, "")
+    theirs = JaxDensity.from_model(mapped, "")
     z = rng.normal(size=(3, d))
     # Some constants of the model, such as the log of 3.0, are of single precision: 5e-10 of the log density.
     for precision, tolerance in (("float64", 1e-9), ("float32", 1e-3)):
