@@ -40,6 +40,7 @@ if not logging.root.handlers:
 
 _NAMES = {
     **dict.fromkeys(("MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps"),
+    "Sampler": "pmm_mcmc.run.sampler",
     "LogDensity": "pmm_mcmc.model.density",
     "StopSampling": "pmm_mcmc.run.driver",
     "StoreError": "pmm_mcmc.run.storage",
@@ -62,6 +63,7 @@ __all__ = [
     "LogDensity",
     "PoissonOLMC",
     "PoissonULMC",
+    "Sampler",
     "StopSampling",
     "StoreError",
     "__version__",
@@ -84,6 +86,7 @@ if TYPE_CHECKING:
     from pmm_mcmc.model.density import LogDensity
     from pmm_mcmc.run.driver import StopSampling
     from pmm_mcmc.run.sample import sample
+    from pmm_mcmc.run.sampler import Sampler
     from pmm_mcmc.run.storage import StoreError
     from pmm_mcmc.run.storage import open_store as open
     from pmm_mcmc.steps import MALA, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC

@@ -112,14 +112,14 @@ class LogDensity:
 
         Examples
         --------
-        >>> import numpyro, numpyro.distributions as dist, pmm_mcmc as pmm
+        >>> import numpy as np, numpyro, numpyro.distributions as dist, pmm_mcmc as pmm
         >>> def model(y):
         ...     mu = numpyro.sample("mu", dist.Normal(0, 10))
         ...     tau = numpyro.sample("tau", dist.HalfNormal(5))
         ...     with numpyro.plate("school", len(y)):
         ...         theta = numpyro.sample("theta", dist.Normal(mu, tau))
         ...         numpyro.sample("obs", dist.Normal(theta, 10.0), obs=y)
-        >>> density = pmm.LogDensity.from_numpyro(model, [28.0, 8.0, -3.0])
+        >>> density = pmm.LogDensity.from_numpyro(model, np.array([28.0, 8.0, -3.0]))
         >>> density.d
         5
         """
