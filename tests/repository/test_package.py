@@ -36,3 +36,8 @@ def test_pre_commit_has_the_linter_of_the_checks():
 
 def test_users_get_our_types():
     assert (Path(pmm_mcmc.__file__).parent / "py.typed").exists() and "Typing :: Typed" in PROJECT["classifiers"]
+
+
+def test_the_paper_has_the_table_of_the_readme():
+    table = re.search(r"^\| \| `pmm_mcmc` .*\n(?:\|.*\n)+", text("README.md"), re.MULTILINE)[0]
+    assert table in text("docs/joss.md")
