@@ -1,11 +1,12 @@
 # make demo: sample a real posterior and draw a picture.   make test: lint, types, what runs in five minutes.
 # make check: all other tests, which CI runs.
 .DELETE_ON_ERROR:
-.PHONY: demo test check scoreboard test-diffusion test-browser docs notebooks lint types mutants bench bench-chains evidence clean
+.PHONY: demo test check scoreboard package test-diffusion test-browser docs notebooks lint types mutants bench bench-chains evidence clean
 VENV ?= .venv
 BIN := $(VENV)/bin
 DIFFUSION ?= .venv-diffusion
 PYTHON311 ?= python3.11
+PACKAGE ?= .venv-package
 # nutpie would change what pm.sample does by default.
 BENCH ?= .venv-bench
 export OMP_NUM_THREADS ?= 1
@@ -45,6 +46,18 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
+
+# Build wheel and sdist into dist/, check them and the files that other sites read, and try both in new environments.
+# pyroma gives 8 of 10: there is neither a home page nor an address yet.
+package: $(PACKAGE)/.done
+	rm -rf dist
+	$(PACKAGE)/bin/validate-pyproject pyproject.toml
+	$(PACKAGE)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(PACKAGE)/bin/check-jsonschema --builtin-schema vendor.readthedocs .readthedocs.yaml
+	$(PACKAGE)/bin/python -m build
+	$(PACKAGE)/bin/twine check --strict dist/*
+	$(PACKAGE)/bin/pyroma --min 8 dist/*.tar.gz
+	scripts/try_package.sh $(PACKAGE)/bin/python
 
 # Break the package in the ways that matter, one at a time; every one must turn a test red.
 mutants: $(VENV)/.dev
@@ -91,10 +104,15 @@ $(VENV)/.browser: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
 	touch $@
 
+$(PACKAGE)/.done: constraints-package.txt
+	python=$$(scripts/find_python.sh) && "$$python" -m venv $(PACKAGE)
+	$(PACKAGE)/bin/python -m pip install --quiet --requirement constraints-package.txt
+	touch $@
+
 $(DIFFUSION)/.done: constraints-diffusion.txt
 	$(PYTHON311) -m venv $(DIFFUSION)
 	$(DIFFUSION)/bin/python -m pip install --quiet --constraint constraints-diffusion.txt torch diffusers transformers numpy pytest
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(DIFFUSION) $(BENCH) demo_output .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DIFFUSION) $(BENCH) $(PACKAGE) dist demo_output .pytest_cache .mypy_cache .ruff_cache

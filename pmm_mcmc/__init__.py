@@ -40,7 +40,8 @@ if not logging.root.handlers:
 
 _NAMES = {
     **dict.fromkeys(("MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps"),
-    "LogDensity": "pmm_mcmc.model.jax_density",
+    "Sampler": "pmm_mcmc.run.sampler",
+    "LogDensity": "pmm_mcmc.model.density",
     "StopSampling": "pmm_mcmc.run.driver",
     "StoreError": "pmm_mcmc.run.storage",
     "expectation": "pmm_mcmc.diagnostics.expectation",
@@ -63,6 +64,7 @@ __all__ = [
     "LogDensity",
     "PoissonOLMC",
     "PoissonULMC",
+    "Sampler",
     "StopSampling",
     "StoreError",
     "__version__",
@@ -83,9 +85,10 @@ if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.noncentred import noncentring
     from pmm_mcmc.diagnostics.summary import summary
     from pmm_mcmc.diagnostics.verdict import verdict
-    from pmm_mcmc.model.jax_density import LogDensity
+    from pmm_mcmc.model.density import LogDensity
     from pmm_mcmc.run.driver import StopSampling
     from pmm_mcmc.run.sample import sample
+    from pmm_mcmc.run.sampler import Sampler
     from pmm_mcmc.run.storage import StoreError
     from pmm_mcmc.run.storage import open_store as open
     from pmm_mcmc.run.witness import witness

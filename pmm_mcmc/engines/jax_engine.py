@@ -28,7 +28,7 @@ from pmm_mcmc.engines.jax_transition import Chains, Counts, Parameters, transiti
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, TRAJECTORIES, Kernel
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.langevin.transitions import SUBSTEPS
-from pmm_mcmc.model.jax_density import LogDensity
+from pmm_mcmc.model.jax_density import JaxDensity
 
 __all__ = ["JaxEngine"]
 
@@ -57,7 +57,7 @@ class JaxEngine:
     """
 
     def __init__(
-        self, kernel: Kernel, density: LogDensity, chains: int, precision: str = "float64", devices: Any = None
+        self, kernel: Kernel, density: JaxDensity, chains: int, precision: str = "float64", devices: Any = None
     ):
         self.kernel, self.d, self.precision = kernel, density.d, precision
         self.structure, self.width = density.structure, density.width

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.model.density import LogDensity, check_ndim
 from pmm_mcmc.model.outputs import double_precision
 
 try:
@@ -22,21 +23,21 @@ except ImportError as error:  # pragma: no cover
 
 from pmm_mcmc.model.jax_hierarchy import Children, checked_children, compose_functions
 
-__all__ = ["LogDensity"]
+__all__ = ["JaxDensity"]
 
 
-class LogDensity:
-    """An unnormalised log density of a flat vector, to sample with ``pmm.sample`` in place of a PyMC model.
-
-    Build it with :meth:`from_jax`.
+class JaxDensity(LogDensity):
+    """A log density that JAX traces: see :meth:`pmm_mcmc.LogDensity.from_jax`.
 
     Attributes
     ----------
-    d : int
-        Number of coordinates.
-    fingerprint : str
-        Hash that identifies the density when a run is resumed.
+    structure : Structure or None
+        The non-centring that it applies.
+    width : int
+        Length of an evaluation: see :mod:`pmm_mcmc.engines.contract`.
     """
+
+    runs_on = "jax"
 
     def __init__(
         self,
@@ -47,56 +48,18 @@ class LogDensity:
         static: Callable[[], tuple[int, ...]] = tuple,
         structure: Structure | None = None,
     ):
-        self._both, self.d, self._values, self.fingerprint, self.static = both, d, values, name, static
+        super().__init__(d, name)
+        self._both, self._values, self.static = both, values, static
         self.structure, self.width = structure, d if structure is None else 3 * d + 1
         self.engines: dict[Any, Any] = {}  # compiled engines, for later runs
         self._fn: Callable[[Any], Any] | None = None
         self._children: dict[str, Any] = {}
-        self._noncentred: dict[Any, LogDensity] = {}
+        self._noncentred: dict[Any, JaxDensity] = {}
 
     @classmethod
-    def from_jax(cls, fn: Callable[[Any], Any], ndim: int, children: Children | None = None) -> LogDensity:
-        """Wrap a JAX function ``fn(x)`` of a vector ``(ndim,)`` that returns a scalar log density.
-
-        Parameters
-        ----------
-        fn
-            A function that JAX can trace and differentiate, defined on all of R^ndim.  It takes one vector; many
-            chains are batched by ``jax.vmap``.
-        ndim
-            Length of the vector.
-        children
-            Variables that may be sampled non-centred, by name (for a PyMC model they are read from its graph).  Each is
-            a tuple of its coordinates ``slice(start, stop)``, its location and its scale.  The latter two are functions
-            of the whole vector that return one number, or one for each element.  A child may depend on others, in any
-            order.  ``fn`` remains the density of the centred vector, and draws are centred too.
-
-        Returns
-        -------
-        LogDensity
-
-        Raises
-        ------
-        ValueError
-            If ``ndim`` is not a positive integer, or ``fn`` does not return one number for such a vector; if children
-            overlap, or depend on themselves or on each other; if a location or scale has another shape or is not
-            finite, or a scale is 0.
-
-        Examples
-        --------
-        >>> import jax.numpy as jnp, pmm_mcmc as pmm
-        >>> density = pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2), 3)
-        >>> density.d
-        3
-
-        Neal's funnel: ``x[1:]`` has location 0 and scale ``exp(x[0] / 2)``.
-
-        >>> funnel = lambda x: -x[0] ** 2 / 18 - 4.5 * x[0] - 0.5 * jnp.sum(x[1:] ** 2) * jnp.exp(-x[0])
-        >>> child = slice(1, 10), lambda x: 0.0, lambda x: jnp.exp(x[0] / 2)
-        >>> density = pmm.LogDensity.from_jax(funnel, 10, children={"theta": child})
-        """
-        if isinstance(ndim, bool) or not isinstance(ndim, int | np.integer) or ndim < 1:
-            raise ValueError(f"ndim={ndim!r}: must be an integer of at least 1, the length of the vector that fn takes")
+    def of_function(cls, fn: Callable[[Any], Any], ndim: int, children: Children | None = None) -> JaxDensity:
+        """Return the density of :meth:`pmm_mcmc.LogDensity.from_jax`."""
+        check_ndim(ndim, "fn")
         try:
             with jax.enable_x64(True):
                 traced = jax.make_jaxpr(fn)(jax.ShapeDtypeStruct((int(ndim),), np.float64))
@@ -121,7 +84,7 @@ class LogDensity:
         density._fn, density._children = fn, known
         return density
 
-    def noncentred(self, choices: Mapping[str, str] | None) -> LogDensity:
+    def noncentred(self, choices: Mapping[str, str] | None) -> JaxDensity:
         """Return the density with its children non-centred by the ``choices``, or this one for None.
 
         The same choices return the same object, with its compiled functions.
@@ -131,12 +94,8 @@ class LogDensity:
         ValueError
             If a choice names a child that does not exist.
         """
-        if choices and not self._children:
-            raise ValueError(
-                f"reparametrise={dict(choices)!r}: a LogDensity does not say which variables it has; name them in "
-                "LogDensity.from_jax(..., children=...), or leave reparametrise out"
-            )
         if choices is None or not self._children:
+            super().noncentred(choices)
             return self
         key = tuple(sorted(choices.items()))
         if key not in self._noncentred:
@@ -148,11 +107,12 @@ class LogDensity:
             def values(sites: np.ndarray | None) -> list[np.ndarray]:
                 return [structure.none() if sites is None else sites]
 
-            self._noncentred[key] = LogDensity(both, self.d, values, self.fingerprint, structure=structure)
+            self._noncentred[key] = JaxDensity(both, self.d, values, self.fingerprint, structure=structure)
+            self._noncentred[key].layout, self._noncentred[key].explain = self.layout, self.explain
         return self._noncentred[key]
 
     @classmethod
-    def from_model(cls, density: Any, fingerprint: str) -> LogDensity:
+    def from_model(cls, density: Any, fingerprint: str) -> JaxDensity:
         """Compile a :class:`pmm_mcmc.model.log_density.ModelDensity` with pytensor's JAX backend.
 
         At its first use that backend sets JAX to the precision of ``pytensor.config.floatX``, as for PyMC's own JAX

@@ -129,6 +129,7 @@ def compose_functions(
     ]
     ends = np.cumsum([0, *(child.n_sites for child in described)])
     free = np.setdiff1d(np.arange(d), np.concatenate([np.arange(d)[child.at] for child in described]))
+    free = free.astype(np.int32)  # the same in both precisions: JAX traces the map in each
 
     def to_x(z: Any, sites: Any) -> tuple[Any, Any]:
         """Return ``x`` and the log determinant of the map."""

@@ -109,6 +109,10 @@ class ResultTree:
         compute = {"posterior": lambda position: {"x": position}}
         return cls(flat_names([("x", (ndim,))]), compute, lambda: ({}, {}), dict)
 
+    def has(self, what: str) -> bool:
+        """Return whether a group can be computed from the draws."""
+        return what in self._compute
+
     def values(self, position: np.ndarray) -> dict[str, np.ndarray]:
         """Compute free variables on their own scale, and deterministics.
 

@@ -115,8 +115,6 @@ def choose_backend(backend: str, device: str, precision: str, is_density: bool) 
         If the arguments contradict each other.
     """
     if backend == "numba":
-        if is_density:
-            raise ValueError("backend='numba': a LogDensity is a JAX function; use backend='jax' or 'auto'")
         for name, value, only in (("device", device, "auto"), ("precision", precision, "float64")):
             if value != only and not (name == "device" and value == "cpu"):
                 raise ValueError(f"{name}={value!r} needs backend='jax': numba runs on the CPU in double precision")

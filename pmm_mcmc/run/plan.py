@@ -18,6 +18,7 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine, empty_state, model_side
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.model.density import LogDensity, PointerDensity
 from pmm_mcmc.model.fingerprint import data_fingerprint, model_fingerprint
 from pmm_mcmc.model.initial_points import model_starts, prior_draws, spread_starts
 from pmm_mcmc.model.log_density import bad_start_message, flat_layout, log_density
@@ -105,6 +106,7 @@ class SamplingPlan:
     log_likelihood: bool
     var_names: list[str] | None = None
     leg: int = 0
+    explain: Callable[[np.ndarray], str] = lambda position: ""
 
     @classmethod
     def of(cls, asked: Asked, announce: Callable[[str], None] = _log.debug) -> SamplingPlan:
@@ -127,8 +129,10 @@ class SamplingPlan:
             raise ValueError(
                 f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
             )
-        is_density = _is_density(asked.model)
-        chosen = devices.choose_backend(backend, device, precision, is_density)
+        is_density = isinstance(asked.model, LogDensity)
+        if is_density:
+            backend = _own_backend(asked.model, backend)
+        chosen = devices.choose_backend(backend, device, precision, is_density and backend != "numba")
         if asked.cores is not None and chosen == "jax":
             raise ValueError(
                 f"cores={asked.cores!r}: is the number of numba's threads; JAX chooses its own, leave it out"
@@ -146,17 +150,26 @@ class SamplingPlan:
     @classmethod
     def _of_density(cls, asked: Asked, announce: Callable[[str], None]) -> SamplingPlan:
         density, arguments = asked.model, asked.arguments
-        if asked.log_likelihood:
-            raise ValueError("log_likelihood=True needs a PyMC model: a LogDensity has no observed data; leave it out")
+        if asked.log_likelihood and not density.layout.has("log_likelihood"):
+            raise ValueError(
+                "log_likelihood=True needs a PyMC model, or a NumPyro model with observed sites: this LogDensity has "
+                "no observed data; leave it out"
+            )
         if not asked.step.free:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
         arguments.check_coordinates(density.d)
         density = density.noncentred(arguments.noncentring if asked.adapts or arguments.noncentring else None)
         announce(f"{arguments.words}: {density.d} coordinates of a log density")
-        device = devices.choose_device(density, asked.device, asked.precision, asked.chains)
-        engine = devices.jax_engine(arguments, density, device, asked.precision, asked.chains)
         hashes = {"density": density.fingerprint, "data": ""}
-        return cls._finished(asked, engine, ResultTree.of_vector(density.d), hashes, "jax", None)
+        engine: Any
+        if density.runs_on == "numba":
+            engine = NumbaEngine.of(arguments, density, _threads(asked.cores, density))
+        else:
+            device = devices.choose_device(density, asked.device, asked.precision, asked.chains)
+            engine = devices.jax_engine(arguments, density, device, asked.precision, asked.chains)
+        plan = cls._finished(asked, engine, density.layout, hashes, density.runs_on, None)
+        plan.explain = density.explain
+        return plan
 
     @classmethod
     def _of_model(cls, asked: Asked, backend: str, on_cpu: str, announce: Callable[[str], None]) -> SamplingPlan:
@@ -184,10 +197,10 @@ class SamplingPlan:
         hashes = {"density": model_fingerprint(model, vars), "data": data_fingerprint(model)}
         engine: Any
         if backend == "jax":
-            from pmm_mcmc.model.jax_density import LogDensity
+            from pmm_mcmc.model.jax_density import JaxDensity
 
             if density.jax is None:
-                density.jax = LogDensity.from_model(density, hashes["density"])
+                density.jax = JaxDensity.from_model(density, hashes["density"])
             device = devices.choose_device(density.jax, asked.device, asked.precision, asked.chains)
             backend = on_cpu if device == "cpu" else backend
         if backend == "jax":
@@ -349,8 +362,10 @@ class SamplingPlan:
 
     def _bad_start(self, position: np.ndarray, chain: int) -> Exception:
         if self.model is None:
+            reason = self.explain(position)
             return SamplingError(
-                f"the log density or its gradient is not finite where chain {chain} starts ({position}): give initvals="
+                f"the log density or its gradient is not finite where chain {chain} starts ({position})"
+                f"{': ' * bool(reason)}{reason}. Give initvals="
             )
         point, start = {}, 0
         for name, shape, size, dtype in flat_layout(self.model.value_vars, self.model.initial_point(0)):
@@ -364,6 +379,23 @@ _COUNTS = (
 )  # fmt: skip
 
 
-def _is_density(model: Any) -> bool:
-    # By name, so that runs without JAX do not import it.
-    return type(model).__module__ == "pmm_mcmc.model.jax_density"
+def _own_backend(density: LogDensity, backend: str) -> str:
+    """Return the backend that a log density is written for; raise ``ValueError`` if another one is requested."""
+    if backend not in ("auto", density.runs_on):
+        what = (
+            "a C function; use backend='numba'" if density.runs_on == "numba" else "a JAX function; use backend='jax'"
+        )
+        raise ValueError(f"backend={backend!r}: this LogDensity is {what} or 'auto'")
+    return density.runs_on
+
+
+def _threads(cores: int | None, density: PointerDensity) -> int:
+    """Return the number of threads that may call a C function."""
+    if density.thread_safe:
+        return cores or devices.cores()
+    if cores is not None and cores > 1:
+        raise ValueError(
+            f"cores={cores}: the C function is not declared thread-safe, so that chains advance one after the other; "
+            "leave cores out, or declare it (from_pointer(..., thread_safe=True), STAN_THREADS=True)"
+        )
+    return 1

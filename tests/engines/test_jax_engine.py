@@ -31,7 +31,7 @@ from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.langevin.methods import ADJUSTED, Scheme
-from pmm_mcmc.model.jax_density import LogDensity
+from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.warmup.pooled import warm_up
 
 STEPS, CHAINS = 60, 5

@@ -24,7 +24,7 @@ from pmm_mcmc.engines.jax_random import Keyed, words_of
 from pmm_mcmc.langevin.gaussian_law import stationary_covariance
 from pmm_mcmc.langevin.methods import OVERDAMPED, UNDERDAMPED, Scheme
 from pmm_mcmc.langevin.midpoints import LATE, expected_gradients
-from pmm_mcmc.model.jax_density import LogDensity
+from pmm_mcmc.model.jax_density import JaxDensity
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ def test_mala_leaves_its_target_invariant(precision):
     density = np.exp(lp) / np.exp(lp).sum()
     rng, step, chains = np.random.default_rng(3), 0.4, 4096
     run = JaxEngine(
-        SCHEMES["MALA"][0], LogDensity(lambda x: rough_jax(x, 0), 1, lambda sites: [], "rough"), chains, precision
+        SCHEMES["MALA"][0], JaxDensity(lambda x: rough_jax(x, 0), 1, lambda sites: [], "rough"), chains, precision
     )
     # Between the points of the grid the density is flat to 1e-6 of its moments.
     u = rng.choice(grid, p=density, size=(chains, 1)) + (rng.random((chains, 1)) - 0.5) * (grid[1] - grid[0])

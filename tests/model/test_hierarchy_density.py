@@ -13,7 +13,7 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import change_coordinates, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.model.jax_density import LogDensity
+from pmm_mcmc.model.jax_density import JaxDensity
 
 pytestmark = [
     pytest.mark.pymc,
@@ -136,7 +136,7 @@ def test_numba_and_jax_say_the_same(name):
     _, mapped, start = densities(model)
     rng, d = np.random.default_rng(3), start.size
     arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
-    jax_density = LogDensity.from_model(mapped, "one")
+    jax_density = JaxDensity.from_model(mapped, "one")
     engines = [NumbaEngine.of(arguments, mapped)]
     engines += [JaxEngine(arguments.kernel, jax_density, 4, precision) for precision in ("float64", "float32")]
     sites = some_sites(mapped.structure, rng)

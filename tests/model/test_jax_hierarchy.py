@@ -8,6 +8,7 @@ import pytest
 from hierarchy_models import EFFECT, ERROR, densities, some_sites
 
 import pmm_mcmc as pmm
+from pmm_mcmc.model.jax_density import JaxDensity
 
 OPTIONS = {"draws": 50, "tune": 200, "chains": 4, "random_seed": 1, "progressbar": False}
 OPTIONS["compute_convergence_checks"] = False
@@ -42,7 +43,7 @@ def test_the_map_is_that_of_the_model():
     assert [child.name for child in ours.structure.children] == ["a", "b"], "a parent comes first, as in the model"
     sites = some_sites(mapped.structure, rng)
     mapped.sites.set_value(sites)
-    theirs = pmm.LogDensity.from_model(mapped, "")
+    theirs = JaxDensity.from_model(mapped, "")
     z = rng.normal(size=(3, d))
     # Some constants of the model, such as the log of 3.0, are of single precision: 5e-10 of the log density.
     for precision, tolerance in (("float64", 1e-9), ("float32", 1e-3)):
@@ -178,3 +179,26 @@ def test_a_scale_may_be_negative():
         expected = float(fn(jnp.asarray(x[0])))
     np.testing.assert_allclose(found[0, 3:6], x[0], rtol=1e-12)
     assert float(lp[0]) == pytest.approx(expected + log_det[0], rel=1e-12)
+
+
+def test_the_map_is_traced_in_one_precision_after_the_other():
+    def fn(x):
+        return -0.5 * (x[0] ** 2 + 9.0 * x[0] + jnp.sum(x[1:] ** 2) * jnp.exp(-x[0]))
+
+    children = {"theta": (slice(1, 10), lambda x: 0.0, lambda x: jnp.exp(x[0] / 2))}
+    mapped = pmm.LogDensity.from_jax(fn, 10, children=children).noncentred({"theta": "noncentred"})
+    sites = mapped.structure.none()
+
+    def evaluated(z, precision):
+        shared = mapped.shared(precision, sites)
+        return jax.jit(lambda z, shared: mapped.batch(z, shared, precision))(z.astype(precision), shared)
+
+    z = np.random.default_rng(0).normal(size=(100, 10))
+    mapped.structure.pull_back(z[:1], np.ones((1, 10)), sites)
+    with jax.enable_x64(False):
+        single, _ = evaluated(z, "float32")
+    x, _ = mapped.structure.pull_back(z, np.ones((100, 10)), sites)
+    with jax.enable_x64(True):
+        double, evaluation = evaluated(z, "float64")
+    np.testing.assert_allclose(single, double, rtol=1e-4)
+    np.testing.assert_allclose(x, evaluation[:, 10:20], rtol=1e-12)

@@ -12,7 +12,7 @@ FLOORS = (
     "langevin", "coordinates", "model", "engines", "warmup", "diagnostics", "steps", "run", "workbench",
 )  # fmt: skip
 # Modules that need a package which is not always there: they alone are imported inside functions.
-OPTIONAL = {"model.jax_density", "engines.jax_engine", "diffusion.jax"}
+OPTIONAL = {"model.jax_density", "model.numpyro_density", "engines.jax_engine", "diffusion.jax"}
 
 
 def imports(file):

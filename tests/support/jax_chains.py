@@ -24,7 +24,7 @@ from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.jax_transition import Chains, Parameters, transition
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.langevin.methods import ADJUSTED, OVERDAMPED, Scheme
-from pmm_mcmc.model.jax_density import LogDensity
+from pmm_mcmc.model.jax_density import JaxDensity
 from pmm_mcmc.model.native import SIGNATURE
 
 _rough = njit(rough.__wrapped__)
@@ -56,7 +56,7 @@ class Rough:
 
     def __init__(self, d=D):
         self.mode = np.zeros((), np.int32)
-        self.density = LogDensity(rough_jax, d, lambda sites: [self.mode.copy()], "rough")
+        self.density = JaxDensity(rough_jax, d, lambda sites: [self.mode.copy()], "rough")
 
 
 ROUGH = Rough()
@@ -73,7 +73,7 @@ def rough_engine(name, chains, devices=1):
 @cache
 def gaussian_engine(kernel, d, chains, precision="float64"):
     """Return the engine on the unit Gaussian, compiled once."""
-    return JaxEngine(kernel, LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x * x), d), chains, precision)
+    return JaxEngine(kernel, JaxDensity.of_function(lambda x: -0.5 * jnp.sum(x * x), d), chains, precision)
 
 
 def rough_starts(run, chains, mode=0, coordinates=COORDINATES):

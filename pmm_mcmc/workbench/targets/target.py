@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pmm_mcmc.model.density import LogDensity
+
 if TYPE_CHECKING:
     import pymc as pm
-
-    from pmm_mcmc.model.jax_density import LogDensity
 
 __all__ = ["Modes", "Reference", "Target", "labels_of"]
 
@@ -209,8 +209,6 @@ class Target:
                 f"the target {self.name!r} has no log density in JAX: pass log_density_of= to Target, or sample "
                 "target.model() with backend='jax', which compiles the model itself"
             )
-        from pmm_mcmc.model.jax_density import LogDensity
-
         return LogDensity.from_jax(self.log_density_of, self.ndim)
 
     @cached_property

@@ -1,0 +1,175 @@
+"""C functions by their address, in the signature that the engine calls.
+
+One shim for each signature reads the address from the table of :data:`pmm_mcmc.model.native.SIGNATURE` and calls it, so
+that nothing is compiled for another function.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import cfunc, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from pmm_mcmc.model.native import SIGNATURE
+
+__all__ = ["CFunction", "of_stan"]
+
+_NUMBERS = types.CPointer(types.double)
+_WANTED = types.intc(types.size_t, _NUMBERS, _NUMBERS, _NUMBERS, types.voidptr)
+_FORM = "int f(size_t n, const double* x, double* gradient, double* value, void* data)"
+_ACCEPTED = "an integer address, a ctypes function or a numba.cfunc"
+
+
+def _shim(of_stan: bool) -> Any:
+    """Return a C function of the engine's signature that calls the one whose address and data are in its table."""
+    returned = types.Tuple((types.int32, types.float64))
+
+    @intrinsic
+    def call(typingctx, address, data, n, x, gradient):
+        def codegen(context, builder, signature, args):
+            address, data, n, x, gradient = args
+            integer, double, byte = ir.IntType(32), ir.DoubleType(), ir.IntType(8)
+            number, anything, size = double.as_pointer(), byte.as_pointer(), ir.IntType(types.size_t.bitwidth)
+            value = cgutils.alloca_once_value(builder, ir.Constant(double, float("nan")))
+            builder.store(ir.Constant(double, float("nan")), value)
+            data = builder.inttoptr(data, anything)
+            if of_stan:  # (model, propto, jacobian, theta, value, gradient, message); C's bool is a byte of 0 or 1
+                kinds = [anything, ir.IntType(1), ir.IntType(1), number, number, number, anything]
+                yes, no_message = ir.Constant(ir.IntType(1), 1), ir.Constant(anything, None)
+                passed = [data, yes, yes, x, value, gradient, no_message]
+            else:
+                kinds = [size, number, number, number, anything]
+                passed = [n, x, gradient, value, data]
+            kind = ir.FunctionType(integer, kinds)
+            callee = builder.inttoptr(address, kind.as_pointer())
+            if of_stan:
+                code = builder.call(callee, passed, arg_attrs={1: ("zeroext",), 2: ("zeroext",)})
+            else:
+                code = builder.call(callee, passed)
+            return context.make_tuple(builder, returned, (code, builder.load(value)))
+
+        return returned(types.int64, types.int64, types.int64, _NUMBERS, _NUMBERS), codegen
+
+    @cfunc(SIGNATURE)
+    def native(x, gradient, table, d):
+        code, value = call(table[0], table[1], d, x, gradient)
+        return value if code == 0 else np.nan
+
+    return native
+
+
+_SHIMS: dict[bool, Any] = {}
+
+
+class CFunction:
+    """A C function with its data.
+
+    Attributes
+    ----------
+    native
+        The function that the engine calls.
+    table : (2,) int64
+        The addresses of the function and of its data.
+    """
+
+    def __init__(self, address: int, data: int, kept: Any, of_stan: bool = False):
+        if of_stan not in _SHIMS:
+            _SHIMS[of_stan] = _shim(of_stan)
+        self.native = _SHIMS[of_stan]
+        # As signed numbers, which is what an address above 2^63 becomes.
+        self.table = np.array([address, data], dtype=np.uint64).view(np.int64)
+        self._kept, self._of_stan = kept, of_stan
+
+    @classmethod
+    def of_pointer(cls, address: Any, data: Any) -> CFunction:
+        """Check the arguments of :meth:`pmm_mcmc.LogDensity.from_pointer`."""
+        return cls(_address_of(address), _data_at(data), (address, data))
+
+    def __call__(self, x: np.ndarray) -> tuple[int, float, np.ndarray]:
+        """Return code, value and gradient at ``x``."""
+        x, gradient, value = np.array(x, dtype=float), np.full(len(x), np.nan), ctypes.c_double(np.nan)
+        pointer = ctypes.POINTER(ctypes.c_double)
+        at, to = x.ctypes.data_as(pointer), gradient.ctypes.data_as(pointer)
+        address, data = (int(a) for a in self.table.view(np.uint64))
+        if self._of_stan:
+            kind = ctypes.CFUNCTYPE(
+                ctypes.c_int, ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool, pointer, pointer, pointer, ctypes.c_void_p
+            )
+            code = kind(address)(data, True, True, at, ctypes.byref(value), to, None)
+        else:
+            kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, pointer, pointer, pointer, ctypes.c_void_p)
+            code = kind(address)(len(x), at, to, ctypes.byref(value), data or None)
+        return code, value.value, gradient
+
+    def explain(self, x: np.ndarray) -> str:
+        """Say why there is no finite value at ``x``."""
+        code, value, gradient = self(x)
+        if code:
+            return f"the C function returned code {code}"
+        bad = np.flatnonzero(~np.isfinite(gradient))
+        parts = [f"the value is {value}"] if not np.isfinite(value) else []
+        parts += [f"element {bad[0]} of the gradient is {gradient[bad[0]]}"] if bad.size else []
+        return "; ".join(parts)
+
+    def fingerprint(self, d: int, data: str) -> str:
+        """Return a hash of the values at two fixed points, which is the same in another process."""
+        digest = hashlib.sha256(f"{d} {data}".encode())
+        for x in 0.1 * np.random.default_rng(0).standard_normal((2, d)):
+            code, value, gradient = self(x)
+            numbers = [] if code else [value, *gradient]
+            digest.update(" ".join([str(code), *(f"{number:.4e}" for number in numbers)]).encode())
+        return digest.hexdigest()
+
+
+def _address_of(given: Any) -> int:
+    """Return the address of a function."""
+    if hasattr(given, "address") and hasattr(given, "_sig"):  # numba.cfunc
+        if given._sig != _WANTED:
+            raise ValueError(
+                f"address: the numba.cfunc has signature {given._sig}; must be {_WANTED}, which is that of {_FORM}"
+            )
+        return int(given.address)
+    if isinstance(given, numba.core.registry.CPUDispatcher):
+        raise ValueError(f"address={given!r}: a numba.njit function has no C address; use numba.cfunc({_WANTED})")
+    if isinstance(given, ctypes._CFuncPtr):  # type: ignore[attr-defined]
+        given = ctypes.cast(given, ctypes.c_void_p).value
+    if isinstance(given, bool) or not isinstance(given, int | np.integer) or not 0 < int(given) < 2**64:
+        raise ValueError(f"address={given!r}: must be the address of {_FORM}: {_ACCEPTED}, and not 0")
+    return int(given)
+
+
+def _data_at(given: Any) -> int:
+    """Return the address of the data."""
+    if given is None:
+        return 0
+    if isinstance(given, np.ndarray):
+        if not given.flags.c_contiguous or given.dtype.hasobject:
+            raise ValueError(
+                f"data: an array of dtype {given.dtype} that is not C-contiguous, or of Python objects, cannot be read "
+                "in C; use np.ascontiguousarray(data)"
+            )
+        return int(given.ctypes.data)
+    if isinstance(given, ctypes.Structure | ctypes.Union | ctypes.Array):
+        return ctypes.addressof(given)
+    if isinstance(given, ctypes.c_void_p | ctypes._Pointer):
+        return ctypes.cast(given, ctypes.c_void_p).value or 0
+    if isinstance(given, int | np.integer) and not isinstance(given, bool) and 0 <= int(given) < 2**64:
+        return int(given)
+    raise ValueError(f"data={given!r}: must be None, an address, a NumPy array or a ctypes object")
+
+
+def of_stan(library: Any, model: int, kept: Any) -> CFunction:
+    """Return the function ``bs_log_density_gradient`` of a BridgeStan library, for a model by its address.
+
+    Constants are dropped, and the Jacobian of the constraints is part of the density.
+    """
+    address = ctypes.cast(library.bs_log_density_gradient, ctypes.c_void_p).value
+    assert address is not None
+    return CFunction(address, model, kept, of_stan=True)

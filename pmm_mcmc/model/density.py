@@ -1,0 +1,258 @@
+"""Log densities without a PyMC model: a JAX function, a NumPyro model, a C function, a Stan model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from pmm_mcmc.model.c_function import CFunction
+from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.model.stan import stan_function, stan_layout
+
+__all__ = ["LogDensity", "PointerDensity", "check_ndim"]
+
+
+class LogDensity:
+    """An unnormalised log density of a flat vector, to sample with ``pmm.sample`` in place of a PyMC model.
+
+    Build it with :meth:`from_jax`, :meth:`from_numpyro`, :meth:`from_pointer` or :meth:`from_bridgestan`.
+
+    Attributes
+    ----------
+    d : int
+        Number of coordinates.
+    fingerprint : str
+        Hash that identifies the density when a run is resumed.
+    layout : ResultTree
+        The map from positions to the variables of the result.
+    """
+
+    runs_on = ""
+
+    def __init__(self, d: int, fingerprint: str):
+        self.d, self.fingerprint = d, fingerprint
+        self.layout = ResultTree.of_vector(d)
+        # Why there is no finite value at a position; "" where nothing is known of it.
+        self.explain: Callable[[np.ndarray], str] = lambda x: ""
+
+    @staticmethod
+    def from_jax(fn: Callable[[Any], Any], ndim: int, children: Any = None) -> LogDensity:
+        """Wrap a JAX function ``fn(x)`` of a vector ``(ndim,)`` that returns a scalar log density.
+
+        Parameters
+        ----------
+        fn
+            A function that JAX can trace and differentiate, defined on all of R^ndim.  It takes one vector; many
+            chains are batched by ``jax.vmap``.
+        ndim
+            Length of the vector.
+        children
+            Variables that may be sampled non-centred, by name (for a PyMC model they are read from its graph).  Each is
+            a tuple of its coordinates ``slice(start, stop)``, its location and its scale.  The latter two are functions
+            of the whole vector that return one number, or one for each element.  A child may depend on others, in any
+            order.  ``fn`` remains the density of the centred vector, and draws are centred too.
+
+        Returns
+        -------
+        LogDensity
+
+        Raises
+        ------
+        ValueError
+            If ``ndim`` is not a positive integer, or ``fn`` does not return one number for such a vector; if children
+            overlap, or depend on themselves or on each other; if a location or scale has another shape or is not
+            finite, or a scale is 0.
+
+        Examples
+        --------
+        >>> import jax.numpy as jnp, pmm_mcmc as pmm
+        >>> density = pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2), 3)
+        >>> density.d
+        3
+
+        Neal's funnel: ``x[1:]`` has location 0 and scale ``exp(x[0] / 2)``.
+
+        >>> funnel = lambda x: -x[0] ** 2 / 18 - 4.5 * x[0] - 0.5 * jnp.sum(x[1:] ** 2) * jnp.exp(-x[0])
+        >>> child = slice(1, 10), lambda x: 0.0, lambda x: jnp.exp(x[0] / 2)
+        >>> density = pmm.LogDensity.from_jax(funnel, 10, children={"theta": child})
+        """
+        from pmm_mcmc.model.jax_density import JaxDensity
+
+        return JaxDensity.of_function(fn, ndim, children)
+
+    @staticmethod
+    def from_numpyro(model: Callable[..., Any], /, *args: Any, **kwargs: Any) -> LogDensity:
+        """Read a NumPyro model at its arguments: named draws on their own scale, and what may be non-centred.
+
+        The result has the latent and deterministic sites, with plates as dims; the observed data; with
+        ``log_likelihood=True`` the log likelihood of each observed site.  Sites with a location and a scale (Normal,
+        StudentT, Laplace, Cauchy, Logistic, Gumbel) that depend on other sites are sampled non-centred, as far as the
+        draws ask for it: write the model centred.
+
+        Parameters
+        ----------
+        model
+            A function of NumPyro's primitives.
+        *args, **kwargs
+            Its arguments, observed data among them, as for ``numpyro.infer.MCMC.run``.
+
+        Returns
+        -------
+        LogDensity
+
+        Raises
+        ------
+        ValueError
+            If the model fails at these arguments, has no latent site, or has a latent site without a gradient: a
+            discrete one, a point mass, a ``numpyro.param``, or a plate that takes a random subsample.
+        ImportError
+            If NumPyro is not installed.
+
+        Examples
+        --------
+        >>> import numpy as np, numpyro, numpyro.distributions as dist, pmm_mcmc as pmm
+        >>> def model(y):
+        ...     mu = numpyro.sample("mu", dist.Normal(0, 10))
+        ...     tau = numpyro.sample("tau", dist.HalfNormal(5))
+        ...     with numpyro.plate("school", len(y)):
+        ...         theta = numpyro.sample("theta", dist.Normal(mu, tau))
+        ...         numpyro.sample("obs", dist.Normal(theta, 10.0), obs=y)
+        >>> density = pmm.LogDensity.from_numpyro(model, np.array([28.0, 8.0, -3.0]))
+        >>> density.d
+        5
+        """
+        from pmm_mcmc.model.numpyro_density import numpyro_density
+
+        return numpyro_density(model, args, kwargs)
+
+    @staticmethod
+    def from_pointer(address: Any, ndim: int, data: Any = None, thread_safe: bool = False) -> LogDensity:
+        """Sample a C function, which compiled loops call without Python.
+
+        The function is ``int f(size_t n, const double* x, double* gradient, double* value, void* data)``: it fills the
+        gradient ``(n,)`` and the log density at ``x`` and returns 0.  Any other code means that there is no value at
+        ``x``; the step is refined or rejected, as where a value is not finite.
+
+        Parameters
+        ----------
+        address
+            Address of the function: an integer, a ctypes function, or a ``numba.cfunc``.  A function of another
+            signature crashes the process, except that of a ``numba.cfunc``, which is checked.
+        ndim
+            Length ``n`` of the vector.
+        data
+            What the function gets as ``data``: None, an address, a NumPy array, or a ctypes object.  It is kept, and
+            passed as it is at each call.
+        thread_safe
+            Whether several threads may call the function at the same time.  Otherwise the chains of a run advance one
+            after the other.
+
+        Returns
+        -------
+        LogDensity
+
+        Raises
+        ------
+        ValueError
+            If an argument is none of these, or the address is 0.
+
+        Notes
+        -----
+        When a run is resumed, the density counts as the same if it has the same values, to five digits, at two fixed
+        points.
+
+        Examples
+        --------
+        >>> import numba, pmm_mcmc as pmm
+        >>> from numba import types
+        >>> numbers = types.CPointer(types.double)
+        >>> @numba.cfunc(types.intc(types.size_t, numbers, numbers, numbers, types.voidptr))
+        ... def normal(n, x, gradient, value, data):
+        ...     value[0] = 0.0
+        ...     for i in range(n):
+        ...         gradient[i] = -x[i]
+        ...         value[0] -= 0.5 * x[i] * x[i]
+        ...     return 0
+        >>> pmm.LogDensity.from_pointer(normal, 3, thread_safe=True).d
+        3
+        """
+        check_ndim(ndim, "the function")
+        if not isinstance(thread_safe, bool | np.bool_):
+            raise ValueError(f"thread_safe={thread_safe!r}: must be True or False")
+        return PointerDensity(CFunction.of_pointer(address, data), int(ndim), bool(thread_safe))
+
+    @staticmethod
+    def from_bridgestan(model: Any) -> LogDensity:
+        """Sample a ``bridgestan.StanModel``, called by compiled loops without Python.
+
+        The result has parameters, transformed parameters and generated quantities.  Random numbers in generated
+        quantities depend on the draw alone, not on the seed of the run.  Chains advance on several threads if the model
+        was compiled with ``STAN_THREADS=True``.
+
+        Parameters
+        ----------
+        model
+            A model with its data, as from ``bridgestan.StanModel("model.stan", data)``.
+
+        Returns
+        -------
+        LogDensity
+
+        Raises
+        ------
+        ValueError
+            If ``model`` is no such object, or has no parameters.
+        """
+        function, ndim, threads = stan_function(model)
+        density = PointerDensity(function, ndim, threads, data=f"{model.data} {model.seed}")
+        density.layout = stan_layout(model)
+        own = density.explain
+
+        def explain(x: np.ndarray) -> str:
+            try:
+                model.log_density_gradient(x)
+            except RuntimeError as error:
+                return str(error)
+            return own(x)
+
+        density.explain = explain
+        return density
+
+    def noncentred(self, choices: Mapping[str, str] | None) -> LogDensity:
+        """Return the density with its children non-centred by the ``choices``, or this one for None."""
+        if choices:
+            raise ValueError(
+                f"reparametrise={dict(choices)!r}: a LogDensity does not say which variables it has; name them in "
+                "LogDensity.from_jax(..., children=...), or leave reparametrise out"
+            )
+        return self
+
+
+class PointerDensity(LogDensity):
+    """A C function of :meth:`LogDensity.from_pointer`, in the form that the numba engine takes."""
+
+    runs_on = "numba"
+    structure = None
+
+    def __init__(self, function: CFunction, d: int, thread_safe: bool, data: str = ""):
+        super().__init__(d, function.fingerprint(d, data))
+        self.thread_safe, self._called = thread_safe, function
+        self.explain = lambda x: function.explain(x)
+
+    def function(self, which: str) -> Any:
+        """Return the C function of the engine's signature, for end points and midpoints alike."""
+        return self._called.native
+
+    def table(self, which: str, sites: np.ndarray | None = None) -> np.ndarray:
+        """Return the addresses that it reads: those of the user's function and of its data."""
+        return self._called.table
+
+
+def check_ndim(ndim: Any, taker: str) -> None:
+    """Raise ``ValueError`` unless ``ndim`` is a positive integer."""
+    if isinstance(ndim, bool) or not isinstance(ndim, int | np.integer) or ndim < 1:
+        raise ValueError(
+            f"ndim={ndim!r}: must be an integer of at least 1, the length of the vector that {taker} takes"
+        )

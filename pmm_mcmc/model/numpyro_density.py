@@ -1,0 +1,258 @@
+"""NumPyro models as log densities: sites by name, plates as dims, and from the trace what may be non-centred."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pmm_mcmc.model.jax_density import JaxDensity
+from pmm_mcmc.model.jax_hierarchy import Children, checked_children
+from pmm_mcmc.model.result_tree import ResultTree, flat_names
+
+try:
+    import numpyro.distributions as dist
+    from numpyro import handlers
+    from numpyro.distributions import biject_to, constraints
+    from numpyro.infer import init_to_uniform
+    from numpyro.infer.util import constrain_fn, potential_energy
+except ImportError as error:  # pragma: no cover
+    raise ImportError("LogDensity.from_numpyro needs NumPyro: pip install numpyro") from error
+
+__all__ = ["numpyro_density"]
+
+_log = logging.getLogger("pmm_mcmc")
+
+# Those whose value is location + scale * noise; their supports are the real numbers.
+_FAMILIES = dist.Normal, dist.StudentT, dist.Laplace, dist.Cauchy, dist.Logistic, dist.Gumbel
+# Most draws, and most bytes of their values, of a compiled call.
+_MOST_ROWS, _MOST_BYTES = 1024, 2**24
+
+
+class _Latent(NamedTuple):
+    """A latent site: its coordinates, and the shape of its unconstrained value."""
+
+    at: slice
+    shape: tuple[int, ...]
+    real: bool
+
+
+class _Sites:
+    """The sites of a model at fixed arguments, as functions of the flat vector of its latent sites."""
+
+    def __init__(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]):
+        if not callable(model):
+            raise ValueError(f"model={model!r}: must be a function of NumPyro's primitives, such as numpyro.sample")
+        self._model, self._args, self._kwargs = model, args, kwargs
+        try:
+            self.trace = self._traced(substitute_fn=init_to_uniform())
+        except Exception as error:
+            raise ValueError(
+                f"the NumPyro model cannot be run at these arguments: {error}. Pass what numpyro.infer.MCMC.run takes "
+                "after its key"
+            ) from error
+        self.latent: dict[str, _Latent] = {}
+        self.d = 0
+        for name, site in self.trace.items():
+            _refuse(name, site)
+            if site["type"] == "sample" and not site["is_observed"]:
+                support = site["fn"].support
+                shape = jnp.shape(biject_to(support).inv(site["value"]))
+                size = int(np.prod(shape, dtype=int))
+                self.latent[name] = _Latent(slice(self.d, self.d + size), shape, _is_real(support))
+                self.d += size
+        if not self.d:
+            raise ValueError(
+                "the NumPyro model has no latent site: there is nothing to sample; pass the observed data as obs= of "
+                "the sites that they belong to, and no others"
+            )
+        self.observed = [
+            name
+            for name, site in self.trace.items()
+            if site["type"] == "sample" and site["is_observed"] and not isinstance(site["fn"], dist.Unit)
+        ]
+
+    def _traced(self, **substituted: Any) -> dict[str, Any]:
+        seeded = handlers.substitute(handlers.seed(self._model, 0), **substituted)
+        return handlers.trace(seeded).get_trace(*self._args, **self._kwargs)
+
+    def unravel(self, x: Any) -> dict[str, Any]:
+        """Return the unconstrained value of each latent site."""
+        return {name: x[at].reshape(shape) for name, (at, shape, _) in self.latent.items()}
+
+    def log_density(self, x: Any) -> Any:
+        """Return the log density of the unconstrained vector."""
+        return -potential_energy(handlers.seed(self._model, 0), self._args, self._kwargs, self.unravel(x))
+
+    def values(self, x: Any, deterministic: bool = True) -> dict[str, Any]:
+        """Return latent sites on their own scale, and deterministics."""
+        seeded = handlers.seed(self._model, 0)
+        return constrain_fn(seeded, self._args, self._kwargs, self.unravel(x), return_deterministic=deterministic)
+
+    def at(self, x: Any) -> dict[str, Any]:
+        """Return the trace of the model at a position."""
+        return self._traced(data=self.values(x, deterministic=False))
+
+    def log_likelihood(self, x: Any) -> dict[str, Any]:
+        """Return the pointwise log likelihood of the observed sites."""
+        trace = self.at(x)
+        return {name: trace[name]["fn"].log_prob(trace[name]["value"]) for name in self.observed}
+
+    def explain(self, x: np.ndarray) -> str:
+        """Name the sites whose log probability is not finite at a position."""
+        with jax.enable_x64(True), _without_checks():
+            trace = self.at(jnp.asarray(x))
+            bad = [
+                name
+                for name, site in trace.items()
+                if site["type"] == "sample" and not np.isfinite(site["fn"].log_prob(site["value"])).all()
+            ]
+        return f"not finite at site {', '.join(bad)}" if bad else ""
+
+    @cached_property
+    def dims(self) -> dict[str, list[str]]:
+        """The plates along which the values of a site lie, where they are known."""
+        found = {}
+        for name, site in self.trace.items():
+            frames = site.get("cond_indep_stack") or []
+            shape = jnp.shape(site["value"])
+            known = site["type"] == "sample" or len(shape) == max((-f.dim for f in frames), default=0)
+            if frames and known and site["type"] in ("sample", "deterministic"):
+                batch = len(shape) - (site["fn"].event_dim if site["type"] == "sample" else 0)
+                dims = [f"{name}_dim_{i}" for i in range(len(shape))]
+                for frame in frames:
+                    axis = batch + frame.dim
+                    if axis >= 0 and shape[axis] == frame.size and frame.name not in self.variables:
+                        dims[axis] = frame.name
+                found[name] = dims
+        return found
+
+    @property
+    def variables(self) -> set[str]:
+        """Names of what is in the result."""
+        return {name for name, site in self.trace.items() if site["type"] in ("sample", "deterministic")}
+
+    def layout(self) -> ResultTree:
+        """Return the map from draws to the variables of the result."""
+        plates = {frame for dims in self.dims.values() for frame in dims}
+        sizes = {
+            name: np.arange(site["args"][0])
+            for name, site in self.trace.items()
+            if site["type"] == "plate" and name in plates
+        }
+        data = {name: np.asarray(self.trace[name]["value"]) for name in self.observed}
+        parts = [(n if site.real else f"{n}_unconstrained", site.shape) for n, site in self.latent.items()]
+        compute = {"posterior": _Blocks(self.values, self.d)}
+        if self.observed:
+            compute["log_likelihood"] = _Blocks(self.log_likelihood, self.d)
+        return ResultTree(
+            flat_names(parts), compute, lambda: (sizes, self.dims), lambda: {"observed_data": data} if data else {}
+        )
+
+    def children(self) -> Children:
+        """Return the sites that may be non-centred, with location and scale as functions of the vector."""
+        found: dict[str, Any] = {}
+        for name, (at, shape, _) in self.latent.items():
+            if _location_and_scale(self.trace[name]["fn"]) is None:
+                continue
+            child = at, self._part(name, shape, 0), self._part(name, shape, 1)
+            nowhere = jnp.full(self.d, jnp.nan)
+            if all(bool(jnp.isfinite(part(nowhere)).all()) for part in child[1:]):
+                continue  # both are constants
+            try:
+                found |= checked_children({name: child}, self.d)
+            except ValueError as error:  # such as an element that depends on another one of its site
+                _log.debug("%s stays centred: %s", name, error)
+        return found
+
+    def _part(self, name: str, shape: tuple[int, ...], which: int) -> Callable[[Any], Any]:
+        def part(x: Any) -> Any:
+            with _without_checks():
+                known = _location_and_scale(self.at(x)[name]["fn"])
+            assert known is not None
+            return jnp.broadcast_to(known[which], shape).ravel()
+
+        return part
+
+
+def _without_checks() -> Any:
+    """Return a context in which NumPyro takes NaN for a parameter, as the check of dependence passes them."""
+    return dist.distribution.validation_enabled(False)
+
+
+def _refuse(name: str, site: dict[str, Any]) -> None:
+    if site["type"] == "param":
+        raise ValueError(f"{name}: is a numpyro.param, which is optimised and not sampled; give it a prior")
+    if site["type"] == "plate" and site["args"][1] not in (None, site["args"][0]):
+        raise ValueError(
+            f"plate {name}: takes a random subsample of {site['args'][1]} of {site['args'][0]}, and every gradient "
+            "would differ; leave subsample_size out"
+        )
+    if site["type"] != "sample" or site["is_observed"]:
+        return
+    if isinstance(site["fn"], dist.Delta):
+        raise ValueError(f"{name}: is a point mass (Delta), which has no gradient; use numpyro.deterministic")
+    if site["fn"].support.is_discrete:
+        raise ValueError(
+            f"{name}: a discrete latent site ({type(site['fn']).__name__}) has no gradient; sum it out, as with "
+            "numpyro.distributions.MixtureSameFamily, or observe it (obs=)"
+        )
+
+
+def _is_real(support: Any) -> bool:
+    while isinstance(support, type(constraints.real_vector)) and hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return support is constraints.real
+
+
+def _location_and_scale(fn: Any) -> tuple[Any, Any] | None:
+    while isinstance(fn, dist.Independent | dist.ExpandedDistribution):
+        fn = fn.base_dist
+    return (fn.loc, fn.scale) if isinstance(fn, _FAMILIES) else None
+
+
+class _Blocks:
+    """A function of one position at many, in blocks of a fixed size.
+
+    The size is fixed and the last block padded, so that the bits of a draw do not depend on the others.
+    """
+
+    def __init__(self, one: Callable[[Any], dict[str, Any]], d: int):
+        self._many = jax.jit(jax.vmap(one))
+        with jax.enable_x64(True):
+            self._shapes = jax.eval_shape(one, jax.ShapeDtypeStruct((d,), np.float64))
+        each = 8 * max(d, sum(int(np.prod(out.shape, dtype=int)) for out in self._shapes.values()))
+        self._rows = int(min(_MOST_ROWS, 2 ** int(np.log2(max(_MOST_BYTES // each, 1)))))
+
+    def __call__(self, position: np.ndarray) -> dict[str, np.ndarray]:
+        chains, n, d = position.shape
+        flat = np.ascontiguousarray(position, dtype=float).reshape(-1, d)
+        found = {name: np.empty((len(flat), *out.shape), out.dtype) for name, out in self._shapes.items()}
+        for start in range(0, len(flat), self._rows):
+            block = flat[start : start + self._rows]
+            used = slice(start, start + len(block))
+            padded = np.concatenate([block, np.repeat(block[-1:], self._rows - len(block), axis=0)])
+            with jax.enable_x64(True):
+                values = self._many(padded)
+            for name, array in found.items():
+                array[used] = np.asarray(values[name])[: len(block)]
+        return {name: array.reshape(chains, n, *array.shape[1:]) for name, array in found.items()}
+
+
+def numpyro_density(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> JaxDensity:
+    """Return the density of :meth:`pmm_mcmc.LogDensity.from_numpyro`."""
+    with jax.enable_x64(True):
+        sites = _Sites(model, args, kwargs)
+        children = sites.children()
+        density = JaxDensity.of_function(sites.log_density, sites.d, children)
+        density.layout = sites.layout()
+    density.explain = sites.explain
+    names = repr((list(sites.latent.items()), sorted(sites.variables)))
+    density.fingerprint = hashlib.sha256((density.fingerprint + names).encode()).hexdigest()
+    return density

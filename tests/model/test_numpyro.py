@@ -1,0 +1,227 @@
+"""NumPyro models as log densities: the same density, draws and log likelihood as NumPyro's own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.contrib.control_flow import scan
+from numpyro.handlers import mask, reparam, seed, substitute, trace
+from numpyro.infer.reparam import LocScaleReparam
+from numpyro.infer.util import constrain_fn, log_likelihood, potential_energy
+from pymc.exceptions import SamplingError
+
+import pmm_mcmc as pmm
+
+Y, SD = (
+    np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0]),
+    np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0]),
+)
+RUN = {"draws": 40, "tune": 200, "chains": 2, "random_seed": 1, "progressbar": False}
+RUN["compute_convergence_checks"] = False
+
+
+def schools(y, sd=SD):
+    mu, tau = numpyro.sample("mu", dist.Normal(0, 5)), numpyro.sample("tau", dist.HalfCauchy(5))
+    with numpyro.plate("school", len(y)):
+        theta = numpyro.sample("theta", dist.Normal(mu, tau))
+        numpyro.deterministic("twice", 2 * theta)
+        numpyro.sample("obs", dist.Normal(theta, sd), obs=y)
+
+
+def crossed():
+    """Dependent supports, plates of two dimensions, events, a factor, and sites that change their shape."""
+    low = numpyro.sample("low", dist.Exponential(1.0))
+    numpyro.sample("above", dist.Uniform(low, low + 2.0))
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(3)))
+    chol = numpyro.sample("chol", dist.LKJCholesky(2))
+    with numpyro.plate("row", 3, dim=-2), numpyro.plate("column", 2, dim=-1):
+        effect = numpyro.sample("effect", dist.Normal(low, 1.0))
+    with numpyro.plate("row", 3):
+        numpyro.sample("pair", dist.MultivariateNormal(jnp.zeros(2), scale_tril=chol))
+        numpyro.sample("event", dist.Normal(jnp.zeros(2), low).to_event(1))
+    numpyro.factor("extra", -0.5 * (effect**2).sum())
+    numpyro.sample("count", dist.Multinomial(4, weights), obs=jnp.array([1, 2, 1]))
+
+
+def walk():
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+
+    def move(x, y):
+        x = numpyro.sample("x", dist.Normal(x, scale))
+        numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+        return x, None
+
+    scan(move, 0.0, jnp.array([0.3, 1.0, -0.5]))
+
+
+def hidden():
+    level = numpyro.sample("level", dist.LogNormal(0.0, 1.0))
+    with numpyro.plate("unit", 4), mask(mask=jnp.array([True, True, False, True])):
+        numpyro.sample("y", dist.Poisson(level), obs=jnp.array([1, 0, 3, 2]))
+
+
+MODELS = {
+    "schools": (schools, (Y,), {}),
+    "schools by keyword": (schools, (), {"y": Y, "sd": SD}),
+    "crossed": (crossed, (), {}),
+    "walk": (walk, (), {}),
+    "masked": (hidden, (), {}),
+    "non-centred by NumPyro": (reparam(schools, config={"theta": LocScaleReparam(0)}), (Y,), {}),
+}
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_density_and_values_are_those_of_numpyro(name):
+    model, args, kwargs = MODELS[name]
+    density = pmm.LogDensity.from_numpyro(model, *args, **kwargs)
+    x = jnp.asarray(np.random.default_rng(1).normal(size=density.d))
+    traced = trace(substitute(seed(model, 0), substitute_fn=numpyro.infer.init_to_median())).get_trace(*args, **kwargs)
+    params, start = {}, 0
+    for site, found in traced.items():
+        if found["type"] == "sample" and not found["is_observed"]:
+            shape = dist.biject_to(found["fn"].support).inv(found["value"]).shape
+            size = int(np.prod(shape))
+            params[site], start = x[start : start + size].reshape(shape), start + size
+    assert start == density.d == len(density.layout.names)
+    value, gradient = density.batch(x[None], [], "float64")
+    energy = jax.value_and_grad(
+        lambda x: -potential_energy(seed(model, 0), args, kwargs, jax.flatten_util.ravel_pytree(params)[1](x))
+    )
+    # NumPyro's flat vector is in alphabetical order.
+    flat, _ = jax.flatten_util.ravel_pytree(params)
+    expected = energy(flat)
+    np.testing.assert_allclose(value[0], expected[0], rtol=1e-12)
+    np.testing.assert_allclose(np.sort(gradient[0]), np.sort(expected[1]), rtol=1e-9, atol=1e-12)
+    draws = np.tile(np.asarray(x), (1, 3, 1))
+    values = density.layout.values(draws)
+    theirs = constrain_fn(seed(model, 0), args, kwargs, params, return_deterministic=True)
+    assert set(values) == set(theirs)
+    for site, array in values.items():
+        np.testing.assert_allclose(array[0, 2], theirs[site], rtol=1e-12)
+    likelihood = density.layout.log_likelihood(draws)
+    samples = {site: jnp.asarray(theirs[site])[None] for site in params}
+    for site, array in log_likelihood(model, samples, *args, parallel=True, **kwargs).items():
+        if site in likelihood:
+            np.testing.assert_allclose(likelihood[site][0, 1], array[0], rtol=1e-12)
+    assert "extra" not in likelihood and likelihood
+
+
+def test_draws_have_names_plates_and_the_log_likelihood(tmp_path):
+    dt = pmm.sample(model=pmm.LogDensity.from_numpyro(schools, Y), log_likelihood=True, store=tmp_path / "a", **RUN)
+    assert dt["posterior"]["theta"].dims == dt["posterior"]["twice"].dims == ("chain", "draw", "school")
+    assert list(dt["posterior"].data_vars) == ["mu", "tau", "theta", "twice"]
+    np.testing.assert_array_equal(dt["posterior"]["twice"], 2 * dt["posterior"]["theta"])
+    assert dt["log_likelihood"]["obs"].dims == ("chain", "draw", "school")
+    np.testing.assert_array_equal(dt["observed_data"]["obs"], Y)
+    assert dt["posterior"].attrs["reparametrisation"] == "theta is sampled non-centred"
+    # The same model made anew, as in another process, continues the run with the same bytes.
+    again = pmm.LogDensity.from_numpyro(schools, Y)
+    longer = pmm.sample(model=again, log_likelihood=True, store=tmp_path / "a", resume=True, **RUN | {"draws": 60})
+    whole = pmm.sample(model=again, log_likelihood=True, **RUN | {"draws": 60})
+    for group, site in (("posterior", "tau"), ("posterior", "theta"), ("log_likelihood", "obs")):
+        np.testing.assert_array_equal(longer[group][site], whole[group][site])
+    other = pmm.LogDensity.from_numpyro(schools, Y + 1.0)
+    assert other.fingerprint != again.fingerprint
+
+
+def test_plates_of_two_dimensions_and_events():
+    density = pmm.LogDensity.from_numpyro(crossed)
+    dt = density.layout.tree({"posterior": density.layout.values(np.zeros((1, 2, density.d)))}, {})
+    dims = {name: array.dims[2:] for name, array in dt["posterior"].items()}
+    assert dims["effect"] == ("row", "column") and dims["pair"] == ("row", "pair_dim_1")
+    assert dims["weights"] == ("weights_dim_0",) and dims["chol"] == ("chol_dim_0", "chol_dim_1")
+    assert dims["event"] == ("row", "event_dim_1")
+
+
+def test_what_may_be_noncentred_is_read_from_the_trace():
+    def children(model, *args):
+        structure = pmm.LogDensity.from_numpyro(model, *args).noncentred({}).structure
+        return [] if structure is None else [child.name for child in structure.children]
+
+    def levels():
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        with numpyro.plate("group", 2, dim=-1):
+            upper = numpyro.sample("upper", dist.StudentT(4.0, 0.0, scale))
+            with numpyro.plate("unit", 3, dim=-2):
+                numpyro.sample("lower", dist.Normal(upper, 1.0))
+        numpyro.sample("fixed", dist.Normal(0.0, 1.0))
+        numpyro.sample("positive", dist.LogNormal(upper.sum(), scale))
+
+    assert children(levels) == ["upper", "lower"]
+    assert children(schools, Y) == ["theta"]
+    assert children(walk) == []  # each element depends on the one before
+    assert children(reparam(schools, config={"theta": LocScaleReparam(0)}), Y) == []
+    with pytest.raises(ValueError, match="'mu' is none of the children of the LogDensity: theta"):
+        pmm.LogDensity.from_numpyro(schools, Y).noncentred({"mu": "noncentred"})
+
+
+def test_the_noncentred_density_is_the_same_density():
+    density = pmm.LogDensity.from_numpyro(schools, Y)
+    mapped = density.noncentred({"theta": "noncentred"})
+    z = np.random.default_rng(0).normal(size=(1, 10))
+    value, evaluation = mapped.batch(jnp.asarray(z), mapped.shared("float64"), "float64")
+    x, log_det = evaluation[:, 10:20], evaluation[0, 30]
+    np.testing.assert_allclose(value[0] - log_det, density.batch(x, [], "float64")[0][0], rtol=1e-12)
+
+
+def discrete():
+    numpyro.sample("k", dist.Poisson(3.0))
+
+
+def subsampled():
+    mu = numpyro.sample("mu", dist.Normal())
+    with numpyro.plate("row", 8, subsample_size=2):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=jnp.zeros(2))
+
+
+def optimised():
+    numpyro.sample("y", dist.Normal(numpyro.param("mu", 0.0), 1.0))
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "message"),
+    [
+        (discrete, (), r"k: a discrete latent site \(Poisson\) has no gradient; sum it out"),
+        (subsampled, (), "plate row: takes a random subsample of 2 of 8"),
+        (optimised, (), "mu: is a numpyro.param"),
+        (lambda: numpyro.sample("x", dist.Delta(1.0)), (), r"x: is a point mass \(Delta\)"),
+        (lambda: numpyro.sample("y", dist.Normal(), obs=1.0), (), "has no latent site"),
+        (lambda: None, (), "has no latent site"),
+        (schools, (), "cannot be run at these arguments: .*missing 1 required"),
+        (schools, (Y, SD[:3]), "cannot be run at these arguments"),
+        ("schools", (), "model='schools': must be a function of NumPyro's primitives"),
+        (None, (), "model=None: must be a function"),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused(model, args, message):
+    with pytest.raises(ValueError, match=message):
+        pmm.LogDensity.from_numpyro(model, *args)
+
+
+def test_a_start_without_a_value_names_the_site():
+    def model():
+        mu = numpyro.sample("mu", dist.Normal())
+        numpyro.factor("edge", jnp.log(-1.0 - mu**2))
+
+    with pytest.raises(SamplingError, match=r"chain 0 starts .*: not finite at site edge. Give initvals="):
+        pmm.sample(model=pmm.LogDensity.from_numpyro(model), **RUN)
+
+
+def test_a_model_without_observed_sites_has_no_log_likelihood():
+    density = pmm.LogDensity.from_numpyro(lambda: numpyro.sample("x", dist.Normal()))
+    with pytest.raises(ValueError, match=r"log_likelihood=True needs .* this LogDensity has no observed data"):
+        pmm.sample(model=density, log_likelihood=True, **RUN)
+
+
+def test_the_door_does_not_change_jax_precision_for_others():
+    with jax.enable_x64(False):
+        pmm.LogDensity.from_numpyro(schools, Y)
+        assert jnp.ones(1).dtype == jnp.float32

@@ -1,0 +1,55 @@
+/* A standard normal density of n coordinates, shifted by data[0], for LogDensity.from_pointer. */
+#include <stddef.h>
+
+int normal(size_t n, const double *x, double *gradient, double *value, void *data) {
+    const double mean = data ? *(const double *)data : 0.0;
+    *value = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        gradient[i] = mean - x[i];
+        *value -= 0.5 * gradient[i] * gradient[i];
+    }
+    return 0;
+}
+
+/* The same, with a code where the first coordinate is above 1, and numbers beside it that do not count. */
+int cut(size_t n, const double *x, double *gradient, double *value, void *data) {
+    normal(n, x, gradient, value, data);
+    return x[0] > 1.0 ? 3 : 0;
+}
+
+int never(size_t n, const double *x, double *gradient, double *value, void *data) {
+    (void)n, (void)x, (void)gradient, (void)value, (void)data;
+    return 7;
+}
+
+/* Neal's funnel in many dimensions, which costs about as much as a small Stan model. */
+#include <math.h>
+int funnel(size_t n, const double *x, double *gradient, double *value, void *data) {
+    (void)data;
+    *value = -x[0] * x[0] / 18.0 - 0.5 * (double)(n - 1) * x[0];
+    gradient[0] = -x[0] / 9.0 - 0.5 * (double)(n - 1);
+    const double precision = exp(-x[0]);
+    for (size_t i = 1; i < n; i++) {
+        gradient[i] = -precision * x[i];
+        *value += 0.5 * gradient[i] * x[i];
+        gradient[0] += 0.5 * precision * x[i] * x[i];
+    }
+    return 0;
+}
+
+/* Many calls in a loop, of such a function and of one with the signature of the engine. */
+typedef int density(size_t, const double *, double *, double *, void *);
+typedef double shim(const double *, double *, const long long *, long long);
+double bare_calls(density *f, size_t n, const double *x, double *gradient, long many) {
+    double value, sum = 0.0;
+    for (long i = 0; i < many; i++) {
+        f(n, x, gradient, &value, NULL);
+        sum += value;
+    }
+    return sum;
+}
+double engine_calls(shim *f, size_t n, const double *x, double *gradient, const long long *table, long many) {
+    double sum = 0.0;
+    for (long i = 0; i < many; i++) sum += f(x, gradient, table, (long long)n);
+    return sum;
+}
