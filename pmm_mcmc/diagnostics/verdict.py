@@ -228,12 +228,17 @@ def _measured(labels: list[str], table: pd.DataFrame) -> Measured:
 
 
 def _free_alone(run: Run, measured: Measured) -> Measured:
-    """Leave out errors of standard deviations of transformed parameters, whose tails may be too heavy to have one."""
+    """Leave out errors of standard deviations of parameters whose tails may be too heavy to have one.
+
+    These are the transformed ones, and children of hierarchies: those of a funnel are known by their scale.
+    """
     unsure = np.flatnonzero(~np.isfinite(measured.of_sd) & (measured.error_of_sd > CALIBRATION.mcse))
     plain = Run(run.parameters, run.chains, run.draws, judged=run.position)
     own = plain.own_of(run.parameters.read(np.array([run.labels.index(measured.labels[int(i)]) for i in unsure], int)))
     error = measured.error_of_sd.copy()
-    error[unsure[own < 0]] = np.nan
+    assert run.position is not None and run.judged is not None
+    moved = np.append((run.judged != run.position).any(axis=(0, 1)), True)
+    error[unsure[moved[own]]] = np.nan
     return measured._replace(error_of_sd=error)
 
 

@@ -451,15 +451,20 @@ def test_a_width_that_rests_on_few_excursions():
     x, noise = grid(2), grid(1, seed=2)[..., 0]
 
     def run_of(tail):
-        """A free variable that was sampled non-centred: no gradient says how wide it is."""
-        position = np.concatenate([x, tail[..., None]], axis=-1)
-        return tree({"x": x, "tail": tail}, position, -x, noncentred=x)
+        """A free variable of which gradients say next to nothing."""
+        slope = (tail.mean() - tail) / tail.var() + 9.0 * grid(1, seed=3)[..., 0]
+        position, gradient = (np.concatenate([a, b[..., None]], axis=-1) for a, b in ((x, tail), (-x, slope)))
+        return tree({"x": x, "tail": tail}, position, gradient)
 
     dt = run_of(noise**6)
     words = only_reason(dt, MORE, "undecided")
     assert words.startswith("the sd of tail is known to ") and words.endswith(" % only, limit 5 %")
     assert pmm.verdict(run_of(noise**2)).trusted, "known better"
     assert pmm.verdict(tree({"x": x, "tail": noise**6}, x, -x)).trusted, "of a deterministic it may not exist"
+    child = np.concatenate([x, noise[..., None]], axis=-1)
+    position = np.concatenate([x, noise[..., None] ** 6], axis=-1)
+    hierarchy = tree({"x": x, "tail": noise**6}, position, -child, noncentred=child)
+    assert pmm.verdict(hierarchy).trusted, "nor of a child, whose scale is known"
     # A parameter whose bias is measured has an error of its own; and independent draws may speak for one.
     run = read(dt)
     table = table_of(run)
