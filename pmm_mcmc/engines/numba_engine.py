@@ -81,9 +81,7 @@ class NumbaEngine:
     def adjusted(self) -> NumbaEngine:
         """Return the engine of an exact leg: see :class:`pmm_mcmc.engines.contract.Engine`."""
         joint, table = self._joint, self._joint_table
-        return NumbaEngine(
-            TRAJECTORIES, self.d, joint, joint, table, table, self.threads, self.structure, self.width
-        )
+        return NumbaEngine(TRAJECTORIES, self.d, joint, joint, table, table, self.threads, self.structure, self.width)
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""

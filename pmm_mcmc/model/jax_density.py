@@ -12,6 +12,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.outputs import double_precision
+from pmm_mcmc.model.tempered import MOST_DENSE, gaussian_numbers, gaussian_reference, width_of
 
 try:
     import jax
@@ -53,6 +54,7 @@ class LogDensity:
         self._fn: Callable[[Any], Any] | None = None
         self._children: dict[str, Any] = {}
         self._noncentred: dict[Any, LogDensity] = {}
+        self._path: LogDensity | None = None
 
     @classmethod
     def from_jax(cls, fn: Callable[[Any], Any], ndim: int, children: Children | None = None) -> LogDensity:
@@ -151,6 +153,26 @@ class LogDensity:
             self._noncentred[key] = LogDensity(both, self.d, values, self.fingerprint, structure=structure)
         return self._noncentred[key]
 
+    def tempered(self) -> LogDensity:
+        """Return the path to this density from a Gaussian: see :mod:`pmm_mcmc.model.tempered`."""
+        if self._path is None:
+            own, d = self._both, self.d
+            empty = np.zeros(1 + len(gaussian_numbers(np.zeros(d), np.ones(d) if d > MOST_DENSE else np.eye(d))))
+
+            def both(x: Any, numbers: Any, *data: Any) -> tuple[Any, Any]:
+                lp, g = own(x, *data)
+                logq, g0 = gaussian_reference(jnp, x, numbers[1:], d)
+                log_ratio, gl, beta = lp - logq, g - g0, numbers[0]
+                evaluation = jnp.concatenate([g0 + beta * gl, g0, gl, jnp.stack([log_ratio, logq])])
+                return logq + beta * log_ratio, evaluation
+
+            def values(sites: np.ndarray | None) -> list[np.ndarray]:
+                return [empty if sites is None else sites, *self._values(None)]
+
+            self._path = LogDensity(both, d, values, self.fingerprint, self.static)
+            self._path.width = width_of(d)
+        return self._path
+
     @classmethod
     def from_model(cls, density: Any, fingerprint: str) -> LogDensity:
         """Compile a :class:`pmm_mcmc.model.log_density.ModelDensity` with pytensor's JAX backend.
@@ -194,7 +216,9 @@ class LogDensity:
             lp, gradient = functions[single](x.astype(dtype) if dtype == np.float32 else x, *merged)
             return lp, gradient
 
-        return cls(both, density.d, values, fingerprint, static, density.structure)
+        made = cls(both, density.d, values, fingerprint, static, density.structure)
+        made.width = density.width
+        return made
 
     def shared(self, precision: str, sites: np.ndarray | None = None) -> list[Any]:
         """Return the current data that the function takes beside the position, and the sites."""

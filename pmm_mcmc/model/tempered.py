@@ -10,6 +10,7 @@ The numbers of the path, beta and those of the Gaussian, enter where the sites o
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,7 +33,16 @@ from pmm_mcmc.model.log_density import ModelDensity, _check_inputs, flat_layout
 from pmm_mcmc.model.native import address_table
 from pmm_mcmc.model.parts import OfParts, joined
 
-__all__ = ["MOST_DENSE", "TemperedModel", "gaussian_numbers", "improper_priors", "prior_sampler", "width_of"]
+__all__ = [
+    "MOST_DENSE",
+    "TemperedModel",
+    "gaussian_numbers",
+    "gaussian_reference",
+    "improper_priors",
+    "prior_sampler",
+    "tempered_model",
+    "width_of",
+]
 
 # Coordinates up to which a Gaussian reference has a whole covariance.
 MOST_DENSE = 300
@@ -84,7 +94,7 @@ class TemperedModel(ModelDensity):
         self.sites = pytensor.shared(numbers, name="numbers of the path", shape=numbers.shape)
         (first, g), *rest = ((logp, joined(slopes)) for logp, slopes in (d_.at(d_.cut(flat)) for d_ in densities))
         if whole:
-            logq, g0 = _gaussian(pt, flat, self.sites[1:], d)
+            logq, g0 = gaussian_reference(pt, flat, self.sites[1:], d)
             log_ratio, gl = first - logq, g - g0
         else:
             (logq, g0), ((log_ratio, gl),) = (first, g), rest
@@ -109,7 +119,7 @@ class TemperedModel(ModelDensity):
         return address_table([numbers if shared is self.sites else value for shared, value in pairs])
 
 
-def _gaussian(xp: Any, x: Any, numbers: Any, d: int) -> tuple[Any, Any]:
+def gaussian_reference(xp: Any, x: Any, numbers: Any, d: int) -> tuple[Any, Any]:
     """Return the log density of a Gaussian and its gradient, for PyTensor or JAX."""
     log_norm, mean, inverse = numbers[0], numbers[1 : 1 + d], numbers[1 + d :]
     if d <= MOST_DENSE:
@@ -118,6 +128,22 @@ def _gaussian(xp: Any, x: Any, numbers: Any, d: int) -> tuple[Any, Any]:
         return log_norm - 0.5 * xp.sum(y**2), -xp.dot(inverse.T, y)
     y = inverse * (x - mean)
     return log_norm - 0.5 * xp.sum(y**2), -inverse * y
+
+
+_CACHE: weakref.WeakKeyDictionary[pm.Model, dict[tuple, Any]] = weakref.WeakKeyDictionary()
+
+
+def tempered_model(
+    vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], reference: str
+) -> tuple[TemperedModel, Callable[[Sequence[int], int], np.ndarray] | None]:
+    """Return the path of a model in its current state and the sampler of its prior, compiled once."""
+    parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
+    key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX, reference)
+    known = _CACHE.setdefault(model, {})
+    if key not in known:
+        sampler = prior_sampler(model, vars) if reference == "prior" else None
+        known[key] = TemperedModel(vars, model, point, reference), sampler
+    return known[key]
 
 
 def improper_priors(model: pm.Model) -> list[str]:

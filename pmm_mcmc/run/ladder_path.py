@@ -31,7 +31,7 @@ class Points(NamedTuple):
         return self.evaluation[:, -2] + self.evaluation[:, -1]
 
     def slope(self, beta: float) -> np.ndarray:
-        """The gradient at a temperature."""
+        """Return the gradients at a temperature."""
         d = self.position.shape[1]
         return self.evaluation[:, d : 2 * d] + beta * self.evaluation[:, 2 * d : 3 * d]
 

@@ -78,6 +78,10 @@ class Ladder:
         Sums for the log evidence and of swap probabilities ``(N,)``, and draws since the ladder was frozen.
     n_grad : (C,)
         Gradients that each copy has spent.
+    tuning_gradients
+        Those of all chains before the draws.
+    judged
+        Whether the modes of the finished draws have been weighed.
     barriers
         The barrier found in each round of tuning.
     """
@@ -101,6 +105,8 @@ class Ladder:
     swapped: np.ndarray = field(default_factory=lambda: np.zeros(0))
     done: int = 0
     n_grad: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    tuning_gradients: float = 0.0
+    judged: bool = False
     barriers: list[float] = field(default_factory=list)
 
     @property

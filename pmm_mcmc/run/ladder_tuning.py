@@ -131,9 +131,9 @@ class Tuner:
             step = step_of_ess(points.log_ratio, 1.0 - beta, _SHARE)
             if len(stages) > _MOST_STAGES:
                 raise NoLadder(
-                    f"ladder: after {len(stages)} steps of annealing the temperature is still {beta:.2g}: the posterior "
-                    "is too far from the reference; narrow the prior, or take reference='gaussian' with initvals= near "
-                    "the posterior"
+                    f"ladder: after {len(stages)} steps of annealing the temperature is still {beta:.2g}, since the "
+                    "posterior is too far from the reference; narrow the prior, or take reference='gaussian' with "
+                    "initvals= near the posterior"
                 )
             weights = np.exp(step * (points.log_ratio - points.log_ratio.max()))
             ticks = (rng.random() + np.arange(self.chains)) / self.chains
@@ -190,8 +190,7 @@ class Tuner:
     def _temper(self, stages: list[_Stage], points: Points) -> Ladder:
         betas = np.array([stage.beta for stage in stages])
         settings = [stage.setting for stage in stages]
-        found = self._pairs(self._few([stage.log_ratio for stage in stages], betas))
-        rejections = self._few([stage.log_ratio for stage in stages], betas)
+        rejections = expected_rejections(betas, [stage.log_ratio[:512] for stage in stages])
         gaussian = self.path.gaussian
         numbers = np.empty(0) if gaussian is None else np.concatenate([gaussian[0], gaussian[1].ravel()])
         ladder = Ladder(
@@ -201,13 +200,13 @@ class Tuner:
         self.barrier = float(barriers(rejections).sum())
         ladder.barriers.append(self.barrier)
         order = np.arange(self.chains)
-        self._move_to(ladder, betas, rejections, settings, found, order)
+        self._move_to(ladder, betas, rejections, settings, self._pairs(rejections), order)
         scans, steady = _FIRST, 0
         while True:
             left = self.tune - ladder.transition
             thin = max(setting.steps_per_draw for setting in ladder.settings[1:])
             last = left < 3 * scans * thin or steady >= 2
-            rejections = self._round(ladder, scans)
+            rejections = self._round(ladder, scans, last)
             before, self.barrier = self.barrier, float(barriers(rejections).sum())
             ladder.barriers.append(self.barrier)
             change = abs(self.barrier - before)
@@ -218,9 +217,6 @@ class Tuner:
             order = np.concatenate([ladder.slot.T.ravel(), np.setdiff1d(np.arange(self.chains), ladder.slot)])
             self._move_to(ladder, ladder.betas, rejections, ladder.settings, self._pairs(rejections), order)
         return ladder
-
-    def _few(self, values: list[np.ndarray], betas: np.ndarray) -> np.ndarray:
-        return expected_rejections(betas, [column[:512] for column in values])
 
     def _pairs(self, rejections: np.ndarray) -> int:
         """Return the number of pairs that the barrier asks for and the chains allow."""
@@ -259,8 +255,8 @@ class Tuner:
         ladder.place(new, kept, self.chains // (pairs + 1), order)
         ladder.n_grad = np.full(ladder.copies, spent / ladder.copies)
 
-    def _round(self, ladder: Ladder, scans: int) -> np.ndarray:
-        """Temper; fit each rung to its draws; return the rejection of each pair."""
+    def _round(self, ladder: Ladder, scans: int, last: bool) -> np.ndarray:
+        """Temper; fit each rung to its draws, but for the last time; return the rejection of each pair."""
         C, rungs = ladder.copies, ladder.pairs + 1
         kept = max(scans // 2, min(scans, _FITTED // C))
         log_ratio, before, swaps = np.empty((scans, C, rungs)), np.empty((scans, C, rungs)), np.zeros(rungs - 1)
@@ -291,7 +287,9 @@ class Tuner:
             z = np.concatenate([points.position[:, k] for points in seen])
             d = z.shape[1]
             e = np.concatenate([points.evaluation[:, k] for points in seen])
-            fitted = self._fitted(z, e[:, d : 2 * d] + beta * e[:, 2 * d : 3 * d], beta, old.step_size)
+            fitted = old
+            if not last:
+                fitted = self._fitted(z, e[:, d : 2 * d] + beta * e[:, 2 * d : 3 * d], beta, old.step_size)
             thin = _thin(before[:, :, k], log_ratio[:, :, k], old.steps_per_draw)
             ladder.settings[k] = fitted._replace(steps_per_draw=thin)
         return 1.0 - swaps

@@ -22,6 +22,7 @@ from pmm_mcmc.model.fingerprint import data_fingerprint, model_fingerprint
 from pmm_mcmc.model.initial_points import model_starts, prior_draws, spread_starts
 from pmm_mcmc.model.log_density import bad_start_message, flat_layout, log_density
 from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.driver import Groups
 from pmm_mcmc.run.exact_leg import check_method
@@ -29,7 +30,7 @@ from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.warmup.step_size import fixed_setting
 
-__all__ = ["Asked", "SamplingPlan"]
+__all__ = ["Asked", "SamplingPlan", "is_density"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -38,6 +39,8 @@ _PRECISIONS = ("float64", "mixed", "float32")
 _GRADIENTS = ("gradient", "unconstrained", "noncentred")
 # Statistics of unadjusted transitions alone.
 _UNADJUSTED = ("refined", "halving_cost", "expected_bias")
+# Statistics of what a warm-up of chains at one temperature saw.
+_OF_SCOUTS = ("other_modes", "other_mode_coordinate", "other_mode_position")
 # Most bytes of the draws of a batch of chains, between two updates of the progress bar.
 _BATCH_BYTES = 2**27
 # Chains in one file of a store if they do not advance in lockstep.
@@ -47,7 +50,8 @@ _FILE = 256
 class Asked(NamedTuple):
     """The arguments of :func:`pmm_mcmc.sample` that a plan depends on; ``adapts`` if there is a warm-up.
 
-    ``leg`` is the largest number of trajectories of an exact leg before the draws, 0 without one.
+    ``leg`` is the largest number of trajectories of an exact leg before the draws, 0 without one; ``reference`` that of
+    a ladder of temperatures, ``None`` without one.
     """
 
     step: Any
@@ -61,6 +65,7 @@ class Asked(NamedTuple):
     cores: int | None = None
     adapts: bool = True
     leg: int = 0
+    reference: str | None = None
 
     @property
     def arguments(self) -> MethodArguments:
@@ -92,6 +97,8 @@ class SamplingPlan:
         The variables in the result; all for ``None``.
     leg
         As in :class:`Asked`.
+    prior_sampler
+        On a ladder from the prior, a function of a key and a number that draws from it.
     """
 
     arguments: MethodArguments
@@ -105,6 +112,7 @@ class SamplingPlan:
     log_likelihood: bool
     var_names: list[str] | None = None
     leg: int = 0
+    prior_sampler: Callable[[Sequence[int], int], np.ndarray] | None = None
 
     @classmethod
     def of(cls, asked: Asked, announce: Callable[[str], None] = _log.debug) -> SamplingPlan:
@@ -127,8 +135,8 @@ class SamplingPlan:
             raise ValueError(
                 f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
             )
-        is_density = _is_density(asked.model)
-        chosen = devices.choose_backend(backend, device, precision, is_density)
+        density = is_density(asked.model)
+        chosen = devices.choose_backend(backend, device, precision, density)
         if asked.cores is not None and chosen == "jax":
             raise ValueError(
                 f"cores={asked.cores!r}: is the number of numba's threads; JAX chooses its own, leave it out"
@@ -136,7 +144,7 @@ class SamplingPlan:
         asked = asked._replace(step=step)
         if asked.leg:
             check_method(step.arguments, chosen, precision)
-        if is_density:
+        if density:
             plan = cls._of_density(asked, announce)
         else:
             on_cpu = "numba" if backend == "auto" and precision == "float64" else chosen
@@ -153,6 +161,8 @@ class SamplingPlan:
         arguments.check_coordinates(density.d)
         density = density.noncentred(arguments.noncentring if asked.adapts or arguments.noncentring else None)
         announce(f"{arguments.words}: {density.d} coordinates of a log density")
+        if asked.reference is not None:
+            density = density.tempered()
         device = devices.choose_device(density, asked.device, asked.precision, asked.chains)
         engine = devices.jax_engine(arguments, density, device, asked.precision, asked.chains)
         hashes = {"density": density.fingerprint, "data": ""}
@@ -179,7 +189,11 @@ class SamplingPlan:
         point = model.initial_point(0)
         # Without a warm-up there are no draws to learn sites from.
         wanted = arguments.noncentring if asked.adapts or arguments.noncentring else None
-        density = log_density(vars, model, point, wanted)
+        sampler = None
+        if asked.reference is None:
+            density = log_density(vars, model, point, wanted)
+        else:
+            density, sampler = tempered_model(vars, model, point, asked.reference)
         arguments.check_coordinates(density.d)
         hashes = {"density": model_fingerprint(model, vars), "data": data_fingerprint(model)}
         engine: Any
@@ -196,7 +210,9 @@ class SamplingPlan:
             engine = NumbaEngine.of(arguments, density, asked.cores or devices.cores())
         include = ("posterior", "log_likelihood") if asked.log_likelihood else ("posterior",)
         layout = ResultTree.of_model(model, vars, point, backend, include)
-        return cls._finished(asked, engine, layout, hashes, backend, model)
+        plan = cls._finished(asked, engine, layout, hashes, backend, model)
+        plan.prior_sampler = sampler
+        return plan
 
     @classmethod
     def _finished(
@@ -210,6 +226,8 @@ class SamplingPlan:
         if asked.leg:
             without += _UNADJUSTED
             names.append("acceptance_rate")
+        if asked.reference is not None:
+            without += _OF_SCOUTS
         statistics = tuple(n for n in names if n not in without)
         attributes = {"sampler": arguments.method, "backend": backend, "precision": precision}
         identity = {
@@ -364,6 +382,7 @@ _COUNTS = (
 )  # fmt: skip
 
 
-def _is_density(model: Any) -> bool:
+def is_density(model: Any) -> bool:
+    """Return whether a model is a :class:`pmm_mcmc.LogDensity`."""
     # By name, so that runs without JAX do not import it.
     return type(model).__module__ == "pmm_mcmc.model.jax_density"
