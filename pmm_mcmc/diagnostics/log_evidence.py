@@ -133,11 +133,11 @@ class LadderSums:
 
     def integral(self, kept: np.ndarray) -> np.ndarray:
         """Return thermodynamic integrals ``(k,)`` from the units ``kept`` ``(k, u)``."""
-        count = (kept @ self.count)[:, None]
-        mean = kept @ self.first / count
-        variance = kept @ self.second / count - mean**2
-        steps, mean = np.diff(self.betas), mean + self.shift
+        count, steps = (kept @ self.count)[:, None], np.diff(self.betas)
         with np.errstate(invalid="ignore"):
+            mean = kept @ self.first / count
+            variance = kept @ self.second / count - mean**2
+            mean = mean + self.shift
             trapezoid = 0.5 * steps * (mean[:, 1:] + mean[:, :-1])
             return (trapezoid - steps**2 / 12.0 * np.diff(variance, axis=1)).sum(axis=1)
 

@@ -148,7 +148,7 @@ class LadderRun:
         start = starts(rng) if self.path.fitted else None
 
         def note(tuner: Tuner) -> None:
-            self._update(True, tuner.transition, tuner.step_size, tuner.K, float(tuner.n_grad.sum()))
+            self._update(True, tuner.transition, tuner.step_size, tuner.K, tuner.spent)
             if self._stopped():
                 raise _Stopped
 

@@ -18,7 +18,6 @@ _EVIDENCE = {
     "log_evidence": "bennett",
     "log_evidence_forward": "forward",
     "log_evidence_backward": "backward",
-    "log_evidence_thermodynamic": "thermodynamic",
     "forward_minus_backward": "gap",
 }
 

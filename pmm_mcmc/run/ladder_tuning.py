@@ -74,7 +74,7 @@ class Tuner:
         self.path, self.arguments, self.given, self.chains, self.tune = path, arguments, given, chains, tune
         self.key, self._each, self._note = key, each, note
         self.keys = np.random.default_rng([*key.tolist(), 0]).integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
-        self.transition, self.n_grad, self.scans, self.barrier = 0, np.zeros(chains), 0, math.nan
+        self.transition, self.n_grad, self.spent, self.barrier = 0, np.zeros(chains), 0.0, math.nan
         self.step_size, self.K = math.nan, 1
         self._draws = 0
         self._span = CALIBRATION.leg_span / (arguments.friction or 1.0)
@@ -144,6 +144,7 @@ class Tuner:
             setting = self._fitted(points.position, points.slope(beta), beta, setting.step_size)
             points, setting = self._settle(points, setting, last if beta == 1.0 else _MOVES)
             stages.append(_Stage(beta, setting, points.log_ratio.copy()))
+            self.spent = float(self.n_grad.sum())
             self._note(self)
         return stages, points
 
@@ -279,7 +280,7 @@ class Tuner:
                     )
                     ladder.settings[k] = self._with_step(ladder.settings[k], step)
                 accept = []
-            self.scans, self.transition = ladder.scan, ladder.transition
+            self.transition, self.spent = ladder.transition, float(ladder.n_grad.sum())
             self._note(self)
         self._last = log_ratio.reshape(-1, rungs)
         for k in range(1, rungs):
