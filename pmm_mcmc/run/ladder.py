@@ -157,7 +157,7 @@ class LadderRun:
         parts = -(-_UNITS // ladder.copies)
         ladder.sums = LadderSums.start(ladder.betas, tuner.last, ladder.copies * parts)
         ladder.swapped = np.zeros(ladder.pairs)
-        ladder.restarts[:], ladder.round_trips[:] = 0, 0
+        ladder.restarts[:], ladder.round_trips[:], ladder.arrived[:] = 0, 0, False
         ladder.tuning_gradients = float(ladder.n_grad.sum())
         return ladder
 

@@ -149,6 +149,7 @@ class Ladder:
         self.transition += max(setting.steps_per_draw for setting in self.settings[1:])
         cold = Points(self.position[slot[:, N]], self.evaluation[slot[:, N]])
         log_ratio, arrived = self.evaluation[slot, -2], self.arrived
+        self.restarts += arrived
         swaps = self._swap(log_ratio)
         return Scan(cold, before, log_ratio, swaps, n_grad, accept, unstable, arrived)
 
@@ -169,7 +170,6 @@ class Ladder:
         self.round_trips += self.back[hot]
         self.fresh[hot], self.back[hot] = True, False
         self.arrived = self.fresh[cold].copy()
-        self.restarts += self.arrived
         self.fresh[cold], self.back[cold] = False, True
         self.scan += 1
         return np.exp(np.minimum(ratio, 0.0))

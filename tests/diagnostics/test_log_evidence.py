@@ -61,21 +61,21 @@ def test_the_integral_converges_with_the_ladder(betas):
 
 def test_sums_do_not_depend_on_how_draws_come_in(betas):
     rng = np.random.default_rng(4)
-    start, l = log_ratios(betas, (50,), rng), log_ratios(betas, (30, 4), rng)
+    start, values = log_ratios(betas, (50,), rng), log_ratios(betas, (30, 4), rng)
     at_once, in_parts = (LadderSums.start(betas, start, 4) for _ in range(2))
-    at_once.add(np.arange(4), l)
-    for row in l:
+    at_once.add(np.arange(4), values)
+    for row in values:
         in_parts.add(np.arange(4), row[None])
     np.testing.assert_allclose(at_once.evidence(), in_parts.evidence(), rtol=1e-10)
 
 
 def test_draws_where_the_target_is_nought_count_as_nought(betas):
     rng = np.random.default_rng(5)
-    l = log_ratios(betas, (400, 20), rng)
+    values = log_ratios(betas, (400, 20), rng)
     outside = rng.random((400, 20)) < 0.3
-    l[..., 0][outside] = -np.inf
-    sums = LadderSums.start(betas, l[:, 0], 20)
-    sums.add(np.arange(20), l)
+    values[..., 0][outside] = -np.inf
+    sums = LadderSums.start(betas, values[:, 0], 20)
+    sums.add(np.arange(20), values)
     evidence = sums.evidence()
     for which in ("bennett", "forward"):
         error = 4.5 * getattr(evidence, f"{which}_se")
