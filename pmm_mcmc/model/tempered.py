@@ -111,6 +111,7 @@ class TemperedModel(ModelDensity):
 
     def table(self, which: str, sites: np.ndarray | None = None) -> np.ndarray:
         """Return addresses and shapes as :meth:`ModelDensity.table`, valid for many temperatures at a time."""
+        assert self.sites is not None
         numbers = np.ascontiguousarray(self.sites.get_value() if sites is None else sites, self.sites.type.dtype)
         if len(self._kept) > _KEPT:
             self._kept = {}
@@ -154,7 +155,7 @@ def improper_priors(model: pm.Model) -> list[str]:
 _IMPROPER = ("FlatRV", "HalfFlatRV")
 
 
-def prior_sampler(model: pm.Model, vars: Sequence[Any]) -> Callable[[np.ndarray, int], np.ndarray]:
+def prior_sampler(model: pm.Model, vars: Sequence[Any]) -> Callable[[Sequence[int], int], np.ndarray]:
     """Return a function of a key and a number ``n`` that draws ``(n, d)`` from the prior, unconstrained."""
     values = make_initial_point_expression(
         free_rvs=model.free_RVs,
@@ -169,7 +170,7 @@ def prior_sampler(model: pm.Model, vars: Sequence[Any]) -> Callable[[np.ndarray,
     function = compile([], flat, random_seed=False, mode="NUMBA")
 
     def draw(key: Sequence[int], n: int) -> np.ndarray:
-        reseed_rngs(streams, [int(word) for word in key])  # type: ignore[arg-type]
+        reseed_rngs(streams, [int(word) for word in key])
         return np.stack([np.array(function(), dtype=float) for _ in range(n)])
 
     return draw

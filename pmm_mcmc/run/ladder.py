@@ -245,7 +245,7 @@ class LadderRun:
             self._update(False, ladder.done, setting.step_size, setting.K, float(ladder.n_grad.sum()))
         chunk.refined[:], chunk.model_failures[:] = 0, chunk.unstable
         chunk = Chunk(*(part[:, :done] for part in chunk))
-        groups = groups_of(self.plan, chunk, setting, setting.steps_per_draw, spent, "")  # type: ignore[arg-type]
+        groups = groups_of(self.plan, chunk, setting, setting.steps_per_draw, spent, "")
         groups["sample_stats"]["restart"] = arrived[:, :done]
         return groups, done == rows
 
@@ -264,7 +264,7 @@ class LadderRun:
         if "unconstrained" not in stats or not ladder.done:
             return report
         coordinates, d = ladder.settings[-1].coordinates, self.path.d
-        z = stats["unconstrained"].values
+        z, restart = (np.asarray(stats[name].values) for name in ("unconstrained", "restart"))
 
         def value(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             with np.errstate(all="ignore"):
@@ -273,7 +273,7 @@ class LadderRun:
                 gradient = coordinates.pull_back(points.evaluation[:, d : 2 * d] + points.evaluation[:, 2 * d : 3 * d])
             return np.where(np.isfinite(lp), lp, np.nan), gradient
 
-        modes = find_modes(coordinates.whiten(z), stats["restart"].values > 0, value)
+        modes = find_modes(coordinates.whiten(z), restart > 0, value)
         return with_modes(report, modes, coordinates.place(modes.centre))
 
     # -- store -------------------------------------------------------------------------------------------------------

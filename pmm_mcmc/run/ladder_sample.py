@@ -161,18 +161,9 @@ def _stored_seed(store: Any) -> int | None:
 
 
 def _words(result: xr.DataTree, seconds: float, compiling: float) -> str:
-    """Return a line on what the ladder found."""
-    ladder = result[LADDER]
-    weights = ladder["mode_weight"].values
-    m = int(np.isfinite(weights).sum())
-    line = (
-        f"Ladder of {ladder.sizes['rung']} rungs, {result['posterior'].sizes['chain']} copies, "
-        f"{int(ladder['restarts'])} restarts: barrier {float(ladder['barrier'][-1]):.1f}, log evidence "
-        f"{float(ladder['log_evidence']):.2f} (error {float(ladder['log_evidence_se']):.2f})"
+    """Return a line on the ladder; what it found is in the verdict."""
+    ladder = result[LADDER].to_dataset()
+    return (
+        f"Ladder of {ladder.sizes['rung']} rungs, {result['posterior'].sizes['chain']} copies, barrier "
+        f"{float(ladder['barrier'][-1]):.1f}: {seconds:.1f} s, {compiling:.1f} of them for compilation"
     )
-    if m:
-        errors = ladder["mode_weight_se"].values
-        shown = ", ".join(f"{weights[i]:.2f} ({errors[i]:.2f})" for i in range(min(m, 6)))
-        line += f", {m} mode{'s' * (m > 1)}" + (f" with weights {shown}" if m > 1 else "")
-        line += ", ..." * (m > 6)
-    return f"{line}; {seconds:.1f} s, {compiling:.1f} of them for compilation"

@@ -22,7 +22,8 @@ def test_another_mode_with_mass_is_not_trusted():
     assert found.state == "not trusted" and [reason.code for reason in found.reasons] == ["modes"]
     assert found.sentence == (
         "Not trusted: another mode, 10 sd above the mean of b[0], has about 30 % of the mass and no chain has visited "
-        "it, limit 1 %. Reparametrise so that there is one mode, or use pmm.sample(ladder='auto'), which moves between modes."
+        "it, limit 1 %. Reparametrise so that there is one mode, or use pmm.sample(ladder='auto'), which moves between "
+        "modes."
     )
     assert found.reasons[0].value == pytest.approx(0.3)
     assert "12 sd below the mean of a" in pmm.verdict(result(0.3, -12.0, 0)).sentence

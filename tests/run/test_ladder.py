@@ -147,7 +147,7 @@ def test_a_likelihood_of_nought_at_draws_of_the_prior_is_an_error():
     with pm.Model() as model:
         width = pm.Exponential("width", 1.0)
         pm.Uniform("y", 0.0, width, observed=[0.5, 0.7])
-    with pytest.raises(ValueError, match="not finite at .* of 40 draws of the prior; bound the prior"):
+    with pytest.raises(ValueError, match=r"not finite at .* of 40 draws of the prior; bound the prior"):
         on_ladder(model)
 
 
@@ -162,7 +162,7 @@ def test_a_barrier_that_the_chains_cannot_climb_says_how_many_can():
     with pm.Model() as model:
         x = pm.Normal("x", 0.0, 1.0, shape=100)
         pm.Potential("narrow", -4.5 * (x**2).sum())
-    with pytest.raises(ValueError, match="chains=12: is too few .* take chains="):
+    with pytest.raises(ValueError, match=r"chains=12: is too few .* take chains="):
         on_ladder(model, chains=12)
 
 
