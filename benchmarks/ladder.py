@@ -114,15 +114,15 @@ def measured(name, arguments, seeds, chains, draws):
         dt = pmm.sample(model=model, ladder="auto", chains=chains, draws=draws, random_seed=seed, **options, **QUIET)
         ladder = dt["ladder"].to_dataset()
         evidence.append((float(ladder["log_evidence"]), float(ladder["log_evidence_se"])))
-        others.append(
-            (float(ladder["barrier"][-1]), ladder.sizes["rung"], float(ladder["gradients"]) / dt["posterior"].sizes["chain"],
-             int(ladder["restarts"]), pmm.verdict(dt).state == "trusted")
-        )  # fmt: skip
+        copies, barrier_found = dt["posterior"].sizes["chain"], float(ladder["barrier"][-1])
+        gradients, restarts = float(ladder["gradients"]) / copies, int(ladder["restarts"])
+        trusted = pmm.verdict(dt).state == "trusted"
+        others.append((barrier_found, ladder.sizes["rung"], gradients, restarts, trusted))
         if mode is not None:
             share = mode[1](dt).mean(axis=1)
             between = share.std(ddof=1) / np.sqrt(len(share))
             w = share.mean()
-            weights.append((w, max(between, np.sqrt(w * (1.0 - w) / max(others[-1][3], 1)))))
+            weights.append((w, max(between, np.sqrt(w * (1.0 - w) / max(restarts, 1)))))
     label = f"{name} {' '.join(map(str, arguments))}"
     rest = np.mean(others, axis=0)
     print(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.coordinates.scale import best_coordinates
+from pmm_mcmc.coordinates.scale import best_coordinates, diagonal_scale
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, equal_rejection, expected_rejections, pairs_for, step_of_ess
 from pmm_mcmc.model.tempered import MOST_DENSE, gaussian_numbers
@@ -141,7 +141,7 @@ class Tuner:
             points = points.take(source)
             beta = min(1.0, beta + step)
             beta = 1.0 if 1.0 - beta < 1e-12 else beta
-            setting = self._fitted(points.position, points.slope(beta), beta, setting.step_size)
+            setting = self._fitted(points.position, points.slope(beta), beta, setting.step_size, quickly=True)
             points, setting = self._settle(points, setting, last if beta == 1.0 else _MOVES)
             stages.append(_Stage(beta, setting, points.log_ratio.copy()))
             self.spent = float(self.n_grad.sum())
@@ -169,9 +169,13 @@ class Tuner:
 
     # -- settings ----------------------------------------------------------------------------------------------------
 
-    def _fitted(self, position: np.ndarray, slope: np.ndarray, beta: float, step: float) -> TunedParameters:
+    def _fitted(
+        self, position: np.ndarray, slope: np.ndarray, beta: float, step: float, quickly: bool = False
+    ) -> TunedParameters:
         if self.arguments.scaling is not None:
             coordinates = Coordinates(position.mean(axis=0), np.array(self.arguments.scaling))
+        elif quickly:
+            coordinates = Coordinates(*diagonal_scale(position, slope, np.ones(position.shape[1])))
         else:
             coordinates = best_coordinates(position, slope)
         friction = CALIBRATION.leg_friction * (self.arguments.friction or 1.0)
