@@ -137,12 +137,27 @@ _CACHE: weakref.WeakKeyDictionary[pm.Model, dict[tuple, Any]] = weakref.WeakKeyD
 def tempered_model(
     vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], reference: str
 ) -> tuple[TemperedModel, Callable[[Sequence[int], int], np.ndarray] | None]:
-    """Return the path of a model in its current state and the sampler of its prior, compiled once."""
+    """Return the path of a model in its current state and the sampler of its prior, compiled once.
+
+    Raises
+    ------
+    ValueError
+        If the reference is the prior and nothing can be drawn from it.
+    """
     parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
     key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX, reference)
     known = _CACHE.setdefault(model, {})
     if key not in known:
-        sampler = prior_sampler(model, vars) if reference == "prior" else None
+        sampler = None
+        if reference == "prior":
+            try:
+                sampler = prior_sampler(model, vars)
+                sampler((0, 0), 1)
+            except Exception as error:
+                raise ValueError(
+                    f"reference='prior': nothing can be drawn from the prior ({error}); give its distributions a way "
+                    "to draw (random=), or take reference='gaussian'"
+                ) from error
         known[key] = TemperedModel(vars, model, point, reference), sampler
     return known[key]
 

@@ -143,6 +143,14 @@ def test_what_cannot_be_drawn_is_no_reference():
     assert abs(z_of(ladder, "log_evidence", -0.5 * 0.02 - 0.5 * np.log(2 * np.pi) - 0.5 * np.log(2.0))) < 4.5
 
 
+def test_a_prior_without_a_way_to_draw_is_an_error():
+    with pm.Model() as model:
+        x = pm.CustomDist("x", logp=lambda value: -0.5 * value**2)
+        pm.Normal("y", x, 1.0, observed=0.3)
+    with pytest.raises(ValueError, match=r"reference='prior': nothing can be drawn .* take reference='gaussian'"):
+        on_ladder(model)
+
+
 def test_a_likelihood_of_nought_at_draws_of_the_prior_is_an_error():
     with pm.Model() as model:
         width = pm.Exponential("width", 1.0)
