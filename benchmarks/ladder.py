@@ -134,10 +134,10 @@ def measured(name, arguments, seeds, chains, draws):
 
 def _row(found, known):
     value, error = np.array(found).T
-    known = value.mean() if np.isnan(known) else known
+    off = 0.0 if np.isnan(known) else known  # where it is not known, the first column is the estimate itself
     z = np.abs(value - known) / error
     spread = value.std(ddof=1) if len(value) > 1 else np.nan
-    return f"{value.mean() - known:9.3f}{spread:7.3f}{error.mean():7.3f}{(z < 2.0).mean():6.2f}{(z < 3.0).mean():6.2f} "
+    return f"{value.mean() - off:9.3f}{spread:7.3f}{error.mean():7.3f}{(z < 2.0).mean():6.2f}{(z < 3.0).mean():6.2f} "
 
 
 def main():

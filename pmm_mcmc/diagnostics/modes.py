@@ -58,4 +58,6 @@ def mode_reasons(
             "modes of equal mass are often relabellings of exchangeable components: order these; otherwise use "
             "pmm.sample(ladder='auto'), which moves between modes"
         )
+    if "restart" in stats:
+        remedy = "take more chains, or a reference from which that mode is met"
     return [Reason("modes", f"{words}, limit 1 %", remedy, None, mass, CALIBRATION.mass)], ""

@@ -154,6 +154,7 @@ class LadderRun:
 
         tuner = Tuner(self.path, self.plan.arguments, self.given, self.chains, self.tune, key, each, note)
         ladder = tuner.run(start)
+        tuner.look_around(ladder)
         parts = -(-_UNITS // ladder.copies)
         ladder.sums = LadderSums.start(ladder.betas, tuner.last, ladder.copies * parts)
         ladder.swapped = np.zeros(ladder.pairs)

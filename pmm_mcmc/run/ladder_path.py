@@ -28,12 +28,12 @@ class Points(NamedTuple):
     @property
     def lp(self) -> np.ndarray:
         """The log density of the target."""
-        return self.evaluation[:, -2] + self.evaluation[:, -1]
+        return self.evaluation[..., -2] + self.evaluation[..., -1]
 
     def slope(self, beta: float) -> np.ndarray:
         """Return the gradients at a temperature."""
-        d = self.position.shape[1]
-        return self.evaluation[:, d : 2 * d] + beta * self.evaluation[:, 2 * d : 3 * d]
+        d = self.position.shape[-1]
+        return self.evaluation[..., d : 2 * d] + beta * self.evaluation[..., 2 * d : 3 * d]
 
     def take(self, which: Any) -> Points:
         """Return copies of some of the points."""

@@ -15,12 +15,13 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import best_coordinates, diagonal_scale
-from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
+from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, equal_rejection, expected_rejections, pairs_for, step_of_ess
 from pmm_mcmc.model.tempered import MOST_DENSE, gaussian_numbers
 from pmm_mcmc.run.ladder_path import Moved, Path, Points
 from pmm_mcmc.run.ladder_state import Ladder, Scan
 from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import towards_acceptance
 
 __all__ = ["Given", "NoLadder", "Tuner"]
@@ -34,6 +35,8 @@ _MOVES, _LAST_MOVES = 6, 16
 _FIRST, _STEADY = 16, 0.1
 # Blocks of a round after each of which steps adapt; draws that a rung is fitted to.
 _BLOCKS, _FITTED = 4, 4000
+# Draws of the reference from which scouts look for modes.
+_SCOUTS = 128
 # Trajectories between two swaps at most, steps of a trajectory at most.
 _MOST_THIN, _MOST_STEPS = 16, 64
 
@@ -287,6 +290,7 @@ class Tuner:
             self.transition, self.spent = ladder.transition, float(ladder.n_grad.sum())
             self._note(self)
         self._last = log_ratio.reshape(-1, rungs)
+        self._cold = [points.take((slice(None), -1)) for points in seen]
         for k in range(1, rungs):
             old, beta = ladder.settings[k], float(ladder.betas[k])
             z = np.concatenate([points.position[:, k] for points in seen])
@@ -298,6 +302,20 @@ class Tuner:
             thin = _thin(before[:, :, k], log_ratio[:, :, k], old.steps_per_draw)
             ladder.settings[k] = fitted._replace(steps_per_draw=thin)
         return 1.0 - swaps
+
+    def look_around(self, ladder: Ladder) -> None:
+        """Look for modes that no draw of the last round at the posterior is in."""
+        setting, d = ladder.settings[-1], self.path.d
+        position = np.stack([points.position for points in self._cold], axis=1)
+        lp = np.stack([points.lp for points in self._cold], axis=1)
+        slope = np.stack([points.slope(1.0) for points in self._cold], axis=1)
+        nothing = np.zeros(lp.shape, np.int64)
+        seen = Block(position, slope, lp, nothing, nothing, nothing, np.ones(lp.shape))
+        prior = self._draw(_SCOUTS).position
+        rng = np.random.default_rng([*self.key.tolist(), _ANNEALING, d])
+        found, more = look_around(self.path.engine, setting, seen, prior, int(ladder.n_grad.sum()), rng)
+        ladder.settings[-1] = setting._replace(other_modes=found)
+        ladder.n_grad += (more + _SCOUTS) / ladder.copies
 
     @property
     def last(self) -> np.ndarray:

@@ -39,8 +39,6 @@ _PRECISIONS = ("float64", "mixed", "float32")
 _GRADIENTS = ("gradient", "unconstrained", "noncentred")
 # Statistics of unadjusted transitions alone.
 _UNADJUSTED = ("refined", "halving_cost", "expected_bias")
-# Statistics of what a warm-up of chains at one temperature saw.
-_OF_SCOUTS = ("other_modes", "other_mode_coordinate", "other_mode_position")
 # Most bytes of the draws of a batch of chains, between two updates of the progress bar.
 _BATCH_BYTES = 2**27
 # Chains in one file of a store if they do not advance in lockstep.
@@ -226,8 +224,6 @@ class SamplingPlan:
         if asked.leg:
             without += _UNADJUSTED
             names.append("acceptance_rate")
-        if asked.reference is not None:
-            without += _OF_SCOUTS
         statistics = tuple(n for n in names if n not in without)
         attributes = {"sampler": arguments.method, "backend": backend, "precision": precision}
         identity = {
