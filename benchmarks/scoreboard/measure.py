@@ -99,7 +99,7 @@ def errors_and_costs(truth: Truth, draws: np.ndarray, each: np.ndarray, before: 
     spent, warm_up = each.sum(axis=1), float(np.median(before))
     row |= {"warm_up": warm_up, "gradients": float((before + spent).max())}
     row["ess_per_1000"] = 1000 * row["ess"] / float(spent.sum())
-    row["for_400"] = warm_up + WANTED / row["ess"] * float(spent.mean())
+    row["for_400"] = warm_up + WANTED / max(1, row["ess"]) * float(spent.mean())  # chains that stand still have none
     if truth.second is not None and truth.variance_of_square is not None:
         reference = SimpleNamespace(second=truth.second, variance_of_square=truth.variance_of_square)
         for name in STATISTICS:

@@ -79,6 +79,34 @@ def student(nu: int) -> tuple[pm.Model, Truth]:
     return model, exact(x=[(0, nu / (nu - 2), 3 * nu**2 / ((nu - 2) * (nu - 4)))] * 10)
 
 
+def three_groups() -> tuple[pm.Model, Truth]:
+    """Means of three groups of three, which say little of the standard deviation between them."""
+    y = np.array([[1.2, 0.4, 0.9], [2.1, 2.6, 1.7], [-0.3, 0.6, 0.1]])
+    with pm.Model() as model:
+        mu, tau, sigma = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 2), pm.HalfNormal("sigma", 2)
+        theta = pm.Normal("theta", mu, tau, shape=3)
+        pm.Normal("y", theta[:, None], sigma, observed=y)
+    # Given tau and sigma, on a grid, (mu, theta) is Gaussian.
+    steps = (np.arange(400) + 0.5) / 400
+    t, s = (part.ravel() for part in np.meshgrid(15 * steps, 6 * steps))
+    prior = np.full((t.size, 4, 4), 25.0)
+    prior[:, [1, 2, 3], [1, 2, 3]] += t[:, None] ** 2
+    seen = prior[:, 1:, 1:] + (s**2 / 3)[:, None, None] * np.eye(3)
+    gain = np.linalg.solve(seen, prior[:, 1:, :]).transpose(0, 2, 1)
+    m, at = gain @ y.mean(axis=1), y.mean(axis=1)
+    v = np.diagonal(prior - gain @ prior[:, 1:, :], axis1=1, axis2=2)
+    log_w = -(t**2 + s**2) / 8 - 6 * np.log(s) - ((y - at[:, None]) ** 2).sum() / (2 * s**2)
+    log_w -= (
+        0.5 * np.linalg.slogdet(seen)[1]
+        + 0.5 * np.linalg.solve(seen, np.tile(at[:, None], (t.size, 1, 1)))[..., 0] @ at
+    )
+    w = np.exp(log_w - log_w.max())
+    w /= w.sum()
+    rows = [tuple(w @ p for p in (a, a**2 + b, a**4 + 6 * a**2 * b + 3 * b**2)) for a, b in zip(m.T, v.T, strict=True)]
+    scales = {name: [tuple(w @ x**p for p in (1, 2, 4))] for name, x in (("tau", t), ("sigma", s))}
+    return model, exact(mu=rows[:1], **scales, theta=rows[1:])
+
+
 def change_point() -> tuple[pm.Model, Truth]:
     """Counts whose rate changes at a continuous time, as a switch."""
     n, rng = 40, np.random.default_rng(319)
@@ -155,6 +183,7 @@ def thin_banana() -> tuple[pm.Model, Truth]:
 
 EXACT = {
     "cauchy_five": cauchy,
+    "three_groups": three_groups,
     "student_2": lambda: student(2),
     "student_5": lambda: student(5),
     "change_point": change_point,

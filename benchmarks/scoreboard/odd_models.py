@@ -44,15 +44,6 @@ def crossed(centred: bool = True) -> pm.Model:
     return model
 
 
-def three_groups() -> pm.Model:
-    y, group = np.array([1.2, 0.4, 0.9, 2.1, 2.6, 1.7, -0.3, 0.6, 0.1]), np.repeat(np.arange(3), 3)
-    with pm.Model() as model:
-        mu, tau, sigma = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 2), pm.HalfNormal("sigma", 2)
-        theta = pm.Normal("theta", mu, tau, shape=3)
-        pm.Normal("y", theta[group], sigma, observed=y)
-    return model
-
-
 def separation() -> pm.Model:
     """A logistic regression whose outcome one covariate separates."""
     rng = np.random.default_rng(303)
@@ -220,7 +211,6 @@ def boundary_variance(centred: bool = True) -> pm.Model:
 
 SAMPLED = {
     "crossed_empty": Sampled(crossed, ("mu", "sd_r", "sd_c", "r", "c", "sigma"), True),
-    "three_groups": Sampled(three_groups, ("mu", "tau", "sigma", "theta")),
     "separation": Sampled(separation, ("a", "b")),
     "zero_inflated": Sampled(zero_inflated, ("a", "b")),
     "hurdle": Sampled(hurdle, ("psi", "b", "shape")),

@@ -29,7 +29,7 @@ ESS       least effective draws of a mean in 1000 gradients after warm-up; g400:
 CPU       seconds of a call in a session that knows the model
 """
 COLUMNS = (
-    f"{'':42s}{'runs':>9s} {'WRONG':>5s} {'mean':>14s} {'sd':>14s} {'within':>6s} {'cover':>5s} {'broken':>8s} "
+    f"{'':46s}{'runs':>9s} {'WRONG':>5s} {'mean':>14s} {'sd':>14s} {'within':>6s} {'cover':>5s} {'broken':>8s} "
     f"{'total':>8s} {'warm-up':>7s} {'b2max':>8s} {'b2avg':>8s} {'ESS':>6s} {'g400':>7s} {'CPU':>6s}"
 )
 TRUSTED = ("trusted", "no warning")
@@ -68,7 +68,7 @@ def line(target: str, sampler: str, rows: list[dict[str, Any]]) -> str:
     """Return the line of a sampler on a model."""
     done = good(rows)
     name = f"{target.partition('/')[2]}{'*' * (target in HELD)}"
-    begin = f"  {name[:40]:40s}" if sampler == next(iter(SCHEMES)) else f"  {name[:24]:24s} {sampler[:15]:15s}"
+    begin = f"  {name[:44]:44s}" if sampler == next(iter(SCHEMES)) else f"  {name[:28]:28s} {sampler[:15]:15s}"
     kinds = (TRUSTED, ("undecided",), ("not trusted", "not judged", "warns"))
     states = [sum(row["state"] in these for row in done) for these in kinds]
     counts = f"{len(rows)}:{'/'.join(map(str, states))}" + f"f{len(rows) - len(done)}" * (len(done) < len(rows))
@@ -103,7 +103,7 @@ def _first(rows: list[dict[str, Any]], name: str) -> str:
 def totals(rows: list[dict[str, Any]], families: list[str]) -> list[str]:
     """Return what the verdict got right and wrong, by sampler and family."""
     lines = [
-        f"{'':28s}{'runs':>6s} {'wrong':>6s} {'trusted':>8s} {'right':>6s} {'refused':>13s} {'broken bounds':>16s} "
+        f"{'':33s}{'runs':>6s} {'wrong':>6s} {'trusted':>8s} {'right':>6s} {'refused':>13s} {'broken bounds':>16s} "
         f"{'cover where trusted':>20s}"
     ]
     for sampler in dict.fromkeys(row["sampler"] for row in rows):
@@ -120,7 +120,7 @@ def totals(rows: list[dict[str, Any]], families: list[str]) -> list[str]:
             covered = f"{100 * sum(row['covered'] for row in trusted) / means:.1f} % of {means}" if means else "-"
             share = f"{len(refused)} ({100 * len(refused) / len(right):.1f} %)" if right else "-"
             lines.append(
-                f"  {sampler:11s}{family:15s}{len(these):6d} {len(wrong):6d} "
+                f"  {sampler:16s}{family:15s}{len(these):6d} {len(wrong):6d} "
                 f"{sum(row['state'] in TRUSTED for row in wrong):8d} {len(right):6d} {share:>13s} "
                 f"{f'{sum(row["broken"] for row in claims)} of {bounds}':>16s} {covered:>20s}"
             )

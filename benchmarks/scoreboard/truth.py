@@ -69,7 +69,7 @@ def stored(family: str, name: str) -> Truth:
     """Return the moments of a model that a file of ``results`` keeps."""
     entry = read(PATHS[family]).get(name)
     if entry is None:
-        raise ValueError(f"{family}/{name}: there are no moments of it in {PATHS[family].name}")
+        raise ValueError(f"{family}/{name}: no moments are kept: python -m benchmarks scoreboard.references {name}")
     fields = {field: np.array(entry[field]) for field in (*FIELDS, *OF_SQUARES) if field in entry}
     return Truth(names=tuple(entry["names"]), labels=entry["labels"], **fields)
 

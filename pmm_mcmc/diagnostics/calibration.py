@@ -41,9 +41,10 @@ class Calibration:
     mass: float = 0.01
     """Mass of other modes over that of the chains'.  From ten times less on they are mentioned."""
     apart: float = 6.0
-    """Standard deviations of a chain from which on draws near another mode show that chains have been there."""
+    """Standard deviations of the draws' densest part from which on draws are not in another mode; up to half of it they
+    are."""
     visited: float = 0.1
-    """Share of the draws near another mode over its mass from which on chains have been there."""
+    """Share of the draws in another mode over its mass from which on chains have visited it."""
     restarts: int = 100
     """Chains that come from the reference of a ladder to the posterior, from which a weight of one half is known to
     .05.  Not measured."""

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.reasons import Measured
-from pmm_mcmc.diagnostics.statement import Reason, Verdict
+from pmm_mcmc.diagnostics.statement import Reason, Verdict, beside, concluded
 from pmm_mcmc.warmup.standard_errors import largest_t
 
-__all__ = ["forgotten", "is_exact", "leg_reasons", "with_leg", "with_witness", "without_bias"]
+__all__ = ["forgotten", "is_exact", "leg_reasons", "snapshot", "with_leg", "with_witness", "without_bias"]
 
 
 def forgotten(dt: Any) -> bool:
@@ -36,6 +37,22 @@ def leg_reasons(dt: Any, chains: int) -> list[Reason]:
     if change > largest_t(2 * leg.sizes["coordinate"], chains - 1) * error:
         words += f", and the mean of {label} still changed by {change:.2f} posterior sd (error {error:.2f})"
     return [Reason("exact_leg", words, "raise tune, or start nearer with initvals=", label)]
+
+
+def snapshot(dt: Any, chains: int, draws: int) -> Verdict | None:
+    """Return the verdict on an exact leg of which each of many chains has too few draws for anything else to be judged.
+
+    Its draws are independent of each other, since every chain has forgotten its start.  None for other results.
+    """
+    if "exact_leg" not in dt.children or draws >= CALIBRATION.fewest_of_chain or chains < CALIBRATION.fewest:
+        return None
+    reasons, error = leg_reasons(dt, chains), 1.0 / np.sqrt(chains)
+    if error > CALIBRATION.mcse:
+        value, limit = beside(error, CALIBRATION.mcse, 3)
+        words = f"standard errors of means are {value} posterior sd, with few draws of {chains} chains, limit {limit}"
+        reasons.append(Reason("mcse", words, "take more chains or draws", None, float(error), CALIBRATION.mcse))
+    known = f"all means are within {np.ceil(200.0 * error):.0f} % of a posterior sd, with 95 % confidence each."
+    return with_leg(dt, concluded(reasons, known))
 
 
 def without_bias(dt: Any, measured: Measured) -> Measured:

@@ -39,16 +39,16 @@ def mode_reasons(
     mass, coordinate = float(of_chain[worst]), int(where[worst])
     place = ""
     if position is not None:
-        x = position[..., coordinate]
-        sd, away = float(np.median(x.std(axis=1))), at[worst] - x.mean(axis=1)
-        furthest = float(away[np.abs(away).argmax()]) / max(sd, 1e-300)
-        near = float((np.abs(x - at[worst]) < 3.0 * sd).mean())
-        if abs(furthest) > CALIBRATION.apart and near > CALIBRATION.visited * mass:
-            return [], ""  # chains have been there, and their agreement judges how often
-        side = "above" if furthest > 0.0 else "below"
-        place = f", {abs(furthest):.0f} sd {side} the mean of {name(coordinate)},"
+        x = position[..., coordinate].ravel()
+        centre, sd = _densest(x)
+        away, distances = (at[worst] - centre) / sd, np.abs(x - at[worst]) / sd
+        here, there = (distances > CALIBRATION.apart).mean(), (distances < 0.5 * CALIBRATION.apart).mean()
+        if there > CALIBRATION.visited * mass and here > CALIBRATION.visited * (1.0 - mass):
+            return [], ""  # chains have been in both, and their agreement judges how often
+        side = "above" if away > 0.0 else "below"
+        place = f", {abs(away):.0f} sd {side} theirs in {name(coordinate)},"
     percent = f"{100.0 * mass:.2g} %"
-    words = f"another mode{place} has about {percent} of the mass and no chain has visited it"
+    words = f"chains do not move to another mode{place} that has about {percent} of the mass"
     ratio = mass / max(1.0 - mass, 1e-300)
     if ratio <= CALIBRATION.mass:
         return [], f" {words[0].upper()}{words[1:]}."
@@ -61,3 +61,11 @@ def mode_reasons(
     if "restart" in stats:
         remedy = "take more chains, or a reference from which that mode is met"
     return [Reason("modes", f"{words}, limit 1 %", remedy, None, mass, CALIBRATION.mass)], ""
+
+
+def _densest(x: np.ndarray) -> tuple[float, float]:
+    """Return centre and sd of the Gaussian that has a quarter of the draws in the shortest interval that has one."""
+    ordered, quarter = np.sort(x), len(x) // 4
+    widths = ordered[quarter:] - ordered[: len(x) - quarter]
+    first = int(widths.argmin())
+    return float(ordered[first] + ordered[first + quarter]) / 2.0, max(float(widths[first]) / 0.637, 1e-300)

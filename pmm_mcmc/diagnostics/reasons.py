@@ -267,6 +267,8 @@ def identity_reasons(
     limit = 1.0 + np.copysign(CALIBRATION.identity_excess, excess[worst])
     value, against = beside(1.0 + excess[worst], limit, 3 if off.any() else 2)
     parameter = name(worst)
+    if (excess[worst] if off.any() else excess.mean()) < 0.0:  # too long a step widens
+        remedy = "long steps widen, and this is too narrow: draw more, or reparametrise"
     words = f"E[x dF/dx] of {parameter} is {value}, limit {against}"
     if not off.any():
         words = f"E[x dF/dx] is {value} for {parameter} and off 1 by {np.sqrt(2.0 * mean_square):.2f} on average, " + (

@@ -11,7 +11,7 @@ import pandas as pd
 from scipy.stats import chi2
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.exact import is_exact, leg_reasons, with_leg, with_witness, without_bias
+from pmm_mcmc.diagnostics.exact import is_exact, leg_reasons, snapshot, with_leg, with_witness, without_bias
 from pmm_mcmc.diagnostics.ladder import ladder_reasons, with_ladder
 from pmm_mcmc.diagnostics.modes import mode_reasons
 from pmm_mcmc.diagnostics.moments_summary import moments_verdict
@@ -77,7 +77,8 @@ def verdict(dt: Any, *, probe: Any = None, witness: Any = None) -> Verdict:
 
     It is **undecided** if nothing wrong was found, but the draws cannot show that nothing is: there are fewer than 20,
     or one chain; the standard error of a mean exceeds 0.05 posterior standard deviations, or two standard errors of a
-    corrected mean exceed 0.1; no bias could be measured, as without gradients; or the step is much longer than warm-up
+    corrected mean exceed 0.1; the standard deviation of a free variable, whose bias is not measurable, is known to
+    worse than 5 %; no bias could be measured, as without gradients; or the step is much longer than warm-up
     would have made it, and the draws do not rule out a bias of 0.1.
 
     Otherwise it is **trusted**.  The percentage in the sentence is two standard errors of the worst corrected mean, in
@@ -126,7 +127,7 @@ def verdict(dt: Any, *, probe: Any = None, witness: Any = None) -> Verdict:
         return moments_verdict(dt)
     if witness is not None:
         run = read(dt)
-        _check_witness(run.labels, witness.table)
+        _check_labels("witness", run.labels, witness.table)
         return judge(dt, run, table_of(run) if probe is not None else table_of(run, judged(run)), probe, witness)
     if probe is not None:
         run = read(dt)
@@ -157,7 +158,7 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
     errors, unstable, remedy = _errors_of_means(table, run.chains), 0, shorter(stats)
     reasons = size_reasons(run.chains, run.draws)
     if any(reason.code == "few_draws" for reason in reasons):
-        return concluded(reasons, "")
+        return snapshot(dt, run.chains, run.draws) or concluded(reasons, "")
     reasons += divergence_reasons(stats) + leg_reasons(dt, run.chains) + ladder_reasons(dt)
     if run.broken is not None and run.position is not None:
         reasons += break_reasons(run.broken, *_place(run, table))
@@ -172,7 +173,8 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
     if run.judged is not None:
         reasons += identity_reasons(run.identity, run.degrees, lambda i: _name(run, table, i), remedy, run.moving)
         reasons += bias_reasons(measured, run.degrees, remedy)
-        reasons += spread_reasons(plain, [] if witness is None else [with_witness(plain, witness.table)[1]])
+        witnesses = [] if witness is None else [with_witness(plain, witness.table)[1]]
+        reasons += spread_reasons(_free_alone(run, plain), witnesses)
     elif not is_exact(dt) and witness is None:
         ours = "n_grad_total" in stats
         words = "the bias could not be measured, for the result holds no gradients"
@@ -197,21 +199,17 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
     return with_ladder(dt, with_leg(dt, conclude(reasons, measured, stats, kind, probe is not None, note)))
 
 
-def _check_witness(labels: list[str], table: pd.DataFrame) -> None:
+def _check_labels(name: str, labels: list[str], table: pd.DataFrame) -> None:
     if list(table.index) != list(labels):
         raise ValueError(
-            f"witness: is one of {len(table)} parameters ({', '.join(map(str, table.index[:3]))}, ...), the result has "
-            f"{len(labels)} ({', '.join(labels[:3])}, ...): give the witness of this result"
+            f"{name}: is one of {len(table)} parameters ({', '.join(map(str, table.index[:3]))}, ...), the result has "
+            f"{len(labels)} ({', '.join(labels[:3])}, ...): give the {name} of this result"
         )
 
 
 def _probed(labels: list[str], table: pd.DataFrame, moving: np.ndarray) -> Measured:
     """Return the biases that step halving shows, which are in posterior standard deviations already."""
-    if list(table.index) != list(labels):
-        raise ValueError(
-            f"probe: is one of {len(table)} parameters ({', '.join(map(str, table.index[:3]))}, ...), the result has "
-            f"{len(labels)} ({', '.join(labels[:3])}, ...): give the probe of this result"
-        )
+    _check_labels("probe", labels, table)
     columns = (table[name].abs().to_numpy() for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se"))
     of_mean, of_mean_se, of_sd, of_sd_se = columns
     none = np.zeros(len(labels))
@@ -228,6 +226,16 @@ def _measured(labels: list[str], table: pd.DataFrame) -> Measured:
     moving = table["sd"].to_numpy() != 0.0
     left = table["unexplained"].to_numpy()
     return Measured(labels, mean, mean_se, left, of_sd, of_sd_se, moving, error, error_of_sd)
+
+
+def _free_alone(run: Run, measured: Measured) -> Measured:
+    """Leave out errors of standard deviations of transformed parameters, whose tails may be too heavy to have one."""
+    unsure = np.flatnonzero(~np.isfinite(measured.of_sd) & (measured.error_of_sd > CALIBRATION.mcse))
+    plain = Run(run.parameters, run.chains, run.draws, judged=run.position)
+    own = plain.own_of(run.parameters.read(np.array([run.labels.index(measured.labels[int(i)]) for i in unsure], int)))
+    error = measured.error_of_sd.copy()
+    error[unsure[own < 0]] = np.nan
+    return measured._replace(error_of_sd=error)
 
 
 def _disagreement(dt: Any, table: pd.DataFrame, moving: np.ndarray, errors: np.ndarray, chains: int) -> list[Reason]:

@@ -6,6 +6,7 @@ friction :math:`\gamma` that warm-up found: a trajectory lasts :math:`2 / \gamma
 the acceptance of all chains, and is frozen.  What is left of the bias then decays as autocorrelations do, and the
 approach ends when
 
+- no chain is on its way down from a start far out,
 - it is several times as long as the longest autocorrelation, of means and of variances, and
 - a test over chains finds no change of any mean or variance between its last two blocks.
 
@@ -27,7 +28,7 @@ from pmm_mcmc.engines.contract import Chunk, Engine, at_draw, model_side
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import ADJUSTED, TRAJECTORIES, Kernel
 from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.evidence import steps_for_autocorrelation
+from pmm_mcmc.warmup.evidence import settled, steps_for_autocorrelation
 from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.standard_errors import largest_t
 from pmm_mcmc.warmup.step_size import towards_acceptance
@@ -53,18 +54,24 @@ def for_trajectories(tuned: TunedParameters) -> TunedParameters:
     """Return the setting of adjusted trajectories for chains that were tuned for an unadjusted method."""
     span = CALIBRATION.leg_span / tuned.friction
     first = tuned._replace(friction=CALIBRATION.leg_friction * tuned.friction, steps_per_draw=1, halving_cost=math.nan)
-    return _with_step(first._replace(expected_bias=0.0), tuned.step_size, span)
+    return _with_step(first._replace(expected_bias=0.0), max(tuned.step_size, span / CALIBRATION.leg_steps), span)
 
 
 def next_step(tuned: TunedParameters, accept: float, rounds: int) -> TunedParameters:
     """Return the setting after a number of rounds of adaptation, the last of them with the acceptance ``accept``."""
-    span = CALIBRATION.leg_span * CALIBRATION.leg_friction / tuned.friction
+    span = _span(tuned)
     return _with_step(tuned, towards_acceptance(tuned.step_size, accept, rounds, CALIBRATION.leg_acceptance), span)
 
 
+def _span(tuned: TunedParameters) -> float:
+    """Return the time of a trajectory from the friction within it."""
+    return CALIBRATION.leg_span * CALIBRATION.leg_friction / tuned.friction
+
+
 def _with_step(tuned: TunedParameters, step: float, span: float) -> TunedParameters:
-    step = min(step, span)
-    return tuned._replace(step_size=step, K=max(1, round(span / step)))
+    # Near the edge of stability variances hardly change: for a single step of 2 it is at curvature 1.6, of 1.5 at 2.4.
+    step = min(step, 0.75 * span)
+    return tuned._replace(step_size=step, K=min(round(span / step), CALIBRATION.leg_steps))
 
 
 def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -138,10 +145,11 @@ class Leg:
         mine, spent = warming.part(processes.own), warming.n_grad[processes.own].copy()
         chains, d = len(spent), self.start.shape[1]
         accept, means, training = np.empty(chains), np.empty((chains, 2, d)), []
+        lp = np.empty((chains, self.rows))
         centre, frozen = self.start.mean(axis=0), self.rounds == CALIBRATION.leg_rounds
         for which, chunk in mine.advance_in_batches(engine, self.tuned, self.rows, batch):
             away = chunk.model_position - centre
-            accept[which] = chunk.accept.mean(axis=1)
+            accept[which], lp[which] = chunk.accept.mean(axis=1), chunk.sampled_lp
             means[which, 0], means[which, 1] = away.mean(axis=1), (away**2).mean(axis=1)
             kept = max(CALIBRATION.training_chains - processes.own.start - which.start, 0)
             training.append(np.concatenate([away[:kept], away[:kept] ** 2], axis=-1))
@@ -149,14 +157,14 @@ class Leg:
             look(which, chunk)
         ensemble, before = warming.ensemble, warming.n_grad
         ensemble.transition = mine.transition
-        ensemble.state, ensemble.gradient, warming.n_grad, accept, means = processes.join(
-            mine.state, mine.gradient, spent, accept, means
+        ensemble.state, ensemble.gradient, warming.n_grad, accept, means, lp = processes.join(
+            mine.state, mine.gradient, spent, accept, means, lp
         )
         (seen,) = processes.join(np.concatenate(training))
         self.n_grad += float((warming.n_grad - before).mean())
         self.done += self.rows
         if frozen:
-            self._judge(means, float(accept.mean()), seen)
+            self._judge(means, float(accept.mean()), seen, settled(-lp, d))
         else:
             self._adapt(float(accept.mean()))
 
@@ -166,14 +174,24 @@ class Leg:
         if self.rounds == CALIBRATION.leg_rounds:
             self.frozen, self.rows = self.done, CALIBRATION.leg_block
 
-    def _judge(self, means: np.ndarray, accept: float, seen: np.ndarray) -> None:
+    def _judge(self, means: np.ndarray, accept: float, seen: np.ndarray, usable: np.ndarray) -> None:
         since, old = self.done - self.frozen, self.done - self.frozen - self.rows
         self.acceptance = accept if old == 0 else (old * self.acceptance + self.rows * accept) / since
         self.before, self.latest = self.latest, means
         self.lag = steps_for_autocorrelation(seen)
+        enough = seen.shape[0] * seen.shape[1] >= 2 * CALIBRATION.leg_round  # for autocorrelations beyond their noise
+        if self.tuned.K == 1 and self.lag > 1 and enough:
+            # Acceptance does not see directions that a single long step turns about: two steps see to them.
+            half = 0.5 * _span(self.tuned)
+            self.tuned, self.frozen = _with_step(self.tuned, half, 2.0 * half), self.done
+            self.latest, self.before = self.latest[:0], self.latest[:0]
+            self.rows = CALIBRATION.leg_block
+            self.finished = self.done + self.rows > self.length
+            return
         known = self.lag <= max(1, self.rows // 8)  # a longer one is not known from a block of this length
         forgotten = known and since >= CALIBRATION.leg_lags * self.lag
-        self.ended = bool(forgotten and len(self.before) and not self._drifts())
+        arrived = usable[:, -max(1, self.rows // 4) :].any(axis=1).all()
+        self.ended = bool(forgotten and arrived and len(self.before) and not self._drifts())
         self.rows = max(CALIBRATION.leg_block, math.ceil(1.5 * self.rows))
         self.finished = self.ended or self.done + self.rows > self.length
         if self.finished:

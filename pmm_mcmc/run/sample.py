@@ -157,7 +157,7 @@ def sample(
         Show progress: a bar in a terminal or a notebook, a line every two seconds in a file.
     compute_convergence_checks
         Log the verdict (:func:`pmm_mcmc.verdict`).  For this, jumps and walls of the log density are looked for between
-        draws, with at most some 600 gradients in all, which are in no statistic.
+        draws, with 95 to some 700 gradients in all, which are in no statistic.
     **others
         Arguments of ``pm.sample`` with another name here, or with no meaning, are refused with what to use instead.
 

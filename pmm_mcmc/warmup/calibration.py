@@ -212,6 +212,8 @@ class Calibration:
     after 43 and 41 by single steps with a partly refreshed velocity."""
     leg_friction: float = 0.3
     """Friction within a trajectory over that of the run, so that no direction returns to its start.  Not measured."""
+    leg_steps: int = 32
+    """Steps of a trajectory at most; where so many are too few, trajectories are shorter.  Bounds time."""
     leg_round: int = 32
     """Trajectories of all chains together in a round of adaptation.  Not measured."""
     leg_rounds: int = 8

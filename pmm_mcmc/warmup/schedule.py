@@ -243,7 +243,9 @@ class Warmup:
         self._set_step(step)
 
     def _capped_step(self) -> float:
-        return self._cap * step_size.longest(self.arguments, self.tuned, self._lipschitz)
+        longest = self._cap * step_size.longest(self.arguments, self.tuned, self._lipschitz)
+        # On a slope that overflows no step is stable, and one of 0 would stay there.
+        return longest if longest > 0.0 else CALIBRATION.shrink * self.tuned.step_size
 
     def _set_step(self, step: float) -> None:
         self.tuned = step_size.with_step(self.arguments, self.tuned, step, self._lipschitz)

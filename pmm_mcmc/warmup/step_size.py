@@ -297,7 +297,8 @@ def with_costs(arguments: MethodArguments, tuned: TunedParameters, curvature: fl
     """
     cost = math.nan
     if found_by_curvature(arguments):
-        cost = longest(arguments, tuned, curvature) / longest(arguments, tuned, curvature, 0.5)
+        half = longest(arguments, tuned, curvature, 0.5)  # 0 where a slope overflows: no step is stable
+        cost = longest(arguments, tuned, curvature) / half if half > 0.0 else math.nan
     d = len(tuned.coordinates.centre)
     bias = expected_bias(arguments, tuned.step_size, tuned.friction, tuned.K, curvature, d, refined)
     return tuned._replace(halving_cost=cost, expected_bias=bias)

@@ -6,11 +6,8 @@ The densities are formulas with exact draws of what a sampler makes of them: of 
 import json
 
 import numpy as np
-import pymc as pm
-import pytensor.tensor as pt
 import pytest
 from results import grid, tree
-from scipy import stats
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, breaks_between, looked_at
@@ -170,59 +167,3 @@ def test_a_noted_jump_refuses_a_run_and_its_corrections():
     assert "smooth step" in seen.sentence and "halve" not in seen.sentence.lower()
     assert seen.reasons[0].code == "jump" and seen.reasons[0].parameter == "a"
     assert bias_table(dt)["bias"].isna().all()
-
-
-def model_with(potential):
-    with pm.Model() as model:
-        x, s = pm.Normal("x", initval=0.5), pm.HalfNormal("s")
-        pm.Normal("y", x, s, shape=2)
-        pm.Potential("p", potential(x, s))
-    return model
-
-
-def sampled(door, seed, **short):
-    short = {"progressbar": False, "random_seed": seed} | short
-    if door == "pymc":
-        return pm.sample(step=pmm.PoissonULMC(), chains=4, cores=1, **short)
-    return pmm.sample(backend=door, **short)
-
-
-@pytest.mark.pymc
-@pytest.mark.parametrize("door", ["numba", "pymc", "jax"])
-def test_a_jump_in_a_model(door):
-    """Issue 22: the posterior is off by 0.4 standard deviations, and every run was trusted."""
-    with model_with(lambda x, s: pt.switch(x > 0.3, 1.5, 0.0)):
-        dt = sampled(door, 1)
-    seen = pmm.verdict(dt)
-    assert seen.state == "not trusted" and seen.reasons[0].code == "jump"
-    assert "jumps by 1.5 where x is near 0.3" in seen.sentence
-    truth = stats.norm.pdf(0.3) * (np.exp(1.5) - 1.0) / (1.0 + stats.norm.sf(0.3) * (np.exp(1.5) - 1.0))
-    assert float(dt["posterior"]["x"].mean()) < truth - 0.2
-
-
-@pytest.mark.pymc
-@pytest.mark.parametrize("door", ["numba", "pymc"])
-def test_a_jump_of_a_transformed_parameter_is_placed_on_its_own_scale(door):
-    with model_with(lambda x, s: pt.switch(s > 1.0, 1.0, 0.0)):
-        seen = pmm.verdict(sampled(door, 2))
-    assert "jumps by 1 where s is near 1." in seen.sentence
-
-
-@pytest.mark.pymc
-@pytest.mark.parametrize("door", ["numba", "pymc"])
-def test_a_kink_in_a_model_is_trusted(door):
-    with pm.Model():
-        x = pm.Laplace("x", 0, 1, shape=2)
-        pm.Potential("p", -pt.abs(x[0] - 0.5))
-        dt = sampled(door, 1)
-    assert set(json.loads(dt["posterior"].attrs[ATTRIBUTE])) == {"gradients"}
-    assert pmm.verdict(dt).trusted
-
-
-@pytest.mark.pymc
-@pytest.mark.parametrize("door", ["numba", "pymc"])
-def test_a_wall_in_a_model_is_named(door):
-    with model_with(lambda x, s: pt.switch(x < 0.0, -np.inf, 0.0)):
-        seen = pmm.verdict(sampled(door, 1))
-    assert seen.state == "not trusted" and "the density ends at a wall where x is near" in seen.sentence
-    assert "give x a prior that ends there" in seen.sentence.lower()

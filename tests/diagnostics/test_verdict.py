@@ -4,15 +4,20 @@ Draws made by hand are permuted grids of quantiles, whose chains agree but for w
 verdict on exact draws are counted: a correct one goes above the bounds here once in 1e5.
 """
 
+from types import SimpleNamespace
+
 import arviz as az
 import numpy as np
+import pandas as pd
 import pytest
 from results import gaussian, grid, tree
 from scipy import stats
 
 import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.reasons import Measured, conclude, identity_reasons
-from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.diagnostics.table import table_of
+from pmm_mcmc.diagnostics.verdict import bias_table, judge
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
 from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
 
@@ -175,6 +180,16 @@ def test_a_coordinate_that_is_too_wide():
     assert only_reason(gaussian(x)) == "E[x dF/dx] of b[1] is 0.870, limit 0.925"
     x[..., 2] *= np.sqrt(1.06 / 0.87)
     assert pmm.verdict(gaussian(x)).trusted
+
+
+def test_a_long_step_is_not_blamed_for_what_is_too_narrow():
+    for excess, advice in (
+        (0.1, SHORTER),
+        (-0.1, "long steps widen, and this is too narrow: draw more, or reparametrise"),
+    ):
+        z = np.array([np.sign(excess) * 5.0, 0.0])
+        (reason,) = identity_reasons(Identity(np.array([excess, 0.0]), z, 0.0, 2.0), 1000, str, SHORTER)
+        assert reason.remedy == advice
 
 
 def test_a_step_known_to_be_too_long_is_the_cause_rather_than_an_edge():
@@ -429,6 +444,30 @@ def test_not_measurable_is_said():
     )
     words = only_reason(tree({"noise": noise}, x, -x), state="undecided")
     assert words == "the bias could not be measured for any of the parameters"
+
+
+def test_a_width_that_rests_on_few_excursions():
+    """Chains agree, the mean is known and nothing is measurable: the standard deviation has to be known too."""
+    x, noise = grid(2), grid(1, seed=2)[..., 0]
+
+    def run_of(tail):
+        """A free variable that was sampled non-centred: no gradient says how wide it is."""
+        position = np.concatenate([x, tail[..., None]], axis=-1)
+        return tree({"x": x, "tail": tail}, position, -x, noncentred=x)
+
+    dt = run_of(noise**6)
+    words = only_reason(dt, MORE, "undecided")
+    assert words.startswith("the sd of tail is known to ") and words.endswith(" % only, limit 5 %")
+    assert pmm.verdict(run_of(noise**2)).trusted, "known better"
+    assert pmm.verdict(tree({"x": x, "tail": noise**6}, x, -x)).trusted, "of a deterministic it may not exist"
+    # A parameter whose bias is measured has an error of its own; and independent draws may speak for one.
+    run = read(dt)
+    table = table_of(run)
+    names = ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se")
+    small = SimpleNamespace(table=pd.DataFrame(0.01, index=table.index, columns=names))
+    assert judge(dt, run, table, witness=small).trusted
+    small.table.loc["tail", "bias_of_sd_se"] = 0.2
+    assert [reason.code for reason in judge(dt, run, table, witness=small).reasons] == ["mcse_of_sd"]
 
 
 def test_constants_and_values_that_are_not_finite():

@@ -10,7 +10,7 @@ from sampling_runs import BACKENDS, QUIET, Stop, run
 import pmm_mcmc as pmm
 
 STATISTICS = ("other_modes", "other_mode_coordinate", "other_mode_position")
-WORDS = "another mode, {} sd above the mean of b, has about {} % of the mass and no chain has visited it, limit 1 %"
+WORDS = "sd above theirs in b, that has about 30 % of the mass, limit 1 %"
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,7 @@ def test_a_mode_that_no_chain_has_visited_is_not_trusted(two_modes, backend, tmp
     options = {"step": pmm.PoissonULMC(), "tune": 500, "draws": 200, "chains": 4}
     tree = run(two_modes, backend, **options)
     sentence = assert_found(tree)
-    sd = tree["posterior"]["b"].std("draw").median().item()
-    assert WORDS.format(f"{10.0 / sd:.0f}", 30) in sentence
+    assert WORDS in sentence
     # As it is read again, resumed after a stop in the warm-up or in the draws, and continued.
     run(two_modes, backend, store=tmp_path / "a", callback=Stop(2), **options)
     run(two_modes, backend, store=tmp_path / "a", resume=True, **options)
@@ -50,7 +49,7 @@ def test_a_mode_that_no_chain_has_visited_is_not_trusted(two_modes, backend, tmp
         np.testing.assert_array_equal(stored["sample_stats"][name], tree["sample_stats"][name])
     assert_found(pmm.sample(20, more=tree, model=two_modes, **QUIET))
     moments = run(two_modes, backend, keep="moments", **options)
-    assert "another mode has about 30 % of the mass" in pmm.verdict(moments).sentence
+    assert "another mode that has about 30 % of the mass" in pmm.verdict(moments).sentence
 
 
 def test_each_chain_of_pymc_has_scouts_of_its_own(two_modes, sample):

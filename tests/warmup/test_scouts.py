@@ -9,12 +9,14 @@ import pytest
 from numba import cfunc
 from reference import engine
 
-from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.model.initial_points import prior_draws
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.climb import Climbers
 from pmm_mcmc.warmup.pooled import Warming
+from pmm_mcmc.warmup.scouts import _Search
 
 SEEDS = range(5)
 
@@ -179,6 +181,17 @@ def test_one_mode_is_one(target, d, seed):
 @pytest.mark.parametrize("apart", [0, 2, 4])
 def test_modes_that_chains_reach_are_not_other_ones(seed, apart):
     assert found(two_modes, seed, 2, table_of(apart, 50)).mass == 0.0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("apart", [4, 10])
+def test_short_chains_leave_a_mode_that_is_near(seed, apart):
+    table = table_of(apart, 5)
+    tuned = TunedParameters(1.0, 1, 1.0, Coordinates(np.zeros(1), np.ones(1)), 1)
+    kernel = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled").kernel
+    search = _Search(engine(kernel, 1, two_modes, table), tuned, 500)
+    homes, [other] = (search._climb(np.array([[at]]), np.zeros(1), 50) for at in (0.0, float(apart)))
+    assert search._stays(other, homes, np.random.default_rng(seed), 1) == (apart == 10)
 
 
 def test_modes_without_mass_are_not_mentioned():
