@@ -25,6 +25,7 @@ COSTS = {
     "gallery": "a minute a model, and minutes for its reference; all is kept",
     "held_out_hierarchies": "three minutes a model, its reference included, which is kept",
     "hierarchies": "minutes a model",
+    "ladder": "seconds a run, half a minute for each target: an hour in all; --seeds",
     "many_chains": "minutes a table",
     "overhead": "minutes a table",
     "scouts": "ten minutes: two for the modes, half a minute for each of the other models",

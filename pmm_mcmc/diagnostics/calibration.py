@@ -45,6 +45,11 @@ class Calibration:
     are."""
     visited: float = 0.1
     """Share of the draws in another mode over its mass from which on chains have visited it."""
+    restarts: int = 100
+    """Chains that come from the reference of a ladder to the posterior, from which a weight of one half is known to
+    .05.  Not measured."""
+    restarts_of_mode: int = 10
+    """The same for each mode: its weight is known to a third.  Not measured."""
     edge_z: float = 1.5
     """Factor on the limit of chance beyond which the identity fails as at an edge of the density: there it fails by
     tens of standard errors, and chance reaches this once in 1e5 runs that are refused for it.  Half, double: none of 24

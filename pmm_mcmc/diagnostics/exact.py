@@ -13,12 +13,17 @@ from pmm_mcmc.diagnostics.reasons import Measured
 from pmm_mcmc.diagnostics.statement import Reason, Verdict, beside, concluded
 from pmm_mcmc.warmup.standard_errors import largest_t
 
-__all__ = ["forgotten", "leg_reasons", "snapshot", "with_leg", "with_witness", "without_bias"]
+__all__ = ["forgotten", "is_exact", "leg_reasons", "snapshot", "with_leg", "with_witness", "without_bias"]
 
 
 def forgotten(dt: Any) -> bool:
     """Return whether the result has an exact leg that was long enough."""
     return "exact_leg" in dt.children and bool(int(dt["exact_leg"]["ended"]))
+
+
+def is_exact(dt: Any) -> bool:
+    """Return whether the result is of an exact leg that was long enough, or of a ladder, whose draws are exact too."""
+    return forgotten(dt) or "ladder" in dt.children
 
 
 def leg_reasons(dt: Any, chains: int) -> list[Reason]:
@@ -52,7 +57,7 @@ def snapshot(dt: Any, chains: int, draws: int) -> Verdict | None:
 
 def without_bias(dt: Any, measured: Measured) -> Measured:
     """Return biases of zero where none could be measured, for a result whose draws are of an invariant kernel."""
-    if "exact_leg" not in dt.children:
+    if not {"exact_leg", "ladder"} & set(dt.children):
         return measured
     of_mean, of_sd = (np.isfinite(values) for values in (measured.of_mean, measured.of_sd))
     return measured._replace(

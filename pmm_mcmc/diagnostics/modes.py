@@ -52,12 +52,14 @@ def mode_reasons(
     ratio = mass / max(1.0 - mass, 1e-300)
     if ratio <= CALIBRATION.mass:
         return [], f" {words[0].upper()}{words[1:]}."
-    remedy = "reparametrise so that there is one mode, or use pm.sample_smc, which moves between modes"
+    remedy = "reparametrise so that there is one mode, or use pmm.sample(ladder='auto'), which moves between modes"
     if ratio > 0.9 and abs(ratio / round(ratio) - 1.0) < 0.1:
         remedy = (
             "modes of equal mass are often relabellings of exchangeable components: order these; otherwise use "
-            "pm.sample_smc, which moves between modes"
+            "pmm.sample(ladder='auto'), which moves between modes"
         )
+    if "restart" in stats:
+        remedy = "take more chains, or a reference from which that mode is met"
     return [Reason("modes", f"{words}, limit 1 %", remedy, None, mass, CALIBRATION.mass)], ""
 
 

@@ -11,7 +11,8 @@ import pandas as pd
 from scipy.stats import chi2
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.exact import forgotten, leg_reasons, snapshot, with_leg, with_witness, without_bias
+from pmm_mcmc.diagnostics.exact import is_exact, leg_reasons, snapshot, with_leg, with_witness, without_bias
+from pmm_mcmc.diagnostics.ladder import ladder_reasons, with_ladder
 from pmm_mcmc.diagnostics.modes import mode_reasons
 from pmm_mcmc.diagnostics.moments_summary import moments_verdict
 from pmm_mcmc.diagnostics.nested import nested_r_hat
@@ -158,7 +159,7 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
     reasons = size_reasons(run.chains, run.draws)
     if any(reason.code == "few_draws" for reason in reasons):
         return snapshot(dt, run.chains, run.draws) or concluded(reasons, "")
-    reasons += divergence_reasons(stats) + leg_reasons(dt, run.chains)
+    reasons += divergence_reasons(stats) + leg_reasons(dt, run.chains) + ladder_reasons(dt)
     if run.broken is not None and run.position is not None:
         reasons += break_reasons(run.broken, *_place(run, table))
     if "unstable" in stats and "acceptance_rate" not in stats:
@@ -174,7 +175,7 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
         reasons += bias_reasons(measured, run.degrees, remedy)
         witnesses = [] if witness is None else [with_witness(plain, witness.table)[1]]
         reasons += spread_reasons(_free_alone(run, plain), witnesses)
-    elif not forgotten(dt) and witness is None:
+    elif not is_exact(dt) and witness is None:
         ours = "n_grad_total" in stats
         words = "the bias could not be measured, for the result holds no gradients"
         reasons.append(Reason("no_gradients", words, "sample with keep_gradients=True" if ours else ""))
@@ -195,7 +196,7 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
     unvisited, note = mode_reasons(stats, run.position, lambda i: _of_position(run, table, i))
     reasons += unvisited
     kind = "parameters" if len(labels) == len(run.parameters) else "parameters judged"
-    return with_leg(dt, conclude(reasons, measured, stats, kind, probe is not None, note))
+    return with_ladder(dt, with_leg(dt, conclude(reasons, measured, stats, kind, probe is not None, note)))
 
 
 def _check_labels(name: str, labels: list[str], table: pd.DataFrame) -> None:

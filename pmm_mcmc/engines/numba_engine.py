@@ -41,6 +41,8 @@ class NumbaEngine:
         Number of chains that :meth:`advance` runs at the same time; draws do not depend on it.
     structure
         The non-centring that the functions apply, if any.
+    width
+        Length of an evaluation, where it is not that of :mod:`pmm_mcmc.engines.contract`.
     """
 
     def __init__(
@@ -53,9 +55,10 @@ class NumbaEngine:
         gradient_table: Callable[[np.ndarray | None], np.ndarray],
         threads: int = 1,
         structure: Structure | None = None,
+        width: int | None = None,
     ):
         self.kernel, self.d, self.threads, self.structure = kernel, d, threads, structure
-        self.width = d if structure is None else 3 * d + 1
+        self.width = width or (d if structure is None else 3 * d + 1)
         self._joint, self._gradient = joint, gradient
         self._joint_table, self._gradient_table = joint_table, gradient_table
 
@@ -72,12 +75,13 @@ class NumbaEngine:
             lambda sites: density.table(alone, sites),
             threads,
             density.structure,
+            density.width,
         )
 
     def adjusted(self) -> NumbaEngine:
         """Return the engine of an exact leg: see :class:`pmm_mcmc.engines.contract.Engine`."""
         joint, table = self._joint, self._joint_table
-        return NumbaEngine(TRAJECTORIES, self.d, joint, joint, table, table, self.threads, self.structure)
+        return NumbaEngine(TRAJECTORIES, self.d, joint, joint, table, table, self.threads, self.structure, self.width)
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""

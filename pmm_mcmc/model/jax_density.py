@@ -13,6 +13,7 @@ import numpy as np
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.density import LogDensity, check_ndim
 from pmm_mcmc.model.outputs import double_precision
+from pmm_mcmc.model.tempered import MOST_DENSE, gaussian_numbers, gaussian_reference, width_of
 
 try:
     import jax
@@ -55,6 +56,7 @@ class JaxDensity(LogDensity):
         self._fn: Callable[[Any], Any] | None = None
         self._children: dict[str, Any] = {}
         self._noncentred: dict[Any, JaxDensity] = {}
+        self._path: JaxDensity | None = None
 
     @classmethod
     def of_function(cls, fn: Callable[[Any], Any], ndim: int, children: Children | None = None) -> JaxDensity:
@@ -111,6 +113,26 @@ class JaxDensity(LogDensity):
             self._noncentred[key].layout, self._noncentred[key].explain = self.layout, self.explain
         return self._noncentred[key]
 
+    def tempered(self) -> JaxDensity:
+        """Return the path to this density from a Gaussian: see :mod:`pmm_mcmc.model.tempered`."""
+        if self._path is None:
+            own, d = self._both, self.d
+            empty = np.zeros(1 + len(gaussian_numbers(np.zeros(d), np.ones(d) if d > MOST_DENSE else np.eye(d))))
+
+            def both(x: Any, numbers: Any, *data: Any) -> tuple[Any, Any]:
+                lp, g = own(x, *data)
+                logq, g0 = gaussian_reference(jnp, x, numbers[1:], d)
+                log_ratio, gl, beta = lp - logq, g - g0, numbers[0]
+                evaluation = jnp.concatenate([g0 + beta * gl, g0, gl, jnp.stack([log_ratio, logq])])
+                return logq + beta * log_ratio, evaluation
+
+            def values(sites: np.ndarray | None) -> list[np.ndarray]:
+                return [empty if sites is None else sites, *self._values(None)]
+
+            self._path = JaxDensity(both, d, values, self.fingerprint, self.static)
+            self._path.width = width_of(d)
+        return self._path
+
     @classmethod
     def from_model(cls, density: Any, fingerprint: str) -> JaxDensity:
         """Compile a :class:`pmm_mcmc.model.log_density.ModelDensity` with pytensor's JAX backend.
@@ -154,7 +176,9 @@ class JaxDensity(LogDensity):
             lp, gradient = functions[single](x.astype(dtype) if dtype == np.float32 else x, *merged)
             return lp, gradient
 
-        return cls(both, density.d, values, fingerprint, static, density.structure)
+        made = cls(both, density.d, values, fingerprint, static, density.structure)
+        made.width = density.width
+        return made
 
     def shared(self, precision: str, sites: np.ndarray | None = None) -> list[Any]:
         """Return the current data that the function takes beside the position, and the sites."""

@@ -67,7 +67,9 @@ def native(x_pointer, gradient_pointer, table_pointer, d):
     ok, result = call((x, {names}))
     if not ok:
         return nan
-    gradient[:] = result[-1]
+    found = result[-1]
+    for i in range({width}):  # a slice assignment would compile for seconds: its error message
+        gradient[i] = found[i]
     return {value}
 """
 

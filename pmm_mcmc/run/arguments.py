@@ -15,6 +15,7 @@ from pmm_mcmc.steps.poisson import PoissonULMC
 __all__ = [
     "check_counts",
     "check_exact",
+    "check_ladder",
     "fresh_seed",
     "number_of_superchains",
     "refuse_unknown",
@@ -153,6 +154,49 @@ def check_exact(exact: Any, *, keep: str, chains: int, tune: int) -> None:
         raise ValueError(
             f"exact=True with chains={chains}: a test over chains ends the approach; take chains={_FOR_LEG} or more"
         )
+
+
+def check_ladder(ladder: Any, reference: Any, *, chains: int) -> tuple[np.ndarray | None, int | None]:
+    """Return the temperatures of a ladder and its number of rungs, None where they are to be found.
+
+    Raises
+    ------
+    ValueError
+        For anything that is no ladder, and for too few chains.
+    """
+    if reference not in ("auto", "prior", "gaussian"):
+        raise ValueError(f"reference={reference!r}: must be 'auto', 'prior' or 'gaussian'")
+    betas: np.ndarray | None = None
+    if isinstance(ladder, str) and ladder == "auto":
+        rungs = None
+    elif isinstance(ladder, numbers.Integral) and not isinstance(ladder, bool | np.bool_):
+        if ladder < 2:
+            raise ValueError(f"ladder={ladder!r}: a ladder has two rungs at least, the reference and the posterior")
+        rungs = int(ladder)
+    else:
+        try:
+            betas = np.array(ladder, dtype=float)
+        except (TypeError, ValueError):
+            betas = np.zeros((0, 0))
+        remedy = "'auto', a number of rungs, or an array of temperatures that rise from 0 to 1"
+        if betas.ndim != 1 or len(betas) < 2 or not np.isfinite(betas).all():
+            raise ValueError(f"ladder={ladder!r}: must be {remedy}")
+        if betas[0] != 0.0 or betas[-1] != 1.0:
+            raise ValueError(
+                f"ladder: begins at {betas[0]:g} and ends at {betas[-1]:g}; it must begin at 0, the reference, and end "
+                "at 1, the posterior"
+            )
+        if (np.diff(betas) <= 0.0).any():
+            at = int(np.argmax(np.diff(betas) <= 0.0))
+            raise ValueError(f"ladder: {betas[at]:g} is followed by {betas[at + 1]:g}; temperatures must rise")
+        rungs = len(betas)
+    least = 2 * (rungs or 3)
+    if chains < least:
+        raise ValueError(
+            f"chains={chains}: is too few for two copies of a ladder of {rungs or 3} rungs; take chains={least} or "
+            "more, some hundreds if modes are many or narrow"
+        )
+    return betas, rungs
 
 
 def number_of_superchains(given: Any, chains: int) -> int | None:

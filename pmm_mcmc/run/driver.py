@@ -19,7 +19,17 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.exact_leg import Leg
 from pmm_mcmc.warmup.pooled import Warming
 
-__all__ = ["Driver", "FinishedChunk", "Plan", "Recorder", "Run", "StopRequest", "StopSampling", "stop_on_signals"]
+__all__ = [
+    "Driver",
+    "FinishedChunk",
+    "Plan",
+    "Recorder",
+    "Run",
+    "StopRequest",
+    "StopSampling",
+    "groups_of",
+    "stop_on_signals",
+]
 
 # Seconds between updates of the progress bar and checks for Ctrl-C.  Draws do not depend on it.
 _SECONDS = 0.3
@@ -204,7 +214,7 @@ class Driver:
         def note(which: slice, chunk: Chunk) -> None:
             rejected[which] += chunk.unstable.sum(axis=1)
             if self.keep_warmup:
-                chunk_of_all.put(which, 0, self._groups(chunk, setting, 1, n_grad[which], "warmup_"))
+                chunk_of_all.put(which, 0, groups_of(self.plan, chunk, setting, 1, n_grad[which], "warmup_"))
 
         setting = run.tuned
         if leg is None:
@@ -237,7 +247,7 @@ class Driver:
             n = min(self._pace, rows - done)
             began = time.perf_counter()
             for which, chunk in mine.advance_in_batches(self._engine, tuned, n, self.batch(n), thin=thin):
-                found.put(which, done, self._groups(chunk, tuned, thin, n_grad[which], ""))
+                found.put(which, done, groups_of(self.plan, chunk, tuned, thin, n_grad[which], ""))
                 self.newest = np.concatenate([chunk.model_position[:, -1], self.newest])[:_NEWEST]
                 self._see(chunk, which, run.done)
                 n_grad[which] += chunk.n_grad.sum(axis=1)
@@ -275,36 +285,38 @@ class Driver:
         except StopSampling:
             self._stop = True
 
-    def _groups(self, chunk: Chunk, tuned: TunedParameters, thin: int, spent: np.ndarray, prefix: str) -> Groups:
-        d, structure = self.plan.engine.d, self.plan.engine.structure
-        x, q, slope = chunk.model_position, chunk.position, chunk.gradient
-        if structure is not None:
-            q, slope = structure.judged(chunk.position, chunk.gradient[..., :d], tuned.coordinates.sites)
-        found = {prefix + name: values for name, values in self.plan.values(x, bool(prefix)).items()}
-        shape = chunk.lp.shape
-        everything: dict[str, Callable[[], Any]] = {
-            "step_size": lambda: np.full(shape, tuned.step_size),
-            "K": lambda: np.full(shape, tuned.K),
-            "friction": lambda: np.full(shape, tuned.friction),
-            "steps_per_draw": lambda: np.full(shape, thin),
-            "halving_cost": lambda: np.full(shape, tuned.halving_cost),
-            "expected_bias": lambda: np.full(shape, tuned.expected_bias),
-            "other_modes": lambda: np.full(shape, tuned.other_modes.mass),
-            "other_mode_coordinate": lambda: np.full(shape, tuned.other_modes.coordinate),
-            "other_mode_position": lambda: np.full(shape, tuned.other_modes.position),
-            "n_grad": lambda: chunk.n_grad,
-            "n_grad_total": lambda: spent[:, None] + np.cumsum(chunk.n_grad, axis=1),
-            "unstable": lambda: chunk.unstable,
-            "refined": lambda: chunk.refined,
-            "model_failures": lambda: chunk.model_failures,
-            "lp": lambda: chunk.lp,
-            "acceptance_rate": lambda: chunk.accept,
-            "gradient": lambda: slope,
-            "unconstrained": lambda: x,
-            "noncentred": lambda: q,
-        }
-        found[prefix + "sample_stats"] = {name: everything[name]() for name in self.plan.statistics}
-        return found
+
+def groups_of(plan: Plan, chunk: Chunk, tuned: TunedParameters, thin: int, spent: np.ndarray, prefix: str) -> Groups:
+    """Return values and statistics of a chunk of draws by group and name; ``spent`` are gradients before it."""
+    d, structure = plan.engine.d, plan.engine.structure
+    x, q, slope = chunk.model_position, chunk.position, chunk.gradient
+    if structure is not None:
+        q, slope = structure.judged(chunk.position, chunk.gradient[..., :d], tuned.coordinates.sites)
+    found = {prefix + name: values for name, values in plan.values(x, bool(prefix)).items()}
+    shape = chunk.lp.shape
+    everything: dict[str, Callable[[], Any]] = {
+        "step_size": lambda: np.full(shape, tuned.step_size),
+        "K": lambda: np.full(shape, tuned.K),
+        "friction": lambda: np.full(shape, tuned.friction),
+        "steps_per_draw": lambda: np.full(shape, thin),
+        "halving_cost": lambda: np.full(shape, tuned.halving_cost),
+        "expected_bias": lambda: np.full(shape, tuned.expected_bias),
+        "other_modes": lambda: np.full(shape, tuned.other_modes.mass),
+        "other_mode_coordinate": lambda: np.full(shape, tuned.other_modes.coordinate),
+        "other_mode_position": lambda: np.full(shape, tuned.other_modes.position),
+        "n_grad": lambda: chunk.n_grad,
+        "n_grad_total": lambda: spent[:, None] + np.cumsum(chunk.n_grad, axis=1),
+        "unstable": lambda: chunk.unstable,
+        "refined": lambda: chunk.refined,
+        "model_failures": lambda: chunk.model_failures,
+        "lp": lambda: chunk.lp,
+        "acceptance_rate": lambda: chunk.accept,
+        "gradient": lambda: slope,
+        "unconstrained": lambda: x,
+        "noncentred": lambda: q,
+    }
+    found[prefix + "sample_stats"] = {name: everything[name]() for name in plan.statistics}
+    return found
 
 
 class _Gathered:

@@ -23,6 +23,7 @@ from pmm_mcmc.model.fingerprint import data_fingerprint, model_fingerprint
 from pmm_mcmc.model.initial_points import model_starts, prior_draws, spread_starts
 from pmm_mcmc.model.log_density import bad_start_message, flat_layout, log_density
 from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.driver import Groups
 from pmm_mcmc.run.exact_leg import check_method
@@ -48,7 +49,8 @@ _FILE = 256
 class Asked(NamedTuple):
     """The arguments of :func:`pmm_mcmc.sample` that a plan depends on; ``adapts`` if there is a warm-up.
 
-    ``leg`` is the largest number of trajectories of an exact leg before the draws, 0 without one.
+    ``leg`` is the largest number of trajectories of an exact leg before the draws, 0 without one; ``reference`` that of
+    a ladder of temperatures, ``None`` without one.
     """
 
     step: Any
@@ -62,6 +64,7 @@ class Asked(NamedTuple):
     cores: int | None = None
     adapts: bool = True
     leg: int = 0
+    reference: str | None = None
 
     @property
     def arguments(self) -> MethodArguments:
@@ -93,6 +96,8 @@ class SamplingPlan:
         The variables in the result; all for ``None``.
     leg
         As in :class:`Asked`.
+    prior_sampler
+        On a ladder from the prior, a function of a key and a number that draws from it.
     """
 
     arguments: MethodArguments
@@ -107,6 +112,7 @@ class SamplingPlan:
     var_names: list[str] | None = None
     leg: int = 0
     explain: Callable[[np.ndarray], str] = lambda position: ""
+    prior_sampler: Callable[[Sequence[int], int], np.ndarray] | None = None
 
     @classmethod
     def of(cls, asked: Asked, announce: Callable[[str], None] = _log.debug) -> SamplingPlan:
@@ -160,6 +166,13 @@ class SamplingPlan:
         arguments.check_coordinates(density.d)
         density = density.noncentred(arguments.noncentring if asked.adapts or arguments.noncentring else None)
         announce(f"{arguments.words}: {density.d} coordinates of a log density")
+        if asked.reference is not None:
+            if density.runs_on == "numba":
+                raise ValueError(
+                    "ladder: of a C function is not there yet; write the density as a JAX function (from_jax), or as a "
+                    "PyMC model"
+                )
+            density = density.tempered()
         hashes = {"density": density.fingerprint, "data": ""}
         engine: Any
         if density.runs_on == "numba":
@@ -192,7 +205,11 @@ class SamplingPlan:
         point = model.initial_point(0)
         # Without a warm-up there are no draws to learn sites from.
         wanted = arguments.noncentring if asked.adapts or arguments.noncentring else None
-        density = log_density(vars, model, point, wanted)
+        sampler = None
+        if asked.reference is None:
+            density = log_density(vars, model, point, wanted)
+        else:
+            density, sampler = tempered_model(vars, model, point, asked.reference)
         arguments.check_coordinates(density.d)
         hashes = {"density": model_fingerprint(model, vars), "data": data_fingerprint(model)}
         engine: Any
@@ -209,7 +226,9 @@ class SamplingPlan:
             engine = NumbaEngine.of(arguments, density, asked.cores or devices.cores())
         include = ("posterior", "log_likelihood") if asked.log_likelihood else ("posterior",)
         layout = ResultTree.of_model(model, vars, point, backend, include)
-        return cls._finished(asked, engine, layout, hashes, backend, model)
+        plan = cls._finished(asked, engine, layout, hashes, backend, model)
+        plan.prior_sampler = sampler
+        return plan
 
     @classmethod
     def _finished(

@@ -24,6 +24,7 @@ from pmm_mcmc.model.heartbeat import Heartbeat
 from pmm_mcmc.run import arguments
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling, stop_on_signals
 from pmm_mcmc.run.exact_leg import EXACT_LEG, report_of
+from pmm_mcmc.run.ladder_sample import sample_on_ladder
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.plan import Asked, SamplingPlan
 from pmm_mcmc.run.progress import RunProgress
@@ -60,6 +61,8 @@ def sample(
     log_likelihood: bool = False,
     keep: str = "draws",
     exact: bool = False,
+    ladder: Any = None,
+    reference: str = "auto",
     callback: Callable[[FinishedChunk], None] | None = None,
     progressbar: bool = True,
     compute_convergence_checks: bool = True,
@@ -137,6 +140,16 @@ def sample(
         found.  The leg takes at most ``tune`` trajectories before the draws, and as many as it takes until a test over
         chains finds that the means have stopped to change.  A group ``exact_leg`` of the result says how far they
         moved.  Four chains or more.
+    ladder
+        "auto" samples separated modes with their weights, and the evidence: non-reversible parallel tempering of copies
+        of a ladder of temperatures, which share the ``chains``.  Also a number of rungs, or an array of temperatures
+        from 0 to 1.  The result has a draw of each copy in place of each chain, and a group ``ladder``.  All rungs move
+        by Metropolis-adjusted Langevin trajectories, as in an exact leg, so that neither weights nor evidence have a
+        bias of the step; variables are not non-centred.  ``tune`` is the largest number of trajectories of a chain
+        before the draws.
+    reference
+        Of a ladder: "prior", "gaussian" (fitted to the posterior in two turns, from where ``initvals`` are), or "auto":
+        the prior, if there is one to draw from.
     callback
         Called with a :class:`FinishedChunk` after every chunk; may raise :class:`StopSampling`, which ends the run and
         keeps the finished draws, as Ctrl-C and SIGTERM do.
@@ -216,6 +229,22 @@ def sample(
             "discard_tuned_samples=False needs draws, and keep='moments' keeps none: leave one of the two out"
         )
     arguments.check_exact(exact, keep=keep, chains=chains, tune=tune)
+    if ladder is not None:
+        result, judged = sample_on_ladder(
+            step, ladder, reference, draws=int(draws), tune=int(tune), chains=int(chains), seed=seed, store=store,
+            resume=bool(resume), initvals=initvals, callback=callback, progressbar=progressbar, model=model,
+            var_names=var_names, cores=cores, backend=backend, device=device, precision=precision,
+            log_likelihood=log_likelihood,
+            refused={
+                "more": more is not None, "keep": keep != "draws", "exact": bool(exact), "tune": tune == 0,
+                "superchains": superchains not in ("auto", None), "discard_tuned_samples": not discard_tuned_samples,
+            },
+        )  # fmt: skip
+        if compute_convergence_checks and judged:
+            _log_verdict(result)
+        return result
+    if reference != "auto":
+        raise ValueError(f"reference={reference!r}: is that of a ladder; give ladder='auto' too, or leave it out")
     groups = arguments.number_of_superchains(superchains, chains)
     if store is not None and resume and device == "auto" and backend != "numba":
         device = device_of(store)  # a new trial could choose another device

@@ -1,0 +1,58 @@
+"""What a verdict says of a ladder of temperatures: whether weights of modes and log evidence are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.statement import Reason, Verdict
+
+__all__ = ["ladder_reasons", "with_ladder"]
+
+
+def ladder_reasons(dt: Any) -> list[Reason]:
+    """Return a reason if the result is of a ladder on which too few chains came from the reference to the posterior."""
+    if "ladder" not in dt.children:
+        return []
+    ladder, limit = dt["ladder"], CALIBRATION.restarts
+    restarts = int(ladder["restarts"])
+    if restarts < limit:
+        words = f"{restarts} chains came from the reference to the posterior, limit {limit}: weights of modes are open"
+        return [Reason("restarts", words, "draw more", None, restarts, limit)]
+    weight, reached = _modes(ladder), ladder["mode_restarts"].values
+    limit = CALIBRATION.restarts_of_mode
+    fewest = int(np.argmin(reached[: len(weight)])) if len(weight) else 0
+    if len(weight) > 1 and reached[fewest] < limit:
+        words = (
+            f"the mode of weight {weight[fewest]:.2g} was reached from the reference {int(reached[fewest])} times, "
+            f"limit {limit}"
+        )
+        return [Reason("restarts", words, "draw more", None, float(reached[fewest]), limit)]
+    return []
+
+
+def with_ladder(dt: Any, verdict: Verdict) -> Verdict:
+    """Return a verdict whose sentence says what the ladder found."""
+    if "ladder" not in dt.children:
+        return verdict
+    ladder = dt["ladder"]
+    weight, errors = _modes(ladder), ladder["mode_weight_se"].values
+    words = (
+        f" Ladder: log evidence {float(ladder['log_evidence']):.2f} (error {float(ladder['log_evidence_se']):.2f}), "
+        f"{int(ladder['restarts'])} restarts"
+    )
+    if len(weight) > 1:
+        shown = ", ".join(f"{w:.2g} (error {se:.1g})" for w, se in zip(weight[:6], errors, strict=False))
+        words += f", {len(weight)} modes of weights {shown}" + ", ..." * (len(weight) > 6)
+    elif len(weight):
+        words += ", one mode"
+    return replace(verdict, sentence=f"{verdict.sentence}{words}.")
+
+
+def _modes(ladder: Any) -> np.ndarray:
+    """Return the weights of the modes that were found."""
+    weight = np.asarray(ladder["mode_weight"].values)
+    return weight[np.isfinite(weight)]

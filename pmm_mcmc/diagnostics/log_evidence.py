@@ -1,0 +1,163 @@
+r"""Log evidence from the rungs of a ladder of temperatures: stepping stone, Bennett's ratio, thermodynamic integration.
+
+Rung ``i`` has draws of :math:`\pi_i \propto q\,e^{\beta_i l}`, so that with :math:`\Delta = \beta_{i+1} - \beta_i`
+
+.. math:: \frac{Z_{i+1}}{Z_i} = E_i[e^{\Delta l}] = \frac{1}{E_{i+1}[e^{-\Delta l}]}
+   = e^c \frac{E_i[\sigma(\Delta l - c)]}{E_{i+1}[\sigma(c - \Delta l)]},
+
+forward, backward, and Bennett's [1]_ with the logistic function and any ``c``, best near the log of the ratio itself.
+Thermodynamic integration is :math:`\log Z_1 / Z_0 = \int_0^1 E_\beta[l]\,d\beta`, by the trapezoidal rule with the
+variances of ``l`` as its derivatives.
+
+Sums over draws are kept for *units*, which are independent (copies of the ladder) or nearly so (long parts of one):
+standard errors are jackknives over units.
+
+.. [1] C. H. Bennett, "Efficient estimation of free energy differences from Monte Carlo data", J. Comput. Phys. 22
+   (1976).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit, logsumexp
+
+__all__ = ["LadderSums", "LogEvidence", "jackknife"]
+
+
+class LogEvidence(NamedTuple):
+    """Estimates of log evidence, each with its standard error.
+
+    ``gap`` is the forward minus the backward estimate, which is 0 but for errors.
+    """
+
+    bennett: float
+    bennett_se: float
+    forward: float
+    forward_se: float
+    backward: float
+    backward_se: float
+    thermodynamic: float
+    thermodynamic_se: float
+    gap: float
+    gap_se: float
+
+
+@dataclass
+class LadderSums:
+    """Sums over the draws of a ladder, for each of ``u`` units.
+
+    Attributes
+    ----------
+    betas : (N + 1,)
+        The ladder.
+    centres : (N,)
+        Bennett's constants ``c``.
+    shift : (N + 1,)
+        A value of ``l`` at each rung, from which its sums are taken, so that they do not cancel.
+    count : (u,)
+        Draws.
+    forward, backward : (u, N)
+        Logarithms of the sums of ``exp(D l)`` at the hotter and ``exp(-D l)`` at the colder rung of a pair.
+    up, down : (u, N)
+        Sums of the logistic functions.
+    first, second : (u, N + 1)
+        Sums of ``l - shift`` and its square.
+    """
+
+    betas: np.ndarray
+    centres: np.ndarray
+    shift: np.ndarray
+    count: np.ndarray
+    forward: np.ndarray
+    backward: np.ndarray
+    up: np.ndarray
+    down: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+
+    @classmethod
+    def start(cls, betas: np.ndarray, log_ratio: np.ndarray, units: int) -> LadderSums:
+        """Begin with no draws; constants come from earlier values ``(n, N + 1)`` of ``l``."""
+        pairs = len(betas) - 1
+        with np.errstate(invalid="ignore"):
+            means = np.array([column[np.isfinite(column)].mean() for column in log_ratio.T])
+        self = cls(
+            betas,
+            0.5 * np.diff(betas) * (means[1:] + means[:-1]),
+            means,
+            np.zeros(units, np.int64),
+            np.full((units, pairs), -np.inf),
+            np.full((units, pairs), -np.inf),
+            *(np.zeros((units, pairs)) for _ in range(2)),
+            *(np.zeros((units, pairs + 1)) for _ in range(2)),
+        )
+        for _ in range(3):  # Bennett's constant is a fixed point
+            trial = self._empty()
+            trial.add(np.zeros(1, int), log_ratio[:, None])
+            found = trial.ratios("bennett", np.ones((1, units), bool))[0]
+            self.centres = np.where(np.isfinite(found), found, self.centres)
+        return self
+
+    def _empty(self) -> LadderSums:
+        fresh = {name: np.zeros_like(getattr(self, name)) for name in ("count", "up", "down", "first", "second")}
+        logs = {name: np.full_like(getattr(self, name), -np.inf) for name in ("forward", "backward")}
+        return LadderSums(self.betas, self.centres, self.shift, **fresh, **logs)
+
+    def add(self, units: np.ndarray, log_ratio: np.ndarray) -> None:
+        """Add draws: ``l`` ``(n, m, N + 1)`` of ``m`` units."""
+        steps = np.diff(self.betas)
+        hot, cold = steps * log_ratio[..., :-1], steps * log_ratio[..., 1:]
+        with np.errstate(all="ignore"):
+            self.count[units] += len(log_ratio)
+            self.forward[units] = np.logaddexp(self.forward[units], logsumexp(hot, axis=0))
+            self.backward[units] = np.logaddexp(self.backward[units], logsumexp(-cold, axis=0))
+            self.up[units] += expit(hot - self.centres).sum(axis=0)
+            self.down[units] += expit(self.centres - cold).sum(axis=0)
+            away = log_ratio - self.shift
+            self.first[units] += away.sum(axis=0)
+            self.second[units] += (away**2).sum(axis=0)
+
+    def ratios(self, which: str, kept: np.ndarray) -> np.ndarray:
+        """Return log ratios ``(k, N)`` of neighbouring evidences from the units ``kept`` ``(k, u)``."""
+        count = np.log(kept @ self.count)[:, None]
+        with np.errstate(all="ignore"):
+            if which == "bennett":
+                return self.centres + np.log(kept @ self.up) - np.log(kept @ self.down)
+            logs = self.forward if which == "forward" else self.backward
+            top = logs.max(axis=0)
+            total = np.log(kept @ np.exp(logs - top)) + top - count
+            return total if which == "forward" else -total
+
+    def integral(self, kept: np.ndarray) -> np.ndarray:
+        """Return thermodynamic integrals ``(k,)`` from the units ``kept`` ``(k, u)``."""
+        count, steps = (kept @ self.count)[:, None], np.diff(self.betas)
+        with np.errstate(invalid="ignore"):
+            mean = kept @ self.first / count
+            variance = kept @ self.second / count - mean**2
+            mean = mean + self.shift
+            trapezoid = 0.5 * steps * (mean[:, 1:] + mean[:, :-1])
+            return (trapezoid - steps**2 / 12.0 * np.diff(variance, axis=1)).sum(axis=1)
+
+    def evidence(self) -> LogEvidence:
+        """Return the estimates; standard errors are NaN with fewer than two units."""
+        used = np.flatnonzero(self.count)
+        everything = np.zeros((1 + len(used), len(self.count)))
+        everything[:, used] = 1.0
+        everything[np.arange(1, 1 + len(used)), used] = 0.0
+        kept = everything if len(used) > 1 else everything[:1]
+        by = {which: self.ratios(which, kept).sum(axis=1) for which in ("bennett", "forward", "backward")}
+        by["thermodynamic"], by["gap"] = self.integral(kept), by["forward"] - by["backward"]
+        found = [number for values in by.values() for number in (float(values[0]), jackknife(values[1:]))]
+        return LogEvidence(*found)
+
+
+def jackknife(left_out: np.ndarray) -> float:
+    """Return the standard error of an estimate from its values without each of the units."""
+    n = len(left_out)
+    if n < 2:
+        return float("nan")
+    with np.errstate(invalid="ignore"):
+        return float(np.sqrt((n - 1) / n * ((left_out - left_out.mean()) ** 2).sum()))

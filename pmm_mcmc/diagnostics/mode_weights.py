@@ -1,0 +1,115 @@
+"""Weights of separated modes: draws are labelled by the basin of attraction in which they lie.
+
+Some draws climb to maxima of the log density.  Maxima between which it does not dip are one mode.  All other draws
+belong to the mode that is nearest by the Gaussian law of its draws.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pmm_mcmc.warmup.climb import Climbers, Value
+
+__all__ = ["MOST_MODES", "Modes", "find_modes"]
+
+# Modes at most; the lightest ones are one with the last.
+MOST_MODES = 24
+# Draws that climb, gradients for each of them, and the dip in nats between two maxima that are not one.
+_CLIMBING, _EACH, _DIP = 256, 60, 0.2
+_BETWEEN = np.linspace(0.0, 1.0, 11)[1:-1]
+_TURNS = 3
+
+
+class Modes(NamedTuple):
+    """Modes, by falling weight.
+
+    Attributes
+    ----------
+    weight, weight_se : (m,)
+        Shares of the draws, and standard errors: the larger of the binomial one by restarts and that between copies.
+    centre : (m, d)
+        Means of the draws of each.
+    restarts : (m,)
+        Draws of each with which a restart begins.
+    label : (chain, draw)
+        The mode of each draw.
+    """
+
+    weight: np.ndarray
+    weight_se: np.ndarray
+    centre: np.ndarray
+    restarts: np.ndarray
+    label: np.ndarray
+
+
+def find_modes(position: np.ndarray, restart: np.ndarray, value: Value) -> Modes:
+    """Find the modes of draws and weigh them.
+
+    Parameters
+    ----------
+    position : (chain, draw, d)
+        Draws, in coordinates in which the density is about as wide in each direction.
+    restart : (chain, draw)
+        Whether a draw is the first of a restart.
+    value
+        Function that returns log densities ``(n,)`` and gradients at positions ``(n, d)``.
+    """
+    chains, draws, d = position.shape
+    flat = position.reshape(-1, d)
+    some = np.unique(np.linspace(0, len(flat) - 1, min(len(flat), _CLIMBING)).astype(int))
+    ends = Climbers.climb(value, flat[some], flat[some].mean(axis=0), _EACH * len(some))
+    basin = _basins(ends.position, ends.lp, value)
+    label = _labelled(flat, some, basin)
+    order = np.argsort(-np.bincount(label), kind="stable")
+    label = np.argsort(order)[label].reshape(chains, draws)
+    modes = len(order)
+    share = np.stack([(label == k).mean(axis=1) for k in range(modes)], axis=1)
+    weight, of_restart = share.mean(axis=0), np.array([(restart & (label == k)).sum() for k in range(modes)])
+    between = share.std(axis=0, ddof=1) / np.sqrt(chains) if chains > 1 else np.full(modes, np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        binomial = np.sqrt(weight * (1.0 - weight) / restart.sum()) if modes > 1 else np.zeros(1)
+    centre = np.stack([flat[label.ravel() == k].mean(axis=0) for k in range(modes)])
+    return Modes(weight, np.fmax(between, binomial), centre, of_restart, label)
+
+
+def _basins(maxima: np.ndarray, lp: np.ndarray, value: Value) -> np.ndarray:
+    """Return the number of the mode of each maximum."""
+    basin = np.full(len(maxima), -1)
+    tops: list[int] = []
+    for i in np.argsort(-lp, kind="stable"):
+        for mode, top in enumerate(tops):
+            between = maxima[top] + _BETWEEN[:, None] * (maxima[i] - maxima[top])
+            at_between, _ = value(between)
+            if np.nan_to_num(at_between, nan=-np.inf).min() > lp[i] - _DIP:
+                basin[i] = mode
+                break
+        else:
+            if len(tops) < MOST_MODES:
+                tops.append(int(i))
+            basin[i] = len(tops) - 1
+    return basin
+
+
+def _labelled(flat: np.ndarray, some: np.ndarray, basin: np.ndarray) -> np.ndarray:
+    """Return the mode of every draw, from those of some."""
+    modes, d = int(basin.max()) + 1, flat.shape[1]
+    if modes == 1:
+        return np.zeros(len(flat), int)
+    label, known = basin, flat[some]
+    for turn in range(_TURNS):
+        distance = np.empty((len(flat), modes))
+        spread = sum(((known[label == k] - known[label == k].mean(axis=0)) ** 2).sum(axis=0) for k in range(modes))
+        common = np.maximum(spread / len(known), 1e-12)
+        for k in range(modes):
+            own = known[label == k]
+            # Few draws count as much as the spread that all modes share.
+            width = (((own - own.mean(axis=0)) ** 2).sum(axis=0) + d * common) / (len(own) + d)
+            log_share = np.log(max(len(own), 1) / len(known))
+            distance[:, k] = ((flat - own.mean(axis=0)) ** 2 / width + np.log(width)).sum(axis=1) - 2.0 * log_share
+        everything = distance.argmin(axis=1)
+        everything[some] = basin
+        label, known = everything, flat
+        del turn
+    return label

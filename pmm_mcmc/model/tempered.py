@@ -1,0 +1,191 @@
+r"""A PyMC model on the path from a reference ``q`` to its posterior, with both gradients kept apart.
+
+The density at temperature :math:`\beta` is :math:`q\,e^{\beta l}`, ``l`` the log likelihood with potentials where ``q``
+is the prior, and otherwise the log density of the model over that of a Gaussian.  Its evaluation is an array of
+``3 d + 2`` numbers: the gradient of the density at that temperature, those of ``log q`` and of ``l``, and ``l`` and
+``log q`` themselves.  A state changes its temperature by these, without another gradient.
+
+The numbers of the path, beta and those of the Gaussian, enter where the sites of a non-centring do.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pymc.initial_point import make_initial_point_expression
+from pymc.pytensorf import (
+    collect_default_updates,
+    compile,
+    make_shared_replacements,
+    replace_rng_nodes,
+    reseed_rngs,
+    rewrite_pregrad,
+)
+from pytensor.compile.sharedvalue import SharedVariable
+
+from pmm_mcmc.model.log_density import ModelDensity, _check_inputs, flat_layout
+from pmm_mcmc.model.native import address_table
+from pmm_mcmc.model.parts import OfParts, joined
+
+__all__ = [
+    "MOST_DENSE",
+    "TemperedModel",
+    "gaussian_numbers",
+    "gaussian_reference",
+    "improper_priors",
+    "prior_sampler",
+    "tempered_model",
+    "width_of",
+]
+
+# Coordinates up to which a Gaussian reference has a whole covariance.
+MOST_DENSE = 300
+_KEPT = 4096  # temperatures
+_LOG_2PI = float(np.log(2.0 * np.pi))
+
+
+def width_of(d: int) -> int:
+    """Return the length of an evaluation."""
+    return 3 * d + 2
+
+
+def gaussian_numbers(mean: np.ndarray, root: np.ndarray) -> np.ndarray:
+    """Return a Gaussian as the numbers of a path: log normaliser, mean, inverse of the root of its covariance.
+
+    ``root`` is ``(d,)`` or ``(d, d)``, lower triangular.
+    """
+    d = len(mean)
+    inverse = 1.0 / root if root.ndim == 1 else np.linalg.inv(root)
+    diagonal = inverse if root.ndim == 1 else np.diagonal(inverse)
+    log_norm = float(np.log(np.abs(diagonal)).sum()) - 0.5 * d * _LOG_2PI
+    return np.concatenate([[log_norm], mean, inverse.ravel()])
+
+
+class TemperedModel(ModelDensity):
+    """The log densities of a path to a model's posterior: see the module.
+
+    Attributes
+    ----------
+    reference : str
+        ``"prior"`` or ``"gaussian"``.
+    """
+
+    def __init__(self, vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], reference: str):
+        self.layout = flat_layout(vars, point)
+        self.d = d = sum(size for _, _, size, _ in self.layout)
+        self.reference = reference
+        replacements = make_shared_replacements(point, list(vars), model)
+        self.others, self.structure, self.width = {}, None, width_of(d)
+        whole = reference == "gaussian"
+        graphs = [model.logp()] if whole else [model.varlogp, pt.as_tensor(model.datalogp)]
+        densities = []
+        for graph in graphs:
+            graph = rewrite_pregrad(graph.astype(pytensor.config.floatX))
+            _check_inputs(graph)
+            densities.append(OfParts.of(vars, self.layout, graph, replacements))
+        self._flat = flat = densities[0].flat()
+        numbers = np.zeros(1 + (0 if not whole else 1 + d + (d * d if d <= MOST_DENSE else d)), flat.dtype)
+        self.sites = pytensor.shared(numbers, name="numbers of the path", shape=numbers.shape)
+        (first, g), *rest = ((logp, joined(slopes)) for logp, slopes in (d_.at(d_.cut(flat)) for d_ in densities))
+        if whole:
+            logq, g0 = gaussian_reference(pt, flat, self.sites[1:], d)
+            log_ratio, gl = first - logq, g - g0
+        else:
+            (logq, g0), ((log_ratio, gl),) = (first, g), rest
+        beta = self.sites[0]
+        scalars = [pt.atleast_1d(log_ratio).astype(flat.dtype), pt.atleast_1d(logq).astype(flat.dtype)]
+        slope = (g0 + beta * gl).astype(flat.dtype)
+        evaluation = pt.concatenate([slope, g0, gl, *scalars]).astype(flat.dtype)
+        self._kept: dict[bytes, np.ndarray] = {}
+        self._outputs = {"joint": [(logq + beta * log_ratio).astype(flat.dtype), evaluation], "gradient": [slope]}
+        self._shared: dict[str, list[SharedVariable]] = {}
+        self._held: dict[str, list[tuple[Any, Any]]] = {}
+        self._native: dict[str, Any] = {}
+        self.jax: Any = None
+
+    def table(self, which: str, sites: np.ndarray | None = None) -> np.ndarray:
+        """Return addresses and shapes as :meth:`ModelDensity.table`, valid for many temperatures at a time."""
+        assert self.sites is not None
+        numbers = np.ascontiguousarray(self.sites.get_value() if sites is None else sites, self.sites.type.dtype)
+        if len(self._kept) > _KEPT:
+            self._kept = {}
+        numbers = self._kept.setdefault(numbers.tobytes(), numbers.copy())
+        pairs = zip(self._shared[which], self._values(which), strict=True)
+        return address_table([numbers if shared is self.sites else value for shared, value in pairs])
+
+
+def gaussian_reference(xp: Any, x: Any, numbers: Any, d: int) -> tuple[Any, Any]:
+    """Return the log density of a Gaussian and its gradient, for PyTensor or JAX."""
+    log_norm, mean, inverse = numbers[0], numbers[1 : 1 + d], numbers[1 + d :]
+    if d <= MOST_DENSE:
+        inverse = inverse.reshape((d, d))
+        y = xp.dot(inverse, x - mean)
+        return log_norm - 0.5 * xp.sum(y**2), -xp.dot(inverse.T, y)
+    y = inverse * (x - mean)
+    return log_norm - 0.5 * xp.sum(y**2), -inverse * y
+
+
+_CACHE: weakref.WeakKeyDictionary[pm.Model, dict[tuple, Any]] = weakref.WeakKeyDictionary()
+
+
+def tempered_model(
+    vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], reference: str
+) -> tuple[TemperedModel, Callable[[Sequence[int], int], np.ndarray] | None]:
+    """Return the path of a model in its current state and the sampler of its prior, compiled once.
+
+    Raises
+    ------
+    ValueError
+        If the reference is the prior and nothing can be drawn from it.
+    """
+    parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
+    key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX, reference)
+    known = _CACHE.setdefault(model, {})
+    if key not in known:
+        sampler = None
+        if reference == "prior":
+            try:
+                sampler = prior_sampler(model, vars)
+                sampler((0, 0), 1)
+            except Exception as error:
+                raise ValueError(
+                    f"reference='prior': nothing can be drawn from the prior ({error}); give its distributions a way "
+                    "to draw (random=), or take reference='gaussian'"
+                ) from error
+        known[key] = TemperedModel(vars, model, point, reference), sampler
+    return known[key]
+
+
+def improper_priors(model: pm.Model) -> list[str]:
+    """Return the names of free variables from whose prior nothing can be drawn."""
+    return [rv.name for rv in model.free_RVs if type(rv.owner.op).__name__ in _IMPROPER]
+
+
+_IMPROPER = ("FlatRV", "HalfFlatRV")
+
+
+def prior_sampler(model: pm.Model, vars: Sequence[Any]) -> Callable[[Sequence[int], int], np.ndarray]:
+    """Return a function of a key and a number ``n`` that draws ``(n, d)`` from the prior, unconstrained."""
+    values = make_initial_point_expression(
+        free_rvs=model.free_RVs,
+        rvs_to_transforms=model.rvs_to_transforms,
+        initval_strategies=dict.fromkeys(model.free_RVs, "prior"),
+        return_transformed=True,
+    )
+    values = replace_rng_nodes(values)  # the model's own generators stay as they are
+    of = dict(zip((model.rvs_to_values[rv] for rv in model.free_RVs), values, strict=True))
+    flat = joined([pt.as_tensor(of[var]).ravel().astype(pytensor.config.floatX) for var in vars])
+    streams = list(collect_default_updates(inputs=[], outputs=[flat]))
+    function = compile([], flat, random_seed=False, mode="NUMBA")
+
+    def draw(key: Sequence[int], n: int) -> np.ndarray:
+        reseed_rngs(streams, [int(word) for word in key])
+        return np.stack([np.array(function(), dtype=float) for _ in range(n)])
+
+    return draw

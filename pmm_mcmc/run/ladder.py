@@ -1,0 +1,313 @@
+"""Runs on a ladder of temperatures: chains that travel between a reference and the posterior find separated modes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.diagnostics.log_evidence import LadderSums
+from pmm_mcmc.diagnostics.mode_weights import find_modes
+from pmm_mcmc.engines.arguments import OtherModes, TunedParameters
+from pmm_mcmc.engines.contract import Chunk
+from pmm_mcmc.model.tempered import MOST_DENSE, gaussian_numbers, improper_priors
+from pmm_mcmc.run import devices
+from pmm_mcmc.run.driver import FinishedChunk, Groups, StopSampling, groups_of
+from pmm_mcmc.run.ladder_path import Moved, Path
+from pmm_mcmc.run.ladder_report import LADDER, with_modes, without_draws
+from pmm_mcmc.run.ladder_state import Ladder, Scan
+from pmm_mcmc.run.ladder_tuning import Given, Tuner
+from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
+from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.storage import NothingStored, Store, open_store
+from pmm_mcmc.run.storage.recovery import stored_identity
+
+__all__ = ["LadderRun", "reference_of"]
+
+_TYPES = (Coordinates, Ladder, LadderSums, OtherModes, TunedParameters)
+# Units of a jackknife at least; scans of a part of a copy that is a unit where copies are few.
+_UNITS, _PART = 24, 64
+
+
+class _Stopped(Exception):
+    """Ctrl-C while the ladder was tuned."""
+
+
+def reference_of(model: Any, is_density: bool, asked: str) -> str:
+    """Return the reference of a ladder, ``"prior"`` or ``"gaussian"``.
+
+    Raises
+    ------
+    ValueError
+        If the prior is asked for and there is none to draw from.
+    """
+    if is_density:
+        if asked == "prior":
+            raise ValueError(
+                "reference='prior': a LogDensity has no prior that is known; leave reference out, or take 'gaussian'"
+            )
+        return "gaussian"
+    model = pm.modelcontext(model)
+    improper = improper_priors(model)
+    if asked == "prior" and improper:
+        raise ValueError(
+            f"reference='prior': nothing can be drawn from the flat prior of {', '.join(improper)}; give a proper "
+            "prior, or take reference='gaussian'"
+        )
+    if asked != "auto":
+        return asked
+    informed = bool(model.observed_RVs or model.potentials)
+    return "prior" if informed and not improper else "gaussian"
+
+
+class LadderRun:
+    """One run on a ladder.
+
+    Parameters
+    ----------
+    plan
+        The sampling plan, for trajectories on the path.
+    given
+        What the user fixes of the ladder.
+    chains, draws, tune, seed
+        As in ``pmm.sample``.
+    identity, attrs
+        What a stored run must equal to be continued; attributes of the result.
+    cores
+        Threads, each with a rung.
+    callback, update, stopped
+        Callback of the user; update of the progress: whether tuning, done, ladder settings, gradients; whether to stop.
+    """
+
+    def __init__(
+        self,
+        plan: SamplingPlan,
+        given: Given,
+        *,
+        chains: int,
+        draws: int,
+        tune: int,
+        seed: int,
+        identity: dict[str, Any],
+        attrs: dict[str, Any],
+        cores: int | None,
+        callback: Callable[[FinishedChunk], None] | None,
+        update: Callable[[bool, int, float, int, float], None],
+        stopped: Callable[[], bool],
+    ):
+        self.plan, self.given, self.chains, self.draws, self.tune = plan, given, chains, draws, tune
+        self.identity, self.attrs, self._callback, self._update = identity, attrs, callback, update
+        self._stopped, self._seed = stopped, seed
+        self.path = Path(plan.adjusted, plan.prior_sampler)
+        self._threads = 1 if plan.attributes["backend"] == "jax" else (cores or devices.cores())
+        self.finished = False
+
+    def go(
+        self,
+        starts: Callable[[np.random.Generator], np.ndarray],
+        store: str | os.PathLike[str] | None,
+        resume: bool,
+        notes: Callable[[], dict[str, Any]],
+    ) -> xr.DataTree:
+        """Tune the ladder and sample; return the result, of the finished draws if the run was stopped.
+
+        ``starts`` draws what a Gaussian reference covers at first; ``notes`` are attributes that differ between equal
+        runs.
+        """
+        with ExitStack() as stack:
+            each = stack.enter_context(_mapping(self._threads))
+            opened, ladder = None, None
+            if store is not None and resume:
+                opened = self._resumed(store)
+            if opened is not None:
+                stack.enter_context(opened)
+                (ladder,) = opened.checkpoint
+                self._restore(ladder)
+            else:
+                try:
+                    ladder = self._tuned(starts, each)
+                except _Stopped:
+                    return self.plan.layout.tree(self.plan.empty(self.chains), self.attrs)
+                if store is not None:
+                    opened = stack.enter_context(self._created(store, ladder))
+                    opened.commit((ladder,))
+            return self._sampled(ladder, each, store, opened, notes)
+
+    # -- tuning ------------------------------------------------------------------------------------------------------
+
+    def _tuned(self, starts: Callable[[np.random.Generator], np.ndarray], each: Any) -> Ladder:
+        rng = np.random.default_rng(self._seed)
+        key = rng.integers(0, 2**63, size=2, dtype=np.uint64)
+        start = starts(rng) if self.path.fitted else None
+
+        def note(tuner: Tuner) -> None:
+            self._update(True, tuner.transition, tuner.step_size, tuner.K, tuner.spent)
+            if self._stopped():
+                raise _Stopped
+
+        tuner = Tuner(self.path, self.plan.arguments, self.given, self.chains, self.tune, key, each, note)
+        ladder = tuner.run(start)
+        tuner.look_around(ladder)
+        parts = -(-_UNITS // ladder.copies)
+        ladder.sums = LadderSums.start(ladder.betas, tuner.last, ladder.copies * parts)
+        ladder.swapped = np.zeros(ladder.pairs)
+        ladder.restarts[:], ladder.round_trips[:], ladder.arrived[:] = 0, 0, False
+        ladder.tuning_gradients = float(ladder.n_grad.sum())
+        return ladder
+
+    def _restore(self, ladder: Ladder) -> None:
+        """Set the Gaussian reference of a stored ladder."""
+        if ladder.numbers.size:
+            d = self.path.d
+            mean, root = ladder.numbers[:d], ladder.numbers[d:]
+            root = root.reshape(d, d) if d <= MOST_DENSE else root
+            self.path.gaussian = mean, root, gaussian_numbers(mean, root)
+
+    # -- draws -------------------------------------------------------------------------------------------------------
+
+    def _sampled(
+        self,
+        ladder: Ladder,
+        each: Any,
+        store: str | os.PathLike[str] | None,
+        opened: Store | None,
+        notes: Callable[[], dict[str, Any]],
+    ) -> xr.DataTree:
+        plan, names = self.plan, self.plan.layout.names
+        if ladder.done > self.draws:
+            raise ValueError(
+                f"draws={self.draws}: the store has {ladder.done} draws of each chain already; ask for more"
+            )
+        rows = self.identity.get("rows") or rows_of_chunk(self.draws, ladder.copies, plan.numbers_per_draw)
+        if opened is None:
+            refuse_too_large(self.draws, ladder.copies, plan.numbers_per_draw)
+        chunks: list[Groups] = []
+        stop = False
+        while ladder.done < self.draws and not stop:
+            groups, whole = self._chunk(ladder, each, min(rows, self.draws - ladder.done))
+            stop = self._reported(ladder, groups) or not whole
+            if opened is None:
+                chunks.append(groups)
+            elif whole:
+                for group, arrays in groups.items():
+                    opened.append(group, arrays)
+                self._append_report(opened, without_draws(ladder, names))
+                opened.commit((ladder,))
+        self.finished = ladder.done >= self.draws
+        report = without_draws(ladder, names)
+        if opened is not None:
+            assert store is not None
+            if self.finished and not ladder.judged:
+                ladder.judged = True
+                self._append_report(opened, self._judged(report, open_store(store), ladder))
+                opened.commit((ladder,))
+            opened.note({group: notes() for group in opened.rows})
+            opened.close()
+            return open_store(store)
+        empty = self._empty(ladder.copies)
+        whole_groups: Groups = {}
+        for group, arrays in empty.items():
+            whole_groups[group] = {n: np.concatenate([e, *(c[group][n] for c in chunks)], 1) for n, e in arrays.items()}
+        tree = plan.layout.tree(whole_groups, self.attrs | notes())
+        tree[LADDER] = xr.DataTree(_trimmed(self._judged(report, tree, ladder)))
+        return tree
+
+    def _empty(self, copies: int) -> Groups:
+        groups = self.plan.empty(copies)
+        groups["sample_stats"]["restart"] = np.empty((copies, 0), np.int64)
+        return groups
+
+    def _chunk(self, ladder: Ladder, each: Any, rows: int) -> tuple[Groups, bool]:
+        """Return the draws of some scans, and whether all of them were made."""
+        C, d = ladder.copies, self.path.d
+        chunk, arrived = Chunk.empty((C, rows), d, d), np.zeros((C, rows), np.int64)
+        setting, spent, done = ladder.settings[-1], ladder.n_grad.astype(np.int64), 0
+        parts = len(ladder.sums.count) // C  # type: ignore[union-attr]
+        while done < rows and not (done and self._stopped()):
+            scan: Scan = ladder.advance(self.path, each)
+            unit = np.arange(C) * parts + (ladder.done // _PART) % parts
+            ladder.sums.add(unit, scan.log_ratio[None])  # type: ignore[union-attr]
+            ladder.swapped += scan.swaps.mean(axis=0)
+            n_grad = scan.n_grad.sum(axis=1)
+            ladder.n_grad += n_grad
+            chunk.position[:, done], chunk.gradient[:, done] = scan.cold.position, scan.cold.slope(1.0)
+            chunk.lp[:, done], chunk.accept[:, done] = scan.cold.lp, scan.accept[:, -1]
+            chunk.n_grad[:, done], chunk.unstable[:, done] = n_grad, scan.unstable[:, -1]
+            arrived[:, done] = scan.arrived
+            done += 1
+            ladder.done += 1
+            self._update(False, ladder.done, setting.step_size, setting.K, float(ladder.n_grad.sum()))
+        chunk.refined[:], chunk.model_failures[:] = 0, chunk.unstable
+        chunk = Chunk(*(part[:, :done] for part in chunk))
+        groups = groups_of(self.plan, chunk, setting, setting.steps_per_draw, spent, "")
+        groups["sample_stats"]["restart"] = arrived[:, :done]
+        return groups, done == rows
+
+    def _reported(self, ladder: Ladder, groups: Groups) -> bool:
+        """Call the callback; return whether to stop."""
+        try:
+            if self._callback is not None:
+                self._callback(FinishedChunk(False, ladder.done, groups["posterior"], groups["sample_stats"]))
+        except StopSampling:
+            return True
+        return self._stopped()
+
+    def _judged(self, report: xr.Dataset, tree: xr.DataTree, ladder: Ladder) -> xr.Dataset:
+        """Return the report with modes, if draws were kept."""
+        stats = tree["sample_stats"]
+        if "unconstrained" not in stats or not ladder.done:
+            return report
+        coordinates, d = ladder.settings[-1].coordinates, self.path.d
+        z, restart = (np.asarray(stats[name].values) for name in ("unconstrained", "restart"))
+
+        def value(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            with np.errstate(all="ignore"):
+                points = self.path.evaluate(coordinates.place(y))
+                lp = points.lp
+                gradient = coordinates.pull_back(points.evaluation[:, d : 2 * d] + points.evaluation[:, 2 * d : 3 * d])
+            return np.where(np.isfinite(lp), lp, np.nan), gradient
+
+        modes = find_modes(coordinates.whiten(z), restart > 0, value)
+        return with_modes(report, modes, coordinates.place(modes.centre))
+
+    # -- store -------------------------------------------------------------------------------------------------------
+
+    def _resumed(self, path: str | os.PathLike[str]) -> Store | None:
+        try:
+            stored = stored_identity(path)
+        except NothingStored:
+            return None
+        self.identity = self.identity | {"rows": stored["rows"]}
+        return Store.resume(path, self.identity, types=_TYPES)
+
+    def _created(self, path: str | os.PathLike[str], ladder: Ladder) -> Store:
+        template = self.plan.layout.tree(self._empty(ladder.copies), self.attrs)
+        template[LADDER] = xr.DataTree(without_draws(ladder, self.plan.layout.names))
+        rows = rows_of_chunk(self.draws, ladder.copies, self.plan.numbers_per_draw)
+        self.identity = self.identity | {"rows": rows}
+        return Store.create(path, template, self.identity, rows, min(ladder.copies, self.plan.file_chains))
+
+    def _append_report(self, opened: Store, report: xr.Dataset) -> None:
+        opened.append(LADDER, {str(name): values.values for name, values in report.data_vars.items()})
+
+
+def _trimmed(report: xr.Dataset) -> xr.Dataset:
+    """Return a report without the places of modes that there are not."""
+    return report.isel(mode=slice(0, int(np.isfinite(report["mode_weight"].values).sum())))
+
+
+@contextmanager
+def _mapping(threads: int) -> Iterator[Callable[..., list[Moved]]]:
+    """Yield a function that maps another over rungs, on threads."""
+    if threads == 1:
+        yield lambda function, rungs: [function(k) for k in rungs]
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        yield lambda function, rungs: list(pool.map(function, rungs))

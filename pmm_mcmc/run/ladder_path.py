@@ -1,0 +1,111 @@
+"""The path from a reference to the target, and moves of chains at one temperature on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.arguments import TunedParameters
+from pmm_mcmc.engines.contract import Engine, empty_state
+
+__all__ = ["Moved", "Path", "Points"]
+
+
+class Points(NamedTuple):
+    """Positions ``z`` ``(n, d)``, and the evaluations of the path there ``(n, 3 d + 2)``."""
+
+    position: np.ndarray
+    evaluation: np.ndarray
+
+    @property
+    def log_ratio(self) -> np.ndarray:
+        """The log density of the target over that of the reference."""
+        return self.evaluation[:, -2]
+
+    @property
+    def lp(self) -> np.ndarray:
+        """The log density of the target."""
+        return self.evaluation[..., -2] + self.evaluation[..., -1]
+
+    def slope(self, beta: float) -> np.ndarray:
+        """Return the gradients at a temperature."""
+        d = self.position.shape[-1]
+        return self.evaluation[..., d : 2 * d] + beta * self.evaluation[..., 2 * d : 3 * d]
+
+    def take(self, which: Any) -> Points:
+        """Return copies of some of the points."""
+        return Points(self.position[which].copy(), self.evaluation[which].copy())
+
+
+class Moved(NamedTuple):
+    """Points after some trajectories, with gradients spent, mean acceptance and non-finite trajectories of each."""
+
+    points: Points
+    n_grad: np.ndarray
+    accept: np.ndarray
+    unstable: np.ndarray
+
+
+class Path:
+    """A path of densities, with the engine of its trajectories.
+
+    Parameters
+    ----------
+    engine
+        Metropolis-adjusted trajectories over the densities of the path.
+    prior
+        Function of a key and a number that draws from the prior; None where the reference is a Gaussian.
+    gaussian
+        Mean and root of the covariance of that Gaussian, and its numbers: see :meth:`with_gaussian`.
+    """
+
+    def __init__(self, engine: Engine, prior: Callable[[Sequence[int], int], np.ndarray] | None):
+        self.engine, self.d, self._prior = engine, engine.d, prior
+        self.gaussian: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the reference is a Gaussian."""
+        return self._prior is None
+
+    def sites(self, beta: float) -> np.ndarray:
+        """Return the numbers of the path at a temperature."""
+        numbers = np.empty(0) if self.gaussian is None else self.gaussian[2]
+        return np.concatenate([[beta], numbers])
+
+    def draw(self, key: Sequence[int], n: int) -> Points:
+        """Return independent draws of the reference; where the target's density is 0, ``l`` is minus infinity."""
+        if self._prior is not None:
+            position = self._prior(key, n)
+        else:
+            assert self.gaussian is not None
+            mean, root, _ = self.gaussian
+            noise = np.random.default_rng(list(key)).standard_normal((n, self.d))
+            position = mean + (noise * root if root.ndim == 1 else noise @ root.T)
+        return self.evaluate(position)
+
+    def evaluate(self, position: np.ndarray) -> Points:
+        """Return positions with their evaluations; each costs one gradient."""
+        d = self.d
+        state = empty_state(position, np.zeros(d))
+        evaluation = self.engine.evaluate(Coordinates(np.zeros(d), np.ones(d), self.sites(0.0)), state)
+        bad = ~(np.isfinite(state[:, 4 * d]) & np.isfinite(evaluation).all(axis=1))
+        evaluation[bad, -2] = -np.inf
+        return Points(position, evaluation)
+
+    def move(self, setting: TunedParameters, points: Points, keys: np.ndarray, first: int, thin: int) -> Moved:
+        """Follow ``thin`` trajectories of each point at the temperature of a setting."""
+        d, beta = self.d, float(setting.coordinates.sites[0])  # type: ignore[index]
+        coordinates = setting.coordinates
+        u = coordinates.whiten(points.position)
+        state, evaluation = empty_state(u, np.zeros(d)), points.evaluation.copy()
+        evaluation[:, :d] = points.slope(beta)
+        state[:, 2 * d : 3 * d] = coordinates.pull_back(evaluation[:, :d]) + u
+        state[:, 3 * d : 4 * d] = u
+        state[:, 4 * d] = evaluation[:, -1] + beta * evaluation[:, -2]
+        chunk = self.engine.advance(setting, state, evaluation, keys, first, 1, thin=thin)
+        moved = Points(chunk.position[:, 0].copy(), evaluation)
+        return Moved(moved, chunk.n_grad[:, 0], chunk.accept[:, 0], chunk.unstable[:, 0])

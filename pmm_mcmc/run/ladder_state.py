@@ -1,0 +1,175 @@
+"""Copies of a ladder of temperatures in progress: scans of exploration, then swaps of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from pmm_mcmc.diagnostics.log_evidence import LadderSums
+from pmm_mcmc.engines.arguments import TunedParameters
+from pmm_mcmc.langevin.tempering import swap_log_ratio
+from pmm_mcmc.run.ladder_path import Moved, Path, Points
+
+__all__ = ["Ladder", "Scan"]
+
+# What random numbers are for: words of their keys.
+REFERENCE, SWAPS = 1, 2
+
+
+class Scan(NamedTuple):
+    """What a scan leaves behind, for ``C`` copies and ``N + 1`` rungs.
+
+    Attributes
+    ----------
+    cold : Points
+        The draws at temperature 1, ``(C, ...)``.
+    before, log_ratio : (C, N + 1)
+        ``l`` at each rung before and after exploration.
+    swaps : (C, N)
+        Acceptance probability of each pair, tried or not.
+    n_grad, accept, unstable : (C, N + 1)
+        Gradients, mean acceptance and non-finite trajectories.
+    arrived : (C,)
+        Whether the draw is the first of a restart.
+    """
+
+    cold: Points
+    before: np.ndarray
+    log_ratio: np.ndarray
+    swaps: np.ndarray
+    n_grad: np.ndarray
+    accept: np.ndarray
+    unstable: np.ndarray
+    arrived: np.ndarray
+
+
+@dataclass
+class Ladder:
+    """Copies of a ladder: all that is needed to continue, bit for bit.
+
+    Chains stay where they are in memory; ``slot`` says which of them is at which rung.
+
+    Attributes
+    ----------
+    key : (2,) uint64
+        Key of all random numbers.
+    betas : (N + 1,)
+        The ladder.
+    settings : list
+        The trajectories of each rung: ``steps_per_draw`` of them between swaps.
+    numbers : (k,)
+        Mean and root of a Gaussian reference, flat; empty where it is the prior.
+    position, evaluation, keys : (P, ...)
+        The chains.
+    slot : (C, N + 1)
+        The chain at each rung of each copy.
+    scan, transition
+        Scans and trajectories so far.
+    fresh, back : (P,)
+        Whether the chain came last from the reference, or from the target.
+    arrived : (C,)
+        Whether the chain at the target has just come from the reference.
+    restarts, round_trips : (C,)
+        Their numbers since the ladder was frozen.
+    sums, swapped, done
+        Sums for the log evidence and of swap probabilities ``(N,)``, and draws since the ladder was frozen.
+    n_grad : (C,)
+        Gradients that each copy has spent.
+    tuning_gradients
+        Those of all chains before the draws.
+    judged
+        Whether the modes of the finished draws have been weighed.
+    barriers
+        The barrier found in each round of tuning.
+    """
+
+    key: np.ndarray
+    betas: np.ndarray
+    settings: list[TunedParameters]
+    numbers: np.ndarray
+    position: np.ndarray
+    evaluation: np.ndarray
+    keys: np.ndarray
+    slot: np.ndarray
+    scan: int = 0
+    transition: int = 0
+    fresh: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    back: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    arrived: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    restarts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    round_trips: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    sums: LadderSums | None = None
+    swapped: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    done: int = 0
+    n_grad: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    tuning_gradients: float = 0.0
+    judged: bool = False
+    barriers: list[float] = field(default_factory=list)
+
+    @property
+    def copies(self) -> int:
+        """Number of copies."""
+        return len(self.slot)
+
+    @property
+    def pairs(self) -> int:
+        """Number of pairs of neighbours."""
+        return len(self.betas) - 1
+
+    def place(self, betas: np.ndarray, settings: list[TunedParameters], copies: int, order: np.ndarray) -> None:
+        """Put ``copies`` on a new ladder; chains are taken in ``order``, from hot to cold."""
+        rungs, P = len(betas), len(self.position)
+        self.betas, self.settings = betas, settings
+        at = (np.arange(rungs)[None, :] + (np.arange(copies)[:, None] + 0.5) / copies) / rungs
+        self.slot = order[np.floor(at * P).astype(int)]
+        self.fresh, self.back = np.zeros(P, bool), np.zeros(P, bool)
+        self.arrived = np.zeros(copies, bool)
+        self.restarts, self.round_trips = np.zeros(copies, np.int64), np.zeros(copies, np.int64)
+
+    def advance(self, path: Path, each: Callable[..., list[Moved]]) -> Scan:
+        """Explore at every rung, the reference exactly, and swap; ``each`` maps a function over rungs."""
+        C, N, slot = self.copies, self.pairs, self.slot
+        before = self.evaluation[slot, -2]
+        fresh = path.draw((*self.key.tolist(), REFERENCE, self.scan), C)
+        self._put(0, fresh)
+        n_grad, accept, unstable = np.ones((C, N + 1), np.int64), np.ones((C, N + 1)), np.zeros((C, N + 1), np.int64)
+
+        def explore(k: int) -> Moved:
+            which = slot[:, k]
+            points = Points(self.position[which], self.evaluation[which])
+            thin = self.settings[k].steps_per_draw
+            return path.move(self.settings[k], points, self.keys[which], self.transition, thin)
+
+        for k, moved in zip(range(1, N + 1), each(explore, range(1, N + 1)), strict=True):
+            self._put(k, moved.points)
+            n_grad[:, k], accept[:, k], unstable[:, k] = moved.n_grad, moved.accept, moved.unstable
+        self.transition += max(setting.steps_per_draw for setting in self.settings[1:])
+        cold = Points(self.position[slot[:, N]], self.evaluation[slot[:, N]])
+        log_ratio, arrived = self.evaluation[slot, -2], self.arrived
+        self.restarts += arrived
+        swaps = self._swap(log_ratio)
+        return Scan(cold, before, log_ratio, swaps, n_grad, accept, unstable, arrived)
+
+    def _put(self, k: int, points: Points) -> None:
+        self.position[self.slot[:, k]], self.evaluation[self.slot[:, k]] = points
+
+    def _swap(self, log_ratio: np.ndarray) -> np.ndarray:
+        """Swap every second pair where accepted; return the acceptance probabilities of all."""
+        ratio = swap_log_ratio(self.betas, log_ratio)
+        rng = np.random.default_rng([*self.key.tolist(), SWAPS, self.scan])
+        accepted = np.log1p(-rng.random(ratio.shape)) < ratio
+        accepted[:, 1 - self.scan % 2 :: 2] = False
+        c, i = np.nonzero(accepted)
+        slot = self.slot.copy()
+        slot[c, i], slot[c, i + 1] = self.slot[c, i + 1], self.slot[c, i]
+        self.slot = slot
+        hot, cold = slot[:, 0], slot[:, -1]
+        self.round_trips += self.back[hot]
+        self.fresh[hot], self.back[hot] = True, False
+        self.arrived = self.fresh[cold].copy()
+        self.fresh[cold], self.back[cold] = False, True
+        self.scan += 1
+        return np.exp(np.minimum(ratio, 0.0))
