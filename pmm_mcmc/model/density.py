@@ -238,7 +238,7 @@ class PointerDensity(LogDensity):
 
     def __init__(self, function: CFunction, d: int, thread_safe: bool, data: str = ""):
         super().__init__(d, function.fingerprint(d, data))
-        self.thread_safe, self._called = thread_safe, function
+        self.width, self.thread_safe, self._called = d, thread_safe, function
         self.explain = lambda x: function.explain(x)
 
     def function(self, which: str) -> Any:
