@@ -150,7 +150,8 @@ class Run:
     @property
     def moving(self) -> np.ndarray:
         """Which coordinates vary between draws."""
-        return np.ptp(self.judged, axis=(0, 1)) > 0.0
+        with np.errstate(invalid="ignore"):  # what is infinite does not move
+            return np.ptp(self.judged, axis=(0, 1)) > 0.0
 
     @cached_property
     def values(self) -> np.ndarray:

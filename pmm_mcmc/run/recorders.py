@@ -336,7 +336,7 @@ class StoreRecorder:
 
     def note(self, attrs: dict[str, Any]) -> None:
         """Add attributes that differ between equal runs."""
-        self._store.note({group: attrs for group in self._store.rows})
+        self._store.note({group: attrs for group in self._store.rows if "log_likelihood" not in group})
 
     def result(self) -> xr.DataTree:
         """Return the stored run, which is read when it is used."""

@@ -54,9 +54,13 @@ def stein_identity(position: np.ndarray, gradient: np.ndarray) -> Identity:
     -------
     Identity
     """
-    chains = len(position)
+    chains, d = len(position), position.shape[2]
     # Subtracting the gradient's mean changes nothing on average, and makes it less noisy far from the posterior's mean.
-    w = -(position - position.mean(axis=(0, 1))) * (gradient - gradient.mean(axis=(0, 1))) - 1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        w = -(position - position.mean(axis=(0, 1))) * (gradient - gradient.mean(axis=(0, 1))) - 1.0
+    if not np.isfinite(w).all():  # the density overflows where chains are
+        unknown = np.full(d, np.nan)
+        return Identity(unknown, unknown, np.nan, float(d))
     excess = w.mean(axis=(0, 1))
     pieces = batch_means(w)
     z = excess / np.maximum(between_pieces(pieces, chains), 1e-300)

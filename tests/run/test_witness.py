@@ -110,7 +110,7 @@ def test_it_takes_the_place_of_what_gradients_cannot_measure():
     nan, labels = np.nan, ["a", "b"]
     measured = Measured(
         labels, np.array([0.01, nan]), np.array([0.01, nan]), np.array([0.0, 1.0]), np.array([nan, nan]),
-        np.array([nan, nan]), np.array([True, True]), np.array([0.01, 0.02]),
+        np.array([nan, nan]), np.array([True, True]), np.array([0.01, 0.02]), np.array([nan, nan]),
     )  # fmt: skip
     columns = ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se")
     rows = {"b": (-0.05, 0.02, 0.01, 0.01), "a": (0.3, 0.02, 0.0, 0.01)}
