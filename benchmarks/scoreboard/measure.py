@@ -123,7 +123,15 @@ def claims(truth: Truth, draws: np.ndarray, tree: Any) -> dict[str, Any]:
     off = np.abs(table["mean_corrected"].to_numpy() - truth.mean)
     parts = [np.abs(table[name].to_numpy()) / scale for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se")]
     biases = Measured(
-        truth.labels, parts[0], parts[1], table["unexplained"].to_numpy(), parts[2], parts[3], moving, error / scale
+        truth.labels,
+        parts[0],
+        parts[1],
+        table["unexplained"].to_numpy(),
+        parts[2],
+        parts[3],
+        moving,
+        error / scale,
+        parts[3],
     )
     with np.errstate(invalid="ignore"):
         raw = np.abs(table["mean"].to_numpy() - truth.mean) / truth.sd
