@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import xarray as xr
 
 from pmm_mcmc.diagnostics.breaks import looked_at
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
@@ -181,6 +182,13 @@ class Driver:
         self.seen: list[np.ndarray] = []
         self.model_failures = 0
         self._looked_at = looked_at(len(run.n_grad[processes.own]), draws)
+
+    def look_back(self, stats: xr.Dataset) -> None:
+        """Take the statistics of draws that are there already for a look for breaks, as if they were drawn now."""
+        chains, draws = self._looked_at
+        at = {"chain": chains + self.processes.own.start, "draw": draws[draws < stats.sizes["draw"]]}
+        self.seen.extend(stats["unconstrained"].isel(at).values.reshape(-1, self.plan.engine.d))
+        self.model_failures += int(stats["model_failures"].sum())
 
     def go(self, stopped: Callable[[], bool]) -> bool:
         """Run to the last draw; return whether it was reached.

@@ -111,9 +111,15 @@ class MemoryRecorder:
         Identity of the run, and the arguments of its step.
     before
         The result to continue, if there is one.
+
+    Attributes
+    ----------
+    earlier
+        The statistics of the draws of that result.
     """
 
     seed: int | None = None
+    earlier: xr.Dataset | None = None
 
     def __init__(
         self,
@@ -136,6 +142,7 @@ class MemoryRecorder:
                     f"more: is the result of another run ({found}); give the arguments of that run, or start a new one"
                 )
             self._parts, self.run = before.parts(empty), before.run
+            self.earlier = before.tree["sample_stats"].to_dataset()
             self._times = {name: float(before.tree["posterior"].attrs.get(name, 0.0)) for name in _TIMES}
 
     def __enter__(self) -> Self:
@@ -178,6 +185,7 @@ class MomentsRecorder:
 
     run: Run | None = None
     seed: int | None = None
+    earlier: xr.Dataset | None = None
 
     def __init__(self, layout: ResultTree, attrs: dict[str, Any], empty: Groups, structure: Structure | None):
         self._layout, self._attrs, self._empty, self._structure = layout, dict(attrs), empty, structure
@@ -230,6 +238,8 @@ class StoreRecorder:
         Number of draws of a chunk.
     seed
         Seed of the stored run.
+    earlier
+        The statistics of the stored draws.
     """
 
     def __init__(
@@ -244,10 +254,13 @@ class StoreRecorder:
         self._path, self._store, self.rows, self.seed, self._processes = path, store, rows, seed, processes
         self._names = names  # of the coordinates of an exact leg
         self.run: Run | None = None
+        self.earlier: xr.Dataset | None = None
         # Draws of warm-up, whose blocks have any length, that do not fill a chunk yet, for the chains of this process.
         self._waiting: Groups = {}
         if store.checkpoint is not None:
             self.run, waiting = store.checkpoint
+            if self.run.done:
+                self.earlier = open_store(path)["sample_stats"].to_dataset()
             for group, arrays in waiting.items():
                 self._waiting[group] = {name: values[processes.own] for name, values in arrays.items()}
 

@@ -329,6 +329,8 @@ def sample(
                     plan, run, recorder, draws=draws, rows=rows, batch=plan.batch(chain_batch_size, chains),
                     processes=processes, keep_warmup=not discard_tuned_samples, callback=callback, update=update,
                 )  # fmt: skip
+                if recorder.earlier is not None and "unconstrained" in recorder.earlier:
+                    driver.look_back(recorder.earlier)
                 update(run, run.done, run.n_grad, run.unstable)
                 finished = driver.go(stopped)
             breaks = _breaks(plan, driver) if compute_convergence_checks and finished and processes.primary else {}
