@@ -22,10 +22,12 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.exceptions import SamplingError
+from scoreboard.published import banana
 
 from pmm_mcmc.engines.arguments import OtherModes
 from pmm_mcmc.run.driver import Run
 from pmm_mcmc.run.plan import Asked, SamplingPlan
+from pmm_mcmc.run.starts import draws_of_prior, starts
 from pmm_mcmc.warmup import pooled
 from pmm_mcmc.warmup.scouts import look_around
 
@@ -61,13 +63,6 @@ def funnel() -> pm.Model:
     return model
 
 
-def banana() -> pm.Model:
-    with pm.Model() as model:
-        a = pm.Normal("a", 0, 10)
-        pm.Normal("b", 0.03 * (a**2 - 100), 1)
-    return model
-
-
 def at_bounds() -> pm.Model:
     with pm.Model() as model:
         pm.Beta("p", 0.3, 0.3)
@@ -99,9 +94,9 @@ class Scouted:
 
     def __init__(self, plan: SamplingPlan, seed: int):
         rng = np.random.default_rng(seed)
-        run = Run.start(plan.engine, plan.arguments, plan.starts(None, CHAINS, None, rng), LENGTH, rng)
+        run = Run.start(plan.engine, plan.arguments, starts(plan, None, CHAINS, None, rng), LENGTH, rng)
         warming = run.warming
-        warming.prior, self.share = plan.prior(rng), 0.0
+        warming.prior, self.share = draws_of_prior(plan, rng), 0.0
         pooled.look_around = self._look
         while not warming.finished:
             warming.block(plan.engine)

@@ -20,7 +20,7 @@ from versus.first_times import STATISTICS, gradients_to
 from versus.rows import build as build_peer
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.reasons import Measured
+from pmm_mcmc.diagnostics.measured import Measured
 from pmm_mcmc.diagnostics.verdict import bias_table
 from pmm_mcmc.model.result_tree import ResultTree
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.reasons import Measured
+from pmm_mcmc.diagnostics.measured import Measured
 from pmm_mcmc.diagnostics.statement import Reason, Verdict, beside, concluded
 from pmm_mcmc.warmup.standard_errors import largest_t
 

@@ -11,9 +11,9 @@ from arviz_base.labels import BaseLabeller
 
 from pmm_mcmc.diagnostics.breaks import noted
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.measured import Measured
 from pmm_mcmc.diagnostics.modes import mode_reasons
 from pmm_mcmc.diagnostics.reasons import (
-    Measured,
     bias_reasons,
     break_reasons,
     calm,

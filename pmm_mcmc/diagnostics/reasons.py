@@ -7,7 +7,7 @@ Biases and their errors are in posterior standard deviations, NaN where they are
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.stats import f as f_distribution
@@ -15,13 +15,13 @@ from scipy.stats import poisson
 
 from pmm_mcmc.diagnostics.breaks import Break
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.measured import Measured
 from pmm_mcmc.diagnostics.statement import Reason, Verdict, beside, concluded
 from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 from pmm_mcmc.warmup.standard_errors import largest_t
 from pmm_mcmc.warmup.stein_identity import Identity
 
 __all__ = [
-    "Measured",
     "bias_reasons",
     "break_reasons",
     "calm",
@@ -40,60 +40,6 @@ __all__ = [
 ]
 
 _MORE = "draw more"
-
-
-class Measured(NamedTuple):
-    """Absolute biases of ``p`` parameters with their standard errors, arrays ``(p,)``.
-
-    Attributes
-    ----------
-    labels
-        Names of the parameters.
-    of_mean, of_mean_se
-        Bias of the mean that the correction removed, and its standard error.
-    left
-        Share of the bias of the mean that the correction is expected not to remove.
-    of_sd, of_sd_se
-        Bias of the standard deviation, and its standard error.
-    moving
-        Whether the parameter varies.
-    error
-        Standard error of the corrected mean, with the bias that the correction did not remove.
-    error_of_sd
-        Standard error of the standard deviation, corrected where that is possible; NaN where there is none.
-    """
-
-    labels: Sequence[str]
-    of_mean: np.ndarray
-    of_mean_se: np.ndarray
-    left: np.ndarray
-    of_sd: np.ndarray
-    of_sd_se: np.ndarray
-    moving: np.ndarray
-    error: np.ndarray
-    error_of_sd: np.ndarray
-
-    @property
-    def bounds(self) -> np.ndarray:
-        """Upper bounds of the biases of means: two standard errors above, with what the correction did not remove."""
-        sure = np.maximum(self.of_mean - 2.0 * self.of_mean_se, 0.0)
-        with np.errstate(divide="ignore", invalid="ignore"):  # left = 1: nothing was corrected
-            return self.of_mean + 2.0 * self.of_mean_se + self.left / (1.0 - self.left) * sure
-
-    @property
-    def small(self) -> np.ndarray:
-        """Whether a bias that matters is ruled out, of the mean and the standard deviation of each parameter."""
-        return (self.bounds < CALIBRATION.ruled_out) & (self.of_sd + 2.0 * self.of_sd_se < CALIBRATION.ruled_out)
-
-    @property
-    def ruled_out(self) -> bool:
-        """Whether a bias that matters is ruled out, of every mean and standard deviation."""
-        return bool(np.all(self.small | ~self.moving))
-
-    @property
-    def known(self) -> np.ndarray:
-        """Two standard errors of each corrected mean; NaN if the bias is not measurable, or the parameter constant."""
-        return np.where(np.isfinite(self.of_mean) & self.moving, 2.0 * self.error, np.nan)
 
 
 def shorter(stats: Any) -> str:

@@ -13,12 +13,12 @@ from scipy.stats import chi2
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.exact import is_exact, leg_reasons, snapshot, with_leg, with_witness, without_bias
 from pmm_mcmc.diagnostics.ladder import ladder_reasons, with_ladder
+from pmm_mcmc.diagnostics.measured import Measured
 from pmm_mcmc.diagnostics.modes import mode_reasons
 from pmm_mcmc.diagnostics.moments_summary import moments_verdict
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.reasons import (
-    Measured,
     bias_reasons,
     break_reasons,
     calm,

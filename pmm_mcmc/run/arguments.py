@@ -15,6 +15,7 @@ from pmm_mcmc.steps.poisson import PoissonULMC
 __all__ = [
     "check_counts",
     "check_exact",
+    "check_keep",
     "check_ladder",
     "fresh_seed",
     "number_of_superchains",
@@ -138,6 +139,16 @@ def check_counts(*, draws: Any, chains: Any, tune: Any, cores: Any, chain_batch_
     for name, (value, least) in counts.items():
         if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral) or value < least:
             raise ValueError(f"{name}={value!r}: must be an integer of at least {least}")
+
+
+def check_keep(keep: Any, *, store: bool, log_likelihood: bool, discard_tuned_samples: bool) -> None:
+    """Raise ``ValueError`` if ``keep`` is unknown, or no draws are kept and something needs them."""
+    if keep not in ("draws", "moments"):
+        raise ValueError(f"keep={keep!r}: must be 'draws' or 'moments'")
+    needy = {"store": store, "log_likelihood": log_likelihood, "discard_tuned_samples=False": not discard_tuned_samples}
+    for name, wanted in needy.items():
+        if keep == "moments" and wanted:
+            raise ValueError(f"{name} needs draws, and keep='moments' keeps none: leave one of the two out")
 
 
 def check_exact(exact: Any, *, keep: str, chains: int, tune: int) -> None:

@@ -15,8 +15,18 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.model.density import LogDensity, PointerDensity
 
-__all__ = ["choose_backend", "choose_device", "cores", "faster_device", "jax_engine", "platforms"]
+__all__ = [
+    "choose_backend",
+    "choose_device",
+    "cores",
+    "faster_device",
+    "jax_engine",
+    "own_backend",
+    "platforms",
+    "threads_of",
+]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -165,3 +175,25 @@ def jax_engine(arguments: MethodArguments, density: Any, device: str, precision:
     if key not in density.engines:
         density.engines[key] = JaxEngine(arguments.kernel, density, chains, precision, devices)
     return density.engines[key]
+
+
+def own_backend(density: LogDensity, backend: str) -> str:
+    """Return the backend that a log density is written for; raise ``ValueError`` if another one is requested."""
+    if backend not in ("auto", density.runs_on):
+        what = (
+            "a C function; use backend='numba'" if density.runs_on == "numba" else "a JAX function; use backend='jax'"
+        )
+        raise ValueError(f"backend={backend!r}: this LogDensity is {what} or 'auto'")
+    return density.runs_on
+
+
+def threads_of(given: int | None, density: PointerDensity) -> int:
+    """Return the number of threads that may call a C function."""
+    if density.thread_safe:
+        return given or cores()
+    if given is not None and given > 1:
+        raise ValueError(
+            f"cores={given}: the C function is not declared thread-safe, so that chains advance one after the other; "
+            "leave cores out, or declare it (from_pointer(..., thread_safe=True), STAN_THREADS=True)"
+        )
+    return 1

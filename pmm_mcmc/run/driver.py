@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -26,10 +23,8 @@ __all__ = [
     "Plan",
     "Recorder",
     "Run",
-    "StopRequest",
     "StopSampling",
     "groups_of",
-    "stop_on_signals",
 ]
 
 # Seconds between updates of the progress bar and checks for Ctrl-C.  Draws do not depend on it.
@@ -353,39 +348,3 @@ class _Gathered:
         return {
             group: {name: values[:, :rows] for name, values in arrays.items()} for group, arrays in self.groups.items()
         }
-
-
-class StopRequest:
-    """Whether a signal has asked the run to stop; ``number`` is that of the signal, or ``None``."""
-
-    number: int | None = None
-
-    def __call__(self) -> bool:
-        """Return whether the run is to stop."""
-        return self.number is not None
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[StopRequest]:
-    """Turn the first Ctrl-C or SIGTERM into a request to stop; the second has its usual effect.
-
-    Outside the main thread, where signals do not arrive, there is never a request.
-    """
-    request = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
-    before: dict[int, Any] = {}
-
-    def note(number: int, frame: Any) -> None:
-        request.number = number
-        for known, handler in before.items():
-            signal.signal(known, handler)
-
-    for number in (int(signal.SIGINT), int(signal.SIGTERM)):
-        before[number] = signal.signal(number, note)
-    try:
-        yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -18,12 +18,13 @@ from pmm_mcmc.langevin.methods import ADJUSTED
 from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.heartbeat import Heartbeat
 from pmm_mcmc.run import arguments
-from pmm_mcmc.run.driver import stop_on_signals
 from pmm_mcmc.run.ladder import LadderRun, reference_of
 from pmm_mcmc.run.ladder_report import LADDER
 from pmm_mcmc.run.ladder_tuning import Given
 from pmm_mcmc.run.plan import Asked, SamplingPlan
 from pmm_mcmc.run.progress import RunProgress
+from pmm_mcmc.run.signals import stop_on_signals
+from pmm_mcmc.run.starts import starts
 from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.recovery import stored_identity
 from pmm_mcmc.steps.base import LangevinStep
@@ -111,7 +112,7 @@ def sample_on_ladder(
         update(True, 0, float("nan"), 1, 0.0)
         notes = {"created_at": created, "compile_time": compiling}
         result = run.go(
-            lambda rng: plan.starts(initvals, chains, None, rng),
+            lambda rng: starts(plan, initvals, chains, None, rng),
             store,
             resume,
             lambda: notes | {"sampling_time": time.time() - began},

@@ -10,18 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-from pymc.exceptions import SamplingError
 
 from pmm_mcmc._version import __version__
-from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.contract import Engine, empty_state, model_side
+from pmm_mcmc.engines.contract import Engine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.model.density import LogDensity, PointerDensity
+from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.fingerprint import data_fingerprint, model_fingerprint
-from pmm_mcmc.model.initial_points import model_starts, prior_draws, spread_starts
-from pmm_mcmc.model.log_density import bad_start_message, flat_layout, log_density
+from pmm_mcmc.model.log_density import log_density
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.run import devices
@@ -96,6 +93,8 @@ class SamplingPlan:
         The variables in the result; all for ``None``.
     leg
         As in :class:`Asked`.
+    explain
+        Why a log density that is no PyMC model is not finite at a position, as far as it says.
     prior_sampler
         On a ladder from the prior, a function of a key and a number that draws from it.
     """
@@ -137,7 +136,7 @@ class SamplingPlan:
             )
         is_density = isinstance(asked.model, LogDensity)
         if is_density:
-            backend = _own_backend(asked.model, backend)
+            backend = devices.own_backend(asked.model, backend)
         chosen = devices.choose_backend(backend, device, precision, is_density and backend != "numba")
         if asked.cores is not None and chosen == "jax":
             raise ValueError(
@@ -176,7 +175,7 @@ class SamplingPlan:
         hashes = {"density": density.fingerprint, "data": ""}
         engine: Any
         if density.runs_on == "numba":
-            engine = NumbaEngine.of(arguments, density, _threads(asked.cores, density))
+            engine = NumbaEngine.of(arguments, density, devices.threads_of(asked.cores, density))
         else:
             device = devices.choose_device(density, asked.device, asked.precision, asked.chains)
             engine = devices.jax_engine(arguments, density, device, asked.precision, asked.chains)
@@ -324,97 +323,7 @@ class SamplingPlan:
         arrays = [a for group in self.empty(1).values() for a in group.values()]
         return sum(int(np.prod(a.shape[2:], dtype=int)) for a in arrays)
 
-    def starts(self, initvals: Any, chains: int, superchains: int | None, rng: np.random.Generator) -> np.ndarray:
-        """Return the initial points ``(chain, d)`` of the chains.
-
-        Raises
-        ------
-        ValueError
-            If ``initvals`` does not fit.
-        SamplingError
-            If the log density or its gradient is not finite at an initial point.
-        """
-        d, gradient_at = self.engine.d, self._gradient_at
-        if self.model is not None:
-            points, jitter = model_starts(self.model, self.model.value_vars, initvals, chains)
-        elif initvals is None:
-            points, jitter = np.zeros((chains, d)), True
-        else:
-            points, jitter = np.asarray(initvals, dtype=float), False
-            if points.shape not in ((d,), (chains, d)):
-                raise ValueError(f"initvals has shape {points.shape}: must be ({d},) or ({chains}, {d})")
-            points = np.broadcast_to(points, (chains, d)).copy()
-        if jitter:
-            found = spread_starts(points[0], chains, superchains, gradient_at, rng)
-            if found is not None:
-                return found
-        bad = np.flatnonzero(~np.isfinite(gradient_at(points)).all(axis=1))
-        if bad.size:
-            raise self._bad_start(points[bad[0]], int(bad[0]))
-        return points
-
-    def prior(self, rng: np.random.Generator) -> np.ndarray:
-        """Return draws ``(n, d)`` of the prior in the model's coordinates; none where there is no proper one."""
-        if self.model is None:
-            return np.empty((0, self.engine.d))
-        return prior_draws(self.model, self.model.value_vars, rng.integers(2**62, size=2))
-
-    def _gradient_at(self, x: np.ndarray) -> np.ndarray:
-        """Return gradients at the model's positions ``(n, d)``, with respect to the coordinates of the start."""
-        structure = self.engine.structure
-        if structure is None:
-            return self.engine.gradient_at(x)
-        sites = structure.none()
-        return self.engine.gradient_at(structure.to_z(x, sites)[0], sites)
-
-    def density(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return log densities ``(n,)`` and gradients at the model's positions ``(n, d)``; NaN where not finite."""
-        d, structure = self.engine.d, self.engine.structure
-        sites, z = None, x
-        if structure is not None:
-            sites = structure.none()
-            z, _ = structure.to_z(x, sites)
-        state = empty_state(z, np.zeros(d))
-        evaluation = self.engine.evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)
-        lp = state[:, 4 * d] if structure is None else state[:, 4 * d] - evaluation[:, 3 * d]
-        return lp, model_side(z, evaluation)[1]
-
-    def _bad_start(self, position: np.ndarray, chain: int) -> Exception:
-        if self.model is None:
-            reason = self.explain(position)
-            return SamplingError(
-                f"the log density or its gradient is not finite where chain {chain} starts ({position})"
-                f"{': ' * bool(reason)}{reason}. Give initvals="
-            )
-        point, start = {}, 0
-        for name, shape, size, dtype in flat_layout(self.model.value_vars, self.model.initial_point(0)):
-            point[name] = position[start : start + size].reshape(shape).astype(dtype)
-            start += size
-        return SamplingError(bad_start_message(self.model, point))
-
 
 _COUNTS = (
     "K", "steps_per_draw", "n_grad", "n_grad_total", "unstable", "refined", "model_failures", "other_mode_coordinate",
 )  # fmt: skip
-
-
-def _own_backend(density: LogDensity, backend: str) -> str:
-    """Return the backend that a log density is written for; raise ``ValueError`` if another one is requested."""
-    if backend not in ("auto", density.runs_on):
-        what = (
-            "a C function; use backend='numba'" if density.runs_on == "numba" else "a JAX function; use backend='jax'"
-        )
-        raise ValueError(f"backend={backend!r}: this LogDensity is {what} or 'auto'")
-    return density.runs_on
-
-
-def _threads(cores: int | None, density: PointerDensity) -> int:
-    """Return the number of threads that may call a C function."""
-    if density.thread_safe:
-        return cores or devices.cores()
-    if cores is not None and cores > 1:
-        raise ValueError(
-            f"cores={cores}: the C function is not declared thread-safe, so that chains advance one after the other; "
-            "leave cores out, or declare it (from_pointer(..., thread_safe=True), STAN_THREADS=True)"
-        )
-    return 1

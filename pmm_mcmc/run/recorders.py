@@ -2,102 +2,30 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc import steps
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines.arguments import Block, MethodArguments, OtherModes, TunedParameters
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.run.before import CHECKPOINT, TYPES, Before
 from pmm_mcmc.run.driver import Groups, Run
-from pmm_mcmc.run.exact_leg import EXACT_LEG, Leg, report_of
+from pmm_mcmc.run.exact_leg import EXACT_LEG, report_of
 from pmm_mcmc.run.moments import Moments
 from pmm_mcmc.run.storage import NothingStored, Store, open_store
-from pmm_mcmc.run.storage.codec import decode, encode
+from pmm_mcmc.run.storage.codec import encode
 from pmm_mcmc.run.storage.recovery import differences, stored_identity
-from pmm_mcmc.warmup.curvature import LocalCurvature
-from pmm_mcmc.warmup.friction import FrictionTrial
-from pmm_mcmc.warmup.noncentring import NoncentringWarmup
-from pmm_mcmc.warmup.pooled import Warming
-from pmm_mcmc.warmup.schedule import Warmup
 
-__all__ = ["CHECKPOINT", "Before", "MemoryRecorder", "MomentsRecorder", "StoreRecorder", "device_of"]
+__all__ = ["MemoryRecorder", "MomentsRecorder", "StoreRecorder", "device_of"]
 
-# The group with the final state of a run in a result in memory, and the attributes that add up over its parts.
-CHECKPOINT, _TIMES = "checkpoint", ("sampling_time", "compile_time")
-
-# The types in a checkpoint.
-_TYPES = (
-    Block, Coordinates, Ensemble, FrictionTrial, Leg, LocalCurvature, NoncentringWarmup, Run, MethodArguments,
-    OtherModes, TunedParameters, Warming, Warmup,
-)  # fmt: skip
-
-
-class Before(NamedTuple):
-    """A result in memory, and the finished run that it contains.
-
-    Attributes
-    ----------
-    tree
-        The result.
-    identity, arguments
-        Identity of the run, and the arguments of its step.
-    run
-        The run at its end.
-    """
-
-    tree: xr.DataTree
-    identity: dict[str, Any]
-    arguments: MethodArguments
-    run: Run
-
-    @classmethod
-    def of(cls, tree: Any) -> Before:
-        """Read the checkpoint that :class:`MemoryRecorder` adds to a result.
-
-        Raises
-        ------
-        ValueError
-            If there is no checkpoint, or the result has been changed.
-        """
-        if not isinstance(tree, xr.DataTree) or CHECKPOINT not in tree.children:
-            raise ValueError(
-                f"more: must be a result of pmm.sample with a group {CHECKPOINT!r}, and this {type(tree).__name__} has "
-                "none; a run in a store goes on with store=, resume=True, and a run of pm.sample cannot go on"
-            )
-        data = np.asarray(tree[CHECKPOINT]["state"].values, dtype=np.uint8).tobytes()
-        identity, arguments, run = decode(data, _TYPES, "more")
-        sizes = tree["posterior"].sizes
-        if (sizes["chain"], sizes["draw"]) != (identity["chains"], run.done):
-            raise ValueError(
-                f"more: has {sizes['chain']} chains of {sizes['draw']} draws, and the run made {identity['chains']} of "
-                f"{run.done}; give the result as it was returned"
-            )
-        return cls(tree, identity, arguments, run)
-
-    def step(self) -> Any:
-        """Return a step with the arguments of the run."""
-        return getattr(steps, self.arguments.method).of_arguments(self.arguments, self.identity["keep_gradients"])
-
-    def taken_up(self, function: Callable[..., Any], **given: Any) -> tuple[Any, ...]:
-        """Return the given arguments of a function, with defaults replaced by the arguments of the run."""
-        defaults = {name: inspect.signature(function).parameters[name].default for name in given}
-        return tuple(self.identity[name] if value == defaults[name] else value for name, value in given.items())
-
-    def parts(self, empty: Groups) -> dict[str, dict[str, list[np.ndarray]]]:
-        """Return the recorded arrays of the groups and names in ``empty``."""
-        missing = [f"{g}/{n}" for g in empty for n in empty[g] if g not in self.tree or n not in self.tree[g]]
-        if missing:
-            raise ValueError(f"more: {missing[0]} has been taken out of it; give the result as it was returned")
-        return {g: {n: [np.asarray(self.tree[g][n].values)] for n in names} for g, names in empty.items()}
+# The attributes that add up over the parts of a run in memory.
+_TIMES = ("sampling_time", "compile_time")
 
 
 class MemoryRecorder:
@@ -294,7 +222,7 @@ class StoreRecorder:
         stored = _stored(path) if resume else None
         if stored is not None:
             identity = identity | {name: stored[name] for name in (*free, "rows") if name in stored}
-            store = Store.resume(path, identity, types=_TYPES, primary=processes.primary)
+            store = Store.resume(path, identity, types=TYPES, primary=processes.primary)
         else:
             identity = identity | {"rows": rows}
             store = Store.create(path, template, identity, rows, chains_per_chunk, primary=processes.primary)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import logging
 import os
 import signal
@@ -15,20 +14,21 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, breaks_between
-from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
 from pmm_mcmc.diagnostics.verdict import last_words
-from pmm_mcmc.engines.contract import model_side
 from pmm_mcmc.engines.processes import speaks
 from pmm_mcmc.model.heartbeat import Heartbeat
 from pmm_mcmc.run import arguments
-from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling, stop_on_signals
+from pmm_mcmc.run.before import Before
+from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling
 from pmm_mcmc.run.exact_leg import EXACT_LEG, report_of
 from pmm_mcmc.run.ladder_sample import sample_on_ladder
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
+from pmm_mcmc.run.notes import noted_breaks, noted_noncentring
 from pmm_mcmc.run.plan import Asked, SamplingPlan
 from pmm_mcmc.run.progress import RunProgress
-from pmm_mcmc.run.recorders import Before, MemoryRecorder, MomentsRecorder, StoreRecorder, device_of
+from pmm_mcmc.run.recorders import MemoryRecorder, MomentsRecorder, StoreRecorder, device_of
+from pmm_mcmc.run.signals import stop_on_signals
+from pmm_mcmc.run.starts import draws_of_prior, starts
 from pmm_mcmc.warmup.pooled import Warmed, warm_up
 
 __all__ = ["FinishedChunk", "StopSampling", "Warmed", "sample", "warm_up"]
@@ -219,15 +219,9 @@ def sample(
     if resume and store is None:
         raise ValueError("resume=True needs store=, the path of the run to continue")
     seed = arguments.seed_of(random_seed)
-    if keep not in ("draws", "moments"):
-        raise ValueError(f"keep={keep!r}: must be 'draws' or 'moments'")
-    for name, wanted in (("store", store is not None), ("log_likelihood", log_likelihood)):
-        if keep == "moments" and wanted:
-            raise ValueError(f"{name} needs draws, and keep='moments' keeps none: leave one of the two out")
-    if keep == "moments" and not discard_tuned_samples:
-        raise ValueError(
-            "discard_tuned_samples=False needs draws, and keep='moments' keeps none: leave one of the two out"
-        )
+    arguments.check_keep(
+        keep, store=store is not None, log_likelihood=log_likelihood, discard_tuned_samples=discard_tuned_samples
+    )
     arguments.check_exact(exact, keep=keep, chains=chains, tune=tune)
     if ladder is not None:
         result, judged = sample_on_ladder(
@@ -304,9 +298,9 @@ def sample(
             run = recorder.run
             if run is None:
                 rng = np.random.default_rng(recorder.seed if recorder.seed is not None else seed)
-                starts = plan.starts(initvals, chains, groups, rng)
-                run = Run.start(plan.engine, plan.arguments, starts, tune, rng)
-                run.warming.prior = plan.prior(rng) if tune else None
+                first = starts(plan, initvals, chains, groups, rng)
+                run = Run.start(plan.engine, plan.arguments, first, tune, rng)
+                run.warming.prior = draws_of_prior(plan, rng) if tune else None
                 recorder.begin(run)
             if run.done > draws:
                 raise ValueError(f"draws={draws}: the store has {run.done} draws of each chain already; ask for more")
@@ -333,14 +327,14 @@ def sample(
                     driver.look_back(recorder.earlier)
                 update(run, run.done, run.n_grad, run.unstable)
                 finished = driver.go(stopped)
-            breaks = _breaks(plan, driver) if compute_convergence_checks and finished and processes.primary else {}
+            breaks = noted_breaks(plan, driver) if compute_convergence_checks and finished and processes.primary else {}
             seconds = time.time() - began
             recorder.note(
                 {
                     "created_at": created,
                     "sampling_time": seconds,
                     "compile_time": compiling,
-                    **_reparametrisation(driver),
+                    **noted_noncentring(driver),
                     **breaks,
                 }
             )
@@ -359,30 +353,6 @@ def sample(
     if compute_convergence_checks and there and processes.primary:
         _log_verdict(result)
     return result
-
-
-def _breaks(plan: SamplingPlan, driver: Driver) -> dict[str, str]:
-    """Return the attribute that reports a jump or a wall of the log density between draws."""
-    if "gradient" not in plan.statistics or not driver.seen:
-        return {}
-    rounding = {} if plan.attributes["precision"] == "float64" else {"rounding": 1e-5}
-    return {ATTRIBUTE: breaks_between(np.array(driver.seen), plan.density, driver.model_failures > 0, **rounding)}
-
-
-def _reparametrisation(driver: Driver) -> dict[str, str]:
-    """Return the attributes that report what is non-centred, and to what degree."""
-    structure, sites = driver.plan.engine.structure, driver.run.tuned.coordinates.sites
-    if structure is None or sites is None:
-        return {}
-    x = driver.newest if len(driver.newest) else model_side(*_evaluated(driver.run))[0]
-    degree = {name: values.tolist() for name, values in structure.degree(x, sites).items()}
-    return {SITES: json.dumps({"sites": sites.tolist(), "degree": degree}), WORDS: structure.words}
-
-
-def _evaluated(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    ensemble = run.warming.ensemble
-    d = ensemble.state.shape[1] // 4
-    return run.tuned.coordinates.place(ensemble.state[:, 3 * d : 4 * d]), ensemble.gradient
 
 
 def _log_verdict(result: xr.DataTree) -> None:

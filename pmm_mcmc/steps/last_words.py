@@ -12,13 +12,12 @@ import logging
 from typing import Any
 
 import numpy as np
-import pytensor
 from pymc.stats.convergence import SamplerWarning, WarningType, warn_treedepth
-from pytensor.compile.mode import Mode
 
 from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, breaks_between, looked_at
 from pmm_mcmc.diagnostics.verdict import last_words
-from pmm_mcmc.model.log_density import ModelDensity
+from pmm_mcmc.model.log_density import log_density
+from pmm_mcmc.model.outputs import python_function
 
 __all__ = ["end_runs_with_the_verdict"]
 
@@ -65,16 +64,15 @@ def _look_for_breaks(idata: Any, model: Any) -> None:
     """Note in a result whether the log density jumps between draws.
 
     The chains may have been in other processes.  So the log density is built here, in Python's mode, which is slow to
-    evaluate but compiles in about a second.
+    evaluate but needs no compiler.
     """
     stats, vars = idata["sample_stats"].dataset, model.value_vars
     if "unconstrained" not in stats or stats["lp"].ndim != 2 or {*vars} != {*model.continuous_value_vars}:
         return
     try:
-        density = ModelDensity(vars, model, model.initial_point(0))
+        density = log_density(vars, model, model.initial_point(0))
         flat, outputs = density.graph
-        mode = Mode(linker="py", optimizer="fast_compile")
-        function = pytensor.function([flat], outputs, mode=mode, on_unused_input="ignore", trust_input=True)
+        function = python_function([flat], outputs)
         chains, draws = looked_at(stats.sizes["chain"], stats.sizes["draw"])
         at = stats[["unconstrained", "lp"]].isel(chain=chains, draw=draws)
         x, lp = at["unconstrained"].values.reshape(-1, density.d), at["lp"].values.ravel()

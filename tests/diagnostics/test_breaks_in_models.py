@@ -72,7 +72,6 @@ def test_a_jump_is_said_where_only_moments_are_kept_and_of_a_run_in_a_store(tmp_
 @pytest.mark.pymc
 def test_a_jump_is_not_forgotten_when_a_run_goes_on(tmp_path):
     """A few more draws, or the end of an interrupted run, have too few segments of their own."""
-
     options = {"random_seed": 1, "progressbar": False}
     with model_with(lambda x, s: pt.switch(x > 0.3, 1.5, 0.0)):
         dt = pmm.sample(more=pmm.sample(300, **options), draws=10, progressbar=False)

@@ -14,8 +14,9 @@ from results import gaussian, grid, tree
 from scipy import stats
 
 import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.measured import Measured
 from pmm_mcmc.diagnostics.reading import read
-from pmm_mcmc.diagnostics.reasons import Measured, conclude, identity_reasons
+from pmm_mcmc.diagnostics.reasons import conclude, identity_reasons
 from pmm_mcmc.diagnostics.table import table_of
 from pmm_mcmc.diagnostics.verdict import bias_table, judge
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom

@@ -11,7 +11,7 @@ from sampling_runs import QUIET, run
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.exact import with_witness
-from pmm_mcmc.diagnostics.reasons import Measured
+from pmm_mcmc.diagnostics.measured import Measured
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.run.witness import changes
 

@@ -1,0 +1,92 @@
+"""A result in memory that a run goes on from, and what a checkpoint consists of."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pmm_mcmc import steps
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.arguments import Block, MethodArguments, OtherModes, TunedParameters
+from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.run.driver import Groups, Run
+from pmm_mcmc.run.exact_leg import Leg
+from pmm_mcmc.run.storage.codec import decode
+from pmm_mcmc.warmup.curvature import LocalCurvature
+from pmm_mcmc.warmup.friction import FrictionTrial
+from pmm_mcmc.warmup.noncentring import NoncentringWarmup
+from pmm_mcmc.warmup.pooled import Warming
+from pmm_mcmc.warmup.schedule import Warmup
+
+__all__ = ["CHECKPOINT", "TYPES", "Before"]
+
+# The group with the final state of a run in a result in memory.
+CHECKPOINT = "checkpoint"
+# The types in a checkpoint.
+TYPES = (
+    Block, Coordinates, Ensemble, FrictionTrial, Leg, LocalCurvature, NoncentringWarmup, Run, MethodArguments,
+    OtherModes, TunedParameters, Warming, Warmup,
+)  # fmt: skip
+
+
+class Before(NamedTuple):
+    """A result in memory, and the finished run that it contains.
+
+    Attributes
+    ----------
+    tree
+        The result.
+    identity, arguments
+        Identity of the run, and the arguments of its step.
+    run
+        The run at its end.
+    """
+
+    tree: xr.DataTree
+    identity: dict[str, Any]
+    arguments: MethodArguments
+    run: Run
+
+    @classmethod
+    def of(cls, tree: Any) -> Before:
+        """Read the checkpoint that :class:`MemoryRecorder` adds to a result.
+
+        Raises
+        ------
+        ValueError
+            If there is no checkpoint, or the result has been changed.
+        """
+        if not isinstance(tree, xr.DataTree) or CHECKPOINT not in tree.children:
+            raise ValueError(
+                f"more: must be a result of pmm.sample with a group {CHECKPOINT!r}, and this {type(tree).__name__} has "
+                "none; a run in a store goes on with store=, resume=True, and a run of pm.sample cannot go on"
+            )
+        data = np.asarray(tree[CHECKPOINT]["state"].values, dtype=np.uint8).tobytes()
+        identity, arguments, run = decode(data, TYPES, "more")
+        sizes = tree["posterior"].sizes
+        if (sizes["chain"], sizes["draw"]) != (identity["chains"], run.done):
+            raise ValueError(
+                f"more: has {sizes['chain']} chains of {sizes['draw']} draws, and the run made {identity['chains']} of "
+                f"{run.done}; give the result as it was returned"
+            )
+        return cls(tree, identity, arguments, run)
+
+    def step(self) -> Any:
+        """Return a step with the arguments of the run."""
+        return getattr(steps, self.arguments.method).of_arguments(self.arguments, self.identity["keep_gradients"])
+
+    def taken_up(self, function: Callable[..., Any], **given: Any) -> tuple[Any, ...]:
+        """Return the given arguments of a function, with defaults replaced by the arguments of the run."""
+        defaults = {name: inspect.signature(function).parameters[name].default for name in given}
+        return tuple(self.identity[name] if value == defaults[name] else value for name, value in given.items())
+
+    def parts(self, empty: Groups) -> dict[str, dict[str, list[np.ndarray]]]:
+        """Return the recorded arrays of the groups and names in ``empty``."""
+        missing = [f"{g}/{n}" for g in empty for n in empty[g] if g not in self.tree or n not in self.tree[g]]
+        if missing:
+            raise ValueError(f"more: {missing[0]} has been taken out of it; give the result as it was returned")
+        return {g: {n: [np.asarray(self.tree[g][n].values)] for n in names} for g, names in empty.items()}

@@ -1,0 +1,41 @@
+"""What is noted of a run at its end: breaks of the density between its draws, and its non-centring."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, breaks_between
+from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
+from pmm_mcmc.engines.contract import model_side
+from pmm_mcmc.run.driver import Driver, Run
+from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.starts import density_at
+
+__all__ = ["noted_breaks", "noted_noncentring"]
+
+
+def noted_breaks(plan: SamplingPlan, driver: Driver) -> dict[str, str]:
+    """Return the attribute that reports a jump or a wall of the log density between draws."""
+    if "gradient" not in plan.statistics or not driver.seen:
+        return {}
+    rounding = {} if plan.attributes["precision"] == "float64" else {"rounding": 1e-5}
+    seen, failures = np.array(driver.seen), driver.model_failures > 0
+    return {ATTRIBUTE: breaks_between(seen, lambda x: density_at(plan.engine, x), failures, **rounding)}
+
+
+def noted_noncentring(driver: Driver) -> dict[str, str]:
+    """Return the attributes that report what is non-centred, and to what degree."""
+    structure, sites = driver.plan.engine.structure, driver.run.tuned.coordinates.sites
+    if structure is None or sites is None:
+        return {}
+    x = driver.newest if len(driver.newest) else model_side(*_evaluated(driver.run))[0]
+    degree = {name: values.tolist() for name, values in structure.degree(x, sites).items()}
+    return {SITES: json.dumps({"sites": sites.tolist(), "degree": degree}), WORDS: structure.words}
+
+
+def _evaluated(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    ensemble = run.warming.ensemble
+    d = ensemble.state.shape[1] // 4
+    return run.tuned.coordinates.place(ensemble.state[:, 3 * d : 4 * d]), ensemble.gradient

@@ -1,0 +1,47 @@
+"""Ctrl-C and SIGTERM as requests to stop a run where its draws are kept."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["StopRequest", "stop_on_signals"]
+
+
+class StopRequest:
+    """Whether a signal has asked the run to stop; ``number`` is that of the signal, or ``None``."""
+
+    number: int | None = None
+
+    def __call__(self) -> bool:
+        """Return whether the run is to stop."""
+        return self.number is not None
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Turn the first Ctrl-C or SIGTERM into a request to stop; the second has its usual effect.
+
+    Outside the main thread, where signals do not arrive, there is never a request.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    before: dict[int, Any] = {}
+
+    def note(number: int, frame: Any) -> None:
+        request.number = number
+        for known, handler in before.items():
+            signal.signal(known, handler)
+
+    for number in (int(signal.SIGINT), int(signal.SIGTERM)):
+        before[number] = signal.signal(number, note)
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

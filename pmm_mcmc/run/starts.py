@@ -1,0 +1,91 @@
+"""Where the chains of a plan start, and its density at positions of the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pymc.exceptions import SamplingError
+
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.contract import Engine, empty_state, model_side
+from pmm_mcmc.model.initial_points import model_starts, prior_draws, spread_starts
+from pmm_mcmc.model.log_density import bad_start_message, flat_layout
+from pmm_mcmc.run.plan import SamplingPlan
+
+__all__ = ["density_at", "draws_of_prior", "starts"]
+
+
+def starts(
+    plan: SamplingPlan, initvals: Any, chains: int, superchains: int | None, rng: np.random.Generator
+) -> np.ndarray:
+    """Return the initial points ``(chain, d)`` of the chains.
+
+    Raises
+    ------
+    ValueError
+        If ``initvals`` does not fit.
+    SamplingError
+        If the log density or its gradient is not finite at an initial point.
+    """
+    d, model = plan.engine.d, plan.model
+    if model is not None:
+        points, jitter = model_starts(model, model.value_vars, initvals, chains)
+    elif initvals is None:
+        points, jitter = np.zeros((chains, d)), True
+    else:
+        points, jitter = np.asarray(initvals, dtype=float), False
+        if points.shape not in ((d,), (chains, d)):
+            raise ValueError(f"initvals has shape {points.shape}: must be ({d},) or ({chains}, {d})")
+        points = np.broadcast_to(points, (chains, d)).copy()
+    if jitter:
+        found = spread_starts(points[0], chains, superchains, lambda x: _gradient_at(plan.engine, x), rng)
+        if found is not None:
+            return found
+    bad = np.flatnonzero(~np.isfinite(_gradient_at(plan.engine, points)).all(axis=1))
+    if bad.size:
+        raise _bad_start(plan, points[bad[0]], int(bad[0]))
+    return points
+
+
+def draws_of_prior(plan: SamplingPlan, rng: np.random.Generator) -> np.ndarray:
+    """Return draws ``(n, d)`` of the prior in the model's coordinates; none where there is no proper one."""
+    if plan.model is None:
+        return np.empty((0, plan.engine.d))
+    return prior_draws(plan.model, plan.model.value_vars, rng.integers(2**62, size=2))
+
+
+def _gradient_at(engine: Engine, x: np.ndarray) -> np.ndarray:
+    """Return gradients at the model's positions ``(n, d)``, with respect to the coordinates of the start."""
+    structure = engine.structure
+    if structure is None:
+        return engine.gradient_at(x)
+    sites = structure.none()
+    return engine.gradient_at(structure.to_z(x, sites)[0], sites)
+
+
+def density_at(engine: Engine, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return log densities ``(n,)`` and gradients at the model's positions ``(n, d)``; NaN where not finite."""
+    d, structure = engine.d, engine.structure
+    sites, z = None, x
+    if structure is not None:
+        sites = structure.none()
+        z, _ = structure.to_z(x, sites)
+    state = empty_state(z, np.zeros(d))
+    evaluation = engine.evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)
+    lp = state[:, 4 * d] if structure is None else state[:, 4 * d] - evaluation[:, 3 * d]
+    return lp, model_side(z, evaluation)[1]
+
+
+def _bad_start(plan: SamplingPlan, position: np.ndarray, chain: int) -> Exception:
+    if plan.model is None:
+        reason = plan.explain(position)
+        return SamplingError(
+            f"the log density or its gradient is not finite where chain {chain} starts ({position})"
+            f"{': ' * bool(reason)}{reason}. Give initvals="
+        )
+    point, start = {}, 0
+    for name, shape, size, dtype in flat_layout(plan.model.value_vars, plan.model.initial_point(0)):
+        point[name] = position[start : start + size].reshape(shape).astype(dtype)
+        start += size
+    return SamplingError(bad_start_message(plan.model, point))
