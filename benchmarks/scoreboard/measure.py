@@ -22,7 +22,7 @@ from versus.rows import build as build_peer
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.measured import Measured
 from pmm_mcmc.diagnostics.verdict import bias_table
-from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.model.pymc_outputs import model_layout
 
 __all__ = ["PEERS", "SCHEMES", "measured"]
 
@@ -76,7 +76,7 @@ def theirs(model: pm.Model, truth: Truth, peer: str, seed: int) -> dict[str, Any
     run = sampler.run()
     draws = run.draws[..., : len(truth.labels)]
     if truth.names:
-        values = ResultTree.of_model(model, model.continuous_value_vars, model.initial_point(0)).values(run.draws)
+        values = model_layout(model, model.continuous_value_vars, model.initial_point(0)).values(run.draws)
         parts = [values[name] for name in truth.names]
         draws = np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], axis=-1)
     row = errors_and_costs(truth, draws, run.gradients_per_draw, run.warmup_gradients)

@@ -26,8 +26,11 @@ from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.model.log_density import flat_layout
 from pmm_mcmc.model.outputs import Compiled, Graph, ManyDraws, compile_graph
+from pmm_mcmc.model.result_tree import ResultTree, flat_names
 
-__all__ = ["coords_and_dims", "many_draws", "model_data", "outputs_of"]
+__all__ = ["coords_and_dims", "many_draws", "model_data", "model_layout", "outputs_of"]
+
+_INCLUDE = ("posterior", "log_likelihood")
 
 
 def coords_and_dims(model: pm.Model) -> tuple[dict[str, Any], dict[str, list[str]]]:
@@ -111,3 +114,44 @@ def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], what
         graph = _graph_of_one(list(outputs.values()), vars, point, model.check_bounds)
         known[key] = list(outputs), compile_graph(graph, backend, start)
     return ManyDraws(*known[key], start)
+
+
+def model_layout(
+    model: pm.Model,
+    vars: Sequence[Any],
+    point: dict[str, Any],
+    backend: str = "numba",
+    include: Sequence[str] = _INCLUDE[:1],
+) -> ResultTree:
+    """Return the map from flat positions to the variables of a PyMC model.
+
+    The functions of the draws are compiled here and cached with the model.  Data are read when they are used, so that
+    ``pm.set_data`` takes effect; where it changes a shape, build a new layout.
+
+    Parameters
+    ----------
+    model, vars, point, backend
+        As for :func:`many_draws`.
+    include
+        Groups to compute from the draws: ``"posterior"``, ``"log_likelihood"``.
+
+    Raises
+    ------
+    ValueError
+        If ``vars`` are not all value variables of the model, an argument is not one of its choices, or a deterministic
+        of the model is random.
+    """
+    if backend not in ("jax", "numba"):
+        raise ValueError(f"backend={backend!r}: must be 'jax' or 'numba'")
+    unknown = [what for what in include if what not in _INCLUDE]
+    if unknown:
+        raise ValueError(f"include={list(include)!r}: must be among {', '.join(map(repr, _INCLUDE))}")
+    if set(vars) != set(model.value_vars):
+        given, needed = (", ".join(var.name for var in these) for these in (vars, model.value_vars))
+        raise ValueError(f"vars ({given}) must be all value variables of the model ({needed}), each once")
+    return ResultTree(
+        flat_names([(var.name, np.shape(point[var.name])) for var in vars]),
+        {what: many_draws(model, vars, point, what, backend) for what in include},
+        lambda: coords_and_dims(model),
+        lambda: model_data(model),
+    )

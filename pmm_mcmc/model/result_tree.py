@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.model import pymc_outputs
-
 __all__ = ["ResultTree", "flat_names"]
 
 # ArviZ writes name and version of this module into the attributes.
 _LIBRARY = sys.modules["pmm_mcmc"]
-_INCLUDE = ("posterior", "log_likelihood")
 # In PyMC's order.  The first four have the attributes of the run.
 _RUN = ("warmup_posterior", "posterior", "warmup_sample_stats", "sample_stats")
 _DERIVED = ("log_likelihood",)
@@ -38,7 +35,7 @@ def flat_names(parts: Sequence[tuple[str, tuple[int, ...]]]) -> list[str]:
 class ResultTree:
     """The map from flat positions to named variables, and from a run of them to a ``DataTree``.
 
-    Build it with :meth:`of_model` or :meth:`of_vector`.
+    ``model_layout`` builds that of a PyMC model, :meth:`of_vector` one without a model.
 
     Attributes
     ----------
@@ -50,58 +47,6 @@ class ResultTree:
     _compute: Mapping[str, Callable[[np.ndarray], dict[str, np.ndarray]]]
     _coords_and_dims: Callable[[], tuple[dict[str, Any], dict[str, Any]]]
     _data: Callable[[], dict[str, dict[str, Any]]]
-
-    @classmethod
-    def of_model(
-        cls,
-        model: Any,
-        vars: Sequence[Any],
-        point: dict[str, Any],
-        backend: str = "numba",
-        include: Sequence[str] = ("posterior",),
-    ) -> ResultTree:
-        """Return the layout of the variables of a PyMC model.
-
-        The functions of the draws are compiled here and cached with the model.  Data are read when they are used, so
-        that ``pm.set_data`` takes effect; where it changes a shape, build a new layout.
-
-        Parameters
-        ----------
-        model
-            A model without free discrete variables.
-        vars
-            All value variables of the model, in flat order.
-        point
-            An initial point, by name.
-        backend
-            ``"jax"``, or ``"numba"`` for evaluation without JAX.
-        include
-            Groups to compute from the draws: ``"posterior"``, ``"log_likelihood"``.
-
-        Returns
-        -------
-        ResultTree
-
-        Raises
-        ------
-        ValueError
-            If ``vars`` are not all value variables of the model, an argument is not one of its choices, or a
-            deterministic of the model is random.
-        """
-        if backend not in ("jax", "numba"):
-            raise ValueError(f"backend={backend!r}: must be 'jax' or 'numba'")
-        unknown = [what for what in include if what not in _INCLUDE]
-        if unknown:
-            raise ValueError(f"include={list(include)!r}: must be among {', '.join(map(repr, _INCLUDE))}")
-        if set(vars) != set(model.value_vars):
-            given, needed = (", ".join(var.name for var in these) for these in (vars, model.value_vars))
-            raise ValueError(f"vars ({given}) must be all value variables of the model ({needed}), each once")
-        return cls(
-            flat_names([(var.name, np.shape(point[var.name])) for var in vars]),
-            {what: pymc_outputs.many_draws(model, vars, point, what, backend) for what in include},
-            lambda: pymc_outputs.coords_and_dims(model),
-            lambda: pymc_outputs.model_data(model),
-        )
 
     @classmethod
     def of_vector(cls, ndim: int) -> ResultTree:

@@ -19,6 +19,7 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.fingerprint import data_fingerprint, model_fingerprint
 from pmm_mcmc.model.log_density import log_density
+from pmm_mcmc.model.pymc_outputs import model_layout
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.run import devices
@@ -224,7 +225,7 @@ class SamplingPlan:
         else:
             engine = NumbaEngine.of(arguments, density, asked.cores or devices.cores())
         include = ("posterior", "log_likelihood") if asked.log_likelihood else ("posterior",)
-        layout = ResultTree.of_model(model, vars, point, backend, include)
+        layout = model_layout(model, vars, point, backend, include)
         plan = cls._finished(asked, engine, layout, hashes, backend, model)
         plan.prior_sampler = sampler
         return plan

@@ -37,7 +37,7 @@ from result_models import (
 
 from pmm_mcmc.model import outputs
 from pmm_mcmc.model.outputs import _same_in_any_place
-from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.model.pymc_outputs import model_layout
 
 pytestmark = pytest.mark.pymc
 
@@ -271,12 +271,12 @@ def test_arguments_are_checked():
     model = known("transforms")
     vars, point = model.value_vars, start_of(model)
     with pytest.raises(ValueError, match="backend='c'"):
-        ResultTree.of_model(model, vars, point, "c")
+        model_layout(model, vars, point, "c")
     with pytest.raises(ValueError, match=r"include=\['prior'\]"):
-        ResultTree.of_model(model, vars, point, include=("prior",))
+        model_layout(model, vars, point, include=("prior",))
     with pytest.raises(ValueError, match="must be all value variables"):
-        ResultTree.of_model(model, vars[1:], point)
-    layout = ResultTree.of_model(model, vars, point)
+        model_layout(model, vars[1:], point)
+    layout = model_layout(model, vars, point)
     with pytest.raises(ValueError, match="include="):
         layout.log_likelihood(positions(model))
     with pytest.raises(ValueError, match=r"must be \(chain, n, 21\)"):
@@ -292,7 +292,7 @@ import json, sys, warnings
 import numpy as np
 sys.modules["jax"] = None  # as if it were not installed
 import pymc as pm, pytensor, pytensor.tensor as pt
-from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.model.pymc_outputs import model_layout
 
 with pm.Model() as model:
     x = pm.HalfNormal("x", shape=3)
@@ -301,13 +301,13 @@ with pm.Model() as model:
     pm.Normal("z", x.sum(), 1, observed=np.ones(2))
 position = np.random.default_rng(1).normal(size=(2, 5, 3))
 include = ("posterior", "log_likelihood")
-plain = ResultTree.of_model(model, model.value_vars, model.initial_point(0), "numba", include)
+plain = model_layout(model, model.value_vars, model.initial_point(0), "numba", include)
 one = {**plain.values(position), **plain.log_likelihood(position)}
 assert sys.modules["jax"] is None
 del sys.modules["jax"]
 import jax
 assert not jax.config.jax_enable_x64
-fast = ResultTree.of_model(model, model.value_vars, model.initial_point(0), "jax", include)
+fast = model_layout(model, model.value_vars, model.initial_point(0), "jax", include)
 assert not jax.config.jax_enable_x64
 two = {**fast.values(position), **fast.log_likelihood(position)}
 assert not jax.config.jax_enable_x64 and jax.numpy.ones(1).dtype == "float32"

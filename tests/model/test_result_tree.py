@@ -8,6 +8,7 @@ import xarray as xr
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.model.pymc_outputs import model_layout
 from pmm_mcmc.model.result_tree import ResultTree
 
 pytestmark = pytest.mark.pymc
@@ -45,7 +46,7 @@ def run(sample):
 
 
 def layout_of(model, include=("posterior",)):
-    return ResultTree.of_model(model, model.value_vars, model.initial_point(0), include=include)
+    return model_layout(model, model.value_vars, model.initial_point(0), include=include)
 
 
 def groups_of(dt, layout, names=GROUPS):

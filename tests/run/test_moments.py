@@ -10,6 +10,7 @@ from moment_trees import collected, low_rank, statistics, whitened
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.comoments import combined
 from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
+from pmm_mcmc.model.pymc_outputs import model_layout
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.moments import Moments
 from pmm_mcmc.run.storage.codec import decode, encode
@@ -25,7 +26,7 @@ def model():
         pm.Deterministic("positive", (z > 0).sum())
         pm.Deterministic("constant", tau * 0.0 + 0.1)
         pm.Normal("y", z.sum(), 1.0, observed=1.0)
-    return ResultTree.of_model(built, list(built.value_vars), built.initial_point(0))
+    return model_layout(built, list(built.value_vars), built.initial_point(0))
 
 
 def draws_of(layout, chains, n, seed=1):

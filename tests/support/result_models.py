@@ -13,7 +13,7 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.link.vm import VMLinker
 
-from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.model.pymc_outputs import model_layout
 
 # PyMC's rewrites, and nothing compiled.
 INTERPRETED = Mode(
@@ -202,7 +202,7 @@ def trace_of(model, position, vars=None):
 
 
 def layout_of(model, backend, include=("posterior",), vars=None):
-    return ResultTree.of_model(model, vars or model.value_vars, start_of(model), backend, include)
+    return model_layout(model, vars or model.value_vars, start_of(model), backend, include)
 
 
 def compare(values, expected, **tolerance):
