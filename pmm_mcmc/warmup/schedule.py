@@ -201,11 +201,9 @@ class Warmup:
             whitens = evidence.fits(previous.coordinates, block, usable[:, -n:])
             self._refit(window, usable, gradient_at)
             self._restep(window, usable, block, failing)
-            change = self.tuned.step_size / previous.step_size
-            steady = max(change, 1.0 / change) < CALIBRATION.steady
+            steady = self._is_steady(previous.step_size, block)
             healthy = failing == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
-            settling = self.arguments.kernel.scheme == Scheme.MALA or not (whitens and steady and healthy)
-            if self.done >= self.least * self._stiffness and not settling:
+            if self.done >= self.least * self._stiffness and whitens and steady and healthy:
                 self._freeze_or_try(window, usable)
         if self.done >= timetable.latest_trial(self.length) and not self._tried:
             self._try_friction(window, usable)
@@ -232,7 +230,7 @@ class Warmup:
 
     def _restep(self, window: Block, usable: np.ndarray, block: Block, failing: float) -> None:
         step = self.tuned.step_size
-        if self.arguments.kernel.scheme == Scheme.MALA and self.arguments.step_size is None:
+        if self._by_acceptance:
             step = step_size.towards_acceptance(step, float(block.accept.mean()), self._count)
         elif step_size.found_by_curvature(self.arguments):
             if failing > CALIBRATION.failure_rate or self._is_too_wide(window, usable):
@@ -241,6 +239,17 @@ class Warmup:
                 self._cap = min(1.0, self._cap / CALIBRATION.shrink)
             step = min(self._capped_step(), 2.0 * step)
         self._set_step(step)
+
+    @property
+    def _by_acceptance(self) -> bool:
+        return self.arguments.kernel.scheme == Scheme.MALA and self.arguments.step_size is None
+
+    def _is_steady(self, before: float, block: Block) -> bool:
+        """Return whether the block moved the step by little; by acceptance, with the gain of the first, undamped."""
+        step = self.tuned.step_size
+        if self._by_acceptance:
+            step = step_size.towards_acceptance(before, float(block.accept.mean()), 0)
+        return max(step / before, before / step) < CALIBRATION.steady
 
     def _capped_step(self) -> float:
         longest = self._cap * step_size.longest(self.arguments, self.tuned, self._lipschitz)
