@@ -195,7 +195,9 @@ class Leg:
         self.rows = max(CALIBRATION.leg_block, math.ceil(1.5 * self.rows))
         self.finished = self.ended or self.done + self.rows > self.length
         if self.finished:
-            self.tuned = self.tuned._replace(steps_per_draw=self.steps_per_draw or self.lag)
+            of_means = seen[..., : self.start.shape[1]]  # as for other methods: the approach alone looks at squares
+            steps = self.steps_per_draw or steps_for_autocorrelation(of_means)
+            self.tuned = self.tuned._replace(steps_per_draw=steps)
 
     def _drifts(self) -> bool:
         """Return whether the means over chains changed between the last two blocks by more than chance."""

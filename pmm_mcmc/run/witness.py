@@ -15,17 +15,17 @@ from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.noncentred import SITES, judged_positions
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import empty_state, with_model_side
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.run.exact_leg import for_trajectories, next_step
 from pmm_mcmc.run.plan import Asked, SamplingPlan
+from pmm_mcmc.run.witness_trajectories import Ends, expected_shadow, follow
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, largest_t, spread
 
 __all__ = ["Witness", "changes", "witness"]
 
 _PILOT = 500  # draws at most that the preconditioner is fitted to
-_STARTS = 32  # draws that the step is adapted from
+_STARTS = 16  # draws that the step is adapted from
 
 
 class Witness(NamedTuple):
@@ -54,14 +54,16 @@ def witness(dt: Any, *, model: Any = None, gradients: int | None = None, random_
     r"""Measure the bias of a run by Metropolis-adjusted trajectories from its draws.
 
     Under an invariant kernel the mean of any function stays what it is if the draws are of the posterior.  From draws
-    :math:`x` of the run one adjusted trajectory each leads to :math:`x'`, and with :math:`\bar f` the mean of the whole
-    run and :math:`\beta` the slope of :math:`f(x')` on :math:`f(x)`
+    :math:`x` of the run one adjusted trajectory each leads to a proposal :math:`x'`, accepted with probability
+    :math:`a`.  With :math:`\bar f` the mean of the whole run, :math:`f' = a f(x') + (1 - a) f(x)`, and :math:`s` what
+    the same noise makes of :math:`f` on the Gaussian that the coordinates whiten, minus its mean given :math:`x`,
 
-    .. math:: bias = \frac{\bar f - \overline{f(x') - \beta (f(x) - \bar f)}}{1 - \beta}
+    .. math:: bias = \frac{\bar f - \overline{f' - \beta (f(x) - \bar f) - \gamma s}}{1 - \beta}
 
-    is how far :math:`\bar f` is off, if the rest of the bias decays as a deviation from the mean does.  Where a
-    trajectory forgets little, :math:`\beta` is near 1 and the error is large.  No statistic of gradients is used: the
-    witness also measures parameters for which :func:`pmm_mcmc.summary` finds no correction.
+    is how far :math:`\bar f` is off, if the rest of the bias decays as a deviation from the mean does; :math:`\beta`
+    and :math:`\gamma` are slopes of :math:`f'` on :math:`f(x)` and :math:`s`.  Where a trajectory forgets little,
+    :math:`\beta` is near 1 and the error is large.  No statistic of gradients is used: the witness also measures
+    parameters for which :func:`pmm_mcmc.summary` finds no correction.
 
     Parameters
     ----------
@@ -115,30 +117,44 @@ def witness(dt: Any, *, model: Any = None, gradients: int | None = None, random_
     some = rng.choice(chains * draws, min(_PILOT if known.cost == 0 else 4 * _STARTS, chains * draws), replace=False)
     at = some // draws, some % draws
     tuned = for_trajectories(TunedParameters(1.0, 1, 1.0, known.fitted(at, engine), 1))
-    trial = known.ensemble(tuple(part[:_STARTS] for part in at), tuned.coordinates, engine, rng)
+    trial = known.states(tuple(part[:_STARTS] for part in at), tuned.coordinates, engine)
     _check_model(engine, tuned.coordinates, trial, d)
-    spent = len(trial.state) + known.cost * (len(some) + len(trial.state))
+    spent = len(trial) + known.cost * (len(some) + len(trial))
     for i in range(CALIBRATION.leg_rounds):
-        chunk = trial.advance(engine, tuned, 1)
-        spent += int(chunk.n_grad.sum())
-        tuned = next_step(tuned, float(chunk.accept.mean()), i + 1)
+        accept = follow(engine, tuned, trial, rng).accept
+        spent += tuned.K * len(trial)
+        tuned = next_step(tuned, float(accept.mean()), i + 1)
     each = min(draws, (budget - spent) // (chains * (tuned.K + known.cost)))
     if each < 1 or each * chains < 20:
         need = spent + max(20, chains) * (tuned.K + 1)
         raise ValueError(f"gradients={budget}: too few to start from 20 draws; give gradients={need} or more")
     rows = np.linspace(0, draws - 1, each).round().astype(int)
-    grid = np.repeat(np.arange(chains), each), np.tile(rows, chains)
-    chunk = known.ensemble(grid, tuned.coordinates, engine, rng).advance(engine, tuned, 1)
-    spent += known.cost * chains * each + int(chunk.n_grad.sum())
-    ends = plan.values(chunk.model_position.reshape(chains, each, d))["posterior"]
-    after = np.concatenate([np.asarray(ends[name], float).reshape(chains, each, -1) for name in dt["posterior"]], -1)
-    table = changes(run.values, rows, after)
+    state = known.states((np.repeat(np.arange(chains), each), np.tile(rows, chains)), tuned.coordinates, engine)
+    found = follow(engine, tuned, state, rng)
+    spent += (known.cost + tuned.K) * chains * each
+
+    def values(x: np.ndarray) -> np.ndarray:
+        ends = plan.values(x.reshape(chains, each, d))["posterior"]
+        return np.concatenate([np.asarray(ends[name], float).reshape(chains, each, -1) for name in dt["posterior"]], -1)
+
+    def values_of_whitened(y: np.ndarray) -> np.ndarray:
+        z = tuned.coordinates.place(y)
+        return values(z if known.sites is None else plan.engine.structure.to_x(z, known.sites))
+
+    mean = run.values.mean(axis=(0, 1))
+    # Where nothing was accepted the end does not matter, but must be a number.
+    x = np.where(found.accept[:, None] > 0.0, found.x, known.x[:, rows].reshape(-1, d))
+    with np.errstate(all="ignore"):
+        shadow = values_of_whitened(found.shadow)
+        expected = expected_shadow(values_of_whitened, tuned, state[:, :d], mean, rng)
+    ends = Ends(values(x), found.accept.reshape(chains, each, 1), shadow, *expected)
+    table = changes(run.values, rows, ends)
     table.index = pd.Index(run.labels)
-    accept, degrees = float(chunk.accept.mean()), degrees_of_freedom(chains, each)
-    return Witness(table, _sentence(table, chains * each, degrees, accept, spent, total), spent)
+    degrees, accepted = degrees_of_freedom(chains, each), float(found.accept.mean())
+    return Witness(table, _sentence(table, chains * each, degrees, accepted, spent, total), spent)
 
 
-def changes(values: np.ndarray, rows: np.ndarray, after: np.ndarray) -> pd.DataFrame:
+def changes(values: np.ndarray, rows: np.ndarray, ends: Ends) -> pd.DataFrame:
     """Return the biases of means and standard deviations, in standard deviations, from one trajectory a draw.
 
     Parameters
@@ -147,19 +163,25 @@ def changes(values: np.ndarray, rows: np.ndarray, after: np.ndarray) -> pd.DataF
         All draws.
     rows : (n,)
         The draws of each chain that trajectories start from.
-    after : (chain, n, p)
+    ends
         Where they lead to.
     """
     mean, sd = values.mean(axis=(0, 1)), values.std(axis=(0, 1))
     unit = np.where(sd > 0.0, sd, np.nan)
     found = {}
-    for name, scale in (("bias", unit), ("bias_of_sd", 2.0 * unit**2)):
-        every, there = (values - mean, after - mean) if name == "bias" else ((values - mean) ** 2, (after - mean) ** 2)
+    for name, scale, power, expected in (
+        ("bias", unit, 1, ends.shadow_mean),
+        ("bias_of_sd", 2.0 * unit**2, 2, ends.shadow_square),
+    ):
+        every = (values - mean) ** power
         level = every.mean(axis=(0, 1))
-        before, there = every[:, rows] - level, there - level
-        apart = before - before.mean(axis=(0, 1))
-        slope = (apart * there).sum(axis=(0, 1)) / np.maximum((apart**2).sum(axis=(0, 1)), 1e-300)
-        left = there - slope * before
+        before = every[:, rows] - level
+        there = ends.accept * ((ends.proposed - mean) ** power - level) + (1.0 - ends.accept) * before
+        with np.errstate(invalid="ignore", over="ignore"):
+            control = (ends.shadow - mean) ** power - expected
+        control = np.where(np.isfinite(control).all(axis=(0, 1)), control, 0.0)
+        slope, gain = _slopes(there, before, control)
+        left = there - slope * before - gain * control
         forgotten = np.maximum(1.0 - slope, 1e-3)
         own = convergence(every).mcse
         # Batches are few, and their spread may be too small by chance; that of independent trajectories is a floor.
@@ -169,6 +191,17 @@ def changes(values: np.ndarray, rows: np.ndarray, after: np.ndarray) -> pd.DataF
         if name == "bias":
             kept = np.where(sd > 0.0, slope, np.nan)
     return pd.DataFrame(found | {"kept": kept})
+
+
+def _slopes(there: np.ndarray, *explaining: np.ndarray) -> np.ndarray:
+    """Return the coefficients ``(k, p)`` of the least-squares fit of values ``(chain, n, p)`` by others."""
+    apart = np.stack([part - part.mean(axis=(0, 1)) for part in explaining])
+    size = np.sqrt((apart**2).mean(axis=(1, 2)))
+    apart /= np.where(size > 0.0, size, 1.0)[:, None, None]
+    products = np.einsum("icnp,jcnp->pij", apart, apart)
+    products += 1e-12 * there[..., 0].size * np.eye(len(apart))  # for what does not vary
+    fitted = np.linalg.solve(products, np.einsum("icnp,cnp->pi", apart, there)[..., None])[..., 0].T
+    return fitted / np.where(size > 0.0, size, np.inf)
 
 
 def _read(dt: Any) -> tuple[Any, np.ndarray, Any]:
@@ -224,26 +257,23 @@ class _Starts(NamedTuple):
         slope = engine.gradient_at(self.z[at], self.sites) if self.slope is None else self.slope[at]
         return best_coordinates(self.z[at], slope)._replace(sites=self.sites)
 
-    def ensemble(self, at: Any, coordinates: Coordinates, engine: Any, rng: np.random.Generator) -> Ensemble:
-        """Return chains at rest at some draws."""
+    def states(self, at: Any, coordinates: Coordinates, engine: Any) -> np.ndarray:
+        """Return the states ``(n, 4 d + 2)`` of chains at some draws."""
         z, d = self.z[at], self.z.shape[-1]
-        keys = rng.integers(0, 2**64, size=(len(z), 2), dtype=np.uint64)
         state = empty_state(coordinates.whiten(z), np.zeros_like(z))
         if self.slope is None or self.lp is None:
-            return Ensemble(state, engine.evaluate(coordinates, state), keys)
-        state[:, 3 * d : 4 * d], state[:, 4 * d] = state[:, :d], self.lp[at]
-        evaluation = self.slope[at]
-        state[:, 2 * d : 3 * d] = coordinates.pull_back(evaluation) + state[:, :d]
-        if self.sites is not None:  # no trajectory looks at the model's gradient
-            evaluation = with_model_side(evaluation, self.x[at], np.zeros_like(z), self.log_det[at])
-        return Ensemble(state, evaluation, keys)
+            engine.evaluate(coordinates, state)
+        else:
+            state[:, 3 * d : 4 * d], state[:, 4 * d] = state[:, :d], self.lp[at]
+            state[:, 2 * d : 3 * d] = coordinates.pull_back(self.slope[at]) + state[:, :d]
+        return state
 
 
-def _check_model(engine: Any, coordinates: Coordinates, trial: Ensemble, d: int) -> None:
+def _check_model(engine: Any, coordinates: Coordinates, known: np.ndarray, d: int) -> None:
     """Raise ``ValueError`` where the log densities of the draws are not those of the model."""
-    state = empty_state(trial.state[:, :d], np.zeros((1, d)))
+    state = empty_state(known[:, :d], np.zeros((1, d)))
     engine.evaluate(coordinates, state)
-    if not np.allclose(state[:, 4 * d], trial.state[:, 4 * d], rtol=1e-4, atol=1e-2):
+    if not np.allclose(state[:, 4 * d], known[:, 4 * d], rtol=1e-4, atol=1e-2):
         raise ValueError("model: its log density is not that of the draws; give the model of the result, with its data")
 
 

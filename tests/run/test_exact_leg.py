@@ -155,6 +155,17 @@ def test_an_approach_lasts_until_every_condition_holds():
     assert not judged_leg(rows=2).ended, "two short blocks are fewer than six lags"
 
 
+def test_draws_are_as_far_apart_as_those_of_other_methods():
+    rng, chains, rows = np.random.default_rng(7), 50, 24
+    leg = Leg(TunedParameters(0.5, 4, 0.3, unit(2), 1), 40, None, np.zeros((chains, 2)), rows, rounds=8)
+    x = rng.standard_normal((chains, rows, 2))
+    squares = rng.standard_normal((chains, 1, 2)) + 0.3 * rng.standard_normal((chains, rows, 2))
+    leg.done = rows
+    leg._judge(np.zeros((chains, 2, 2)), 0.7, np.concatenate([x, squares], axis=-1), np.ones((chains, rows), bool))
+    assert leg.finished and not leg.ended and leg.lag > 3, "the approach looks at squares"
+    assert leg.tuned.steps_per_draw == 1, "the distance of draws is that of positions"
+
+
 def test_a_single_step_that_turns_a_direction_about_is_halved():
     rng, chains, rows = np.random.default_rng(2), 64, 8
     leg = Leg(TunedParameters(1.5, 1, 0.3, unit(2), 1), 1000, None, np.zeros((chains, 2)), rows, rounds=8)

@@ -14,6 +14,7 @@ from pmm_mcmc.diagnostics.exact import with_witness
 from pmm_mcmc.diagnostics.measured import Measured
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.run.witness import changes
+from pmm_mcmc.run.witness_trajectories import Ends
 
 pytest_plugins = ["sampling_fixtures"]
 
@@ -100,10 +101,27 @@ def test_changes_are_exact_where_trajectories_are_linear():
     rows = np.arange(0, 500, 5)
     keep, truth = 0.3, -0.2
     after = truth + keep * (values[:, rows] - truth)  # towards the true mean, without noise
-    table = changes(values, rows, after)
+    none = np.zeros_like(after)
+    table = changes(values, rows, Ends(after, none[..., :1] + 1.0, none + values.mean(), none, none))
     bias = (values.mean() - truth) / values.std()
     np.testing.assert_allclose(table.loc[0, ["bias", "kept"]], [bias, keep], rtol=1e-9)
     assert table.loc[0, "bias_se"] > 0.9 / np.sqrt(values.size)
+
+
+def test_what_noise_alone_does_is_taken_off_and_both_outcomes_count():
+    rng = np.random.default_rng(4)
+    values = rng.standard_normal((4, 500, 1))
+    rows, truth, keep = np.arange(0, 500, 5), -0.2, 0.3
+    x = values[:, rows]
+    noise = rng.standard_normal(x.shape)
+    accept = np.full(x.shape, 0.8)
+    moved = truth + keep * (x - truth) + noise  # the mean of the noise is known to be zero
+    table = changes(values, rows, Ends(moved, accept, values.mean() + noise, np.zeros_like(x), np.ones_like(x)))
+    kept = 0.8 * keep + 0.2
+    np.testing.assert_allclose(table["kept"], kept, rtol=1e-9)
+    np.testing.assert_allclose(table["bias"], (values.mean() - truth) / values.std(), rtol=1e-9)
+    # Of the deviation of the run's own mean alone is there an error.
+    assert table.loc[0, "bias_se"] < 1.2 / np.sqrt(values.size)
 
 
 def test_it_takes_the_place_of_what_gradients_cannot_measure():
