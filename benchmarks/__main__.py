@@ -22,6 +22,7 @@ COSTS = {
     "calibration": "an hour; minutes a target",
     "diffusion": "minutes; --quick: half a minute",
     "exact": "minutes a part",
+    "exact_peers": "minutes a target and sampler; needs blackjax",
     "gallery": "a minute a model, and minutes for its reference; all is kept",
     "held_out_hierarchies": "three minutes a model, its reference included, which is kept",
     "hierarchies": "minutes a model",

@@ -188,9 +188,9 @@ def _parameters(dt):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["bias", "cost", "short", "witness"])
+    parser.add_argument("part", nargs="?", choices=["bias", "cost", "short", "witness"], help="all by default")
     parser.add_argument("--targets", nargs="+", default=list(NAMES))
-    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=2, help="runs of each; 2 are 1,024 replicates of the bias")
     given = parser.parse_args()
     logging.getLogger("pmm_mcmc").setLevel(logging.ERROR)
     parts = {
@@ -199,7 +199,9 @@ def main():
         "short": lambda: short(given.targets, given.seeds),
         "witness": lambda: witnessed(given.targets, given.seeds),
     }
-    parts[given.part]()
+    for part in [given.part] if given.part else parts:
+        print(f"\n{part}")
+        parts[part]()
 
 
 if __name__ == "__main__":

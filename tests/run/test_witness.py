@@ -7,16 +7,33 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
+from numba import cfunc
+from reference import engine
 from sampling_runs import QUIET, run
 
 import pmm_mcmc as pmm
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.exact import with_witness
 from pmm_mcmc.diagnostics.measured import Measured
+from pmm_mcmc.engines.arguments import TunedParameters
+from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.langevin.gaussian_law import variance_error
+from pmm_mcmc.langevin.methods import TRAJECTORIES
+from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.run.witness import changes
-from pmm_mcmc.run.witness_trajectories import Ends
+from pmm_mcmc.run.witness_trajectories import Ends, expected_shadow, follow
 
 pytest_plugins = ["sampling_fixtures"]
+
+
+@cfunc(SIGNATURE)
+def of_these_coordinates(x, gradient, table, n):
+    lp = 0.0
+    for i in range(n):
+        centre, scale = (1.0, -2.0, 0.0, 0.5)[i], (0.5, 2.0, 1.0, 1.5)[i]
+        lp -= 0.5 * ((x[i] - centre) / scale) ** 2
+        gradient[i] = -(x[i] - centre) / scale**2
+    return lp
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +139,25 @@ def test_what_noise_alone_does_is_taken_off_and_both_outcomes_count():
     np.testing.assert_allclose(table["bias"], (values.mean() - truth) / values.std(), rtol=1e-9)
     # Of the deviation of the run's own mean alone is there an error.
     assert table.loc[0, "bias_se"] < 1.2 / np.sqrt(values.size)
+
+
+def test_shadows_are_the_trajectories_of_a_gaussian_and_have_the_expectation_that_is_taken_off():
+    n, rng = 4000, np.random.default_rng(8)
+    coordinates = Coordinates(np.array([1.0, -2.0, 0.0, 0.5]), np.array([0.5, 2.0, 1.0, 1.5]))
+    run = engine(TRAJECTORIES, 4, of_these_coordinates)
+    tuned = TunedParameters(0.7, 3, 0.3, coordinates, 1)
+    state = empty_state(rng.standard_normal((n, 4)), np.zeros((n, 4)))
+    run.evaluate(coordinates, state)
+    found = follow(run, tuned, state, rng)
+    np.testing.assert_allclose(found.accept, 1.0, rtol=1e-10)
+    np.testing.assert_allclose(found.x, coordinates.place(found.shadow), atol=1e-10)
+    mean = np.array([0.3, 0.0, -0.2, 1.0])
+    expected = expected_shadow(lambda y: y, tuned, state[:, :4], mean, rng)
+    for power, value in zip((1, 2), expected, strict=True):
+        apart = (found.shadow - mean) ** power - value
+        assert np.all(np.abs(apart.mean(axis=0)) < 4.5 * apart.std(axis=0) / np.sqrt(n))
+        # A control variate: what is left of the noise is that of the trajectory alone.
+        assert np.all(np.abs(np.mean(apart * state[:, :4], axis=0)) < 4.5 * apart.std(axis=0) / np.sqrt(n))
 
 
 def test_it_takes_the_place_of_what_gradients_cannot_measure():
