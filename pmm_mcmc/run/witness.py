@@ -138,8 +138,8 @@ def witness(dt: Any, *, model: Any = None, gradients: int | None = None, random_
         return np.concatenate([np.asarray(ends[name], float).reshape(chains, each, -1) for name in dt["posterior"]], -1)
 
     def values_of_whitened(y: np.ndarray) -> np.ndarray:
-        z = tuned.coordinates.place(y)
-        return values(z if known.sites is None else plan.engine.structure.to_x(z, known.sites))
+        z, structure = tuned.coordinates.place(y), plan.engine.structure
+        return values(z if structure is None or known.sites is None else structure.to_x(z, known.sites))
 
     mean = run.values.mean(axis=(0, 1))
     # Where nothing was accepted the end does not matter, but must be a number.

@@ -89,7 +89,8 @@ def expected_shadow(
     kept, speed = 1.0, 0.0
     for _ in range(tuned.K):
         kept, speed = path(kept, speed, 0.0, 0.0, flow)
-    spread, first, second = np.sqrt(1.0 - kept**2), 0.0, 0.0  # the shadow leaves N(0, I) as it is
+    spread = np.sqrt(1.0 - kept**2)  # the shadow leaves N(0, I) as it is
+    first, second = np.zeros(()), np.zeros(())
     for _ in range(_FRESH):
         apart = spread * rng.standard_normal(start.shape)
         for end in (kept * start + apart, kept * start - apart):
