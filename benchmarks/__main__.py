@@ -20,6 +20,7 @@ FROZEN = "paper"
 COSTS = {
     "c_call": "seconds",
     "calibration": "an hour; minutes a target",
+    "cold_start": "five minutes a model",
     "diffusion": "minutes; --quick: half a minute",
     "exact": "minutes a part",
     "gallery": "a minute a model, and minutes for its reference; all is kept",
