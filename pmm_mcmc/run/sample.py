@@ -80,7 +80,8 @@ def sample(
         Default ``PoissonULMC()``, the recycled scheme.
     draws
         Number of recorded draws of each chain, of ``steps_per_draw`` transitions each.  May come first, as in
-        ``pm.sample``.
+        ``pm.sample``.  "auto": until the verdict asks for no more draws, at most 1000 (see Notes); with ``more`` or
+        ``resume``, at most the next multiple of 1000.
     tune
         Largest number of transitions of each chain in warm-up.
     chains
@@ -183,6 +184,15 @@ def sample(
     The first Ctrl-C ends the run within a second, or at the end of a block of warm-up, and returns the finished draws.
     SIGTERM, which batch systems send before the end, does the same and then has its usual effect: by default the
     process ends, so that only draws in a ``store`` are kept, unless you install another handler.
+
+    ``draws="auto"`` looks at the draws a few times: first when independent ones would suffice, with four chains at 100,
+    200, 300, 400, 600, 900 and 1000 of each chain.  It ends where :func:`pmm_mcmc.verdict` has no reason left whose
+    remedy is "draw more": chains agree, and all means, and standard deviations whose bias is not measurable, are known
+    to its limits.  Any other reason is left to the verdict at the end.  A line says why it ended, at the bound with the
+    parameter that is not known yet.  The draws are those of a run of as many by number.  It needs two chains or more if
+    only moments are kept, and has no meaning on a ladder.
+
+    When warm-up ends, a line says what the draws will cost: gradients of each chain, and the time at the present rate.
 
     Memory: the draws themselves, unless they go to a ``store`` or are kept as moments; in addition at most 128 MiB for
     the current chunk, as much for the chains that advance together, and about :math:`20 d` numbers for each chain; on
