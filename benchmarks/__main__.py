@@ -18,6 +18,7 @@ SUPPORT = HERE.parent / "tests" / "support"
 FROZEN = "paper"
 # On one core.
 COSTS = {
+    "auto": "costs: two minutes; coverage: five minutes a model",
     "c_call": "seconds",
     "calibration": "an hour; minutes a target",
     "cold_start": "five minutes a model",

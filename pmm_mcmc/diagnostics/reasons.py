@@ -16,7 +16,7 @@ from scipy.stats import poisson
 from pmm_mcmc.diagnostics.breaks import Break
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.measured import Measured
-from pmm_mcmc.diagnostics.statement import Reason, Verdict, beside, concluded
+from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, beside, concluded
 from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 from pmm_mcmc.warmup.standard_errors import largest_t
 from pmm_mcmc.warmup.stein_identity import Identity
@@ -38,8 +38,6 @@ __all__ = [
     "walled",
     "whole",
 ]
-
-_MORE = "draw more"
 
 
 def shorter(stats: Any) -> str:
@@ -138,7 +136,7 @@ def size_reasons(chains: int, draws: int) -> list[Reason]:
     fewest, of_chain = CALIBRATION.fewest, CALIBRATION.fewest_of_chain
     if draws < of_chain or chains * draws < fewest:
         few = f"{chains} x {draws} draws are too few to judge, limit {fewest} and {of_chain} of each chain"
-        return [Reason("few_draws", few, _MORE, value=float(chains * draws), limit=float(fewest))]
+        return [Reason("few_draws", few, MORE, value=float(chains * draws), limit=float(fewest))]
     if chains == 1:
         return [
             Reason("one_chain", "one chain cannot be compared with others", "run four chains", value=1.0, limit=2.0)
@@ -167,7 +165,7 @@ def disagreement_reasons(
             words = f"{kind} of {labels[worst]} is {value}, limit {against}"
             if code == "mcse":
                 words = f"the mean of {labels[worst]} is known to {value} posterior sd only, limit {against}"
-            return [Reason(code, words, _MORE, labels[worst], float(values[worst]), limit)]
+            return [Reason(code, words, MORE, labels[worst], float(values[worst]), limit)]
     return []
 
 
@@ -270,7 +268,7 @@ def spread_reasons(measured: Measured, witnesses: Sequence[Measured] = ()) -> li
     worst = int(np.nanargmax(error))
     label, (value, limit) = measured.labels[worst], beside(100.0 * error[worst], 100.0 * CALIBRATION.mcse, 0)
     words = f"the sd of {label} is known to {value} % only, limit {limit} %"
-    return [Reason("mcse_of_sd", words, _MORE, label, float(error[worst]), CALIBRATION.mcse)]
+    return [Reason("mcse_of_sd", words, MORE, label, float(error[worst]), CALIBRATION.mcse)]
 
 
 def length_reasons(stats: Any, ruled_out: bool) -> list[Reason]:
@@ -329,7 +327,7 @@ def conclude(
         value, against = beside(100.0 * known[worst], 100.0 * limit, 0)
         label = measured.labels[worst]
         words = f"the corrected mean of {label} is known to {value} % of a posterior sd only, limit {against} %"
-        reasons = [*reasons, Reason("bound", words, _MORE, label, float(known[worst]), limit)]
+        reasons = [*reasons, Reason("bound", words, MORE, label, float(known[worst]), limit)]
     within = f"within {max(1.0, np.ceil(100.0 * known[worst])):.0f} % of a posterior sd, with 95 % confidence each"
     good = f"all corrected means are {within}."
     if count < varying:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["NOT_TRUSTED", "TRUSTED", "UNDECIDED", "Reason", "Verdict", "beside", "concluded"]
+__all__ = ["MORE", "NOT_TRUSTED", "TRUSTED", "UNDECIDED", "Reason", "Verdict", "beside", "concluded"]
 
 TRUSTED, UNDECIDED, NOT_TRUSTED = "trusted", "undecided", "not trusted"
+# The remedy of reasons that more draws alone remove: ``draws="auto"`` goes on until there are none.
+MORE = "draw more"
 
 # The state of a run with each reason.  The sentence has one remedy, that of the first reason in this order: a wrong
 # step must be mended before more draws help.

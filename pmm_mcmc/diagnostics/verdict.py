@@ -33,11 +33,11 @@ from pmm_mcmc.diagnostics.reasons import (
     unstable_reasons,
     whole,
 )
-from pmm_mcmc.diagnostics.statement import Reason, Verdict, concluded
+from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, concluded
 from pmm_mcmc.diagnostics.table import BIASES, judged, remembered, table_of
 from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 
-__all__ = ["Reason", "Verdict", "bias_table", "judge", "last_words", "verdict"]
+__all__ = ["Reason", "Verdict", "asks_for_more", "bias_table", "judge", "last_words", "verdict"]
 
 
 def bias_table(dt: Any, var_names: Any = None) -> pd.DataFrame:
@@ -197,6 +197,19 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
     reasons += unvisited
     kind = "parameters" if len(labels) == len(run.parameters) else "parameters judged"
     return with_ladder(dt, with_leg(dt, conclude(reasons, measured, stats, kind, probe is not None, note)))
+
+
+def asks_for_more(dt: Any) -> Reason | None:
+    """Return the first reason of the verdict on a result that more draws alone would remove, if there is one.
+
+    The result is one that a run has so far: its table is not kept.
+    """
+    if "posterior_mean" in dt.children:
+        found = moments_verdict(dt)
+    else:
+        run = read(dt)
+        found = judge(dt, run, table_of(run, judged(run)))
+    return next((reason for reason in found.reasons if reason.remedy == MORE), None)
 
 
 def _check_labels(name: str, labels: list[str], table: pd.DataFrame) -> None:

@@ -87,9 +87,10 @@ def step_and_draws(step: Any, draws: Any, default: int) -> tuple[Any, Any]:
     """Return step and draws; users of PyMC may give the draws first."""
     if isinstance(step, list | tuple) and len(step) == 1:
         step = step[0]
-    if isinstance(step, numbers.Integral) and not isinstance(step, bool):
+    number = isinstance(step, numbers.Integral) and not isinstance(step, bool)
+    if number or (isinstance(step, str) and step == "auto"):
         if draws != default:
-            raise ValueError(f"step={step!r}: is a number, and so is draws={draws!r}; give the one that you mean")
+            raise ValueError(f"step={step!r}: is a number of draws, and so is draws={draws!r}; give one of them")
         return None, step
     if isinstance(step, type):
         raise ValueError(f"step={step.__name__}: is a class; make a step of it, as in pmm.PoissonULMC()")
@@ -138,14 +139,21 @@ def check_counts(*, draws: Any, chains: Any, tune: Any, cores: Any, chain_batch_
         counts["cores"] = (cores, 1)
     for name, (value, least) in counts.items():
         if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral) or value < least:
-            raise ValueError(f"{name}={value!r}: must be an integer of at least {least}")
+            other = ", or 'auto'" * (name == "draws")
+            raise ValueError(f"{name}={value!r}: must be an integer of at least {least}{other}")
 
 
-def check_keep(keep: Any, *, store: bool, log_likelihood: bool, discard_tuned_samples: bool) -> None:
-    """Raise ``ValueError`` if ``keep`` is unknown, or no draws are kept and something needs them."""
+def check_keep(
+    keep: Any, *, store: bool, log_likelihood: bool, discard_tuned_samples: bool, auto_alone: bool = False
+) -> None:
+    """Raise ``ValueError`` if ``keep`` is unknown, or no draws are kept and something needs them.
+
+    ``auto_alone``: one chain has ``draws="auto"``, and between chains there are no standard errors.
+    """
     if keep not in ("draws", "moments"):
         raise ValueError(f"keep={keep!r}: must be 'draws' or 'moments'")
-    needy = {"store": store, "log_likelihood": log_likelihood, "discard_tuned_samples=False": not discard_tuned_samples}
+    needy = {"store": store, "log_likelihood": log_likelihood, "discard_tuned_samples=False": not discard_tuned_samples,
+             "draws='auto' of one chain": auto_alone}  # fmt: skip
     for name, wanted in needy.items():
         if keep == "moments" and wanted:
             raise ValueError(f"{name} needs draws, and keep='moments' keeps none: leave one of the two out")

@@ -15,6 +15,7 @@ from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.exact_leg import Leg
+from pmm_mcmc.run.until import Until
 from pmm_mcmc.warmup.pooled import Warming
 
 __all__ = [
@@ -129,7 +130,7 @@ class Run:
 
 
 class Driver:
-    """The loop of a run, chunk by chunk, to the last draw or until it is stopped.
+    """The loop of a run, chunk by chunk, to its end or until it is stopped.
 
     Parameters
     ----------
@@ -139,8 +140,8 @@ class Driver:
         The run, new or resumed.
     recorder
         The destination of chunks.
-    draws, rows
-        Number of draws in all, and of a chunk.
+    until, rows
+        When it ends; number of draws of a chunk.
     batch
         Function that returns the number of chains that advance together, from the number of draws of each.
     keep_warmup
@@ -149,6 +150,8 @@ class Driver:
         Called with every chunk.
     update
         Called several times a second with the run, the finished draws of its phase, gradients and rejections.
+    announce
+        Called at the end of the warm-up with what a transition costs: gradients of a chain, and seconds.
     processes
         The processes that share the chains.
     """
@@ -159,44 +162,49 @@ class Driver:
         run: Run,
         recorder: Recorder,
         *,
-        draws: int,
+        until: Until,
         rows: int,
         batch: Callable[[int], int],
         keep_warmup: bool,
         callback: Callable[[FinishedChunk], None] | None,
         update: Callable[[Run, int, np.ndarray, np.ndarray], None],
+        announce: Callable[[float, float], None],
         processes: Processes,
     ):
         self.plan, self.run, self.recorder, self.keep_warmup = plan, run, recorder, keep_warmup
-        self.draws, self.rows, self.batch = draws, rows, batch
-        self.callback, self.update, self.processes = callback, update, processes
+        self.until, self.rows, self.batch = until, rows, batch
+        self.callback, self.update, self.announce, self.processes = callback, update, announce, processes
         self._pace, self._stop = 1, False
         # The model's positions at the last draws, for the degree of non-centring that is reported at the end.
         self.newest = np.empty((0, plan.engine.d))
-        # Positions between which breaks of the density are looked for, and how often the model was not finite.
-        self.seen: list[np.ndarray] = []
-        self.model_failures = 0
-        self._looked_at = looked_at(len(run.n_grad[processes.own]), draws)
+        # For each end that the run may have, positions between which breaks of the density would be looked for.
+        self._seen = {n: (*looked_at(len(run.n_grad[processes.own]), n), list[np.ndarray]()) for n in until.ends}
+        self.model_failures = 0  # how often the model was not finite
 
     def look_back(self, stats: xr.Dataset) -> None:
         """Take the statistics of draws that are there already for a look for breaks, as if they were drawn now."""
-        chains, draws = self._looked_at
-        at = {"chain": chains + self.processes.own.start, "draw": draws[draws < stats.sizes["draw"]]}
-        self.seen.extend(stats["unconstrained"].isel(at).values.reshape(-1, self.plan.engine.d))
+        for chains, draws, seen in self._seen.values():
+            at = {"chain": chains + self.processes.own.start, "draw": draws[draws < stats.sizes["draw"]]}
+            seen.extend(stats["unconstrained"].isel(at).values.reshape(-1, self.plan.engine.d))
         self.model_failures += int(stats["model_failures"].sum())
 
+    @property
+    def seen(self) -> list[np.ndarray]:
+        """Positions between which breaks of the density are looked for: none of a run that has not ended."""
+        return self._seen[self.run.done][2] if self.run.done in self._seen else []
+
     def go(self, stopped: Callable[[], bool]) -> bool:
-        """Run to the last draw; return whether it was reached.
+        """Run to the end; return whether it was reached.
 
         Parameters
         ----------
         stopped
             Called several times a second; True stops the run.
         """
-        while self.run.tuning or self.run.done < self.draws:
+        while self.run.tuning or not self.until(self.run.done):
             whole = self._warm() if self.run.tuning else self._draw(stopped)
             if self.processes.any(self._stop or stopped() or not whole):
-                return not self.run.tuning and self.run.done >= self.draws
+                return not self.run.tuning and self.run.done >= self.until.bound
         return True
 
     @property
@@ -213,8 +221,11 @@ class Driver:
             rows = warmup.boundary - warmup.done
         n_grad, rejected = run.n_grad[own].copy(), run.unstable[own].copy()
         chunk_of_all = _Gathered(len(n_grad), rows)
+        spent, began, ended = 0, time.perf_counter(), 0.0
 
         def note(which: slice, chunk: Chunk) -> None:
+            nonlocal spent, ended
+            spent, ended = spent + int(chunk.n_grad.sum()), time.perf_counter()
             rejected[which] += chunk.unstable.sum(axis=1)
             if self.keep_warmup:
                 chunk_of_all.put(which, 0, groups_of(self.plan, chunk, setting, 1, n_grad[which], "warmup_"))
@@ -236,6 +247,8 @@ class Driver:
         elif leg is not None and leg.finished:
             run.tuning, run.unstable = False, np.zeros_like(run.unstable)
         self.recorder.put(chunk_of_all.groups, run, True)
+        if not run.tuning and rows:
+            self.announce(spent / (rows * len(n_grad)), (ended - began) / rows)
         self._report(True, done, chunk_of_all.groups, "warmup_")
         return True
 
@@ -244,7 +257,7 @@ class Driver:
         run, tuned, thin = self.run, self.run.tuned, self.run.tuned.steps_per_draw
         ensemble, own = run.warming.ensemble, self.processes.own
         mine, n_grad, unstable = run.warming.part(own), run.n_grad[own], run.unstable[own]
-        rows, done = min(self.rows, self.draws - run.done), 0
+        rows, done = min(self.rows, self.until.next_end(run.done) - run.done), 0
         found = _Gathered(len(n_grad), rows)
         while done < rows:
             n = min(self._pace, rows - done)
@@ -273,10 +286,10 @@ class Driver:
         return done == rows
 
     def _see(self, chunk: Chunk, which: slice, first: int) -> None:
-        chains, draws = self._looked_at
         x = chunk.model_position
-        chains, draws = chains[(chains >= which.start) & (chains < which.stop)] - which.start, draws - first
-        self.seen.extend(x[np.ix_(chains, draws[(draws >= 0) & (draws < x.shape[1])])].reshape(-1, x.shape[2]))
+        for chains, draws, seen in self._seen.values():
+            chains, draws = chains[(chains >= which.start) & (chains < which.stop)] - which.start, draws - first
+            seen.extend(x[np.ix_(chains, draws[(draws >= 0) & (draws < x.shape[1])])].reshape(-1, x.shape[2]))
         self.model_failures += int(chunk.model_failures.sum())
 
     def _report(self, tuning: bool, done: int, groups: Groups, prefix: str) -> None:

@@ -41,6 +41,8 @@ _REFUSED = {
     "superchains": "superchains= share starts, and the copies of a ladder have none: leave it out",
     "discard_tuned_samples": "discard_tuned_samples=False: the draws of a ladder's tuning are at other temperatures; "
     "leave it out",
+    "draws": "draws='auto' is for chains at one temperature; the restarts of a ladder say how long it must be: give a "
+    "number",
     "tune": "tune=0: a ladder is found in tuning; let it tune",
 }
 

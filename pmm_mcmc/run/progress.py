@@ -14,7 +14,7 @@ from rich.table import Column
 from pmm_mcmc.model.heartbeat import BEAT, DRAWINGS, NARROW, Beats, clock, console, write
 from pmm_mcmc.run.memory import scaled
 
-__all__ = ["RunProgress"]
+__all__ = ["RunProgress", "count"]
 
 _ROWS = 8  # bars at most, one for each group of chains
 # Between lines about draws where nothing can be drawn over: at least a hundredth of the time so far.
@@ -61,7 +61,7 @@ class RunProgress:
     chains
         Chains of the run.
     tune, draws
-        Draws of each chain in the warm-up, and after it.
+        Draws of each chain in the warm-up, and after it, at most.
     show
         Whether to write anything at all.
 
@@ -143,6 +143,10 @@ class RunProgress:
             self._drawn.popleft()
         self._draw(mark, since=self._drawn[0])
 
+    def end_at(self, draws: int) -> None:
+        """Let the run end after so many draws: fewer than it might have taken."""
+        self._draws = draws
+
     def _position(self, mark: _Mark) -> int:
         """Return the draws of a chain so far, warm-up included."""
         return mark.done if mark.tuning else self._warmed_up + mark.done
@@ -167,8 +171,8 @@ class RunProgress:
                 draw=mark.done,
                 step_size=f"{mark.step_size:.3g}",
                 K=mark.K,
-                n_grad=_count(mark.n_grad[row]),
-                unstable=_count(mark.unstable[row]),
+                n_grad=count(mark.n_grad[row]),
+                unstable=count(mark.unstable[row]),
                 speed=_speed(mark, since),
                 left=left,
             )
@@ -188,8 +192,8 @@ class RunProgress:
         place = f"warm-up {mark.done} of {self._tune}" if mark.tuning else f"draw {mark.done} of {self._draws}"
         assert self._first is not None
         return (
-            f"{self._chains} chain{'s' * (self._chains != 1)}, {place}: {_count(sum(mark.n_grad))} gradients "
-            f"({_speed(mark, self._first)}/s), {_count(sum(mark.unstable))} unstable, {clock(now - self._began)}"
+            f"{self._chains} chain{'s' * (self._chains != 1)}, {place}: {count(sum(mark.n_grad))} gradients "
+            f"({_speed(mark, self._first)}/s), {count(sum(mark.unstable))} unstable, {clock(now - self._began)}"
         )
 
     def _start(self) -> None:
@@ -235,9 +239,9 @@ class RunProgress:
 
 def _speed(mark: _Mark, since: _Mark) -> str:
     seconds = mark.time - since.time
-    return _count((sum(mark.n_grad) - sum(since.n_grad)) / seconds) if seconds > 0 else "-"
+    return count((sum(mark.n_grad) - sum(since.n_grad)) / seconds) if seconds > 0 else "-"
 
 
-def _count(number: float) -> str:
+def count(number: float) -> str:
     """Return a number in about five characters: unchanged up to 99999, then as ``123k``, ``1.23M``."""
     return f"{number:.0f}" if number < 99_999.5 else "".join(scaled(number, figures=3))

@@ -94,13 +94,19 @@ class MemoryRecorder:
         """Add attributes that differ between equal runs; times add up."""
         self._attrs |= attrs | {name: attrs[name] + seconds for name, seconds in self._times.items()}
 
-    def result(self) -> xr.DataTree:
-        """Return the result of all chunks; it can be called only once."""
+    def so_far(self) -> xr.DataTree:
+        """Return the result of all chunks so far, to be judged."""
         groups = dict(self._empty)
         for group, parts in self._parts.items():
-            # One variable at a time, so that only one is in memory twice.
-            groups[group] = {name: np.concatenate(parts.pop(name), axis=1) for name in list(parts)}
-        tree = self._layout.tree(groups, self._attrs)
+            for name, chunks in parts.items():  # one variable at a time, so that only one is in memory twice
+                if len(chunks) > 1:
+                    parts[name] = [np.concatenate(chunks, axis=1)]
+            groups[group] = {name: chunks[0] for name, chunks in parts.items()}
+        return self._layout.tree(groups, self._attrs)
+
+    def result(self) -> xr.DataTree:
+        """Return the result of all chunks, with how to go on from there."""
+        tree = self.so_far()
         state = np.frombuffer(encode((self._identity, self._arguments, self.run)), np.uint8).copy()
         if self.run is not None and self.run.leg is not None:
             tree[EXACT_LEG] = xr.DataTree(report_of(self._layout.names, self.run.leg))
@@ -139,6 +145,10 @@ class MomentsRecorder:
     def note(self, attrs: dict[str, Any]) -> None:
         """Add attributes that differ between equal runs."""
         self._attrs |= attrs
+
+    def so_far(self) -> xr.DataTree:
+        """Return the result of all chunks so far, to be judged."""
+        return self.result()
 
     def result(self) -> xr.DataTree:
         """Return the result with the moments."""
@@ -278,6 +288,10 @@ class StoreRecorder:
     def note(self, attrs: dict[str, Any]) -> None:
         """Add attributes that differ between equal runs."""
         self._store.note({group: attrs for group in self._store.rows if "log_likelihood" not in group})
+
+    def so_far(self) -> xr.DataTree:
+        """Return the stored run as it is now, to be judged."""
+        return open_store(self._path)
 
     def result(self) -> xr.DataTree:
         """Return the stored run, which is read when it is used."""

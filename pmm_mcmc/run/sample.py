@@ -29,18 +29,17 @@ from pmm_mcmc.run.progress import RunProgress
 from pmm_mcmc.run.recorders import MemoryRecorder, MomentsRecorder, StoreRecorder, device_of
 from pmm_mcmc.run.signals import stop_on_signals
 from pmm_mcmc.run.starts import draws_of_prior, starts
+from pmm_mcmc.run.until import AUTO, DRAWS, Until, UntilKnown, bound_after, look_every
 from pmm_mcmc.warmup.pooled import Warmed, warm_up
 
 __all__ = ["FinishedChunk", "StopSampling", "Warmed", "sample", "warm_up"]
 
 _log = logging.getLogger("pmm_mcmc")
 
-_DRAWS = 1000
-
 
 def sample(
     step: Any = None,
-    draws: int = _DRAWS,
+    draws: int | str = DRAWS,
     *,
     tune: int = 1000,
     chains: int = 4,
@@ -81,7 +80,8 @@ def sample(
         Default ``PoissonULMC()``, the recycled scheme.
     draws
         Number of recorded draws of each chain, of ``steps_per_draw`` transitions each.  May come first, as in
-        ``pm.sample``.
+        ``pm.sample``.  "auto": until the verdict asks for no more draws, at most 1000 (see Notes); with ``more`` or
+        ``resume``, at most the next multiple of 1000.
     tune
         Largest number of transitions of each chain in warm-up.
     chains
@@ -185,6 +185,15 @@ def sample(
     SIGTERM, which batch systems send before the end, does the same and then has its usual effect: by default the
     process ends, so that only draws in a ``store`` are kept, unless you install another handler.
 
+    ``draws="auto"`` looks at the draws a few times: first when independent ones would suffice, with four chains at 100,
+    200, 300, 400, 600, 900 and 1000 of each chain.  It ends where :func:`pmm_mcmc.verdict` has no reason left whose
+    remedy is "draw more": chains agree, and all means, and standard deviations whose bias is not measurable, are known
+    to its limits.  Any other reason is left to the verdict at the end.  A line says why it ended, at the bound with the
+    parameter that is not known yet.  The draws are those of a run of as many by number.  It needs two chains or more if
+    only moments are kept, and has no meaning on a ladder.
+
+    When warm-up ends, a line says what the draws will cost: gradients of each chain, and the time at the present rate.
+
     Memory: the draws themselves, unless they go to a ``store`` or are kept as moments; in addition at most 128 MiB for
     the current chunk, as much for the chains that advance together, and about :math:`20 d` numbers for each chain; on
     JAX some 100 MiB more for its buffers.  Draws that would not fit are refused before the run starts.
@@ -199,7 +208,8 @@ def sample(
     (8, 50, 3)
     """
     arguments.refuse_unknown(others, sample)
-    step, draws = arguments.step_and_draws(step, draws, _DRAWS)
+    step, draws = arguments.step_and_draws(step, draws, DRAWS)
+    auto = isinstance(draws, str) and draws == AUTO
     before = None
     if more is not None:
         for name, given in (("store", store), ("initvals", initvals), ("keep", None if keep == "draws" else keep)):
@@ -215,22 +225,25 @@ def sample(
             precision=precision, discard_tuned_samples=discard_tuned_samples, log_likelihood=log_likelihood,
             var_names=var_names, exact=exact,
         )  # fmt: skip
-    arguments.check_counts(draws=draws, chains=chains, tune=tune, cores=cores, chain_batch_size=chain_batch_size)
+    number: Any = 1 if auto else draws
+    arguments.check_counts(draws=number, chains=chains, tune=tune, cores=cores, chain_batch_size=chain_batch_size)
     if resume and store is None:
         raise ValueError("resume=True needs store=, the path of the run to continue")
     seed = arguments.seed_of(random_seed)
     arguments.check_keep(
-        keep, store=store is not None, log_likelihood=log_likelihood, discard_tuned_samples=discard_tuned_samples
-    )
+        keep, store=store is not None, log_likelihood=log_likelihood, discard_tuned_samples=discard_tuned_samples,
+        auto_alone=auto and chains == 1,
+    )  # fmt: skip
     arguments.check_exact(exact, keep=keep, chains=chains, tune=tune)
     if ladder is not None:
         result, judged = sample_on_ladder(
-            step, ladder, reference, draws=int(draws), tune=int(tune), chains=int(chains), seed=seed, store=store,
+            step, ladder, reference, draws=int(number), tune=int(tune), chains=int(chains), seed=seed, store=store,
             resume=bool(resume), initvals=initvals, callback=callback, progressbar=progressbar, model=model,
             var_names=var_names, cores=cores, backend=backend, device=device, precision=precision,
             log_likelihood=log_likelihood,
             refused={
-                "more": more is not None, "keep": keep != "draws", "exact": bool(exact), "tune": tune == 0,
+                "draws": auto, "more": more is not None, "keep": keep != "draws", "exact": bool(exact),
+                "tune": tune == 0,
                 "superchains": superchains not in ("auto", None), "discard_tuned_samples": not discard_tuned_samples,
             },
         )  # fmt: skip
@@ -244,10 +257,11 @@ def sample(
         device = device_of(store)  # a new trial could choose another device
     began, created = time.time(), datetime.datetime.now(datetime.UTC).isoformat()
     show = bool(progressbar) and (backend == "numba" or speaks())
+    level = logging.INFO if show else logging.DEBUG
     with Heartbeat(show) as heartbeat:
 
         def announce(sampled: str) -> None:
-            _log.log(logging.INFO if show else logging.DEBUG, sampled)
+            _log.log(level, sampled)
             heartbeat.say("Compiling the log density")
 
         asked = Asked(
@@ -255,11 +269,11 @@ def sample(
         )
         plan = SamplingPlan.of(asked, announce)
         if plan.engine.structure is not None:
-            _log.log(logging.INFO if show else logging.DEBUG, plan.engine.structure.words)
+            _log.log(level, plan.engine.structure.words)
         if tune == 0:
             plan.check_fixed()
         processes = plan.processes(chains)
-        processes.check(store, draws=int(draws), resume=bool(resume))
+        processes.check(store, draws=AUTO if auto else int(number), resume=bool(resume))
         if seed is None and before is not None:
             seed = before.identity["seed"]
         elif not isinstance(random_seed, int | np.integer):  # each process would draw another one
@@ -275,13 +289,15 @@ def sample(
         if not discard_tuned_samples:
             empty |= {f"warmup_{group}": arrays for group, arrays in plan.empty(chains, tuning=True).items()}
         done = 0 if before is None else before.run.done
-        draws, rows = draws + done, rows_of_chunk(draws, chains, plan.numbers_per_draw)
+        every = look_every(chains) if auto else number + done
+        rows = rows_of_chunk(every, chains, plan.numbers_per_draw)
         recorder: MemoryRecorder | MomentsRecorder | StoreRecorder
         if keep == "moments":
             recorder = MomentsRecorder(plan.layout, attrs, empty, plan.engine.structure)
         elif store is None:
             warming = 0 if discard_tuned_samples else tune + plan.leg
-            refuse_too_large(draws + warming, chains, plan.numbers_per_draw)
+            most = bound_after(done, every) if auto else number + done
+            refuse_too_large(most + warming, chains, plan.numbers_per_draw)
             recorder = MemoryRecorder(plan.layout, attrs, empty, identity, plan.arguments, before)
         else:
             template = plan.layout.tree(empty, attrs)
@@ -302,8 +318,15 @@ def sample(
                 run = Run.start(plan.engine, plan.arguments, first, tune, rng)
                 run.warming.prior = draws_of_prior(plan, rng) if tune else None
                 recorder.begin(run)
-            if run.done > draws:
-                raise ValueError(f"draws={draws}: the store has {run.done} draws of each chain already; ask for more")
+            if auto:
+                every = -(-every // rows) * rows if store is not None else every
+                until: Until = UntilKnown(every, run.done, recorder.so_far, processes)
+            else:
+                until = Until(number + done)
+                if run.done > until.bound:
+                    raise ValueError(
+                        f"draws={draws}: the store has {run.done} draws of each chain already; ask for more"
+                    )
             if run.leg is None:
                 run.warming.ensemble.prepare(plan.engine, run.tuned)
             if plan.leg:
@@ -312,21 +335,30 @@ def sample(
             compiling = time.time() - began
             with (
                 stop_on_signals() as stopped,
-                RunProgress(chains=chains, tune=tune + plan.leg, draws=draws, show=show and processes.primary) as bar,
+                RunProgress(
+                    chains=chains, tune=tune + plan.leg, draws=until.bound, show=show and processes.primary
+                ) as bar,
             ):
 
                 def update(run: Run, done: int, n_grad: np.ndarray, unstable: np.ndarray) -> None:
                     step_size, K = run.tuned.step_size, run.tuned.K
                     bar.update(tuning=run.tuning, done=done, step_size=step_size, K=K, n_grad=n_grad, unstable=unstable)
 
+                def announce_cost(gradients: float, seconds: float) -> None:
+                    if processes.primary:
+                        _log.log(level, until.announced(run.n_grad, run.tuned.steps_per_draw, gradients, seconds))
+
                 driver = Driver(
-                    plan, run, recorder, draws=draws, rows=rows, batch=plan.batch(chain_batch_size, chains),
+                    plan, run, recorder, until=until, rows=rows, batch=plan.batch(chain_batch_size, chains),
                     processes=processes, keep_warmup=not discard_tuned_samples, callback=callback, update=update,
+                    announce=announce_cost,
                 )  # fmt: skip
                 if recorder.earlier is not None and "unconstrained" in recorder.earlier:
                     driver.look_back(recorder.earlier)
                 update(run, run.done, run.n_grad, run.unstable)
                 finished = driver.go(stopped)
+                if finished:
+                    bar.end_at(run.done)
             breaks = noted_breaks(plan, driver) if compute_convergence_checks and finished and processes.primary else {}
             seconds = time.time() - began
             recorder.note(
@@ -344,8 +376,11 @@ def sample(
         if not finished:
             lost = stopped.number == signal.SIGTERM and store is None
             kept = "in memory only: store= would keep them" if lost else "kept"
-            _log.warning("Sampling was stopped after %d of %d draws of each chain; they are %s", there, draws, kept)
-        level = logging.INFO if show else logging.DEBUG
+            _log.warning(
+                "Sampling was stopped after %d of %d draws of each chain; they are %s", there, until.bound, kept
+            )
+        elif isinstance(until, UntilKnown):
+            _log.log(*until.report(there, store is not None, level))
         _log.log(level, "Sampling %d chains took %.1f s, %.1f of them for compilation", chains, seconds, compiling)
     if stopped.number == signal.SIGTERM:
         sys.stdout.flush()

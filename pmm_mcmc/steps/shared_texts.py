@@ -43,7 +43,7 @@ _TEXTS = {
     "steps_per_draw": r"""
     steps_per_draw
         Number of transitions for each recorded draw.  "auto" (default): the smallest number for which the lag-one
-        autocorrelation of every coordinate in warm-up is below about 0.5, at most 64.
+        autocorrelation of every coordinate, and of its square, in warm-up is below about 0.5, at most 64.
 """,
     "scaling": r"""
     scaling

@@ -146,7 +146,10 @@ def replacements(usable: np.ndarray, unstable: np.ndarray) -> np.ndarray:
 
 
 def steps_for_autocorrelation(position: np.ndarray) -> int:
-    """Return the fewest transitions for a draw with which every coordinate's autocorrelation is below one half.
+    """Return the fewest transitions for a draw with which coordinates and their squares correlate by less than half.
+
+    A coordinate that overshoots is far from its last value, and its square near: after a long step with little friction
+    the mean is known at once, and the standard deviation is not.
 
     Parameters
     ----------
@@ -162,6 +165,8 @@ def steps_for_autocorrelation(position: np.ndarray) -> int:
     if n == 0:
         return 1
     centred = position - position.mean(axis=(0, 1))
+    square = centred**2
+    centred = np.concatenate([centred, square - square.mean(axis=(0, 1))], axis=2)
     variance = (centred**2).mean(axis=(0, 1))
     moving = variance > 0.0
     centred, variance = centred[..., moving], variance[moving]

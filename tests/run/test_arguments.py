@@ -50,7 +50,7 @@ def test_draws_may_come_first(well):
     dt = pmm.sample(10, model=well, **options)
     assert_same(dt, pmm.sample(pmm.PoissonULMC(scheme="recycled"), 10, model=well, **options))
     assert_same(dt, pmm.sample([pmm.PoissonULMC()], 10, model=well, **options))
-    with pytest.raises(ValueError, match="step=10: is a number, and so is draws=20"):
+    with pytest.raises(ValueError, match="step=10: is a number of draws, and so is draws=20"):
         pmm.sample(10, 20, model=well)
 
 

@@ -180,7 +180,7 @@ def test_large_numbers(screen):
     with RunProgress(chains=65536, tune=10, draws=10) as bar:
         update(bar, 65536, 10, 1250)
     assert seen.last()[1][-1][:5] == ["57344-65535", "10", "0.0123", "16", "10.2M"]
-    assert [progress._count(n) for n in (0, 99_999, 99_999.6, 123_456, 2.5e12)] == [
+    assert [progress.count(n) for n in (0, 99_999, 99_999.6, 123_456, 2.5e12)] == [
         "0",
         "99999",
         "100k",

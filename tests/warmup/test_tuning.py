@@ -205,7 +205,8 @@ def test_steps_per_draw_follow_the_slowest_coordinate():
     def steps(*columns):
         return steps_for_autocorrelation(np.stack(columns, axis=1)[None])
 
-    assert steps(quick, still, slow) == 11  # cos(1.1) < 1/2 < cos(1.0)
+    assert steps(still, slow) == 11  # cos(1.1) < 1/2 < cos(1.0)
+    assert steps(quick, still, slow) == 12  # at 11 the square of the quick one is back: cos(44) = 0.9998
     assert steps(quick) == 1
     assert steps(still) == 1
     assert steps(np.cos(0.001 * time)) == CALIBRATION.most_steps_per_draw
@@ -213,6 +214,13 @@ def test_steps_per_draw_follow_the_slowest_coordinate():
     assert steps_for_autocorrelation(np.zeros((1, 100, 0))) == 1
     assert steps_for_autocorrelation(np.zeros((3, 0, 2))) == 1
     assert steps(np.arange(2.0)) == 1
+
+
+@pytest.mark.parametrize(("rho", "expected"), [(-0.6, 1), (-0.9, 5)])
+def test_steps_per_draw_of_a_coordinate_that_overshoots(rho, expected):
+    # Its square has the autocorrelation rho^2k, at -0.9 above one half up to k = 3; the coordinate's own is 0.656 at 4.
+    noise = np.random.default_rng(6).normal(size=(1_000_000, 1))
+    assert steps_for_autocorrelation(lfilter([1.0], [1.0, -rho], noise, axis=0)[None]) == expected
 
 
 def test_a_fall_that_comes_late_is_no_sign_of_coming_back():

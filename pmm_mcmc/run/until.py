@@ -1,0 +1,147 @@
+"""How long a run goes on: so many draws or, for ``draws="auto"``, until the verdict asks for no more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.statement import Reason
+from pmm_mcmc.diagnostics.verdict import asks_for_more
+from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.run.progress import count
+
+__all__ = ["AUTO", "DRAWS", "Until", "UntilKnown", "bound_after", "look_every"]
+
+_log = logging.getLogger("pmm_mcmc")
+
+AUTO = "auto"
+# Draws of each chain by default, and at most for ``draws="auto"``: that never costs more than the default.
+DRAWS = 1000
+
+
+def look_every(chains: int) -> int:
+    """Return after how many draws of each chain to look first: a divisor of :data:`DRAWS`.
+
+    All chains together then have the draws with which independent ones would know a mean to the verdict's limit; of
+    each chain there are 20 at least, as a verdict asks of all.
+    """
+    needed = max(CALIBRATION.mcse**-2.0 / chains, CALIBRATION.fewest)
+    return min((n for n in range(1, DRAWS + 1) if DRAWS % n == 0 and n >= needed), default=DRAWS)
+
+
+def bound_after(done: int, every: int) -> int:
+    """Return the first bound above ``done`` draws: a multiple of :data:`DRAWS`, in whole multiples of ``every``."""
+    most = -(-DRAWS // every) * every
+    return most * (done // most + 1)
+
+
+class Until:
+    """The end of a run at a number of draws of each chain.
+
+    Attributes
+    ----------
+    bound
+        The number of draws, at most.
+    ends
+        The numbers of draws at which the run may end.
+    """
+
+    limit = ""  # words before what it will take, at most
+
+    def __init__(self, draws: int):
+        self.bound, self.ends = draws, [draws]
+
+    def next_end(self, done: int) -> int:
+        """Return the next number of draws at which the run may end."""
+        return next((n for n in self.ends if n > done), self.bound)
+
+    def __call__(self, done: int) -> bool:
+        """Return whether the run ends after so many draws."""
+        return done >= self.bound
+
+    def announced(self, spent: np.ndarray, thin: int, gradients: float, seconds: float) -> str:
+        """Return a line, for the end of the warm-up, that says what the draws will cost.
+
+        Parameters
+        ----------
+        spent : (chain,)
+            Gradients of the warm-up.
+        thin
+            Transitions for each draw.
+        gradients, seconds
+            Gradients of each chain for a transition, and its time for all chains.
+        """
+        steps = self.bound * thin
+        draws = f"{self.bound} draws of {thin} step{'s' * (thin > 1)}"
+        cost = f"{self.limit}{count(steps * gradients)} for {draws}: {_time(steps * seconds)}"
+        return f"Warm-up: {count(np.mean(spent))} gradients a chain; {cost}"
+
+
+class UntilKnown(Until):
+    """The end of a run once the verdict does not ask for more draws, looked for at a few numbers of draws.
+
+    These depend on ``every`` alone, so that a run that was interrupted ends where one that was not does.
+
+    Parameters
+    ----------
+    every
+        Draws of each chain before the first look; each of the next comes after half as many again, in whole multiples,
+        or at a multiple of the bound.
+    done
+        Draws that are there already; the bound is :func:`bound_after` of them.
+    result
+        Returns the result so far.
+    processes
+        The processes that share the run; the first one looks.
+
+    Attributes
+    ----------
+    missing : Reason or None
+        Why the last look asked for more draws.
+    """
+
+    limit = "up to "
+
+    def __init__(self, every: int, done: int, result: Callable[[], Any], processes: Processes):
+        super().__init__(bound_after(done, every))
+        at, self.ends = 0, []
+        while at < self.bound:
+            at = min(at + every * max(1, at // (2 * every)), bound_after(at, every))
+            self.ends.append(at)
+        self._result, self._processes = result, processes
+        self.missing: Reason | None = None
+
+    def __call__(self, done: int) -> bool:
+        """Look whether the draws suffice, if now is the time; return whether the run ends."""
+        if done not in self.ends:
+            return False
+        known = 1
+        if self._processes.primary:
+            try:
+                self.missing = asks_for_more(self._result())
+                known = self.missing is None
+            except Exception:  # no error here may lose the draws
+                _log.exception("draws='auto': these draws could not be judged, for an error in it; the run goes on")
+                known = 0
+        return bool(self._processes.first(int(known))) or done >= self.bound
+
+    def report(self, done: int, stored: bool, level: int) -> tuple[int, str]:
+        """Return a level of logging, ``level`` or a warning, and a line that says why the run ended."""
+        if self.missing is None:
+            return level, f"draws='auto': {done} draws of each chain were enough, of at most {self.bound}"
+        more = "store= and resume=True" if stored else "more="
+        return logging.WARNING, (
+            f"draws='auto' ended at its bound, {done} draws of each chain, where {self.missing}; it goes on with {more}"
+        )
+
+
+def _time(seconds: float) -> str:
+    """Return an estimated time in seconds, minutes or hours."""
+    if seconds < 1.0:
+        return "under 1 s"
+    unit, size = ("s", 1.0) if seconds < 100.0 else ("min", 60.0) if seconds < 6000.0 else ("h", 3600.0)
+    return f"{count(seconds / size)} {unit}"
