@@ -32,7 +32,7 @@ import pmm_mcmc as pmm
 __all__ = ["main", "table"]
 
 KEPT = Path(__file__).parent / "results" / "numpyro_gallery"
-LONG = {"num_warmup": 1500, "num_samples": 3000, "num_chains": 4}
+LONG = {"num_warmup": 1000, "num_samples": 2000, "num_chains": 4}
 
 
 def reference(name: str) -> dict[str, Any]:
