@@ -51,7 +51,7 @@ class _Sites:
     def __init__(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]):
         if not callable(model):
             raise ValueError(f"model={model!r}: must be a function of NumPyro's primitives, such as numpyro.sample")
-        self._model, self._args, self._kwargs = model, args, kwargs
+        self._model, self._args, self._kwargs = model, _copied(args), _copied(kwargs)
         try:
             try:
                 self.trace = self._traced(substitute_fn=init_to_uniform())
@@ -238,6 +238,19 @@ class _Sites:
             return jnp.broadcast_to(known[which], shape).ravel()
 
         return part
+
+
+def _copied(given: Any) -> Any:
+    """Return arguments with NumPy arrays of their own.
+
+    Users may change theirs; and JAX remembers the precision in which it first met an array by the array's identity, so
+    that one that was traced here in double precision fails in the user's own programs in single precision.
+    """
+    if type(given) is np.ndarray:
+        return given.copy()
+    if type(given) in (list, tuple):
+        return type(given)(map(_copied, given))
+    return {name: _copied(value) for name, value in given.items()} if type(given) is dict else given
 
 
 def _without_checks() -> Any:

@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.contrib.control_flow import scan
 from numpyro.handlers import mask, reparam, seed, substitute, trace
+from numpyro.infer import Predictive
 from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import constrain_fn, log_likelihood, potential_energy
 from numpyro_models import GALLERY
@@ -308,6 +309,15 @@ def test_a_start_without_a_value_names_the_site():
         pmm.sample(model=pmm.LogDensity.from_numpyro(model), **RUN)
 
 
+def test_data_are_those_at_the_time():
+    y = Y.copy()
+    density = pmm.LogDensity.from_numpyro(schools, y, sd=SD)
+    before = density.batch(jnp.zeros((1, 10)), [], "float64")[0]
+    y[:] = 0.0
+    jax.clear_caches()
+    np.testing.assert_array_equal(density.batch(jnp.zeros((1, 10)), [], "float64")[0], before)
+
+
 def test_a_model_without_observed_sites_has_no_log_likelihood():
     density = pmm.LogDensity.from_numpyro(lambda: numpyro.sample("x", dist.Normal()))
     with pytest.raises(ValueError, match=r"log_likelihood=True needs .* this LogDensity has no observed data"):
@@ -315,6 +325,14 @@ def test_a_model_without_observed_sites_has_no_log_likelihood():
 
 
 def test_the_door_does_not_change_jax_precision_for_others():
+    def model(sd, y=None):
+        theta = numpyro.sample("theta", dist.Normal(jnp.zeros(8), 1.0))
+        numpyro.sample("obs", dist.Normal(theta, sd), obs=y)
+
+    sd = SD.copy()
     with jax.enable_x64(False):
-        pmm.LogDensity.from_numpyro(schools, Y)
+        pmm.LogDensity.from_numpyro(model, sd, y=Y)
         assert jnp.ones(1).dtype == jnp.float32
+        # JAX remembers arrays by identity, with the precision that it first traced them in.
+        found = Predictive(model, {"theta": jnp.zeros((2, 100, 8))}, batch_ndims=2)(jax.random.key(1), sd)
+        assert found["obs"].shape == (2, 100, 8) and found["obs"].dtype == jnp.float32
