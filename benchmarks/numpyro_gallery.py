@@ -78,7 +78,7 @@ def table(every: dict[str, dict[str, Any]]) -> str:
         f"{'model':22}{'d':>4} {'mean':24}{'sd':24}{'verdict':14}{'gradients':>9}{'CPU s':>7}"
         f"   NUTS: {'r_hat':>6}{'ESS':>7}{'div.':>5}{'CPU s':>7}"
     ]
-    for name, kept in every.items():
+    for name, kept in ((name, kept) for name, kept in every.items() if "row" in kept):
         nuts, one = kept["reference"], kept["row"]
         off = [
             f"{one[w]['off']:+.2f} ({one[w]['z']:+.1f}){'*' * one[w]['wrong']} {one[w]['of']}"[:23]

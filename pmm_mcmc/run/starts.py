@@ -34,7 +34,8 @@ def starts(
     elif initvals is None:
         points, jitter = np.zeros((chains, d)), True
     else:
-        points, jitter = vector_starts(plan.density and plan.density.start, initvals, chains, d), False
+        named = None if plan.density is None else plan.density.start
+        points, jitter = vector_starts(named, initvals, chains, d), False
     if jitter:
         found = spread_starts(points[0], chains, superchains, lambda x: _gradient_at(plan.engine, x), rng)
         if found is not None:

@@ -11,7 +11,6 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.contrib.control_flow import scan
 from numpyro.handlers import mask, reparam, seed, substitute, trace
-from numpyro.infer import Predictive
 from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import constrain_fn, log_likelihood, potential_energy
 from numpyro_models import GALLERY
