@@ -94,13 +94,14 @@ if TYPE_CHECKING:
     from pmm_mcmc.run.witness import witness
     from pmm_mcmc.steps import MALA, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
 
+if not TYPE_CHECKING:  # type checkers are to report a name that is not there
 
-def __getattr__(name: str) -> Any:
-    if name == "workbench":
-        return importlib.import_module("pmm_mcmc.workbench")
-    if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), _OTHERWISE.get(name, name))
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name == "workbench":
+            return importlib.import_module("pmm_mcmc.workbench")
+        if name in _NAMES:
+            return getattr(importlib.import_module(_NAMES[name]), _OTHERWISE.get(name, name))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pmm_mcmc.model.c_function import CFunction
 from pmm_mcmc.model.result_tree import ResultTree
-from pmm_mcmc.model.stan import stan_function, stan_layout
+from pmm_mcmc.model.stan import stan_function, stan_layout, stan_start
 
 __all__ = ["LogDensity", "PointerDensity", "check_ndim"]
 
@@ -36,6 +36,10 @@ class LogDensity:
         self.layout = ResultTree.of_vector(d)
         # Why there is no finite value at a position; "" where nothing is known of it.
         self.explain: Callable[[np.ndarray], str] = lambda x: ""
+        # The vector at values by name; None where variables have no names.
+        self.start: Callable[[Mapping[str, Any]], np.ndarray] | None = None
+        # Draws of the prior by two integers that they depend on; None where there is no known prior.
+        self.prior: Callable[[np.ndarray], np.ndarray] | None = None
 
     @staticmethod
     def from_jax(fn: Callable[[Any], Any], ndim: int, children: Any = None) -> LogDensity:
@@ -207,7 +211,7 @@ class LogDensity:
         """
         function, ndim, threads = stan_function(model)
         density = PointerDensity(function, ndim, threads, data=f"{model.data} {model.seed}")
-        density.layout = stan_layout(model)
+        density.layout, density.start = stan_layout(model), stan_start(model)
         own = density.explain
 
         def explain(x: np.ndarray) -> str:
@@ -219,6 +223,10 @@ class LogDensity:
 
         density.explain = explain
         return density
+
+    def described_as(self, other: LogDensity) -> None:
+        """Take names, reasons, starts and prior from another density of the same coordinates."""
+        self.layout, self.explain, self.start, self.prior = other.layout, other.explain, other.start, other.prior
 
     def noncentred(self, choices: Mapping[str, str] | None) -> LogDensity:
         """Return the density with its children non-centred by the ``choices``, or this one for None."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-__all__ = ["WIDTHS", "model_starts", "prior_draws", "spread_starts"]
+__all__ = ["PRIOR_DRAWS", "PRIOR_NUMBERS", "WIDTHS", "model_starts", "prior_draws", "spread_starts", "vector_starts"]
 
 # Half the side of the box that each try for a start is drawn from: as PyMC jitters for NUTS, halved after every four.
 WIDTHS = tuple(0.5 ** (i // 4) for i in range(20))
 # Draws of the prior, as many as scouts look at (pmm_mcmc.warmup.scouts), and numbers of these.
-_PRIOR_DRAWS, _PRIOR_NUMBERS = 24, 2**20
+PRIOR_DRAWS, PRIOR_NUMBERS = 24, 2**20
 
 
 def spread_starts(
@@ -87,6 +87,46 @@ def model_starts(model: Any, vars: Any, initvals: Any, chains: int) -> tuple[np.
     return np.stack(points)[np.arange(chains) % len(points)], initvals is None
 
 
+def vector_starts(
+    named: Callable[[Mapping[str, Any]], np.ndarray] | None, initvals: Any, chains: int, d: int
+) -> np.ndarray:
+    """Return initial points ``(chain, d)`` of a log density that is no PyMC model.
+
+    Parameters
+    ----------
+    named
+        The map from values by name to the vector, if its variables have names.
+    initvals
+        An array ``(d,)`` or ``(chains, d)``; values by name, or a list of them, one per chain.
+    chains, d
+        Numbers of chains and of coordinates.
+
+    Raises
+    ------
+    ValueError
+        If they do not fit.
+    """
+    arrays = f"must be an array of shape ({d},) or ({chains}, {d}), in unconstrained coordinates"
+    several = list(initvals) if isinstance(initvals, list | tuple) else [initvals]
+    if several and all(isinstance(values, Mapping) for values in several):
+        if named is None:
+            raise ValueError(f"initvals={initvals!r}: the LogDensity has one vector and no names; {arrays}")
+        if len(several) not in (1, chains):
+            raise ValueError(
+                f"initvals has {len(several)} entries: must be one dict, or one for each of {chains} chains"
+            )
+        points = np.stack([named(values) for values in several])
+        return points[np.arange(chains) % len(points)]
+    names = ", or a dict of values by name" * (named is not None)
+    try:
+        points = np.asarray(initvals, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(f"initvals={initvals!r}: {arrays}{names}") from None
+    if points.shape not in ((d,), (chains, d)):
+        raise ValueError(f"initvals has shape {points.shape}: {arrays}{names}")
+    return np.broadcast_to(points, (chains, d)).copy()
+
+
 def prior_draws(model: Any, vars: Any, key: np.ndarray) -> np.ndarray:
     """Return draws ``(n, d)`` of a model's prior in unconstrained coordinates; none where it is improper.
 
@@ -105,10 +145,10 @@ def prior_draws(model: Any, vars: Any, key: np.ndarray) -> np.ndarray:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             draw = make_initial_point_fn(model=model, overrides=prior, return_transformed=True)
-            for seed in np.random.default_rng(key).integers(2**30, size=_PRIOR_DRAWS):
+            for seed in np.random.default_rng(key).integers(2**30, size=PRIOR_DRAWS):
                 point = draw(int(seed))
                 drawn.append(np.concatenate([np.ravel(point[v.name]).astype(float) for v in vars] or [np.zeros(0)]))
-                if len(drawn) * drawn[0].size > _PRIOR_NUMBERS:
+                if len(drawn) * drawn[0].size > PRIOR_NUMBERS:
                     break
     except Exception:  # a flat prior, or one that cannot be drawn from: scouts then start elsewhere
         drawn = []

@@ -110,7 +110,7 @@ class JaxDensity(LogDensity):
                 return [structure.none() if sites is None else sites]
 
             self._noncentred[key] = JaxDensity(both, self.d, values, self.fingerprint, structure=structure)
-            self._noncentred[key].layout, self._noncentred[key].explain = self.layout, self.explain
+            self._noncentred[key].described_as(self)
         return self._noncentred[key]
 
     def tempered(self) -> JaxDensity:
@@ -131,6 +131,7 @@ class JaxDensity(LogDensity):
 
             self._path = JaxDensity(both, d, values, self.fingerprint, self.static)
             self._path.width = width_of(d)
+            self._path.described_as(self)
         return self._path
 
     @classmethod

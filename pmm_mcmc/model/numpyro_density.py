@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pmm_mcmc.model.initial_points import PRIOR_DRAWS, PRIOR_NUMBERS
 from pmm_mcmc.model.jax_density import JaxDensity
 from pmm_mcmc.model.jax_hierarchy import Children, checked_children
 from pmm_mcmc.model.result_tree import ResultTree, flat_names
@@ -20,7 +22,7 @@ try:
     import numpyro.distributions as dist
     from numpyro import handlers
     from numpyro.distributions import biject_to, constraints
-    from numpyro.infer import init_to_uniform
+    from numpyro.infer import init_to_feasible, init_to_uniform
     from numpyro.infer.util import constrain_fn, potential_energy
 except ImportError as error:  # pragma: no cover
     raise ImportError("LogDensity.from_numpyro needs NumPyro: pip install numpyro") from error
@@ -49,9 +51,13 @@ class _Sites:
     def __init__(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]):
         if not callable(model):
             raise ValueError(f"model={model!r}: must be a function of NumPyro's primitives, such as numpyro.sample")
-        self._model, self._args, self._kwargs = model, args, kwargs
+        self._model, self._args, self._kwargs = model, _copied(args), _copied(kwargs)
         try:
-            self.trace = self._traced(substitute_fn=init_to_uniform())
+            try:
+                self.trace = self._traced(substitute_fn=init_to_uniform())
+            except ValueError:  # also of a parameter that is invalid where this trace happens to be; starts are tried
+                with _without_checks():
+                    self.trace = self._traced(substitute_fn=init_to_uniform())
         except Exception as error:
             raise ValueError(
                 f"the NumPyro model cannot be run at these arguments: {error}. Pass what numpyro.infer.MCMC.run takes "
@@ -105,15 +111,68 @@ class _Sites:
         return {name: trace[name]["fn"].log_prob(trace[name]["value"]) for name in self.observed}
 
     def explain(self, x: np.ndarray) -> str:
-        """Name the sites whose log probability is not finite at a position."""
+        """Name the sites whose log probability is not finite at a position, and what NumPyro's own checks say."""
+        with jax.enable_x64(True), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with _without_checks():
+                trace = self.at(jnp.asarray(x))
+                bad = [
+                    name
+                    for name, site in trace.items()
+                    if site["type"] == "sample" and not np.isfinite(site["fn"].log_prob(site["value"])).all()
+                ]
+            said = ""
+            try:
+                self.at(jnp.asarray(x))
+            except ValueError as error:
+                said = f" ({str(error).rstrip('.')})"
+        return f"not finite at site {', '.join(bad)}{said}" if bad else ""
+
+    def start(self, given: Mapping[str, Any]) -> np.ndarray:
+        """Return the vector at values of latent sites on their own scale; others are where a vector of zeros is.
+
+        Raises
+        ------
+        ValueError
+            For a name that no latent site has, a value of another shape, or one outside the support.
+        """
+        for name, value in given.items():
+            if name not in self.latent:
+                raise ValueError(f"initvals: {name!r} is none of the latent sites: {', '.join(self.latent)}")
+            wanted = jnp.shape(self.trace[name]["value"])
+            try:
+                same = np.asarray(value, dtype=float).shape == wanted
+            except (TypeError, ValueError):
+                same = False
+            if not same:
+                raise ValueError(f"initvals[{name!r}]={value!r}: must be numbers of shape {wanted}")
         with jax.enable_x64(True), _without_checks():
-            trace = self.at(jnp.asarray(x))
-            bad = [
-                name
-                for name, site in trace.items()
-                if site["type"] == "sample" and not np.isfinite(site["fn"].log_prob(site["value"])).all()
-            ]
-        return f"not finite at site {', '.join(bad)}" if bad else ""
+            data = {name: jnp.asarray(value, dtype=float) for name, value in given.items()}
+            trace = self._traced(substitute_fn=lambda site: data.get(site["name"], init_to_feasible(site)))
+            for name, value in data.items():
+                support = trace[name]["fn"].support
+                if not bool(jnp.all(support(value))):
+                    raise ValueError(
+                        f"initvals[{name!r}]={given[name]!r}: is outside the support of the site, {support}"
+                    )
+            parts = [biject_to(trace[name]["fn"].support).inv(trace[name]["value"]) for name in self.latent]
+            return np.concatenate([np.ravel(part) for part in parts])
+
+    def prior(self, key: np.ndarray) -> np.ndarray:
+        """Return draws ``(n, d)`` of the prior; none where it is improper or cannot be drawn from."""
+
+        def one(key: Any) -> Any:
+            trace = handlers.trace(handlers.seed(self._model, key)).get_trace(*self._args, **self._kwargs)
+            sites = [trace[name] for name in self.latent]
+            return jnp.concatenate([jnp.ravel(biject_to(site["fn"].support).inv(site["value"])) for site in sites])
+
+        many = min(PRIOR_DRAWS, 1 + PRIOR_NUMBERS // self.d)
+        try:
+            with jax.enable_x64(True), _without_checks():
+                keys = jax.random.split(jax.random.key(int(key[0] ^ key[1])), many)
+                return np.array(jax.jit(jax.vmap(one))(keys), dtype=float)
+        except Exception:  # scouts then start elsewhere
+            return np.empty((0, self.d))
 
     @cached_property
     def dims(self) -> dict[str, list[str]]:
@@ -148,9 +207,9 @@ class _Sites:
         }
         data = {name: np.asarray(self.trace[name]["value"]) for name in self.observed}
         parts = [(n if site.real else f"{n}_unconstrained", site.shape) for n, site in self.latent.items()]
-        compute = {"posterior": _Blocks(self.values, self.d)}
+        compute = {"posterior": _Blocks(self.values, self.d, list(self.trace))}
         if self.observed:
-            compute["log_likelihood"] = _Blocks(self.log_likelihood, self.d)
+            compute["log_likelihood"] = _Blocks(self.log_likelihood, self.d, self.observed)
         return ResultTree(
             flat_names(parts), compute, lambda: (sizes, self.dims), lambda: {"observed_data": data} if data else {}
         )
@@ -179,6 +238,19 @@ class _Sites:
             return jnp.broadcast_to(known[which], shape).ravel()
 
         return part
+
+
+def _copied(given: Any) -> Any:
+    """Return arguments with NumPy arrays of their own.
+
+    Users may change theirs; and JAX remembers the precision in which it first met an array by the array's identity, so
+    that one that was traced here in double precision fails in the user's own programs in single precision.
+    """
+    if type(given) is np.ndarray:
+        return given.copy()
+    if type(given) in (list, tuple):
+        return type(given)(map(_copied, given))
+    return {name: _copied(value) for name, value in given.items()} if type(given) is dict else given
 
 
 def _without_checks() -> Any:
@@ -223,10 +295,11 @@ class _Blocks:
     The size is fixed and the last block padded, so that the bits of a draw do not depend on the others.
     """
 
-    def __init__(self, one: Callable[[Any], dict[str, Any]], d: int):
+    def __init__(self, one: Callable[[Any], dict[str, Any]], d: int, order: Sequence[str]):
         self._many = jax.jit(jax.vmap(one))
         with jax.enable_x64(True):
-            self._shapes = jax.eval_shape(one, jax.ShapeDtypeStruct((d,), np.float64))
+            shapes = jax.eval_shape(one, jax.ShapeDtypeStruct((d,), np.float64))
+        self._shapes = {name: shapes[name] for name in order if name in shapes}  # JAX sorts them
         each = 8 * max(d, sum(int(np.prod(out.shape, dtype=int)) for out in self._shapes.values()))
         self._rows = int(min(_MOST_ROWS, 2 ** int(np.log2(max(_MOST_BYTES // each, 1)))))
 
@@ -252,7 +325,7 @@ def numpyro_density(model: Callable[..., Any], args: tuple[Any, ...], kwargs: di
         children = sites.children()
         density = JaxDensity.of_function(sites.log_density, sites.d, children)
         density.layout = sites.layout()
-    density.explain = sites.explain
+    density.explain, density.start, density.prior = sites.explain, sites.start, sites.prior
     names = repr((list(sites.latent.items()), sorted(sites.variables)))
     density.fingerprint = hashlib.sha256((density.fingerprint + names).encode()).hexdigest()
     return density

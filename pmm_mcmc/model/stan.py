@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import zlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,14 @@ import numpy as np
 from pmm_mcmc.model.c_function import CFunction, of_stan
 from pmm_mcmc.model.result_tree import ResultTree
 
-__all__ = ["stan_function", "stan_layout"]
+__all__ = ["stan_function", "stan_layout", "stan_start"]
 
 _log = logging.getLogger("pmm_mcmc")
 
-_NEEDED = ("stanlib", "model", "data", "seed", "param_unc_num", "param_constrain", "param_names", "new_rng")
+_NEEDED = (
+    "stanlib", "model", "data", "seed", "param_unc_num", "param_constrain", "param_unconstrain", "param_names",
+    "new_rng",
+)  # fmt: skip
 
 
 def stan_function(model: Any) -> tuple[CFunction, int, bool]:
@@ -62,6 +66,34 @@ def stan_layout(model: Any) -> ResultTree:
 
     names = [re.sub(r"\.(\d+(?:\.\d+)*)$", _in_brackets, name) for name in model.param_unc_names()]
     return ResultTree(names, {"posterior": values}, lambda: ({}, {}), dict)
+
+
+def stan_start(model: Any) -> Callable[[Mapping[str, Any]], np.ndarray]:
+    """Return the map from values of parameters by name to the unconstrained vector.
+
+    Parameters that are not given are where a vector of zeros is.
+    """
+    places = _variables(model.param_names())
+
+    def start(given: Mapping[str, Any]) -> np.ndarray:
+        everything = np.array(model.param_constrain(np.zeros(int(model.param_unc_num()))), dtype=float)
+        for name, value in given.items():
+            if name not in places:
+                raise ValueError(f"initvals: {name!r} is none of the parameters of the Stan model: {', '.join(places)}")
+            shape, at = places[name]
+            try:
+                values = np.asarray(value, dtype=float)
+            except (TypeError, ValueError):
+                values = np.empty(0)
+            if values.shape != shape:
+                raise ValueError(f"initvals[{name!r}]={value!r}: must be numbers of shape {shape}")
+            everything[at] = values.ravel()
+        try:
+            return np.array(model.param_unconstrain(everything), dtype=float)
+        except RuntimeError as error:
+            raise ValueError(f"initvals={dict(given)!r}: {error}") from error
+
+    return start
 
 
 def _in_brackets(found: re.Match[str]) -> str:

@@ -94,8 +94,8 @@ class SamplingPlan:
         The variables in the result; all for ``None``.
     leg
         As in :class:`Asked`.
-    explain
-        Why a log density that is no PyMC model is not finite at a position, as far as it says.
+    density
+        The log density, if it is not that of a PyMC model: it may know names, a prior, and why it is not finite.
     prior_sampler
         On a ladder from the prior, a function of a key and a number that draws from it.
     """
@@ -111,7 +111,7 @@ class SamplingPlan:
     log_likelihood: bool
     var_names: list[str] | None = None
     leg: int = 0
-    explain: Callable[[np.ndarray], str] = lambda position: ""
+    density: LogDensity | None = None
     prior_sampler: Callable[[Sequence[int], int], np.ndarray] | None = None
 
     @classmethod
@@ -181,7 +181,7 @@ class SamplingPlan:
             device = devices.choose_device(density, asked.device, asked.precision, asked.chains)
             engine = devices.jax_engine(arguments, density, device, asked.precision, asked.chains)
         plan = cls._finished(asked, engine, density.layout, hashes, density.runs_on, None)
-        plan.explain = density.explain
+        plan.density = density
         return plan
 
     @classmethod

@@ -9,7 +9,7 @@ from pymc.exceptions import SamplingError
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import Engine, empty_state, model_side
-from pmm_mcmc.model.initial_points import model_starts, prior_draws, spread_starts
+from pmm_mcmc.model.initial_points import model_starts, prior_draws, spread_starts, vector_starts
 from pmm_mcmc.model.log_density import bad_start_message, flat_layout
 from pmm_mcmc.run.plan import SamplingPlan
 
@@ -34,10 +34,8 @@ def starts(
     elif initvals is None:
         points, jitter = np.zeros((chains, d)), True
     else:
-        points, jitter = np.asarray(initvals, dtype=float), False
-        if points.shape not in ((d,), (chains, d)):
-            raise ValueError(f"initvals has shape {points.shape}: must be ({d},) or ({chains}, {d})")
-        points = np.broadcast_to(points, (chains, d)).copy()
+        named = None if plan.density is None else plan.density.start
+        points, jitter = vector_starts(named, initvals, chains, d), False
     if jitter:
         found = spread_starts(points[0], chains, superchains, lambda x: _gradient_at(plan.engine, x), rng)
         if found is not None:
@@ -50,6 +48,8 @@ def starts(
 
 def draws_of_prior(plan: SamplingPlan, rng: np.random.Generator) -> np.ndarray:
     """Return draws ``(n, d)`` of the prior in the model's coordinates; none where there is no proper one."""
+    if plan.density is not None and plan.density.prior is not None:
+        return plan.density.prior(rng.integers(2**62, size=2))
     if plan.model is None:
         return np.empty((0, plan.engine.d))
     return prior_draws(plan.model, plan.model.value_vars, rng.integers(2**62, size=2))
@@ -79,7 +79,7 @@ def density_at(engine: Engine, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _bad_start(plan: SamplingPlan, position: np.ndarray, chain: int) -> Exception:
     if plan.model is None:
-        reason = plan.explain(position)
+        reason = plan.density.explain(position) if plan.density is not None else ""
         return SamplingError(
             f"the log density or its gradient is not finite where chain {chain} starts ({position})"
             f"{': ' * bool(reason)}{reason}. Give initvals="

@@ -27,13 +27,14 @@ _NAMES = {
     "to_html": "pmm_mcmc.workbench.report",
 }
 
+if not TYPE_CHECKING:  # type checkers are to report a name that is not there
 
-def __getattr__(name: str) -> Any:
-    if name == "targets":
-        return importlib.import_module("pmm_mcmc.workbench.targets")
-    if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name == "targets":
+            return importlib.import_module("pmm_mcmc.workbench.targets")
+        if name in _NAMES:
+            return getattr(importlib.import_module(_NAMES[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

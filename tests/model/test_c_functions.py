@@ -161,6 +161,8 @@ def test_what_is_no_c_function_is_refused(arguments, message):
         ({"log_likelihood": True}, "this LogDensity has no observed data"),
         ({"step": pmm.PoissonULMC(reparametrise={"x": "noncentred"})}, "reparametrise="),
         ({"initvals": np.zeros(3)}, r"initvals has shape \(3,\)"),
+        ({"initvals": {"x": np.zeros(2)}}, "the LogDensity has one vector and no names; must be an array of shape"),
+        ({"initvals": "prior"}, r"initvals='prior': must be an array of shape \(2,\) or \(2, 2\)"),
     ],
 )
 def test_arguments_that_a_c_function_does_not_go_with(arguments, message):
@@ -188,6 +190,26 @@ def test_a_stan_model_has_its_names_shapes_and_generated_quantities():
         model=density, more=pmm.sample(model=density, **RUN | {"draws": 7}), draws=33, progressbar=False
     )
     np.testing.assert_array_equal(halves["posterior"]["noise"], posterior["noise"])
+
+
+@needs_compiler
+def test_a_stan_model_starts_where_its_parameters_are_given():
+    density = pmm.LogDensity.from_bridgestan(StanModel())
+    b = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_allclose(density.start({"sigma": 2.0, "b": b}), [0.0, np.log(2.0), 0.0, 3.0, 1.0, 4.0, 2.0, 5.0])
+    still = {"tune": 0, "draws": 1, "step": pmm.PoissonULMC(step_size=1e-9, friction=1.0, K=1, steps_per_draw=1)}
+    dt = pmm.sample(model=density, initvals=[{"mu": 0.5}, {"mu": -0.5, "sigma": 3.0}], **RUN | still)
+    np.testing.assert_allclose(dt["posterior"]["mu"][:, 0], [0.5, -0.5], atol=1e-6)
+    np.testing.assert_allclose(dt["posterior"]["sigma"][:, 0], [1.0, 3.0], atol=1e-6)
+    for given, message in (
+        ({"nu": 1.0}, "initvals: 'nu' is none of the parameters of the Stan model: mu, sigma, b"),
+        ({"noise": 1.0}, "initvals: 'noise' is none"),
+        ({"b": np.zeros((3, 2))}, r"(?s)initvals\['b'\]=.*: must be numbers of shape \(2, 3\)"),
+        ({"mu": "x"}, r"initvals\['mu'\]='x': must be numbers"),
+        ({"sigma": -1.0}, "initvals=.*sigma is negative, but must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pmm.sample(model=density, initvals=given, **RUN)
 
 
 @needs_compiler

@@ -1,5 +1,8 @@
 """NumPyro models as log densities: the same density, draws and log likelihood as NumPyro's own."""
 
+import json
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +13,9 @@ from numpyro.contrib.control_flow import scan
 from numpyro.handlers import mask, reparam, seed, substitute, trace
 from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import constrain_fn, log_likelihood, potential_energy
+from numpyro_models import GALLERY
 from pymc.exceptions import SamplingError
+from scipy.stats import norm
 
 import pmm_mcmc as pmm
 
@@ -18,6 +23,7 @@ Y, SD = (
     np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0]),
     np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0]),
 )
+GALLERY_RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "numpyro_gallery"
 RUN = {"draws": 40, "tune": 200, "chains": 2, "random_seed": 1, "progressbar": False}
 RUN["compute_convergence_checks"] = False
 
@@ -119,6 +125,8 @@ def test_draws_have_names_plates_and_the_log_likelihood(tmp_path):
     assert dt["posterior"]["theta"].dims == dt["posterior"]["twice"].dims == ("chain", "draw", "school")
     assert list(dt["posterior"].data_vars) == ["mu", "tau", "theta", "twice"]
     np.testing.assert_array_equal(dt["posterior"]["twice"], 2 * dt["posterior"]["theta"])
+    assert pmm.verdict(dt).state in ("trusted", "undecided", "not trusted")
+    assert pmm.workbench.to_html(dt, tmp_path / "report.html").stat().st_size > 10_000
     assert dt["log_likelihood"]["obs"].dims == ("chain", "draw", "school")
     np.testing.assert_array_equal(dt["observed_data"]["obs"], Y)
     assert dt["posterior"].attrs["reparametrisation"] == "theta is sampled non-centred"
@@ -206,6 +214,91 @@ def test_what_cannot_be_sampled_is_refused(model, args, message):
         pmm.LogDensity.from_numpyro(model, *args)
 
 
+def test_chains_start_where_sites_are_given():
+    density = pmm.LogDensity.from_numpyro(crossed)
+    x = density.start({"low": 2.0, "above": 3.0, "weights": [0.2, 0.3, 0.5]})
+    values = {name: array[0, 0] for name, array in density.layout.values(x[None, None]).items()}
+    for site, value in {"low": 2.0, "above": 3.0, "weights": [0.2, 0.3, 0.5], "effect": np.zeros((3, 2))}.items():
+        np.testing.assert_allclose(values[site], value, atol=1e-12)
+    assert pmm.LogDensity.from_numpyro(walk).start({"x": [1.0, 2.0, 3.0]}).tolist() == [0.0, 1.0, 2.0, 3.0]
+    density = pmm.LogDensity.from_numpyro(schools, Y)
+    still = {"tune": 0, "draws": 1, "step": pmm.PoissonULMC(step_size=1e-9, friction=1.0, K=1, steps_per_draw=1)}
+    dt = pmm.sample(model=density, initvals=[{"tau": 2.0}, {"tau": 3.0, "theta": np.arange(8.0)}], **RUN | still)
+    np.testing.assert_allclose(dt["posterior"]["tau"][:, 0], [2.0, 3.0], atol=1e-6)
+    np.testing.assert_allclose(dt["posterior"]["theta"][:, 0], [np.zeros(8), np.arange(8.0)], atol=1e-6)
+    for given, message in (
+        ({"nu": 1.0}, "initvals: 'nu' is none of the latent sites: mu, tau, theta"),
+        ({"obs": Y}, "initvals: 'obs' is none"),
+        ({"theta": 1.0}, r"initvals\['theta'\]=1.0: must be numbers of shape \(8,\)"),
+        ({"mu": "x"}, r"initvals\['mu'\]='x': must be numbers of shape \(\)"),
+        ({"tau": -1.0}, r"initvals\['tau'\]=-1.0: is outside the support of the site, Positive"),
+        ([{"tau": 1.0}] * 3, "initvals has 3 entries: must be one dict, or one for each of 2 chains"),
+        (np.zeros(3), r"initvals has shape \(3,\): must be an array of shape .*, or a dict of values by name"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pmm.sample(model=density, initvals=given, **RUN)
+
+
+def test_a_parameter_that_is_invalid_where_the_model_is_first_run_is_no_obstacle():
+    def model():
+        mu = numpyro.sample("mu", dist.Normal())
+        numpyro.sample("y", dist.Normal(jnp.where(mu > 10.0, mu, jnp.nan), 1.0), obs=11.0)
+
+    density = pmm.LogDensity.from_numpyro(model)
+    assert np.isfinite(density.batch(jnp.array([[10.5]]), [], "float64")[0]).all()
+    with pytest.raises(SamplingError, match=r"not finite at site y \(Normal distribution got invalid loc parameter\)"):
+        pmm.sample(model=density, **RUN)
+
+
+def test_another_mode_is_looked_for_where_the_prior_is():
+    """The prior alone says that there is something so far from the chains."""
+
+    def two(far):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 1000.0))
+        numpyro.factor("modes", jnp.logaddexp(-0.5 * mu**2, -0.5 * (mu - far) ** 2))
+
+    dt = pmm.sample(model=pmm.LogDensity.from_numpyro(two, 1500.0), draws=500, random_seed=1, progressbar=False)
+    assert not pmm.verdict(dt).trusted and abs(float(dt["posterior"]["mu"].mean())) < 1.0
+    improper = pmm.LogDensity.from_numpyro(
+        lambda: numpyro.sample("x", dist.ImproperUniform(dist.constraints.real, (), ()))
+    )
+    assert improper.prior(np.array([1, 2])).shape == (0, 1)
+
+
+def test_a_ladder_keeps_names_and_supports():
+    dt = pmm.sample(
+        model=pmm.LogDensity.from_numpyro(schools, Y), ladder=[0.0, 0.3, 1.0], **RUN | {"chains": 12, "draws": 10}
+    )
+    assert (
+        list(dt["posterior"].data_vars) == ["mu", "tau", "theta", "twice"] and float(dt["posterior"]["tau"].min()) > 0
+    )
+    assert dt["posterior"]["theta"].dims == ("chain", "draw", "school")
+
+
+def test_variables_are_in_the_order_of_the_model():
+    def model():
+        numpyro.deterministic("twice", 2 * numpyro.sample("later", dist.Normal()))
+        numpyro.sample("among", dist.Normal())
+
+    assert list(pmm.LogDensity.from_numpyro(model).layout.values(np.zeros((1, 1, 2)))) == ["later", "twice", "among"]
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("name", ["divorce", "eight_schools", "zero_inflated"])
+def test_models_of_the_gallery_agree_with_their_nuts(name):
+    """Moments that ``python -m benchmarks numpyro_gallery`` keeps of a long run of NUTS; 1 % false alarms a model."""
+    kept = json.loads((GALLERY_RESULTS / f"{name}.json").read_text())["reference"]
+    example = GALLERY[name]
+    dt = pmm.sample(model=pmm.LogDensity.from_numpyro(example.model, *example.args()), random_seed=1, progressbar=False)
+    assert pmm.verdict(dt).trusted
+    table, at = pmm.summary(dt), {label: i for i, label in enumerate(kept["labels"])}
+    where = [at[label] for label in table.index]
+    mean, sd, error = (np.array(kept[field])[where] for field in ("mean", "sd", "mcse_mean"))
+    z = (table["mean_corrected"].to_numpy(float) - mean) / np.hypot(error, table["mcse_corrected"].to_numpy(float))
+    assert np.abs(z).max() < norm.isf(0.005 / len(z)), (table.index[np.abs(z).argmax()], z)
+    assert np.abs(table["sd"].to_numpy(float) / sd - 1.0).max() < 0.15
+
+
 def test_a_start_without_a_value_names_the_site():
     def model():
         mu = numpyro.sample("mu", dist.Normal())
@@ -213,6 +306,15 @@ def test_a_start_without_a_value_names_the_site():
 
     with pytest.raises(SamplingError, match=r"chain 0 starts .*: not finite at site edge. Give initvals="):
         pmm.sample(model=pmm.LogDensity.from_numpyro(model), **RUN)
+
+
+def test_data_are_those_at_the_time():
+    y = Y.copy()
+    density = pmm.LogDensity.from_numpyro(schools, y, sd=SD)
+    before = density.batch(jnp.zeros((1, 10)), [], "float64")[0]
+    y[:] = 0.0
+    jax.clear_caches()
+    np.testing.assert_array_equal(density.batch(jnp.zeros((1, 10)), [], "float64")[0], before)
 
 
 def test_a_model_without_observed_sites_has_no_log_likelihood():
@@ -225,3 +327,27 @@ def test_the_door_does_not_change_jax_precision_for_others():
     with jax.enable_x64(False):
         pmm.LogDensity.from_numpyro(schools, Y)
         assert jnp.ones(1).dtype == jnp.float32
+
+
+PREDICTION = """
+import jax, jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
+from numpyro.infer import Predictive
+import pmm_mcmc as pmm
+
+def schools(sd, y=None):
+    mu, tau = numpyro.sample("mu", dist.Normal(0, 5)), numpyro.sample("tau", dist.HalfCauchy(5))
+    with numpyro.plate("school", len(sd)):
+        theta = numpyro.sample("theta", dist.Normal(mu, tau))
+        numpyro.sample("obs", dist.Normal(theta, sd), obs=y)
+
+sd = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+density = pmm.LogDensity.from_numpyro(schools, sd, y=np.zeros(8))
+posterior = {"mu": jnp.zeros((2, 9)), "tau": jnp.ones((2, 9)), "theta": jnp.zeros((2, 9, 8))}
+print(list(Predictive(schools, posterior, batch_ndims=2)(jax.random.key(1), sd)["obs"].shape))
+"""
+
+
+def test_data_can_be_used_in_single_precision_afterwards(run_script):
+    """JAX remembers an array by identity, with the precision that it first met it in."""
+    found, errors = run_script(PREDICTION)
+    assert found == [2, 9, 8], errors

@@ -63,6 +63,13 @@ class StanModel:
         assert function(self.model, include_tp, include_gq, theta_unc, out, rng, None) == 0
         return out
 
+    def param_unconstrain(self, theta):
+        out, function, message = np.empty(8), self.stanlib.bs_param_unconstrain, ctypes.c_char_p()
+        given = np.ascontiguousarray(theta, dtype=float)
+        if function(ctypes.c_void_p(self.model), given.ctypes, out.ctypes, ctypes.byref(message)):
+            raise RuntimeError(message.value.decode())
+        return out
+
     def log_density_gradient(self, theta_unc):
         function, value, gradient = self.stanlib.bs_log_density_gradient, ctypes.c_double(), np.empty(8)
         message = ctypes.c_char_p()

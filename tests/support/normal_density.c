@@ -22,8 +22,28 @@ int never(size_t n, const double *x, double *gradient, double *value, void *data
     return 7;
 }
 
-/* Neal's funnel in many dimensions, which costs about as much as a small Stan model. */
 #include <math.h>
+/* Logistic regression, such as a Stan model: data are the number of rows, their n covariates, and their outcomes. */
+int logistic(size_t n, const double *x, double *gradient, double *value, void *data) {
+    const double *rows = (const double *)data + 1;
+    const size_t m = (size_t)*(const double *)data;
+    *value = 0.0;
+    for (size_t j = 0; j < n; j++) {
+        gradient[j] = -x[j];
+        *value -= 0.5 * x[j] * x[j];
+    }
+    for (size_t i = 0; i < m; i++) {
+        double eta = 0.0;
+        for (size_t j = 0; j < n; j++) eta += rows[i * n + j] * x[j];
+        const double y = rows[m * n + i], one = exp(-fabs(eta));
+        *value += y * eta - fmax(eta, 0.0) - log1p(one);
+        const double off = y - (eta > 0.0 ? 1.0 / (1.0 + one) : one / (1.0 + one));
+        for (size_t j = 0; j < n; j++) gradient[j] += off * rows[i * n + j];
+    }
+    return 0;
+}
+
+/* Neal's funnel in many dimensions. */
 int funnel(size_t n, const double *x, double *gradient, double *value, void *data) {
     (void)data;
     *value = -x[0] * x[0] / 18.0 - 0.5 * (double)(n - 1) * x[0];
@@ -40,10 +60,10 @@ int funnel(size_t n, const double *x, double *gradient, double *value, void *dat
 /* Many calls in a loop, of such a function and of one with the signature of the engine. */
 typedef int density(size_t, const double *, double *, double *, void *);
 typedef double shim(const double *, double *, const long long *, long long);
-double bare_calls(density *f, size_t n, const double *x, double *gradient, long many) {
+double bare_calls(density *f, size_t n, const double *x, double *gradient, long many, void *data) {
     double value, sum = 0.0;
     for (long i = 0; i < many; i++) {
-        f(n, x, gradient, &value, NULL);
+        f(n, x, gradient, &value, data);
         sum += value;
     }
     return sum;

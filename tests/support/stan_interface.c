@@ -54,6 +54,13 @@ int bs_param_constrain(const model *m, bool tp, bool gq, const double *x, double
     if (gq) theta[8] = x[0] + (double)(r->state % 1000) / 1000.0 - 0.5;
     return 0;
 }
+int bs_param_unconstrain(const model *m, const double *theta, double *x, char **message) {
+    (void)m;
+    if (!(theta[1] >= 0.0)) return fail(message, "sigma is negative, but must be greater than or equal to 0");
+    memcpy(x, theta, 8 * sizeof(double));
+    x[1] = log(theta[1]);
+    return 0;
+}
 int bs_log_density_gradient(const model *m, bool propto, bool jacobian, const double *x, double *value,
                             double *gradient, char **message) {
     if (!propto || !jacobian) return fail(message, "flags");
@@ -73,7 +80,6 @@ int bs_log_density_gradient(const model *m, bool propto, bool jacobian, const do
 /* Looked up when a bridgestan.StanModel is made, but not called. */
 #define UNUSED(name) int name(void) { return -1; }
 void bs_set_print_callback(void *callback, char **message) { (void)callback, (void)message; }
-UNUSED(bs_param_unconstrain)
 UNUSED(bs_param_unconstrain_json)
 UNUSED(bs_param_initialize)
 UNUSED(bs_log_density)

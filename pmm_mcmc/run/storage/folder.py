@@ -57,6 +57,8 @@ def _reported(where: str, doing: str) -> Iterator[None]:
 
 
 def _flush_folder(path: str) -> None:
+    if not hasattr(os, "O_DIRECTORY"):  # Windows, which cannot open a folder
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -65,6 +67,27 @@ def _flush_folder(path: str) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def _locked(file: int) -> bool:
+    """Lock an open file until it is closed or the process ends; return False if another one holds it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        except OSError as error:
+            if error.errno != errno.EACCES:
+                raise
+            return False
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class Folder(ABC):
@@ -162,7 +185,8 @@ class LocalFolder(Folder):
 
     @staticmethod
     def _write(path: str, data: bytes, durable: bool) -> None:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        binary = getattr(os, "O_BINARY", 0)  # without it, Windows writes line ends of text
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | binary, 0o666)
         try:
             left = memoryview(data)
             while left:
@@ -196,16 +220,12 @@ class LocalFolder(Folder):
         return found
 
     def acquire(self) -> None:
-        import fcntl  # not on Windows
-
         with _reported(self.at(_LOCK), "locked"):
             self._make(os.path.dirname(self._path(_LOCK)))
             file = open(self._path(_LOCK), "ab")
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.close()
-                raise self._taken() from None
+                if not _locked(file.fileno()):
+                    raise self._taken()
             except BaseException:
                 file.close()
                 raise
