@@ -32,8 +32,6 @@ from pmm_mcmc.run.storage.recovery import stored_identity
 __all__ = ["LadderRun", "reference_of"]
 
 _TYPES = (Coordinates, Ladder, LadderSums, OtherModes, TunedParameters)
-# Units of a jackknife at least; scans of a part of a copy that is a unit where copies are few.
-_UNITS, _PART = 24, 64
 
 
 class _Stopped(Exception):
@@ -155,8 +153,7 @@ class LadderRun:
         tuner = Tuner(self.path, self.plan.arguments, self.given, self.chains, self.tune, key, each, note)
         ladder = tuner.run(start)
         tuner.look_around(ladder)
-        parts = -(-_UNITS // ladder.copies)
-        ladder.sums = LadderSums.start(ladder.betas, tuner.last, ladder.copies * parts)
+        ladder.sums = LadderSums.start(ladder.betas, tuner.last, ladder.copies)
         ladder.swapped = np.zeros(ladder.pairs)
         ladder.restarts[:], ladder.round_trips[:], ladder.arrived[:] = 0, 0, False
         ladder.tuning_gradients = float(ladder.n_grad.sum())
@@ -229,11 +226,9 @@ class LadderRun:
         C, d = ladder.copies, self.path.d
         chunk, arrived = Chunk.empty((C, rows), d, d), np.zeros((C, rows), np.int64)
         setting, spent, done = ladder.settings[-1], ladder.n_grad.astype(np.int64), 0
-        parts = len(ladder.sums.count) // C  # type: ignore[union-attr]
         while done < rows and not (done and self._stopped()):
             scan: Scan = ladder.advance(self.path, each)
-            unit = np.arange(C) * parts + (ladder.done // _PART) % parts
-            ladder.sums.add(unit, scan.log_ratio[None])  # type: ignore[union-attr]
+            ladder.sums.add(np.arange(C), scan.log_ratio[None])  # type: ignore[union-attr]
             ladder.swapped += scan.swaps.mean(axis=0)
             n_grad = scan.n_grad.sum(axis=1)
             ladder.n_grad += n_grad
@@ -264,17 +259,9 @@ class LadderRun:
         stats = tree["sample_stats"]
         if "unconstrained" not in stats or not ladder.done:
             return report
-        coordinates, d = ladder.settings[-1].coordinates, self.path.d
+        coordinates = ladder.settings[-1].coordinates
         z, restart = (np.asarray(stats[name].values) for name in ("unconstrained", "restart"))
-
-        def value(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            with np.errstate(all="ignore"):
-                points = self.path.evaluate(coordinates.place(y))
-                lp = points.lp
-                gradient = coordinates.pull_back(points.evaluation[:, d : 2 * d] + points.evaluation[:, 2 * d : 3 * d])
-            return np.where(np.isfinite(lp), lp, np.nan), gradient
-
-        modes = find_modes(coordinates.whiten(z), restart > 0, value)
+        modes = find_modes(coordinates.whiten(z), restart > 0, self.path.value(coordinates))
         return with_modes(report, modes, coordinates.place(modes.centre))
 
     # -- store -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from pmm_mcmc.coordinates.scale import best_coordinates, diagonal_scale
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, equal_rejection, expected_rejections, pairs_for, step_of_ess
 from pmm_mcmc.model.tempered import MOST_DENSE, gaussian_numbers
+from pmm_mcmc.run.ladder_climbs import unmet_maxima
 from pmm_mcmc.run.ladder_path import Moved, Path, Points
 from pmm_mcmc.run.ladder_state import Ladder, Scan
 from pmm_mcmc.warmup.calibration import CALIBRATION
@@ -35,6 +36,9 @@ _MOVES, _LAST_MOVES = 6, 16
 _FIRST, _STEADY = 16, 0.1
 # Blocks of a round after each of which steps adapt; draws that a rung is fitted to.
 _BLOCKS, _FITTED = 4, 4000
+# Scans of a round whose draws between reference and posterior are climbed from, with draws at the posterior, in at most
+# a share of the gradients of the tuning.
+_KEPT_HOT, _FROM_COLD, _CLIMBING = 8, 256, 0.2
 # Draws of the reference from which scouts look for modes.
 _SCOUTS = 128
 # Trajectories between two swaps at most, steps of a trajectory at most.
@@ -80,6 +84,7 @@ class Tuner:
         self.transition, self.n_grad, self.spent, self.barrier = 0, np.zeros(chains), 0.0, math.nan
         self.step_size, self.K = math.nan, 1
         self._draws = 0
+        self._hot: list[np.ndarray] = []
         self._span = CALIBRATION.leg_span / (arguments.friction or 1.0)
 
     def run(self, start: np.ndarray | None) -> Ladder:
@@ -279,6 +284,8 @@ class Tuner:
             accept.append(found.accept.mean(axis=0))
             if i >= scans - kept and i % max(1, kept * C // _FITTED) == 0:
                 seen.append(Points(ladder.position[ladder.slot], ladder.evaluation[ladder.slot]))
+            if (i + 1) % max(1, scans // _KEPT_HOT) == 0:
+                self._hot.append(ladder.position[ladder.slot[:, 1:-1]].reshape(-1, self.path.d))
             if (i + 1) % block == 0:
                 mean, number = np.mean(accept, axis=0), (i + 1) // block
                 for k in range(1, rungs):
@@ -306,16 +313,22 @@ class Tuner:
     def look_around(self, ladder: Ladder) -> None:
         """Look for modes that no draw of the last round at the posterior is in."""
         setting, d = ladder.settings[-1], self.path.d
+        rng = np.random.default_rng([*self.key.tolist(), _ANNEALING, d])
+        hot = rng.permutation(np.concatenate(self._hot))
+        cold = np.concatenate([points.position for points in self._cold])
+        cold = cold[rng.permutation(len(cold))[:_FROM_COLD]]
+        most = int(_CLIMBING * ladder.n_grad.sum())
+        found, climbed = unmet_maxima(self.path, setting.coordinates, hot, cold, most)
         position = np.stack([points.position for points in self._cold], axis=1)
         lp = np.stack([points.lp for points in self._cold], axis=1)
         slope = np.stack([points.slope(1.0) for points in self._cold], axis=1)
         nothing = np.zeros(lp.shape, np.int64)
         seen = Block(position, slope, lp, nothing, nothing, nothing, np.ones(lp.shape))
         prior = self._draw(_SCOUTS).position
-        rng = np.random.default_rng([*self.key.tolist(), _ANNEALING, d])
-        found, more = look_around(self.path.engine, setting, seen, prior, int(ladder.n_grad.sum()), rng)
-        ladder.settings[-1] = setting._replace(other_modes=found)
-        ladder.n_grad += (more + _SCOUTS) / ladder.copies
+        spent = int(ladder.n_grad.sum())
+        modes, more = look_around(self.path.engine, setting, seen, prior, spent, rng, found)
+        ladder.settings[-1] = setting._replace(other_modes=modes)
+        ladder.n_grad += (more + _SCOUTS + climbed) / ladder.copies
 
     @property
     def last(self) -> np.ndarray:

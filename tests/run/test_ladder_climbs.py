@@ -1,0 +1,73 @@
+"""Climbs from hotter rungs: a mode that is narrow beside another is found where no draw at the posterior is in it."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from sampling_runs import run
+
+import pmm_mcmc as pmm
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.run.ladder_climbs import unmet_maxima
+
+D = 10
+
+
+class Hills:
+    """A path whose target is a mixture of normals with variances 1 and ``narrow``, at 0 and ``far``."""
+
+    def __init__(self, far, narrow):
+        self.far, self.narrow, self.calls = np.asarray(far, float), narrow, 0
+
+    def value(self, coordinates):
+        def value(y):
+            self.calls += len(y)
+            x = coordinates.place(y)
+            d = x.shape[1]
+            wide = -0.5 * (x**2).sum(axis=1)
+            other = -0.5 * ((x - self.far) ** 2).sum(axis=1) / self.narrow - 0.5 * d * np.log(self.narrow)
+            lp = np.logaddexp(wide, other)
+            share = np.exp(other - lp)[:, None]
+            return lp, coordinates.pull_back(-(1.0 - share) * x - share * (x - self.far) / self.narrow)
+
+        return value
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_a_maximum_is_unmet_if_no_cold_draw_climbs_to_it(scale):
+    d, rng = 6, np.random.default_rng(1)
+    far = np.full(d, 4.0)
+    hills, coordinates = Hills(far, 0.2), Coordinates(np.ones(d), np.full(d, scale))
+    cold, hot = rng.standard_normal((64, d)), np.concatenate([2.0 * rng.standard_normal((300, d)), far + np.eye(d)])
+    found, spent = unmet_maxima(hills, coordinates, hot, cold, 10**5)
+    assert found.shape == (1, d) and spent == hills.calls
+    np.testing.assert_allclose(found[0], far, atol=0.1)
+    met, _ = unmet_maxima(hills, coordinates, hot, np.concatenate([cold, far + 0.1 * np.eye(d)]), 10**5)
+    assert len(met) == 0
+
+
+def test_climbs_end_with_the_gradients_that_they_may_spend():
+    rng = np.random.default_rng(2)
+    hills, coordinates = Hills(np.full(4, 5.0), 0.3), Coordinates(np.zeros(4), np.ones(4))
+    draws = 2.0 * rng.standard_normal((5000, 4))
+    _, few = unmet_maxima(hills, coordinates, draws, draws[:64], 2000)
+    _, many = unmet_maxima(hills, coordinates, draws, draws[:64], 8000)
+    assert 2000 <= few < 2000 + 60 * 256 and few < many
+    nothing, _ = unmet_maxima(hills, coordinates, draws, draws[:64], 0)
+    assert nothing.shape == (0, 4)
+
+
+def test_a_narrow_mode_that_no_draw_is_in_is_not_trusted():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 5.0, shape=D)
+        prior = pm.logp(pm.Normal.dist(0.0, 5.0, shape=D), x).sum()
+        centre = np.zeros(D)
+        centre[0] = 5.0
+        wide = np.log(0.5) - 0.5 * ((x - centre) ** 2).sum()
+        narrow = np.log(0.5) - 2.0 * ((x + centre) ** 2).sum() + D * np.log(2.0)
+        pm.Potential("modes", pt.logaddexp(wide, narrow) - prior)
+    dt = run(model, "numba", step=pmm.PoissonULMC(), ladder="auto", chains=256, draws=40, random_seed=1)
+    assert (dt["posterior"]["x"].values[..., 0] > 0.0).all()
+    judged = pmm.verdict(dt)
+    assert judged.state == "not trusted" and "modes" in [reason.code for reason in judged.reasons]
+    assert "sd below theirs in x[0], that has about 50 % of the mass" in judged.sentence
