@@ -55,7 +55,7 @@ def with_ladder(dt: Any, verdict: Verdict) -> Verdict:
         shown = ", ".join(f"{w:.2g} (error {se:.1g})" for w, se in zip(weight[:6], errors, strict=False))
         words += f", {len(weight)} modes of weights {shown}" + ", ..." * (len(weight) > 6)
     elif len(weight):
-        words += ", one mode: a run without a ladder would do"
+        words += ", one mode" + ": a run without a ladder would do" * verdict.trusted
     return replace(verdict, sentence=f"{verdict.sentence}{words}.")
 
 

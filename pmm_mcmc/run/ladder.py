@@ -20,9 +20,10 @@ from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.model.tempered import MOST_DENSE, gaussian_numbers, improper_priors
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.driver import FinishedChunk, Groups, StopSampling, groups_of
-from pmm_mcmc.run.ladder_path import Moved, Path
+from pmm_mcmc.run.ladder_climbs import look
+from pmm_mcmc.run.ladder_path import Moved, Path, Points
 from pmm_mcmc.run.ladder_report import LADDER, with_modes, without_draws
-from pmm_mcmc.run.ladder_state import Ladder, Scan
+from pmm_mcmc.run.ladder_state import LOOK, LOOKS, REMEMBER, Ladder, Scan
 from pmm_mcmc.run.ladder_tuning import Given, Tuner
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.plan import SamplingPlan
@@ -32,6 +33,10 @@ from pmm_mcmc.run.storage.recovery import stored_identity
 __all__ = ["LadderRun", "reference_of"]
 
 _TYPES = (Coordinates, Ladder, LadderSums, OtherModes, TunedParameters)
+
+
+# Statistics of what was found beside the modes of the draws.
+_OTHERS = ("other_modes", "other_mode_coordinate", "other_mode_position")
 
 
 class _Stopped(Exception):
@@ -226,24 +231,45 @@ class LadderRun:
         C, d = ladder.copies, self.path.d
         chunk, arrived = Chunk.empty((C, rows), d, d), np.zeros((C, rows), np.int64)
         setting, spent, done = ladder.settings[-1], ladder.n_grad.astype(np.int64), 0
+        others = np.empty((len(OtherModes._fields), rows))
         while done < rows and not (done and self._stopped()):
             scan: Scan = ladder.advance(self.path, each)
             ladder.sums.add(np.arange(C), scan.log_ratio[None])  # type: ignore[union-attr]
             ladder.swapped += scan.swaps.mean(axis=0)
-            n_grad = scan.n_grad.sum(axis=1)
+            ladder.done += 1
+            if ladder.done % REMEMBER == 0:
+                ladder.remember(scan.cold)
+            n_grad = scan.n_grad.sum(axis=1) + (self._look(ladder) if ladder.done % LOOK == 0 else 0)
             ladder.n_grad += n_grad
             chunk.position[:, done], chunk.gradient[:, done] = scan.cold.position, scan.cold.slope(1.0)
             chunk.lp[:, done], chunk.accept[:, done] = scan.cold.lp, scan.accept[:, -1]
             chunk.n_grad[:, done], chunk.unstable[:, done] = n_grad, scan.unstable[:, -1]
-            arrived[:, done] = scan.arrived
+            arrived[:, done], others[:, done] = scan.arrived, ladder.settings[-1].other_modes
             done += 1
-            ladder.done += 1
             self._update(False, ladder.done, setting.step_size, setting.K, float(ladder.n_grad.sum()))
         chunk.refined[:], chunk.model_failures[:] = 0, chunk.unstable
         chunk = Chunk(*(part[:, :done] for part in chunk))
         groups = groups_of(self.plan, chunk, setting, setting.steps_per_draw, spent, "")
-        groups["sample_stats"]["restart"] = arrived[:, :done]
+        stats = groups["sample_stats"]
+        stats["restart"] = arrived[:, :done]
+        for name, values in zip(_OTHERS, others[:, :done], strict=True):
+            stats[name][:] = values
         return groups, done == rows
+
+    def _look(self, ladder: Ladder) -> int:
+        """Look for modes that chains between reference and posterior are in; return the gradients of each copy.
+
+        What was found before is enough.
+        """
+        setting, d = ladder.settings[-1], self.path.d
+        if setting.other_modes.mass > 0.0:
+            return 0
+        rng = np.random.default_rng([*ladder.key.tolist(), LOOKS, ladder.done])
+        hot, cold = ladder.position[ladder.slot[:, 1:-1]].reshape(-1, d), ladder.recent
+        seen = Points(cold[..., :d], cold[..., d:])
+        found, spent = look(self.path, setting, hot, seen, np.empty((0, d)), int(ladder.n_grad.sum()), rng)
+        ladder.settings[-1] = setting._replace(other_modes=found)
+        return -(-spent // ladder.copies)
 
     def _reported(self, ladder: Ladder, groups: Groups) -> bool:
         """Call the callback; return whether to stop."""

@@ -11,15 +11,57 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.run.ladder_path import Path
+from pmm_mcmc.engines.arguments import Block, OtherModes, TunedParameters
+from pmm_mcmc.run.ladder_path import Path, Points
 from pmm_mcmc.warmup.climb import Climbers, Value
+from pmm_mcmc.warmup.scouts import look_around
 
-__all__ = ["unmet_maxima"]
+__all__ = ["look", "unmet_maxima"]
 
 # Maxima at most, the highest ones.  Climbers together, and gradients of each at most.
 _MOST, _TOGETHER, _EACH = 24, 256, 60
 # Two ends are one maximum if their log densities differ by less, and their squared distance in variances is less.
 _NATS, _APART = 0.2, 0.25
+# Draws at the posterior from which climbs start; share of the gradients.
+_COLD, _SHARE = 256, 0.2
+
+
+def look(
+    path: Path,
+    setting: TunedParameters,
+    hot: np.ndarray,
+    cold: Points,
+    prior: np.ndarray,
+    n_grad: int,
+    rng: np.random.Generator,
+) -> tuple[OtherModes, int]:
+    """Look for modes that no draw at the posterior is in; return what was found, and the gradients that it took.
+
+    Parameters
+    ----------
+    path, setting
+        The path, and the trajectories at temperature 1.
+    hot : (n, d)
+        Draws at temperatures below 1.
+    cold : (k, C, ...)
+        Draws at temperature 1.
+    prior : (m, d)
+        Draws of the reference, from which scouts look too; without any there are scouts only for what climbs find.
+    n_grad
+        Gradients of the run so far, of which climbs spend a fifth at most, and scouts no more.
+    rng
+        Random numbers of the looks alone.
+    """
+    flat = cold.position.reshape(-1, path.d)
+    some = flat[rng.permutation(len(flat))[:_COLD]]
+    found, climbed = unmet_maxima(path, setting.coordinates, rng.permutation(hot), some, int(_SHARE * n_grad))
+    if not len(found) and not len(prior):
+        return OtherModes(0.0), climbed
+    position, slope, lp = (np.swapaxes(part, 0, 1) for part in (cold.position, cold.slope(1.0), cold.lp))
+    nothing = np.zeros(lp.shape, np.int64)
+    seen = Block(position, slope, lp, nothing, nothing, nothing, np.ones(lp.shape))
+    modes, more = look_around(path.engine, setting, seen, prior, n_grad, rng, found)
+    return modes, climbed + more
 
 
 def unmet_maxima(

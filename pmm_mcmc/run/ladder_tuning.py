@@ -15,14 +15,13 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import best_coordinates, diagonal_scale
-from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
+from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, equal_rejection, expected_rejections, pairs_for, step_of_ess
 from pmm_mcmc.model.tempered import MOST_DENSE, gaussian_numbers
-from pmm_mcmc.run.ladder_climbs import unmet_maxima
+from pmm_mcmc.run.ladder_climbs import look
 from pmm_mcmc.run.ladder_path import Moved, Path, Points
 from pmm_mcmc.run.ladder_state import Ladder, Scan
 from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import towards_acceptance
 
 __all__ = ["Given", "NoLadder", "Tuner"]
@@ -36,9 +35,8 @@ _MOVES, _LAST_MOVES = 6, 16
 _FIRST, _STEADY = 16, 0.1
 # Blocks of a round after each of which steps adapt; draws that a rung is fitted to.
 _BLOCKS, _FITTED = 4, 4000
-# Scans of a round whose draws between reference and posterior are climbed from, with draws at the posterior, in at most
-# a share of the gradients of the tuning.
-_KEPT_HOT, _FROM_COLD, _CLIMBING = 8, 256, 0.2
+# Scans of a round whose draws between reference and posterior are climbed from.
+_KEPT_HOT = 8
 # Draws of the reference from which scouts look for modes.
 _SCOUTS = 128
 # Trajectories between two swaps at most, steps of a trajectory at most.
@@ -312,23 +310,13 @@ class Tuner:
 
     def look_around(self, ladder: Ladder) -> None:
         """Look for modes that no draw of the last round at the posterior is in."""
-        setting, d = ladder.settings[-1], self.path.d
-        rng = np.random.default_rng([*self.key.tolist(), _ANNEALING, d])
-        hot = rng.permutation(np.concatenate(self._hot))
-        cold = np.concatenate([points.position for points in self._cold])
-        cold = cold[rng.permutation(len(cold))[:_FROM_COLD]]
-        most = int(_CLIMBING * ladder.n_grad.sum())
-        found, climbed = unmet_maxima(self.path, setting.coordinates, hot, cold, most)
-        position = np.stack([points.position for points in self._cold], axis=1)
-        lp = np.stack([points.lp for points in self._cold], axis=1)
-        slope = np.stack([points.slope(1.0) for points in self._cold], axis=1)
-        nothing = np.zeros(lp.shape, np.int64)
-        seen = Block(position, slope, lp, nothing, nothing, nothing, np.ones(lp.shape))
-        prior = self._draw(_SCOUTS).position
-        spent = int(ladder.n_grad.sum())
-        modes, more = look_around(self.path.engine, setting, seen, prior, spent, rng, found)
+        setting = ladder.settings[-1]
+        rng = np.random.default_rng([*self.key.tolist(), _ANNEALING, self.path.d])
+        cold = Points(*(np.stack(parts) for parts in zip(*self._cold, strict=True)))
+        prior, before = self._draw(_SCOUTS).position, int(ladder.n_grad.sum())
+        modes, spent = look(self.path, setting, np.concatenate(self._hot), cold, prior, before, rng)
         ladder.settings[-1] = setting._replace(other_modes=modes)
-        ladder.n_grad += (more + _SCOUTS + climbed) / ladder.copies
+        ladder.n_grad += (spent + _SCOUTS) / ladder.copies
 
     @property
     def last(self) -> np.ndarray:

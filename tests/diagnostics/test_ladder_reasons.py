@@ -54,7 +54,9 @@ def test_the_sentence_says_what_was_found():
     assert two.endswith(
         " Ladder: log evidence -3.22 (error 0.04), 200 restarts, 2 modes of weights 0.7 (error 0.03), 0.3 (error 0.01)."
     )
-    assert with_ladder(tree(200, [1.0], [200]), before).sentence.endswith("200 restarts, one mode: a run without a ladder would do.")
+    assert with_ladder(tree(200, [1.0], [200]), before).sentence.endswith(
+        "200 restarts, one mode: a run without a ladder would do."
+    )
     assert with_ladder(xr.DataTree(), before) is before
 
 

@@ -8,9 +8,9 @@ from sampling_runs import run
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.arguments import OtherModes
+from pmm_mcmc.run import ladder, ladder_tuning, memory
 from pmm_mcmc.run.ladder_climbs import unmet_maxima
-
-D = 10
 
 
 class Hills:
@@ -57,17 +57,39 @@ def test_climbs_end_with_the_gradients_that_they_may_spend():
     assert nothing.shape == (0, 4)
 
 
-def test_a_narrow_mode_that_no_draw_is_in_is_not_trusted():
+def unequal(d):
+    """Normals of weight 1/2 each with sd 1 at 5 and sd 1/2 at -5, from the prior N(0, 25)."""
     with pm.Model() as model:
-        x = pm.Normal("x", 0.0, 5.0, shape=D)
-        prior = pm.logp(pm.Normal.dist(0.0, 5.0, shape=D), x).sum()
-        centre = np.zeros(D)
+        x = pm.Normal("x", 0.0, 5.0, shape=d)
+        prior = pm.logp(pm.Normal.dist(0.0, 5.0, shape=d), x).sum()
+        centre = np.zeros(d)
         centre[0] = 5.0
         wide = np.log(0.5) - 0.5 * ((x - centre) ** 2).sum()
-        narrow = np.log(0.5) - 2.0 * ((x + centre) ** 2).sum() + D * np.log(2.0)
+        narrow = np.log(0.5) - 2.0 * ((x + centre) ** 2).sum() + d * np.log(2.0)
         pm.Potential("modes", pt.logaddexp(wide, narrow) - prior)
-    dt = run(model, "numba", step=pmm.PoissonULMC(), ladder="auto", chains=256, draws=40, random_seed=1)
+    return model
+
+
+def test_a_narrow_mode_that_no_draw_is_in_is_not_trusted():
+    options = {"ladder": "auto", "chains": 256, "draws": 40, "random_seed": 1}
+    dt = run(unequal(10), "numba", step=pmm.PoissonULMC(), **options)
     assert (dt["posterior"]["x"].values[..., 0] > 0.0).all()
     judged = pmm.verdict(dt)
     assert judged.state == "not trusted" and "modes" in [reason.code for reason in judged.reasons]
     assert "sd below theirs in x[0], that has about 50 % of the mass" in judged.sentence
+
+
+def test_looks_go_on_while_a_run_draws_and_do_not_depend_on_its_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr(ladder_tuning, "look", lambda *given: (OtherModes(0.0), 0))
+    monkeypatch.setattr(ladder, "LOOK", 8)
+    model = unequal(9)
+    options = {"ladder": "auto", "chains": 150, "draws": 40, "tune": 150, "random_seed": 2, "step": pmm.PoissonULMC()}
+    in_memory = run(model, "numba", **options)
+    found = in_memory["sample_stats"]["other_modes"].values[0]
+    first = int(np.argmax(found > 0.0))
+    assert 0.4 < found[-1] < 0.6 and (first + 1) % 8 == 0 and (found[:first] == 0.0).all()
+    assert np.ptp(found[first:]) == 0.0  # and nobody looks any more
+    monkeypatch.setattr(memory, "_MOST_ROWS", 15)
+    stored = run(model, "numba", store=tmp_path / "run", **options)
+    for name in ("other_modes", "other_mode_position", "n_grad_total"):
+        assert stored["sample_stats"][name].values.tobytes() == in_memory["sample_stats"][name].values.tobytes(), name
