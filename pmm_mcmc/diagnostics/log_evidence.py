@@ -85,11 +85,11 @@ class LadderSums:
         """Begin with no draws; constants come from earlier values ``(n, N + 1)`` of ``l``."""
         pairs = len(betas) - 1
         with np.errstate(invalid="ignore"):
-            means = np.array([column[np.isfinite(column)].mean() for column in log_ratio.T])
+            middle = np.array([np.median(column[np.isfinite(column)]) for column in log_ratio.T])
         self = cls(
             betas,
-            0.5 * np.diff(betas) * (means[1:] + means[:-1]),
-            means,
+            0.5 * np.diff(betas) * (middle[1:] + middle[:-1]),  # a mean may be that of one draw far out in a tail
+            middle,
             np.zeros(units, np.int64),
             np.full((units, pairs), -np.inf),
             np.full((units, pairs), -np.inf),
