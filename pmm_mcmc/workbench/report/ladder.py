@@ -41,7 +41,13 @@ def ladder_section(dt: Any) -> Section:
         "and the rates at which neighbours swap. Below: the log evidence by three estimates, and weights of "
         "modes, with two standard errors to each side."
     )
-    blocks = [Text(words), _evidence(ladder), _modes(ladder), Figure(caption, _drawn(ladder)), _rungs(ladder)]
+    blocks: list[Any] = [
+        Text(words),
+        _evidence(ladder),
+        _modes(ladder),
+        Figure(caption, _drawn(ladder)),
+        _rungs(ladder),
+    ]
     return Section("Ladder", blocks)
 
 
