@@ -213,7 +213,7 @@ def _midpoint(
     else:
         wu, wv = continuous_weight(gap, step, kernel.dynamics != OVERDAMPED)
     zero = jnp.zeros_like(u)
-    far = [w[1:] for w in beyond] or [None, None]
+    far: list[Any] = [w[1:] for w in beyond] or [None, None]
     mu, mv, known = _extend(zero, zero, near, far[0], at, time, known, others[-2:])
     mu_end, mv_end, after = _finish(mu, mv, to_end, far[1], gap, step - time, known, others[-3:-1])
     y, v_mid = interpolate(u, v, b, mu, at), interpolate_velocity(u, v, b, mv, at)
