@@ -17,6 +17,8 @@ the mean barrier with the known one (quadrature, ``r`` of the coarse ladder corr
 ``galaxies``
     Mixtures of three components for 82 velocities, whose six labellings have weight 1/6 each: the share of the first
     component's mean being the lowest, against 1/3.
+``transfection``, ``phi4``, ``spike``, ``regression``, ``schools``, ``funnel``
+    See :mod:`benchmarks.ladder_targets`.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ import pytensor.tensor as pt
 from scipy.special import betaln, digamma, gammaln
 
 import pmm_mcmc as pmm
+from benchmarks import ladder_targets as more
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "device": "cpu", "backend": "numba"}
 GALAXIES = Path(__file__).parent.parent / "docs" / "data" / "galaxies.csv"
@@ -100,6 +103,12 @@ TARGETS = {
     "mixture": (mixture, [(a, d, r) for r in ("prior", "gaussian") for a in (3.5, 10, 20) for d in (2, 10, 20, 100)]),
     "widths": (widths, [(10,), (20,)]),
     "galaxies": (galaxies, [(2,), (3,), (4,)]),
+    "transfection": (more.transfection, [()]),
+    "phi4": (more.phi4, [(8,), (32,)]),
+    "spike": (more.spike, [(6,), (10,)]),
+    "regression": (more.regression, [(5,), (20,)]),
+    "schools": (more.schools, [()]),
+    "funnel": (more.funnel, [(5,)]),
 }
 
 
@@ -123,7 +132,7 @@ def measured(name, arguments, seeds, chains, draws):
             between = share.std(ddof=1) / np.sqrt(len(share))
             w = share.mean()
             weights.append((w, max(between, np.sqrt(w * (1.0 - w) / max(restarts, 1)))))
-    label = f"{name} {' '.join(map(str, arguments))}"
+    label = f"{name} {' '.join(map(str, arguments))}".strip()
     rest = np.mean(others, axis=0)
     print(
         f"{label:26}{_row(evidence, log_evidence)}{_row(weights, mode[0]) if mode else ' ' * 36}{rest[0]:7.2f}"

@@ -57,6 +57,7 @@ def files(tmp_path_factory):
         "off": run_page(pages.off()),
         "nasty": run_page(pages.named(pages.NASTY), title=pages.NASTY[0]),
         "many": run_page(pages.good(d=3, chains=512, draws=40)),
+        "ladder": run_page(pages.on_ladder()),
         "comparison": comparison_page(pages.stepped()),
     }
     for name, html in every.items():
@@ -92,7 +93,7 @@ def fits(page):
     return page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
-@pytest.mark.parametrize("name", ["good", "off", "nasty", "many", "comparison"])
+@pytest.mark.parametrize("name", ["good", "off", "nasty", "many", "ladder", "comparison"])
 @pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["wide", "narrow"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_renders_in_any_width_and_light(show, files, name, viewport, scheme):

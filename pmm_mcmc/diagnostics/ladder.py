@@ -14,24 +14,31 @@ __all__ = ["ladder_reasons", "with_ladder"]
 
 
 def ladder_reasons(dt: Any) -> list[Reason]:
-    """Return a reason if the result is of a ladder on which too few chains came from the reference to the posterior."""
+    """Return reasons if a result of a ladder rests on too few restarts, or if its estimates of the evidence differ."""
     if "ladder" not in dt.children:
         return []
     ladder, limit = dt["ladder"], CALIBRATION.restarts
-    restarts = int(ladder["restarts"])
+    reasons, restarts = [], int(ladder["restarts"])
+    weight, reached = _modes(ladder), ladder["mode_restarts"].values
+    fewest = int(np.argmin(reached[: len(weight)])) if len(weight) else 0
     if restarts < limit:
         words = f"{restarts} chains came from the reference to the posterior, limit {limit}: weights of modes are open"
-        return [Reason("restarts", words, "draw more", None, restarts, limit)]
-    weight, reached = _modes(ladder), ladder["mode_restarts"].values
-    limit = CALIBRATION.restarts_of_mode
-    fewest = int(np.argmin(reached[: len(weight)])) if len(weight) else 0
-    if len(weight) > 1 and reached[fewest] < limit:
+        reasons.append(Reason("restarts", words, "draw more", None, restarts, limit))
+    elif len(weight) > 1 and reached[fewest] < CALIBRATION.restarts_of_mode:
+        limit = CALIBRATION.restarts_of_mode
         words = (
             f"the mode of weight {weight[fewest]:.2g} was reached from the reference {int(reached[fewest])} times, "
             f"limit {limit}"
         )
-        return [Reason("restarts", words, "draw more", None, float(reached[fewest]), limit)]
-    return []
+        reasons.append(Reason("restarts", words, "draw more", None, float(reached[fewest]), limit))
+    gap, error = (float(ladder[f"forward_minus_backward{end}"]) for end in ("", "_se"))
+    if abs(gap) > CALIBRATION.evidence_gap * error:
+        words = (
+            f"log evidence forward and backward differ by {abs(gap):.2g} (error {error:.2g}), limit "
+            f"{CALIBRATION.evidence_gap:g} errors: neighbouring rungs have not met the same places"
+        )
+        reasons.append(Reason("evidence", words, "draw more", None, abs(gap) / error, CALIBRATION.evidence_gap))
+    return reasons
 
 
 def with_ladder(dt: Any, verdict: Verdict) -> Verdict:
@@ -48,7 +55,7 @@ def with_ladder(dt: Any, verdict: Verdict) -> Verdict:
         shown = ", ".join(f"{w:.2g} (error {se:.1g})" for w, se in zip(weight[:6], errors, strict=False))
         words += f", {len(weight)} modes of weights {shown}" + ", ..." * (len(weight) > 6)
     elif len(weight):
-        words += ", one mode"
+        words += ", one mode" + ": a run without a ladder would do" * verdict.trusted
     return replace(verdict, sentence=f"{verdict.sentence}{words}.")
 
 

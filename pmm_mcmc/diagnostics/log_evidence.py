@@ -9,8 +9,8 @@ forward, backward, and Bennett's [1]_ with the logistic function and any ``c``, 
 Thermodynamic integration is :math:`\log Z_1 / Z_0 = \int_0^1 E_\beta[l]\,d\beta`, by the trapezoidal rule with the
 variances of ``l`` as its derivatives.
 
-Sums over draws are kept for *units*, which are independent (copies of the ladder) or nearly so (long parts of one):
-standard errors are jackknives over units.
+Sums over draws are kept for *units*, which are independent: the copies of the ladder.  Standard errors are jackknives
+over units, longer by Student's quantile where these are few, so that 1.96 of them to each side are a 95 % interval.
 
 .. [1] C. H. Bennett, "Efficient estimation of free energy differences from Monte Carlo data", J. Comput. Phys. 22
    (1976).
@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import expit, logsumexp
+from scipy.stats import norm
+from scipy.stats import t as student
 
 __all__ = ["LadderSums", "LogEvidence", "jackknife"]
 
@@ -83,11 +85,11 @@ class LadderSums:
         """Begin with no draws; constants come from earlier values ``(n, N + 1)`` of ``l``."""
         pairs = len(betas) - 1
         with np.errstate(invalid="ignore"):
-            means = np.array([column[np.isfinite(column)].mean() for column in log_ratio.T])
+            middle = np.array([np.median(column[np.isfinite(column)]) for column in log_ratio.T])
         self = cls(
             betas,
-            0.5 * np.diff(betas) * (means[1:] + means[:-1]),
-            means,
+            0.5 * np.diff(betas) * (middle[1:] + middle[:-1]),  # a mean may be that of one draw far out in a tail
+            middle,
             np.zeros(units, np.int64),
             np.full((units, pairs), -np.inf),
             np.full((units, pairs), -np.inf),
@@ -150,7 +152,8 @@ class LadderSums:
         kept = everything if len(used) > 1 else everything[:1]
         by = {which: self.ratios(which, kept).sum(axis=1) for which in ("bennett", "forward", "backward")}
         by["thermodynamic"], by["gap"] = self.integral(kept), by["forward"] - by["backward"]
-        found = [number for values in by.values() for number in (float(values[0]), jackknife(values[1:]))]
+        few = float(student.ppf(0.975, max(len(used) - 1, 1)) / norm.ppf(0.975))
+        found = [number for values in by.values() for number in (float(values[0]), few * jackknife(values[1:]))]
         return LogEvidence(*found)
 
 

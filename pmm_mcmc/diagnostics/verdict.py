@@ -262,6 +262,8 @@ def _disagreement(dt: Any, table: pd.DataFrame, moving: np.ndarray, errors: np.n
     if chains > 1 and "superchains" in dt["posterior"].attrs:  # many chains, of few draws each
         kind, nested = "nested r_hat", nested_r_hat(dt).reindex(table.index).to_numpy()
         r_hat = np.where(moving, nested, 1.0)
+    if "ladder" in dt.children:  # copies start together, and forget by restarts, which are counted
+        r_hat = np.ones(len(table))
     return disagreement_reasons(list(table.index), r_hat, errors, kind)
 
 

@@ -17,7 +17,7 @@ from pmm_mcmc.coordinates.structure import Child
 from pmm_mcmc.model.families import MOST_GROUPED, SIGNED, Law, law_of
 from pmm_mcmc.model.outputs import python_function
 
-__all__ = ["Reading", "read"]
+__all__ = ["Reading", "children_of", "read"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -70,6 +70,12 @@ def read(
     bad = [child.rv.name for child, sound in zip(children, good, strict=True) if not sound]
     _log.warning("The scale of %s is 0 or not finite at the start: sampled as it is written", ", ".join(bad))
     return read(model, vars, layout, flat, start, {**choices, **{name: "centred" for name in bad}})
+
+
+def children_of(model: pm.Model) -> list[str]:
+    """Return the names of the variables that can be non-centred."""
+    point = model.initial_point(0)
+    return [child.rv.name for child in _children(model, {var: point[var.name].shape for var in model.value_vars}, {})]
 
 
 class Reading:

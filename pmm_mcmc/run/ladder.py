@@ -20,9 +20,10 @@ from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.model.tempered import MOST_DENSE, gaussian_numbers, improper_priors
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.driver import FinishedChunk, Groups, StopSampling, groups_of
-from pmm_mcmc.run.ladder_path import Moved, Path
+from pmm_mcmc.run.ladder_climbs import look
+from pmm_mcmc.run.ladder_path import Moved, Path, Points
 from pmm_mcmc.run.ladder_report import LADDER, with_modes, without_draws
-from pmm_mcmc.run.ladder_state import Ladder, Scan
+from pmm_mcmc.run.ladder_state import LOOK, LOOKS, REMEMBER, Ladder, Scan
 from pmm_mcmc.run.ladder_tuning import Given, Tuner
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.plan import SamplingPlan
@@ -32,8 +33,10 @@ from pmm_mcmc.run.storage.recovery import stored_identity
 __all__ = ["LadderRun", "reference_of"]
 
 _TYPES = (Coordinates, Ladder, LadderSums, OtherModes, TunedParameters)
-# Units of a jackknife at least; scans of a part of a copy that is a unit where copies are few.
-_UNITS, _PART = 24, 64
+
+
+# Statistics of what was found beside the modes of the draws.
+_OTHERS = ("other_modes", "other_mode_coordinate", "other_mode_position")
 
 
 class _Stopped(Exception):
@@ -155,8 +158,7 @@ class LadderRun:
         tuner = Tuner(self.path, self.plan.arguments, self.given, self.chains, self.tune, key, each, note)
         ladder = tuner.run(start)
         tuner.look_around(ladder)
-        parts = -(-_UNITS // ladder.copies)
-        ladder.sums = LadderSums.start(ladder.betas, tuner.last, ladder.copies * parts)
+        ladder.sums = LadderSums.start(ladder.betas, tuner.last, ladder.copies)
         ladder.swapped = np.zeros(ladder.pairs)
         ladder.restarts[:], ladder.round_trips[:], ladder.arrived[:] = 0, 0, False
         ladder.tuning_gradients = float(ladder.n_grad.sum())
@@ -229,26 +231,45 @@ class LadderRun:
         C, d = ladder.copies, self.path.d
         chunk, arrived = Chunk.empty((C, rows), d, d), np.zeros((C, rows), np.int64)
         setting, spent, done = ladder.settings[-1], ladder.n_grad.astype(np.int64), 0
-        parts = len(ladder.sums.count) // C  # type: ignore[union-attr]
+        others = np.empty((len(OtherModes._fields), rows))
         while done < rows and not (done and self._stopped()):
             scan: Scan = ladder.advance(self.path, each)
-            unit = np.arange(C) * parts + (ladder.done // _PART) % parts
-            ladder.sums.add(unit, scan.log_ratio[None])  # type: ignore[union-attr]
+            ladder.sums.add(np.arange(C), scan.log_ratio[None])  # type: ignore[union-attr]
             ladder.swapped += scan.swaps.mean(axis=0)
-            n_grad = scan.n_grad.sum(axis=1)
+            ladder.done += 1
+            if ladder.done % REMEMBER == 0:
+                ladder.remember(scan.cold)
+            n_grad = scan.n_grad.sum(axis=1) + (self._look(ladder) if ladder.done % LOOK == 0 else 0)
             ladder.n_grad += n_grad
             chunk.position[:, done], chunk.gradient[:, done] = scan.cold.position, scan.cold.slope(1.0)
             chunk.lp[:, done], chunk.accept[:, done] = scan.cold.lp, scan.accept[:, -1]
             chunk.n_grad[:, done], chunk.unstable[:, done] = n_grad, scan.unstable[:, -1]
-            arrived[:, done] = scan.arrived
+            arrived[:, done], others[:, done] = scan.arrived, ladder.settings[-1].other_modes
             done += 1
-            ladder.done += 1
             self._update(False, ladder.done, setting.step_size, setting.K, float(ladder.n_grad.sum()))
         chunk.refined[:], chunk.model_failures[:] = 0, chunk.unstable
         chunk = Chunk(*(part[:, :done] for part in chunk))
         groups = groups_of(self.plan, chunk, setting, setting.steps_per_draw, spent, "")
-        groups["sample_stats"]["restart"] = arrived[:, :done]
+        stats = groups["sample_stats"]
+        stats["restart"] = arrived[:, :done]
+        for name, values in zip(_OTHERS, others[:, :done], strict=True):
+            stats[name][:] = values
         return groups, done == rows
+
+    def _look(self, ladder: Ladder) -> int:
+        """Look for modes that chains between reference and posterior are in; return the gradients of each copy.
+
+        What was found before is enough.
+        """
+        setting, d = ladder.settings[-1], self.path.d
+        if setting.other_modes.mass > 0.0:
+            return 0
+        rng = np.random.default_rng([*ladder.key.tolist(), LOOKS, ladder.done])
+        hot, cold = ladder.position[ladder.slot[:, 1:-1]].reshape(-1, d), ladder.recent
+        seen = Points(cold[..., :d], cold[..., d:])
+        found, spent = look(self.path, setting, hot, seen, np.empty((0, d)), int(ladder.n_grad.sum()), rng)
+        ladder.settings[-1] = setting._replace(other_modes=found)
+        return -(-spent // ladder.copies)
 
     def _reported(self, ladder: Ladder, groups: Groups) -> bool:
         """Call the callback; return whether to stop."""
@@ -264,17 +285,9 @@ class LadderRun:
         stats = tree["sample_stats"]
         if "unconstrained" not in stats or not ladder.done:
             return report
-        coordinates, d = ladder.settings[-1].coordinates, self.path.d
+        coordinates = ladder.settings[-1].coordinates
         z, restart = (np.asarray(stats[name].values) for name in ("unconstrained", "restart"))
-
-        def value(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            with np.errstate(all="ignore"):
-                points = self.path.evaluate(coordinates.place(y))
-                lp = points.lp
-                gradient = coordinates.pull_back(points.evaluation[:, d : 2 * d] + points.evaluation[:, 2 * d : 3 * d])
-            return np.where(np.isfinite(lp), lp, np.nan), gradient
-
-        modes = find_modes(coordinates.whiten(z), restart > 0, value)
+        modes = find_modes(coordinates.whiten(z), restart > 0, self.path.value(coordinates))
         return with_modes(report, modes, coordinates.place(modes.centre))
 
     # -- store -------------------------------------------------------------------------------------------------------

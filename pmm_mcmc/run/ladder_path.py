@@ -10,6 +10,7 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import Engine, empty_state
+from pmm_mcmc.warmup.climb import Value
 
 __all__ = ["Moved", "Path", "Points"]
 
@@ -95,6 +96,18 @@ class Path:
         bad = ~(np.isfinite(state[:, 4 * d]) & np.isfinite(evaluation).all(axis=1))
         evaluation[bad, -2] = -np.inf
         return Points(position, evaluation)
+
+    def value(self, coordinates: Coordinates) -> Value:
+        """Return the function of the target's log density and gradient at whitened positions, for climbs."""
+        d = self.d
+
+        def value(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            with np.errstate(all="ignore"):
+                points = self.evaluate(coordinates.place(y))
+                gradient = coordinates.pull_back(points.evaluation[:, d : 2 * d] + points.evaluation[:, 2 * d : 3 * d])
+            return np.where(np.isfinite(points.lp), points.lp, np.nan), gradient
+
+        return value
 
     def move(self, setting: TunedParameters, points: Points, keys: np.ndarray, first: int, thin: int) -> Moved:
         """Follow ``thin`` trajectories of each point at the temperature of a setting."""

@@ -11,12 +11,14 @@ import time
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import xarray as xr
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.methods import ADJUSTED
 from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.heartbeat import Heartbeat
+from pmm_mcmc.model.reading import children_of
 from pmm_mcmc.run import arguments
 from pmm_mcmc.run.ladder import LadderRun, reference_of
 from pmm_mcmc.run.ladder_report import LADDER
@@ -81,9 +83,9 @@ def sample_on_ladder(
     which = reference_of(asked["model"], isinstance(asked["model"], LogDensity), reference)
     if which == "prior" and initvals is not None:
         raise ValueError("initvals= does not go with a ladder from the prior, whose draws are the starts: leave it out")
+    stored = _stored_seed(store) if resume else None
     if seed is None:
-        seed = _stored_seed(store) if resume else None
-        seed = arguments.fresh_seed() if seed is None else seed
+        seed = arguments.fresh_seed() if stored is None else stored
     with Heartbeat(bool(progressbar)) as heartbeat:
 
         def announce(sampled: str) -> None:
@@ -92,6 +94,14 @@ def sample_on_ladder(
 
         plan = SamplingPlan.of(Asked(_for_ladder(step), chains=chains, leg=tune, reference=which, **asked), announce)
         heartbeat.stop()
+    if not isinstance(asked["model"], LogDensity) and (children := children_of(pm.modelcontext(asked["model"]))):
+        told = (
+            "Not non-centred on a ladder: %s. If the verdict is that draws are too few, write the model non-centred by "
+            "hand"
+        )
+        _log.log(logging.INFO if progressbar else logging.DEBUG, told, ", ".join(children))
+    if resume and stored is None:
+        _log.info("Nothing is stored yet in %s: the ladder is tuned from the beginning", store)
     words = ladder if isinstance(ladder, str) else repr(np.asarray(ladder).tolist())
     identity = plan.identity | {
         "chains": chains, "tune": tune, "seed": seed, "ladder": words, "reference": which,

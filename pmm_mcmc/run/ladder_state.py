@@ -16,7 +16,9 @@ from pmm_mcmc.run.ladder_path import Moved, Path, Points
 __all__ = ["Ladder", "Scan"]
 
 # What random numbers are for: words of their keys.
-REFERENCE, SWAPS = 1, 2
+REFERENCE, SWAPS, LOOKS = 1, 2, 4
+# Scans between two looks for modes that no draw is in, between two draws that are kept for these, and their number.
+LOOK, REMEMBER, RECENT = 64, 4, 16
 
 
 class Scan(NamedTuple):
@@ -76,6 +78,8 @@ class Ladder:
         Their numbers since the ladder was frozen.
     sums, swapped, done
         Sums for the log evidence and of swap probabilities ``(N,)``, and draws since the ladder was frozen.
+    recent : (k, C, 4 d + 2)
+        Some of the last draws at temperature 1: positions and evaluations.
     n_grad : (C,)
         Gradients that each copy has spent.
     tuning_gradients
@@ -104,6 +108,7 @@ class Ladder:
     sums: LadderSums | None = None
     swapped: np.ndarray = field(default_factory=lambda: np.zeros(0))
     done: int = 0
+    recent: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 0)))
     n_grad: np.ndarray = field(default_factory=lambda: np.zeros(0))
     tuning_gradients: float = 0.0
     judged: bool = False
@@ -152,6 +157,11 @@ class Ladder:
         self.restarts += arrived
         swaps = self._swap(log_ratio)
         return Scan(cold, before, log_ratio, swaps, n_grad, accept, unstable, arrived)
+
+    def remember(self, cold: Points) -> None:
+        """Keep draws at temperature 1 for looks at other modes."""
+        newest = np.concatenate([cold.position, cold.evaluation], axis=1)[None]
+        self.recent = newest if not len(self.recent) else np.concatenate([self.recent, newest])[-RECENT:]
 
     def _put(self, k: int, points: Points) -> None:
         self.position[self.slot[:, k]], self.evaluation[self.slot[:, k]] = points

@@ -15,13 +15,13 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import best_coordinates, diagonal_scale
-from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
+from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, equal_rejection, expected_rejections, pairs_for, step_of_ess
 from pmm_mcmc.model.tempered import MOST_DENSE, gaussian_numbers
+from pmm_mcmc.run.ladder_climbs import look
 from pmm_mcmc.run.ladder_path import Moved, Path, Points
 from pmm_mcmc.run.ladder_state import Ladder, Scan
 from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import towards_acceptance
 
 __all__ = ["Given", "NoLadder", "Tuner"]
@@ -35,6 +35,8 @@ _MOVES, _LAST_MOVES = 6, 16
 _FIRST, _STEADY = 16, 0.1
 # Blocks of a round after each of which steps adapt; draws that a rung is fitted to.
 _BLOCKS, _FITTED = 4, 4000
+# Scans of a round whose draws between reference and posterior are climbed from.
+_KEPT_HOT = 8
 # Draws of the reference from which scouts look for modes.
 _SCOUTS = 128
 # Trajectories between two swaps at most, steps of a trajectory at most.
@@ -80,6 +82,7 @@ class Tuner:
         self.transition, self.n_grad, self.spent, self.barrier = 0, np.zeros(chains), 0.0, math.nan
         self.step_size, self.K = math.nan, 1
         self._draws = 0
+        self._hot: list[np.ndarray] = []
         self._span = CALIBRATION.leg_span / (arguments.friction or 1.0)
 
     def run(self, start: np.ndarray | None) -> Ladder:
@@ -279,6 +282,8 @@ class Tuner:
             accept.append(found.accept.mean(axis=0))
             if i >= scans - kept and i % max(1, kept * C // _FITTED) == 0:
                 seen.append(Points(ladder.position[ladder.slot], ladder.evaluation[ladder.slot]))
+            if (i + 1) % max(1, scans // _KEPT_HOT) == 0:
+                self._hot.append(ladder.position[ladder.slot[:, 1:-1]].reshape(-1, self.path.d))
             if (i + 1) % block == 0:
                 mean, number = np.mean(accept, axis=0), (i + 1) // block
                 for k in range(1, rungs):
@@ -305,17 +310,13 @@ class Tuner:
 
     def look_around(self, ladder: Ladder) -> None:
         """Look for modes that no draw of the last round at the posterior is in."""
-        setting, d = ladder.settings[-1], self.path.d
-        position = np.stack([points.position for points in self._cold], axis=1)
-        lp = np.stack([points.lp for points in self._cold], axis=1)
-        slope = np.stack([points.slope(1.0) for points in self._cold], axis=1)
-        nothing = np.zeros(lp.shape, np.int64)
-        seen = Block(position, slope, lp, nothing, nothing, nothing, np.ones(lp.shape))
-        prior = self._draw(_SCOUTS).position
-        rng = np.random.default_rng([*self.key.tolist(), _ANNEALING, d])
-        found, more = look_around(self.path.engine, setting, seen, prior, int(ladder.n_grad.sum()), rng)
-        ladder.settings[-1] = setting._replace(other_modes=found)
-        ladder.n_grad += (more + _SCOUTS) / ladder.copies
+        setting = ladder.settings[-1]
+        rng = np.random.default_rng([*self.key.tolist(), _ANNEALING, self.path.d])
+        cold = Points(*(np.stack(parts) for parts in zip(*self._cold, strict=True)))
+        prior, before = self._draw(_SCOUTS).position, int(ladder.n_grad.sum())
+        modes, spent = look(self.path, setting, np.concatenate(self._hot), cold, prior, before, rng)
+        ladder.settings[-1] = setting._replace(other_modes=modes)
+        ladder.n_grad += (spent + _SCOUTS) / ladder.copies
 
     @property
     def last(self) -> np.ndarray:

@@ -147,7 +147,8 @@ def sample(
         from 0 to 1.  The result has a draw of each copy in place of each chain, and a group ``ladder``.  All rungs move
         by Metropolis-adjusted Langevin trajectories, as in an exact leg, so that neither weights nor evidence have a
         bias of the step; variables are not non-centred.  ``tune`` is the largest number of trajectories of a chain
-        before the draws.
+        before the draws; ``store`` begins with the draws, so that a run that is killed while the ladder is tuned is
+        tuned again by ``resume``.
     reference
         Of a ladder: "prior", "gaussian" (fitted to the posterior in two turns, from where ``initvals`` are), or "auto":
         the prior, if there is one to draw from.

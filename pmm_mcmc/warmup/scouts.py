@@ -29,7 +29,13 @@ _NUMBERS = 2**21
 
 
 def look_around(
-    engine: Engine, tuned: TunedParameters, seen: Block, prior: np.ndarray, n_grad: int, rng: np.random.Generator
+    engine: Engine,
+    tuned: TunedParameters,
+    seen: Block,
+    prior: np.ndarray,
+    n_grad: int,
+    rng: np.random.Generator,
+    found: np.ndarray | None = None,
 ) -> tuple[OtherModes, int]:
     """Look for other modes; return what was found, and the gradients that it took.
 
@@ -45,12 +51,14 @@ def look_around(
         Gradients of the warm-up, of which scouts spend about a fifth at most.
     rng
         Random numbers of the scouts alone.
+    found : (k, d), optional
+        Maxima in the model's coordinates from which scouts begin.
     """
     most, d = int(min(CALIBRATION.scout_share * n_grad, CALIBRATION.most_of_scouts)), seen.position.shape[2]
     if d == 0 or most < CALIBRATION.scouts_together * CALIBRATION.least_climb:
         return OtherModes(), 0
     search = _Search(engine, tuned, most)
-    return search.run(seen, prior, rng), search.spent
+    return search.run(seen, prior, rng, found), search.spent
 
 
 class _Maximum(NamedTuple):
@@ -66,7 +74,9 @@ class _Search:
     def __init__(self, engine: Engine, tuned: TunedParameters, most: int):
         self._engine, self._tuned, self._most, self.spent = engine, tuned, most, 0
 
-    def run(self, seen: Block, prior: np.ndarray, rng: np.random.Generator) -> OtherModes:
+    def run(
+        self, seen: Block, prior: np.ndarray, rng: np.random.Generator, given: np.ndarray | None = None
+    ) -> OtherModes:
         """Return the other modes."""
         d = seen.position.shape[2]
         in_order = [part.swapaxes(0, 1).reshape(-1, part.shape[2]) for part in (seen.position, seen.gradient)]
@@ -75,6 +85,8 @@ class _Search:
         homes = self._climb(y[-CALIBRATION.homes :], y[-1], self._most // 10)
         ends: list[_Maximum] = []
         starts = self._starts(prior, max((home.lp for home in homes), default=0.0), d, rng)
+        if given is not None:
+            starts = np.concatenate([self._whitened(given)[0], starts])
         for first in range(0, len(starts), CALIBRATION.scouts_together):
             some = starts[first : first + CALIBRATION.scouts_together]
             most = int(CALIBRATION.climbing_share * self._most) - self.spent

@@ -12,18 +12,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Comparison", "bias_probe", "compare", "to_html"]
+__all__ = ["Comparison", "bias_probe", "compare", "plot_ladder", "to_html"]
 
 if TYPE_CHECKING:
     from pmm_mcmc.workbench import targets as targets
     from pmm_mcmc.workbench.comparison import Comparison, compare
     from pmm_mcmc.workbench.probe import bias_probe
-    from pmm_mcmc.workbench.report import to_html
+    from pmm_mcmc.workbench.report import plot_ladder, to_html
 
 _NAMES = {
     "Comparison": "pmm_mcmc.workbench.comparison",
     "bias_probe": "pmm_mcmc.workbench.probe",
     "compare": "pmm_mcmc.workbench.comparison",
+    "plot_ladder": "pmm_mcmc.workbench.report",
     "to_html": "pmm_mcmc.workbench.report",
 }
 

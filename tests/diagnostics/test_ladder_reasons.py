@@ -9,8 +9,9 @@ from pmm_mcmc.diagnostics.ladder import ladder_reasons, with_ladder
 from pmm_mcmc.diagnostics.statement import concluded
 
 
-def tree(restarts, weights, reached):
+def tree(restarts, weights, reached, gap=0.1):
     data = {
+        "forward_minus_backward": gap, "forward_minus_backward_se": 0.05,
         "restarts": restarts, "log_evidence": -3.217, "log_evidence_se": 0.042,
         "mode_weight": ("mode", np.array(weights)), "mode_weight_se": ("mode", np.array(weights) / 20),
         "mode_restarts": ("mode", np.array(reached)),
@@ -25,6 +26,7 @@ def tree(restarts, weights, reached):
         (tree(100, [1.0], [100]), None),
         (tree(200, [0.95, 0.05], [191, 9]), "the mode of weight 0.05 was reached from the reference 9 times, limit 10"),
         (tree(200, [0.95, 0.05, np.nan], [190, 10, 0]), None),
+        (tree(200, [1.0], [200], -0.14), None),
         (xr.DataTree.from_dict({"posterior": xr.Dataset()}), None),
     ],
 )
@@ -36,6 +38,15 @@ def test_weights_rest_on_restarts(found, words):
         assert concluded(reasons, "").state == "undecided"
 
 
+def test_rungs_that_contradict_each_other_leave_the_evidence_undecided():
+    (reason,) = ladder_reasons(tree(200, [1.0], [200], -0.2))
+    assert reason.code == "evidence" and (reason.value, reason.limit) == (pytest.approx(4.0), 3.0)
+    assert reason.words.startswith("log evidence forward and backward differ by 0.2 (error 0.05), limit 3 errors")
+    assert concluded([reason], "").state == "undecided"
+    both = ladder_reasons(tree(20, [1.0], [20], 1.0))
+    assert [reason.code for reason in both] == ["restarts", "evidence"]
+
+
 def test_the_sentence_says_what_was_found():
     before = concluded([], "All is well.")
     two = with_ladder(tree(200, [0.7, 0.3, np.nan], [140, 60, 0]), before).sentence
@@ -43,7 +54,9 @@ def test_the_sentence_says_what_was_found():
     assert two.endswith(
         " Ladder: log evidence -3.22 (error 0.04), 200 restarts, 2 modes of weights 0.7 (error 0.03), 0.3 (error 0.01)."
     )
-    assert with_ladder(tree(200, [1.0], [200]), before).sentence.endswith("200 restarts, one mode.")
+    assert with_ladder(tree(200, [1.0], [200]), before).sentence.endswith(
+        "200 restarts, one mode: a run without a ladder would do."
+    )
     assert with_ladder(xr.DataTree(), before) is before
 
 

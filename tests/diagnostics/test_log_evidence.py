@@ -83,6 +83,25 @@ def test_draws_where_the_target_is_nought_count_as_nought(betas):
     assert np.isnan(evidence.thermodynamic)
 
 
+def test_a_draw_far_out_in_a_tail_of_the_prior_does_not_spoil_the_evidence(betas):
+    rng = np.random.default_rng(8)
+    start, values = log_ratios(betas, (200,), rng), log_ratios(betas, (100, 20), rng)
+    start[3, 0] = -1e20
+    sums = LadderSums.start(betas, start, 20)
+    sums.add(np.arange(20), values)
+    evidence = sums.evidence()
+    assert abs(evidence.bennett - TRUE) < 4.5 * evidence.bennett_se < 1.0
+
+
+def test_intervals_of_few_copies_are_as_long_as_student_has_them(betas):
+    rng, inside = np.random.default_rng(7), []
+    for _ in range(400):
+        evidence = sums_of(betas, 4, 100, rng).evidence()
+        inside.append(abs(evidence.forward - TRUE) < 1.96 * evidence.forward_se)
+    # 0.88 without Student's quantile; the share's own error is .011.
+    assert np.mean(inside) > 0.95 - 4.5 * 0.011 and np.mean(inside) < 0.95 + 3.0 * 0.011
+
+
 def test_the_jackknife_of_a_mean_is_its_standard_error():
     x = np.random.default_rng(6).standard_normal(30)
     left_out = (x.sum() - x) / 29

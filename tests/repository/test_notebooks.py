@@ -19,7 +19,15 @@ from matplotlib.figure import Figure
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
-EXPECTED = {"first_steps", "not_log_concave", "many_chains", "how_it_works", "comparing", "diffusion"}
+EXPECTED = {
+    "first_steps",
+    "not_log_concave",
+    "many_chains",
+    "how_it_works",
+    "comparing",
+    "diffusion",
+    "model_comparison",
+}
 # Folders of a machine, and addresses on it.
 PRIVATE = re.compile(r"(?<![\w.:/])/(?:home|root|Users|tmp|var|work|opt)/|[A-Z]:\\\\|127\.0\.0\.1|localhost")
 

@@ -3,6 +3,7 @@
 Random tests at fixed seeds: |z| < 4.5 for each statistic (7e-6).
 """
 
+import arviz as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -12,7 +13,7 @@ from scipy.special import betaln, digamma, gammaln
 from store_runs import files
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run import memory
+from pmm_mcmc.run import ladder_tuning, memory
 
 A, D = 4.0, 2
 
@@ -180,3 +181,43 @@ def test_given_temperatures_are_kept(two_modes):
     assert dt["ladder"]["temperature"].values.tolist() == betas
     assert dt["posterior"].sizes["chain"] == 4
     assert on_ladder(two_modes, ladder=4, chains=20, draws=5, tune=100)["ladder"].sizes["rung"] == 4
+
+
+def test_copies_are_not_judged_by_r_hat_but_by_restarts_and_errors(two_modes):
+    dt = on_ladder(two_modes, chains=60, draws=60)
+    codes = [reason.code for reason in pmm.verdict(dt).reasons]
+    assert float(az.rhat(dt)["x"].max()) > 1.02 and "r_hat" not in codes and "mcse" in codes
+
+
+def test_a_run_killed_while_its_ladder_is_tuned_is_tuned_again(two_modes, tmp_path, monkeypatch, caplog):
+    options = {"draws": 10, "chains": 24, "tune": 100}
+
+    def killed(*given):
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ladder_tuning.Tuner, "look_around", killed)
+        with pytest.raises(SystemExit):
+            on_ladder(two_modes, store=tmp_path / "run", **options)
+    with caplog.at_level("INFO", logger="pmm_mcmc"):
+        again = on_ladder(two_modes, store=tmp_path / "run", resume=True, **options)
+    assert any(m.startswith("Nothing is stored yet in ") and "tuned from the beginning" in m for m in caplog.messages)
+    found = again.copy()
+    whole = on_ladder(two_modes, **options)
+    found["ladder"] = again["ladder"].isel(mode=slice(0, whole["ladder"].sizes["mode"]))
+    assert_same(found, whole)
+
+
+def test_what_is_not_non_centred_on_a_ladder_is_said(caplog):
+    with pm.Model() as model:
+        tau = pm.HalfNormal("tau", 1.0)
+        pm.Normal("y", pm.Normal("theta", 0.0, tau, shape=3), 1.0, observed=[1.0, 0.0, -1.0])
+    with caplog.at_level("INFO", logger="pmm_mcmc"):
+        on_ladder(model, chains=24, draws=5, tune=60, progressbar=True)
+    assert sum(m.startswith("Not non-centred on a ladder: theta.") for m in caplog.messages) == 1
+
+
+def test_a_density_has_no_prior_to_be_the_reference():
+    density = pmm.LogDensity.from_jax(lambda x: -0.5 * (x**2).sum(), 2)
+    with pytest.raises(ValueError, match="reference='prior': a LogDensity has no prior that is known"):
+        on_ladder(density, "jax", reference="prior")

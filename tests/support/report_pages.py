@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pandas as pd
 import results
+import xarray as xr
 
 VOID = {"meta", "link", "img", "br", "hr", "input", "wbr"}
 # Names that would do harm where they are not escaped, or break what draws them.
@@ -198,3 +199,22 @@ def stepped():
     made = Comparison()
     made.steps = pd.DataFrame(rows, columns=list(STEP_COLUMNS))
     return made
+
+
+def on_ladder():
+    """A result with the group of a ladder of three rungs that found two modes; a third place is empty."""
+    dt = good()
+    names = [f"p[{i}]" for i in range(5)]
+    centre = np.zeros((3, 5))
+    centre[:, 0] = -2.0, 3.0, np.nan
+    data = {
+        "log_evidence": -3.217, "log_evidence_se": 0.042, "log_evidence_forward": -3.2, "log_evidence_forward_se": 0.05,
+        "log_evidence_backward": -3.3, "log_evidence_backward_se": 0.06, "forward_minus_backward": 0.1,
+        "forward_minus_backward_se": 0.05, "restarts": 200, "round_trips": 190,
+        "temperature": ("rung", [0.0, 0.1, 1.0]), "barrier": ("rung", [0.0, 0.6, 1.3]),
+        **{name: ("pair", [0.5, 0.4]) for name in ("swap_rate", "step_size", "K", "trajectories")},
+        "mode_weight": ("mode", [0.7, 0.3, np.nan]), "mode_weight_se": ("mode", [0.03, 0.03, np.nan]),
+        "mode_restarts": ("mode", [140, 60, 0]), "mode_centre": (("mode", "coordinate"), centre),
+    }  # fmt: skip
+    dt["ladder"] = xr.DataTree(xr.Dataset(data, {"coordinate": names}))
+    return dt

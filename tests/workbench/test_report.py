@@ -14,6 +14,7 @@ import results
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.workbench import plot_ladder
 from pmm_mcmc.workbench.report import run_page, to_html
 
 
@@ -263,3 +264,36 @@ def test_real_runs_in_memory_in_a_store_and_of_moments(tmp_path):
     assert float(shown[1][1].replace("\N{MINUS SIGN}", "-")) == pytest.approx(summary["bias"].iloc[0], rel=0.06)
     assert len(of_moments.texts("figcaption")) == 1
     assert dict(zip(of_moments.texts("dt"), of_moments.texts("dd"), strict=True))["Kept"] == "moments, no draws"
+
+
+def test_a_ladder_has_a_tab_with_evidence_modes_and_rungs():
+    dt = pages.on_ladder()
+    page = pages.check(run_page(dt))
+    assert "Ladder" in page.texts("button", role="tab")
+    tables = page.tables()
+    assert [row[:3] for row in tables["Log evidence"][1:]] == [
+        ["Bennett", "\N{MINUS SIGN}3.217", "0.042"], ["forward", "\N{MINUS SIGN}3.200", "0.05"],
+        ["backward", "\N{MINUS SIGN}3.300", "0.06"], ["forward - backward", "0.100", "0.05"],
+    ]  # fmt: skip
+    header, *modes = tables["Modes"]
+    assert header[:5] == ["mode", "weight", "standard error", "restarts", "p[0]"]
+    assert modes == [
+        ["0", "0.700", "0.03", "140", "\N{MINUS SIGN}2", *["0"] * 3],
+        ["1", "0.300", "0.03", "60", "3", *["0"] * 3],
+    ]
+    assert [row[1] for row in tables["Rungs"][1:]] == ["0", "0.1", "1"]
+    assert any("200 restarts" in text for text in page.texts("p"))
+    assert "Ladder" not in pages.check(run_page(pages.good())).texts("button", role="tab")
+
+
+def test_the_plot_of_a_ladder_shows_what_the_group_holds():
+    figure = plot_ladder(pages.on_ladder())
+    barrier, swaps, evidence, modes = figure.axes
+    assert barrier.lines[0].get_xydata().tolist() == [[0.0, 0.0], [0.1, 0.6], [1.0, 1.3]]
+    assert [bar.get_height() for bar in swaps.patches] == [0.5, 0.4]
+    assert [label.get_text() for label in evidence.get_yticklabels()] == ["forward", "Bennett", "backward"]
+    assert evidence.lines[0].get_xdata().tolist() == [-3.2, -3.217, -3.3]
+    (ends,) = [line.get_segments() for line in modes.collections]
+    np.testing.assert_allclose([end[:, 0] for end in ends], [[0.64, 0.76], [0.24, 0.36]])
+    with pytest.raises(ValueError, match="has no group 'ladder'; give a result of"):
+        plot_ladder(pages.good())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -11,7 +11,7 @@ import xarray as xr
 
 from pmm_mcmc.workbench.report.page import plain
 
-__all__ = ["drawing_class", "forest", "ranks", "short", "traces", "unlisted"]
+__all__ = ["drawing_class", "forest", "ranks", "short", "sketch", "traces", "unlisted"]
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish, without yellow, which is faint on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
@@ -61,6 +61,15 @@ def forest(rows: Sequence[str], series: Mapping[str, tuple[np.ndarray, np.ndarra
         axes.set_xlim(-max(reach, 1.5 * limit), max(reach, 1.5 * limit))
         axes.set_xlabel(label)
         figure.legend(loc="outside upper right", ncols=len(series), frameon=False)
+    return _literal(figure)
+
+
+def sketch(height: float, draw: Callable[[Any], None], figure: Any = None) -> Any:
+    """Return a figure, new if none is given, into which a function has drawn in the style of reports."""
+    with _style():
+        figure = _figure(height) if figure is None else figure
+        figure.set_layout_engine("constrained")
+        draw(figure)
     return _literal(figure)
 
 

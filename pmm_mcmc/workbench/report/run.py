@@ -16,6 +16,7 @@ from pmm_mcmc.diagnostics.summary import full_table, joined, with_numbers
 from pmm_mcmc.diagnostics.verdict import verdict
 from pmm_mcmc.workbench.report.columns import BIASES, ESTIMATES, FORMS, SAMPLING, interval_meaning
 from pmm_mcmc.workbench.report.figures import forest, ranks, traces, unlisted
+from pmm_mcmc.workbench.report.ladder import ladder_section
 from pmm_mcmc.workbench.report.page import Figure, Page, Section, Table, Verdict, chosen
 from pmm_mcmc.workbench.report.setting import facts, setting_section, unstable_section
 
@@ -35,7 +36,8 @@ def run_page(dt: Any, title: str = "Report on a run") -> str:
     """Return the report on a run as one self-contained HTML file.
 
     It has the verdict; for each parameter the estimates, the corrected mean, the bias with its standard error,
-    effective sample sizes and r_hat; figures of biases, traces and ranks; the tuned parameters; unstable transitions.
+    effective sample sizes and r_hat; figures of biases, traces and ranks; what a ladder found; the tuned
+    parameters; unstable transitions.
     For large results it shows, with a note, the parameters with the largest biases and r_hat, and some chains.
 
     Parameters
@@ -67,6 +69,7 @@ def page_of(dt: Any, title: str) -> Page:
     sections = [
         Section("Estimates", _tables(found.table)),
         Section("Figures", _figures(dt, found.table)),
+        ladder_section(dt),
         setting_section(dt),
         unstable_section(dt),
     ]

@@ -1,0 +1,116 @@
+"""Climbs from draws at all temperatures: maxima of the posterior that only draws of hotter rungs meet.
+
+A mode that is narrow beside another has little weight at temperatures in between, so that few chains bring it to the
+posterior; but a draw in its basin is enough to find it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.arguments import Block, OtherModes, TunedParameters
+from pmm_mcmc.run.ladder_path import Path, Points
+from pmm_mcmc.warmup.climb import Climbers, Value
+from pmm_mcmc.warmup.scouts import look_around
+
+__all__ = ["look", "unmet_maxima"]
+
+# Maxima at most, the highest ones.  Climbers together, and gradients of each at most.
+_MOST, _TOGETHER, _EACH = 24, 256, 60
+# Two ends are one maximum if their log densities differ by less, and their squared distance in variances is less.
+_NATS, _APART = 0.2, 0.25
+# Draws at the posterior from which climbs start; share of the gradients.
+_COLD, _SHARE = 256, 0.2
+
+
+def look(
+    path: Path,
+    setting: TunedParameters,
+    hot: np.ndarray,
+    cold: Points,
+    prior: np.ndarray,
+    n_grad: int,
+    rng: np.random.Generator,
+) -> tuple[OtherModes, int]:
+    """Look for modes that no draw at the posterior is in; return what was found, and the gradients that it took.
+
+    Parameters
+    ----------
+    path, setting
+        The path, and the trajectories at temperature 1.
+    hot : (n, d)
+        Draws at temperatures below 1.
+    cold : (k, C, ...)
+        Draws at temperature 1.
+    prior : (m, d)
+        Draws of the reference, from which scouts look too; without any there are scouts only for what climbs find.
+    n_grad
+        Gradients of the run so far, of which climbs spend a fifth at most, and scouts no more.
+    rng
+        Random numbers of the looks alone.
+    """
+    flat = cold.position.reshape(-1, path.d)
+    some = flat[rng.permutation(len(flat))[:_COLD]]
+    found, climbed = unmet_maxima(path, setting.coordinates, rng.permutation(hot), some, int(_SHARE * n_grad))
+    if not len(found) and not len(prior):
+        return OtherModes(0.0), climbed
+    position, slope, lp = (np.swapaxes(part, 0, 1) for part in (cold.position, cold.slope(1.0), cold.lp))
+    nothing = np.zeros(lp.shape, np.int64)
+    seen = Block(position, slope, lp, nothing, nothing, nothing, np.ones(lp.shape))
+    modes, more = look_around(path.engine, setting, seen, prior, n_grad, rng, found)
+    return modes, climbed + more
+
+
+def unmet_maxima(
+    path: Path, coordinates: Coordinates, hot: np.ndarray, cold: np.ndarray, most: int
+) -> tuple[np.ndarray, int]:
+    """Climb from draws; return the maxima that only hotter ones reach, and the gradients that it took.
+
+    Parameters
+    ----------
+    path, coordinates
+        The path, and the coordinates in which the posterior is about as wide in each direction.
+    hot, cold : (n, d)
+        Draws at temperatures below 1, in random order, and at 1.
+    most
+        Gradients at most.
+    """
+    d, value, home = hot.shape[1], path.value(coordinates), coordinates.whiten(cold).mean(axis=0)
+    *known, first = _ends(value, coordinates.whiten(cold), home, 0.25 * most)
+    position, lp, scale, spent = _ends(value, coordinates.whiten(hot), home, most - first)
+    spent += first
+    if not len(known[1]):  # nothing that the others could be compared with
+        return np.empty((0, d)), spent
+    new = np.ones(len(lp), bool)
+    found: list[int] = []
+
+    def drop(y: np.ndarray, top: float, width: float) -> None:
+        near = np.flatnonzero(new & (np.abs(lp - top) < _NATS))
+        apart = ((position[near] - y) ** 2).sum(axis=1)
+        new[near[apart < _APART * d * np.minimum(np.minimum(scale[near], width), 1.0)]] = False
+
+    for y, top, width in zip(*known, strict=True):
+        drop(y, float(top), float(width))
+    while new.any() and len(found) < _MOST:
+        best = int(np.flatnonzero(new)[np.argmax(lp[new])])
+        found.append(best)
+        drop(position[best], float(lp[best]), float(scale[best]))
+        new[best] = False
+    return coordinates.place(position[found]), spent
+
+
+def _ends(value: Value, start: np.ndarray, home: np.ndarray, most: float) -> tuple[Any, Any, Any, int]:
+    """Return positions, log densities and variances of maxima, and the gradients that were spent."""
+    reached, spent = [(np.empty((0, start.shape[1])), np.empty(0), np.empty(0))], 0
+    for i in range(0, len(start), _TOGETHER):
+        if spent >= most:
+            break
+        some = start[i : i + _TOGETHER]
+        end = Climbers.climb(value, some, home, _EACH * len(some))
+        spent += end.spent
+        reached.append((end.position[end.arrived], end.lp[end.arrived], end.scale[end.arrived]))
+    position, lp, scale = (np.concatenate(parts) for parts in zip(*reached, strict=True))
+    return position, lp, scale, spent

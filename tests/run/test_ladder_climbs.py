@@ -1,0 +1,95 @@
+"""Climbs from hotter rungs: a mode that is narrow beside another is found where no draw at the posterior is in it."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from sampling_runs import run
+
+import pmm_mcmc as pmm
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.arguments import OtherModes
+from pmm_mcmc.run import ladder, ladder_tuning, memory
+from pmm_mcmc.run.ladder_climbs import unmet_maxima
+
+
+class Hills:
+    """A path whose target is a mixture of normals with variances 1 and ``narrow``, at 0 and ``far``."""
+
+    def __init__(self, far, narrow):
+        self.far, self.narrow, self.calls = np.asarray(far, float), narrow, 0
+
+    def value(self, coordinates):
+        def value(y):
+            self.calls += len(y)
+            x = coordinates.place(y)
+            d = x.shape[1]
+            wide = -0.5 * (x**2).sum(axis=1)
+            other = -0.5 * ((x - self.far) ** 2).sum(axis=1) / self.narrow - 0.5 * d * np.log(self.narrow)
+            lp = np.logaddexp(wide, other)
+            share = np.exp(other - lp)[:, None]
+            return lp, coordinates.pull_back(-(1.0 - share) * x - share * (x - self.far) / self.narrow)
+
+        return value
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_a_maximum_is_unmet_if_no_cold_draw_climbs_to_it(scale):
+    d, rng = 6, np.random.default_rng(1)
+    far = np.full(d, 4.0)
+    hills, coordinates = Hills(far, 0.2), Coordinates(np.ones(d), np.full(d, scale))
+    cold, hot = rng.standard_normal((64, d)), np.concatenate([2.0 * rng.standard_normal((300, d)), far + np.eye(d)])
+    found, spent = unmet_maxima(hills, coordinates, hot, cold, 10**5)
+    assert found.shape == (1, d) and spent == hills.calls
+    np.testing.assert_allclose(found[0], far, atol=0.1)
+    met, _ = unmet_maxima(hills, coordinates, hot, np.concatenate([cold, far + 0.1 * np.eye(d)]), 10**5)
+    assert len(met) == 0
+
+
+def test_climbs_end_with_the_gradients_that_they_may_spend():
+    rng = np.random.default_rng(2)
+    hills, coordinates = Hills(np.full(4, 5.0), 0.3), Coordinates(np.zeros(4), np.ones(4))
+    draws = 2.0 * rng.standard_normal((5000, 4))
+    _, few = unmet_maxima(hills, coordinates, draws, draws[:64], 2000)
+    _, many = unmet_maxima(hills, coordinates, draws, draws[:64], 8000)
+    assert 2000 <= few < 2000 + 60 * 256 and few < many
+    nothing, _ = unmet_maxima(hills, coordinates, draws, draws[:64], 0)
+    assert nothing.shape == (0, 4)
+
+
+def unequal(d):
+    """Normals of weight 1/2 each with sd 1 at 5 and sd 1/2 at -5, from the prior N(0, 25)."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 5.0, shape=d)
+        prior = pm.logp(pm.Normal.dist(0.0, 5.0, shape=d), x).sum()
+        centre = np.zeros(d)
+        centre[0] = 5.0
+        wide = np.log(0.5) - 0.5 * ((x - centre) ** 2).sum()
+        narrow = np.log(0.5) - 2.0 * ((x + centre) ** 2).sum() + d * np.log(2.0)
+        pm.Potential("modes", pt.logaddexp(wide, narrow) - prior)
+    return model
+
+
+def test_a_narrow_mode_that_no_draw_is_in_is_not_trusted():
+    options = {"ladder": "auto", "chains": 256, "draws": 40, "random_seed": 1}
+    dt = run(unequal(10), "numba", step=pmm.PoissonULMC(), **options)
+    assert (dt["posterior"]["x"].values[..., 0] > 0.0).all()
+    judged = pmm.verdict(dt)
+    assert judged.state == "not trusted" and "modes" in [reason.code for reason in judged.reasons]
+    assert "sd below theirs in x[0], that has about 50 % of the mass" in judged.sentence
+
+
+def test_looks_go_on_while_a_run_draws_and_do_not_depend_on_its_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr(ladder_tuning, "look", lambda *given: (OtherModes(0.0), 0))
+    monkeypatch.setattr(ladder, "LOOK", 8)
+    model = unequal(9)
+    options = {"ladder": "auto", "chains": 150, "draws": 40, "tune": 150, "random_seed": 2, "step": pmm.PoissonULMC()}
+    in_memory = run(model, "numba", **options)
+    found = in_memory["sample_stats"]["other_modes"].values[0]
+    first = int(np.argmax(found > 0.0))
+    assert 0.4 < found[-1] < 0.6 and (first + 1) % 8 == 0 and (found[:first] == 0.0).all()
+    assert np.ptp(found[first:]) == 0.0  # and nobody looks any more
+    monkeypatch.setattr(memory, "_MOST_ROWS", 15)
+    stored = run(model, "numba", store=tmp_path / "run", **options)
+    for name in ("other_modes", "other_mode_position", "n_grad_total"):
+        assert stored["sample_stats"][name].values.tobytes() == in_memory["sample_stats"][name].values.tobytes(), name
