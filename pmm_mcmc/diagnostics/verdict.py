@@ -29,10 +29,10 @@ from pmm_mcmc.diagnostics.reasons import (
     length_reasons,
     shorter,
     size_reasons,
-    spread_reasons,
     unstable_reasons,
     whole,
 )
+from pmm_mcmc.diagnostics.spread import spread_reasons
 from pmm_mcmc.diagnostics.statement import Reason, Verdict, concluded
 from pmm_mcmc.diagnostics.table import BIASES, judged, remembered, table_of
 from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
@@ -168,13 +168,14 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
         where = _where(run, table, stats["unstable"].values) if unstable else ""
         reasons += unstable_reasons(unstable, errors, transitions, by_model, where, remedy)
     reasons += _disagreement(dt, table, moving, errors, run.chains)
-    plain = _measured(labels, table)
+    plain, of_sd = _measured(labels, table), ""
     measured = without_bias(dt, plain)
     if run.judged is not None:
         reasons += identity_reasons(run.identity, run.degrees, lambda i: _name(run, table, i), remedy, run.moving)
         reasons += bias_reasons(measured, run.degrees, remedy)
         witnesses = [] if witness is None else [with_witness(plain, witness.table)[1]]
-        reasons += spread_reasons(_free_alone(run, plain), witnesses)
+        wide, of_sd = spread_reasons(_free_alone(run, plain), witnesses)
+        reasons += wide
     elif not is_exact(dt) and witness is None:
         ours = "n_grad_total" in stats
         words = "the bias could not be measured, for the result holds no gradients"
@@ -196,7 +197,7 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
     unvisited, note = mode_reasons(stats, run.position, lambda i: _of_position(run, table, i))
     reasons += unvisited
     kind = "parameters" if len(labels) == len(run.parameters) else "parameters judged"
-    return with_ladder(dt, with_leg(dt, conclude(reasons, measured, stats, kind, probe is not None, note)))
+    return with_ladder(dt, with_leg(dt, conclude(reasons, measured, stats, kind, probe is not None, of_sd + note)))
 
 
 def _check_labels(name: str, labels: list[str], table: pd.DataFrame) -> None:
