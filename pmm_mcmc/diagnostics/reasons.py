@@ -298,7 +298,7 @@ def conclude(
     if not count:
         if not reasons and varying:
             words = f"the bias could not be measured for any of the {kind}"
-            remedy = "pmm.witness(dt) may show it" if kept else "compare with half the step size"
+            remedy = "ask pmm.witness(dt), which may show it" if kept else "compare with half the step size"
             reasons = [Reason("unmeasured", words, remedy)]
         return concluded(reasons, "nothing varies.")
     worst = int(np.nanargmax(known))
@@ -311,7 +311,9 @@ def conclude(
     within = f"within {max(1.0, np.ceil(100.0 * known[worst])):.0f} % of a posterior sd, with 95 % confidence each"
     good = f"all corrected means are {within}."
     if count < varying:
-        which = _few([measured.labels[i] for i in np.flatnonzero(measured.moving & ~np.isfinite(known))])
+        unknown = np.flatnonzero(measured.moving & ~np.isfinite(known))
+        least = unknown[np.argsort(-np.nan_to_num(measured.error[unknown], nan=np.inf), kind="stable")]
+        which = _few([measured.labels[i] for i in least])
         good = f"corrected means are {within}; the bias of {which} is not measurable"
         good += ": pmm.witness(dt) may show it." if kept else "."
     if not probed and not measured.ruled_out and _unseen(stats):
@@ -320,7 +322,7 @@ def conclude(
 
 
 def _few(labels: list[str]) -> str:
-    """Return the first two names and the number of the others, or all of up to three."""
+    """Return two names and the number of the others, or all of up to three."""
     if len(labels) > 3:
         labels = [*labels[:2], f"{len(labels) - 2} more"]
     *first, last = labels

@@ -24,6 +24,7 @@ _STATES = {
     "r_hat": NOT_TRUSTED,
     "exact_leg": UNDECIDED,
     "restarts": UNDECIDED,
+    "weights": UNDECIDED,
     "step_long": UNDECIDED,
     "one_chain": UNDECIDED,
     "few_draws": UNDECIDED,
@@ -44,8 +45,8 @@ class Reason:
     code : str
         ``"jump"``, ``"wall"``, ``"unstable"``, ``"divergences"``, ``"identity"``, ``"bias_of_mean"``,
         ``"bias_of_sd"``, ``"step_unstable"``, ``"modes"``, ``"r_hat"``: not trusted.  ``"exact_leg"``,
-        ``"restarts"``, ``"step_long"``, ``"one_chain"``, ``"few_draws"``, ``"mcse"``, ``"mcse_of_sd"``, ``"bound"``,
-        ``"no_gradients"``, ``"unmeasured"``: undecided.
+        ``"restarts"``, ``"weights"``, ``"step_long"``, ``"one_chain"``, ``"few_draws"``, ``"mcse"``, ``"mcse_of_sd"``,
+        ``"bound"``, ``"no_gradients"``, ``"unmeasured"``: undecided.
     words : str
         The finding in words, with its limit.
     remedy : str

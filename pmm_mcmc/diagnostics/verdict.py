@@ -78,8 +78,9 @@ def verdict(dt: Any, *, probe: Any = None, witness: Any = None) -> Verdict:
     It is **undecided** if nothing wrong was found, but the draws cannot show that nothing is: there are fewer than 20,
     or one chain; the standard error of a mean exceeds 0.05 posterior standard deviations, or two standard errors of a
     corrected mean exceed 0.1; the standard deviation of a free variable, whose bias is not measurable, is known to
-    worse than 5 %; no bias could be measured, as without gradients; or the step is much longer than warm-up
-    would have made it, and the draws do not rule out a bias of 0.1.
+    worse than 5 %, where that of its mean is not either; chains move between modes of unequal width; no bias could be
+    measured, as without gradients; or the step is much longer than warm-up would have made it, and the draws do not
+    rule out a bias of 0.1.
 
     Otherwise it is **trusted**.  The percentage in the sentence is two standard errors of the worst corrected mean, in
     posterior standard deviations, with the bias that the correction did not remove.  Modes that neither chains nor
@@ -194,7 +195,7 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
             reasons += [replace(reason, words=f"by step halving {reason}") for reason in of_probe]
         ruled_out |= probe.order_holds and probed.ruled_out
     reasons += length_reasons(stats, ruled_out)
-    unvisited, note = mode_reasons(stats, run.position, lambda i: _of_position(run, table, i))
+    unvisited, note = mode_reasons(stats, run.position, lambda i: _of_position(run, table, i), is_exact(dt))
     reasons += unvisited
     kind = "parameters" if len(labels) == len(run.parameters) else "parameters judged"
     return with_ladder(dt, with_leg(dt, conclude(reasons, measured, stats, kind, probe is not None, of_sd + note)))

@@ -190,6 +190,11 @@ class Calibration:
     """Dip of the log density in nats below which two maxima are of one mode."""
     least_mass: float = 1e-3
     """Mass of a mode over that of the chains' below which it is not mentioned."""
+    volumes: float = 2.0
+    """Volume of a mode over another's, or the reverse, from which on a step shifts their weights by a different
+    amount."""
+    mass: float = 0.01
+    """Mass of a mode over that of all from which on its weight matters."""
     most_modes: int = 4
     """Other modes that are looked at, the highest ones."""
     short_chains: int = 3

@@ -8,6 +8,9 @@ chains, and short chains that start there mostly stay: their ends do not climb t
 
 The mass of a mode at :math:`\hat y` is Laplace's, :math:`p(\hat y)\,|{-\nabla^2 \log p(\hat y)}|^{-1/2}`; that of the
 chains is Laplace's too or, where they have no strict maximum, that of a Gaussian with their mean log density.
+
+Modes that chains do visit are mentioned if their volumes differ.  A step makes the narrower mode too wide by more than
+the other, and its weight too small: no identity within a mode shows that.
 """
 
 from __future__ import annotations
@@ -85,7 +88,7 @@ class _Search:
             return OtherModes()
         found = self._apart(ends, homes, y)
         if not found:
-            return OtherModes(0.0)
+            return self._reported(self._uneven(homes), x, 1)
         own = [mass for mass in map(self._log_mass, homes) if np.isfinite(mass)]
         of_chains = np.logaddexp.reduce(own) if own else np.mean(seen.lp.T.ravel() + log_det) + 0.5 * d
         masses = []
@@ -93,12 +96,39 @@ class _Search:
             mass = float(np.exp(min(self._log_mass(end) - of_chains, 700.0)))
             kept = mass > CALIBRATION.least_mass and self._stays(end, homes, rng, len(found) - i)
             masses.append(mass if kept else 0.0)
-        if not any(masses):
+        total = sum(masses)
+        return self._reported((found[int(np.argmax(masses))], total / (1.0 + total)) if total else None, x)
+
+    def _reported(self, mode: tuple[_Maximum, float] | None, x: np.ndarray, visited: int = 0) -> OtherModes:
+        """Return what is reported of a mode with its mass, among draws ``x``."""
+        if mode is None:
             return OtherModes(0.0)
-        largest = self._placed(found[int(np.argmax(masses))].y)
-        away = np.abs(largest - x.mean(axis=0)) / np.maximum(x.std(axis=0), 1e-300)
-        where = int(away.argmax())
-        return OtherModes(sum(masses) / (1.0 + sum(masses)), where, float(largest[where]))
+        at = self._placed(mode[0].y)
+        where = int((np.abs(at - x.mean(axis=0)) / np.maximum(x.std(axis=0), 1e-300)).argmax())
+        return OtherModes(mode[1], where, float(at[where]), visited)
+
+    def _uneven(self, homes: list[_Maximum]) -> tuple[_Maximum, float] | None:
+        """Return a mode that chains visit, with its mass, if another that they visit has another volume.
+
+        What a step is off by depends on how wide a mode is: the weights of modes of one volume are still right.
+        """
+        modes: list[_Maximum] = []
+        for home in sorted(homes, key=lambda home: -home.lp):
+            each = min(len(home.y), CALIBRATION.exact_hessian) + CALIBRATION.points_between
+            enough = self._left > (len(modes) + 1) * each
+            if len(modes) < CALIBRATION.most_modes and enough and not any(self._same(home, known) for known in modes):
+                modes.append(home)
+        if len(modes) < 2:
+            return None
+        masses = np.array([self._log_mass(mode) for mode in modes])
+        with np.errstate(invalid="ignore"):  # where there is no strict maximum
+            volumes = masses - [mode.lp for mode in modes]
+            weights = np.exp(masses - np.logaddexp.reduce(masses))
+            other = (np.abs(volumes - volumes[0]) > np.log(CALIBRATION.volumes)) & (weights > CALIBRATION.mass)
+        if not other.any() or not CALIBRATION.mass < weights[0] < 1.0:
+            return None
+        which = int(np.argmax(np.where(other, weights, 0.0)))
+        return modes[which], float(weights[which])
 
     @property
     def _left(self) -> int:

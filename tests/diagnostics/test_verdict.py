@@ -443,15 +443,14 @@ def test_not_measurable_is_said():
         "Trusted: corrected means are within 1 % of a posterior sd, with 95 % confidence each; the bias of noise is "
         "not measurable: pmm.witness(dt) may show it."
     )
-    several = {f"noise_{i}": np.random.default_rng(i).normal(size=(4, 600)) for i in range(5)}
-    for count, names in (
-        (2, "noise_0 and noise_1"),
-        (3, "noise_0, noise_1 and noise_2"),
-        (5, "noise_0, noise_1 and 3 more"),
-    ):
-        some = dict(list(several.items())[:count])
+    # Those come first that are known least: their values are repeated.
+    for repeats, names in (((1, 4), "b and a"), ((1, 2, 4), "c, b and a"), ((1, 1, 1, 2, 4), "e, d and 3 more")):
+        some = {}
+        for i, n in enumerate(repeats):
+            values = np.random.default_rng(5 + i).normal(size=(4, 600 // n))
+            some["abcde"[i]] = np.repeat(values - values.mean(axis=1, keepdims=True), n, axis=1)
         assert f"; the bias of {names} is not measurable: " in pmm.verdict(tree({"x": x, **some}, x, -x)).sentence
-    words = only_reason(tree({"noise": noise}, x, -x), "pmm.witness(dt) may show it", "undecided")
+    words = only_reason(tree({"noise": noise}, x, -x), "ask pmm.witness(dt), which may show it", "undecided")
     assert words == "the bias could not be measured for any of the parameters"
 
 
