@@ -179,7 +179,7 @@ class Calibration:
     smallest distance."""
     furthest: float = 32.0
     """The largest."""
-    growth: float = 1.5
+    spacing: float = 1.5
     """Ratio of neighbouring distances along a coordinate: that of the furthest and nearest places from which one climbs
     to a mode a fifth as wide."""
     homes: int = 4

@@ -183,14 +183,14 @@ class _Search:
 
     def _along(self, many: int, d: int, rng: np.random.Generator) -> np.ndarray:
         """Return up to ``many`` places on both sides of the chains along coordinates, at distances that grow evenly."""
-        steps = int(np.log(CALIBRATION.furthest / CALIBRATION.nearest) / np.log(CALIBRATION.growth))
+        steps = int(np.log(CALIBRATION.furthest / CALIBRATION.nearest) / np.log(CALIBRATION.spacing))
         sides = rng.permutation(2 * d)[: many // steps]
         axes = np.zeros((len(sides), d))
         axes[np.arange(len(sides)), sides // 2] = 1 - 2 * (sides % 2)
         coordinates = self._tuned.coordinates
         axes = coordinates.whiten(coordinates.centre + axes)
         axes /= np.linalg.norm(axes, axis=1, keepdims=True)
-        at = CALIBRATION.nearest * CALIBRATION.growth ** (np.arange(steps) + rng.uniform(size=(len(sides), 1)))
+        at = CALIBRATION.nearest * CALIBRATION.spacing ** (np.arange(steps) + rng.uniform(size=(len(sides), 1)))
         return (at[:, :, None] * axes[:, None, :]).reshape(-1, d)
 
     def _whitened(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
