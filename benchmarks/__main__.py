@@ -20,6 +20,7 @@ FROZEN = "paper"
 COSTS = {
     "c_call": "seconds",
     "calibration": "an hour; minutes a target",
+    "cold_start": "five minutes a model",
     "diffusion": "minutes; --quick: half a minute",
     "exact": "minutes a part",
     "gallery": "a minute a model, and minutes for its reference; all is kept",
@@ -39,6 +40,7 @@ COSTS = {
     "paper.calibration_by_simulation": "minutes a model and seed; --quick: half a minute",
     "paper.claims": "three minutes; --quick: half a minute",
     "paper.flow": "a quarter of an hour; --quick: two minutes",
+    "paper.flow_calls": "two minutes for each number of calls; --calls",
     "paper.flow_cost": "a minute; needs diffusers and torch",
     "paper.posteriors": "a minute a model; --reference: as much again",
     "paper.probed": "minutes a target",

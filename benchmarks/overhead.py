@@ -4,20 +4,14 @@ Everything is a ratio within one run, because machines differ and are noisy; tim
 
 1. A transition in the engine against its two bare gradient calls, through the same C function pointers.
 2. A draw of ``pm.sample`` against a step method that returns its input.
-3. Time to the first draw against ``pm.NUTS``, in fresh processes with cold and with warm caches on disk.
-4. Verdict and summary of a run with 10,000 deterministics, beside the run.
+3. Verdict and summary of a run with 10,000 deterministics, beside the run.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import resource
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 
 import numba
@@ -175,55 +169,6 @@ def draws() -> None:
     print(f"{'Gaussian, d=10':35s} {a:17.1f} {b:12.1f} {statistics.median(y / x for x, y in pairs):6.2f}")
 
 
-FIRST_DRAW = """
-import json, sys, time
-sys.path.insert(0, {here!r})
-import numba, numpy, pymc as pm, pmm_mcmc as pmm
-from overhead import MODELS
-model, _ = MODELS[{model!r}]()
-import pmm_mcmc.steps
-began = time.perf_counter()
-with model:
-    pm.sample(step={step}, draws=1, tune=1, chains=1, cores=1, progressbar=False, quiet=True, random_seed=1,
-              compute_convergence_checks=False)
-print(json.dumps(time.perf_counter() - began))
-"""
-
-
-def first_draw() -> None:
-    """Print table 3."""
-    print("\n3. Seconds for pm.sample(step=..., draws=1, tune=1) with the step's construction, in a fresh process")
-    print("   (nothing: no compiled code on disk; new: of another model; seen: of this model; median of 3)")
-    print(f"{'model':35s} {'on disk':8s} {'NUTS':>7s} {'PoissonULMC':>12s} {'difference':>10s}")
-    here = os.path.dirname(os.path.abspath(__file__))
-    samplers = {"nuts": "pm.NUTS()", "ours": "pmm.PoissonULMC(K=16)"}
-
-    def seconds(name: str, sampler: str, pytensor: str, loop: str) -> float:
-        # What another model leaves on disk is our own loop: pytensor's functions are kept apart for each model.
-        environment = os.environ | {"PYTENSOR_FLAGS": f"base_compiledir={pytensor}", "NUMBA_CACHE_DIR": loop}
-        code = FIRST_DRAW.format(here=here, model=name, step=samplers[sampler])
-        command = [sys.executable, "-W", "ignore", "-c", code]
-        out = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if out.returncode:
-            raise RuntimeError(out.stderr)
-        return json.loads(out.stdout.splitlines()[-1])
-
-    for name in MODELS:
-        rows: dict[str, dict[str, float]] = {"nothing": {}, "new": {}, "seen": {}}
-        for sampler in samplers:
-            with (
-                tempfile.TemporaryDirectory() as a,
-                tempfile.TemporaryDirectory() as b,
-                tempfile.TemporaryDirectory() as c,
-            ):
-                rows["nothing"][sampler] = seconds(name, sampler, a, b)
-                rows["new"][sampler] = seconds(name, sampler, c, b)
-                rows["seen"][sampler] = statistics.median(seconds(name, sampler, c, b) for _ in range(3))
-        for kind, row in rows.items():
-            difference = row["ours"] - row["nuts"]
-            print(f"{name:35s} {kind:8s} {row['nuts']:7.2f} {row['ours']:12.2f} {difference:+10.2f}")
-
-
 def ordinal(data: int = 2500) -> pm.Model:
     """An ordinal regression, of which PyMC stores the probability of four categories for each datum, unasked."""
     rng = np.random.default_rng(1)
@@ -238,8 +183,8 @@ def ordinal(data: int = 2500) -> pm.Model:
 
 
 def many_deterministics() -> None:
-    """Print table 4."""
-    print("\n4. CPU seconds of verdict and summary with 10,000 deterministics, and MiB beyond the most until then")
+    """Print table 3."""
+    print("\n3. CPU seconds of verdict and summary with 10,000 deterministics, and MiB beyond the most until then")
     began = time.process_time()
     result = pmm.sample(model=ordinal(), random_seed=1, progressbar=False, compute_convergence_checks=False)
     print(f"{'pmm.sample':46}{time.process_time() - began:8.1f}")
@@ -257,7 +202,7 @@ def many_deterministics() -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", type=int, help="tables to print (default: all)")
-    chosen = parser.parse_args().tables or [1, 2, 3, 4]
-    for number, table in enumerate((transitions, draws, first_draw, many_deterministics), start=1):
+    chosen = parser.parse_args().tables or [1, 2, 3]
+    for number, table in enumerate((transitions, draws, many_deterministics), start=1):
         if number in chosen:
             table()

@@ -7,7 +7,7 @@ all midpoints of all chains are computed first, and their gradients in full batc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
@@ -46,10 +46,11 @@ Drift = Callable[[Any], tuple[Any, Any, Any]]
 class Draws(Protocol):
     """Random numbers of one step of a group of ``g`` chains."""
 
-    def take(self, *slots: Any) -> list[tuple[Any, Any, Any]]:
+    def take(self, *slots: Any, beyond: bool = False) -> list[tuple[Any, Any, Any]]:
         """Return for each slot uniform numbers ``(g, 1)`` and two arrays ``(g, d)`` of standard normals.
 
-        Slots from 0 on are midpoints; slot -1 is the end of the step.
+        Slots from 0 on are midpoints; slot -1 is the end of the step.  With ``beyond``, those of :meth:`beyond` for the
+        same slots follow.
         """
 
     def uniforms(self, slots: int) -> Any:
@@ -151,13 +152,18 @@ def _flows_over(kernel: Kernel, p: Parameters, *times: Any) -> list[Flow]:
     return [Flow(*(part[:, i : i + 1] for part in together)) for i in range(len(times))]
 
 
+def _times_beyond(known: Known | None, length: Any) -> tuple[Any, ...]:
+    """Return the times from the end and from the start of a gap to the end of a known path, for :func:`_extend`."""
+    return () if known is None else (jnp.maximum(known.ahead - length, 0.0), known.ahead)
+
+
 def _extend(
-    kernel: Kernel, p: Parameters, mu: Any, mv: Any, w: Any, beyond: Any, gap: Flow, length: Any, known: Any
+    mu: Any, mv: Any, w: Any, beyond: Any, gap: Flow, length: Any, known: Known | None, flows_beyond: Sequence[Flow]
 ) -> tuple[Any, Any, Any]:
     """Extend the noise path of the step over a gap; return it, and the known noise from there on."""
     nu, nv = noise(*w, gap)
     if known is not None:
-        rest, left = _flows_over(kernel, p, jnp.maximum(known.ahead - length, 0.0), known.ahead)
+        rest, left = flows_beyond
         after, gain = noise(*beyond, rest), _gain(gap, rest, left)
         nu, nv, u, v = bridged(nu, nv, *after, known.u, known.v, rest, gain)
         known = Known(u, v, known.ahead - length, known.last)
@@ -165,14 +171,12 @@ def _extend(
 
 
 def _finish(
-    kernel: Kernel, p: Parameters, mu: Any, mv: Any, draws: Draws, gap: Flow, length: Any, known: Known | None
+    mu: Any, mv: Any, w: Any, beyond: Any, gap: Flow, length: Any, known: Known | None, flows_beyond: Sequence[Flow]
 ) -> tuple[Any, Any, tuple[Any, Any]]:
     """Extend the noise path to the end of the step; return it, and the known noise beyond."""
-    ((_, *w),) = draws.take(-1)
+    *found, after = _extend(mu, mv, w, beyond, gap, length, known, flows_beyond)
     if known is None:
-        return *path(mu, mv, *noise(*w, gap), gap), (mu, mv)
-    ((_, *beyond),) = draws.beyond().take(-1)
-    *found, after = _extend(kernel, p, mu, mv, w, beyond, gap, length, known)
+        return *found, tuple(found)
     at_end = path(mu, mv, known.u, known.v, gap)
     mu, mv = (jnp.where(known.last, a, b) for a, b in zip(at_end, found, strict=True))
     return mu, mv, (after.u, after.v)
@@ -190,21 +194,28 @@ def _midpoint(
 ) -> Midpoints:
     """Evaluate the one midpoint of Option 2, or of the continuous law."""
     u, v, b = chains[:3]
-    ((number, *near),) = draws.take(0)
+    # The numbers of a step are drawn at once, and its flows computed at once: each call is compiled by itself.
+    (number, *near), (_, *to_end), *beyond = draws.take(0, -1, beyond=known is not None)
     if kernel.scheme == Scheme.CELLS:
         cell = _cells.one_cell(number, p.K, kernel.power)
         time = step * (cell + kernel.offset) / p.K
-        times = (step * (p.K - 1.0 - cell) / p.K, step / p.K)
-        at, gap, whole, *of_cell = _flows_over(kernel, p, time, step - time, step, *times)
-        wu, wv = cell_weight(*of_cell, one_in(cell, p.K, kernel.power))
+        times = [time, step - time, step, step * (p.K - 1.0 - cell) / p.K, step / p.K]
     else:
         time = step * number
-        at, gap, whole = _flows_over(kernel, p, time, step - time, step)
+        times = [time, step - time, step]
+    if known is not None:
+        from_midpoint, from_start = _times_beyond(known, time)
+        from_end, _ = _times_beyond(known._replace(ahead=from_midpoint), step - time)
+        times = [*times, from_end, from_midpoint, from_start]
+    at, gap, whole, *others = _flows_over(kernel, p, *times)
+    if kernel.scheme == Scheme.CELLS:
+        wu, wv = cell_weight(others[0], others[1], one_in(cell, p.K, kernel.power))
+    else:
         wu, wv = continuous_weight(gap, step, kernel.dynamics != OVERDAMPED)
     zero = jnp.zeros_like(u)
-    beyond = None if known is None else draws.beyond().take(0)[0][1:]
-    mu, mv, known = _extend(kernel, p, zero, zero, near, beyond, at, time, known)
-    mu_end, mv_end, after = _finish(kernel, p, mu, mv, draws, gap, step - time, known)
+    far: list[Any] = [w[1:] for w in beyond] or [None, None]
+    mu, mv, known = _extend(zero, zero, near, far[0], at, time, known, others[-2:])
+    mu_end, mv_end, after = _finish(mu, mv, to_end, far[1], gap, step - time, known, others[-3:-1])
     y, v_mid = interpolate(u, v, b, mu, at), interpolate_velocity(u, v, b, mv, at)
     used = time > 0.0
     if kernel.scheme == Scheme.CELLS and kernel.offset == 0.0:
@@ -274,9 +285,9 @@ def _midpoints(
         reached, mu, mv, known, ys = carry
         on, row = used[slot][:, None], jnp.minimum(rows[slot], room - 1)
         time = jnp.where(on, times[slot], reached)
-        gap, at = _flows_over(kernel, p, time - reached, time)
+        gap, at, *rest = _flows_over(kernel, p, time - reached, time, *_times_beyond(known, time - reached))
         after = None if beyond is None else beyond[:, row]
-        mu_new, mv_new, known_new = _extend(kernel, p, mu, mv, near[:, row], after, gap, time - reached, known)
+        mu_new, mv_new, known_new = _extend(mu, mv, near[:, row], after, gap, time - reached, known, rest)
         mu, mv = jnp.where(on, mu_new, mu), jnp.where(on, mv_new, mv)
         if known is not None:
             u_new, v_new, ahead, last = known_new
@@ -293,8 +304,10 @@ def _midpoints(
 
     _, found = lax.while_loop(wanted, evaluate, (0, jnp.zeros_like(ys)))
 
-    gap, whole, one = _flows_over(kernel, p, step - reached, step, step / p.K)
-    mu, mv, after = _finish(kernel, p, mu, mv, draws, gap, step - reached, known)
+    ahead = _times_beyond(known, step - reached)
+    gap, whole, one, *rest = _flows_over(kernel, p, step - reached, step, step / p.K, *ahead)
+    (_, *w), *far = draws.take(-1, beyond=known is not None)
+    mu, mv, after = _finish(mu, mv, w, far and far[0][1:], gap, step - reached, known, rest)
 
     def correct(slot: Any, carry: Any) -> Any:
         cu, cv, steep, n_grad, finite, bad = carry

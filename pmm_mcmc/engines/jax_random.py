@@ -51,8 +51,9 @@ class Keyed(NamedTuple):
     has_velocity: bool
     first: Any = 0
 
-    def take(self, *slots: int) -> list[tuple[Any, Any, Any]]:
+    def take(self, *slots: int, beyond: bool = False) -> list[tuple[Any, Any, Any]]:
         """Return for each slot uniform numbers ``(g, 1)`` and two arrays ``(g, d)`` of normals."""
+        slots += tuple(slot + _SLOTS for slot in slots) if beyond else ()
         blocks = jnp.broadcast_to(jnp.asarray([slot + 2 for slot in slots]), (len(self.words), len(slots)))
         bits = self._bits(self.words, blocks, 1 + self._most)
         uniforms, w = self._fraction(bits[:, :, :1]), self._split(bits[:, :, 1:])

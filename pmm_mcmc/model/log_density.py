@@ -20,6 +20,7 @@ from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.hierarchy import compose
 from pmm_mcmc.model.native import address_table, native_function
 from pmm_mcmc.model.parts import OfParts, joined
+from pmm_mcmc.model.products import numba_mode
 
 __all__ = ["ModelDensity", "bad_start_message", "choose_vars", "flat_layout", "log_density"]
 
@@ -163,7 +164,7 @@ class ModelDensity:
         """Return the C function ``"joint"`` or ``"gradient"``, compiled at the first call."""
         if which not in self._native:
             compiled = compile(
-                [self._flat], self._outputs[which], mode="NUMBA", trust_input=True, on_unused_input="ignore"
+                [self._flat], self._outputs[which], mode=numba_mode(), trust_input=True, on_unused_input="ignore"
             )
             self._shared[which] = compiled.get_shared()
             self._native[which] = native_function(

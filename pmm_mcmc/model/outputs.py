@@ -35,6 +35,8 @@ from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import Elemwise
 
+from pmm_mcmc.model.products import numba_mode
+
 __all__ = ["Compiled", "Graph", "Kind", "ManyDraws", "compile_graph"]
 
 _log = logging.getLogger("pmm_mcmc")
@@ -139,7 +141,7 @@ class _Loop:
 
     def __init__(self, graph: Graph):
         self._function = pytensor.function(
-            [graph.flat], graph.outputs, mode="NUMBA", trust_input=True, on_unused_input="ignore"
+            [graph.flat], graph.outputs, mode=numba_mode(), trust_input=True, on_unused_input="ignore"
         )
 
     def __call__(self, block: np.ndarray) -> list[np.ndarray]:

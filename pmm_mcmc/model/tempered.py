@@ -32,6 +32,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pmm_mcmc.model.log_density import ModelDensity, _check_inputs, flat_layout
 from pmm_mcmc.model.native import address_table
 from pmm_mcmc.model.parts import OfParts, joined
+from pmm_mcmc.model.products import numba_mode
 
 __all__ = [
     "MOST_DENSE",
@@ -182,7 +183,7 @@ def prior_sampler(model: pm.Model, vars: Sequence[Any]) -> Callable[[Sequence[in
     of = dict(zip((model.rvs_to_values[rv] for rv in model.free_RVs), values, strict=True))
     flat = joined([pt.as_tensor(of[var]).ravel().astype(pytensor.config.floatX) for var in vars])
     streams = list(collect_default_updates(inputs=[], outputs=[flat]))
-    function = compile([], flat, random_seed=False, mode="NUMBA")
+    function = compile([], flat, random_seed=False, mode=numba_mode())
 
     def draw(key: Sequence[int], n: int) -> np.ndarray:
         reseed_rngs(streams, [int(word) for word in key])

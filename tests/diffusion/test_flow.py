@@ -4,7 +4,8 @@ Statistical are comparisons of moments at fixed keys, 11 in all; the limit of 5 
 below 1e-5.
 """
 
-from itertools import pairwise
+from dataclasses import replace
+from itertools import combinations, pairwise
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,7 @@ from pmm_mcmc.diffusion.jax import (
     sde_dpm_solver_sample,
     trajectory_log_prob,
 )
+from pmm_mcmc.diffusion.planner import _costs
 from pmm_mcmc.diffusion.schedule import PREDICTIONS, flow_scale, shifted
 
 KEY = jax.random.key(5)
@@ -90,6 +92,20 @@ def test_forty_calls_are_within_5_per_cent_of_the_chain_for_all_variances(a, shi
     schedule = DiffusionSchedule.flow(1000, a, shift=shift)
     found = gaussian_variance(schedule, VARIANCES, plan_blocks(schedule, 20))
     assert np.abs(np.sqrt(found / gaussian_variance(schedule, VARIANCES)) - 1).max() < 0.02
+
+
+def test_no_block_of_a_flow_spans_the_levels_where_data_are_told_apart():
+    """Frozen ``v`` is exact for the variance 1 over any length; seven blocks had one from the level 0.893 to 0.338."""
+    assert plan_blocks(DiffusionSchedule.flow(1000), 7).sizes.max() < 350
+
+
+def test_the_plan_of_a_flow_is_the_best_of_all_cuts():
+    """Of two costs, block by block, the larger: every cut of a short chain is tried."""
+    schedule, variances = DiffusionSchedule.flow(14), np.geomspace(0.01, 4.0, 19)
+    plan = plan_blocks(schedule, 4, (0.01, 4.0))
+    costs = np.maximum(*(_costs(schedule, replace(plan, frozen=kind), variances) for kind in ("v", 10.0)))
+    cuts = [(14, *reversed(inner), 0) for inner in combinations(range(1, 14), 3)]
+    assert plan.edges == min(cuts, key=lambda cut: sum(costs[t, s] for t, s in pairwise(cut)))
 
 
 @pytest.mark.parametrize("kind", ("v", "x0", "flow", 0.2))

@@ -105,8 +105,9 @@ class Replayed(NamedTuple):
     far: Any
     parts: Any
 
-    def take(self, *slots):
-        return [(self.numbers[slot], self.words[slot, 0], self.words[slot, 1]) for slot in slots]
+    def take(self, *slots, beyond=False):
+        words = (self.words, self.far) if beyond else (self.words,)
+        return [(self.numbers[slot], these[slot, 0], these[slot, 1]) for these in words for slot in slots]
 
     def uniforms(self, slots):
         return self.numbers[:slots]

@@ -1,0 +1,57 @@
+"""Products of matrices in compiled functions: their values, and that they are what is compiled."""
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.tensor.math import Dot
+
+from pmm_mcmc.model.log_density import log_density
+from pmm_mcmc.model.products import Product, numba_mode
+
+pytestmark = pytest.mark.pymc
+
+
+def ops_of(function):
+    return [node.op for node in function.maker.fgraph.toposort()]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(4, 3, 5), (4, 3, 1), (1, 3, 5), (1, 3, 1)])
+def test_a_product_is_that_of_numpy_for_each_layout(shape, dtype):
+    rows, inner, columns = shape
+    rng = np.random.default_rng(1)
+    a = rng.normal(size=(2 * rows, inner)).astype(dtype)
+    b = rng.normal(size=(columns, inner)).astype(dtype)
+    x = pt.tensor("x", shape=(2 * rows, inner), dtype=dtype)
+    y = pt.tensor("y", shape=(columns, inner), dtype=dtype)
+    for left, plain in ((x[::2], a[::2]), (x[:rows], a[:rows]), (x[::-2], a[::-2])):
+        f = pytensor.function([x, y], pt.dot(left, y.T), mode=numba_mode())
+        assert [(op.row, op.column) for op in ops_of(f) if isinstance(op, Dot)] == [(rows == 1, columns == 1)]
+        found = f(a, b)
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found, plain @ b.T, rtol=30 * np.finfo(dtype).eps, atol=30 * np.finfo(dtype).eps)
+
+
+def test_other_dtypes_are_left_to_pytensor():
+    x, y = pt.lmatrix("x"), pt.lmatrix("y")
+    f = pytensor.function([x, y], pt.dot(x, y), mode=numba_mode())
+    assert not any(isinstance(op, Product) for op in ops_of(f))
+    np.testing.assert_array_equal(f(np.eye(2, dtype=int), [[1, 2], [3, 4]]), [[1, 2], [3, 4]])
+
+
+def test_shapes_that_do_not_fit_raise():
+    x, y = pt.matrix("x"), pt.matrix("y")
+    f = pytensor.function([x, y], pt.dot(x, y), mode=numba_mode())
+    with pytest.raises(ValueError):
+        f(np.ones((2, 3)), np.ones((2, 3)))
+
+
+def test_a_regression_is_compiled_with_it():
+    with pm.Model() as model:
+        b = pm.Normal("b", shape=3)
+        pm.Normal("y", np.random.default_rng(1).normal(size=(6, 3)) @ b, observed=np.zeros(6))
+    density = log_density(model.value_vars, model, model.initial_point(0))
+    ops = ops_of(density.function("joint").owner)
+    assert sum(isinstance(op, Product) for op in ops) == 2 and not any(type(op) is Dot for op in ops)
