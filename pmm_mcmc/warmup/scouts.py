@@ -88,7 +88,8 @@ class _Search:
             return OtherModes()
         found = self._apart(ends, homes, y)
         if not found:
-            return self._reported(self._uneven(homes), x, 1)
+            uneven = self._uneven(homes)
+            return OtherModes(0.0) if uneven is None else self._reported(*uneven[:2], self._placed(uneven[2].y), x, 1)
         own = [mass for mass in map(self._log_mass, homes) if np.isfinite(mass)]
         of_chains = np.logaddexp.reduce(own) if own else np.mean(seen.lp.T.ravel() + log_det) + 0.5 * d
         masses = []
@@ -97,18 +98,18 @@ class _Search:
             kept = mass > CALIBRATION.least_mass and self._stays(end, homes, rng, len(found) - i)
             masses.append(mass if kept else 0.0)
         total = sum(masses)
-        return self._reported((found[int(np.argmax(masses))], total / (1.0 + total)) if total else None, x)
-
-    def _reported(self, mode: tuple[_Maximum, float] | None, x: np.ndarray, visited: int = 0) -> OtherModes:
-        """Return what is reported of a mode with its mass, among draws ``x``."""
-        if mode is None:
+        if not total:
             return OtherModes(0.0)
-        at = self._placed(mode[0].y)
-        where = int((np.abs(at - x.mean(axis=0)) / np.maximum(x.std(axis=0), 1e-300)).argmax())
-        return OtherModes(mode[1], where, float(at[where]), visited)
+        return self._reported(found[int(np.argmax(masses))], total / (1.0 + total), x.mean(axis=0), x)
 
-    def _uneven(self, homes: list[_Maximum]) -> tuple[_Maximum, float] | None:
-        """Return a mode that chains visit, with its mass, if another that they visit has another volume.
+    def _reported(self, mode: _Maximum, mass: float, centre: np.ndarray, x: np.ndarray, visited: int = 0) -> OtherModes:
+        """Return what is reported of a mode away from a centre, beside draws ``x``."""
+        at = self._placed(mode.y)
+        where = int((np.abs(at - centre) / np.maximum(x.std(axis=0), 1e-300)).argmax())
+        return OtherModes(mass, where, float(at[where]), visited)
+
+    def _uneven(self, homes: list[_Maximum]) -> tuple[_Maximum, float, _Maximum] | None:
+        """Return a mode that chains visit, with its mass, and another of theirs that has another volume.
 
         What a step is off by depends on how wide a mode is: the weights of modes of one volume are still right.
         """
@@ -128,7 +129,7 @@ class _Search:
         if not other.any() or not CALIBRATION.mass < weights[0] < 1.0:
             return None
         which = int(np.argmax(np.where(other, weights, 0.0)))
-        return modes[which], float(weights[which])
+        return modes[which], float(weights[which]), modes[0]
 
     @property
     def _left(self) -> int:
