@@ -14,7 +14,7 @@ __all__ = ["mode_reasons"]
 
 
 def mode_reasons(
-    stats: Any, position: np.ndarray | None = None, name: Callable[[int], str] = str
+    stats: Any, position: np.ndarray | None = None, name: Callable[[int], str] = str, exact: bool = False
 ) -> tuple[list[Reason], str]:
     """Return a reason if other modes have mass, and words on them if it is too little for one.
 
@@ -26,17 +26,23 @@ def mode_reasons(
         Unconstrained draws, if they were kept.
     name
         Function that returns the parameter of a coordinate.
+    exact
+        Whether no step shifts the weights of modes.
     """
     if "other_modes" not in stats:
         return [], ""
-    of_chain, where, at = (
-        np.reshape(stats[which].values, (stats[which].sizes["chain"], -1))[:, -1]
-        for which in ("other_modes", "other_mode_coordinate", "other_mode_position")
+    names = ("other_modes", "other_mode_coordinate", "other_mode_position", "other_mode_visited")
+    of_chain, where, at, shared = (
+        np.reshape(stats[which].values, (stats[which].sizes["chain"], -1))[:, -1] for which in names
     )
-    if not np.nan_to_num(of_chain).any():
+    of_chain = np.nan_to_num(of_chain)
+    if not of_chain.any():
         return [], ""
-    worst = int(np.nanargmax(of_chain))
+    unvisited = np.where(shared, 0.0, of_chain)
+    worst = int(np.argmax(unvisited if unvisited.any() else of_chain))
     mass, coordinate = float(of_chain[worst]), int(where[worst])
+    if shared[worst]:
+        return ([] if exact else [_weights(name(coordinate) if position is not None else "", mass)]), ""
     place = ""
     if position is not None:
         x = position[..., coordinate].ravel()
@@ -61,6 +67,14 @@ def mode_reasons(
     if "restart" in stats:
         remedy = "take more chains, or a reference from which that mode is met"
     return [Reason("modes", f"{words}, limit 1 %", remedy, None, mass, CALIBRATION.mass)], ""
+
+
+def _weights(parameter: str, mass: float) -> Reason:
+    """Return the reason for modes of unequal width that chains move between."""
+    where = f", apart in {parameter}" if parameter else ""
+    words = f"chains move between modes of unequal width{where}: a step shifts their weights, and no gradient shows it"
+    remedy = "use pmm.sample(exact=True), whose steps have no bias"
+    return Reason("weights", words, remedy, parameter or None, mass)
 
 
 def _densest(x: np.ndarray) -> tuple[float, float]:

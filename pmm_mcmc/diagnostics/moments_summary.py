@@ -24,10 +24,10 @@ from pmm_mcmc.diagnostics.reasons import (
     length_reasons,
     shorter,
     size_reasons,
-    spread_reasons,
     unstable_reasons,
     walled,
 )
+from pmm_mcmc.diagnostics.spread import spread_reasons
 from pmm_mcmc.diagnostics.statement import Reason, Verdict, concluded
 from pmm_mcmc.diagnostics.stein import Corrected
 from pmm_mcmc.diagnostics.stein_moments import SteinMoments
@@ -176,7 +176,7 @@ def _table(read: _Read) -> pd.DataFrame:
 
 def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
     stats, chains = dt["sample_stats_total"], len(read.mean)
-    remedy, unstable = shorter(stats), 0
+    remedy, unstable, of_sd = shorter(stats), 0, ""
     apart = (table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)).to_numpy()
     reasons = size_reasons(chains, read.draws)
     broken = noted(dt["posterior_mean"].attrs)
@@ -196,10 +196,11 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
         degrees = at.pieces - 1
         reasons += identity_reasons(at.identity, degrees, at.labels.__getitem__, remedy, at.sd > 0.0)
         reasons += bias_reasons(measured, degrees, remedy)
-        reasons += spread_reasons(measured)
+        wide, of_sd = spread_reasons(measured)
+        reasons += wide
     reasons += length_reasons(stats, measured.ruled_out and calm(unstable, chains * read.draws))
     unvisited, note = mode_reasons(stats)
-    return conclude(reasons + unvisited, measured, stats, "unconstrained coordinates", note=note)
+    return conclude(reasons + unvisited, measured, stats, "unconstrained coordinates", note=of_sd + note, kept=False)
 
 
 def _measured(at: SteinMoments | None) -> Measured:

@@ -33,7 +33,6 @@ __all__ = [
     "length_reasons",
     "shorter",
     "size_reasons",
-    "spread_reasons",
     "unstable_reasons",
     "walled",
     "whole",
@@ -246,31 +245,6 @@ def bias_reasons(measured: Measured, degrees: int, remedy: str = "") -> list[Rea
     return reasons
 
 
-def spread_reasons(measured: Measured, witnesses: Sequence[Measured] = ()) -> list[Reason]:
-    """Return a reason if a standard deviation whose bias is not measurable is too uncertain.
-
-    Long tails and curved ridges do that: chains agree and means are known, while the width rests on few excursions.
-
-    Parameters
-    ----------
-    measured
-        What the gradients show.
-    witnesses
-        What others show of the same parameters, by draws of their own: one that rules out a bias that matters of a
-        parameter speaks for it.
-    """
-    alone = measured.moving & ~np.isfinite(measured.of_sd)
-    for witness in witnesses:
-        alone &= ~witness.small
-    error = np.where(alone, measured.error_of_sd, 0.0)
-    if not (error > CALIBRATION.mcse).any():
-        return []
-    worst = int(np.nanargmax(error))
-    label, (value, limit) = measured.labels[worst], beside(100.0 * error[worst], 100.0 * CALIBRATION.mcse, 0)
-    words = f"the sd of {label} is known to {value} % only, limit {limit} %"
-    return [Reason("mcse_of_sd", words, MORE, label, float(error[worst]), CALIBRATION.mcse)]
-
-
 def length_reasons(stats: Any, ruled_out: bool) -> list[Reason]:
     """Return a reason if the step is expected to bias means, unless the draws rule that out."""
     expected = float(np.max(stats["expected_bias"].values)) if "expected_bias" in stats else np.nan
@@ -296,6 +270,7 @@ def conclude(
     kind: str = "parameters",
     probed: bool = False,
     note: str = "",
+    kept: bool = True,
 ) -> Verdict:
     """Return the verdict: the reasons or, if there are none, how well the means are known.
 
@@ -313,13 +288,16 @@ def conclude(
         Whether a probe by step halving was given, which judges steps that were not tuned.
     note
         A sentence to add where there are no reasons.
+    kept
+        Whether there are draws, which a witness can start from.
     """
     known = measured.known
     varying, count = int(measured.moving.sum()), int(np.isfinite(known).sum())
     if not count:
         if not reasons and varying:
             words = f"the bias could not be measured for any of the {kind}"
-            reasons = [Reason("unmeasured", words, "compare with half the step size: pmm.workbench.bias_probe does")]
+            remedy = "ask pmm.witness(dt), which may show it" if kept else "compare with half the step size"
+            reasons = [Reason("unmeasured", words, remedy)]
         return concluded(reasons, "nothing varies.")
     worst = int(np.nanargmax(known))
     limit = 2.0 * CALIBRATION.mcse  # two standard errors of a corrected mean: as much as those of a plain mean may be
@@ -331,10 +309,22 @@ def conclude(
     within = f"within {max(1.0, np.ceil(100.0 * known[worst])):.0f} % of a posterior sd, with 95 % confidence each"
     good = f"all corrected means are {within}."
     if count < varying:
-        good = f"corrected means are {within}; the bias of {varying - count} of {varying} {kind} is not measurable."
+        unknown = np.flatnonzero(measured.moving & ~np.isfinite(known))
+        least = unknown[np.argsort(-np.nan_to_num(measured.error[unknown], nan=np.inf), kind="stable")]
+        which = _few([measured.labels[i] for i in least])
+        good = f"corrected means are {within}; the bias of {which} is not measurable"
+        good += ": pmm.witness(dt) may show it." if kept else "."
     if not probed and not measured.ruled_out and _unseen(stats):
         good += " No warm-up has seen whether the step is too long: pmm.workbench.bias_probe can."
     return concluded(reasons, good + note)
+
+
+def _few(labels: list[str]) -> str:
+    """Return two names and the number of the others, or all of up to three."""
+    if len(labels) > 3:
+        labels = [*labels[:2], f"{len(labels) - 2} more"]
+    *first, last = labels
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _unseen(stats: Any) -> bool:

@@ -27,6 +27,7 @@ _STATES = {
     "exact_leg": UNDECIDED,
     "restarts": UNDECIDED,
     "evidence": UNDECIDED,
+    "weights": UNDECIDED,
     "step_long": UNDECIDED,
     "one_chain": UNDECIDED,
     "few_draws": UNDECIDED,
@@ -47,7 +48,7 @@ class Reason:
     code : str
         ``"jump"``, ``"wall"``, ``"unstable"``, ``"divergences"``, ``"identity"``, ``"bias_of_mean"``,
         ``"bias_of_sd"``, ``"step_unstable"``, ``"modes"``, ``"r_hat"``: not trusted.  ``"exact_leg"``,
-        ``"restarts"``, ``"evidence"``, ``"step_long"``, ``"one_chain"``, ``"few_draws"``, ``"mcse"``,
+        ``"restarts"``, ``"evidence"``, ``"weights"``, ``"step_long"``, ``"one_chain"``, ``"few_draws"``, ``"mcse"``,
         ``"mcse_of_sd"``, ``"bound"``, ``"no_gradients"``, ``"unmeasured"``: undecided.
     words : str
         The finding in words, with its limit.

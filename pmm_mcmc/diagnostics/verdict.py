@@ -29,10 +29,10 @@ from pmm_mcmc.diagnostics.reasons import (
     length_reasons,
     shorter,
     size_reasons,
-    spread_reasons,
     unstable_reasons,
     whole,
 )
+from pmm_mcmc.diagnostics.spread import spread_reasons
 from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, concluded
 from pmm_mcmc.diagnostics.table import BIASES, judged, remembered, table_of
 from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
@@ -78,8 +78,9 @@ def verdict(dt: Any, *, probe: Any = None, witness: Any = None) -> Verdict:
     It is **undecided** if nothing wrong was found, but the draws cannot show that nothing is: there are fewer than 20,
     or one chain; the standard error of a mean exceeds 0.05 posterior standard deviations, or two standard errors of a
     corrected mean exceed 0.1; the standard deviation of a free variable, whose bias is not measurable, is known to
-    worse than 5 %; no bias could be measured, as without gradients; or the step is much longer than warm-up
-    would have made it, and the draws do not rule out a bias of 0.1.
+    worse than 5 %, where that of its mean is not either; chains move between modes of unequal width; no bias could be
+    measured, as without gradients; or the step is much longer than warm-up would have made it, and the draws do not
+    rule out a bias of 0.1.
 
     Otherwise it is **trusted**.  The percentage in the sentence is two standard errors of the worst corrected mean, in
     posterior standard deviations, with the bias that the correction did not remove.  Modes that neither chains nor
@@ -168,13 +169,14 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
         where = _where(run, table, stats["unstable"].values) if unstable else ""
         reasons += unstable_reasons(unstable, errors, transitions, by_model, where, remedy)
     reasons += _disagreement(dt, table, moving, errors, run.chains)
-    plain = _measured(labels, table)
+    plain, of_sd = _measured(labels, table), ""
     measured = without_bias(dt, plain)
     if run.judged is not None:
         reasons += identity_reasons(run.identity, run.degrees, lambda i: _name(run, table, i), remedy, run.moving)
         reasons += bias_reasons(measured, run.degrees, remedy)
         witnesses = [] if witness is None else [with_witness(plain, witness.table)[1]]
-        reasons += spread_reasons(_free_alone(run, plain), witnesses)
+        wide, of_sd = spread_reasons(_free_alone(run, plain), witnesses)
+        reasons += wide
     elif not is_exact(dt) and witness is None:
         ours = "n_grad_total" in stats
         words = "the bias could not be measured, for the result holds no gradients"
@@ -193,10 +195,10 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
             reasons += [replace(reason, words=f"by step halving {reason}") for reason in of_probe]
         ruled_out |= probe.order_holds and probed.ruled_out
     reasons += length_reasons(stats, ruled_out)
-    unvisited, note = mode_reasons(stats, run.position, lambda i: _of_position(run, table, i))
+    unvisited, note = mode_reasons(stats, run.position, lambda i: _of_position(run, table, i), is_exact(dt))
     reasons += unvisited
     kind = "parameters" if len(labels) == len(run.parameters) else "parameters judged"
-    return with_ladder(dt, with_leg(dt, conclude(reasons, measured, stats, kind, probe is not None, note)))
+    return with_ladder(dt, with_leg(dt, conclude(reasons, measured, stats, kind, probe is not None, of_sd + note)))
 
 
 def asks_for_more(dt: Any) -> Reason | None:

@@ -247,11 +247,14 @@ class OtherModes(NamedTuple):
     coordinate, position
         Number of the unconstrained coordinate in which the largest of them is furthest away, and its position there;
         -1 and NaN if there is none.
+    visited
+        1 if all is visited, and this is the mode whose volume differs from that of the chains' highest one; else 0.
     """
 
     mass: float = math.nan
     coordinate: int = -1
     position: float = math.nan
+    visited: int = 0
 
 
 class TunedParameters(NamedTuple):

@@ -320,6 +320,7 @@ def groups_of(plan: Plan, chunk: Chunk, tuned: TunedParameters, thin: int, spent
         "other_modes": lambda: np.full(shape, tuned.other_modes.mass),
         "other_mode_coordinate": lambda: np.full(shape, tuned.other_modes.coordinate),
         "other_mode_position": lambda: np.full(shape, tuned.other_modes.position),
+        "other_mode_visited": lambda: np.full(shape, tuned.other_modes.visited),
         "n_grad": lambda: chunk.n_grad,
         "n_grad_total": lambda: spent[:, None] + np.cumsum(chunk.n_grad, axis=1),
         "unstable": lambda: chunk.unstable,

@@ -327,4 +327,5 @@ class SamplingPlan:
 
 _COUNTS = (
     "K", "steps_per_draw", "n_grad", "n_grad_total", "unstable", "refined", "model_failures", "other_mode_coordinate",
+    "other_mode_visited",
 )  # fmt: skip

@@ -35,6 +35,7 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "other_modes": (np.float64, []),
     "other_mode_coordinate": (np.int64, []),
     "other_mode_position": (np.float64, []),
+    "other_mode_visited": (np.int64, []),
     "model_logp": (np.float64, []),
     "gradient": (object, None),
     "unconstrained": (object, None),
@@ -90,6 +91,7 @@ def rows_of(
         "other_modes": tuned.other_modes.mass,
         "other_mode_coordinate": tuned.other_modes.coordinate,
         "other_mode_position": tuned.other_modes.position,
+        "other_mode_visited": tuned.other_modes.visited,
         "warning": None,
     }
     constant = {name: value for name, value in constant.items() if name in kept}

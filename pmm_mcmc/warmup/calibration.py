@@ -157,25 +157,31 @@ class Calibration:
 
     # -- scouts ------------------------------------------------------------------------------------------------------
 
-    looks: int = 48
-    """Places that are looked at for a start of scouts, at most; half of them draws of the prior, if it is proper."""
-    looks_a_scout: int = 4
-    """Places of which one is a start."""
+    looks: int = 256
+    """Places that are looked at for a start of scouts, at most."""
+    look_share: float = 0.4
+    """Share of the gradients of scouts for places that are looked at."""
+    scouts: int = 12
+    """Places that are starts, at most."""
     scouts_together: int = 4
     """Scouts that climb together."""
     scout_share: float = 0.2
     """Gradients that may be spent in all, over those of the warm-up."""
     most_of_scouts: int = 3000
     """Gradients that may be spent where there are many chains: more find nothing that these do not."""
-    climbing_share: float = 0.6
+    climbing_share: float = 0.7
     """Share of these for scouts to climb; the rest is for a look at what they find.  Climbs take 3 to 6 gradients where
     the posterior is near a Gaussian, 20 to 40 in a mixture."""
     least_climb: int = 8
     """Gradients for a climb, at least."""
-    nearest: float = 4.0
-    """Smallest root mean square of the whitened coordinates of a start that is not from the prior."""
+    nearest: float = 2.0
+    """Smallest root mean square of the whitened coordinates of a start that is not from the prior; along a coordinate
+    smallest distance."""
     furthest: float = 32.0
     """The largest."""
+    spacing: float = 1.5
+    """Ratio of neighbouring distances along a coordinate: that of the furthest and nearest places from which one climbs
+    to a mode a fifth as wide."""
     homes: int = 4
     """Chains whose own maxima are found, at most."""
     points_between: int = 7
@@ -184,13 +190,16 @@ class Calibration:
     """Dip of the log density in nats below which two maxima are of one mode."""
     least_mass: float = 1e-3
     """Mass of a mode over that of the chains' below which it is not mentioned."""
+    volumes: float = 2.0
+    """Volume of a mode over another's, or the reverse, from which on a step shifts their weights by a different
+    amount."""
+    mass: float = 0.01
+    """Mass of a mode over that of all from which on its weight matters."""
     most_modes: int = 4
     """Other modes that are looked at, the highest ones."""
     short_chains: int = 3
     """Short chains that start at another maximum, to see whether they stay."""
-    shortest_stay: int = 3
-    """Transitions of each of them at least."""
-    longest_stay: int = 50
+    longest_stay: int = 100
     """Transitions of each of them at most, as far as gradients are left."""
     lowest: float = 7.0
     """How much lower a maximum may be than the chains' to be looked at, in nats: a thousandth of the density."""

@@ -15,6 +15,8 @@ Value = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 _MEMORY = 8
 # Gain that the next step promises, in nats, below which a climber has arrived: it is within 0.2 local sds of the top.
 _ARRIVED = 0.02
+# Length of the first step over that of the longest later one: the basin of a mode a fifth as wide has that radius.
+_FIRST = 0.2
 # Share of the promised gain that a step must bring.
 _ARMIJO = 1e-3
 
@@ -49,7 +51,8 @@ class Climbers:
 
         ``value`` returns log densities ``(n,)`` and gradients ``(n, d)``, NaN where they are not finite.  A climber
         whose start is not finite begins nearer to ``home`` ``(d,)``.  No step is longer than 1 plus half the distance
-        from home, so that a climber stays in the basin in which it begins.
+        from home, and the first, which knows of no curvature, at most a fifth of that: a climber stays in the basin in
+        which it begins.
         """
         self = cls._begin(value, np.array(start), home, most)
         n, d = self.position.shape
@@ -65,6 +68,7 @@ class Climbers:
                 self.arrived[at] = 0.5 * promised < _ARRIVED
                 going[at[self.arrived[at]]] = False
                 longest = 1.0 + 0.5 * np.linalg.norm(self.position[at] - home, axis=1)
+                longest[~steps[at].any(axis=(1, 2))] *= _FIRST
                 share[at] = np.minimum(1.0, longest / np.maximum(np.linalg.norm(step[at], axis=1), 1e-300))
             at = np.flatnonzero(going)
             if not at.size or self.spent + at.size > most:

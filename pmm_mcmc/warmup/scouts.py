@@ -8,6 +8,9 @@ chains, and short chains that start there mostly stay: their ends do not climb t
 
 The mass of a mode at :math:`\hat y` is Laplace's, :math:`p(\hat y)\,|{-\nabla^2 \log p(\hat y)}|^{-1/2}`; that of the
 chains is Laplace's too or, where they have no strict maximum, that of a Gaussian with their mean log density.
+
+Modes that chains do visit are mentioned if their volumes differ.  A step makes the narrower mode too wide by more than
+the other, and its weight too small: no identity within a mode shows that.
 """
 
 from __future__ import annotations
@@ -97,7 +100,8 @@ class _Search:
             return OtherModes()
         found = self._apart(ends, homes, y)
         if not found:
-            return OtherModes(0.0)
+            uneven = self._uneven(homes)
+            return OtherModes(0.0) if uneven is None else self._reported(*uneven[:2], self._placed(uneven[2].y), x, 1)
         own = [mass for mass in map(self._log_mass, homes) if np.isfinite(mass)]
         of_chains = np.logaddexp.reduce(own) if own else np.mean(seen.lp.T.ravel() + log_det) + 0.5 * d
         masses = []
@@ -105,12 +109,39 @@ class _Search:
             mass = float(np.exp(min(self._log_mass(end) - of_chains, 700.0)))
             kept = mass > CALIBRATION.least_mass and self._stays(end, homes, rng, len(found) - i)
             masses.append(mass if kept else 0.0)
-        if not any(masses):
+        total = sum(masses)
+        if not total:
             return OtherModes(0.0)
-        largest = self._placed(found[int(np.argmax(masses))].y)
-        away = np.abs(largest - x.mean(axis=0)) / np.maximum(x.std(axis=0), 1e-300)
-        where = int(away.argmax())
-        return OtherModes(sum(masses) / (1.0 + sum(masses)), where, float(largest[where]))
+        return self._reported(found[int(np.argmax(masses))], total / (1.0 + total), x.mean(axis=0), x)
+
+    def _reported(self, mode: _Maximum, mass: float, centre: np.ndarray, x: np.ndarray, visited: int = 0) -> OtherModes:
+        """Return what is reported of a mode away from a centre, beside draws ``x``."""
+        at = self._placed(mode.y)
+        where = int((np.abs(at - centre) / np.maximum(x.std(axis=0), 1e-300)).argmax())
+        return OtherModes(mass, where, float(at[where]), visited)
+
+    def _uneven(self, homes: list[_Maximum]) -> tuple[_Maximum, float, _Maximum] | None:
+        """Return a mode that chains visit, with its mass, and another of theirs that has another volume.
+
+        What a step is off by depends on how wide a mode is: the weights of modes of one volume are still right.
+        """
+        modes: list[_Maximum] = []
+        for home in sorted(homes, key=lambda home: -home.lp):
+            each = min(len(home.y), CALIBRATION.exact_hessian) + CALIBRATION.points_between
+            enough = self._left > (len(modes) + 1) * each
+            if len(modes) < CALIBRATION.most_modes and enough and not any(self._same(home, known) for known in modes):
+                modes.append(home)
+        if len(modes) < 2:
+            return None
+        masses = np.array([self._log_mass(mode) for mode in modes])
+        with np.errstate(invalid="ignore"):  # where there is no strict maximum
+            volumes = masses - [mode.lp for mode in modes]
+            weights = np.exp(masses - np.logaddexp.reduce(masses))
+            other = (np.abs(volumes - volumes[0]) > np.log(CALIBRATION.volumes)) & (weights > CALIBRATION.mass)
+        if not other.any() or not CALIBRATION.mass < weights[0] < 1.0:
+            return None
+        which = int(np.argmax(np.where(other, weights, 0.0)))
+        return modes[which], float(weights[which]), modes[0]
 
     @property
     def _left(self) -> int:
@@ -139,22 +170,41 @@ class _Search:
     def _starts(self, prior: np.ndarray, top: float, d: int, rng: np.random.Generator) -> np.ndarray:
         """Return starts: of neighbours by distance the one whose log density is highest for a unit Gaussian of ``top``.
 
-        Half of them are draws of the prior, if there are any; the others are some standard deviations from the chains.
+        Those come first that are furthest above their neighbours.
+
+        Up to a quarter of the places are draws of the prior; half of the others, or as many as there are, lie along the
+        coordinates, where modes narrow in all of them can be met; and the rest anywhere around.
         """
-        many = min(CALIBRATION.looks, self._left // 4, max(CALIBRATION.scouts_together, _NUMBERS // d))
+        many = min(int(CALIBRATION.look_share * self._left), CALIBRATION.looks, max(CALIBRATION.scouts, _NUMBERS // d))
         with np.errstate(all="ignore"):
-            known = self._whitened(prior[: many // 2])[0] if len(prior) else np.empty((0, d))
+            known = self._whitened(prior[: many // 4])[0] if len(prior) else np.empty((0, d))
         known = known[np.isfinite(known).all(axis=1)]
-        away = rng.standard_normal((many - len(known), d))
-        widths = np.exp(rng.uniform(np.log(CALIBRATION.nearest), np.log(CALIBRATION.furthest), size=(len(away), 1)))
-        away *= widths * np.sqrt(d) / np.linalg.norm(away, axis=1, keepdims=True)
-        y = np.concatenate([known, away])
+        along = self._along(3 * (many - len(known)) // 4, d, rng)
+        around = rng.standard_normal((many - len(known) - len(along), d))
+        nearest, furthest = np.log(CALIBRATION.nearest), np.log(CALIBRATION.furthest)
+        widths = np.exp(nearest + (furthest - nearest) * (rng.permutation(len(around)) + 0.5) / max(1, len(around)))
+        around *= (widths * np.sqrt(d) / np.linalg.norm(around, axis=1))[:, None]
+        y = np.concatenate([known, along, around])
         square = (y**2).sum(axis=1)
         y, square = y[np.argsort(square)], np.sort(square)
         drop = (top - np.nan_to_num(self._value(y)[0], nan=-np.inf)) / np.maximum(square, 1e-300)
-        each = CALIBRATION.looks_a_scout
-        best = [i + int(np.argmin(drop[i : i + each])) for i in range(0, len(y), each)]
-        return y[rng.permutation(best)]
+        groups = np.array_split(np.arange(many), min(many, CALIBRATION.scouts))
+        best = np.array([group[np.argmin(drop[group])] for group in groups])
+        typical = np.array([np.median(drop[group]) for group in groups])
+        with np.errstate(invalid="ignore"):
+            return y[best[np.argsort(np.nan_to_num(drop[best] / typical, nan=1.0))]]
+
+    def _along(self, many: int, d: int, rng: np.random.Generator) -> np.ndarray:
+        """Return up to ``many`` places on both sides of the chains along coordinates, at distances that grow evenly."""
+        steps = int(np.log(CALIBRATION.furthest / CALIBRATION.nearest) / np.log(CALIBRATION.spacing))
+        sides = rng.permutation(2 * d)[: many // steps]
+        axes = np.zeros((len(sides), d))
+        axes[np.arange(len(sides)), sides // 2] = 1 - 2 * (sides % 2)
+        coordinates = self._tuned.coordinates
+        axes = coordinates.whiten(coordinates.centre + axes)
+        axes /= np.linalg.norm(axes, axis=1, keepdims=True)
+        at = CALIBRATION.nearest * CALIBRATION.spacing ** (np.arange(steps) + rng.uniform(size=(len(sides), 1)))
+        return (at[:, :, None] * axes[:, None, :]).reshape(-1, d)
 
     def _whitened(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
         """Return whitened positions of the model's ``x``, and the log determinants of the non-centring there."""
@@ -265,8 +315,10 @@ class _Search:
         keys = rng.integers(0, 2**64, size=(n, 2), dtype=np.uint64)
         self.spent += n
         cost = int(self._engine.advance(self._tuned, state, gradient, keys, 0, 1).n_grad.sum())
-        rows = int(np.clip((until - self.spent) // cost, CALIBRATION.shortest_stay, CALIBRATION.longest_stay)) - 1
-        self.spent += cost + int(self._engine.advance(self._tuned, state, gradient, keys, 1, rows).n_grad.sum())
+        rows = int(np.clip((until - self.spent) // cost, 1, CALIBRATION.longest_stay)) - 1
+        self.spent += cost
+        if rows:
+            self.spent += int(self._engine.advance(self._tuned, state, gradient, keys, 1, rows).n_grad.sum())
         back = 0
         for y in state[:, 3 * d : 4 * d]:
             reached = self._climb(y[None], end.y, climbs // n)

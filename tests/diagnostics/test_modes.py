@@ -8,12 +8,13 @@ import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.modes import mode_reasons
 
 
-def result(mass, at=10.0, coordinate=1, x=None, chain=2):
+def result(mass, at=10.0, coordinate=1, x=None, chain=2, visited=0):
     """A good run, one of whose chains has heard of another mode."""
     x = grid(3) if x is None else x
     of_chain = np.where(np.arange(4) == chain, mass, 0.0)
     where, place = np.where(of_chain > 0.0, coordinate, -1), np.where(of_chain > 0.0, at, np.nan)
     stats = {"other_modes": of_chain, "other_mode_coordinate": where, "other_mode_position": place}
+    stats["other_mode_visited"] = np.where(of_chain > 0.0, visited, 0)
     return gaussian(x, **{name: np.repeat(values[:, None], x.shape[1], axis=1) for name, values in stats.items()})
 
 
@@ -57,6 +58,20 @@ def test_modes_that_chains_have_visited_are_judged_by_their_agreement():
     assert mode_reasons(result(0.5, 20.0, x=x)["sample_stats"], x) == ([], "")
     near, _ = mode_reasons(result(0.05, 3.0)["sample_stats"], grid(3))
     assert near, "within 3 sd draws do not tell"
+
+
+def test_modes_of_unequal_width_that_chains_visit_leave_a_run_undecided():
+    dt = result(0.3, visited=1)
+    found = pmm.verdict(dt)
+    assert found.state == "undecided" and [reason.code for reason in found.reasons] == ["weights"]
+    assert found.sentence.startswith("Undecided: chains move between modes of unequal width, apart in b[0]: a step ")
+    assert found.sentence.endswith(" and no gradient shows it. Use pmm.sample(exact=True), whose steps have no bias.")
+    stats = dt["sample_stats"]
+    assert mode_reasons(stats, exact=True) == ([], "")
+    assert "unequal width: a step" in str(mode_reasons(stats)[0][0]), "as moments have it"
+    # A mode that no chain visits is said first, whichever chain knows of it.
+    stats["other_modes"][0], stats["other_mode_coordinate"][0], stats["other_mode_position"][0] = 0.1, 0, 9.0
+    assert [reason.code for reason in mode_reasons(stats)[0]] == ["modes"]
 
 
 def test_without_positions_the_place_is_not_said():

@@ -31,6 +31,7 @@ STATS = {
     "other_modes": np.float64,
     "other_mode_coordinate": np.int64,
     "other_mode_position": np.float64,
+    "other_mode_visited": np.int64,
     "lp": np.float64,
     "acceptance_rate": np.float64,
     "gradient": np.float64,
