@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.statement import Reason, Verdict
+from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict
 
 __all__ = ["ladder_reasons", "with_ladder"]
 
@@ -23,21 +23,21 @@ def ladder_reasons(dt: Any) -> list[Reason]:
     fewest = int(np.argmin(reached[: len(weight)])) if len(weight) else 0
     if restarts < limit:
         words = f"{restarts} chains came from the reference to the posterior, limit {limit}: weights of modes are open"
-        reasons.append(Reason("restarts", words, "draw more", None, restarts, limit))
+        reasons.append(Reason("restarts", words, MORE, None, restarts, limit))
     elif len(weight) > 1 and reached[fewest] < CALIBRATION.restarts_of_mode:
         limit = CALIBRATION.restarts_of_mode
         words = (
             f"the mode of weight {weight[fewest]:.2g} was reached from the reference {int(reached[fewest])} times, "
             f"limit {limit}"
         )
-        reasons.append(Reason("restarts", words, "draw more", None, float(reached[fewest]), limit))
+        reasons.append(Reason("restarts", words, MORE, None, float(reached[fewest]), limit))
     gap, error = (float(ladder[f"forward_minus_backward{end}"]) for end in ("", "_se"))
     if abs(gap) > CALIBRATION.evidence_gap * error:
         words = (
             f"log evidence forward and backward differ by {abs(gap):.2g} (error {error:.2g}), limit "
             f"{CALIBRATION.evidence_gap:g} errors: neighbouring rungs have not met the same places"
         )
-        reasons.append(Reason("evidence", words, "draw more", None, abs(gap) / error, CALIBRATION.evidence_gap))
+        reasons.append(Reason("evidence", words, MORE, None, abs(gap) / error, CALIBRATION.evidence_gap))
     return reasons
 
 

@@ -36,7 +36,7 @@ _TYPES = (Coordinates, Ladder, LadderSums, OtherModes, TunedParameters)
 
 
 # Statistics of what was found beside the modes of the draws.
-_OTHERS = ("other_modes", "other_mode_coordinate", "other_mode_position")
+_OTHERS = ("other_modes", "other_mode_coordinate", "other_mode_position", "other_mode_visited")
 
 
 class _Stopped(Exception):
