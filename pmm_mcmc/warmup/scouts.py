@@ -200,10 +200,11 @@ class _Search:
         sides = rng.permutation(2 * d)[: many // steps]
         axes = np.zeros((len(sides), d))
         axes[np.arange(len(sides)), sides // 2] = 1 - 2 * (sides % 2)
-        coordinates = self._tuned.coordinates
-        axes = coordinates.whiten(coordinates.centre + axes)
-        axes /= np.linalg.norm(axes, axis=1, keepdims=True)
-        at = CALIBRATION.nearest * CALIBRATION.spacing ** (np.arange(steps) + rng.uniform(size=(len(sides), 1)))
+        axes = self._tuned.coordinates._replace(centre=np.zeros(d)).whiten(axes)
+        lengths = np.linalg.norm(axes, axis=1, keepdims=True)
+        has_length = lengths[:, 0] > 0.0  # scales may be beyond what a double holds
+        axes = axes[has_length] / lengths[has_length]
+        at = CALIBRATION.nearest * CALIBRATION.spacing ** (np.arange(steps) + rng.uniform(size=(len(axes), 1)))
         return (at[:, :, None] * axes[:, None, :]).reshape(-1, d)
 
     def _whitened(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
