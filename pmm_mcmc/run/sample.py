@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -39,7 +39,7 @@ _log = logging.getLogger("pmm_mcmc")
 
 def sample(
     step: Any = None,
-    draws: int | str = DRAWS,
+    draws: int | Literal["auto"] = DRAWS,
     *,
     tune: int = 1000,
     chains: int = 4,

@@ -52,6 +52,7 @@ def read(dt: xr.DataTree, path: Path) -> bool:
     reveal_type(found.trusted)  # bool
     reveal_type(found.sentence)  # str
     reveal_type(workbench.to_html(dt, path))  # Path
+    reveal_type(workbench.plot_ladder(dt))  # Figure
     reveal_type(pmm.__version__)  # str
     return found.trusted
 

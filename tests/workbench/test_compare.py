@@ -421,8 +421,8 @@ def test_nutpie_is_run_and_counted(monkeypatch):
 
 @pytest.mark.pymc
 def test_budgets_that_do_not_reach_are_rows_that_name_one_that_does():
-    found = compare(Gaussian(), ["nuts", pmm.MALA()], n_grad=2000, chains=4, random_seed=1)
-    assert "of 2,000 gradients and left too few" in found.failures["MALA"]
+    found = compare(Gaussian(), ["nuts", pmm.MALA()], n_grad=1200, chains=4, random_seed=1)
+    assert "of 1,200 gradients and left too few" in found.failures["MALA"]
     assert found.failures["NUTS"].startswith("not run, for its warm-up would not fit the budget: 1,000")
     enough = int(found.failures["MALA"].split("n_grad=")[1].split()[0])
     again = compare(Gaussian(), [pmm.MALA()], n_grad=enough, chains=4, random_seed=1)
