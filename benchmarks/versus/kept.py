@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import time
@@ -73,4 +74,6 @@ def missing(rows: list[dict[str, Any]], target: str, sampler: str, seeds: list[i
 def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _rounded(entry) for name, entry in value.items()}
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None  # r_hat of chains that stand still
+    return value

@@ -7,6 +7,7 @@ compilation for each pair of layouts; ``np.dot`` takes a third of a second and c
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,11 @@ from pytensor.graph.rewriting.basic import in2out, node_rewriter
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 from pytensor.tensor.math import Dot
 
+from pmm_mcmc.coordinates.kernel import version_of
+
 __all__ = ["Product", "numba_mode"]
+
+_VERSION = version_of(sys.modules[__name__])
 
 
 class Product(Dot):
@@ -60,7 +65,7 @@ def _numba(op: Product, node: Any, **options: Any) -> tuple[Any, int]:
         def product(x, y):
             return np.dot(_contiguous(x), _contiguous(y))
 
-    return product, 1
+    return product, _VERSION
 
 
 @node_rewriter([Dot])
