@@ -193,6 +193,25 @@ def test_a_stan_model_has_its_names_shapes_and_generated_quantities():
 
 
 @needs_compiler
+def test_a_run_of_a_stan_model_is_stored_resumed_judged_and_reported(tmp_path):
+    def density():
+        return pmm.LogDensity.from_bridgestan(StanModel())
+
+    whole = pmm.sample(model=density(), **RUN)
+    pmm.sample(model=density(), store=tmp_path / "run.zarr", **RUN | {"draws": 20})
+    longer = pmm.sample(model=density(), store=tmp_path / "run.zarr", resume=True, **RUN)
+    for name in ("mu", "sigma", "b", "noise"):
+        np.testing.assert_array_equal(whole["posterior"][name], longer["posterior"][name])
+    assert pmm.verdict(longer).state == pmm.verdict(whole).state
+    assert list(pmm.summary(longer, ["sigma", "b"]).index) == [
+        "sigma",
+        *(f"b[{i}, {j}]" for i in (0, 1) for j in range(3)),
+    ]
+    page = pmm.workbench.to_html(longer, tmp_path / "run.html").read_text()
+    assert "sigma" in page and "b[1, 2]" in page
+
+
+@needs_compiler
 def test_a_stan_model_starts_where_its_parameters_are_given():
     density = pmm.LogDensity.from_bridgestan(StanModel())
     b = np.arange(6.0).reshape(2, 3)
