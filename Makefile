@@ -54,6 +54,7 @@ package: $(PACKAGE)/.done
 	$(PACKAGE)/bin/validate-pyproject pyproject.toml
 	$(PACKAGE)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(PACKAGE)/bin/check-jsonschema --builtin-schema vendor.readthedocs .readthedocs.yaml
+	$(PACKAGE)/bin/pre-commit validate-config .pre-commit-config.yaml
 	$(PACKAGE)/bin/python -m build
 	$(PACKAGE)/bin/twine check --strict dist/*
 	$(PACKAGE)/bin/pyroma --min 8 dist/*.tar.gz
