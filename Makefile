@@ -12,7 +12,7 @@ BENCH ?= .venv-bench
 export OMP_NUM_THREADS ?= 1
 
 demo: $(VENV)/.demo
-	@$(BIN)/python examples/galaxies.py
+	@$(BIN)/python examples/eight_schools.py
 
 # Most of the time of the others goes into compiling models.
 test: lint types
