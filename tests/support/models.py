@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pymc as pm
 from sklearn.datasets import load_breast_cancer
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+from pmm_mcmc.workbench.targets.mixtures import velocities
 
 
 def eight_schools() -> pm.Model:
@@ -96,13 +93,11 @@ def student_regression() -> pm.Model:
 
 
 def galaxies() -> pm.Model:
-    from galaxies import load_velocities
-
     with pm.Model(coords={"cluster": ["near", "middle A", "middle B", "far"]}) as model:
         weight = pm.Dirichlet("weight", np.full(4, 2.0), dims="cluster")
         mean = pm.Normal("mean", np.array([10.0, 20.0, 23.0, 33.0]), 1.5, dims="cluster")
         sd = pm.LogNormal("sd", np.log(1.5), 0.5, dims="cluster")
-        pm.NormalMixture("velocity", w=weight, mu=mean, sigma=sd, observed=load_velocities())
+        pm.NormalMixture("velocity", w=weight, mu=mean, sigma=sd, observed=velocities())
     return model
 
 
