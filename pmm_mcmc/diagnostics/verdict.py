@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -172,7 +173,8 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
     plain, of_sd = _measured(labels, table), ""
     measured = without_bias(dt, plain)
     if run.judged is not None:
-        reasons += identity_reasons(run.identity, run.degrees, lambda i: _name(run, table, i), remedy, run.moving)
+        naming = partial(_name, run, table)
+        reasons += identity_reasons(run.identity, run.degrees, naming, remedy, run.moving, run.together)
         reasons += bias_reasons(measured, run.degrees, remedy)
         witnesses = [] if witness is None else [with_witness(plain, witness.table)[1]]
         wide, of_sd = spread_reasons(_free_alone(run, plain), witnesses)
