@@ -104,7 +104,7 @@ def sample_on_ladder(
         _log.info("Nothing is stored yet in %s: the ladder is tuned from the beginning", store)
     words = ladder if isinstance(ladder, str) else repr(np.asarray(ladder).tolist())
     identity = plan.identity | {
-        "chains": chains, "tune": tune, "seed": seed, "ladder": words, "reference": which,
+        "chains": chains, "tune": tune, "seed": seed, "ladder": words, "reference": reference,
     }  # fmt: skip
     attrs = {"tuning_steps": tune, "random_seed": seed, **plan.attributes}
     compiling = time.time() - began
@@ -117,8 +117,10 @@ def sample_on_ladder(
             each = np.full(chains, n_grad / chains)
             bar.update(tuning=tuning, done=done, step_size=step_size, K=K, n_grad=each, unstable=np.zeros(chains))
 
+        from_prior = which == "prior" and (reference == "prior" or betas is not None)
+        fixed = Given(betas, None if rungs is None else rungs - 1, from_prior)
         run = LadderRun(
-            plan, Given(betas, None if rungs is None else rungs - 1), chains=chains, draws=draws, tune=tune, seed=seed,
+            plan, fixed, chains=chains, draws=draws, tune=tune, seed=seed,
             identity=identity, attrs=attrs, cores=asked["cores"], callback=callback, update=update, stopped=stopped,
         )  # fmt: skip
         update(True, 0, float("nan"), 1, 0.0)

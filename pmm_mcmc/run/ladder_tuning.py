@@ -15,10 +15,11 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import best_coordinates, diagonal_scale
-from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
+from pmm_mcmc.engines.arguments import MethodArguments, OtherModes, TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, equal_rejection, expected_rejections, pairs_for, step_of_ess
-from pmm_mcmc.model.tempered import MOST_DENSE, gaussian_numbers
+from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.run.ladder_climbs import look
+from pmm_mcmc.run.ladder_fit import fitted_mixture
 from pmm_mcmc.run.ladder_path import Moved, Path, Points
 from pmm_mcmc.run.ladder_state import Ladder, Scan
 from pmm_mcmc.warmup.calibration import CALIBRATION
@@ -29,8 +30,10 @@ __all__ = ["Given", "NoLadder", "Tuner"]
 _ANNEALING = 3  # what random numbers are for: a word of their keys
 # Effective share of the chains after a step of annealing, and steps at most.
 _SHARE, _MOST_STAGES = 0.5, 400
-# Trajectories after each step of annealing; at its end, where a Gaussian reference is fitted.
+# Trajectories after each step of annealing; at its end, where a mixture is fitted.
 _MOVES, _LAST_MOVES = 6, 16
+# Draws of each step that climbs may start from; chains that start at a maximum that no other chain is at.
+_HOT, _AROUND = 128, 32
 # Scans of the first round; change of the barrier below which it is known.
 _FIRST, _STEADY = 16, 0.1
 # Blocks of a round after each of which steps adapt; draws that a rung is fitted to.
@@ -49,10 +52,11 @@ class NoLadder(ValueError):
 
 @dataclass(frozen=True)
 class Given:
-    """What the user fixes of a ladder: its temperatures, or its number of pairs, or neither."""
+    """What the user fixes of a ladder: its temperatures, its number of pairs, that its reference is the prior."""
 
     betas: np.ndarray | None = None
     pairs: int | None = None
+    from_prior: bool = False
 
 
 @dataclass
@@ -83,35 +87,55 @@ class Tuner:
         self.step_size, self.K = math.nan, 1
         self._draws = 0
         self._hot: list[np.ndarray] = []
+        self._seen: list[Points] = []
+        self._others = OtherModes()
         self._span = CALIBRATION.leg_span / (arguments.friction or 1.0)
 
     def run(self, start: np.ndarray | None) -> Ladder:
-        """Return the tuned ladder; ``start`` ``(n, d)`` is what a Gaussian reference covers at first."""
-        if self.path.fitted:
+        """Return the tuned ladder; ``start`` ``(n, d)`` is what a Gaussian covers at first where there is no prior."""
+        if not self.path.has_prior:
             assert start is not None
-            self._fit_reference(start, wide=True)
-            self._anneal(_LAST_MOVES)
-            self._fit_reference(self._seen)
-        stages, points = self._anneal(_MOVES)
-        return self._temper(stages, points)
+            self.path.mixture = GaussianMixture.of(start.mean(axis=0), np.maximum(3.0 * start.std(axis=0), 1.0))
+        if self.given.from_prior:
+            return self._temper(*self._anneal(_MOVES))
+        return self._temper(*self._from_mixture(*self._anneal(_LAST_MOVES)))
+
+    def _from_mixture(self, stages: list[_Stage], points: Points) -> tuple[list[_Stage], Points]:
+        """Fit a mixture to the modes that annealing met and climbs find, and anneal again, from there.
+
+        The prior stays the reference unless that leaves less than half of the barrier, or adds a mode.
+        """
+        setting, own, rng = stages[-1].setting, self._seen, np.random.default_rng([*self.key.tolist(), _ANNEALING, 1])
+        cold = Points(*(np.stack(parts) for parts in zip(*own, strict=True)))
+        far, before = self._draw(_SCOUTS).position, int(self.n_grad.sum())
+        self._others, maxima, spent = look(self.path, setting, np.concatenate(self._hot), cold, far, before, rng)
+        beyond = [self._around(maximum, setting) for maximum in maxima]
+        flat = Points(*(np.concatenate(parts) for parts in zip(*own, strict=True)))
+        prior, (self.path.mixture, more) = self.path.mixture, fitted_mixture(self.path, setting, flat, beyond)
+        self.n_grad += (spent + more + _SCOUTS) / self.chains
+        try:
+            again, drawn = self._anneal(_MOVES)
+        except NoLadder:
+            if not self.path.has_prior:
+                raise
+            again, drawn = stages, points
+        if self.path.has_prior and not beyond and 2.0 * _barrier(again) > _barrier(stages):
+            self.path.mixture = prior
+            return stages, points
+        # A mode that the mixture does not cover stays in sight: no restart arrives in it.
+        kept = self.path.evaluate(points.position[self.chains // 2 :])
+        self.n_grad += len(kept.position) / self.chains
+        both = zip(drawn.take(slice(0, self.chains // 2)), kept, strict=True)
+        return again, Points(*(np.concatenate(parts) for parts in both))
+
+    def _around(self, maximum: np.ndarray, setting: TunedParameters) -> Points:
+        """Return draws of the posterior around a maximum."""
+        points = self.path.evaluate(np.tile(maximum, (min(_AROUND, self.chains), 1)))
+        centred = setting._replace(coordinates=setting.coordinates._replace(centre=maximum))
+        self._settle(points, centred, _LAST_MOVES)
+        return Points(*(np.concatenate(parts) for parts in zip(*self._seen, strict=True)))
 
     # -- annealing ---------------------------------------------------------------------------------------------------
-
-    def _fit_reference(self, position: np.ndarray, wide: bool = False) -> None:
-        d = position.shape[1]
-        mean = position.mean(axis=0)
-        if wide:
-            root = np.maximum(3.0 * position.std(axis=0), 1.0)
-            root = np.diag(root) if d <= MOST_DENSE else root
-        elif d <= MOST_DENSE:
-            covariance = np.cov(position, rowvar=False).reshape(d, d)
-            # The diagonal counts for as many draws as there are coordinates.
-            weight = len(position) / (len(position) + d)
-            covariance = weight * covariance + (1.0 - weight) * np.diag(np.diagonal(covariance))
-            root = np.linalg.cholesky(covariance + 1e-12 * np.diag(np.diagonal(covariance)))
-        else:
-            root = position.std(axis=0)
-        self.path.gaussian = mean, root, gaussian_numbers(mean, root)
 
     def _draw(self, n: int) -> Points:
         self._draws += 1
@@ -122,9 +146,9 @@ class Tuner:
         points = self._draw(self.chains)
         outside = int((~np.isfinite(points.log_ratio)).sum())
         if outside:
-            what = "the Gaussian reference" if self.path.fitted else "the prior"
+            what = "the prior" if self.path.mixture is None else "the Gaussian reference"
             remedy = (
-                "give initvals= nearer to the posterior" if self.path.fitted
+                "give initvals= nearer to the posterior" if not self.path.has_prior
                 else "bound the prior to where the likelihood is positive, or take reference='gaussian'"
             )  # fmt: skip
             raise NoLadder(
@@ -150,6 +174,8 @@ class Tuner:
             setting = self._fitted(points.position, points.slope(beta), beta, setting.step_size, quickly=True)
             points, setting = self._settle(points, setting, last if beta == 1.0 else _MOVES)
             stages.append(_Stage(beta, setting, points.log_ratio.copy()))
+            if beta < 1.0:
+                self._hot.append(points.position[:_HOT])
             self.spent = float(self.n_grad.sum())
             self._note(self)
         return stages, points
@@ -159,9 +185,9 @@ class Tuner:
         beta = float(setting.coordinates.sites[0])  # type: ignore[index]
         seen = []
         for i in range(moves):
-            moved = self.path.move(setting, points, self.keys, self.transition, 1)
+            moved = self.path.move(setting, points, self.keys[: len(points.position)], self.transition, 1)
             self.transition += 1
-            self.n_grad += moved.n_grad
+            self.n_grad += moved.n_grad.sum() / self.chains
             points = moved.points
             seen.append(points)
             step = towards_acceptance(setting.step_size, float(moved.accept.mean()), i + 1, CALIBRATION.leg_acceptance)
@@ -170,7 +196,7 @@ class Tuner:
                 everything = np.concatenate([p.position for p in seen[1:]])
                 slopes = np.concatenate([p.slope(beta) for p in seen[1:]])
                 setting = self._fitted(everything, slopes, beta, setting.step_size)
-        self._seen = np.concatenate([p.position for p in seen[moves // 4 :]])
+        self._seen = seen[moves // 4 :]
         return points, setting
 
     # -- settings ----------------------------------------------------------------------------------------------------
@@ -202,8 +228,7 @@ class Tuner:
         betas = np.array([stage.beta for stage in stages])
         settings = [stage.setting for stage in stages]
         rejections = expected_rejections(betas, [stage.log_ratio[:512] for stage in stages])
-        gaussian = self.path.gaussian
-        numbers = np.empty(0) if gaussian is None else np.concatenate([gaussian[0], gaussian[1].ravel()])
+        numbers = np.empty(0) if self.path.mixture is None else self.path.mixture.flat
         ladder = Ladder(
             self.key, betas, settings, numbers, points.position, points.evaluation, self.keys,
             np.arange(self.chains)[:, None], transition=self.transition,
@@ -216,7 +241,8 @@ class Tuner:
         while True:
             left = self.tune - ladder.transition
             thin = max(setting.steps_per_draw for setting in ladder.settings[1:])
-            last = left < 3 * scans * thin or steady >= 2
+            enough = 1 if pairs_for(self.barrier) == pairs_for(0.0) else 2  # no ladder has fewer pairs
+            last = left < 3 * scans * thin or steady >= enough
             rejections = self._round(ladder, scans, last)
             before, self.barrier = self.barrier, float(barriers(rejections).sum())
             ladder.barriers.append(self.barrier)
@@ -282,7 +308,7 @@ class Tuner:
             accept.append(found.accept.mean(axis=0))
             if i >= scans - kept and i % max(1, kept * C // _FITTED) == 0:
                 seen.append(Points(ladder.position[ladder.slot], ladder.evaluation[ladder.slot]))
-            if (i + 1) % max(1, scans // _KEPT_HOT) == 0:
+            if self.path.mixture is None and (i + 1) % max(1, scans // _KEPT_HOT) == 0:
                 self._hot.append(ladder.position[ladder.slot[:, 1:-1]].reshape(-1, self.path.d))
             if (i + 1) % block == 0:
                 mean, number = np.mean(accept, axis=0), (i + 1) // block
@@ -304,17 +330,22 @@ class Tuner:
             fitted = old
             if not last:
                 fitted = self._fitted(z, e[:, d : 2 * d] + beta * e[:, 2 * d : 3 * d], beta, old.step_size)
-            thin = _thin(before[:, :, k], log_ratio[:, :, k], old.steps_per_draw)
+            # Swaps that are accepted forget l, too.
+            most = math.ceil(_MOST_THIN * min(1.0, 2.0 * float(1.0 - swaps[k - 1 : k + 1].mean())))
+            thin = min(max(1, most), _thin(before[:, :, k], log_ratio[:, :, k], old.steps_per_draw))
             ladder.settings[k] = fitted._replace(steps_per_draw=thin)
         return 1.0 - swaps
 
     def look_around(self, ladder: Ladder) -> None:
-        """Look for modes that no draw of the last round at the posterior is in."""
+        """Look for modes that no draw of the last round at the posterior is in, where the reference is the prior."""
         setting = ladder.settings[-1]
+        if self.path.mixture is not None:
+            ladder.settings[-1] = setting._replace(other_modes=self._others)
+            return
         rng = np.random.default_rng([*self.key.tolist(), _ANNEALING, self.path.d])
         cold = Points(*(np.stack(parts) for parts in zip(*self._cold, strict=True)))
         prior, before = self._draw(_SCOUTS).position, int(ladder.n_grad.sum())
-        modes, spent = look(self.path, setting, np.concatenate(self._hot), cold, prior, before, rng)
+        modes, _, spent = look(self.path, setting, np.concatenate(self._hot), cold, prior, before, rng)
         ladder.settings[-1] = setting._replace(other_modes=modes)
         ladder.n_grad += (spent + _SCOUTS) / ladder.copies
 
@@ -322,6 +353,11 @@ class Tuner:
     def last(self) -> np.ndarray:
         """The values ``(n, N + 1)`` of ``l`` in the last round."""
         return self._last
+
+
+def _barrier(stages: list[_Stage]) -> float:
+    betas = np.array([stage.beta for stage in stages])
+    return float(barriers(expected_rejections(betas, [stage.log_ratio[:512] for stage in stages])).sum())
 
 
 def _thin(before: np.ndarray, after: np.ndarray, thin: int) -> int:

@@ -39,10 +39,10 @@ def test_a_maximum_is_unmet_if_no_cold_draw_climbs_to_it(scale):
     far = np.full(d, 4.0)
     hills, coordinates = Hills(far, 0.2), Coordinates(np.ones(d), np.full(d, scale))
     cold, hot = rng.standard_normal((64, d)), np.concatenate([2.0 * rng.standard_normal((300, d)), far + np.eye(d)])
-    found, spent = unmet_maxima(hills, coordinates, hot, cold, 10**5)
+    found, spent = unmet_maxima(hills, coordinates, hot, cold, 10**5, rng)
     assert found.shape == (1, d) and spent == hills.calls
     np.testing.assert_allclose(found[0], far, atol=0.1)
-    met, _ = unmet_maxima(hills, coordinates, hot, np.concatenate([cold, far + 0.1 * np.eye(d)]), 10**5)
+    met, _ = unmet_maxima(hills, coordinates, hot, np.concatenate([cold, far + 0.1 * np.eye(d)]), 10**5, rng)
     assert len(met) == 0
 
 
@@ -50,10 +50,10 @@ def test_climbs_end_with_the_gradients_that_they_may_spend():
     rng = np.random.default_rng(2)
     hills, coordinates = Hills(np.full(4, 5.0), 0.3), Coordinates(np.zeros(4), np.ones(4))
     draws = 2.0 * rng.standard_normal((5000, 4))
-    _, few = unmet_maxima(hills, coordinates, draws, draws[:64], 2000)
-    _, many = unmet_maxima(hills, coordinates, draws, draws[:64], 8000)
+    _, few = unmet_maxima(hills, coordinates, draws, draws[:64], 2000, rng)
+    _, many = unmet_maxima(hills, coordinates, draws, draws[:64], 8000, rng)
     assert 2000 <= few < 2000 + 60 * 256 and few < many
-    nothing, _ = unmet_maxima(hills, coordinates, draws, draws[:64], 0)
+    nothing, _ = unmet_maxima(hills, coordinates, draws, draws[:64], 0, rng)
     assert nothing.shape == (0, 4)
 
 
