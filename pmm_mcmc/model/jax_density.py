@@ -12,8 +12,8 @@ import numpy as np
 
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.density import LogDensity, check_ndim
-from pmm_mcmc.model.outputs import double_precision
 from pmm_mcmc.model.mixture import mixture_density, path_numbers
+from pmm_mcmc.model.outputs import double_precision
 from pmm_mcmc.model.tempered import width_of
 
 try:

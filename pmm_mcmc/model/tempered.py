@@ -1,9 +1,9 @@
 r"""A PyMC model on the path from a reference ``q`` to its posterior, with both gradients kept apart.
 
-The density at temperature :math:`\beta` is :math:`q\,e^{\beta l}`, ``l`` the log likelihood with potentials where ``q``
-is the prior, and otherwise the log density of the model over that of a mixture of Gaussians.  Its evaluation is an
-array of ``3 d + 2`` numbers: the gradient of the density at that temperature, those of ``log q`` and of ``l``, and ``l``
-and ``log q`` themselves.  A state changes its temperature by these, without another gradient.
+The density at temperature :math:`\beta` is :math:`q\,e^{\beta l}`, ``l`` the log likelihood with potentials where
+``q`` is the prior, and otherwise the log density of the model over that of a mixture of Gaussians.  Its evaluation is
+an array of ``3 d + 2`` numbers: the gradient of the density at that temperature, those of ``log q`` and of ``l``, and
+``l`` and ``log q`` themselves.  A state changes its temperature by these, without another gradient.
 
 The numbers of the path, beta, whether the reference is the mixture, and those of the mixture, enter where the sites of
 a non-centring do.

@@ -85,10 +85,10 @@ def unmet_maxima(
         Random numbers.
     """
     d, value, home = hot.shape[1], path.value(coordinates), coordinates.whiten(cold).mean(axis=0)
-    *known, first = _ends(value, coordinates.whiten(cold), home, 0.25 * most)
-    if not len(known[1]):  # nothing that the others could be compared with
+    tops, top_lp, widths, first = _ends(value, coordinates.whiten(cold), home, 0.25 * most)
+    if not len(tops):  # nothing that the others could be compared with
         return np.empty((0, d)), first
-    places, looked = _outstanding(value, coordinates, *known[:2], (most - first) // 2, rng)
+    places, looked = _outstanding(value, coordinates, tops, top_lp, (most - first) // 2, rng)
     first += looked
     starts = np.concatenate([places, coordinates.whiten(hot)])
     position, lp, scale, spent = _ends(value, starts, home, most - first)
@@ -101,7 +101,7 @@ def unmet_maxima(
         apart = ((position[near] - y) ** 2).sum(axis=1)
         new[near[apart < _APART * d * np.minimum(np.minimum(scale[near], width), 1.0)]] = False
 
-    for y, top, width in zip(*known, strict=True):
+    for y, top, width in zip(tops, top_lp, widths, strict=True):
         drop(y, float(top), float(width))
     while new.any() and len(found) < _MOST:
         best = int(np.flatnonzero(new)[np.argmax(lp[new])])

@@ -83,13 +83,16 @@ def sample_on_ladder(
     which = reference_of(asked["model"], isinstance(asked["model"], LogDensity), reference)
     if which == "prior" and initvals is not None:
         raise ValueError("initvals= does not go with a ladder from the prior, whose draws are the starts: leave it out")
+    from_prior = which == "prior" and (reference == "prior" or betas is not None)
+    fits = "Gaussians that are fitted"
+    begin = "the prior" if from_prior else f"{fits}, or the prior" if which == "prior" else fits
     stored = _stored_seed(store) if resume else None
     if seed is None:
         seed = arguments.fresh_seed() if stored is None else stored
     with Heartbeat(bool(progressbar)) as heartbeat:
 
         def announce(sampled: str) -> None:
-            _log.log(logging.INFO if progressbar else logging.DEBUG, "%s, on a ladder from the %s", sampled, which)
+            _log.log(logging.INFO if progressbar else logging.DEBUG, "%s, on a ladder from %s", sampled, begin)
             heartbeat.say("Compiling the log density")
 
         plan = SamplingPlan.of(Asked(_for_ladder(step), chains=chains, leg=tune, reference=which, **asked), announce)
@@ -117,7 +120,6 @@ def sample_on_ladder(
             each = np.full(chains, n_grad / chains)
             bar.update(tuning=tuning, done=done, step_size=step_size, K=K, n_grad=each, unstable=np.zeros(chains))
 
-        from_prior = which == "prior" and (reference == "prior" or betas is not None)
         fixed = Given(betas, None if rungs is None else rungs - 1, from_prior)
         run = LadderRun(
             plan, fixed, chains=chains, draws=draws, tune=tune, seed=seed,
@@ -179,7 +181,10 @@ def _stored_seed(store: Any) -> int | None:
 def _words(result: xr.DataTree, seconds: float, compiling: float) -> str:
     """Return a line on the ladder; what it found is in the verdict."""
     ladder = result[LADDER].to_dataset()
+    gaussians = int(ladder["gaussians"])
+    reference = "the prior" if not gaussians else "a Gaussian" if gaussians == 1 else f"{gaussians} Gaussians"
+    copies = result["posterior"].sizes["chain"]
     return (
-        f"Ladder of {ladder.sizes['rung']} rungs, {result['posterior'].sizes['chain']} copies, barrier "
+        f"Ladder of {ladder.sizes['rung']} rungs from {reference}, {copies} copies, barrier "
         f"{float(ladder['barrier'][-1]):.1f}: {seconds:.1f} s, {compiling:.1f} of them for compilation"
     )

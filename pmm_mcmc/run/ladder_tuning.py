@@ -86,7 +86,7 @@ class Tuner:
         self.transition, self.n_grad, self.spent, self.barrier = 0, np.zeros(chains), 0.0, math.nan
         self.step_size, self.K = math.nan, 1
         self._draws = 0
-        self._hot: list[np.ndarray] = []
+        self._hot: list[np.ndarray] = [np.empty((0, path.d))]
         self._seen: list[Points] = []
         self._others = OtherModes()
         self._span = CALIBRATION.leg_span / (arguments.friction or 1.0)
