@@ -109,9 +109,10 @@ TARGETS = {
 
 # Target, arguments, reference, chains and draws of the rows of --coverage.
 COVERAGE = [
-    ("binomial", (100,), "prior", 64, 100), ("gaussian", (10,), "prior", 64, 100), ("mixture", (3.5, 2), "prior", 64, 100),
-    ("mixture", (3.5, 10), "prior", 128, 150), ("binomial", (100,), "auto", 64, 100), ("schools", (), "auto", 64, 100),
-    ("phi4", (8,), "auto", 128, 60), ("spike", (6,), "auto", 128, 60), ("widths", (20,), "auto", 256, 60),
+    ("binomial", (100,), "prior", 64, 100), ("gaussian", (10,), "prior", 64, 100),
+    ("mixture", (3.5, 2), "prior", 64, 100), ("mixture", (3.5, 10), "prior", 128, 150),
+    ("binomial", (100,), "auto", 64, 100), ("schools", (), "auto", 64, 100), ("phi4", (8,), "auto", 128, 60),
+    ("spike", (6,), "auto", 128, 60), ("widths", (20,), "auto", 256, 60),
 ]  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def unequal(d):
 
 
 def test_a_narrow_mode_that_no_draw_is_in_is_not_trusted():
-    options = {"ladder": "auto", "chains": 256, "draws": 40, "random_seed": 1}
+    options = {"ladder": "auto", "chains": 256, "draws": 40, "random_seed": 1, "reference": "prior"}
     dt = run(unequal(10), "numba", step=pmm.PoissonULMC(), **options)
     assert (dt["posterior"]["x"].values[..., 0] > 0.0).all()
     judged = pmm.verdict(dt)
@@ -80,10 +80,11 @@ def test_a_narrow_mode_that_no_draw_is_in_is_not_trusted():
 
 
 def test_looks_go_on_while_a_run_draws_and_do_not_depend_on_its_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(ladder_tuning, "look", lambda *given: (OtherModes(0.0), 0))
+    monkeypatch.setattr(ladder_tuning, "look", lambda *given: (OtherModes(0.0), np.empty((0, 9)), 0))
     monkeypatch.setattr(ladder, "LOOK", 8)
     model = unequal(9)
-    options = {"ladder": "auto", "chains": 150, "draws": 40, "tune": 150, "random_seed": 2, "step": pmm.PoissonULMC()}
+    options = {"ladder": "auto", "chains": 150, "draws": 40, "tune": 150, "random_seed": 2, "reference": "prior"}
+    options["step"] = pmm.PoissonULMC()
     in_memory = run(model, "numba", **options)
     found = in_memory["sample_stats"]["other_modes"].values[0]
     first = int(np.argmax(found > 0.0))
