@@ -153,6 +153,21 @@ def _row(found, known):
     return f"{value.mean() - off:9.3f}{spread:7.3f}{error.mean():7.3f}{(z < 1.96).mean():6.2f}{(z < 3.0).mean():6.2f} "
 
 
+def beside_plain(seeds):
+    """Print what a ladder costs beside a run without one, on models with one mode: gradients of all chains."""
+    print(f"{'one mode, 64 chains, 100 draws':32}{'plain':>9}{'ladder':>9}{'ratio':>7}{'rungs':>7}{'se':>8}")
+    for name, build in (("normal", more.normal), ("schools", more.schools), ("logistic", more.logistic)):
+        for seed in range(seeds):
+            options = {"model": build()[0], "chains": 64, "draws": 100, "random_seed": seed, **QUIET}
+            plain = pmm.sample(**options)["sample_stats"]["n_grad_total"].values[:, -1].sum()
+            ladder = pmm.sample(ladder="auto", **options)["ladder"]
+            spent, error = float(ladder["gradients"]), float(ladder["log_evidence_se"])
+            print(
+                f"{name:32}{plain:9.0f}{spent:9.0f}{spent / plain:7.2f}{ladder.sizes['rung']:7}{error:8.4f}",
+                flush=True,
+            )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", help=f"some of {', '.join(TARGETS)}; by default all")
@@ -162,8 +177,12 @@ def main():
     parser.add_argument("--draws", type=int, default=300)
     parser.add_argument("--reference", choices=["auto", "prior"], default="auto")
     parser.add_argument("--coverage", action="store_true", help="whether errors hold: nine rows, whose sizes are fixed")
+    parser.add_argument("--beside-plain", action="store_true", help="gradients beside those of runs without a ladder")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
+    if given.beside_plain:
+        beside_plain(given.seeds)
+        return
     print(
         f"{'':30}{'log evidence':>35} {'weight':>35} {'barrier':>14}\n{'target':30}"
         + f"{'error':>9}{'sd':>7}{'se':>7}{'<1.96':>6}{'<3':>6} " * 2

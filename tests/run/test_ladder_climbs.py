@@ -46,6 +46,17 @@ def test_a_maximum_is_unmet_if_no_cold_draw_climbs_to_it(scale):
     assert len(met) == 0
 
 
+def test_a_narrow_mode_on_a_coordinate_through_a_maximum_is_found_whatever_the_draws():
+    d, rng = 20, np.random.default_rng(3)
+    far = np.zeros(d)
+    far[7] = -10.0
+    hills, coordinates = Hills(far, 0.2), Coordinates(np.ones(d), np.full(d, 1.5))
+    cold, hot = rng.standard_normal((64, d)), 3.0 * rng.standard_normal((500, d))
+    for seed in range(5):
+        found, _ = unmet_maxima(hills, coordinates, hot, cold, 6000, np.random.default_rng(seed))
+        np.testing.assert_allclose(found, far[None], atol=0.1)
+
+
 def test_climbs_end_with_the_gradients_that_they_may_spend():
     rng = np.random.default_rng(2)
     hills, coordinates = Hills(np.full(4, 5.0), 0.3), Coordinates(np.zeros(4), np.ones(4))
