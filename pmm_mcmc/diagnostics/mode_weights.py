@@ -19,7 +19,7 @@ MOST_MODES = 24
 # Draws that climb, gradients for each of them, and the dip in nats between two maxima that are not one.
 _CLIMBING, _EACH, _DIP = 256, 60, 0.2
 _BETWEEN = np.linspace(0.0, 1.0, 11)[1:-1]
-_TURNS = 3
+_TURNS = 3  # rounds of assigning draws to the nearest mode, whose scale is of the round before
 
 
 class Modes(NamedTuple):
@@ -102,7 +102,7 @@ def _labelled(flat: np.ndarray, some: np.ndarray, basin: np.ndarray) -> np.ndarr
     if modes == 1:
         return np.zeros(len(flat), int)
     label, known = basin, flat[some]
-    for turn in range(_TURNS):
+    for _ in range(_TURNS):
         distance = np.empty((len(flat), modes))
         spread = sum(((known[label == k] - known[label == k].mean(axis=0)) ** 2).sum(axis=0) for k in range(modes))
         common = np.maximum(spread / len(known), 1e-12)
@@ -115,5 +115,4 @@ def _labelled(flat: np.ndarray, some: np.ndarray, basin: np.ndarray) -> np.ndarr
         everything = distance.argmin(axis=1)
         everything[some] = basin
         label, known = everything, flat
-        del turn
     return label
