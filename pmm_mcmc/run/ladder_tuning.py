@@ -187,7 +187,8 @@ class Tuner(Annealer):
         cold = Points(*(np.stack(parts) for parts in zip(*self._cold, strict=True)))
         prior, before = self._draw(SCOUTS).position, int(ladder.n_grad.sum())
         modes, _, spent = look(self.path, setting, np.concatenate(self._hot), cold, prior, before, rng)
-        ladder.settings[-1] = setting._replace(other_modes=modes if modes.mass > 0.0 else self._others)
+        met_before = self._others.mass > 0.0 and not modes.mass > 0.0
+        ladder.settings[-1] = setting._replace(other_modes=self._others if met_before else modes)
         ladder.n_grad += (spent + SCOUTS) / ladder.copies
 
     @property
