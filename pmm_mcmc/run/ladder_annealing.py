@@ -95,7 +95,7 @@ class Annealer:
         prior, (self.path.mixture, more) = self.path.mixture, fitted_mixture(self.path, setting, flat, beyond)
         self.n_grad += (spent + more) / self.chains
         try:
-            again, drawn = self._anneal(_MOVES)
+            again, drawn = self._anneal(_MOVES, len(stages) if self.path.has_prior else _MOST_STAGES)
             nearer = barrier_of(again) <= (1.0 if beyond else 0.5) * barrier_of(stages)
         except NoLadder:
             if not self.path.has_prior:
@@ -113,6 +113,7 @@ class Annealer:
     def _around(self, maximum: np.ndarray, setting: TunedParameters) -> Points:
         """Return draws of the posterior around a maximum."""
         points = self.path.evaluate(np.tile(maximum, (min(_AROUND, self.chains), 1)))
+        self.n_grad += len(points.position) / self.chains
         centred = setting._replace(coordinates=setting.coordinates._replace(centre=maximum))
         self._settle(points, centred, _LAST_MOVES)
         return Points(*(np.concatenate(parts) for parts in zip(*self._seen, strict=True)))
@@ -124,7 +125,7 @@ class Annealer:
         self.n_grad += n / self.chains
         return self.path.draw((*self.key.tolist(), ANNEALING, self._draws), n)
 
-    def _anneal(self, last: int) -> tuple[list[Stage], Points]:
+    def _anneal(self, last: int, most: int = _MOST_STAGES) -> tuple[list[Stage], Points]:
         points = self._draw(self.chains)
         outside = int((~np.isfinite(points.log_ratio)).sum())
         if outside:
@@ -141,7 +142,7 @@ class Annealer:
         stages, beta = [Stage(0.0, setting, points.log_ratio.copy())], 0.0
         while beta < 1.0:
             step = step_of_ess(points.log_ratio, 1.0 - beta, _SHARE)
-            if len(stages) > _MOST_STAGES:
+            if len(stages) > most:
                 raise NoLadder(
                     f"ladder: after {len(stages)} steps of annealing the temperature is still {beta:.2g}, since the "
                     "posterior is too far from the reference; narrow the prior, or take reference='gaussian' with "
