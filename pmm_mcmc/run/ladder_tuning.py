@@ -172,7 +172,7 @@ class Tuner(Annealer):
             if not last:
                 fitted = self._fitted(z, e[:, d : 2 * d] + beta * e[:, 2 * d : 3 * d], beta, old.step_size)
             # Swaps that are accepted forget l, too.
-            most = math.ceil(_MOST_THIN * min(1.0, 2.0 * float(1.0 - swaps[k - 1 : k + 1].mean())))
+            most = math.ceil(_MOST_THIN * min(1.0, 2.0 * float(1.0 - swaps[k - 1 : k + 1].mean())) ** 2)
             thin = min(max(1, most), _thin(before[:, :, k], log_ratio[:, :, k], old.steps_per_draw))
             ladder.settings[k] = fitted._replace(steps_per_draw=thin)
         return 1.0 - swaps
