@@ -17,7 +17,8 @@ from pmm_mcmc.diagnostics.log_evidence import LadderSums
 from pmm_mcmc.diagnostics.mode_weights import find_modes
 from pmm_mcmc.engines.arguments import OTHER_MODES, OtherModes, TunedParameters
 from pmm_mcmc.engines.contract import Chunk
-from pmm_mcmc.model.tempered import MOST_DENSE, gaussian_numbers, improper_priors
+from pmm_mcmc.model.mixture import GaussianMixture
+from pmm_mcmc.model.tempered import improper_priors
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups, groups_of
 from pmm_mcmc.run.driver import FinishedChunk, StopSampling
@@ -145,7 +146,7 @@ class LadderRun:
     def _tuned(self, starts: Callable[[np.random.Generator], np.ndarray], each: Any) -> Ladder:
         rng = np.random.default_rng(self._seed)
         key = rng.integers(0, 2**63, size=2, dtype=np.uint64)
-        start = starts(rng) if self.path.fitted else None
+        start = None if self.path.has_prior else starts(rng)
 
         def note(tuner: Tuner) -> None:
             self._update(True, tuner.transition, tuner.step_size, tuner.K, tuner.spent)
@@ -162,12 +163,8 @@ class LadderRun:
         return ladder
 
     def _restore(self, ladder: Ladder) -> None:
-        """Set the Gaussian reference of a stored ladder."""
-        if ladder.numbers.size:
-            d = self.path.d
-            mean, root = ladder.numbers[:d], ladder.numbers[d:]
-            root = root.reshape(d, d) if d <= MOST_DENSE else root
-            self.path.gaussian = mean, root, gaussian_numbers(mean, root)
+        """Set the reference of a stored ladder."""
+        self.path.mixture = GaussianMixture.of_flat(ladder.numbers, self.path.d) if ladder.numbers.size else None
 
     # -- draws -------------------------------------------------------------------------------------------------------
 
@@ -256,17 +253,17 @@ class LadderRun:
         return groups, done == rows
 
     def _look(self, ladder: Ladder) -> int:
-        """Look for modes that chains between reference and posterior are in; return the gradients of each copy.
+        """Look for modes that chains between the prior and the posterior are in; return the gradients of each copy.
 
         What was found before is enough.
         """
         setting, d = ladder.settings[-1], self.path.d
-        if setting.other_modes.mass > 0.0:
+        if setting.other_modes.mass > 0.0 or self.path.mixture is not None:
             return 0
         rng = np.random.default_rng([*ladder.key.tolist(), LOOKS, ladder.done])
         hot, cold = ladder.position[ladder.slot[:, 1:-1]].reshape(-1, d), ladder.recent
         seen = Points(cold[..., :d], cold[..., d:])
-        found, spent = look(self.path, setting, hot, seen, np.empty((0, d)), int(ladder.n_grad.sum()), rng)
+        found, _, spent = look(self.path, setting, hot, seen, np.empty((0, d)), int(ladder.n_grad.sum()), rng)
         ladder.settings[-1] = setting._replace(other_modes=found)
         return -(-spent // ladder.copies)
 
