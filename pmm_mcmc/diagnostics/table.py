@@ -11,8 +11,9 @@ import pandas as pd
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.convergence import convergence
+from pmm_mcmc.diagnostics.estimate import Corrected, uncorrected
 from pmm_mcmc.diagnostics.reading import Run
-from pmm_mcmc.diagnostics.stein import Corrected, corrected_expectations, uncorrected
+from pmm_mcmc.diagnostics.stein import corrected_expectations
 from pmm_mcmc.warmup.standard_errors import between_pieces, count_pieces
 
 __all__ = ["BIASES", "judged", "remembered", "sd_of", "table_of"]
@@ -25,6 +26,8 @@ BIASES = (
 
 # Results whose tables are kept in memory.
 _KEPT = 4
+# Bytes of draws that a checksum reads at once: a read costs as much as a tenth of a megabyte of checksum.
+_READ = 2**24
 
 
 def sd_of(second: Corrected) -> tuple[np.ndarray, np.ndarray]:
@@ -168,8 +171,9 @@ def _digest(dataset: Any) -> tuple[Any, ...]:
     sums = []
     for variable in numeric:
         found, chains = 0, variable.sizes.get("chain", 0)
-        for chain in range(chains):  # one by one, since they may be on disk and large
-            values = np.ascontiguousarray(variable.isel(chain=chain).values)
+        together = max(1, _READ // max(1, variable.nbytes // max(1, chains)))
+        for first in range(0, chains, together):  # in parts, since they may be on disk and large
+            values = np.ascontiguousarray(variable.isel(chain=slice(first, first + together)).values)
             found = zlib.crc32(values.reshape(-1).view(np.uint8), found)
         sums.append((variable.name, variable.shape, str(variable.dtype), found))
     return tuple(sums), tuple(coords), tuple((name, str(value)) for name, value in dataset.attrs.items())

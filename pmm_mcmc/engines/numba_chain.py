@@ -17,7 +17,7 @@ import numpy as np
 from pmm_mcmc.engines import contract, numba_random, numba_step
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.numba_random import fill_normals, start_stream, uniform
-from pmm_mcmc.engines.numba_step import NoisePath, StepLength, attempt, drift, flow, place, trajectory
+from pmm_mcmc.engines.numba_step import NoisePath, StepLength, attempt, copy, drift, flow, place, trajectory
 from pmm_mcmc.langevin import flows, methods, midpoints, transitions
 from pmm_mcmc.langevin.flows import select
 from pmm_mcmc.langevin.methods import OVERDAMPED, Scheme
@@ -50,7 +50,8 @@ class Chains(NamedTuple):
     key: Any
 
 
-@numba.njit(nogil=True)
+# Inlined, since each function of its own is optimised again by LLVM with all that it calls.
+@numba.njit(inline="always")
 def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out):
     """Advance one chain by ``thin`` transitions for each draw of the chunk ``out``.
 
@@ -112,8 +113,8 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
                     continue
                 accept += min(1.0, math.exp(min(log_ratio, 0.0)))
                 if math.log1p(-uniform(stream)) < log_ratio:
-                    u[:], b[:], gradient[:], state[4 * d] = u_new, new_b, new_gradient, lp_new
-                    evaluated[:] = u
+                    copy(u_new, u), copy(u_new, evaluated), copy(new_b, b), copy(new_gradient, gradient)
+                    state[4 * d] = lp_new
                 continue
 
             limit = _limit(steepest, 1.0 / shorter, has_velocity)
@@ -124,13 +125,14 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
             )
             n_grad, parts = n_grad + spent, 1
             if not good:
-                whole_noise_u[:], whole_noise_v[:] = noise_path.u, noise_path.v
+                copy(noise_path.u, whole_noise_u), copy(noise_path.v, whole_noise_v)
             while not good and parts < SUBSTEPS**MOST_REFINEMENTS:
                 parts *= SUBSTEPS
                 length, limit = step / parts, _limit(steepest, parts / shorter, has_velocity)
                 flow_of_part, cell_of_part = flow(kind, length, friction), flow(kind, length / K, friction)
-                at_u[:], at_v[:], at_b[:], at_evaluated[:], lp_new = u, v, b, evaluated, lp
-                noise_path.known_u[:], noise_path.known_v[:] = whole_noise_u, whole_noise_v
+                copy(u, at_u), copy(v, at_v), copy(b, at_b), copy(evaluated, at_evaluated)
+                lp_new = lp
+                copy(whole_noise_u, noise_path.known_u), copy(whole_noise_v, noise_path.known_v)
                 for i in range(parts):
                     start_stream(stream, key[0] ^ (np.uint64(parts + i) * _OF_PART), key[1], np.uint64(transition - 1))
                     lengths = StepLength(
@@ -143,29 +145,29 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
                     n_grad += spent
                     if not good:
                         break
-                    at_u[:], at_v[:], at_b[:], at_evaluated[:] = u_new, v_new, new_b, y
+                    copy(u_new, at_u), copy(v_new, at_v), copy(new_b, at_b), copy(y, at_evaluated)
             refined += good and parts > 1
 
             if good:
-                evaluated[:] = y
-                u[:], v[:], b[:], gradient[:], state[4 * d] = u_new, v_new, new_b, new_gradient, lp_new
-                state[4 * d + 1] = _accepted(state[4 * d + 1])
+                copy(u_new, u), copy(v_new, v), copy(new_b, b), copy(y, evaluated), copy(new_gradient, gradient)
+                state[4 * d], state[4 * d + 1] = lp_new, _accepted(state[4 * d + 1])
                 accept += 1.0
             else:
                 # Restart at the evaluated point, which costs no gradient, with a fresh velocity and a shorter step.
                 unstable += 1
                 model_failures += by_model
-                u[:] = evaluated
+                copy(evaluated, u)
                 if has_velocity:
                     fill_normals(stream, v)
                 state[4 * d + 1] = _rejected(state[4 * d + 1])
 
         place(coordinates, evaluated, out.position[row])
-        out.gradient[row], out.lp[row] = gradient, state[4 * d]
+        copy(gradient, out.gradient[row])
+        out.lp[row] = state[4 * d]
         if gradient.size > d:
             out.lp[row] -= gradient[3 * d]
         if row < len(out.state):
-            out.state[row] = state
+            copy(state, out.state[row])
         out.n_grad[row], out.unstable[row], out.refined[row], out.accept[row] = n_grad, unstable, refined, accept / thin
         out.model_failures[row] = model_failures
 
@@ -185,7 +187,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
         d = coordinates[0].size
         gradient, scratch = np.empty(width), (np.empty(d), np.empty(d))
         state[4 * d] = drift(function, table, kind, state[:d], coordinates, scratch, gradient, state[2 * d : 3 * d])
-        state[3 * d : 4 * d] = state[:d]
+        copy(state[:d], state[3 * d : 4 * d])
         return gradient
 
     @numba.njit(cache=True, nogil=True)

@@ -31,11 +31,13 @@ from pmm_mcmc.langevin.transitions import (
     path,
 )
 
-__all__ = ["Functions", "NoisePath", "Parameters", "StepLength", "attempt", "drift", "flow", "place", "trajectory"]
+__all__ = ["Functions", "NoisePath", "Parameters", "StepLength", "attempt", "copy", "drift", "flow", "place", "trajectory"]
 
+# Called from compiled code alone: without the ways in from Python and C, which LLVM would compile, too.
+_inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 _flows = build_flows(np, select)
-_overdamped, _underdamped, _harmonic = (numba.njit(f) for f in (_flows.overdamped, _flows.underdamped, _flows.harmonic))
-_gain, _curvature = numba.njit(build_gain(select)), numba.njit(build_limits(np, select).curvature)
+_overdamped, _underdamped, _harmonic = (_inner(f) for f in (_flows.overdamped, _flows.underdamped, _flows.harmonic))
+_gain, _curvature = _inner(build_gain(select)), _inner(build_limits(np, select).curvature)
 
 
 class Functions(NamedTuple):
@@ -79,7 +81,7 @@ class NoisePath(NamedTuple):
     known_v: Any
 
 
-@numba.njit
+@_inner
 def flow(kind, h, friction):
     """Return the flow of a dynamics over a time."""
     if kind == OVERDAMPED:
@@ -89,17 +91,28 @@ def flow(kind, h, friction):
     return _underdamped(h, friction)
 
 
-@numba.njit
+@_inner
+def copy(source, out):
+    """Fill ``out`` from the start of ``source``.
+
+    Slices are assigned nowhere: numba takes seconds for the message that their lengths differ.
+    """
+    for i in range(out.size):
+        out[i] = source[i]
+
+
+@_inner
 def _stretch(scale, v, out):
     """Fill ``out`` with ``(I + U diag(l - 1) U^T) v``; ``scale`` holds ``l`` in row 1 and ``U^T`` below."""
     along = np.dot(scale[2:], v)
     for i in range(along.size):
         along[i] *= scale[1, i] - 1.0
     np.dot(scale[2:].T, along, out)
-    out += v
+    for i in range(v.size):
+        out[i] += v[i]
 
 
-@numba.njit
+@_inner
 def place(coordinates, y, z):
     """Fill ``z`` with the position of whitened ``y``; ``coordinates`` is ``(centre, scale)`` of the affine map."""
     centre, scale = coordinates
@@ -112,23 +125,26 @@ def place(coordinates, y, z):
             z[j] = centre[j] + scale[0, j] * z[j]
     else:
         np.dot(scale, y, z)
-        z += centre
+        for j in range(y.size):
+            z[j] += centre[j]
 
 
-@numba.njit
+@_inner
 def drift(function, table, kind, y, coordinates, scratch, gradient, b):
     """Return the log density at whitened ``y``, NaN where not finite; fill ``gradient`` (the evaluation) and ``b``."""
     scale = coordinates[1]
     z, slope = scratch
     place(coordinates, y, z)
     lp = function(z.ctypes, gradient.ctypes, table.ctypes, y.size)
-    slope[:] = gradient[: y.size]
+    copy(gradient, slope)
     total = lp
     if len(scale) == 1:
         for j in range(y.size):
             b[j] = scale[0, j] * slope[j]
     elif len(scale) < y.size:
-        _stretch(scale, scale[0] * slope, b)
+        for j in range(y.size):
+            z[j] = scale[0, j] * slope[j]
+        _stretch(scale, z, b)
     else:
         np.dot(scale.T, slope, b)
     for j in range(y.size):
@@ -138,7 +154,7 @@ def drift(function, table, kind, y, coordinates, scratch, gradient, b):
     return lp if math.isfinite(total) else math.nan
 
 
-@numba.njit
+@_inner
 def _extend(random, ahead, kind, friction, gap, length, noise_path):
     """Draw the noise over a gap of some ``length`` and extend the noise path of the step by it, in place.
 
@@ -158,7 +174,7 @@ def _extend(random, ahead, kind, friction, gap, length, noise_path):
         for j in range(d):
             mu[j], mv[j] = path(mu[j], mv[j], known_u[j], known_v[j], gap)
         return
-    after[:] = w
+    copy(w, after)
     fill_normals(stream, normals)
     beyond = flow(kind, rest, friction)
     gain = _gain(gap, beyond, flow(kind, ahead, friction))
@@ -169,7 +185,7 @@ def _extend(random, ahead, kind, friction, gap, length, noise_path):
         mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
 
 
-@numba.njit
+@_inner
 def attempt(functions, parameters, kernel, coordinates, lengths, begin, found, noise_path, random, work):
     """Take one step from ``begin`` and fill ``found``.
 
@@ -282,12 +298,12 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, found, n
         motion += 0.5 * (kinetic * kinetic + v[j] * v[j])
         finite = finite and math.isfinite(u_new[j] + v_new[j])
     if scheme != Scheme.RECYCLED:
-        y[:] = u_new
+        copy(u_new, y)
     # Comparisons with NaN are false.
     return finite and rise <= threshold + tolerance * motion and steep <= steepest, False, lp_new, n_grad
 
 
-@numba.njit
+@_inner
 def trajectory(functions, kind, K, lengths, coordinates, begin, found, random, scratch):
     """Follow ``K`` steps with a kick at both ends of each from a fresh velocity; arguments as of :func:`attempt`.
 
@@ -301,7 +317,8 @@ def trajectory(functions, kind, K, lengths, coordinates, begin, found, random, s
     u, _, b, _, lp = begin
     u_new, v_new, new_b, new_gradient, _ = found
     step, whole = lengths.step, lengths.whole
-    u_new[:], new_b[:], gained[:], lp_new = u, b, 0.0, lp
+    copy(u, u_new), copy(b, new_b)
+    gained[:], lp_new = 0.0, lp
     fill_normals(stream, v_new)
     d = u.size
     for k in range(K):
@@ -323,7 +340,7 @@ def trajectory(functions, kind, K, lengths, coordinates, begin, found, random, s
     return log_ratio, lp_new, K
 
 
-@numba.njit
+@_inner
 def _is_near(bad, u, threshold):
     """Return whether a non-finite value lies where a stable step may well go, which makes it the model's failure."""
     rise = 0.0

@@ -27,7 +27,7 @@ from pytensor.compile.mode import Mode
 from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.replace import vectorize_graph
-from pytensor.graph.rewriting.basic import EquilibriumGraphRewriter, node_rewriter
+from pytensor.graph.rewriting.basic import EquilibriumGraphRewriter, in2out, node_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.link.vm import VMLinker
@@ -45,6 +45,8 @@ _log = logging.getLogger("pmm_mcmc")
 _MOST_ROWS, _MOST_BYTES = 1024, 2**22
 # Without the exclusion, recognised sums of exponentials would be compiled, each as a separate function.
 _PYTHON = RewriteDatabaseQuery(include=["fast_compile", "py_only"], exclude=["symbolic_op_recognition"])
+# Most arguments of a NumPy function with one result.
+_MOST_TERMS = 31
 
 
 class Kind(NamedTuple):
@@ -81,8 +83,20 @@ def _in_numpy(fgraph, node):
 _IN_NUMPY = EquilibriumGraphRewriter([_in_numpy], max_use_ratio=100)
 
 
+@node_rewriter([Elemwise])
+def _part_by_part(fgraph: Any, node: Any) -> Any:
+    # The log densities of a model are one sum, of as many terms as it has variables.
+    terms = node.inputs
+    if len(terms) <= _MOST_TERMS or not isinstance(node.op.scalar_op, ps.Add | ps.Mul):
+        return None
+    while len(terms) > _MOST_TERMS:
+        terms = [node.op(*terms[:_MOST_TERMS]), *terms[_MOST_TERMS:]]
+    return [node.op(*terms)]
+
+
 def python_function(inputs: list[Any], outputs: list[Any], keep: bool = False) -> Any:
     mode = Mode(VMLinker(use_cloop=False, c_thunks=False, allow_gc=not keep), _PYTHON)
+    mode = mode.register((in2out(_part_by_part, name="part_by_part"), 1000.0))  # after all others, which merge sums
     return pytensor.function(inputs, outputs, mode=mode, trust_input=True, on_unused_input="ignore")
 
 

@@ -19,13 +19,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, OtherModes, TunedParameters
 from pmm_mcmc.engines.contract import Engine, empty_state, model_side
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.climb import Climbers
 
-__all__ = ["look_around"]
+__all__ = ["along_coordinates", "look_around", "maxima_beyond"]
 
 # Numbers of the places that are looked at, and of states that are evaluated together: 16 MiB.
 _NUMBERS = 2**21
@@ -57,11 +58,43 @@ def look_around(
     found : (k, d), optional
         Maxima in the model's coordinates from which scouts begin.
     """
+    modes, _, spent = maxima_beyond(engine, tuned, seen, prior, n_grad, rng, found)
+    return modes, spent
+
+
+def maxima_beyond(
+    engine: Engine,
+    tuned: TunedParameters,
+    seen: Block,
+    prior: np.ndarray,
+    n_grad: int,
+    rng: np.random.Generator,
+    found: np.ndarray | None = None,
+) -> tuple[OtherModes, np.ndarray, int]:
+    """Look for other modes as :func:`look_around`; return, too, their maxima ``(m, d)`` in the model's coordinates."""
     most, d = int(min(CALIBRATION.scout_share * n_grad, CALIBRATION.most_of_scouts)), seen.position.shape[2]
     if d == 0 or most < CALIBRATION.scouts_together * CALIBRATION.least_climb:
-        return OtherModes(), 0
+        return OtherModes(), np.empty((0, d)), 0
     search = _Search(engine, tuned, most)
-    return search.run(seen, prior, rng, found), search.spent
+    modes = search.run(seen, prior, rng, found)
+    return modes, search.beyond, search.spent
+
+
+def along_coordinates(coordinates: Coordinates, many: int, d: int, rng: np.random.Generator) -> np.ndarray:
+    """Return up to ``many`` places on both sides of 0 along coordinates, at distances that grow evenly.
+
+    The coordinates are the model's, the places ``(n, d)`` whitened.
+    """
+    steps = int(np.log(CALIBRATION.furthest / CALIBRATION.nearest) / np.log(CALIBRATION.spacing))
+    sides = rng.permutation(2 * d)[: many // steps]
+    axes = np.zeros((len(sides), d))
+    axes[np.arange(len(sides)), sides // 2] = 1 - 2 * (sides % 2)
+    axes = coordinates._replace(centre=np.zeros(d)).whiten(axes)
+    lengths = np.linalg.norm(axes, axis=1, keepdims=True)
+    has_length = lengths[:, 0] > 0.0  # scales may be beyond what a double holds
+    axes = axes[has_length] / lengths[has_length]
+    at = CALIBRATION.nearest * CALIBRATION.spacing ** (np.arange(steps) + rng.uniform(size=(len(axes), 1)))
+    return np.asarray(at[:, :, None] * axes[:, None, :]).reshape(-1, d)
 
 
 class _Maximum(NamedTuple):
@@ -72,10 +105,11 @@ class _Maximum(NamedTuple):
 
 
 class _Search:
-    """A search with ``most`` gradients, of which ``spent`` are spent."""
+    """A search with ``most`` gradients, of which ``spent`` are spent; ``beyond`` are the maxima with mass it found."""
 
     def __init__(self, engine: Engine, tuned: TunedParameters, most: int):
         self._engine, self._tuned, self._most, self.spent = engine, tuned, most, 0
+        self.beyond = np.empty((0, engine.d))
 
     def run(
         self, seen: Block, prior: np.ndarray, rng: np.random.Generator, given: np.ndarray | None = None
@@ -112,6 +146,7 @@ class _Search:
         total = sum(masses)
         if not total:
             return OtherModes(0.0)
+        self.beyond = self._placed(np.stack([end.y for end, mass in zip(found, masses, strict=True) if mass]))
         return self._reported(found[int(np.argmax(masses))], total / (1.0 + total), x.mean(axis=0), x)
 
     def _reported(self, mode: _Maximum, mass: float, centre: np.ndarray, x: np.ndarray, visited: int = 0) -> OtherModes:
@@ -179,7 +214,7 @@ class _Search:
         with np.errstate(all="ignore"):
             known = self._whitened(prior[: many // 4])[0] if len(prior) else np.empty((0, d))
         known = known[np.isfinite(known).all(axis=1)]
-        along = self._along(3 * (many - len(known)) // 4, d, rng)
+        along = along_coordinates(self._tuned.coordinates, 3 * (many - len(known)) // 4, d, rng)
         around = rng.standard_normal((many - len(known) - len(along), d))
         nearest, furthest = np.log(CALIBRATION.nearest), np.log(CALIBRATION.furthest)
         widths = np.exp(nearest + (furthest - nearest) * (rng.permutation(len(around)) + 0.5) / max(1, len(around)))
@@ -193,19 +228,6 @@ class _Search:
         typical = np.array([np.median(drop[group]) for group in groups])
         with np.errstate(invalid="ignore"):
             return y[best[np.argsort(np.nan_to_num(drop[best] / typical, nan=1.0))]]
-
-    def _along(self, many: int, d: int, rng: np.random.Generator) -> np.ndarray:
-        """Return up to ``many`` places on both sides of the chains along coordinates, at distances that grow evenly."""
-        steps = int(np.log(CALIBRATION.furthest / CALIBRATION.nearest) / np.log(CALIBRATION.spacing))
-        sides = rng.permutation(2 * d)[: many // steps]
-        axes = np.zeros((len(sides), d))
-        axes[np.arange(len(sides)), sides // 2] = 1 - 2 * (sides % 2)
-        axes = self._tuned.coordinates._replace(centre=np.zeros(d)).whiten(axes)
-        lengths = np.linalg.norm(axes, axis=1, keepdims=True)
-        has_length = lengths[:, 0] > 0.0  # scales may be beyond what a double holds
-        axes = axes[has_length] / lengths[has_length]
-        at = CALIBRATION.nearest * CALIBRATION.spacing ** (np.arange(steps) + rng.uniform(size=(len(axes), 1)))
-        return (at[:, :, None] * axes[:, None, :]).reshape(-1, d)
 
     def _whitened(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
         """Return whitened positions of the model's ``x``, and the log determinants of the non-centring there."""

@@ -380,3 +380,13 @@ def test_attributes_relied_on_are_where_they_were():
     compiled = pytensor.function([x], [pt.exp(x)], mode="JAX")
     (value,) = jax.jit(compiled.vm.jit_fn)(np.ones(3, np.float32))
     assert value.shape == (3,), "pytensor's JAX linker keeps its function elsewhere"
+
+
+@pytest.mark.parametrize("n", [31, 32, 100])
+def test_sums_and_products_have_any_number_of_terms(n):
+    # NumPy's functions take 32 operands, and a model of 32 variables is a sum of 32 log densities.
+    x = pt.vector("x", shape=(n,))
+    terms = [pt.exp(x[i] / n) for i in range(n)]
+    at = np.linspace(-1.0, 2.0, n)
+    total, product = outputs.python_function([x], [pt.add(*terms), pt.mul(*terms)])(at)
+    np.testing.assert_allclose([total, product], [np.exp(at / n).sum(), np.exp((at / n).sum())], rtol=1e-13)

@@ -1,0 +1,224 @@
+"""Thousands of chains on an accelerator, beside other samplers: ``python -m benchmarks accelerator [model ...]``.
+
+Each row is a process of its own and is kept in ``results/accelerator.json`` as soon as it is done.  The command goes
+on where it stopped, for ``--minutes`` at a time.  Without an accelerator it runs on the CPU: ``--small`` is two models
+with 64 and 256 chains.  All chains start within one unit of the model's initial point.
+
+seconds, of which compiling
+    Wall clock from the first line of the sampler (model built, imports done) until the errors stay below their limit:
+    b2max = max_i (mean x_i^2 - E x_i^2)^2 / Var x_i^2 < 0.01 on the unconstrained coordinates, means over all chains
+    and the later half of their steps so far.
+gradients
+    In sequence, until then: what the slowest chain of a batch in lockstep waits for.
+ESS(x^2)/s
+    Effective samples of the slowest square for each second of sampling, compiled: of 256 chains, times their share.
+
+pmm           pmm.sample(): its warm-up and the draws after it, in float64, mixed and float32
+pmm exact     pmm.sample(exact=True)
+LAPS          of BlackJAX, 500 unadjusted and 500 adjusted steps at most; the seconds are those of the whole run
+MEADS, ChEES  of BlackJAX: their adaptation over all chains, then their kernel
+MCLMC, NUTS   of BlackJAX, tuned on one chain (its seconds count, its gradients do not), then all chains
+
+The peers run in float64.  A peer that is not installed is left out with a line.  References are moments of PyMC's NUTS,
+4 x 4,000 draws on the CPU, kept in ``results/accelerator_references.json``: ``--references`` makes the missing ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from accelerator_peers import FEW, SEED, Compiling, Followed, Known, laps, peer, rate_of
+
+RESULTS = Path(__file__).parent / "results"
+KEPT, REFERENCES = RESULTS / "accelerator.json", RESULTS / "accelerator_references.json"
+MODELS = ("german25", "german_sparse", "brownian_motion", "item_response", "stochastic_volatility", "eight_schools")
+SMALL = ("german25", "eight_schools")
+CHAINS = (64, 256, 1024, 4096, 16384, 65536)
+PRECISIONS = ("float64", "mixed", "float32")
+PEERS = ("LAPS", "MEADS", "ChEES", "MCLMC", "NUTS")
+MOST = 2e7  # coordinates of all chains together: a chunk of 20 draws is then 3 GB
+LONGEST = 1000
+OVER = {"error": "took too long"}
+
+
+def build(name: str) -> Any:
+    """Return a model by name."""
+    from exact_peers import german25
+    from scoreboard.published import PUBLISHED
+    from targets import TARGETS
+
+    return {"german25": german25, "eight_schools": TARGETS["eight_schools"].build, **PUBLISHED}[name]()
+
+
+def make_reference(name: str) -> dict[str, list[float]]:
+    """Return moments by long NUTS."""
+    import pymc as pm
+    from make_references import flat_draws
+
+    model = build(name)
+    with model:
+        tree = pm.sample(4000, tune=2000, chains=4, cores=1, target_accept=0.95, random_seed=1, progressbar=False)
+    square = flat_draws(model, tree).reshape(16_000, -1) ** 2
+    return {"second": square.mean(axis=0).tolist(), "variance_of_square": square.var(axis=0).tolist()}
+
+
+def ours(model: Any, x: np.ndarray, precision: str, exact: bool) -> Followed:
+    """Warm-up, exact leg if asked for, and draws of this package, block by block."""
+    import pmm_mcmc as pmm
+    from pmm_mcmc.engines.processes import Processes
+    from pmm_mcmc.run.exact_leg import Leg
+    from pmm_mcmc.run.plan import Asked, SamplingPlan
+    from pmm_mcmc.warmup.pooled import Warming
+
+    compiling, began = Compiling(), time.perf_counter()
+    asked = Asked(pmm.PoissonULMC(), model, len(x), "jax", precision=precision, leg=LONGEST * exact)
+    plan = SamplingPlan.of(asked)
+    warming = Warming.start(plan.engine, plan.arguments, x, LONGEST, np.random.default_rng(SEED))
+    squares, gradients, seconds = [(x**2).mean(axis=0)], [float(warming.n_grad.mean())], [time.perf_counter() - began]
+
+    def look(which: slice, chunk: Any) -> None:
+        now, rows = time.perf_counter() - began, chunk.lp.shape[1]
+        squares.extend((chunk.model_position**2).mean(axis=0))
+        # The gradients of a step of chains in lockstep are those of the slowest.
+        gradients.extend(gradients[-1] + np.cumsum(chunk.n_grad.max(axis=0)))
+        seconds.extend(seconds[-1] + (now - seconds[-1]) * np.arange(1, rows + 1) / rows)
+
+    while not warming.finished:
+        warming.block(plan.engine, None, look)
+    engine, tuned = plan.engine, warming.tuned
+    if exact:
+        leg = Leg.begin(warming, plan.engine.kernel, LONGEST, None)
+        while not leg.finished:
+            leg.block(warming, plan.adjusted, None, look, Processes(slice(0, len(x))))
+        engine, tuned = plan.adjusted, leg.tuned
+    rows = int(np.clip(4e7 / x.size, 20, 400))
+    for again in range(2):  # the first may compile, and goes on with the approach
+        start = time.perf_counter()
+        chunk = warming.ensemble.advance(engine, tuned, rows, thin=tuned.steps_per_draw)
+        if not again:
+            look(slice(0, len(x)), chunk)
+    rate = rate_of(chunk.model_position[:FEW], len(x), time.perf_counter() - start)
+    return Followed(squares, gradients, seconds, compiling.seconds, rate)
+
+
+def one(name: str, sampler: str, precision: str, chains: int) -> dict[str, Any]:
+    """Return the figures of a row."""
+    import jax
+    from versus.jax_density import jax_log_density, starts
+
+    model, known = build(name), Known(**{k: np.array(v) for k, v in kept(REFERENCES)[name].items()})
+    density = jax_log_density(model)
+    x = starts(model, chains, SEED, jax.jit(density))
+    if sampler.startswith("pmm"):
+        found = ours(model, x, precision, sampler == "pmm exact")
+    else:
+        found = laps(density, x) if sampler == "LAPS" else peer(sampler, density, x)
+    return {"device": jax.devices()[0].device_kind, "jax": jax.__version__, **found.row(known)}
+
+
+def kept(path: Path) -> dict[str, Any]:
+    """Return what a file holds."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def keep(path: Path, key: str, value: Any) -> None:
+    """Add an entry to a file, which is never half written."""
+    text = ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in {**kept(path), key: value}.items())
+    path.with_suffix(".part").write_text("{\n" + text + "\n}\n")
+    os.replace(path.with_suffix(".part"), path)
+
+
+def installed(sampler: str) -> bool:
+    """Return whether a sampler's package is here."""
+    from importlib.util import find_spec
+
+    needs = () if sampler.startswith("pmm") else ("blackjax", "optax") if sampler == "ChEES" else ("blackjax",)
+    return all(find_spec(package) for package in needs)
+
+
+def rows(models: list[str], sizes: list[int], samplers: list[str], references: dict[str, Any]) -> list[list[Any]]:
+    """Return the rows that fit, this package's first."""
+    every = [
+        [model, sampler, precision, chains]
+        for sampler in samplers if installed(sampler)
+        for model in models if model in references
+        for precision in (PRECISIONS if sampler == "pmm" else PRECISIONS[:1])
+        for chains in sizes if chains * len(references[model]["second"]) <= MOST
+    ]  # fmt: skip
+    return sorted(every, key=lambda row: not row[1].startswith("pmm"))
+
+
+def run(call: list[Any], seconds: float) -> dict[str, Any]:
+    """Return what a row's process prints, or its last words."""
+    command = [sys.executable, "-W", "ignore", __file__, "--row", json.dumps(call)]
+    try:
+        out = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return OVER
+    lines = out.stdout.splitlines()
+    return {"error": (out.stderr.splitlines() or ["?"])[-1][:200]} if out.returncode else json.loads(lines[-1])
+
+
+def line(call: list[Any], found: dict[str, Any]) -> str:
+    """Return a line of the table."""
+    name, sampler, precision, chains = call
+    start = f"{name:22}{sampler:11}{precision:9}{chains:7}"
+    if "error" in found:
+        return f"{start}  {found['error']}"
+    values = [found[key] for key in ("seconds", "compiling", "gradients", "last_b2max", "ess_of_squares_per_second")]
+    shown = ["-" if value is None else f"{value:,}" for value in values]
+    return f"{start}{shown[0]:>10}{shown[1]:>11}{shown[2]:>11}{shown[3]:>12}{shown[4]:>12}"
+
+
+def main(given: Any) -> None:
+    """Run what is missing and print the table."""
+    end = time.monotonic() + 60 * given.minutes
+    models = given.models or list(SMALL if given.small else MODELS)
+    if given.references:
+        for name in (name for name in models if name not in kept(REFERENCES)):
+            keep(REFERENCES, name, make_reference(name))
+    for name in (name for name in models if name not in kept(REFERENCES)):
+        print(f"{name} has no reference and is left out: --references makes it, on the CPU")
+    for sampler in (sampler for sampler in given.samplers if not installed(sampler)):
+        print(f"{sampler} is left out: its package is not installed")
+    sizes = given.chains or list(CHAINS[:2] if given.small else CHAINS)
+    print(f"{'model':22}{'sampler':11}{'':9}{'chains':>7}{'seconds':>10}{'compiling':>11}{'gradients':>11}"
+          f"{'last b2max':>12}{'ESS(x^2)/s':>12}")  # fmt: skip
+    for call in rows(models, sizes, given.samplers, kept(REFERENCES)):
+        key = "/".join(map(str, call))
+        if key not in kept(given.into):
+            left = end - time.monotonic()
+            found = run(call, min(left, given.limit)) if left > 30 else OVER
+            if found == OVER and left < given.limit:
+                print("Time is up: the same command goes on from here.")
+                break
+            keep(given.into, key, found)
+        print(line(call, kept(given.into)[key]), flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", help=f"of {', '.join(MODELS)} (default: all; small: {', '.join(SMALL)})")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--chains", type=int, nargs="+", help=f"default: {CHAINS}, where they fit; small: {CHAINS[:2]}")
+    parser.add_argument("--samplers", nargs="+", default=["pmm", "pmm exact", *PEERS])
+    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds of a row at most")
+    parser.add_argument("--references", action="store_true")
+    parser.add_argument("--into", type=Path, default=KEPT)
+    parser.add_argument("--row", type=json.loads, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if chosen.row:
+        print(json.dumps(one(*chosen.row)))
+    else:
+        main(chosen)
