@@ -27,7 +27,6 @@ COSTS = {
     "exact": "minutes a part",
     "exact_peers": "minutes a target and sampler; needs blackjax",
     "gallery": "a minute a model, and minutes for its reference; all is kept",
-    "held_out_hierarchies": "three minutes a model, its reference included, which is kept",
     "hierarchies": "minutes a model",
     "ladder": "seconds a run, half a minute for each target: an hour in all; --seeds",
     "many_chains": "minutes a table",

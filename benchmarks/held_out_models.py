@@ -1,4 +1,4 @@
-"""Hierarchical models of textbooks, as one would type them: see ``benchmarks/held_out_hierarchies.py``.
+"""Hierarchical models of textbooks, as one would type them: ``held_out`` of the scoreboard.
 
 They follow the descriptions in Gelman and Hill (2007), McElreath (2020), Gelman et al. (BDA3, 2013), Kruschke (2015)
 and Bambi's documentation, centred where they may be.  Data are simulated with fixed seeds, but for those that are

@@ -15,7 +15,7 @@ from scipy.integrate import quad
 from scipy.special import logsumexp
 from scipy.stats import halfcauchy, multivariate_normal, norm
 
-__all__ = ["funnel", "phi4", "regression", "schools", "spike", "transfection"]
+__all__ = ["funnel", "logistic", "normal", "phi4", "regression", "schools", "spike", "transfection"]
 
 Y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
 S = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
@@ -114,3 +114,21 @@ def funnel(d):
         v = pm.Normal("v", 0.0, 3.0)
         pm.Normal("x", 0.0, pt.exp(0.5 * v), shape=d - 1)
     return model, 0.0, np.nan, None, {}
+
+
+def normal():
+    """Five independent normals with a normal prior of the same width."""
+    y = np.arange(5.0)
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("x", 0.0, 1.0, shape=5), 1.0, observed=y)
+    return model, float(norm(0.0, np.sqrt(2.0)).logpdf(y).sum()), np.nan, None, {}
+
+
+def logistic():
+    """Logistic regression of 200 rows on eight effects, whose posterior is far from its prior."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((200, 8))
+    y = rng.random(200) < 1.0 / (1.0 + np.exp(-x @ rng.standard_normal(8)))
+    with pm.Model() as model:
+        pm.Bernoulli("y", logit_p=pt.dot(x, pm.Normal("b", shape=8)), observed=y.astype(int))
+    return model, np.nan, np.nan, None, {}

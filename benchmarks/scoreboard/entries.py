@@ -15,7 +15,6 @@ import pymc as pm
 import targets
 from gallery import KEPT
 from gallery_models import CHAPTERS
-from held_out_hierarchies import PATH as HELD_OUT
 from held_out_models import MODELS
 from hierarchy_forms import HIERARCHIES
 from posteriors import fingerprint, free_names
@@ -66,7 +65,7 @@ def _of_gallery(name: str) -> Truth:
 
 
 def _of_held_out(name: str) -> Truth:
-    return from_fields(MODELS[name].build, read(HELD_OUT)[name])
+    return from_fields(MODELS[name].build, read(PATHS["held_out"])[name])
 
 
 def _of_hierarchy(name: str) -> Truth:
@@ -101,7 +100,7 @@ def _entries() -> dict[str, Entry]:
         "acceptance": {n: Entry(target.build, partial(_of_target, n)) for n, target in targets.TARGETS.items()},
         "hierarchies": {n: Entry(partial(h.build, True), partial(_of_hierarchy, n)) for n, h in HIERARCHIES.items()},
         "held_out": {
-            n: Entry(MODELS[n].build, partial(_of_held_out, n)) for n in json.loads(HELD_OUT.read_text()) if n in MODELS
+            n: Entry(MODELS[n].build, partial(_of_held_out, n)) for n in read(PATHS["held_out"]) if n in MODELS
         },
         "gallery": {
             n: Entry(chapter.build, partial(_of_gallery, n))

@@ -1,7 +1,8 @@
-"""Moments of the odd and the published models by long NUTS: ``python -m benchmarks scoreboard.references [name ...]``.
+"""Moments by long NUTS of models that have no exact ones: ``python -m benchmarks scoreboard.references [name ...]``.
 
-Four chains of 4000 draws with ``target_accept=0.95``, on the form non-centred by hand where there is one; kept in
-``results/odd.json`` and ``results/published.json`` with the diagnostics of the run.
+Of the odd and the published models, and of textbooks' hierarchies (of these in the unconstrained coordinates).  Four
+chains of 4000 draws with ``target_accept=0.95``, on the form non-centred by hand where there is one; kept in
+``results/odd.json``, ``published.json`` and ``held_out_hierarchies.json`` with the diagnostics of the run.
 """
 
 from __future__ import annotations
@@ -15,29 +16,38 @@ from typing import Any
 import numpy as np
 import pymc as pm
 from gallery import alone, diagnosed
-from held_out_hierarchies import LONG, NUTS, QUIET
-from make_references import SAMPLER
-from posteriors import fingerprint, free_names, moments, overheard
+from held_out_models import MODELS
+from make_references import SAMPLER, flat_draws
+from posteriors import fingerprint, free_names, moments, moments_of, overheard
 from scoreboard.odd_models import SAMPLED
 from scoreboard.published import PUBLISHED
-from scoreboard.truth import PATHS, Truth, kept
+from scoreboard.truth import PATHS, Truth, flat_labels, kept
 
-NAMES = {**dict.fromkeys(SAMPLED, "odd"), **{name: "published" for name in PUBLISHED if name != "banana2"}}
+NAMES = {
+    **dict.fromkeys(SAMPLED, "odd"),
+    **{name: "published" for name in PUBLISHED if name != "banana2"},
+    **dict.fromkeys(MODELS, "held_out"),
+}
+LONG = {"chains": 4, "tune": 2000, "draws": 4000, "target_accept": 0.95, "random_seed": 1}
 
 
 def reference(name: str) -> dict[str, Any]:
     """Return moments by long NUTS with the diagnostics of the run."""
-    odd, began = SAMPLED.get(name), time.process_time()
-    build = PUBLISHED[name] if odd is None else odd.build
-    model, twin = build(), bool(odd and odd.twin)
-    names = free_names(model) if odd is None else list(odd.names)
-    with overheard(), odd.build(False) if twin else model:
-        tree = pm.sample(**LONG, **QUIET, cores=1, nuts_sampler=SAMPLER, compute_convergence_checks=False)
-    found, labels, draws = moments(tree, names)
+    began, written = time.process_time(), SAMPLED.get(name) or MODELS.get(name)
+    build = PUBLISHED[name] if written is None else written.build
+    model, twin = build(), bool(written and written.twin)
+    with overheard(), build(False) if twin else model:
+        tree = pm.sample(**LONG, progressbar=False, cores=1, nuts_sampler=SAMPLER, compute_convergence_checks=False)
+    if name in MODELS:
+        names, labels, draws = [], flat_labels(model), flat_draws(model, tree)
+        found = moments_of(draws)
+    else:
+        names = list(SAMPLED[name].names) if name in SAMPLED else free_names(model)
+        found, labels, draws = moments(tree, names)
     square = draws**2
     truth = Truth(tuple(names), labels, **found, second=square.mean((0, 1)), variance_of_square=square.var((0, 1)))
     return {
-        "sampler": NUTS + (", non-centred by hand" if twin else ""),
+        "sampler": f"NUTS of {SAMPLER}" + (", non-centred by hand" if twin else ""),
         **LONG,
         "cpu_seconds": round(time.process_time() - began),
         "divergences": int(tree["sample_stats"]["diverging"].sum()),

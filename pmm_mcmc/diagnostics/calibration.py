@@ -54,6 +54,12 @@ class Calibration:
     """Difference of forward and backward log evidence in its standard errors, by which rungs of a ladder contradict
     each other.  Of 290 runs on ``python -m benchmarks ladder gaussian binomial mixture`` 2.8 % were beyond.  Half,
     double: 21, 0.3 %."""
+    narrowing: float = 0.4
+    """Correlation, over 48 draws, of a coordinate with the logarithm of the others' squared gradient from which on a
+    neck is looked for along it: of one coordinate in 200 by chance.  .42 to .79 at the neck of a Brownian motion."""
+    agree: float = 0.1
+    """Largest difference of distribution functions, over the middle 90 % of draws, at which a prediction of a neck is
+    believed: .02 to .06 where it was right."""
     edge_z: float = 1.5
     """Factor on the limit of chance beyond which the identity fails as at an edge of the density: there it fails by
     tens of standard errors, and chance reaches this once in 1e5 runs that are refused for it.  Half, double: none of 24

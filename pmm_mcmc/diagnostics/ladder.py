@@ -32,6 +32,8 @@ def ladder_reasons(dt: Any) -> list[Reason]:
         )
         reasons.append(Reason("restarts", words, MORE, None, float(reached[fewest]), limit))
     gap, error = (float(ladder[f"forward_minus_backward{end}"]) for end in ("", "_se"))
+    # The reference may be the posterior itself: then all differences are rounding.
+    error = max(error, 1e-9 * max(1.0, abs(float(ladder["log_evidence"]))))
     if abs(gap) > CALIBRATION.evidence_gap * error:
         words = (
             f"log evidence forward and backward differ by {abs(gap):.2g} (error {error:.2g}), limit "

@@ -12,14 +12,14 @@ import numpy as np
 
 from pmm_mcmc.warmup.climb import Climbers, Value
 
-__all__ = ["MOST_MODES", "Modes", "find_modes"]
+__all__ = ["MOST_MODES", "Modes", "find_modes", "mode_labels"]
 
 # Modes at most; the lightest ones are one with the last.
 MOST_MODES = 24
 # Draws that climb, gradients for each of them, and the dip in nats between two maxima that are not one.
 _CLIMBING, _EACH, _DIP = 256, 60, 0.2
 _BETWEEN = np.linspace(0.0, 1.0, 11)[1:-1]
-_TURNS = 3
+_TURNS = 3  # rounds of assigning draws to the nearest mode, whose scale is of the round before
 
 
 class Modes(NamedTuple):
@@ -58,10 +58,7 @@ def find_modes(position: np.ndarray, restart: np.ndarray, value: Value) -> Modes
     """
     chains, draws, d = position.shape
     flat = position.reshape(-1, d)
-    some = np.unique(np.linspace(0, len(flat) - 1, min(len(flat), _CLIMBING)).astype(int))
-    ends = Climbers.climb(value, flat[some], flat[some].mean(axis=0), _EACH * len(some))
-    basin = _basins(ends.position, ends.lp, value)
-    label = _labelled(flat, some, basin)
+    label = mode_labels(flat, value)
     order = np.argsort(-np.bincount(label), kind="stable")
     label = np.argsort(order)[label].reshape(chains, draws)
     modes = len(order)
@@ -72,6 +69,13 @@ def find_modes(position: np.ndarray, restart: np.ndarray, value: Value) -> Modes
         binomial = np.sqrt(weight * (1.0 - weight) / restart.sum()) if modes > 1 else np.zeros(1)
     centre = np.stack([flat[label.ravel() == k].mean(axis=0) for k in range(modes)])
     return Modes(weight, np.fmax(between, binomial), centre, of_restart, label)
+
+
+def mode_labels(position: np.ndarray, value: Value, most: int = _CLIMBING) -> np.ndarray:
+    """Return the numbers ``(n,)`` of the modes that draws ``(n, d)`` are in, by climbs from ``most`` of them."""
+    some = np.unique(np.linspace(0, len(position) - 1, min(len(position), most)).astype(int))
+    ends = Climbers.climb(value, position[some], position[some].mean(axis=0), _EACH * len(some))
+    return _labelled(position, some, _basins(ends.position, ends.lp, value))
 
 
 def _basins(maxima: np.ndarray, lp: np.ndarray, value: Value) -> np.ndarray:
@@ -98,7 +102,7 @@ def _labelled(flat: np.ndarray, some: np.ndarray, basin: np.ndarray) -> np.ndarr
     if modes == 1:
         return np.zeros(len(flat), int)
     label, known = basin, flat[some]
-    for turn in range(_TURNS):
+    for _ in range(_TURNS):
         distance = np.empty((len(flat), modes))
         spread = sum(((known[label == k] - known[label == k].mean(axis=0)) ** 2).sum(axis=0) for k in range(modes))
         common = np.maximum(spread / len(known), 1e-12)
@@ -111,5 +115,4 @@ def _labelled(flat: np.ndarray, some: np.ndarray, basin: np.ndarray) -> np.ndarr
         everything = distance.argmin(axis=1)
         everything[some] = basin
         label, known = everything, flat
-        del turn
     return label

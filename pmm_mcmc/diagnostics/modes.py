@@ -9,6 +9,7 @@ import numpy as np
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.statement import Reason
+from pmm_mcmc.engines.arguments import OTHER_MODES
 
 __all__ = ["mode_reasons"]
 
@@ -31,9 +32,8 @@ def mode_reasons(
     """
     if "other_modes" not in stats:
         return [], ""
-    names = ("other_modes", "other_mode_coordinate", "other_mode_position", "other_mode_visited")
     of_chain, where, at, shared = (
-        np.reshape(stats[which].values, (stats[which].sizes["chain"], -1))[:, -1] for which in names
+        np.reshape(stats[which].values, (stats[which].sizes["chain"], -1))[:, -1] for which in OTHER_MODES
     )
     of_chain = np.nan_to_num(of_chain)
     if not of_chain.any():

@@ -11,6 +11,7 @@ from arviz_base.labels import BaseLabeller
 
 from pmm_mcmc.diagnostics.breaks import noted
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.estimate import Corrected
 from pmm_mcmc.diagnostics.measured import Measured
 from pmm_mcmc.diagnostics.modes import mode_reasons
 from pmm_mcmc.diagnostics.reasons import (
@@ -29,7 +30,6 @@ from pmm_mcmc.diagnostics.reasons import (
 )
 from pmm_mcmc.diagnostics.spread import spread_reasons
 from pmm_mcmc.diagnostics.statement import Reason, Verdict, concluded
-from pmm_mcmc.diagnostics.stein import Corrected
 from pmm_mcmc.diagnostics.stein_moments import SteinMoments
 from pmm_mcmc.diagnostics.table import sd_of
 from pmm_mcmc.warmup.standard_errors import between_pieces

@@ -12,6 +12,7 @@ import xarray as xr
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
+from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
 from pmm_mcmc.diagnostics.breaks import Break, noted
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.noncentred import judged_positions
@@ -134,6 +135,21 @@ class Run:
     def identity(self) -> Identity:
         """The Stein identity of each coordinate: see :func:`pmm_mcmc.warmup.stein_identity.stein_identity`."""
         return stein_identity(self.judged, self.gradient)
+
+    @cached_property
+    def together(self) -> Identity:
+        """The Stein identity of whitened coordinates, which speaks of all together.
+
+        Collinear coordinates have products that vary by far more than 1; whitened ones do not, and none hides in their
+        noise.  The whitening is symmetric, so that each remains the one most like the coordinate of its number.
+        """
+        d, n = self.judged.shape[2], self.chains * self.draws
+        if not (1 < d <= MOST_DENSE and n > 3 * d and np.isfinite(self.identity.excess).all() and self.moving.all()):
+            return self.identity
+        x, g = (array.reshape(n, d)[:: -(-n // CALIBRATION.fitted_draws)] for array in (self.judged, self.gradient))
+        centre, root = affine_scale(x, g, dense=True)
+        y = np.linalg.solve(root, (self.judged - centre).reshape(n, d).T).T.reshape(self.judged.shape)
+        return stein_identity(y, self.gradient @ root) if np.isfinite(y).all() else self.identity
 
     @property
     def degrees(self) -> int:

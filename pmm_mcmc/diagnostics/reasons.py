@@ -168,19 +168,22 @@ def disagreement_reasons(
     return []
 
 
-def _fails(identity: Identity, degrees: int, times: float = 1.0) -> tuple[np.ndarray, bool]:
-    """Return where the Stein identity fails, by ``times`` the limit of chance or more, and whether it fails on average.
+def _off(identity: Identity, degrees: int, times: float = 1.0) -> np.ndarray:
+    """Return where the Stein identity fails, by ``times`` the limit of chance or more.
 
     ``degrees`` are the degrees of freedom of the standard errors in ``z``.
     """
-    excess, z, mean_square, independent = identity
-    sure = times * max(WARMUP.identity_z, largest_t(len(z), degrees))
-    off = (np.abs(excess) > CALIBRATION.identity_excess) & (np.abs(z) > sure)
+    sure = times * max(WARMUP.identity_z, largest_t(len(identity.z), degrees))
+    return (np.abs(identity.excess) > CALIBRATION.identity_excess) & (np.abs(identity.z) > sure)
+
+
+def _off_on_average(identity: Identity, degrees: int) -> bool:
+    """Return whether the Stein identity fails on average over all coordinates."""
     # By chance the mean square of the z-scores is about 1; collinear coordinates have the same z-score.
-    chance = f_distribution.ppf(1.0 - WARMUP.chance, independent, degrees)
+    chance = f_distribution.ppf(1.0 - WARMUP.chance, identity.independent, degrees)
     with np.errstate(over="ignore"):  # a coordinate that does not move
-        large = float(np.mean(z**2)) > max(WARMUP.identity_z, chance)
-    return off, bool(mean_square > CALIBRATION.identity_mean_square and large)
+        large = float(np.mean(identity.z**2)) > max(WARMUP.identity_z, chance)
+    return bool(identity.mean_square > CALIBRATION.identity_mean_square and large)
 
 
 def identity_holds(identity: Identity, degrees: int, moving: np.ndarray | bool = True) -> bool:
@@ -189,8 +192,7 @@ def identity_holds(identity: Identity, degrees: int, moving: np.ndarray | bool =
     At an edge or a jump of the density the identity fails for the posterior itself, in either direction and by far, and
     nothing can be corrected by it.  Coordinates that do not move are left out.
     """
-    excess = identity.excess
-    off, _ = _fails(identity, degrees, CALIBRATION.edge_z)
+    excess, off = identity.excess, _off(identity, degrees, CALIBRATION.edge_z)
     return not bool((off & moving & ((excess < 0.0) | (excess > CALIBRATION.widest))).any())
 
 
@@ -200,23 +202,29 @@ def identity_reasons(
     name: Callable[[int], str],
     remedy: str = "",
     moving: np.ndarray | bool = True,
+    together: Identity | None = None,
 ) -> list[Reason]:
-    """Return a reason if the Stein identity fails, in one coordinate or on average over all."""
-    excess, mean_square = identity.excess, identity.mean_square
-    off, throughout = _fails(identity, degrees)
-    if not (off.any() or throughout):
+    """Return a reason if the Stein identity fails, in one coordinate or on average over all.
+
+    ``together`` is that of whitened coordinates, for the average; by default the same.
+    """
+    off = _off(identity, degrees)
+    one = bool(off.any())
+    shown = identity if one or together is None else together
+    if not (one or _off_on_average(shown, degrees)):
         return []
-    worst = int(np.argmax(np.where(off, np.abs(excess), 0.0))) if off.any() else int(np.argmax(np.abs(excess)))
+    excess = shown.excess
+    worst = int(np.argmax(np.where(off, np.abs(excess), 0.0))) if one else int(np.argmax(np.abs(excess)))
     limit = 1.0 + np.copysign(CALIBRATION.identity_excess, excess[worst])
-    value, against = beside(1.0 + excess[worst], limit, 3 if off.any() else 2)
+    value, against = beside(1.0 + excess[worst], limit, 3 if one else 2)
     parameter = name(worst)
-    if (excess[worst] if off.any() else excess.mean()) < 0.0:  # too long a step widens
+    if (excess[worst] if one else excess.mean()) < 0.0:  # too long a step widens
         remedy = "long steps widen, and this is too narrow: draw more, or reparametrise"
     words = f"E[x dF/dx] of {parameter} is {value}, limit {against}"
-    if not off.any():
-        words = f"E[x dF/dx] is {value} for {parameter} and off 1 by {np.sqrt(2.0 * mean_square):.2f} on average, " + (
-            f"limit {np.sqrt(2.0 * CALIBRATION.identity_mean_square):.2f}"
-        )
+    if not one:
+        symbols = "E[x dF/dx]" if together is None else "E[y dF/dy] of whitened coordinates y"
+        average, most = np.sqrt(2.0 * shown.mean_square), np.sqrt(2.0 * CALIBRATION.identity_mean_square)
+        words = f"{symbols} is {value} for {parameter} and off 1 by {average:.2f} on average, limit {most:.2f}"
     elif not identity_holds(identity, degrees, moving):
         remedy = (
             "the density may have an edge or a jump there, where no Langevin sampler is right: bound a parameter by "

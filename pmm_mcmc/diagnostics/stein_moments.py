@@ -12,7 +12,8 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.diagnostics.comoments import FEATURES, PAIRS, combined
-from pmm_mcmc.diagnostics.stein import ORDERS, Corrected, Estimate, choose, solve_slopes
+from pmm_mcmc.diagnostics.estimate import Corrected, Estimate, choose
+from pmm_mcmc.diagnostics.stein import ORDERS, solve_slopes
 from pmm_mcmc.warmup.standard_errors import worth_independent
 from pmm_mcmc.warmup.stein_identity import Identity
 

@@ -11,8 +11,9 @@ import pandas as pd
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.convergence import convergence
+from pmm_mcmc.diagnostics.estimate import Corrected, uncorrected
 from pmm_mcmc.diagnostics.reading import Run
-from pmm_mcmc.diagnostics.stein import Corrected, corrected_expectations, uncorrected
+from pmm_mcmc.diagnostics.stein import corrected_expectations
 from pmm_mcmc.warmup.standard_errors import between_pieces, count_pieces
 
 __all__ = ["BIASES", "judged", "remembered", "sd_of", "table_of"]

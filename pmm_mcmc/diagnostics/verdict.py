@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from pmm_mcmc.diagnostics.ladder import ladder_reasons, with_ladder
 from pmm_mcmc.diagnostics.measured import Measured
 from pmm_mcmc.diagnostics.modes import mode_reasons
 from pmm_mcmc.diagnostics.moments_summary import moments_verdict
+from pmm_mcmc.diagnostics.necks import neck_reasons
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.reasons import (
@@ -172,9 +174,11 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
     plain, of_sd = _measured(labels, table), ""
     measured = without_bias(dt, plain)
     if run.judged is not None:
-        reasons += identity_reasons(run.identity, run.degrees, lambda i: _name(run, table, i), remedy, run.moving)
+        naming = partial(_name, run, table)
+        reasons += identity_reasons(run.identity, run.degrees, naming, remedy, run.moving, run.together)
         reasons += bias_reasons(measured, run.degrees, remedy)
         witnesses = [] if witness is None else [with_witness(plain, witness.table)[1]]
+        reasons += neck_reasons(dt["posterior"].attrs, run.judged, partial(_valued, run, table))
         wide, of_sd = spread_reasons(_free_alone(run, plain), witnesses)
         reasons += wide
     elif not is_exact(dt) and witness is None:
@@ -297,6 +301,13 @@ def _name(run: Run, table: pd.DataFrame, coordinate: int) -> str:
         if correlation.max() > closest:
             best, closest = run.labels[at[int(correlation.argmax())]], float(correlation.max())
     return best
+
+
+def _valued(run: Run, table: pd.DataFrame, coordinate: int, value: float) -> tuple[str, str]:
+    """Return the parameter of a coordinate, and words for where the coordinate is beyond a value, on its side."""
+    label, z = _name(run, table, coordinate), run.judged[..., coordinate].ravel()
+    there = run.parameters.read(np.array([run.labels.index(label)])).ravel()[int(np.argmin(np.abs(z - value)))]
+    return label, f"{'below' if value < np.median(z) else 'above'} {there:.3g}"
 
 
 def _where(run: Run, table: pd.DataFrame, unstable: np.ndarray) -> str:

@@ -14,7 +14,7 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.langevin.methods import HARMONIC, METHODS, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import LATE
 
-__all__ = ["Block", "MethodArguments", "OtherModes", "TunedParameters"]
+__all__ = ["OTHER_MODES", "Block", "MethodArguments", "OtherModes", "TunedParameters"]
 
 _DYNAMICS = {"overdamped": OVERDAMPED, "underdamped": UNDERDAMPED}
 _OFFSETS = {"left": 0.0, "centred": 0.5}
@@ -255,6 +255,15 @@ class OtherModes(NamedTuple):
     coordinate: int = -1
     position: float = math.nan
     visited: int = 0
+
+    @property
+    def statistics(self) -> dict[str, float | int]:
+        """Their values by name, as among the statistics of draws."""
+        return dict(zip(OTHER_MODES, self, strict=True))
+
+
+# The names of what scouts found, among the statistics of draws.
+OTHER_MODES = ("other_modes", "other_mode_coordinate", "other_mode_position", "other_mode_visited")
 
 
 class TunedParameters(NamedTuple):

@@ -27,6 +27,7 @@ __all__ = [
     "swap_log_ratio",
 ]  # fmt: skip
 
+# A pair that rejects every swap has an infinite barrier, which no ladder could divide.
 _MOST_REJECTED = 0.9999
 
 

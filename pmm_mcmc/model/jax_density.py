@@ -12,8 +12,9 @@ import numpy as np
 
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.density import LogDensity, check_ndim
+from pmm_mcmc.model.mixture import mixture_density, path_numbers
 from pmm_mcmc.model.outputs import double_precision
-from pmm_mcmc.model.tempered import MOST_DENSE, gaussian_numbers, gaussian_reference, width_of
+from pmm_mcmc.model.tempered import width_of
 
 try:
     import jax
@@ -114,14 +115,14 @@ class JaxDensity(LogDensity):
         return self._noncentred[key]
 
     def tempered(self) -> JaxDensity:
-        """Return the path to this density from a Gaussian: see :mod:`pmm_mcmc.model.tempered`."""
+        """Return the path to this density from a mixture of Gaussians: see :mod:`pmm_mcmc.model.tempered`."""
         if self._path is None:
             own, d = self._both, self.d
-            empty = np.zeros(1 + len(gaussian_numbers(np.zeros(d), np.ones(d) if d > MOST_DENSE else np.eye(d))))
+            empty = path_numbers(0.0, None, d)
 
             def both(x: Any, numbers: Any, *data: Any) -> tuple[Any, Any]:
                 lp, g = own(x, *data)
-                logq, g0 = gaussian_reference(jnp, x, numbers[1:], d)
+                logq, g0 = mixture_density(jnp, x, numbers[2:], d)
                 log_ratio, gl, beta = lp - logq, g - g0, numbers[0]
                 evaluation = jnp.concatenate([g0 + beta * gl, g0, gl, jnp.stack([log_ratio, logq])])
                 return logq + beta * log_ratio, evaluation

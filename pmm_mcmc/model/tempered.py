@@ -1,11 +1,12 @@
 r"""A PyMC model on the path from a reference ``q`` to its posterior, with both gradients kept apart.
 
-The density at temperature :math:`\beta` is :math:`q\,e^{\beta l}`, ``l`` the log likelihood with potentials where ``q``
-is the prior, and otherwise the log density of the model over that of a Gaussian.  Its evaluation is an array of
-``3 d + 2`` numbers: the gradient of the density at that temperature, those of ``log q`` and of ``l``, and ``l`` and
-``log q`` themselves.  A state changes its temperature by these, without another gradient.
+The density at temperature :math:`\beta` is :math:`q\,e^{\beta l}`, ``l`` the log likelihood with potentials where
+``q`` is the prior, and otherwise the log density of the model over that of a mixture of Gaussians.  Its evaluation is
+an array of ``3 d + 2`` numbers: the gradient of the density at that temperature, those of ``log q`` and of ``l``, and
+``l`` and ``log q`` themselves.  A state changes its temperature by these, without another gradient.
 
-The numbers of the path, beta and those of the Gaussian, enter where the sites of a non-centring do.
+The numbers of the path, beta, whether the reference is the mixture, and those of the mixture, enter where the sites of
+a non-centring do.
 """
 
 from __future__ import annotations
@@ -30,42 +31,25 @@ from pymc.pytensorf import (
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pmm_mcmc.model.log_density import ModelDensity, _check_inputs, flat_layout
+from pmm_mcmc.model.mixture import mixture_density, path_numbers
 from pmm_mcmc.model.native import address_table
 from pmm_mcmc.model.parts import OfParts, joined
 from pmm_mcmc.model.products import numba_mode
 
 __all__ = [
-    "MOST_DENSE",
     "TemperedModel",
-    "gaussian_numbers",
-    "gaussian_reference",
     "improper_priors",
     "prior_sampler",
     "tempered_model",
     "width_of",
 ]
 
-# Coordinates up to which a Gaussian reference has a whole covariance.
-MOST_DENSE = 300
 _KEPT = 4096  # temperatures
-_LOG_2PI = float(np.log(2.0 * np.pi))
 
 
 def width_of(d: int) -> int:
     """Return the length of an evaluation."""
     return 3 * d + 2
-
-
-def gaussian_numbers(mean: np.ndarray, root: np.ndarray) -> np.ndarray:
-    """Return a Gaussian as the numbers of a path: log normaliser, mean, inverse of the root of its covariance.
-
-    ``root`` is ``(d,)`` or ``(d, d)``, lower triangular.
-    """
-    d = len(mean)
-    inverse = 1.0 / root if root.ndim == 1 else np.linalg.inv(root)
-    diagonal = inverse if root.ndim == 1 else np.diagonal(inverse)
-    log_norm = float(np.log(np.abs(diagonal)).sum()) - 0.5 * d * _LOG_2PI
-    return np.concatenate([[log_norm], mean, inverse.ravel()])
 
 
 class TemperedModel(ModelDensity):
@@ -83,22 +67,22 @@ class TemperedModel(ModelDensity):
         self.reference = reference
         replacements = make_shared_replacements(point, list(vars), model)
         self.others, self.structure, self.width = {}, None, width_of(d)
-        whole = reference == "gaussian"
-        graphs = [model.logp()] if whole else [model.varlogp, pt.as_tensor(model.datalogp)]
+        graphs = [model.varlogp, pt.as_tensor(model.datalogp)] if reference == "prior" else [model.logp()]
         densities = []
         for graph in graphs:
             graph = rewrite_pregrad(graph.astype(pytensor.config.floatX))
             _check_inputs(graph)
             densities.append(OfParts.of(vars, self.layout, graph, replacements))
         self._flat = flat = densities[0].flat()
-        numbers = np.zeros(1 + (0 if not whole else 1 + d + (d * d if d <= MOST_DENSE else d)), flat.dtype)
-        self.sites = pytensor.shared(numbers, name="numbers of the path", shape=numbers.shape)
+        numbers = path_numbers(0.0, None, d).astype(flat.dtype)
+        self.sites = pytensor.shared(numbers, name="numbers of the path")
         (first, g), *rest = ((logp, joined(slopes)) for logp, slopes in (d_.at(d_.cut(flat)) for d_ in densities))
-        if whole:
-            logq, g0 = gaussian_reference(pt, flat, self.sites[1:], d)
-            log_ratio, gl = first - logq, g - g0
-        else:
-            (logq, g0), ((log_ratio, gl),) = (first, g), rest
+        logq, g0 = mixture_density(pt, flat, self.sites[2:], d)
+        log_ratio, gl = first - logq, g - g0
+        for more, slope in rest:
+            fitted = self.sites[1] > 0.0
+            log_ratio, gl = pt.switch(fitted, log_ratio + more, more), pt.switch(fitted, gl + slope, slope)
+            logq, g0 = pt.switch(fitted, logq, first), pt.switch(fitted, g0, g)
         beta = self.sites[0]
         scalars = [pt.atleast_1d(log_ratio).astype(flat.dtype), pt.atleast_1d(logq).astype(flat.dtype)]
         slope = (g0 + beta * gl).astype(flat.dtype)
@@ -119,17 +103,6 @@ class TemperedModel(ModelDensity):
         numbers = self._kept.setdefault(numbers.tobytes(), numbers.copy())
         pairs = zip(self._shared[which], self._values(which), strict=True)
         return address_table([numbers if shared is self.sites else value for shared, value in pairs])
-
-
-def gaussian_reference(xp: Any, x: Any, numbers: Any, d: int) -> tuple[Any, Any]:
-    """Return the log density of a Gaussian and its gradient, for PyTensor or JAX."""
-    log_norm, mean, inverse = numbers[0], numbers[1 : 1 + d], numbers[1 + d :]
-    if d <= MOST_DENSE:
-        inverse = inverse.reshape((d, d))
-        y = xp.dot(inverse, x - mean)
-        return log_norm - 0.5 * xp.sum(y**2), -xp.dot(inverse.T, y)
-    y = inverse * (x - mean)
-    return log_norm - 0.5 * xp.sum(y**2), -inverse * y
 
 
 _CACHE: weakref.WeakKeyDictionary[pm.Model, dict[tuple, Any]] = weakref.WeakKeyDictionary()

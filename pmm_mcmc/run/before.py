@@ -13,7 +13,8 @@ from pmm_mcmc import steps
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, MethodArguments, OtherModes, TunedParameters
 from pmm_mcmc.engines.ensemble import Ensemble
-from pmm_mcmc.run.driver import Groups, Run
+from pmm_mcmc.run.chunks import Groups
+from pmm_mcmc.run.driver import Run
 from pmm_mcmc.run.exact_leg import Leg
 from pmm_mcmc.run.storage.codec import decode
 from pmm_mcmc.warmup.curvature import LocalCurvature

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import xarray as xr
@@ -14,25 +14,16 @@ from pmm_mcmc.diagnostics.breaks import looked_at
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.run.chunks import Gathered, Groups, Plan, groups_of
 from pmm_mcmc.run.exact_leg import Leg
 from pmm_mcmc.run.until import Until
 from pmm_mcmc.warmup.pooled import Warming
 
-__all__ = [
-    "Driver",
-    "FinishedChunk",
-    "Plan",
-    "Recorder",
-    "Run",
-    "StopSampling",
-    "groups_of",
-]
+__all__ = ["Driver", "FinishedChunk", "Recorder", "Run", "StopSampling"]
 
 # Seconds between updates of the progress bar and checks for Ctrl-C.  Draws do not depend on it.
 _SECONDS = 0.3
 _NEWEST = 1000  # positions
-
-Groups = dict[str, dict[str, np.ndarray]]
 
 
 class StopSampling(Exception):
@@ -57,22 +48,6 @@ class FinishedChunk(NamedTuple):
     done: int
     posterior: dict[str, np.ndarray]
     sample_stats: dict[str, np.ndarray]
-
-
-class Plan(Protocol):
-    """The part of :class:`pmm_mcmc.run.plan.SamplingPlan` that a driver uses."""
-
-    engine: Engine
-    statistics: tuple[str, ...]
-    arguments: MethodArguments
-    leg: int
-
-    @property
-    def adjusted(self) -> Engine:
-        """The engine of an exact leg."""
-
-    def values(self, position: np.ndarray, tuning: bool = False) -> Groups:
-        """Return the named values ``(chain, n, ...)`` of draws ``(chain, n, d)``, by group."""
 
 
 class Recorder(Protocol):
@@ -220,7 +195,7 @@ class Driver:
             assert warmup is not None
             rows = warmup.boundary - warmup.done
         n_grad, rejected = run.n_grad[own].copy(), run.unstable[own].copy()
-        chunk_of_all = _Gathered(len(n_grad), rows)
+        chunk_of_all = Gathered(len(n_grad), rows)
         spent, began, ended = 0, time.perf_counter(), 0.0
 
         def note(which: slice, chunk: Chunk) -> None:
@@ -258,7 +233,7 @@ class Driver:
         ensemble, own = run.warming.ensemble, self.processes.own
         mine, n_grad, unstable = run.warming.part(own), run.n_grad[own], run.unstable[own]
         rows, done = min(self.rows, self.until.next_end(run.done) - run.done), 0
-        found = _Gathered(len(n_grad), rows)
+        found = Gathered(len(n_grad), rows)
         while done < rows:
             n = min(self._pace, rows - done)
             began = time.perf_counter()
@@ -300,65 +275,3 @@ class Driver:
                 self.callback(FinishedChunk(tuning, done, *parts))
         except StopSampling:
             self._stop = True
-
-
-def groups_of(plan: Plan, chunk: Chunk, tuned: TunedParameters, thin: int, spent: np.ndarray, prefix: str) -> Groups:
-    """Return values and statistics of a chunk of draws by group and name; ``spent`` are gradients before it."""
-    d, structure = plan.engine.d, plan.engine.structure
-    x, q, slope = chunk.model_position, chunk.position, chunk.gradient
-    if structure is not None:
-        q, slope = structure.judged(chunk.position, chunk.gradient[..., :d], tuned.coordinates.sites)
-    found = {prefix + name: values for name, values in plan.values(x, bool(prefix)).items()}
-    shape = chunk.lp.shape
-    everything: dict[str, Callable[[], Any]] = {
-        "step_size": lambda: np.full(shape, tuned.step_size),
-        "K": lambda: np.full(shape, tuned.K),
-        "friction": lambda: np.full(shape, tuned.friction),
-        "steps_per_draw": lambda: np.full(shape, thin),
-        "halving_cost": lambda: np.full(shape, tuned.halving_cost),
-        "expected_bias": lambda: np.full(shape, tuned.expected_bias),
-        "other_modes": lambda: np.full(shape, tuned.other_modes.mass),
-        "other_mode_coordinate": lambda: np.full(shape, tuned.other_modes.coordinate),
-        "other_mode_position": lambda: np.full(shape, tuned.other_modes.position),
-        "other_mode_visited": lambda: np.full(shape, tuned.other_modes.visited),
-        "n_grad": lambda: chunk.n_grad,
-        "n_grad_total": lambda: spent[:, None] + np.cumsum(chunk.n_grad, axis=1),
-        "unstable": lambda: chunk.unstable,
-        "refined": lambda: chunk.refined,
-        "model_failures": lambda: chunk.model_failures,
-        "lp": lambda: chunk.lp,
-        "acceptance_rate": lambda: chunk.accept,
-        "gradient": lambda: slope,
-        "unconstrained": lambda: x,
-        "noncentred": lambda: q,
-    }
-    found[prefix + "sample_stats"] = {name: everything[name]() for name in plan.statistics}
-    return found
-
-
-class _Gathered:
-    """The arrays of a chunk, filled from batches of chains and parts of the draws."""
-
-    def __init__(self, chains: int, rows: int):
-        self._shape = chains, rows
-        self.groups: Groups = {}
-
-    def put(self, which: slice, first: int, groups: Groups) -> None:
-        """Insert arrays ``(chain, n, ...)`` of some chains, from draw ``first`` on."""
-        for group, arrays in groups.items():
-            there = self.groups.setdefault(group, {})
-            for name, values in arrays.items():
-                if values.shape[:2] == self._shape:
-                    there[name] = values
-                    continue
-                if name not in there:
-                    there[name] = np.empty((*self._shape, *values.shape[2:]), values.dtype)
-                there[name][which, first : first + values.shape[1]] = values
-
-    def upto(self, rows: int) -> Groups:
-        """Return the first ``rows`` draws."""
-        if rows == self._shape[1]:
-            return self.groups
-        return {
-            group: {name: values[:, :rows] for name, values in arrays.items()} for group, arrays in self.groups.items()
-        }

@@ -28,7 +28,7 @@ from pmm_mcmc.engines.contract import Chunk, Engine, at_draw, model_side
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import ADJUSTED, TRAJECTORIES, Kernel
 from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.evidence import settled, steps_for_autocorrelation
+from pmm_mcmc.warmup.evidence import narrowness, settled, steps_for_autocorrelation
 from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.standard_errors import largest_t
 from pmm_mcmc.warmup.step_size import towards_acceptance
@@ -145,11 +145,12 @@ class Leg:
         mine, spent = warming.part(processes.own), warming.n_grad[processes.own].copy()
         chains, d = len(spent), self.start.shape[1]
         accept, means, training = np.empty(chains), np.empty((chains, 2, d)), []
-        lp = np.empty((chains, self.rows))
+        lp, narrow = np.empty((chains, self.rows)), np.empty(chains)
         centre, frozen = self.start.mean(axis=0), self.rounds == CALIBRATION.leg_rounds
         for which, chunk in mine.advance_in_batches(engine, self.tuned, self.rows, batch):
             away = chunk.model_position - centre
             accept[which], lp[which] = chunk.accept.mean(axis=1), chunk.sampled_lp
+            narrow[which] = narrowness(chunk.gradient, d)
             means[which, 0], means[which, 1] = away.mean(axis=1), (away**2).mean(axis=1)
             kept = max(CALIBRATION.training_chains - processes.own.start - which.start, 0)
             training.append(np.concatenate([away[:kept], away[:kept] ** 2], axis=-1))
@@ -157,14 +158,14 @@ class Leg:
             look(which, chunk)
         ensemble, before = warming.ensemble, warming.n_grad
         ensemble.transition = mine.transition
-        ensemble.state, ensemble.gradient, warming.n_grad, accept, means, lp = processes.join(
-            mine.state, mine.gradient, spent, accept, means, lp
+        ensemble.state, ensemble.gradient, warming.n_grad, accept, means, lp, narrow = processes.join(
+            mine.state, mine.gradient, spent, accept, means, lp, narrow
         )
         (seen,) = processes.join(np.concatenate(training))
         self.n_grad += float((warming.n_grad - before).mean())
         self.done += self.rows
         if frozen:
-            self._judge(means, float(accept.mean()), seen, settled(-lp, d))
+            self._judge(means, float(accept.mean()), seen, settled(-lp, d, narrow))
         else:
             self._adapt(float(accept.mean()))
 

@@ -15,11 +15,13 @@ import xarray as xr
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.log_evidence import LadderSums
 from pmm_mcmc.diagnostics.mode_weights import find_modes
-from pmm_mcmc.engines.arguments import OtherModes, TunedParameters
+from pmm_mcmc.engines.arguments import OTHER_MODES, OtherModes, TunedParameters
 from pmm_mcmc.engines.contract import Chunk
-from pmm_mcmc.model.tempered import MOST_DENSE, gaussian_numbers, improper_priors
+from pmm_mcmc.model.mixture import GaussianMixture
+from pmm_mcmc.model.tempered import improper_priors
 from pmm_mcmc.run import devices
-from pmm_mcmc.run.driver import FinishedChunk, Groups, StopSampling, groups_of
+from pmm_mcmc.run.chunks import Groups, groups_of
+from pmm_mcmc.run.driver import FinishedChunk, StopSampling
 from pmm_mcmc.run.ladder_climbs import look
 from pmm_mcmc.run.ladder_path import Moved, Path, Points
 from pmm_mcmc.run.ladder_report import LADDER, with_modes, without_draws
@@ -33,10 +35,6 @@ from pmm_mcmc.run.storage.recovery import stored_identity
 __all__ = ["LadderRun", "reference_of"]
 
 _TYPES = (Coordinates, Ladder, LadderSums, OtherModes, TunedParameters)
-
-
-# Statistics of what was found beside the modes of the draws.
-_OTHERS = ("other_modes", "other_mode_coordinate", "other_mode_position", "other_mode_visited")
 
 
 class _Stopped(Exception):
@@ -148,7 +146,7 @@ class LadderRun:
     def _tuned(self, starts: Callable[[np.random.Generator], np.ndarray], each: Any) -> Ladder:
         rng = np.random.default_rng(self._seed)
         key = rng.integers(0, 2**63, size=2, dtype=np.uint64)
-        start = starts(rng) if self.path.fitted else None
+        start = None if self.path.has_prior else starts(rng)
 
         def note(tuner: Tuner) -> None:
             self._update(True, tuner.transition, tuner.step_size, tuner.K, tuner.spent)
@@ -165,12 +163,8 @@ class LadderRun:
         return ladder
 
     def _restore(self, ladder: Ladder) -> None:
-        """Set the Gaussian reference of a stored ladder."""
-        if ladder.numbers.size:
-            d = self.path.d
-            mean, root = ladder.numbers[:d], ladder.numbers[d:]
-            root = root.reshape(d, d) if d <= MOST_DENSE else root
-            self.path.gaussian = mean, root, gaussian_numbers(mean, root)
+        """Set the reference of a stored ladder."""
+        self.path.mixture = GaussianMixture.of_flat(ladder.numbers, self.path.d) if ladder.numbers.size else None
 
     # -- draws -------------------------------------------------------------------------------------------------------
 
@@ -231,7 +225,7 @@ class LadderRun:
         C, d = ladder.copies, self.path.d
         chunk, arrived = Chunk.empty((C, rows), d, d), np.zeros((C, rows), np.int64)
         setting, spent, done = ladder.settings[-1], ladder.n_grad.astype(np.int64), 0
-        others = np.empty((len(OtherModes._fields), rows))
+        others: dict[str, np.ndarray] = {name: np.empty(rows) for name in OTHER_MODES}
         while done < rows and not (done and self._stopped()):
             scan: Scan = ladder.advance(self.path, each)
             ladder.sums.add(np.arange(C), scan.log_ratio[None])  # type: ignore[union-attr]
@@ -244,7 +238,9 @@ class LadderRun:
             chunk.position[:, done], chunk.gradient[:, done] = scan.cold.position, scan.cold.slope(1.0)
             chunk.lp[:, done], chunk.accept[:, done] = scan.cold.lp, scan.accept[:, -1]
             chunk.n_grad[:, done], chunk.unstable[:, done] = n_grad, scan.unstable[:, -1]
-            arrived[:, done], others[:, done] = scan.arrived, ladder.settings[-1].other_modes
+            arrived[:, done] = scan.arrived
+            for name, value in ladder.settings[-1].other_modes.statistics.items():
+                others[name][done] = value
             done += 1
             self._update(False, ladder.done, setting.step_size, setting.K, float(ladder.n_grad.sum()))
         chunk.refined[:], chunk.model_failures[:] = 0, chunk.unstable
@@ -252,22 +248,22 @@ class LadderRun:
         groups = groups_of(self.plan, chunk, setting, setting.steps_per_draw, spent, "")
         stats = groups["sample_stats"]
         stats["restart"] = arrived[:, :done]
-        for name, values in zip(_OTHERS, others[:, :done], strict=True):
-            stats[name][:] = values
+        for name, values in others.items():
+            stats[name][:] = values[:done]
         return groups, done == rows
 
     def _look(self, ladder: Ladder) -> int:
-        """Look for modes that chains between reference and posterior are in; return the gradients of each copy.
+        """Look for modes that chains between the prior and the posterior are in; return the gradients of each copy.
 
         What was found before is enough.
         """
         setting, d = ladder.settings[-1], self.path.d
-        if setting.other_modes.mass > 0.0:
+        if setting.other_modes.mass > 0.0 or self.path.mixture is not None:
             return 0
         rng = np.random.default_rng([*ladder.key.tolist(), LOOKS, ladder.done])
         hot, cold = ladder.position[ladder.slot[:, 1:-1]].reshape(-1, d), ladder.recent
         seen = Points(cold[..., :d], cold[..., d:])
-        found, spent = look(self.path, setting, hot, seen, np.empty((0, d)), int(ladder.n_grad.sum()), rng)
+        found, _, spent = look(self.path, setting, hot, seen, np.empty((0, d)), int(ladder.n_grad.sum()), rng)
         ladder.settings[-1] = setting._replace(other_modes=found)
         return -(-spent // ladder.copies)
 

@@ -14,7 +14,7 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, OtherModes, TunedParameters
 from pmm_mcmc.run.ladder_path import Path, Points
 from pmm_mcmc.warmup.climb import Climbers, Value
-from pmm_mcmc.warmup.scouts import look_around
+from pmm_mcmc.warmup.scouts import along_coordinates, maxima_beyond
 
 __all__ = ["look", "unmet_maxima"]
 
@@ -22,6 +22,8 @@ __all__ = ["look", "unmet_maxima"]
 _MOST, _TOGETHER, _EACH = 24, 256, 60
 # Two ends are one maximum if their log densities differ by less, and their squared distance in variances is less.
 _NATS, _APART = 0.2, 0.25
+# Places along coordinates that climbs start from: at each of so many distances the one that stands out.
+_PLACES = 16
 # Draws at the posterior from which climbs start; share of the gradients.
 _COLD, _SHARE = 256, 0.2
 
@@ -34,8 +36,8 @@ def look(
     prior: np.ndarray,
     n_grad: int,
     rng: np.random.Generator,
-) -> tuple[OtherModes, int]:
-    """Look for modes that no draw at the posterior is in; return what was found, and the gradients that it took.
+) -> tuple[OtherModes, np.ndarray, int]:
+    """Look for modes that no draw at the posterior is in; return what was found, the maxima, and the gradients spent.
 
     Parameters
     ----------
@@ -54,20 +56,22 @@ def look(
     """
     flat = cold.position.reshape(-1, path.d)
     some = flat[rng.permutation(len(flat))[:_COLD]]
-    found, climbed = unmet_maxima(path, setting.coordinates, rng.permutation(hot), some, int(_SHARE * n_grad))
+    found, climbed = unmet_maxima(path, setting.coordinates, rng.permutation(hot), some, int(_SHARE * n_grad), rng)
     if not len(found) and not len(prior):
-        return OtherModes(0.0), climbed
+        return OtherModes(0.0), found, climbed
     position, slope, lp = (np.swapaxes(part, 0, 1) for part in (cold.position, cold.slope(1.0), cold.lp))
     nothing = np.zeros(lp.shape, np.int64)
     seen = Block(position, slope, lp, nothing, nothing, nothing, np.ones(lp.shape))
-    modes, more = look_around(path.engine, setting, seen, prior, n_grad, rng, found)
-    return modes, climbed + more
+    modes, maxima, more = maxima_beyond(path.engine, setting, seen, prior, n_grad, rng, found)
+    return modes, maxima, climbed + more
 
 
 def unmet_maxima(
-    path: Path, coordinates: Coordinates, hot: np.ndarray, cold: np.ndarray, most: int
+    path: Path, coordinates: Coordinates, hot: np.ndarray, cold: np.ndarray, most: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, int]:
-    """Climb from draws; return the maxima that only hotter ones reach, and the gradients that it took.
+    """Climb from draws, and from places along coordinates where the density falls least away from maxima of cold draws.
+
+    Return the maxima that no cold draw reaches, and the gradients that it took.
 
     Parameters
     ----------
@@ -77,13 +81,18 @@ def unmet_maxima(
         Draws at temperatures below 1, in random order, and at 1.
     most
         Gradients at most.
+    rng
+        Random numbers.
     """
     d, value, home = hot.shape[1], path.value(coordinates), coordinates.whiten(cold).mean(axis=0)
-    *known, first = _ends(value, coordinates.whiten(cold), home, 0.25 * most)
-    position, lp, scale, spent = _ends(value, coordinates.whiten(hot), home, most - first)
+    tops, top_lp, widths, first = _ends(value, coordinates.whiten(cold), home, 0.25 * most)
+    if not len(tops):  # nothing that the others could be compared with
+        return np.empty((0, d)), first
+    places, looked = _outstanding(value, coordinates, tops, top_lp, (most - first) // 2, rng)
+    first += looked
+    starts = np.concatenate([places, coordinates.whiten(hot)])
+    position, lp, scale, spent = _ends(value, starts, home, most - first)
     spent += first
-    if not len(known[1]):  # nothing that the others could be compared with
-        return np.empty((0, d)), spent
     new = np.ones(len(lp), bool)
     found: list[int] = []
 
@@ -92,7 +101,7 @@ def unmet_maxima(
         apart = ((position[near] - y) ** 2).sum(axis=1)
         new[near[apart < _APART * d * np.minimum(np.minimum(scale[near], width), 1.0)]] = False
 
-    for y, top, width in zip(*known, strict=True):
+    for y, top, width in zip(tops, top_lp, widths, strict=True):
         drop(y, float(top), float(width))
     while new.any() and len(found) < _MOST:
         best = int(np.flatnonzero(new)[np.argmax(lp[new])])
@@ -100,6 +109,19 @@ def unmet_maxima(
         drop(position[best], float(lp[best]), float(scale[best]))
         new[best] = False
     return coordinates.place(position[found]), spent
+
+
+def _outstanding(
+    value: Value, coordinates: Coordinates, tops: np.ndarray, lp: np.ndarray, most: int, rng: np.random.Generator
+) -> tuple[np.ndarray, int]:
+    """Return places along coordinates where the density is highest for their distance from a maximum, and gradients."""
+    away = along_coordinates(coordinates, most, tops.shape[1], rng)
+    away = away[np.argsort((away**2).sum(axis=1))]
+    base = rng.integers(len(tops), size=len(away))
+    places = tops[base] + away
+    fall = (lp[base] - np.nan_to_num(value(places)[0], nan=-np.inf)) / np.maximum((away**2).sum(axis=1), 1e-300)
+    least = [group[np.argmin(fall[group])] for group in np.array_split(np.arange(len(away)), _PLACES) if len(group)]
+    return places[np.array(least, int)], len(away)
 
 
 def _ends(value: Value, start: np.ndarray, home: np.ndarray, most: float) -> tuple[Any, Any, Any, int]:

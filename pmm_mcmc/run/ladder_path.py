@@ -10,6 +10,7 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import Engine, empty_state
+from pmm_mcmc.model.mixture import GaussianMixture, path_numbers
 from pmm_mcmc.warmup.climb import Value
 
 __all__ = ["Moved", "Path", "Points"]
@@ -58,35 +59,40 @@ class Path:
     engine
         Metropolis-adjusted trajectories over the densities of the path.
     prior
-        Function of a key and a number that draws from the prior; None where the reference is a Gaussian.
-    gaussian
-        Mean and root of the covariance of that Gaussian, and its numbers: see :meth:`with_gaussian`.
+        Function of a key and a number that draws from the prior; None where it is not known.
     """
 
     def __init__(self, engine: Engine, prior: Callable[[Sequence[int], int], np.ndarray] | None):
         self.engine, self.d, self._prior = engine, engine.d, prior
-        self.gaussian: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+        self._mixture: GaussianMixture | None = None
+        self._numbers = path_numbers(0.0, None, self.d)
 
     @property
-    def fitted(self) -> bool:
-        """Whether the reference is a Gaussian."""
-        return self._prior is None
+    def has_prior(self) -> bool:
+        """Whether there is a prior to draw from."""
+        return self._prior is not None
+
+    @property
+    def mixture(self) -> GaussianMixture | None:
+        """The reference; None where it is the prior."""
+        return self._mixture
+
+    @mixture.setter
+    def mixture(self, mixture: GaussianMixture | None) -> None:
+        self._mixture, self._numbers = mixture, path_numbers(0.0, mixture, self.d)
 
     def sites(self, beta: float) -> np.ndarray:
         """Return the numbers of the path at a temperature."""
-        numbers = np.empty(0) if self.gaussian is None else self.gaussian[2]
-        return np.concatenate([[beta], numbers])
+        numbers = self._numbers.copy()
+        numbers[0] = beta
+        return numbers
 
     def draw(self, key: Sequence[int], n: int) -> Points:
         """Return independent draws of the reference; where the target's density is 0, ``l`` is minus infinity."""
-        if self._prior is not None:
-            position = self._prior(key, n)
-        else:
-            assert self.gaussian is not None
-            mean, root, _ = self.gaussian
-            noise = np.random.default_rng(list(key)).standard_normal((n, self.d))
-            position = mean + (noise * root if root.ndim == 1 else noise @ root.T)
-        return self.evaluate(position)
+        if self._mixture is not None:
+            return self.evaluate(self._mixture.draw(n, np.random.default_rng(list(key))))
+        assert self._prior is not None
+        return self.evaluate(self._prior(key, n))
 
     def evaluate(self, position: np.ndarray) -> Points:
         """Return positions with their evaluations; each costs one gradient."""

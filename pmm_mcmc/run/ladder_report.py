@@ -9,6 +9,7 @@ import xarray as xr
 
 from pmm_mcmc.diagnostics.mode_weights import MOST_MODES, Modes
 from pmm_mcmc.langevin.tempering import barriers
+from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.run.ladder_state import Ladder
 
 __all__ = ["LADDER", "with_modes", "without_draws"]
@@ -36,6 +37,7 @@ def without_draws(ladder: Ladder, names: Sequence[str]) -> xr.Dataset:
         "temperature": (rung, ladder.betas),
         "barrier": (rung, np.concatenate([[0.0], np.cumsum(barriers(rejected))])),
         "swap_rate": (pair, 1.0 - rejected),
+        "gaussians": ((), np.asarray(len(GaussianMixture.of_flat(ladder.numbers, len(names)).mean))),
         "restarts": ((), np.asarray(ladder.restarts.sum())),
         "round_trips": ((), np.asarray(ladder.round_trips.sum())),
         "step_size": (pair, np.array([setting.step_size for setting in settings])),

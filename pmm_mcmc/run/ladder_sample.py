@@ -83,13 +83,16 @@ def sample_on_ladder(
     which = reference_of(asked["model"], isinstance(asked["model"], LogDensity), reference)
     if which == "prior" and initvals is not None:
         raise ValueError("initvals= does not go with a ladder from the prior, whose draws are the starts: leave it out")
+    from_prior = which == "prior" and (reference == "prior" or betas is not None)
+    fits = "Gaussians that are fitted"
+    begin = "the prior" if from_prior else f"{fits}, or the prior" if which == "prior" else fits
     stored = _stored_seed(store) if resume else None
     if seed is None:
         seed = arguments.fresh_seed() if stored is None else stored
     with Heartbeat(bool(progressbar)) as heartbeat:
 
         def announce(sampled: str) -> None:
-            _log.log(logging.INFO if progressbar else logging.DEBUG, "%s, on a ladder from the %s", sampled, which)
+            _log.log(logging.INFO if progressbar else logging.DEBUG, "%s, on a ladder from %s", sampled, begin)
             heartbeat.say("Compiling the log density")
 
         plan = SamplingPlan.of(Asked(_for_ladder(step), chains=chains, leg=tune, reference=which, **asked), announce)
@@ -104,7 +107,7 @@ def sample_on_ladder(
         _log.info("Nothing is stored yet in %s: the ladder is tuned from the beginning", store)
     words = ladder if isinstance(ladder, str) else repr(np.asarray(ladder).tolist())
     identity = plan.identity | {
-        "chains": chains, "tune": tune, "seed": seed, "ladder": words, "reference": which,
+        "chains": chains, "tune": tune, "seed": seed, "ladder": words, "reference": reference,
     }  # fmt: skip
     attrs = {"tuning_steps": tune, "random_seed": seed, **plan.attributes}
     compiling = time.time() - began
@@ -117,8 +120,9 @@ def sample_on_ladder(
             each = np.full(chains, n_grad / chains)
             bar.update(tuning=tuning, done=done, step_size=step_size, K=K, n_grad=each, unstable=np.zeros(chains))
 
+        fixed = Given(betas, None if rungs is None else rungs - 1, from_prior)
         run = LadderRun(
-            plan, Given(betas, None if rungs is None else rungs - 1), chains=chains, draws=draws, tune=tune, seed=seed,
+            plan, fixed, chains=chains, draws=draws, tune=tune, seed=seed,
             identity=identity, attrs=attrs, cores=asked["cores"], callback=callback, update=update, stopped=stopped,
         )  # fmt: skip
         update(True, 0, float("nan"), 1, 0.0)
@@ -177,7 +181,10 @@ def _stored_seed(store: Any) -> int | None:
 def _words(result: xr.DataTree, seconds: float, compiling: float) -> str:
     """Return a line on the ladder; what it found is in the verdict."""
     ladder = result[LADDER].to_dataset()
+    gaussians = int(ladder["gaussians"])
+    reference = "the prior" if not gaussians else "a Gaussian" if gaussians == 1 else f"{gaussians} Gaussians"
+    copies = result["posterior"].sizes["chain"]
     return (
-        f"Ladder of {ladder.sizes['rung']} rungs, {result['posterior'].sizes['chain']} copies, barrier "
+        f"Ladder of {ladder.sizes['rung']} rungs from {reference}, {copies} copies, barrier "
         f"{float(ladder['barrier'][-1]):.1f}: {seconds:.1f} s, {compiling:.1f} of them for compilation"
     )

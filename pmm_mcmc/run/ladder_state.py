@@ -63,7 +63,7 @@ class Ladder:
     settings : list
         The trajectories of each rung: ``steps_per_draw`` of them between swaps.
     numbers : (k,)
-        Mean and root of a Gaussian reference, flat; empty where it is the prior.
+        The mixture of Gaussians that is the reference, flat; empty where it is the prior.
     position, evaluation, keys : (P, ...)
         The chains.
     slot : (C, N + 1)

@@ -1,8 +1,7 @@
 r"""How a ladder is found: annealing from the reference to the target, then rounds of tempering until the barrier holds.
 
-Annealing carries all chains from draws of the reference to the target, in steps of temperature at which half of them
-would still count, and leaves at each step a preconditioner and a length of steps.  Each round of tempering then is
-twice as long as the one before; after it every rung is fitted to its own draws, and the temperatures are placed anew.
+Each round of tempering is twice as long as the one before; after it every rung is fitted to its own draws, and the
+temperatures are placed anew.
 """
 
 from __future__ import annotations
@@ -13,11 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.coordinates.scale import best_coordinates, diagonal_scale
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.langevin.tempering import barriers, equal_rejection, expected_rejections, pairs_for, step_of_ess
-from pmm_mcmc.model.tempered import MOST_DENSE, gaussian_numbers
+from pmm_mcmc.langevin.tempering import barriers, equal_rejection, expected_rejections, pairs_for
+from pmm_mcmc.run.ladder_annealing import ANNEALING, SCOUTS, Annealer, NoLadder, Stage
 from pmm_mcmc.run.ladder_climbs import look
 from pmm_mcmc.run.ladder_path import Moved, Path, Points
 from pmm_mcmc.run.ladder_state import Ladder, Scan
@@ -26,43 +23,26 @@ from pmm_mcmc.warmup.step_size import towards_acceptance
 
 __all__ = ["Given", "NoLadder", "Tuner"]
 
-_ANNEALING = 3  # what random numbers are for: a word of their keys
-# Effective share of the chains after a step of annealing, and steps at most.
-_SHARE, _MOST_STAGES = 0.5, 400
-# Trajectories after each step of annealing; at its end, where a Gaussian reference is fitted.
-_MOVES, _LAST_MOVES = 6, 16
 # Scans of the first round; change of the barrier below which it is known.
 _FIRST, _STEADY = 16, 0.1
 # Blocks of a round after each of which steps adapt; draws that a rung is fitted to.
 _BLOCKS, _FITTED = 4, 4000
 # Scans of a round whose draws between reference and posterior are climbed from.
 _KEPT_HOT = 8
-# Draws of the reference from which scouts look for modes.
-_SCOUTS = 128
-# Trajectories between two swaps at most, steps of a trajectory at most.
-_MOST_THIN, _MOST_STEPS = 16, 64
-
-
-class NoLadder(ValueError):
-    """There is no ladder for these arguments."""
+# Trajectories between two swaps at most.
+_MOST_THIN = 16
 
 
 @dataclass(frozen=True)
 class Given:
-    """What the user fixes of a ladder: its temperatures, or its number of pairs, or neither."""
+    """What the user fixes of a ladder: its temperatures, its number of pairs, that its reference is the prior."""
 
     betas: np.ndarray | None = None
     pairs: int | None = None
+    from_prior: bool = False
 
 
-@dataclass
-class _Stage:
-    beta: float
-    setting: TunedParameters
-    log_ratio: np.ndarray
-
-
-class Tuner:
+class Tuner(Annealer):
     """Tuning of a ladder for ``chains`` chains in at most ``tune`` trajectories of each."""
 
     def __init__(
@@ -76,134 +56,20 @@ class Tuner:
         each: Callable[..., list[Moved]],
         note: Callable[[Tuner], None],
     ):
-        self.path, self.arguments, self.given, self.chains, self.tune = path, arguments, given, chains, tune
-        self.key, self._each, self._note = key, each, note
-        self.keys = np.random.default_rng([*key.tolist(), 0]).integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
-        self.transition, self.n_grad, self.spent, self.barrier = 0, np.zeros(chains), 0.0, math.nan
-        self.step_size, self.K = math.nan, 1
-        self._draws = 0
-        self._hot: list[np.ndarray] = []
-        self._span = CALIBRATION.leg_span / (arguments.friction or 1.0)
+        super().__init__(path, arguments, chains, key, lambda: note(self))
+        self.given, self.tune, self._each, self.barrier = given, tune, each, math.nan
 
     def run(self, start: np.ndarray | None) -> Ladder:
-        """Return the tuned ladder; ``start`` ``(n, d)`` is what a Gaussian reference covers at first."""
-        if self.path.fitted:
-            assert start is not None
-            self._fit_reference(start, wide=True)
-            self._anneal(_LAST_MOVES)
-            self._fit_reference(self._seen)
-        stages, points = self._anneal(_MOVES)
-        return self._temper(stages, points)
-
-    # -- annealing ---------------------------------------------------------------------------------------------------
-
-    def _fit_reference(self, position: np.ndarray, wide: bool = False) -> None:
-        d = position.shape[1]
-        mean = position.mean(axis=0)
-        if wide:
-            root = np.maximum(3.0 * position.std(axis=0), 1.0)
-            root = np.diag(root) if d <= MOST_DENSE else root
-        elif d <= MOST_DENSE:
-            covariance = np.cov(position, rowvar=False).reshape(d, d)
-            # The diagonal counts for as many draws as there are coordinates.
-            weight = len(position) / (len(position) + d)
-            covariance = weight * covariance + (1.0 - weight) * np.diag(np.diagonal(covariance))
-            root = np.linalg.cholesky(covariance + 1e-12 * np.diag(np.diagonal(covariance)))
-        else:
-            root = position.std(axis=0)
-        self.path.gaussian = mean, root, gaussian_numbers(mean, root)
-
-    def _draw(self, n: int) -> Points:
-        self._draws += 1
-        self.n_grad += 1
-        return self.path.draw((*self.key.tolist(), _ANNEALING, self._draws), n)
-
-    def _anneal(self, last: int) -> tuple[list[_Stage], Points]:
-        points = self._draw(self.chains)
-        outside = int((~np.isfinite(points.log_ratio)).sum())
-        if outside:
-            what = "the Gaussian reference" if self.path.fitted else "the prior"
-            remedy = (
-                "give initvals= nearer to the posterior" if self.path.fitted
-                else "bound the prior to where the likelihood is positive, or take reference='gaussian'"
-            )  # fmt: skip
-            raise NoLadder(
-                f"ladder: the log likelihood is not finite at {outside} of {self.chains} draws of {what}; {remedy}"
-            )
-        rng = np.random.default_rng([*self.key.tolist(), _ANNEALING, 0, self._draws])
-        setting = self._fitted(points.position, points.slope(0.0), 0.0, 0.5)
-        stages, beta = [_Stage(0.0, setting, points.log_ratio.copy())], 0.0
-        while beta < 1.0:
-            step = step_of_ess(points.log_ratio, 1.0 - beta, _SHARE)
-            if len(stages) > _MOST_STAGES:
-                raise NoLadder(
-                    f"ladder: after {len(stages)} steps of annealing the temperature is still {beta:.2g}, since the "
-                    "posterior is too far from the reference; narrow the prior, or take reference='gaussian' with "
-                    "initvals= near the posterior"
-                )
-            weights = np.exp(step * (points.log_ratio - points.log_ratio.max()))
-            ticks = (rng.random() + np.arange(self.chains)) / self.chains
-            source = np.searchsorted(np.cumsum(weights / weights.sum()), ticks).clip(0, self.chains - 1)
-            points = points.take(source)
-            beta = min(1.0, beta + step)
-            beta = 1.0 if 1.0 - beta < 1e-12 else beta
-            setting = self._fitted(points.position, points.slope(beta), beta, setting.step_size, quickly=True)
-            points, setting = self._settle(points, setting, last if beta == 1.0 else _MOVES)
-            stages.append(_Stage(beta, setting, points.log_ratio.copy()))
-            self.spent = float(self.n_grad.sum())
-            self._note(self)
-        return stages, points
-
-    def _settle(self, points: Points, setting: TunedParameters, moves: int) -> tuple[Points, TunedParameters]:
-        """Move all points at one temperature; steps adapt, and halfway the preconditioner is fitted again."""
-        beta = float(setting.coordinates.sites[0])  # type: ignore[index]
-        seen = []
-        for i in range(moves):
-            moved = self.path.move(setting, points, self.keys, self.transition, 1)
-            self.transition += 1
-            self.n_grad += moved.n_grad
-            points = moved.points
-            seen.append(points)
-            step = towards_acceptance(setting.step_size, float(moved.accept.mean()), i + 1, CALIBRATION.leg_acceptance)
-            setting = self._with_step(setting, step)
-            if i == moves // 2:
-                everything = np.concatenate([p.position for p in seen[1:]])
-                slopes = np.concatenate([p.slope(beta) for p in seen[1:]])
-                setting = self._fitted(everything, slopes, beta, setting.step_size)
-        self._seen = np.concatenate([p.position for p in seen[moves // 4 :]])
-        return points, setting
-
-    # -- settings ----------------------------------------------------------------------------------------------------
-
-    def _fitted(
-        self, position: np.ndarray, slope: np.ndarray, beta: float, step: float, quickly: bool = False
-    ) -> TunedParameters:
-        if self.arguments.scaling is not None:
-            coordinates = Coordinates(position.mean(axis=0), np.array(self.arguments.scaling))
-        elif quickly:
-            coordinates = Coordinates(*diagonal_scale(position, slope, np.ones(position.shape[1])))
-        else:
-            coordinates = best_coordinates(position, slope)
-        friction = CALIBRATION.leg_friction * (self.arguments.friction or 1.0)
-        coordinates = coordinates._replace(sites=self.path.sites(beta))
-        return self._with_step(TunedParameters(step, 1, friction, coordinates, 1), step)
-
-    def _with_step(self, setting: TunedParameters, step: float) -> TunedParameters:
-        step = min(step, self._span)
-        self.step_size, self.K = step, max(1, min(_MOST_STEPS, round(self._span / step)))
-        return setting._replace(step_size=step, K=self.K)
-
-    def _at(self, setting: TunedParameters, beta: float) -> TunedParameters:
-        return setting._replace(coordinates=setting.coordinates._replace(sites=self.path.sites(beta)))
+        """Return the tuned ladder; ``start`` ``(n, d)`` is what a Gaussian covers at first where there is no prior."""
+        return self._temper(*self.annealed(start, self.given.from_prior))
 
     # -- tempering ---------------------------------------------------------------------------------------------------
 
-    def _temper(self, stages: list[_Stage], points: Points) -> Ladder:
+    def _temper(self, stages: list[Stage], points: Points) -> Ladder:
         betas = np.array([stage.beta for stage in stages])
         settings = [stage.setting for stage in stages]
         rejections = expected_rejections(betas, [stage.log_ratio[:512] for stage in stages])
-        gaussian = self.path.gaussian
-        numbers = np.empty(0) if gaussian is None else np.concatenate([gaussian[0], gaussian[1].ravel()])
+        numbers = np.empty(0) if self.path.mixture is None else self.path.mixture.flat
         ladder = Ladder(
             self.key, betas, settings, numbers, points.position, points.evaluation, self.keys,
             np.arange(self.chains)[:, None], transition=self.transition,
@@ -216,7 +82,8 @@ class Tuner:
         while True:
             left = self.tune - ladder.transition
             thin = max(setting.steps_per_draw for setting in ladder.settings[1:])
-            last = left < 3 * scans * thin or steady >= 2
+            enough = 1 if pairs_for(self.barrier) == pairs_for(0.0) else 2  # no ladder has fewer pairs
+            last = left < 3 * scans * thin or steady >= enough
             rejections = self._round(ladder, scans, last)
             before, self.barrier = self.barrier, float(barriers(rejections).sum())
             ladder.barriers.append(self.barrier)
@@ -282,7 +149,7 @@ class Tuner:
             accept.append(found.accept.mean(axis=0))
             if i >= scans - kept and i % max(1, kept * C // _FITTED) == 0:
                 seen.append(Points(ladder.position[ladder.slot], ladder.evaluation[ladder.slot]))
-            if (i + 1) % max(1, scans // _KEPT_HOT) == 0:
+            if self.path.mixture is None and (i + 1) % max(1, scans // _KEPT_HOT) == 0:
                 self._hot.append(ladder.position[ladder.slot[:, 1:-1]].reshape(-1, self.path.d))
             if (i + 1) % block == 0:
                 mean, number = np.mean(accept, axis=0), (i + 1) // block
@@ -293,7 +160,7 @@ class Tuner:
                     ladder.settings[k] = self._with_step(ladder.settings[k], step)
                 accept = []
             self.transition, self.spent = ladder.transition, float(ladder.n_grad.sum())
-            self._note(self)
+            self._note()
         self._last = log_ratio.reshape(-1, rungs)
         self._cold = [points.take((slice(None), -1)) for points in seen]
         for k in range(1, rungs):
@@ -304,19 +171,25 @@ class Tuner:
             fitted = old
             if not last:
                 fitted = self._fitted(z, e[:, d : 2 * d] + beta * e[:, 2 * d : 3 * d], beta, old.step_size)
-            thin = _thin(before[:, :, k], log_ratio[:, :, k], old.steps_per_draw)
+            # Swaps that are accepted forget l, too.
+            most = math.ceil(_MOST_THIN * min(1.0, 2.0 * float(1.0 - swaps[k - 1 : k + 1].mean())) ** 2)
+            thin = min(max(1, most), _thin(before[:, :, k], log_ratio[:, :, k], old.steps_per_draw))
             ladder.settings[k] = fitted._replace(steps_per_draw=thin)
         return 1.0 - swaps
 
     def look_around(self, ladder: Ladder) -> None:
-        """Look for modes that no draw of the last round at the posterior is in."""
+        """Look for modes that no draw of the last round at the posterior is in, where the reference is the prior."""
         setting = ladder.settings[-1]
-        rng = np.random.default_rng([*self.key.tolist(), _ANNEALING, self.path.d])
+        if self.path.mixture is not None:
+            ladder.settings[-1] = setting._replace(other_modes=self._others)
+            return
+        rng = np.random.default_rng([*self.key.tolist(), ANNEALING, self.path.d])
         cold = Points(*(np.stack(parts) for parts in zip(*self._cold, strict=True)))
-        prior, before = self._draw(_SCOUTS).position, int(ladder.n_grad.sum())
-        modes, spent = look(self.path, setting, np.concatenate(self._hot), cold, prior, before, rng)
-        ladder.settings[-1] = setting._replace(other_modes=modes)
-        ladder.n_grad += (spent + _SCOUTS) / ladder.copies
+        prior, before = self._draw(SCOUTS).position, int(ladder.n_grad.sum())
+        modes, _, spent = look(self.path, setting, np.concatenate(self._hot), cold, prior, before, rng)
+        met_before = self._others.mass > 0.0 and not modes.mass > 0.0
+        ladder.settings[-1] = setting._replace(other_modes=self._others if met_before else modes)
+        ladder.n_grad += (spent + SCOUTS) / ladder.copies
 
     @property
     def last(self) -> np.ndarray:

@@ -6,9 +6,12 @@ import json
 
 import numpy as np
 
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, breaks_between
+from pmm_mcmc.diagnostics.necks import ATTRIBUTE as NECKS
+from pmm_mcmc.diagnostics.necks import necks_beyond
 from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
-from pmm_mcmc.engines.contract import model_side
+from pmm_mcmc.engines.contract import empty_state, model_side
 from pmm_mcmc.run.driver import Driver, Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.starts import density_at
@@ -17,12 +20,27 @@ __all__ = ["noted_breaks", "noted_noncentring"]
 
 
 def noted_breaks(plan: SamplingPlan, driver: Driver) -> dict[str, str]:
-    """Return the attribute that reports a jump or a wall of the log density between draws."""
+    """Return the attributes that report a jump or a wall of the log density between draws, and necks beyond them."""
     if "gradient" not in plan.statistics or not driver.seen:
         return {}
     rounding = {} if plan.attributes["precision"] == "float64" else {"rounding": 1e-5}
     seen, failures = np.array(driver.seen), driver.model_failures > 0
-    return {ATTRIBUTE: breaks_between(seen, lambda x: density_at(plan.engine, x), failures, **rounding)}
+    found = {ATTRIBUTE: breaks_between(seen, lambda x: density_at(plan.engine, x), failures, **rounding)}
+    return found | ({} if rounding else {NECKS: _necks(driver, seen)})
+
+
+def _necks(driver: Driver, seen: np.ndarray) -> str:
+    coordinates, engine = driver.run.tuned.coordinates, driver.plan.engine
+    plain = Coordinates(np.zeros(engine.d), np.ones(engine.d), coordinates.sites)
+
+    def value(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        state = empty_state(z, np.zeros(engine.d))
+        return state[:, 4 * engine.d], engine.evaluate(plain, state)[:, : engine.d]
+
+    if engine.structure is not None:
+        assert coordinates.sites is not None
+        seen = engine.structure.to_z(seen, coordinates.sites)[0]
+    return necks_beyond(seen, coordinates, value)
 
 
 def noted_noncentring(driver: Driver) -> dict[str, str]:

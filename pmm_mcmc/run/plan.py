@@ -23,10 +23,11 @@ from pmm_mcmc.model.pymc_outputs import model_layout
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.run import devices
-from pmm_mcmc.run.driver import Groups
+from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.run.exact_leg import check_method
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
+from pmm_mcmc.steps.statistics import STATISTICS
 from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["Asked", "SamplingPlan"]
@@ -287,7 +288,7 @@ class SamplingPlan:
         """Return arrays without draws that have the names, shapes and dtypes of the result of a phase."""
         groups = self.values(np.empty((chains, 0, self.engine.d)), tuning)
         shape = (chains, 0)
-        stats = {name: np.empty(shape, np.int64 if name in _COUNTS else float) for name in self.statistics}
+        stats = {name: np.empty(shape, STATISTICS.get(name, (float,))[0]) for name in self.statistics}
         groups["sample_stats"] = stats | {n: np.empty((*shape, self.engine.d)) for n in _GRADIENTS if n in stats}
         return groups
 
@@ -323,9 +324,3 @@ class SamplingPlan:
         """Number of recorded numbers of one draw of one chain."""
         arrays = [a for group in self.empty(1).values() for a in group.values()]
         return sum(int(np.prod(a.shape[2:], dtype=int)) for a in arrays)
-
-
-_COUNTS = (
-    "K", "steps_per_draw", "n_grad", "n_grad_total", "unstable", "refined", "model_failures", "other_mode_coordinate",
-    "other_mode_visited",
-)  # fmt: skip

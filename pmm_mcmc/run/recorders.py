@@ -15,7 +15,8 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.before import CHECKPOINT, TYPES, Before
-from pmm_mcmc.run.driver import Groups, Run
+from pmm_mcmc.run.chunks import Groups
+from pmm_mcmc.run.driver import Run
 from pmm_mcmc.run.exact_leg import EXACT_LEG, report_of
 from pmm_mcmc.run.moments import Moments
 from pmm_mcmc.run.storage import NothingStored, Store, open_store

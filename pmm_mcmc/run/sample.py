@@ -150,8 +150,9 @@ def sample(
         before the draws; ``store`` begins with the draws, so that a run that is killed while the ladder is tuned is
         tuned again by ``resume``.
     reference
-        Of a ladder: "prior", "gaussian" (fitted to the posterior in two turns, from where ``initvals`` are), or "auto":
-        the prior, if there is one to draw from.
+        Of a ladder: "prior"; "gaussian", a mixture of Gaussians that is fitted to what annealing from around
+        ``initvals`` meets; or "auto": the prior, if there is one to draw from, and from there such a mixture where it
+        is nearer to the posterior or climbs find a mode that chains from the prior do not reach.
     callback
         Called with a :class:`FinishedChunk` after every chunk; may raise :class:`StopSampling`, which ends the run and
         keeps the finished draws, as Ctrl-C and SIGTERM do.

@@ -25,6 +25,7 @@ except ImportError:  # PyMC does not have it yet
 
 __all__ = ["Sampler"]
 
+# Defaults of pm.sample.
 _CHAINS, _TUNE = 4, 1000
 
 

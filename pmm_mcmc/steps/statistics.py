@@ -12,7 +12,7 @@ from rich.progress import Progress, TextColumn
 from rich.table import Column
 
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines.arguments import TunedParameters
+from pmm_mcmc.engines.arguments import OtherModes, TunedParameters
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.model.heartbeat import NARROW
 from pmm_mcmc.steps.chain import Chain
@@ -32,10 +32,7 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "model_failures": (np.int64, []),
     "halving_cost": (np.float64, []),
     "expected_bias": (np.float64, []),
-    "other_modes": (np.float64, []),
-    "other_mode_coordinate": (np.int64, []),
-    "other_mode_position": (np.float64, []),
-    "other_mode_visited": (np.int64, []),
+    **{name: (np.dtype(type(value)).type, []) for name, value in OtherModes().statistics.items()},
     "model_logp": (np.float64, []),
     "gradient": (object, None),
     "unconstrained": (object, None),
@@ -88,10 +85,7 @@ def rows_of(
         "steps_per_draw": thin,
         "halving_cost": tuned.halving_cost,
         "expected_bias": tuned.expected_bias,
-        "other_modes": tuned.other_modes.mass,
-        "other_mode_coordinate": tuned.other_modes.coordinate,
-        "other_mode_position": tuned.other_modes.position,
-        "other_mode_visited": tuned.other_modes.visited,
+        **tuned.other_modes.statistics,
         "warning": None,
     }
     constant = {name: value for name, value in constant.items() if name in kept}

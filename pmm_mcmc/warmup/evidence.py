@@ -24,6 +24,7 @@ __all__ = [
     "curvature",
     "failed",
     "fits",
+    "narrowness",
     "refitted",
     "replacements",
     "settled",
@@ -105,19 +106,34 @@ def curvature(
     return max(rare_curvature(y, g, usable, harmonic, arguments.sees_curvature), typical)
 
 
-def settled(potential: np.ndarray, d: int) -> np.ndarray:
+def settled(potential: np.ndarray, d: int, narrowness: np.ndarray | float = 0.0) -> np.ndarray:
     """Return which draws are past the transient, as a mask of the shape ``(chain, n)`` of the potentials.
 
     The potential is minus the log density.  A draw is in the transient if its potential exceeds a reference by more
     than ``d/2 + 6 sqrt(d/2) + 5``, six standard deviations on a Gaussian and more: its gradient would spoil the
     preconditioner.  The reference is the lowest, over chains, of the medians of the newest quarter.  A potential that
     is not finite counts as too high.
+
+    Where chains are in regions of unequal width, the density of the narrow one is the higher for the same mass: a chain
+    in the neck of a posterior would condemn all others.  With the :func:`narrowness` ``(chain,)`` of theirs added to
+    potentials, masses are compared.
     """
-    n = potential.shape[1]
+    n, potential = potential.shape[1], potential + np.reshape(narrowness, (-1, 1))
     newest = potential[:, -max(1, n // 4) :]
     lowest = np.median(np.where(np.isfinite(newest), newest, np.inf), axis=1).min()
     keep = potential <= lowest + d / 2 + 6 * np.sqrt(d / 2) + 5
     return keep if keep.sum() >= 2 else np.ones(potential.shape, dtype=bool)
+
+
+def narrowness(gradient: np.ndarray, d: int) -> np.ndarray:
+    """Return minus the log volume, ``(chain,)``, of the region that each chain is in, up to a constant.
+
+    Of a Gaussian, half the sum of the log curvatures, and a curvature is the mean square of a component of the
+    gradient: of evaluations ``(chain, n, width)``, the first ``d`` columns in the newest quarter.
+    """
+    n = gradient.shape[1]
+    squares = (gradient[:, -max(1, n // 4) :, :d] ** 2).mean(axis=1)
+    return np.nan_to_num(0.5 * np.log(np.maximum(squares, np.finfo(float).tiny)).sum(axis=1), nan=np.inf)
 
 
 def replacements(usable: np.ndarray, unstable: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import model_side
 from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.evidence import settled
+from pmm_mcmc.warmup.evidence import narrowness, settled
 from pmm_mcmc.warmup.schedule import Warmup
 
 __all__ = ["NoncentringWarmup"]
@@ -157,7 +157,7 @@ class NoncentringWarmup:
         x, slope = (np.concatenate(part, axis=1)[:, -kept:] for part in (self._positions, self._gradients))
         self._positions, self._gradients = [x], [slope]
         window = Block(*(np.concatenate(part, axis=1)[:, -kept:] for part in zip(*blocks, strict=True)))
-        usable = settled(-window.lp, d)
+        usable = settled(-window.lp, d, narrowness(blocks[-1].gradient, d))
         in_order = usable.T.ravel()
         seen = [part.swapaxes(0, 1).reshape(-1, d)[in_order] for part in (x, slope, window.gradient)]
         good = np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in seen])

@@ -13,7 +13,7 @@ from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.evidence import replacements, settled
+from pmm_mcmc.warmup.evidence import narrowness, replacements, settled
 from pmm_mcmc.warmup.noncentring import NoncentringWarmup
 from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import fixed_setting
@@ -128,18 +128,20 @@ class Warming:
         mine, spent = self.part(processes.own), self.n_grad[processes.own].copy()
         training: list[Block] = []
         lp, unstable = np.empty((len(spent), rows)), np.empty((len(spent), rows), np.int64)
+        narrow = np.empty(len(spent))
         for which, chunk in mine.advance_in_batches(engine, old, rows, batch, tolerance=warmup.tolerance):
             training_rows = max(CALIBRATION.training_chains - processes.own.start - which.start, 0)
             if training_rows or not training:
                 # Copies, since views would keep the whole batch in memory.
                 training.append(Block(*(part[:training_rows].copy() for part in Block.of(chunk))))
             lp[which], unstable[which] = chunk.sampled_lp, chunk.unstable
+            narrow[which] = narrowness(chunk.gradient, engine.d)
             spent[which] += chunk.n_grad.sum(axis=1)
             if look is not None:
                 look(which, chunk)
         self.ensemble.transition = mine.transition
-        self.ensemble.state, self.ensemble.gradient, lp, unstable, spent = processes.join(
-            mine.state, mine.gradient, lp, unstable, spent
+        self.ensemble.state, self.ensemble.gradient, lp, unstable, spent, narrow = processes.join(
+            mine.state, mine.gradient, lp, unstable, spent, narrow
         )
         newest = Block(*processes.join(*(np.concatenate(part) for part in zip(*training, strict=True))))
         warmup.observe(newest, engine.structure)
@@ -147,7 +149,7 @@ class Warming:
         self.tuned = warmup.update(engine.gradient_at, engine.structure)
         source = np.arange(chains)
         if warmup.frozen is None and chains > CALIBRATION.training_chains:
-            source = replacements(settled(-lp, engine.d), unstable)
+            source = replacements(settled(-lp, engine.d, narrow), unstable)
         source[: CALIBRATION.training_chains] = warmup.source
         self.ensemble.copy_from(source)
         self.ensemble.change(engine, old.coordinates, self.tuned.coordinates)

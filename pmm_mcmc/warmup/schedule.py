@@ -19,7 +19,7 @@ from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
 from pmm_mcmc.warmup import evidence, step_size, timetable
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.curvature import LocalCurvature
-from pmm_mcmc.warmup.evidence import replacements, settled, steps_for_autocorrelation
+from pmm_mcmc.warmup.evidence import narrowness, replacements, settled, steps_for_autocorrelation
 from pmm_mcmc.warmup.friction import DEFAULT_FRICTION, FRICTIONS, FrictionTrial, largest_spread
 
 __all__ = ["Warmup"]
@@ -192,7 +192,7 @@ class Warmup:
     def _adapt(self, block: Block, gradient_at: Callable[[np.ndarray], np.ndarray] | None) -> None:
         previous, d, n = self.tuned, block.position.shape[2], block.lp.shape[1]
         window = self._window()
-        usable = settled(-window.lp, d)
+        usable = settled(-window.lp, d, narrowness(block.gradient, d))
         failing = float((evidence.failed(block) & usable[:, -n:]).mean())
         self.source = replacements(usable[:, -n:], block.unstable)
         if self._trial is not None:
@@ -300,7 +300,8 @@ class Warmup:
 
     def _check(self, block: Block) -> None:
         """Check the frozen setting on a block: if the step is too long it shrinks, and the next block checks again."""
-        usable = settled(-block.lp, block.position.shape[2])
+        d = block.position.shape[2]
+        usable = settled(-block.lp, d, narrowness(block.gradient, d))
         failing = float((evidence.failed(block) & usable).mean())
         together = Block(*(np.concatenate(part, axis=1) for part in zip(*self.blocks, strict=True)))
         self.clean = failing <= CALIBRATION.failure_rate and not self._is_too_wide(together, usable)

@@ -9,8 +9,9 @@ chains, and short chains that start there mostly stay: their ends do not climb t
 The mass of a mode at :math:`\hat y` is Laplace's, :math:`p(\hat y)\,|{-\nabla^2 \log p(\hat y)}|^{-1/2}`; that of the
 chains is Laplace's too or, where they have no strict maximum, that of a Gaussian with their mean log density.
 
-Modes that chains do visit are mentioned if their volumes differ.  A step makes the narrower mode too wide by more than
-the other, and its weight too small: no identity within a mode shows that.
+Modes that chains do visit are mentioned if the step shifts their weights by much.  It makes the narrower mode too wide
+by more than the other, and its weight too small: no identity within a mode shows that, but the step's law on Gaussians
+predicts it (:func:`pmm_mcmc.langevin.gaussian_law.log_mass_shift`).
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, OtherModes, TunedParameters
 from pmm_mcmc.engines.contract import Engine, empty_state, model_side
-from pmm_mcmc.langevin.methods import OVERDAMPED
+from pmm_mcmc.langevin.gaussian_law import log_mass_shift
+from pmm_mcmc.langevin.methods import ADJUSTED, OVERDAMPED
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.climb import Climbers
 
-__all__ = ["look_around"]
+__all__ = ["along_coordinates", "look_around", "maxima_beyond"]
 
 # Numbers of the places that are looked at, and of states that are evaluated together: 16 MiB.
 _NUMBERS = 2**21
@@ -57,11 +60,43 @@ def look_around(
     found : (k, d), optional
         Maxima in the model's coordinates from which scouts begin.
     """
+    modes, _, spent = maxima_beyond(engine, tuned, seen, prior, n_grad, rng, found)
+    return modes, spent
+
+
+def maxima_beyond(
+    engine: Engine,
+    tuned: TunedParameters,
+    seen: Block,
+    prior: np.ndarray,
+    n_grad: int,
+    rng: np.random.Generator,
+    found: np.ndarray | None = None,
+) -> tuple[OtherModes, np.ndarray, int]:
+    """Look for other modes as :func:`look_around`; return, too, their maxima ``(m, d)`` in the model's coordinates."""
     most, d = int(min(CALIBRATION.scout_share * n_grad, CALIBRATION.most_of_scouts)), seen.position.shape[2]
     if d == 0 or most < CALIBRATION.scouts_together * CALIBRATION.least_climb:
-        return OtherModes(), 0
+        return OtherModes(), np.empty((0, d)), 0
     search = _Search(engine, tuned, most)
-    return search.run(seen, prior, rng, found), search.spent
+    modes = search.run(seen, prior, rng, found)
+    return modes, search.beyond, search.spent
+
+
+def along_coordinates(coordinates: Coordinates, many: int, d: int, rng: np.random.Generator) -> np.ndarray:
+    """Return up to ``many`` places on both sides of 0 along coordinates, at distances that grow evenly.
+
+    The coordinates are the model's, the places ``(n, d)`` whitened.
+    """
+    steps = int(np.log(CALIBRATION.furthest / CALIBRATION.nearest) / np.log(CALIBRATION.spacing))
+    sides = rng.permutation(2 * d)[: many // steps]
+    axes = np.zeros((len(sides), d))
+    axes[np.arange(len(sides)), sides // 2] = 1 - 2 * (sides % 2)
+    axes = coordinates._replace(centre=np.zeros(d)).whiten(axes)
+    lengths = np.linalg.norm(axes, axis=1, keepdims=True)
+    has_length = lengths[:, 0] > 0.0  # scales may be beyond what a double holds
+    axes = axes[has_length] / lengths[has_length]
+    at = CALIBRATION.nearest * CALIBRATION.spacing ** (np.arange(steps) + rng.uniform(size=(len(axes), 1)))
+    return np.asarray(at[:, :, None] * axes[:, None, :]).reshape(-1, d)
 
 
 class _Maximum(NamedTuple):
@@ -72,10 +107,11 @@ class _Maximum(NamedTuple):
 
 
 class _Search:
-    """A search with ``most`` gradients, of which ``spent`` are spent."""
+    """A search with ``most`` gradients, of which ``spent`` are spent; ``beyond`` are the maxima with mass it found."""
 
     def __init__(self, engine: Engine, tuned: TunedParameters, most: int):
         self._engine, self._tuned, self._most, self.spent = engine, tuned, most, 0
+        self.beyond = np.empty((0, engine.d))
 
     def run(
         self, seen: Block, prior: np.ndarray, rng: np.random.Generator, given: np.ndarray | None = None
@@ -112,6 +148,7 @@ class _Search:
         total = sum(masses)
         if not total:
             return OtherModes(0.0)
+        self.beyond = self._placed(np.stack([end.y for end, mass in zip(found, masses, strict=True) if mass]))
         return self._reported(found[int(np.argmax(masses))], total / (1.0 + total), x.mean(axis=0), x)
 
     def _reported(self, mode: _Maximum, mass: float, centre: np.ndarray, x: np.ndarray, visited: int = 0) -> OtherModes:
@@ -121,11 +158,13 @@ class _Search:
         return OtherModes(mass, where, float(at[where]), visited)
 
     def _uneven(self, homes: list[_Maximum]) -> tuple[_Maximum, float, _Maximum] | None:
-        """Return a mode that chains visit, with its mass, and another of theirs that has another volume.
+        """Return the mode that chains visit and whose weight the step shifts most, with its mass, and their highest.
 
-        What a step is off by depends on how wide a mode is: the weights of modes of one volume are still right.
+        None where all shifts are small, as between modes of one shape.
         """
         modes: list[_Maximum] = []
+        if self._engine.kernel.scheme in ADJUSTED:
+            return None
         for home in sorted(homes, key=lambda home: -home.lp):
             each = min(len(home.y), CALIBRATION.exact_hessian) + CALIBRATION.points_between
             enough = self._left > (len(modes) + 1) * each
@@ -133,15 +172,24 @@ class _Search:
                 modes.append(home)
         if len(modes) < 2:
             return None
-        masses = np.array([self._log_mass(mode) for mode in modes])
-        with np.errstate(invalid="ignore"):  # where there is no strict maximum
-            volumes = masses - [mode.lp for mode in modes]
-            weights = np.exp(masses - np.logaddexp.reduce(masses))
-            other = (np.abs(volumes - volumes[0]) > np.log(CALIBRATION.volumes)) & (weights > CALIBRATION.mass)
-        if not other.any() or not CALIBRATION.mass < weights[0] < 1.0:
+        log_masses, shapes = zip(*map(self._laplace, modes), strict=True)
+        strict = np.flatnonzero(np.isfinite(log_masses))
+        if len(strict) < 2:
             return None
-        which = int(np.argmax(np.where(other, weights, 0.0)))
-        return modes[which], float(weights[which]), modes[0]
+        weights = np.exp(np.array(log_masses)[strict] - np.logaddexp.reduce(np.array(log_masses)[strict]))
+        shifts = np.array([self._shift(*shapes[i]) for i in strict])
+        # Of the share of draws in a mode, in its sd; the mean of no parameter shifts by more of its own.
+        of_sd = np.abs(shifts - weights @ shifts) * np.sqrt(weights / np.maximum(1.0 - weights, 1e-300))
+        which = int(np.argmax(np.where(weights > CALIBRATION.mass, of_sd, 0.0)))
+        if of_sd[which] <= CALIBRATION.weight_shift or weights[which] <= CALIBRATION.mass:
+            return None
+        other = int(np.argmax(np.where(np.arange(len(strict)) == which, 0.0, weights)))
+        return modes[strict[which]], float(weights[which]), modes[strict[other]]
+
+    def _shift(self, curvatures: np.ndarray, counts: np.ndarray) -> float:
+        """Return by how much the step changes the log mass of a mode, up to a constant."""
+        tuned = self._tuned
+        return float(counts @ log_mass_shift(self._engine.kernel, tuned.step_size, tuned.friction, tuned.K, curvatures))
 
     @property
     def _left(self) -> int:
@@ -179,7 +227,7 @@ class _Search:
         with np.errstate(all="ignore"):
             known = self._whitened(prior[: many // 4])[0] if len(prior) else np.empty((0, d))
         known = known[np.isfinite(known).all(axis=1)]
-        along = self._along(3 * (many - len(known)) // 4, d, rng)
+        along = along_coordinates(self._tuned.coordinates, 3 * (many - len(known)) // 4, d, rng)
         around = rng.standard_normal((many - len(known) - len(along), d))
         nearest, furthest = np.log(CALIBRATION.nearest), np.log(CALIBRATION.furthest)
         widths = np.exp(nearest + (furthest - nearest) * (rng.permutation(len(around)) + 0.5) / max(1, len(around)))
@@ -193,19 +241,6 @@ class _Search:
         typical = np.array([np.median(drop[group]) for group in groups])
         with np.errstate(invalid="ignore"):
             return y[best[np.argsort(np.nan_to_num(drop[best] / typical, nan=1.0))]]
-
-    def _along(self, many: int, d: int, rng: np.random.Generator) -> np.ndarray:
-        """Return up to ``many`` places on both sides of the chains along coordinates, at distances that grow evenly."""
-        steps = int(np.log(CALIBRATION.furthest / CALIBRATION.nearest) / np.log(CALIBRATION.spacing))
-        sides = rng.permutation(2 * d)[: many // steps]
-        axes = np.zeros((len(sides), d))
-        axes[np.arange(len(sides)), sides // 2] = 1 - 2 * (sides % 2)
-        axes = self._tuned.coordinates._replace(centre=np.zeros(d)).whiten(axes)
-        lengths = np.linalg.norm(axes, axis=1, keepdims=True)
-        has_length = lengths[:, 0] > 0.0  # scales may be beyond what a double holds
-        axes = axes[has_length] / lengths[has_length]
-        at = CALIBRATION.nearest * CALIBRATION.spacing ** (np.arange(steps) + rng.uniform(size=(len(axes), 1)))
-        return (at[:, :, None] * axes[:, None, :]).reshape(-1, d)
 
     def _whitened(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
         """Return whitened positions of the model's ``x``, and the log determinants of the non-centring there."""
@@ -264,25 +299,32 @@ class _Search:
 
     def _log_mass(self, end: _Maximum) -> float:
         """Return Laplace's log mass, up to a constant; -inf where the log density has no strict maximum."""
-        d = len(end.y)
+        return self._laplace(end)[0]
+
+    def _laplace(self, end: _Maximum) -> tuple[float, tuple[np.ndarray, np.ndarray]]:
+        """Return Laplace's log mass, and the principal curvatures with how many there are of each."""
+        d, gain = len(end.y), 0.0
         if d > CALIBRATION.exact_hessian:
-            return end.lp - 0.5 * self._log_det(end)
-        hessian = self._curved(end, np.eye(d))
-        if not np.isfinite(hessian).all():
-            return -np.inf
-        values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
-        if values[0] <= CALIBRATION.flattest * values[-1]:
-            return -np.inf
-        gain = 0.5 * float(((end.gradient @ vectors) ** 2 / values).sum())
-        return end.lp + gain - 0.5 * float(np.log(values).sum()) if gain < 1.0 else -np.inf
+            values, counts = self._by_lanczos(end)
+        else:
+            hessian = self._curved(end, np.eye(d))
+            if not np.isfinite(hessian).all():
+                return -np.inf, (np.ones(0), np.ones(0))
+            values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
+            counts = np.ones(d)
+            if values[0] > 0.0:
+                gain = 0.5 * float(((end.gradient @ vectors) ** 2 / values).sum())
+        if not len(values) or values.min() <= CALIBRATION.flattest * values.max() or gain >= 1.0:
+            return -np.inf, (values, counts)
+        return end.lp + gain - 0.5 * float(counts @ np.log(values)), (values, counts)
 
     def _curved(self, end: _Maximum, directions: np.ndarray) -> np.ndarray:
         """Return the negative Hessian matrix times directions ``(n, d)``, by differences of gradients."""
         h = 0.1 * np.sqrt(end.scale)
         return -(self._value(end.y + h * directions)[1] - end.gradient) / h
 
-    def _log_det(self, end: _Maximum) -> float:
-        """Return the log determinant of the negative Hessian matrix by Lanczos' method; inf where it is not positive.
+    def _by_lanczos(self, end: _Maximum) -> tuple[np.ndarray, np.ndarray]:
+        """Return curvatures and counts that stand for the spectrum of the negative Hessian matrix; none where it fails.
 
         The directions that it starts from are the same at every maximum: their noise cancels in part in differences.
         """
@@ -299,11 +341,9 @@ class _Search:
                 matrices[:, i, i + 1] = matrices[:, i + 1, i] = length
                 basis.append(w / np.maximum(length, 1e-300)[:, None])
         if not np.isfinite(matrices).all():
-            return np.inf
+            return np.ones(0), np.ones(0)
         values, vectors = np.linalg.eigh(matrices)
-        if (values[:, 0] <= CALIBRATION.flattest * values[:, -1]).any():
-            return np.inf
-        return 0.5 * d * float((vectors[:, 0] ** 2 * np.log(values)).sum())
+        return values.ravel(), 0.5 * d * (vectors[:, 0] ** 2).ravel()
 
     def _stays(self, end: _Maximum, homes: list[_Maximum], rng: np.random.Generator, share: int) -> bool:
         """Return whether short chains from a maximum mostly stay; may spend one part in ``share`` of what is left."""

@@ -47,6 +47,13 @@ def test_rungs_that_contradict_each_other_leave_the_evidence_undecided():
     assert [reason.code for reason in both] == ["restarts", "evidence"]
 
 
+def test_rounding_of_a_reference_that_is_the_posterior_is_no_contradiction():
+    found = tree(200, [1.0], [200], 7e-15)
+    for error in (2e-15, 0.0):
+        found["ladder"]["forward_minus_backward_se"] = error
+        assert ladder_reasons(found) == []
+
+
 def test_the_sentence_says_what_was_found():
     before = concluded([], "All is well.")
     two = with_ladder(tree(200, [0.7, 0.3, np.nan], [140, 60, 0]), before).sentence

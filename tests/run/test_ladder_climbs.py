@@ -39,21 +39,32 @@ def test_a_maximum_is_unmet_if_no_cold_draw_climbs_to_it(scale):
     far = np.full(d, 4.0)
     hills, coordinates = Hills(far, 0.2), Coordinates(np.ones(d), np.full(d, scale))
     cold, hot = rng.standard_normal((64, d)), np.concatenate([2.0 * rng.standard_normal((300, d)), far + np.eye(d)])
-    found, spent = unmet_maxima(hills, coordinates, hot, cold, 10**5)
+    found, spent = unmet_maxima(hills, coordinates, hot, cold, 10**5, rng)
     assert found.shape == (1, d) and spent == hills.calls
     np.testing.assert_allclose(found[0], far, atol=0.1)
-    met, _ = unmet_maxima(hills, coordinates, hot, np.concatenate([cold, far + 0.1 * np.eye(d)]), 10**5)
+    met, _ = unmet_maxima(hills, coordinates, hot, np.concatenate([cold, far + 0.1 * np.eye(d)]), 10**5, rng)
     assert len(met) == 0
+
+
+def test_a_narrow_mode_on_a_coordinate_through_a_maximum_is_found_whatever_the_draws():
+    d, rng = 20, np.random.default_rng(3)
+    far = np.zeros(d)
+    far[7] = -10.0
+    hills, coordinates = Hills(far, 0.2), Coordinates(np.ones(d), np.full(d, 1.5))
+    cold, hot = rng.standard_normal((64, d)), 3.0 * rng.standard_normal((500, d))
+    for seed in range(5):
+        found, _ = unmet_maxima(hills, coordinates, hot, cold, 6000, np.random.default_rng(seed))
+        np.testing.assert_allclose(found, far[None], atol=0.1)
 
 
 def test_climbs_end_with_the_gradients_that_they_may_spend():
     rng = np.random.default_rng(2)
     hills, coordinates = Hills(np.full(4, 5.0), 0.3), Coordinates(np.zeros(4), np.ones(4))
     draws = 2.0 * rng.standard_normal((5000, 4))
-    _, few = unmet_maxima(hills, coordinates, draws, draws[:64], 2000)
-    _, many = unmet_maxima(hills, coordinates, draws, draws[:64], 8000)
+    _, few = unmet_maxima(hills, coordinates, draws, draws[:64], 2000, rng)
+    _, many = unmet_maxima(hills, coordinates, draws, draws[:64], 8000, rng)
     assert 2000 <= few < 2000 + 60 * 256 and few < many
-    nothing, _ = unmet_maxima(hills, coordinates, draws, draws[:64], 0)
+    nothing, _ = unmet_maxima(hills, coordinates, draws, draws[:64], 0, rng)
     assert nothing.shape == (0, 4)
 
 
@@ -71,7 +82,7 @@ def unequal(d):
 
 
 def test_a_narrow_mode_that_no_draw_is_in_is_not_trusted():
-    options = {"ladder": "auto", "chains": 256, "draws": 40, "random_seed": 1}
+    options = {"ladder": "auto", "chains": 256, "draws": 40, "random_seed": 1, "reference": "prior"}
     dt = run(unequal(10), "numba", step=pmm.PoissonULMC(), **options)
     assert (dt["posterior"]["x"].values[..., 0] > 0.0).all()
     judged = pmm.verdict(dt)
@@ -80,10 +91,11 @@ def test_a_narrow_mode_that_no_draw_is_in_is_not_trusted():
 
 
 def test_looks_go_on_while_a_run_draws_and_do_not_depend_on_its_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(ladder_tuning, "look", lambda *given: (OtherModes(0.0), 0))
+    monkeypatch.setattr(ladder_tuning, "look", lambda *given: (OtherModes(0.0), np.empty((0, 9)), 0))
     monkeypatch.setattr(ladder, "LOOK", 8)
     model = unequal(9)
-    options = {"ladder": "auto", "chains": 150, "draws": 40, "tune": 150, "random_seed": 2, "step": pmm.PoissonULMC()}
+    options = {"ladder": "auto", "chains": 150, "draws": 40, "tune": 150, "random_seed": 2, "reference": "prior"}
+    options["step"] = pmm.PoissonULMC()
     in_memory = run(model, "numba", **options)
     found = in_memory["sample_stats"]["other_modes"].values[0]
     first = int(np.argmax(found > 0.0))

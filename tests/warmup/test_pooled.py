@@ -16,6 +16,8 @@ import pmm_mcmc as pmm
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.run.sample import warm_up
+from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.stein_identity import too_wide
 from pmm_mcmc.warmup.step_size import allowed_error, safe_step
 
@@ -198,3 +200,31 @@ def test_only_draws_that_are_too_wide_ask_for_a_shorter_step(width, expected):
     # 4 x 500 independent draws: variances are off by 11 and by 14 standard errors where they are off.
     x = width * np.random.default_rng(2).normal(size=(4, 500, 10))
     assert too_wide(x, -x, 0.05) == expected
+
+
+@cfunc(SIGNATURE)
+def necked(x, gradient, table, n):
+    # A funnel: a standard normal x[0], and normals with standard deviation exp(x[0]).
+    lp, precision = -0.5 * x[0] * x[0] - (n - 1) * x[0], np.exp(-2.0 * x[0])
+    gradient[0] = -x[0] - (n - 1)
+    for i in range(1, n):
+        lp -= 0.5 * precision * x[i] * x[i]
+        gradient[i] = -precision * x[i]
+        gradient[0] += precision * x[i] * x[i]
+    return lp
+
+
+def test_a_chain_in_the_neck_of_a_posterior_does_not_draw_all_others_there():
+    """There the density is higher by 80 nats for the same mass: chains were replaced by copies of that one."""
+    chains, d, rng = CALIBRATION.training_chains + 6, 33, np.random.default_rng(1)
+    log_scale = np.r_[-2.5, rng.uniform(-0.5, 1.0, size=chains - 1)]
+    starts = np.exp(log_scale)[:, None] * rng.normal(size=(chains, d))
+    starts[:, 0] = log_scale
+    arguments = arguments_of("recycled")
+    run = engine(arguments.kernel, d, necked)
+    warming = Warming.start(run, arguments, starts, 1000, rng)
+    for _ in range(2):
+        warming.block(run)
+    at = warming.tuned.coordinates.place(warming.ensemble.state[:, :d])
+    assert at[0, 0] < -1.0, "it is still there"
+    assert (at[1:, 0] > -1.0).mean() > 0.9, "and the others are not"

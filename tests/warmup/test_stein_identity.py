@@ -16,6 +16,7 @@ from results import z_of_mean
 from scipy import stats
 
 from pmm_mcmc.diagnostics import stein
+from pmm_mcmc.diagnostics.estimate import Corrected
 from pmm_mcmc.diagnostics.stein import _fit, _shared, _virial_terms, corrected_expectations
 
 Z, RARE = 4.5, 1e-5
@@ -72,7 +73,7 @@ def log_scale(model, law, runs, seed):
     for _ in range(runs):
         x, g = model.draw(rng, (4, 500), law)
         found.append(corrected_expectations(x[..., :1], x, g, np.array([0])))
-    return stein.Corrected(*(np.concatenate(field) for field in zip(*found, strict=True)))
+    return Corrected(*(np.concatenate(field) for field in zip(*found, strict=True)))
 
 
 def without_virial_terms(monkeypatch):

@@ -17,7 +17,7 @@ from pmm_mcmc.engines.arguments import Block, MethodArguments
 from pmm_mcmc.warmup import evidence
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.curvature import LocalCurvature
-from pmm_mcmc.warmup.evidence import replacements, settled, steps_for_autocorrelation
+from pmm_mcmc.warmup.evidence import narrowness, replacements, settled, steps_for_autocorrelation
 from pmm_mcmc.warmup.step_size import allowed_error, lipschitz_bound, midpoint_count, rare_curvature, safe_step
 
 MALA = ("MALA", {"dynamics": "overdamped"})
@@ -77,6 +77,34 @@ def test_of_several_chains_the_lowest_one_says_what_is_settled():
     potential[0, -1] = -1e6
     assert settled(potential, 1)[0, :-1].sum() == 38
     assert settled(np.where(np.arange(3)[:, None] == 1, np.nan, potential), 1)[0].sum() == 39
+
+
+def test_the_neck_of_a_posterior_does_not_condemn_chains_outside():
+    """A funnel: in its neck the density is higher for the same mass; chains that are there replaced all others."""
+    rng, n, d = np.random.default_rng(1), 24, 33
+    log_scale = np.array([-4.0, *np.linspace(-1.0, 1.0, 7)])[:, None]
+    y = np.exp(log_scale)[..., None] * rng.normal(size=(8, n, d - 1))
+    square = (y**2 * np.exp(-2.0 * log_scale[..., None])).sum(axis=-1)
+    potential = 0.5 * square + (d - 1) * log_scale + 0.5 * log_scale**2
+    of_scale = square - (d - 1) - log_scale
+    gradient = np.concatenate([of_scale[..., None], -y * np.exp(-2.0 * log_scale[..., None])], axis=-1)
+    unstable = np.zeros((8, n), int)
+    assert (replacements(settled(potential, d), unstable) == 0).all(), "by density alone the neck is all there is"
+    usable = settled(potential, d, narrowness(gradient, d))
+    assert usable.all() and replacements(usable, unstable).tolist() == list(range(8))
+    # A chain on its way down is steep and not narrow: that does not excuse it.
+    potential[3] += np.linspace(2000.0, 1000.0, n)
+    gradient[3] += 30.0
+    assert replacements(settled(potential, d, narrowness(gradient, d)), unstable)[3] != 3
+
+
+def test_narrowness_is_that_of_the_newest_quarter_and_of_the_sampled_coordinates():
+    gradient = np.ones((2, 8, 3))
+    gradient[0, -2:, 0], gradient[0, :-2, 1], gradient[:, :, 2] = 4.0, 1e9, 1e9
+    np.testing.assert_allclose(narrowness(gradient, 2), [np.log(4.0), 0.0])
+    gradient[1, -1, 0] = np.nan
+    assert narrowness(gradient, 2)[1] == np.inf, "such a chain is in no region"
+    assert np.isfinite(narrowness(np.zeros((1, 4, 2)), 2)).all(), "a coordinate without a gradient"
 
 
 def test_stuck_chains_are_replaced_by_healthy_ones():

@@ -1,0 +1,230 @@
+r"""Necks: narrow places beyond the draws, which chains have hardly entered; looked for at the end of a run.
+
+Where a coordinate ``z_i`` makes the others narrow, as the noise of a model that can fit its data exactly does, steps of
+the run's length turn back, and draws agree with each other without that tail.  Its mass is predicted: outward from the
+median of the draws, where the gradients of the others grow, the others' density is integrated by importance sampling
+from the Gaussian at its maximum (Laplace's, with the Hessian matrix by differences of gradients).  The draws are its
+check: a prediction whose bulk is not theirs is no evidence (:func:`neck_reasons`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.interpolate import PchipInterpolator
+
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.statement import Reason
+
+__all__ = ["ATTRIBUTE", "Value", "neck_reasons", "necks_beyond"]
+
+# Attribute of a result: the predictions, as JSON.
+ATTRIBUTE = "necks"
+# Log densities ``(n,)`` and gradients ``(n, d)`` at positions ``(n, d)``.
+Value = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+# Distances of a walk from the median, in half the width of the draws' middle 68 %, towards the neck and away from it.
+_TOWARDS = (0.7, 1.4, 2.1, 3.0, 4.0, 5.5, 7.5, 10.0)
+_AWAY = _TOWARDS[:4]
+# Most coordinates of the model, of which each costs a gradient at each place, and most that are walked along.
+_MOST, _WALKED = 64, 2
+# Drop of the log density, in nats, at which a walk ends; gain that the next step promises at which a climb does.
+_DEEP, _ARRIVED = 8.0, 0.05
+# Climbs with one Hessian matrix each, their steps, and the distance of its differences in whitened coordinates.
+_CLIMBS, _STEPS, _APART = 3, 8, 1e-3
+# Pairs of draws from Laplace's Gaussian.
+_PAIRS = 16
+# Rise of a prediction beyond its maximum, in nats, that 32 draws leave.
+_RISE = 0.5
+# Share of the draws beyond which a neck begins, and the bulk in which the prediction must agree with the draws.
+_TAIL, _BULK = 0.01, 0.05
+
+
+def necks_beyond(draws: np.ndarray, coordinates: Coordinates, value: Value) -> str:
+    """Predict the marginal densities of coordinates along which the posterior narrows.
+
+    Parameters
+    ----------
+    draws : (n, d)
+        Positions ``z`` from all chains.
+    coordinates
+        The whitened coordinates of the run.
+    value
+        Log density of ``z`` with gradient.
+
+    Returns
+    -------
+    str
+        The attribute of a result: a JSON object with the number of ``gradients`` that were evaluated and, in ``along``,
+        for each coordinate its number, ``side`` of the neck, places and log densities there.
+    """
+    walk, d = _Walk(coordinates, value), draws.shape[1]
+    along = []
+    if 1 < d <= _MOST and np.isfinite(draws).all():
+        with np.errstate(all="ignore"):  # densities that are not finite, or vast
+            along = [walk.predicted(draws, i, side) for i, side in walk.narrowing(draws)]
+    return json.dumps({"gradients": walk.spent, "along": along})
+
+
+class _Walk:
+    """Walks in whitened coordinates that count what they evaluate."""
+
+    def __init__(self, coordinates: Coordinates, value: Value):
+        self._coordinates, self._of_z, self.spent = coordinates, value, 0
+
+    def _value(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self.spent += len(y)
+        lp, gradient = self._of_z(self._coordinates.place(y))
+        return lp, self._coordinates.pull_back(gradient)
+
+    def _axes(self, d: int) -> np.ndarray:
+        """Return in column ``i`` the gradient of ``z_i`` with respect to ``y``."""
+        return self._coordinates._replace(centre=np.zeros(d)).place(np.eye(d))
+
+    def narrowing(self, draws: np.ndarray) -> list[tuple[int, int]]:
+        """Return the coordinates with which the others' gradients grow most evenly, and on which side."""
+        _, g = self._value(self._coordinates.whiten(draws))
+        axes = self._axes(draws.shape[1])
+        others = (g**2).sum(axis=1)[:, None] - (g @ axes) ** 2 / (axes**2).sum(axis=0)
+        found = np.corrcoef(draws.T, np.log(np.maximum(others, 1e-300)).T)[: draws.shape[1], draws.shape[1] :]
+        follows = np.nan_to_num(found.diagonal())
+        first = np.argsort(-np.abs(follows))[:_WALKED]
+        return [(int(i), int(np.sign(follows[i]))) for i in first if abs(follows[i]) > CALIBRATION.narrowing]
+
+    def predicted(self, draws: np.ndarray, i: int, side: int) -> dict[str, Any]:
+        """Return the prediction along coordinate ``i``, as far as it can be walked."""
+        low, median, high = np.quantile(draws[:, i], [0.16, 0.5, 0.84])
+        start = self._coordinates.whiten(draws[np.argmin(np.abs(draws[:, i] - median))])
+        axis = self._axes(draws.shape[1])[:, i]
+        length = float(np.linalg.norm(axis))
+        axis = axis / length
+        centre = float(start @ axis) + (median - draws[np.argmin(np.abs(draws[:, i] - median)), i]) / length
+        at, found = np.empty(0), np.empty(0)
+        for sign, places in ((-side, _AWAY), (side, (0.0, *_TOWARDS))):
+            away = 0.5 * sign * (high - low) * np.array(places)
+            values = self._marginal(axis, centre + away / length, start)
+            at, found = np.r_[at, median + away[: len(values)]], np.r_[found, values]
+        order = np.argsort(at)
+        return {"coordinate": i, "side": side, "at": at[order].tolist(), "log_density": found[order].tolist()}
+
+    def _marginal(self, axis: np.ndarray, places: np.ndarray, start: np.ndarray) -> list[float]:
+        """Return log densities at places along an axis, until they are low or there is no maximum."""
+        plane = np.linalg.svd(axis[None])[2][1:]
+        found: list[float] = []
+        y, hessian, passed = start, None, list[np.ndarray]()
+        for place in places:
+            if len(passed) > 1:  # straight on
+                step = passed[-1] - passed[-2]
+                y = passed[-1] + step * np.clip((place - passed[-1] @ axis) / (step @ axis), 0.0, 2.0)
+            top = self._top(y + (place - y @ axis) * axis, plane, hessian)
+            if top is None:
+                break
+            y, hessian, log_density = top
+            passed.append(y)
+            found.append(log_density)
+            if log_density < max(found) - _DEEP:
+                break
+        return found
+
+    def _top(
+        self, y: np.ndarray, plane: np.ndarray, hessian: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, float] | None:
+        """Climb within a plane by Newton's method; return the maximum, the Hessian matrix there and the log integral."""
+        (lp,), (g,) = self._value(y[None])
+        for _ in range(_CLIMBS):
+            if hessian is None:
+                hessian = self._hessian(y, g, plane)
+            for _ in range(_STEPS):
+                if not (np.isfinite(hessian).all() and np.isfinite(lp)):
+                    return None
+                values, vectors = np.linalg.eigh(hessian)
+                slope = vectors.T @ (plane @ g)
+                step = slope / np.maximum(np.abs(values), 1e-4) @ vectors.T @ plane
+                gain, share, higher = float(g @ step), 1.0, False
+                while gain >= _ARRIVED and share > 1e-3 and not higher:
+                    (tried,), (there,) = self._value((y + share * step)[None])
+                    higher = bool(tried > lp + 1e-3 * share * gain)
+                    share = share if higher else 0.5 * share
+                if not higher:
+                    break
+                y, lp, g = y + share * step, tried, there
+            hessian = self._hessian(y, g, plane)
+            if not np.isfinite(hessian).all():
+                return None
+            values, vectors = np.linalg.eigh(hessian)
+            slope = vectors.T @ (plane @ g)
+            gain = float((slope**2 / np.maximum(np.abs(values), 1e-4)).sum())
+            if gain < 2.0 * _ARRIVED and values[0] > 0.0:
+                return y, hessian, float(lp + self._log_volume(y, lp, plane, values, vectors))
+        return None
+
+    def _log_volume(
+        self, y: np.ndarray, lp: float, plane: np.ndarray, values: np.ndarray, vectors: np.ndarray
+    ) -> float:
+        """Return the log integral of a density over its maximum ``lp``, by importance sampling from Laplace's Gaussian.
+
+        The random numbers are the same at all places: what they leave cancels in part.
+        """
+        normal = np.random.default_rng(len(y)).standard_normal((_PAIRS, len(values)))
+        normal = np.concatenate([normal, -normal])
+        around = self._value(y + (normal @ (vectors / np.sqrt(values)) @ vectors.T) @ plane)[0]
+        weights = np.nan_to_num(around, nan=-np.inf) - lp + 0.5 * (normal**2).sum(axis=1)
+        return float(np.logaddexp.reduce(weights) - np.log(len(weights)) - 0.5 * np.log(values).sum())
+
+    def _hessian(self, y: np.ndarray, g: np.ndarray, plane: np.ndarray) -> np.ndarray:
+        hessian = -(self._value(y + _APART * plane)[1] - g) @ plane.T / _APART
+        return 0.5 * (hessian + hessian.T)
+
+
+def neck_reasons(attrs: Any, judged: np.ndarray, named: Callable[[int, float], tuple[str, str]]) -> list[Reason]:
+    """Return a reason if a neck has a hundredth more of the mass than of the draws.
+
+    Parameters
+    ----------
+    attrs
+        Attributes of a result.
+    judged : (chain, draw, d)
+        Positions ``z``.
+    named
+        Function of a coordinate and its value that returns the parameter, and its value in words.
+    """
+    for one in json.loads(attrs[ATTRIBUTE])["along"] if ATTRIBUTE in attrs else []:
+        i, side = one["coordinate"], one["side"]
+        mass = _beyond(side * judged[..., i].ravel(), *_ordered(side, one["at"], one["log_density"]))
+        if mass > _TAIL + CALIBRATION.mass:
+            edge = side * np.quantile(side * judged[..., i], 1.0 - _TAIL)
+            parameter, value = named(i, float(edge))
+            words = (
+                f"by a prediction {100.0 * mass:.0f} % of the mass is where {parameter} is {value}, a neck with "
+                f"{100.0 * _TAIL:.0f} % of the draws"
+            )
+            remedy = f"draw more, or keep {parameter} from there by its prior"
+            return [Reason("neck", words, remedy, parameter, mass, _TAIL + CALIBRATION.mass)]
+    return []
+
+
+def _ordered(side: int, at: list[float], log_density: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Return places and log densities such that the neck is on the right."""
+    return side * np.array(at)[::side], np.array(log_density)[::side]
+
+
+def _beyond(z: np.ndarray, at: np.ndarray, log_density: np.ndarray) -> float:
+    """Return the mass predicted beyond the last hundredth of draws ``z``; 0 where the prediction is no evidence."""
+    low, high, edge = np.quantile(z, [_BULK, 1.0 - _BULK, 1.0 - _TAIL])
+    if len(at) < 5 or at[0] > low or at[-1] < edge:
+        return 0.0
+    top = int(np.where((at >= low) & (at <= high), log_density, -np.inf).argmax())
+    if (np.diff(log_density[top:]) > _RISE).any():
+        return 0.0  # the prediction fails beyond, or there is another mode
+    fine = np.linspace(at[0], at[-1], 4001)
+    density = np.exp(PchipInterpolator(at, log_density)(fine) - log_density[top])
+    inside = (fine >= low) & (fine <= high)
+    share = np.cumsum(density * inside) / (density * inside).sum()
+    drawn = np.sort(z[(z >= low) & (z <= high)])
+    if np.abs(np.interp(drawn, fine, share) - (np.arange(len(drawn)) + 0.5) / len(drawn)).max() > CALIBRATION.agree:
+        return 0.0
+    return float(density[fine > edge].sum() / (density * inside).sum() * (1.0 - 2.0 * _BULK))

@@ -1,0 +1,92 @@
+"""The named arrays of a chunk of draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
+from pmm_mcmc.engines.contract import Chunk, Engine
+
+__all__ = ["Gathered", "Groups", "Plan", "groups_of"]
+
+Groups = dict[str, dict[str, np.ndarray]]
+
+
+class Plan(Protocol):
+    """The part of :class:`pmm_mcmc.run.plan.SamplingPlan` that makes named values of draws."""
+
+    engine: Engine
+    statistics: tuple[str, ...]
+    arguments: MethodArguments
+    leg: int
+
+    @property
+    def adjusted(self) -> Engine:
+        """The engine of an exact leg."""
+
+    def values(self, position: np.ndarray, tuning: bool = False) -> Groups:
+        """Return the named values ``(chain, n, ...)`` of draws ``(chain, n, d)``, by group."""
+
+
+def groups_of(plan: Plan, chunk: Chunk, tuned: TunedParameters, thin: int, spent: np.ndarray, prefix: str) -> Groups:
+    """Return values and statistics of a chunk of draws by group and name; ``spent`` are gradients before it."""
+    d, structure = plan.engine.d, plan.engine.structure
+    x, q, slope = chunk.model_position, chunk.position, chunk.gradient
+    if structure is not None:
+        q, slope = structure.judged(chunk.position, chunk.gradient[..., :d], tuned.coordinates.sites)
+    found = {prefix + name: values for name, values in plan.values(x, bool(prefix)).items()}
+    shape = chunk.lp.shape
+    everything: dict[str, Callable[[], Any]] = {
+        "step_size": lambda: np.full(shape, tuned.step_size),
+        "K": lambda: np.full(shape, tuned.K),
+        "friction": lambda: np.full(shape, tuned.friction),
+        "steps_per_draw": lambda: np.full(shape, thin),
+        "halving_cost": lambda: np.full(shape, tuned.halving_cost),
+        "expected_bias": lambda: np.full(shape, tuned.expected_bias),
+        "n_grad": lambda: chunk.n_grad,
+        "n_grad_total": lambda: spent[:, None] + np.cumsum(chunk.n_grad, axis=1),
+        "unstable": lambda: chunk.unstable,
+        "refined": lambda: chunk.refined,
+        "model_failures": lambda: chunk.model_failures,
+        "lp": lambda: chunk.lp,
+        "acceptance_rate": lambda: chunk.accept,
+        "gradient": lambda: slope,
+        "unconstrained": lambda: x,
+        "noncentred": lambda: q,
+    }
+    for name, value in tuned.other_modes.statistics.items():
+        everything[name] = partial(np.full, shape, value)
+    found[prefix + "sample_stats"] = {name: everything[name]() for name in plan.statistics}
+    return found
+
+
+class Gathered:
+    """The arrays of a chunk, filled from batches of chains and parts of the draws."""
+
+    def __init__(self, chains: int, rows: int):
+        self._shape = chains, rows
+        self.groups: Groups = {}
+
+    def put(self, which: slice, first: int, groups: Groups) -> None:
+        """Insert arrays ``(chain, n, ...)`` of some chains, from draw ``first`` on."""
+        for group, arrays in groups.items():
+            there = self.groups.setdefault(group, {})
+            for name, values in arrays.items():
+                if values.shape[:2] == self._shape:
+                    there[name] = values
+                    continue
+                if name not in there:
+                    there[name] = np.empty((*self._shape, *values.shape[2:]), values.dtype)
+                there[name][which, first : first + values.shape[1]] = values
+
+    def upto(self, rows: int) -> Groups:
+        """Return the first ``rows`` draws."""
+        if rows == self._shape[1]:
+            return self.groups
+        return {
+            group: {name: values[:, :rows] for name, values in arrays.items()} for group, arrays in self.groups.items()
+        }

@@ -1,0 +1,212 @@
+"""Annealing: how all chains come from draws of the reference to the target, and the mixture that is fitted there.
+
+Annealing goes in steps of temperature at which half of the chains would still count, and leaves at each step a
+preconditioner and a length of steps.  It finds modes and where they lie; a ladder that starts there, from a mixture of
+Gaussians, has less of a way to go than one that starts from the prior.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.scale import best_coordinates, diagonal_scale
+from pmm_mcmc.engines.arguments import MethodArguments, OtherModes, TunedParameters
+from pmm_mcmc.langevin.tempering import barriers, expected_rejections, step_of_ess
+from pmm_mcmc.model.mixture import GaussianMixture
+from pmm_mcmc.run.ladder_climbs import look
+from pmm_mcmc.run.ladder_fit import fitted_mixture
+from pmm_mcmc.run.ladder_path import Path, Points
+from pmm_mcmc.run.ladder_state import LOOKS
+from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.step_size import towards_acceptance
+
+__all__ = ["ANNEALING", "SCOUTS", "Annealer", "NoLadder", "Stage", "barrier_of"]
+
+ANNEALING = 3  # what random numbers are for: a word of their keys
+# Effective share of the chains after a step of annealing, and steps at most.
+_SHARE, _MOST_STAGES = 0.5, 400
+# Trajectories after each step of annealing; at its end, where a mixture is fitted.
+_MOVES, _LAST_MOVES = 6, 16
+# Draws of each step that climbs may start from; chains that start at a maximum that no other chain is at.
+_HOT, _AROUND = 128, 32
+# Draws of the reference from which scouts look for modes.
+SCOUTS = 128
+# Steps of a trajectory at most.
+_MOST_STEPS = 64
+
+
+class NoLadder(ValueError):
+    """There is no ladder for these arguments."""
+
+
+@dataclass
+class Stage:
+    """A temperature of annealing, its trajectories, and ``l`` of the chains there."""
+
+    beta: float
+    setting: TunedParameters
+    log_ratio: np.ndarray
+
+
+class Annealer:
+    """Annealing of ``chains`` chains; ``note`` is called after each step."""
+
+    def __init__(self, path: Path, arguments: MethodArguments, chains: int, key: np.ndarray, note: Callable[[], None]):
+        self.path, self.arguments, self.chains, self.key, self._note = path, arguments, chains, key, note
+        self.keys = np.random.default_rng([*key.tolist(), 0]).integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
+        self.transition, self.n_grad, self.spent = 0, np.zeros(chains), 0.0
+        self.step_size, self.K = math.nan, 1
+        self._draws = 0
+        self._hot: list[np.ndarray] = [np.empty((0, path.d))]
+        self._seen: list[Points] = []
+        self._others = OtherModes()
+        self._span = CALIBRATION.leg_span / (arguments.friction or 1.0)
+
+    def annealed(self, start: np.ndarray | None, from_prior: bool) -> tuple[list[Stage], Points]:
+        """Return the steps of annealing and its chains at the target, from the reference that the ladder will have.
+
+        ``start`` ``(n, d)`` is what a Gaussian covers at first where there is no prior; ``from_prior`` says that
+        nothing is fitted.
+        """
+        if not self.path.has_prior:
+            assert start is not None
+            self.path.mixture = GaussianMixture.of(start.mean(axis=0), np.maximum(3.0 * start.std(axis=0), 1.0))
+        if from_prior:
+            return self._anneal(_MOVES)
+        return self._from_mixture(*self._anneal(_LAST_MOVES))
+
+    def _from_mixture(self, stages: list[Stage], points: Points) -> tuple[list[Stage], Points]:
+        """Fit a mixture to the modes that annealing met and climbs find, and anneal again, from there.
+
+        The prior stays the reference where that leaves more than half of the barrier; or all of it, if climbs found a
+        mode.
+        """
+        setting, own, rng = stages[-1].setting, self._seen, np.random.default_rng([*self.key.tolist(), LOOKS, 0])
+        cold = Points(*(np.stack(parts) for parts in zip(*own, strict=True)))
+        far, before = self._draw(SCOUTS).position, int(self.n_grad.sum())
+        self._others, maxima, spent = look(self.path, setting, np.concatenate(self._hot), cold, far, before, rng)
+        beyond = [self._around(maximum, setting) for maximum in maxima]
+        flat = Points(*(np.concatenate(parts) for parts in zip(*own, strict=True)))
+        prior, (self.path.mixture, more) = self.path.mixture, fitted_mixture(self.path, setting, flat, beyond)
+        self.n_grad += (spent + more) / self.chains
+        try:
+            again, drawn = self._anneal(_MOVES, len(stages) if self.path.has_prior else _MOST_STAGES)
+            nearer = barrier_of(again) <= (1.0 if beyond else 0.5) * barrier_of(stages)
+        except NoLadder:
+            if not self.path.has_prior:
+                raise
+            nearer = False
+        if self.path.has_prior and not nearer:
+            self.path.mixture = prior
+            return stages, points
+        # A mode that the mixture does not cover stays in sight: no restart arrives in it.
+        kept = self.path.evaluate(points.position[self.chains // 2 :])
+        self.n_grad += len(kept.position) / self.chains
+        both = zip(drawn.take(slice(0, self.chains // 2)), kept, strict=True)
+        return again, Points(*(np.concatenate(parts) for parts in both))
+
+    def _around(self, maximum: np.ndarray, setting: TunedParameters) -> Points:
+        """Return draws of the posterior around a maximum."""
+        points = self.path.evaluate(np.tile(maximum, (min(_AROUND, self.chains), 1)))
+        self.n_grad += len(points.position) / self.chains
+        centred = setting._replace(coordinates=setting.coordinates._replace(centre=maximum))
+        self._settle(points, centred, _LAST_MOVES)
+        return Points(*(np.concatenate(parts) for parts in zip(*self._seen, strict=True)))
+
+    # -- annealing ---------------------------------------------------------------------------------------------------
+
+    def _draw(self, n: int) -> Points:
+        self._draws += 1
+        self.n_grad += n / self.chains
+        return self.path.draw((*self.key.tolist(), ANNEALING, self._draws), n)
+
+    def _anneal(self, last: int, most: int = _MOST_STAGES) -> tuple[list[Stage], Points]:
+        points = self._draw(self.chains)
+        outside = int((~np.isfinite(points.log_ratio)).sum())
+        if outside:
+            what = "the prior" if self.path.mixture is None else "the Gaussian reference"
+            remedy = (
+                "give initvals= nearer to the posterior" if not self.path.has_prior
+                else "bound the prior to where the likelihood is positive, or take reference='gaussian'"
+            )  # fmt: skip
+            raise NoLadder(
+                f"ladder: the log likelihood is not finite at {outside} of {self.chains} draws of {what}; {remedy}"
+            )
+        rng = np.random.default_rng([*self.key.tolist(), ANNEALING, 0, self._draws])
+        setting = self._fitted(points.position, points.slope(0.0), 0.0, 0.5)
+        stages, beta = [Stage(0.0, setting, points.log_ratio.copy())], 0.0
+        while beta < 1.0:
+            step = step_of_ess(points.log_ratio, 1.0 - beta, _SHARE)
+            if len(stages) > most:
+                raise NoLadder(
+                    f"ladder: after {len(stages)} steps of annealing the temperature is still {beta:.2g}, since the "
+                    "posterior is too far from the reference; narrow the prior, or take reference='gaussian' with "
+                    "initvals= near the posterior"
+                )
+            weights = np.exp(step * (points.log_ratio - points.log_ratio.max()))
+            ticks = (rng.random() + np.arange(self.chains)) / self.chains
+            source = np.searchsorted(np.cumsum(weights / weights.sum()), ticks).clip(0, self.chains - 1)
+            points = points.take(source)
+            beta = min(1.0, beta + step)
+            beta = 1.0 if 1.0 - beta < 1e-12 else beta
+            setting = self._fitted(points.position, points.slope(beta), beta, setting.step_size, quickly=True)
+            points, setting = self._settle(points, setting, last if beta == 1.0 else _MOVES)
+            stages.append(Stage(beta, setting, points.log_ratio.copy()))
+            if beta < 1.0:
+                self._hot.append(points.position[:_HOT])
+            self.spent = float(self.n_grad.sum())
+            self._note()
+        return stages, points
+
+    def _settle(self, points: Points, setting: TunedParameters, moves: int) -> tuple[Points, TunedParameters]:
+        """Move all points at one temperature; steps adapt, and halfway the preconditioner is fitted again."""
+        beta = float(setting.coordinates.sites[0])  # type: ignore[index]
+        seen = []
+        for i in range(moves):
+            moved = self.path.move(setting, points, self.keys[: len(points.position)], self.transition, 1)
+            self.transition += 1
+            self.n_grad += moved.n_grad.sum() / self.chains
+            points = moved.points
+            seen.append(points)
+            step = towards_acceptance(setting.step_size, float(moved.accept.mean()), i + 1, CALIBRATION.leg_acceptance)
+            setting = self._with_step(setting, step)
+            if i == moves // 2:
+                everything = np.concatenate([p.position for p in seen[1:]])
+                slopes = np.concatenate([p.slope(beta) for p in seen[1:]])
+                setting = self._fitted(everything, slopes, beta, setting.step_size)
+        self._seen = seen[moves // 4 :]
+        return points, setting
+
+    # -- settings ----------------------------------------------------------------------------------------------------
+
+    def _fitted(
+        self, position: np.ndarray, slope: np.ndarray, beta: float, step: float, quickly: bool = False
+    ) -> TunedParameters:
+        if self.arguments.scaling is not None:
+            coordinates = Coordinates(position.mean(axis=0), np.array(self.arguments.scaling))
+        elif quickly:
+            coordinates = Coordinates(*diagonal_scale(position, slope, np.ones(position.shape[1])))
+        else:
+            coordinates = best_coordinates(position, slope)
+        friction = CALIBRATION.leg_friction * (self.arguments.friction or 1.0)
+        coordinates = coordinates._replace(sites=self.path.sites(beta))
+        return self._with_step(TunedParameters(step, 1, friction, coordinates, 1), step)
+
+    def _with_step(self, setting: TunedParameters, step: float) -> TunedParameters:
+        step = min(step, self._span)
+        self.step_size, self.K = step, max(1, min(_MOST_STEPS, round(self._span / step)))
+        return setting._replace(step_size=step, K=self.K)
+
+    def _at(self, setting: TunedParameters, beta: float) -> TunedParameters:
+        return setting._replace(coordinates=setting.coordinates._replace(sites=self.path.sites(beta)))
+
+
+def barrier_of(stages: list[Stage]) -> float:
+    """Return the barrier by what annealing left at its temperatures."""
+    betas = np.array([stage.beta for stage in stages])
+    return float(barriers(expected_rejections(betas, [stage.log_ratio[:512] for stage in stages])).sum())

@@ -1,0 +1,66 @@
+"""The mixture of Gaussians from which a ladder starts: one for each mode that annealing met or climbs found.
+
+Its weights are those of the modes if these are Gaussians: the mass of a mode with density ``p`` is the exponential of
+the mean of ``log p`` over its draws and of their entropy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pmm_mcmc.coordinates.scale import best_coordinates
+from pmm_mcmc.diagnostics.mode_weights import MOST_MODES, mode_labels
+from pmm_mcmc.engines.arguments import TunedParameters
+from pmm_mcmc.model.mixture import MOST_DENSE, GaussianMixture
+from pmm_mcmc.run.ladder_path import Path, Points
+
+__all__ = ["fitted_mixture"]
+
+# Draws that climb, draws that a Gaussian is fitted to at least, and numbers of all Gaussians at most: 8 MiB.
+_CLIMBING, _FEWEST, _NUMBERS = 64, 20, 2**20
+_LOG_2PI_E = float(np.log(2.0 * np.pi)) + 1.0
+
+
+def fitted_mixture(
+    path: Path, setting: TunedParameters, cold: Points, beyond: Sequence[Points]
+) -> tuple[GaussianMixture, int]:
+    """Return a Gaussian for each mode of the draws, and the gradients that it took to tell them apart.
+
+    Parameters
+    ----------
+    path, setting
+        The path, and the trajectories at temperature 1.
+    cold : (n, ...)
+        Draws at temperature 1, in order of time.
+    beyond
+        Draws of each mode that ``cold`` has none of.
+    """
+    value, spent = path.value(setting.coordinates), 0
+
+    def counted(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        nonlocal spent
+        spent += len(y)
+        return value(y)
+
+    label = mode_labels(setting.coordinates.whiten(cold.position), counted, _CLIMBING)
+    order, d = np.argsort(-np.bincount(label), kind="stable"), path.d
+    most = max(1, min(MOST_MODES, _NUMBERS // (d * d if d <= MOST_DENSE else d)))
+    met = [cold.take(label == k) for k in order[: max(1, most - len(beyond))]]
+    enough = [points for points in met if len(points.position) >= _FEWEST] or [cold]
+    parts = [_gaussian(points) for points in [*enough, *beyond]]
+    mixture = GaussianMixture(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+    entropy = mixture.log_volume + 0.5 * d * _LOG_2PI_E
+    return mixture._replace(log_weight=mixture.log_weight + entropy), spent
+
+
+def _gaussian(points: Points) -> GaussianMixture:
+    """Return a Gaussian, whose weight is the mean log density of the draws."""
+    fitted, d = best_coordinates(points.position, points.slope(1.0)), points.position.shape[1]
+    if d > MOST_DENSE:
+        root = points.position.std(axis=0)
+    else:
+        root = (fitted.place(np.eye(d)) - fitted.centre).T
+    one = GaussianMixture.of(fitted.centre, root)
+    return one._replace(log_weight=np.array([points.lp.mean()]))

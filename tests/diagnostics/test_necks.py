@@ -1,0 +1,139 @@
+"""Necks that chains have not entered are predicted from the density beyond the draws, and nothing else is.
+
+The density is a formula: ``v`` has a shoulder on its left, where the five ``t`` given ``v`` are narrow.
+"""
+
+import json
+
+import numpy as np
+import pymc as pm
+import pytest
+from results import gaussian, grid, tree
+from scipy.stats import norm
+
+import pmm_mcmc as pmm
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.diagnostics.necks import ATTRIBUTE, necks_beyond
+
+WEIGHTS, CENTRES, WIDTHS = np.array([0.92, 0.08]), np.array([0.0, -1.1]), np.array([0.4, 0.7])
+
+
+def shoulder(v):
+    """Return the log density of ``v``, and its slope."""
+    parts = WEIGHTS * norm.pdf(v[:, None], CENTRES, WIDTHS)
+    return np.log(parts.sum(axis=1)), (parts * (CENTRES - v[:, None]) / WIDTHS**2).sum(axis=1) / parts.sum(axis=1)
+
+
+def neck(x):
+    v, t = x[:, 0], x[:, 1:]
+    lp, slope = shoulder(v)
+    square = (t**2).sum(axis=1) * np.exp(-2.0 * v)
+    slope = slope - t.shape[1] + square
+    gradient = np.concatenate([slope[:, None], -t * np.exp(-2.0 * v)[:, None]], axis=1)
+    return lp - t.shape[1] * v - 0.5 * square, gradient
+
+
+def exact_draws(n, entered=True, seed=1):
+    """Return draws of all of it, or of the part that has not entered the neck."""
+    rng = np.random.default_rng(seed)
+    which = rng.choice(2, p=WEIGHTS, size=4 * n)
+    v = CENTRES[which] + WIDTHS[which] * rng.normal(size=4 * n)
+    v = v[:n] if entered else v[v > -1.0][:n]
+    return np.concatenate([v[:, None], np.exp(v)[:, None] * rng.normal(size=(n, 5))], axis=1)
+
+
+def looked(draws, density=neck):
+    rows = draws[:: len(draws) // 48][:48]
+    return json.loads(necks_beyond(rows, Coordinates(draws.mean(axis=0), draws.std(axis=0)), density))
+
+
+def run_of(draws, found):
+    x = draws.reshape(4, -1, 6)
+    dt = tree({"scale": np.exp(x[..., 0]), "t": x[..., 1:]}, x, neck(draws)[1].reshape(x.shape))
+    dt["posterior"].attrs[ATTRIBUTE] = json.dumps(found)
+    return dt
+
+
+@pytest.mark.parametrize("entered", [True, False])
+def test_the_marginal_density_is_predicted_beyond_the_draws(entered):
+    found = looked(exact_draws(4000, entered))
+    (along,) = found["along"]
+    assert along["coordinate"] == 0 and along["side"] == -1 and found["gradients"] < 700
+    at = np.array(along["at"])
+    off = np.array(along["log_density"]) - shoulder(at)[0]
+    assert at.min() < -2.0 and np.ptp(off) < 0.02
+
+
+def test_a_run_that_has_not_entered_a_neck_is_undecided():
+    draws = exact_draws(4000, entered=False)
+    seen = pmm.verdict(run_of(draws, looked(draws)))
+    (reason,) = [reason for reason in seen.reasons if reason.code == "neck"]
+    edge = np.quantile(draws[:, 0], 0.01)
+    # The bulk of the draws has the share of the mass that is left there.
+    mass = norm.cdf(edge, CENTRES, WIDTHS) @ WEIGHTS
+    low, high = np.quantile(draws[:, 0], [0.05, 0.95])
+    mass *= 0.9 / ((norm.cdf(high, CENTRES, WIDTHS) - norm.cdf(low, CENTRES, WIDTHS)) @ WEIGHTS)
+    assert reason.state == "undecided" and reason.parameter == "scale" and reason.value == pytest.approx(mass, rel=0.05)
+    assert f" % of the mass is where scale is below {np.exp(edge):.3g}, a neck with 1 % of the draws" in reason.words
+    assert "keep scale from there by its prior" in reason.remedy
+
+
+def test_a_run_that_has_entered_it_is_not_refused_for_it():
+    for seed in range(5):
+        draws = exact_draws(4000, seed=seed)
+        assert "neck" not in [reason.code for reason in pmm.verdict(run_of(draws, looked(draws))).reasons]
+
+
+def test_a_prediction_that_is_no_evidence_is_not_heard():
+    """Its bulk is not that of the draws, it rises again, or it ends where draws still are."""
+    draws = exact_draws(4000, entered=False)
+    found = looked(draws)
+
+    def heard(**changed):
+        along = found["along"][0] | {name: list(map(float, values)) for name, values in changed.items()}
+        reasons = pmm.verdict(run_of(draws, {"gradients": 0, "along": [along]})).reasons
+        return "neck" in [reason.code for reason in reasons]
+
+    at, values = (np.array(found["along"][0][name]) for name in ("at", "log_density"))
+    assert heard()
+    assert not heard(log_density=values - 3.0 * at)
+    assert not heard(log_density=np.where(at < -2.0, values + 8.0, values))
+    assert not heard(at=at[5:], log_density=values[5:])
+
+
+def test_nothing_is_walked_along_where_nothing_narrows():
+    draws = np.random.default_rng(2).normal(size=(4000, 6))
+    found = looked(draws, lambda x: (-0.5 * (x**2).sum(axis=1), -x))
+    assert found == {"gradients": 48, "along": []}
+    assert looked(draws[:, :1], lambda x: (-0.5 * (x**2).sum(axis=1), -x)) == {"gradients": 0, "along": []}
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_walk_ends_where_the_density_is_not_finite(bad):
+    draws = exact_draws(4000, entered=False)
+
+    def density(x):
+        lp, gradient = neck(x)
+        return np.where(x[:, 0] < -1.3, bad, lp), gradient
+
+    (along,) = looked(draws, density)["along"]
+    assert min(along["at"]) > -1.5 and np.isfinite(along["log_density"]).all()
+    assert pmm.verdict(run_of(draws, looked(draws, density))) is not None
+
+
+def test_results_without_the_attribute_are_judged():
+    assert pmm.verdict(gaussian(grid(3))).trusted
+
+
+@pytest.mark.pymc
+def test_a_noise_that_data_bound_from_above_only():
+    """A walk seen with noise, as in inference_gym: its mean was off by .14 posterior sd, and the run was trusted."""
+    rng = np.random.default_rng(1)
+    y = np.cumsum(rng.normal(0, 0.1, 30)) + rng.normal(0, 0.15, 30)
+    seen = np.r_[0:10, 20:30]
+    with pm.Model():
+        step, noise = pm.LogNormal("step", 0, 2), pm.LogNormal("noise", 0, 2)
+        walk = pm.GaussianRandomWalk("walk", sigma=step, init_dist=pm.Normal.dist(0, step), steps=29)
+        pm.Normal("y", walk[seen], noise, observed=y[seen])
+        found = pmm.verdict(pmm.sample(chains=4, random_seed=1, progressbar=False))
+    assert [reason.code for reason in found.reasons] == ["neck"] and found.reasons[0].parameter == "noise"

@@ -1,0 +1,97 @@
+"""The mixture from which a ladder starts: its Gaussians are the modes; a ladder from it knows modes of unequal width.
+
+Random tests at fixed seeds: |z| < 4.5 for each statistic (7e-6).
+"""
+
+import numpy as np
+import pymc as pm
+import pytest
+from sampling_runs import run
+from test_ladder_climbs import Hills, unequal
+
+import pmm_mcmc as pmm
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.arguments import TunedParameters
+from pmm_mcmc.run import ladder_tuning
+from pmm_mcmc.run.ladder_fit import fitted_mixture
+from pmm_mcmc.run.ladder_path import Points
+
+
+class Known(Hills):
+    """Hills whose points have evaluations."""
+
+    d = 3
+
+    def points(self, x):
+        lp, slope = self.value(Coordinates(np.zeros(self.d), np.ones(self.d)))(x)
+        zero = np.zeros_like(slope)
+        return Points(x, np.concatenate([slope, slope, zero, np.zeros((len(x), 1)), lp[:, None]], axis=1))
+
+
+def test_each_mode_is_a_gaussian_of_its_mass():
+    rng, far = np.random.default_rng(1), np.array([8.0, 0.0, -8.0])
+    hills, setting = Known(far, 0.2), TunedParameters(0.5, 1, 1.0, Coordinates(np.zeros(3), np.ones(3)), 1)
+    wide, narrow = rng.standard_normal((2000, 3)), far + np.sqrt(0.2) * rng.standard_normal((400, 3))
+    both = rng.permutation(np.concatenate([wide, narrow]))
+    for cold, beyond in ((both, []), (wide, [hills.points(narrow)]), (np.concatenate([wide, narrow[:9]]), [])):
+        before = hills.calls
+        found, spent = fitted_mixture(hills, setting, hills.points(cold), beyond)
+        evaluated = len(cold) + len(beyond) * 400
+        assert spent <= hills.calls - before and evaluated + spent >= hills.calls - before
+        expected = 1 if len(cold) == 2009 else 2  # too few draws of a mode are no Gaussian
+        assert len(found.mean) == expected
+        np.testing.assert_allclose(found.mean[0], 0.0, atol=0.1)
+        np.testing.assert_allclose(found.root[0] @ found.root[0].T, np.eye(3), atol=0.1)
+        if expected == 2:
+            np.testing.assert_allclose(found.mean[1], far, atol=0.1)
+            np.testing.assert_allclose(found.root[1] @ found.root[1].T, 0.2 * np.eye(3), atol=0.02)
+            # Both have mass (2 pi)^(3/2); the sd of each mean of lp is sqrt(3 / 2 / n).
+            assert abs(np.diff(found.log_weight)[0]) < 4.5 * np.sqrt(1.5 / 400 + 1.5 / 2000)
+
+
+def test_modes_of_unequal_width_have_their_weights_in_twenty_dimensions():
+    options = {"ladder": "auto", "chains": 256, "draws": 60, "tune": 1000, "step": pmm.PoissonULMC()}
+    dt = run(unequal(20), "numba", **options)
+    ladder, judged = dt["ladder"], pmm.verdict(dt)
+    assert int(ladder["gaussians"]) == 2 and judged.state == "trusted"
+    share = (dt["posterior"]["x"].values[..., 0] > 0.0).mean()
+    assert abs(share - 0.5) < 4.5 * float(ladder["mode_weight_se"][0]) < 0.15
+    known = 10.0 * np.log(2.0 * np.pi)
+    assert abs(float(ladder["log_evidence"]) - known) < 4.5 * float(ladder["log_evidence_se"]) < 0.1
+
+
+@pytest.fixture(scope="module")
+def far_from_its_prior():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((200, 8))
+    y = rng.random(200) < 1.0 / (1.0 + np.exp(-x @ rng.standard_normal(8)))
+    with pm.Model() as model:
+        pm.Bernoulli("y", logit_p=x @ pm.Normal("b", 0.0, 1.0, shape=8), observed=y.astype(int))
+    return model
+
+
+def test_one_mode_far_from_its_prior_costs_about_what_a_plain_run_does(far_from_its_prior):
+    options = {"step": pmm.PoissonULMC(), "chains": 64, "draws": 100, "tune": 1000, "random_seed": 1}
+    plain = run(far_from_its_prior, "numba", **options)["sample_stats"]["n_grad_total"].values[:, -1].sum()
+    dt = run(far_from_its_prior, "numba", ladder="auto", **options)
+    ladder = dt["ladder"]
+    assert ladder.sizes["rung"] == 3 and int(ladder["gaussians"]) == 1 and int(ladder["restarts"]) > 500
+    assert float(ladder["gradients"]) < 1.5 * plain
+    prior = run(far_from_its_prior, "numba", ladder="auto", reference="prior", **options)["ladder"]
+    assert int(prior["gaussians"]) == 0 and prior.sizes["rung"] > 6
+    apart = float(ladder["log_evidence"]) - float(prior["log_evidence"])
+    assert abs(apart) < 4.5 * np.hypot(float(ladder["log_evidence_se"]), float(prior["log_evidence_se"]))
+
+
+def test_a_mixture_that_no_annealing_can_start_from_leaves_the_prior(far_from_its_prior, monkeypatch):
+    anneal = ladder_tuning.Tuner._anneal
+
+    def once(self, *given):
+        if self.path.mixture is not None:
+            raise ladder_tuning.NoLadder("ladder: no way")
+        return anneal(self, *given)
+
+    monkeypatch.setattr(ladder_tuning.Tuner, "_anneal", once)
+    options = {"step": pmm.PoissonULMC(), "chains": 64, "draws": 10, "tune": 200, "ladder": "auto"}
+    ladder = run(far_from_its_prior, "numba", **options)["ladder"]
+    assert int(ladder["gaussians"]) == 0 and np.isfinite(float(ladder["log_evidence"]))
