@@ -18,10 +18,11 @@ SUPPORT = HERE.parent / "tests" / "support"
 FROZEN = "paper"
 # On one core.
 COSTS = {
+    "accelerator": "nine minutes a call, which goes on where the last one stopped; --small on a CPU",
     "auto": "costs: two minutes; coverage: five minutes a model",
     "c_call": "seconds",
     "calibration": "an hour; minutes a target",
-    "cold_start": "five minutes a model",
+    "cold_start": "five minutes a model; growth: ten minutes",
     "diffusion": "minutes; --quick: half a minute",
     "exact": "minutes a part",
     "exact_peers": "minutes a target and sampler; needs blackjax",

@@ -1,6 +1,9 @@
 """CPU seconds that a user waits on a model never seen: ``python -m benchmarks cold_start [model ...]``.
 
-Each row is a process of its own, with import left out: a default run of four chains, compilation and all, by
+``cold_start growth`` asks for one draw after twenty steps of warm-up, of models of other sizes, on both backends:
+CPU seconds of the first call, and in brackets of the same call again in the same process, which compiles nothing.
+
+Otherwise each row is a process of its own, with import left out: a default run of four chains, compilation and all, by
 
 PyMC NUTS    pm.sample(nuts_sampler="pymc")
 nutpie       pm.sample(nuts_sampler="nutpie")
@@ -34,6 +37,7 @@ from pathlib import Path
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 
 HERE = Path(__file__).parent
@@ -76,7 +80,50 @@ def negative_binomial() -> pm.Model:
     return model
 
 
+def thousand() -> pm.Model:
+    """A hierarchy of 998 counts."""
+    with pm.Model() as model:
+        theta = pm.Normal("theta", pm.Normal("mu", 0.0, 5.0), pm.HalfNormal("tau", 2.0), shape=998)
+        pm.Poisson("y", pt.exp(theta), observed=np.random.default_rng(5).poisson(3.0, 998))
+    return model
+
+
+def twenty() -> pm.Model:
+    """Twenty variables of twelve families, in four likelihoods."""
+    rng = np.random.default_rng(6)
+    X, group = rng.normal(size=(200, 8)), rng.integers(0, 6, 200)
+    with pm.Model() as model:
+        eta = pm.Normal("intercept", 0.0, 2.0) + sum(X[:, i] * pm.Normal(f"slope{i}", 0.0, 1.0) for i in range(8))
+        mean, sd = pm.Normal("group_mean", 0.0, 1.0), pm.HalfNormal("group_sd", 1.0)
+        eta += pm.Normal("group", mean, sd, shape=6)[group] + pm.StudentT("shift", nu=4) * pm.Uniform("bound", 0.0, 1.0)
+        nu, scale = pm.Gamma("nu", 2.0, 0.1), pm.HalfCauchy("scale", 1.0)
+        pm.StudentT("y", nu=nu, mu=eta, sigma=scale, observed=X @ np.linspace(-1.0, 1.0, 8) + rng.normal(size=200))
+        rate = pm.Exponential("rate", 1.0) * pm.LogNormal("power", 0.0, 0.3)
+        pm.Poisson("counts", rate, observed=rng.poisson(1.5, 50))
+        pm.Binomial("hits", 10, pm.Beta("weight", 2.0, 2.0), observed=rng.binomial(10, 0.4, 30))
+        pm.Multinomial("cells", 20, pm.Dirichlet("p", np.ones(3)), observed=rng.multinomial(20, [0.2, 0.3, 0.5], 10))
+    return model
+
+
+def scan() -> pm.Model:
+    """GARCH(1, 1) of 200 returns: a loop in the graph."""
+    returns = np.random.default_rng(7).normal(size=200)
+    with pm.Model() as model:
+        omega, a, b = pm.HalfNormal("omega", 1.0), pm.Beta("a", 2.0, 5.0), pm.Beta("b", 5.0, 2.0)
+        variance = pytensor.scan(
+            lambda x, h, omega, a, b: omega + a * x**2 + b * h,
+            sequences=[pt.as_tensor(returns[:-1])], outputs_info=[pt.constant(1.0, dtype="float64")],
+            non_sequences=[omega, a, b], return_updates=False,
+        )  # fmt: skip
+        pm.Normal("y", 0.0, pt.sqrt(variance), observed=returns[1:])
+    return model
+
+
 MODELS = {"logistic": logistic, "negative_binomial": negative_binomial}
+GROWTH = {
+    "four chains": (logistic, 4), "10,000 chains": (logistic, 10_000), "d = 1,000": (thousand, 4),
+    "20 variables": (twenty, 4), "a scan": (scan, 4),
+}  # fmt: skip
 
 
 def one(name: str, sampler: str) -> None:
@@ -86,19 +133,24 @@ def one(name: str, sampler: str) -> None:
         import pmm_mcmc.steps
     if sampler in NEEDS:
         __import__(NEEDS[sampler])
-    model = MODELS[name]()
+    build, chains = GROWTH[name] if name in GROWTH else (MODELS[name], 4)
+    model = build()
 
     def spent() -> float:
         usage = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         return sum(each.ru_utime + each.ru_stime for each in usage)
 
-    call = (OURS | PEERS)[sampler].format("chains=4, random_seed=1, progressbar=False")
+    few = "draws=1, tune=20, " if name in GROWTH else ""
+    call = (OURS | PEERS)[sampler].format(f"{few}chains={chains}, random_seed=1, progressbar=False")
     names = {"pm": pm, **({"pmm": pmm} if sampler in OURS else {})}
     warnings.simplefilter("ignore")
     cpu, wall = spent(), time.perf_counter()
     with model, contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         eval(call, names)
-    print(json.dumps([spent() - cpu, time.perf_counter() - wall]))
+        first, took = spent() - cpu, time.perf_counter() - wall
+        if name in GROWTH:
+            eval(call, names)
+    print(json.dumps([first, spent() - cpu - first if name in GROWTH else took]))
 
 
 def row(name: str, sampler: str, python: str, disk: str) -> list[float]:
@@ -112,6 +164,17 @@ def row(name: str, sampler: str, python: str, disk: str) -> list[float]:
     if out.returncode:
         raise RuntimeError(out.stderr[-2000:])
     return json.loads(out.stdout.splitlines()[-1])
+
+
+def growth() -> None:
+    """Print the table of models of other sizes; the package's own loop has been compiled by a regression of counts."""
+    print(f"{'':16} {'numba, another':>16} {'numba, seen':>16} {'JAX':>16}")
+    with tempfile.TemporaryDirectory() as disk:
+        row("negative_binomial", "pmm.sample", sys.executable, disk)
+        for name in GROWTH:
+            kinds = ("pmm.sample", "pmm.sample", "JAX")
+            found = [row(name, sampler, sys.executable, disk) for sampler in kinds]
+            print(f"{name:16} " + " ".join(f"{first:7.1f} ({again:6.1f})" for first, again in found), flush=True)
 
 
 def main(names: list[str], python: str, write: bool) -> None:
@@ -135,12 +198,14 @@ def main(names: list[str], python: str, write: bool) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", help=", ".join(MODELS))
+    parser.add_argument("models", nargs="*", help=f"{', '.join(MODELS)}, growth")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.one:
         one(*chosen.one)
+    elif chosen.models == ["growth"]:
+        growth()
     else:
         main(chosen.models or list(MODELS), chosen.python, chosen.write)

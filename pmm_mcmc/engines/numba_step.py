@@ -31,7 +31,9 @@ from pmm_mcmc.langevin.transitions import (
     path,
 )
 
-__all__ = ["Functions", "NoisePath", "Parameters", "StepLength", "attempt", "copy", "drift", "flow", "place", "trajectory"]
+__all__ = [
+    "Functions", "NoisePath", "Parameters", "StepLength", "attempt", "copy", "drift", "flow", "place", "trajectory",
+]  # fmt: skip
 
 # Called from compiled code alone: without the ways in from Python and C, which LLVM would compile, too.
 _inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
