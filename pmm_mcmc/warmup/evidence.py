@@ -118,7 +118,8 @@ def settled(potential: np.ndarray, d: int, narrowness: np.ndarray | float = 0.0)
     in the neck of a posterior would condemn all others.  With the :func:`narrowness` ``(chain,)`` of theirs added to
     potentials, masses are compared.
     """
-    n, potential = potential.shape[1], potential + np.reshape(narrowness, (-1, 1))
+    with np.errstate(invalid="ignore"):
+        n, potential = potential.shape[1], potential + np.reshape(narrowness, (-1, 1))
     newest = potential[:, -max(1, n // 4) :]
     lowest = np.median(np.where(np.isfinite(newest), newest, np.inf), axis=1).min()
     keep = potential <= lowest + d / 2 + 6 * np.sqrt(d / 2) + 5
@@ -132,8 +133,10 @@ def narrowness(gradient: np.ndarray, d: int) -> np.ndarray:
     gradient: of evaluations ``(chain, n, width)``, the first ``d`` columns in the newest quarter.
     """
     n = gradient.shape[1]
-    squares = (gradient[:, -max(1, n // 4) :, :d] ** 2).mean(axis=1)
-    return np.nan_to_num(0.5 * np.log(np.maximum(squares, np.finfo(float).tiny)).sum(axis=1), nan=np.inf)
+    with np.errstate(over="ignore"):
+        squares = (gradient[:, -max(1, n // 4) :, :d] ** 2).mean(axis=1)
+    found = 0.5 * np.log(np.maximum(squares, np.finfo(float).tiny)).sum(axis=1)
+    return np.where(np.isnan(found), np.inf, found)
 
 
 def replacements(usable: np.ndarray, unstable: np.ndarray) -> np.ndarray:

@@ -105,6 +105,8 @@ def test_narrowness_is_that_of_the_newest_quarter_and_of_the_sampled_coordinates
     gradient[1, -1, 0] = np.nan
     assert narrowness(gradient, 2)[1] == np.inf, "such a chain is in no region"
     assert np.isfinite(narrowness(np.zeros((1, 4, 2)), 2)).all(), "a coordinate without a gradient"
+    beyond = narrowness(np.full((1, 4, 2), 1e200), 2)
+    assert beyond == np.inf and settled(np.array([[-np.inf] * 4, [1.0] * 4]), 2, np.append(beyond, 0.0))[1].all()
 
 
 def test_stuck_chains_are_replaced_by_healthy_ones():
