@@ -26,6 +26,7 @@ total     gradients of the costliest chain, warm-up included; medians over seeds
 b2max     gradients until the error of second moments is below .01, of the worst coordinate and, b2avg, of their mean;
           warm-up included, to the next draw; > not reached
 ESS       least effective draws of a mean in 1000 gradients after warm-up; g400: gradients of a chain until it is 400
+for draws those of the refused whose sentence asks for nothing but more draws
 CPU       seconds of a call in a session that knows the model
 """
 COLUMNS = (
@@ -42,7 +43,7 @@ def page(rows: list[dict[str, Any]], facts: str) -> str:
     rows = sorted(known, key=lambda row: (order[row["target"]], row["sampler"], row["seed"]))
     lines = [HEADER.format(biased=BIASED), facts, ""]
     families = list(dict.fromkeys(key.partition("/")[0] for key in ENTRIES))
-    lines += [*totals(rows, families), "", *lists(rows)]
+    lines += [*totals(rows, families), "", *against(rows, families), *lists(rows)]
     for family in families:
         mine = [row for row in rows if row["target"].partition("/")[0] == family]
         if mine:
@@ -103,8 +104,8 @@ def _first(rows: list[dict[str, Any]], name: str) -> str:
 def totals(rows: list[dict[str, Any]], families: list[str]) -> list[str]:
     """Return what the verdict got right and wrong, by sampler and family."""
     lines = [
-        f"{'':33s}{'runs':>6s} {'wrong':>6s} {'trusted':>8s} {'right':>6s} {'refused':>13s} {'broken bounds':>16s} "
-        f"{'cover where trusted':>20s}"
+        f"{'':33s}{'runs':>6s} {'wrong':>6s} {'trusted':>8s} {'right':>6s} {'refused':>13s} {'for draws':>9s} "
+        f"{'broken bounds':>16s} {'cover where trusted':>20s}"
     ]
     for sampler in dict.fromkeys(row["sampler"] for row in rows):
         for family in (*families, "odd, held out", "all"):
@@ -116,15 +117,42 @@ def totals(rows: list[dict[str, Any]], families: list[str]) -> list[str]:
             refused = [row for row in right if row["state"] not in TRUSTED]
             claims = [row for row in done if "means" in row]
             trusted = [row for row in claims if row["state"] in TRUSTED]
+            short = sum(row.get("sentence", "").partition(". ")[2].startswith("Draw more") for row in refused)
             bounds, means = sum(row["bounds"] for row in claims), sum(row["means"] for row in trusted)
             covered = f"{100 * sum(row['covered'] for row in trusted) / means:.1f} % of {means}" if means else "-"
             share = f"{len(refused)} ({100 * len(refused) / len(right):.1f} %)" if right else "-"
             lines.append(
                 f"  {sampler:16s}{family:15s}{len(these):6d} {len(wrong):6d} "
-                f"{sum(row['state'] in TRUSTED for row in wrong):8d} {len(right):6d} {share:>13s} "
+                f"{sum(row['state'] in TRUSTED for row in wrong):8d} {len(right):6d} {share:>13s} {short:9d} "
                 f"{f'{sum(row["broken"] for row in claims)} of {bounds}':>16s} {covered:>20s}"
             )
     return lines
+
+
+def against(rows: list[dict[str, Any]], families: list[str]) -> list[str]:
+    """Return how many gradients our defaults need for 400 effective draws of each mean, over what each peer needs."""
+    ours = next(iter(SCHEMES))
+    each: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for row in good(rows):
+        each.setdefault(row["sampler"], {}).setdefault(row["target"], []).append(row)
+    lines = []
+    for peer, theirs in each.items():
+        both = [target for target in theirs if peer not in SCHEMES and target in each.get(ours, {})]
+        if not both:
+            continue
+        need = {t: [float(np.median([row["for_400"] for row in each[s][t]])) for s in (ours, peer)] for t in both}
+        ratio = {target: mine / other for target, (mine, other) in need.items()}
+        medians = [
+            f"{family} {np.median(of):.2f} of {len(of)}"
+            for family in (*families, "all")
+            if (of := [value for target, value in ratio.items() if _belongs(target, family)])
+        ]
+        lines += [f"g400 of {ours} over that of {peer}, medians: {', '.join(medians)}.  Above 1:"]
+        for target in sorted((target for target in both if ratio[target] > 1), key=lambda target: -ratio[target]):
+            mine, other = need[target]
+            states = [", ".join(row["state"] for row in each[sampler][target]) for sampler in (ours, peer)]
+            lines.append(f"  {target}: {ratio[target]:.1f} ({mine:.0f}, {states[0]}; {other:.0f}, {states[1]})")
+    return [*lines, ""] if lines else []
 
 
 def _belongs(target: str, family: str) -> bool:

@@ -133,7 +133,7 @@ class _Walk:
     def _top(
         self, y: np.ndarray, plane: np.ndarray, hessian: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, float] | None:
-        """Climb within a plane by Newton's method; return the maximum, the Hessian matrix there and the log integral."""
+        """Climb within a plane by Newton's method; return the maximum, its Hessian matrix and log integral."""
         (lp,), (g,) = self._value(y[None])
         for _ in range(_CLIMBS):
             if hessian is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ __all__ = ["MORE", "NOT_TRUSTED", "TRUSTED", "UNDECIDED", "Reason", "Verdict", "
 TRUSTED, UNDECIDED, NOT_TRUSTED = "trusted", "undecided", "not trusted"
 # The remedy of reasons that more draws alone remove: ``draws="auto"`` goes on until there are none.
 MORE = "draw more"
+
+# Reasons whose value is a standard error: it falls with the root of the number of draws.
+_ERRORS = ("mcse", "mcse_of_sd")
 
 # The state of a run with each reason.  The sentence has one remedy, that of the first reason in this order: a wrong
 # step must be mended before more draws help.
@@ -123,6 +127,9 @@ def concluded(reasons: Iterable[Reason], good: str) -> Verdict:
     # A step that is known to be too long explains why the identity fails; no edge of the density is needed.
     steps = [reason for reason in ordered if reason.code.startswith("step_") and decisive[0].code == "identity"]
     remedy = next((reason.remedy for reason in [*steps, *decisive] if reason.remedy), "")
+    if remedy == MORE and all(reason.code in _ERRORS for reason in decisive):
+        times = max((reason.value / reason.limit) ** 2 for reason in decisive if reason.value and reason.limit)
+        remedy += f": about {math.ceil(10.0 * times) / 10.0:.1f} times as many"
     if remedy:
         sentence += f" {remedy[0].upper()}{remedy[1:]}."
     return Verdict(state, sentence, tuple(ordered))

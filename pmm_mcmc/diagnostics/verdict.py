@@ -80,8 +80,9 @@ def verdict(dt: Any, *, probe: Any = None, witness: Any = None) -> Verdict:
     It is **undecided** if nothing wrong was found, but the draws cannot show that nothing is: there are fewer than 20,
     or one chain; the standard error of a mean exceeds 0.05 posterior standard deviations, or two standard errors of a
     corrected mean exceed 0.1; the standard deviation of a free variable, whose bias is not measurable, is known to
-    worse than 5 %, where that of its mean is not either; chains move between modes of unequal width; no bias could be
-    measured, as without gradients; or the step is much longer than warm-up would have made it, and the draws do not
+    worse than 5 %, where that of its mean is not either; chains move between modes of unequal width; a neck beyond the
+    draws has a hundredth more of the mass than of the draws, by prediction; no bias could be measured, as without
+    gradients; or the step is much longer than warm-up would have made it, and the draws do not
     rule out a bias of 0.1.
 
     Otherwise it is **trusted**.  The percentage in the sentence is two standard errors of the worst corrected mean, in

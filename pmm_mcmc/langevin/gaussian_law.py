@@ -19,7 +19,7 @@ from pmm_mcmc.langevin.flows import flows
 from pmm_mcmc.langevin.methods import ADJUSTED, HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, one_in
 
-__all__ = ["log_mass_shift", "stationary_covariance", "step_maps", "variance_error"]
+__all__ = ["stationary_covariance", "step_maps", "variance_error"]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
@@ -171,31 +171,3 @@ def variance_error(kernel: Kernel, step_size: float, friction: float, K: int | N
         return np.inf
     index = 2 if kernel.scheme == Scheme.RECYCLED else 0
     return float(covariance[index, index] * curvature - 1.0)
-
-
-def log_mass_shift(
-    kernel: Kernel, step_size: float, friction: float, K: int | None, curvatures: np.ndarray
-) -> np.ndarray:
-    r"""Return by how much a step changes the log mass of a mode, for each of its principal curvatures.
-
-    They add up, and differences between modes are what counts.  A valley that narrows on a chain's way pulls it by half
-    the growth of the curvature times the variance across, and that is :math:`v_h(l)` of the step, not :math:`1/l`.  So
-    a mode of curvature :math:`l` has the log mass
-
-    .. math:: -\frac12 \int_1^l \left(v_h(l') - \frac1{l'}\right) dl'
-
-    too much: a step that makes a narrow mode too wide makes it too light, too.  For overdamped steps that is the first
-    order in the step whatever lies between the modes; otherwise an estimate (``tests/langevin/test_mass_shift.py``).
-
-    Parameters
-    ----------
-    kernel, step_size, friction, K
-        As of :func:`stationary_covariance`.
-    curvatures : (n,)
-        Positive.  Where variances are more than twice too large, or none, they count as twice too large.
-    """
-    logs = np.log(curvatures)
-    grid = np.linspace(min(logs.min(), 0.0), max(logs.max(), 0.0), 65)
-    errors = [min(variance_error(kernel, step_size, friction, K, float(c)), 1.0) for c in np.exp(grid)]
-    integral = np.concatenate([[0.0], np.cumsum(0.5 * np.diff(grid) * (np.array(errors[1:]) + errors[:-1]))])
-    return -0.5 * (np.interp(logs, grid, integral) - np.interp(0.0, grid, integral))

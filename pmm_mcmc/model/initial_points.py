@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-__all__ = ["PRIOR_DRAWS", "PRIOR_NUMBERS", "WIDTHS", "model_starts", "prior_draws", "spread_starts", "vector_starts"]
+__all__ = [
+    "PRIOR_DRAWS",
+    "PRIOR_NUMBERS",
+    "box_widths",
+    "model_starts",
+    "prior_draws",
+    "spread_starts",
+    "vector_starts",
+]
 
-# Half the side of the box that each try for a start is drawn from: as PyMC jitters for NUTS, halved after every four.
-WIDTHS = tuple(0.5 ** (i // 4) for i in range(20))
+# Tries for a start, and after how many of them the box that it is drawn from changes.
+_TRIES, _TRIES_OF_A_BOX = 20, 4
 # Draws of the prior, as many as scouts look at (pmm_mcmc.warmup.scouts), and numbers of these.
 PRIOR_DRAWS, PRIOR_NUMBERS = 24, 2**20
+
+
+def box_widths(centre_is_finite: Callable[[], bool]) -> Iterator[float]:
+    """Yield half the side of the box that each try for a start is drawn from: 1 at first, as PyMC jitters for NUTS.
+
+    Later boxes are nearer to the centre or, if log density or gradient are not finite there, reach further.
+    """
+    yield from (1.0,) * _TRIES_OF_A_BOX
+    factor = 0.5 if centre_is_finite() else 2.0
+    for i in range(_TRIES_OF_A_BOX, _TRIES):
+        yield factor ** (i // _TRIES_OF_A_BOX)
 
 
 def spread_starts(
@@ -23,7 +42,7 @@ def spread_starts(
     gradient_at: Callable[[np.ndarray], np.ndarray],
     rng: np.random.Generator,
 ) -> np.ndarray | None:
-    """Return random starts ``(chain, d)`` within one unit of ``centre``, nearer where gradients there are not finite.
+    """Return random starts ``(chain, d)`` within one unit of ``centre``, or as :func:`box_widths` has it.
 
     Parameters
     ----------
@@ -39,19 +58,23 @@ def spread_starts(
     Returns
     -------
     (chain, d) or None
-        None if the gradient is not finite even at ``centre``.
+        None if no start with a finite gradient was found for a chain, and ``centre`` is none.
     """
+
+    def centre_is_finite() -> bool:
+        return bool(np.isfinite(gradient_at(centre[None])).all())
+
     starts = superchains or chains
     found = np.tile(centre, (starts, 1))
     missing = np.arange(starts)
-    for width in WIDTHS:
+    for width in box_widths(centre_is_finite):
         tried = centre + width * rng.uniform(-1.0, 1.0, size=(starts, len(centre)))
         good = np.isfinite(gradient_at(tried[missing])).all(axis=1)
         found[missing[good]] = tried[missing[good]]
         missing = missing[~good]
         if not missing.size:
             break
-    if missing.size and not np.isfinite(gradient_at(centre[None])).all():
+    if missing.size and not centre_is_finite():
         return None
     return found[np.arange(chains) * starts // chains]
 

@@ -95,7 +95,8 @@ def sample(
     initvals
         Initial points of the chains: as for ``pm.sample``, values by name, or a list of them, one per chain; so also
         for a NumPyro or Stan model.  For any :class:`pmm_mcmc.LogDensity` an array ``(d,)`` or ``(chains, d)`` of
-        unconstrained coordinates.  By default uniformly within one unit of the model's initial point.
+        unconstrained coordinates.  By default uniformly within one unit of the model's initial point, nearer or further
+        where there is no density.
     more
         A result of this function in memory, to which ``draws`` more draws of each chain are appended, with the bytes of
         one long run.  Step, ``chains``, ``tune``, seed and the like are those of the result and need not be given.  A

@@ -13,7 +13,7 @@ from pmm_mcmc.engines.contract import Chunk, change_coordinates, empty_state
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.langevin.methods import Scheme
-from pmm_mcmc.model.initial_points import WIDTHS
+from pmm_mcmc.model.initial_points import box_widths
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.noncentring import NoncentringWarmup
 from pmm_mcmc.warmup.scouts import look_around
@@ -117,8 +117,8 @@ class Chain:
             return x if structure is None or sites is None else structure.to_z(x, sites)[0]
 
         def jittered(width: float) -> tuple[np.ndarray, np.ndarray] | None:
-            for shrink in WIDTHS:
-                start = position + shrink * width * rng.uniform(-1.0, 1.0, size=d)
+            for box in box_widths(lambda: gradient_at(position) is not None):
+                start = position + box * width * rng.uniform(-1.0, 1.0, size=d)
                 found = gradient_at(start)
                 if found is not None:
                     return start, found

@@ -190,11 +190,9 @@ class Calibration:
     """Dip of the log density in nats below which two maxima are of one mode."""
     least_mass: float = 1e-3
     """Mass of a mode over that of the chains' below which it is not mentioned."""
-    weight_shift: float = 0.03
-    """Predicted shift of the share of draws in a mode, over its standard deviation, from which on chains' weights of
-    modes are not trusted: a third of the tenth that matters.  By quadrature on two wells of widths 1 and 0.5 that are
-    three of the wider one's sds apart shifts are 1.5 to 2.7 times those predicted for LMC and ULMC, 5 times for RLMC
-    and below 0.01 with the default method; nearly as predicted where wells overlap."""
+    volumes: float = 2.0
+    """Volume of a mode over another's, or the reverse, from which on a step shifts their weights by a different
+    amount."""
     mass: float = 0.01
     """Mass of a mode over that of all from which on its weight matters."""
     most_modes: int = 4

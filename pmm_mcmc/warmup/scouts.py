@@ -9,9 +9,8 @@ chains, and short chains that start there mostly stay: their ends do not climb t
 The mass of a mode at :math:`\hat y` is Laplace's, :math:`p(\hat y)\,|{-\nabla^2 \log p(\hat y)}|^{-1/2}`; that of the
 chains is Laplace's too or, where they have no strict maximum, that of a Gaussian with their mean log density.
 
-Modes that chains do visit are mentioned if the step shifts their weights by much.  It makes the narrower mode too wide
-by more than the other, and its weight too small: no identity within a mode shows that, but the step's law on Gaussians
-predicts it (:func:`pmm_mcmc.langevin.gaussian_law.log_mass_shift`).
+Modes that chains do visit are mentioned if their volumes differ.  A step makes the narrower mode too wide by more than
+the other, and its weight too small: no identity within a mode shows that.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, OtherModes, TunedParameters
 from pmm_mcmc.engines.contract import Engine, empty_state, model_side
-from pmm_mcmc.langevin.gaussian_law import log_mass_shift
-from pmm_mcmc.langevin.methods import ADJUSTED, OVERDAMPED
+from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.climb import Climbers
 
@@ -158,13 +156,11 @@ class _Search:
         return OtherModes(mass, where, float(at[where]), visited)
 
     def _uneven(self, homes: list[_Maximum]) -> tuple[_Maximum, float, _Maximum] | None:
-        """Return the mode that chains visit and whose weight the step shifts most, with its mass, and their highest.
+        """Return a mode that chains visit, with its mass, and another of theirs that has another volume.
 
-        None where all shifts are small, as between modes of one shape.
+        What a step is off by depends on how wide a mode is: the weights of modes of one volume are still right.
         """
         modes: list[_Maximum] = []
-        if self._engine.kernel.scheme in ADJUSTED:
-            return None
         for home in sorted(homes, key=lambda home: -home.lp):
             each = min(len(home.y), CALIBRATION.exact_hessian) + CALIBRATION.points_between
             enough = self._left > (len(modes) + 1) * each
@@ -172,24 +168,15 @@ class _Search:
                 modes.append(home)
         if len(modes) < 2:
             return None
-        log_masses, shapes = zip(*map(self._laplace, modes), strict=True)
-        strict = np.flatnonzero(np.isfinite(log_masses))
-        if len(strict) < 2:
+        masses = np.array([self._log_mass(mode) for mode in modes])
+        with np.errstate(invalid="ignore"):  # where there is no strict maximum
+            volumes = masses - [mode.lp for mode in modes]
+            weights = np.exp(masses - np.logaddexp.reduce(masses))
+            other = (np.abs(volumes - volumes[0]) > np.log(CALIBRATION.volumes)) & (weights > CALIBRATION.mass)
+        if not other.any() or not CALIBRATION.mass < weights[0] < 1.0:
             return None
-        weights = np.exp(np.array(log_masses)[strict] - np.logaddexp.reduce(np.array(log_masses)[strict]))
-        shifts = np.array([self._shift(*shapes[i]) for i in strict])
-        # Of the share of draws in a mode, in its sd; the mean of no parameter shifts by more of its own.
-        of_sd = np.abs(shifts - weights @ shifts) * np.sqrt(weights / np.maximum(1.0 - weights, 1e-300))
-        which = int(np.argmax(np.where(weights > CALIBRATION.mass, of_sd, 0.0)))
-        if of_sd[which] <= CALIBRATION.weight_shift or weights[which] <= CALIBRATION.mass:
-            return None
-        other = int(np.argmax(np.where(np.arange(len(strict)) == which, 0.0, weights)))
-        return modes[strict[which]], float(weights[which]), modes[strict[other]]
-
-    def _shift(self, curvatures: np.ndarray, counts: np.ndarray) -> float:
-        """Return by how much the step changes the log mass of a mode, up to a constant."""
-        tuned = self._tuned
-        return float(counts @ log_mass_shift(self._engine.kernel, tuned.step_size, tuned.friction, tuned.K, curvatures))
+        which = int(np.argmax(np.where(other, weights, 0.0)))
+        return modes[which], float(weights[which]), modes[0]
 
     @property
     def _left(self) -> int:
@@ -299,32 +286,25 @@ class _Search:
 
     def _log_mass(self, end: _Maximum) -> float:
         """Return Laplace's log mass, up to a constant; -inf where the log density has no strict maximum."""
-        return self._laplace(end)[0]
-
-    def _laplace(self, end: _Maximum) -> tuple[float, tuple[np.ndarray, np.ndarray]]:
-        """Return Laplace's log mass, and the principal curvatures with how many there are of each."""
-        d, gain = len(end.y), 0.0
+        d = len(end.y)
         if d > CALIBRATION.exact_hessian:
-            values, counts = self._by_lanczos(end)
-        else:
-            hessian = self._curved(end, np.eye(d))
-            if not np.isfinite(hessian).all():
-                return -np.inf, (np.ones(0), np.ones(0))
-            values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
-            counts = np.ones(d)
-            if values[0] > 0.0:
-                gain = 0.5 * float(((end.gradient @ vectors) ** 2 / values).sum())
-        if not len(values) or values.min() <= CALIBRATION.flattest * values.max() or gain >= 1.0:
-            return -np.inf, (values, counts)
-        return end.lp + gain - 0.5 * float(counts @ np.log(values)), (values, counts)
+            return end.lp - 0.5 * self._log_det(end)
+        hessian = self._curved(end, np.eye(d))
+        if not np.isfinite(hessian).all():
+            return -np.inf
+        values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
+        if values[0] <= CALIBRATION.flattest * values[-1]:
+            return -np.inf
+        gain = 0.5 * float(((end.gradient @ vectors) ** 2 / values).sum())
+        return end.lp + gain - 0.5 * float(np.log(values).sum()) if gain < 1.0 else -np.inf
 
     def _curved(self, end: _Maximum, directions: np.ndarray) -> np.ndarray:
         """Return the negative Hessian matrix times directions ``(n, d)``, by differences of gradients."""
         h = 0.1 * np.sqrt(end.scale)
         return -(self._value(end.y + h * directions)[1] - end.gradient) / h
 
-    def _by_lanczos(self, end: _Maximum) -> tuple[np.ndarray, np.ndarray]:
-        """Return curvatures and counts that stand for the spectrum of the negative Hessian matrix; none where it fails.
+    def _log_det(self, end: _Maximum) -> float:
+        """Return the log determinant of the negative Hessian matrix by Lanczos' method; inf where it is not positive.
 
         The directions that it starts from are the same at every maximum: their noise cancels in part in differences.
         """
@@ -341,9 +321,11 @@ class _Search:
                 matrices[:, i, i + 1] = matrices[:, i + 1, i] = length
                 basis.append(w / np.maximum(length, 1e-300)[:, None])
         if not np.isfinite(matrices).all():
-            return np.ones(0), np.ones(0)
+            return np.inf
         values, vectors = np.linalg.eigh(matrices)
-        return values.ravel(), 0.5 * d * (vectors[:, 0] ** 2).ravel()
+        if (values[:, 0] <= CALIBRATION.flattest * values[:, -1]).any():
+            return np.inf
+        return 0.5 * d * float((vectors[:, 0] ** 2 * np.log(values)).sum())
 
     def _stays(self, end: _Maximum, homes: list[_Maximum], rng: np.random.Generator, share: int) -> bool:
         """Return whether short chains from a maximum mostly stay; may spend one part in ``share`` of what is left."""

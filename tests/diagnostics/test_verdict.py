@@ -37,6 +37,11 @@ def only_reason(dt, remedy=None, state="not trusted"):
     assert found.state == state and not found.trusted
     (reason,) = [reason for reason in found.reasons if reason.state == state]
     advice = f" {reason.remedy[0].upper()}{reason.remedy[1:]}." if reason.remedy else ""
+    if reason.code in ("mcse", "mcse_of_sd"):
+        times = (reason.value / reason.limit) ** 2
+        said = float(found.sentence.partition(" Draw more: about ")[2].partition(" times as many.")[0])
+        assert times <= said <= times + 0.1
+        advice = f" Draw more: about {said:.1f} times as many."
     assert found.sentence == f"{state.capitalize()}: {reason}.{advice}" and str(reason) == reason.words
     assert remedy in (None, reason.remedy)
     return reason.words

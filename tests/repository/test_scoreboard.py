@@ -70,3 +70,26 @@ print(sum(key.startswith("posteriordb/") for key in named), len(named))
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=540)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["47", "60"]
+
+
+def test_the_page_compares_gradients_with_a_peer_and_names_what_is_lost():
+    code = """
+from scoreboard.page import against
+
+def row(target, sampler, seed, need):
+    return {"target": target, "sampler": sampler, "seed": seed, "for_400": need, "state": "trusted"}
+
+rows = [row("odd/hurdle", "default", s, 100.0 * s) for s in (1, 2, 3)] + [row("odd/hurdle", "NUTS", 1, 1000.0)]
+rows += [row("odd/walls", "default", 1, 900.0), row("odd/walls", "NUTS", 1, 300.0), row("odd/jump", "NUTS", 1, 1.0)]
+rows += [{"target": "odd/lkj", "sampler": "NUTS", "seed": 1, "error": "took longer"}]
+print("\\n".join(against(rows, ["posteriordb", "odd"])))
+assert against([one for one in rows if one["sampler"] == "default"], ["odd"]) == []
+"""
+    path = [ROOT / "benchmarks", ROOT / "tests" / "support", ROOT, os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=540)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == [
+        "g400 of default over that of NUTS, medians: odd 1.60 of 2, all 1.60 of 2.  Above 1:",
+        "  odd/walls: 3.0 (900, trusted; 300, trusted)",
+    ]

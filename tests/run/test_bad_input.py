@@ -210,6 +210,19 @@ def test_start_of_no_density_names_the_variable(walled, sample, start, offender,
     assert not {"x", "y", "wall", "root"} & set(terms) - {offender, *(["wall"] if "x" in start else [])}, message
 
 
+def test_starts_reach_further_where_the_initial_point_has_no_density(sample):
+    """Of the boxes of sides 2 and 4 about the initial point the first lies in a hole; two starts need a further one."""
+    with pm.Model():
+        x = pm.Normal("x", 0, 3, shape=3)
+        pm.Potential("hole", pt.switch(pt.max(pt.abs(x)) > 1.5, 0.0, -np.inf))
+        step = pmm.ULMC(step_size=0.1, friction=1.0, scaling=np.full(3, 9.0))
+        one = sample(step, draws=20, tune=0)
+        four = pmm.sample(step, 20, tune=0, random_seed=1, progressbar=False, compute_convergence_checks=False)
+    for dt in (one, four):
+        assert np.isfinite(dt["sample_stats"]["gradient"]).all()
+        assert (np.abs(dt["posterior"]["x"].values).max(axis=-1) > 1.5).all()
+
+
 ROBUST = [
     ("PoissonOLMC", {"K": 16}),
     ("PoissonULMC", {"K": 16}),
