@@ -4,10 +4,11 @@ Each row is a process of its own and is kept in ``results/accelerator.json`` as 
 on where it stopped, for ``--minutes`` at a time.  Without an accelerator it runs on the CPU: ``--small`` is two models
 with 64 and 256 chains.  All chains start within one unit of the model's initial point.
 
-seconds, of which compiling
+seconds, compiling
     Wall clock from the first line of the sampler (model built, imports done) until the errors stay below their limit:
     b2max = max_i (mean x_i^2 - E x_i^2)^2 / Var x_i^2 < 0.01 on the unconstrained coordinates, means over all chains
-    and the later half of their steps so far.
+    and the later half of their steps so far.  Compiling is XLA's for the whole run, draws included; of MEADS, ChEES,
+    MCLMC and NUTS that of all up to the draws, with tracing.
 gradients
     In sequence, until then: what the slowest chain of a batch in lockstep waits for.
 ESS(x^2)/s
