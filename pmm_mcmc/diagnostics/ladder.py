@@ -49,9 +49,10 @@ def with_ladder(dt: Any, verdict: Verdict) -> Verdict:
         return verdict
     ladder = dt["ladder"]
     weight, errors = _modes(ladder), ladder["mode_weight_se"].values
+    evidence, error = float(ladder["log_evidence"]), float(ladder["log_evidence_se"])
+    places = int(np.clip(-np.floor(np.log10(max(error, 1e-9))), 2, 6))
     words = (
-        f" Ladder: log evidence {float(ladder['log_evidence']):.2f} (error {float(ladder['log_evidence_se']):.2f}), "
-        f"{int(ladder['restarts'])} restarts"
+        f" Ladder: log evidence {evidence:.{places}f} (error {error:.{places}f}), {int(ladder['restarts'])} restarts"
     )
     if len(weight) > 1:
         shown = ", ".join(f"{w:.2g} (error {se:.1g})" for w, se in zip(weight[:6], errors, strict=False))

@@ -64,6 +64,9 @@ def test_the_sentence_says_what_was_found():
     assert with_ladder(tree(200, [1.0], [200]), before).sentence.endswith(
         "200 restarts, one mode: a run without a ladder would do."
     )
+    small = tree(200, [1.0], [200])
+    small["ladder"]["log_evidence_se"] = 0.0037
+    assert " log evidence -3.217 (error 0.004), " in with_ladder(small, before).sentence
     assert with_ladder(xr.DataTree(), before) is before
 
 
