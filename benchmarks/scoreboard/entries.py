@@ -95,7 +95,8 @@ def _published(name: str) -> Entry:
 def _entries() -> dict[str, Entry]:
     found: dict[str, dict[str, Any]] = {
         "posteriordb": {n: Entry(held.build, partial(stored, "posteriordb", n)) for n, held in POSTERIORS.items()},
-        "published": {name: _published(name) for name in PUBLISHED},
+        # Two have no reference yet: long NUTS on them does not end in an hour.
+        "published": {n: _published(n) for n in PUBLISHED if n == "banana2" or n in read(PATHS["published"])},
         "odd": {name: _odd(name) for name in ODD},
         "acceptance": {n: Entry(target.build, partial(_of_target, n)) for n, target in targets.TARGETS.items()},
         "hierarchies": {n: Entry(partial(h.build, True), partial(_of_hierarchy, n)) for n, h in HIERARCHIES.items()},
