@@ -78,7 +78,10 @@ def reference(name: str) -> dict[str, Any]:
 
 def diagnosed(draws: np.ndarray) -> dict[str, Any]:
     """Return the largest r_hat and the fewest effective draws of any parameter that moves."""
-    x = xr.DataArray(draws[..., draws.std(axis=(0, 1)) > 1e-12], dims=("chain", "draw", "i"))
+    moving = draws.std(axis=(0, 1)) > 1e-12
+    if not moving.any():
+        raise ValueError("no parameter moved")
+    x = xr.DataArray(draws[..., moving], dims=("chain", "draw", "i"))
     ess = np.minimum(np.asarray(az.ess(x, method="bulk")), np.asarray(az.ess(x, method="mean")))
     return {"r_hat": round(float(np.asarray(az.rhat(x)).max()), 4), "ess": round(float(ess.min()))}
 
