@@ -105,10 +105,10 @@ class Scouted:
         d = plan.engine.d
         self.chains = warming.tuned.coordinates.place(warming.ensemble.state[:, 3 * d : 4 * d])
 
-    def _look(self, engine: Any, tuned: Any, seen: Any, prior: Any, n_grad: int, rng: Any) -> tuple[OtherModes, int]:
-        found, spent = look_around(engine, tuned, seen, prior, n_grad, rng)
-        self.share = spent / n_grad
-        return found, spent
+    def _look(self, engine: Any, tuned: Any, seen: Any, prior: Any, n_grad: int, rng: Any) -> tuple[Any, ...]:
+        looked = look_around(engine, tuned, seen, prior, n_grad, rng)
+        self.share = looked[-1] / n_grad
+        return looked
 
 
 def plan_of(model: pm.Model) -> SamplingPlan:

@@ -343,6 +343,11 @@ def _place(run: Run, table: pd.DataFrame) -> tuple[str, float]:
 
 
 def last_words(dt: Any) -> tuple[int, str]:
-    """Return the sentence of the verdict with its level of logging: a warning unless the run is trusted."""
+    """Return what a run ends with, and its level of logging: the sentence of the verdict, a warning unless trusted.
+
+    After a good one it says where the means are that the sentence speaks of.
+    """
     judgement = verdict(dt)
-    return (logging.INFO if judgement.trusted else logging.WARNING), judgement.sentence
+    if judgement.trusted:
+        return logging.INFO, f"{judgement.sentence} The corrected means are in pmm.summary(dt)."
+    return logging.WARNING, judgement.sentence

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["MOST_DENSE", "GaussianMixture", "mixture_density", "path_numbers"]
+from pmm_mcmc.coordinates.scale import MOST_DENSE
 
-# Coordinates up to which each Gaussian has a whole covariance.
-MOST_DENSE = 300
+__all__ = ["GaussianMixture", "mixture_density", "path_numbers"]
+
 _LOG_2PI = float(np.log(2.0 * np.pi))
 
 

@@ -14,7 +14,7 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, OtherModes, TunedParameters
 from pmm_mcmc.run.ladder_path import Path, Points
 from pmm_mcmc.warmup.climb import Climbers, Value
-from pmm_mcmc.warmup.scouts import along_coordinates, maxima_beyond
+from pmm_mcmc.warmup.scouts import along_coordinates, look_around
 
 __all__ = ["look", "unmet_maxima"]
 
@@ -62,7 +62,7 @@ def look(
     position, slope, lp = (np.swapaxes(part, 0, 1) for part in (cold.position, cold.slope(1.0), cold.lp))
     nothing = np.zeros(lp.shape, np.int64)
     seen = Block(position, slope, lp, nothing, nothing, nothing, np.ones(lp.shape))
-    modes, maxima, more = maxima_beyond(path.engine, setting, seen, prior, n_grad, rng, found)
+    modes, maxima, more = look_around(path.engine, setting, seen, prior, n_grad, rng, found)
     return modes, maxima, climbed + more
 
 

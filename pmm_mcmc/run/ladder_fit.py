@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pmm_mcmc.coordinates.scale import best_coordinates
+from pmm_mcmc.coordinates.scale import MOST_DENSE, best_coordinates
 from pmm_mcmc.diagnostics.mode_weights import MOST_MODES, mode_labels
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.model.mixture import MOST_DENSE, GaussianMixture
+from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.run.ladder_path import Path, Points
 
 __all__ = ["fitted_mixture"]

@@ -16,10 +16,10 @@ from pmm_mcmc.run.driver import Driver, Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.starts import density_at
 
-__all__ = ["noted_breaks", "noted_noncentring"]
+__all__ = ["noted_edges", "noted_noncentring"]
 
 
-def noted_breaks(plan: SamplingPlan, driver: Driver) -> dict[str, str]:
+def noted_edges(plan: SamplingPlan, driver: Driver) -> dict[str, str]:
     """Return the attributes that report a jump or a wall of the log density between draws, and necks beyond them."""
     if "gradient" not in plan.statistics or not driver.seen:
         return {}

@@ -23,7 +23,7 @@ from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling
 from pmm_mcmc.run.exact_leg import EXACT_LEG, report_of
 from pmm_mcmc.run.ladder_sample import sample_on_ladder
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
-from pmm_mcmc.run.notes import noted_breaks, noted_noncentring
+from pmm_mcmc.run.notes import noted_edges, noted_noncentring
 from pmm_mcmc.run.plan import Asked, SamplingPlan
 from pmm_mcmc.run.progress import RunProgress
 from pmm_mcmc.run.recorders import MemoryRecorder, MomentsRecorder, StoreRecorder, device_of
@@ -364,7 +364,7 @@ def sample(
                 finished = driver.go(stopped)
                 if finished:
                     bar.end_at(run.done)
-            breaks = noted_breaks(plan, driver) if compute_convergence_checks and finished and processes.primary else {}
+            breaks = noted_edges(plan, driver) if compute_convergence_checks and finished and processes.primary else {}
             seconds = time.time() - began
             recorder.note(
                 {

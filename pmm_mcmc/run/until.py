@@ -77,7 +77,7 @@ class Until:
         """
         steps = self.bound * thin
         draws = f"{self.bound} draws of {thin} step{'s' * (thin > 1)}"
-        cost = f"{self.limit}{count(steps * gradients)} for {draws}: {_time(steps * seconds)}"
+        cost = f"{draws} take {self.limit}{count(steps * gradients)}: {_time(steps * seconds)}"
         return f"Warm-up: {count(np.mean(spent))} gradients a chain; {cost}"
 
 

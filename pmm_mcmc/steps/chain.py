@@ -320,7 +320,7 @@ class Chain:
             self.warmup, self.companions, self.unstable = None, None, 0
             if self.prior is not None and block is not None:
                 spent, rng = self.n_grad + self.pending, np.random.default_rng(self.key)
-                found, more = look_around(engine, self.tuned, block, self.prior, spent, rng)
+                found, _, more = look_around(engine, self.tuned, block, self.prior, spent, rng)
                 self.tuned = self.tuned._replace(other_modes=found)
                 self.pending += more
             self.prior = None

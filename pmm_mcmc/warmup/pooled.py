@@ -159,7 +159,7 @@ class Warming:
         self.n_grad = spent + -(-(warmup.n_grad - before) // chains)
         if self.finished and self.prior is not None:
             rng = np.random.default_rng(self.ensemble.keys[0])
-            found, more = look_around(engine, self.tuned, newest, self.prior, int(self.n_grad.sum()), rng)
+            found, _, more = look_around(engine, self.tuned, newest, self.prior, int(self.n_grad.sum()), rng)
             self.tuned, self.prior = self.tuned._replace(other_modes=found), None
             self.n_grad += -(-more // chains)
 

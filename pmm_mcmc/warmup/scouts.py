@@ -26,7 +26,7 @@ from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.climb import Climbers
 
-__all__ = ["along_coordinates", "look_around", "maxima_beyond"]
+__all__ = ["along_coordinates", "look_around"]
 
 # Numbers of the places that are looked at, and of states that are evaluated together: 16 MiB.
 _NUMBERS = 2**21
@@ -40,8 +40,8 @@ def look_around(
     n_grad: int,
     rng: np.random.Generator,
     found: np.ndarray | None = None,
-) -> tuple[OtherModes, int]:
-    """Look for other modes; return what was found, and the gradients that it took.
+) -> tuple[OtherModes, np.ndarray, int]:
+    """Look for other modes; return what was found, maxima ``(m, d)`` in the model's coordinates, and gradients spent.
 
     Parameters
     ----------
@@ -58,20 +58,6 @@ def look_around(
     found : (k, d), optional
         Maxima in the model's coordinates from which scouts begin.
     """
-    modes, _, spent = maxima_beyond(engine, tuned, seen, prior, n_grad, rng, found)
-    return modes, spent
-
-
-def maxima_beyond(
-    engine: Engine,
-    tuned: TunedParameters,
-    seen: Block,
-    prior: np.ndarray,
-    n_grad: int,
-    rng: np.random.Generator,
-    found: np.ndarray | None = None,
-) -> tuple[OtherModes, np.ndarray, int]:
-    """Look for other modes as :func:`look_around`; return, too, their maxima ``(m, d)`` in the model's coordinates."""
     most, d = int(min(CALIBRATION.scout_share * n_grad, CALIBRATION.most_of_scouts)), seen.position.shape[2]
     if d == 0 or most < CALIBRATION.scouts_together * CALIBRATION.least_climb:
         return OtherModes(), np.empty((0, d)), 0

@@ -179,7 +179,7 @@ def test_the_cost_is_announced_when_warm_up_ends(well, caplog, options, words):
     each = float(stats["n_grad"].mean())
     tuning = float((stats["n_grad_total"] - stats["n_grad"]).isel(draw=0).mean())
     most = 1000 if options["draws"] == "auto" else 40
-    cost = rf"Warm-up: {tuning:.0f} gradients a chain; {words}(\d+) for {most} draws of 3 steps: .+ (s|min)"
+    cost = rf"Warm-up: {tuning:.0f} gradients a chain; {most} draws of 3 steps take {words}(\d+): .+ (s|min)"
     found = re.fullmatch(cost, line)
     assert float(found[1]) == pytest.approx(most * each, rel=0.05) and len(line) <= 80
 

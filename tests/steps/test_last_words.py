@@ -46,7 +46,8 @@ def test_a_run_ends_with_one_sentence(model, said, door, method, level):
             dt = pm.sample(500, tune=50, chains=4, cores=1, step=step, **OPTIONS)
         else:
             dt = pmm.sample(step, 500, tune=50, chains=4, **OPTIONS)
-    assert said() == [(level, pmm.verdict(dt).sentence)]
+    shown = " The corrected means are in pmm.summary(dt)." if level == logging.INFO else ""
+    assert said() == [(level, pmm.verdict(dt).sentence + shown)]
     assert said()[0][1].startswith("Trusted: " if level == logging.INFO else "Not trusted: ")
     pmm.summary(dt), bias_table(dt)
     assert len(said()) == 1, "nothing is said again"
