@@ -68,11 +68,11 @@ def noted(attrs: Any) -> Break | None:
     return Break(found["kind"], found.get("size", math.inf), found["coordinate"], found["value"], found["fixed"])
 
 
-def looked_at(chains: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
+def looked_at(chains: int, draws: int, number: int = _DRAWS) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of the chains, and of their draws, between which breaks are looked for."""
-    of_each = -(-_DRAWS // chains)
+    of_each = -(-number // chains)
     which = (np.arange(of_each) + 0.5) * draws / of_each
-    return np.arange(0, chains, -(-chains // _DRAWS)), np.unique(which.astype(int))
+    return np.arange(0, chains, -(-chains // number)), np.unique(which.astype(int))
 
 
 def breaks_between(draws: np.ndarray, density: Density, failures: bool = False, rounding: float = 1e-10) -> str:

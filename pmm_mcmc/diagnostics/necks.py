@@ -20,7 +20,7 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.statement import Reason
 
-__all__ = ["ATTRIBUTE", "Value", "neck_reasons", "necks_beyond"]
+__all__ = ["ATTRIBUTE", "MOST", "Value", "neck_reasons", "necks_beyond"]
 
 # Attribute of a result: the predictions, as JSON.
 ATTRIBUTE = "necks"
@@ -31,20 +31,20 @@ Value = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 _TOWARDS = (0.7, 1.4, 2.1, 3.0, 4.0, 5.5, 7.5, 10.0)
 _AWAY = _TOWARDS[:4]
 # Most coordinates of the model, of which each costs a gradient at each place, and most that are walked along.
-_MOST, _WALKED = 64, 2
+MOST, _WALKED = 64, 2
 # Drop of the log density, in nats, at which a walk ends; gain that the next step promises at which a climb does.
 _DEEP, _ARRIVED = 8.0, 0.05
 # Climbs with one Hessian matrix each, their steps, and the distance of its differences in whitened coordinates.
 _CLIMBS, _STEPS, _APART = 3, 8, 1e-3
 # Pairs of draws from Laplace's Gaussian.
 _PAIRS = 16
-# Rise of a prediction beyond its maximum, in nats, that 32 draws leave.
+# Rise of a prediction beyond its maximum, in nats, that 32 draws leave: it ends before a larger one.
 _RISE = 0.5
 # Share of the draws beyond which a neck begins, and the bulk in which the prediction must agree with the draws.
 _TAIL, _BULK = 0.01, 0.05
 
 
-def necks_beyond(draws: np.ndarray, coordinates: Coordinates, value: Value) -> str:
+def necks_beyond(draws: np.ndarray, coordinates: Coordinates, value: Value, among: np.ndarray | None = None) -> str:
     """Predict the marginal densities of coordinates along which the posterior narrows.
 
     Parameters
@@ -55,6 +55,8 @@ def necks_beyond(draws: np.ndarray, coordinates: Coordinates, value: Value) -> s
         The whitened coordinates of the run.
     value
         Log density of ``z`` with gradient.
+    among : (d,), optional
+        Whether a coordinate is looked along; all are by default.
 
     Returns
     -------
@@ -64,9 +66,9 @@ def necks_beyond(draws: np.ndarray, coordinates: Coordinates, value: Value) -> s
     """
     walk, d = _Walk(coordinates, value), draws.shape[1]
     along = []
-    if 1 < d <= _MOST and np.isfinite(draws).all():
+    if 1 < d <= MOST and np.isfinite(draws).all():
         with np.errstate(all="ignore"):  # densities that are not finite, or vast
-            along = [walk.predicted(draws, i, side) for i, side in walk.narrowing(draws)]
+            along = [walk.predicted(draws, i, side) for i, side in walk.narrowing(draws, among)]
     return json.dumps({"gradients": walk.spent, "along": along})
 
 
@@ -85,13 +87,13 @@ class _Walk:
         """Return in column ``i`` the gradient of ``z_i`` with respect to ``y``."""
         return self._coordinates._replace(centre=np.zeros(d)).place(np.eye(d))
 
-    def narrowing(self, draws: np.ndarray) -> list[tuple[int, int]]:
+    def narrowing(self, draws: np.ndarray, among: np.ndarray | None) -> list[tuple[int, int]]:
         """Return the coordinates with which the others' gradients grow most evenly, and on which side."""
         _, g = self._value(self._coordinates.whiten(draws))
         axes = self._axes(draws.shape[1])
         others = (g**2).sum(axis=1)[:, None] - (g @ axes) ** 2 / (axes**2).sum(axis=0)
         found = np.corrcoef(draws.T, np.log(np.maximum(others, 1e-300)).T)[: draws.shape[1], draws.shape[1] :]
-        follows = np.nan_to_num(found.diagonal())
+        follows = np.nan_to_num(found.diagonal()) * (1.0 if among is None else among)
         first = np.argsort(-np.abs(follows))[:_WALKED]
         return [(int(i), int(np.sign(follows[i]))) for i in first if abs(follows[i]) > CALIBRATION.narrowing]
 
@@ -215,11 +217,14 @@ def _ordered(side: int, at: list[float], log_density: list[float]) -> tuple[np.n
 def _beyond(z: np.ndarray, at: np.ndarray, log_density: np.ndarray) -> float:
     """Return the mass predicted beyond the last hundredth of draws ``z``; 0 where the prediction is no evidence."""
     low, high, edge = np.quantile(z, [_BULK, 1.0 - _BULK, 1.0 - _TAIL])
-    if len(at) < 5 or at[0] > low or at[-1] < edge:
+    if not ((at >= low) & (at <= high)).any():
         return 0.0
     top = int(np.where((at >= low) & (at <= high), log_density, -np.inf).argmax())
-    if (np.diff(log_density[top:]) > _RISE).any():
-        return 0.0  # the prediction fails beyond, or there is another mode
+    rises = np.flatnonzero(np.diff(log_density[top:]) > _RISE)
+    if rises.size:  # there the prediction fails, or another mode begins
+        at, log_density = (part[: top + rises[0] + 1] for part in (at, log_density))
+    if len(at) < 5 or at[0] > low or at[-1] < edge:
+        return 0.0
     fine = np.linspace(at[0], at[-1], 4001)
     density = np.exp(PchipInterpolator(at, log_density)(fine) - log_density[top])
     inside = (fine >= low) & (fine <= high)

@@ -14,7 +14,11 @@ from typing import Any
 import numpy as np
 from pymc.stats.convergence import SamplerWarning, WarningType, warn_treedepth
 
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, breaks_between, looked_at
+from pmm_mcmc.diagnostics.necks import ATTRIBUTE as NECKS
+from pmm_mcmc.diagnostics.necks import MOST, Value, necks_beyond
 from pmm_mcmc.diagnostics.verdict import last_words
 from pmm_mcmc.model.log_density import log_density
 from pmm_mcmc.model.outputs import python_function
@@ -22,6 +26,9 @@ from pmm_mcmc.model.outputs import python_function
 __all__ = ["end_runs_with_the_verdict"]
 
 _log = logging.getLogger("pmm_mcmc")
+
+# Draws for each coordinate from which their covariance is taken, and those from which a non-centring is learnt.
+_FOR_COVARIANCE, _TO_LEARN = 10, 200
 
 
 def end_runs_with_the_verdict() -> None:
@@ -54,14 +61,26 @@ def _last_words(idata: Any, model: Any) -> list[SamplerWarning] | None:
     stats = idata.children.get("sample_stats") if hasattr(idata, "children") else None
     if stats is None or not {"n_grad_total", "unstable"} <= set(stats.data_vars) or "posterior" not in idata.children:
         return None
-    _look_for_breaks(idata, model)
+    _say_cost(stats.dataset)
+    _look_beyond(idata, model)
     level, sentence = last_words(idata)
     warning = SamplerWarning(WarningType.CONVERGENCE, sentence, "info" if level == logging.INFO else "warn")
     return [warning, *warn_treedepth(idata)]
 
 
-def _look_for_breaks(idata: Any, model: Any) -> None:
-    """Note in a result whether the log density jumps between draws.
+def _say_cost(stats: Any) -> None:
+    """Say what the run cost: PyMC's workers cannot say at the end of the warm-up what the draws will cost."""
+    if stats["n_grad"].ndim != 2:
+        return  # of several steps
+    spent = stats["n_grad"].sum("draw")
+    warm_up = float((stats["n_grad_total"].isel(draw=-1) - spent).mean())
+    thin = float(stats["steps_per_draw"].mean())
+    draws = f"{stats.sizes['draw']} draws of {thin:.3g} step{'s' * (thin > 1)}"
+    _log.info("Warm-up: %.0f gradients a chain; %s took %.0f", warm_up, draws, float(spent.mean()))
+
+
+def _look_beyond(idata: Any, model: Any) -> None:
+    """Note in a result whether the log density jumps between draws, and necks beyond them.
 
     The chains may have been in other processes.  So the log density is built here, in Python's mode, which is slow to
     evaluate but needs no compiler.
@@ -70,7 +89,8 @@ def _look_for_breaks(idata: Any, model: Any) -> None:
     if "unconstrained" not in stats or stats["lp"].ndim != 2 or {*vars} != {*model.continuous_value_vars}:
         return
     try:
-        density = log_density(vars, model, model.initial_point(0))
+        point = model.initial_point(0)
+        density = log_density(vars, model, point)
         flat, outputs = density.graph
         function = python_function([flat], outputs)
         chains, draws = looked_at(stats.sizes["chain"], stats.sizes["draw"])
@@ -83,8 +103,38 @@ def _look_for_breaks(idata: Any, model: Any) -> None:
 
         if not np.allclose(both(x[:1])[0], lp[:1], rtol=1e-6, atol=1e-6):
             return  # other variables, or in another order
-        found = breaks_between(x, both, bool(stats["model_failures"].sum() > 0))
+        idata["posterior"].attrs[ATTRIBUTE] = breaks_between(x, both, bool(stats["model_failures"].sum() > 0))
+        structure = log_density(vars, model, point, {}).structure if "noncentred" in stats else None
+        idata["posterior"].attrs |= _necks(stats, both, structure)
     except Exception as error:
-        _log.info("Jumps of the log density were not looked for: %s", error)
-        return
-    idata["posterior"].attrs[ATTRIBUTE] = found
+        _log.info("Jumps of the log density and necks were not looked for: %s", error)
+
+
+def _necks(stats: Any, value: Value, structure: Structure | None) -> dict[str, str]:
+    """Return the attribute that reports necks beyond the draws.
+
+    Each chain has a non-centring of its own, in a process that may be gone: here one is learnt from draws of all.
+    Coordinates that are non-centred themselves are not looked along.
+    """
+    draws = stats["unconstrained"].values
+    own, d = np.ones(draws.shape[2], bool), draws.shape[2]
+    if not 1 < d <= MOST or draws[..., 0].size < _FOR_COVARIANCE * d:
+        return {}
+    of_z = value
+    if structure is not None:
+        own = (stats["noncentred"].values == draws).all(axis=(0, 1))
+        chains, rows = looked_at(len(draws), draws.shape[1], _TO_LEARN)
+        x, none = draws[np.ix_(chains, rows)].reshape(-1, d), structure.none()
+        slope = value(x)[1]
+        sites = structure.learn(x, slope, structure.pull_back(structure.to_z(x, none)[0], slope, none)[1], none)
+        draws = structure.to_z(draws, sites)[0]
+
+        def of_z(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            x = structure.to_x(z, sites)
+            lp, slope = value(x)
+            return lp + structure.to_z(x, sites)[1], structure.pull_back(z, slope, sites)[1]
+
+    chains, rows = looked_at(*draws.shape[:2])
+    flat = draws.reshape(-1, d)
+    whitened = Coordinates(flat.mean(axis=0), np.linalg.cholesky(np.cov(flat.T)))
+    return {NECKS: necks_beyond(draws[np.ix_(chains, rows)].reshape(-1, d), whitened, of_z, own)}

@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 import pymc as pm
 import pytest
 from pymc.sampling import mcmc
@@ -64,6 +65,20 @@ def test_without_checks_nothing_is_said(model, said, door):
     assert said() == []
 
 
+def test_a_neck_beyond_the_draws_is_predicted():
+    """A walk seen with noise, as in inference_gym: draws agree with each other, and have hardly entered the neck."""
+    rng = np.random.default_rng(1)
+    y = np.cumsum(rng.normal(0, 0.1, 30)) + rng.normal(0, 0.15, 30)
+    seen = np.r_[0:10, 20:30]
+    with pm.Model():
+        step, noise = pm.LogNormal("step", 0, 2), pm.LogNormal("noise", 0, 2)
+        walk = pm.GaussianRandomWalk("walk", sigma=step, init_dist=pm.Normal.dist(0, step), steps=29)
+        pm.Normal("y", walk[seen], noise, observed=y[seen])
+        dt = pm.sample(300, chains=4, cores=1, step=pmm.PoissonULMC(), progressbar=False, random_seed=3)
+    (reason,) = [reason for reason in pmm.verdict(dt).reasons if reason.code == "neck"]
+    assert reason.parameter == "noise"
+
+
 def test_other_samplers_are_checked_by_pymc(model, said):
     assert mcmc.run_convergence_checks.of_pymc is convergence.run_convergence_checks
     with model:
@@ -79,6 +94,16 @@ def test_pymc_looks_its_checks_up_where_they_are_replaced(model, monkeypatch):
         dt = pm.sample(20, tune=20, chains=1, cores=1, step=pmm.PoissonULMC(), **OPTIONS)
     ((idata, given),) = calls
     assert given is model and idata["posterior"].sizes == dt["posterior"].sizes
+
+
+def test_a_run_says_what_it_cost(model, caplog):
+    caplog.set_level(logging.INFO, logger="pmm_mcmc")
+    with model:
+        step = pmm.PoissonULMC(step_size=0.5, friction=1.0, scaling=[1.0, 1.0], steps_per_draw=6, scheme="recycled")
+        dt = pm.sample(50, tune=50, chains=2, cores=1, step=step, **OPTIONS)
+    total = dt["sample_stats"]["n_grad_total"].values[:, -1].mean()
+    (said,) = [m for m in caplog.messages if m.startswith("Warm-up: ")]
+    assert said == f"Warm-up: {total - 300:.0f} gradients a chain; 50 draws of 6 steps took 300"
 
 
 def test_what_breaks_in_the_verdict_loses_no_draws(model, said, monkeypatch):
