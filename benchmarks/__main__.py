@@ -19,7 +19,7 @@ FROZEN = "paper"
 # On one core.
 COSTS = {
     "accelerator": "nine minutes a call, which goes on where the last one stopped; --small on a CPU",
-    "auto": "costs: two minutes; coverage: five minutes a model",
+    "auto": "costs: two minutes; coverage: five minutes a model; refused: five minutes",
     "c_call": "seconds",
     "calibration": "an hour; minutes a target",
     "cold_start": "five minutes a model; growth: ten minutes",

@@ -53,11 +53,10 @@ OVER = {"error": "took too long"}
 
 def build(name: str) -> Any:
     """Return a model by name."""
-    from exact_peers import german25
     from scoreboard.published import PUBLISHED
     from targets import TARGETS
 
-    return {"german25": german25, "eight_schools": TARGETS["eight_schools"].build, **PUBLISHED}[name]()
+    return {"eight_schools": TARGETS["eight_schools"].build, **PUBLISHED}[name]()
 
 
 def make_reference(name: str) -> dict[str, list[float]]:

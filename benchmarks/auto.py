@@ -1,10 +1,12 @@
-"""What ``draws="auto"`` costs, and if its intervals hold: ``python -m benchmarks auto costs | coverage [NAME ...]``.
+"""What ``draws="auto"`` costs, and if its intervals hold: ``python -m benchmarks auto costs | coverage | refused``.
 
-Both make runs of 1000 draws by four chains, with defaults, and judge them where ``draws="auto"`` would: its draws are
-the first of these.  ``costs``: gradients a chain to its end and to 1000 draws, and both verdicts, two seeds.
+The first two make runs of 1000 draws by four chains, with defaults, and judge them where ``draws="auto"`` would: its
+draws are the first of these.  ``costs``: gradients a chain to its end and to 1000 draws, and both verdicts, two seeds.
 ``coverage``: how often 1.96 standard errors about means and standard deviations hold the truth, over all parameters of
 ``--runs`` runs: at the end that the rule chooses, at 200 draws, and at 1000.  The truth is known, or the mean of all
-runs of 1000 draws.
+runs of 1000 draws.  ``refused``: odd runs that the scoreboard keeps as right and refused, from the same seeds by
+``pmm.sample("auto")``, and on by ``pmm.sample("auto", more=dt)`` as long as the verdict asks for draws alone; a
+witness is asked where nothing else is missing.
 """
 
 from __future__ import annotations
@@ -16,15 +18,21 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+from scoreboard.__main__ import PATH
+from scoreboard.entries import ENTRIES
+from scoreboard.measure import errors_and_costs
+from scoreboard.page import errors_in_words
 from scoreboard.posteriordb import POSTERIORS
 from targets import TARGETS
+from versus.kept import read
 
 import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.statement import MORE
 from pmm_mcmc.diagnostics.verdict import asks_for_more, bias_table
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.until import UntilKnown, look_every
 
-CHAINS = 4
+CHAINS, LONGEST = 4, 16  # calls of "auto"
 COSTS = (
     "eight_schools", "funnel10", "gaussian100", "banana", "breast_cancer", "gp_pois_regr-gp_pois_regr", "mixture20",
     "poisson_glm",
@@ -88,15 +96,46 @@ def coverage(names: list[str], runs: int) -> None:
             print(f"  {kind:10}  corrected means {means}, plain means {plain}, standard deviations {sds}", flush=True)
 
 
+def refused() -> None:
+    for row in read(PATH):
+        if row["sampler"] != "default" or not row["target"].startswith("odd/") or "error" in row:
+            continue
+        if row["right"] and row["state"] != "trusted":
+            settle(row["target"], row["seed"], row["gradients"])
+
+
+def settle(key: str, seed: int, before: float) -> None:
+    """Go on with a run until it is trusted or more draws would not help, and say how right it is then."""
+    model, truth, dt, calls = ENTRIES[key].build(), ENTRIES[key].truth(), None, 0
+    while calls < LONGEST:
+        which = {"random_seed": seed, "chains": CHAINS} if dt is None else {"more": dt}
+        dt = pmm.sample("auto", model=model, progressbar=False, **which)
+        calls, found = calls + 1, pmm.verdict(dt)
+        if found.trusted or not any(reason.remedy == MORE for reason in found.reasons):
+            break
+    sentence = found.sentence
+    if [reason.code for reason in found.reasons] == ["unmeasured"]:
+        sentence = "by a witness: " + pmm.verdict(dt, witness=pmm.witness(dt)).sentence
+    stats = dt["sample_stats"].dataset
+    each, total = stats["n_grad"].values, stats["n_grad_total"].values[:, -1]
+    right = errors_and_costs(truth, truth.draws(model, dt), each, total - each.sum(axis=1))
+    words = (
+        f"{calls} calls, {stats.sizes['draw']} draws, {total.max():.0f} gradients a chain (1000 draws: {before:.0f})"
+    )
+    print(f"{key} seed {seed}: {words}; {errors_in_words(right)}; {sentence}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("costs", "coverage"))
+    parser.add_argument("what", choices=("costs", "coverage", "refused"))
     parser.add_argument("names", nargs="*", help="models; by default those of the documentation")
     parser.add_argument("--runs", type=int, default=200)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.getLogger("pmm_mcmc").setLevel(logging.ERROR)
-    if arguments.what == "costs":
+    if arguments.what == "refused":
+        refused()
+    elif arguments.what == "costs":
         costs(arguments.names)
     else:
         coverage(arguments.names, arguments.runs)

@@ -14,7 +14,7 @@ maximum asks for 2,000 chains, the mean for few.
 - ``NUTS`` of NumPyro, each chain with a warm-up of its own of 200 iterations; gradients are means over chains.
 
 Squares are of the parameters as ``scoreboard/published.py`` names them, with the moments kept there; of unconstrained
-coordinates for targets of ``tests/support/targets.py`` and german25, whose moments 4 x 5,000 draws of NUTS make.
+coordinates for targets of ``tests/support/targets.py``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,15 @@ import argparse
 import warnings
 from dataclasses import dataclass
 from functools import cached_property, partial
-from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pymc.pytensorf import join_nonshared_inputs
-from scoreboard.posteriordb import data
 from scoreboard.published import PUBLISHED
 from scoreboard.truth import stored
 from targets import TARGETS, reference
@@ -54,28 +51,12 @@ MAMS_TUNING, MAMS_LONGEST = 1000, 4000  # transitions of one chain; gradients of
 AT_ONCE = 64  # chains in a batch of gradients: all at once take gigabytes where data are many
 
 
-def german25() -> pm.Model:
-    """Logistic regression on the German credit data: 24 standardised features and an intercept."""
-    d = data("german_credit")
-    x = np.column_stack([(d.features - d.features.mean(axis=0)) / d.features.std(axis=0), np.ones(len(d.bad))])
-    with pm.Model() as model:
-        weights = pm.Normal("weights", shape=x.shape[1])
-        pm.Bernoulli("bad", logit_p=x @ weights, observed=d.bad)
-    return model
-
-
 def model_and_moments(name):
     """Return a model, its moments, and the names of the variables that they are of, empty for flat coordinates."""
     if name in TARGETS:
         return TARGETS[name].build(), reference(name), ()
-    if name in PUBLISHED:
-        truth = stored("published", name)
-        return PUBLISHED[name](), truth, truth.names
-    model = german25()
-    with model:
-        dt = pm.sample(5000, chains=4, cores=2, random_seed=1, progressbar=False)
-    x = dt["posterior"]["weights"].values.reshape(20_000, -1)
-    return model, SimpleNamespace(second=(x**2).mean(axis=0), variance_of_square=(x**2).var(axis=0)), ()
+    truth = stored("published", name)
+    return PUBLISHED[name](), truth, truth.names
 
 
 def squares_of(model, names):
@@ -235,7 +216,7 @@ SAMPLERS = {"pmm": ours, "LAPS": laps, "MAMS": mams, "NUTS": nuts}
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--targets", nargs="+", default=["german25", *(n for n in PUBLISHED if n != "banana2")])
+    parser.add_argument("--targets", nargs="+", default=[n for n in PUBLISHED if n != "banana2"])
     parser.add_argument("--samplers", nargs="+", default=list(SAMPLERS), choices=SAMPLERS)
     parser.add_argument("--chains", type=int, default=2048)
     parser.add_argument("--seed", type=int, default=1)

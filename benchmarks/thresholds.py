@@ -4,11 +4,15 @@ The thresholds are the fields of ``pmm_mcmc.warmup.calibration`` and ``pmm_mcmc.
 between 0.55 and 1.9 is varied in its distance from 1, any other itself.  Two halves of an acceptance set, so that what
 is seen on one can be confirmed on the other.  Each model is compiled once and sampled by 8 chains, 200 draws each.
 The verdict is asked of those draws, of the first 25 of them, and of draws at twice the step size.
+
+Fields of the scouts and of what is said of modes and necks (``EDGES``) are varied in whole runs of ``pmm.sample``, 4
+chains of 300 draws, on models with two modes and with a neck; there are four of them, two in each half.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import time
 from contextlib import contextmanager
 from dataclasses import fields
@@ -22,6 +26,7 @@ from hierarchies import reference as reference_of_hierarchy
 from targets import TARGETS, reference
 from versus.ours import engine_for, starts
 
+import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics import calibration as of_diagnostics
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.table import table_of
@@ -36,6 +41,11 @@ CHAINS, DRAWS, SHORT, LENGTH = 8, 200, 25, 1000
 UNDERDAMPED = {"dynamics": "underdamped"}
 DEFAULT = ("PoissonULMC", {**UNDERDAMPED, "scheme": "recycled"})
 PAPER, PLAIN, MALA = ("PoissonULMC", UNDERDAMPED), ("ULMC", UNDERDAMPED), ("MALA", {"dynamics": "overdamped"})
+EDGES = (
+    *("looks", "look_share", "scouts", "scouts_together", "scout_share", "most_of_scouts", "climbing_share"),
+    *("least_climb", "nearest", "furthest", "spacing", "homes", "points_between", "dip", "least_mass", "volumes"),
+    *("mass", "most_modes", "apart", "visited", "narrowing", "agree"),
+)
 # Fields that verdicts read too, though they are those of warm-up.
 SHARED = ("chance", "identity_z", "pieces")
 HEADER = """\
@@ -143,6 +153,57 @@ class Case:
         return Outcome(same, cost, error, tuple(verdicts), trees)
 
 
+def modes(apart: float, width: float, d: int) -> tuple[pm.Model, dict[str, float]]:
+    """Return two Gaussians of weights .3 and .7, the second of another width, and the means of its coordinates."""
+    with pm.Model() as model:
+        parts = [pm.MvNormal.dist(np.full(d, at), sd**2 * np.eye(d)) for at, sd in ((0.0, 1.0), (apart, width))]
+        pm.Mixture("x", [0.3, 0.7], parts)
+    return model, {f"x[{i}]": 0.7 * apart for i in range(d)}
+
+
+def walk(seed: int) -> tuple[pm.Model, dict[str, float]]:
+    """Return a random walk of which ten steps are not seen, with noise, and the means of both scales by quadrature."""
+    rng, seen = np.random.default_rng(seed), np.r_[0:10, 20:30]
+    y = (np.cumsum(rng.normal(0.0, 0.1, 30)) + rng.normal(0.0, 0.15, 30))[seen]
+    with pm.Model() as model:
+        step, noise = pm.LogNormal("step", 0.0, 2.0), pm.LogNormal("noise", 0.0, 2.0)
+        x = pm.GaussianRandomWalk("walk", sigma=step, init_dist=pm.Normal.dist(0.0, step), steps=29)
+        pm.Normal("y", x[seen], noise, observed=y)
+    variances, vectors = np.linalg.eigh(np.minimum(seen[:, None], seen) + 1.0)
+    a, b = np.meshgrid(np.linspace(-8.0, 3.0, 600), np.linspace(-12.0, 3.0, 800))
+    of_y = np.exp(2.0 * a)[..., None] * variances + np.exp(2.0 * b)[..., None]
+    lp = -0.5 * (np.log(of_y) + (vectors.T @ y) ** 2 / of_y).sum(axis=-1) - (a**2 + b**2) / 8.0
+    p = np.exp(lp - lp.max())
+    return model, {name: float((p * np.exp(at)).sum() / p.sum()) for name, at in (("step", a), ("noise", b))}
+
+
+EDGE_MODELS = {
+    1: {"modes 10 apart": lambda: modes(10.0, 1.0, 3), "walk 1": lambda: walk(1)},
+    2: {"modes 5 apart, of unequal widths": lambda: modes(5.0, 0.5, 2), "walk 3": lambda: walk(3)},
+}
+
+
+class Whole:
+    """Whole runs of a model, with scouts and the look for necks."""
+
+    def __init__(self, build: Any):
+        self.model, self.known = build()
+
+    def outcome(self, seed: int, before: Outcome | None = None, again: bool = False) -> Outcome:
+        """Sample and judge; or judge ``again`` what was sampled before."""
+        if again:
+            tree = before.trees[0]
+        else:
+            with self.model:
+                tree = pmm.sample(draws=300, random_seed=seed, progressbar=False)
+        run, stats = read(tree), tree["sample_stats"].dataset
+        table = table_of(run)
+        off = [abs(table["mean_corrected"][name] - mean) / table["sd"][name] for name, mean in self.known.items()]
+        spent = stats["n_grad_total"].values
+        same, cost = run.position.tobytes() + spent.tobytes(), float(spent[:, -1].mean())
+        return Outcome(same, cost, max(off), (str(judge(tree, run, table)),), (tree,))
+
+
 def varied(value: float) -> tuple[float, float]:
     """Half and double of a threshold, or of its distance from 1."""
     if isinstance(value, int):
@@ -168,7 +229,8 @@ def row(name: str, value: Any, base: list[Outcome], found: list[Outcome]) -> str
     differ = sum(a is not b and (a.same, a.verdicts) != (b.same, b.verdicts) for a, b in zip(base, found, strict=True))
     ratio = np.log([b.cost / a.cost for a, b in zip(base, found, strict=True)])
     error = np.sqrt(np.mean([each.error**2 for each in found]))
-    trusted = "/".join(str(sum(each.verdicts[i].startswith("Trusted") for each in found)) for i in range(3))
+    kinds = range(len(found[0].verdicts))
+    trusted = "/".join(str(sum(each.verdicts[i].startswith("Trusted") for each in found)) for i in kinds)
     cost = f"{np.exp(ratio.mean()):.2f} +- {ratio.std(ddof=1) / np.sqrt(len(ratio)):.2f}" if differ else "as before"
     return f"{name:32s} {value:<11.6g} {differ:2d}/{len(base):<2d}  {cost:14s}  {trusted:10s}  {error:6.3f}"
 
@@ -176,19 +238,25 @@ def row(name: str, value: Any, base: list[Outcome], found: list[Outcome]) -> str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("half", type=int, choices=HALVES)
-    parser.add_argument("fields", nargs="*", help="thresholds to vary (default: all)")
+    parser.add_argument("fields", nargs="*", help="thresholds to vary (default: all but EDGES)")
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2])
     given = parser.parse_args()
-    cases = [Case(name, sampler) for name, sampler in HALVES[given.half]]
+    edges = bool(given.fields) and set(given.fields) <= set(EDGES)
+    if edges:
+        logging.disable(logging.WARNING)  # verdicts
+        cases, names = [Whole(build) for build in EDGE_MODELS[given.half].values()], ", ".join(EDGE_MODELS[given.half])
+    else:
+        cases = [Case(name, sampler) for name, sampler in HALVES[given.half]]
+        names = ", ".join(" ".join([name, sampler[0], *sampler[1].values()]) for name, sampler in HALVES[given.half])
     runs = [(case, seed) for case in cases for seed in given.seeds]
-    names = ", ".join(" ".join([name, sampler[0], *sampler[1].values()]) for name, sampler in HALVES[given.half])
     print(HEADER.format(half=given.half, names=names, seeds=given.seeds))
     base = [case.outcome(seed) for case, seed in runs]
     print(row("(all as they are)", np.nan, base, base), flush=True)
     for room, record in (("warmup", of_warmup.CALIBRATION), ("diagnostics", of_diagnostics.CALIBRATION)):
         for field in fields(record):
-            again, values = room == "diagnostics", varied(getattr(record, field.name))
-            for value in values if not given.fields or field.name in given.fields else ():
+            again, values = room == "diagnostics" and field.name != "narrowing", varied(getattr(record, field.name))
+            asked = field.name in given.fields if given.fields else field.name not in EDGES
+            for value in values if asked else ():
                 with changed(record, field.name, value):
                     found = [case.outcome(seed, o, again) for (case, seed), o in zip(runs, base, strict=True)]
                     if field.name in SHARED:

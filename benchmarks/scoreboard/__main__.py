@@ -3,7 +3,8 @@
 The models are posteriordb's, those that other samplers publish figures on, some odd ones, and the sets of the other
 benchmarks; ``--models`` takes families, keys and patterns with stars.  Each model has a process of its own, and is run
 by ``pmm.sample()`` with its defaults (``default``) and by the paper's method with K = 16 (``paper``), from each seed;
-``--peers`` adds others.  A run that takes longer than ``--seconds`` is a failure, which is a row.
+``--peers`` adds others, and ``--schemes "every step"`` asks for the gradients to b2 < .01 alone, of the models that
+have a goal for them.  A run that takes longer than ``--seconds`` is a failure, which is a row.
 
 ``--write`` keeps ``results/scoreboard.json`` and the page, ``scoreboard.txt``, up to date after every run, and begins
 where the rows in there end; ``--again`` runs what is chosen anew.  ``--quick`` runs ten models from one seed, two at a
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from scoreboard.entries import QUICK, chosen
+from scoreboard.goals import EVERY_STEP, GOALS
 from scoreboard.measure import PEERS, SCHEMES
 from scoreboard.page import TRUSTED, errors_in_words, page
 from scoreboard.processes import rows_of
@@ -35,7 +37,7 @@ def render(rows: list[dict[str, Any]], facts: dict[str, Any]) -> str:
 
 def verdict_of(rows: list[dict[str, Any]]) -> int:
     """Return the exit status of the quick form, and say why it is not 0."""
-    bad = [row for row in rows if "error" in row or (row["wrong"] and row["state"] in TRUSTED)]
+    bad = [row for row in rows if "error" in row or (row.get("wrong") and row["state"] in TRUSTED)]
     for row in bad:
         what = f"failed: {row['error']}" if "error" in row else f"is wrong and trusted: {errors_in_words(row)}"
         print(f"{row['target']} {row['sampler']} seed {row['seed']} {what}", file=sys.stderr)
@@ -45,7 +47,7 @@ def verdict_of(rows: list[dict[str, Any]]) -> int:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", default=[], help="families, keys or patterns (default: all)")
-    for name, kinds, default in (("scheme", SCHEMES, list(SCHEMES)), ("peer", PEERS, [])):
+    for name, kinds, default in (("scheme", [*SCHEMES, EVERY_STEP], list(SCHEMES)), ("peer", PEERS, [])):
         words = {"metavar": name, "help": ", ".join(kinds)}
         parser.add_argument(f"--{name}s", nargs="*", default=default, choices=kinds, **words)
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
@@ -58,14 +60,15 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.quick and given.write:
         parser.error("--quick is for a look, and --write keeps what three seeds gave: leave one of them out")
+    samplers = [*given.schemes, *given.peers]
+    models = list(QUICK) if given.quick else list(GOALS) if samplers == [EVERY_STEP] else []
     try:
-        keys = chosen(given.models or (list(QUICK) if given.quick else []))
+        keys = chosen(given.models or models)
     except ValueError as error:
         parser.error(str(error))
     if given.list:
         print("\n".join(keys))
         return 0
-    samplers = [*given.schemes, *given.peers]
     if given.quick:
         samplers, given.seeds, given.jobs = given.schemes[:1], given.seeds[:1], 2
     facts, made, lock = about(), [], threading.Lock()

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import xarray as xr
 from gallery import EFFECTIVE, R_HAT, diagnosed, errors, judged
 from posteriors import BIASED, FIELDS, moments_of, overheard
 from scoreboard.entries import ENTRIES
+from scoreboard.goals import EVERY_STEP, first_times, known_squares
 from scoreboard.truth import Truth
 from versus.first_times import STATISTICS, gradients_to
 from versus.rows import build as build_peer
@@ -32,6 +32,8 @@ SCHEMES: dict[str, Callable[[], Any]] = {
 }
 PEERS = ("nutpie NUTS", "nutpie low rank", "PyMC NUTS", "NumPyro NUTS", "MCLMC", "WALNUTS")
 CHAINS, DRAWS = 4, 1000
+# A draw of MCLMC is one step, of two gradients: with so many it spends what a thousand trajectories of NUTS do.
+STEPS = {"MCLMC": 4000}
 # What the cost of a mean is measured by: effective draws of the worst.
 WANTED = 400
 
@@ -46,6 +48,8 @@ def measured(key: str, sampler: str, seed: int) -> dict[str, Any]:
     """Return the row of a run: our schemes by name, or a peer."""
     model, truth = _known(key)
     with overheard():
+        if sampler == EVERY_STEP:
+            return first_times(model, truth, seed)
         found = ours(model, truth, sampler, seed) if sampler in SCHEMES else theirs(model, truth, sampler, seed)
     return {"d": int(sum(np.size(v) for v in model.initial_point(0).values())), **found}
 
@@ -72,7 +76,7 @@ def theirs(model: pm.Model, truth: Truth, peer: str, seed: int) -> dict[str, Any
     """Run another sampler, with its defaults."""
     sampler = build_peer(peer, model, None, CHAINS)
     sampler.begin(seed)
-    sampler.lengthen(DRAWS)
+    sampler.lengthen(STEPS.get(peer, DRAWS))
     run = sampler.run()
     draws = run.draws[..., : len(truth.labels)]
     if truth.names:
@@ -100,8 +104,8 @@ def errors_and_costs(truth: Truth, draws: np.ndarray, each: np.ndarray, before: 
     row |= {"warm_up": warm_up, "gradients": float((before + spent).max())}
     row["ess_per_1000"] = 1000 * row["ess"] / float(spent.sum())
     row["for_400"] = warm_up + WANTED / max(1, row["ess"]) * float(spent.mean())  # chains that stand still have none
-    if truth.second is not None and truth.variance_of_square is not None:
-        reference = SimpleNamespace(second=truth.second, variance_of_square=truth.variance_of_square)
+    reference = known_squares(truth)
+    if reference is not None:
         for name in STATISTICS:
             first = gradients_to(draws, each, reference, name).first
             row[name] = warm_up + first if math.isfinite(first) else None

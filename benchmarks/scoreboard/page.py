@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from posteriors import BIASED
 from scoreboard.entries import ENTRIES, HELD
+from scoreboard.goals import EVERY_STEP, goals_table
 from scoreboard.measure import SCHEMES
 
 __all__ = ["TRUSTED", "errors_in_words", "page"]
@@ -40,10 +41,12 @@ def page(rows: list[dict[str, Any]], facts: str) -> str:
     """Return the page."""
     order = {key: i for i, key in enumerate(ENTRIES)}
     known = [row for row in rows if row["target"] in order]
+    goals = goals_table(known)
+    known = [row for row in known if row["sampler"] != EVERY_STEP]
     rows = sorted(known, key=lambda row: (order[row["target"]], row["sampler"], row["seed"]))
     lines = [HEADER.format(biased=BIASED), facts, ""]
     families = list(dict.fromkeys(key.partition("/")[0] for key in ENTRIES))
-    lines += [*totals(rows, families), "", *against(rows, families), *lists(rows)]
+    lines += [*totals(rows, families), "", *against(rows, families), *goals, *lists(rows)]
     for family in families:
         mine = [row for row in rows if row["target"].partition("/")[0] == family]
         if mine:
