@@ -5,8 +5,8 @@ between 0.55 and 1.9 is varied in its distance from 1, any other itself.  Two ha
 is seen on one can be confirmed on the other.  Each model is compiled once and sampled by 8 chains, 200 draws each.
 The verdict is asked of those draws, of the first 25 of them, and of draws at twice the step size.
 
-Fields of the scouts and of what is said of modes and necks (``EDGES``) are varied in whole runs of ``pmm.sample``, 4
-chains of 300 draws, on models with two modes and with a neck; there are four of them, two in each half.
+Fields of the scouts and of what is said of modes and necks (``EDGES``) are varied in whole runs of ``pmm.sample``,
+with defaults, on models with two modes and with a neck: two in each half.
 """
 
 from __future__ import annotations
@@ -153,12 +153,16 @@ class Case:
         return Outcome(same, cost, error, tuple(verdicts), trees)
 
 
-def modes(apart: float, width: float, d: int) -> tuple[pm.Model, dict[str, float]]:
-    """Return two Gaussians of weights .3 and .7, the second of another width, and the means of its coordinates."""
+def modes(weight: float, apart: float, width: float, d: int, prior: bool) -> tuple[pm.Model, dict[str, float]]:
+    """Return two Gaussians, the second of another weight and width, and the means; with draws of a prior or without."""
     with pm.Model() as model:
         parts = [pm.MvNormal.dist(np.full(d, at), sd**2 * np.eye(d)) for at, sd in ((0.0, 1.0), (apart, width))]
-        pm.Mixture("x", [0.3, 0.7], parts)
-    return model, {f"x[{i}]": 0.7 * apart for i in range(d)}
+        mixture = pm.Mixture.dist([1.0 - weight, weight], parts)
+        if prior:
+            model.register_rv(mixture, "x")
+        else:
+            pm.Potential("mixture", pm.logp(mixture, pm.Flat("x", shape=d)))
+    return model, {f"x[{i}]": weight * apart for i in range(d)}
 
 
 def walk(seed: int) -> tuple[pm.Model, dict[str, float]]:
@@ -178,8 +182,8 @@ def walk(seed: int) -> tuple[pm.Model, dict[str, float]]:
 
 
 EDGE_MODELS = {
-    1: {"modes 10 apart": lambda: modes(10.0, 1.0, 3), "walk 1": lambda: walk(1)},
-    2: {"modes 5 apart, of unequal widths": lambda: modes(5.0, 0.5, 2), "walk 3": lambda: walk(3)},
+    1: {"a mode of 3 %, flat prior": lambda: modes(0.03, 10.0, 1.0, 2, False), "walk 8": lambda: walk(8)},
+    2: {"modes of unequal widths": lambda: modes(0.7, 5.0, 0.5, 2, True), "walk 4": lambda: walk(4)},
 }
 
 
@@ -195,13 +199,14 @@ class Whole:
             tree = before.trees[0]
         else:
             with self.model:
-                tree = pmm.sample(draws=300, random_seed=seed, progressbar=False)
+                tree = pmm.sample(random_seed=seed, progressbar=False)
         run, stats = read(tree), tree["sample_stats"].dataset
         table = table_of(run)
         off = [abs(table["mean_corrected"][name] - mean) / table["sd"][name] for name, mean in self.known.items()]
         spent = stats["n_grad_total"].values
         same, cost = run.position.tobytes() + spent.tobytes(), float(spent[:, -1].mean())
-        return Outcome(same, cost, max(off), (str(judge(tree, run, table)),), (tree,))
+        found = judge(tree, run, table)
+        return Outcome(same, cost, max(off), (f"{found} {found.reasons}",), (tree,))
 
 
 def varied(value: float) -> tuple[float, float]:

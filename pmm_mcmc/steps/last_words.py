@@ -70,13 +70,14 @@ def _last_words(idata: Any, model: Any) -> list[SamplerWarning] | None:
 
 def _say_cost(stats: Any) -> None:
     """Say what the run cost: PyMC's workers cannot say at the end of the warm-up what the draws will cost."""
-    if stats["n_grad"].ndim != 2:
-        return  # of several steps
-    spent = stats["n_grad"].sum("draw")
-    warm_up = float((stats["n_grad_total"].isel(draw=-1) - spent).mean())
+    if stats["n_grad"].ndim != 2 or stats.sizes["draw"] < 2:
+        return  # of several steps, or too few to tell
+    # The first draw has the gradients that the end of the warm-up took.
+    spent = float(stats["n_grad"].isel(draw=slice(1, None)).mean()) * stats.sizes["draw"]
+    warm_up = float(stats["n_grad_total"].isel(draw=-1).mean()) - spent
     thin = float(stats["steps_per_draw"].mean())
     draws = f"{stats.sizes['draw']} draws of {thin:.3g} step{'s' * (thin > 1)}"
-    _log.info("Warm-up: %.0f gradients a chain; %s took %.0f", warm_up, draws, float(spent.mean()))
+    _log.info("Warm-up: %.0f gradients a chain; %s took %.0f", warm_up, draws, spent)
 
 
 def _look_beyond(idata: Any, model: Any) -> None:
