@@ -187,12 +187,12 @@ class ModelDensity:
         return kept
 
     def table(self, which: str, sites: np.ndarray | None = None) -> np.ndarray:
-        """Return addresses and shapes of the current shared data, valid until the data or the sites change."""
+        """Return addresses and shapes of the current shared data and of given sites: arrays that live as long as it."""
         values = self._values(which)
         if self.sites is not None and sites is not None:
-            self._sites_now = np.ascontiguousarray(sites, dtype=self.sites.type.dtype)
+            given = np.ascontiguousarray(sites, dtype=self.sites.type.dtype)
             values = [
-                self._sites_now if shared is self.sites else value
+                given if shared is self.sites else value
                 for shared, value in zip(self._shared[which], values, strict=True)
             ]
         return address_table(values)
