@@ -115,7 +115,7 @@ def settle(key: str, seed: int, before: float) -> None:
             break
     sentence = found.sentence
     if [reason.code for reason in found.reasons] == ["unmeasured"]:
-        sentence = "by a witness: " + pmm.verdict(dt, witness=pmm.witness(dt)).sentence
+        sentence = "by a witness: " + pmm.verdict(dt, witness=pmm.witness(dt, model=model)).sentence
     stats = dt["sample_stats"].dataset
     each, total = stats["n_grad"].values, stats["n_grad_total"].values[:, -1]
     right = errors_and_costs(truth, truth.draws(model, dt), each, total - each.sum(axis=1))

@@ -43,8 +43,19 @@ DEFAULT = ("PoissonULMC", {**UNDERDAMPED, "scheme": "recycled"})
 PAPER, PLAIN, MALA = ("PoissonULMC", UNDERDAMPED), ("ULMC", UNDERDAMPED), ("MALA", {"dynamics": "overdamped"})
 EDGES = (
     *("looks", "look_share", "scouts", "scouts_together", "scout_share", "most_of_scouts", "climbing_share"),
-    *("least_climb", "nearest", "furthest", "spacing", "homes", "points_between", "dip", "least_mass", "volumes"),
-    *("mass", "most_modes", "apart", "visited", "narrowing", "agree"),
+    *("least_climb", "nearest", "furthest", "spacing", "homes", "points_between", "dip", "volumes"),
+    *(
+        "mass",
+        "most_modes",
+        "short_chains",
+        "longest_stay",
+        "lowest",
+        "lowest_each",
+        "apart",
+        "visited",
+        "narrowing",
+        "agree",
+    ),
 )
 # Fields that verdicts read too, though they are those of warm-up.
 SHARED = ("chance", "identity_z", "pieces")

@@ -23,7 +23,7 @@ from scipy.spatial.distance import pdist, squareform
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 
-__all__ = ["ATTRIBUTE", "Break", "Density", "breaks_between", "looked_at", "noted"]
+__all__ = ["ATTRIBUTE", "DRAWS", "Break", "Density", "breaks_between", "looked_at", "noted"]
 
 # Attribute of a result: what was found, as JSON.
 ATTRIBUTE = "breaks"
@@ -31,7 +31,7 @@ ATTRIBUTE = "breaks"
 Density = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 # Draws between which segments lie: some of each side of a break that cuts off a twentieth are in 9 runs of 10.
-_DRAWS = 48
+DRAWS = 48
 # A half of the length 2^-16 of an edge that does not close contains a jump: a sampler's steps are much longer.
 _HALVINGS = 16
 # Gradients after which no more segments are halved, and most jumps, and walls, that are traced to their places.
@@ -68,8 +68,8 @@ def noted(attrs: Any) -> Break | None:
     return Break(found["kind"], found.get("size", math.inf), found["coordinate"], found["value"], found["fixed"])
 
 
-def looked_at(chains: int, draws: int, number: int = _DRAWS) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of the chains, and of their draws, between which breaks are looked for."""
+def looked_at(chains: int, draws: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of the chains, and of their draws, for ``number`` draws from all of a run."""
     of_each = -(-number // chains)
     which = (np.arange(of_each) + 0.5) * draws / of_each
     return np.arange(0, chains, -(-chains // number)), np.unique(which.astype(int))

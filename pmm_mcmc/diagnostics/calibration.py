@@ -54,9 +54,10 @@ class Calibration:
     """Difference of forward and backward log evidence in its standard errors, by which rungs of a ladder contradict
     each other.  Of 290 runs on ``python -m benchmarks ladder gaussian binomial mixture`` 2.8 % were beyond.  Half,
     double: 21, 0.3 %."""
-    narrowing: float = 0.4
-    """Correlation, over 48 draws, of a coordinate with the logarithm of the others' squared gradient from which on a
-    neck is looked for along it: of one coordinate in 200 by chance.  .42 to .79 at the neck of a Brownian motion."""
+    narrowing: float = 0.3
+    """Correlation, over 400 draws, of a coordinate with the logarithm of the others' squared gradient from which on a
+    neck is looked for along it: six times its error by chance.  .35 to .65 at the neck of a Brownian motion, in runs
+    that are not unstable there; over 48 draws .25 of it was seen in one that was trusted and off by .14."""
     agree: float = 0.1
     """Largest difference of distribution functions, over the middle 90 % of draws, at which a prediction of a neck is
     believed: .02 to .06 where it was right."""

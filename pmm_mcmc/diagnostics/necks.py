@@ -20,13 +20,15 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.statement import Reason
 
-__all__ = ["ATTRIBUTE", "MOST", "Value", "neck_reasons", "necks_beyond"]
+__all__ = ["ATTRIBUTE", "DRAWS", "MOST", "Value", "neck_reasons", "necks_beyond"]
 
 # Attribute of a result: the predictions, as JSON.
 ATTRIBUTE = "necks"
 # Log densities ``(n,)`` and gradients ``(n, d)`` at positions ``(n, d)``.
 Value = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
+# Draws whose gradients show whether the posterior narrows.
+DRAWS = 400
 # Distances of a walk from the median, in half the width of the draws' middle 68 %, towards the neck and away from it.
 _TOWARDS = (0.7, 1.4, 2.1, 3.0, 4.0, 5.5, 7.5, 10.0)
 _AWAY = _TOWARDS[:4]

@@ -10,7 +10,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import xarray as xr
 
+from pmm_mcmc.diagnostics.breaks import DRAWS as BREAKS
 from pmm_mcmc.diagnostics.breaks import looked_at
+from pmm_mcmc.diagnostics.necks import DRAWS as NECKS
+from pmm_mcmc.diagnostics.necks import MOST
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.processes import Processes
@@ -152,8 +155,9 @@ class Driver:
         self._pace, self._stop = 1, False
         # The model's positions at the last draws, for the degree of non-centring that is reported at the end.
         self.newest = np.empty((0, plan.engine.d))
-        # For each end that the run may have, positions between which breaks of the density would be looked for.
-        self._seen = {n: (*looked_at(len(run.n_grad[processes.own]), n), list[np.ndarray]()) for n in until.ends}
+        # For each end that the run may have, positions at which breaks of the density, and necks, would be looked for.
+        own, numbers = len(run.n_grad[processes.own]), (BREAKS, NECKS) if plan.engine.d <= MOST else (BREAKS,)
+        self._seen = {(n, m): (*looked_at(own, n, m), list[np.ndarray]()) for n in until.ends for m in numbers}
         self.model_failures = 0  # how often the model was not finite
 
     def look_back(self, stats: xr.Dataset) -> None:
@@ -163,10 +167,9 @@ class Driver:
             seen.extend(stats["unconstrained"].isel(at).values.reshape(-1, self.plan.engine.d))
         self.model_failures += int(stats["model_failures"].sum())
 
-    @property
-    def seen(self) -> list[np.ndarray]:
-        """Positions between which breaks of the density are looked for: none of a run that has not ended."""
-        return self._seen[self.run.done][2] if self.run.done in self._seen else []
+    def seen(self, number: int) -> list[np.ndarray]:
+        """Return about so many positions of the run, for breaks or for necks: none of a run that has not ended."""
+        return self._seen[self.run.done, number][2] if (self.run.done, number) in self._seen else []
 
     def go(self, stopped: Callable[[], bool]) -> bool:
         """Run to the end; return whether it was reached.

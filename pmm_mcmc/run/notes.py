@@ -7,8 +7,9 @@ import json
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, breaks_between
+from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, DRAWS, breaks_between
 from pmm_mcmc.diagnostics.necks import ATTRIBUTE as NECKS
+from pmm_mcmc.diagnostics.necks import DRAWS as FOR_NECKS
 from pmm_mcmc.diagnostics.necks import necks_beyond
 from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
 from pmm_mcmc.engines.contract import empty_state, model_side
@@ -21,12 +22,12 @@ __all__ = ["noted_edges", "noted_noncentring"]
 
 def noted_edges(plan: SamplingPlan, driver: Driver) -> dict[str, str]:
     """Return the attributes that report a jump or a wall of the log density between draws, and necks beyond them."""
-    if "gradient" not in plan.statistics or not driver.seen:
+    if "gradient" not in plan.statistics or not driver.seen(DRAWS):
         return {}
     rounding = {} if plan.attributes["precision"] == "float64" else {"rounding": 1e-5}
-    seen, failures = np.array(driver.seen), driver.model_failures > 0
+    seen, failures = np.array(driver.seen(DRAWS)), driver.model_failures > 0
     found = {ATTRIBUTE: breaks_between(seen, lambda x: density_at(plan.engine, x), failures, **rounding)}
-    return found | ({} if rounding else {NECKS: _necks(driver, seen)})
+    return found | ({} if rounding else {NECKS: _necks(driver, np.array(driver.seen(FOR_NECKS) or seen))})
 
 
 def _necks(driver: Driver, seen: np.ndarray) -> str:

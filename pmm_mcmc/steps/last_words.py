@@ -16,8 +16,9 @@ from pymc.stats.convergence import SamplerWarning, WarningType, warn_treedepth
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, breaks_between, looked_at
+from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, DRAWS, breaks_between, looked_at
 from pmm_mcmc.diagnostics.necks import ATTRIBUTE as NECKS
+from pmm_mcmc.diagnostics.necks import DRAWS as FOR_NECKS
 from pmm_mcmc.diagnostics.necks import MOST, Value, necks_beyond
 from pmm_mcmc.diagnostics.verdict import last_words
 from pmm_mcmc.model.log_density import log_density
@@ -27,8 +28,8 @@ __all__ = ["end_runs_with_the_verdict"]
 
 _log = logging.getLogger("pmm_mcmc")
 
-# Draws for each coordinate from which their covariance is taken, and those from which a non-centring is learnt.
-_FOR_COVARIANCE, _TO_LEARN = 10, 200
+# Draws for each coordinate from which their covariance is taken.
+_FOR_COVARIANCE = 10
 
 
 def end_runs_with_the_verdict() -> None:
@@ -94,7 +95,7 @@ def _look_beyond(idata: Any, model: Any) -> None:
         density = log_density(vars, model, point)
         flat, outputs = density.graph
         function = python_function([flat], outputs)
-        chains, draws = looked_at(stats.sizes["chain"], stats.sizes["draw"])
+        chains, draws = looked_at(stats.sizes["chain"], stats.sizes["draw"], DRAWS)
         at = stats[["unconstrained", "lp"]].isel(chain=chains, draw=draws)
         x, lp = at["unconstrained"].values.reshape(-1, density.d), at["lp"].values.ravel()
 
@@ -121,10 +122,9 @@ def _necks(stats: Any, value: Value, structure: Structure | None) -> dict[str, s
     own, d = np.ones(draws.shape[2], bool), draws.shape[2]
     if not 1 < d <= MOST or draws[..., 0].size < _FOR_COVARIANCE * d:
         return {}
-    of_z = value
+    of_z, (chains, rows) = value, looked_at(len(draws), draws.shape[1], FOR_NECKS)
     if structure is not None:
         own = (stats["noncentred"].values == draws).all(axis=(0, 1))
-        chains, rows = looked_at(len(draws), draws.shape[1], _TO_LEARN)
         x, none = draws[np.ix_(chains, rows)].reshape(-1, d), structure.none()
         slope = value(x)[1]
         sites = structure.learn(x, slope, structure.pull_back(structure.to_z(x, none)[0], slope, none)[1], none)
@@ -135,7 +135,6 @@ def _necks(stats: Any, value: Value, structure: Structure | None) -> dict[str, s
             lp, slope = value(x)
             return lp + structure.to_z(x, sites)[1], structure.pull_back(z, slope, sites)[1]
 
-    chains, rows = looked_at(*draws.shape[:2])
     flat = draws.reshape(-1, d)
     whitened = Coordinates(flat.mean(axis=0), np.linalg.cholesky(np.cov(flat.T)))
     return {NECKS: necks_beyond(draws[np.ix_(chains, rows)].reshape(-1, d), whitened, of_z, own)}

@@ -127,7 +127,7 @@ class _Search:
         masses = []
         for i, end in enumerate(found):
             mass = float(np.exp(min(self._log_mass(end) - of_chains, 700.0)))
-            kept = mass > CALIBRATION.least_mass and self._stays(end, homes, rng, len(found) - i)
+            kept = mass > 0.1 * CALIBRATION.mass and self._stays(end, homes, rng, len(found) - i)
             masses.append(mass if kept else 0.0)
         total = sum(masses)
         if not total:

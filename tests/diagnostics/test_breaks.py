@@ -10,7 +10,7 @@ import pytest
 from results import grid, tree
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, breaks_between, looked_at
+from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, DRAWS, breaks_between, looked_at
 from pmm_mcmc.diagnostics.verdict import bias_table
 
 
@@ -150,7 +150,7 @@ def test_a_wall_beside_draws_is_found_where_the_model_refused_places(d):
 
 def test_draws_looked_at_are_of_all_chains():
     for chains, draws in ((1, 1000), (4, 1000), (100, 7), (4, 5)):
-        which, rows = looked_at(chains, draws)
+        which, rows = looked_at(chains, draws, DRAWS)
         assert which[-1] < chains and rows[-1] < draws and len(which) > 0.4 * min(chains, 48)
         assert len(which) * len(rows) >= min(33, chains * draws)
 

@@ -43,7 +43,7 @@ def exact_draws(n, entered=True, seed=1):
 
 
 def looked(draws, density=neck):
-    rows = draws[:: len(draws) // 48][:48]
+    rows = draws[:: len(draws) // 400][:400]
     return json.loads(necks_beyond(rows, Coordinates(draws.mean(axis=0), draws.std(axis=0)), density))
 
 
@@ -58,7 +58,7 @@ def run_of(draws, found):
 def test_the_marginal_density_is_predicted_beyond_the_draws(entered):
     found = looked(exact_draws(4000, entered))
     (along,) = found["along"]
-    assert along["coordinate"] == 0 and along["side"] == -1 and found["gradients"] < 700
+    assert along["coordinate"] == 0 and along["side"] == -1 and found["gradients"] < 1050
     at = np.array(along["at"])
     off = np.array(along["log_density"]) - shoulder(at)[0]
     assert at.min() < -2.0 and np.ptp(off) < 0.02
@@ -122,7 +122,7 @@ def test_a_prediction_ends_where_it_rises_again():
 def test_nothing_is_walked_along_where_nothing_narrows():
     draws = np.random.default_rng(2).normal(size=(4000, 6))
     found = looked(draws, lambda x: (-0.5 * (x**2).sum(axis=1), -x))
-    assert found == {"gradients": 48, "along": []}
+    assert found == {"gradients": 400, "along": []}
     assert looked(draws[:, :1], lambda x: (-0.5 * (x**2).sum(axis=1), -x)) == {"gradients": 0, "along": []}
 
 
@@ -144,14 +144,18 @@ def test_results_without_the_attribute_are_judged():
 
 
 @pytest.mark.pymc
-def test_a_noise_that_data_bound_from_above_only():
-    """A walk seen with noise, as in inference_gym: its mean was off by .14 posterior sd, and the run was trusted."""
-    rng = np.random.default_rng(1)
+@pytest.mark.parametrize("seed", [1, 4])
+def test_a_noise_that_data_bound_from_above_only(seed):
+    """A walk seen with noise, as in inference_gym: its mean was off by .14 posterior sd, and the runs were trusted.
+
+    In the second 48 draws had not shown that the posterior narrows.
+    """
+    rng = np.random.default_rng(seed)
     y = np.cumsum(rng.normal(0, 0.1, 30)) + rng.normal(0, 0.15, 30)
     seen = np.r_[0:10, 20:30]
     with pm.Model():
         step, noise = pm.LogNormal("step", 0, 2), pm.LogNormal("noise", 0, 2)
         walk = pm.GaussianRandomWalk("walk", sigma=step, init_dist=pm.Normal.dist(0, step), steps=29)
         pm.Normal("y", walk[seen], noise, observed=y[seen])
-        found = pmm.verdict(pmm.sample(chains=4, random_seed=1, progressbar=False))
+        found = pmm.verdict(pmm.sample(chains=4, random_seed=seed, progressbar=False))
     assert [reason.code for reason in found.reasons] == ["neck"] and found.reasons[0].parameter == "noise"
