@@ -148,8 +148,13 @@ class Run:
             return self.identity
         x, g = (array.reshape(n, d)[:: -(-n // CALIBRATION.fitted_draws)] for array in (self.judged, self.gradient))
         centre, root = affine_scale(x, g, dense=True)
-        y = np.linalg.solve(root, (self.judged - centre).reshape(n, d).T).T.reshape(self.judged.shape)
-        return stein_identity(y, self.gradient @ root) if np.isfinite(y).all() else self.identity
+        y = np.empty((n, d))
+        for i in range(0, n, _SLAB // 8 // d):
+            part = slice(i, i + _SLAB // 8 // d)
+            y[part] = np.linalg.solve(root, (self.judged.reshape(n, d)[part] - centre).T).T
+        if not np.isfinite(y).all():
+            return self.identity
+        return stein_identity(y.reshape(self.judged.shape), self.gradient @ root)
 
     @property
     def degrees(self) -> int:

@@ -303,7 +303,9 @@ def sample(
             warming = 0 if discard_tuned_samples else tune + plan.leg
             most = bound_after(done, every) if auto else number + done
             refuse_too_large(most + warming, chains, plan.numbers_per_draw)
-            recorder = MemoryRecorder(plan.layout, attrs, empty, identity, plan.arguments, before)
+            recorder = MemoryRecorder(
+                plan.layout, attrs, empty, identity, plan.arguments, before, None if auto else number + done
+            )
         else:
             template = plan.layout.tree(empty, attrs)
             if plan.leg:
