@@ -62,8 +62,11 @@ class Calibration:
     """Numbers of the positions in a window that are expressed in new non-centred coordinates at most.  Bounds memory:
     16 MB for each array."""
     training_chains: int = 64
-    """Chains that the setting is learnt from; the others follow it.  Bounds memory: their draws are kept for the
-    window."""
+    """Chains that the setting is learnt from at most; the others follow it.  Bounds memory: their draws are kept for
+    the window."""
+    training_numbers: int = 65_536
+    """Coordinates of these chains together, at most: in more than 1,024 coordinates fewer chains than 64 are learnt
+    from, four at least.  Bounds memory: a window in 100,000 coordinates has 1 GB in place of 15."""
     stuck: float = 0.3
     """Share of rejected transitions in a block above which a chain is replaced by a copy of another.  Half, double:
     none of 24 runs differs."""

@@ -1,4 +1,4 @@
-"""The warm-up of many chains with one setting, which is tuned on the draws of up to 64 of them."""
+"""The warm-up of many chains with one setting, which is tuned on the draws of some of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ from pmm_mcmc.warmup.noncentring import NoncentringWarmup
 from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import fixed_setting
 
-__all__ = ["Warmed", "Warming", "warm_up"]
+__all__ = ["Warmed", "Warming", "training_chains", "warm_up"]
+
+# Chains that a setting is learnt from in any number of coordinates: those of a default run.
+_FEWEST = 4
+
+
+def training_chains(d: int) -> int:
+    """Return the number of chains that a setting is learnt from, at most, in so many coordinates."""
+    few = CALIBRATION.training_numbers // max(d, 1)
+    return min(max(few, _FEWEST), CALIBRATION.training_chains)
 
 
 class Warmed(NamedTuple):
@@ -83,8 +92,8 @@ class Warming:
             warmup = NoncentringWarmup.start(
                 arguments,
                 length,
-                starts[: CALIBRATION.training_chains],
-                gradients[: CALIBRATION.training_chains],
+                starts[: training_chains(engine.d)],
+                gradients[: training_chains(engine.d)],
                 sites=sites,
             )
             tuned = warmup.tuned
@@ -123,14 +132,14 @@ class Warming:
         """
         warmup, old = self.warmup, self.tuned
         assert warmup is not None
-        chains, rows = len(self.n_grad), warmup.boundary - warmup.done
+        chains, rows, trained = len(self.n_grad), warmup.boundary - warmup.done, training_chains(engine.d)
         processes = Processes(slice(0, chains)) if processes is None else processes
         mine, spent = self.part(processes.own), self.n_grad[processes.own].copy()
         training: list[Block] = []
         lp, unstable = np.empty((len(spent), rows)), np.empty((len(spent), rows), np.int64)
         narrow = np.empty(len(spent))
         for which, chunk in mine.advance_in_batches(engine, old, rows, batch, tolerance=warmup.tolerance):
-            training_rows = max(CALIBRATION.training_chains - processes.own.start - which.start, 0)
+            training_rows = max(trained - processes.own.start - which.start, 0)
             if training_rows or not training:
                 # Copies, since views would keep the whole batch in memory.
                 training.append(Block(*(part[:training_rows].copy() for part in Block.of(chunk))))
@@ -148,10 +157,11 @@ class Warming:
         before = warmup.n_grad
         self.tuned = warmup.update(engine.gradient_at, engine.structure)
         source = np.arange(chains)
-        if warmup.frozen is None and chains > CALIBRATION.training_chains:
+        if warmup.frozen is None and chains > trained:
             source = replacements(settled(-lp, engine.d, narrow), unstable)
-        source[: CALIBRATION.training_chains] = warmup.source
-        self.ensemble.copy_from(source)
+        source[:trained] = warmup.source
+        if not np.array_equal(source, np.arange(chains)):
+            self.ensemble.copy_from(source)
         self.ensemble.change(engine, old.coordinates, self.tuned.coordinates)
         if warmup.ready and not warmup.finished:
             warmup.stop()
