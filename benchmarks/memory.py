@@ -56,9 +56,7 @@ def measured(backend: str, keep: str, chains: int, d: int, draws: int, tune: int
 
 def main(rows: list[list[str]]) -> None:
     """Print the table."""
-    print(
-        f"Peak memory of a run in MiB\n\n{'chains':>7s} {'d':>7s} {'draws':>6s} backend kept    predicted measured  ratio"
-    )
+    print("Peak memory of a run in MiB\n\n chains       d  draws backend kept     predicted measured  ratio")
     for row in rows:
         command = [sys.executable, "-W", "ignore", __file__, "--one", *row]
         out = subprocess.run(command, capture_output=True, text=True)
@@ -67,7 +65,7 @@ def main(rows: list[list[str]]) -> None:
         a, b = json.loads(out.stdout.splitlines()[-1])
         backend, keep, chains, d, draws = row
         cells = f"{chains:>7s} {d:>7s} {draws:>6s} {backend:7s} {keep:8s}"
-        print(f"{cells} {a / MIB:8.0f} {b / MIB:8.0f} {a / b:6.2f}", flush=True)
+        print(f"{cells} {a / MIB:9.0f} {b / MIB:8.0f} {a / b:6.2f}", flush=True)
 
 
 if __name__ == "__main__":
