@@ -15,8 +15,13 @@ __all__ = [
     "extension",
     "latest_freeze",
     "latest_trial",
+    "shortest_block",
     "stiffness",
+    "training_chains",
 ]
+
+# Draws that a block of adaptation is learnt from, at least, where there are enough chains.
+_POINTS = CALIBRATION.first_block * CALIBRATION.training_chains
 
 
 def stiffness(curvature: float) -> float:
@@ -34,13 +39,26 @@ def latest_trial(length: int) -> int:
     return int(CALIBRATION.trial_at * length)
 
 
-def end_of_growing(done: int, length: int, tried: bool) -> int:
+def shortest_block(chains: int) -> int:
+    """Return the length of the first block: the more chains, the fewer transitions make as many draws.
+
+    Two at least, between which curvature is seen.
+    """
+    return max(2, -(-_POINTS // max(chains, CALIBRATION.training_chains)))
+
+
+def training_chains(chains: int, rows: int) -> int:
+    """Return how many chains a block of so many transitions is learnt from: all while there are few draws of each."""
+    return min(chains, max(CALIBRATION.training_chains, -(-_POINTS // rows)))
+
+
+def end_of_growing(done: int, length: int, tried: bool, shortest: int = CALIBRATION.first_block) -> int:
     """Return the end of a block of adaptation; it takes in what would be too short for a block of its own."""
-    boundary = done + max(CALIBRATION.first_block, int(CALIBRATION.growth * done))
+    boundary = done + max(shortest, int(CALIBRATION.growth * done))
     trial, latest = latest_trial(length), latest_freeze(length)
     if not tried and done < trial:
         boundary = min(boundary, trial)
-    return boundary if latest - boundary >= CALIBRATION.first_block else max(latest, done + 1)
+    return boundary if latest - boundary >= shortest else max(latest, done + 1)
 
 
 def end_of_trial(done: int, length: int) -> int:
