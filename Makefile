@@ -10,16 +10,18 @@ PACKAGE ?= .venv-package
 # nutpie would change what pm.sample does by default.
 BENCH ?= .venv-bench
 export OMP_NUM_THREADS ?= 1
+# One file to a worker.  A worker that crashes ends the run: pytest-xdist may wait for ever for the one in its place.
+WORKERS := -n 2 --dist loadfile --max-worker-restart=0
 
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/eight_schools.py
 
 # Most of the time of the others goes into compiling models.
 test: lint types
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "quick"
+	$(BIN)/python -m pytest $(WORKERS) -m "quick"
 
 check: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not quick"
+	$(BIN)/python -m pytest $(WORKERS) -m "not quick"
 
 # Ten models against what is known of them: fails if a wrong run is trusted.
 scoreboard: $(VENV)/.dev

@@ -14,9 +14,9 @@ maximum asks for 2,000 chains, the mean for few.
 - ``NUTS`` of NumPyro, each chain with a warm-up of its own of 200 iterations; gradients are means over chains.
 
 Squares are of the parameters as ``scoreboard/published.py`` names them, with the moments kept there; of unconstrained
-coordinates for targets of ``tests/support/targets.py`` and german25, whose moments 4 x 5,000 draws of NUTS make.  Where NUTS takes hours
-(``LONG``) moments are those of a long exact run of our own, kept in ``results/exact_peers_references.json``;
-``--references`` makes them.
+coordinates for targets of ``tests/support/targets.py`` and german25, whose moments 4 x 5,000 draws of NUTS make.  Where
+NUTS takes hours (``LONG``) moments are those of a long exact run of our own, kept in
+``results/exact_peers_references.json``; ``--references`` makes them.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from posteriors import free_names
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pymc.pytensorf import join_nonshared_inputs
-from posteriors import free_names
 from scoreboard.posteriordb import data
 from scoreboard.published import PUBLISHED
 from scoreboard.truth import stored

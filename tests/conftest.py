@@ -1,5 +1,6 @@
 """Shared fixtures: one thread, quiet runs, scripts in processes of their own, z-scores; the longest files first."""
 
+import gc
 import json
 import os
 import subprocess
@@ -69,6 +70,15 @@ def pytest_collection_modifyitems(items):
             item.add_marker("quick")
     rank = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def free_programs():
+    """Free what JAX has compiled after each file: programs take mappings of memory, of which Linux gives 65,530."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

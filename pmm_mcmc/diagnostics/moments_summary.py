@@ -12,23 +12,9 @@ from arviz_base.labels import BaseLabeller
 from pmm_mcmc.diagnostics.breaks import noted
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.estimate import Corrected
+from pmm_mcmc.diagnostics.judgement import Findings, judge
 from pmm_mcmc.diagnostics.measured import Measured
-from pmm_mcmc.diagnostics.modes import mode_reasons
-from pmm_mcmc.diagnostics.reasons import (
-    bias_reasons,
-    break_reasons,
-    calm,
-    conclude,
-    disagreement_reasons,
-    identity_holds,
-    identity_reasons,
-    length_reasons,
-    shorter,
-    size_reasons,
-    unstable_reasons,
-    walled,
-)
-from pmm_mcmc.diagnostics.spread import spread_reasons
+from pmm_mcmc.diagnostics.reasons import identity_holds, size_reasons, walled
 from pmm_mcmc.diagnostics.statement import Reason, Verdict, concluded
 from pmm_mcmc.diagnostics.stein_moments import SteinMoments
 from pmm_mcmc.diagnostics.table import sd_of
@@ -175,32 +161,26 @@ def _table(read: _Read) -> pd.DataFrame:
 
 
 def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
-    stats, chains = dt["sample_stats_total"], len(read.mean)
-    remedy, unstable, of_sd = shorter(stats), 0, ""
-    apart = (table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)).to_numpy()
-    reasons = size_reasons(chains, read.draws)
+    stats, chains, at = dt["sample_stats_total"], len(read.mean), read.coordinates
     broken = noted(dt["posterior_mean"].attrs)
-    if broken is not None and read.coordinates is not None:
-        # Of the coordinates only centred ones have their values here.
-        reasons += break_reasons(broken, read.coordinates.labels[broken.coordinate], np.nan)
-    if "unstable" in stats and "acceptance_rate" not in stats:
-        by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
-        unstable, transitions = int(stats["unstable"].sum()), int(stats["transitions"].sum())
-        reasons += unstable_reasons(unstable, apart, transitions, by_model, remedy=remedy)
-    if chains > 1:
-        reasons += disagreement_reasons(read.labels, table["r_hat"].to_numpy(), apart)
-    measured, at = _measured(read.coordinates), read.coordinates
-    if at is None:
-        reasons.append(Reason("no_gradients", "the bias was not measured, for there are no gradients"))
-    elif at.pieces > 1:
-        degrees = at.pieces - 1
-        reasons += identity_reasons(at.identity, degrees, at.labels.__getitem__, remedy, at.sd > 0.0)
-        reasons += bias_reasons(measured, degrees, remedy)
-        wide, of_sd = spread_reasons(measured)
-        reasons += wide
-    reasons += length_reasons(stats, measured.ruled_out and calm(unstable, chains * read.draws))
-    unvisited, note = mode_reasons(stats)
-    return conclude(reasons + unvisited, measured, stats, "unconstrained coordinates", note=of_sd + note, kept=False)
+    there = at if at is not None and at.pieces > 1 else None
+    # Of the coordinates only centred ones have their values here.
+    place = None if broken is None or at is None else lambda: (at.labels[broken.coordinate], np.nan)
+    found = Findings(
+        stats, chains, read.draws, read.labels, table["r_hat"].to_numpy(),
+        (table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)).to_numpy(),
+        _measured(at),
+        there.identity if there else None,
+        there.pieces - 1 if there else 1,
+        there.sd > 0.0 if there else True,
+        there.labels.__getitem__ if there else str,
+        "unconstrained coordinates",
+        broken=broken,
+        place=place,
+        kept=False,
+    )  # fmt: skip
+    missing = Reason("no_gradients", "the bias could not be measured, for the result holds no gradients")
+    return judge(found, [] if at is not None else [missing])
 
 
 def _measured(at: SteinMoments | None) -> Measured:

@@ -13,28 +13,15 @@ from scipy.stats import chi2
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.exact import is_exact, leg_reasons, snapshot, with_leg, with_witness, without_bias
+from pmm_mcmc.diagnostics.judgement import Findings
+from pmm_mcmc.diagnostics.judgement import judge as judge_found
 from pmm_mcmc.diagnostics.ladder import ladder_reasons, with_ladder
 from pmm_mcmc.diagnostics.measured import Measured
-from pmm_mcmc.diagnostics.modes import mode_reasons
 from pmm_mcmc.diagnostics.moments_summary import moments_verdict
 from pmm_mcmc.diagnostics.necks import neck_reasons
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.reading import Run, read
-from pmm_mcmc.diagnostics.reasons import (
-    bias_reasons,
-    break_reasons,
-    calm,
-    conclude,
-    disagreement_reasons,
-    divergence_reasons,
-    identity_reasons,
-    length_reasons,
-    shorter,
-    size_reasons,
-    unstable_reasons,
-    whole,
-)
-from pmm_mcmc.diagnostics.spread import spread_reasons
+from pmm_mcmc.diagnostics.reasons import bias_reasons, divergence_reasons, size_reasons, whole
 from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, concluded
 from pmm_mcmc.diagnostics.table import BIASES, judged, remembered, table_of
 from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
@@ -156,54 +143,59 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
     probe, witness
         As for :func:`verdict`.
     """
-    labels = list(table.index)
     stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
-    moving = table["sd"].to_numpy() > 0.0  # false of constants, and of what is not finite somewhere
-    errors, unstable, remedy = _errors_of_means(table, run.chains), 0, shorter(stats)
-    reasons = size_reasons(run.chains, run.draws)
-    if any(reason.code == "few_draws" for reason in reasons):
-        return snapshot(dt, run.chains, run.draws) or concluded(reasons, "")
-    reasons += divergence_reasons(stats) + leg_reasons(dt, run.chains) + ladder_reasons(dt)
-    if run.broken is not None and run.position is not None:
-        reasons += break_reasons(run.broken, *_place(run, table))
-    if "unstable" in stats and "acceptance_rate" not in stats:
-        by_model = int(stats["model_failures"].sum()) if "model_failures" in stats else 0
-        unstable, transitions = int(stats["unstable"].sum()), int(stats["steps_per_draw"].sum())
-        where = _where(run, table, stats["unstable"].values) if unstable else ""
-        reasons += unstable_reasons(unstable, errors, transitions, by_model, where, remedy)
-    reasons += _disagreement(dt, table, moving, errors, run.chains)
-    plain, of_sd = _measured(labels, table), ""
+    few = size_reasons(run.chains, run.draws)
+    if any(reason.code == "few_draws" for reason in few):
+        return snapshot(dt, run.chains, run.draws) or concluded(few, "")
+    plain = _measured(list(table.index), table)
     measured = without_bias(dt, plain)
+    more = divergence_reasons(stats) + leg_reasons(dt, run.chains) + ladder_reasons(dt)
     if run.judged is not None:
-        naming = partial(_name, run, table)
-        reasons += identity_reasons(run.identity, run.degrees, naming, remedy, run.moving, run.together)
-        reasons += bias_reasons(measured, run.degrees, remedy)
-        witnesses = [] if witness is None else [with_witness(plain, witness.table)[1]]
-        reasons += neck_reasons(dt["posterior"].attrs, run.judged, partial(_valued, run, table))
-        wide, of_sd = spread_reasons(_free_alone(run, plain), witnesses)
-        reasons += wide
+        more += neck_reasons(dt["posterior"].attrs, run.judged, partial(_valued, run, table))
     elif not is_exact(dt) and witness is None:
-        ours = "n_grad_total" in stats
         words = "the bias could not be measured, for the result holds no gradients"
-        reasons.append(Reason("no_gradients", words, "sample with keep_gradients=True" if ours else ""))
+        remedy = "sample with keep_gradients=True" if "n_grad_total" in stats else ""
+        more.append(Reason("no_gradients", words, remedy))
+    witnesses = []
+    found = _findings(dt, run, table, plain, measured)
     if witness is not None:
+        witnesses = [with_witness(plain, witness.table)[1]]
         measured, seen = with_witness(measured, witness.table)
-        reasons += [
-            replace(reason, words=f"by adjusted trajectories {reason}")
-            for reason in bias_reasons(seen, run.degrees, remedy)
-        ]
-    ruled_out = measured.ruled_out and calm(unstable, run.chains * run.draws)
+        shown = bias_reasons(seen, run.degrees, found.remedy)
+        more += [replace(reason, words=f"by adjusted trajectories {reason}") for reason in shown]
+    ruled_out = False
     if probe is not None:
-        probed = _probed(labels, probe.table, moving)
+        probed = _probed(list(table.index), probe.table, table["sd"].to_numpy() > 0.0)
         if whole(stats):  # a run with many refined steps has less bias than the probe, which refines none
-            of_probe = bias_reasons(probed, CALIBRATION.probe_replicas - 1, remedy)
-            reasons += [replace(reason, words=f"by step halving {reason}") for reason in of_probe]
-        ruled_out |= probe.order_holds and probed.ruled_out
-    reasons += length_reasons(stats, ruled_out)
-    unvisited, note = mode_reasons(stats, run.position, lambda i: _of_position(run, table, i), is_exact(dt))
-    reasons += unvisited
-    kind = "parameters" if len(labels) == len(run.parameters) else "parameters judged"
-    return with_ladder(dt, with_leg(dt, conclude(reasons, measured, stats, kind, probe is not None, of_sd + note)))
+            shown = bias_reasons(probed, CALIBRATION.probe_replicas - 1, found.remedy)
+            more += [replace(reason, words=f"by step halving {reason}") for reason in shown]
+        ruled_out = probe.order_holds and probed.ruled_out
+    found = replace(found, witnesses=witnesses)
+    return with_ladder(dt, with_leg(dt, judge_found(found, more, measured, ruled_out, probe is not None)))
+
+
+def _findings(dt: Any, run: Run, table: pd.DataFrame, plain: Measured, measured: Measured) -> Findings:
+    """Return what is known of a result from its draws."""
+    stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
+    there, at = run.judged is not None, partial(_of_position, run, table)
+    r_hat, r_hat_name = _r_hat(dt, table)
+    return Findings(
+        stats, run.chains, run.draws, plain.labels, r_hat, _errors_of_means(table, run.chains), measured,
+        run.identity if there else None,
+        run.degrees,
+        run.moving if there else True,
+        partial(_name, run, table),
+        "parameters" if len(table) == len(run.parameters) else "parameters judged",
+        together=run.together if there else None,
+        r_hat_name=r_hat_name,
+        broken=run.broken,
+        place=partial(_place, run, table) if run.broken is not None and run.position is not None else None,
+        where=lambda: _where(run, table, stats["unstable"].values),
+        uncertain=_free_alone(run, plain) if there else None,
+        position=run.position,
+        at=at,
+        exact=is_exact(dt),
+    )  # fmt: skip
 
 
 def asks_for_more(dt: Any) -> Reason | None:
@@ -263,15 +255,14 @@ def _free_alone(run: Run, measured: Measured) -> Measured:
     return measured._replace(error_of_sd=error)
 
 
-def _disagreement(dt: Any, table: pd.DataFrame, moving: np.ndarray, errors: np.ndarray, chains: int) -> list[Reason]:
-    """Return a reason if chains disagree, or if a mean is too uncertain."""
-    r_hat, kind = np.where(moving, table["r_hat"].to_numpy(), 1.0), "r_hat"
-    if chains > 1 and "superchains" in dt["posterior"].attrs:  # many chains, of few draws each
-        kind, nested = "nested r_hat", nested_r_hat(dt).reindex(table.index).to_numpy()
-        r_hat = np.where(moving, nested, 1.0)
-    if "ladder" in dt.children:  # copies start together, and forget by restarts, which are counted
-        r_hat = np.ones(len(table))
-    return disagreement_reasons(list(table.index), r_hat, errors, kind)
+def _r_hat(dt: Any, table: pd.DataFrame) -> tuple[np.ndarray, str]:
+    """Return r_hat of each parameter, 1 of constants, and what it is called."""
+    r_hat, name = table["r_hat"], "r_hat"
+    if dt["posterior"].sizes["chain"] > 1 and "superchains" in dt["posterior"].attrs:  # many, of few draws each
+        r_hat, name = nested_r_hat(dt).reindex(table.index), "nested r_hat"
+    # Copies of a ladder start together, and forget by restarts, which are counted.
+    judged = (table["sd"] > 0.0) & ("ladder" not in dt.children)
+    return np.where(judged, r_hat, 1.0), name
 
 
 def _errors_of_means(table: pd.DataFrame, chains: int) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.hierarchy import compose
+from pmm_mcmc.model.kept import kept_with
 from pmm_mcmc.model.native import address_table, native_function
 from pmm_mcmc.model.parts import OfParts, joined
 from pmm_mcmc.model.products import numba_mode
@@ -187,18 +187,15 @@ class ModelDensity:
         return kept
 
     def table(self, which: str, sites: np.ndarray | None = None) -> np.ndarray:
-        """Return addresses and shapes of the current shared data, valid until the data or the sites change."""
+        """Return addresses and shapes of the current shared data and of given sites: arrays that live as long as it."""
         values = self._values(which)
         if self.sites is not None and sites is not None:
-            self._sites_now = np.ascontiguousarray(sites, dtype=self.sites.type.dtype)
+            given = np.ascontiguousarray(sites, dtype=self.sites.type.dtype)
             values = [
-                self._sites_now if shared is self.sites else value
+                given if shared is self.sites else value
                 for shared, value in zip(self._shared[which], values, strict=True)
             ]
         return address_table(values)
-
-
-_CACHE: weakref.WeakKeyDictionary[pm.Model, dict[tuple, ModelDensity]] = weakref.WeakKeyDictionary()
 
 
 def log_density(
@@ -212,7 +209,7 @@ def log_density(
     parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
     asked = None if noncentring is None else tuple(sorted(noncentring.items()))
     key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX, asked)
-    known = _CACHE.setdefault(model, {})
+    known: dict[tuple, ModelDensity] = kept_with(model, "log density")
     if key not in known:
         known[key] = ModelDensity(vars, model, point, noncentring)
     return known[key]

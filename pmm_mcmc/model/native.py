@@ -9,6 +9,7 @@ before every run, so that ``pm.set_data`` takes effect.  ``test_native.py`` fail
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -117,6 +118,11 @@ def native_function(function: Any, dtype: np.dtype, shared: Sequence[np.ndarray]
 
 
 def address_table(shared: Sequence[np.ndarray]) -> np.ndarray:
-    """Return addresses and shapes of C-contiguous arrays in the order in which :func:`native_function` reads them."""
+    """Return addresses and shapes of C-contiguous arrays in the order in which :func:`native_function` reads them.
+
+    The arrays live as long as the table.
+    """
     entries = [entry for a in shared for entry in (a.ctypes.data, *a.shape)]
-    return np.array(entries or [0], dtype=np.int64)
+    table = np.array(entries or [0], dtype=np.int64)
+    weakref.finalize(table, list, shared).atexit = False
+    return table

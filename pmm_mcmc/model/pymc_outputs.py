@@ -9,7 +9,6 @@ This is the only module that relies on how they do it.  Names that PyMC does not
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
+from pmm_mcmc.model.kept import kept_with
 from pmm_mcmc.model.log_density import flat_layout
 from pmm_mcmc.model.outputs import Compiled, Graph, ManyDraws, compile_graph
 from pmm_mcmc.model.result_tree import ResultTree, flat_names
@@ -84,9 +84,6 @@ def _graph_of_one(outputs: Sequence[Any], vars: Sequence[Any], point: dict[str, 
     return Graph(flat, list(rewrite_graph(joined, include=include, exclude=("compile_inner_graph",), clone=True)))
 
 
-_CACHE: weakref.WeakKeyDictionary[pm.Model, dict[tuple, tuple[list[str], Compiled]]] = weakref.WeakKeyDictionary()
-
-
 def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], what: str, backend: str) -> ManyDraws:
     """Compile the outputs of a model for many draws; the compiled functions are cached with the model.
 
@@ -108,7 +105,7 @@ def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], what
     parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
     key = (what, backend, tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX, model.check_bounds)
     start = np.concatenate([np.ravel(point[var.name]) for var in vars])
-    known = _CACHE.setdefault(model, {})
+    known: dict[tuple, tuple[list[str], Compiled]] = kept_with(model, "outputs")
     if key not in known:
         outputs = outputs_of(model, what)
         graph = _graph_of_one(list(outputs.values()), vars, point, model.check_bounds)

@@ -11,7 +11,6 @@ a non-centring do.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,9 +29,9 @@ from pymc.pytensorf import (
 )
 from pytensor.compile.sharedvalue import SharedVariable
 
+from pmm_mcmc.model.kept import kept_with
 from pmm_mcmc.model.log_density import ModelDensity, _check_inputs, flat_layout
 from pmm_mcmc.model.mixture import mixture_density, path_numbers
-from pmm_mcmc.model.native import address_table
 from pmm_mcmc.model.parts import OfParts, joined
 from pmm_mcmc.model.products import numba_mode
 
@@ -43,8 +42,6 @@ __all__ = [
     "tempered_model",
     "width_of",
 ]
-
-_KEPT = 4096  # temperatures
 
 
 def width_of(d: int) -> int:
@@ -87,25 +84,11 @@ class TemperedModel(ModelDensity):
         scalars = [pt.atleast_1d(log_ratio).astype(flat.dtype), pt.atleast_1d(logq).astype(flat.dtype)]
         slope = (g0 + beta * gl).astype(flat.dtype)
         evaluation = pt.concatenate([slope, g0, gl, *scalars]).astype(flat.dtype)
-        self._kept: dict[bytes, np.ndarray] = {}
         self._outputs = {"joint": [(logq + beta * log_ratio).astype(flat.dtype), evaluation], "gradient": [slope]}
         self._shared: dict[str, list[SharedVariable]] = {}
         self._held: dict[str, list[tuple[Any, Any]]] = {}
         self._native: dict[str, Any] = {}
         self.jax: Any = None
-
-    def table(self, which: str, sites: np.ndarray | None = None) -> np.ndarray:
-        """Return addresses and shapes as :meth:`ModelDensity.table`, valid for many temperatures at a time."""
-        assert self.sites is not None
-        numbers = np.ascontiguousarray(self.sites.get_value() if sites is None else sites, self.sites.type.dtype)
-        if len(self._kept) > _KEPT:
-            self._kept = {}
-        numbers = self._kept.setdefault(numbers.tobytes(), numbers.copy())
-        pairs = zip(self._shared[which], self._values(which), strict=True)
-        return address_table([numbers if shared is self.sites else value for shared, value in pairs])
-
-
-_CACHE: weakref.WeakKeyDictionary[pm.Model, dict[tuple, Any]] = weakref.WeakKeyDictionary()
 
 
 def tempered_model(
@@ -119,8 +102,8 @@ def tempered_model(
         If the reference is the prior and nothing can be drawn from it.
     """
     parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
-    key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX, reference)
-    known = _CACHE.setdefault(model, {})
+    key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX)
+    known = kept_with(model, "path from " + reference)
     if key not in known:
         sampler = None
         if reference == "prior":

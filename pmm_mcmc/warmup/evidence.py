@@ -49,7 +49,7 @@ def fits(coordinates: Coordinates, block: Block, usable: np.ndarray) -> bool:
     """Return whether a preconditioner that was fitted on older draws whitens those of a block."""
     if not usable.any() or block.position.shape[2] == 0:
         return bool(usable.any())
-    y, g = (part[usable] for part in whitened(coordinates, block))
+    y, g = (_rows(part, usable) for part in whitened(coordinates, block))
     misfit = np.sort((y**2).mean(axis=1) + (g**2).mean(axis=1))
     trimmed = misfit[: math.ceil(0.99 * len(misfit))].mean()  # with heavy tails few draws would decide
     return bool(trimmed < CALIBRATION.misfit) and largest_spread(y) < CALIBRATION.slow_sd
@@ -58,12 +58,15 @@ def fits(coordinates: Coordinates, block: Block, usable: np.ndarray) -> bool:
 def refitted(arguments: MethodArguments, coordinates: Coordinates, window: Block, usable: np.ndarray) -> Coordinates:
     """Return the preconditioner fitted to the usable draws; a given ``scaling`` is kept, and only the centre fitted."""
     # Rows in order of time, those of all chains at one time together.
-    in_order = usable.T.ravel()
-    d = window.position.shape[2]
-    position = window.position.swapaxes(0, 1).reshape(usable.size, d)[in_order]
+    position = _rows(window.position.swapaxes(0, 1), usable.T)
     if arguments.scaling is not None:
         return coordinates._replace(centre=position.mean(axis=0))
-    return best_coordinates(position, window.gradient.swapaxes(0, 1).reshape(usable.size, d)[in_order])
+    return best_coordinates(position, _rows(window.gradient.swapaxes(0, 1), usable.T))
+
+
+def _rows(draws: np.ndarray, usable: np.ndarray) -> np.ndarray:
+    """Return the usable ones of draws ``(., ., d)`` as ``(n, d)``, where all are without a second copy."""
+    return draws.reshape(usable.size, draws.shape[2]) if usable.all() else draws[usable]
 
 
 def visibly_wide(block: Block, usable: np.ndarray, target_bias: float) -> bool:
@@ -102,7 +105,7 @@ def curvature(
     def gradient_there(at: np.ndarray) -> np.ndarray:
         return coordinates.pull_back(gradient_at(coordinates.place(at)))
 
-    typical = local(y[usable], g[usable], gradient_there, harmonic)
+    typical = local(_rows(y, usable), _rows(g, usable), gradient_there, harmonic)
     return max(rare_curvature(y, g, usable, harmonic, arguments.sees_curvature), typical)
 
 

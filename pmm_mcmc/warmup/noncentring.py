@@ -168,7 +168,7 @@ class NoncentringWarmup:
         kept = max(min(kept, CALIBRATION.window_numbers // max(chains * d, 1)), newest)
         x, slope = (np.concatenate(part, axis=1)[:, -kept:] for part in (self._positions, self._gradients))
         self._positions, self._gradients = [x], [slope]
-        window = Block(*(np.concatenate(part, axis=1)[:, -kept:] for part in zip(*blocks, strict=True)))
+        window = Block.newest(blocks, kept)
         usable = settled(-window.lp, d, narrowness(blocks[-1].gradient, d))
         in_order = usable.T.ravel()
         seen = [part.swapaxes(0, 1).reshape(-1, d)[in_order] for part in (x, slope, window.gradient)]

@@ -1,6 +1,6 @@
 """The warm-up of many chains with one setting.
 
-It is tuned on the draws of up to 64 of them, in its first blocks of all: many chains at one time show the scale that
+It is tuned on the draws of some of them, in its first blocks of more: many chains at one time show the scale that
 few show in the course of time, and blocks are shorter the more chains there are.
 """
 
@@ -23,7 +23,16 @@ from pmm_mcmc.warmup.noncentring import NoncentringWarmup
 from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import fixed_setting
 
-__all__ = ["Warmed", "Warming", "warm_up"]
+__all__ = ["Warmed", "Warming", "training_chains", "warm_up"]
+
+# Chains that a setting is learnt from in any number of coordinates: those of a default run.
+_FEWEST = 4
+
+
+def training_chains(d: int) -> int:
+    """Return the number of chains that a setting is learnt from, at most, in so many coordinates."""
+    few = CALIBRATION.training_numbers // max(d, 1)
+    return min(max(few, _FEWEST), CALIBRATION.training_chains)
 
 
 class Warmed(NamedTuple):
@@ -86,7 +95,7 @@ class Warming:
             warmup, tuned = None, fixed_setting(arguments, starts[0], sites)
         else:
             shortest = timetable.shortest_block(len(starts))
-            training = slice(timetable.training_chains(len(starts), shortest))
+            training = slice(timetable.learnt_from(len(starts), shortest, training_chains(engine.d)))
             warmup = NoncentringWarmup.start(
                 arguments, length, starts[training], gradients[training], sites=sites, shortest=shortest
             )
@@ -126,9 +135,9 @@ class Warming:
         """
         warmup, old = self.warmup, self.tuned
         assert warmup is not None
-        chains, rows = len(self.n_grad), warmup.boundary - warmup.done
+        chains, rows, trained = len(self.n_grad), warmup.boundary - warmup.done, training_chains(engine.d)
         processes = Processes(slice(0, chains)) if processes is None else processes
-        learning = int(min(warmup.learning, timetable.training_chains(chains, rows)))
+        learning = int(min(warmup.learning, timetable.learnt_from(chains, rows, trained)))
         mine, spent = self.part(processes.own), self.n_grad[processes.own].copy()
         training: list[Block] = []
         lp, unstable = np.empty((len(spent), rows)), np.empty((len(spent), rows), np.int64)
@@ -152,10 +161,11 @@ class Warming:
         before = self._shares()
         self.tuned = warmup.update(engine.gradient_at, engine.structure)
         source = np.arange(chains)
-        if warmup.frozen is None and chains > CALIBRATION.training_chains and warmup.replaces:
+        if warmup.frozen is None and chains > trained and warmup.replaces:
             source = replacements(settled(-lp, engine.d, narrow), unstable)
         source[:learning] = warmup.source
-        self.ensemble.copy_from(source)
+        if not np.array_equal(source, np.arange(chains)):
+            self.ensemble.copy_from(source)
         self.ensemble.change(engine, old.coordinates, self.tuned.coordinates)
         if warmup.ready and not warmup.finished:
             warmup.stop()

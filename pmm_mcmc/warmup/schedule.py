@@ -201,7 +201,7 @@ class Warmup:
     def _window(self) -> Block:
         """Return the newest draws of the warm-up, and drop the older ones."""
         kept = max(math.ceil(CALIBRATION.window * self.done), self.blocks[-1].lp.shape[1])
-        window = Block(*(np.concatenate(part, axis=1)[:, -kept:] for part in zip(*self.blocks, strict=True)))
+        window = Block.newest(self.blocks, kept)
         self.blocks = [window]
         return window
 
@@ -320,7 +320,7 @@ class Warmup:
         d = block.position.shape[2]
         usable = settled(-block.lp, d, narrowness(block.gradient, d))
         failing = float((evidence.failed(block) & usable).mean())
-        together = Block(*(np.concatenate(part, axis=1) for part in zip(*self.blocks, strict=True)))
+        together = Block.newest(self.blocks)
         self.clean = failing <= CALIBRATION.failure_rate and not self._is_too_wide(together, usable)
         if not self.clean and step_size.found_by_curvature(self.arguments):
             self._set_step(CALIBRATION.shrink * self.tuned.step_size)

@@ -15,13 +15,10 @@ __all__ = [
     "extension",
     "latest_freeze",
     "latest_trial",
+    "learnt_from",
     "shortest_block",
     "stiffness",
-    "training_chains",
 ]
-
-# Draws that a block of adaptation is learnt from, at least, where there are enough chains.
-_POINTS = CALIBRATION.first_block * CALIBRATION.training_chains
 
 
 def stiffness(curvature: float) -> float:
@@ -44,12 +41,13 @@ def shortest_block(chains: int) -> int:
 
     Two at least, between which curvature is seen.
     """
-    return max(2, -(-_POINTS // max(chains, CALIBRATION.training_chains)))
+    few = CALIBRATION.training_chains
+    return max(2, -(-few * CALIBRATION.first_block // max(chains, few)))
 
 
-def training_chains(chains: int, rows: int) -> int:
-    """Return how many chains a block of so many transitions is learnt from: all while there are few draws of each."""
-    return min(chains, max(CALIBRATION.training_chains, -(-_POINTS // rows)))
+def learnt_from(chains: int, rows: int, few: int) -> int:
+    """Return how many chains a block is learnt from: a ``few``, and more where these have fewer draws than at first."""
+    return min(chains, max(few, -(-few * CALIBRATION.first_block // rows)))
 
 
 def end_of_growing(done: int, length: int, tried: bool, shortest: int = CALIBRATION.first_block) -> int:

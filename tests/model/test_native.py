@@ -5,6 +5,7 @@ import gc
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 from numba import types
@@ -158,6 +159,21 @@ def test_data_in_fortran_order_stay_alive(sample):
         held = ctypes.string_at(int(table[0]), columns.nbytes)
         assert held == np.ascontiguousarray(columns).tobytes(), "the copy of the data has been freed"
     assert np.array_equal(expected, found) and len(rubbish) == 20
+
+
+def test_sites_of_single_precision_live_as_long_as_the_table():
+    # They are copies, which a table with other sites, or the one of the gradient alone, must not free.
+    with pytensor.config.change_flags(floatX="float32"), pm.Model() as model:
+        pm.Normal("x", 0.0, pm.HalfNormal("scale"), shape=200)
+        density = ModelDensity(model.continuous_value_vars, model, model.initial_point(0), noncentring={})
+        density.function("joint")
+        every = [np.full(density.structure.n_sites, i, dtype=float) for i in range(20)]
+        tables = [density.table("joint", sites) for sites in every]
+    at = next(i for i, shared in enumerate(density._shared["joint"]) if shared is density.sites)
+    entry = sum(1 + shared.get_value(borrow=True).ndim for shared in density._shared["joint"][:at])
+    for sites, table in zip(every, tables, strict=True):
+        held = ctypes.string_at(int(table[entry]), 4 * len(sites))
+        assert held == sites.astype(np.float32).tobytes()
 
 
 def test_a_table_holds_addresses_and_shapes(compiled):
