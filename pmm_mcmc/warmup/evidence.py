@@ -114,19 +114,27 @@ def settled(potential: np.ndarray, d: int, narrowness: np.ndarray | float = 0.0)
 
     The potential is minus the log density.  A draw is in the transient if its potential exceeds a reference by more
     than ``d/2 + 6 sqrt(d/2) + 5``, six standard deviations on a Gaussian and more: its gradient would spoil the
-    preconditioner.  The reference is the lowest, over chains, of the medians of the newest quarter.  A potential that
-    is not finite counts as too high.
+    preconditioner.  The reference is the lowest, over 64 chains, of the medians of the newest quarter.  Potentials that
+    are not finite count as too high.
 
     Where chains are in regions of unequal width, the density of the narrow one is the higher for the same mass: a chain
     in the neck of a posterior would condemn all others.  With the :func:`narrowness` ``(chain,)`` of theirs added to
-    potentials, masses are compared.
+    potentials, masses are compared.  Of few transitions it is noise, and a draw that is low enough without it stays.
     """
     with np.errstate(invalid="ignore"):
-        n, potential = potential.shape[1], potential + np.reshape(narrowness, (-1, 1))
-    newest = potential[:, -max(1, n // 4) :]
-    lowest = np.median(np.where(np.isfinite(newest), newest, np.inf), axis=1).min()
-    keep = potential <= lowest + d / 2 + 6 * np.sqrt(d / 2) + 5
+        keep = _low(potential + np.reshape(narrowness, (-1, 1)), d)
+    if potential.shape[1] < CALIBRATION.first_block:
+        keep |= _low(potential, d)
     return keep if keep.sum() >= 2 else np.ones(potential.shape, dtype=bool)
+
+
+def _low(potential: np.ndarray, d: int) -> np.ndarray:
+    n = potential.shape[1]
+    newest = potential[:, -max(1, n // 4) :]
+    medians = np.median(np.where(np.isfinite(newest), newest, np.inf), axis=1)
+    # Of thousands of chains the lowest is that of no typical one.
+    lowest = np.partition(medians, at := (len(medians) - 1) // CALIBRATION.training_chains)[at]
+    return potential <= lowest + d / 2 + 6 * np.sqrt(d / 2) + 5
 
 
 def narrowness(gradient: np.ndarray, d: int) -> np.ndarray:
