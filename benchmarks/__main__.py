@@ -30,6 +30,7 @@ COSTS = {
     "hierarchies": "minutes a model",
     "ladder": "seconds a run, half a minute for each target: an hour in all; --seeds",
     "many_chains": "minutes a table",
+    "memory": "a quarter of an hour; --sizes, --backends, --keep",
     "numpyro_gallery": "a minute a model, and one for its reference; all is kept",
     "overhead": "minutes a table",
     "scouts": "ten minutes: two for the modes, half a minute for each of the other models",

@@ -16,6 +16,9 @@ from pmm_mcmc.diagnostics.calibration import CALIBRATION
 
 __all__ = ["nested_r_hat"]
 
+# Bytes of the draws that are ranked together.
+_BYTES = 2**24
+
 
 def nested_r_hat(dt: Any, var_names: Any = None, superchains: int | Sequence[int] | None = None) -> pd.Series:
     r"""Return nested R-hat, which compares chains that started together with chains that did not.
@@ -79,6 +82,11 @@ def nested_r_hat(dt: Any, var_names: Any = None, superchains: int | Sequence[int
 
 
 def _of_variable(draws: xr.DataArray, member: np.ndarray) -> xr.DataArray:
+    long = max((dim for dim in draws.dims if dim not in ("chain", "draw")), key=draws.sizes.__getitem__, default=None)
+    if draws.nbytes > _BYTES and long is not None and draws.sizes[long] > 1:  # ranks and scores are copies of the draws
+        size = max(1, _BYTES * draws.sizes[long] // draws.nbytes)
+        parts = [draws.isel({long: slice(i, i + size)}) for i in range(0, draws.sizes[long], size)]
+        return xr.concat([_of_variable(part, member) for part in parts], long)
     draws = draws.astype(float).transpose("chain", "draw", ...)
     draws = draws.where(np.isfinite(draws))
     with np.errstate(all="ignore"):  # constants, and chains that do not move

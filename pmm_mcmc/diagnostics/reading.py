@@ -20,10 +20,10 @@ from pmm_mcmc.diagnostics.reasons import identity_holds, walled
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
 from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
 
-__all__ = ["Parameters", "Run", "read", "scalars"]
+__all__ = ["SLAB", "Parameters", "Run", "read", "scalars"]
 
 # Bytes of parameters that are in memory together.
-_SLAB = 2**23
+SLAB = 2**23
 _SAMPLE = ("chain", "draw")
 _NONE = (
     "the result holds no gradients (sample_stats 'gradient' and 'unconstrained'): sample with a step method of "
@@ -54,7 +54,7 @@ class Parameters:
             kept.append(at)
             draws.append(values)
             size += values.nbytes
-            if size >= _SLAB:
+            if size >= SLAB:
                 yield np.concatenate(kept), draws[0] if len(draws) == 1 else np.concatenate(draws, axis=-1)
                 kept, draws, size = [], [], 0
         if kept:
@@ -76,7 +76,7 @@ class Parameters:
             first += numbers.size
             # Slices along the longest dimension, so that a variable on disk is not read as a whole.
             long = int(np.argmax(shape))
-            step = max(1, _SLAB * shape[long] // max(1, 8 * int(np.prod(variable.shape))))
+            step = max(1, SLAB * shape[long] // max(1, 8 * int(np.prod(variable.shape))))
             for begin in range(0, shape[long], step):
                 part = slice(begin, begin + step)
                 at = numbers[(slice(None),) * long + (part,)].ravel()
@@ -148,8 +148,13 @@ class Run:
             return self.identity
         x, g = (array.reshape(n, d)[:: -(-n // CALIBRATION.fitted_draws)] for array in (self.judged, self.gradient))
         centre, root = affine_scale(x, g, dense=True)
-        y = np.linalg.solve(root, (self.judged - centre).reshape(n, d).T).T.reshape(self.judged.shape)
-        return stein_identity(y, self.gradient @ root) if np.isfinite(y).all() else self.identity
+        y = np.empty((n, d))
+        for i in range(0, n, SLAB // 8 // d):
+            part = slice(i, i + SLAB // 8 // d)
+            y[part] = np.linalg.solve(root, (self.judged.reshape(n, d)[part] - centre).T).T
+        if not np.isfinite(y).all():
+            return self.identity
+        return stein_identity(y.reshape(self.judged.shape), self.gradient @ root)
 
     @property
     def degrees(self) -> int:

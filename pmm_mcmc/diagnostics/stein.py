@@ -172,7 +172,9 @@ def _virial_terms(position: np.ndarray, gradient: np.ndarray, n: int) -> np.ndar
     m = min(d, CALIBRATION.virial_terms, n // CALIBRATION.draws_a_term)
     if m < 1 or d < 2:  # with one coordinate it is the own-direction term S_2
         return np.zeros((len(position), 0))
-    terms = (position - position[:n].mean(axis=0)) * gradient + 1.0
+    terms = position - position[:n].mean(axis=0)
+    terms *= gradient  # in place: a copy would be as large as all draws
+    terms += 1.0
     return terms if m == d else np.add.reduceat(terms, np.arange(m) * d // m, axis=1)
 
 
@@ -226,7 +228,8 @@ def corrected_expectations(
         held, train = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
         train = train[:: -(-len(train) // CALIBRATION.fitted_draws)]
         rows, n = np.concatenate([train, held]), len(train)
-        basis, virial = _Basis.of(x[rows], g[rows], n), _virial_terms(x[rows], g[rows], n)
+        basis = _Basis.of(x[rows], g[rows], n)
+        virial = _virial_terms(basis.x, basis.g, n)
         which = np.unique(pieces[held])
         each = len(held) // len(which)
         shared = virial[n:].reshape(len(which), each, virial.shape[1]).mean(axis=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -303,3 +303,15 @@ class Block(NamedTuple):
     def of(cls, chunk: Any) -> Block:
         """Return the fields of an engine's chunk that warm-up uses."""
         return cls(*(getattr(chunk, name) for name in cls._fields))
+
+    @classmethod
+    def newest(cls, blocks: Sequence[Block], kept: int | None = None) -> Block:
+        """Return the newest ``kept`` draws of successive blocks as one, by default all."""
+        if len(blocks) == 1 and kept is None:
+            return blocks[0]
+        missing, parts = sum(block.lp.shape[1] for block in blocks) if kept is None else kept, []
+        for block in reversed(blocks):
+            if missing > 0:
+                parts.append(cls(*(part[:, -missing:] for part in block)))
+                missing -= block.lp.shape[1]
+        return cls(*(np.concatenate(part, axis=1) for part in zip(*reversed(parts), strict=True)))

@@ -82,6 +82,7 @@ class Engine(Protocol):
 
     kernel: Kernel
     d: int
+    width: int
     structure: Structure | None
 
     def adjusted(self) -> Engine:

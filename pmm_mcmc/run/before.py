@@ -85,9 +85,9 @@ class Before(NamedTuple):
         defaults = {name: inspect.signature(function).parameters[name].default for name in given}
         return tuple(self.identity[name] if value == defaults[name] else value for name, value in given.items())
 
-    def parts(self, empty: Groups) -> dict[str, dict[str, list[np.ndarray]]]:
+    def groups(self, empty: Groups) -> Groups:
         """Return the recorded arrays of the groups and names in ``empty``."""
         missing = [f"{g}/{n}" for g in empty for n in empty[g] if g not in self.tree or n not in self.tree[g]]
         if missing:
             raise ValueError(f"more: {missing[0]} has been taken out of it; give the result as it was returned")
-        return {g: {n: [np.asarray(self.tree[g][n].values)] for n in names} for g, names in empty.items()}
+        return {g: {n: np.asarray(self.tree[g][n].values) for n in names} for g, names in empty.items()}

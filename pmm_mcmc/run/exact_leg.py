@@ -29,7 +29,7 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import ADJUSTED, TRAJECTORIES, Kernel
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.evidence import narrowness, settled, steps_for_autocorrelation
-from pmm_mcmc.warmup.pooled import Warming
+from pmm_mcmc.warmup.pooled import Warming, training_chains
 from pmm_mcmc.warmup.standard_errors import largest_t
 from pmm_mcmc.warmup.step_size import towards_acceptance
 
@@ -152,7 +152,7 @@ class Leg:
             accept[which], lp[which] = chunk.accept.mean(axis=1), chunk.sampled_lp
             narrow[which] = narrowness(chunk.gradient, d)
             means[which, 0], means[which, 1] = away.mean(axis=1), (away**2).mean(axis=1)
-            kept = max(CALIBRATION.training_chains - processes.own.start - which.start, 0)
+            kept = max(training_chains(d) - processes.own.start - which.start, 0)
             training.append(np.concatenate([away[:kept], away[:kept] ** 2], axis=-1))
             spent[which] += chunk.n_grad.sum(axis=1)
             look(which, chunk)

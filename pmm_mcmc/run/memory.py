@@ -119,9 +119,9 @@ def rows_of_chunk(draws: int, chains: int, numbers_per_draw: int) -> int:
     return divisor if 4 * divisor >= most else most
 
 
-def refuse_too_large(draws: int, chains: int, numbers_per_draw: int) -> None:
-    """Raise ``ValueError`` if the draws would not fit the available memory."""
-    needed, there = 8 * draws * chains * numbers_per_draw, available_bytes()
+def refuse_too_large(draws: int, chains: int, numbers_per_draw: int, needed: int = 0) -> None:
+    """Raise ``ValueError`` if the draws, or a run that needs so many bytes, would not fit the available memory."""
+    needed, there = max(needed, 8 * draws * chains * numbers_per_draw), available_bytes()
     if there is not None and needed > there:
         raise ValueError(
             f"{chains} chains of {draws} draws, {numbers_per_draw} numbers each, need {describe(needed)} of memory; "

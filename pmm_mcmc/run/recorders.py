@@ -15,7 +15,7 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.before import CHECKPOINT, TYPES, Before
-from pmm_mcmc.run.chunks import Groups
+from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.driver import Run
 from pmm_mcmc.run.exact_leg import EXACT_LEG, report_of
 from pmm_mcmc.run.moments import Moments
@@ -30,7 +30,9 @@ _TIMES = ("sampling_time", "compile_time")
 
 
 class MemoryRecorder:
-    """Recorder that keeps the chunks in memory and concatenates them at the end, with a checkpoint to continue from.
+    """Recorder that keeps the draws in memory, with a checkpoint to continue from.
+
+    Chunks go to their place in arrays of all draws; where their number is not known, they are concatenated.
 
     Parameters
     ----------
@@ -40,6 +42,8 @@ class MemoryRecorder:
         Identity of the run, and the arguments of its step.
     before
         The result to continue, if there is one.
+    draws
+        Draws of each chain after the warm-up, with those of that result; None if it is not known.
 
     Attributes
     ----------
@@ -58,10 +62,12 @@ class MemoryRecorder:
         identity: dict[str, Any],
         arguments: MethodArguments,
         before: Before | None = None,
+        draws: int | None = None,
     ):
         self._layout, self._attrs, self._empty = layout, dict(attrs), empty
         self._identity, self._arguments = identity, arguments
         self._parts: dict[str, dict[str, list[np.ndarray]]] = {}
+        self._whole = None if draws is None else Gathered(identity["chains"], draws)
         self._times: dict[str, float] = {}
         self.run: Run | None = None
         if before is not None:
@@ -70,7 +76,8 @@ class MemoryRecorder:
                 raise ValueError(
                     f"more: is the result of another run ({found}); give the arguments of that run, or start a new one"
                 )
-            self._parts, self.run = before.parts(empty), before.run
+            self.run = before.run
+            self._add(before.groups(empty), before.run.done)
             self.earlier = before.tree["sample_stats"].to_dataset()
             self._times = {name: float(before.tree["posterior"].attrs.get(name, 0.0)) for name in _TIMES}
 
@@ -86,7 +93,14 @@ class MemoryRecorder:
 
     def put(self, groups: Groups, run: Run, whole: bool) -> None:
         """Record a chunk."""
+        self._add(groups, run.done)
+
+    def _add(self, groups: Groups, done: int) -> None:
         for group, arrays in groups.items():
+            if self._whole is not None and not group.startswith("warmup_"):
+                drawn = next(iter(arrays.values())).shape[1]
+                self._whole.put(slice(None), done - drawn, {group: arrays})
+                continue
             parts = self._parts.setdefault(group, {})
             for name, values in arrays.items():
                 parts.setdefault(name, []).append(values)
@@ -103,12 +117,14 @@ class MemoryRecorder:
                 if len(chunks) > 1:
                     parts[name] = [np.concatenate(chunks, axis=1)]
             groups[group] = {name: chunks[0] for name, chunks in parts.items()}
+        if self._whole is not None and self.run is not None:
+            groups |= self._whole.upto(self.run.done)
         return self._layout.tree(groups, self._attrs)
 
     def result(self) -> xr.DataTree:
         """Return the result of all chunks, with how to go on from there."""
         tree = self.so_far()
-        state = np.frombuffer(encode((self._identity, self._arguments, self.run)), np.uint8).copy()
+        state = np.frombuffer(encode((self._identity, self._arguments, self.run)), np.uint8)
         if self.run is not None and self.run.leg is not None:
             tree[EXACT_LEG] = xr.DataTree(report_of(self._layout.names, self.run.leg))
         tree[CHECKPOINT] = xr.DataTree(xr.Dataset({"state": ("byte", state)}))

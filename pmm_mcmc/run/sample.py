@@ -22,8 +22,9 @@ from pmm_mcmc.run.before import Before
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling
 from pmm_mcmc.run.exact_leg import EXACT_LEG, report_of
 from pmm_mcmc.run.ladder_sample import sample_on_ladder
-from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
+from pmm_mcmc.run.memory import describe, refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.notes import noted_edges, noted_noncentring
+from pmm_mcmc.run.peak import peak_bytes
 from pmm_mcmc.run.plan import Asked, SamplingPlan
 from pmm_mcmc.run.progress import RunProgress
 from pmm_mcmc.run.recorders import MemoryRecorder, MomentsRecorder, StoreRecorder, device_of
@@ -35,6 +36,9 @@ from pmm_mcmc.warmup.pooled import Warmed, warm_up
 __all__ = ["FinishedChunk", "StopSampling", "Warmed", "sample", "warm_up"]
 
 _log = logging.getLogger("pmm_mcmc")
+
+# Bytes of a predicted peak from which on it is said.
+_LARGE = 2**30
 
 
 def sample(
@@ -201,7 +205,9 @@ def sample(
 
     Memory: the draws themselves, unless they go to a ``store`` or are kept as moments; in addition at most 128 MiB for
     the current chunk, as much for the chains that advance together, and about :math:`20 d` numbers for each chain; on
-    JAX some 100 MiB more for its buffers.  Draws that would not fit are refused before the run starts.
+    JAX some 100 MiB more for its buffers; or, if it is more, the draws that the warm-up learns from.  The peak is
+    predicted (``python -m benchmarks memory``), said if it is above 1 GiB, and a run that would not fit is refused
+    before it starts.
 
     Examples
     --------
@@ -297,13 +303,19 @@ def sample(
         every = look_every(chains) if auto else number + done
         rows = rows_of_chunk(every, chains, plan.numbers_per_draw)
         recorder: MemoryRecorder | MomentsRecorder | StoreRecorder
-        if keep == "moments":
+        warming = 0 if discard_tuned_samples else tune + plan.leg
+        most = bound_after(done, every) if auto else number + done
+        moments = keep == "moments"
+        needed = peak_bytes(plan, chains, most, rows, tune=tune, warming=warming, moments=moments)
+        if store is None and needed > _LARGE:
+            _log.log(level, "Memory: about %s at the peak", describe(needed))
+        if moments:
             recorder = MomentsRecorder(plan.layout, attrs, empty, plan.engine.structure)
         elif store is None:
-            warming = 0 if discard_tuned_samples else tune + plan.leg
-            most = bound_after(done, every) if auto else number + done
-            refuse_too_large(most + warming, chains, plan.numbers_per_draw)
-            recorder = MemoryRecorder(plan.layout, attrs, empty, identity, plan.arguments, before)
+            refuse_too_large(most + warming, chains, plan.numbers_per_draw, needed)
+            recorder = MemoryRecorder(
+                plan.layout, attrs, empty, identity, plan.arguments, before, None if auto else number + done
+            )
         else:
             template = plan.layout.tree(empty, attrs)
             if plan.leg:

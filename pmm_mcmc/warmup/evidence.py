@@ -49,7 +49,7 @@ def fits(coordinates: Coordinates, block: Block, usable: np.ndarray) -> bool:
     """Return whether a preconditioner that was fitted on older draws whitens those of a block."""
     if not usable.any() or block.position.shape[2] == 0:
         return bool(usable.any())
-    y, g = (part[usable] for part in whitened(coordinates, block))
+    y, g = (_rows(part, usable) for part in whitened(coordinates, block))
     misfit = np.sort((y**2).mean(axis=1) + (g**2).mean(axis=1))
     trimmed = misfit[: math.ceil(0.99 * len(misfit))].mean()  # with heavy tails few draws would decide
     return bool(trimmed < CALIBRATION.misfit) and largest_spread(y) < CALIBRATION.slow_sd
@@ -58,12 +58,15 @@ def fits(coordinates: Coordinates, block: Block, usable: np.ndarray) -> bool:
 def refitted(arguments: MethodArguments, coordinates: Coordinates, window: Block, usable: np.ndarray) -> Coordinates:
     """Return the preconditioner fitted to the usable draws; a given ``scaling`` is kept, and only the centre fitted."""
     # Rows in order of time, those of all chains at one time together.
-    in_order = usable.T.ravel()
-    d = window.position.shape[2]
-    position = window.position.swapaxes(0, 1).reshape(usable.size, d)[in_order]
+    position = _rows(window.position.swapaxes(0, 1), usable.T)
     if arguments.scaling is not None:
         return coordinates._replace(centre=position.mean(axis=0))
-    return best_coordinates(position, window.gradient.swapaxes(0, 1).reshape(usable.size, d)[in_order])
+    return best_coordinates(position, _rows(window.gradient.swapaxes(0, 1), usable.T))
+
+
+def _rows(draws: np.ndarray, usable: np.ndarray) -> np.ndarray:
+    """Return the usable ones of draws ``(., ., d)`` as ``(n, d)``, where all are without a second copy."""
+    return draws.reshape(usable.size, draws.shape[2]) if usable.all() else draws[usable]
 
 
 def visibly_wide(block: Block, usable: np.ndarray, target_bias: float) -> bool:
@@ -102,7 +105,7 @@ def curvature(
     def gradient_there(at: np.ndarray) -> np.ndarray:
         return coordinates.pull_back(gradient_at(coordinates.place(at)))
 
-    typical = local(y[usable], g[usable], gradient_there, harmonic)
+    typical = local(_rows(y, usable), _rows(g, usable), gradient_there, harmonic)
     return max(rare_curvature(y, g, usable, harmonic, arguments.sees_curvature), typical)
 
 
@@ -111,19 +114,27 @@ def settled(potential: np.ndarray, d: int, narrowness: np.ndarray | float = 0.0)
 
     The potential is minus the log density.  A draw is in the transient if its potential exceeds a reference by more
     than ``d/2 + 6 sqrt(d/2) + 5``, six standard deviations on a Gaussian and more: its gradient would spoil the
-    preconditioner.  The reference is the lowest, over chains, of the medians of the newest quarter.  A potential that
-    is not finite counts as too high.
+    preconditioner.  The reference is the lowest, over 64 chains, of the medians of the newest quarter.  Potentials that
+    are not finite count as too high.
 
     Where chains are in regions of unequal width, the density of the narrow one is the higher for the same mass: a chain
     in the neck of a posterior would condemn all others.  With the :func:`narrowness` ``(chain,)`` of theirs added to
-    potentials, masses are compared.
+    potentials, masses are compared.  Of few transitions it is noise, and a draw that is low enough without it stays.
     """
     with np.errstate(invalid="ignore"):
-        n, potential = potential.shape[1], potential + np.reshape(narrowness, (-1, 1))
-    newest = potential[:, -max(1, n // 4) :]
-    lowest = np.median(np.where(np.isfinite(newest), newest, np.inf), axis=1).min()
-    keep = potential <= lowest + d / 2 + 6 * np.sqrt(d / 2) + 5
+        keep = _low(potential + np.reshape(narrowness, (-1, 1)), d)
+    if potential.shape[1] < CALIBRATION.first_block:
+        keep |= _low(potential, d)
     return keep if keep.sum() >= 2 else np.ones(potential.shape, dtype=bool)
+
+
+def _low(potential: np.ndarray, d: int) -> np.ndarray:
+    n = potential.shape[1]
+    newest = potential[:, -max(1, n // 4) :]
+    medians = np.median(np.where(np.isfinite(newest), newest, np.inf), axis=1)
+    # Of thousands of chains the lowest is that of no typical one.
+    lowest = np.partition(medians, at := (len(medians) - 1) // CALIBRATION.training_chains)[at]
+    return potential <= lowest + d / 2 + 6 * np.sqrt(d / 2) + 5
 
 
 def narrowness(gradient: np.ndarray, d: int) -> np.ndarray:

@@ -22,7 +22,9 @@ def _spreads(position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if d > min(MOST_DENSE, n // 2):
         variance = (centred**2).mean(axis=0)
         order = np.argsort(-variance)
-        return variance[order], np.eye(d)[:, order[:10]]
+        axes = np.zeros((d, min(d, 10)))
+        axes[order[:10], np.arange(axes.shape[1])] = 1.0
+        return variance[order], axes
     values, vectors = np.linalg.eigh(centred.T @ centred / n)
     # The largest of n independent draws of a unit Gaussian is about (1 + sqrt(d/n))^2 (Marchenko and Pastur).
     return values[::-1] / (1.0 + np.sqrt(d / n)) ** 2, vectors[:, ::-1]

@@ -50,9 +50,10 @@ class NoncentringWarmup:
         gradient: np.ndarray,
         least: int | None = None,
         sites: np.ndarray | None = None,
+        shortest: int = CALIBRATION.first_block,
     ) -> NoncentringWarmup:
         """Begin from positions ``z`` and gradients ``(n, d)``; see :meth:`pmm_mcmc.warmup.schedule.Warmup.start`."""
-        return cls(Warmup.start(arguments, length, position, gradient, least), sites)
+        return cls(Warmup.start(arguments, length, position, gradient, least, shortest), sites)
 
     # -- as of the schedule ------------------------------------------------------------------------------------------
 
@@ -103,6 +104,16 @@ class NoncentringWarmup:
         return self.warmup.ready
 
     @property
+    def learning(self) -> float:
+        """How many chains the next block may have draws of."""
+        return self.warmup.learning
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a chain that has not passed the transient is replaced."""
+        return self.warmup.replaces
+
+    @property
     def tolerance(self) -> float:
         """Energy that a step may gain beyond the guard's threshold, as a share of its kinetic energies."""
         return self.warmup.tolerance
@@ -124,8 +135,9 @@ class NoncentringWarmup:
             z, g = structure.folded(block.position, block.gradient[..., :d])
             lp = block.lp + block.gradient[..., 3 * d]
             if self.frozen is None:
-                if self._positions and len(x) != len(self._positions[0]):
-                    self._positions, self._gradients = [], []  # a chain has lost its companions
+                self._positions, self._gradients = (
+                    [older[: len(x)] for older in parts] for parts in (self._positions, self._gradients)
+                )
                 self._positions.append(x.copy())
                 self._gradients.append(slope.copy())
             block = block._replace(position=z, gradient=g, lp=lp)
@@ -156,7 +168,7 @@ class NoncentringWarmup:
         kept = max(min(kept, CALIBRATION.window_numbers // max(chains * d, 1)), newest)
         x, slope = (np.concatenate(part, axis=1)[:, -kept:] for part in (self._positions, self._gradients))
         self._positions, self._gradients = [x], [slope]
-        window = Block(*(np.concatenate(part, axis=1)[:, -kept:] for part in zip(*blocks, strict=True)))
+        window = Block.newest(blocks, kept)
         usable = settled(-window.lp, d, narrowness(blocks[-1].gradient, d))
         in_order = usable.T.ravel()
         seen = [part.swapaxes(0, 1).reshape(-1, d)[in_order] for part in (x, slope, window.gradient)]

@@ -1,4 +1,8 @@
-"""The warm-up of many chains with one setting, which is tuned on the draws of up to 64 of them."""
+"""The warm-up of many chains with one setting.
+
+It is tuned on the draws of some of them, in its first blocks of more: many chains at one time show the scale that
+few show in the course of time, and blocks are shorter the more chains there are.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,23 @@ from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.evidence import narrowness, replacements, settled
 from pmm_mcmc.warmup.noncentring import NoncentringWarmup
 from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import fixed_setting
 
-__all__ = ["Warmed", "Warming", "warm_up"]
+__all__ = ["Warmed", "Warming", "training_chains", "warm_up"]
+
+# Chains that a setting is learnt from in any number of coordinates: those of a default run.
+_FEWEST = 4
+
+
+def training_chains(d: int) -> int:
+    """Return the number of chains that a setting is learnt from, at most, in so many coordinates."""
+    few = CALIBRATION.training_numbers // max(d, 1)
+    return min(max(few, _FEWEST), CALIBRATION.training_chains)
 
 
 class Warmed(NamedTuple):
@@ -80,12 +94,10 @@ class Warming:
         if length == 0:
             warmup, tuned = None, fixed_setting(arguments, starts[0], sites)
         else:
+            shortest = timetable.shortest_block(len(starts))
+            training = slice(timetable.learnt_from(len(starts), shortest, training_chains(engine.d)))
             warmup = NoncentringWarmup.start(
-                arguments,
-                length,
-                starts[: CALIBRATION.training_chains],
-                gradients[: CALIBRATION.training_chains],
-                sites=sites,
+                arguments, length, starts[training], gradients[training], sites=sites, shortest=shortest
             )
             tuned = warmup.tuned
         ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)
@@ -123,14 +135,15 @@ class Warming:
         """
         warmup, old = self.warmup, self.tuned
         assert warmup is not None
-        chains, rows = len(self.n_grad), warmup.boundary - warmup.done
+        chains, rows, trained = len(self.n_grad), warmup.boundary - warmup.done, training_chains(engine.d)
         processes = Processes(slice(0, chains)) if processes is None else processes
+        learning = int(min(warmup.learning, timetable.learnt_from(chains, rows, trained)))
         mine, spent = self.part(processes.own), self.n_grad[processes.own].copy()
         training: list[Block] = []
         lp, unstable = np.empty((len(spent), rows)), np.empty((len(spent), rows), np.int64)
         narrow = np.empty(len(spent))
         for which, chunk in mine.advance_in_batches(engine, old, rows, batch, tolerance=warmup.tolerance):
-            training_rows = max(CALIBRATION.training_chains - processes.own.start - which.start, 0)
+            training_rows = max(learning - processes.own.start - which.start, 0)
             if training_rows or not training:
                 # Copies, since views would keep the whole batch in memory.
                 training.append(Block(*(part[:training_rows].copy() for part in Block.of(chunk))))
@@ -145,23 +158,30 @@ class Warming:
         )
         newest = Block(*processes.join(*(np.concatenate(part) for part in zip(*training, strict=True))))
         warmup.observe(newest, engine.structure)
-        before = warmup.n_grad
+        before = self._shares()
         self.tuned = warmup.update(engine.gradient_at, engine.structure)
         source = np.arange(chains)
-        if warmup.frozen is None and chains > CALIBRATION.training_chains:
+        if warmup.frozen is None and chains > trained and warmup.replaces:
             source = replacements(settled(-lp, engine.d, narrow), unstable)
-        source[: CALIBRATION.training_chains] = warmup.source
-        self.ensemble.copy_from(source)
+        source[:learning] = warmup.source
+        if not np.array_equal(source, np.arange(chains)):
+            self.ensemble.copy_from(source)
         self.ensemble.change(engine, old.coordinates, self.tuned.coordinates)
         if warmup.ready and not warmup.finished:
             warmup.stop()
             self.tuned = warmup.update(engine.gradient_at, engine.structure)
-        self.n_grad = spent + -(-(warmup.n_grad - before) // chains)
+        self.n_grad = spent + self._shares() - before
         if self.finished and self.prior is not None:
             rng = np.random.default_rng(self.ensemble.keys[0])
             found, _, more = look_around(engine, self.tuned, newest, self.prior, int(self.n_grad.sum()), rng)
             self.tuned, self.prior = self.tuned._replace(other_modes=found), None
             self.n_grad += -(-more // chains)
+
+    def _shares(self) -> np.ndarray:
+        """Return each chain's share of the gradients that the schedule has evaluated."""
+        assert self.warmup is not None
+        each, more = divmod(self.warmup.n_grad, len(self.n_grad))
+        return each + (np.arange(len(self.n_grad)) < more)
 
     def result(self) -> Warmed:
         """Return chains and setting as they are now."""

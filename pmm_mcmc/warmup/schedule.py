@@ -37,6 +37,8 @@ class Warmup:
         The setting at present.
     least
         Transitions before which the setting is not frozen.
+    shortest
+        Transitions of the first block.
     done, boundary
         Transitions observed so far; the transition at which the current block ends.
     frozen
@@ -53,6 +55,7 @@ class Warmup:
     length: int
     tuned: TunedParameters
     least: int = CALIBRATION.least_adapted
+    shortest: int = CALIBRATION.first_block
     done: int = 0
     boundary: int = 0
     frozen: int | None = None
@@ -78,6 +81,7 @@ class Warmup:
         position: np.ndarray,
         gradient: np.ndarray,
         least: int | None = None,
+        shortest: int = CALIBRATION.first_block,
     ) -> Warmup:
         """Begin from positions and gradients ``(n, d)`` at or around the starts; the first is the centre."""
         if arguments.scaling is None:
@@ -86,7 +90,7 @@ class Warmup:
             scale = np.array(arguments.scaling)
         friction = arguments.friction or DEFAULT_FRICTION
         tuned = TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale), 1)
-        self = cls(arguments, length, tuned, CALIBRATION.least_adapted if least is None else least)
+        self = cls(arguments, length, tuned, CALIBRATION.least_adapted if least is None else least, shortest)
         usable = np.ones((1, len(position)), dtype=bool)
         self._lipschitz = evidence.successive_curvature(
             arguments, self.tuned.coordinates, position[None], gradient[None], usable
@@ -111,12 +115,24 @@ class Warmup:
         return self.frozen is None and self._trial is None
 
     @property
+    def learning(self) -> float:
+        """How many chains the next block may have draws of: a later one has no more of them, even where it is short."""
+        return len(self.blocks[-1].lp) if self.blocks else math.inf
+
+    @property
+    def replaces(self) -> bool:
+        """Whether chains have had the time to pass the transient, and one that has not is replaced."""
+        return self.done >= min(CALIBRATION.first_block, timetable.latest_freeze(self.length))
+
+    @property
     def tolerance(self) -> float:
         """Energy that a step may gain beyond the guard's threshold, as a share of its kinetic energies."""
         return CALIBRATION.energy_tolerance if self.frozen is None else 0.0
 
     def observe(self, block: Block) -> None:
         """Record the draws of all chains in the current block."""
+        chains = len(block.lp)
+        self.blocks = [Block(*(part[:chains] for part in older)) for older in self.blocks]
         self.blocks.append(block)
         self.done += block.lp.shape[1]
 
@@ -162,7 +178,7 @@ class Warmup:
             return timetable.end_of_check(self.done, self.length, chains, self._stiffness)
         if self._trial is not None:
             return timetable.end_of_trial(self.done, self.length)
-        return timetable.end_of_growing(self.done, self.length, self._tried)
+        return timetable.end_of_growing(self.done, self.length, self._tried, self.shortest)
 
     def _finish(self) -> TunedParameters:
         if self._trial is not None:
@@ -185,7 +201,7 @@ class Warmup:
     def _window(self) -> Block:
         """Return the newest draws of the warm-up, and drop the older ones."""
         kept = max(math.ceil(CALIBRATION.window * self.done), self.blocks[-1].lp.shape[1])
-        window = Block(*(np.concatenate(part, axis=1)[:, -kept:] for part in zip(*self.blocks, strict=True)))
+        window = Block.newest(self.blocks, kept)
         self.blocks = [window]
         return window
 
@@ -194,7 +210,8 @@ class Warmup:
         window = self._window()
         usable = settled(-window.lp, d, narrowness(block.gradient, d))
         failing = float((evidence.failed(block) & usable[:, -n:]).mean())
-        self.source = replacements(usable[:, -n:], block.unstable)
+        if self.replaces:
+            self.source = replacements(usable[:, -n:], block.unstable)
         if self._trial is not None:
             self._record_trial(block)
         else:
@@ -303,7 +320,7 @@ class Warmup:
         d = block.position.shape[2]
         usable = settled(-block.lp, d, narrowness(block.gradient, d))
         failing = float((evidence.failed(block) & usable).mean())
-        together = Block(*(np.concatenate(part, axis=1) for part in zip(*self.blocks, strict=True)))
+        together = Block.newest(self.blocks)
         self.clean = failing <= CALIBRATION.failure_rate and not self._is_too_wide(together, usable)
         if not self.clean and step_size.found_by_curvature(self.arguments):
             self._set_step(CALIBRATION.shrink * self.tuned.step_size)

@@ -69,6 +69,7 @@ def worth_independent(pieces: np.ndarray) -> float:
     scores = pieces - pieces.mean(axis=0)
     spread = scores.std(axis=0)
     scores /= np.where(spread > 0.0, spread, 1.0)
-    squares = ((scores @ scores.T / n) ** 2).sum() - np.sum(spread > 0.0)
+    gram = scores @ scores.T if n < p else scores.T @ scores  # the sum of squares is the same, the smaller is cheap
+    squares = ((gram / n) ** 2).sum() - np.sum(spread > 0.0)
     squares = (squares * (n - 1) - p * (p - 1)) / (n - 2)
     return float(p**2 / (p + min(max(squares, 0.0), p * (p - 1.0))))

@@ -17,6 +17,9 @@ from pmm_mcmc.warmup.standard_errors import (
 
 __all__ = ["Identity", "stein_identity", "too_wide"]
 
+# Bytes of the coordinates whose products are in memory together.
+_BYTES = 2**24
+
 
 class Identity(NamedTuple):
     """The Stein identity of ``d`` coordinates.
@@ -54,22 +57,27 @@ def stein_identity(position: np.ndarray, gradient: np.ndarray) -> Identity:
     -------
     Identity
     """
-    chains, d = len(position), position.shape[2]
-    # Subtracting the gradient's mean changes nothing on average, and makes it less noisy far from the posterior's mean.
-    with np.errstate(over="ignore", invalid="ignore"):
-        w = -(position - position.mean(axis=(0, 1))) * (gradient - gradient.mean(axis=(0, 1))) - 1.0
-    if not np.isfinite(w).all():  # the density overflows where chains are
+    chains, _, d = position.shape
+    size = max(1, _BYTES // max(1, 8 * chains * position.shape[1]))
+    found = [_means(position[..., i : i + size], gradient[..., i : i + size]) for i in range(0, max(d, 1), size)]
+    excess, pieces, by_chain = (np.concatenate(part, axis=-1) for part in zip(*found, strict=True))
+    if not np.isfinite(excess).all():  # the density overflows where chains are
         unknown = np.full(d, np.nan)
         return Identity(unknown, unknown, np.nan, float(d))
-    excess = w.mean(axis=(0, 1))
-    pieces = batch_means(w)
     z = excess / np.maximum(between_pieces(pieces, chains), 1e-300)
     independent = worth_independent(pieces)
     if chains == 1:
         return Identity(excess, z, np.nan, independent)
-    by_chain = w.mean(axis=1)
     cross = by_chain.sum(axis=0) ** 2 - (by_chain**2).sum(axis=0)
     return Identity(excess, z, float(0.5 * np.mean(cross) / (chains * (chains - 1))), independent)
+
+
+def _means(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the means of products over all draws, over batches, and over the draws of each chain."""
+    # Subtracting the gradient's mean changes nothing on average, and makes it less noisy far from the posterior's mean.
+    with np.errstate(over="ignore", invalid="ignore"):
+        w = -(position - position.mean(axis=(0, 1))) * (gradient - gradient.mean(axis=(0, 1))) - 1.0
+        return w.mean(axis=(0, 1)), batch_means(w), w.mean(axis=1)
 
 
 def too_wide(position: np.ndarray, gradient: np.ndarray, target_bias: float) -> bool:

@@ -66,14 +66,16 @@ def lipschitz_bound(
     along, change = np.abs(dy @ direction), np.abs(dg @ direction)
     clear = along >= np.quantile(along, 0.8)  # pairs that moved along this direction more than beside it
     stiffest = np.quantile(change[clear] / along[clear], 0.97) if along[clear].min() > 0.0 else 0.0
-    return float(max(_rare(dy, dg, refines), stiffest))
+    return float(max(_rare(_lengths(dy), _lengths(dg), refines), stiffest))
 
 
 def rare_curvature(
     position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool, refines: bool
 ) -> float:
     """Return the first number of :func:`lipschitz_bound`, where steep directions are found in another way."""
-    dy, dg = _changes(position, gradient, usable, remainder)
+    # Chain by chain, since these are copies of a window.
+    parts = [_changes(position[i, None], gradient[i, None], usable[i, None], remainder) for i in range(len(usable))]
+    dy, dg = (np.concatenate([_lengths(part[k]) for part in parts]) for k in (0, 1))
     return _rare(dy, dg, refines) if len(dy) else 1.0
 
 
@@ -88,8 +90,12 @@ def _changes(
     return dy[moved], dg[moved]
 
 
+def _lengths(rows: np.ndarray) -> np.ndarray:
+    return np.sqrt((rows**2).sum(axis=1))
+
+
 def _rare(dy: np.ndarray, dg: np.ndarray, refines: bool) -> float:
-    ratio = np.sqrt((dg**2).sum(axis=1)) / np.sqrt((dy**2).sum(axis=1))
+    ratio = dg / dy
     return float(max(np.quantile(ratio, CALIBRATION.places if refines else CALIBRATION.nearly_all_places), 1e-3))
 
 

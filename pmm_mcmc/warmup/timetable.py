@@ -15,6 +15,8 @@ __all__ = [
     "extension",
     "latest_freeze",
     "latest_trial",
+    "learnt_from",
+    "shortest_block",
     "stiffness",
 ]
 
@@ -34,13 +36,27 @@ def latest_trial(length: int) -> int:
     return int(CALIBRATION.trial_at * length)
 
 
-def end_of_growing(done: int, length: int, tried: bool) -> int:
+def shortest_block(chains: int) -> int:
+    """Return the length of the first block: the more chains, the fewer transitions make as many draws.
+
+    Two at least, between which curvature is seen.
+    """
+    few = CALIBRATION.training_chains
+    return max(2, -(-few * CALIBRATION.first_block // max(chains, few)))
+
+
+def learnt_from(chains: int, rows: int, few: int) -> int:
+    """Return how many chains a block is learnt from: a ``few``, and more where these have fewer draws than at first."""
+    return min(chains, max(few, -(-few * CALIBRATION.first_block // rows)))
+
+
+def end_of_growing(done: int, length: int, tried: bool, shortest: int = CALIBRATION.first_block) -> int:
     """Return the end of a block of adaptation; it takes in what would be too short for a block of its own."""
-    boundary = done + max(CALIBRATION.first_block, int(CALIBRATION.growth * done))
+    boundary = done + max(shortest, int(CALIBRATION.growth * done))
     trial, latest = latest_trial(length), latest_freeze(length)
     if not tried and done < trial:
         boundary = min(boundary, trial)
-    return boundary if latest - boundary >= CALIBRATION.first_block else max(latest, done + 1)
+    return boundary if latest - boundary >= shortest else max(latest, done + 1)
 
 
 def end_of_trial(done: int, length: int) -> int:

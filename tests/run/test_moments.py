@@ -181,4 +181,4 @@ def test_no_draws_and_no_gradients():
     tree = moments.tree(ResultTree.of_vector(2), {})
     table = moments_summary(tree)
     assert "stein" not in tree.children and table["bias"].isna().all() and table["mean_corrected"].isna().all()
-    assert "was not measured, for there are no gradients" in moments_verdict(tree).sentence
+    assert "could not be measured, for the result holds no gradients" in moments_verdict(tree).sentence

@@ -16,7 +16,9 @@ import pmm_mcmc as pmm
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.run.sample import warm_up
+from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.evidence import settled
 from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.stein_identity import too_wide
 from pmm_mcmc.warmup.step_size import allowed_error, safe_step
@@ -228,3 +230,77 @@ def test_a_chain_in_the_neck_of_a_posterior_does_not_draw_all_others_there():
     at = warming.tuned.coordinates.place(warming.ensemble.state[:, :d])
     assert at[0, 0] < -1.0, "it is still there"
     assert (at[1:, 0] > -1.0).mean() > 0.9, "and the others are not"
+
+
+# -- many chains -------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_hold_as_many_draws_of_many_chains_as_of_64():
+    lengths = {chains: timetable.shortest_block(chains) for chains in (1, 8, 64, 100, 128, 1024, 100_000)}
+    assert lengths == {1: 25, 8: 25, 64: 25, 100: 16, 128: 13, 1024: 2, 100_000: 2}
+    for chains, rows in lengths.items():
+        learning = timetable.learnt_from(chains, rows, 64)
+        assert learning == chains if chains <= 100 else 1600 <= learning * rows < 1600 + rows
+        assert timetable.learnt_from(chains, 25, 64) == min(chains, 64)
+    assert timetable.learnt_from(1024, 2, 4) == 50, "in 16,384 coordinates and more"
+
+
+def test_a_thousand_chains_know_scale_and_length_after_a_few_gradients():
+    """Blocks of 25 transitions took a hundred gradients at short steps first."""
+    chains, d, rng = 1024, 11, np.random.default_rng(1)
+    sd, arguments = spread_of_unequal(d), arguments_of("recycled")
+    run = engine(arguments.kernel, d, unequal, np.zeros(2, np.int64))
+    starts = 10.0 * sd * rng.uniform(-1.0, 1.0, size=(chains, d)) + 5.0 * sd
+    warming, seen = Warming.start(run, arguments, starts, 1000, rng), []
+    while warming.n_grad.mean() < 24.0:
+        warming.block(run, look=lambda which, chunk: seen.append(chunk.model_position))
+        assert len(warming.warmup.warmup.blocks[-1].lp) == timetable.learnt_from(chains, seen[-1].shape[1], 64)
+    b2 = ((np.concatenate(seen, axis=1) ** 2).mean(axis=0) / sd**2 - 1.0) ** 2 / 2.0
+    assert b2[0].min() > 100.0 and b2[-4:].max() < 0.02, "chance makes 5 / 1024 of the largest"
+    # The gradients of updates are shared by all chains: their number is right in all, and nearly the same for each.
+    transitions = warming.ensemble.transition
+    assert warming.n_grad.sum() == chains * (2 + transitions) + warming.warmup.n_grad and np.ptp(warming.n_grad) <= 1
+
+
+def test_no_chain_is_replaced_before_it_has_had_the_time_to_arrive():
+    chains, d, rng = 1024, 11, np.random.default_rng(1)
+    sd, arguments = spread_of_unequal(d), arguments_of("recycled")
+    run = engine(arguments.kernel, d, unequal, np.zeros(2, np.int64))
+    # One chain in ten is at the mode, where the density is 20,000 nats higher.
+    starts = sd * rng.normal(size=(chains, d))
+    starts[:, 0] += np.where(np.arange(chains) % 10, 200.0 * sd[0], 0.0)
+    warming = Warming.start(run, arguments, starts, 1000, rng)
+    while warming.ensemble.transition < CALIBRATION.first_block:
+        before = warming.ensemble.transition
+        warming.block(run)
+        if warming.ensemble.transition < CALIBRATION.first_block:
+            assert len(np.unique(warming.ensemble.state[:, 0])) == chains, before
+
+
+def test_of_thousands_of_chains_a_few_low_ones_do_not_condemn_the_rest():
+    potential = np.random.default_rng(1).gamma(5.0, size=(1024, 2))
+    potential[:10] -= 1000.0
+    assert settled(potential, 10, np.zeros(1024)).all()
+    potential[:32] -= 1000.0
+    assert settled(potential, 10, np.zeros(1024)).sum() == 64, "one in 32 is a place to be"
+
+
+def test_the_narrowness_of_few_transitions_condemns_no_chain_that_is_low_enough():
+    rng = np.random.default_rng(1)
+    potential, noise = rng.gamma(5.0, size=(200, 2)), 100.0 * rng.normal(size=200)
+    assert settled(potential, 10, noise).all()
+    longer = np.repeat(potential, CALIBRATION.first_block, axis=1)
+    assert settled(longer, 10, noise).mean() < 0.5
+
+
+def test_a_short_block_after_longer_ones_is_learnt_from_as_many_chains():
+    """A boundary, here that of the trial of frictions, cuts a block short."""
+    arguments, rng = arguments_of("recycled"), np.random.default_rng(1)
+    run = engine(arguments.kernel, 3, unequal, np.zeros(2, np.int64))
+    warming = Warming.start(run, arguments, rng.normal(size=(90, 3)), 120, rng)
+    rows, learning = [], []
+    while not warming.finished:
+        rows.append(warming.warmup.boundary - warming.warmup.done)
+        warming.block(run)
+        learning.append(len(warming.warmup.warmup.blocks[-1].lp) if warming.warmup.warmup.blocks else learning[-1])
+    assert (np.diff(rows) < 0).any() and (np.diff(learning) <= 0).all() and learning[-1] < 90

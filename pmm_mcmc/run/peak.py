@@ -1,0 +1,87 @@
+"""The peak memory of a run, from the sizes of its arrays; ``python -m benchmarks memory`` holds it against processes.
+
+What is there at one time, for ``C`` chains in ``d`` coordinates with evaluations of width ``w``:
+
+always      the state of the chains, ``C (4 d + 2 + w)`` numbers
+warm-up     in a change of coordinates a second state and three positions of each chain; in a fit of the preconditioner
+            positions and gradients of the window and of the newest block, and those of the window in order of time,
+            centred and scaled
+draws       all draws so far, a chunk of all chains, and the batch of chains that advances
+the end     all draws, the state twice more for the checkpoint, and what the verdict has: whitened draws; or the draws
+            of a fold with their terms, and eight copies of some parameters
+moments     two numbers for each chain and value, six more while a chunk is added, and three copies of its values
+JAX         the buffers of a compiled call
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pmm_mcmc.coordinates.scale import MOST_DENSE
+from pmm_mcmc.diagnostics.calibration import CALIBRATION as DIAGNOSTICS
+from pmm_mcmc.diagnostics.reading import SLAB
+from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.warmup import timetable
+from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.pooled import training_chains
+
+__all__ = ["peak_bytes"]
+
+
+def peak_bytes(
+    plan: SamplingPlan, chains: int, draws: int, rows: int, *, tune: int, warming: int = 0, moments: bool = False
+) -> int:
+    """Return the bytes that a run needs beyond what the process has before it.
+
+    Parameters
+    ----------
+    plan
+        What is sampled.
+    chains, draws, rows
+        Chains, draws of each, and draws of a chunk.
+    tune, warming
+        Length of the warm-up at most, and draws of it that are kept.
+    moments
+        Whether moments are kept in place of draws.
+    """
+    engine: Any = plan.engine
+    each = plan.numbers_per_draw
+    d, width = engine.d, engine.width
+    rows = min(rows, draws)
+    state = chains * (4 * d + 2 + width)
+    batch = plan.batch("auto", chains)(rows)
+    drawing = batch * rows * each + (chains * rows * each if batch < chains or rows < draws else 0)
+    if moments:
+        values = sum(math.prod(array.shape[2:]) for array in plan.empty(1)["posterior"].values())
+        kept, ending = 2 * chains * values, 0
+        drawing = max(drawing, chains * rows * (each + 3 * values) + 6 * chains * values)
+    else:
+        kept, ending = chains * (draws + warming) * each, 2 * state
+        ending += _verdict(chains * draws, d, len(plan.layout.names))
+    device = 0
+    if plan.attributes["backend"] == "jax":
+        device = engine.group * (2 * engine.capacity * (d + width + 7) + 2 * (4 * d + 2 + width))
+    return 8 * (state + device + max(_warm_up(plan, chains, tune), kept + max(drawing, ending)))
+
+
+def _verdict(n: int, d: int, parameters: int) -> int:
+    """Return the numbers that a verdict has beside ``n`` draws: those of a fold with its terms, or whitened ones."""
+    fold = min(n, DIAGNOSTICS.fitted_draws + n // DIAGNOSTICS.folds)
+    slab = min(n * parameters, max(SLAB // 8, n))
+    in_fold = 3 * fold * (d + min(d, DIAGNOSTICS.virial_terms)) + 8 * slab
+    return max(in_fold, 2 * n * d if 1 < d <= MOST_DENSE and n > 3 * d else 0)
+
+
+def _warm_up(plan: SamplingPlan, chains: int, tune: int) -> int:
+    """Return the numbers that a warm-up has beside the state, if it ends as early as it may."""
+    d, width = plan.engine.d, plan.engine.width
+    done, block = 0, 0
+    while done < min(CALIBRATION.least_adapted, tune):
+        done, block = timetable.end_of_growing(done, tune, False), done
+    block, trained = done - block, min(chains, training_chains(d))
+    window = trained * d * max(math.ceil(CALIBRATION.window * done), block)
+    fit = 8 * window + trained * (d + width) * block + (0 if plan.engine.structure is None else 2 * window)
+    moving = chains * (7 * d + 2)
+    advancing = plan.batch("auto", chains)(block) * block * (d + width) + 2 * window
+    return max(moving, fit, advancing)

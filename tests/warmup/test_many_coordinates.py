@@ -1,0 +1,69 @@
+"""Many coordinates and many chains: no array grows with the square of either, and parts give what the whole does."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from pmm_mcmc.engines.arguments import Block
+from pmm_mcmc.warmup import stein_identity
+from pmm_mcmc.warmup.friction import largest_spread, slow_jumps
+from pmm_mcmc.warmup.pooled import training_chains
+from pmm_mcmc.warmup.standard_errors import worth_independent
+from pmm_mcmc.warmup.step_size import rare_curvature
+
+
+def peak_of(function, *arguments):
+    """Return what a function returns, and the bytes that it had at most."""
+    tracemalloc.start()
+    try:
+        return function(*arguments), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_trial_of_friction_has_no_matrix_of_all_coordinates():
+    """With a row for each, 100,000 coordinates asked for 75 GiB."""
+    x = np.random.default_rng(1).normal(size=(40, 4000)) * np.r_[3.0, np.ones(3999)]
+    widest, bytes = peak_of(largest_spread, x)
+    assert widest == pytest.approx(x[:, 0].std())
+    assert bytes < 8 * x.nbytes < 8 * 4000**2
+    jumps, bytes = peak_of(slow_jumps, x[None], x)
+    assert jumps == pytest.approx(((x[15:, 0] - x[:-15, 0]) ** 2).mean() / x[:, 0].var())
+    assert bytes < 8 * x.nbytes
+
+
+def test_many_chains_in_few_coordinates_have_no_matrix_of_all_chains():
+    pieces = np.random.default_rng(2).normal(size=(3000, 3))
+    worth, bytes = peak_of(worth_independent, pieces)
+    assert 2.9 < worth <= 3.0
+    assert bytes < 100 * pieces.nbytes < 8 * 3000**2
+
+
+def test_in_many_coordinates_a_setting_is_learnt_from_fewer_chains():
+    assert [training_chains(d) for d in (0, 25, 1024, 2500, 100_000)] == [64, 64, 64, 26, 4]
+
+
+def test_the_identity_of_parts_is_that_of_the_whole(monkeypatch):
+    x = np.random.default_rng(3).normal(size=(6, 50, 7))
+    whole = stein_identity.stein_identity(x, -x)
+    monkeypatch.setattr(stein_identity, "_BYTES", 3 * 8 * 6 * 50)  # three coordinates
+    for a, b in zip(whole, stein_identity.stein_identity(x, -x), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10)
+
+
+def test_rare_curvature_of_chains_is_that_of_their_differences():
+    x, usable = np.random.default_rng(4).normal(size=(3, 30, 5)), np.ones((3, 30), bool)
+    usable[1, 7] = False
+    g = -np.linspace(1.0, 2.0, 5) * x
+    pairs = usable[:, 1:] & usable[:, :-1]
+    dx, dg = np.diff(x, axis=1)[pairs], np.diff(g, axis=1)[pairs]
+    ratio = np.sqrt((dg**2).sum(axis=1)) / np.sqrt((dx**2).sum(axis=1))
+    assert rare_curvature(x, g, usable, False, True) == np.quantile(ratio, 0.99)
+
+
+@pytest.mark.parametrize("kept", [None, 3, 5, 9])
+def test_the_newest_draws_of_blocks(kept):
+    blocks = [Block(*(np.full((2, n), value) for _ in Block._fields)) for n, value in ((2, 1.0), (3, 2.0), (4, 3.0))]
+    whole = np.concatenate([block.lp for block in blocks], axis=1)
+    np.testing.assert_array_equal(Block.newest(blocks, kept).lp, whole if kept is None else whole[:, -kept:])
