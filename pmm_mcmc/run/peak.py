@@ -9,8 +9,8 @@ warm-up     in a change of coordinates a second state and three positions of eac
 draws       all draws so far, a chunk of all chains, and the batch of chains that advances
 the end     all draws, the state twice more for the checkpoint, and what the verdict has: whitened draws; or the draws
             of a fold with their terms, and eight copies of some parameters
-moments     two numbers for each chain and value; while a chunk is added, a copy of its values with the squares, or the
-            sixteen numbers of which two pairs of moments become one
+moments     two numbers for each chain and value; while a chunk is added, its newest half as the engine returned it, a
+            copy of its values with the squares, or the sixteen numbers of which two pairs of moments become one
 JAX         the buffers of a compiled call
 """
 
@@ -57,7 +57,8 @@ def peak_bytes(
         values = sum(math.prod(array.shape[2:]) for array in plan.empty(1)["posterior"].values())
         kept, ending = 2 * chains * values, 0
         adding = max(2 * rows, 16 if rows < draws else 0) * chains * values
-        drawing = max(drawing, chains * rows * (each + values) + adding)
+        newest = batch * -(-rows // 2) * (d + width + 6)
+        drawing = max(drawing, chains * rows * (each + values) + adding + newest)
     else:
         kept, ending = chains * (draws + warming) * each, 2 * state
         ending += _verdict(chains * draws, d, len(plan.layout.names))
