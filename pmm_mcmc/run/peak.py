@@ -9,7 +9,8 @@ warm-up     in a change of coordinates a second state and three positions of eac
 draws       all draws so far, a chunk of all chains, and the batch of chains that advances
 the end     all draws, the state twice more for the checkpoint, and what the verdict has: whitened draws; or the draws
             of a fold with their terms, and eight copies of some parameters
-moments     two numbers for each chain and value, six more while a chunk is added, and three copies of its values
+moments     two numbers for each chain and value; while a chunk is added, its newest half as the engine returned it, a
+            copy of its values with the squares, or the sixteen numbers of which two pairs of moments become one
 JAX         the buffers of a compiled call
 """
 
@@ -55,7 +56,9 @@ def peak_bytes(
     if moments:
         values = sum(math.prod(array.shape[2:]) for array in plan.empty(1)["posterior"].values())
         kept, ending = 2 * chains * values, 0
-        drawing = max(drawing, chains * rows * (each + 3 * values) + 6 * chains * values)
+        adding = max(2 * rows, 16 if rows < draws else 0) * chains * values
+        newest = batch * -(-rows // 2) * (d + width + 6)
+        drawing = max(drawing, chains * rows * (each + values) + adding + newest)
     else:
         kept, ending = chains * (draws + warming) * each, 2 * state
         ending += _verdict(chains * draws, d, len(plan.layout.names))
@@ -76,9 +79,9 @@ def _verdict(n: int, d: int, parameters: int) -> int:
 def _warm_up(plan: SamplingPlan, chains: int, tune: int) -> int:
     """Return the numbers that a warm-up has beside the state, if it ends as early as it may."""
     d, width = plan.engine.d, plan.engine.width
-    done, block = 0, 0
+    done, block, shortest = 0, 0, timetable.shortest_block(chains)
     while done < min(CALIBRATION.least_adapted, tune):
-        done, block = timetable.end_of_growing(done, tune, False), done
+        done, block = timetable.end_of_growing(done, tune, False, shortest), done
     block, trained = done - block, min(chains, training_chains(d))
     window = trained * d * max(math.ceil(CALIBRATION.window * done), block)
     fit = 8 * window + trained * (d + width) * block + (0 if plan.engine.structure is None else 2 * window)
