@@ -78,6 +78,8 @@ def _verdict(n: int, d: int, parameters: int) -> int:
 
 def _warm_up(plan: SamplingPlan, chains: int, tune: int) -> int:
     """Return the numbers that a warm-up has beside the state, if it ends as early as it may."""
+    if tune == 0:
+        return 0
     d, width = plan.engine.d, plan.engine.width
     done, block, shortest = 0, 0, timetable.shortest_block(chains)
     while done < min(CALIBRATION.least_adapted, tune):
