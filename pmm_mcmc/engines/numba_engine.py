@@ -85,6 +85,7 @@ class NumbaEngine:
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
+        self._check_size(state)
         if state.ndim == 1:
             table, kind = self._joint_table(coordinates.sites), self.kernel.dynamics
             return evaluate(self._joint, table, kind, _for_loop(coordinates), state, self.width)
@@ -113,6 +114,7 @@ class NumbaEngine:
         tolerance: float = 0.0,
     ) -> Chunk:
         """Advance one chain: :meth:`advance` of ``state`` ``(4 d + 2,)``, with its state after each draw."""
+        self._check_size(state)
         out = Chunk.empty((1, rows), self.d, self.width, rows)
         self._runner(setting, first, thin, tolerance)(gradient[None], state[None], key[None], out)
         return Chunk(*(part[0] for part in out))
@@ -130,6 +132,7 @@ class NumbaEngine:
         tolerance: float = 0.0,
     ) -> Chunk:
         """Advance chains side by side: see :class:`pmm_mcmc.engines.contract.Engine`."""
+        self._check_size(state)
         out = Chunk.empty((len(state), rows), self.d, self.width)
         runner = self._runner(setting, first, thin, tolerance)
         size = max(1, -(-len(state) // (_SLICES * self.threads))) if self.threads > 1 else len(state)
@@ -144,6 +147,11 @@ class NumbaEngine:
             with ThreadPoolExecutor(min(self.threads, len(slices))) as pool:
                 list(pool.map(some, slices))
         return out
+
+    def _check_size(self, state: np.ndarray) -> None:
+        """Raise an error if states are not those of this density: compiled code would write beyond its arrays."""
+        if state.shape[-1] != 4 * self.d + 2:
+            raise ValueError(f"states of {(state.shape[-1] - 2) // 4} coordinates: the density has {self.d}")
 
     def _runner(self, setting: TunedParameters, first: int, thin: int, tolerance: float) -> Callable[..., None]:
         kernel, step, friction, K = self.kernel, setting.step_size, setting.friction, setting.K

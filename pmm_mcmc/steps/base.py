@@ -272,6 +272,12 @@ class LangevinStep(ArrayStepShared):
             raise SamplingError(bad_start_message(self._model, point)) from None
 
     def _flat(self, point: PointType) -> np.ndarray:
+        for name, shape, _, _ in self._density.layout:
+            if np.shape(point[name]) != shape:
+                raise ValueError(
+                    f"{name} has shape {np.shape(point[name])}, and had {shape} when the step method was made: make a "
+                    "new one after pm.set_data"
+                )
         return np.concatenate([np.ravel(point[name]) for name in self.var_names]).astype(float)
 
     def _as_stored(self, position: np.ndarray) -> np.ndarray:

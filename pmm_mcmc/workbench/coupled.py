@@ -114,6 +114,8 @@ class ProbeDensity:
     def evaluate(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities ``(n,)``, NaN where they or gradients are not finite, and evaluations ``(n, width)``."""
         z = np.ascontiguousarray(z, dtype=float)
+        if z.shape[1] != self.density.d:  # compiled code would write beyond its arrays
+            raise ValueError(f"positions of {z.shape[1]} coordinates: the density of the step has {self.density.d}")
         found, lp = np.empty((len(z), self.density.width)), np.empty(len(z))
         for i in range(len(z)):
             row = (z.ctypes.data + i * z.strides[0], found.ctypes.data + i * found.strides[0], self._table.ctypes.data)

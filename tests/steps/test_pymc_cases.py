@@ -226,7 +226,8 @@ def test_data_that_change_the_shape_of_a_variable_need_a_new_step(sample):
         step = pmm.ULMC(step_size=0.1)
         assert sample(step, tune=0, draws=5)["posterior"]["x"].shape == (1, 5, 2)
         pm.set_data({"rows": np.zeros(400)}, coords={"row": range(400)})
-        with pytest.raises((ValueError, pm.exceptions.SamplingError)):
+        # Compiled code would write beyond its arrays.
+        with pytest.raises(ValueError, match=r"x has shape \(400,\), and had \(2,\) when the step method was made"):
             sample(step, tune=0, draws=5)
         assert sample(pmm.ULMC(step_size=0.1), tune=0, draws=5)["posterior"]["x"].shape == (1, 5, 400)
 
