@@ -419,3 +419,17 @@ def test_dense_coordinates_run_the_same_chain_as_diagonal_ones():
     x = np.random.default_rng(2).normal(size=(5, D))
     np.testing.assert_allclose(rotated.place(rotated.whiten(x)), x, atol=1e-13)
     np.testing.assert_allclose(rotated.pull_back(x), x @ rotated.scale, atol=1e-15)
+
+
+def test_states_of_another_size_are_refused():
+    """Compiled code would write beyond the arrays of the engine."""
+    chain = engine(TRAJECTORIES, D, gaussian)
+    setting = TunedParameters(0.1, 2, 1.0, COORDINATES, 1)
+    longer, gradient = empty_state(np.zeros(40 * D), np.zeros(40 * D)), np.zeros(40 * D)
+    for call in (
+        lambda: chain.evaluate(COORDINATES, longer),
+        lambda: chain.run(setting, longer, gradient, KEY, 0, 3),
+        lambda: chain.advance(setting, longer[None], gradient[None], KEY[None], 0, 3),
+    ):
+        with pytest.raises(ValueError, match="states of 160 coordinates: the density has 4"):
+            call()
