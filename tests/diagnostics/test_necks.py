@@ -6,8 +6,8 @@ The density is a formula: ``v`` has a shoulder on its left, where the five ``t``
 import json
 
 import numpy as np
-import pymc as pm
 import pytest
+from models import noisy_walk
 from results import gaussian, grid, tree
 from scipy.stats import norm
 
@@ -150,12 +150,6 @@ def test_a_noise_that_data_bound_from_above_only(seed):
 
     In the second 48 draws had not shown that the posterior narrows.
     """
-    rng = np.random.default_rng(seed)
-    y = np.cumsum(rng.normal(0, 0.1, 30)) + rng.normal(0, 0.15, 30)
-    seen = np.r_[0:10, 20:30]
-    with pm.Model():
-        step, noise = pm.LogNormal("step", 0, 2), pm.LogNormal("noise", 0, 2)
-        walk = pm.GaussianRandomWalk("walk", sigma=step, init_dist=pm.Normal.dist(0, step), steps=29)
-        pm.Normal("y", walk[seen], noise, observed=y[seen])
+    with noisy_walk(seed):
         found = pmm.verdict(pmm.sample(chains=4, random_seed=seed, progressbar=False))
     assert [reason.code for reason in found.reasons] == ["neck"] and found.reasons[0].parameter == "noise"

@@ -2,9 +2,9 @@
 
 import logging
 
-import numpy as np
 import pymc as pm
 import pytest
+from models import noisy_walk
 from pymc.sampling import mcmc
 from pymc.stats import convergence
 
@@ -67,13 +67,7 @@ def test_without_checks_nothing_is_said(model, said, door):
 
 def test_a_neck_beyond_the_draws_is_predicted():
     """A walk seen with noise, as in inference_gym: draws agree with each other, and have hardly entered the neck."""
-    rng = np.random.default_rng(1)
-    y = np.cumsum(rng.normal(0, 0.1, 30)) + rng.normal(0, 0.15, 30)
-    seen = np.r_[0:10, 20:30]
-    with pm.Model():
-        step, noise = pm.LogNormal("step", 0, 2), pm.LogNormal("noise", 0, 2)
-        walk = pm.GaussianRandomWalk("walk", sigma=step, init_dist=pm.Normal.dist(0, step), steps=29)
-        pm.Normal("y", walk[seen], noise, observed=y[seen])
+    with noisy_walk(1):
         dt = pm.sample(300, chains=4, cores=1, step=pmm.PoissonULMC(), progressbar=False, random_seed=3)
     (reason,) = [reason for reason in pmm.verdict(dt).reasons if reason.code == "neck"]
     assert reason.parameter == "noise"

@@ -111,3 +111,15 @@ MODELS = {
     "student regression": student_regression,
     "galaxies": galaxies,
 }
+
+
+def noisy_walk(seed: int) -> pm.Model:
+    """Build a walk seen with noise, as in inference_gym: data bound the noise from above only, and it has a neck."""
+    rng = np.random.default_rng(seed)
+    y = np.cumsum(rng.normal(0, 0.1, 30)) + rng.normal(0, 0.15, 30)
+    seen = np.r_[0:10, 20:30]
+    with pm.Model() as model:
+        step, noise = pm.LogNormal("step", 0, 2), pm.LogNormal("noise", 0, 2)
+        walk = pm.GaussianRandomWalk("walk", sigma=step, init_dist=pm.Normal.dist(0, step), steps=29)
+        pm.Normal("y", walk[seen], noise, observed=y[seen])
+    return model
