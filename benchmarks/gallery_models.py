@@ -1,4 +1,4 @@
-"""Models of PyMC's example gallery, chapter by chapter, as one would type them: see ``benchmarks/gallery.py``.
+"""Models of PyMC's example gallery, chapter by chapter, as one would type them: ``gallery`` of the scoreboard.
 
 Data are simulated with fixed seeds, but for those that are public and short: eight schools, rugby, coal mines.
 """

@@ -1,8 +1,8 @@
 """Moments by long NUTS of models that have no exact ones: ``python -m benchmarks scoreboard.references [name ...]``.
 
-Of the odd and the published models, and of textbooks' hierarchies (of these in the unconstrained coordinates).  Four
-chains of 4000 draws with ``target_accept=0.95``, on the form non-centred by hand where there is one; kept in
-``results/odd.json``, ``published.json`` and ``held_out_hierarchies.json`` with the diagnostics of the run.
+Of the odd and the published models, of textbooks' hierarchies (of these in the unconstrained coordinates), and of
+PyMC's gallery (``gallery/NAME``).  Four chains of 4000 draws with ``target_accept=0.95``, on the form non-centred by
+hand where there is one; kept in ``results``, a file a family, with the diagnostics of the run.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import argparse
 import json
 import time
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pymc as pm
-from gallery import alone, diagnosed
+from gallery_models import CHAPTERS
 from held_out_models import MODELS
 from make_references import SAMPLER, flat_draws
-from posteriors import fingerprint, free_names, moments, moments_of, overheard
+from posteriors import alone, diagnosed, fingerprint, free_names, moments, moments_of, overheard
 from scoreboard.odd_models import SAMPLED
 from scoreboard.published import PUBLISHED
 from scoreboard.truth import PATHS, Truth, flat_labels, kept
@@ -27,6 +28,8 @@ NAMES = {
     **dict.fromkeys(SAMPLED, "odd"),
     **{name: "published" for name in PUBLISHED if name != "banana2"},
     **dict.fromkeys(MODELS, "held_out"),
+    # Its discrete variables are for pm.sample(step=).
+    **{f"gallery/{name}": "gallery" for name in CHAPTERS if name != "disasters"},
 }
 LONG = {"chains": 4, "tune": 2000, "draws": 4000, "target_accept": 0.95, "random_seed": 1}
 
@@ -34,9 +37,13 @@ LONG = {"chains": 4, "tune": 2000, "draws": 4000, "target_accept": 0.95, "random
 def reference(name: str) -> dict[str, Any]:
     """Return moments by long NUTS with the diagnostics of the run."""
     began, written = time.process_time(), SAMPLED.get(name) or MODELS.get(name)
-    build = PUBLISHED[name] if written is None else written.build
-    model, twin = build(), bool(written and written.twin)
-    with overheard(), build(False) if twin else model:
+    if NAMES[name] == "gallery":
+        build, twin = CHAPTERS[name.partition("/")[2]].build, CHAPTERS[name.partition("/")[2]].twin
+    else:
+        build = PUBLISHED[name] if written is None else written.build
+        twin = partial(build, False) if written and written.twin else None
+    model = build()
+    with overheard(), twin() if twin else model:
         tree = pm.sample(**LONG, progressbar=False, cores=1, nuts_sampler=SAMPLER, compute_convergence_checks=False)
     if name in MODELS:
         names, labels, draws = [], flat_labels(model), flat_draws(model, tree)
@@ -66,8 +73,8 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     for name in given.names or NAMES:
         entry, path = alone(reference, name), PATHS[NAMES[name]]
-        every = {**(json.loads(path.read_text()) if path.exists() else {}), name: entry}
-        lines = (f" {json.dumps(key)}: {json.dumps(every[key])}" for key in NAMES if key in every)
+        every = {**(json.loads(path.read_text()) if path.exists() else {}), name.rpartition("/")[2]: entry}
+        lines = (f" {json.dumps(key)}: {json.dumps(value)}" for key, value in every.items())
         path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         shown = {key: entry[key] for key in ("cpu_seconds", "divergences", "r_hat", "ess")}
         sizes = np.abs(np.array(entry["mcse_mean"]) / np.array(entry["sd"])).max()
