@@ -11,7 +11,6 @@ import argparse
 import json
 import time
 import warnings
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,26 +23,23 @@ from scoreboard.odd_models import SAMPLED
 from scoreboard.published import PUBLISHED
 from scoreboard.truth import PATHS, Truth, flat_labels, kept
 
+# But for discrete variables, which are for pm.sample(step=).
+GALLERY = {f"gallery/{name}": chapter for name, chapter in CHAPTERS.items() if name != "disasters"}
 NAMES = {
     **dict.fromkeys(SAMPLED, "odd"),
     **{name: "published" for name in PUBLISHED if name != "banana2"},
     **dict.fromkeys(MODELS, "held_out"),
-    # Its discrete variables are for pm.sample(step=).
-    **{f"gallery/{name}": "gallery" for name in CHAPTERS if name != "disasters"},
+    **dict.fromkeys(GALLERY, "gallery"),
 }
 LONG = {"chains": 4, "tune": 2000, "draws": 4000, "target_accept": 0.95, "random_seed": 1}
 
 
 def reference(name: str) -> dict[str, Any]:
     """Return moments by long NUTS with the diagnostics of the run."""
-    began, written = time.process_time(), SAMPLED.get(name) or MODELS.get(name)
-    if NAMES[name] == "gallery":
-        build, twin = CHAPTERS[name.partition("/")[2]].build, CHAPTERS[name.partition("/")[2]].twin
-    else:
-        build = PUBLISHED[name] if written is None else written.build
-        twin = partial(build, False) if written and written.twin else None
-    model = build()
-    with overheard(), twin() if twin else model:
+    began, written = time.process_time(), SAMPLED.get(name) or MODELS.get(name) or GALLERY.get(name)
+    build = PUBLISHED[name] if written is None else written.build
+    model, twin = build(), bool(written and written.twin)
+    with overheard(), build(False) if twin else model:
         tree = pm.sample(**LONG, progressbar=False, cores=1, nuts_sampler=SAMPLER, compute_convergence_checks=False)
     if name in MODELS:
         names, labels, draws = [], flat_labels(model), flat_draws(model, tree)
