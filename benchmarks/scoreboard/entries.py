@@ -55,7 +55,9 @@ def _checked(family: str, name: str, build: Callable[[], pm.Model]) -> Entry:
     def truth() -> Truth:
         found, made = stored(family, name), read(PATHS[family])[name]["fingerprint"]
         if not np.isclose(fingerprint(build()), made, rtol=1e-8):
-            raise ValueError(f"{family}/{name}: has changed since its reference was made: scoreboard.references makes another")
+            raise ValueError(
+                f"{family}/{name}: has changed since its reference was made: scoreboard.references makes another"
+            )
         return found
 
     return Entry(build, truth)
