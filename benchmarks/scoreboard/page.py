@@ -97,7 +97,8 @@ def line(target: str, sampler: str, rows: list[dict[str, Any]]) -> str:
 
 
 def _first(rows: list[dict[str, Any]], name: str) -> str:
-    if not any(name in row for row in rows):
+    rows = [row for row in rows if name in row]  # of two states of a reference, one may have no squares
+    if not rows:
         return "-"
     values = sorted(np.inf if row[name] is None else row[name] for row in rows)
     middle = values[(len(values) - 1) // 2]
