@@ -15,6 +15,7 @@ from arviz_base.labels import BaseLabeller
 from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
 from pmm_mcmc.diagnostics.breaks import Break, noted
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.folds import Folds
 from pmm_mcmc.diagnostics.noncentred import judged_positions
 from pmm_mcmc.diagnostics.reasons import identity_holds, walled
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
@@ -161,6 +162,11 @@ class Run:
             return self.identity
         return stein_identity(y.reshape(self.judged.shape), self.gradient @ root)
 
+    @cached_property
+    def folds(self) -> Folds:
+        """The draws in folds, for corrected estimates."""
+        return Folds(self.judged, self.gradient)
+
     @property
     def degrees(self) -> int:
         """Degrees of freedom of standard errors."""
@@ -194,10 +200,13 @@ class Run:
         own = np.full(values.shape[-1], -1)
         if self.judged is None:
             return own
-        same = values[0, 0][:, None] == self.judged[0, 0][None, :]
-        for i, j in zip(*np.nonzero(same), strict=True):
-            if np.array_equal(values[..., i], self.judged[..., j]):
-                own[i] = j
+        first = self.judged[0, 0]
+        order = np.argsort(first, kind="stable")
+        ends = (np.searchsorted(first, values[0, 0], side, sorter=order) for side in ("left", "right"))
+        for i, (low, high) in enumerate(zip(*ends, strict=True)):
+            for j in order[low:high]:
+                if np.array_equal(values[..., i], self.judged[..., j]):
+                    own[i] = j
         return own
 
 

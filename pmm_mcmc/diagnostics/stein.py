@@ -29,18 +29,16 @@ References
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
-from scipy.linalg import lu_factor, lu_solve
 
-from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.estimate import Corrected, Estimate, choose
-from pmm_mcmc.warmup.standard_errors import between_pieces, count_pieces
+from pmm_mcmc.diagnostics.folds import Folds
+from pmm_mcmc.warmup.standard_errors import between_pieces
 
 __all__ = [
     "ORDERS",
+    "corrected",
     "corrected_expectations",
     "own_terms",
     "solve_slopes",
@@ -48,7 +46,6 @@ __all__ = [
 
 # Sets of regressors: the first one, two or three own-direction terms, or all three with the virial terms.
 ORDERS, _VIRIAL = (1, 2, 3), "virial"
-_TINY = 1e-10  # relative, against division by zero
 # Numbers in a block of functions that are corrected together: two megabytes fit a processor's cache.
 _BLOCK = 2**18
 
@@ -66,63 +63,6 @@ def solve_slopes(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
     return np.linalg.solve(gram + ridge[:, None, None] * np.eye(order), right[..., None])[..., 0].T
 
 
-class _Basis(NamedTuple):
-    """Positions ``(n, d)`` and gradients of one fold, and a Gaussian fitted to the first ``fitted`` of them."""
-
-    x: np.ndarray
-    g: np.ndarray
-    fitted: int
-    centre: np.ndarray
-    root: np.ndarray
-    factor: Any
-
-    @classmethod
-    def of(cls, x: np.ndarray, g: np.ndarray, fitted: int) -> _Basis:
-        d = x.shape[1]
-        dense = d <= MOST_DENSE and fitted > 3 * d
-        centre, root = affine_scale(x[:fitted], g[:fitted], dense=dense)
-        if not dense:
-            return cls(x, g, fitted, centre, root, None)
-        xc = x[:fitted] - x[:fitted].mean(axis=0)
-        gram = xc.T @ xc
-        # The slope on a coordinate that does not move is 0.
-        gram[np.diag_indices(d)] = np.where(gram.diagonal() > 0.0, gram.diagonal() * (1.0 + _TINY), 1.0)
-        return cls(x, g, fitted, centre, root, lu_factor(gram))
-
-
-def _regressors(basis: _Basis, follow: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """Return ``S_1, S_2, S_3`` of each function on all draws of a basis, ``(3, draws, p)``."""
-    n = basis.fitted
-    if basis.factor is not None:
-        xc, fc = basis.x[:n] - basis.x[:n].mean(axis=0), follow[:n] - follow[:n].mean(axis=0)
-        y = basis.x - basis.centre
-        covariance = basis.root @ basis.root.T
-        # Least squares of f on x is exact for linear functions, however correlated the coordinates are.
-        slope = lu_solve(basis.factor, xc.T @ fc).T
-        slope[own >= 0] = 0.0
-        slope[own >= 0, own[own >= 0]] = 1.0
-        along = slope @ covariance
-        s = np.sqrt(np.maximum((along * slope).sum(axis=1), 1e-300))
-        u = y @ (slope.T / s)
-        s1 = basis.g @ (along.T / -s)
-    else:
-        # Too many coordinates to know how they move together: follow the one that f varies with most.
-        best, free = own.copy(), own < 0
-        if free.any():
-            xc, fc = basis.x[:n] - basis.x[:n].mean(axis=0), follow[:n, free] - follow[:n, free].mean(axis=0)
-            best[free] = np.abs(fc.T @ (xc / np.maximum(xc.std(axis=0), 1e-300))).argmax(axis=1)
-        u = (basis.x[:, best] - basis.centre[best]) / basis.root[best]
-        s1 = -(basis.g[:, best] * basis.root[best])
-    return np.stack(own_terms(u, s1))
-
-
-def _shared(terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return shared terms ``(n, m)`` about their means, and the inverse of their normal matrix, with a ridge."""
-    h = terms - terms.mean(axis=0)
-    variance = np.maximum((h**2).mean(axis=0), 1e-300)
-    return h, np.linalg.inv(h.T @ h + np.diag(CALIBRATION.ridge * len(h) * variance))
-
-
 def _fit(
     terms: np.ndarray, values: np.ndarray, shared: tuple[np.ndarray, np.ndarray]
 ) -> dict[int | str, tuple[np.ndarray, np.ndarray]]:
@@ -135,7 +75,7 @@ def _fit(
     values : (n, p)
         The functions.
     shared
-        What :func:`_shared` makes of the virial terms.
+        Virial terms about their means, and the inverse of their normal matrix.
 
     Returns
     -------
@@ -161,21 +101,6 @@ def _fit(
     right = right - np.einsum("imp,mp->pi", with_terms, by_values)
     own = solve_slopes(gram, right)
     return found | {_VIRIAL: (own, by_values - np.einsum("imp,ip->mp", by_terms, own))}
-
-
-def _virial_terms(position: np.ndarray, gradient: np.ndarray, n: int) -> np.ndarray:
-    """Return ``(x - m) g + 1`` of all coordinates, or sums over neighbours if there are many: ``(draws, m)``.
-
-    ``m`` is the mean of the first ``n`` draws.
-    """
-    d = position.shape[1]
-    m = min(d, CALIBRATION.virial_terms, n // CALIBRATION.draws_a_term)
-    if m < 1 or d < 2:  # with one coordinate it is the own-direction term S_2
-        return np.zeros((len(position), 0))
-    terms = position - position[:n].mean(axis=0)
-    terms *= gradient  # in place: a copy would be as large as all draws
-    terms += 1.0
-    return terms if m == d else np.add.reduceat(terms, np.arange(m) * d // m, axis=1)
 
 
 def corrected_expectations(
@@ -209,48 +134,52 @@ def corrected_expectations(
     The identity needs a density that vanishes at infinity; on the unconstrained scale there are no boundary terms.
     Draws with wrong weights of separate modes fulfil it.
     """
-    chains, draws, p = values.shape
-    cut = count_pieces(chains, draws)
-    used_draws = draws - draws % cut
-    arrays = (values, position, gradient, values if follow is None else follow)
-    f, x, g, follow = (a[:, draws - used_draws :].reshape(chains * used_draws, -1) for a in arrays)
+    folds = Folds(position, gradient)
+    return corrected(values, folds, folds.directions(values if follow is None else follow, own))
+
+
+def corrected(values: np.ndarray, folds: Folds, directions: list[np.ndarray]) -> Corrected:
+    """Estimate expectations of functions as :func:`corrected_expectations` does, from folds made before.
+
+    Parameters
+    ----------
+    values : (chain, draw, p)
+        The functions at the draws.
+    folds
+        The draws.
+    directions
+        How the functions, or those that they follow, vary: ``folds.directions`` of them.
+    """
+    p, (chains, cut) = values.shape[2], (folds.chains, folds.cut)
+    f = folds.flat(values)
     # Minus its first value a constant is exactly zero.  Functions that are not finite are 0 here, NaN at the end.
     finite = np.isfinite(f).all(axis=0)
     origin = np.where(finite, f[0], np.nan)
     f = np.where(finite, f - np.where(finite, f[0], 0.0), 0.0)
-    follow = np.where(finite, follow - np.where(finite, follow[0], 0.0), 0.0)
-    own = np.full(p, -1) if own is None else own
-    pieces = np.repeat(np.arange(chains * cut), used_draws // cut)
-    folds = pieces // cut * min(chains, CALIBRATION.folds) // chains if chains > 1 else pieces
 
-    corrected = {order: np.empty((chains * cut, p)) for order in (*ORDERS, _VIRIAL)}
-    for fold in np.unique(folds):
-        held, train = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-        train = train[:: -(-len(train) // CALIBRATION.fitted_draws)]
-        rows, n = np.concatenate([train, held]), len(train)
-        basis = _Basis.of(x[rows], g[rows], n)
-        virial = _virial_terms(basis.x, basis.g, n)
-        which = np.unique(pieces[held])
-        each = len(held) // len(which)
-        shared = virial[n:].reshape(len(which), each, virial.shape[1]).mean(axis=1)
-        fitted = _shared(virial[:n])
-        for block in np.array_split(np.arange(p), -(-p * len(rows) // _BLOCK)):
-            terms = _regressors(basis, follow[rows[:, None], block], own[block])
+    found = {order: np.empty((chains * cut, p)) for order in (*ORDERS, _VIRIAL)}
+    for (fold, train, held, which), direction in zip(folds, directions, strict=True):
+        each, n = len(held) // len(which), len(train)
+        h, inverse, shared = fold.virial()
+        shared = shared.reshape(len(which), each, shared.shape[1]).mean(axis=1)
+        u, s1 = fold.along(direction)
+        for block in np.array_split(np.arange(p), -(-p * (n + len(held)) // _BLOCK)):
+            terms = np.stack(own_terms(u[:, block], s1[:, block]))
             single = terms[:, n:].reshape(3, len(which), each, len(block)).mean(axis=2)
             plain = f[held[:, None], block].reshape(len(which), each, len(block)).mean(axis=1)
-            for order, (slopes, more) in _fit(terms[:, :n], f[train[:, None], block], fitted).items():
+            for order, (slopes, more) in _fit(terms[:, :n], f[train[:, None], block], (h, inverse)).items():
                 known = np.einsum("iwp,ip->wp", single[: len(slopes)], slopes) + shared[:, : len(more)] @ more
-                corrected[order][np.ix_(which, block)] = plain - known
+                found[order][np.ix_(which, block)] = plain - known
     raw = f.reshape(chains * cut, -1, p).mean(axis=1)
 
     raw_se = between_pieces(raw, chains)
-    spreads = {order: between_pieces(pieces_of, chains) for order, pieces_of in corrected.items()}
+    spreads = {order: between_pieces(pieces_of, chains) for order, pieces_of in found.items()}
     scale = np.maximum(f.std(axis=0), 1e-300)
     mean_error = {order: float(np.mean((spreads[order] / scale) ** 2)) for order in ORDERS}
     best = min(mean_error, key=lambda order: mean_error[order])
     # All functions have the same number of own terms; only those that scale others have the virial terms too.
-    by_virial = (x.shape[1] > 1) & (spreads[_VIRIAL] ** 2 * CALIBRATION.gain_of_virial < spreads[best] ** 2)
-    chosen = np.where(by_virial, corrected[_VIRIAL], corrected[best])
+    by_virial = (folds.coordinates > 1) & (spreads[_VIRIAL] ** 2 * CALIBRATION.gain_of_virial < spreads[best] ** 2)
+    chosen = np.where(by_virial, found[_VIRIAL], found[best])
     error = np.where(by_virial, spreads[_VIRIAL], spreads[best])
     chosen_estimate = choose(
         Estimate(origin + raw.mean(axis=0), raw_se, raw),

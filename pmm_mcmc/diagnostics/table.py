@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.linalg import lu_factor, lu_solve
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.estimate import Corrected, uncorrected
 from pmm_mcmc.diagnostics.reading import Run
-from pmm_mcmc.diagnostics.stein import corrected_expectations
+from pmm_mcmc.diagnostics.stein import corrected
 from pmm_mcmc.warmup.standard_errors import between_pieces, count_pieces
 
 __all__ = ["BIASES", "judged", "remembered", "sd_of", "table_of"]
@@ -54,13 +55,14 @@ def table_of(run: Run, which: np.ndarray | None = None) -> pd.DataFrame:
 def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
     own = run.own_of(values)
 
-    def expectations(functions: np.ndarray, follow: np.ndarray | None = None) -> Corrected:
-        if not run.correctable:
-            return uncorrected(functions)
-        return corrected_expectations(functions, run.judged, run.gradient, own, follow)
-
-    first = expectations(values)
-    second = expectations((values - first.value) ** 2, values)
+    if run.correctable:
+        # A squared deviation does not vary with a direction linearly: it follows that of the deviation.
+        directions = run.folds.directions(values, own)
+        first = corrected(values, run.folds, directions)
+        second = corrected((values - first.value) ** 2, run.folds, directions)
+    else:
+        first = uncorrected(values)
+        second = uncorrected((values - first.value) ** 2)
     sd, sd_error = sd_of(second)
     with np.errstate(invalid="ignore", divide="ignore"):  # the standard deviation of what is not finite
         about = values - values[:1, :1]
@@ -118,15 +120,14 @@ def _first_look(run: Run) -> np.ndarray:
     if run.correctable:
         x = run.judged.reshape(chains * draws, -1)
         if len(x) > 3 * x.shape[1]:
-            coordinates = corrected_expectations(run.judged, run.judged, run.gradient, np.arange(x.shape[1]))
+            directions = run.folds.directions(run.judged, np.arange(x.shape[1]))
+            coordinates = corrected(run.judged, run.folds, directions)
             centred = x - x.mean(axis=0)
             gram = centred.T @ centred
             gram[np.diag_indices(len(gram))] += 1e-10 * gram.diagonal() + 1e-300
-            variance = corrected_expectations(
-                (run.judged - coordinates.value) ** 2, run.judged, run.gradient, np.arange(x.shape[1]), run.judged
-            ).value
+            variance = corrected((run.judged - coordinates.value) ** 2, run.folds, directions).value
             ratio = np.sqrt(np.maximum(variance, 1e-300) / np.maximum(x.var(axis=0), 1e-300))
-            linear = centred, gram, np.nan_to_num(x.mean(axis=0) - coordinates.value), ratio
+            linear = centred, gram, lu_factor(gram), np.nan_to_num(x.mean(axis=0) - coordinates.value), ratio
     for at, values in run.parameters.slabs():
         with np.errstate(all="ignore"):
             f = values - values[:1, :1]
@@ -138,9 +139,9 @@ def _first_look(run: Run) -> np.ndarray:
             found[0, at] = between_pieces(means, chains) / sd
             found[1, at] = between_pieces(squares - 2.0 * mean * means, chains) / variance
             if linear is not None:
-                centred, gram, off, ratio = linear
+                centred, gram, factor, off, ratio = linear
                 flat = f.reshape(chains * draws, -1)
-                slope = np.linalg.solve(gram, centred.T @ (flat - flat.mean(axis=0))).T
+                slope = lu_solve(factor, centred.T @ (flat - flat.mean(axis=0))).T
                 found[2, at] = np.abs(slope @ off) / sd
                 along = slope @ gram / len(flat)
                 found[3, at] = np.abs(

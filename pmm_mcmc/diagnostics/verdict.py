@@ -251,7 +251,8 @@ def _free_alone(run: Run, measured: Measured) -> Measured:
     """
     unsure = np.flatnonzero(~np.isfinite(measured.of_sd) & (measured.error_of_sd > CALIBRATION.mcse))
     plain = Run(run.parameters, run.chains, run.draws, judged=run.position)
-    own = plain.own_of(run.parameters.read(np.array([run.labels.index(measured.labels[int(i)]) for i in unsure], int)))
+    number = {label: i for i, label in enumerate(run.labels)}
+    own = plain.own_of(run.parameters.read(np.array([number[measured.labels[int(i)]] for i in unsure], int)))
     error = measured.error_of_sd.copy()
     assert run.position is not None and run.judged is not None
     moved = np.append((run.judged != run.position).any(axis=(0, 1)), True)

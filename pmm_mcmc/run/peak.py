@@ -7,8 +7,8 @@ warm-up     in a change of coordinates a second state and three positions of eac
             positions and gradients of the window and of the newest block, and those of the window in order of time,
             centred and scaled
 draws       all draws so far, a chunk of all chains, and the batch of chains that advances
-the end     all draws, the state twice more for the checkpoint, and what the verdict has: whitened draws; or the draws
-            of a fold with their terms, and eight copies of some parameters
+the end     all draws, the state twice more for the checkpoint, and what the verdict has: whitened draws; or
+            terms of the folds, the draws of one in few coordinates, and eight copies of some parameters
 moments     two numbers for each chain and value; while a chunk is added, its newest half as the engine returned it, a
             copy of its values with the squares, or the sixteen numbers of which two pairs of moments become one
 JAX         the buffers of a compiled call
@@ -69,10 +69,12 @@ def peak_bytes(
 
 
 def _verdict(n: int, d: int, parameters: int) -> int:
-    """Return the numbers that a verdict has beside ``n`` draws: those of a fold with its terms, or whitened ones."""
+    """Return the numbers that a verdict has beside ``n`` draws: the terms of all folds or of one, or whitened draws."""
     fold = min(n, DIAGNOSTICS.fitted_draws + n // DIAGNOSTICS.folds)
     slab = min(n * parameters, max(SLAB // 8, n))
-    in_fold = 3 * fold * (d + min(d, DIAGNOSTICS.virial_terms)) + 8 * slab
+    of_fold = 3 * fold * min(d, DIAGNOSTICS.virial_terms, n // DIAGNOSTICS.draws_a_term)
+    kept = min(DIAGNOSTICS.folds * of_fold // 3, 2 * n * d)
+    in_fold = of_fold + kept + (2 * fold * d if d <= MOST_DENSE else 0) + 8 * slab
     return max(in_fold, 2 * n * d if 1 < d <= MOST_DENSE and n > 3 * d else 0)
 
 

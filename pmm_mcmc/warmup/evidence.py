@@ -34,6 +34,9 @@ __all__ = [
     "whitened",
 ]
 
+# Numbers of positions whose autocorrelations are taken together: eight megabytes.
+_TOGETHER = 2**20
+
 
 def failed(block: Block) -> np.ndarray:
     """Return which transitions ``(chain, n)`` failed because the step is too long, not because of the model."""
@@ -194,16 +197,28 @@ def steps_for_autocorrelation(position: np.ndarray) -> int:
     n = position.shape[1]
     if n == 0:
         return 1
+    largest = max(1, min(CALIBRATION.most_steps_per_draw, n // 4))
+    # Some coordinates at a time: their squares and differences take several times the memory of the positions.
+    width = max(1, _TOGETHER // (position.shape[0] * n))
+    parts = [position[..., i : i + width] for i in range(0, position.shape[2], width)]
+    lag, agreed, turn = 1, 0, 0
+    while agreed < len(parts) and lag < largest:
+        found = _first_lag(parts[turn % len(parts)], lag, largest)
+        agreed, turn, lag = agreed + 1 if found == lag else 1, turn + 1, found
+    # A chain that has not mixed drags its own mean along, and the autocorrelation falls late for that alone.
+    return lag if lag <= max(1, n // 8) else largest
+
+
+def _first_lag(position: np.ndarray, lag: int, largest: int) -> int:
+    """Return the first lag, from a given one on, at which all coordinates and squares correlate little."""
     centred = position - position.mean(axis=(0, 1))
     square = centred**2
     centred = np.concatenate([centred, square - square.mean(axis=(0, 1))], axis=2)
     variance = (centred**2).mean(axis=(0, 1))
     moving = variance > 0.0
     centred, variance = centred[..., moving], variance[moving]
-    largest = max(1, min(CALIBRATION.most_steps_per_draw, n // 4))
-    for lag in range(1, largest):
-        correlation = (centred[:, lag:] * centred[:, :-lag]).mean(axis=(0, 1)) / variance
+    for later in range(lag, largest):
+        correlation = (centred[:, later:] * centred[:, :-later]).mean(axis=(0, 1)) / variance
         if correlation.max(initial=-1.0) < CALIBRATION.autocorrelation:
-            # A chain that has not mixed drags its own mean along, and the autocorrelation falls late for that alone.
-            return lag if lag <= max(1, n // 8) else largest
+            return later
     return largest

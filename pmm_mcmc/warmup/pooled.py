@@ -157,6 +157,7 @@ class Warming:
             mine.state, mine.gradient, lp, unstable, spent, narrow
         )
         newest = Block(*processes.join(*(np.concatenate(part) for part in zip(*training, strict=True))))
+        del training  # in many coordinates it is as large as all draws
         warmup.observe(newest, engine.structure)
         before = self._shares()
         self.tuned = warmup.update(engine.gradient_at, engine.structure)

@@ -9,12 +9,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import xarray as xr
 from results import z_of_mean
 from scipy import special, stats
 
 from pmm_mcmc.coordinates.scale import affine_scale, diagonal_scale
-from pmm_mcmc.diagnostics import stein
-from pmm_mcmc.diagnostics.stein import _Basis, _regressors, corrected_expectations
+from pmm_mcmc.diagnostics import folds as folds_module
+from pmm_mcmc.diagnostics import reading
+from pmm_mcmc.diagnostics.folds import Fold, Folds
+from pmm_mcmc.diagnostics.reading import Parameters, Run
+from pmm_mcmc.diagnostics.stein import corrected, corrected_expectations, own_terms
+from pmm_mcmc.diagnostics.table import table_of
 from pmm_mcmc.warmup.standard_errors import spread
 from pmm_mcmc.warmup.stein_identity import stein_identity
 
@@ -206,7 +211,9 @@ def test_terms_have_expectation_zero(name):
     y[:200] = 1.0 + 1.3 * y[:200]
     x, g = y @ mix.T, gradient(y) @ np.linalg.inv(mix)
     functions = np.column_stack([x, np.exp(0.2 * x[:, 0]), x[:, 0] * x[:, 1]])
-    terms = _regressors(_Basis.of(x, g, 200), functions, np.array([0, 1, -1, -1, -1]))[:, 200:]
+    fold = Fold(x, g, np.arange(200), np.arange(200, len(x)))
+    directions = fold.directions(functions, np.array([0, 1, -1, -1, -1]))
+    terms = np.stack(own_terms(*fold.along(directions)))[:, 200:]
     assert terms.shape == (3, 39_800, 5)
     z = z_of_mean(terms.transpose(1, 0, 2))
     assert np.all(z < Z), z
@@ -380,16 +387,61 @@ def test_many_chains_are_left_out_in_groups_and_few_draws_fitted(monkeypatch):
     x = 0.1 + 1.05 * rng.normal(size=(48, 100, 2))
     found = {}
     for folds, fitted in ((48, 10**9), (16, 100_000), (16, 600)):
-        varied = replace(stein.CALIBRATION, folds=folds, fitted_draws=fitted)
-        monkeypatch.setattr(stein, "CALIBRATION", varied)
-        regressors, calls = stein._regressors, []
-        with monkeypatch.context() as patch:
-            patch.setattr(stein, "_regressors", lambda *a, f=regressors, c=calls: c.append(a[0].fitted) or f(*a))
-            found[folds, fitted] = corrected_expectations(np.exp(0.3 * x), x, -x)
-        assert len(calls) == folds and max(calls) <= fitted
+        varied = replace(folds_module.CALIBRATION, folds=folds, fitted_draws=fitted)
+        monkeypatch.setattr(folds_module, "CALIBRATION", varied)
+        made = Folds(x, -x)
+        assert len(made.rows) == folds and max(len(train) for train, _ in made.rows) <= fitted
+        values = np.exp(0.3 * x)
+        found[folds, fitted] = corrected(values, made, made.directions(values))
     one = found[48, 10**9]
     assert np.all(np.abs(one.bias) > 4.5 * one.bias_se)
     for other in found.values():
         np.testing.assert_allclose(other.value, one.value, atol=0.1 * one.raw_se.max())
         assert np.all(other.se < 0.3 * one.raw_se)
     np.testing.assert_allclose(found[16, 100_000].se, one.se, rtol=0.3)
+
+
+# -- folds -------------------------------------------------------------------------------------------------------------
+
+
+def many_coordinates(rng):
+    """Draws of 310 coordinates, and functions of which some are coordinates, some near one, and one is a constant."""
+    x = rng.normal(size=(4, 60, 310)) * np.geomspace(0.1, 10.0, 310)
+    near = np.exp(0.3 * x[..., [300, 2, 150]] / x[..., [300, 2, 150]].std()) + 0.01 * x[..., [1, 2, 3]]
+    return x, -x / np.geomspace(0.01, 100.0, 310), np.concatenate([x[..., ::100], near, np.ones((4, 60, 1))], axis=-1)
+
+
+def test_positions_are_copied_some_coordinates_at_a_time(monkeypatch):
+    """A few coordinates at a time, or all, and terms that are kept or made again: the same estimates."""
+    x, g, f = many_coordinates(np.random.default_rng(40))
+    own = np.array([0, 100, 200, 300, -1, -1, -1, -1])
+    whole = Folds(x, g)
+    directions = whole.directions(f, own)
+    expected = corrected(f, whole, directions)
+    assert all(each[4:7].tolist() == [300, 2, 150] for each in directions)
+    for copied, kept in ((240 * 7, True), (1, False), (2**20, False)):
+        monkeypatch.setattr(folds_module, "_COPIED", copied)
+        parts = Folds(x, g)
+        for fold, *_ in parts:
+            fold._keep = kept
+        for _ in range(2):
+            found = corrected(f, parts, parts.directions(f, own))
+            for mine, theirs in zip(found, expected, strict=True):
+                np.testing.assert_allclose(mine, theirs, rtol=1e-10, atol=1e-13)
+        assert all((fold._virial is not None) == kept for fold, *_ in parts)
+
+
+def test_folds_are_made_once_for_all_parameters(monkeypatch):
+    """However many slabs the parameters are read in; it was once for each, so that time grew with the square of d."""
+    x, g, f = many_coordinates(np.random.default_rng(41))
+    posterior = xr.Dataset({f"f{i}": (("chain", "draw"), f[..., i]) for i in range(f.shape[2])})
+    run = Run(Parameters(posterior), 4, 60, position=x, gradient=g, judged=x)
+    monkeypatch.setattr(reading, "SLAB", 8 * 4 * 60 * 2)
+    assert len(list(run.parameters.slabs())) == 4
+    fits, terms = [], []
+    scale, made = folds_module.affine_scale, Fold.virial_terms
+    monkeypatch.setattr(folds_module, "affine_scale", lambda *a, **k: fits.append(a) or scale(*a, **k))
+    monkeypatch.setattr(Fold, "virial_terms", lambda fold: terms.append(fold) or made(fold))
+    table = table_of(run)
+    assert len(fits) == len(terms) == 4, "one for each chain that is left out"
+    np.testing.assert_allclose(table["mean_corrected"].iloc[:4], 0.0, atol=1e-9)

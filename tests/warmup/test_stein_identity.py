@@ -15,9 +15,10 @@ import pytest
 from results import z_of_mean
 from scipy import stats
 
-from pmm_mcmc.diagnostics import stein
+from pmm_mcmc.diagnostics import folds, stein
 from pmm_mcmc.diagnostics.estimate import Corrected
-from pmm_mcmc.diagnostics.stein import _fit, _shared, _virial_terms, corrected_expectations
+from pmm_mcmc.diagnostics.folds import Fold, about_means
+from pmm_mcmc.diagnostics.stein import _fit, corrected_expectations
 
 Z, RARE = 4.5, 1e-5
 NINETY_FIVE = stats.t.isf(0.025, 15)
@@ -80,6 +81,10 @@ def without_virial_terms(monkeypatch):
     monkeypatch.setattr(stein, "CALIBRATION", replace(stein.CALIBRATION, gain_of_virial=np.inf))
 
 
+def virial_terms(x, g, fitted):
+    return Fold(x, g, np.arange(fitted), np.arange(fitted, len(x))).virial_terms()
+
+
 # -- terms -------------------------------------------------------------------------------------------------------------
 
 
@@ -106,10 +111,10 @@ EXACT = {
 @pytest.mark.parametrize("name", EXACT)
 def test_terms_have_expectation_zero(monkeypatch, name, most):
     """Whatever the draws that the centre was taken from, one for each coordinate or summed."""
-    monkeypatch.setattr(stein, "CALIBRATION", replace(stein.CALIBRATION, virial_terms=most))
+    monkeypatch.setattr(folds, "CALIBRATION", replace(folds.CALIBRATION, virial_terms=most))
     x, g = EXACT[name](np.random.default_rng(1), 40_000)
     x[:400] = 1.0 + 1.3 * x[:400]
-    terms = _virial_terms(x, g, 400)[400:]
+    terms = virial_terms(x, g, 400)[400:]
     assert terms.shape == (39_600, min(x.shape[1], most))
     z = z_of_mean(terms)
     assert np.all(z < Z), z
@@ -119,14 +124,14 @@ def test_sums_hold_every_coordinate_once():
     rng = np.random.default_rng(2)
     x, g = rng.normal(size=(800, 50)), rng.normal(size=(800, 50))
     each = (x - x[:400].mean(axis=0)) * g + 1.0
-    found = _virial_terms(x, g, 400)
+    found = virial_terms(x, g, 400)
     assert found.shape == (800, 20), "one for 20 draws"
     np.testing.assert_allclose(found.sum(axis=1), each.sum(axis=1), atol=1e-9)
     np.testing.assert_allclose(
         found[:, :3], np.stack([each[:, a : a + n].sum(axis=1) for a, n in ((0, 2), (2, 3), (5, 2))], axis=1)
     )
-    np.testing.assert_allclose(_virial_terms(x[:, :20], g[:, :20], 400), each[:, :20])
-    assert _virial_terms(x[:, :1], g[:, :1], 400).shape == (800, 0), "its own second term"
+    np.testing.assert_allclose(virial_terms(x[:, :20], g[:, :20], 400), each[:, :20])
+    assert virial_terms(x[:, :1], g[:, :1], 400).shape == (800, 0), "its own second term"
 
 
 # -- regression --------------------------------------------------------------------------------------------------------
@@ -136,13 +141,13 @@ def test_sums_hold_every_coordinate_once():
 def test_regression_is_least_squares_with_a_ridge_on_the_shared_terms(monkeypatch, ridge):
     """Written out with one matrix for each function; the ridge as rows of zeros to be fitted."""
     order = 3
-    monkeypatch.setattr(stein, "CALIBRATION", replace(stein.CALIBRATION, ridge=ridge))
+    monkeypatch.setattr(folds, "CALIBRATION", replace(folds.CALIBRATION, ridge=ridge))
     rng = np.random.default_rng(3)
     n, p, m = 200, 5, 7
     shared = rng.normal(size=(n, m)) @ rng.normal(size=(m, m)) * np.geomspace(1e-3, 1e3, m) + 3.0
     terms = rng.normal(size=(order, n, p)) + shared[:, :1] / shared[:, 0].std()
     values = 2.0 + terms.sum(axis=0) + shared @ rng.normal(size=(m, p)) / 1e3 + rng.normal(size=(n, p))
-    own, more = _fit(terms, values, _shared(shared))[stein._VIRIAL]
+    own, more = _fit(terms, values, about_means(shared))[stein._VIRIAL]
     assert own.shape == (order, p) and more.shape == (m, p)
     weight = np.sqrt(ridge * n) * shared.std(axis=0)
     for i in range(p):
@@ -157,7 +162,7 @@ def test_regression_is_least_squares_with_a_ridge_on_the_shared_terms(monkeypatc
 def test_without_shared_terms_nothing_is_shared():
     rng = np.random.default_rng(4)
     terms, values = rng.normal(size=(3, 100, 3)), rng.normal(size=(100, 3))
-    for own, more in _fit(terms, values, _shared(np.zeros((100, 0)))).values():
+    for own, more in _fit(terms, values, about_means(np.zeros((100, 0)))).values():
         assert more.shape == (0, 3)
         for i in range(3):
             design = np.column_stack([np.ones(100), terms[: len(own), :, i].T])

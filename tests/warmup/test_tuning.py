@@ -4,6 +4,9 @@ Exact but for the autocorrelation of a simulated AR(1) chain, whose error is 7 s
 the answer, and for MALA's acceptance rate, a z-score (|z| < 4.5, false-alarm rate 1.2e-5).
 """
 
+import itertools
+import tracemalloc
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -266,6 +269,34 @@ def test_chains_that_have_not_met_yet_count_as_slow():
     assert steps_for_autocorrelation(noise) == 1
     # Around means of their own the draws are as good as independent; around the common one they are not.
     assert steps_for_autocorrelation(noise + np.array([-3.0, 3.0])[:, None, None]) == CALIBRATION.most_steps_per_draw
+
+
+def test_autocorrelation_of_some_coordinates_at_a_time(monkeypatch):
+    """The slowest coordinate decides, wherever it is, as it does with all together: here every other is a wave.
+
+    A wave correlates by less than half from a lag on, and by more at a later one.
+    """
+    rng = np.random.default_rng(6)
+    slow = lfilter([1.0], [1.0, -0.9], rng.normal(size=(2, 400)), axis=1)
+    wave = np.sin(2 * np.pi * np.arange(400) / 9.0 + np.array([[0.3], [1.7]]))
+    columns = [rng.normal(size=(2, 400)), wave, slow, wave + rng.normal(size=(2, 400)), np.ones((2, 400))]
+    for order in itertools.permutations(range(5)):
+        position = np.stack([columns[i] for i in order], axis=2)
+        monkeypatch.setattr(evidence, "_TOGETHER", 2**20)
+        expected = steps_for_autocorrelation(position)
+        monkeypatch.setattr(evidence, "_TOGETHER", 800)
+        assert steps_for_autocorrelation(position) == expected > 3
+
+
+def test_autocorrelations_take_little_memory_beside_the_draws():
+    """In 100,000 coordinates they took 3 GB, more than all draws of 64 chains."""
+    position = np.random.default_rng(7).normal(size=(4, 60, 40_000))
+    tracemalloc.start()
+    try:
+        assert steps_for_autocorrelation(position) == 1
+        assert tracemalloc.get_traced_memory()[1] < position.nbytes + 2**24
+    finally:
+        tracemalloc.stop()
 
 
 # -- whole runs --------------------------------------------------------------------------------------------------------
