@@ -135,7 +135,7 @@ BY_HAND: dict[str, Callable[[], ByHand]] = {
 
 
 def _check(model: pm.Model, hand: ByHand) -> np.ndarray:
-    """Return the model's initial point; raise ``ValueError`` where the densities have other differences or gradients."""
+    """Return the model's initial point; raise ``ValueError`` where densities have other differences or gradients."""
     both, rng = model.logp_dlogp_function(ravel_inputs=True), np.random.default_rng(0)
     first = np.concatenate([np.ravel(value) for value in model.initial_point(0).values()])
     offsets = []
