@@ -1,8 +1,8 @@
 """List the benchmarks, or run one: ``python -m benchmarks``, ``python -m benchmarks NAME [arguments]``.
 
 From the root of the repository.  A benchmark is a file with a ``__main__`` guard here or in a folder: ``versus`` is
-``versus/__main__.py``, ``paper.claims`` is ``paper/claims.py``.  What they share with the tests is in
-``tests/support``, which is put into the path.
+``versus/__main__.py``, ``scoreboard.references`` is ``scoreboard/references.py``.  What they share with the tests is
+in ``tests/support``, which is put into the path.
 """
 
 from __future__ import annotations
@@ -15,23 +15,19 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SUPPORT = HERE.parent / "tests" / "support"
-FROZEN = "paper"
 # On one core.
 COSTS = {
     "accelerator": "nine minutes a call, which goes on where the last one stopped; --small on a CPU",
     "auto": "costs: two minutes; coverage: five minutes a model; refused: five minutes",
-    "c_call": "seconds",
     "calibration": "an hour; minutes a target",
     "cold_start": "five minutes a model; growth: ten minutes",
     "diffusion": "minutes; --quick: half a minute",
     "exact": "minutes a part",
     "exact_peers": "minutes a target and sampler; needs blackjax",
-    "gallery": "a minute a model, and minutes for its reference; all is kept",
     "hierarchies": "minutes a model",
     "ladder": "seconds a run, half a minute for each target: an hour in all; --seeds",
     "many_chains": "minutes a table",
     "memory": "a quarter of an hour; --sizes, --backends, --keep",
-    "numpyro_gallery": "a minute a model, and one for its reference; all is kept",
     "overhead": "minutes a table",
     "scouts": "ten minutes: two for the modes, half a minute for each of the other models",
     "scoreboard": "minutes a model and seed; --quick: two minutes of two cores",
@@ -41,21 +37,13 @@ COSTS = {
     "thresholds": "a quarter of an hour for each half of the set; seconds for one field",
     "versus": "at most a minute for each sampler, target and seed; --quick",
     "wall_clock": "a minute or two a model",
-    "paper.calibration_by_simulation": "minutes a model and seed; --quick: half a minute",
-    "paper.claims": "three minutes; --quick: half a minute",
-    "paper.flow": "a quarter of an hour; --quick: two minutes",
-    "paper.flow_calls": "two minutes for each number of calls; --calls",
-    "paper.flow_cost": "a minute; needs diffusers and torch",
-    "paper.posteriors": "a minute a model; --reference: as much again",
-    "paper.probed": "minutes a target",
-    "paper.tuning": "minutes a target",
 }
 
 
 def scripts() -> dict[str, Path]:
     """Return the files that are run, by name."""
     guard, found = "if __name__ == ", {}
-    for path in sorted(HERE.glob("**/*.py"), key=lambda path: (FROZEN in path.parts, path)):
+    for path in sorted(HERE.glob("**/*.py")):
         if path != Path(__file__) and any(line.startswith(guard) for line in path.read_text().splitlines()):
             found[".".join(path.relative_to(HERE).with_suffix("").parts).removesuffix(".__main__")] = path
     return found
@@ -64,7 +52,6 @@ def scripts() -> dict[str, Path]:
 def listing() -> str:
     """Return what there is and what it costs."""
     lines = ["python -m benchmarks NAME [arguments]; NAME --help says what is measured how."]
-    lines.append(f"{FROZEN}.*: studies that are kept as they were when their page was written.")
     for name, path in scripts().items():
         title = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0].partition(": ``python")[0]
         lines += ["", name, f"    {title.rstrip('.')}", *([f"    costs {COSTS[name]}"] if name in COSTS else [])]

@@ -5,11 +5,14 @@ Everything is a ratio within one run, because machines differ and are noisy; tim
 1. A transition in the engine against its two bare gradient calls, through the same C function pointers.
 2. A draw of ``pm.sample`` against a step method that returns its input.
 3. Verdict and summary of a run with 10,000 deterministics, beside the run.
+4. A call of a C function through the shim of ``LogDensity.from_pointer`` that the engine calls, against a bare call:
+   Neal's funnel and a logistic regression of 100 rows, in short turns in which the two alternate, in a loop in C.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import resource
 import statistics
 import time
@@ -17,6 +20,7 @@ import time
 import numba
 import numpy as np
 import pymc as pm
+from c_libraries import library
 from pymc.step_methods.arraystep import ArrayStepShared
 
 import pmm_mcmc as pmm
@@ -27,6 +31,7 @@ from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.log_density import choose_vars, log_density
 
 REPEATS = 7
+TURNS, CALLS, ROWS = 401, 200_000, 100
 METHODS = {
     "PoissonULMC(K=16)": ("PoissonULMC", {"dynamics": "underdamped", "K": 16}),
     "PoissonULMC(K=16, option=1)": ("PoissonULMC", {"dynamics": "underdamped", "K": 16, "option": 1}),
@@ -199,10 +204,40 @@ def many_deterministics() -> None:
         print(f"{name:46}{time.process_time() - began:8.1f}{more:8.0f}")
 
 
+def seconds(function: ctypes._CFuncPtr, *arguments: object) -> float:
+    """Seconds of one call."""
+    began = time.perf_counter()
+    function(*arguments)
+    return time.perf_counter() - began
+
+
+def c_calls() -> None:
+    """Print table 4."""
+    print("\n4. A call of a C function (nanoseconds, medians of turns)")
+    of_c, rng = library("normal_density"), np.random.default_rng(0)
+    of_c.bare_calls.restype = of_c.engine_calls.restype = ctypes.c_double
+    rows = np.concatenate([[ROWS], rng.standard_normal(10 * ROWS), rng.integers(2, size=ROWS)])
+    for name, n, data in (("funnel", 10, None), ("funnel", 100, None), ("funnel", 1000, None), ("logistic", 10, rows)):
+        function = of_c[name]
+        density = pmm.LogDensity.from_pointer(function, n, data)
+        native, table = density.function("joint"), density.table("joint")
+        x, gradient = 0.1 * rng.standard_normal(n), np.empty(n)
+        many = CALLS // (n if data is None else len(data))
+        both = ctypes.c_size_t(n), x.ctypes, gradient.ctypes
+        turns, address = np.empty((TURNS, 2)), ctypes.c_void_p(native.address)
+        for turn in turns:
+            turn[0] = seconds(
+                of_c.bare_calls, function, *both, ctypes.c_long(many), data if data is None else data.ctypes
+            )
+            turn[1] = seconds(of_c.engine_calls, address, *both, table.ctypes, ctypes.c_long(many))
+        (bare, engine), times = np.median(1e9 * turns / many, axis=0), np.median(turns[:, 1] / turns[:, 0])
+        print(f"{name:9}{n:5} coordinates: bare {bare:7.1f} ns, in the engine {engine:7.1f} ns, {times:.2f} times")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", type=int, help="tables to print (default: all)")
-    chosen = parser.parse_args().tables or [1, 2, 3]
-    for number, table in enumerate((transitions, draws, many_deterministics), start=1):
+    chosen = parser.parse_args().tables or [1, 2, 3, 4]
+    for number, table in enumerate((transitions, draws, many_deterministics, c_calls), start=1):
         if number in chosen:
             table()

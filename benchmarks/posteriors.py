@@ -1,23 +1,29 @@
-"""What posteriors are compared by with long runs of NUTS: moments with their errors, and what is logged meanwhile."""
+"""What a run is compared by with what is known of its posterior: moments with their errors, and what it says itself."""
 
 from __future__ import annotations
 
 import logging
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
 from typing import Any
 
 import arviz as az
 import numpy as np
 import pymc as pm
 import xarray as xr
+from scipy.stats import norm
 
+import pmm_mcmc as pmm
 from pmm_mcmc.model.result_tree import flat_names
 
 FIELDS = ("mean", "sd", "mcse_mean", "mcse_sd")
 # A bias, in posterior sds, that a trusted run must not have, and how often chance may show one in a run.
 BIASED, CHANCE = 0.1, 0.01
+# PyMC's own limits for a run of NUTS.
+R_HAT, EFFECTIVE = 1.01, 400
 
 
 def moments(tree: Any, names: list[str]) -> tuple[dict[str, np.ndarray], list[str], np.ndarray]:
@@ -65,3 +71,44 @@ def overheard() -> Iterator[list[str]]:
     finally:
         for logger, values in zip(loggers, kept, strict=True):
             logger.level, logger.propagate, logger.handlers = values
+
+
+def diagnosed(draws: np.ndarray) -> dict[str, Any]:
+    """Return the largest r_hat and the fewest effective draws of any parameter that moves."""
+    moving = draws.std(axis=(0, 1)) > 1e-12
+    if not moving.any():
+        raise ValueError("no parameter moved")
+    x = xr.DataArray(draws[..., moving], dims=("chain", "draw", "i"))
+    ess = np.minimum(np.asarray(az.ess(x, method="bulk")), np.asarray(az.ess(x, method="mean")))
+    return {"r_hat": round(float(np.asarray(az.rhat(x)).max()), 4), "ess": round(float(ess.min()))}
+
+
+def judged(tree: Any) -> dict[str, Any]:
+    """Return what the run says of itself."""
+    try:
+        verdict = pmm.verdict(tree)
+    except ValueError as error:
+        return {"state": "not judged", "sentence": str(error).splitlines()[0]}
+    state = getattr(verdict, "state", "trusted" if verdict.trusted else "not trusted")
+    return {"state": str(state), "sentence": verdict.sentence}
+
+
+def errors(moved: dict[str, np.ndarray], known: dict[str, Any], labels: list[str]) -> dict[str, Any]:
+    """Return the worst errors of a mean and of a standard deviation, in posterior sds, with z and parameter."""
+    truth = {field: np.array(known[field]) for field in FIELDS}
+    sd, found = np.where(truth["sd"] > 1e-12, truth["sd"], np.inf), {}
+    limit = norm.isf(CHANCE / 4 / sd.size)
+    for what, error in (("mean", "mcse_mean"), ("sd", "mcse_sd")):
+        off, se = (moved[what] - truth[what]) / sd, np.hypot(moved[error], truth[error]) / sd
+        z = np.divide(off, se, out=np.zeros_like(off), where=se > 0)
+        wrong = (np.abs(off) > BIASED) & (np.abs(z) > limit)
+        j = int(np.argmax(np.abs(off) + 1e6 * wrong))
+        found[what] = {"off": round(float(off[j]), 4), "z": round(float(z[j]), 2), "of": labels[j]}
+        found[what]["wrong"] = bool(wrong[j])
+    return found
+
+
+def alone(function: Any, *arguments: Any) -> Any:
+    """Call a function in a fresh process."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()

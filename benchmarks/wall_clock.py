@@ -35,7 +35,7 @@ from typing import Any
 import arviz as az
 import numpy as np
 import pymc as pm
-from paper.posterior_models import POSTERIORS
+import wall_clock_models
 from targets import TARGETS
 from versus.jax_peers import NumPyroNUTS
 from versus.kept import about, append, missing, read, told
@@ -48,14 +48,14 @@ CHAINS, DRAWS, TUNE, SEEDS, BASE = 4, 1000, 1000, (1,), "PyMC NUTS"
 MODELS: dict[str, Callable[[], pm.Model]] = {
     "eight_schools": TARGETS["eight_schools"].build,
     "breast_cancer": TARGETS["breast_cancer"].build,
-    "radon": POSTERIORS["radon"].build,
-    "robust_regression": POSTERIORS["robust_regression"].build,
-    "item_response": POSTERIORS["item_response"].build,
+    "radon": wall_clock_models.radon,
+    "robust_regression": wall_clock_models.robust_regression,
+    "item_response": wall_clock_models.item_response,
     "poisson_glm": TARGETS["poisson_glm"].build,
     "stochastic_volatility": TARGETS["stochastic_volatility"].build,
-    "zero_inflated": POSTERIORS["zero_inflated"].build,
-    "survival": POSTERIORS["survival"].build,
-    "gaussian_process": POSTERIORS["gaussian_process"].build,
+    "zero_inflated": wall_clock_models.zero_inflated,
+    "survival": wall_clock_models.survival,
+    "gaussian_process": wall_clock_models.gaussian_process,
 }
 HEADER = """\
 {chains} chains, {draws} draws and a warm-up of {tune} each, on one core; seconds of wall time.

@@ -1,4 +1,4 @@
-"""A small network for the digits, trained on the spot: a residual perceptron that predicts ``v``, or a flow."""
+"""A small network for the digits, trained on the spot: a residual perceptron that predicts ``v``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from jax import lax
 
 from pmm_mcmc.diffusion import DiffusionSchedule
-from pmm_mcmc.diffusion.schedule import flow_scale
 
 __all__ = ["Trained", "train"]
 
@@ -66,20 +65,15 @@ def train(
     schedule: DiffusionSchedule,
     iterations: int,
     seed: int = 0,
-    prediction: str = "v",
 ) -> Trained:
     """Minimise the squared error by Adam with a falling rate; the result is the mean of the last parameters.
 
-    Predicted is ``"v"``, or ``"flow"`` with the schedule of a flow: noise minus data, of states at the scale of the
-    flow.  ``held_out`` is for the loss that is reported.
+    ``held_out`` is for the loss that is reported.
     """
     tree = jax.tree.map
     data, held_out = jnp.asarray(data, jnp.float32), jnp.asarray(held_out, jnp.float32)
     signal, noise = (jnp.sqrt(jnp.asarray(c, jnp.float32)) for c in (schedule.signal, schedule.noise))
-    flow = prediction == "flow"
-    scale = jnp.asarray(flow_scale(schedule.sigmas) if flow else np.ones(schedule.N + 1), jnp.float32)
-    times = 1000.0 if flow else 1.0
-    told = jnp.asarray(np.concatenate([[0.0], times * schedule.timesteps]), jnp.float32)
+    told = jnp.asarray(np.concatenate([[0.0], schedule.timesteps]), jnp.float32)
     key, begin = jax.random.split(jax.random.key(seed))
     parameters = _initial(begin, data.shape[1])
 
@@ -88,8 +82,7 @@ def train(
         level = jax.random.randint(keys[0], (len(x),), 1, schedule.N + 1)
         z = jax.random.normal(keys[1], x.shape)
         r, s = signal[level][:, None], noise[level][:, None]
-        target = z - x if flow else r * z - s * x
-        return jnp.mean((_predict(parameters, scale[level][:, None] * (r * x + s * z), told[level]) - target) ** 2)
+        return jnp.mean((_predict(parameters, r * x + s * z, told[level]) - (r * z - s * x)) ** 2)
 
     def step(state: tuple, i: jax.Array) -> tuple[tuple, None]:
         parameters, first, second, mean = state
@@ -108,7 +101,7 @@ def train(
     (*_, mean), _ = jax.jit(lambda state: lax.scan(step, state, jnp.arange(iterations)))((parameters, zero, zero, zero))
     judged = jnp.tile(held_out, (20, 1))
     return Trained(
-        lambda x, t: _predict(mean, x, times * t),
+        lambda x, t: _predict(mean, x, t),
         sum(p.size for p in jax.tree.leaves(mean)),
         float(loss(mean, jax.random.key(seed + 1), judged)),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -13,16 +12,15 @@ import hierarchies
 import numpy as np
 import pymc as pm
 import targets
-from gallery import KEPT
 from gallery_models import CHAPTERS
 from held_out_models import MODELS
 from hierarchy_forms import HIERARCHIES
-from posteriors import fingerprint, free_names
+from posteriors import fingerprint
 from scoreboard.odd_exact import EXACT
 from scoreboard.odd_models import SAMPLED
 from scoreboard.posteriordb import POSTERIORS
 from scoreboard.published import PUBLISHED, banana_moments
-from scoreboard.truth import PATHS, Truth, from_fields, from_reference, read, stored
+from scoreboard.truth import PATHS, Truth, from_reference, read, stored
 
 __all__ = ["ENTRIES", "HELD", "ODD", "QUICK", "Entry", "chosen"]
 
@@ -51,21 +49,18 @@ class Entry:
     truth: Callable[[], Truth]
 
 
-def _checked(family: str, name: str, build: Callable[[], pm.Model]) -> Truth:
-    """Return the moments of a reference run, after a check that the model is still what it was run on."""
-    truth, made = stored(family, name), read(PATHS[family])[name]["fingerprint"]
-    if not np.isclose(fingerprint(build()), made, rtol=1e-8):
-        raise ValueError(f"{family}/{name}: has changed since its reference was made: scoreboard.references {name}")
-    return truth
+def _checked(family: str, name: str, build: Callable[[], pm.Model]) -> Entry:
+    """Return a model with the moments of a reference run, after a check that it is still what that was run on."""
 
+    def truth() -> Truth:
+        found, made = stored(family, name), read(PATHS[family])[name]["fingerprint"]
+        if not np.isclose(fingerprint(build()), made, rtol=1e-8):
+            raise ValueError(
+                f"{family}/{name}: has changed since its reference was made: scoreboard.references makes another"
+            )
+        return found
 
-def _of_gallery(name: str) -> Truth:
-    known, build = json.loads((KEPT / f"{name}.json").read_text())["reference"], CHAPTERS[name].build
-    return from_fields(build, known, free_names(build()))
-
-
-def _of_held_out(name: str) -> Truth:
-    return from_fields(MODELS[name].build, read(PATHS["held_out"])[name])
+    return Entry(build, truth)
 
 
 def _of_hierarchy(name: str) -> Truth:
@@ -81,14 +76,14 @@ def _of_target(name: str) -> Truth:
 def _odd(name: str) -> Entry:
     if name in EXACT:
         return Entry(lambda: EXACT[name]()[0], lambda: EXACT[name]()[1])
-    return Entry(SAMPLED[name].build, partial(_checked, "odd", name, SAMPLED[name].build))
+    return _checked("odd", name, SAMPLED[name].build)
 
 
 def _published(name: str) -> Entry:
     build = PUBLISHED[name]
     if name == "banana2":
         return Entry(build, lambda: from_reference(build, banana_moments()))
-    return Entry(build, partial(_checked, "published", name, build))
+    return _checked("published", name, build)
 
 
 @cache
@@ -100,15 +95,8 @@ def _entries() -> dict[str, Entry]:
         "odd": {name: _odd(name) for name in ODD},
         "acceptance": {n: Entry(target.build, partial(_of_target, n)) for n, target in targets.TARGETS.items()},
         "hierarchies": {n: Entry(partial(h.build, True), partial(_of_hierarchy, n)) for n, h in HIERARCHIES.items()},
-        "held_out": {
-            n: Entry(MODELS[n].build, partial(_of_held_out, n)) for n in read(PATHS["held_out"]) if n in MODELS
-        },
-        "gallery": {
-            n: Entry(chapter.build, partial(_of_gallery, n))
-            for n, chapter in CHAPTERS.items()
-            # Its discrete variables are for pm.sample(step=).
-            if (KEPT / f"{n}.json").exists() and n != "disasters"
-        },
+        "held_out": {n: _checked("held_out", n, MODELS[n].build) for n in read(PATHS["held_out"])},
+        "gallery": {n: _checked("gallery", n, CHAPTERS[n].build) for n in read(PATHS["gallery"])},
     }
     return {f"{family}/{name}": entry for family, of in found.items() for name, entry in of.items()}
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
-from gallery import EFFECTIVE, R_HAT, diagnosed, errors, judged
-from posteriors import BIASED, FIELDS, moments_of, overheard
+from posteriors import BIASED, EFFECTIVE, FIELDS, R_HAT, diagnosed, errors, judged, moments_of, overheard
 from scoreboard.entries import ENTRIES
 from scoreboard.goals import EVERY_STEP, first_times, known_squares
 from scoreboard.truth import Truth

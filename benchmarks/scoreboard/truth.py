@@ -20,11 +20,12 @@ from posteriors import FIELDS
 
 from pmm_mcmc.model.result_tree import flat_names
 
-__all__ = ["PATHS", "Truth", "flat_labels", "from_fields", "from_reference", "kept", "read", "stored"]
+__all__ = ["PATHS", "Truth", "flat_labels", "from_reference", "kept", "read", "stored"]
 
 RESULTS = Path(__file__).parents[1] / "results"
 PATHS = {name: RESULTS / f"{file}.json" for name, file in (("posteriordb", "posteriordb"), ("odd", "odd"))}
 PATHS |= {"published": RESULTS / "published.json", "held_out": RESULTS / "held_out_hierarchies.json"}
+PATHS |= {"gallery": RESULTS / "gallery.json"}
 OF_SQUARES = ("second", "variance_of_square")
 
 
@@ -78,17 +79,6 @@ def flat_labels(model: pm.Model) -> list[str]:
     """Return the names of the unconstrained coordinates."""
     point = model.initial_point(0)
     return flat_names([(var.name, np.shape(point[var.name])) for var in model.continuous_value_vars])
-
-
-def from_fields(build: Callable[[], pm.Model], known: dict[str, Any], names: list[str] | None = None) -> Truth:
-    """Return what the gallery (moments of ``names``) or the held-out hierarchies (of flat coordinates) keep."""
-    model = build()
-    if names is None:
-        labels = flat_labels(model)
-    else:
-        shapes = [(name, tuple(model[name].shape.eval())) for name in names]
-        labels = flat_names(shapes)
-    return Truth(tuple(names or ()), labels, *(np.array(known[field]) for field in FIELDS))
 
 
 def from_reference(build: Callable[[], pm.Model], found: Reference, shown: int | None = None) -> Truth:

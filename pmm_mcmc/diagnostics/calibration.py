@@ -101,7 +101,7 @@ class Calibration:
 
     always_judged: int = 200
     """Parameters that are always judged, the first ones; or twice the number of coordinates, if that is more.  Bounds
-    time: see ``python -m benchmarks overhead 4``."""
+    time: see ``python -m benchmarks overhead 3``."""
     always_without_gradients: int = 2000
     """The same where the number of coordinates is not known, and judging costs less.  Bounds time."""
     worst_judged: int = 50

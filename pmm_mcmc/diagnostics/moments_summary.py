@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from arviz_base import xarray_sel_iter
-from arviz_base.labels import BaseLabeller
 
 from pmm_mcmc.diagnostics.breaks import noted
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.estimate import Corrected
 from pmm_mcmc.diagnostics.judgement import Findings, judge
 from pmm_mcmc.diagnostics.measured import Measured
+from pmm_mcmc.diagnostics.reading import labels_of
 from pmm_mcmc.diagnostics.reasons import identity_holds, size_reasons, walled
 from pmm_mcmc.diagnostics.statement import Reason, Verdict, concluded
 from pmm_mcmc.diagnostics.stein_moments import SteinMoments
@@ -104,13 +103,11 @@ def _read(dt: Any) -> _Read:
             f"{chains} x {draws} draws are too few to be summarised: "
             f"draw at least {CALIBRATION.fewest}, 2 of each chain"
         )
-    labels, (mean, sd) = [], (dt[group].dataset for group in ("posterior_mean", "posterior_sd"))
-    labeller = BaseLabeller()
-    for name, selection, index in xarray_sel_iter(mean, skip_dims={"chain"}):
-        labels.append(labeller.make_label_flat(name, selection, index))
+    groups = [dt[name].dataset for name in ("posterior_mean", "posterior_sd")]
+    labels = labels_of(groups[0])
     means, sds = (
         np.concatenate([values.values.reshape(chains, -1) for values in group.data_vars.values()], axis=1)
-        for group in (mean, sd)
+        for group in groups
     )
     if "stein" not in dt.children:
         return _Read(labels, draws, means, sds, np.full(len(labels), -1), None)

@@ -20,7 +20,7 @@ from pmm_mcmc.diagnostics.reasons import identity_holds, walled
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
 from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
 
-__all__ = ["SLAB", "Parameters", "Run", "read", "scalars"]
+__all__ = ["SLAB", "Parameters", "Run", "labels_of", "read", "scalars"]
 
 # Bytes of parameters that are in memory together.
 SLAB = 2**23
@@ -29,6 +29,12 @@ _NONE = (
     "the result holds no gradients (sample_stats 'gradient' and 'unconstrained'): sample with a step method of "
     "pmm_mcmc that moves all continuous variables of the model, with keep_gradients=True"
 )
+
+
+def labels_of(group: xr.Dataset) -> list[str]:
+    """Return ArviZ's labels of the scalars of a group, in the order of its variables."""
+    labeller, every = BaseLabeller(), xarray_sel_iter(group, skip_dims=set(_SAMPLE))
+    return [labeller.make_label_flat(name, selection, index) for name, selection, index in every]
 
 
 class Parameters:
@@ -40,8 +46,7 @@ class Parameters:
     @cached_property
     def labels(self) -> list[str]:
         """Labels of all scalars, in the order of the variables."""
-        labeller, every = BaseLabeller(), xarray_sel_iter(self._posterior, skip_dims=set(_SAMPLE))
-        return [labeller.make_label_flat(name, selection, index) for name, selection, index in every]
+        return labels_of(self._posterior)
 
     def __len__(self) -> int:
         sizes = (dict(variable.sizes) for variable in self._posterior.data_vars.values())

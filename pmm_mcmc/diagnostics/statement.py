@@ -29,6 +29,7 @@ _STATES = {
     "modes": NOT_TRUSTED,
     "r_hat": NOT_TRUSTED,
     "exact_leg": UNDECIDED,
+    "shift": UNDECIDED,
     "neck": UNDECIDED,
     "restarts": UNDECIDED,
     "evidence": UNDECIDED,
@@ -53,8 +54,8 @@ class Reason:
     code : str
         ``"jump"``, ``"wall"``, ``"unstable"``, ``"divergences"``, ``"identity"``, ``"bias_of_mean"``,
         ``"bias_of_sd"``, ``"step_unstable"``, ``"modes"``, ``"r_hat"``: not trusted.  ``"exact_leg"``,
-        ``"neck"``, ``"restarts"``, ``"evidence"``, ``"weights"``, ``"step_long"``, ``"one_chain"``, ``"few_draws"``,
-        ``"mcse"``, ``"mcse_of_sd"``, ``"bound"``, ``"no_gradients"``, ``"unmeasured"``: undecided.
+        ``"shift"``, ``"neck"``, ``"restarts"``, ``"evidence"``, ``"weights"``, ``"step_long"``, ``"one_chain"``,
+        ``"few_draws"``, ``"mcse"``, ``"mcse_of_sd"``, ``"bound"``, ``"no_gradients"``, ``"unmeasured"``: undecided.
     words : str
         The finding in words, with its limit.
     remedy : str

@@ -22,6 +22,7 @@ from pmm_mcmc.diagnostics.necks import neck_reasons
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.reasons import bias_reasons, divergence_reasons, size_reasons, whole
+from pmm_mcmc.diagnostics.shift import shift_reasons
 from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, concluded
 from pmm_mcmc.diagnostics.table import BIASES, judged, remembered, table_of
 from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
@@ -163,6 +164,9 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
         measured, seen = with_witness(measured, witness.table)
         shown = bias_reasons(seen, run.degrees, found.remedy)
         more += [replace(reason, words=f"by adjusted trajectories {reason}") for reason in shown]
+    if run.judged is not None and "step_size" in stats:
+        step = float(np.nanmax(stats["step_size"].values))
+        more += shift_reasons(dt["posterior"].attrs, run.position, partial(_drawn, run, table), measured, step)
     ruled_out = False
     if probe is not None:
         probed = _probed(list(table.index), probe.table, table["sd"].to_numpy() > 0.0)
@@ -293,6 +297,11 @@ def _name(run: Run, table: pd.DataFrame, coordinate: int) -> str:
         if correlation.max() > closest:
             best, closest = run.labels[at[int(correlation.argmax())]], float(correlation.max())
     return best
+
+
+def _drawn(run: Run, table: pd.DataFrame, numbers: np.ndarray) -> np.ndarray:
+    """Return the draws ``(chain, draw, n)`` of rows of a table."""
+    return run.parameters.read(np.array([run.labels.index(table.index[i]) for i in numbers]))
 
 
 def _valued(run: Run, table: pd.DataFrame, coordinate: int, value: float) -> tuple[str, str]:

@@ -27,7 +27,7 @@ MOST_DRAWS_AHEAD, SECONDS_AHEAD = 256, 0.05
 # Points around the start, within this distance, that the first preconditioner and curvature are found from.
 _PROBES, _PROBE_WIDTH = 8, 0.1
 # Chains of its own that a chain of PyMC, alone in its process, is tuned together with until the setting is frozen: four
-# in all, whose setting is as near to that of many chains as that of more (benchmarks/paper/tuning.py).
+# in all, whose setting is as near to that of many chains as that of more (benchmarks/frozen/tuning.txt).
 _WARMUP_CHAINS = 4
 
 

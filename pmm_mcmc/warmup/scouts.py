@@ -15,6 +15,7 @@ the other, and its weight too small: no identity within a mode shows that.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, OtherModes, TunedParameters
 from pmm_mcmc.engines.contract import Engine, empty_state, model_side
+from pmm_mcmc.langevin.lanczos import spectrum
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.climb import Climbers
@@ -296,22 +298,10 @@ class _Search:
         """
         d, steps = len(end.y), CALIBRATION.lanczos_steps
         v = np.random.default_rng(d).choice([-1.0, 1.0], size=(2, d)) / np.sqrt(d)
-        basis, matrices = [v], np.zeros((2, steps, steps))
-        for i in range(steps):
-            w = self._curved(end, basis[-1])
-            matrices[:, i, i] = (w * basis[-1]).sum(axis=1)
-            for known in basis:
-                w = w - (w * known).sum(axis=1, keepdims=True) * known
-            length = np.linalg.norm(w, axis=1)
-            if i + 1 < steps:
-                matrices[:, i, i + 1] = matrices[:, i + 1, i] = length
-                basis.append(w / np.maximum(length, 1e-300)[:, None])
-        if not np.isfinite(matrices).all():
+        values, weights = spectrum(partial(self._curved, end), v, steps)
+        if not np.isfinite(values).all() or (values[:, 0] <= CALIBRATION.flattest * values[:, -1]).any():
             return np.inf
-        values, vectors = np.linalg.eigh(matrices)
-        if (values[:, 0] <= CALIBRATION.flattest * values[:, -1]).any():
-            return np.inf
-        return 0.5 * d * float((vectors[:, 0] ** 2 * np.log(values)).sum())
+        return 0.5 * d * float((weights * np.log(values)).sum())
 
     def _stays(self, end: _Maximum, homes: list[_Maximum], rng: np.random.Generator, share: int) -> bool:
         """Return whether short chains from a maximum mostly stay; may spend one part in ``share`` of what is left."""

@@ -26,6 +26,7 @@ __all__ = [
     "expected_bias",
     "fixed_setting",
     "found_by_curvature",
+    "in_exact_laws",
     "lipschitz_bound",
     "longest",
     "midpoint_count",
@@ -230,10 +231,15 @@ def expected_bias(
         stable = CALIBRATION.stable_margin / SOUND * steepest_curvature(kernel, step_size, friction, K)
         lipschitz, least = min(lipschitz, stable), float(lipschitz > stable)
     curvatures = _around_one(lipschitz) if kernel.scheme == Scheme.RECYCLED else (lipschitz,)
-    many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > CALIBRATION.many_midpoints
-    cells = None if many else min(K, CALIBRATION.many_midpoints)
+    cells = in_exact_laws(kernel, K)
     error = max(abs(variance_error(kernel, step_size, friction, cells, c)) for c in curvatures)
     return max(error, least) / allowed_error(1.0, d)
+
+
+def in_exact_laws(kernel: Kernel, K: int) -> int | None:
+    """Return the number of midpoints that stands for ``K`` in exact laws, whose cost grows with it."""
+    many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > CALIBRATION.many_midpoints
+    return None if many else min(K, CALIBRATION.many_midpoints)
 
 
 def _rounded(value: float) -> float:

@@ -1,7 +1,7 @@
 """The paper's main claim without Monte Carlo: where ``K`` grows, steps grow with the root of what LMC needs.
 
 Laws of chains on a double well, not log-concave, are vectors on nodes (``tests/support/one_variable.py``), which are
-tested first against closed forms.  Nothing here is random.  ``benchmarks/paper`` has the claims in full.
+tested first against closed forms.  Nothing here is random.  ``benchmarks/frozen/claims.txt`` has the claims in full.
 """
 
 import math

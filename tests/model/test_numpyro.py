@@ -1,7 +1,6 @@
 """NumPyro models as log densities: the same density, draws and log likelihood as NumPyro's own."""
 
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ from numpyro.contrib.control_flow import scan
 from numpyro.handlers import mask, reparam, seed, substitute, trace
 from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import constrain_fn, log_likelihood, potential_energy
-from numpyro_models import GALLERY
+from numpyro_models import EXAMPLES, REFERENCES
 from pymc.exceptions import SamplingError
 from scipy.stats import norm
 
@@ -23,7 +22,6 @@ Y, SD = (
     np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0]),
     np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0]),
 )
-GALLERY_RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "numpyro_gallery"
 RUN = {"draws": 40, "tune": 200, "chains": 2, "random_seed": 1, "progressbar": False}
 RUN["compute_convergence_checks"] = False
 
@@ -284,11 +282,10 @@ def test_variables_are_in_the_order_of_the_model():
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("name", ["divorce", "eight_schools", "zero_inflated"])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_models_of_the_gallery_agree_with_their_nuts(name):
-    """Moments that ``python -m benchmarks numpyro_gallery`` keeps of a long run of NUTS; 1 % false alarms a model."""
-    kept = json.loads((GALLERY_RESULTS / f"{name}.json").read_text())["reference"]
-    example = GALLERY[name]
+    """Moments of a long run of NUTS, which ``numpyro_models.py`` keeps; 1 % false alarms a model."""
+    kept, example = json.loads(REFERENCES.read_text())[name], EXAMPLES[name]
     dt = pmm.sample(model=pmm.LogDensity.from_numpyro(example.model, *example.args()), random_seed=1, progressbar=False)
     assert pmm.verdict(dt).trusted
     table, at = pmm.summary(dt), {label: i for i, label in enumerate(kept["labels"])}

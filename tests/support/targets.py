@@ -62,8 +62,6 @@ class Target:
         Returns the exact moments, where there are any.
     twin : callable or None
         Returns a model of the same posterior, with other coordinates, that a reference run samples more easily.
-    hard : bool
-        False for the half that one affine map brings close to a standard Gaussian.
     trustworthy : bool
         False where a Langevin sampler without a reparametrisation cannot be trusted: a verdict has to say so.
     """
@@ -73,7 +71,6 @@ class Target:
     note: str
     exact: Callable[[], Reference] | None = None
     twin: Callable[[], pm.Model] | None = None
-    hard: bool = False
     trustworthy: bool = True
 
 
@@ -250,24 +247,24 @@ def latent_ar(centred: bool = True) -> pm.Model:
     return model
 
 
-EASY, HARD, FUNNEL = {"hard": False}, {"hard": True}, {"hard": True, "trustworthy": False}
+FUNNEL = {"trustworthy": False}
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in [
-        Target("gaussian100", partial(gaussian, 100), "independent", lambda: exact.gaussian(_sds(100) ** 2), **EASY),
-        Target("gaussian1000", partial(gaussian, 1000), "independent", lambda: exact.gaussian(_sds(1000) ** 2), **EASY),
-        Target("rotated100", rotated, "condition number 1000", rotated_moments, **EASY),
-        Target("breast_cancer", breast_cancer, "logistic regression, d = 31", **EASY),
-        Target("poisson_glm", poisson_glm, "synthetic counts, d = 4", **EASY),
-        Target("negative_binomial_glm", negative_binomial_glm, "synthetic counts, d = 5", **EASY),
-        from_gallery("eight_schools", "eight_schools", "non-centred", **HARD),
-        from_gallery("mixture20", "mixture_unequal", "modes 4 sd apart", **HARD),
-        from_gallery("banana", "banana", "5 curved pairs", **HARD),
-        Target("rosenbrock36", rosenbrock, "18 strongly curved pairs", rosenbrock_moments, **HARD),
-        from_gallery("phi4", "phi4", "8x8 lattice field, not log-concave", exactly=False, **HARD),
-        Target("galaxies", galaxies, "four clusters, two of which overlap, d = 11", **HARD),
-        Target("stochastic_volatility", stochastic_volatility, "500 latents by their innovations", **HARD),
-        Target("latent_ar", latent_ar, "120 latents, scale centred", twin=partial(latent_ar, centred=False), **HARD),
+        Target("gaussian100", partial(gaussian, 100), "independent", lambda: exact.gaussian(_sds(100) ** 2)),
+        Target("gaussian1000", partial(gaussian, 1000), "independent", lambda: exact.gaussian(_sds(1000) ** 2)),
+        Target("rotated100", rotated, "condition number 1000", rotated_moments),
+        Target("breast_cancer", breast_cancer, "logistic regression, d = 31"),
+        Target("poisson_glm", poisson_glm, "synthetic counts, d = 4"),
+        Target("negative_binomial_glm", negative_binomial_glm, "synthetic counts, d = 5"),
+        from_gallery("eight_schools", "eight_schools", "non-centred"),
+        from_gallery("mixture20", "mixture_unequal", "modes 4 sd apart"),
+        from_gallery("banana", "banana", "5 curved pairs"),
+        Target("rosenbrock36", rosenbrock, "18 strongly curved pairs", rosenbrock_moments),
+        from_gallery("phi4", "phi4", "8x8 lattice field, not log-concave", exactly=False),
+        Target("galaxies", galaxies, "four clusters, two of which overlap, d = 11"),
+        Target("stochastic_volatility", stochastic_volatility, "500 latents by their innovations"),
+        Target("latent_ar", latent_ar, "120 latents, scale centred", twin=partial(latent_ar, centred=False)),
         from_gallery("funnel10", "funnel", "Neal's", **FUNNEL),
         from_gallery("eight_schools_centred", "eight_schools_centred", "centred", **FUNNEL),
     ]

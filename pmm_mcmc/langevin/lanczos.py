@@ -1,0 +1,54 @@
+"""Functions of a symmetric matrix by Lanczos' method, from its products with vectors alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+__all__ = ["spectrum"]
+
+# Length of what a product adds to the directions known, over its own, below which it adds nothing.
+_NOTHING = 1e-2
+
+
+def spectrum(
+    product: Callable[[np.ndarray], np.ndarray], start: np.ndarray, steps: int
+) -> tuple[np.ndarray, np.ndarray]:
+    r"""Return eigenvalues and their weights in some directions.
+
+    With them :math:`v^T f(A) v = \sum_k w_k f(\lambda_k)`, exact for polynomials ``f`` of degree ``2 steps - 1``.  For
+    directions of random signs over :math:`\sqrt{d}` the mean of ``d`` times this is the trace of :math:`f(A)`.
+
+    Parameters
+    ----------
+    product
+        Function that returns the products of matrices with vectors ``(n, d)``: of one matrix, or of one for each row.
+    start : (n, d)
+        Directions, of unit length.
+    steps
+        Products at most; fewer where these leave nothing to find.
+
+    Returns
+    -------
+    values, weights : (n, k)
+        NaN where a product is not finite.
+    """
+    n, d = start.shape
+    steps = min(steps, d)
+    basis, matrix = [start], np.zeros((n, steps, steps))
+    for i in range(steps):
+        w = product(basis[-1])
+        whole = np.linalg.norm(w, axis=1)
+        matrix[:, i, i] = (w * basis[-1]).sum(axis=1)
+        for known in basis:
+            w = w - (w * known).sum(axis=1, keepdims=True) * known
+        length = np.linalg.norm(w, axis=1)
+        if i + 1 == steps or not (length > _NOTHING * whole).any():
+            break
+        matrix[:, i, i + 1] = matrix[:, i + 1, i] = length
+        basis.append(w / np.maximum(length, 1e-300)[:, None])
+    matrix = matrix[:, : len(basis), : len(basis)]
+    good = np.isfinite(matrix).all(axis=(1, 2))
+    values, vectors = np.linalg.eigh(np.where(good[:, None, None], matrix, 0.0))
+    return np.where(good[:, None], values, np.nan), vectors[:, 0] ** 2
