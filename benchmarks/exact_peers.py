@@ -14,19 +14,15 @@ maximum asks for 2,000 chains, the mean for few.
 - ``NUTS`` of NumPyro, each chain with a warm-up of its own of 200 iterations; gradients are means over chains.
 
 Squares are of the parameters as ``scoreboard/published.py`` names them, with the moments kept there; of unconstrained
-coordinates for targets of ``tests/support/targets.py``.  Where NUTS takes hours (``LONG``) moments are those of a long
-exact run of our own, kept in ``results/exact_peers_references.json``; ``--references`` makes them.
+coordinates for targets of ``tests/support/targets.py``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -34,7 +30,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from posteriors import free_names
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pymc.pytensorf import join_nonshared_inputs
 from scoreboard.published import PUBLISHED
@@ -53,9 +48,6 @@ LENGTHS = {"stochastic_volatility": (800, 1500), "german25": (500, 400), "german
 LENGTHS_ELSE = (500, 500)
 LIMIT, LONGEST, NUTS_WARM_UP = 0.01, 1000, 200
 MAMS_TUNING, MAMS_LONGEST = 1000, 4000  # transitions of one chain; gradients of each
-# Chains and draws of a long run of our own.
-LONG = {"item_response": (64, 250), "stochastic_volatility": (32, 250)}
-LONG_RUNS = Path(__file__).parent / "results" / "exact_peers_references.json"
 AT_ONCE = 64  # chains in a batch of gradients: all at once take gigabytes where data are many
 
 
@@ -63,24 +55,8 @@ def model_and_moments(name):
     """Return a model, its moments, and the names of the variables that they are of, empty for flat coordinates."""
     if name in TARGETS:
         return TARGETS[name].build(), reference(name), ()
-    if name in LONG:
-        known = json.loads(LONG_RUNS.read_text())[name]
-        moments = {field: np.array(known[field]) for field in ("second", "variance_of_square")}
-        return PUBLISHED[name](), SimpleNamespace(**moments), known["names"]
     truth = stored("published", name)
     return PUBLISHED[name](), truth, truth.names
-
-
-def keep_long_run(name):
-    """Keep the moments of a long exact run."""
-    model, (chains, draws) = PUBLISHED[name](), LONG[name]
-    dt, names = pmm.sample(draws, model=model, chains=chains, exact=True, random_seed=11), free_names(model)
-    square = np.concatenate([dt["posterior"][v].values.reshape(chains, draws, -1) for v in names], axis=-1) ** 2
-    moments = {"second": square.mean((0, 1)), "variance_of_square": square.var((0, 1))}
-    figures = {field: [float(f"{value:.5g}") for value in values] for field, values in moments.items()}
-    entry = {"chains": chains, "draws": draws, "verdict": str(pmm.verdict(dt)), "names": names, **figures}
-    every = json.loads(LONG_RUNS.read_text()) if LONG_RUNS.exists() else {}
-    LONG_RUNS.write_text(json.dumps({**every, name: entry}) + "\n")
 
 
 def squares_of(model, names):
@@ -244,13 +220,8 @@ def main():
     parser.add_argument("--samplers", nargs="+", default=list(SAMPLERS), choices=SAMPLERS)
     parser.add_argument("--chains", type=int, default=2048)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--references", action="store_true", help="make those of the targets by long runs of our own")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    if given.references:
-        for name in (name for name in given.targets if name in LONG):
-            keep_long_run(name)
-        return
     print(f"{'target':22}{'sampler':17}{'chains':>7}{'max':>7}{'mean':>7}{'last max':>10}{'mean':>8}  gradients")
     for name in given.targets:
         model, known, names = model_and_moments(name)

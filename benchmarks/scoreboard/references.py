@@ -3,6 +3,7 @@
 Of the odd and the published models, of textbooks' hierarchies (of these in the unconstrained coordinates), and of
 PyMC's gallery (``gallery/NAME``).  Four chains of 4000 draws with ``target_accept=0.95``, on the form non-centred by
 hand where there is one; kept in ``results``, a file a family, with the diagnostics of the run.
+Stochastic volatility and item response are of ``by_hand.py`` (needs nutpie; 3 and 11 minutes).
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ from gallery_models import CHAPTERS
 from held_out_models import MODELS
 from make_references import SAMPLER, flat_draws
 from posteriors import alone, diagnosed, fingerprint, free_names, moments, moments_of, overheard
+from scoreboard.by_hand import BY_HAND, KEPT, sampled
+from scoreboard.by_hand import LONG as LONG_BY_HAND
 from scoreboard.odd_models import SAMPLED
 from scoreboard.published import PUBLISHED
 from scoreboard.truth import PATHS, Truth, flat_labels, kept
+
+from pmm_mcmc.model.result_tree import flat_names
 
 # But for discrete variables, which are for pm.sample(step=).
 GALLERY = {f"gallery/{name}": chapter for name, chapter in CHAPTERS.items() if name != "disasters"}
@@ -38,10 +43,17 @@ def reference(name: str) -> dict[str, Any]:
     """Return moments by long NUTS with the diagnostics of the run."""
     began, written = time.process_time(), SAMPLED.get(name) or MODELS.get(name) or GALLERY.get(name)
     build = PUBLISHED[name] if written is None else written.build
-    model, twin = build(), bool(written and written.twin)
-    with overheard(), build(False) if twin else model:
-        tree = pm.sample(**LONG, progressbar=False, cores=1, nuts_sampler=SAMPLER, compute_convergence_checks=False)
-    if name in MODELS:
+    model, twin, by_hand = build(), bool(written and written.twin), name in BY_HAND
+    if by_hand:
+        draws, divergences = sampled(model, BY_HAND[name]())
+    else:
+        with overheard(), build(False) if twin else model:
+            tree = pm.sample(**LONG, progressbar=False, cores=1, nuts_sampler=SAMPLER, compute_convergence_checks=False)
+        divergences = int(tree["sample_stats"]["diverging"].sum())
+    if by_hand:
+        names, labels = free_names(model), flat_names([(v.name, tuple(v.shape.eval())) for v in model.free_RVs])
+        found = moments_of(draws)
+    elif name in MODELS:
         names, labels, draws = [], flat_labels(model), flat_draws(model, tree)
         found = moments_of(draws)
     else:
@@ -50,10 +62,10 @@ def reference(name: str) -> dict[str, Any]:
     square = draws**2
     truth = Truth(tuple(names), labels, **found, second=square.mean((0, 1)), variance_of_square=square.var((0, 1)))
     return {
-        "sampler": f"NUTS of {SAMPLER}" + (", non-centred by hand" if twin else ""),
-        **LONG,
+        "sampler": f"NUTS of {'nutpie, density by hand' if by_hand else SAMPLER}" + twin * ", non-centred by hand",
+        **({**LONG_BY_HAND, "kept": f"each {KEPT}th draw"} if by_hand else LONG),
         "cpu_seconds": round(time.process_time() - began),
-        "divergences": int(tree["sample_stats"]["diverging"].sum()),
+        "divergences": divergences,
         **diagnosed(draws),
         "fingerprint": fingerprint(model),
         **kept(truth),

@@ -24,8 +24,8 @@ from pmm_mcmc.langevin.transitions import (
     kick,
     mala_log_ratio,
     malt_log_ratio,
-    noise,
     path,
+    refreshed,
 )
 
 __all__ = ["Chains", "Counts", "Drift", "Parameters", "transition"]
@@ -208,14 +208,14 @@ def _mala(p: Parameters, drift: Drift, chains: Chains, draws: Draws) -> tuple[Ch
 def _malt(p: Parameters, drift: Drift, chains: Chains, draws: Draws) -> tuple[Chains, Counts]:
     step = p.alpha * chains.factor
     # Without the barrier the compiler may recompute a chain's coefficients for each coordinate.
-    whole = lax.optimization_barrier(_flows.harmonic(step, p.friction))
+    whole, kept = lax.optimization_barrier((_flows.harmonic(step, 0.0), jnp.exp(-p.friction * step)))
     zero = jnp.zeros_like(chains.u)
 
     def once(k: Any, carry: Any) -> Any:
         now, gained, n_grad = carry
-        ((_, *w),) = draws.take(k)
-        v, first = kick(now.v, now.b, step)
-        u, v = path(now.u, v, *noise(*w, whole), whole)
+        ((_, w, _),) = draws.take(k)
+        v, first = kick(refreshed(now.v, w, kept), now.b, step)
+        u, v = path(now.u, v, 0.0, 0.0, whole)
         lp, gradient, b = drift(u)
         v, second = kick(v, b, step)
         alive = ~jnp.isnan(now.lp)  # gradients after a value that is not finite are not counted

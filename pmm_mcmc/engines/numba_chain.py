@@ -88,7 +88,7 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
             lp, shorter = state[4 * d], state[4 * d + 1]
             if step != alpha * state[4 * d + 1]:
                 step = alpha * state[4 * d + 1]
-                whole = flow(kind, step, friction)
+                whole = flow(kind, step, 0.0 if scheme == Scheme.MALT else friction)
                 cell_flow = flow(kind, step / K, friction)
 
             if scheme == Scheme.MALA or scheme == Scheme.MALT:
@@ -103,8 +103,9 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
                         log_ratio += mala_log_ratio(u[j], b[j], u_new[j], new_b[j], step)
                 else:
                     lengths, begin = StepLength(step, 0.0, 0.0, 0.0, whole, cell_flow), (u, v, b, evaluated, lp)
+                    kept = math.exp(-friction * step)
                     log_ratio, lp_new, spent = trajectory(
-                        functions, kind, K, lengths, coordinates, begin, found, random, scratch
+                        functions, kind, K, kept, lengths, coordinates, begin, found, random, scratch
                     )
                     n_grad += spent
                 if math.isnan(log_ratio):

@@ -29,6 +29,7 @@ from pmm_mcmc.langevin.transitions import (
     malt_log_ratio,
     noise,
     path,
+    refreshed,
 )
 
 __all__ = [
@@ -306,8 +307,10 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, found, n
 
 
 @_inner
-def trajectory(functions, kind, K, lengths, coordinates, begin, found, random, scratch):
-    """Follow ``K`` steps with a kick at both ends of each from a fresh velocity; arguments as of :func:`attempt`.
+def trajectory(functions, kind, K, kept, lengths, coordinates, begin, found, random, scratch):
+    """Follow ``K`` steps from a fresh velocity, with a kick at both ends of each; arguments as of :func:`attempt`.
+
+    Of the velocity the share ``kept`` stays before each step; ``lengths.whole`` is the flow without friction.
 
     Returns
     -------
@@ -315,21 +318,20 @@ def trajectory(functions, kind, K, lengths, coordinates, begin, found, random, s
         Of the acceptance, NaN where a value is not finite; the log density at the end; gradients spent.
     """
     joint, joint_table, _, _ = functions
-    stream, normals, w, gained = random
+    stream, _, _, gained = random
     u, _, b, _, lp = begin
-    u_new, v_new, new_b, new_gradient, _ = found
+    u_new, v_new, new_b, new_gradient, fresh = found
     step, whole = lengths.step, lengths.whole
     copy(u, u_new), copy(b, new_b)
     gained[:], lp_new = 0.0, lp
     fill_normals(stream, v_new)
     d = u.size
     for k in range(K):
-        fill_normals(stream, normals)
+        fill_normals(stream, fresh)
         for j in range(d):
-            v_new[j], gain = kick(v_new[j], new_b[j], step)
+            v_new[j], gain = kick(refreshed(v_new[j], fresh[j], kept), new_b[j], step)
             gained[j] += gain
-            nu, nv = noise(w[j], w[d + j], whole)
-            u_new[j], v_new[j] = path(u_new[j], v_new[j], nu, nv, whole)
+            u_new[j], v_new[j] = path(u_new[j], v_new[j], 0.0, 0.0, whole)
         lp_new = drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
         if math.isnan(lp_new):
             return math.nan, lp_new, k + 1

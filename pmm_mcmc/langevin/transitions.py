@@ -43,6 +43,7 @@ __all__ = [
     "malt_log_ratio",
     "noise",
     "path",
+    "refreshed",
 ]
 
 # A rejection halves a chain's step, an accepted transition lengthens it by 1 %: slowly enough that the chain leaves
@@ -153,11 +154,23 @@ def mala_log_ratio(u: Any, b: Any, u_new: Any, b_new: Any, step_size: Any) -> An
 
 
 @register_jitable
+def refreshed(v: Any, w: Any, kept: Any) -> Any:
+    r"""Return a velocity of which the share ``kept`` stays, with a standard normal ``w`` for the rest.
+
+    Friction acts so before the first kick of each step of a trajectory, for a whole step: ``kept`` is
+    :math:`e^{-\gamma h}`.  The energy error of a step is then that of a leapfrog step, of order :math:`h^3`.  With
+    noise between the kicks, in the flow, it is of order :math:`h^{3/2}`: the kicks see other velocities than the path.
+    """
+    return kept * v + (1.0 - kept * kept) ** 0.5 * w
+
+
+@register_jitable
 def kick(v: Any, b: Any, step: Any) -> tuple[Any, Any]:
     r"""Return the velocity after the force ``b`` has acted for half a step, and the kinetic energy it gains.
 
     A Metropolis-adjusted Langevin trajectory (Riou-Durand and Vogrinc, 2022) alternates kicks with the exact flow of
-    the harmonic dynamics, half a kick at each end of a step.  On a Gaussian that the coordinates whiten, ``b`` is zero.
+    the harmonic dynamics without friction, half a kick at each end of a step.  On a Gaussian that the coordinates
+    whiten, ``b`` is zero.
     """
     gain = 0.5 * step * b
     return v + gain, gain * (v + 0.5 * gain)
@@ -167,9 +180,9 @@ def kick(v: Any, b: Any, step: Any) -> tuple[Any, Any]:
 def malt_log_ratio(u: Any, u_new: Any, gained: Any) -> Any:
     r"""Return the log ratio of a trajectory's reversal to itself without that of the densities, for one coordinate.
 
-    With :math:`F = |u|^2/2 + R(u)` the potential in whitened coordinates, the flow between two kicks is reversible for
-    its part :math:`|u|^2/2` and the velocity's normal law, so that the ratio is :math:`R(u) - R(u')` minus the kinetic
-    energy that was ``gained`` in all kicks.
+    With :math:`F = |u|^2/2 + R(u)` the potential in whitened coordinates, the flow between two kicks conserves its
+    part :math:`|u|^2/2` with the kinetic energy, and friction leaves the velocity's normal law as it is, so that the
+    ratio is :math:`R(u) - R(u')` minus the kinetic energy that was ``gained`` in all kicks.
     """
     return 0.5 * (u_new - u) * (u_new + u) - gained
 

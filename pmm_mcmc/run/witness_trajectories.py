@@ -19,7 +19,7 @@ import numpy as np
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import Engine, model_side
 from pmm_mcmc.langevin.flows import flows
-from pmm_mcmc.langevin.transitions import kick, malt_log_ratio, noise, path
+from pmm_mcmc.langevin.transitions import kick, malt_log_ratio, path, refreshed
 
 __all__ = ["Ends", "Proposals", "expected_shadow", "follow"]
 
@@ -51,16 +51,17 @@ class Ends(NamedTuple):
 def follow(engine: Engine, tuned: TunedParameters, state: np.ndarray, rng: np.random.Generator) -> Proposals:
     """Follow one trajectory from each of the states ``(n, 4 d + 2)`` to its proposal, for ``K`` gradients."""
     n, d = state.shape[0], state.shape[1] // 4
-    flow, step = flows.harmonic(tuned.step_size, tuned.friction), tuned.step_size
+    flow, step = flows.harmonic(tuned.step_size, 0.0), tuned.step_size
+    kept = np.exp(-tuned.friction * step)
     now, start = state.copy(), state[:, :d]
     u, v, b, gained = start, rng.standard_normal((n, d)), state[:, 2 * d : 3 * d], np.zeros((n, d))
     shadow, shadow_v, evaluation = u, v, np.empty(0)
     with np.errstate(all="ignore"):  # a trajectory that overflows is not accepted
         for _ in range(tuned.K):
-            nu, nv = noise(rng.standard_normal((n, d)), rng.standard_normal((n, d)), flow)
-            shadow, shadow_v = path(shadow, shadow_v, nu, nv, flow)
-            v, gain = kick(v, b, step)
-            u, v = path(u, v, nu, nv, flow)
+            fresh = rng.standard_normal((n, d))
+            shadow, shadow_v = path(shadow, refreshed(shadow_v, fresh, kept), 0.0, 0.0, flow)
+            v, gain = kick(refreshed(v, fresh, kept), b, step)
+            u, v = path(u, v, 0.0, 0.0, flow)
             gained += gain
             now[:, :d] = u
             evaluation = engine.evaluate(tuned.coordinates, now)
@@ -85,10 +86,10 @@ def expected_shadow(
     ``values`` returns the parameters of whitened positions ``(n, d)``, ``start`` are those of the starts, and ``mean``
     are the parameters' means over the run.
     """
-    flow = flows.harmonic(tuned.step_size, tuned.friction)
+    flow, slowed = flows.harmonic(tuned.step_size, 0.0), np.exp(-tuned.friction * tuned.step_size)
     kept, speed = 1.0, 0.0
     for _ in range(tuned.K):
-        kept, speed = path(kept, speed, 0.0, 0.0, flow)
+        kept, speed = path(kept, refreshed(speed, 0.0, slowed), 0.0, 0.0, flow)
     spread = np.sqrt(1.0 - kept**2)  # the shadow leaves N(0, I) as it is
     first, second = np.zeros(()), np.zeros(())
     for _ in range(_FRESH):

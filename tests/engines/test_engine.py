@@ -320,6 +320,19 @@ def test_trajectories_leave_their_target_invariant(K, friction, step):
     np.testing.assert_array_equal(out.n_grad, K)
 
 
+def test_friction_costs_a_trajectory_no_acceptance():
+    """On a Gaussian that the coordinates whiten badly it is that of the same steps without friction."""
+    scale = np.linspace(0.7, 1.4, 100)
+    run, coordinates = engine(TRAJECTORIES, 100, gaussian), Coordinates(np.zeros(100), scale)
+    x, accept = np.random.default_rng(1).standard_normal((60, 100)), []
+    for friction in (0.0, 0.3):
+        state = empty_state(coordinates.whiten(x), np.zeros((60, 100)))
+        gradient, keys = run.evaluate(coordinates, state), np.column_stack([np.full(60, 7), np.arange(60)])
+        setting = TunedParameters(0.5, 4, friction, coordinates, 1)
+        accept.append(run.advance(setting, state, gradient, keys.astype(np.uint64), 0, 30).accept.mean())
+    assert 0.75 < accept[0] < 0.95 and abs(accept[1] - accept[0]) < 0.03, accept
+
+
 def test_on_a_gaussian_that_the_coordinates_whiten_every_trajectory_is_accepted():
     """With the linear part in the flow there is nothing to correct, however long the step."""
     run, coordinates = engine(TRAJECTORIES, D, gaussian), Coordinates(np.zeros(D), np.ones(D))

@@ -155,7 +155,7 @@ def replay(kernel, K, keys, first, transitions):
         if kernel.scheme == Scheme.MALT:
             velocities[t, i] = rng.standard_normal(D)
             for slot in range(K):
-                gap(slot)
+                normals[t, part, slot, 0, 0, i] = rng.standard_normal(D)
             uniforms[t, part, 0, i] = rng.random()
             return K
         cell, slot = -1, 0

@@ -309,28 +309,24 @@ class Chain:
             self.state, self.evaluated, self.lp, self.b = np.array([proposal, 0.0 * proposal]), proposal, lp, b
 
     def malt(self, rng, step, d):
-        """Follow a trajectory: half kicks around the exact flow, by the Hamiltonian at both ends of each step."""
-        a, _, root = flow(HARMONIC, step, self.friction)
-
-        def rest(u, lp):  # the potential beside its harmonic part
-            return -lp - 0.5 * u @ u
+        """Follow a trajectory: half kicks around a rotation, by the Hamiltonian at both ends of each step."""
+        a, kept = np.array([[np.cos(step), np.sin(step)], [-np.sin(step), np.cos(step)]]), np.exp(-self.friction * step)
 
         state = np.array([self.state[0], rng.standard_normal(d)])
         lp, b, error = self.lp, self.b, 0.0
         for _ in range(self.K):
-            before = rest(state[0], lp) + 0.5 * state[1] @ state[1]
+            state[1] = kept * state[1] + np.sqrt(1.0 - kept**2) * rng.standard_normal(d)
+            before = -lp + 0.5 * state[1] @ state[1]
             state[1] += 0.5 * step * b
-            kinetic = 0.5 * state[1] @ state[1]
-            state = a @ state + root @ rng.standard_normal((2, d))
+            state = a @ state
             lp, b = self.evaluate(state[0])
             if b is None:
                 self.unstable += 1
                 self.model_failures += 1
                 self.accept = 0.0
                 return
-            gone = kinetic - 0.5 * state[1] @ state[1]
             state[1] += 0.5 * step * b
-            error += rest(state[0], lp) + 0.5 * state[1] @ state[1] + gone - before
+            error += -lp + 0.5 * state[1] @ state[1] - before
         self.accept = min(1.0, np.exp(min(-error, 0.0)))
         if np.log1p(-rng.random()) < -error:
             self.state = np.array([state[0], self.state[1]])
