@@ -104,7 +104,7 @@ class _Search:
     ) -> OtherModes:
         """Return the other modes."""
         d = seen.position.shape[2]
-        x = model_side(*(part.swapaxes(0, 1).reshape(-1, d) for part in (seen.position, seen.gradient)))[0]
+        x = model_side(*(part.swapaxes(0, 1).reshape(-1, part.shape[2]) for part in (seen.position, seen.gradient)))[0]
         y, log_det = self._whitened(x)
         homes = self._climb(y[-CALIBRATION.homes :], y[-1], self._most // 10)
         ends: list[_Maximum] = []
