@@ -15,7 +15,7 @@ from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.warmup.standard_errors import count_pieces
 
-__all__ = ["Fold", "Folds"]
+__all__ = ["Fold", "Folds", "count_virial_terms"]
 
 _TINY = 1e-10  # relative, against division by zero
 # Numbers of positions, or of gradients, that are copied together: eight megabytes.

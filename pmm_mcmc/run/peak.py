@@ -21,6 +21,7 @@ from typing import Any
 
 from pmm_mcmc.coordinates.scale import MOST_DENSE
 from pmm_mcmc.diagnostics.calibration import CALIBRATION as DIAGNOSTICS
+from pmm_mcmc.diagnostics.folds import count_virial_terms
 from pmm_mcmc.diagnostics.reading import SLAB
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.warmup import timetable
@@ -72,9 +73,9 @@ def _verdict(n: int, d: int, parameters: int) -> int:
     """Return the numbers that a verdict has beside ``n`` draws: the terms of all folds or of one, or whitened draws."""
     fold = min(n, DIAGNOSTICS.fitted_draws + n // DIAGNOSTICS.folds)
     slab = min(n * parameters, max(SLAB // 8, n))
-    of_fold = 3 * fold * min(d, DIAGNOSTICS.virial_terms, n // DIAGNOSTICS.draws_a_term)
-    kept = min(DIAGNOSTICS.folds * of_fold // 3, 2 * n * d)
-    in_fold = of_fold + kept + (2 * fold * d if d <= MOST_DENSE else 0) + 8 * slab
+    terms = fold * count_virial_terms(fold, d)
+    kept = DIAGNOSTICS.folds * terms
+    in_fold = 3 * terms + (kept if kept <= 2 * n * d else 0) + (2 * fold * d if d <= MOST_DENSE else 0) + 8 * slab
     return max(in_fold, 2 * n * d if 1 < d <= MOST_DENSE and n > 3 * d else 0)
 
 
