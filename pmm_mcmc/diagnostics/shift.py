@@ -77,7 +77,7 @@ def shift_at(
         found = shifts(draws[which])
         more = min(len(draws), most // (_PRODUCTS + 1))
         # No mean is off by more of its sd than the shift varies.
-        if more > _FIRST and np.nanstd(found) > _SMALL:
+        if more > _FIRST and np.nan_to_num(found).std() > _SMALL:
             which = slice(None, None, -(-len(draws) // more))
             found = shifts(draws[which])
     good = np.isfinite(found)

@@ -35,7 +35,7 @@ def predicted(dt, name):
 
 @pytest.mark.parametrize(("s", "d", "target"), [(0.35, 30, 0.1), (0.2, 60, 0.1)])
 def test_the_bias_of_a_mean_is_predicted(s, d, target):
-    """Biases of .08 with an error of .006, measured by 96,000 draws; predictions were within .02."""
+    """Biases of .081 and .094, with errors of .006 by 96,000 draws, were predicted as .070 and .089."""
     step = pmm.PoissonULMC(scheme="paper", K=16, target_bias=target)
     dt = pmm.sample(step, model=scaled(s, d), chains=32, draws=3000, random_seed=3, progressbar=False)
     bias = float(dt["posterior"]["theta"].mean())
