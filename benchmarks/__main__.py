@@ -19,6 +19,7 @@ SUPPORT = HERE.parent / "tests" / "support"
 COSTS = {
     "accelerator": "nine minutes a call, which goes on where the last one stopped; --small on a CPU",
     "auto": "costs: two minutes; coverage: five minutes a model; refused: five minutes",
+    "backends": "a minute a model",
     "calibration": "an hour; minutes a target",
     "cold_start": "five minutes a model; growth: ten minutes",
     "diffusion": "minutes; --quick: half a minute",

@@ -35,6 +35,8 @@ __all__ = ["JaxEngine"]
 # Largest group, on CPU and accelerators: larger ones are no faster per chain (benchmarks/many_chains.py).  On
 # accelerators a run is split into up to _SHARES groups, so that several devices can share it.
 _GROUP_CPU, _GROUP_OTHER, _SHARES = 256, 4096, 8
+# Warm-up asks for some hundred gradients one after the other: on a CPU they are not padded to a group, but to this.
+_FEW = 8
 # Most draws of a compiled call, and most bytes of its buffers on each device.
 _MOST_ROWS, _BYTES = 64, 2**26
 
@@ -66,6 +68,7 @@ class JaxEngine:
         if self.devices[0].platform != "cpu":
             most = max(min(most, -(-chains // _SHARES)), _GROUP_CPU)
         self.group = -(-chains // -(-chains // most))
+        self.few = min(self.group, _FEW) if self.devices[0].platform == "cpu" else self.group
         per_row = self.group * (self.d + self.width + 7) * 8
         self.capacity = max(1, min(_MOST_ROWS, _BYTES // per_row))
         self._density, self._chains = density, chains
@@ -151,6 +154,10 @@ class JaxEngine:
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
+        return self._evaluated(coordinates, state, self.group)
+
+    def _evaluated(self, coordinates: Coordinates, state: np.ndarray, size: int) -> np.ndarray:
+        """Evaluate, on each device as many states together as ``size``."""
         d = self.d
         flat = state.reshape(-1, 4 * d + 2)
         gradient = np.empty((len(flat), self.width))
@@ -159,7 +166,7 @@ class JaxEngine:
                 self._placed(self._density.shared(self.precision, coordinates.sites)),
                 self._placed(JaxCoordinates.of(coordinates, self.dtype)),
             )
-            for rows, (u,) in self._batches(flat[:, :d]):
+            for rows, (u,) in self._batches(size, flat[:, :d]):
                 found, slopes = self._evaluate(where, shared, u)
                 flat[rows, 2 * d : 4 * d + 1] = np.asarray(found)[: len(flat[rows])]
                 gradient[rows] = np.asarray(slopes)[: len(flat[rows])]
@@ -170,7 +177,8 @@ class JaxEngine:
         """Return gradients at positions ``z`` ``(..., d)`` for given sites; NaN where a value is not finite."""
         d = self.d
         state = empty_state(position, np.zeros(d))
-        gradient = self.evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)[..., :d].copy()
+        size = self.few if position.size <= self.few * d else self.group
+        gradient = self._evaluated(Coordinates(np.zeros(d), np.ones(d), sites), state, size)[..., :d].copy()
         gradient[~np.isfinite(state[..., 4 * d])] = np.nan
         return gradient
 
@@ -201,7 +209,7 @@ class JaxEngine:
                 self._placed(self._density.shared(self.precision, setting.coordinates.sites)),
                 self._placed(JaxCoordinates.of(setting.coordinates, self.dtype)),
             )
-            for chains, (s, g, w) in self._batches(state, gradient, words):
+            for chains, (s, g, w) in self._batches(self.group, state, gradient, words):
                 done = 0
                 while done < rows or rows == 0:  # a call for no draws compiles
                     n = min(self.capacity, rows - done)
@@ -225,9 +233,9 @@ class JaxEngine:
     def _placed(self, tree: Any) -> Any:
         return jax.device_put(tree, self._everywhere)
 
-    def _batches(self, *arrays: np.ndarray) -> Any:
-        """Yield slices of chains and their arrays on the devices, one group on each, the last ones padded."""
-        size = self.group * len(self.devices)
+    def _batches(self, size: int, *arrays: np.ndarray) -> Any:
+        """Yield slices of chains and their arrays on the devices, ``size`` chains on each, the last ones padded."""
+        size *= len(self.devices)
         for start in range(0, len(arrays[0]), size):
             rows = slice(start, min(start + size, len(arrays[0])))
             parts = []

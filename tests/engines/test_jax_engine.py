@@ -262,7 +262,20 @@ def test_one_compiled_function_serves_every_setting():
         np.testing.assert_allclose(chunk.lp, -0.5 * np.sum(chunk.position**2, axis=2), rtol=1e-12)
         np.testing.assert_allclose(chunk.gradient, -chunk.position, rtol=0.0, atol=1e-12)
         assert chunk.unstable.sum() == 0
-    assert run.traces == 2, "one for a look, one for a chunk"
+    assert run.traces == 3, "one for a look at a group, one at a few positions, one for a chunk"
+
+
+def test_gradients_at_a_few_positions_are_those_of_a_group():
+    density = LogDensity.from_jax(lambda x: -0.5 * jnp.sum((x - DATA[:D]) ** 2) - jax.nn.logsumexp(x), D)
+    run = JaxEngine(SCHEMES["OLMC"][0], density, 600)
+    assert (run.group, run.few) == (200, 8)
+    shapes, evaluate = [], run._evaluate
+    run._evaluate = lambda *given: shapes.append(given[2].shape) or evaluate(*given)
+    at = np.random.default_rng(1).normal(size=(9, D))
+    whole = run.gradient_at(at)
+    np.testing.assert_allclose(run.gradient_at(at[:8]), whole[:8], rtol=1e-13)
+    np.testing.assert_allclose(run.gradient_at(at[8]), whole[8], rtol=1e-13)
+    assert shapes == [(200, D), (8, D), (8, D)]
 
 
 # -- precision ---------------------------------------------------------------------------------------------------------
