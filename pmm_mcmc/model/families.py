@@ -145,6 +145,6 @@ def _walk(node: Any, op: str, steps: int) -> Law | None:
     if type(later.owner.op).__name__ != "NormalRV":
         return None
     drift, sigma = later.owner.inputs[-2:]
-    location = pt.concatenate([mean, mean + pt.cumsum(pt.broadcast_to(drift, (steps - 1,)))])
+    location = pt.concatenate([mean, mean + pt.cumsum(pt.broadcast_to(pt.cast(drift, "floatX"), (steps - 1,)))])
     scale = pt.concatenate([sd, pt.broadcast_to(sigma, (steps - 1,))])
     return Law(location, scale, True, "walk", rho)

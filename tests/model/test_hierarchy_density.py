@@ -4,6 +4,7 @@ The graphs are evaluated by PyTensor's Python linker; that numba and JAX compute
 """
 
 import numpy as np
+import pymc as pm
 import pytensor
 import pytest
 from hierarchy_models import BUILD, build, densities, eight_schools, some_sites, two_scales
@@ -13,6 +14,7 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import change_coordinates, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.model.families import law_of
 from pmm_mcmc.model.jax_density import JaxDensity
 
 pytestmark = [
@@ -171,3 +173,12 @@ def test_other_sites_are_an_evaluation_saved(scheme):
     np.testing.assert_allclose(found, engine.evaluate(new, fresh), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(moved, fresh, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(found[:, d : 2 * d], said[:, d : 2 * d], rtol=1e-12)
+
+
+def test_locations_of_a_long_walk_are_no_bytes(caplog):
+    # PyTensor stores a drift that is written as an integer in a byte, and prints a traceback for each sum beyond it.
+    with pm.Model():
+        walk = pm.GaussianRandomWalk("x", mu=1, init_dist=pm.Normal.dist(0, 1), steps=199)
+    law = law_of(walk, None, (200,))
+    np.testing.assert_array_equal(pytensor.function([], law.location)(), np.arange(200.0))
+    assert "Rewrite failure" not in caplog.text
