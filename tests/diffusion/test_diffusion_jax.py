@@ -213,7 +213,7 @@ def test_gaussian_networks_of_numpy_and_jax_are_one():
 
 BAD = {
     "no batch": (lambda x: poisson_midpoint_sample(KEY, network, x[0], short(), Blocks.equal(24, 4)), r"shape \(2,\)"),
-    "integers": (lambda x: ddpm_sample(KEY, network, x.astype(int), short()), "type int32; give floating point"),
+    "integers": (lambda x: ddpm_sample(KEY, network, x.astype("int32"), short()), "type int32; give floating point"),
     "prediction": (lambda x: ddim_sample(KEY, network, x, short(), 5, prediction="noise"), "prediction='noise'"),
     "blocks": (lambda x: poisson_midpoint_sample(KEY, network, x, short(), Blocks.equal(30, 4)), "start at level 30"),
     "calls": (lambda x: dpm_solver_sample(network, x, short(), 0), "n_calls=0"),
