@@ -39,7 +39,7 @@ if not logging.root.handlers:
         _log.addHandler(_ToStandardError())
 
 _NAMES = {
-    **dict.fromkeys(("MALA", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps"),
+    **dict.fromkeys(("GHMC", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps"),
     "Sampler": "pmm_mcmc.run.sampler",
     "LogDensity": "pmm_mcmc.model.density",
     "StopSampling": "pmm_mcmc.run.driver",
@@ -57,7 +57,7 @@ _NAMES = {
 _OTHERWISE = {"open": "open_store"}
 
 __all__ = [
-    "MALA",
+    "GHMC",
     "OLMC",
     "RLMC",
     "ULMC",
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from pmm_mcmc.run.storage import StoreError
     from pmm_mcmc.run.storage import open_store as open
     from pmm_mcmc.run.witness import witness
-    from pmm_mcmc.steps import MALA, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
+    from pmm_mcmc.steps import GHMC, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
 
 if not TYPE_CHECKING:  # type checkers are to report a name that is not there
 

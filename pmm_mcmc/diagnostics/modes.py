@@ -11,7 +11,10 @@ from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.statement import Reason
 from pmm_mcmc.engines.arguments import OTHER_MODES
 
-__all__ = ["mode_reasons"]
+__all__ = ["ATTRIBUTE", "mode_reasons"]
+
+# The attribute of a result that reports other modes; results of PyMC's loop have them among the statistics.
+ATTRIBUTE = "other_modes"
 
 
 def mode_reasons(

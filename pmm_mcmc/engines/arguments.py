@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.langevin.methods import HARMONIC, METHODS, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.methods import GHMC, HARMONIC, METHODS, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import LATE
 
 __all__ = ["OTHER_MODES", "Block", "MethodArguments", "OtherModes", "TunedParameters"]
@@ -159,7 +159,9 @@ class MethodArguments:
     @property
     def kernel(self) -> Kernel:
         """The method as numbers for an engine."""
-        scheme = {"RLMC": Scheme.CONTINUOUS, "MALA": Scheme.MALA}.get(self.method, Scheme.CELLS)
+        if self.method == "GHMC":
+            return GHMC
+        scheme = Scheme.CONTINUOUS if self.method == "RLMC" else Scheme.CELLS
         dynamics = _DYNAMICS[self.dynamics]
         if self.scheme == "recycled":
             scheme, dynamics = Scheme.RECYCLED, HARMONIC
@@ -185,7 +187,7 @@ class MethodArguments:
     def sees_curvature(self) -> bool:
         """Whether a step uses more than one gradient, so that it can estimate the curvature and be refined."""
         scheme = self.kernel.scheme
-        return scheme != Scheme.MALA and (scheme != Scheme.CELLS or self.fixed_K != 1 or self.grid == "centred")
+        return not self.kernel.adjusted and (scheme != Scheme.CELLS or self.fixed_K != 1 or self.grid == "centred")
 
     @property
     def needs_gradient_only(self) -> bool:

@@ -3,7 +3,9 @@
 The state of a chain is one flat array of ``4 d + 2`` floats, so that it is saved, restored and compared as an array:
 ``u`` (position), ``v`` (velocity), ``b`` (base drift), ``evaluated`` (the last point whose gradient is known, which
 is also the draw), all in whitened coordinates (:mod:`pmm_mcmc.coordinates.affine`); then the log density at the
-evaluated point, without the constant of the affine map, and the current factor by which the chain's step is shortened.
+evaluated point, without the constant of the affine map; and of unadjusted methods the current factor by which the
+chain's step is shortened, of adjusted ones the persistent number of the Metropolis test.  This is below 1: a chain with
+a 1 there is at rest, and its next transition draws a velocity and a number.
 
 The *evaluation* at that point is an array ``(width,)`` beside the state: the gradient with respect to the non-centred
 ``z``; where ``z`` is not the model's own ``x``, followed by ``x``, the gradient with respect to ``x`` and the log
@@ -38,7 +40,8 @@ class Chunk(NamedTuple):
     n_grad : (n,)
         Gradients spent for the draw.
     unstable, refined : (n,)
-        Transitions rejected as non-finite or unstable even after refinement; transitions that were refined.
+        Transitions rejected as non-finite or unstable even after refinement (adjusted methods: divergences, which are
+        not finite or have a log ratio below -10); transitions that were refined.
     model_failures : (n,)
         Unstable transitions due to the model and not to the step: values are not finite at a place that a stable step
         may reach, by the energy ``|y|^2 / 2`` of the whitened coordinates.
@@ -86,7 +89,7 @@ class Engine(Protocol):
     structure: Structure | None
 
     def adjusted(self) -> Engine:
-        """Return an engine of Metropolis-adjusted trajectories over the same density, for chains of an exact leg."""
+        """Return the engine of adjusted draws (generalised HMC) over the same density, the same one each time."""
 
     def gradient_at(self, position: np.ndarray, sites: np.ndarray | None = None) -> np.ndarray:
         """Return gradients at positions ``z`` ``(..., d)`` for given sites; NaN where a value is not finite."""

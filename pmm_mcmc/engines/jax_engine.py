@@ -25,7 +25,7 @@ from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import Chunk, empty_state
 from pmm_mcmc.engines.jax_random import Keyed, words_of
 from pmm_mcmc.engines.jax_transition import Chains, Counts, Parameters, transition
-from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, TRAJECTORIES, Kernel
+from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, Kernel
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.langevin.transitions import SUBSTEPS
 from pmm_mcmc.model.jax_density import JaxDensity
@@ -74,6 +74,7 @@ class JaxEngine:
         self._density, self._chains = density, chains
         self.dtype = np.dtype(np.float32 if precision == "float32" else np.float64)
         self.traces = 0
+        self._adjusted: JaxEngine | None = None  # kept, so that a second run compiles nothing
         mesh = Mesh(np.array(self.devices), ("chains",))
         self._spread, self._everywhere = NamedSharding(mesh, P("chains")), NamedSharding(mesh, P())
         each, rows = P("chains"), P(None, "chains")
@@ -114,7 +115,8 @@ class JaxEngine:
         first: Any, rows: Any, thin: Any,
     ) -> Any:  # fmt: skip
         self.traces += 1
-        d, g, has_velocity = self.d, len(state), self.kernel.dynamics != OVERDAMPED
+        d, g = self.d, len(state)
+        pairs = self.kernel.dynamics != OVERDAMPED and not self.kernel.adjusted  # normals for position and velocity
         drift, words = self._drift(coordinates, shared), words_of(keys)
         u, v, b, evaluated = (state[:, i * d : (i + 1) * d] for i in range(4))
         chains = Chains(u, v, b, evaluated, gradient, state[:, 4 * d : 4 * d + 1], state[:, 4 * d + 1 :])
@@ -132,7 +134,7 @@ class JaxEngine:
             def once(k: Any, carry: Any) -> Any:
                 chains, counts = carry
                 number = first + i * thin + k
-                draws = Keyed(words, number, d, self.dtype, has_velocity)
+                draws = Keyed(words, number, d, self.dtype, pairs)
                 chains, more = transition(self.kernel, parameters, drift, chains, draws)
                 return chains, Counts(*(a + b for a, b in zip(counts, more, strict=True)))
 
@@ -149,8 +151,10 @@ class JaxEngine:
     # -- called from Python ------------------------------------------------------------------------------------------
 
     def adjusted(self) -> JaxEngine:
-        """Return the engine of an exact leg: see :class:`pmm_mcmc.engines.contract.Engine`."""
-        return JaxEngine(TRAJECTORIES, self._density, self._chains, self.precision, self.devices)
+        """Return the engine of adjusted draws: see :class:`pmm_mcmc.engines.contract.Engine`."""
+        if self._adjusted is None:
+            self._adjusted = JaxEngine(GHMC, self._density, self._chains, self.precision, self.devices)
+        return self._adjusted
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""

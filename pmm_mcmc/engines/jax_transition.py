@@ -13,17 +13,19 @@ import jax.numpy as jnp
 from jax import lax
 
 from pmm_mcmc.engines.jax_midpoints import Chains, Draws, Drift, Known, Parameters, evaluate_midpoints, total
-from pmm_mcmc.langevin.flows import Flow, build_flows
+from pmm_mcmc.langevin.flows import build_flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.transitions import (
+    DIVERGENCE,
+    LARGEST,
     MOST_REFINEMENTS,
     SUBSTEPS,
+    advanced_height,
     build_limits,
     end,
     energy_ahead,
+    harmonic_log_ratio,
     kick,
-    mala_log_ratio,
-    malt_log_ratio,
     path,
     refreshed,
 )
@@ -85,10 +87,8 @@ def transition(
     -------
     Chains, Counts
     """
-    if kernel.scheme == Scheme.MALA:
-        return _mala(parameters, drift, chains, draws)
-    if kernel.scheme == Scheme.MALT:
-        return _malt(parameters, drift, chains, draws)
+    if kernel.adjusted:
+        return _ghmc(parameters, drift, chains, draws)
     p = parameters
     has_velocity = kernel.dynamics != OVERDAMPED
     step = p.alpha * chains.factor
@@ -193,49 +193,31 @@ def _refined(
     return lax.while_loop(bad, finer, (SUBSTEPS, whole))[1]
 
 
-def _mala(p: Parameters, drift: Drift, chains: Chains, draws: Draws) -> tuple[Chains, Counts]:
-    u, _, b, _, _, lp, _ = chains
-    step = p.alpha * chains.factor
-    whole: Flow = _flows.overdamped(step, p.friction)
-    ((number, _, w),) = draws.take(-1)
-    u_new = u + step * b + whole.n_uu * w
+def _ghmc(p: Parameters, drift: Drift, chains: Chains, draws: Draws) -> tuple[Chains, Counts]:
+    """Make a proposal of generalised HMC, and accept it by the persistent number of each chain."""
+    # Without the barrier the compiler may recompute the coefficients for each coordinate.
+    rotation, retained = lax.optimization_barrier((_flows.harmonic(p.alpha, 0.0), jnp.exp(-p.friction * p.alpha)))
+    ((number, _, normals),) = draws.take(-1)
+    at_rest = ~(chains.factor < 1.0)
+    height = jnp.where(at_rest, 2.0 * number - 1.0, chains.factor)
+    fresh = lax.cond(jnp.any(at_rest), lambda: draws.velocity().astype(chains.v.dtype), lambda: chains.v)
+    v = refreshed(jnp.where(at_rest, fresh, chains.v), normals, retained)
+    v_new, first = kick(v, chains.b, p.alpha)
+    u_new, v_new = path(chains.u, v_new, 0.0, 0.0, rotation)
     lp_new, gradient, b_new = drift(u_new)
-    log_ratio = lp_new - lp + total(mala_log_ratio(u, b, u_new, b_new, step))
-    after = Chains(u_new, chains.v, b_new, u_new, gradient, lp_new, chains.factor)
-    return _accepted(chains, after, log_ratio, number, jnp.ones_like(log_ratio))
-
-
-def _malt(p: Parameters, drift: Drift, chains: Chains, draws: Draws) -> tuple[Chains, Counts]:
-    step = p.alpha * chains.factor
-    # Without the barrier the compiler may recompute a chain's coefficients for each coordinate.
-    whole, kept = lax.optimization_barrier((_flows.harmonic(step, 0.0), jnp.exp(-p.friction * step)))
-    zero = jnp.zeros_like(chains.u)
-
-    def once(k: Any, carry: Any) -> Any:
-        now, gained, n_grad = carry
-        ((_, w, _),) = draws.take(k)
-        v, first = kick(refreshed(now.v, w, kept), now.b, step)
-        u, v = path(now.u, v, 0.0, 0.0, whole)
-        lp, gradient, b = drift(u)
-        v, second = kick(v, b, step)
-        alive = ~jnp.isnan(now.lp)  # gradients after a value that is not finite are not counted
-        lp = jnp.where(alive, lp, jnp.nan)
-        after = Chains(u, v, b, u, gradient, lp, now.factor)
-        after = Chains(*(new.astype(old.dtype) for new, old in zip(after, now, strict=True)))
-        return after, gained + first + second, n_grad + alive
-
-    begin = chains._replace(v=draws.velocity().astype(chains.v.dtype))
-    steps = p.K.astype(jnp.int32)
-    after, gained, n_grad = lax.fori_loop(0, steps, once, (begin, zero, jnp.zeros_like(step, jnp.int32)))
-    log_ratio = after.lp - chains.lp + total(malt_log_ratio(chains.u, after.u, gained))
-    return _accepted(chains, after._replace(v=chains.v), log_ratio, draws.uniforms(1)[0], n_grad)
-
-
-def _accepted(chains: Chains, after: Chains, log_ratio: Any, number: Any, n_grad: Any) -> tuple[Chains, Counts]:
-    """Move the chains that the Metropolis test accepts, with uniform numbers ``(g, 1)``."""
-    failed = jnp.isnan(log_ratio)
-    good = jnp.log1p(-number) < log_ratio  # false for NaN
-    accept = jnp.where(failed, 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
-    none = _flat(jnp.zeros_like(failed))
-    counts = Counts(accept[:, 0].astype(chains.u.dtype), _flat(n_grad), _flat(failed), none, _flat(failed))
-    return _where(good, after, chains), counts
+    v_new, second = kick(v_new, b_new, p.alpha)
+    log_ratio = lp_new - chains.lp + total(harmonic_log_ratio(chains.u, u_new, first + second))
+    lost = jnp.isnan(log_ratio)
+    ratio = jnp.where(lost, 0.0, jnp.exp(jnp.minimum(log_ratio, LARGEST)))
+    height = advanced_height(height)
+    good = jnp.abs(height) < ratio
+    moved = Chains(u_new, v_new, b_new, u_new, gradient, lp_new, height / jnp.where(good, ratio, 1.0))
+    after = _where(good, moved, chains._replace(v=-v, factor=height))
+    counts = Counts(
+        jnp.minimum(ratio, 1.0)[:, 0].astype(chains.u.dtype),
+        _flat(jnp.ones_like(lost)),
+        _flat(~(log_ratio >= DIVERGENCE)),
+        _flat(jnp.zeros_like(lost)),
+        _flat(lost),
+    )
+    return after, counts

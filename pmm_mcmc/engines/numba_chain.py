@@ -17,11 +17,18 @@ import numpy as np
 from pmm_mcmc.engines import contract, numba_random, numba_step
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.numba_random import fill_normals, start_stream, uniform
-from pmm_mcmc.engines.numba_step import NoisePath, StepLength, attempt, copy, drift, flow, place, trajectory
+from pmm_mcmc.engines.numba_step import NoisePath, StepLength, attempt, copy, drift, flow, place, propose
 from pmm_mcmc.langevin import flows, methods, midpoints, transitions
 from pmm_mcmc.langevin.flows import select
 from pmm_mcmc.langevin.methods import OVERDAMPED, Scheme
-from pmm_mcmc.langevin.transitions import MOST_REFINEMENTS, SUBSTEPS, build_limits, mala_log_ratio
+from pmm_mcmc.langevin.transitions import (
+    DIVERGENCE,
+    LARGEST,
+    MOST_REFINEMENTS,
+    SUBSTEPS,
+    advanced_height,
+    build_limits,
+)
 
 __all__ = ["Chains", "evaluate", "run"]
 
@@ -59,7 +66,6 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
     is refined: taken again in shorter parts along the same noise path.
     """
     alpha, friction, K, threshold, threshold_of_part, steepest, _ = parameters
-    joint, joint_table, _, _ = functions
     state, gradient, key = chain
     scheme, kind = kernel[0], kernel[1]
     d = coordinates[0].size
@@ -79,44 +85,44 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
     work, found = (np.empty(d), np.empty(d), np.empty(d), scratch), (u_new, v_new, new_b, new_gradient, y)
     transition = first
     step, whole, cell_flow = 0.0, flow(kind, alpha, friction), flow(kind, alpha, friction)
+    retained = math.exp(-friction * alpha)
+    if scheme == Scheme.GHMC:
+        whole = flow(kind, alpha, 0.0)
 
     for row in range(out.lp.size):
         n_grad, unstable, refined, model_failures, accept = 0, 0, 0, 0, 0.0
         for _ in range(thin):
             start_stream(stream, key[0], key[1], np.uint64(transition))
             transition += 1
+            if scheme == Scheme.GHMC:
+                if not state[4 * d + 1] < 1.0:  # a chain at rest
+                    state[4 * d + 1] = 2.0 * uniform(stream) - 1.0
+                    fill_normals(stream, v)
+                fill_normals(stream, w[:d])
+                begin = u, v, b, evaluated, state[4 * d]
+                log_ratio, lp_new = propose(
+                    functions, kind, alpha, retained, whole, coordinates, begin, found, w, scratch
+                )
+                n_grad += 1
+                unstable += not log_ratio >= DIVERGENCE
+                model_failures += math.isnan(log_ratio)
+                ratio = math.exp(min(log_ratio, LARGEST)) if log_ratio == log_ratio else 0.0
+                accept += min(1.0, ratio)
+                height = advanced_height(state[4 * d + 1])
+                if abs(height) < ratio:
+                    copy(u_new, u), copy(v_new, v), copy(u_new, evaluated), copy(new_b, b), copy(new_gradient, gradient)
+                    state[4 * d], state[4 * d + 1] = lp_new, height / ratio
+                else:
+                    state[4 * d + 1] = height
+                    for j in range(d):
+                        v[j] = -v[j]
+                continue
+
             lp, shorter = state[4 * d], state[4 * d + 1]
             if step != alpha * state[4 * d + 1]:
                 step = alpha * state[4 * d + 1]
-                whole = flow(kind, step, 0.0 if scheme == Scheme.MALT else friction)
+                whole = flow(kind, step, friction)
                 cell_flow = flow(kind, step / K, friction)
-
-            if scheme == Scheme.MALA or scheme == Scheme.MALT:
-                if scheme == Scheme.MALA:
-                    fill_normals(stream, normals)
-                    for j in range(d):
-                        u_new[j] = u[j] + step * b[j] + whole.n_uu * w[d + j]
-                    lp_new = drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
-                    n_grad += 1
-                    log_ratio = lp_new - lp
-                    for j in range(d):
-                        log_ratio += mala_log_ratio(u[j], b[j], u_new[j], new_b[j], step)
-                else:
-                    lengths, begin = StepLength(step, 0.0, 0.0, 0.0, whole, cell_flow), (u, v, b, evaluated, lp)
-                    kept = math.exp(-friction * step)
-                    log_ratio, lp_new, spent = trajectory(
-                        functions, kind, K, kept, lengths, coordinates, begin, found, random, scratch
-                    )
-                    n_grad += spent
-                if math.isnan(log_ratio):
-                    unstable += 1
-                    model_failures += 1
-                    continue
-                accept += min(1.0, math.exp(min(log_ratio, 0.0)))
-                if math.log1p(-uniform(stream)) < log_ratio:
-                    copy(u_new, u), copy(u_new, evaluated), copy(new_b, b), copy(new_gradient, gradient)
-                    state[4 * d] = lp_new
-                continue
 
             limit = _limit(steepest, 1.0 / shorter, has_velocity)
             lengths = StepLength(step, 0.0, threshold, limit, whole, cell_flow)

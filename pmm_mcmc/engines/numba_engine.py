@@ -14,7 +14,7 @@ from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, empty_state
 from pmm_mcmc.engines.numba_chain import Chains, evaluate, run
 from pmm_mcmc.engines.numba_step import Functions, Parameters
-from pmm_mcmc.langevin.methods import TRAJECTORIES, Kernel, Scheme
+from pmm_mcmc.langevin.methods import GHMC, Kernel, Scheme
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.langevin.transitions import SUBSTEPS
 
@@ -79,9 +79,9 @@ class NumbaEngine:
         )
 
     def adjusted(self) -> NumbaEngine:
-        """Return the engine of an exact leg: see :class:`pmm_mcmc.engines.contract.Engine`."""
+        """Return the engine of adjusted draws: see :class:`pmm_mcmc.engines.contract.Engine`."""
         joint, table = self._joint, self._joint_table
-        return NumbaEngine(TRAJECTORIES, self.d, joint, joint, table, table, self.threads, self.structure, self.width)
+        return NumbaEngine(GHMC, self.d, joint, joint, table, table, self.threads, self.structure, self.width)
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""

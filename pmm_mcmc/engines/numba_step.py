@@ -23,17 +23,17 @@ from pmm_mcmc.langevin.transitions import (
     end,
     energy_ahead,
     fall,
+    harmonic_log_ratio,
     interpolate,
     interpolate_velocity,
     kick,
-    malt_log_ratio,
     noise,
     path,
     refreshed,
 )
 
 __all__ = [
-    "Functions", "NoisePath", "Parameters", "StepLength", "attempt", "copy", "drift", "flow", "place", "trajectory",
+    "Functions", "NoisePath", "Parameters", "StepLength", "attempt", "copy", "drift", "flow", "place", "propose",
 ]  # fmt: skip
 
 # Called from compiled code alone: without the ways in from Python and C, which LLVM would compile, too.
@@ -307,41 +307,32 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, found, n
 
 
 @_inner
-def trajectory(functions, kind, K, kept, lengths, coordinates, begin, found, random, scratch):
-    """Follow ``K`` steps from a fresh velocity, with a kick at both ends of each; arguments as of :func:`attempt`.
+def propose(functions, kind, step, retained, rotation, coordinates, begin, found, normals, scratch):
+    """Fill ``found`` with a proposal of generalised HMC from ``begin``, whose velocity is refreshed in place.
 
-    Of the velocity the share ``kept`` stays before each step; ``lengths.whole`` is the flow without friction.
+    Of the velocity the share ``retained`` stays, and ``normals`` ``(d,)`` are the rest; ``rotation`` is the flow over a
+    ``step`` without friction.  Other arguments are those of :func:`attempt`.
 
     Returns
     -------
-    log_ratio, lp, n_grad
-        Of the acceptance, NaN where a value is not finite; the log density at the end; gradients spent.
+    log_ratio, lp
+        Of the acceptance, NaN where a value is not finite, and the log density there.
     """
     joint, joint_table, _, _ = functions
-    stream, _, _, gained = random
-    u, _, b, _, lp = begin
-    u_new, v_new, new_b, new_gradient, fresh = found
-    step, whole = lengths.step, lengths.whole
-    copy(u, u_new), copy(b, new_b)
-    gained[:], lp_new = 0.0, lp
-    fill_normals(stream, v_new)
-    d = u.size
-    for k in range(K):
-        fill_normals(stream, fresh)
-        for j in range(d):
-            v_new[j], gain = kick(refreshed(v_new[j], fresh[j], kept), new_b[j], step)
-            gained[j] += gain
-            u_new[j], v_new[j] = path(u_new[j], v_new[j], 0.0, 0.0, whole)
-        lp_new = drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
-        if math.isnan(lp_new):
-            return math.nan, lp_new, k + 1
-        for j in range(d):
-            v_new[j], gain = kick(v_new[j], new_b[j], step)
-            gained[j] += gain
-    log_ratio = lp_new - lp
-    for j in range(d):
-        log_ratio += malt_log_ratio(u[j], u_new[j], gained[j])
-    return log_ratio, lp_new, K
+    u, v, b, _, lp = begin
+    u_new, v_new, new_b, new_gradient, _ = found
+    gained = 0.0
+    for j in range(u.size):
+        v[j] = refreshed(v[j], normals[j], retained)
+        v_new[j], gain = kick(v[j], b[j], step)
+        gained += gain
+        u_new[j], v_new[j] = path(u[j], v_new[j], 0.0, 0.0, rotation)
+    lp_new = drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
+    log_ratio = lp_new - lp - gained
+    for j in range(u.size):
+        v_new[j], gain = kick(v_new[j], new_b[j], step)
+        log_ratio += harmonic_log_ratio(u[j], u_new[j], gain)
+    return log_ratio, lp_new
 
 
 @_inner

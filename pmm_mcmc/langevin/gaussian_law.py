@@ -16,7 +16,7 @@ import functools
 import numpy as np
 
 from pmm_mcmc.langevin.flows import flows
-from pmm_mcmc.langevin.methods import ADJUSTED, HARMONIC, OVERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, one_in
 
 __all__ = ["density_shift", "stationary_covariance", "step_maps", "variance_error"]
@@ -146,7 +146,7 @@ def stationary_covariance(
         For (position, velocity), with ``n = 2`` (overdamped: the second row is zero); for (position, velocity,
         midpoint), with ``n = 3``, in the recycled scheme.
     """
-    if kernel.scheme in ADJUSTED:
+    if kernel.adjusted:
         raise ValueError(f"{Scheme(kernel.scheme).name} is adjusted: its stationary law is the target")
     if K is None and kernel.option == 1:
         raise ValueError("Option 1 has no limit here: give K")

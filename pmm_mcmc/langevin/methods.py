@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import enum
-import math
 from typing import NamedTuple
 
-__all__ = ["ADJUSTED", "METHODS", "TRAJECTORIES", "Kernel", "Method", "Scheme"]
+__all__ = ["GHMC", "METHODS", "Kernel", "Method", "Scheme"]
 
 # Dynamics, as numbers for the engines: position alone; with velocity; with velocity in the unit quadratic potential.
 OVERDAMPED, UNDERDAMPED, HARMONIC = range(3)
@@ -18,8 +17,7 @@ class Scheme(enum.IntEnum):
     CELLS = 0  # midpoints in marked cells correct the drift at the start (the paper; K = 1: LMC)
     CONTINUOUS = 1  # one uniform midpoint replaces the drift at the start (randomised midpoint)
     RECYCLED = 2  # one uniform midpoint corrects the drift at the previous midpoint: one gradient a step
-    MALA = 3  # Euler proposal, accepted or rejected
-    MALT = 4  # a trajectory of K steps from a fresh velocity, accepted or rejected as a whole
+    GHMC = 3  # a step from a partly refreshed velocity, accepted or rejected: the stationary law is the target
 
 
 class Kernel(NamedTuple):
@@ -31,11 +29,14 @@ class Kernel(NamedTuple):
     offset: float
     power: float = 0.0  # of the importance law of the marked cell: see pmm_mcmc.langevin.midpoints
 
+    @property
+    def adjusted(self) -> bool:
+        """Whether the stationary law is the target, by a Metropolis test."""
+        return self.scheme == Scheme.GHMC
 
-# Schemes whose stationary law is the target, by a Metropolis test.
-ADJUSTED = (Scheme.MALA, Scheme.MALT)
-# The method of an exact leg.
-TRAJECTORIES = Kernel(int(Scheme.MALT), HARMONIC, 2, 0.0)
+
+# The kernel of adjusted draws.
+GHMC = Kernel(int(Scheme.GHMC), HARMONIC, 2, 0.0)
 
 
 class Method(NamedTuple):
@@ -51,5 +52,5 @@ METHODS: dict[str, Method] = {
     "OLMC": Method(("overdamped",), 1.0),
     "ULMC": Method(("underdamped",), 1.5),
     "RLMC": Method(("overdamped", "underdamped"), 1.5),
-    "MALA": Method(("overdamped",), math.inf),
+    "GHMC": Method(("underdamped",), 1.5),
 }

@@ -17,7 +17,7 @@ import functools
 import numpy as np
 
 from pmm_mcmc.langevin.gaussian_law import stationary_covariance, step_maps
-from pmm_mcmc.langevin.methods import ADJUSTED, HARMONIC, OVERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 
 __all__ = ["FALSE_ALARM", "SOUND", "guard_threshold", "steepest_curvature"]
 
@@ -41,7 +41,7 @@ def guard_threshold(kernel: Kernel, step_size: float, friction: float, K: int, d
 
 @functools.lru_cache(maxsize=4096)
 def _threshold(kernel: Kernel, step_size: float, friction: float, K: int, d: int) -> float:
-    if kernel.scheme in ADJUSTED or d == 0:
+    if kernel.adjusted or d == 0:
         return np.inf  # the Metropolis test rejects such steps
     worst = 0.0
     energy = np.diag([1.0, float(kernel.dynamics != OVERDAMPED)])
@@ -69,7 +69,7 @@ def steepest_curvature(kernel: Kernel, step_size: float, friction: float, K: int
 
 @functools.lru_cache(maxsize=4096)
 def _steepest(kernel: Kernel, step_size: float, friction: float, K: int | None) -> float:
-    if kernel.scheme in ADJUSTED:
+    if kernel.adjusted:
         return np.inf
     offset = float(kernel.dynamics == HARMONIC)
     order = 1.0 if kernel.dynamics == OVERDAMPED else 2.0

@@ -27,20 +27,23 @@ from numba.extending import register_jitable
 from pmm_mcmc.langevin.flows import Flow
 
 __all__ = [
+    "CLIMB",
+    "DIVERGENCE",
     "EARLIEST",
+    "LARGEST",
     "MOST_REFINEMENTS",
     "SUBSTEPS",
+    "advanced_height",
     "bridged",
     "build_gain",
     "build_limits",
     "end",
     "energy_ahead",
     "fall",
+    "harmonic_log_ratio",
     "interpolate",
     "interpolate_velocity",
     "kick",
-    "mala_log_ratio",
-    "malt_log_ratio",
     "noise",
     "path",
     "refreshed",
@@ -52,6 +55,10 @@ SHRINK, RECOVER, SHORTEST = 0.5, 1.01, 2.0**-8
 # A step that fails is refined: taken again in SUBSTEPS parts along the same noise path, at most MOST_REFINEMENTS times,
 # each time with SUBSTEPS times as many parts.
 SUBSTEPS, MOST_REFINEMENTS = 4, 2
+# By how much the persistent number of the Metropolis test moves on before each.
+CLIMB = 0.1
+# Log ratio of a proposal below which it counts as a divergence, and largest one, so that no ratio overflows.
+DIVERGENCE, LARGEST = -10.0, 700.0
 # Smallest cosine between a displacement and the change of the gradient along it that enters a curvature estimate.
 LEAST_COSINE = 0.2
 # Share of a step before which a midpoint is too near its start for a curvature estimate.
@@ -143,48 +150,51 @@ def end(u: Any, v: Any, b: Any, mu: Any, mv: Any, cu: Any, cv: Any, flow: Flow) 
 
 
 @register_jitable
-def mala_log_ratio(u: Any, b: Any, u_new: Any, b_new: Any, step_size: Any) -> Any:
-    r"""Return the log ratio of the proposal densities, ``log q(u | u') - log q(u' | u)``, for one coordinate.
+def refreshed(v: Any, w: Any, retained: Any) -> Any:
+    r"""Return a velocity of which the share ``retained`` stays, with a standard normal ``w`` for the rest.
 
-    The proposal is :math:`u' \sim N(u + \alpha b(u), 2 \alpha)`.
+    With ``retained`` :math:`= e^{-\gamma h}` this is friction :math:`\gamma` over a step of length :math:`h`, which
+    leaves the normal law of the velocity as it is.
     """
-    forward = u_new - u - step_size * b
-    backward = u - u_new - step_size * b_new
-    return (forward * forward - backward * backward) / (4.0 * step_size)
-
-
-@register_jitable
-def refreshed(v: Any, w: Any, kept: Any) -> Any:
-    r"""Return a velocity of which the share ``kept`` stays, with a standard normal ``w`` for the rest.
-
-    Friction acts so before the first kick of each step of a trajectory, for a whole step: ``kept`` is
-    :math:`e^{-\gamma h}`.  The energy error of a step is then that of a leapfrog step, of order :math:`h^3`.  With
-    noise between the kicks, in the flow, it is of order :math:`h^{3/2}`: the kicks see other velocities than the path.
-    """
-    return kept * v + (1.0 - kept * kept) ** 0.5 * w
+    return retained * v + (1.0 - retained * retained) ** 0.5 * w
 
 
 @register_jitable
 def kick(v: Any, b: Any, step: Any) -> tuple[Any, Any]:
     r"""Return the velocity after the force ``b`` has acted for half a step, and the kinetic energy it gains.
 
-    A Metropolis-adjusted Langevin trajectory (Riou-Durand and Vogrinc, 2022) alternates kicks with the exact flow of
-    the harmonic dynamics without friction, half a kick at each end of a step.  On a Gaussian that the coordinates
-    whiten, ``b`` is zero.
+    A proposal is half a kick, the exact flow of the harmonic dynamics without friction, and half a kick.  It is
+    reversible and preserves volume, and on a Gaussian that the coordinates whiten ``b`` is zero.
     """
     gain = 0.5 * step * b
     return v + gain, gain * (v + 0.5 * gain)
 
 
 @register_jitable
-def malt_log_ratio(u: Any, u_new: Any, gained: Any) -> Any:
-    r"""Return the log ratio of a trajectory's reversal to itself without that of the densities, for one coordinate.
+def harmonic_log_ratio(u: Any, u_new: Any, gained: Any) -> Any:
+    r"""Return the log ratio of a proposal's acceptance without that of the densities, for one coordinate.
 
     With :math:`F = |u|^2/2 + R(u)` the potential in whitened coordinates, the flow between two kicks conserves its
-    part :math:`|u|^2/2` with the kinetic energy, and friction leaves the velocity's normal law as it is, so that the
-    ratio is :math:`R(u) - R(u')` minus the kinetic energy that was ``gained`` in all kicks.
+    part :math:`|u|^2/2` with the kinetic energy, so that the log ratio is :math:`R(u) - R(u')` minus the kinetic
+    energy that both kicks have ``gained``.
     """
     return 0.5 * (u_new - u) * (u_new + u) - gained
+
+
+@register_jitable
+def advanced_height(height: Any) -> Any:
+    r"""Return the persistent number of a chain's Metropolis tests before the next one, in ``[-1, 1)``.
+
+    A number :math:`s` with the uniform law on :math:`[-1, 1)` stays with a chain.  A proposal with the ratio :math:`r`
+    of densities is accepted if :math:`|s| < r`, and then :math:`s` becomes :math:`s / r`: the height
+    :math:`|s|\,\pi` under the density is that of before [1]_.  Between tests :math:`s` moves on by :data:`CLIMB`, round
+    the interval.  Rejections, each of which turns the velocity round, come in clusters so, and between them a chain
+    moves on along one path.
+
+    .. [1] R. M. Neal, "Non-reversibly updating a uniform [0,1] value for Metropolis accept/reject decisions",
+       arXiv:2001.11950 (2020).
+    """
+    return (height + (1.0 + CLIMB)) % 2.0 - 1.0
 
 
 @register_jitable

@@ -13,8 +13,8 @@ import numpy as np
 from pmm_mcmc.steps.poisson import PoissonULMC
 
 __all__ = [
+    "check_adjusted",
     "check_counts",
-    "check_exact",
     "check_keep",
     "check_ladder",
     "fresh_seed",
@@ -27,7 +27,6 @@ __all__ = [
 # Most superchains by default: enough for the variance between them.  _MANY: fewest chains for which there are any.
 _SUPERCHAINS, _MANY = 16, 64
 _BITS = 62  # bits of a drawn seed
-_FOR_LEG = 4  # fewest chains of an exact leg
 
 _NUTS = "is NUTS's; pm.sample() runs that"
 # Arguments of pm.sample and its wrappers that have another name here or no meaning.
@@ -159,20 +158,19 @@ def check_keep(
             raise ValueError(f"{name} needs draws, and keep='moments' keeps none: leave one of the two out")
 
 
-def check_exact(exact: Any, *, keep: str, chains: int, tune: int) -> None:
-    """Raise ``ValueError`` if ``exact`` is no bool, or does not go with the other arguments."""
-    if not isinstance(exact, bool | np.bool_):
-        raise ValueError(f"exact={exact!r}: must be True or False")
-    if not exact:
-        return
-    if keep == "moments":
-        raise ValueError("exact=True with keep='moments': an exact leg ends in draws; leave one of the two out")
-    if tune == 0:
-        raise ValueError("exact=True with tune=0: the leg adapts its step in at most tune= trajectories; let it tune")
-    if chains < _FOR_LEG:
-        raise ValueError(
-            f"exact=True with chains={chains}: a test over chains ends the approach; take chains={_FOR_LEG} or more"
-        )
+def check_adjusted(adjusted: Any, step: Any) -> bool:
+    """Return whether draws are adjusted: by default they are, unless a step is given, whose own draws are asked for.
+
+    Raises
+    ------
+    ValueError
+        If ``adjusted`` is neither a bool nor None.
+    """
+    if adjusted is None:
+        return step is None
+    if not isinstance(adjusted, bool | np.bool_):
+        raise ValueError(f"adjusted={adjusted!r}: must be True or False")
+    return bool(adjusted)
 
 
 def check_ladder(ladder: Any, reference: Any, *, chains: int) -> tuple[np.ndarray | None, int | None]:

@@ -15,9 +15,9 @@ from pmm_mcmc.engines.arguments import Block, MethodArguments, OtherModes, Tuned
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.run.driver import Run
-from pmm_mcmc.run.exact_leg import Leg
 from pmm_mcmc.run.storage.codec import decode
 from pmm_mcmc.warmup.curvature import LocalCurvature
+from pmm_mcmc.warmup.equilibration import Equilibration
 from pmm_mcmc.warmup.friction import FrictionTrial
 from pmm_mcmc.warmup.noncentring import NoncentringWarmup
 from pmm_mcmc.warmup.pooled import Warming
@@ -29,7 +29,7 @@ __all__ = ["CHECKPOINT", "TYPES", "Before"]
 CHECKPOINT = "checkpoint"
 # The types in a checkpoint.
 TYPES = (
-    Block, Coordinates, Ensemble, FrictionTrial, Leg, LocalCurvature, NoncentringWarmup, Run, MethodArguments,
+    Block, Coordinates, Ensemble, Equilibration, FrictionTrial, LocalCurvature, NoncentringWarmup, Run, MethodArguments,
     OtherModes, TunedParameters, Warming, Warmup,
 )  # fmt: skip
 

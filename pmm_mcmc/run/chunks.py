@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,11 +21,15 @@ class Plan(Protocol):
     engine: Engine
     statistics: tuple[str, ...]
     arguments: MethodArguments
-    leg: int
+    adjusted: bool
 
     @property
-    def adjusted(self) -> Engine:
-        """The engine of an exact leg."""
+    def equilibrates(self) -> bool:
+        """Whether an equilibration follows the warm-up."""
+
+    @property
+    def adjusted_engine(self) -> Engine:
+        """The engine of adjusted draws."""
 
     def values(self, position: np.ndarray, tuning: bool = False) -> Groups:
         """Return the named values ``(chain, n, ...)`` of draws ``(chain, n, d)``, by group."""
@@ -48,8 +51,10 @@ def groups_of(plan: Plan, chunk: Chunk, tuned: TunedParameters, thin: int, spent
         "halving_cost": lambda: np.full(shape, tuned.halving_cost),
         "expected_bias": lambda: np.full(shape, tuned.expected_bias),
         "n_grad": lambda: chunk.n_grad,
+        "n_steps": lambda: chunk.n_grad,
         "n_grad_total": lambda: spent[:, None] + np.cumsum(chunk.n_grad, axis=1),
         "unstable": lambda: chunk.unstable,
+        "diverging": lambda: chunk.unstable > 0,
         "refined": lambda: chunk.refined,
         "model_failures": lambda: chunk.model_failures,
         "lp": lambda: chunk.lp,
@@ -58,8 +63,6 @@ def groups_of(plan: Plan, chunk: Chunk, tuned: TunedParameters, thin: int, spent
         "unconstrained": lambda: x,
         "noncentred": lambda: q,
     }
-    for name, value in tuned.other_modes.statistics.items():
-        everything[name] = partial(np.full, shape, value)
     found[prefix + "sample_stats"] = {name: everything[name]() for name in plan.statistics}
     return found
 

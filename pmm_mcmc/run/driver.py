@@ -14,12 +14,13 @@ from pmm_mcmc.diagnostics.breaks import DRAWS as BREAKS
 from pmm_mcmc.diagnostics.breaks import looked_at
 from pmm_mcmc.diagnostics.necks import DRAWS as NECKS
 from pmm_mcmc.diagnostics.necks import MOST
-from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Engine
+from pmm_mcmc.engines.arguments import TunedParameters
+from pmm_mcmc.engines.contract import Chunk, Engine, at_draw
 from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.run.chunks import Gathered, Groups, Plan, groups_of
-from pmm_mcmc.run.exact_leg import Leg
 from pmm_mcmc.run.until import Until
+from pmm_mcmc.warmup.equilibration import Equilibration, adjusted_setting
 from pmm_mcmc.warmup.pooled import Warming
 
 __all__ = ["Driver", "FinishedChunk", "Recorder", "Run", "StopSampling"]
@@ -69,15 +70,15 @@ class Run:
     warming
         The warm-up with its chains, which are the chains of the run.
     tuning
-        Whether the warm-up, or the approach of an exact leg, is still in progress.
+        Whether the warm-up, or the equilibration after it, is still in progress.
     done
         Number of finished draws after it.
     n_grad : (chain,)
         Gradients spent in all.
     unstable : (chain,)
         Transitions rejected in the current phase.
-    leg
-        The exact leg; None before it, and in runs without one.
+    equilibration
+        None before it, and in runs without one.
     """
 
     warming: Warming
@@ -85,26 +86,29 @@ class Run:
     done: int
     n_grad: np.ndarray
     unstable: np.ndarray
-    leg: Leg | None = None
+    equilibration: Equilibration | None = None
 
     @classmethod
     def start(
         cls,
-        engine: Engine,
-        arguments: MethodArguments,
+        plan: Plan,
         starts: np.ndarray,
         tune: int,
         rng: np.random.Generator,
     ) -> Run:
         """Start at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.pooled.Warming.start`."""
-        warming = Warming.start(engine, arguments, starts, tune, rng)
+        warming = Warming.start(plan.engine, plan.arguments, starts, tune, rng, checked=not plan.equilibrates)
+        if plan.equilibrates and warming.finished:
+            kernel = plan.engine.kernel
+            warming.ensemble.state = at_draw(warming.ensemble.state, kernel, GHMC)
+            warming.tuned = adjusted_setting(warming.tuned, kernel)._replace(step_size=warming.tuned.step_size)
         nothing = np.zeros(len(starts), np.int64)
         return cls(warming, not warming.finished, 0, warming.n_grad.copy(), nothing)
 
     @property
     def tuned(self) -> TunedParameters:
         """The current tuned parameters."""
-        return self.warming.tuned if self.leg is None else self.leg.tuned
+        return self.warming.tuned if self.equilibration is None else self.equilibration.tuned
 
 
 class Driver:
@@ -118,8 +122,8 @@ class Driver:
         The run, new or resumed.
     recorder
         The destination of chunks.
-    until, rows
-        When it ends; number of draws of a chunk.
+    until, tune, rows
+        When it ends; transitions of an equilibration at most; number of draws of a chunk.
     batch
         Function that returns the number of chains that advance together, from the number of draws of each.
     keep_warmup
@@ -141,6 +145,7 @@ class Driver:
         recorder: Recorder,
         *,
         until: Until,
+        tune: int,
         rows: int,
         batch: Callable[[int], int],
         keep_warmup: bool,
@@ -150,7 +155,7 @@ class Driver:
         processes: Processes,
     ):
         self.plan, self.run, self.recorder, self.keep_warmup = plan, run, recorder, keep_warmup
-        self.until, self.rows, self.batch = until, rows, batch
+        self.until, self.tune, self.rows, self.batch = until, tune, rows, batch
         self.callback, self.update, self.announce, self.processes = callback, update, announce, processes
         self._pace, self._stop = 1, False
         # The model's positions at the last draws, for the degree of non-centring that is reported at the end.
@@ -187,13 +192,14 @@ class Driver:
 
     @property
     def _engine(self) -> Engine:
-        return self.plan.engine if self.run.leg is None else self.plan.adjusted
+        warming = self.plan.adjusted and self.run.tuning and self.run.equilibration is None
+        return self.plan.adjusted_engine if self.plan.adjusted and not warming else self.plan.engine
 
     def _warm(self) -> bool:
-        run, warming, leg, own = self.run, self.run.warming, self.run.leg, self.processes.own
-        warmup = warming.warmup
-        if leg is not None:
-            rows = leg.rows
+        run, warming, own = self.run, self.run.warming, self.processes.own
+        warmup, equilibration = warming.warmup, run.equilibration
+        if equilibration is not None:
+            rows = equilibration.rows
         else:
             assert warmup is not None
             rows = warmup.boundary - warmup.done
@@ -209,20 +215,22 @@ class Driver:
                 chunk_of_all.put(which, 0, groups_of(self.plan, chunk, setting, 1, n_grad[which], "warmup_"))
 
         setting = run.tuned
-        if leg is None:
+        if equilibration is None:
             warming.block(self._engine, self.batch(rows), note, self.processes)
         else:
-            leg.block(warming, self._engine, self.batch(rows), note, self.processes)
+            equilibration.block(warming, self._engine, self.batch(rows), note, self.processes)
         run.n_grad, (run.unstable,) = warming.n_grad.copy(), self.processes.join(rejected)
         done = warming.ensemble.transition
         self.update(run, done, run.n_grad, run.unstable)
-        if leg is None and warming.finished:
+        if equilibration is None and warming.finished:
             # Its draws are no longer needed.
             run.unstable, warming.warmup = np.zeros_like(run.unstable), None
-            run.tuning, plan = self.plan.leg > 0, self.plan
+            run.tuning = self.plan.equilibrates
             if run.tuning:
-                run.leg = Leg.begin(warming, plan.engine.kernel, plan.leg, plan.arguments.steps_per_draw)
-        elif leg is not None and leg.finished:
+                run.equilibration = Equilibration.begin(
+                    warming, self.plan.engine.kernel, self.plan.arguments, self.tune
+                )
+        elif equilibration is not None and equilibration.finished:
             run.tuning, run.unstable = False, np.zeros_like(run.unstable)
         self.recorder.put(chunk_of_all.groups, run, True)
         if not run.tuning and rows:

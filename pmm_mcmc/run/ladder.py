@@ -15,7 +15,7 @@ import xarray as xr
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.log_evidence import LadderSums
 from pmm_mcmc.diagnostics.mode_weights import find_modes
-from pmm_mcmc.engines.arguments import OTHER_MODES, OtherModes, TunedParameters
+from pmm_mcmc.engines.arguments import OtherModes, TunedParameters
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.model.tempered import improper_priors
@@ -28,6 +28,7 @@ from pmm_mcmc.run.ladder_report import LADDER, with_modes, without_draws
 from pmm_mcmc.run.ladder_state import LOOK, LOOKS, REMEMBER, Ladder, Scan
 from pmm_mcmc.run.ladder_tuning import Given, Tuner
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
+from pmm_mcmc.run.notes import noted_modes
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.storage import NothingStored, Store, open_store
 from pmm_mcmc.run.storage.recovery import stored_identity
@@ -74,7 +75,7 @@ class LadderRun:
     Parameters
     ----------
     plan
-        The sampling plan, for trajectories on the path.
+        The sampling plan.
     given
         What the user fixes of the ladder.
     chains, draws, tune, seed
@@ -106,7 +107,7 @@ class LadderRun:
         self.plan, self.given, self.chains, self.draws, self.tune = plan, given, chains, draws, tune
         self.identity, self.attrs, self._callback, self._update = identity, attrs, callback, update
         self._stopped, self._seed = stopped, seed
-        self.path = Path(plan.adjusted, plan.prior_sampler)
+        self.path = Path(plan.adjusted_engine, plan.prior_sampler)
         self._threads = 1 if plan.attributes["backend"] == "jax" else (cores or devices.cores())
         self.finished = False
 
@@ -204,14 +205,15 @@ class LadderRun:
                 ladder.judged = True
                 self._append_report(opened, self._judged(report, open_store(store), ladder))
                 opened.commit((ladder,))
-            opened.note({group: notes() for group in opened.rows})
+            modes = noted_modes(ladder.settings[-1])
+            opened.note({group: notes() | modes for group in opened.rows})
             opened.close()
             return open_store(store)
         empty = self._empty(ladder.copies)
         whole_groups: Groups = {}
         for group, arrays in empty.items():
             whole_groups[group] = {n: np.concatenate([e, *(c[group][n] for c in chunks)], 1) for n, e in arrays.items()}
-        tree = plan.layout.tree(whole_groups, self.attrs | notes())
+        tree = plan.layout.tree(whole_groups, self.attrs | notes() | noted_modes(ladder.settings[-1]))
         tree[LADDER] = xr.DataTree(_trimmed(self._judged(report, tree, ladder)))
         return tree
 
@@ -225,7 +227,6 @@ class LadderRun:
         C, d = ladder.copies, self.path.d
         chunk, arrived = Chunk.empty((C, rows), d, d), np.zeros((C, rows), np.int64)
         setting, spent, done = ladder.settings[-1], ladder.n_grad.astype(np.int64), 0
-        others: dict[str, np.ndarray] = {name: np.empty(rows) for name in OTHER_MODES}
         while done < rows and not (done and self._stopped()):
             scan: Scan = ladder.advance(self.path, each)
             ladder.sums.add(np.arange(C), scan.log_ratio[None])  # type: ignore[union-attr]
@@ -239,17 +240,12 @@ class LadderRun:
             chunk.lp[:, done], chunk.accept[:, done] = scan.cold.lp, scan.accept[:, -1]
             chunk.n_grad[:, done], chunk.unstable[:, done] = n_grad, scan.unstable[:, -1]
             arrived[:, done] = scan.arrived
-            for name, value in ladder.settings[-1].other_modes.statistics.items():
-                others[name][done] = value
             done += 1
             self._update(False, ladder.done, setting.step_size, setting.K, float(ladder.n_grad.sum()))
-        chunk.refined[:], chunk.model_failures[:] = 0, chunk.unstable
         chunk = Chunk(*(part[:, :done] for part in chunk))
         groups = groups_of(self.plan, chunk, setting, setting.steps_per_draw, spent, "")
         stats = groups["sample_stats"]
         stats["restart"] = arrived[:, :done]
-        for name, values in others.items():
-            stats[name][:] = values[:done]
         return groups, done == rows
 
     def _look(self, ladder: Ladder) -> int:

@@ -20,24 +20,22 @@ from pmm_mcmc.langevin.tempering import barriers, expected_rejections, step_of_e
 from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.run.ladder_climbs import look
 from pmm_mcmc.run.ladder_fit import fitted_mixture
-from pmm_mcmc.run.ladder_path import Path, Points
+from pmm_mcmc.run.ladder_path import MOST_TRANSITIONS, Path, Points
 from pmm_mcmc.run.ladder_state import LOOKS
 from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.step_size import towards_acceptance
+from pmm_mcmc.warmup.step_size import step_for_acceptance
 
 __all__ = ["ANNEALING", "SCOUTS", "Annealer", "NoLadder", "Stage", "barrier_of"]
 
 ANNEALING = 3  # what random numbers are for: a word of their keys
 # Effective share of the chains after a step of annealing, and steps at most.
 _SHARE, _MOST_STAGES = 0.5, 400
-# Trajectories after each step of annealing; at its end, where a mixture is fitted.
+# Moves after each step of annealing; at its end, where a mixture is fitted.
 _MOVES, _LAST_MOVES = 6, 16
 # Draws of each step that climbs may start from; chains that start at a maximum that no other chain is at.
 _HOT, _AROUND = 128, 32
 # Draws of the reference from which scouts look for modes.
 SCOUTS = 128
-# Steps of a trajectory at most.
-_MOST_STEPS = 64
 
 
 class NoLadder(ValueError):
@@ -46,7 +44,7 @@ class NoLadder(ValueError):
 
 @dataclass
 class Stage:
-    """A temperature of annealing, its trajectories, and ``l`` of the chains there."""
+    """A temperature of annealing, the setting of its moves, and ``l`` of the chains there."""
 
     beta: float
     setting: TunedParameters
@@ -65,7 +63,7 @@ class Annealer:
         self._hot: list[np.ndarray] = [np.empty((0, path.d))]
         self._seen: list[Points] = []
         self._others = OtherModes()
-        self._span = CALIBRATION.leg_span / (arguments.friction or 1.0)
+        self._span = CALIBRATION.ladder_span / (arguments.friction or 1.0)
 
     def annealed(self, start: np.ndarray | None, from_prior: bool) -> tuple[list[Stage], Points]:
         """Return the steps of annealing and its chains at the target, from the reference that the ladder will have.
@@ -173,7 +171,7 @@ class Annealer:
             self.n_grad += moved.n_grad.sum() / self.chains
             points = moved.points
             seen.append(points)
-            step = towards_acceptance(setting.step_size, float(moved.accept.mean()), i + 1, CALIBRATION.leg_acceptance)
+            step = step_for_acceptance(setting.step_size, float(moved.accept.mean()))
             setting = self._with_step(setting, step)
             if i == moves // 2:
                 everything = np.concatenate([p.position for p in seen[1:]])
@@ -193,13 +191,13 @@ class Annealer:
             coordinates = Coordinates(*diagonal_scale(position, slope, np.ones(position.shape[1])))
         else:
             coordinates = best_coordinates(position, slope)
-        friction = CALIBRATION.leg_friction * (self.arguments.friction or 1.0)
+        friction = CALIBRATION.adjusted_friction * (self.arguments.friction or 1.0)
         coordinates = coordinates._replace(sites=self.path.sites(beta))
         return self._with_step(TunedParameters(step, 1, friction, coordinates, 1), step)
 
     def _with_step(self, setting: TunedParameters, step: float) -> TunedParameters:
         step = min(step, self._span)
-        self.step_size, self.K = step, max(1, min(_MOST_STEPS, round(self._span / step)))
+        self.step_size, self.K = step, max(1, min(MOST_TRANSITIONS, round(self._span / step)))
         return setting._replace(step_size=step, K=self.K)
 
     def _at(self, setting: TunedParameters, beta: float) -> TunedParameters:

@@ -13,7 +13,7 @@ from pmm_mcmc.engines.contract import Engine, empty_state
 from pmm_mcmc.model.mixture import GaussianMixture, path_numbers
 from pmm_mcmc.warmup.climb import Value
 
-__all__ = ["Moved", "Path", "Points"]
+__all__ = ["MOST_TRANSITIONS", "Moved", "Path", "Points"]
 
 
 class Points(NamedTuple):
@@ -42,8 +42,12 @@ class Points(NamedTuple):
         return Points(self.position[which].copy(), self.evaluation[which].copy())
 
 
+# Transitions of a move at most.
+MOST_TRANSITIONS = 64
+
+
 class Moved(NamedTuple):
-    """Points after some trajectories, with gradients spent, mean acceptance and non-finite trajectories of each."""
+    """Points after some moves, with gradients spent, mean acceptance and divergences of each."""
 
     points: Points
     n_grad: np.ndarray
@@ -52,12 +56,12 @@ class Moved(NamedTuple):
 
 
 class Path:
-    """A path of densities, with the engine of its trajectories.
+    """A path of densities, with the engine that moves chains on it.
 
     Parameters
     ----------
     engine
-        Metropolis-adjusted trajectories over the densities of the path.
+        Adjusted draws over the densities of the path.
     prior
         Function of a key and a number that draws from the prior; None where it is not known.
     """
@@ -116,7 +120,7 @@ class Path:
         return value
 
     def move(self, setting: TunedParameters, points: Points, keys: np.ndarray, first: int, thin: int) -> Moved:
-        """Follow ``thin`` trajectories of each point at the temperature of a setting."""
+        """Make ``thin`` moves of each point at the temperature of a setting: ``K`` transitions each, from rest."""
         d, beta = self.d, float(setting.coordinates.sites[0])  # type: ignore[index]
         coordinates = setting.coordinates
         u = coordinates.whiten(points.position)
@@ -125,6 +129,7 @@ class Path:
         state[:, 2 * d : 3 * d] = coordinates.pull_back(evaluation[:, :d]) + u
         state[:, 3 * d : 4 * d] = u
         state[:, 4 * d] = evaluation[:, -1] + beta * evaluation[:, -2]
-        chunk = self.engine.advance(setting, state, evaluation, keys, first, 1, thin=thin)
+        transition = first * MOST_TRANSITIONS
+        chunk = self.engine.advance(setting, state, evaluation, keys, transition, 1, thin=thin * setting.K)
         moved = Points(chunk.position[:, 0].copy(), evaluation)
         return Moved(moved, chunk.n_grad[:, 0], chunk.accept[:, 0], chunk.unstable[:, 0])

@@ -15,7 +15,6 @@ import pymc as pm
 import xarray as xr
 
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.langevin.methods import ADJUSTED
 from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.heartbeat import Heartbeat
 from pmm_mcmc.model.reading import children_of
@@ -39,7 +38,7 @@ _log = logging.getLogger("pmm_mcmc")
 _REFUSED = {
     "more": "more= does not go on with a ladder: give store=, and resume=True",
     "keep": "keep='moments' keeps no draws, and the modes of a ladder are weighed by them: leave it out",
-    "exact": "exact=True: all rungs of a ladder are exact already; leave exact out",
+    "adjusted": "adjusted=False: all rungs of a ladder are adjusted; leave adjusted out",
     "superchains": "superchains= share starts, and the copies of a ladder have none: leave it out",
     "discard_tuned_samples": "discard_tuned_samples=False: the draws of a ladder's tuning are at other temperatures; "
     "leave it out",
@@ -95,7 +94,7 @@ def sample_on_ladder(
             _log.log(logging.INFO if progressbar else logging.DEBUG, "%s, on a ladder from %s", sampled, begin)
             heartbeat.say("Compiling the log density")
 
-        plan = SamplingPlan.of(Asked(_for_ladder(step), chains=chains, leg=tune, reference=which, **asked), announce)
+        plan = SamplingPlan.of(Asked(_for_ladder(step), chains=chains, reference=which, **asked), announce)
         heartbeat.stop()
     if not isinstance(asked["model"], LogDensity) and (children := children_of(pm.modelcontext(asked["model"]))):
         told = (
@@ -154,9 +153,9 @@ def _for_ladder(step: Any) -> Any:
     if not isinstance(step, LangevinStep):
         return step  # the plan refuses it
     own = step.arguments
-    if own.kernel.scheme in ADJUSTED:
+    if own.kernel.adjusted:
         raise ValueError(
-            f"ladder with {own.method}: its rungs move by adjusted trajectories of their own; leave the step out, or "
+            f"ladder with {own.method}: its rungs move by adjusted steps of their own; leave the step out, or "
             "take pmm.PoissonULMC()"
         )
     for name, value in (("step_size", own.step_size), ("K", own.K), ("steps_per_draw", own.steps_per_draw)):

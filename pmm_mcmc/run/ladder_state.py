@@ -33,7 +33,7 @@ class Scan(NamedTuple):
     swaps : (C, N)
         Acceptance probability of each pair, tried or not.
     n_grad, accept, unstable : (C, N + 1)
-        Gradients, mean acceptance and non-finite trajectories.
+        Gradients, mean acceptance and divergences.
     arrived : (C,)
         Whether the draw is the first of a restart.
     """
@@ -61,7 +61,7 @@ class Ladder:
     betas : (N + 1,)
         The ladder.
     settings : list
-        The trajectories of each rung: ``steps_per_draw`` of them between swaps.
+        The setting of each rung: ``steps_per_draw`` moves of ``K`` transitions between swaps.
     numbers : (k,)
         The mixture of Gaussians that is the reference, flat; empty where it is the prior.
     position, evaluation, keys : (P, ...)
@@ -69,7 +69,7 @@ class Ladder:
     slot : (C, N + 1)
         The chain at each rung of each copy.
     scan, transition
-        Scans and trajectories so far.
+        Scans and moves so far.
     fresh, back : (P,)
         Whether the chain came last from the reference, or from the target.
     arrived : (C,)

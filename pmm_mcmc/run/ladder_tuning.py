@@ -18,8 +18,7 @@ from pmm_mcmc.run.ladder_annealing import ANNEALING, SCOUTS, Annealer, NoLadder,
 from pmm_mcmc.run.ladder_climbs import look
 from pmm_mcmc.run.ladder_path import Moved, Path, Points
 from pmm_mcmc.run.ladder_state import Ladder, Scan
-from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.step_size import towards_acceptance
+from pmm_mcmc.warmup.step_size import step_for_acceptance
 
 __all__ = ["Given", "NoLadder", "Tuner"]
 
@@ -29,7 +28,7 @@ _FIRST, _STEADY = 16, 0.1
 _BLOCKS, _FITTED = 4, 4000
 # Scans of a round whose draws between reference and posterior are climbed from.
 _KEPT_HOT = 8
-# Trajectories between two swaps at most.
+# Moves between two swaps at most.
 _MOST_THIN = 16
 
 
@@ -43,7 +42,7 @@ class Given:
 
 
 class Tuner(Annealer):
-    """Tuning of a ladder for ``chains`` chains in at most ``tune`` trajectories of each."""
+    """Tuning of a ladder for ``chains`` chains in at most ``tune`` moves of each."""
 
     def __init__(
         self,
@@ -152,11 +151,9 @@ class Tuner(Annealer):
             if self.path.mixture is None and (i + 1) % max(1, scans // _KEPT_HOT) == 0:
                 self._hot.append(ladder.position[ladder.slot[:, 1:-1]].reshape(-1, self.path.d))
             if (i + 1) % block == 0:
-                mean, number = np.mean(accept, axis=0), (i + 1) // block
+                mean = np.mean(accept, axis=0)
                 for k in range(1, rungs):
-                    step = towards_acceptance(
-                        ladder.settings[k].step_size, float(mean[k]), number, CALIBRATION.leg_acceptance
-                    )
+                    step = step_for_acceptance(ladder.settings[k].step_size, float(mean[k]))
                     ladder.settings[k] = self._with_step(ladder.settings[k], step)
                 accept = []
             self.transition, self.spent = ladder.transition, float(ladder.n_grad.sum())
@@ -198,7 +195,7 @@ class Tuner(Annealer):
 
 
 def _thin(before: np.ndarray, after: np.ndarray, thin: int) -> int:
-    """Return the trajectories after which the correlation of ``l`` is below one half."""
+    """Return the moves after which the correlation of ``l`` is below one half."""
     x, y = before[1:].ravel(), after[1:].ravel()
     x, y = x - x.mean(), y - y.mean()
     scale = math.sqrt(float((x**2).sum() * (y**2).sum()))

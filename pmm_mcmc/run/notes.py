@@ -10,22 +10,23 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import MOST_DENSE
 from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, DRAWS, breaks_between
+from pmm_mcmc.diagnostics.modes import ATTRIBUTE as MODES
 from pmm_mcmc.diagnostics.necks import ATTRIBUTE as NECKS
 from pmm_mcmc.diagnostics.necks import DRAWS as FOR_NECKS
 from pmm_mcmc.diagnostics.necks import Value, necks_beyond
 from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
 from pmm_mcmc.diagnostics.shift import ATTRIBUTE as SHIFT
 from pmm_mcmc.diagnostics.shift import shift_at
+from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import empty_state, model_side
 from pmm_mcmc.langevin.gaussian_law import density_shift
-from pmm_mcmc.langevin.methods import ADJUSTED
 from pmm_mcmc.run.driver import Driver, Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import MomentsRecorder
 from pmm_mcmc.run.starts import density_at
 from pmm_mcmc.warmup.step_size import in_exact_laws
 
-__all__ = ["noted_edges", "noted_noncentring"]
+__all__ = ["noted_edges", "noted_modes", "noted_noncentring"]
 
 # Gradients of the look for a shift at most, over those of the run.
 _OF_SHIFT = 0.05
@@ -37,7 +38,9 @@ def noted_edges(plan: SamplingPlan, driver: Driver) -> dict[str, str]:
         return {}
     rounding = {} if plan.attributes["precision"] == "float64" else {"rounding": 1e-5}
     x, failures = np.array(driver.seen(DRAWS)), driver.model_failures > 0
-    found = {ATTRIBUTE: breaks_between(x, lambda x: density_at(plan.engine, x), failures, **rounding)}
+    found: dict[str, str] = {}
+    if not plan.adjusted:
+        found[ATTRIBUTE] = breaks_between(x, lambda x: density_at(plan.engine, x), failures, **rounding)
     if rounding:
         return found
     engine, coordinates, x = plan.engine, driver.run.tuned.coordinates, np.array(driver.seen(FOR_NECKS) or x)
@@ -51,8 +54,7 @@ def noted_edges(plan: SamplingPlan, driver: Driver) -> dict[str, str]:
         return state[:, 4 * engine.d], engine.evaluate(plain, state)[:, : engine.d]
 
     found[NECKS] = necks_beyond(z, coordinates, value)
-    unadjusted = driver.run.leg is None and engine.kernel.scheme not in ADJUSTED
-    if unadjusted and 0 < engine.d <= MOST_DENSE and not isinstance(driver.recorder, MomentsRecorder):
+    if not plan.adjusted and 0 < engine.d <= MOST_DENSE and not isinstance(driver.recorder, MomentsRecorder):
         found[SHIFT] = _shift(driver, x[:, 0], z, value)
     return found
 
@@ -67,6 +69,11 @@ def _shift(driver: Driver, first: np.ndarray, z: np.ndarray, value: Value) -> st
     setting = tuned.step_size, tuned.friction, in_exact_laws(kernel, tuned.K)
     most = int(_OF_SHIFT * driver.run.n_grad.sum())
     return shift_at(coordinates.whiten(z), first, gradient, partial(density_shift, kernel, *setting), most)
+
+
+def noted_modes(tuned: TunedParameters) -> dict[str, str]:
+    """Return the attribute that reports modes beside those of the chains."""
+    return {MODES: json.dumps(tuned.other_modes.statistics)}
 
 
 def noted_noncentring(driver: Driver) -> dict[str, str]:

@@ -12,7 +12,7 @@ import numpy as np
 import pymc as pm
 
 from pmm_mcmc._version import __version__
-from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.arguments import OTHER_MODES, MethodArguments
 from pmm_mcmc.engines.contract import Engine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
@@ -24,7 +24,6 @@ from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups
-from pmm_mcmc.run.exact_leg import check_method
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.steps.statistics import STATISTICS
@@ -37,8 +36,8 @@ _log = logging.getLogger("pmm_mcmc")
 _BACKENDS, _DEVICES = ("auto", "numba", "jax"), ("auto", "cpu", "gpu", "tpu")
 _PRECISIONS = ("float64", "mixed", "float32")
 _GRADIENTS = ("gradient", "unconstrained", "noncentred")
-# Statistics of unadjusted transitions alone.
-_UNADJUSTED = ("refined", "halving_cost", "expected_bias")
+# Statistics of adjusted draws.
+_ADJUSTED = ("acceptance_rate", "diverging", "n_steps", "n_grad_total", "lp")
 # Most bytes of the draws of a batch of chains, between two updates of the progress bar.
 _BATCH_BYTES = 2**27
 # Chains in one file of a store if they do not advance in lockstep.
@@ -48,7 +47,7 @@ _FILE = 256
 class Asked(NamedTuple):
     """The arguments of :func:`pmm_mcmc.sample` that a plan depends on; ``adapts`` if there is a warm-up.
 
-    ``leg`` is the largest number of trajectories of an exact leg before the draws, 0 without one; ``reference`` that of
+    ``adjusted`` says whether the draws are, by a kernel whose stationary law is the posterior; ``reference`` is that of
     a ladder of temperatures, ``None`` without one.
     """
 
@@ -62,7 +61,7 @@ class Asked(NamedTuple):
     var_names: Sequence[str] | None = None
     cores: int | None = None
     adapts: bool = True
-    leg: int = 0
+    adjusted: bool = True
     reference: str | None = None
 
     @property
@@ -93,8 +92,8 @@ class SamplingPlan:
         Whether to compute the log likelihood.
     var_names
         The variables in the result; all for ``None``.
-    leg
-        As in :class:`Asked`.
+    adjusted
+        Whether the draws are of the adjusted kernel.
     density
         The log density, if it is not that of a PyMC model: it may know names, a prior, and why it is not finite.
     prior_sampler
@@ -111,7 +110,7 @@ class SamplingPlan:
     model: Any
     log_likelihood: bool
     var_names: list[str] | None = None
-    leg: int = 0
+    adjusted: bool = False
     density: LogDensity | None = None
     prior_sampler: Callable[[Sequence[int], int], np.ndarray] | None = None
 
@@ -145,8 +144,11 @@ class SamplingPlan:
                 f"cores={asked.cores!r}: is the number of numba's threads; JAX chooses its own, leave it out"
             )
         asked = asked._replace(step=step)
-        if asked.leg:
-            check_method(step.arguments, chosen, precision)
+        if asked.adjusted and chosen == "jax" and precision != "float64":
+            raise ValueError(
+                f"precision={precision!r}: the Metropolis test of adjusted draws needs the log density in double "
+                "precision; give adjusted=False for unadjusted draws, or leave precision out"
+            )
         if is_density:
             plan = cls._of_density(asked, announce)
         else:
@@ -237,28 +239,39 @@ class SamplingPlan:
     ) -> SamplingPlan:
         step, arguments, precision = asked.step, asked.arguments, asked.precision
         group = engine.group if backend == "jax" else 1
-        names = ["lp" if name == "model_logp" else name for name in type(step).stats_dtypes_shapes if name != "warning"]
-        without: tuple[str, ...] = () if step.keep_gradients else _GRADIENTS
+        adjusted = asked.adjusted or arguments.kernel.adjusted
+        names = ["lp" if name == "model_logp" else name for name in type(step).stats_dtypes_shapes]
+        if adjusted:
+            names = [*_ADJUSTED, *_GRADIENTS]
+        without: tuple[str, ...] = ("warning", *OTHER_MODES)
+        without += () if step.keep_gradients else _GRADIENTS
         without += () if engine.structure is not None else ("noncentred",)
-        if asked.leg:
-            without += _UNADJUSTED
-            names.append("acceptance_rate")
         statistics = tuple(n for n in names if n not in without)
-        attributes = {"sampler": arguments.method, "backend": backend, "precision": precision}
+        attributes = {
+            "sampler": "GHMC" if adjusted else arguments.method, "adjusted": int(adjusted), "backend": backend,
+            "precision": precision,
+        }  # fmt: skip
         identity = {
             **hashes, "method": repr(arguments), "backend": backend, "precision": precision, "group": group,
             "device": devices.platforms(engine)[0], "keep_gradients": step.keep_gradients,
-            "log_likelihood": asked.log_likelihood, "exact": asked.leg > 0, "pmm_mcmc": __version__,
+            "log_likelihood": asked.log_likelihood, "adjusted": adjusted, "pmm_mcmc": __version__,
         }  # fmt: skip
         if engine.structure is not None:  # its numbers are a part of what is stored
             identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_sites} numbers"
         likelihood = asked.log_likelihood
-        return cls(arguments, engine, layout, statistics, identity, attributes, group, model, likelihood, leg=asked.leg)
+        return cls(
+            arguments, engine, layout, statistics, identity, attributes, group, model, likelihood, adjusted=adjusted
+        )
+
+    @property
+    def equilibrates(self) -> bool:
+        """Whether an equilibration follows the warm-up, which is by another kernel than the draws."""
+        return self.adjusted and not self.engine.kernel.adjusted
 
     @functools.cached_property
-    def adjusted(self) -> Engine:
-        """The engine of an exact leg."""
-        return self.engine.adjusted()
+    def adjusted_engine(self) -> Engine:
+        """The engine of adjusted draws."""
+        return self.engine if self.engine.kernel.adjusted else self.engine.adjusted()
 
     def _with_variables(self, names: Any) -> SamplingPlan:
         """Restrict the posterior to these variables."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -17,11 +16,11 @@ from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.before import CHECKPOINT, TYPES, Before
 from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.driver import Run
-from pmm_mcmc.run.exact_leg import EXACT_LEG, report_of
 from pmm_mcmc.run.moments import Moments
 from pmm_mcmc.run.storage import NothingStored, Store, open_store
 from pmm_mcmc.run.storage.codec import encode
 from pmm_mcmc.run.storage.recovery import differences, stored_identity
+from pmm_mcmc.warmup.equilibration import EQUILIBRATION, report_of
 
 __all__ = ["MemoryRecorder", "MomentsRecorder", "StoreRecorder", "device_of"]
 
@@ -125,8 +124,8 @@ class MemoryRecorder:
         """Return the result of all chunks, with how to go on from there."""
         tree = self.so_far()
         state = np.frombuffer(encode((self._identity, self._arguments, self.run)), np.uint8)
-        if self.run is not None and self.run.leg is not None:
-            tree[EXACT_LEG] = xr.DataTree(report_of(self._layout.names, self.run.leg))
+        if self.run is not None and self.run.equilibration is not None:
+            tree[EQUILIBRATION] = xr.DataTree(report_of(self.run.equilibration, len(self.run.n_grad)))
         tree[CHECKPOINT] = xr.DataTree(xr.Dataset({"state": ("byte", state)}))
         return tree
 
@@ -204,10 +203,8 @@ class StoreRecorder:
         rows: int,
         seed: int,
         processes: Processes,
-        names: Sequence[str] = (),
     ):
         self._path, self._store, self.rows, self.seed, self._processes = path, store, rows, seed, processes
-        self._names = names  # of the coordinates of an exact leg
         self.run: Run | None = None
         self.earlier: xr.Dataset | None = None
         # Draws of warm-up, whose blocks have any length, that do not fill a chunk yet, for the chains of this process.
@@ -255,8 +252,7 @@ class StoreRecorder:
             store = Store.create(path, template, identity, rows, chains_per_chunk, primary=processes.primary)
         if processes.primary:
             processes.wait()
-        leg = template[EXACT_LEG].coords["coordinate"].values.tolist() if EXACT_LEG in template.children else ()
-        return cls(path, store, identity["rows"], identity["seed"], processes, leg)
+        return cls(path, store, identity["rows"], identity["seed"], processes)
 
     def __enter__(self) -> Self:
         return self
@@ -277,9 +273,9 @@ class StoreRecorder:
                 arrays = self._aligned(group, arrays, run.tuning)
             if next(iter(arrays.values())).shape[1]:
                 self._store.append(group, arrays, self._processes.own)
-        if run.leg is not None and not run.tuning and run.done == 0:
-            report = report_of(self._names, run.leg)
-            self._store.append(EXACT_LEG, {str(name): values.values for name, values in report.data_vars.items()})
+        if run.equilibration is not None and not run.tuning and run.done == 0:
+            report = report_of(run.equilibration, len(run.n_grad))
+            self._store.append(EQUILIBRATION, {str(name): values.values for name, values in report.data_vars.items()})
         self._commit(run)
 
     def _commit(self, run: Run) -> None:

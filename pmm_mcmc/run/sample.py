@@ -20,10 +20,9 @@ from pmm_mcmc.model.heartbeat import Heartbeat
 from pmm_mcmc.run import arguments
 from pmm_mcmc.run.before import Before
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling
-from pmm_mcmc.run.exact_leg import EXACT_LEG, report_of
 from pmm_mcmc.run.ladder_sample import sample_on_ladder
 from pmm_mcmc.run.memory import describe, refuse_too_large, rows_of_chunk
-from pmm_mcmc.run.notes import noted_edges, noted_noncentring
+from pmm_mcmc.run.notes import noted_edges, noted_modes, noted_noncentring
 from pmm_mcmc.run.peak import peak_bytes
 from pmm_mcmc.run.plan import Asked, SamplingPlan
 from pmm_mcmc.run.progress import RunProgress
@@ -31,6 +30,7 @@ from pmm_mcmc.run.recorders import MemoryRecorder, MomentsRecorder, StoreRecorde
 from pmm_mcmc.run.signals import stop_on_signals
 from pmm_mcmc.run.starts import draws_of_prior, starts
 from pmm_mcmc.run.until import AUTO, DRAWS, Until, UntilKnown, bound_after, look_every
+from pmm_mcmc.warmup.equilibration import EQUILIBRATION, report_of
 from pmm_mcmc.warmup.pooled import Warmed, warm_up
 
 __all__ = ["FinishedChunk", "StopSampling", "Warmed", "sample", "warm_up"]
@@ -63,7 +63,7 @@ def sample(
     discard_tuned_samples: bool = True,
     log_likelihood: bool = False,
     keep: str = "draws",
-    exact: bool = False,
+    adjusted: bool | None = None,
     ladder: Any = None,
     reference: str = "auto",
     callback: Callable[[FinishedChunk], None] | None = None,
@@ -140,20 +140,20 @@ def sample(
         "draws"; or "moments" if the draws would fit neither memory nor disk: means and standard deviations of each
         chain, in groups ``posterior_mean`` and ``posterior_sd``, and the moments from which :func:`pmm_mcmc.summary`
         corrects means.  The memory then does not depend on ``draws``.
-    exact
-        True ends the approach with an *exact leg* and makes all draws by it: Metropolis-adjusted Langevin trajectories,
-        whose stationary law is the posterior itself, with the preconditioner, non-centring and friction that warm-up
-        found.  The leg takes at most ``tune`` trajectories before the draws, and as many as it takes until a test over
-        chains finds that the means have stopped to change.  A group ``exact_leg`` of the result says how far they
-        moved.  Four chains or more.
+    adjusted
+        True (default, unless ``step`` is given): the stationary law of the draws is the posterior itself.  Warm-up is
+        followed by an equilibration of at most ``tune`` transitions, and equilibration and draws are made by
+        :class:`GHMC`, with the preconditioner and the non-centring that warm-up fitted; the group ``equilibration`` of
+        the result has its setting.  False: the draws of ``step`` itself, which have the small bias of its
+        discretisation.  With ``tune=0`` the chains are those of :class:`GHMC` from the start; in single precision there
+        are unadjusted draws only.
     ladder
         "auto" samples separated modes with their weights, and the evidence: non-reversible parallel tempering of copies
         of a ladder of temperatures, which share the ``chains``.  Also a number of rungs, or an array of temperatures
         from 0 to 1.  The result has a draw of each copy in place of each chain, and a group ``ladder``.  All rungs move
-        by Metropolis-adjusted Langevin trajectories, as in an exact leg, so that neither weights nor evidence have a
-        bias of the step; variables are not non-centred.  ``tune`` is the largest number of trajectories of a chain
-        before the draws; ``store`` begins with the draws, so that a run that is killed while the ladder is tuned is
-        tuned again by ``resume``.
+        by :class:`GHMC`, so that neither weights nor evidence have a bias of the step; variables are not non-centred.
+        ``tune`` is the largest number of moves of a chain before the draws, of several transitions each; ``store``
+        begins with the draws, so that a run that is killed while the ladder is tuned is tuned again by ``resume``.
     reference
         Of a ladder: "prior"; "gaussian", a mixture of Gaussians that is fitted to what annealing from around
         ``initvals`` meets; or "auto": the prior, if there is one to draw from, and from there such a mixture where it
@@ -219,8 +219,11 @@ def sample(
     >>> dt["posterior"]["x"].shape
     (8, 50, 3)
     """
+    if "exact" in others and adjusted is None:  # its old name
+        adjusted = others.pop("exact")
     arguments.refuse_unknown(others, sample)
     step, draws = arguments.step_and_draws(step, draws, DRAWS)
+    adjusts = arguments.check_adjusted(adjusted, step)
     auto = isinstance(draws, str) and draws == AUTO
     before = None
     if more is not None:
@@ -231,11 +234,11 @@ def sample(
         step = before.step() if step is None else step
         (
             chains, tune, superchains, backend, device, precision, discard_tuned_samples, log_likelihood, var_names,
-            exact,
+            adjusted,
         ) = before.taken_up(
             sample, chains=chains, tune=tune, superchains=superchains, backend=backend, device=device,
             precision=precision, discard_tuned_samples=discard_tuned_samples, log_likelihood=log_likelihood,
-            var_names=var_names, exact=exact,
+            var_names=var_names, adjusted=adjusted,
         )  # fmt: skip
     number: Any = 1 if auto else draws
     arguments.check_counts(draws=number, chains=chains, tune=tune, cores=cores, chain_batch_size=chain_batch_size)
@@ -246,7 +249,6 @@ def sample(
         keep, store=store is not None, log_likelihood=log_likelihood, discard_tuned_samples=discard_tuned_samples,
         auto_alone=auto and chains == 1,
     )  # fmt: skip
-    arguments.check_exact(exact, keep=keep, chains=chains, tune=tune)
     if ladder is not None:
         result, judged = sample_on_ladder(
             step, ladder, reference, draws=int(number), tune=int(tune), chains=int(chains), seed=seed, store=store,
@@ -254,7 +256,8 @@ def sample(
             var_names=var_names, cores=cores, backend=backend, device=device, precision=precision,
             log_likelihood=log_likelihood,
             refused={
-                "draws": auto, "more": more is not None, "keep": keep != "draws", "exact": bool(exact),
+                "draws": auto, "more": more is not None, "keep": keep != "draws",
+                "adjusted": adjusted is False,
                 "tune": tune == 0,
                 "superchains": superchains not in ("auto", None), "discard_tuned_samples": not discard_tuned_samples,
             },
@@ -277,7 +280,7 @@ def sample(
             heartbeat.say("Compiling the log density")
 
         asked = Asked(
-            step, model, chains, backend, device, precision, log_likelihood, var_names, cores, tune > 0, tune * exact
+            step, model, chains, backend, device, precision, log_likelihood, var_names, cores, tune > 0, adjusts
         )
         plan = SamplingPlan.of(asked, announce)
         if plan.engine.structure is not None:
@@ -304,7 +307,8 @@ def sample(
         every = look_every(chains) if auto else number + done
         rows = rows_of_chunk(every, chains, plan.numbers_per_draw)
         recorder: MemoryRecorder | MomentsRecorder | StoreRecorder
-        warming = 0 if discard_tuned_samples else tune + plan.leg
+        longest = tune * (1 + plan.equilibrates)
+        warming = 0 if discard_tuned_samples else longest
         most = bound_after(done, every) if auto else number + done
         moments = keep == "moments"
         needed = peak_bytes(plan, chains, most, rows, tune=tune, warming=warming, moments=moments)
@@ -319,8 +323,8 @@ def sample(
             )
         else:
             template = plan.layout.tree(empty, attrs)
-            if plan.leg:
-                template[EXACT_LEG] = xr.DataTree(report_of(plan.layout.names))
+            if plan.equilibrates and tune:
+                template[EQUILIBRATION] = xr.DataTree(report_of(None, chains))
             free = () if random_seed is not None else ("seed",)
             with processes.together():
                 recorder = StoreRecorder.open(
@@ -333,7 +337,7 @@ def sample(
             if run is None:
                 rng = np.random.default_rng(recorder.seed if recorder.seed is not None else seed)
                 first = starts(plan, initvals, chains, groups, rng)
-                run = Run.start(plan.engine, plan.arguments, first, tune, rng)
+                run = Run.start(plan, first, tune, rng)
                 run.warming.prior = draws_of_prior(plan, rng) if tune else None
                 recorder.begin(run)
             if auto:
@@ -345,17 +349,15 @@ def sample(
                     raise ValueError(
                         f"draws={draws}: the store has {run.done} draws of each chain already; ask for more"
                     )
-            if run.leg is None:
+            if not plan.adjusted or run.tuning:
                 run.warming.ensemble.prepare(plan.engine, run.tuned)
-            if plan.leg:
-                run.warming.ensemble.prepare(plan.adjusted, run.tuned)
+            if plan.adjusted:
+                run.warming.ensemble.prepare(plan.adjusted_engine, run.tuned)
             heartbeat.stop()
             compiling = time.time() - began
             with (
                 stop_on_signals() as stopped,
-                RunProgress(
-                    chains=chains, tune=tune + plan.leg, draws=until.bound, show=show and processes.primary
-                ) as bar,
+                RunProgress(chains=chains, tune=longest, draws=until.bound, show=show and processes.primary) as bar,
             ):
 
                 def update(run: Run, done: int, n_grad: np.ndarray, unstable: np.ndarray) -> None:
@@ -367,7 +369,7 @@ def sample(
                         _log.log(level, until.announced(run.n_grad, run.tuned.steps_per_draw, gradients, seconds))
 
                 driver = Driver(
-                    plan, run, recorder, until=until, rows=rows, batch=plan.batch(chain_batch_size, chains),
+                    plan, run, recorder, until=until, tune=tune, rows=rows, batch=plan.batch(chain_batch_size, chains),
                     processes=processes, keep_warmup=not discard_tuned_samples, callback=callback, update=update,
                     announce=announce_cost,
                 )  # fmt: skip
@@ -385,6 +387,7 @@ def sample(
                     "sampling_time": seconds,
                     "compile_time": compiling,
                     **noted_noncentring(driver),
+                    **noted_modes(driver.run.tuned),
                     **breaks,
                 }
             )

@@ -60,8 +60,9 @@ def end_runs_with_the_verdict() -> None:
 def _last_words(idata: Any, model: Any) -> list[SamplerWarning] | None:
     """Return the warnings for a run with a step of this package; ``None`` for any other run."""
     stats = idata.children.get("sample_stats") if hasattr(idata, "children") else None
-    if stats is None or not {"n_grad_total", "unstable"} <= set(stats.data_vars) or "posterior" not in idata.children:
+    if stats is None or "n_grad_total" not in stats or "posterior" not in idata.children:
         return None
+    idata["posterior"].attrs["adjusted"] = int("unstable" not in stats)
     _say_cost(stats.dataset)
     _look_beyond(idata, model)
     level, sentence = last_words(idata)
@@ -71,10 +72,11 @@ def _last_words(idata: Any, model: Any) -> list[SamplerWarning] | None:
 
 def _say_cost(stats: Any) -> None:
     """Say what the run cost: PyMC's workers cannot say at the end of the warm-up what the draws will cost."""
-    if stats["n_grad"].ndim != 2 or stats.sizes["draw"] < 2:
+    each = stats["n_steps" if "n_steps" in stats else "n_grad"]
+    if each.ndim != 2 or stats.sizes["draw"] < 2:
         return  # of several steps, or too few to tell
     # The first draw has the gradients that the end of the warm-up took.
-    spent = float(stats["n_grad"].isel(draw=slice(1, None)).mean()) * stats.sizes["draw"]
+    spent = float(each.isel(draw=slice(1, None)).mean()) * stats.sizes["draw"]
     warm_up = float(stats["n_grad_total"].isel(draw=-1).mean()) - spent
     thin = float(stats["steps_per_draw"].mean())
     draws = f"{stats.sizes['draw']} draws of {thin:.3g} step{'s' * (thin > 1)}"
@@ -105,7 +107,8 @@ def _look_beyond(idata: Any, model: Any) -> None:
 
         if not np.allclose(both(x[:1])[0], lp[:1], rtol=1e-6, atol=1e-6):
             return  # other variables, or in another order
-        idata["posterior"].attrs[ATTRIBUTE] = breaks_between(x, both, bool(stats["model_failures"].sum() > 0))
+        if "model_failures" in stats:
+            idata["posterior"].attrs[ATTRIBUTE] = breaks_between(x, both, bool(stats["model_failures"].sum() > 0))
         structure = log_density(vars, model, point, {}).structure if "noncentred" in stats else None
         idata["posterior"].attrs |= _necks(stats, both, structure)
     except Exception as error:

@@ -12,13 +12,17 @@ from rich.progress import Progress, TextColumn
 from rich.table import Column
 
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines.arguments import OtherModes, TunedParameters
+from pmm_mcmc.engines.arguments import OTHER_MODES, OtherModes, TunedParameters
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.model.heartbeat import NARROW
 from pmm_mcmc.steps.chain import Chain
 
-__all__ = ["GRADIENTS", "STATISTICS", "WITHOUT_FRICTION", "Stats", "progress_columns", "rows_of", "shown"]
+__all__ = [
+    "ADJUSTED_STATISTICS", "GRADIENTS", "STATISTICS", "WITHOUT_FRICTION", "Stats", "progress_columns", "rows_of",
+    "shown",
+]  # fmt: skip
 
+GRADIENTS = ("gradient", "unconstrained", "noncentred")
 # Names, types and shapes, in the form of PyMC's stats_dtypes_shapes.
 STATISTICS: dict[str, tuple[Any, Any]] = {
     "step_size": (np.float64, []),
@@ -34,13 +38,20 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "expected_bias": (np.float64, []),
     **{name: (np.dtype(type(value)).type, []) for name, value in OtherModes().statistics.items()},
     "model_logp": (np.float64, []),
-    "gradient": (object, None),
-    "unconstrained": (object, None),
-    "noncentred": (object, None),
+    **dict.fromkeys(GRADIENTS, (object, None)),
     "warning": (SamplerWarning, None),
 }
+# Those of adjusted draws.
+ADJUSTED_STATISTICS: dict[str, tuple[Any, Any]] = {
+    "step_size": (np.float64, []),
+    "friction": (np.float64, []),
+    "steps_per_draw": (np.int64, []),
+    "acceptance_rate": (np.float64, []),
+    "diverging": (np.bool_, []),
+    "n_steps": (np.int64, []),
+    **{name: STATISTICS[name] for name in ("n_grad_total", *OTHER_MODES, "model_logp", *GRADIENTS, "warning")},
+}
 WITHOUT_FRICTION = {name: kind for name, kind in STATISTICS.items() if name != "friction"}
-GRADIENTS = ("gradient", "unconstrained", "noncentred")
 
 
 class Stats(dict[str, Any]):
@@ -89,29 +100,28 @@ def rows_of(
         "warning": None,
     }
     constant = {name: value for name, value in constant.items() if name in kept}
-    columns = (
-        chunk.n_grad.tolist(),
-        (chain.n_grad + np.cumsum(chunk.n_grad)).tolist(),
-        chunk.unstable.tolist(),
-        chunk.model_failures.tolist(),
-        chunk.lp.tolist(),
-        (chain.unstable + np.cumsum(chunk.unstable)).tolist(),
-    )
     tuning = chain.iteration < chain.n_tune  # a chunk ends at the end of the warm-up
     rows = []
-    for n_grad, spent, unstable, model_failures, lp, failed in zip(*columns, strict=True):
-        row = Stats(constant, n_grad=n_grad, n_grad_total=spent, unstable=unstable, model_logp=lp)
-        row["model_failures"] = model_failures
-        row.unstable_total, row.tuning = failed, tuning
+    for failed in (chain.unstable + np.cumsum(chunk.unstable)).tolist():
+        row = Stats(constant)
+        row.unstable_total = failed
+        row.tuning = tuning
         rows.append(row)
-    optional = {
+    columns = {
+        "n_grad": chunk.n_grad.tolist(),
+        "n_steps": chunk.n_grad.tolist(),
+        "n_grad_total": (chain.n_grad + np.cumsum(chunk.n_grad)).tolist(),
+        "unstable": chunk.unstable.tolist(),
+        "diverging": (chunk.unstable > 0).tolist(),
+        "model_failures": chunk.model_failures.tolist(),
+        "model_logp": chunk.lp.tolist(),
         "acceptance_rate": chunk.accept.tolist(),
         "refined": chunk.refined.tolist(),
         "gradient": judged[1],
         "unconstrained": chunk.model_position,
         "noncentred": judged[0],
     }
-    for name, values in optional.items():
+    for name, values in columns.items():
         if name in kept:
             for row, value in zip(rows, values, strict=True):
                 row[name] = value
@@ -164,7 +174,7 @@ def shown(stats: Stats) -> dict[str, Any]:
     """Return the values of these columns after a draw."""
     return {
         "step_size": stats["step_size"],
-        "K": stats["K"],
+        "K": stats.get("K", 1),
         "n_grad": stats["n_grad_total"],
         "unstable": stats.unstable_total,
         "failing": stats.unstable_total > 0 and not stats.tuning,

@@ -97,14 +97,11 @@ class Calibration:
     """Share of pairs of successive draws whose curvature a step must bear; at steeper ones it is refined.  Half,
     double: 8, 8 of 12 runs differ, cost 1.09, 0.98."""
     nearly_all_places: float = 0.999
-    """The same for methods that do not see the curvature and cannot refine a step: MALA, OLMC and ULMC.  Half, double:
+    """The same for methods that do not see the curvature and cannot refine a step: GHMC, OLMC and ULMC.  Half, double:
     3, 3 of 24 runs differ, cost 1.00, 1.00."""
     stable_margin: float = 0.95
     """Share of the largest stable curvature up to which the expected bias of a step is computed; beyond, it counts as 1
     at least.  Half, double: 4, 4 of 12 runs differ, cost 1.00, 1.00."""
-    acceptance: float = 0.574
-    """Acceptance rate of MALA: optimal in high dimension (Roberts and Rosenthal, 1998).  Half, double: 2, 2 of 12 runs
-    differ, cost 1.06, 1.27."""
     curvature_points: int = 8
     """Draws at which the steepest direction is looked for, in a block.  Half, double: 10, 10 of 12 runs differ, cost
     1.01, 1.01."""
@@ -216,30 +213,31 @@ class Calibration:
     """Products of the Hessian matrix with each of two directions where there are more."""
     flattest: float = 1e-8
     """Smallest curvature of a maximum over its largest, below which it is none."""
-    # -- the exact leg (run/exact_leg); ``python -m benchmarks exact`` -----------------------------------------------
+    # -- adjusted draws (equilibration) ------------------------------------------------------------------------------
 
-    leg_acceptance: float = 0.65
-    """Acceptance of trajectories that their step is adapted to: optimal in high dimension."""
-    leg_span: float = 2.0
-    """Time of a trajectory at friction 1.  On badly whitened Gaussians (curvatures 0.4 to 2.7) in 100 and 1,000
-    dimensions the start was forgotten (autocorrelation 0.1) after 24 and 20 gradients; after 32 and 27 at half of it,
-    after 43 and 41 by single steps with a partly refreshed velocity.  On the lattice field phi4 an effective draw of
-    the whole field's mean took 53 gradients and of the worst square 27 at acceptance 0.65; 55 and 22 at three quarters
-    of the span, 60 and 35 at three halves."""
-    leg_friction: float = 0.3
-    """Friction within a trajectory over that of the run, so that no direction returns to its start.  Not measured."""
-    leg_steps: int = 32
-    """Steps of a trajectory at most; where so many are too few, trajectories are shorter.  Bounds time."""
-    leg_round: int = 32
-    """Trajectories of all chains together in a round of adaptation.  Not measured."""
-    leg_rounds: int = 8
-    """Rounds of adaptation, whose gains shrink.  Not measured."""
-    leg_block: int = 8
-    """Trajectories of each chain in the first block after adaptation; later ones are half as long again.  Not
-    measured."""
-    leg_lags: int = 6
-    """Lags of autocorrelation one half that the approach lasts at least: what a start is off by shrinks to a
+    adjusted_step: float = 1.0
+    """Step of adjusted draws over that of the unadjusted warm-up."""
+    adjusted_friction: float = 0.5
+    """Friction of adjusted draws over that of the warm-up."""
+    adjusted_acceptance: float = 0.9
+    """Acceptance that a step is adapted to where that of the chain that accepts least is far from it."""
+    fixed_step: float = 0.8
+    """Change of the step by a round of adaptation from which on it is fixed."""
+    most_shortening: float = 0.5
+    """Change of the step by a round of adaptation at most, and the one that reopens the adaptation of a fixed step."""
+    most_lengthening: float = 1.25
+    """The same for a step that grows."""
+    most_rounds: int = 8
+    """Rounds of adaptation at most.  A guard against endless adaptation."""
+    adaptation_block: int = 16
+    """Transitions of each chain in a block, at first; fewer where there are more than 16 chains."""
+    forgetting_lags: int = 6
+    """Lags of autocorrelation one half that equilibration lasts at least: what a start is off by shrinks to a
     sixty-fourth."""
+    ladder_span: float = 2.0
+    """Time of a move on a ladder of temperatures at friction 1.  On badly whitened Gaussians (curvatures 0.4 to 2.7) in
+    100 and 1,000 dimensions the start was forgotten (autocorrelation 0.1) after 24 and 20 gradients; after 32 and 27
+    at half of it."""
 
 
 CALIBRATION = Calibration()

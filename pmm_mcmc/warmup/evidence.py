@@ -13,7 +13,7 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import best_coordinates
 from pmm_mcmc.engines.arguments import Block, MethodArguments
-from pmm_mcmc.langevin.methods import HARMONIC, Scheme
+from pmm_mcmc.langevin.methods import HARMONIC
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.friction import largest_spread
@@ -99,8 +99,7 @@ def curvature(
 
     ``gradient_at`` evaluates the gradient at a position ``(d,)``; with it, ``local`` finds the steepest directions.
     """
-    adjusted = arguments.kernel.scheme == Scheme.MALA
-    if gradient_at is None or adjusted or window.position.shape[2] < 2:
+    if gradient_at is None or arguments.kernel.adjusted or window.position.shape[2] < 2:
         return successive_curvature(arguments, coordinates, window.position, window.gradient, usable)
     y, g = whitened(coordinates, window)
     harmonic = arguments.kernel.dynamics == HARMONIC

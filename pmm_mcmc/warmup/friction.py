@@ -7,12 +7,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pmm_mcmc.coordinates.scale import MOST_DENSE
+from pmm_mcmc.langevin.methods import Kernel
 from pmm_mcmc.warmup.calibration import CALIBRATION
 
-__all__ = ["DEFAULT_FRICTION", "FRICTIONS", "FrictionTrial", "largest_spread", "slow_jumps"]
+__all__ = ["DEFAULT_FRICTION", "FRICTIONS", "FrictionTrial", "default_friction", "largest_spread", "slow_jumps"]
 
 FRICTIONS = (1.0, 0.5, 0.25)
 DEFAULT_FRICTION = FRICTIONS[0]
+
+
+def default_friction(kernel: Kernel) -> float:
+    """Return the friction of a method where nothing is slow: in whitened coordinates 1, of adjusted ones less."""
+    return CALIBRATION.adjusted_friction if kernel.adjusted else DEFAULT_FRICTION
 
 
 def _spreads(position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -51,9 +51,10 @@ class NoncentringWarmup:
         least: int | None = None,
         sites: np.ndarray | None = None,
         shortest: int = CALIBRATION.first_block,
+        checked: bool = True,
     ) -> NoncentringWarmup:
         """Begin from positions ``z`` and gradients ``(n, d)``; see :meth:`pmm_mcmc.warmup.schedule.Warmup.start`."""
-        return cls(Warmup.start(arguments, length, position, gradient, least, shortest), sites)
+        return cls(Warmup.start(arguments, length, position, gradient, least, shortest, checked), sites)
 
     # -- as of the schedule ------------------------------------------------------------------------------------------
 

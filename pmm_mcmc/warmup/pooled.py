@@ -72,8 +72,11 @@ class Warming:
         starts: np.ndarray,
         length: int,
         rng: np.random.Generator,
+        checked: bool = True,
     ) -> Warming:
         """Begin at positions ``(chain, d)`` in the model's coordinates.
+
+        The last blocks check the setting, if it is to be ``checked``: an equilibration checks its own.
 
         Raises
         ------
@@ -97,7 +100,13 @@ class Warming:
             shortest = timetable.shortest_block(len(starts))
             training = slice(timetable.learnt_from(len(starts), shortest, training_chains(engine.d)))
             warmup = NoncentringWarmup.start(
-                arguments, length, starts[training], gradients[training], sites=sites, shortest=shortest
+                arguments,
+                length,
+                starts[training],
+                gradients[training],
+                sites=sites,
+                shortest=shortest,
+                checked=checked,
             )
             tuned = warmup.tuned
         ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)

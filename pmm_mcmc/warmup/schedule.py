@@ -15,12 +15,12 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import diagonal_scale
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED
 from pmm_mcmc.warmup import evidence, step_size, timetable
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.evidence import narrowness, replacements, settled, steps_for_autocorrelation
-from pmm_mcmc.warmup.friction import DEFAULT_FRICTION, FRICTIONS, FrictionTrial, largest_spread
+from pmm_mcmc.warmup.friction import FRICTIONS, FrictionTrial, default_friction, largest_spread
 
 __all__ = ["Warmup"]
 
@@ -39,6 +39,8 @@ class Warmup:
         Transitions before which the setting is not frozen.
     shortest
         Transitions of the first block.
+    checked
+        Whether a frozen setting is checked; else the warm-up ends where it is frozen.
     done, boundary
         Transitions observed so far; the transition at which the current block ends.
     frozen
@@ -56,6 +58,7 @@ class Warmup:
     tuned: TunedParameters
     least: int = CALIBRATION.least_adapted
     shortest: int = CALIBRATION.first_block
+    checked: bool = True
     done: int = 0
     boundary: int = 0
     frozen: int | None = None
@@ -63,7 +66,6 @@ class Warmup:
     source: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     blocks: list[Block] = field(default_factory=list)
     _before: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0)))
-    _count: int = 0
     _closed: int = 0
     _extensions: int = 0
     _cap: float = 1.0
@@ -82,15 +84,17 @@ class Warmup:
         gradient: np.ndarray,
         least: int | None = None,
         shortest: int = CALIBRATION.first_block,
+        checked: bool = True,
     ) -> Warmup:
         """Begin from positions and gradients ``(n, d)`` at or around the starts; the first is the centre."""
         if arguments.scaling is None:
             _, scale = diagonal_scale(position, gradient, np.ones(position.shape[1]))
         else:
             scale = np.array(arguments.scaling)
-        friction = arguments.friction or DEFAULT_FRICTION
+        friction = arguments.friction or default_friction(arguments.kernel)
         tuned = TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale), 1)
-        self = cls(arguments, length, tuned, CALIBRATION.least_adapted if least is None else least, shortest)
+        least = CALIBRATION.least_adapted if least is None else least
+        self = cls(arguments, length, tuned, least, shortest, checked)
         usable = np.ones((1, len(position)), dtype=bool)
         self._lipschitz = evidence.successive_curvature(
             arguments, self.tuned.coordinates, position[None], gradient[None], usable
@@ -107,7 +111,7 @@ class Warmup:
     @property
     def ready(self) -> bool:
         """Whether the setting is frozen and its last check passed: a driver may end the warm-up."""
-        return self.frozen is not None and self.clean is True
+        return self.frozen is not None and (self.clean is True or not self.checked)
 
     @property
     def adapting(self) -> bool:
@@ -152,7 +156,6 @@ class Warmup:
         self._closed = self.done
         block = self.blocks[-1]
         chains = len(block.lp)
-        self._count += 1
         self.source = np.arange(chains)
         if self.frozen is not None:
             self._check(block)
@@ -218,7 +221,7 @@ class Warmup:
             whitens = evidence.fits(previous.coordinates, block, usable[:, -n:])
             self._refit(window, usable, gradient_at)
             self._restep(window, usable, block, failing)
-            steady = self._is_steady(previous.step_size, block)
+            steady = self._is_steady(previous.step_size)
             healthy = failing == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
             if self.done >= self.least * self._stiffness and whitens and steady and healthy:
                 self._freeze_or_try(window, usable)
@@ -248,7 +251,7 @@ class Warmup:
     def _restep(self, window: Block, usable: np.ndarray, block: Block, failing: float) -> None:
         step = self.tuned.step_size
         if self._by_acceptance:
-            step = step_size.towards_acceptance(step, float(block.accept.mean()), self._count)
+            step = step_size.step_for_acceptance(step, float(block.accept.mean(axis=1).min()))
         elif step_size.found_by_curvature(self.arguments):
             if failing > CALIBRATION.failure_rate or self._is_too_wide(window, usable):
                 self._cap *= CALIBRATION.shrink
@@ -259,13 +262,11 @@ class Warmup:
 
     @property
     def _by_acceptance(self) -> bool:
-        return self.arguments.kernel.scheme == Scheme.MALA and self.arguments.step_size is None
+        return self.arguments.kernel.adjusted and self.arguments.step_size is None
 
-    def _is_steady(self, before: float, block: Block) -> bool:
-        """Return whether the block moved the step by little; by acceptance, with the gain of the first, undamped."""
+    def _is_steady(self, before: float) -> bool:
+        """Return whether the block moved the step by little."""
         step = self.tuned.step_size
-        if self._by_acceptance:
-            step = step_size.towards_acceptance(before, float(block.accept.mean()), 0)
         return max(step / before, before / step) < CALIBRATION.steady
 
     def _capped_step(self) -> float:
@@ -295,7 +296,7 @@ class Warmup:
             self._set_friction(self._trial.next)
 
     def _set_friction(self, friction: float) -> None:
-        self.tuned = self.tuned._replace(friction=friction)
+        self.tuned = self.tuned._replace(friction=friction * default_friction(self.arguments.kernel))
         free = step_size.found_by_curvature(self.arguments)
         self._set_step(self._capped_step() if free else self.tuned.step_size)
 

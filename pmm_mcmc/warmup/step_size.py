@@ -19,7 +19,7 @@ from pmm_mcmc.langevin.methods import METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.stability import SOUND, steepest_curvature
 from pmm_mcmc.langevin.transitions import SUBSTEPS
 from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.friction import DEFAULT_FRICTION
+from pmm_mcmc.warmup.friction import default_friction
 
 __all__ = [
     "allowed_error",
@@ -33,7 +33,7 @@ __all__ = [
     "rare_curvature",
     "safe_step",
     "start",
-    "towards_acceptance",
+    "step_for_acceptance",
     "with_costs",
     "with_step",
 ]
@@ -163,8 +163,8 @@ def safe_step(arguments: MethodArguments, friction: float, lipschitz: float, tar
     """
     kernel, method = arguments.kernel, METHODS[arguments.method]
     target = arguments.target_bias if target is None else target
-    if kernel.scheme == Scheme.MALA:
-        raise ValueError("MALA's step size follows its acceptance rate")
+    if kernel.adjusted:
+        raise ValueError("the step size of an adjusted method follows its acceptance rate")
     if kernel.scheme == Scheme.RECYCLED:
         curvatures = _around_one(_rounded(lipschitz))
         return _largest_step(kernel, _rounded(friction), 1, method.largest_step, curvatures, target)
@@ -203,7 +203,7 @@ def expected_bias(
     The automatic step is the longest at which this is ``target_bias``.  It is a bound rather than an estimate: the bias
     may be much smaller.  Above the largest curvature at which the step has a stationary law, :math:`\epsilon` is that
     of this curvature, and at least 1; for a method that does not see the curvature it is infinite.  Refined steps count
-    with the length of their parts.  0 for MALA, which has no bias.
+    with the length of their parts.  0 for an adjusted method, which has no bias.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ def expected_bias(
         Share of the steps that are refined.
     """
     kernel = arguments.kernel
-    if kernel.scheme == Scheme.MALA:
+    if kernel.adjusted:
         return 0.0
     if refined > 0.0:
         whole, part = (
@@ -273,7 +273,7 @@ def midpoint_count(
 
 def found_by_curvature(arguments: MethodArguments) -> bool:
     """Return whether the step follows from the curvature: it is neither given nor adapted to an acceptance rate."""
-    return arguments.step_size is None and arguments.kernel.scheme != Scheme.MALA
+    return arguments.step_size is None and not arguments.kernel.adjusted
 
 
 def longest(arguments: MethodArguments, tuned: TunedParameters, curvature: float, part: float = 1.0) -> float:
@@ -285,15 +285,20 @@ def start(arguments: MethodArguments, tuned: TunedParameters, curvature: float) 
     """Return the first step of a warm-up."""
     if arguments.step_size is not None:
         return arguments.step_size
-    if arguments.kernel.scheme == Scheme.MALA:
-        return 0.5 / (curvature * max(len(tuned.coordinates.centre), 1) ** (1 / 3))
+    if arguments.kernel.adjusted:
+        return min(0.5 / math.sqrt(1.0 + curvature), METHODS[arguments.method].largest_step)
     return 0.5 * longest(arguments, tuned, curvature)
 
 
-def towards_acceptance(step: float, accept: float, blocks: int, target: float = CALIBRATION.acceptance) -> float:
-    """Return an adjusted method's next step after ``blocks`` blocks, the last with the acceptance rate ``accept``."""
-    gain = 2.0 / math.sqrt(1.0 + blocks)
-    return step * math.exp(gain * (accept - target))
+def step_for_acceptance(step: float, accept: float) -> float:
+    r"""Return an adjusted method's step for the wanted acceptance rate, from one with the acceptance rate ``accept``.
+
+    The share of rejected steps grows like :math:`h^3`, as does the energy error of a step.  No step changes by more
+    than ``most_shortening`` and ``most_lengthening``.
+    """
+    share = (1.0 - CALIBRATION.adjusted_acceptance) / max(1.0 - accept, 1e-6)
+    factor = min(max(share ** (1.0 / 3.0), CALIBRATION.most_shortening), CALIBRATION.most_lengthening)
+    return min(step * factor, METHODS["GHMC"].largest_step)
 
 
 def with_step(arguments: MethodArguments, tuned: TunedParameters, step: float, curvature: float) -> TunedParameters:
@@ -328,7 +333,7 @@ def fixed_setting(arguments: MethodArguments, centre: np.ndarray, sites: np.ndar
             "Give step_size=, or let it tune (tune=1000)"
         )
     scale = np.ones_like(centre) if arguments.scaling is None else np.array(arguments.scaling)
-    friction = arguments.friction or DEFAULT_FRICTION
+    friction = arguments.friction or default_friction(arguments.kernel)
     K = midpoint_count(arguments, arguments.step_size, friction, 1.0, allowed_error(arguments.target_bias, len(centre)))
     coordinates = Coordinates(centre.copy(), scale, sites)
     return TunedParameters(arguments.step_size, K, friction, coordinates, arguments.steps_per_draw or 1)

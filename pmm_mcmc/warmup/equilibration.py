@@ -1,0 +1,245 @@
+r"""Equilibration: how chains come from the warm-up, whose draws have the small bias of their step, to the posterior.
+
+Warm-up leaves chains of an unadjusted method.  Equilibration takes them on by generalised HMC [1]_, whose stationary
+law is the posterior, with the preconditioner and the non-centring that warm-up fitted and with its step and friction
+(:data:`STEP`, :data:`FRICTION`).  The first blocks adapt the step to the acceptance of the chain that accepts least: a
+chain that stands still where the posterior is steep shortens it.  The step is then fixed, and equilibration ends when
+
+- no chain is on its way down from a start far out,
+- it is several times as long as the longest autocorrelation, of means and of variances, and
+- a test over chains finds no change of any mean or variance between its last two blocks.
+
+.. [1] A. M. Horowitz, "A generalized guided Monte Carlo algorithm", Physics Letters B 268 (1991) 247-252, with the
+   acceptance of R. M. Neal (:func:`pmm_mcmc.langevin.transitions.advanced_height`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import xarray as xr
+
+from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
+from pmm_mcmc.engines.contract import Chunk, Engine, at_draw, model_side
+from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.langevin.methods import GHMC, METHODS, OVERDAMPED, Kernel
+from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.evidence import narrowness, settled, steps_for_autocorrelation
+from pmm_mcmc.warmup.pooled import Warming, training_chains
+from pmm_mcmc.warmup.standard_errors import largest_t
+from pmm_mcmc.warmup.step_size import step_for_acceptance
+
+__all__ = ["EQUILIBRATION", "Equilibration", "adjusted_setting", "least_acceptance", "report_of"]
+
+EQUILIBRATION = "equilibration"
+
+
+def adjusted_setting(tuned: TunedParameters, kernel: Kernel) -> TunedParameters:
+    """Return the setting of adjusted draws for chains that were tuned for an unadjusted method."""
+    step = tuned.step_size
+    if kernel.dynamics == OVERDAMPED:
+        step = math.sqrt(2.0 * step)  # a step of the position alone has the noise of such a step of the velocity
+    return tuned._replace(
+        step_size=min(CALIBRATION.adjusted_step * step, METHODS["GHMC"].largest_step),
+        K=1,
+        friction=CALIBRATION.adjusted_friction * tuned.friction,
+        steps_per_draw=1,
+        halving_cost=math.nan,
+        expected_bias=0.0,
+    )
+
+
+def least_acceptance(accept: np.ndarray) -> float:
+    """Return the acceptance rate of the chain that accepts least: of more than 20 chains, their 5 % quantile."""
+    return float(np.quantile(accept, 0.05, method="lower"))
+
+
+def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return means over the first axis, and their standard errors."""
+    return values.mean(axis=0), values.std(axis=0, ddof=1) / np.sqrt(len(values))
+
+
+@dataclass
+class Equilibration:
+    """An equilibration in progress: all that is needed to continue it, bit for bit.
+
+    Attributes
+    ----------
+    tuned
+        The present setting.
+    length
+        Transitions of each chain before the draws, at most.
+    steps_per_draw
+        The number that the user fixed, or None.
+    centre : (d,)
+        The mean of the model's positions where equilibration began.
+    rows
+        Length of the next block.
+    done, rounds, fixed
+        Transitions so far; rounds of adaptation so far; transitions at which the step was fixed, None before.
+    latest, before : (chain, 2, d)
+        Means of each chain in the last block and the one before it, of the distance from the centre and its square.
+    blocks
+        Distances from the centre since the step was fixed, of the chains that a setting is learnt from.
+    lag
+        Transitions after which the largest autocorrelation is below one half.
+    finished, ended
+        Whether the draws follow; whether by then the chains had forgotten their start.
+    acceptance : (chain,)
+        Acceptance rate of each chain in the last block.
+    n_grad
+        Gradients of each chain in the whole equilibration.
+    """
+
+    tuned: TunedParameters
+    length: int
+    steps_per_draw: int | None
+    centre: np.ndarray
+    rows: int
+    done: int = 0
+    rounds: int = 0
+    fixed: int | None = None
+    latest: np.ndarray = field(default_factory=lambda: np.empty((0, 2, 0)))
+    before: np.ndarray = field(default_factory=lambda: np.empty((0, 2, 0)))
+    blocks: list[np.ndarray] = field(default_factory=list)
+    lag: int = 0
+    finished: bool = False
+    ended: bool = False
+    acceptance: np.ndarray = field(default_factory=lambda: np.empty(0))
+    n_grad: float = 0.0
+
+    @classmethod
+    def begin(cls, warming: Warming, kernel: Kernel, arguments: MethodArguments, length: int) -> Equilibration:
+        """Turn the chains of a finished warm-up into those of an equilibration, at their last draws, at no cost."""
+        ensemble = warming.ensemble
+        ensemble.state = at_draw(ensemble.state, kernel, GHMC)
+        d = ensemble.state.shape[1] // 4
+        start, _ = model_side(warming.tuned.coordinates.place(ensemble.state[:, :d]), ensemble.gradient)
+        tuned = adjusted_setting(warming.tuned, kernel)
+        rows = max(2, min(CALIBRATION.adaptation_block, -(-16 * CALIBRATION.adaptation_block // len(start))))
+        return cls(tuned, length, arguments.steps_per_draw, start.mean(axis=0), min(rows, length))
+
+    def block(
+        self,
+        warming: Warming,
+        engine: Engine,
+        batch: int | None,
+        look: Callable[[slice, Chunk], None],
+        processes: Processes,
+    ) -> None:
+        """Advance all chains over a block, and decide what follows; arguments as of :meth:`Warming.block`."""
+        mine = warming.part(processes.own)
+        spent = warming.n_grad[processes.own].copy()
+        chains, d = len(spent), len(self.centre)
+        accept = np.empty(chains)
+        means = np.empty((chains, 2, d))
+        lp = np.empty((chains, self.rows))
+        narrow = np.empty(chains)
+        training: list[np.ndarray] = []
+        for which, chunk in mine.advance_in_batches(engine, self.tuned, self.rows, batch):
+            away = chunk.model_position - self.centre
+            accept[which] = chunk.accept.mean(axis=1)
+            lp[which] = chunk.sampled_lp
+            narrow[which] = narrowness(chunk.gradient, d)
+            means[which, 0] = away.mean(axis=1)
+            means[which, 1] = (away**2).mean(axis=1)
+            learners = max(training_chains(d) - processes.own.start - which.start, 0)
+            training.append(away[:learners].copy())
+            spent[which] += chunk.n_grad.sum(axis=1)
+            look(which, chunk)
+        ensemble = warming.ensemble
+        earlier = warming.n_grad
+        ensemble.transition = mine.transition
+        ensemble.state, ensemble.gradient, warming.n_grad, self.acceptance, means, lp, narrow = processes.join(
+            mine.state, mine.gradient, spent, accept, means, lp, narrow
+        )
+        (away,) = processes.join(np.concatenate(training))
+        self.n_grad += float((warming.n_grad - earlier).mean())
+        self.done += self.rows
+        if not self._adapted():
+            self._judge(means, away, settled(-lp, d, narrow))
+        self.finished = self.ended or self.done >= self.length
+        self.rows = min(self.rows, self.length - self.done)
+        if self.finished:
+            self._finish()
+
+    def _adapted(self) -> bool:
+        """Adapt the step to the last block; return whether it changed, so that equilibration begins anew."""
+        if self.rounds >= CALIBRATION.most_rounds:
+            return False
+        step = step_for_acceptance(self.tuned.step_size, least_acceptance(self.acceptance))
+        change = step / self.tuned.step_size
+        limit = CALIBRATION.fixed_step if self.fixed is None else CALIBRATION.most_shortening
+        if limit < change < 1.0 / limit:
+            return False
+        if self.fixed is not None and change > 1.0:
+            return False
+        self.rounds += 1
+        self.tuned = self.tuned._replace(step_size=step)
+        self.fixed = None
+        self.blocks = []
+        self.latest = self.latest[:0]
+        return True
+
+    def _judge(self, means: np.ndarray, away: np.ndarray, usable: np.ndarray) -> None:
+        """Decide whether the chains have forgotten their start."""
+        if self.fixed is None:
+            self.fixed = self.done - self.rows
+        self.before, self.latest = self.latest, means
+        self.blocks.append(away)
+        self.lag = steps_for_autocorrelation(np.concatenate(self.blocks, axis=1))
+        since = self.done - self.fixed
+        resolved = self.lag <= max(1, since // 8)  # a longer one is not seen in so few transitions
+        forgotten = resolved and since >= CALIBRATION.forgetting_lags * self.lag
+        arrived = bool(usable[:, -max(1, self.rows // 4) :].any(axis=1).all())
+        self.ended = bool(forgotten and arrived and len(self.before) and not self._drifts())
+        if len(self.before):
+            self.rows = math.ceil(1.5 * self.rows)
+
+    def _drifts(self) -> bool:
+        """Return whether the means over chains changed between the last two blocks by more than chance."""
+        if len(self.latest) == 1:
+            return False
+        change, error = mean_and_error(self.latest - self.before)
+        limit = largest_t(change.size, len(self.latest) - 1)
+        return bool((np.abs(change) > limit * error).any())
+
+    def _finish(self) -> None:
+        """Choose the number of transitions for a draw."""
+        steps = self.steps_per_draw
+        if steps is None:
+            steps = self.lag if self.ended else 1  # a chain that stands still gains nothing from longer draws
+        self.tuned = self.tuned._replace(steps_per_draw=steps)
+        self.blocks = []
+
+
+def report_of(equilibration: Equilibration | None, chains: int) -> xr.Dataset:
+    """Return the group of a result that says how equilibration ended, and the setting of the draws.
+
+    Numbers of an equilibration that has not ended yet, ``None``, are NaN or 0.
+    """
+    step_size, friction, steps_per_draw = math.nan, math.nan, 0
+    acceptance = np.full(chains, math.nan)
+    transitions, gradients, ended = 0, math.nan, 0
+    if equilibration is not None:
+        step_size = equilibration.tuned.step_size
+        friction = equilibration.tuned.friction
+        steps_per_draw = equilibration.tuned.steps_per_draw
+        acceptance = equilibration.acceptance
+        transitions = equilibration.done
+        gradients = equilibration.n_grad
+        ended = int(equilibration.ended)
+    of_chains = {
+        "step_size": np.full(chains, step_size),
+        "friction": np.full(chains, friction),
+        "steps_per_draw": np.full(chains, steps_per_draw),
+        "acceptance": acceptance,
+    }
+    numbers = {"transitions": transitions, "gradients": gradients, "lag": 0, "ended": ended}
+    if equilibration is not None:
+        numbers["lag"] = equilibration.lag
+    variables = {name: ("chain", values) for name, values in of_chains.items()}
+    return xr.Dataset(variables | {name: ((), np.asarray(value)) for name, value in numbers.items()})
