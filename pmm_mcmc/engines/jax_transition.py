@@ -104,9 +104,11 @@ def transition(
     else:
         fresh = jnp.zeros_like(v)
     back = chains._replace(u=chains.evaluated, v=fresh)
-    after = _where(good, found.chains, back)._replace(
-        factor=_where(good, _limits.accepted(chains.factor), _limits.rejected(chains.factor)).astype(v.dtype)
-    )
+    # In warm-up, until the next fit, shorter steps come as far as parts of long ones.
+    adapts = ~whole.good & (p.tolerance > 0.0)
+    longer = jnp.where(adapts, _limits.refined(chains.factor), _limits.accepted(chains.factor))
+    factor = jnp.where(good, longer, _limits.rejected(chains.factor)).astype(v.dtype)
+    after = _where(good, found.chains, back)._replace(factor=factor)
     counts = Counts(
         good[:, 0].astype(v.dtype),
         _flat(found.n_grad),

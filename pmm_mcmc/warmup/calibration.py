@@ -33,7 +33,7 @@ class Calibration:
     freeze_at: float = 0.7
     """Share of the warm-up after which the setting is frozen, whether it has settled or not.  Half, double: 2, 2 of 12
     runs differ, cost 1.00, 0.99."""
-    least_adapted: int = 130
+    least_adapted: int = 100
     """Transitions before which nothing is frozen.  Half, double: 10, 10 of 12 runs differ, cost 0.96, 1.09."""
     least_adapted_share: float = 0.3
     """The same as a share of the warm-up, for a chain that PyMC runs by itself.  Not measured: the set runs chains
@@ -165,7 +165,7 @@ class Calibration:
     """Places that are starts, at most.  Half, double: 3, 2 of 8 runs differ."""
     scouts_together: int = 4
     """Scouts that climb together.  Half, double: 0, 3 of 8 runs differ."""
-    scout_share: float = 0.2
+    scout_share: float = 0.4
     """Gradients that may be spent in all, over those of the warm-up.  Half, double: 8, 7 of 8 runs differ, cost .98,
     1.03."""
     most_of_scouts: int = 3000
