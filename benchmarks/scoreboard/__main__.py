@@ -23,7 +23,7 @@ from typing import Any
 
 from scoreboard.entries import QUICK, chosen
 from scoreboard.goals import EVERY_STEP, GOALS
-from scoreboard.measure import PEERS, SCHEMES
+from scoreboard.measure import PEERS, SCHEMES, measured
 from scoreboard.page import TRUSTED, errors_in_words, page
 from scoreboard.processes import rows_of
 from versus.kept import about, append, missing, read, told
@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
     def bring_up(key: str) -> None:
         known = [] if given.again else rows
         runs = [(sampler, seed) for sampler in samplers for seed in missing(known, key, sampler, given.seeds)]
-        for row in rows_of(key, runs, given.seconds):
+        for row in rows_of(measured, key, runs, given.seconds):
             with lock:
                 made.append(row)
                 print(json.dumps(row), file=sys.stderr, flush=True)

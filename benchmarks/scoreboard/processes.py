@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from typing import Any
 
-from scoreboard.measure import measured
 from versus.rows import failure
 
 __all__ = ["rows_of"]
 
 Run = tuple[str, int]
+Measure = Callable[[str, str, int], dict[str, Any]]
 
 
-def _send(sender: Any, key: str, runs: list[Run]) -> None:
+def _send(sender: Any, measure: Measure, key: str, runs: list[Run]) -> None:
     """Run one model in this process, and send each row."""
     warnings.filterwarnings("ignore")
     for sampler, seed in runs:
         try:
-            row = measured(key, sampler, seed)
+            row = measure(key, sampler, seed)
         except Exception as error:  # whatever happens is its row
             row = failure(error)
         sender.send(row)
     sender.close()
 
 
-def rows_of(key: str, runs: list[Run], seconds: float) -> Iterator[dict[str, Any]]:
-    """Yield the row of each run of a model, a failure where one takes longer than so many seconds or crashes."""
+def rows_of(measure: Measure, key: str, runs: list[Run], seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield the row of each run of a model, a failure where one takes longer than so many seconds or crashes.
+
+    ``measure`` returns the row of a model's key, a sampler and a seed; it is a function of a module, or of part of it.
+    """
     # A fork of a process that has imported everything and run nothing.
     left, context = list(runs), get_context("forkserver")
     context.set_forkserver_preload(["scoreboard.measure"])
     while left:
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_send, args=(sender, key, left), daemon=True)
+        process = context.Process(target=_send, args=(sender, measure, key, left), daemon=True)
         process.start()
         sender.close()
         lost = False
