@@ -15,21 +15,18 @@ two models from one seed, 100 draws of them, and returns 1 if an adjusted run is
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gate.entries import ENTRIES, HELD, QUICK
 from gate.measure import ADJUSTED, DRAWS, UNADJUSTED, measured
-from gate.page import failing, page
+from gate.page import page
 from scoreboard.entries import chosen
-from scoreboard.page import errors_in_words
-from scoreboard.processes import rows_of
-from versus.kept import about, append, missing, read, told
+from scoreboard.page import verdict_of
+from scoreboard.processes import brought_up
+from versus.kept import about, append, read, told
 
 PATH = Path(__file__).parents[1] / "results" / "gate.json"
 
@@ -70,28 +67,20 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     samplers = [kind if on == "default" else f"{kind} {on}" for on in asked.backends for kind in asked.kinds]
     seeds = asked.seeds[:1] if asked.quick else asked.seeds
-    measure = partial(measured, draws=100 if asked.quick else DRAWS)
-    made: list[dict[str, Any]] = []
-    lock = threading.Lock()
-    kept = read(PATH) if asked.write and not asked.again else []
-
-    def bring_up(key: str) -> None:
-        runs = [(sampler, seed) for sampler in samplers for seed in missing(kept, key, sampler, seeds)]
-        for row in rows_of(measure, key, runs, asked.seconds):
-            with lock:
-                made.append(row)
-                print(json.dumps(row), file=sys.stderr, flush=True)
-                if asked.write:
-                    append(PATH, row, facts, render)
-
-    with ThreadPoolExecutor(max(1, asked.jobs)) as pool:
-        list(pool.map(bring_up, keys))
+    made = brought_up(
+        partial(measured, draws=100 if asked.quick else DRAWS),
+        keys,
+        samplers,
+        seeds,
+        seconds=asked.seconds,
+        jobs=asked.jobs,
+        old=read(PATH) if asked.write and not asked.again else [],
+        keep=partial(append, PATH, facts=facts, words=render) if asked.write else None,
+    )
     print(render(read(PATH) if asked.write else made, facts))
-    bad = failing(made) if asked.quick else []
-    for row in bad:
-        what = f"failed: {row['error']}" if "error" in row else f"is wrong and trusted: {errors_in_words(row)}"
-        print(f"{row['target']} {row['sampler']} seed {row['seed']} {what}", file=sys.stderr)
-    return int(bool(bad))
+    # Unadjusted draws may be wrong.
+    counted = [row for row in made if "error" in row or row["sampler"].startswith(ADJUSTED)]
+    return verdict_of(counted) if asked.quick else 0
 
 
 if __name__ == "__main__":

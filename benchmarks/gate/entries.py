@@ -11,7 +11,7 @@ __all__ = ["ENTRIES", "FAMILIES", "HELD", "NARROW", "QUICK", "SLOW"]
 
 
 def _density(name: str) -> Entry:
-    return Entry(lambda: DENSITIES[name]()[0], lambda: DENSITIES[name]()[1])
+    return Entry(lambda: DENSITIES[name].exact()[0], lambda: DENSITIES[name].exact()[1])
 
 
 # Among them all that benchmarks.exact_peers runs by default.

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
+from versus.kept import missing
 from versus.rows import failure
 
-__all__ = ["rows_of"]
+__all__ = ["brought_up", "rows_of"]
 
 Run = tuple[str, int]
 Measure = Callable[[str, str, int], dict[str, Any]]
@@ -51,3 +56,32 @@ def rows_of(measure: Measure, key: str, runs: list[Run], seconds: float) -> Iter
             yield {"target": key, "sampler": sampler, "seed": seed, **row}
         process.kill()
         process.join()
+
+
+def brought_up(
+    measure: Measure,
+    keys: list[str],
+    samplers: list[str],
+    seeds: list[int],
+    *,
+    seconds: float,
+    jobs: int,
+    old: list[dict[str, Any]],
+    keep: Callable[[dict[str, Any]], None] | None,
+) -> list[dict[str, Any]]:
+    """Run what old rows lack, so many models at a time; print and keep each row, and return them."""
+    made: list[dict[str, Any]] = []
+    lock = threading.Lock()
+
+    def bring_up(key: str) -> None:
+        runs = [(sampler, seed) for sampler in samplers for seed in missing(old, key, sampler, seeds)]
+        for row in rows_of(measure, key, runs, seconds):
+            with lock:
+                made.append(row)
+                print(json.dumps(row), file=sys.stderr, flush=True)
+                if keep is not None:
+                    keep(row)
+
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        list(pool.map(bring_up, keys))
+    return made
