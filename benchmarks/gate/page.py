@@ -79,11 +79,11 @@ def bars(rows: Rows) -> list[str]:
             _bar(f"{words}: worst <= {WORST}, but for rows with a reason", worst[0], WORST),
             _bar(f"{words}: worst of the slow <= {WORST_OF_SLOW}", worst[1], WORST_OF_SLOW),
         ]
-    names = f": {', '.join(worse)}" if worse else ""
+    names = f" ({', '.join(worse)})" if worse else ""
     lines += [
         _bar("runs wrong and trusted, raw densities among them: 0", float(lies), 0.0),
         _bar(f"share of right runs that are refused <= {REFUSED}", share, REFUSED),
-        _bar(f"families whose share is above that of unadjusted runs: 0{names}", float(len(worse)), 0.0),
+        _bar(f"families whose share is above that of unadjusted runs{names}: 0", float(len(worse)), 0.0),
         _bar(f"gradients of a chain before its first draw, posteriordb, median <= {BEFORE}", before, BEFORE),
     ]
     backends = dict.fromkeys(row["sampler"].partition(" ")[2] for row in rows)
