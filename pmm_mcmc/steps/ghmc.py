@@ -45,7 +45,7 @@ class GHMC(LangevinStep):
         :math:`h`, a time: on a posterior that ``scaling`` whitens, an angle.  "auto" (default): adapted in warm-up
         towards an acceptance rate of 0.9.
     friction
-        :math:`\gamma`, the rate at which the velocity is forgotten.  "auto" (default): 0.5, or less where directions
+        :math:`\gamma`, the rate at which the velocity is forgotten.  "auto" (default): 0.6, or less where directions
         are slow.
     <steps_per_draw>
     <scaling>

@@ -215,13 +215,13 @@ class Calibration:
     """Smallest curvature of a maximum over its largest, below which it is none."""
     # -- adjusted draws (equilibration) ------------------------------------------------------------------------------
 
-    adjusted_step: float = 1.0
-    """Step of adjusted draws over that of the unadjusted warm-up."""
-    adjusted_friction: float = 0.5
-    """Friction of adjusted draws over that of the warm-up."""
+    adjusted_step: float = 1.2
+    """Step of adjusted draws over that of the unadjusted warm-up, before it is adapted."""
+    adjusted_friction: float = 0.6
+    """Friction of adjusted draws over that of the warm-up: means profit from less, squares of a Gaussian from more."""
     adjusted_acceptance: float = 0.9
     """Acceptance that a step is adapted to where that of the chain that accepts least is far from it."""
-    fixed_step: float = 0.8
+    fixed_step: float = 0.9
     """Change of the step by a round of adaptation from which on it is fixed."""
     most_shortening: float = 0.5
     """Change of the step by a round of adaptation at most, and the one that reopens the adaptation of a fixed step."""
