@@ -91,11 +91,6 @@ class Calibration:
     calm_rate: float = 2e-4
     """Unstable transitions for each draw above which draws cannot rule out the harm of a long step: they are not from
     where it would have led.  Half, double: none of 24 runs differs."""
-    refined_share: float = 0.01
-    """Share of refined transitions above which a probe, whose copies take whole steps, says little of the run.  Not
-    measured."""
-    probe_replicas: int = 32
-    """Independent replicas of a probe by step halving.  Not measured."""
 
     # -- which parameters are judged ---------------------------------------------------------------------------------
 

@@ -6,14 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.measured import Measured
 from pmm_mcmc.diagnostics.statement import Reason, Verdict, beside, concluded
 from pmm_mcmc.warmup.standard_errors import largest_t
 
-__all__ = ["forgotten", "is_exact", "leg_reasons", "snapshot", "with_leg", "with_witness", "without_bias"]
+__all__ = ["forgotten", "is_exact", "leg_reasons", "snapshot", "with_leg", "without_bias"]
 
 
 def forgotten(dt: Any) -> bool:
@@ -80,31 +79,6 @@ def with_leg(dt: Any, verdict: Verdict) -> Verdict:
         f"between its last blocks no mean changed beyond chance (most: {label}, by {change:.2f} sd, error {error:.2f})."
     )
     return replace(verdict, sentence=verdict.sentence + words)
-
-
-def with_witness(measured: Measured, table: pd.DataFrame) -> tuple[Measured, Measured]:
-    """Return biases with those of a witness where none could be measured, and those of the witness alone.
-
-    ``table`` is that of :func:`pmm_mcmc.witness`, in posterior standard deviations.  A mean whose bias the witness
-    measured is known within its standard error and the bound of that bias.
-    """
-    table = table.reindex(measured.labels)
-    mean, mean_se, of_sd, of_sd_se = (
-        table[name].abs().to_numpy() for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se")
-    )
-    alone = Measured(
-        measured.labels, mean, mean_se, np.zeros(len(mean)), of_sd, of_sd_se, measured.moving, mean_se, of_sd_se
-    )
-    missing, missing_sd = (~np.isfinite(values) for values in (measured.of_mean, measured.of_sd))
-    together = measured._replace(
-        of_mean=np.where(missing, mean, measured.of_mean),
-        of_mean_se=np.where(missing, mean_se, measured.of_mean_se),
-        left=np.where(missing, 0.0, measured.left),
-        of_sd=np.where(missing_sd, of_sd, measured.of_sd),
-        of_sd_se=np.where(missing_sd, of_sd_se, measured.of_sd_se),
-        error=np.where(missing, np.fmax(measured.error, 0.5 * mean + mean_se), measured.error),
-    )
-    return together, alone
 
 
 def _largest(leg: Any) -> tuple[str, float, float]:

@@ -62,15 +62,12 @@ class Findings:
         A jump or a wall between draws; function that returns its parameter and the value there.
     where
         Function that returns words for where transitions were unstable.
-    uncertain, witnesses
-        Whose standard deviations are judged by their errors, and what else speaks for these: see
-        :func:`pmm_mcmc.diagnostics.spread.spread_reasons`.
+    uncertain
+        Whose standard deviations are judged by their errors: see :func:`pmm_mcmc.diagnostics.spread.spread_reasons`.
     position, at
         Draws of unconstrained coordinates, and function that returns the parameter of one.
     exact
         Whether the draws are those of an exact leg.
-    kept
-        Whether there are draws, which a witness can start from.
     """
 
     stats: Any
@@ -91,11 +88,9 @@ class Findings:
     place: Callable[[], tuple[str, float]] | None = None
     where: Callable[[], str] = str
     uncertain: Measured | None = None
-    witnesses: Sequence[Measured] = ()
     position: np.ndarray | None = None
     at: Callable[[int], str] = str
     exact: bool = False
-    kept: bool = True
 
     @property
     def remedy(self) -> str:
@@ -128,7 +123,7 @@ class Findings:
             self.identity, self.degrees, self.coordinate, self.remedy, self.moving, self.together
         )
         reasons += bias_reasons(self.measured, self.degrees, self.remedy)
-        wide, words = spread_reasons(self.uncertain or self.measured, self.witnesses)
+        wide, words = spread_reasons(self.uncertain or self.measured)
         return reasons + wide, words
 
 
@@ -136,8 +131,6 @@ def judge(
     found: Findings,
     more: Iterable[Reason] = (),
     measured: Measured | None = None,
-    ruled_out: bool = False,
-    probed: bool = False,
 ) -> Verdict:
     """Return the verdict on a result.
 
@@ -149,13 +142,11 @@ def judge(
         Reasons besides those that :class:`Findings` gives.
     measured
         Biases, where something else than gradients shows them too.
-    ruled_out, probed
-        Whether a probe by step halving rules out a bias that matters, and whether there was one.
     """
     known = measured or found.measured
     by_gradients, of_sd = found.of_gradients()
     reasons = [*size_reasons(found.chains, found.draws), *found.of_transitions(), *by_gradients, *more]
     settled = known.ruled_out and calm(found.unstable, found.chains * found.draws)
-    reasons += length_reasons(found.stats, settled or ruled_out)
+    reasons += length_reasons(found.stats, settled)
     unvisited, note = mode_reasons(found.stats, found.position, found.at, found.exact)
-    return conclude(reasons + unvisited, known, found.stats, found.kind, probed, of_sd + note, found.kept)
+    return conclude(reasons + unvisited, known, found.stats, found.kind, of_sd + note)

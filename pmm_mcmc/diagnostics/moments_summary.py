@@ -174,7 +174,6 @@ def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
         "unconstrained coordinates",
         broken=broken,
         place=place,
-        kept=False,
     )  # fmt: skip
     missing = Reason("no_gradients", "the bias could not be measured, for the result holds no gradients")
     return judge(found, [] if at is not None else [missing])

@@ -35,7 +35,6 @@ __all__ = [
     "size_reasons",
     "unstable_reasons",
     "walled",
-    "whole",
 ]
 
 
@@ -122,12 +121,6 @@ def divergence_reasons(stats: Any) -> list[Reason]:
 def calm(unstable: int, draws: int) -> bool:
     """Return whether so few transitions were unstable that the draws can show that a long step does no harm."""
     return bool(poisson.sf(unstable - 1, CALIBRATION.calm_rate * draws) >= 0.05)
-
-
-def whole(stats: Any) -> bool:
-    """Return whether so few transitions were refined that a run has the bias of whole steps."""
-    limit = CALIBRATION.refined_share
-    return "refined" not in stats or bool(stats["refined"].sum() <= limit * stats["steps_per_draw"].sum())
 
 
 def size_reasons(chains: int, draws: int) -> list[Reason]:
@@ -276,9 +269,7 @@ def conclude(
     measured: Measured,
     stats: Any,
     kind: str = "parameters",
-    probed: bool = False,
     note: str = "",
-    kept: bool = True,
 ) -> Verdict:
     """Return the verdict: the reasons or, if there are none, how well the means are known.
 
@@ -292,20 +283,15 @@ def conclude(
         Statistics of the draws.
     kind
         Noun for what the biases are of.
-    probed
-        Whether a probe by step halving was given, which judges steps that were not tuned.
     note
         A sentence to add where there are no reasons.
-    kept
-        Whether there are draws, which a witness can start from.
     """
     known = measured.known
     varying, count = int(measured.moving.sum()), int(np.isfinite(known).sum())
     if not count:
         if not reasons and varying:
             words = f"the bias could not be measured for any of the {kind}"
-            remedy = "ask pmm.witness(dt), which may show it" if kept else "compare with half the step size"
-            reasons = [Reason("unmeasured", words, remedy)]
+            reasons = [Reason("unmeasured", words, "sample with adjusted=True")]
         return concluded(reasons, "nothing varies.")
     worst = int(np.nanargmax(known))
     limit = 2.0 * CALIBRATION.mcse  # two standard errors of a corrected mean: as much as those of a plain mean may be
@@ -320,10 +306,9 @@ def conclude(
         unknown = np.flatnonzero(measured.moving & ~np.isfinite(known))
         least = unknown[np.argsort(-np.nan_to_num(measured.error[unknown], nan=np.inf), kind="stable")]
         which = _few([measured.labels[i] for i in least])
-        good = f"corrected means are {within}; the bias of {which} is not measurable"
-        good += ": pmm.witness(dt) may show it." if kept else "."
-    if not probed and not measured.ruled_out and _unseen(stats):
-        good += " No warm-up has seen whether the step is too long: pmm.workbench.bias_probe can."
+        good = f"corrected means are {within}; the bias of {which} is not measurable: sample with adjusted=True."
+    if not measured.ruled_out and _unseen(stats):
+        good += " No warm-up has seen whether the step is too long: sample with adjusted=True."
     return concluded(reasons, good + note)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
@@ -13,7 +11,7 @@ from pmm_mcmc.diagnostics.statement import MORE, Reason, beside
 __all__ = ["spread_reasons"]
 
 
-def spread_reasons(measured: Measured, witnesses: Sequence[Measured] = ()) -> tuple[list[Reason], str]:
+def spread_reasons(measured: Measured) -> tuple[list[Reason], str]:
     """Return a reason if nothing is known of a parameter but its draws, and these leave its sd uncertain; and words.
 
     Long tails and curved ridges leave a standard deviation uncertain: it rests on few excursions.  Where the gradients
@@ -24,13 +22,8 @@ def spread_reasons(measured: Measured, witnesses: Sequence[Measured] = ()) -> tu
     ----------
     measured
         What the gradients show.
-    witnesses
-        What others show of the same parameters, by draws of their own: one that rules out a bias that matters of a
-        parameter speaks for it.
     """
     alone = measured.moving & ~np.isfinite(measured.of_sd)
-    for witness in witnesses:
-        alone &= ~witness.small
     error = np.where(alone, measured.error_of_sd, 0.0)
     if not (error > CALIBRATION.mcse).any():
         return [], ""

@@ -29,7 +29,6 @@ _STATES = {
     "modes": NOT_TRUSTED,
     "r_hat": NOT_TRUSTED,
     "exact_leg": UNDECIDED,
-    "shift": UNDECIDED,
     "neck": UNDECIDED,
     "restarts": UNDECIDED,
     "evidence": UNDECIDED,
@@ -54,7 +53,7 @@ class Reason:
     code : str
         ``"jump"``, ``"wall"``, ``"unstable"``, ``"divergences"``, ``"identity"``, ``"bias_of_mean"``,
         ``"bias_of_sd"``, ``"step_unstable"``, ``"modes"``, ``"r_hat"``: not trusted.  ``"exact_leg"``,
-        ``"shift"``, ``"neck"``, ``"restarts"``, ``"evidence"``, ``"weights"``, ``"step_long"``, ``"one_chain"``,
+        ``"neck"``, ``"restarts"``, ``"evidence"``, ``"weights"``, ``"step_long"``, ``"one_chain"``,
         ``"few_draws"``, ``"mcse"``, ``"mcse_of_sd"``, ``"bound"``, ``"no_gradients"``, ``"unmeasured"``: undecided.
     words : str
         The finding in words, with its limit.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,7 @@ import pandas as pd
 from scipy.stats import chi2
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.exact import is_exact, leg_reasons, snapshot, with_leg, with_witness, without_bias
+from pmm_mcmc.diagnostics.exact import is_exact, leg_reasons, snapshot, with_leg, without_bias
 from pmm_mcmc.diagnostics.judgement import Findings
 from pmm_mcmc.diagnostics.judgement import judge as judge_found
 from pmm_mcmc.diagnostics.ladder import ladder_reasons, with_ladder
@@ -21,8 +20,7 @@ from pmm_mcmc.diagnostics.moments_summary import moments_verdict
 from pmm_mcmc.diagnostics.necks import neck_reasons
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.reading import Run, read
-from pmm_mcmc.diagnostics.reasons import bias_reasons, divergence_reasons, size_reasons, whole
-from pmm_mcmc.diagnostics.shift import shift_reasons
+from pmm_mcmc.diagnostics.reasons import divergence_reasons, size_reasons
 from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, concluded
 from pmm_mcmc.diagnostics.table import BIASES, judged, remembered, table_of
 from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
@@ -57,7 +55,7 @@ def bias_table(dt: Any, var_names: Any = None) -> pd.DataFrame:
     return table_of(read(dt, var_names))[list(BIASES)]
 
 
-def verdict(dt: Any, *, probe: Any = None, witness: Any = None) -> Verdict:
+def verdict(dt: Any) -> Verdict:
     """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
 
     A run is **not trusted** if something is wrong: the log density jumps, or ends at a wall, between draws; too many
@@ -81,26 +79,11 @@ def verdict(dt: Any, *, probe: Any = None, witness: Any = None) -> Verdict:
     ----------
     dt
         A result of any sampler; without gradients, only convergence is judged.
-    probe
-        The result of :func:`pmm_mcmc.workbench.bias_probe` for these draws, optional.  A bias that it shows counts like
-        one that the gradients show, unless more than 1 % of the transitions were refined.  If it rules out a bias of
-        0.1 everywhere, and its order holds, the step is not too long.
-    witness
-        The result of :func:`pmm_mcmc.witness` for these draws, optional.  A bias that it shows counts like one that the
-        gradients show; where these measure none, the witness's takes its place.
 
     Returns
     -------
     Verdict
         ``state``, ``trusted``, ``sentence``, ``reasons``.
-
-    Raises
-    ------
-    TypeError
-        If ``probe`` or ``witness`` is not what :func:`pmm_mcmc.workbench.bias_probe` or :func:`pmm_mcmc.witness`
-        returns.
-    ValueError
-        If ``probe`` or ``witness`` is of other parameters, or if the result has no draws.
 
     Notes
     -----
@@ -108,22 +91,8 @@ def verdict(dt: Any, *, probe: Any = None, witness: Any = None) -> Verdict:
     (PyMC's results begin with the free variables), and of the deterministics after them up to 200 that a quick look at
     all finds the worst.  Tables of the last few results are kept; :func:`pmm_mcmc.summary` does not compute them again.
     """
-    if probe is not None and not (hasattr(probe, "table") and hasattr(probe, "order_holds")):
-        raise TypeError(f"probe={probe!r}: must be what pmm_mcmc.workbench.bias_probe(dt, step) returns")
-    if witness is not None and not (hasattr(witness, "table") and hasattr(witness, "gradients")):
-        raise TypeError(f"witness={witness!r}: must be what pmm_mcmc.witness(dt) returns")
     if "posterior_mean" in dt.children:  # draws were not kept
-        for name, given in (("probe", probe), ("witness", witness)):
-            if given is not None:
-                raise ValueError(f"{name}: cannot be one of this result, whose draws were not kept; leave it out")
         return moments_verdict(dt)
-    if witness is not None:
-        run = read(dt)
-        _check_labels("witness", run.labels, witness.table)
-        return judge(dt, run, table_of(run) if probe is not None else table_of(run, judged(run)), probe, witness)
-    if probe is not None:
-        run = read(dt)
-        return judge(dt, run, table_of(run), probe)
     known = remembered(dt)
     if "verdict" not in known:
         run = read(dt)
@@ -132,7 +101,7 @@ def verdict(dt: Any, *, probe: Any = None, witness: Any = None) -> Verdict:
     return known["verdict"]
 
 
-def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: Any = None) -> Verdict:
+def judge(dt: Any, run: Run, table: pd.DataFrame) -> Verdict:
     """Return the verdict on a result from the table of its parameters.
 
     Parameters
@@ -141,8 +110,6 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
         The result, as a tree and as :func:`pmm_mcmc.diagnostics.reading.read` returns it.
     table
         The table of :func:`pmm_mcmc.diagnostics.table.table_of`.
-    probe, witness
-        As for :func:`verdict`.
     """
     stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
     few = size_reasons(run.chains, run.draws)
@@ -153,29 +120,12 @@ def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: An
     more = divergence_reasons(stats) + leg_reasons(dt, run.chains) + ladder_reasons(dt)
     if run.judged is not None:
         more += neck_reasons(dt["posterior"].attrs, run.judged, partial(_valued, run, table))
-    elif not is_exact(dt) and witness is None:
+    elif not is_exact(dt):
         words = "the bias could not be measured, for the result holds no gradients"
         remedy = "sample with keep_gradients=True" if "n_grad_total" in stats else ""
         more.append(Reason("no_gradients", words, remedy))
-    witnesses = []
     found = _findings(dt, run, table, plain, measured)
-    if witness is not None:
-        witnesses = [with_witness(plain, witness.table)[1]]
-        measured, seen = with_witness(measured, witness.table)
-        shown = bias_reasons(seen, run.degrees, found.remedy)
-        more += [replace(reason, words=f"by adjusted trajectories {reason}") for reason in shown]
-    if run.judged is not None and "step_size" in stats:
-        step = float(np.nanmax(stats["step_size"].values))
-        more += shift_reasons(dt["posterior"].attrs, run.position, partial(_drawn, run, table), measured, step)
-    ruled_out = False
-    if probe is not None:
-        probed = _probed(list(table.index), probe.table, table["sd"].to_numpy() > 0.0)
-        if whole(stats):  # a run with many refined steps has less bias than the probe, which refines none
-            shown = bias_reasons(probed, CALIBRATION.probe_replicas - 1, found.remedy)
-            more += [replace(reason, words=f"by step halving {reason}") for reason in shown]
-        ruled_out = probe.order_holds and probed.ruled_out
-    found = replace(found, witnesses=witnesses)
-    return with_ladder(dt, with_leg(dt, judge_found(found, more, measured, ruled_out, probe is not None)))
+    return with_ladder(dt, with_leg(dt, judge_found(found, more, measured)))
 
 
 def _findings(dt: Any, run: Run, table: pd.DataFrame, plain: Measured, measured: Measured) -> Findings:
@@ -213,23 +163,6 @@ def asks_for_more(dt: Any) -> Reason | None:
         run = read(dt)
         found = judge(dt, run, table_of(run, judged(run)))
     return next((reason for reason in found.reasons if reason.remedy == MORE), None)
-
-
-def _check_labels(name: str, labels: list[str], table: pd.DataFrame) -> None:
-    if list(table.index) != list(labels):
-        raise ValueError(
-            f"{name}: is one of {len(table)} parameters ({', '.join(map(str, table.index[:3]))}, ...), the result has "
-            f"{len(labels)} ({', '.join(labels[:3])}, ...): give the {name} of this result"
-        )
-
-
-def _probed(labels: list[str], table: pd.DataFrame, moving: np.ndarray) -> Measured:
-    """Return the biases that step halving shows, which are in posterior standard deviations already."""
-    _check_labels("probe", labels, table)
-    columns = (table[name].abs().to_numpy() for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se"))
-    of_mean, of_mean_se, of_sd, of_sd_se = columns
-    none = np.zeros(len(labels))
-    return Measured(labels, of_mean, of_mean_se, none, of_sd, of_sd_se, moving, of_mean_se, of_sd_se)
 
 
 def _measured(labels: list[str], table: pd.DataFrame) -> Measured:
@@ -298,11 +231,6 @@ def _name(run: Run, table: pd.DataFrame, coordinate: int) -> str:
         if correlation.max() > closest:
             best, closest = run.labels[at[int(correlation.argmax())]], float(correlation.max())
     return best
-
-
-def _drawn(run: Run, table: pd.DataFrame, numbers: np.ndarray) -> np.ndarray:
-    """Return the draws ``(chain, draw, n)`` of rows of a table."""
-    return run.parameters.read(np.array([run.labels.index(table.index[i]) for i in numbers]))
 
 
 def _valued(run: Run, table: pd.DataFrame, coordinate: int, value: float) -> tuple[str, str]:

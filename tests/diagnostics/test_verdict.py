@@ -4,11 +4,8 @@ Draws made by hand are permuted grids of quantiles, whose chains agree but for w
 verdict on exact draws are counted: a correct one goes above the bounds here once in 1e5.
 """
 
-from types import SimpleNamespace
-
 import arviz as az
 import numpy as np
-import pandas as pd
 import pytest
 from results import gaussian, grid, tree
 from scipy import stats
@@ -17,8 +14,7 @@ import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.measured import Measured
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.reasons import conclude, identity_reasons
-from pmm_mcmc.diagnostics.table import table_of
-from pmm_mcmc.diagnostics.verdict import bias_table, judge
+from pmm_mcmc.diagnostics.verdict import bias_table
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
 from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
 
@@ -472,7 +468,7 @@ def test_not_measurable_is_said():
     found = pmm.verdict(tree({"x": x, "noise": noise}, x, -x))
     assert found.sentence == (
         "Trusted: corrected means are within 1 % of a posterior sd, with 95 % confidence each; the bias of noise is "
-        "not measurable: pmm.witness(dt) may show it."
+        "not measurable: sample with adjusted=True."
     )
     # Those come first that are known least: their values are repeated.
     for repeats, names in (((1, 4), "b and a"), ((1, 2, 4), "c, b and a"), ((1, 1, 1, 2, 4), "e, d and 3 more")):
@@ -481,7 +477,7 @@ def test_not_measurable_is_said():
             values = np.random.default_rng(5 + i).normal(size=(4, 600 // n))
             some["abcde"[i]] = np.repeat(values - values.mean(axis=1, keepdims=True), n, axis=1)
         assert f"; the bias of {names} is not measurable: " in pmm.verdict(tree({"x": x, **some}, x, -x)).sentence
-    words = only_reason(tree({"noise": noise}, x, -x), "ask pmm.witness(dt), which may show it", "undecided")
+    words = only_reason(tree({"noise": noise}, x, -x), "sample with adjusted=True", "undecided")
     assert words == "the bias could not be measured for any of the parameters"
 
 
@@ -504,14 +500,6 @@ def test_a_width_that_rests_on_few_excursions():
     position = np.concatenate([x, noise[..., None] ** 6], axis=-1)
     hierarchy = tree({"x": x, "tail": noise**6}, position, -child, noncentred=child)
     assert pmm.verdict(hierarchy).trusted, "nor of a child, whose scale is known"
-    # A parameter whose bias is measured has an error of its own; and independent draws may speak for one.
-    run = read(dt)
-    table = table_of(run)
-    names = ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se")
-    small = SimpleNamespace(table=pd.DataFrame(0.01, index=table.index, columns=names))
-    assert judge(dt, run, table, witness=small).trusted
-    small.table.loc["tail", "bias_of_sd_se"] = 0.2
-    assert [reason.code for reason in judge(dt, run, table, witness=small).reasons] == ["mcse_of_sd"]
 
 
 def test_heavy_tails_whose_means_are_known():
@@ -540,7 +528,7 @@ def test_constants_and_values_that_are_not_finite():
     assert pmm.summary(dt).loc["constant", "mean_corrected"] == 0.1
     dt = tree({**posterior, "odd": odd}, x, -x)
     assert bias_table(dt).loc["odd", ["bias", "sd", "mcse_corrected"]].isna().all()
-    assert pmm.verdict(dt).sentence.endswith("; the bias of odd is not measurable: pmm.witness(dt) may show it.")
+    assert pmm.verdict(dt).sentence.endswith("; the bias of odd is not measurable: sample with adjusted=True.")
     # What is wrong elsewhere is still found.
     x[0] += 1.0
     assert not pmm.verdict(tree({"odd": odd, "x": x}, x, -x)).trusted
