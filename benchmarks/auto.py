@@ -27,7 +27,8 @@ from versus.kept import read
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.statement import MORE
-from pmm_mcmc.diagnostics.verdict import asks_for_more, bias_table
+from pmm_mcmc.diagnostics.summary import bias_table
+from pmm_mcmc.diagnostics.verdict import asks_for_more
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.until import UntilKnown, look_every
 
