@@ -53,7 +53,8 @@ def unstable(run: Run) -> list[Reason]:
     where = run.place(flags.reshape(run.chains, run.draws, -1).any(axis=2)) if flags.ndim > 1 else ""
     words = f"{count} of {transitions} transitions were unstable{where}, limit {limit}"
     remedy = shorter(run.stats)
-    if 2 * (int(run.stats["model_failures"].sum()) if "model_failures" in run.stats else 0) > count:
+    by_model = int(run.stats["model_failures"].sum()) if "model_failures" in run.stats else 0
+    if 2 * by_model > count:
         remedy = (
             "the model is not finite there, and a shorter step will not help: look at model.debug(), and bound "
             "parameters by their priors"

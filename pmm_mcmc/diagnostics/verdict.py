@@ -162,19 +162,21 @@ def mcse(run: Run) -> list[Reason]:
 
 def divergences(run: Run) -> list[Reason]:
     """Return reasons if transitions diverged, or a chain stands still."""
+    still = _still(run)
     if "diverging" not in run.stats:
-        return _still(run)
-    flags = run.stats["diverging"].values > 0
+        return still
+    flags = run.stats["diverging"].values
     count = int(flags.sum())
     limit = harmless(run) if run.ours else 0
     if count <= limit:
-        return _still(run)
-    words = f"{count} of {flags.size} transitions diverged"
+        return still
+    words = f"{count} of {run.chains * run.draws} transitions diverged"
     remedy = "raise target_accept, or reparametrise"
     if run.ours:
-        words = f"{count} of {flags.size} draws followed a divergence{run.place(flags)}, limit {limit}"
+        place = run.place(flags > 0) if flags.ndim > 1 else ""
+        words = f"{count} of {run.chains * run.draws} draws followed a divergence{place}, limit {limit}"
         remedy = shorter(run.stats)
-    return [Reason("divergences", words, remedy, value=float(count), limit=float(limit)), *_still(run)]
+    return [Reason("divergences", words, remedy, value=float(count), limit=float(limit)), *still]
 
 
 def _still(run: Run) -> list[Reason]:
@@ -188,6 +190,8 @@ def _still(run: Run) -> list[Reason]:
     if run.draws < CALIBRATION.fewest_of_chain:
         return []
     accept = run.stats["acceptance_rate"].values
+    if accept.ndim < 2:  # draws were not kept
+        return []
     of_chain = accept.mean(axis=1)
     middle = float(np.median(of_chain))
     error = np.sqrt(accept.var(axis=1).mean() / run.draws)
