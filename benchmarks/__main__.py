@@ -25,6 +25,7 @@ COSTS = {
     "diffusion": "minutes; --quick: half a minute",
     "exact": "minutes a part",
     "exact_peers": "minutes a target and sampler; needs blackjax",
+    "gate": "half a minute a model, an hour and a half in all; --quick: half a minute",
     "hierarchies": "minutes a model",
     "ladder": "seconds a run, half a minute for each target: an hour in all; --seeds",
     "many_chains": "minutes a table",

@@ -5,8 +5,7 @@ draws are the first of these.  ``costs``: gradients a chain to its end and to 10
 ``coverage``: how often 1.96 standard errors about means and standard deviations hold the truth, over all parameters of
 ``--runs`` runs: at the end that the rule chooses, at 200 draws, and at 1000.  The truth is known, or the mean of all
 runs of 1000 draws.  ``refused``: odd runs that the scoreboard keeps as right and refused, from the same seeds by
-``pmm.sample("auto")``, and on by ``pmm.sample("auto", more=dt)`` as long as the verdict asks for draws alone; a
-witness is asked where nothing else is missing.
+``pmm.sample("auto")``, and on by ``pmm.sample("auto", more=dt)`` as long as the verdict asks for draws alone.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ from versus.kept import read
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.statement import MORE
-from pmm_mcmc.diagnostics.verdict import asks_for_more, bias_table
+from pmm_mcmc.diagnostics.summary import bias_table
+from pmm_mcmc.diagnostics.verdict import asks_for_more
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.until import UntilKnown, look_every
 
@@ -114,8 +114,6 @@ def settle(key: str, seed: int, before: float) -> None:
         if found.trusted or not any(reason.remedy == MORE for reason in found.reasons):
             break
     sentence = found.sentence
-    if [reason.code for reason in found.reasons] == ["unmeasured"]:
-        sentence = "by a witness: " + pmm.verdict(dt, witness=pmm.witness(dt, model=model)).sentence
     stats = dt["sample_stats"].dataset
     each, total = stats["n_grad"].values, stats["n_grad_total"].values[:, -1]
     right = errors_and_costs(truth, truth.draws(model, dt), each, total - each.sum(axis=1))

@@ -22,7 +22,6 @@ from targets import TARGETS, Reference, reference
 from versus.ours import SAMPLERS, Ours
 
 from pmm_mcmc.diagnostics.reading import read
-from pmm_mcmc.diagnostics.table import table_of
 from pmm_mcmc.diagnostics.verdict import judge
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import model_side
@@ -50,14 +49,11 @@ reasons         of refusals: how often each
 KINDS = {
     "r_hat": "r_hat",
     "mcse": "short",
-    "bound": "short",
     "unmeasured": "short",
     "unstable": "unstable",
     "identity": "identity",
-    "bias_of_mean": "bias",
-    "bias_of_sd": "bias",
+    "bias": "bias",
     "step_long": "step",
-    "step_unstable": "step",
 }
 FOR_WANT_OF_DRAWS = {"r_hat", "short"}
 
@@ -112,8 +108,8 @@ def measure(ours: Ours, multiple: float, known: Reference, shown: slice, replica
             draws = (chunk.position[cut], chunk.gradient[cut], chunk.unstable[cut])
             dt = as_result(*draws, tuned, ours.engine.structure)
             run = read(dt)
-            table = table_of(run)
-            verdict = judge(dt, run, table)
+            table = run.table
+            verdict = judge(run)
             away = np.abs(table["mean_corrected"] - known.mean)
             inside_all.append((away <= 1.96 * np.hypot(table["mcse_corrected"], known.se_mean))[shown].mean())
             found = {KINDS[reason.code] for reason in verdict.reasons}

@@ -1,4 +1,4 @@
-r"""The exact leg and the witness: what bias they leave and find, and what they cost: ``python -m benchmarks exact``.
+r"""The exact leg: what bias it leaves, and what it costs: ``python -m benchmarks exact``.
 
 Targets are those of ``tests/support/targets.py`` with known moments.  Errors are in posterior standard deviations, of
 the unconstrained coordinates and their squares.
@@ -13,11 +13,6 @@ the unconstrained coordinates and their squares.
     Runs of 64 chains that start a standard deviation off in every coordinate and do not move in warm-up, with legs of
     at most so many trajectories: how often the verdict says that the leg was too short, how often that a mean moves on,
     and the largest z of the last draws of all runs of which it says nothing.
-``witness``
-    Runs with ``target_bias=0.01`` (step 0) and runs by ``OLMC``, 4 chains of 1,000 draws, and what the witness measures
-    for a fifth of their gradients: z of parameters with less than 0.02 of bias, how many of them exceed 1.96 (5 % by
-    chance) and in how many runs one exceeds the limit for the largest of all (5 %); how many means and sds are off by
-    0.09 to 0.2, and how often their z exceeds 1.96.
 """
 
 from __future__ import annotations
@@ -139,56 +134,9 @@ def _plain(model):
     return all(model.rvs_to_values[rv].name == rv.name for rv in model.free_RVs)
 
 
-def witnessed(names, seeds):
-    print(f"{'target':24}{'step':>6}{'null z sd':>10}{'alarms':>8}{'of runs':>8}{'biased':>8}{'power':>7}{'share':>7}")
-    for name in names:
-        model = TARGETS[name].build()
-        centre, sd = _true_moments(model, name)
-        longest = STEPS.get(name, STEP)
-        for times in (0.0, 0.75 * longest, longest):
-            step = pmm.OLMC(step_size=times) if times else pmm.PoissonULMC(target_bias=0.01)
-            truth, z, share = [], [], []
-            for seed in range(seeds):
-                dt = pmm.sample(step, model=model, random_seed=seed, **QUIET)
-                found = pmm.witness(dt, model=model, random_seed=seed)
-                values = _parameters(dt)
-                truth.append(np.r_[(values.mean((0, 1)) - centre) / sd, values.std((0, 1)) / sd - 1.0])
-                of_mean, of_sd = (found.table[name] / found.table[f"{name}_se"] for name in ("bias", "bias_of_sd"))
-                z.append(np.r_[of_mean, of_sd])
-                share.append(found.gradients / dt["sample_stats"]["n_grad_total"].values[:, -1].sum())
-            mean = np.mean(truth, axis=0)  # of the method, beyond the noise of one run
-            z, null, off = np.array(z), np.abs(mean) < 0.02, (np.abs(mean) > 0.09) & (np.abs(mean) < 0.2)
-            limit = t.ppf(1.0 - 0.025 / z.shape[1], 63)
-            columns = [
-                z[:, null].std() if null.any() else np.nan,
-                (np.abs(z[:, null]) > 1.96).mean() if null.any() else np.nan,
-                (np.abs(z[:, null]) > limit).any(axis=1).mean() if null.any() else np.nan,
-                off.sum(),
-                (np.abs(z[:, off]) > 1.96).mean() if off.any() else np.nan,
-            ]
-            words = [f"{value:.2f}" if np.isfinite(value) else "-" for value in columns]
-            print(
-                f"{name:24}{times:6.2f}{words[0]:>10}{words[1]:>8}{words[2]:>8}{int(off.sum()):8d}{words[4]:>7}"
-                f"{np.mean(share):7.2f}", flush=True,
-            )  # fmt: skip
-
-
-def _true_moments(model, name):
-    """Return mean and sd of each parameter: the reference's or, where some are transformed, of a long exact run."""
-    if all(model.rvs_to_transforms[rv] is None for rv in model.free_RVs):
-        return reference(name).mean, np.sqrt(reference(name).variance_of_x)
-    values = _parameters(pmm.sample(model=model, chains=64, draws=400, exact=True, random_seed=99, **QUIET))
-    return values.mean((0, 1)), values.std((0, 1))
-
-
-def _parameters(dt):
-    posterior = dt["posterior"]
-    return np.concatenate([v.values.reshape(*v.shape[:2], -1) for v in posterior.data_vars.values()], axis=-1)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="?", choices=["bias", "cost", "short", "witness"], help="all by default")
+    parser.add_argument("part", nargs="?", choices=["bias", "cost", "short"], help="all by default")
     parser.add_argument("--targets", nargs="+", default=list(NAMES))
     parser.add_argument("--seeds", type=int, default=2, help="runs of each; 2 are 1,024 replicates of the bias")
     given = parser.parse_args()
@@ -197,7 +145,6 @@ def main():
         "bias": lambda: bias(given.targets, given.seeds),
         "cost": lambda: cost(given.targets, given.seeds),
         "short": lambda: short(given.targets, given.seeds),
-        "witness": lambda: witnessed(given.targets, given.seeds),
     }
     for part in [given.part] if given.part else parts:
         print(f"\n{part}")

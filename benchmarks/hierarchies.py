@@ -31,7 +31,7 @@ from versus.first_times import LIMIT, Crossing, Run, gradients_to
 from versus.rows import build
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.diagnostics.summary import bias_table
 from pmm_mcmc.model.result_tree import flat_names
 
 PATH = Path(__file__).parent / "results" / "hierarchies.json"

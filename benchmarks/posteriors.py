@@ -90,7 +90,8 @@ def judged(tree: Any) -> dict[str, Any]:
     except ValueError as error:
         return {"state": "not judged", "sentence": str(error).splitlines()[0]}
     state = getattr(verdict, "state", "trusted" if verdict.trusted else "not trusted")
-    return {"state": str(state), "sentence": verdict.sentence}
+    codes = list(dict.fromkeys(reason.code for reason in verdict.reasons))
+    return {"state": str(state), "sentence": verdict.sentence, "codes": codes}
 
 
 def errors(moved: dict[str, np.ndarray], known: dict[str, Any], labels: list[str]) -> dict[str, Any]:

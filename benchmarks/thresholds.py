@@ -29,7 +29,6 @@ from versus.ours import engine_for, starts
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics import calibration as of_diagnostics
 from pmm_mcmc.diagnostics.reading import read
-from pmm_mcmc.diagnostics.table import table_of
 from pmm_mcmc.diagnostics.verdict import judge
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.run.sample import warm_up
@@ -156,9 +155,9 @@ class Case:
         verdicts, error, cost = [], 0.0, 0.0
         for i, tree in enumerate(trees):
             run = read(tree)
-            table = table_of(run)
-            verdicts.append(str(judge(tree, run, table)))
+            verdicts.append(str(judge(run)))
             if i == 0:
+                table = run.table
                 error = float(np.max(np.abs(table["mean_corrected"] - self.known) / table["sd"]))
                 cost = before.cost if spent is None else spent[0] + 400.0 * spent[1] / table["ess_bulk"].min()
         return Outcome(same, cost, error, tuple(verdicts), trees)
@@ -212,11 +211,11 @@ class Whole:
             with self.model:
                 tree = pmm.sample(random_seed=seed, progressbar=False)
         run, stats = read(tree), tree["sample_stats"].dataset
-        table = table_of(run)
+        table = run.table
         off = [abs(table["mean_corrected"][name] - mean) / table["sd"][name] for name, mean in self.known.items()]
         spent = stats["n_grad_total"].values
         same, cost = run.position.tobytes() + spent.tobytes(), float(spent[:, -1].mean())
-        found = judge(tree, run, table)
+        found = judge(run)
         return Outcome(same, cost, max(off), (f"{found} {found.reasons}",), (tree,))
 
 

@@ -51,7 +51,6 @@ _NAMES = {
     "sample": "pmm_mcmc.run.sample",
     "summary": "pmm_mcmc.diagnostics.summary",
     "verdict": "pmm_mcmc.diagnostics.verdict",
-    "witness": "pmm_mcmc.run.witness",
 }
 # Names that would hide Python's own in their modules.
 _OTHERWISE = {"open": "open_store"}
@@ -75,7 +74,6 @@ __all__ = [
     "sample",
     "summary",
     "verdict",
-    "witness",
 ]
 
 if TYPE_CHECKING:
@@ -91,7 +89,6 @@ if TYPE_CHECKING:
     from pmm_mcmc.run.sampler import Sampler
     from pmm_mcmc.run.storage import StoreError
     from pmm_mcmc.run.storage import open_store as open
-    from pmm_mcmc.run.witness import witness
     from pmm_mcmc.steps import GHMC, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
 
 if not TYPE_CHECKING:  # type checkers are to report a name that is not there

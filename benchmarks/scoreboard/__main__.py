@@ -14,34 +14,23 @@ time, and returns 1 if a run is wrong and trusted, or fails.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scoreboard.entries import QUICK, chosen
 from scoreboard.goals import EVERY_STEP, GOALS
-from scoreboard.measure import PEERS, SCHEMES
-from scoreboard.page import TRUSTED, errors_in_words, page
-from scoreboard.processes import rows_of
-from versus.kept import about, append, missing, read, told
+from scoreboard.measure import PEERS, SCHEMES, measured
+from scoreboard.page import page, verdict_of
+from scoreboard.processes import brought_up
+from versus.kept import about, append, read, told
 
 PATH = Path(__file__).parents[1] / "results" / "scoreboard.json"
 
 
 def render(rows: list[dict[str, Any]], facts: dict[str, Any]) -> str:
     return page(rows, told(rows, facts))
-
-
-def verdict_of(rows: list[dict[str, Any]]) -> int:
-    """Return the exit status of the quick form, and say why it is not 0."""
-    bad = [row for row in rows if "error" in row or (row.get("wrong") and row["state"] in TRUSTED)]
-    for row in bad:
-        what = f"failed: {row['error']}" if "error" in row else f"is wrong and trusted: {errors_in_words(row)}"
-        print(f"{row['target']} {row['sampler']} seed {row['seed']} {what}", file=sys.stderr)
-    return int(bool(bad))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -71,21 +60,17 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if given.quick:
         samplers, given.seeds, given.jobs = given.schemes[:1], given.seeds[:1], 2
-    facts, made, lock = about(), [], threading.Lock()
-    rows = read(PATH) if given.write else []
-
-    def bring_up(key: str) -> None:
-        known = [] if given.again else rows
-        runs = [(sampler, seed) for sampler in samplers for seed in missing(known, key, sampler, given.seeds)]
-        for row in rows_of(key, runs, given.seconds):
-            with lock:
-                made.append(row)
-                print(json.dumps(row), file=sys.stderr, flush=True)
-                if given.write:
-                    append(PATH, row, facts, render)
-
-    with ThreadPoolExecutor(max(1, given.jobs)) as pool:
-        list(pool.map(bring_up, keys))
+    facts = about()
+    made = brought_up(
+        measured,
+        keys,
+        samplers,
+        given.seeds,
+        seconds=given.seconds,
+        jobs=given.jobs,
+        old=read(PATH) if given.write and not given.again else [],
+        keep=partial(append, PATH, facts=facts, words=render) if given.write else None,
+    )
     print(render(read(PATH) if given.write else made, facts))
     return verdict_of(made) if given.quick else 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache, partial
@@ -104,7 +104,7 @@ def _entries() -> dict[str, Entry]:
 ENTRIES = _entries()
 
 
-def chosen(patterns: list[str]) -> list[str]:
+def chosen(patterns: list[str], entries: Iterable[str] = ENTRIES) -> list[str]:
     """Return the keys that patterns choose: a family, a key, or a pattern with stars; all where there is none.
 
     Raises
@@ -114,9 +114,9 @@ def chosen(patterns: list[str]) -> list[str]:
     """
     found: dict[str, None] = {}
     for pattern in patterns or ["*"]:
-        these = [key for key in ENTRIES if fnmatch(key, pattern) or key.partition("/")[0] == pattern]
+        these = [key for key in entries if fnmatch(key, pattern) or key.partition("/")[0] == pattern]
         if not these:
-            families = ", ".join(dict.fromkeys(key.partition("/")[0] for key in ENTRIES))
+            families = ", ".join(dict.fromkeys(key.partition("/")[0] for key in entries))
             raise ValueError(f"no model is called {pattern!r}: take a family ({families}), or a key such as {QUICK[0]}")
         found |= dict.fromkeys(these)
     return list(found)

@@ -19,8 +19,8 @@ from versus.first_times import STATISTICS, gradients_to
 from versus.rows import build as build_peer
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.measured import Measured
-from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.diagnostics.biases import Biases
+from pmm_mcmc.diagnostics.summary import bias_table
 from pmm_mcmc.model.pymc_outputs import model_layout
 
 __all__ = ["PEERS", "SCHEMES", "measured"]
@@ -125,7 +125,7 @@ def claims(truth: Truth, draws: np.ndarray, tree: Any) -> dict[str, Any]:
     error = table["mcse_corrected"].to_numpy()
     off = np.abs(table["mean_corrected"].to_numpy() - truth.mean)
     parts = [np.abs(table[name].to_numpy()) / scale for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se")]
-    biases = Measured(
+    biases = Biases(
         truth.labels,
         parts[0],
         parts[1],
@@ -134,7 +134,6 @@ def claims(truth: Truth, draws: np.ndarray, tree: Any) -> dict[str, Any]:
         parts[3],
         moving,
         error / scale,
-        parts[3],
     )
     with np.errstate(invalid="ignore"):
         raw = np.abs(table["mean"].to_numpy() - truth.mean) / truth.sd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +12,7 @@ from scoreboard.entries import ENTRIES, HELD
 from scoreboard.goals import EVERY_STEP, goals_table
 from scoreboard.measure import SCHEMES
 
-__all__ = ["TRUSTED", "errors_in_words", "page"]
+__all__ = ["TRUSTED", "errors_in_words", "good", "page", "verdict_of"]
 
 HEADER = """\
 python -m benchmarks scoreboard: 4 chains of 1000 draws; one line a model and sampler, over seeds.
@@ -56,6 +57,15 @@ def page(rows: list[dict[str, Any]], facts: str) -> str:
             for sampler in dict.fromkeys(row["sampler"] for row in of_model):
                 lines.append(line(target, sampler, [row for row in of_model if row["sampler"] == sampler]))
     return "\n".join(lines) + "\n"
+
+
+def verdict_of(rows: list[dict[str, Any]]) -> int:
+    """Return the exit status of the quick form, and say why it is not 0."""
+    bad = [row for row in rows if "error" in row or (row.get("wrong") and row["state"] in TRUSTED)]
+    for row in bad:
+        what = f"failed: {row['error']}" if "error" in row else f"is wrong and trusted: {errors_in_words(row)}"
+        print(f"{row['target']} {row['sampler']} seed {row['seed']} {what}", file=sys.stderr)
+    return int(bool(bad))
 
 
 def errors_in_words(row: dict[str, Any]) -> str:

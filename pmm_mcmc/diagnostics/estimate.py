@@ -80,6 +80,7 @@ def choose(
     usable: np.ndarray,
     corrected_error: float,
     raw_error: float,
+    unbiased: bool = False,
 ) -> Corrected:
     """Choose the corrected estimate of each function if it reduces the error enough, else the raw one.
 
@@ -93,6 +94,8 @@ def choose(
         Functions that are finite everywhere.
     corrected_error, raw_error
         Mean over functions of the squared standard error over the function's variance, corrected and raw.
+    unbiased
+        Whether the draws have no bias of which a correction might leave a share.
 
     Returns
     -------
@@ -113,7 +116,7 @@ def choose(
         raw.value,
         raw.se + unknown,
         np.where(used, corrected.value, raw.value),
-        np.where(used, np.hypot(error, remaining), raw.se) + unknown,
+        np.where(used, error if unbiased else np.hypot(error, remaining), raw.se) + unknown,
         np.where(used, difference, np.nan),
         np.where(used, difference_se, np.nan),
         used,

@@ -1,68 +1,76 @@
-"""What a verdict says of a ladder of temperatures: whether weights of modes and log evidence are known."""
+"""The checks of a ladder of temperatures: whether weights of modes and log evidence are known."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict
+from pmm_mcmc.diagnostics.statement import MORE, Reason
 
-__all__ = ["ladder_reasons", "with_ladder"]
+if TYPE_CHECKING:
+    from pmm_mcmc.diagnostics.reading import Run
+
+__all__ = ["evidence", "ladder_words", "restarts"]
 
 
-def ladder_reasons(dt: Any) -> list[Reason]:
-    """Return reasons if a result of a ladder rests on too few restarts, or if its estimates of the evidence differ."""
-    if "ladder" not in dt.children:
-        return []
-    ladder, limit = dt["ladder"], CALIBRATION.restarts
-    reasons, restarts = [], int(ladder["restarts"])
-    weight, reached = _modes(ladder), ladder["mode_restarts"].values
-    fewest = int(np.argmin(reached[: len(weight)])) if len(weight) else 0
-    if restarts < limit:
-        words = f"{restarts} chains came from the reference to the posterior, limit {limit}: weights of modes are open"
-        reasons.append(Reason("restarts", words, MORE, None, restarts, limit))
-    elif len(weight) > 1 and reached[fewest] < CALIBRATION.restarts_of_mode:
+def restarts(run: Run) -> list[Reason]:
+    """Return a reason if too few chains came from the reference to the posterior, or to one of its modes."""
+    ladder = run.ladder
+    count = int(ladder["restarts"])
+    weight = _weights(ladder)
+    reached = ladder["mode_restarts"].values[: len(weight)]
+    if count < CALIBRATION.restarts:
+        limit = CALIBRATION.restarts
+        words = f"{count} chains came from the reference to the posterior, limit {limit}: weights of modes are open"
+        return [Reason("restarts", words, MORE, None, float(count), limit)]
+    if len(weight) > 1 and reached.min() < CALIBRATION.restarts_of_mode:
+        fewest = int(reached.argmin())
         limit = CALIBRATION.restarts_of_mode
         words = (
             f"the mode of weight {weight[fewest]:.2g} was reached from the reference {int(reached[fewest])} times, "
             f"limit {limit}"
         )
-        reasons.append(Reason("restarts", words, MORE, None, float(reached[fewest]), limit))
-    gap, error = (float(ladder[f"forward_minus_backward{end}"]) for end in ("", "_se"))
+        return [Reason("restarts", words, MORE, None, float(reached[fewest]), limit)]
+    return []
+
+
+def evidence(run: Run) -> list[Reason]:
+    """Return a reason if estimates of the log evidence, forward and backward, contradict each other."""
+    gap = float(run.ladder["forward_minus_backward"])
     # The reference may be the posterior itself: then all differences are rounding.
-    error = max(error, 1e-9 * max(1.0, abs(float(ladder["log_evidence"]))))
-    if abs(gap) > CALIBRATION.evidence_gap * error:
-        words = (
-            f"log evidence forward and backward differ by {abs(gap):.2g} (error {error:.2g}), limit "
-            f"{CALIBRATION.evidence_gap:g} errors: neighbouring rungs have not met the same places"
-        )
-        reasons.append(Reason("evidence", words, MORE, None, abs(gap) / error, CALIBRATION.evidence_gap))
-    return reasons
-
-
-def with_ladder(dt: Any, verdict: Verdict) -> Verdict:
-    """Return a verdict whose sentence says what the ladder found."""
-    if "ladder" not in dt.children:
-        return verdict
-    ladder = dt["ladder"]
-    weight, errors = _modes(ladder), ladder["mode_weight_se"].values
-    evidence, error = float(ladder["log_evidence"]), float(ladder["log_evidence_se"])
-    places = int(np.clip(-np.floor(np.log10(max(error, 1e-9))), 2, 6))
+    rounding = 1e-9 * max(1.0, abs(float(run.ladder["log_evidence"])))
+    error = max(float(run.ladder["forward_minus_backward_se"]), rounding)
+    if not abs(gap) > CALIBRATION.evidence_gap * error:
+        return []
     words = (
-        f" Ladder: log evidence {evidence:.{places}f} (error {error:.{places}f}), {int(ladder['restarts'])} restarts"
+        f"log evidence forward and backward differ by {abs(gap):.2g} (error {error:.2g}), limit "
+        f"{CALIBRATION.evidence_gap:g} errors: neighbouring rungs have not met the same places"
     )
+    return [Reason("evidence", words, MORE, None, abs(gap) / error, CALIBRATION.evidence_gap)]
+
+
+def ladder_words(ladder: Any, trusted: bool) -> str:
+    """Return words for what a ladder has measured; none without a ladder."""
+    if ladder is None:
+        return ""
+    weight = _weights(ladder)
+    errors = ladder["mode_weight_se"].values
+    log_evidence = float(ladder["log_evidence"])
+    error = float(ladder["log_evidence_se"])
+    places = int(np.clip(-np.floor(np.log10(max(error, 1e-9))), 2, 6))
+    count = int(ladder["restarts"])
+    words = f" Ladder: log evidence {log_evidence:.{places}f} (error {error:.{places}f}), {count} restarts"
     if len(weight) > 1:
         shown = ", ".join(f"{w:.2g} (error {se:.1g})" for w, se in zip(weight[:6], errors, strict=False))
         words += f", {len(weight)} modes of weights {shown}" + ", ..." * (len(weight) > 6)
     elif len(weight):
-        words += ", one mode" + ": a run without a ladder would do" * verdict.trusted
-    return replace(verdict, sentence=f"{verdict.sentence}{words}.")
+        words += ", one mode" + ": a run without a ladder would do" * trusted
+    return f"{words}."
 
 
-def _modes(ladder: Any) -> np.ndarray:
-    """Return the weights of the modes that were found."""
+def _weights(ladder: Any) -> np.ndarray:
+    """Return the weights of the modes."""
     weight = np.asarray(ladder["mode_weight"].values)
     return weight[np.isfinite(weight)]

@@ -1,9 +1,9 @@
-"""Modes that scouts found and no chain has visited (:mod:`pmm_mcmc.warmup.scouts`): reason and words of the verdict."""
+"""Modes that scouts met and no chain has visited (:mod:`pmm_mcmc.warmup.scouts`): reasons and words of the verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import json
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -11,73 +11,95 @@ from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.statement import Reason
 from pmm_mcmc.engines.arguments import OTHER_MODES
 
-__all__ = ["ATTRIBUTE", "mode_reasons"]
+if TYPE_CHECKING:
+    from pmm_mcmc.diagnostics.reading import Run
+
+__all__ = ["ATTRIBUTE", "mode_reasons", "mode_words", "unequal_modes"]
 
 # The attribute of a result that reports other modes; results of PyMC's loop have them among the statistics.
 ATTRIBUTE = "other_modes"
 
 
-def mode_reasons(
-    stats: Any, position: np.ndarray | None = None, name: Callable[[int], str] = str, exact: bool = False
-) -> tuple[list[Reason], str]:
-    """Return a reason if other modes have mass, and words on them if it is too little for one.
+class _Mode(NamedTuple):
+    """Another mode: its mass, an unconstrained coordinate along which it is apart, its value, if chains visit it."""
 
-    Parameters
-    ----------
-    stats
-        Statistics of the draws, ``(chain, draw)`` or ``(chain,)``.
-    position : (chain, draw, d), optional
-        Unconstrained draws, if they were kept.
-    name
-        Function that returns the parameter of a coordinate.
-    exact
-        Whether no step shifts the weights of modes.
-    """
-    if "other_modes" not in stats:
-        return [], ""
-    of_chain, where, at, shared = (
-        np.reshape(stats[which].values, (stats[which].sizes["chain"], -1))[:, -1] for which in OTHER_MODES
+    mass: float
+    coordinate: int
+    at: float
+    visited: bool
+
+
+def _other_mode(run: Run) -> _Mode | None:
+    """Return the mode with most mass that no chain visits, or else that with most mass."""
+    if ATTRIBUTE in run.attrs:
+        numbers = json.loads(run.attrs[ATTRIBUTE])
+        mode = _Mode(*(numbers[name] for name in OTHER_MODES))
+        return mode._replace(visited=bool(mode.visited)) if mode.mass > 0.0 else None
+    if "other_modes" not in run.stats:
+        return None
+    of_chain, coordinate, at, visited = (
+        np.reshape(run.stats[name].values, (run.chains, -1))[:, -1] for name in OTHER_MODES
     )
     of_chain = np.nan_to_num(of_chain)
     if not of_chain.any():
-        return [], ""
-    unvisited = np.where(shared, 0.0, of_chain)
+        return None
+    unvisited = np.where(visited, 0.0, of_chain)
     worst = int(np.argmax(unvisited if unvisited.any() else of_chain))
-    mass, coordinate = float(of_chain[worst]), int(where[worst])
-    if shared[worst]:
-        return ([] if exact else [_weights(name(coordinate) if position is not None else "", mass)]), ""
+    return _Mode(float(of_chain[worst]), int(coordinate[worst]), float(at[worst]), bool(visited[worst]))
+
+
+def _unvisited(run: Run) -> tuple[float, str]:
+    """Return the mass of a mode that no chain visits, and words on it; 0 where there is none."""
+    mode = _other_mode(run)
+    if mode is None or mode.visited:
+        return 0.0, ""
     place = ""
-    if position is not None:
-        x = position[..., coordinate].ravel()
+    if run.position is not None:
+        x = run.position[..., mode.coordinate].ravel()
         centre, sd = _densest(x)
-        away, distances = (at[worst] - centre) / sd, np.abs(x - at[worst]) / sd
-        here, there = (distances > CALIBRATION.apart).mean(), (distances < 0.5 * CALIBRATION.apart).mean()
-        if there > CALIBRATION.visited * mass and here > CALIBRATION.visited * (1.0 - mass):
-            return [], ""  # chains have been in both, and their agreement judges how often
+        away = (mode.at - centre) / sd
+        distances = np.abs(x - mode.at) / sd
+        here = (distances > CALIBRATION.apart).mean()
+        there = (distances < 0.5 * CALIBRATION.apart).mean()
+        if there > CALIBRATION.visited * mode.mass and here > CALIBRATION.visited * (1.0 - mode.mass):
+            return 0.0, ""  # chains have been in both, and their agreement judges how often
         side = "above" if away > 0.0 else "below"
-        place = f", {abs(away):.0f} sd {side} theirs in {name(coordinate)},"
-    percent = f"{100.0 * mass:.2g} %"
-    words = f"chains do not move to another mode{place} that has about {percent} of the mass"
+        place = f", {abs(away):.0f} sd {side} theirs in {run.unconstrained(mode.coordinate)},"
+    return mode.mass, f"chains do not move to another mode{place} that has about {100.0 * mode.mass:.2g} % of the mass"
+
+
+def mode_reasons(run: Run) -> list[Reason]:
+    """Return a reason if a mode that no chain visits has a hundredth of the mass of theirs."""
+    mass, words = _unvisited(run)
     ratio = mass / max(1.0 - mass, 1e-300)
     if ratio <= CALIBRATION.mass:
-        return [], f" {words[0].upper()}{words[1:]}."
+        return []
     remedy = "reparametrise so that there is one mode, or use pmm.sample(ladder='auto'), which moves between modes"
     if ratio > 0.9 and abs(ratio / round(ratio) - 1.0) < 0.1:
         remedy = (
             "modes of equal mass are often relabellings of exchangeable components: order these; otherwise use "
             "pmm.sample(ladder='auto'), which moves between modes"
         )
-    if "restart" in stats:
+    if "restart" in run.stats:
         remedy = "take more chains, or a reference from which that mode is met"
-    return [Reason("modes", f"{words}, limit 1 %", remedy, None, mass, CALIBRATION.mass)], ""
+    return [Reason("modes", f"{words}, limit 1 %", remedy, None, mass, CALIBRATION.mass)]
 
 
-def _weights(parameter: str, mass: float) -> Reason:
-    """Return the reason for modes of unequal width that chains move between."""
+def mode_words(run: Run) -> str:
+    """Return words on a mode that no chain visits and that has too little mass for a reason."""
+    _, words = _unvisited(run)
+    return f" {words[0].upper()}{words[1:]}." if words else ""
+
+
+def unequal_modes(run: Run, remedy: str) -> list[Reason]:
+    """Return a reason if chains move between modes of unequal width."""
+    mode = _other_mode(run)
+    if mode is None or not mode.visited:
+        return []
+    parameter = run.unconstrained(mode.coordinate) if run.position is not None else None
     where = f", apart in {parameter}" if parameter else ""
     words = f"chains move between modes of unequal width{where}: a step shifts their weights, and no gradient shows it"
-    remedy = "use pmm.sample(exact=True), whose steps have no bias"
-    return Reason("weights", words, remedy, parameter or None, mass)
+    return [Reason("unmeasured", words, remedy, parameter, mode.mass)]
 
 
 def _densest(x: np.ndarray) -> tuple[float, float]:

@@ -1,25 +1,27 @@
-"""Summary and verdict of a run of which only moments were kept (:mod:`pmm_mcmc.run.moments`)."""
+"""Summary of a run, and what a verdict asks of it, of which only moments were kept (:mod:`pmm_mcmc.run.moments`)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from pmm_mcmc.diagnostics.biases import Biases
 from pmm_mcmc.diagnostics.breaks import noted
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.estimate import Corrected
-from pmm_mcmc.diagnostics.judgement import Findings, judge
-from pmm_mcmc.diagnostics.measured import Measured
-from pmm_mcmc.diagnostics.reading import labels_of
-from pmm_mcmc.diagnostics.reasons import identity_holds, size_reasons, walled
-from pmm_mcmc.diagnostics.statement import Reason, Verdict, concluded
+from pmm_mcmc.diagnostics.identity import holds
+from pmm_mcmc.diagnostics.parameters import labels_of
+from pmm_mcmc.diagnostics.reading import Run, walled
 from pmm_mcmc.diagnostics.stein_moments import SteinMoments
 from pmm_mcmc.diagnostics.table import sd_of
 from pmm_mcmc.warmup.standard_errors import between_pieces
+from pmm_mcmc.warmup.stein_identity import Identity
 
-__all__ = ["moments_summary", "moments_verdict"]
+__all__ = ["MomentsRun", "moments_summary", "read_moments"]
 
 
 class _Read(NamedTuple):
@@ -47,7 +49,7 @@ def moments_summary(dt: Any) -> pd.DataFrame:
         A row a parameter: ``mean`` and ``sd`` over all chains; ``mcse_mean``, from the chains' means; ``r_hat`` (see
         Notes).  For parameters that are unconstrained coordinates themselves also ``mean_corrected``,
         ``mcse_corrected``, ``bias`` and ``bias_se`` (NaN where not measurable), as in :func:`pmm_mcmc.summary`; NaN
-        for the others.  The sentence of the verdict is in ``.attrs["verdict"]``.
+        for the others.
 
     Raises
     ------
@@ -69,31 +71,7 @@ def moments_summary(dt: Any) -> pd.DataFrame:
        7, 1992.
     """
     read = _read(dt)
-    table = _table(read)
-    table.attrs["verdict"] = _judge(dt, read, table).sentence
-    return table
-
-
-def moments_verdict(dt: Any) -> Verdict:
-    """Return the verdict on a run of which only moments were kept, with the checks that are possible.
-
-    The limits are those of :func:`pmm_mcmc.verdict`; the biases are those of the unconstrained coordinates.
-
-    Parameters
-    ----------
-    dt
-        As for :func:`moments_summary`.
-
-    Returns
-    -------
-    Verdict
-        ``state``, ``trusted``, ``sentence``, ``reasons``.
-    """
-    chains, draws = dt["posterior_mean"].sizes["chain"], int(dt["sample_stats_total"]["draws"][0])
-    if chains * draws < CALIBRATION.fewest:
-        return concluded(size_reasons(chains, draws), "")
-    read = _read(dt)
-    return _judge(dt, read, _table(read))
+    return _table(read)
 
 
 def _read(dt: Any) -> _Read:
@@ -114,8 +92,8 @@ def _read(dt: Any) -> _Read:
     stein = dt["stein"].dataset
     found = SteinMoments.of(stein)
     broken = noted(dt["posterior_mean"].attrs) is not None
-    holds = found.pieces == 1 or identity_holds(found.identity, found.pieces - 1, found.sd > 0.0)
-    if not holds or broken or walled(dt["sample_stats_total"], chains * draws):
+    usable = found.pieces == 1 or holds(found.identity, found.pieces - 1, found.sd > 0.0)
+    if not usable or broken or walled(dt["sample_stats_total"], chains * draws):
         found = found._replace(first=_plain(found.first), second=_plain(found.second))
     return _Read(labels, draws, means, sds, stein["coordinate_of"].values, found)
 
@@ -157,35 +135,129 @@ def _table(read: _Read) -> pd.DataFrame:
     return pd.DataFrame(columns | measured, index=read.labels)
 
 
-def _judge(dt: Any, read: _Read, table: pd.DataFrame) -> Verdict:
-    stats, chains, at = dt["sample_stats_total"], len(read.mean), read.coordinates
-    broken = noted(dt["posterior_mean"].attrs)
-    there = at if at is not None and at.pieces > 1 else None
-    # Of the coordinates only centred ones have their values here.
-    place = None if broken is None or at is None else lambda: (at.labels[broken.coordinate], np.nan)
-    found = Findings(
-        stats, chains, read.draws, read.labels, table["r_hat"].to_numpy(),
-        (table["mcse_mean"] / table["sd"].where(table["sd"] > 0.0)).to_numpy(),
-        _measured(at),
-        there.identity if there else None,
-        there.pieces - 1 if there else 1,
-        there.sd > 0.0 if there else True,
-        there.labels.__getitem__ if there else str,
-        "unconstrained coordinates",
-        broken=broken,
-        place=place,
-        kept=False,
-    )  # fmt: skip
-    missing = Reason("no_gradients", "the bias could not be measured, for the result holds no gradients")
-    return judge(found, [] if at is not None else [missing])
+@dataclass
+class MomentsRun(Run):
+    """A result of which only moments were kept, for the checks that need no draws."""
+
+    tree: Any = None
+
+    @cached_property
+    def chains(self) -> int:
+        """Number of chains."""
+        return int(self.posterior.sizes["chain"])
+
+    @cached_property
+    def draws(self) -> int:
+        """Number of draws of each chain."""
+        return int(self.stats["draws"][0])
+
+    @cached_property
+    def moments(self) -> _Read:
+        """The moments."""
+        return _read(self.tree)
+
+    @property
+    def _gradients(self) -> SteinMoments | None:
+        """Corrected moments, where there is more than one piece to know their errors from."""
+        at = self.moments.coordinates
+        return at if at is not None and at.pieces > 1 else None
+
+    @property
+    def ours(self) -> bool:
+        """Runs that keep moments are of this package."""
+        return True
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether there are gradients."""
+        return self.moments.coordinates is not None
+
+    @property
+    def adjusted(self) -> bool:
+        """Whether the posterior is the stationary law of the kernel."""
+        return bool(self.attrs.get("adjusted", "acceptance_rate" in self.stats))
+
+    @property
+    def kind(self) -> str:
+        """Noun for what biases are of."""
+        return "unconstrained coordinates"
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """Estimates of the parameters."""
+        table = _table(self.moments)
+        table["mcse_corrected"] = table["mcse_corrected"].fillna(table["mcse_mean"])
+        return table.assign(sd_corrected=table["sd"])
+
+    @cached_property
+    def r_hat(self) -> pd.Series:
+        """r_hat of each parameter."""
+        return self.table["r_hat"].rename("r_hat")
+
+    @cached_property
+    def errors(self) -> pd.Series:
+        """Standard errors of means in standard deviations."""
+        return self.table["mcse_mean"] / self.table["sd"].where(self.table["sd"] > 0.0)
+
+    @cached_property
+    def biases(self) -> Biases:
+        """Biases of the unconstrained coordinates."""
+        return _biases(self.moments.coordinates)
+
+    @cached_property
+    def errors_of_sd(self) -> pd.Series:
+        """Standard errors of standard deviations of coordinates."""
+        at = self._gradients
+        unknown = pd.Series(np.nan, index=self.table.index)
+        if at is None:
+            return unknown
+        sd, error = sd_of(at.second)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = np.where(at.second.used | (at.sd == 0.0), np.nan, error / np.where(sd > 0.0, sd, np.nan))
+        own = self.moments.own
+        return unknown.mask(own >= 0, pd.Series(error[own], index=self.table.index))
+
+    @cached_property
+    def identity(self) -> Identity | None:
+        """The Stein identity of each unconstrained coordinate."""
+        return None if self._gradients is None else self._gradients.identity
+
+    @property
+    def identity_degrees(self) -> int:
+        """Degrees of freedom of standard errors."""
+        return self.degrees
+
+    @property
+    def degrees(self) -> int:
+        """Degrees of freedom of standard errors."""
+        return 1 if self._gradients is None else self._gradients.pieces - 1
+
+    @cached_property
+    def moving(self) -> np.ndarray:
+        """Which coordinates vary between draws."""
+        return np.array(True) if self._gradients is None else self._gradients.sd > 0.0
+
+    def coordinate(self, number: int) -> str:
+        """Return the name of a coordinate."""
+        return "" if self._gradients is None else self._gradients.labels[number]
+
+    def break_place(self) -> tuple[str, float] | None:
+        """Return the coordinate that the break is along; of the coordinates only centred ones have values here."""
+        at = self.moments.coordinates
+        return None if self.broken is None or at is None else (at.labels[self.broken.coordinate], np.nan)
 
 
-def _measured(at: SteinMoments | None) -> Measured:
+def read_moments(dt: Any) -> MomentsRun:
+    """Return what the checks of a verdict ask of a result of ``keep="moments"``."""
+    return MomentsRun(dt["posterior_mean"].dataset, dt["sample_stats_total"], tree=dt)
+
+
+def _biases(at: SteinMoments | None) -> Biases:
     """Return biases in posterior standard deviations; NaN for one chain, and without gradients."""
     if at is None or at.pieces == 1:
         labels = [] if at is None else at.labels
         unknown = np.full(max(len(labels), 1), np.nan)
-        return Measured(labels, *(unknown,) * 5, np.isnan(unknown), unknown, unknown)
+        return Biases(labels, *(unknown,) * 5, np.isnan(unknown), unknown)
     # All are in units of the coordinates' scale.
     corrected_sd, _ = sd_of(at.second)
     sd = np.where(at.second.used, corrected_sd, at.sd)
@@ -193,14 +265,7 @@ def _measured(at: SteinMoments | None) -> Measured:
     of_sd = np.where(at.second.used, at.sd - corrected_sd, np.nan)
     of_sd_se = at.second.bias_se / np.maximum(2.0 * corrected_sd, 1e-300)
     left = np.where(at.first.used, at.first.left, 0.0)
-    return Measured(
-        at.labels,
-        np.abs(at.first.bias) / sd,
-        at.first.bias_se / sd,
-        left,
-        np.abs(of_sd) / sd,
-        of_sd_se / sd,
-        at.sd > 0.0,
-        at.first.se / sd,
-        at.second.se / np.maximum(2.0 * corrected_sd, 1e-300) / sd,
+    mean = np.abs(at.first.bias) / sd
+    return Biases(
+        at.labels, mean, at.first.bias_se / sd, left, np.abs(of_sd) / sd, of_sd_se / sd, at.sd > 0.0, at.first.se / sd
     )

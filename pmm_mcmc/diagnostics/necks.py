@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.interpolate import PchipInterpolator
@@ -19,6 +19,9 @@ from scipy.interpolate import PchipInterpolator
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.statement import Reason
+
+if TYPE_CHECKING:
+    from pmm_mcmc.diagnostics.reading import Run
 
 __all__ = ["ATTRIBUTE", "DRAWS", "MOST", "Value", "neck_reasons", "necks_beyond"]
 
@@ -184,27 +187,21 @@ class _Walk:
         return 0.5 * (hessian + hessian.T)
 
 
-def neck_reasons(attrs: Any, judged: np.ndarray, named: Callable[[int, float], tuple[str, str]]) -> list[Reason]:
-    """Return a reason if a neck has a hundredth more of the mass than of the draws.
-
-    Parameters
-    ----------
-    attrs
-        Attributes of a result.
-    judged : (chain, draw, d)
-        Positions ``z``.
-    named
-        Function of a coordinate and its value that returns the parameter, and its value in words.
-    """
-    for one in json.loads(attrs[ATTRIBUTE])["along"] if ATTRIBUTE in attrs else []:
-        i, side = one["coordinate"], one["side"]
-        mass = _beyond(side * judged[..., i].ravel(), *_ordered(side, one["at"], one["log_density"]))
+def neck_reasons(run: Run) -> list[Reason]:
+    """Return a reason if a neck has a hundredth more of the mass than of the draws."""
+    for one in json.loads(run.attrs[ATTRIBUTE])["along"] if ATTRIBUTE in run.attrs else []:
+        number = one["coordinate"]
+        side = one["side"]
+        z = run.judged[..., number].ravel()
+        mass = _beyond(side * z, *_ordered(side, one["at"], one["log_density"]))
         if mass > _TAIL + CALIBRATION.mass:
-            edge = side * np.quantile(side * judged[..., i], 1.0 - _TAIL)
-            parameter, value = named(i, float(edge))
+            edge = side * float(np.quantile(side * z, 1.0 - _TAIL))
+            parameter = run.coordinate(number)
+            value = run.draws_of(parameter)[int(np.argmin(np.abs(z - edge)))]
+            where = "below" if edge < np.median(z) else "above"
             words = (
-                f"by a prediction {100.0 * mass:.0f} % of the mass is where {parameter} is {value}, a neck with "
-                f"{100.0 * _TAIL:.0f} % of the draws"
+                f"by a prediction {100.0 * mass:.0f} % of the mass is where {parameter} is {where} {value:.3g}, a neck "
+                f"with {100.0 * _TAIL:.0f} % of the draws"
             )
             remedy = f"draw more, or keep {parameter} from there by its prior"
             return [Reason("neck", words, remedy, parameter, mass, _TAIL + CALIBRATION.mass)]

@@ -1,30 +1,31 @@
-"""Reading a result: its parameters, some at a time, and the gradients that biases are measured with."""
+"""A result as it is read: what the checks of a verdict ask, each computed once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
-from arviz_base import xarray_sel_iter
-from arviz_base.labels import BaseLabeller
+from scipy.stats import chi2, poisson
 
-from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
+from pmm_mcmc.diagnostics.biases import Biases, biases_of
 from pmm_mcmc.diagnostics.breaks import Break, noted
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.folds import Folds
+from pmm_mcmc.diagnostics.identity import holds, identity_of, whitened_identity
+from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.noncentred import judged_positions
-from pmm_mcmc.diagnostics.reasons import identity_holds, walled
+from pmm_mcmc.diagnostics.parameters import Parameters
+from pmm_mcmc.diagnostics.table import judged, table_of
+from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
-from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
+from pmm_mcmc.warmup.stein_identity import Identity
 
-__all__ = ["SLAB", "Parameters", "Run", "labels_of", "read", "scalars"]
+__all__ = ["Run", "read", "scalars", "walled"]
 
-# Bytes of parameters that are in memory together.
-SLAB = 2**23
 _SAMPLE = ("chain", "draw")
 _NONE = (
     "the result holds no gradients (sample_stats 'gradient' and 'unconstrained'): sample with a step method of "
@@ -32,105 +33,88 @@ _NONE = (
 )
 
 
-def labels_of(group: xr.Dataset) -> list[str]:
-    """Return ArviZ's labels of the scalars of a group, in the order of its variables."""
-    labeller, every = BaseLabeller(), xarray_sel_iter(group, skip_dims=set(_SAMPLE))
-    return [labeller.make_label_flat(name, selection, index) for name, selection, index in every]
-
-
-class Parameters:
-    """The scalar parameters of a posterior: labels as of ArviZ, and draws that are read some at a time."""
-
-    def __init__(self, posterior: xr.Dataset):
-        self._posterior = posterior
-
-    @cached_property
-    def labels(self) -> list[str]:
-        """Labels of all scalars, in the order of the variables."""
-        return labels_of(self._posterior)
-
-    def __len__(self) -> int:
-        sizes = (dict(variable.sizes) for variable in self._posterior.data_vars.values())
-        return sum(int(np.prod([size for dim, size in every.items() if dim not in _SAMPLE])) for every in sizes)
-
-    def slabs(self, which: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield numbers of parameters with their draws ``(chain, draw, n)``: of all, or of those in ``which``."""
-        kept, draws, size = [], [], 0
-        for at, values in self._pieces(which):
-            kept.append(at)
-            draws.append(values)
-            size += values.nbytes
-            if size >= SLAB:
-                yield np.concatenate(kept), draws[0] if len(draws) == 1 else np.concatenate(draws, axis=-1)
-                kept, draws, size = [], [], 0
-        if kept:
-            yield np.concatenate(kept), draws[0] if len(draws) == 1 else np.concatenate(draws, axis=-1)
-
-    def _pieces(self, which: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        wanted = np.ones(len(self), bool)
-        if which is not None:
-            wanted[:] = False
-            wanted[which] = True
-        first = 0
-        for variable in self._posterior.data_vars.values():
-            dims = [dim for dim in variable.dims if dim not in _SAMPLE]
-            variable = variable.transpose(*_SAMPLE, *dims)
-            if not dims:
-                dims, variable = ["scalar"], variable.expand_dims("scalar", axis=2)
-            shape = variable.shape[2:]
-            numbers = first + np.arange(int(np.prod(shape))).reshape(shape)
-            first += numbers.size
-            # Slices along the longest dimension, so that a variable on disk is not read as a whole.
-            long = int(np.argmax(shape))
-            step = max(1, SLAB * shape[long] // max(1, 8 * int(np.prod(variable.shape))))
-            for begin in range(0, shape[long], step):
-                part = slice(begin, begin + step)
-                at = numbers[(slice(None),) * long + (part,)].ravel()
-                if wanted[at].any():
-                    values = variable.isel({dims[long]: part}).values
-                    values = values.reshape(*values.shape[:2], -1)
-                    if not wanted[at].all():
-                        at, values = at[wanted[at]], values[..., wanted[at]]
-                    yield at, values.astype(float, copy=False)
-
-    def read(self, which: np.ndarray | None = None) -> np.ndarray:
-        """Return draws ``(chain, draw, n)`` of the parameters numbered ``which``, in this order; by default of all."""
-        which = np.arange(len(self)) if which is None else np.asarray(which)
-        sizes = self._posterior.sizes
-        values = np.empty((sizes["chain"], sizes["draw"], len(which)))
-        place = np.full(len(self), -1)
-        place[which] = np.arange(len(which))
-        for at, part in self.slabs(which):
-            values[..., place[at]] = part
-        return values
+def walled(stats: Any, draws: int) -> bool:
+    """Return whether so many transitions met values that are not finite that the density may end at a wall."""
+    limit = poisson.isf(0.05, CALIBRATION.unstable_rate * draws)
+    return "model_failures" in stats and int(stats["model_failures"].sum()) > limit
 
 
 @dataclass
 class Run:
-    """A result as it was read: ``p`` parameters and, if it has them, positions and gradients ``(chain, draw, d)``.
+    """A result with ``p`` parameters and, if they were kept, positions and gradients ``(chain, draw, d)``.
 
     Attributes
     ----------
-    parameters
-        The parameters with their draws.
+    posterior
+        The parameters' draws, ``(chain, draw, ...)``.
+    stats
+        The group ``sample_stats``, empty if there is none.
+    ladder, equilibration
+        These groups, ``None`` if there are none.
     position
         Unconstrained positions, ``None`` if there are none.
     judged, gradient
         Gradients, and the positions at which they are taken: non-centred ones if the run has them.
-    walled
-        Whether the density jumps, or may end at a wall: there the Stein identity lacks a boundary term.
-    broken
-        The jump or wall that was found between draws, if any.
     """
 
-    parameters: Parameters
-    chains: int
-    draws: int
+    posterior: xr.Dataset
+    stats: Any
+    ladder: Any = None
+    equilibration: Any = None
     position: Any = None
     gradient: Any = None
     judged: Any = None
-    walled: bool = False
-    broken: Break | None = None
+
+    # -- what the result is ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def chains(self) -> int:
+        """Number of chains."""
+        return int(self.posterior.sizes["chain"])
+
+    @cached_property
+    def draws(self) -> int:
+        """Number of draws of each chain."""
+        return int(self.posterior.sizes["draw"])
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """Attributes of the posterior."""
+        return dict(self.posterior.attrs)
+
+    @property
+    def ours(self) -> bool:
+        """Whether a method of this package made the draws."""
+        return "n_grad_total" in self.stats or "gradient" in self.stats or self.ladder is not None
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether there are gradients."""
+        return self.judged is not None
+
+    @property
+    def adjusted(self) -> bool:
+        """Whether the posterior is the stationary law of the kernel that made the draws, a method of this package."""
+        if "adjusted" in self.attrs:
+            return bool(self.attrs["adjusted"])
+        return self.ladder is not None or (self.ours and "acceptance_rate" in self.stats)
+
+    @property
+    def unadjusted(self) -> bool:
+        """Whether the draws may have the bias of a step."""
+        return self.ours and not self.adjusted
+
+    @property
+    def broken(self) -> Break | None:
+        """The jump or wall between draws, if there is one."""
+        return noted(self.attrs)
+
+    # -- parameters --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def parameters(self) -> Parameters:
+        """The parameters with their draws."""
+        return Parameters(self.posterior)
 
     @property
     def labels(self) -> list[str]:
@@ -138,76 +122,187 @@ class Run:
         return self.parameters.labels
 
     @cached_property
-    def identity(self) -> Identity:
-        """The Stein identity of each coordinate: see :func:`pmm_mcmc.warmup.stein_identity.stein_identity`."""
-        return stein_identity(self.judged, self.gradient)
+    def table(self) -> pd.DataFrame:
+        """Estimates of the parameters that a verdict judges."""
+        return table_of(self, judged(self))
+
+    @property
+    def kind(self) -> str:
+        """Noun for the rows of the table."""
+        return "parameters" if len(self.table) == len(self.parameters) else "parameters judged"
 
     @cached_property
-    def together(self) -> Identity:
-        """The Stein identity of whitened coordinates, which speaks of all together.
+    def r_hat(self) -> pd.Series:
+        """r_hat of each row of the table, nested for superchains, by its name; 1 of constants."""
+        values = self.table["r_hat"].rename("r_hat")
+        if self.chains > 1 and "superchains" in self.attrs:
+            tree = xr.DataTree.from_dict({"posterior": self.posterior})
+            values = nested_r_hat(tree).reindex(self.table.index).rename("nested r_hat")
+        # Replicas of a ladder start together, and forget by restarts, which are counted.
+        compared = (self.table["sd"] > 0.0) & (self.ladder is None)
+        return values.where(compared, 1.0)
 
-        Collinear coordinates have products that vary by far more than 1; whitened ones do not, and none hides in their
-        noise.  The whitening is symmetric, so that each remains the one most like the coordinate of its number.
+    @cached_property
+    def errors(self) -> pd.Series:
+        """Standard errors of plain means in standard deviations: ArviZ's, or that between chains if it is larger.
+
+        Between a few chains it is noisy: it counts only where it is larger than chance makes it for any parameter, or
+        where chains are too short for ArviZ's.
         """
-        d, n = self.judged.shape[2], self.chains * self.draws
-        if not (1 < d <= MOST_DENSE and n > 3 * d and np.isfinite(self.identity.excess).all() and self.moving.all()):
-            return self.identity
-        x, g = (array.reshape(n, d)[:: -(-n // CALIBRATION.fitted_draws)] for array in (self.judged, self.gradient))
-        centre, root = affine_scale(x, g, dense=True)
-        y = np.empty((n, d))
-        for i in range(0, n, SLAB // 8 // d):
-            part = slice(i, i + SLAB // 8 // d)
-            y[part] = np.linalg.solve(root, (self.judged.reshape(n, d)[part] - centre).T).T
-        if not np.isfinite(y).all():
-            return self.identity
-        return stein_identity(y.reshape(self.judged.shape), self.gradient @ root)
+        within = self.table["within"]
+        between = self.table["between"]
+        if self.chains == 1 or not len(self.table):
+            return within
+        quantile = chi2.ppf(1.0 - WARMUP.chance / len(self.table), self.chains - 1)
+        chance = np.sqrt(quantile / (self.chains - 1))
+        return within.where(~(between > chance * within) & within.notna(), between)
+
+    @property
+    def effective(self) -> float:
+        """Effective draws of the parameter that has fewest."""
+        of_each = [1.0 / error**2 for error in self.errors if error > 0.0]
+        return min(of_each, default=float(self.chains * self.draws))
 
     @cached_property
-    def folds(self) -> Folds:
-        """The draws in folds, for corrected estimates."""
-        return Folds(self.judged, self.gradient)
+    def biases(self) -> Biases:
+        """Biases of the rows of the table."""
+        return biases_of(self.table)
+
+    @cached_property
+    def errors_of_sd(self) -> pd.Series:
+        """Standard errors of standard deviations, in these; NaN of parameters whose tails may be too heavy for one.
+
+        These are the transformed ones, deterministics, and children of hierarchies: those of a funnel are known by
+        their scale.  Of the others a large error counts where gradients do not explain the standard deviation.
+        """
+        error = self.table["mcse_sd_corrected"] / self.table["sd_corrected"].where(self.table["sd_corrected"] > 0.0)
+        error = error.where(self.table["bias_of_sd"].isna() & (self.table["sd"] != 0.0))
+        if self.position is None:
+            return error * np.nan
+        moved = np.append((self.judged != self.position).any(axis=(0, 1)), True)
+        number = {label: i for i, label in enumerate(self.labels)}
+        for label in error.index[error > CALIBRATION.mcse]:
+            values = self.parameters.read(np.array([number[label]]))
+            if moved[own_of(values, self.position)[0]]:
+                error[label] = np.nan
+        return error
+
+    # -- gradients ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def identity(self) -> Identity | None:
+        """The Stein identity of each coordinate, if there are gradients."""
+        return None if self.judged is None else identity_of(self.judged, self.gradient)
+
+    @cached_property
+    def whitened_identity(self) -> Identity | None:
+        """The Stein identity of whitened coordinates, where these can be had."""
+        return None if self.judged is None else whitened_identity(self.judged, self.gradient)
+
+    @property
+    def identity_degrees(self) -> int:
+        """Degrees of freedom of the standard errors of the identity."""
+        return degrees_of_freedom(self.chains, self.draws, CALIBRATION.identity_pieces)
 
     @property
     def degrees(self) -> int:
-        """Degrees of freedom of standard errors."""
+        """Degrees of freedom of standard errors of corrected estimates."""
         return degrees_of_freedom(self.chains, self.draws)
 
     @cached_property
-    def correctable(self) -> bool:
-        """Whether there are gradients, and the Stein identity can correct the draws."""
-        if self.judged is None or self.walled:
-            return False
-        return identity_holds(self.identity, self.degrees, self.moving)
-
-    @property
     def moving(self) -> np.ndarray:
         """Which coordinates vary between draws."""
         with np.errstate(invalid="ignore"):  # what is infinite does not move
             return np.ptp(self.judged, axis=(0, 1)) > 0.0
 
     @cached_property
-    def values(self) -> np.ndarray:
-        """Draws of all parameters."""
-        return self.parameters.read()
+    def folds(self) -> Folds:
+        """The draws in folds, for corrected estimates."""
+        return Folds(self.judged, self.gradient)
 
     @cached_property
-    def own(self) -> np.ndarray:
-        """Number of the coordinate that each parameter is, or -1."""
-        return self.own_of(self.values)
+    def correctable(self) -> bool:
+        """Whether there are gradients, and the Stein identity can correct the draws."""
+        # Where the density jumps, or may end at a wall, the identity lacks a boundary term.
+        if self.identity is None or self.broken is not None or walled(self.stats, self.chains * self.draws):
+            return False
+        return holds(self.identity, self.identity_degrees, self.moving)
 
     def own_of(self, values: np.ndarray) -> np.ndarray:
         """Return the number of the coordinate that each parameter ``(chain, draw, n)`` equals in all draws, or -1."""
-        own = np.full(values.shape[-1], -1)
-        if self.judged is None:
-            return own
-        first = self.judged[0, 0]
-        order = np.argsort(first, kind="stable")
-        ends = (np.searchsorted(first, values[0, 0], side, sorter=order) for side in ("left", "right"))
-        for i, (low, high) in enumerate(zip(*ends, strict=True)):
-            for j in order[low:high]:
-                if np.array_equal(values[..., i], self.judged[..., j]):
-                    own[i] = j
+        return own_of(values, self.judged)
+
+    # -- names -------------------------------------------------------------------------------------------------------
+
+    def coordinate(self, number: int) -> str:
+        """Return the parameter that a coordinate of the gradients is, or else that correlates with it most."""
+        return self._closest(self.judged, number)
+
+    def unconstrained(self, number: int) -> str:
+        """Return the parameter that an unconstrained coordinate is, or else that correlates with it most."""
+        return self._closest(self.position, number)
+
+    def _closest(self, positions: np.ndarray, number: int) -> str:
+        x = positions[..., number]
+        best = ""
+        closest = -1.0
+        judged_labels = set(self.table.index)
+        numbers = np.array([i for i, label in enumerate(self.labels) if label in judged_labels])
+        for at, values in self.parameters.slabs(numbers):
+            equal = own_of(values, positions) == number
+            if equal.any():
+                return self.labels[at[int(equal.argmax())]]
+            flat = values.reshape(x.size, -1)
+            with np.errstate(all="ignore"):
+                correlation = np.nan_to_num(np.abs([np.corrcoef(x.ravel(), f)[0, 1] for f in flat.T]))
+            if correlation.max() > closest:
+                best = self.labels[at[int(correlation.argmax())]]
+                closest = float(correlation.max())
+        return best
+
+    def draws_of(self, label: str) -> np.ndarray:
+        """Return all draws ``(n,)`` of a parameter."""
+        return self.parameters.read(np.array([self.labels.index(label)])).ravel()
+
+    def place(self, flags: np.ndarray) -> str:
+        """Return words for where draws ``(chain, draw)`` of a flag are, if their mean is 1 sd off that of all."""
+        if self.position is None or not flags.any():
+            return ""
+        sd = np.maximum(self.position.std(axis=(0, 1)), 1e-300)
+        away = (self.position[flags].mean(axis=0) - self.position.mean(axis=(0, 1))) / sd
+        worst = int(np.argmax(np.abs(away)))
+        if abs(away[worst]) < 1.0:
+            return ""
+        side = "above" if away[worst] > 0 else "below"
+        return f", most of all where {self.unconstrained(worst)} is {abs(away[worst]):.1f} sd {side} its mean"
+
+    def break_place(self) -> tuple[str, float] | None:
+        """Return the parameter that the break is along, and its value: NaN if that is no function of the coordinate."""
+        if self.broken is None or self.position is None:
+            return None
+        label = self.unconstrained(self.broken.coordinate)
+        x = self.position[..., self.broken.coordinate].ravel()
+        order = np.argsort(x, kind="stable")
+        values = self.draws_of(label)[order]
+        if not ((np.diff(values) >= 0.0).all() or (np.diff(values) <= 0.0).all()):
+            return label, np.nan
+        return label, float(np.interp(self.broken.value, x[order], values))
+
+
+def own_of(values: np.ndarray, positions: np.ndarray | None) -> np.ndarray:
+    """Return the number of the coordinate that each parameter ``(chain, draw, n)`` equals in all draws, or -1."""
+    own = np.full(values.shape[-1], -1)
+    if positions is None:
         return own
+    start = positions[0, 0]
+    order = np.argsort(start, kind="stable")
+    low = np.searchsorted(start, values[0, 0], "left", sorter=order)
+    high = np.searchsorted(start, values[0, 0], "right", sorter=order)
+    for i in range(len(own)):
+        for j in order[low[i] : high[i]]:
+            if np.array_equal(values[..., i], positions[..., j]):
+                own[i] = j
+    return own
 
 
 def scalars(dt: Any, var_names: Any = None) -> xr.Dataset:
@@ -233,21 +328,22 @@ def read(dt: Any, var_names: Any = None, *, strict: bool = False) -> Run:
     Raises
     ------
     ValueError
-        If ``strict`` and biases cannot be measured.
+        If ``strict`` and there can be no corrected estimates.
     """
     posterior = scalars(dt, var_names)
-    chains, draws = (posterior.sizes[dim] for dim in _SAMPLE)
+    groups = {name: dt[name] if name in dt.children else None for name in ("ladder", "equilibration")}
     stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
+    run = Run(posterior, stats, **groups)
     there = "gradient" in stats and "unconstrained" in stats
+    enough = run.draws >= CALIBRATION.fewest_of_chain and run.chains * run.draws >= CALIBRATION.fewest
     if strict and not there:
         raise ValueError(_NONE)
-    enough = draws >= CALIBRATION.fewest_of_chain and chains * draws >= CALIBRATION.fewest
     if strict and not enough:
-        raise ValueError(f"{chains} x {draws} draws are too few to measure a bias: draw at least {CALIBRATION.fewest}")
-    run = Run(Parameters(posterior), chains, draws, broken=noted(dt["posterior"].attrs))
-    if not there or not enough:
-        return run
-    run.position, run.gradient = (np.asarray(stats[name].values, dtype=float) for name in ("unconstrained", "gradient"))
-    run.judged = judged_positions(stats)
-    run.walled = run.broken is not None or walled(stats, chains * draws)
+        raise ValueError(
+            f"{run.chains} x {run.draws} draws are too few for a corrected estimate: draw at least {CALIBRATION.fewest}"
+        )
+    if there and enough:
+        run.position = np.asarray(stats["unconstrained"].values, dtype=float)
+        run.gradient = np.asarray(stats["gradient"].values, dtype=float)
+        run.judged = judged_positions(stats)
     return run

@@ -12,9 +12,6 @@ TRUSTED, UNDECIDED, NOT_TRUSTED = "trusted", "undecided", "not trusted"
 # The remedy of reasons that more draws alone remove: ``draws="auto"`` goes on until there are none.
 MORE = "draw more"
 
-# Reasons whose value is a standard error: it falls with the root of the number of draws.
-_ERRORS = ("mcse", "mcse_of_sd")
-
 # The state of a run with each reason.  The sentence has one remedy, that of the first reason in this order: a wrong
 # step must be mended before more draws help.
 _STATES = {
@@ -23,24 +20,17 @@ _STATES = {
     "unstable": NOT_TRUSTED,
     "divergences": NOT_TRUSTED,
     "identity": NOT_TRUSTED,
-    "bias_of_mean": NOT_TRUSTED,
-    "bias_of_sd": NOT_TRUSTED,
-    "step_unstable": NOT_TRUSTED,
+    "bias": NOT_TRUSTED,
     "modes": NOT_TRUSTED,
     "r_hat": NOT_TRUSTED,
-    "exact_leg": UNDECIDED,
-    "shift": UNDECIDED,
+    "equilibration": UNDECIDED,
     "neck": UNDECIDED,
     "restarts": UNDECIDED,
     "evidence": UNDECIDED,
-    "weights": UNDECIDED,
     "step_long": UNDECIDED,
     "one_chain": UNDECIDED,
     "few_draws": UNDECIDED,
     "mcse": UNDECIDED,
-    "mcse_of_sd": UNDECIDED,
-    "bound": UNDECIDED,
-    "no_gradients": UNDECIDED,
     "unmeasured": UNDECIDED,
 }
 
@@ -52,10 +42,10 @@ class Reason:
     Attributes
     ----------
     code : str
-        ``"jump"``, ``"wall"``, ``"unstable"``, ``"divergences"``, ``"identity"``, ``"bias_of_mean"``,
-        ``"bias_of_sd"``, ``"step_unstable"``, ``"modes"``, ``"r_hat"``: not trusted.  ``"exact_leg"``,
-        ``"shift"``, ``"neck"``, ``"restarts"``, ``"evidence"``, ``"weights"``, ``"step_long"``, ``"one_chain"``,
-        ``"few_draws"``, ``"mcse"``, ``"mcse_of_sd"``, ``"bound"``, ``"no_gradients"``, ``"unmeasured"``: undecided.
+        Of every run ``"few_draws"``, ``"one_chain"``, ``"r_hat"``, ``"mcse"``, ``"divergences"``; of those of this
+        package also ``"equilibration"``, ``"identity"``, ``"modes"``, ``"neck"``; of unadjusted draws ``"unstable"``,
+        ``"bias"``, ``"step_long"``, ``"unmeasured"``, ``"jump"``, ``"wall"``; of a ladder ``"restarts"``,
+        ``"evidence"``.
     words : str
         The finding in words, with its limit.
     remedy : str
@@ -79,7 +69,8 @@ class Reason:
     @property
     def state(self) -> str:
         """State of a run with this reason."""
-        return _STATES[self.code]
+        unstable = self.code == "step_long" and self.value == math.inf  # where the posterior is steepest
+        return NOT_TRUSTED if unstable else _STATES[self.code]
 
 
 @dataclass(frozen=True)
@@ -117,20 +108,23 @@ def beside(value: float, limit: float, digits: int) -> tuple[str, str]:
     return f"{value:.{digits}f}", f"{limit:.{digits}f}"
 
 
-def concluded(reasons: Iterable[Reason], good: str) -> Verdict:
-    """Return the verdict of the reasons or, if there are none, a trusted one with the sentence ``good``."""
+def concluded(reasons: Iterable[Reason], good: str, note: str = "") -> Verdict:
+    """Return the verdict of the reasons or, if there are none, a trusted one with the sentence ``good``.
+
+    ``note`` ends either.
+    """
     ordered = sorted(reasons, key=lambda reason: list(_STATES).index(reason.code))
     if not ordered:
-        return Verdict(TRUSTED, f"Trusted: {good}", ())
+        return Verdict(TRUSTED, f"Trusted: {good}{note}", ())
     state = NOT_TRUSTED if any(reason.state == NOT_TRUSTED for reason in ordered) else UNDECIDED
     decisive = [reason for reason in ordered if reason.state == state]
     sentence = f"{state.capitalize()}: {'; '.join(map(str, decisive))}."
     # A step that is known to be too long explains why the identity fails; no edge of the density is needed.
-    steps = [reason for reason in ordered if reason.code.startswith("step_") and decisive[0].code == "identity"]
+    steps = [reason for reason in ordered if reason.code == "step_long" and decisive[0].code == "identity"]
     remedy = next((reason.remedy for reason in [*steps, *decisive] if reason.remedy), "")
-    if remedy == MORE and all(reason.code in _ERRORS for reason in decisive):
+    if remedy == MORE and all(reason.code == "mcse" for reason in decisive):  # falls with the root of their number
         times = max((reason.value / reason.limit) ** 2 for reason in decisive if reason.value and reason.limit)
         remedy += f": about {math.ceil(10.0 * times) / 10.0:.1f} times as many"
     if remedy:
         sentence += f" {remedy[0].upper()}{remedy[1:]}."
-    return Verdict(state, sentence, tuple(ordered))
+    return Verdict(state, sentence + note, tuple(ordered))

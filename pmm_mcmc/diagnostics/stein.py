@@ -138,7 +138,7 @@ def corrected_expectations(
     return corrected(values, folds, folds.directions(values if follow is None else follow, own))
 
 
-def corrected(values: np.ndarray, folds: Folds, directions: list[np.ndarray]) -> Corrected:
+def corrected(values: np.ndarray, folds: Folds, directions: list[np.ndarray], unbiased: bool = False) -> Corrected:
     """Estimate expectations of functions as :func:`corrected_expectations` does, from folds made before.
 
     Parameters
@@ -149,6 +149,8 @@ def corrected(values: np.ndarray, folds: Folds, directions: list[np.ndarray]) ->
         The draws.
     directions
         How the functions, or those that they follow, vary: ``folds.directions`` of them.
+    unbiased
+        Whether the draws have no bias: then nothing is added to errors for what a correction leaves of it.
     """
     p, (chains, cut) = values.shape[2], (folds.chains, folds.cut)
     f = folds.flat(values)
@@ -188,5 +190,6 @@ def corrected(values: np.ndarray, folds: Folds, directions: list[np.ndarray]) ->
         finite,
         mean_error[best],
         float(np.mean((raw_se / scale) ** 2)),
+        unbiased,
     )
     return chosen_estimate._replace(by_chain=origin + chosen_estimate.by_chain.reshape(chains, cut, p).mean(axis=1))

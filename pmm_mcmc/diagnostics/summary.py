@@ -1,4 +1,4 @@
-"""The summary of a result: corrected means with errors and biases, beside ArviZ's columns."""
+"""The summary of a result: corrected means with errors, beside ArviZ's columns."""
 
 from __future__ import annotations
 
@@ -10,36 +10,41 @@ import xarray as xr
 from arviz_base import extract
 from arviz_stats import summary as arviz_summary
 
-from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
+from pmm_mcmc.diagnostics.moments_summary import moments_summary
 from pmm_mcmc.diagnostics.noncentred import WORDS
-from pmm_mcmc.diagnostics.reading import Parameters, read
+from pmm_mcmc.diagnostics.parameters import Parameters
+from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.rounding import rounded
-from pmm_mcmc.diagnostics.table import remembered, table_of
-from pmm_mcmc.diagnostics.verdict import bias_table, verdict
+from pmm_mcmc.diagnostics.table import BIASES, remembered, table_of
+from pmm_mcmc.diagnostics.verdict import verdict
 
-__all__ = ["full_table", "joined", "summary", "with_numbers"]
+__all__ = ["bias_table", "full_table", "joined", "summary", "with_numbers"]
 
-_SHORT = ("mean_corrected", "mcse_corrected", "sd", "bias", "bias_se", "r_hat", "ess_bulk")
-_BESIDE = ("mean_corrected", "mcse_corrected", "bias", "bias_se")
+_CORRECTED = ("mean_corrected", "mcse_corrected")
+_BIAS = ("bias", "bias_se")  # of unadjusted draws alone
 
 
 def summary(
     dt: Any, var_names: Any = None, *, kind: str = "short", round_to: Any = "auto", **options: Any
 ) -> pd.DataFrame:
-    """Summarise a result: means corrected for bias, with their errors, beside ArviZ's convergence diagnostics.
+    """Summarise a result: corrected means with their errors, beside ArviZ's convergence diagnostics.
+
+    A corrected mean (:mod:`pmm_mcmc.diagnostics.stein`) has a smaller error than the plain one, and of unadjusted draws
+    a smaller bias.
 
     Parameters
     ----------
     dt
         A result of any sampler, or one of ``pmm.sample(keep="moments")``, which has columns of its own.  Without
-        gradients, as with NUTS, biases are NaN and the corrected mean is the plain mean with its standard error.
+        gradients, as with NUTS, the corrected mean is the plain mean with its standard error.
     var_names
         Parameters to show; all by default.
     kind
-        "short": ``mean_corrected``, ``mcse_corrected``, ``sd`` of the draws, ``bias``, ``bias_se``, ``r_hat`` and
-        ``ess_bulk``, the last two ArviZ's.  "all", or any other kind that ``arviz.summary`` knows: its columns, then
-        those and ``ess_per_grad`` (``ess_bulk`` for each gradient spent, warm-up included).  "bias": the columns of
-        :func:`~pmm_mcmc.diagnostics.verdict.bias_table`, with the biases of standard deviations.
+        "short": ``mean_corrected``, ``mcse_corrected``, ``sd`` of the draws, ``r_hat`` and ``ess_bulk``, the last two
+        ArviZ's; of unadjusted draws also ``bias`` and ``bias_se``.  "all", or any other kind that ``arviz.summary``
+        knows: its columns, then the corrected ones and ``ess_per_grad`` (``ess_bulk`` for each gradient spent, warm-up
+        included).  "bias": the columns of :func:`~pmm_mcmc.diagnostics.summary.bias_table`, with the biases of standard
+        deviations.
     round_to
         "auto" shows a standard error with two digits and an estimate with the places that its error supports, as ArviZ
         does, but never 0 for a value that is not 0; the values in the frame are not rounded.  "none" shows all digits;
@@ -59,23 +64,52 @@ def summary(
     """
     if "posterior_mean" in dt.children:
         return _of_moments(dt, {"var_names": var_names, **options})
-    judged = verdict(dt)
+    judgement = verdict(dt)
+    extra = _BIAS if remembered(dt)["unadjusted"] else ()
     selection = {name: options[name] for name in ("filter_vars", "coords") if name in options}
     labels = _labels(dt, var_names, **selection)
     if kind == "short":
         unknown = set(options) - set(selection)
         if unknown:
             raise ValueError(f"{min(unknown)}: goes with kind='all' or another kind of arviz.summary")
-        out = rounded(full_table(dt, labels)[list(_SHORT)], round_to)
+        columns = [*_CORRECTED, "sd", *extra, "r_hat", "ess_bulk"]
+        out = rounded(full_table(dt, labels)[columns], round_to)
     elif kind == "bias":
         out = rounded(bias_table(dt).loc[labels], round_to)
     else:
-        beside = full_table(dt, labels)[list(_BESIDE)]
+        beside = full_table(dt, labels)[[*_CORRECTED, *extra]]
         out = rounded(joined(with_numbers(dt), beside, var_names=var_names, kind=kind, **options), round_to)
-    out.attrs["verdict"] = judged.sentence
+    out.attrs["verdict"] = judgement.sentence
     if WORDS in dt["posterior"].attrs:
         out.attrs[WORDS] = dt["posterior"].attrs[WORDS]
     return out
+
+
+def bias_table(dt: Any, var_names: Any = None) -> pd.DataFrame:
+    """Estimate the discretisation bias of each parameter's mean and standard deviation.
+
+    A bias is the raw minus the Stein-corrected estimate (:mod:`pmm_mcmc.diagnostics.stein`), in the parameter's units.
+
+    Parameters
+    ----------
+    dt
+        A result of any sampler.  Biases are measured if ``sample_stats`` has ``gradient`` and ``unconstrained``, which
+        every step method here stores if it moves all continuous variables of the model.
+    var_names
+        Parameters to report; all by default.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a parameter: ``mean``, ``mcse``, ``mean_corrected``, ``mcse_corrected``, ``bias``, ``bias_se``,
+        ``bias_sd_units`` (over the corrected standard deviation), then ``sd``, ``sd_corrected``, ``mcse_sd_corrected``,
+        ``bias_of_sd``, ``bias_of_sd_se`` and ``unexplained``, the share of a mean's noise, and so about the share of
+        its bias, that the correction does not remove.  Biases are NaN, and corrected estimates equal to the plain ones,
+        where nothing can be corrected: the gradients explain too little of the parameter; there are none, or fewer than
+        20 draws; or the Stein identity fails as it does at an edge or a jump of the density (then in all rows).  NaN
+        does not mean that there is no bias.  A bias contains the noise of the raw estimate, which ``bias_se`` measures.
+    """
+    return table_of(read(dt, var_names))[list(BIASES)]
 
 
 def full_table(dt: Any, labels: list[str] | None = None) -> pd.DataFrame:
@@ -124,5 +158,5 @@ def _of_moments(dt: Any, given: dict[str, Any]) -> pd.DataFrame:
             f"{unknown[0]}={given[unknown[0]]!r}: does not apply to a run that kept no draws; leave it out"
         )
     out = moments_summary(dt)
-    out.attrs["verdict"] = moments_verdict(dt).sentence
+    out.attrs["verdict"] = verdict(dt).sentence
     return out

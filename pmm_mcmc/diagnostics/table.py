@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -13,9 +13,11 @@ from scipy.linalg import lu_factor, lu_solve
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.estimate import Corrected, uncorrected
-from pmm_mcmc.diagnostics.reading import Run
 from pmm_mcmc.diagnostics.stein import corrected
 from pmm_mcmc.warmup.standard_errors import between_pieces, count_pieces
+
+if TYPE_CHECKING:
+    from pmm_mcmc.diagnostics.reading import Run
 
 __all__ = ["BIASES", "judged", "remembered", "sd_of", "table_of"]
 
@@ -58,8 +60,8 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
     if run.correctable:
         # A squared deviation does not vary with a direction linearly: it follows that of the deviation.
         directions = run.folds.directions(values, own)
-        first = corrected(values, run.folds, directions)
-        second = corrected((values - first.value) ** 2, run.folds, directions)
+        first = corrected(values, run.folds, directions, run.adjusted)
+        second = corrected((values - first.value) ** 2, run.folds, directions, run.adjusted)
     else:
         first = uncorrected(values)
         second = uncorrected((values - first.value) ** 2)

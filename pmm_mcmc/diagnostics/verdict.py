@@ -1,106 +1,70 @@
-"""The biases of a result's parameters, and the verdict on it."""
+"""The verdict on a result: a list of checks, each a function of the result that returns the reasons it has."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
-from scipy.stats import chi2
+from scipy.stats import norm
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.exact import is_exact, leg_reasons, snapshot, with_leg, with_witness, without_bias
-from pmm_mcmc.diagnostics.judgement import Findings
-from pmm_mcmc.diagnostics.judgement import judge as judge_found
-from pmm_mcmc.diagnostics.ladder import ladder_reasons, with_ladder
-from pmm_mcmc.diagnostics.measured import Measured
-from pmm_mcmc.diagnostics.moments_summary import moments_verdict
+from pmm_mcmc.diagnostics.identity import fails, fails_on_average, holds
+from pmm_mcmc.diagnostics.ladder import evidence, ladder_words, restarts
+from pmm_mcmc.diagnostics.modes import mode_reasons, mode_words
+from pmm_mcmc.diagnostics.moments_summary import read_moments
 from pmm_mcmc.diagnostics.necks import neck_reasons
-from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.reading import Run, read
-from pmm_mcmc.diagnostics.reasons import bias_reasons, divergence_reasons, size_reasons, whole
-from pmm_mcmc.diagnostics.shift import shift_reasons
-from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, concluded
-from pmm_mcmc.diagnostics.table import BIASES, judged, remembered, table_of
+from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, beside, concluded
+from pmm_mcmc.diagnostics.table import remembered
+from pmm_mcmc.diagnostics.unadjusted import (
+    bias,
+    breaks,
+    harmless,
+    shorter,
+    step_long,
+    unadjusted_words,
+    unmeasured,
+    unstable,
+)
 from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
+from pmm_mcmc.warmup.stein_identity import Identity
 
-__all__ = ["Reason", "Verdict", "asks_for_more", "bias_table", "judge", "last_words", "verdict"]
-
-
-def bias_table(dt: Any, var_names: Any = None) -> pd.DataFrame:
-    """Estimate the discretisation bias of each parameter's mean and standard deviation.
-
-    A bias is the raw minus the Stein-corrected estimate (:mod:`pmm_mcmc.diagnostics.stein`), in the parameter's units.
-
-    Parameters
-    ----------
-    dt
-        A result of any sampler.  Biases are measured if ``sample_stats`` has ``gradient`` and ``unconstrained``, which
-        every step method here stores if it moves all continuous variables of the model.
-    var_names
-        Parameters to report; all by default.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row a parameter: ``mean``, ``mcse``, ``mean_corrected``, ``mcse_corrected``, ``bias``, ``bias_se``,
-        ``bias_sd_units`` (over the corrected standard deviation), then ``sd``, ``sd_corrected``, ``mcse_sd_corrected``,
-        ``bias_of_sd``, ``bias_of_sd_se`` and ``unexplained``, the share of a mean's noise, and so about the share of
-        its bias, that the correction does not remove.  Biases are NaN, and corrected estimates equal to the plain ones,
-        where nothing can be corrected: the gradients explain too little of the parameter; there are none, or fewer than
-        20 draws; or the Stein identity fails as it does at an edge or a jump of the density (then in all rows).  NaN
-        does not mean that there is no bias.  A bias contains the noise of the raw estimate, which ``bias_se`` measures.
-    """
-    return table_of(read(dt, var_names))[list(BIASES)]
+__all__ = ["Reason", "Verdict", "asks_for_more", "checks_of", "last_words", "verdict"]
 
 
-def verdict(dt: Any, *, probe: Any = None, witness: Any = None) -> Verdict:
+def verdict(dt: Any) -> Verdict:
     """Say in one sentence whether a run may be trusted and, if not, what fails and what to do.
 
-    A run is **not trusted** if something is wrong: the log density jumps, or ends at a wall, between draws; too many
-    transitions were unstable; chains disagree; scouts found another mode with more than a hundredth of the mass; the
-    Stein identity fails; the bias of a mean or a standard deviation exceeds 0.075 posterior standard deviations (of a
-    mean, with the share that the correction did not remove); or the step is not stable where the posterior is steepest.
+    A run is **not trusted** if something is wrong: chains disagree; transitions diverged, or a chain stands still; the
+    Stein identity fails, as it does where chains have not entered an arm or a tail; another mode has more than a
+    hundredth of the mass.
 
-    It is **undecided** if nothing wrong was found, but the draws cannot show that nothing is: there are fewer than 20,
-    or one chain; the standard error of a mean exceeds 0.05 posterior standard deviations, or two standard errors of a
-    corrected mean exceed 0.1; the standard deviation of a free variable, whose bias is not measurable, is known to
-    worse than 5 %, where that of its mean is not either; chains move between modes of unequal width; a neck beyond the
-    draws has a hundredth more of the mass than of the draws, by prediction; no bias could be measured, as without
-    gradients; or the step is much longer than warm-up would have made it, and the draws do not
-    rule out a bias of 0.1.
+    It is **undecided** if nothing wrong is seen, but the draws cannot show that nothing is: there are fewer than 20, or
+    one chain; the standard error of a mean exceeds 0.05 posterior standard deviations; the standard deviation of a free
+    variable is known to worse than 5 %, where gradients explain neither it nor the mean; equilibration did not end; a
+    neck beyond the draws has a hundredth more of the mass than of the draws, by prediction; or, with a ladder, weights
+    rest on too few restarts, or its estimates of the evidence differ.
 
-    Otherwise it is **trusted**.  The percentage in the sentence is two standard errors of the worst corrected mean, in
-    posterior standard deviations, with the bias that the correction did not remove.  Modes that neither chains nor
-    scouts have found are not seen.
+    Otherwise it is **trusted**.  The percentage in the sentence is two standard errors of the mean that is known worst.
+    Modes that neither chains nor scouts have met are not seen.
+
+    Unadjusted draws are **not trusted** also if the log density jumps, or ends at a wall, between draws; if too many
+    transitions were unstable; if the bias of a mean or a standard deviation exceeds 0.075 posterior standard deviations
+    (of a mean, with the share that the correction did not remove); or if the step is not stable where the posterior is
+    steepest.  They are **undecided** also if no bias could be measured, if chains move between modes of unequal width,
+    or if the step is much longer than warm-up would have made it, and the draws do not rule out a bias of 0.1.
 
     Parameters
     ----------
     dt
-        A result of any sampler; without gradients, only convergence is judged.
-    probe
-        The result of :func:`pmm_mcmc.workbench.bias_probe` for these draws, optional.  A bias that it shows counts like
-        one that the gradients show, unless more than 1 % of the transitions were refined.  If it rules out a bias of
-        0.1 everywhere, and its order holds, the step is not too long.
-    witness
-        The result of :func:`pmm_mcmc.witness` for these draws, optional.  A bias that it shows counts like one that the
-        gradients show; where these measure none, the witness's takes its place.
+        A result of any sampler; one of another sampler is judged by draws and divergences alone.
 
     Returns
     -------
     Verdict
         ``state``, ``trusted``, ``sentence``, ``reasons``.
-
-    Raises
-    ------
-    TypeError
-        If ``probe`` or ``witness`` is not what :func:`pmm_mcmc.workbench.bias_probe` or :func:`pmm_mcmc.witness`
-        returns.
-    ValueError
-        If ``probe`` or ``witness`` is of other parameters, or if the result has no draws.
 
     Notes
     -----
@@ -108,98 +72,252 @@ def verdict(dt: Any, *, probe: Any = None, witness: Any = None) -> Verdict:
     (PyMC's results begin with the free variables), and of the deterministics after them up to 200 that a quick look at
     all finds the worst.  Tables of the last few results are kept; :func:`pmm_mcmc.summary` does not compute them again.
     """
-    if probe is not None and not (hasattr(probe, "table") and hasattr(probe, "order_holds")):
-        raise TypeError(f"probe={probe!r}: must be what pmm_mcmc.workbench.bias_probe(dt, step) returns")
-    if witness is not None and not (hasattr(witness, "table") and hasattr(witness, "gradients")):
-        raise TypeError(f"witness={witness!r}: must be what pmm_mcmc.witness(dt) returns")
     if "posterior_mean" in dt.children:  # draws were not kept
-        for name, given in (("probe", probe), ("witness", witness)):
-            if given is not None:
-                raise ValueError(f"{name}: cannot be one of this result, whose draws were not kept; leave it out")
-        return moments_verdict(dt)
-    if witness is not None:
+        return judge(read_moments(dt))
+    tables = remembered(dt)
+    if "verdict" not in tables:
         run = read(dt)
-        _check_labels("witness", run.labels, witness.table)
-        return judge(dt, run, table_of(run) if probe is not None else table_of(run, judged(run)), probe, witness)
-    if probe is not None:
-        run = read(dt)
-        return judge(dt, run, table_of(run), probe)
-    known = remembered(dt)
-    if "verdict" not in known:
-        run = read(dt)
-        known["judged"] = table_of(run, judged(run))
-        known["verdict"] = judge(dt, run, known["judged"])
-    return known["verdict"]
+        tables["verdict"] = judge(run)
+        tables["judged"] = run.table
+        tables["unadjusted"] = run.unadjusted
+    return tables["verdict"]
 
 
-def judge(dt: Any, run: Run, table: pd.DataFrame, probe: Any = None, witness: Any = None) -> Verdict:
-    """Return the verdict on a result from the table of its parameters.
+def judge(run: Run) -> Verdict:
+    """Return the verdict on a result as it was read."""
+    reasons = [reason for check in checks_of(run) for reason in check(run)]
+    return concluded(reasons, known_words(run), ladder_words(run.ladder, not reasons))
 
-    Parameters
-    ----------
-    dt, run
-        The result, as a tree and as :func:`pmm_mcmc.diagnostics.reading.read` returns it.
-    table
-        The table of :func:`pmm_mcmc.diagnostics.table.table_of`.
-    probe, witness
-        As for :func:`verdict`.
+
+def checks_of(run: Run) -> tuple[Callable[[Run], list[Reason]], ...]:
+    """Return the checks that a result is asked."""
+    if few_draws(run):
+        return (few_draws,)
+    checks = [one_chain, r_hat, mcse, divergences]
+    if run.ours:
+        checks += [equilibration, identity, modes, neck]
+    if run.unadjusted:
+        checks += [unstable, bias, step_long, unmeasured, breaks]
+    if run.ladder is not None:
+        checks += [restarts, evidence]
+    return tuple(checks)
+
+
+# -- asked of every run ------------------------------------------------------------------------------------------------
+
+
+def few_draws(run: Run) -> list[Reason]:
+    """Return a reason if draws are too few to judge; after an equilibration one of each of many chains is enough."""
+    fewest = CALIBRATION.fewest
+    of_chain = 1 if run.equilibration is not None else CALIBRATION.fewest_of_chain
+    if run.draws >= of_chain and run.chains * run.draws >= fewest:
+        if run.draws >= CALIBRATION.fewest_of_chain or run.chains >= fewest:
+            return []
+    words = f"{run.chains} x {run.draws} draws are too few to judge, limit {fewest} and {of_chain} of each chain"
+    return [Reason("few_draws", words, MORE, value=float(run.chains * run.draws), limit=float(fewest))]
+
+
+def one_chain(run: Run) -> list[Reason]:
+    """Return a reason if there is one chain alone."""
+    if run.chains > 1:
+        return []
+    return [Reason("one_chain", "one chain cannot be compared with others", "run four chains", value=1.0, limit=2.0)]
+
+
+def r_hat(run: Run) -> list[Reason]:
+    """Return a reason if chains disagree."""
+    values = run.r_hat
+    if not (values > CALIBRATION.r_hat).any():
+        return []
+    label = str(values.idxmax())
+    value, limit = beside(values[label], CALIBRATION.r_hat, 3)
+    return [
+        Reason(
+            "r_hat",
+            f"{values.name} of {label} is {value}, limit {limit}",
+            MORE,
+            label,
+            float(values[label]),
+            CALIBRATION.r_hat,
+        )
+    ]
+
+
+def mcse(run: Run) -> list[Reason]:
+    """Return reasons if a mean, or the standard deviation of a free variable, is not known well enough."""
+    reasons = []
+    if (run.errors > CALIBRATION.mcse).any():
+        label = str(run.errors.idxmax())
+        value, limit = beside(run.errors[label], CALIBRATION.mcse, 2)
+        words = f"the mean of {label} is known to {value} posterior sd only, limit {limit}"
+        reasons.append(Reason("mcse", words, MORE, label, float(run.errors[label]), CALIBRATION.mcse))
+    unexplained = run.errors_of_sd.where(run.table["bias"].isna())
+    if (unexplained > CALIBRATION.mcse).any():
+        label = str(unexplained.idxmax())
+        value, limit = beside(100.0 * unexplained[label], 100.0 * CALIBRATION.mcse, 0)
+        words = f"the sd of {label} is known to {value} % only, limit {limit} %"
+        reasons.append(Reason("mcse", words, MORE, label, float(unexplained[label]), CALIBRATION.mcse))
+    return reasons
+
+
+def divergences(run: Run) -> list[Reason]:
+    """Return reasons if transitions diverged, or a chain stands still."""
+    still = _still(run)
+    if "diverging" not in run.stats:
+        return still
+    flags = run.stats["diverging"].values
+    count = int(flags.sum())
+    limit = harmless(run) if run.ours else 0
+    if count <= limit:
+        return still
+    words = f"{count} of {run.chains * run.draws} transitions diverged"
+    remedy = "raise target_accept, or reparametrise"
+    if run.ours:
+        place = run.place(flags > 0) if flags.ndim > 1 else ""
+        words = f"{count} of {run.chains * run.draws} draws followed a divergence{place}, limit {limit}"
+        remedy = shorter(run.stats)
+    return [Reason("divergences", words, remedy, value=float(count), limit=float(limit)), *still]
+
+
+def _still(run: Run) -> list[Reason]:
+    """Return a reason if the acceptance of a chain of adjusted draws is below half of the others', beyond chance.
+
+    Of 400 runs of 4 and of 1,000 chains with 4 to 1,000 independent draws none was refused, at mean acceptances of .6
+    to .95 (60 runs from 1e5 draws on).  Without the allowance all are with 1,000 chains of 4 draws at .6 and .7.
     """
-    stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
-    few = size_reasons(run.chains, run.draws)
-    if any(reason.code == "few_draws" for reason in few):
-        return snapshot(dt, run.chains, run.draws) or concluded(few, "")
-    plain = _measured(list(table.index), table)
-    measured = without_bias(dt, plain)
-    more = divergence_reasons(stats) + leg_reasons(dt, run.chains) + ladder_reasons(dt)
-    if run.judged is not None:
-        more += neck_reasons(dt["posterior"].attrs, run.judged, partial(_valued, run, table))
-    elif not is_exact(dt) and witness is None:
-        words = "the bias could not be measured, for the result holds no gradients"
-        remedy = "sample with keep_gradients=True" if "n_grad_total" in stats else ""
-        more.append(Reason("no_gradients", words, remedy))
-    witnesses = []
-    found = _findings(dt, run, table, plain, measured)
-    if witness is not None:
-        witnesses = [with_witness(plain, witness.table)[1]]
-        measured, seen = with_witness(measured, witness.table)
-        shown = bias_reasons(seen, run.degrees, found.remedy)
-        more += [replace(reason, words=f"by adjusted trajectories {reason}") for reason in shown]
-    if run.judged is not None and "step_size" in stats:
-        step = float(np.nanmax(stats["step_size"].values))
-        more += shift_reasons(dt["posterior"].attrs, run.position, partial(_drawn, run, table), measured, step)
-    ruled_out = False
-    if probe is not None:
-        probed = _probed(list(table.index), probe.table, table["sd"].to_numpy() > 0.0)
-        if whole(stats):  # a run with many refined steps has less bias than the probe, which refines none
-            shown = bias_reasons(probed, CALIBRATION.probe_replicas - 1, found.remedy)
-            more += [replace(reason, words=f"by step halving {reason}") for reason in shown]
-        ruled_out = probe.order_holds and probed.ruled_out
-    found = replace(found, witnesses=witnesses)
-    return with_ladder(dt, with_leg(dt, judge_found(found, more, measured, ruled_out, probe is not None)))
+    if not run.adjusted or run.chains == 1 or "acceptance_rate" not in run.stats:
+        return []
+    if run.draws < CALIBRATION.fewest_of_chain:
+        return []
+    accept = run.stats["acceptance_rate"].values
+    if accept.ndim < 2:  # draws were not kept
+        return []
+    of_chain = accept.mean(axis=1)
+    middle = float(np.median(of_chain))
+    error = np.sqrt(accept.var(axis=1).mean() / run.draws)
+    chance = norm.isf(WARMUP.chance / run.chains) * error
+    worst = int(of_chain.argmin())
+    if not of_chain[worst] + chance < 0.5 * middle:
+        return []
+    words = f"chain {worst} stands still: it accepts {of_chain[worst]:.2f}, the middle one {middle:.2f}"
+    return [Reason("divergences", words, shorter(run.stats), None, float(of_chain[worst]), 0.5 * middle)]
 
 
-def _findings(dt: Any, run: Run, table: pd.DataFrame, plain: Measured, measured: Measured) -> Findings:
-    """Return what is known of a result from its draws."""
-    stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
-    there, at = run.judged is not None, partial(_of_position, run, table)
-    r_hat, r_hat_name = _r_hat(dt, table)
-    return Findings(
-        stats, run.chains, run.draws, plain.labels, r_hat, _errors_of_means(table, run.chains), measured,
-        run.identity if there else None,
-        run.degrees,
-        run.moving if there else True,
-        partial(_name, run, table),
-        "parameters" if len(table) == len(run.parameters) else "parameters judged",
-        together=run.together if there else None,
-        r_hat_name=r_hat_name,
-        broken=run.broken,
-        place=partial(_place, run, table) if run.broken is not None and run.position is not None else None,
-        where=lambda: _where(run, table, stats["unstable"].values),
-        uncertain=_free_alone(run, plain) if there else None,
-        position=run.position,
-        at=at,
-        exact=is_exact(dt),
-    )  # fmt: skip
+# -- asked of every run of this package --------------------------------------------------------------------------------
+
+
+def equilibration(run: Run) -> list[Reason]:
+    """Return a reason if equilibration did not end."""
+    if run.equilibration is None or int(run.equilibration["ended"]):
+        return []
+    count = int(run.equilibration["transitions"])
+    words = f"equilibration did not end: chains had not forgotten their starts after {count} transitions"
+    return [Reason("equilibration", words, "raise tune, or start nearer with initvals=")]
+
+
+def identity(run: Run) -> list[Reason]:
+    """Return a reason if the Stein identity fails, in one coordinate or on average over all."""
+    plain = run.identity
+    if plain is None:
+        return []
+    whitened = run.whitened_identity
+    asked = [(plain, "E[x dF/dx] of {}")]
+    if run.adjusted and whitened is not None:
+        asked.append((whitened, "E[y dF/dy] of the whitened coordinate y most like {}"))
+    for each, words in asked:
+        failing = fails(each, run.identity_degrees)
+        if failing.any():
+            worst = int(np.argmax(np.where(failing, np.abs(each.excess), 0.0)))
+            label = run.coordinate(worst)
+            limit = 1.0 + np.copysign(CALIBRATION.identity_excess, each.excess[worst])
+            value, against = beside(1.0 + each.excess[worst], limit, 3)
+            words = f"{words.format(label)} is {value}, limit {against}"
+            narrow = bool(each.excess[worst] < 0.0)
+            return [
+                Reason("identity", words, _cause(run, narrow), label, float(1.0 + each.excess[worst]), float(limit))
+            ]
+    return _on_average(run, plain if whitened is None else whitened, whitened is not None)
+
+
+def _on_average(run: Run, each: Identity, is_whitened: bool) -> list[Reason]:
+    if not fails_on_average(each, run.identity_degrees):
+        return []
+    worst = int(np.argmax(np.abs(each.excess)))
+    label = run.coordinate(worst)
+    limit = 1.0 + np.copysign(CALIBRATION.identity_excess, each.excess[worst])
+    value, _ = beside(1.0 + each.excess[worst], limit, 2)
+    symbols = "E[y dF/dy] of whitened coordinates y" if is_whitened else "E[x dF/dx]"
+    average = np.sqrt(2.0 * each.mean_square)
+    most = np.sqrt(2.0 * CALIBRATION.identity_mean_square)
+    words = f"{symbols} is {value} for {label} and off 1 by {average:.2f} on average, limit {most:.2f}"
+    narrow = bool(each.excess.mean() < 0.0)
+    return [Reason("identity", words, _cause(run, narrow), label, float(1.0 + each.excess[worst]), float(limit))]
+
+
+def _cause(run: Run, narrow: bool) -> str:
+    """Return the remedy where the identity fails."""
+    edge = run.identity is not None and not holds(run.identity, run.identity_degrees, run.moving)
+    if run.adjusted:
+        remedy = "chains may not have entered an arm or a tail: draw more, or reparametrise"
+        return f"{remedy}; or the density has an edge or a jump there" if edge else remedy
+    if edge:
+        return (
+            "the density may have an edge or a jump there, where no Langevin sampler is right: bound a parameter by "
+            "its prior, and let no term jump; if it has none, draw more"
+        )
+    if narrow:  # too long a step widens
+        return "long steps widen, and this is too narrow: draw more, or reparametrise"
+    return shorter(run.stats)
+
+
+def modes(run: Run) -> list[Reason]:
+    """Return a reason if another mode with mass has no draws."""
+    return mode_reasons(run)
+
+
+def neck(run: Run) -> list[Reason]:
+    """Return a reason if a neck beyond the draws has mass, by prediction."""
+    return [] if run.judged is None else neck_reasons(run)
+
+
+# -- the sentence of a trusted run -------------------------------------------------------------------------------------
+
+
+def known_words(run: Run) -> str:
+    """Return how well the means are known, and what else is to be said where there are no reasons."""
+    if few_draws(run):
+        return ""
+    return (
+        (unadjusted_words(run) if run.unadjusted else _means(run)) + _sds(run) + (mode_words(run) if run.ours else "")
+    )
+
+
+def _means(run: Run) -> str:
+    table = run.table
+    moving = table["sd"] != 0.0
+    if not moving.any():
+        return "nothing varies."
+    corrected = table["mcse_corrected"] / table["sd_corrected"]
+    # A parameter that gradients do not explain has its plain mean and error.
+    error = corrected.where(table["bias"].notna(), run.errors)[moving]
+    if not error.notna().any():
+        return "no mean is finite."
+    within = f"within {max(1.0, np.ceil(200.0 * error.max())):.0f} % of a posterior sd, with 95 % confidence each"
+    unknown = error.index[error.isna()]
+    if len(unknown):
+        return f"means are {within}; {unknown[0]} is not finite everywhere."
+    return f"all means are {within}."
+
+
+def _sds(run: Run) -> str:
+    error = run.errors_of_sd
+    if not (error > CALIBRATION.mcse).any():
+        return ""
+    label = error.idxmax()
+    return f" The sd of {label} is known to {100.0 * error[label]:.0f} % at best."
+
+
+# -- what others ask ---------------------------------------------------------------------------------------------------
 
 
 def asks_for_more(dt: Any) -> Reason | None:
@@ -207,140 +325,8 @@ def asks_for_more(dt: Any) -> Reason | None:
 
     The result is one that a run has so far: its table is not kept.
     """
-    if "posterior_mean" in dt.children:
-        found = moments_verdict(dt)
-    else:
-        run = read(dt)
-        found = judge(dt, run, table_of(run, judged(run)))
-    return next((reason for reason in found.reasons if reason.remedy == MORE), None)
-
-
-def _check_labels(name: str, labels: list[str], table: pd.DataFrame) -> None:
-    if list(table.index) != list(labels):
-        raise ValueError(
-            f"{name}: is one of {len(table)} parameters ({', '.join(map(str, table.index[:3]))}, ...), the result has "
-            f"{len(labels)} ({', '.join(labels[:3])}, ...): give the {name} of this result"
-        )
-
-
-def _probed(labels: list[str], table: pd.DataFrame, moving: np.ndarray) -> Measured:
-    """Return the biases that step halving shows, which are in posterior standard deviations already."""
-    _check_labels("probe", labels, table)
-    columns = (table[name].abs().to_numpy() for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se"))
-    of_mean, of_mean_se, of_sd, of_sd_se = columns
-    none = np.zeros(len(labels))
-    return Measured(labels, of_mean, of_mean_se, none, of_sd, of_sd_se, moving, of_mean_se, of_sd_se)
-
-
-def _measured(labels: list[str], table: pd.DataFrame) -> Measured:
-    """Return the biases of a table in posterior standard deviations."""
-    scale = table["sd_corrected"].where(table["sd_corrected"] > 0.0)
-    mean, mean_se, of_sd, of_sd_se, error, error_of_sd = (
-        (table[name].abs() / scale).to_numpy()
-        for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se", "mcse_corrected", "mcse_sd_corrected")
-    )
-    moving = table["sd"].to_numpy() != 0.0
-    left = table["unexplained"].to_numpy()
-    return Measured(labels, mean, mean_se, left, of_sd, of_sd_se, moving, error, error_of_sd)
-
-
-def _free_alone(run: Run, measured: Measured) -> Measured:
-    """Leave out errors of standard deviations of parameters whose tails may be too heavy to have one.
-
-    These are the transformed ones, and children of hierarchies: those of a funnel are known by their scale.
-    """
-    unsure = np.flatnonzero(~np.isfinite(measured.of_sd) & (measured.error_of_sd > CALIBRATION.mcse))
-    plain = Run(run.parameters, run.chains, run.draws, judged=run.position)
-    number = {label: i for i, label in enumerate(run.labels)}
-    own = plain.own_of(run.parameters.read(np.array([number[measured.labels[int(i)]] for i in unsure], int)))
-    error = measured.error_of_sd.copy()
-    assert run.position is not None and run.judged is not None
-    moved = np.append((run.judged != run.position).any(axis=(0, 1)), True)
-    error[unsure[moved[own]]] = np.nan
-    return measured._replace(error_of_sd=error)
-
-
-def _r_hat(dt: Any, table: pd.DataFrame) -> tuple[np.ndarray, str]:
-    """Return r_hat of each parameter, 1 of constants, and what it is called."""
-    r_hat, name = table["r_hat"], "r_hat"
-    if dt["posterior"].sizes["chain"] > 1 and "superchains" in dt["posterior"].attrs:  # many, of few draws each
-        r_hat, name = nested_r_hat(dt).reindex(table.index), "nested r_hat"
-    # Copies of a ladder start together, and forget by restarts, which are counted.
-    judged = (table["sd"] > 0.0) & ("ladder" not in dt.children)
-    return np.where(judged, r_hat, 1.0), name
-
-
-def _errors_of_means(table: pd.DataFrame, chains: int) -> np.ndarray:
-    """Return standard errors of means, in standard deviations: ArviZ's, or the one between chains if that is larger.
-
-    Between a few chains it is noisy: it counts only where it is larger than chance makes it for any parameter.
-    """
-    within, between = table["within"].to_numpy(), table["between"].to_numpy()
-    if chains == 1 or not len(table):
-        return within
-    chance = np.sqrt(chi2.ppf(1.0 - WARMUP.chance / len(table), chains - 1) / (chains - 1))
-    return np.where(between > chance * within, between, within)
-
-
-def _name(run: Run, table: pd.DataFrame, coordinate: int) -> str:
-    """Return the parameter of a table that a coordinate is or, if there is none, that correlates with it most."""
-    x = run.judged[..., coordinate]
-    best, closest = "", -1.0
-    known = set(table.index)
-    numbers = np.array([i for i, label in enumerate(run.labels) if label in known])
-    for at, values in run.parameters.slabs(numbers):
-        own = run.own_of(values) == coordinate
-        if own.any():
-            return run.labels[at[int(own.argmax())]]
-        flat = values.reshape(x.size, -1)
-        with np.errstate(all="ignore"):
-            correlation = np.nan_to_num(np.abs([np.corrcoef(x.ravel(), f)[0, 1] for f in flat.T]))
-        if correlation.max() > closest:
-            best, closest = run.labels[at[int(correlation.argmax())]], float(correlation.max())
-    return best
-
-
-def _drawn(run: Run, table: pd.DataFrame, numbers: np.ndarray) -> np.ndarray:
-    """Return the draws ``(chain, draw, n)`` of rows of a table."""
-    return run.parameters.read(np.array([run.labels.index(table.index[i]) for i in numbers]))
-
-
-def _valued(run: Run, table: pd.DataFrame, coordinate: int, value: float) -> tuple[str, str]:
-    """Return the parameter of a coordinate, and words for where the coordinate is beyond a value, on its side."""
-    label, z = _name(run, table, coordinate), run.judged[..., coordinate].ravel()
-    there = run.parameters.read(np.array([run.labels.index(label)])).ravel()[int(np.argmin(np.abs(z - value)))]
-    return label, f"{'below' if value < np.median(z) else 'above'} {there:.3g}"
-
-
-def _where(run: Run, table: pd.DataFrame, unstable: np.ndarray) -> str:
-    """Return words for where draws with unstable transitions are, if their mean is more than 1 sd off that of all."""
-    if run.position is None:
-        return ""
-    bad = (unstable > 0).reshape(run.chains, run.draws, -1).any(axis=2)
-    sd = np.maximum(run.position.std(axis=(0, 1)), 1e-300)
-    away = (run.position[bad].mean(axis=0) - run.position.mean(axis=(0, 1))) / sd
-    worst = int(np.argmax(np.abs(away)))
-    if abs(away[worst]) < 1.0:
-        return ""
-    side = "above" if away[worst] > 0 else "below"
-    return f", most of all where {_of_position(run, table, worst)} is {abs(away[worst]):.1f} sd {side} its mean"
-
-
-def _of_position(run: Run, table: pd.DataFrame, coordinate: int) -> str:
-    plain = Run(run.parameters, run.chains, run.draws, judged=run.position)
-    return _name(plain, table, coordinate)
-
-
-def _place(run: Run, table: pd.DataFrame) -> tuple[str, float]:
-    """Return the parameter that a break is along, and its value there: NaN if that is no function of the coordinate."""
-    assert run.broken is not None
-    label = _of_position(run, table, run.broken.coordinate)
-    x = run.position[..., run.broken.coordinate].ravel()
-    order = np.argsort(x, kind="stable")
-    values = run.parameters.read(np.array([run.labels.index(label)])).ravel()[order]
-    if not ((np.diff(values) >= 0.0).all() or (np.diff(values) <= 0.0).all()):
-        return label, np.nan
-    return label, float(np.interp(run.broken.value, x[order], values))
+    run = read_moments(dt) if "posterior_mean" in dt.children else read(dt)
+    return next((reason for reason in judge(run).reasons if reason.remedy == MORE), None)
 
 
 def last_words(dt: Any) -> tuple[int, str]:

@@ -41,7 +41,7 @@ class Chunk(NamedTuple):
         Gradients spent for the draw.
     unstable, refined : (n,)
         Transitions rejected as non-finite or unstable even after refinement (adjusted methods: divergences, which are
-        not finite or have a log ratio below -10); transitions that were refined.
+        not finite or have a ratio below e^-10 even then); transitions that were refined.
     model_failures : (n,)
         Unstable transitions due to the model and not to the step: values are not finite at a place that a stable step
         may reach, by the energy ``|y|^2 / 2`` of the whitened coordinates.
@@ -173,7 +173,7 @@ def change_coordinates(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return states ``(..., 4 d + 2)`` and their evaluations in other coordinates, at no cost in gradients.
 
-    Velocities are kept: they are standard normal in all coordinates.
+    Velocities are kept: they are standard normal in all coordinates.  Steps that were shortened are whole again.
     """
     d = state.shape[-1] // 4
     out = state.copy()
@@ -191,6 +191,8 @@ def change_coordinates(
     out[..., 2 * d : 3 * d] = new.pull_back(gradient[..., :d])
     if kernel.dynamics == HARMONIC:
         out[..., 2 * d : 3 * d] += out[..., evaluated]
+    if not kernel.adjusted:
+        out[..., 4 * d + 1] = 1.0
     return out, gradient
 
 

@@ -12,29 +12,21 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pmm_mcmc.engines.jax_adjusted import SHARE, adjusted_outcome
 from pmm_mcmc.engines.jax_midpoints import Chains, Draws, Drift, Known, Parameters, evaluate_midpoints, total
-from pmm_mcmc.langevin.flows import build_flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.transitions import (
     DIVERGENCE,
-    LARGEST,
     MOST_REFINEMENTS,
     SUBSTEPS,
-    advanced_height,
     build_limits,
     end,
     energy_ahead,
-    harmonic_log_ratio,
-    kick,
-    path,
-    refreshed,
 )
 
 __all__ = ["Chains", "Counts", "Drift", "Parameters", "transition"]
 
-_flows, _limits = build_flows(jnp, jnp.where), build_limits(jnp, jnp.where)
-# A batch of failed steps is this share of a group (one over it).
-_SHARE = 16
+_limits = build_limits(jnp, jnp.where)
 
 
 class Counts(NamedTuple):
@@ -104,9 +96,11 @@ def transition(
     else:
         fresh = jnp.zeros_like(v)
     back = chains._replace(u=chains.evaluated, v=fresh)
-    after = _where(good, found.chains, back)._replace(
-        factor=_where(good, _limits.accepted(chains.factor), _limits.rejected(chains.factor)).astype(v.dtype)
-    )
+    # In warm-up, until the next fit, shorter steps come as far as parts of long ones.
+    adapts = ~whole.good & (p.tolerance > 0.0)
+    longer = jnp.where(adapts, _limits.refined(chains.factor), _limits.accepted(chains.factor))
+    factor = jnp.where(good, longer, _limits.rejected(chains.factor)).astype(v.dtype)
+    after = _where(good, found.chains, back)._replace(factor=factor)
     counts = Counts(
         good[:, 0].astype(v.dtype),
         _flat(found.n_grad),
@@ -156,13 +150,13 @@ def _refined(
 ) -> _Step:
     """Refine the steps that failed: take them in parts along the same noise path."""
     g, has_velocity = len(step), kernel.dynamics != OVERDAMPED
-    batch = -(-g // _SHARE)
+    batch = -(-g // SHARE)
 
     def finer(carry: tuple[Any, _Step]) -> tuple[Any, _Step]:
         parts, found = carry
         ranks = jnp.cumsum(~found.good[:, 0], dtype=jnp.int32)
-        rows = jnp.where(found.good[:, 0], _SHARE * batch, ranks - 1)
-        which = jnp.zeros(_SHARE * batch, jnp.int32).at[rows].set(jnp.arange(g, dtype=jnp.int32), mode="drop")
+        rows = jnp.where(found.good[:, 0], SHARE * batch, ranks - 1)
+        which = jnp.zeros(SHARE * batch, jnp.int32).at[rows].set(jnp.arange(g, dtype=jnp.int32), mode="drop")
 
         def some(carry: tuple[Any, _Step]) -> tuple[Any, _Step]:
             i, found = carry
@@ -194,30 +188,14 @@ def _refined(
 
 
 def _ghmc(p: Parameters, drift: Drift, chains: Chains, draws: Draws) -> tuple[Chains, Counts]:
-    """Make a proposal of generalised HMC, and accept it by the persistent number of each chain."""
-    # Without the barrier the compiler may recompute the coefficients for each coordinate.
-    rotation, retained = lax.optimization_barrier((_flows.harmonic(p.alpha, 0.0), jnp.exp(-p.friction * p.alpha)))
-    ((number, _, normals),) = draws.take(-1)
-    at_rest = ~(chains.factor < 1.0)
-    height = jnp.where(at_rest, 2.0 * number - 1.0, chains.factor)
-    fresh = lax.cond(jnp.any(at_rest), lambda: draws.velocity().astype(chains.v.dtype), lambda: chains.v)
-    v = refreshed(jnp.where(at_rest, fresh, chains.v), normals, retained)
-    v_new, first = kick(v, chains.b, p.alpha)
-    u_new, v_new = path(chains.u, v_new, 0.0, 0.0, rotation)
-    lp_new, gradient, b_new = drift(u_new)
-    v_new, second = kick(v_new, b_new, p.alpha)
-    log_ratio = lp_new - chains.lp + total(harmonic_log_ratio(chains.u, u_new, first + second))
-    lost = jnp.isnan(log_ratio)
-    ratio = jnp.where(lost, 0.0, jnp.exp(jnp.minimum(log_ratio, LARGEST)))
-    height = advanced_height(height)
-    good = jnp.abs(height) < ratio
-    moved = Chains(u_new, v_new, b_new, u_new, gradient, lp_new, height / jnp.where(good, ratio, 1.0))
-    after = _where(good, moved, chains._replace(v=-v, factor=height))
+    """Make a transition of generalised HMC: see :mod:`pmm_mcmc.engines.jax_adjusted`."""
+    begin, outcome = adjusted_outcome(p, drift, chains, draws)
+    good = outcome.good
     counts = Counts(
-        jnp.minimum(ratio, 1.0)[:, 0].astype(chains.u.dtype),
-        _flat(jnp.ones_like(lost)),
-        _flat(~(log_ratio >= DIVERGENCE)),
-        _flat(jnp.zeros_like(lost)),
-        _flat(lost),
+        jnp.where(outcome.refined, 1.0, jnp.minimum(outcome.first, 1.0))[:, 0].astype(chains.u.dtype),
+        _flat(outcome.n_grad),
+        _flat(~good & (outcome.last < DIVERGENCE)),
+        _flat(outcome.refined),
+        _flat(jnp.zeros_like(good)),
     )
-    return after, counts
+    return _where(good, outcome.chains, begin._replace(v=-begin.v)), counts

@@ -23,11 +23,11 @@ from pmm_mcmc.langevin.flows import select
 from pmm_mcmc.langevin.methods import OVERDAMPED, Scheme
 from pmm_mcmc.langevin.transitions import (
     DIVERGENCE,
-    LARGEST,
     MOST_REFINEMENTS,
     SUBSTEPS,
     advanced_height,
     build_limits,
+    refreshed,
 )
 
 __all__ = ["Chains", "evaluate", "run"]
@@ -38,6 +38,7 @@ _OF_PART = np.uint64(0x9E3779B97F4A7C15)
 _limits = build_limits(np, select)
 _limit = numba.njit(_limits.limit)
 _accepted, _rejected = numba.njit(_limits.accepted), numba.njit(_limits.rejected)
+_refined = numba.njit(_limits.refined)
 
 
 def _fingerprint() -> str:
@@ -65,7 +66,7 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
     ``first`` is the number of the first transition.  A step that fails, or that meets a curvature above ``steepest``,
     is refined: taken again in shorter parts along the same noise path.
     """
-    alpha, friction, K, threshold, threshold_of_part, steepest, _ = parameters
+    alpha, friction, K, threshold, threshold_of_part, steepest, tolerance = parameters
     state, gradient, key = chain
     scheme, kind = kernel[0], kernel[1]
     d = coordinates[0].size
@@ -73,6 +74,7 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
     noise_path = NoisePath(np.empty(d), np.empty(d), np.empty(d), np.empty(d))
     whole_noise_u, whole_noise_v = np.empty(d), np.empty(d)
     y, new_gradient, new_b = np.empty(d), np.empty(gradient.size), np.empty(d)
+    back_gradient = np.empty(gradient.size)
     scratch = (np.empty(d), np.empty(d))
     u_new, v_new, w = np.empty(d), np.zeros(d), np.empty(2 * d)
     at_u, at_v, at_b, at_evaluated = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
@@ -86,8 +88,6 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
     transition = first
     step, whole, cell_flow = 0.0, flow(kind, alpha, friction), flow(kind, alpha, friction)
     retained = math.exp(-friction * alpha)
-    if scheme == Scheme.GHMC:
-        whole = flow(kind, alpha, 0.0)
 
     for row in range(out.lp.size):
         n_grad, unstable, refined, model_failures, accept = 0, 0, 0, 0, 0.0
@@ -98,24 +98,25 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
                 if not state[4 * d + 1] < 1.0:  # a chain at rest
                     state[4 * d + 1] = 2.0 * uniform(stream) - 1.0
                     fill_normals(stream, v)
-                fill_normals(stream, w[:d])
-                begin = u, v, b, evaluated, state[4 * d]
-                log_ratio, lp_new = propose(
-                    functions, kind, alpha, retained, whole, coordinates, begin, found, w, scratch
-                )
-                n_grad += 1
-                unstable += not log_ratio >= DIVERGENCE
-                model_failures += math.isnan(log_ratio)
-                ratio = math.exp(min(log_ratio, LARGEST)) if log_ratio == log_ratio else 0.0
-                accept += min(1.0, ratio)
+                fill_normals(stream, at_u)
+                for j in range(d):
+                    v[j] = refreshed(v[j], at_u[j], retained)
                 height = advanced_height(state[4 * d + 1])
-                if abs(height) < ratio:
+                begin, back = (u, v, b, evaluated, state[4 * d]), (at_u, at_v, at_b, back_gradient, at_evaluated)
+                good, first_ratio, ratio, lp_new, spent, parts = propose(
+                    functions, kind, alpha, height, coordinates, begin, found, back, scratch
+                )
+                n_grad += spent
+                refined += good and parts > 1
+                if good:
                     copy(u_new, u), copy(v_new, v), copy(u_new, evaluated), copy(new_b, b), copy(new_gradient, gradient)
                     state[4 * d], state[4 * d + 1] = lp_new, height / ratio
                 else:
+                    unstable += ratio < DIVERGENCE
                     state[4 * d + 1] = height
                     for j in range(d):
                         v[j] = -v[j]
+                accept += 1.0 if good and parts > 1 else min(1.0, first_ratio)
                 continue
 
             lp, shorter = state[4 * d], state[4 * d + 1]
@@ -157,7 +158,11 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
 
             if good:
                 copy(u_new, u), copy(v_new, v), copy(new_b, b), copy(y, evaluated), copy(new_gradient, gradient)
-                state[4 * d], state[4 * d + 1] = lp_new, _accepted(state[4 * d + 1])
+                adapts = (
+                    parts > 1 and tolerance > 0.0
+                )  # until the next fit shorter steps come as far as parts of long ones
+                state[4 * d] = lp_new
+                state[4 * d + 1] = _refined(state[4 * d + 1]) if adapts else _accepted(state[4 * d + 1])
                 accept += 1.0
             else:
                 # Restart at the evaluated point, which costs no gradient, with a fresh velocity and a shorter step.

@@ -17,19 +17,22 @@ from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
 from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, next_cell, one_cell, one_in
 from pmm_mcmc.langevin.transitions import (
     EARLIEST,
+    LARGEST,
+    MOST_REFINEMENTS,
+    SUBSTEPS,
     bridged,
     build_gain,
     build_limits,
     end,
     energy_ahead,
     fall,
+    far_below,
     harmonic_log_ratio,
     interpolate,
     interpolate_velocity,
     kick,
     noise,
     path,
-    refreshed,
 )
 
 __all__ = [
@@ -307,32 +310,94 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, found, n
 
 
 @_inner
-def propose(functions, kind, step, retained, rotation, coordinates, begin, found, normals, scratch):
-    """Fill ``found`` with a proposal of generalised HMC from ``begin``, whose velocity is refreshed in place.
+def leapfrog(functions, kind, parts, step, rotation, coordinates, begin, found, scratch):
+    """Fill ``found`` with the end of ``parts`` steps from ``begin``, half kicks around a rotation each.
 
-    Of the velocity the share ``retained`` stays, and ``normals`` ``(d,)`` are the rest; ``rotation`` is the flow over a
-    ``step`` without friction.  Other arguments are those of :func:`attempt`.
+    ``rotation`` is the flow over a step without friction.  Other arguments are those of :func:`attempt`.
 
     Returns
     -------
-    log_ratio, lp
-        Of the acceptance, NaN where a value is not finite, and the log density there.
+    log_ratio, lp, n_grad
+        Of the acceptance, NaN where a value is not finite; the log density at the end; gradients spent.
     """
     joint, joint_table, _, _ = functions
     u, v, b, _, lp = begin
     u_new, v_new, new_b, new_gradient, _ = found
-    gained = 0.0
-    for j in range(u.size):
-        v[j] = refreshed(v[j], normals[j], retained)
-        v_new[j], gain = kick(v[j], b[j], step)
-        gained += gain
-        u_new[j], v_new[j] = path(u[j], v_new[j], 0.0, 0.0, rotation)
-    lp_new = drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
+    copy(u, u_new)
+    copy(v, v_new)
+    copy(b, new_b)
+    gained, lp_new = 0.0, lp
+    for k in range(parts):
+        for j in range(u.size):
+            v_new[j], gain = kick(v_new[j], new_b[j], step)
+            gained += gain
+            u_new[j], v_new[j] = path(u_new[j], v_new[j], 0.0, 0.0, rotation)
+        lp_new = drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
+        if math.isnan(lp_new):
+            return math.nan, lp_new, k + 1
+        for j in range(u.size):
+            v_new[j], gain = kick(v_new[j], new_b[j], step)
+            gained += gain
     log_ratio = lp_new - lp - gained
     for j in range(u.size):
-        v_new[j], gain = kick(v_new[j], new_b[j], step)
-        log_ratio += harmonic_log_ratio(u[j], u_new[j], gain)
-    return log_ratio, lp_new
+        log_ratio += harmonic_log_ratio(u[j], u_new[j])
+    return log_ratio, lp_new, parts
+
+
+@_inner
+def as_ratio(log_ratio):
+    """Return a ratio of densities, 0 where it is not a number."""
+    return 0.0 if math.isnan(log_ratio) else math.exp(min(log_ratio, LARGEST))
+
+
+@_inner
+def propose(functions, kind, step, height, coordinates, begin, found, back, scratch):
+    """Fill ``found`` with a proposal of generalised HMC from ``begin``, refined where it is far below the height.
+
+    Parameters
+    ----------
+    height
+        The persistent number of the Metropolis test.
+    back
+        Arrays as ``found``, for the way back from there.
+    functions, kind, step, coordinates, begin, found, scratch
+        As for :func:`attempt`.
+
+    Returns
+    -------
+    good, first, ratio, lp, n_grad, parts
+        Whether the proposal is accepted; ratios of densities of the first proposal and of the last, 0 where a value is
+        not finite; the log density at the last; gradients spent; steps of the last.
+    """
+    u_new, v_new, new_b, _, turned = found
+    parts = 1
+    log_ratio, lp, n_grad = leapfrog(
+        functions, kind, 1, step, flow(kind, step, 0.0), coordinates, begin, found, scratch
+    )
+    ratio = first = as_ratio(log_ratio)
+    while not abs(height) < ratio and far_below(ratio, height) and parts < SUBSTEPS**MOST_REFINEMENTS:
+        parts *= SUBSTEPS
+        part = step / parts
+        log_ratio, lp, spent = leapfrog(
+            functions, kind, parts, part, flow(kind, part, 0.0), coordinates, begin, found, scratch
+        )
+        n_grad += spent
+        ratio = as_ratio(log_ratio)
+        if abs(height) < ratio:
+            for j in range(turned.size):
+                turned[j] = -v_new[j]
+            earlier = 1
+            while earlier < parts:
+                part = step / earlier
+                there = u_new, turned, new_b, u_new, lp
+                log_ratio, _, spent = leapfrog(
+                    functions, kind, earlier, part, flow(kind, part, 0.0), coordinates, there, back, scratch
+                )
+                n_grad += spent
+                if not far_below(ratio * as_ratio(log_ratio), height):
+                    return False, first, ratio, lp, n_grad, parts
+                earlier *= SUBSTEPS
+    return abs(height) < ratio, first, ratio, lp, n_grad, parts
 
 
 @_inner

@@ -19,7 +19,7 @@ from pmm_mcmc.langevin.flows import flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, one_in
 
-__all__ = ["density_shift", "stationary_covariance", "step_maps", "variance_error"]
+__all__ = ["stationary_covariance", "step_maps", "variance_error"]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
@@ -171,47 +171,3 @@ def variance_error(kernel: Kernel, step_size: float, friction: float, K: int | N
         return np.inf
     index = 2 if kernel.scheme == Scheme.RECYCLED else 0
     return float(covariance[index, index] * curvature - 1.0)
-
-
-def density_shift(
-    kernel: Kernel, step_size: float, friction: float, K: int | None, curvature: np.ndarray
-) -> np.ndarray:
-    r"""Return by how much a step lowers the log density of its draws at places of some curvature.
-
-    Where a posterior is a narrow Gaussian across a direction that chains move along slowly, its curvature
-    :math:`\lambda(\theta)` pulls them by the mean force :math:`\tfrac12 \lambda' E[y^2]`.  A step has the relative
-    error :math:`\epsilon(\lambda)` in the variance of ``y``, hence in this force, and its draws have the density
-
-    .. math:: \pi(\theta) \exp\Big(-\tfrac12 \int_1^{\lambda(\theta)} \epsilon(l)\, d\log l\Big).
-
-    Parameters
-    ----------
-    kernel, step_size, friction, K
-        The method with its setting, as for :func:`stationary_covariance`.
-    curvature
-        Eigenvalues of the negative Hessian matrix of the log density in whitened coordinates; their shifts add up.
-        Where one is above the steepest at which the step has a stationary law, :math:`\epsilon` is 1; below 1/64 the
-        shift is that at 1/64.
-
-    Notes
-    -----
-    Unlike the errors of variances this is no exact law.  On ``y_i ~ N(0, exp(-s theta))`` in 31 and 61 coordinates it
-    is within .011 of biases of ``theta`` of .081 and .094 standard deviations (``tests/diagnostics/test_shift.py``).
-    """
-    logs, found = _shifts(kernel, step_size, friction, K)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        place = np.log(np.maximum(curvature, np.exp(logs[0])))
-    beyond = np.maximum(place - logs[-1], 0.0)  # there the error of the variance is that at the end
-    return np.asarray(np.interp(place, logs, found) + 0.5 * beyond)
-
-
-@functools.lru_cache(maxsize=64)
-def _shifts(kernel: Kernel, step_size: float, friction: float, K: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return shifts at logarithms of curvatures, up to where the error of the variance is 1."""
-    logs, errors = [-np.log(64.0)], [variance_error(kernel, step_size, friction, K, 1.0 / 64.0)]
-    while errors[-1] < 1.0 and logs[-1] < 20.0:
-        logs.append(logs[-1] + 0.1)
-        errors.append(min(variance_error(kernel, step_size, friction, K, float(np.exp(logs[-1]))), 1.0))
-    at, half = np.array(logs), 0.25 * (np.array(errors[1:]) + errors[:-1]) * np.diff(logs)
-    found = np.concatenate([[0.0], np.cumsum(half)])
-    return at, found - np.interp(0.0, at, found)

@@ -30,6 +30,7 @@ __all__ = [
     "CLIMB",
     "DIVERGENCE",
     "EARLIEST",
+    "FAR_BELOW",
     "LARGEST",
     "MOST_REFINEMENTS",
     "SUBSTEPS",
@@ -40,6 +41,7 @@ __all__ = [
     "end",
     "energy_ahead",
     "fall",
+    "far_below",
     "harmonic_log_ratio",
     "interpolate",
     "interpolate_velocity",
@@ -57,8 +59,12 @@ SHRINK, RECOVER, SHORTEST = 0.5, 1.01, 2.0**-8
 SUBSTEPS, MOST_REFINEMENTS = 4, 2
 # By how much the persistent number of the Metropolis test moves on before each.
 CLIMB = 0.1
-# Log ratio of a proposal below which it counts as a divergence, and largest one, so that no ratio overflows.
-DIVERGENCE, LARGEST = -10.0, 700.0
+# Ratio of the height to a proposal's density from which on the proposal is refined: rare where the step suits.
+FAR_BELOW = 3.0
+# Ratio e^-10 below which even the shortest proposal counts as a divergence.
+DIVERGENCE = 4.54e-5
+# Largest log ratio, so that no ratio overflows.
+LARGEST = 700.0
 # Smallest cosine between a displacement and the change of the gradient along it that enters a curvature estimate.
 LEAST_COSINE = 0.2
 # Share of a step before which a midpoint is too near its start for a curvature estimate.
@@ -171,14 +177,15 @@ def kick(v: Any, b: Any, step: Any) -> tuple[Any, Any]:
 
 
 @register_jitable
-def harmonic_log_ratio(u: Any, u_new: Any, gained: Any) -> Any:
-    r"""Return the log ratio of a proposal's acceptance without that of the densities, for one coordinate.
+def harmonic_log_ratio(u: Any, u_new: Any) -> Any:
+    r"""Return the change of the harmonic part of the potential over a proposal, for one coordinate.
 
     With :math:`F = |u|^2/2 + R(u)` the potential in whitened coordinates, the flow between two kicks conserves its
-    part :math:`|u|^2/2` with the kinetic energy, so that the log ratio is :math:`R(u) - R(u')` minus the kinetic
-    energy that both kicks have ``gained``.
+    part :math:`|u|^2/2` with the kinetic energy.  The log ratio of the acceptance is therefore :math:`R(u) - R(u')`
+    minus the kinetic energy that all kicks have gained: the ratio of the densities, plus this for all coordinates,
+    minus that.
     """
-    return 0.5 * (u_new - u) * (u_new + u) - gained
+    return 0.5 * (u_new - u) * (u_new + u)
 
 
 @register_jitable
@@ -195,6 +202,21 @@ def advanced_height(height: Any) -> Any:
        arXiv:2001.11950 (2020).
     """
     return (height + (1.0 + CLIMB)) % 2.0 - 1.0
+
+
+@register_jitable
+def far_below(ratio: Any, height: Any) -> Any:
+    r"""Return whether a proposal with the ratio ``ratio`` of densities lies so far below the height that it is refined.
+
+    Where a posterior is steeper than a step is made for, proposals are taken again along the same time in shorter
+    parts: :data:`SUBSTEPS` of them, then as many of each (delayed rejection [1]_, on the slice of Neal's number).  The
+    last one in the slice is accepted if, from there and with the velocity turned round, all earlier ones lie far below,
+    too: the way back is then the same.
+
+    .. [1] C. Modi, A. Barnett and B. Carpenter, "Delayed rejection Hamiltonian Monte Carlo for sampling multiscale
+       distributions", Bayesian Analysis 19 (2024).
+    """
+    return abs(height) >= FAR_BELOW * ratio
 
 
 @register_jitable
@@ -225,8 +247,8 @@ def build_limits(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
     potential is not convex.
 
     ``limit(steepest, times, has_velocity)`` is the largest curvature at which a step is taken that is ``times`` times
-    shorter than one with the limit ``steepest``.  ``accepted(factor)`` and ``rejected(factor)`` update the factor by
-    which the steps of a chain are shortened.
+    shorter than one with the limit ``steepest``.  ``accepted(factor)``, ``rejected(factor)`` and, on the way down in
+    warm-up, ``refined(factor)`` update the factor by which the steps of a chain are shortened.
 
     Parameters
     ----------
@@ -253,4 +275,8 @@ def build_limits(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
     def rejected(factor):
         return xp.maximum(SHORTEST, SHRINK * factor)
 
-    return SimpleNamespace(curvature=curvature, limit=limit, accepted=accepted, rejected=rejected)
+    @register_jitable
+    def refined(factor):
+        return xp.maximum(SHORTEST, factor / SUBSTEPS)
+
+    return SimpleNamespace(curvature=curvature, limit=limit, accepted=accepted, rejected=rejected, refined=refined)

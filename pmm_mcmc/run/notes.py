@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.coordinates.scale import MOST_DENSE
 from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, DRAWS, breaks_between
 from pmm_mcmc.diagnostics.modes import ATTRIBUTE as MODES
 from pmm_mcmc.diagnostics.necks import ATTRIBUTE as NECKS
 from pmm_mcmc.diagnostics.necks import DRAWS as FOR_NECKS
-from pmm_mcmc.diagnostics.necks import Value, necks_beyond
+from pmm_mcmc.diagnostics.necks import necks_beyond
 from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
-from pmm_mcmc.diagnostics.shift import ATTRIBUTE as SHIFT
-from pmm_mcmc.diagnostics.shift import shift_at
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import empty_state, model_side
-from pmm_mcmc.langevin.gaussian_law import density_shift
 from pmm_mcmc.run.driver import Driver, Run
 from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.recorders import MomentsRecorder
 from pmm_mcmc.run.starts import density_at
-from pmm_mcmc.warmup.step_size import in_exact_laws
 
 __all__ = ["noted_edges", "noted_modes", "noted_noncentring"]
 
-# Gradients of the look for a shift at most, over those of the run.
-_OF_SHIFT = 0.05
-
 
 def noted_edges(plan: SamplingPlan, driver: Driver) -> dict[str, str]:
-    """Return the attributes that report breaks of the log density between draws, necks beyond them, and the shift."""
+    """Return the attributes that report breaks of the log density between draws and necks beyond them."""
     if "gradient" not in plan.statistics or not driver.seen(DRAWS):
         return {}
     rounding = {} if plan.attributes["precision"] == "float64" else {"rounding": 1e-5}
@@ -54,21 +44,7 @@ def noted_edges(plan: SamplingPlan, driver: Driver) -> dict[str, str]:
         return state[:, 4 * engine.d], engine.evaluate(plain, state)[:, : engine.d]
 
     found[NECKS] = necks_beyond(z, coordinates, value)
-    if not plan.adjusted and 0 < engine.d <= MOST_DENSE and not isinstance(driver.recorder, MomentsRecorder):
-        found[SHIFT] = _shift(driver, x[:, 0], z, value)
     return found
-
-
-def _shift(driver: Driver, first: np.ndarray, z: np.ndarray, value: Value) -> str:
-    tuned, kernel = driver.run.tuned, driver.plan.engine.kernel
-    coordinates = tuned.coordinates
-
-    def gradient(y: np.ndarray) -> np.ndarray:
-        return coordinates.pull_back(value(coordinates.place(y))[1])
-
-    setting = tuned.step_size, tuned.friction, in_exact_laws(kernel, tuned.K)
-    most = int(_OF_SHIFT * driver.run.n_grad.sum())
-    return shift_at(coordinates.whiten(z), first, gradient, partial(density_shift, kernel, *setting), most)
 
 
 def noted_modes(tuned: TunedParameters) -> dict[str, str]:

@@ -22,7 +22,7 @@ from typing import Any
 from pmm_mcmc.coordinates.scale import MOST_DENSE
 from pmm_mcmc.diagnostics.calibration import CALIBRATION as DIAGNOSTICS
 from pmm_mcmc.diagnostics.folds import count_virial_terms
-from pmm_mcmc.diagnostics.reading import SLAB
+from pmm_mcmc.diagnostics.parameters import SLAB
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.calibration import CALIBRATION

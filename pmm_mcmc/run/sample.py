@@ -223,7 +223,6 @@ def sample(
         adjusted = others.pop("exact")
     arguments.refuse_unknown(others, sample)
     step, draws = arguments.step_and_draws(step, draws, DRAWS)
-    adjusts = arguments.check_adjusted(adjusted, step)
     auto = isinstance(draws, str) and draws == AUTO
     before = None
     if more is not None:
@@ -240,6 +239,7 @@ def sample(
             precision=precision, discard_tuned_samples=discard_tuned_samples, log_likelihood=log_likelihood,
             var_names=var_names, adjusted=adjusted,
         )  # fmt: skip
+    adjusts = arguments.check_adjusted(adjusted, step)
     number: Any = 1 if auto else draws
     arguments.check_counts(draws=number, chains=chains, tune=tune, cores=cores, chain_batch_size=chain_batch_size)
     if resume and store is None:

@@ -33,7 +33,7 @@ class Calibration:
     freeze_at: float = 0.7
     """Share of the warm-up after which the setting is frozen, whether it has settled or not.  Half, double: 2, 2 of 12
     runs differ, cost 1.00, 0.99."""
-    least_adapted: int = 130
+    least_adapted: int = 100
     """Transitions before which nothing is frozen.  Half, double: 10, 10 of 12 runs differ, cost 0.96, 1.09."""
     least_adapted_share: float = 0.3
     """The same as a share of the warm-up, for a chain that PyMC runs by itself.  Not measured: the set runs chains
@@ -165,7 +165,7 @@ class Calibration:
     """Places that are starts, at most.  Half, double: 3, 2 of 8 runs differ."""
     scouts_together: int = 4
     """Scouts that climb together.  Half, double: 0, 3 of 8 runs differ."""
-    scout_share: float = 0.2
+    scout_share: float = 0.4
     """Gradients that may be spent in all, over those of the warm-up.  Half, double: 8, 7 of 8 runs differ, cost .98,
     1.03."""
     most_of_scouts: int = 3000
@@ -215,13 +215,14 @@ class Calibration:
     """Smallest curvature of a maximum over its largest, below which it is none."""
     # -- adjusted draws (equilibration) ------------------------------------------------------------------------------
 
-    adjusted_step: float = 1.0
-    """Step of adjusted draws over that of the unadjusted warm-up."""
+    adjusted_step: float = 1.2
+    """Step of adjusted draws over that of the unadjusted warm-up, before it is adapted."""
     adjusted_friction: float = 0.5
-    """Friction of adjusted draws over that of the warm-up."""
+    """Friction of adjusted draws over that of the warm-up, for short steps; for a step ``h`` it is ``1 + h/2`` times as
+    much.  Means profit from less, squares of near Gaussians, whose steps are long, from more."""
     adjusted_acceptance: float = 0.9
     """Acceptance that a step is adapted to where that of the chain that accepts least is far from it."""
-    fixed_step: float = 0.8
+    fixed_step: float = 0.9
     """Change of the step by a round of adaptation from which on it is fixed."""
     most_shortening: float = 0.5
     """Change of the step by a round of adaptation at most, and the one that reopens the adaptation of a fixed step."""

@@ -18,20 +18,20 @@ __all__ = [
 ]
 
 
-def count_pieces(chains: int, draws: int) -> int:
-    """Return the number of batches that each chain is cut into, for enough degrees of freedom."""
-    return max(1, min(-(-CALIBRATION.pieces // chains), draws // 10))
+def count_pieces(chains: int, draws: int, pieces: int = CALIBRATION.pieces) -> int:
+    """Return the number of batches that each chain is cut into, for ``pieces`` of all chains."""
+    return max(1, min(-(-pieces // chains), draws // 10))
 
 
-def degrees_of_freedom(chains: int, draws: int) -> int:
+def degrees_of_freedom(chains: int, draws: int, pieces: int = CALIBRATION.pieces) -> int:
     """Return the degrees of freedom of the standard errors of :func:`spread`."""
-    return max(1, chains * count_pieces(chains, draws) - 1)
+    return max(1, chains * count_pieces(chains, draws, pieces) - 1)
 
 
-def batch_means(values: np.ndarray) -> np.ndarray:
+def batch_means(values: np.ndarray, pieces: int = CALIBRATION.pieces) -> np.ndarray:
     """Return the means ``(pieces, p)`` of the batches of ``(chain, draw, p)`` values."""
     chains, draws, p = values.shape
-    cut = count_pieces(chains, draws)
+    cut = count_pieces(chains, draws, pieces)
     used = draws - draws % cut
     return values[:, draws - used :].reshape(chains * cut, used // cut, p).mean(axis=1)
 

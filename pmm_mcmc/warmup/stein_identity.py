@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +44,12 @@ class Identity(NamedTuple):
     independent: float
 
 
-def stein_identity(position: np.ndarray, gradient: np.ndarray) -> Identity:
+def stein_identity(
+    position: np.ndarray,
+    gradient: np.ndarray,
+    pieces: int = CALIBRATION.pieces,
+    error: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> Identity:
     r"""Check :math:`E[(x_i - c_i)\,\partial_i F] = 1` for each unconstrained coordinate.
 
     The identity holds under the posterior for any constant ``c``.  Draws of too long a step give more than 1.
@@ -52,6 +58,11 @@ def stein_identity(position: np.ndarray, gradient: np.ndarray) -> Identity:
     ----------
     position, gradient : (chain, draw, d)
         Unconstrained positions, and the gradient of the log density (minus that of ``F``).
+    pieces
+        Batches of all chains together that standard errors are computed from.
+    error
+        Function that returns other standard errors ``(d,)`` of the means of products ``(chain, draw, d)``: the larger
+        of the two counts.
 
     Returns
     -------
@@ -59,25 +70,36 @@ def stein_identity(position: np.ndarray, gradient: np.ndarray) -> Identity:
     """
     chains, _, d = position.shape
     size = max(1, _BYTES // max(1, 8 * chains * position.shape[1]))
-    found = [_means(position[..., i : i + size], gradient[..., i : i + size]) for i in range(0, max(d, 1), size)]
-    excess, pieces, by_chain = (np.concatenate(part, axis=-1) for part in zip(*found, strict=True))
+    blocks = []
+    for i in range(0, max(d, 1), size):
+        w = _products(position[..., i : i + size], gradient[..., i : i + size])
+        blocks.append(_means(w, pieces, error))
+    excess, batches, by_chain, at_least = (np.concatenate(block, axis=-1) for block in zip(*blocks, strict=True))
     if not np.isfinite(excess).all():  # the density overflows where chains are
         unknown = np.full(d, np.nan)
         return Identity(unknown, unknown, np.nan, float(d))
-    z = excess / np.maximum(between_pieces(pieces, chains), 1e-300)
-    independent = worth_independent(pieces)
+    z = excess / np.maximum(np.fmax(between_pieces(batches, chains), at_least), 1e-300)
+    independent = worth_independent(batches)
     if chains == 1:
         return Identity(excess, z, np.nan, independent)
     cross = by_chain.sum(axis=0) ** 2 - (by_chain**2).sum(axis=0)
     return Identity(excess, z, float(0.5 * np.mean(cross) / (chains * (chains - 1))), independent)
 
 
-def _means(position: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the means of products over all draws, over batches, and over the draws of each chain."""
+def _products(position: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """Return the products minus 1: ``(chain, draw, d)``."""
     # Subtracting the gradient's mean changes nothing on average, and makes it less noisy far from the posterior's mean.
     with np.errstate(over="ignore", invalid="ignore"):
-        w = -(position - position.mean(axis=(0, 1))) * (gradient - gradient.mean(axis=(0, 1))) - 1.0
-        return w.mean(axis=(0, 1)), batch_means(w), w.mean(axis=1)
+        return -(position - position.mean(axis=(0, 1))) * (gradient - gradient.mean(axis=(0, 1))) - 1.0
+
+
+def _means(
+    w: np.ndarray, pieces: int, error: Callable[[np.ndarray], np.ndarray] | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the means of products over all draws, over batches, and over the draws of each chain; the least error."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        at_least = np.zeros(w.shape[2]) if error is None else error(w)
+        return w.mean(axis=(0, 1)), batch_means(w, pieces), w.mean(axis=1), at_least
 
 
 def too_wide(position: np.ndarray, gradient: np.ndarray, target_bias: float) -> bool:

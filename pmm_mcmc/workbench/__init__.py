@@ -1,4 +1,4 @@
-"""Tools that use the samplers: comparisons, reports, targets with known answers, and a probe of the bias.
+"""Tools that use the samplers: comparisons, reports and targets with known answers.
 
 >>> import pmm_mcmc as pmm
 >>> pmm.workbench.targets.get("banana").ndim
@@ -12,17 +12,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Comparison", "bias_probe", "compare", "plot_ladder", "to_html"]
+__all__ = ["Comparison", "compare", "plot_ladder", "to_html"]
 
 if TYPE_CHECKING:
     from pmm_mcmc.workbench import targets as targets
     from pmm_mcmc.workbench.comparison import Comparison, compare
-    from pmm_mcmc.workbench.probe import bias_probe
     from pmm_mcmc.workbench.report import plot_ladder, to_html
 
 _NAMES = {
     "Comparison": "pmm_mcmc.workbench.comparison",
-    "bias_probe": "pmm_mcmc.workbench.probe",
     "compare": "pmm_mcmc.workbench.comparison",
     "plot_ladder": "pmm_mcmc.workbench.report",
     "to_html": "pmm_mcmc.workbench.report",

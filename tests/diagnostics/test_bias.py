@@ -15,7 +15,7 @@ from scipy import special, stats
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.reading import read
-from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.diagnostics.summary import bias_table
 from pmm_mcmc.engines.arguments import Block, MethodArguments
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.warmup.schedule import Warmup
@@ -90,7 +90,8 @@ def test_coordinates_are_recognised_by_all_their_values():
     x = grid(2)
     x[0, 0] = 1.0, 0.5
     dt = tree({"clipped": np.maximum(x[..., 0], 0.0), "x": x, "half": x[..., 0] / 2}, x, -x)
-    assert read(dt).own.tolist() == [-1, 0, 1, -1]
+    run = read(dt)
+    assert run.own_of(run.parameters.read()).tolist() == [-1, 0, 1, -1]
 
 
 def test_all_columns_of_the_summary_are_those_of_arviz_and_more():
@@ -222,7 +223,7 @@ def test_where_no_gradients_are_kept_the_verdict_says_so(sample):
         ]
     for dt in dts:
         assert "gradient" not in dt["sample_stats"] and "unconstrained" not in dt["sample_stats"]
-        assert "no_gradients" in [reason.code for reason in pmm.verdict(dt).reasons]
+        assert "unmeasured" in [reason.code for reason in pmm.verdict(dt).reasons]
         assert pmm.summary(dt)["bias"].isna().all() and bias_table(dt)["bias"].isna().all()
 
 

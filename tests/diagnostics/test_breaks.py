@@ -11,7 +11,7 @@ from results import grid, tree
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, DRAWS, breaks_between, looked_at
-from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.diagnostics.summary import bias_table
 
 
 def normal(x):

@@ -15,7 +15,7 @@ import pytest
 import xarray as xr
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.diagnostics.summary import bias_table
 
 pytestmark = pytest.mark.pymc
 
@@ -172,7 +172,7 @@ def test_refuses_results_without_gradients_before_the_function_is_called(dt):
     without["sample_stats"] = dt["sample_stats"].dataset.drop_vars("gradient")
     with pytest.raises(ValueError, match="the result holds no gradients"):
         pmm.expectation(without, never)
-    with pytest.raises(ValueError, match="too few to measure a bias"):
+    with pytest.raises(ValueError, match="too few for a corrected estimate"):
         pmm.expectation(dt.isel(draw=slice(0, 4), chain=slice(0, 2)), never)
     for other in (None, {"a": 1}, dt["posterior"]):
         with pytest.raises(ValueError, match="dt: must be a result of"):

@@ -5,7 +5,8 @@ import pytest
 from results import gaussian, grid
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.modes import mode_reasons
+from pmm_mcmc.diagnostics.modes import mode_reasons, mode_words, unequal_modes
+from pmm_mcmc.diagnostics.reading import read
 
 
 def result(mass, at=10.0, coordinate=1, x=None, chain=2, visited=0):
@@ -50,34 +51,33 @@ def test_modes_of_equal_mass_may_be_relabellings(mass, mirrored):
 def test_modes_that_chains_have_visited_are_judged_by_their_agreement():
     x, often = grid(3), np.random.default_rng(1).random((4, 600)) < 0.05
     x[..., 1] += 10.0 * often
-    assert mode_reasons(result(0.05, x=x)["sample_stats"], x) == ([], "")
-    often_enough, _ = mode_reasons(result(0.9, x=x)["sample_stats"], x)
-    assert often_enough, "a twentieth of the draws is there, where nine tenths should be"
+    run = read(result(0.05, x=x))
+    assert mode_reasons(run) == [] and mode_words(run) == ""
+    assert mode_reasons(read(result(0.9, x=x))), "a twentieth of the draws is there, where nine tenths should be"
     x = grid(3)
     x[:, ::2, 1] += 20.0
-    assert mode_reasons(result(0.5, 20.0, x=x)["sample_stats"], x) == ([], "")
-    near, _ = mode_reasons(result(0.05, 3.0)["sample_stats"], grid(3))
-    assert near, "within 3 sd draws do not tell"
+    run = read(result(0.5, 20.0, x=x))
+    assert mode_reasons(run) == [] and mode_words(run) == ""
+    assert mode_reasons(read(result(0.05, 3.0))), "within 3 sd draws do not tell"
 
 
-def test_modes_of_unequal_width_that_chains_visit_leave_a_run_undecided():
+def test_modes_of_unequal_width_that_chains_visit_leave_unadjusted_draws_undecided():
     dt = result(0.3, visited=1)
-    found = pmm.verdict(dt)
-    assert found.state == "undecided" and [reason.code for reason in found.reasons] == ["weights"]
-    assert found.sentence.startswith("Undecided: chains move between modes of unequal width, apart in b[0]: a step ")
-    assert found.sentence.endswith(" and no gradient shows it. Use pmm.sample(exact=True), whose steps have no bias.")
+    verdict = pmm.verdict(dt)
+    assert verdict.state == "undecided" and [reason.code for reason in verdict.reasons] == ["unmeasured"]
+    assert verdict.sentence.startswith("Undecided: chains move between modes of unequal width, apart in b[0]: a step ")
+    assert verdict.sentence.endswith(" and no gradient shows it. Sample with adjusted=True.")
+    dt["posterior"].attrs["adjusted"] = 1
+    assert pmm.verdict(dt).trusted, "no step shifts the weights of adjusted draws"
+    # A mode that no chain visits comes before, whichever chain has met it.
     stats = dt["sample_stats"]
-    assert mode_reasons(stats, exact=True) == ([], "")
-    assert "unequal width: a step" in str(mode_reasons(stats)[0][0]), "as moments have it"
-    # A mode that no chain visits is said first, whichever chain knows of it.
     stats["other_modes"][0], stats["other_mode_coordinate"][0], stats["other_mode_position"][0] = 0.1, 0, 9.0
-    assert [reason.code for reason in mode_reasons(stats)[0]] == ["modes"]
+    run = read(dt)
+    assert [reason.code for reason in mode_reasons(run)] == ["modes"] and unequal_modes(run, "") == []
 
 
 def test_without_positions_the_place_is_not_said():
-    reasons, note = mode_reasons(result(0.3)["sample_stats"])
-    assert (
-        str(reasons[0]).startswith("chains do not move to another mode that has about 30 % of the mass") and note == ""
-    )
-    totals = result(0.3)["sample_stats"].to_dataset().isel(draw=-1)
-    assert mode_reasons(totals)[0] == reasons
+    run = read(result(0.3))
+    run.position = None
+    (reason,) = mode_reasons(run)
+    assert str(reason).startswith("chains do not move to another mode that has about 30 % of the mass")

@@ -12,8 +12,9 @@ from moment_trees import corrections, low_rank, of_vector, whitened
 from results import z_of_mean
 from scipy import stats
 
+import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
+from pmm_mcmc.diagnostics.moments_summary import moments_summary
 from pmm_mcmc.diagnostics.stein import corrected_expectations
 from pmm_mcmc.diagnostics.stein_moments import weighted
 from pmm_mcmc.warmup.stein_identity import stein_identity
@@ -55,7 +56,7 @@ def test_corrected_moments_of_any_gaussian_are_exact(form, chains):
     assert found.first.used.all() and found.second.used.all()
     np.testing.assert_allclose(found.second.value * found.scale**2 / covariance.diagonal(), 1.0, atol=1e-7)
     np.testing.assert_allclose(found.sd * found.scale, x.std(axis=(0, 1)), rtol=1e-10)
-    verdict = moments_verdict(tree)
+    verdict = pmm.verdict(tree)
     if chains == 100:
         assert any("the sd of x" in str(reason) for reason in verdict.reasons)
         assert any("E[x dF/dx]" in str(reason) for reason in verdict.reasons)
@@ -174,37 +175,37 @@ def test_summary_of_good_draws():
     np.testing.assert_allclose(table["r_hat"], identity, rtol=1e-10)
     np.testing.assert_allclose(table["r_hat"] ** 2, 199 / 200 + means.var(axis=0, ddof=1) / variances.mean(axis=0))
     np.testing.assert_allclose(table["mean_corrected"], 0.0, atol=1e-9)
-    verdict = moments_verdict(tree)
-    assert verdict.trusted and table.attrs["verdict"] == verdict.sentence
+    verdict = pmm.verdict(tree)
+    assert verdict.trusted and pmm.verdict(tree).sentence == verdict.sentence
 
 
 def test_unstable_transitions_are_reported():
     shape = (80, 200)
     unstable, failures = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     unstable[3, :60] = 1
-    verdict = moments_verdict(normal(unstable=unstable, model_failures=failures)[1])
+    verdict = pmm.verdict(normal(unstable=unstable, model_failures=failures)[1])
     (reason,) = verdict.reasons
     assert reason.words == "60 of 32000 transitions were unstable, limit 24"
     assert reason.remedy == "halve step_size to 0.25, or reparametrise"
-    assert "model.debug()" in moments_verdict(normal(unstable=unstable, model_failures=unstable)[1]).sentence
+    assert "model.debug()" in pmm.verdict(normal(unstable=unstable, model_failures=unstable)[1]).sentence
     # Rejections of a method that is exact say nothing.
-    assert moments_verdict(normal(unstable=unstable, acceptance_rate=np.ones(shape))[1]).trusted
+    assert pmm.verdict(normal(unstable=unstable, acceptance_rate=np.ones(shape))[1]).trusted
 
 
 def test_chains_that_disagree_are_reported():
     rng = np.random.default_rng(13)
     x = rng.normal(size=(40, 200, 3))
     x[:20, :, 1] += 1.0
-    verdict = moments_verdict(of_vector(x, -x, Coordinates(np.zeros(3), np.ones(3))))
+    verdict = pmm.verdict(of_vector(x, -x, Coordinates(np.zeros(3), np.ones(3))))
     assert any(str(reason).startswith("r_hat of x[1] is 1.1") for reason in verdict.reasons)
     few = rng.normal(size=(4, 60, 2)) + 0.13 * np.array([-1.0, 1.0, 1.0, -1.0])[:, None, None]
-    found = moments_verdict(of_vector(few, -few, Coordinates(np.zeros(2), np.ones(2))))
+    found = pmm.verdict(of_vector(few, -few, Coordinates(np.zeros(2), np.ones(2))))
     assert any("draw more" in reason.remedy for reason in found.reasons)
 
 
 def test_a_shift_that_all_chains_share_is_reported():
     x = 0.2 + np.random.default_rng(14).normal(size=(80, 200, 2))
-    verdict = moments_verdict(of_vector(x, -x, Coordinates(np.zeros(2), np.ones(2))))
+    verdict = pmm.verdict(of_vector(x, -x, Coordinates(np.zeros(2), np.ones(2))))
     assert len(verdict.reasons) == 1 and verdict.reasons[0].words.startswith("the mean of x[")
     assert "is off by 2" in verdict.reasons[0].words
 
@@ -213,7 +214,7 @@ def test_precise_means_are_needed():
     """Known to 0.08 standard deviations only: chains of few draws that yet agree."""
     x = np.random.default_rng(15).normal(size=(2, 90, 1))
     x += np.array([0.08, -0.08])[:, None, None] - x.mean(axis=1, keepdims=True)
-    verdict = moments_verdict(of_vector(x, -x, Coordinates(np.zeros(1), np.ones(1))))
+    verdict = pmm.verdict(of_vector(x, -x, Coordinates(np.zeros(1), np.ones(1))))
     assert verdict.state == "undecided"
     assert [str(reason) for reason in verdict.reasons] == [
         "the mean of x[0] is known to 0.08 posterior sd only, limit 0.05"
@@ -225,7 +226,7 @@ def test_one_chain_has_no_standard_errors_and_says_so():
     table = moments_summary(tree)
     assert table[["mcse_mean", "r_hat", "bias", "bias_se", "mcse_corrected"]].isna().all(axis=None)
     np.testing.assert_allclose(table["mean"], x.mean(axis=(0, 1)), rtol=1e-10)
-    assert moments_verdict(tree).state == "undecided" and "one chain" in table.attrs["verdict"]
+    assert pmm.verdict(tree).state == "undecided" and "one chain" in pmm.verdict(tree).sentence
 
 
 def test_a_coordinate_that_does_not_move_is_no_obstacle():
@@ -235,7 +236,7 @@ def test_a_coordinate_that_does_not_move_is_no_obstacle():
     tree = of_vector(x, g, Coordinates(np.zeros(3), np.ones(3)), (7,))
     table = moments_summary(tree)
     np.testing.assert_allclose(table["mean_corrected"].iloc[[0, 2]], 0.0, atol=1e-9)
-    assert "E[x dF/dx] of x[1] is 0.000, limit 0.925. Long steps widen" in table.attrs["verdict"]
+    assert "E[x dF/dx] of x[1] is 0.000, limit 0.925. Long steps widen" in pmm.verdict(tree).sentence
     assert table["sd"].iloc[1] == 0.0 and np.isnan(table["r_hat"].iloc[1]) and np.isnan(table["bias"].iloc[1])
     np.testing.assert_allclose(table["mean_corrected"].iloc[1], 0.1, rtol=1e-12)
 
@@ -249,7 +250,7 @@ def test_what_gradients_do_not_explain_stays_raw():
     assert table["bias"].isna().all() and table["bias_se"].isna().all()
     np.testing.assert_allclose(table["mean_corrected"], table["mean"], rtol=1e-9)
     np.testing.assert_allclose(table["mcse_corrected"], table["mcse_mean"], rtol=1e-9)
-    verdict = moments_verdict(tree)
+    verdict = pmm.verdict(tree)
     assert verdict.sentence.startswith("Undecided: the bias could not be measured for any of the unconstrained")
 
 
@@ -260,17 +261,17 @@ def test_steps_much_longer_than_tuned_are_trusted_only_where_moments_rule_a_bias
     x = rng.normal(size=(40, 400, 1)) + 5.0 * rng.choice([-1.0, 1.0], size=(40, 400, 1))
     for expected, alarmed in ((0.2, False), (0.5, True), (np.inf, True)):
         more = {"expected_bias": np.full((40, 400), expected)}
-        verdict = moments_verdict(
+        verdict = pmm.verdict(
             of_vector(x, 5.0 * np.tanh(5.0 * x) - x, Coordinates(np.zeros(1), np.full(1, 5.0)), **more)
         )
         assert any("steps of this size" in str(reason) for reason in verdict.reasons) == alarmed
         more = {"expected_bias": np.full((20, 400), expected)}
-        verdict = moments_verdict(of_vector(gaussian, -gaussian, Coordinates(np.zeros(3), np.ones(3)), **more))
+        verdict = pmm.verdict(of_vector(gaussian, -gaussian, Coordinates(np.zeros(3), np.ones(3)), **more))
         assert verdict.trusted == (not np.isinf(expected))
     # 4 unstable transitions among 8000 draws leave these able to acquit a long step; 5 do not.
     for count, alarmed in ((4, False), (5, True)):
         unstable = np.zeros((20, 400), np.int64)
         unstable[3, :count] = 1
         more = {"expected_bias": np.full((20, 400), 0.5), "unstable": unstable}
-        verdict = moments_verdict(of_vector(gaussian, -gaussian, Coordinates(np.zeros(3), np.ones(3)), **more))
+        verdict = pmm.verdict(of_vector(gaussian, -gaussian, Coordinates(np.zeros(3), np.ones(3)), **more))
         assert any("steps of this size" in str(reason) for reason in verdict.reasons) == alarmed

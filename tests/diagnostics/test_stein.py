@@ -15,9 +15,9 @@ from scipy import special, stats
 
 from pmm_mcmc.coordinates.scale import affine_scale, diagonal_scale
 from pmm_mcmc.diagnostics import folds as folds_module
-from pmm_mcmc.diagnostics import reading
+from pmm_mcmc.diagnostics import parameters
 from pmm_mcmc.diagnostics.folds import Fold, Folds
-from pmm_mcmc.diagnostics.reading import Parameters, Run
+from pmm_mcmc.diagnostics.reading import Run
 from pmm_mcmc.diagnostics.stein import corrected, corrected_expectations, own_terms
 from pmm_mcmc.diagnostics.table import table_of
 from pmm_mcmc.warmup.standard_errors import spread
@@ -435,8 +435,8 @@ def test_folds_are_made_once_for_all_parameters(monkeypatch):
     """However many slabs the parameters are read in; it was once for each, so that time grew with the square of d."""
     x, g, f = many_coordinates(np.random.default_rng(41))
     posterior = xr.Dataset({f"f{i}": (("chain", "draw"), f[..., i]) for i in range(f.shape[2])})
-    run = Run(Parameters(posterior), 4, 60, position=x, gradient=g, judged=x)
-    monkeypatch.setattr(reading, "SLAB", 8 * 4 * 60 * 2)
+    run = Run(posterior, {}, position=x, gradient=g, judged=x)
+    monkeypatch.setattr(parameters, "SLAB", 8 * 4 * 60 * 2)
     assert len(list(run.parameters.slabs())) == 4
     fits, terms = [], []
     scale, made = folds_module.affine_scale, Fold.virial_terms

@@ -120,7 +120,7 @@ def test_of_very_many_the_ones_that_matter_are_judged(wrong, words, monkeypatch)
 def test_memory_is_bounded(monkeypatch):
     """Parameters are read some at a time, and tables do not depend on how many."""
     whole = pmm.summary(many())
-    monkeypatch.setattr("pmm_mcmc.diagnostics.reading.SLAB", 2**21)
+    monkeypatch.setattr("pmm_mcmc.diagnostics.parameters.SLAB", 2**21)
     tables._KNOWN.clear()
     calls = counted(monkeypatch)
     pieces = pmm.summary(many())

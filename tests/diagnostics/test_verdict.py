@@ -8,17 +8,17 @@ from types import SimpleNamespace
 
 import arviz as az
 import numpy as np
-import pandas as pd
 import pytest
 from results import gaussian, grid, tree
 from scipy import stats
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.measured import Measured
+from pmm_mcmc.diagnostics import verdict as checks
+from pmm_mcmc.diagnostics.biases import Biases
+from pmm_mcmc.diagnostics.identity import identity_of
 from pmm_mcmc.diagnostics.reading import read
-from pmm_mcmc.diagnostics.reasons import conclude, identity_reasons
-from pmm_mcmc.diagnostics.table import table_of
-from pmm_mcmc.diagnostics.verdict import bias_table, judge
+from pmm_mcmc.diagnostics.summary import bias_table
+from pmm_mcmc.diagnostics.unadjusted import unmeasured
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
 from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
 
@@ -37,7 +37,7 @@ def only_reason(dt, remedy=None, state="not trusted"):
     assert found.state == state and not found.trusted
     (reason,) = [reason for reason in found.reasons if reason.state == state]
     advice = f" {reason.remedy[0].upper()}{reason.remedy[1:]}." if reason.remedy else ""
-    if reason.code in ("mcse", "mcse_of_sd"):
+    if reason.code == "mcse":
         times = (reason.value / reason.limit) ** 2
         said = float(found.sentence.partition(" Draw more: about ")[2].partition(" times as many.")[0])
         assert times <= said <= times + 0.1
@@ -60,6 +60,15 @@ def test_a_good_run_is_trusted():
         == str(found)
         == ("Trusted: all corrected means are within 1 % of a posterior sd, with 95 % confidence each.")
     )
+
+
+def identity_reasons(identity, degrees, whitened=None):
+    """Return the reasons of identities of unadjusted draws."""
+    run = SimpleNamespace(
+        identity=identity, whitened_identity=whitened, identity_degrees=degrees, moving=True, adjusted=False, stats={},
+        coordinate=str,
+    )  # fmt: skip
+    return checks.identity(run)
 
 
 @pytest.mark.statistical
@@ -90,8 +99,8 @@ def test_unstable_transitions(same, count, refused):
     for reason in reasons:
         assert reason.words.startswith(f"{count} of 4800 transitions were unstable, ")
         assert reason.remedy == SHORTER and reason.value == count > reason.limit
-    mala = pmm.verdict(gaussian(x, acceptance_rate=np.ones((4, 600)), **statistics))
-    assert not any(reason.code == "unstable" for reason in mala.reasons), "MALA rejects them"
+    adjusted = pmm.verdict(gaussian(x, acceptance_rate=np.ones((4, 600)), **statistics))
+    assert not any(reason.code == "unstable" for reason in adjusted.reasons), "they are rejected"
 
 
 def test_unstable_transitions_are_said_once_with_their_place_and_the_step_to_take():
@@ -194,7 +203,7 @@ def test_a_long_step_is_not_blamed_for_what_is_too_narrow():
         (-0.1, "long steps widen, and this is too narrow: draw more, or reparametrise"),
     ):
         z = np.array([np.sign(excess) * 5.0, 0.0])
-        (reason,) = identity_reasons(Identity(np.array([excess, 0.0]), z, 0.0, 2.0), 1000, str, SHORTER)
+        (reason,) = identity_reasons(Identity(np.array([excess, 0.0]), z, 0.0, 2.0), 1000)
         assert reason.remedy == advice
 
 
@@ -206,20 +215,24 @@ def test_a_step_known_to_be_too_long_is_the_cause_rather_than_an_edge():
 
 
 def test_a_coordinate_too_wide_is_named_by_the_parameter_that_follows_it():
-    x = grid(3)
+    x = grid(3, draws=4000)
     x[..., 2] *= np.sqrt(1.12)
-    posterior = {"noise": grid(1, seed=2)[..., 0], "constant": np.ones((4, 600)), "scale": np.exp(x[..., 2] / 4)}
+    posterior = {
+        "noise": grid(1, draws=4000, seed=2)[..., 0],
+        "constant": np.ones((4, 4000)),
+        "scale": np.exp(x[..., 2] / 4),
+    }
     assert only_reason(tree(posterior, x, -x)).startswith("E[x dF/dx] of scale is 1.1")
 
 
 def test_many_coordinates_that_are_all_a_little_too_wide():
     """None of them beyond chance alone, but all together, if the noise allows."""
     halves = np.sqrt(1.15) * grid(20).reshape(4, 2, 300, 20)
-    for disorder, significant in ((3.9, True), (1.0, False)):
+    for disorder, significant in ((3.0, True), (1.0, False)):
         # Far draws after near ones, more or less: the same variances, known less well from the pieces of a chain.
         order = (np.abs(halves) + disorder * np.random.default_rng(2).normal(size=halves.shape)).argsort(axis=2)
         x = np.take_along_axis(halves, order, axis=2).reshape(4, 600, 20)
-        _, z, mean_square, _ = stein_identity(x, -x)
+        _, z, mean_square, _ = identity_of(x, -x)
         # All are far at the same times: they are worth one or two independent ones.
         assert np.abs(z).max() < 4.0 and (np.mean(z**2) > 7.5) == significant
         assert mean_square == pytest.approx(0.5 * 0.15**2)
@@ -249,7 +262,7 @@ def test_short_exact_runs_are_rarely_refused_for_the_identity(name, d, draws):
     draw, gradient = EXACT[name]
     for run in range(runs):
         x = draw(rng, (4, draws, d))
-        alarmed = bool(identity_reasons(stein_identity(x, gradient(x)), degrees_of_freedom(4, draws), str))
+        alarmed = bool(checks.identity(read(tree({"x": x}, x, gradient(x)))))
         if alarmed or run < 5:  # the rest of a verdict takes longest, and says nothing of the identity
             reasons = pmm.verdict(tree({"x": x}, x, gradient(x))).reasons
             assert any(reason.code == "identity" for reason in reasons) == alarmed
@@ -262,7 +275,7 @@ def collinear(correlation, runs, draws=500, d=2, seed=21):
     covariance = (1.0 - correlation) * np.eye(d) + correlation
     root, precision = np.linalg.cholesky(covariance), np.linalg.inv(covariance)
     for x in np.random.default_rng(seed).normal(size=(runs, 4, draws, d)) @ root.T:
-        yield stein_identity(x, -x @ precision)
+        yield identity_of(x, -x @ precision)
 
 
 @pytest.mark.statistical
@@ -272,7 +285,7 @@ def test_collinear_coordinates_do_not_count_as_independent_ones(correlation):
     refused, runs = 0, 4000
     for identity in collinear(correlation, runs):
         assert 1.0 <= identity.independent <= (1.5 if correlation else 2.0)
-        reasons = identity_reasons(identity, degrees_of_freedom(4, 500), str)
+        reasons = identity_reasons(identity, degrees_of_freedom(4, 500, 64))
         refused += any("on average" in str(reason) for reason in reasons)
     assert refused <= stats.binom.isf(RARE, runs, 0.01), refused
 
@@ -290,7 +303,7 @@ def test_the_noise_of_collinear_coordinates_refuses_no_run_and_hides_no_bias():
 
     def on_average(runs):
         each = [
-            [identity_reasons(run.identity, run.degrees, str, together=of) for of in (None, run.together)]
+            [identity_reasons(run.identity, run.identity_degrees, of) for of in (None, run.whitened_identity)]
             for run in runs
         ]
         return np.sum([["on average" in "".join(map(str, one)) for one in both] for both in each], axis=0)
@@ -306,7 +319,7 @@ def test_the_noise_of_collinear_coordinates_refuses_no_run_and_hides_no_bias():
 def test_the_mean_square_of_excesses_is_held_against_that_of_so_many_independent_ones():
     two, copies = np.full(2, 0.07), np.full(2, 2.7)
     for independent, refused in ((2.0, True), (1.0, False)):
-        assert bool(identity_reasons(Identity(two, copies, 0.02, independent), 15, str)) == refused
+        assert bool(identity_reasons(Identity(two, copies, 0.02, independent), 15)) == refused
     (seen,) = collinear(0.0, 1, draws=4000, d=100)
     assert 90.0 < seen.independent <= 100.0
 
@@ -342,7 +355,7 @@ def test_noise_is_not_called_bias_of_a_standard_deviation():
     x = 1.12 * (x - x.mean(axis=1)) / x.std(axis=1)
     table = bias_table(gaussian(x))
     assert np.all(table["bias_of_sd"] > 0.11) and np.all(table["bias_of_sd_se"] > 0.04)
-    assert not any(reason.code == "bias_of_sd" for reason in pmm.verdict(gaussian(x)).reasons)
+    assert not any(reason.code == "bias" for reason in pmm.verdict(gaussian(x)).reasons)
 
 
 def partly_explained(shift):
@@ -375,11 +388,14 @@ def test_the_figure_is_two_errors_of_the_worst_mean_with_what_a_correction_leave
 
 def test_a_mean_that_is_not_known_well_enough_leaves_a_run_undecided():
     """Enough draws for plain means, but what a correction may have left is not small."""
-    figures = (np.array([v]) for v in (0.04, 0.01, 0.5, 0.01, 0.01, True, 0.06, 0.01))
-    found = Measured(["x"], *figures)
-    reason = conclude([], found, {}).reasons[0]
-    assert reason.code == "bound" and reason.words.endswith("of x is known to 12 % of a posterior sd only, limit 10 %")
-    assert conclude([], found._replace(error=np.array([0.049])), {}).trusted
+    figures = (np.array([v]) for v in (0.04, 0.01, 0.5, 0.01, 0.01, True, 0.06))
+    biases = Biases(["x"], *figures)
+    run = SimpleNamespace(has_gradients=True, biases=biases, stats={}, kind="parameters")
+    (reason,) = unmeasured(run)
+    assert reason.code == "unmeasured" and reason.remedy == MORE
+    assert reason.words == "the corrected mean of x is known to 12 % of a posterior sd only, limit 10 %"
+    run.biases = biases._replace(error=np.array([0.049]))
+    assert unmeasured(run) == []
 
 
 LEFT_OUT = "leave step_size out, or draw more"
@@ -460,7 +476,7 @@ def test_few_draws_are_undecided():
         x = np.random.default_rng(1).normal(size=(chains, draws, 3))
         words = only_reason(gaussian(x), "draw more", "undecided")
         assert words.startswith(f"{chains} x {draws} draws are too few to judge, limit 20")
-        assert pmm.summary(gaussian(x))["bias"].isna().all()
+        assert pmm.summary(gaussian(x), kind="bias")["bias"].isna().all()
 
 
 def test_not_measurable_is_said():
@@ -472,7 +488,7 @@ def test_not_measurable_is_said():
     found = pmm.verdict(tree({"x": x, "noise": noise}, x, -x))
     assert found.sentence == (
         "Trusted: corrected means are within 1 % of a posterior sd, with 95 % confidence each; the bias of noise is "
-        "not measurable: pmm.witness(dt) may show it."
+        "not measurable: sample with adjusted=True."
     )
     # Those come first that are known least: their values are repeated.
     for repeats, names in (((1, 4), "b and a"), ((1, 2, 4), "c, b and a"), ((1, 1, 1, 2, 4), "e, d and 3 more")):
@@ -481,7 +497,7 @@ def test_not_measurable_is_said():
             values = np.random.default_rng(5 + i).normal(size=(4, 600 // n))
             some["abcde"[i]] = np.repeat(values - values.mean(axis=1, keepdims=True), n, axis=1)
         assert f"; the bias of {names} is not measurable: " in pmm.verdict(tree({"x": x, **some}, x, -x)).sentence
-    words = only_reason(tree({"noise": noise}, x, -x), "ask pmm.witness(dt), which may show it", "undecided")
+    words = only_reason(tree({"noise": noise}, x, -x), "sample with adjusted=True", "undecided")
     assert words == "the bias could not be measured for any of the parameters"
 
 
@@ -504,14 +520,6 @@ def test_a_width_that_rests_on_few_excursions():
     position = np.concatenate([x, noise[..., None] ** 6], axis=-1)
     hierarchy = tree({"x": x, "tail": noise**6}, position, -child, noncentred=child)
     assert pmm.verdict(hierarchy).trusted, "nor of a child, whose scale is known"
-    # A parameter whose bias is measured has an error of its own; and independent draws may speak for one.
-    run = read(dt)
-    table = table_of(run)
-    names = ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se")
-    small = SimpleNamespace(table=pd.DataFrame(0.01, index=table.index, columns=names))
-    assert judge(dt, run, table, witness=small).trusted
-    small.table.loc["tail", "bias_of_sd_se"] = 0.2
-    assert [reason.code for reason in judge(dt, run, table, witness=small).reasons] == ["mcse_of_sd"]
 
 
 def test_heavy_tails_whose_means_are_known():
@@ -540,7 +548,7 @@ def test_constants_and_values_that_are_not_finite():
     assert pmm.summary(dt).loc["constant", "mean_corrected"] == 0.1
     dt = tree({**posterior, "odd": odd}, x, -x)
     assert bias_table(dt).loc["odd", ["bias", "sd", "mcse_corrected"]].isna().all()
-    assert pmm.verdict(dt).sentence.endswith("; the bias of odd is not measurable: pmm.witness(dt) may show it.")
+    assert pmm.verdict(dt).sentence.endswith("; the bias of odd is not measurable: sample with adjusted=True.")
     # What is wrong elsewhere is still found.
     x[0] += 1.0
     assert not pmm.verdict(tree({"odd": odd, "x": x}, x, -x)).trusted

@@ -8,7 +8,7 @@ from results import gaussian, grid, tree
 from scipy import stats
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.diagnostics.summary import bias_table
 
 
 def within(draws, inside):
@@ -27,7 +27,7 @@ def test_exact_draws_of_a_density_with_an_edge_are_not_corrected(inside):
     assert table[["bias", "bias_se", "bias_of_sd"]].isna().all(axis=None)
     np.testing.assert_array_equal(table["mean_corrected"], table["mean"])
     np.testing.assert_array_equal(table["mcse_corrected"], table["mcse"])
-    assert found.state == "not trusted" and [reason.code for reason in found.reasons] == ["identity"]
+    assert found.state == "not trusted" and [reason.code for reason in found.reasons] == ["identity", "unmeasured"]
     assert "edge" in found.sentence and "halve" not in found.sentence.lower()
     np.testing.assert_array_equal(pmm.summary(dt)["mean_corrected"], table["mean"])
 

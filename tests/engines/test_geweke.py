@@ -2,9 +2,9 @@
 
 A small hierarchy, ``mu ~ N(0, 1)``, ``log tau ~ N(0, 1/4)``, ``x_i ~ N(mu, tau^2)``, ``y_i ~ N(x_i, 0.49)``: each
 replicate begins with a draw of the prior and alternates data given parameters, which is exact, with a transition given
-the data, of one gradient.  Velocity and height stay with the chain when the data change.  If a transition leaves the
-law of parameters, velocity and height invariant for any data, they have the moments of the prior, of a normal and of a
-uniform law ever after.
+the data, of one gradient where it is not refined.  Velocity and height stay with the chain when the data change.  If a
+transition leaves the law of parameters, velocity and height invariant for any data, they have the moments of the prior,
+of a normal and of a uniform law ever after.
 Random tests at fixed seeds: |z| < 4.5 for each of fourteen moments (7e-6; 1e-4 for all).
 
 J. Geweke, "Getting it right: joint distribution tests of posterior simulators", JASA 99 (2004) 799-804.
@@ -65,7 +65,6 @@ def largest_z(setting, noise=NOISE, replicates=200, rounds=50):
             table[:] = np.rint(y * UNIT)
             gradient = run.evaluate(SCALE, state)
             out = run.run(setting, state, gradient, key, i, 1)
-            assert out.n_grad[0] == 1
             z, accepted = out.position[0].copy(), accepted + float(out.accept[0])
             seen[i] = moments(z, state[2 + N : 4 + 2 * N], state[-1])
         found[replicate] = seen.mean(axis=0)

@@ -12,8 +12,11 @@ from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED
 from pmm_mcmc.langevin.midpoints import cell_weight
 from pmm_mcmc.langevin.transitions import (
     CLIMB,
+    DIVERGENCE,
+    FAR_BELOW,
     advanced_height,
     end,
+    far_below,
     harmonic_log_ratio,
     interpolate,
     kick,
@@ -173,7 +176,7 @@ def energy(u, v):
 
 def log_ratio(u, v, step):
     u_new, _, gained = proposal(u, v, step)
-    return potential(u) - potential(u_new) + harmonic_log_ratio(u, u_new, gained).sum()
+    return potential(u) - potential(u_new) + (harmonic_log_ratio(u, u_new) - gained).sum()
 
 
 POINTS = np.random.default_rng(3).standard_normal((20, 2, D))
@@ -230,7 +233,7 @@ def test_on_a_gaussian_that_the_coordinates_whiten_a_proposal_is_a_rotation():
         angle = np.cos(1.9) + 1j * np.sin(1.9)
         np.testing.assert_allclose(u_new + 1j * v_new, (u + 1j * v) / angle, rtol=0.0, atol=1e-14)
         fall = 0.5 * (u - u_new) * (u + u_new)
-        np.testing.assert_array_equal(fall + harmonic_log_ratio(u, u_new, gained), 0.0)
+        np.testing.assert_array_equal(fall + harmonic_log_ratio(u, u_new), 0.0)
 
 
 @pytest.mark.parametrize("retained", [0.0, 0.3, 0.99, 1.0])
@@ -266,3 +269,14 @@ def test_no_accepted_height_leaves_its_interval(dtype):
     ratio = np.concatenate([ratio, np.nextafter(dtype(2.0) ** np.arange(-20, 20).astype(dtype), dtype(0.0))])
     assert ratio.dtype == dtype
     assert np.all(np.nextafter(ratio, dtype(0.0)) / ratio < 1.0)
+
+
+def test_what_is_far_below_a_height_is_below_it_by_a_margin():
+    heights, ratios = np.meshgrid(np.linspace(-1.0, 1.0, 41), np.concatenate([[0.0], np.geomspace(1e-6, 10.0, 60)]))
+    below = far_below(ratios, heights)
+    assert FAR_BELOW > 1.0 and not (below & (np.abs(heights) < ratios)).any()
+    assert below[0].all(), "what is not finite has the ratio 0"
+    # Heights divided by the ratio of a proposal lie as far above what is beyond it.
+    np.testing.assert_array_equal(far_below(4.0 * ratios, 4.0 * heights), below)
+    np.testing.assert_array_equal(far_below(ratios, -heights), below)
+    assert pytest.approx(-10.0, abs=1e-3) == np.log(DIVERGENCE)

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.diagnostics.summary import bias_table
 from pmm_mcmc.model.pymc_outputs import model_layout
 from pmm_mcmc.model.result_tree import ResultTree
 

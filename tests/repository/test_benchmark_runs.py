@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 # Arguments, and what a line of the output begins with.
 SMALLEST = {
     "calibration": (("poisson_glm", "--schemes", "recycled", "--multiples", "1", "--replicates", "1"), "  recycled "),
+    "gate": (("--quick",), "  density/ring"),
     "hierarchies": (("funnel10", "--samplers", "auto", "--seeds", "1", "--draws", "100"), "      1 auto "),
     "versus": (("poisson_glm", "--samplers", "recycled", "--quick"), "  recycled    "),
     "wall_clock": (("poisson_glm", "--samplers", "pmm recycled"), "  pmm recycled "),

@@ -7,9 +7,10 @@ import pymc as pm
 import pytest
 from moment_trees import collected, low_rank, statistics, whitened
 
+import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.comoments import combined
-from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
+from pmm_mcmc.diagnostics.moments_summary import moments_summary
 from pmm_mcmc.model.pymc_outputs import model_layout
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.moments import Moments
@@ -181,4 +182,4 @@ def test_no_draws_and_no_gradients():
     tree = moments.tree(ResultTree.of_vector(2), {})
     table = moments_summary(tree)
     assert "stein" not in tree.children and table["bias"].isna().all() and table["mean_corrected"].isna().all()
-    assert "could not be measured, for the result holds no gradients" in moments_verdict(tree).sentence
+    assert "could not be measured, for the result holds no gradients" in pmm.verdict(tree).sentence

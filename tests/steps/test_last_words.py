@@ -9,7 +9,7 @@ from pymc.sampling import mcmc
 from pymc.stats import convergence
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.diagnostics.summary import bias_table
 from pmm_mcmc.steps import last_words
 
 pytestmark = pytest.mark.pymc

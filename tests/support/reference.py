@@ -23,8 +23,9 @@ from pmm_mcmc.model.native import SIGNATURE
 SHRINK, RECOVER, SHORTEST = transitions.SHRINK, transitions.RECOVER, transitions.SHORTEST
 SUBSTEPS, MOST_REFINEMENTS = transitions.SUBSTEPS, transitions.MOST_REFINEMENTS
 EARLIEST, LEAST_COSINE = transitions.EARLIEST, transitions.LEAST_COSINE
-# By how much the number of an adjusted chain moves on; the log ratio below which a proposal counts as a divergence.
-CLIMB, DIVERGENCE = transitions.CLIMB, transitions.DIVERGENCE
+# By how much the number of an adjusted chain moves on; how far below it proposals are refined; the ratio below which
+# the last one counts as a divergence.
+CLIMB, FAR_BELOW, DIVERGENCE = transitions.CLIMB, transitions.FAR_BELOW, transitions.DIVERGENCE
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
 
 
@@ -292,8 +293,21 @@ class Chain:
             return None, False
         return (new, *found), False
 
+    def proposal(self, begin, parts):
+        """Return where ``parts`` steps of half kicks around a rotation end, and the ratio of densities there."""
+        u, v, lp, b = begin
+        h, energy = self.alpha / parts, 0.5 * v @ v - lp
+        rotation = np.array([[np.cos(h), np.sin(h)], [-np.sin(h), np.cos(h)]])
+        for _ in range(parts):
+            u, v = rotation @ np.array([u, v + 0.5 * h * b])
+            lp, b = self.evaluate(u)
+            if b is None:
+                return None, 0.0
+            v = v + 0.5 * h * b
+        return (u, v, lp, b), np.exp(min(energy - 0.5 * v @ v + lp, 700.0))
+
     def ghmc(self, rng):
-        """Refresh the velocity, propose by half kicks around a rotation, and test by the whole Hamiltonian."""
+        """Refresh the velocity, and test proposals of 1, 4 and 16 parts as long as they lie far below the slice."""
         h, d = self.alpha, self.state.shape[1]
         u, v = self.state
         if self.height is None:
@@ -301,24 +315,28 @@ class Chain:
             v = rng.standard_normal(d)
         retained = np.exp(-self.friction * h)
         v = retained * v + np.sqrt(1.0 - retained**2) * rng.standard_normal(d)
-        rotation = np.array([[np.cos(h), np.sin(h)], [-np.sin(h), np.cos(h)]])
-        u_new, v_new = rotation @ np.array([u, v + 0.5 * h * self.b])
-        lp, b = self.evaluate(u_new)
         self.height += CLIMB
         if self.height >= 1.0:
             self.height -= 2.0
-        error = np.inf
-        if b is None:
-            self.model_failures += 1
-        else:
-            v_new = v_new + 0.5 * h * b
-            error = -lp + 0.5 * v_new @ v_new + self.lp - 0.5 * v @ v
-        self.unstable += error > -DIVERGENCE
-        ratio = np.exp(-error)
-        self.accept = min(1.0, ratio)
-        if abs(self.height) < ratio:
+        s, good, ratios, tried = abs(self.height), False, [], []
+        for level in range(MOST_REFINEMENTS + 1):
+            end, ratio = self.proposal((u, v, self.lp, self.b), SUBSTEPS**level)
+            ratios.append(ratio)
+            if s < ratio:
+                back = end[0], -end[1], *end[2:]
+                good = all(s >= FAR_BELOW * ratio * self.proposal(back, parts)[1] for parts in tried)
+                break
+            if s < FAR_BELOW * ratio:
+                break
+            tried.append(SUBSTEPS**level)
+        finer = good and len(ratios) > 1
+        self.refined += finer
+        self.unstable += not good and ratios[-1] < DIVERGENCE
+        self.accept = 1.0 if finer else min(1.0, ratios[0])
+        if good:
             self.height /= ratio
-            self.state, self.evaluated, self.lp, self.b = np.array([u_new, v_new]), u_new, lp, b
+            u, v, self.lp, self.b = end
+            self.state, self.evaluated = np.array([u, v]), u
         else:
             self.state = np.array([u, -v])
 

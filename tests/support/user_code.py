@@ -48,7 +48,7 @@ def read(dt: xr.DataTree, path: Path) -> bool:
     pmm.expectation(dt, lambda posterior: posterior["x"] ** 2)
     pmm.nested_r_hat(dt)
     reveal_type(pmm.noncentring(dt))  # Dataset
-    found = pmm.verdict(dt, witness=pmm.witness(dt, gradients=100))
+    found = pmm.verdict(dt)
     reveal_type(found.trusted)  # bool
     reveal_type(found.sentence)  # str
     reveal_type(workbench.to_html(dt, path))  # Path
@@ -58,7 +58,6 @@ def read(dt: xr.DataTree, path: Path) -> bool:
 
 
 def compared(dt: xr.DataTree) -> workbench.Comparison:
-    reveal_type(workbench.bias_probe(dt, pmm.PoissonULMC(), transitions=100))  # BiasProbe
     try:
         target = workbench.targets.get("banana")
         reveal_type(target.ndim)  # int

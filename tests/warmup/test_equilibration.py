@@ -23,6 +23,7 @@ from pmm_mcmc.run.before import TYPES
 from pmm_mcmc.run.storage.codec import decode, encode
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.equilibration import Equilibration, adjusted_setting, least_acceptance, report_of
+from pmm_mcmc.warmup.friction import adjusted_friction
 from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 
@@ -49,7 +50,7 @@ def test_the_setting_is_that_of_warm_up_with_the_step_and_friction_of_adjusted_d
     tuned = TunedParameters(0.3, 16, 0.8, unit(2), 8, 1.3, 0.1)
     found = adjusted_setting(tuned, recycled)
     assert found.step_size == CALIBRATION.adjusted_step * 0.3
-    assert found.friction == CALIBRATION.adjusted_friction * 0.8
+    assert found.friction == pytest.approx(adjusted_friction(found.step_size) * 0.8)
     assert (found.K, found.steps_per_draw, found.expected_bias) == (1, 1, 0.0) and np.isnan(found.halving_cost)
     assert found.coordinates is tuned.coordinates
     # A step of the position alone has the noise 2 h, one of the velocity h^2.
@@ -92,10 +93,15 @@ def test_a_chain_that_stands_still_shortens_the_step():
 
 def test_a_step_that_is_accepted_as_wanted_is_fixed():
     wanted = CALIBRATION.adjusted_acceptance
-    for rate in (wanted, wanted - 0.05, wanted + 0.04):
+    for rate in (wanted, wanted - 0.03, wanted + 0.02):
         assert adapted(equilibration(), rate, 0.99) == (False, 1.0)
-    changed, factor = adapted(equilibration(), 0.6, 0.99)
+    state = equilibration()
+    changed, factor = adapted(state, 0.6, 0.99)
     assert changed and factor == pytest.approx(step_for_acceptance(0.5, 0.6) / 0.5)
+    # The friction goes with the step.
+    assert state.tuned.friction / adjusted_friction(state.tuned.step_size) == pytest.approx(
+        0.5 / adjusted_friction(0.5)
+    )
 
 
 @pytest.mark.parametrize("step", np.random.default_rng(5).uniform(0.1, 1.1, 200))
@@ -264,7 +270,7 @@ def test_a_step_that_is_far_too_long_is_shortened_and_one_that_is_short_grows():
         state = Equilibration.begin(warming, source.kernel, RECYCLED, 2000)
         state, warming, seen = to_the_end(state, warming, source.adjusted())
         assert state.ended and 0.3 < state.tuned.step_size < 1.4
-        assert 0.75 < least_acceptance(state.acceptance) < 0.99
+        assert 0.55 < least_acceptance(state.acceptance) and 0.8 < state.acceptance.mean() < 0.99
         # After the step is fixed, blocks are of one step.
         steps = [step for step, _ in seen]
         assert len(set(steps[steps.index(state.tuned.step_size) :])) == 1
@@ -272,11 +278,10 @@ def test_a_step_that_is_far_too_long_is_shortened_and_one_that_is_short_grows():
 
 def test_chains_in_a_narrow_place_shorten_the_step():
     source, warming = warmed(ridge, chains=8, d=4)
+    warming.tuned = warming.tuned._replace(step_size=1.0)
     state = Equilibration.begin(warming, source.kernel, RECYCLED, 4000)
     state, warming, seen = to_the_end(state, warming, source.adjusted())
-    # Where the curvature is exp(2 x), a step may be 2 / exp(x) at most.
-    narrow = warming.tuned.coordinates.place(warming.ensemble.state[:, :4])[:, 0].max()
-    assert state.tuned.step_size < seen[0][0] and state.acceptance.min() > 0.5, (state.tuned.step_size, narrow)
+    assert state.tuned.step_size < 0.5 * seen[0][0] and state.acceptance.min() > 0.5, state
 
 
 def test_it_ends_at_its_length_and_says_whether_the_start_was_forgotten():
@@ -306,7 +311,7 @@ def test_it_goes_on_bit_for_bit_from_what_is_stored():
         return decode(encode((state, warming)), TYPES)
 
     straight, seen = states(lambda state, warming: (state, warming))
-    assert len(seen) > 3
+    assert len(seen) >= 3
     assert states(stored) == (straight, seen)
 
 
@@ -360,6 +365,7 @@ def test_it_is_stored_stopped_and_resumed_to_the_same_bytes(schools, backend, tm
     warmed, report = whole["warmup_sample_stats"], whole["equilibration"]
     expected = {"acceptance_rate", "diverging", "n_steps", "n_grad_total", "lp", "gradient", "unconstrained"}
     assert set(whole["sample_stats"].data_vars) - {"noncentred"} == expected
+    assert whole["sample_stats"]["gradient"].dtype == np.float32
     assert set(warmed.data_vars) == set(whole["sample_stats"].data_vars)
     assert whole["sample_stats"]["diverging"].dtype == np.bool_
     assert warmed.sizes["draw"] > report["transitions"] > 20

@@ -13,7 +13,7 @@ import report_pages as pages
 import results
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.verdict import bias_table
+from pmm_mcmc.diagnostics.summary import bias_table
 from pmm_mcmc.workbench import plot_ladder
 from pmm_mcmc.workbench.report import run_page, to_html
 

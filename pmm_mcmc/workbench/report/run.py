@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.moments_summary import moments_summary, moments_verdict
+from pmm_mcmc.diagnostics.moments_summary import moments_summary
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.statement import Verdict as Judgement
 from pmm_mcmc.diagnostics.summary import full_table, joined, with_numbers
@@ -82,7 +82,7 @@ def _summarised(dt: Any) -> _Found:
         table = moments_summary(dt)
         if "bias" in table:
             table["bias_sd_units"] = table["bias"] / table["sd"].where(table["sd"] > 0.0)
-        return _Found(table, moments_verdict(dt))
+        return _Found(table, verdict(dt))
     if "posterior" not in children:
         raise ValueError(
             f"dt={type(dt).__name__}: is no result of sampling, for it has no group 'posterior'; give a result of "
@@ -96,7 +96,7 @@ def _summarised(dt: Any) -> _Found:
 
 def _of_draws(dt: Any) -> _Found:
     judged, biases = verdict(dt), full_table(dt)
-    measured = not any(reason.code in ("no_gradients", "few_draws") for reason in judged.reasons)
+    measured = not any(reason.code in ("unmeasured", "few_draws") for reason in judged.reasons)
     beside = biases[["mean_corrected", "mcse_corrected", "sd_corrected", *BIASES]] if measured else None
     table = joined(dt, beside)
     if "superchains" in dt["posterior"].attrs:

@@ -1,4 +1,4 @@
-"""The biases of parameters as they are judged."""
+"""The biases of the parameters of unadjusted draws."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 
-__all__ = ["Measured"]
+__all__ = ["Biases", "biases_of"]
 
 
-class Measured(NamedTuple):
+class Biases(NamedTuple):
     """Absolute biases of ``p`` parameters with their standard errors, arrays ``(p,)``.
 
     Attributes
@@ -29,8 +30,6 @@ class Measured(NamedTuple):
         Whether the parameter varies.
     error
         Standard error of the corrected mean, with the bias that the correction did not remove.
-    error_of_sd
-        Standard error of the standard deviation, corrected where that is possible; NaN where there is none.
     """
 
     labels: Sequence[str]
@@ -41,7 +40,6 @@ class Measured(NamedTuple):
     of_sd_se: np.ndarray
     moving: np.ndarray
     error: np.ndarray
-    error_of_sd: np.ndarray
 
     @property
     def bounds(self) -> np.ndarray:
@@ -64,3 +62,12 @@ class Measured(NamedTuple):
     def known(self) -> np.ndarray:
         """Two standard errors of each corrected mean; NaN if the bias is not measurable, or the parameter constant."""
         return np.where(np.isfinite(self.of_mean) & self.moving, 2.0 * self.error, np.nan)
+
+
+def biases_of(table: pd.DataFrame) -> Biases:
+    """Return the biases of a table of parameters in posterior standard deviations."""
+    scale = table["sd_corrected"].where(table["sd_corrected"] > 0.0)
+    columns = ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se", "mcse_corrected")
+    mean, mean_se, of_sd, of_sd_se, error = ((table[name].abs() / scale).to_numpy() for name in columns)
+    left = table["unexplained"].to_numpy()
+    return Biases(list(table.index), mean, mean_se, left, of_sd, of_sd_se, table["sd"].to_numpy() != 0.0, error)

@@ -1,0 +1,161 @@
+"""One adjusted transition of a group of chains in lockstep, traced by JAX, over :mod:`pmm_mcmc.langevin.transitions`.
+
+It follows :func:`pmm_mcmc.engines.numba_step.propose` step by step, with arrays ``(group, d)`` in place of vectors.
+Proposals far below the height, which are few, are refined in smaller batches.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pmm_mcmc.engines.jax_midpoints import Chains, Draws, Drift, Parameters, total
+from pmm_mcmc.langevin.flows import build_flows
+from pmm_mcmc.langevin.transitions import (
+    LARGEST,
+    MOST_REFINEMENTS,
+    SUBSTEPS,
+    advanced_height,
+    far_below,
+    harmonic_log_ratio,
+    kick,
+    path,
+    refreshed,
+)
+
+__all__ = ["SHARE", "Outcome", "adjusted_outcome"]
+
+_flows = build_flows(jnp, jnp.where)
+# A batch of chains whose steps are refined is this share of a group (one over it).
+SHARE = 16
+
+
+class Outcome(NamedTuple):
+    """Proposals ``(n, ...)`` and what became of them.
+
+    Attributes
+    ----------
+    chains
+        The chains at their proposals, with the persistent number after it.
+    good, refined : (n, 1)
+        Whether a proposal is accepted; whether that is one of the shorter steps.
+    first, last : (n, 1)
+        Ratios of densities of the first proposal and of the last, 0 where a value is not finite.
+    n_grad : (n, 1)
+        Gradients spent.
+    """
+
+    chains: Chains
+    good: Any
+    refined: Any
+    first: Any
+    last: Any
+    n_grad: Any
+
+
+def _where(condition: Any, new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b).astype(b.dtype), new, old)
+
+
+def _as_ratio(log_ratio: Any) -> Any:
+    """Return a ratio of densities, 0 where it is not a number."""
+    lost = jnp.isnan(log_ratio)
+    return jnp.where(lost, 0.0, jnp.exp(jnp.minimum(jnp.where(lost, 0.0, log_ratio), LARGEST)))
+
+
+def _leapfrog(drift: Drift, begin: Chains, step: Any, parts: int) -> tuple[Chains, Any, Any]:
+    """Return chains after ``parts`` steps, the log ratio of the acceptance, and gradients spent."""
+    # Without the barrier the compiler may recompute the coefficients for each coordinate.
+    rotation = lax.optimization_barrier(_flows.harmonic(step, 0.0))
+
+    def once(_: Any, carry: Any) -> Any:
+        now, gained, n_grad = carry
+        v, first = kick(now.v, now.b, step)
+        u, v = path(now.u, v, 0.0, 0.0, rotation)
+        lp, gradient, b = drift(u)
+        v, second = kick(v, b, step)
+        alive = ~jnp.isnan(now.lp)  # gradients after a value that is not finite are not counted
+        after = Chains(u, v, b, u, gradient, jnp.where(alive, lp, jnp.nan), now.factor)
+        after = Chains(*(new.astype(old.dtype) for new, old in zip(after, now, strict=True)))
+        return after, gained + total(first + second), n_grad + alive
+
+    zero = jnp.zeros_like(begin.lp)
+    after, gained, n_grad = lax.fori_loop(0, parts, once, (begin, zero, jnp.zeros(zero.shape, jnp.int32)))
+    return after, after.lp - begin.lp + total(harmonic_log_ratio(begin.u, after.u)) - gained, n_grad
+
+
+def _finer(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
+    """Refine the proposals of some chains: take them in shorter and shorter parts until one is accepted."""
+    height = begin.factor
+
+    def attempt(parts: int, carry: tuple[Outcome, Any]) -> tuple[Outcome, Any]:
+        before, going = carry
+        after, log_ratio, spent = _leapfrog(drift, begin, step / parts, parts)
+        ratio = _as_ratio(log_ratio)
+        inside = going & (jnp.abs(height) < ratio)
+        n_grad = before.n_grad + jnp.where(going, spent, 0)
+        good = inside
+        earlier = 1
+        while earlier < parts:
+            # The way back is the same if, with the velocity turned round, all longer steps lie far below, too.
+            _, log_back, spent = _leapfrog(drift, after._replace(v=-after.v), step / earlier, earlier)
+            n_grad += jnp.where(good, spent, 0)
+            good &= far_below(ratio * _as_ratio(log_back), height)
+            earlier *= SUBSTEPS
+        moved = after._replace(factor=height / jnp.where(good, ratio, 1.0))
+        outcome = Outcome(
+            _where(good, moved, before.chains),
+            before.good | good,
+            before.refined | good,
+            before.first,
+            jnp.where(going, ratio, before.last),
+            n_grad,
+        )
+        return outcome, going & ~inside & far_below(ratio, height)
+
+    carry = outcome, jnp.ones_like(outcome.good)
+    for level in range(1, MOST_REFINEMENTS + 1):
+        parts = SUBSTEPS**level
+        carry = lax.cond(jnp.any(carry[1]), lambda c, parts=parts: attempt(parts, c), lambda c: c, carry)
+    return carry[0]
+
+
+def adjusted_outcome(p: Parameters, drift: Drift, chains: Chains, draws: Draws) -> tuple[Chains, Outcome]:
+    """Return the chains with refreshed velocities and the next number of their tests, and their proposals."""
+    ((number, _, normals),) = draws.take(-1)
+    at_rest = ~(chains.factor < 1.0)
+    fresh = lax.cond(jnp.any(at_rest), lambda: draws.velocity().astype(chains.v.dtype), lambda: chains.v)
+    v = refreshed(jnp.where(at_rest, fresh, chains.v), normals, jnp.exp(-p.friction * p.alpha))
+    height = advanced_height(jnp.where(at_rest, 2.0 * number - 1.0, chains.factor))
+    begin = chains._replace(v=v.astype(chains.v.dtype), factor=height.astype(chains.factor.dtype))
+    after, log_ratio, n_grad = _leapfrog(drift, begin, p.alpha, 1)
+    ratio = _as_ratio(log_ratio)
+    good = jnp.abs(height) < ratio
+    after = _where(good, after._replace(factor=height / jnp.where(good, ratio, 1.0)), begin)
+    outcome = Outcome(after, good, jnp.zeros_like(good), ratio, ratio, n_grad)
+    below = ~good & far_below(ratio, height)
+    return begin, _refined(drift, p.alpha, begin, outcome, below[:, 0])
+
+
+def _refined(drift: Drift, step: Any, begin: Chains, outcome: Outcome, below: Any) -> Outcome:
+    """Refine the proposals that lie far ``below`` the height, a batch at a time."""
+    g = len(below)
+    batch = -(-g // SHARE)
+    ranks = jnp.cumsum(below, dtype=jnp.int32)
+    rows = jnp.where(below, ranks - 1, SHARE * batch)
+    which = jnp.zeros(SHARE * batch, jnp.int32).at[rows].set(jnp.arange(g, dtype=jnp.int32), mode="drop")
+
+    def some(carry: tuple[Any, Outcome]) -> tuple[Any, Outcome]:
+        i, before = carry
+        lanes = lax.dynamic_slice(which, (i * batch,), (batch,))
+        start, first = jax.tree.map(lambda x: x[lanes], (begin, before))
+        finer = _finer(drift, step, start, first)
+        # Surplus lanes of the last batch are dropped.
+        to = jnp.where(i * batch + jnp.arange(batch) < ranks[-1], lanes, g)
+        return i + 1, jax.tree.map(lambda old, new: old.at[to].set(new.astype(old.dtype), mode="drop"), before, finer)
+
+    left = lambda carry: carry[0] * batch < ranks[-1]  # noqa: E731
+    return lax.while_loop(left, some, (0, outcome))[1]

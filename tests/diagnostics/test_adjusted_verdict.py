@@ -1,0 +1,192 @@
+"""``pmm.verdict`` of draws of an adjusted kernel, and of other samplers: each check by itself."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from results import gaussian, grid, tree
+
+import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics import verdict as checks
+from pmm_mcmc.diagnostics.reading import read
+
+
+def adjusted(position, ended=1, gradient=None, posterior=None, **statistics):
+    """Return a result of an adjusted kernel, as ``pmm.sample`` makes it."""
+    shape = position.shape[:2]
+    stats = {"n_grad": np.ones(shape, int), "acceptance_rate": np.full(shape, 0.9), "diverging": np.zeros(shape, bool)}
+    if posterior is None:
+        posterior = {"a": position[..., 0], "b": position[..., 1:]}
+    dt = tree(posterior, position, -position if gradient is None else gradient, **(stats | statistics))
+    dt["posterior"].attrs["adjusted"] = 1
+    chains = np.arange(shape[0])
+    numbers = {"transitions": 200, "gradients": 210.0, "acceptance_rate": 0.9, "step_size": 0.5, "ended": ended}
+    report = xr.Dataset(numbers | {"acceptance": ("chain", np.full(shape[0], 0.9))}, {"chain": chains})
+    dt["equilibration"] = xr.DataTree(report)
+    return dt
+
+
+def codes(dt):
+    return [reason.code for reason in pmm.verdict(dt).reasons]
+
+
+def without_gradients(dt):
+    """Return a result whose gradients were not kept."""
+    stats = dt["sample_stats"].to_dataset().drop_vars(["gradient", "unconstrained"])
+    return dt.assign({"sample_stats": xr.DataTree(stats)})
+
+
+def test_the_sentence_of_a_good_run_says_how_well_all_means_are_known():
+    x = grid(3)
+    sentence = pmm.verdict(adjusted(x)).sentence
+    assert sentence == "Trusted: all means are within 1 % of a posterior sd, with 95 % confidence each."
+    plain = pmm.verdict(without_gradients(adjusted(x))).sentence
+    percent = np.ceil(200 * read(adjusted(x)).errors.max())
+    assert percent > 2
+    assert plain == sentence.replace("within 1 %", f"within {percent:.0f} %")
+
+
+def test_a_mean_that_gradients_do_not_explain_has_its_plain_error():
+    x = grid(2)
+    noise = grid(1, seed=2)[..., 0]
+    dt = adjusted(x, posterior={"x": x, "noise": noise})
+    error = read(dt).errors["noise"]
+    assert pmm.verdict(dt).sentence == (
+        f"Trusted: all means are within {np.ceil(200 * error):.0f} % of a posterior sd, with 95 % confidence each."
+    )
+    table = pmm.summary(dt, round_to="none")
+    assert table.loc["noise", "mean_corrected"] == pytest.approx(noise.mean(), abs=1e-12)
+
+
+def test_the_sentence_speaks_of_all_parameters():
+    """Of 502 parameters gradients explain two: what is said holds for the others too."""
+    x = grid(2)
+    others = np.random.default_rng(3).normal(size=(4, 600, 500))
+    dt = adjusted(x, posterior={"x": x, "other": others})
+    verdict = pmm.verdict(dt)
+    percent = float(verdict.sentence.split("within ")[1].split(" %")[0])
+    assert verdict.trusted and "bias" not in verdict.sentence
+    inside = np.abs(others.mean(axis=(0, 1)) / others.std(axis=(0, 1))) < 0.01 * percent
+    assert inside.mean() > 0.94
+
+
+@pytest.mark.parametrize("size", [0.15, 0.3])
+def test_nothing_is_said_of_a_bias(size):
+    """What a correction removes of adjusted draws is noise: nothing is added to its error for what it leaves."""
+    x = grid(3, draws=2000) + size * np.array([0.0, 1.0, 0.0])
+    dt = adjusted(x)
+    assert codes(dt) == [] and "bias" not in pmm.verdict(dt).sentence
+    assert not {"bias", "bias_se"} & set(pmm.summary(dt))
+    assert not {"bias", "bias_se"} & set(pmm.summary(dt, kind="all"))
+    assert {"bias", "bias_se"} <= set(pmm.summary(gaussian(x)))
+    unbiased = read(adjusted(x[..., :2] ** 3, gradient=-x[..., :2])).table
+    plain = read(tree({"a": x[..., 0] ** 3, "b": x[..., 1:2] ** 3}, x[..., :2] ** 3, -x[..., :2])).table
+    assert (unbiased["mcse_corrected"] <= plain["mcse_corrected"]).all()
+
+
+def test_unadjusted_checks_are_not_asked():
+    shape = (4, 600)
+    many = {"unstable": np.ones(shape, int), "steps_per_draw": np.ones(shape, int)}
+    dt = adjusted(grid(3), **many, expected_bias=np.full(shape, np.inf))
+    assert pmm.verdict(dt).trusted and pmm.verdict(without_gradients(dt)).trusted
+    del dt["posterior"].attrs["adjusted"]
+    assert pmm.verdict(dt).trusted, "our kernels with an acceptance are adjusted"
+    dt["posterior"].attrs["adjusted"] = 0
+    assert set(codes(dt)) == {"unstable", "step_long"}
+
+
+def test_an_equilibration_that_did_not_end_leaves_a_run_undecided():
+    verdict = pmm.verdict(adjusted(grid(3), ended=0))
+    assert verdict.state == "undecided" and [reason.code for reason in verdict.reasons] == ["equilibration"]
+    assert verdict.sentence == (
+        "Undecided: equilibration did not end: chains had not forgotten their starts after 200 transitions. Raise "
+        "tune, or start nearer with initvals=."
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Found chain dimension:UserWarning")
+def test_one_draw_of_each_of_many_chains_is_enough_after_an_equilibration():
+    x = np.random.default_rng(1).normal(size=(500, 1, 3))
+    assert pmm.verdict(adjusted(x)).sentence.startswith("Trusted: all means are within 9 % of a posterior sd")
+    assert codes(adjusted(x[:100])) == ["mcse"]
+    assert codes(adjusted(x[:19])) == ["few_draws"]
+    assert codes(adjusted(x, ended=0)) == ["equilibration"]
+    assert codes(gaussian(x)) == ["few_draws"]
+
+
+@pytest.mark.parametrize(("same", "count", "refused"), [(1, 4, False), (1, 6, True), (8, 1, False), (8, 3, True)])
+def test_divergences(same, count, refused):
+    """As many as unstable transitions: one of 1,000 effective draws is harmless."""
+    x = np.repeat(grid(3)[:, ::same], same, axis=1)
+    diverging = np.zeros((4, 600), bool)
+    diverging[2, :count] = True
+    dt = adjusted(x, diverging=diverging)
+    assert ("divergences" in codes(dt)) == refused
+    if refused:
+        (reason,) = [reason for reason in pmm.verdict(dt).reasons if reason.code == "divergences"]
+        assert reason.words.startswith(f"{count} of 2400 draws followed a divergence") and reason.value == count
+
+
+def test_the_place_of_divergences_is_said():
+    x = grid(3)
+    dt = adjusted(x, diverging=x[..., 2] > 2.0)
+    assert ", most of all where b[1] is 2.4 sd above its mean, limit " in pmm.verdict(dt).sentence
+
+
+def test_a_chain_that_stands_still_is_not_trusted():
+    accept = np.full((4, 600), 0.9)
+    accept[1] = 0.46
+    assert pmm.verdict(adjusted(grid(3), acceptance_rate=accept)).trusted
+    accept[1] = 0.4
+    verdict = pmm.verdict(adjusted(grid(3), acceptance_rate=accept))
+    assert verdict.state == "not trusted"
+    assert verdict.sentence.startswith("Not trusted: chain 1 stands still: it accepts 0.40, the middle one 0.90.")
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(("chains", "draws"), [(4, 4), (4, 100), (1000, 4), (1000, 20)])
+def test_good_chains_are_not_said_to_stand_still(chains, draws):
+    """At an acceptance of .6, by the law of log ratios of many coordinates: none of 200 runs."""
+    rng = np.random.default_rng(4)
+    posterior = xr.Dataset({"x": (("chain", "draw"), np.zeros((chains, draws)))}, attrs={"adjusted": 1})
+    for _ in range(200):
+        accept = np.minimum(1.0, np.exp(rng.normal(-0.55, 1.05, size=(chains, draws))))
+        stats = xr.Dataset({"acceptance_rate": (("chain", "draw"), accept)})
+        assert checks._still(checks.Run(posterior, stats)) == []
+
+
+def test_other_samplers_are_judged_by_draws_and_divergences():
+    x = grid(3)
+    posterior = {"a": x[..., 0], "b": x[..., 1:]}
+    shape = x.shape[:2]
+    dt = tree(posterior, x, -x, acceptance_rate=np.full(shape, 0.9), diverging=np.zeros(shape, bool))
+    dt = without_gradients(dt)
+    assert pmm.verdict(dt).sentence.startswith("Trusted: all means are within 5 % of a posterior sd")
+    assert list(pmm.summary(dt)) == ["mean_corrected", "mcse_corrected", "sd", "r_hat", "ess_bulk"]
+    dt["sample_stats"]["diverging"][0, 0] = True
+    assert pmm.verdict(dt).sentence == (
+        "Not trusted: 1 of 2400 transitions diverged. Raise target_accept, or reparametrise."
+    )
+
+
+def test_a_density_with_an_edge_is_said_to_be_one_cause_of_two():
+    sentence = pmm.verdict(adjusted(1.6 * grid(3))).sentence
+    assert "arm or a tail: draw more, or reparametrise; or the density has an edge or a jump there" in sentence
+    assert "edge" not in pmm.verdict(adjusted(np.sqrt(1.2) * grid(3, draws=4000))).sentence
+
+
+@pytest.mark.filterwarnings("ignore:Found chain dimension:UserWarning")
+def test_every_check_is_in_the_list_of_those_who_are_asked():
+    x = grid(3)
+
+    def asked(dt):
+        return {check.__name__ for check in checks.checks_of(read(dt))}
+
+    every = {"one_chain", "r_hat", "mcse", "divergences"}
+    ours = every | {"equilibration", "identity", "modes", "neck"}
+    assert asked(adjusted(x)) == ours
+    assert asked(gaussian(x)) == ours | {"unstable", "bias", "step_long", "unmeasured", "breaks"}
+    assert asked(without_gradients(gaussian(x))) == every
+    dt = adjusted(x)
+    dt["ladder"] = xr.DataTree(xr.Dataset({"restarts": 1}))
+    assert asked(dt) == ours | {"restarts", "evidence"}
+    assert asked(gaussian(x[:, :3])) == {"few_draws"}
