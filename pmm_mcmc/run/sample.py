@@ -166,8 +166,7 @@ def sample(
     compute_convergence_checks
         Log the verdict (:func:`pmm_mcmc.verdict`).  For this, jumps and walls of the log density are looked for between
         draws, with 95 to some 700 gradients in all, necks beyond them, with 400 and, where the posterior narrows, some
-        :math:`40 (d + 40)` more, and what the step shifts, with up to 240 and a twentieth of the run's; they are in no
-        statistic.
+        :math:`40 (d + 40)` more; they are in no statistic.
     **others
         Arguments of ``pm.sample`` with another name here, or with no meaning, are refused with what to use instead.
 

@@ -45,7 +45,7 @@ class ExitCode(IntEnum):
 _OTHERS = ("nuts", "nutpie")
 # Multiples of the tuned step size for --steps.
 _STEPS = (0.25, 0.5, 2.0)
-_SAMPLERS = ("PoissonULMC(K=16)", "PoissonULMC(scheme=recycled)", "ULMC", "OLMC", "MALA", "nuts")
+_SAMPLERS = ("PoissonULMC(K=16)", "PoissonULMC(scheme=recycled)", "ULMC", "OLMC", "GHMC", "nuts")
 
 
 class _Wrong(Exception):

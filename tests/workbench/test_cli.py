@@ -145,7 +145,7 @@ def test_compare(compared, call, here):
     assert compared["target"].name == "funnel" and compared["n_grad"] == 200_000 and compared["random_seed"] == 1
     assert isinstance(compared["n_grad"], int) and compared["step_multiples"] == ()
     names = [s if isinstance(s, str) else type(s).__name__ for s in compared["samplers"]]
-    assert names == ["PoissonULMC", "PoissonULMC", "ULMC", "OLMC", "MALA", "nuts"]
+    assert names == ["PoissonULMC", "PoissonULMC", "ULMC", "OLMC", "GHMC", "nuts"]
     assert "Samplers on galaxies" in (here / "c.html").read_text(encoding="utf-8")
 
 

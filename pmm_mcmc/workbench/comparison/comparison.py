@@ -98,9 +98,9 @@ def compare(
     ...     x = pm.Normal("x", shape=2)
     >>> with model:
     ...     known = pm.sample(500, chains=2, cores=1, progressbar=False, random_seed=1)
-    >>> report = compare(model, [pmm.ULMC(), pmm.MALA()], n_grad=20_000, chains=4, reference=known)
+    >>> report = compare(model, [pmm.ULMC(), pmm.GHMC()], n_grad=20_000, chains=4, reference=known)
     >>> list(report.table.index)
-    ['ULMC', 'MALA']
+    ['ULMC', 'GHMC']
     """
     check_numbers(n_grad=n_grad, chains=chains)
     seed = seed_of(random_seed)

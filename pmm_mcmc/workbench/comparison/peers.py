@@ -271,7 +271,7 @@ def judged(position: np.ndarray, divergences: int) -> Ran:
 def with_gradients(trace: Trace, model: Any) -> Trace:
     """Add the gradients at the draws, which the sampler did not store; they are not counted."""
     density = log_density(list(model.value_vars), model, model.initial_point(0))
-    engine = NumbaEngine.of(MethodArguments.checked("MALA", dynamics="overdamped"), density)
+    engine = NumbaEngine.of(MethodArguments.checked("GHMC", dynamics="underdamped"), density)
     return replace(trace, gradient=np.array([engine.gradient_at(x) for x in trace.position]))
 
 
