@@ -177,8 +177,6 @@ class Equilibration:
         limit = CALIBRATION.fixed_step if self.fixed is None else CALIBRATION.most_shortening
         if limit < change < 1.0 / limit:
             return False
-        if self.fixed is not None and change > 1.0:
-            return False
         self.rounds += 1
         self.tuned = with_adjusted_step(self.tuned, step)
         self.fixed = None

@@ -96,18 +96,23 @@ def test_an_accepted_proposal_keeps_the_height_under_the_density_and_a_rejected_
 @pytest.mark.parametrize("step", [0.1, 0.5, 1.2])
 @pytest.mark.parametrize("mode", [0, LEAVES.index("steep")], ids=["smooth", "steep"])
 def test_a_transition_followed_by_a_flip_is_its_own_inverse(engines, backend, step, mode):
-    u, v, height = points(2)
-    u[:, 0] = -np.abs(u[:, 0])  # on the good side of the wall
-    run = engines(backend, mode)
-    _, after, out = pushed(run, u, v, height, step)
-    u_new, v_new = after[:, :D], after[:, D : 2 * D]
-    _, back, out_back = pushed(run, u_new, -v_new, climbed(after[:, -1], -CLIMB), step)
-    expected = np.column_stack([u, -v, climbed(height)])
-    # The wall of the steep one multiplies what rounding leaves.
-    close = 1e-5 if mode else 1e-8
-    np.testing.assert_allclose(np.column_stack([back[:, : 2 * D], back[:, -1]]), expected, rtol=close, atol=close)
-    np.testing.assert_array_equal(out_back.refined, out.refined)
-    assert (out.refined.sum() >= 3) == (step > 0.1)
+    run, refined = engines(backend, mode), 0
+    for seed in range(20, 32):
+        u, v, height = points(seed)
+        u[:, 0] = -np.abs(u[:, 0])  # on the good side of the wall
+        _, after, out = pushed(run, u, v, height, step)
+        u_new, v_new = after[:, :D], after[:, D : 2 * D]
+        _, back, out_back = pushed(run, u_new, -v_new, climbed(after[:, -1], -CLIMB), step)
+        expected = np.column_stack([u, -v, climbed(height)])
+        # The wall of the steep one multiplies what rounding leaves.
+        close = 1e-5 if mode else 1e-8
+        found = np.column_stack([back[:, : 2 * D], back[:, -1]])
+        exact = np.abs(after[:, -1]) > 1e-6  # a number smaller than that is rounded where it climbs
+        np.testing.assert_allclose(found[exact], expected[exact], rtol=close, atol=close)
+        np.testing.assert_array_equal(out_back.refined[exact], out.refined[exact])
+        assert exact.mean() > 0.9
+        refined += out.refined.sum()
+    assert (refined > 30) == (step > 0.1)
 
 
 @every_backend
