@@ -170,7 +170,8 @@ class Driver:
         for chains, draws, seen in self._seen.values():
             at = {"chain": chains + self.processes.own.start, "draw": draws[draws < stats.sizes["draw"]]}
             seen.extend(stats["unconstrained"].isel(at).values.reshape(-1, self.plan.engine.d))
-        self.model_failures += int(stats["model_failures"].sum())
+        if "model_failures" in stats:
+            self.model_failures += int(stats["model_failures"].sum())
 
     def seen(self, number: int) -> list[np.ndarray]:
         """Return about so many positions of the run, for breaks or for necks: none of a run that has not ended."""
