@@ -35,8 +35,8 @@ _log = logging.getLogger("pmm_mcmc")
 
 _BACKENDS, _DEVICES = ("auto", "numba", "jax"), ("auto", "cpu", "gpu", "tpu")
 _PRECISIONS = ("float64", "mixed", "float32")
-# Statistics of adjusted draws, and types of all.
-_ADJUSTED = ("acceptance_rate", "diverging", "n_steps", "n_grad_total", "lp")
+# What an equilibration has in its group, in place of statistics of every draw; and types of all statistics.
+_OF_EQUILIBRATION = ("step_size", "friction", "steps_per_draw")
 _KINDS = STATISTICS | ADJUSTED_STATISTICS
 # Most bytes of the draws of a batch of chains, between two updates of the progress bar.
 _BATCH_BYTES = 2**27
@@ -249,10 +249,10 @@ class SamplingPlan:
         step, arguments, precision = asked.step, asked.arguments, asked.precision
         group = engine.group if backend == "jax" else 1
         adjusted = asked.adjusted or arguments.kernel.adjusted
-        names = ["lp" if name == "model_logp" else name for name in type(step).stats_dtypes_shapes]
-        if adjusted:
-            names = [*_ADJUSTED, *GRADIENTS]
+        kinds = ADJUSTED_STATISTICS if adjusted else type(step).stats_dtypes_shapes
+        names = ["lp" if name == "model_logp" else name for name in kinds]
         without: tuple[str, ...] = ("warning", *OTHER_MODES)
+        without += _OF_EQUILIBRATION if adjusted and asked.adapts and not arguments.kernel.adjusted else ()
         without += () if step.keep_gradients else GRADIENTS
         without += () if engine.structure is not None else ("noncentred",)
         statistics = tuple(n for n in names if n not in without)

@@ -173,7 +173,7 @@ def test_a_model_without_observations(sample):
 def test_statistics_of_mala(sample):
     with pm.Model() as model:
         pm.Normal("x", shape=2)
-        dt = sample(pmm.MALA(), draws=20, tune=10)
+        dt = sample(pmm.GHMC(), draws=20, tune=10)
     layout = layout_of(model)
     stats = {name: values.values for name, values in dt["sample_stats"].data_vars.items()}
     compare(layout.tree({"sample_stats": stats}, TEN)["sample_stats"], dt["sample_stats"])
