@@ -26,7 +26,7 @@ from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
-from pmm_mcmc.steps.statistics import STATISTICS
+from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, STATISTICS
 from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["Asked", "SamplingPlan"]
@@ -301,7 +301,8 @@ class SamplingPlan:
         """Return arrays without draws that have the names, shapes and dtypes of the result of a phase."""
         groups = self.values(np.empty((chains, 0, self.engine.d)), tuning)
         shape = (chains, 0)
-        stats = {name: np.empty(shape, STATISTICS.get(name, (float,))[0]) for name in self.statistics}
+        kinds = STATISTICS | ADJUSTED_STATISTICS
+        stats = {name: np.empty(shape, kinds.get(name, (float,))[0]) for name in self.statistics}
         for name in _GRADIENTS:
             if name in stats:
                 precise = not self.adjusted or name != "gradient"
