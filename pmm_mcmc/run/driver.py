@@ -164,14 +164,14 @@ class Driver:
         # For each end that the run may have, positions at which breaks of the density, and necks, would be looked for.
         own, numbers = len(run.n_grad[processes.own]), (BREAKS, NECKS) if plan.engine.d <= MOST else (BREAKS,)
         self._seen = {(n, m): (*looked_at(own, n, m), list[np.ndarray]()) for n in until.ends for m in numbers}
-        self.model_failures = 0  # how often the model was not finite
+        self.failures = 0  # how often the model was not finite, or adjusted proposals diverged
 
     def look_back(self, stats: xr.Dataset) -> None:
         """Take the statistics of draws that are there already for a look for breaks, as if they were drawn now."""
         for chains, draws, seen in self._seen.values():
             at = {"chain": chains + self.processes.own.start, "draw": draws[draws < stats.sizes["draw"]]}
             seen.extend(stats["unconstrained"].isel(at).values.reshape(-1, self.plan.engine.d))
-        self.model_failures += int(stats["model_failures"].sum())
+        self.failures += int(stats["diverging" if self.plan.adjusted else "model_failures"].sum())
 
     def seen(self, number: int) -> list[np.ndarray]:
         """Return about so many positions of the run, for breaks or for necks: none of a run that has not ended."""
@@ -277,7 +277,7 @@ class Driver:
         for chains, draws, seen in self._seen.values():
             chains, draws = chains[(chains >= which.start) & (chains < which.stop)] - which.start, draws - first
             seen.extend(x[np.ix_(chains, draws[(draws >= 0) & (draws < x.shape[1])])].reshape(-1, x.shape[2]))
-        self.model_failures += int(chunk.model_failures.sum())
+        self.failures += int((chunk.unstable if self.plan.adjusted else chunk.model_failures).sum())
 
     def _report(self, tuning: bool, done: int, groups: Groups, prefix: str) -> None:
         empty: dict[str, np.ndarray] = {}

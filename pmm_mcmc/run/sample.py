@@ -164,9 +164,9 @@ def sample(
     progressbar
         Show progress: a bar in a terminal or a notebook, a line every two seconds in a file.
     compute_convergence_checks
-        Log the verdict (:func:`pmm_mcmc.verdict`).  For this, necks are looked for beyond the draws, with 400 gradients
-        in all and, where the posterior narrows, some :math:`40 (d + 40)` more; between unadjusted draws jumps and walls
-        of the log density, too, with 95 to some 700.  They are in no statistic.
+        Log the verdict (:func:`pmm_mcmc.verdict`).  For this, jumps and walls of the log density are looked for between
+        draws, with 95 to some 700 gradients in all, necks beyond them, with 400 and, where the posterior narrows, some
+        :math:`40 (d + 40)` more; they are in no statistic.
     **others
         Arguments of ``pm.sample`` with another name here, or with no meaning, are refused with what to use instead.
 

@@ -6,6 +6,7 @@ Random tests at fixed seeds: |z| < 4.5 for each statistic (7e-6).
 import numpy as np
 import pymc as pm
 import pytest
+from pmm_mcmc.run.exact_leg import Leg, for_trajectories, next_step
 from sampling_runs import BACKENDS, Stop, assert_same, run
 from scipy.special import polygamma
 from store_runs import files
@@ -14,7 +15,6 @@ import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.run import memory
-from pmm_mcmc.run.exact_leg import Leg, for_trajectories, next_step
 
 pytest_plugins = ["sampling_fixtures"]
 
