@@ -80,14 +80,14 @@ def sample(
     Parameters
     ----------
     step
-        The method with its arguments, such as ``pmm.PoissonULMC(K=16)``, created inside the model or outside any.
-        Default ``PoissonULMC()``, the recycled scheme.
+        The method with its arguments, such as ``pmm.PoissonULMC(K=16)``, created inside the model or outside any; the
+        draws are then its own, unless ``adjusted`` is True.  Default: warm-up by ``PoissonULMC()``, adjusted draws.
     draws
         Number of recorded draws of each chain, of ``steps_per_draw`` transitions each.  May come first, as in
         ``pm.sample``.  "auto": until the verdict asks for no more draws, at most 1000 (see Notes); with ``more`` or
         ``resume``, at most the next multiple of 1000.
     tune
-        Largest number of transitions of each chain in warm-up.
+        Largest number of transitions of each chain in warm-up, and in equilibration.
     chains
         Number of chains.
     model
