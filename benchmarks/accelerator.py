@@ -73,9 +73,10 @@ def make_reference(name: str) -> dict[str, list[float]]:
 
 def ours(model: Any, x: np.ndarray, precision: str, exact: bool) -> Followed:
     """Warm-up, exact leg if asked for, and draws of this package, block by block."""
+    from pmm_mcmc.run.exact_leg import Leg
+
     import pmm_mcmc as pmm
     from pmm_mcmc.engines.processes import Processes
-    from pmm_mcmc.run.exact_leg import Leg
     from pmm_mcmc.run.plan import Asked, SamplingPlan
     from pmm_mcmc.warmup.pooled import Warming
 

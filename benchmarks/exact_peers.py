@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pmm_mcmc.run.exact_leg import Leg
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pymc.pytensorf import join_nonshared_inputs
 from scoreboard.published import PUBLISHED
@@ -39,7 +40,6 @@ from versus.jax_density import jax_log_density, starts
 
 import pmm_mcmc as pmm
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.run.exact_leg import Leg
 from pmm_mcmc.run.plan import Asked, SamplingPlan
 from pmm_mcmc.warmup.pooled import Warming
 

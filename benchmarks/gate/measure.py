@@ -55,7 +55,7 @@ def row_of(truth: Truth, x: np.ndarray, tree: Any) -> dict[str, Any]:
     ``(x - E[x])^2``, warm-up left out; ``warm_up`` those of a chain before its first draw.
     """
     stats = tree["sample_stats"].dataset
-    each = stats["n_grad"].values
+    each = stats["n_steps" if "n_steps" in stats else "n_grad"].values
     before = stats["n_grad_total"].values[:, -1] - each.sum(axis=1)
     row = errors_and_costs(truth, x, each, before)
     row["ess_square"] = diagnosed((x - truth.mean) ** 2)["ess"]

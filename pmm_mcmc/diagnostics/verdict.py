@@ -165,6 +165,8 @@ def divergences(run: Run) -> list[Reason]:
     still = _still(run)
     if "diverging" not in run.stats:
         return still
+    if run.adjusted and run.broken is not None:  # beyond a wall there is no density, and proposals there are rejected
+        return still
     flags = run.stats["diverging"].values
     count = int(flags.sum())
     limit = harmless(run) if run.ours else 0
@@ -218,7 +220,7 @@ def equilibration(run: Run) -> list[Reason]:
 def identity(run: Run) -> list[Reason]:
     """Return a reason if the Stein identity fails, in one coordinate or on average over all."""
     plain = run.identity
-    if plain is None:
+    if plain is None or (run.adjusted and run.broken is not None):  # at an edge or a jump it lacks a boundary term
         return []
     whitened = run.whitened_identity
     asked = [(plain, "E[x dF/dx] of {}")]

@@ -41,7 +41,7 @@ class Chunk(NamedTuple):
         Gradients spent for the draw.
     unstable, refined : (n,)
         Transitions rejected as non-finite or unstable even after refinement (adjusted methods: divergences, which are
-        not finite or have a log ratio below -10); transitions that were refined.
+        not finite or have a ratio below e^-10 even then); transitions that were refined.
     model_failures : (n,)
         Unstable transitions due to the model and not to the step: values are not finite at a place that a stable step
         may reach, by the energy ``|y|^2 / 2`` of the whitened coordinates.

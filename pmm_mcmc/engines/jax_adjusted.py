@@ -42,8 +42,8 @@ class Outcome(NamedTuple):
         The chains at their proposals, with the persistent number after it.
     good, refined : (n, 1)
         Whether a proposal is accepted; whether that is one of the shorter steps.
-    log_ratio : (n, 1)
-        Of the first proposal, NaN where a value is not finite.
+    first, last : (n, 1)
+        Ratios of densities of the first proposal and of the last, 0 where a value is not finite.
     n_grad : (n, 1)
         Gradients spent.
     """
@@ -51,7 +51,8 @@ class Outcome(NamedTuple):
     chains: Chains
     good: Any
     refined: Any
-    log_ratio: Any
+    first: Any
+    last: Any
     n_grad: Any
 
 
@@ -106,7 +107,12 @@ def _finer(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
             earlier *= SUBSTEPS
         moved = after._replace(factor=height / jnp.where(good, ratio, 1.0))
         outcome = Outcome(
-            _where(good, moved, before.chains), before.good | good, before.refined | good, before.log_ratio, n_grad
+            _where(good, moved, before.chains),
+            before.good | good,
+            before.refined | good,
+            before.first,
+            jnp.where(going, ratio, before.last),
+            n_grad,
         )
         return outcome, going & ~inside & far_below(ratio, height)
 
@@ -129,7 +135,7 @@ def adjusted_outcome(p: Parameters, drift: Drift, chains: Chains, draws: Draws) 
     ratio = _as_ratio(log_ratio)
     good = jnp.abs(height) < ratio
     after = _where(good, after._replace(factor=height / jnp.where(good, ratio, 1.0)), begin)
-    outcome = Outcome(after, good, jnp.zeros_like(good), log_ratio, n_grad)
+    outcome = Outcome(after, good, jnp.zeros_like(good), ratio, ratio, n_grad)
     below = ~good & far_below(ratio, height)
     return begin, _refined(drift, p.alpha, begin, outcome, below[:, 0])
 

@@ -190,14 +190,12 @@ def _refined(
 def _ghmc(p: Parameters, drift: Drift, chains: Chains, draws: Draws) -> tuple[Chains, Counts]:
     """Make a transition of generalised HMC: see :mod:`pmm_mcmc.engines.jax_adjusted`."""
     begin, outcome = adjusted_outcome(p, drift, chains, draws)
-    good, log_ratio = outcome.good, outcome.log_ratio
-    lost = jnp.isnan(log_ratio)
-    accept = jnp.where(lost, 0.0, jnp.exp(jnp.minimum(jnp.where(lost, 0.0, log_ratio), 0.0)))
+    good = outcome.good
     counts = Counts(
-        jnp.where(outcome.refined, 1.0, accept)[:, 0].astype(chains.u.dtype),
+        jnp.where(outcome.refined, 1.0, jnp.minimum(outcome.first, 1.0))[:, 0].astype(chains.u.dtype),
         _flat(outcome.n_grad),
-        _flat(~good & ~(log_ratio >= DIVERGENCE)),
+        _flat(~good & (outcome.last < DIVERGENCE)),
         _flat(outcome.refined),
-        _flat(~good & lost),
+        _flat(jnp.zeros_like(good)),
     )
     return _where(good, outcome.chains, begin._replace(v=-begin.v)), counts

@@ -17,7 +17,7 @@ import numpy as np
 from pmm_mcmc.engines import contract, numba_random, numba_step
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.numba_random import fill_normals, start_stream, uniform
-from pmm_mcmc.engines.numba_step import NoisePath, StepLength, as_ratio, attempt, copy, drift, flow, place, propose
+from pmm_mcmc.engines.numba_step import NoisePath, StepLength, attempt, copy, drift, flow, place, propose
 from pmm_mcmc.langevin import flows, methods, midpoints, transitions
 from pmm_mcmc.langevin.flows import select
 from pmm_mcmc.langevin.methods import OVERDAMPED, Scheme
@@ -103,7 +103,7 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
                     v[j] = refreshed(v[j], at_u[j], retained)
                 height = advanced_height(state[4 * d + 1])
                 begin, back = (u, v, b, evaluated, state[4 * d]), (at_u, at_v, at_b, back_gradient, at_evaluated)
-                good, ratio, log_ratio, lp_new, spent, parts = propose(
+                good, first_ratio, ratio, lp_new, spent, parts = propose(
                     functions, kind, alpha, height, coordinates, begin, found, back, scratch
                 )
                 n_grad += spent
@@ -112,12 +112,11 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
                     copy(u_new, u), copy(v_new, v), copy(u_new, evaluated), copy(new_b, b), copy(new_gradient, gradient)
                     state[4 * d], state[4 * d + 1] = lp_new, height / ratio
                 else:
-                    unstable += not log_ratio >= DIVERGENCE
-                    model_failures += math.isnan(log_ratio)
+                    unstable += ratio < DIVERGENCE
                     state[4 * d + 1] = height
                     for j in range(d):
                         v[j] = -v[j]
-                accept += 1.0 if good and parts > 1 else min(1.0, as_ratio(log_ratio))
+                accept += 1.0 if good and parts > 1 else min(1.0, first_ratio)
                 continue
 
             lp, shorter = state[4 * d], state[4 * d + 1]

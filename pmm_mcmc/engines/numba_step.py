@@ -36,8 +36,7 @@ from pmm_mcmc.langevin.transitions import (
 )
 
 __all__ = [
-    "Functions", "NoisePath", "Parameters", "StepLength", "as_ratio", "attempt", "copy", "drift", "flow", "place",
-    "propose",
+    "Functions", "NoisePath", "Parameters", "StepLength", "attempt", "copy", "drift", "flow", "place", "propose",
 ]  # fmt: skip
 
 # Called from compiled code alone: without the ways in from Python and C, which LLVM would compile, too.
@@ -366,14 +365,16 @@ def propose(functions, kind, step, height, coordinates, begin, found, back, scra
 
     Returns
     -------
-    good, ratio, first, lp, n_grad, parts
-        Whether the proposal is accepted; its ratio of densities; the log ratio of the first proposal, NaN where a value
-        is not finite; the log density; gradients spent; steps of the proposal.
+    good, first, ratio, lp, n_grad, parts
+        Whether the proposal is accepted; ratios of densities of the first proposal and of the last, 0 where a value is
+        not finite; the log density at the last; gradients spent; steps of the last.
     """
     u_new, v_new, new_b, _, turned = found
     parts = 1
-    first, lp, n_grad = leapfrog(functions, kind, 1, step, flow(kind, step, 0.0), coordinates, begin, found, scratch)
-    ratio = as_ratio(first)
+    log_ratio, lp, n_grad = leapfrog(
+        functions, kind, 1, step, flow(kind, step, 0.0), coordinates, begin, found, scratch
+    )
+    ratio = first = as_ratio(log_ratio)
     while not abs(height) < ratio and far_below(ratio, height) and parts < SUBSTEPS**MOST_REFINEMENTS:
         parts *= SUBSTEPS
         part = step / parts
@@ -394,9 +395,9 @@ def propose(functions, kind, step, height, coordinates, begin, found, back, scra
                 )
                 n_grad += spent
                 if not far_below(ratio * as_ratio(log_ratio), height):
-                    return False, ratio, first, lp, n_grad, parts
+                    return False, first, ratio, lp, n_grad, parts
                 earlier *= SUBSTEPS
-    return abs(height) < ratio, ratio, first, lp, n_grad, parts
+    return abs(height) < ratio, first, ratio, lp, n_grad, parts
 
 
 @_inner

@@ -61,8 +61,10 @@ SUBSTEPS, MOST_REFINEMENTS = 4, 2
 CLIMB = 0.1
 # Ratio of the height to a proposal's density from which on the proposal is refined: rare where the step suits.
 FAR_BELOW = 3.0
-# Log ratio of a proposal below which it counts as a divergence, and largest one, so that no ratio overflows.
-DIVERGENCE, LARGEST = -10.0, 700.0
+# Ratio e^-10 below which even the shortest proposal counts as a divergence.
+DIVERGENCE = 4.54e-5
+# Largest log ratio, so that no ratio overflows.
+LARGEST = 700.0
 # Smallest cosine between a displacement and the change of the gradient along it that enters a curvature estimate.
 LEAST_COSINE = 0.2
 # Share of a step before which a midpoint is too near its start for a curvature estimate.

@@ -59,7 +59,8 @@ def groups_of(plan: Plan, chunk: Chunk, tuned: TunedParameters, thin: int, spent
         "model_failures": lambda: chunk.model_failures,
         "lp": lambda: chunk.lp,
         "acceptance_rate": lambda: chunk.accept,
-        "gradient": lambda: slope,
+        # Control variates need no more than single precision.
+        "gradient": lambda: slope.astype(np.float32) if plan.adjusted else slope,
         "unconstrained": lambda: x,
         "noncentred": lambda: q,
     }

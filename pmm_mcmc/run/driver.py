@@ -22,6 +22,7 @@ from pmm_mcmc.run.chunks import Gathered, Groups, Plan, groups_of
 from pmm_mcmc.run.until import Until
 from pmm_mcmc.warmup.equilibration import Equilibration, adjusted_setting
 from pmm_mcmc.warmup.pooled import Warming
+from pmm_mcmc.warmup.step_size import with_adjusted_step
 
 __all__ = ["Driver", "FinishedChunk", "Recorder", "Run", "StopSampling"]
 
@@ -101,7 +102,7 @@ class Run:
         if plan.equilibrates and warming.finished:
             kernel = plan.engine.kernel
             warming.ensemble.state = at_draw(warming.ensemble.state, kernel, GHMC)
-            warming.tuned = adjusted_setting(warming.tuned, kernel)._replace(step_size=warming.tuned.step_size)
+            warming.tuned = with_adjusted_step(adjusted_setting(warming.tuned, kernel), warming.tuned.step_size)
         nothing = np.zeros(len(starts), np.int64)
         return cls(warming, not warming.finished, 0, warming.n_grad.copy(), nothing)
 
@@ -163,15 +164,14 @@ class Driver:
         # For each end that the run may have, positions at which breaks of the density, and necks, would be looked for.
         own, numbers = len(run.n_grad[processes.own]), (BREAKS, NECKS) if plan.engine.d <= MOST else (BREAKS,)
         self._seen = {(n, m): (*looked_at(own, n, m), list[np.ndarray]()) for n in until.ends for m in numbers}
-        self.model_failures = 0  # how often the model was not finite
+        self.failures = 0  # how often the model was not finite, or adjusted proposals diverged
 
     def look_back(self, stats: xr.Dataset) -> None:
         """Take the statistics of draws that are there already for a look for breaks, as if they were drawn now."""
         for chains, draws, seen in self._seen.values():
             at = {"chain": chains + self.processes.own.start, "draw": draws[draws < stats.sizes["draw"]]}
             seen.extend(stats["unconstrained"].isel(at).values.reshape(-1, self.plan.engine.d))
-        if "model_failures" in stats:
-            self.model_failures += int(stats["model_failures"].sum())
+        self.failures += int(stats["diverging" if self.plan.adjusted else "model_failures"].sum())
 
     def seen(self, number: int) -> list[np.ndarray]:
         """Return about so many positions of the run, for breaks or for necks: none of a run that has not ended."""
@@ -277,7 +277,7 @@ class Driver:
         for chains, draws, seen in self._seen.values():
             chains, draws = chains[(chains >= which.start) & (chains < which.stop)] - which.start, draws - first
             seen.extend(x[np.ix_(chains, draws[(draws >= 0) & (draws < x.shape[1])])].reshape(-1, x.shape[2]))
-        self.model_failures += int(chunk.model_failures.sum())
+        self.failures += int((chunk.unstable if self.plan.adjusted else chunk.model_failures).sum())
 
     def _report(self, tuning: bool, done: int, groups: Groups, prefix: str) -> None:
         empty: dict[str, np.ndarray] = {}

@@ -23,6 +23,7 @@ from pmm_mcmc.run.ladder_fit import fitted_mixture
 from pmm_mcmc.run.ladder_path import MOST_TRANSITIONS, Path, Points
 from pmm_mcmc.run.ladder_state import LOOKS
 from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.friction import adjusted_friction
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 
 __all__ = ["ANNEALING", "SCOUTS", "Annealer", "NoLadder", "Stage", "barrier_of"]
@@ -191,7 +192,7 @@ class Annealer:
             coordinates = Coordinates(*diagonal_scale(position, slope, np.ones(position.shape[1])))
         else:
             coordinates = best_coordinates(position, slope)
-        friction = CALIBRATION.adjusted_friction * (self.arguments.friction or 1.0)
+        friction = adjusted_friction(step) * (self.arguments.friction or 1.0)
         coordinates = coordinates._replace(sites=self.path.sites(beta))
         return self._with_step(TunedParameters(step, 1, friction, coordinates, 1), step)
 

@@ -27,10 +27,8 @@ def noted_edges(plan: SamplingPlan, driver: Driver) -> dict[str, str]:
     if "gradient" not in plan.statistics or not driver.seen(DRAWS):
         return {}
     rounding = {} if plan.attributes["precision"] == "float64" else {"rounding": 1e-5}
-    x, failures = np.array(driver.seen(DRAWS)), driver.model_failures > 0
-    found: dict[str, str] = {}
-    if not plan.adjusted:
-        found[ATTRIBUTE] = breaks_between(x, lambda x: density_at(plan.engine, x), failures, **rounding)
+    x, failures = np.array(driver.seen(DRAWS)), driver.failures > 0
+    found = {ATTRIBUTE: breaks_between(x, lambda x: density_at(plan.engine, x), failures, **rounding)}
     if rounding:
         return found
     engine, coordinates, x = plan.engine, driver.run.tuned.coordinates, np.array(driver.seen(FOR_NECKS) or x)

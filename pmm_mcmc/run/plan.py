@@ -311,7 +311,11 @@ class SamplingPlan:
         groups = self.values(np.empty((chains, 0, self.engine.d)), tuning)
         shape = (chains, 0)
         stats = {name: np.empty(shape, _KINDS.get(name, (float,))[0]) for name in self.statistics}
-        groups["sample_stats"] = stats | {n: np.empty((*shape, self.engine.d)) for n in GRADIENTS if n in stats}
+        for name in GRADIENTS:
+            if name in stats:
+                precise = not self.adjusted or name != "gradient"
+                stats[name] = np.empty((*shape, self.engine.d), np.float64 if precise else np.float32)
+        groups["sample_stats"] = stats
         return groups
 
     @property

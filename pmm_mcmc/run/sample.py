@@ -80,14 +80,14 @@ def sample(
     Parameters
     ----------
     step
-        The method with its arguments, such as ``pmm.PoissonULMC(K=16)``, created inside the model or outside any.
-        Default ``PoissonULMC()``, the recycled scheme.
+        The method with its arguments, such as ``pmm.PoissonULMC(K=16)``, created inside the model or outside any; the
+        draws are then its own, unless ``adjusted`` is True.  Default: warm-up by ``PoissonULMC()``, adjusted draws.
     draws
         Number of recorded draws of each chain, of ``steps_per_draw`` transitions each.  May come first, as in
         ``pm.sample``.  "auto": until the verdict asks for no more draws, at most 1000 (see Notes); with ``more`` or
         ``resume``, at most the next multiple of 1000.
     tune
-        Largest number of transitions of each chain in warm-up.
+        Largest number of transitions of each chain in warm-up, and in equilibration.
     chains
         Number of chains.
     model
@@ -166,8 +166,7 @@ def sample(
     compute_convergence_checks
         Log the verdict (:func:`pmm_mcmc.verdict`).  For this, jumps and walls of the log density are looked for between
         draws, with 95 to some 700 gradients in all, necks beyond them, with 400 and, where the posterior narrows, some
-        :math:`40 (d + 40)` more, and what the step shifts, with up to 240 and a twentieth of the run's; they are in no
-        statistic.
+        :math:`40 (d + 40)` more; they are in no statistic.
     **others
         Arguments of ``pm.sample`` with another name here, or with no meaning, are refused with what to use instead.
 

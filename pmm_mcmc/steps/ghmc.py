@@ -45,8 +45,8 @@ class GHMC(LangevinStep):
         :math:`h`, a time: on a posterior that ``scaling`` whitens, an angle.  "auto" (default): adapted in warm-up
         towards an acceptance rate of 0.9.
     friction
-        :math:`\gamma`, the rate at which the velocity is forgotten.  "auto" (default): 0.6, or less where directions
-        are slow.
+        :math:`\gamma`, the rate at which the velocity is forgotten.  "auto" (default): :math:`0.5 + h / 4`, or
+        less where directions are slow.
     <steps_per_draw>
     <scaling>
     <reparametrise>
@@ -57,13 +57,17 @@ class GHMC(LangevinStep):
 
     Notes
     -----
-    Proposals that are not finite, or whose log ratio is below -10, count in the statistic ``diverging``.
+    A proposal with a ratio far below :math:`|s|` is taken again along the same time in 4 steps, then in 16 (delayed
+    rejection [3]_); where even these are not finite, or their ratio is below :math:`e^{-10}`, the statistic
+    ``diverging`` counts it.
 
     References
     ----------
     .. [1] A. M. Horowitz, "A generalized guided Monte Carlo algorithm", Physics Letters B 268 (1991) 247-252.
     .. [2] R. M. Neal, "Non-reversibly updating a uniform [0,1] value for Metropolis accept/reject decisions",
        arXiv:2001.11950 (2020).
+    .. [3] C. Modi, A. Barnett and B. Carpenter, "Delayed rejection Hamiltonian Monte Carlo for sampling multiscale
+       distributions", Bayesian Analysis 19 (2024).
 
     Examples
     --------

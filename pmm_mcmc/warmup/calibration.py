@@ -217,8 +217,9 @@ class Calibration:
 
     adjusted_step: float = 1.2
     """Step of adjusted draws over that of the unadjusted warm-up, before it is adapted."""
-    adjusted_friction: float = 0.6
-    """Friction of adjusted draws over that of the warm-up: means profit from less, squares of a Gaussian from more."""
+    adjusted_friction: float = 0.5
+    """Friction of adjusted draws over that of the warm-up, for short steps; for a step ``h`` it is ``1 + h/2`` times as
+    much.  Means profit from less, squares of near Gaussians, whose steps are long, from more."""
     adjusted_acceptance: float = 0.9
     """Acceptance that a step is adapted to where that of the chain that accepts least is far from it."""
     fixed_step: float = 0.9

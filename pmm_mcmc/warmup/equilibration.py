@@ -28,9 +28,10 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC, METHODS, OVERDAMPED, Kernel
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.evidence import narrowness, settled, steps_for_autocorrelation
+from pmm_mcmc.warmup.friction import adjusted_friction
 from pmm_mcmc.warmup.pooled import Warming, training_chains
 from pmm_mcmc.warmup.standard_errors import largest_t
-from pmm_mcmc.warmup.step_size import step_for_acceptance
+from pmm_mcmc.warmup.step_size import step_for_acceptance, with_adjusted_step
 
 __all__ = ["EQUILIBRATION", "Equilibration", "adjusted_setting", "least_acceptance", "report_of"]
 
@@ -42,10 +43,11 @@ def adjusted_setting(tuned: TunedParameters, kernel: Kernel) -> TunedParameters:
     step = tuned.step_size
     if kernel.dynamics == OVERDAMPED:
         step = math.sqrt(2.0 * step)  # a step of the position alone has the noise of such a step of the velocity
+    step = min(CALIBRATION.adjusted_step * step, METHODS["GHMC"].largest_step)
     return tuned._replace(
-        step_size=min(CALIBRATION.adjusted_step * step, METHODS["GHMC"].largest_step),
+        step_size=step,
         K=1,
-        friction=CALIBRATION.adjusted_friction * tuned.friction,
+        friction=adjusted_friction(step) * tuned.friction,
         steps_per_draw=1,
         halving_cost=math.nan,
         expected_bias=0.0,
@@ -178,7 +180,7 @@ class Equilibration:
         if self.fixed is not None and change > 1.0:
             return False
         self.rounds += 1
-        self.tuned = self.tuned._replace(step_size=step)
+        self.tuned = with_adjusted_step(self.tuned, step)
         self.fixed = None
         self.blocks = []
         self.latest = self.latest[:0]

@@ -10,15 +10,23 @@ from pmm_mcmc.coordinates.scale import MOST_DENSE
 from pmm_mcmc.langevin.methods import Kernel
 from pmm_mcmc.warmup.calibration import CALIBRATION
 
-__all__ = ["DEFAULT_FRICTION", "FRICTIONS", "FrictionTrial", "default_friction", "largest_spread", "slow_jumps"]
+__all__ = [
+    "DEFAULT_FRICTION", "FRICTIONS", "FrictionTrial", "adjusted_friction", "default_friction", "largest_spread",
+    "slow_jumps",
+]  # fmt: skip
 
 FRICTIONS = (1.0, 0.5, 0.25)
 DEFAULT_FRICTION = FRICTIONS[0]
 
 
-def default_friction(kernel: Kernel) -> float:
+def adjusted_friction(step: float) -> float:
+    """Return the friction of adjusted draws over that of the warm-up."""
+    return CALIBRATION.adjusted_friction * (1.0 + 0.5 * step)
+
+
+def default_friction(kernel: Kernel, step: float) -> float:
     """Return the friction of a method where nothing is slow: in whitened coordinates 1, of adjusted ones less."""
-    return CALIBRATION.adjusted_friction if kernel.adjusted else DEFAULT_FRICTION
+    return adjusted_friction(step) if kernel.adjusted else DEFAULT_FRICTION
 
 
 def _spreads(position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -91,7 +91,7 @@ class Warmup:
             _, scale = diagonal_scale(position, gradient, np.ones(position.shape[1]))
         else:
             scale = np.array(arguments.scaling)
-        friction = arguments.friction or default_friction(arguments.kernel)
+        friction = arguments.friction or default_friction(arguments.kernel, 1.0)
         tuned = TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale), 1)
         least = CALIBRATION.least_adapted if least is None else least
         self = cls(arguments, length, tuned, least, shortest, checked)
@@ -296,7 +296,9 @@ class Warmup:
             self._set_friction(self._trial.next)
 
     def _set_friction(self, friction: float) -> None:
-        self.tuned = self.tuned._replace(friction=friction * default_friction(self.arguments.kernel))
+        self.tuned = self.tuned._replace(
+            friction=friction * default_friction(self.arguments.kernel, self.tuned.step_size)
+        )
         free = step_size.found_by_curvature(self.arguments)
         self._set_step(self._capped_step() if free else self.tuned.step_size)
 

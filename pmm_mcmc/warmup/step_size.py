@@ -19,7 +19,7 @@ from pmm_mcmc.langevin.methods import METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.stability import SOUND, steepest_curvature
 from pmm_mcmc.langevin.transitions import SUBSTEPS
 from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.friction import default_friction
+from pmm_mcmc.warmup.friction import adjusted_friction, default_friction
 
 __all__ = [
     "allowed_error",
@@ -34,6 +34,7 @@ __all__ = [
     "safe_step",
     "start",
     "step_for_acceptance",
+    "with_adjusted_step",
     "with_costs",
     "with_step",
 ]
@@ -303,8 +304,16 @@ def step_for_acceptance(step: float, accept: float) -> float:
 
 def with_step(arguments: MethodArguments, tuned: TunedParameters, step: float, curvature: float) -> TunedParameters:
     """Return the setting with another step and its number of midpoints."""
+    if arguments.kernel.adjusted:
+        return tuned._replace(step_size=step) if arguments.friction else with_adjusted_step(tuned, step)
     K = midpoint_count(arguments, step, tuned.friction, curvature, _allowed(arguments, tuned))
     return tuned._replace(step_size=step, K=K)
+
+
+def with_adjusted_step(tuned: TunedParameters, step: float) -> TunedParameters:
+    """Return the setting of adjusted draws with another step, and the friction that goes with it."""
+    friction = tuned.friction * adjusted_friction(step) / adjusted_friction(tuned.step_size)
+    return tuned._replace(step_size=step, friction=friction)
 
 
 def with_costs(arguments: MethodArguments, tuned: TunedParameters, curvature: float, refined: float) -> TunedParameters:
@@ -333,7 +342,7 @@ def fixed_setting(arguments: MethodArguments, centre: np.ndarray, sites: np.ndar
             "Give step_size=, or let it tune (tune=1000)"
         )
     scale = np.ones_like(centre) if arguments.scaling is None else np.array(arguments.scaling)
-    friction = arguments.friction or default_friction(arguments.kernel)
+    friction = arguments.friction or default_friction(arguments.kernel, arguments.step_size)
     K = midpoint_count(arguments, arguments.step_size, friction, 1.0, allowed_error(arguments.target_bias, len(centre)))
     coordinates = Coordinates(centre.copy(), scale, sites)
     return TunedParameters(arguments.step_size, K, friction, coordinates, arguments.steps_per_draw or 1)

@@ -8,10 +8,11 @@ import pytest
 from results import tree
 from scipy import stats
 
+from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.identity import fails, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.verdict import identity
-from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
+from pmm_mcmc.warmup.standard_errors import batch_means, between_pieces, degrees_of_freedom
 
 RARE = 1e-5
 
@@ -73,13 +74,17 @@ def test_whitening_sees_what_collinear_coordinates_hide():
 
 
 def test_the_error_is_the_larger_of_two():
-    """Between batches and from autocorrelations: after slow draws that of 64 batches is too small."""
+    """Between 64 batches of all chains and from autocorrelations."""
     rng = np.random.default_rng(34)
-    x = autoregressive(rng, 0.95, 4, 1000, 20)
-    w = x**2 - 1.0
-    truth = np.sqrt(2.0 * (1.0 + 0.95**2) / (1.0 - 0.95**2) / 4000)
-    error = np.abs(identity_of(x, -x).excess / identity_of(x, -x).z)
-    assert w.shape == x.shape and 0.8 < np.sqrt(np.mean(error**2)) / truth < 1.3
+    x = autoregressive(rng, 0.9, 4, 1000, 20)
+    away = x - x.mean(axis=(0, 1))
+    w = away * away - 1.0
+    batches = between_pieces(batch_means(w, 64), 4)
+    correlated = convergence(w).mcse
+    assert (batches > correlated).any() and (batches < correlated).any()
+    np.testing.assert_allclose(
+        identity_of(x, -x).z, w.mean(axis=(0, 1)) / np.maximum(batches, correlated), rtol=1e-8, atol=1e-10
+    )
     assert degrees_of_freedom(4, 1000, 64) == 63
 
 

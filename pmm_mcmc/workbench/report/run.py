@@ -98,7 +98,7 @@ def _summarised(dt: Any) -> _Found:
 
 def _of_draws(dt: Any) -> _Found:
     judged, biases = verdict(dt), full_table(dt)
-    measured = not any(reason.code in ("unmeasured", "few_draws") for reason in judged.reasons)
+    measured = bool(biases["bias"].notna().any())
     columns = ["mean_corrected", "mcse_corrected", "sd_corrected", *(BIASES if read(dt).unadjusted else ())]
     table = joined(dt, biases[columns] if measured else None)
     if "superchains" in dt["posterior"].attrs:
