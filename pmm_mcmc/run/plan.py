@@ -347,6 +347,6 @@ class SamplingPlan:
 
     @property
     def numbers_per_draw(self) -> int:
-        """Number of recorded numbers of one draw of one chain."""
+        """Number of recorded numbers of one draw of one chain, of 8 bytes each."""
         arrays = [a for group in self.empty(1).values() for a in group.values()]
-        return sum(int(np.prod(a.shape[2:], dtype=int)) for a in arrays)
+        return -(-sum(int(np.prod(a.shape[2:], dtype=int)) * a.itemsize for a in arrays) // 8)
