@@ -53,8 +53,8 @@ def compare(
         A PyMC model, a target of :mod:`pmm_mcmc.workbench.targets`, or the name of one.
     samplers
         "default" for ``pmm.sample()`` as it is; steps such as ``pmm.PoissonULMC(K=16)`` with any arguments, created
-        outside any model; "nuts" for PyMC's own NUTS; "nutpie" if it is installed.  A dict gives them other names.  If the reference is a run of NUTS, "nuts" is
-        the first part of that run.
+        outside any model; "nuts" for PyMC's own NUTS; "nutpie" if it is installed.  A dict gives them other names.  If
+        the reference is a run of NUTS, "nuts" is the first part of that run.
     n_grad
         Gradients of each sampler, over all chains, warm-up included.
     reference

@@ -42,9 +42,7 @@ SETTING = {
     ),
     "halving_cost": ("cost of half the bias", "Factor in gradients that half the target bias would cost."),
     "acceptance_rate": ("acceptance", "Mean probability that a proposal was accepted."),
-    **dict.fromkeys(
-        ("n_grad", "n_steps"), ("gradients after warm-up", "Gradients of the log density after warm-up.")
-    ),
+    **dict.fromkeys(("n_grad", "n_steps"), ("gradients after warm-up", "Gradients of the log density after warm-up.")),
     "n_grad_total": ("gradients", "Gradients of the log density that a chain has spent, warm-up included."),
 }
 FORMS = {
