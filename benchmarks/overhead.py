@@ -38,7 +38,7 @@ METHODS = {
     "PoissonULMC(scheme='recycled')": ("PoissonULMC", {"dynamics": "underdamped", "scheme": "recycled"}),
     "PoissonOLMC(K=16)": ("PoissonOLMC", {"dynamics": "overdamped", "K": 16}),
     "ULMC": ("ULMC", {"dynamics": "underdamped"}),
-    "MALA": ("MALA", {"dynamics": "overdamped"}),
+    "GHMC": ("GHMC", {"dynamics": "underdamped"}),
 }
 
 

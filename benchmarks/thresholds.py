@@ -39,7 +39,7 @@ from pmm_mcmc.workbench import targets as gallery
 CHAINS, DRAWS, SHORT, LENGTH = 8, 200, 25, 1000
 UNDERDAMPED = {"dynamics": "underdamped"}
 DEFAULT = ("PoissonULMC", {**UNDERDAMPED, "scheme": "recycled"})
-PAPER, PLAIN, MALA = ("PoissonULMC", UNDERDAMPED), ("ULMC", UNDERDAMPED), ("MALA", {"dynamics": "overdamped"})
+PAPER, PLAIN, ADJUSTED = ("PoissonULMC", UNDERDAMPED), ("ULMC", UNDERDAMPED), ("GHMC", UNDERDAMPED)
 EDGES = (
     *("looks", "look_share", "scouts", "scouts_together", "scout_share", "most_of_scouts", "climbing_share"),
     *("least_climb", "nearest", "furthest", "spacing", "homes", "points_between", "dip", "volumes"),
@@ -83,7 +83,7 @@ def centred(name: str) -> pm.Model:
 HALVES = {
     1: (
         ("eight_schools", DEFAULT), ("breast_cancer", DEFAULT), ("banana", DEFAULT), ("regularised_horseshoe", DEFAULT),
-        ("eight_schools", PAPER), ("eight_schools", MALA),
+        ("eight_schools", PAPER), ("eight_schools", ADJUSTED),
     ),
     2: (
         ("correlated Gaussian", DEFAULT), ("heavy", DEFAULT), ("rippled", DEFAULT), ("nested", DEFAULT),

@@ -28,7 +28,7 @@ SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
     "OLMC": ("OLMC", OVERDAMPED),
     "RLMC": ("RLMC", UNDERDAMPED),
     "ULMC": ("ULMC", UNDERDAMPED),
-    "MALA": ("MALA", OVERDAMPED),
+    "GHMC": ("GHMC", UNDERDAMPED),
 }
 WARMUP = 1900
 
