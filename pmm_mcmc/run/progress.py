@@ -38,7 +38,7 @@ _ADJUSTED = _COLUMNS | {"K": (None, None, 0), "failed": ("Diverging", "Div.", 5)
 
 
 class _Mark(NamedTuple):
-    """Progress at one time: phase and draws of a run; for each row gradients, and failed transitions of the phase."""
+    """Progress at one time: phase and draws of a run; for each row gradients, and the phase's failed transitions."""
 
     time: float
     tuning: bool

@@ -183,8 +183,9 @@ def test_more_is_one_long_run(schools, backend, chains):
 def test_more_of_unadjusted_draws_is_unadjusted(schools):
     options = {"adjusted": False, "chains": 2}
     first = default(schools, "numba", draws=10, **options)
-    longer = pmm.sample(more=first, draws=15, model=schools, **QUIET)
-    assert_same(longer, default(schools, "numba", draws=25, **options))
+    assert_same(
+        pmm.sample(more=first, draws=15, model=schools, **QUIET), default(schools, "numba", draws=25, **options)
+    )
     with pytest.raises(ValueError, match=r"more: is the result of another run \(.*\badjusted\b"):
         pmm.sample(more=first, draws=15, adjusted=True, model=schools, **QUIET)
 

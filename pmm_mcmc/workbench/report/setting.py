@@ -37,7 +37,7 @@ def _of_chains(stats: Any, name: str) -> np.ndarray | None:
         else:
             return None
     values = np.asarray(values.values, dtype=float)
-    if name in ("n_grad", "n_steps", "n_grad_total") and values.ndim > 1:  # several samplers, each for some variables
+    if name in ("n_grad", "n_steps", "n_grad_total") and values.ndim > 1:  # several samplers
         values = values.reshape(len(values), -1).sum(axis=1)
     return values if np.isfinite(values).any() else None
 
