@@ -10,21 +10,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax_chains import gaussian_engine, keys_of, rough_jax, unit
+from jax_chains import gaussian_engine, keys_of, unit
 from scipy.stats import binom, kstest, norm
-from test_engine import SCHEMES, rough_numpy
 from test_gaussian_law import CHAINED, RECYCLED, cells, continuous
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import empty_state
-from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.jax_random import Keyed, words_of
 from pmm_mcmc.langevin.gaussian_law import stationary_covariance
 from pmm_mcmc.langevin.methods import OVERDAMPED, UNDERDAMPED, Scheme
 from pmm_mcmc.langevin.midpoints import LATE, expected_gradients
-from pmm_mcmc.model.jax_density import JaxDensity
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
 
@@ -279,40 +276,3 @@ def test_engine_has_the_exact_law(kernel, alpha, friction, K):
 )
 def test_it_has_it_in_every_precision(kernel, alpha, K, precision):
     compare_with_law(kernel, alpha, 1.0, K, precision)
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("precision", ["float64", "float32"])
-def test_mala_leaves_its_target_invariant(precision):
-    """Start from the target itself: averages over chains then have its moments after any number of steps."""
-    grid = np.linspace(-3.5, 3.5, 1401)
-    lp, b = (np.array([np.squeeze(rough_numpy(np.array([x]))[part]) for x in grid]) for part in (0, 1))
-    density = np.exp(lp) / np.exp(lp).sum()
-    rng, step, chains = np.random.default_rng(3), 0.4, 4096
-    run = JaxEngine(
-        SCHEMES["MALA"][0], JaxDensity(lambda x: rough_jax(x, 0), 1, lambda sites: [], "rough"), chains, precision
-    )
-    # Between the points of the grid the density is flat to 1e-6 of its moments.
-    u = rng.choice(grid, p=density, size=(chains, 1)) + (rng.random((chains, 1)) - 0.5) * (grid[1] - grid[0])
-    state = empty_state(u, np.zeros((chains, 1)))
-    gradient = run.evaluate(unit(1), state)
-    out = run.advance(TunedParameters(step, 1, 1.0, unit(1), 1), state, gradient, keys_of(chains), 0, 60)
-
-    def z(values, expected):
-        means = values.mean(axis=1)
-        return (means.mean() - expected) / (means.std(ddof=1) / np.sqrt(chains))
-
-    positions = out.position[:, :, 0]
-    for power in (1, 2, 4):
-        assert abs(z(positions**power, density @ grid**power)) < 4.5
-    # The mean acceptance, by quadrature of the rule with the ratio of the proposals and of one without it.
-    forward = -((grid - grid[:, None] - step * b[:, None]) ** 2) / (4.0 * step)
-    proposal = np.exp(forward) / np.exp(forward).sum(axis=1, keepdims=True)
-    uphill = lp - lp[:, None]
-    rule, without = (np.exp(np.minimum(0.0, ratio)) for ratio in (uphill + forward.T - forward, uphill))
-    assert abs(z(out.accept, density @ np.sum(proposal * rule, axis=1))) < 4.5
-    assert abs(z(out.accept, density @ np.sum(proposal * without, axis=1))) > 20.0
-    # What was accepted is what moved.
-    moved = np.mean(np.diff(positions, axis=1) != 0.0, axis=1, keepdims=True)
-    assert abs(z(moved - out.accept[:, 1:], 0.0)) < 4.5
-    assert np.all(out.n_grad == 1) and out.unstable.sum() == 0

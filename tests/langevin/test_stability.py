@@ -15,8 +15,8 @@ from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.langevin import stability
 from pmm_mcmc.langevin.gaussian_law import step_maps
-from pmm_mcmc.langevin.methods import OVERDAMPED
-from pmm_mcmc.langevin.stability import guard_threshold
+from pmm_mcmc.langevin.methods import GHMC, OVERDAMPED
+from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.warmup.step_size import midpoint_count, safe_step
 
@@ -121,8 +121,8 @@ def test_the_threshold_is_remembered_to_two_per_cent_upwards(name):
 
 
 def test_there_is_none_where_nothing_can_run_away():
-    mala = MethodArguments.checked("MALA", dynamics="overdamped").kernel
-    assert guard_threshold(mala, 0.3, 1.0, 1, 10) == np.inf
+    assert guard_threshold(GHMC, 0.3, 1.0, 1, 10) == np.inf
+    assert steepest_curvature(GHMC, 0.3, 1.0, 1) == np.inf
     assert guard_threshold(settings_of("PoissonULMC").kernel, 0.3, 1.0, 16, 0) == np.inf
 
 

@@ -1,4 +1,4 @@
-"""One transition: the unrolled step against the sequential definition, and the detailed balance of adjusted methods.
+"""One transition: the unrolled step against the sequential definition, and the proposal of the adjusted method.
 
 Every identity holds for the noise and the midpoints at hand, to rounding; the seeds only choose the points.
 """
@@ -6,12 +6,24 @@ Every identity holds for the noise and the midpoints at hand, to rounding; the s
 import numpy as np
 import pytest
 from reference import cell_midpoint, fine_times, flow, gather, sequential, unrolled
-from scipy.stats import norm
 
 from pmm_mcmc.langevin.flows import flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED
 from pmm_mcmc.langevin.midpoints import cell_weight
-from pmm_mcmc.langevin.transitions import end, interpolate, kick, mala_log_ratio, malt_log_ratio, noise, path, refreshed
+from pmm_mcmc.langevin.transitions import (
+    CLIMB,
+    DIVERGENCE,
+    FAR_BELOW,
+    advanced_height,
+    end,
+    far_below,
+    harmonic_log_ratio,
+    interpolate,
+    kick,
+    noise,
+    path,
+    refreshed,
+)
 
 NAMES = {OVERDAMPED: "overdamped", UNDERDAMPED: "underdamped", HARMONIC: "harmonic"}
 DRIFTS = {
@@ -138,69 +150,133 @@ def test_noise_has_the_covariance_of_the_flow(dynamics):
         np.testing.assert_allclose(root, flow(dynamics, h, FRICTION)[2], rtol=1e-12, atol=1e-15)
 
 
-def log_density(x):
-    return np.sum(0.5 * x**2 - 0.25 * x**4)
+# -- the proposal of generalised HMC, and its test ---------------------------------------------------------------------
 
 
-def log_flux(x, y, step, log_accept):
-    """Return log density at ``x``, plus that of the proposal to ``y``, plus the log acceptance probability."""
-    proposal = norm.logpdf(y, x + step * DRIFTS["double well"](x), np.sqrt(2.0 * step)).sum()
-    return log_density(x) + proposal + min(0.0, log_accept)
+def potential(x):
+    """Return a potential, quartic and coupled, that is far from a Gaussian's."""
+    return np.sum(x**4) / 4.0 + np.sum(np.cos(x * np.roll(x, 1)))
 
 
-def log_acceptance(x, y, step, with_ratio=True):
-    b = DRIFTS["double well"]
-    ratio = np.sum(mala_log_ratio(x, b(x), y, b(y), step)) if with_ratio else 0.0
-    return log_density(y) - log_density(x) + ratio
+def force(x):
+    return -(x**3) + np.sin(x * np.roll(x, 1)) * np.roll(x, 1) + np.sin(x * np.roll(x, -1)) * np.roll(x, -1)
 
 
-@pytest.mark.parametrize("step", [1e-3, 0.1, 1.0])
-@pytest.mark.parametrize("d", [1, 4])
-def test_mala_is_in_detailed_balance_with_its_target(step, d):
-    rng = np.random.default_rng(3)
-    worst_without = 0.0
-    for _ in range(200):
-        x = rng.standard_normal(d)
-        y = x + step * DRIFTS["double well"](x) + np.sqrt(2.0 * step) * rng.standard_normal(d)
-        there = log_flux(x, y, step, log_acceptance(x, y, step))
-        back = log_flux(y, x, step, log_acceptance(y, x, step))
-        assert abs(there - back) < 1e-12 * max(1.0, abs(there))
-        there = log_flux(x, y, step, log_acceptance(x, y, step, with_ratio=False))
-        back = log_flux(y, x, step, log_acceptance(y, x, step, with_ratio=False))
-        worst_without = max(worst_without, abs(there - back))
-    assert worst_without > 0.1
+def proposal(u, v, step, force=force):
+    """Compose the package's own functions as an engine does; return the end and the kinetic energy of both kicks."""
+    kicked, first = kick(v, u + force(u), step)
+    u_new, v_new = path(u, kicked, 0.0, 0.0, flows.harmonic(step, 0.0))
+    v_new, second = kick(v_new, u_new + force(u_new), step)
+    return u_new, v_new, first + second
 
 
-@pytest.mark.parametrize("K", [1, 2, 5])
-@pytest.mark.parametrize("friction", [0.1, 1.7])
-def test_trajectories_are_in_detailed_balance(K, friction):
-    """Compare the log ratio with densities of the whole path and of its reversal, which keep volumes but for noise."""
-    rng, step = np.random.default_rng(K), 0.6
-    gap, kept = flows.harmonic(step, 0.0), np.exp(-friction * step)
+def energy(u, v):
+    return potential(u) + 0.5 * v @ v
 
-    def potential(x):  # quartic, coupled
-        return np.sum(x**4) / 4.0 + np.sum(np.cos(x * np.roll(x, 1)))
 
-    def force(x):
-        return -(x**3) + np.sin(x * np.roll(x, 1)) * np.roll(x, 1) + np.sin(x * np.roll(x, -1)) * np.roll(x, -1)
+def log_ratio(u, v, step):
+    u_new, _, gained = proposal(u, v, step)
+    return potential(u) - potential(u_new) + (harmonic_log_ratio(u, u_new) - gained).sum()
 
-    def moved(before, after):  # log density of what friction makes of a velocity
-        return norm.logpdf(after, kept * before, np.sqrt(1.0 - kept**2)).sum()
 
-    for _ in range(20):
-        u, v = rng.standard_normal((2, D))
-        forward, backward, gained, first = norm.logpdf(v).sum(), 0.0, 0.0, u
-        for _ in range(K):
-            slowed = refreshed(v, rng.standard_normal(D), kept)
-            forward, backward = forward + moved(v, slowed), backward + moved(-slowed, -v)
-            kicked, gain = kick(slowed, force(u) + u, step)
-            u_new, v_new = path(u, kicked, 0.0, 0.0, gap)
-            back, _ = kick(-kick(v_new, force(u_new) + u_new, step)[0], force(u_new) + u_new, step)
-            there, back = path(u_new, back, 0.0, 0.0, gap)
-            np.testing.assert_allclose([there, kick(back, force(u) + u, step)[0]], [u, -slowed], atol=1e-13)
-            u, (v, second) = u_new, kick(v_new, force(u_new) + u_new, step)
-            gained = gained + gain + second
-        backward += norm.logpdf(v).sum()
-        found = potential(first) - potential(u) + malt_log_ratio(first, u, gained).sum()
-        expected = potential(first) - potential(u) + backward - forward
-        assert abs(found - expected) < 1e-8 * max(1.0, abs(expected), abs(forward), abs(backward))
+POINTS = np.random.default_rng(3).standard_normal((20, 2, D))
+
+
+@pytest.mark.parametrize("step", [0.01, 0.3, 1.2])
+def test_a_proposal_followed_by_a_flip_of_the_velocity_is_an_involution(step):
+    for u, v in POINTS:
+        u_new, v_new, gained = proposal(u, v, step)
+        back, v_back, lost = proposal(u_new, -v_new, step)
+        # Rounding grows with the force, cubic in the position.
+        np.testing.assert_allclose([back, -v_back], [u, v], rtol=0.0, atol=1e-12)
+        np.testing.assert_allclose(lost, -gained, rtol=0.0, atol=1e-11)
+
+
+@pytest.mark.parametrize("step", [0.01, 0.3, 1.2])
+def test_a_proposal_preserves_volume(step):
+    """Take the derivative by imaginary steps, which are exact to rounding."""
+    for u, v in POINTS:
+        columns = []
+        for direction in 1e-30j * np.eye(2 * D):
+            u_new, v_new, _ = proposal(u + direction[:D], v + direction[D:], step)
+            columns.append(np.concatenate([u_new, v_new]).imag / 1e-30)
+        assert abs(np.linalg.det(columns) - 1.0) < 1e-11
+
+
+@pytest.mark.parametrize("step", [0.01, 0.3, 1.2])
+def test_the_log_ratio_is_the_fall_of_the_whole_energy(step):
+    for u, v in POINTS:
+        u_new, v_new, _ = proposal(u, v, step)
+        expected = energy(u, v) - energy(u_new, v_new)
+        assert abs(log_ratio(u, v, step) - expected) < 1e-13 * (10.0 + abs(energy(u_new, v_new)))
+
+
+def test_the_energy_error_of_a_step_is_of_its_third_order():
+    for u, v in POINTS:
+        scaled = [log_ratio(u, v, h) / h**3 for h in (0.004, 0.002, 0.001)]
+        # The next order is seen: it halves with the step.
+        first, second = scaled[0] - scaled[1], scaled[1] - scaled[2]
+        assert abs(second) < 0.7 * abs(first) + 1e-5 * abs(scaled[2]), scaled
+        assert abs(first) < 0.1 * abs(scaled[2]) + 0.1, scaled
+    # One whole kick in place of two halves has an error of second order.
+    errors = []
+    for h in (2e-4, 1e-4):
+        kicked, _ = kick(v, u + force(u), 2.0 * h)
+        errors.append(energy(*path(u, kicked, 0.0, 0.0, flows.harmonic(h, 0.0))) - energy(u, v))
+    assert 3.9 < errors[0] / errors[1] < 4.1
+
+
+def test_on_a_gaussian_that_the_coordinates_whiten_a_proposal_is_a_rotation():
+    for u, v in POINTS:
+        u_new, v_new, gained = proposal(u, v, 1.9, force=lambda x: -x)
+        np.testing.assert_array_equal(gained, 0.0)
+        angle = np.cos(1.9) + 1j * np.sin(1.9)
+        np.testing.assert_allclose(u_new + 1j * v_new, (u + 1j * v) / angle, rtol=0.0, atol=1e-14)
+        fall = 0.5 * (u - u_new) * (u + u_new)
+        np.testing.assert_array_equal(fall + harmonic_log_ratio(u, u_new), 0.0)
+
+
+@pytest.mark.parametrize("retained", [0.0, 0.3, 0.99, 1.0])
+def test_a_refreshed_velocity_has_the_normal_law(retained):
+    """It is a rotation of the pair of the velocity and the fresh number, of which it keeps the share."""
+    row = np.array([refreshed(1.0, 0.0, retained), refreshed(0.0, 1.0, retained)])
+    assert row[0] == retained and row @ row == pytest.approx(1.0, abs=1e-15)
+    v, w = POINTS[0]
+    np.testing.assert_allclose(refreshed(v, w, retained), row[0] * v + row[1] * w, rtol=0.0, atol=1e-15)
+
+
+def test_heights_move_round_their_interval_and_keep_the_uniform_law():
+    heights = (np.arange(2000) - 1000) / 1000.0
+    advanced = advanced_height(heights)
+    # The points of the grid are mapped to its points, each once.
+    np.testing.assert_allclose(np.sort(advanced), heights, rtol=0.0, atol=1e-15)
+    turned = (advanced - heights - CLIMB + 1.0) % 2.0 - 1.0
+    np.testing.assert_allclose(turned, 0.0, rtol=0.0, atol=1e-15)
+    assert 0.0 < CLIMB < 1.0
+    for dtype in (np.float64, np.float32):
+        one = dtype(1.0)
+        around = one - dtype(CLIMB) + np.arange(-4, 5).astype(dtype) * np.finfo(dtype).eps
+        edges = np.concatenate([around, [-one, np.nextafter(one, -one), 0.0, np.nextafter(-one, one)]]).astype(dtype)
+        found = advanced_height(edges)
+        assert found.dtype == dtype and np.all((found >= -1.0) & (found < 1.0))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_no_accepted_height_leaves_its_interval(dtype):
+    """What is below the ratio stays below 1 when it is divided by it: a chain with a 1 there would be at rest."""
+    rng = np.random.default_rng(4)
+    ratio = np.exp(rng.uniform(-20.0, 20.0, 200_000)).astype(dtype)
+    ratio = np.concatenate([ratio, np.nextafter(dtype(2.0) ** np.arange(-20, 20).astype(dtype), dtype(0.0))])
+    assert ratio.dtype == dtype
+    assert np.all(np.nextafter(ratio, dtype(0.0)) / ratio < 1.0)
+
+
+def test_what_is_far_below_a_height_is_below_it_by_a_margin():
+    heights, ratios = np.meshgrid(np.linspace(-1.0, 1.0, 41), np.concatenate([[0.0], np.geomspace(1e-6, 10.0, 60)]))
+    below = far_below(ratios, heights)
+    assert FAR_BELOW > 1.0 and not (below & (np.abs(heights) < ratios)).any()
+    assert below[0].all(), "what is not finite has the ratio 0"
+    # Heights divided by the ratio of a proposal lie as far above what is beyond it.
+    np.testing.assert_array_equal(far_below(4.0 * ratios, 4.0 * heights), below)
+    np.testing.assert_array_equal(far_below(ratios, -heights), below)
+    assert pytest.approx(-10.0, abs=1e-3) == np.log(DIVERGENCE)

@@ -255,7 +255,7 @@ def test_compiled_once_for_each_model_and_choice_of_variables(monkeypatch):
         assert len(calls) == 0, "nothing is compiled before a run is about to begin"
         assert step.stats_dtypes  # PyMC asks for this before it starts chains, in the parent process
         assert len(calls) == 2
-        for other in (pmm.RLMC(step_size=0.1), pmm.ULMC(), pmm.MALA(vars=[x])):
+        for other in (pmm.RLMC(step_size=0.1), pmm.ULMC(), pmm.GHMC(vars=[x])):
             assert other.stats_dtypes
         assert len(calls) == 2
         pm.Potential("late", -(x**4).sum())

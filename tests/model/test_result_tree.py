@@ -170,14 +170,14 @@ def test_a_model_without_observations(sample):
         compare(made[group], dt[group])
 
 
-def test_statistics_of_mala(sample):
+def test_statistics_of_adjusted_draws(sample):
     with pm.Model() as model:
         pm.Normal("x", shape=2)
-        dt = sample(pmm.MALA(), draws=20, tune=10)
+        dt = sample(pmm.GHMC(), draws=20, tune=10)
     layout = layout_of(model)
     stats = {name: values.values for name, values in dt["sample_stats"].data_vars.items()}
     compare(layout.tree({"sample_stats": stats}, TEN)["sample_stats"], dt["sample_stats"])
-    assert "acceptance_rate" in stats and "friction" not in stats
+    assert {"acceptance_rate", "diverging", "n_steps"} <= set(stats) and "n_grad" not in stats
 
 
 def test_a_log_density_without_a_model():

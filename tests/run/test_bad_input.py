@@ -19,9 +19,9 @@ from pmm_mcmc.steps import chain as chain_module
 
 pytestmark = pytest.mark.pymc
 
-METHODS = ("PoissonOLMC", "PoissonULMC", "OLMC", "ULMC", "RLMC", "MALA")
+METHODS = ("PoissonOLMC", "PoissonULMC", "OLMC", "ULMC", "RLMC", "GHMC")
 POISSON = ("PoissonOLMC", "PoissonULMC")
-WITH_FRICTION = ("PoissonULMC", "ULMC", "RLMC")
+WITH_FRICTION = ("PoissonULMC", "ULMC", "RLMC", "GHMC")
 NAN, INF = float("nan"), float("inf")
 
 
@@ -57,7 +57,7 @@ CASES = [
     *(
         (m, "target_bias", value, "between 0.0001 and 0.5, in posterior standard deviations")
         for m in METHODS
-        if m != "MALA"
+        if m != "GHMC"
         for value in (0, -0.1, 0.6, 1e-5, NAN, INF, True, "auto", None)
     ),
     *((method, "option", value, "1 or 2") for method in POISSON for value in (3, 0, "2", True, None)),
@@ -123,7 +123,7 @@ def test_observed_variables_are_not_sampled(no_compilation):
     with pm.Model() as other:
         pm.Normal("x")
         y = pm.Normal("y", observed=1.0)
-    refused(other, "MALA", "vars: y is not a free variable", "has: x", vars=[y])
+    refused(other, "GHMC", "vars: y is not a free variable", "has: x", vars=[y])
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -233,7 +233,7 @@ ROBUST = [
     ("ULMC", {}),
     ("RLMC", {"dynamics": "overdamped"}),
     ("RLMC", {}),
-    ("MALA", {}),
+    ("GHMC", {}),
 ]
 
 

@@ -59,8 +59,8 @@ METHODS = (
             "ULMC": pmm.PoissonULMC(K=16, option=1),
             "recycled": pmm.PoissonULMC(scheme="recycled"),
             "RLMC": pmm.RLMC(),
-            "MALA": pmm.MALA(),
-            "compound": [pmm.PoissonULMC(scheme="recycled", vars=[x]), pmm.MALA(vars=[s])],
+            "GHMC": pmm.GHMC(),
+            "compound": [pmm.PoissonULMC(scheme="recycled", vars=[x]), pmm.GHMC(vars=[s])],
         }
         for name, step in pmm_steps.items():
             one, two = run(step, cores=1), run(step, mp_ctx="fork")

@@ -33,10 +33,23 @@ STATS = {
     "other_mode_position": np.float64,
     "other_mode_visited": np.int64,
     "lp": np.float64,
-    "acceptance_rate": np.float64,
     "gradient": np.float64,
     "unconstrained": np.float64,
 }
+ADJUSTED = {"acceptance_rate": np.float64, "diverging": np.bool_, "n_steps": np.int64}
+OF_UNADJUSTED = ("K", "n_grad", "unstable", "refined", "model_failures", "halving_cost", "expected_bias")
+
+
+def statistics_of(name):
+    """Return names and dtypes of the statistics of a step, and the name of that of its gradients."""
+    if name == "GHMC":
+        return {key: kind for key, kind in STATS.items() if key not in OF_UNADJUSTED} | ADJUSTED, "n_steps"
+    return {key: kind for key, kind in STATS.items() if key != "friction" or "OLMC" not in name}, "n_grad"
+
+
+def failures_of(stats):
+    """Return how many transitions of each draw failed, or that some did."""
+    return stats["diverging"] if "diverging" in stats else stats["unstable"]
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +61,13 @@ def model():
 def test_statistics(model, sample, name):
     with model:
         dt = sample(STEPS[name](), chains=2, draws=40, tune=50, discard_tuned_samples=False)
-    expected = set(STATS)
-    expected -= {"refined"} if name == "MALA" else {"acceptance_rate"}
-    if name in ("PoissonOLMC", "OLMC", "MALA"):
-        expected -= {"friction"}
+    expected, gradients = statistics_of(name)
     for group, length in (("sample_stats", 40), ("warmup_sample_stats", 50)):
         stats = dt[group].to_dataset()
-        assert set(stats) == expected
+        assert set(stats) == set(expected)
         for key in expected:
             vector = key in ("gradient", "unconstrained")
-            assert stats[key].dtype == STATS[key] and stats[key].dims[:2] == ("chain", "draw"), key
+            assert stats[key].dtype == expected[key] and stats[key].dims[:2] == ("chain", "draw"), key
             assert stats[key].shape == (2, length, 4)[: 2 + vector], key
     draws, stats = dt["posterior"], dt["sample_stats"]
     exact = model.compile_fn([model.logp(), model.dlogp()])
@@ -70,17 +80,17 @@ def test_statistics(model, sample, name):
         np.testing.assert_allclose(stats["gradient"].values[c, i], gradient, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(draws["total"], draws["x"].sum("x_dim_0"), rtol=1e-12)
     for c in range(2):
-        spent = [dt[group]["n_grad"].values[c] for group in ("warmup_sample_stats", "sample_stats")]
+        spent = [dt[group][gradients].values[c] for group in ("warmup_sample_stats", "sample_stats")]
         totals = [dt[group]["n_grad_total"].values[c] for group in ("warmup_sample_stats", "sample_stats")]
         assert np.array_equal(np.cumsum(np.concatenate(spent)), np.concatenate(totals))
-    if name == "MALA":
-        assert 0.0 < stats["acceptance_rate"].mean() < 1.0
+    if name == "GHMC":
+        assert 0.5 < stats["acceptance_rate"].mean() < 1.0
 
 
 def test_gradients_are_kept_only_where_they_are_of_use(model, sample):
     with model:
         without = sample(pmm.ULMC(keep_gradients=False), draws=20, tune=30)
-        two = sample([pmm.ULMC(vars=model["x"]), pmm.MALA(vars=model["s"])], draws=20, tune=30)
+        two = sample([pmm.ULMC(vars=model["x"]), pmm.GHMC(vars=model["s"])], draws=20, tune=30)
     for stats in (without["sample_stats"], two["sample_stats"]):
         assert not {"gradient", "unconstrained"} & set(stats.to_dataset())
 
@@ -106,8 +116,9 @@ def test_gradients_add_up_to_the_calls_made(model, sample, name, step_size):
     with model:
         dt = sample(step, draws=80, tune=70, chains=2, discard_tuned_samples=False)
     stats, early = dt["sample_stats"], dt["warmup_sample_stats"]
-    assert stats["n_grad"].sum() + early["n_grad"].sum() == calls[0]
-    if step_size == 1.5 and name != "MALA":
+    gradients = statistics_of(name)[1]
+    assert stats[gradients].sum() + early[gradients].sum() == calls[0]
+    if step_size == 1.5 and name != "GHMC":
         assert stats["refined"].sum() + early["refined"].sum() > 0, "steps in parts must be among those counted"
 
 
@@ -120,15 +131,19 @@ def test_steps_per_draw_only_thins(model, sample, name):
     for key in ("x", "s"):
         assert np.array_equal(every["posterior"][key].values[:, 4::5], fifth["posterior"][key].values)
     assert np.all(fifth["sample_stats"]["steps_per_draw"].values == 5)
-    summed, thinned = (
-        {key: run["sample_stats"][key].values.reshape(1, 12, -1).sum(axis=2) for key in ("n_grad", "unstable")}
-        for run in (every, fifth)
+    gradients = statistics_of(name)[1]
+    (spent, failed), (thinned, failed_in_draw) = (
+        [values.values.reshape(1, 12, -1).sum(axis=2) for values in (stats[gradients], failures_of(stats))]
+        for stats in (every["sample_stats"], fifth["sample_stats"])
     )
-    assert np.array_equal(summed["unstable"], thinned["unstable"])
+    if name == "GHMC":
+        assert np.array_equal(failed > 0, failed_in_draw > 0) and np.array_equal(spent, thinned)
+        return
+    assert np.array_equal(failed, failed_in_draw)
     # What looking into a failure takes depends on how many there are in a draw.
-    well = summed["unstable"] == 0
-    assert np.array_equal(summed["n_grad"][well], thinned["n_grad"][well]) and well.sum() >= 3
-    assert np.all(thinned["n_grad"][~well] > summed["n_grad"][~well] - 2 * 16 * summed["unstable"][~well])
+    well = failed == 0
+    assert np.array_equal(spent[well], thinned[well]) and well.sum() >= 3
+    assert np.all(thinned[~well] > spent[~well] - 2 * 16 * failed[~well])
 
 
 def test_automatic_steps_per_draw_follow_the_autocorrelation_up_to_a_cap(model, sample):

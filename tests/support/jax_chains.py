@@ -23,7 +23,7 @@ from pmm_mcmc.engines.contract import empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.jax_transition import Chains, Parameters, transition
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.langevin.methods import ADJUSTED, OVERDAMPED, Scheme
+from pmm_mcmc.langevin.methods import OVERDAMPED, Scheme
 from pmm_mcmc.model.jax_density import JaxDensity
 from pmm_mcmc.model.native import SIGNATURE
 
@@ -129,6 +129,7 @@ class Replayed(NamedTuple):
 def replay(kernel, K, keys, first, transitions):
     """Return the random numbers as arrays ``(transition, slot, ...)``, and how many midpoints have a time above zero.
 
+    Adjusted chains are at rest before the first transition, and have a number and a velocity ever after.
     What the numba engine does not draw is filled with other numbers: none of them may matter.
     """
     slots, g, finest = jax_midpoints._MOST_MIDPOINTS, len(keys), SUBSTEPS**MOST_REFINEMENTS
@@ -148,16 +149,12 @@ def replay(kernel, K, keys, first, transitions):
             for where in range(1 if part == 0 or is_last else 2):
                 normals[t, part, slot, where, moving:, i] = rng.standard_normal((2 - moving, D))
 
-        if kernel.scheme == Scheme.MALA:
-            gap(-1)
-            uniforms[t, part, -1, i] = rng.random()
+        if kernel.adjusted:
+            if t == 0:  # a chain at rest
+                uniforms[t, part, -1, i] = rng.random()
+                velocities[t, i] = rng.standard_normal(D)
+            normals[t, part, -1, 0, 1, i] = rng.standard_normal(D)
             return 0
-        if kernel.scheme == Scheme.MALT:
-            velocities[t, i] = rng.standard_normal(D)
-            for slot in range(K):
-                normals[t, part, slot, 0, 0, i] = rng.standard_normal(D)
-            uniforms[t, part, 0, i] = rng.random()
-            return K
         cell, slot = -1, 0
         while True:
             uniforms[t, part, slot, i] = number = rng.random()
@@ -183,7 +180,7 @@ def replay(kernel, K, keys, first, transitions):
     for t in range(transitions):
         for i in range(g):
             used[t, i] = fill(t, 0, i)
-            for part in chain.from_iterable(of_levels if kernel.scheme not in ADJUSTED else []):
+            for part in chain.from_iterable(of_levels if not kernel.adjusted else []):
                 fill(t, part, i)
     words, far = normals[:, :, :, 0], normals[:, :, :, 1]
     return Replayed(uniforms[:, 0], words[:, 0], velocities, far[:, 0], (uniforms, words, far)), used

@@ -23,6 +23,9 @@ from pmm_mcmc.model.native import SIGNATURE
 SHRINK, RECOVER, SHORTEST = transitions.SHRINK, transitions.RECOVER, transitions.SHORTEST
 SUBSTEPS, MOST_REFINEMENTS = transitions.SUBSTEPS, transitions.MOST_REFINEMENTS
 EARLIEST, LEAST_COSINE = transitions.EARLIEST, transitions.LEAST_COSINE
+# By how much the number of an adjusted chain moves on; how far below it proposals are refined; the ratio below which
+# the last one counts as a divergence.
+CLIMB, FAR_BELOW, DIVERGENCE = transitions.CLIMB, transitions.FAR_BELOW, transitions.DIVERGENCE
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
 
 
@@ -164,13 +167,15 @@ class Chain:
     again in parts; ``limits`` are the threshold of a step, that of a part, and the curvature for a step.
     ``model_failures`` are rejections where something was not finite, though ``|y|^2 / 2`` had not risen by more than
     the threshold.
+
+    An adjusted chain has the number of its tests, ``height``, None at rest; unstable are its divergences.
     """
 
     def __init__(self, kernel, target, u, v, alpha, friction, K, key, centre, scale, limits):
         self.kernel, self.target, self.limits = kernel, target, limits
         self.alpha, self.friction, self.K, self.key = alpha, friction, K, key
         self.centre, self.scale = centre, scale
-        self.shrink, self.calls, self.t = 1.0, 0, 0
+        self.shrink, self.height, self.calls, self.t = 1.0, None, 0, 0
         self.state = np.array([u, v])
         self.evaluated = np.array(u)
         self.lp, self.b = self.evaluate(u)
@@ -288,60 +293,67 @@ class Chain:
             return None, False
         return (new, *found), False
 
-    def mala(self, rng, step, d):
-        proposal = self.state[0] + step * self.b + np.sqrt(2.0 * step) * rng.standard_normal(d)
-        lp, b = self.evaluate(proposal)
-        if b is None:
-            self.unstable += 1
-            self.model_failures += 1
-            self.accept = 0.0
-            return
-        forward = np.sum((proposal - self.state[0] - step * self.b) ** 2) / (4.0 * step)
-        backward = np.sum((self.state[0] - proposal - step * b) ** 2) / (4.0 * step)
-        ratio = lp - backward - self.lp + forward
-        if np.isnan(ratio):
-            self.unstable += 1
-            self.model_failures += 1
-            self.accept = 0.0
-            return
-        self.accept = min(1.0, np.exp(min(ratio, 0.0)))
-        if np.log1p(-rng.random()) < ratio:
-            self.state, self.evaluated, self.lp, self.b = np.array([proposal, 0.0 * proposal]), proposal, lp, b
-
-    def malt(self, rng, step, d):
-        """Follow a trajectory: half kicks around a rotation, by the Hamiltonian at both ends of each step."""
-        a, kept = np.array([[np.cos(step), np.sin(step)], [-np.sin(step), np.cos(step)]]), np.exp(-self.friction * step)
-
-        state = np.array([self.state[0], rng.standard_normal(d)])
-        lp, b, error = self.lp, self.b, 0.0
-        for _ in range(self.K):
-            state[1] = kept * state[1] + np.sqrt(1.0 - kept**2) * rng.standard_normal(d)
-            before = -lp + 0.5 * state[1] @ state[1]
-            state[1] += 0.5 * step * b
-            state = a @ state
-            lp, b = self.evaluate(state[0])
+    def proposal(self, begin, parts):
+        """Return where ``parts`` steps of half kicks around a rotation end, and the ratio of densities there."""
+        u, v, lp, b = begin
+        h, energy = self.alpha / parts, 0.5 * v @ v - lp
+        rotation = np.array([[np.cos(h), np.sin(h)], [-np.sin(h), np.cos(h)]])
+        for _ in range(parts):
+            u, v = rotation @ np.array([u, v + 0.5 * h * b])
+            lp, b = self.evaluate(u)
             if b is None:
-                self.unstable += 1
-                self.model_failures += 1
-                self.accept = 0.0
-                return
-            state[1] += 0.5 * step * b
-            error += -lp + 0.5 * state[1] @ state[1] - before
-        self.accept = min(1.0, np.exp(min(-error, 0.0)))
-        if np.log1p(-rng.random()) < -error:
-            self.state = np.array([state[0], self.state[1]])
-            self.evaluated, self.lp, self.b = state[0], lp, b
+                return None, 0.0
+            v = v + 0.5 * h * b
+        return (u, v, lp, b), np.exp(min(energy - 0.5 * v @ v + lp, 700.0))
+
+    def ghmc(self, rng):
+        """Refresh the velocity, and test proposals of 1, 4 and 16 parts as long as they lie far below the slice."""
+        h, d = self.alpha, self.state.shape[1]
+        u, v = self.state
+        if self.height is None:
+            self.height = 2.0 * rng.random() - 1.0
+            v = rng.standard_normal(d)
+        retained = np.exp(-self.friction * h)
+        v = retained * v + np.sqrt(1.0 - retained**2) * rng.standard_normal(d)
+        self.height += CLIMB
+        if self.height >= 1.0:
+            self.height -= 2.0
+        s, good, ratios, tried = abs(self.height), False, [], []
+        for level in range(MOST_REFINEMENTS + 1):
+            end, ratio = self.proposal((u, v, self.lp, self.b), SUBSTEPS**level)
+            ratios.append(ratio)
+            if s < ratio:
+                back = end[0], -end[1], *end[2:]
+                good = all(s >= FAR_BELOW * ratio * self.proposal(back, parts)[1] for parts in tried)
+                break
+            if s < FAR_BELOW * ratio:
+                break
+            tried.append(SUBSTEPS**level)
+        finer = good and len(ratios) > 1
+        self.refined += finer
+        self.unstable += not good and ratios[-1] < DIVERGENCE
+        self.accept = 1.0 if finer else min(1.0, ratios[0])
+        if good:
+            self.height /= ratio
+            u, v, self.lp, self.b = end
+            self.state, self.evaluated = np.array([u, v]), u
+        else:
+            self.state = np.array([u, -v])
+
+    @property
+    def last(self):
+        """The last number of the state of a chain."""
+        if not self.kernel.adjusted:
+            return self.shrink
+        return 1.0 if self.height is None else self.height
 
     def advance(self):
         """Make one transition."""
-        scheme, dynamics = self.kernel.scheme, self.kernel.dynamics
-        rng, d = stream(self.key, self.t), self.state.shape[1]
+        dynamics, rng, d = self.kernel.dynamics, stream(self.key, self.t), self.state.shape[1]
         self.t += 1
         step = self.alpha * self.shrink
-        if scheme == Scheme.MALA:
-            return self.mala(rng, step, d)
-        if scheme == Scheme.MALT:
-            return self.malt(rng, step, d)
+        if self.kernel.adjusted:
+            return self.ghmc(rng)
 
         threshold, of_part, steepest = self.limits
         steepest = steepest / self.shrink ** (1 if dynamics == OVERDAMPED else 2)

@@ -17,7 +17,7 @@ STEPS = {
     "ULMC": lambda **o: pmm.ULMC(**o),
     "RLMC overdamped": lambda **o: pmm.RLMC(dynamics="overdamped", **o),
     "RLMC underdamped": lambda **o: pmm.RLMC(dynamics="underdamped", **o),
-    "MALA": lambda **o: pmm.MALA(**o),
+    "GHMC": lambda **o: pmm.GHMC(**o),
 }
 every_step = pytest.mark.parametrize("name", STEPS)
 N_TUNE, N_DRAWS = 60, 60

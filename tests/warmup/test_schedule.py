@@ -8,6 +8,7 @@ import pytest
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, MethodArguments
+from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting, safe_step
@@ -15,7 +16,7 @@ from pmm_mcmc.warmup.step_size import fixed_setting, safe_step
 PAPER = MethodArguments.checked("PoissonULMC", dynamics="underdamped")
 RECYCLED = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
 OVERDAMPED = MethodArguments.checked("PoissonOLMC", dynamics="overdamped")
-MALA = MethodArguments.checked("MALA", dynamics="overdamped")
+ADJUSTED = MethodArguments.checked("GHMC", dynamics="underdamped")
 D = 3
 
 
@@ -27,19 +28,20 @@ class Driver:
     """Feed a warm-up with independent draws of a Gaussian.
 
     ``failing(done)`` says in which share of the transitions the step fails, ``blamed`` whether it is put down to the
-    model; ``sd(done)`` is the standard deviation of the draws, ``precision`` that of the density.
+    model; ``sd(done)`` is the standard deviation of the draws, ``precision`` that of the density; ``accept(step)`` is
+    the acceptance rate, of all chains or of each.
     """
 
     def __init__(
         self, arguments, length=1000, *, chains=1, least=130, d=D, precision=1.0, failing=None, blamed=False,
-        sd=None, change=None, accept=None, seed=7,
+        sd=None, change=None, accept=None, checked=True, seed=7,
     ):  # fmt: skip
         self.rng, self.chains, self.d, self.precision = np.random.default_rng(seed), chains, d, precision
         self.failing, self.blamed, self.change = failing or (lambda done: 0.0), blamed, change
         self.sd = sd or (lambda done: np.full(d, 1.0) / np.sqrt(precision))
         self.accept = accept or (lambda step: 0.5)
         start = self.rng.normal(size=(9, d)) * self.sd(0)
-        self.warmup = Warmup.start(arguments, length, start, -precision * start, least)
+        self.warmup = Warmup.start(arguments, length, start, -precision * start, least, checked=checked)
         self.tuned, self.boundaries, self.frozen_at, self.checks, self.sources = [self.warmup.tuned], [0], [], [], []
 
     def block(self):
@@ -50,7 +52,7 @@ class Driver:
             x = self.change(x, warmup)
         failed = np.zeros((self.chains, n), int)
         failed[:, : int(np.ceil(self.failing(done) * n))] = 1
-        accept = np.full((self.chains, n), self.accept(warmup.tuned.step_size))
+        accept = np.ones((self.chains, n)) * np.reshape(self.accept(warmup.tuned.step_size), (-1, 1))
         lp = -0.5 * (self.precision * x**2).sum(axis=2)
         return Block(x, -self.precision * x, lp, failed, np.zeros_like(failed), failed * self.blamed, accept)
 
@@ -77,7 +79,7 @@ STEP = safe_step(PAPER, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 25, 26, 49, 100, 1000])
-@pytest.mark.parametrize("arguments", [PAPER, RECYCLED, OVERDAMPED, MALA], ids=lambda s: f"{s.method} {s.scheme}")
+@pytest.mark.parametrize("arguments", [PAPER, RECYCLED, OVERDAMPED, ADJUSTED], ids=lambda s: f"{s.method} {s.scheme}")
 @pytest.mark.parametrize("rejected", [0.0, 1.0])
 @pytest.mark.parametrize("chains", [1, 4])
 def test_boundaries_cover_the_warm_up_and_end_with_it(length, arguments, rejected, chains):
@@ -89,7 +91,7 @@ def test_boundaries_cover_the_warm_up_and_end_with_it(length, arguments, rejecte
     warmup = driver.warmup
     assert warmup.done == warmup.length >= length and len(driver.boundaries) <= 40
     # Only a failed check lasts longer.
-    assert (warmup.done > length) == (rejected > 0 and arguments is not MALA and len(driver.checks) > 0)
+    assert (warmup.done > length) == (rejected > 0 and arguments is not ADJUSTED and len(driver.checks) > 0)
 
 
 def test_blocks_grow_by_a_third_and_the_last_ones_check():
@@ -232,9 +234,9 @@ def test_extensions_end_somewhere(chains):
     assert beyond[0] - 1000 >= 50
 
 
-@pytest.mark.parametrize("name", ["given", "MALA"])
+@pytest.mark.parametrize("name", ["given", "adjusted"])
 def test_nothing_is_extended_where_there_is_no_step_to_shorten(name):
-    arguments = underdamped(step_size=0.2) if name == "given" else MALA
+    arguments = underdamped(step_size=0.2) if name == "given" else ADJUSTED
     driver = Driver(arguments, 1000, failing=lambda done: 0.01).run()
     assert driver.warmup.done == 1000 and driver.warmup.frozen is not None
     steps = {tuned.step_size for tuned in frozen_settings(driver)}
@@ -283,17 +285,39 @@ def test_steps_at_most_double_from_block_to_block():
     assert np.all(steps[1:] / steps[:-1] <= 2.0 + 1e-12) and steps[0] == pytest.approx(2e-3)
 
 
-def test_mala_is_frozen_once_its_acceptance_is_near_the_best():
-    # An acceptance rate that falls with the step and is right at 0.3.
-    driver = Driver(MALA, 2000, accept=lambda step: 0.574 * min(1.7, 0.3 / step)).run()
+def test_an_adjusted_step_is_frozen_once_its_acceptance_is_as_wanted():
+    # The share of rejected steps grows like the third power of the step, and is right at 0.3.
+    wanted = CALIBRATION.adjusted_acceptance
+    driver = Driver(ADJUSTED, 2000, accept=lambda step: 1.0 - (1.0 - wanted) * (step / 0.3) ** 3).run()
     assert 130 <= driver.warmup.frozen < 400
-    before = [tuned.step_size for tuned in driver.tuned[: driver.boundaries.index(driver.warmup.frozen) + 1]]
-    assert len(set(before)) == len(before) and abs(before[-1] - 0.3) < 0.03
-    assert {tuned.step_size for tuned in frozen_settings(driver)} == {before[-1]}
-    # The damped changes of late blocks are small at any acceptance, which is no reason.
-    assert Driver(MALA, 2000, accept=lambda step: 0.75).run().warmup.frozen == 1400
-    given = MethodArguments.checked("MALA", dynamics="overdamped", step_size=0.2)
-    assert Driver(given, 2000, accept=lambda step: 0.9).run().warmup.frozen < 400
+    assert {tuned.step_size for tuned in frozen_settings(driver)} == {driver.tuned[-1].step_size}
+    assert driver.tuned[-1].step_size == pytest.approx(0.3, rel=1e-9)
+    # No step is found where the acceptance is low at any.
+    assert Driver(ADJUSTED, 2000, accept=lambda step: 0.5).run().warmup.frozen == 1400
+    # Nor is there a longer one than that of a method whose steps are all accepted.
+    free = Driver(ADJUSTED, 2000, accept=lambda step: 1.0).run()
+    assert free.warmup.frozen < 400 and free.tuned[-1].step_size == METHODS["GHMC"].largest_step
+    given = MethodArguments.checked("GHMC", dynamics="underdamped", step_size=0.2)
+    fixed = Driver(given, 2000, accept=lambda step: 0.5).run()
+    assert fixed.warmup.frozen < 400 and {tuned.step_size for tuned in fixed.tuned} == {0.2}
+
+
+def test_the_chain_that_accepts_least_decides_on_an_adjusted_step():
+    def accept(step):
+        return 1.0 - 0.1 * step**3 * np.array([0.1, 0.5, 8.0, 1.0])
+
+    driver = Driver(ADJUSTED, 2000, chains=4, accept=accept).run()
+    expected = ((1.0 - CALIBRATION.adjusted_acceptance) / 0.8) ** (1.0 / 3.0)
+    assert driver.tuned[-1].step_size == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_warm_up_without_checks_ends_where_it_is_frozen():
+    for checked in (True, False):
+        driver = Driver(PAPER, 1000, chains=4, checked=checked)
+        while not driver.warmup.ready:
+            driver.turn()
+        assert driver.warmup.frozen is not None
+        assert (driver.warmup.done > driver.warmup.frozen) == checked == bool(driver.checks)
 
 
 def test_stuck_chains_neither_stay_nor_spoil_the_scale():
@@ -317,7 +341,7 @@ def test_the_cost_of_half_the_bias_is_the_ratio_of_the_steps(target):
     half = Driver(underdamped(target_bias=0.5 * target), 400, chains=2).run().tuned[-1]
     assert tuned.halving_cost == pytest.approx(tuned.step_size / half.step_size, rel=1e-9)
     assert tuned.halving_cost > 1.0 or target == 0.2
-    for given in (underdamped(step_size=0.2), MALA):
+    for given in (underdamped(step_size=0.2), ADJUSTED):
         assert np.isnan(Driver(given, 100).run().tuned[-1].halving_cost)
     assert np.isnan(fixed_setting(underdamped(step_size=0.2), np.zeros(2)).halving_cost)
 

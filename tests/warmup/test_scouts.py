@@ -89,7 +89,7 @@ def table_of(apart=10, per_cent=30, tenths=10):
 
 
 def warmed(target, seed, d, table=None, prior=None, chains=4, method="PoissonULMC", length=1000, scouts=True):
-    dynamics = "overdamped" if method == "MALA" else "underdamped"
+    dynamics = "overdamped" if method == "OLMC" else "underdamped"
     arguments, rng = MethodArguments.checked(method, dynamics=dynamics), np.random.default_rng(seed)
     run = engine(arguments.kernel, d, target, table)
     starts = rng.uniform(-1.0, 1.0, size=(chains, d))
@@ -197,7 +197,7 @@ def test_volumes_by_lanczos_where_there_are_many_coordinates():
 
 
 def test_every_dynamics_has_scouts():
-    for method in ("MALA", "ULMC"):
+    for method in ("OLMC", "ULMC", "GHMC"):
         assert found(two_modes, 1, 2, table_of(10, 30), method=method).mass == pytest.approx(0.3, rel=0.05)
 
 

@@ -7,7 +7,16 @@ from tuning_cases import BIAS_TARGET, RECYCLED, UNADJUSTED, settings_of
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS
-from pmm_mcmc.warmup.step_size import allowed_error, fixed_setting, midpoint_count, safe_step
+from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.step_size import (
+    allowed_error,
+    expected_bias,
+    fixed_setting,
+    found_by_curvature,
+    midpoint_count,
+    safe_step,
+    step_for_acceptance,
+)
 
 CURVATURES = 1.05 ** np.arange(-120.0, 241.0, 24.0)  # friction / sqrt(L) is then on the grid of remembered steps
 
@@ -120,3 +129,30 @@ def test_tiny_given_steps_need_few_midpoints(case, step):
     arguments = settings_of(case, step_size=step)
     expected = arguments.fixed_K or 16
     assert fixed_setting(arguments, np.zeros(2)).K == expected
+
+
+# -- the step of an adjusted method ------------------------------------------------------------------------------------
+
+
+def test_an_adjusted_step_follows_the_third_root_of_the_share_of_rejected_steps():
+    rejected = 1.0 - CALIBRATION.adjusted_acceptance
+    assert step_for_acceptance(0.4, 1.0 - rejected) == pytest.approx(0.4, rel=1e-12)
+    for factor in (0.6, 0.9, 1.1, 1.2):
+        found = step_for_acceptance(0.4, 1.0 - rejected / factor**3)
+        assert found == pytest.approx(0.4 * factor, rel=1e-12)
+        # And the step that it finds is kept where the energy error is of third order.
+        assert step_for_acceptance(found, 1.0 - rejected) == pytest.approx(found, rel=1e-12)
+    assert step_for_acceptance(0.4, 0.0) == pytest.approx(0.4 * max(rejected ** (1.0 / 3.0), 0.5), rel=1e-12)
+    assert step_for_acceptance(0.4, 1.0) == pytest.approx(0.4 * CALIBRATION.most_lengthening, rel=1e-12)
+    longest = METHODS["GHMC"].largest_step
+    assert step_for_acceptance(longest, 1.0) == longest
+    steps = [step_for_acceptance(0.4, accept) for accept in np.linspace(0.0, 1.0, 101)]
+    assert np.all(np.diff(steps) >= 0.0)
+
+
+def test_an_adjusted_method_has_no_bias_and_no_safe_step():
+    arguments = MethodArguments.checked("GHMC", dynamics="underdamped")
+    assert not found_by_curvature(arguments)
+    with pytest.raises(ValueError, match="acceptance rate"):
+        safe_step(arguments, 1.0, 1.0)
+    assert expected_bias(arguments, 0.3, 0.5, 1, 1.0, 3) == 0.0
