@@ -24,6 +24,8 @@ from pmm_mcmc.warmup.friction import FRICTIONS, FrictionTrial, default_friction,
 
 __all__ = ["Warmup"]
 
+_DOUBLE = 2.0  # by how much a step grows from block to block, at most
+
 
 @dataclass
 class Warmup:
@@ -251,13 +253,14 @@ class Warmup:
     def _restep(self, window: Block, usable: np.ndarray, block: Block, failing: float) -> None:
         step = self.tuned.step_size
         if self._by_acceptance:
-            step = step_size.step_for_acceptance(step, float(block.accept.mean(axis=1).min()))
+            # What is rejected before the coordinates fit must not leave a short step: it grows as fast as others.
+            step = step_size.step_for_acceptance(step, float(block.accept.mean(axis=1).min()), _DOUBLE)
         elif step_size.found_by_curvature(self.arguments):
             if failing > CALIBRATION.failure_rate or self._is_too_wide(window, usable):
                 self._cap *= CALIBRATION.shrink
             else:
                 self._cap = min(1.0, self._cap / CALIBRATION.shrink)
-            step = min(self._capped_step(), 2.0 * step)
+            step = min(self._capped_step(), _DOUBLE * step)
         self._set_step(step)
 
     @property

@@ -291,14 +291,14 @@ def start(arguments: MethodArguments, tuned: TunedParameters, curvature: float) 
     return 0.5 * longest(arguments, tuned, curvature)
 
 
-def step_for_acceptance(step: float, accept: float) -> float:
+def step_for_acceptance(step: float, accept: float, lengthening: float = CALIBRATION.most_lengthening) -> float:
     r"""Return an adjusted method's step for the wanted acceptance rate, from one with the acceptance rate ``accept``.
 
     The share of rejected steps grows like :math:`h^3`, as does the energy error of a step.  No step changes by more
-    than ``most_shortening`` and ``most_lengthening``.
+    than ``most_shortening`` and ``lengthening``.
     """
     share = (1.0 - CALIBRATION.adjusted_acceptance) / max(1.0 - accept, 1e-6)
-    factor = min(max(share ** (1.0 / 3.0), CALIBRATION.most_shortening), CALIBRATION.most_lengthening)
+    factor = min(max(share ** (1.0 / 3.0), CALIBRATION.most_shortening), lengthening)
     return min(step * factor, METHODS["GHMC"].largest_step)
 
 

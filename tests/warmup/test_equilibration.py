@@ -369,8 +369,9 @@ def test_it_is_stored_stopped_and_resumed_to_the_same_bytes(schools, backend, tm
     assert set(warmed.data_vars) == set(whole["sample_stats"].data_vars)
     assert whole["sample_stats"]["diverging"].dtype == np.bool_
     assert warmed.sizes["draw"] > report["transitions"] > 20
-    steps, each = int(report["steps_per_draw"][0]), whole["sample_stats"]["n_steps"]
-    assert np.all(each == steps)
+    # Refined proposals take more.
+    steps, spent = int(report["steps_per_draw"][0]), whole["sample_stats"]["n_steps"].values
+    assert spent.min() == steps and (spent == steps).mean() > 0.8
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -302,6 +302,20 @@ def test_an_adjusted_step_is_frozen_once_its_acceptance_is_as_wanted():
     assert fixed.warmup.frozen < 400 and {tuned.step_size for tuned in fixed.tuned} == {0.2}
 
 
+def test_an_adjusted_step_grows_back_after_blocks_in_which_nothing_was_accepted():
+    """As where the first blocks have not shown the scale yet: six of them shorten the step by 64."""
+    wanted, driver = CALIBRATION.adjusted_acceptance, None
+
+    def accept(step):
+        early = driver is not None and driver.warmup.done < 169
+        return 0.0 if early else 1.0 - (1.0 - wanted) * min(step / 0.3, 2.0) ** 3
+
+    driver = Driver(ADJUSTED, 1000, accept=accept)
+    driver.run()
+    assert min(tuned.step_size for tuned in driver.tuned) < 0.02
+    assert driver.warmup.frozen < 700 and driver.tuned[-1].step_size == pytest.approx(0.3, rel=1e-9)
+
+
 def test_the_chain_that_accepts_least_decides_on_an_adjusted_step():
     def accept(step):
         return 1.0 - 0.1 * step**3 * np.array([0.1, 0.5, 8.0, 1.0])
