@@ -19,7 +19,7 @@ from pmm_mcmc.run.driver import Driver, Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.starts import density_at
 
-__all__ = ["noted_edges", "noted_modes", "noted_noncentring", "noted_setting"]
+__all__ = ["noted_edges", "noted_modes", "noted_noncentring"]
 
 
 def noted_edges(plan: SamplingPlan, driver: Driver) -> dict[str, str]:
@@ -43,14 +43,6 @@ def noted_edges(plan: SamplingPlan, driver: Driver) -> dict[str, str]:
 
     found[NECKS] = necks_beyond(z, coordinates, value)
     return found
-
-
-def noted_setting(driver: Driver) -> dict[str, float]:
-    """Return attributes with the setting of adjusted draws that have no equilibration, whose group holds it else."""
-    if not driver.plan.adjusted or driver.plan.equilibrates:
-        return {}
-    tuned = driver.run.tuned
-    return {"step_size": tuned.step_size, "friction": tuned.friction, "steps_per_draw": tuned.steps_per_draw}
 
 
 def noted_modes(tuned: TunedParameters) -> dict[str, str]:

@@ -22,7 +22,7 @@ from pmm_mcmc.run.before import Before
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling
 from pmm_mcmc.run.ladder_sample import sample_on_ladder
 from pmm_mcmc.run.memory import describe, refuse_too_large, rows_of_chunk
-from pmm_mcmc.run.notes import noted_edges, noted_modes, noted_noncentring, noted_setting
+from pmm_mcmc.run.notes import noted_edges, noted_modes, noted_noncentring
 from pmm_mcmc.run.peak import peak_bytes
 from pmm_mcmc.run.plan import Asked, SamplingPlan
 from pmm_mcmc.run.progress import RunProgress
@@ -387,7 +387,6 @@ def sample(
                     "compile_time": compiling,
                     **noted_noncentring(driver),
                     **noted_modes(driver.run.tuned),
-                    **noted_setting(driver),
                     **breaks,
                 }
             )
