@@ -122,6 +122,22 @@ COMPOUND = {
 }
 
 
+@statistical
+@pytest.mark.parametrize("step_size", ["auto", 1.2])
+def test_adjusted_draws_of_a_correlated_gaussian(sample, z_score, step_size):
+    """However badly its coordinates whiten it: the scaling knows nothing of the correlations."""
+    covariance = np.array([[1.0, 0.7, 0.0], [0.7, 4.0, -0.5], [0.0, -0.5, 0.25]])
+    with pm.Model():
+        pm.MvNormal("x", [1.0, -2.0, 30.0], cov=covariance)
+        step = pmm.GHMC(step_size=step_size, scaling=np.sqrt(np.diag(covariance)))
+        dt = sample(step, draws=5000, tune=500, chains=4)
+    x = dt["posterior"]["x"].values - [1.0, -2.0, 30.0]
+    agree(z_score, x, 0.0, np.diag(covariance), bias=0.0)
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        assert z_score(x[..., i] * x[..., j], covariance[i, j]) < 4.5
+    assert 0.5 < dt["sample_stats"]["acceptance_rate"].mean() < 0.999
+
+
 @pytest.fixture(scope="module")
 def mixed():
     with pm.Model() as model:

@@ -342,9 +342,9 @@ def test_an_adjusted_step_is_the_longest_on_a_gaussian_of_any_scale(gaussian, sa
 
 
 @pytest.mark.pymc
-def test_an_adjusted_step_reaches_its_acceptance_rate_on_any_scale(sample):
+def test_an_adjusted_step_reaches_its_acceptance_rate(sample):
     with pm.Model():
-        pm.StudentT("x", 10.0, 0.0, SCALES, shape=9)
+        pm.StudentT("x", nu=10.0, mu=0.0, sigma=np.geomspace(0.1, 100.0, 9), shape=9)
         found = sample(pmm.GHMC(steps_per_draw=1), draws=2000, tune=2000, chains=4)["sample_stats"]
     # Of four chains that adapt together the one that accepts least has the wanted rate; blocks show it to 0.05.
     rates = found["acceptance_rate"].values.mean(axis=1)
