@@ -23,7 +23,6 @@ COSTS = {
     "calibration": "an hour; minutes a target",
     "cold_start": "five minutes a model; growth: ten minutes",
     "diffusion": "minutes; --quick: half a minute",
-    "exact": "minutes a part",
     "exact_peers": "minutes a target and sampler; needs blackjax",
     "gate": "half a minute a model, an hour and a half in all; --quick: half a minute",
     "hierarchies": "minutes a model",

@@ -14,8 +14,8 @@ gradients
 ESS(x^2)/s
     Effective samples of the slowest square for each second of sampling, compiled: of 256 chains, times their share.
 
-pmm           pmm.sample(): its warm-up and the draws after it, in float64, mixed and float32
-pmm exact     pmm.sample(exact=True)
+pmm           pmm.sample(): its warm-up, its equilibration and the draws after it
+pmm unadjusted  pmm.sample(adjusted=False), in float64, mixed and float32
 LAPS          of BlackJAX, 500 unadjusted and 500 adjusted steps at most; the seconds are those of the whole run
 MEADS, ChEES  of BlackJAX: their adaptation over all chains, then their kernel
 MCLMC, NUTS   of BlackJAX, tuned on one chain (its seconds count, its gradients do not), then all chains
@@ -71,19 +71,17 @@ def make_reference(name: str) -> dict[str, list[float]]:
     return {"second": square.mean(axis=0).tolist(), "variance_of_square": square.var(axis=0).tolist()}
 
 
-def ours(model: Any, x: np.ndarray, precision: str, exact: bool) -> Followed:
-    """Warm-up, exact leg if asked for, and draws of this package, block by block."""
-    from pmm_mcmc.run.exact_leg import Leg
-
-    import pmm_mcmc as pmm
+def ours(model: Any, x: np.ndarray, precision: str, adjusted: bool) -> Followed:
+    """Warm-up, equilibration of adjusted draws, and draws of this package, block by block."""
     from pmm_mcmc.engines.processes import Processes
     from pmm_mcmc.run.plan import Asked, SamplingPlan
+    from pmm_mcmc.warmup.equilibration import Equilibration
     from pmm_mcmc.warmup.pooled import Warming
 
     compiling, began = Compiling(), time.perf_counter()
-    asked = Asked(pmm.PoissonULMC(), model, len(x), "jax", precision=precision, leg=LONGEST * exact)
-    plan = SamplingPlan.of(asked)
-    warming = Warming.start(plan.engine, plan.arguments, x, LONGEST, np.random.default_rng(SEED))
+    plan = SamplingPlan.of(Asked(None, model, len(x), "jax", precision=precision, adjusted=adjusted))
+    rng = np.random.default_rng(SEED)
+    warming = Warming.start(plan.engine, plan.arguments, x, LONGEST, rng, checked=not adjusted)
     squares, gradients, seconds = [(x**2).mean(axis=0)], [float(warming.n_grad.mean())], [time.perf_counter() - began]
 
     def look(which: slice, chunk: Any) -> None:
@@ -96,11 +94,12 @@ def ours(model: Any, x: np.ndarray, precision: str, exact: bool) -> Followed:
     while not warming.finished:
         warming.block(plan.engine, None, look)
     engine, tuned = plan.engine, warming.tuned
-    if exact:
-        leg = Leg.begin(warming, plan.engine.kernel, LONGEST, None)
-        while not leg.finished:
-            leg.block(warming, plan.adjusted, None, look, Processes(slice(0, len(x))))
-        engine, tuned = plan.adjusted, leg.tuned
+    if adjusted:
+        engine = plan.adjusted_engine
+        equilibration = Equilibration.begin(warming, plan.engine.kernel, plan.arguments, LONGEST)
+        while not equilibration.finished:
+            equilibration.block(warming, engine, None, look, Processes(slice(0, len(x))))
+        tuned = equilibration.tuned
     rows = int(np.clip(4e7 / x.size, 20, 400))
     for again in range(2):  # the first may compile, and goes on with the approach
         start = time.perf_counter()
@@ -120,7 +119,7 @@ def one(name: str, sampler: str, precision: str, chains: int) -> dict[str, Any]:
     density = jax_log_density(model)
     x = starts(model, chains, SEED, jax.jit(density))
     if sampler.startswith("pmm"):
-        found = ours(model, x, precision, sampler == "pmm exact")
+        found = ours(model, x, precision, sampler == "pmm")
     else:
         found = laps(density, x) if sampler == "LAPS" else peer(sampler, density, x)
     return {"device": jax.devices()[0].device_kind, "jax": jax.__version__, **found.row(known)}
@@ -152,7 +151,7 @@ def rows(models: list[str], sizes: list[int], samplers: list[str], references: d
         [model, sampler, precision, chains]
         for sampler in samplers if installed(sampler)
         for model in models if model in references
-        for precision in (PRECISIONS if sampler == "pmm" else PRECISIONS[:1])
+        for precision in (PRECISIONS if sampler == "pmm unadjusted" else PRECISIONS[:1])
         for chains in sizes if chains * len(references[model]["second"]) <= MOST
     ]  # fmt: skip
     return sorted(every, key=lambda row: not row[1].startswith("pmm"))
@@ -172,7 +171,7 @@ def run(call: list[Any], seconds: float) -> dict[str, Any]:
 def line(call: list[Any], found: dict[str, Any]) -> str:
     """Return a line of the table."""
     name, sampler, precision, chains = call
-    start = f"{name:22}{sampler:11}{precision:9}{chains:7}"
+    start = f"{name:22}{sampler:15}{precision:9}{chains:7}"
     if "error" in found:
         return f"{start}  {found['error']}"
     values = [found[key] for key in ("seconds", "compiling", "gradients", "last_b2max", "ess_of_squares_per_second")]
@@ -192,7 +191,7 @@ def main(given: Any) -> None:
     for sampler in (sampler for sampler in given.samplers if not installed(sampler)):
         print(f"{sampler} is left out: its package is not installed")
     sizes = given.chains or list(CHAINS[:2] if given.small else CHAINS)
-    print(f"{'model':22}{'sampler':11}{'':9}{'chains':>7}{'seconds':>10}{'compiling':>11}{'gradients':>11}"
+    print(f"{'model':22}{'sampler':15}{'':9}{'chains':>7}{'seconds':>10}{'compiling':>11}{'gradients':>11}"
           f"{'last b2max':>12}{'ESS(x^2)/s':>12}")  # fmt: skip
     for call in rows(models, sizes, given.samplers, kept(REFERENCES)):
         key = "/".join(map(str, call))
@@ -211,7 +210,7 @@ if __name__ == "__main__":
     parser.add_argument("models", nargs="*", help=f"of {', '.join(MODELS)} (default: all; small: {', '.join(SMALL)})")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--chains", type=int, nargs="+", help=f"default: {CHAINS}, where they fit; small: {CHAINS[:2]}")
-    parser.add_argument("--samplers", nargs="+", default=["pmm", "pmm exact", *PEERS])
+    parser.add_argument("--samplers", nargs="+", default=["pmm", "pmm unadjusted", *PEERS])
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--limit", type=float, default=300.0, help="seconds of a row at most")
     parser.add_argument("--references", action="store_true")

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+from posteriors import gradients_of
 from scoreboard.__main__ import PATH
 from scoreboard.entries import ENTRIES
 from scoreboard.measure import errors_and_costs
@@ -115,7 +116,7 @@ def settle(key: str, seed: int, before: float) -> None:
             break
     sentence = found.sentence
     stats = dt["sample_stats"].dataset
-    each, total = stats["n_grad"].values, stats["n_grad_total"].values[:, -1]
+    each, total = gradients_of(stats), stats["n_grad_total"].values[:, -1]
     right = errors_and_costs(truth, truth.draws(model, dt), each, total - each.sum(axis=1))
     words = (
         f"{calls} calls, {stats.sizes['draw']} draws, {total.max():.0f} gradients a chain (1000 draws: {before:.0f})"

@@ -6,7 +6,7 @@ gradients of a chain after which its maximum over i (``max``) and its mean over 
 0.01.  Chance alone makes 1 / chains of the mean, and of the maximum about (2 log d) / chains: with 500 parameters the
 maximum asks for 2,000 chains, the mean for few.
 
-- ``pmm``: ``pmm.sample(exact=True)``, its warm-up from the first gradient on, then the approach of the leg.
+- ``pmm``: ``pmm.sample()``, its warm-up from the first gradient on, then equilibration.
 - ``LAPS`` of BlackJAX (Late Adjusted Parallel Sampler) with the lengths of its paper's script (``LENGTHS``), which its
   user gives; its unadjusted phase stops by itself.  A step takes one gradient, one of the adjusted phase two or more.
 - ``MAMS`` of BlackJAX (adjusted microcanonical): one chain is tuned with BlackJAX' defaults and an acceptance of 0.9,
@@ -30,7 +30,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pmm_mcmc.run.exact_leg import Leg
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pymc.pytensorf import join_nonshared_inputs
 from scoreboard.published import PUBLISHED
@@ -38,9 +37,9 @@ from scoreboard.truth import stored
 from targets import TARGETS, reference
 from versus.jax_density import jax_log_density, starts
 
-import pmm_mcmc as pmm
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.plan import Asked, SamplingPlan
+from pmm_mcmc.warmup.equilibration import Equilibration
 from pmm_mcmc.warmup.pooled import Warming
 
 # Unadjusted and adjusted phase in papers/LAPS/main.py of github.com/reubenharry/sampler-benchmarks.
@@ -124,8 +123,8 @@ def settled(gradients, errors):
 
 
 def ours(model, density, errors, x, seed, lengths):
-    plan = SamplingPlan.of(Asked(pmm.PoissonULMC(), model, len(x), leg=LONGEST))
-    warming = Warming.start(plan.engine, plan.arguments, x, LONGEST, np.random.default_rng(seed))
+    plan = SamplingPlan.of(Asked(None, model, len(x)))
+    warming = Warming.start(plan.engine, plan.arguments, x, LONGEST, np.random.default_rng(seed), checked=False)
     spent, found = [float(warming.n_grad.mean())], [np.full(2, np.inf)]
 
     def block(advance):
@@ -143,10 +142,11 @@ def ours(model, density, errors, x, seed, lengths):
 
     while not warming.finished:
         block(lambda look: warming.block(plan.engine, 2 * AT_ONCE, look))
-    warm_up, leg = spent[-1], Leg.begin(warming, plan.engine.kernel, LONGEST, None)
-    while not leg.finished:
-        block(lambda look: leg.block(warming, plan.adjusted, 2 * AT_ONCE, look, Processes(slice(0, len(x)))))
-    note = f"warm-up {warm_up:.0f}, in all {spent[-1]:.0f}{'' if leg.ended else ', leg too short'}"
+    warm_up, engine = spent[-1], plan.adjusted_engine
+    equilibration = Equilibration.begin(warming, plan.engine.kernel, plan.arguments, LONGEST)
+    while not equilibration.finished:
+        block(lambda look: equilibration.block(warming, engine, 2 * AT_ONCE, look, Processes(slice(0, len(x)))))
+    note = f"warm-up {warm_up:.0f}, in all {spent[-1]:.0f}{'' if equilibration.ended else ', which did not end'}"
     return *settled(spent, found), note
 
 

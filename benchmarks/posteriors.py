@@ -83,6 +83,16 @@ def diagnosed(draws: np.ndarray) -> dict[str, Any]:
     return {"r_hat": round(float(np.asarray(az.rhat(x)).max()), 4), "ess": round(float(ess.min()))}
 
 
+def gradients_of(stats: Any) -> np.ndarray:
+    """Return the gradients ``(chain, draw)`` from one draw to the next."""
+    return stats["n_steps" if "n_steps" in stats else "n_grad"].values
+
+
+def failures_of(stats: Any) -> int:
+    """Return the transitions that were unstable, or the draws that followed a divergence."""
+    return int(stats["unstable" if "unstable" in stats else "diverging"].sum())
+
+
 def judged(tree: Any) -> dict[str, Any]:
     """Return what the run says of itself."""
     try:

@@ -112,7 +112,7 @@ class Scouted:
 
 
 def plan_of(model: pm.Model) -> SamplingPlan:
-    return SamplingPlan.of(Asked(None, model, CHAINS, "numba"))
+    return SamplingPlan.of(Asked(None, model, CHAINS, "numba", adjusted=False))
 
 
 def report_modes() -> None:

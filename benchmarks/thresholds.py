@@ -39,7 +39,7 @@ from pmm_mcmc.workbench import targets as gallery
 CHAINS, DRAWS, SHORT, LENGTH = 8, 200, 25, 1000
 UNDERDAMPED = {"dynamics": "underdamped"}
 DEFAULT = ("PoissonULMC", {**UNDERDAMPED, "scheme": "recycled"})
-PAPER, PLAIN, ADJUSTED = ("PoissonULMC", UNDERDAMPED), ("ULMC", UNDERDAMPED), ("GHMC", UNDERDAMPED)
+PAPER, PLAIN, ADJUSTED = (("PoissonULMC", UNDERDAMPED), ("ULMC", UNDERDAMPED), ("GHMC", UNDERDAMPED))
 EDGES = (
     *("looks", "look_share", "scouts", "scouts_together", "scout_share", "most_of_scouts", "climbing_share"),
     *("least_climb", "nearest", "furthest", "spacing", "homes", "points_between", "dip", "volumes"),

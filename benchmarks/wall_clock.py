@@ -7,6 +7,7 @@ nutpie       pm.sample(nuts_sampler="nutpie")
 NumPyro      pm.sample(nuts_sampler="numpyro")
 PoissonULMC  pm.sample(step=pmm.PoissonULMC(scheme="paper"))
 recycled     pm.sample(step=pmm.PoissonULMC(scheme="recycled"))
+pmm default  pmm.sample(backend="numba")
 pmm.sample   pmm.sample(pmm.PoissonULMC(scheme="paper"), backend="numba")
 pmm recycled pmm.sample(pmm.PoissonULMC(scheme="recycled"), backend="numba")
 
@@ -90,10 +91,11 @@ def step(scheme: str, model: pm.Model, seed: int, draws: int = DRAWS, tune: int 
         return pm.sample(step=pmm.PoissonULMC(scheme=scheme), cores=1, quiet=True, **quiet(seed, draws, tune))
 
 
-def whole(scheme: str, model: pm.Model, seed: int, draws: int = DRAWS, tune: int = TUNE) -> Any:
+def whole(scheme: str | None, model: pm.Model, seed: int, draws: int = DRAWS, tune: int = TUNE) -> Any:
     """``pmm.sample`` on numba."""
     with model:
-        return pmm.sample(pmm.PoissonULMC(scheme=scheme), backend="numba", **quiet(seed, draws, tune))
+        given = None if scheme is None else pmm.PoissonULMC(scheme=scheme)
+        return pmm.sample(given, backend="numba", **quiet(seed, draws, tune))
 
 
 SAMPLERS: dict[str, Callable[..., Any]] = {
@@ -102,10 +104,11 @@ SAMPLERS: dict[str, Callable[..., Any]] = {
     "NumPyro": partial(nuts, "numpyro"),
     "PoissonULMC": partial(step, "paper"),
     "recycled": partial(step, "recycled"),
+    "pmm default": partial(whole, None),
     "pmm.sample": partial(whole, "paper"),
     "pmm recycled": partial(whole, "recycled"),
 }
-OURS = {"PoissonULMC", "recycled", "pmm.sample", "pmm recycled"}
+OURS = {"PoissonULMC", "recycled", "pmm default", "pmm.sample", "pmm recycled"}
 
 
 def least(tree: Any, model: pm.Model) -> tuple[float, float]:

@@ -2,9 +2,10 @@
 
 The models are posteriordb's, those that other samplers publish figures on, some odd ones, and the sets of the other
 benchmarks; ``--models`` takes families, keys and patterns with stars.  Each model has a process of its own, and is run
-by ``pmm.sample()`` with its defaults (``default``) and by the paper's method with K = 16 (``paper``), from each seed;
-``--peers`` adds others, and ``--schemes "every step"`` asks for the gradients to b2 < .01 alone, of the models that
-have a goal for them.  A run that takes longer than ``--seconds`` is a failure, which is a row.
+by ``pmm.sample()`` with its defaults (``default``), by the same without adjustment (``unadjusted``) and by the paper's
+method with K = 16 (``paper``), from each seed; ``--peers`` adds others, and ``--schemes "every step"`` asks for the
+gradients to b2 < .01 alone, of the models that have a goal for them.  A run that takes longer than ``--seconds`` is a
+failure, which is a row.
 
 ``--write`` keeps ``results/scoreboard.json`` and the page, ``scoreboard.txt``, up to date after every run, and begins
 where the rows in there end; ``--again`` runs what is chosen anew.  ``--quick`` runs ten models from one seed, two at a

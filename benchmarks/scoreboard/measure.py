@@ -11,7 +11,19 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
-from posteriors import BIASED, EFFECTIVE, FIELDS, R_HAT, diagnosed, errors, judged, moments_of, overheard
+from posteriors import (
+    BIASED,
+    EFFECTIVE,
+    FIELDS,
+    R_HAT,
+    diagnosed,
+    errors,
+    failures_of,
+    gradients_of,
+    judged,
+    moments_of,
+    overheard,
+)
 from scoreboard.entries import ENTRIES
 from scoreboard.goals import EVERY_STEP, first_times, known_squares
 from scoreboard.truth import Truth
@@ -25,9 +37,11 @@ from pmm_mcmc.model.pymc_outputs import model_layout
 
 __all__ = ["PEERS", "SCHEMES", "measured"]
 
-SCHEMES: dict[str, Callable[[], Any]] = {
-    "default": lambda: None,
-    "paper": lambda: pmm.PoissonULMC(K=16, scheme="paper"),
+# Options of ``pmm.sample``; a step is made within the model.
+SCHEMES: dict[str, Callable[[], dict[str, Any]]] = {
+    "default": lambda: {},
+    "unadjusted": lambda: {"adjusted": False},
+    "paper": lambda: {"step": pmm.PoissonULMC(K=16, scheme="paper")},
 }
 PEERS = ("nutpie NUTS", "nutpie low rank", "PyMC NUTS", "NumPyro NUTS", "MCLMC", "WALNUTS")
 CHAINS, DRAWS = 4, 1000
@@ -58,8 +72,7 @@ def ours(model: pm.Model, truth: Truth, scheme: str, seed: int) -> dict[str, Any
 
     def run(**short: int) -> Any:
         with model:
-            step = SCHEMES[scheme]()
-            return pmm.sample(step, chains=CHAINS, random_seed=seed, progressbar=False, **short)
+            return pmm.sample(chains=CHAINS, random_seed=seed, progressbar=False, **SCHEMES[scheme](), **short)
 
     run(draws=10, tune=20)  # compiles: what is timed is a call in a session that knows the model
     began = time.process_time()
@@ -67,8 +80,9 @@ def ours(model: pm.Model, truth: Truth, scheme: str, seed: int) -> dict[str, Any
     cpu = time.process_time() - began
     stats = tree["sample_stats"].dataset
     draws, total = truth.draws(model, tree), stats["n_grad_total"].values[:, -1]
-    row = errors_and_costs(truth, draws, stats["n_grad"].values, total - stats["n_grad"].values.sum(axis=1))
-    return {**row, **judged(tree), **claims(truth, draws, tree), "unstable": int(stats["unstable"].sum()), "cpu": cpu}
+    each = gradients_of(stats)
+    row = errors_and_costs(truth, draws, each, total - each.sum(axis=1))
+    return {**row, **judged(tree), **claims(truth, draws, tree), "unstable": failures_of(stats), "cpu": cpu}
 
 
 def theirs(model: pm.Model, truth: Truth, peer: str, seed: int) -> dict[str, Any]:

@@ -249,7 +249,8 @@ class MomentsRun(Run):
 
 def read_moments(dt: Any) -> MomentsRun:
     """Return what the checks of a verdict ask of a result of ``keep="moments"``."""
-    return MomentsRun(dt["posterior_mean"].dataset, dt["sample_stats_total"], tree=dt)
+    equilibration = dt["equilibration"] if "equilibration" in dt.children else None
+    return MomentsRun(dt["posterior_mean"].dataset, dt["sample_stats_total"], equilibration=equilibration, tree=dt)
 
 
 def _biases(at: SteinMoments | None) -> Biases:

@@ -177,8 +177,16 @@ def divergences(run: Run) -> list[Reason]:
     if run.ours:
         place = run.place(flags > 0) if flags.ndim > 1 else ""
         words = f"{count} of {run.chains * run.draws} draws followed a divergence{place}, limit {limit}"
-        remedy = shorter(run.stats)
+        remedy = _shorter(run)
     return [Reason("divergences", words, remedy, value=float(count), limit=float(limit)), *still]
+
+
+def _shorter(run: Run) -> str:
+    """Return the remedy for steps that are too long somewhere."""
+    if run.equilibration is None:
+        return shorter(run.stats)
+    step = 0.5 * float(np.min(run.equilibration["step_size"].values))
+    return f"reparametrise, or sample with a shorter step: pmm.sample(pmm.GHMC(step_size={step:.2g}))"
 
 
 def _still(run: Run) -> list[Reason]:
@@ -202,7 +210,7 @@ def _still(run: Run) -> list[Reason]:
     if not of_chain[worst] + chance < 0.5 * middle:
         return []
     words = f"chain {worst} stands still: it accepts {of_chain[worst]:.2f}, the middle one {middle:.2f}"
-    return [Reason("divergences", words, shorter(run.stats), None, float(of_chain[worst]), 0.5 * middle)]
+    return [Reason("divergences", words, _shorter(run), None, float(of_chain[worst]), 0.5 * middle)]
 
 
 # -- asked of every run of this package --------------------------------------------------------------------------------

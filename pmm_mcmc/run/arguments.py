@@ -35,8 +35,8 @@ _ELSEWHERE = {
     "scale and step size by itself",
     "n_init": "warm-up finds scale and step size by itself: leave it out",
     "jitter_max_retries": "starts are looked for until they are finite: leave it out, or give initvals=",
-    "target_accept": "nothing is accepted or rejected; the size of a step follows from the bias that it may cause: "
-    "pmm.PoissonULMC(target_bias=...)",
+    "target_accept": "equilibration finds the step of adjusted draws, for an acceptance of about 0.9; that of "
+    "unadjusted ones follows from the bias that it may cause: pmm.PoissonULMC(target_bias=...)",
     "max_treedepth": _NUTS,
     "nuts": _NUTS,
     "nuts_sampler": _NUTS,

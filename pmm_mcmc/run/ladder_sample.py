@@ -112,12 +112,12 @@ def sample_on_ladder(
     compiling = time.time() - began
     with (
         stop_on_signals() as stopped,
-        RunProgress(chains=chains, tune=tune, draws=draws, show=bool(progressbar)) as bar,
+        RunProgress(chains=chains, tune=tune, draws=draws, show=bool(progressbar), adjusted=True) as bar,
     ):
 
         def update(tuning: bool, done: int, step_size: float, K: int, n_grad: float) -> None:
             each = np.full(chains, n_grad / chains)
-            bar.update(tuning=tuning, done=done, step_size=step_size, K=K, n_grad=each, unstable=np.zeros(chains))
+            bar.update(tuning=tuning, done=done, step_size=step_size, K=K, n_grad=each, failed=np.zeros(chains))
 
         fixed = Given(betas, None if rungs is None else rungs - 1, from_prior)
         run = LadderRun(

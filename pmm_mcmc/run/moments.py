@@ -20,8 +20,10 @@ from pmm_mcmc.model.result_tree import ResultTree
 __all__ = ["Moments"]
 
 # Statistics of which the sum is kept, with the name of the sum, and of which the mean; of others, the last value.
-_SUMMED = {"n_grad": "n_grad", "unstable": "unstable", "refined": "refined", "model_failures": "model_failures",
-           "steps_per_draw": "transitions"}  # fmt: skip
+_SUMMED = {
+    **{name: name for name in ("n_grad", "n_steps", "unstable", "diverging", "refined", "model_failures")},
+    "steps_per_draw": "transitions",
+}
 _AVERAGED = ("lp", "acceptance_rate")
 _VECTORS = ("gradient", "unconstrained", "noncentred")
 

@@ -59,7 +59,7 @@ def peak_bytes(
         kept, ending = 2 * chains * values, 0
         adding = max(2 * rows, 16 if rows < draws else 0) * chains * values
         newest = batch * -(-rows // 2) * (d + width + 6)
-        drawing = max(drawing, chains * rows * (each + values) + adding + newest)
+        drawing = max(drawing, chains * rows * each + adding + newest)
     else:
         kept, ending = chains * (draws + warming) * each, 2 * state
         ending += _verdict(chains * draws, d, len(plan.layout.names))

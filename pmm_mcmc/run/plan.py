@@ -26,7 +26,7 @@ from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
-from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, STATISTICS
+from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS, STATISTICS
 from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["Asked", "SamplingPlan"]
@@ -35,9 +35,9 @@ _log = logging.getLogger("pmm_mcmc")
 
 _BACKENDS, _DEVICES = ("auto", "numba", "jax"), ("auto", "cpu", "gpu", "tpu")
 _PRECISIONS = ("float64", "mixed", "float32")
-_GRADIENTS = ("gradient", "unconstrained", "noncentred")
-# Statistics of adjusted draws.
-_ADJUSTED = ("acceptance_rate", "diverging", "n_steps", "n_grad_total", "lp")
+# What an equilibration has in its group, in place of statistics of every draw; and types of all statistics.
+_OF_EQUILIBRATION = ("step_size", "friction", "steps_per_draw")
+_KINDS = STATISTICS | ADJUSTED_STATISTICS
 # Most bytes of the draws of a batch of chains, between two updates of the progress bar.
 _BATCH_BYTES = 2**27
 # Chains in one file of a store if they do not advance in lockstep.
@@ -68,6 +68,15 @@ class Asked(NamedTuple):
     def arguments(self) -> MethodArguments:
         """The arguments of the step, for a chain that moves all variables."""
         return self.step.arguments.beside(False)
+
+    @property
+    def words(self) -> str:
+        """The methods of the draws and of the warm-up."""
+        if not self.adjusted or self.arguments.kernel.adjusted:
+            return self.arguments.words
+        if self.adapts and self.reference is None:
+            return f"GHMC after a warm-up by {self.arguments.method}"
+        return "GHMC"
 
 
 @dataclass
@@ -168,7 +177,7 @@ class SamplingPlan:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
         arguments.check_coordinates(density.d)
         density = density.noncentred(arguments.noncentring if asked.adapts or arguments.noncentring else None)
-        announce(f"{arguments.words}: {density.d} coordinates of a log density")
+        announce(f"{asked.words}: {density.d} coordinates of a log density")
         if asked.reference is not None:
             if density.runs_on == "numba":
                 raise ValueError(
@@ -204,7 +213,7 @@ class SamplingPlan:
         if own is not None and {v.name for v in step.vars} != {v.name for v in vars}:
             left_out = ", ".join(v.name for v in vars if v.name not in {w.name for w in step.vars})
             raise ValueError(f"vars of the step leave {left_out} out: pmm.sample moves all variables; leave vars out")
-        announce(f"{arguments.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
+        announce(f"{asked.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
         point = model.initial_point(0)
         # Without a warm-up there are no draws to learn sites from.
         wanted = arguments.noncentring if asked.adapts or arguments.noncentring else None
@@ -240,11 +249,11 @@ class SamplingPlan:
         step, arguments, precision = asked.step, asked.arguments, asked.precision
         group = engine.group if backend == "jax" else 1
         adjusted = asked.adjusted or arguments.kernel.adjusted
-        names = ["lp" if name == "model_logp" else name for name in type(step).stats_dtypes_shapes]
-        if adjusted:
-            names = [*_ADJUSTED, *_GRADIENTS]
+        kinds = ADJUSTED_STATISTICS if adjusted else type(step).stats_dtypes_shapes
+        names = ["lp" if name == "model_logp" else name for name in kinds]
         without: tuple[str, ...] = ("warning", *OTHER_MODES)
-        without += () if step.keep_gradients else _GRADIENTS
+        without += _OF_EQUILIBRATION if adjusted and asked.adapts and not arguments.kernel.adjusted else ()
+        without += () if step.keep_gradients else GRADIENTS
         without += () if engine.structure is not None else ("noncentred",)
         statistics = tuple(n for n in names if n not in without)
         attributes = {
@@ -301,9 +310,8 @@ class SamplingPlan:
         """Return arrays without draws that have the names, shapes and dtypes of the result of a phase."""
         groups = self.values(np.empty((chains, 0, self.engine.d)), tuning)
         shape = (chains, 0)
-        kinds = STATISTICS | ADJUSTED_STATISTICS
-        stats = {name: np.empty(shape, kinds.get(name, (float,))[0]) for name in self.statistics}
-        for name in _GRADIENTS:
+        stats = {name: np.empty(shape, _KINDS.get(name, (float,))[0]) for name in self.statistics}
+        for name in GRADIENTS:
             if name in stats:
                 precise = not self.adjusted or name != "gradient"
                 stats[name] = np.empty((*shape, self.engine.d), np.float64 if precise else np.float32)
@@ -339,6 +347,6 @@ class SamplingPlan:
 
     @property
     def numbers_per_draw(self) -> int:
-        """Number of recorded numbers of one draw of one chain."""
+        """Number of recorded numbers of one draw of one chain, of 8 bytes each."""
         arrays = [a for group in self.empty(1).values() for a in group.values()]
-        return sum(int(np.prod(a.shape[2:], dtype=int)) for a in arrays)
+        return -(-sum(int(np.prod(a.shape[2:], dtype=int)) * a.itemsize for a in arrays) // 8)

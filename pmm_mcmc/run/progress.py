@@ -23,21 +23,22 @@ _WINDOW = 30.0  # seconds over which speeds are averaged
 # Headings, those of a narrow terminal (none where there is no room), and how wide a column may get before it moves
 # its neighbours.
 _UNKNOWN = "-:--:--"
-_COLUMNS = {
+_COLUMNS: dict[str, tuple[str | None, str | None, int]] = {
     "chains": ("Chains", "Chains", 1),
     "draw": ("Draw", "Draw", 4),
     "step_size": ("Step size", "Step", 6),
     "K": ("K", None, 2),
     "n_grad": ("Gradients", "Grads", 5),
-    "unstable": ("Unstable", "Unst.", 5),
+    "failed": ("Unstable", "Unst.", 5),
     "speed": ("Grad/s (all)", None, 5),
     "elapsed": ("Elapsed", "Elapsed", 7),
     "left": ("Remaining", "Left", 7),
 }
+_ADJUSTED = _COLUMNS | {"K": (None, None, 0), "failed": ("Diverging", "Div.", 5)}
 
 
 class _Mark(NamedTuple):
-    """Progress at one time: phase and draws of a run; for each row gradients, and unstable transitions of the phase."""
+    """Progress at one time: phase and draws of a run; for each row gradients, and the phase's failed transitions."""
 
     time: float
     tuning: bool
@@ -45,16 +46,16 @@ class _Mark(NamedTuple):
     step_size: float
     K: int
     n_grad: list[int]
-    unstable: list[int]
+    failed: list[int]
 
 
 class RunProgress:
     """Context manager with a bar for each chain, or for each of up to eight groups of chains, updated between chunks.
 
-    In a terminal or a notebook the rows are PyMC's, with step size, K, gradients, unstable transitions, and the
-    gradients per second of all chains; a row turns red if transitions were unstable after the warm-up.  In a file or a
-    pipe a line is written at least every two seconds (while drawing, at least every hundredth of the elapsed time), and
-    one at the end.
+    In a terminal or a notebook the rows are PyMC's, with step size, K of unadjusted draws, gradients, transitions that
+    failed, and the gradients per second of all chains; a row turns red if transitions failed after the warm-up.  In a
+    file or a pipe a line is written at least every two seconds (while drawing, at least every hundredth of the elapsed
+    time), and one at the end.
 
     Parameters
     ----------
@@ -64,15 +65,19 @@ class RunProgress:
         Draws of each chain in the warm-up, and after it, at most.
     show
         Whether to write anything at all.
+    adjusted
+        Whether draws are adjusted: transitions that fail are then "diverging", and otherwise "unstable".
 
     Examples
     --------
     >>> with RunProgress(chains=2, tune=10, draws=10, show=False) as bar:
-    ...     bar.update(tuning=True, done=10, step_size=0.5, K=16, n_grad=[40, 40], unstable=[0, 0])
+    ...     bar.update(tuning=True, done=10, step_size=0.5, K=16, n_grad=[40, 40], failed=[0, 0])
     """
 
-    def __init__(self, *, chains: int, tune: int, draws: int, show: bool = True):
+    def __init__(self, *, chains: int, tune: int, draws: int, show: bool = True, adjusted: bool = False):
         self._chains, self._tune, self._draws, self._show = chains, tune, draws, show
+        self._columns = _ADJUSTED if adjusted else _COLUMNS
+        self._word = "diverging" if adjusted else "unstable"
         self._starts = np.arange(0, chains, -(-chains // _ROWS))
         self._warmed_up = tune
         self._first: _Mark | None = None
@@ -106,7 +111,7 @@ class RunProgress:
         elif last is not None:
             write(self._console, self._line(last, last.time))
 
-    def update(self, *, tuning: bool, done: int, step_size: float, K: int, n_grad: Any, unstable: Any) -> None:
+    def update(self, *, tuning: bool, done: int, step_size: float, K: int, n_grad: Any, failed: Any) -> None:
         """Show the progress of the run, at most twice a second and at the end.
 
         Speeds count from the first update, which must come before the first chunk, with zeros or with the counts of a
@@ -122,12 +127,12 @@ class RunProgress:
             Current parameters of the chains.
         n_grad : (chains,)
             Gradients that each chain has spent in the whole run.
-        unstable : (chains,)
-            Unstable transitions of each chain in this phase.
+        failed : (chains,)
+            Transitions of each chain in this phase that failed.
         """
         if not self._show:
             return
-        by_row = [np.add.reduceat(np.asarray(counts), self._starts).tolist() for counts in (n_grad, unstable)]
+        by_row = [np.add.reduceat(np.asarray(counts), self._starts).tolist() for counts in (n_grad, failed)]
         previous, mark = self._latest, _Mark(perf_counter(), tuning, done, step_size, K, *by_row)
         if tuning:
             self._warmed_up = done
@@ -167,12 +172,12 @@ class RunProgress:
                 completed=position,
                 total=total,
                 marker_pos=warm_up,
-                failing=mark.unstable[row] > 0 and not mark.tuning,
+                failing=mark.failed[row] > 0 and not mark.tuning,
                 draw=mark.done,
                 step_size=f"{mark.step_size:.3g}",
                 K=mark.K,
                 n_grad=count(mark.n_grad[row]),
-                unstable=count(mark.unstable[row]),
+                failed=count(mark.failed[row]),
                 speed=_speed(mark, since),
                 left=left,
             )
@@ -193,7 +198,7 @@ class RunProgress:
         assert self._first is not None
         return (
             f"{self._chains} chain{'s' * (self._chains != 1)}, {place}: {count(sum(mark.n_grad))} gradients "
-            f"({_speed(mark, self._first)}/s), {count(sum(mark.unstable))} unstable, {clock(now - self._began)}"
+            f"({_speed(mark, self._first)}/s), {count(sum(mark.failed))} {self._word}, {clock(now - self._began)}"
         )
 
     def _start(self) -> None:
@@ -211,7 +216,7 @@ class RunProgress:
                 finished_style=blue,
             )
         ]
-        for name, (wide, short, width) in _COLUMNS.items():
+        for name, (wide, short, width) in self._columns.items():
             heading = short if narrow else wide
             if heading is None:
                 continue
@@ -229,7 +234,7 @@ class RunProgress:
             expand=True,
         )
         for start, end in zip(self._starts, [*self._starts[1:], self._chains], strict=True):
-            fields: dict[str, Any] = dict.fromkeys(_COLUMNS, "-")
+            fields: dict[str, Any] = dict.fromkeys(self._columns, "-")
             fields["chains"] = f"{start}" if end - start == 1 else f"{start}-{end - 1}"
             fields["left"] = _UNKNOWN
             total = self._tune + self._draws

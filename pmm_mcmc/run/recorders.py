@@ -124,10 +124,8 @@ class MemoryRecorder:
         """Return the result of all chunks, with how to go on from there."""
         tree = self.so_far()
         state = np.frombuffer(encode((self._identity, self._arguments, self.run)), np.uint8)
-        if self.run is not None and self.run.equilibration is not None:
-            tree[EQUILIBRATION] = xr.DataTree(report_of(self.run.equilibration, len(self.run.n_grad)))
         tree[CHECKPOINT] = xr.DataTree(xr.Dataset({"state": ("byte", state)}))
-        return tree
+        return _with_equilibration(tree, self.run)
 
 
 class MomentsRecorder:
@@ -148,7 +146,8 @@ class MomentsRecorder:
         pass
 
     def begin(self, run: Run) -> None:
-        """Do nothing: there is nothing to record before the first chunk."""
+        """Keep a reference to the run, which changes in place."""
+        self.run = run
 
     def put(self, groups: Groups, run: Run, whole: bool) -> None:
         """Add a chunk."""
@@ -169,7 +168,7 @@ class MomentsRecorder:
     def result(self) -> xr.DataTree:
         """Return the result with the moments."""
         moments = self._start(None) if self._moments is None else self._moments
-        return moments.tree(self._layout, self._attrs)
+        return _with_equilibration(moments.tree(self._layout, self._attrs), self.run)
 
     def _start(self, coordinates: Coordinates | None) -> Moments:
         stats = self._empty["sample_stats"]
@@ -310,6 +309,13 @@ class StoreRecorder:
         """Return the stored run, which is read when it is used."""
         self._processes.wait()  # until the first process has closed it
         return open_store(self._path)
+
+
+def _with_equilibration(tree: xr.DataTree, run: Run | None) -> xr.DataTree:
+    """Return the result of a run with the group that says how equilibration ended, if there was one."""
+    if run is not None and run.equilibration is not None:
+        tree[EQUILIBRATION] = xr.DataTree(report_of(run.equilibration, len(run.n_grad)))
+    return tree
 
 
 def device_of(path: str | os.PathLike[str]) -> str:

@@ -80,14 +80,14 @@ def sample(
     Parameters
     ----------
     step
-        The method with its arguments, such as ``pmm.PoissonULMC(K=16)``, created inside the model or outside any.
-        Default ``PoissonULMC()``, the recycled scheme.
+        The method with its arguments, such as ``pmm.PoissonULMC(K=16)``, created inside the model or outside any; the
+        draws are then its own, unless ``adjusted`` is True.  Default: warm-up by ``PoissonULMC()``, adjusted draws.
     draws
         Number of recorded draws of each chain, of ``steps_per_draw`` transitions each.  May come first, as in
         ``pm.sample``.  "auto": until the verdict asks for no more draws, at most 1000 (see Notes); with ``more`` or
         ``resume``, at most the next multiple of 1000.
     tune
-        Largest number of transitions of each chain in warm-up.
+        Largest number of transitions of each chain in warm-up, and in equilibration.
     chains
         Number of chains.
     model
@@ -256,8 +256,7 @@ def sample(
             log_likelihood=log_likelihood,
             refused={
                 "draws": auto, "more": more is not None, "keep": keep != "draws",
-                "adjusted": adjusted is False,
-                "tune": tune == 0,
+                "adjusted": adjusted is False, "tune": tune == 0,
                 "superchains": superchains not in ("auto", None), "discard_tuned_samples": not discard_tuned_samples,
             },
         )  # fmt: skip
@@ -354,14 +353,15 @@ def sample(
                 run.warming.ensemble.prepare(plan.adjusted_engine, run.tuned)
             heartbeat.stop()
             compiling = time.time() - began
+            bar_of = {"show": show and processes.primary, "adjusted": plan.adjusted}
             with (
                 stop_on_signals() as stopped,
-                RunProgress(chains=chains, tune=longest, draws=until.bound, show=show and processes.primary) as bar,
+                RunProgress(chains=chains, tune=longest, draws=until.bound, **bar_of) as bar,
             ):
 
-                def update(run: Run, done: int, n_grad: np.ndarray, unstable: np.ndarray) -> None:
+                def update(run: Run, done: int, n_grad: np.ndarray, failed: np.ndarray) -> None:
                     step_size, K = run.tuned.step_size, run.tuned.K
-                    bar.update(tuning=run.tuning, done=done, step_size=step_size, K=K, n_grad=n_grad, unstable=unstable)
+                    bar.update(tuning=run.tuning, done=done, step_size=step_size, K=K, n_grad=n_grad, failed=failed)
 
                 def announce_cost(gradients: float, seconds: float) -> None:
                     if processes.primary:

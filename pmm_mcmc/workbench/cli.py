@@ -42,10 +42,10 @@ class ExitCode(IntEnum):
 
 
 # What compare knows by name beside the methods of this package.
-_OTHERS = ("nuts", "nutpie")
+_OTHERS = ("default", "nuts", "nutpie")
 # Multiples of the tuned step size for --steps.
 _STEPS = (0.25, 0.5, 2.0)
-_SAMPLERS = ("PoissonULMC(K=16)", "PoissonULMC(scheme=recycled)", "ULMC", "OLMC", "GHMC", "nuts")
+_SAMPLERS = ("default", "PoissonULMC(K=16)", "PoissonULMC(scheme=recycled)", "ULMC", "OLMC", "nuts")
 
 
 class _Wrong(Exception):
@@ -122,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument(
         "--steps", action="store_true",
         help="measure the errors at a quarter, half and twice the step size too: three more runs, of N gradients each, "
-        "for each sampler but nuts and nutpie",
+        "for each sampler but default, nuts and nutpie",
     )  # fmt: skip
     compare.add_argument(
         "--random-seed", type=_seed, default=1, metavar="N", help="random seed of all chains (default 1)"

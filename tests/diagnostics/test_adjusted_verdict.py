@@ -1,5 +1,7 @@
 """``pmm.verdict`` of draws of an adjusted kernel, and of other samplers: each check by itself."""
 
+import json
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -178,6 +180,31 @@ def test_a_density_with_an_edge_is_said_to_be_one_cause_of_two():
     sentence = pmm.verdict(adjusted(1.6 * grid(3))).sentence
     assert "arm or a tail: draw more, or reparametrise; or the density has an edge or a jump there" in sentence
     assert "edge" not in pmm.verdict(adjusted(np.sqrt(1.2) * grid(3, draws=4000))).sentence
+
+
+@pytest.mark.parametrize("kind", ["jump", "wall"])
+def test_where_the_density_jumps_or_ends_neither_identity_nor_divergences_are_asked(kind):
+    """The identity lacks a boundary term there, and proposals beyond a wall are rejected as they should be."""
+    x = grid(3)
+    flags = np.zeros(x.shape[:2], bool)
+    flags[:, ::2] = True
+    dt = adjusted(x, gradient=-0.5 * x, diverging=flags)
+    assert codes(dt) == ["divergences", "identity"]
+    edge = {"gradients": 100, "kind": kind, "size": 1.5, "coordinate": 0, "value": 0.3, "fixed": True}
+    dt["posterior"].attrs["breaks"] = json.dumps(edge)
+    assert codes(dt) == []
+
+
+def test_other_modes_are_read_from_the_attribute():
+    x = grid(3)
+    dt = adjusted(x)
+    numbers = {"other_modes": 0.4, "other_mode_coordinate": 1, "other_mode_position": 20.0, "other_mode_visited": 0}
+    dt["posterior"].attrs["other_modes"] = json.dumps(numbers)
+    (reason,) = pmm.verdict(dt).reasons
+    assert reason.code == "modes" and reason.value == 0.4 and "above theirs in b[0]" in reason.words
+    numbers["other_modes"] = 0.0
+    dt["posterior"].attrs["other_modes"] = json.dumps(numbers)
+    assert codes(dt.copy()) == []
 
 
 @pytest.mark.filterwarnings("ignore:Found chain dimension:UserWarning")

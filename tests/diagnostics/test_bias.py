@@ -22,7 +22,7 @@ from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import allowed_error, expected_bias, safe_step
 
 Z = 6.5
-METHODS = [pmm.PoissonULMC, pmm.PoissonOLMC, pmm.RLMC, pmm.ULMC, pmm.OLMC, pmm.MALA]
+METHODS = [pmm.PoissonULMC, pmm.PoissonOLMC, pmm.RLMC, pmm.ULMC, pmm.OLMC, pmm.GHMC]
 
 
 # -- table and summary -------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def test_bias_of_a_step_far_too_long_is_the_exact_one(sample):
 
 @pytest.mark.pymc
 @pytest.mark.statistical
-@pytest.mark.parametrize("method", [pmm.PoissonULMC, pmm.MALA])
+@pytest.mark.parametrize("method", [pmm.PoissonULMC, pmm.GHMC])
 def test_a_tuned_run_is_trusted_on_transformed_parameters_too(sample, method):
     """HalfNormal, Dirichlet and deterministics, with known means and standard deviations."""
     with pm.Model():
@@ -259,7 +259,7 @@ def test_what_is_likely_with_few_midpoints_and_with_none_of_a_bias():
     exact = variance_error(arguments.kernel, 0.5, 0.8, 4, 2.0)
     assert expected_bias(arguments, 0.5, 0.8, 4, 2.0, 32) == pytest.approx(2.0 * exact)  # sqrt(32 / 8)
     assert expected_bias(arguments, 0.5, 0.8, 4, 2.0, 3) == pytest.approx(exact)
-    assert expected_bias(MethodArguments.checked("MALA", dynamics="overdamped"), 9.0, 1.0, 1, 2.0, 3) == 0.0
+    assert expected_bias(MethodArguments.checked("GHMC", dynamics="underdamped"), 9.0, 1.0, 1, 2.0, 3) == 0.0
     # Steps that are taken in parts count as steps of a quarter of the length.
     whole, part = (expected_bias(arguments, step, 0.8, 4, 2.0, 3) for step in (0.5, 0.125))
     assert expected_bias(arguments, 0.5, 0.8, 4, 2.0, 3, 0.75) == pytest.approx(0.25 * whole + 0.75 * part)
@@ -272,21 +272,20 @@ def test_what_is_likely_with_few_midpoints_and_with_none_of_a_bias():
         assert expected_bias(recycled, step, friction, 1, 0.4, 1) == pytest.approx(max(ends))
 
 
-@pytest.mark.parametrize(("method", "given"), [("PoissonULMC", 0.3), ("PoissonULMC", "auto"), ("MALA", 0.3)])
+@pytest.mark.parametrize(("method", "given"), [("PoissonULMC", 0.3), ("PoissonULMC", "auto"), ("GHMC", 0.3)])
 def test_the_curvature_is_measured_for_a_given_step_too(method, given):
-    dynamics = "overdamped" if method == "MALA" else "underdamped"
     precision = np.array([20.0, *np.ones(9)])
     x = np.random.default_rng(1).normal(size=(4, 30, 10)) / np.sqrt(precision)
-    arguments = MethodArguments.checked(method, dynamics=dynamics, step_size=given, scaling=np.ones(10))
+    arguments = MethodArguments.checked(method, dynamics="underdamped", step_size=given, scaling=np.ones(10))
     warmup = Warmup.start(arguments, 30, x[:, 0], -precision * x[:, 0])
     none = np.zeros((4, 30), dtype=int)
     warmup.observe(Block(x, -precision * x, -0.5 * (precision * x**2).sum(axis=2), none, none, none, np.ones((4, 30))))
     warmup.stop()
     tuned = warmup.update(lambda at: -precision * at)
-    assert warmup.n_grad == (0 if method == "MALA" else 32)
+    assert warmup.n_grad == (0 if method == "GHMC" else 32)
     expected = expected_bias(arguments, tuned.step_size, tuned.friction, tuned.K, 20.0, 10)
     assert tuned.expected_bias == pytest.approx(expected, rel=0.05)
-    assert (tuned.expected_bias > 0.1) == (method != "MALA" and given == 0.3)
+    assert (tuned.expected_bias > 0.1) == (method != "GHMC" and given == 0.3)
 
 
 @pytest.mark.pymc

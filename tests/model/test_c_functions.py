@@ -68,11 +68,11 @@ def test_data_reach_the_function_and_stay_alive(data):
 
 
 @needs_compiler
-def test_a_code_is_an_unstable_point_and_at_the_start_an_error():
+def test_a_code_is_a_point_without_value_and_at_the_start_an_error():
     cut = pmm.LogDensity.from_pointer(library("normal_density").cut, 2)
     assert math.isnan(at(cut, [1.5, 0.0])[0]) and at(cut, [0.5, 0.0])[0] == -0.125
     dt = pmm.sample(model=cut, **RUN | {"draws": 300})
-    assert float(dt["posterior"]["x"][..., 0].max()) <= 1.0 and int(dt["sample_stats"]["unstable"].sum()) > 0
+    assert float(dt["posterior"]["x"][..., 0].max()) <= 1.0 and int(dt["sample_stats"]["diverging"].sum()) > 0
     never = pmm.LogDensity.from_pointer(library("normal_density").never, 2)
     with pytest.raises(SamplingError, match=r"chain 0 starts .*the C function returned code 7. Give initvals="):
         pmm.sample(model=never, **RUN)

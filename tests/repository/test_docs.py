@@ -111,7 +111,7 @@ def test_every_page_is_reached_from_the_index():
 
 @pytest.mark.pymc
 @pytest.mark.parametrize(
-    "module", ["", ".model.density", ".run.sampler", ".steps.baselines", ".steps.mala", ".steps.poisson"]
+    "module", ["", ".model.density", ".run.sampler", ".steps.baselines", ".steps.ghmc", ".steps.poisson"]
 )
 def test_doctests(module, quiet):
     with contextlib.redirect_stdout(io.StringIO()) as report:
@@ -141,7 +141,7 @@ def test_docstring_has_every_section(name):
 @every_method
 def test_docstring_says_first_whether_it_is_adjusted(name):
     first = " ".join(sections(name)[""].split("\n\n")[:2])
-    assert ("unadjusted" in first) == (name != "MALA")
+    assert ("unadjusted" in first) == (name != "GHMC")
     assert "adjusted" in first
 
 
@@ -182,7 +182,7 @@ def methods_page():
 @every_method
 def test_page_of_the_methods_has_each_of_them_with_its_parameters(name):
     arguments, found = methods_page()
-    assert ("*Unadjusted*" if name != "MALA" else "*Adjusted*") in found[name]
+    assert ("*Unadjusted*" if name != "GHMC" else "*Adjusted*") in found[name]
     taken = set(inspect.signature(getattr(pmm_mcmc, name)).parameters) - {"blocked", "rng"}
     assert taken <= set(arguments)
     for argument, (_, default, methods, meaning) in arguments.items():

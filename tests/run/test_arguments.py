@@ -48,8 +48,10 @@ def test_the_seed_that_was_used_is_said(well):
 def test_draws_may_come_first(well):
     options = {"tune": 60, "chains": 2, "random_seed": 1, "progressbar": False, "compute_convergence_checks": False}
     dt = pmm.sample(10, model=well, **options)
-    assert_same(dt, pmm.sample(pmm.PoissonULMC(scheme="recycled"), 10, model=well, **options))
-    assert_same(dt, pmm.sample([pmm.PoissonULMC()], 10, model=well, **options))
+    assert_same(dt, pmm.sample(draws=10, model=well, **options))
+    assert_same(dt, pmm.sample([pmm.PoissonULMC()], 10, model=well, adjusted=True, **options))
+    unadjusted = pmm.sample(10, model=well, adjusted=False, **options)
+    assert_same(unadjusted, pmm.sample(pmm.PoissonULMC(scheme="recycled"), 10, model=well, **options))
     with pytest.raises(ValueError, match="step=10: is a number of draws, and so is draws=20"):
         pmm.sample(10, 20, model=well)
 
@@ -58,7 +60,7 @@ def test_draws_may_come_first(well):
     ("step", "words"),
     [
         (lambda: pmm.PoissonULMC, r"step=PoissonULMC: is a class.*PoissonULMC\(\)"),
-        (lambda: [pmm.PoissonULMC(), pmm.MALA()], r"step: 2 steps.*pm\.sample\(step="),
+        (lambda: [pmm.PoissonULMC(), pmm.GHMC()], r"step: 2 steps.*pm\.sample\(step="),
         (lambda: "nuts", r"step='nuts'.*pm\.sample takes PyMC's own"),
         (lambda: True, "step=True"),
     ],
@@ -87,8 +89,9 @@ def test_every_argument_of_pm_sample_is_taken_or_explained():
         ("K", r"argument of the step.*pmm\.PoissonULMC\(K=3\)"),
         ("target_bias", "argument of the step"),
         ("chain", "did you mean chains"),
+        ("adjust", "did you mean adjusted"),
         ("progress_bar", "did you mean progressbar"),
-        ("qwertz", "which takes step, draws"),
+        ("qwertz", "which takes step, draws.* keep, adjusted, ladder"),
     ],
 )
 def test_other_names_are_guessed(well, name, words):

@@ -19,9 +19,9 @@ from pmm_mcmc.steps import chain as chain_module
 
 pytestmark = pytest.mark.pymc
 
-METHODS = ("PoissonOLMC", "PoissonULMC", "OLMC", "ULMC", "RLMC", "MALA")
+METHODS = ("PoissonOLMC", "PoissonULMC", "OLMC", "ULMC", "RLMC", "GHMC")
 POISSON = ("PoissonOLMC", "PoissonULMC")
-WITH_FRICTION = ("PoissonULMC", "ULMC", "RLMC")
+WITH_FRICTION = ("PoissonULMC", "ULMC", "RLMC", "GHMC")
 NAN, INF = float("nan"), float("inf")
 
 
@@ -57,7 +57,7 @@ CASES = [
     *(
         (m, "target_bias", value, "between 0.0001 and 0.5, in posterior standard deviations")
         for m in METHODS
-        if m != "MALA"
+        if m != "GHMC"
         for value in (0, -0.1, 0.6, 1e-5, NAN, INF, True, "auto", None)
     ),
     *((method, "option", value, "1 or 2") for method in POISSON for value in (3, 0, "2", True, None)),
@@ -123,7 +123,7 @@ def test_observed_variables_are_not_sampled(no_compilation):
     with pm.Model() as other:
         pm.Normal("x")
         y = pm.Normal("y", observed=1.0)
-    refused(other, "MALA", "vars: y is not a free variable", "has: x", vars=[y])
+    refused(other, "GHMC", "vars: y is not a free variable", "has: x", vars=[y])
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -233,7 +233,7 @@ ROBUST = [
     ("ULMC", {}),
     ("RLMC", {"dynamics": "overdamped"}),
     ("RLMC", {}),
-    ("MALA", {}),
+    ("GHMC", {}),
 ]
 
 
@@ -259,15 +259,15 @@ def test_failures_while_sampling_are_counted_and_said_once(treacherous, sample, 
     assert all(np.isfinite(draws[name].values).all() for name in ("x", "y"))
     assert draws["x"].values[..., 0].max() <= 1.0 and draws["x"].values[..., 1].min() >= -1.0
     assert np.isfinite(dt["sample_stats"]["lp"].values).all()
-    unstable = dt["sample_stats"]["unstable"].values
-    assert unstable.sum(axis=1).min() > 0 and unstable.max() <= 2
+    failed = dt["sample_stats"]["diverging" if method == "GHMC" else "unstable"].values
+    assert failed.sum(axis=1).min() > 0 and failed.max() <= 2
     (said,) = [record.getMessage() for record in caplog.records if record.name == "pymc.stats.convergence"]
     assert said == pmm.verdict(dt).sentence
-    if method == "MALA":
-        assert "unstable" not in said, "it is exact all the same"
+    if method == "GHMC":
+        assert "unstable" not in said and f"{failed.sum()} of 1000 draws followed a divergence" in said
     else:
         assert re.match(r"Not trusted: the density ends at a wall (along|where) x\[", said)
-        assert said.count(f"; {unstable.sum()} of 2000 transitions were unstable, ") == 1
+        assert said.count(f"; {failed.sum()} of 2000 transitions were unstable, ") == 1
         assert said.count("pm.Truncated") == 1 and "halve" not in said.lower()
 
 

@@ -1,7 +1,7 @@
 """Default-tuned samplers against references on posteriors of the kinds that people fit.
 
 A parameter's posterior mean and standard deviation may differ from the reference by the bias that the settings allow
-(5 % of a posterior standard deviation for either; nothing for MALA) and 4.5 standard errors beyond it: 7e-6 for each
+(5 % of a posterior standard deviation for either; nothing for GHMC) and 4.5 standard errors beyond it: 7e-6 for each
 of some 1,500 comparisons, 1 % for the file.
 """
 
@@ -25,7 +25,7 @@ SAMPLERS = {
     "PoissonULMC": (lambda: pmm.PoissonULMC(scheme="paper"), BIAS),
     "PoissonULMC(K=16)": (lambda: pmm.PoissonULMC(K=16), BIAS),
     "recycled": (lambda: pmm.PoissonULMC(scheme="recycled"), BIAS),
-    "MALA": (lambda: pmm.MALA(), 0.0),
+    "GHMC": (lambda: pmm.GHMC(), 0.0),
 }
 # The slower methods on one model each, so that every method meets a real posterior.
 CASES = [(model, sampler) for model in MODELS for sampler in SAMPLERS]

@@ -51,7 +51,7 @@ def screen(monkeypatch):
 
 def update(bar, chains, done, n_grad=0, unstable=0, tuning=True):
     counts = [np.broadcast_to(np.asarray(values), chains) for values in (n_grad, unstable)]
-    bar.update(tuning=tuning, done=done, step_size=0.01234, K=16, n_grad=counts[0], unstable=counts[1])
+    bar.update(tuning=tuning, done=done, step_size=0.01234, K=16, n_grad=counts[0], failed=counts[1])
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,21 @@ def test_everything_fits(screen, chains, width, headings):
     found, rows = seen.last()
     assert found == headings and "…" not in seen.file.getvalue(), "the bar's heading too: eight characters or more"
     assert rows[-1][1:3] == ["900", "0.0123"] and rows[-1][-2:] == ["1:02:05", "1:15:52"]
+
+
+@pytest.mark.parametrize(("width", "headings"), [(80, SHORT), (115, WIDE)])
+def test_adjusted_draws_diverge_and_have_no_midpoints(screen, width, headings):
+    seen = screen(width)
+    with RunProgress(chains=4, tune=10, draws=10, adjusted=True) as bar:
+        update(bar, 4, 5, 100, [0, 0, 1, 0], tuning=False)
+    new = {"Unstable": "Diverging", "Unst.": "Div."}
+    found, rows = seen.last()
+    assert found == [new.get(name, name) for name in headings if name != "K"]
+    assert rows[2][1:5] == (["5", "0.0123", "100", "1"])
+    seen = screen(force_terminal=False)
+    with RunProgress(chains=2, tune=10, draws=10, adjusted=True) as bar:
+        update(bar, 2, 10, 10, tuning=False)
+    assert seen.file.getvalue() == "2 chains, draw 10 of 10: 20 gradients (-/s), 0 diverging, 0:00:00\n"
 
 
 def test_speeds_and_time_left(screen):
@@ -346,7 +361,7 @@ def test_a_run_without_bar_does_not_load_pymc(run_script):
         "import json, sys\n"
         "from pmm_mcmc.run.progress import RunProgress\n"
         "with RunProgress(chains=1, tune=1, draws=1, show=False) as bar:\n"
-        "    bar.update(tuning=True, done=1, step_size=0.1, K=1, n_grad=[1], unstable=[0])\n"
+        "    bar.update(tuning=True, done=1, step_size=0.1, K=1, n_grad=[1], failed=[0])\n"
         "print(json.dumps('pymc' in sys.modules))\n"
     )
     assert loaded is False, errors
@@ -372,5 +387,5 @@ def test_it_looks_like_the_bar_of_pymc(screen, monkeypatch):
     assert type(ours.columns[0]) is type(theirs.columns[0]) is CustomBarColumn
     for style in ("complete_style", "finished_style", "failing_rgb", "bar_width"):
         assert getattr(ours.columns[0], style) == getattr(theirs.columns[0], style)
-    assert {"failing", "marker_pos", "draw", "step_size", "K", "n_grad", "unstable"} <= set(ours.tasks[0].fields)
+    assert {"failing", "marker_pos", "draw", "step_size", "K", "n_grad", "failed"} <= set(ours.tasks[0].fields)
     assert "bar.complete" in default_progress_theme.styles

@@ -14,6 +14,7 @@ from sampling_runs import BACKENDS, assert_same, run
 
 import pmm_mcmc as pmm
 from pmm_mcmc.engines import jax_engine
+from pmm_mcmc.engines.arguments import OTHER_MODES
 from pmm_mcmc.run import devices, driver, memory
 from pmm_mcmc.warmup import pooled
 
@@ -22,21 +23,29 @@ STATES = ("Trusted: ", "Undecided: ", "Not trusted: ")
 pytest_plugins = ["sampling_fixtures"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_result_has_the_layout_of_pm_sample(schools, sample, backend):
+STEPS = {"PoissonULMC": lambda: pmm.PoissonULMC(K=16), "GHMC": pmm.GHMC}
+
+
+@pytest.mark.parametrize("backend, method", [*((backend, "PoissonULMC") for backend in BACKENDS), ("numba", "GHMC")])
+def test_result_has_the_layout_of_pm_sample(schools, sample, backend, method):
     with schools:
-        theirs = sample(pmm.PoissonULMC(K=16), draws=30, tune=40, chains=2, discard_tuned_samples=False)
-    ours = run(schools, backend, chains=2, discard_tuned_samples=False)
+        theirs = sample(STEPS[method](), draws=30, tune=40, chains=2, discard_tuned_samples=False)
+    ours = run(schools, backend, step=STEPS[method](), chains=2, discard_tuned_samples=False)
+    for group in ("sample_stats", "warmup_sample_stats"):  # an attribute of ours
+        theirs[group] = theirs[group].to_dataset().drop_vars(OTHER_MODES)
     assert set(ours.children) == {*theirs.children, "checkpoint"}
     for group in theirs.children:
         assert set(ours[group].data_vars) == set(theirs[group].data_vars)
         for name, values in theirs[group].data_vars.items():
-            assert ours[group][name].dims == values.dims and ours[group][name].dtype == values.dtype, name
+            single = method == "GHMC" and name == "gradient"  # of adjusted draws
+            dtype = np.dtype(np.float32) if single else values.dtype
+            assert ours[group][name].dims == values.dims and ours[group][name].dtype == dtype, name
             assert ours[group][name].shape[2:] == values.shape[2:]
         assert set(theirs[group].attrs) <= set(ours[group].attrs) | {"arviz_version"}, group
     np.testing.assert_array_equal(ours["posterior"]["school"], list("abcdefgh"))
     stats = ours["sample_stats"]
-    total = ours["warmup_sample_stats"]["n_grad"].sum("draw") + stats["n_grad"].sum("draw")
+    each = "n_steps" if method == "GHMC" else "n_grad"
+    total = ours["warmup_sample_stats"][each].sum("draw") + stats[each].sum("draw")
     beside = stats["n_grad_total"][:, -1] - total  # starts, and the schedule's own
     assert np.all(beside >= 2) and np.all(beside < 300)
 

@@ -45,7 +45,7 @@ def test_ends_depend_on_the_first_one_alone(every, done, ends):
 KINDS = {
     "draws": {},
     "moments": {"keep": "moments"},
-    "exact": {"exact": True, "step": pmm.PoissonULMC()},
+    "adjusted": {"adjusted": True, "step": pmm.PoissonULMC()},
     "recycled": {"step": pmm.PoissonULMC(), "chains": 8, "log_likelihood": True},
     "no gradients": {"step": pmm.PoissonULMC(K=16, keep_gradients=False), "var_names": ["mu"]},
 }

@@ -30,6 +30,7 @@ WAYS = {
     "store": lambda model, path: pmm.sample(model=model, store=path, random_seed=1),
     "moments": lambda model, path: pmm.sample(model=model, keep="moments", random_seed=1),
     "superchains": lambda model, path: pmm.sample(model=model, chains=64, random_seed=1),
+    "unadjusted": lambda model, path: pmm.sample(model=model, adjusted=False, random_seed=1),
     "some variables": lambda model, path: pmm.sample(model=model, var_names=["slope"], random_seed=1),
     "the paper's method": lambda model, path: pm.sample(
         model=model, step=pmm.PoissonULMC(K=16, model=model), random_seed=1, cores=1, chains=4
@@ -46,7 +47,8 @@ def test_a_run_with_defaults_comes_to_its_end(model, way, tmp_path, caplog, caps
         assert dt["posterior"].sizes["chain"] == (64 if way == "superchains" else 4)
     said = [record.getMessage() for record in caplog.records if record.name == "pmm_mcmc"]
     if way != "the paper's method":
-        assert said[0].startswith("PoissonULMC (recycled scheme): ")
+        words = "PoissonULMC (recycled scheme): " if way == "unadjusted" else "GHMC after a warm-up by PoissonULMC: "
+        assert said[0].startswith(words)
         assert "for compilation" in " ".join(said)
         assert capsys.readouterr().out.startswith("Compiling the log density\n")
         attrs = dt[next(group for group in dt.children if group.startswith("posterior"))].attrs

@@ -148,8 +148,8 @@ class Comparison:
 
     title = "Samplers on galaxies"
 
-    def __init__(self, names=("PoissonULMC(K=16)", "MALA", "nuts")):
-        self.verdict = ["PoissonULMC(K=16) has most effective draws for each gradient.", "MALA missed a mode & more."]
+    def __init__(self, names=("PoissonULMC(K=16)", "GHMC", "nuts")):
+        self.verdict = ["PoissonULMC(K=16) has most effective draws for each gradient.", "GHMC missed a mode & more."]
         self.table = pd.DataFrame(
             {
                 "trusted": [True, False, True],
@@ -177,7 +177,7 @@ class Comparison:
             figure = Figure(figsize=(7, 3.5), layout="constrained")
             axes = figure.add_subplot()
             x = np.random.default_rng(1).normal(size=(2, points))
-            axes.plot(*np.abs(x) + 0.1, "o", ms=3, label="MALA")
+            axes.plot(*np.abs(x) + 0.1, "o", ms=3, label="GHMC")
             axes.set(xscale="log", yscale="log", xlabel="gradients", ylabel="bias")
             axes.legend()
             made[name] = (figure, f"{name}: error <against> gradients.")

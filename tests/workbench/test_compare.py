@@ -93,7 +93,8 @@ def report(counted):
         samplers = {
             "recycled": pmm.PoissonULMC(scheme="recycled"),
             "biased": biased(),
-            "MALA": pmm.MALA(),
+            "GHMC": pmm.GHMC(),
+            "ours": "default",
             "NUTS": "nuts",
             "nutpie": "nutpie",
         }
@@ -107,7 +108,7 @@ def limit(report, name):
 
 @pytest.mark.pymc
 def test_every_sampler_spends_the_budget_and_no_gradient_more(report, counted):
-    assert [trace.name for trace in report.traces] == ["recycled", "biased", "MALA", "NUTS"]
+    assert [trace.name for trace in report.traces] == ["recycled", "biased", "GHMC", "ours", "NUTS"]
     for trace in report.traces:
         assert 0.97 * BUDGET < trace.spent <= BUDGET
         assert trace.position.shape == trace.gradient.shape == (*trace.n_grad.shape, 2)
@@ -137,13 +138,25 @@ def test_gradients_and_draws_are_those_of_sample(report):
 
 
 @pytest.mark.pymc
+def test_the_default_is_that_of_sample(report):
+    trace = next(trace for trace in report.traces if trace.name == "ours")
+    draws = trace.position.shape[1]
+    direct = pmm.sample(
+        draws=draws + 10, chains=CHAINS, model=Gaussian.model(), random_seed=1, progressbar=False,
+        compute_convergence_checks=False,
+    )  # fmt: skip
+    np.testing.assert_array_equal(trace.position, direct["sample_stats"]["unconstrained"].values[:, :draws])
+    assert ", acceptance " in trace.setting and trace.setting.startswith("step size ")
+
+
+@pytest.mark.pymc
 @pytest.mark.statistical
 def test_a_known_bias_is_found_and_the_exact_ones_are_not(report):
     # The exact law: a variance of 1.308 for ULMC with step 1 and friction 2.
     line = report.table.loc["biased"]
     assert abs(line["sd_error"] - (math.sqrt(1.308) - 1)) < limit(report, "biased") * line["sd_error_se"] + 0.001
     assert line["sd_error"] > line["sd_error_noise"]
-    for name in ("recycled", "MALA", "NUTS"):
+    for name in ("recycled", "GHMC", "ours", "NUTS"):
         line = report.table.loc[name]
         for what in ("mean_error", "sd_error"):
             assert line[what] < 2 * limit(report, name) * line[f"{what}_se"]
@@ -164,7 +177,7 @@ def test_distances_and_modes(report):
     table = report.table
     assert table.loc["biased", "wasserstein"] > table.loc["biased", "wasserstein_floor"]
     assert table.loc["biased", "ksd"] > 1.5 * table.loc["biased", "ksd_floor"]
-    for name in ("recycled", "MALA", "NUTS"):
+    for name in ("recycled", "GHMC", "ours", "NUTS"):
         assert table.loc[name, "wasserstein"] < 1.5 * table.loc[name, "wasserstein_floor"]
         error = table.loc[name, "occupancy_error"]
         assert error < limit(report, name) * table.loc[name, "occupancy_se"]
@@ -227,7 +240,7 @@ def test_figures_name_samplers_and_parameters(report):
     assert set(found) == {"Error against gradients", "Effective draws", "Marginals", "Ranks", "Modes"}
     assert all(len(caption) > 40 for _, caption in found.values())
     lines = report.plot_bias_vs_grad().axes[0].get_lines()
-    assert {"recycled", "biased", "MALA", "NUTS"} <= {line.get_label() for line in lines}
+    assert {"recycled", "biased", "GHMC", "ours", "NUTS"} <= {line.get_label() for line in lines}
     spent, error = error_curve(report.traces[0], report.truth)
     np.testing.assert_allclose(lines[0].get_xdata()[[0, -1]], spent[[0, -1]])
     np.testing.assert_allclose(lines[0].get_ydata()[[0, -1]], error[[0, -1]])
@@ -241,7 +254,7 @@ def test_one_figure_fits_a_paper_and_is_the_current_one_of_pyplot(report, tmp_pa
     assert plt.gcf() is figure and figure.get_figwidth() == 7.0
     assert all(axis.get_xlabel() for axis in figure.axes) and len(figure.axes) == 3
     names = [label.get_text() for label in figure.axes[1].get_yticklabels()]
-    assert names == ["recycled", "biased", "MALA", "NUTS"]
+    assert names == ["recycled", "biased", "GHMC", "ours", "NUTS"]
     sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
     assert 6.5 <= min(sizes) and max(sizes) <= 9
     assert not [image for axis in figure.axes for image in axis.get_images()]
@@ -376,7 +389,7 @@ def test_a_seed_of_any_kind_comes_to_an_integer_that_is_told():
 def test_long_runs_are_thinned_and_counted_all_the_same(monkeypatch, counted):
     monkeypatch.setattr("pmm_mcmc.workbench.comparison.runs._MOST_NUMBERS", 20_000)
     before = counted[0]
-    found = compare(Gaussian(), [pmm.MALA(), "nuts"], n_grad=BUDGET, chains=CHAINS, random_seed=1)
+    found = compare(Gaussian(), [pmm.GHMC(), "nuts"], n_grad=BUDGET, chains=CHAINS, random_seed=1)
     taken = counted[0] - before
     assert not found.failures
     for trace in found.traces:
@@ -421,12 +434,12 @@ def test_nutpie_is_run_and_counted(monkeypatch):
 
 @pytest.mark.pymc
 def test_budgets_that_do_not_reach_are_rows_that_name_one_that_does():
-    found = compare(Gaussian(), ["nuts", pmm.MALA()], n_grad=1200, chains=4, random_seed=1)
-    assert "of 1,200 gradients and left too few" in found.failures["MALA"]
+    found = compare(Gaussian(), ["nuts", pmm.GHMC()], n_grad=1200, chains=4, random_seed=1)
+    assert "of 1,200 gradients and left too few" in found.failures["GHMC"]
     assert found.failures["NUTS"].startswith("not run, for its warm-up would not fit the budget: 1,000")
-    enough = int(found.failures["MALA"].split("n_grad=")[1].split()[0])
-    again = compare(Gaussian(), [pmm.MALA()], n_grad=enough, chains=4, random_seed=1)
+    enough = int(found.failures["GHMC"].split("n_grad=")[1].split()[0])
+    again = compare(Gaussian(), [pmm.GHMC()], n_grad=enough, chains=4, random_seed=1)
     assert not again.failures
     assert found.figures() == {}
     with pytest.raises(ValueError, match="reference: the warm-up of NUTS takes more than 5 times n_grad=400"):
-        compare(Gaussian.model(), [pmm.MALA()], n_grad=400, chains=4)
+        compare(Gaussian.model(), [pmm.GHMC()], n_grad=400, chains=4)

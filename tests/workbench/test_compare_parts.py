@@ -75,7 +75,7 @@ def test_occupancy_is_of_the_mode_that_is_off_most():
 def test_names_say_what_is_not_a_default():
     assert name_of(pmm.PoissonULMC(K=16, grid="centred")) == "PoissonULMC(K=16, grid='centred')"
     assert name_of(pmm.RLMC(dynamics="overdamped")) == "RLMC(dynamics='overdamped')"
-    assert name_of(pmm.MALA()) == "MALA"
+    assert name_of(pmm.GHMC()) == "GHMC"
 
 
 def test_reference_draws_must_be_enough_finite_and_varied():
@@ -113,7 +113,7 @@ def test_runs_at_other_steps_keep_all_else_and_failures_are_rows(monkeypatch):
     monkeypatch.setattr("pmm_mcmc.workbench.comparison.step_sizes.run_step", run)
     nothing, one = np.zeros(1), np.ones(1)
     truth = Truth(nothing, one, one, 2 * one, nothing, nothing, True, "", None)
-    named = {"A": pmm.PoissonULMC(scheme="paper"), "B": pmm.ULMC(friction=3.0), "C": pmm.MALA(), "NUTS": "nuts"}
+    named = {"A": pmm.PoissonULMC(scheme="paper"), "B": pmm.ULMC(friction=3.0), "C": pmm.GHMC(), "NUTS": "nuts"}
     tuned = {"step_size": 0.4, "K": 7, "friction": 1.2, "steps_per_draw": 2}
     own = one_trace(np.zeros((2, 60, 1)) + 3.0, np.ones((2, 60), int), np.zeros(2))
     traces = [dataclasses.replace(own, name=name, tuned=None if name == "NUTS" else tuned) for name in named]
@@ -121,7 +121,7 @@ def test_runs_at_other_steps_keep_all_else_and_failures_are_rows(monkeypatch):
     assert list(found["sampler"]) == [name for name in "ABC" for _ in range(3)] and len(made) == 6
     assert [arguments.step_size for _, arguments, *_ in made] == 3 * [0.2, 0.8]
     assert [arguments.K for _, arguments, *_ in made] == [7, 7, None, None, None, None]
-    assert [arguments.friction for _, arguments, *_ in made] == [1.2, 1.2, 3.0, 3.0, None, None]
+    assert [arguments.friction for _, arguments, *_ in made] == [1.2, 1.2, 3.0, 3.0, 1.2, 1.2]
     assert {n_grad for *_, n_grad, _ in made} == {5000} and not {seed for *_, seed in made} & {4, 5}
     assert named["A"].arguments.step_size is None
     # The run itself is the one at 1, and nothing is run for it.
@@ -205,7 +205,7 @@ TARGET = targets.get("mixture_4sd")
         ({"random_seed": 1.5}, ValueError, "or a Generator or SeedSequence"),
         ({"samplers": []}, ValueError, "samplers: is empty"),
         ({"samplers": "nuts"}, TypeError, "must be a list"),
-        ({"samplers": ["NUTS"]}, ValueError, "'NUTS' is unknown; the ones with a name are nuts, nutpie"),
+        ({"samplers": ["NUTS"]}, ValueError, "'NUTS' is unknown; the ones with a name are default, nuts, nutpie"),
         ({"samplers": [pmm.ULMC]}, TypeError, "with brackets"),
         ({"samplers": [pmm.ULMC(), pmm.ULMC()]}, ValueError, "ULMC is there twice"),
         ({"samplers": [pmm.ULMC(keep_gradients=False)]}, ValueError, "keep_gradients=False"),
@@ -216,7 +216,7 @@ TARGET = targets.get("mixture_4sd")
             r"step_multiples=\[0.5, 0.0\]: must be a list of positive numbers",
         ),
         ({"step_multiples": [math.inf]}, ValueError, "must be a list of positive numbers"),
-        ({"step_multiples": [2], "samplers": ["nuts"]}, ValueError, "none of the samplers is of this package"),
+        ({"step_multiples": [2], "samplers": ["nuts"]}, ValueError, "none of the samplers is a step of this package"),
         ({"reference": "NUTS"}, ValueError, "reference='NUTS'"),
         ({"model_or_target": 3}, TypeError, "model_or_target=3: must be a PyMC model"),
     ],

@@ -39,7 +39,7 @@ TARGET = Target(
 
 @pytest.fixture(scope="module")
 def report():
-    samplers = {"$long$": pmm.ULMC(step_size=1.0, friction=FRICTION, scaling=[1.0, 1.0]), "MALA": pmm.MALA()}
+    samplers = {"$long$": pmm.ULMC(step_size=1.0, friction=FRICTION, scaling=[1.0, 1.0]), "GHMC": pmm.GHMC()}
     return compare(TARGET, samplers, n_grad=BUDGET, chains=CHAINS, random_seed=1, step_multiples=[0.5, 2])
 
 
@@ -60,7 +60,7 @@ def test_the_curve_is_the_exact_bias(report):
         assert abs(line["sd_error"] - exact) < limit * line["sd_error_se"]
         assert line["sd_error"] > line["sd_error_noise"]
     for multiple in (0.5, 1.0, 2.0):
-        line = of(report, "MALA", multiple)
+        line = of(report, "GHMC", multiple)
         assert line["sd_error"] < 2 * t.isf(RATE / 4, degrees_of_freedom(CHAINS, 1000)) * line["sd_error_se"]
 
 
@@ -115,7 +115,7 @@ def test_files_are_whole_and_hold_the_steps(report, tmp_path, monkeypatch):
 
 @pytest.mark.pymc
 def test_without_other_steps_there_is_no_figure(report):
-    bare = compare(TARGET, [pmm.MALA()], n_grad=4000, chains=2, random_seed=2)
+    bare = compare(TARGET, [pmm.GHMC()], n_grad=4000, chains=2, random_seed=2)
     assert bare.steps is None and "Error against step size" not in bare.figures()
     with pytest.raises(ValueError, match=r"give step_multiples=\[1/4, 1/2, 2\] to compare"):
         bare.plot_bias_vs_step()
@@ -124,6 +124,6 @@ def test_without_other_steps_there_is_no_figure(report):
 @pytest.mark.pymc
 def test_ranks_are_of_the_worst_parameter_of_each_sampler(report):
     titles = [axis.get_title(loc="left").split("\n") for axis in report.plot_ranks().axes]
-    assert [title[0] for title in titles] == ["$long$", "MALA"]
+    assert [title[0] for title in titles] == ["$long$", "GHMC"]
     for (_, _, told), trace in zip(titles, report.traces, strict=True):
         assert told == f"R-hat {report.table.loc[trace.name, 'r_hat']:.3f}"

@@ -266,6 +266,28 @@ def test_real_runs_in_memory_in_a_store_and_of_moments(tmp_path):
     assert dict(zip(of_moments.texts("dt"), of_moments.texts("dd"), strict=True))["Kept"] == "moments, no draws"
 
 
+@pytest.mark.pymc
+def test_a_run_of_adjusted_draws_shows_its_setting_and_no_bias():
+    import pymc as pm
+
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu"), 1.0, observed=[0.3, 1.2])
+    given = {"draws": 300, "chains": 4, "model": model, "random_seed": 1, "progressbar": False}
+    for keep in ("draws", "moments"):
+        dt = pmm.sample(keep=keep, **given)
+        page = pages.check(run_page(dt))
+        rows = {row[0]: row[1:] for row in page.tables()["The setting the chains sampled with, and what it cost"]}
+        assert {"step size", "friction", "steps per draw", "acceptance", "gradients"} <= set(rows)
+        assert not {"K", "expected bias", "cost of half the bias"} & set(rows)
+        assert float(rows["step size"][0]) == pytest.approx(float(dt["equilibration"]["step_size"][0]), rel=0.01)
+        facts = dict(zip(page.texts("dt"), page.texts("dd"), strict=True))
+        assert facts["Sampler"] == "GHMC" and "of them in warm-up" in facts["Gradients"]
+        assert "0 divergent transitions after warm-up." in page.texts("p")
+        tone, text = verdict_of(page)
+        assert tone == "ok" and "bias" not in text.lower(), text
+        assert "Bias" not in page.tables(), "adjusted draws have none"
+
+
 def test_a_ladder_has_a_tab_with_evidence_modes_and_rungs():
     dt = pages.on_ladder()
     page = pages.check(run_page(dt))

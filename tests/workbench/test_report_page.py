@@ -38,7 +38,7 @@ from pmm_mcmc.workbench.report.svg import drawn
         (-np.inf, "\N{MINUS SIGN}\N{INFINITY}"),
         (np.bool_(True), "yes"),
         (False, "no"),
-        ("MALA", "MALA"),
+        ("GHMC", "GHMC"),
         (("a", 1), "('a', 1)"),
         (float("nan"), None),
         (None, None),
@@ -142,7 +142,7 @@ def test_a_comparison():
     ]
     assert tables["Effective draws and convergence"][1:3] == [
         ["PoissonULMC(K=16)", "yes", "12.3", "1.000"],
-        ["MALA", "no", "0.45", "1.012"],
+        ["GHMC", "no", "0.45", "1.012"],
     ]
     assert tables["Effective draws and convergence"][3] == ["nuts", "yes", *2 * ["\N{EN DASH}not known"]]
     assert [row[1] for row in tables["Gradients"][1:]] == ["200,000", "200,000", "199,984"]

@@ -52,9 +52,9 @@ def compare(
     model_or_target
         A PyMC model, a target of :mod:`pmm_mcmc.workbench.targets`, or the name of one.
     samplers
-        Steps such as ``pmm.PoissonULMC(K=16)`` with any arguments, created outside any model; "nuts" for PyMC's own
-        NUTS; "nutpie" if it is installed.  A dict gives them other names.  If the reference is a run of NUTS, "nuts" is
-        the first part of that run.
+        "default" for ``pmm.sample()`` as it is; steps such as ``pmm.PoissonULMC(K=16)`` with any arguments, created
+        outside any model; "nuts" for PyMC's own NUTS; "nutpie" if it is installed.  A dict gives them other names.  If
+        the reference is a run of NUTS, "nuts" is the first part of that run.
     n_grad
         Gradients of each sampler, over all chains, warm-up included.
     reference
@@ -98,9 +98,9 @@ def compare(
     ...     x = pm.Normal("x", shape=2)
     >>> with model:
     ...     known = pm.sample(500, chains=2, cores=1, progressbar=False, random_seed=1)
-    >>> report = compare(model, [pmm.ULMC(), pmm.GHMC()], n_grad=20_000, chains=4, reference=known)
+    >>> report = compare(model, ["default", pmm.ULMC()], n_grad=20_000, chains=4, reference=known)
     >>> list(report.table.index)
-    ['ULMC', 'GHMC']
+    ['pmm.sample', 'ULMC']
     """
     check_numbers(n_grad=n_grad, chains=chains)
     seed = seed_of(random_seed)
@@ -190,4 +190,5 @@ def _of_reference(long: NutsRun, name: str, model: Any, n_grad: int) -> tuple[Tr
 def _run(name: str, sampler: Any, model: Any, n_grad: int, chains: int, seed: int) -> Trace:
     if not isinstance(sampler, str):
         return run_step(name, sampler, model, n_grad, chains, seed)
-    return with_gradients(PEERS[sampler](name, model, n_grad, chains, seed), model)
+    trace = PEERS[sampler](name, model, n_grad, chains, seed)
+    return trace if trace.gradient is not None else with_gradients(trace, model)

@@ -48,7 +48,7 @@ def checked_multiples(multiples: Any, named: Mapping[str, Any]) -> list[float]:
         if isinstance(multiple, bool) or not isinstance(multiple, numbers.Real) or not 0 < float(multiple) < math.inf:
             raise ValueError(f"step_multiples={multiples!r}: {remedy}")
     if multiples and all(isinstance(sampler, str) for sampler in named.values()):
-        raise ValueError("step_multiples: none of the samplers is of this package; leave it out, or name one that is")
+        raise ValueError("step_multiples: none of the samplers is a step of this package; leave it out, or name one")
     return sorted({1.0, *map(float, multiples)}) if multiples else []
 
 
@@ -88,11 +88,11 @@ def named_samplers(samplers: Any, model: Any) -> dict[str, Any]:
         if isinstance(sampler, str):
             if sampler not in PEERS:
                 raise ValueError(f"samplers: {sampler!r} is unknown; the ones with a name are {', '.join(PEERS)}")
-            name = {"nuts": "NUTS", "nutpie": "nutpie"}[sampler]
+            name = {"default": "pmm.sample", "nuts": "NUTS", "nutpie": "nutpie"}[sampler]
         elif not isinstance(sampler, LangevinStep):
             raise TypeError(
-                f"samplers: {sampler!r} is none; take steps such as pmm.PoissonULMC() (with brackets), 'nuts' or "
-                "'nutpie'"
+                f"samplers: {sampler!r} is none; take 'default', steps such as pmm.PoissonULMC() (with brackets), "
+                "'nuts' or 'nutpie'"
             )
         else:
             name = name_of(sampler)

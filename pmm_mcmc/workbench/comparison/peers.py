@@ -1,4 +1,4 @@
-"""Runs of other samplers under the same budget: PyMC's NUTS, draw by draw, and nutpie's if it is installed."""
+"""Runs of samplers that have a name: ``pmm.sample``'s default, PyMC's NUTS, draw by draw, and nutpie's."""
 
 from __future__ import annotations
 
@@ -16,9 +16,21 @@ from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.log_density import log_density
-from pmm_mcmc.workbench.comparison.runs import FEWEST, TUNE, Ran, Seconds, TooSmall, Trace, cut, for_few_draws, thinning
+from pmm_mcmc.steps.poisson import PoissonULMC
+from pmm_mcmc.workbench.comparison.runs import (
+    FEWEST,
+    TUNE,
+    Ran,
+    Seconds,
+    TooSmall,
+    Trace,
+    cut,
+    for_few_draws,
+    run_step,
+    thinning,
+)
 
-__all__ = ["PEERS", "NutsRun", "nuts_run", "run_nutpie", "run_nuts", "with_gradients"]
+__all__ = ["PEERS", "NutsRun", "nuts_run", "run_default", "run_nutpie", "run_nuts", "with_gradients"]
 
 
 def run_nuts(name: str, model: Any, budget: int, chains: int, seed: int) -> Trace:
@@ -275,4 +287,9 @@ def with_gradients(trace: Trace, model: Any) -> Trace:
     return replace(trace, gradient=np.array([engine.gradient_at(x) for x in trace.position]))
 
 
-PEERS = {"nuts": run_nuts, "nutpie": run_nutpie}
+def run_default(name: str, model: Any, budget: int, chains: int, seed: int) -> Trace:
+    """Run ``pmm.sample`` with its defaults; see :func:`run_nuts` for the arguments."""
+    return replace(run_step(name, PoissonULMC(), model, budget, chains, seed, adjusted=True), tuned=None)
+
+
+PEERS = {"default": run_default, "nuts": run_nuts, "nutpie": run_nutpie}

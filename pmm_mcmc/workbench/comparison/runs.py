@@ -15,6 +15,7 @@ from pmm_mcmc.diagnostics.verdict import verdict
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.methods import METHODS
 from pmm_mcmc.run.sample import sample
+from pmm_mcmc.warmup.equilibration import EQUILIBRATION
 
 __all__ = [
     "Ran", "Seconds", "Trace", "altered", "cut", "for_few_draws", "in_words", "name_of", "run_step", "thinning",
@@ -155,7 +156,9 @@ def thinning(numbers: float) -> int:
     return max(1, math.ceil(numbers / _MOST_NUMBERS))
 
 
-def run_step(name: str, step: Any, model: Any, budget: int, chains: int, seed: int) -> Trace:
+def run_step(
+    name: str, step: Any, model: Any, budget: int, chains: int, seed: int, adjusted: bool | None = None
+) -> Trace:
     """Run a step method of this package with ``pmm.sample``.
 
     A first, very short run with the same seed compiles and shows the cost of the warm-up.  The second run, which is
@@ -173,16 +176,18 @@ def run_step(name: str, step: Any, model: Any, budget: int, chains: int, seed: i
         Gradients of all chains, warm-up included.
     chains, seed
         Number of chains, and the seed of all.
+    adjusted
+        As for ``pmm.sample``.
 
     Raises
     ------
     TooSmall
         If the budget does not cover the warm-up and some draws.
     """
-    pilot, compiling = _sample(step, model, _PILOT, chains, seed)
+    pilot, compiling = _sample(step, model, _PILOT, chains, seed, adjusted)
     stats = pilot["sample_stats"]
     warmup = _warmup(stats)
-    each = float(stats["n_grad"].mean())
+    each = float(gradients(stats).mean())
     left = (budget - warmup.sum()) / chains
     if left < each * FEWEST:
         raise TooSmall(for_few_draws(float(warmup.sum()), budget, warmup.sum() + chains * each * FEWEST))
@@ -191,21 +196,21 @@ def run_step(name: str, step: Any, model: Any, budget: int, chains: int, seed: i
     numbers = sum(array.nbytes for group in pilot.children.values() for array in group.data_vars.values()) / 8
     factor = thinning(numbers / _PILOT * draws)
     if factor > 1:
-        step = altered(step, steps_per_draw=factor * int(stats["steps_per_draw"].max()))
+        step = altered(step, steps_per_draw=factor * _tuned(pilot)["steps_per_draw"])
         draws = math.ceil(draws / factor)
-    result, seconds = _sample(step, model, draws, chains, seed)
+    result, seconds = _sample(step, model, draws, chains, seed, adjusted)
     stats = result["sample_stats"]
-    n = cut(np.asarray(stats["n_grad"]), float(warmup.sum()), budget)
+    n = cut(gradients(stats), float(warmup.sum()), budget)
     result = _first(result, n)
     stats, tuned = result["sample_stats"], _tuned(result)
     return Trace(
         name,
         np.asarray(stats["unconstrained"], dtype=float),
-        np.asarray(stats["n_grad"]),
+        gradients(stats),
         warmup,
         Seconds(max(compiling.warmup - seconds.warmup, 0.0), seconds.warmup, seconds.sampling),
-        int(stats["unstable"].sum()),
-        int(stats["steps_per_draw"].sum()),
+        int(stats["unstable" if "unstable" in stats else "diverging"].sum()),
+        chains * n * tuned["steps_per_draw"],
         _verdict(result),
         _setting(result, tuned),
         np.asarray(stats["gradient"], dtype=float),
@@ -214,7 +219,14 @@ def run_step(name: str, step: Any, model: Any, budget: int, chains: int, seed: i
     )
 
 
-def _sample(step: Any, model: Any, draws: int, chains: int, seed: int) -> tuple[xr.DataTree, Seconds]:
+def gradients(stats: Any) -> np.ndarray:
+    """Return the gradients from one draw to the next."""
+    return np.asarray(stats["n_steps" if "n_steps" in stats else "n_grad"])
+
+
+def _sample(
+    step: Any, model: Any, draws: int, chains: int, seed: int, adjusted: bool | None
+) -> tuple[xr.DataTree, Seconds]:
     ends = [time.process_time()] * 2
 
     def note(drawn: Any) -> None:
@@ -229,6 +241,7 @@ def _sample(step: Any, model: Any, draws: int, chains: int, seed: int) -> tuple[
         superchains=None,
         model=model,
         random_seed=seed,
+        adjusted=adjusted,
         callback=note,
         progressbar=False,
         compute_convergence_checks=False,
@@ -237,7 +250,7 @@ def _sample(step: Any, model: Any, draws: int, chains: int, seed: int) -> tuple[
 
 
 def _warmup(stats: Any) -> np.ndarray:
-    return np.asarray(stats["n_grad_total"].isel(draw=0) - stats["n_grad"].isel(draw=0))
+    return np.asarray(stats["n_grad_total"].isel(draw=0)) - gradients(stats)[:, 0]
 
 
 def altered(step: Any, **arguments: Any) -> Any:
@@ -251,9 +264,10 @@ def altered(step: Any, **arguments: Any) -> Any:
 
 def _first(result: xr.DataTree, n: int) -> xr.DataTree:
     """Return the first draws of a result."""
-    return xr.DataTree.from_dict(
-        {name: result[name].dataset.isel(draw=slice(n)) for name in ("posterior", "sample_stats")}
-    )
+    groups = {name: result[name].dataset.isel(draw=slice(n)) for name in ("posterior", "sample_stats")}
+    if EQUILIBRATION in result.children:
+        groups[EQUILIBRATION] = result[EQUILIBRATION].dataset
+    return xr.DataTree.from_dict(groups)
 
 
 def _verdict(result: xr.DataTree) -> Ran:
@@ -262,14 +276,14 @@ def _verdict(result: xr.DataTree) -> Ran:
 
 
 def _tuned(result: Any) -> dict[str, Any]:
-    stats = result["sample_stats"]
+    stats = result[EQUILIBRATION if EQUILIBRATION in result.children else "sample_stats"]
     names = [name for name in ("step_size", "K", "steps_per_draw", "friction") if name in stats]
-    return {name: stats[name].values[0, -1].item() for name in names}
+    return {name: stats[name].values[0].flat[-1].item() for name in names}
 
 
 def _setting(result: Any, tuned: dict[str, Any]) -> str:
     parts = [f"step size {tuned['step_size']:.2g}"]
-    if tuned["K"] > 1:
+    if tuned.get("K", 1) > 1:
         parts.append(f"K {tuned['K']}")
     if np.isfinite(tuned.get("friction", np.nan)):
         parts.append(f"friction {tuned['friction']:.2g}")

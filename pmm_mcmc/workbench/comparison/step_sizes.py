@@ -88,7 +88,7 @@ def _at(step: Any, tuned: Mapping[str, Any], size: float) -> Any:
     """Return the step with another step size, and K and friction as tuned."""
     arguments = step.arguments
     kept: dict[str, Any] = {"step_size": size}
-    if arguments.fixed_K is None:
+    if arguments.fixed_K is None and "K" in tuned:
         kept["K"] = tuned["K"]
     if arguments.dynamics == "underdamped" and arguments.friction is None:
         kept["friction"] = tuned["friction"]

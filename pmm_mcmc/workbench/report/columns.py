@@ -6,10 +6,10 @@ __all__ = ["BIASES", "ESTIMATES", "FORMS", "SAMPLING", "SETTING", "interval_mean
 
 ESTIMATES = {
     "mean": "Mean of the draws.",
-    "mean_corrected": "Mean corrected for the bias by the gradients at the draws: the number to report.",
-    "mcse_corrected": "Standard error of the corrected mean, by chance and by the remaining bias.",
+    "mean_corrected": "Mean corrected by the gradients at the draws: the number to report.",
+    "mcse_corrected": "Standard error of the corrected mean.",
     "sd": "Standard deviation of the draws, over all chains.",
-    "sd_corrected": "Standard deviation corrected for the bias, where that is possible.",
+    "sd_corrected": "Standard deviation corrected by the gradients at the draws, where that is possible.",
 }
 BIASES = {
     "bias": "Mean of the draws minus corrected mean: the effect of the step size on it, with some error by chance.",
@@ -27,7 +27,7 @@ SAMPLING = {
         "The same for groups of chains that started together, for many chains of few draws: it approaches 1 as the "
         "groups forget their starts."
     ),
-    "mcse_mean": "Standard error of the mean by chance, without bias.",
+    "mcse_mean": "Standard error of the mean of the draws, by chance.",
     "mcse_sd": "Standard error of the standard deviation by chance.",
 }
 SETTING = {
@@ -42,7 +42,7 @@ SETTING = {
     ),
     "halving_cost": ("cost of half the bias", "Factor in gradients that half the target bias would cost."),
     "acceptance_rate": ("acceptance", "Mean probability that a proposal was accepted."),
-    "n_grad": ("gradients after warm-up", "Gradients of the log density after warm-up."),
+    **dict.fromkeys(("n_grad", "n_steps"), ("gradients after warm-up", "Gradients of the log density after warm-up.")),
     "n_grad_total": ("gradients", "Gradients of the log density that a chain has spent, warm-up included."),
 }
 FORMS = {
@@ -62,5 +62,5 @@ def interval_meaning(column: str) -> str:
         percent, _, side = column.removeprefix(kind).partition("_")
         if column.startswith(kind) and percent.isdigit() and side in ("lb", "ub"):
             which = "Lower" if side == "lb" else "Upper"
-            return f"{which} end of the {words} that holds {percent} % of the draws; not corrected for bias."
+            return f"{which} end of the {words} that holds {percent} % of the draws, as they are."
     return ""

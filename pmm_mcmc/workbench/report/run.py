@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.moments_summary import moments_summary
+from pmm_mcmc.diagnostics.moments_summary import moments_summary, read_moments
 from pmm_mcmc.diagnostics.nested import nested_r_hat
+from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.statement import Verdict as Judgement
 from pmm_mcmc.diagnostics.summary import full_table, joined, with_numbers
 from pmm_mcmc.diagnostics.verdict import verdict
@@ -26,7 +27,7 @@ _TONES: dict[str, Any] = {"trusted": "ok", "undecided": "unknown", "not trusted"
 
 
 class _Found(NamedTuple):
-    """The summary of a run with biases, and its verdict."""
+    """The summary of a run, of unadjusted draws with biases, and its verdict."""
 
     table: pd.DataFrame
     judged: Judgement
@@ -35,16 +36,15 @@ class _Found(NamedTuple):
 def run_page(dt: Any, title: str = "Report on a run") -> str:
     """Return the report on a run as one self-contained HTML file.
 
-    It has the verdict; for each parameter the estimates, the corrected mean, the bias with its standard error,
-    effective sample sizes and r_hat; figures of biases, traces and ranks; what a ladder found; the tuned
-    parameters; unstable transitions.
-    For large results it shows, with a note, the parameters with the largest biases and r_hat, and some chains.
+    It has the verdict; for each parameter the estimates, the corrected mean, effective sample sizes and r_hat; figures
+    of traces and ranks; of unadjusted draws biases with their standard errors; what a ladder found; the tuned
+    parameters; transitions that failed.
+    For large results it shows, with a note, the parameters nearest to the limits of the verdict, and some chains.
 
     Parameters
     ----------
     dt
-        A result of ``pm.sample`` or :func:`pmm_mcmc.sample` (also with ``keep="moments"``), or an opened store.  For
-        a sampler that stores no gradients, the report states that the bias was not measured.
+        A result of ``pm.sample`` or :func:`pmm_mcmc.sample` (also with ``keep="moments"``), or an opened store.
     title
         Title of the page.
 
@@ -80,6 +80,8 @@ def _summarised(dt: Any) -> _Found:
     children = getattr(dt, "children", ())
     if "posterior_mean" in children:
         table = moments_summary(dt)
+        if not read_moments(dt).unadjusted:
+            table = table.drop(columns=["bias", "bias_se"])
         if "bias" in table:
             table["bias_sd_units"] = table["bias"] / table["sd"].where(table["sd"] > 0.0)
         return _Found(table, verdict(dt))
@@ -97,8 +99,8 @@ def _summarised(dt: Any) -> _Found:
 def _of_draws(dt: Any) -> _Found:
     judged, biases = verdict(dt), full_table(dt)
     measured = bool(biases["bias"].notna().any())
-    beside = biases[["mean_corrected", "mcse_corrected", "sd_corrected", *BIASES]] if measured else None
-    table = joined(dt, beside)
+    columns = ["mean_corrected", "mcse_corrected", "sd_corrected", *(BIASES if read(dt).unadjusted else ())]
+    table = joined(dt, biases[columns] if measured else None)
     if "superchains" in dt["posterior"].attrs:
         table["nested_r_hat"] = nested_r_hat(dt).reindex(table.index)
     return _Found(table, judged)

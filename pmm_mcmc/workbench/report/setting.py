@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.diagnostics.noncentred import WORDS
+from pmm_mcmc.warmup.equilibration import EQUILIBRATION
 from pmm_mcmc.workbench.report.columns import SETTING
 from pmm_mcmc.workbench.report.page import Cell, Column, Section, Table, Text, number
 
@@ -27,7 +28,7 @@ def _of_chains(stats: Any, name: str) -> np.ndarray | None:
         return None
     values = stats[name]
     if "draw" in values.dims:
-        if name == "n_grad":
+        if name in ("n_grad", "n_steps"):
             values = values.sum("draw")
         elif name == "acceptance_rate":
             values = values.mean("draw")
@@ -36,7 +37,7 @@ def _of_chains(stats: Any, name: str) -> np.ndarray | None:
         else:
             return None
     values = np.asarray(values.values, dtype=float)
-    if name in ("n_grad", "n_grad_total") and values.ndim > 1:  # several samplers, each for its own variables
+    if name in ("n_grad", "n_steps", "n_grad_total") and values.ndim > 1:  # several samplers
         values = values.reshape(len(values), -1).sum(axis=1)
     return values if np.isfinite(values).any() else None
 
@@ -60,7 +61,7 @@ def facts(dt: Any) -> dict[str, str]:
         out["Warm-up"] = f"at most {int(attrs['tuning_steps']):,} transitions"
     spent = None if stats is None else _of_chains(stats, "n_grad_total")
     if spent is not None:
-        later = _of_chains(stats, "n_grad")
+        later = _of_chains(stats, "n_steps" if "n_steps" in stats else "n_grad")
         share = "" if later is None else f", {1 - later.sum() / spent.sum():.0%} of them in warm-up"
         out["Gradients"] = f"{int(spent.sum()):,}{share}".replace("%", " %")
     if "sampling_time" in attrs:
@@ -76,8 +77,11 @@ def facts(dt: Any) -> dict[str, str]:
 def setting_section(dt: Any) -> Section:
     """Return the section with the tuned parameters over the chains."""
     stats, rows = statistics(dt), []
+    fixed = dt[EQUILIBRATION].dataset if EQUILIBRATION in dt.children else {}
     for name, (words, meaning) in SETTING.items():
         values = None if stats is None else _of_chains(stats, name)
+        if name in fixed:
+            values = np.asarray(fixed[name].values, dtype=float)
         if values is not None:
             low, middle, high = np.nanmin(values), np.nanmedian(values), np.nanmax(values)
             rows.append([Cell(words), *(Cell(number(value)) for value in (low, middle, high)), Cell(meaning)])
@@ -96,11 +100,9 @@ def setting_section(dt: Any) -> Section:
 def unstable_section(dt: Any) -> Section:
     """Return the section with the unstable transitions of each chain."""
     stats, title = statistics(dt), "Unstable steps"
-    if stats is None:
+    if stats is None or not {"unstable", "diverging"} & set(stats):
         return Section(title, [])
     if "unstable" not in stats:
-        if "diverging" not in stats:
-            return Section(title, [])
         count = int(np.asarray(stats["diverging"].values).sum())
         return Section(title, [Text(f"{count:,} divergent transitions after warm-up.")])
     other = [dim for dim in stats["unstable"].dims if dim != "chain"]
