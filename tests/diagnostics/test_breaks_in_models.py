@@ -1,7 +1,12 @@
-"""Runs of models whose density jumps or ends at a wall, or whose widths are hard to know, by every way in."""
+"""Unadjusted runs of models whose density jumps or ends at a wall, or whose widths are hard to know, by every way in.
+
+Adjusted draws of the same are right, and judged so.
+"""
 
 import json
+import re
 
+import arviz as az
 import jax.numpy as jnp
 import numpy as np
 import pymc as pm
@@ -25,7 +30,7 @@ def sampled(door, seed, **short):
     short = {"progressbar": False, "random_seed": seed} | short
     if door == "pymc":
         return pm.sample(step=pmm.PoissonULMC(), chains=4, cores=1, **short)
-    return pmm.sample(backend=door, **short)
+    return pmm.sample(backend=door, **({"adjusted": False} | short))
 
 
 @pytest.mark.pymc
@@ -42,9 +47,27 @@ def test_a_jump_in_a_model(door):
             assert float(dt["posterior"]["x"].mean()) < truth - 0.2
 
 
+@pytest.mark.pymc
+@pytest.mark.statistical
+@pytest.mark.parametrize("door", ["numba", "jax"])
+@pytest.mark.parametrize("size", [1.5, -np.inf])
+def test_adjusted_draws_are_right_and_trusted_where_the_density_jumps_or_ends(door, size):
+    """The test is of the density itself; four errors of a mean of some 2,000 effective draws: 6e-5 each."""
+    ratio = np.exp(size)
+    beyond = stats.norm.sf(0.3)
+    truth = stats.norm.pdf(0.3) * (ratio - 1.0) / (1.0 + beyond * (ratio - 1.0))
+    second = (1.0 + (beyond + 0.3 * stats.norm.pdf(0.3)) * (ratio - 1.0)) / (1.0 + beyond * (ratio - 1.0))
+    with model_with(lambda x, s: pt.switch(x > 0.3, size, 0.0)):
+        dt = sampled(door, 1, adjusted=True, initvals={"x": 0.0})
+    x = dt["posterior"]["x"].values
+    error = np.sqrt(second - truth**2) / np.sqrt(float(az.ess(dt["posterior"]["x"].values, method="mean")))
+    assert pmm.verdict(dt).trusted
+    assert abs(x.mean() - truth) < 4.0 * error
+
+
 def test_a_jump_in_a_function_of_jax():
     density = pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2) + jnp.where(x[1] > -0.5, 1.0, 0.0), 3)
-    seen = pmm.verdict(pmm.sample(model=density, draws=500, progressbar=False, random_seed=1))
+    seen = pmm.verdict(pmm.sample(model=density, adjusted=False, draws=500, progressbar=False, random_seed=1))
     assert "the log density jumps by 1 where x[1] is near -0.5." in seen.sentence
 
 
@@ -72,7 +95,7 @@ def test_a_jump_is_said_where_only_moments_are_kept_and_of_a_run_in_a_store(tmp_
 @pytest.mark.pymc
 def test_a_jump_is_not_forgotten_when_a_run_goes_on(tmp_path):
     """A few more draws, or the end of an interrupted run, have too few segments of their own."""
-    options = {"random_seed": 1, "progressbar": False}
+    options = {"random_seed": 1, "progressbar": False, "adjusted": False}
     with model_with(lambda x, s: pt.switch(x > 0.3, 1.5, 0.0)):
         dt = pmm.sample(more=pmm.sample(300, **options), draws=10, progressbar=False)
         pmm.sample(300, store=tmp_path / "run", compute_convergence_checks=False, **options)
@@ -106,8 +129,10 @@ def test_a_long_thin_banana_is_not_trusted_where_its_width_is_wrong():
         for seed in (0, 2, 3, 10):
             dt = sampled("numba", seed)
             seen, sd = pmm.verdict(dt), float(dt["posterior"]["x"][..., 1].std())
-            assert not (seen.trusted and abs(sd / truth - 1.0) > 0.1)
-            if [reason.code for reason in seen.reasons] == ["mcse_of_sd"]:
+            if seen.trusted and abs(sd / truth - 1.0) > 0.1:
+                (percent,) = re.findall(r"The sd of x\[1\] is known to (\d+) % at best", seen.sentence)
+                assert abs(sd / truth - 1.0) < 3.0 * 0.01 * float(percent)
+            if [reason.code for reason in seen.reasons] == ["mcse"]:
                 undecided.append(seen.sentence)
     assert len(undecided) >= 2
     assert all("the sd of x[1] is known to" in words and " Draw more: about " in words for words in undecided)

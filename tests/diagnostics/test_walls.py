@@ -65,7 +65,10 @@ def test_a_wall_in_a_model():
     with pm.Model():
         x = pm.Normal("x", initval=0.5)
         pm.Potential("wall", pt.switch(x < 0.0, -np.inf, 0.0))
-        dt = pmm.sample(draws=300, progressbar=False, backend="numba", random_seed=1)
+        options = {"draws": 300, "progressbar": False, "backend": "numba", "random_seed": 1}
+        adjusted = pmm.sample(**options)
+        dt = pmm.sample(adjusted=False, **options)
+    assert pmm.verdict(adjusted).trusted and np.isnan(bias_table(adjusted).loc["x", "bias"])
     row, found = bias_table(dt).loc["x"], pmm.verdict(dt)
     assert found.state == "not trusted" and np.isnan(row["bias"])
     assert row["mean_corrected"] == row["mean"] > 0.4 and row["mcse_corrected"] == row["mcse"] > 0.005
