@@ -22,7 +22,6 @@ from pmm_mcmc.run.chunks import Gathered, Groups, Plan, groups_of
 from pmm_mcmc.run.until import Until
 from pmm_mcmc.warmup.equilibration import Equilibration, adjusted_setting
 from pmm_mcmc.warmup.pooled import Warming
-from pmm_mcmc.warmup.step_size import with_adjusted_step
 
 __all__ = ["Driver", "FinishedChunk", "Recorder", "Run", "StopSampling"]
 
@@ -102,7 +101,7 @@ class Run:
         if plan.equilibrates and warming.finished:
             kernel = plan.engine.kernel
             warming.ensemble.state = at_draw(warming.ensemble.state, kernel, GHMC)
-            warming.tuned = with_adjusted_step(adjusted_setting(warming.tuned, kernel), warming.tuned.step_size)
+            warming.tuned = adjusted_setting(warming.tuned, kernel, warming.tuned.step_size)
         nothing = np.zeros(len(starts), np.int64)
         return cls(warming, not warming.finished, 0, warming.n_grad.copy(), nothing)
 

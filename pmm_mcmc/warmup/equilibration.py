@@ -38,12 +38,13 @@ __all__ = ["EQUILIBRATION", "Equilibration", "adjusted_setting", "least_acceptan
 EQUILIBRATION = "equilibration"
 
 
-def adjusted_setting(tuned: TunedParameters, kernel: Kernel) -> TunedParameters:
-    """Return the setting of adjusted draws for chains that were tuned for an unadjusted method."""
-    step = tuned.step_size
-    if kernel.dynamics == OVERDAMPED:
-        step = math.sqrt(2.0 * step)  # a step of the position alone has the noise of such a step of the velocity
-    step = min(CALIBRATION.adjusted_step * step, METHODS["GHMC"].largest_step)
+def adjusted_setting(tuned: TunedParameters, kernel: Kernel, step: float | None = None) -> TunedParameters:
+    """Return the setting of adjusted draws, with a step if one is fixed, for chains tuned for an unadjusted method."""
+    if step is None:
+        step = tuned.step_size
+        if kernel.dynamics == OVERDAMPED:
+            step = math.sqrt(2.0 * step)  # a step of the position alone has the noise of such a step of the velocity
+        step = min(CALIBRATION.adjusted_step * step, METHODS["GHMC"].largest_step)
     return tuned._replace(
         step_size=step,
         K=1,

@@ -103,7 +103,7 @@ def test_which_draws_are_adjusted_and_which_have_an_equilibration(schools, backe
 
 def test_without_a_warm_up_the_step_is_the_one_given(schools):
     whole = {"tune": 0, "draws": 20}
-    own = default(schools, "numba", step=pmm.GHMC(step_size=0.2, friction=0.6), **whole)
+    own = default(schools, "numba", step=pmm.GHMC(step_size=0.2), **whole)
     step = pmm.ULMC(step_size=0.2, friction=1.0)
     assert_same(own, default(schools, "numba", step=step, adjusted=True, **whole))
 
