@@ -50,7 +50,7 @@ def test_each_mode_is_a_gaussian_of_its_mass():
 
 
 def test_modes_of_unequal_width_have_their_weights_in_twenty_dimensions():
-    options = {"ladder": "auto", "chains": 256, "draws": 60, "tune": 1000, "step": pmm.PoissonULMC()}
+    options = {"ladder": "auto", "chains": 256, "draws": 500, "tune": 1000, "step": pmm.PoissonULMC()}
     dt = run(unequal(20), "numba", **options)
     ladder, judged = dt["ladder"], pmm.verdict(dt)
     assert int(ladder["gaussians"]) == 2 and judged.state == "trusted"
