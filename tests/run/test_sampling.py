@@ -126,9 +126,9 @@ def test_superchains_start_together_and_go_apart(schools):
     model, starts = schools, []
     start = pooled.Warming.start.__func__
 
-    def watched(cls, engine, arguments, at, *others):
+    def watched(cls, engine, arguments, at, *others, **options):
         starts.append(at)
-        return start(cls, engine, arguments, at, *others)
+        return start(cls, engine, arguments, at, *others, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pooled.Warming, "start", classmethod(watched))
