@@ -114,7 +114,8 @@ def test_every_sampler_spends_the_budget_and_no_gradient_more(report, counted):
         assert trace.position.shape == trace.gradient.shape == (*trace.n_grad.shape, 2)
         line = report.table.loc[trace.name]
         assert line["grads_warmup"] + line["grads_sampling"] == trace.spent
-        np.testing.assert_allclose(trace.gradient, -trace.position, rtol=1e-9)
+        single = trace.name in ("GHMC", "ours")  # gradients of adjusted draws are kept in single precision
+        np.testing.assert_allclose(trace.gradient, -trace.position, rtol=2e-7 if single else 1e-9)
 
 
 @pytest.mark.pymc
