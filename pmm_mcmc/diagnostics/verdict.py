@@ -342,9 +342,9 @@ def asks_for_more(dt: Any) -> Reason | None:
 def last_words(dt: Any) -> tuple[int, str]:
     """Return what a run ends with, and its level of logging: the sentence of the verdict, a warning unless trusted.
 
-    After a good one it says where the means are that the sentence speaks of.
+    After a good one it says where the means are.
     """
     judgement = verdict(dt)
     if judgement.trusted:
-        return logging.INFO, f"{judgement.sentence} The corrected means are in pmm.summary(dt)."
+        return logging.INFO, f"{judgement.sentence} The estimates are in pmm.summary(dt)."
     return logging.WARNING, judgement.sentence

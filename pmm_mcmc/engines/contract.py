@@ -89,7 +89,7 @@ class Engine(Protocol):
     structure: Structure | None
 
     def adjusted(self) -> Engine:
-        """Return the engine of adjusted draws (generalised HMC) over the same density, the same one each time."""
+        """Return the engine of adjusted draws (generalised HMC) over the same density."""
 
     def gradient_at(self, position: np.ndarray, sites: np.ndarray | None = None) -> np.ndarray:
         """Return gradients at positions ``z`` ``(..., d)`` for given sites; NaN where a value is not finite."""

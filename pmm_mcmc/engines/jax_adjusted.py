@@ -1,6 +1,6 @@
 """One adjusted transition of a group of chains in lockstep, traced by JAX, over :mod:`pmm_mcmc.langevin.transitions`.
 
-It follows :func:`pmm_mcmc.engines.numba_step.propose` step by step, with arrays ``(group, d)`` in place of vectors.
+It follows :func:`pmm_mcmc.engines.numba_adjusted.propose` step by step, with arrays ``(group, d)`` in place of vectors.
 Proposals far below the height, which are few, are refined in smaller batches.
 """
 
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pmm_mcmc.engines.jax_batches import choose, renew_few
 from pmm_mcmc.engines.jax_midpoints import Chains, Draws, Drift, Parameters, total
 from pmm_mcmc.langevin.flows import build_flows
 from pmm_mcmc.langevin.transitions import (
@@ -26,11 +27,9 @@ from pmm_mcmc.langevin.transitions import (
     refreshed,
 )
 
-__all__ = ["SHARE", "Outcome", "adjusted_outcome"]
+__all__ = ["Outcome", "adjusted_outcome"]
 
 _flows = build_flows(jnp, jnp.where)
-# A batch of chains whose steps are refined is this share of a group (one over it).
-SHARE = 16
 
 
 class Outcome(NamedTuple):
@@ -54,10 +53,6 @@ class Outcome(NamedTuple):
     first: Any
     last: Any
     n_grad: Any
-
-
-def _where(condition: Any, new: Any, old: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b).astype(b.dtype), new, old)
 
 
 def _as_ratio(log_ratio: Any) -> Any:
@@ -107,7 +102,7 @@ def _finer(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
             earlier *= SUBSTEPS
         moved = after._replace(factor=height / jnp.where(good, ratio, 1.0))
         outcome = Outcome(
-            _where(good, moved, before.chains),
+            choose(good, moved, before.chains),
             before.good | good,
             before.refined | good,
             before.first,
@@ -134,28 +129,11 @@ def adjusted_outcome(p: Parameters, drift: Drift, chains: Chains, draws: Draws) 
     after, log_ratio, n_grad = _leapfrog(drift, begin, p.alpha, 1)
     ratio = _as_ratio(log_ratio)
     good = jnp.abs(height) < ratio
-    after = _where(good, after._replace(factor=height / jnp.where(good, ratio, 1.0)), begin)
+    after = choose(good, after._replace(factor=height / jnp.where(good, ratio, 1.0)), begin)
     outcome = Outcome(after, good, jnp.zeros_like(good), ratio, ratio, n_grad)
     below = ~good & far_below(ratio, height)
-    return begin, _refined(drift, p.alpha, begin, outcome, below[:, 0])
 
+    def renew(lanes: Any) -> Outcome:
+        return _finer(drift, p.alpha, *jax.tree.map(lambda x: x[lanes], (begin, outcome)))
 
-def _refined(drift: Drift, step: Any, begin: Chains, outcome: Outcome, below: Any) -> Outcome:
-    """Refine the proposals that lie far ``below`` the height, a batch at a time."""
-    g = len(below)
-    batch = -(-g // SHARE)
-    ranks = jnp.cumsum(below, dtype=jnp.int32)
-    rows = jnp.where(below, ranks - 1, SHARE * batch)
-    which = jnp.zeros(SHARE * batch, jnp.int32).at[rows].set(jnp.arange(g, dtype=jnp.int32), mode="drop")
-
-    def some(carry: tuple[Any, Outcome]) -> tuple[Any, Outcome]:
-        i, before = carry
-        lanes = lax.dynamic_slice(which, (i * batch,), (batch,))
-        start, first = jax.tree.map(lambda x: x[lanes], (begin, before))
-        finer = _finer(drift, step, start, first)
-        # Surplus lanes of the last batch are dropped.
-        to = jnp.where(i * batch + jnp.arange(batch) < ranks[-1], lanes, g)
-        return i + 1, jax.tree.map(lambda old, new: old.at[to].set(new.astype(old.dtype), mode="drop"), before, finer)
-
-    left = lambda carry: carry[0] * batch < ranks[-1]  # noqa: E731
-    return lax.while_loop(left, some, (0, outcome))[1]
+    return begin, renew_few(below[:, 0], outcome, renew)

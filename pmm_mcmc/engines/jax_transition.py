@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pmm_mcmc.engines.jax_adjusted import SHARE, adjusted_outcome
+from pmm_mcmc.engines.jax_adjusted import adjusted_outcome
+from pmm_mcmc.engines.jax_batches import choose, renew_few
 from pmm_mcmc.engines.jax_midpoints import Chains, Draws, Drift, Known, Parameters, evaluate_midpoints, total
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.transitions import (
@@ -51,10 +52,6 @@ class _Step(NamedTuple):
 
 def _flat(x: Any) -> Any:
     return x.astype(jnp.int32)[:, 0]
-
-
-def _where(condition: Any, new: Any, old: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b).astype(b.dtype), new, old)
 
 
 def transition(
@@ -100,7 +97,7 @@ def transition(
     adapts = ~whole.good & (p.tolerance > 0.0)
     longer = jnp.where(adapts, _limits.refined(chains.factor), _limits.accepted(chains.factor))
     factor = jnp.where(good, longer, _limits.rejected(chains.factor)).astype(v.dtype)
-    after = _where(good, found.chains, back)._replace(factor=factor)
+    after = choose(good, found.chains, back)._replace(factor=factor)
     counts = Counts(
         good[:, 0].astype(v.dtype),
         _flat(found.n_grad),
@@ -149,18 +146,12 @@ def _refined(
     kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, whole: _Step
 ) -> _Step:
     """Refine the steps that failed: take them in parts along the same noise path."""
-    g, has_velocity = len(step), kernel.dynamics != OVERDAMPED
-    batch = -(-g // SHARE)
+    has_velocity = kernel.dynamics != OVERDAMPED
 
     def finer(carry: tuple[Any, _Step]) -> tuple[Any, _Step]:
         parts, found = carry
-        ranks = jnp.cumsum(~found.good[:, 0], dtype=jnp.int32)
-        rows = jnp.where(found.good[:, 0], SHARE * batch, ranks - 1)
-        which = jnp.zeros(SHARE * batch, jnp.int32).at[rows].set(jnp.arange(g, dtype=jnp.int32), mode="drop")
 
-        def some(carry: tuple[Any, _Step]) -> tuple[Any, _Step]:
-            i, found = carry
-            lanes = lax.dynamic_slice(which, (i * batch,), (batch,))
+        def renew(lanes: Any) -> _Step:
             begin, known, spent = jax.tree.map(lambda x: x[lanes], (chains, whole.noise, found.n_grad))
             length = step[lanes] / parts
             limits = p.threshold_of_part, _limits.limit(p.steepest, parts / chains.factor[lanes], has_velocity)
@@ -171,17 +162,12 @@ def _refined(
                 ahead = Known(noise[0], noise[1], length * (parts - k), k == parts - 1)
                 one, beyond = _take(kernel, p, drift, before.chains, of_part, length, limits, ahead)
                 # Gradients after a failed part are not counted.
-                return _where(before.good, one._replace(n_grad=before.n_grad + one.n_grad), before), beyond
+                return choose(before.good, one._replace(n_grad=before.n_grad + one.n_grad), before), beyond
 
-            yes = jnp.ones((batch, 1), bool)
-            after, _ = lax.fori_loop(0, parts, once, (_Step(begin, spent, yes, ~yes, known), known))
-            # Surplus lanes of the last batch are dropped.
-            to = jnp.where(i * batch + jnp.arange(batch) < ranks[-1], lanes, g)
-            put = lambda old, new: old.at[to].set(new.astype(old.dtype), mode="drop")  # noqa: E731
-            return i + 1, jax.tree.map(put, found, after)
+            yes = jnp.ones((len(lanes), 1), bool)
+            return lax.fori_loop(0, parts, once, (_Step(begin, spent, yes, ~yes, known), known))[0]
 
-        left = lambda carry: carry[0] * batch < ranks[-1]  # noqa: E731
-        return parts * SUBSTEPS, lax.while_loop(left, some, (0, found))[1]
+        return parts * SUBSTEPS, renew_few(~found.good[:, 0], found, renew)
 
     bad = lambda carry: (carry[0] <= SUBSTEPS**MOST_REFINEMENTS) & ~jnp.all(carry[1].good)  # noqa: E731
     return lax.while_loop(bad, finer, (SUBSTEPS, whole))[1]
@@ -198,4 +184,4 @@ def _ghmc(p: Parameters, drift: Drift, chains: Chains, draws: Draws) -> tuple[Ch
         _flat(outcome.refined),
         _flat(jnp.zeros_like(good)),
     )
-    return _where(good, outcome.chains, begin._replace(v=-begin.v)), counts
+    return choose(good, outcome.chains, begin._replace(v=-begin.v)), counts

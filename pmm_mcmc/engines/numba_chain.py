@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from pmm_mcmc.engines import contract, numba_random, numba_step
+from pmm_mcmc.engines import contract, numba_adjusted, numba_random, numba_step
 from pmm_mcmc.engines.contract import Chunk
+from pmm_mcmc.engines.numba_adjusted import propose
 from pmm_mcmc.engines.numba_random import fill_normals, start_stream, uniform
-from pmm_mcmc.engines.numba_step import NoisePath, StepLength, attempt, copy, drift, flow, place, propose
+from pmm_mcmc.engines.numba_step import NoisePath, StepLength, attempt, copy, drift, flow, place
 from pmm_mcmc.langevin import flows, methods, midpoints, transitions
 from pmm_mcmc.langevin.flows import select
 from pmm_mcmc.langevin.methods import OVERDAMPED, Scheme
@@ -43,7 +44,8 @@ _refined = numba.njit(_limits.refined)
 
 def _fingerprint() -> str:
     # numba's cache key covers only the file of the cached function; this covers the files of all that it calls.
-    parts = (flows, midpoints, transitions, methods, contract, numba_random, numba_step, sys.modules[__name__])
+    of_engine = contract, numba_random, numba_step, numba_adjusted, sys.modules[__name__]
+    parts = (flows, midpoints, transitions, methods, *of_engine)
     return hashlib.sha256(b"".join(inspect.getsource(part).encode() for part in parts)).hexdigest()
 
 
@@ -158,9 +160,8 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
 
             if good:
                 copy(u_new, u), copy(v_new, v), copy(new_b, b), copy(y, evaluated), copy(new_gradient, gradient)
-                adapts = (
-                    parts > 1 and tolerance > 0.0
-                )  # until the next fit shorter steps come as far as parts of long ones
+                # In warm-up, until the next fit, shorter steps come as far as parts of long ones.
+                adapts = parts > 1 and tolerance > 0.0
                 state[4 * d] = lp_new
                 state[4 * d + 1] = _refined(state[4 * d + 1]) if adapts else _accepted(state[4 * d + 1])
                 accept += 1.0

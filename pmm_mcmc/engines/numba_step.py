@@ -17,33 +17,27 @@ from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
 from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, next_cell, one_cell, one_in
 from pmm_mcmc.langevin.transitions import (
     EARLIEST,
-    LARGEST,
-    MOST_REFINEMENTS,
-    SUBSTEPS,
     bridged,
     build_gain,
     build_limits,
     end,
     energy_ahead,
     fall,
-    far_below,
-    harmonic_log_ratio,
     interpolate,
     interpolate_velocity,
-    kick,
     noise,
     path,
 )
 
 __all__ = [
-    "Functions", "NoisePath", "Parameters", "StepLength", "attempt", "copy", "drift", "flow", "place", "propose",
+    "Functions", "NoisePath", "Parameters", "StepLength", "attempt", "copy", "drift", "flow", "inner", "place",
 ]  # fmt: skip
 
 # Called from compiled code alone: without the ways in from Python and C, which LLVM would compile, too.
-_inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 _flows = build_flows(np, select)
-_overdamped, _underdamped, _harmonic = (_inner(f) for f in (_flows.overdamped, _flows.underdamped, _flows.harmonic))
-_gain, _curvature = _inner(build_gain(select)), _inner(build_limits(np, select).curvature)
+_overdamped, _underdamped, _harmonic = (inner(f) for f in (_flows.overdamped, _flows.underdamped, _flows.harmonic))
+_gain, _curvature = inner(build_gain(select)), inner(build_limits(np, select).curvature)
 
 
 class Functions(NamedTuple):
@@ -87,7 +81,7 @@ class NoisePath(NamedTuple):
     known_v: Any
 
 
-@_inner
+@inner
 def flow(kind, h, friction):
     """Return the flow of a dynamics over a time."""
     if kind == OVERDAMPED:
@@ -97,7 +91,7 @@ def flow(kind, h, friction):
     return _underdamped(h, friction)
 
 
-@_inner
+@inner
 def copy(source, out):
     """Fill ``out`` from the start of ``source``.
 
@@ -107,7 +101,7 @@ def copy(source, out):
         out[i] = source[i]
 
 
-@_inner
+@inner
 def _stretch(scale, v, out):
     """Fill ``out`` with ``(I + U diag(l - 1) U^T) v``; ``scale`` holds ``l`` in row 1 and ``U^T`` below."""
     along = np.dot(scale[2:], v)
@@ -118,7 +112,7 @@ def _stretch(scale, v, out):
         out[i] += v[i]
 
 
-@_inner
+@inner
 def place(coordinates, y, z):
     """Fill ``z`` with the position of whitened ``y``; ``coordinates`` is ``(centre, scale)`` of the affine map."""
     centre, scale = coordinates
@@ -135,7 +129,7 @@ def place(coordinates, y, z):
             z[j] += centre[j]
 
 
-@_inner
+@inner
 def drift(function, table, kind, y, coordinates, scratch, gradient, b):
     """Return the log density at whitened ``y``, NaN where not finite; fill ``gradient`` (the evaluation) and ``b``."""
     scale = coordinates[1]
@@ -160,7 +154,7 @@ def drift(function, table, kind, y, coordinates, scratch, gradient, b):
     return lp if math.isfinite(total) else math.nan
 
 
-@_inner
+@inner
 def _extend(random, ahead, kind, friction, gap, length, noise_path):
     """Draw the noise over a gap of some ``length`` and extend the noise path of the step by it, in place.
 
@@ -191,7 +185,7 @@ def _extend(random, ahead, kind, friction, gap, length, noise_path):
         mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
 
 
-@_inner
+@inner
 def attempt(functions, parameters, kernel, coordinates, lengths, begin, found, noise_path, random, work):
     """Take one step from ``begin`` and fill ``found``.
 
@@ -309,98 +303,7 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, found, n
     return finite and rise <= threshold + tolerance * motion and steep <= steepest, False, lp_new, n_grad
 
 
-@_inner
-def leapfrog(functions, kind, parts, step, rotation, coordinates, begin, found, scratch):
-    """Fill ``found`` with the end of ``parts`` steps from ``begin``, half kicks around a rotation each.
-
-    ``rotation`` is the flow over a step without friction.  Other arguments are those of :func:`attempt`.
-
-    Returns
-    -------
-    log_ratio, lp, n_grad
-        Of the acceptance, NaN where a value is not finite; the log density at the end; gradients spent.
-    """
-    joint, joint_table, _, _ = functions
-    u, v, b, _, lp = begin
-    u_new, v_new, new_b, new_gradient, _ = found
-    copy(u, u_new)
-    copy(v, v_new)
-    copy(b, new_b)
-    gained, lp_new = 0.0, lp
-    for k in range(parts):
-        for j in range(u.size):
-            v_new[j], gain = kick(v_new[j], new_b[j], step)
-            gained += gain
-            u_new[j], v_new[j] = path(u_new[j], v_new[j], 0.0, 0.0, rotation)
-        lp_new = drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
-        if math.isnan(lp_new):
-            return math.nan, lp_new, k + 1
-        for j in range(u.size):
-            v_new[j], gain = kick(v_new[j], new_b[j], step)
-            gained += gain
-    log_ratio = lp_new - lp - gained
-    for j in range(u.size):
-        log_ratio += harmonic_log_ratio(u[j], u_new[j])
-    return log_ratio, lp_new, parts
-
-
-@_inner
-def as_ratio(log_ratio):
-    """Return a ratio of densities, 0 where it is not a number."""
-    return 0.0 if math.isnan(log_ratio) else math.exp(min(log_ratio, LARGEST))
-
-
-@_inner
-def propose(functions, kind, step, height, coordinates, begin, found, back, scratch):
-    """Fill ``found`` with a proposal of generalised HMC from ``begin``, refined where it is far below the height.
-
-    Parameters
-    ----------
-    height
-        The persistent number of the Metropolis test.
-    back
-        Arrays as ``found``, for the way back from there.
-    functions, kind, step, coordinates, begin, found, scratch
-        As for :func:`attempt`.
-
-    Returns
-    -------
-    good, first, ratio, lp, n_grad, parts
-        Whether the proposal is accepted; ratios of densities of the first proposal and of the last, 0 where a value is
-        not finite; the log density at the last; gradients spent; steps of the last.
-    """
-    u_new, v_new, new_b, _, turned = found
-    parts = 1
-    log_ratio, lp, n_grad = leapfrog(
-        functions, kind, 1, step, flow(kind, step, 0.0), coordinates, begin, found, scratch
-    )
-    ratio = first = as_ratio(log_ratio)
-    while not abs(height) < ratio and far_below(ratio, height) and parts < SUBSTEPS**MOST_REFINEMENTS:
-        parts *= SUBSTEPS
-        part = step / parts
-        log_ratio, lp, spent = leapfrog(
-            functions, kind, parts, part, flow(kind, part, 0.0), coordinates, begin, found, scratch
-        )
-        n_grad += spent
-        ratio = as_ratio(log_ratio)
-        if abs(height) < ratio:
-            for j in range(turned.size):
-                turned[j] = -v_new[j]
-            earlier = 1
-            while earlier < parts:
-                part = step / earlier
-                there = u_new, turned, new_b, u_new, lp
-                log_ratio, _, spent = leapfrog(
-                    functions, kind, earlier, part, flow(kind, part, 0.0), coordinates, there, back, scratch
-                )
-                n_grad += spent
-                if not far_below(ratio * as_ratio(log_ratio), height):
-                    return False, first, ratio, lp, n_grad, parts
-                earlier *= SUBSTEPS
-    return abs(height) < ratio, first, ratio, lp, n_grad, parts
-
-
-@_inner
+@inner
 def _is_near(bad, u, threshold):
     """Return whether a non-finite value lies where a stable step may well go, which makes it the model's failure."""
     rise = 0.0

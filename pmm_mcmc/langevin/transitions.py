@@ -57,9 +57,11 @@ SHRINK, RECOVER, SHORTEST = 0.5, 1.01, 2.0**-8
 # A step that fails is refined: taken again in SUBSTEPS parts along the same noise path, at most MOST_REFINEMENTS times,
 # each time with SUBSTEPS times as many parts.
 SUBSTEPS, MOST_REFINEMENTS = 4, 2
-# By how much the persistent number of the Metropolis test moves on before each.
+# By how much the persistent number of the Metropolis test moves on before each.  An effective draw of the worst mean
+# and square of 16 models cost .79 and .95 of an unadjusted one; .93 and 1.35 with 0.03, .98 and 1.26 with a fresh one.
 CLIMB = 0.1
-# Ratio of the height to a proposal's density from which on the proposal is refined: rare where the step suits.
+# Ratio of the height to a proposal's density from which on the proposal is refined: rare where the step suits.  With it
+# none of 64 chains on a two-parameter logistic stood still, of which one did without.  Other values were not tried.
 FAR_BELOW = 3.0
 # Ratio e^-10 below which even the shortest proposal counts as a divergence.
 DIVERGENCE = 4.54e-5

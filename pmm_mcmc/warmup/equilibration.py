@@ -1,9 +1,10 @@
 r"""Equilibration: how chains come from the warm-up, whose draws have the small bias of their step, to the posterior.
 
 Warm-up leaves chains of an unadjusted method.  Equilibration takes them on by generalised HMC [1]_, whose stationary
-law is the posterior, with the preconditioner and the non-centring that warm-up fitted and with its step and friction
-(:data:`STEP`, :data:`FRICTION`).  The first blocks adapt the step to the acceptance of the chain that accepts least: a
-chain that stands still where the posterior is steep shortens it.  The step is then fixed, and equilibration ends when
+law is the posterior, with the preconditioner and the non-centring that warm-up fitted, and with a step and a friction
+that follow from its own (:func:`adjusted_setting`).  The first blocks adapt the step to the acceptance of the chain
+that accepts least: a chain that stands still where the posterior is steep shortens it.  The step is then fixed, and
+equilibration ends when
 
 - no chain is on its way down from a start far out,
 - it is several times as long as the longest autocorrelation, of means and of variances, and
@@ -18,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -220,27 +222,19 @@ class Equilibration:
 def report_of(equilibration: Equilibration | None, chains: int) -> xr.Dataset:
     """Return the group of a result that says how equilibration ended, and the setting of the draws.
 
-    Numbers of an equilibration that has not ended yet, ``None``, are NaN or 0.
+    Before its end, ``None``, numbers are NaN or 0.
     """
-    step_size, friction, steps_per_draw = math.nan, math.nan, 0
-    acceptance = np.full(chains, math.nan)
-    transitions, gradients, ended = 0, math.nan, 0
-    if equilibration is not None:
-        step_size = equilibration.tuned.step_size
-        friction = equilibration.tuned.friction
-        steps_per_draw = equilibration.tuned.steps_per_draw
-        acceptance = equilibration.acceptance
-        transitions = equilibration.done
-        gradients = equilibration.n_grad
-        ended = int(equilibration.ended)
-    of_chains = {
-        "step_size": np.full(chains, step_size),
-        "friction": np.full(chains, friction),
-        "steps_per_draw": np.full(chains, steps_per_draw),
-        "acceptance": acceptance,
+    of_chains: dict[str, Any] = {
+        "step_size": math.nan,
+        "friction": math.nan,
+        "steps_per_draw": 0,
+        "acceptance": math.nan,
     }
-    numbers = {"transitions": transitions, "gradients": gradients, "lag": 0, "ended": ended}
+    numbers: dict[str, Any] = {"transitions": 0, "gradients": math.nan, "lag": 0, "ended": 0}
     if equilibration is not None:
-        numbers["lag"] = equilibration.lag
-    variables = {name: ("chain", values) for name, values in of_chains.items()}
+        of_chains = {name: getattr(equilibration.tuned, name) for name in ("step_size", "friction", "steps_per_draw")}
+        of_chains["acceptance"] = equilibration.acceptance
+        numbers = {"transitions": equilibration.done, "gradients": equilibration.n_grad, "lag": equilibration.lag}
+        numbers["ended"] = int(equilibration.ended)
+    variables: dict[str, Any] = {name: ("chain", np.full(chains, value)) for name, value in of_chains.items()}
     return xr.Dataset(variables | {name: ((), np.asarray(value)) for name, value in numbers.items()})

@@ -54,7 +54,7 @@ def look_around(
     prior : (m, d)
         Draws of the prior in the model's coordinates; none where it is improper.
     n_grad
-        Gradients of the warm-up, of which scouts spend about a fifth at most.
+        Gradients of the warm-up, of which scouts spend two fifths at most.
     rng
         Random numbers of the scouts alone.
     found : (k, d), optional

@@ -47,7 +47,7 @@ def test_a_run_ends_with_one_sentence(model, said, door, method, level):
             dt = pm.sample(500, tune=50, chains=4, cores=1, step=step, **OPTIONS)
         else:
             dt = pmm.sample(step, 500, tune=50, chains=4, **OPTIONS)
-    shown = " The corrected means are in pmm.summary(dt)." if level == logging.INFO else ""
+    shown = " The estimates are in pmm.summary(dt)." if level == logging.INFO else ""
     assert said() == [(level, pmm.verdict(dt).sentence + shown)]
     assert said()[0][1].startswith("Trusted: " if level == logging.INFO else "Not trusted: ")
     pmm.summary(dt), bias_table(dt)

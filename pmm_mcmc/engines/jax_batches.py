@@ -1,0 +1,49 @@
+"""What few chains of a group need, in batches of fixed size, traced by JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+__all__ = ["choose", "renew_few"]
+
+# A batch is this share of a group (one over it).
+_SHARE = 16
+
+
+def choose(condition: Any, new: Any, old: Any) -> Any:
+    """Return the arrays of ``new`` where a condition holds, else those of ``old``, whose types stay."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b).astype(b.dtype), new, old)
+
+
+def renew_few(few: Any, tree: Any, renew: Callable[[Any], Any]) -> Any:
+    """Return a tree of arrays ``(g, ...)`` in which the rows of a ``few`` chains are renewed.
+
+    Parameters
+    ----------
+    few : (g,) bool
+        Which rows.
+    tree
+        Arrays ``(g, ...)``.
+    renew
+        Function of the numbers of some rows that returns their new values, a tree of the same form.
+    """
+    g = len(few)
+    batch = -(-g // _SHARE)
+    ranks = jnp.cumsum(few, dtype=jnp.int32)
+    rows = jnp.where(few, ranks - 1, _SHARE * batch)
+    which = jnp.zeros(_SHARE * batch, jnp.int32).at[rows].set(jnp.arange(g, dtype=jnp.int32), mode="drop")
+
+    def some(carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        i, before = carry
+        lanes = lax.dynamic_slice(which, (i * batch,), (batch,))
+        # Surplus lanes of the last batch are dropped.
+        to = jnp.where(i * batch + jnp.arange(batch) < ranks[-1], lanes, g)
+        put = lambda old, new: old.at[to].set(new.astype(old.dtype), mode="drop")  # noqa: E731
+        return i + 1, jax.tree.map(put, before, renew(lanes))
+
+    return lax.while_loop(lambda carry: carry[0] * batch < ranks[-1], some, (0, tree))[1]

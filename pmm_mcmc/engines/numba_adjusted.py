@@ -1,0 +1,110 @@
+"""The proposal of an adjusted transition, compiled by numba: steps of generalised HMC, refined where they must be."""
+
+from __future__ import annotations
+
+import math
+
+from pmm_mcmc.engines.numba_step import copy, drift, flow, inner
+from pmm_mcmc.langevin.transitions import (
+    LARGEST,
+    MOST_REFINEMENTS,
+    SUBSTEPS,
+    far_below,
+    harmonic_log_ratio,
+    kick,
+    path,
+)
+
+__all__ = ["propose"]
+
+
+@inner
+def _leapfrog(functions, kind, parts, step, rotation, coordinates, begin, found, scratch):
+    """Fill ``found`` with the end of ``parts`` steps from ``begin``, half kicks around a rotation each.
+
+    ``rotation`` is the flow over a step without friction.  Other arguments are those of
+    :func:`~pmm_mcmc.engines.numba_step.attempt`.
+
+    Returns
+    -------
+    log_ratio, lp, n_grad
+        Of the acceptance, NaN where a value is not finite; the log density at the end; gradients spent.
+    """
+    joint, joint_table, _, _ = functions
+    u, v, b, _, lp = begin
+    u_new, v_new, new_b, new_gradient, _ = found
+    copy(u, u_new)
+    copy(v, v_new)
+    copy(b, new_b)
+    gained, lp_new = 0.0, lp
+    for k in range(parts):
+        for j in range(u.size):
+            v_new[j], gain = kick(v_new[j], new_b[j], step)
+            gained += gain
+            u_new[j], v_new[j] = path(u_new[j], v_new[j], 0.0, 0.0, rotation)
+        lp_new = drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
+        if math.isnan(lp_new):
+            return math.nan, lp_new, k + 1
+        for j in range(u.size):
+            v_new[j], gain = kick(v_new[j], new_b[j], step)
+            gained += gain
+    log_ratio = lp_new - lp - gained
+    for j in range(u.size):
+        log_ratio += harmonic_log_ratio(u[j], u_new[j])
+    return log_ratio, lp_new, parts
+
+
+@inner
+def _as_ratio(log_ratio):
+    """Return a ratio of densities, 0 where it is not a number."""
+    return 0.0 if math.isnan(log_ratio) else math.exp(min(log_ratio, LARGEST))
+
+
+@inner
+def propose(functions, kind, step, height, coordinates, begin, found, back, scratch):
+    """Fill ``found`` with a proposal of generalised HMC from ``begin``, refined where it is far below the height.
+
+    Parameters
+    ----------
+    height
+        The persistent number of the Metropolis test.
+    back
+        Arrays as ``found``, for the way back from there.
+    functions, kind, step, coordinates, begin, found, scratch
+        As for :func:`~pmm_mcmc.engines.numba_step.attempt`.
+
+    Returns
+    -------
+    good, first, ratio, lp, n_grad, parts
+        Whether the proposal is accepted; ratios of densities of the first proposal and of the last, 0 where a value is
+        not finite; the log density at the last; gradients spent; steps of the last.
+    """
+    u_new, v_new, new_b, _, turned = found
+    parts = 1
+    log_ratio, lp, n_grad = _leapfrog(
+        functions, kind, 1, step, flow(kind, step, 0.0), coordinates, begin, found, scratch
+    )
+    ratio = first = _as_ratio(log_ratio)
+    while not abs(height) < ratio and far_below(ratio, height) and parts < SUBSTEPS**MOST_REFINEMENTS:
+        parts *= SUBSTEPS
+        part = step / parts
+        log_ratio, lp, spent = _leapfrog(
+            functions, kind, parts, part, flow(kind, part, 0.0), coordinates, begin, found, scratch
+        )
+        n_grad += spent
+        ratio = _as_ratio(log_ratio)
+        if abs(height) < ratio:
+            for j in range(turned.size):
+                turned[j] = -v_new[j]
+            earlier = 1
+            while earlier < parts:
+                part = step / earlier
+                there = u_new, turned, new_b, u_new, lp
+                log_ratio, _, spent = _leapfrog(
+                    functions, kind, earlier, part, flow(kind, part, 0.0), coordinates, there, back, scratch
+                )
+                n_grad += spent
+                if not far_below(ratio * _as_ratio(log_ratio), height):
+                    return False, first, ratio, lp, n_grad, parts
+                earlier *= SUBSTEPS
+    return abs(height) < ratio, first, ratio, lp, n_grad, parts
