@@ -226,6 +226,8 @@ class Run:
         # Where the density jumps, or may end at a wall, the identity lacks a boundary term.
         if self.identity is None or self.broken is not None or walled(self.stats, self.chains * self.draws):
             return False
+        if not np.isfinite(self.judged).all():  # a scale so small that non-centred coordinates overflow
+            return False
         return holds(self.identity, self.identity_degrees, self.moving)
 
     def own_of(self, values: np.ndarray) -> np.ndarray:
