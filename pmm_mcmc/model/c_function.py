@@ -13,13 +13,13 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, types
+from numba import carray, cfunc, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from pmm_mcmc.model.native import SIGNATURE
 
-__all__ = ["CFunction", "of_stan"]
+__all__ = ["CFunction", "call_function", "of_stan"]
 
 _NUMBERS = types.CPointer(types.double)
 _WANTED = types.intc(types.size_t, _NUMBERS, _NUMBERS, _NUMBERS, types.voidptr)
@@ -27,8 +27,8 @@ _FORM = "int f(size_t n, const double* x, double* gradient, double* value, void*
 _ACCEPTED = "an integer address, a ctypes function or a numba.cfunc"
 
 
-def _shim(of_stan: bool) -> Any:
-    """Return a C function of the engine's signature that calls the one whose address and data are in its table."""
+def call_function(of_stan: bool) -> Any:
+    """Return an intrinsic ``call(address, data, n, x, gradient) -> (code, value)``, the arrays by their addresses."""
     returned = types.Tuple((types.int32, types.float64))
 
     @intrinsic
@@ -39,7 +39,10 @@ def _shim(of_stan: bool) -> Any:
             number, anything, size = double.as_pointer(), byte.as_pointer(), ir.IntType(types.size_t.bitwidth)
             value = cgutils.alloca_once_value(builder, ir.Constant(double, float("nan")))
             builder.store(ir.Constant(double, float("nan")), value)
-            data = builder.inttoptr(data, anything)
+            data, x, gradient = (
+                builder.inttoptr(number_of, kind)
+                for number_of, kind in ((data, anything), (x, number), (gradient, number))
+            )
             if of_stan:  # (model, propto, jacobian, theta, value, gradient, message); C's bool is a byte of 0 or 1
                 kinds = [anything, ir.IntType(1), ir.IntType(1), number, number, number, anything]
                 yes, no_message = ir.Constant(ir.IntType(1), 1), ir.Constant(anything, None)
@@ -55,11 +58,19 @@ def _shim(of_stan: bool) -> Any:
                 code = builder.call(callee, passed)
             return context.make_tuple(builder, returned, (code, builder.load(value)))
 
-        return returned(types.int64, types.int64, types.int64, _NUMBERS, _NUMBERS), codegen
+        return returned(types.int64, types.int64, types.int64, types.int64, types.int64), codegen
+
+    return call
+
+
+def _shim(of_stan: bool) -> Any:
+    """Return a C function of the engine's signature that calls the one whose address and data are in its table."""
+    call = call_function(of_stan)
 
     @cfunc(SIGNATURE)
     def native(x, gradient, table, d):
-        code, value = call(table[0], table[1], d, x, gradient)
+        at, to = carray(x, (d,)), carray(gradient, (d,))
+        code, value = call(table[0], table[1], d, at.ctypes.data, to.ctypes.data)
         return value if code == 0 else np.nan
 
     return native
@@ -77,6 +88,8 @@ class CFunction:
         The function that the engine calls.
     table : (2,) int64
         The addresses of the function and of its data.
+    of_stan
+        Whether the function has the form of BridgeStan's.
     """
 
     def __init__(self, address: int, data: int, kept: Any, of_stan: bool = False):
@@ -85,7 +98,7 @@ class CFunction:
         self.native = _SHIMS[of_stan]
         # As signed numbers, which is what an address above 2^63 becomes.
         self.table = np.array([address, data], dtype=np.uint64).view(np.int64)
-        self._kept, self._of_stan = kept, of_stan
+        self._kept, self.of_stan = kept, of_stan
 
     @classmethod
     def of_pointer(cls, address: Any, data: Any) -> CFunction:
@@ -98,7 +111,7 @@ class CFunction:
         pointer = ctypes.POINTER(ctypes.c_double)
         at, to = x.ctypes.data_as(pointer), gradient.ctypes.data_as(pointer)
         address, data = (int(a) for a in self.table.view(np.uint64))
-        if self._of_stan:
+        if self.of_stan:
             kind = ctypes.CFUNCTYPE(
                 ctypes.c_int, ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool, pointer, pointer, pointer, ctypes.c_void_p
             )

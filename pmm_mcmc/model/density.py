@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.c_function import CFunction
+from pmm_mcmc.model.c_hierarchy import Elements, PointerChild, composed, structure_of
 from pmm_mcmc.model.result_tree import ResultTree
-from pmm_mcmc.model.stan import stan_function, stan_layout, stan_start
+from pmm_mcmc.model.stan import stan_children, stan_data, stan_function, stan_layout, stan_program, stan_start
 
 __all__ = ["LogDensity", "PointerDensity", "check_ndim"]
 
@@ -17,7 +19,8 @@ __all__ = ["LogDensity", "PointerDensity", "check_ndim"]
 class LogDensity:
     """An unnormalised log density of a flat vector, to sample with ``pmm.sample`` in place of a PyMC model.
 
-    Build it with :meth:`from_jax`, :meth:`from_numpyro`, :meth:`from_pointer` or :meth:`from_bridgestan`.
+    Build it with :meth:`from_jax`, :meth:`from_numpyro`, :meth:`from_stan`, :meth:`from_bridgestan` or
+    :meth:`from_pointer`.
 
     Attributes
     ----------
@@ -188,17 +191,22 @@ class LogDensity:
         return PointerDensity(CFunction.of_pointer(address, data), int(ndim), bool(thread_safe))
 
     @staticmethod
-    def from_bridgestan(model: Any) -> LogDensity:
-        """Sample a ``bridgestan.StanModel``, called by compiled loops without Python.
+    def from_stan(program: Any, data: Any = None, children: Any = None) -> LogDensity:
+        """Sample a Stan program, which stanli runs without a compiler.
 
-        The result has parameters, transformed parameters and generated quantities.  Random numbers in generated
-        quantities depend on the draw alone, not on the seed of the run.  Chains advance on several threads if the model
-        was compiled with ``STAN_THREADS=True``.
+        The result has parameters, transformed parameters and generated quantities, by name; with
+        ``log_likelihood=True`` those whose names begin with ``log_lik`` are its log likelihood.  Random numbers in
+        generated quantities depend on the draw alone, not on the seed of the run.
 
         Parameters
         ----------
-        model
-            A model with its data, as from ``bridgestan.StanModel("model.stan", data)``.
+        program
+            Path of a Stan file, or the program itself.
+        data
+            A dict of numbers, lists and arrays, or the path of a JSON file.
+        children
+            Parameters that may be sampled non-centred, as for :meth:`from_bridgestan`.  None: they are read from
+            statements such as ``theta ~ normal(mu, tau)``.  An empty dict: none.
 
         Returns
         -------
@@ -207,22 +215,51 @@ class LogDensity:
         Raises
         ------
         ValueError
-            If ``model`` is no such object, or has no parameters.
+            If Stan refuses the program or the data, or the program has no parameters.
+        ImportError
+            If stanli or bridgestan is not installed.
+
+        Examples
+        --------
+        >>> import pmm_mcmc as pmm
+        >>> program = '''
+        ... data { int J; vector[J] y; vector<lower=0>[J] sigma; }
+        ... parameters { real mu; real<lower=0> tau; vector[J] theta; }
+        ... model { mu ~ normal(0, 10); tau ~ cauchy(0, 5); theta ~ normal(mu, tau); y ~ normal(theta, sigma); }
+        ... '''
+        >>> density = pmm.LogDensity.from_stan(program, {"J": 3, "y": [28, 8, -3], "sigma": [15, 10, 16]})
+        >>> density.d
+        5
         """
-        function, ndim, threads = stan_function(model)
-        density = PointerDensity(function, ndim, threads, data=f"{model.data} {model.seed}")
-        density.layout, density.start = stan_layout(model), stan_start(model)
-        own = density.explain
+        model, code = stan_program(program, data)
+        return _of_stan(model, children, code)
 
-        def explain(x: np.ndarray) -> str:
-            try:
-                model.log_density_gradient(x)
-            except RuntimeError as error:
-                return str(error)
-            return own(x)
+    @staticmethod
+    def from_bridgestan(model: Any, children: Any = None) -> LogDensity:
+        """Sample a ``bridgestan.StanModel``, called by compiled loops without Python.
 
-        density.explain = explain
-        return density
+        The result is that of :meth:`from_stan`.  Chains advance on several threads if the model was compiled with
+        ``STAN_THREADS=True``.
+
+        Parameters
+        ----------
+        model
+            A model with its data, as from ``bridgestan.StanModel("model.stan", data)``.
+        children
+            Parameters that may be sampled non-centred: a dict of name to location and scale, each a number or an
+            expression of the Stan language in one parameter and data, such as ``{"theta": ("mu", "tau")}``.
+
+        Returns
+        -------
+        LogDensity
+
+        Raises
+        ------
+        ValueError
+            If ``model`` is no such object, or has no parameters; if a child is no parameter without bounds, or its
+            location or scale is not such an expression.
+        """
+        return _of_stan(model, children, "")
 
     def described_as(self, other: LogDensity) -> None:
         """Take names, reasons, starts and prior from another density of the same coordinates."""
@@ -242,12 +279,26 @@ class PointerDensity(LogDensity):
     """A C function of :meth:`LogDensity.from_pointer`, in the form that the numba engine takes."""
 
     runs_on = "numba"
-    structure = None
 
     def __init__(self, function: CFunction, d: int, thread_safe: bool, data: str = ""):
         super().__init__(d, function.fingerprint(d, data))
         self.width, self.thread_safe, self._called = d, thread_safe, function
         self.explain = lambda x: function.explain(x)
+        self.children: Mapping[str, PointerChild] = {}
+        self.structure: Structure | None = None
+
+    def noncentred(self, choices: Mapping[str, str] | None) -> LogDensity:
+        """Return the density with its children non-centred by the ``choices``, or this one for None.
+
+        Raises
+        ------
+        ValueError
+            If a choice names a child that does not exist.
+        """
+        if choices is None or not self.children:
+            return super().noncentred(choices)
+        composition = structure_of(self.d, self.children, choices)
+        return self if composition is None else NoncentredPointer(self, self._called, *composition)
 
     def function(self, which: str) -> Any:
         """Return the C function of the engine's signature, for end points and midpoints alike."""
@@ -256,6 +307,43 @@ class PointerDensity(LogDensity):
     def table(self, which: str, sites: np.ndarray | None = None) -> np.ndarray:
         """Return the addresses that it reads: those of the user's function and of its data."""
         return self._called.table
+
+
+class NoncentredPointer(PointerDensity):
+    """A C function with children, as a function of non-centred coordinates."""
+
+    def __init__(self, density: PointerDensity, called: CFunction, structure: Structure, elements: Elements):
+        super().__init__(called, density.d, density.thread_safe)
+        self.described_as(density)
+        self.fingerprint, self.width = density.fingerprint, 3 * density.d + 1
+        self.structure, self._elements = structure, elements
+
+    def function(self, which: str) -> Any:
+        """Return the C function of the engine's signature."""
+        return composed()
+
+    def table(self, which: str, sites: np.ndarray | None = None) -> np.ndarray:
+        """Return the addresses that it reads: of the user's function, its data, and the children with their sites."""
+        assert self.structure is not None
+        return self._elements.table(self._called, which == "joint", self.structure.none() if sites is None else sites)
+
+
+def _of_stan(model: Any, children: Any, code: str) -> LogDensity:
+    function, ndim, threads = stan_function(model)
+    density = PointerDensity(function, ndim, threads, data=f"{stan_data(model)} {model.seed}")
+    density.layout, density.start = stan_layout(model), stan_start(model)
+    density.children = stan_children(model, children, code)
+    explanation = density.explain
+
+    def explain(x: np.ndarray) -> str:
+        try:
+            model.log_density_gradient(x)
+        except RuntimeError as error:
+            return str(error)
+        return explanation(x)
+
+    density.explain = explain
+    return density
 
 
 def check_ndim(ndim: Any, taker: str) -> None:

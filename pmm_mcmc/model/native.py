@@ -20,7 +20,7 @@ from numba import carray, cfunc, types
 from numba.core.cgutils import voidptr_t
 from numba.extending import intrinsic
 
-__all__ = ["SIGNATURE", "address_table", "native_function"]
+__all__ = ["SIGNATURE", "address_table", "as_pointer", "native_function"]
 
 _DOUBLES = types.CPointer(types.float64)
 # (position, evaluation to fill, table of data addresses and shapes, number of coordinates) -> log density, NaN on
@@ -29,7 +29,9 @@ SIGNATURE = types.float64(_DOUBLES, _DOUBLES, types.CPointer(types.int64), types
 
 
 @intrinsic
-def _as_pointer(typingctx, address):
+def as_pointer(typingctx, address):
+    """Return an address as a pointer, within compiled code."""
+
     def codegen(context, builder, signature, args):
         return builder.inttoptr(args[0], voidptr_t)
 
@@ -96,7 +98,7 @@ def native_function(function: Any, dtype: np.dtype, shared: Sequence[np.ndarray]
         (types.Array(numba_type, 1, "C"), *(types.Array(numba.from_dtype(a.dtype), a.ndim, "C") for a in shared))
     )
     call = _call_by_address(function.vm.jit_fn, argument)
-    namespace = {"carray": carray, "pointer": _as_pointer, "call": call, "nan": np.nan, "dtype": np.dtype(dtype).type}
+    namespace = {"carray": carray, "pointer": as_pointer, "call": call, "nan": np.nan, "dtype": np.dtype(dtype).type}
     lines, position = [], 0
     for i, array in enumerate(shared):
         namespace[f"dtype{i}"] = array.dtype.type

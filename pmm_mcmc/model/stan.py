@@ -1,19 +1,24 @@
-"""Stan models through BridgeStan: the C function of their log density, and the draws on their own scale."""
+"""Stan models through BridgeStan's interface: the C function of their log density, and draws on their own scale."""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import re
 import zlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pmm_mcmc.model.c_function import CFunction, of_stan
+from pmm_mcmc.model.c_hierarchy import PointerChild
 from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.model.stan_hierarchy import named_children, read_children
 
-__all__ = ["stan_function", "stan_layout", "stan_start"]
+__all__ = ["stan_children", "stan_data", "stan_function", "stan_layout", "stan_program", "stan_start"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -21,6 +26,69 @@ _NEEDED = (
     "stanlib", "model", "data", "seed", "param_unc_num", "param_constrain", "param_unconstrain", "param_names",
     "new_rng",
 )  # fmt: skip
+
+
+def stan_program(program: Any, data: Any) -> tuple[Any, str]:
+    """Return the model of a Stan program with its data, as of BridgeStan, and the program.
+
+    Raises
+    ------
+    ValueError
+        If the file does not exist, or Stan refuses the program or the data.
+    ImportError
+        If stanli or bridgestan is not installed.
+    """
+    try:
+        import stanli
+    except ImportError as error:
+        raise ImportError(
+            "LogDensity.from_stan needs stanli: pip install pmm-mcmc[stan]; with a C++ compiler, "
+            "LogDensity.from_bridgestan(bridgestan.StanModel(...)) does without"
+        ) from error
+    if not isinstance(program, str | os.PathLike):
+        raise ValueError(f"program={program!r}: must be the path of a Stan file, or the program as a string")
+    is_code = isinstance(program, str) and "{" in program
+    if not is_code and not Path(program).is_file():
+        raise ValueError(f"program={str(program)!r}: there is no such file")
+    code = str(program) if is_code else Path(program).read_text()
+    given = {"stan_code": code} if is_code else {"stan_file": str(program)}
+    if data is not None and not isinstance(data, Mapping | str | os.PathLike):
+        raise ValueError(f"data={data!r}: must be a dict, or the path of a JSON file")
+    try:
+        return stanli.bridgestan_model(data=dict(data) if isinstance(data, Mapping) else data, **given), code
+    except (RuntimeError, ValueError, TypeError, OSError) as error:
+        raise ValueError(f"Stan refuses the program or its data: {error}") from error
+
+
+def stan_data(model: Any) -> str:
+    """Return the data of a model as they were given, without the program that stanli puts among them."""
+    values = _values(model)
+    return str(model.data) if values is None else json.dumps(values, sort_keys=True)
+
+
+def _values(model: Any) -> dict[str, Any] | None:
+    text = str(model.data or "{}")
+    try:
+        values = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
+    except (ValueError, OSError):
+        return None
+    return {name: value for name, value in values.items() if name != "__stanli"} if isinstance(values, dict) else None
+
+
+def stan_children(model: Any, children: Any, code: str) -> dict[str, PointerChild]:
+    """Return the parameters that may be non-centred: those that are named, or for None those that the program tells.
+
+    Raises
+    ------
+    ValueError
+        If one is named that cannot be.
+    """
+    if children is None and not code:
+        return {}
+    places, data = _variables(model.param_unc_names()), _values(model) or {}
+    if children is None:
+        return read_children(model, places, data, code)
+    return named_children(model, places, data, children)
 
 
 def stan_function(model: Any) -> tuple[CFunction, int, bool]:
@@ -65,7 +133,16 @@ def stan_layout(model: Any) -> ResultTree:
         return {name: everything[:, at].reshape(*position.shape[:2], *shape) for name, (shape, at) in places.items()}
 
     names = [re.sub(r"\.(\d+(?:\.\d+)*)$", _in_brackets, name) for name in model.param_unc_names()]
-    return ResultTree(names, {"posterior": values}, lambda: ({}, {}), dict)
+    compute = {"posterior": values}
+    likelihoods = [name for name in places if name.startswith("log_lik")]
+    if likelihoods:
+
+        def log_likelihood(position: np.ndarray) -> dict[str, np.ndarray]:
+            everything = values(position)
+            return {name: everything[name] for name in likelihoods}
+
+        compute["log_likelihood"] = log_likelihood
+    return ResultTree(names, compute, lambda: ({}, {}), dict)
 
 
 def stan_start(model: Any) -> Callable[[Mapping[str, Any]], np.ndarray]:

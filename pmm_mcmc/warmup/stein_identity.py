@@ -111,6 +111,6 @@ def too_wide(position: np.ndarray, gradient: np.ndarray, target_bias: float) -> 
     sure = max(CALIBRATION.identity_z, largest_t(len(z), degrees_of_freedom(*position.shape[:2])))
     one = bool(((excess > 2.0 * target_bias) & (z > sure)).any())
     limit = CALIBRATION.identity_mean_square * (target_bias / 0.05) ** 2
-    # Of one to three coordinates the median is no surer than each: at 2, three warm-ups in 24 of a unit Gaussian shrank.
+    # Of few coordinates the median is hardly surer than each: with 2 of one, 3 warm-ups in 24 of a Gaussian shrank.
     throughout = mean_square > limit and float(np.median(z)) > max(2.0, sure / np.sqrt(max(1.0, independent)))
     return one or throughout

@@ -6,7 +6,7 @@ import math
 import numba
 import numpy as np
 import pytest
-from c_libraries import StanModel, library, needs_compiler
+from c_libraries import library, needs_compiler
 from numba import types
 from pymc.exceptions import SamplingError
 
@@ -168,90 +168,3 @@ def test_what_is_no_c_function_is_refused(arguments, message):
 def test_arguments_that_a_c_function_does_not_go_with(arguments, message):
     with pytest.raises(ValueError, match=message):
         pmm.sample(model=pmm.LogDensity.from_pointer(normal, 2), **RUN | arguments)
-
-
-@needs_compiler
-def test_a_stan_model_has_its_names_shapes_and_generated_quantities():
-    model = StanModel()
-    density = pmm.LogDensity.from_bridgestan(model)
-    x = np.linspace(-1.0, 1.0, 8)
-    value, gradient = at(density, x)
-    expected = model.log_density_gradient(x)
-    assert value == expected[0]
-    np.testing.assert_array_equal(gradient, expected[1])
-    dt = pmm.sample(model=density, **RUN)
-    posterior, u = dt["posterior"], dt["sample_stats"]["unconstrained"]
-    assert {n: a.shape[2:] for n, a in posterior.items()} == {"mu": (), "sigma": (), "b": (2, 3), "noise": ()}
-    np.testing.assert_allclose(posterior["sigma"], np.exp(u[..., 1]), rtol=1e-14)
-    columns = posterior["b"].transpose("chain", "draw", "b_dim_1", "b_dim_0").values.reshape(2, -1, 6)
-    np.testing.assert_array_equal(columns, u[..., 2:])
-    assert density.layout.names[2:4] == ["b[0, 0]", "b[1, 0]"]
-    halves = pmm.sample(
-        model=density, more=pmm.sample(model=density, **RUN | {"draws": 7}), draws=33, progressbar=False
-    )
-    np.testing.assert_array_equal(halves["posterior"]["noise"], posterior["noise"])
-
-
-@needs_compiler
-def test_a_run_of_a_stan_model_is_stored_resumed_judged_and_reported(tmp_path):
-    def density():
-        return pmm.LogDensity.from_bridgestan(StanModel())
-
-    whole = pmm.sample(model=density(), **RUN)
-    pmm.sample(model=density(), store=tmp_path / "run.zarr", **RUN | {"draws": 20})
-    longer = pmm.sample(model=density(), store=tmp_path / "run.zarr", resume=True, **RUN)
-    for name in ("mu", "sigma", "b", "noise"):
-        np.testing.assert_array_equal(whole["posterior"][name], longer["posterior"][name])
-    assert pmm.verdict(longer).state == pmm.verdict(whole).state
-    assert list(pmm.summary(longer, ["sigma", "b"]).index) == [
-        "sigma",
-        *(f"b[{i}, {j}]" for i in (0, 1) for j in range(3)),
-    ]
-    page = pmm.workbench.to_html(longer, tmp_path / "run.html").read_text()
-    assert "sigma" in page and "b[1, 2]" in page
-
-
-@needs_compiler
-def test_a_stan_model_starts_where_its_parameters_are_given():
-    density = pmm.LogDensity.from_bridgestan(StanModel())
-    b = np.arange(6.0).reshape(2, 3)
-    np.testing.assert_allclose(density.start({"sigma": 2.0, "b": b}), [0.0, np.log(2.0), 0.0, 3.0, 1.0, 4.0, 2.0, 5.0])
-    still = {"tune": 0, "draws": 1, "step": pmm.PoissonULMC(step_size=1e-9, friction=1.0, K=1, steps_per_draw=1)}
-    dt = pmm.sample(model=density, initvals=[{"mu": 0.5}, {"mu": -0.5, "sigma": 3.0}], **RUN | still)
-    np.testing.assert_allclose(dt["posterior"]["mu"][:, 0], [0.5, -0.5], atol=1e-6)
-    np.testing.assert_allclose(dt["posterior"]["sigma"][:, 0], [1.0, 3.0], atol=1e-6)
-    for given, message in (
-        ({"nu": 1.0}, "initvals: 'nu' is none of the parameters of the Stan model: mu, sigma, b"),
-        ({"noise": 1.0}, "initvals: 'noise' is none"),
-        ({"b": np.zeros((3, 2))}, r"(?s)initvals\['b'\]=.*: must be numbers of shape \(2, 3\)"),
-        ({"mu": "x"}, r"initvals\['mu'\]='x': must be numbers"),
-        ({"sigma": -1.0}, "initvals=.*sigma is negative, but must be"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            pmm.sample(model=density, initvals=given, **RUN)
-
-
-@needs_compiler
-def test_errors_of_a_stan_model_are_told_and_lose_no_draws(caplog):
-    with pytest.raises(
-        SamplingError, match=r"chain 0 starts .*: normal_lpdf: Location parameter is inf. Give initvals="
-    ):
-        pmm.sample(model=pmm.LogDensity.from_bridgestan(StanModel("nowhere")), **RUN)
-    model = StanModel()
-    model.broken = True
-    dt = pmm.sample(model=pmm.LogDensity.from_bridgestan(model), **RUN)
-    assert np.isnan(dt["posterior"]["sigma"]).all() and np.isfinite(dt["sample_stats"]["unconstrained"]).all()
-    said = [r.getMessage() for r in caplog.records if "NaN" in r.getMessage()]
-    assert said == ["Variables of a draw are NaN, since Stan could not compute them: normal_rng: Scale parameter is -1"]
-
-
-@needs_compiler
-def test_threads_of_a_stan_model_are_read_from_how_it_was_compiled():
-    assert not pmm.LogDensity.from_bridgestan(StanModel()).thread_safe
-    assert pmm.LogDensity.from_bridgestan(StanModel("", "-DTHREADS")).thread_safe
-
-
-@pytest.mark.parametrize("given", [None, "model.stan", object()])
-def test_what_is_no_stan_model_is_refused(given):
-    with pytest.raises(ValueError, match=r"must be a bridgestan.StanModel, such as"):
-        pmm.LogDensity.from_bridgestan(given)

@@ -395,5 +395,6 @@ def test_starts_where_the_density_overflows_give_a_short_step_and_an_honest_verd
         pm.Normal("y", 0, pm.math.exp(sd * z), observed=np.full(20, 100.0))
     result = pmm.sample(draws=20, tune=100, random_seed=1, progressbar=False, model=model)
     # No step is stable for the curvature that warm-up meets there, and one of 0 divided by itself.
-    assert (result["equilibration"]["step_size"].values > 0.0).all() and np.isfinite(result["posterior"]["z"].values).all()
+    assert (result["equilibration"]["step_size"].values > 0.0).all()
+    assert np.isfinite(result["posterior"]["z"].values).all()
     assert pmm.verdict(result).state == "not trusted"

@@ -1,0 +1,253 @@
+r"""The structure of a log density that is a C function: children whose location and scale are functions of one parent.
+
+The map is that of :mod:`pmm_mcmc.coordinates.site`, and sites are learnt as for a PyMC model.  Location and scale of
+an element are :math:`c + f v^p`, where ``v`` is the parent on its own scale: the coordinate ``t`` itself,
+``low + exp(t)``, ``high - exp(t)`` or a value between two bounds.  All of it is data of one compiled function, so that
+nothing is compiled for another model.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import carray, cfunc, njit
+
+from pmm_mcmc.coordinates.site import elementwise
+from pmm_mcmc.coordinates.structure import Child, Structure
+from pmm_mcmc.model.c_function import CFunction, call_function
+from pmm_mcmc.model.native import SIGNATURE, as_pointer
+
+__all__ = ["BOUNDED", "IDENTITY", "LOWER", "UPPER", "Elements", "Parent", "PointerChild", "composed", "structure_of"]
+
+# What a parent is of its coordinate.
+IDENTITY, LOWER, UPPER, BOUNDED = range(4)
+_elementwise = njit(elementwise)
+
+
+class Parent(NamedTuple):
+    """The location or the scale of a child of ``m`` elements: ``constant + factor * value ** power``.
+
+    Attributes
+    ----------
+    at : (m,) int
+        Coordinate of the parent of each element; -1 for none, whose value is 1.
+    numbers : (m, 6)
+        Constant, factor and power; kind of the parent, its lower bound, and the width between its bounds or its upper
+        bound.
+    names
+        Names of the parameters that it depends on.
+    """
+
+    at: np.ndarray
+    numbers: np.ndarray
+    names: tuple[str, ...]
+
+
+class PointerChild(NamedTuple):
+    """A variable that may be sampled non-centred: its coordinates and shape, location and scale."""
+
+    at: slice
+    shape: tuple[int, ...]
+    location: Parent
+    scale: Parent
+
+
+@njit(error_model="numpy")
+def _parent(at, numbers, x):
+    """Return the value of a location or scale at ``x``, and its derivative by the parent's coordinate."""
+    constant, factor, power, kind, low, width = numbers
+    if at < 0:
+        return constant + factor, 0.0
+    t = x[at]
+    value, slope = t, 1.0
+    if kind == LOWER:
+        slope = np.exp(t)
+        value = low + slope
+    elif kind == UPPER:
+        slope = -np.exp(t)
+        value = width + slope
+    elif kind == BOUNDED:
+        share = 1.0 / (1.0 + np.exp(-t))
+        value, slope = low + width * share, width * share * (1.0 - share)
+    if power == 1.0:
+        return constant + factor * value, factor * slope
+    return constant + factor * value**power, factor * power * value ** (power - 1.0) * slope
+
+
+@njit(cache=True, error_model="numpy")
+def _place(z, at, parents, numbers, sites, x):
+    """Fill ``x`` with the model's position at ``z``; return the log determinant."""
+    x[:] = z
+    log_det = 0.0
+    for e in range(len(at)):
+        mu, _ = _parent(parents[e, 0], numbers[e, 0], x)
+        L, _ = _parent(parents[e, 1], numbers[e, 1], x)
+        pull, B = _elementwise(mu, L, sites[e, 0], sites[e, 1])
+        x[at[e]] = mu + L * (pull / B + z[at[e]] / np.sqrt(B))
+        log_det += np.log(np.abs(L)) - 0.5 * np.log(B)
+    return log_det
+
+
+@njit(cache=True, error_model="numpy")
+def _pull_back(z, x, at, parents, numbers, sites, slope):
+    """Turn the gradient by ``x`` in ``slope`` into that of the log density of ``z``."""
+    for e in range(len(at) - 1, -1, -1):
+        mu, of_location = _parent(parents[e, 0], numbers[e, 0], x)
+        L, of_scale = _parent(parents[e, 1], numbers[e, 1], x)
+        h = sites[e, 1]
+        pull, B = _elementwise(mu, L, sites[e, 0], h)
+        own = slope[at[e]]
+        # x = mu + L (pull / B + z / sqrt(B)), with pull = L (a - h mu) and B = 1 + L^2 h.
+        if parents[e, 0] >= 0:
+            slope[parents[e, 0]] += own / B * of_location
+        if parents[e, 1] >= 0:
+            along = own * (2.0 * pull / (B * B) + z[at[e]] / (B * np.sqrt(B)))
+            slope[parents[e, 1]] += (along + 1.0 / L - L * h / B) * of_scale
+        slope[at[e]] = own * L / np.sqrt(B)
+
+
+@njit(cache=True, error_model="numpy")
+def _laws(p, parents, numbers):
+    """Return locations and scales ``(n, m)`` at positions ``(n, d)``."""
+    out = np.empty((2, len(p), len(parents)))
+    for i in range(len(p)):
+        for e in range(len(parents)):
+            for side in range(2):
+                out[side, i, e] = _parent(parents[e, side], numbers[e, side], p[i])[0]
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def _pull_many(z, gradient, at, parents, numbers, sites):
+    x, slope = np.empty_like(z), gradient.copy()
+    for i in range(len(z)):
+        _place(z[i], at, parents, numbers, sites, x[i])
+        _pull_back(z[i], x[i], at, parents, numbers, sites, slope[i])
+    return x, slope
+
+
+def _native() -> Any:
+    # The table is that of Elements.table.
+    call, of_stan = call_function(False), call_function(True)
+
+    @cfunc(SIGNATURE)
+    def native(z_pointer, evaluation_pointer, table, d):
+        n = table[4]
+        at = carray(as_pointer(table[5]), (n,), np.int64)
+        parents = carray(as_pointer(table[6]), (n, 2), np.int64)
+        numbers = carray(as_pointer(table[7]), (n, 2, 6), np.float64)
+        sites = carray(as_pointer(table[8]), (n, 2), np.float64)
+        z = carray(z_pointer, (d,))
+        slope = carray(evaluation_pointer, (d,))
+        x, gradient = np.empty(d), np.empty(d)
+        log_det = _place(z, at, parents, numbers, sites, x)
+        if table[2]:
+            code, value = of_stan(table[0], table[1], d, x.ctypes.data, gradient.ctypes.data)
+        else:
+            code, value = call(table[0], table[1], d, x.ctypes.data, gradient.ctypes.data)
+        if code != 0:
+            return np.nan
+        for i in range(d):
+            slope[i] = gradient[i]
+        _pull_back(z, x, at, parents, numbers, sites, slope)
+        if table[3]:
+            whole = carray(evaluation_pointer, (3 * d + 1,))
+            for i in range(d):
+                whole[d + i], whole[2 * d + i] = x[i], gradient[i]
+            whole[3 * d] = log_det
+        return value + log_det
+
+    return native
+
+
+_NATIVE: list[Any] = []
+
+
+class Elements(NamedTuple):
+    """The elements of all children, in an order in which each comes after its parents."""
+
+    at: np.ndarray
+    parents: np.ndarray
+    numbers: np.ndarray
+    order: np.ndarray
+
+    def sites(self, numbers: np.ndarray) -> np.ndarray:
+        """Return ``a`` and ``h`` of each element ``(n, 2)`` from the numbers of the sites."""
+        return np.ascontiguousarray(numbers[self.order], dtype=float)
+
+    def table(self, function: CFunction, whole: bool, numbers: np.ndarray) -> np.ndarray:
+        """Return the table of the composed function.
+
+        It has address and data of ``function`` and whether it has the form of BridgeStan's; whether evaluations are
+        filled or gradients only, which is ``whole``; the number of elements; and the addresses of their coordinates,
+        parents, numbers and sites.
+        """
+        arrays = self.at, self.parents, self.numbers, self.sites(numbers)
+        entries = [*function.table, function.of_stan, whole, len(self.at), *(array.ctypes.data for array in arrays)]
+        table = np.array(entries, dtype=np.int64)
+        weakref.finalize(table, list, arrays).atexit = False
+        return table
+
+
+def structure_of(
+    d: int, children: Mapping[str, PointerChild], choices: Mapping[str, str]
+) -> tuple[Structure, Elements] | None:
+    """Return the structure with children non-centred by the ``choices``, and its elements; None where none is left.
+
+    Parameters
+    ----------
+    d
+        Number of coordinates.
+    children
+        By name, in an order in which each comes after those it depends on: coordinates, shape, location and scale.
+    choices
+        Children that are ``"centred"`` or ``"noncentred"`` whatever draws say.
+
+    Raises
+    ------
+    ValueError
+        If a choice names a child that does not exist.
+    """
+    for name in choices:
+        if name not in children:
+            names = ", ".join(children) or "none was named or read"
+            raise ValueError(f"reparametrise: {name!r} is none of the children of the LogDensity: {names}")
+    kept = {name: child for name, child in children.items() if choices.get(name) != "centred"}
+    if not kept:
+        return None
+    described = [
+        Child(
+            name, "elementwise", at.start, (at.stop - at.start,), choices.get(name) == "noncentred", mu.names, L.names
+        )
+        for name, (at, _, mu, L) in kept.items()
+    ]
+    ends = np.cumsum([0, *(child.n_sites for child in described)])
+    order = [
+        begin + np.arange(child.n_sites).reshape(2, child.size).T for begin, child in zip(ends, described, strict=False)
+    ]
+    elements = Elements(
+        np.concatenate([np.arange(at.start, at.stop) for at, *_ in kept.values()]),
+        np.concatenate([np.stack([mu.at, L.at], axis=1) for _, _, mu, L in kept.values()]),
+        np.concatenate([np.stack([mu.numbers, L.numbers], axis=1) for _, _, mu, L in kept.values()]),
+        np.concatenate(order),
+    )
+
+    def scales(p: np.ndarray) -> list[tuple[Any, Any]]:
+        mu, L = _laws(np.ascontiguousarray(p), elements.parents, elements.numbers)
+        cuts = np.cumsum([child.size for child in described])[:-1]
+        return list(zip(np.split(mu, cuts, axis=1), np.split(L, cuts, axis=1), strict=True))
+
+    def pull(z: np.ndarray, gradient: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return _pull_many(z, gradient, *elements[:3], elements.sites(sites))
+
+    return Structure(d, described, np.zeros(0, int), np.zeros((d, 0), int), (), scales, pull), elements
+
+
+def composed() -> Any:
+    """Return the C function of ``z`` for the engine, which reads :meth:`Elements.table`."""
+    if not _NATIVE:
+        _NATIVE.append(_native())
+    return _NATIVE[0]

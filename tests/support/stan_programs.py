@@ -1,0 +1,50 @@
+"""Stan programs that tests run."""
+
+REGRESSION = """
+parameters { real mu; real<lower=0> sigma; matrix[2, 3] b; }
+model { mu ~ normal(0, 1); sigma ~ exponential(1); to_vector(b) ~ normal(1, 0.5); }
+generated quantities { real noise = normal_rng(mu, sigma); }
+"""
+
+SCHOOLS = """
+data { int<lower=0> J; vector[J] y; vector<lower=0>[J] sigma; }
+parameters { real mu; real<lower=0> tau; vector[J] theta; }
+model { mu ~ normal(0, 5); tau ~ cauchy(0, 5); theta ~ normal(mu, tau); y ~ normal(theta, sigma); }
+generated quantities { vector[J] log_lik; for (j in 1:J) log_lik[j] = normal_lpdf(y[j] | theta[j], sigma[j]); }
+"""
+SCHOOLS_DATA = {
+    "J": 8,
+    "y": [28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0],
+    "sigma": [15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0],
+}
+SCHOOLS_MEANS = {"mu": 4.40, "tau": 3.63}
+
+# Children of every form that is read, and parameters that are none: a walk, a part of a vector, one with bounds.
+FORMS = """
+data { int G; array[G] int<lower=1> group; real scale; }
+transformed data { real twice = 2 * scale; }
+parameters {
+  real mu; vector[2] level; real<lower=0> tau; real<lower=0.5> above; real<upper=1> below;
+  real<lower=1, upper=3> within; real log_sd; real<lower=0> precision;
+  vector[G] plain; vector[G] grouped; matrix[2, G] both; vector[G] by_variance;
+  vector[G] by_log; vector[G] added; vector[G] looped; vector[G] child; vector[G] walk; vector[2] pieces;
+  vector<lower=0>[G] positive;
+}
+transformed parameters { real from_precision = 1 / sqrt(precision); }
+model {
+  mu ~ normal(0, 1); level ~ normal(0, 1); tau ~ gamma(3, 3); above ~ gamma(3, 3); below ~ normal(0, 1);
+  log_sd ~ normal(0, 1); precision ~ gamma(3, 3);
+  plain ~ normal(3 * mu - 1, tau); // plain ~ normal(0, 1);
+  grouped ~ student_t(4, level[group], twice * above);
+  to_vector(both) ~ normal(mu, within);
+  by_variance ~ normal(0, from_precision);
+  by_log ~ double_exponential(scale, exp(2 * log_sd));
+  target += normal_lpdf(added | mu, sqrt(tau) * scale);
+  for (g in 1:G) looped[g] ~ cauchy(level[group[g]], tau);
+  child ~ normal(plain, below^2 + 1);
+  walk[1] ~ normal(0, 1); for (g in 2:G) walk[g] ~ normal(walk[g - 1], tau);
+  pieces[1] ~ normal(mu, tau); pieces[2] ~ normal(0, 1);
+  positive ~ normal(mu, tau);
+}
+"""
+FORMS_DATA = {"G": 3, "group": [1, 2, 2], "scale": 0.7}
