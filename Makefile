@@ -23,9 +23,10 @@ test: lint types
 check: $(VENV)/.dev
 	$(BIN)/python -m pytest $(WORKERS) -m "not quick"
 
-# Ten models against what is known of them: fails if a wrong run is trusted.
+# Ten models and three Stan programs against what is known of them: fails if a wrong run is trusted.
 scoreboard: $(VENV)/.dev
 	$(BIN)/python -m benchmarks scoreboard --quick
+	$(BIN)/python -m benchmarks stan --quick
 
 # The scheduler for diffusers, in an environment of its own: PyTorch has a small build for Python 3.11 only.
 test-diffusion: $(DIFFUSION)/.done

@@ -35,6 +35,7 @@ COSTS = {
     "scoreboard.published_data": "seconds",
     "scoreboard.references": "seconds a model, minutes for two",
     "scoreboard.snapshot": "seconds; --check: five minutes",
+    "stan": "ten seconds a program and seed, hours in all with long references; --quick: half a minute",
     "thresholds": "a quarter of an hour for each half of the set; seconds for one field",
     "versus": "at most a minute for each sampler, target and seed; --quick",
     "wall_clock": "a minute or two a model",

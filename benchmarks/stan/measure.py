@@ -1,0 +1,84 @@
+"""One run of one sampler on one Stan program, against what is known of its posterior: a row."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from posteriors import EFFECTIVE, R_HAT, diagnosed, failures_of, gradients_of, judged, overheard
+from scoreboard.measure import CHAINS, DRAWS, WANTED, errors_and_costs
+from scoreboard.truth import Truth
+from stan.database import DIVERGENT, nuts_gradients, programs
+
+import pmm_mcmc as pmm
+
+__all__ = ["DEFAULT", "NUTS", "UNADJUSTED", "measured"]
+
+DEFAULT, UNADJUSTED, NUTS = "default", "unadjusted", "NUTS"
+
+
+@cache
+def _truth(key: str, root: Path) -> Truth | None:
+    return programs(root)[key].truth()
+
+
+def measured(key: str, sampler: str, seed: int, root: Path) -> dict[str, Any]:
+    """Return the row of a run."""
+    program, truth = programs(root)[key], _truth(key, root)
+    with overheard():
+        return of_nuts(program, truth, seed) if sampler == NUTS else ours(program, truth, sampler, seed)
+
+
+def of_nuts(program: Any, truth: Truth | None, seed: int) -> dict[str, Any]:
+    """Run Stan's NUTS with its defaults."""
+    began = time.process_time()
+    fit = program.nuts(chains=CHAINS, warmup=DRAWS, samples=DRAWS, seed=seed, save_warmup=True, refresh=0)
+    cpu = time.process_time() - began
+    each, before = nuts_gradients(fit, DRAWS)
+    labels = program.labels if truth is None else truth.labels
+    draws = np.stack([fit.draws(label)[:, DRAWS:] for label in labels], axis=-1)
+    row = row_of(truth, draws, each, before)
+    diverging = int(fit.sampler_stats[:, DRAWS:, DIVERGENT].sum())
+    good = row["r_hat"] <= R_HAT and row["ess"] >= EFFECTIVE and not diverging
+    return {**row, "state": "no warning" if good else "warns", "diverging": diverging, "cpu": cpu}
+
+
+def ours(program: Any, truth: Truth | None, sampler: str, seed: int) -> dict[str, Any]:
+    """Run ``pmm.sample`` by default, or with unadjusted draws."""
+    density = pmm.LogDensity.from_stan(program.file, program.data)
+    options: dict[str, Any] = {"adjusted": False} if sampler == UNADJUSTED else {}
+
+    def run(**short: int) -> Any:
+        return pmm.sample(model=density, chains=CHAINS, random_seed=seed, progressbar=False, **options, **short)
+
+    run(draws=10, tune=20)  # compiles
+    began = time.process_time()
+    tree = run()
+    cpu = time.process_time() - began
+    stats = tree["sample_stats"].dataset
+    each = gradients_of(stats)
+    before = stats["n_grad_total"].values[:, -1] - each.sum(axis=1)
+    posterior = tree["posterior"].dataset
+    values = {}
+    for name, array in posterior.items():
+        shape = array.shape[2:]
+        for index in np.ndindex(*shape):
+            label = f"{name}[{','.join(str(i + 1) for i in index)}]" if shape else str(name)
+            values[label] = array.values[(slice(None), slice(None), *index)]
+    labels = program.labels if truth is None else truth.labels
+    row = row_of(truth, np.stack([values[label] for label in labels], axis=-1), each, before)
+    row |= {"children": list(density.children), "unstable": failures_of(stats), "d": density.d}
+    return {**row, **judged(tree), "cpu": cpu}
+
+
+def row_of(truth: Truth | None, draws: np.ndarray, each: np.ndarray, before: np.ndarray) -> dict[str, Any]:
+    """Return errors and costs; without a reference costs alone."""
+    if truth is not None:
+        return errors_and_costs(truth, draws, each, before)
+    row = diagnosed(draws)
+    spent, warm_up = each.sum(axis=1), float(np.median(before))
+    row |= {"warm_up": warm_up, "gradients": float((before + spent).max())}
+    return row | {"for_400": warm_up + WANTED / max(1, row["ess"]) * float(spent.mean())}

@@ -1,0 +1,93 @@
+"""The page of the Stan programs, from its rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from posteriors import BIASED
+from scoreboard.page import TRUSTED, errors_in_words, good
+from stan.measure import DEFAULT, NUTS, UNADJUSTED
+
+__all__ = ["page"]
+
+Rows = list[dict[str, Any]]
+HEADER = f"""\
+python -m benchmarks stan PATH: Stan programs of a checkout of posteriordb, 4 chains of 1000 draws, by default.
+
+g400      gradients of a chain until the worst mean has 400 effective draws, warm-up included; medians over seeds
+ratio     the same over that of Stan's NUTS (stanli, its defaults)
+runs      so many trusted, undecided, not trusted (NUTS: without a warning, -, with one)
+WRONG     runs off by more than {BIASED} posterior sd and beyond chance (one in a hundred runs); T: those trusted.  The
+          reference is that of posteriordb, or NUTS ten times as long that has converged; -: neither, not judged
+refused   runs within {BIASED} of every mean and sd that are not trusted
+"""
+STATES = {"trusted": 0, "no warning": 0, "undecided": 1, "not trusted": 2, "warns": 2, "not judged": 2}
+
+
+def page(rows: Rows, facts: str) -> str:
+    """Return the page."""
+    lines = [HEADER, facts, ""]
+    for sampler in (DEFAULT, UNADJUSTED):
+        if any(row["sampler"] == sampler for row in rows):
+            lines += totals(rows, sampler)
+    lines += ["", f"{'':50s}{'d':>5s} {'g400':>9s} {'ratio':>7s} {'runs':>7s} {'WRONG':>6s} {'CPU':>6s}  what it says"]
+    for target in sorted({row["target"] for row in rows}):
+        for sampler in (DEFAULT, UNADJUSTED, NUTS):
+            mine = [row for row in rows if (row["target"], row["sampler"]) == (target, sampler)]
+            if mine:
+                lines.append(line(target, sampler, mine, ratios(rows, sampler)))
+    return "\n".join(lines) + "\n"
+
+
+def ratios(rows: Rows, sampler: str) -> dict[str, float]:
+    """Return g400 over that of NUTS by program: medians over the seeds of each."""
+    of = {kind: {row["target"]: [] for row in good(rows)} for kind in (sampler, NUTS)}
+    for row in good(rows):
+        if row["sampler"] in of:
+            of[row["sampler"]][row["target"]].append(row["for_400"])
+    both = [target for target in of[NUTS] if of[NUTS][target] and of[sampler][target]]
+    return {target: float(np.median(of[sampler][target]) / np.median(of[NUTS][target])) for target in both}
+
+
+def totals(rows: Rows, sampler: str) -> list[str]:
+    """Return what is measured of a sampler on all programs."""
+    mine = [row for row in good(rows) if row["sampler"] == sampler]
+    known = [row for row in mine if row.get("right") is not None]
+    lies = [row for row in known if row["wrong"] and row["state"] in TRUSTED]
+    right = [row for row in known if row["right"]]
+    refused = [row for row in right if row["state"] not in TRUSTED]
+    of = ratios(rows, sampler)
+    values = np.sort(list(of.values())) if of else np.array([np.nan])
+    solved = {row["target"] for row in good(rows) if row["sampler"] == NUTS and row["state"] in TRUSTED}
+    lost = [target for target, value in of.items() if value > 1.0]
+    failed = [row for row in rows if row["sampler"] == sampler and "error" in row]
+    return [
+        f"{sampler}: {len(of)} programs beside NUTS: median ratio {np.median(values):.3f}, worst {values[-1]:.2f}; "
+        f"lost on {len(lost)}, of which NUTS solves {len(solved.intersection(lost))}: {', '.join(lost) or 'none'}",
+        f"    runs {len(mine)}, judged {len(known)}; wrong and trusted {len(lies)}"
+        f"{': ' + ', '.join(sorted({row['target'] for row in lies})) if lies else ''}; "
+        f"right and refused {len(refused)} of {len(right)}; failed {len(failed)}",
+        *(f"    refused: {row['target']} {row['seed']}: {row['sentence'][:150]}" for row in refused),
+        *(f"    failed: {row['target']} {row['seed']}: {row['error'][:150]}" for row in failed),
+    ]
+
+
+def line(target: str, sampler: str, mine: Rows, of: dict[str, float]) -> str:
+    """Return the line of a program and sampler."""
+    ran = good(mine)
+    if not ran:
+        return f"{target[:38]:38s} {sampler:11s}{'':5s} failed: {mine[0]['error'][:90]}"
+    counts = [sum(STATES[row["state"]] == i for row in ran) for i in range(3)]
+    known = [row for row in ran if row.get("right") is not None]
+    wrong = [row for row in known if row["wrong"]]
+    lies = sum(row["state"] in TRUSTED for row in wrong)
+    said = f"{len(wrong)}{f' T{lies}' if lies else ''}" if known else "-"
+    ratio = f"{of[target]:.3f}" if sampler != NUTS and target in of else ""
+    refusals = [row["sentence"] for row in ran if row["state"] not in TRUSTED and "sentence" in row]
+    words = errors_in_words(wrong[0]) if wrong else next(iter(refusals), "")
+    cost, seconds = (np.median([row[name] for row in ran]) for name in ("for_400", "cpu"))
+    return (
+        f"{target[:38]:38s} {sampler:11s}{ran[0].get('d', ''):>5} {cost:9.0f} {ratio:>7s} "
+        f"{'/'.join(map(str, counts)):>7s} {said:>6s} {seconds:6.1f}  {words[:110]}"
+    )
