@@ -34,10 +34,12 @@ class Program:
 
     @property
     def file(self) -> Path:
+        """The program."""
         return self.root / "models" / "stan" / f"{self.model}.stan"
 
     @property
     def data(self) -> dict[str, Any]:
+        """Its data."""
         return _json(self.root / "data" / "data" / f"{self.data_name}.json")
 
     def nuts(self, **options: Any) -> Any:
