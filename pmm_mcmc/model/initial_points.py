@@ -12,6 +12,7 @@ __all__ = [
     "PRIOR_DRAWS",
     "PRIOR_NUMBERS",
     "box_widths",
+    "initial_draws",
     "model_starts",
     "prior_draws",
     "spread_starts",
@@ -150,8 +151,18 @@ def vector_starts(
     return np.broadcast_to(points, (chains, d)).copy()
 
 
+def initial_draws(d: int, key: np.ndarray) -> np.ndarray:
+    """Return draws ``(n, d)`` that are uniform within 2 of the origin, where Stan starts its chains.
+
+    They stand for a prior that nobody can draw from: on the model's own scale, which may be thousands of posterior
+    standard deviations away.
+    """
+    many = min(PRIOR_DRAWS, 1 + PRIOR_NUMBERS // max(1, d))
+    return np.random.default_rng(key).uniform(-2.0, 2.0, size=(many, d))
+
+
 def prior_draws(model: Any, vars: Any, key: np.ndarray) -> np.ndarray:
-    """Return draws ``(n, d)`` of a model's prior in unconstrained coordinates; none where it is improper.
+    """Return draws ``(n, d)`` of a model's prior in unconstrained coordinates; where it is improper, of Stan's starts.
 
     Parameters
     ----------
@@ -175,4 +186,7 @@ def prior_draws(model: Any, vars: Any, key: np.ndarray) -> np.ndarray:
                     break
     except Exception:  # a flat prior, or one that cannot be drawn from: scouts then start elsewhere
         drawn = []
-    return np.stack(drawn) if drawn else np.empty((0, 0))
+    if drawn:
+        return np.stack(drawn)
+    point = model.initial_point(0)
+    return initial_draws(int(sum(np.size(point[v.name]) for v in vars)), key)

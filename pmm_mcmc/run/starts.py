@@ -9,7 +9,7 @@ from pymc.exceptions import SamplingError
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.contract import Engine, empty_state, model_side
-from pmm_mcmc.model.initial_points import model_starts, prior_draws, spread_starts, vector_starts
+from pmm_mcmc.model.initial_points import initial_draws, model_starts, prior_draws, spread_starts, vector_starts
 from pmm_mcmc.model.log_density import bad_start_message, flat_layout
 from pmm_mcmc.run.plan import SamplingPlan
 
@@ -47,12 +47,12 @@ def starts(
 
 
 def draws_of_prior(plan: SamplingPlan, rng: np.random.Generator) -> np.ndarray:
-    """Return draws ``(n, d)`` of the prior in the model's coordinates; none where there is no proper one."""
-    if plan.density is not None and plan.density.prior is not None:
-        return plan.density.prior(rng.integers(2**62, size=2))
-    if plan.model is None:
-        return np.empty((0, plan.engine.d))
-    return prior_draws(plan.model, plan.model.value_vars, rng.integers(2**62, size=2))
+    """Return draws ``(n, d)`` of the prior in the model's coordinates; where there is no proper one, of Stan's starts."""
+    key = rng.integers(2**62, size=2)
+    if plan.model is not None:
+        return prior_draws(plan.model, plan.model.value_vars, key)
+    drawn = None if plan.density is None or plan.density.prior is None else plan.density.prior(key)
+    return initial_draws(plan.engine.d, key) if drawn is None or not len(drawn) else drawn
 
 
 def _gradient_at(engine: Engine, x: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import stanli
 from pymc.exceptions import SamplingError
-from stan_programs import FORMS, FORMS_DATA, REGRESSION, SCHOOLS, SCHOOLS_DATA, SCHOOLS_MEANS
+from stan_programs import FORMS, FORMS_DATA, MIXTURE, REGRESSION, SCHOOLS, SCHOOLS_DATA, SCHOOLS_MEANS
 
 import pmm_mcmc as pmm
 
@@ -213,6 +213,17 @@ def test_schools_are_right_and_trusted_as_they_are_written():
     assert dt["posterior"].attrs["reparametrisation"] == "theta is sampled non-centred about mu, scaled by tau"
     for name, value in SCHOOLS_MEANS.items():
         assert abs(float(dt["posterior"][name].mean()) - value) < 0.05 * float(dt["posterior"][name].std())
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_another_labelling_is_seen_where_there_is_no_prior_to_draw_from(seed):
+    rng = np.random.default_rng(seed)
+    y = np.where(rng.random(1000) < 0.3, -8.0, 6.0) + rng.normal(size=1000)
+    dt = pmm.sample(model=pmm.LogDensity.from_stan(MIXTURE, {"N": 1000, "y": y}), random_seed=seed, progressbar=False)
+    said = pmm.verdict(dt)
+    assert said.state == "not trusted"
+    # Chains are in one labelling and have not seen the other, or are in both and stay there.
+    assert {reason.code for reason in said.reasons} & {"modes", "r_hat"}
 
 
 def test_children_are_named_as_the_program_writes_them():

@@ -48,3 +48,13 @@ model {
 }
 """
 FORMS_DATA = {"G": 3, "group": [1, 2, 2], "scale": 0.7}
+
+# Two labellings of one posterior, hundreds of posterior standard deviations apart.
+MIXTURE = """
+data { int N; vector[N] y; }
+parameters { real<lower=0, upper=1> share; array[2] real mu; }
+model {
+  mu ~ normal(0, 10);
+  for (n in 1:N) target += log_mix(share, normal_lpdf(y[n] | mu[1], 1), normal_lpdf(y[n] | mu[2], 1));
+}
+"""
