@@ -65,6 +65,8 @@ def _unvisited(run: Run) -> tuple[float, str]:
             return 0.0, ""  # chains have been in both, and their agreement judges how often
         side = "above" if away > 0.0 else "below"
         place = f", {abs(away):.0f} sd {side} theirs in {run.unconstrained(mode.coordinate)},"
+        if abs(away) < 1.0:
+            place = ", a narrow one within theirs,"
     return mode.mass, f"chains do not move to another mode{place} that has about {100.0 * mode.mass:.2g} % of the mass"
 
 

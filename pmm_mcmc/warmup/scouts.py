@@ -9,6 +9,9 @@ chains, and short chains that start there mostly stay: their ends do not climb t
 The mass of a mode at :math:`\hat y` is Laplace's, :math:`p(\hat y)\,|{-\nabla^2 \log p(\hat y)}|^{-1/2}`; that of the
 chains is Laplace's too or, where they have no strict maximum, that of a Gaussian with their mean log density.
 
+There may be mass without a maximum of its own around the chains, as of a slab about a spike, and a maximum of theirs
+may be of a mode so narrow that no draw has met it, as of a spike in a slab: see :mod:`pmm_mcmc.warmup.hidden_mass`.
+
 Modes that chains do visit are mentioned if their volumes differ.  A step makes the narrower mode too wide by more than
 the other, and its weight too small: no identity within a mode shows that.
 """
@@ -27,6 +30,7 @@ from pmm_mcmc.langevin.lanczos import spectrum
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.climb import Climbers
+from pmm_mcmc.warmup.hidden_mass import lowest_of_gaussian, mass_about, mass_around
 
 __all__ = ["along_coordinates", "look_around"]
 
@@ -98,6 +102,7 @@ class _Search:
     def __init__(self, engine: Engine, tuned: TunedParameters, most: int):
         self._engine, self._tuned, self._most, self.spent = engine, tuned, most, 0
         self.beyond = np.empty((0, engine.d))
+        self._looks = np.empty((0, engine.d)), np.empty(0)
 
     def run(
         self, seen: Block, prior: np.ndarray, rng: np.random.Generator, given: np.ndarray | None = None
@@ -120,11 +125,16 @@ class _Search:
         if not homes:
             return OtherModes()
         found = self._apart(ends, homes, y)
+        lp = seen.lp.T.ravel() + log_det
+        hidden = None if found else self._hidden(homes, y, lp, rng)
+        if hidden is not None:
+            mode, mass = hidden
+            return self._reported(mode, mass, x.mean(axis=0), x)
         if not found:
             uneven = self._uneven(homes)
             return OtherModes(0.0) if uneven is None else self._reported(*uneven[:2], self._placed(uneven[2].y), x, 1)
         own = [mass for mass in map(self._log_mass, homes) if np.isfinite(mass)]
-        of_chains = np.logaddexp.reduce(own) if own else np.mean(seen.lp.T.ravel() + log_det) + 0.5 * d
+        of_chains = np.logaddexp.reduce(own) if own else np.mean(lp) + 0.5 * d
         masses = []
         for i, end in enumerate(found):
             mass = float(np.exp(min(self._log_mass(end) - of_chains, 700.0)))
@@ -141,6 +151,22 @@ class _Search:
         at = self._placed(mode.y)
         where = int((np.abs(at - centre) / np.maximum(x.std(axis=0), 1e-300)).argmax())
         return OtherModes(mass, where, float(at[where]), visited)
+
+    def _hidden(
+        self, homes: list[_Maximum], y: np.ndarray, lp: np.ndarray, rng: np.random.Generator
+    ) -> tuple[_Maximum, float] | None:
+        """Return a place around the chains, or their highest maximum, about which is much mass that no draw has met."""
+        d = y.shape[1]
+        place, share = mass_around(*self._looks, y, lp)
+        if share:
+            return _Maximum(place, 0.0, np.zeros(d), 1.0), share
+        home = max(homes, key=lambda home: home.lp)
+        if lp.max() >= lowest_of_gaussian(home.lp, d) or d > CALIBRATION.exact_hessian:
+            return None
+        if self._left < d + CALIBRATION.scouts:
+            return None
+        share = mass_about(home.y, home.lp, self._curved(home, np.eye(d)), lambda at: self._value(at)[0], y, lp, rng)
+        return (home, share) if share else None
 
     def _uneven(self, homes: list[_Maximum]) -> tuple[_Maximum, float, _Maximum] | None:
         """Return a mode that chains visit, with its mass, and another of theirs that has another volume.
@@ -208,8 +234,12 @@ class _Search:
         around *= (widths * np.sqrt(d) / np.linalg.norm(around, axis=1))[:, None]
         y = np.concatenate([known, along, around])
         square = (y**2).sum(axis=1)
-        y, square = y[np.argsort(square)], np.sort(square)
-        drop = (top - np.nan_to_num(self._value(y)[0], nan=-np.inf)) / np.maximum(square, 1e-300)
+        order = np.argsort(square)
+        y, square = y[order], square[order]
+        lp = np.nan_to_num(self._value(y)[0], nan=-np.inf)
+        drop = (top - lp) / np.maximum(square, 1e-300)
+        random = order >= len(known) + len(along)
+        self._looks = y[random], lp[random]
         groups = np.array_split(np.arange(many), min(many, CALIBRATION.scouts))
         best = np.array([group[np.argmin(drop[group])] for group in groups])
         typical = np.array([np.median(drop[group]) for group in groups])

@@ -1,0 +1,95 @@
+"""Mass that draws have not met: around them, and about a maximum within them.
+
+Both are estimated without bias from places whose law is known, and compared with what the draws stand for.  All
+positions are whitened, and log densities up to one constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import gammaln
+
+from pmm_mcmc.warmup.calibration import CALIBRATION
+
+__all__ = ["lowest_of_gaussian", "mass_about", "mass_around"]
+
+
+def mass_around(at: np.ndarray, at_lp: np.ndarray, y: np.ndarray, lp: np.ndarray) -> tuple[np.ndarray, float]:
+    r"""Return the place that stands for most mass beyond the draws, and the share of the mass there; 0 if it is small.
+
+    Places ``at`` have uniform directions and radii :math:`r` of density :math:`1 / (r \log(b/a))`, so that the mean of
+    :math:`p(y)\,r^d\,|S^{d-1}| \log(b/a)` is the mass.  Only those count that are half as far again as the furthest
+    draw: heavy tails that chains do visit have no mass to speak of there.
+
+    Parameters
+    ----------
+    at, at_lp : (m, d), (m,)
+        Places, and log densities there.
+    y, lp : (n, d), (n,)
+        Draws, and log densities there.
+    """
+    d = y.shape[1]
+    radius = np.sqrt((at**2).sum(axis=1))
+    log_sphere = np.log(2.0) + 0.5 * d * np.log(np.pi) - gammaln(0.5 * d)
+    log_span = np.log(np.log(CALIBRATION.furthest / CALIBRATION.nearest))
+    centre = y.mean(axis=0)
+    furthest = np.sqrt(((y - centre) ** 2).sum(axis=1).max()) + np.linalg.norm(centre)
+    masses = np.where(radius > 1.5 * furthest, at_lp + d * np.log(radius) + log_sphere + log_span, -np.inf)
+    if not np.isfinite(masses).any():
+        return centre, 0.0
+    return at[int(np.argmax(masses))], _share(masses, y, lp)
+
+
+def lowest_of_gaussian(top: float, d: int) -> float:
+    """Return the log density above which nearly all draws of a Gaussian are whose highest one is ``top``."""
+    return top - 0.5 * d - 3.0 * np.sqrt(0.5 * d)
+
+
+def mass_about(
+    maximum: np.ndarray,
+    top: float,
+    hessian: np.ndarray,
+    value: Callable[[np.ndarray], np.ndarray],
+    y: np.ndarray,
+    lp: np.ndarray,
+    rng: np.random.Generator,
+) -> float:
+    """Return the share of the mass that no draw has met about a maximum; 0 if it is small.
+
+    It is the mass of the places whose log density is as high as nearly all of a Gaussian's is, while none of the draws
+    is as high, from places that are drawn from Laplace's Gaussian.
+
+    Parameters
+    ----------
+    maximum, top, hessian : (d,), float, (d, d)
+        The maximum, its log density and its negative Hessian matrix.
+    value
+        Function of positions ``(n, d)`` that returns log densities.
+    y, lp : (n, d), (n,)
+        Draws, and log densities there.
+    rng
+        Random numbers for the places.
+    """
+    if not np.isfinite(hessian).all():
+        return 0.0
+    values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
+    if values[0] <= CALIBRATION.flattest * values[-1]:
+        return 0.0
+    z = rng.standard_normal((CALIBRATION.scouts, len(maximum)))
+    at_lp = value(maximum + (z / np.sqrt(values)) @ vectors.T)
+    log_q = 0.5 * np.log(values / (2.0 * np.pi)).sum() - 0.5 * (z**2).sum(axis=1)
+    high = at_lp >= lowest_of_gaussian(top, len(maximum))
+    return _share(np.where(high, at_lp - log_q, -np.inf), y, lp)
+
+
+def _share(log_masses: np.ndarray, y: np.ndarray, lp: np.ndarray) -> float:
+    """Return the share of the mean of these masses beside that of the draws; 0 if it is small.
+
+    Draws stand for the exponential of the mean log density and the entropy.  That of independent Gaussians as wide, and
+    no narrower than the whitened coordinates should be, is larger: draws stand for less, not more.
+    """
+    entropy = 0.5 * np.log(2.0 * np.pi * np.e * np.maximum(y.var(axis=0), 1.0)).sum()
+    ratio = np.logaddexp.reduce(log_masses) - np.log(len(log_masses)) - np.mean(lp) - entropy
+    return float(1.0 / (1.0 + np.exp(-min(ratio, 700.0)))) if ratio > np.log(CALIBRATION.hidden_mass) else 0.0

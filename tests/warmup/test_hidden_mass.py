@@ -1,0 +1,98 @@
+"""Mass around draws and about a maximum within them: estimates against exact masses, and no alarm on heavy tails.
+
+Estimates are within 5 standard errors; heavy tails alarm in none of 100 sets of draws.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+import pmm_mcmc as pmm
+from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.hidden_mass import lowest_of_gaussian, mass_about, mass_around
+
+
+def places(n, d, rng):
+    """Places with the law of those that scouts look at."""
+    at = rng.normal(size=(n, d))
+    spread = np.exp(rng.uniform(np.log(CALIBRATION.nearest), np.log(CALIBRATION.furthest), size=(n, 1)))
+    return at * spread * np.sqrt(d) / np.linalg.norm(at, axis=1, keepdims=True)
+
+
+def two_widths(share, narrow, wide, d):
+    """Log density of two Gaussians about one centre, of which the wide one has this share."""
+
+    def log_density(x):
+        square = (x**2).sum(-1)
+        one = np.log1p(-share) - d * np.log(narrow) - 0.5 * square / narrow**2
+        other = np.log(share) - d * np.log(wide) - 0.5 * square / wide**2
+        return np.logaddexp(one, other) - 0.5 * d * np.log(2 * np.pi)
+
+    return log_density
+
+
+@pytest.mark.parametrize("d, wide", [(2, 12.0), (4, 15.0), (8, 8.0)])
+def test_the_mass_of_a_slab_around_draws_is_estimated_without_bias(d, wide):
+    rng = np.random.default_rng(d)
+    log_density = two_widths(0.5, 1.0, wide, d)
+    y = rng.normal(size=(2000, d))
+    lp = log_density(y)
+    centre = y.mean(axis=0)
+    furthest = 1.5 * (np.sqrt(((y - centre) ** 2).sum(axis=1).max()) + np.linalg.norm(centre))
+    top = CALIBRATION.furthest * np.sqrt(d)
+    mass = 0.5 * (chi2.cdf((top / wide) ** 2, d) - chi2.cdf((furthest / wide) ** 2, d))
+    # What the draws stand for, by the bound that the estimate is compared with.
+    bound = np.exp(np.mean(lp) + 0.5 * np.log(2 * np.pi * np.e * np.maximum(y.var(axis=0), 1.0)).sum())
+    ratios = []
+    for _ in range(200):
+        at = places(256, d, rng)
+        place, share = mass_around(at, log_density(at), y, lp)
+        assert np.linalg.norm(place) > furthest
+        ratios.append(share / (1.0 - share))
+    z = (np.mean(ratios) - mass / bound) / (np.std(ratios) / np.sqrt(len(ratios)))
+    assert abs(z) < 5.0
+
+
+@pytest.mark.parametrize("nu, d", [(1.0, 1), (1.0, 3), (3.0, 5), (5.0, 30)])
+def test_heavy_tails_that_draws_visit_are_no_mass_that_they_have_not_met(nu, d):
+    rng = np.random.default_rng(1)
+    for _ in range(100):
+        y = rng.normal(size=(400, d)) / np.sqrt(rng.chisquare(nu, size=(400, 1)) / nu)
+        y /= np.abs(np.quantile(y, 0.84))
+        at = places(256, d, rng)
+        lp, at_lp = (-0.5 * (nu + d) * np.log1p((part**2).sum(axis=1) / nu) for part in (y, at))
+        assert mass_around(at, at_lp, y, lp)[1] == 0.0
+
+
+def test_the_mass_of_a_spike_within_draws_is_estimated():
+    d, narrow = 3, 0.03
+    log_density = two_widths(0.5, narrow, 1.0, d)
+    rng = np.random.default_rng(2)
+    y = rng.normal(size=(400, d))
+    lp, top = log_density(y), float(log_density(np.zeros(d)))
+    assert lp.max() < lowest_of_gaussian(top, d)
+    share = mass_about(np.zeros(d), top, np.eye(d) / narrow**2, log_density, y, lp, rng)
+    # Of a Gaussian in 3 dimensions 97 % of the mass is above the lowest log density.
+    assert share == pytest.approx(0.5, abs=0.05)
+    # A flat maximum, and one whose Hessian is not known.
+    assert mass_about(np.zeros(d), top, np.diag([1.0, 1.0, 0.0]), log_density, y, lp, rng) == 0.0
+    assert mass_about(np.zeros(d), top, np.full((d, d), np.nan), log_density, y, lp, rng) == 0.0
+
+
+@pytest.mark.parametrize(
+    "narrow, wide, words",
+    [(1.0, 15.0, "chains do not move to another mode"), (0.03, 1.0, "a narrow one within theirs, that has about")],
+    ids=["slab", "spike"],
+)
+def test_a_run_that_has_met_one_of_two_widths_is_not_trusted(narrow, wide, words):
+    d = 4 if narrow == 1.0 else 3
+
+    def log_density(x):
+        square = jnp.sum(x**2)
+        one, other = (-d * jnp.log(width) - 0.5 * square / width**2 for width in (narrow, wide))
+        return jnp.logaddexp(one, other)
+
+    density = pmm.LogDensity.from_jax(log_density, d)
+    said = pmm.verdict(pmm.sample(model=density, draws=200, random_seed=1, progressbar=False))
+    assert "modes" in [reason.code for reason in said.reasons] and words in said.sentence
