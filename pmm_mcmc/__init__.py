@@ -40,7 +40,6 @@ if not logging.root.handlers:
 
 _NAMES = {
     **dict.fromkeys(("GHMC", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps"),
-    "Sampler": "pmm_mcmc.run.sampler",
     "LogDensity": "pmm_mcmc.model.density",
     "StopSampling": "pmm_mcmc.run.driver",
     "StoreError": "pmm_mcmc.run.storage",
@@ -63,7 +62,6 @@ __all__ = [
     "LogDensity",
     "PoissonOLMC",
     "PoissonULMC",
-    "Sampler",
     "StopSampling",
     "StoreError",
     "__version__",
@@ -86,7 +84,6 @@ if TYPE_CHECKING:
     from pmm_mcmc.model.density import LogDensity
     from pmm_mcmc.run.driver import StopSampling
     from pmm_mcmc.run.sample import sample
-    from pmm_mcmc.run.sampler import Sampler
     from pmm_mcmc.run.storage import StoreError
     from pmm_mcmc.run.storage import open_store as open
     from pmm_mcmc.steps import GHMC, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC

@@ -39,7 +39,6 @@ def run(path: Path) -> xr.DataTree:
     dt = pmm.sample(pmm.PoissonULMC(), 500, model=density(), chains=8, store=path, callback=stop)
     reveal_type(dt)  # DataTree
     reveal_type(pmm.open(path))  # DataTree
-    reveal_type(pmm.Sampler(pmm.PoissonULMC(), backend="numba").sample(draws=10))  # DataTree
     return dt
 
 
