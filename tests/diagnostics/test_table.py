@@ -1,8 +1,10 @@
-"""What a result's tables cost before they are computed."""
+"""What a result's tables cost before they are computed, and parameters that have no table."""
 
 import numpy as np
+import pymc as pm
 import xarray as xr
 
+import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.table import remembered
 
 
@@ -25,3 +27,11 @@ def test_results_too_large_for_one_read_are_told_apart_by_their_last_number(monk
     first = remembered(result(7))
     assert remembered(result(7)) is first
     assert remembered(result(7, changed=1.0)) is not first
+
+
+def test_deterministics_that_are_infinite_are_not_in_the_way():
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        pm.Deterministic("logs", pm.math.concatenate([np.full(5, -np.inf), x * np.arange(1500.0)]))
+    dt = pmm.sample(model=model, draws=100, random_seed=1, progressbar=False)
+    assert pmm.verdict(dt).state in ("trusted", "undecided")
