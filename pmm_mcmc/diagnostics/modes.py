@@ -21,7 +21,10 @@ ATTRIBUTE = "other_modes"
 
 
 class _Mode(NamedTuple):
-    """Another mode: its mass, an unconstrained coordinate along which it is apart, its value, if chains visit it."""
+    """Another mode: its mass, an unconstrained coordinate along which it is apart, its value, if chains visit it.
+
+    The coordinate is -1 for mass that is no mode of its own (:mod:`pmm_mcmc.warmup.hidden_mass`).
+    """
 
     mass: float
     coordinate: int
@@ -53,6 +56,12 @@ def _unvisited(run: Run) -> tuple[float, str]:
     mode = _other_mode(run)
     if mode is None or mode.visited:
         return 0.0, ""
+    if mode.coordinate < 0:
+        share = f"{100.0 * mode.mass:.2g} %"
+        return (
+            mode.mass,
+            f"about {share} of the mass is where no draw has been, around the chains or narrow within them",
+        )
     place = ""
     if run.position is not None:
         x = run.position[..., mode.coordinate].ravel()
@@ -63,10 +72,10 @@ def _unvisited(run: Run) -> tuple[float, str]:
         there = (distances < 0.5 * CALIBRATION.apart).mean()
         if there > CALIBRATION.visited * mode.mass and here > CALIBRATION.visited * (1.0 - mode.mass):
             return 0.0, ""  # chains have been in both, and their agreement judges how often
+        if abs(away) < 1.0:
+            return 0.0, ""  # where most draws of the run are is where the warm-up had none
         side = "above" if away > 0.0 else "below"
         place = f", {abs(away):.0f} sd {side} theirs in {run.unconstrained(mode.coordinate)},"
-        if abs(away) < 1.0:
-            place = ", a narrow one within theirs,"
     return mode.mass, f"chains do not move to another mode{place} that has about {100.0 * mode.mass:.2g} % of the mass"
 
 
@@ -77,7 +86,9 @@ def mode_reasons(run: Run) -> list[Reason]:
     if ratio <= CALIBRATION.mass:
         return []
     remedy = "reparametrise so that there is one mode, or use pmm.sample(ladder='auto'), which moves between modes"
-    if ratio > 0.9 and abs(ratio / round(ratio) - 1.0) < 0.1:
+    if words.startswith("about"):
+        remedy = "reparametrise, or try pmm.sample(ladder='auto'), whose verdict looks there too"
+    elif ratio > 0.9 and abs(ratio / round(ratio) - 1.0) < 0.1:
         remedy = (
             "modes of equal mass are often relabellings of exchangeable components: order these; otherwise use "
             "pmm.sample(ladder='auto'), which moves between modes"

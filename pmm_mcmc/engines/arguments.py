@@ -248,7 +248,7 @@ class OtherModes(NamedTuple):
         Share of the posterior in other modes, as estimated; 0 if there are none, NaN if nobody looked.
     coordinate, position
         Number of the unconstrained coordinate in which the largest of them is furthest away, and its position there;
-        -1 and NaN if there is none.
+        -1 and NaN if there is none, or if the mass has no maximum of its own or is narrow within the chains.
     visited
         1 if all is visited, and this is the mode whose volume differs from that of the chains' highest one; else 0.
     """

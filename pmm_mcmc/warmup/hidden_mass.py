@@ -16,8 +16,8 @@ from pmm_mcmc.warmup.calibration import CALIBRATION
 __all__ = ["lowest_of_gaussian", "mass_about", "mass_around"]
 
 
-def mass_around(at: np.ndarray, at_lp: np.ndarray, y: np.ndarray, lp: np.ndarray) -> tuple[np.ndarray, float]:
-    r"""Return the place that stands for most mass beyond the draws, and the share of the mass there; 0 if it is small.
+def mass_around(at: np.ndarray, at_lp: np.ndarray, y: np.ndarray, lp: np.ndarray) -> float:
+    r"""Return the share of the mass beyond the draws; 0 if it is small.
 
     Places ``at`` have uniform directions and radii :math:`r` of density :math:`1 / (r \log(b/a))`, so that the mean of
     :math:`p(y)\,r^d\,|S^{d-1}| \log(b/a)` is the mass.  Only those count that are half as far again as the furthest
@@ -37,9 +37,7 @@ def mass_around(at: np.ndarray, at_lp: np.ndarray, y: np.ndarray, lp: np.ndarray
     centre = y.mean(axis=0)
     furthest = np.sqrt(((y - centre) ** 2).sum(axis=1).max()) + np.linalg.norm(centre)
     masses = np.where(radius > 1.5 * furthest, at_lp + d * np.log(radius) + log_sphere + log_span, -np.inf)
-    if not np.isfinite(masses).any():
-        return centre, 0.0
-    return at[int(np.argmax(masses))], _share(masses, y, lp)
+    return _share(masses, y, lp) if np.isfinite(masses).any() else 0.0
 
 
 def lowest_of_gaussian(top: float, d: int) -> float:

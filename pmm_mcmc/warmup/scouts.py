@@ -126,10 +126,9 @@ class _Search:
             return OtherModes()
         found = self._apart(ends, homes, y)
         lp = seen.lp.T.ravel() + log_det
-        hidden = None if found else self._hidden(homes, y, lp, rng)
-        if hidden is not None:
-            mode, mass = hidden
-            return self._reported(mode, mass, x.mean(axis=0), x)
+        hidden = 0.0 if found else self._hidden(homes, y, lp, rng)
+        if hidden:
+            return OtherModes(hidden)
         if not found:
             uneven = self._uneven(homes)
             return OtherModes(0.0) if uneven is None else self._reported(*uneven[:2], self._placed(uneven[2].y), x, 1)
@@ -152,21 +151,16 @@ class _Search:
         where = int((np.abs(at - centre) / np.maximum(x.std(axis=0), 1e-300)).argmax())
         return OtherModes(mass, where, float(at[where]), visited)
 
-    def _hidden(
-        self, homes: list[_Maximum], y: np.ndarray, lp: np.ndarray, rng: np.random.Generator
-    ) -> tuple[_Maximum, float] | None:
-        """Return a place around the chains, or their highest maximum, about which is much mass that no draw has met."""
+    def _hidden(self, homes: list[_Maximum], y: np.ndarray, lp: np.ndarray, rng: np.random.Generator) -> float:
+        """Return the share of the mass that no draw has met around the chains or about their highest maximum."""
         d = y.shape[1]
-        place, share = mass_around(*self._looks, y, lp)
-        if share:
-            return _Maximum(place, 0.0, np.zeros(d), 1.0), share
+        share = mass_around(*self._looks, y, lp)
         home = max(homes, key=lambda home: home.lp)
-        if lp.max() >= lowest_of_gaussian(home.lp, d) or d > CALIBRATION.exact_hessian:
-            return None
+        if share or lp.max() >= lowest_of_gaussian(home.lp, d) or d > CALIBRATION.exact_hessian:
+            return share
         if self._left < d + CALIBRATION.scouts:
-            return None
-        share = mass_about(home.y, home.lp, self._curved(home, np.eye(d)), lambda at: self._value(at)[0], y, lp, rng)
-        return (home, share) if share else None
+            return 0.0
+        return mass_about(home.y, home.lp, self._curved(home, np.eye(d)), lambda at: self._value(at)[0], y, lp, rng)
 
     def _uneven(self, homes: list[_Maximum]) -> tuple[_Maximum, float, _Maximum] | None:
         """Return a mode that chains visit, with its mass, and another of theirs that has another volume.

@@ -47,8 +47,7 @@ def test_the_mass_of_a_slab_around_draws_is_estimated_without_bias(d, wide):
     ratios = []
     for _ in range(200):
         at = places(256, d, rng)
-        place, share = mass_around(at, log_density(at), y, lp)
-        assert np.linalg.norm(place) > furthest
+        share = mass_around(at, log_density(at), y, lp)
         ratios.append(share / (1.0 - share))
     z = (np.mean(ratios) - mass / bound) / (np.std(ratios) / np.sqrt(len(ratios)))
     assert abs(z) < 5.0
@@ -62,7 +61,7 @@ def test_heavy_tails_that_draws_visit_are_no_mass_that_they_have_not_met(nu, d):
         y /= np.abs(np.quantile(y, 0.84))
         at = places(256, d, rng)
         lp, at_lp = (-0.5 * (nu + d) * np.log1p((part**2).sum(axis=1) / nu) for part in (y, at))
-        assert mass_around(at, at_lp, y, lp)[1] == 0.0
+        assert mass_around(at, at_lp, y, lp) == 0.0
 
 
 def test_the_mass_of_a_spike_within_draws_is_estimated():
@@ -80,12 +79,8 @@ def test_the_mass_of_a_spike_within_draws_is_estimated():
     assert mass_about(np.zeros(d), top, np.full((d, d), np.nan), log_density, y, lp, rng) == 0.0
 
 
-@pytest.mark.parametrize(
-    "narrow, wide, words",
-    [(1.0, 15.0, "chains do not move to another mode"), (0.03, 1.0, "a narrow one within theirs, that has about")],
-    ids=["slab", "spike"],
-)
-def test_a_run_that_has_met_one_of_two_widths_is_not_trusted(narrow, wide, words):
+@pytest.mark.parametrize("narrow, wide", [(1.0, 15.0), (0.03, 1.0)], ids=["slab", "spike"])
+def test_a_run_that_has_met_one_of_two_widths_is_not_trusted(narrow, wide):
     d = 4 if narrow == 1.0 else 3
 
     def log_density(x):
@@ -95,4 +90,5 @@ def test_a_run_that_has_met_one_of_two_widths_is_not_trusted(narrow, wide, words
 
     density = pmm.LogDensity.from_jax(log_density, d)
     said = pmm.verdict(pmm.sample(model=density, draws=200, random_seed=1, progressbar=False))
-    assert "modes" in [reason.code for reason in said.reasons] and words in said.sentence
+    assert [reason.code for reason in said.reasons if reason.code == "modes"] == ["modes"]
+    assert "of the mass is where no draw has been, around the chains or narrow within them, limit 1 %" in said.sentence
