@@ -127,6 +127,12 @@ class Run:
         return table_of(self, judged(self))
 
     @property
+    def means(self) -> str:
+        """Words for the means that a verdict speaks of."""
+        judged, count = len(self.table), len(self.parameters)
+        return "all means" if judged == count else f"the {judged} of {count} means that were judged"
+
+    @property
     def kind(self) -> str:
         """Noun for the rows of the table."""
         return "parameters" if len(self.table) == len(self.parameters) else "parameters judged"

@@ -159,7 +159,7 @@ def unadjusted_words(run: Run) -> str:
     if not np.isfinite(bounds).any():
         return "nothing varies."
     within = f"within {max(1.0, np.ceil(100.0 * np.nanmax(bounds))):.0f} % of a posterior sd, with 95 % confidence each"
-    words = f"all corrected means are {within}."
+    words = f"{run.means.replace('means', 'corrected means')} are {within}."
     unknown = np.flatnonzero(biases.moving & ~np.isfinite(bounds))
     if len(unknown):
         least = unknown[np.argsort(-np.nan_to_num(biases.error[unknown], nan=np.inf), kind="stable")]

@@ -316,7 +316,7 @@ def _means(run: Run) -> str:
     unknown = error.index[error.isna()]
     if len(unknown):
         return f"means are {within}; {unknown[0]} is not finite everywhere."
-    return f"all means are {within}."
+    return f"{run.means} are {within}."
 
 
 def _sds(run: Run) -> str:
