@@ -170,8 +170,8 @@ class SamplingPlan:
         density, arguments = asked.model, asked.arguments
         if asked.log_likelihood and not density.layout.has("log_likelihood"):
             raise ValueError(
-                "log_likelihood=True needs a PyMC model, or a NumPyro model with observed sites: this LogDensity has "
-                "no observed data; leave it out"
+                "log_likelihood=True needs a PyMC model, a NumPyro model with observed sites, or a Stan program with a "
+                "variable log_lik: this LogDensity has no observed data; leave it out"
             )
         if not asked.step.free:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
