@@ -19,14 +19,13 @@ care.  (Eliminated from the first, the last of these is lost: what is known of t
 
 from __future__ import annotations
 
-import numpy as np
 import pytensor.tensor as pt
 
 from pmm_mcmc.coordinates import banded_loops
-from pmm_mcmc.coordinates.banded_loops import LENGTHS, given, kept_by, passed_on, place, pull_back, undo
+from pmm_mcmc.coordinates.banded_loops import LENGTHS, SHAPES, given, kept_by, passed_on, place, pull_back
 from pmm_mcmc.coordinates.kernel import Kernel, applied, connected, in_dtype_of, version_of
 
-__all__ = ["banded_sites", "undo_banded_rows"]
+__all__ = ["banded_sites"]
 
 _NAMES = ("rho", "v", "m", "a", "h", "z or x")
 
@@ -90,7 +89,7 @@ class _Banded(Kernel):
 class BandedSites(_Banded):
     """``x`` and ``log |dx / dz|`` at ``z``; see :func:`banded_sites`."""
 
-    gufunc_signature = "(p),(n),(n),(n),(n),(n)->(n),()"
+    gufunc_signature = SHAPES
     kernel = staticmethod(place)
     perform_jax = staticmethod(_place_in_jax)
 
@@ -153,12 +152,3 @@ def banded_sites(rho, v, m, a, h, z):
         Where lengths do not agree: at once if they are known, else when it is evaluated.
     """
     return applied(BandedSites(), rho, v, m, a, h, z)
-
-
-def undo_banded_rows(rho, v, m, a, h, x):
-    """Return ``z`` and ``log |dx / dz|`` of the ``x`` of :func:`banded_sites`: arrays whose leading axes broadcast."""
-
-    def one(*row):
-        return undo(*(np.array(part, float) for part in row))  # copies, as in _Kernel.perform
-
-    return np.vectorize(one, otypes="dd", signature=BandedSites.gufunc_signature)(rho, v, m, a, h, x)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-__all__ = ["LENGTHS", "given", "kept_by", "passed_on", "place", "pull_back", "undo"]
+__all__ = ["LENGTHS", "SHAPES", "given", "kept_by", "passed_on", "place", "pull_back", "undo", "undo_rows"]
 
+SHAPES = "(p),(n),(n),(n),(n),(n)->(n),()"
 LENGTHS = "v, m, a, h and z (or x) must have one length, and rho at least one element"
 
 
@@ -159,3 +160,12 @@ def pull_back(rho, v, m, a, h, z, x_bar, log_det_bar):
         for i in range(1, p):
             q[0, i] = q[i, 0] = q_phi[i - 1] + slope * q_c[i - 1] - 0.5 * tau * phi_bar[i - 1]
     return rho_bar, v_bar, m_bar, a_bar, h_bar, z_bar
+
+
+def undo_rows(rho, v, m, a, h, x):
+    """Return ``z`` and ``log |dx / dz|`` of the ``x`` that :func:`place` gives: arrays whose leading axes broadcast."""
+
+    def one(*row):
+        return undo(*(np.array(part, float) for part in row))  # copies, as in _Kernel.perform
+
+    return np.vectorize(one, otypes="dd", signature=SHAPES)(rho, v, m, a, h, x)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates, marginal_scale
-from pmm_mcmc.coordinates.banded import undo_banded_rows
+from pmm_mcmc.coordinates.banded_loops import undo_rows
 from pmm_mcmc.coordinates.factors import Factor
 from pmm_mcmc.coordinates.site import learn_elementwise, learn_grouped, undone
 
@@ -181,7 +181,7 @@ class Structure:
                     log_det += np.log(np.abs(L)).sum(axis=1) - 0.5 * np.log(B).sum(axis=1)
                 elif child.kind == "walk":
                     (v, rho), w, B = L, None, None
-                    z[:, child.at], more = undo_banded_rows(rho, v, mu, a, h, own)
+                    z[:, child.at], more = undo_rows(rho, v, mu, a, h, own)
                     log_det += more
                 else:
                     w = np.linalg.solve(L, (own.reshape(mu.shape) - mu).swapaxes(1, 2)).swapaxes(1, 2)
