@@ -37,6 +37,7 @@ COSTS = {
     "scoreboard.snapshot": "seconds; --check: five minutes",
     "stan": "ten seconds a program and seed, hours in all with long references; --quick: half a minute",
     "thresholds": "a quarter of an hour for each half of the set; seconds for one field",
+    "two_widths": "five minutes",
     "versus": "at most a minute for each sampler, target and seed; --quick",
     "wall_clock": "a minute or two a model",
 }

@@ -31,6 +31,11 @@ class _Mode(NamedTuple):
     at: float
     visited: bool
 
+    @property
+    def hidden(self) -> bool:
+        """Whether it is mass that is no mode of its own."""
+        return self.coordinate < 0
+
 
 def _other_mode(run: Run) -> _Mode | None:
     """Return the mode with most mass that no chain visits, or else that with most mass."""
@@ -56,12 +61,9 @@ def _unvisited(run: Run) -> tuple[float, str]:
     mode = _other_mode(run)
     if mode is None or mode.visited:
         return 0.0, ""
-    if mode.coordinate < 0:
-        share = f"{100.0 * mode.mass:.2g} %"
-        return (
-            mode.mass,
-            f"about {share} of the mass is where no draw has been, around the chains or narrow within them",
-        )
+    share = f"about {100.0 * mode.mass:.2g} % of the mass"
+    if mode.hidden:
+        return mode.mass, f"{share} is where the warm-up had no draw, around the chains or narrow within them"
     place = ""
     if run.position is not None:
         x = run.position[..., mode.coordinate].ravel()
@@ -76,7 +78,7 @@ def _unvisited(run: Run) -> tuple[float, str]:
             return 0.0, ""  # where most draws of the run are is where the warm-up had none
         side = "above" if away > 0.0 else "below"
         place = f", {abs(away):.0f} sd {side} theirs in {run.unconstrained(mode.coordinate)},"
-    return mode.mass, f"chains do not move to another mode{place} that has about {100.0 * mode.mass:.2g} % of the mass"
+    return mode.mass, f"chains do not move to another mode{place} that has {share}"
 
 
 def mode_reasons(run: Run) -> list[Reason]:
@@ -86,7 +88,8 @@ def mode_reasons(run: Run) -> list[Reason]:
     if ratio <= CALIBRATION.mass:
         return []
     remedy = "reparametrise so that there is one mode, or use pmm.sample(ladder='auto'), which moves between modes"
-    if words.startswith("about"):
+    mode = _other_mode(run)
+    if mode is not None and mode.hidden:
         remedy = "reparametrise, or try pmm.sample(ladder='auto'), whose verdict looks there too"
     elif ratio > 0.9 and abs(ratio / round(ratio) - 1.0) < 0.1:
         remedy = (

@@ -16,7 +16,7 @@ import numpy as np
 from numba import carray, cfunc, njit
 
 from pmm_mcmc.coordinates.site import elementwise
-from pmm_mcmc.coordinates.structure import Child, Structure
+from pmm_mcmc.coordinates.structure import Child, Structure, to_noncentre
 from pmm_mcmc.model.c_function import CFunction, call_function
 from pmm_mcmc.model.native import SIGNATURE, as_pointer
 
@@ -211,11 +211,7 @@ def structure_of(
     ValueError
         If a choice names a child that does not exist.
     """
-    for name in choices:
-        if name not in children:
-            names = ", ".join(children) or "none was named or read"
-            raise ValueError(f"reparametrise: {name!r} is none of the children of the LogDensity: {names}")
-    kept = {name: child for name, child in children.items() if choices.get(name) != "centred"}
+    kept = to_noncentre(children, choices)
     if not kept:
         return None
     described = [

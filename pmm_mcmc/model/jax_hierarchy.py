@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pmm_mcmc.coordinates.site import placed
-from pmm_mcmc.coordinates.structure import Child, Structure
+from pmm_mcmc.coordinates.structure import Child, Structure, to_noncentre
 
 __all__ = ["Children", "checked_children", "compose_functions"]
 
@@ -115,12 +115,7 @@ def compose_functions(
     ValueError
         If a choice names a child that does not exist.
     """
-    for name in choices:
-        if name not in children:
-            raise ValueError(
-                f"reparametrise: {name!r} is none of the children of the LogDensity: {', '.join(children)}"
-            )
-    kept = {name: given for name, given in children.items() if choices.get(name) != "centred"}
+    kept = to_noncentre(children, choices)
     if not kept:
         return None
     described = [

@@ -91,4 +91,7 @@ def test_a_run_that_has_met_one_of_two_widths_is_not_trusted(narrow, wide):
     density = pmm.LogDensity.from_jax(log_density, d)
     said = pmm.verdict(pmm.sample(model=density, draws=200, random_seed=1, progressbar=False))
     assert [reason.code for reason in said.reasons if reason.code == "modes"] == ["modes"]
-    assert "of the mass is where no draw has been, around the chains or narrow within them, limit 1 %" in said.sentence
+    assert (
+        "of the mass is where the warm-up had no draw, around the chains or narrow within them, limit 1 %"
+        in said.sentence
+    )
