@@ -114,7 +114,8 @@ class Annealer:
         points = self.path.evaluate(np.tile(maximum, (min(_AROUND, self.chains), 1)))
         self.n_grad += len(points.position) / self.chains
         centred = setting._replace(coordinates=setting.coordinates._replace(centre=maximum))
-        self._settle(points, centred, _LAST_MOVES)
+        points, adapted = self._settle(points, centred, _LAST_MOVES)  # steps of the other modes may be far too long
+        self._settle(points, adapted, _LAST_MOVES)
         return Points(*(np.concatenate(parts) for parts in zip(*self._seen, strict=True)))
 
     # -- annealing ---------------------------------------------------------------------------------------------------
