@@ -61,7 +61,7 @@ def _unvisited(run: Run) -> tuple[float, str]:
     mode = _other_mode(run)
     if mode is None or mode.visited:
         return 0.0, ""
-    share = f"about {100.0 * mode.mass:.2g} % of the mass"
+    share = "nearly all of the mass" if mode.mass > 0.99 else f"about {100.0 * mode.mass:.2g} % of the mass"
     if mode.hidden:
         return mode.mass, f"{share} is where the warm-up had no draw, around the chains or narrow within them"
     place = ""

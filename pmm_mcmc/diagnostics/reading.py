@@ -272,6 +272,16 @@ class Run:
         """Return all draws ``(n,)`` of a parameter."""
         return self.parameters.read(np.array([self.labels.index(label)])).ravel()
 
+    def keep_apart(self, label: str) -> bool:
+        """Return whether chains are in groups between which the draws of a parameter do not overlap."""
+        if "draw" not in self.posterior.sizes:  # draws were not kept
+            return False
+        values = self.draws_of(label).reshape(self.chains, -1)
+        ordered = values[np.argsort(values.mean(axis=1))]
+        below = np.maximum.accumulate(ordered.max(axis=1))[:-1]
+        above = np.minimum.accumulate(ordered.min(axis=1)[::-1])[::-1][1:]
+        return bool((below < above).any())
+
     def place(self, flags: np.ndarray) -> str:
         """Return words for where draws ``(chain, draw)`` of a flag are, if their mean is 1 sd off that of all."""
         if self.position is None or not flags.any():

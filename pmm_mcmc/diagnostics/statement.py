@@ -36,6 +36,9 @@ _STATES = {
     "mcse": UNDECIDED,
     "unmeasured": UNDECIDED,
 }
+# What explains what: the remedy of the first is that of the second.  A step that is known to be too long explains why
+# the identity fails, and no edge of the density is needed; chains that have not forgotten their starts disagree.
+_CAUSES = {("step_long", "identity"), ("equilibration", "r_hat")}
 
 
 @dataclass(frozen=True)
@@ -126,12 +129,32 @@ def concluded(reasons: Iterable[Reason], good: str, note: str = "") -> Verdict:
     state = NOT_TRUSTED if any(reason.state == NOT_TRUSTED for reason in ordered) else UNDECIDED
     decisive = [reason for reason in ordered if reason.state == state]
     sentence = f"{state.capitalize()}: {'; '.join(map(str, decisive))}."
-    # A step that is known to be too long explains why the identity fails; no edge of the density is needed.
-    steps = [reason for reason in ordered if reason.code == "step_long" and decisive[0].code == "identity"]
-    remedy = next((reason.remedy for reason in [*steps, *decisive] if reason.remedy), "")
-    if remedy == MORE and all(reason.code == "mcse" for reason in decisive):  # falls with the root of their number
-        times = max((reason.value / reason.limit) ** 2 for reason in decisive if reason.value and reason.limit)
-        remedy += f": about {math.ceil(10.0 * times) / 10.0:.1f} times as many"
+    cause = [reason for reason in ordered if (reason.code, decisive[0].code) in _CAUSES]
+    remedy = next((reason.remedy for reason in [*cause, *decisive] if reason.remedy), "")
+    if remedy == MORE:
+        remedy += _how_many([reason for reason in ordered if reason.remedy == MORE])
     if remedy:
         sentence += f" {remedy[0].upper()}{remedy[1:]}."
     return Verdict(state, sentence + note, tuple(ordered))
+
+
+def _how_many(reasons: list[Reason]) -> str:
+    """Return words for how many times as many draws remove reasons, where that is known.
+
+    A standard error falls with the root of the number of draws, and what r_hat exceeds 1 by, which is the square of
+    one, with the number itself.
+    """
+    times = [1.0]
+    for reason in reasons:
+        if reason.value is None or reason.limit is None:
+            continue
+        if reason.code == "few_draws":
+            times.append(reason.limit / reason.value)
+        if reason.code == "mcse":
+            times.append((reason.value / reason.limit) ** 2)
+        if reason.code == "r_hat":
+            times.append((reason.value - 1.0) / (reason.limit - 1.0))
+    if max(times) == 1.0 or not math.isfinite(max(times)):
+        return ""
+    words = f": about {math.ceil(10.0 * max(times)) / 10.0:.1f} times as many"
+    return f"{words}, or reparametrise" if any(reason.code == "r_hat" for reason in reasons) else words

@@ -19,10 +19,10 @@ from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, beside, concluded
 from pmm_mcmc.diagnostics.table import remembered
 from pmm_mcmc.diagnostics.unadjusted import (
+    ADJUST,
     bias,
     breaks,
     harmless,
-    shorter,
     step_long,
     unadjusted_words,
     unmeasured,
@@ -32,6 +32,9 @@ from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 from pmm_mcmc.warmup.stein_identity import Identity
 
 __all__ = ["Reason", "Verdict", "asks_for_more", "checks_of", "last_words", "verdict"]
+
+# The remedy where chains do not move between places.
+_APART = "chains keep apart: use pmm.sample(ladder='auto'), which moves between modes, or reparametrise"
 
 
 def verdict(dt: Any) -> Verdict:
@@ -135,7 +138,7 @@ def r_hat(run: Run) -> list[Reason]:
         Reason(
             "r_hat",
             f"{values.name} of {label} is {value}, limit {limit}",
-            MORE,
+            _APART if run.keep_apart(label) else MORE,
             label,
             float(values[label]),
             CALIBRATION.r_hat,
@@ -184,7 +187,7 @@ def divergences(run: Run) -> list[Reason]:
 def _shorter(run: Run) -> str:
     """Return the remedy for steps that are too long somewhere."""
     if run.equilibration is None:
-        return shorter(run.stats)
+        return ADJUST
     step = 0.5 * float(np.min(run.equilibration["step_size"].values))
     return f"reparametrise, or sample with a shorter step: pmm.sample(pmm.GHMC(step_size={step:.2g}))"
 
@@ -277,7 +280,7 @@ def _cause(run: Run, narrow: bool) -> str:
         )
     if narrow:  # too long a step widens
         return "long steps widen, and this is too narrow: draw more, or reparametrise"
-    return shorter(run.stats)
+    return ADJUST
 
 
 def modes(run: Run) -> list[Reason]:
@@ -331,12 +334,12 @@ def _sds(run: Run) -> str:
 
 
 def asks_for_more(dt: Any) -> Reason | None:
-    """Return the first reason of the verdict on a result that more draws alone would remove, if there is one.
+    """Return the first reason of the verdict on a result that more draws may remove, if there is one.
 
     The result is one that a run has so far: its table is not kept.
     """
     run = read_moments(dt) if "posterior_mean" in dt.children else read(dt)
-    return next((reason for reason in judge(run).reasons if reason.remedy == MORE), None)
+    return next((reason for reason in judge(run).reasons if reason.remedy == MORE or reason.code == "r_hat"), None)
 
 
 def last_words(dt: Any) -> tuple[int, str]:

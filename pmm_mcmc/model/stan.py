@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import re
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -51,13 +53,39 @@ def stan_program(program: Any, data: Any) -> tuple[Any, str]:
     if not is_code and not Path(program).is_file():
         raise ValueError(f"program={str(program)!r}: there is no such file")
     code = str(program) if is_code else Path(program).read_text()
-    given = {"stan_code": code} if is_code else {"stan_file": str(program)}
+    directory = Path.cwd() if is_code else Path(program).parent
     if data is not None and not isinstance(data, Mapping | str | os.PathLike):
         raise ValueError(f"data={data!r}: must be a dict, or the path of a JSON file")
     try:
-        return stanli.bridgestan_model(data=dict(data) if isinstance(data, Mapping) else data, **given), code
+        compiled = _compiled(code, directory)
+        values = dict(data) if isinstance(data, Mapping) else data
+        return stanli.bridgestan_model(mir=compiled, data=values, name=None if is_code else Path(program).stem), code
     except (RuntimeError, ValueError, TypeError, OSError) as error:
         raise ValueError(f"Stan refuses the program or its data: {error}") from error
+
+
+_COMPILE = """
+import sys, stanli
+try:
+    sys.stdout.write(stanli.stan_to_mir(sys.stdin.read(), [sys.argv[1]]))
+except Exception as error:
+    sys.exit(str(error))
+"""
+
+
+def _compiled(code: str, directory: Path) -> str:
+    """Return the program in stanli's intermediate form, compiled in a process of its own.
+
+    Once JAX has used the processor's matrix registers (AMX), stanc's runtime finds no room for signals and ends the
+    process that it is in.
+    """
+    process = subprocess.run(
+        [sys.executable, "-X", "utf8", "-c", _COMPILE, str(directory)],
+        input=code, capture_output=True, text=True, encoding="utf-8", check=False,
+    )  # fmt: skip
+    if process.returncode:
+        raise ValueError(process.stderr.strip())
+    return process.stdout
 
 
 def stan_data(model: Any) -> str:

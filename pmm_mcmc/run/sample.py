@@ -37,6 +37,10 @@ __all__ = ["FinishedChunk", "StopSampling", "Warmed", "sample", "warm_up"]
 
 _log = logging.getLogger("pmm_mcmc")
 
+# Chains by default, and those of all temperatures of a ladder.
+_CHAINS = 4
+_REPLICAS = 96
+
 # Bytes of a predicted peak from which on it is said.
 _LARGE = 2**30
 
@@ -46,7 +50,7 @@ def sample(
     draws: int | Literal["auto"] = DRAWS,
     *,
     tune: int = 1000,
-    chains: int = 4,
+    chains: int | None = None,
     model: Any = None,
     random_seed: Any = None,
     initvals: Any = None,
@@ -89,7 +93,7 @@ def sample(
     tune
         Largest number of transitions of each chain in warm-up, and in equilibration.
     chains
-        Number of chains.
+        Number of chains: 4 by default, and 96 with a ladder, which are those of all its temperatures.
     model
         A PyMC model (default: that of the enclosing ``with``), or a :class:`pmm_mcmc.LogDensity`.
     random_seed
@@ -239,6 +243,8 @@ def sample(
             var_names=var_names, adjusted=adjusted,
         )  # fmt: skip
     adjusts = arguments.check_adjusted(adjusted, step)
+    if chains is None:
+        chains = _CHAINS if ladder is None else _REPLICAS
     number: Any = 1 if auto else draws
     arguments.check_counts(draws=number, chains=chains, tune=tune, cores=cores, chain_batch_size=chain_batch_size)
     if resume and store is None:

@@ -66,7 +66,9 @@ def test_modes_of_unequal_width_that_chains_visit_leave_unadjusted_draws_undecid
     verdict = pmm.verdict(dt)
     assert verdict.state == "undecided" and [reason.code for reason in verdict.reasons] == ["unmeasured"]
     assert verdict.sentence.startswith("Undecided: chains move between modes of unequal width, apart in b[0]: a step ")
-    assert verdict.sentence.endswith(" and no gradient shows it. Sample with adjusted=True.")
+    assert verdict.sentence.endswith(
+        " and no gradient shows it. Take adjusted draws: pmm.sample(), or pm.sample(step=pmm.GHMC())."
+    )
     dt["posterior"].attrs["adjusted"] = 1
     assert pmm.verdict(dt).trusted, "no step shifts the weights of adjusted draws"
     # A mode that no chain visits comes before, whichever chain has met it.

@@ -186,7 +186,7 @@ def test_unstable_transitions_are_reported():
     verdict = pmm.verdict(normal(unstable=unstable, model_failures=failures)[1])
     (reason,) = verdict.reasons
     assert reason.words == "60 of 32000 transitions were unstable, limit 24"
-    assert reason.remedy == "halve step_size to 0.25, or reparametrise"
+    assert reason.remedy.startswith("take adjusted draws: ")
     assert "model.debug()" in pmm.verdict(normal(unstable=unstable, model_failures=unstable)[1]).sentence
     # Rejections of a method that is exact say nothing.
     assert pmm.verdict(normal(unstable=unstable, acceptance_rate=np.ones(shape))[1]).trusted

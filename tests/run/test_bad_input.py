@@ -273,7 +273,7 @@ def test_failures_while_sampling_are_counted_and_said_once(treacherous, sample, 
 
 BLAME = {
     "wall": ("a shorter step will not help: look at model.debug(), and bound",),
-    "quartic": ("Halve step_size to 10, or reparametrise.",),
+    "quartic": ("Take adjusted draws: pmm.sample(), or pm.sample(step=pmm.GHMC()).",),
 }
 
 
