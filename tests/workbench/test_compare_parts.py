@@ -1,4 +1,4 @@
-"""What of ``compare`` needs no run: refusals, names, references, the error curve, the verdict in words, steps."""
+"""What of ``compare`` needs no run: refusals, names, references, the error curve, the verdict in words."""
 
 import dataclasses
 import math
@@ -7,16 +7,14 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
-from scipy.stats import norm
 
 import pmm_mcmc as pmm
 from pmm_mcmc.workbench import targets
 from pmm_mcmc.workbench.comparison import compare
-from pmm_mcmc.workbench.comparison.findings import note_of_steps, verdict_in_words
+from pmm_mcmc.workbench.comparison.findings import verdict_in_words
 from pmm_mcmc.workbench.comparison.measures import COLUMNS, error_curve, gradients_to_limit, row
 from pmm_mcmc.workbench.comparison.reference import Truth, truth_of_draws, truth_of_target
 from pmm_mcmc.workbench.comparison.runs import Ran, Seconds, Trace, name_of
-from pmm_mcmc.workbench.comparison.step_sizes import errors_at_steps
 from pmm_mcmc.workbench.targets import Modes
 
 
@@ -101,36 +99,6 @@ def test_targets_know_the_errors_of_their_standard_deviations():
     np.testing.assert_array_equal(mine.error, known.error)
 
 
-def test_runs_at_other_steps_keep_all_else_and_failures_are_rows(monkeypatch):
-    made = []
-
-    def run(name, step, model, n_grad, chains, seed):
-        made.append((name, step.arguments, n_grad, seed))
-        if step.arguments.step_size > 0.5:
-            raise FloatingPointError("it exploded")
-        return one_trace(np.random.default_rng(2).normal(size=(2, 60, 1)), np.ones((2, 60), int), np.zeros(2))
-
-    monkeypatch.setattr("pmm_mcmc.workbench.comparison.step_sizes.run_step", run)
-    nothing, one = np.zeros(1), np.ones(1)
-    truth = Truth(nothing, one, one, 2 * one, nothing, nothing, True, "", None)
-    named = {"A": pmm.PoissonULMC(scheme="paper"), "B": pmm.ULMC(friction=3.0), "C": pmm.GHMC(), "NUTS": "nuts"}
-    tuned = {"step_size": 0.4, "K": 7, "friction": 1.2, "steps_per_draw": 2}
-    own = one_trace(np.zeros((2, 60, 1)) + 3.0, np.ones((2, 60), int), np.zeros(2))
-    traces = [dataclasses.replace(own, name=name, tuned=None if name == "NUTS" else tuned) for name in named]
-    found = errors_at_steps(traces, named, None, truth, ["x"], [0.5, 1.0, 2.0], 5000, 2, 4)
-    assert list(found["sampler"]) == [name for name in "ABC" for _ in range(3)] and len(made) == 6
-    assert [arguments.step_size for _, arguments, *_ in made] == 3 * [0.2, 0.8]
-    assert [arguments.K for _, arguments, *_ in made] == [7, 7, None, None, None, None]
-    assert [arguments.friction for _, arguments, *_ in made] == [1.2, 1.2, 3.0, 3.0, 1.2, 1.2]
-    assert {n_grad for *_, n_grad, _ in made} == {5000} and not {seed for *_, seed in made} & {4, 5}
-    assert named["A"].arguments.step_size is None
-    # The run itself is the one at 1, and nothing is run for it.
-    assert list(found.loc[found["multiple"] == 1.0, "mean_error"]) == 3 * [3.0]
-    assert list(found.loc[found["multiple"] == 2.0, "error"]) == 3 * ["FloatingPointError: it exploded"]
-    (note,) = note_of_steps(found, 5000)
-    assert note.startswith("Step sizes: 6 more runs, at 0.5, 2 times") and "5,000 gradients each (360 in all)" in note
-
-
 def table_of(**rows):
     plain = {
         "trusted": True, "ess_bulk_per_1000": 10.0, "b2_max": 0.001, "grads_to_b2": 1000.0, "mean_error": 0.01,
@@ -186,12 +154,6 @@ def test_verdict_without_a_winner():
     assert sentence == ["none has an error b2 below 0.01 within the budget; A is nearest (0.2).", "B failed: It broke."]
 
 
-def test_the_normal_quantile_that_figures_use():
-    from pmm_mcmc.workbench.comparison import plots
-
-    assert pytest.approx(norm.ppf(0.975), abs=0.001) == plots._TWO_SIDED
-
-
 TARGET = targets.get("mixture_4sd")
 
 
@@ -209,14 +171,6 @@ TARGET = targets.get("mixture_4sd")
         ({"samplers": [pmm.ULMC]}, TypeError, "with brackets"),
         ({"samplers": [pmm.ULMC(), pmm.ULMC()]}, ValueError, "ULMC is there twice"),
         ({"samplers": [pmm.ULMC(keep_gradients=False)]}, ValueError, "keep_gradients=False"),
-        ({"step_multiples": 0.5}, TypeError, "step_multiples=0.5: must be a list"),
-        (
-            {"step_multiples": [0.5, 0.0]},
-            ValueError,
-            r"step_multiples=\[0.5, 0.0\]: must be a list of positive numbers",
-        ),
-        ({"step_multiples": [math.inf]}, ValueError, "must be a list of positive numbers"),
-        ({"step_multiples": [2], "samplers": ["nuts"]}, ValueError, "none of the samplers is a step of this package"),
         ({"reference": "NUTS"}, ValueError, "reference='NUTS'"),
         ({"model_or_target": 3}, TypeError, "model_or_target=3: must be a PyMC model"),
     ],

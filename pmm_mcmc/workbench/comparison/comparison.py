@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pmm_mcmc.workbench.comparison.findings import note_of_steps, notes_of, verdict_in_words
-from pmm_mcmc.workbench.comparison.inputs import check_numbers, checked_multiples, named_samplers, posterior_of, seed_of
+from pmm_mcmc.workbench.comparison.findings import notes_of, verdict_in_words
+from pmm_mcmc.workbench.comparison.inputs import check_numbers, named_samplers, posterior_of, seed_of
 from pmm_mcmc.workbench.comparison.measures import AGAINST_TRUTH, COLUMNS, row
 from pmm_mcmc.workbench.comparison.peers import PEERS, NutsRun, nuts_run, with_gradients
 from pmm_mcmc.workbench.comparison.reference import (
@@ -22,7 +22,6 @@ from pmm_mcmc.workbench.comparison.reference import (
 )
 from pmm_mcmc.workbench.comparison.result import Comparison
 from pmm_mcmc.workbench.comparison.runs import TooSmall, Trace, in_words, run_step
-from pmm_mcmc.workbench.comparison.step_sizes import errors_at_steps
 
 __all__ = ["compare"]
 
@@ -40,7 +39,6 @@ def compare(
     reference: Any = None,
     chains: int = 8,
     random_seed: Any = 1,
-    step_multiples: Sequence[float] = (),
 ) -> Comparison:
     """Compare samplers on one posterior, with the same number of gradients each.
 
@@ -65,10 +63,6 @@ def compare(
     random_seed
         A non-negative integer, or a ``Generator`` or ``SeedSequence`` of NumPy, from which an integer is drawn.  The
         notes of the result contain the integer.
-    step_multiples
-        Multiples of each sampler's tuned step size, such as ``[1/4, 1/2, 2]``, at which its error is measured too: for
-        each one more run of ``n_grad`` gradients of every sampler of this package, with the same friction and ``K``.
-        Only ``report.steps`` and ``report.plot_bias_vs_step()`` show these runs.
 
     Returns
     -------
@@ -106,7 +100,6 @@ def compare(
     seed = seed_of(random_seed)
     target, model, title = posterior_of(model_or_target)
     named = named_samplers(samplers, model)
-    multiples = checked_multiples(step_multiples, named)
     labels = model_labels(model) if target is None else list(target.labels)
     rng = np.random.default_rng([seed, 1])
     truth, long = _truth(target, model, reference, labels, n_grad, chains, seed, rng)
@@ -130,10 +123,7 @@ def compare(
             rows[name] = {"trusted": None, "error": failures[name]}
     table = pd.DataFrame.from_dict(rows, orient="index").reindex(columns=list(COLUMNS))
     table = table.drop(columns=[c for c in COLUMNS if c not in ("error", "trusted") and table[c].isna().all()])
-    notes, steps = notes_of(target, truth, n_grad, chains, seed, named, long is not None), None
-    if multiples:
-        steps = errors_at_steps(traces, named, model, truth, labels, multiples, n_grad, chains, seed)
-        notes[-2:-2] = note_of_steps(steps, n_grad)
+    notes = notes_of(target, truth, n_grad, chains, seed, named, long is not None)
     return Comparison(
         title,
         verdict_in_words(table, truth, failures),
@@ -145,7 +135,6 @@ def compare(
         truth,
         labels,
         modes,
-        steps,
     )
 
 

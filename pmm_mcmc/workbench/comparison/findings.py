@@ -10,7 +10,7 @@ import pandas as pd
 
 from pmm_mcmc.workbench.comparison.measures import MATTERS
 
-__all__ = ["note_of_steps", "notes_of", "verdict_in_words"]
+__all__ = ["notes_of", "verdict_in_words"]
 
 # Costs within this factor of the best count as equal: another seed may reverse their order.
 _ALIKE = 1.25
@@ -145,16 +145,3 @@ def notes_of(
     )
     notes.append(f"random_seed={seed}; {', '.join(versions)}.")
     return notes
-
-
-def note_of_steps(steps: pd.DataFrame, n_grad: int) -> list[str]:
-    """Return a note on the runs at other step sizes and their cost beyond the budget."""
-    more = steps[steps["multiple"] != 1.0]
-    if not len(more):
-        return []
-    times = ", ".join(f"{multiple:.3g}" for multiple in sorted(set(more["multiple"])))
-    return [
-        f"Step sizes: {len(more)} more {'run' if len(more) == 1 else 'runs'}, at {times} times the step size that each "
-        f"warm-up found and with the same K and friction, of at most {n_grad:,} gradients each "
-        f"({more['grads'].sum():,.0f} in all). They are in no other table or figure."
-    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from pmm_mcmc.workbench import targets
 from pmm_mcmc.workbench.comparison.peers import PEERS
 from pmm_mcmc.workbench.comparison.runs import FEWEST, name_of
 
-__all__ = ["check_numbers", "checked_multiples", "named_samplers", "posterior_of", "seed_of"]
+__all__ = ["check_numbers", "named_samplers", "posterior_of", "seed_of"]
 
 
 def seed_of(random_seed: Any) -> int:
@@ -37,19 +36,6 @@ def check_numbers(*, n_grad: Any, chains: Any) -> None:
             raise ValueError(f"{name}={value!r}: must be an integer of at least {least}")
     if n_grad < 2 * FEWEST * chains:
         raise ValueError(f"n_grad={n_grad}: is for all {chains} chains; give at least {2 * FEWEST * chains}")
-
-
-def checked_multiples(multiples: Any, named: Mapping[str, Any]) -> list[float]:
-    """Check multiples of step sizes; return them in order, with 1 added if there are any."""
-    remedy = "must be a list of positive numbers, such as [1/4, 1/2, 2]"
-    if isinstance(multiples, str) or not isinstance(multiples, Sequence):
-        raise TypeError(f"step_multiples={multiples!r}: {remedy}")
-    for multiple in multiples:
-        if isinstance(multiple, bool) or not isinstance(multiple, numbers.Real) or not 0 < float(multiple) < math.inf:
-            raise ValueError(f"step_multiples={multiples!r}: {remedy}")
-    if multiples and all(isinstance(sampler, str) for sampler in named.values()):
-        raise ValueError("step_multiples: none of the samplers is a step of this package; leave it out, or name one")
-    return sorted({1.0, *map(float, multiples)}) if multiples else []
 
 
 def posterior_of(given: Any) -> tuple[Any, Any, str]:

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pmm_mcmc.workbench.comparison.measures import B2_LIMIT, MATTERS, error_curve
-from pmm_mcmc.workbench.comparison.plots import blank, literal, look_of
-from pmm_mcmc.workbench.report.figures import short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,27 +16,39 @@ __all__ = ["figure"]
 _STYLE: Any = {
     "font.size": 8.0, "axes.labelsize": 8.0, "axes.titlesize": 8.0, "xtick.labelsize": 7.0, "ytick.labelsize": 7.0,
     "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.minor.width": 0.4,
-    "ytick.minor.width": 0.4, "axes.spines.top": False, "axes.spines.right": False,
+    "ytick.minor.width": 0.4, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False,
 }  # fmt: skip
 _GREY = "#777777"
-_MARKERS = "osD^vPX"
+# Okabe and Ito's colours, with a line style each, so that lines differ without colour too.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)))
 
 
 def figure(report: Any) -> Figure:
     """Draw the error of a chain against gradients, the final errors of all chains, and effective draws."""
     if not report.traces:
         raise ValueError("no sampler ran, so that there is nothing to draw: see report.failures for the reasons")
-    import matplotlib as mpl
+    from matplotlib import pyplot as plt
 
-    with mpl.rc_context(_STYLE):
-        drawn = blank(7.0, 2.1 + 0.2 * len(report.traces))  # inches; 7 are the text width of most journals
+    with plt.ioff(), plt.rc_context(_STYLE):
+        # Inches; 7 are the text width of most journals.
+        drawn = plt.figure(figsize=(7.0, 2.1 + 0.2 * len(report.traces)), layout="constrained")
         curves, errors, draws = drawn.subplots(1, 3, width_ratios=[1.15, 1.0, 0.7])
         _curves(curves, report)
         _errors(errors, report)
         _draws(draws, report)
         for axis, letter in zip((curves, errors, draws), "abc", strict=True):
             axis.set_title(letter, loc="left", fontweight="bold")
-    return literal(drawn)
+    return drawn
+
+
+def look_of(report: Any) -> dict[str, dict[str, Any]]:
+    """Return colour and line style of each sampler."""
+    names = list(report.table.index)
+    return {
+        name: {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _STYLES[i % len(_STYLES)]}
+        for i, name in enumerate(names)
+    }
 
 
 def _curves(axis: Any, report: Any) -> None:
@@ -69,8 +79,8 @@ def _errors(axis: Any, report: Any) -> None:
             )  # fmt: skip
             reach = max(reach, size + 2.0 * se)
     axis.axvline(MATTERS, color=_GREY, lw=0.7, ls=":")
-    names = [short(trace.name) for trace in report.traces]
-    axis.set_yticks(range(len(names)), names, parse_math=False)
+    names = [trace.name[:30] for trace in report.traces]
+    axis.set_yticks(range(len(names)), names)
     axis.set(xlim=(0.0, 1.05 * reach), ylim=(len(names) - 0.5, -0.5), xlabel="largest error (posterior sd)")
     for what, marker in (("mean", "o"), ("sd", "s")):
         axis.plot([], [], marker, ms=4, color="black", markerfacecolor="white", label=what)

@@ -1,25 +1,16 @@
-"""The result of ``pmm.workbench.compare``: a table, a verdict as sentences, figures, and files with them."""
+"""The result of ``pmm.workbench.compare``: a table, a verdict as sentences, a figure."""
 
 from __future__ import annotations
 
-import json
-import math
-import numbers
-import os
 import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
-from pmm_mcmc.workbench.comparison import paper, plots
-from pmm_mcmc.workbench.comparison.measures import error_curve
-from pmm_mcmc.workbench.comparison.page import comparison_page
+from pmm_mcmc.workbench.comparison import paper
 from pmm_mcmc.workbench.comparison.reference import Truth
 from pmm_mcmc.workbench.comparison.runs import Trace
-from pmm_mcmc.workbench.report.files import check_place, write_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,8 +49,6 @@ class Comparison:
         The reference.
     labels : list of str
         Names of the coordinates of the draws.
-    steps : pandas.DataFrame or None
-        Errors at other step sizes, if requested: a row for each sampler and step.
     """
 
     title: str
@@ -72,7 +61,6 @@ class Comparison:
     truth: Truth
     labels: list[str]
     modes: Any = None
-    steps: pd.DataFrame | None = None
 
     def __repr__(self) -> str:
         """Return the title, the verdict and the main columns of the table."""
@@ -89,7 +77,7 @@ class Comparison:
     def figure(self) -> Figure:
         """Draw one figure for a paper, 7 inches wide: error against gradients, final errors, effective draws.
 
-        Like the figure of every ``plot_...``, it becomes pyplot's current figure, for ``plt.savefig("figure.pdf")``.
+        It becomes pyplot's current figure, for ``plt.savefig("figure.pdf")``.
 
         Returns
         -------
@@ -103,130 +91,3 @@ class Comparison:
             If matplotlib is not installed.
         """
         return paper.figure(self)
-
-    def figures(self) -> dict[str, tuple[Figure, str]]:
-        """Draw all figures of the report.
-
-        Returns
-        -------
-        dict
-            By name a figure of matplotlib, closed in pyplot, and a caption.
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        """
-        return plots.figures(self)
-
-    def plot_bias_vs_grad(self) -> Figure:
-        """Draw the error of a chain's second moments against the gradients that it has spent, both logarithmic."""
-        return plots.error_against_gradients(self)
-
-    def plot_bias_vs_step(self) -> Figure:
-        """Draw the error of the worst parameter against the step size, both logarithmic.
-
-        Raises
-        ------
-        ValueError
-            If no other step sizes were run.
-        """
-        return plots.error_against_step(self)
-
-    def plot_ess_per_grad(self) -> Figure:
-        """Draw effective draws for 1,000 gradients as bars."""
-        return plots.effective_draws(self)
-
-    def plot_marginals(self) -> Figure:
-        """Draw the marginals with the largest errors, against the reference."""
-        return plots.marginals(self)
-
-    def plot_ranks(self) -> Figure | None:
-        """Draw ranks of each sampler's chains for its worst parameter; ``None`` if all chains are constant."""
-        return plots.ranks(self)
-
-    def plot_modes(self) -> Figure:
-        """Draw the two coordinates that separate the modes best.
-
-        Raises
-        ------
-        ValueError
-            If no modes are known.
-        """
-        return plots.modes(self)
-
-    def to_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write the report as one self-contained page.
-
-        Parameters
-        ----------
-        path
-            Path of the file, which is replaced if it exists; at no time is it incomplete.
-
-        Returns
-        -------
-        pathlib.Path
-            Path of the file.
-
-        Raises
-        ------
-        OSError
-            If the file cannot be written; nothing is drawn then.
-        ImportError
-            If Jinja2 or matplotlib is not installed.
-        """
-        check_place(path)
-        write_page(comparison_page(self), path)
-        return Path(path)
-
-    def to_json(self, path: str | os.PathLike[str]) -> Path:
-        """Write everything but the draws as JSON, with null for numbers that are not finite.
-
-        Parameters
-        ----------
-        path
-            Path of the file, which is replaced if it exists; at no time is it incomplete.
-
-        Returns
-        -------
-        pathlib.Path
-            Path of the file.
-
-        Raises
-        ------
-        OSError
-            If the file cannot be written.
-        """
-        content = {
-            "title": self.title,
-            "verdict": self.verdict,
-            "notes": self.notes,
-            "columns": self.columns,
-            "failures": self.failures,
-            "labels": self.labels,
-            "table": {str(name): values.to_dict() for name, values in self.table.iterrows()},
-            "curves": {trace.name: self._curve(trace) for trace in self.traces},
-            "steps": [] if self.steps is None else self.steps.to_dict("records"),
-        }
-        write_page(json.dumps(_plain(content), indent=1, ensure_ascii=False, allow_nan=False), path)
-        return Path(path)
-
-    def _curve(self, trace: Trace) -> dict[str, list[float]]:
-        spent, error = error_curve(trace, self.truth)
-        which = np.unique(np.geomspace(1, len(spent), 200).astype(int)) - 1
-        return {"gradients": spent[which].tolist(), "b2_max": error[which].tolist()}
-
-
-def _plain(value: Any) -> Any:
-    """Return a value in the types of JSON."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, str | bool):
-        return value
-    if isinstance(value, np.bool_):
-        return bool(value)
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    return float(value) if math.isfinite(value) else None
