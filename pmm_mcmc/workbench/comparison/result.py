@@ -1,4 +1,4 @@
-"""The result of ``pmm.workbench.compare``: a table, a verdict as sentences, a figure."""
+"""The result of ``pmm.workbench.compare``: a table and a figure."""
 
 from __future__ import annotations
 
@@ -6,76 +6,111 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import arviz as az
+import numpy as np
 import pandas as pd
+from scipy.stats import t
 
-from pmm_mcmc.workbench.comparison import paper
+from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, spread
 from pmm_mcmc.workbench.comparison.reference import Truth
-from pmm_mcmc.workbench.comparison.runs import Trace
+from pmm_mcmc.workbench.comparison.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Comparison"]
+__all__ = ["COLUMNS", "Comparison", "row"]
 
-# What is read first, in words and lengths that let it fit a terminal.
-_FIRST = {
-    "mean_error": ("error of mean", ".3f"), "sd_error": ("of sd", ".3f"), "r_hat": ("r_hat", ".3f"),
-    "ess_bulk_per_1000": ("ess/1000 grads", ",.3g"),
-}  # fmt: skip
-_YES, _DASH = {True: "yes", False: "no"}, "\N{EM DASH}"
+COLUMNS: dict[str, str] = {
+    "trusted": "Whether pmm.verdict trusts the run, without the reference.",
+    "gradients": "Gradients of all chains, warm-up included.",
+    "per_draw": "Gradients for an effective draw of the worst parameter (bulk), warm-up included.",
+    "mean_error": "Largest error of a posterior mean, in posterior standard deviations.",
+    "mean_noise": "Bound that noise alone exceeds in 5 of 100 runs, for all parameters at once.",
+    "mean_at": "The parameter whose mean has the largest error.",
+    "sd_error": "Largest relative error of a posterior standard deviation.",
+    "sd_noise": "Bound that noise alone exceeds in 5 of 100 runs, for all parameters at once.",
+    "sd_at": "The parameter whose standard deviation has the largest error.",
+    "says": "What pmm.verdict says of the run, or why there is none.",
+}
+_DASH = "\N{EM DASH}"
+
+
+def row(run: Run, truth: Truth | None, labels: list[str]) -> dict[str, Any]:
+    """Measure one run: a value for each of :data:`COLUMNS` that is known."""
+    x = run.position
+    with np.errstate(all="ignore"):  # a constant coordinate has no effective draws
+        effective = min(float(az.ess(x[..., i], method="bulk")) for i in range(x.shape[-1]))
+    out = {
+        "trusted": run.judged.trusted,
+        "gradients": run.spent,
+        "per_draw": run.spent / effective if x.std(axis=(0, 1)).all() else np.inf,
+        "says": run.judged.sentence,
+    }
+    return out if truth is None else out | _errors(x, truth, labels)
+
+
+def _errors(x: np.ndarray, truth: Truth, labels: list[str]) -> dict[str, Any]:
+    """Return the largest errors of means and standard deviations, of all chains together."""
+    chains, draws, d = x.shape
+    # The spread about the true mean: its square root is a standard deviation, with the delta method for the error.
+    square = (x - truth.mean) ** 2
+    root = np.sqrt(square.mean(axis=(0, 1)))
+    of_root = spread(square) / (2.0 * np.maximum(root, 1e-300))
+    # Noise alone puts the largest error of all parameters beyond this in 5 % of runs.
+    noise = t.ppf(1.0 - 0.5 * 0.05 / d, degrees_of_freedom(chains, draws))
+    out: dict[str, Any] = {}
+    for name, off, se in (
+        ("mean", x.mean(axis=(0, 1)) - truth.mean, np.hypot(spread(x), truth.error)),
+        ("sd", root - truth.sd, np.hypot(of_root, truth.error_of_sd)),
+    ):
+        size = np.abs(off) / truth.sd
+        worst = int(np.argmax(size))
+        out[f"{name}_error"] = float(size[worst])
+        out[f"{name}_noise"] = float(noise * se[worst] / truth.sd[worst])
+        out[f"{name}_at"] = labels[worst]
+    return out
 
 
 @dataclass(repr=False)
 class Comparison:
-    """A comparison of samplers: a table, a verdict as sentences, and figures.
+    """A comparison of samplers: a table and a figure.
 
     Attributes
     ----------
     title : str
-        Title of the comparison.
-    verdict : list of str
-        The findings as sentences.
+        What was sampled.
+    reference : str
+        A sentence about the reference.
     table : pandas.DataFrame
         A row for each sampler, including those that failed.
     columns : dict
         Meaning of each column of the table.
-    notes : list of str
-        Budget, reference, the counting of gradients, seed, versions.
-    failures : dict
-        Reasons of failed samplers, by name.
-    traces : list of Trace
-        The runs: unconstrained draws, gradients, times.
-    truth : Truth
-        The reference.
-    labels : list of str
-        Names of the coordinates of the draws.
     """
 
     title: str
-    verdict: list[str]
+    reference: str
     table: pd.DataFrame
     columns: dict[str, str]
-    notes: list[str]
-    failures: dict[str, str]
-    traces: list[Trace]
-    truth: Truth
-    labels: list[str]
-    modes: Any = None
 
     def __repr__(self) -> str:
-        """Return the title, the verdict and the main columns of the table."""
-        shown = pd.DataFrame({"trusted": [_YES.get(value, _DASH) for value in self.table["trusted"]]})
-        for name, (words, form) in _FIRST.items():
-            values = self.table.reindex(columns=[name])[name]
-            shown[words] = [_DASH if pd.isna(value) else format(value, form) for value in values]
-        names = map(str, self.table.index)
-        shown.index = pd.Index([n if len(n) <= 29 else f"{n[:28]}\N{HORIZONTAL ELLIPSIS}" for n in names])
-        told = shown.to_string()
-        sentences = [textwrap.fill(sentence, 79, subsequent_indent="  ") for sentence in self.verdict]
-        return "\n".join([self.title, "", *sentences, "", told, "", ".table has all columns, .columns what they mean."])
+        """Return the title, the reference and the main columns of the table, 80 characters wide."""
+        table = self.table
+        shown = pd.DataFrame(index=pd.Index([_short(str(name), 28) for name in table.index]))
+        shown["trusted"] = [{True: "yes", False: "no"}.get(value, _DASH) for value in table["trusted"]]
+        for name, words, form in (("gradients", "gradients", ",.0f"), ("per_draw", "for a draw", ",.3g")):
+            shown[words] = [_DASH if pd.isna(value) else format(value, form) for value in table[name]]
+        for what, words in (("mean", "error of mean"), ("sd", "of sd")):
+            sizes = zip(table[f"{what}_error"], table[f"{what}_noise"], strict=True)
+            shown[words] = [
+                f"{_DASH} " if pd.isna(size) else f"{size:.3f}{'*' if size > noise else ' '}" for size, noise in sizes
+            ]
+        failed = [f"{name}: {line['says']}" for name, line in table.iterrows() if pd.isna(line["gradients"])]
+        told = [self.title, f"Reference: {self.reference}", "", shown.to_string(), ""]
+        told += ["* more than noise alone. Errors are in posterior sd; .columns has the meanings.", *failed]
+        return "\n".join(line if "\n" in line else textwrap.fill(line, 79, subsequent_indent="  ") for line in told)
 
     def figure(self) -> Figure:
-        """Draw one figure for a paper, 7 inches wide: error against gradients, final errors, effective draws.
+        """Draw the errors, each with what noise alone stays below, and the gradients for an effective draw.
 
         It becomes pyplot's current figure, for ``plt.savefig("figure.pdf")``.
 
@@ -90,4 +125,30 @@ class Comparison:
         ImportError
             If matplotlib is not installed.
         """
-        return paper.figure(self)
+        table = self.table[self.table["gradients"].notna()]
+        if not len(table):
+            raise ValueError("no sampler ran, so that there is nothing to draw: the column 'says' has the reasons")
+        from matplotlib import pyplot as plt
+
+        names, at = [_short(str(name), 28) for name in table.index], np.arange(len(table))
+        style: Any = {"font.size": 8.0, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}
+        with plt.ioff(), plt.rc_context(style):
+            # Inches; 7 are the text width of most journals.
+            figure = plt.figure(figsize=(7.0, 1.2 + 0.3 * len(table)), layout="constrained")
+            errors, costs = figure.subplots(1, 2, width_ratios=[1.6, 1.0], sharey=True)
+            for what, offset, marker, colour in (("mean", -0.15, "o", "#0072B2"), ("sd", 0.15, "s", "#D55E00")):
+                size, noise = (table[f"{what}_{kind}"].astype(float).to_numpy() for kind in ("error", "noise"))
+                errors.barh(at + offset, noise, 0.2, color="0.85")
+                errors.plot(size, at + offset, marker, ms=4.5, color=colour, label=what)
+            errors.barh([0], [0], color="0.85", label="noise")
+            errors.set_yticks(at, names)
+            errors.set(xlim=(0.0, None), ylim=(len(table) - 0.5, -0.5), xlabel="largest error (posterior sd)")
+            errors.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderpad=0.0)
+            costs.barh(at, table["per_draw"].astype(float), 0.5, color="0.5")
+            costs.tick_params(left=False, labelleft=False)
+            costs.set_xlabel("gradients for an effective draw")
+        return figure
+
+
+def _short(name: str, longest: int) -> str:
+    return name if len(name) <= longest else f"{name[: longest - 1]}\N{HORIZONTAL ELLIPSIS}"
