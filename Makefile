@@ -1,7 +1,7 @@
 # make demo: sample a real posterior and draw a picture.   make test: lint, types, what runs in five minutes.
 # make check: all other tests, which CI runs.
 .DELETE_ON_ERROR:
-.PHONY: demo test check scoreboard package test-diffusion test-browser docs notebooks lint types mutants bench bench-chains evidence clean
+.PHONY: demo test check scoreboard package test-diffusion docs notebooks lint types mutants bench bench-chains evidence clean
 VENV ?= .venv
 BIN := $(VENV)/bin
 DIFFUSION ?= .venv-diffusion
@@ -33,9 +33,6 @@ test-diffusion: $(DIFFUSION)/.done
 	$(DIFFUSION)/bin/python -m pytest tests_diffusers
 
 # The reports in headless Chromium, which must be there.
-test-browser: $(VENV)/.dev $(VENV)/.browser
-	$(BIN)/python -m pytest tests/browser_report.py
-
 docs: $(VENV)/.docs
 	$(BIN)/sphinx-build -q -W --keep-going -E -b html docs build/html
 
@@ -102,10 +99,6 @@ $(BENCH)/.done: pyproject.toml constraints.txt
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
-	touch $@
-
-$(VENV)/.browser: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
 	touch $@
 
 $(PACKAGE)/.done: constraints-package.txt

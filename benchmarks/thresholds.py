@@ -34,7 +34,6 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.run.sample import warm_up
 from pmm_mcmc.warmup import calibration as of_warmup
 from pmm_mcmc.warmup.step_size import expected_bias
-from pmm_mcmc.workbench import targets as gallery
 
 CHAINS, DRAWS, SHORT, LENGTH = 8, 200, 25, 1000
 UNDERDAMPED = {"dynamics": "underdamped"}
@@ -70,11 +69,14 @@ field                            value       runs   cost            trusted     
 
 
 def centred(name: str) -> pm.Model:
-    """Student t variables of four degrees of freedom, or neighbours correlated by 0.95 with scales from 0.01 to 100."""
+    """A Gaussian with ripples, Student t variables of four degrees, or correlated ones with scales from 0.01 to 100."""
     at, scale = np.arange(20), np.geomspace(0.01, 100.0, 20)
     with pm.Model() as model:
         if name == "heavy":
             pm.StudentT("x", nu=4.0, mu=0.0, sigma=1.0, shape=10)
+        elif name == "rippled":
+            x = pm.Flat("x", shape=10)
+            pm.Potential("log_density", (0.5 * pm.math.cos(8.0 * x) - 0.5 * x**2).sum())
         else:
             pm.MvNormal("x", np.zeros(20), cov=0.95 ** np.abs(at - at[:, None]) * np.outer(scale, scale))
     return model
@@ -94,15 +96,12 @@ HALVES = {
 
 def problem(name: str) -> tuple[pm.Model, np.ndarray]:
     """Return a model with the posterior means of its coordinates."""
-    if name in ("heavy", "correlated Gaussian"):
+    if name in ("heavy", "rippled", "correlated Gaussian"):
         return centred(name), np.zeros(1)
     if name in TARGETS:
         return TARGETS[name].build(), reference(name).mean
-    if name in HIERARCHIES:
-        model = HIERARCHIES[name].build(True)
-        return model, reference_of_hierarchy(name, model).mean
-    target = gallery.get(name)
-    return target.build(), target.reference.mean
+    model = HIERARCHIES[name].build(True)
+    return model, reference_of_hierarchy(name, model).mean
 
 
 class Outcome(NamedTuple):

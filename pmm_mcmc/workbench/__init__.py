@@ -12,18 +12,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Comparison", "compare", "plot_ladder", "to_html"]
+__all__ = ["Comparison", "compare", "report"]
 
 if TYPE_CHECKING:
     from pmm_mcmc.workbench import targets as targets
     from pmm_mcmc.workbench.comparison import Comparison, compare
-    from pmm_mcmc.workbench.report import plot_ladder, to_html
+    from pmm_mcmc.workbench.page import report
 
 _NAMES = {
     "Comparison": "pmm_mcmc.workbench.comparison",
     "compare": "pmm_mcmc.workbench.comparison",
-    "plot_ladder": "pmm_mcmc.workbench.report",
-    "to_html": "pmm_mcmc.workbench.report",
+    "report": "pmm_mcmc.workbench.page",
 }
 
 if not TYPE_CHECKING:  # type checkers are to report a name that is not there

@@ -124,7 +124,7 @@ def test_draws_have_names_plates_and_the_log_likelihood(tmp_path):
     assert list(dt["posterior"].data_vars) == ["mu", "tau", "theta", "twice"]
     np.testing.assert_array_equal(dt["posterior"]["twice"], 2 * dt["posterior"]["theta"])
     assert pmm.verdict(dt).state in ("trusted", "undecided", "not trusted")
-    assert pmm.workbench.to_html(dt, tmp_path / "report.html").stat().st_size > 10_000
+    assert pmm.workbench.report(dt, tmp_path / "report.html").stat().st_size > 10_000
     assert dt["log_likelihood"]["obs"].dims == ("chain", "draw", "school")
     np.testing.assert_array_equal(dt["observed_data"]["obs"], Y)
     assert dt["posterior"].attrs["reparametrisation"] == "theta is sampled non-centred"

@@ -76,7 +76,7 @@ def test_a_run_of_a_program_is_stored_resumed_judged_and_reported(tmp_path):
     np.testing.assert_allclose(whole["log_likelihood"]["log_lik"], log_lik, rtol=1e-12)
     assert pmm.verdict(longer).state == pmm.verdict(whole).state
     assert list(pmm.summary(longer, ["tau", "theta"]).index) == ["tau", *(f"theta[{j}]" for j in range(8))]
-    page = pmm.workbench.to_html(longer, tmp_path / "run.html").read_text()
+    page = pmm.workbench.report(longer, tmp_path / "run.html").read_text()
     assert "tau" in page and "theta[3]" in page
     other = dict(SCHOOLS_DATA, y=[0.0] * 8)
     with pytest.raises(pmm.StoreError):

@@ -79,7 +79,7 @@ def again(chunk):
 pmm.sample(draws=20, store=store, callback=again, **run)
 stored = pmm.sample(draws=40, store=store, resume=True, **run)
 whole = pmm.sample(draws=40, **run)
-page = pmm.workbench.to_html(whole, os.path.dirname(FOLDER) + "/report.html")
+page = pmm.workbench.report(whole, os.path.dirname(FOLDER) + "/report.html")
 print(json.dumps({
     "same": bool((stored["posterior"]["x"].values == whole["posterior"]["x"].values).all()),
     "refused": refused, "page": page.stat().st_size > 1000, "verdict": pmm.verdict(whole).state,

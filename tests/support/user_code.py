@@ -50,8 +50,7 @@ def read(dt: xr.DataTree, path: Path) -> bool:
     found = pmm.verdict(dt)
     reveal_type(found.trusted)  # bool
     reveal_type(found.sentence)  # str
-    reveal_type(workbench.to_html(dt, path))  # Path
-    reveal_type(workbench.plot_ladder(dt))  # Figure
+    reveal_type(workbench.report(dt, path))  # Path
     reveal_type(pmm.__version__)  # str
     return found.trusted
 

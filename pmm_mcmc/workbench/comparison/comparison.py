@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import logging
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from pmm_mcmc.workbench.comparison.findings import note_of_steps, notes_of, verdict_in_words
-from pmm_mcmc.workbench.comparison.inputs import check_numbers, checked_multiples, named_samplers, posterior_of, seed_of
-from pmm_mcmc.workbench.comparison.measures import AGAINST_TRUTH, COLUMNS, row
-from pmm_mcmc.workbench.comparison.peers import PEERS, NutsRun, nuts_run, with_gradients
-from pmm_mcmc.workbench.comparison.reference import (
-    Truth,
-    model_labels,
-    truth_of_draws,
-    truth_of_target,
-    unconstrained_draws,
-)
-from pmm_mcmc.workbench.comparison.result import Comparison
-from pmm_mcmc.workbench.comparison.runs import TooSmall, Trace, in_words, run_step
-from pmm_mcmc.workbench.comparison.step_sizes import errors_at_steps
+from pmm_mcmc.steps.base import LangevinStep
+from pmm_mcmc.workbench import targets
+from pmm_mcmc.workbench.comparison.reference import truth_for
+from pmm_mcmc.workbench.comparison.result import COLUMNS, Comparison, row
+from pmm_mcmc.workbench.comparison.runs import FEWEST, PEERS, TooSmall, model_labels, name_of, run
 
 __all__ = ["compare"]
 
 _log = logging.getLogger("pmm_mcmc")
-
-# Budget of a reference run of NUTS, in budgets of a sampler.
-_LONGER = 5
 
 
 def compare(
@@ -39,8 +27,7 @@ def compare(
     n_grad: int = 200_000,
     reference: Any = None,
     chains: int = 8,
-    random_seed: Any = 1,
-    step_multiples: Sequence[float] = (),
+    random_seed: int = 1,
 ) -> Comparison:
     """Compare samplers on one posterior, with the same number of gradients each.
 
@@ -53,42 +40,36 @@ def compare(
         A PyMC model, a target of :mod:`pmm_mcmc.workbench.targets`, or the name of one.
     samplers
         "default" for ``pmm.sample()`` as it is; steps such as ``pmm.PoissonULMC(K=16)`` with any arguments, created
-        outside any model; "nuts" for PyMC's own NUTS; "nutpie" if it is installed.  A dict gives them other names.  If
-        the reference is a run of NUTS, "nuts" is the first part of that run.
+        outside any model; "nuts" for PyMC's own NUTS; "nutpie" if it is installed.  A dict gives them other names.
     n_grad
         Gradients of each sampler, over all chains, warm-up included.
     reference
-        The reference.  None: the target's own moments or, for a model, a run of NUTS of five times the budget.  "nuts":
-        such a run in any case.  A result of ``pm.sample`` or ``pmm.sample``: its draws.
+        The reference.  None: the target's own moments or, for a model, a run of NUTS of five times the budget; if it is
+        not trusted, one of ``pmm.sample``; if neither is, there is none and no errors are told.  "nuts": such a run in
+        any case.  A result of ``pm.sample`` or ``pmm.sample``: its draws, if they are not refused by their verdict.
     chains
         Number of chains of each sampler, at least 2.
     random_seed
-        A non-negative integer, or a ``Generator`` or ``SeedSequence`` of NumPy, from which an integer is drawn.  The
-        notes of the result contain the integer.
-    step_multiples
-        Multiples of each sampler's tuned step size, such as ``[1/4, 1/2, 2]``, at which its error is measured too: for
-        each one more run of ``n_grad`` gradients of every sampler of this package, with the same friction and ``K``.
-        Only ``report.steps`` and ``report.plot_bias_vs_step()`` show these runs.
+        A non-negative integer.
 
     Returns
     -------
     Comparison
-        The table, verdict and figures.  A sampler that fails, or whose warm-up the budget does not cover, is a row of
-        the table with only the reason, not an exception.  If NUTS is the reference and its warm-up takes more than the
-        budget, its row is the whole reference run, without errors.
+        The table and a figure.  A sampler that fails, or whose warm-up the budget does not cover, is a row of the table
+        with only the reason, not an exception.
 
     Raises
     ------
     TypeError
-        If the model or a sampler has another type.
+        If the model, a sampler or the reference has another type.
     ValueError
         For an invalid argument; the message has its name, value and the remedy.
 
     Notes
     -----
     Gradients are counted as follows.  Samplers of this package: every evaluation, including those of tuning and of
-    probes.  NUTS: leapfrog steps; the gradient at the start of a trajectory is known from the previous one and is not
-    counted, although PyMC evaluates it again.  The warm-up is at most 1,000 transitions, or iterations of NUTS.
+    probes.  NUTS: leapfrog steps.  The warm-up is at most 1,000 transitions, or iterations of NUTS.  A run whose draws
+    would take more than about 100 megabytes ends before its budget.
 
     Examples
     --------
@@ -102,93 +83,77 @@ def compare(
     >>> list(report.table.index)
     ['pmm.sample', 'ULMC']
     """
-    check_numbers(n_grad=n_grad, chains=chains)
-    seed = seed_of(random_seed)
-    target, model, title = posterior_of(model_or_target)
-    named = named_samplers(samplers, model)
-    multiples = checked_multiples(step_multiples, named)
-    labels = model_labels(model) if target is None else list(target.labels)
-    rng = np.random.default_rng([seed, 1])
-    truth, long = _truth(target, model, reference, labels, n_grad, chains, seed, rng)
-    modes = None if target is None else target.modes
-    traces, rows, failures = [], {}, {}
+    least = {"chains": 2, "n_grad": 2 * FEWEST, "random_seed": 0}
+    for name, value in (("chains", chains), ("n_grad", n_grad), ("random_seed", random_seed)):
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least[name]:
+            raise ValueError(f"{name}={value!r}: must be an integer of at least {least[name]}")
+    target, model, title = _posterior(model_or_target)
+    named = _named(samplers, model)
+    labels = model_labels(model)
+    truth, source = truth_for(target, model, reference, n_grad, chains, random_seed)
+    if truth is not None and truth.mean.size != len(labels):
+        raise ValueError(f"reference: has {truth.mean.size} coordinates, the model {len(labels)}")
+    rows = {}
     for name, sampler in named.items():
         try:
-            if sampler == "nuts" and long is not None:
-                trace, why = _of_reference(long, name, model, n_grad)
-            else:
-                trace, why = _run(name, sampler, model, n_grad, chains, seed), None
-            rows[name] = row(trace, truth, labels, modes, seed)
-            if why is None:
-                traces.append(trace)
-            else:
-                rows[name] |= dict.fromkeys((c for c in rows[name] if c in AGAINST_TRUTH), None) | {"error": why}
+            rows[name] = row(run(sampler, model, n_grad, chains, random_seed), truth, labels)
         except Exception as error:
             # A failure of one sampler does not end the others.
             _log.warning("%s failed: %s", name, error)
-            failures[name] = in_words(error)
-            rows[name] = {"trusted": None, "error": failures[name]}
+            words = str(error) if isinstance(error, TooSmall | ImportError) else f"{type(error).__name__}: {error}"
+            rows[name] = {"trusted": None, "says": words}
     table = pd.DataFrame.from_dict(rows, orient="index").reindex(columns=list(COLUMNS))
-    table = table.drop(columns=[c for c in COLUMNS if c not in ("error", "trusted") and table[c].isna().all()])
-    notes, steps = notes_of(target, truth, n_grad, chains, seed, named, long is not None), None
-    if multiples:
-        steps = errors_at_steps(traces, named, model, truth, labels, multiples, n_grad, chains, seed)
-        notes[-2:-2] = note_of_steps(steps, n_grad)
-    return Comparison(
-        title,
-        verdict_in_words(table, truth, failures),
-        table,
-        {name: text for name, text in COLUMNS.items() if name in table},
-        notes,
-        failures,
-        traces,
-        truth,
-        labels,
-        modes,
-        steps,
-    )
+    return Comparison(title, source, table, COLUMNS)
 
 
-def _truth(
-    target: Any, model: Any, reference: Any, labels: list[str], n_grad: int, chains: int, seed: int, rng: Any
-) -> tuple[Truth, NutsRun | None]:
-    """Return the reference, and its run of NUTS if it is one."""
-    if reference is None and target is not None:
-        return truth_of_target(target, rng), None
-    if reference is None or (isinstance(reference, str) and reference == "nuts"):
-        try:
-            long = nuts_run(model, _LONGER * n_grad, chains, seed + 1)
-        except TooSmall as error:
-            raise ValueError(
-                f"reference: the warm-up of NUTS takes more than {_LONGER} times n_grad={n_grad}; give a larger one, "
-                "or draws of your own as reference="
-            ) from error
-        run = long.trace("NUTS", _LONGER * n_grad)
-        says = None if run.ran.trusted else run.ran.sentence
-        source = f"A run of NUTS of {_LONGER} times the budget ({run.position.shape[1]} draws of {chains} chains)."
-        return truth_of_draws(run.position, source, says), long
-    if isinstance(reference, str):
-        raise ValueError(f"reference={reference!r}: must be 'nuts', a result of pm.sample, or None")
-    draws = unconstrained_draws(reference, model)
-    if draws.shape[-1] != len(labels):
-        raise ValueError(f"reference: has {draws.shape[-1]} coordinates, the model {len(labels)}")
-    return truth_of_draws(draws, f"Your own draws ({draws.shape[1]} of each of {draws.shape[0]} chains)."), None
+def _posterior(model_or_target: Any) -> tuple[Any, Any, str]:
+    """Return the target (None for a model), the model and a title."""
+    import pymc as pm
 
-
-def _of_reference(long: NutsRun, name: str, model: Any, n_grad: int) -> tuple[Trace, str | None]:
-    """Return the part of the reference run within the budget; if that is too small, the whole run and the reason."""
-    try:
-        return with_gradients(long.trace(name, n_grad), model), None
-    except TooSmall:
-        trace = with_gradients(long.trace(name, _LONGER * n_grad), model)
-        return trace, (
-            f"its warm-up alone took {trace.warmup_n_grad.sum():,} gradients, and n_grad={n_grad:,} leaves too few for "
-            f"draws: this row is the whole reference run, of {trace.spent:,.0f}"
+    target: Any = targets.get(model_or_target) if isinstance(model_or_target, str) else model_or_target
+    if isinstance(target, targets.Target):
+        model, title = target.build(), target.title
+    elif isinstance(target, pm.Model):
+        model, title = target, target.name or "Your model"
+        target = None
+    else:
+        raise TypeError(
+            f"model_or_target={target!r}: must be a PyMC model, a target of pmm.workbench.targets, or the name of one"
         )
+    discrete = [value.name for value in model.value_vars if value not in model.continuous_value_vars]
+    if discrete:
+        raise ValueError(
+            f"{', '.join(discrete)}: discrete variables have no gradient to count; marginalise them out first"
+        )
+    if not model.continuous_value_vars:
+        raise ValueError("model_or_target: the model has no free variable; there is nothing to sample")
+    return target, model, title
 
 
-def _run(name: str, sampler: Any, model: Any, n_grad: int, chains: int, seed: int) -> Trace:
-    if not isinstance(sampler, str):
-        return run_step(name, sampler, model, n_grad, chains, seed)
-    trace = PEERS[sampler](name, model, n_grad, chains, seed)
-    return trace if trace.gradient is not None else with_gradients(trace, model)
+def _named(samplers: Any, model: Any) -> dict[str, Any]:
+    """Check the samplers, and name them."""
+    if isinstance(samplers, str) or not isinstance(samplers, Sequence | Mapping):
+        raise TypeError(f"samplers={samplers!r}: must be a list, such as [pmm.PoissonULMC(), 'nuts'], or a dict")
+    if not samplers:
+        raise ValueError("samplers: is empty; name at least one")
+    pairs = list(samplers.items()) if isinstance(samplers, Mapping) else [(None, sampler) for sampler in samplers]
+    named: dict[str, Any] = {}
+    for given, sampler in pairs:
+        if isinstance(sampler, str):
+            if sampler not in PEERS:
+                raise ValueError(f"samplers: {sampler!r} is unknown; the ones with a name are {', '.join(PEERS)}")
+            name = PEERS[sampler]
+        elif not isinstance(sampler, LangevinStep):
+            raise TypeError(
+                f"samplers: {sampler!r} is none; take 'default', steps such as pmm.PoissonULMC() (with brackets), "
+                "'nuts' or 'nutpie'"
+            )
+        else:
+            name = name_of(sampler)
+            if sampler.model is not None and sampler.model is not model:
+                raise ValueError(f"samplers: {name} was made for another model; make it outside any")
+        name = name if given is None else str(given)
+        if name in named:
+            raise ValueError(f"samplers: {name} is there twice; leave one out, or give names with a dict")
+        named[name] = sampler
+    return named

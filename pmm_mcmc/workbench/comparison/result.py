@@ -1,95 +1,118 @@
-"""The result of ``pmm.workbench.compare``: a table, a verdict as sentences, figures, and files with them."""
+"""The result of ``pmm.workbench.compare``: a table and a figure."""
 
 from __future__ import annotations
 
-import json
-import math
-import numbers
-import os
 import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import arviz as az
 import numpy as np
 import pandas as pd
+from scipy.stats import t
 
-from pmm_mcmc.workbench.comparison import paper, plots
-from pmm_mcmc.workbench.comparison.measures import error_curve
-from pmm_mcmc.workbench.comparison.page import comparison_page
+from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, spread
 from pmm_mcmc.workbench.comparison.reference import Truth
-from pmm_mcmc.workbench.comparison.runs import Trace
-from pmm_mcmc.workbench.report.files import check_place, write_page
+from pmm_mcmc.workbench.comparison.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Comparison"]
+__all__ = ["COLUMNS", "Comparison", "row"]
 
-# What is read first, in words and lengths that let it fit a terminal.
-_FIRST = {
-    "mean_error": ("error of mean", ".3f"), "sd_error": ("of sd", ".3f"), "r_hat": ("r_hat", ".3f"),
-    "ess_bulk_per_1000": ("ess/1000 grads", ",.3g"),
-}  # fmt: skip
-_YES, _DASH = {True: "yes", False: "no"}, "\N{EM DASH}"
+COLUMNS: dict[str, str] = {
+    "trusted": "Whether pmm.verdict trusts the run, without the reference.",
+    "gradients": "Gradients of all chains, warm-up included.",
+    "per_draw": "Gradients for an effective draw of the worst parameter (bulk), warm-up included.",
+    "mean_error": "Largest error of a posterior mean, in posterior standard deviations.",
+    "mean_noise": "Bound that noise alone exceeds in 5 of 100 runs, for all parameters at once.",
+    "mean_at": "The parameter whose mean has the largest error.",
+    "sd_error": "Largest relative error of a posterior standard deviation.",
+    "sd_noise": "Bound that noise alone exceeds in 5 of 100 runs, for all parameters at once.",
+    "sd_at": "The parameter whose standard deviation has the largest error.",
+    "says": "What pmm.verdict says of the run, or why there is none.",
+}
+_DASH = "\N{EM DASH}"
+
+
+def row(run: Run, truth: Truth | None, labels: list[str]) -> dict[str, Any]:
+    """Measure one run: a value for each of :data:`COLUMNS` that is known."""
+    x = run.position
+    with np.errstate(all="ignore"):  # a constant coordinate has no effective draws
+        effective = min(float(az.ess(x[..., i], method="bulk")) for i in range(x.shape[-1]))
+    out = {
+        "trusted": run.judged.trusted,
+        "gradients": run.spent,
+        "per_draw": run.spent / effective if x.std(axis=(0, 1)).all() else np.inf,
+        "says": run.judged.sentence,
+    }
+    return out if truth is None else out | _errors(x, truth, labels)
+
+
+def _errors(x: np.ndarray, truth: Truth, labels: list[str]) -> dict[str, Any]:
+    """Return the largest errors of means and standard deviations, of all chains together."""
+    chains, draws, d = x.shape
+    # The spread about the true mean: its square root is a standard deviation, with the delta method for the error.
+    square = (x - truth.mean) ** 2
+    root = np.sqrt(square.mean(axis=(0, 1)))
+    of_root = spread(square) / (2.0 * np.maximum(root, 1e-300))
+    # Noise alone puts the largest error of all parameters beyond this in 5 % of runs.
+    noise = t.ppf(1.0 - 0.5 * 0.05 / d, degrees_of_freedom(chains, draws))
+    out: dict[str, Any] = {}
+    for name, off, se in (
+        ("mean", x.mean(axis=(0, 1)) - truth.mean, np.hypot(spread(x), truth.error)),
+        ("sd", root - truth.sd, np.hypot(of_root, truth.error_of_sd)),
+    ):
+        size = np.abs(off) / truth.sd
+        worst = int(np.argmax(size))
+        out[f"{name}_error"] = float(size[worst])
+        out[f"{name}_noise"] = float(noise * se[worst] / truth.sd[worst])
+        out[f"{name}_at"] = labels[worst]
+    return out
 
 
 @dataclass(repr=False)
 class Comparison:
-    """A comparison of samplers: a table, a verdict as sentences, and figures.
+    """A comparison of samplers: a table and a figure.
 
     Attributes
     ----------
     title : str
-        Title of the comparison.
-    verdict : list of str
-        The findings as sentences.
+        What was sampled.
+    reference : str
+        A sentence about the reference.
     table : pandas.DataFrame
         A row for each sampler, including those that failed.
     columns : dict
         Meaning of each column of the table.
-    notes : list of str
-        Budget, reference, the counting of gradients, seed, versions.
-    failures : dict
-        Reasons of failed samplers, by name.
-    traces : list of Trace
-        The runs: unconstrained draws, gradients, times.
-    truth : Truth
-        The reference.
-    labels : list of str
-        Names of the coordinates of the draws.
-    steps : pandas.DataFrame or None
-        Errors at other step sizes, if requested: a row for each sampler and step.
     """
 
     title: str
-    verdict: list[str]
+    reference: str
     table: pd.DataFrame
     columns: dict[str, str]
-    notes: list[str]
-    failures: dict[str, str]
-    traces: list[Trace]
-    truth: Truth
-    labels: list[str]
-    modes: Any = None
-    steps: pd.DataFrame | None = None
 
     def __repr__(self) -> str:
-        """Return the title, the verdict and the main columns of the table."""
-        shown = pd.DataFrame({"trusted": [_YES.get(value, _DASH) for value in self.table["trusted"]]})
-        for name, (words, form) in _FIRST.items():
-            values = self.table.reindex(columns=[name])[name]
-            shown[words] = [_DASH if pd.isna(value) else format(value, form) for value in values]
-        names = map(str, self.table.index)
-        shown.index = pd.Index([n if len(n) <= 29 else f"{n[:28]}\N{HORIZONTAL ELLIPSIS}" for n in names])
-        told = shown.to_string()
-        sentences = [textwrap.fill(sentence, 79, subsequent_indent="  ") for sentence in self.verdict]
-        return "\n".join([self.title, "", *sentences, "", told, "", ".table has all columns, .columns what they mean."])
+        """Return the title, the reference and the main columns of the table, 80 characters wide."""
+        table = self.table
+        shown = pd.DataFrame(index=pd.Index([_short(str(name), 28) for name in table.index]))
+        shown["trusted"] = [{True: "yes", False: "no"}.get(value, _DASH) for value in table["trusted"]]
+        for name, words, form in (("gradients", "gradients", ",.0f"), ("per_draw", "for a draw", ",.3g")):
+            shown[words] = [_DASH if pd.isna(value) else format(value, form) for value in table[name]]
+        for what, words in (("mean", "error of mean"), ("sd", "of sd")):
+            sizes = zip(table[f"{what}_error"], table[f"{what}_noise"], strict=True)
+            shown[words] = [
+                f"{_DASH} " if pd.isna(size) else f"{size:.3f}{'*' if size > noise else ' '}" for size, noise in sizes
+            ]
+        failed = [f"{name}: {line['says']}" for name, line in table.iterrows() if pd.isna(line["gradients"])]
+        told = [self.title, f"Reference: {self.reference}", "", shown.to_string(), ""]
+        told += ["* more than noise alone. Errors are in posterior sd; .columns has the meanings.", *failed]
+        return "\n".join(line if "\n" in line else textwrap.fill(line, 79, subsequent_indent="  ") for line in told)
 
     def figure(self) -> Figure:
-        """Draw one figure for a paper, 7 inches wide: error against gradients, final errors, effective draws.
+        """Draw the errors, each with what noise alone stays below, and the gradients for an effective draw.
 
-        Like the figure of every ``plot_...``, it becomes pyplot's current figure, for ``plt.savefig("figure.pdf")``.
+        It becomes pyplot's current figure, for ``plt.savefig("figure.pdf")``.
 
         Returns
         -------
@@ -102,131 +125,30 @@ class Comparison:
         ImportError
             If matplotlib is not installed.
         """
-        return paper.figure(self)
+        table = self.table[self.table["gradients"].notna()]
+        if not len(table):
+            raise ValueError("no sampler ran, so that there is nothing to draw: the column 'says' has the reasons")
+        from matplotlib import pyplot as plt
 
-    def figures(self) -> dict[str, tuple[Figure, str]]:
-        """Draw all figures of the report.
-
-        Returns
-        -------
-        dict
-            By name a figure of matplotlib, closed in pyplot, and a caption.
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        """
-        return plots.figures(self)
-
-    def plot_bias_vs_grad(self) -> Figure:
-        """Draw the error of a chain's second moments against the gradients that it has spent, both logarithmic."""
-        return plots.error_against_gradients(self)
-
-    def plot_bias_vs_step(self) -> Figure:
-        """Draw the error of the worst parameter against the step size, both logarithmic.
-
-        Raises
-        ------
-        ValueError
-            If no other step sizes were run.
-        """
-        return plots.error_against_step(self)
-
-    def plot_ess_per_grad(self) -> Figure:
-        """Draw effective draws for 1,000 gradients as bars."""
-        return plots.effective_draws(self)
-
-    def plot_marginals(self) -> Figure:
-        """Draw the marginals with the largest errors, against the reference."""
-        return plots.marginals(self)
-
-    def plot_ranks(self) -> Figure | None:
-        """Draw ranks of each sampler's chains for its worst parameter; ``None`` if all chains are constant."""
-        return plots.ranks(self)
-
-    def plot_modes(self) -> Figure:
-        """Draw the two coordinates that separate the modes best.
-
-        Raises
-        ------
-        ValueError
-            If no modes are known.
-        """
-        return plots.modes(self)
-
-    def to_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write the report as one self-contained page.
-
-        Parameters
-        ----------
-        path
-            Path of the file, which is replaced if it exists; at no time is it incomplete.
-
-        Returns
-        -------
-        pathlib.Path
-            Path of the file.
-
-        Raises
-        ------
-        OSError
-            If the file cannot be written; nothing is drawn then.
-        ImportError
-            If Jinja2 or matplotlib is not installed.
-        """
-        check_place(path)
-        write_page(comparison_page(self), path)
-        return Path(path)
-
-    def to_json(self, path: str | os.PathLike[str]) -> Path:
-        """Write everything but the draws as JSON, with null for numbers that are not finite.
-
-        Parameters
-        ----------
-        path
-            Path of the file, which is replaced if it exists; at no time is it incomplete.
-
-        Returns
-        -------
-        pathlib.Path
-            Path of the file.
-
-        Raises
-        ------
-        OSError
-            If the file cannot be written.
-        """
-        content = {
-            "title": self.title,
-            "verdict": self.verdict,
-            "notes": self.notes,
-            "columns": self.columns,
-            "failures": self.failures,
-            "labels": self.labels,
-            "table": {str(name): values.to_dict() for name, values in self.table.iterrows()},
-            "curves": {trace.name: self._curve(trace) for trace in self.traces},
-            "steps": [] if self.steps is None else self.steps.to_dict("records"),
-        }
-        write_page(json.dumps(_plain(content), indent=1, ensure_ascii=False, allow_nan=False), path)
-        return Path(path)
-
-    def _curve(self, trace: Trace) -> dict[str, list[float]]:
-        spent, error = error_curve(trace, self.truth)
-        which = np.unique(np.geomspace(1, len(spent), 200).astype(int)) - 1
-        return {"gradients": spent[which].tolist(), "b2_max": error[which].tolist()}
+        names, at = [_short(str(name), 28) for name in table.index], np.arange(len(table))
+        style: Any = {"font.size": 8.0, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}
+        with plt.ioff(), plt.rc_context(style):
+            # Inches; 7 are the text width of most journals.
+            figure = plt.figure(figsize=(7.0, 1.2 + 0.3 * len(table)), layout="constrained")
+            errors, costs = figure.subplots(1, 2, width_ratios=[1.6, 1.0], sharey=True)
+            for what, offset, marker, colour in (("mean", -0.15, "o", "#0072B2"), ("sd", 0.15, "s", "#D55E00")):
+                size, noise = (table[f"{what}_{kind}"].astype(float).to_numpy() for kind in ("error", "noise"))
+                errors.barh(at + offset, noise, 0.2, color="0.85")
+                errors.plot(size, at + offset, marker, ms=4.5, color=colour, label=what)
+            errors.barh([0], [0], color="0.85", label="noise")
+            errors.set_yticks(at, names)
+            errors.set(xlim=(0.0, None), ylim=(len(table) - 0.5, -0.5), xlabel="largest error (posterior sd)")
+            errors.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderpad=0.0)
+            costs.barh(at, table["per_draw"].astype(float), 0.5, color="0.5")
+            costs.tick_params(left=False, labelleft=False)
+            costs.set_xlabel("gradients for an effective draw")
+        return figure
 
 
-def _plain(value: Any) -> Any:
-    """Return a value in the types of JSON."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, str | bool):
-        return value
-    if isinstance(value, np.bool_):
-        return bool(value)
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    return float(value) if math.isfinite(value) else None
+def _short(name: str, longest: int) -> str:
+    return name if len(name) <= longest else f"{name[: longest - 1]}\N{HORIZONTAL ELLIPSIS}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pmm_mcmc.workbench.targets import moments
-from pmm_mcmc.workbench.targets.target import Reference, Target, labels_of
+from pmm_mcmc.workbench.targets.target import Reference, Target
 
 if TYPE_CHECKING:
     import pymc as pm
@@ -25,9 +25,6 @@ ERROR = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
 MU_SD = TAU_SCALE = 5.0
 
 
-# -- Neal's funnel -----------------------------------------------------------------------------------------------------
-
-
 def funnel() -> pm.Model:
     """Build Neal's funnel, centred (Neal, 2003)."""
     import pymc as pm
@@ -38,23 +35,8 @@ def funnel() -> pm.Model:
     return model
 
 
-def funnel_log_density(q: Any) -> Any:
-    import jax.numpy as jnp
-
-    y, x = q[0], q[1:]
-    return -0.5 * (y / FUNNEL_SD) ** 2 - 0.5 * jnp.exp(-y) * (x**2).sum() - 0.5 * FUNNEL_OTHERS * y
-
-
 def funnel_reference() -> Reference:
     return moments.from_moments(moments.funnel(FUNNEL_SD, FUNNEL_OTHERS), "Closed form, to rounding.")
-
-
-def draw_funnel(n: int, rng: np.random.Generator) -> np.ndarray:
-    y = FUNNEL_SD * rng.normal(size=(n, 1))
-    return np.concatenate([y, np.exp(y / 2) * rng.normal(size=(n, FUNNEL_OTHERS))], axis=1)
-
-
-# -- eight schools -----------------------------------------------------------------------------------------------------
 
 
 def eight_schools(centred: bool) -> pm.Model:
@@ -70,19 +52,6 @@ def eight_schools(centred: bool) -> pm.Model:
             theta = mu + tau * pm.Normal("z", shape=8)
         pm.Normal("y", theta, ERROR, observed=EFFECT)
     return model
-
-
-def schools_log_density(q: Any, centred: bool) -> Any:
-    import jax.numpy as jnp
-
-    mu, log_tau, rest = q[0], q[1], q[2:]
-    tau = jnp.exp(log_tau)
-    z = (rest - mu) / tau if centred else rest
-    theta = rest if centred else mu + tau * z
-    # The last term of the prior is the log Jacobian of tau = exp(log_tau).
-    prior = -0.5 * (mu / MU_SD) ** 2 - jnp.log1p((tau / TAU_SCALE) ** 2) + log_tau
-    schools = -0.5 * (z**2).sum() - (8 * log_tau if centred else 0.0)
-    return prior + schools - 0.5 * (((EFFECT - theta) / ERROR) ** 2).sum()
 
 
 class Conditional(NamedTuple):
@@ -101,7 +70,6 @@ class Conditional(NamedTuple):
         return cls(mu_variance * (EFFECT / spread).sum(axis=1), mu_variance, tau / spread, ERROR**2 / spread)
 
 
-@cache
 def log_tau_grid(points: int = 4001) -> moments.Grid:
     """Return the marginal law of log tau, with the Gaussians integrated out."""
 
@@ -127,29 +95,17 @@ def schools_reference(centred: bool, points: int = 4001) -> Reference:
         centre, gain, own = given.mu_mean[:, None] + tau * centre, 1 + tau * gain, tau**2 * own
     schools = moments.gaussian_moments(centre, own + gain**2 * given.mu_variance[:, None])
     mu = moments.gaussian_moments(given.mu_mean, given.mu_variance)
-    found = np.column_stack([mu @ grid.weight, grid.moments(), np.einsum("t,ktj->kj", grid.weight, schools)])
-    return moments.from_moments(found, "Quadrature over log tau with all else integrated in closed form, 8 digits.")
+    columns = np.column_stack([mu @ grid.weight, grid.moments(), np.einsum("t,ktj->kj", grid.weight, schools)])
+    return moments.from_moments(columns, "Quadrature over log tau with all else integrated in closed form, 8 digits.")
 
 
-def draw_schools(n: int, rng: np.random.Generator, centred: bool) -> np.ndarray:
-    log_tau = log_tau_grid().draw(n, rng)
-    given = Conditional.given(log_tau)
-    mu = given.mu_mean + np.sqrt(given.mu_variance) * rng.normal(size=n)
-    z = given.slope * (EFFECT - mu[:, None]) + np.sqrt(given.own) * rng.normal(size=(n, 8))
-    return np.column_stack([mu, log_tau, mu[:, None] + np.exp(log_tau)[:, None] * z if centred else z])
-
-
-def _schools(name: str, title: str, note: str, centred: bool, trustworthy: bool) -> Target:
+def _schools(name: str, title: str, note: str, centred: bool) -> Target:
     return Target(
         name=name,
         title=title,
         note=note,
-        labels=labels_of(mu=(), log_tau=(), **{"theta" if centred else "z": (8,)}),
         build=partial(eight_schools, centred),
         find_reference=partial(schools_reference, centred),
-        log_density_of=partial(schools_log_density, centred=centred),
-        draw=partial(draw_schools, centred=centred),
-        trustworthy=trustworthy,
     )
 
 
@@ -161,12 +117,8 @@ TARGETS = (
         "step size suits both mouth and neck. A step that is stable in the neck never gets through the mouth, and a "
         "longer one never enters the neck, without a sign of failure. Only the first coordinate can be judged by its "
         "moments: the squares of the others have a standard deviation of 14,000.",
-        labels=labels_of(y=(), x=(FUNNEL_OTHERS,)),
         build=funnel,
         find_reference=funnel_reference,
-        log_density_of=funnel_log_density,
-        draw=draw_funnel,
-        trustworthy=False,
     ),
     _schools(
         "eight_schools",
@@ -174,7 +126,6 @@ TARGETS = (
         "Effects of coaching in eight schools (Rubin, 1981), by their standardised deviations from the mean. The law "
         "of log tau is skewed, with a long tail towards 0 along which the likelihood is flat; otherwise it is gentle.",
         centred=False,
-        trustworthy=True,
     ),
     _schools(
         "eight_schools_centred",
@@ -182,6 +133,5 @@ TARGETS = (
         "The same posterior with the effects themselves as parameters: a funnel, because effects have to agree where "
         "tau is small. A sampler with a fixed step does not get to small tau, and reports a tau that is too large.",
         centred=True,
-        trustworthy=False,
     ),
 )

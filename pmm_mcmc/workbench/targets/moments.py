@@ -1,21 +1,31 @@
-"""Exact moments: closed forms, quadrature over one variable, and transfer matrices."""
+"""Reference moments: closed forms, quadrature over one variable, and those of long runs as stored."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from pmm_mcmc.workbench.targets.target import Reference
 
-__all__ = ["Grid", "Ring", "bent_pairs", "draw_index", "from_moments", "funnel", "gaussian_moments", "within"]
+__all__ = ["DATA", "Grid", "bent_pairs", "from_moments", "funnel", "gaussian_moments", "stored"]
+
+DATA = Path(__file__).parent / "data"
 
 
 def from_moments(moments: np.ndarray, source: str) -> Reference:
     """Return an exact reference from raw moments 1, 2 and 4, shape ``(3, d)``."""
     first, second, fourth = moments
     return Reference(first, second, fourth - second**2, True, source)
+
+
+def stored(name: str) -> Reference:
+    """Return the moments of a long run from ``data/references.json``."""
+    entry = json.loads((DATA / "references.json").read_text(encoding="utf-8"))[name]
+    return Reference(**entry, exact=False)
 
 
 def gaussian_moments(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
@@ -44,8 +54,7 @@ def funnel(sd: float, others: int) -> np.ndarray:
     return np.concatenate([neck, np.repeat(rest[:, None], others, axis=1)], axis=1)
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """A density of one variable on equidistant nodes.
 
     The trapezoidal rule is exact to rounding for a smooth density that vanishes at both ends (Trefethen and Weideman,
@@ -66,70 +75,3 @@ class Grid:
     def moments(self) -> np.ndarray:
         """Return raw moments 1, 2 and 4."""
         return np.stack([self.nodes, self.nodes**2, self.nodes**4]) @ self.weight
-
-    def draw(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw nodes, spread uniformly over their cells; this adds a twelfth of the squared spacing to the variance."""
-        return self.nodes[draw_index(self.weight, n, rng)] + within(self.nodes, n, rng)
-
-
-def draw_index(weight: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw ``n`` indices with these probabilities."""
-    cumulative = np.cumsum(weight)
-    # By rounding the last sum may be slightly below the number drawn.
-    return np.minimum(np.searchsorted(cumulative, rng.random(n), side="right"), len(weight) - 1)
-
-
-def within(nodes: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw ``n`` distances from a node to places in its cell."""
-    return (rng.random(n) - 0.5) * (nodes[1] - nodes[0])
-
-
-class Ring:
-    r"""The law of sites on a ring, :math:`p \propto \prod_i T(x_i, x_{i+1})`, by its transfer matrix.
-
-    A site's moment of order k is :math:`\mathrm{tr}(D^k T^n) / \mathrm{tr}\,T^n` with D the diagonal matrix of the
-    nodes: the integral over all other sites is exact to rounding, as :class:`Grid` is.
-
-    Parameters
-    ----------
-    log_transfer
-        The logarithm of T, symmetric.
-    sites
-        Their number, n.
-    low, high, points
-        The grid.
-    """
-
-    def __init__(
-        self,
-        log_transfer: Callable[[np.ndarray, np.ndarray], np.ndarray],
-        sites: int,
-        low: float,
-        high: float,
-        points: int,
-    ):
-        self.sites = sites
-        self.nodes = np.linspace(low, high, points)
-        transfer = np.exp(log_transfer(self.nodes[:, None], self.nodes[None, :]))
-        values, self._vectors = np.linalg.eigh(transfer)
-        scale = values.max()
-        self._values, self._transfer = values / scale, transfer / scale
-        weight = self._power(sites).diagonal()
-        self.site = Grid(self.nodes, weight / weight.sum())
-
-    def _power(self, k: int) -> np.ndarray:
-        return (self._vectors * self._values**k) @ self._vectors.T
-
-    def draw(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw rings ``(n, sites)``: the first site, then each given the previous and the first one."""
-        count = len(self.nodes)
-        first = draw_index(self.site.weight, n, rng)
-        at = np.empty((n, self.sites), dtype=int)
-        at[:, 0] = first
-        for i in range(1, self.sites):
-            # Powers of a positive matrix are positive up to rounding.
-            back = np.maximum(self._power(self.sites - i), 0.0)
-            cumulative = np.cumsum(self._transfer[at[:, i - 1]] * back[first], axis=1)
-            uniform = rng.random(n) * cumulative[:, -1]
-            at[:, i] = np.minimum((cumulative < uniform[:, None]).sum(axis=1), count - 1)
-        return self.nodes[at] + within(self.nodes, n * self.sites, rng).reshape(at.shape)
