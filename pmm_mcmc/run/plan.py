@@ -251,7 +251,7 @@ class SamplingPlan:
         adjusted = asked.adjusted or arguments.kernel.adjusted
         kinds = ADJUSTED_STATISTICS if adjusted else type(step).stats_dtypes_shapes
         names = ["lp" if name == "model_logp" else name for name in kinds]
-        without: tuple[str, ...] = ("warning", *OTHER_MODES)
+        without: tuple[str, ...] = OTHER_MODES
         without += _OF_EQUILIBRATION if adjusted and asked.adapts and not arguments.kernel.adjusted else ()
         without += () if step.keep_gradients else GRADIENTS
         without += () if engine.structure is not None else ("noncentred",)
