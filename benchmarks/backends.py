@@ -26,7 +26,6 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.model.fingerprint import model_fingerprint
 from pmm_mcmc.model.jax_density import JaxDensity
 from pmm_mcmc.model.log_density import log_density
 from pmm_mcmc.warmup.pooled import warm_up
@@ -72,7 +71,7 @@ def row(name: str) -> str:
     arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
     point = model.initial_point(0)
     density = log_density(list(model.value_vars), model, point, arguments.noncentring)
-    on_jax = JaxDensity.from_model(density, model_fingerprint(model, list(model.value_vars)))
+    on_jax = JaxDensity.from_model(density)
     by_numba = NumbaEngine.of(arguments, density, len(os.sched_getaffinity(0)))
     start = np.concatenate([np.ravel(point[var.name]) for var in model.value_vars]).astype(float)
     rng = np.random.default_rng(2)

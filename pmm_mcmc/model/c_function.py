@@ -7,7 +7,6 @@ that nothing is compiled for another function.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 from typing import Any
 
 import numba
@@ -130,15 +129,6 @@ class CFunction:
         parts = [f"the value is {value}"] if not np.isfinite(value) else []
         parts += [f"element {bad[0]} of the gradient is {gradient[bad[0]]}"] if bad.size else []
         return "; ".join(parts)
-
-    def fingerprint(self, d: int, data: str) -> str:
-        """Return a hash of the values at two fixed points, which is the same in another process."""
-        digest = hashlib.sha256(f"{d} {data}".encode())
-        for x in 0.1 * np.random.default_rng(0).standard_normal((2, d)):
-            code, value, gradient = self(x)
-            numbers = [] if code else [value, *gradient]
-            digest.update(" ".join([str(code), *(f"{number:.4e}" for number in numbers)]).encode())
-        return digest.hexdigest()
 
 
 def _address_of(given: Any) -> int:

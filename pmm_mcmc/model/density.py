@@ -11,7 +11,7 @@ from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.c_function import CFunction
 from pmm_mcmc.model.c_hierarchy import Elements, PointerChild, composed, structure_of
 from pmm_mcmc.model.result_tree import ResultTree
-from pmm_mcmc.model.stan import stan_children, stan_data, stan_function, stan_layout, stan_program, stan_start
+from pmm_mcmc.model.stan import stan_children, stan_function, stan_layout, stan_program, stan_start
 
 __all__ = ["LogDensity", "PointerDensity", "check_ndim"]
 
@@ -26,16 +26,14 @@ class LogDensity:
     ----------
     d : int
         Number of coordinates.
-    fingerprint : str
-        Hash that identifies the density when a run is resumed.
     layout : ResultTree
         The map from positions to the variables of the result.
     """
 
     runs_on = ""
 
-    def __init__(self, d: int, fingerprint: str):
-        self.d, self.fingerprint = d, fingerprint
+    def __init__(self, d: int):
+        self.d = d
         self.layout = ResultTree.of_vector(d)
         # Why there is no finite value at a position; "" where nothing is known of it.
         self.explain: Callable[[np.ndarray], str] = lambda x: ""
@@ -165,11 +163,6 @@ class LogDensity:
         ValueError
             If an argument is none of these, or the address is 0.
 
-        Notes
-        -----
-        When a run is resumed, the density counts as the same if it has the same values, to five digits, at two fixed
-        points.
-
         Examples
         --------
         >>> import numba, pmm_mcmc as pmm
@@ -280,8 +273,8 @@ class PointerDensity(LogDensity):
 
     runs_on = "numba"
 
-    def __init__(self, function: CFunction, d: int, thread_safe: bool, data: str = ""):
-        super().__init__(d, function.fingerprint(d, data))
+    def __init__(self, function: CFunction, d: int, thread_safe: bool):
+        super().__init__(d)
         self.width, self.thread_safe, self._called = d, thread_safe, function
         self.explain = lambda x: function.explain(x)
         self.children: Mapping[str, PointerChild] = {}
@@ -315,7 +308,7 @@ class NoncentredPointer(PointerDensity):
     def __init__(self, density: PointerDensity, called: CFunction, structure: Structure, elements: Elements):
         super().__init__(called, density.d, density.thread_safe)
         self.described_as(density)
-        self.fingerprint, self.width = density.fingerprint, 3 * density.d + 1
+        self.width = 3 * density.d + 1
         self.structure, self._elements = structure, elements
 
     def function(self, which: str) -> Any:
@@ -330,7 +323,7 @@ class NoncentredPointer(PointerDensity):
 
 def _of_stan(model: Any, children: Any, code: str) -> LogDensity:
     function, ndim, threads = stan_function(model)
-    density = PointerDensity(function, ndim, threads, data=f"{stan_data(model)} {model.seed}")
+    density = PointerDensity(function, ndim, threads)
     density.layout, density.start = stan_layout(model), stan_start(model)
     density.children = stan_children(model, children, code)
     explanation = density.explain

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -46,11 +45,10 @@ class JaxDensity(LogDensity):
         both: Callable[..., tuple[Any, Any]],
         d: int,
         values: Callable[[np.ndarray | None], list[np.ndarray]],
-        name: str,
         static: Callable[[], tuple[int, ...]] = tuple,
         structure: Structure | None = None,
     ):
-        super().__init__(d, name)
+        super().__init__(d)
         self._both, self._values, self.static = both, values, static
         self.structure, self.width = structure, d if structure is None else 3 * d + 1
         self.engines: dict[Any, Any] = {}  # compiled engines, for later runs
@@ -74,16 +72,8 @@ class JaxDensity(LogDensity):
         if len(traced.out_avals) != 1 or traced.out_avals[0].shape != ():
             shapes = ", ".join(str(out.shape) for out in traced.out_avals)
             raise ValueError(f"fn returns {shapes} for a vector of length {ndim}: must return one number, of shape ()")
-        digest = hashlib.sha256(str(traced.jaxpr).encode())
         known = {} if children is None else checked_children(children, int(ndim))
-        parts = [traced]
-        for name, (at, *functions) in known.items():
-            with jax.enable_x64(True):
-                parts += [jax.make_jaxpr(f)(jax.ShapeDtypeStruct((int(ndim),), np.float64)) for f in functions]
-            digest.update(f"{name} {at} {parts[-2].jaxpr} {parts[-1].jaxpr}".encode())
-        for constant in (constant for part in parts for constant in _constants(part)):
-            digest.update(np.asarray(constant).tobytes())
-        density = cls(jax.value_and_grad(fn), int(ndim), lambda sites: [], digest.hexdigest())
+        density = cls(jax.value_and_grad(fn), int(ndim), lambda sites: [])
         density._fn, density._children = fn, known
         return density
 
@@ -110,7 +100,7 @@ class JaxDensity(LogDensity):
             def values(sites: np.ndarray | None) -> list[np.ndarray]:
                 return [structure.none() if sites is None else sites]
 
-            self._noncentred[key] = JaxDensity(both, self.d, values, self.fingerprint, structure=structure)
+            self._noncentred[key] = JaxDensity(both, self.d, values, structure=structure)
             self._noncentred[key].described_as(self)
         return self._noncentred[key]
 
@@ -130,13 +120,13 @@ class JaxDensity(LogDensity):
             def values(sites: np.ndarray | None) -> list[np.ndarray]:
                 return [empty if sites is None else sites, *self._values(None)]
 
-            self._path = JaxDensity(both, d, values, self.fingerprint, self.static)
+            self._path = JaxDensity(both, d, values, self.static)
             self._path.width = width_of(d)
             self._path.described_as(self)
         return self._path
 
     @classmethod
-    def from_model(cls, density: Any, fingerprint: str) -> JaxDensity:
+    def from_model(cls, density: Any) -> JaxDensity:
         """Compile a :class:`pmm_mcmc.model.log_density.ModelDensity` with pytensor's JAX backend.
 
         At its first use that backend sets JAX to the precision of ``pytensor.config.floatX``, as for PyMC's own JAX
@@ -178,7 +168,7 @@ class JaxDensity(LogDensity):
             lp, gradient = functions[single](x.astype(dtype) if dtype == np.float32 else x, *merged)
             return lp, gradient
 
-        made = cls(both, density.d, values, fingerprint, static, density.structure)
+        made = cls(both, density.d, values, static, density.structure)
         made.width = density.width
         return made
 
@@ -216,15 +206,3 @@ def _quiet() -> Iterator[None]:
         # Constants may be in double precision, where single was requested.
         warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
         yield
-
-
-def _constants(closed: Any) -> Iterator[Any]:
-    """Yield the arrays that a traced function and the functions within it close over."""
-    yield from closed.consts
-    for equation in closed.jaxpr.eqns:
-        for value in equation.invars:
-            if hasattr(value, "val"):
-                yield value.val
-        for parameter in jax.tree.leaves(equation.params, is_leaf=lambda leaf: hasattr(leaf, "eqns")):
-            if hasattr(parameter, "consts"):
-                yield from _constants(parameter)

@@ -54,6 +54,11 @@ class ResultTree:
         compute = {"posterior": lambda position: {"x": position}}
         return cls(flat_names([("x", (ndim,))]), compute, lambda: ({}, {}), dict)
 
+    @property
+    def dims(self) -> dict[str, list[str]]:
+        """The dimensions of the variables that have named ones."""
+        return {str(name): list(map(str, dims)) for name, dims in self._coords_and_dims()[1].items()}
+
     def has(self, what: str) -> bool:
         """Return whether a group can be computed from the draws."""
         return what in self._compute

@@ -20,13 +20,12 @@ from pmm_mcmc.model.c_hierarchy import PointerChild
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.model.stan_hierarchy import named_children, read_children
 
-__all__ = ["stan_children", "stan_data", "stan_function", "stan_layout", "stan_program", "stan_start"]
+__all__ = ["stan_children", "stan_function", "stan_layout", "stan_program", "stan_start"]
 
 _log = logging.getLogger("pmm_mcmc")
 
 _NEEDED = (
-    "stanlib", "model", "data", "seed", "param_unc_num", "param_constrain", "param_unconstrain", "param_names",
-    "new_rng",
+    "stanlib", "model", "data", "param_unc_num", "param_constrain", "param_unconstrain", "param_names", "new_rng",
 )  # fmt: skip
 
 
@@ -86,12 +85,6 @@ def _compiled(code: str, directory: Path) -> str:
     if process.returncode:
         raise ValueError(process.stderr.strip())
     return process.stdout
-
-
-def stan_data(model: Any) -> str:
-    """Return the data of a model as they were given, without the program that stanli puts among them."""
-    values = _values(model)
-    return str(model.data) if values is None else json.dumps(values, sort_keys=True)
 
 
 def _values(model: Any) -> dict[str, Any] | None:

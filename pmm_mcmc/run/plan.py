@@ -17,13 +17,13 @@ from pmm_mcmc.engines.contract import Engine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.density import LogDensity
-from pmm_mcmc.model.fingerprint import data_fingerprint, model_fingerprint
 from pmm_mcmc.model.log_density import log_density
 from pmm_mcmc.model.pymc_outputs import model_layout
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups
+from pmm_mcmc.run.identity import identity_of
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS, STATISTICS
@@ -163,7 +163,7 @@ class SamplingPlan:
         else:
             on_cpu = "numba" if backend == "auto" and precision == "float64" else chosen
             plan = cls._of_model(asked, chosen, on_cpu, announce)
-        return plan._with_variables(asked.var_names)
+        return plan
 
     @classmethod
     def _of_density(cls, asked: Asked, announce: Callable[[str], None]) -> SamplingPlan:
@@ -185,14 +185,14 @@ class SamplingPlan:
                     "PyMC model"
                 )
             density = density.tempered()
-        hashes = {"density": density.fingerprint, "data": ""}
         engine: Any
         if density.runs_on == "numba":
             engine = NumbaEngine.of(arguments, density, devices.threads_of(asked.cores, density))
         else:
             device = devices.choose_device(density, asked.device, asked.precision, asked.chains)
             engine = devices.jax_engine(arguments, density, device, asked.precision, asked.chains)
-        plan = cls._finished(asked, engine, density.layout, hashes, density.runs_on, None)
+        centre = np.zeros(density.d)
+        plan = cls._finished(asked, engine, density.layout, centre, density.runs_on, None)
         plan.density = density
         return plan
 
@@ -223,13 +223,12 @@ class SamplingPlan:
         else:
             density, sampler = tempered_model(vars, model, point, asked.reference)
         arguments.check_coordinates(density.d)
-        hashes = {"density": model_fingerprint(model, vars), "data": data_fingerprint(model)}
         engine: Any
         if backend == "jax":
             from pmm_mcmc.model.jax_density import JaxDensity
 
             if density.jax is None:
-                density.jax = JaxDensity.from_model(density, hashes["density"])
+                density.jax = JaxDensity.from_model(density)
             device = devices.choose_device(density.jax, asked.device, asked.precision, asked.chains)
             backend = on_cpu if device == "cpu" else backend
         if backend == "jax":
@@ -238,20 +237,21 @@ class SamplingPlan:
             engine = NumbaEngine.of(arguments, density, asked.cores or devices.cores())
         include = ("posterior", "log_likelihood") if asked.log_likelihood else ("posterior",)
         layout = model_layout(model, vars, point, backend, include)
-        plan = cls._finished(asked, engine, layout, hashes, backend, model)
+        centre = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
+        plan = cls._finished(asked, engine, layout, centre, backend, model)
         plan.prior_sampler = sampler
         return plan
 
     @classmethod
     def _finished(
-        cls, asked: Asked, engine: Any, layout: ResultTree, hashes: dict[str, str], backend: str, model: Any
+        cls, asked: Asked, engine: Any, layout: ResultTree, centre: np.ndarray, backend: str, model: Any
     ) -> SamplingPlan:
         step, arguments, precision = asked.step, asked.arguments, asked.precision
         group = engine.group if backend == "jax" else 1
         adjusted = asked.adjusted or arguments.kernel.adjusted
         kinds = ADJUSTED_STATISTICS if adjusted else type(step).stats_dtypes_shapes
         names = ["lp" if name == "model_logp" else name for name in kinds]
-        without: tuple[str, ...] = ("warning", *OTHER_MODES)
+        without: tuple[str, ...] = OTHER_MODES
         without += _OF_EQUILIBRATION if adjusted and asked.adapts and not arguments.kernel.adjusted else ()
         without += () if step.keep_gradients else GRADIENTS
         without += () if engine.structure is not None else ("noncentred",)
@@ -261,16 +261,19 @@ class SamplingPlan:
             "precision": precision,
         }  # fmt: skip
         identity = {
-            **hashes, "method": repr(arguments), "backend": backend, "precision": precision, "group": group,
+            "method": repr(arguments), "backend": backend, "precision": precision, "group": group,
             "device": devices.platforms(engine)[0], "keep_gradients": step.keep_gradients,
             "log_likelihood": asked.log_likelihood, "adjusted": adjusted, "pmm_mcmc": __version__,
         }  # fmt: skip
         if engine.structure is not None:  # its numbers are a part of what is stored
             identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_sites} numbers"
         likelihood = asked.log_likelihood
-        return cls(
+        plan = cls(
             arguments, engine, layout, statistics, identity, attributes, group, model, likelihood, adjusted=adjusted
         )
+        plan._choose_variables(asked.var_names)
+        identity |= identity_of(engine, layout, plan.values, centre)
+        return plan
 
     @property
     def equilibrates(self) -> bool:
@@ -282,7 +285,7 @@ class SamplingPlan:
         """The engine of adjusted draws."""
         return self.engine if self.engine.kernel.adjusted else self.engine.adjusted()
 
-    def _with_variables(self, names: Any) -> SamplingPlan:
+    def _choose_variables(self, names: Any) -> None:
         """Restrict the posterior to these variables."""
         if names is not None:
             known = list(self.values(np.empty((1, 0, self.engine.d)))["posterior"])
@@ -292,7 +295,6 @@ class SamplingPlan:
                 raise ValueError(f"var_names={names!r}: must be some of {', '.join(known)}")
             self.var_names = [name for name in known if name in wanted]
         self.identity["var_names"] = self.var_names
-        return self
 
     def check_fixed(self) -> None:
         """Raise ``ValueError`` if there is no warm-up and an argument that it would tune is missing."""

@@ -2,9 +2,6 @@
 
 from pmm_mcmc.steps.baselines import OLMC, RLMC, ULMC
 from pmm_mcmc.steps.ghmc import GHMC
-from pmm_mcmc.steps.last_words import end_runs_with_the_verdict
 from pmm_mcmc.steps.poisson import PoissonOLMC, PoissonULMC
 
 __all__ = ["GHMC", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"]
-
-end_runs_with_the_verdict()

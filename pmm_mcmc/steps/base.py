@@ -24,10 +24,8 @@ from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.initial_points import prior_draws
 from pmm_mcmc.model.log_density import ModelDensity, bad_start_message, choose_vars, flat_layout, log_density
-from pmm_mcmc.model.result_tree import flat_names
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, Stats, progress_columns, rows_of, shown
-from pmm_mcmc.steps.unbound import StatsDtypes, Variables, within_a_model
 from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["LangevinState", "LangevinStep"]
@@ -51,55 +49,49 @@ class LangevinStep(ArrayStepShared):
     default_blocked = True
     default_tune_steps = 1000
     _state_class = LangevinState
-    stats_dtypes = StatsDtypes()
-    vars = Variables()
     stats_dtypes_shapes: ClassVar[dict[str, tuple[Any, Any]]] = STATISTICS
 
     def __new__(cls, *args: Any, **kwargs: Any) -> LangevinStep:
-        """Create a step of a model as PyMC does; outside any model, a step with its arguments only."""
-        if kwargs.get("model") is None and not within_a_model():
-            # Why not super().__new__: BlockedStep.__new__ fails without a model.  Without its attribute __newargs, from
-            # which PyMC pickles a step, chains in several processes would fail.
-            step = object.__new__(cls)
-            step._BlockedStep__newargs = args, kwargs
-            return step
-        return super().__new__(cls, *args, **kwargs)
+        """Create the step without PyMC's constructor, which fails outside a model."""
+        return object.__new__(cls)
+
+    def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (), {}
 
     def __init__(
-        self,
-        vars: Any,
-        arguments: MethodArguments,
-        *,
-        keep_gradients: bool,
-        model: pm.Model | None,
-        blocked: bool,
+        self, vars: Any, arguments: MethodArguments, keep_gradients: bool, model: pm.Model | None, blocked: bool,
         rng: Any,
-    ):
+    ):  # fmt: skip
         if blocked is not True:
             raise ValueError(
                 f"blocked={blocked!r}: a Langevin sampler moves all its variables together; leave blocked out, "
                 "or build one step for each choice of vars="
             )
-        self._arguments, self.settings = arguments, repr(arguments)
-        self.keep_gradients, self._seed = keep_gradients, rng
-        self._model: pm.Model | None = None
-        self.free = model is None and not within_a_model()
-        self.chain: Chain | None = None
-        self._forget()
-        if not self.free:
-            self._bind(pm.modelcontext(model), vars)
+        self._hold(arguments, keep_gradients, rng)
+        model = _model_of_context() if model is None else model
+        self.free = model is None
+        if model is not None:
+            self._bind(model, vars)
         elif vars is not None:
             raise ValueError("vars needs a model to choose from: make the step inside it, or pass model=")
 
     @classmethod
     def of_arguments(cls, arguments: MethodArguments, keep_gradients: bool) -> LangevinStep:
         """Return a step with arguments that are already checked, as if created outside any model."""
-        step = object.__new__(cls)  # as in __new__
-        step._arguments, step.settings, step.keep_gradients = arguments, repr(arguments), keep_gradients
-        step._seed, step._model, step.free, step.chain = None, None, True, None
-        step._BlockedStep__newargs = (), {}
-        step._forget()
+        step = cls.__new__(cls)
+        step._hold(arguments, keep_gradients, None)
         return step
+
+    def _hold(self, arguments: MethodArguments, keep_gradients: bool, rng: Any) -> None:
+        self._arguments = arguments
+        self.settings = repr(arguments)
+        self.keep_gradients = keep_gradients
+        self._seed = rng
+        self._model: pm.Model | None = None
+        self._value_vars: list[Any] = []
+        self.free = True
+        self.chain: Chain | None = None
+        self._forget()
 
     def _bind(self, model: pm.Model, vars: Any) -> None:
         """Bind the step to a model and some of its variables."""
@@ -120,7 +112,6 @@ class LangevinStep(ArrayStepShared):
             dropped = (*dropped, "noncentred")
         kept = {name: kind for name, kind in type(self).stats_dtypes_shapes.items() if name not in dropped}
         self.stats_dtypes_shapes = kept  # type: ignore[misc]
-        self.stats_dtypes = [{name: dtype for name, (dtype, _) in kept.items()}]
         self.tune, self.chain = True, None
         self.n_tune = self.n_draws = 0
         self._forget()
@@ -138,12 +129,35 @@ class LangevinStep(ArrayStepShared):
         return self._model
 
     @property
+    def vars(self) -> list[Any]:
+        """The variables; a step created outside any model takes those of the model that is in context."""
+        model = _model_of_context() if self.free else None
+        if model is not None and (self._value_vars != list(model.value_vars) or model is not self._model):
+            self._bind(model, None)
+        if self._model is None:
+            raise ValueError(
+                "this step was created outside a model and has no variables: create it inside, "
+                f"`with model: pm.sample(step=pmm.{self._arguments.method}(...))`, or give it to pmm.sample(model=...)"
+            )
+        return self._vars
+
+    @vars.setter
+    def vars(self, value: list[Any]) -> None:
+        self._vars = value
+
+    @property
+    def stats_dtypes(self) -> list[dict[str, Any]]:
+        """The types of the statistics by name; PyMC reads them before any chain starts, and the step compiles."""
+        _ = self.vars, self._engine
+        return [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
+
+    @property
     def _density(self) -> ModelDensity:
         if self._graph is None:
             # Without a warm-up there are no draws to learn sites from.
             asked = self._arguments.noncentring
             noncentring = asked if self._adapts or asked else None
-            self._graph = log_density(self.__dict__["vars"], self._model, self._default, noncentring)
+            self._graph = log_density(self._vars, self._model, self._default, noncentring)
         return self._graph
 
     @property
@@ -262,7 +276,7 @@ class LangevinStep(ArrayStepShared):
                     rng=self.rng,
                 )
                 if alone and self.n_tune:
-                    self.chain.prior = prior_draws(self._model, self.__dict__["vars"], self.chain.key)
+                    self.chain.prior = prior_draws(self._model, self._vars, self.chain.key)
                 return
             moved = not np.array_equal(q, self._as_stored(self.chain.latest))
             if moved or not alone:
@@ -293,13 +307,8 @@ class LangevinStep(ArrayStepShared):
         return [dict(zip(self.var_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
     def _as_stats(self, chunk: Chunk, tuned: TunedParameters, thin: int) -> list[Stats]:
-        chain = self.chain
-        assert chain is not None
-        rows = rows_of(chunk, tuned, thin, chain, self.stats_dtypes_shapes, self._engine.structure)
-        return rows
-
-    def _names(self) -> list[str]:
-        return flat_names([(name, shape) for name, shape, _, _ in self._density.layout])
+        assert self.chain is not None
+        return rows_of(chunk, tuned, thin, self.chain, self.stats_dtypes_shapes, self._engine.structure)
 
     # -- progress bar ------------------------------------------------------------------------------------------------
 
@@ -310,3 +319,10 @@ class LangevinStep(ArrayStepShared):
     @staticmethod
     def _make_progressbar_update_functions() -> tuple[Any]:
         return (shown,)
+
+
+def _model_of_context() -> pm.Model | None:
+    try:
+        return pm.modelcontext(None)
+    except TypeError:
+        return None

@@ -75,31 +75,16 @@ class ULMC(LangevinStep):
     name = "ulmc"
 
     def __init__(
-        self,
-        vars: Any = None,
-        *,
-        step_size: float | str = "auto",
-        friction: float | str = "auto",
-        steps_per_draw: int | str = "auto",
-        scaling: Any = "auto",
-        target_bias: float = 0.05,
-        reparametrise: Any = "auto",
-        keep_gradients: bool = True,
-        model: pm.Model | None = None,
-        blocked: bool = True,
+        self, vars: Any = None, *, step_size: float | str = "auto", friction: float | str = "auto",
+        steps_per_draw: int | str = "auto", scaling: Any = "auto", target_bias: float = 0.05,
+        reparametrise: Any = "auto", keep_gradients: bool = True, model: pm.Model | None = None, blocked: bool = True,
         rng: Any = None,
-    ):
+    ):  # fmt: skip
         arguments = MethodArguments.checked(
-            "ULMC",
-            dynamics="underdamped",
-            step_size=step_size,
-            friction=friction,
-            steps_per_draw=steps_per_draw,
-            scaling=scaling,
-            target_bias=target_bias,
-            reparametrise=reparametrise,
-        )
-        super().__init__(vars, arguments, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
+            "ULMC", dynamics="underdamped", step_size=step_size, friction=friction, steps_per_draw=steps_per_draw,
+            scaling=scaling, target_bias=target_bias, reparametrise=reparametrise,
+        )  # fmt: skip
+        super().__init__(vars, arguments, keep_gradients, model, blocked, rng)
 
 
 @documented
@@ -156,29 +141,15 @@ class OLMC(LangevinStep):
     stats_dtypes_shapes = WITHOUT_FRICTION
 
     def __init__(
-        self,
-        vars: Any = None,
-        *,
-        step_size: float | str = "auto",
-        steps_per_draw: int | str = "auto",
-        scaling: Any = "auto",
-        target_bias: float = 0.05,
-        reparametrise: Any = "auto",
-        keep_gradients: bool = True,
-        model: pm.Model | None = None,
-        blocked: bool = True,
-        rng: Any = None,
-    ):
+        self, vars: Any = None, *, step_size: float | str = "auto", steps_per_draw: int | str = "auto",
+        scaling: Any = "auto", target_bias: float = 0.05, reparametrise: Any = "auto", keep_gradients: bool = True,
+        model: pm.Model | None = None, blocked: bool = True, rng: Any = None,
+    ):  # fmt: skip
         arguments = MethodArguments.checked(
-            "OLMC",
-            dynamics="overdamped",
-            step_size=step_size,
-            steps_per_draw=steps_per_draw,
-            scaling=scaling,
-            target_bias=target_bias,
-            reparametrise=reparametrise,
-        )
-        super().__init__(vars, arguments, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
+            "OLMC", dynamics="overdamped", step_size=step_size, steps_per_draw=steps_per_draw, scaling=scaling,
+            target_bias=target_bias, reparametrise=reparametrise,
+        )  # fmt: skip
+        super().__init__(vars, arguments, keep_gradients, model, blocked, rng)
 
 
 @documented
@@ -260,33 +231,17 @@ class RLMC(LangevinStep):
     name = "rlmc"
 
     def __init__(
-        self,
-        vars: Any = None,
-        *,
-        dynamics: str = "underdamped",
-        step_size: float | str = "auto",
-        friction: float | str = "auto",
-        steps_per_draw: int | str = "auto",
-        scaling: Any = "auto",
-        target_bias: float = 0.05,
-        reparametrise: Any = "auto",
-        keep_gradients: bool = True,
-        model: pm.Model | None = None,
-        blocked: bool = True,
-        rng: Any = None,
-    ):
+        self, vars: Any = None, *, dynamics: str = "underdamped", step_size: float | str = "auto",
+        friction: float | str = "auto", steps_per_draw: int | str = "auto", scaling: Any = "auto",
+        target_bias: float = 0.05, reparametrise: Any = "auto", keep_gradients: bool = True,
+        model: pm.Model | None = None, blocked: bool = True, rng: Any = None,
+    ):  # fmt: skip
         if dynamics == "overdamped" and friction != "auto":
             raise ValueError(
                 f"friction={friction!r} does not apply to dynamics='overdamped', which has no velocity: leave it out"
             )
         arguments = MethodArguments.checked(
-            "RLMC",
-            dynamics=dynamics,
-            step_size=step_size,
-            friction=friction,
-            steps_per_draw=steps_per_draw,
-            scaling=scaling,
-            target_bias=target_bias,
-            reparametrise=reparametrise,
-        )
-        super().__init__(vars, arguments, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
+            "RLMC", dynamics=dynamics, step_size=step_size, friction=friction, steps_per_draw=steps_per_draw,
+            scaling=scaling, target_bias=target_bias, reparametrise=reparametrise,
+        )  # fmt: skip
+        super().__init__(vars, arguments, keep_gradients, model, blocked, rng)

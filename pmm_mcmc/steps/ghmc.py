@@ -86,26 +86,12 @@ class GHMC(LangevinStep):
     stats_dtypes_shapes: ClassVar[dict[str, tuple[Any, Any]]] = ADJUSTED_STATISTICS
 
     def __init__(
-        self,
-        vars: Any = None,
-        *,
-        step_size: float | str = "auto",
-        friction: float | str = "auto",
-        steps_per_draw: int | str = "auto",
-        scaling: Any = "auto",
-        reparametrise: Any = "auto",
-        keep_gradients: bool = True,
-        model: pm.Model | None = None,
-        blocked: bool = True,
-        rng: Any = None,
-    ):
+        self, vars: Any = None, *, step_size: float | str = "auto", friction: float | str = "auto",
+        steps_per_draw: int | str = "auto", scaling: Any = "auto", reparametrise: Any = "auto",
+        keep_gradients: bool = True, model: pm.Model | None = None, blocked: bool = True, rng: Any = None,
+    ):  # fmt: skip
         arguments = MethodArguments.checked(
-            "GHMC",
-            dynamics="underdamped",
-            step_size=step_size,
-            friction=friction,
-            steps_per_draw=steps_per_draw,
-            scaling=scaling,
-            reparametrise=reparametrise,
-        )
-        super().__init__(vars, arguments, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
+            "GHMC", dynamics="underdamped", step_size=step_size, friction=friction, steps_per_draw=steps_per_draw,
+            scaling=scaling, reparametrise=reparametrise,
+        )  # fmt: skip
+        super().__init__(vars, arguments, keep_gradients, model, blocked, rng)

@@ -106,41 +106,18 @@ class PoissonULMC(LangevinStep):
     name = "poisson_ulmc"
 
     def __init__(
-        self,
-        vars: Any = None,
-        *,
-        K: int | str = "auto",
-        step_size: float | str = "auto",
-        friction: float | str = "auto",
-        option: int = 2,
-        grid: str = "left",
-        scheme: str = "auto",
-        midpoint: str = "uniform",
-        steps_per_draw: int | str = "auto",
-        scaling: Any = "auto",
-        target_bias: float = 0.05,
-        reparametrise: Any = "auto",
-        keep_gradients: bool = True,
-        model: pm.Model | None = None,
-        blocked: bool = True,
+        self, vars: Any = None, *, K: int | str = "auto", step_size: float | str = "auto",
+        friction: float | str = "auto", option: int = 2, grid: str = "left", scheme: str = "auto",
+        midpoint: str = "uniform", steps_per_draw: int | str = "auto", scaling: Any = "auto", target_bias: float = 0.05,
+        reparametrise: Any = "auto", keep_gradients: bool = True, model: pm.Model | None = None, blocked: bool = True,
         rng: Any = None,
-    ):
+    ):  # fmt: skip
         arguments = MethodArguments.checked(
-            "PoissonULMC",
-            dynamics="underdamped",
-            K=K,
-            step_size=step_size,
-            friction=friction,
-            option=option,
-            grid=grid,
-            scheme=scheme,
-            midpoint=midpoint,
-            steps_per_draw=steps_per_draw,
-            scaling=scaling,
-            target_bias=target_bias,
-            reparametrise=reparametrise,
-        )
-        super().__init__(vars, arguments, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
+            "PoissonULMC", dynamics="underdamped", K=K, step_size=step_size, friction=friction, option=option,
+            grid=grid, scheme=scheme, midpoint=midpoint, steps_per_draw=steps_per_draw, scaling=scaling,
+            target_bias=target_bias, reparametrise=reparametrise,
+        )  # fmt: skip
+        super().__init__(vars, arguments, keep_gradients, model, blocked, rng)
 
 
 @documented
@@ -218,34 +195,13 @@ class PoissonOLMC(LangevinStep):
     stats_dtypes_shapes = WITHOUT_FRICTION
 
     def __init__(
-        self,
-        vars: Any = None,
-        *,
-        K: int | str = "auto",
-        step_size: float | str = "auto",
-        option: int = 2,
-        grid: str = "left",
-        midpoint: str = "uniform",
-        steps_per_draw: int | str = "auto",
-        scaling: Any = "auto",
-        target_bias: float = 0.05,
-        reparametrise: Any = "auto",
-        keep_gradients: bool = True,
-        model: pm.Model | None = None,
-        blocked: bool = True,
-        rng: Any = None,
-    ):
+        self, vars: Any = None, *, K: int | str = "auto", step_size: float | str = "auto", option: int = 2,
+        grid: str = "left", midpoint: str = "uniform", steps_per_draw: int | str = "auto", scaling: Any = "auto",
+        target_bias: float = 0.05, reparametrise: Any = "auto", keep_gradients: bool = True,
+        model: pm.Model | None = None, blocked: bool = True, rng: Any = None,
+    ):  # fmt: skip
         arguments = MethodArguments.checked(
-            "PoissonOLMC",
-            dynamics="overdamped",
-            K=K,
-            step_size=step_size,
-            option=option,
-            grid=grid,
-            midpoint=midpoint,
-            steps_per_draw=steps_per_draw,
-            scaling=scaling,
-            target_bias=target_bias,
-            reparametrise=reparametrise,
-        )
-        super().__init__(vars, arguments, keep_gradients=keep_gradients, model=model, blocked=blocked, rng=rng)
+            "PoissonOLMC", dynamics="overdamped", K=K, step_size=step_size, option=option, grid=grid, midpoint=midpoint,
+            steps_per_draw=steps_per_draw, scaling=scaling, target_bias=target_bias, reparametrise=reparametrise,
+        )  # fmt: skip
+        super().__init__(vars, arguments, keep_gradients, model, blocked, rng)

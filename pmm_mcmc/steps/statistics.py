@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
-from pymc.stats.convergence import SamplerWarning
-from rich.console import Console
-from rich.progress import Progress, TextColumn
+from rich.progress import TextColumn
 from rich.table import Column
 
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import OTHER_MODES, OtherModes, TunedParameters
 from pmm_mcmc.engines.contract import Chunk
-from pmm_mcmc.model.heartbeat import NARROW
 from pmm_mcmc.steps.chain import Chain
 
 __all__ = [
@@ -39,7 +35,6 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     **{name: (np.dtype(type(value)).type, []) for name, value in OtherModes().statistics.items()},
     "model_logp": (np.float64, []),
     **dict.fromkeys(GRADIENTS, (object, None)),
-    "warning": (SamplerWarning, None),
 }
 # Those of adjusted draws.
 ADJUSTED_STATISTICS: dict[str, tuple[Any, Any]] = {
@@ -49,7 +44,7 @@ ADJUSTED_STATISTICS: dict[str, tuple[Any, Any]] = {
     "acceptance_rate": (np.float64, []),
     "diverging": (bool, []),  # the type of NUTS: PyMC refuses two
     "n_steps": (np.int64, []),
-    **{name: STATISTICS[name] for name in ("n_grad_total", *OTHER_MODES, "model_logp", *GRADIENTS, "warning")},
+    **{name: STATISTICS[name] for name in ("n_grad_total", *OTHER_MODES, "model_logp", *GRADIENTS)},
 }
 WITHOUT_FRICTION = {name: kind for name, kind in STATISTICS.items() if name != "friction"}
 
@@ -97,7 +92,6 @@ def rows_of(
         "halving_cost": tuned.halving_cost,
         "expected_bias": tuned.expected_bias,
         **tuned.other_modes.statistics,
-        "warning": None,
     }
     constant = {name: value for name, value in constant.items() if name in kept}
     tuning = chain.iteration < chain.n_tune  # a chunk ends at the end of the warm-up
@@ -128,45 +122,18 @@ def rows_of(
     return rows
 
 
-# Headings, and those of a narrow terminal, which has no room for all.
+# Columns of the progress bar, and their headings.
 _COLUMNS = {
-    "step_size": ("{task.fields[step_size]:0.3g}", "Step size", "Step"),
-    "K": ("{task.fields[K]}", "K", None),
-    "n_grad": ("{task.fields[n_grad]}", "Gradients", None),
-    "unstable": ("{task.fields[unstable]}", "Unstable", "Unst."),
+    "step_size": ("{task.fields[step_size]:0.3g}", "Step size"),
+    "K": ("{task.fields[K]}", "K"),
+    "n_grad": ("{task.fields[n_grad]}", "Gradients"),
+    "unstable": ("{task.fields[unstable]}", "Unstable"),
 }
-
-
-class _Fitted(TextColumn):
-    """A column that removes the fixed width ratios of all columns of its progress bar.
-
-    With PyMC's ratios "Remaining" does not fit into 80 columns.  The other columns can be reached only from
-    ``CustomProgress.make_tasks_table``, in which PyMC builds its table.
-    """
-
-    def get_table_column(self) -> Column:
-        """Return the column; called when the table is built."""
-        frame = sys._getframe(1)
-        for _ in range(3):
-            table = frame.f_locals.get("self") if frame is not None else None
-            if isinstance(table, Progress):
-                for column in table.columns[1:]:
-                    own = getattr(column, "_table_column", None)
-                    if own is not None:
-                        own.ratio, own.no_wrap = None, True
-                break
-            frame = frame.f_back  # type: ignore[assignment]
-        return super().get_table_column()
 
 
 def progress_columns(n_chains: int) -> tuple[list[TextColumn], dict[str, list[float]]]:
     """Return the columns of PyMC's progress bar, and what they begin with for each chain."""
-    narrow = Console().width < NARROW
-    columns: list[TextColumn] = []
-    for text, wide, short in _COLUMNS.values():
-        heading = short if narrow else wide
-        if heading is not None:
-            columns.append(_Fitted(text, table_column=Column(heading, no_wrap=True, min_width=5)))
+    columns = [TextColumn(text, table_column=Column(heading, ratio=1)) for text, heading in _COLUMNS.values()]
     return columns, {name: [0] * n_chains for name in _COLUMNS}
 
 

@@ -138,7 +138,7 @@ def test_numba_and_jax_say_the_same(name):
     _, mapped, start = densities(model)
     rng, d = np.random.default_rng(3), start.size
     arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
-    jax_density = JaxDensity.from_model(mapped, "one")
+    jax_density = JaxDensity.from_model(mapped)
     engines = [NumbaEngine.of(arguments, mapped)]
     engines += [JaxEngine(arguments.kernel, jax_density, 4, precision) for precision in ("float64", "float32")]
     sites = some_sites(mapped.structure, rng)

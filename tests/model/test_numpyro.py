@@ -135,7 +135,8 @@ def test_draws_have_names_plates_and_the_log_likelihood(tmp_path):
     for group, site in (("posterior", "tau"), ("posterior", "theta"), ("log_likelihood", "obs")):
         np.testing.assert_array_equal(longer[group][site], whole[group][site])
     other = pmm.LogDensity.from_numpyro(schools, Y + 1.0)
-    assert other.fingerprint != again.fingerprint
+    with pytest.raises(pmm.StoreError, match="density: other values"):
+        pmm.sample(model=other, log_likelihood=True, store=tmp_path / "a", resume=True, **RUN | {"draws": 60})
 
 
 def test_plates_of_two_dimensions_and_events():

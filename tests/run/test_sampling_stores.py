@@ -84,8 +84,8 @@ def test_another_model_or_other_data_are_refused(tmp_path):
         return built
 
     run(model(), "numba", store=tmp_path / "a", draws=10)
-    for other, name in ((model(sd=2.0), "density"), (model(data=1.5), "data")):
-        with pytest.raises(pmm.StoreError, match=name):
+    for other in (model(sd=2.0), model(data=1.5)):
+        with pytest.raises(pmm.StoreError, match="density: other values at two fixed points"):
             run(other, "numba", store=tmp_path / "a", draws=10, resume=True)
     assert run(model(), "numba", store=tmp_path / "a", draws=10, resume=True)["posterior"].sizes["draw"] == 10
 

@@ -1,15 +1,12 @@
-"""Steps made outside a model: they bind themselves to the model that asks for their variables."""
+"""Steps made outside a model: they take the variables of the model in whose context they are asked for them."""
 
-import io
 import pickle
 
 import numpy as np
 import pymc as pm
 import pytest
-from rich.console import Console
 
 import pmm_mcmc as pmm
-from pmm_mcmc.model import heartbeat
 
 pytestmark = pytest.mark.pymc
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, "random_seed": 1}
@@ -43,12 +40,14 @@ def test_a_step_from_outside_is_that_made_inside():
         np.testing.assert_array_equal(wrapper(model, step=step)["posterior"]["x"], inside["posterior"]["x"])
 
 
-def test_without_a_context_the_model_of_pm_sample_is_taken():
+def test_without_the_context_of_its_model_the_remedy_is_said():
     other, model = normal("z"), normal("x")
-    assert "x" in pm.sample(model=model, step=pmm.PoissonULMC(), **SHORT, **QUIET)["posterior"]
     step = pmm.PoissonULMC()
-    with other:  # and not that of the context
-        assert "x" in pm.sample(model=model, step=step, **SHORT, **QUIET)["posterior"]
+    with pytest.raises(ValueError, match=r"outside a model.*inside, `with model: pm\.sample\(step=pmm\.Poisson"):
+        pm.sample(model=model, step=step, **SHORT, **QUIET)
+    with other, pytest.raises(ValueError, match=r"z assigned to .* is not a value variable in the model"):
+        pm.sample(model=model, step=step, **SHORT, **QUIET)
+    assert "x" in pm.sample(model=model, step=pmm.PoissonULMC(model=model), **SHORT, **QUIET)["posterior"]
 
 
 def test_it_binds_anew_to_each_model_and_keeps_what_it_was_given():
@@ -81,9 +80,9 @@ def test_in_several_processes():
 
 def test_nobody_knows_its_variables_without_a_model():
     step = pmm.PoissonULMC()
-    with pytest.raises(ValueError, match=r"made outside a model.*with model"):
+    with pytest.raises(ValueError, match=r"created outside a model.*with model"):
         _ = step.vars
-    with pytest.raises(ValueError, match="made outside a model"):
+    with pytest.raises(ValueError, match="created outside a model"):
         _ = step.stats_dtypes
     with normal("x"):
         assert [var.name for var in pickle.loads(pickle.dumps(step)).vars] == ["x"]
@@ -137,19 +136,3 @@ def test_beside_other_steps_it_is_the_papers_unless_asked_for():
     assert "scheme='paper'" in step.settings
     wrapper(normal("x"), step=step)
     assert "scheme='recycled'" in step.settings, "alone again"
-
-
-# -- what is seen of compilation ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "seen"),
-    [({}, True), ({"progressbar": False}, False), ({"quiet": True}, False), ({"progressbar": "combined"}, True)],
-)
-def test_pm_sample_says_that_the_step_compiles(monkeypatch, options, seen):
-    file = io.StringIO()
-    monkeypatch.setattr(heartbeat, "console", lambda: Console(file=file))
-    with normal("x", sigma=len(options) + 1.5):
-        pm.sample(step=pmm.PoissonULMC(K=16), **SHORT, **(QUIET | {"progressbar": True} | options))
-    assert file.getvalue().startswith("PoissonULMC: [x], compiling\n") is seen
-    assert bool(file.getvalue()) is seen

@@ -56,7 +56,7 @@ class Rough:
 
     def __init__(self, d=D):
         self.mode = np.zeros((), np.int32)
-        self.density = JaxDensity(rough_jax, d, lambda sites: [self.mode.copy()], "rough")
+        self.density = JaxDensity(rough_jax, d, lambda sites: [self.mode.copy()])
 
 
 ROUGH = Rough()

@@ -31,7 +31,6 @@ def density() -> pmm.LogDensity:
     reveal_type(pmm.LogDensity.from_pointer(1, 3, thread_safe=True))  # LogDensity
     found = pmm.LogDensity.from_bridgestan(None)
     reveal_type(found.d)  # int
-    reveal_type(found.fingerprint)  # str
     return found
 
 

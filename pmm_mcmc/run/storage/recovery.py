@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pmm_mcmc.run.storage.codec import decode, encode
 from pmm_mcmc.run.storage.errors import Damaged, NothingStored, StoreError
 from pmm_mcmc.run.storage.folder import LOCKS, PARTIAL, PRIVATE, Folder, folder_at
@@ -28,6 +30,9 @@ __all__ = [
 SETTINGS = f"{PRIVATE}/settings"  # layout and identity, written once
 CREATING = f"{PRIVATE}/creating"  # exists while a store is being created
 SLOTS = (f"{PRIVATE}/checkpoint.0", f"{PRIVATE}/checkpoint.1")  # used in turn
+# Numbers of two identities are equal up to this, relative to themselves, and to a thousandth of it relative to the
+# largest: machines round differently.
+_TOLERANCE, _SINGLE_TOLERANCE = 1e-9, 1e-4
 
 
 class Record(NamedTuple):
@@ -83,11 +88,8 @@ def complete(folder: Folder) -> bool:
 
 def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """Return the differences between the identities of two runs as text, empty if there are none."""
-    return "; ".join(
-        f"{name}: {_shown(stored, name, 'stored')}, {_shown(given, name, 'given')}"
-        for name in sorted(stored.keys() | given.keys())
-        if not _same(stored, given, name)
-    )
+    names = sorted(stored.keys() | given.keys())
+    return "; ".join(_difference(stored, given, name) for name in names if not _same(stored, given, name))
 
 
 def stored_layout(folder: Folder, identity: Mapping[str, Any]) -> ArrayLayout:
@@ -130,7 +132,19 @@ def _same(stored: Mapping[str, Any], given: Mapping[str, Any], name: str) -> boo
     if name not in stored or name not in given:
         return False
     a, b = stored[name], given[name]
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        relative = _TOLERANCE if stored.get("precision", "float64") == "float64" else _SINGLE_TOLERANCE
+        absolute = 1e-3 * relative * np.abs(a[np.isfinite(a)]).max(initial=0.0)
+        return a.shape == b.shape and np.allclose(b, a, relative, absolute, equal_nan=True)
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return False
     return a == b or encode(a) == encode(b)  # NaN is not equal to itself
+
+
+def _difference(stored: Mapping[str, Any], given: Mapping[str, Any], name: str) -> str:
+    if any(isinstance(entries.get(name), np.ndarray) for entries in (stored, given)):
+        return f"{name}: other values at two fixed points, as of another model, other data or another format"
+    return f"{name}: {_shown(stored, name, 'stored')}, {_shown(given, name, 'given')}"
 
 
 def _shown(entries: Mapping[str, Any], name: str, how: str) -> str:

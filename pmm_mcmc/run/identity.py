@@ -1,0 +1,54 @@
+"""What a run that goes on knows its log density by: numbers at two fixed points, and names with shapes and dims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.contract import Engine, empty_state
+from pmm_mcmc.model.result_tree import ResultTree
+from pmm_mcmc.run.chunks import Groups
+
+__all__ = ["identity_of"]
+
+
+def identity_of(
+    engine: Engine, layout: ResultTree, values_at: Callable[[np.ndarray], Groups], centre: np.ndarray
+) -> dict[str, Any]:
+    """Return entries by which a density is recognised, in another process and after a model is rebuilt.
+
+    Parameters
+    ----------
+    engine
+        Evaluates the density.
+    layout
+        The map from positions to a result.
+    values_at
+        Returns the result's variables at positions ``(1, n, d)``, by group.
+    centre
+        The two points are near this one: the model's initial point, or 0 without a model.
+
+    Returns
+    -------
+    dict
+        ``density``: values and gradients; ``derived``: sums of the result's variables; ``coordinates``: names of the
+        sampled vector's variables, in order; an entry with type, dims and shape for each variable of the result.
+    """
+    d = len(centre)
+    points = centre + 0.1 * np.random.default_rng(0).standard_normal((2, d))
+    groups = values_at(points[None])
+    state = empty_state(points, np.zeros(d))
+    gradient = engine.evaluate(Coordinates(np.zeros(d), np.ones(d)), state)
+    variables = {f"{group}/{name}": values for group in groups for name, values in groups[group].items()}
+    sums = [values[0].reshape(2, -1).sum(axis=1, dtype=float) for values in variables.values()]
+    kinds = {name: f"{values.dtype} {list(values.shape[2:])}" for name, values in variables.items()}
+    dims = layout.dims
+    return {
+        "density": np.column_stack([state[:, 4 * d], gradient]),
+        "derived": np.array(sums).reshape(len(sums), 2),
+        "coordinates": list(dict.fromkeys(name.partition("[")[0] for name in layout.names)),
+        **{name: " ".join([kind, *dims.get(name.partition("/")[2], ())]) for name, kind in kinds.items()},
+    }

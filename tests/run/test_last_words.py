@@ -1,0 +1,92 @@
+"""The sentence that every run of ``pmm.sample`` ends with, once; ``pm.sample`` ends as PyMC has it."""
+
+import logging
+
+import pymc as pm
+import pytest
+from pymc.sampling import mcmc
+from pymc.stats import convergence
+
+import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics.summary import bias_table
+
+pytestmark = pytest.mark.pymc
+
+
+@pytest.fixture(scope="module")
+def model():
+    with pm.Model() as model:
+        pm.Normal("x", shape=2)
+    return model
+
+
+@pytest.fixture
+def said(caplog):
+    """What was logged of a run that is over, by PyMC's checks or by this package, with its level."""
+    caplog.set_level(logging.INFO, logger="pymc")
+    caplog.set_level(logging.INFO, logger="pmm_mcmc")
+
+    def over(record):
+        verdict = record.getMessage().startswith(("Trusted", "Undecided", "Not trusted", "No verdict"))
+        return record.name == "pymc.stats.convergence" or (record.name == "pmm_mcmc" and verdict)
+
+    return lambda: [(record.levelno, record.getMessage()) for record in caplog.records if over(record)]
+
+
+OPTIONS = {"progressbar": False, "random_seed": 1}
+
+
+@pytest.mark.parametrize(("method", "level"), [(pmm.PoissonULMC, logging.INFO), (pmm.ULMC, logging.WARNING)])
+def test_a_run_ends_with_one_sentence(model, said, method, level):
+    with model:
+        step = method(step_size=0.5, friction=1.0, scaling=[1.0, 1.0], steps_per_draw=6)
+        dt = pmm.sample(step, 500, tune=50, chains=4, **OPTIONS)
+    shown = " The estimates are in pmm.summary(dt)." if level == logging.INFO else ""
+    assert said() == [(level, pmm.verdict(dt).sentence + shown)]
+    assert said()[0][1].startswith("Trusted: " if level == logging.INFO else "Not trusted: ")
+    pmm.summary(dt), bias_table(dt)
+    assert len(said()) == 1, "nothing is said again"
+
+
+def test_without_checks_nothing_is_said(model, said):
+    with model:
+        pmm.sample(draws=30, tune=50, chains=2, compute_convergence_checks=False, **OPTIONS)
+    assert said() == []
+
+
+@pytest.mark.parametrize(("method", "state"), [(pmm.PoissonULMC, "trusted"), (pmm.ULMC, "not trusted")])
+def test_pymc_is_as_it_was_and_the_statistics_are_judged_when_asked(model, said, method, state):
+    assert mcmc.run_convergence_checks is convergence.run_convergence_checks
+    with model:
+        step = method(step_size=0.5, friction=1.0, scaling=[1.0, 1.0], steps_per_draw=6)
+        dt = pm.sample(500, tune=50, chains=4, cores=1, step=step, **OPTIONS)
+    assert said() == [], "PyMC's checks have nothing to say"
+    assert pmm.verdict(dt).state == state
+    assert ("bias" in pmm.summary(dt)) and "adjusted" not in dt["posterior"].attrs
+
+
+def test_adjusted_draws_of_pm_sample_are_known_by_their_statistics(model):
+    with model:
+        dt = pm.sample(500, tune=200, chains=4, cores=1, step=pmm.GHMC(), **OPTIONS)
+    assert pmm.verdict(dt).state == "trusted" and "bias" not in pmm.summary(dt)
+
+
+def test_what_breaks_in_the_verdict_loses_no_draws(model, said, monkeypatch):
+    def broken(idata):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("pmm_mcmc.run.sample.last_words", broken)
+    with model:
+        dt = pmm.sample(draws=20, tune=20, chains=2, **OPTIONS)
+    assert dt["posterior"].sizes["draw"] == 20 and said()[-1][0] == logging.ERROR
+
+
+@pytest.mark.parametrize("keep", ["draws", "moments"])
+def test_a_log_density_with_default_draws_ends_with_its_verdict(said, keep):
+    """PyMC's checks need a model; there is none here."""
+    import jax.numpy as jnp
+
+    density = pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2), 2)
+    dt = pmm.sample(model=density, progressbar=False, random_seed=1, keep=keep)
+    assert dt["posterior" if keep == "draws" else "posterior_mean"].sizes["chain"] == 4
+    assert len(said()) == 1 and said()[0][1].startswith("Trusted: ")
