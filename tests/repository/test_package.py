@@ -38,6 +38,6 @@ def test_users_get_our_types():
     assert (Path(pmm_mcmc.__file__).parent / "py.typed").exists() and "Typing :: Typed" in PROJECT["classifiers"]
 
 
-def test_the_paper_has_the_table_of_the_readme():
+def test_the_front_page_has_the_table_of_the_readme():
     table = re.search(r"^\| \| `pmm_mcmc` .*\n(?:\|.*\n)+", text("README.md"), re.MULTILINE)[0]
-    assert table in text("docs/joss.md")
+    assert table in text("docs/index.md")
