@@ -257,8 +257,7 @@ def altered(step: Any, **arguments: Any) -> Any:
     """Return the same step with other arguments."""
     other = object.__new__(type(step))
     other.__dict__.update(step.__dict__)
-    other._arguments = replace(step.arguments, **arguments)
-    other.settings = repr(other._arguments)
+    other.arguments = replace(step.arguments, **arguments)
     return other
 
 
