@@ -83,8 +83,7 @@ class LangevinStep(ArrayStepShared):
         return step
 
     def _hold(self, arguments: MethodArguments, keep_gradients: bool, rng: Any) -> None:
-        self._arguments = arguments
-        self.settings = repr(arguments)
+        self.arguments = arguments
         self.keep_gradients = keep_gradients
         self._seed = rng
         self._model: pm.Model | None = None
@@ -97,14 +96,13 @@ class LangevinStep(ArrayStepShared):
         """Bind the step to a model and some of its variables."""
         chosen, point = choose_vars(vars, model), model.initial_point(0)
         d = sum(size for _, _, size, _ in flat_layout(chosen, point))
-        self._arguments.check_coordinates(d, f" of {', '.join(var.name for var in chosen)}")
+        self.arguments.check_coordinates(d, f" of {', '.join(var.name for var in chosen)}")
         self._model, self._default, self._value_vars = model, point, list(model.value_vars)
         self._graph: ModelDensity | None = None
         self._compiled: NumbaEngine | None = None
         self._adapts = True
         super().__init__(chosen, {}, blocked=True, rng=self._seed)
-        self._arguments = self._arguments.beside(bool(self._density.others))
-        self.settings = repr(self._arguments)
+        self.arguments = self.arguments.beside(bool(self._density.others))
         everything = {var.name for var in model.continuous_value_vars} <= {var.name for var in chosen}
         # Gradients of several steps do not fit into one array, and corrections need those of all coordinates.
         dropped = () if self.keep_gradients and everything else GRADIENTS
@@ -119,9 +117,9 @@ class LangevinStep(ArrayStepShared):
     # -- compiled parts: built on demand, never pickled --------------------------------------------------------------
 
     @property
-    def arguments(self) -> MethodArguments:
-        """The checked arguments."""
-        return self._arguments
+    def settings(self) -> str:
+        """The arguments in the saved state of a chain, which a step that continues it must have too."""
+        return repr(self.arguments)
 
     @property
     def model(self) -> pm.Model | None:
@@ -137,7 +135,7 @@ class LangevinStep(ArrayStepShared):
         if self._model is None:
             raise ValueError(
                 "this step was created outside a model and has no variables: create it inside, "
-                f"`with model: pm.sample(step=pmm.{self._arguments.method}(...))`, or give it to pmm.sample(model=...)"
+                f"`with model: pm.sample(step=pmm.{self.arguments.method}(...))`, or give it to pmm.sample(model=...)"
             )
         return self._vars
 
@@ -155,7 +153,7 @@ class LangevinStep(ArrayStepShared):
     def _density(self) -> ModelDensity:
         if self._graph is None:
             # Without a warm-up there are no draws to learn sites from.
-            asked = self._arguments.noncentring
+            asked = self.arguments.noncentring
             noncentring = asked if self._adapts or asked else None
             self._graph = log_density(self._vars, self._model, self._default, noncentring)
         return self._graph
@@ -163,7 +161,7 @@ class LangevinStep(ArrayStepShared):
     @property
     def _engine(self) -> NumbaEngine:
         if self._compiled is None:
-            self._compiled = NumbaEngine.of(self._arguments, self._density)
+            self._compiled = NumbaEngine.of(self.arguments, self._density)
         return self._compiled
 
     def __getstate__(self) -> dict[str, Any]:
@@ -187,7 +185,7 @@ class LangevinStep(ArrayStepShared):
         """Reset the step before a chain; the only hook that all of PyMC's samplers call then."""
         super().setup_chain(rng, tune, draws)
         if tune == 0:
-            fixed_setting(self._arguments, np.zeros(0))  # raises here, not at the first draw
+            fixed_setting(self.arguments, np.zeros(0))  # raises here, not at the first draw
         self.tune = tune > 0
         self.n_tune, self.n_draws = tune, draws
         if self._adapts != (tune > 0):
@@ -266,7 +264,7 @@ class LangevinStep(ArrayStepShared):
         try:
             if self.chain is None:
                 self.chain = Chain.start(
-                    self._arguments,
+                    self.arguments,
                     self._engine,
                     q,
                     jitter=np.array_equal(q, self._flat(self._default)),

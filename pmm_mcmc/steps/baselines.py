@@ -44,19 +44,11 @@ class ULMC(LangevinStep):
     <vars>
     <step_size>
     <friction>
-    <steps_per_draw>
-    <scaling>
-    <target_bias>
-    <reparametrise>
-    <keep_gradients>
-    <pymc>
-
-    <raises>
+    <common>
 
     References
     ----------
-    .. [1] S. Kandasamy and D. Nagaraj, "The Poisson Midpoint Method for Langevin Dynamics: Provably Efficient
-       Discretization for Diffusion Models", NeurIPS 2024, arXiv:2405.17068.
+    <paper>
        Equation 1 with the matrices of section 2.
 
     Examples
@@ -109,19 +101,11 @@ class OLMC(LangevinStep):
     ----------
     <vars>
     <step_size_overdamped>
-    <steps_per_draw>
-    <scaling>
-    <target_bias>
-    <reparametrise>
-    <keep_gradients>
-    <pymc>
-
-    <raises>
+    <common>
 
     References
     ----------
-    .. [1] S. Kandasamy and D. Nagaraj, "The Poisson Midpoint Method for Langevin Dynamics: Provably Efficient
-       Discretization for Diffusion Models", NeurIPS 2024, arXiv:2405.17068.
+    <paper>
        Equations 1 and 2.
 
     Examples
@@ -193,14 +177,7 @@ class RLMC(LangevinStep):
     friction
         :math:`\gamma`, in whitened units.  "auto" (default): 1, which suits a whitened posterior, or less if a trial
         in warm-up finds that to be better.  Not to be given with ``dynamics="overdamped"``.
-    <steps_per_draw>
-    <scaling>
-    <target_bias>
-    <reparametrise>
-    <keep_gradients>
-    <pymc>
-
-    <raises>
+    <common>
 
     Notes
     -----

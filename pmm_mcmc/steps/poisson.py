@@ -70,14 +70,7 @@ class PoissonULMC(LangevinStep):
         (default): "paper" if ``K``, ``option``, ``grid`` or ``midpoint`` is given, and beside steps that move other
         variables, where the recycled scheme needs two more gradients; otherwise "recycled", which needed 1.5 to 3.6
         times fewer gradients on all ten targets of the documentation's comparison.
-    <steps_per_draw>
-    <scaling>
-    <target_bias>
-    <reparametrise>
-    <keep_gradients>
-    <pymc>
-
-    <raises>
+    <common>
 
     Notes
     -----
@@ -86,8 +79,7 @@ class PoissonULMC(LangevinStep):
 
     References
     ----------
-    .. [1] S. Kandasamy and D. Nagaraj, "The Poisson Midpoint Method for Langevin Dynamics: Provably Efficient
-       Discretization for Diffusion Models", NeurIPS 2024, arXiv:2405.17068.
+    <paper>
        Equations 7 to 9; Theorems 1 and 3.
 
     Examples
@@ -159,14 +151,7 @@ class PoissonOLMC(LangevinStep):
     <option>
     <grid>
     <midpoint>
-    <steps_per_draw>
-    <scaling>
-    <target_bias>
-    <reparametrise>
-    <keep_gradients>
-    <pymc>
-
-    <raises>
+    <common>
 
     Notes
     -----
@@ -174,8 +159,7 @@ class PoissonOLMC(LangevinStep):
 
     References
     ----------
-    .. [1] S. Kandasamy and D. Nagaraj, "The Poisson Midpoint Method for Langevin Dynamics: Provably Efficient
-       Discretization for Diffusion Models", NeurIPS 2024, arXiv:2405.17068.
+    <paper>
        Equations 7 to 9; Theorems 1 and 2.
 
     Examples

@@ -81,6 +81,20 @@ _TEXTS = {
         "auto" (default): tuned in warm-up to the largest one whose exact relative error of the variance, on a Gaussian
         with the posterior's steepest curvature, is ``target_bias``.
 """,
+    "common": """
+    <steps_per_draw>
+    <scaling>
+    <target_bias>
+    <reparametrise>
+    <keep_gradients>
+    <pymc>
+
+    <raises>
+""",
+    "paper": """
+    .. [1] S. Kandasamy and D. Nagaraj, "The Poisson Midpoint Method for Langevin Dynamics: Provably Efficient
+       Discretization for Diffusion Models", NeurIPS 2024, arXiv:2405.17068.
+""",
     "raises": """
     Raises
     ------
@@ -95,5 +109,8 @@ _TEXTS = {
 
 def documented[Class: type](cls: Class) -> Class:
     """Insert the shared texts into the docstring of a class."""
-    cls.__doc__ = re.sub(r"(?m)^ {4}<(\w+)>$", lambda found: _TEXTS[found[1]].strip("\n"), cls.__doc__ or "")
+    text = cls.__doc__ or ""
+    while placeholder := re.search(r"(?m)^ {4}<(\w+)>$", text):
+        text = text.replace(placeholder[0], _TEXTS[placeholder[1]].strip("\n"))
+    cls.__doc__ = text
     return cls
