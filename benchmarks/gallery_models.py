@@ -1,6 +1,6 @@
 """Models of PyMC's example gallery, chapter by chapter, as one would type them: ``gallery`` of the scoreboard.
 
-Data are simulated with fixed seeds, but for those that are public and short: eight schools, rugby, coal mines.
+Data are simulated with fixed seeds, but for those that are public and short: eight schools, rugby.
 """
 
 from __future__ import annotations
@@ -18,13 +18,6 @@ HOME = np.array([0, 1, 2, 2, 3, 1, 0, 4, 5, 2, 3, 5, 4, 0, 1])
 AWAY = np.array([4, 5, 3, 0, 5, 4, 1, 3, 2, 4, 1, 0, 5, 3, 2])
 HOME_SCORE = np.array([23, 26, 28, 26, 0, 30, 27, 20, 13, 46, 17, 29, 11, 51, 20])
 AWAY_SCORE = np.array([15, 24, 6, 3, 20, 10, 6, 21, 10, 7, 19, 18, 52, 3, 22])
-# British coal mines, 1851 to 1961: disasters of a year; of two years (-1) the number is not known.
-DISASTERS = np.array(
-    "4 5 4 0 1 4 3 4 0 6 3 3 4 0 2 6 3 3 5 4 5 3 1 4 4 1 5 5 3 4 2 5 2 2 3 4 2 1 3 -1 2 1 1 1 1 3 0 0 1 0 "
-    "1 1 0 0 3 1 0 3 2 2 0 1 1 1 0 1 0 1 0 0 0 2 1 0 0 0 1 1 0 2 3 3 1 -1 2 1 1 1 1 2 4 2 0 0 1 4 0 0 0 1 "
-    "0 0 0 0 0 1 0 0 1 0 1".split(),
-    int,
-)
 
 
 class Chapter(NamedTuple):
@@ -192,16 +185,6 @@ def item_response(centred: bool = True) -> pm.Model:
     return model
 
 
-def disasters() -> pm.Model:
-    year = np.arange(1851, 1962)
-    with pm.Model() as model:
-        switchpoint = pm.DiscreteUniform("switchpoint", 1851, 1961)
-        early, late = pm.Exponential("early", 1), pm.Exponential("late", 1)
-        rate = pm.math.switch(switchpoint >= year, early, late)
-        pm.Poisson("disasters", rate, observed=np.ma.masked_equal(DISASTERS, -1))
-    return model
-
-
 def anova() -> pm.Model:
     rng = np.random.default_rng(12)
     soil, seed = rng.integers(0, 5, 120), rng.integers(0, 4, 120)
@@ -243,7 +226,6 @@ CHAPTERS = {
     "ordinal_regression": Chapter(ordinal_regression, "Regression models with ordered categories"),
     "survival": Chapter(survival, "Bayesian parametric survival analysis"),
     "item_response": Chapter(item_response, "Item response theory", True),
-    "disasters": Chapter(disasters, "A change point in coal mining disasters"),
     "anova": Chapter(anova, "Analysis of variance with zero-sum effects"),
     "correlated_effects": Chapter(correlated_effects, "Correlated effects of groups (LKJ)"),
 }

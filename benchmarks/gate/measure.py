@@ -16,9 +16,9 @@ from scoreboard.truth import Truth
 
 import pmm_mcmc as pmm
 
-__all__ = ["ADJUSTED", "UNADJUSTED", "measured"]
+__all__ = ["ADJUSTED", "KINDS", "UNADJUSTED", "measured"]
 
-ADJUSTED, UNADJUSTED = "adjusted", "unadjusted"
+KINDS = ADJUSTED, UNADJUSTED = "adjusted", "unadjusted"
 # The older name of the argument.
 ARGUMENT = "adjusted" if "adjusted" in inspect.signature(pmm.sample).parameters else "exact"
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from scoreboard.truth import RESULTS, Truth
+from scoreboard.truth import Truth
+from tables import RESULTS, read
 from versus.first_times import gradients_to
-from versus.kept import read
 
 import pmm_mcmc as pmm
 
@@ -93,7 +93,7 @@ def needed(draws: np.ndarray, each: np.ndarray, known: Any, seed: int) -> dict[s
 
 
 HEADER = """\
-Gradients until b2 < .01, of every transition a draw (--schemes "every step"), warm-up and scouts included
+Gradients until b2 < .01, of every transition a draw (--samplers "every step"), warm-up and scouts included
 
 one chain    of the worst coordinate, median over four chains; of seeds the median and the range
 goal         what was asked of it; *: what the best peer needs that tunes itself, by the same measure; + is met
@@ -144,7 +144,7 @@ def _of_peers(target: str, rows: list[dict[str, Any]]) -> list[tuple[float, str]
     """Return what each other sampler needs, with its name."""
     found: dict[str, list[float]] = {}
     name = target.partition("/")[2]
-    for row in read(RESULTS / "versus.json"):
+    for row in read(RESULTS / "versus.json")[0]:
         if row["target"] == name and row["sampler"] in TUNE_THEMSELVES and "error" not in row:
             found.setdefault(row["sampler"], []).append(row["warm_up"] + _number(row["b2_max"]["first"]))
     for row in rows:

@@ -85,11 +85,13 @@ def ours(model: pm.Model, truth: Truth, scheme: str, seed: int) -> dict[str, Any
     return {**row, **judged(tree), **claims(truth, draws, tree), "unstable": failures_of(stats), "cpu": cpu}
 
 
-def theirs(model: pm.Model, truth: Truth, peer: str, seed: int) -> dict[str, Any]:
+def theirs(
+    model: pm.Model, truth: Truth, peer: str, seed: int, chains: int = CHAINS, draws: int | None = None
+) -> dict[str, Any]:
     """Run another sampler, with its defaults."""
-    sampler = build_peer(peer, model, None, CHAINS)
+    sampler = build_peer(peer, model, chains)
     sampler.begin(seed)
-    sampler.lengthen(STEPS.get(peer, DRAWS))
+    sampler.lengthen(draws or STEPS.get(peer, DRAWS))
     run = sampler.run()
     draws = run.draws[..., : len(truth.labels)]
     if truth.names:

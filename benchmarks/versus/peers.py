@@ -1,4 +1,4 @@
-"""NUTS of PyMC and nutpie, WALNUTS, and the underdamped Langevin solvers of diffrax, on a PyMC model.
+"""NUTS of PyMC and nutpie, and WALNUTS, on a PyMC model.
 
 * PyMC's NUTS with its defaults (jitter and adapted diagonal scale, 1,000 tuning iterations).  Gradients are leapfrog
   steps (``n_steps``): that at the start of a trajectory is known from the last one, though PyMC evaluates it again.
@@ -6,11 +6,6 @@
 * WALNUTS of walnutpie with its defaults (a warm-up of at most 1,000 iterations), but for the number of draws, from
   around the model's initial point.  Gradients are the calls of the density: those of the warm-up are of a run with one
   draw, and each draw takes the mean of the others.
-* diffrax's ALIGN and QUICSORT, fixed steps, ``u = 1``: one and two gradients a step.  They have neither tuning nor
-  a scale: coordinates are divided by the true standard deviations of the posterior, and step and friction are the best
-  of a grid, chosen on a seed of its own by the first time of b2_max.  The search is not counted, and both are more than
-  a user has.  Of the start 200 steps are dropped, and counted as warm-up.  Solvers' steps are called in a loop of their
-  own with fresh Brownian increments (``UnsafeBrownianPath``), which is faster than ``diffeqsolve`` with a tree.
 """
 
 from __future__ import annotations
@@ -18,89 +13,12 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from typing import Any
 
 import numpy as np
 import pymc as pm
-from versus.first_times import Run, gradients_to
-from versus.jax_peers import JaxPeer
+from versus.first_times import Run
 
-__all__ = ["Nutpie", "PyMCNUTS", "Solver", "Walnuts"]
-
-DROPPED, SEARCHED, SEARCH_SEED = 200, 4000, 1000
-STEPS, FRICTIONS = (0.1, 0.2, 0.35, 0.6, 0.9, 1.3), (1.0, 2.0)
-
-
-class Solver(JaxPeer):
-    """A solver of the underdamped Langevin equation with a fixed step, ``kind`` of "ALIGN" or "QUICSORT"."""
-
-    def __init__(self, model: pm.Model, chains: int = 8, *, kind: str, known: Any, **more: Any):
-        self.kind, self.name = kind, kind
-        self._a_step = {"ALIGN": 1, "QUICSORT": 2}[kind]
-        self.size, self.friction = 0.2, 1.0
-        super().__init__(model, chains, scale=np.sqrt(known.variance_of_x), **more)
-        self.search(known)
-
-    def build(self) -> None:
-        """The solver and its equation."""
-        import diffrax
-
-        self._diffrax = diffrax
-        self._area = {"ALIGN": diffrax.SpaceTimeLevyArea, "QUICSORT": diffrax.SpaceTimeTimeLevyArea}[self.kind]
-        # The threshold that diffrax recommends in double precision.
-        self._solver = getattr(diffrax, self.kind)(taylor_threshold=0.01)
-
-    def _terms(self, key: Any, friction: Any) -> Any:
-        diffrax, gradient = self._diffrax, self.jax.grad(self.density)
-        path = diffrax.UnsafeBrownianPath((self.d,), key, levy_area=self._area)
-        drift = diffrax.UnderdampedLangevinDriftTerm(friction, 1.0, lambda x, args: -gradient(x))
-        return diffrax.MultiTerm(drift, diffrax.UnderdampedLangevinDiffusionTerm(friction, 1.0, path))
-
-    def warm(self, key, x):
-        """The start of the equation; step and friction are arguments, so that a search compiles once."""
-        jax = self.jax
-        size, friction = x[-2], x[-1]
-        key, velocity_key = jax.random.split(key)
-        y = x[:-2], jax.random.normal(velocity_key, (self.d,))
-        begin = self._solver.init(self._terms(key, friction), 0.0, size, y, None)
-        state = (y, begin, size, friction)
-
-        def one(state, i):
-            return self.step(state, jax.random.fold_in(key, i))[0], None
-
-        state, _ = jax.lax.scan(one, state, jax.numpy.arange(DROPPED))
-        # ALIGN begins with the gradient at the start, which QUICSORT does not need.
-        return state, self._a_step * DROPPED + (self.kind == "ALIGN")
-
-    def step(self, state, key):
-        """A step."""
-        y, inner, size, friction = state
-        y, _, _, inner, _ = self._solver.step(self._terms(key, friction), 0.0, size, y, None, inner, False)
-        return (y, inner, size, friction), (y[0], self._a_step, 0)
-
-    def begin_at(self, x: np.ndarray) -> np.ndarray:
-        """The start with step and friction, which each chain carries."""
-        return np.hstack([x, np.full((len(x), 1), self.size), np.full((len(x), 1), self.friction)])
-
-    def search(self, known: Any) -> None:
-        """Take the best of the grid: the least first time of b2_max, and where none is, the least error."""
-        found = {}
-        for friction in FRICTIONS:
-            for size in STEPS:
-                self.size, self.friction = size, friction
-                self.begin(SEARCH_SEED)
-                self.lengthen(SEARCHED // self._a_step)
-                run = self.run()
-                if np.all(np.isfinite(run.draws)):
-                    crossing = gradients_to(run.draws, run.gradients_per_draw, known, "b2_max")
-                    found[crossing.first, crossing.final] = size, friction
-        if not found:
-            raise ValueError(f"{self.kind}: no step of the grid is stable")
-        self.size, self.friction = found[min(found)]
-
-    def note(self) -> str:
-        """What was chosen."""
-        return f"step {self.size:g}, friction {self.friction:g}, best of {len(STEPS) * len(FRICTIONS)}"
+__all__ = ["Nutpie", "PyMCNUTS", "Walnuts"]
 
 
 class Rerun:
