@@ -21,10 +21,9 @@ AWAY_SCORE = np.array([15, 24, 6, 3, 20, 10, 6, 21, 10, 7, 19, 18, 52, 3, 22])
 
 
 class Chapter(NamedTuple):
-    """A model: how it is built, its chapter, and whether ``build(False)`` is one that is non-centred by hand."""
+    """A model: how it is built, and whether ``build(False)`` is one that is non-centred by hand."""
 
     build: Callable[..., pm.Model]
-    title: str
     twin: bool = False
 
 
@@ -213,19 +212,19 @@ def correlated_effects() -> pm.Model:
 
 
 CHAPTERS = {
-    "linear_regression": Chapter(linear_regression, "GLM: linear regression"),
-    "robust_regression": Chapter(robust_regression, "GLM: robust linear regression"),
-    "binomial_regression": Chapter(binomial_regression, "Binomial regression"),
-    "negative_binomial_regression": Chapter(negative_binomial_regression, "GLM: negative binomial regression"),
-    "eight_schools": Chapter(eight_schools, "Diagnosing biased inference with divergences", True),
-    "radon": Chapter(radon, "A primer on Bayesian methods for multilevel modeling", True),
-    "rugby": Chapter(rugby, "A hierarchical model for rugby prediction", True),
-    "stochastic_volatility": Chapter(stochastic_volatility, "Stochastic volatility model"),
-    "gaussian_process": Chapter(gaussian_process, "Gaussian processes: marginal likelihood"),
-    "mixture": Chapter(mixture, "Gaussian mixture model"),
-    "ordinal_regression": Chapter(ordinal_regression, "Regression models with ordered categories"),
-    "survival": Chapter(survival, "Bayesian parametric survival analysis"),
-    "item_response": Chapter(item_response, "Item response theory", True),
-    "anova": Chapter(anova, "Analysis of variance with zero-sum effects"),
-    "correlated_effects": Chapter(correlated_effects, "Correlated effects of groups (LKJ)"),
+    "linear_regression": Chapter(linear_regression),
+    "robust_regression": Chapter(robust_regression),
+    "binomial_regression": Chapter(binomial_regression),
+    "negative_binomial_regression": Chapter(negative_binomial_regression),
+    "eight_schools": Chapter(eight_schools, True),
+    "radon": Chapter(radon, True),
+    "rugby": Chapter(rugby, True),
+    "stochastic_volatility": Chapter(stochastic_volatility),
+    "gaussian_process": Chapter(gaussian_process),
+    "mixture": Chapter(mixture),
+    "ordinal_regression": Chapter(ordinal_regression),
+    "survival": Chapter(survival),
+    "item_response": Chapter(item_response, True),
+    "anova": Chapter(anova),
+    "correlated_effects": Chapter(correlated_effects),
 }

@@ -14,7 +14,7 @@ from functools import cache
 
 import pymc as pm
 from hierarchy_forms import HIERARCHIES
-from posteriors import BIASED, judged, overheard
+from posteriors import BIASED, gradients_of, judged, overheard
 from scoreboard.entries import ENTRIES
 from scoreboard.measure import errors_and_costs, theirs
 from scoreboard.truth import Truth
@@ -26,7 +26,7 @@ import pmm_mcmc as pmm
 CHAINS, TUNE, DRAWS = 8, 1900, 4000
 OURS = ("auto", "by hand")
 # Draws of each chain.
-PEERS = {"PyMC NUTS": 2000, "nutpie NUTS": 2000, "MCLMC": 20_000, "WALNUTS": 2000}
+PEERS = {"PyMC NUTS": 2000, "nutpie NUTS": 2000, "MCLMC": 20_000}
 HEADER = f"""\
 {CHAINS} chains, {DRAWS} draws each; gradients count for each chain, warm-up included.
 
@@ -58,9 +58,7 @@ def measured(target: str, sampler: str, seed: int, draws: int) -> Row:
         options = {"tune": TUNE, "chains": CHAINS, "random_seed": seed, "progressbar": False}
         tree = pmm.sample(step, draws, model=model, compute_convergence_checks=False, **options)
         stats = tree["sample_stats"].dataset
-        each = stats["n_grad"].values
-        before = stats["n_grad_total"].values[:, -1] - each.sum(axis=1)
-        row = errors_and_costs(truth, truth.draws(centred, tree), each, before)
+        row = errors_and_costs(truth, truth.draws(centred, tree), *gradients_of(stats))
         words = tree["posterior"].attrs.get("reparametrisation", "")
         return {**row, **judged(tree), "unstable": int(stats["unstable"].sum()), "note": words}
 

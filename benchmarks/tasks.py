@@ -29,38 +29,15 @@ Measure = Callable[[str, str, int], Row]
 
 @dataclass(frozen=True)
 class Task:
-    """A command.
+    """A command: what it runs, and the page of its rows.
 
-    Attributes
-    ----------
-    words : str
-        What it does, its docstring.
-    path : Path
-        Where rows are kept; the page has the same name.
-    measure : callable
-        Returns the row of a model's key, a sampler and a seed, and of what ``setting`` adds; a function of a module.
-    page : callable
-        Returns the page of rows, and of facts in words.
-    models : sequence of str, or callable
-        The keys, or what returns them, given the arguments.
-    samplers, others : sequence of str
-        Samplers that are run by default, and those that must be named.
-    quick, quick_samplers, quick_jobs
-        What ``--quick`` runs where nothing is named, and how many models at a time.
-    seeds, seconds
-        Defaults.
-    groups : mapping
-        Keys by the name of a group, which ``--models`` takes beside families, keys and patterns.
-    setting : callable
-        Returns more arguments of ``measure``, given the arguments.
-    judged : callable
-        Whether ``--quick`` fails where a row is wrong and trusted.
-    arguments : mapping
-        More arguments by name, with the options of ``add_argument``.
+    ``measure`` returns the row of a model's key, a sampler and a seed, and of what ``setting`` makes of the arguments;
+    it is a function of a module.  ``quick`` is what ``--quick`` runs where nothing is named, and ``judged`` whether a
+    row that is wrong and trusted makes it fail.  Samplers in ``others`` are run where they are named.
     """
 
     words: str
-    path: Path
+    path: Path  # of the rows; the page beside it has the same name
     measure: Callable[..., Row]
     page: Callable[[Rows, str], str]
     models: Sequence[str] | Callable[[argparse.Namespace], Iterable[str]]
@@ -71,7 +48,7 @@ class Task:
     quick_jobs: int = 1
     seeds: Sequence[int] = (1, 2, 3)
     seconds: float = 300.0
-    groups: Mapping[str, Iterable[str]] = field(default_factory=dict)
+    groups: Mapping[str, Iterable[str]] = field(default_factory=dict)  # keys by a name for --models
     setting: Callable[[argparse.Namespace], dict[str, Any]] = lambda asked: {}
     judged: Callable[[Row], bool] = lambda row: True
     arguments: Mapping[str, dict[str, Any]] = field(default_factory=dict)

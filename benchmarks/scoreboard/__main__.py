@@ -2,8 +2,8 @@
 
 The models are posteriordb's, those that other samplers publish figures on, some odd ones, and the sets of the other
 benchmarks.  Each is run by ``pmm.sample()`` with its defaults (``default``), by the same without adjustment
-(``unadjusted``), by the paper's method with K = 16 (``paper``), and by other samplers where these are named; ``every
-step`` asks for the gradients to b2 < .01 alone, of the models that have a goal for them.  ``--quick`` runs ten models.
+(``unadjusted``), by the paper's method with K = 16 (``paper``), and by other samplers where these are named.
+``--quick`` runs ten models.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 
 from scoreboard.entries import ENTRIES, QUICK
-from scoreboard.goals import EVERY_STEP, GOALS
 from scoreboard.measure import PEERS, SCHEMES, measured
 from scoreboard.page import page
 from tables import RESULTS
@@ -22,9 +21,9 @@ TASK = Task(
     path=RESULTS / "scoreboard.json",
     measure=measured,
     page=page,
-    models=lambda asked: GOALS if asked.samplers == [EVERY_STEP] else ENTRIES,
+    models=list(ENTRIES),
     samplers=list(SCHEMES),
-    others=[EVERY_STEP, *PEERS],
+    others=PEERS,
     quick=QUICK,
     quick_samplers=["default"],
     quick_jobs=2,

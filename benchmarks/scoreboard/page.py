@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from posteriors import BIASED
 from scoreboard.entries import ENTRIES, HELD
-from scoreboard.goals import EVERY_STEP, goals_table
 from scoreboard.measure import SCHEMES
 from tables import TRUSTED, Rows, good, grouped, lies, lists, median, medians, ratios, refused, states
 
@@ -38,12 +37,10 @@ def page(rows: Rows, facts: str) -> str:
     """Return the page."""
     order = {key: i for i, key in enumerate(ENTRIES)}
     known = [row for row in rows if row["target"] in order]
-    goals = goals_table(known)
-    known = [row for row in known if row["sampler"] != EVERY_STEP]
     rows = sorted(known, key=lambda row: (order[row["target"]], row["sampler"], row["seed"]))
     lines = [HEADER.format(biased=BIASED), facts, ""]
     families = list(dict.fromkeys(key.partition("/")[0] for key in ENTRIES))
-    lines += [*totals(rows, families), "", *against(rows, families), *goals, *lists(rows, rows)]
+    lines += [*totals(rows, families), "", *against(rows, families), *lists(rows, rows)]
     for family in families:
         mine = [row for row in rows if row["target"].partition("/")[0] == family]
         if mine:

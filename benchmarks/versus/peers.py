@@ -1,16 +1,12 @@
-"""NUTS of PyMC and nutpie, and WALNUTS, on a PyMC model.
+"""NUTS of PyMC and nutpie on a PyMC model.
 
 * PyMC's NUTS with its defaults (jitter and adapted diagonal scale, 1,000 tuning iterations).  Gradients are leapfrog
   steps (``n_steps``): that at the start of a trajectory is known from the last one, though PyMC evaluates it again.
 * nutpie's NUTS with its defaults (400 tuning iterations).  Gradients are ``n_steps``.
-* WALNUTS of walnutpie with its defaults (a warm-up of at most 1,000 iterations), but for the number of draws, from
-  around the model's initial point.  Gradients are the calls of the density: those of the warm-up are of a run with one
-  draw, and each draw takes the mean of the others.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 import warnings
 
@@ -18,7 +14,7 @@ import numpy as np
 import pymc as pm
 from versus.first_times import Run
 
-__all__ = ["Nutpie", "PyMCNUTS", "Walnuts"]
+__all__ = ["Nutpie", "PyMCNUTS"]
 
 
 class Rerun:
@@ -113,52 +109,3 @@ class Nutpie(Rerun):
         share = before.sum() / (before.sum() + steps.sum())
         self.warm_up_seconds, self.seconds = share * took, (1 - share) * took
         return Run(self.name, stats["unconstrained_draw"].values, steps, before)
-
-
-class Walnuts(Rerun):
-    """WALNUTS, NUTS with leapfrog steps that adapt within a trajectory."""
-
-    name, failing = "WALNUTS", 0
-
-    def __init__(self, model: pm.Model, chains: int = 8):
-        import walnutpie
-
-        super().__init__(model, chains)
-        self._walnuts = walnutpie.walnuts_pyfunc
-        self._density = model.logp_dlogp_function(ravel_inputs=True)
-        self._density.set_extra_values({})
-        self._density._pytensor_function.trust_input = True
-
-    def _call(self, draws: int) -> tuple[np.ndarray, float]:
-        """Return draws, and the gradients of a chain, warm-up included."""
-        # Its chains are threads, and PyTensor's functions are for one at a time.
-        calls, lock = 0, threading.Lock()
-
-        def density(x: np.ndarray) -> tuple[float, np.ndarray]:
-            nonlocal calls
-            with lock:
-                calls += 1
-                lp, gradient = self._density(x.copy())
-                return float(lp), np.array(gradient)
-
-        point = self.model.initial_point(0)
-        start = np.concatenate([np.ravel(point[var.name]) for var in self.model.continuous_value_vars])
-        around = np.random.default_rng(self._seed).uniform(-1.0, 1.0, (self.chains, start.size))
-        with warnings.catch_warnings():
-            # Its warm-up ends when chains agree, which depends on their threads.
-            warnings.filterwarnings("ignore", "Setting 'seed'", UserWarning)
-            found = self._walnuts(
-                density, inits=start + around, num_chains=self.chains, seed=self._seed,
-                min_sampling_iter=draws, max_sampling_iter=draws,
-            )  # fmt: skip
-        return np.array([np.asarray(chain) for chain in found]), calls / self.chains
-
-    def sample(self, draws: int) -> Run:
-        """Sample with the defaults."""
-        began = time.process_time()
-        _, before = self._call(1)
-        self.warm_up_seconds = time.process_time() - began
-        x, total = self._call(draws)
-        self.seconds = time.process_time() - began - 2 * self.warm_up_seconds
-        each = np.full(x.shape[:2], (total - before) / draws)
-        return Run(self.name, x, each, np.full(self.chains, before))

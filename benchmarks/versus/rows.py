@@ -18,7 +18,7 @@ from versus.ours import SAMPLERS, Ours
 
 __all__ = ["PEERS", "build", "measured"]
 
-PEERS = ("PyMC NUTS", "nutpie NUTS", "NumPyro NUTS", "MCLMC", "MCLMC, short tuning", "WALNUTS")
+PEERS = ("PyMC NUTS", "nutpie NUTS", "NumPyro NUTS", "MCLMC", "MCLMC, short tuning")
 CHAINS = 8
 # Draws of each chain and coordinates whose effective samples are computed: more would take longer than the run.
 EFFECTIVE_DRAWS, FIRST_COORDINATES, COORDINATES = 8000, 10, 50
@@ -38,7 +38,6 @@ def build(name: str, model: pm.Model, chains: int) -> Any:
         "PyMC NUTS": lambda: peers.PyMCNUTS(model, chains),
         "nutpie NUTS": lambda: peers.Nutpie(model, chains),
         "nutpie low rank": lambda: peers.Nutpie(model, chains, adaptation="low_rank"),
-        "WALNUTS": lambda: peers.Walnuts(model, chains),
         "NumPyro NUTS": lambda: jax_peers.NumPyroNUTS(model, chains),
         "MCLMC": lambda: jax_peers.MCLMC(model, chains),
         "MCLMC, short tuning": lambda: jax_peers.MCLMC(model, chains, tuner_steps=4_000),
