@@ -1,7 +1,7 @@
 # make demo: sample a real posterior and draw a picture.   make test: lint, types, what runs in five minutes.
 # make check: all other tests, which CI runs.
 .DELETE_ON_ERROR:
-.PHONY: demo test check scoreboard package test-diffusion docs notebooks lint types mutants bench bench-chains evidence clean
+.PHONY: demo test check scoreboard package test-diffusion docs notebooks lint types mutants bench-chains evidence clean
 VENV ?= .venv
 BIN := $(VENV)/bin
 DIFFUSION ?= .venv-diffusion
@@ -64,9 +64,6 @@ package: $(PACKAGE)/.done
 mutants: $(VENV)/.dev
 	$(BIN)/python tests/mutants.py
 
-bench: $(VENV)/.dev
-	$(BIN)/python -m benchmarks overhead
-
 bench-chains: $(BENCH)/.done
 	$(BENCH)/bin/python -m benchmarks many_chains
 
@@ -74,8 +71,7 @@ bench-chains: $(BENCH)/.done
 evidence: $(BENCH)/.done
 	$(BENCH)/bin/python -m benchmarks versus --write
 	$(BENCH)/bin/python -m benchmarks wall_clock --write
-	$(BENCH)/bin/python -W ignore -m benchmarks hierarchies > benchmarks/results/hierarchies.txt
-	$(BENCH)/bin/python -W ignore -m benchmarks calibration --schemes paper importance recycled > benchmarks/results/calibration.txt
+	$(BENCH)/bin/python -m benchmarks hierarchies --write
 	$(BENCH)/bin/python -m benchmarks diffusion --write
 
 $(VENV)/bin/python:

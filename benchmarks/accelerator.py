@@ -20,7 +20,7 @@ LAPS          of BlackJAX, 500 unadjusted and 500 adjusted steps at most; the se
 MEADS, ChEES  of BlackJAX: their adaptation over all chains, then their kernel
 MCLMC, NUTS   of BlackJAX, tuned on one chain (its seconds count, its gradients do not), then all chains
 
-The peers run in float64.  A peer that is not installed is left out with a line.  References are moments of PyMC's NUTS,
+The peers run in float64; one that is not installed is an error, which is a row.  References are moments of PyMC's NUTS,
 4 x 4,000 draws on the CPU, kept in ``results/accelerator_references.json``: ``--references`` makes the missing ones.
 """
 
@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
@@ -38,8 +37,8 @@ from typing import Any
 
 import numpy as np
 from accelerator_peers import FEW, SEED, Compiling, Followed, Known, laps, peer, rate_of
+from tables import RESULTS, entries
 
-RESULTS = Path(__file__).parent / "results"
 KEPT, REFERENCES = RESULTS / "accelerator.json", RESULTS / "accelerator_references.json"
 MODELS = ("german25", "german_sparse", "brownian_motion", "item_response", "stochastic_volatility", "eight_schools")
 SMALL = ("german25", "eight_schools")
@@ -106,8 +105,8 @@ def ours(model: Any, x: np.ndarray, precision: str, adjusted: bool) -> Followed:
         chunk = warming.ensemble.advance(engine, tuned, rows, thin=tuned.steps_per_draw)
         if not again:
             look(slice(0, len(x)), chunk)
-    rate = rate_of(chunk.model_position[:FEW], len(x), time.perf_counter() - start)
-    return Followed(squares, gradients, seconds, compiling.seconds, rate)
+    rates = rate_of(chunk.model_position[:FEW], len(x), time.perf_counter() - start)
+    return Followed(squares, gradients, seconds, compiling.seconds, rates)
 
 
 def one(name: str, sampler: str, precision: str, chains: int) -> dict[str, Any]:
@@ -130,26 +129,11 @@ def kept(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def keep(path: Path, key: str, value: Any) -> None:
-    """Add an entry to a file, which is never half written."""
-    text = ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in {**kept(path), key: value}.items())
-    path.with_suffix(".part").write_text("{\n" + text + "\n}\n")
-    os.replace(path.with_suffix(".part"), path)
-
-
-def installed(sampler: str) -> bool:
-    """Return whether a sampler's package is here."""
-    from importlib.util import find_spec
-
-    needs = () if sampler.startswith("pmm") else ("blackjax", "optax") if sampler == "ChEES" else ("blackjax",)
-    return all(find_spec(package) for package in needs)
-
-
 def rows(models: list[str], sizes: list[int], samplers: list[str], references: dict[str, Any]) -> list[list[Any]]:
     """Return the rows that fit, this package's first."""
     every = [
         [model, sampler, precision, chains]
-        for sampler in samplers if installed(sampler)
+        for sampler in samplers
         for model in models if model in references
         for precision in (PRECISIONS if sampler == "pmm unadjusted" else PRECISIONS[:1])
         for chains in sizes if chains * len(references[model]["second"]) <= MOST
@@ -185,11 +169,9 @@ def main(given: Any) -> None:
     models = given.models or list(SMALL if given.small else MODELS)
     if given.references:
         for name in (name for name in models if name not in kept(REFERENCES)):
-            keep(REFERENCES, name, make_reference(name))
+            entries(REFERENCES, {**kept(REFERENCES), name: make_reference(name)})
     for name in (name for name in models if name not in kept(REFERENCES)):
         print(f"{name} has no reference and is left out: --references makes it, on the CPU")
-    for sampler in (sampler for sampler in given.samplers if not installed(sampler)):
-        print(f"{sampler} is left out: its package is not installed")
     sizes = given.chains or list(CHAINS[:2] if given.small else CHAINS)
     print(f"{'model':22}{'sampler':15}{'':9}{'chains':>7}{'seconds':>10}{'compiling':>11}{'gradients':>11}"
           f"{'last b2max':>12}{'ESS(x^2)/s':>12}")  # fmt: skip
@@ -201,7 +183,7 @@ def main(given: Any) -> None:
             if found == OVER and left < given.limit:
                 print("Time is up: the same command goes on from here.")
                 break
-            keep(given.into, key, found)
+            entries(given.into, {**kept(given.into), key: found})
         print(line(call, kept(given.into)[key]), flush=True)
 
 

@@ -35,7 +35,7 @@ class Followed(NamedTuple):
     gradients: Any  # in sequence, until then
     seconds: Any  # until then
     compiling: float
-    rate: float = np.nan
+    rates: Any = (np.nan, np.nan)  # of x and of x^2
 
     def row(self, known: Known) -> dict[str, Any]:
         """Return the figures."""
@@ -47,7 +47,7 @@ class Followed(NamedTuple):
             "compiling": round(self.compiling, 3),
             "gradients": None if at is None else round(float(np.asarray(self.gradients)[at])),
             "last_b2max": float(f"{errors[-1]:.3g}"),
-            "ess_of_squares_per_second": None if np.isnan(self.rate) else round(self.rate),
+            "ess_of_squares_per_second": None if np.isnan(self.rates[1]) else round(self.rates[1]),
         }
 
 
@@ -65,13 +65,17 @@ class Compiling:
         self.seconds += seconds * event.endswith("backend_compile_duration")
 
 
-def rate_of(draws: np.ndarray, chains: int, seconds: float) -> float:
-    """Return effective samples a second of the slowest square of draws ``(chain, draw, d)`` of some of the chains."""
+def rate_of(draws: np.ndarray, chains: int, seconds: float) -> list[float]:
+    """Return effective samples a second of the slowest coordinate of draws ``(chain, draw, d)``, and of its square.
+
+    The draws are of some of the chains.
+    """
     import arviz as az
 
-    square = (draws - draws.mean(axis=(0, 1))) ** 2
-    slowest = min(float(az.ess(square[..., i], method="bulk")) for i in range(square.shape[-1]))
-    return slowest * chains / len(draws) / seconds
+    each = range(draws.shape[-1])
+    values = (draws, (draws - draws.mean(axis=(0, 1))) ** 2)
+    slowest = [min(float(az.ess(x[..., i], method="bulk")) for i in each) for x in values]
+    return [ess * chains / len(draws) / seconds for ess in slowest]
 
 
 def laps(density: Any, x: np.ndarray) -> Followed:
@@ -180,7 +184,7 @@ def peer(name: str, density: Any, x: np.ndarray) -> Followed:
     then = jax.jit(draw).lower(states, setting, jax.random.key(2)).compile()
     start = time.perf_counter()
     _, positions = jax.block_until_ready(then(states, setting, jax.random.key(2)))
-    rate = rate_of(np.swapaxes(np.asarray(positions), 0, 1), len(x), time.perf_counter() - start)
+    rates = rate_of(np.swapaxes(np.asarray(positions), 0, 1), len(x), time.perf_counter() - start)
     # The tuning of one chain has no steps of its own here: its seconds are spread over the steps of the approach.
     seconds = compiling + (spent - compiling) * gradients / gradients[-1]
-    return Followed(seen.second, gradients, seconds, compiling, rate)
+    return Followed(seen.second, gradients, seconds, compiling, rates)

@@ -33,11 +33,15 @@ from pmm_mcmc.warmup.pooled import warm_up
 SIZES, LEARNING, TRANSITIONS = (256, 1024, 4096), 64, 40_000
 
 
-def logistic() -> pm.Model:
-    """A logistic regression with 1,000 observations of 25 covariates, the model of ``many_chains``."""
+def data() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(1000, 25))
-    y = (rng.random(1000) < 1 / (1 + np.exp(-x @ rng.normal(size=25) / 3))).astype(int)
+    return x, (rng.random(1000) < 1 / (1 + np.exp(-x @ rng.normal(size=25) / 3))).astype(int)
+
+
+def logistic() -> pm.Model:
+    """A logistic regression with 1,000 observations of 25 covariates, the model of ``many_chains``."""
+    x, y = data()
     with pm.Model() as model:
         pm.Bernoulli("y", logit_p=pm.math.dot(x, pm.Normal("slope", shape=25)), observed=y)
     return model

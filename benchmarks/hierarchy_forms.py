@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,13 +12,18 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from gallery_models import _effects
+from make_references import one_sd_up
+from tables import RESULTS
 from targets import Reference, _autoregression, _simulated_autoregression, school_moments
 
 from pmm_mcmc.workbench.targets.hierarchical import EFFECT, ERROR, FUNNEL_SD
 from pmm_mcmc.workbench.targets.hierarchical import MU_SD as SCHOOL_MU_SD
 from pmm_mcmc.workbench.targets.hierarchical import TAU_SCALE as SCHOOL_TAU_SCALE
 
-__all__ = ["HIERARCHIES", "Hierarchy"]
+__all__ = ["FIELDS", "HIERARCHIES", "PATH", "Hierarchy", "reference"]
+
+PATH = RESULTS / "hierarchies.json"
+FIELDS = tuple(Reference.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -223,3 +229,13 @@ HIERARCHIES: dict[str, Hierarchy] = {
     "volatility": Hierarchy(volatility, "stochastic volatility, 120 days"),
     "gaussian_process": Hierarchy(gaussian_process, "Gaussian process, counts at 25 places"),
 }
+
+
+def reference(name: str, centred: pm.Model) -> Reference:
+    """Return the moments of a hierarchy in the coordinates of its centred form."""
+    if HIERARCHIES[name].exact is not None:
+        return HIERARCHIES[name].exact()
+    stored = json.loads(PATH.read_text()).get(name)
+    if stored is None or not np.isclose(one_sd_up(centred, stored), stored["log_density_one_sd_up"], rtol=1e-6):
+        raise ValueError(f"{name}: no moments are kept: python -m benchmarks scoreboard.references hierarchies/{name}")
+    return Reference(**{field: np.array(stored[field]) for field in FIELDS})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -83,9 +84,17 @@ def diagnosed(draws: np.ndarray) -> dict[str, Any]:
     return {"r_hat": round(float(np.asarray(az.rhat(x)).max()), 4), "ess": round(float(ess.min()))}
 
 
-def gradients_of(stats: Any) -> np.ndarray:
-    """Return the gradients ``(chain, draw)`` from one draw to the next."""
-    return stats["n_steps" if "n_steps" in stats else "n_grad"].values
+def gradients_of(stats: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the gradients ``(chain, draw)`` from one draw to the next, and those before the first ``(chain,)``."""
+    each = stats["n_steps" if "n_steps" in stats else "n_grad"].values
+    return each, stats["n_grad_total"].values[:, -1] - each.sum(axis=1)
+
+
+def timed(run: Callable[..., Any]) -> tuple[Any, float]:
+    """Return a run of a session that knows the model, which a short run compiles, and its seconds of CPU."""
+    run(draws=10, tune=20)
+    began = time.process_time()
+    return run(), time.process_time() - began
 
 
 def failures_of(stats: Any) -> int:

@@ -7,24 +7,20 @@ from scoreboard.entries import ENTRIES as SCOREBOARD
 from scoreboard.entries import HELD as ODD_HELD
 from scoreboard.entries import Entry
 
-__all__ = ["ENTRIES", "FAMILIES", "HELD", "NARROW", "QUICK", "SLOW"]
+__all__ = ["ENTRIES", "FAMILIES", "HELD", "NARROW", "QUICK"]
 
 
 def _density(name: str) -> Entry:
     return Entry(lambda: DENSITIES[name].exact()[0], lambda: DENSITIES[name].exact()[1])
 
 
-# Among them all that benchmarks.exact_peers runs by default.
 ENTRIES = {**SCOREBOARD, **{f"density/{name}": _density(name) for name in DENSITIES}}
 FAMILIES = tuple(dict.fromkeys(key.partition("/")[0] for key in ENTRIES))
-# Where the exact leg of November 2026 lost by more than 1.3, and one that did not mix (notes/adjusted.md).
-SLOW = (
-    *("hierarchies/intercepts_and_slopes", "hierarchies/horseshoe", "hierarchies/regularised_horseshoe"),
-    *("hierarchies/item_response", "published/item_response", "hierarchies/volatility"),
-    *("published/stochastic_volatility", "hierarchies/nested", "odd/pharmacokinetics", "density/rosenbrock36"),
-)
 # Arms and necks, tails and edges: right or refused, whatever they cost.
-NARROW = (*(key for key in ENTRIES if key.startswith("density/") and key not in SLOW), "published/brownian_motion")
+NARROW = (
+    *(key for key in ENTRIES if key.startswith("density/") and key != "density/rosenbrock36"),
+    "published/brownian_motion",
+)
 QUICK = ("posteriordb/kidiq-kidscore_momhs", "density/ring")
 
 

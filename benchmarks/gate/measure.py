@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-import time
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pymc as pm
 from gate.entries import ENTRIES
-from posteriors import diagnosed, judged, overheard
+from posteriors import diagnosed, gradients_of, judged, overheard, timed
 from scoreboard.measure import CHAINS, DRAWS, errors_and_costs
 from scoreboard.truth import Truth
 
 import pmm_mcmc as pmm
 
-__all__ = ["ADJUSTED", "UNADJUSTED", "measured"]
+__all__ = ["ADJUSTED", "KINDS", "UNADJUSTED", "measured"]
 
-ADJUSTED, UNADJUSTED = "adjusted", "unadjusted"
-# The older name of the argument.
-ARGUMENT = "adjusted" if "adjusted" in inspect.signature(pmm.sample).parameters else "exact"
+KINDS = ADJUSTED, UNADJUSTED = "adjusted", "unadjusted"
 
 
 @cache
@@ -31,7 +27,7 @@ def _model_and_truth(key: str) -> tuple[pm.Model, Truth]:
 def run_of(model: pm.Model, adjusted: bool, seed: int, **options: Any) -> Any:
     """Return the result of a default run."""
     with model:
-        return pmm.sample(chains=CHAINS, random_seed=seed, progressbar=False, **{ARGUMENT: adjusted}, **options)
+        return pmm.sample(chains=CHAINS, random_seed=seed, progressbar=False, adjusted=adjusted, **options)
 
 
 def measured(key: str, sampler: str, seed: int, draws: int = DRAWS) -> dict[str, Any]:
@@ -40,10 +36,7 @@ def measured(key: str, sampler: str, seed: int, draws: int = DRAWS) -> dict[str,
     kind, _, backend = sampler.partition(" ")
     options = {"backend": backend} if backend else {}
     with overheard():
-        run_of(model, kind == ADJUSTED, seed, draws=10, tune=20, **options)  # compiles
-        began = time.process_time()
-        tree = run_of(model, kind == ADJUSTED, seed, draws=draws, **options)
-        cpu = time.process_time() - began
+        tree, cpu = timed(partial(run_of, model, kind == ADJUSTED, seed, **{"draws": draws, **options}))
         size = int(sum(np.size(value) for value in model.initial_point(0).values()))
         return {"d": size, **row_of(truth, truth.draws(model, tree), tree), **judged(tree), "cpu": cpu}
 
@@ -55,8 +48,7 @@ def row_of(truth: Truth, x: np.ndarray, tree: Any) -> dict[str, Any]:
     ``(x - E[x])^2``, warm-up left out; ``warm_up`` those of a chain before its first draw.
     """
     stats = tree["sample_stats"].dataset
-    each = stats["n_steps" if "n_steps" in stats else "n_grad"].values
-    before = stats["n_grad_total"].values[:, -1] - each.sum(axis=1)
+    each, before = gradients_of(stats)
     row = errors_and_costs(truth, x, each, before)
     row["ess_square"] = diagnosed((x - truth.mean) ** 2)["ess"]
     # Chains that stand still have none.

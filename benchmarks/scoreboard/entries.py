@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import cache, partial
 from typing import Any
 
-import hierarchies
 import numpy as np
 import pymc as pm
 import targets
 from gallery_models import CHAPTERS
 from held_out_models import MODELS
-from hierarchy_forms import HIERARCHIES
+from hierarchy_forms import HIERARCHIES, reference
 from posteriors import fingerprint
 from scoreboard.odd_exact import EXACT
 from scoreboard.odd_models import SAMPLED
@@ -22,7 +20,7 @@ from scoreboard.posteriordb import POSTERIORS
 from scoreboard.published import PUBLISHED, banana_moments
 from scoreboard.truth import PATHS, Truth, from_reference, read, stored
 
-__all__ = ["ENTRIES", "HELD", "ODD", "QUICK", "Entry", "chosen"]
+__all__ = ["ENTRIES", "HELD", "ODD", "QUICK", "Entry"]
 
 # Whoever tunes or fits a threshold looks at every other one of these, from the first; the rest is held out, and is only
 # reported.  Those on which a fault of the verdict was known when the list was made are of the first half.
@@ -65,7 +63,7 @@ def _checked(family: str, name: str, build: Callable[[], pm.Model]) -> Entry:
 
 def _of_hierarchy(name: str) -> Truth:
     build = partial(HIERARCHIES[name].build, True)
-    return from_reference(build, hierarchies.reference(name, build()), HIERARCHIES[name].shown)
+    return from_reference(build, reference(name, build()), HIERARCHIES[name].shown)
 
 
 def _of_target(name: str) -> Truth:
@@ -102,21 +100,3 @@ def _entries() -> dict[str, Entry]:
 
 
 ENTRIES = _entries()
-
-
-def chosen(patterns: list[str], entries: Iterable[str] = ENTRIES) -> list[str]:
-    """Return the keys that patterns choose: a family, a key, or a pattern with stars; all where there is none.
-
-    Raises
-    ------
-    ValueError
-        If a pattern chooses nothing.
-    """
-    found: dict[str, None] = {}
-    for pattern in patterns or ["*"]:
-        these = [key for key in entries if fnmatch(key, pattern) or key.partition("/")[0] == pattern]
-        if not these:
-            families = ", ".join(dict.fromkeys(key.partition("/")[0] for key in entries))
-            raise ValueError(f"no model is called {pattern!r}: take a family ({families}), or a key such as {QUICK[0]}")
-        found |= dict.fromkeys(these)
-    return list(found)

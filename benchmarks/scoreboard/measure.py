@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -23,9 +22,9 @@ from posteriors import (
     judged,
     moments_of,
     overheard,
+    timed,
 )
 from scoreboard.entries import ENTRIES
-from scoreboard.goals import EVERY_STEP, first_times, known_squares
 from scoreboard.truth import Truth
 from versus.first_times import STATISTICS, gradients_to
 from versus.rows import build as build_peer
@@ -43,7 +42,7 @@ SCHEMES: dict[str, Callable[[], dict[str, Any]]] = {
     "unadjusted": lambda: {"adjusted": False},
     "paper": lambda: {"step": pmm.PoissonULMC(K=16, scheme="paper")},
 }
-PEERS = ("nutpie NUTS", "nutpie low rank", "PyMC NUTS", "NumPyro NUTS", "MCLMC", "WALNUTS")
+PEERS = ("nutpie NUTS", "nutpie low rank", "PyMC NUTS", "NumPyro NUTS", "MCLMC")
 CHAINS, DRAWS = 4, 1000
 # A draw of MCLMC is one step, of two gradients: with so many it spends what a thousand trajectories of NUTS do.
 STEPS = {"MCLMC": 4000}
@@ -61,8 +60,6 @@ def measured(key: str, sampler: str, seed: int) -> dict[str, Any]:
     """Return the row of a run: our schemes by name, or a peer."""
     model, truth = _known(key)
     with overheard():
-        if sampler == EVERY_STEP:
-            return first_times(model, truth, seed)
         found = ours(model, truth, sampler, seed) if sampler in SCHEMES else theirs(model, truth, sampler, seed)
     return {"d": int(sum(np.size(v) for v in model.initial_point(0).values())), **found}
 
@@ -74,22 +71,19 @@ def ours(model: pm.Model, truth: Truth, scheme: str, seed: int) -> dict[str, Any
         with model:
             return pmm.sample(chains=CHAINS, random_seed=seed, progressbar=False, **SCHEMES[scheme](), **short)
 
-    run(draws=10, tune=20)  # compiles: what is timed is a call in a session that knows the model
-    began = time.process_time()
-    tree = run()
-    cpu = time.process_time() - began
-    stats = tree["sample_stats"].dataset
-    draws, total = truth.draws(model, tree), stats["n_grad_total"].values[:, -1]
-    each = gradients_of(stats)
-    row = errors_and_costs(truth, draws, each, total - each.sum(axis=1))
+    tree, cpu = timed(run)
+    stats, draws = tree["sample_stats"].dataset, truth.draws(model, tree)
+    row = errors_and_costs(truth, draws, *gradients_of(stats))
     return {**row, **judged(tree), **claims(truth, draws, tree), "unstable": failures_of(stats), "cpu": cpu}
 
 
-def theirs(model: pm.Model, truth: Truth, peer: str, seed: int) -> dict[str, Any]:
+def theirs(
+    model: pm.Model, truth: Truth, peer: str, seed: int, chains: int = CHAINS, draws: int | None = None
+) -> dict[str, Any]:
     """Run another sampler, with its defaults."""
-    sampler = build_peer(peer, model, None, CHAINS)
+    sampler = build_peer(peer, model, chains)
     sampler.begin(seed)
-    sampler.lengthen(STEPS.get(peer, DRAWS))
+    sampler.lengthen(draws or STEPS.get(peer, DRAWS))
     run = sampler.run()
     draws = run.draws[..., : len(truth.labels)]
     if truth.names:
@@ -117,10 +111,9 @@ def errors_and_costs(truth: Truth, draws: np.ndarray, each: np.ndarray, before: 
     row |= {"warm_up": warm_up, "gradients": float((before + spent).max())}
     row["ess_per_1000"] = 1000 * row["ess"] / float(spent.sum())
     row["for_400"] = warm_up + WANTED / max(1, row["ess"]) * float(spent.mean())  # chains that stand still have none
-    reference = known_squares(truth)
-    if reference is not None:
+    if truth.second is not None and truth.variance_of_square is not None:
         for name in STATISTICS:
-            first = gradients_to(draws, each, reference, name).first
+            first = gradients_to(draws, each, truth, name).first
             row[name] = warm_up + first if math.isfinite(first) else None
     return row
 

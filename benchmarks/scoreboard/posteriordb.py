@@ -1,4 +1,4 @@
-"""The posteriors of posteriordb with reference draws, as PyMC models: ``scoreboard.snapshot --check`` compares them.
+"""The posteriors of posteriordb with reference draws, as PyMC models: ``scoreboard.check`` compares them.
 
 Models are those of the Stan programs, with their flat priors.  Variables have the names of the references, so that a
 result is judged by name; what a model samples in place of one of them is said by ``free``.
@@ -20,9 +20,8 @@ import pytensor.tensor as pt
 from pymc.distributions import transforms
 from scoreboard.time_series import ARMA, HMM, ODE
 
-__all__ = ["DATA", "FAMILY", "POSTERIORS", "Posterior"]
+__all__ = ["POSTERIORS", "Posterior"]
 
-FAMILY = "posteriordb"
 DATA = Path(__file__).parent / "data"
 
 

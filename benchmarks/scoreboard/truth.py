@@ -17,15 +17,15 @@ import pymc as pm
 from exact_moments import Reference
 from make_references import flat_draws
 from posteriors import FIELDS
+from tables import RESULTS
 
 from pmm_mcmc.model.result_tree import flat_names
 
 __all__ = ["PATHS", "Truth", "flat_labels", "from_reference", "kept", "read", "stored"]
 
-RESULTS = Path(__file__).parents[1] / "results"
-PATHS = {name: RESULTS / f"{file}.json" for name, file in (("posteriordb", "posteriordb"), ("odd", "odd"))}
-PATHS |= {"published": RESULTS / "published.json", "held_out": RESULTS / "held_out_hierarchies.json"}
-PATHS |= {"gallery": RESULTS / "gallery.json"}
+FILES = {"held_out": "held_out_hierarchies"}
+FAMILIES = ("posteriordb", "odd", "published", "held_out", "gallery", "hierarchies")
+PATHS = {family: RESULTS / f"{FILES.get(family, family)}.json" for family in FAMILIES}
 OF_SQUARES = ("second", "variance_of_square")
 
 
@@ -70,7 +70,9 @@ def stored(family: str, name: str) -> Truth:
     """Return the moments of a model that a file of ``results`` keeps."""
     entry = read(PATHS[family]).get(name)
     if entry is None:
-        raise ValueError(f"{family}/{name}: no moments are kept: python -m benchmarks scoreboard.references {name}")
+        raise ValueError(
+            f"{family}/{name}: no moments are kept: python -m benchmarks scoreboard.references {family}/{name}"
+        )
     fields = {field: np.array(entry[field]) for field in (*FIELDS, *OF_SQUARES) if field in entry}
     return Truth(names=tuple(entry["names"]), labels=entry["labels"], **fields)
 

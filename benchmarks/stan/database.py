@@ -52,15 +52,22 @@ class Program:
         model = stanli.bridgestan_model(stan_file=str(self.file), data=self.data)
         return [bracketed(label) for label in model.param_names()]
 
+    def reference_draws(self) -> list[dict[str, list[float]]] | None:
+        """Return posteriordb's draws of each chain by parameter, where it has some."""
+        path = self.root / "reference_posteriors" / "draws" / "draws" / f"{self.reference_name}.json"
+        there = path.exists() or path.with_suffix(".json.zip").exists()
+        return _json(path) if there else None
+
     def truth(self) -> Truth | None:
         """Return the moments of posteriordb's reference draws, or of a long run of NUTS, which is kept beside them.
 
         None where that has not converged.
         """
-        if self.reference_name is not None:
-            path = self.root / "reference_posteriors" / "draws" / "draws" / f"{self.reference_name}.json"
-            if path.exists() or path.with_suffix(".json.zip").exists():
-                return self._of_draws(_json(path))
+        chains = self.reference_draws()
+        if chains is not None:
+            labels = [label for label in self.labels if label in chains[0]]
+            draws = np.array([[chain[label] for label in labels] for chain in chains]).swapaxes(1, 2)
+            return Truth((), labels, **moments_of(draws))
         path = self.root / "long_runs" / f"{self.name}.json"
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
@@ -70,11 +77,6 @@ class Program:
         if entry is None:
             return None
         return Truth((), entry["labels"], *(np.array(entry[name]) for name in ("mean", "sd", "mcse_mean", "mcse_sd")))
-
-    def _of_draws(self, chains: list[dict[str, list[float]]]) -> Truth:
-        labels = [label for label in self.labels if label in chains[0]]
-        draws = np.array([[chain[label] for label in labels] for chain in chains]).swapaxes(1, 2)
-        return Truth((), labels, **moments_of(draws))
 
     def _of_long_run(self) -> dict[str, Any] | None:
         fit = self.nuts(**LONG)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from posteriors import EFFECTIVE, R_HAT, diagnosed, failures_of, gradients_of, judged, overheard
+from posteriors import EFFECTIVE, R_HAT, diagnosed, failures_of, gradients_of, judged, overheard, timed
 from scoreboard.measure import CHAINS, DRAWS, WANTED, errors_and_costs
 from scoreboard.truth import Truth
 from stan.database import DIVERGENT, nuts_gradients, programs
@@ -54,13 +54,8 @@ def ours(program: Any, truth: Truth | None, sampler: str, seed: int) -> dict[str
     def run(**short: int) -> Any:
         return pmm.sample(model=density, chains=CHAINS, random_seed=seed, progressbar=False, **options, **short)
 
-    run(draws=10, tune=20)  # compiles
-    began = time.process_time()
-    tree = run()
-    cpu = time.process_time() - began
+    tree, cpu = timed(run)
     stats = tree["sample_stats"].dataset
-    each = gradients_of(stats)
-    before = stats["n_grad_total"].values[:, -1] - each.sum(axis=1)
     posterior = tree["posterior"].dataset
     values = {}
     for name, array in posterior.items():
@@ -69,7 +64,7 @@ def ours(program: Any, truth: Truth | None, sampler: str, seed: int) -> dict[str
             label = f"{name}[{','.join(str(i + 1) for i in index)}]" if shape else str(name)
             values[label] = array.values[(slice(None), slice(None), *index)]
     labels = program.labels if truth is None else truth.labels
-    row = row_of(truth, np.stack([values[label] for label in labels], axis=-1), each, before)
+    row = row_of(truth, np.stack([values[label] for label in labels], axis=-1), *gradients_of(stats))
     row |= {"children": list(density.children), "unstable": failures_of(stats), "d": density.d}
     return {**row, **judged(tree), "cpu": cpu}
 

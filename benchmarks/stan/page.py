@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from posteriors import BIASED
-from scoreboard.page import TRUSTED, errors_in_words, good
 from stan.measure import DEFAULT, NUTS, UNADJUSTED
+from tables import TRUSTED, Rows, errors_in_words, good, lies, ratios, refused, states
 
 __all__ = ["page"]
 
-Rows = list[dict[str, Any]]
 HEADER = f"""\
 python -m benchmarks stan PATH: Stan programs of a checkout of posteriordb, 4 chains of 1000 draws, by default.
 
@@ -22,7 +19,6 @@ WRONG     runs off by more than {BIASED} posterior sd and beyond chance (one in 
           reference is that of posteriordb, or NUTS ten times as long that has converged; -: neither, not judged
 refused   runs within {BIASED} of every mean and sd that are not trusted
 """
-STATES = {"trusted": 0, "no warning": 0, "undecided": 1, "not trusted": 2, "warns": 2, "not judged": 2}
 
 
 def page(rows: Rows, facts: str) -> str:
@@ -36,28 +32,18 @@ def page(rows: Rows, facts: str) -> str:
         for sampler in (DEFAULT, UNADJUSTED, NUTS):
             mine = [row for row in rows if (row["target"], row["sampler"]) == (target, sampler)]
             if mine:
-                lines.append(line(target, sampler, mine, ratios(rows, sampler)))
+                lines.append(line(target, sampler, mine, ratios(rows, sampler, NUTS, "for_400")))
     return "\n".join(lines) + "\n"
-
-
-def ratios(rows: Rows, sampler: str) -> dict[str, float]:
-    """Return g400 over that of NUTS by program: medians over the seeds of each."""
-    of = {kind: {row["target"]: [] for row in good(rows)} for kind in (sampler, NUTS)}
-    for row in good(rows):
-        if row["sampler"] in of:
-            of[row["sampler"]][row["target"]].append(row["for_400"])
-    both = [target for target in of[NUTS] if of[NUTS][target] and of[sampler][target]]
-    return {target: float(np.median(of[sampler][target]) / np.median(of[NUTS][target])) for target in both}
 
 
 def totals(rows: Rows, sampler: str) -> list[str]:
     """Return what is measured of a sampler on all programs."""
     mine = [row for row in good(rows) if row["sampler"] == sampler]
     known = [row for row in mine if row.get("right") is not None]
-    lies = [row for row in known if row["wrong"] and row["state"] in TRUSTED]
+    wrong = [row for row in known if lies(row)]
     right = [row for row in known if row["right"]]
-    refused = [row for row in right if row["state"] not in TRUSTED]
-    of = ratios(rows, sampler)
+    not_trusted = [row for row in right if refused(row)]
+    of = ratios(rows, sampler, NUTS, "for_400")
     values = np.sort(list(of.values())) if of else np.array([np.nan])
     solved = {row["target"] for row in good(rows) if row["sampler"] == NUTS and row["state"] in TRUSTED}
     lost = [target for target, value in of.items() if value > 1.0]
@@ -65,10 +51,10 @@ def totals(rows: Rows, sampler: str) -> list[str]:
     return [
         f"{sampler}: {len(of)} programs beside NUTS: median ratio {np.median(values):.3f}, worst {values[-1]:.2f}; "
         f"lost on {len(lost)}, of which NUTS solves {len(solved.intersection(lost))}: {', '.join(lost) or 'none'}",
-        f"    runs {len(mine)}, judged {len(known)}; wrong and trusted {len(lies)}"
-        f"{': ' + ', '.join(sorted({row['target'] for row in lies})) if lies else ''}; "
-        f"right and refused {len(refused)} of {len(right)}; failed {len(failed)}",
-        *(f"    refused: {row['target']} {row['seed']}: {row['sentence'][:150]}" for row in refused),
+        f"    runs {len(mine)}, judged {len(known)}; wrong and trusted {len(wrong)}"
+        f"{': ' + ', '.join(sorted({row['target'] for row in wrong})) if wrong else ''}; "
+        f"right and refused {len(not_trusted)} of {len(right)}; failed {len(failed)}",
+        *(f"    refused: {row['target']} {row['seed']}: {row['sentence'][:150]}" for row in not_trusted),
         *(f"    failed: {row['target']} {row['seed']}: {row['error'][:150]}" for row in failed),
     ]
 
@@ -78,16 +64,15 @@ def line(target: str, sampler: str, mine: Rows, of: dict[str, float]) -> str:
     ran = good(mine)
     if not ran:
         return f"{target[:38]:38s} {sampler:11s}{'':5s} failed: {mine[0]['error'][:90]}"
-    counts = [sum(STATES[row["state"]] == i for row in ran) for i in range(3)]
     known = [row for row in ran if row.get("right") is not None]
     wrong = [row for row in known if row["wrong"]]
-    lies = sum(row["state"] in TRUSTED for row in wrong)
-    said = f"{len(wrong)}{f' T{lies}' if lies else ''}" if known else "-"
+    trusted = sum(map(lies, wrong))
+    said = f"{len(wrong)}{f' T{trusted}' if trusted else ''}" if known else "-"
     ratio = f"{of[target]:.3f}" if sampler != NUTS and target in of else ""
     refusals = [row["sentence"] for row in ran if row["state"] not in TRUSTED and "sentence" in row]
     words = errors_in_words(wrong[0]) if wrong else next(iter(refusals), "")
     cost, seconds = (np.median([row[name] for row in ran]) for name in ("for_400", "cpu"))
     return (
         f"{target[:38]:38s} {sampler:11s}{ran[0].get('d', ''):>5} {cost:9.0f} {ratio:>7s} "
-        f"{'/'.join(map(str, counts)):>7s} {said:>6s} {seconds:6.1f}  {words[:110]}"
+        f"{'/'.join(map(str, states(ran))):>7s} {said:>6s} {seconds:6.1f}  {words[:110]}"
     )

@@ -49,9 +49,6 @@ class Crossing:
     spent: float
     final: float
 
-    def __str__(self) -> str:
-        return f"{self.first:.0f}" if math.isfinite(self.first) else f">{self.spent:.0f}"
-
 
 def _first(holds: np.ndarray, spent: np.ndarray) -> float:
     """Gradients spent when a condition holds for the first time, infinite if it never does."""

@@ -40,28 +40,23 @@ def _densities(model: pm.Model) -> tuple[Any, Any]:
 class JaxPeer:
     """A sampler that JAX compiles: warmed up by ``begin`` from any seed, lengthened at will.
 
-    Coordinates are divided by ``scale``, standard deviations, 1 by default.  ``warm_up_seconds`` and ``seconds`` are
-    those of CPU without compilation.
+    ``warm_up_seconds`` and ``seconds`` are those of CPU without compilation.
     """
 
     name = ""
     first = 2000
     lockstep = True  # chains advance in one batch; else one after the other, where they differ in work
 
-    def __init__(self, model: pm.Model, chains: int = 8, scale: Any = None):
+    def __init__(self, model: pm.Model, chains: int = 8):
         import jax
         from versus.jax_density import starts
 
         self.jax, self.chains = jax, chains
-        self._model_density, evaluate = _densities(model)
+        self.density, evaluate = _densities(model)
         self._starts = lambda seed: starts(model, chains, seed, evaluate)
-        raw = self._model_density
-        origin = self._starts(0)
-        self.d = origin.shape[1]
-        self.scale = np.ones(self.d) if scale is None else np.asarray(scale)
-        self.density = raw if scale is None else lambda z: raw(z * self.scale)
+        begin = self._starts(0)
+        self.d = begin.shape[1]
         self.build()
-        begin = self.begin_at(origin)
         keys = jax.random.split(jax.random.key(0), chains)
         self._warm = jax.jit(self._over_chains(self.warm)).lower(keys, begin).compile()
         carry, _ = jax.eval_shape(self._over_chains(self.warm), keys, begin)
@@ -90,10 +85,6 @@ class JaxPeer:
     def build(self) -> None:
         """Build what ``warm`` and ``step`` need of ``density``."""
 
-    def begin_at(self, x: np.ndarray) -> np.ndarray:
-        """What ``warm`` is told of the starts."""
-        return x
-
     def warm(self, key: Any, x: Any) -> Any:
         """Warm one chain up: its state, and the gradients that this took."""
         raise NotImplementedError
@@ -105,7 +96,7 @@ class JaxPeer:
     def begin(self, seed: int) -> None:
         """Start anew from a seed, and warm up."""
         warm_key, sample_key = self.jax.random.split(self.jax.random.key(seed))
-        x = self.begin_at(self._starts(seed) / self.scale)
+        x = self._starts(seed)
         keys = self.jax.random.split(warm_key, self.chains)
         began = time.process_time()
         state, gradients = self._warm(keys, x)
@@ -129,7 +120,7 @@ class JaxPeer:
         """Return the whole run."""
         positions, gradients, failures = (np.concatenate(part, axis=1) for part in zip(*self._parts, strict=True))
         self.failing = int(failures.sum())
-        return Run(self.name, positions * self.scale, gradients, self.warm_up_gradients, note=self.note())
+        return Run(self.name, positions, gradients, self.warm_up_gradients, note=self.note())
 
     def note(self) -> str:
         """What was tuned."""
@@ -141,9 +132,9 @@ class MCLMC(JaxPeer):
 
     name = "MCLMC"
 
-    def __init__(self, model: pm.Model, chains: int = 8, *, tuner_steps: int = TUNER_STEPS, **more: Any):
+    def __init__(self, model: pm.Model, chains: int = 8, *, tuner_steps: int = TUNER_STEPS):
         self.tuner_steps = tuner_steps
-        super().__init__(model, chains, **more)
+        super().__init__(model, chains)
 
     def build(self) -> None:
         """The kernel, and the evaluations of one step, counted as it is traced."""
@@ -155,10 +146,10 @@ class MCLMC(JaxPeer):
 
         def counting(x):
             self._a_step += 1
-            return self._model_density(x)
+            return self.density(x)
 
         def one(key, x):
-            state = blackjax.mclmc.init(x, self._model_density, key)
+            state = blackjax.mclmc.init(x, self.density, key)
             return self._kernel(key, state, counting, np.ones(self.d), 1.0, 1.0)
 
         self.jax.eval_shape(one, self.jax.random.key(0), np.zeros(self.d))

@@ -1,106 +1,20 @@
-"""NUTS of PyMC and nutpie, WALNUTS, and the underdamped Langevin solvers of diffrax, on a PyMC model.
+"""NUTS of PyMC and nutpie on a PyMC model.
 
 * PyMC's NUTS with its defaults (jitter and adapted diagonal scale, 1,000 tuning iterations).  Gradients are leapfrog
   steps (``n_steps``): that at the start of a trajectory is known from the last one, though PyMC evaluates it again.
 * nutpie's NUTS with its defaults (400 tuning iterations).  Gradients are ``n_steps``.
-* WALNUTS of walnutpie with its defaults (a warm-up of at most 1,000 iterations), but for the number of draws, from
-  around the model's initial point.  Gradients are the calls of the density: those of the warm-up are of a run with one
-  draw, and each draw takes the mean of the others.
-* diffrax's ALIGN and QUICSORT, fixed steps, ``u = 1``: one and two gradients a step.  They have neither tuning nor
-  a scale: coordinates are divided by the true standard deviations of the posterior, and step and friction are the best
-  of a grid, chosen on a seed of its own by the first time of b2_max.  The search is not counted, and both are more than
-  a user has.  Of the start 200 steps are dropped, and counted as warm-up.  Solvers' steps are called in a loop of their
-  own with fresh Brownian increments (``UnsafeBrownianPath``), which is faster than ``diffeqsolve`` with a tree.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 import warnings
-from typing import Any
 
 import numpy as np
 import pymc as pm
-from versus.first_times import Run, gradients_to
-from versus.jax_peers import JaxPeer
+from versus.first_times import Run
 
-__all__ = ["Nutpie", "PyMCNUTS", "Solver", "Walnuts"]
-
-DROPPED, SEARCHED, SEARCH_SEED = 200, 4000, 1000
-STEPS, FRICTIONS = (0.1, 0.2, 0.35, 0.6, 0.9, 1.3), (1.0, 2.0)
-
-
-class Solver(JaxPeer):
-    """A solver of the underdamped Langevin equation with a fixed step, ``kind`` of "ALIGN" or "QUICSORT"."""
-
-    def __init__(self, model: pm.Model, chains: int = 8, *, kind: str, known: Any, **more: Any):
-        self.kind, self.name = kind, kind
-        self._a_step = {"ALIGN": 1, "QUICSORT": 2}[kind]
-        self.size, self.friction = 0.2, 1.0
-        super().__init__(model, chains, scale=np.sqrt(known.variance_of_x), **more)
-        self.search(known)
-
-    def build(self) -> None:
-        """The solver and its equation."""
-        import diffrax
-
-        self._diffrax = diffrax
-        self._area = {"ALIGN": diffrax.SpaceTimeLevyArea, "QUICSORT": diffrax.SpaceTimeTimeLevyArea}[self.kind]
-        # The threshold that diffrax recommends in double precision.
-        self._solver = getattr(diffrax, self.kind)(taylor_threshold=0.01)
-
-    def _terms(self, key: Any, friction: Any) -> Any:
-        diffrax, gradient = self._diffrax, self.jax.grad(self.density)
-        path = diffrax.UnsafeBrownianPath((self.d,), key, levy_area=self._area)
-        drift = diffrax.UnderdampedLangevinDriftTerm(friction, 1.0, lambda x, args: -gradient(x))
-        return diffrax.MultiTerm(drift, diffrax.UnderdampedLangevinDiffusionTerm(friction, 1.0, path))
-
-    def warm(self, key, x):
-        """The start of the equation; step and friction are arguments, so that a search compiles once."""
-        jax = self.jax
-        size, friction = x[-2], x[-1]
-        key, velocity_key = jax.random.split(key)
-        y = x[:-2], jax.random.normal(velocity_key, (self.d,))
-        begin = self._solver.init(self._terms(key, friction), 0.0, size, y, None)
-        state = (y, begin, size, friction)
-
-        def one(state, i):
-            return self.step(state, jax.random.fold_in(key, i))[0], None
-
-        state, _ = jax.lax.scan(one, state, jax.numpy.arange(DROPPED))
-        # ALIGN begins with the gradient at the start, which QUICSORT does not need.
-        return state, self._a_step * DROPPED + (self.kind == "ALIGN")
-
-    def step(self, state, key):
-        """A step."""
-        y, inner, size, friction = state
-        y, _, _, inner, _ = self._solver.step(self._terms(key, friction), 0.0, size, y, None, inner, False)
-        return (y, inner, size, friction), (y[0], self._a_step, 0)
-
-    def begin_at(self, x: np.ndarray) -> np.ndarray:
-        """The start with step and friction, which each chain carries."""
-        return np.hstack([x, np.full((len(x), 1), self.size), np.full((len(x), 1), self.friction)])
-
-    def search(self, known: Any) -> None:
-        """Take the best of the grid: the least first time of b2_max, and where none is, the least error."""
-        found = {}
-        for friction in FRICTIONS:
-            for size in STEPS:
-                self.size, self.friction = size, friction
-                self.begin(SEARCH_SEED)
-                self.lengthen(SEARCHED // self._a_step)
-                run = self.run()
-                if np.all(np.isfinite(run.draws)):
-                    crossing = gradients_to(run.draws, run.gradients_per_draw, known, "b2_max")
-                    found[crossing.first, crossing.final] = size, friction
-        if not found:
-            raise ValueError(f"{self.kind}: no step of the grid is stable")
-        self.size, self.friction = found[min(found)]
-
-    def note(self) -> str:
-        """What was chosen."""
-        return f"step {self.size:g}, friction {self.friction:g}, best of {len(STEPS) * len(FRICTIONS)}"
+__all__ = ["Nutpie", "PyMCNUTS"]
 
 
 class Rerun:
@@ -195,52 +109,3 @@ class Nutpie(Rerun):
         share = before.sum() / (before.sum() + steps.sum())
         self.warm_up_seconds, self.seconds = share * took, (1 - share) * took
         return Run(self.name, stats["unconstrained_draw"].values, steps, before)
-
-
-class Walnuts(Rerun):
-    """WALNUTS, NUTS with leapfrog steps that adapt within a trajectory."""
-
-    name, failing = "WALNUTS", 0
-
-    def __init__(self, model: pm.Model, chains: int = 8):
-        import walnutpie
-
-        super().__init__(model, chains)
-        self._walnuts = walnutpie.walnuts_pyfunc
-        self._density = model.logp_dlogp_function(ravel_inputs=True)
-        self._density.set_extra_values({})
-        self._density._pytensor_function.trust_input = True
-
-    def _call(self, draws: int) -> tuple[np.ndarray, float]:
-        """Return draws, and the gradients of a chain, warm-up included."""
-        # Its chains are threads, and PyTensor's functions are for one at a time.
-        calls, lock = 0, threading.Lock()
-
-        def density(x: np.ndarray) -> tuple[float, np.ndarray]:
-            nonlocal calls
-            with lock:
-                calls += 1
-                lp, gradient = self._density(x.copy())
-                return float(lp), np.array(gradient)
-
-        point = self.model.initial_point(0)
-        start = np.concatenate([np.ravel(point[var.name]) for var in self.model.continuous_value_vars])
-        around = np.random.default_rng(self._seed).uniform(-1.0, 1.0, (self.chains, start.size))
-        with warnings.catch_warnings():
-            # Its warm-up ends when chains agree, which depends on their threads.
-            warnings.filterwarnings("ignore", "Setting 'seed'", UserWarning)
-            found = self._walnuts(
-                density, inits=start + around, num_chains=self.chains, seed=self._seed,
-                min_sampling_iter=draws, max_sampling_iter=draws,
-            )  # fmt: skip
-        return np.array([np.asarray(chain) for chain in found]), calls / self.chains
-
-    def sample(self, draws: int) -> Run:
-        """Sample with the defaults."""
-        began = time.process_time()
-        _, before = self._call(1)
-        self.warm_up_seconds = time.process_time() - began
-        x, total = self._call(draws)
-        self.seconds = time.process_time() - began - 2 * self.warm_up_seconds
-        each = np.full(x.shape[:2], (total - before) / draws)
-        return Run(self.name, x, each, np.full(self.chains, before))

@@ -1,14 +1,16 @@
-"""The tables of the comparison with other samplers, from its stored rows."""
+"""The page of the comparison with other samplers, from its rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
+from tables import Rows, good, grouped, median
+from versus.ours import SAMPLERS
+from versus.rows import PEERS
 
-__all__ = ["HEADER", "table"]
+__all__ = ["page"]
 
 HEADER = """\
 Gradients a chain until the error b2 of the second moments is below 0.01; median over chains, then over seeds.
@@ -35,43 +37,38 @@ def _figure(values: Iterable[float | None], spent: Iterable[float]) -> str:
 
 
 def _range(values: list[float]) -> str:
-    words = [f"{v:.3g}" for v in (float(np.median(values)), min(values), max(values))]
+    words = [f"{v:.3g}" for v in (median(values), min(values), max(values))]
     return f"{words[0]} [{words[1]}, {words[2]}]" if len(values) > 1 else words[0]
 
 
-def _line(sampler: str, rows: list[dict[str, Any]]) -> list[str]:
+def _line(sampler: str, rows: Rows) -> list[str]:
     """The line of one sampler on one target, and one for each failure."""
-    good = [row for row in rows if "error" not in row]
+    done = good(rows)
     lines = []
-    if good:
-        warm = [row["warm_up"] for row in good]
-        spent = [row["spent"] for row in good]
-        first = {name: [row[name]["first"] for row in good] for name in ("b2_max", "b2_avg")}
-        corrected = [row["corrected"] for row in good]
-        corr = "-" if None in corrected else f"{np.median(corrected):.0f}"
-        total = [None if f is None else f + w for f, w in zip(first["b2_max"], warm, strict=True)]
-        in_all = _figure(total, [s + w for s, w in zip(spent, warm, strict=True)])
-        ess = [_range([row[name] for row in good]) for name in ("ess_per_1000", "ess_square_per_1000")]
-        fast = [np.median([row[name] for row in good]) for name in ("ess_per_second", "ess_square_per_second")]
+    if done:
+        of = {name: [row[name] for row in done] for name in ("warm_up", "spent", "corrected")}
+        first = {name: [row[name]["first"] for row in done] for name in ("b2_max", "b2_avg")}
+        corr = "-" if None in of["corrected"] else f"{np.median(of['corrected']):.0f}"
+        total = [None if f is None else f + w for f, w in zip(first["b2_max"], of["warm_up"], strict=True)]
+        in_all = _figure(total, np.add(of["spent"], of["warm_up"]))
+        ess = [_range([row[name] for row in done]) for name in ("ess_per_1000", "ess_square_per_1000")]
+        fast = [median(row[name] for row in done) for name in ("ess_per_second", "ess_square_per_second")]
         lines.append(
-            f"  {sampler:22s}{np.median(warm):8.0f} {_figure(first['b2_max'], spent):>24s} "
-            f"{_figure(first['b2_avg'], spent):>22s} {corr:>7s} {in_all:>24s} {ess[0]:>18s} {ess[1]:>18s} "
-            f"{fast[0]:9.0f} {fast[1]:8.0f} {sum(row['failing'] for row in good):6d}  {good[-1]['note']}"
+            f"  {sampler:22s}{median(of['warm_up']):8.0f} {_figure(first['b2_max'], of['spent']):>24s} "
+            f"{_figure(first['b2_avg'], of['spent']):>22s} {corr:>7s} {in_all:>24s} {ess[0]:>18s} {ess[1]:>18s} "
+            f"{fast[0]:9.0f} {fast[1]:8.0f} {sum(row['failing'] for row in done):6d}  {done[-1]['note']}"
         )
     lines += [f"  {sampler:22s}seed {row['seed']} failed: {row['error']}" for row in rows if "error" in row]
     return lines
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def page(rows: Rows, facts: str) -> str:
     """Every target's lines, in the order of the rows."""
-    lines = []
-    targets: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for row in rows:
-        targets.setdefault(row["target"], {}).setdefault(row["sampler"], []).append(row)
-    for target, by_sampler in targets.items():
-        some = next(iter(by_sampler.values()))
-        seeds = sorted({row["seed"] for group in by_sampler.values() for row in group})
-        lines += ["", f"{target} (d={some[0]['d']}), seeds {', '.join(map(str, seeds))}", COLUMNS]
-        for sampler, group in by_sampler.items():
-            lines += _line(sampler, sorted(group, key=lambda row: row["seed"]))
-    return "\n".join(lines)
+    lines = [HEADER, facts]
+    for target, of_target in grouped(rows).items():
+        by_sampler = grouped(of_target, "sampler")
+        size = next((f" (d={row['d']})" for row in of_target if "d" in row), "")
+        lines += ["", f"{target}{size}, seeds {', '.join(map(str, sorted(grouped(of_target, 'seed'))))}", COLUMNS]
+        for sampler in (name for name in (*SAMPLERS, *PEERS) if name in by_sampler):
+            lines += _line(sampler, sorted(by_sampler[sampler], key=lambda row: row["seed"]))
+    return "\n".join(lines) + "\n"

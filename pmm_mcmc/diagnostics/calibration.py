@@ -1,11 +1,10 @@
 """The thresholds of the verdict and of the Stein corrections: what each is, and what is known of it.
 
-Biases are in posterior standard deviations.  ``python -m benchmarks calibration`` measures the verdict as a whole: of
-1,288 replicates with a bias above 0.1 none was trusted, of 5,112 below 0.05 790 with draws enough were refused
-(``benchmarks/results/calibration.txt``).  ``python -m benchmarks thresholds`` halves and doubles each threshold (of a
-number near 1: its distance from 1) and judges 24 runs again, each as it is, by its first 25 draws and at twice the step
-(``benchmarks/results/thresholds.txt``).  Below, "Half, double" says how many runs differ in a sentence, and how many
-are trusted as they are.
+Biases are in posterior standard deviations.  The verdict as a whole: of 1,288 replicates with a bias above 0.1 none was
+trusted, of 5,112 below 0.05 790 with draws enough were refused (``benchmarks/frozen/calibration.txt``).  Each threshold
+was halved and doubled (of a number near 1: its distance from 1) and 24 runs judged again, each as it is, by its first
+25 draws and at twice the step (``benchmarks/frozen/thresholds.txt``).  Below, "Half, double" says how many runs differ
+in a sentence, and how many are trusted as they are.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class Calibration:
 
     always_judged: int = 200
     """Parameters that are always judged, the first ones; or twice the number of coordinates, if that is more.  Bounds
-    time: see ``python -m benchmarks overhead 3``."""
+    time: ``benchmarks/frozen/overhead.txt``."""
     always_without_gradients: int = 2000
     """The same where the number of coordinates is not known, and judging costs less.  Bounds time."""
     worst_judged: int = 50

@@ -18,7 +18,7 @@ are many).  Coefficients are fitted on other chains than they are applied to: th
 standard error follows from the spread of the corrected values.
 
 A correction that leaves a share ``r`` of the variance of a mean leaves about :math:`\sqrt r` of its bias
-(``benchmarks/calibration.py``).
+(``benchmarks/frozen/calibration.txt``).
 
 References
 ----------

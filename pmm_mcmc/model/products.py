@@ -2,7 +2,7 @@
 
 PyTensor's product reads matrices of any strides in place.  Its code takes numba some ten seconds of a model's first
 compilation for each pair of layouts; ``np.dot`` takes a third of a second and copies a matrix that is not contiguous
-(``python -m benchmarks cold_start``).
+(``benchmarks/frozen/cold_start.txt``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The thresholds of warm-up: what each is, and what is known of it.
 
-``python -m benchmarks thresholds`` halves and doubles each (of a number near 1: its distance from 1) on two halves of
-an acceptance set, twelve runs each; ``benchmarks/results/thresholds.txt`` has all figures.  Below, "Half, double" says
-how many runs differ, and by which factor their cost changes: gradients of warm-up and of 400 effective draws, known to
-about 0.03.  Where no run differs, a factor of two does not matter on this set; nothing more is known.
+Each was halved and doubled (of a number near 1: its distance from 1) on two halves of an acceptance set, twelve runs
+each: ``benchmarks/frozen/thresholds.txt`` has all figures.  Below, "Half, double" says how many runs
+differ, and by which factor their cost changes: gradients of warm-up and of 400 effective draws, known to about 0.03.
+Where no run differs, a factor of two does not matter on this set; nothing more is known.
 """
 
 from __future__ import annotations

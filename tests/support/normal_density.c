@@ -56,20 +56,3 @@ int funnel(size_t n, const double *x, double *gradient, double *value, void *dat
     }
     return 0;
 }
-
-/* Many calls in a loop, of such a function and of one with the signature of the engine. */
-typedef int density(size_t, const double *, double *, double *, void *);
-typedef double shim(const double *, double *, const long long *, long long);
-double bare_calls(density *f, size_t n, const double *x, double *gradient, long many, void *data) {
-    double value, sum = 0.0;
-    for (long i = 0; i < many; i++) {
-        f(n, x, gradient, &value, data);
-        sum += value;
-    }
-    return sum;
-}
-double engine_calls(shim *f, size_t n, const double *x, double *gradient, const long long *table, long many) {
-    double sum = 0.0;
-    for (long i = 0; i < many; i++) sum += f(x, gradient, table, (long long)n);
-    return sum;
-}
