@@ -10,7 +10,7 @@ import xarray as xr
 from arviz_base import extract
 from arviz_stats import summary as arviz_summary
 
-from pmm_mcmc.diagnostics.moments_summary import moments_summary
+from pmm_mcmc.diagnostics.moments_summary import MomentsRun
 from pmm_mcmc.diagnostics.noncentred import WORDS
 from pmm_mcmc.diagnostics.parameters import Parameters
 from pmm_mcmc.diagnostics.reading import read
@@ -157,6 +157,6 @@ def _of_moments(dt: Any, given: dict[str, Any]) -> pd.DataFrame:
         raise ValueError(
             f"{unknown[0]}={given[unknown[0]]!r}: does not apply to a run that kept no draws; leave it out"
         )
-    out = moments_summary(dt)
+    out = MomentsRun(dt).moments
     out.attrs["verdict"] = verdict(dt).sentence
     return out

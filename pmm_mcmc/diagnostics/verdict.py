@@ -13,7 +13,7 @@ from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.identity import fails, fails_on_average, holds
 from pmm_mcmc.diagnostics.ladder import evidence, ladder_words, restarts
 from pmm_mcmc.diagnostics.modes import mode_reasons, mode_words
-from pmm_mcmc.diagnostics.moments_summary import read_moments
+from pmm_mcmc.diagnostics.moments_summary import MomentsRun
 from pmm_mcmc.diagnostics.necks import neck_reasons
 from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, beside, concluded
@@ -73,7 +73,7 @@ def verdict(dt: Any) -> Verdict:
     all finds the worst.  Tables of the last few results are kept; :func:`pmm_mcmc.summary` does not compute them again.
     """
     if "posterior_mean" in dt.children:  # draws were not kept
-        return judge(read_moments(dt))
+        return judge(MomentsRun(dt))
     tables = remembered(dt)
     if "verdict" not in tables:
         run = read(dt)
@@ -335,7 +335,7 @@ def asks_for_more(dt: Any) -> Reason | None:
 
     The result is one that a run has so far: its table is not kept.
     """
-    run = read_moments(dt) if "posterior_mean" in dt.children else read(dt)
+    run = MomentsRun(dt) if "posterior_mean" in dt.children else read(dt)
     return next((reason for reason in judge(run).reasons if reason.remedy == MORE), None)
 
 

@@ -8,8 +8,6 @@ from typing import Any, Self
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.result_tree import ResultTree
@@ -135,9 +133,10 @@ class MomentsRecorder:
     seed: int | None = None
     earlier: xr.Dataset | None = None
 
-    def __init__(self, layout: ResultTree, attrs: dict[str, Any], empty: Groups, structure: Structure | None):
-        self._layout, self._attrs, self._empty, self._structure = layout, dict(attrs), empty, structure
-        self._moments: Moments | None = None
+    def __init__(self, layout: ResultTree, attrs: dict[str, Any], empty: Groups):
+        self._layout = layout
+        self._attrs = dict(attrs)
+        self._moments = Moments(empty["posterior"])
 
     def __enter__(self) -> Self:
         return self
@@ -151,11 +150,8 @@ class MomentsRecorder:
 
     def put(self, groups: Groups, run: Run, whole: bool) -> None:
         """Add a chunk."""
-        if "posterior" not in groups:
-            return
-        if self._moments is None:
-            self._moments = self._start(run.tuned.coordinates)
-        self._moments.add(groups)
+        if "posterior" in groups:
+            self._moments.add(groups)
 
     def note(self, attrs: dict[str, Any]) -> None:
         """Add attributes that differ between equal runs."""
@@ -167,17 +163,7 @@ class MomentsRecorder:
 
     def result(self) -> xr.DataTree:
         """Return the result with the moments."""
-        moments = self._start(None) if self._moments is None else self._moments
-        return _with_equilibration(moments.tree(self._layout, self._attrs), self.run)
-
-    def _start(self, coordinates: Coordinates | None) -> Moments:
-        stats = self._empty["sample_stats"]
-        chains = len(stats["lp"])
-        d = len(self._layout.names)
-        known = coordinates if "gradient" in stats else None
-        if known is not None and self._structure is not None:
-            known = self._structure.judged_coordinates(known)
-        return Moments.start(self._empty["posterior"], d, chains, known)
+        return _with_equilibration(self._moments.tree(self._layout, self._attrs), self.run)
 
 
 class StoreRecorder:

@@ -138,8 +138,8 @@ def sample(
         Compute the group ``log_likelihood``.
     keep
         "draws"; or "moments" if the draws would fit neither memory nor disk: means and standard deviations of each
-        chain, in groups ``posterior_mean`` and ``posterior_sd``, and the moments from which :func:`pmm_mcmc.summary`
-        corrects means.  The memory then does not depend on ``draws``.
+        chain, in groups ``posterior_mean`` and ``posterior_sd``; no bias is measured.  The memory then does not depend
+        on ``draws``.
     adjusted
         True (default, unless ``step`` is given): the stationary law of the draws is the posterior itself.  Warm-up is
         followed by an equilibration of at most ``tune`` transitions, and equilibration and draws are made by
@@ -313,7 +313,7 @@ def sample(
         if store is None and needed > _LARGE:
             _log.log(level, "Memory: about %s at the peak", describe(needed))
         if moments:
-            recorder = MomentsRecorder(plan.layout, attrs, empty, plan.engine.structure)
+            recorder = MomentsRecorder(plan.layout, attrs, empty)
         elif store is None:
             refuse_too_large(most + warming, chains, plan.numbers_per_draw, needed)
             recorder = MemoryRecorder(

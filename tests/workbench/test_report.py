@@ -258,11 +258,8 @@ def test_real_runs_in_memory_in_a_store_and_of_moments(tmp_path):
     assert [row[0] for row in page.tables()["Estimates"][1:]] == ["mu", "theta[A & B]", "theta[<i>]"]
 
     of_moments = pages.check(run_page(moments))
-    summary = pmm.summary(moments)
-    shown = of_moments.tables()["Bias"]
-    assert [row[0] for row in shown[1:]] == list(summary.index)
-    assert float(shown[1][1].replace("\N{MINUS SIGN}", "-")) == pytest.approx(summary["bias"].iloc[0], rel=0.06)
-    assert len(of_moments.texts("figcaption")) == 1
+    assert [row[0] for row in of_moments.tables()["Estimates"][1:]] == list(pmm.summary(moments).index)
+    assert "Bias" not in of_moments.tables() and not of_moments.texts("figcaption")
     assert dict(zip(of_moments.texts("dt"), of_moments.texts("dd"), strict=True))["Kept"] == "moments, no draws"
 
 

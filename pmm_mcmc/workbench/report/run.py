@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.moments_summary import moments_summary, read_moments
+from pmm_mcmc.diagnostics.moments_summary import MomentsRun
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.statement import Verdict as Judgement
@@ -79,12 +79,7 @@ def page_of(dt: Any, title: str) -> Page:
 def _summarised(dt: Any) -> _Found:
     children = getattr(dt, "children", ())
     if "posterior_mean" in children:
-        table = moments_summary(dt)
-        if not read_moments(dt).unadjusted:
-            table = table.drop(columns=["bias", "bias_se"])
-        if "bias" in table:
-            table["bias_sd_units"] = table["bias"] / table["sd"].where(table["sd"] > 0.0)
-        return _Found(table, verdict(dt))
+        return _Found(MomentsRun(dt).moments, verdict(dt))
     if "posterior" not in children:
         raise ValueError(
             f"dt={type(dt).__name__}: is no result of sampling, for it has no group 'posterior'; give a result of "
