@@ -25,11 +25,11 @@ import pytensor.tensor as pt
 from pymc.exceptions import SamplingError
 from scoreboard.published import banana
 
-from pmm_mcmc.engines.arguments import OtherModes
 from pmm_mcmc.run.driver import Run
 from pmm_mcmc.run.plan import Asked, SamplingPlan
 from pmm_mcmc.run.starts import draws_of_prior, starts
 from pmm_mcmc.warmup import pooled
+from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.scouts import look_around
 
 CHAINS, SEEDS, LENGTH = 4, 8, 1000
@@ -101,7 +101,7 @@ class Scouted:
         pooled.look_around = self._look
         while not warming.finished:
             warming.block(plan.engine)
-        self.found: OtherModes = warming.tuned.other_modes
+        self.found: OtherModes = warming.other_modes
         d = plan.engine.d
         self.chains = warming.tuned.coordinates.place(warming.ensemble.state[:, 3 * d : 4 * d])
 

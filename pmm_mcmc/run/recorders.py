@@ -41,15 +41,9 @@ class MemoryRecorder:
         The result to continue, if there is one.
     draws
         Draws of each chain after the warm-up, with those of that result; None if it is not known.
-
-    Attributes
-    ----------
-    earlier
-        The statistics of the draws of that result.
     """
 
     seed: int | None = None
-    earlier: xr.Dataset | None = None
 
     def __init__(
         self,
@@ -75,7 +69,6 @@ class MemoryRecorder:
                 )
             self.run = before.run
             self._add(before.groups(empty), before.run.done)
-            self.earlier = before.tree["sample_stats"].to_dataset()
             self._times = {name: float(before.tree["posterior"].attrs.get(name, 0.0)) for name in _TIMES}
 
     def __enter__(self) -> Self:
@@ -131,7 +124,6 @@ class MomentsRecorder:
 
     run: Run | None = None
     seed: int | None = None
-    earlier: xr.Dataset | None = None
 
     def __init__(self, layout: ResultTree, attrs: dict[str, Any], empty: Groups):
         self._layout = layout
@@ -177,8 +169,6 @@ class StoreRecorder:
         Number of draws of a chunk.
     seed
         Seed of the stored run.
-    earlier
-        The statistics of the stored draws.
     """
 
     def __init__(
@@ -191,13 +181,10 @@ class StoreRecorder:
     ):
         self._path, self._store, self.rows, self.seed, self._processes = path, store, rows, seed, processes
         self.run: Run | None = None
-        self.earlier: xr.Dataset | None = None
         # Draws of warm-up, whose blocks have any length, that do not fill a chunk yet, for the chains of this process.
         self._waiting: Groups = {}
         if store.checkpoint is not None:
             self.run, waiting = store.checkpoint
-            if self.run.done:
-                self.earlier = open_store(path)["sample_stats"].to_dataset()
             for group, arrays in waiting.items():
                 self._waiting[group] = {name: values[processes.own] for name, values in arrays.items()}
 

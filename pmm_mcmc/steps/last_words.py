@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import logging
 from typing import Any
 
@@ -16,10 +17,10 @@ from pymc.stats.convergence import SamplerWarning, WarningType, warn_treedepth
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, DRAWS, breaks_between, looked_at
-from pmm_mcmc.diagnostics.necks import ATTRIBUTE as NECKS
+from pmm_mcmc.diagnostics.breaks import DRAWS, breaks_between, looked_at
 from pmm_mcmc.diagnostics.necks import DRAWS as FOR_NECKS
 from pmm_mcmc.diagnostics.necks import MOST, Value, necks_beyond
+from pmm_mcmc.diagnostics.reading import FINDINGS
 from pmm_mcmc.diagnostics.verdict import last_words
 from pmm_mcmc.model.log_density import log_density
 from pmm_mcmc.model.outputs import python_function
@@ -107,16 +108,18 @@ def _look_beyond(idata: Any, model: Any) -> None:
 
         if not np.allclose(both(x[:1])[0], lp[:1], rtol=1e-6, atol=1e-6):
             return  # other variables, or in another order
+        findings: dict[str, Any] = {}
         if "model_failures" in stats:
-            idata["posterior"].attrs[ATTRIBUTE] = breaks_between(x, both, bool(stats["model_failures"].sum() > 0))
+            findings["breaks"] = breaks_between(x, both, bool(stats["model_failures"].sum() > 0))
         structure = log_density(vars, model, point, {}).structure if "noncentred" in stats else None
-        idata["posterior"].attrs |= _necks(stats, both, structure)
+        findings |= _necks(stats, both, structure)
+        idata["posterior"].attrs[FINDINGS] = json.dumps(findings)
     except Exception as error:
         _log.info("Jumps of the log density and necks were not looked for: %s", error)
 
 
-def _necks(stats: Any, value: Value, structure: Structure | None) -> dict[str, str]:
-    """Return the attribute that reports necks beyond the draws.
+def _necks(stats: Any, value: Value, structure: Structure | None) -> dict[str, Any]:
+    """Return the finding of necks beyond the draws.
 
     Each chain has a non-centring of its own, in a process that may be gone: here one is learnt from draws of all.
     Coordinates that are non-centred themselves are not looked along.
@@ -140,4 +143,4 @@ def _necks(stats: Any, value: Value, structure: Structure | None) -> dict[str, s
 
     flat = draws.reshape(-1, d)
     whitened = Coordinates(flat.mean(axis=0), np.linalg.cholesky(np.cov(flat.T)))
-    return {NECKS: necks_beyond(draws[np.ix_(chains, rows)].reshape(-1, d), whitened, of_z, own)}
+    return {"necks": necks_beyond(draws[np.ix_(chains, rows)].reshape(-1, d), whitened, of_z, own)}

@@ -12,10 +12,11 @@ from rich.progress import Progress, TextColumn
 from rich.table import Column
 
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines.arguments import OTHER_MODES, OtherModes, TunedParameters
+from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.model.heartbeat import NARROW
 from pmm_mcmc.steps.chain import Chain
+from pmm_mcmc.warmup.other_modes import OTHER_MODES, OtherModes
 
 __all__ = [
     "ADJUSTED_STATISTICS", "GRADIENTS", "STATISTICS", "WITHOUT_FRICTION", "Stats", "progress_columns", "rows_of",
@@ -96,7 +97,7 @@ def rows_of(
         "steps_per_draw": thin,
         "halving_cost": tuned.halving_cost,
         "expected_bias": tuned.expected_bias,
-        **tuned.other_modes.statistics,
+        **chain.other_modes.statistics,
         "warning": None,
     }
     constant = {name: value for name, value in constant.items() if name in kept}

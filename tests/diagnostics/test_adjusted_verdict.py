@@ -191,7 +191,7 @@ def test_where_the_density_jumps_or_ends_neither_identity_nor_divergences_are_as
     dt = adjusted(x, gradient=-0.5 * x, diverging=flags)
     assert codes(dt) == ["divergences", "identity"]
     edge = {"gradients": 100, "kind": kind, "size": 1.5, "coordinate": 0, "value": 0.3, "fixed": True}
-    dt["posterior"].attrs["breaks"] = json.dumps(edge)
+    dt["posterior"].attrs["findings"] = json.dumps({"breaks": edge})
     assert codes(dt) == []
 
 
@@ -199,11 +199,11 @@ def test_other_modes_are_read_from_the_attribute():
     x = grid(3)
     dt = adjusted(x)
     numbers = {"other_modes": 0.4, "other_mode_coordinate": 1, "other_mode_position": 20.0, "other_mode_visited": 0}
-    dt["posterior"].attrs["other_modes"] = json.dumps(numbers)
+    dt["posterior"].attrs["findings"] = json.dumps({"modes": numbers})
     (reason,) = pmm.verdict(dt).reasons
     assert reason.code == "modes" and reason.value == 0.4 and "above theirs in b[0]" in reason.words
     numbers["other_modes"] = 0.0
-    dt["posterior"].attrs["other_modes"] = json.dumps(numbers)
+    dt["posterior"].attrs["findings"] = json.dumps({"modes": numbers})
     assert codes(dt.copy()) == []
 
 
