@@ -39,7 +39,7 @@ COSTS = (
     "poisson_glm",
 )  # fmt: skip
 ENDS = UntilKnown(look_every(CHAINS), 0, dict, Processes(slice(0, 1))).ends
-MEANS, SDS = (("mean_corrected", "mcse_corrected"), ("mean", "mcse")), (("sd_corrected", "mcse_sd_corrected"),)
+MEANS, SDS = (("mean_cv", "mcse_cv"), ("mean", "mcse")), (("sd_cv", "mcse_sd_cv"),)
 
 
 def correlated() -> pm.Model:

@@ -3,7 +3,7 @@
 Each target is sampled at the step that warm-up finds, and at multiples of it, which are given as a user would give
 them: everything else is tuned anew.  One long run of 32 chains at a setting says what its true bias is (against the
 moments of ``tests/support/targets.py``); cut into replicates of 4 chains it gives what a user would have seen: the
-verdict of ``pmm_mcmc.verdict``, and whether the interval ``mean_corrected`` +- 1.96 ``mcse_corrected`` holds the
+verdict of ``pmm_mcmc.verdict``, and whether the interval ``mean_cv`` +- 1.96 ``mcse_cv`` holds the
 true mean.
 
 A setting is good where the true bias is below ``target_bias`` = 0.05 posterior standard deviations in all means and
@@ -110,8 +110,8 @@ def measure(ours: Ours, multiple: float, known: Reference, shown: slice, replica
             run = read(dt)
             table = run.table
             verdict = judge(run)
-            away = np.abs(table["mean_corrected"] - known.mean)
-            inside_all.append((away <= 1.96 * np.hypot(table["mcse_corrected"], known.se_mean))[shown].mean())
+            away = np.abs(table["mean_cv"] - known.mean)
+            inside_all.append((away <= 1.96 * np.hypot(table["mcse_cv"], known.se_mean))[shown].mean())
             found = {KINDS[reason.code] for reason in verdict.reasons}
             reasons.update(found)
             if verdict.trusted:

@@ -165,7 +165,7 @@ def line(seed: int, found: Row, known: Known) -> str:
     j = int(np.argmax(np.abs(off)))
     corrected, verdict = "", ""
     if found.result is not None:
-        after = (found.result["mean_corrected"].to_numpy()[: known.shown] - moments.mean) / sd
+        after = (found.result["mean_cv"].to_numpy()[: known.shown] - moments.mean) / sd
         wrong = ((np.abs(off) > BIASED) & (np.abs(off) > CLEARLY * error)).any()
         corrected = f"{after[np.argmax(np.abs(after))]:+.3f}"
         verdict = "no" + ", rightly" * bool(wrong) if not found.verdict.trusted else "WRONG trust" if wrong else "trust"

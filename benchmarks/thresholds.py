@@ -158,7 +158,7 @@ class Case:
             verdicts.append(str(judge(run)))
             if i == 0:
                 table = run.table
-                error = float(np.max(np.abs(table["mean_corrected"] - self.known) / table["sd"]))
+                error = float(np.max(np.abs(table["mean_cv"] - self.known) / table["sd"]))
                 cost = before.cost if spent is None else spent[0] + 400.0 * spent[1] / table["ess_bulk"].min()
         return Outcome(same, cost, error, tuple(verdicts), trees)
 
@@ -212,7 +212,7 @@ class Whole:
                 tree = pmm.sample(random_seed=seed, progressbar=False)
         run, stats = read(tree), tree["sample_stats"].dataset
         table = run.table
-        off = [abs(table["mean_corrected"][name] - mean) / table["sd"][name] for name, mean in self.known.items()]
+        off = [abs(table["mean_cv"][name] - mean) / table["sd"][name] for name, mean in self.known.items()]
         spent = stats["n_grad_total"].values
         same, cost = run.position.tobytes() + spent.tobytes(), float(spent[:, -1].mean())
         found = judge(run)

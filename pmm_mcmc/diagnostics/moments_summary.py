@@ -63,7 +63,7 @@ class MomentsRun(Run):
     @cached_property
     def table(self) -> pd.DataFrame:
         """The columns that checks ask for: no bias is measured."""
-        return self.moments.reindex(columns=[*BIASES, "r_hat"]).assign(sd_corrected=self.moments["sd"])
+        return self.moments.reindex(columns=[*BIASES, "r_hat"]).assign(sd_cv=self.moments["sd"])
 
     @property
     def means(self) -> str:

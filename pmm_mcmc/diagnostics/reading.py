@@ -196,7 +196,7 @@ class Run:
         These are the transformed ones, deterministics, and children of hierarchies: those of a funnel are known by
         their scale.  Of the others a large error counts where gradients do not explain the standard deviation.
         """
-        error = self.table["mcse_sd_corrected"] / self.table["sd_corrected"].where(self.table["sd_corrected"] > 0.0)
+        error = self.table["mcse_sd_cv"] / self.table["sd_cv"].where(self.table["sd_cv"] > 0.0)
         error = error.where(self.table["bias_of_sd"].isna() & (self.table["sd"] != 0.0))
         if self.position is None:
             return error * np.nan

@@ -307,7 +307,7 @@ def _means(run: Run) -> str:
     moving = table["sd"] != 0.0
     if not moving.any():
         return "nothing varies."
-    corrected = table["mcse_corrected"] / table["sd_corrected"]
+    corrected = table["mcse_cv"] / table["sd_cv"]
     # A parameter that gradients do not explain has its plain mean and error.
     error = corrected.where(table["bias"].notna(), run.errors)[moving]
     if not error.notna().any():

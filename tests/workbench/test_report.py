@@ -66,7 +66,7 @@ def test_tables_hold_the_numbers_of_the_summary(good, page):
                 assert shown == pytest.approx(value, rel=0.06, abs=0.5 if name.startswith("ess_b") else 6e-4), name
                 assert name != "r_hat" or len(row[column].split(".")[1]) == 3
             seen.add(name)
-    assert seen >= set(summary.columns) - {"mcse_mean"} and {"bias_of_sd", "sd_corrected", "r_hat"} <= seen
+    assert seen >= set(summary.columns) - {"mcse_mean"} and {"bias_of_sd", "sd_cv", "r_hat"} <= seen
 
 
 def test_every_column_is_explained_twice_over(page):

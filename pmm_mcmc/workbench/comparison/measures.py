@@ -44,14 +44,14 @@ COLUMNS: dict[str, str] = {
     "mean_error_se": "Its standard error; the largest of many errors is beyond one or two of them by chance.",
     "mean_error_noise": "Bound that noise alone exceeds in 5 of 100 runs, for all parameters at once.",
     "mean_error_at": "The parameter whose mean has the largest error.",
-    "mean_corrected": "As mean_error, with Stein-corrected means (pmm_mcmc.summary), for every sampler.",
-    "mean_corrected_se": "Its standard error.",
+    "mean_cv": "As mean_error, with Stein-corrected means (pmm_mcmc.summary), for every sampler.",
+    "mean_cv_se": "Its standard error.",
     "sd_error": "Largest relative error of a posterior standard deviation.",
     "sd_error_se": "Its standard error.",
     "sd_error_noise": "Bound that noise alone exceeds in 5 of 100 runs, for all parameters at once.",
     "sd_error_at": "The parameter whose standard deviation has the largest error.",
-    "sd_corrected": "As sd_error, with Stein-corrected standard deviations.",
-    "sd_corrected_se": "Its standard error.",
+    "sd_cv": "As sd_error, with Stein-corrected standard deviations.",
+    "sd_cv_se": "Its standard error.",
     "wasserstein": "Sliced Wasserstein distance to the reference draws, in posterior standard deviations.",
     "wasserstein_floor": "95 % quantile of the same distance for independent, exact draws, as many as the run has "
     "effective ones.",
@@ -175,7 +175,7 @@ def errors(trace: Trace, truth: Truth, labels: list[str]) -> dict[str, Any]:
         own = np.where((z == x).all(axis=(0, 1)), np.arange(d), -1)
         first = corrected_expectations(x, z, slope, own)
         second = corrected_expectations(square, z, slope, own, follow=x)
-        estimates |= {"mean_corrected": (first.value, first.se), "sd_corrected": (second.value, second.se)}
+        estimates |= {"mean_cv": (first.value, first.se), "sd_cv": (second.value, second.se)}
     found: dict[str, Any] = {}
     for name, (value, error) in estimates.items():
         if name.startswith("mean"):

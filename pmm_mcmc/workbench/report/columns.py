@@ -6,10 +6,10 @@ __all__ = ["BIASES", "ESTIMATES", "FORMS", "SAMPLING", "SETTING", "interval_mean
 
 ESTIMATES = {
     "mean": "Mean of the draws.",
-    "mean_corrected": "Mean corrected by the gradients at the draws: the number to report.",
-    "mcse_corrected": "Standard error of the corrected mean.",
+    "mean_cv": "Mean corrected by the gradients at the draws: the number to report.",
+    "mcse_cv": "Standard error of the corrected mean.",
     "sd": "Standard deviation of the draws, over all chains.",
-    "sd_corrected": "Standard deviation corrected by the gradients at the draws, where that is possible.",
+    "sd_cv": "Standard deviation corrected by the gradients at the draws, where that is possible.",
 }
 BIASES = {
     "bias": "Mean of the draws minus corrected mean: the effect of the step size on it, with some error by chance.",
@@ -46,9 +46,7 @@ SETTING = {
     "n_grad_total": ("gradients", "Gradients of the log density that a chain has spent, warm-up included."),
 }
 FORMS = {
-    **dict.fromkeys(
-        ("bias", "bias_se", "mcse_mean", "mcse_sd", "mcse_corrected", "bias_of_sd", "bias_of_sd_se"), ".2g"
-    ),
+    **dict.fromkeys(("bias", "bias_se", "mcse_mean", "mcse_sd", "mcse_cv", "bias_of_sd", "bias_of_sd_se"), ".2g"),
     **dict.fromkeys(("ess_bulk", "ess_tail"), ",.0f"),
     **dict.fromkeys(("r_hat", "nested_r_hat"), ".3f"),
     "bias_sd_units": ".3f",

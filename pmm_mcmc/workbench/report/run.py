@@ -94,7 +94,7 @@ def _summarised(dt: Any) -> _Found:
 def _of_draws(dt: Any) -> _Found:
     judged, biases = verdict(dt), full_table(dt)
     measured = bool(biases["bias"].notna().any())
-    columns = ["mean_corrected", "mcse_corrected", "sd_corrected", *(BIASES if read(dt).unadjusted else ())]
+    columns = ["mean_cv", "mcse_cv", "sd_cv", *(BIASES if read(dt).unadjusted else ())]
     table = joined(dt, biases[columns] if measured else None)
     if "superchains" in dt["posterior"].attrs:
         table["nested_r_hat"] = nested_r_hat(dt).reindex(table.index)
@@ -169,7 +169,7 @@ def _forest(table: pd.DataFrame, most: int = 40) -> Figure:
     measured = table[table["bias_sd_units"].notna()]
     labels = chosen(list(measured.index), measured["bias_sd_units"].abs(), most)
     rows = measured.loc[[label for label in measured.index if label in set(labels)]]
-    unit = rows["sd_corrected" if "sd_corrected" in rows else "sd"].to_numpy()
+    unit = rows["sd_cv" if "sd_cv" in rows else "sd"].to_numpy()
     series = {"mean": (rows["bias_sd_units"].to_numpy(), rows["bias_se"].to_numpy() / unit)}
     of_what = "means"
     if "bias_of_sd" in rows:
