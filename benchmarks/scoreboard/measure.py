@@ -128,9 +128,9 @@ def claims(truth: Truth, draws: np.ndarray, tree: Any) -> dict[str, Any]:
     posterior = xr.Dataset({"x": (("chain", "draw", "i"), draws)}, attrs=tree["posterior"].attrs)
     table = bias_table(xr.DataTree.from_dict({"posterior": posterior, "sample_stats": tree["sample_stats"].dataset}))
     moving = table["sd"].to_numpy() > 0
-    scale = np.where(moving, table["sd_corrected"], np.nan)
-    error = table["mcse_corrected"].to_numpy()
-    off = np.abs(table["mean_corrected"].to_numpy() - truth.mean)
+    scale = np.where(moving, table["sd_cv"], np.nan)
+    error = table["mcse_cv"].to_numpy()
+    off = np.abs(table["mean_cv"].to_numpy() - truth.mean)
     parts = [np.abs(table[name].to_numpy()) / scale for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se")]
     biases = Biases(
         truth.labels,

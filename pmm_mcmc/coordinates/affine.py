@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Coordinates", "marginal_scale"]
+__all__ = ["Coordinates"]
 
 
 class Coordinates(NamedTuple):
@@ -89,15 +89,3 @@ class Coordinates(NamedTuple):
             return y
         directions = self.scale[2:]
         return y + (y @ directions.T * (self.scale[1, : len(directions)] ** power - 1.0)) @ directions
-
-
-def marginal_scale(coordinates: Coordinates) -> np.ndarray:
-    """Return the root of the diagonal of ``W W^T``, for each of the forms of ``W``."""
-    scale = np.asarray(coordinates.scale, dtype=float)
-    if scale.ndim == 1:
-        return np.sqrt(scale**2)
-    if scale.shape[0] == scale.shape[1]:
-        return np.sqrt((scale**2).sum(axis=1))
-    directions = scale[2:]
-    stretch = scale[1, : len(directions)]
-    return np.sqrt(scale[0] ** 2 * (1.0 + (stretch**2 - 1.0) @ directions**2))

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.coordinates.affine import Coordinates, marginal_scale
 from pmm_mcmc.coordinates.banded_loops import undo_rows
 from pmm_mcmc.coordinates.factors import Factor
 from pmm_mcmc.coordinates.site import learn_elementwise, learn_grouped, undone
@@ -234,17 +233,6 @@ class Structure:
             with np.errstate(divide="ignore"):
                 q[..., self.signed] = np.log(self._unit(sites) * np.sinh(v))
         return q, slope
-
-    def judged_coordinates(self, coordinates: Coordinates) -> Coordinates:
-        """Return coordinates that whiten ``q`` about as well as the given ones whiten ``z``."""
-        if not self.signed.size:
-            return coordinates._replace(sites=None)
-        centre, scale = coordinates.centre.copy(), marginal_scale(coordinates)
-        assert coordinates.sites is not None
-        v = np.maximum(np.abs(centre[self.signed]), scale[self.signed])
-        centre[self.signed] = np.log(self._unit(coordinates.sites) * np.sinh(v))
-        scale[self.signed] = scale[self.signed] / np.tanh(v)
-        return Coordinates(centre, scale)
 
     # -- learning ----------------------------------------------------------------------------------------------------
 

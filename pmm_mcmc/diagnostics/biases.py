@@ -66,8 +66,8 @@ class Biases(NamedTuple):
 
 def biases_of(table: pd.DataFrame) -> Biases:
     """Return the biases of a table of parameters in posterior standard deviations."""
-    scale = table["sd_corrected"].where(table["sd_corrected"] > 0.0)
-    columns = ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se", "mcse_corrected")
+    scale = table["sd_cv"].where(table["sd_cv"] > 0.0)
+    columns = ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se", "mcse_cv")
     mean, mean_se, of_sd, of_sd_se, error = ((table[name].abs() / scale).to_numpy() for name in columns)
     left = table["unexplained"].to_numpy()
     return Biases(list(table.index), mean, mean_se, left, of_sd, of_sd_se, table["sd"].to_numpy() != 0.0, error)

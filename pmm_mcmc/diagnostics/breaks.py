@@ -11,11 +11,10 @@ tree through some draws: a surface that has draws on both sides is crossed by an
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy.sparse.csgraph import minimum_spanning_tree
@@ -23,10 +22,8 @@ from scipy.spatial.distance import pdist, squareform
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 
-__all__ = ["ATTRIBUTE", "DRAWS", "Break", "Density", "breaks_between", "looked_at", "noted"]
+__all__ = ["DRAWS", "Break", "Density", "breaks_between", "looked_at"]
 
-# Attribute of a result: what was found, as JSON.
-ATTRIBUTE = "breaks"
 # Log densities ``(n,)`` and gradients ``(n, d)`` at positions ``(n, d)``.
 Density = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -59,13 +56,12 @@ class Break(NamedTuple):
     value: float
     fixed: bool
 
-
-def noted(attrs: Any) -> Break | None:
-    """Return the break in the attributes of a result, if there is one."""
-    found = json.loads(attrs[ATTRIBUTE]) if ATTRIBUTE in attrs else {}
-    if "kind" not in found:
-        return None
-    return Break(found["kind"], found.get("size", math.inf), found["coordinate"], found["value"], found["fixed"])
+    @classmethod
+    def of(cls, finding: dict[str, Any]) -> Self | None:
+        """Return the break in what :func:`breaks_between` returned, if there is one."""
+        if "kind" not in finding:
+            return None
+        return cls(**{name: finding.get(name, math.inf) for name in cls._fields})
 
 
 def looked_at(chains: int, draws: int, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -75,7 +71,9 @@ def looked_at(chains: int, draws: int, number: int) -> tuple[np.ndarray, np.ndar
     return np.arange(0, chains, -(-chains // number)), np.unique(which.astype(int))
 
 
-def breaks_between(draws: np.ndarray, density: Density, failures: bool = False, rounding: float = 1e-10) -> str:
+def breaks_between(
+    draws: np.ndarray, density: Density, failures: bool = False, rounding: float = 1e-10
+) -> dict[str, Any]:
     """Look for jumps and walls between draws.
 
     Parameters
@@ -91,17 +89,15 @@ def breaks_between(draws: np.ndarray, density: Density, failures: bool = False, 
 
     Returns
     -------
-    str
-        The attribute of a result: a JSON object with the number of ``gradients`` that were evaluated and, if something
-        was found, the fields of a :class:`Break`.
+    dict
+        The number of ``gradients`` that were evaluated and, if something was found, the fields of a :class:`Break`,
+        without the size of a wall: JSON has no infinity.
     """
     look = _Look(density, rounding)
     with np.errstate(all="ignore"):  # densities that are not finite, or vast
         found = look.between(np.unique(np.asarray(draws, dtype=float), axis=0), failures)
     what = {} if found is None else found._asdict()
-    if found is not None and found.kind == "wall":
-        del what["size"]  # JSON has no infinity
-    return json.dumps({"gradients": look.spent, **what})
+    return {"gradients": look.spent} | {name: value for name, value in what.items() if value != math.inf}
 
 
 class _Points(NamedTuple):

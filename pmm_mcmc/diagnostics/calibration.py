@@ -134,9 +134,6 @@ class Calibration:
     fitted_draws: int = 20_000
     """Draws that coefficients are fitted on, at most.  Bounds time: on log-gamma targets in 9 to 250 coordinates five
     times as many gave standard errors smaller by 0 to 1 %, for two to eight times the CPU seconds."""
-    moment_pieces: int = 64
-    """Groups of chains that co-moments are kept of where draws are not: enough for standard errors, few enough for the
-    memory."""
 
 
 CALIBRATION = Calibration()

@@ -68,7 +68,7 @@ def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
     >>> table = pmm.expectation(dt, lambda p: {"sum": p["a"] + p["b"], "product": p["a"] * np.exp(p["b"])})
     >>> list(table.index)
     ['sum', 'product']
-    >>> bool(abs(table.loc["sum", "mean_corrected"] - 1.0) < 1e-3)
+    >>> bool(abs(table.loc["sum", "mean_cv"] - 1.0) < 1e-3)
     True
     """
     if not callable(function):

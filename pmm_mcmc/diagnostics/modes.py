@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.statement import Reason
-from pmm_mcmc.engines.arguments import OTHER_MODES
+from pmm_mcmc.warmup.other_modes import OTHER_MODES
 
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
 
-__all__ = ["ATTRIBUTE", "mode_reasons", "mode_words", "unequal_modes"]
-
-# The attribute of a result that reports other modes; results of PyMC's loop have them among the statistics.
-ATTRIBUTE = "other_modes"
+__all__ = ["mode_reasons", "mode_words", "unequal_modes"]
 
 
 class _Mode(NamedTuple):
@@ -39,11 +35,10 @@ class _Mode(NamedTuple):
 
 def _other_mode(run: Run) -> _Mode | None:
     """Return the mode with most mass that no chain visits, or else that with most mass."""
-    if ATTRIBUTE in run.attrs:
-        numbers = json.loads(run.attrs[ATTRIBUTE])
-        mode = _Mode(*(numbers[name] for name in OTHER_MODES))
+    if "modes" in run.findings:
+        mode = _Mode(*(run.findings["modes"][name] for name in OTHER_MODES))
         return mode._replace(visited=bool(mode.visited)) if mode.mass > 0.0 else None
-    if "other_modes" not in run.stats:
+    if "other_modes" not in run.stats:  # where results of PyMC's loop have them
         return None
     of_chain, coordinate, at, visited = (
         np.reshape(run.stats[name].values, (run.chains, -1))[:, -1] for name in OTHER_MODES

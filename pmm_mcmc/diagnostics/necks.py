@@ -9,7 +9,6 @@ check: a prediction whose bulk is not theirs is no evidence (:func:`neck_reasons
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +22,8 @@ from pmm_mcmc.diagnostics.statement import Reason
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
 
-__all__ = ["ATTRIBUTE", "DRAWS", "MOST", "Value", "neck_reasons", "necks_beyond"]
+__all__ = ["DRAWS", "MOST", "Value", "neck_reasons", "necks_beyond"]
 
-# Attribute of a result: the predictions, as JSON.
-ATTRIBUTE = "necks"
 # Log densities ``(n,)`` and gradients ``(n, d)`` at positions ``(n, d)``.
 Value = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -49,7 +46,9 @@ _RISE = 0.5
 _TAIL, _BULK = 0.01, 0.05
 
 
-def necks_beyond(draws: np.ndarray, coordinates: Coordinates, value: Value, among: np.ndarray | None = None) -> str:
+def necks_beyond(
+    draws: np.ndarray, coordinates: Coordinates, value: Value, among: np.ndarray | None = None
+) -> dict[str, Any]:
     """Predict the marginal densities of coordinates along which the posterior narrows.
 
     Parameters
@@ -65,16 +64,16 @@ def necks_beyond(draws: np.ndarray, coordinates: Coordinates, value: Value, amon
 
     Returns
     -------
-    str
-        The attribute of a result: a JSON object with the number of ``gradients`` that were evaluated and, in ``along``,
-        for each coordinate its number, ``side`` of the neck, places and log densities there.
+    dict
+        The number of ``gradients`` that were evaluated and, in ``along``, for each coordinate its number, ``side`` of
+        the neck, places and log densities there.
     """
     walk, d = _Walk(coordinates, value), draws.shape[1]
     along = []
     if 1 < d <= MOST and np.isfinite(draws).all():
         with np.errstate(all="ignore"):  # densities that are not finite, or vast
             along = [walk.predicted(draws, i, side) for i, side in walk.narrowing(draws, among)]
-    return json.dumps({"gradients": walk.spent, "along": along})
+    return {"gradients": walk.spent, "along": along}
 
 
 class _Walk:
@@ -189,7 +188,7 @@ class _Walk:
 
 def neck_reasons(run: Run) -> list[Reason]:
     """Return a reason if a neck has a hundredth more of the mass than of the draws."""
-    for one in json.loads(run.attrs[ATTRIBUTE])["along"] if ATTRIBUTE in run.attrs else []:
+    for one in run.findings.get("necks", {}).get("along", []):
         number = one["coordinate"]
         side = one["side"]
         z = run.judged[..., number].ravel()

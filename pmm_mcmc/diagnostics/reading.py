@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,7 @@ import xarray as xr
 from scipy.stats import chi2, poisson
 
 from pmm_mcmc.diagnostics.biases import Biases, biases_of
-from pmm_mcmc.diagnostics.breaks import Break, noted
+from pmm_mcmc.diagnostics.breaks import Break, looked_at
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.folds import Folds
 from pmm_mcmc.diagnostics.identity import holds, identity_of, whitened_identity
@@ -24,7 +25,10 @@ from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
 from pmm_mcmc.warmup.stein_identity import Identity
 
-__all__ = ["Run", "read", "scalars", "walled"]
+__all__ = ["FINDINGS", "Run", "positions_at", "read", "scalars", "walled"]
+
+# Attribute of a result: what was looked for once the draws were there, as JSON: modes, breaks, necks.
+FINDINGS = "findings"
 
 _SAMPLE = ("chain", "draw")
 _NONE = (
@@ -37,6 +41,12 @@ def walled(stats: Any, draws: int) -> bool:
     """Return whether so many transitions met values that are not finite that the density may end at a wall."""
     limit = poisson.isf(0.05, CALIBRATION.unstable_rate * draws)
     return "model_failures" in stats and int(stats["model_failures"].sum()) > limit
+
+
+def positions_at(draws: xr.DataArray, number: int) -> np.ndarray:
+    """Return about so many positions ``(n, d)`` from all of a run ``(chain, draw, d)``."""
+    chains, rows = looked_at(draws.sizes["chain"], draws.sizes["draw"], number)
+    return np.asarray(draws.isel(chain=chains, draw=rows).values, dtype=float).reshape(-1, draws.shape[2])
 
 
 @dataclass
@@ -104,10 +114,15 @@ class Run:
         """Whether the draws may have the bias of a step."""
         return self.ours and not self.adjusted
 
+    @cached_property
+    def findings(self) -> dict[str, Any]:
+        """What was looked for once the draws were there, by name."""
+        return json.loads(self.attrs.get(FINDINGS, "{}"))
+
     @property
     def broken(self) -> Break | None:
         """The jump or wall between draws, if there is one."""
-        return noted(self.attrs)
+        return Break.of(self.findings.get("breaks", {}))
 
     # -- parameters --------------------------------------------------------------------------------------------------
 
@@ -181,7 +196,7 @@ class Run:
         These are the transformed ones, deterministics, and children of hierarchies: those of a funnel are known by
         their scale.  Of the others a large error counts where gradients do not explain the standard deviation.
         """
-        error = self.table["mcse_sd_corrected"] / self.table["sd_corrected"].where(self.table["sd_corrected"] > 0.0)
+        error = self.table["mcse_sd_cv"] / self.table["sd_cv"].where(self.table["sd_cv"] > 0.0)
         error = error.where(self.table["bias_of_sd"].isna() & (self.table["sd"] != 0.0))
         if self.position is None:
             return error * np.nan

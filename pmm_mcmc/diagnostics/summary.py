@@ -9,19 +9,22 @@ import pandas as pd
 import xarray as xr
 from arviz_base import extract
 from arviz_stats import summary as arviz_summary
+from arviz_stats.base.stats_utils import round_num
+from arviz_stats.summary import SummaryDataFrame
 
-from pmm_mcmc.diagnostics.moments_summary import moments_summary
+from pmm_mcmc.diagnostics.moments_summary import MomentsRun
 from pmm_mcmc.diagnostics.noncentred import WORDS
 from pmm_mcmc.diagnostics.parameters import Parameters
 from pmm_mcmc.diagnostics.reading import read
-from pmm_mcmc.diagnostics.rounding import rounded
 from pmm_mcmc.diagnostics.table import BIASES, remembered, table_of
 from pmm_mcmc.diagnostics.verdict import verdict
 
-__all__ = ["bias_table", "full_table", "joined", "summary", "with_numbers"]
+__all__ = ["bias_table", "full_table", "joined", "rounded", "summary", "with_numbers"]
 
-_CORRECTED = ("mean_corrected", "mcse_corrected")
+_CORRECTED = ("mean_cv", "mcse_cv")
 _BIAS = ("bias", "bias_se")  # of unadjusted draws alone
+# The standard error that says how many digits of an estimate are shown.
+_ERRORS = {"mean": "mcse_mean", "sd": "mcse_sd", "median": "mcse_median"} | dict([_CORRECTED, _BIAS])
 
 
 def summary(
@@ -40,7 +43,7 @@ def summary(
     var_names
         Parameters to show; all by default.
     kind
-        "short": ``mean_corrected``, ``mcse_corrected``, ``sd`` of the draws, ``r_hat`` and ``ess_bulk``, the last two
+        "short": ``mean_cv``, ``mcse_cv``, ``sd`` of the draws, ``r_hat`` and ``ess_bulk``, the last two
         ArviZ's; of unadjusted draws also ``bias`` and ``bias_se``.  "all", or any other kind that ``arviz.summary``
         knows: its columns, then the corrected ones and ``ess_per_grad`` (``ess_bulk`` for each gradient spent, warm-up
         included).  "bias": the columns of :func:`~pmm_mcmc.diagnostics.summary.bias_table`, with the biases of standard
@@ -85,6 +88,39 @@ def summary(
     return out
 
 
+def rounded(table: pd.DataFrame, round_to: Any) -> pd.DataFrame:
+    """Return a table that shows rounded numbers: "auto" by their standard errors, "none" all digits, else as ArviZ."""
+    if round_to in ("none", "None"):
+        return pd.DataFrame(table)
+    if round_to not in ("auto", None):
+        return pd.DataFrame(table).map(lambda value: round_num(value, round_to))
+    return SummaryDataFrame(
+        table, fmt_map={name: dict(zip(table.index, _shown(table, name), strict=True)) for name in table}
+    )
+
+
+def _shown(table: pd.DataFrame, name: str) -> list[str]:
+    values = table[name].astype(float)
+    if name == "r_hat" or (name.startswith("ess_") and name != "ess_per_grad"):
+        return [f"{value:.3f}" if name == "r_hat" else f"{np.floor(value):.0f}" for value in values]
+    errors = table[_ERRORS[name]] if _ERRORS.get(name) in table else values * np.nan
+    if name == "sd" and "mcse_sd" not in table and "ess_bulk" in table:
+        errors = values / np.sqrt(2.0 * table["ess_bulk"].clip(lower=1.0))
+    if name in _ERRORS and "sd" in table:  # what a correction leaves of a Gaussian is rounding
+        values = values.where(values.abs() >= 1e-9 * table["sd"], 0.0)
+        errors = np.maximum(errors, 1e-5 * table["sd"])
+    return [_number(value, error) for value, error in zip(values, errors.astype(float), strict=True)]
+
+
+def _number(value: float, error: float) -> str:
+    """Format a number with the places that two standard errors support, or with two digits if there is no error."""
+    if not 0.0 < error < np.inf or value == 0.0:
+        return f"{value:.2g}"
+    places = -int(np.floor(np.log10(2.0 * error)))
+    text = f"{value:.3g}" if places < 0 else f"{value:.{places}f}"
+    return text if float(text) else f"{value:.1g}"
+
+
 def bias_table(dt: Any, var_names: Any = None) -> pd.DataFrame:
     """Estimate the discretisation bias of each parameter's mean and standard deviation.
 
@@ -101,8 +137,8 @@ def bias_table(dt: Any, var_names: Any = None) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        A row a parameter: ``mean``, ``mcse``, ``mean_corrected``, ``mcse_corrected``, ``bias``, ``bias_se``,
-        ``bias_sd_units`` (over the corrected standard deviation), then ``sd``, ``sd_corrected``, ``mcse_sd_corrected``,
+        A row a parameter: ``mean``, ``mcse``, ``mean_cv``, ``mcse_cv``, ``bias``, ``bias_se``,
+        ``bias_sd_units`` (over the corrected standard deviation), then ``sd``, ``sd_cv``, ``mcse_sd_cv``,
         ``bias_of_sd``, ``bias_of_sd_se`` and ``unexplained``, the share of a mean's noise, and so about the share of
         its bias, that the correction does not remove.  Biases are NaN, and corrected estimates equal to the plain ones,
         where nothing can be corrected: the gradients explain too little of the parameter; there are none, or fewer than
@@ -157,6 +193,6 @@ def _of_moments(dt: Any, given: dict[str, Any]) -> pd.DataFrame:
         raise ValueError(
             f"{unknown[0]}={given[unknown[0]]!r}: does not apply to a run that kept no draws; leave it out"
         )
-    out = moments_summary(dt)
+    out = MomentsRun(dt).moments
     out.attrs["verdict"] = verdict(dt).sentence
     return out

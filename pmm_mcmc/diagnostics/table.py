@@ -23,8 +23,8 @@ __all__ = ["BIASES", "judged", "remembered", "sd_of", "table_of"]
 
 # Columns of the table of biases.
 BIASES = (
-    "mean", "mcse", "mean_corrected", "mcse_corrected", "bias", "bias_se", "bias_sd_units",
-    "sd", "sd_corrected", "mcse_sd_corrected", "bias_of_sd", "bias_of_sd_se", "unexplained",
+    "mean", "mcse", "mean_cv", "mcse_cv", "bias", "bias_se", "bias_sd_units",
+    "sd", "sd_cv", "mcse_sd_cv", "bias_of_sd", "bias_of_sd_se", "unexplained",
 )  # fmt: skip
 
 # Results whose tables are kept in memory.
@@ -76,14 +76,14 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
         return {
             "mean": first.raw,
             "mcse": first.raw_se,
-            "mean_corrected": first.value,
-            "mcse_corrected": first.se,
+            "mean_cv": first.value,
+            "mcse_cv": first.se,
             "bias": first.bias,
             "bias_se": first.bias_se,
             "bias_sd_units": first.bias / np.where(sd > 0.0, sd, np.nan),
             "sd": raw_sd,
-            "sd_corrected": np.where(second.used, sd, raw_sd),
-            "mcse_sd_corrected": sd_error,
+            "sd_cv": np.where(second.used, sd, raw_sd),
+            "mcse_sd_cv": sd_error,
             "bias_of_sd": np.where(second.used, raw_sd - sd, np.nan),
             "bias_of_sd_se": second.bias_se / np.maximum(2.0 * sd, 1e-300),
             "unexplained": first.left,

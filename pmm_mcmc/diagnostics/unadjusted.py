@@ -105,7 +105,9 @@ def unmeasured(run: Run) -> list[Reason]:
     """Return reasons if no bias, or that of weights of modes, could be measured, or that of a mean not well enough."""
     if not run.has_gradients:
         words = "the bias could not be measured, for the result holds no gradients"
-        remedy = "sample with keep_gradients=True" if "n_grad_total" in run.stats else ""
+        remedy = ADJUST
+        if "draw" in run.posterior.dims:
+            remedy = "sample with keep_gradients=True" if "n_grad_total" in run.stats else ""
         return [Reason("unmeasured", words, remedy), *unequal_modes(run, ADJUST)]
     reasons = unequal_modes(run, ADJUST)
     bounds = run.biases.known

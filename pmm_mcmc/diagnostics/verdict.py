@@ -13,7 +13,7 @@ from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.identity import fails, fails_on_average, holds
 from pmm_mcmc.diagnostics.ladder import evidence, ladder_words, restarts
 from pmm_mcmc.diagnostics.modes import mode_reasons, mode_words
-from pmm_mcmc.diagnostics.moments_summary import read_moments
+from pmm_mcmc.diagnostics.moments_summary import MomentsRun
 from pmm_mcmc.diagnostics.necks import neck_reasons
 from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, beside, concluded
@@ -76,7 +76,7 @@ def verdict(dt: Any) -> Verdict:
     all finds the worst.  Tables of the last few results are kept; :func:`pmm_mcmc.summary` does not compute them again.
     """
     if "posterior_mean" in dt.children:  # draws were not kept
-        return judge(read_moments(dt))
+        return judge(MomentsRun(dt))
     tables = remembered(dt)
     if "verdict" not in tables:
         run = read(dt)
@@ -310,7 +310,7 @@ def _means(run: Run) -> str:
     moving = table["sd"] != 0.0
     if not moving.any():
         return "nothing varies."
-    corrected = table["mcse_corrected"] / table["sd_corrected"]
+    corrected = table["mcse_cv"] / table["sd_cv"]
     # A parameter that gradients do not explain has its plain mean and error.
     error = corrected.where(table["bias"].notna(), run.errors)[moving]
     if not error.notna().any():
@@ -338,7 +338,7 @@ def asks_for_more(dt: Any) -> Reason | None:
 
     The result is one that a run has so far: its table is not kept.
     """
-    run = read_moments(dt) if "posterior_mean" in dt.children else read(dt)
+    run = MomentsRun(dt) if "posterior_mean" in dt.children else read(dt)
     return next((reason for reason in judge(run).reasons if reason.remedy == MORE or reason.code == "r_hat"), None)
 
 

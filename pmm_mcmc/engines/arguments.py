@@ -14,7 +14,7 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, METHODS, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import LATE
 
-__all__ = ["OTHER_MODES", "Block", "MethodArguments", "OtherModes", "TunedParameters"]
+__all__ = ["Block", "MethodArguments", "TunedParameters"]
 
 _DYNAMICS = {"overdamped": OVERDAMPED, "underdamped": UNDERDAMPED}
 _OFFSETS = {"left": 0.0, "centred": 0.5}
@@ -239,41 +239,11 @@ def _scaling(value: Any) -> tuple[float, ...] | None:
     return tuple(map(float, array))
 
 
-class OtherModes(NamedTuple):
-    """What scouts found beside the modes of the chains.
-
-    Attributes
-    ----------
-    mass
-        Share of the posterior in other modes, as estimated; 0 if there are none, NaN if nobody looked.
-    coordinate, position
-        Number of the unconstrained coordinate in which the largest of them is furthest away, and its position there;
-        -1 and NaN if there is none, or if the mass has no maximum of its own or is narrow within the chains.
-    visited
-        1 if all is visited, and this is the mode whose volume differs from that of the chains' highest one; else 0.
-    """
-
-    mass: float = math.nan
-    coordinate: int = -1
-    position: float = math.nan
-    visited: int = 0
-
-    @property
-    def statistics(self) -> dict[str, float | int]:
-        """Their values by name, as among the statistics of draws."""
-        return dict(zip(OTHER_MODES, self, strict=True))
-
-
-# The names of what scouts found, among the statistics of draws.
-OTHER_MODES = ("other_modes", "other_mode_coordinate", "other_mode_position", "other_mode_visited")
-
-
 class TunedParameters(NamedTuple):
     """The parameters that an engine runs with: step size, K, friction, whitened coordinates, transitions per draw.
 
     ``halving_cost`` is the factor in gradients that half the ``target_bias`` would cost, ``expected_bias`` the value of
-    :func:`pmm_mcmc.warmup.step_size.expected_bias` for this step; NaN where they are not known.  ``other_modes`` are
-    those that the warm-up's scouts found.
+    :func:`pmm_mcmc.warmup.step_size.expected_bias` for this step; NaN where they are not known.
     """
 
     step_size: float
@@ -283,7 +253,6 @@ class TunedParameters(NamedTuple):
     steps_per_draw: int
     halving_cost: float = math.nan
     expected_bias: float = math.nan
-    other_modes: OtherModes = OtherModes()
 
 
 class Block(NamedTuple):

@@ -11,7 +11,7 @@ import xarray as xr
 
 from pmm_mcmc import steps
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.arguments import Block, MethodArguments, OtherModes, TunedParameters
+from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.run.driver import Run
@@ -20,6 +20,7 @@ from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.equilibration import Equilibration
 from pmm_mcmc.warmup.friction import FrictionTrial
 from pmm_mcmc.warmup.noncentring import NoncentringWarmup
+from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.schedule import Warmup
 

@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import xarray as xr
 
-from pmm_mcmc.diagnostics.breaks import DRAWS as BREAKS
-from pmm_mcmc.diagnostics.breaks import looked_at
-from pmm_mcmc.diagnostics.necks import DRAWS as NECKS
-from pmm_mcmc.diagnostics.necks import MOST
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import Chunk, Engine, at_draw
 from pmm_mcmc.engines.processes import Processes
@@ -27,7 +22,6 @@ __all__ = ["Driver", "FinishedChunk", "Recorder", "Run", "StopSampling"]
 
 # Seconds between updates of the progress bar and checks for Ctrl-C.  Draws do not depend on it.
 _SECONDS = 0.3
-_NEWEST = 1000  # positions
 
 
 class StopSampling(Exception):
@@ -158,23 +152,6 @@ class Driver:
         self.until, self.tune, self.rows, self.batch = until, tune, rows, batch
         self.callback, self.update, self.announce, self.processes = callback, update, announce, processes
         self._pace, self._stop = 1, False
-        # The model's positions at the last draws, for the degree of non-centring that is reported at the end.
-        self.newest = np.empty((0, plan.engine.d))
-        # For each end that the run may have, positions at which breaks of the density, and necks, would be looked for.
-        own, numbers = len(run.n_grad[processes.own]), (BREAKS, NECKS) if plan.engine.d <= MOST else (BREAKS,)
-        self._seen = {(n, m): (*looked_at(own, n, m), list[np.ndarray]()) for n in until.ends for m in numbers}
-        self.failures = 0  # how often the model was not finite, or adjusted proposals diverged
-
-    def look_back(self, stats: xr.Dataset) -> None:
-        """Take the statistics of draws that are there already for a look for breaks, as if they were drawn now."""
-        for chains, draws, seen in self._seen.values():
-            at = {"chain": chains + self.processes.own.start, "draw": draws[draws < stats.sizes["draw"]]}
-            seen.extend(stats["unconstrained"].isel(at).values.reshape(-1, self.plan.engine.d))
-        self.failures += int(stats["diverging" if self.plan.adjusted else "model_failures"].sum())
-
-    def seen(self, number: int) -> list[np.ndarray]:
-        """Return about so many positions of the run, for breaks or for necks: none of a run that has not ended."""
-        return self._seen[self.run.done, number][2] if (self.run.done, number) in self._seen else []
 
     def go(self, stopped: Callable[[], bool]) -> bool:
         """Run to the end; return whether it was reached.
@@ -250,8 +227,6 @@ class Driver:
             began = time.perf_counter()
             for which, chunk in mine.advance_in_batches(self._engine, tuned, n, self.batch(n), thin=thin):
                 found.put(which, done, groups_of(self.plan, chunk, tuned, thin, n_grad[which], ""))
-                self.newest = np.concatenate([chunk.model_position[:, -1], self.newest])[:_NEWEST]
-                self._see(chunk, which, run.done)
                 n_grad[which] += chunk.n_grad.sum(axis=1)
                 unstable[which] += chunk.unstable.sum(axis=1)
             seconds = (time.perf_counter() - began) / n
@@ -270,13 +245,6 @@ class Driver:
         self.recorder.put(groups, run, done == rows)
         self._report(False, run.done, groups, "")
         return done == rows
-
-    def _see(self, chunk: Chunk, which: slice, first: int) -> None:
-        x = chunk.model_position
-        for chains, draws, seen in self._seen.values():
-            chains, draws = chains[(chains >= which.start) & (chains < which.stop)] - which.start, draws - first
-            seen.extend(x[np.ix_(chains, draws[(draws >= 0) & (draws < x.shape[1])])].reshape(-1, x.shape[2]))
-        self.failures += int((chunk.unstable if self.plan.adjusted else chunk.model_failures).sum())
 
     def _report(self, tuning: bool, done: int, groups: Groups, prefix: str) -> None:
         empty: dict[str, np.ndarray] = {}

@@ -15,23 +15,24 @@ import xarray as xr
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.log_evidence import LadderSums
 from pmm_mcmc.diagnostics.mode_weights import find_modes
-from pmm_mcmc.engines.arguments import OtherModes, TunedParameters
+from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.model.tempered import improper_priors
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups, groups_of
 from pmm_mcmc.run.driver import FinishedChunk, StopSampling
+from pmm_mcmc.run.findings import modes_of, noted
 from pmm_mcmc.run.ladder_climbs import look
 from pmm_mcmc.run.ladder_path import Moved, Path, Points
 from pmm_mcmc.run.ladder_report import LADDER, with_modes, without_draws
 from pmm_mcmc.run.ladder_state import LOOK, LOOKS, REMEMBER, Ladder, Scan
 from pmm_mcmc.run.ladder_tuning import Given, Tuner
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
-from pmm_mcmc.run.notes import noted_modes
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.storage import NothingStored, Store, open_store
 from pmm_mcmc.run.storage.recovery import stored_identity
+from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["LadderRun", "reference_of"]
 
@@ -205,7 +206,7 @@ class LadderRun:
                 ladder.judged = True
                 self._append_report(opened, self._judged(report, open_store(store), ladder))
                 opened.commit((ladder,))
-            modes = noted_modes(ladder.settings[-1])
+            modes = noted(modes_of(ladder.other_modes))
             opened.note({group: notes() | modes for group in opened.rows})
             opened.close()
             return open_store(store)
@@ -213,7 +214,7 @@ class LadderRun:
         whole_groups: Groups = {}
         for group, arrays in empty.items():
             whole_groups[group] = {n: np.concatenate([e, *(c[group][n] for c in chunks)], 1) for n, e in arrays.items()}
-        tree = plan.layout.tree(whole_groups, self.attrs | notes() | noted_modes(ladder.settings[-1]))
+        tree = plan.layout.tree(whole_groups, self.attrs | notes() | noted(modes_of(ladder.other_modes)))
         tree[LADDER] = xr.DataTree(_trimmed(self._judged(report, tree, ladder)))
         return tree
 
@@ -254,13 +255,13 @@ class LadderRun:
         What was found before is enough.
         """
         setting, d = ladder.settings[-1], self.path.d
-        if setting.other_modes.mass > 0.0 or self.path.mixture is not None:
+        if ladder.other_modes.mass > 0.0 or self.path.mixture is not None:
             return 0
         rng = np.random.default_rng([*ladder.key.tolist(), LOOKS, ladder.done])
         hot, cold = ladder.position[ladder.slot[:, 1:-1]].reshape(-1, d), ladder.recent
         seen = Points(cold[..., :d], cold[..., d:])
-        found, _, spent = look(self.path, setting, hot, seen, np.empty((0, d)), int(ladder.n_grad.sum()), rng)
-        ladder.settings[-1] = setting._replace(other_modes=found)
+        n_grad = int(ladder.n_grad.sum())
+        ladder.other_modes, _, spent = look(self.path, setting, hot, seen, np.empty((0, d)), n_grad, rng)
         return -(-spent // ladder.copies)
 
     def _reported(self, ladder: Ladder, groups: Groups) -> bool:

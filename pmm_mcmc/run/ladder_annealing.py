@@ -15,7 +15,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import best_coordinates, diagonal_scale
-from pmm_mcmc.engines.arguments import MethodArguments, OtherModes, TunedParameters
+from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, expected_rejections, step_of_ess
 from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.run.ladder_climbs import look
@@ -24,6 +24,7 @@ from pmm_mcmc.run.ladder_path import MOST_TRANSITIONS, Path, Points
 from pmm_mcmc.run.ladder_state import LOOKS
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.friction import adjusted_friction
+from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 
 __all__ = ["ANNEALING", "SCOUTS", "Annealer", "NoLadder", "Stage", "barrier_of"]

@@ -12,6 +12,7 @@ from pmm_mcmc.diagnostics.log_evidence import LadderSums
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.langevin.tempering import swap_log_ratio
 from pmm_mcmc.run.ladder_path import Moved, Path, Points
+from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["Ladder", "Scan"]
 
@@ -88,6 +89,8 @@ class Ladder:
         Whether the modes of the finished draws have been weighed.
     barriers
         The barrier found in each round of tuning.
+    other_modes
+        Modes that no chain at the posterior has visited.
     """
 
     key: np.ndarray
@@ -113,6 +116,7 @@ class Ladder:
     tuning_gradients: float = 0.0
     judged: bool = False
     barriers: list[float] = field(default_factory=list)
+    other_modes: OtherModes = field(default_factory=OtherModes)
 
     @property
     def copies(self) -> int:

@@ -176,16 +176,15 @@ class Tuner(Annealer):
 
     def look_around(self, ladder: Ladder) -> None:
         """Look for modes that no draw of the last round at the posterior is in, where the reference is the prior."""
-        setting = ladder.settings[-1]
         if self.path.mixture is not None:
-            ladder.settings[-1] = setting._replace(other_modes=self._others)
+            ladder.other_modes = self._others
             return
         rng = np.random.default_rng([*self.key.tolist(), ANNEALING, self.path.d])
         cold = Points(*(np.stack(parts) for parts in zip(*self._cold, strict=True)))
         prior, before = self._draw(SCOUTS).position, int(ladder.n_grad.sum())
-        modes, _, spent = look(self.path, setting, np.concatenate(self._hot), cold, prior, before, rng)
+        modes, _, spent = look(self.path, ladder.settings[-1], np.concatenate(self._hot), cold, prior, before, rng)
         met_before = self._others.mass > 0.0 and not modes.mass > 0.0
-        ladder.settings[-1] = setting._replace(other_modes=self._others if met_before else modes)
+        ladder.other_modes = self._others if met_before else modes
         ladder.n_grad += (spent + SCOUTS) / ladder.copies
 
     @property

@@ -9,8 +9,8 @@ warm-up     in a change of coordinates a second state and three positions of eac
 draws       all draws so far, a chunk of all chains, and the batch of chains that advances
 the end     all draws, the state twice more for the checkpoint, and what the verdict has: whitened draws; or
             terms of the folds, the draws of one in few coordinates, and eight copies of some parameters
-moments     two numbers for each chain and value; while a chunk is added, its newest half as the engine returned it, a
-            copy of its values with the squares, or the sixteen numbers of which two pairs of moments become one
+moments     two numbers for each chain and value; while a chunk is added, its newest half as the engine returned it,
+            a copy of its values, and a few numbers for each chain and value
 JAX         the buffers of a compiled call
 """
 
@@ -57,7 +57,7 @@ def peak_bytes(
     if moments:
         values = sum(math.prod(array.shape[2:]) for array in plan.empty(1)["posterior"].values())
         kept, ending = 2 * chains * values, 0
-        adding = max(2 * rows, 16 if rows < draws else 0) * chains * values
+        adding = (rows + 4) * chains * values
         newest = batch * -(-rows // 2) * (d + width + 6)
         drawing = max(drawing, chains * rows * each + adding + newest)
     else:

@@ -12,7 +12,7 @@ import numpy as np
 import pymc as pm
 
 from pmm_mcmc._version import __version__
-from pmm_mcmc.engines.arguments import OTHER_MODES, MethodArguments
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
@@ -27,6 +27,7 @@ from pmm_mcmc.run.identity import identity_of
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS, STATISTICS
+from pmm_mcmc.warmup.other_modes import OTHER_MODES
 from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["Asked", "SamplingPlan"]

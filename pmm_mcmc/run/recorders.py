@@ -8,8 +8,6 @@ from typing import Any, Self
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.result_tree import ResultTree
@@ -43,15 +41,9 @@ class MemoryRecorder:
         The result to continue, if there is one.
     draws
         Draws of each chain after the warm-up, with those of that result; None if it is not known.
-
-    Attributes
-    ----------
-    earlier
-        The statistics of the draws of that result.
     """
 
     seed: int | None = None
-    earlier: xr.Dataset | None = None
 
     def __init__(
         self,
@@ -77,7 +69,6 @@ class MemoryRecorder:
                 )
             self.run = before.run
             self._add(before.groups(empty), before.run.done)
-            self.earlier = before.tree["sample_stats"].to_dataset()
             self._times = {name: float(before.tree["posterior"].attrs.get(name, 0.0)) for name in _TIMES}
 
     def __enter__(self) -> Self:
@@ -133,11 +124,11 @@ class MomentsRecorder:
 
     run: Run | None = None
     seed: int | None = None
-    earlier: xr.Dataset | None = None
 
-    def __init__(self, layout: ResultTree, attrs: dict[str, Any], empty: Groups, structure: Structure | None):
-        self._layout, self._attrs, self._empty, self._structure = layout, dict(attrs), empty, structure
-        self._moments: Moments | None = None
+    def __init__(self, layout: ResultTree, attrs: dict[str, Any], empty: Groups):
+        self._layout = layout
+        self._attrs = dict(attrs)
+        self._moments = Moments(empty["posterior"])
 
     def __enter__(self) -> Self:
         return self
@@ -151,11 +142,8 @@ class MomentsRecorder:
 
     def put(self, groups: Groups, run: Run, whole: bool) -> None:
         """Add a chunk."""
-        if "posterior" not in groups:
-            return
-        if self._moments is None:
-            self._moments = self._start(run.tuned.coordinates)
-        self._moments.add(groups)
+        if "posterior" in groups:
+            self._moments.add(groups)
 
     def note(self, attrs: dict[str, Any]) -> None:
         """Add attributes that differ between equal runs."""
@@ -167,17 +155,7 @@ class MomentsRecorder:
 
     def result(self) -> xr.DataTree:
         """Return the result with the moments."""
-        moments = self._start(None) if self._moments is None else self._moments
-        return _with_equilibration(moments.tree(self._layout, self._attrs), self.run)
-
-    def _start(self, coordinates: Coordinates | None) -> Moments:
-        stats = self._empty["sample_stats"]
-        chains = len(stats["lp"])
-        d = len(self._layout.names)
-        known = coordinates if "gradient" in stats else None
-        if known is not None and self._structure is not None:
-            known = self._structure.judged_coordinates(known)
-        return Moments.start(self._empty["posterior"], d, chains, known)
+        return _with_equilibration(self._moments.tree(self._layout, self._attrs), self.run)
 
 
 class StoreRecorder:
@@ -191,8 +169,6 @@ class StoreRecorder:
         Number of draws of a chunk.
     seed
         Seed of the stored run.
-    earlier
-        The statistics of the stored draws.
     """
 
     def __init__(
@@ -205,13 +181,10 @@ class StoreRecorder:
     ):
         self._path, self._store, self.rows, self.seed, self._processes = path, store, rows, seed, processes
         self.run: Run | None = None
-        self.earlier: xr.Dataset | None = None
         # Draws of warm-up, whose blocks have any length, that do not fill a chunk yet, for the chains of this process.
         self._waiting: Groups = {}
         if store.checkpoint is not None:
             self.run, waiting = store.checkpoint
-            if self.run.done:
-                self.earlier = open_store(path)["sample_stats"].to_dataset()
             for group, arrays in waiting.items():
                 self._waiting[group] = {name: values[processes.own] for name, values in arrays.items()}
 

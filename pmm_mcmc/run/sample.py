@@ -20,9 +20,9 @@ from pmm_mcmc.model.heartbeat import Heartbeat
 from pmm_mcmc.run import arguments
 from pmm_mcmc.run.before import Before
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling
+from pmm_mcmc.run.findings import edges_of, modes_of, noncentring_of, noted
 from pmm_mcmc.run.ladder_sample import sample_on_ladder
 from pmm_mcmc.run.memory import describe, refuse_too_large, rows_of_chunk
-from pmm_mcmc.run.notes import noted_edges, noted_modes, noted_noncentring
 from pmm_mcmc.run.peak import peak_bytes
 from pmm_mcmc.run.plan import Asked, SamplingPlan
 from pmm_mcmc.run.progress import RunProgress
@@ -142,8 +142,8 @@ def sample(
         Compute the group ``log_likelihood``.
     keep
         "draws"; or "moments" if the draws would fit neither memory nor disk: means and standard deviations of each
-        chain, in groups ``posterior_mean`` and ``posterior_sd``, and the moments from which :func:`pmm_mcmc.summary`
-        corrects means.  The memory then does not depend on ``draws``.
+        chain, in groups ``posterior_mean`` and ``posterior_sd``; no bias is measured.  The memory then does not depend
+        on ``draws``.
     adjusted
         True (default, unless ``step`` is given): the stationary law of the draws is the posterior itself.  Warm-up is
         followed by an equilibration of at most ``tune`` transitions, and equilibration and draws are made by
@@ -319,7 +319,7 @@ def sample(
         if store is None and needed > _LARGE:
             _log.log(level, "Memory: about %s at the peak", describe(needed))
         if moments:
-            recorder = MomentsRecorder(plan.layout, attrs, empty, plan.engine.structure)
+            recorder = MomentsRecorder(plan.layout, attrs, empty)
         elif store is None:
             refuse_too_large(most + warming, chains, plan.numbers_per_draw, needed)
             recorder = MemoryRecorder(
@@ -378,22 +378,21 @@ def sample(
                     processes=processes, keep_warmup=not discard_tuned_samples, callback=callback, update=update,
                     announce=announce_cost,
                 )  # fmt: skip
-                if recorder.earlier is not None and "unconstrained" in recorder.earlier:
-                    driver.look_back(recorder.earlier)
                 update(run, run.done, run.n_grad, run.unstable)
                 finished = driver.go(stopped)
                 if finished:
                     bar.end_at(run.done)
-            breaks = noted_edges(plan, driver) if compute_convergence_checks and finished and processes.primary else {}
+            so_far = recorder.so_far() if processes.primary else {}
+            stats = so_far["sample_stats"].to_dataset() if "sample_stats" in so_far else None
+            edges = edges_of(plan, run, stats) if compute_convergence_checks and finished else {}
             seconds = time.time() - began
             recorder.note(
                 {
                     "created_at": created,
                     "sampling_time": seconds,
                     "compile_time": compiling,
-                    **noted_noncentring(driver),
-                    **noted_modes(driver.run.tuned),
-                    **breaks,
+                    **noncentring_of(plan, run, stats),
+                    **noted(modes_of(run.warming.other_modes), edges),
                 }
             )
     result = recorder.result()

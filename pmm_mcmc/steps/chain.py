@@ -16,6 +16,7 @@ from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.initial_points import box_widths
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.noncentring import NoncentringWarmup
+from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import fixed_setting
 
@@ -56,6 +57,8 @@ class Chain:
         coordinates.
     prior : (n, d), optional
         Draws of the prior for the scouts that look for other modes at the end of the warm-up; None without these.
+    other_modes
+        What they found.
     """
 
     arguments: MethodArguments
@@ -74,6 +77,7 @@ class Chain:
     unstable: int = 0
     pending: int = 0
     prior: np.ndarray | None = None
+    other_modes: OtherModes = field(default_factory=OtherModes)
     _chunk: Chunk | None = None
     row: int = 0
     _observed: int = 0
@@ -320,8 +324,7 @@ class Chain:
             self.warmup, self.companions, self.unstable = None, None, 0
             if self.prior is not None and block is not None:
                 spent, rng = self.n_grad + self.pending, np.random.default_rng(self.key)
-                found, _, more = look_around(engine, self.tuned, block, self.prior, spent, rng)
-                self.tuned = self.tuned._replace(other_modes=found)
+                self.other_modes, _, more = look_around(engine, self.tuned, block, self.prior, spent, rng)
                 self.pending += more
             self.prior = None
 

@@ -9,9 +9,10 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.engines.arguments import OTHER_MODES, OtherModes, TunedParameters
+from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.steps.chain import Chain
+from pmm_mcmc.warmup.other_modes import OTHER_MODES, OtherModes
 
 __all__ = [
     "ADJUSTED_STATISTICS", "GRADIENTS", "STATISTICS", "WITHOUT_FRICTION", "Stats", "progress_columns", "rows_of",
@@ -91,7 +92,7 @@ def rows_of(
         "steps_per_draw": thin,
         "halving_cost": tuned.halving_cost,
         "expected_bias": tuned.expected_bias,
-        **tuned.other_modes.statistics,
+        **chain.other_modes.statistics,
     }
     constant = {name: value for name, value in constant.items() if name in kept}
     tuning = chain.iteration < chain.n_tune  # a chunk ends at the end of the warm-up

@@ -7,7 +7,7 @@ few show in the course of time, and blocks are shorter the more chains there are
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.evidence import narrowness, replacements, settled
 from pmm_mcmc.warmup.noncentring import NoncentringWarmup
+from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import fixed_setting
 
@@ -56,6 +57,8 @@ class Warming:
         Gradients spent by each chain, with its share of those that the schedule and the scouts evaluated.
     prior : (n, d), optional
         Draws of the prior for the scouts that look for other modes at the end; without it there are none.
+    other_modes
+        What they found.
     """
 
     ensemble: Ensemble
@@ -63,6 +66,7 @@ class Warming:
     warmup: NoncentringWarmup | None
     n_grad: np.ndarray
     prior: np.ndarray | None = None
+    other_modes: OtherModes = field(default_factory=OtherModes)
 
     @classmethod
     def start(
@@ -183,8 +187,9 @@ class Warming:
         self.n_grad = spent + self._shares() - before
         if self.finished and self.prior is not None:
             rng = np.random.default_rng(self.ensemble.keys[0])
-            found, _, more = look_around(engine, self.tuned, newest, self.prior, int(self.n_grad.sum()), rng)
-            self.tuned, self.prior = self.tuned._replace(other_modes=found), None
+            spent_so_far = int(self.n_grad.sum())
+            self.other_modes, _, more = look_around(engine, self.tuned, newest, self.prior, spent_so_far, rng)
+            self.prior = None
             self.n_grad += -(-more // chains)
 
     def _shares(self) -> np.ndarray:

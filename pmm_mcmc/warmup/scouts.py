@@ -24,13 +24,14 @@ from typing import NamedTuple
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.arguments import Block, OtherModes, TunedParameters
+from pmm_mcmc.engines.arguments import Block, TunedParameters
 from pmm_mcmc.engines.contract import Engine, empty_state, model_side
 from pmm_mcmc.langevin.lanczos import spectrum
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.climb import Climbers
 from pmm_mcmc.warmup.hidden_mass import lowest_of_gaussian, mass_about, mass_around
+from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["along_coordinates", "look_around"]
 

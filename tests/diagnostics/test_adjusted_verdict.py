@@ -56,7 +56,7 @@ def test_a_mean_that_gradients_do_not_explain_has_its_plain_error():
         f"Trusted: all means are within {np.ceil(200 * error):.0f} % of a posterior sd, with 95 % confidence each."
     )
     table = pmm.summary(dt, round_to="none")
-    assert table.loc["noise", "mean_corrected"] == pytest.approx(noise.mean(), abs=1e-12)
+    assert table.loc["noise", "mean_cv"] == pytest.approx(noise.mean(), abs=1e-12)
 
 
 def test_the_sentence_speaks_of_all_parameters():
@@ -87,8 +87,8 @@ def test_errors_of_corrected_means_are_those_of_control_variates():
     x = grid(2, draws=2000) + np.array([0.15, 0.0])
     noise = grid(1, draws=2000, seed=2)[..., 0]
     posterior = {"partly": x[..., 0] + 0.4 * noise, "x": x[..., 1]}
-    error = read(adjusted(x, posterior=posterior)).table.loc["partly", "mcse_corrected"]
-    assert error < 0.5 * read(tree(posterior, x, -x)).table.loc["partly", "mcse_corrected"]
+    error = read(adjusted(x, posterior=posterior)).table.loc["partly", "mcse_cv"]
+    assert error < 0.5 * read(tree(posterior, x, -x)).table.loc["partly", "mcse_cv"]
 
 
 def test_unadjusted_checks_are_not_asked():
@@ -169,7 +169,7 @@ def test_other_samplers_are_judged_by_draws_and_divergences():
     dt = tree(posterior, x, -x, acceptance_rate=np.full(shape, 0.9), diverging=np.zeros(shape, bool))
     dt = without_gradients(dt)
     assert pmm.verdict(dt).sentence.startswith("Trusted: all means are within 5 % of a posterior sd")
-    assert list(pmm.summary(dt)) == ["mean_corrected", "mcse_corrected", "sd", "r_hat", "ess_bulk"]
+    assert list(pmm.summary(dt)) == ["mean_cv", "mcse_cv", "sd", "r_hat", "ess_bulk"]
     dt["sample_stats"]["diverging"][0, 0] = True
     assert pmm.verdict(dt).sentence == (
         "Not trusted: 1 of 2400 transitions diverged. Raise target_accept, or reparametrise."
@@ -191,7 +191,7 @@ def test_where_the_density_jumps_or_ends_neither_identity_nor_divergences_are_as
     dt = adjusted(x, gradient=-0.5 * x, diverging=flags)
     assert codes(dt) == ["divergences", "identity"]
     edge = {"gradients": 100, "kind": kind, "size": 1.5, "coordinate": 0, "value": 0.3, "fixed": True}
-    dt["posterior"].attrs["breaks"] = json.dumps(edge)
+    dt["posterior"].attrs["findings"] = json.dumps({"breaks": edge})
     assert codes(dt) == []
 
 
@@ -199,11 +199,11 @@ def test_other_modes_are_read_from_the_attribute():
     x = grid(3)
     dt = adjusted(x)
     numbers = {"other_modes": 0.4, "other_mode_coordinate": 1, "other_mode_position": 20.0, "other_mode_visited": 0}
-    dt["posterior"].attrs["other_modes"] = json.dumps(numbers)
+    dt["posterior"].attrs["findings"] = json.dumps({"modes": numbers})
     (reason,) = pmm.verdict(dt).reasons
     assert reason.code == "modes" and reason.value == 0.4 and "above theirs in b[0]" in reason.words
     numbers["other_modes"] = 0.0
-    dt["posterior"].attrs["other_modes"] = json.dumps(numbers)
+    dt["posterior"].attrs["findings"] = json.dumps({"modes": numbers})
     assert codes(dt.copy()) == []
 
 

@@ -32,16 +32,16 @@ def test_bias_on_a_gaussian_is_what_was_put_in():
     x = grid(3, draws=2000) * [1.0, 1.2, 1.0] + [0.0, 0.0, 0.3]
     table = bias_table(gaussian(x))
     assert list(table.columns) == [
-        "mean", "mcse", "mean_corrected", "mcse_corrected", "bias", "bias_se", "bias_sd_units",
-        "sd", "sd_corrected", "mcse_sd_corrected", "bias_of_sd", "bias_of_sd_se", "unexplained",
+        "mean", "mcse", "mean_cv", "mcse_cv", "bias", "bias_se", "bias_sd_units",
+        "sd", "sd_cv", "mcse_sd_cv", "bias_of_sd", "bias_of_sd_se", "unexplained",
     ]  # fmt: skip
     expected = {
-        "mean": [0.0, 0.0, 0.3], "mean_corrected": 0.0, "bias": [0.0, 0.0, 0.3], "bias_sd_units": [0.0, 0.0, 0.3],
-        "sd": [1.0, 1.2, 1.0], "sd_corrected": 1.0, "bias_of_sd": [0.0, 0.2, 0.0],
+        "mean": [0.0, 0.0, 0.3], "mean_cv": 0.0, "bias": [0.0, 0.0, 0.3], "bias_sd_units": [0.0, 0.0, 0.3],
+        "sd": [1.0, 1.2, 1.0], "sd_cv": 1.0, "bias_of_sd": [0.0, 0.2, 0.0],
     }  # fmt: skip
     for column, values in expected.items():
         np.testing.assert_allclose(table[column], np.broadcast_to(values, 3), atol=1e-5, err_msg=column)
-    assert np.all(table["mcse_corrected"] < 1e-5) and np.all(table["mcse"] > 1e-3)
+    assert np.all(table["mcse_cv"] < 1e-5) and np.all(table["mcse"] > 1e-3)
     assert np.all(table["unexplained"] < 1e-3)
 
 
@@ -55,7 +55,7 @@ def test_unexplained_is_the_part_of_the_error_that_is_left():
     assert abs(partly.median() - np.sqrt(0.2)) < 0.13 and found["noise"] > 0.8
     measured = table["bias"].notna() & (table["bias"].abs() < 2.0 * table["bias_se"])
     assert measured.sum() > 20, "where no bias is beyond doubt, the error is the noise that is left"
-    np.testing.assert_allclose(found[measured], (table["mcse_corrected"] / table["mcse"])[measured])
+    np.testing.assert_allclose(found[measured], (table["mcse_cv"] / table["mcse"])[measured])
     assert "unexplained" not in pmm.summary(dt)
 
 
@@ -77,13 +77,13 @@ def test_labels_are_those_of_arviz():
     assert list(table.index) == list(az.summary(dt).index)
     assert "z[right, 2030]" in table.index
     np.testing.assert_allclose(table["mean"], [0.0] * 8, atol=1e-12)
-    np.testing.assert_allclose(table.loc["total", "sd_corrected"], np.sqrt(7), rtol=1e-5)
+    np.testing.assert_allclose(table.loc["total", "sd_cv"], np.sqrt(7), rtol=1e-5)
     for var_names in ("z", ["total", "a"]):
         assert list(bias_table(dt, var_names).index) == list(az.summary(dt, var_names=var_names).index)
         assert list(pmm.summary(dt, var_names).index) == list(az.summary(dt, var_names=var_names).index)
     shown = pmm.summary(dt, ["~z"])
     assert list(shown.index) == ["a", "total"]
-    np.testing.assert_array_equal(shown["mcse_corrected"], table["mcse_corrected"].loc[["a", "total"]])
+    np.testing.assert_array_equal(shown["mcse_cv"], table["mcse_cv"].loc[["a", "total"]])
 
 
 def test_coordinates_are_recognised_by_all_their_values():
@@ -99,7 +99,7 @@ def test_all_columns_of_the_summary_are_those_of_arviz_and_more():
     spent = np.arange(1, 601) * np.array([2, 3, 2, 3])[:, None]
     dt = gaussian(x, n_grad_total=spent)
     table, plain, biases = pmm.summary(dt, kind="all"), az.summary(dt, round_to="none"), bias_table(dt)
-    more = ["mean_corrected", "mcse_corrected", "bias", "bias_se"]
+    more = ["mean_cv", "mcse_cv", "bias", "bias_se"]
     assert list(table.columns) == [*plain.columns, *more, "ess_per_grad"]
     np.testing.assert_array_equal(table[plain.columns], plain)
     np.testing.assert_array_equal(table[more], biases[more])
@@ -145,8 +145,8 @@ def test_bias_of_a_step_far_too_long_is_the_exact_one(sample):
     assert np.all(np.abs(z) < Z), z
     assert np.all(table["bias_of_sd"] > Z * table["bias_of_sd_se"])
     assert np.all(np.abs(table["bias"]) < Z * table["bias_se"])  # the mean has none
-    np.testing.assert_allclose(table["sd_corrected"], 10.0, rtol=1e-5)
-    np.testing.assert_allclose(table["mean_corrected"], 5.0, atol=1e-4)
+    np.testing.assert_allclose(table["sd_cv"], 10.0, rtol=1e-5)
+    np.testing.assert_allclose(table["mean_cv"], 5.0, atol=1e-4)
     found = pmm.verdict(dt)
     assert found.state == "not trusted" and "E[x dF/dx] of x[" in found.sentence
 
@@ -176,11 +176,11 @@ def test_a_tuned_run_is_trusted_on_transformed_parameters_too(sample, method):
     biases = bias_table(dt)
     for name, law in known.items():
         row = biases.loc[name]
-        assert abs(row["mean_corrected"] - law.mean()) < Z * row["mcse_corrected"] + 1e-6, name
-        assert abs(row["sd_corrected"] - law.std()) < Z * row["mcse_sd_corrected"] + 1e-6, name
-    gain = (biases["mcse_corrected"] / biases["mcse"]) ** 2
+        assert abs(row["mean_cv"] - law.mean()) < Z * row["mcse_cv"] + 1e-6, name
+        assert abs(row["sd_cv"] - law.std()) < Z * row["mcse_sd_cv"] + 1e-6, name
+    gain = (biases["mcse_cv"] / biases["mcse"]) ** 2
     assert np.all(gain[["p[0]", "p[1]", "p[2]", "x", "e"]] < 0.1), gain
-    gain = (biases["mcse_sd_corrected"] / biases["bias_of_sd_se"]) ** 2
+    gain = (biases["mcse_sd_cv"] / biases["bias_of_sd_se"]) ** 2
     assert np.all(gain[["p[0]", "p[1]", "p[2]", "x", "e"]] < 0.5), gain
 
 
@@ -304,5 +304,5 @@ def test_chains_know_what_their_step_makes_likely(sample):
 def test_truth_values_are_summarised_as_numbers():
     x = grid(2)
     table = pmm.summary(tree({"x": x, "positive": x[..., 0] > 0.0}, x, -x))
-    assert table.loc["positive", "mean_corrected"] == pytest.approx(float((x[..., 0] > 0.0).mean()), abs=0.05)
+    assert table.loc["positive", "mean_cv"] == pytest.approx(float((x[..., 0] > 0.0).mean()), abs=0.05)
     assert pmm.summary(tree({"positive": x[..., 0] > 0.0}, x, -x), kind="all").loc["positive", "eti89_ub"] == 1.0

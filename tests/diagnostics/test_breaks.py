@@ -10,7 +10,8 @@ import pytest
 from results import grid, tree
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.breaks import ATTRIBUTE, DRAWS, breaks_between, looked_at
+from pmm_mcmc.diagnostics.breaks import DRAWS, breaks_between, looked_at
+from pmm_mcmc.diagnostics.reading import FINDINGS
 from pmm_mcmc.diagnostics.summary import bias_table
 
 
@@ -27,7 +28,7 @@ def normal_draws(rng, d):
 
 
 def found(draws, density, **options):
-    return json.loads(breaks_between(draws, density, **options))
+    return json.loads(json.dumps(breaks_between(draws, density, **options)))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -159,9 +160,8 @@ def test_a_noted_jump_refuses_a_run_and_its_corrections():
     x = grid(3)
     dt = tree({"a": np.exp(0.5 * x[..., 0]), "b": x[..., 1:]}, x, -x)
     assert pmm.verdict(dt).trusted and bias_table(dt)["bias"].notna().all()
-    dt["posterior"].attrs[ATTRIBUTE] = json.dumps(
-        {"gradients": 100, "kind": "jump", "size": 1.5, "coordinate": 0, "value": 0.6, "fixed": True}
-    )
+    jump = {"gradients": 100, "kind": "jump", "size": 1.5, "coordinate": 0, "value": 0.6, "fixed": True}
+    dt["posterior"].attrs[FINDINGS] = json.dumps({"breaks": jump})
     seen = pmm.verdict(dt)
     assert seen.sentence.startswith("Not trusted: the log density jumps by 1.5 where a is near 1.35.")
     assert "smooth step" in seen.sentence and "halve" not in seen.sentence.lower()

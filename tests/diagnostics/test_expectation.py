@@ -62,19 +62,19 @@ def test_nonlinear_functions_against_exact_values(dt):
     assert list(found.index) == ["product", "square", "cosine[here]", "cosine[there]", "cosine[beyond]"]
     for name, truth in exact().items():
         row = found.loc[name]
-        assert abs(row["mean_corrected"] - truth) < 5.3 * row["mcse_corrected"] + 1e-12, name
-        assert row["mcse_corrected"] <= row["mcse"]
+        assert abs(row["mean_cv"] - truth) < 5.3 * row["mcse_cv"] + 1e-12, name
+        assert row["mcse_cv"] <= row["mcse"]
     # The product of two coordinates has no direction of its own: half of its variance is explained.  The square does.
-    assert found["mcse_corrected"]["square"] < 0.05 * found["mcse"]["square"]
-    assert found["mcse_corrected"]["product"] < 0.7 * found["mcse"]["product"]
-    assert abs(found["mean_corrected"]["square"] - 1.25) < 2e-3
+    assert found["mcse_cv"]["square"] < 0.05 * found["mcse"]["square"]
+    assert found["mcse_cv"]["product"] < 0.7 * found["mcse"]["product"]
+    assert abs(found["mean_cv"]["square"] - 1.25) < 2e-3
 
 
 def test_linear_functions_are_exact_and_follow_the_bias(dt):
     found = pmm.expectation(dt, lambda p: {"line": 2.0 - 4.0 * p["a"], "total": p["x"].sum("place") + p["a"]})
-    np.testing.assert_allclose(found["mean_corrected"], [-2.0, 4.0], atol=1e-3)
-    np.testing.assert_allclose(found["sd_corrected"], [2.0, np.sqrt(3.25)], rtol=1e-3)
-    np.testing.assert_allclose(found["bias"], found["mean"] - found["mean_corrected"], rtol=1e-9)
+    np.testing.assert_allclose(found["mean_cv"], [-2.0, 4.0], atol=1e-3)
+    np.testing.assert_allclose(found["sd_cv"], [2.0, np.sqrt(3.25)], rtol=1e-3)
+    np.testing.assert_allclose(found["bias"], found["mean"] - found["mean_cv"], rtol=1e-9)
 
 
 def named(p):
@@ -114,13 +114,8 @@ def test_shapes_that_differ_and_selections_do_not_disturb_each_other(dt):
         ("one", "there"),
         ("turned[here]", "here"),
     ):
-        np.testing.assert_allclose(
-            found.loc[label, "mean_corrected"], bias.loc[f"x[{same}]", "mean_corrected"], atol=1e-4
-        )
-    assert (
-        abs(found["mean_corrected"]["outer[beyond, there]"] - 2.0)
-        < 5.3 * found["mcse_corrected"]["outer[beyond, there]"]
-    )
+        np.testing.assert_allclose(found.loc[label, "mean_cv"], bias.loc[f"x[{same}]", "mean_cv"], atol=1e-4)
+    assert abs(found["mean_cv"]["outer[beyond, there]"] - 2.0) < 5.3 * found["mcse_cv"]["outer[beyond, there]"]
 
 
 def test_jumps_and_constants(dt):
@@ -128,9 +123,9 @@ def test_jumps_and_constants(dt):
         dt, lambda p: {"above": p["a"] > 1.0, "fixed": 0 * p["a"] + 7, "broken": p["b"].where(p["b"] > 0.0)}
     )
     assert found["bias"]["fixed"] == found["bias_se"]["fixed"] == 0.0 and np.isnan(found["bias_sd_units"]["fixed"])
-    assert found["mean"]["fixed"] == found["mean_corrected"]["fixed"] == 7.0
+    assert found["mean"]["fixed"] == found["mean_cv"]["fixed"] == 7.0
     assert found["mean"]["above"] == pytest.approx((dt["posterior"]["a"] > 1.0).mean().item(), rel=1e-12)
-    assert not np.isfinite(found["mean_corrected"]["broken"]) and np.isnan(found["bias"]["broken"])
+    assert not np.isfinite(found["mean_cv"]["broken"]) and np.isnan(found["bias"]["broken"])
 
 
 @pytest.mark.parametrize("function", ["a", None, 3.0])

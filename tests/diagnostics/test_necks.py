@@ -13,7 +13,8 @@ from scipy.stats import norm
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.diagnostics.necks import ATTRIBUTE, necks_beyond
+from pmm_mcmc.diagnostics.necks import necks_beyond
+from pmm_mcmc.diagnostics.reading import FINDINGS
 
 WEIGHTS, CENTRES, WIDTHS = np.array([0.92, 0.08]), np.array([0.0, -1.1]), np.array([0.4, 0.7])
 
@@ -44,13 +45,13 @@ def exact_draws(n, entered=True, seed=1):
 
 def looked(draws, density=neck):
     rows = draws[:: len(draws) // 400][:400]
-    return json.loads(necks_beyond(rows, Coordinates(draws.mean(axis=0), draws.std(axis=0)), density))
+    return necks_beyond(rows, Coordinates(draws.mean(axis=0), draws.std(axis=0)), density)
 
 
 def run_of(draws, found):
     x = draws.reshape(4, -1, 6)
     dt = tree({"scale": np.exp(x[..., 0]), "t": x[..., 1:]}, x, neck(draws)[1].reshape(x.shape))
-    dt["posterior"].attrs[ATTRIBUTE] = json.dumps(found)
+    dt["posterior"].attrs[FINDINGS] = json.dumps({"necks": found})
     return dt
 
 

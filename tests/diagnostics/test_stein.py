@@ -444,4 +444,4 @@ def test_folds_are_made_once_for_all_parameters(monkeypatch):
     monkeypatch.setattr(Fold, "virial_terms", lambda fold: terms.append(fold) or made(fold))
     table = table_of(run)
     assert len(fits) == len(terms) == 4, "one for each chain that is left out"
-    np.testing.assert_allclose(table["mean_corrected"].iloc[:4], 0.0, atol=1e-9)
+    np.testing.assert_allclose(table["mean_cv"].iloc[:4], 0.0, atol=1e-9)

@@ -9,7 +9,7 @@ from results import gaussian, grid, tree
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics import table as tables
-from pmm_mcmc.diagnostics.rounding import rounded
+from pmm_mcmc.diagnostics.summary import rounded
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def dt():
 
 def test_the_first_columns_are_those_to_report(dt):
     table = pmm.summary(dt)
-    columns = ["mean_corrected", "mcse_corrected", "sd", "bias", "bias_se", "r_hat", "ess_bulk"]
+    columns = ["mean_cv", "mcse_cv", "sd", "bias", "bias_se", "r_hat", "ess_bulk"]
     assert list(table.columns) == columns and table.attrs["verdict"] == pmm.verdict(dt).sentence
     arviz = pmm.summary(dt, kind="all", round_to="none")
     np.testing.assert_allclose(table[columns].astype(float), arviz[columns], rtol=1e-7)
@@ -43,8 +43,8 @@ def shown(table, name):
 def test_digits_are_those_that_are_known(dt):
     table = pd.DataFrame(
         {
-            "mean_corrected": [1.23456, -0.00012, 123456.7, 0.0, 5.0],
-            "mcse_corrected": [0.0123, 0.02, 4321.0, 0.0, 2e-14],
+            "mean_cv": [1.23456, -0.00012, 123456.7, 0.0, 5.0],
+            "mcse_cv": [0.0123, 0.02, 4321.0, 0.0, 2e-14],
             "sd": [1.0, 1.0, 90000.0, 0.0, 2.0],
             "bias": [-0.00004, 0.0312, np.nan, 0.0, -1e-15],
             "r_hat": [1.0, 1.01449, np.nan, np.nan, np.inf],
@@ -53,14 +53,14 @@ def test_digits_are_those_that_are_known(dt):
         index=list("abcde"),
     )
     found = rounded(table, "auto")
-    assert shown(found, "mean_corrected") == ["1.23", "-0.0001", "1.23e+05", "0", "5.00000"]
-    assert shown(found, "mcse_corrected") == ["0.012", "0.02", "4.3e+03", "0", "2e-14"]
+    assert shown(found, "mean_cv") == ["1.23", "-0.0001", "1.23e+05", "0", "5.00000"]
+    assert shown(found, "mcse_cv") == ["0.012", "0.02", "4.3e+03", "0", "2e-14"]
     assert shown(found, "r_hat") == ["1.000", "1.014", "nan", "nan", "inf"]
     assert shown(found, "ess_bulk") == ["1999", "400", "12", "4000", "nan"]
     pd.testing.assert_frame_equal(pd.DataFrame(found), table)
     assert "1.23" in found._repr_html_() and "1.23456" not in found._repr_html_()
     assert type(rounded(table, "none")) is pd.DataFrame
-    assert rounded(table, 1).loc["a", "mean_corrected"] == 1.2
+    assert rounded(table, 1).loc["a", "mean_cv"] == 1.2
 
 
 def test_nothing_is_shown_as_zero_that_is_not(dt):
@@ -82,7 +82,7 @@ def test_a_result_is_looked_at_once(dt, monkeypatch):
     assert calls == [4], "and it is the data that count, not the object"
     pmm.summary(tree({"x": grid(2)}, grid(2), -grid(2)))
     dt["posterior"]["a"].values[0, 5] += 0.1
-    assert pmm.summary(dt)["mean_corrected"].notna().all() and len(calls) == 3, "changed data"
+    assert pmm.summary(dt)["mean_cv"].notna().all() and len(calls) == 3, "changed data"
     other = dt.copy()
     other["posterior"].attrs["superchains"] = 2
     pmm.verdict(other)

@@ -359,11 +359,11 @@ def test_a_standard_deviation_that_is_off():
     """Which no coordinate's own identity sees."""
     dt = together(0.02)
     row = bias_table(dt).loc["total"]
-    off = 100 * row["bias_of_sd"] / row["sd_corrected"]
+    off = 100 * row["bias_of_sd"] / row["sd_cv"]
     assert 14 < off < 20  # sqrt(1 + 19 * 0.02) = 1.175
     assert only_reason(dt) == f"the sd of total is off by {off:.1f} % of a posterior sd, limit 7.5 %"
     row = bias_table(together(0.006)).loc["total"]
-    assert 0.04 < row["bias_of_sd"] / row["sd_corrected"] < 0.075
+    assert 0.04 < row["bias_of_sd"] / row["sd_cv"] < 0.075
     assert pmm.verdict(together(0.006)).trusted
 
 
@@ -397,9 +397,9 @@ def test_the_figure_is_two_errors_of_the_worst_mean_with_what_a_correction_leave
     dt = partly_explained(0.05)
     table = bias_table(dt)
     row = table.loc["partly"]
-    size, error, left = row["bias_sd_units"], row["bias_se"] / row["sd_corrected"], row["unexplained"]
+    size, error, left = row["bias_sd_units"], row["bias_se"] / row["sd_cv"], row["unexplained"]
     assert size > 2.5 * error and size / (1.0 - left) < 0.075
-    known = (2.0 * table["mcse_corrected"] / table["sd_corrected"]).max()
+    known = (2.0 * table["mcse_cv"] / table["sd_cv"]).max()
     assert percent(pmm.verdict(dt)) == np.ceil(100 * known) > 2
 
 
@@ -472,7 +472,7 @@ def test_a_long_step_is_trusted_where_the_draws_rule_harm_out():
     assert pmm.verdict(together(0.006, draws=600)).trusted
     only_reason(wide, LEFT_OUT, "undecided")
     means = bias_table(wide)
-    assert np.all(means["bias"].abs() + 2.0 * means["bias_se"] < 0.1 * means["sd_corrected"])
+    assert np.all(means["bias"].abs() + 2.0 * means["bias_se"] < 0.1 * means["sd_cv"])
 
 
 def test_noise_is_not_called_bias():
@@ -500,8 +500,8 @@ def test_not_measurable_is_said():
     x, noise = grid(2), grid(1, seed=2)[..., 0]
     table = bias_table(tree({"x": x, "noise": noise}, x, -x))
     assert table.loc["noise", ["bias", "bias_se", "bias_sd_units", "bias_of_sd", "bias_of_sd_se"]].isna().all()
-    assert table.loc["noise", "mean_corrected"] == table.loc["noise", "mean"]
-    assert table.loc["noise", "sd_corrected"] == table.loc["noise", "sd"]
+    assert table.loc["noise", "mean_cv"] == table.loc["noise", "mean"]
+    assert table.loc["noise", "sd_cv"] == table.loc["noise", "sd"]
     found = pmm.verdict(tree({"x": x, "noise": noise}, x, -x))
     assert found.sentence == (
         "Trusted: corrected means are within 1 % of a posterior sd, with 95 % confidence each; the bias of noise is "
@@ -544,8 +544,8 @@ def test_heavy_tails_whose_means_are_known():
     x = np.random.default_rng(1).standard_t(3.0, size=(4, 600, 2))
     dt = tree({"x": x}, x, -4.0 * x / (3.0 + x**2))
     table = bias_table(dt)
-    assert table["bias"].notna().all() and (table["mean_corrected"].abs() < 0.05 * table["sd"]).all()
-    unsure = table["bias_of_sd"].isna() & (table["mcse_sd_corrected"] > 0.05 * table["sd"])
+    assert table["bias"].notna().all() and (table["mean_cv"].abs() < 0.05 * table["sd"]).all()
+    unsure = table["bias_of_sd"].isna() & (table["mcse_sd_cv"] > 0.05 * table["sd"])
     assert unsure.any()
     found = pmm.verdict(dt)
     assert found.trusted and found.sentence.startswith("Trusted: all corrected means are within ")
@@ -560,11 +560,11 @@ def test_constants_and_values_that_are_not_finite():
     dt = tree(posterior, x, -x)
     assert pmm.verdict(dt).sentence.startswith("Trusted: all corrected means")
     row = bias_table(dt).loc["constant"]
-    assert row["mean"] == row["mean_corrected"] == 0.1
-    assert row["sd"] == row["sd_corrected"] == row["bias"] == row["bias_se"] == row["unexplained"] == 0.0
-    assert pmm.summary(dt).loc["constant", "mean_corrected"] == 0.1
+    assert row["mean"] == row["mean_cv"] == 0.1
+    assert row["sd"] == row["sd_cv"] == row["bias"] == row["bias_se"] == row["unexplained"] == 0.0
+    assert pmm.summary(dt).loc["constant", "mean_cv"] == 0.1
     dt = tree({**posterior, "odd": odd}, x, -x)
-    assert bias_table(dt).loc["odd", ["bias", "sd", "mcse_corrected"]].isna().all()
+    assert bias_table(dt).loc["odd", ["bias", "sd", "mcse_cv"]].isna().all()
     assert pmm.verdict(dt).sentence.endswith(f"; the bias of odd is not measurable: {ADJUST}.")
     # What is wrong elsewhere is still found.
     x[0] += 1.0

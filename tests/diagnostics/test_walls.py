@@ -25,18 +25,18 @@ def test_exact_draws_of_a_density_with_an_edge_are_not_corrected(inside):
     dt = gaussian(x)
     table, found = bias_table(dt), pmm.verdict(dt)
     assert table[["bias", "bias_se", "bias_of_sd"]].isna().all(axis=None)
-    np.testing.assert_array_equal(table["mean_corrected"], table["mean"])
-    np.testing.assert_array_equal(table["mcse_corrected"], table["mcse"])
+    np.testing.assert_array_equal(table["mean_cv"], table["mean"])
+    np.testing.assert_array_equal(table["mcse_cv"], table["mcse"])
     assert found.state == "not trusted" and [reason.code for reason in found.reasons] == ["identity", "unmeasured"]
     assert "edge" in found.sentence and "halve" not in found.sentence.lower()
-    np.testing.assert_array_equal(pmm.summary(dt)["mean_corrected"], table["mean"])
+    np.testing.assert_array_equal(pmm.summary(dt)["mean_cv"], table["mean"])
 
 
 def test_a_gradient_that_never_changes_is_not_divided_by():
     """Beyond the largest of thirty uniform data the log density of their bound is a straight line."""
     x = stats.expon.rvs(size=(4, 1000, 1), random_state=1) / 30.0
     table = bias_table(tree({"b": 3.0 * np.exp(x[..., 0])}, x, np.full_like(x, -30.0)))
-    assert table["bias"].isna().all() and (table["mean_corrected"] == table["mean"]).all()
+    assert table["bias"].isna().all() and (table["mean_cv"] == table["mean"]).all()
 
 
 def test_an_edge_across_many_coordinates_is_known_by_what_the_model_refused():
@@ -57,7 +57,7 @@ def test_steps_that_are_too_long_are_corrected_all_the_same():
     """A coordinate wider by a fifth: what a step twice as long as tuned does."""
     table = bias_table(gaussian(1.2 * grid(3)))
     assert table["bias"].notna().all()
-    np.testing.assert_allclose(table["sd_corrected"], 1.0, rtol=1e-5)
+    np.testing.assert_allclose(table["sd_cv"], 1.0, rtol=1e-5)
 
 
 @pytest.mark.pymc
@@ -71,4 +71,4 @@ def test_a_wall_in_a_model():
     assert pmm.verdict(adjusted).trusted and np.isnan(bias_table(adjusted).loc["x", "bias"])
     row, found = bias_table(dt).loc["x"], pmm.verdict(dt)
     assert found.state == "not trusted" and np.isnan(row["bias"])
-    assert row["mean_corrected"] == row["mean"] > 0.4 and row["mcse_corrected"] == row["mcse"] > 0.005
+    assert row["mean_cv"] == row["mean"] > 0.4 and row["mcse_cv"] == row["mcse"] > 0.005

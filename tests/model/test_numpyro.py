@@ -292,7 +292,7 @@ def test_models_of_the_gallery_agree_with_their_nuts(name):
     table, at = pmm.summary(dt), {label: i for i, label in enumerate(kept["labels"])}
     where = [at[label] for label in table.index]
     mean, sd, error = (np.array(kept[field])[where] for field in ("mean", "sd", "mcse_mean"))
-    z = (table["mean_corrected"].to_numpy(float) - mean) / np.hypot(error, table["mcse_corrected"].to_numpy(float))
+    z = (table["mean_cv"].to_numpy(float) - mean) / np.hypot(error, table["mcse_cv"].to_numpy(float))
     assert np.abs(z).max() < norm.isf(0.005 / len(z)), (table.index[np.abs(z).argmax()], z)
     assert np.abs(table["sd"].to_numpy(float) / sd - 1.0).max() < 0.15
 

@@ -10,9 +10,9 @@ from sampling_runs import run
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.arguments import OtherModes
 from pmm_mcmc.run import ladder, ladder_tuning, memory
 from pmm_mcmc.run.ladder_climbs import unmet_maxima
+from pmm_mcmc.warmup.other_modes import OtherModes
 
 
 class Hills:
@@ -110,11 +110,11 @@ def test_looks_go_on_while_a_run_draws_and_do_not_depend_on_its_chunks(tmp_path,
     in_memory = run(model, "numba", **options)
     # Nobody looks any more once there is a mode.
     assert 0.4 < masses[-1] < 0.6 and not any(mass > 0.0 for mass in masses[:-1]) and len(masses) < 5
-    reported = in_memory["posterior"].attrs["other_modes"]
-    assert json.loads(reported)["other_modes"] == masses[-1]
+    reported = in_memory["posterior"].attrs["findings"]
+    assert json.loads(reported)["modes"]["other_modes"] == masses[-1]
     before = len(masses)
     monkeypatch.setattr(memory, "_MOST_ROWS", 15)
     stored = run(model, "numba", store=tmp_path / "run", **options)
-    assert masses[before:] == masses[:before] and stored["posterior"].attrs["other_modes"] == reported
+    assert masses[before:] == masses[:before] and stored["posterior"].attrs["findings"] == reported
     spent = [tree["sample_stats"]["n_grad_total"].values.tobytes() for tree in (stored, in_memory)]
     assert spent[0] == spent[1]

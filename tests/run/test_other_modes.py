@@ -27,8 +27,8 @@ def two_modes():
 
 def modes_of(tree):
     """What scouts found: an attribute of ``pmm.sample``, a statistic of every draw of ``pm.sample``."""
-    attribute = tree["posterior"].attrs.get("other_modes")
-    return tree["sample_stats"] if attribute is None else json.loads(attribute)
+    findings = json.loads(tree["posterior"].attrs.get("findings", "{}"))
+    return findings.get("modes", tree["sample_stats"])
 
 
 def assert_found(tree, mass=0.3):

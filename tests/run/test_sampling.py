@@ -57,7 +57,7 @@ def test_reports_work_on_the_result(schools, backend, caplog):
     said = [r.message for r in caplog.records if r.message.startswith(STATES)]
     assert len(said) == 1, "the verdict is logged, once"
     table = pmm.summary(tree, kind="all")
-    assert {"bias", "bias_se", "mean_corrected", "ess_per_grad"} <= set(table.columns)
+    assert {"bias", "bias_se", "mean_cv", "ess_per_grad"} <= set(table.columns)
     assert table["ess_per_grad"].gt(0.0).all()
     assert tree["log_likelihood"]["y"].dims == ("chain", "draw", "school")
     assert np.isfinite(tree["log_likelihood"]["y"]).all()

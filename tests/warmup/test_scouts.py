@@ -102,7 +102,7 @@ def warmed(target, seed, d, table=None, prior=None, chains=4, method="PoissonULM
 
 
 def found(*args, **kwargs):
-    return warmed(*args, **kwargs).tuned.other_modes
+    return warmed(*args, **kwargs).other_modes
 
 
 # -- climbs ----------------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_modes_without_mass_are_not_mentioned():
 def test_scouts_are_counted_spend_a_fifth_at_most_and_leave_the_chains_alone(seed, apart):
     calls, calls_without = table_of(apart), table_of(apart)
     one, other = warmed(two_modes, seed, 3, calls), warmed(two_modes, seed, 3, calls_without, scouts=False)
-    assert np.isnan(other.tuned.other_modes.mass) and one.prior is None
+    assert np.isnan(other.other_modes.mass) and one.prior is None
     np.testing.assert_array_equal(one.ensemble.state, other.ensemble.state)
     np.testing.assert_array_equal(one.ensemble.keys, other.ensemble.keys)
     spent = calls[0] - calls_without[0]

@@ -1,0 +1,80 @@
+"""What is found of a run once its draws are there: modes, breaks, necks in one attribute; and its non-centring."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.diagnostics.breaks import DRAWS as FOR_BREAKS
+from pmm_mcmc.diagnostics.breaks import breaks_between
+from pmm_mcmc.diagnostics.necks import DRAWS as FOR_NECKS
+from pmm_mcmc.diagnostics.necks import MOST, necks_beyond
+from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
+from pmm_mcmc.diagnostics.reading import FINDINGS, positions_at
+from pmm_mcmc.engines.contract import empty_state, model_side
+from pmm_mcmc.run.driver import Run
+from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.starts import density_at
+from pmm_mcmc.warmup.other_modes import OtherModes
+
+__all__ = ["edges_of", "modes_of", "noncentring_of", "noted"]
+
+# Positions by which the degree of non-centring is reported.
+_NEWEST = 1000
+
+
+def noted(*findings: dict[str, Any]) -> dict[str, str]:
+    """Return the attribute of a result that has these findings."""
+    return {FINDINGS: json.dumps({name: value for each in findings for name, value in each.items()})}
+
+
+def modes_of(other_modes: OtherModes) -> dict[str, Any]:
+    """Return the finding of modes beside those of the chains."""
+    return {"modes": other_modes.statistics}
+
+
+def edges_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[str, Any]:
+    """Return the findings of breaks of the log density between draws, and of necks beyond them."""
+    if stats is None or "unconstrained" not in stats or not stats.sizes["draw"]:
+        return {}
+    rounding = {} if plan.attributes["precision"] == "float64" else {"rounding": 1e-5}
+    failures = int(stats["diverging" if plan.adjusted else "model_failures"].sum()) > 0
+    x = positions_at(stats["unconstrained"], FOR_BREAKS)
+    breaks = breaks_between(x, lambda x: density_at(plan.engine, x), failures, **rounding)
+    if rounding:
+        return {"breaks": breaks}
+    engine = plan.engine
+    coordinates = run.tuned.coordinates
+    plain = Coordinates(np.zeros(engine.d), np.ones(engine.d), coordinates.sites)
+    z = positions_at(stats["unconstrained"], FOR_NECKS) if engine.d <= MOST else x
+    if engine.structure is not None:
+        assert coordinates.sites is not None
+        z, _ = engine.structure.to_z(z, coordinates.sites)
+
+    def value(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        state = empty_state(z, np.zeros(engine.d))
+        return state[:, 4 * engine.d], engine.evaluate(plain, state)[:, : engine.d]
+
+    return {"breaks": breaks, "necks": necks_beyond(z, coordinates, value)}
+
+
+def noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[str, str]:
+    """Return the attributes that report what is non-centred, and to what degree."""
+    structure = plan.engine.structure
+    sites = run.tuned.coordinates.sites
+    if structure is None or sites is None:
+        return {}
+    if stats is not None and "unconstrained" in stats and stats.sizes["draw"]:
+        newest = -(-_NEWEST // stats.sizes["chain"])
+        x = stats["unconstrained"][:_NEWEST, -newest:].values.reshape(-1, plan.engine.d)
+    else:
+        ensemble = run.warming.ensemble
+        d = plan.engine.d
+        z = run.tuned.coordinates.place(ensemble.state[:_NEWEST, 3 * d : 4 * d])
+        x, _ = model_side(z, ensemble.gradient[:_NEWEST])
+    degree = {name: values.tolist() for name, values in structure.degree(x, sites).items()}
+    return {SITES: json.dumps({"sites": sites.tolist(), "degree": degree}), WORDS: structure.words}

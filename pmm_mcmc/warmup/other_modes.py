@@ -1,0 +1,37 @@
+"""What scouts found beside the modes of the chains: a record."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+__all__ = ["OTHER_MODES", "OtherModes"]
+
+
+class OtherModes(NamedTuple):
+    """What scouts found beside the modes of the chains.
+
+    Attributes
+    ----------
+    mass
+        Share of the posterior in other modes, as estimated; 0 if there are none, NaN if nobody looked.
+    coordinate, position
+        Number of the unconstrained coordinate in which the largest of them is furthest away, and its position there;
+        -1 and NaN if there is none, or if the mass has no maximum of its own or is narrow within the chains.
+    visited
+        1 if all is visited, and this is the mode whose volume differs from that of the chains' highest one; else 0.
+    """
+
+    mass: float = math.nan
+    coordinate: int = -1
+    position: float = math.nan
+    visited: int = 0
+
+    @property
+    def statistics(self) -> dict[str, float | int]:
+        """Their values by name, as among the statistics of draws."""
+        return dict(zip(OTHER_MODES, self, strict=True))
+
+
+# The names of what scouts found, among the statistics of draws.
+OTHER_MODES = ("other_modes", "other_mode_coordinate", "other_mode_position", "other_mode_visited")
