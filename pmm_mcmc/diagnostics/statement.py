@@ -146,7 +146,7 @@ def _how_many(reasons: list[Reason]) -> str:
     """
     times = [1.0]
     for reason in reasons:
-        if reason.value is None or reason.limit is None:
+        if not reason.value or reason.limit is None:
             continue
         if reason.code == "few_draws":
             times.append(reason.limit / reason.value)
