@@ -138,8 +138,8 @@ def _membership(posterior: xr.Dataset, superchains: int | Sequence[int] | None) 
         raise ValueError(f"{argument}: must be at least 2 superchains, to compare them")
     if sizes.min() < sizes.max():
         raise ValueError(
-            f"{argument}: superchains would be of {sizes.min()} to {sizes.max()} of the {chains} chains, must be of one "
-            "size: choose a number that divides the chains"
+            f"{argument}: superchains would be of {sizes.min()} to {sizes.max()} of the {chains} chains, must be of "
+            "one size: choose a number that divides the chains"
         )
     if sizes.max() < 2:
         raise ValueError(
