@@ -47,7 +47,8 @@ def _cells(kernel, alpha, friction, K, curvature):
     drift[0] = -curvature
     state = np.eye(2, 2 + 2 * fine)
     cell = _flow(kernel, alpha / K, friction)
-    shares, corrections = np.empty(K), np.empty((K, 2, 2 + 2 * fine))
+    shares = np.empty(K)
+    corrections = np.empty((K, 2, 2 + 2 * fine))
     for j in range(fine):
         if not kernel.offset or j % 2 == 1:
             i = j // 2 if kernel.offset else j
@@ -104,7 +105,8 @@ def _at_nodes(kernel, alpha, friction):
 
 def _law(power: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return quadrature nodes for the law of one midpoint on (0, 1), their weights and the inverse density there."""
-    part, shares = 0.5 * (1.0 + _NODES), 0.5 * _WEIGHTS
+    part = 0.5 * (1.0 + _NODES)
+    shares = 0.5 * _WEIGHTS
     if power == 0.0:
         return part, shares, np.ones_like(part)
     # For powers that are multiples of 1/4 the integrands are smooth in the fourth root of the time.
@@ -155,8 +157,10 @@ def stationary_covariance(
     else:
         maps = _one_uniform_midpoint(kernel, step_size, friction, curvature)
     n = maps[0][1].shape[0]
-    weights, matrices = np.array([p for p, _ in maps]), np.stack([m for _, m in maps])
-    on_state, on_noise = matrices[:, :, :n], matrices[:, :, n:]
+    weights = np.array([p for p, _ in maps])
+    matrices = np.stack([m for _, m in maps])
+    on_state = matrices[:, :, :n]
+    on_noise = matrices[:, :, n:]
     transfer = np.einsum("p,pij,pkl->ikjl", weights, on_state, on_state).reshape(n * n, n * n)
     noise = np.einsum("p,pij,pkj->ik", weights, on_noise, on_noise)
     if not np.all(np.isfinite(transfer)) or np.abs(np.linalg.eigvals(transfer)).max() >= 1.0:

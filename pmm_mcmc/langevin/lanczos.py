@@ -36,7 +36,8 @@ def spectrum(
     """
     n, d = start.shape
     steps = min(steps, d)
-    basis, matrix = [start], np.zeros((n, steps, steps))
+    basis = [start]
+    matrix = np.zeros((n, steps, steps))
     for i in range(steps):
         w = product(basis[-1])
         whole = np.linalg.norm(w, axis=1)

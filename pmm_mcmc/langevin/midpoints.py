@@ -70,7 +70,8 @@ def build_cells(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
 
 
 _cells = build_cells(np, select)
-one_cell, next_cell = _cells.one_cell, _cells.next_cell
+one_cell = _cells.one_cell
+next_cell = _cells.next_cell
 
 
 @register_jitable

@@ -25,7 +25,8 @@ FALSE_ALARM = 1e-8  # probability, by Chernoff's bound, that a good step on a Ga
 _ALLOWANCE = 5.0  # energy that is allowed on top where the posterior is not Gaussian
 # Earlier midpoints, which all coordinates share too, have shaped the state that a step begins with: in d = 3000 the
 # randomised midpoint method at step 0.965 exceeded 1.5 times the bound 3 times in 5,000 steps, 1.8 times it never.
-_MEMORY, _MEMORY_OF_ONE = 1.25, 1.8
+_MEMORY = 1.25
+_MEMORY_OF_ONE = 1.8
 # Share of the curvature at which the stationary law ceases to exist.  There the variances of the two-gradient methods
 # are 10 to 40 % too large; the largest curvature that warm-up tunes a step for is at most three quarters of it.
 SOUND = 0.6
@@ -73,7 +74,8 @@ def _steepest(kernel: Kernel, step_size: float, friction: float, K: int | None) 
         return np.inf
     offset = float(kernel.dynamics == HARMONIC)
     order = 1.0 if kernel.dynamics == OVERDAMPED else 2.0
-    low, high = 1e-6 / step_size**order, 1e4 / step_size**order
+    low = 1e-6 / step_size**order
+    high = 1e4 / step_size**order
     for _ in range(40):
         middle = np.sqrt(low * high)
         if stationary_covariance(kernel, step_size, friction, K, middle + offset) is None:

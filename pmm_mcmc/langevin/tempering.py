@@ -61,7 +61,8 @@ def equal_rejection(betas: np.ndarray, rejections: np.ndarray, pairs: int) -> np
     lengths = np.maximum(lengths, 1e-6 * max(float(lengths.sum()), 1.0) * np.diff(betas))
     barrier = np.concatenate([[0.0], np.cumsum(lengths)])
     ladder = np.asarray(PchipInterpolator(barrier, betas)(np.linspace(0.0, barrier[-1], pairs + 1)))
-    ladder[0], ladder[-1] = 0.0, 1.0
+    ladder[0] = 0.0
+    ladder[-1] = 1.0
     return ladder
 
 
@@ -96,7 +97,8 @@ def step_of_ess(log_ratio: np.ndarray, most: float, share: float) -> float:
 
     if effective(most) >= share:
         return most
-    low, high = 0.0, most
+    low = 0.0
+    high = most
     for _ in range(100):
         middle = 0.5 * (low + high) if low > 0.0 else high / 16.0
         low, high = (middle, high) if effective(middle) >= share else (low, middle)

@@ -53,10 +53,13 @@ __all__ = [
 
 # A rejection halves a chain's step, an accepted transition lengthens it by 1 %: slowly enough that the chain leaves
 # the region where steps are too long.  The floor keeps a chain at a hard wall moving.
-SHRINK, RECOVER, SHORTEST = 0.5, 1.01, 2.0**-8
+SHRINK = 0.5
+RECOVER = 1.01
+SHORTEST = 2.0**-8
 # A step that fails is refined: taken again in SUBSTEPS parts along the same noise path, at most MOST_REFINEMENTS times,
 # each time with SUBSTEPS times as many parts.
-SUBSTEPS, MOST_REFINEMENTS = 4, 2
+SUBSTEPS = 4
+MOST_REFINEMENTS = 2
 # By how much the persistent number of the Metropolis test moves on before each.  An effective draw of the worst mean
 # and square of 16 models cost .79 and .95 of an unadjusted one; .93 and 1.35 with 0.03, .98 and 1.26 with a fresh one.
 CLIMB = 0.1
@@ -99,15 +102,21 @@ def build_gain(where: Callable[..., Any]) -> Callable[..., Any]:
 
     @register_jitable
     def gain(gap, rest, left):
-        s_uu, s_uv, s_vv = gap.n_uu * gap.n_uu + gap.n_uv * gap.n_uv, gap.n_uv * gap.n_vv, gap.n_vv * gap.n_vv
-        b_uu, b_uv = s_uu * rest.a_uu + s_uv * rest.a_uv, s_uu * rest.a_vu + s_uv * rest.a_vv
-        b_vu, b_vv = s_uv * rest.a_uu + s_vv * rest.a_uv, s_uv * rest.a_vu + s_vv * rest.a_vv
+        s_uu = gap.n_uu * gap.n_uu + gap.n_uv * gap.n_uv
+        s_uv = gap.n_uv * gap.n_vv
+        s_vv = gap.n_vv * gap.n_vv
+        b_uu = s_uu * rest.a_uu + s_uv * rest.a_uv
+        b_uv = s_uu * rest.a_vu + s_uv * rest.a_vv
+        b_vu = s_uv * rest.a_uu + s_vv * rest.a_uv
+        b_vv = s_uv * rest.a_vu + s_vv * rest.a_vv
         # The inverse follows from that of the triangular root.  Overdamped dynamics have no noise in the velocity.
         moving = left.n_vv > 0.0
         v = where(moving, 1.0 / where(moving, left.n_vv, 1.0), 0.0)
         u = 1.0 / left.n_uu
         across = -u * left.n_uv * v
-        i_uu, i_uv, i_vv = u * u, u * across, across * across + v * v
+        i_uu = u * u
+        i_uv = u * across
+        i_vv = across * across + v * v
         return (
             b_uu * i_uu + b_uv * i_uv,
             b_uu * i_uv + b_uv * i_vv,
@@ -132,7 +141,8 @@ def bridged(
     """
     u = known_u - rest.a_uu * nu - rest.a_uv * nv - after_u
     v = known_v - rest.a_vu * nu - rest.a_vv * nv - after_v
-    nu, nv = nu + gain[0] * u + gain[1] * v, nv + gain[2] * u + gain[3] * v
+    nu = nu + gain[0] * u + gain[1] * v
+    nv = nv + gain[2] * u + gain[3] * v
     return nu, nv, known_u - rest.a_uu * nu - rest.a_uv * nv, known_v - rest.a_vu * nu - rest.a_vv * nv
 
 
