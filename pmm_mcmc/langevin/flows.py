@@ -135,12 +135,13 @@ def build_flows(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
         int_r = h
         for n in range(1, _HARMONIC_TERMS):
             k = h * _INVERSES[n]
-            s, c = k * c, k * (-friction * c - s)
-            p, q, r = (
-                k * 2.0 * q,
-                k * (r - friction * q - p),
-                k * (-2.0 * friction * r - 2.0 * q),
-            )
+            next_c = k * (-friction * c - s)
+            s = k * c
+            c = next_c
+            next_q = k * (r - friction * q - p)
+            p = k * 2.0 * q
+            r = k * (-2.0 * friction * r - 2.0 * q)
+            q = next_q
             k = h * _INVERSES[n + 1]
             a_uv = a_uv + s
             a_vv = a_vv + c
