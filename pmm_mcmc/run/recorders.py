@@ -16,7 +16,7 @@ from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.driver import Run
 from pmm_mcmc.run.moments import Moments
 from pmm_mcmc.run.storage import NothingStored, Store, open_store
-from pmm_mcmc.run.storage.codec import encode
+from pmm_mcmc.run.storage.checkpoint import encode
 from pmm_mcmc.run.storage.recovery import differences, stored_identity
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, report_of
 

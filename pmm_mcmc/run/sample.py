@@ -22,8 +22,7 @@ from pmm_mcmc.run.before import Before
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling
 from pmm_mcmc.run.findings import edges_of, modes_of, noncentring_of, noted
 from pmm_mcmc.run.ladder_sample import sample_on_ladder
-from pmm_mcmc.run.memory import describe, refuse_too_large, rows_of_chunk
-from pmm_mcmc.run.peak import peak_bytes
+from pmm_mcmc.run.memory import describe, peak_bytes, refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.plan import Asked, SamplingPlan
 from pmm_mcmc.run.progress import RunProgress
 from pmm_mcmc.run.recorders import MemoryRecorder, MomentsRecorder, StoreRecorder, device_of

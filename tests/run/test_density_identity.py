@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 import pytest
 
 from pmm_mcmc.run.plan import Asked, SamplingPlan
-from pmm_mcmc.run.storage.codec import decode, encode
+from pmm_mcmc.run.storage.checkpoint import decode, encode
 from pmm_mcmc.run.storage.recovery import differences
 
 pytestmark = pytest.mark.pymc
