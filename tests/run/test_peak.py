@@ -7,7 +7,7 @@ import pymc as pm
 import pytest
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run import sample as module
+from pmm_mcmc.run import recorders as module
 
 RUN = {"backend": "numba", "random_seed": 1, "progressbar": False}
 
