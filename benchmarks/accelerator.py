@@ -73,12 +73,13 @@ def make_reference(name: str) -> dict[str, list[float]]:
 def ours(model: Any, x: np.ndarray, precision: str, adjusted: bool) -> Followed:
     """Warm-up, equilibration of adjusted draws, and draws of this package, block by block."""
     from pmm_mcmc.engines.processes import Processes
-    from pmm_mcmc.run.plan import Asked, SamplingPlan
+    from pmm_mcmc.run.plan import SamplingPlan
+    from pmm_mcmc.run.request import Request
     from pmm_mcmc.warmup.equilibration import Equilibration
     from pmm_mcmc.warmup.pooled import Warming
 
     compiling, began = Compiling(), time.perf_counter()
-    plan = SamplingPlan.of(Asked(None, model, len(x), "jax", precision=precision, adjusted=adjusted))
+    plan = SamplingPlan.of(Request(model=model, chains=len(x), backend="jax", precision=precision, adjusted=adjusted))
     rng = np.random.default_rng(SEED)
     warming = Warming.start(plan.engine, plan.arguments, x, LONGEST, rng, checked=not adjusted)
     squares, gradients, seconds = [(x**2).mean(axis=0)], [float(warming.n_grad.mean())], [time.perf_counter() - began]

@@ -19,7 +19,7 @@ import pymc as pm
 from posteriors import alone
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run import sample as module
+from pmm_mcmc.run import recorders as module
 from pmm_mcmc.run.memory import peak_bytes
 
 # Chains, coordinates, draws of each chain.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,11 +78,6 @@ class Before(NamedTuple):
     def step(self) -> Any:
         """Return a step with the arguments of the run."""
         return getattr(steps, self.arguments.method).of_arguments(self.arguments, self.identity["keep_gradients"])
-
-    def taken_up(self, function: Callable[..., Any], **given: Any) -> tuple[Any, ...]:
-        """Return the given arguments of a function, with defaults replaced by the arguments of the run."""
-        defaults = {name: inspect.signature(function).parameters[name].default for name in given}
-        return tuple(self.identity[name] if value == defaults[name] else value for name, value in given.items())
 
     def groups(self, empty: Groups) -> Groups:
         """Return the recorded arrays of the groups and names in ``empty``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,6 +17,11 @@ from pmm_mcmc.run.chunks import Gathered, Groups, Plan, groups_of
 from pmm_mcmc.run.until import Until
 from pmm_mcmc.warmup.equilibration import Equilibration, adjusted_setting
 from pmm_mcmc.warmup.pooled import Warming
+
+if TYPE_CHECKING:
+    from pmm_mcmc.run.console import Console
+    from pmm_mcmc.run.plan import SamplingPlan
+    from pmm_mcmc.run.request import Request
 
 __all__ = ["Driver", "FinishedChunk", "Recorder", "Run", "StopSampling"]
 
@@ -49,7 +54,9 @@ class FinishedChunk(NamedTuple):
 
 
 class Recorder(Protocol):
-    """The destination of finished chunks."""
+    """The destination of finished chunks, of ``rows`` draws each."""
+
+    rows: int
 
     def put(self, groups: Groups, run: Run, whole: bool) -> None:
         """Record the draws of a chunk, and the run after them; ``whole`` is False for an interrupted chunk."""
@@ -99,6 +106,13 @@ class Run:
         nothing = np.zeros(len(starts), np.int64)
         return cls(warming, not warming.finished, 0, warming.n_grad.copy(), nothing)
 
+    def prepare(self, plan: Plan) -> None:
+        """Compile what the run goes on with."""
+        if not plan.adjusted or self.tuning:
+            self.warming.ensemble.prepare(plan.engine, self.tuned)
+        if plan.adjusted:
+            self.warming.ensemble.prepare(plan.adjusted_engine, self.tuned)
+
     @property
     def tuned(self) -> TunedParameters:
         """The current tuned parameters."""
@@ -111,46 +125,35 @@ class Driver:
     Parameters
     ----------
     plan
-        The sampling plan: see :class:`Plan`.
+        The sampling plan.
     run
         The run, new or resumed.
     recorder
         The destination of chunks.
-    until, tune, rows
-        When it ends; transitions of an equilibration at most; number of draws of a chunk.
-    batch
-        Function that returns the number of chains that advance together, from the number of draws of each.
-    keep_warmup
-        Whether the draws of the warm-up are recorded.
-    callback
-        Called with every chunk.
-    update
-        Called several times a second with the run, the finished draws of its phase, gradients and rejections.
-    announce
-        Called at the end of the warm-up with what a transition costs: gradients of a chain, and seconds.
+    request
+        What was asked for.
+    until
+        When it ends.
+    console
+        Told several times a second where the run is, and at the end of the warm-up what the draws will cost.
     processes
         The processes that share the chains.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        plan: SamplingPlan,
         run: Run,
         recorder: Recorder,
-        *,
+        request: Request,
         until: Until,
-        tune: int,
-        rows: int,
-        batch: Callable[[int], int],
-        keep_warmup: bool,
-        callback: Callable[[FinishedChunk], None] | None,
-        update: Callable[[Run, int, np.ndarray, np.ndarray], None],
-        announce: Callable[[float, float], None],
+        console: Console,
         processes: Processes,
     ):
-        self.plan, self.run, self.recorder, self.keep_warmup = plan, run, recorder, keep_warmup
-        self.until, self.tune, self.rows, self.batch = until, tune, rows, batch
-        self.callback, self.update, self.announce, self.processes = callback, update, announce, processes
+        self.plan, self.run, self.recorder, self.request = plan, run, recorder, request
+        self.until, self.console, self.processes = until, console, processes
+        self._keep_warmup = not request.discard_tuned_samples
+        self._batch = plan.batch(request.chain_batch_size, request.chains)
         self._pace, self._stop = 1, False
 
     def go(self, stopped: Callable[[], bool]) -> bool:
@@ -188,30 +191,31 @@ class Driver:
             nonlocal spent, ended
             spent, ended = spent + int(chunk.n_grad.sum()), time.perf_counter()
             rejected[which] += chunk.unstable.sum(axis=1)
-            if self.keep_warmup:
+            if self._keep_warmup:
                 chunk_of_all.put(which, 0, groups_of(self.plan, chunk, setting, 1, n_grad[which], "warmup_"))
 
         setting = run.tuned
         if equilibration is None:
-            warming.block(self._engine, self.batch(rows), note, self.processes)
+            warming.block(self._engine, self._batch(rows), note, self.processes)
         else:
-            equilibration.block(warming, self._engine, self.batch(rows), note, self.processes)
+            equilibration.block(warming, self._engine, self._batch(rows), note, self.processes)
         run.n_grad, (run.unstable,) = warming.n_grad.copy(), self.processes.join(rejected)
         done = warming.ensemble.transition
-        self.update(run, done, run.n_grad, run.unstable)
+        self.console.update(run, done, run.n_grad, run.unstable)
         if equilibration is None and warming.finished:
             # Its draws are no longer needed.
             run.unstable, warming.warmup = np.zeros_like(run.unstable), None
             run.tuning = self.plan.equilibrates
             if run.tuning:
                 run.equilibration = Equilibration.begin(
-                    warming, self.plan.engine.kernel, self.plan.arguments, self.tune
+                    warming, self.plan.engine.kernel, self.plan.arguments, self.request.tune
                 )
         elif equilibration is not None and equilibration.finished:
             run.tuning, run.unstable = False, np.zeros_like(run.unstable)
         self.recorder.put(chunk_of_all.groups, run, True)
-        if not run.tuning and rows:
-            self.announce(spent / (rows * len(n_grad)), (ended - began) / rows)
+        if not run.tuning and rows and self.processes.primary:
+            gradients, seconds = spent / (rows * len(n_grad)), (ended - began) / rows
+            self.console.log(self.until.announced(run.n_grad, run.tuned.steps_per_draw, gradients, seconds))
         self._report(True, done, chunk_of_all.groups, "warmup_")
         return True
 
@@ -220,12 +224,12 @@ class Driver:
         run, tuned, thin = self.run, self.run.tuned, self.run.tuned.steps_per_draw
         ensemble, own = run.warming.ensemble, self.processes.own
         mine, n_grad, unstable = run.warming.part(own), run.n_grad[own], run.unstable[own]
-        rows, done = min(self.rows, self.until.next_end(run.done) - run.done), 0
+        rows, done = min(self.recorder.rows, self.until.next_end(run.done) - run.done), 0
         found = Gathered(len(n_grad), rows)
         while done < rows:
             n = min(self._pace, rows - done)
             began = time.perf_counter()
-            for which, chunk in mine.advance_in_batches(self._engine, tuned, n, self.batch(n), thin=thin):
+            for which, chunk in mine.advance_in_batches(self._engine, tuned, n, self._batch(n), thin=thin):
                 found.put(which, done, groups_of(self.plan, chunk, tuned, thin, n_grad[which], ""))
                 n_grad[which] += chunk.n_grad.sum(axis=1)
                 unstable[which] += chunk.unstable.sum(axis=1)
@@ -233,7 +237,7 @@ class Driver:
             self._pace = int(np.clip(_SECONDS / max(seconds, 1e-9), 1, 2 * self._pace))
             done += n
             run.done += n
-            self.update(run, run.done, run.n_grad, run.unstable)
+            self.console.update(run, run.done, run.n_grad, run.unstable)
             # Several processes stop only between chunks: within one they would not stop at the same draw.
             if done < rows and self.processes.count == 1 and stopped():
                 break
@@ -250,7 +254,7 @@ class Driver:
         empty: dict[str, np.ndarray] = {}
         parts = (groups.get(prefix + name, empty) for name in ("posterior", "sample_stats"))
         try:
-            if self.callback is not None:
-                self.callback(FinishedChunk(tuning, done, *parts))
+            if self.request.callback is not None:
+                self.request.callback(FinishedChunk(tuning, done, *parts))
         except StopSampling:
             self._stop = True

@@ -21,10 +21,17 @@ from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.starts import density_at
 from pmm_mcmc.warmup.other_modes import OtherModes
 
-__all__ = ["edges_of", "modes_of", "noncentring_of", "noted"]
+__all__ = ["attributes_of", "modes_of", "noted"]
 
 # Positions by which the degree of non-centring is reported.
 _NEWEST = 1000
+
+
+def attributes_of(plan: SamplingPlan, run: Run, tree: Any, search: bool) -> dict[str, str]:
+    """Return the attributes of the result of a run that say what is found of it; ``search`` for breaks and necks."""
+    stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree else None
+    edges = _edges_of(plan, run, stats) if search else {}
+    return _noncentring_of(plan, run, stats) | noted(modes_of(run.warming.other_modes), edges)
 
 
 def noted(*findings: dict[str, Any]) -> dict[str, str]:
@@ -37,7 +44,7 @@ def modes_of(other_modes: OtherModes) -> dict[str, Any]:
     return {"modes": other_modes.statistics}
 
 
-def edges_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[str, Any]:
+def _edges_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[str, Any]:
     """Return the findings of breaks of the log density between draws, and of necks beyond them."""
     if stats is None or "unconstrained" not in stats or not stats.sizes["draw"]:
         return {}
@@ -62,7 +69,7 @@ def edges_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[str
     return {"breaks": breaks, "necks": necks_beyond(z, coordinates, value)}
 
 
-def noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[str, str]:
+def _noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[str, str]:
     """Return the attributes that report what is non-centred, and to what degree."""
     structure = plan.engine.structure
     sites = run.tuned.coordinates.sites

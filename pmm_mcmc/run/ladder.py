@@ -30,8 +30,8 @@ from pmm_mcmc.run.ladder_state import LOOK, LOOKS, REMEMBER, Ladder, Scan
 from pmm_mcmc.run.ladder_tuning import Given, Tuner
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.storage import NothingStored, Store, open_store
-from pmm_mcmc.run.storage.recovery import stored_identity
+from pmm_mcmc.run.request import Request, stored_run
+from pmm_mcmc.run.storage import Store, open_store
 from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["LadderRun", "reference_of"]
@@ -79,44 +79,38 @@ class LadderRun:
         The sampling plan.
     given
         What the user fixes of the ladder.
-    chains, draws, tune, seed
-        As in ``pmm.sample``.
-    identity, attrs
-        What a stored run must equal to be continued; attributes of the result.
-    cores
-        Threads, each with a rung.
-    callback, update, stopped
-        Callback of the user; update of the progress: whether tuning, done, ladder settings, gradients; whether to stop.
+    request, reference
+        What was asked for; and the reference, which may be "auto".
+    update, stopped
+        Update of the progress: whether tuning, done, ladder settings, gradients; whether to stop.
     """
 
     def __init__(
         self,
         plan: SamplingPlan,
         given: Given,
+        request: Request,
+        reference: str | None,
         *,
-        chains: int,
-        draws: int,
-        tune: int,
-        seed: int,
-        identity: dict[str, Any],
-        attrs: dict[str, Any],
-        cores: int | None,
-        callback: Callable[[FinishedChunk], None] | None,
         update: Callable[[bool, int, float, int, float], None],
         stopped: Callable[[], bool],
     ):
-        self.plan, self.given, self.chains, self.draws, self.tune = plan, given, chains, draws, tune
-        self.identity, self.attrs, self._callback, self._update = identity, attrs, callback, update
-        self._stopped, self._seed = stopped, seed
+        self.plan, self.given, self.request = plan, given, request
+        self.chains, self.draws, self.tune = request.chains, request.draws, request.tune
+        ladder = request.ladder
+        self.identity = plan.identity | {
+            "chains": self.chains, "tune": self.tune, "seed": request.seed, "reference": reference,
+            "ladder": ladder if isinstance(ladder, str) else repr(np.asarray(ladder).tolist()),
+        }  # fmt: skip
+        self.attrs = {"tuning_steps": self.tune, "random_seed": request.seed, **plan.attributes}
+        self._update, self._stopped = update, stopped
         self.path = Path(plan.adjusted_engine, plan.prior_sampler)
-        self._threads = 1 if plan.attributes["backend"] == "jax" else (cores or devices.cores())
+        self._threads = 1 if plan.attributes["backend"] == "jax" else (request.cores or devices.cores())
         self.finished = False
 
     def go(
         self,
         starts: Callable[[np.random.Generator], np.ndarray],
-        store: str | os.PathLike[str] | None,
-        resume: bool,
         notes: Callable[[], dict[str, Any]],
     ) -> xr.DataTree:
         """Tune the ladder and sample; return the result, of the finished draws if the run was stopped.
@@ -124,10 +118,11 @@ class LadderRun:
         ``starts`` draws what a Gaussian reference covers at first; ``notes`` are attributes that differ between equal
         runs.
         """
+        store = self.request.store
         with ExitStack() as stack:
             each = stack.enter_context(_mapping(self._threads))
             opened, ladder = None, None
-            if store is not None and resume:
+            if store is not None and self.request.resume:
                 opened = self._resumed(store)
             if opened is not None:
                 stack.enter_context(opened)
@@ -146,7 +141,7 @@ class LadderRun:
     # -- tuning ------------------------------------------------------------------------------------------------------
 
     def _tuned(self, starts: Callable[[np.random.Generator], np.ndarray], each: Any) -> Ladder:
-        rng = np.random.default_rng(self._seed)
+        rng = np.random.default_rng(self.request.seed)
         key = rng.integers(0, 2**63, size=2, dtype=np.uint64)
         start = None if self.path.has_prior else starts(rng)
 
@@ -267,8 +262,8 @@ class LadderRun:
     def _reported(self, ladder: Ladder, groups: Groups) -> bool:
         """Call the callback; return whether to stop."""
         try:
-            if self._callback is not None:
-                self._callback(FinishedChunk(False, ladder.done, groups["posterior"], groups["sample_stats"]))
+            if self.request.callback is not None:
+                self.request.callback(FinishedChunk(False, ladder.done, groups["posterior"], groups["sample_stats"]))
         except StopSampling:
             return True
         return self._stopped()
@@ -286,9 +281,8 @@ class LadderRun:
     # -- store -------------------------------------------------------------------------------------------------------
 
     def _resumed(self, path: str | os.PathLike[str]) -> Store | None:
-        try:
-            stored = stored_identity(path)
-        except NothingStored:
+        stored = stored_run(path)
+        if not stored:
             return None
         self.identity = self.identity | {"rows": stored["rows"]}
         return Store.resume(path, self.identity, types=_TYPES)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -24,18 +25,17 @@ from pmm_mcmc.model.tempered import tempered_model
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.run.identity import identity_of
+from pmm_mcmc.run.request import Request
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 from pmm_mcmc.steps.statistics import ADJUSTED_STATISTICS, GRADIENTS, STATISTICS
 from pmm_mcmc.warmup.other_modes import OTHER_MODES
 from pmm_mcmc.warmup.step_size import fixed_setting
 
-__all__ = ["Asked", "SamplingPlan"]
+__all__ = ["SamplingPlan"]
 
 _log = logging.getLogger("pmm_mcmc")
 
-_BACKENDS, _DEVICES = ("auto", "numba", "jax"), ("auto", "cpu", "gpu", "tpu")
-_PRECISIONS = ("float64", "mixed", "float32")
 # What an equilibration has in its group, in place of statistics of every draw; and types of all statistics.
 _OF_EQUILIBRATION = ("step_size", "friction", "steps_per_draw")
 _KINDS = STATISTICS | ADJUSTED_STATISTICS
@@ -43,41 +43,6 @@ _KINDS = STATISTICS | ADJUSTED_STATISTICS
 _BATCH_BYTES = 2**27
 # Chains in one file of a store if they do not advance in lockstep.
 _FILE = 256
-
-
-class Asked(NamedTuple):
-    """The arguments of :func:`pmm_mcmc.sample` that a plan depends on; ``adapts`` if there is a warm-up.
-
-    ``adjusted`` says whether the draws are, by a kernel whose stationary law is the posterior; ``reference`` is that of
-    a ladder of temperatures, ``None`` without one.
-    """
-
-    step: Any
-    model: Any
-    chains: int
-    backend: str = "auto"
-    device: str = "auto"
-    precision: str = "float64"
-    log_likelihood: bool = False
-    var_names: Sequence[str] | None = None
-    cores: int | None = None
-    adapts: bool = True
-    adjusted: bool = True
-    reference: str | None = None
-
-    @property
-    def arguments(self) -> MethodArguments:
-        """The arguments of the step, for a chain that moves all variables."""
-        return self.step.arguments.beside(False)
-
-    @property
-    def words(self) -> str:
-        """The methods of the draws and of the warm-up."""
-        if not self.adjusted or self.arguments.kernel.adjusted:
-            return self.arguments.words
-        if self.adapts and self.reference is None:
-            return f"GHMC after a warm-up by {self.arguments.method}"
-        return "GHMC"
 
 
 @dataclass
@@ -125,19 +90,12 @@ class SamplingPlan:
     prior_sampler: Callable[[Sequence[int], int], np.ndarray] | None = None
 
     @classmethod
-    def of(cls, asked: Asked, announce: Callable[[str], None] = _log.debug) -> SamplingPlan:
-        """Check the arguments and build the plan.
+    def of(cls, request: Request, announce: Callable[[str], None] = _log.debug) -> SamplingPlan:
+        """Build the plan of a request.
 
         ``announce`` is called with a line about what will be sampled, before anything is compiled.
         """
-        step, backend, device, precision = asked.step, asked.backend, asked.device, asked.precision
-        for name, value, choices in (
-            ("backend", backend, _BACKENDS),
-            ("device", device, _DEVICES),
-            ("precision", precision, _PRECISIONS),
-        ):
-            if not (isinstance(value, str) and value in choices):
-                raise ValueError(f"{name}={value!r}: must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}")
+        step, backend, device, precision = request.step, request.backend, request.device, request.precision
         if step is None:
             arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
             step = PoissonULMC.of_arguments(arguments, keep_gradients=True)
@@ -145,41 +103,43 @@ class SamplingPlan:
             raise ValueError(
                 f"step={step!r}: must be a step of pmm_mcmc, such as pmm.PoissonULMC(); pm.sample takes PyMC's own"
             )
-        is_density = isinstance(asked.model, LogDensity)
+        is_density = isinstance(request.model, LogDensity)
         if is_density:
-            backend = devices.own_backend(asked.model, backend)
+            backend = devices.own_backend(request.model, backend)
         chosen = devices.choose_backend(backend, device, precision, is_density and backend != "numba")
-        if asked.cores is not None and chosen == "jax":
+        if request.cores is not None and chosen == "jax":
             raise ValueError(
-                f"cores={asked.cores!r}: is the number of numba's threads; JAX chooses its own, leave it out"
+                f"cores={request.cores!r}: is the number of numba's threads; JAX chooses its own, leave it out"
             )
-        asked = asked._replace(step=step)
-        if asked.adjusted and chosen == "jax" and precision != "float64":
+        request = dataclasses.replace(request, step=step)
+        if request.adjusted and chosen == "jax" and precision != "float64":
             raise ValueError(
                 f"precision={precision!r}: the Metropolis test of adjusted draws needs the log density in double "
                 "precision; give adjusted=False for unadjusted draws, or leave precision out"
             )
         if is_density:
-            plan = cls._of_density(asked, announce)
+            plan = cls._of_density(request, announce)
         else:
             on_cpu = "numba" if backend == "auto" and precision == "float64" else chosen
-            plan = cls._of_model(asked, chosen, on_cpu, announce)
+            plan = cls._of_model(request, chosen, on_cpu, announce)
+        if not request.adapts:
+            plan._check_fixed()
         return plan
 
     @classmethod
-    def _of_density(cls, asked: Asked, announce: Callable[[str], None]) -> SamplingPlan:
-        density, arguments = asked.model, asked.arguments
-        if asked.log_likelihood and not density.layout.has("log_likelihood"):
+    def _of_density(cls, request: Request, announce: Callable[[str], None]) -> SamplingPlan:
+        density, arguments = request.model, request.arguments
+        if request.log_likelihood and not density.layout.has("log_likelihood"):
             raise ValueError(
                 "log_likelihood=True needs a PyMC model, a NumPyro model with observed sites, or a Stan program with a "
                 "variable log_lik: this LogDensity has no observed data; leave it out"
             )
-        if not asked.step.free:
+        if not request.step.free:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
         arguments.check_coordinates(density.d)
-        density = density.noncentred(arguments.noncentring if asked.adapts or arguments.noncentring else None)
-        announce(f"{asked.words}: {density.d} coordinates of a log density")
-        if asked.reference is not None:
+        density = density.noncentred(arguments.noncentring if request.adapts or arguments.noncentring else None)
+        announce(f"{request.words}: {density.d} coordinates of a log density")
+        if request.reference is not None:
             if density.runs_on == "numba":
                 raise ValueError(
                     "ladder: of a C function is not there yet; write the density as a JAX function (from_jax), or as a "
@@ -188,20 +148,20 @@ class SamplingPlan:
             density = density.tempered()
         engine: Any
         if density.runs_on == "numba":
-            engine = NumbaEngine.of(arguments, density, devices.threads_of(asked.cores, density))
+            engine = NumbaEngine.of(arguments, density, devices.threads_of(request.cores, density))
         else:
-            device = devices.choose_device(density, asked.device, asked.precision, asked.chains)
-            engine = devices.jax_engine(arguments, density, device, asked.precision, asked.chains)
+            device = devices.choose_device(density, request.device, request.precision, request.chains)
+            engine = devices.jax_engine(arguments, density, device, request.precision, request.chains)
         centre = np.zeros(density.d)
-        plan = cls._finished(asked, engine, density.layout, centre, density.runs_on, None)
+        plan = cls._finished(request, engine, density.layout, centre, density.runs_on, None)
         plan.density = density
         return plan
 
     @classmethod
-    def _of_model(cls, asked: Asked, backend: str, on_cpu: str, announce: Callable[[str], None]) -> SamplingPlan:
-        step, arguments = asked.step, asked.arguments
+    def _of_model(cls, request: Request, backend: str, on_cpu: str, announce: Callable[[str], None]) -> SamplingPlan:
+        step, arguments = request.step, request.arguments
         own = None if step.free else step.model
-        model = pm.modelcontext(own if asked.model is None else asked.model)
+        model = pm.modelcontext(own if request.model is None else request.model)
         if own is not None and own is not model:
             raise ValueError("step was made for another model than model=: make it outside any, or inside this one")
         discrete = [v.name for v in model.value_vars if v not in model.continuous_value_vars]
@@ -214,15 +174,15 @@ class SamplingPlan:
         if own is not None and {v.name for v in step.vars} != {v.name for v in vars}:
             left_out = ", ".join(v.name for v in vars if v.name not in {w.name for w in step.vars})
             raise ValueError(f"vars of the step leave {left_out} out: pmm.sample moves all variables; leave vars out")
-        announce(f"{asked.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
+        announce(f"{request.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
         point = model.initial_point(0)
         # Without a warm-up there are no draws to learn sites from.
-        wanted = arguments.noncentring if asked.adapts or arguments.noncentring else None
+        wanted = arguments.noncentring if request.adapts or arguments.noncentring else None
         sampler = None
-        if asked.reference is None:
+        if request.reference is None:
             density = log_density(vars, model, point, wanted)
         else:
-            density, sampler = tempered_model(vars, model, point, asked.reference)
+            density, sampler = tempered_model(vars, model, point, request.reference)
         arguments.check_coordinates(density.d)
         engine: Any
         if backend == "jax":
@@ -230,30 +190,30 @@ class SamplingPlan:
 
             if density.jax is None:
                 density.jax = JaxDensity.from_model(density)
-            device = devices.choose_device(density.jax, asked.device, asked.precision, asked.chains)
+            device = devices.choose_device(density.jax, request.device, request.precision, request.chains)
             backend = on_cpu if device == "cpu" else backend
         if backend == "jax":
-            engine = devices.jax_engine(arguments, density.jax, device, asked.precision, asked.chains)
+            engine = devices.jax_engine(arguments, density.jax, device, request.precision, request.chains)
         else:
-            engine = NumbaEngine.of(arguments, density, asked.cores or devices.cores())
-        include = ("posterior", "log_likelihood") if asked.log_likelihood else ("posterior",)
+            engine = NumbaEngine.of(arguments, density, request.cores or devices.cores())
+        include = ("posterior", "log_likelihood") if request.log_likelihood else ("posterior",)
         layout = model_layout(model, vars, point, backend, include)
         centre = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)
-        plan = cls._finished(asked, engine, layout, centre, backend, model)
+        plan = cls._finished(request, engine, layout, centre, backend, model)
         plan.prior_sampler = sampler
         return plan
 
     @classmethod
     def _finished(
-        cls, asked: Asked, engine: Any, layout: ResultTree, centre: np.ndarray, backend: str, model: Any
+        cls, request: Request, engine: Any, layout: ResultTree, centre: np.ndarray, backend: str, model: Any
     ) -> SamplingPlan:
-        step, arguments, precision = asked.step, asked.arguments, asked.precision
+        step, arguments, precision = request.step, request.arguments, request.precision
         group = engine.group if backend == "jax" else 1
-        adjusted = asked.adjusted or arguments.kernel.adjusted
+        adjusted = request.adjusted or arguments.kernel.adjusted
         kinds = ADJUSTED_STATISTICS if adjusted else type(step).stats_dtypes_shapes
         names = ["lp" if name == "model_logp" else name for name in kinds]
         without: tuple[str, ...] = OTHER_MODES
-        without += _OF_EQUILIBRATION if adjusted and asked.adapts and not arguments.kernel.adjusted else ()
+        without += _OF_EQUILIBRATION if adjusted and request.adapts and not arguments.kernel.adjusted else ()
         without += () if step.keep_gradients else GRADIENTS
         without += () if engine.structure is not None else ("noncentred",)
         statistics = tuple(n for n in names if n not in without)
@@ -264,15 +224,15 @@ class SamplingPlan:
         identity = {
             "method": repr(arguments), "backend": backend, "precision": precision, "group": group,
             "device": devices.platforms(engine)[0], "keep_gradients": step.keep_gradients,
-            "log_likelihood": asked.log_likelihood, "adjusted": adjusted, "pmm_mcmc": __version__,
+            "log_likelihood": request.log_likelihood, "adjusted": adjusted, "pmm_mcmc": __version__,
         }  # fmt: skip
         if engine.structure is not None:  # its numbers are a part of what is stored
             identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_sites} numbers"
-        likelihood = asked.log_likelihood
+        likelihood = request.log_likelihood
         plan = cls(
             arguments, engine, layout, statistics, identity, attributes, group, model, likelihood, adjusted=adjusted
         )
-        plan._choose_variables(asked.var_names)
+        plan._choose_variables(request.var_names)
         identity |= identity_of(engine, layout, plan.values, centre)
         return plan
 
@@ -280,6 +240,10 @@ class SamplingPlan:
     def equilibrates(self) -> bool:
         """Whether an equilibration follows the warm-up, which is by another kernel than the draws."""
         return self.adjusted and not self.engine.kernel.adjusted
+
+    def longest_warmup(self, tune: int) -> int:
+        """Return the most transitions before the draws."""
+        return tune * (1 + self.equilibrates)
 
     @functools.cached_property
     def adjusted_engine(self) -> Engine:
@@ -297,7 +261,7 @@ class SamplingPlan:
             self.var_names = [name for name in known if name in wanted]
         self.identity["var_names"] = self.var_names
 
-    def check_fixed(self) -> None:
+    def _check_fixed(self) -> None:
         """Raise ``ValueError`` if there is no warm-up and an argument that it would tune is missing."""
         fixed_setting(self.arguments, np.zeros(self.engine.d))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -14,16 +15,22 @@ from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.before import CHECKPOINT, TYPES, Before
 from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.driver import Run
+from pmm_mcmc.run.memory import describe, peak_bytes, refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.moments import Moments
-from pmm_mcmc.run.storage import NothingStored, Store, open_store
+from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.request import Request, stored_run
+from pmm_mcmc.run.storage import Store, open_store
 from pmm_mcmc.run.storage.checkpoint import encode
-from pmm_mcmc.run.storage.recovery import differences, stored_identity
+from pmm_mcmc.run.storage.recovery import differences
+from pmm_mcmc.run.until import bound_after, look_every
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, report_of
 
-__all__ = ["MemoryRecorder", "MomentsRecorder", "StoreRecorder", "device_of"]
+__all__ = ["MemoryRecorder", "MomentsRecorder", "StoreRecorder", "recorder_of"]
 
 # The attributes that add up over the parts of a run in memory.
 _TIMES = ("sampling_time", "compile_time")
+# Bytes of a predicted peak from which on it is said.
+_LARGE = 2**30
 
 
 class MemoryRecorder:
@@ -33,8 +40,8 @@ class MemoryRecorder:
 
     Parameters
     ----------
-    layout, attrs, empty
-        Layout and attributes of the result, and its arrays without draws.
+    layout, attrs, empty, rows
+        Layout and attributes of the result, its arrays without draws, and the draws of a chunk.
     identity, arguments
         Identity of the run, and the arguments of its step.
     before
@@ -43,19 +50,21 @@ class MemoryRecorder:
         Draws of each chain after the warm-up, with those of that result; None if it is not known.
     """
 
-    seed: int | None = None
+    whole_chunks = False
 
     def __init__(
         self,
         layout: ResultTree,
         attrs: dict[str, Any],
         empty: Groups,
+        rows: int,
         identity: dict[str, Any],
         arguments: MethodArguments,
         before: Before | None = None,
         draws: int | None = None,
     ):
         self._layout, self._attrs, self._empty = layout, dict(attrs), empty
+        self.rows, self.seed = rows, identity["seed"]
         self._identity, self._arguments = identity, arguments
         self._parts: dict[str, dict[str, list[np.ndarray]]] = {}
         self._whole = None if draws is None else Gathered(identity["chains"], draws)
@@ -122,11 +131,12 @@ class MemoryRecorder:
 class MomentsRecorder:
     """Recorder that keeps no draws, only the moments of :class:`pmm_mcmc.run.moments.Moments`."""
 
+    whole_chunks = False
     run: Run | None = None
-    seed: int | None = None
 
-    def __init__(self, layout: ResultTree, attrs: dict[str, Any], empty: Groups):
+    def __init__(self, layout: ResultTree, attrs: dict[str, Any], empty: Groups, rows: int, seed: int):
         self._layout = layout
+        self.rows, self.seed = rows, seed
         self._attrs = dict(attrs)
         self._moments = Moments(empty["posterior"])
 
@@ -170,6 +180,8 @@ class StoreRecorder:
     seed
         Seed of the stored run.
     """
+
+    whole_chunks = True  # a chunk that is not whole is not stored
 
     def __init__(
         self,
@@ -215,8 +227,8 @@ class StoreRecorder:
         """
         if not processes.primary:
             processes.wait()  # until the first process has opened it
-        stored = _stored(path) if resume else None
-        if stored is not None:
+        stored = stored_run(path) if resume else {}
+        if stored:
             identity = identity | {name: stored[name] for name in (*free, "rows") if name in stored}
             store = Store.resume(path, identity, types=TYPES, primary=processes.primary)
         else:
@@ -291,13 +303,46 @@ def _with_equilibration(tree: xr.DataTree, run: Run | None) -> xr.DataTree:
     return tree
 
 
-def device_of(path: str | os.PathLike[str]) -> str:
-    """Return the kind of device on which a stored run started; "auto" if there is no run."""
-    return (_stored(path) or {}).get("device", "auto")
+def recorder_of(
+    request: Request, plan: SamplingPlan, seed: int, processes: Processes, log: Callable[..., None]
+) -> MemoryRecorder | MomentsRecorder | StoreRecorder:
+    """Return the recorder of a run, new or resumed; ``log`` what memory it takes.
 
-
-def _stored(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    try:
-        return stored_identity(path)
-    except NothingStored:
-        return None
+    Raises
+    ------
+    ValueError
+        If the run would not fit the memory, or another one is to be continued.
+    """
+    chains, tune, store = request.chains, request.tune, request.store
+    identity = plan.identity | {
+        "chains": chains, "tune": tune, "seed": seed, "superchains": request.superchains,
+        "discard_tuned_samples": request.discard_tuned_samples,
+    }  # fmt: skip
+    attrs = {"tuning_steps": tune, "random_seed": seed, **plan.attributes}
+    if request.superchains is not None:
+        attrs["superchains"] = request.superchains
+    empty, warming = plan.empty(chains), 0
+    if not request.discard_tuned_samples:
+        empty |= {f"warmup_{group}": arrays for group, arrays in plan.empty(chains, tuning=True).items()}
+        warming = plan.longest_warmup(tune)
+    draws = every = request.draws
+    if request.auto:
+        every = look_every(chains)
+        draws = bound_after(0 if request.before is None else request.before.run.done, every)
+    rows = rows_of_chunk(every, chains, plan.numbers_per_draw)
+    moments = request.keep == "moments"
+    if store is not None:
+        template = plan.layout.tree(empty, attrs)
+        if plan.equilibrates and tune:
+            template[EQUILIBRATION] = xr.DataTree(report_of(None, chains))
+        free = ("seed",) if request.random_seed is None else ()
+        files = min(chains, plan.file_chains)
+        return StoreRecorder.open(store, template, identity, rows, files, request.resume, free, processes)
+    needed = peak_bytes(plan, chains, draws, rows, tune=tune, warming=warming, moments=moments)
+    if needed > _LARGE:
+        log("Memory: about %s at the peak", describe(needed))
+    if moments:
+        return MomentsRecorder(plan.layout, attrs, empty, rows, seed)
+    refuse_too_large(draws + warming, chains, plan.numbers_per_draw, needed)
+    fixed = None if request.auto else draws
+    return MemoryRecorder(plan.layout, attrs, empty, rows, identity, plan.arguments, request.before, fixed)

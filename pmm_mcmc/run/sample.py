@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-import datetime
-import logging
 import os
-import signal
-import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.diagnostics.verdict import last_words
-from pmm_mcmc.engines.processes import speaks
-from pmm_mcmc.model.heartbeat import Heartbeat
-from pmm_mcmc.run import arguments
-from pmm_mcmc.run.before import Before
+from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling
-from pmm_mcmc.run.findings import edges_of, modes_of, noncentring_of, noted
-from pmm_mcmc.run.ladder_sample import sample_on_ladder
-from pmm_mcmc.run.memory import describe, peak_bytes, refuse_too_large, rows_of_chunk
-from pmm_mcmc.run.plan import Asked, SamplingPlan
-from pmm_mcmc.run.progress import RunProgress
-from pmm_mcmc.run.recorders import MemoryRecorder, MomentsRecorder, StoreRecorder, device_of
+from pmm_mcmc.run.findings import attributes_of
+from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.recorders import recorder_of
+from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import stop_on_signals
 from pmm_mcmc.run.starts import draws_of_prior, starts
-from pmm_mcmc.run.until import AUTO, DRAWS, Until, UntilKnown, bound_after, look_every
-from pmm_mcmc.warmup.equilibration import EQUILIBRATION, report_of
+from pmm_mcmc.run.temper import tempered
+from pmm_mcmc.run.until import DRAWS, UntilKnown, until_of
 from pmm_mcmc.warmup.pooled import Warmed, warm_up
 
 __all__ = ["FinishedChunk", "StopSampling", "Warmed", "sample", "warm_up"]
-
-_log = logging.getLogger("pmm_mcmc")
-
-# Chains by default, and those of all temperatures of a ladder.
-_CHAINS = 4
-_REPLICAS = 96
-
-# Bytes of a predicted peak from which on it is said.
-_LARGE = 2**30
 
 
 def sample(
@@ -223,199 +203,67 @@ def sample(
     """
     if "exact" in others and adjusted is None:  # its old name
         adjusted = others.pop("exact")
-    arguments.refuse_unknown(others, sample)
-    step, draws = arguments.step_and_draws(step, draws, DRAWS)
-    auto = isinstance(draws, str) and draws == AUTO
-    before = None
-    if more is not None:
-        for name, given in (("store", store), ("initvals", initvals), ("keep", None if keep == "draws" else keep)):
-            if given is not None:
-                raise ValueError(f"{name}={given!r}: does not go with more=, which continues in memory; leave it out")
-        before = Before.of(more)
-        step = before.step() if step is None else step
-        (
-            chains, tune, superchains, backend, device, precision, discard_tuned_samples, log_likelihood, var_names,
-            adjusted,
-        ) = before.taken_up(
-            sample, chains=chains, tune=tune, superchains=superchains, backend=backend, device=device,
-            precision=precision, discard_tuned_samples=discard_tuned_samples, log_likelihood=log_likelihood,
-            var_names=var_names, adjusted=adjusted,
-        )  # fmt: skip
-    adjusts = arguments.check_adjusted(adjusted, step)
-    if chains is None:
-        chains = _CHAINS if ladder is None else _REPLICAS
-    number: Any = 1 if auto else draws
-    arguments.check_counts(draws=number, chains=chains, tune=tune, cores=cores, chain_batch_size=chain_batch_size)
-    if resume and store is None:
-        raise ValueError("resume=True needs store=, the path of the run to continue")
-    seed = arguments.seed_of(random_seed)
-    arguments.check_keep(
-        keep, store=store is not None, log_likelihood=log_likelihood, discard_tuned_samples=discard_tuned_samples,
-        auto_alone=auto and chains == 1,
+    request = Request.checked(
+        sample, others, more, step=step, draws=draws, tune=tune, chains=chains, model=model, random_seed=random_seed,
+        initvals=initvals, var_names=var_names, cores=cores, backend=backend, device=device, precision=precision,
+        chain_batch_size=chain_batch_size, superchains=superchains, store=store, resume=resume,
+        discard_tuned_samples=discard_tuned_samples, log_likelihood=log_likelihood, keep=keep, adjusted=adjusted,
+        ladder=ladder, reference=reference, callback=callback, progressbar=progressbar,
+        compute_convergence_checks=compute_convergence_checks,
     )  # fmt: skip
-    if ladder is not None:
-        result, judged = sample_on_ladder(
-            step, ladder, reference, draws=int(number), tune=int(tune), chains=int(chains), seed=seed, store=store,
-            resume=bool(resume), initvals=initvals, callback=callback, progressbar=progressbar, model=model,
-            var_names=var_names, cores=cores, backend=backend, device=device, precision=precision,
-            log_likelihood=log_likelihood,
-            refused={
-                "draws": auto, "more": more is not None, "keep": keep != "draws",
-                "adjusted": adjusted is False, "tune": tune == 0,
-                "superchains": superchains not in ("auto", None), "discard_tuned_samples": not discard_tuned_samples,
-            },
-        )  # fmt: skip
-        if compute_convergence_checks and judged:
-            _log_verdict(result)
-        return result
-    if reference != "auto":
-        raise ValueError(f"reference={reference!r}: is that of a ladder; give ladder='auto' too, or leave it out")
-    groups = arguments.number_of_superchains(superchains, chains)
-    if store is not None and resume and device == "auto" and backend != "numba":
-        device = device_of(store)  # a new trial could choose another device
-    began, created = time.time(), datetime.datetime.now(datetime.UTC).isoformat()
-    show = bool(progressbar) and (backend == "numba" or speaks())
-    level = logging.INFO if show else logging.DEBUG
-    with Heartbeat(show) as heartbeat:
+    return _drawn(request) if ladder is None else tempered(request)
 
-        def announce(sampled: str) -> None:
-            _log.log(level, sampled)
-            heartbeat.say("Compiling the log density")
 
-        asked = Asked(
-            step, model, chains, backend, device, precision, log_likelihood, var_names, cores, tune > 0, adjusts
-        )
-        plan = SamplingPlan.of(asked, announce)
+def _drawn(request: Request) -> xr.DataTree:
+    """Run what is requested and return its result."""
+    with Console(request) as console:
+        plan = SamplingPlan.of(request, console.announce)
         if plan.engine.structure is not None:
-            _log.log(level, plan.engine.structure.words)
-        if tune == 0:
-            plan.check_fixed()
-        processes = plan.processes(chains)
-        processes.check(store, draws=AUTO if auto else int(number), resume=bool(resume))
-        if seed is None and before is not None:
-            seed = before.identity["seed"]
-        elif not isinstance(random_seed, int | np.integer):  # each process would draw another one
-            seed = processes.first(arguments.fresh_seed() if seed is None else seed)
-        identity = plan.identity | {
-            "chains": chains, "tune": tune, "seed": seed, "superchains": groups,
-            "discard_tuned_samples": discard_tuned_samples,
-        }  # fmt: skip
-        attrs = {"tuning_steps": tune, "random_seed": seed, **plan.attributes}
-        if groups is not None:
-            attrs["superchains"] = groups
-        empty = plan.empty(chains)
-        if not discard_tuned_samples:
-            empty |= {f"warmup_{group}": arrays for group, arrays in plan.empty(chains, tuning=True).items()}
-        done = 0 if before is None else before.run.done
-        every = look_every(chains) if auto else number + done
-        rows = rows_of_chunk(every, chains, plan.numbers_per_draw)
-        recorder: MemoryRecorder | MomentsRecorder | StoreRecorder
-        longest = tune * (1 + plan.equilibrates)
-        warming = 0 if discard_tuned_samples else longest
-        most = bound_after(done, every) if auto else number + done
-        moments = keep == "moments"
-        needed = peak_bytes(plan, chains, most, rows, tune=tune, warming=warming, moments=moments)
-        if store is None and needed > _LARGE:
-            _log.log(level, "Memory: about %s at the peak", describe(needed))
-        if moments:
-            recorder = MomentsRecorder(plan.layout, attrs, empty)
-        elif store is None:
-            refuse_too_large(most + warming, chains, plan.numbers_per_draw, needed)
-            recorder = MemoryRecorder(
-                plan.layout, attrs, empty, identity, plan.arguments, before, None if auto else number + done
-            )
-        else:
-            template = plan.layout.tree(empty, attrs)
-            if plan.equilibrates and tune:
-                template[EQUILIBRATION] = xr.DataTree(report_of(None, chains))
-            free = () if random_seed is not None else ("seed",)
-            with processes.together():
-                recorder = StoreRecorder.open(
-                    store, template, identity, rows, min(chains, plan.file_chains), resume, free, processes
-                )
-            rows = recorder.rows
-        with processes.together(), recorder:
-            heartbeat.say("Compiling the method")
+            console.log("%s", plan.engine.structure.words)
+        processes = plan.processes(request.chains)
+        processes.check(request.store, draws=request.draws, resume=request.resume)
+        seed = request.common_seed(processes)
+        with processes.together(), recorder_of(request, plan, seed, processes, console.log) as recorder:
+            console.compiles("the method")
             run = recorder.run
             if run is None:
-                rng = np.random.default_rng(recorder.seed if recorder.seed is not None else seed)
-                first = starts(plan, initvals, chains, groups, rng)
-                run = Run.start(plan, first, tune, rng)
-                run.warming.prior = draws_of_prior(plan, rng) if tune else None
+                run = _start(request, plan, recorder.seed)
                 recorder.begin(run)
-            if auto:
-                every = -(-every // rows) * rows if store is not None else every
-                until: Until = UntilKnown(every, run.done, recorder.so_far, processes)
-            else:
-                until = Until(number + done)
-                if run.done > until.bound:
-                    raise ValueError(
-                        f"draws={draws}: the store has {run.done} draws of each chain already; ask for more"
-                    )
-            if not plan.adjusted or run.tuning:
-                run.warming.ensemble.prepare(plan.engine, run.tuned)
-            if plan.adjusted:
-                run.warming.ensemble.prepare(plan.adjusted_engine, run.tuned)
-            heartbeat.stop()
-            compiling = time.time() - began
-            bar_of = {"show": show and processes.primary, "adjusted": plan.adjusted}
-            with (
-                stop_on_signals() as stopped,
-                RunProgress(chains=chains, tune=longest, draws=until.bound, **bar_of) as bar,
-            ):
-
-                def update(run: Run, done: int, n_grad: np.ndarray, failed: np.ndarray) -> None:
-                    step_size, K = run.tuned.step_size, run.tuned.K
-                    bar.update(tuning=run.tuning, done=done, step_size=step_size, K=K, n_grad=n_grad, failed=failed)
-
-                def announce_cost(gradients: float, seconds: float) -> None:
-                    if processes.primary:
-                        _log.log(level, until.announced(run.n_grad, run.tuned.steps_per_draw, gradients, seconds))
-
-                driver = Driver(
-                    plan, run, recorder, until=until, tune=tune, rows=rows, batch=plan.batch(chain_batch_size, chains),
-                    processes=processes, keep_warmup=not discard_tuned_samples, callback=callback, update=update,
-                    announce=announce_cost,
-                )  # fmt: skip
-                update(run, run.done, run.n_grad, run.unstable)
-                finished = driver.go(stopped)
+            until = until_of(request.draws, request.chains, run.done, recorder, processes)
+            run.prepare(plan)
+            console.compiled()
+            bar = console.bar(
+                plan.longest_warmup(request.tune), until.bound, adjusted=plan.adjusted, show=processes.primary
+            )
+            with stop_on_signals() as stopped, bar:
+                console.update(run, run.done, run.n_grad, run.unstable)
+                finished = Driver(plan, run, recorder, request, until, console, processes).go(stopped)
                 if finished:
                     bar.end_at(run.done)
             so_far = recorder.so_far() if processes.primary else {}
-            stats = so_far["sample_stats"].to_dataset() if "sample_stats" in so_far else None
-            edges = edges_of(plan, run, stats) if compute_convergence_checks and finished else {}
-            seconds = time.time() - began
-            recorder.note(
-                {
-                    "created_at": created,
-                    "sampling_time": seconds,
-                    "compile_time": compiling,
-                    **noncentring_of(plan, run, stats),
-                    **noted(modes_of(run.warming.other_modes), edges),
-                }
-            )
+            attributes = attributes_of(plan, run, so_far, request.compute_convergence_checks and finished)
+            recorder.note(console.times() | attributes)
     result = recorder.result()
-    there = run.done if keep == "moments" else result["posterior"].sizes["draw"]
+    there = run.done if request.keep == "moments" else result["posterior"].sizes["draw"]
     if processes.primary:
         if not finished:
-            lost = stopped.number == signal.SIGTERM and store is None
-            kept = "in memory only: store= would keep them" if lost else "kept"
-            _log.warning(
-                "Sampling was stopped after %d of %d draws of each chain; they are %s", there, until.bound, kept
-            )
+            console.interrupted(stopped, there, until.bound, "chain")
         elif isinstance(until, UntilKnown):
-            _log.log(*until.report(there, store is not None, level))
-        _log.log(level, "Sampling %d chains took %.1f s, %.1f of them for compilation", chains, seconds, compiling)
-    if stopped.number == signal.SIGTERM:
-        sys.stdout.flush()
-        signal.raise_signal(signal.SIGTERM)
-    if compute_convergence_checks and there and processes.primary:
-        _log_verdict(result)
+            until.report(there, request.store is not None, console.level)
+        console.log(
+            "Sampling %d chains took %.1f s, %.1f of them for compilation",
+            request.chains, console.sampling_time, console.compile_time,
+        )  # fmt: skip
+    stopped.raise_again()
+    if there and processes.primary:
+        console.verdict(result)
     return result
 
 
-def _log_verdict(result: xr.DataTree) -> None:
-    try:
-        _log.log(*last_words(result))
-    except Exception:  # no error here may lose the draws
-        _log.exception("No verdict on this run, for an error in it; the draws are kept")
+def _start(request: Request, plan: SamplingPlan, seed: int) -> Run:
+    """Return a run whose chains are at their starts."""
+    rng = np.random.default_rng(seed)
+    first = starts(plan, request.initvals, request.chains, request.superchains, rng)
+    run = Run.start(plan, first, request.tune, rng)
+    run.warming.prior = draws_of_prior(plan, rng) if request.adapts else None
+    return run

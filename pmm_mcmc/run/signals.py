@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,12 @@ class StopRequest:
     def __call__(self) -> bool:
         """Return whether the run is to stop."""
         return self.number is not None
+
+    def raise_again(self) -> None:
+        """Let SIGTERM have its usual effect."""
+        if self.number == signal.SIGTERM:
+            sys.stdout.flush()
+            signal.raise_signal(signal.SIGTERM)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pmm_mcmc.diagnostics.verdict import asks_for_more
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.progress import count
 
-__all__ = ["AUTO", "DRAWS", "Until", "UntilKnown", "bound_after", "look_every"]
+__all__ = ["AUTO", "DRAWS", "Until", "UntilKnown", "bound_after", "look_every", "until_of"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -129,14 +129,33 @@ class UntilKnown(Until):
                 known = 0
         return bool(self._processes.first(int(known))) or done >= self.bound
 
-    def report(self, done: int, stored: bool, level: int) -> tuple[int, str]:
-        """Return a level of logging, ``level`` or a warning, and a line that says why the run ended."""
+    def report(self, done: int, stored: bool, level: int) -> None:
+        """Log why the run ended, at ``level`` or as a warning."""
         if self.missing is None:
-            return level, f"draws='auto': {done} draws of each chain were enough, of at most {self.bound}"
+            _log.log(level, "draws='auto': %d draws of each chain were enough, of at most %d", done, self.bound)
+            return
         more = "store= and resume=True" if stored else "more="
-        return logging.WARNING, (
-            f"draws='auto' ended at its bound, {done} draws of each chain, where {self.missing}; it goes on with {more}"
-        )
+        _log.warning(
+            "draws='auto' ended at its bound, %d draws of each chain, where %s; it goes on with %s",
+            done, self.missing, more,
+        )  # fmt: skip
+
+
+def until_of(draws: Any, chains: int, done: int, recorder: Any, processes: Processes) -> Until:
+    """Return when a run ends that has ``done`` draws, for ``draws`` of each chain or "auto".
+
+    Raises
+    ------
+    ValueError
+        If there are more draws than are asked for.
+    """
+    if draws == AUTO:
+        every = look_every(chains)
+        every = -(-every // recorder.rows) * recorder.rows if recorder.whole_chunks else every
+        return UntilKnown(every, done, recorder.so_far, processes)
+    if done > draws:
+        raise ValueError(f"draws={draws}: the store has {done} draws of each chain already; ask for more")
+    return Until(draws)
 
 
 def _time(seconds: float) -> str:

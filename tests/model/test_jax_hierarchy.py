@@ -11,7 +11,8 @@ from hierarchy_models import EFFECT, ERROR, densities, some_sites
 
 import pmm_mcmc as pmm
 from pmm_mcmc.model.jax_density import JaxDensity
-from pmm_mcmc.run.plan import Asked, SamplingPlan
+from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.storage.recovery import differences
 
 OPTIONS = {"draws": 50, "tune": 200, "chains": 4, "random_seed": 1, "progressbar": False}
@@ -117,7 +118,7 @@ def test_other_children_are_another_density():
     variants = (None, children, {"theta": (at, location, lambda x: jnp.exp(x[0]))}, {"t": children["theta"]})
 
     def identity(given):
-        return SamplingPlan.of(Asked(None, pmm.LogDensity.from_jax(fn, 10, children=given), 4)).identity
+        return SamplingPlan.of(Request(model=pmm.LogDensity.from_jax(fn, 10, children=given))).identity
 
     made = list(map(identity, variants))
     assert all(differences(one, other) for one, other in itertools.combinations(made, 2))

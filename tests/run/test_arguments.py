@@ -8,7 +8,7 @@ import pytest
 from sampling_runs import assert_same, run
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run.arguments import _ELSEWHERE, seed_of
+from pmm_mcmc.run.request import _ELSEWHERE, seed_of
 
 pytest_plugins = ["sampling_fixtures"]
 SHORT = {"draws": 10, "tune": 60, "chains": 2}

@@ -8,7 +8,8 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from pmm_mcmc.run.plan import Asked, SamplingPlan
+from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.storage.checkpoint import decode, encode
 from pmm_mcmc.run.storage.recovery import differences
 
@@ -52,7 +53,7 @@ def build(**changes):
 
 
 def identity(model, **options):
-    return SamplingPlan.of(Asked(None, model, 4, "numba", **options)).identity
+    return SamplingPlan.of(Request(model=model, backend="numba", **options)).identity
 
 
 @pytest.fixture(scope="module")

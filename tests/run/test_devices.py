@@ -10,7 +10,8 @@ import pytest
 
 import pmm_mcmc as pmm
 from pmm_mcmc.run import devices
-from pmm_mcmc.run.plan import Asked, SamplingPlan
+from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.storage.recovery import stored_identity
 
 CPU = jax.local_devices(backend="cpu")
@@ -101,7 +102,7 @@ def test_a_model_goes_to_numba_where_the_cpu_wins(accelerator):
         pm.Normal("x", shape=2)
 
     def chosen(**options):
-        plan = SamplingPlan.of(Asked(None, model, 8, **options))
+        plan = SamplingPlan.of(Request(model=model, chains=8, **options))
         return plan.identity["backend"], plan.identity["device"]
 
     assert chosen() == ("numba", "cpu")

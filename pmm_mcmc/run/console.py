@@ -1,0 +1,105 @@
+"""What a run says: heartbeat, bar, lines of the log and the verdict; and how long it takes."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import signal
+import time
+from typing import Any, Self
+
+import numpy as np
+import xarray as xr
+
+from pmm_mcmc.diagnostics.verdict import last_words
+from pmm_mcmc.engines.processes import speaks
+from pmm_mcmc.model.heartbeat import Heartbeat
+from pmm_mcmc.run.driver import Run
+from pmm_mcmc.run.progress import RunProgress
+from pmm_mcmc.run.request import Request
+from pmm_mcmc.run.signals import StopRequest
+
+__all__ = ["Console"]
+
+_log = logging.getLogger("pmm_mcmc")
+
+
+class Console:
+    """Context manager of what a run says, and of its times.
+
+    Attributes
+    ----------
+    level
+        Level of the lines about the run: those of one without progress are for debugging.
+    compile_time, sampling_time
+        Seconds to the end of compilation, and in all.
+    """
+
+    def __init__(self, request: Request):
+        self._request = request
+        self._show = bool(request.progressbar) and (request.backend == "numba" or speaks())
+        self.level = logging.INFO if self._show else logging.DEBUG
+        self._began = time.time()
+        self._created = datetime.datetime.now(datetime.UTC).isoformat()
+        self._heartbeat = Heartbeat(self._show)
+        self.compile_time = 0.0
+        self.sampling_time = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        self._heartbeat.stop()
+
+    def log(self, line: str, *values: Any) -> None:
+        """Log a line."""
+        _log.log(self.level, line, *values)
+
+    def announce(self, sampled: str) -> None:
+        """Log what will be sampled, before its log density is compiled."""
+        self.log("%s", sampled)
+        self._heartbeat.say("Compiling the log density")
+
+    def compiles(self, task: str) -> None:
+        """Show what is compiled now."""
+        self._heartbeat.say(f"Compiling {task}")
+
+    def compiled(self) -> None:
+        """End the heartbeat, and the time of compilation."""
+        self._heartbeat.stop()
+        self.compile_time = time.time() - self._began
+
+    def bar(self, tune: int, draws: int, *, adjusted: bool, show: bool = True) -> RunProgress:
+        """Return the bar, a context manager, which :meth:`update` writes to."""
+        chains = self._request.chains
+        self._bar = RunProgress(chains=chains, tune=tune, draws=draws, show=self._show and show, adjusted=adjusted)
+        return self._bar
+
+    def update(self, run: Run, done: int, n_grad: np.ndarray, failed: np.ndarray) -> None:
+        """Show where a run is."""
+        tuned = run.tuned
+        self._bar.update(
+            tuning=run.tuning, done=done, step_size=tuned.step_size, K=tuned.K, n_grad=n_grad, failed=failed
+        )
+
+    def times(self) -> dict[str, Any]:
+        """Return the attributes of a result that say when it was made, and in how many seconds up to now."""
+        self.sampling_time = time.time() - self._began
+        return {
+            "created_at": self._created, "sampling_time": self.sampling_time, "compile_time": self.compile_time,
+        }  # fmt: skip
+
+    def interrupted(self, stopped: StopRequest, there: int, draws: int, each: str) -> None:
+        """Warn that a run has ended early."""
+        lost = stopped.number == signal.SIGTERM and self._request.store is None
+        kept = "in memory only: store= would keep them" if lost else "kept"
+        _log.warning("Sampling was stopped after %d of %d draws of each %s; they are %s", there, draws, each, kept)
+
+    def verdict(self, result: xr.DataTree) -> None:
+        """Log the verdict, if it is asked for."""
+        if not self._request.compute_convergence_checks:
+            return
+        try:
+            _log.log(*last_words(result))
+        except Exception:  # no error here may lose the draws
+            _log.exception("No verdict on this run, for an error in it; the draws are kept")

@@ -1,0 +1,355 @@
+"""What is asked of a run, checked before anything is compiled, with hints for arguments of ``pm.sample``."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import numbers
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.run.before import Before
+from pmm_mcmc.run.driver import FinishedChunk
+from pmm_mcmc.run.storage import NothingStored
+from pmm_mcmc.run.storage.recovery import stored_identity
+from pmm_mcmc.run.until import AUTO, DRAWS
+from pmm_mcmc.steps.poisson import PoissonULMC
+
+__all__ = ["Request", "check_choice", "fresh_seed", "seed_of", "stored_run"]
+
+_BACKENDS, _DEVICES = ("auto", "numba", "jax"), ("auto", "cpu", "gpu", "tpu")
+_PRECISIONS = ("float64", "mixed", "float32")
+# Chains by default, and those of all temperatures of a ladder.
+_CHAINS, _REPLICAS = 4, 96
+# Most superchains by default: enough for the variance between them.  _MANY: fewest chains for which there are any.
+_SUPERCHAINS, _MANY = 16, 64
+_BITS = 62  # bits of a drawn seed
+
+# What goes on as in the run before, and how it is not asked for.
+_TAKEN_UP = {
+    "chains": None, "tune": 1000, "superchains": "auto", "backend": "auto", "device": "auto", "precision": "float64",
+    "discard_tuned_samples": True, "log_likelihood": False, "var_names": None, "adjusted": None,
+}  # fmt: skip
+
+_NUTS = "is NUTS's; pm.sample() runs that"
+# Arguments of pm.sample and its wrappers that have another name here or no meaning.
+_ELSEWHERE = {
+    "init": "chains start within one unit of the model's initial point; initvals= says where else, and warm-up finds "
+    "scale and step size by itself",
+    "n_init": "warm-up finds scale and step size by itself: leave it out",
+    "jitter_max_retries": "starts are looked for until they are finite: leave it out, or give initvals=",
+    "target_accept": "equilibration finds the step of adjusted draws, for an acceptance of about 0.9; that of "
+    "unadjusted ones follows from the bias that it may cause: pmm.PoissonULMC(target_bias=...)",
+    "max_treedepth": _NUTS,
+    "nuts": _NUTS,
+    "nuts_sampler": _NUTS,
+    "nuts_sampler_kwargs": _NUTS,
+    "compile_kwargs": "backend= chooses what compiles: 'numba' or 'jax'",
+    "idata_kwargs": "log_likelihood=True adds the log likelihood",
+    "return_inferencedata": "the result is always an ArviZ DataTree: leave it out",
+    "trace": "store= writes the draws to zarr while the run goes on",
+    "keep_warning_stat": "warnings are logged: leave it out",
+    "quiet": "progressbar=False and compute_convergence_checks=False are quiet",
+    "progressbar_theme": "progressbar=False is all there is to choose",
+    "mp_ctx": "chains run on threads, not in processes: leave it out, or give cores=",
+    "blas_cores": "cores= is the number of threads that run chains",
+    "seed": "random_seed= is the seed",
+    "n_chains": "chains= is their number",
+    "num_chains": "chains= is their number",
+    "num_samples": "draws= is their number",
+    "num_warmup": "tune= is the most transitions of the warm-up",
+}
+_HARMLESS = {"return_inferencedata": True}
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of :func:`pmm_mcmc.sample`, checked.
+
+    Attributes
+    ----------
+    draws
+        A number, with the draws of the run before, or "auto".
+    adjusted
+        Whether draws are adjusted, by a kernel whose stationary law is the posterior.
+    seed
+        The seed; None for a fresh one, or that of a stored run.
+    before
+        The result in memory that is continued.
+    ladder, reference
+        Those of a ladder of temperatures; None without one.
+    """
+
+    step: Any = None
+    model: Any = None
+    chains: int = _CHAINS
+    draws: Any = DRAWS
+    tune: int = 1000
+    random_seed: Any = None
+    seed: int | None = None
+    initvals: Any = None
+    before: Before | None = None
+    var_names: Sequence[str] | None = None
+    cores: int | None = None
+    backend: str = "auto"
+    device: str = "auto"
+    precision: str = "float64"
+    chain_batch_size: Any = "auto"
+    superchains: Any = None
+    store: str | os.PathLike[str] | None = None
+    resume: bool = False
+    discard_tuned_samples: bool = True
+    log_likelihood: bool = False
+    keep: str = "draws"
+    adjusted: bool = True
+    ladder: Any = None
+    reference: str | None = None
+    callback: Callable[[FinishedChunk], None] | None = None
+    progressbar: bool = True
+    compute_convergence_checks: bool = True
+
+    @classmethod
+    def checked(
+        cls, function: Callable[..., Any], others: Mapping[str, Any], more: Any = None, **given: Any
+    ) -> Request:
+        """Check the arguments of a function, and those that it does not have.
+
+        Raises
+        ------
+        TypeError
+            For an unknown argument.
+        ValueError
+            For an invalid one.
+        """
+        _refuse_unknown(others, function)
+        options: dict[str, Any] = {name: field.default for name, field in cls.__dataclass_fields__.items()}
+        options |= {"chains": None, "superchains": "auto", "adjusted": None, "reference": "auto"} | given
+        options["step"], options["draws"] = _step_and_draws(options["step"], options["draws"])
+        if more is not None:
+            options |= _going_on(more, options)
+        adjusted = options["adjusted"]
+        if options["chains"] is None:
+            options["chains"] = _CHAINS if options["ladder"] is None else _REPLICAS
+        options["adjusted"] = _adjusted(adjusted, options["step"])
+        _check_counts(options)
+        options |= {name: int(options[name]) for name in ("chains", "tune")}
+        if not isinstance(options["draws"], str):
+            options["draws"] = int(options["draws"]) + (options["before"].run.done if options["before"] else 0)
+        if options["resume"] and options["store"] is None:
+            raise ValueError("resume=True needs store=, the path of the run to continue")
+        seed = seed_of(options["random_seed"])
+        options["seed"] = options["before"].identity["seed"] if seed is None and more is not None else seed
+        _check_keep(options)
+        for name, choices in (("backend", _BACKENDS), ("device", _DEVICES), ("precision", _PRECISIONS)):
+            check_choice(name, options[name], choices)
+        if options["ladder"] is not None:
+            # What a ladder does not go with is refused there: see pmm_mcmc.run.temper.
+            return cls(**options | {"adjusted": adjusted is not False})
+        if options["reference"] != "auto":
+            raise ValueError(
+                f"reference={options['reference']!r}: is that of a ladder; give ladder='auto' too, or leave it out"
+            )
+        if options["resume"] and options["device"] == "auto" and options["backend"] != "numba":
+            # A new trial could choose another device.
+            options["device"] = stored_run(options["store"]).get("device", "auto")
+        options["superchains"] = _number_of_superchains(options["superchains"], options["chains"])
+        options["reference"] = None
+        return cls(**options)
+
+    @property
+    def auto(self) -> bool:
+        """Whether draws go on until the verdict asks for no more."""
+        return isinstance(self.draws, str)
+
+    @property
+    def adapts(self) -> bool:
+        """Whether there is a warm-up."""
+        return self.tune > 0
+
+    @property
+    def arguments(self) -> MethodArguments:
+        """The arguments of the step, for a chain that moves all variables."""
+        return self.step.arguments.beside(False)
+
+    @property
+    def words(self) -> str:
+        """The methods of the draws and of the warm-up."""
+        if not self.adjusted or self.arguments.kernel.adjusted:
+            return self.arguments.words
+        if self.adapts and self.reference is None:
+            return f"GHMC after a warm-up by {self.arguments.method}"
+        return "GHMC"
+
+    def common_seed(self, processes: Processes) -> int:
+        """Return one seed for all processes, from the first where each would draw another one."""
+        seed = fresh_seed() if self.seed is None else self.seed
+        return seed if isinstance(self.random_seed, int | np.integer) else processes.first(seed)
+
+
+def _refuse_unknown(given: Mapping[str, Any], function: Callable[..., Any]) -> None:
+    """Raise ``TypeError`` for an argument that a function does not have, with what to use instead."""
+    called = f"pmm.{function.__name__}"
+    for name, value in given.items():
+        if name in _HARMLESS and value is _HARMLESS[name]:
+            continue
+        if name in _ELSEWHERE:
+            raise TypeError(f"{name}={value!r} is no argument of {called}: {_ELSEWHERE[name]}")
+        of_step = _arguments_of_steps()
+        known = [n for n, p in inspect.signature(function).parameters.items() if p.kind != p.VAR_KEYWORD]
+        if name in of_step:
+            raise TypeError(
+                f"{name}={value!r} is an argument of the step, not of {called}: "
+                f"pmm.sample(pmm.PoissonULMC({name}={value!r}))"
+            )
+        near = difflib.get_close_matches(name, [*known, *_ELSEWHERE, *of_step], 1)
+        meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(known)}"
+        raise TypeError(f"{name}={value!r} is no argument of {called}{meant}")
+
+
+def _arguments_of_steps() -> list[str]:
+    return [n for n in inspect.signature(PoissonULMC.__init__).parameters if n not in ("self", "model", "rng")]
+
+
+def _step_and_draws(step: Any, draws: Any) -> tuple[Any, Any]:
+    """Return step and draws; users of PyMC may give the draws first."""
+    if isinstance(step, list | tuple) and len(step) == 1:
+        step = step[0]
+    number = isinstance(step, numbers.Integral) and not isinstance(step, bool)
+    if number or (isinstance(step, str) and step == "auto"):
+        if draws != DRAWS:
+            raise ValueError(f"step={step!r}: is a number of draws, and so is draws={draws!r}; give one of them")
+        return None, step
+    if isinstance(step, type):
+        raise ValueError(f"step={step.__name__}: is a class; make a step of it, as in pmm.PoissonULMC()")
+    if isinstance(step, list | tuple):
+        raise ValueError(
+            f"step: {len(step)} steps were given, and pmm.sample moves all variables with one; PyMC combines several: "
+            "pm.sample(step=[...])"
+        )
+    return step, draws
+
+
+def seed_of(random_seed: Any) -> int | None:
+    """Return the integer seed of a run; ``None`` for ``None``.
+
+    An integer is its own seed.  Any other argument of ``numpy.random.default_rng`` (a generator, a seed sequence, a
+    list of integers) yields one random integer, so that a generator gives another seed each time.
+    """
+    if random_seed is None:
+        return None
+    number = isinstance(random_seed, numbers.Integral) and not isinstance(random_seed, bool | np.bool_)
+    if number and random_seed >= 0:
+        return int(random_seed)
+    try:
+        if number or isinstance(random_seed, bool | np.bool_ | float | str):
+            raise TypeError
+        generator = np.random.default_rng(random_seed)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"random_seed={random_seed!r}: must be a non-negative integer, a list of them, a numpy Generator or "
+            "SeedSequence, or None for a fresh one"
+        ) from None
+    return int(generator.integers(2**_BITS))
+
+
+def fresh_seed() -> int:
+    """Return a seed from the operating system's entropy."""
+    return int(np.random.default_rng().integers(2**_BITS))
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Raise ``ValueError`` for a value that is none of the choices."""
+    if not (isinstance(value, str) and value in choices):
+        raise ValueError(f"{name}={value!r}: must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}")
+
+
+def stored_run(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the identity of a stored run; nothing if there is none yet."""
+    try:
+        return stored_identity(path)
+    except NothingStored:
+        return {}
+
+
+def _going_on(more: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the run before, where they are not given.
+
+    Raises
+    ------
+    ValueError
+        If it is no such run, or for what does not go with it.
+    """
+    keep = None if options["keep"] == "draws" else options["keep"]
+    for name, value in (("store", options["store"]), ("initvals", options["initvals"]), ("keep", keep)):
+        if value is not None:
+            raise ValueError(f"{name}={value!r}: does not go with more=, which continues in memory; leave it out")
+    before = Before.of(more)
+    taken_up = {name: before.identity[name] for name, default in _TAKEN_UP.items() if options[name] == default}
+    step = before.step() if options["step"] is None else options["step"]
+    return taken_up | {"step": step, "before": before}
+
+
+def _check_counts(options: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` for counts that are no integers or too small."""
+    least = {"draws": 1, "chains": 1, "tune": 0, "cores": 1, "chain_batch_size": 1}
+    meant = {"draws": AUTO, "cores": None, "chain_batch_size": "auto"}
+    for name, smallest in least.items():
+        value = options[name]
+        if isinstance(value, str | None) and name in meant and value == meant[name]:
+            continue
+        if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral) or value < smallest:
+            other = ", or 'auto'" * (name == "draws")
+            raise ValueError(f"{name}={value!r}: must be an integer of at least {smallest}{other}")
+
+
+def _check_keep(options: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` if ``keep`` is unknown, or no draws are kept and something needs them."""
+    keep = options["keep"]
+    check_choice("keep", keep, ("draws", "moments"))
+    needy = {
+        "store": options["store"] is not None,
+        "log_likelihood": options["log_likelihood"],
+        "discard_tuned_samples=False": not options["discard_tuned_samples"],
+        # Between chains there are no standard errors.
+        "draws='auto' of one chain": isinstance(options["draws"], str) and options["chains"] == 1,
+    }
+    for name, wanted in needy.items():
+        if keep == "moments" and wanted:
+            raise ValueError(f"{name} needs draws, and keep='moments' keeps none: leave one of the two out")
+
+
+def _adjusted(adjusted: Any, step: Any) -> bool:
+    """Return whether draws are adjusted: by default they are, unless a step is given, whose own draws are asked for.
+
+    Raises
+    ------
+    ValueError
+        If ``adjusted`` is neither a bool nor None.
+    """
+    if adjusted is None:
+        return step is None
+    if not isinstance(adjusted, bool | np.bool_):
+        raise ValueError(f"adjusted={adjusted!r}: must be True or False")
+    return bool(adjusted)
+
+
+def _number_of_superchains(given: Any, chains: int) -> int | None:
+    """Return the number of superchains; ``None`` for none."""
+    if given is None:
+        return None
+    if isinstance(given, str) and given == "auto":
+        divisors = [s for s in range(2, _SUPERCHAINS + 1) if chains % s == 0 and chains // s > 1]
+        return max(divisors) if chains >= _MANY and divisors else None
+    wrong = isinstance(given, bool) or not isinstance(given, numbers.Integral)
+    if wrong or not 2 <= given <= chains // 2 or chains % given:
+        raise ValueError(
+            f"superchains={given!r}: must be 'auto', None, or a number of at least 2 that divides chains={chains} into "
+            "superchains of two chains or more"
+        )
+    return int(given)

@@ -1,0 +1,214 @@
+"""Runs on a ladder of temperatures: their checks, their plan, what they say."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.model.density import LogDensity
+from pmm_mcmc.model.reading import children_of
+from pmm_mcmc.run.console import Console
+from pmm_mcmc.run.ladder import LadderRun, reference_of
+from pmm_mcmc.run.ladder_report import LADDER
+from pmm_mcmc.run.ladder_tuning import Given
+from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.request import Request, check_choice, fresh_seed, stored_run
+from pmm_mcmc.run.signals import stop_on_signals
+from pmm_mcmc.run.starts import starts
+from pmm_mcmc.steps.base import LangevinStep
+from pmm_mcmc.steps.poisson import PoissonULMC
+
+__all__ = ["tempered"]
+
+
+def tempered(asked: Request) -> xr.DataTree:
+    """Run what is requested, with a ladder, and return its result."""
+    request, fixed = _on_ladder(asked)
+    stored = stored_run(request.store) if request.resume and request.store is not None else {}
+    if request.seed is None:
+        request = dataclasses.replace(request, seed=stored.get("seed", fresh_seed()))
+    with Console(request) as console:
+        begin = _beginning(request, fixed)
+        plan = SamplingPlan.of(request, lambda sampled: console.announce(f"{sampled}, on a ladder from {begin}"))
+        console.compiled()
+        _say_what_is_centred(request, console)
+        if request.resume and not stored:
+            console.log("Nothing is stored yet in %s: the ladder is tuned from the beginning", request.store)
+        bar = console.bar(request.tune, request.draws, adjusted=True)
+        with stop_on_signals() as stopped, bar:
+
+            def update(tuning: bool, done: int, step_size: float, K: int, n_grad: float) -> None:
+                each = np.full(request.chains, n_grad / request.chains)
+                failed = np.zeros(request.chains)
+                bar.update(tuning=tuning, done=done, step_size=step_size, K=K, n_grad=each, failed=failed)
+
+            update(True, 0, float("nan"), 1, 0.0)
+            run = LadderRun(plan, fixed, request, asked.reference, update=update, stopped=stopped)
+            result = run.go(lambda rng: starts(plan, request.initvals, request.chains, None, rng), console.times)
+    there = result["posterior"].sizes["draw"]
+    if not run.finished:
+        console.interrupted(stopped, there, request.draws, "copy")
+    stopped.raise_again()
+    if there:
+        console.log("%s", _words(result, console))
+        console.verdict(result)
+    return result
+
+
+def _on_ladder(asked: Request) -> tuple[Request, Given]:
+    """Return the request with the step and the reference of a ladder, and what is fixed of it.
+
+    Raises
+    ------
+    ValueError
+        For what does not go with a ladder.
+    """
+    _check_others(asked)
+    betas, rungs = _temperatures(asked.ladder, asked.reference, chains=asked.chains)
+    if asked.precision != "float64":
+        raise ValueError(
+            f"ladder with precision={asked.precision!r}: Metropolis tests need the log density in double precision; "
+            "leave one of the two out"
+        )
+    reference = reference_of(asked.model, isinstance(asked.model, LogDensity), str(asked.reference))
+    if reference == "prior" and asked.initvals is not None:
+        raise ValueError("initvals= does not go with a ladder from the prior, whose draws are the starts: leave it out")
+    from_prior = reference == "prior" and (asked.reference == "prior" or betas is not None)
+    request = dataclasses.replace(asked, step=_for_ladder(asked.step), reference=reference, adjusted=True)
+    return request, Given(betas, None if rungs is None else rungs - 1, from_prior)
+
+
+def _check_others(asked: Request) -> None:
+    """Raise ``ValueError`` for arguments that do not go with a ladder."""
+    refused = (
+        (
+            asked.auto,
+            "draws='auto' is for chains at one temperature; the restarts of a ladder say how long it must be: give a "
+            "number",
+        ),
+        (asked.before is not None, "more= does not go on with a ladder: give store=, and resume=True"),
+        (
+            asked.keep != "draws",
+            "keep='moments' keeps no draws, and the modes of a ladder are weighed by them: leave it out",
+        ),
+        (not asked.adjusted, "adjusted=False: all rungs of a ladder are adjusted; leave adjusted out"),
+        (asked.tune == 0, "tune=0: a ladder is found in tuning; let it tune"),
+        (
+            asked.superchains not in ("auto", None),
+            "superchains= share starts, and the copies of a ladder have none: leave it out",
+        ),
+        (
+            not asked.discard_tuned_samples,
+            "discard_tuned_samples=False: the draws of a ladder's tuning are at other temperatures; leave it out",
+        ),
+    )
+    for wrong, words in refused:
+        if wrong:
+            raise ValueError(f"ladder={asked.ladder!r}: {words}")
+
+
+def _beginning(request: Request, fixed: Given) -> str:
+    """Return from where a ladder may begin."""
+    if fixed.from_prior:
+        return "the prior"
+    fitted = "Gaussians that are fitted"
+    return f"{fitted}, or the prior" if request.reference == "prior" else fitted
+
+
+def _say_what_is_centred(request: Request, console: Console) -> None:
+    """Log which variables of a hierarchy stay centred on a ladder."""
+    if isinstance(request.model, LogDensity):
+        return
+    children = children_of(pm.modelcontext(request.model))
+    if children:
+        console.log(
+            "Not non-centred on a ladder: %s. If the verdict is that draws are too few, write the model non-centred by "
+            "hand",
+            ", ".join(children),
+        )
+
+
+def _temperatures(ladder: Any, reference: Any, *, chains: int) -> tuple[np.ndarray | None, int | None]:
+    """Return the temperatures of a ladder and its number of rungs, None where they are to be found.
+
+    Raises
+    ------
+    ValueError
+        For anything that is no ladder, and for too few chains.
+    """
+    check_choice("reference", reference, ("auto", "prior", "gaussian"))
+    betas: np.ndarray | None = None
+    if isinstance(ladder, str) and ladder == "auto":
+        rungs = None
+    elif isinstance(ladder, numbers.Integral) and not isinstance(ladder, bool | np.bool_):
+        if ladder < 2:
+            raise ValueError(f"ladder={ladder!r}: a ladder has two rungs at least, the reference and the posterior")
+        rungs = int(ladder)
+    else:
+        try:
+            betas = np.array(ladder, dtype=float)
+        except (TypeError, ValueError):
+            betas = np.zeros((0, 0))
+        remedy = "'auto', a number of rungs, or an array of temperatures that rise from 0 to 1"
+        if betas.ndim != 1 or len(betas) < 2 or not np.isfinite(betas).all():
+            raise ValueError(f"ladder={ladder!r}: must be {remedy}")
+        if betas[0] != 0.0 or betas[-1] != 1.0:
+            raise ValueError(
+                f"ladder: begins at {betas[0]:g} and ends at {betas[-1]:g}; it must begin at 0, the reference, and end "
+                "at 1, the posterior"
+            )
+        if (np.diff(betas) <= 0.0).any():
+            at = int(np.argmax(np.diff(betas) <= 0.0))
+            raise ValueError(f"ladder: {betas[at]:g} is followed by {betas[at + 1]:g}; temperatures must rise")
+        rungs = len(betas)
+    least = 2 * (rungs or 3)
+    if chains < least:
+        raise ValueError(
+            f"chains={chains}: is too few for two copies of a ladder of {rungs or 3} rungs; take chains={least} or "
+            "more, some hundreds if modes are many or narrow"
+        )
+    return betas, rungs
+
+
+def _for_ladder(step: Any) -> Any:
+    """Return the step with what a ladder takes of it: friction and scaling."""
+    if step is None:
+        own = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
+        step = PoissonULMC.of_arguments(own, keep_gradients=True)
+    if not isinstance(step, LangevinStep):
+        return step  # the plan refuses it
+    own = step.arguments
+    if own.kernel.adjusted:
+        raise ValueError(
+            f"ladder with {own.method}: its rungs move by adjusted steps of their own; leave the step out, or "
+            "take pmm.PoissonULMC()"
+        )
+    for name, value in (("step_size", own.step_size), ("K", own.K), ("steps_per_draw", own.steps_per_draw)):
+        if value is not None:
+            raise ValueError(f"{name}={value!r} with a ladder: each rung finds its own; leave {name} out")
+    if own.reparametrise not in ("auto", "no"):
+        raise ValueError(
+            f"reparametrise={dict(own.reparametrise)!r} with a ladder: its chains move in the model's coordinates; "  # type: ignore[arg-type]
+            "leave it out, and write the model non-centred by hand where that helps"
+        )
+    changed = dataclasses.replace(own, reparametrise="no", scheme="recycled" if own.automatic else own.scheme)
+    return type(step).of_arguments(changed, step.keep_gradients)
+
+
+def _words(result: xr.DataTree, console: Console) -> str:
+    """Return a line on the ladder; what it found is in the verdict."""
+    ladder = result[LADDER].to_dataset()
+    gaussians = int(ladder["gaussians"])
+    reference = "the prior" if not gaussians else "a Gaussian" if gaussians == 1 else f"{gaussians} Gaussians"
+    copies = result["posterior"].sizes["chain"]
+    return (
+        f"Ladder of {ladder.sizes['rung']} rungs from {reference}, {copies} copies, barrier "
+        f"{float(ladder['barrier'][-1]):.1f}: {console.sampling_time:.1f} s, {console.compile_time:.1f} of them for "
+        "compilation"
+    )
