@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +14,11 @@ from pmm_mcmc.coordinates.scale import MOST_DENSE
 from pmm_mcmc.diagnostics.calibration import CALIBRATION as DIAGNOSTICS
 from pmm_mcmc.diagnostics.folds import count_virial_terms
 from pmm_mcmc.diagnostics.parameters import SLAB
-from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.pooled import training_chains
+
+if TYPE_CHECKING:
+    from pmm_mcmc.run.plan import SamplingPlan
 
 __all__ = ["available_bytes", "describe", "peak_bytes", "refuse_too_large", "rows_of_chunk", "scaled"]
 

@@ -8,7 +8,7 @@ import pymc as pm
 import pytest
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run import memory, sample
+from pmm_mcmc.run import memory, recorders
 from pmm_mcmc.run.memory import available_bytes, describe, scaled
 
 MB = 1_000_000
@@ -179,8 +179,8 @@ def model():
 
 @pytest.mark.parametrize(("keep", "chains", "draws"), [("draws", 200, 200), ("moments", 2000, 20)])
 def test_the_peak_is_predicted_within_a_fifth(model, monkeypatch, keep, chains, draws):
-    predicted, predict = [], sample.peak_bytes
-    monkeypatch.setattr(sample, "peak_bytes", lambda *a, **k: predicted.append(predict(*a, **k)) or predicted[-1])
+    predicted, predict = [], recorders.peak_bytes
+    monkeypatch.setattr(recorders, "peak_bytes", lambda *a, **k: predicted.append(predict(*a, **k)) or predicted[-1])
     tracemalloc.start()
     try:
         pmm.sample(chains=chains, draws=draws, model=model, keep=keep, **RUN)
