@@ -83,12 +83,16 @@ class Chunk(NamedTuple):
 
 
 class Engine(Protocol):
-    """Chains of one method over one log density."""
+    """Chains of one method over one log density.
+
+    ``periods`` ``(d,)`` are those of coordinates that are angles, 0 of others; None if no coordinate is one.
+    """
 
     kernel: Kernel
     d: int
     width: int
     structure: Structure | None
+    periods: np.ndarray | None
 
     def adjusted(self) -> Engine:
         """Return the engine of adjusted draws (generalised HMC) over the same density."""

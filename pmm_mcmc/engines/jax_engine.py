@@ -61,6 +61,8 @@ class JaxEngine:
         Devices to spread the groups over; by default those of JAX's default backend.
     """
 
+    periods: np.ndarray | None = None
+
     def __init__(
         self, kernel: Kernel, density: JaxDensity, chains: int, precision: str = "float64", devices: Any = None
     ):

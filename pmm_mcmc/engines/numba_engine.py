@@ -45,6 +45,8 @@ class NumbaEngine:
         Length of an evaluation, where it is not that of :mod:`pmm_mcmc.engines.contract`.
     """
 
+    periods: np.ndarray | None = None
+
     def __init__(
         self,
         kernel: Kernel,

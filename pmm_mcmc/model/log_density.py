@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor
+from pymc.logprob.transforms import CircularTransform
 from pymc.pytensorf import compile, make_shared_replacements, rewrite_pregrad
 from pymc.util import get_value_vars_from_user_vars
 from pytensor.compile.sharedvalue import SharedVariable
@@ -22,7 +23,7 @@ from pmm_mcmc.model.native import address_table, native_function
 from pmm_mcmc.model.parts import OfParts, joined
 from pmm_mcmc.model.products import numba_mode
 
-__all__ = ["ModelDensity", "bad_start_message", "choose_vars", "flat_layout", "log_density"]
+__all__ = ["ModelDensity", "bad_start_message", "choose_vars", "flat_layout", "log_density", "periods_of"]
 
 
 def choose_vars(vars: Any, model: pm.Model) -> list[Any]:
@@ -61,6 +62,21 @@ def flat_layout(
 ) -> tuple[tuple[str, tuple[int, ...], int, np.dtype], ...]:
     """Return name, shape, size and dtype of each variable within the flat vector."""
     return tuple((v.name, np.shape(point[v.name]), int(np.size(point[v.name])), np.dtype(v.dtype)) for v in vars)
+
+
+def periods_of(vars: Sequence[Any], model: pm.Model) -> np.ndarray | None:
+    """Return the periods ``(d,)`` of coordinates that are angles, 0 of others; None if no coordinate is one."""
+    point = model.initial_point(0)
+    periods = [
+        np.full(np.size(point[var.name]), 2.0 * np.pi * isinstance(_transform_of(var, model), CircularTransform))
+        for var in vars
+    ]
+    joined_periods = np.concatenate(periods) if periods else np.empty(0)
+    return joined_periods if joined_periods.any() else None
+
+
+def _transform_of(var: Any, model: pm.Model) -> Any:
+    return model.rvs_to_transforms[model.values_to_rvs[var]]
 
 
 def bad_start_message(model: pm.Model, point: dict[str, np.ndarray]) -> str:

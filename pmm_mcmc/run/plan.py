@@ -18,7 +18,7 @@ from pmm_mcmc.engines.contract import Engine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.density import LogDensity
-from pmm_mcmc.model.log_density import log_density
+from pmm_mcmc.model.log_density import log_density, periods_of
 from pmm_mcmc.model.pymc_outputs import model_layout
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.model.tempered import tempered_model
@@ -196,6 +196,7 @@ class SamplingPlan:
             engine = devices.jax_engine(arguments, density.jax, device, request.precision, request.chains)
         else:
             engine = NumbaEngine.of(arguments, density, request.cores or devices.cores())
+        engine.periods = periods_of(vars, model)
         include = ("posterior", "log_likelihood") if request.log_likelihood else ("posterior",)
         layout = model_layout(model, vars, point, backend, include)
         centre = np.concatenate([np.ravel(point[var.name]) for var in vars]).astype(float)

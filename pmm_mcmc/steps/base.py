@@ -23,7 +23,14 @@ from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.initial_points import prior_draws
-from pmm_mcmc.model.log_density import ModelDensity, bad_start_message, choose_vars, flat_layout, log_density
+from pmm_mcmc.model.log_density import (
+    ModelDensity,
+    bad_start_message,
+    choose_vars,
+    flat_layout,
+    log_density,
+    periods_of,
+)
 from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, Stats, progress_columns, rows_of, shown
 from pmm_mcmc.warmup.step_size import fixed_setting
@@ -162,6 +169,7 @@ class LangevinStep(ArrayStepShared):
     def _engine(self) -> NumbaEngine:
         if self._compiled is None:
             self._compiled = NumbaEngine.of(self.arguments, self._density)
+            self._compiled.periods = periods_of(self._vars, self._model)
         return self._compiled
 
     def __getstate__(self) -> dict[str, Any]:

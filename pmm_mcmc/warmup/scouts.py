@@ -89,6 +89,7 @@ class _Search:
         self.spent = 0
         self.beyond = np.empty((0, engine.d))
         self._looks = np.empty((0, engine.d)), np.empty(0)
+        self._centre = np.zeros(engine.d)
 
     def run(
         self, draws: Block, prior: np.ndarray, rng: np.random.Generator, maxima: np.ndarray | None = None
@@ -96,6 +97,8 @@ class _Search:
         """Return the other modes."""
         d = draws.position.shape[2]
         x = model_side(*(array.swapaxes(0, 1).reshape(-1, array.shape[2]) for array in draws[:2]))[0]
+        self._centre = x[-1]
+        x = self._within_a_turn(x)
         y, log_det = self._whitened(x)
         homes = self._climb(y[-CALIBRATION.homes :], y[-1], self._limit // 10)
         ends: list[_Maximum] = []
@@ -222,7 +225,7 @@ class _Search:
         lp = np.nan_to_num(self._value(y)[0], nan=-np.inf)
         drop = (top - lp) / np.maximum(square, 1e-300)
         random = order >= len(from_prior) + len(on_axes)
-        self._looks = y[random], lp[random]
+        self._looks = y[random], np.where(self._is_copy(y[random]), -np.inf, lp[random])
         groups = np.array_split(np.arange(count), min(count, CALIBRATION.scouts))
         best = np.array([group[np.argmin(drop[group])] for group in groups])
         typical = np.array([np.median(drop[group]) for group in groups])
@@ -249,6 +252,28 @@ class _Search:
         assert coordinates.sites is not None
         return structure.to_x(z, coordinates.sites)
 
+    def _within_a_turn(self, x: np.ndarray) -> np.ndarray:
+        """Return positions of which angles are turned to within half a turn of the newest draw's."""
+        periods = self._engine.periods
+        if periods is None:
+            return x
+        turns = np.round((x - self._centre) / np.where(periods > 0.0, periods, np.inf))
+        return x - periods * turns
+
+    @property
+    def _has_copies(self) -> bool:
+        """Whether several whitened positions are one of the parameters: by signs of scales, or turns of angles."""
+        structure = self._engine.structure
+        return self._engine.periods is not None or (structure is not None and structure.signed.size > 0)
+
+    def _is_copy(self, y: np.ndarray) -> np.ndarray:
+        """Return whether each position ``(n, d)`` is a copy of the one that draws would have."""
+        if not self._has_copies:
+            return np.zeros(len(y), bool)
+        with np.errstate(all="ignore"):
+            nearest, _ = self._whitened(self._within_a_turn(self._placed(y)))
+            return np.asarray(~(np.abs(nearest - y) < 0.1).all(axis=1))
+
     def _value(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities and gradients at whitened positions."""
         d = y.shape[1]
@@ -269,9 +294,8 @@ class _Search:
         """Return the maxima that climbs from the starts reach, with at most ``limit`` gradients."""
         ends = Climbers.climb(self._value, start, home, limit)
         y, lp, gradient = (array[ends.arrived] for array in (ends.position, ends.lp, ends.gradient))
-        structure = self._engine.structure
-        if structure is not None and structure.signed.size and len(y):  # signs alone do not make another mode
-            y, _ = self._whitened(self._placed(y))
+        if self._has_copies and len(y):  # a sign or a turn does not make another mode
+            y, _ = self._whitened(self._within_a_turn(self._placed(y)))
             lp, gradient = self._value(y)
         maxima: list[_Maximum] = []
         for end in map(_Maximum, y, lp.tolist(), gradient, ends.scale[ends.arrived].tolist()):

@@ -192,7 +192,7 @@ def test_the_peak_is_predicted_within_a_fifth(model, monkeypatch, keep, chains, 
 
 
 def test_a_large_run_says_what_it_needs(model, monkeypatch, caplog):
-    monkeypatch.setattr(sample, "_LARGE", 0)
+    monkeypatch.setattr(recorders, "_LARGE", 0)
     with caplog.at_level("DEBUG", "pmm_mcmc"):
         pmm.sample(chains=2, draws=8, tune=30, model=model, **RUN)
     assert any(record.getMessage().startswith("Memory: about ") for record in caplog.records)
