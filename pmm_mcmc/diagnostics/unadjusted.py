@@ -1,4 +1,4 @@
-"""The checks that unadjusted draws are asked besides those of every run: what a step may do to them."""
+"""The checks of unadjusted draws beyond those of every run: what a step may do to draws."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def unadjusted_words(run: Run) -> str:
 
 
 def _abbreviated(labels: list[str]) -> str:
-    """Return two names and the number of the others, or all of up to three."""
+    """Return the names of up to three parameters, or two and the number of the others."""
     if len(labels) > 3:
         labels = [*labels[:2], f"{len(labels) - 2} more"]
     *others, last = labels

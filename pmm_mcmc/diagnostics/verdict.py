@@ -93,7 +93,7 @@ def judge(run: Run) -> Verdict:
 
 
 def checks_of(run: Run) -> tuple[Callable[[Run], list[Reason]], ...]:
-    """Return the checks that a result is asked."""
+    """Return the checks that apply to a result."""
     if few_draws(run):
         return (few_draws,)
     checks = [one_chain, r_hat, mcse, divergences]
@@ -106,7 +106,7 @@ def checks_of(run: Run) -> tuple[Callable[[Run], list[Reason]], ...]:
     return tuple(checks)
 
 
-# -- asked of every run ------------------------------------------------------------------------------------------------
+# -- checks of every run -----------------------------------------------------------------------------------------------
 
 
 def few_draws(run: Run) -> list[Reason]:
@@ -216,7 +216,7 @@ def _still(run: Run) -> list[Reason]:
     return [Reason("divergences", text, _shorter(run), None, float(of_chain[worst]), 0.5 * middle)]
 
 
-# -- asked of every run of this package --------------------------------------------------------------------------------
+# -- checks of every run of this package -------------------------------------------------------------------------------
 
 
 def equilibration(run: Run) -> list[Reason]:
@@ -295,7 +295,7 @@ def neck(run: Run) -> list[Reason]:
 
 
 def known_words(run: Run) -> str:
-    """Return how well the means are known, and what else is to be said where there are no reasons."""
+    """Return the sentence of a run without reasons: how well its means are known, and further remarks."""
     if few_draws(run):
         return ""
     return (
@@ -328,7 +328,7 @@ def _sds(run: Run) -> str:
     return f" The sd of {label} is known to {100.0 * error[label]:.0f} % at best."
 
 
-# -- what others ask ---------------------------------------------------------------------------------------------------
+# -- for runs ---------------------------------------------------------------------------------------------------------
 
 
 def asks_for_more(dt: Any) -> Reason | None:
@@ -341,9 +341,9 @@ def asks_for_more(dt: Any) -> Reason | None:
 
 
 def last_words(dt: Any) -> tuple[int, str]:
-    """Return what a run ends with, and its level of logging: the sentence of the verdict, a warning unless trusted.
+    """Return the level and the text of a run's last message: the sentence of the verdict, a warning unless trusted.
 
-    After a good one it says where the means are.
+    The text of a trusted run also names the function that shows the estimates.
     """
     judgement = verdict(dt)
     if judgement.trusted:

@@ -1,4 +1,4 @@
-"""What is compiled for a PyMC model, kept with it: freed when the model is."""
+"""Compiled functions of a PyMC model, cached on the model and freed with it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A log density by the parts of its flat position, one for each variable.
+"""A log density as a function of one vector for each variable.
 
-Its gradient is taken by the parts: by slices of one vector it would be added up in as many copies of that vector.
+Gradients by slices of one long vector would be added up in as many copies of that vector.
 """
 
 from __future__ import annotations
