@@ -93,7 +93,7 @@ class Run:
         return dict(self.posterior.attrs)
 
     @property
-    def ours(self) -> bool:
+    def of_package(self) -> bool:
         """Whether a method of this package made the draws."""
         return "n_grad_total" in self.stats or "gradient" in self.stats or self.ladder is not None
 
@@ -107,12 +107,12 @@ class Run:
         """Whether the posterior is the stationary law of the kernel that made the draws, a method of this package."""
         if "adjusted" in self.attrs:
             return bool(self.attrs["adjusted"])
-        return self.ladder is not None or (self.ours and "acceptance_rate" in self.stats)
+        return self.ladder is not None or (self.of_package and "acceptance_rate" in self.stats)
 
     @property
     def unadjusted(self) -> bool:
         """Whether the draws may have the bias of a step."""
-        return self.ours and not self.adjusted
+        return self.of_package and not self.adjusted
 
     @cached_property
     def findings(self) -> dict[str, Any]:
