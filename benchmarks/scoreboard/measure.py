@@ -147,7 +147,7 @@ def claims(truth: Truth, draws: np.ndarray, tree: Any) -> dict[str, Any]:
         chance = 3 * np.hypot(table["mcse"].to_numpy(), truth.mcse_mean) / truth.sd
         broken, known = raw > biases.bounds + chance, np.isfinite(biases.bounds) & moving
         inside = off <= 2 * np.hypot(error, truth.mcse_mean)
-    within = biases.known
+    within = biases.two_errors
     return {
         "within": float(np.nanmax(within)) if np.isfinite(within).any() else None,
         "covered": int((inside & moving).sum()),

@@ -59,7 +59,7 @@ class Biases(NamedTuple):
         return bool(np.all(self.small | ~self.moving))
 
     @property
-    def known(self) -> np.ndarray:
+    def two_errors(self) -> np.ndarray:
         """Two standard errors of each corrected mean; NaN if the bias is not measurable, or the parameter constant."""
         return np.where(np.isfinite(self.of_mean) & self.moving, 2.0 * self.error, np.nan)
 

@@ -1,4 +1,4 @@
-r"""Jumps and walls of a log density, which its gradient does not show, looked for on segments between draws.
+r"""A search for jumps and walls of a log density, which its gradient does not show, on segments between draws.
 
 Along a segment from ``a`` to ``b`` a smooth log density ``l`` with gradient ``g`` closes:
 

@@ -1,6 +1,6 @@
 """Estimates of expectations: raw, corrected, and the choice between the two.
 
-What corrects them is in ``stein.py``.
+The corrections are in ``stein.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Draws in folds: what the corrections of :mod:`pmm_mcmc.diagnostics.stein` need of them whatever the function is.
+"""Draws in folds, with what the corrections of :mod:`pmm_mcmc.diagnostics.stein` share between functions.
 
-Coefficients are fitted on all folds but one and applied to that one.  What they are fitted with, a Gaussian and the
-virial terms, depends on positions and gradients alone: it is made once for all parameters of a result.
+Coefficients are fitted on all folds but one and applied to that one.  The Gaussian and the virial terms of each fold
+depend on positions and gradients alone, and are made once for all parameters of a result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Fold:
     train, held : (rows,) int
         Draws to fit on and of the fold.
     keep
-        Whether the virial terms stay in memory once they are made.
+        Whether the virial terms stay in memory.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ def whitened_identity(position: np.ndarray, gradient: np.ndarray) -> Identity | 
 
 
 def fails(identity: Identity, degrees: int, times: float = 1.0) -> np.ndarray:
-    """Return in which coordinates the identity fails, by ``times`` the limit of chance or more.
+    """Return which coordinates fail the identity, by ``times`` the limit of chance or more.
 
     ``degrees`` are the degrees of freedom of the standard errors in ``z``.
     """

@@ -12,7 +12,7 @@ from pmm_mcmc.diagnostics.statement import MORE, Reason
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
 
-__all__ = ["evidence", "ladder_words", "restarts"]
+__all__ = ["evidence", "ladder_description", "restarts"]
 
 
 def restarts(run: Run) -> list[Reason]:
@@ -51,7 +51,7 @@ def evidence(run: Run) -> list[Reason]:
     return [Reason("evidence", text, MORE, None, abs(gap) / error, CALIBRATION.evidence_gap)]
 
 
-def ladder_words(ladder: Any, trusted: bool) -> str:
+def ladder_description(ladder: Any, trusted: bool) -> str:
     """Return words for what a ladder has measured; none without a ladder."""
     if ladder is None:
         return ""

@@ -13,7 +13,7 @@ from pmm_mcmc.warmup.other_modes import OTHER_MODES
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
 
-__all__ = ["mode_reasons", "mode_words", "unequal_modes"]
+__all__ = ["mode_description", "mode_reasons", "unequal_modes"]
 
 
 class _Mode(NamedTuple):
@@ -96,7 +96,7 @@ def mode_reasons(run: Run) -> list[Reason]:
     return [Reason("modes", f"{text}, limit 1 %", remedy, None, mass, CALIBRATION.mass)]
 
 
-def mode_words(run: Run) -> str:
+def mode_description(run: Run) -> str:
     """Return words on a mode that no chain visits and that has too little mass for a reason."""
     _, text = _unvisited(run)
     return f" {text[0].upper()}{text[1:]}." if text else ""

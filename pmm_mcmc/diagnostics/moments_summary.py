@@ -1,4 +1,4 @@
-"""The result of ``keep="moments"`` as it is read: what the checks of a verdict that need no draws ask."""
+"""The result of ``keep="moments"``: the figures for those checks of a verdict that need no draws."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class MomentsRun(Run):
 
     @property
     def means(self) -> str:
-        """Words for the means that a verdict speaks of."""
+        """Phrase for the means of the table."""
         return "all means"
 
     @cached_property

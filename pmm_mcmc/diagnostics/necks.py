@@ -1,4 +1,4 @@
-r"""Necks: narrow places beyond the draws, which chains have hardly entered; looked for at the end of a run.
+r"""A search for necks at the end of a run: narrow places beyond the draws that chains have hardly entered.
 
 Where a coordinate ``z_i`` makes the others narrow, as the noise of a model that can fit its data exactly does, steps of
 the run's length turn back, and draws agree with each other without that tail.  Its mass is predicted: outward from the
@@ -65,7 +65,7 @@ def necks_beyond(
     value
         Log density of ``z`` with gradient.
     among : (d,), optional
-        Whether a coordinate is looked along; all are by default.
+        Whether to look along each coordinate; along all by default.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""How far a run was non-centred, and the coordinates in which it is judged."""
+"""How far a run was non-centred, and the positions of its gradients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def noncentring(dt: Any) -> xr.Dataset:
     Raises
     ------
     ValueError
-        If the result does not say, as those of ``pm.sample`` do not, whose chains learn it each for itself.
+        If the result does not hold it: with ``pm.sample`` each chain learns its own and does not keep it.
     """
     moments = "posterior" not in dt.children and "posterior_mean" in dt.children
     group = "posterior_mean" if moments else "posterior"
@@ -62,6 +62,6 @@ def _like(draws: xr.DataArray | None, name: str, values: np.ndarray) -> xr.DataA
 
 
 def sampled_positions(stats: Any) -> np.ndarray:
-    """Return the positions ``(chain, draw, d)`` that the gradients of a result are those of a log density at."""
+    """Return the positions ``(chain, draw, d)`` at which the gradients of a result were taken."""
     name = "noncentred" if "noncentred" in stats else "unconstrained"
     return np.asarray(stats[name].values, dtype=float)

@@ -1,4 +1,4 @@
-"""A result as it is read: what the checks of a verdict ask, each computed once."""
+"""The figures of a result that the checks of a verdict use, each computed once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pmm_mcmc.warmup.stein_identity import Identity
 
 __all__ = ["FINDINGS", "Run", "positions_at", "read", "scalars", "walled"]
 
-# Attribute of a result: what was looked for once the draws were there, as JSON: modes, breaks, necks.
+# Attribute of a result: the findings of searches after the draws, as JSON: modes, breaks, necks.
 FINDINGS = "findings"
 
 _SAMPLE = ("chain", "draw")
@@ -93,7 +93,7 @@ class Run:
         return dict(self.posterior.attrs)
 
     @property
-    def ours(self) -> bool:
+    def of_package(self) -> bool:
         """Whether a method of this package made the draws."""
         return "n_grad_total" in self.stats or "gradient" in self.stats or self.ladder is not None
 
@@ -107,16 +107,16 @@ class Run:
         """Whether the posterior is the stationary law of the kernel that made the draws, a method of this package."""
         if "adjusted" in self.attrs:
             return bool(self.attrs["adjusted"])
-        return self.ladder is not None or (self.ours and "acceptance_rate" in self.stats)
+        return self.ladder is not None or (self.of_package and "acceptance_rate" in self.stats)
 
     @property
     def unadjusted(self) -> bool:
         """Whether the draws may have the bias of a step."""
-        return self.ours and not self.adjusted
+        return self.of_package and not self.adjusted
 
     @cached_property
     def findings(self) -> dict[str, Any]:
-        """What was looked for once the draws were there, by name."""
+        """The findings of searches after the draws, by name."""
         return json.loads(self.attrs.get(FINDINGS, "{}"))
 
     @property
@@ -143,7 +143,7 @@ class Run:
 
     @property
     def means(self) -> str:
-        """Words for the means that a verdict speaks of."""
+        """Phrase for the means of the table."""
         rows = len(self.table)
         count = len(self.parameters)
         return "all means" if rows == count else f"the {rows} of {count} means that were judged"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["MORE", "NOT_TRUSTED", "TRUSTED", "UNDECIDED", "Reason", "Verdict", "beside", "concluded"]
+__all__ = ["MORE", "NOT_TRUSTED", "TRUSTED", "UNDECIDED", "Reason", "Verdict", "concluded", "format_with_limit"]
 
 TRUSTED = "trusted"
 UNDECIDED = "undecided"
@@ -113,7 +113,7 @@ class Verdict:
         return self.sentence
 
 
-def beside(value: float, limit: float, digits: int) -> tuple[str, str]:
+def format_with_limit(value: float, limit: float, digits: int) -> tuple[str, str]:
     """Format a figure and its limit with as many digits as tell them apart."""
     while digits < 12 and f"{value:.{digits}f}" == f"{limit:.{digits}f}":
         digits += 1

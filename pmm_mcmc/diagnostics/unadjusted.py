@@ -1,4 +1,4 @@
-"""The checks that unadjusted draws are asked besides those of every run: what a step may do to them."""
+"""The checks of unadjusted draws beyond those of every run: what a step may do to draws."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from scipy.stats import poisson
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.modes import unequal_modes
-from pmm_mcmc.diagnostics.statement import MORE, Reason, beside
+from pmm_mcmc.diagnostics.statement import MORE, Reason, format_with_limit
 from pmm_mcmc.warmup.standard_errors import largest_t
 
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
 
-__all__ = ["ADJUST", "bias", "breaks", "harmless", "step_long", "unadjusted_words", "unmeasured", "unstable"]
+__all__ = ["ADJUST", "bias", "breaks", "harmless", "step_long", "unadjusted_description", "unmeasured", "unstable"]
 
 # The remedy for what a step does to draws.  A shorter step is none that helps always: on a local linear trend half the
 # step had 259 unstable transitions in place of 175, and the error of a mean rose from .12 to .56 sd.
@@ -73,7 +73,7 @@ def bias(run: Run) -> list[Reason]:
         if large.any():
             worst = int(large.argmax())
             label = biases.labels[worst]
-            value, limit = beside(100.0 * large[worst], 100.0 * CALIBRATION.bias, 1)
+            value, limit = format_with_limit(100.0 * large[worst], 100.0 * CALIBRATION.bias, 1)
             text = f"the {moment} of {label} is off by {value} % of a posterior sd, limit {limit} %"
             reasons.append(Reason("bias", text, ADJUST, label, float(large[worst]), CALIBRATION.bias))
     return reasons
@@ -93,7 +93,7 @@ def step_long(run: Run) -> list[Reason]:
     if np.isinf(expected):
         text = "steps of this size are not stable where the posterior is steepest"
         return [Reason("step_long", text, remedy, value=expected, limit=CALIBRATION.expected_bias)]
-    value, limit = beside(100.0 * expected, 100.0 * CALIBRATION.expected_bias, 0)
+    value, limit = format_with_limit(100.0 * expected, 100.0 * CALIBRATION.expected_bias, 0)
     text = (
         f"steps of this size may bias means by {value} % of a posterior sd, limit {limit} %, and the draws do not rule "
         "out that they do harm"
@@ -110,12 +110,12 @@ def unmeasured(run: Run) -> list[Reason]:
             remedy = "sample with keep_gradients=True" if "n_grad_total" in run.stats else ""
         return [Reason("unmeasured", text, remedy), *unequal_modes(run, ADJUST)]
     reasons = unequal_modes(run, ADJUST)
-    bounds = run.biases.known
+    bounds = run.biases.two_errors
     limit = 2.0 * CALIBRATION.mcse  # two standard errors of a corrected mean: as much as those of a plain mean may be
     if np.isfinite(bounds).any():
         worst = int(np.nanargmax(bounds))
         if bounds[worst] > limit:
-            value, against = beside(100.0 * bounds[worst], 100.0 * limit, 0)
+            value, against = format_with_limit(100.0 * bounds[worst], 100.0 * limit, 0)
             label = run.biases.labels[worst]
             text = f"the corrected mean of {label} is known to {value} % of a posterior sd only, limit {against} %"
             reasons.append(Reason("unmeasured", text, MORE, label, float(bounds[worst]), limit))
@@ -146,10 +146,10 @@ def breaks(run: Run) -> list[Reason]:
     return [Reason("jump", text, remedy, label, run.broken.size, CALIBRATION.jump)]
 
 
-def unadjusted_words(run: Run) -> str:
+def unadjusted_description(run: Run) -> str:
     """Return how well corrected means are known, and whose bias is not measurable."""
     biases = run.biases
-    bounds = biases.known
+    bounds = biases.two_errors
     if not np.isfinite(bounds).any():
         return "nothing varies."
     within = f"within {max(1.0, np.ceil(100.0 * np.nanmax(bounds))):.0f} % of a posterior sd, with 95 % confidence each"
@@ -166,7 +166,7 @@ def unadjusted_words(run: Run) -> str:
 
 
 def _abbreviated(labels: list[str]) -> str:
-    """Return two names and the number of the others, or all of up to three."""
+    """Return the names of up to three parameters, or two and the number of the others."""
     if len(labels) > 3:
         labels = [*labels[:2], f"{len(labels) - 2} more"]
     *others, last = labels

@@ -11,12 +11,12 @@ from scipy.stats import norm
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.identity import fails, fails_on_average, holds
-from pmm_mcmc.diagnostics.ladder import evidence, ladder_words, restarts
-from pmm_mcmc.diagnostics.modes import mode_reasons, mode_words
+from pmm_mcmc.diagnostics.ladder import evidence, ladder_description, restarts
+from pmm_mcmc.diagnostics.modes import mode_description, mode_reasons
 from pmm_mcmc.diagnostics.moments_summary import MomentsRun
 from pmm_mcmc.diagnostics.necks import neck_reasons
 from pmm_mcmc.diagnostics.reading import Run, read
-from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, beside, concluded
+from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, concluded, format_with_limit
 from pmm_mcmc.diagnostics.table import remembered
 from pmm_mcmc.diagnostics.unadjusted import (
     ADJUST,
@@ -24,7 +24,7 @@ from pmm_mcmc.diagnostics.unadjusted import (
     breaks,
     harmless,
     step_long,
-    unadjusted_words,
+    unadjusted_description,
     unmeasured,
     unstable,
 )
@@ -89,15 +89,15 @@ def verdict(dt: Any) -> Verdict:
 def judge(run: Run) -> Verdict:
     """Return the verdict on a result as it was read."""
     reasons = [reason for check in checks_of(run) for reason in check(run)]
-    return concluded(reasons, known_words(run), ladder_words(run.ladder, not reasons))
+    return concluded(reasons, description(run), ladder_description(run.ladder, not reasons))
 
 
 def checks_of(run: Run) -> tuple[Callable[[Run], list[Reason]], ...]:
-    """Return the checks that a result is asked."""
+    """Return the checks that apply to a result."""
     if few_draws(run):
         return (few_draws,)
     checks = [one_chain, r_hat, mcse, divergences]
-    if run.ours:
+    if run.of_package:
         checks += [equilibration, identity, modes, neck]
     if run.unadjusted:
         checks += [unstable, bias, step_long, unmeasured, breaks]
@@ -106,7 +106,7 @@ def checks_of(run: Run) -> tuple[Callable[[Run], list[Reason]], ...]:
     return tuple(checks)
 
 
-# -- asked of every run ------------------------------------------------------------------------------------------------
+# -- checks of every run -----------------------------------------------------------------------------------------------
 
 
 def few_draws(run: Run) -> list[Reason]:
@@ -133,7 +133,7 @@ def r_hat(run: Run) -> list[Reason]:
     if not (values > CALIBRATION.r_hat).any():
         return []
     label = str(values.idxmax())
-    value, limit = beside(values[label], CALIBRATION.r_hat, 3)
+    value, limit = format_with_limit(values[label], CALIBRATION.r_hat, 3)
     return [
         Reason(
             "r_hat",
@@ -151,13 +151,13 @@ def mcse(run: Run) -> list[Reason]:
     reasons = []
     if (run.errors > CALIBRATION.mcse).any():
         label = str(run.errors.idxmax())
-        value, limit = beside(run.errors[label], CALIBRATION.mcse, 2)
+        value, limit = format_with_limit(run.errors[label], CALIBRATION.mcse, 2)
         text = f"the mean of {label} is known to {value} posterior sd only, limit {limit}"
         reasons.append(Reason("mcse", text, MORE, label, float(run.errors[label]), CALIBRATION.mcse))
     unexplained = run.errors_of_sd.where(run.table["bias"].isna())
     if (unexplained > CALIBRATION.mcse).any():
         label = str(unexplained.idxmax())
-        value, limit = beside(100.0 * unexplained[label], 100.0 * CALIBRATION.mcse, 0)
+        value, limit = format_with_limit(100.0 * unexplained[label], 100.0 * CALIBRATION.mcse, 0)
         text = f"the sd of {label} is known to {value} % only, limit {limit} %"
         reasons.append(Reason("mcse", text, MORE, label, float(unexplained[label]), CALIBRATION.mcse))
     return reasons
@@ -172,12 +172,12 @@ def divergences(run: Run) -> list[Reason]:
         return still
     flags = run.stats["diverging"].values
     count = int(flags.sum())
-    limit = harmless(run) if run.ours else 0
+    limit = harmless(run) if run.of_package else 0
     if count <= limit:
         return still
     text = f"{count} of {run.chains * run.draws} transitions diverged"
     remedy = "raise target_accept, or reparametrise"
-    if run.ours:
+    if run.of_package:
         place = run.place(flags > 0) if flags.ndim > 1 else ""
         text = f"{count} of {run.chains * run.draws} draws followed a divergence{place}, limit {limit}"
         remedy = _shorter(run)
@@ -216,7 +216,7 @@ def _still(run: Run) -> list[Reason]:
     return [Reason("divergences", text, _shorter(run), None, float(of_chain[worst]), 0.5 * middle)]
 
 
-# -- asked of every run of this package --------------------------------------------------------------------------------
+# -- checks of every run of this package -------------------------------------------------------------------------------
 
 
 def equilibration(run: Run) -> list[Reason]:
@@ -243,7 +243,7 @@ def identity(run: Run) -> list[Reason]:
             worst = int(np.argmax(np.where(failing, np.abs(each.excess), 0.0)))
             label = run.coordinate(worst)
             limit = 1.0 + np.copysign(CALIBRATION.identity_excess, each.excess[worst])
-            value, against = beside(1.0 + each.excess[worst], limit, 3)
+            value, against = format_with_limit(1.0 + each.excess[worst], limit, 3)
             text = f"{template.format(label)} is {value}, limit {against}"
             narrow = bool(each.excess[worst] < 0.0)
             return [Reason("identity", text, _cause(run, narrow), label, float(1.0 + each.excess[worst]), float(limit))]
@@ -256,7 +256,7 @@ def _on_average(run: Run, each: Identity, is_whitened: bool) -> list[Reason]:
     worst = int(np.argmax(np.abs(each.excess)))
     label = run.coordinate(worst)
     limit = 1.0 + np.copysign(CALIBRATION.identity_excess, each.excess[worst])
-    value, _ = beside(1.0 + each.excess[worst], limit, 2)
+    value, _ = format_with_limit(1.0 + each.excess[worst], limit, 2)
     symbols = "E[y dF/dy] of whitened coordinates y" if is_whitened else "E[x dF/dx]"
     average = np.sqrt(2.0 * each.mean_square)
     highest = np.sqrt(2.0 * CALIBRATION.identity_mean_square)
@@ -294,13 +294,12 @@ def neck(run: Run) -> list[Reason]:
 # -- the sentence of a trusted run -------------------------------------------------------------------------------------
 
 
-def known_words(run: Run) -> str:
-    """Return how well the means are known, and what else is to be said where there are no reasons."""
+def description(run: Run) -> str:
+    """Return the sentence of a run without reasons: how well its means are known, and further remarks."""
     if few_draws(run):
         return ""
-    return (
-        (unadjusted_words(run) if run.unadjusted else _means(run)) + _sds(run) + (mode_words(run) if run.ours else "")
-    )
+    text = (unadjusted_description(run) if run.unadjusted else _means(run)) + _sds(run)
+    return text + mode_description(run) if run.of_package else text
 
 
 def _means(run: Run) -> str:
@@ -328,7 +327,7 @@ def _sds(run: Run) -> str:
     return f" The sd of {label} is known to {100.0 * error[label]:.0f} % at best."
 
 
-# -- what others ask ---------------------------------------------------------------------------------------------------
+# -- for runs ---------------------------------------------------------------------------------------------------------
 
 
 def asks_for_more(dt: Any) -> Reason | None:
@@ -341,9 +340,9 @@ def asks_for_more(dt: Any) -> Reason | None:
 
 
 def last_words(dt: Any) -> tuple[int, str]:
-    """Return what a run ends with, and its level of logging: the sentence of the verdict, a warning unless trusted.
+    """Return the level and the text of a run's last message: the sentence of the verdict, a warning unless trusted.
 
-    After a good one it says where the means are.
+    The text of a trusted run also names the function that shows the estimates.
     """
     judgement = verdict(dt)
     if judgement.trusted:

@@ -22,7 +22,7 @@ from pmm_mcmc.model.native import SIGNATURE, as_pointer
 
 __all__ = ["BOUNDED", "IDENTITY", "LOWER", "UPPER", "Elements", "Parent", "PointerChild", "composed", "structure_of"]
 
-# What a parent is of its coordinate.
+# Maps from a coordinate to the value of a parent.
 IDENTITY, LOWER, UPPER, BOUNDED = range(4)
 _elementwise = njit(elementwise)
 

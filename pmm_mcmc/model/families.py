@@ -1,4 +1,4 @@
-"""Which PyMC distributions are a location and a scale times noise of its own, and how, on the unconstrained scale."""
+"""PyMC distributions that are a location plus a scale times noise, on the unconstrained scale."""
 
 from __future__ import annotations
 

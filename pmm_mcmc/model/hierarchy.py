@@ -17,9 +17,9 @@ from pmm_mcmc.coordinates.structure import Child, Structure
 from pmm_mcmc.coordinates.vectors import vector_sites
 from pmm_mcmc.model.families import Law
 from pmm_mcmc.model.outputs import python_function
-from pmm_mcmc.model.parts import OfParts, joined
 from pmm_mcmc.model.reading import read
 from pmm_mcmc.model.signs import signed_scales
+from pmm_mcmc.model.split_density import SplitDensity, concatenate
 
 __all__ = ["Composed", "compose"]
 
@@ -53,7 +53,7 @@ def compose(
     model: pm.Model,
     vars: Sequence[Any],
     layout: Sequence[tuple[str, tuple[int, ...], int, Any]],
-    density: OfParts,
+    density: SplitDensity,
     start: np.ndarray,
     choices: Mapping[str, str],
 ) -> Composed | None:
@@ -78,7 +78,7 @@ def compose(
 
     def log_density() -> Any:
         logp, gradients = density.at(density.cut(flat))
-        return python_function([flat], [logp, joined(gradients)])
+        return python_function([flat], [logp, concatenate(gradients)])
 
     signed, flips = signed_scales(reading, log_density)
     if not reading.children and not len(signed):
@@ -100,12 +100,12 @@ def compose(
     parts = [values[var].ravel().astype(flat.dtype) for var in vars]
     lp_x, by_part = density.at(parts)
     product = sum((g * block).sum() for block, g in zip(parts, by_part, strict=True))
-    g = joined(pytensor.grad(product + log_det, list(cut.values()), consider_constant=by_part))
+    g = concatenate(pytensor.grad(product + log_det, list(cut.values()), consider_constant=by_part))
     if len(signed):
         g = pytensor.grad((g * folded).sum() + of_signs, z, consider_constant=[g])
     log_det = log_det + of_signs
-    evaluation = joined([g, *parts, *by_part, log_det])
-    pull = _pull_function(z, joined(parts), log_det, sites)
+    evaluation = concatenate([g, *parts, *by_part, log_det])
+    pull = _pull_function(z, concatenate(parts), log_det, sites)
     factors = list(reading.factors.values())
     structure = Structure(len(start), children, signed, flips, factors, reading.scales, pull, reading.by_hand(signed))
     return Composed(structure, z, lp_x + log_det, g, evaluation, sites)

@@ -18,10 +18,10 @@ from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.hierarchy import compose
-from pmm_mcmc.model.kept import kept_with
+from pmm_mcmc.model.model_cache import model_cache
 from pmm_mcmc.model.native import address_table, native_function
-from pmm_mcmc.model.parts import OfParts, joined
 from pmm_mcmc.model.products import numba_mode
+from pmm_mcmc.model.split_density import SplitDensity, concatenate
 
 __all__ = ["ModelDensity", "bad_start_message", "choose_vars", "flat_layout", "log_density", "periods_of"]
 
@@ -141,7 +141,7 @@ class ModelDensity:
         logp = rewrite_pregrad(model.logp())
         _check_inputs(logp)
         try:
-            density = OfParts.of(vars, self.layout, logp, replacements)
+            density = SplitDensity.of(vars, self.layout, logp, replacements)
         except Exception as error:
             names = ", ".join(var.name for var in vars)
             raise ValueError(
@@ -150,7 +150,7 @@ class ModelDensity:
             ) from error
         self._flat = density.flat()
         logp, gradients = density.at(density.cut(self._flat))
-        gradient = joined(gradients)
+        gradient = concatenate(gradients)
         self._outputs = {"joint": [logp, gradient], "gradient": [gradient]}
         self.structure: Structure | None = None
         self.sites: SharedVariable | None = None
@@ -226,7 +226,7 @@ def log_density(
     parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
     choices = None if noncentring is None else tuple(sorted(noncentring.items()))
     key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX, choices)
-    densities: dict[tuple, ModelDensity] = kept_with(model, "log density")
+    densities: dict[tuple, ModelDensity] = model_cache(model, "log density")
     if key not in densities:
         densities[key] = ModelDensity(vars, model, point, noncentring)
     return densities[key]

@@ -23,8 +23,8 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from pmm_mcmc.model.kept import kept_with
 from pmm_mcmc.model.log_density import flat_layout
+from pmm_mcmc.model.model_cache import model_cache
 from pmm_mcmc.model.outputs import Compiled, Graph, ManyDraws, compile_graph
 from pmm_mcmc.model.result_tree import ResultTree, flat_names
 
@@ -105,7 +105,7 @@ def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], what
     parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
     key = (what, backend, tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX, model.check_bounds)
     start = np.concatenate([np.ravel(point[var.name]) for var in vars])
-    compiled: dict[tuple, tuple[list[str], Compiled]] = kept_with(model, "outputs")
+    compiled: dict[tuple, tuple[list[str], Compiled]] = model_cache(model, "outputs")
     if key not in compiled:
         outputs = outputs_of(model, what)
         graph = _graph_of_one(list(outputs.values()), vars, point, model.check_bounds)

@@ -1,4 +1,4 @@
-"""What the graph of a PyMC model says: which variables are a location and a scale given others, and of which names."""
+"""The variables of a PyMC model that are a location and a scale given others, as its graph shows them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("pmm_mcmc")
 
 
 class _Read(NamedTuple):
-    """A child as read: its random variable, value variable, law in terms of value variables, and its parents."""
+    """A child: its random variable, value variable, law in terms of value variables, and parents."""
 
     rv: Any
     value: Any
@@ -43,7 +43,7 @@ def read(
     start: np.ndarray,
     choices: Mapping[str, str],
 ) -> Reading | None:
-    """Read what can be non-centred, as asked, and which scales may have a sign; None where there is neither.
+    """Read which variables can be non-centred and which scales may have a sign; None where there is neither.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ class Reading:
         return out
 
     def described(self) -> list[Child]:
-        """Return what is said of the children: the nearest named variables that locations and scales depend on.
+        """Return the children with the nearest named variables that their locations and scales depend on.
 
         Graphs mention some variables for their shape alone: values decide.
         """
@@ -282,7 +282,7 @@ def _is_sound(mu: np.ndarray, L: Any) -> bool:
 
 
 def _names(model: pm.Model, graph: Any, values: set[Any]) -> tuple[str, ...]:
-    """Return the named variables nearest to a graph that it is a function of, by the value variables behind them."""
+    """Return the names of the nearest variables on which a graph depends, if these depend on some of the ``values``."""
     named = {*model.free_RVs, *model.deterministics}
     of = {rv: model.rvs_to_values[rv] for rv in model.free_RVs}
     names: dict[str, None] = {}

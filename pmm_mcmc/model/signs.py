@@ -13,7 +13,7 @@ A scale may where the log density of ``z`` is then a smooth function across 0:
 Nor need there be children: a model that is non-centred by hand has offsets, ``theta = mu + s * offset``, and with the
 sign of ``s`` that of its offsets changes (:func:`_of_offsets`).
 
-All of it is seen in values at a few positions, whatever the graph that they are computed by.
+All of this is tested by values at a few positions, whatever graph computes them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from pmm_mcmc.model.reading import Reading
 
 __all__ = ["signed_scales"]
 
-# Where a scale must vanish with the one that it is sampled with the sign of: its logarithm here.
+# The logarithm of a signed scale that stands for 0: a scale of children must vanish with it there.
 _NECK = -30.0
 # The logarithm of a scale that is small enough for the log density to be linear in it.
 _SMALL = -8.0
-# Of scales with offsets; of more, each the size of a horseshoe's, none has offsets of its own alone.
+# Most scales that are tested for offsets; more are those of a horseshoe, which share offsets with another.
 _MOST_SCALES = 200
 
 
@@ -159,7 +159,7 @@ def _correlated(
 
 
 def _of_offsets(reading: Reading, signed: np.ndarray, log_density: Callable[[], Any]) -> np.ndarray:
-    """Return of each coordinate ``(d,)`` the scale that it is an offset of, whose sign changes with its own, or -1.
+    """Return for each coordinate ``(d,)`` the scale of which it is an offset, or -1; both change sign together.
 
     Where the scale vanishes the log density depends on an offset by its prior alone, which is even; and of a small
     scale it has a slope that is odd in the offsets: the model is a smooth function of their product.

@@ -97,7 +97,7 @@ def _values(model: Any) -> dict[str, Any] | None:
 
 
 def stan_children(model: Any, children: Any, code: str) -> dict[str, PointerChild]:
-    """Return the parameters that may be non-centred: those that are named, or for None those that the program tells.
+    """Return the parameters that may be non-centred: those of ``children`` or, for None, of the program's statements.
 
     Raises
     ------
@@ -203,7 +203,7 @@ def _in_brackets(match: re.Match[str]) -> str:
 def _variables(labels: list[str]) -> dict[str, tuple[tuple[int, ...], np.ndarray]]:
     """Return shape and columns, in C order, of each variable from labels such as ``b.2.3``.
 
-    What does not fill a rectangle, such as a member of a tuple, is left as it is labelled.
+    Columns that do not fill a rectangle, such as a member of a tuple, keep their labels.
     """
     columns_of: dict[str, dict[tuple[int, ...], int]] = {}
     for column, label in enumerate(labels):

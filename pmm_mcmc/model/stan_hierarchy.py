@@ -91,7 +91,7 @@ class _Reader:
         self._values = {name: _Term(np.asarray(value)) for name, value in data.items() if _is_numeric(value)}
 
     def define(self, code: str) -> None:
-        """Take what the program defines once by an expression."""
+        """Read the variables that the program defines once, by an expression."""
         expressions: dict[str, list[str]] = {}
         for name, expression in _DEFINED.findall(code):
             expressions.setdefault(name, []).append(expression)
@@ -215,7 +215,7 @@ def _is_numeric(value: Any) -> bool:
 
 
 def _kinds_of(model: Any) -> list[tuple[int, float, float] | None]:
-    """Return of each coordinate its kind with bounds, from values at four points; None where it is another map."""
+    """Return kind and bounds of each coordinate, from values at four points; None for any other map."""
     labels = model.param_names()
     free = model.param_unc_names()
     column = {label: i for i, label in enumerate(labels)}
@@ -311,7 +311,7 @@ def _statements(code: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _arguments(text: str) -> list[str]:
-    """Return what is separated by commas up to the parenthesis that closes."""
+    """Return the arguments of a call, which commas separate, up to its closing parenthesis."""
     parts = [""]
     depth = 0
     for letter in text:

@@ -29,11 +29,11 @@ from pymc.pytensorf import (
 )
 from pytensor.compile.sharedvalue import SharedVariable
 
-from pmm_mcmc.model.kept import kept_with
 from pmm_mcmc.model.log_density import ModelDensity, _check_inputs, flat_layout
 from pmm_mcmc.model.mixture import mixture_density, path_numbers
-from pmm_mcmc.model.parts import OfParts, joined
+from pmm_mcmc.model.model_cache import model_cache
 from pmm_mcmc.model.products import numba_mode
+from pmm_mcmc.model.split_density import SplitDensity, concatenate
 
 __all__ = [
     "TemperedModel",
@@ -71,11 +71,11 @@ class TemperedModel(ModelDensity):
         for graph in graphs:
             graph = rewrite_pregrad(graph.astype(pytensor.config.floatX))
             _check_inputs(graph)
-            densities.append(OfParts.of(vars, self.layout, graph, replacements))
+            densities.append(SplitDensity.of(vars, self.layout, graph, replacements))
         self._flat = flat = densities[0].flat()
         numbers = path_numbers(0.0, None, d).astype(flat.dtype)
         self.sites = pytensor.shared(numbers, name="numbers of the path")
-        (lp, g), *others = ((logp, joined(slopes)) for logp, slopes in (d_.at(d_.cut(flat)) for d_ in densities))
+        (lp, g), *others = ((logp, concatenate(slopes)) for logp, slopes in (d_.at(d_.cut(flat)) for d_ in densities))
         logq, g0 = mixture_density(pt, flat, self.sites[2:], d)
         log_ratio = lp - logq
         gl = g - g0
@@ -108,7 +108,7 @@ def tempered_model(
     """
     parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
     key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX)
-    paths = kept_with(model, "path from " + reference)
+    paths = model_cache(model, "path from " + reference)
     if key not in paths:
         sampler = None
         if reference == "prior":
@@ -142,7 +142,7 @@ def prior_sampler(model: pm.Model, vars: Sequence[Any]) -> Callable[[Sequence[in
     )
     values = replace_rng_nodes(values)  # the model's own generators stay as they are
     of = dict(zip((model.rvs_to_values[rv] for rv in model.free_RVs), values, strict=True))
-    flat = joined([pt.as_tensor(of[var]).ravel().astype(pytensor.config.floatX) for var in vars])
+    flat = concatenate([pt.as_tensor(of[var]).ravel().astype(pytensor.config.floatX) for var in vars])
     streams = list(collect_default_updates(inputs=[], outputs=[flat]))
     function = compile([], flat, random_seed=False, mode=numba_mode())
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pmm_mcmc.diagnostics.ladder import evidence, ladder_words, restarts
+from pmm_mcmc.diagnostics.ladder import evidence, ladder_description, restarts
 from pmm_mcmc.diagnostics.reading import Run
 from pmm_mcmc.diagnostics.statement import concluded
 
@@ -57,16 +57,16 @@ def test_rounding_of_a_reference_that_is_the_posterior_is_no_contradiction():
 
 
 def test_the_sentence_says_what_was_measured():
-    two = ladder_words(ladder(200, [0.7, 0.3, np.nan], [140, 60, 0]).ladder, True)
+    two = ladder_description(ladder(200, [0.7, 0.3, np.nan], [140, 60, 0]).ladder, True)
     assert two == (
         " Ladder: log evidence -3.22 (error 0.04), 200 restarts, 2 modes of weights 0.7 (error 0.03), 0.3 (error 0.01)."
     )
     one = ladder(200, [1.0], [200]).ladder
-    assert ladder_words(one, True).endswith("200 restarts, one mode: a run without a ladder would do.")
-    assert ladder_words(one, False).endswith("200 restarts, one mode.")
+    assert ladder_description(one, True).endswith("200 restarts, one mode: a run without a ladder would do.")
+    assert ladder_description(one, False).endswith("200 restarts, one mode.")
     one["log_evidence_se"] = 0.0037
-    assert " log evidence -3.217 (error 0.004), " in ladder_words(one, True)
-    assert ladder_words(None, True) == ""
+    assert " log evidence -3.217 (error 0.004), " in ladder_description(one, True)
+    assert ladder_description(None, True) == ""
 
 
 def test_draws_of_a_ladder_are_adjusted():

@@ -1,4 +1,4 @@
-"""What is compiled for a PyMC model, kept with it: freed when the model is."""
+"""Compiled functions of a PyMC model, cached on the model and freed with it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Any
 
 import pymc as pm
 
-__all__ = ["kept_with"]
+__all__ = ["model_cache"]
 
 
-class _Kept(dict[str, dict[Any, Any]]):
+class _Cache(dict[str, dict[Any, Any]]):
     """A part of a model that is neither copied nor pickled with it: addresses of machine code mean nothing there."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_Kept, ())
+        return (_Cache, ())
 
 
-def kept_with(model: pm.Model, what: str) -> dict[Any, Any]:
+def model_cache(model: pm.Model, what: str) -> dict[Any, Any]:
     """Return the dictionary of a kind of things that are compiled once for a model.
 
     It is an attribute of the model: what is compiled refers to the model's variables, so that a dictionary of all
     models, even one with weak references to them, would keep each of them, and its machine code, for ever.
     """
-    return model.__dict__.setdefault("_pmm_mcmc", _Kept()).setdefault(what, {})
+    return model.__dict__.setdefault("_pmm_mcmc", _Cache()).setdefault(what, {})

@@ -10,7 +10,7 @@ import pymc as pm
 import pytest
 
 import pmm_mcmc as pmm
-from pmm_mcmc.model.kept import kept_with
+from pmm_mcmc.model.model_cache import model_cache
 
 pytestmark = pytest.mark.pymc
 
@@ -41,7 +41,7 @@ def test_a_model_and_its_machine_code_are_freed(options):
 )
 def test_copies_of_a_model_hold_nothing_compiled(copied):
     model = hierarchy()
-    kept_with(model, "log density")["key"] = lambda: "an address"
-    assert kept_with(model, "log density")["key"]() == "an address"
-    assert kept_with(copied(model), "log density") == {}
+    model_cache(model, "log density")["key"] = lambda: "an address"
+    assert model_cache(model, "log density")["key"]() == "an address"
+    assert model_cache(copied(model), "log density") == {}
     assert pickle.loads(pickle.dumps(model._pmm_mcmc)) == {}

@@ -1,6 +1,6 @@
-"""A log density by the parts of its flat position, one for each variable.
+"""A log density as a function of one vector for each variable.
 
-Its gradient is taken by the parts: by slices of one vector it would be added up in as many copies of that vector.
+Gradients by slices of one long vector would be added up in as many copies of that vector.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace, graph_replace
 
-__all__ = ["OfParts", "joined"]
+__all__ = ["SplitDensity", "concatenate"]
 
 
-class OfParts(NamedTuple):
+class SplitDensity(NamedTuple):
     """A log density and its gradient as graphs of flat parts of the position.
 
     Attributes
@@ -39,7 +39,7 @@ class OfParts(NamedTuple):
         layout: Sequence[tuple[str, tuple[int, ...], int, Any]],
         logp: Any,
         others: Mapping[Any, Any],
-    ) -> OfParts:
+    ) -> SplitDensity:
         """Take the gradient of a log density of value variables; ``others`` are replaced as they say."""
         dtype = np.result_type(*(var_dtype for *_, var_dtype in layout))
         parts = [pt.vector(name, dtype=dtype, shape=(size,)) for name, _, size, _ in layout]
@@ -68,6 +68,6 @@ class OfParts(NamedTuple):
         return logp, gradients
 
 
-def joined(parts: Sequence[Any]) -> Any:
+def concatenate(parts: Sequence[Any]) -> Any:
     """Return one vector of the parts."""
     return pt.concatenate([vector.ravel() for vector in parts]).astype(parts[0].dtype)
