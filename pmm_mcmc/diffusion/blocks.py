@@ -1,6 +1,6 @@
 r"""Blocks: which steps of the chain are taken at once, and where in them the network is called again.
 
-A block leads from level ``t`` to ``t - K``.  Written out, its ``K`` updates with what the network said at ``t`` frozen
+A block leads from level ``t`` to ``t - K``.  Written out, its ``K`` updates with the network's output at ``t`` frozen
 are :math:`X_{t-k} = A_k X_t + \sum_{i \le k} B_{k,i} f(X_t, t) + \sum_{i \le k} C_{k,i} Z_i`, and a midpoint
 :math:`\tau \in \{1, \dots, K - 1\}` replaces the frozen prediction in one cell (erratum a; the paper's
 :math:`i = \tau + 1`).  Laws of the midpoint:
@@ -35,10 +35,10 @@ class Blocks:
     midpoint
         ``"importance"``, or ``"uniform"`` (the paper's Option 2) or ``"bernoulli"`` (its Option 1).
     exponent
-        Of the law ``"importance"``.  What a correction measures grows along the block as the path of its noise does,
-        with the root of the number of cells: hence one half.
+        Of the law ``"importance"``.  A correction grows along the block with the path of its noise, as the root of the
+        number of cells: hence one half.
     frozen
-        Which kind of prediction is frozen over a block, whatever the network predicts: ``"epsilon"`` as in the paper,
+        Kind of prediction that is frozen over a block, whatever the network predicts: ``"epsilon"`` as in the paper,
         ``"score"``, ``"x0"``, ``"v"`` or a data variance, as of
         :meth:`~pmm_mcmc.diffusion.schedule.DiffusionSchedule.prediction`.  The chain that is approximated is the same;
         the default stays stable in long blocks, where the frozen noise does not.
@@ -68,7 +68,7 @@ class Blocks:
 
     @classmethod
     def shrinking(cls, N: int, n_steps: int, power: float = 2.0, **law: object) -> Blocks:
-        r"""Blocks with edges near :math:`N u^{power}`, ``u`` even from 1 to 0, and of at least two steps each.
+        r"""Return blocks with edges near :math:`N u^{power}`, ``u`` even from 1 to 0, and at least two steps each.
 
         Parameters
         ----------
@@ -95,7 +95,7 @@ class Blocks:
 
     @classmethod
     def equal(cls, N: int, n_steps: int, **law: object) -> Blocks:
-        """Blocks of equal length, as in the paper (to rounding, where ``n_steps`` does not divide ``N``).
+        """Return blocks of equal length, as in the paper (to rounding, if ``n_steps`` does not divide ``N``).
 
         The paper's method is ``Blocks.equal(N, n_steps, midpoint="uniform", frozen="epsilon")``.
         """

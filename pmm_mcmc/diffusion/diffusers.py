@@ -109,7 +109,7 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
             betas = rescale_zero_terminal_snr(torch.from_numpy(betas)).numpy()
         self._schedule = DiffusionSchedule.from_betas(betas, variant)
         self._estimates = self._schedule.prediction(_PREDICTIONS[prediction_type])
-        # What is wrong with these is wrong for any number of steps, and better said at once.
+        # Errors in these do not depend on the number of steps: they are raised here, not by set_timesteps.
         self._blocks = Blocks((self._schedule.N, 0), midpoint, exponent, frozen)
         make_table(self._schedule, self._blocks, "x0" if clip_sample else _PREDICTIONS[prediction_type])
         self._plans: dict[int, Blocks] = {}
@@ -191,14 +191,14 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         generator: torch.Generator | list[torch.Generator] | None = None,
         return_dict: bool = True,
     ) -> PoissonMidpointSchedulerOutput | tuple:
-        """Take in one call of the network and say where it is called next.
+        """Return the next point to call the network at, from its output in one call.
 
         Parameters
         ----------
         model_output
-            What the network said.
+            Output of the network.
         timestep, sample
-            Where it was called.
+            Its input.
         generator
             For the noise; one, or one for each sample.
         return_dict
@@ -215,7 +215,8 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
             model_output = model_output.chunk(2, dim=1)[0]
         dtype = sample.dtype
         wide = torch.promote_types(dtype, torch.float32)
-        sample, output = sample.to(wide), model_output.to(wide)
+        sample = sample.to(wide)
+        output = model_output.to(wide)
         data = float(self._estimates.x0_x[level]) * sample + float(self._estimates.x0_f[level]) * output
         if self.config.clip_sample:
             data = output = data.clamp(-self.config.clip_sample_range, self.config.clip_sample_range)
@@ -225,7 +226,7 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         return PoissonMidpointSchedulerOutput(prev_sample=y.to(dtype), pred_original_sample=data.to(dtype))
 
     def _at(self, timesteps: torch.Tensor, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Shares of data and noise at timesteps, in the shape of samples."""
+        """Return the shares of data and noise at timesteps, in the shape of samples."""
         shape = (-1, *(1,) * (like.ndim - 1))
         signal = self.alphas_cumprod[timesteps.to(self.alphas_cumprod.device)].reshape(shape)
         return signal.sqrt().to(like), (1.0 - signal).sqrt().to(like)
@@ -241,13 +242,13 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         return r * noise - s * sample
 
 
-def _betas(name: str, first: float, last: float, N: int) -> np.ndarray:
+def _betas(name: str, start: float, end: float, N: int) -> np.ndarray:
     if name == "linear":
-        return np.linspace(first, last, N)
+        return np.linspace(start, end, N)
     if name == "scaled_linear":
-        return np.linspace(first**0.5, last**0.5, N) ** 2
+        return np.linspace(start**0.5, end**0.5, N) ** 2
     if name == "sigmoid":
-        return (last - first) / (1.0 + np.exp(-np.linspace(-6.0, 6.0, N))) + first
+        return (end - start) / (1.0 + np.exp(-np.linspace(-6.0, 6.0, N))) + start
     if name == "squaredcos_cap_v2":
         schedule = DiffusionSchedule.named("cosine", N)
         return 1.0 - schedule.signal[1:] / schedule.signal[:-1]

@@ -1,4 +1,4 @@
-"""What the schedulers for diffusers share: which call of the network is next, and what is made of it."""
+"""The calls of the network, shared by the schedulers for diffusers."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ __all__ = ["MidpointCalls", "PoissonMidpointSchedulerOutput"]
 
 @dataclass
 class PoissonMidpointSchedulerOutput(BaseOutput):
-    """Where to call the network next (after the last call: the sample), and the estimate of the data.
+    """The next point to call the network at (after the last call: the sample), and the estimate of the data.
 
-    ``log_prob``, ``(samples,)``, is the log density of ``prev_sample`` given what came before it, where it was asked
-    for.
+    ``log_prob``, ``(samples,)``, is the log density of ``prev_sample`` given the states before it; it is optional.
     """
 
     prev_sample: torch.Tensor
@@ -80,24 +79,26 @@ class MidpointCalls:
         self._begin_index = begin_index
 
     def _lay_out(
-        self, schedule: DiffusionSchedule, blocks: Blocks, prediction: str, told: np.ndarray, device: Any
+        self, schedule: DiffusionSchedule, blocks: Blocks, prediction: str, labels: np.ndarray, device: Any
     ) -> None:
-        """Draw the midpoints and list the calls; ``told`` is what the network is told, by level."""
-        self._schedule, self._blocks, self._prediction = schedule, blocks, prediction
+        """Draw the midpoints and list the calls; ``labels`` are the network's times, by level."""
+        self._schedule = schedule
+        self._blocks = blocks
+        self._prediction = prediction
         self._table = make_table(schedule, blocks, prediction)
         self._levels = draw_levels(self._table, blocks, np.random.default_rng(self.config.midpoint_seed))
         self._rows = make_rows(self._table, self._levels, following(self._levels))
         self.num_inference_steps = blocks.steps
-        self._times = told[self._levels]
+        self._times = labels[self._levels]
         self.timesteps = torch.from_numpy(self._times).to(device)
         self._reset()
 
     def _find(self, timestep: float) -> int:
-        """Return the number of the call at a timestep, or at the nearest that there is."""
+        """Return the number of the call whose timestep is nearest."""
         return int(np.abs(self._times - timestep).argmin())
 
     def _restart(self, index: int) -> None:
-        """Make the block that holds the call start with it; the weights of later midpoints in it stay as they are."""
+        """Start the block of a call with that call; the weights of later midpoints in it do not change."""
         levels = self._levels[index:]  # type: ignore[index]
         edges = (int(levels[0]), *(edge for edge in self._blocks.edges if edge < levels[0]))
         blocks = replace(self._blocks, edges=edges)
@@ -106,9 +107,9 @@ class MidpointCalls:
         self._rows = Row(*(np.concatenate([old[:index], new]) for old, new in zip(self._rows, rows, strict=True)))
 
     def _next_call(self, timestep: float, slack: float = 0.0) -> int:
-        """Return the number of this call: the next in turn, unless the timestep is not that of the next.
+        """Return the number of this call: the next in turn if the timestep is that of the next.
 
-        ``slack`` is how far, relatively, it may be from that and still be meant for it.
+        ``slack`` is the largest relative difference of the two.
         """
         if self._levels is None:
             raise ValueError("the timesteps are not set; call set_timesteps(num_inference_steps) before step")
@@ -131,12 +132,12 @@ class MidpointCalls:
         dtype: torch.dtype,
         arrival: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | float]:
-        """Take in what the network said in a call, and go on: to ``arrival``, or by noise of ``dtype``.
+        """Advance by the network's output in a call: to ``arrival``, or by noise of ``dtype``.
 
         Returns
         -------
         y
-            Where the network is called next.
+            Next point to call the network at.
         noise
             Standard normal noise that led there.
         """
@@ -170,7 +171,7 @@ class MidpointCalls:
         )
 
     def _log_density(self, index: int, noise: torch.Tensor | float, scale: float, like: torch.Tensor) -> torch.Tensor:
-        """Log density, for each sample, of where a call led with some noise, a state being ``scale`` times larger."""
+        """Return each sample's log density of the point that a call led to, states being ``scale`` times larger."""
         deviation = float(self._rows.fresh[index]) * scale
         if deviation == 0.0:
             return torch.zeros(len(like), device=like.device)

@@ -83,30 +83,15 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
 
     @register_to_config
     def __init__(
-        self,
-        num_train_timesteps: int = 1000,
-        shift: float = 1.0,
-        use_dynamic_shifting: bool = False,
-        base_shift: float | None = 0.5,
-        max_shift: float | None = 1.15,
-        base_image_seq_len: int | None = 256,
-        max_image_seq_len: int | None = 4096,
-        invert_sigmas: bool = False,
-        shift_terminal: float | None = None,
-        use_karras_sigmas: bool | None = False,
-        use_exponential_sigmas: bool | None = False,
-        use_beta_sigmas: bool | None = False,
-        time_shift_type: str = "exponential",
-        stochastic_sampling: bool = False,
-        use_flow_sigmas: bool = True,
-        prediction_type: str = "flow_prediction",
-        noise_level: float = 1.0,
-        data_variances: tuple[float, float] = (1e-3, 100.0),
-        midpoint: str = "importance",
-        exponent: float = 0.5,
-        frozen: str | float = "v",
-        midpoint_seed: int | None = 0,
-    ) -> None:
+        self, num_train_timesteps: int = 1000, shift: float = 1.0, use_dynamic_shifting: bool = False,
+        base_shift: float | None = 0.5, max_shift: float | None = 1.15, base_image_seq_len: int | None = 256,
+        max_image_seq_len: int | None = 4096, invert_sigmas: bool = False, shift_terminal: float | None = None,
+        use_karras_sigmas: bool | None = False, use_exponential_sigmas: bool | None = False,
+        use_beta_sigmas: bool | None = False, time_shift_type: str = "exponential", stochastic_sampling: bool = False,
+        use_flow_sigmas: bool = True, prediction_type: str = "flow_prediction", noise_level: float = 1.0,
+        data_variances: tuple[float, float] = (1e-3, 100.0), midpoint: str = "importance", exponent: float = 0.5,
+        frozen: str | float = "v", midpoint_seed: int | None = 0,
+    ) -> None:  # fmt: skip
         for name, remedy in _REFUSED.items():
             if self.config[name]:
                 raise ValueError(f"{name}={self.config[name]!r}: {remedy}")
@@ -119,7 +104,7 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
             raise ValueError(f"time_shift_type={time_shift_type!r} is not known; use exponential or linear")
         if shift_terminal is not None and not 0.0 <= shift_terminal < 1.0:
             raise ValueError(f"shift_terminal={shift_terminal} must lie in [0, 1), or be None")
-        # What is wrong with these is wrong for any number of steps, and better said at once.
+        # Errors in these do not depend on the number of steps: they are raised here, not by set_timesteps.
         schedule = DiffusionSchedule.flow(
             num_train_timesteps, noise_level, shift=1.0 if use_dynamic_shifting else shift
         )
@@ -129,7 +114,8 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         self.num_inference_steps: int | None = None
         self.sigmas = torch.tensor(schedule.sigmas[:0:-1].copy(), dtype=torch.float32)
         self.timesteps = self.sigmas * num_train_timesteps
-        self.sigma_min, self.sigma_max = float(self.sigmas[-1]), float(self.sigmas[0])
+        self.sigma_min = float(self.sigmas[-1])
+        self.sigma_max = float(self.sigmas[0])
         self._reset()
 
     @classmethod
@@ -147,11 +133,11 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
 
     @property
     def shift(self) -> float:
-        """Shift of the noise levels where it is not dynamic."""
+        """Shift of the noise levels if it is not dynamic."""
         return self._shift
 
     def set_shift(self, shift: float) -> None:
-        """Shift the noise levels otherwise from the next :meth:`set_timesteps` on."""
+        """Set the shift of the noise levels from the next :meth:`set_timesteps` on."""
         self._shift = shift
 
     def scale_model_input(self, sample: torch.Tensor, timestep: Any = None) -> torch.Tensor:
@@ -159,9 +145,10 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         return sample
 
     def _multiplier(self, mu: float | None) -> float:
-        """Shift that is meant by a configuration and, where it is dynamic, by ``mu``."""
+        """Return the shift of the configuration or, if it is dynamic, of ``mu``."""
         if not self.config.use_dynamic_shifting:
-            shift, name = self._shift, "shift"
+            shift = self._shift
+            name = "shift"
         elif mu is None:
             raise ValueError("mu must be passed where use_dynamic_shifting=True: pipelines compute it from the size")
         else:
@@ -171,7 +158,7 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         return shift
 
     def planned_sigmas(self, num_inference_steps: int, mu: float | None = None) -> list[float]:
-        """Return, not shifted yet, where planned blocks start: for pipelines that pass sigmas of their own otherwise.
+        """Return the starts of planned blocks, before the shift, for pipelines that pass sigmas.
 
         Parameters
         ----------
@@ -215,26 +202,26 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         timesteps
             In place of ``sigmas``: timesteps at which the blocks start.  They are not shifted.
         """
-        given = sigmas if timesteps is None else timesteps
+        starts = sigmas if timesteps is None else timesteps
         if sigmas is not None and timesteps is not None:
             raise ValueError("give sigmas or timesteps, not both: the one is the other times num_train_timesteps")
-        if given is None and num_inference_steps is None:
+        if starts is None and num_inference_steps is None:
             raise ValueError("give num_inference_steps, or sigmas or timesteps at which the blocks start")
-        if given is not None and num_inference_steps not in (None, len(given)):
-            raise ValueError(f"num_inference_steps={num_inference_steps}, but {len(given)} starts of blocks are given")
-        if given is None:
+        if starts is not None and num_inference_steps not in (None, len(starts)):
+            raise ValueError(f"num_inference_steps={num_inference_steps}, but {len(starts)} starts of blocks are given")
+        if starts is None:
             schedule, blocks = self._planned(int(num_inference_steps), mu)  # type: ignore[arg-type]
         else:
             name = "sigmas" if timesteps is None else "timesteps"
-            schedule, blocks = self._starting_at(np.asarray(given, dtype=float), name, self._multiplier(mu))
-        told = schedule.sigmas * self.config.num_train_timesteps
-        self._lay_out(schedule, blocks, "flow", told.astype(np.float32), device)
+            schedule, blocks = self._starting_at(np.asarray(starts, dtype=float), name, self._multiplier(mu))
+        labels = schedule.sigmas * self.config.num_train_timesteps
+        self._lay_out(schedule, blocks, "flow", labels.astype(np.float32), device)
         # In double precision, whatever the timesteps are rounded to.
         self._call_sigmas = [*schedule.sigmas[self._levels].tolist(), 0.0]
         self.sigmas = torch.tensor(self._call_sigmas, dtype=torch.float32)
 
     def _starting_at(self, starts: np.ndarray, name: str, shift: float) -> tuple[DiffusionSchedule, Blocks]:
-        """Chain with its levels near those of all, but that the blocks start exactly where they should."""
+        """Return the chain and its blocks with exactly these starts; other levels are as near as they can be."""
         top = 1.0 if name == "sigmas" else float(self.config.num_train_timesteps)
         if starts.ndim != 1 or not starts.size or not np.all(np.diff(starts, append=0.0) < 0.0) or not starts[0] <= top:
             raise ValueError(
@@ -261,11 +248,13 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
 
     def index_for_timestep(self, timestep: float | torch.Tensor, schedule_timesteps: torch.Tensor | None = None) -> int:
         """Return the number of the call at a timestep."""
-        known = self.timesteps if schedule_timesteps is None else schedule_timesteps
-        found = (known == timestep).nonzero()
-        if not len(found):
-            raise ValueError(f"timestep={float(timestep):g} is not among the {len(known)} timesteps of the scheduler")
-        return int(found[0])
+        candidates = self.timesteps if schedule_timesteps is None else schedule_timesteps
+        indices = (candidates == timestep).nonzero()
+        if not len(indices):
+            raise ValueError(
+                f"timestep={float(timestep):g} is not among the {len(candidates)} timesteps of the scheduler"
+            )
+        return int(indices[0])
 
     def scale_noise(
         self, sample: torch.Tensor, timestep: float | torch.Tensor, noise: torch.Tensor | None = None
@@ -288,25 +277,24 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         return_log_prob: bool = False,
         prev_sample: torch.Tensor | None = None,
     ) -> PoissonMidpointSchedulerOutput | tuple:
-        """Take in one call of the network and say where it is called next.
+        """Return the next point to call the network at, from its output in one call.
 
         Parameters
         ----------
         model_output
-            What the network said.
+            Output of the network.
         timestep, sample
-            Where it was called.
+            Its input.
         generator
             For the noise; one, or one for each sample.
         return_dict
             Whether to return an object rather than a tuple.
         return_log_prob
-            Whether to return the log density of where the network is called next, given where it was called before in
-            the block, summed over all but the samples.  0 where no noise is added, as none is in the last call if its
-            midpoint is one step of the chain from the end.
+            Whether to return the log density of the next point, given the earlier ones in the block, summed over all
+            but the samples.  It is 0 without noise, which the last call does not add if its midpoint is one step of the
+            chain from the end.
         prev_sample
-            Where the network was called next before: for its log-probability under another network, call after call.
-            Nothing is drawn.
+            The next point, in place of a draw: for its log-probability under another network, call after call.
 
         Returns
         -------
@@ -325,21 +313,23 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         # Some pipelines pass timesteps in the type of the network.
         half = isinstance(timestep, torch.Tensor) and timestep.dtype in (torch.bfloat16, torch.float16)
         index = self._next_call(float(timestep), slack=2.0**-8 if half else 1e-6)
-        sigma, after = self._call_sigmas[index : index + 2]
-        scale, scale_after = flow_scale(sigma), flow_scale(after)
+        sigma, next_sigma = self._call_sigmas[index : index + 2]
+        scale = flow_scale(sigma)
+        next_scale = flow_scale(next_sigma)
         dtype = model_output.dtype
         wide = torch.promote_types(dtype, torch.float32)
-        x, output = sample.to(wide), model_output.to(wide)
-        arrival = None if prev_sample is None else prev_sample.to(wide) / scale_after
-        before = self._state
+        x = sample.to(wide)
+        output = model_output.to(wide)
+        arrival = None if prev_sample is None else prev_sample.to(wide) / next_scale
+        state = self._state
         y, noise = self._take(index, x / scale, output, generator, dtype, arrival)
-        arrived = (y * scale_after).to(dtype) if prev_sample is None else prev_sample
+        arrived = (y * next_scale).to(dtype) if prev_sample is None else prev_sample
         if return_log_prob and arrival is None and arrived.dtype != wide:
-            # The density is that of what is returned, rounded as it is.
-            self._state = before
-            y, noise = self._take(index, x / scale, output, generator, dtype, arrived.to(wide) / scale_after)
+            # The density is that of the rounded point that is returned.
+            self._state = state
+            y, noise = self._take(index, x / scale, output, generator, dtype, arrived.to(wide) / next_scale)
         data = (x - sigma * output).to(dtype)
-        log_prob = self._log_density(index, noise, scale_after, x) if return_log_prob else None
+        log_prob = self._log_density(index, noise, next_scale, x) if return_log_prob else None
         if not return_dict:
             return (arrived, data, log_prob) if return_log_prob else (arrived, data)
         return PoissonMidpointSchedulerOutput(prev_sample=arrived, pred_original_sample=data, log_prob=log_prob)
@@ -349,6 +339,6 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
 def _plan(
     N: int, noise_level: float, shift: float, n_steps: int, variances: Any, midpoint: str, exponent: float, frozen: Any
 ) -> tuple[DiffusionSchedule, Blocks]:
-    """Chain with its planned blocks, which take most of a second."""
+    """Return the chain and its planned blocks, cached since a plan takes most of a second."""
     schedule = DiffusionSchedule.flow(N, noise_level, shift=shift)
     return schedule, plan_blocks(schedule, n_steps, variances, midpoint=midpoint, exponent=exponent, frozen=frozen)

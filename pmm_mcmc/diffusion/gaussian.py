@@ -1,4 +1,4 @@
-r"""Exact variance of what each sampler makes of Gaussian data: no Monte Carlo, no small step.
+r"""Exact variance of each sampler's draws for Gaussian data: no Monte Carlo, no small step.
 
 For data :math:`N(0, l)` the exact network is linear in the state, so that given its midpoints every sampler is linear
 in the state and in its noise, and the variance runs down the levels as :math:`V' = m V + q`, with the expectation over
@@ -25,20 +25,22 @@ def gains(schedule: DiffusionSchedule, kind: str | float, variances: np.ndarray)
 
     The exact estimate of the data is :math:`\hat x_0 = \sqrt{\bar\alpha} l / (\bar\alpha l + 1 - \bar\alpha) x`.
     """
-    signal, noise = schedule.signal[:, None], schedule.noise[:, None]
+    signal = schedule.signal[:, None]
+    noise = schedule.noise[:, None]
     total = signal * variances + noise
     if kind == "x0":
         return np.sqrt(signal) * variances / total
     x0_x, x0_f, eps_x, eps_f = (column[:, None] for column in schedule.prediction(kind))
     by_noise = eps_f != 0.0
-    data, divisor = np.sqrt(signal) * variances / total, np.where(by_noise, eps_f, np.where(x0_f != 0.0, x0_f, 1.0))
+    data = np.sqrt(signal) * variances / total
+    divisor = np.where(by_noise, eps_f, np.where(x0_f != 0.0, x0_f, 1.0))
     return np.where(by_noise, np.sqrt(noise) / total - eps_x, data - x0_x) / divisor
 
 
 class Moments(NamedTuple):
-    """What blocks do to the variance ``V`` of the state, each ``(len(starts), L)``.
+    """Coefficients of the variance ``V`` of the state after a block, each ``(len(starts), L)``.
 
-    Of the mean over the midpoints ``m V + q``; about it, as the midpoint is random, ``spread_m V + spread_q`` more.
+    The mean over the midpoints has the variance ``m V + q``, and the random midpoint adds ``spread_m V + spread_q``.
     """
 
     m: np.ndarray
@@ -77,21 +79,31 @@ def block_moments(
     g_all = gains(schedule, law.frozen, variances)
     g0 = g_all[starts]
     shape = g0.shape
-    # Of the path with frozen prediction: factor of the state, variance of its noise.  Of the mean: the same, and
-    # the covariance of the two noises.
-    frozen, noise = np.ones(shape), np.zeros((len(starts), 1))
-    mean, mean_noise, mixed = np.ones(shape), np.zeros(shape), np.zeros(shape)
-    # Sums over the midpoints so far of their second moments, over the unnormalised q, and of these.
-    on_state, on_noise, total = np.zeros(shape), np.zeros(shape), np.zeros((len(starts), 1))
+    # For the path with frozen prediction, the factor of the state and the variance of its noise; for the mean the
+    # same, and the covariance of the two noises.
+    frozen = np.ones(shape)
+    noise = np.zeros((len(starts), 1))
+    mean = np.ones(shape)
+    mean_noise = np.zeros(shape)
+    mixed = np.zeros(shape)
+    # Sums over the midpoints so far: of their second moments over the unnormalised q, and of these q.
+    on_state = np.zeros(shape)
+    on_noise = np.zeros(shape)
+    total = np.zeros((len(starts), 1))
     for k in range(longest):
         level = np.maximum(starts - k, 1)
-        a, b, sigma, g = a_all[level], b_all[level], sigma_all[level], g_all[level]
+        a = a_all[level]
+        b = b_all[level]
+        sigma = sigma_all[level]
+        g = g_all[level]
         d_state = b * (g * frozen - g0) if k else np.zeros(shape)
         d_noise = b * g if k else np.zeros(shape)
         if law.midpoint == "importance":
-            raw, shrink = np.abs(b) * k**law.exponent if k else np.zeros_like(b), np.abs(a)
+            raw = np.abs(b) * k**law.exponent if k else np.zeros_like(b)
+            shrink = np.abs(a)
         else:
-            raw, shrink = np.full_like(b, float(k > 0)), a**2
+            raw = np.full_like(b, float(k > 0))
+            shrink = a**2
         over = np.divide(1.0, raw, out=np.zeros_like(raw), where=raw > 0.0)
         on_state = shrink * on_state + d_state**2 * over
         on_noise = shrink * on_noise + d_noise**2 * noise * over
@@ -102,7 +114,8 @@ def block_moments(
         frozen = a * frozen + b * g0
         noise = a**2 * noise + sigma**2
         if law.midpoint == "bernoulli":
-            spread, spread_noise = k * on_state, k * on_noise
+            spread = k * on_state
+            spread_noise = k * on_noise
         else:
             # The sum of the corrections is the mean less the path that is frozen throughout.
             spread = total * on_state - (mean - frozen) ** 2
@@ -111,7 +124,7 @@ def block_moments(
 
 
 def gaussian_variance(schedule: DiffusionSchedule, variances: ArrayLike, blocks: Blocks | None = None) -> np.ndarray:
-    r"""Exact variance of the samples that the Poisson midpoint method makes of Gaussian data with an exact network.
+    r"""Return the exact variance of the Poisson midpoint method's samples for Gaussian data and an exact network.
 
     Parameters
     ----------
@@ -140,7 +153,8 @@ def gaussian_variance(schedule: DiffusionSchedule, variances: ArrayLike, blocks:
         blocks = Blocks(tuple(range(schedule.N, -1, -1)))
     if blocks.edges[0] != schedule.N:
         raise ValueError(f"blocks start at level {blocks.edges[0]}, the chain at {schedule.N}; make them for its N")
-    sizes, steps = blocks.sizes, np.arange(blocks.steps)
+    sizes = blocks.sizes
+    steps = np.arange(blocks.steps)
     starts = np.array(blocks.edges[:-1])
     m = np.empty((blocks.steps, data.size))
     q = np.empty_like(m)

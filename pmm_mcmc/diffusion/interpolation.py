@@ -5,9 +5,9 @@ The noise is isotropic, so the ``K`` draws of a block need not be made: the path
 
 .. math:: S_m = \frac{A_m}{A_k} S_k + \sqrt{V_m - (A_m / A_k)^2 V_k}\, z.
 
-So one Gaussian draw follows each call, and each call leads to a Gaussian whose density is known: :func:`reach` says
-where its centre lies, :func:`advance` draws from it.  Together they are the whole method, written with ``+`` and ``*``
-alone: the same lines run on NumPy, JAX and torch arrays.
+So one Gaussian draw follows each call, and each call leads to a Gaussian with a density: :func:`reach` returns its
+centre, :func:`advance` draws from it.  The two are the complete method, written with ``+`` and ``*`` only: the same
+lines run on NumPy, JAX and torch arrays.
 """
 
 from __future__ import annotations
@@ -40,39 +40,42 @@ __all__ = [
 class Constants(NamedTuple):
     r"""Interpolation constants of a block of ``K`` steps, with :math:`A_k = a_t \cdots a_{t-k+1}` (erratum c).
 
-    ``A``, ``B`` (the sums :math:`\sum_i B_{k,i}`) and ``V`` are ``(K + 1,)``, by ``k``.  ``rest`` and ``rest_variance``
-    are :math:`A_K / A_k` and :math:`V_K - (A_K / A_k)^2 V_k`.  ``weight``, ``(K,)``, is :math:`B_{K,\tau+1}` by
-    :math:`\tau`.
+    ``A``, ``B`` (the sums :math:`\sum_i B_{k,i}`) and ``V`` are ``(K + 1,)``, by ``k``.  ``remaining`` and
+    ``remaining_variance`` are :math:`A_K / A_k` and :math:`V_K - (A_K / A_k)^2 V_k`.  ``weight``, ``(K,)``, is
+    :math:`B_{K,\tau+1}` by :math:`\tau`.
     """
 
     A: np.ndarray
     B: np.ndarray
     V: np.ndarray
-    rest: np.ndarray
-    rest_variance: np.ndarray
+    remaining: np.ndarray
+    remaining_variance: np.ndarray
     weight: np.ndarray
 
 
 def constants(a: np.ndarray, b: np.ndarray, sigma: np.ndarray) -> Constants:
-    """Interpolation constants from the coefficients of the updates of a block, each ``(K,)``, the first update first.
+    """Return the constants from the coefficients of the updates of a block, each ``(K,)``, the first update first.
 
     The paper's InterpolationConstants, without a division, so that a vanishing ``a`` does no harm.
     """
     K = len(a)
-    A, B, V = np.ones(K + 1), np.zeros(K + 1), np.zeros(K + 1)
+    A = np.ones(K + 1)
+    B = np.zeros(K + 1)
+    V = np.zeros(K + 1)
     for k in range(K):
         A[k + 1] = a[k] * A[k]
         B[k + 1] = a[k] * B[k] + b[k]
         V[k + 1] = a[k] ** 2 * V[k] + sigma[k] ** 2
-    rest, rest_variance = np.ones(K + 1), np.zeros(K + 1)
+    remaining = np.ones(K + 1)
+    remaining_variance = np.zeros(K + 1)
     for k in reversed(range(K)):
-        rest[k] = rest[k + 1] * a[k]
-        rest_variance[k] = rest_variance[k + 1] + (rest[k + 1] * sigma[k]) ** 2
-    return Constants(A, B, V, rest, rest_variance, rest[1:] * b)
+        remaining[k] = remaining[k + 1] * a[k]
+        remaining_variance[k] = remaining_variance[k + 1] + (remaining[k + 1] * sigma[k]) ** 2
+    return Constants(A, B, V, remaining, remaining_variance, remaining[1:] * b)
 
 
 def probabilities(blocks: Blocks, weight: np.ndarray) -> np.ndarray:
-    """Probability of each cell of a block to be a midpoint, ``(K,)`` by ``tau``; the first is never drawn."""
+    """Return the probability of each cell of a block to be a midpoint, ``(K,)`` by ``tau``: 0 for the first."""
     K = len(weight)
     tau = np.arange(K)
     if blocks.midpoint == "bernoulli":
@@ -89,9 +92,9 @@ def probabilities(blocks: Blocks, weight: np.ndarray) -> np.ndarray:
 class Table(NamedTuple):
     """Constants of all blocks by the level of a cell, each ``(N + 1,)``; ``k`` counts from the start of its block.
 
-    ``along`` is ``A`` without the factors that vanish, for quotients of two cells that have none of these between them:
-    only the first update, from pure noise, and the last can be such.  ``state`` and ``output`` turn what the network
-    says into what is frozen.
+    ``nonzero_A`` is ``A`` without the factors that vanish, for quotients of two cells without such a factor between
+    them: only the first update, from pure noise, and the last can have one.  ``state`` and ``output`` turn the output
+    of the network into the prediction that is frozen.
     """
 
     first: Any
@@ -99,9 +102,9 @@ class Table(NamedTuple):
     A: Any
     B: Any
     V: Any
-    along: Any
-    rest: Any
-    rest_sd: Any
+    nonzero_A: Any
+    remaining: Any
+    remaining_sd: Any
     A_end: Any
     B_end: Any
     weight: Any
@@ -131,14 +134,14 @@ def make_table(schedule: DiffusionSchedule, blocks: Blocks, prediction: str = "e
         q = probabilities(blocks, c.weight)
         columns["first"][t] = 1.0
         columns["stop"][cells] = s
-        columns["along"][cells[1:]] = np.cumprod(np.where(a[cells] == 0.0, 1.0, a[cells]))[:-1]
-        columns["along"][t] = 1.0
+        columns["nonzero_A"][cells[1:]] = np.cumprod(np.where(a[cells] == 0.0, 1.0, a[cells]))[:-1]
+        columns["nonzero_A"][t] = 1.0
         columns["A_end"][cells] = c.A[-1]
         columns["B_end"][cells] = c.B[-1]
-        columns["rest_sd"][cells] = np.sqrt(c.rest_variance[:-1])
+        columns["remaining_sd"][cells] = np.sqrt(c.remaining_variance[:-1])
         columns["probability"][cells] = q
         columns["weight"][cells] = np.divide(c.weight, q, out=np.zeros_like(q), where=q > 0.0)
-        for name in ("A", "B", "V", "rest"):
+        for name in ("A", "B", "V", "remaining"):
             columns[name][cells] = getattr(c, name)[:-1]
     columns["state"], columns["output"] = schedule.conversion(prediction, blocks.frozen)
     columns["timestep"] = np.concatenate([[0], schedule.timesteps])
@@ -146,7 +149,7 @@ def make_table(schedule: DiffusionSchedule, blocks: Blocks, prediction: str = "e
 
 
 def draw_levels(table: Table, blocks: Blocks, rng: np.random.Generator) -> np.ndarray:
-    """Levels at which the network is called, in order: starts of blocks and the midpoints drawn."""
+    """Return the levels of the network's calls, in order: starts of blocks and random midpoints."""
     levels: list[int] = []
     for t, s in zip(blocks.edges[:-1], blocks.edges[1:], strict=True):
         cells = np.arange(t, s, -1)
@@ -178,14 +181,14 @@ class Row(NamedTuple):
 
 
 def make_rows(table: Table, levels: Any, next_levels: Any, xp: Any = np) -> Row:
-    """Rows for calls at ``levels``, each followed by the call at the level in ``next_levels``; any shape, as theirs.
+    """Return the rows of calls at ``levels``, each followed by the call at ``next_levels``; of any shape.
 
     ``xp`` is the array module of the table: NumPy, or its like in JAX.
     """
     t = Table(*(column[levels] for column in table))
     last = next_levels <= t.stop
-    # Where the block ends the next level is in another block, and what is looked up there is not used.
-    carry = xp.where(last, t.rest, table.along[next_levels] / t.along)
+    # At the end of a block the next level is in another block, and its entries are not used.
+    carry = xp.where(last, t.remaining, table.nonzero_A[next_levels] / t.nonzero_A)
     between = xp.sqrt(xp.maximum(table.V[next_levels] - carry**2 * t.V, 0.0))
     return Row(
         state=t.state,
@@ -193,7 +196,7 @@ def make_rows(table: Table, levels: Any, next_levels: Any, xp: Any = np) -> Row:
         first=t.first,
         weight=xp.where(t.first > 0.0, 0.0, t.weight),
         carry=xp.where(t.first > 0.0, 0.0, carry),
-        fresh=xp.where(last, t.rest_sd, between),
+        fresh=xp.where(last, t.remaining_sd, between),
         keep=xp.where(last, t.A_end, table.A[next_levels]),
         push=xp.where(last, t.B_end, table.B[next_levels]),
         last=xp.where(last, 1.0, 0.0),
@@ -201,7 +204,7 @@ def make_rows(table: Table, levels: Any, next_levels: Any, xp: Any = np) -> Row:
 
 
 class State(NamedTuple):
-    """Between two calls: start of the block, where to call next, frozen prediction, path of the noise, correction."""
+    """The state between two calls: block's start, next point, frozen prediction, path of the noise, correction."""
 
     x: Any
     y: Any
@@ -211,13 +214,13 @@ class State(NamedTuple):
 
 
 def start(x: Any) -> State:
-    """State before the first call."""
+    """Return the state before the first call."""
     zero = 0.0 * x
     return State(x, x, zero, zero, zero)
 
 
 class Reach(NamedTuple):
-    """Where a call leads but for the path of the noise, ``base``; the frozen prediction and the correction with it."""
+    """The next point without the path of the noise, ``base``, with the frozen prediction and the correction."""
 
     frozen: Any
     correction: Any
@@ -225,22 +228,22 @@ class Reach(NamedTuple):
 
 
 def reach(row: Row, state: State, output: Any) -> Reach:
-    """Take in what the network said at ``state.y``."""
-    said = row.state * state.y + row.output * output
-    frozen = row.first * said + (1.0 - row.first) * state.frozen
-    correction = (1.0 - row.first) * state.correction + row.weight * (said - frozen)
+    """Return the next point without the path of the noise, from the network's output at ``state.y``."""
+    prediction = row.state * state.y + row.output * output
+    frozen = row.first * prediction + (1.0 - row.first) * state.frozen
+    correction = (1.0 - row.first) * state.correction + row.weight * (prediction - frozen)
     return Reach(frozen, correction, row.keep * state.x + row.push * frozen + row.last * correction)
 
 
 def arrive(row: Row, state: State, reached: Reach, path: Any) -> State:
-    """State at the end of a path of the noise."""
+    """Return the state at the end of a path of the noise."""
     y = reached.base + path
     x = row.last * y + (1.0 - row.last) * state.x
     return State(x, y, reached.frozen, path, reached.correction)
 
 
 def advance(row: Row, state: State, output: Any, noise: Any) -> State:
-    r"""Take in what the network said at ``state.y``, and go where it is called next.
+    r"""Return the state at the next call, from the network's output at ``state.y``.
 
     Over the calls of a block this is the update (PoissonMidpointMethod, step 4, with errata a and b)
 
@@ -252,9 +255,9 @@ def advance(row: Row, state: State, output: Any, noise: Any) -> State:
 
 
 def noise_between(row: Row, state: State, reached: Reach, y: Any) -> tuple[State, Any]:
-    """State at a given ``y``, and the noise that leads there; :func:`advance` the other way round.
+    """Return the state at a given ``y`` and the noise that leads there: the inverse of :func:`advance`.
 
-    Where a call adds no noise, the last of a chain may, ``row.fresh`` is 0, and so is the noise that is returned.
+    If a call adds no noise, as the last of a chain may, ``row.fresh`` is 0, and so is the noise that is returned.
     """
     path = y - reached.base
     silent = row.fresh == 0.0

@@ -101,7 +101,7 @@ def poisson_midpoint_sample(
 
 
 class Trajectory(NamedTuple):
-    """Samples with the way they came: what policy gradients and importance weights need.
+    """Samples with their states and log densities, for policy gradients and importance weights.
 
     Attributes
     ----------
@@ -139,9 +139,9 @@ def poisson_midpoint_trajectory(
     table = make_table(schedule, blocks, prediction)
     levels = one_midpoint(key_midpoints, table, blocks, x.shape[0])
     rows, timesteps = rows_at(table, levels, x.dtype)
-    _, (after, noise) = scan(network, x, rows, timesteps, key_noise, keep=True)
-    scales = _scales(schedule, prediction, levels, after)
-    states = jnp.concatenate([jnp.asarray(x_T)[None], after * scales])
+    _, (visited, noise) = scan(network, x, rows, timesteps, key_noise, keep=True)
+    scales = _scales(schedule, prediction, levels, visited)
+    states = jnp.concatenate([jnp.asarray(x_T)[None], visited * scales])
     finite(states)
     return Trajectory(states, levels, _log_density(rows, noise, scales))
 
@@ -154,7 +154,7 @@ def trajectory_log_prob(
     *,
     prediction: str = "epsilon",
 ) -> jax.Array:
-    """Log-probabilities that a network gives to the states of a trajectory, such as one drawn with another network.
+    """Return a network's log-probabilities of the states of a trajectory, such as one drawn with another network.
 
     Parameters
     ----------
@@ -173,9 +173,9 @@ def trajectory_log_prob(
     network, x = checked(eps_fn, trajectory.states[0], schedule, prediction, blocks.edges[0])
     _has_densities(schedule, blocks)
     rows, timesteps = rows_at(make_table(schedule, blocks, prediction), trajectory.levels, x.dtype)
-    after = trajectory.states[1:]
-    scales = _scales(schedule, prediction, trajectory.levels, after)
-    _, (_, noise) = scan(network, x, rows, timesteps, None, visited=after / scales, keep=True)
+    visited = trajectory.states[1:]
+    scales = _scales(schedule, prediction, trajectory.levels, visited)
+    _, (_, noise) = scan(network, x, rows, timesteps, None, visited=visited / scales, keep=True)
     return _log_density(rows, noise, scales)
 
 
@@ -189,14 +189,14 @@ def _has_densities(schedule: DiffusionSchedule, blocks: Blocks) -> None:
         )
 
 
-def _scales(schedule: DiffusionSchedule, prediction: str, levels: jax.Array, after: jax.Array) -> jax.Array:
-    """By what a state after each call is multiplied to be that of the network, in a shape to multiply."""
+def _scales(schedule: DiffusionSchedule, prediction: str, levels: jax.Array, states: jax.Array) -> jax.Array:
+    """Return the factors that turn the states after each call into the network's, in a shape to multiply."""
     scale = flow_scale(schedule.sigmas) if prediction == "flow" else np.ones(schedule.N + 1)
-    return jnp.asarray(scale, after.dtype)[following_calls(levels)].reshape(*levels.shape, *(1,) * (after.ndim - 2))
+    return jnp.asarray(scale, states.dtype)[following_calls(levels)].reshape(*levels.shape, *(1,) * (states.ndim - 2))
 
 
 def _log_density(rows: Row, noise: jax.Array, scales: jax.Array) -> jax.Array:
-    """Log density of the states, ``(calls, samples)``, from the standard normal noise that led to each."""
+    """Return the log density of the states, ``(calls, samples)``, from the standard normal noise that led to each."""
     d = noise[0, 0].size
     deviation = rows.fresh * scales.reshape(rows.fresh.shape)
     squares = jnp.sum(noise.reshape(*noise.shape[:2], -1) ** 2, axis=2, dtype=rows.fresh.dtype)
@@ -280,22 +280,22 @@ def _multistep(
     rows: list[MultistepRow],
     prediction: str,
 ) -> jax.Array:
-    """Run a solver, without noise where there is no key."""
-    network, first = checked(network, x_T, schedule, prediction, rows[0].level)
+    """Run a solver, without noise if there is no key."""
+    network, initial = checked(network, x_T, schedule, prediction, rows[0].level)
     on_state, on_output = schedule.conversion(prediction, "x0")
     levels = np.array([row.level for row in rows])
     columns = np.column_stack([on_state[levels], on_output[levels], np.array([row[1:] for row in rows])])
 
     def body(carry: tuple, inputs: tuple) -> tuple[tuple, None]:
-        x, before, earlier = carry
-        (of_x, of_output, keep, now, then, once, noise), timestep, draw = inputs
+        x, previous, earlier = carry
+        (of_x, of_output, keep, of_data, of_previous, of_earlier, noise), timestep, draw = inputs
         data = of_x * x + of_output * network(x, jnp.broadcast_to(timestep, x.shape[:1]))
-        new = keep * x + now * data + then * before + once * earlier
+        new = keep * x + of_data * data + of_previous * previous + of_earlier * earlier
         if draw is not None:
             new = new + noise * jax.random.normal(draw, x.shape, x.dtype)
-        return (new, data, before), None
+        return (new, data, previous), None
 
     draws = None if key is None else jax.random.split(key, len(rows))
-    inputs = (jnp.asarray(columns, first.dtype), jnp.asarray(schedule.timesteps[levels - 1]), draws)
-    (x, *_), _ = lax.scan(body, (first, jnp.zeros_like(first), jnp.zeros_like(first)), inputs)
+    inputs = (jnp.asarray(columns, initial.dtype), jnp.asarray(schedule.timesteps[levels - 1]), draws)
+    (x, *_), _ = lax.scan(body, (initial, jnp.zeros_like(initial), jnp.zeros_like(initial)), inputs)
     return finite(x)

@@ -1,4 +1,4 @@
-"""One ``lax.scan`` over the calls of the network: what the samplers in JAX share.  Private to :mod:`.jax`."""
+"""The ``lax.scan`` over the calls of the network, shared by the samplers in JAX.  Private to :mod:`.jax`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Network = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def checked(network: Network, x_T: jax.Array, schedule: DiffusionSchedule, prediction: str, level: int) -> tuple:
-    """Network, and state at a level, in the terms of the schedule: of a flow, divided by the scale of its noise."""
+    """Return network and state at a level in the terms of the schedule: a flow's state is divided by its scale."""
     x_T = jnp.asarray(x_T)
     if x_T.ndim < 2 or not jnp.issubdtype(x_T.dtype, jnp.floating):
         raise ValueError(
@@ -54,7 +54,7 @@ def checked(network: Network, x_T: jax.Array, schedule: DiffusionSchedule, predi
 
 
 def finite(x: jax.Array) -> jax.Array:
-    """Refuse what is not a number; under ``jax.jit`` it cannot be seen, and is returned."""
+    """Return the samples; raise if one is not finite, which ``jax.jit`` hides."""
     if not isinstance(x, jax.core.Tracer) and not bool(jnp.all(jnp.isfinite(x))):
         raise ValueError(
             f"{int(jnp.sum(~jnp.isfinite(x)))} of the {x.size} numbers of the samples are not finite: look at what the "
@@ -64,8 +64,9 @@ def finite(x: jax.Array) -> jax.Array:
 
 
 def one_midpoint(key: jax.Array, table: Table, blocks: Blocks, samples: int) -> jax.Array:
-    """Levels of the calls, ``(calls, samples)``: every sample draws midpoints of its own."""
-    starts, sizes = np.array(blocks.edges[:-1]), blocks.sizes
+    """Return the levels of the calls, ``(calls, samples)``, with midpoints drawn for each sample."""
+    starts = np.array(blocks.edges[:-1])
+    sizes = blocks.sizes
     cells = np.arange(1, max(2, sizes.max()))
     inside = cells < sizes[:, None]
     q = np.where(inside, np.asarray(table.probability)[np.maximum(starts[:, None] - cells, 0)], 0.0)
@@ -73,15 +74,15 @@ def one_midpoint(key: jax.Array, table: Table, blocks: Blocks, samples: int) -> 
     later = np.cumsum((q > 0.0)[:, ::-1], axis=1)[:, ::-1] - (q > 0.0)
     reached = np.where(later > 0, np.cumsum(q, axis=1), 1.0)
     uniform = jax.random.uniform(key, (blocks.steps, samples))
-    found = jax.vmap(lambda c, u: jnp.searchsorted(c, u, side="right"))(jnp.asarray(reached, uniform.dtype), uniform)
+    indices = jax.vmap(lambda c, u: jnp.searchsorted(c, u, side="right"))(jnp.asarray(reached, uniform.dtype), uniform)
     calls = np.where(sizes > 1, 2, 1)
     block = np.repeat(np.arange(blocks.steps), calls)
     is_midpoint = np.diff(block, prepend=-1) == 0
-    return starts[block][:, None] - is_midpoint[:, None] * (1 + found[block])
+    return starts[block][:, None] - is_midpoint[:, None] * (1 + indices[block])
 
 
 def marked_cells(key: jax.Array, table: Table) -> jax.Array:
-    """Levels of the calls under Option 1, in order and filled up with zeros: the same for all samples."""
+    """Return the levels of the calls under Option 1, in order and filled up with zeros: the same for all samples."""
     uniform = jax.random.uniform(key, jnp.shape(table.first))
     called = (jnp.asarray(table.first) > 0.0) | (uniform < jnp.asarray(table.probability, uniform.dtype))
     level = jnp.arange(called.size)
@@ -100,9 +101,10 @@ def scan(
 ) -> tuple[jax.Array, Any]:
     """Run the calls of ``rows``, each ``(calls,)`` or ``(calls, samples)``; ``noise`` is a key or the draws.
 
-    With ``visited``, the states after each call, it goes there.  ``keep`` returns those, and the noise that led there.
+    With ``visited``, the calls lead to these states.  With ``keep`` the second output is the states after the calls
+    and the noise that led there.
     """
-    given = visited is not None or not jnp.issubdtype(getattr(noise, "dtype", None), jax.dtypes.prng_key)
+    has_draws = visited is not None or not jnp.issubdtype(getattr(noise, "dtype", None), jax.dtypes.prng_key)
     ones = (1,) * (x.ndim - 1)
 
     def call(state: State, row: Row, timestep: jax.Array, z: jax.Array, y: Any) -> tuple[State, Any]:
@@ -111,7 +113,7 @@ def scan(
         if visited is not None:
             state, z = noise_between(row, state, reach(row, state, output), y)
         else:
-            z = z if given else jax.random.normal(z, x.shape, x.dtype)
+            z = z if has_draws else jax.random.normal(z, x.shape, x.dtype)
             state = advance(row, state, output, z)
         return state, (state.y, z) if keep else None
 
@@ -121,13 +123,13 @@ def scan(
             return call(state, *arguments)
         return lax.cond(called, call, lambda state, *_: (state, None), state, *arguments)
 
-    draws = noise if given else jax.random.split(noise, len(timesteps))
-    state, kept = lax.scan(body, start(x), (rows, timesteps, draws, visited, active))
-    return state.x, kept
+    draws = noise if has_draws else jax.random.split(noise, len(timesteps))
+    state, outputs = lax.scan(body, start(x), (rows, timesteps, draws, visited, active))
+    return state.x, outputs
 
 
 def rows_at(table: Table, levels: jax.Array, dtype: Any) -> tuple[Row, jax.Array]:
-    """Rows of the calls at the levels, and what the network is told there."""
+    """Return the rows of the calls at the levels, and the network's times there."""
     real = jnp.promote_types(dtype, jnp.float32)
     tables = Table(*(jnp.asarray(c, real if c.dtype.kind == "f" else None) for c in table))
     return make_rows(tables, levels, following_calls(levels), jnp), tables.timestep[levels]
@@ -139,5 +141,5 @@ def following_calls(levels: jax.Array) -> jax.Array:
 
 
 def typed(key: jax.Array) -> jax.Array:
-    """Return a key of the new kind, whichever was given."""
+    """Return a key as one of the new kind."""
     return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)

@@ -10,9 +10,9 @@ and the sum of the costs over the blocks bounds, to first order, the relative er
 all data variances ``l`` of the range.  It is minimised exactly, over all edges.  The two parts are not allowed to
 cancel, as they do where a block is far too long: on data that are not Gaussian they would not.
 
-Of a flow a block costs the more of two such costs: that of what is frozen, and as if the prediction for data of
-variance 10 were.  For Gaussian data of one variance a frozen prediction is exact however long the block is (``v``: of
-variance 1), and a plan that relies on it makes blocks too long where other data are told apart.
+A block of a flow has the larger of two such costs: with the prediction that is frozen, and with that for data of
+variance 10.  For Gaussian data of one variance a frozen prediction is exact however long the block is (``v``: of
+variance 1), and a plan that relies on it makes blocks too long for other data.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ from pmm_mcmc.diffusion.schedule import DiffusionSchedule
 
 __all__ = ["plan_blocks"]
 
-# Measured on a network that had no part in the choice: docs/diffusion.md, "Evidence for flows".
+# Measured on a network that was not used for the choice: docs/diffusion.md, "Evidence for flows".
 _ALSO_FROZEN = 10.0
 
 
 def _costs(schedule: DiffusionSchedule, law: Blocks, variances: np.ndarray) -> np.ndarray:
-    """Cost of a block by its first and last level, ``(N + 1, N + 1)``; infinite unless it holds two steps or more."""
+    """Return the cost of a block by its first and last level, ``(N + 1, N + 1)``: infinite below two steps."""
     N = schedule.N
     a, b, sigma = (c[:, None] for c in schedule.coefficients(law.frozen))
     factor = (a + b * gains(schedule, law.frozen, variances)) ** 2
-    chain, reach = np.ones((N + 1, variances.size)), np.ones((N + 1, variances.size))
+    chain = np.ones((N + 1, variances.size))
+    reach = np.ones((N + 1, variances.size))
     for level in range(N, 0, -1):
         chain[level - 1] = factor[level] * chain[level] + sigma[level] ** 2
     for level in range(1, N + 1):
         reach[level] = factor[level] * reach[level - 1]
     costs = np.full((N + 1, N + 1), np.inf)
     starts = np.arange(N, 0, -1)
-    for K, of_K in enumerate(block_moments(schedule, law, variances, starts, N), start=1):
+    for K, moments in enumerate(block_moments(schedule, law, variances, starts, N), start=1):
         if K > 1:
             t = np.arange(N, K - 1, -1)
             with np.errstate(over="ignore", invalid="ignore"):
-                m, q, spread_m, spread_q = (part[: t.size] for part in of_K)
+                m, q, spread_m, spread_q = (values[: t.size] for values in moments)
                 error = np.abs(m * chain[t] + q - chain[t - K]) + spread_m * chain[t] + spread_q
                 cost = np.max(error * reach[t - K] / chain[0], axis=1)
             costs[t, t - K] = np.nan_to_num(cost, nan=np.inf)
@@ -64,7 +65,7 @@ def plan_blocks(
     exponent: float = 0.5,
     frozen: str | float = "v",
 ) -> Blocks:
-    """Choose the blocks for data whose variances, direction by direction, lie in a range.
+    """Return the best blocks for data whose variances, direction by direction, lie in a range.
 
     Parameters
     ----------
@@ -82,8 +83,8 @@ def plan_blocks(
     Returns
     -------
     Blocks
-        With the least cost of all of ``n_steps`` blocks.  How near they come is what
-        :func:`~pmm_mcmc.diffusion.gaussian.gaussian_variance` says of them and of the chain.
+        With the least cost of all of ``n_steps`` blocks.  :func:`~pmm_mcmc.diffusion.gaussian.gaussian_variance` of
+        them and of the chain shows their error.
 
     Raises
     ------

@@ -37,12 +37,12 @@ VARIANTS = (*_REDUCED, "2", "3", "sde")
 
 
 def flow_scale(sigma: Any) -> Any:
-    r"""Norm :math:`\sqrt{(1 - s)^2 + s^2}` of data of variance 1 at the noise level ``s`` of a flow; any array type."""
+    r"""Return :math:`\sqrt{(1 - s)^2 + s^2}`, the norm of unit-variance data at a noise level ``s``; any array type."""
     return ((1.0 - sigma) ** 2 + sigma**2) ** 0.5
 
 
 def shifted(u: Any, shift: float) -> Any:
-    """Noise level of a flow at the time ``u`` in (0, 1] after a ``shift`` towards noise (1: none); any array type."""
+    """Return a flow's noise level at the time ``u`` in (0, 1] after a ``shift`` to noise (1: none); any array type."""
     return shift * u / (1.0 + (shift - 1.0) * u)
 
 
@@ -59,7 +59,7 @@ class Prediction(NamedTuple):
 
 
 class Coefficients(NamedTuple):
-    """Of the updates ``X_{n-1} = a X_n + b f(X_n, n) + sigma Z``; each ``(N + 1,)``, by level, entry 0 not used."""
+    """Coefficients of ``X_{n-1} = a X_n + b f(X_n, n) + sigma Z``; each ``(N + 1,)``, by level, entry 0 not used."""
 
     a: np.ndarray
     b: np.ndarray
@@ -144,7 +144,7 @@ class DiffusionSchedule:
 
     @classmethod
     def from_betas(cls, betas: ArrayLike, variant: str = "3") -> DiffusionSchedule:
-        r"""From :math:`\beta_1, \dots, \beta_N`; arguments as of the class."""
+        r"""Return the schedule of :math:`\beta_1, \dots, \beta_N`; arguments as of the class."""
         betas = np.asarray(betas, dtype=float).ravel()
         if not np.all((betas > 0.0) & (betas <= 1.0)):
             raise ValueError(f"betas must lie in (0, 1]; got {betas.min():.6g} to {betas.max():.6g}")
@@ -177,7 +177,7 @@ class DiffusionSchedule:
 
     @classmethod
     def flow(cls, N: int = 1000, noise_level: float = 1.0, *, shift: float = 1.0) -> DiffusionSchedule:
-        r"""Return that of a flow-matching model, with noise levels from pure noise, ``s = 1``, down to data.
+        r"""Return the schedule of a flow-matching model, with noise levels from pure noise, ``s = 1``, down to data.
 
         Parameters
         ----------
@@ -198,10 +198,10 @@ class DiffusionSchedule:
 
     @classmethod
     def from_sigmas(cls, sigmas: ArrayLike, noise_level: float = 1.0) -> DiffusionSchedule:
-        r"""From the noise levels :math:`s_1 < \dots < s_N \le 1` of a flow; ``noise_level`` as of :meth:`flow`.
+        r"""Return the schedule of the noise levels :math:`s_1 < \dots < s_N \le 1` of a flow.
 
-        The network is told them (``timesteps``).  Variant ``"sde"`` with ``eta`` the noise level over
-        :math:`\sqrt 2`: in terms of the flow its updates are
+        They are the network's times (``timesteps``); ``noise_level`` is that of :meth:`flow`.  The variant is ``"sde"``
+        with ``eta`` the noise level over :math:`\sqrt 2`: in terms of the flow its updates are
 
         .. math:: x_{n-1} = (1 - s') \hat x_0 + s' (\rho \hat\epsilon + \sqrt{1 - \rho^2} z), \qquad
                   \rho = \left(\frac{s' (1 - s)}{s (1 - s')}\right)^{a^2 / 2}.
@@ -239,7 +239,7 @@ class DiffusionSchedule:
         return DiffusionSchedule(self.signal[levels], self.variant, eta=eta, timesteps=self.timesteps[levels - 1])
 
     def prediction(self, kind: str | float) -> Prediction:
-        r"""Estimates of data and noise from the state and a prediction of some kind.
+        r"""Return the coefficients of the estimates of data and noise from the state and a kind of prediction.
 
         Parameters
         ----------
@@ -250,9 +250,12 @@ class DiffusionSchedule:
             Karras et al., arXiv:2206.00364, with their :math:`\sigma_\text{data}^2 = l`).  ``1.0`` is ``"v"``; towards
             0 it becomes ``"x0"``, towards infinity ``"epsilon"``.
         """
-        signal, noise = self.signal, self.noise
-        r, s = np.sqrt(signal), np.sqrt(noise)
-        one, zero = np.ones_like(signal), np.zeros_like(signal)
+        signal = self.signal
+        noise = self.noise
+        r = np.sqrt(signal)
+        s = np.sqrt(noise)
+        one = np.ones_like(signal)
+        zero = np.zeros_like(signal)
         if kind == "flow":
             # The network is called at x = y / (r + s), at the noise level s / (r + s).
             return Prediction(1 / (r + s), -s / (r + s), 1 / (r + s), r / (r + s))
@@ -275,7 +278,7 @@ class DiffusionSchedule:
         return Prediction(r * scale / total**2, -s / total, s / total**2, r / total)
 
     def coefficients(self, kind: str | float = "epsilon") -> Coefficients:
-        r"""Coefficients :math:`a_n, b_n, \sigma_n` of the chain where :math:`f` is a prediction of some kind.
+        r"""Return the coefficients :math:`a_n, b_n, \sigma_n` of the chain with a kind of prediction as :math:`f`.
 
         Parameters
         ----------
@@ -290,32 +293,34 @@ class DiffusionSchedule:
             :math:`2 (1 - \sqrt{\alpha_n}) / \sqrt{\alpha_n}` (erratum d).
         """
         p = self.prediction(kind)
-        before, noise_before = self.signal[:-1], self.noise[:-1]
+        previous_signal = self.signal[:-1]
+        previous_noise = self.noise[:-1]
         noise = self.noise[1:]
-        alpha = self.signal[1:] / before
+        alpha = self.signal[1:] / previous_signal
         beta = 1.0 - alpha
         if self.variant in _REDUCED:
             variance = beta / (1.0 + _REDUCED[self.variant] * beta)
             variance[0] = 0.0
             on_noise = (noise - 2.0 * (1.0 - np.sqrt(alpha))) / np.sqrt(alpha * noise)
         elif self.variant == "sde":
-            # What remains of the noise in the state; 0 in the last update, and in the first from pure noise.
-            rest = alpha * noise_before / noise
-            kept = rest ** (self.eta**2)
-            variance = noise_before * (1.0 - kept)
-            on_noise = np.sqrt(noise_before * kept)
+            # Share of the state's noise after the update: 0 in the last one, and in the first from pure noise.
+            ratio = alpha * previous_noise / noise
+            retained = ratio ** (self.eta**2)
+            variance = previous_noise * (1.0 - retained)
+            on_noise = np.sqrt(previous_noise * retained)
         else:
-            variance = self.eta**2 * noise_before * beta / (noise if self.variant == "2" else 1.0)
-            on_noise = np.sqrt(np.maximum(noise_before - variance, 0.0))
-        a = np.sqrt(before) * p.x0_x[1:] + on_noise * p.eps_x[1:]
-        b = np.sqrt(before) * p.x0_f[1:] + on_noise * p.eps_f[1:]
+            variance = self.eta**2 * previous_noise * beta / (noise if self.variant == "2" else 1.0)
+            on_noise = np.sqrt(np.maximum(previous_noise - variance, 0.0))
+        a = np.sqrt(previous_signal) * p.x0_x[1:] + on_noise * p.eps_x[1:]
+        b = np.sqrt(previous_signal) * p.x0_f[1:] + on_noise * p.eps_f[1:]
         return Coefficients(*(np.concatenate([[0.0], c]) for c in (a, b, np.sqrt(variance))))
 
     def conversion(self, kind: str | float, to: str | float) -> tuple[np.ndarray, np.ndarray]:
-        """Coefficients of state and prediction, by level, that turn a prediction of one ``kind`` into another."""
+        """Return the coefficients of state and prediction, by level, that turn one kind of prediction into another."""
         if kind == to:
             return np.zeros(self.N + 1), np.ones(self.N + 1)
-        old, new = self.prediction(kind), self.prediction(to)
+        old = self.prediction(kind)
+        new = self.prediction(to)
         # Both rows hold; the one with the larger share of the prediction divides by nothing small.
         by_noise = np.abs(new.eps_f) * np.sqrt(self.noise) >= np.abs(new.x0_f) * np.sqrt(self.signal)
         by_noise &= new.eps_f != 0.0

@@ -29,11 +29,11 @@ class MultistepRow(NamedTuple):
 def multistep_solver(
     schedule: DiffusionSchedule, n_calls: int, order: int = 2, stochastic: bool = False
 ) -> list[MultistepRow]:
-    r"""Coefficients of the calls of a solver, whose last step is of first order.
+    r"""Return the coefficients of the calls of a solver, whose last step is of first order.
 
-    With the step :math:`h` in half the log signal-to-noise ratio, over the slope and the curvature of the estimate of
-    the data found from the calls before, the ODE is integrated exactly (algorithm 2 of the paper for order 2).  The
-    SDE has noise :math:`\sqrt{(1 - \bar\alpha)(1 - e^{-2h})}` and twice the exponent in the integrals.
+    The step is :math:`h` in half the log signal-to-noise ratio.  Earlier calls give the slope and the curvature of the
+    estimate of the data, with which the ODE is integrated exactly (algorithm 2 of the paper for order 2).  The SDE has
+    noise :math:`\sqrt{(1 - \bar\alpha)(1 - e^{-2h})}` and twice the exponent in the integrals.
 
     Parameters
     ----------
@@ -61,33 +61,33 @@ def multistep_solver(
     ratio = 0.5 * np.log(schedule.signal[1:] / schedule.noise[1:])
     levels = _levels(ratio, n_calls)
     rows = []
-    for i, (level, after) in enumerate(pairwise(levels)):
-        h = ratio[after - 1] - ratio[level - 1]
+    for i, (level, next_level) in enumerate(pairwise(levels)):
+        h = ratio[next_level - 1] - ratio[level - 1]
         exponent = 2.0 * h if stochastic else h
-        signal = np.sqrt(schedule.signal[after])
-        whole = -signal * np.expm1(-exponent)
-        data = np.array([whole, 0.0, 0.0])
-        before = (ratio[level - 1] - ratio[levels[max(i - 1, 0)] - 1]) / h
+        signal = np.sqrt(schedule.signal[next_level])
+        weight = -signal * np.expm1(-exponent)
+        data = np.array([weight, 0.0, 0.0])
+        previous_length = (ratio[level - 1] - ratio[levels[max(i - 1, 0)] - 1]) / h
         if i >= 2 and order == 3 and i < n_calls - 2:
-            earlier = (ratio[levels[i - 1] - 1] - ratio[levels[i - 2] - 1]) / h
-            slope_now = np.array([1.0, -1.0, 0.0]) / before
-            slope_then = np.array([0.0, 1.0, -1.0]) / earlier
-            curvature = (slope_now - slope_then) / (before + earlier)
-            data += signal * (1.0 + np.expm1(-h) / h) * (slope_now + before * curvature)
+            earlier_length = (ratio[levels[i - 1] - 1] - ratio[levels[i - 2] - 1]) / h
+            slope_now = np.array([1.0, -1.0, 0.0]) / previous_length
+            slope_then = np.array([0.0, 1.0, -1.0]) / earlier_length
+            curvature = (slope_now - slope_then) / (previous_length + earlier_length)
+            data += signal * (1.0 + np.expm1(-h) / h) * (slope_now + previous_length * curvature)
             data += signal * (1.0 - 2.0 * (np.expm1(-h) + h) / h**2) * curvature
         elif i >= 1:
-            data += whole * np.array([0.5, -0.5, 0.0]) / before
-        shrink = np.sqrt(schedule.noise[after] / schedule.noise[level]) * np.exp(h - exponent)
-        noise = np.sqrt(schedule.noise[after] * -np.expm1(-exponent)) if stochastic else 0.0
-        now, then, once = map(float, data)
-        rows.append(MultistepRow(int(level), float(shrink), now, then, once, float(noise)))
+            data += weight * np.array([0.5, -0.5, 0.0]) / previous_length
+        shrink = np.sqrt(schedule.noise[next_level] / schedule.noise[level]) * np.exp(h - exponent)
+        noise = np.sqrt(schedule.noise[next_level] * -np.expm1(-exponent)) if stochastic else 0.0
+        of_data, of_previous, of_earlier = map(float, data)
+        rows.append(MultistepRow(int(level), float(shrink), of_data, of_previous, of_earlier, float(noise)))
     return [*rows, MultistepRow(int(levels[-1]), 0.0, 1.0, 0.0, 0.0, 0.0)]
 
 
 def _levels(ratio: np.ndarray, n_calls: int) -> np.ndarray:
-    """Levels of the calls, evenly spaced in the log ratios of levels 1 to N as far as they allow."""
+    """Return the levels of the calls, evenly spaced in the log ratios of levels 1 to N as far as these allow."""
     wanted = np.linspace(ratio[-1], ratio[0], n_calls)
     levels = np.array([1 + int(np.abs(ratio - value).argmin()) for value in wanted])
-    # Near the clean end the levels lie further apart than the solver would like: there it takes one after the other.
+    # Near the clean end the levels lie further apart than the even spacing, and the solver takes each of them.
     order = np.arange(n_calls)
     return np.minimum(np.maximum.accumulate((levels + order)[::-1])[::-1] - order, ratio.size - order)

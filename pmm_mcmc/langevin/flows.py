@@ -67,6 +67,100 @@ def select(condition: Any, a: Any, b: Any) -> Any:
     return a if condition else b
 
 
+@register_jitable
+def _harmonic_series(h, friction):
+    # Taylor terms of a_uv, a_vv (a linear ODE) and of their products p = a_uv^2, q = a_uv a_vv, r = a_vv^2, whose
+    # integrals are the variances of the noise: this avoids the cancellation in 1 - a_uu^2 - a_uv^2.
+    s = 0.0 * h
+    c = 1.0 + 0.0 * h
+    p = 0.0 * h
+    q = 0.0 * h
+    r = 1.0 + 0.0 * h
+    a_uv = s
+    a_vv = c
+    one_minus_a_uu = 0.0 * h
+    int_p = 0.0 * h
+    int_r = h
+    for n in range(1, _HARMONIC_TERMS):
+        k = h * _INVERSES[n]
+        next_c = k * (-friction * c - s)
+        s = k * c
+        c = next_c
+        next_q = k * (r - friction * q - p)
+        p = k * 2.0 * q
+        r = k * (-2.0 * friction * r - 2.0 * q)
+        q = next_q
+        k = h * _INVERSES[n + 1]
+        a_uv = a_uv + s
+        a_vv = a_vv + c
+        one_minus_a_uu = one_minus_a_uu + k * s
+        int_p = int_p + k * p
+        int_r = int_r + k * r
+    return a_uv, a_vv, one_minus_a_uu, 2.0 * friction * int_p, 2.0 * friction * int_r
+
+
+def _build_harmonic(xp: Any, where: Callable[..., Any]) -> Callable[..., Flow]:
+    """Return the flow ``harmonic``; the arguments are those of :func:`build_flows`."""
+
+    @register_jitable
+    def harmonic_closed(h, friction):
+        # exp(-friction h / 2) times cos, sin(w h)/w, or their hyperbolic forms, or the critical limit
+        half = 0.5 * friction
+        disc = 1.0 - half * half
+        z2 = disc * h * h
+        root = xp.sqrt(xp.abs(disc))
+        rate = where(root > 0.0, root, 1.0)
+        z = rate * h
+        decay = xp.exp(-half * h)
+        real = where(disc < 0.0, root, 0.0)
+        slow = xp.exp((real - half) * h)
+        fast = xp.exp(-(real + half) * h)
+        near = xp.abs(z2) < 1e-2
+        cos_like = where(disc > 0.0, decay * xp.cos(z), 0.5 * (slow + fast))
+        sin_like = where(disc > 0.0, decay * xp.sin(z) / rate, 0.5 * (slow - fast) / rate)
+        limit = where(near, z2, 0.0)
+        cos_like = where(
+            near,
+            decay * (1.0 - limit / 2.0 * (1.0 - limit / 12.0 * (1.0 - limit / 30.0 * (1.0 - limit / 56.0)))),
+            cos_like,
+        )
+        sin_like = where(
+            near,
+            decay * h * (1.0 - limit / 6.0 * (1.0 - limit / 20.0 * (1.0 - limit / 42.0 * (1.0 - limit / 72.0)))),
+            sin_like,
+        )
+        a_uv = sin_like
+        a_vv = cos_like - half * sin_like
+        a_uu = cos_like + half * sin_like
+        return (
+            a_uv,
+            a_vv,
+            1.0 - a_uu,
+            xp.maximum(1.0 - a_uu * a_uu - a_uv * a_uv, 0.0),
+            xp.maximum(1.0 - a_uv * a_uv - a_vv * a_vv, 0.0),
+        )
+
+    def harmonic(h, friction):
+        r"""Kinetic Langevin on a unit Gaussian, ``dv = -friction v dt - u dt + b dt + sqrt(2 friction) dB``.
+
+        :math:`A_h = \exp(h [[0, 1], [-1, -\gamma]])` and :math:`\Gamma_h^2 = I - A_h A_h^T`.
+        """
+        small = h * xp.maximum(friction, 1.0) < _SERIES_BELOW
+        a = _harmonic_series(where(small, h, 0.0), friction)
+        b = harmonic_closed(where(small, 1.0, h), friction)
+        a_uv = where(small, a[0], b[0])
+        a_vv = where(small, a[1], b[1])
+        one_minus_a_uu = where(small, a[2], b[2])
+        var_u = where(small, a[3], b[3])
+        var_v = where(small, a[4], b[4])
+        n_vv = xp.sqrt(var_v)
+        n_uv = friction * a_uv * a_uv / where(n_vv > 0.0, n_vv, 1.0)
+        n_uu = xp.sqrt(xp.maximum(var_u - n_uv * n_uv, 0.0))
+        return Flow(1.0 - one_minus_a_uu, a_uv, -a_uv, a_vv, one_minus_a_uu, a_uv, n_vv, n_uv, n_uu)
+
+    return harmonic
+
+
 def build_flows(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
     """Return the flows ``overdamped``, ``underdamped`` and ``harmonic``, each a function of ``(h, friction)``.
 
@@ -119,94 +213,7 @@ def build_flows(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
         n_uu = h * xp.sqrt(x * schur)
         return Flow(1.0 + 0.0 * h, h * p1, 0.0 * h, xp.exp(-x), h * h * phi2(x), h * p1, n_vv, n_uv, n_uu)
 
-    @register_jitable
-    def harmonic_series(h, friction):
-        # Taylor terms of a_uv, a_vv (a linear ODE) and of their products p = a_uv^2, q = a_uv a_vv, r = a_vv^2, whose
-        # integrals are the variances of the noise: this avoids the cancellation in 1 - a_uu^2 - a_uv^2.
-        s = 0.0 * h
-        c = 1.0 + 0.0 * h
-        p = 0.0 * h
-        q = 0.0 * h
-        r = 1.0 + 0.0 * h
-        a_uv = s
-        a_vv = c
-        one_minus_a_uu = 0.0 * h
-        int_p = 0.0 * h
-        int_r = h
-        for n in range(1, _HARMONIC_TERMS):
-            k = h * _INVERSES[n]
-            next_c = k * (-friction * c - s)
-            s = k * c
-            c = next_c
-            next_q = k * (r - friction * q - p)
-            p = k * 2.0 * q
-            r = k * (-2.0 * friction * r - 2.0 * q)
-            q = next_q
-            k = h * _INVERSES[n + 1]
-            a_uv = a_uv + s
-            a_vv = a_vv + c
-            one_minus_a_uu = one_minus_a_uu + k * s
-            int_p = int_p + k * p
-            int_r = int_r + k * r
-        return a_uv, a_vv, one_minus_a_uu, 2.0 * friction * int_p, 2.0 * friction * int_r
-
-    @register_jitable
-    def harmonic_closed(h, friction):
-        # exp(-friction h / 2) times cos, sin(w h)/w, or their hyperbolic forms, or the critical limit
-        half = 0.5 * friction
-        disc = 1.0 - half * half
-        z2 = disc * h * h
-        root = xp.sqrt(xp.abs(disc))
-        rate = where(root > 0.0, root, 1.0)
-        z = rate * h
-        decay = xp.exp(-half * h)
-        real = where(disc < 0.0, root, 0.0)
-        slow = xp.exp((real - half) * h)
-        fast = xp.exp(-(real + half) * h)
-        near = xp.abs(z2) < 1e-2
-        cos_like = where(disc > 0.0, decay * xp.cos(z), 0.5 * (slow + fast))
-        sin_like = where(disc > 0.0, decay * xp.sin(z) / rate, 0.5 * (slow - fast) / rate)
-        limit = where(near, z2, 0.0)
-        cos_like = where(
-            near,
-            decay * (1.0 - limit / 2.0 * (1.0 - limit / 12.0 * (1.0 - limit / 30.0 * (1.0 - limit / 56.0)))),
-            cos_like,
-        )
-        sin_like = where(
-            near,
-            decay * h * (1.0 - limit / 6.0 * (1.0 - limit / 20.0 * (1.0 - limit / 42.0 * (1.0 - limit / 72.0)))),
-            sin_like,
-        )
-        a_uv = sin_like
-        a_vv = cos_like - half * sin_like
-        a_uu = cos_like + half * sin_like
-        return (
-            a_uv,
-            a_vv,
-            1.0 - a_uu,
-            xp.maximum(1.0 - a_uu * a_uu - a_uv * a_uv, 0.0),
-            xp.maximum(1.0 - a_uv * a_uv - a_vv * a_vv, 0.0),
-        )
-
-    def harmonic(h, friction):
-        r"""Kinetic Langevin on a unit Gaussian, ``dv = -friction v dt - u dt + b dt + sqrt(2 friction) dB``.
-
-        :math:`A_h = \exp(h [[0, 1], [-1, -\gamma]])` and :math:`\Gamma_h^2 = I - A_h A_h^T`.
-        """
-        small = h * xp.maximum(friction, 1.0) < _SERIES_BELOW
-        a = harmonic_series(where(small, h, 0.0), friction)
-        b = harmonic_closed(where(small, 1.0, h), friction)
-        a_uv = where(small, a[0], b[0])
-        a_vv = where(small, a[1], b[1])
-        one_minus_a_uu = where(small, a[2], b[2])
-        var_u = where(small, a[3], b[3])
-        var_v = where(small, a[4], b[4])
-        n_vv = xp.sqrt(var_v)
-        n_uv = friction * a_uv * a_uv / where(n_vv > 0.0, n_vv, 1.0)
-        n_uu = xp.sqrt(xp.maximum(var_u - n_uv * n_uv, 0.0))
-        return Flow(1.0 - one_minus_a_uu, a_uv, -a_uv, a_vv, one_minus_a_uu, a_uv, n_vv, n_uv, n_uu)
-
-    return SimpleNamespace(overdamped=overdamped, underdamped=underdamped, harmonic=harmonic)
+    return SimpleNamespace(overdamped=overdamped, underdamped=underdamped, harmonic=_build_harmonic(xp, where))
 
 
 flows = build_flows(np, np.where)

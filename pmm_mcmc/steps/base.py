@@ -40,7 +40,7 @@ __all__ = ["LangevinState", "LangevinStep"]
 
 @dataclass_state
 class LangevinState(StepMethodState):
-    """All that a chain needs to continue: restored into a new step with the same arguments it continues bit for bit."""
+    """The state of a chain: restored into a new step with the same arguments it continues bit for bit."""
 
     settings: str = field(metadata={"frozen": True})
     tune: bool
@@ -101,23 +101,27 @@ class LangevinStep(ArrayStepShared):
 
     def _bind(self, model: pm.Model, vars: Any) -> None:
         """Bind the step to a model and some of its variables."""
-        chosen, point = choose_vars(vars, model), model.initial_point(0)
+        chosen = choose_vars(vars, model)
+        point = model.initial_point(0)
         d = sum(size for _, _, size, _ in flat_layout(chosen, point))
         self.arguments.check_coordinates(d, f" of {', '.join(var.name for var in chosen)}")
-        self._model, self._default, self._value_vars = model, point, list(model.value_vars)
+        self._model = model
+        self._default = point
+        self._value_vars = list(model.value_vars)
         self._graph: ModelDensity | None = None
         self._compiled: NumbaEngine | None = None
         self._adapts = True
         super().__init__(chosen, {}, blocked=True, rng=self._seed)
         self.arguments = self.arguments.beside(bool(self._density.others))
-        everything = {var.name for var in model.continuous_value_vars} <= {var.name for var in chosen}
-        # Gradients of several steps do not fit into one array, and corrections need those of all coordinates.
-        dropped = () if self.keep_gradients and everything else GRADIENTS
+        complete = {var.name for var in model.continuous_value_vars} <= {var.name for var in chosen}
+        # Gradients of several steps do not fit into one array, and control variates need those of all coordinates.
+        dropped = () if self.keep_gradients and complete else GRADIENTS
         if self._density.structure is None:
             dropped = (*dropped, "noncentred")
-        kept = {name: kind for name, kind in type(self).stats_dtypes_shapes.items() if name not in dropped}
-        self.stats_dtypes_shapes = kept  # type: ignore[misc]
-        self.tune, self.chain = True, None
+        statistics = {name: kind for name, kind in type(self).stats_dtypes_shapes.items() if name not in dropped}
+        self.stats_dtypes_shapes = statistics  # type: ignore[misc]
+        self.tune = True
+        self.chain = None
         self.n_tune = self.n_draws = 0
         self._forget()
 
@@ -125,7 +129,7 @@ class LangevinStep(ArrayStepShared):
 
     @property
     def settings(self) -> str:
-        """The arguments in the saved state of a chain, which a step that continues it must have too."""
+        """The arguments in the saved state of a chain: a step that continues it must have the same."""
         return repr(self.arguments)
 
     @property
@@ -152,16 +156,16 @@ class LangevinStep(ArrayStepShared):
 
     @property
     def stats_dtypes(self) -> list[dict[str, Any]]:
-        """The types of the statistics by name; PyMC reads them before any chain starts, and the step compiles."""
+        """The types of the statistics by name; the step compiles, since PyMC reads them before any chain starts."""
         _ = self.vars, self._engine
         return [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
 
     @property
     def _density(self) -> ModelDensity:
         if self._graph is None:
-            # Without a warm-up there are no draws to learn sites from.
-            asked = self.arguments.noncentring
-            noncentring = asked if self._adapts or asked else None
+            noncentring = self.arguments.noncentring
+            if not self._adapts and not noncentring:
+                noncentring = None  # sites are learnt from draws of the warm-up
             self._graph = log_density(self._vars, self._model, self._default, noncentring)
         return self._graph
 
@@ -195,9 +199,12 @@ class LangevinStep(ArrayStepShared):
         if tune == 0:
             fixed_setting(self.arguments, np.zeros(0))  # raises here, not at the first draw
         self.tune = tune > 0
-        self.n_tune, self.n_draws = tune, draws
+        self.n_tune = tune
+        self.n_draws = draws
         if self._adapts != (tune > 0):
-            self._adapts, self._graph, self._compiled = tune > 0, None, None
+            self._adapts = tune > 0
+            self._graph = None
+            self._compiled = None
         self.chain = None
         self._forget()
 
@@ -233,22 +240,22 @@ class LangevinStep(ArrayStepShared):
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Advance to the next draw."""
-        alone = not self._density.others
-        if not (alone and self._unchanged(point)):
-            self._take(point, alone)
+        moves_all = not self._density.others
+        if not (moves_all and self._unchanged(point)):
+            self._take(point, moves_all)
         chain = self.chain
         assert chain is not None
         drawn = next(self._ahead, None)
         if drawn is None:
-            chunk, tuned, thin = chain.look_ahead(self._engine, alone)
+            chunk, tuned, thin = chain.look_ahead(self._engine, moves_all)
             points = self._as_points(chunk.model_position)
-            seen = [[value.tobytes() for value in new.values()] for new in points]
-            self._ahead = zip(points, self._as_stats(chunk, tuned, thin), seen, strict=True)
+            contents = [[value.tobytes() for value in new.values()] for new in points]
+            self._ahead = zip(points, self._as_stats(chunk, tuned, thin), contents, strict=True)
             drawn = next(self._ahead)
         new, stats, self._handed_out = drawn
         chain.row += 1
         chain.iteration += 1
-        return (new if alone else {**point, **new}), [stats]
+        return (new if moves_all else {**point, **new}), [stats]
 
     def _unchanged(self, point: PointType) -> bool:
         """Return whether a point has the bits of the last one handed out: a cheap test before every draw."""
@@ -264,7 +271,7 @@ class LangevinStep(ArrayStepShared):
         """Not used: :meth:`step` works on points."""
         raise NotImplementedError
 
-    def _take(self, point: PointType, alone: bool) -> None:
+    def _take(self, point: PointType, moves_all: bool) -> None:
         """Move the chain to ``point`` if it is elsewhere, and take over the values of the other variables."""
         for name, shared in self._density.others.items():
             shared.set_value(point[name], borrow=True)
@@ -276,16 +283,16 @@ class LangevinStep(ArrayStepShared):
                     self._engine,
                     q,
                     jitter=np.array_equal(q, self._flat(self._default)),
-                    alone=alone,
+                    moves_all=moves_all,
                     n_tune=self.n_tune,
                     n_draws=self.n_draws,
                     rng=self.rng,
                 )
-                if alone and self.n_tune:
+                if moves_all and self.n_tune:
                     self.chain.prior = prior_draws(self._model, self._vars, self.chain.key)
                 return
             moved = not np.array_equal(q, self._as_stored(self.chain.latest))
-            if moved or not alone:
+            if moved or not moves_all:
                 self.chain.relocate(self._engine, q if moved else None)
                 self._forget()
         except NotFiniteError:
@@ -305,7 +312,8 @@ class LangevinStep(ArrayStepShared):
         return self._flat(self._as_points(position[None, :])[0])
 
     def _as_points(self, position: np.ndarray) -> list[PointType]:
-        columns, start = [], 0
+        columns = []
+        start = 0
         for _, shape, size, dtype in self._density.layout:
             block = position[:, start : start + size].astype(dtype).reshape(len(position), *shape)
             columns.append([block[i, ...] for i in range(len(position))])

@@ -22,13 +22,15 @@ from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["Chain", "NotFiniteError"]
 
-# A call of the engine costs some 30 microseconds.  Draws are computed ahead to make that negligible, but few enough
-# that the progress bar and Ctrl-C respond.  Their values do not depend on it.
-MOST_DRAWS_AHEAD, SECONDS_AHEAD = 256, 0.05
-# Points around the start, within this distance, that the first preconditioner and curvature are found from.
-_PROBES, _PROBE_WIDTH = 8, 0.1
-# Chains of its own that a chain of PyMC, alone in its process, is tuned together with until the setting is frozen: four
-# in all, whose setting is as near to that of many chains as that of more (benchmarks/frozen/tuning.txt).
+# Draws are computed ahead, since a call of the engine costs some 30 microseconds, but few enough that the progress bar
+# and Ctrl-C respond.
+MOST_DRAWS_AHEAD = 256
+SECONDS_AHEAD = 0.05
+# The first preconditioner and curvature come from so many points around the start, within this distance.
+_PROBES = 8
+_PROBE_WIDTH = 0.1
+# A chain of PyMC is tuned with companions until the setting is frozen: the setting of four chains is as near to that of
+# many as the setting of more is (benchmarks/frozen/tuning.txt).
 _WARMUP_CHAINS = 4
 
 
@@ -47,18 +49,18 @@ class Chain:
     key : (2,) uint64
         Random key of the chain.
     iteration, row, transition : int
-        Draws handed out in all; those of the current chunk; transitions made for the draws handed out.
+        Numbers of draws handed out, of those from the current chunk, and of transitions for the draws handed out.
     n_grad, unstable, pending : int
-        Gradients spent for these draws; transitions rejected in this phase; gradients not yet counted for a draw.
+        Numbers of gradients for these draws, of transitions rejected in this phase, and of gradients not yet counted.
     tuned, warmup, companions
         Current parameters; the warm-up, until its end; its companion chains, until the parameters are frozen.
     state, gradient, position : (4 d + 2,), (width,), (d,)
         The engine's state after the last draw handed out, the evaluation there, and the draw in the model's
         coordinates.
     prior : (n, d), optional
-        Draws of the prior for the scouts that look for other modes at the end of the warm-up; None without these.
+        Draws of the prior, for the search for other modes at the end of the warm-up; None without a search.
     other_modes
-        What they found.
+        Result of the search.
     """
 
     arguments: MethodArguments
@@ -86,17 +88,9 @@ class Chain:
 
     @classmethod
     def start(
-        cls,
-        arguments: MethodArguments,
-        engine: NumbaEngine,
-        position: np.ndarray,
-        *,
-        jitter: bool,
-        alone: bool,
-        n_tune: int,
-        n_draws: int,
-        rng: np.random.Generator,
-    ) -> Chain:
+        cls, arguments: MethodArguments, engine: NumbaEngine, position: np.ndarray, *, jitter: bool, moves_all: bool,
+        n_tune: int, n_draws: int, rng: np.random.Generator,
+    ) -> Chain:  # fmt: skip
         """Start at a position or, with ``jitter``, uniformly within one unit of it, as PyMC does for NUTS.
 
         Raises
@@ -123,33 +117,34 @@ class Chain:
         def jittered(width: float) -> tuple[np.ndarray, np.ndarray] | None:
             for box in box_widths(lambda: gradient_at(position) is not None):
                 start = position + box * width * rng.uniform(-1.0, 1.0, size=d)
-                found = gradient_at(start)
-                if found is not None:
-                    return start, found
+                gradient = gradient_at(start)
+                if gradient is not None:
+                    return start, gradient
             return None
 
-        found = jittered(1.0) if jitter else None
-        if found is None:
+        pair = jittered(1.0) if jitter else None
+        if pair is None:
             at_position = gradient_at(position)
             if at_position is None:
                 raise NotFiniteError
-            found = position, at_position
-        start, gradient = found
+            pair = position, at_position
+        start, _ = pair
+        warmup: NoncentringWarmup | None = None
+        companions: Ensemble | None = None
         if n_tune == 0:
-            tuned, warmup, companions = fixed_setting(arguments, to_z(start), sites), None, None
+            tuned = fixed_setting(arguments, to_z(start), sites)
         else:
-            more = (_WARMUP_CHAINS - 1) * alone
-            others = [pair for pair in (jittered(1.0 if jitter else _PROBE_WIDTH) for _ in range(more)) if pair]
-            pairs = [(start, gradient)]
+            n_others = (_WARMUP_CHAINS - 1) * moves_all
+            others = [pair for pair in (jittered(1.0 if jitter else _PROBE_WIDTH) for _ in range(n_others)) if pair]
+            pairs = [pair]
             for probe in start + _PROBE_WIDTH * rng.uniform(-1.0, 1.0, size=(_PROBES, d)):
-                there = gradient_at(probe)
-                if there is not None:
-                    pairs.append((probe, there))
-            at, slopes = (np.array(part) for part in zip(*pairs, *others, strict=True))
+                slope = gradient_at(probe)
+                if slope is not None:
+                    pairs.append((probe, slope))
+            positions, slopes = (np.array(column) for column in zip(*pairs, *others, strict=True))
             least = max(CALIBRATION.least_adapted, int(CALIBRATION.least_adapted_share * n_tune))
-            warmup = NoncentringWarmup.start(arguments, n_tune, to_z(at), slopes, least, sites)
+            warmup = NoncentringWarmup.start(arguments, n_tune, to_z(positions), slopes, least, sites)
             tuned = warmup.tuned
-            companions = None
             if others:
                 companions = Ensemble.start(engine, tuned.coordinates, to_z(np.array([x for x, _ in others])), rng)
                 evaluations += len(others)
@@ -171,19 +166,21 @@ class Chain:
         return self._chunk.model_position[self.row - 1] if self._chunk is not None and self.row else self.position
 
     def settle(self) -> None:
-        """Return to the last draw handed out; later ones will be computed again, with identical values."""
+        """Return to the last draw handed out; later ones are computed again, with identical values."""
         if self._chunk is None:
             return
         self._observe()
         if self.row:
             row = self.row - 1
-            self.state, self.gradient = self._chunk.state[row].copy(), self._chunk.gradient[row].copy()
+            self.state = self._chunk.state[row].copy()
+            self.gradient = self._chunk.gradient[row].copy()
             self.position = self._chunk.model_position[row].copy()
             self.transition += self.row * self.thin
             self.n_grad += int(self._chunk.n_grad[: self.row].sum())
             self.unstable += int(self._chunk.unstable[: self.row].sum())
             self.pending = 0
-        self._chunk, self.row, self._observed = None, 0, 0
+        self._chunk = None
+        self.row = self._observed = 0
 
     def stop_tuning(self, engine: NumbaEngine) -> None:
         """End the warm-up, early or not.
@@ -212,42 +209,43 @@ class Chain:
             If the log density or its gradient is not finite there.
         """
         self.settle()
-        d = engine.d
-        state, coordinates = self.state.copy(), self.tuned.coordinates
+        state = self.state.copy()
+        coordinates = self.tuned.coordinates
         if position is not None:
             z = position
             if engine.structure is not None and coordinates.sites is not None:
                 z, _ = engine.structure.to_z(position, coordinates.sites)
-            state[:d] = coordinates.whiten(z)
+            state[: engine.d] = coordinates.whiten(z)
             self.position = position
-        gradient = engine.evaluate(self.tuned.coordinates, state)
+        gradient = engine.evaluate(coordinates, state)
         self.pending += 1
-        if np.isnan(state[4 * d]):
+        if np.isnan(state[4 * engine.d]):
             raise NotFiniteError
-        self.state, self.gradient = state, gradient
+        self.state = state
+        self.gradient = gradient
 
-    def look_ahead(self, engine: NumbaEngine, alone: bool) -> tuple[Chunk, TunedParameters, int]:
-        """Compute the next draws; return them, the tuned parameters and the number of transitions for each.
+    def look_ahead(self, engine: NumbaEngine, moves_all: bool) -> tuple[Chunk, TunedParameters, int]:
+        """Return the next draws, their tuned parameters and the number of transitions for each.
 
-        Beside other step methods (not ``alone``) a chain computes one draw at a time.
+        There is one draw at a time if other step methods move variables, too (not ``moves_all``).
         """
         self.settle()
         self._retune(engine)
         left = self.n_tune + self.n_draws - self.iteration
-        rows = min(self._ahead, left) if alone and left > 0 else 1
+        rows = min(self._ahead, left) if moves_all and left > 0 else 1
         if self.warmup is not None:
             rows = min(rows, self.warmup.boundary - self.warmup.done - self._collected)
-        tuned, thin = self.tuned, self.thin
-        state, gradient = self.state.copy(), self.gradient.copy()
+        thin = self.thin
+        state = self.state.copy()
         began = time.perf_counter()
-        chunk = self._run(engine, state, gradient, rows, thin)
-        if not alone and engine.kernel.scheme == Scheme.RECYCLED:
+        chunk = self._run(engine, state, self.gradient.copy(), rows, thin)
+        if not moves_all and engine.kernel.scheme == Scheme.RECYCLED:
             self._end_point(engine, state, chunk)
         seconds = max((time.perf_counter() - began) / rows, 1e-9)
         self._ahead = int(np.clip(SECONDS_AHEAD / seconds, 1, min(MOST_DRAWS_AHEAD, 4 * self._ahead)))
         chunk.n_grad[0] += self.pending
         self._chunk = chunk
-        return chunk, tuned, thin
+        return chunk, self.tuned, thin
 
     def _run(self, engine: NumbaEngine, state: np.ndarray, gradient: np.ndarray, rows: int, thin: int) -> Chunk:
         return engine.run(self.tuned, state, gradient, self.key, self.transition, rows, thin, self._tolerance)
@@ -259,27 +257,29 @@ class Chain:
     @property
     def _collected(self) -> int:
         """Number of draws collected for the current block of warm-up."""
-        return sum(part.lp.shape[1] for part in self._parts)
+        return sum(block.lp.shape[1] for block in self._parts)
 
     def _end_point(self, engine: NumbaEngine, state: np.ndarray, chunk: Chunk) -> None:
-        # Other variables are sampled given this draw, which must be the chain's position and not the last midpoint.
-        coordinates, d = self.tuned.coordinates, chunk.position.shape[1]
+        # Other step methods go on from this draw, which must be the chain's position and not the last midpoint.
+        coordinates = self.tuned.coordinates
+        d = chunk.position.shape[1]
         gradient = engine.evaluate(coordinates, state)
         chunk.n_grad[0] += 1
         if np.isnan(state[4 * d]):
             # No finite density there: back to the midpoint, with a fresh velocity, as the engine does.
-            midpoint = coordinates.whiten(chunk.position[0])
-            velocity = np.random.default_rng([*self.key, self.transition]).standard_normal(d)
-            chunk.state[0, :d], chunk.state[0, d : 2 * d] = midpoint, velocity
+            chunk.state[0, :d] = coordinates.whiten(chunk.position[0])
+            chunk.state[0, d : 2 * d] = np.random.default_rng([*self.key, self.transition]).standard_normal(d)
             chunk.unstable[0] += 1
             return
-        chunk.state[0], chunk.gradient[0] = state, gradient
+        chunk.state[0] = state
+        chunk.gradient[0] = gradient
         chunk.lp[0] = state[4 * d]
         chunk.position[0] = coordinates.place(state[:d])
 
     def _observe(self) -> None:
         """Collect the draws of warm-up that were handed out since the last call."""
-        chunk, rows = self._chunk, slice(self._observed, self.row)
+        chunk = self._chunk
+        rows = slice(self._observed, self.row)
         if chunk is None or rows.start == rows.stop:
             return
         self._observed = self.row
@@ -288,29 +288,28 @@ class Chain:
 
     def _retune(self, engine: NumbaEngine) -> None:
         """Close the block of warm-up if it is complete."""
-        warmup = self.warmup
-        if warmup is not None and warmup.done + self._collected >= warmup.boundary:
+        if self.warmup is not None and self.warmup.done + self._collected >= self.warmup.boundary:
             self._close_block(engine)
 
     def _close_block(self, engine: NumbaEngine, stop: bool = False) -> None:
         """Pass the collected draws to warm-up, and take over its tuned parameters."""
-        warmup, old = self.warmup, self.tuned
+        warmup = self.warmup
+        old = self.tuned
         assert warmup is not None
         block = None
         if self._parts:
-            block = Block(*(np.concatenate(part, axis=1) for part in zip(*self._parts, strict=True)))
+            block = Block(*(np.concatenate(arrays, axis=1) for arrays in zip(*self._parts, strict=True)))
             self._parts = []
             if self.companions is not None:
                 chunk = self.companions.advance(engine, old, block.lp.shape[1], tolerance=self._tolerance)
                 self.pending += int(chunk.n_grad.sum())
-                others = Block.of(chunk)
-                block = Block(*(np.concatenate(part) for part in zip(block, others, strict=True)))
+                block = Block(*(np.concatenate(arrays) for arrays in zip(block, Block.of(chunk), strict=True)))
             warmup.observe(block, engine.structure)
         if stop:
             warmup.stop()
-        before = warmup.n_grad
+        n_grad = warmup.n_grad
         self.tuned = warmup.update(engine.gradient_at, engine.structure)
-        self.pending += warmup.n_grad - before
+        self.pending += warmup.n_grad - n_grad
         self._follow(warmup.source)
         new = self.tuned.coordinates
         self.state, self.gradient = change_coordinates(
@@ -318,28 +317,32 @@ class Chain:
         )
         if self.companions is not None:
             self.companions.change(engine, old.coordinates, new)
-        if warmup.frozen is not None:
+        if warmup.finished or warmup.frozen is not None:
             self.companions = None
         if warmup.finished:
-            self.warmup, self.companions, self.unstable = None, None, 0
+            self.warmup = None
+            self.unstable = 0
             if self.prior is not None and block is not None:
-                spent, rng = self.n_grad + self.pending, np.random.default_rng(self.key)
-                self.other_modes, _, more = look_around(engine, self.tuned, block, self.prior, spent, rng)
-                self.pending += more
+                total = self.n_grad + self.pending
+                rng = np.random.default_rng(self.key)
+                self.other_modes, _, n_grad = look_around(engine, self.tuned, block, self.prior, total, rng)
+                self.pending += n_grad
             self.prior = None
 
     def _follow(self, source: np.ndarray) -> None:
-        """Restart chains from others where warm-up says so (:attr:`pmm_mcmc.warmup.schedule.Warmup.source`)."""
+        """Restart chains from others by :attr:`pmm_mcmc.warmup.schedule.Warmup.source`."""
         if self.companions is None or np.array_equal(source, np.arange(len(source))):
             return
-        everyone = Ensemble(
+        chains = Ensemble(
             np.vstack([self.state, self.companions.state]),
             np.vstack([self.gradient, self.companions.gradient]),
             np.vstack([self.key, self.companions.keys]),
         )
-        everyone.copy_from(source)
-        self.state, self.gradient = everyone.state[0], everyone.gradient[0]
-        self.companions.state, self.companions.gradient = everyone.state[1:], everyone.gradient[1:]
+        chains.copy_from(source)
+        self.state = chains.state[0]
+        self.gradient = chains.gradient[0]
+        self.companions.state = chains.state[1:]
+        self.companions.gradient = chains.gradient[1:]
 
 
 def _as_block(chunk: Chunk, rows: slice) -> Block:

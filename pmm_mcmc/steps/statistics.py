@@ -37,7 +37,7 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "model_logp": (np.float64, []),
     **dict.fromkeys(GRADIENTS, (object, None)),
 }
-# Those of adjusted draws.
+# The same for adjusted draws.
 ADJUSTED_STATISTICS: dict[str, tuple[Any, Any]] = {
     "step_size": (np.float64, []),
     "friction": (np.float64, []),
@@ -63,10 +63,10 @@ def rows_of(
     tuned: TunedParameters,
     thin: int,
     chain: Chain,
-    kept: dict[str, tuple[Any, Any]],
+    statistics: dict[str, tuple[Any, Any]],
     structure: Structure | None,
 ) -> list[Stats]:
-    """Return the statistics of each draw of a chunk that has been computed but not handed out.
+    """Return the statistics of each draw of a chunk before it is handed out.
 
     Parameters
     ----------
@@ -76,15 +76,15 @@ def rows_of(
         Their tuned parameters, and the number of transitions for each.
     chain
         The chain before these draws.
-    kept
+    statistics
         The statistics of the step, by name.
     structure
         The non-centring, if any.
     """
     d = chunk.position.shape[1]
-    judged = chunk.position, chunk.gradient
-    if structure is not None and "gradient" in kept:
-        judged = structure.judged(chunk.position, chunk.gradient[:, :d], tuned.coordinates.sites)
+    sampled = chunk.position, chunk.gradient
+    if structure is not None and "gradient" in statistics:
+        sampled = structure.judged(chunk.position, chunk.gradient[:, :d], tuned.coordinates.sites)
     constant = {
         "step_size": tuned.step_size,
         "K": tuned.K,
@@ -94,7 +94,7 @@ def rows_of(
         "expected_bias": tuned.expected_bias,
         **chain.other_modes.statistics,
     }
-    constant = {name: value for name, value in constant.items() if name in kept}
+    constant = {name: value for name, value in constant.items() if name in statistics}
     tuning = chain.iteration < chain.n_tune  # a chunk ends at the end of the warm-up
     rows = []
     for failed in (chain.unstable + np.cumsum(chunk.unstable)).tolist():
@@ -112,12 +112,12 @@ def rows_of(
         "model_logp": chunk.lp.tolist(),
         "acceptance_rate": chunk.accept.tolist(),
         "refined": chunk.refined.tolist(),
-        "gradient": judged[1],
+        "gradient": sampled[1],
         "unconstrained": chunk.model_position,
-        "noncentred": judged[0],
+        "noncentred": sampled[0],
     }
     for name, values in columns.items():
-        if name in kept:
+        if name in statistics:
             for row, value in zip(rows, values, strict=True):
                 row[name] = value
     return rows
@@ -133,7 +133,7 @@ _COLUMNS = {
 
 
 def progress_columns(n_chains: int) -> tuple[list[TextColumn], dict[str, list[float]]]:
-    """Return the columns of PyMC's progress bar, and what they begin with for each chain."""
+    """Return the columns of PyMC's progress bar, and their first values for each chain."""
     columns = [TextColumn(text, table_column=Column(heading, ratio=1)) for text, heading in _COLUMNS.values()]
     return columns, {name: [0] * n_chains for name in _COLUMNS}
 
