@@ -69,7 +69,7 @@ class MethodArguments:
     scaling: tuple[float, ...] | None = None
     target_bias: float = 0.05
     reparametrise: str | tuple[tuple[str, str], ...] = "auto"  # or "no", or pairs of variable and choice
-    automatic: bool = field(default=False, compare=False, repr=False)  # scheme="auto" was given
+    automatic: bool = field(default=False, compare=False, repr=False)  # scheme="auto" was requested
 
     @classmethod
     def checked(
@@ -136,9 +136,9 @@ class MethodArguments:
         return f"{self.method} (recycled scheme)" if self.scheme == "recycled" else self.method
 
     def beside(self, others: bool) -> MethodArguments:
-        """Return the arguments for a chain beside which other steps move ``others`` of the variables, or none.
+        """Return the arguments for a chain; ``others`` says whether other steps move some of the variables.
 
-        Beside other steps the recycled scheme, whose draws are midpoints, needs another gradient at the end of every
+        With other steps the recycled scheme, whose draws are midpoints, needs another gradient at the end of every
         step, so that ``scheme="auto"`` does not choose it there.
         """
         if not self.automatic:
@@ -146,7 +146,7 @@ class MethodArguments:
         return replace(self, scheme="paper" if others else "recycled")
 
     def check_coordinates(self, d: int, of: str = "") -> None:
-        """Raise ``ValueError`` if a given ``scaling`` does not fit ``d`` unconstrained coordinates."""
+        """Raise ``ValueError`` if a fixed ``scaling`` does not fit ``d`` unconstrained coordinates."""
         if self.scaling is not None and self.reparametrise not in ("auto", "no"):
             raise ValueError(
                 f"scaling with reparametrise={dict(self.reparametrise)!r}: a given scaling is one of the model's own "  # type: ignore[arg-type]
@@ -175,7 +175,7 @@ class MethodArguments:
     def noncentring(self) -> dict[str, str] | None:
         """The requested choice by variable, or None where nothing may be non-centred.
 
-        A given ``scaling`` excludes non-centring, since it is a scaling of the model's own coordinates.
+        A fixed ``scaling`` excludes non-centring, since it is a scaling of the model's own coordinates.
         """
         if self.reparametrise == "no" or self.scaling is not None:
             return None
@@ -183,7 +183,7 @@ class MethodArguments:
 
     @property
     def fixed_K(self) -> int | None:
-        """The given K, 1 for methods without K, and None where warm-up chooses it."""
+        """The fixed K, 1 for methods without K, and None where warm-up chooses it."""
         return self.K if self.method in ("PoissonOLMC", "PoissonULMC") and self.scheme == "paper" else 1
 
     @property
@@ -246,7 +246,7 @@ class TunedParameters(NamedTuple):
     """The parameters that an engine runs with: step size, K, friction, whitened coordinates, transitions per draw.
 
     ``halving_cost`` is the factor in gradients that half the ``target_bias`` would cost, ``expected_bias`` the value of
-    :func:`pmm_mcmc.warmup.step_size.expected_bias` for this step; NaN where they are not known.
+    :func:`pmm_mcmc.warmup.step_size.expected_bias` for this step; NaN where unknown.
     """
 
     step_size: float

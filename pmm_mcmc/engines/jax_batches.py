@@ -1,4 +1,4 @@
-"""What few chains of a group need, in batches of fixed size, traced by JAX."""
+"""Work for a few chains of a group, in batches of fixed size, traced by JAX."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ lengths, restarts or other chains.
 
 Normals come from these bits by the transform of Box and Muller (1958), with power series for sine and cosine over half
 a turn.  On a CPU this takes a fifth of the time of the inverse error function, which :mod:`jax.random` uses, and
-saves a quarter to a half of the time of a transition beside its gradients.
+saves a quarter to a half of the time of a transition without its gradients.
 """
 
 from __future__ import annotations

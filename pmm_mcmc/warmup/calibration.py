@@ -1,9 +1,9 @@
-"""The thresholds of warm-up: what each is, and what is known of it.
+"""The thresholds of warm-up: the meaning of each, and its measured effect.
 
 Each was halved and doubled (of a number near 1: its distance from 1) on two halves of an acceptance set, twelve runs
 each: ``benchmarks/frozen/thresholds.txt`` has all figures.  Below, "Half, double" says how many runs
 differ, and by which factor their cost changes: gradients of warm-up and of 400 effective draws, known to about 0.03.
-Where no run differs, a factor of two does not matter on this set; nothing more is known.
+Where no run differs, a factor of two does not matter on this set, which shows nothing more.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Calibration:
     """The same as a share of the warm-up, for a chain that PyMC runs by itself.  Not measured: the set runs chains
     together."""
     least_check: int = 50
-    """Length of the shortest check, and fewest transitions that steps per draw are found from.  It matters from 16
+    """Length of the shortest check, and fewest transitions that determine steps per draw.  It matters from 16
     chains on.  Half, double: none of 24 runs differs."""
     checked_draws: int = 800
     """Draws of all chains together that a check looks at.  Half, double: 12, 10 of 12 runs differ, cost 0.99, 1.04,
@@ -103,8 +103,8 @@ class Calibration:
     """Share of the largest stable curvature up to which the expected bias of a step is computed; beyond, it counts as 1
     at least.  Half, double: 4, 4 of 12 runs differ, cost 1.00, 1.00."""
     curvature_points: int = 8
-    """Draws at which the steepest direction is looked for, in a block.  Half, double: 10, 10 of 12 runs differ, cost
-    1.01, 1.01."""
+    """Draws of a block at which power iteration looks for the steepest direction.  Half, double: 10, 10 of 12 runs
+    differ, cost 1.01, 1.01."""
     curvature_iterations: int = 4
     """Power iterations at each of them, one gradient each.  Half, double: 10, 10 of 12 runs differ, cost 1.00, 1.01."""
     curvature_width: float = 1e-4
@@ -172,8 +172,8 @@ class Calibration:
     """Gradients that may be spent where there are many chains: more find nothing that these do not.  Half, double: none
     of 8 runs (of four chains) differs."""
     climbing_share: float = 0.7
-    """Share of these for scouts to climb; the rest is for a look at what they find.  Climbs take 3 to 6 gradients where
-    the posterior is near a Gaussian, 20 to 40 in a mixture."""
+    """Share of these for scouts to climb; the remaining ones are for the maxima that they reach.  Climbs take 3 to 6
+    gradients where the posterior is near a Gaussian, 20 to 40 in a mixture."""
     least_climb: int = 8
     """Gradients for a climb, at least.  Half, double: 3, 3 of 8 runs differ."""
     nearest: float = 2.0
@@ -185,7 +185,7 @@ class Calibration:
     """Ratio of neighbouring distances along a coordinate: that of the furthest and nearest places from which one climbs
     to a mode a fifth as wide."""
     homes: int = 4
-    """Chains whose own maxima are found, at most.  Half, double: 4, 4 of 8 runs differ."""
+    """Chains that climb to their maxima, at most.  Half, double: 4, 4 of 8 runs differ."""
     points_between: int = 7
     """Points between two maxima at which a dip of the log density is looked for.  Half, double: 3, 3 of 8 runs
     differ."""
@@ -198,7 +198,7 @@ class Calibration:
     """Mass of a mode over that of all from which on its weight matters; from ten times less on it is mentioned.  Half,
     double: none of 8 runs differs."""
     hidden_mass: float = 0.17
-    """Mass around the chains, or of a narrow mode within theirs, over that of all their draws from which it is told.
+    """Mass around the chains, or of a narrow mode within theirs, over that of all draws, from which it is reported.
     In a funnel whose mouth a short warm-up has not met it is .16 at most in 20 runs; in slabs with a quarter of the
     mass .20 to .35, with half of it .64 to 1.0 unless chains are in both.  With .25, 4 of 30 runs on slabs were trusted
     and off by .8 sd and more, with .17 none."""
@@ -213,7 +213,7 @@ class Calibration:
     lowest_each: float = 1.5
     """The same for each coordinate more: there a mode may be 4.5 times as wide."""
     exact_hessian: int = 30
-    """Most coordinates in which the volume of a mode is found from its whole Hessian matrix."""
+    """Most coordinates in which the volume of a mode follows from its full Hessian matrix."""
     lanczos_steps: int = 8
     """Products of the Hessian matrix with each of two directions where there are more."""
     flattest: float = 1e-8
@@ -243,7 +243,7 @@ class Calibration:
     adaptation_block: int = 16
     """Transitions of each chain in a block, at first; fewer where there are more than 16 chains.  Not measured."""
     forgetting_lags: int = 6
-    """Lags of autocorrelation one half that equilibration lasts at least: what a start is off by shrinks to a
+    """Lags of autocorrelation one half that equilibration lasts at least: the error of a start shrinks to a
     sixty-fourth."""
     ladder_span: float = 2.0
     """Time of a move on a ladder of temperatures at friction 1.  On badly whitened Gaussians (curvatures 0.4 to 2.7) in

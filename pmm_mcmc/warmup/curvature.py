@@ -18,7 +18,7 @@ class LocalCurvature:
 
     Differences between successive draws average over directions, and in many dimensions miss the few steep ones.  Power
     iteration finds these: each iteration costs one gradient, at a point close to the draw.  It starts from the
-    direction that was found last, also in the next block.
+    last direction, also in the next block.
 
     Attributes
     ----------

@@ -197,7 +197,7 @@ class Equilibration:
         self.blocks.append(distances)
         self.lag = steps_for_autocorrelation(np.concatenate(self.blocks, axis=1))
         since = self.done - self.fixed
-        resolved = self.lag <= max(1, since // 8)  # a longer one is not seen in so few transitions
+        resolved = self.lag <= max(1, since // 8)  # so few transitions do not show a longer one
         forgotten = resolved and since >= CALIBRATION.forgetting_lags * self.lag
         arrived = bool(usable[:, -max(1, self.rows // 4) :].any(axis=1).all())
         self.ended = bool(forgotten and arrived and len(self.before) and not self._drifts())

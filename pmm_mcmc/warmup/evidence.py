@@ -34,7 +34,7 @@ __all__ = [
     "whitened",
 ]
 
-# Numbers of positions whose autocorrelations are taken together: eight megabytes.
+# Numbers of the positions whose autocorrelations are computed at a time: eight megabytes.
 _TOGETHER = 2**20
 
 
@@ -60,7 +60,7 @@ def fits(coordinates: Coordinates, block: Block, usable: np.ndarray) -> bool:
 
 def refitted(arguments: MethodArguments, coordinates: Coordinates, window: Block, usable: np.ndarray) -> Coordinates:
     """Return the preconditioner fitted to the usable draws; of a fixed ``scaling`` only the centre is fitted."""
-    # Rows in order of time, those of all chains at one time together.
+    # Rows in order of time: all chains at one transition, then all at the next.
     position = _rows(window.position.swapaxes(0, 1), usable.T)
     if arguments.scaling is not None:
         return coordinates._replace(centre=position.mean(axis=0))
@@ -122,7 +122,7 @@ def settled(potential: np.ndarray, d: int, narrowness: np.ndarray | float = 0.0)
 
     Where chains are in regions of unequal width, the density of the narrow one is the higher for the same mass: a chain
     in the neck of a posterior would condemn all others.  With the :func:`narrowness` ``(chain,)`` of theirs added to
-    potentials, masses are compared.  Of few transitions it is noise, and a draw that is low enough without it stays.
+    potentials, masses are compared.  It is noise where transitions are few: a draw that is low enough without it stays.
     """
     with np.errstate(invalid="ignore"):
         keep = _low(potential + np.reshape(narrowness, (-1, 1)), d)
@@ -155,7 +155,7 @@ def narrowness(gradient: np.ndarray, d: int) -> np.ndarray:
 
 
 def replacements(usable: np.ndarray, unstable: np.ndarray) -> np.ndarray:
-    """Return for each chain the number of the chain to continue from: a healthy one's if it is stuck, else its own.
+    """Return for each chain the number of the chain that it continues from: a healthy one if it is stuck, else itself.
 
     Parameters
     ----------

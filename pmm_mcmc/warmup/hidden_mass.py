@@ -1,6 +1,6 @@
 """Mass that draws have not met: around them, and about a maximum within them.
 
-Both are estimated without bias from places whose law is known, and compared with what the draws stand for.  All
+Both are estimated without bias from places whose law is known, and compared with the mass of the draws.  All
 positions are whitened, and log densities up to one constant.
 """
 
@@ -83,7 +83,7 @@ def mass_about(
 
 
 def _share(log_masses: np.ndarray, y: np.ndarray, lp: np.ndarray) -> float:
-    """Return the share of the mean of these masses beside that of the draws; 0 if it is small.
+    """Return the share of the mean of these masses in its sum with that of the draws; 0 if it is small.
 
     Draws stand for the exponential of the mean log density and the entropy.  That of independent Gaussians as wide, and
     no narrower than the whitened coordinates should be, is larger: draws stand for less, not more.

@@ -86,7 +86,7 @@ class NoncentringWarmup:
 
     @property
     def clean(self) -> bool | None:
-        """Whether the last check found nothing; ``None`` before the first."""
+        """Whether the last check passed; ``None`` before the first."""
         return self.warmup.clean
 
     @property

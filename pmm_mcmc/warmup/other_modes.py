@@ -1,4 +1,4 @@
-"""What scouts found beside the modes of the chains: a record."""
+"""A record of the modes that scouts find apart from those of the chains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["OTHER_MODES", "OtherModes"]
 
 
 class OtherModes(NamedTuple):
-    """What scouts found beside the modes of the chains.
+    """The modes that scouts find apart from those of the chains.
 
     Attributes
     ----------
@@ -33,5 +33,5 @@ class OtherModes(NamedTuple):
         return dict(zip(OTHER_MODES, self, strict=True))
 
 
-# The names of what scouts found, among the statistics of draws.
+# The names of the fields among the statistics of draws.
 OTHER_MODES = ("other_modes", "other_mode_coordinate", "other_mode_position", "other_mode_visited")

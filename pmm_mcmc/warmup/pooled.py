@@ -1,7 +1,7 @@
 """The warm-up of many chains with one setting.
 
-It is tuned on the draws of some of them, in its first blocks of more: many chains at one time show the scale that
-few show in the course of time, and blocks are shorter the more chains there are.
+The setting is tuned on the draws of some chains, and of more of them in the first blocks.  Many chains at one time show
+the scale that few show over time, so that blocks are shorter where there are more chains.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FEWEST = 4
 
 
 def training_chains(d: int) -> int:
-    """Return the number of chains that a setting is learnt from, at most, in so many coordinates."""
+    """Return the number of chains that a setting is learnt from, at most, in ``d`` coordinates."""
     limit = CALIBRATION.training_numbers // max(d, 1)
     return min(max(limit, _FEWEST), CALIBRATION.training_chains)
 
@@ -124,7 +124,7 @@ class Warming:
         return self.warmup is None or self.warmup.finished
 
     def part(self, chains: slice) -> Ensemble:
-        """Return some of the chains as an ensemble with views of their states and a count of transitions of its own."""
+        """Return an ensemble of some chains, with views of their states and a separate count of transitions."""
         ensemble = self.ensemble
         return replace(
             ensemble, state=ensemble.state[chains], gradient=ensemble.gradient[chains], keys=ensemble.keys[chains]
@@ -225,7 +225,7 @@ def warm_up(
     engine
         Advances the chains.
     arguments
-        Arguments of the method; what is "auto" is found.
+        Arguments of the method; warm-up determines those that are "auto".
     starts : (chain, d)
         Dispersed positions with a finite log density.
     length

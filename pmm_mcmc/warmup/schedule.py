@@ -24,7 +24,7 @@ from pmm_mcmc.warmup.friction import FRICTIONS, FrictionTrial, default_friction,
 
 __all__ = ["Warmup"]
 
-_DOUBLE = 2.0  # by how much a step grows from block to block, at most
+_DOUBLE = 2.0  # largest growth of a step from block to block
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Warmup:
 
     @property
     def learning(self) -> float:
-        """How many chains the next block may have draws of: a later one has no more of them, even where it is short."""
+        """Largest number of chains in the draws of the next block: no later block has more, even a short one."""
         return len(self.blocks[-1].lp) if self.blocks else math.inf
 
     @property
@@ -150,8 +150,8 @@ class Warmup:
     def update(self, gradient_at: Callable[[np.ndarray], np.ndarray] | None = None) -> TunedParameters:
         """End the block; return the setting of the next one or, after the last, of the draws.
 
-        ``gradient_at`` evaluates the gradient at a position ``(d,)``; with it, the steepest directions at the draws are
-        found by power iteration.
+        ``gradient_at`` evaluates the gradient at a position ``(d,)``; with it, power iteration finds the steepest
+        directions at the draws.
         """
         if self._closed == self.done:  # stopped before the block had any draws
             return self._finish()
@@ -255,7 +255,7 @@ class Warmup:
     def _restep(self, window: Block, usable: np.ndarray, block: Block, failing: float) -> None:
         step = self.tuned.step_size
         if self._by_acceptance:
-            # What is rejected before the coordinates fit must not leave a short step: it grows as fast as others.
+            # Rejections before the coordinates fit must not leave a short step: it grows as fast as others.
             step = step_size.step_for_acceptance(step, float(block.accept.mean(axis=1).min()), _DOUBLE)
         elif step_size.found_by_curvature(self.arguments):
             if failing > CALIBRATION.failure_rate or self._is_too_wide(window, usable):

@@ -1,4 +1,4 @@
-r"""Scouts: climbs from far out at the end of a warm-up, which look for modes that no chain has seen.
+r"""Scouts: climbs from far out at the end of a warm-up, which look for modes that no chain has visited.
 
 Scouts start from draws of the prior and from points some standard deviations away from the chains, the best of a few
 each, climb to a maximum of the log density in whitened coordinates, and are compared with the maxima that the chains
@@ -105,8 +105,8 @@ class _Search:
         starts = self._starts(prior, max((home.lp for home in homes), default=0.0), d, rng)
         if maxima is not None:
             starts = np.concatenate([self._whitened(maxima)[0], starts])
-        for first in range(0, len(starts), CALIBRATION.scouts_together):
-            group = starts[first : first + CALIBRATION.scouts_together]
+        for start in range(0, len(starts), CALIBRATION.scouts_together):
+            group = starts[start : start + CALIBRATION.scouts_together]
             limit = int(CALIBRATION.climbing_share * self._limit) - self.spent
             if limit < len(group) * CALIBRATION.least_climb:
                 break
@@ -153,7 +153,7 @@ class _Search:
         return mass_about(home.y, home.lp, hessian, lambda places: self._value(places)[0], y, lp, rng)
 
     def _uneven(self, homes: list[_Maximum]) -> tuple[_Maximum, float, _Maximum] | None:
-        """Return a mode that chains visit, with its mass, and another of theirs that has another volume.
+        """Return a mode that chains visit, its mass, and another visited mode of a different volume.
 
         The error of a step depends on the width of a mode: the weights of modes of one volume are still right.
         """
@@ -180,7 +180,7 @@ class _Search:
         return self._limit - self.spent
 
     def _apart(self, ends: list[_Maximum], homes: list[_Maximum], y: np.ndarray) -> list[_Maximum]:
-        """Return the highest ends that are in no mode of the chains; add maxima of the chains near them to theirs."""
+        """Return the highest ends that are in no mode of the chains; add maxima of chains near them to ``homes``."""
         candidates: list[_Maximum] = []
         d = y.shape[1]
         lowest = max(home.lp for home in homes) - CALIBRATION.lowest - CALIBRATION.lowest_each * d

@@ -18,7 +18,7 @@ from pmm_mcmc.warmup.standard_errors import (
 
 __all__ = ["Identity", "stein_identity", "too_wide"]
 
-# Bytes of the coordinates whose products are in memory together.
+# Bytes of the coordinates whose products are in memory at a time.
 _BYTES = 2**24
 
 
@@ -105,12 +105,12 @@ def _means(
 def too_wide(position: np.ndarray, gradient: np.ndarray, target_bias: float) -> bool:
     """Return whether draws ``(chain, draw, d)`` show, beyond chance, a bias well above ``target_bias``.
 
-    This is a reason for a shorter step.  Draws that are too narrow are none: too long a step widens.
+    This is a reason for a shorter step.  Draws that are too narrow are none, since too long a step widens them.
     """
     excess, z, mean_square, independent = stein_identity(position, gradient)
     sure = max(CALIBRATION.identity_z, largest_t(len(z), degrees_of_freedom(*position.shape[:2])))
     one = bool(((excess > 2.0 * target_bias) & (z > sure)).any())
     limit = CALIBRATION.identity_mean_square * (target_bias / 0.05) ** 2
-    # Of few coordinates the median is hardly surer than each: with 2 of one, 3 warm-ups in 24 of a Gaussian shrank.
+    # The median of few coordinates is hardly surer than each: at a limit of 2, 3 of 24 warm-ups of a Gaussian shrank.
     throughout = mean_square > limit and float(np.median(z)) > max(2.0, sure / np.sqrt(max(1.0, independent)))
     return one or throughout

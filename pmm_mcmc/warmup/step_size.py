@@ -75,7 +75,7 @@ def lipschitz_bound(
 def rare_curvature(
     position: np.ndarray, gradient: np.ndarray, usable: np.ndarray, remainder: bool, refines: bool
 ) -> float:
-    """Return the first number of :func:`lipschitz_bound`, where steep directions are found in another way."""
+    """Return the first number of :func:`lipschitz_bound`, for use with other estimates of steep directions."""
     # Chain by chain, since these are copies of a window.
     changes = [_changes(position[i, None], gradient[i, None], usable[i, None], remainder) for i in range(len(usable))]
     dy, dg = (np.concatenate([_lengths(chain_changes[k]) for chain_changes in changes]) for k in (0, 1))
@@ -247,7 +247,7 @@ def in_exact_laws(kernel: Kernel, K: int) -> int | None:
 
 
 def _rounded(value: float) -> float:
-    """Round to the nearest 5 %, so that bisections are found in the cache."""
+    """Round to the nearest 5 %, so that the cache has their bisections."""
     return float(1.05 ** np.round(np.log(value) / np.log(1.05)))
 
 
@@ -337,7 +337,7 @@ def _allowed(arguments: MethodArguments, tuned: TunedParameters) -> float:
 
 
 def fixed_setting(arguments: MethodArguments, centre: np.ndarray, sites: np.ndarray | None = None) -> TunedParameters:
-    """Return the setting of a run without warm-up; raise where the step size is not given."""
+    """Return the setting of a run without warm-up; raise an error if the step size is "auto"."""
     if arguments.step_size is None:
         raise ValueError(
             f"step_size='auto' with tune=0: {arguments.method} finds its step size in warm-up. "

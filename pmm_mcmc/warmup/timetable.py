@@ -39,7 +39,7 @@ def latest_trial(length: int) -> int:
 def shortest_block(chains: int) -> int:
     """Return the length of the first block: the more chains, the fewer transitions make as many draws.
 
-    Two at least, between which curvature is seen.
+    At least two, whose differences show the curvature.
     """
     training = CALIBRATION.training_chains
     return max(2, -(-training * CALIBRATION.first_block // max(chains, training)))
@@ -51,7 +51,7 @@ def learnt_from(chains: int, rows: int, training: int) -> int:
 
 
 def end_of_growing(done: int, length: int, tried: bool, shortest: int = CALIBRATION.first_block) -> int:
-    """Return the end of a block of adaptation; it takes in what would be too short for a block of its own."""
+    """Return the end of a block of adaptation; it includes a remainder too short for another block."""
     boundary = done + max(shortest, int(CALIBRATION.growth * done))
     trial = latest_trial(length)
     latest = latest_freeze(length)
