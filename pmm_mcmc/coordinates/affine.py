@@ -20,11 +20,11 @@ class Coordinates(NamedTuple):
     centre : (d,)
         Where ``y = 0`` lies.
     scale : (d,), (d, d) or (k + 2, d) with k + 2 < d
-        ``W``: its diagonal, the whole matrix, or a diagonal times few stretches,
+        ``W``: its diagonal, the full matrix, or a diagonal times few stretches,
         :math:`W = \mathrm{diag}(s)\,(I + U\,\mathrm{diag}(l - 1)\,U^T)` with ``U`` of ``k`` orthonormal columns:
         then ``s`` in row 0, ``l`` in row 1 (filled up with ones), and the rows of :math:`U^T`.
     sites : (k,), optional
-        Numbers of the non-centring, where there is one.
+        Parameters of the non-centring, if there is one.
     """
 
     centre: np.ndarray
@@ -47,7 +47,7 @@ class Coordinates(NamedTuple):
         Raises
         ------
         ValueError
-            Where ``k + 2 >= d``: the whole matrix is smaller.
+            If ``k + 2 >= d``: the full matrix is smaller.
         """
         d, k = directions.shape
         if k == 0:

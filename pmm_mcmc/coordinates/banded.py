@@ -1,4 +1,4 @@
-r"""Random walks and autoregressions of any order, non-centred element by element: what the prior and sites make, O(n).
+r"""Random walks and autoregressions of any order, non-centred element by element in O(n).
 
 In :math:`x_t - m_t = \sum_k \rho_k (x_{t-k} - m_{t-k}) + e_t`, :math:`e_t \sim N(0, v_t)`, with terms before the first
 left out, let :math:`e^{a'x - x'Hx/2}`, :math:`H = diag(h)`, stand for the rest of the posterior.  Sites and prior make
@@ -12,9 +12,10 @@ are placed at
 .. math:: x_t - m_t = \varphi_t'y_t + \tau_t \eta_t + \sqrt{\tau_t} z_t, \quad
           \tau = \frac{v}{1 + v g}, \quad \varphi = \frac{\rho - v k}{1 + v g},
 
-with ``y`` the ``p`` deviations before, ``g``, ``k`` and :math:`\eta` what sites from ``t`` on say.  Nothing is divided
-by ``v``: ``h = 0`` is the walk drawn forward, and ``v -> 0``, ``v -> inf`` and a wide start before tiny steps need no
-care.  (Eliminated from the first, the last of these is lost: what is known of the level is below the rounding of 1/v.)
+with ``y`` the ``p`` deviations before, and ``g``, ``k`` and :math:`\eta` the information of the sites from ``t`` on.
+Nothing is divided by ``v``: ``h = 0`` is the walk drawn forward, and ``v -> 0``, ``v -> inf`` and a wide start before
+tiny steps need no care.  (Elimination from the first element loses the last of these: the precision of the level is
+below the rounding of 1/v.)
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from __future__ import annotations
 import pytensor.tensor as pt
 
 from pmm_mcmc.coordinates import banded_loops
-from pmm_mcmc.coordinates.banded_loops import LENGTHS, SHAPES, given, kept_by, passed_on, place, pull_back
+from pmm_mcmc.coordinates.banded_loops import (
+    LENGTHS,
+    SHAPES,
+    loadings_of,
+    place,
+    precision_before,
+    pull_back,
+    shrinkage_of,
+)
 from pmm_mcmc.coordinates.kernel import Kernel, applied, connected, in_dtype_of, version_of
 
 __all__ = ["banded_sites"]
@@ -31,7 +40,7 @@ _NAMES = ("rho", "v", "m", "a", "h", "z or x")
 
 
 def _place_in_jax(rho, v, m, a, h, z):
-    """Return what :func:`place` does, as two scans: loops that write into arrays cannot be traced or differentiated."""
+    """Return the outputs of :func:`place` by two scans: JAX cannot trace loops that write into arrays."""
     import jax
     import jax.numpy as jnp
 
@@ -39,20 +48,21 @@ def _place_in_jax(rho, v, m, a, h, z):
         raise ValueError(LENGTHS)
 
     def eliminate(carry, row):
-        known, pull = carry
+        precision, pull = carry
         v, h, s = row
-        g, eta = known[0, 0] + h, pull[0] + s
-        k = jnp.append(known[0, 1:], 0.0)
-        kept = kept_by(v, g)
-        phi, c = given(rho, k, v, g, kept)
-        later = jnp.pad(known[1:, 1:], ((0, 1), (0, 1)))
-        known = passed_on(phi[:, None], phi, k[:, None], k, c[:, None], c, v, g, kept, later)
-        return (known, phi * eta + jnp.append(pull[1:], 0.0)), (v * kept, phi, eta)
+        g = precision[0, 0] + h
+        eta = pull[0] + s
+        k = jnp.append(precision[0, 1:], 0.0)
+        shrinkage = shrinkage_of(v, g)
+        phi, c = loadings_of(rho, k, v, g, shrinkage)
+        later = jnp.pad(precision[1:, 1:], ((0, 1), (0, 1)))
+        precision = precision_before(phi[:, None], phi, k[:, None], k, c[:, None], c, v, g, shrinkage, later)
+        return (precision, phi * eta + jnp.append(pull[1:], 0.0)), (v * shrinkage, phi, eta)
 
-    def place(before, row):
+    def place(previous, row):
         tau, phi, eta, z = row
-        d = phi @ before + tau * eta + jnp.sqrt(tau) * z
-        return jnp.append(d, before[:-1]), d
+        d = phi @ previous + tau * eta + jnp.sqrt(tau) * z
+        return jnp.append(d, previous[:-1]), d
 
     p = rho.shape[0]
     start = jnp.zeros((p, p), z.dtype), jnp.zeros(p, z.dtype)
@@ -67,7 +77,7 @@ class _Banded(Kernel):
     version = version_of(banded_loops)
 
     def checked(self, inputs):
-        """Return the inputs, all in the dtype of the sixth, after a check of the lengths that are known."""
+        """Return the inputs in the dtype of the sixth, after a check of the static lengths."""
         lengths = {}
         for name, value in zip(_NAMES, inputs, strict=False):
             if value.ndim != 1:
@@ -149,6 +159,6 @@ def banded_sites(rho, v, m, a, h, z):
     Raises
     ------
     ValueError
-        Where lengths do not agree: at once if they are known, else when it is evaluated.
+        If lengths do not agree: at once for static lengths, else at evaluation.
     """
     return applied(BandedSites(), rho, v, m, a, h, z)

@@ -40,19 +40,20 @@ class Factor(NamedTuple):
         row, column = np.tril_indices(self.n)
         return np.flatnonzero(row == column), np.flatnonzero(row != column), row[row != column]
 
-    def to_x(self, xp: Any, part: Any) -> tuple[Any, Any]:
+    def to_x(self, xp: Any, coordinates: Any) -> tuple[Any, Any]:
         """Return the model's coordinates of one factor and the log determinant, by NumPy, JAX or PyTensor."""
         diagonal, below, row = self.split()
-        ratio = xp.sinh(part[below])
-        log_diagonal = part[diagonal] - 0.5 * xp.log1p(_by_row(ratio**2, row, self.n))
+        ratio = xp.sinh(coordinates[below])
+        log_diagonal = coordinates[diagonal] - 0.5 * xp.log1p(_by_row(ratio**2, row, self.n))
         x = xp.concatenate([log_diagonal, xp.exp(log_diagonal[row]) * ratio])
-        log_det = (np.arange(self.n) * log_diagonal).sum() + xp.log(xp.cosh(part[below])).sum()
+        log_det = (np.arange(self.n) * log_diagonal).sum() + xp.log(xp.cosh(coordinates[below])).sum()
         return x[np.argsort(np.concatenate([diagonal, below]))], log_det
 
     def undone(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the coordinates of the model's ``(n, m)`` and the log determinant of :meth:`to_x` there."""
         diagonal, below, row = self.split()
-        out, log_diagonal = x.copy(), x[:, diagonal]
+        out = x.copy()
+        log_diagonal = x[:, diagonal]
         ratio = x[:, below] * np.exp(-log_diagonal[:, row])
         out[:, below] = np.arcsinh(ratio)
         out[:, diagonal] += 0.5 * np.log1p(_by_row(ratio.T**2, row, self.n).T)

@@ -18,8 +18,8 @@ __all__ = ["JaxCoordinates"]
 class JaxCoordinates(NamedTuple):
     """Affine maps of any kind in arrays of fixed shape, so that one compiled function serves all.
 
-    Beside the diagonal there is the whole matrix where there may be one, which in so few coordinates costs no more than
-    the largest number of directions; in more coordinates there are the directions.
+    The arrays hold the diagonal, and the full matrix in few coordinates, where it costs no more than the largest number
+    of directions, or the directions in more coordinates.
     """
 
     plain: Any
@@ -34,19 +34,23 @@ class JaxCoordinates(NamedTuple):
         """Return coordinates as arrays of a type."""
         centre, scale, _ = coordinates
         d = centre.size
-        whole = d <= MOST_DENSE
-        most = 0 if whole else MOST_DIRECTIONS
-        diagonal, matrix = np.ones(d), np.zeros((d, d) if whole else (0, 0))
-        stretch, directions = np.zeros(most), np.zeros((most, d))
+        dense = d <= MOST_DENSE
+        n_directions = 0 if dense else MOST_DIRECTIONS
+        diagonal = np.ones(d)
+        matrix = np.zeros((d, d) if dense else (0, 0))
+        stretch = np.zeros(n_directions)
+        directions = np.zeros((n_directions, d))
         if scale.ndim == 1:
             diagonal = scale
-        elif whole:
+        elif dense:
             matrix = coordinates.pull_back(np.eye(d))
         else:
             k = len(scale) - 2
-            diagonal, stretch[:k], directions[:k] = scale[0], scale[1, :k] - 1.0, scale[2:]
-        found = cls(np.bool_(scale.ndim == 1), centre, diagonal, matrix, stretch, directions)
-        return jax.tree.map(lambda part: part.astype(dtype) if part.dtype.kind == "f" else part, found)
+            diagonal = scale[0]
+            stretch[:k] = scale[1, :k] - 1.0
+            directions[:k] = scale[2:]
+        arrays = cls(np.bool_(scale.ndim == 1), centre, diagonal, matrix, stretch, directions)
+        return jax.tree.map(lambda values: values.astype(dtype) if values.dtype.kind == "f" else values, arrays)
 
     def place(self, y: Any) -> Any:
         """Return the positions ``z`` of ``y`` ``(n, d)``."""

@@ -45,7 +45,7 @@ class Kernel(JAXOp):
 
     def perform(self, node, inputs, output_storage):
         """Run the kernel."""
-        # Copies in one order, so that arrays that may not be written to do not have the kernel compiled anew.
+        # Writable copies in one order: numba compiles the kernel anew for any other kind of array.
         values = self.kernel(*(np.array(value, order="C") for value in inputs))
         for store, value in zip(output_storage, values, strict=True):
             store[0] = value
@@ -82,6 +82,6 @@ def connected(outputs, cotangents):
 def applied(op, *values):
     """Return the outputs of a kernel; leading axes are batches."""
     inputs = [pt.as_tensor_variable(value) for value in values]
-    core = [part.count(",") + bool(part) for part in op.gufunc_signature.split("->")[0][1:-1].split("),(")]
+    core = [axes.count(",") + bool(axes) for axes in op.gufunc_signature.split("->")[0][1:-1].split("),(")]
     batched = any(value.ndim > ndim for value, ndim in zip(inputs, core, strict=True))
     return tuple((Blockwise(op) if batched else op)(*inputs))

@@ -32,13 +32,15 @@ _DAMPINGS = (1e-3, 1.0, 10.0, 100.0, 1000.0)
 _FEWEST_LOW_RANK = 30
 _RANKS = (20, 100)
 MOST_DIRECTIONS = _RANKS[-1]
-# A direction is stretched where its variance is off by this factor: what is left costs a step little.
+# A direction is stretched if its variance is off by this factor: a smaller error costs a step little.
 _CUTOFF = 1.5
-# Pairs from which the directions are sought, turns of diagonal and directions, and the change at which these end.
-_ROWS, _ROUNDS, _ROUND_ENOUGH = 300, 8, 0.01
+# Pairs that give the directions, turns of diagonal and directions, and the change at which the turns end.
+_ROWS = 300
+_ROUNDS = 8
+_ROUND_ENOUGH = 0.01
 # The misfit of one direction whose variance is off by a factor of 1.25: less is not worth more numbers.
 _LEAST_GAIN = 0.05
-# Share of the misfit's terms, the largest, that is left out: with heavy tails few draws would decide.
+# Share of the misfit's largest terms that is left out: with heavy tails a few draws would decide.
 _TRIMMED = 0.01
 
 
@@ -56,7 +58,7 @@ def diagonal_scale(position: np.ndarray, gradient: np.ndarray, previous: np.ndar
     usable = varies & np.isfinite(scale) & (scale > 0.0)
     scale = np.where(usable, scale, previous)
     shift = np.where(usable, scale**2 * gradient.mean(axis=0), 0.0)
-    # Off the posterior the gradient's mean says little: keep the centre within what has been seen.
+    # The gradient's mean is no guide off the posterior: the centre stays within the range of the positions.
     centre = np.clip(position.mean(axis=0) + shift, position.min(axis=0), position.max(axis=0))
     return centre, scale
 
@@ -64,33 +66,35 @@ def diagonal_scale(position: np.ndarray, gradient: np.ndarray, previous: np.ndar
 def best_coordinates(position: np.ndarray, gradient: np.ndarray) -> Coordinates:
     r"""Return diagonal, low-rank or dense coordinates, whichever whitens the newest of the draws ``(n, d)`` best.
 
-    Candidates are fitted on the older 60 % and judged on the rest by the Fisher divergence from the unit Gaussian,
-    :math:`J = mean |W^{-1} (x - m) + W^T g|^2`.  Which is the best ``W`` is the same as by the more familiar
-    :math:`mean |W^{-1} (x - m)|^2 + mean |W^T g|^2`: that is ``J + 2 d`` on average.  A form with more numbers in it
-    must win by 2 % of that, or by a fifth of ``J``.  The mean leaves the largest 1 % out.  The winner is fitted anew on
-    all.
+    Candidates are fitted on the older 60 % and compared on the newer 40 % by the Fisher divergence from the unit
+    Gaussian, :math:`J = mean |W^{-1} (x - m) + W^T g|^2`.  The more familiar
+    :math:`mean |W^{-1} (x - m)|^2 + mean |W^T g|^2` has the same best ``W``: it is ``J + 2 d`` on average.  A form with
+    more numbers in it must win by 2 % of that, or by a fifth of ``J``.  The mean leaves the largest 1 % out.  The
+    winner is fitted anew on all draws.
 
     Parameters
     ----------
     position, gradient
-        Pairs, whole rows in order of time.
+        Pairs, full rows in order of time.
     """
     n, d = position.shape
     split = int(0.6 * n)
     choice: _Fit = _diagonal
     if 1 < split < n - 1:
-        old, new = (position[:split], gradient[:split]), (position[split:], gradient[split:])
+        old = (position[:split], gradient[:split])
+        new = (position[split:], gradient[split:])
         best = _misfit(_diagonal(*old), *new)
         for family in _families(split, d):
             misfits = [_misfit(fit(*old), *new) for fit in family]
             least = int(np.argmin(misfits))
             if misfits[least] < best - max(_LEAST_GAIN, min(0.02 * (best + 2 * d), 0.2 * best)):
-                choice, best = family[least], misfits[least]
+                choice = family[least]
+                best = misfits[least]
     return choice(position, gradient) or _diagonal(position, gradient)
 
 
 def _families(n: int, d: int) -> list[list[_Fit]]:
-    """Return the forms to try on ``n`` pairs, from few numbers to many; those of a family have equally many."""
+    """Return the forms to try on ``n`` pairs by families, from few numbers to many; a family's have equally many."""
     ranks = [_RANKS[0], *(more for fewer, more in pairwise(_RANKS) if _most_directions(n, d) > fewer)]
     families: list[list[_Fit]] = [[partial(_low_rank, rank=rank)] for rank in ranks if d >= _FEWEST_LOW_RANK]
     dense: list[_Fit] = [partial(_dense, damping=damping) for damping in _DAMPINGS]
@@ -98,7 +102,7 @@ def _families(n: int, d: int) -> list[list[_Fit]]:
 
 
 def _most_directions(n: int, d: int) -> int:
-    """Return how many directions ``n`` pairs may have, in so few coordinates that the matrix is not smaller."""
+    """Return the largest number of directions for ``n`` pairs; the full matrix is larger than so many."""
     return min(n, d) // 3
 
 
@@ -109,58 +113,61 @@ def _diagonal(position: np.ndarray, gradient: np.ndarray) -> Coordinates:
 def _low_rank(position: np.ndarray, gradient: np.ndarray, rank: int) -> Coordinates | None:
     r"""Return low-rank coordinates of at most so many directions, or None where they are not finite.
 
-    Given the diagonal ``s``, the directions are sought where :math:`|x + g|^2`, in units of ``s``, is largest: on a
-    Gaussian they are eigenvectors, ordered by the misfit :math:`\lambda + 1/\lambda - 2` that they cause, and where
-    there are no more than ``rank`` of them no other direction has any.  Given the stretches, ``s`` is the diagonal
-    scale of what they leave.  The two take turns, as in factor analysis.
+    With the diagonal ``s`` fixed, the directions are those of the largest :math:`|x + g|^2` in units of ``s``: on a
+    Gaussian they are eigenvectors, ordered by the misfit :math:`\lambda + 1/\lambda - 2` that they cause, and if there
+    are no more than ``rank`` of them no other direction has any.  With the stretches fixed, ``s`` is the diagonal scale
+    of their residuals.  The two take turns, as in factor analysis.
     """
     n, d = position.shape
     rank = max(1, min(rank, _most_directions(n, d)))
-    mean, mean_gradient = position.mean(axis=0), gradient.mean(axis=0)
+    mean = position.mean(axis=0)
+    mean_gradient = gradient.mean(axis=0)
     # The mean of equal numbers need not be equal to them in rounded arithmetic.
     x = np.where(np.ptp(position, axis=0) > 0.0, position - mean, 0.0)
     g = np.where(np.ptp(gradient, axis=0) > 0.0, gradient - mean_gradient, 0.0)
-    few = np.linspace(0, n - 1, min(n, _ROWS)).astype(int)
+    subset = np.linspace(0, n - 1, min(n, _ROWS)).astype(int)
     try:
         with np.errstate(all="ignore"):
             _, s = diagonal_scale(x, g, np.ones(d))
             for _ in range(_ROUNDS):
-                found = _stretch(x[few], g[few], s, x[few], g[few], rank)
-                _, left = diagonal_scale(found.whiten(x[few]), found.pull_back(g[few]), np.ones(d))
+                coordinates = _stretch(x[subset], g[subset], s, x[subset], g[subset], rank)
+                _, left = diagonal_scale(coordinates.whiten(x[subset]), coordinates.pull_back(g[subset]), np.ones(d))
                 s = s * left
                 if np.max(np.abs(np.log(left))) < _ROUND_ENOUGH:
                     break
-            found = _stretch(x, g, s, x[few], g[few], rank)
-            found = found._replace(centre=mean + found.place(found.pull_back(mean_gradient)))
+            coordinates = _stretch(x, g, s, x[subset], g[subset], rank)
+            coordinates = coordinates._replace(centre=mean + coordinates.place(coordinates.pull_back(mean_gradient)))
     except np.linalg.LinAlgError:
         return None
-    return found if all(np.all(np.isfinite(part)) for part in found[:2]) else None
+    return coordinates if all(np.all(np.isfinite(values)) for values in coordinates[:2]) else None
 
 
 def _stretch(
     x: np.ndarray, g: np.ndarray, s: np.ndarray, few_x: np.ndarray, few_g: np.ndarray, rank: int
 ) -> Coordinates:
-    """Return low-rank coordinates with diagonal ``s`` for centred pairs, directions found from few of them."""
+    """Return low-rank coordinates with diagonal ``s`` for centred pairs; a few pairs give the directions."""
     apart = few_x / s + few_g * s
     values, vectors = np.linalg.eigh(apart @ apart.T)
-    values, vectors = values[: -rank - 1 : -1], vectors[:, : -rank - 1 : -1]
+    values = values[: -rank - 1 : -1]
+    vectors = vectors[:, : -rank - 1 : -1]
     basis, _ = np.linalg.qr(apart.T @ vectors[:, values > 1e-12 * values[0]])
-    x, g = (x / s) @ basis, (g * s) @ basis
+    x = (x / s) @ basis
+    g = (g * s) @ basis
     ridge = _DAMPINGS[0] / len(x) * np.eye(basis.shape[1])
     values, vectors = np.linalg.eigh(_geometric_mean(_covariance(x) + ridge, _covariance(g) + ridge))
-    kept = np.abs(np.log(values)) > np.log(_CUTOFF)
-    return Coordinates.low_rank(np.zeros_like(s), s, np.sqrt(values[kept]), basis @ vectors[:, kept])
+    stretched = np.abs(np.log(values)) > np.log(_CUTOFF)
+    return Coordinates.low_rank(np.zeros_like(s), s, np.sqrt(values[stretched]), basis @ vectors[:, stretched])
 
 
 def _dense(position: np.ndarray, gradient: np.ndarray, damping: float) -> Coordinates | None:
     """Return dense coordinates, or None where draws of the transient leave them without a finite inverse."""
     try:
         with np.errstate(all="ignore"):
-            found = Coordinates(*affine_scale(position, gradient, dense=True, damping=damping))
-            usable = np.all(np.isfinite(found.scale)) and np.linalg.cond(found.scale) < 1e12
+            coordinates = Coordinates(*affine_scale(position, gradient, dense=True, damping=damping))
+            usable = np.all(np.isfinite(coordinates.scale)) and np.linalg.cond(coordinates.scale) < 1e12
     except np.linalg.LinAlgError:
         return None
-    return found if usable else None
+    return coordinates if usable else None
 
 
 def _misfit(coordinates: Coordinates | None, position: np.ndarray, gradient: np.ndarray) -> float:
@@ -169,14 +176,14 @@ def _misfit(coordinates: Coordinates | None, position: np.ndarray, gradient: np.
         return np.inf
     with np.errstate(all="ignore"):
         terms = ((coordinates.whiten(position) + coordinates.pull_back(gradient)) ** 2).sum(axis=1)
-    kept = len(terms) - math.ceil(_TRIMMED * len(terms))
-    return float(np.sort(terms)[:kept].mean()) if np.all(np.isfinite(terms)) else np.inf
+    count = len(terms) - math.ceil(_TRIMMED * len(terms))
+    return float(np.sort(terms)[:count].mean()) if np.all(np.isfinite(terms)) else np.inf
 
 
 def affine_scale(
     position: np.ndarray, gradient: np.ndarray, *, dense: bool, damping: float = 1e-3
 ) -> tuple[np.ndarray, np.ndarray]:
-    r"""Centre and root ``W`` of the Gaussian nearest to positions and gradients ``(n, d)`` in Fisher divergence.
+    r"""Return centre and root ``W`` of the Gaussian nearest to positions and gradients ``(n, d)`` in Fisher divergence.
 
     In units of the diagonal scale ``s``, with :math:`A = Cov\,x + I r/n` and :math:`B = Cov\,g + I r/n`,
 
@@ -189,9 +196,9 @@ def affine_scale(
     Parameters
     ----------
     position, gradient
-        Pairs, whole rows.
+        Pairs, full rows.
     dense
-        The whole matrix, or its diagonal form.
+        The full matrix, or its diagonal form.
     damping
         ``r``: how many draws the unit matrix counts for.
 
@@ -204,7 +211,8 @@ def affine_scale(
     """
     n, d = position.shape
     _, s = diagonal_scale(position, gradient, np.ones(d))
-    mean, mean_gradient = position.mean(axis=0), gradient.mean(axis=0)
+    mean = position.mean(axis=0)
+    mean_gradient = gradient.mean(axis=0)
     if not dense:
         return mean + s**2 * mean_gradient, s
     ridge = damping / n * np.eye(d)

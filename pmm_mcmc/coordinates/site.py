@@ -61,10 +61,10 @@ def learn_elementwise(r: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple
     unit = weight.mean(axis=0)
     centre = (weight * x).sum(axis=0) / np.maximum(total, 1e-300)
     dx = x - centre
-    first = (weight * r).sum(axis=0) / (total + _RIDGE * unit + 1e-300)
+    intercept = (weight * r).sum(axis=0) / (total + _RIDGE * unit + 1e-300)
     xx = (weight * dx * dx).sum(axis=0) + _RIDGE * unit * unit
-    h = np.maximum(-(weight * dx * (r - first)).sum(axis=0) / np.maximum(xx, 1e-300), 0.0)
-    a = first + h * centre
+    h = np.maximum(-(weight * dx * (r - intercept)).sum(axis=0) / np.maximum(xx, 1e-300), 0.0)
+    a = intercept + h * centre
     bad = ~(np.isfinite(a) & np.isfinite(h))
     return np.where(bad, 0.0, a), np.where(bad, 0.0, h)
 
@@ -85,17 +85,18 @@ def learn_grouped(r: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple[np.
     H : (G, K, K)
     """
     K = x.shape[2]
-    total, unit = weight.sum(axis=0), weight.mean(axis=0)
+    total = weight.sum(axis=0)
+    unit = weight.mean(axis=0)
     safe = np.maximum(total, 1e-300)
     centre = np.einsum("ng,ngk->gk", weight, x) / safe[:, None]
     dx = x - centre
-    first = np.einsum("ng,ngk->gk", weight, r) / (total + _RIDGE * unit + 1e-300)[:, None]
+    intercept = np.einsum("ng,ngk->gk", weight, r) / (total + _RIDGE * unit + 1e-300)[:, None]
     gram = np.einsum("ng,ngk,ngl->gkl", weight, dx, dx)
     gram += (_RIDGE * unit * unit + 1e-300)[:, None, None] * np.eye(K)
-    cross = np.einsum("ng,ngk,ngl->gkl", weight, dx, r - first)
+    cross = np.einsum("ng,ngk,ngl->gkl", weight, dx, r - intercept)
     H = -np.linalg.solve(gram, cross)
     values, vectors = np.linalg.eigh(0.5 * (H + H.swapaxes(1, 2)))
     H = (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.swapaxes(1, 2)
-    a = first + np.einsum("gkl,gl->gk", H, centre)
+    a = intercept + np.einsum("gkl,gl->gk", H, centre)
     bad = ~(np.isfinite(a).all(axis=1) & np.isfinite(H).all(axis=(1, 2)))
     return np.where(bad[:, None], 0.0, a), np.where(bad[:, None, None], 0.0, H)

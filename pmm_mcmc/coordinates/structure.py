@@ -2,9 +2,8 @@
 
 Kinds of flat positions ``(d,)``: ``x``, the unconstrained coordinates of the model; ``p``, the same but for Cholesky
 factors of covariances, which have standard deviations and correlations (:mod:`pmm_mcmc.coordinates.factors`); ``z``,
-those in which chains move, with children non-centred and some scales with a sign; ``q``, those in which draws are
-judged and stored: ``z`` with the sign folded away and such a scale as its logarithm.  Where there is nothing to do they
-are one.
+those in which chains move, with children non-centred and some scales with a sign; ``q``, those of the diagnostics and
+the store: ``z`` with the sign folded away and such a scale as its logarithm.  In a model without hierarchy all are one.
 
 A signed scale is ``s = c sinh(v)`` with ``v`` its coordinate and ``c`` the median of its draws: linear through 0,
 where a logarithm has a long tail, and logarithmic where the scale is large, where a linear coordinate has one.  With it
@@ -25,9 +24,9 @@ from pmm_mcmc.coordinates.site import learn_elementwise, learn_grouped, undone
 
 __all__ = ["Child", "Structure", "to_noncentre"]
 
-# Draws that sites are learnt from at most, newest first.
+# Sites are learnt from at most so many draws, the newest.
 _MOST_DRAWS = 2000
-# Numbers at a time in matrices of draws.
+# Matrices of draws are made in blocks of so many numbers.
 _NUMBERS = 2_000_000
 
 
@@ -44,7 +43,7 @@ class Child(NamedTuple):
     begin, shape
         Its first coordinate, and the shape of its coordinates.
     fixed
-        Whether it is non-centred altogether, whatever draws say.
+        Whether it is fully non-centred, whatever draws say.
     location, scale
         Names of the variables that it is non-centred about and scaled by.
     """
@@ -69,19 +68,20 @@ class Child(NamedTuple):
 
     @property
     def n_sites(self) -> int:
-        """Numbers that its site has."""
+        """Number of its site's parameters."""
         if self.kind == "grouped":
             return self.size * (1 + self.shape[-1])
         return 2 * self.size
 
-    def site(self, part: Any) -> tuple[Any, Any]:
-        """Return ``a`` and ``h`` or ``H`` from the numbers of its site, in the shapes that the formulas take."""
-        m, K = self.size, self.shape[-1] if self.shape else 1
+    def site(self, values: Any) -> tuple[Any, Any]:
+        """Return ``a`` and ``h`` or ``H`` from its site's parameters, in the shapes of the formulas."""
+        m = self.size
+        K = self.shape[-1] if self.shape else 1
         if self.kind == "grouped":
-            return part[:m].reshape((m // K, K)), part[m:].reshape((m // K, K, K))
+            return values[:m].reshape((m // K, K)), values[m:].reshape((m // K, K, K))
         if self.kind == "dense":
-            return part[None, :m], part[None, m:, None] * np.eye(m)
-        return part[:m], part[m:]
+            return values[None, :m], values[None, m:, None] * np.eye(m)
+        return values[:m], values[m:]
 
 
 def to_noncentre(children: Mapping[str, Any], choices: Mapping[str, str]) -> dict[str, Any]:
@@ -136,21 +136,24 @@ class Structure:
         pull: Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
         by_hand: Sequence[str] = (),
     ):
-        self.d, self.children, self.signed, self._flips, self._factors = d, tuple(children), signed, flips, factors
-        self._scales, self._pull, self._by_hand = scales, pull, by_hand
+        self.d = d
+        self.children = tuple(children)
+        self.signed = signed
+        self._flips = flips
+        self._factors = factors
+        self._scales = scales
+        self._pull = pull
+        self._by_hand = by_hand
         ends = np.cumsum([0, *(child.n_sites for child in children)])
         self.n_sites = int(ends[-1]) + len(signed)
-        self._parts = [slice(*ends[i : i + 2]) for i in range(len(children))]
-        # Draws at a time: a matrix of each group of each is made.
-        self._rows = max(
-            _NUMBERS // max((child.size * child.shape[-1] if child.shape else 1 for child in children), default=d), 1
-        )
+        self._site_indices = [slice(*ends[i : i + 2]) for i in range(len(children))]
+        # Each draw has a matrix for each group.
+        sizes = (child.size * child.shape[-1] if child.shape else 1 for child in children)
+        self._rows = max(_NUMBERS // max(sizes, default=d), 1)
 
     def none(self) -> np.ndarray:
-        """Return the sites before anything is known: all children non-centred."""
+        """Return the sites of a chain's start: all children non-centred."""
         return np.zeros(self.n_sites)
-
-    # -- between the kinds of positions ------------------------------------------------------------------------------
 
     def to_x(self, z: np.ndarray, sites: np.ndarray) -> np.ndarray:
         """Return the model's positions of ``z`` ``(..., d)``."""
@@ -158,15 +161,16 @@ class Structure:
 
     def pull_back(self, z: np.ndarray, gradient: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``x``, and the gradient of the log density of ``z`` from that of the model's at ``x``."""
-        at, of_x = (np.ascontiguousarray(part.reshape(-1, self.d)) for part in (z, gradient))
-        found = [self._pull(at[rows], of_x[rows], sites) for rows in self._blocks(at)]
-        x, slope = (np.concatenate(part).reshape(z.shape) for part in zip(*found, strict=True))
+        flat, of_x = (np.ascontiguousarray(values.reshape(-1, self.d)) for values in (z, gradient))
+        pairs = [self._pull(flat[rows], of_x[rows], sites) for rows in self._blocks(flat)]
+        x, slope = (np.concatenate(values).reshape(z.shape) for values in zip(*pairs, strict=True))
         return x, slope
 
     def to_z(self, x: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``z``, signs positive, of the model's positions ``(..., d)``, and the log determinant of the map."""
         flat = x.reshape(-1, self.d)
-        z, log_det = np.empty_like(flat), np.empty(len(flat))
+        z = np.empty_like(flat)
+        log_det = np.empty(len(flat))
         for rows in self._blocks(flat):
             z[rows], log_det[rows], _ = self._undone(flat[rows], sites)
         return z.reshape(x.shape), log_det.reshape(x.shape[:-1])
@@ -176,7 +180,8 @@ class Structure:
 
     def _factored(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``p`` and the log determinant of ``x`` by it."""
-        p, log_det = x.copy(), np.zeros(len(x))
+        p = x.copy()
+        log_det = np.zeros(len(x))
         for factor in self._factors:
             p[:, factor.at], more = factor.undone(x[:, factor.at])
             log_det += more
@@ -184,32 +189,35 @@ class Structure:
 
     def _undone(self, x: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[tuple[Any, ...]]]:
         """Return ``z`` and the log determinant, and of each child ``w``, location, scale, and ``B`` or its factor."""
-        found = []
+        states = []
         with np.errstate(all="ignore"):
             p, log_det = self._factored(x)
             z = p.copy()
-            for child, part, (mu, L) in zip(self.children, self._parts, self._scales(p), strict=True):
-                own, (a, h) = x[:, child.at], child.site(sites[part])
+            for child, indices, (mu, L) in zip(self.children, self._site_indices, self._scales(p), strict=True):
+                values = x[:, child.at]
+                a, h = child.site(sites[indices])
                 if child.kind == "elementwise":
-                    z[:, child.at], w, B = undone(mu, L, a, h, own)
+                    z[:, child.at], w, B = undone(mu, L, a, h, values)
                     log_det += np.log(np.abs(L)).sum(axis=1) - 0.5 * np.log(B).sum(axis=1)
                 elif child.kind == "walk":
-                    (v, rho), w, B = L, None, None
-                    z[:, child.at], more = undo_rows(rho, v, mu, a, h, own)
+                    v, rho = L
+                    w = B = None
+                    z[:, child.at], more = undo_rows(rho, v, mu, a, h, values)
                     log_det += more
                 else:
-                    w = np.linalg.solve(L, (own.reshape(mu.shape) - mu).swapaxes(1, 2)).swapaxes(1, 2)
+                    w = np.linalg.solve(L, (values.reshape(mu.shape) - mu).swapaxes(1, 2)).swapaxes(1, 2)
                     pull = (a - (h @ mu[..., None])[..., 0]) @ L
                     B = np.linalg.cholesky(np.eye(mu.shape[2]) + L.swapaxes(1, 2)[:, None] @ h @ L[:, None])
-                    own = (w[..., None, :] @ B)[..., 0, :] - np.linalg.solve(B, pull[..., None])[..., 0]
-                    z[:, child.at] = own.reshape(len(x), -1)
+                    values = (w[..., None, :] @ B)[..., 0, :] - np.linalg.solve(B, pull[..., None])[..., 0]
+                    z[:, child.at] = values.reshape(len(x), -1)
                     log_det += mu.shape[1] * _log_diagonal(L) - _log_diagonal(B).sum(axis=1)
-                found.append((w, mu, L, B))
+                states.append((w, mu, L, B))
             if self.signed.size:
-                s, c = np.exp(p[:, self.signed]), self._unit(sites)
+                s = np.exp(p[:, self.signed])
+                c = self._unit(sites)
                 log_det += (0.5 * np.log(s * s + c * c) - p[:, self.signed]).sum(axis=1)
                 z[:, self.signed] = np.arcsinh(s / c)
-        return z, log_det, found
+        return z, log_det, states
 
     def folded(self, z: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``z`` ``(..., d)`` with positive signs, the same point, and the gradient there."""
@@ -227,17 +235,16 @@ class Structure:
         """Return ``q`` ``(..., d)`` and the gradient of its log density."""
         q, slope = self.folded(z, gradient)
         if self.signed.size and sites is not None:
-            q, slope = q.copy(), slope.copy()
+            q = q.copy()
+            slope = slope.copy()
             v = q[..., self.signed]
             slope[..., self.signed] = np.tanh(v) * slope[..., self.signed] + np.cosh(v) ** -2
             with np.errstate(divide="ignore"):
                 q[..., self.signed] = np.log(self._unit(sites) * np.sinh(v))
         return q, slope
 
-    # -- learning ----------------------------------------------------------------------------------------------------
-
     def learn(self, x: np.ndarray, slope: np.ndarray, gradient: np.ndarray, sites: np.ndarray) -> np.ndarray:
-        r"""Return the sites that draws ask for.
+        r"""Return the sites fitted to draws.
 
         With the gradient :math:`g_z` of the log density of ``z`` under the sites in force,
 
@@ -255,18 +262,19 @@ class Structure:
         sites
             In force.
         """
-        x, slope, gradient = (part[-_MOST_DRAWS:] for part in (x, slope, gradient))
+        x, slope, gradient = (values[-_MOST_DRAWS:] for values in (x, slope, gradient))
         spread = x.var(axis=0)
-        said = [self._rest(x[rows], slope[rows], gradient[rows], spread, sites) for rows in self._blocks(x)]
+        regressions = [self._rest(x[rows], slope[rows], gradient[rows], spread, sites) for rows in self._blocks(x)]
         out = sites.copy()
         with np.errstate(all="ignore"):
-            for i, (child, part) in enumerate(zip(self.children, self._parts, strict=True)):
+            for i, (child, indices) in enumerate(zip(self.children, self._site_indices, strict=True)):
                 if child.fixed:
                     continue
-                r, weight = (np.concatenate(found) for found in zip(*(block[i] for block in said), strict=True))
+                blocks = zip(*(block[i] for block in regressions), strict=True)
+                r, weight = (np.concatenate(arrays) for arrays in blocks)
                 learn = learn_grouped if child.kind == "grouped" else learn_elementwise
                 a, h = learn(r, x[:, child.at].reshape(r.shape), weight)
-                out[part] = np.concatenate([a.ravel(), h.ravel()])
+                out[indices] = np.concatenate([a.ravel(), h.ravel()])
             if self.signed.size:
                 out[self.n_sites - len(self.signed) :] = np.median(self._factored(x)[0][:, self.signed], axis=0)
         return out
@@ -274,12 +282,13 @@ class Structure:
     def _rest(
         self, x: np.ndarray, slope: np.ndarray, gradient: np.ndarray, spread: np.ndarray, sites: np.ndarray
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return of each child the gradient of the rest of the posterior and weights of the regression."""
-        _, _, found = self._undone(x, sites)
+        """Return for each child the gradient of the rest of the posterior and the weights of the regression."""
+        _, _, states = self._undone(x, sites)
         out = []
         with np.errstate(all="ignore"):
-            for child, (w, mu, L, B) in zip(self.children, found, strict=True):
-                g, alike = gradient[:, child.at], np.broadcast_to(spread[child.at], (len(x), child.size))
+            for child, (w, mu, L, B) in zip(self.children, states, strict=True):
+                g = gradient[:, child.at]
+                alike = np.broadcast_to(spread[child.at], (len(x), child.size))
                 if child.kind == "elementwise":
                     out.append(((np.sqrt(B) * g + w) / L, L * L / B))
                     continue
@@ -295,16 +304,14 @@ class Structure:
                     out.append((r[:, 0], alike))
         return out
 
-    # -- for people --------------------------------------------------------------------------------------------------
-
     def degree(self, x: np.ndarray, sites: np.ndarray) -> dict[str, np.ndarray]:
         """Return how far each element is non-centred: the mean over draws of the prior's share of its precision."""
         out = {child.name: np.zeros(child.shape) for child in self.children}
         for rows in self._blocks(x):
-            _, _, found = self._undone(x[rows], sites)
-            for child, part, (_, _, L, B) in zip(self.children, self._parts, found, strict=True):
+            _, _, states = self._undone(x[rows], sites)
+            for child, indices, (_, _, L, B) in zip(self.children, self._site_indices, states, strict=True):
                 if child.kind == "walk":
-                    B = 1.0 + L[0] * child.site(sites[part])[1]
+                    B = 1.0 + L[0] * child.site(sites[indices])[1]
                 elif child.kind != "elementwise":
                     B = (B * B).sum(axis=-1)
                 out[child.name] += (1.0 / B).sum(axis=0).reshape(child.shape) / len(x)
@@ -312,15 +319,15 @@ class Structure:
 
     @property
     def words(self) -> str:
-        """What is done, in the model's names."""
-        parts = []
+        """A sentence on the non-centring, in the model's names."""
+        sentences = []
         for child in self.children:
-            about = f" about {_and(child.location)}" if child.location else ""
-            scaled = f"{',' if about else ''} scaled by {_and(child.scale)}" if child.scale else ""
-            parts.append(f"{child.name} is sampled non-centred{about}{scaled}")
+            about = [f" about {_and(child.location)}"] if child.location else []
+            scaled = [f" scaled by {_and(child.scale)}"] if child.scale else []
+            sentences.append(f"{child.name} is sampled non-centred{','.join(about + scaled)}")
         if self._by_hand:
-            parts.append(f"{_and(self._by_hand)} {'is' if len(self._by_hand) == 1 else 'are'} sampled with a sign")
-        return "; ".join(parts)
+            sentences.append(f"{_and(self._by_hand)} {'is' if len(self._by_hand) == 1 else 'are'} sampled with a sign")
+        return "; ".join(sentences)
 
 
 def _and(names: Sequence[str]) -> str:

@@ -27,7 +27,8 @@ _loop = numba.njit(error_model="numpy")
 def _factor(L, H, HL, U):
     """Fill in ``H L`` and the upper factor of ``B``."""
     K = len(L)
-    HL[:], U[:] = 0.0, 0.0
+    HL[:] = 0.0
+    U[:] = 0.0
     for i in range(K):
         U[i, i] = 1.0
         for k in range(K):
@@ -107,9 +108,14 @@ def _group(mu, L, a, H, z, HL, U, e, t, w):
 @numba.njit(cache=True, error_model="numpy")
 def _place(mu, L, a, H, z):
     G, K = z.shape
-    x, log_det = mu.copy(), 0.0
-    HL, U, vectors = np.empty((K, K), z.dtype), np.empty((K, K), z.dtype), np.empty((3, K), z.dtype)
-    e, t, w = vectors[0], vectors[1], vectors[2]
+    x = mu.copy()
+    log_det = 0.0
+    HL = np.empty((K, K), z.dtype)
+    U = np.empty((K, K), z.dtype)
+    vectors = np.empty((3, K), z.dtype)
+    e = vectors[0]
+    t = vectors[1]
+    w = vectors[2]
     for g in range(G):
         _group(mu[g], L, a[g], H[g], z[g], HL, U, e, t, w)
         for i in range(K):
@@ -123,10 +129,18 @@ def _place(mu, L, a, H, z):
 def _pull_back(mu, L, a, H, z, x_bar, log_det_bar):
     """Return the adjoints of ``mu``, ``L`` and ``z``."""
     G, K = z.shape
-    mu_bar, L_bar, z_bar = np.empty((G, K), z.dtype), np.zeros((K, K), z.dtype), np.empty((G, K), z.dtype)
-    HL, U, U_bar = np.empty((K, K), z.dtype), np.empty((K, K), z.dtype), np.empty((K, K), z.dtype)
-    vectors, by_det = np.empty((4, K), z.dtype), log_det_bar[()]
-    e, t, w, r = vectors[0], vectors[1], vectors[2], vectors[3]
+    mu_bar = np.empty((G, K), z.dtype)
+    L_bar = np.zeros((K, K), z.dtype)
+    z_bar = np.empty((G, K), z.dtype)
+    HL = np.empty((K, K), z.dtype)
+    U = np.empty((K, K), z.dtype)
+    U_bar = np.empty((K, K), z.dtype)
+    vectors = np.empty((4, K), z.dtype)
+    by_det = log_det_bar[()]
+    e = vectors[0]
+    t = vectors[1]
+    w = vectors[2]
+    r = vectors[3]
     for g in range(G):
         _group(mu[g], L, a[g], H[g], z[g], HL, U, e, t, w)
         q = z_bar[g]

@@ -32,7 +32,8 @@ DRAWS = 48
 # A half of the length 2^-16 of an edge that does not close contains a jump: a sampler's steps are much longer.
 _HALVINGS = 16
 # Gradients after which no more segments are halved, and most jumps, and walls, that are traced to their places.
-_MOST, _TRACED = 400, 6
+_MOST = 400
+_TRACED = 6
 
 
 class Break(NamedTuple):
@@ -67,8 +68,8 @@ class Break(NamedTuple):
 def looked_at(chains: int, draws: int, number: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of the chains, and of their draws, for ``number`` draws from all of a run."""
     of_each = -(-number // chains)
-    which = (np.arange(of_each) + 0.5) * draws / of_each
-    return np.arange(0, chains, -(-chains // number)), np.unique(which.astype(int))
+    rows = (np.arange(of_each) + 0.5) * draws / of_each
+    return np.arange(0, chains, -(-chains // number)), np.unique(rows.astype(int))
 
 
 def breaks_between(
@@ -95,8 +96,8 @@ def breaks_between(
     """
     look = _Look(density, rounding)
     with np.errstate(all="ignore"):  # densities that are not finite, or vast
-        found = look.between(np.unique(np.asarray(draws, dtype=float), axis=0), failures)
-    what = {} if found is None else found._asdict()
+        result = look.between(np.unique(np.asarray(draws, dtype=float), axis=0), failures)
+    what = {} if result is None else result._asdict()
     return {"gradients": look.spent} | {name: value for name, value in what.items() if value != math.inf}
 
 
@@ -107,8 +108,8 @@ class _Points(NamedTuple):
     lp: np.ndarray
     g: np.ndarray
 
-    def at(self, which: Any) -> _Points:
-        return _Points(*(part[which] for part in self))
+    def at(self, indices: Any) -> _Points:
+        return _Points(*(array[indices] for array in self))
 
 
 def _joined(*parts: _Points) -> _Points:
@@ -124,7 +125,9 @@ class _Look:
     """A search that counts what it evaluates."""
 
     def __init__(self, density: Density, rounding: float):
-        self._density, self._rounding, self.spent = density, rounding, 0
+        self._density = density
+        self._rounding = rounding
+        self.spent = 0
 
     def _evaluated(self, x: np.ndarray) -> _Points:
         self.spent += len(x)
@@ -141,7 +144,8 @@ class _Look:
         if np.isnan(lowest):
             return None
         tree = minimum_spanning_tree(squareform(pdist(x / sd))).tocoo()
-        a, b = points.at(tree.row), points.at(tree.col)
+        a = points.at(tree.row)
+        b = points.at(tree.col)
         (left, right), walls = self._jumps(a, b)
         if failures:
             way = (b.x - a.x) / sd
@@ -149,59 +153,76 @@ class _Look:
             beyond = self._evaluated(np.concatenate([b.x + way, a.x - way]))
             out = np.isnan(beyond.lp)
             walls = [*walls, (_joined(b, a).at(out), beyond.at(out))]
-        inside, outside = left.at([]), right.at([])
+        inside = left.at([])
+        outside = right.at([])
         if walls:
             inside, outside = (_joined(*side) for side in zip(*walls, strict=True))
         chosen = np.unique(np.linspace(0.0, max(len(inside.lp) - 1.0, 0.0), _TRACED).astype(int))[: len(inside.lp)]
-        inside, outside = inside.at(chosen), outside.at(chosen)
+        inside = inside.at(chosen)
+        outside = outside.at(chosen)
         for _ in range(_HALVINGS * bool(walls)):
             middle = self._evaluated(0.5 * (inside.x + outside.x))
             out = np.isnan(middle.lp)
-            inside, outside = _either(out, inside, middle), _either(out, middle, outside)
-        found = []
+            inside = _either(out, inside, middle)
+            outside = _either(out, middle, outside)
+        breaks = []
         for kind, one, other in (("jump", left, right), ("wall", inside, outside)):
             # A place is part of the posterior if it is as probable as draws are.
-            there = np.fmax(one.lp, other.lp) >= lowest
-            found += self._placed(kind, one.at(there), other.at(there))
-        return _most_common(found, sd)
+            probable = np.fmax(one.lp, other.lp) >= lowest
+            breaks += self._placed(kind, one.at(probable), other.at(probable))
+        return _most_common(breaks, sd)
 
     def _jumps(self, a: _Points, b: _Points) -> tuple[tuple[_Points, _Points], list[tuple[_Points, _Points]]]:
         """Return the shortest segments that contain a jump, and segments from a finite point to one that is not."""
-        walls, jumps = [], (a.at([]), b.at([]))
-        opened, kept, depth = np.full(len(a.lp), np.inf), np.zeros(len(a.lp), int), np.zeros(len(a.lp), int)
+        walls = []
+        jumps = (a.at([]), b.at([]))
+        opened = np.full(len(a.lp), np.inf)
+        persistent = np.zeros(len(a.lp), int)
+        depth = np.zeros(len(a.lp), int)
         while len(a.lp) and self.spent < _MOST:
             # Those first that stay open as they are halved.
-            order = np.lexsort([-opened, -kept])[: _MOST - self.spent]
-            a, b, opened, kept, depth = a.at(order), b.at(order), opened[order], kept[order], depth[order]
+            order = np.lexsort([-opened, -persistent])[: _MOST - self.spent]
+            a = a.at(order)
+            b = b.at(order)
+            opened = opened[order]
+            persistent = persistent[order]
+            depth = depth[order]
             middle = self._evaluated(0.5 * (a.x + b.x))
             out = np.isnan(middle.lp)
             if out.any():
                 walls.append((a.at(out), middle.at(out)))
-            a, b = _joined(a, middle).at(np.tile(~out, 2)), _joined(middle, b).at(np.tile(~out, 2))
-            before, kept, depth = (np.tile(part[~out], 2) for part in (opened, kept, depth + 1))
+            a = _joined(a, middle).at(np.tile(~out, 2))
+            b = _joined(middle, b).at(np.tile(~out, 2))
+            opened_before, persistent, depth = (np.tile(state[~out], 2) for state in (opened, persistent, depth + 1))
             opened = _open_by(a, b)
-            kept = np.where(opened > 0.7 * before, kept + 1, 0)
+            persistent = np.where(opened > 0.7 * opened_before, persistent + 1, 0)
             limit = CALIBRATION.jump + self._rounding * np.maximum(np.abs(a.lp), np.abs(b.lp))
             still = opened > limit
             # Of the jumps that are already known to be such, only some are traced.
-            still &= (kept < 3) | (np.cumsum(kept >= 3) <= _TRACED)
+            still &= (persistent < 3) | (np.cumsum(persistent >= 3) <= _TRACED)
             done = still & (depth >= _HALVINGS)
             jumps = _joined(jumps[0], a.at(done)), _joined(jumps[1], b.at(done))
             still &= ~done
-            a, b, opened, kept, depth = a.at(still), b.at(still), opened[still], kept[still], depth[still]
+            a = a.at(still)
+            b = b.at(still)
+            opened = opened[still]
+            persistent = persistent[still]
+            depth = depth[still]
         return jumps, walls
 
     def _placed(self, kind: str, a: _Points, b: _Points) -> list[Break]:
         """Return breaks in short segments with the coordinate that leads across each."""
         n, d = a.x.shape
-        first, last = np.zeros(n, int), np.full(n, d)  # coordinates below `first` may move, those below `last` may not
-        while n and (last - first).max() > 1:
-            half = (first + last) // 2
+        low = np.zeros(n, int)
+        high = np.full(n, d)
+        while n and (high - low).max() > 1:
+            half = (low + high) // 2
             lp = self._evaluated(np.where(np.arange(d) < half[:, None], b.x, a.x)).lp
             across = np.isnan(lp) if kind == "wall" else np.abs(lp - a.lp) > np.abs(lp - b.lp)
-            first, last = np.where(across, first, half), np.where(across, half, last)
+            low = np.where(across, low, half)
+            high = np.where(across, half, high)
         size = np.full(n, math.inf) if kind == "wall" else np.abs(b.lp - a.lp)
-        return [Break(kind, float(size[i]), int(first[i]), float(a.x[i, first[i]]), True) for i in range(n)]
+        return [Break(kind, float(size[i]), int(low[i]), float(a.x[i, low[i]]), True) for i in range(n)]
 
 
 def _either(condition: np.ndarray, one: _Points, other: _Points) -> _Points:
@@ -210,13 +231,13 @@ def _either(condition: np.ndarray, one: _Points, other: _Points) -> _Points:
     ))  # fmt: skip
 
 
-def _most_common(found: list[Break], sd: np.ndarray) -> Break | None:
+def _most_common(breaks: list[Break], sd: np.ndarray) -> Break | None:
     """Return one break for all that are of the most frequent kind and coordinate."""
-    if not found:
+    if not breaks:
         return None
-    (kind, coordinate), _ = Counter((one.kind, one.coordinate) for one in found).most_common(1)[0]
-    same = sorted(one.value for one in found if (one.kind, one.coordinate) == (kind, coordinate))
-    others = any(one.coordinate != coordinate for one in found if one.kind == kind)
+    (kind, coordinate), _ = Counter((one.kind, one.coordinate) for one in breaks).most_common(1)[0]
+    same = sorted(one.value for one in breaks if (one.kind, one.coordinate) == (kind, coordinate))
+    others = any(one.coordinate != coordinate for one in breaks if one.kind == kind)
     fixed = not others and bool(same[-1] - same[0] < 1e-3 * sd[coordinate])
-    size = float(np.median([one.size for one in found if one.kind == kind]))
+    size = float(np.median([one.size for one in breaks if one.kind == kind]))
     return Break(kind, size, coordinate, same[len(same) // 2], fixed)

@@ -31,15 +31,15 @@ class Convergence(NamedTuple):
 def convergence(values: np.ndarray) -> Convergence:
     """Return ArviZ's statistics of draws ``(chain, draw, p)``; NaN for parameters that are not finite."""
     chains, draws, p = values.shape
-    found = np.full((3, p), np.nan)
+    statistics = np.full((3, p), np.nan)
     if draws >= CALIBRATION.fewest_of_chain:
         each = max(1, _BLOCK // (chains * draws))
-        for first in range(0, p, each):
-            block = np.ascontiguousarray(np.moveaxis(values[..., first : first + each], 2, 0), dtype=float)
+        for start in range(0, p, each):
+            block = np.ascontiguousarray(np.moveaxis(values[..., start : start + each], 2, 0), dtype=float)
             sound = np.isfinite(block).all(axis=(1, 2))
             if sound.any():
-                found[:, np.flatnonzero(sound) + first] = _of_block(block[sound])
-    return Convergence(*found)
+                statistics[:, np.flatnonzero(sound) + start] = _of_block(block[sound])
+    return Convergence(*statistics)
 
 
 def _of_block(block: np.ndarray) -> np.ndarray:
@@ -100,8 +100,8 @@ def _ess(x: np.ndarray) -> np.ndarray:
     pairs = rho[:, : 2 * count : 2] + rho[:, 1 : 2 * count : 2]
     ends = np.concatenate([pairs[:, : count - 1] <= 0.0, np.ones((len(x), 1), bool)], axis=1).argmax(axis=1)
     rows = np.arange(len(x))
-    kept = np.arange(count) < ends[:, None]
-    falling = np.where(kept, np.minimum.accumulate(pairs, axis=1), 0.0).sum(axis=1)
+    in_sequence = np.arange(count) < ends[:, None]
+    falling = np.where(in_sequence, np.minimum.accumulate(pairs, axis=1), 0.0).sum(axis=1)
     last = rho[rows, 2 * ends]
     last = np.where((last > 0.0) | (pairs[rows, ends] >= 0.0), last, 0.0)
     n = chains * draws

@@ -55,13 +55,14 @@ def uncorrected(values: np.ndarray) -> Corrected:
     """Return plain means of functions ``(chain, draw, p)``, whose bias is not measurable."""
     chains, draws, p = values.shape
     cut = count_pieces(chains, draws)
-    first = values[:1, :1]
+    origin = values[:1, :1]
     with np.errstate(invalid="ignore"):  # the mean of what is not finite
-        pieces = (values[:, draws % cut :] - first).reshape(chains * cut, -1, p).mean(axis=1)
-        by_chain = first[0] + (values - first).mean(axis=1)
-        value = first[0, 0] + pieces.mean(axis=0)
+        pieces = (values[:, draws % cut :] - origin).reshape(chains * cut, -1, p).mean(axis=1)
+        by_chain = origin[0] + (values - origin).mean(axis=1)
+        value = origin[0, 0] + pieces.mean(axis=0)
         error = between_pieces(pieces, chains) if len(pieces) > 1 else np.full(p, np.nan)
-    none, all_of_it = np.full(p, np.nan), np.ones(p)
+    none = np.full(p, np.nan)
+    all_of_it = np.ones(p)
     return Corrected(value, error, value, error, none, none, np.zeros(p, bool), all_of_it, all_of_it, by_chain)
 
 
@@ -102,7 +103,8 @@ def choose(
     Corrected
         With the batch means of the chosen estimate in ``by_chain``.
     """
-    (difference, difference_se), error = bias, corrected.se
+    difference, difference_se = bias
+    error = corrected.se
     ratio = error**2 / np.maximum(raw.se**2, 1e-300)
     used = (ratio < CALIBRATION.gain_of_one) & usable
     if corrected_error * CALIBRATION.gain_of_all > raw_error:

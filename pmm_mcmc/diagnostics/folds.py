@@ -38,58 +38,67 @@ class Fold:
     def __init__(
         self, position: np.ndarray, gradient: np.ndarray, train: np.ndarray, held: np.ndarray, *, keep: bool = False
     ):
-        self._x, self._g, self._keep = position, gradient, keep
-        self._rows, self.fitted = np.concatenate([train, held]), len(train)
+        self._x = position
+        self._g = gradient
+        self._keep = keep
+        self._rows = np.concatenate([train, held])
+        self.fitted = len(train)
         self._virial: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
         d = position.shape[1]
         self.dense = d <= MOST_DENSE and len(train) > 3 * d
         if self.dense:
-            x, g = position[train], gradient[train]
+            x = position[train]
+            g = gradient[train]
             self._centre, root = affine_scale(x, g, dense=True)
-            self._mean, self._covariance = x.mean(axis=0), root @ root.T
+            self._mean = x.mean(axis=0)
+            self._covariance = root @ root.T
             gram = (x - self._mean).T @ (x - self._mean)
             # The slope on a coordinate that does not move is 0.
             gram[np.diag_indices(d)] = np.where(gram.diagonal() > 0.0, gram.diagonal() * (1.0 + _TINY), 1.0)
             self._factor = lu_factor(gram)
         else:
             self._centre, self._scale, self._mean = np.empty((3, d))
-            for part in self._columns(np.arange(d + 1)):
-                x, g = position[train, part], gradient[train, part]
-                self._centre[part], self._scale[part] = affine_scale(x, g, dense=False)
-                self._mean[part] = x.mean(axis=0)
+            for columns in self._columns(np.arange(d + 1)):
+                x = position[train, columns]
+                g = gradient[train, columns]
+                self._centre[columns], self._scale[columns] = affine_scale(x, g, dense=False)
+                self._mean[columns] = x.mean(axis=0)
 
     def _columns(self, starts: np.ndarray) -> Iterator[slice]:
         """Yield ranges of coordinates that are copied together and begin at some of ``starts``, whose last is ``d``."""
-        each, at = max(1, _COPIED // len(self._rows)), 0
-        while at < len(starts) - 1:
-            end = max(at + 1, int(np.searchsorted(starts, starts[at] + each, "right")) - 1)
-            yield slice(int(starts[at]), int(starts[end]))
-            at = end
+        count = max(1, _COPIED // len(self._rows))
+        start = 0
+        while start < len(starts) - 1:
+            end = max(start + 1, int(np.searchsorted(starts, starts[start] + count, "right")) - 1)
+            yield slice(int(starts[start]), int(starts[end]))
+            start = end
 
-    def directions(self, follow: np.ndarray, own: np.ndarray) -> np.ndarray:
+    def directions(self, follow: np.ndarray, coordinate: np.ndarray) -> np.ndarray:
         """Return how functions ``(rows, p)`` vary: slopes ``(p, d)`` or, of very many coordinates, one each ``(p,)``.
 
-        Those of functions that equal a coordinate, ``own >= 0``, need not be estimated.
+        Those of functions that equal a coordinate, ``coordinate >= 0``, need not be estimated.
         """
-        free, train = np.flatnonzero(own < 0), self._rows[: self.fitted]
+        free = np.flatnonzero(coordinate < 0)
+        train = self._rows[: self.fitted]
         f = follow[: self.fitted, free]
         f = f - f.mean(axis=0)
         if self.dense:
             # Least squares of f on x is exact for linear functions, however correlated the coordinates are.
-            slope = np.zeros((len(own), self._x.shape[1]))
-            slope[own >= 0, own[own >= 0]] = 1.0
+            slope = np.zeros((len(coordinate), self._x.shape[1]))
+            slope[coordinate >= 0, coordinate[coordinate >= 0]] = 1.0
             if len(free):
                 slope[free] = lu_solve(self._factor, (self._x[train] - self._mean).T @ f).T
             return slope
         # Too many coordinates to know how they move together: follow the one that f varies with most.
-        best, most = own.copy(), np.full(len(free), -1.0)
-        for part in self._columns(np.arange(self._x.shape[1] + 1)) if len(free) else ():
-            x = self._x[train, part] - self._mean[part]
+        best = coordinate.copy()
+        largest = np.full(len(free), -1.0)
+        for columns in self._columns(np.arange(self._x.shape[1] + 1)) if len(free) else ():
+            x = self._x[train, columns] - self._mean[columns]
             with_each = np.abs(f.T @ (x / np.maximum(x.std(axis=0), 1e-300)))
-            at = with_each.argmax(axis=1)
-            found = with_each[np.arange(len(free)), at]
-            best[free] = np.where(found > most, part.start + at, best[free])
-            most = np.maximum(most, found)
+            strongest = with_each.argmax(axis=1)
+            strength = with_each[np.arange(len(free)), strongest]
+            best[free] = np.where(strength > largest, columns.start + strongest, best[free])
+            largest = np.maximum(largest, strength)
         return best
 
     def along(self, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -98,18 +107,19 @@ class Fold:
             slopes = directions @ self._covariance
             s = np.sqrt(np.maximum((slopes * directions).sum(axis=1), 1e-300))
             return (self._x[self._rows] - self._centre) @ (directions.T / s), self._g[self._rows] @ (slopes.T / -s)
-        at, scale = (self._rows[:, None], directions), self._scale[directions]
-        return (self._x[at] - self._centre[directions]) / scale, -(self._g[at] * scale)
+        elements = (self._rows[:, None], directions)
+        scale = self._scale[directions]
+        return (self._x[elements] - self._centre[directions]) / scale, -(self._g[elements] * scale)
 
     def virial(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return virial terms about their means ``(fitted, m)``, their normal matrix's inverse, those of the fold."""
         if self._virial is not None:
             return self._virial
         terms = self.virial_terms()
-        found = (*about_means(terms[: self.fitted]), terms[self.fitted :])
+        result = (*about_means(terms[: self.fitted]), terms[self.fitted :])
         if self._keep:
-            self._virial = found
-        return found
+            self._virial = result
+        return result
 
     def virial_terms(self) -> np.ndarray:
         """Return ``(x - m) g + 1`` of all coordinates, or sums over neighbours if there are many: ``(rows, m)``.
@@ -119,14 +129,16 @@ class Fold:
         d = self._x.shape[1]
         m = count_virial_terms(self.fitted, d)
         starts = np.arange(m + 1) * d // max(m, 1)
-        found = np.empty((len(self._rows), m))
-        for part in self._columns(starts) if m else ():
-            terms = self._x[self._rows, part] - self._mean[part]
-            terms *= self._g[self._rows, part]
+        result = np.empty((len(self._rows), m))
+        for columns in self._columns(starts) if m else ():
+            terms = self._x[self._rows, columns] - self._mean[columns]
+            terms *= self._g[self._rows, columns]
             terms += 1.0
-            first, last = np.searchsorted(starts, (part.start, part.stop))
-            found[:, first:last] = terms if m == d else np.add.reduceat(terms, starts[first:last] - part.start, axis=1)
-        return found
+            begin, end = np.searchsorted(starts, (columns.start, columns.stop))
+            if m < d:
+                terms = np.add.reduceat(terms, starts[begin:end] - columns.start, axis=1)
+            result[:, begin:end] = terms
+        return result
 
 
 class Folds:
@@ -146,10 +158,13 @@ class Folds:
 
     def __init__(self, position: np.ndarray, gradient: np.ndarray):
         chains, draws, d = position.shape
-        self.coordinates, self.chains, self.cut = d, chains, count_pieces(chains, draws)
+        self.coordinates = d
+        self.chains = chains
+        self.cut = count_pieces(chains, draws)
         self.skipped = draws % self.cut
         used = draws - self.skipped
-        x, g = position.reshape(-1, d), gradient.reshape(-1, d)
+        x = position.reshape(-1, d)
+        g = gradient.reshape(-1, d)
         every = np.arange(chains * draws).reshape(chains, draws)[:, self.skipped :].ravel()
         pieces = np.repeat(np.arange(chains * self.cut), used // self.cut)
         folds = pieces // self.cut * min(chains, CALIBRATION.folds) // chains if chains > 1 else pieces
@@ -157,7 +172,8 @@ class Folds:
         self.pieces: list[np.ndarray] = []
         self._folds: list[Fold] = []
         for fold in np.unique(folds):
-            held, train = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+            held = np.flatnonzero(folds == fold)
+            train = np.flatnonzero(folds != fold)
             train = train[:: -(-len(train) // CALIBRATION.fitted_draws)]
             # Kept terms take no more memory than positions and gradients do.
             keep = (folds[-1] + 1) * len(train) * count_virial_terms(len(train), d) <= 2 * x.size
@@ -174,13 +190,13 @@ class Folds:
         """Return draws ``(chain, draw, p)`` of functions without those skipped: ``(n, p)``."""
         return values[:, self.skipped :].reshape(-1, values.shape[2])
 
-    def directions(self, follow: np.ndarray, own: np.ndarray | None = None) -> list[np.ndarray]:
-        """Return the directions of functions ``(chain, draw, p)`` in each fold; ``own`` as of ``Fold.directions``."""
+    def directions(self, follow: np.ndarray, coordinate: np.ndarray | None = None) -> list[np.ndarray]:
+        """Return the directions of functions ``(chain, draw, p)`` in each fold, as ``Fold.directions`` does."""
         f = self.flat(follow)
         finite = np.isfinite(f).all(axis=0)
         f = np.where(finite, f - np.where(finite, f[0], 0.0), 0.0)
-        own = np.full(f.shape[1], -1) if own is None else own
-        return [fold.directions(f[np.concatenate([train, held])], own) for fold, train, held, _ in self]
+        coordinate = np.full(f.shape[1], -1) if coordinate is None else coordinate
+        return [fold.directions(f[np.concatenate([train, held])], coordinate) for fold, train, held, _ in self]
 
 
 def about_means(terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

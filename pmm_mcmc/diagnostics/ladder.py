@@ -23,16 +23,16 @@ def restarts(run: Run) -> list[Reason]:
     reached = ladder["mode_restarts"].values[: len(weight)]
     if count < CALIBRATION.restarts:
         limit = CALIBRATION.restarts
-        words = f"{count} chains came from the reference to the posterior, limit {limit}: weights of modes are open"
-        return [Reason("restarts", words, MORE, None, float(count), limit)]
+        text = f"{count} chains came from the reference to the posterior, limit {limit}: weights of modes are open"
+        return [Reason("restarts", text, MORE, None, float(count), limit)]
     if len(weight) > 1 and reached.min() < CALIBRATION.restarts_of_mode:
         fewest = int(reached.argmin())
         limit = CALIBRATION.restarts_of_mode
-        words = (
+        text = (
             f"the mode of weight {weight[fewest]:.2g} was reached from the reference {int(reached[fewest])} times, "
             f"limit {limit}"
         )
-        return [Reason("restarts", words, MORE, None, float(reached[fewest]), limit)]
+        return [Reason("restarts", text, MORE, None, float(reached[fewest]), limit)]
     return []
 
 
@@ -44,11 +44,11 @@ def evidence(run: Run) -> list[Reason]:
     error = max(float(run.ladder["forward_minus_backward_se"]), rounding)
     if not abs(gap) > CALIBRATION.evidence_gap * error:
         return []
-    words = (
+    text = (
         f"log evidence forward and backward differ by {abs(gap):.2g} (error {error:.2g}), limit "
         f"{CALIBRATION.evidence_gap:g} errors: neighbouring rungs have not met the same places"
     )
-    return [Reason("evidence", words, MORE, None, abs(gap) / error, CALIBRATION.evidence_gap)]
+    return [Reason("evidence", text, MORE, None, abs(gap) / error, CALIBRATION.evidence_gap)]
 
 
 def ladder_words(ladder: Any, trusted: bool) -> str:
@@ -61,13 +61,13 @@ def ladder_words(ladder: Any, trusted: bool) -> str:
     error = float(ladder["log_evidence_se"])
     places = int(np.clip(-np.floor(np.log10(max(error, 1e-9))), 2, 6))
     count = int(ladder["restarts"])
-    words = f" Ladder: log evidence {log_evidence:.{places}f} (error {error:.{places}f}), {count} restarts"
+    text = f" Ladder: log evidence {log_evidence:.{places}f} (error {error:.{places}f}), {count} restarts"
     if len(weight) > 1:
         shown = ", ".join(f"{w:.2g} (error {se:.1g})" for w, se in zip(weight[:6], errors, strict=False))
-        words += f", {len(weight)} modes of weights {shown}" + ", ..." * (len(weight) > 6)
+        text += f", {len(weight)} modes of weights {shown}" + ", ..." * (len(weight) > 6)
     elif len(weight):
-        words += ", one mode" + ": a run without a ladder would do" * trusted
-    return f"{words}."
+        text += ", one mode" + ": a run without a ladder would do" * trusted
+    return f"{text}."
 
 
 def _weights(ladder: Any) -> np.ndarray:

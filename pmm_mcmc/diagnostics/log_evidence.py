@@ -99,8 +99,8 @@ class LadderSums:
         for _ in range(3):  # Bennett's constant is a fixed point
             trial = self._empty()
             trial.add(np.zeros(1, int), log_ratio[:, None])
-            found = trial.ratios("bennett", np.ones((1, units), bool))[0]
-            self.centres = np.where(np.isfinite(found), found, self.centres)
+            ratios = trial.ratios("bennett", np.ones((1, units), bool))[0]
+            self.centres = np.where(np.isfinite(ratios), ratios, self.centres)
         return self
 
     def _empty(self) -> LadderSums:
@@ -111,34 +111,36 @@ class LadderSums:
     def add(self, units: np.ndarray, log_ratio: np.ndarray) -> None:
         """Add draws: ``l`` ``(n, m, N + 1)`` of ``m`` units."""
         steps = np.diff(self.betas)
-        hot, cold = steps * log_ratio[..., :-1], steps * log_ratio[..., 1:]
+        hot = steps * log_ratio[..., :-1]
+        cold = steps * log_ratio[..., 1:]
         with np.errstate(all="ignore"):
             self.count[units] += len(log_ratio)
             self.forward[units] = np.logaddexp(self.forward[units], logsumexp(hot, axis=0))
             self.backward[units] = np.logaddexp(self.backward[units], logsumexp(-cold, axis=0))
             self.up[units] += expit(hot - self.centres).sum(axis=0)
             self.down[units] += expit(self.centres - cold).sum(axis=0)
-            away = log_ratio - self.shift
-            self.first[units] += away.sum(axis=0)
-            self.second[units] += (away**2).sum(axis=0)
+            offset = log_ratio - self.shift
+            self.first[units] += offset.sum(axis=0)
+            self.second[units] += (offset**2).sum(axis=0)
 
-    def ratios(self, which: str, kept: np.ndarray) -> np.ndarray:
-        """Return log ratios ``(k, N)`` of neighbouring evidences from the units ``kept`` ``(k, u)``."""
-        count = np.log(kept @ self.count)[:, None]
+    def ratios(self, estimator: str, units: np.ndarray) -> np.ndarray:
+        """Return log ratios ``(k, N)`` of neighbouring evidences; ``units`` ``(k, u)`` are 1 for those used."""
+        count = np.log(units @ self.count)[:, None]
         with np.errstate(all="ignore"):
-            if which == "bennett":
-                return self.centres + np.log(kept @ self.up) - np.log(kept @ self.down)
-            logs = self.forward if which == "forward" else self.backward
+            if estimator == "bennett":
+                return self.centres + np.log(units @ self.up) - np.log(units @ self.down)
+            logs = self.forward if estimator == "forward" else self.backward
             top = logs.max(axis=0)
-            total = np.log(kept @ np.exp(logs - top)) + top - count
-            return total if which == "forward" else -total
+            total = np.log(units @ np.exp(logs - top)) + top - count
+            return total if estimator == "forward" else -total
 
-    def integral(self, kept: np.ndarray) -> np.ndarray:
-        """Return thermodynamic integrals ``(k,)`` from the units ``kept`` ``(k, u)``."""
-        count, steps = (kept @ self.count)[:, None], np.diff(self.betas)
+    def integral(self, units: np.ndarray) -> np.ndarray:
+        """Return thermodynamic integrals ``(k,)``; ``units`` ``(k, u)`` are 1 for those used."""
+        count = (units @ self.count)[:, None]
+        steps = np.diff(self.betas)
         with np.errstate(invalid="ignore"):
-            mean = kept @ self.first / count
-            variance = kept @ self.second / count - mean**2
+            mean = units @ self.first / count
+            variance = units @ self.second / count - mean**2
             mean = mean + self.shift
             trapezoid = 0.5 * steps * (mean[:, 1:] + mean[:, :-1])
             return (trapezoid - steps**2 / 12.0 * np.diff(variance, axis=1)).sum(axis=1)
@@ -149,12 +151,15 @@ class LadderSums:
         everything = np.zeros((1 + len(used), len(self.count)))
         everything[:, used] = 1.0
         everything[np.arange(1, 1 + len(used)), used] = 0.0
-        kept = everything if len(used) > 1 else everything[:1]
-        by = {which: self.ratios(which, kept).sum(axis=1) for which in ("bennett", "forward", "backward")}
-        by["thermodynamic"], by["gap"] = self.integral(kept), by["forward"] - by["backward"]
-        few = float(student.ppf(0.975, max(len(used) - 1, 1)) / norm.ppf(0.975))
-        found = [number for values in by.values() for number in (float(values[0]), few * jackknife(values[1:]))]
-        return LogEvidence(*found)
+        units = everything if len(used) > 1 else everything[:1]
+        estimates = {name: self.ratios(name, units).sum(axis=1) for name in ("bennett", "forward", "backward")}
+        estimates["thermodynamic"] = self.integral(units)
+        estimates["gap"] = estimates["forward"] - estimates["backward"]
+        student_ratio = float(student.ppf(0.975, max(len(used) - 1, 1)) / norm.ppf(0.975))
+        fields = []
+        for values in estimates.values():
+            fields += [float(values[0]), student_ratio * jackknife(values[1:])]
+        return LogEvidence(*fields)
 
 
 def jackknife(left_out: np.ndarray) -> float:

@@ -17,7 +17,9 @@ __all__ = ["MOST_MODES", "Modes", "find_modes", "mode_labels"]
 # Modes at most; the lightest ones are one with the last.
 MOST_MODES = 24
 # Draws that climb, gradients for each of them, and the dip in nats between two maxima that are not one.
-_CLIMBING, _EACH, _DIP = 256, 60, 0.2
+_CLIMBING = 256
+_EACH = 60
+_DIP = 0.2
 _BETWEEN = np.linspace(0.0, 1.0, 11)[1:-1]
 _TURNS = 3  # rounds of assigning draws to the nearest mode, whose scale is of the round before
 
@@ -63,7 +65,8 @@ def find_modes(position: np.ndarray, restart: np.ndarray, value: Value) -> Modes
     label = np.argsort(order)[label].reshape(chains, draws)
     modes = len(order)
     share = np.stack([(label == k).mean(axis=1) for k in range(modes)], axis=1)
-    weight, of_restart = share.mean(axis=0), np.array([(restart & (label == k)).sum() for k in range(modes)])
+    weight = share.mean(axis=0)
+    of_restart = np.array([(restart & (label == k)).sum() for k in range(modes)])
     between = share.std(axis=0, ddof=1) / np.sqrt(chains) if chains > 1 else np.full(modes, np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         binomial = np.sqrt(weight * (1.0 - weight) / restart.sum()) if modes > 1 else np.zeros(1)
@@ -71,9 +74,9 @@ def find_modes(position: np.ndarray, restart: np.ndarray, value: Value) -> Modes
     return Modes(weight, np.fmax(between, binomial), centre, of_restart, label)
 
 
-def mode_labels(position: np.ndarray, value: Value, most: int = _CLIMBING) -> np.ndarray:
-    """Return the numbers ``(n,)`` of the modes that draws ``(n, d)`` are in, by climbs from ``most`` of them."""
-    some = np.unique(np.linspace(0, len(position) - 1, min(len(position), most)).astype(int))
+def mode_labels(position: np.ndarray, value: Value, climbs: int = _CLIMBING) -> np.ndarray:
+    """Return the numbers ``(n,)`` of the modes that draws ``(n, d)`` are in, by ``climbs`` climbs from them."""
+    some = np.unique(np.linspace(0, len(position) - 1, min(len(position), climbs)).astype(int))
     ends = Climbers.climb(value, position[some], position[some].mean(axis=0), _EACH * len(some))
     return _labelled(position, some, _basins(ends.position, ends.lp, value))
 
@@ -98,21 +101,24 @@ def _basins(maxima: np.ndarray, lp: np.ndarray, value: Value) -> np.ndarray:
 
 def _labelled(flat: np.ndarray, some: np.ndarray, basin: np.ndarray) -> np.ndarray:
     """Return the mode of every draw, from those of some."""
-    modes, d = int(basin.max()) + 1, flat.shape[1]
+    modes = int(basin.max()) + 1
+    d = flat.shape[1]
     if modes == 1:
         return np.zeros(len(flat), int)
-    label, known = basin, flat[some]
+    label = basin
+    sample = flat[some]
     for _ in range(_TURNS):
         distance = np.empty((len(flat), modes))
-        spread = sum(((known[label == k] - known[label == k].mean(axis=0)) ** 2).sum(axis=0) for k in range(modes))
-        common = np.maximum(spread / len(known), 1e-12)
+        spread = sum(((sample[label == k] - sample[label == k].mean(axis=0)) ** 2).sum(axis=0) for k in range(modes))
+        common = np.maximum(spread / len(sample), 1e-12)
         for k in range(modes):
-            own = known[label == k]
+            members = sample[label == k]
             # Few draws count as much as the spread that all modes share.
-            width = (((own - own.mean(axis=0)) ** 2).sum(axis=0) + d * common) / (len(own) + d)
-            log_share = np.log(max(len(own), 1) / len(known))
-            distance[:, k] = ((flat - own.mean(axis=0)) ** 2 / width + np.log(width)).sum(axis=1) - 2.0 * log_share
+            width = (((members - members.mean(axis=0)) ** 2).sum(axis=0) + d * common) / (len(members) + d)
+            log_share = np.log(max(len(members), 1) / len(sample))
+            distance[:, k] = ((flat - members.mean(axis=0)) ** 2 / width + np.log(width)).sum(axis=1) - 2.0 * log_share
         everything = distance.argmin(axis=1)
         everything[some] = basin
-        label, known = everything, flat
+        label = everything
+        sample = flat
     return label

@@ -24,7 +24,7 @@ class _Mode(NamedTuple):
 
     mass: float
     coordinate: int
-    at: float
+    value: float
     visited: bool
 
     @property
@@ -40,7 +40,7 @@ def _other_mode(run: Run) -> _Mode | None:
         return mode._replace(visited=bool(mode.visited)) if mode.mass > 0.0 else None
     if "other_modes" not in run.stats:  # where results of PyMC's loop have them
         return None
-    of_chain, coordinate, at, visited = (
+    of_chain, coordinate, value, visited = (
         np.reshape(run.stats[name].values, (run.chains, -1))[:, -1] for name in OTHER_MODES
     )
     of_chain = np.nan_to_num(of_chain)
@@ -48,7 +48,7 @@ def _other_mode(run: Run) -> _Mode | None:
         return None
     unvisited = np.where(visited, 0.0, of_chain)
     worst = int(np.argmax(unvisited if unvisited.any() else of_chain))
-    return _Mode(float(of_chain[worst]), int(coordinate[worst]), float(at[worst]), bool(visited[worst]))
+    return _Mode(float(of_chain[worst]), int(coordinate[worst]), float(value[worst]), bool(visited[worst]))
 
 
 def _unvisited(run: Run) -> tuple[float, str]:
@@ -63,22 +63,22 @@ def _unvisited(run: Run) -> tuple[float, str]:
     if run.position is not None:
         x = run.position[..., mode.coordinate].ravel()
         centre, sd = _densest(x)
-        away = (mode.at - centre) / sd
-        distances = np.abs(x - mode.at) / sd
-        here = (distances > CALIBRATION.apart).mean()
-        there = (distances < 0.5 * CALIBRATION.apart).mean()
-        if there > CALIBRATION.visited * mode.mass and here > CALIBRATION.visited * (1.0 - mode.mass):
+        offset = (mode.value - centre) / sd
+        distances = np.abs(x - mode.value) / sd
+        in_chains = (distances > CALIBRATION.apart).mean()
+        in_mode = (distances < 0.5 * CALIBRATION.apart).mean()
+        if in_mode > CALIBRATION.visited * mode.mass and in_chains > CALIBRATION.visited * (1.0 - mode.mass):
             return 0.0, ""  # chains have been in both, and their agreement judges how often
-        if abs(away) < 1.0:
+        if abs(offset) < 1.0:
             return 0.0, ""  # where most draws of the run are is where the warm-up had none
-        side = "above" if away > 0.0 else "below"
-        place = f", {abs(away):.0f} sd {side} theirs in {run.unconstrained(mode.coordinate)},"
+        side = "above" if offset > 0.0 else "below"
+        place = f", {abs(offset):.0f} sd {side} theirs in {run.unconstrained(mode.coordinate)},"
     return mode.mass, f"chains do not move to another mode{place} that has {share}"
 
 
 def mode_reasons(run: Run) -> list[Reason]:
     """Return a reason if a mode that no chain visits has a hundredth of the mass of theirs."""
-    mass, words = _unvisited(run)
+    mass, text = _unvisited(run)
     ratio = mass / max(1.0 - mass, 1e-300)
     if ratio <= CALIBRATION.mass:
         return []
@@ -93,13 +93,13 @@ def mode_reasons(run: Run) -> list[Reason]:
         )
     if "restart" in run.stats:
         remedy = "take more chains, or a reference from which that mode is met"
-    return [Reason("modes", f"{words}, limit 1 %", remedy, None, mass, CALIBRATION.mass)]
+    return [Reason("modes", f"{text}, limit 1 %", remedy, None, mass, CALIBRATION.mass)]
 
 
 def mode_words(run: Run) -> str:
     """Return words on a mode that no chain visits and that has too little mass for a reason."""
-    _, words = _unvisited(run)
-    return f" {words[0].upper()}{words[1:]}." if words else ""
+    _, text = _unvisited(run)
+    return f" {text[0].upper()}{text[1:]}." if text else ""
 
 
 def unequal_modes(run: Run, remedy: str) -> list[Reason]:
@@ -109,13 +109,14 @@ def unequal_modes(run: Run, remedy: str) -> list[Reason]:
         return []
     parameter = run.unconstrained(mode.coordinate) if run.position is not None else None
     where = f", apart in {parameter}" if parameter else ""
-    words = f"chains move between modes of unequal width{where}: a step shifts their weights, and no gradient shows it"
-    return [Reason("unmeasured", words, remedy, parameter, mode.mass)]
+    text = f"chains move between modes of unequal width{where}: a step shifts their weights, and no gradient shows it"
+    return [Reason("unmeasured", text, remedy, parameter, mode.mass)]
 
 
 def _densest(x: np.ndarray) -> tuple[float, float]:
     """Return centre and sd of the Gaussian that has a quarter of the draws in the shortest interval that has one."""
-    ordered, quarter = np.sort(x), len(x) // 4
+    ordered = np.sort(x)
+    quarter = len(x) // 4
     widths = ordered[quarter:] - ordered[: len(x) - quarter]
-    first = int(widths.argmin())
-    return float(ordered[first] + ordered[first + quarter]) / 2.0, max(float(widths[first]) / 0.637, 1e-300)
+    start = int(widths.argmin())
+    return float(ordered[start] + ordered[start + quarter]) / 2.0, max(float(widths[start]) / 0.637, 1e-300)

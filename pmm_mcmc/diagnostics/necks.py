@@ -33,17 +33,22 @@ DRAWS = 400
 _TOWARDS = (0.7, 1.4, 2.1, 3.0, 4.0, 5.5, 7.5, 10.0)
 _AWAY = _TOWARDS[:4]
 # Most coordinates of the model, of which each costs a gradient at each place, and most that are walked along.
-MOST, _WALKED = 64, 2
+MOST = 64
+_WALKED = 2
 # Drop of the log density, in nats, at which a walk ends; gain that the next step promises at which a climb does.
-_DEEP, _ARRIVED = 8.0, 0.05
+_DEEP = 8.0
+_ARRIVED = 0.05
 # Climbs with one Hessian matrix each, their steps, and the distance of its differences in whitened coordinates.
-_CLIMBS, _STEPS, _APART = 3, 8, 1e-3
+_CLIMBS = 3
+_STEPS = 8
+_APART = 1e-3
 # Pairs of draws from Laplace's Gaussian.
 _PAIRS = 16
 # Rise of a prediction beyond its maximum, in nats, that 32 draws leave: it ends before a larger one.
 _RISE = 0.5
 # Share of the draws beyond which a neck begins, and the bulk in which the prediction must agree with the draws.
-_TAIL, _BULK = 0.01, 0.05
+_TAIL = 0.01
+_BULK = 0.05
 
 
 def necks_beyond(
@@ -68,19 +73,22 @@ def necks_beyond(
         The number of ``gradients`` that were evaluated and, in ``along``, for each coordinate its number, ``side`` of
         the neck, places and log densities there.
     """
-    walk, d = _Walk(coordinates, value), draws.shape[1]
-    along = []
+    walk = _Walk(coordinates, value)
+    d = draws.shape[1]
+    predictions = []
     if 1 < d <= MOST and np.isfinite(draws).all():
         with np.errstate(all="ignore"):  # densities that are not finite, or vast
-            along = [walk.predicted(draws, i, side) for i, side in walk.narrowing(draws, among)]
-    return {"gradients": walk.spent, "along": along}
+            predictions = [walk.predicted(draws, i, side) for i, side in walk.narrowing(draws, among)]
+    return {"gradients": walk.spent, "along": predictions}
 
 
 class _Walk:
     """Walks in whitened coordinates that count what they evaluate."""
 
     def __init__(self, coordinates: Coordinates, value: Value):
-        self._coordinates, self._of_z, self.spent = coordinates, value, 0
+        self._coordinates = coordinates
+        self._of_z = value
+        self.spent = 0
 
     def _value(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         self.spent += len(y)
@@ -96,10 +104,10 @@ class _Walk:
         _, g = self._value(self._coordinates.whiten(draws))
         axes = self._axes(draws.shape[1])
         others = (g**2).sum(axis=1)[:, None] - (g @ axes) ** 2 / (axes**2).sum(axis=0)
-        found = np.corrcoef(draws.T, np.log(np.maximum(others, 1e-300)).T)[: draws.shape[1], draws.shape[1] :]
-        follows = np.nan_to_num(found.diagonal()) * (1.0 if among is None else among)
-        first = np.argsort(-np.abs(follows))[:_WALKED]
-        return [(int(i), int(np.sign(follows[i]))) for i in first if abs(follows[i]) > CALIBRATION.narrowing]
+        correlation = np.corrcoef(draws.T, np.log(np.maximum(others, 1e-300)).T)[: draws.shape[1], draws.shape[1] :]
+        follows = np.nan_to_num(correlation.diagonal()) * (1.0 if among is None else among)
+        steepest = np.argsort(-np.abs(follows))[:_WALKED]
+        return [(int(i), int(np.sign(follows[i]))) for i in steepest if abs(follows[i]) > CALIBRATION.narrowing]
 
     def predicted(self, draws: np.ndarray, i: int, side: int) -> dict[str, Any]:
         """Return the prediction along coordinate ``i``, as far as it can be walked."""
@@ -109,19 +117,28 @@ class _Walk:
         length = float(np.linalg.norm(axis))
         axis = axis / length
         centre = float(start @ axis) + (median - draws[np.argmin(np.abs(draws[:, i] - median)), i]) / length
-        at, found = np.empty(0), np.empty(0)
+        positions = np.empty(0)
+        log_densities = np.empty(0)
         for sign, places in ((-side, _AWAY), (side, (0.0, *_TOWARDS))):
-            away = 0.5 * sign * (high - low) * np.array(places)
-            values = self._marginal(axis, centre + away / length, start)
-            at, found = np.r_[at, median + away[: len(values)]], np.r_[found, values]
-        order = np.argsort(at)
-        return {"coordinate": i, "side": side, "at": at[order].tolist(), "log_density": found[order].tolist()}
+            offsets = 0.5 * sign * (high - low) * np.array(places)
+            values = self._marginal(axis, centre + offsets / length, start)
+            positions = np.r_[positions, median + offsets[: len(values)]]
+            log_densities = np.r_[log_densities, values]
+        order = np.argsort(positions)
+        return {
+            "coordinate": i,
+            "side": side,
+            "at": positions[order].tolist(),
+            "log_density": log_densities[order].tolist(),
+        }
 
     def _marginal(self, axis: np.ndarray, places: np.ndarray, start: np.ndarray) -> list[float]:
         """Return log densities at places along an axis, until they are low or there is no maximum."""
         plane = np.linalg.svd(axis[None])[2][1:]
-        found: list[float] = []
-        y, hessian, passed = start, None, list[np.ndarray]()
+        log_densities: list[float] = []
+        y = start
+        hessian = None
+        passed = list[np.ndarray]()
         for place in places:
             if len(passed) > 1:  # straight on
                 step = passed[-1] - passed[-2]
@@ -131,10 +148,10 @@ class _Walk:
                 break
             y, hessian, log_density = top
             passed.append(y)
-            found.append(log_density)
-            if log_density < max(found) - _DEEP:
+            log_densities.append(log_density)
+            if log_density < max(log_densities) - _DEEP:
                 break
-        return found
+        return log_densities
 
     def _top(
         self, y: np.ndarray, plane: np.ndarray, hessian: np.ndarray | None
@@ -150,14 +167,18 @@ class _Walk:
                 values, vectors = np.linalg.eigh(hessian)
                 slope = vectors.T @ (plane @ g)
                 step = slope / np.maximum(np.abs(values), 1e-4) @ vectors.T @ plane
-                gain, share, higher = float(g @ step), 1.0, False
+                gain = float(g @ step)
+                share = 1.0
+                higher = False
                 while gain >= _ARRIVED and share > 1e-3 and not higher:
-                    (tried,), (there,) = self._value((y + share * step)[None])
+                    (tried,), (gradient,) = self._value((y + share * step)[None])
                     higher = bool(tried > lp + 1e-3 * share * gain)
                     share = share if higher else 0.5 * share
                 if not higher:
                     break
-                y, lp, g = y + share * step, tried, there
+                y = y + share * step
+                lp = tried
+                g = gradient
             hessian = self._hessian(y, g, plane)
             if not np.isfinite(hessian).all():
                 return None
@@ -191,40 +212,40 @@ def neck_reasons(run: Run) -> list[Reason]:
     for one in run.findings.get("necks", {}).get("along", []):
         number = one["coordinate"]
         side = one["side"]
-        z = run.judged[..., number].ravel()
+        z = run.sampled_position[..., number].ravel()
         mass = _beyond(side * z, *_ordered(side, one["at"], one["log_density"]))
         if mass > _TAIL + CALIBRATION.mass:
             edge = side * float(np.quantile(side * z, 1.0 - _TAIL))
             parameter = run.coordinate(number)
             value = run.draws_of(parameter)[int(np.argmin(np.abs(z - edge)))]
             where = "below" if edge < np.median(z) else "above"
-            words = (
+            text = (
                 f"by a prediction {100.0 * mass:.0f} % of the mass is where {parameter} is {where} {value:.3g}, a neck "
                 f"with {100.0 * _TAIL:.0f} % of the draws"
             )
             remedy = f"draw more, or keep {parameter} from there by its prior"
-            return [Reason("neck", words, remedy, parameter, mass, _TAIL + CALIBRATION.mass)]
+            return [Reason("neck", text, remedy, parameter, mass, _TAIL + CALIBRATION.mass)]
     return []
 
 
-def _ordered(side: int, at: list[float], log_density: list[float]) -> tuple[np.ndarray, np.ndarray]:
+def _ordered(side: int, places: list[float], log_density: list[float]) -> tuple[np.ndarray, np.ndarray]:
     """Return places and log densities such that the neck is on the right."""
-    return side * np.array(at)[::side], np.array(log_density)[::side]
+    return side * np.array(places)[::side], np.array(log_density)[::side]
 
 
-def _beyond(z: np.ndarray, at: np.ndarray, log_density: np.ndarray) -> float:
+def _beyond(z: np.ndarray, places: np.ndarray, log_density: np.ndarray) -> float:
     """Return the mass predicted beyond the last hundredth of draws ``z``; 0 where the prediction is no evidence."""
     low, high, edge = np.quantile(z, [_BULK, 1.0 - _BULK, 1.0 - _TAIL])
-    if not ((at >= low) & (at <= high)).any():
+    if not ((places >= low) & (places <= high)).any():
         return 0.0
-    top = int(np.where((at >= low) & (at <= high), log_density, -np.inf).argmax())
+    top = int(np.where((places >= low) & (places <= high), log_density, -np.inf).argmax())
     rises = np.flatnonzero(np.diff(log_density[top:]) > _RISE)
     if rises.size:  # there the prediction fails, or another mode begins
-        at, log_density = (part[: top + rises[0] + 1] for part in (at, log_density))
-    if len(at) < 5 or at[0] > low or at[-1] < edge:
+        places, log_density = (values[: top + rises[0] + 1] for values in (places, log_density))
+    if len(places) < 5 or places[0] > low or places[-1] < edge:
         return 0.0
-    fine = np.linspace(at[0], at[-1], 4001)
-    density = np.exp(PchipInterpolator(at, log_density)(fine) - log_density[top])
+    fine = np.linspace(places[0], places[-1], 4001)
+    density = np.exp(PchipInterpolator(places, log_density)(fine) - log_density[top])
     inside = (fine >= low) & (fine <= high)
     share = np.cumsum(density * inside) / (density * inside).sum()
     drawn = np.sort(z[(z >= low) & (z <= high)])

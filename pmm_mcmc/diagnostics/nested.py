@@ -73,7 +73,8 @@ def nested_r_hat(dt: Any, var_names: Any = None, superchains: int | Sequence[int
     member = _membership(posterior, superchains)
     if var_names is not None:
         posterior = posterior[[var_names] if isinstance(var_names, str) else list(var_names)]
-    labeller, values = BaseLabeller(), {}
+    labeller = BaseLabeller()
+    values = {}
     for name in posterior.data_vars:
         statistic = _of_variable(posterior[name], member).to_dataset(name=name)
         for _, selection, index in xarray_sel_iter(statistic, skip_dims=set()):
@@ -86,7 +87,7 @@ def _of_variable(draws: xr.DataArray, member: np.ndarray) -> xr.DataArray:
     if draws.nbytes > _BYTES and long is not None and draws.sizes[long] > 1:  # ranks and scores are copies of the draws
         size = max(1, _BYTES * draws.sizes[long] // draws.nbytes)
         parts = [draws.isel({long: slice(i, i + size)}) for i in range(0, draws.sizes[long], size)]
-        return xr.concat([_of_variable(part, member) for part in parts], long)
+        return xr.concat([_of_variable(block, member) for block in parts], long)
     draws = draws.astype(float).transpose("chain", "draw", ...)
     draws = draws.where(np.isfinite(draws))
     with np.errstate(all="ignore"):  # constants, and chains that do not move
@@ -119,30 +120,30 @@ def _membership(posterior: xr.Dataset, superchains: int | Sequence[int] | None) 
                 "give superchains"
             )
     if isinstance(superchains, int | np.integer):
-        given = f"superchains={superchains}"
+        argument = f"superchains={superchains}"
         if "chain" in posterior.coords and not np.array_equal(posterior["chain"], np.arange(chains)):
             raise ValueError(
-                f"{given} is about all chains of a run, and the chains of this result are not 0 to {chains - 1}: "
+                f"{argument} is about all chains of a run, and the chains of this result are not 0 to {chains - 1}: "
                 "give superchains, the number of its superchain for each chain"
             )
         labels = np.arange(chains) * max(superchains, 1) // chains
     else:
         labels = np.asarray(superchains)
-        given = f"superchains={np.array2string(labels, threshold=8)}"
+        argument = f"superchains={np.array2string(labels, threshold=8)}"
         if labels.shape != (chains,):
-            raise ValueError(f"{given}: must be one whole number, or one for each of the {chains} chains")
+            raise ValueError(f"{argument}: must be one whole number, or one for each of the {chains} chains")
     member = np.unique(labels, return_inverse=True)[1]
     sizes = np.bincount(member)
     if len(sizes) < 2:
-        raise ValueError(f"{given}: must be at least 2 superchains, to compare them")
+        raise ValueError(f"{argument}: must be at least 2 superchains, to compare them")
     if sizes.min() < sizes.max():
         raise ValueError(
-            f"{given}: superchains would be of {sizes.min()} to {sizes.max()} of the {chains} chains, must be of one "
-            "size: choose a number that divides the chains"
+            f"{argument}: superchains would be of {sizes.min()} to {sizes.max()} of the {chains} chains, must be of "
+            "one size: choose a number that divides the chains"
         )
     if sizes.max() < 2:
         raise ValueError(
-            f"{given}: superchains would be of one chain each, must be of 2 or more (for {chains} chains that all "
+            f"{argument}: superchains would be of one chain each, must be of 2 or more (for {chains} chains that all "
             "started apart there is arviz.rhat)"
         )
     return member

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-__all__ = ["SITES", "WORDS", "judged_positions", "noncentring"]
+__all__ = ["SITES", "WORDS", "noncentring", "sampled_positions"]
 
 # Attributes of a result: the numbers of the non-centring, and what is non-centred, in words.
-SITES, WORDS = "noncentring", "reparametrisation"
+SITES = "noncentring"
+WORDS = "reparametrisation"
 
 
 def noncentring(dt: Any) -> xr.Dataset:
@@ -38,12 +39,13 @@ def noncentring(dt: Any) -> xr.Dataset:
     moments = "posterior" not in dt.children and "posterior_mean" in dt.children
     group = "posterior_mean" if moments else "posterior"
     if group not in dt.children or "backend" not in dt[group].attrs:
-        ours = "sample_stats" in dt.children and "n_grad_total" in dt["sample_stats"]
-        why = "is a result of pm.sample, whose chains learn it each for itself and do not keep it" if ours else ""
+        of_package = "sample_stats" in dt.children and "n_grad_total" in dt["sample_stats"]
+        why = "is a result of pm.sample, whose chains learn it each for itself and do not keep it" if of_package else ""
         raise ValueError(
             f"dt: {why or 'is no result of pmm_mcmc'}; sample with pmm.sample(step), and pass what it returns"
         )
-    attrs, draws = dt[group].attrs, dt[group].dataset
+    attrs = dt[group].attrs
+    draws = dt[group].dataset
     degree = json.loads(attrs[SITES])["degree"] if SITES in attrs else {}
     return xr.Dataset(
         {name: _like(draws.get(name), name, np.asarray(values)) for name, values in degree.items()},
@@ -59,7 +61,7 @@ def _like(draws: xr.DataArray | None, name: str, values: np.ndarray) -> xr.DataA
     return xr.DataArray(values, dims=[f"{name}_dim_{i}" for i in range(values.ndim)])
 
 
-def judged_positions(stats: Any) -> np.ndarray:
+def sampled_positions(stats: Any) -> np.ndarray:
     """Return the positions ``(chain, draw, d)`` that the gradients of a result are those of a log density at."""
     name = "noncentred" if "noncentred" in stats else "unconstrained"
     return np.asarray(stats[name].values, dtype=float)

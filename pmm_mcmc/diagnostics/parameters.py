@@ -19,7 +19,8 @@ _SAMPLE = ("chain", "draw")
 
 def labels_of(group: xr.Dataset) -> list[str]:
     """Return ArviZ's labels of the scalars of a group, in the order of its variables."""
-    labeller, every = BaseLabeller(), xarray_sel_iter(group, skip_dims=set(_SAMPLE))
+    labeller = BaseLabeller()
+    every = xarray_sel_iter(group, skip_dims=set(_SAMPLE))
     return [labeller.make_label_flat(name, selection, index) for name, selection, index in every]
 
 
@@ -38,53 +39,60 @@ class Parameters:
         sizes = (dict(variable.sizes) for variable in self._posterior.data_vars.values())
         return sum(int(np.prod([size for dim, size in every.items() if dim not in _SAMPLE])) for every in sizes)
 
-    def slabs(self, which: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield numbers of parameters with their draws ``(chain, draw, n)``: of all, or of those in ``which``."""
-        kept, draws, size = [], [], 0
-        for at, values in self._pieces(which):
-            kept.append(at)
+    def slabs(self, numbers: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield numbers of parameters with their draws ``(chain, draw, n)``: of all, or of those in ``numbers``."""
+        blocks = []
+        draws = []
+        size = 0
+        for indices, values in self._pieces(numbers):
+            blocks.append(indices)
             draws.append(values)
             size += values.nbytes
             if size >= SLAB:
-                yield np.concatenate(kept), draws[0] if len(draws) == 1 else np.concatenate(draws, axis=-1)
-                kept, draws, size = [], [], 0
-        if kept:
-            yield np.concatenate(kept), draws[0] if len(draws) == 1 else np.concatenate(draws, axis=-1)
+                yield np.concatenate(blocks), draws[0] if len(draws) == 1 else np.concatenate(draws, axis=-1)
+                blocks = []
+                draws = []
+                size = 0
+        if blocks:
+            yield np.concatenate(blocks), draws[0] if len(draws) == 1 else np.concatenate(draws, axis=-1)
 
-    def _pieces(self, which: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _pieces(self, numbers: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         wanted = np.ones(len(self), bool)
-        if which is not None:
+        if numbers is not None:
             wanted[:] = False
-            wanted[which] = True
-        first = 0
+            wanted[numbers] = True
+        offset = 0
         for variable in self._posterior.data_vars.values():
             dims = [dim for dim in variable.dims if dim not in _SAMPLE]
             variable = variable.transpose(*_SAMPLE, *dims)
             if not dims:
-                dims, variable = ["scalar"], variable.expand_dims("scalar", axis=2)
+                dims = ["scalar"]
+                variable = variable.expand_dims("scalar", axis=2)
             shape = variable.shape[2:]
-            numbers = first + np.arange(int(np.prod(shape))).reshape(shape)
-            first += numbers.size
+            places = offset + np.arange(int(np.prod(shape))).reshape(shape)
+            offset += places.size
             # Slices along the longest dimension, so that a variable on disk is not read as a whole.
             long = int(np.argmax(shape))
             step = max(1, SLAB * shape[long] // max(1, 8 * int(np.prod(variable.shape))))
             for begin in range(0, shape[long], step):
-                part = slice(begin, begin + step)
-                at = numbers[(slice(None),) * long + (part,)].ravel()
-                if wanted[at].any():
-                    values = variable.isel({dims[long]: part}).values
+                block = slice(begin, begin + step)
+                indices = places[(slice(None),) * long + (block,)].ravel()
+                chosen = wanted[indices]
+                if chosen.any():
+                    values = variable.isel({dims[long]: block}).values
                     values = values.reshape(*values.shape[:2], -1)
-                    if not wanted[at].all():
-                        at, values = at[wanted[at]], values[..., wanted[at]]
-                    yield at, values.astype(float, copy=False)
+                    if not chosen.all():
+                        indices = indices[chosen]
+                        values = values[..., chosen]
+                    yield indices, values.astype(float, copy=False)
 
-    def read(self, which: np.ndarray | None = None) -> np.ndarray:
-        """Return draws ``(chain, draw, n)`` of the parameters numbered ``which``, in this order; by default of all."""
-        which = np.arange(len(self)) if which is None else np.asarray(which)
+    def read(self, numbers: np.ndarray | None = None) -> np.ndarray:
+        """Return draws ``(chain, draw, n)`` of the parameters ``numbers``, in this order; by default of all."""
+        numbers = np.arange(len(self)) if numbers is None else np.asarray(numbers)
         sizes = self._posterior.sizes
-        values = np.empty((sizes["chain"], sizes["draw"], len(which)))
+        values = np.empty((sizes["chain"], sizes["draw"], len(numbers)))
         place = np.full(len(self), -1)
-        place[which] = np.arange(len(which))
-        for at, part in self.slabs(which):
-            values[..., place[at]] = part
+        place[numbers] = np.arange(len(numbers))
+        for indices, block in self.slabs(numbers):
+            values[..., place[indices]] = block
         return values

@@ -18,9 +18,9 @@ from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.folds import Folds
 from pmm_mcmc.diagnostics.identity import holds, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.nested import nested_r_hat
-from pmm_mcmc.diagnostics.noncentred import judged_positions
+from pmm_mcmc.diagnostics.noncentred import sampled_positions
 from pmm_mcmc.diagnostics.parameters import Parameters
-from pmm_mcmc.diagnostics.table import judged, table_of
+from pmm_mcmc.diagnostics.table import selected, table_of
 from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
 from pmm_mcmc.warmup.stein_identity import Identity
@@ -63,7 +63,7 @@ class Run:
         These groups, ``None`` if there are none.
     position
         Unconstrained positions, ``None`` if there are none.
-    judged, gradient
+    sampled_position, gradient
         Gradients, and the positions at which they are taken: non-centred ones if the run has them.
     """
 
@@ -73,7 +73,7 @@ class Run:
     equilibration: Any = None
     position: Any = None
     gradient: Any = None
-    judged: Any = None
+    sampled_position: Any = None
 
     # -- what the result is ------------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class Run:
     @property
     def has_gradients(self) -> bool:
         """Whether there are gradients."""
-        return self.judged is not None
+        return self.sampled_position is not None
 
     @property
     def adjusted(self) -> bool:
@@ -139,13 +139,14 @@ class Run:
     @cached_property
     def table(self) -> pd.DataFrame:
         """Estimates of the parameters that a verdict judges."""
-        return table_of(self, judged(self))
+        return table_of(self, selected(self))
 
     @property
     def means(self) -> str:
         """Words for the means that a verdict speaks of."""
-        judged, count = len(self.table), len(self.parameters)
-        return "all means" if judged == count else f"the {judged} of {count} means that were judged"
+        rows = len(self.table)
+        count = len(self.parameters)
+        return "all means" if rows == count else f"the {rows} of {count} means that were judged"
 
     @property
     def kind(self) -> str:
@@ -200,11 +201,11 @@ class Run:
         error = error.where(self.table["bias_of_sd"].isna() & (self.table["sd"] != 0.0))
         if self.position is None:
             return error * np.nan
-        moved = np.append((self.judged != self.position).any(axis=(0, 1)), True)
+        moved = np.append((self.sampled_position != self.position).any(axis=(0, 1)), True)
         number = {label: i for i, label in enumerate(self.labels)}
         for label in error.index[error > CALIBRATION.mcse]:
             values = self.parameters.read(np.array([number[label]]))
-            if moved[own_of(values, self.position)[0]]:
+            if moved[coordinate_of(values, self.position)[0]]:
                 error[label] = np.nan
         return error
 
@@ -213,12 +214,12 @@ class Run:
     @cached_property
     def identity(self) -> Identity | None:
         """The Stein identity of each coordinate, if there are gradients."""
-        return None if self.judged is None else identity_of(self.judged, self.gradient)
+        return None if self.sampled_position is None else identity_of(self.sampled_position, self.gradient)
 
     @cached_property
     def whitened_identity(self) -> Identity | None:
         """The Stein identity of whitened coordinates, where these can be had."""
-        return None if self.judged is None else whitened_identity(self.judged, self.gradient)
+        return None if self.sampled_position is None else whitened_identity(self.sampled_position, self.gradient)
 
     @property
     def identity_degrees(self) -> int:
@@ -234,12 +235,12 @@ class Run:
     def moving(self) -> np.ndarray:
         """Which coordinates vary between draws."""
         with np.errstate(invalid="ignore"):  # what is infinite does not move
-            return np.ptp(self.judged, axis=(0, 1)) > 0.0
+            return np.ptp(self.sampled_position, axis=(0, 1)) > 0.0
 
     @cached_property
     def folds(self) -> Folds:
         """The draws in folds, for corrected estimates."""
-        return Folds(self.judged, self.gradient)
+        return Folds(self.sampled_position, self.gradient)
 
     @cached_property
     def correctable(self) -> bool:
@@ -247,19 +248,19 @@ class Run:
         # Where the density jumps, or may end at a wall, the identity lacks a boundary term.
         if self.identity is None or self.broken is not None or walled(self.stats, self.chains * self.draws):
             return False
-        if not np.isfinite(self.judged).all():  # a scale so small that non-centred coordinates overflow
+        if not np.isfinite(self.sampled_position).all():  # a scale so small that non-centred coordinates overflow
             return False
         return holds(self.identity, self.identity_degrees, self.moving)
 
-    def own_of(self, values: np.ndarray) -> np.ndarray:
+    def coordinate_of(self, values: np.ndarray) -> np.ndarray:
         """Return the number of the coordinate that each parameter ``(chain, draw, n)`` equals in all draws, or -1."""
-        return own_of(values, self.judged)
+        return coordinate_of(values, self.sampled_position)
 
     # -- names -------------------------------------------------------------------------------------------------------
 
     def coordinate(self, number: int) -> str:
         """Return the parameter that a coordinate of the gradients is, or else that correlates with it most."""
-        return self._closest(self.judged, number)
+        return self._closest(self.sampled_position, number)
 
     def unconstrained(self, number: int) -> str:
         """Return the parameter that an unconstrained coordinate is, or else that correlates with it most."""
@@ -271,15 +272,15 @@ class Run:
         closest = -1.0
         judged_labels = set(self.table.index)
         numbers = np.array([i for i, label in enumerate(self.labels) if label in judged_labels])
-        for at, values in self.parameters.slabs(numbers):
-            equal = own_of(values, positions) == number
+        for indices, values in self.parameters.slabs(numbers):
+            equal = coordinate_of(values, positions) == number
             if equal.any():
-                return self.labels[at[int(equal.argmax())]]
+                return self.labels[indices[int(equal.argmax())]]
             flat = values.reshape(x.size, -1)
             with np.errstate(all="ignore"):
                 correlation = np.nan_to_num(np.abs([np.corrcoef(x.ravel(), f)[0, 1] for f in flat.T]))
             if correlation.max() > closest:
-                best = self.labels[at[int(correlation.argmax())]]
+                best = self.labels[indices[int(correlation.argmax())]]
                 closest = float(correlation.max())
         return best
 
@@ -302,12 +303,12 @@ class Run:
         if self.position is None or not flags.any():
             return ""
         sd = np.maximum(self.position.std(axis=(0, 1)), 1e-300)
-        away = (self.position[flags].mean(axis=0) - self.position.mean(axis=(0, 1))) / sd
-        worst = int(np.argmax(np.abs(away)))
-        if abs(away[worst]) < 1.0:
+        offset = (self.position[flags].mean(axis=0) - self.position.mean(axis=(0, 1))) / sd
+        worst = int(np.argmax(np.abs(offset)))
+        if abs(offset[worst]) < 1.0:
             return ""
-        side = "above" if away[worst] > 0 else "below"
-        return f", most of all where {self.unconstrained(worst)} is {abs(away[worst]):.1f} sd {side} its mean"
+        side = "above" if offset[worst] > 0 else "below"
+        return f", most of all where {self.unconstrained(worst)} is {abs(offset[worst]):.1f} sd {side} its mean"
 
     def break_place(self) -> tuple[str, float] | None:
         """Return the parameter that the break is along, and its value: NaN if that is no function of the coordinate."""
@@ -322,20 +323,20 @@ class Run:
         return label, float(np.interp(self.broken.value, x[order], values))
 
 
-def own_of(values: np.ndarray, positions: np.ndarray | None) -> np.ndarray:
+def coordinate_of(values: np.ndarray, positions: np.ndarray | None) -> np.ndarray:
     """Return the number of the coordinate that each parameter ``(chain, draw, n)`` equals in all draws, or -1."""
-    own = np.full(values.shape[-1], -1)
+    coordinate = np.full(values.shape[-1], -1)
     if positions is None:
-        return own
+        return coordinate
     start = positions[0, 0]
     order = np.argsort(start, kind="stable")
     low = np.searchsorted(start, values[0, 0], "left", sorter=order)
     high = np.searchsorted(start, values[0, 0], "right", sorter=order)
-    for i in range(len(own)):
+    for i in range(len(coordinate)):
         for j in order[low[i] : high[i]]:
             if np.array_equal(values[..., i], positions[..., j]):
-                own[i] = j
-    return own
+                coordinate[i] = j
+    return coordinate
 
 
 def scalars(dt: Any, var_names: Any = None) -> xr.Dataset:
@@ -367,16 +368,16 @@ def read(dt: Any, var_names: Any = None, *, strict: bool = False) -> Run:
     groups = {name: dt[name] if name in dt.children else None for name in ("ladder", "equilibration")}
     stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
     run = Run(posterior, stats, **groups)
-    there = "gradient" in stats and "unconstrained" in stats
+    with_gradients = "gradient" in stats and "unconstrained" in stats
     enough = run.draws >= CALIBRATION.fewest_of_chain and run.chains * run.draws >= CALIBRATION.fewest
-    if strict and not there:
+    if strict and not with_gradients:
         raise ValueError(_NONE)
     if strict and not enough:
         raise ValueError(
             f"{run.chains} x {run.draws} draws are too few for a corrected estimate: draw at least {CALIBRATION.fewest}"
         )
-    if there and enough:
+    if with_gradients and enough:
         run.position = np.asarray(stats["unconstrained"].values, dtype=float)
         run.gradient = np.asarray(stats["gradient"].values, dtype=float)
-        run.judged = judged_positions(stats)
+        run.sampled_position = sampled_positions(stats)
     return run

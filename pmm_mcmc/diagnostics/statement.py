@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 __all__ = ["MORE", "NOT_TRUSTED", "TRUSTED", "UNDECIDED", "Reason", "Verdict", "beside", "concluded"]
 
-TRUSTED, UNDECIDED, NOT_TRUSTED = "trusted", "undecided", "not trusted"
+TRUSTED = "trusted"
+UNDECIDED = "undecided"
+NOT_TRUSTED = "not trusted"
 # The remedy of reasons that more draws alone remove: ``draws="auto"`` goes on until there are none.
 MORE = "draw more"
 # An excess of r_hat below so many times that of the limit leaves a run undecided.  Of 15 right runs that the gate of
@@ -146,7 +148,7 @@ def _how_many(reasons: list[Reason]) -> str:
     """
     times = [1.0]
     for reason in reasons:
-        if reason.value is None or reason.limit is None:
+        if not reason.value or reason.limit is None:
             continue
         if reason.code == "few_draws":
             times.append(reason.limit / reason.value)
@@ -156,5 +158,5 @@ def _how_many(reasons: list[Reason]) -> str:
             times.append((reason.value - 1.0) / (reason.limit - 1.0))
     if max(times) == 1.0 or not math.isfinite(max(times)):
         return ""
-    words = f": about {math.ceil(10.0 * max(times)) / 10.0:.1f} times as many"
-    return f"{words}, or reparametrise" if any(reason.code == "r_hat" for reason in reasons) else words
+    text = f": about {math.ceil(10.0 * max(times)) / 10.0:.1f} times as many"
+    return f"{text}, or reparametrise" if any(reason.code == "r_hat" for reason in reasons) else text

@@ -45,7 +45,8 @@ __all__ = [
 ]
 
 # Sets of regressors: the first one, two or three own-direction terms, or all three with the virial terms.
-ORDERS, _VIRIAL = (1, 2, 3), "virial"
+ORDERS = (1, 2, 3)
+_VIRIAL = "virial"
 # Numbers in a block of functions that are corrected together: two megabytes fit a processor's cache.
 _BLOCK = 2**18
 
@@ -82,32 +83,37 @@ def _fit(
     dict of (order, p), (m, p)
         Coefficients of the own-direction and, by ridge, of the virial terms, by the set.
     """
-    p, (h, inverse) = values.shape[1], shared
-    t, f = terms - terms.mean(axis=1, keepdims=True), values - values.mean(axis=0)
-    gram, right = np.empty((p, 3, 3)), np.empty((p, 3))
+    p = values.shape[1]
+    h, inverse = shared
+    t = terms - terms.mean(axis=1, keepdims=True)
+    f = values - values.mean(axis=0)
+    gram = np.empty((p, 3, 3))
+    right = np.empty((p, 3))
     for i in range(3):
         right[:, i] = np.einsum("np,np->p", t[i], f)
         for j in range(i + 1):
             gram[:, i, j] = gram[:, j, i] = np.einsum("np,np->p", t[i], t[j])
     none = np.zeros((0, p))
-    found: dict[int | str, tuple[np.ndarray, np.ndarray]] = {
+    coefficients: dict[int | str, tuple[np.ndarray, np.ndarray]] = {
         order: (solve_slopes(gram[:, :order, :order], right[:, :order]), none) for order in ORDERS
     }
     if not h.shape[1]:
-        return found | {_VIRIAL: found[ORDERS[-1]]}
-    with_terms, with_values = np.stack([h.T @ part for part in t]), h.T @ f
-    by_terms, by_values = inverse @ with_terms, inverse @ with_values
+        return coefficients | {_VIRIAL: coefficients[ORDERS[-1]]}
+    with_terms = np.stack([h.T @ term for term in t])
+    with_values = h.T @ f
+    by_terms = inverse @ with_terms
+    by_values = inverse @ with_values
     gram = gram - np.einsum("imp,jmp->pij", with_terms, by_terms)
     right = right - np.einsum("imp,mp->pi", with_terms, by_values)
-    own = solve_slopes(gram, right)
-    return found | {_VIRIAL: (own, by_values - np.einsum("imp,ip->mp", by_terms, own))}
+    slopes = solve_slopes(gram, right)
+    return coefficients | {_VIRIAL: (slopes, by_values - np.einsum("imp,ip->mp", by_terms, slopes))}
 
 
 def corrected_expectations(
     values: np.ndarray,
     position: np.ndarray,
     gradient: np.ndarray,
-    own: np.ndarray | None = None,
+    coordinate: np.ndarray | None = None,
     follow: np.ndarray | None = None,
 ) -> Corrected:
     """Estimate the posterior expectations of functions of the parameters.
@@ -118,7 +124,7 @@ def corrected_expectations(
         The functions at the draws.
     position, gradient : (chain, draw, d)
         Unconstrained positions, and the gradient of the log density there.
-    own : (p,) int, optional
+    coordinate : (p,) int, optional
         The coordinate that a function equals, or -1: its direction need not be estimated.
     follow : (chain, draw, p), optional
         Functions whose directions are used; default ``values``.  A squared deviation does not vary with a direction
@@ -135,7 +141,7 @@ def corrected_expectations(
     Draws with wrong weights of separate modes fulfil it.
     """
     folds = Folds(position, gradient)
-    return corrected(values, folds, folds.directions(values if follow is None else follow, own))
+    return corrected(values, folds, folds.directions(values if follow is None else follow, coordinate))
 
 
 def corrected(values: np.ndarray, folds: Folds, directions: list[np.ndarray], unbiased: bool = False) -> Corrected:
@@ -152,36 +158,39 @@ def corrected(values: np.ndarray, folds: Folds, directions: list[np.ndarray], un
     unbiased
         Whether the draws have no bias: then nothing is added to errors for what a correction leaves of it.
     """
-    p, (chains, cut) = values.shape[2], (folds.chains, folds.cut)
+    p = values.shape[2]
+    chains = folds.chains
+    cut = folds.cut
     f = folds.flat(values)
     # Minus its first value a constant is exactly zero.  Functions that are not finite are 0 here, NaN at the end.
     finite = np.isfinite(f).all(axis=0)
     origin = np.where(finite, f[0], np.nan)
     f = np.where(finite, f - np.where(finite, f[0], 0.0), 0.0)
 
-    found = {order: np.empty((chains * cut, p)) for order in (*ORDERS, _VIRIAL)}
-    for (fold, train, held, which), direction in zip(folds, directions, strict=True):
-        each, n = len(held) // len(which), len(train)
+    pieces = {order: np.empty((chains * cut, p)) for order in (*ORDERS, _VIRIAL)}
+    for (fold, train, held, numbers), direction in zip(folds, directions, strict=True):
+        each = len(held) // len(numbers)
+        n = len(train)
         h, inverse, shared = fold.virial()
-        shared = shared.reshape(len(which), each, shared.shape[1]).mean(axis=1)
+        shared = shared.reshape(len(numbers), each, shared.shape[1]).mean(axis=1)
         u, s1 = fold.along(direction)
         for block in np.array_split(np.arange(p), -(-p * (n + len(held)) // _BLOCK)):
             terms = np.stack(own_terms(u[:, block], s1[:, block]))
-            single = terms[:, n:].reshape(3, len(which), each, len(block)).mean(axis=2)
-            plain = f[held[:, None], block].reshape(len(which), each, len(block)).mean(axis=1)
+            single = terms[:, n:].reshape(3, len(numbers), each, len(block)).mean(axis=2)
+            plain = f[held[:, None], block].reshape(len(numbers), each, len(block)).mean(axis=1)
             for order, (slopes, more) in _fit(terms[:, :n], f[train[:, None], block], (h, inverse)).items():
-                known = np.einsum("iwp,ip->wp", single[: len(slopes)], slopes) + shared[:, : len(more)] @ more
-                found[order][np.ix_(which, block)] = plain - known
+                explained = np.einsum("iwp,ip->wp", single[: len(slopes)], slopes) + shared[:, : len(more)] @ more
+                pieces[order][np.ix_(numbers, block)] = plain - explained
     raw = f.reshape(chains * cut, -1, p).mean(axis=1)
 
     raw_se = between_pieces(raw, chains)
-    spreads = {order: between_pieces(pieces_of, chains) for order, pieces_of in found.items()}
+    spreads = {order: between_pieces(pieces_of, chains) for order, pieces_of in pieces.items()}
     scale = np.maximum(f.std(axis=0), 1e-300)
     mean_error = {order: float(np.mean((spreads[order] / scale) ** 2)) for order in ORDERS}
     best = min(mean_error, key=lambda order: mean_error[order])
     # All functions have the same number of own terms; only those that scale others have the virial terms too.
     by_virial = (folds.coordinates > 1) & (spreads[_VIRIAL] ** 2 * CALIBRATION.gain_of_virial < spreads[best] ** 2)
-    chosen = np.where(by_virial, found[_VIRIAL], found[best])
+    chosen = np.where(by_virial, pieces[_VIRIAL], pieces[best])
     error = np.where(by_virial, spreads[_VIRIAL], spreads[best])
     chosen_estimate = choose(
         Estimate(origin + raw.mean(axis=0), raw_se, raw),

@@ -80,8 +80,8 @@ def summary(
     elif kind == "bias":
         out = rounded(bias_table(dt).loc[labels], round_to)
     else:
-        beside = full_table(dt, labels)[[*_CORRECTED, *extra]]
-        out = rounded(joined(with_numbers(dt), beside, var_names=var_names, kind=kind, **options), round_to)
+        columns_cv = full_table(dt, labels)[[*_CORRECTED, *extra]]
+        out = rounded(joined(with_numbers(dt), columns_cv, var_names=var_names, kind=kind, **options), round_to)
     out.attrs["verdict"] = judgement.sentence
     if WORDS in dt["posterior"].attrs:
         out.attrs[WORDS] = dt["posterior"].attrs[WORDS]
@@ -150,14 +150,15 @@ def bias_table(dt: Any, var_names: Any = None) -> pd.DataFrame:
 
 def full_table(dt: Any, labels: list[str] | None = None) -> pd.DataFrame:
     """Return all columns of all parameters, or of some; ``sd`` with ArviZ's divisor ``n - 1``."""
-    known = remembered(dt)
+    tables = remembered(dt)
     labels = Parameters(dt["posterior"].to_dataset()).labels if labels is None else labels
-    tables = [known[name] for name in ("judged", "table") if name in known]
-    there = next((table for table in tables if set(labels) <= set(table.index)), None)
-    if there is None:
-        there = known["table"] = table_of(read(dt))
+    candidates = [tables[name] for name in ("selected", "table") if name in tables]
+    table = next((each for each in candidates if set(labels) <= set(each.index)), None)
+    if table is None:
+        table = table_of(read(dt))
+        tables["table"] = table
     n = dt["posterior"].sizes["chain"] * dt["posterior"].sizes["draw"]
-    table = there.loc[labels]
+    table = table.loc[labels]
     return table.assign(sd=table["sd"] * np.sqrt(n / max(n - 1, 1)))
 
 
@@ -167,15 +168,15 @@ def _labels(dt: Any, var_names: Any, filter_vars: Any = None, coords: Any = None
     return Parameters(posterior.sel(coords or {})).labels
 
 
-def joined(dt: Any, beside: pd.DataFrame | None = None, **options: Any) -> pd.DataFrame:
+def joined(dt: Any, extra: pd.DataFrame | None = None, **options: Any) -> pd.DataFrame:
     """Return ArviZ's summary with other columns beside it, and ``ess_per_grad`` if gradients were counted."""
     with np.errstate(all="ignore"):  # NumPy warns of the r_hat of constants
         out = pd.DataFrame(arviz_summary(dt, **{"round_to": "none", **options}))
-    if beside is not None:
-        out[list(beside)] = beside.reindex(out.index)
+    if extra is not None:
+        out[list(extra)] = extra.reindex(out.index)
     if "ess_bulk" in out and "sample_stats" in dt.children and "n_grad_total" in dt["sample_stats"]:
-        spent = float(dt["sample_stats"]["n_grad_total"].isel(draw=-1).sum())
-        out["ess_per_grad"] = out["ess_bulk"].astype(float) / spent
+        gradients = float(dt["sample_stats"]["n_grad_total"].isel(draw=-1).sum())
+        out["ess_per_grad"] = out["ess_bulk"].astype(float) / gradients
     return out
 
 
@@ -186,12 +187,12 @@ def with_numbers(dt: Any) -> Any:
     return dt.assign({"posterior": xr.DataTree(posterior.assign(flags))}) if flags else dt
 
 
-def _of_moments(dt: Any, given: dict[str, Any]) -> pd.DataFrame:
+def _of_moments(dt: Any, arguments: dict[str, Any]) -> pd.DataFrame:
     """Summarise a result of ``keep="moments"``."""
-    unknown = [name for name, value in given.items() if value is not None]
+    unknown = [name for name, value in arguments.items() if value is not None]
     if unknown:
         raise ValueError(
-            f"{unknown[0]}={given[unknown[0]]!r}: does not apply to a run that kept no draws; leave it out"
+            f"{unknown[0]}={arguments[unknown[0]]!r}: does not apply to a run that kept no draws; leave it out"
         )
     out = MomentsRun(dt).moments
     out.attrs["verdict"] = verdict(dt).sentence

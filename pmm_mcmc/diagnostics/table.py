@@ -19,7 +19,7 @@ from pmm_mcmc.warmup.standard_errors import between_pieces, count_pieces
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
 
-__all__ = ["BIASES", "judged", "remembered", "sd_of", "table_of"]
+__all__ = ["BIASES", "remembered", "sd_of", "selected", "table_of"]
 
 # Columns of the table of biases.
 BIASES = (
@@ -39,14 +39,14 @@ def sd_of(second: Corrected) -> tuple[np.ndarray, np.ndarray]:
     return sd, second.se / np.maximum(2.0 * sd, 1e-300)
 
 
-def table_of(run: Run, which: np.ndarray | None = None) -> pd.DataFrame:
-    """Return the columns of ``BIASES`` and of convergence: a row for each parameter, or for those numbered ``which``.
+def table_of(run: Run, numbers: np.ndarray | None = None) -> pd.DataFrame:
+    """Return the columns of ``BIASES`` and of convergence: a row for each parameter, or for those in ``numbers``.
 
     ``within`` and ``between`` are standard errors of a mean over the standard deviation of the draws: ArviZ's, and the
     one between the means of the chains.
     """
-    numbers = np.arange(len(run.labels)) if which is None else np.sort(which)
-    parts = [pd.DataFrame(_columns(run, values), index=at) for at, values in run.parameters.slabs(numbers)]
+    numbers = np.arange(len(run.labels)) if numbers is None else np.sort(numbers)
+    parts = [pd.DataFrame(_columns(run, values), index=indices) for indices, values in run.parameters.slabs(numbers)]
     if not parts:
         return pd.DataFrame(columns=[*BIASES, "r_hat", "ess_bulk", "within", "between"], dtype=float)
     table = pd.concat(parts).loc[numbers]
@@ -55,16 +55,16 @@ def table_of(run: Run, which: np.ndarray | None = None) -> pd.DataFrame:
 
 
 def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
-    own = run.own_of(values)
+    coordinate = run.coordinate_of(values)
 
     if run.correctable:
         # A squared deviation does not vary with a direction linearly: it follows that of the deviation.
-        directions = run.folds.directions(values, own)
-        first = corrected(values, run.folds, directions, run.adjusted)
-        second = corrected((values - first.value) ** 2, run.folds, directions, run.adjusted)
+        directions = run.folds.directions(values, coordinate)
+        mean = corrected(values, run.folds, directions, run.adjusted)
+        second = corrected((values - mean.value) ** 2, run.folds, directions, run.adjusted)
     else:
-        first = uncorrected(values)
-        second = uncorrected((values - first.value) ** 2)
+        mean = uncorrected(values)
+        second = uncorrected((values - mean.value) ** 2)
     sd, sd_error = sd_of(second)
     with np.errstate(invalid="ignore", divide="ignore"):  # the standard deviation of what is not finite
         about = values - values[:1, :1]
@@ -74,19 +74,19 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
         moves = raw_sd > 0.0
         apart = about.mean(axis=1).std(axis=0, ddof=1) / np.sqrt(chains) if chains > 1 else np.zeros_like(raw_sd)
         return {
-            "mean": first.raw,
-            "mcse": first.raw_se,
-            "mean_cv": first.value,
-            "mcse_cv": first.se,
-            "bias": first.bias,
-            "bias_se": first.bias_se,
-            "bias_sd_units": first.bias / np.where(sd > 0.0, sd, np.nan),
+            "mean": mean.raw,
+            "mcse": mean.raw_se,
+            "mean_cv": mean.value,
+            "mcse_cv": mean.se,
+            "bias": mean.bias,
+            "bias_se": mean.bias_se,
+            "bias_sd_units": mean.bias / np.where(sd > 0.0, sd, np.nan),
             "sd": raw_sd,
             "sd_cv": np.where(second.used, sd, raw_sd),
             "mcse_sd_cv": sd_error,
             "bias_of_sd": np.where(second.used, raw_sd - sd, np.nan),
             "bias_of_sd_se": second.bias_se / np.maximum(2.0 * sd, 1e-300),
-            "unexplained": first.left,
+            "unexplained": mean.left,
             "r_hat": np.where(moves, converged.r_hat, np.nan),
             "ess_bulk": converged.ess_bulk,
             "within": np.where(moves, converged.mcse / raw_sd, 0.0),
@@ -94,14 +94,15 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
         }
 
 
-def judged(run: Run) -> np.ndarray:
+def selected(run: Run) -> np.ndarray:
     """Return the numbers of the parameters that a verdict judges: all or, of very many, the most suspect.
 
     The free variables, which come first, are all judged; deterministics are functions of them.  Of these, the worst by
     each of four quick measures are judged: standard error of the mean and of the variance between batches, and biases
     of mean and standard deviation that follow, to first order, from those of the coordinates.
     """
-    p, always = len(run.labels), CALIBRATION.always_without_gradients
+    p = len(run.labels)
+    always = CALIBRATION.always_without_gradients
     if run.position is not None:
         always = max(CALIBRATION.always_judged, 2 * run.position.shape[2])
     if p <= always + 4 * CALIBRATION.worst_judged:
@@ -113,57 +114,58 @@ def judged(run: Run) -> np.ndarray:
 
 
 def _first_look(run: Run) -> np.ndarray:
-    """Return the four quick measures ``(4, p)`` of :func:`judged`, from a few sums over the draws."""
-    found = np.zeros((4, len(run.labels)))
-    chains, draws = run.chains, run.draws
+    """Return the four quick measures ``(4, p)`` of :func:`selected`, from a few sums over the draws."""
+    measures = np.zeros((4, len(run.labels)))
+    chains = run.chains
+    draws = run.draws
     cut = max(2, count_pieces(chains, draws))
-    rest = draws % cut
+    skipped = draws % cut
     linear = None
     if run.correctable:
-        x = run.judged.reshape(chains * draws, -1)
+        x = run.sampled_position.reshape(chains * draws, -1)
         if len(x) > 3 * x.shape[1]:
-            directions = run.folds.directions(run.judged, np.arange(x.shape[1]))
-            coordinates = corrected(run.judged, run.folds, directions)
+            directions = run.folds.directions(run.sampled_position, np.arange(x.shape[1]))
+            coordinates = corrected(run.sampled_position, run.folds, directions)
             centred = x - x.mean(axis=0)
             gram = centred.T @ centred
             gram[np.diag_indices(len(gram))] += 1e-10 * gram.diagonal() + 1e-300
-            variance = corrected((run.judged - coordinates.value) ** 2, run.folds, directions).value
+            variance = corrected((run.sampled_position - coordinates.value) ** 2, run.folds, directions).value
             ratio = np.sqrt(np.maximum(variance, 1e-300) / np.maximum(x.var(axis=0), 1e-300))
             linear = centred, gram, lu_factor(gram), np.nan_to_num(x.mean(axis=0) - coordinates.value), ratio
-    for at, values in run.parameters.slabs():
+    for indices, values in run.parameters.slabs():
         with np.errstate(all="ignore"):
             f = values - values[:1, :1]
-            pieces = f[:, rest:].reshape(chains * cut, -1, len(at))
-            means, squares = pieces.mean(axis=1), np.einsum("mnp,mnp->mp", pieces, pieces) / pieces.shape[1]
+            pieces = f[:, skipped:].reshape(chains * cut, -1, len(indices))
+            means = pieces.mean(axis=1)
+            squares = np.einsum("mnp,mnp->mp", pieces, pieces) / pieces.shape[1]
             mean = means.mean(axis=0)
             variance = squares.mean(axis=0) - mean**2
             sd = np.sqrt(variance)
-            found[0, at] = between_pieces(means, chains) / sd
-            found[1, at] = between_pieces(squares - 2.0 * mean * means, chains) / variance
+            measures[0, indices] = between_pieces(means, chains) / sd
+            measures[1, indices] = between_pieces(squares - 2.0 * mean * means, chains) / variance
             if linear is not None:
                 centred, gram, factor, off, ratio = linear
                 flat = f.reshape(chains * draws, -1)
                 slope = lu_solve(factor, centred.T @ (flat - flat.mean(axis=0)), check_finite=False).T
-                found[2, at] = np.abs(slope @ off) / sd
-                along = slope @ gram / len(flat)
-                found[3, at] = np.abs(
-                    1.0
-                    - ((slope * ratio) @ gram / len(flat) * (slope * ratio)).sum(axis=1) / (along * slope).sum(axis=1)
-                )
-    return np.nan_to_num(found, nan=0.0, posinf=0.0)
+                measures[2, indices] = np.abs(slope @ off) / sd
+                covariance = slope @ gram / len(flat)
+                scaled = slope * ratio
+                variance_cv = (scaled @ gram / len(flat) * scaled).sum(axis=1)
+                measures[3, indices] = np.abs(1.0 - variance_cv / (covariance * slope).sum(axis=1))
+    return np.nan_to_num(measures, nan=0.0, posinf=0.0)
 
 
-_KNOWN: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
+_TABLES: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
 
 
 def remembered(dt: Any) -> dict[str, Any]:
     """Return the dictionary of tables of a result, to be added to; equal data share one, whatever object holds them."""
     key = tuple(_digest(dt[group].to_dataset()) for group in ("posterior", "sample_stats") if group in dt.children)
-    found = _KNOWN.setdefault(key, {})
-    _KNOWN.move_to_end(key)
-    while len(_KNOWN) > _KEPT:
-        _KNOWN.popitem(last=False)
-    return found
+    tables = _TABLES.setdefault(key, {})
+    _TABLES.move_to_end(key)
+    while len(_TABLES) > _KEPT:
+        _TABLES.popitem(last=False)
+    return tables
 
 
 def _digest(dataset: Any) -> tuple[Any, ...]:
@@ -173,10 +175,11 @@ def _digest(dataset: Any) -> tuple[Any, ...]:
     coords = [(name, tuple(map(str, np.ravel(values)))) for name, values in dataset.coords.items() if name in dims]
     sums = []
     for variable in numeric:
-        found, chains = 0, variable.sizes.get("chain", 0)
-        together = max(1, _READ // max(1, variable.nbytes // max(1, chains)))
-        for first in range(0, chains, together):  # in parts, since they may be on disk and large
-            values = np.ascontiguousarray(variable.isel(chain=slice(first, first + together)).values)
-            found = zlib.crc32(values.reshape(-1).view(np.uint8), found)
-        sums.append((variable.name, variable.shape, str(variable.dtype), found))
+        checksum = 0
+        chains = variable.sizes.get("chain", 0)
+        chains_at_once = max(1, _READ // max(1, variable.nbytes // max(1, chains)))
+        for start in range(0, chains, chains_at_once):  # in parts, since they may be on disk and large
+            values = np.ascontiguousarray(variable.isel(chain=slice(start, start + chains_at_once)).values)
+            checksum = zlib.crc32(values.reshape(-1).view(np.uint8), checksum)
+        sums.append((variable.name, variable.shape, str(variable.dtype), checksum))
     return tuple(sums), tuple(coords), tuple((name, str(value)) for name, value in dataset.attrs.items())

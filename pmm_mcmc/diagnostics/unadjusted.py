@@ -43,7 +43,7 @@ def unstable(run: Run) -> list[Reason]:
     flags = run.stats["unstable"].values > 0
     transitions = int(run.stats["transitions" if "transitions" in run.stats else "steps_per_draw"].sum())
     where = run.place(flags.reshape(run.chains, run.draws, -1).any(axis=2)) if flags.ndim > 1 else ""
-    words = f"{count} of {transitions} transitions were unstable{where}, limit {limit}"
+    text = f"{count} of {transitions} transitions were unstable{where}, limit {limit}"
     remedy = ADJUST
     by_model = int(run.stats["model_failures"].sum()) if "model_failures" in run.stats else 0
     if 2 * by_model > count:
@@ -51,7 +51,7 @@ def unstable(run: Run) -> list[Reason]:
             "the model is not finite there, and a shorter step will not help: look at model.debug(), and bound "
             "parameters by their priors"
         )
-    return [Reason("unstable", words, remedy, value=float(count), limit=float(limit))]
+    return [Reason("unstable", text, remedy, value=float(count), limit=float(limit))]
 
 
 def _unstable_count(run: Run) -> int:
@@ -74,8 +74,8 @@ def bias(run: Run) -> list[Reason]:
             worst = int(large.argmax())
             label = biases.labels[worst]
             value, limit = beside(100.0 * large[worst], 100.0 * CALIBRATION.bias, 1)
-            words = f"the {moment} of {label} is off by {value} % of a posterior sd, limit {limit} %"
-            reasons.append(Reason("bias", words, ADJUST, label, float(large[worst]), CALIBRATION.bias))
+            text = f"the {moment} of {label} is off by {value} % of a posterior sd, limit {limit} %"
+            reasons.append(Reason("bias", text, ADJUST, label, float(large[worst]), CALIBRATION.bias))
     return reasons
 
 
@@ -91,24 +91,24 @@ def step_long(run: Run) -> list[Reason]:
     tuned = "halving_cost" in stats and bool(np.isfinite(stats["halving_cost"].values).all())
     remedy = "lower target_bias" if tuned else "leave step_size out"
     if np.isinf(expected):
-        words = "steps of this size are not stable where the posterior is steepest"
-        return [Reason("step_long", words, remedy, value=expected, limit=CALIBRATION.expected_bias)]
+        text = "steps of this size are not stable where the posterior is steepest"
+        return [Reason("step_long", text, remedy, value=expected, limit=CALIBRATION.expected_bias)]
     value, limit = beside(100.0 * expected, 100.0 * CALIBRATION.expected_bias, 0)
-    words = (
+    text = (
         f"steps of this size may bias means by {value} % of a posterior sd, limit {limit} %, and the draws do not rule "
         "out that they do harm"
     )
-    return [Reason("step_long", words, f"{remedy}, or draw more", value=expected, limit=CALIBRATION.expected_bias)]
+    return [Reason("step_long", text, f"{remedy}, or draw more", value=expected, limit=CALIBRATION.expected_bias)]
 
 
 def unmeasured(run: Run) -> list[Reason]:
     """Return reasons if no bias, or that of weights of modes, could be measured, or that of a mean not well enough."""
     if not run.has_gradients:
-        words = "the bias could not be measured, for the result holds no gradients"
+        text = "the bias could not be measured, for the result holds no gradients"
         remedy = ADJUST
         if "draw" in run.posterior.dims:
             remedy = "sample with keep_gradients=True" if "n_grad_total" in run.stats else ""
-        return [Reason("unmeasured", words, remedy), *unequal_modes(run, ADJUST)]
+        return [Reason("unmeasured", text, remedy), *unequal_modes(run, ADJUST)]
     reasons = unequal_modes(run, ADJUST)
     bounds = run.biases.known
     limit = 2.0 * CALIBRATION.mcse  # two standard errors of a corrected mean: as much as those of a plain mean may be
@@ -117,11 +117,11 @@ def unmeasured(run: Run) -> list[Reason]:
         if bounds[worst] > limit:
             value, against = beside(100.0 * bounds[worst], 100.0 * limit, 0)
             label = run.biases.labels[worst]
-            words = f"the corrected mean of {label} is known to {value} % of a posterior sd only, limit {against} %"
-            reasons.append(Reason("unmeasured", words, MORE, label, float(bounds[worst]), limit))
+            text = f"the corrected mean of {label} is known to {value} % of a posterior sd only, limit {against} %"
+            reasons.append(Reason("unmeasured", text, MORE, label, float(bounds[worst]), limit))
     elif run.biases.moving.any() and not reasons:
-        words = f"the bias could not be measured for any of the {run.kind}"
-        reasons.append(Reason("unmeasured", words, ADJUST))
+        text = f"the bias could not be measured for any of the {run.kind}"
+        reasons.append(Reason("unmeasured", text, ADJUST))
     return reasons
 
 
@@ -142,8 +142,8 @@ def breaks(run: Run) -> list[Reason]:
         "no gradient shows a jump: put a smooth step in its place (pm.math.sigmoid), sum or integrate it out, or "
         f"sample {label} with a method that needs no gradient (pm.Slice)"
     )
-    words = f"the log density jumps by {run.broken.size:.2g} {where}"
-    return [Reason("jump", words, remedy, label, run.broken.size, CALIBRATION.jump)]
+    text = f"the log density jumps by {run.broken.size:.2g} {where}"
+    return [Reason("jump", text, remedy, label, run.broken.size, CALIBRATION.jump)]
 
 
 def unadjusted_words(run: Run) -> str:
@@ -153,19 +153,19 @@ def unadjusted_words(run: Run) -> str:
     if not np.isfinite(bounds).any():
         return "nothing varies."
     within = f"within {max(1.0, np.ceil(100.0 * np.nanmax(bounds))):.0f} % of a posterior sd, with 95 % confidence each"
-    words = f"{run.means.replace('means', 'corrected means')} are {within}."
+    text = f"{run.means.replace('means', 'corrected means')} are {within}."
     unknown = np.flatnonzero(biases.moving & ~np.isfinite(bounds))
     if len(unknown):
         least = unknown[np.argsort(-np.nan_to_num(biases.error[unknown], nan=np.inf), kind="stable")]
-        names = _few([biases.labels[i] for i in least])
-        words = f"corrected means are {within}; the bias of {names} is not measurable: {ADJUST}."
+        names = _abbreviated([biases.labels[i] for i in least])
+        text = f"corrected means are {within}; the bias of {names} is not measurable: {ADJUST}."
     unseen = "expected_bias" in run.stats and bool(np.isnan(run.stats["expected_bias"].values).any())
     if unseen and not biases.ruled_out:
-        words += f" No warm-up has seen whether the step is too long: {ADJUST}."
-    return words
+        text += f" No warm-up has seen whether the step is too long: {ADJUST}."
+    return text
 
 
-def _few(labels: list[str]) -> str:
+def _abbreviated(labels: list[str]) -> str:
     """Return two names and the number of the others, or all of up to three."""
     if len(labels) > 3:
         labels = [*labels[:2], f"{len(labels) - 2} more"]

@@ -81,7 +81,7 @@ def verdict(dt: Any) -> Verdict:
     if "verdict" not in tables:
         run = read(dt)
         tables["verdict"] = judge(run)
-        tables["judged"] = run.table
+        tables["selected"] = run.table
         tables["unadjusted"] = run.unadjusted
     return tables["verdict"]
 
@@ -116,8 +116,8 @@ def few_draws(run: Run) -> list[Reason]:
     if run.draws >= of_chain and run.chains * run.draws >= fewest:
         if run.draws >= CALIBRATION.fewest_of_chain or run.chains >= fewest:
             return []
-    words = f"{run.chains} x {run.draws} draws are too few to judge, limit {fewest} and {of_chain} of each chain"
-    return [Reason("few_draws", words, MORE, value=float(run.chains * run.draws), limit=float(fewest))]
+    text = f"{run.chains} x {run.draws} draws are too few to judge, limit {fewest} and {of_chain} of each chain"
+    return [Reason("few_draws", text, MORE, value=float(run.chains * run.draws), limit=float(fewest))]
 
 
 def one_chain(run: Run) -> list[Reason]:
@@ -152,14 +152,14 @@ def mcse(run: Run) -> list[Reason]:
     if (run.errors > CALIBRATION.mcse).any():
         label = str(run.errors.idxmax())
         value, limit = beside(run.errors[label], CALIBRATION.mcse, 2)
-        words = f"the mean of {label} is known to {value} posterior sd only, limit {limit}"
-        reasons.append(Reason("mcse", words, MORE, label, float(run.errors[label]), CALIBRATION.mcse))
+        text = f"the mean of {label} is known to {value} posterior sd only, limit {limit}"
+        reasons.append(Reason("mcse", text, MORE, label, float(run.errors[label]), CALIBRATION.mcse))
     unexplained = run.errors_of_sd.where(run.table["bias"].isna())
     if (unexplained > CALIBRATION.mcse).any():
         label = str(unexplained.idxmax())
         value, limit = beside(100.0 * unexplained[label], 100.0 * CALIBRATION.mcse, 0)
-        words = f"the sd of {label} is known to {value} % only, limit {limit} %"
-        reasons.append(Reason("mcse", words, MORE, label, float(unexplained[label]), CALIBRATION.mcse))
+        text = f"the sd of {label} is known to {value} % only, limit {limit} %"
+        reasons.append(Reason("mcse", text, MORE, label, float(unexplained[label]), CALIBRATION.mcse))
     return reasons
 
 
@@ -175,13 +175,13 @@ def divergences(run: Run) -> list[Reason]:
     limit = harmless(run) if run.ours else 0
     if count <= limit:
         return still
-    words = f"{count} of {run.chains * run.draws} transitions diverged"
+    text = f"{count} of {run.chains * run.draws} transitions diverged"
     remedy = "raise target_accept, or reparametrise"
     if run.ours:
         place = run.place(flags > 0) if flags.ndim > 1 else ""
-        words = f"{count} of {run.chains * run.draws} draws followed a divergence{place}, limit {limit}"
+        text = f"{count} of {run.chains * run.draws} draws followed a divergence{place}, limit {limit}"
         remedy = _shorter(run)
-    return [Reason("divergences", words, remedy, value=float(count), limit=float(limit)), *still]
+    return [Reason("divergences", text, remedy, value=float(count), limit=float(limit)), *still]
 
 
 def _shorter(run: Run) -> str:
@@ -212,8 +212,8 @@ def _still(run: Run) -> list[Reason]:
     worst = int(of_chain.argmin())
     if not of_chain[worst] + chance < 0.5 * middle:
         return []
-    words = f"chain {worst} stands still: it accepts {of_chain[worst]:.2f}, the middle one {middle:.2f}"
-    return [Reason("divergences", words, _shorter(run), None, float(of_chain[worst]), 0.5 * middle)]
+    text = f"chain {worst} stands still: it accepts {of_chain[worst]:.2f}, the middle one {middle:.2f}"
+    return [Reason("divergences", text, _shorter(run), None, float(of_chain[worst]), 0.5 * middle)]
 
 
 # -- asked of every run of this package --------------------------------------------------------------------------------
@@ -224,8 +224,8 @@ def equilibration(run: Run) -> list[Reason]:
     if run.equilibration is None or int(run.equilibration["ended"]):
         return []
     count = int(run.equilibration["transitions"])
-    words = f"equilibration did not end: chains had not forgotten their starts after {count} transitions"
-    return [Reason("equilibration", words, "raise tune, or start nearer with initvals=")]
+    text = f"equilibration did not end: chains had not forgotten their starts after {count} transitions"
+    return [Reason("equilibration", text, "raise tune, or start nearer with initvals=")]
 
 
 def identity(run: Run) -> list[Reason]:
@@ -234,21 +234,19 @@ def identity(run: Run) -> list[Reason]:
     if plain is None or (run.adjusted and run.broken is not None):  # at an edge or a jump it lacks a boundary term
         return []
     whitened = run.whitened_identity
-    asked = [(plain, "E[x dF/dx] of {}")]
+    identities = [(plain, "E[x dF/dx] of {}")]
     if run.adjusted and whitened is not None:
-        asked.append((whitened, "E[y dF/dy] of the whitened coordinate y most like {}"))
-    for each, words in asked:
+        identities.append((whitened, "E[y dF/dy] of the whitened coordinate y most like {}"))
+    for each, template in identities:
         failing = fails(each, run.identity_degrees)
         if failing.any():
             worst = int(np.argmax(np.where(failing, np.abs(each.excess), 0.0)))
             label = run.coordinate(worst)
             limit = 1.0 + np.copysign(CALIBRATION.identity_excess, each.excess[worst])
             value, against = beside(1.0 + each.excess[worst], limit, 3)
-            words = f"{words.format(label)} is {value}, limit {against}"
+            text = f"{template.format(label)} is {value}, limit {against}"
             narrow = bool(each.excess[worst] < 0.0)
-            return [
-                Reason("identity", words, _cause(run, narrow), label, float(1.0 + each.excess[worst]), float(limit))
-            ]
+            return [Reason("identity", text, _cause(run, narrow), label, float(1.0 + each.excess[worst]), float(limit))]
     return _on_average(run, plain if whitened is None else whitened, whitened is not None)
 
 
@@ -261,10 +259,10 @@ def _on_average(run: Run, each: Identity, is_whitened: bool) -> list[Reason]:
     value, _ = beside(1.0 + each.excess[worst], limit, 2)
     symbols = "E[y dF/dy] of whitened coordinates y" if is_whitened else "E[x dF/dx]"
     average = np.sqrt(2.0 * each.mean_square)
-    most = np.sqrt(2.0 * CALIBRATION.identity_mean_square)
-    words = f"{symbols} is {value} for {label} and off 1 by {average:.2f} on average, limit {most:.2f}"
+    highest = np.sqrt(2.0 * CALIBRATION.identity_mean_square)
+    text = f"{symbols} is {value} for {label} and off 1 by {average:.2f} on average, limit {highest:.2f}"
     narrow = bool(each.excess.mean() < 0.0)
-    return [Reason("identity", words, _cause(run, narrow), label, float(1.0 + each.excess[worst]), float(limit))]
+    return [Reason("identity", text, _cause(run, narrow), label, float(1.0 + each.excess[worst]), float(limit))]
 
 
 def _cause(run: Run, narrow: bool) -> str:
@@ -290,7 +288,7 @@ def modes(run: Run) -> list[Reason]:
 
 def neck(run: Run) -> list[Reason]:
     """Return a reason if a neck beyond the draws has mass, by prediction."""
-    return [] if run.judged is None else neck_reasons(run)
+    return [] if run.sampled_position is None else neck_reasons(run)
 
 
 # -- the sentence of a trusted run -------------------------------------------------------------------------------------

@@ -102,8 +102,8 @@ class MethodArguments:
                 "midpoint='importance' does not apply to option=1, which marks every cell with probability 1/K: leave "
                 "midpoint out, or use option=2"
             )
-        given = (("option", option, 2), ("grid", grid, "left"), ("K", K, "auto"), ("midpoint", midpoint, "uniform"))
-        of_cells = [(name, value) for name, value, default in given if value != default]
+        options = (("option", option, 2), ("grid", grid, "left"), ("K", K, "auto"), ("midpoint", midpoint, "uniform"))
+        of_cells = [(name, value) for name, value, default in options if value != default]
         automatic = scheme == "auto" and method == "PoissonULMC" and not of_cells
         if scheme == "auto":
             scheme = "recycled" if automatic else "paper"
@@ -141,7 +141,9 @@ class MethodArguments:
         Beside other steps the recycled scheme, whose draws are midpoints, needs another gradient at the end of every
         step, so that ``scheme="auto"`` does not choose it there.
         """
-        return replace(self, scheme="paper" if others else "recycled") if self.automatic else self
+        if not self.automatic:
+            return self
+        return replace(self, scheme="paper" if others else "recycled")
 
     def check_coordinates(self, d: int, of: str = "") -> None:
         """Raise ``ValueError`` if a given ``scaling`` does not fit ``d`` unconstrained coordinates."""
@@ -164,7 +166,8 @@ class MethodArguments:
         scheme = Scheme.CONTINUOUS if self.method == "RLMC" else Scheme.CELLS
         dynamics = _DYNAMICS[self.dynamics]
         if self.scheme == "recycled":
-            scheme, dynamics = Scheme.RECYCLED, HARMONIC
+            scheme = Scheme.RECYCLED
+            dynamics = HARMONIC
         power = LATE if self.midpoint == "importance" else 0.0
         return Kernel(int(scheme), dynamics, self.option, _OFFSETS[self.grid], power)
 
@@ -276,13 +279,14 @@ class Block(NamedTuple):
         return cls(*(getattr(chunk, name) for name in cls._fields))
 
     @classmethod
-    def newest(cls, blocks: Sequence[Block], kept: int | None = None) -> Block:
-        """Return the newest ``kept`` draws of successive blocks as one, by default all."""
-        if len(blocks) == 1 and kept is None:
+    def newest(cls, blocks: Sequence[Block], limit: int | None = None) -> Block:
+        """Return the newest ``limit`` draws of successive blocks as one, by default all."""
+        if len(blocks) == 1 and limit is None:
             return blocks[0]
-        missing, parts = sum(block.lp.shape[1] for block in blocks) if kept is None else kept, []
+        missing = sum(block.lp.shape[1] for block in blocks) if limit is None else limit
+        pieces = []
         for block in reversed(blocks):
             if missing > 0:
-                parts.append(cls(*(part[:, -missing:] for part in block)))
+                pieces.append(cls(*(array[:, -missing:] for array in block)))
                 missing -= block.lp.shape[1]
-        return cls(*(np.concatenate(part, axis=1) for part in zip(*reversed(parts), strict=True)))
+        return cls(*(np.concatenate(array, axis=1) for array in zip(*reversed(pieces), strict=True)))

@@ -73,10 +73,12 @@ class Chunk(NamedTuple):
     @classmethod
     def empty(cls, shape: tuple[int, ...], d: int, width: int, states: int = 0) -> Chunk:
         """Return uninitialised arrays for draws of ``shape`` ``(n,)`` or ``(chain, n)``, with ``states`` states."""
-        position, gradient = np.empty((*shape, d)), np.empty((*shape, width))
+        position = np.empty((*shape, d))
+        gradient = np.empty((*shape, width))
         n_grad, unstable, refined, model_failures = (np.empty(shape, np.int64) for _ in range(4))
         state = np.empty((*shape[:-1], states, 4 * d + 2))
-        lp, accept = np.empty(shape), np.empty(shape)
+        lp = np.empty(shape)
+        accept = np.empty(shape)
         return cls(position, gradient, lp, accept, n_grad, unstable, refined, model_failures, state)
 
 
@@ -107,7 +109,7 @@ class Engine(Protocol):
         state: np.ndarray,
         gradient: np.ndarray,
         keys: np.ndarray,
-        first: int,
+        first_transition: int,
         rows: int,
         *,
         thin: int = 1,
@@ -121,7 +123,7 @@ class Engine(Protocol):
             Step size, friction, K and coordinates.
         state, gradient
             The chains, ``(chain, 4 d + 2)``, and the evaluations at their evaluated points, ``(chain, width)``.
-        keys, first
+        keys, first_transition
             Keys from seed and chain, ``(chain, 2)`` uint64, and the number of the first transition: all that the
             random numbers depend on.
         rows, thin
@@ -136,7 +138,9 @@ def empty_state(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Return states of chains at positions ``u`` ``(..., d)`` with velocities ``v``, not evaluated yet."""
     d = u.shape[-1]
     state = np.zeros((*u.shape[:-1], 4 * d + 2))
-    state[..., :d], state[..., d : 2 * d], state[..., 4 * d + 1] = u, v, 1.0
+    state[..., :d] = u
+    state[..., d : 2 * d] = v
+    state[..., 4 * d + 1] = 1.0
     return state
 
 
@@ -177,8 +181,10 @@ def change_coordinates(
     """
     d = state.shape[-1] // 4
     out = state.copy()
-    u, evaluated = slice(0, d), slice(3 * d, 4 * d)
-    at_u, at_evaluated = old.place(state[..., u]), old.place(state[..., evaluated])
+    u = slice(0, d)
+    evaluated = slice(3 * d, 4 * d)
+    at_u = old.place(state[..., u])
+    at_evaluated = old.place(state[..., evaluated])
     if structure is not None and not _same_sites(old, new):
         assert old.sites is not None and new.sites is not None
         x, slope = model_side(at_evaluated, gradient)
@@ -187,7 +193,8 @@ def change_coordinates(
         out[..., 4 * d] += log_det - gradient[..., 3 * d]
         _, of_z = structure.pull_back(at_evaluated, slope, new.sites)
         gradient = with_model_side(of_z, x, slope, log_det)
-    out[..., u], out[..., evaluated] = new.whiten(at_u), new.whiten(at_evaluated)
+    out[..., u] = new.whiten(at_u)
+    out[..., evaluated] = new.whiten(at_evaluated)
     out[..., 2 * d : 3 * d] = new.pull_back(gradient[..., :d])
     if kernel.dynamics == HARMONIC:
         out[..., 2 * d : 3 * d] += out[..., evaluated]

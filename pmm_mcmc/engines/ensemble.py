@@ -73,9 +73,9 @@ class Ensemble:
         chains = len(self.state)
         size = chains if batch is None else batch
         for start in range(0, chains, size):
-            which = slice(start, min(start + size, chains))
-            parts = self.state[which], self.gradient[which], self.keys[which]
-            yield which, engine.advance(setting, *parts, self.transition, rows, thin=thin, tolerance=tolerance)
+            chain_slice = slice(start, min(start + size, chains))
+            arrays = self.state[chain_slice], self.gradient[chain_slice], self.keys[chain_slice]
+            yield chain_slice, engine.advance(setting, *arrays, self.transition, rows, thin=thin, tolerance=tolerance)
         self.transition += rows * thin
 
     def change(self, engine: Engine, old: Coordinates, new: Coordinates) -> None:
@@ -86,4 +86,5 @@ class Ensemble:
 
     def copy_from(self, source: np.ndarray) -> None:
         """Move chain ``i`` to the state of chain ``source[i]``."""
-        self.state, self.gradient = self.state[source], self.gradient[source]
+        self.state = self.state[source]
+        self.gradient = self.gradient[source]

@@ -68,18 +68,18 @@ def _leapfrog(drift: Drift, begin: Chains, step: Any, parts: int) -> tuple[Chain
 
     def once(_: Any, carry: Any) -> Any:
         now, gained, n_grad = carry
-        v, first = kick(now.v, now.b, step)
+        v, first_gain = kick(now.v, now.b, step)
         u, v = path(now.u, v, 0.0, 0.0, rotation)
         lp, gradient, b = drift(u)
-        v, second = kick(v, b, step)
+        v, second_gain = kick(v, b, step)
         alive = ~jnp.isnan(now.lp)  # gradients after a value that is not finite are not counted
-        after = Chains(u, v, b, u, gradient, jnp.where(alive, lp, jnp.nan), now.factor)
-        after = Chains(*(new.astype(old.dtype) for new, old in zip(after, now, strict=True)))
-        return after, gained + total(first + second), n_grad + alive
+        moved = Chains(u, v, b, u, gradient, jnp.where(alive, lp, jnp.nan), now.factor)
+        moved = Chains(*(new.astype(old.dtype) for new, old in zip(moved, now, strict=True)))
+        return moved, gained + total(first_gain + second_gain), n_grad + alive
 
     zero = jnp.zeros_like(begin.lp)
-    after, gained, n_grad = lax.fori_loop(0, parts, once, (begin, zero, jnp.zeros(zero.shape, jnp.int32)))
-    return after, after.lp - begin.lp + total(harmonic_log_ratio(begin.u, after.u)) - gained, n_grad
+    end, gained, n_grad = lax.fori_loop(0, parts, once, (begin, zero, jnp.zeros(zero.shape, jnp.int32)))
+    return end, end.lp - begin.lp + total(harmonic_log_ratio(begin.u, end.u)) - gained, n_grad
 
 
 def _finer(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
@@ -87,26 +87,26 @@ def _finer(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
     height = begin.factor
 
     def attempt(parts: int, carry: tuple[Outcome, Any]) -> tuple[Outcome, Any]:
-        before, going = carry
-        after, log_ratio, spent = _leapfrog(drift, begin, step / parts, parts)
+        previous, going = carry
+        end, log_ratio, evaluations = _leapfrog(drift, begin, step / parts, parts)
         ratio = _as_ratio(log_ratio)
         inside = going & (jnp.abs(height) < ratio)
-        n_grad = before.n_grad + jnp.where(going, spent, 0)
+        n_grad = previous.n_grad + jnp.where(going, evaluations, 0)
         good = inside
         earlier = 1
         while earlier < parts:
             # The way back is the same if, with the velocity turned round, all longer steps lie far below, too.
-            _, log_back, spent = _leapfrog(drift, after._replace(v=-after.v), step / earlier, earlier)
-            n_grad += jnp.where(good, spent, 0)
+            _, log_back, evaluations = _leapfrog(drift, end._replace(v=-end.v), step / earlier, earlier)
+            n_grad += jnp.where(good, evaluations, 0)
             good &= far_below(ratio * _as_ratio(log_back), height)
             earlier *= SUBSTEPS
-        moved = after._replace(factor=height / jnp.where(good, ratio, 1.0))
+        moved = end._replace(factor=height / jnp.where(good, ratio, 1.0))
         outcome = Outcome(
-            choose(good, moved, before.chains),
-            before.good | good,
-            before.refined | good,
-            before.first,
-            jnp.where(going, ratio, before.last),
+            choose(good, moved, previous.chains),
+            previous.good | good,
+            previous.refined | good,
+            previous.first,
+            jnp.where(going, ratio, previous.last),
             n_grad,
         )
         return outcome, going & ~inside & far_below(ratio, height)
@@ -126,11 +126,11 @@ def adjusted_outcome(p: Parameters, drift: Drift, chains: Chains, draws: Draws) 
     v = refreshed(jnp.where(at_rest, fresh, chains.v), normals, jnp.exp(-p.friction * p.alpha))
     height = advanced_height(jnp.where(at_rest, 2.0 * number - 1.0, chains.factor))
     begin = chains._replace(v=v.astype(chains.v.dtype), factor=height.astype(chains.factor.dtype))
-    after, log_ratio, n_grad = _leapfrog(drift, begin, p.alpha, 1)
+    proposals, log_ratio, n_grad = _leapfrog(drift, begin, p.alpha, 1)
     ratio = _as_ratio(log_ratio)
     good = jnp.abs(height) < ratio
-    after = choose(good, after._replace(factor=height / jnp.where(good, ratio, 1.0)), begin)
-    outcome = Outcome(after, good, jnp.zeros_like(good), ratio, ratio, n_grad)
+    proposals = choose(good, proposals._replace(factor=height / jnp.where(good, ratio, 1.0)), begin)
+    outcome = Outcome(proposals, good, jnp.zeros_like(good), ratio, ratio, n_grad)
     below = ~good & far_below(ratio, height)
 
     def renew(lanes: Any) -> Outcome:

@@ -20,30 +20,30 @@ def choose(condition: Any, new: Any, old: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b).astype(b.dtype), new, old)
 
 
-def renew_few(few: Any, tree: Any, renew: Callable[[Any], Any]) -> Any:
-    """Return a tree of arrays ``(g, ...)`` in which the rows of a ``few`` chains are renewed.
+def renew_few(selected: Any, tree: Any, renew: Callable[[Any], Any]) -> Any:
+    """Return a tree of arrays ``(g, ...)`` in which the ``selected`` rows, which are few, are renewed.
 
     Parameters
     ----------
-    few : (g,) bool
-        Which rows.
+    selected : (g,) bool
+        Mask of the rows.
     tree
         Arrays ``(g, ...)``.
     renew
         Function of the numbers of some rows that returns their new values, a tree of the same form.
     """
-    g = len(few)
+    g = len(selected)
     batch = -(-g // _SHARE)
-    ranks = jnp.cumsum(few, dtype=jnp.int32)
-    rows = jnp.where(few, ranks - 1, _SHARE * batch)
-    which = jnp.zeros(_SHARE * batch, jnp.int32).at[rows].set(jnp.arange(g, dtype=jnp.int32), mode="drop")
+    ranks = jnp.cumsum(selected, dtype=jnp.int32)
+    rows = jnp.where(selected, ranks - 1, _SHARE * batch)
+    indices = jnp.zeros(_SHARE * batch, jnp.int32).at[rows].set(jnp.arange(g, dtype=jnp.int32), mode="drop")
 
     def some(carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        i, before = carry
-        lanes = lax.dynamic_slice(which, (i * batch,), (batch,))
+        i, values = carry
+        lanes = lax.dynamic_slice(indices, (i * batch,), (batch,))
         # Surplus lanes of the last batch are dropped.
         to = jnp.where(i * batch + jnp.arange(batch) < ranks[-1], lanes, g)
         put = lambda old, new: old.at[to].set(new.astype(old.dtype), mode="drop")  # noqa: E731
-        return i + 1, jax.tree.map(put, before, renew(lanes))
+        return i + 1, jax.tree.map(put, values, renew(lanes))
 
     return lax.while_loop(lambda carry: carry[0] * batch < ranks[-1], some, (0, tree))[1]

@@ -34,11 +34,14 @@ __all__ = ["JaxEngine"]
 
 # Largest group, on CPU and accelerators: larger ones are no faster per chain (benchmarks/many_chains.py).  On
 # accelerators a run is split into up to _SHARES groups, so that several devices can share it.
-_GROUP_CPU, _GROUP_OTHER, _SHARES = 256, 4096, 8
+_GROUP_CPU = 256
+_GROUP_OTHER = 4096
+_SHARES = 8
 # Warm-up asks for some hundred gradients one after the other: on a CPU they are not padded to a group, but to this.
 _FEW = 8
 # Most draws of a compiled call, and most bytes of its buffers on each device.
-_MOST_ROWS, _BYTES = 64, 2**26
+_MOST_ROWS = 64
+_BYTES = 2**26
 
 
 class JaxEngine:
@@ -61,23 +64,29 @@ class JaxEngine:
     def __init__(
         self, kernel: Kernel, density: JaxDensity, chains: int, precision: str = "float64", devices: Any = None
     ):
-        self.kernel, self.d, self.precision = kernel, density.d, precision
-        self.structure, self.width = density.structure, density.width
+        self.kernel = kernel
+        self.d = density.d
+        self.precision = precision
+        self.structure = density.structure
+        self.width = density.width
         self.devices = list(jax.local_devices() if devices is None else devices)
-        most = _GROUP_CPU if self.devices[0].platform == "cpu" else _GROUP_OTHER
+        largest = _GROUP_CPU if self.devices[0].platform == "cpu" else _GROUP_OTHER
         if self.devices[0].platform != "cpu":
-            most = max(min(most, -(-chains // _SHARES)), _GROUP_CPU)
-        self.group = -(-chains // -(-chains // most))
+            largest = max(min(largest, -(-chains // _SHARES)), _GROUP_CPU)
+        self.group = -(-chains // -(-chains // largest))
         self.few = min(self.group, _FEW) if self.devices[0].platform == "cpu" else self.group
         per_row = self.group * (self.d + self.width + 7) * 8
         self.capacity = max(1, min(_MOST_ROWS, _BYTES // per_row))
-        self._density, self._chains = density, chains
+        self._density = density
+        self._chains = chains
         self.dtype = np.dtype(np.float32 if precision == "float32" else np.float64)
         self.traces = 0
         self._adjusted: JaxEngine | None = None  # kept, so that a second run compiles nothing
         mesh = Mesh(np.array(self.devices), ("chains",))
-        self._spread, self._everywhere = NamedSharding(mesh, P("chains")), NamedSharding(mesh, P())
-        each, rows = P("chains"), P(None, "chains")
+        self._spread = NamedSharding(mesh, P("chains"))
+        self._everywhere = NamedSharding(mesh, P())
+        each = P("chains")
+        rows = P(None, "chains")
         self._chunk = jax.jit(
             jax.shard_map(
                 self._advance_group,
@@ -98,7 +107,8 @@ class JaxEngine:
     def _drift(self, coordinates: JaxCoordinates, shared: Any) -> Any:
         def drift(y: Any) -> Any:
             lp, gradient = self._density.batch(coordinates.place(y), shared, self.precision)
-            lp, gradient = lp.astype(self.dtype)[:, None], gradient.astype(self.dtype)
+            lp = lp.astype(self.dtype)[:, None]
+            gradient = gradient.astype(self.dtype)
             b = coordinates.pull_back(gradient[:, : self.d])
             lp = jnp.where(jnp.isfinite(lp + jnp.sum(b, axis=-1, keepdims=True)), lp, jnp.nan)
             return lp, gradient, b + y if self.kernel.dynamics == HARMONIC else b
@@ -112,12 +122,14 @@ class JaxEngine:
 
     def _advance_group(
         self, parameters: Parameters, coordinates: JaxCoordinates, shared: Any, state: Any, gradient: Any, keys: Any,
-        first: Any, rows: Any, thin: Any,
+        first_transition: Any, rows: Any, thin: Any,
     ) -> Any:  # fmt: skip
         self.traces += 1
-        d, g = self.d, len(state)
+        d = self.d
+        g = len(state)
         pairs = self.kernel.dynamics != OVERDAMPED and not self.kernel.adjusted  # normals for position and velocity
-        drift, words = self._drift(coordinates, shared), words_of(keys)
+        drift = self._drift(coordinates, shared)
+        key_words = words_of(keys)
         u, v, b, evaluated = (state[:, i * d : (i + 1) * d] for i in range(4))
         chains = Chains(u, v, b, evaluated, gradient, state[:, 4 * d : 4 * d + 1], state[:, 4 * d + 1 :])
         zeros = Counts(jnp.zeros(g, self.dtype), *(jnp.zeros(g, jnp.int32) for _ in range(4)))
@@ -133,16 +145,16 @@ class JaxEngine:
 
             def once(k: Any, carry: Any) -> Any:
                 chains, counts = carry
-                number = first + i * thin + k
-                draws = Keyed(words, number, d, self.dtype, pairs)
+                number = first_transition + i * thin + k
+                draws = Keyed(key_words, number, d, self.dtype, pairs)
                 chains, more = transition(self.kernel, parameters, drift, chains, draws)
                 return chains, Counts(*(a + b for a, b in zip(counts, more, strict=True)))
 
             chains, counts = lax.fori_loop(0, thin, once, (chains, zeros))
             counts = counts._replace(accept=counts.accept / thin)
             log_det = chains.gradient[:, 3 * d] if self.structure is not None else 0.0
-            found = (coordinates.place(chains.evaluated), chains.gradient, chains.lp[:, 0] - log_det, *counts)
-            return chains, tuple(whole.at[i].set(part) for whole, part in zip(out, found, strict=True))
+            row_values = (coordinates.place(chains.evaluated), chains.gradient, chains.lp[:, 0] - log_det, *counts)
+            return chains, tuple(buffer.at[i].set(value) for buffer, value in zip(out, row_values, strict=True))
 
         chains, out = lax.fori_loop(0, rows, row, (chains, out))
         u, v, b, evaluated, gradient, lp, factor = chains
@@ -161,18 +173,16 @@ class JaxEngine:
         return self._evaluated(coordinates, state, self.group)
 
     def _evaluated(self, coordinates: Coordinates, state: np.ndarray, size: int) -> np.ndarray:
-        """Evaluate, on each device as many states together as ``size``."""
+        """Evaluate at the positions of states, ``size`` of them together on each device."""
         d = self.d
         flat = state.reshape(-1, 4 * d + 2)
         gradient = np.empty((len(flat), self.width))
         with self._precisely():
-            shared, where = (
-                self._placed(self._density.shared(self.precision, coordinates.sites)),
-                self._placed(JaxCoordinates.of(coordinates, self.dtype)),
-            )
+            shared = self._placed(self._density.shared(self.precision, coordinates.sites))
+            placed = self._placed(JaxCoordinates.of(coordinates, self.dtype))
             for rows, (u,) in self._batches(size, flat[:, :d]):
-                found, slopes = self._evaluate(where, shared, u)
-                flat[rows, 2 * d : 4 * d + 1] = np.asarray(found)[: len(flat[rows])]
+                evaluated, slopes = self._evaluate(placed, shared, u)
+                flat[rows, 2 * d : 4 * d + 1] = np.asarray(evaluated)[: len(flat[rows])]
                 gradient[rows] = np.asarray(slopes)[: len(flat[rows])]
         state[...] = flat.reshape(state.shape)
         return gradient.reshape(*state.shape[:-1], self.width)
@@ -192,38 +202,40 @@ class JaxEngine:
         state: np.ndarray,
         gradient: np.ndarray,
         keys: np.ndarray,
-        first: int,
+        first_transition: int,
         rows: int,
         *,
         thin: int = 1,
         tolerance: float = 0.0,
     ) -> Chunk:
         """Advance chains side by side: see :class:`pmm_mcmc.engines.contract.Engine`."""
-        if first + rows * thin >= 2**31:
-            raise ValueError(f"{first + rows * thin} transitions of a chain: at most {2**31 - 1} on this backend")
-        kernel, step, friction, K = self.kernel, setting.step_size, setting.friction, setting.K
+        if first_transition + rows * thin >= 2**31:
+            last = first_transition + rows * thin
+            raise ValueError(f"{last} transitions of a chain: at most {2**31 - 1} on this backend")
+        kernel = self.kernel
+        step = setting.step_size
+        friction = setting.friction
+        K = setting.K
         rises = (guard_threshold(kernel, length, friction, K, self.d) for length in (step, step / SUBSTEPS))
         limits = *rises, steepest_curvature(kernel, step, friction, K)
         out = Chunk.empty((len(state), rows), self.d, self.width)
-        words = np.ascontiguousarray(keys).view(np.uint32).reshape(-1, 2, 2)
+        key_words = np.ascontiguousarray(keys).view(np.uint32).reshape(-1, 2, 2)
         with self._precisely():
             numbers = (step, friction, float(K), *limits, tolerance)
             parameters = self._placed(Parameters(*(self.dtype.type(x) for x in numbers)))
-            shared, where = (
-                self._placed(self._density.shared(self.precision, setting.coordinates.sites)),
-                self._placed(JaxCoordinates.of(setting.coordinates, self.dtype)),
-            )
-            for chains, (s, g, w) in self._batches(self.group, state, gradient, words):
+            shared = self._placed(self._density.shared(self.precision, setting.coordinates.sites))
+            placed = self._placed(JaxCoordinates.of(setting.coordinates, self.dtype))
+            for chains, (s, g, w) in self._batches(self.group, state, gradient, key_words):
                 done = 0
                 while done < rows or rows == 0:  # a call for no draws compiles
                     n = min(self.capacity, rows - done)
-                    s, g, found = self._chunk(
-                        parameters, where, shared, s, g, w,
-                        np.int32(first + done * thin), np.int32(n), np.int32(thin),
+                    s, g, chunk_values = self._chunk(
+                        parameters, placed, shared, s, g, w,
+                        np.int32(first_transition + done * thin), np.int32(n), np.int32(thin),
                     )  # fmt: skip
-                    for whole, part in zip(out, found, strict=False):
-                        kept = np.asarray(part)[:n, : len(state[chains])]
-                        whole[chains, done : done + n] = np.moveaxis(kept, 0, 1)
+                    for buffer, array in zip(out, chunk_values, strict=False):
+                        values = np.asarray(array)[:n, : len(state[chains])]
+                        buffer[chains, done : done + n] = np.moveaxis(values, 0, 1)
                     done += n
                     if rows == 0:
                         break
@@ -242,10 +254,10 @@ class JaxEngine:
         size *= len(self.devices)
         for start in range(0, len(arrays[0]), size):
             rows = slice(start, min(start + size, len(arrays[0])))
-            parts = []
+            placed = []
             for array in arrays:
-                part = array[rows] if array.dtype == np.uint32 else array[rows].astype(self.dtype)
-                missing = size - len(part)
-                padded = np.concatenate([part, np.broadcast_to(part[:1], (missing, *part.shape[1:]))])
-                parts.append(jax.device_put(padded, self._spread))
-            yield rows, parts
+                values = array[rows] if array.dtype == np.uint32 else array[rows].astype(self.dtype)
+                missing = size - len(values)
+                padded = np.concatenate([values, np.broadcast_to(values[:1], (missing, *values.shape[1:]))])
+                placed.append(jax.device_put(padded, self._spread))
+            yield rows, placed

@@ -28,16 +28,19 @@ from pmm_mcmc.langevin.transitions import (
     path,
 )
 
-__all__ = ["Chains", "Draws", "Drift", "Known", "Midpoints", "Parameters", "evaluate_midpoints", "total"]
+__all__ = ["Chains", "Draws", "Drift", "Midpoints", "Parameters", "PathNoise", "evaluate_midpoints", "total"]
 
-_flows, _cells, _gain = build_flows(jnp, jnp.where), build_cells(jnp, jnp.where), build_gain(jnp.where)
+_flows = build_flows(jnp, jnp.where)
+_cells = build_cells(jnp, jnp.where)
+_gain = build_gain(jnp.where)
 _limits = build_limits(jnp, jnp.where)
 _FLOW = (_flows.overdamped, _flows.underdamped, _flows.harmonic)
 # Option 1: a step has more midpoints than this with probability below 1e-16.
 _MOST_MIDPOINTS = 18
 # A batch holds the mean number of midpoints of a group plus _SPARE standard deviations; the list has room for _ROOM
 # standard deviations, which it exceeds with probability below 1e-16 (Chernoff).
-_SPARE, _ROOM = 2.5, 9.0
+_SPARE = 2.5
+_ROOM = 9.0
 
 # Positions (n, d) to log densities (n, 1), evaluations (n, width) and drifts (n, d).
 Drift = Callable[[Any], tuple[Any, Any, Any]]
@@ -99,22 +102,22 @@ class Chains(NamedTuple):
     factor: Any
 
 
-class Known(NamedTuple):
-    """Known noise ``(g, d)`` over the rest of a path, the time ``(g, 1)`` to its end, whether this step ends there."""
+class PathNoise(NamedTuple):
+    """Noise ``(g, d)`` over the remaining path, the time ``(g, 1)`` to its end, and whether this step ends there."""
 
     u: Any
     v: Any
-    ahead: Any
+    remaining: Any
     last: Any
 
 
 class Midpoints(NamedTuple):
     """The flow and noise path of a step, and what its midpoints contribute."""
 
-    whole: Flow
+    step_flow: Flow
     mu: Any
     mv: Any
-    known: tuple[Any, Any]  # the noise of the path beyond the step, where the path is known
+    noise_beyond: tuple[Any, Any]  # of the path beyond the step, where the path is known
     cu: Any
     cv: Any
     steep: Any
@@ -134,68 +137,70 @@ def total(x: Any) -> Any:
 
 
 def evaluate_midpoints(
-    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, known: Known | None
+    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, path_noise: PathNoise | None
 ) -> Midpoints:
     """Draw midpoints and noise of a step of length ``step`` ``(g, 1)`` and evaluate the drift at the midpoints.
 
-    In a part of a refined step the noise is conditioned on the ``known`` noise of the whole.
+    In a part of a refined step the noise is conditioned on ``path_noise``, that of the whole step.
     """
     option_1 = kernel.scheme == Scheme.CELLS and kernel.option == 1
-    return (_midpoints if option_1 else _midpoint)(kernel, p, drift, chains, draws, step, known)
+    return (_midpoints if option_1 else _midpoint)(kernel, p, drift, chains, draws, step, path_noise)
 
 
 def _flows_over(kernel: Kernel, p: Parameters, *times: Any) -> list[Flow]:
     """Return the flows over several times ``(g, 1)``, in one array so that their series are compiled once."""
-    together = _FLOW[kernel.dynamics](jnp.concatenate(times, axis=1), p.friction)
+    flows = _FLOW[kernel.dynamics](jnp.concatenate(times, axis=1), p.friction)
     # Without the barrier the compiler may recompute a chain's coefficients for each coordinate.
-    together = lax.optimization_barrier(together)
-    return [Flow(*(part[:, i : i + 1] for part in together)) for i in range(len(times))]
+    flows = lax.optimization_barrier(flows)
+    return [Flow(*(field[:, i : i + 1] for field in flows)) for i in range(len(times))]
 
 
-def _times_beyond(known: Known | None, length: Any) -> tuple[Any, ...]:
+def _times_beyond(path_noise: PathNoise | None, length: Any) -> tuple[Any, ...]:
     """Return the times from the end and from the start of a gap to the end of a known path, for :func:`_extend`."""
-    return () if known is None else (jnp.maximum(known.ahead - length, 0.0), known.ahead)
+    return () if path_noise is None else (jnp.maximum(path_noise.remaining - length, 0.0), path_noise.remaining)
 
 
 def _extend(
-    mu: Any, mv: Any, w: Any, beyond: Any, gap: Flow, length: Any, known: Known | None, flows_beyond: Sequence[Flow]
+    mu: Any, mv: Any, w: Any, beyond: Any, gap: Flow, length: Any, path_noise: PathNoise | None, flows: Sequence[Flow]
 ) -> tuple[Any, Any, Any]:
-    """Extend the noise path of the step over a gap; return it, and the known noise from there on."""
+    """Extend the noise path of the step over a gap; return it, and the known noise of the remaining path."""
     nu, nv = noise(*w, gap)
-    if known is not None:
-        rest, left = flows_beyond
-        after, gain = noise(*beyond, rest), _gain(gap, rest, left)
-        nu, nv, u, v = bridged(nu, nv, *after, known.u, known.v, rest, gain)
-        known = Known(u, v, known.ahead - length, known.last)
-    return *path(mu, mv, nu, nv, gap), known
+    if path_noise is not None:
+        flow_beyond, flow_to_end = flows
+        noise_beyond = noise(*beyond, flow_beyond)
+        gain = _gain(gap, flow_beyond, flow_to_end)
+        nu, nv, u, v = bridged(nu, nv, *noise_beyond, path_noise.u, path_noise.v, flow_beyond, gain)
+        path_noise = PathNoise(u, v, path_noise.remaining - length, path_noise.last)
+    return *path(mu, mv, nu, nv, gap), path_noise
 
 
 def _finish(
-    mu: Any, mv: Any, w: Any, beyond: Any, gap: Flow, length: Any, known: Known | None, flows_beyond: Sequence[Flow]
+    mu: Any, mv: Any, w: Any, beyond: Any, gap: Flow, length: Any, path_noise: PathNoise | None, flows: Sequence[Flow]
 ) -> tuple[Any, Any, tuple[Any, Any]]:
     """Extend the noise path to the end of the step; return it, and the known noise beyond."""
-    *found, after = _extend(mu, mv, w, beyond, gap, length, known, flows_beyond)
-    if known is None:
-        return *found, tuple(found)
-    at_end = path(mu, mv, known.u, known.v, gap)
-    mu, mv = (jnp.where(known.last, a, b) for a, b in zip(at_end, found, strict=True))
-    return mu, mv, (after.u, after.v)
+    *extended, noise_beyond = _extend(mu, mv, w, beyond, gap, length, path_noise, flows)
+    if path_noise is None:
+        return *extended, tuple(extended)
+    at_end = path(mu, mv, path_noise.u, path_noise.v, gap)
+    mu, mv = (jnp.where(path_noise.last, a, b) for a, b in zip(at_end, extended, strict=True))
+    return mu, mv, (noise_beyond.u, noise_beyond.v)
 
 
 def _steepness(kernel: Kernel, chains: Chains, y: Any, b: Any, time: Any, step: Any) -> Any:
     stiffness = 1.0 * (kernel.dynamics == HARMONIC)
-    way, rise = y - chains.evaluated, fall(y, chains.evaluated, b, chains.b, stiffness)
-    found = _limits.curvature(total(rise * rise), total(way * way), total(rise * way), stiffness)
-    return jnp.where(time > EARLIEST * step, found, 0.0)
+    shift = y - chains.evaluated
+    change = fall(y, chains.evaluated, b, chains.b, stiffness)
+    curvature = _limits.curvature(total(change * change), total(shift * shift), total(change * shift), stiffness)
+    return jnp.where(time > EARLIEST * step, curvature, 0.0)
 
 
 def _midpoint(
-    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, known: Known | None
+    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, path_noise: PathNoise | None
 ) -> Midpoints:
     """Evaluate the one midpoint of Option 2, or of the continuous law."""
     u, v, b = chains[:3]
-    # The numbers of a step are drawn at once, and its flows computed at once: each call is compiled by itself.
-    (number, *near), (_, *to_end), *beyond = draws.take(0, -1, beyond=known is not None)
+    # One call draws the numbers of a step and one computes its flows, since each call is compiled by itself.
+    (number, *near), (_, *to_end), *beyond = draws.take(0, -1, beyond=path_noise is not None)
     if kernel.scheme == Scheme.CELLS:
         cell = _cells.one_cell(number, p.K, kernel.power)
         time = step * (cell + kernel.offset) / p.K
@@ -203,20 +208,21 @@ def _midpoint(
     else:
         time = step * number
         times = [time, step - time, step]
-    if known is not None:
-        from_midpoint, from_start = _times_beyond(known, time)
-        from_end, _ = _times_beyond(known._replace(ahead=from_midpoint), step - time)
+    if path_noise is not None:
+        from_midpoint, from_start = _times_beyond(path_noise, time)
+        from_end, _ = _times_beyond(path_noise._replace(remaining=from_midpoint), step - time)
         times = [*times, from_end, from_midpoint, from_start]
-    at, gap, whole, *others = _flows_over(kernel, p, *times)
+    flow_to_midpoint, flow_to_end, step_flow, *others = _flows_over(kernel, p, *times)
     if kernel.scheme == Scheme.CELLS:
         wu, wv = cell_weight(others[0], others[1], one_in(cell, p.K, kernel.power))
     else:
-        wu, wv = continuous_weight(gap, step, kernel.dynamics != OVERDAMPED)
+        wu, wv = continuous_weight(flow_to_end, step, kernel.dynamics != OVERDAMPED)
     zero = jnp.zeros_like(u)
     far: list[Any] = [w[1:] for w in beyond] or [None, None]
-    mu, mv, known = _extend(zero, zero, near, far[0], at, time, known, others[-2:])
-    mu_end, mv_end, after = _finish(mu, mv, to_end, far[1], gap, step - time, known, others[-3:-1])
-    y, v_mid = interpolate(u, v, b, mu, at), interpolate_velocity(u, v, b, mv, at)
+    mu, mv, path_noise = _extend(zero, zero, near, far[0], flow_to_midpoint, time, path_noise, others[-2:])
+    mu_end, mv_end, noise_beyond = _finish(mu, mv, to_end, far[1], flow_to_end, step - time, path_noise, others[-3:-1])
+    y = interpolate(u, v, b, mu, flow_to_midpoint)
+    v_mid = interpolate_velocity(u, v, b, mv, flow_to_midpoint)
     used = time > 0.0
     if kernel.scheme == Scheme.CELLS and kernel.offset == 0.0:
         # With a single cell, as in OLMC and ULMC, no chain needs the gradient.
@@ -229,36 +235,42 @@ def _midpoint(
     if kernel.scheme == Scheme.RECYCLED:
         finite &= ~jnp.isnan(lp_mid)
     change = jnp.where(used, b_mid - (0.0 if kernel.scheme == Scheme.CONTINUOUS else b), 0.0)
+    steep = _steepness(kernel, chains, y, b_mid, time, step)
     return Midpoints(
-        whole, mu_end, mv_end, after, wu * change, wv * change, _steepness(kernel, chains, y, b_mid, time, step),
+        step_flow, mu_end, mv_end, noise_beyond, wu * change, wv * change, steep,
         used.astype(jnp.int32), finite, y, y, v_mid, lp_mid, gradient_mid, b_mid,
     )  # fmt: skip
 
 
 def _batches(g: int) -> tuple[int, int]:
     """Return the number of midpoints in a batch for ``g`` chains, and the room for all, in whole batches."""
-    most = min(g + math.ceil(_ROOM * math.sqrt(g)) + _MOST_MIDPOINTS, _MOST_MIDPOINTS * g)
-    batch = min(g + math.ceil(_SPARE * math.sqrt(g)), most)
-    return batch, -(-most // batch) * batch
+    largest = min(g + math.ceil(_ROOM * math.sqrt(g)) + _MOST_MIDPOINTS, _MOST_MIDPOINTS * g)
+    batch = min(g + math.ceil(_SPARE * math.sqrt(g)), largest)
+    return batch, -(-largest // batch) * batch
 
 
-def _midpoints(
-    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, known: Known | None
-) -> Midpoints:
-    """Evaluate the midpoints of Option 1: first their positions, then their gradients in full batches."""
-    u, v, b, _, gradient, lp, _ = chains
-    (g, d), zero, slots = u.shape, jnp.zeros_like(u), _MOST_MIDPOINTS
-
-    numbers = draws.uniforms(slots)
+def _marked_cells(last: Any, K: Any, numbers: Any, cell: Any) -> tuple[Any, Any]:
+    """Return the largest number of cells that a chain marks, and these cells ``(slot, g, 1)``, then ``last``."""
 
     def mark(carry: Any) -> Any:
         slot, cell, cells = carry
-        cell = _cells.next_cell(cell, numbers[slot], p.K).astype(cell.dtype)
+        cell = _cells.next_cell(cell, numbers[slot], K).astype(cell.dtype)
         return slot + 1, cell, cells.at[slot].set(cell)
 
-    more = lambda carry: (carry[0] < slots) & jnp.any(carry[1] < p.K)  # noqa: E731
-    none = jnp.broadcast_to(p.K.astype(u.dtype), (slots, g, 1))
-    count, _, cells = lax.while_loop(more, mark, (0, jnp.full_like(step, -1.0), none))
+    more = lambda carry: (carry[0] < len(numbers)) & jnp.any(carry[1] < K)  # noqa: E731
+    count, _, cells = lax.while_loop(more, mark, (0, cell, jnp.broadcast_to(last, numbers.shape)))
+    return count, cells
+
+
+def _midpoints(
+    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, path_noise: PathNoise | None
+) -> Midpoints:
+    """Evaluate the midpoints of Option 1: first their positions, then their gradients in full batches."""
+    u, v, b, _, gradient, lp, _ = chains
+    g, d = u.shape
+    zero = jnp.zeros_like(u)
+    slots = _MOST_MIDPOINTS
+    count, cells = _marked_cells(p.K.astype(u.dtype), p.K, draws.uniforms(slots), jnp.full_like(step, -1.0))
     times = step * (cells + kernel.offset) / p.K
     used = ((cells < p.K) & (times > 0.0))[:, :, 0]
 
@@ -266,55 +278,60 @@ def _midpoints(
     batch, room = _batches(g)
     ranks = jnp.cumsum(used.reshape(-1), dtype=jnp.int32)
     rows = jnp.where(used, ranks.reshape(slots, g) - 1, room)
-    which = jnp.zeros(room, jnp.int32).at[rows.reshape(-1)].set(jnp.arange(slots * g, dtype=jnp.int32), mode="drop")
+    midpoints = jnp.zeros(room, jnp.int32).at[rows.reshape(-1)].set(jnp.arange(slots * g, dtype=jnp.int32), mode="drop")
     wanted = lambda carry: carry[0] * batch < ranks[-1]  # noqa: E731
 
     def normals_of(source: Draws) -> Any:
         def draw(carry: Any) -> Any:
             i, w = carry
-            part = lax.dynamic_slice(which, (i * batch,), (batch,))
-            found = jnp.stack(source.normals(part % g, part // g)).astype(w.dtype)
-            return i + 1, lax.dynamic_update_slice(w, found, (0, i * batch, 0))
+            indices = lax.dynamic_slice(midpoints, (i * batch,), (batch,))
+            normals = jnp.stack(source.normals(indices % g, indices // g)).astype(w.dtype)
+            return i + 1, lax.dynamic_update_slice(w, normals, (0, i * batch, 0))
 
         return lax.while_loop(wanted, draw, (0, jnp.zeros((2, room, d), u.dtype)))[1]
 
     near = normals_of(draws)
-    beyond = None if known is None else normals_of(draws.beyond())
+    beyond = None if path_noise is None else normals_of(draws.beyond())
 
     def place(slot: Any, carry: Any) -> Any:
-        reached, mu, mv, known, ys = carry
-        on, row = used[slot][:, None], jnp.minimum(rows[slot], room - 1)
+        reached, mu, mv, path_noise, ys = carry
+        on = used[slot][:, None]
+        row = jnp.minimum(rows[slot], room - 1)
         time = jnp.where(on, times[slot], reached)
-        gap, at, *rest = _flows_over(kernel, p, time - reached, time, *_times_beyond(known, time - reached))
-        after = None if beyond is None else beyond[:, row]
-        mu_new, mv_new, known_new = _extend(mu, mv, near[:, row], after, gap, time - reached, known, rest)
-        mu, mv = jnp.where(on, mu_new, mu), jnp.where(on, mv_new, mv)
-        if known is not None:
-            u_new, v_new, ahead, last = known_new
-            known = Known(jnp.where(on, u_new, known.u), jnp.where(on, v_new, known.v), ahead, last)
-        return time, mu, mv, known, ys.at[rows[slot]].set(interpolate(u, v, b, mu, at), mode="drop")
+        length = time - reached
+        gap, to_midpoint, *flows_beyond = _flows_over(kernel, p, length, time, *_times_beyond(path_noise, length))
+        far = None if beyond is None else beyond[:, row]
+        mu_new, mv_new, noise_new = _extend(mu, mv, near[:, row], far, gap, length, path_noise, flows_beyond)
+        mu = jnp.where(on, mu_new, mu)
+        mv = jnp.where(on, mv_new, mv)
+        if path_noise is not None:
+            u_new = jnp.where(on, noise_new.u, path_noise.u)
+            path_noise = noise_new._replace(u=u_new, v=jnp.where(on, noise_new.v, path_noise.v))
+        return time, mu, mv, path_noise, ys.at[rows[slot]].set(interpolate(u, v, b, mu, to_midpoint), mode="drop")
 
-    start = jnp.zeros_like(step), zero, zero, known, jnp.zeros((room, d), u.dtype)
-    reached, mu, mv, known, ys = lax.fori_loop(0, count, place, start)
+    start = jnp.zeros_like(step), zero, zero, path_noise, jnp.zeros((room, d), u.dtype)
+    reached, mu, mv, path_noise, ys = lax.fori_loop(0, count, place, start)
 
     def evaluate(carry: Any) -> Any:
-        i, found = carry
-        _, _, drifts = drift(lax.dynamic_slice(ys, (i * batch, 0), (batch, d)))
-        return i + 1, lax.dynamic_update_slice(found, drifts.astype(found.dtype), (i * batch, 0))
+        i, drifts = carry
+        _, _, batch_drifts = drift(lax.dynamic_slice(ys, (i * batch, 0), (batch, d)))
+        return i + 1, lax.dynamic_update_slice(drifts, batch_drifts.astype(drifts.dtype), (i * batch, 0))
 
-    _, found = lax.while_loop(wanted, evaluate, (0, jnp.zeros_like(ys)))
+    _, drifts = lax.while_loop(wanted, evaluate, (0, jnp.zeros_like(ys)))
 
-    ahead = _times_beyond(known, step - reached)
-    gap, whole, one, *rest = _flows_over(kernel, p, step - reached, step, step / p.K, *ahead)
-    (_, *w), *far = draws.take(-1, beyond=known is not None)
-    mu, mv, after = _finish(mu, mv, w, far and far[0][1:], gap, step - reached, known, rest)
+    times_beyond = _times_beyond(path_noise, step - reached)
+    gap, step_flow, cell_flow, *flows_beyond = _flows_over(kernel, p, step - reached, step, step / p.K, *times_beyond)
+    (_, *w), *far = draws.take(-1, beyond=path_noise is not None)
+    mu, mv, noise_beyond = _finish(mu, mv, w, far and far[0][1:], gap, step - reached, path_noise, flows_beyond)
 
     def correct(slot: Any, carry: Any) -> Any:
         cu, cv, steep, n_grad, finite, bad = carry
-        on, row = used[slot][:, None], jnp.minimum(rows[slot], room - 1)
-        y, b_mid = ys[row], found[row]
-        (rest,) = _flows_over(kernel, p, jnp.where(on, step * (p.K - 1.0 - cells[slot]) / p.K, 0.0))
-        wu, wv = cell_weight(rest, one, p.K)
+        on = used[slot][:, None]
+        row = jnp.minimum(rows[slot], room - 1)
+        y = ys[row]
+        b_mid = drifts[row]
+        (to_end,) = _flows_over(kernel, p, jnp.where(on, step * (p.K - 1.0 - cells[slot]) / p.K, 0.0))
+        wu, wv = cell_weight(to_end, cell_flow, p.K)
         change = jnp.where(on, b_mid - b, 0.0)
         finite_here = ~on | jnp.isfinite(total(b_mid))
         bad = jnp.where(finite & ~finite_here, y, bad)
@@ -324,4 +341,4 @@ def _midpoints(
 
     nothing = (zero, zero, jnp.zeros_like(step), jnp.zeros((g, 1), jnp.int32), jnp.ones((g, 1), bool), u)
     cu, cv, steep, n_grad, finite, bad = lax.fori_loop(0, count, correct, nothing)
-    return Midpoints(whole, mu, mv, after, cu, cv, steep, n_grad, finite, bad, u, v, lp, gradient, b)
+    return Midpoints(step_flow, mu, mv, noise_beyond, cu, cv, steep, n_grad, finite, bad, u, v, lp, gradient, b)

@@ -26,7 +26,8 @@ __all__ = ["Keyed", "words_of"]
 # Coefficients of cos(pi x / 2) and sin(pi x / 2) / x in powers of x^2, the highest first, to 1e-17 for |x| <= 1.
 _TERMS = range(22, -1, -1)
 _SERIES = [(-1) ** (n // 2) * (0.5 * math.pi) ** n / math.factorial(n) for n in _TERMS]
-_COS, _SIN = _SERIES[::2], _SERIES[1::2]
+_COS = _SERIES[::2]
+_SIN = _SERIES[1::2]
 
 # Counter blocks of a step; velocity, end point and midpoints need 20 at most.
 _SLOTS = 32
@@ -56,8 +57,9 @@ class Keyed(NamedTuple):
         slots += tuple(slot + _SLOTS for slot in slots) if beyond else ()
         blocks = jnp.broadcast_to(jnp.asarray([slot + 2 for slot in slots]), (len(self.words), len(slots)))
         bits = self._bits(self.words, blocks, 1 + self._most)
-        uniforms, w = self._fraction(bits[:, :, :1]), self._split(bits[:, :, 1:])
-        return [(uniforms[:, i], *(part[:, i] for part in w)) for i in range(len(slots))]
+        uniforms = self._fraction(bits[:, :, :1])
+        w = self._split(bits[:, :, 1:])
+        return [(uniforms[:, i], *(normals[:, i] for normals in w)) for i in range(len(slots))]
 
     def uniforms(self, slots: int) -> Any:
         """Return the uniform numbers of the first midpoints, ``(slots, g, 1)``."""
@@ -98,15 +100,15 @@ class Keyed(NamedTuple):
     def _row(self, pairs: tuple[Any, Any]) -> Any:
         return jnp.concatenate(pairs, axis=-1)[..., : self.d]
 
-    def _bits(self, words: Any, blocks: Any, n: int) -> Any:
+    def _bits(self, key_words: Any, blocks: Any, n: int) -> Any:
         """Return ``n`` unsigned integers ``(rows, block, n)``, as wide as the floats, for each block of counters."""
         each = 8 // self.dtype.itemsize
         count = -(-n // each)
         start = (blocks + self.first).astype(jnp.uint32)[:, :, None] * np.uint32(1 + 2 * self.d)
-        counters = (start + jnp.arange(count, dtype=jnp.uint32)).reshape(len(words), -1)
+        counters = (start + jnp.arange(count, dtype=jnp.uint32)).reshape(len(key_words), -1)
         numbers = jnp.full_like(counters, self.number)
-        found = jax.vmap(threefry_2x32)(words, jnp.concatenate([numbers, counters], axis=1))
-        high, low = found.reshape(len(words), 2, -1, count).swapaxes(0, 1)
+        hashes = jax.vmap(threefry_2x32)(key_words, jnp.concatenate([numbers, counters], axis=1))
+        high, low = hashes.reshape(len(key_words), 2, -1, count).swapaxes(0, 1)
         if each == 1:
             return (high.astype(jnp.uint64) << 32) | low.astype(jnp.uint64)
         return jnp.stack([high, low], axis=-1).reshape(*high.shape[:2], each * count)[:, :, :n]
@@ -118,13 +120,13 @@ class Keyed(NamedTuple):
 
     def _pairs(self, bits: Any) -> tuple[Any, Any]:
         """Return two arrays of normals from an even number of integers: half of them in each."""
-        first, second = jnp.split(bits, 2, axis=-1)
+        radius_bits, angle_bits = jnp.split(bits, 2, axis=-1)
         # Small uniforms keep all their digits, so that normals reach beyond 6.7 (single precision) and 9.4 (double).
-        uniform = (first.astype(self.dtype) + 0.5) * 2.0 ** -(8 * self.dtype.itemsize)
+        uniform = (radius_bits.astype(self.dtype) + 0.5) * 2.0 ** -(8 * self.dtype.itemsize)
         radius = jnp.sqrt(-2.0 * jnp.log(uniform))
         # The angle covers a quarter of a turn to either side; the last bit, unused here, chooses half of the circle.
-        x = 2.0 * self._fraction(second) - (1.0 - 2.0 ** -(jnp.finfo(self.dtype).nmant + 1))
+        x = 2.0 * self._fraction(angle_bits) - (1.0 - 2.0 ** -(jnp.finfo(self.dtype).nmant + 1))
         cos, sin = (reduce(lambda total, term: total * (x * x) + term, series) for series in (_COS, _SIN))
-        pair = jnp.where((second & 1) == 1, -radius, radius) * cos, radius * x * sin
+        pair = jnp.where((angle_bits & 1) == 1, -radius, radius) * cos, radius * x * sin
         # Without the barrier the compiler may recompute them wherever they are used.
         return lax.optimization_barrier(pair)

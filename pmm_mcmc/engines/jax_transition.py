@@ -14,7 +14,7 @@ from jax import lax
 
 from pmm_mcmc.engines.jax_adjusted import adjusted_outcome
 from pmm_mcmc.engines.jax_batches import choose, renew_few
-from pmm_mcmc.engines.jax_midpoints import Chains, Draws, Drift, Known, Parameters, evaluate_midpoints, total
+from pmm_mcmc.engines.jax_midpoints import Chains, Draws, Drift, Parameters, PathNoise, evaluate_midpoints, total
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.transitions import (
     DIVERGENCE,
@@ -82,9 +82,9 @@ def transition(
     has_velocity = kernel.dynamics != OVERDAMPED
     step = p.alpha * chains.factor
     limits = p.threshold, _limits.limit(p.steepest, 1.0 / chains.factor, has_velocity)
-    whole, _ = _take(kernel, p, drift, chains, draws, step, limits, None)
-    found = _refined(kernel, p, drift, chains, draws, step, whole)
-    good = found.good
+    unrefined, _ = _take(kernel, p, drift, chains, draws, step, limits, None)
+    outcome = _refined(kernel, p, drift, chains, draws, step, unrefined)
+    good = outcome.good
 
     # Failed chains restart at the evaluated point, with a fresh velocity and a shorter step.
     v = chains.v
@@ -94,83 +94,92 @@ def transition(
         fresh = jnp.zeros_like(v)
     back = chains._replace(u=chains.evaluated, v=fresh)
     # In warm-up, until the next fit, shorter steps come as far as parts of long ones.
-    adapts = ~whole.good & (p.tolerance > 0.0)
+    adapts = ~unrefined.good & (p.tolerance > 0.0)
     longer = jnp.where(adapts, _limits.refined(chains.factor), _limits.accepted(chains.factor))
     factor = jnp.where(good, longer, _limits.rejected(chains.factor)).astype(v.dtype)
-    after = choose(good, found.chains, back)._replace(factor=factor)
+    moved = choose(good, outcome.chains, back)._replace(factor=factor)
     counts = Counts(
         good[:, 0].astype(v.dtype),
-        _flat(found.n_grad),
+        _flat(outcome.n_grad),
         _flat(~good),
-        _flat(good & ~whole.good),
-        _flat(~good & found.by_model),
+        _flat(good & ~unrefined.good),
+        _flat(~good & outcome.by_model),
     )
-    return after, counts
+    return moved, counts
 
 
 def _take(
     kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, limits: tuple[Any, Any],
-    known: Known | None,
+    path_noise: PathNoise | None,
 ) -> tuple[_Step, tuple[Any, Any]]:  # fmt: skip
     """Take one step of every chain, stable or not; return it and the known noise beyond it.
 
     ``limits`` are the largest rise of the energy and the largest curvature.
     """
     threshold, steepest = limits
-    mid = evaluate_midpoints(kernel, p, drift, chains, draws, step, known)
+    mid = evaluate_midpoints(kernel, p, drift, chains, draws, step, path_noise)
     u, v, b, evaluated, _, lp, _ = chains
     # End point (step 5); the randomised midpoint method omits the drift at the start.
     base = 0.0 if kernel.scheme == Scheme.CONTINUOUS else 1.0
-    u_new, v_new = end(u, v, base * b, mid.mu, mid.mv, mid.cu, mid.cv, mid.whole)
+    u_new, v_new = end(u, v, base * b, mid.mu, mid.mv, mid.cu, mid.cv, mid.step_flow)
     if kernel.scheme == Scheme.RECYCLED:
-        at, lp_new, gradient, b_new, n_grad = mid.y, mid.lp, mid.gradient, mid.b, mid.n_grad
-        lost, bad, kinetic = ~mid.finite, mid.bad, mid.v_mid
-        ahead = energy_ahead(u, evaluated, b, 1.0 * (kernel.dynamics == HARMONIC))
+        evaluated_new = mid.y
+        lp_new = mid.lp
+        gradient = mid.gradient
+        b_new = mid.b
+        n_grad = mid.n_grad
+        lost = ~mid.finite
+        bad = mid.bad
+        kinetic = mid.v_mid
+        extrapolation = energy_ahead(u, evaluated, b, 1.0 * (kernel.dynamics == HARMONIC))
     else:
-        at, (lp_new, gradient, b_new) = u_new, drift(u_new)
+        evaluated_new = u_new
+        lp_new, gradient, b_new = drift(u_new)
         lost = jnp.isnan(lp_new) | ~mid.finite
         bad = jnp.where(mid.finite, u_new, mid.bad)
-        kinetic, ahead, n_grad = v_new, 0.0, mid.n_grad + mid.finite
-    rise = lp - lp_new + total(0.5 * (kinetic * kinetic - v * v) - ahead)
+        kinetic = v_new
+        extrapolation = 0.0
+        n_grad = mid.n_grad + mid.finite
+    rise = lp - lp_new + total(0.5 * (kinetic * kinetic - v * v) - extrapolation)
     motion = total(0.5 * (kinetic * kinetic + v * v))
     stable = (rise <= threshold + p.tolerance * motion) & (mid.steep <= steepest)
     good = ~lost & jnp.isfinite(total(u_new + v_new)) & stable
-    # Values that are not finite where a stable step may well go are the model's failure.
+    # Values that are not finite at a place that a stable step may reach are the model's failure.
     by_model = lost & (total(0.5 * (bad * bad - u * u)) <= threshold)
-    after = Chains(u_new, v_new, b_new, at, gradient, lp_new, chains.factor)
-    after = Chains(*(new.astype(old.dtype) for new, old in zip(after, chains, strict=True)))
-    return _Step(after, n_grad, good, by_model, (mid.mu, mid.mv)), mid.known
+    moved = Chains(u_new, v_new, b_new, evaluated_new, gradient, lp_new, chains.factor)
+    moved = Chains(*(new.astype(old.dtype) for new, old in zip(moved, chains, strict=True)))
+    return _Step(moved, n_grad, good, by_model, (mid.mu, mid.mv)), mid.noise_beyond
 
 
 def _refined(
-    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, whole: _Step
+    kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, unrefined: _Step
 ) -> _Step:
     """Refine the steps that failed: take them in parts along the same noise path."""
     has_velocity = kernel.dynamics != OVERDAMPED
 
     def finer(carry: tuple[Any, _Step]) -> tuple[Any, _Step]:
-        parts, found = carry
+        parts, outcome = carry
 
         def renew(lanes: Any) -> _Step:
-            begin, known, spent = jax.tree.map(lambda x: x[lanes], (chains, whole.noise, found.n_grad))
+            begin, noise_of_step, n_grad = jax.tree.map(lambda x: x[lanes], (chains, unrefined.noise, outcome.n_grad))
             length = step[lanes] / parts
             limits = p.threshold_of_part, _limits.limit(p.steepest, parts / chains.factor[lanes], has_velocity)
 
             def once(k: Any, carry: tuple[_Step, Any]) -> tuple[_Step, Any]:
-                before, noise = carry
+                previous, noise = carry
                 of_part = draws.part(lanes, parts + k)
-                ahead = Known(noise[0], noise[1], length * (parts - k), k == parts - 1)
-                one, beyond = _take(kernel, p, drift, before.chains, of_part, length, limits, ahead)
+                path_noise = PathNoise(noise[0], noise[1], length * (parts - k), k == parts - 1)
+                one, beyond = _take(kernel, p, drift, previous.chains, of_part, length, limits, path_noise)
                 # Gradients after a failed part are not counted.
-                return choose(before.good, one._replace(n_grad=before.n_grad + one.n_grad), before), beyond
+                return choose(previous.good, one._replace(n_grad=previous.n_grad + one.n_grad), previous), beyond
 
             yes = jnp.ones((len(lanes), 1), bool)
-            return lax.fori_loop(0, parts, once, (_Step(begin, spent, yes, ~yes, known), known))[0]
+            return lax.fori_loop(0, parts, once, (_Step(begin, n_grad, yes, ~yes, noise_of_step), noise_of_step))[0]
 
-        return parts * SUBSTEPS, renew_few(~found.good[:, 0], found, renew)
+        return parts * SUBSTEPS, renew_few(~outcome.good[:, 0], outcome, renew)
 
     bad = lambda carry: (carry[0] <= SUBSTEPS**MOST_REFINEMENTS) & ~jnp.all(carry[1].good)  # noqa: E731
-    return lax.while_loop(bad, finer, (SUBSTEPS, whole))[1]
+    return lax.while_loop(bad, finer, (SUBSTEPS, unrefined))[1]
 
 
 def _ghmc(p: Parameters, drift: Drift, chains: Chains, draws: Draws) -> tuple[Chains, Counts]:

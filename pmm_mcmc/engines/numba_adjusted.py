@@ -19,8 +19,8 @@ __all__ = ["propose"]
 
 
 @inner
-def _leapfrog(functions, kind, parts, step, rotation, coordinates, begin, found, scratch):
-    """Fill ``found`` with the end of ``parts`` steps from ``begin``, half kicks around a rotation each.
+def _leapfrog(functions, kind, parts, step, rotation, coordinates, begin, proposal, scratch):
+    """Fill ``proposal`` with the end of ``parts`` steps from ``begin``, half kicks around a rotation each.
 
     ``rotation`` is the flow over a step without friction.  Other arguments are those of
     :func:`~pmm_mcmc.engines.numba_step.attempt`.
@@ -32,11 +32,12 @@ def _leapfrog(functions, kind, parts, step, rotation, coordinates, begin, found,
     """
     joint, joint_table, _, _ = functions
     u, v, b, _, lp = begin
-    u_new, v_new, new_b, new_gradient, _ = found
+    u_new, v_new, new_b, new_gradient, _ = proposal
     copy(u, u_new)
     copy(v, v_new)
     copy(b, new_b)
-    gained, lp_new = 0.0, lp
+    gained = 0.0
+    lp_new = lp
     for k in range(parts):
         for j in range(u.size):
             v_new[j], gain = kick(v_new[j], new_b[j], step)
@@ -61,50 +62,50 @@ def _as_ratio(log_ratio):
 
 
 @inner
-def propose(functions, kind, step, height, coordinates, begin, found, back, scratch):
-    """Fill ``found`` with a proposal of generalised HMC from ``begin``, refined where it is far below the height.
+def propose(functions, kind, step, height, coordinates, begin, proposal, back, scratch):
+    """Fill ``proposal`` by generalised HMC from ``begin``, refined where it is far below the height.
 
     Parameters
     ----------
     height
         The persistent number of the Metropolis test.
     back
-        Arrays as ``found``, for the way back from there.
-    functions, kind, step, coordinates, begin, found, scratch
+        Arrays as of ``proposal``, for the way back.
+    functions, kind, step, coordinates, begin, proposal, scratch
         As for :func:`~pmm_mcmc.engines.numba_step.attempt`.
 
     Returns
     -------
-    good, first, ratio, lp, n_grad, parts
+    good, first_ratio, ratio, lp, n_grad, parts
         Whether the proposal is accepted; ratios of densities of the first proposal and of the last, 0 where a value is
         not finite; the log density at the last; gradients spent; steps of the last.
     """
-    u_new, v_new, new_b, _, turned = found
+    u_new, v_new, new_b, _, turned = proposal
     parts = 1
     log_ratio, lp, n_grad = _leapfrog(
-        functions, kind, 1, step, flow(kind, step, 0.0), coordinates, begin, found, scratch
+        functions, kind, 1, step, flow(kind, step, 0.0), coordinates, begin, proposal, scratch
     )
-    ratio = first = _as_ratio(log_ratio)
+    ratio = first_ratio = _as_ratio(log_ratio)
     while not abs(height) < ratio and far_below(ratio, height) and parts < SUBSTEPS**MOST_REFINEMENTS:
         parts *= SUBSTEPS
-        part = step / parts
-        log_ratio, lp, spent = _leapfrog(
-            functions, kind, parts, part, flow(kind, part, 0.0), coordinates, begin, found, scratch
+        length = step / parts
+        log_ratio, lp, evaluations = _leapfrog(
+            functions, kind, parts, length, flow(kind, length, 0.0), coordinates, begin, proposal, scratch
         )
-        n_grad += spent
+        n_grad += evaluations
         ratio = _as_ratio(log_ratio)
         if abs(height) < ratio:
             for j in range(turned.size):
                 turned[j] = -v_new[j]
             earlier = 1
             while earlier < parts:
-                part = step / earlier
-                there = u_new, turned, new_b, u_new, lp
-                log_ratio, _, spent = _leapfrog(
-                    functions, kind, earlier, part, flow(kind, part, 0.0), coordinates, there, back, scratch
+                length = step / earlier
+                turned_begin = u_new, turned, new_b, u_new, lp
+                log_ratio, _, evaluations = _leapfrog(
+                    functions, kind, earlier, length, flow(kind, length, 0.0), coordinates, turned_begin, back, scratch
                 )
-                n_grad += spent
+                n_grad += evaluations
                 if not far_below(ratio * _as_ratio(log_ratio), height):
-                    return False, first, ratio, lp, n_grad, parts
+                    return False, first_ratio, ratio, lp, n_grad, parts
                 earlier *= SUBSTEPS
-    return abs(height) < ratio, first, ratio, lp, n_grad, parts
+    return abs(height) < ratio, first_ratio, ratio, lp, n_grad, parts

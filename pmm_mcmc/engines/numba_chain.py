@@ -38,15 +38,16 @@ __all__ = ["Chains", "evaluate", "run"]
 _OF_PART = np.uint64(0x9E3779B97F4A7C15)
 _limits = build_limits(np, select)
 _limit = numba.njit(_limits.limit)
-_accepted, _rejected = numba.njit(_limits.accepted), numba.njit(_limits.rejected)
+_accepted = numba.njit(_limits.accepted)
+_rejected = numba.njit(_limits.rejected)
 _refined = numba.njit(_limits.refined)
 
 
 def _fingerprint() -> str:
     # numba's cache key covers only the file of the cached function; this covers the files of all that it calls.
     of_engine = contract, numba_random, numba_step, numba_adjusted, sys.modules[__name__]
-    parts = (flows, midpoints, transitions, methods, *of_engine)
-    return hashlib.sha256(b"".join(inspect.getsource(part).encode() for part in parts)).hexdigest()
+    modules = (flows, midpoints, transitions, methods, *of_engine)
+    return hashlib.sha256(b"".join(inspect.getsource(module).encode() for module in modules)).hexdigest()
 
 
 class Chains(NamedTuple):
@@ -62,37 +63,55 @@ class Chains(NamedTuple):
 
 # Inlined, since each function of its own is optimised again by LLVM with all that it calls.
 @numba.njit(inline="always")
-def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out):
+def run_one(functions, parameters, kernel, coordinates, chain, first_transition, thin, out):
     """Advance one chain by ``thin`` transitions for each draw of the chunk ``out``.
 
-    ``first`` is the number of the first transition.  A step that fails, or that meets a curvature above ``steepest``,
-    is refined: taken again in shorter parts along the same noise path.
+    A step that fails, or that meets a curvature above ``steepest``, is refined: taken again in shorter parts along the
+    same noise path.
     """
     alpha, friction, K, threshold, threshold_of_part, steepest, tolerance = parameters
     state, gradient, key = chain
-    scheme, kind = kernel[0], kernel[1]
+    scheme, kind, _, _, _ = kernel
     d = coordinates[0].size
-    u, v, b, evaluated = state[:d], state[d : 2 * d], state[2 * d : 3 * d], state[3 * d : 4 * d]
+    u = state[:d]
+    v = state[d : 2 * d]
+    b = state[2 * d : 3 * d]
+    evaluated = state[3 * d : 4 * d]
     noise_path = NoisePath(np.empty(d), np.empty(d), np.empty(d), np.empty(d))
-    whole_noise_u, whole_noise_v = np.empty(d), np.empty(d)
-    y, new_gradient, new_b = np.empty(d), np.empty(gradient.size), np.empty(d)
+    whole_noise_u = np.empty(d)
+    whole_noise_v = np.empty(d)
+    y = np.empty(d)
+    new_gradient = np.empty(gradient.size)
+    new_b = np.empty(d)
     back_gradient = np.empty(gradient.size)
     scratch = (np.empty(d), np.empty(d))
-    u_new, v_new, w = np.empty(d), np.zeros(d), np.empty(2 * d)
-    at_u, at_v, at_b, at_evaluated = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
+    u_new = np.empty(d)
+    v_new = np.zeros(d)
+    w = np.empty(2 * d)
+    at_u = np.empty(d)
+    at_v = np.empty(d)
+    at_b = np.empty(d)
+    at_evaluated = np.empty(d)
     stream = np.empty(4, np.uint64)
     has_velocity = kind != OVERDAMPED
     if not has_velocity:
         w[:d] = 0.0
     normals = w if has_velocity else w[d:]
     random = stream, normals, w, np.empty(2 * d)
-    work, found = (np.empty(d), np.empty(d), np.empty(d), scratch), (u_new, v_new, new_b, new_gradient, y)
-    transition = first
-    step, whole, cell_flow = 0.0, flow(kind, alpha, friction), flow(kind, alpha, friction)
+    work = (np.empty(d), np.empty(d), np.empty(d), scratch)
+    proposal = (u_new, v_new, new_b, new_gradient, y)
+    transition = first_transition
+    step = 0.0
+    step_flow = flow(kind, alpha, friction)
+    cell_flow = flow(kind, alpha, friction)
     retained = math.exp(-friction * alpha)
 
     for row in range(out.lp.size):
-        n_grad, unstable, refined, model_failures, accept = 0, 0, 0, 0, 0.0
+        n_grad = 0
+        unstable = 0
+        refined = 0
+        model_failures = 0
+        accept = 0.0
         for _ in range(thin):
             start_stream(stream, key[0], key[1], np.uint64(transition))
             transition += 1
@@ -104,15 +123,17 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
                 for j in range(d):
                     v[j] = refreshed(v[j], at_u[j], retained)
                 height = advanced_height(state[4 * d + 1])
-                begin, back = (u, v, b, evaluated, state[4 * d]), (at_u, at_v, at_b, back_gradient, at_evaluated)
-                good, first_ratio, ratio, lp_new, spent, parts = propose(
-                    functions, kind, alpha, height, coordinates, begin, found, back, scratch
+                begin = (u, v, b, evaluated, state[4 * d])
+                back = (at_u, at_v, at_b, back_gradient, at_evaluated)
+                good, first_ratio, ratio, lp_new, evaluations, parts = propose(
+                    functions, kind, alpha, height, coordinates, begin, proposal, back, scratch
                 )
-                n_grad += spent
+                n_grad += evaluations
                 refined += good and parts > 1
                 if good:
                     copy(u_new, u), copy(v_new, v), copy(u_new, evaluated), copy(new_b, b), copy(new_gradient, gradient)
-                    state[4 * d], state[4 * d + 1] = lp_new, height / ratio
+                    state[4 * d] = lp_new
+                    state[4 * d + 1] = height / ratio
                 else:
                     unstable += ratio < DIVERGENCE
                     state[4 * d + 1] = height
@@ -121,25 +142,29 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
                 accept += 1.0 if good and parts > 1 else min(1.0, first_ratio)
                 continue
 
-            lp, shorter = state[4 * d], state[4 * d + 1]
+            lp = state[4 * d]
+            shorter = state[4 * d + 1]
             if step != alpha * state[4 * d + 1]:
                 step = alpha * state[4 * d + 1]
-                whole = flow(kind, step, friction)
+                step_flow = flow(kind, step, friction)
                 cell_flow = flow(kind, step / K, friction)
 
             limit = _limit(steepest, 1.0 / shorter, has_velocity)
-            lengths = StepLength(step, 0.0, threshold, limit, whole, cell_flow)
+            lengths = StepLength(step, 0.0, threshold, limit, step_flow, cell_flow)
             begin = u, v, b, evaluated, lp
-            good, by_model, lp_new, spent = attempt(
-                functions, parameters, kernel, coordinates, lengths, begin, found, noise_path, random, work
+            good, by_model, lp_new, evaluations = attempt(
+                functions, parameters, kernel, coordinates, lengths, begin, proposal, noise_path, random, work
             )
-            n_grad, parts = n_grad + spent, 1
+            n_grad += evaluations
+            parts = 1
             if not good:
                 copy(noise_path.u, whole_noise_u), copy(noise_path.v, whole_noise_v)
             while not good and parts < SUBSTEPS**MOST_REFINEMENTS:
                 parts *= SUBSTEPS
-                length, limit = step / parts, _limit(steepest, parts / shorter, has_velocity)
-                flow_of_part, cell_of_part = flow(kind, length, friction), flow(kind, length / K, friction)
+                length = step / parts
+                limit = _limit(steepest, parts / shorter, has_velocity)
+                flow_of_part = flow(kind, length, friction)
+                cell_of_part = flow(kind, length / K, friction)
                 copy(u, at_u), copy(v, at_v), copy(b, at_b), copy(evaluated, at_evaluated)
                 lp_new = lp
                 copy(whole_noise_u, noise_path.known_u), copy(whole_noise_v, noise_path.known_v)
@@ -149,10 +174,10 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
                         length, step - i * length, threshold_of_part, limit, flow_of_part, cell_of_part
                     )
                     begin = at_u, at_v, at_b, at_evaluated, lp_new
-                    good, by_model, lp_new, spent = attempt(
-                        functions, parameters, kernel, coordinates, lengths, begin, found, noise_path, random, work
+                    good, by_model, lp_new, evaluations = attempt(
+                        functions, parameters, kernel, coordinates, lengths, begin, proposal, noise_path, random, work
                     )
-                    n_grad += spent
+                    n_grad += evaluations
                     if not good:
                         break
                     copy(u_new, at_u), copy(v_new, at_v), copy(new_b, at_b), copy(y, at_evaluated)
@@ -181,7 +206,10 @@ def run_one(functions, parameters, kernel, coordinates, chain, first, thin, out)
             out.lp[row] -= gradient[3 * d]
         if row < len(out.state):
             copy(state, out.state[row])
-        out.n_grad[row], out.unstable[row], out.refined[row], out.accept[row] = n_grad, unstable, refined, accept / thin
+        out.n_grad[row] = n_grad
+        out.unstable[row] = unstable
+        out.refined[row] = refined
+        out.accept[row] = accept / thin
         out.model_failures[row] = model_failures
 
 
@@ -198,22 +226,23 @@ def _cached(sources: str) -> tuple[Any, Any]:
         """Evaluate at ``u``; make it the evaluated point and its drift the base drift; return the evaluation."""
         sources  # noqa: B018
         d = coordinates[0].size
-        gradient, scratch = np.empty(width), (np.empty(d), np.empty(d))
+        gradient = np.empty(width)
+        scratch = (np.empty(d), np.empty(d))
         state[4 * d] = drift(function, table, kind, state[:d], coordinates, scratch, gradient, state[2 * d : 3 * d])
         copy(state[:d], state[3 * d : 4 * d])
         return gradient
 
     @numba.njit(cache=True, nogil=True)
-    def run(functions, parameters, kernel, coordinates, chains, first, thin, out):
+    def run(functions, parameters, kernel, coordinates, chains, first_transition, thin, out):
         """Advance chains one after the other: :func:`run_one` of each of ``chains``, into its part of ``out``."""
         sources  # noqa: B018
         for i in range(len(chains.state)):
             chain = Chains(chains.state[i], chains.gradient[i], chains.key[i])
-            own = Chunk(
+            chain_out = Chunk(
                 out.position[i], out.gradient[i], out.lp[i], out.accept[i], out.n_grad[i], out.unstable[i],
                 out.refined[i], out.model_failures[i], out.state[i],
             )  # fmt: skip
-            run_one(functions, parameters, kernel, coordinates, chain, first, thin, own)
+            run_one(functions, parameters, kernel, coordinates, chain, first_transition, thin, chain_out)
 
     return evaluate, run
 

@@ -57,22 +57,27 @@ class NumbaEngine:
         structure: Structure | None = None,
         width: int | None = None,
     ):
-        self.kernel, self.d, self.threads, self.structure = kernel, d, threads, structure
+        self.kernel = kernel
+        self.d = d
+        self.threads = threads
+        self.structure = structure
         self.width = width or (d if structure is None else 3 * d + 1)
-        self._joint, self._gradient = joint, gradient
-        self._joint_table, self._gradient_table = joint_table, gradient_table
+        self._joint = joint
+        self._gradient = gradient
+        self._joint_table = joint_table
+        self._gradient_table = gradient_table
 
     @classmethod
     def of(cls, arguments: MethodArguments, density: Any, threads: int = 1) -> NumbaEngine:
         """Compile the functions of a :class:`pmm_mcmc.model.log_density.ModelDensity` that a method needs."""
-        alone = "gradient" if arguments.needs_gradient_only else "joint"
+        midpoint_function = "gradient" if arguments.needs_gradient_only else "joint"
         return cls(
             arguments.kernel,
             density.d,
             density.function("joint"),
-            density.function(alone),
+            density.function(midpoint_function),
             lambda sites: density.table("joint", sites),
-            lambda sites: density.table(alone, sites),
+            lambda sites: density.table(midpoint_function, sites),
             threads,
             density.structure,
             density.width,
@@ -80,14 +85,16 @@ class NumbaEngine:
 
     def adjusted(self) -> NumbaEngine:
         """Return the engine of adjusted draws: see :class:`pmm_mcmc.engines.contract.Engine`."""
-        joint, table = self._joint, self._joint_table
+        joint = self._joint
+        table = self._joint_table
         return NumbaEngine(GHMC, self.d, joint, joint, table, table, self.threads, self.structure, self.width)
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
         self._check_size(state)
         if state.ndim == 1:
-            table, kind = self._joint_table(coordinates.sites), self.kernel.dynamics
+            table = self._joint_table(coordinates.sites)
+            kind = self.kernel.dynamics
             return evaluate(self._joint, table, kind, _for_loop(coordinates), state, self.width)
         gradient = np.empty((*state.shape[:-1], self.width))
         for index in np.ndindex(*state.shape[:-1]):
@@ -108,7 +115,7 @@ class NumbaEngine:
         state: np.ndarray,
         gradient: np.ndarray,
         key: np.ndarray,
-        first: int,
+        first_transition: int,
         rows: int,
         thin: int = 1,
         tolerance: float = 0.0,
@@ -116,8 +123,8 @@ class NumbaEngine:
         """Advance one chain: :meth:`advance` of ``state`` ``(4 d + 2,)``, with its state after each draw."""
         self._check_size(state)
         out = Chunk.empty((1, rows), self.d, self.width, rows)
-        self._runner(setting, first, thin, tolerance)(gradient[None], state[None], key[None], out)
-        return Chunk(*(part[0] for part in out))
+        self._runner(setting, first_transition, thin, tolerance)(gradient[None], state[None], key[None], out)
+        return Chunk(*(array[0] for array in out))
 
     def advance(
         self,
@@ -125,7 +132,7 @@ class NumbaEngine:
         state: np.ndarray,
         gradient: np.ndarray,
         keys: np.ndarray,
-        first: int,
+        first_transition: int,
         rows: int,
         *,
         thin: int = 1,
@@ -134,12 +141,13 @@ class NumbaEngine:
         """Advance chains side by side: see :class:`pmm_mcmc.engines.contract.Engine`."""
         self._check_size(state)
         out = Chunk.empty((len(state), rows), self.d, self.width)
-        runner = self._runner(setting, first, thin, tolerance)
+        runner = self._runner(setting, first_transition, thin, tolerance)
         size = max(1, -(-len(state) // (_SLICES * self.threads))) if self.threads > 1 else len(state)
         slices = [slice(i, i + size) for i in range(0, len(state), size)]
 
-        def some(which: slice) -> None:
-            runner(gradient[which], state[which], keys[which], Chunk(*(part[which] for part in out)))
+        def some(chain_slice: slice) -> None:
+            chunk = Chunk(*(array[chain_slice] for array in out))
+            runner(gradient[chain_slice], state[chain_slice], keys[chain_slice], chunk)
 
         if len(slices) == 1:
             some(slices[0])
@@ -153,11 +161,17 @@ class NumbaEngine:
         if state.shape[-1] != 4 * self.d + 2:
             raise ValueError(f"states of {(state.shape[-1] - 2) // 4} coordinates: the density has {self.d}")
 
-    def _runner(self, setting: TunedParameters, first: int, thin: int, tolerance: float) -> Callable[..., None]:
-        kernel, step, friction, K = self.kernel, setting.step_size, setting.friction, setting.K
-        whole, part = (guard_threshold(kernel, length, friction, K, self.d) for length in (step, step / SUBSTEPS))
+    def _runner(
+        self, setting: TunedParameters, first_transition: int, thin: int, tolerance: float
+    ) -> Callable[..., None]:
+        kernel = self.kernel
+        step = setting.step_size
+        friction = setting.friction
+        K = setting.K
+        threshold = guard_threshold(kernel, step, friction, K, self.d)
+        threshold_of_part = guard_threshold(kernel, step / SUBSTEPS, friction, K, self.d)
         steepest = steepest_curvature(kernel, step, friction, K)
-        parameters = Parameters(step, friction, K, whole, part, steepest, tolerance)
+        parameters = Parameters(step, friction, K, threshold, threshold_of_part, steepest, tolerance)
         coordinates = _for_loop(setting.coordinates)
         joint = self._joint, self._joint_table(setting.coordinates.sites)
         if kernel.scheme == Scheme.RECYCLED:
@@ -166,7 +180,7 @@ class NumbaEngine:
             functions = Functions(*joint, self._gradient, self._gradient_table(setting.coordinates.sites))
 
         def runner(gradient: np.ndarray, state: np.ndarray, keys: np.ndarray, out: Chunk) -> None:
-            run(functions, parameters, kernel, coordinates, Chains(state, gradient, keys), first, thin, out)
+            run(functions, parameters, kernel, coordinates, Chains(state, gradient, keys), first_transition, thin, out)
 
         return runner
 

@@ -53,10 +53,16 @@ def _round(a, b, c, counter):
 @numba.njit
 def start_stream(state, key0, key1, transition):
     """Set ``state`` (4 uint64) to the start of the stream of one transition of one chain."""
-    a, b, c, counter = np.uint64(key0), np.uint64(key1), np.uint64(transition), np.uint64(1)
+    a = np.uint64(key0)
+    b = np.uint64(key1)
+    c = np.uint64(transition)
+    counter = np.uint64(1)
     for _ in range(12):
         _, a, b, c, counter = _round(a, b, c, counter)
-    state[0], state[1], state[2], state[3] = a, b, c, counter
+    state[0] = a
+    state[1] = b
+    state[2] = c
+    state[3] = counter
 
 
 @numba.njit
@@ -84,7 +90,10 @@ def _outside(state, layer, bits, x):
 @numba.njit
 def fill_normals(state, out):
     """Fill ``out`` with standard normals."""
-    a, b, c, counter = state[0], state[1], state[2], state[3]
+    a = state[0]
+    b = state[1]
+    c = state[2]
+    counter = state[3]
     i = 0
     while i < out.size:
         word, a, b, c, counter = _round(a, b, c, counter)
@@ -92,11 +101,20 @@ def fill_normals(state, out):
         bits = np.int64((word >> np.uint64(9)) & np.uint64(0x000FFFFFFFFFFFFF))
         x = (1.0 - 2.0 * np.int64((word >> np.uint64(8)) & np.uint64(1))) * (bits * _SCALE[layer])
         if bits >= _INSIDE[layer]:
-            state[0], state[1], state[2], state[3] = a, b, c, counter
+            state[0] = a
+            state[1] = b
+            state[2] = c
+            state[3] = counter
             x = _outside(state, layer, bits, x)
-            a, b, c, counter = state[0], state[1], state[2], state[3]
+            a = state[0]
+            b = state[1]
+            c = state[2]
+            counter = state[3]
             if math.isnan(x):
                 continue
         out[i] = x
         i += 1
-    state[0], state[1], state[2], state[3] = a, b, c, counter
+    state[0] = a
+    state[1] = b
+    state[2] = c
+    state[3] = counter

@@ -37,7 +37,8 @@ __all__ = [
 inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 _flows = build_flows(np, select)
 _overdamped, _underdamped, _harmonic = (inner(f) for f in (_flows.overdamped, _flows.underdamped, _flows.harmonic))
-_gain, _curvature = inner(build_gain(select)), inner(build_limits(np, select).curvature)
+_gain = inner(build_gain(select))
+_curvature = inner(build_limits(np, select).curvature)
 
 
 class Functions(NamedTuple):
@@ -65,15 +66,15 @@ class StepLength(NamedTuple):
     """The length of one step and what follows from it."""
 
     step: Any
-    ahead: Any  # time to the end of a noise path whose noise is known; 0 where it is not
+    remaining: Any  # time to the end of a noise path whose noise is known; 0 where it is not
     threshold: Any
     steepest: Any
-    whole: Any  # flow over the step
-    cell: Any  # flow over one of its cells
+    step_flow: Any
+    cell_flow: Any  # over one of its cells
 
 
 class NoisePath(NamedTuple):
-    """Noise ``(d,)`` accumulated since the start of a step, and the known noise over the rest of the path."""
+    """Noise ``(d,)`` accumulated since the start of a step, and the known noise over the remaining path."""
 
     u: Any
     v: Any
@@ -104,10 +105,10 @@ def copy(source, out):
 @inner
 def _stretch(scale, v, out):
     """Fill ``out`` with ``(I + U diag(l - 1) U^T) v``; ``scale`` holds ``l`` in row 1 and ``U^T`` below."""
-    along = np.dot(scale[2:], v)
-    for i in range(along.size):
-        along[i] *= scale[1, i] - 1.0
-    np.dot(scale[2:].T, along, out)
+    projections = np.dot(scale[2:], v)
+    for i in range(projections.size):
+        projections[i] *= scale[1, i] - 1.0
+    np.dot(scale[2:].T, projections, out)
     for i in range(v.size):
         out[i] += v[i]
 
@@ -155,39 +156,39 @@ def drift(function, table, kind, y, coordinates, scratch, gradient, b):
 
 
 @inner
-def _extend(random, ahead, kind, friction, gap, length, noise_path):
+def _extend(random, remaining, kind, friction, gap, length, noise_path):
     """Draw the noise over a gap of some ``length`` and extend the noise path of the step by it, in place.
 
-    ``ahead`` is the time to the end of a path whose noise is known; 0 where nothing is known.
+    ``remaining`` is the time to the end of a path whose noise is known; 0 where nothing is known.
     """
-    stream, normals, w, after = random
+    stream, normals, w, gap_normals = random
     mu, mv, known_u, known_v = noise_path
     d = mu.size
     fill_normals(stream, normals)
-    if ahead == 0.0:
+    if remaining == 0.0:
         for j in range(d):
             nu, nv = noise(w[j], w[d + j], gap)
             mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
         return
-    rest = ahead - length
-    if rest < 1e-9 * ahead:
+    time_beyond = remaining - length
+    if time_beyond < 1e-9 * remaining:
         for j in range(d):
             mu[j], mv[j] = path(mu[j], mv[j], known_u[j], known_v[j], gap)
         return
-    copy(w, after)
+    copy(w, gap_normals)
     fill_normals(stream, normals)
-    beyond = flow(kind, rest, friction)
-    gain = _gain(gap, beyond, flow(kind, ahead, friction))
+    beyond = flow(kind, time_beyond, friction)
+    gain = _gain(gap, beyond, flow(kind, remaining, friction))
     for j in range(d):
-        nu, nv = noise(after[j], after[d + j], gap)
+        nu, nv = noise(gap_normals[j], gap_normals[d + j], gap)
         after_u, after_v = noise(w[j], w[d + j], beyond)
         nu, nv, known_u[j], known_v[j] = bridged(nu, nv, after_u, after_v, known_u[j], known_v[j], beyond, gain)
         mu[j], mv[j] = path(mu[j], mv[j], nu, nv, gap)
 
 
 @inner
-def attempt(functions, parameters, kernel, coordinates, lengths, begin, found, noise_path, random, work):
-    """Take one step from ``begin`` and fill ``found``.
+def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal, noise_path, random, work):
+    """Take one step from ``begin`` and fill ``proposal``.
 
     Parameters
     ----------
@@ -199,7 +200,7 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, found, n
         :class:`StepLength` and :class:`NoisePath`.
     begin
         Position, velocity, base drift, evaluated point and log density there.
-    found
+    proposal
         Arrays for the new position, velocity, base drift, evaluation and evaluated point.
     random
         Stream, normals to fill, these as ``(2 d,)`` for position and velocity, and a second array of that shape.
@@ -212,20 +213,29 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, found, n
         Whether the step is accepted; if not, whether by the model's failure; the log density; gradients spent.
     """
     joint, joint_table, midpoint, midpoint_table = functions
-    friction, K, tolerance = parameters.friction, parameters.K, parameters.tolerance
+    _, friction, K, _, _, _, tolerance = parameters
     scheme, kind, option, offset, power = kernel
-    step, ahead, threshold, steepest, whole, cell_flow = lengths
+    step, remaining, threshold, steepest, step_flow, cell_flow = lengths
     u, v, b, evaluated, lp = begin
-    u_new, v_new, new_b, new_gradient, y = found
-    mu, mv = noise_path.u, noise_path.v
+    u_new, v_new, new_b, new_gradient, y = proposal
+    mu, mv, _, _ = noise_path
     cu, cv, v_mid, scratch = work
     stream = random[0]
     d = u.size
-    has_velocity, stiffness = kind != OVERDAMPED, 1.0 if kind == HARMONIC else 0.0
+    has_velocity = kind != OVERDAMPED
+    stiffness = 1.0 if kind == HARMONIC else 0.0
     base = 0.0 if scheme == Scheme.CONTINUOUS else 1.0
     # Noise path, midpoints and their corrections, in order of time (steps 1 to 4).
-    mu[:], mv[:], cu[:], cv[:] = 0.0, 0.0, 0.0, 0.0
-    reached, finite, cell, lp_mid, steep, n_grad = 0.0, True, -1.0, math.nan, 0.0, 0
+    mu[:] = 0.0
+    mv[:] = 0.0
+    cu[:] = 0.0
+    cv[:] = 0.0
+    reached = 0.0
+    finite = True
+    cell = -1.0
+    lp_mid = math.nan
+    steep = 0.0
+    n_grad = 0
     while True:
         if scheme == Scheme.CONTINUOUS or scheme == Scheme.RECYCLED:
             if reached > 0.0:
@@ -242,43 +252,47 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, found, n
                     break
             time = step * (cell + offset) / K
         if time > 0.0:
-            gap, at = flow(kind, time - reached, friction), flow(kind, time, friction)
-            left = ahead - reached if ahead > 0.0 else 0.0
+            gap = flow(kind, time - reached, friction)
+            flow_to_midpoint = flow(kind, time, friction)
+            left = remaining - reached if remaining > 0.0 else 0.0
             _extend(random, left, kind, friction, gap, time - reached, noise_path)
             if finite:
                 for j in range(d):
-                    y[j] = interpolate(u[j], v[j], b[j], mu[j], at)
-                    v_mid[j] = interpolate_velocity(u[j], v[j], b[j], mv[j], at)
+                    y[j] = interpolate(u[j], v[j], b[j], mu[j], flow_to_midpoint)
+                    v_mid[j] = interpolate_velocity(u[j], v[j], b[j], mv[j], flow_to_midpoint)
                 lp_mid = drift(midpoint, midpoint_table, kind, y, coordinates, scratch, new_gradient, new_b)
                 # After a non-finite value no more gradients are needed, but the noise path still is.
                 finite = not math.isnan(lp_mid)
                 n_grad += 1
                 if scheme == Scheme.CELLS:
-                    rest = flow(kind, step * (K - 1 - cell) / K, friction)
-                    wu, wv = cell_weight(rest, cell_flow, one_in(cell, K, power))
+                    flow_to_end = flow(kind, step * (K - 1 - cell) / K, friction)
+                    wu, wv = cell_weight(flow_to_end, cell_flow, one_in(cell, K, power))
                 else:
-                    rest = flow(kind, step - time, friction)
-                    wu, wv = continuous_weight(rest, step, has_velocity)
-                rise, length, along = 0.0, 0.0, 0.0
+                    flow_to_end = flow(kind, step - time, friction)
+                    wu, wv = continuous_weight(flow_to_end, step, has_velocity)
+                change_square = 0.0
+                shift_square = 0.0
+                product = 0.0
                 for j in range(d):
                     cu[j] += wu * (new_b[j] - base * b[j])
                     cv[j] += wv * (new_b[j] - base * b[j])
-                    way, more = y[j] - evaluated[j], fall(y[j], evaluated[j], new_b[j], b[j], stiffness)
-                    rise += more * more
-                    length += way * way
-                    along += more * way
+                    shift = y[j] - evaluated[j]
+                    change = fall(y[j], evaluated[j], new_b[j], b[j], stiffness)
+                    change_square += change * change
+                    shift_square += shift * shift
+                    product += change * shift
                 if time > EARLIEST * step:
-                    steep = max(steep, _curvature(rise, length, along, stiffness))
+                    steep = max(steep, _curvature(change_square, shift_square, product, stiffness))
             reached = time
 
     # End point (step 5); the randomised midpoint method omits the drift at the start.
     gap = flow(kind, step - reached, friction)
-    left = ahead - reached if ahead > 0.0 else 0.0
+    left = remaining - reached if remaining > 0.0 else 0.0
     _extend(random, left, kind, friction, gap, step - reached, noise_path)
     if not finite:
         return False, _is_near(y, u, threshold), lp_mid, n_grad
     for j in range(d):
-        u_new[j], v_new[j] = end(u[j], v[j], base * b[j], mu[j], mv[j], cu[j], cv[j], whole)
+        u_new[j], v_new[j] = end(u[j], v[j], base * b[j], mu[j], mv[j], cu[j], cv[j], step_flow)
     if scheme == Scheme.RECYCLED:
         lp_new = lp_mid
     else:
@@ -288,7 +302,8 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, found, n
             return False, _is_near(u_new, u, threshold), lp_new, n_grad
     # Energies are compared at times at which position and velocity are both known.  The recycled scheme has no log
     # density at the start of its step: it is extrapolated from the evaluated point, to second order.
-    rise, motion = lp - lp_new, 0.0
+    rise = lp - lp_new
+    motion = 0.0
     for j in range(d):
         kinetic = v_new[j]
         if scheme == Scheme.RECYCLED:
@@ -305,7 +320,7 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, found, n
 
 @inner
 def _is_near(bad, u, threshold):
-    """Return whether a non-finite value lies where a stable step may well go, which makes it the model's failure."""
+    """Return whether a stable step may reach a non-finite value, which makes it the model's failure."""
     rise = 0.0
     for j in range(u.size):
         rise += 0.5 * (bad[j] * bad[j] - u[j] * u[j])

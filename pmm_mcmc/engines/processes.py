@@ -17,7 +17,8 @@ import numpy as np
 
 __all__ = ["Processes", "ProcessesError", "speaks"]
 
-_GOES_ON, _FAILED = b"\0", b"\1"
+_GOES_ON = b"\0"
+_FAILED = b"\1"
 _REMEDY = "begin all processes again, with resume=True"
 
 
@@ -69,8 +70,8 @@ class Processes:
                 f"chains={chains}: {count} processes have only {groups} group(s) of {group} chains to share, which "
                 "advance in lockstep; take more chains or fewer processes"
             )
-        first, last = (i * groups // count * group for i in (index, index + 1))
-        return cls(slice(first, min(last, chains)), index, count, exchange)
+        start, stop = (i * groups // count * group for i in (index, index + 1))
+        return cls(slice(start, min(stop, chains)), index, count, exchange)
 
     @classmethod
     def of_jax(cls, chains: int, group: int) -> Processes:
@@ -90,15 +91,15 @@ class Processes:
         """Concatenate the arrays of all processes along their first axes, which have one length in each process."""
         if self.count == 1:
             return arrays
-        found = self._exchanged(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))
+        messages = self._exchanged(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))
         sizes = [array.itemsize * int(np.prod(array.shape[1:], dtype=int)) for array in arrays]
-        counts = [len(data) // sum(sizes) for data in found]
+        counts = [len(data) // sum(sizes) for data in messages]
         joined = []
         for i, (array, size) in enumerate(zip(arrays, sizes, strict=True)):
             start = sum(sizes[:i])
-            parts = [data[n * start : n * (start + size)] for data, n in zip(found, counts, strict=True)]
-            whole = np.frombuffer(bytearray(b"".join(parts)), array.dtype)
-            joined.append(whole.reshape(sum(counts), *array.shape[1:]))
+            pieces = [data[n * start : n * (start + size)] for data, n in zip(messages, counts, strict=True)]
+            values = np.frombuffer(bytearray(b"".join(pieces)), array.dtype)
+            joined.append(values.reshape(sum(counts), *array.shape[1:]))
         return tuple(joined)
 
     def any(self, condition: bool) -> bool:
@@ -163,13 +164,13 @@ class Processes:
         if self.count == 1:
             return [data]
         try:
-            found = self.exchange(_GOES_ON + data)
+            messages = self.exchange(_GOES_ON + data)
         except Exception as error:
             raise ProcessesError(f"the other processes of this run cannot be reached ({error}); {_REMEDY}") from error
-        failed = [i for i, message in enumerate(found) if message == _FAILED]
+        failed = [i for i, message in enumerate(messages) if message == _FAILED]
         if failed:
             raise ProcessesError(f"process {failed[0]} of this run has failed, see what it says; {_REMEDY}")
-        return [message[1:] for message in found]
+        return [message[1:] for message in messages]
 
 
 def _through_jax(data: bytes) -> list[bytes]:
@@ -180,5 +181,5 @@ def _through_jax(data: bytes) -> list[bytes]:
     lengths = [int.from_bytes(row.tobytes(), "little") for row in process_allgather(length)]
     padded = np.zeros(max(lengths), np.uint8)
     padded[: len(data)] = np.frombuffer(data, np.uint8)
-    found = process_allgather(padded)
-    return [row[:n].tobytes() for row, n in zip(found, lengths, strict=True)]
+    rows = process_allgather(padded)
+    return [row[:n].tobytes() for row, n in zip(rows, lengths, strict=True)]

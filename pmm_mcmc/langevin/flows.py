@@ -123,21 +123,31 @@ def build_flows(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
     def harmonic_series(h, friction):
         # Taylor terms of a_uv, a_vv (a linear ODE) and of their products p = a_uv^2, q = a_uv a_vv, r = a_vv^2, whose
         # integrals are the variances of the noise: this avoids the cancellation in 1 - a_uu^2 - a_uv^2.
-        s, c = 0.0 * h, 1.0 + 0.0 * h
-        p, q, r = 0.0 * h, 0.0 * h, 1.0 + 0.0 * h
-        a_uv, a_vv = s, c
-        one_minus_a_uu, int_p, int_r = 0.0 * h, 0.0 * h, h
+        s = 0.0 * h
+        c = 1.0 + 0.0 * h
+        p = 0.0 * h
+        q = 0.0 * h
+        r = 1.0 + 0.0 * h
+        a_uv = s
+        a_vv = c
+        one_minus_a_uu = 0.0 * h
+        int_p = 0.0 * h
+        int_r = h
         for n in range(1, _HARMONIC_TERMS):
             k = h * _INVERSES[n]
-            s, c = k * c, k * (-friction * c - s)
-            p, q, r = (
-                k * 2.0 * q,
-                k * (r - friction * q - p),
-                k * (-2.0 * friction * r - 2.0 * q),
-            )
+            next_c = k * (-friction * c - s)
+            s = k * c
+            c = next_c
+            next_q = k * (r - friction * q - p)
+            p = k * 2.0 * q
+            r = k * (-2.0 * friction * r - 2.0 * q)
+            q = next_q
             k = h * _INVERSES[n + 1]
-            a_uv, a_vv = a_uv + s, a_vv + c
-            one_minus_a_uu, int_p, int_r = one_minus_a_uu + k * s, int_p + k * p, int_r + k * r
+            a_uv = a_uv + s
+            a_vv = a_vv + c
+            one_minus_a_uu = one_minus_a_uu + k * s
+            int_p = int_p + k * p
+            int_r = int_r + k * r
         return a_uv, a_vv, one_minus_a_uu, 2.0 * friction * int_p, 2.0 * friction * int_r
 
     @register_jitable
@@ -151,7 +161,8 @@ def build_flows(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
         z = rate * h
         decay = xp.exp(-half * h)
         real = where(disc < 0.0, root, 0.0)
-        slow, fast = xp.exp((real - half) * h), xp.exp(-(real + half) * h)
+        slow = xp.exp((real - half) * h)
+        fast = xp.exp(-(real + half) * h)
         near = xp.abs(z2) < 1e-2
         cos_like = where(disc > 0.0, decay * xp.cos(z), 0.5 * (slow + fast))
         sin_like = where(disc > 0.0, decay * xp.sin(z) / rate, 0.5 * (slow - fast) / rate)

@@ -47,16 +47,17 @@ def _cells(kernel, alpha, friction, K, curvature):
     drift[0] = -curvature
     state = np.eye(2, 2 + 2 * fine)
     cell = _flow(kernel, alpha / K, friction)
-    shares, corrections = np.empty(K), np.empty((K, 2, 2 + 2 * fine))
+    shares = np.empty(K)
+    corrections = np.empty((K, 2, 2 + 2 * fine))
     for j in range(fine):
         if not kernel.offset or j % 2 == 1:
             i = j // 2 if kernel.offset else j
             a_j, g_j, _ = _matrices(_flow(kernel, alpha * j / fine, friction))
             position = a_j[0] @ state + g_j[0] * drift + path[0]
-            rest = _flow(kernel, alpha * (K - 1 - i) / K, friction)
+            remaining = _flow(kernel, alpha * (K - 1 - i) / K, friction)
             times = one_in(float(i), K, kernel.power)
             shares[i] = 1.0 / times
-            corrections[i] = np.outer(cell_weight(rest, cell, times), -curvature * position - drift)
+            corrections[i] = np.outer(cell_weight(remaining, cell, times), -curvature * position - drift)
         path = a @ path
         path[:, 2 + 2 * j : 4 + 2 * j] += root
     a, g, _ = _matrices(_flow(kernel, alpha, friction))
@@ -69,20 +70,23 @@ def _cells(kernel, alpha, friction, K, curvature):
 
 
 def _one_uniform_midpoint(kernel, alpha, friction, curvature):
-    """Return the maps from the state and four noises to the new state, for the continuous law and recycled scheme."""
+    """Return the maps from state and noises to the new state, for the continuous law and the recycled scheme."""
     recycled = kernel.scheme == Scheme.RECYCLED
     n = 3 if recycled else 2
     slope = curvature - 1.0 if kernel.dynamics == HARMONIC else curvature
     state = np.eye(2, n + 4)
     drift = np.zeros(n + 4)
     drift[2 if recycled else 0] = -slope
-    shares, (a, g), (a_mid, g_mid, root_mid), (a_rest, root_rest), w = _at_nodes(kernel, float(alpha), float(friction))
+    step, midpoint, remaining, shares, w = _at_nodes(kernel, float(alpha), float(friction))
+    a, g, _ = step
+    a_mid, g_mid, root_mid = midpoint
+    a_remaining, _, root_remaining = remaining
     nodes = len(shares)
     path = np.zeros((nodes, 2, n + 4))
     path[:, :, n : n + 2] = root_mid
     position = a_mid[:, 0] @ state + g_mid[:, :1] * drift + path[:, 0]
-    path = a_rest @ path
-    path[:, :, n + 2 :] += root_rest
+    path = a_remaining @ path
+    path[:, :, n + 2 :] += root_remaining
     base = np.zeros_like(drift) if kernel.scheme == Scheme.CONTINUOUS else drift
     new = a @ state + np.outer(g, base) + path + w[:, :, None] * (-slope * position - base)[:, None, :]
     if recycled:
@@ -92,24 +96,25 @@ def _one_uniform_midpoint(kernel, alpha, friction, curvature):
 
 @functools.lru_cache(maxsize=64)
 def _at_nodes(kernel, alpha, friction):
-    """Return the parts of a step at the quadrature nodes of its midpoint; they do not depend on the curvature."""
-    a, g, _ = _matrices(_flow(kernel, alpha, friction))
-    part, shares, times = _law(kernel.power)
-    time = part * alpha
-    rest = _flow(kernel, alpha - time, friction)
-    a_rest, _, root_rest = _matrices(rest)
-    w = np.stack(np.broadcast_arrays(*continuous_weight(rest, alpha, kernel.dynamics != OVERDAMPED)), axis=-1)
-    return shares, (a, g), _matrices(_flow(kernel, time, friction)), (a_rest, root_rest), times[:, None] * w
+    """Return the matrices of a step at the quadrature nodes of its midpoint; they do not depend on the curvature."""
+    fraction, shares, times = _law(kernel.power)
+    step = _flow(kernel, alpha, friction)
+    time = fraction * alpha
+    midpoint = _flow(kernel, time, friction)
+    remaining = _flow(kernel, alpha - time, friction)
+    w = np.stack(np.broadcast_arrays(*continuous_weight(remaining, alpha, kernel.dynamics != OVERDAMPED)), axis=-1)
+    return _matrices(step), _matrices(midpoint), _matrices(remaining), shares, times[:, None] * w
 
 
 def _law(power: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return quadrature nodes for the law of one midpoint on (0, 1), their weights and the inverse density there."""
-    part, shares = 0.5 * (1.0 + _NODES), 0.5 * _WEIGHTS
+    fraction = 0.5 * (1.0 + _NODES)
+    shares = 0.5 * _WEIGHTS
     if power == 0.0:
-        return part, shares, np.ones_like(part)
+        return fraction, shares, np.ones_like(fraction)
     # For powers that are multiples of 1/4 the integrands are smooth in the fourth root of the time.
-    inverse = 1.0 / ((1.0 + power) * part ** (4.0 * power))
-    return part**4, shares * 4.0 * part**3 / inverse, inverse
+    inverse = 1.0 / ((1.0 + power) * fraction ** (4.0 * power))
+    return fraction**4, shares * 4.0 * fraction**3 / inverse, inverse
 
 
 def step_maps(kernel: Kernel, step_size: float, friction: float, K: int) -> list[np.ndarray]:
@@ -155,8 +160,10 @@ def stationary_covariance(
     else:
         maps = _one_uniform_midpoint(kernel, step_size, friction, curvature)
     n = maps[0][1].shape[0]
-    weights, matrices = np.array([p for p, _ in maps]), np.stack([m for _, m in maps])
-    on_state, on_noise = matrices[:, :, :n], matrices[:, :, n:]
+    weights = np.array([p for p, _ in maps])
+    matrices = np.stack([m for _, m in maps])
+    on_state = matrices[:, :, :n]
+    on_noise = matrices[:, :, n:]
     transfer = np.einsum("p,pij,pkl->ikjl", weights, on_state, on_state).reshape(n * n, n * n)
     noise = np.einsum("p,pij,pkj->ik", weights, on_noise, on_noise)
     if not np.all(np.isfinite(transfer)) or np.abs(np.linalg.eigvals(transfer)).max() >= 1.0:

@@ -8,7 +8,7 @@ import numpy as np
 
 __all__ = ["spectrum"]
 
-# Length of what a product adds to the directions known, over its own, below which it adds nothing.
+# A product whose residual is shorter than this share of its length is in the span of the basis.
 _NOTHING = 1e-2
 
 
@@ -27,7 +27,7 @@ def spectrum(
     start : (n, d)
         Directions, of unit length.
     steps
-        Products at most; fewer where these leave nothing to find.
+        Largest number of products; there are fewer if the basis spans them.
 
     Returns
     -------
@@ -36,15 +36,16 @@ def spectrum(
     """
     n, d = start.shape
     steps = min(steps, d)
-    basis, matrix = [start], np.zeros((n, steps, steps))
+    basis = [start]
+    matrix = np.zeros((n, steps, steps))
     for i in range(steps):
         w = product(basis[-1])
-        whole = np.linalg.norm(w, axis=1)
+        full_length = np.linalg.norm(w, axis=1)
         matrix[:, i, i] = (w * basis[-1]).sum(axis=1)
-        for known in basis:
-            w = w - (w * known).sum(axis=1, keepdims=True) * known
+        for direction in basis:
+            w = w - (w * direction).sum(axis=1, keepdims=True) * direction
         length = np.linalg.norm(w, axis=1)
-        if i + 1 == steps or not (length > _NOTHING * whole).any():
+        if i + 1 == steps or not (length > _NOTHING * full_length).any():
             break
         matrix[:, i, i + 1] = matrix[:, i + 1, i] = length
         basis.append(w / np.maximum(length, 1e-300)[:, None])

@@ -55,13 +55,13 @@ def build_cells(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
     @register_jitable
     def one_cell(uniform, K, power):
         # Option 2: the marked cell, from one uniform number.
-        part = uniform if power == 0.0 else uniform ** (1.0 / (1.0 + power))
-        return xp.minimum(xp.floor(part * K), K - 1.0)
+        fraction = uniform if power == 0.0 else uniform ** (1.0 / (1.0 + power))
+        return xp.minimum(xp.floor(fraction * K), K - 1.0)
 
     @register_jitable
     def next_cell(cell, uniform, K):
         # Option 1: the next marked cell after ``cell`` (start with -1); K or more means none.
-        # The gap is geometric with success probability 1 / K; with one cell it is marked for certain.
+        # The gap is geometric with success probability 1 / K; a single cell is always marked.
         missed = xp.log1p(-where(K > 1, 1.0 / K, 0.5))
         gap = xp.floor(xp.minimum(xp.log1p(-uniform) / missed, 1.0 * K))
         return cell + 1.0 + where(K > 1, gap, 0.0)
@@ -70,7 +70,8 @@ def build_cells(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
 
 
 _cells = build_cells(np, select)
-one_cell, next_cell = _cells.one_cell, _cells.next_cell
+one_cell = _cells.one_cell
+next_cell = _cells.next_cell
 
 
 @register_jitable
@@ -82,23 +83,24 @@ def one_in(cell: Any, K: Any, power: Any) -> Any:
 
 
 @register_jitable
-def cell_weight(rest: Flow, cell: Flow, times: Any) -> tuple[Any, Any]:
+def cell_weight(remaining: Flow, cell: Flow, times: Any) -> tuple[Any, Any]:
     """Return the weight of a cell, on position and velocity.
 
-    ``rest`` is the flow over the step after the cell, ``cell`` that over the cell, ``times`` is :func:`one_in`.
+    ``remaining`` is the flow from the end of the cell to that of the step, ``cell`` that over the cell, and ``times``
+    is :func:`one_in`.
     """
     return (
-        times * (rest.a_uu * cell.g_u + rest.a_uv * cell.g_v),
-        times * (rest.a_vu * cell.g_u + rest.a_vv * cell.g_v),
+        times * (remaining.a_uu * cell.g_u + remaining.a_uv * cell.g_v),
+        times * (remaining.a_vu * cell.g_u + remaining.a_vv * cell.g_v),
     )
 
 
 @register_jitable
-def continuous_weight(rest: Flow, alpha: Any, has_velocity: Any) -> tuple[Any, Any]:
-    """Return the weight of a midpoint of the continuous law; ``rest`` is the flow over the step after it."""
+def continuous_weight(remaining: Flow, alpha: Any, has_velocity: Any) -> tuple[Any, Any]:
+    """Return the weight of a midpoint of the continuous law; ``remaining`` is the flow from it to the step's end."""
     if has_velocity:
-        return alpha * rest.a_uv, alpha * rest.a_vv
-    return alpha * rest.a_uu, 0.0 * alpha
+        return alpha * remaining.a_uv, alpha * remaining.a_vv
+    return alpha * remaining.a_uu, 0.0 * alpha
 
 
 def expected_gradients(K: int, grid: str, power: float = 0.0) -> float:

@@ -22,10 +22,11 @@ from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 __all__ = ["FALSE_ALARM", "SOUND", "guard_threshold", "steepest_curvature"]
 
 FALSE_ALARM = 1e-8  # probability, by Chernoff's bound, that a good step on a Gaussian is refused
-_ALLOWANCE = 5.0  # energy that is allowed on top where the posterior is not Gaussian
-# Earlier midpoints, which all coordinates share too, have shaped the state that a step begins with: in d = 3000 the
-# randomised midpoint method at step 0.965 exceeded 1.5 times the bound 3 times in 5,000 steps, 1.8 times it never.
-_MEMORY, _MEMORY_OF_ONE = 1.25, 1.8
+_ALLOWANCE = 5.0  # energy allowed in addition, since posteriors are not Gaussian
+# All coordinates share the earlier midpoints, which shaped the state at the start of a step: in d = 3000 the randomised
+# midpoint method at step 0.965 exceeded 1.5 times the bound 3 times in 5,000 steps, 1.8 times it never.
+_MEMORY = 1.25
+_MEMORY_OF_ONE = 1.8
 # Share of the curvature at which the stationary law ceases to exist.  There the variances of the two-gradient methods
 # are 10 to 40 % too large; the largest curvature that warm-up tunes a step for is at most three quarters of it.
 SOUND = 0.6
@@ -46,8 +47,8 @@ def _threshold(kernel: Kernel, step_size: float, friction: float, K: int, d: int
     worst = 0.0
     energy = np.diag([1.0, float(kernel.dynamics != OVERDAMPED)])
     for step in step_maps(kernel, step_size, friction, K):
-        before = np.eye(2, step.shape[1])
-        rise = np.linalg.eigvalsh(0.5 * (step.T @ energy @ step - before.T @ energy @ before))
+        start = np.eye(2, step.shape[1])
+        rise = np.linalg.eigvalsh(0.5 * (step.T @ energy @ step - start.T @ energy @ start))
         slope = _SLOPES / (2.0 * max(rise[-1], 1e-300))
         with np.errstate(over="ignore", invalid="ignore"):
             bound = -0.5 * d * np.log1p(-2.0 * slope[:, None] * rise).sum(axis=1)
@@ -56,15 +57,15 @@ def _threshold(kernel: Kernel, step_size: float, friction: float, K: int, d: int
 
 
 def steepest_curvature(kernel: Kernel, step_size: float, friction: float, K: int) -> float:
-    """Return the largest curvature at which a step of this size is taken whole, without refinement.
+    """Return the largest curvature at which a step of this size is not refined.
 
     It is :data:`SOUND` times the largest curvature of a Gaussian on which the method has a stationary law.  For the
     recycled scheme it excludes the curvature 1 that the flow integrates; for adjusted methods it is infinite.
     """
     # Rounded up to 2 %: a longer step is less stable.
     rounded = float(1.02 ** np.ceil(np.log(step_size) / np.log(1.02)))
-    many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > 8
-    return SOUND * _steepest(kernel, rounded, float(friction), None if many else min(K, 16))
+    in_the_limit = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > 8
+    return SOUND * _steepest(kernel, rounded, float(friction), None if in_the_limit else min(K, 16))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -73,7 +74,8 @@ def _steepest(kernel: Kernel, step_size: float, friction: float, K: int | None) 
         return np.inf
     offset = float(kernel.dynamics == HARMONIC)
     order = 1.0 if kernel.dynamics == OVERDAMPED else 2.0
-    low, high = 1e-6 / step_size**order, 1e4 / step_size**order
+    low = 1e-6 / step_size**order
+    high = 1e4 / step_size**order
     for _ in range(40):
         middle = np.sqrt(low * high)
         if stationary_covariance(kernel, step_size, friction, K, middle + offset) is None:

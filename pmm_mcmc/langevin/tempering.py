@@ -1,4 +1,4 @@
-r"""Parallel tempering in numbers: swaps, the communication barrier, and the ladder of temperatures that it asks for.
+r"""Parallel tempering in numbers: swaps, the communication barrier, and the ladder of temperatures that it gives.
 
 The path from a reference ``q`` to a target ``gamma`` is :math:`\pi_\beta \propto q^{1-\beta} \gamma^\beta = q\,
 e^{\beta l}` with :math:`l = \log\gamma - \log q`.  Copies at neighbouring temperatures swap by turns, even pairs and
@@ -7,8 +7,8 @@ odd pairs [1]_.  On fine ladders the sum over pairs of the rejections :math:`r_i
 .. math:: \Lambda = \int_0^1 \tfrac12 E|l - l'|\,d\beta
 
 for independent :math:`l, l'` at one temperature, and the best ladder rejects all pairs equally often.  On coarse ones a
-pair's part of it is :math:`\Lambda_i = (2 / \sqrt\pi)\,\mathrm{erf}^{-1}(r_i)`, which is exact for normal ``l`` of
-one variance.
+pair's barrier is :math:`\Lambda_i = (2 / \sqrt\pi)\,\mathrm{erf}^{-1}(r_i)`, which is exact for normal ``l`` of one
+variance.
 
 .. [1] S. Syed, A. Bouchard-Cote, G. Deligiannidis and A. Doucet, "Non-reversible parallel tempering: a scalable highly
    parallel MCMC scheme", JRSS B 84 (2022).
@@ -50,7 +50,7 @@ def expected_rejections(betas: np.ndarray, log_ratio: list[np.ndarray]) -> np.nd
 
 
 def barriers(rejections: np.ndarray) -> np.ndarray:
-    """Return the part of the barrier between the neighbours of each pair."""
+    """Return the barrier between the neighbours of each pair."""
     return np.asarray(2.0 / math.sqrt(math.pi) * erfinv(np.clip(rejections, 0.0, _MOST_REJECTED)))
 
 
@@ -61,7 +61,8 @@ def equal_rejection(betas: np.ndarray, rejections: np.ndarray, pairs: int) -> np
     lengths = np.maximum(lengths, 1e-6 * max(float(lengths.sum()), 1.0) * np.diff(betas))
     barrier = np.concatenate([[0.0], np.cumsum(lengths)])
     ladder = np.asarray(PchipInterpolator(barrier, betas)(np.linspace(0.0, barrier[-1], pairs + 1)))
-    ladder[0], ladder[-1] = 0.0, 1.0
+    ladder[0] = 0.0
+    ladder[-1] = 1.0
     return ladder
 
 
@@ -77,14 +78,14 @@ def round_trip_rate(rejections: np.ndarray) -> float:
     return float(1.0 / (2.0 + 2.0 * (rejections / (1.0 - rejections)).sum()))
 
 
-def step_of_ess(log_ratio: np.ndarray, most: float, share: float) -> float:
-    """Return the step of temperature, up to ``most``, after which weights ``exp(step l)`` have an effective size.
+def step_of_ess(log_ratio: np.ndarray, largest: float, share: float) -> float:
+    """Return the step of temperature, up to ``largest``, after which weights ``exp(step l)`` have an effective size.
 
     Parameters
     ----------
     log_ratio : (n,)
         ``l`` of equally weighted particles.
-    most
+    largest
         The largest step.
     share
         The effective sample size over ``n``.
@@ -94,9 +95,10 @@ def step_of_ess(log_ratio: np.ndarray, most: float, share: float) -> float:
         weights = np.exp(step * (log_ratio - log_ratio.max()))
         return float(weights.sum() ** 2 / (weights**2).sum()) / len(weights)
 
-    if effective(most) >= share:
-        return most
-    low, high = 0.0, most
+    if effective(largest) >= share:
+        return largest
+    low = 0.0
+    high = largest
     for _ in range(100):
         middle = 0.5 * (low + high) if low > 0.0 else high / 16.0
         low, high = (middle, high) if effective(middle) >= share else (low, middle)

@@ -53,15 +53,18 @@ __all__ = [
 
 # A rejection halves a chain's step, an accepted transition lengthens it by 1 %: slowly enough that the chain leaves
 # the region where steps are too long.  The floor keeps a chain at a hard wall moving.
-SHRINK, RECOVER, SHORTEST = 0.5, 1.01, 2.0**-8
-# A step that fails is refined: taken again in SUBSTEPS parts along the same noise path, at most MOST_REFINEMENTS times,
-# each time with SUBSTEPS times as many parts.
-SUBSTEPS, MOST_REFINEMENTS = 4, 2
-# By how much the persistent number of the Metropolis test moves on before each.  An effective draw of the worst mean
+SHRINK = 0.5
+RECOVER = 1.01
+SHORTEST = 2.0**-8
+# A step that fails is refined: SUBSTEPS shorter steps follow the same noise path, at most MOST_REFINEMENTS times, each
+# time with SUBSTEPS times as many steps.
+SUBSTEPS = 4
+MOST_REFINEMENTS = 2
+# The persistent number of the Metropolis test moves on by this before each test.  An effective draw of the worst mean
 # and square of 16 models cost .79 and .95 of an unadjusted one; .93 and 1.35 with 0.03, .98 and 1.26 with a fresh one.
 CLIMB = 0.1
-# Ratio of the height to a proposal's density from which on the proposal is refined: rare where the step suits.  With it
-# none of 64 chains on a two-parameter logistic stood still, of which one did without.  Other values were not tried.
+# A proposal is refined if the height is this many times its density: rare where the step suits.  Of 64 chains on a
+# two-parameter logistic one stood still without it and none with it.  Other values were not tried.
 FAR_BELOW = 3.0
 # Ratio e^-10 below which even the shortest proposal counts as a divergence.
 DIVERGENCE = 4.54e-5
@@ -86,10 +89,11 @@ def path(mu: Any, mv: Any, nu: Any, nv: Any, gap: Flow) -> tuple[Any, Any]:
 
 
 def build_gain(where: Callable[..., Any]) -> Callable[..., Any]:
-    r"""Return the function ``gain(gap, rest, left)``: the gain matrix of :func:`bridged`, row by row.
+    r"""Return the function ``gain(gap, remaining, both)``: the gain matrix of :func:`bridged`, row by row.
 
-    It is :math:`\Gamma_{gap}^2 A_{rest}^T (\Gamma_{left}^2)^{-1}`: the share of a deviation at the end of a path that
-    the noise over a ``gap`` takes up.  ``rest`` is the flow over the path after the gap, ``left`` that over both.
+    It is :math:`\Gamma_{gap}^2 A_{remaining}^T (\Gamma_{both}^2)^{-1}`: the share of a deviation at the end of a path
+    that the noise over a ``gap`` takes up.  ``remaining`` is the flow over the path after the gap, ``both`` that over
+    the two.
 
     Parameters
     ----------
@@ -98,16 +102,22 @@ def build_gain(where: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @register_jitable
-    def gain(gap, rest, left):
-        s_uu, s_uv, s_vv = gap.n_uu * gap.n_uu + gap.n_uv * gap.n_uv, gap.n_uv * gap.n_vv, gap.n_vv * gap.n_vv
-        b_uu, b_uv = s_uu * rest.a_uu + s_uv * rest.a_uv, s_uu * rest.a_vu + s_uv * rest.a_vv
-        b_vu, b_vv = s_uv * rest.a_uu + s_vv * rest.a_uv, s_uv * rest.a_vu + s_vv * rest.a_vv
+    def gain(gap, remaining, both):
+        s_uu = gap.n_uu * gap.n_uu + gap.n_uv * gap.n_uv
+        s_uv = gap.n_uv * gap.n_vv
+        s_vv = gap.n_vv * gap.n_vv
+        b_uu = s_uu * remaining.a_uu + s_uv * remaining.a_uv
+        b_uv = s_uu * remaining.a_vu + s_uv * remaining.a_vv
+        b_vu = s_uv * remaining.a_uu + s_vv * remaining.a_uv
+        b_vv = s_uv * remaining.a_vu + s_vv * remaining.a_vv
         # The inverse follows from that of the triangular root.  Overdamped dynamics have no noise in the velocity.
-        moving = left.n_vv > 0.0
-        v = where(moving, 1.0 / where(moving, left.n_vv, 1.0), 0.0)
-        u = 1.0 / left.n_uu
-        across = -u * left.n_uv * v
-        i_uu, i_uv, i_vv = u * u, u * across, across * across + v * v
+        moving = both.n_vv > 0.0
+        v = where(moving, 1.0 / where(moving, both.n_vv, 1.0), 0.0)
+        u = 1.0 / both.n_uu
+        across = -u * both.n_uv * v
+        i_uu = u * u
+        i_uv = u * across
+        i_vv = across * across + v * v
         return (
             b_uu * i_uu + b_uv * i_uv,
             b_uu * i_uv + b_uv * i_vv,
@@ -120,20 +130,26 @@ def build_gain(where: Callable[..., Any]) -> Callable[..., Any]:
 
 @register_jitable
 def bridged(
-    nu: Any, nv: Any, after_u: Any, after_v: Any, known_u: Any, known_v: Any, rest: Flow, gain: Any
+    nu: Any, nv: Any, later_u: Any, later_v: Any, total_u: Any, total_v: Any, remaining: Flow, gain: Any
 ) -> tuple[Any, Any, Any, Any]:
-    r"""Return the noise over a gap, given the total noise ``known`` at the end of its path, and the noise of the rest.
+    r"""Return the noise over a gap and that over its remaining path, given the ``total`` noise at the path's end.
 
-    With :math:`N` (over the gap) and :math:`N'` (``after`` it) drawn independently,
+    With :math:`N` (over the gap) and :math:`N'` (``later``) drawn independently,
 
-    .. math:: N + \Gamma_{gap}^2 A_{rest}^T (\Gamma_{left}^2)^{-1} (R - A_{rest} N - N')
+    .. math:: N + \Gamma_{gap}^2 A_{remaining}^T (\Gamma_{both}^2)^{-1} (R - A_{remaining} N - N')
 
-    has the law of the noise over the gap given the noise :math:`R` over gap and rest (a Gaussian bridge).
+    has the law of the noise over the gap given the noise :math:`R` over both (a Gaussian bridge).
     """
-    u = known_u - rest.a_uu * nu - rest.a_uv * nv - after_u
-    v = known_v - rest.a_vu * nu - rest.a_vv * nv - after_v
-    nu, nv = nu + gain[0] * u + gain[1] * v, nv + gain[2] * u + gain[3] * v
-    return nu, nv, known_u - rest.a_uu * nu - rest.a_uv * nv, known_v - rest.a_vu * nu - rest.a_vv * nv
+    u = total_u - remaining.a_uu * nu - remaining.a_uv * nv - later_u
+    v = total_v - remaining.a_vu * nu - remaining.a_vv * nv - later_v
+    nu = nu + gain[0] * u + gain[1] * v
+    nv = nv + gain[2] * u + gain[3] * v
+    return (
+        nu,
+        nv,
+        total_u - remaining.a_uu * nu - remaining.a_uv * nv,
+        total_v - remaining.a_vu * nu - remaining.a_vv * nv,
+    )
 
 
 @register_jitable
@@ -159,7 +175,7 @@ def end(u: Any, v: Any, b: Any, mu: Any, mv: Any, cu: Any, cv: Any, flow: Flow) 
 
 @register_jitable
 def refreshed(v: Any, w: Any, retained: Any) -> Any:
-    r"""Return a velocity of which the share ``retained`` stays, with a standard normal ``w`` for the rest.
+    r"""Return a velocity that keeps the share ``retained`` and takes the remainder from a standard normal ``w``.
 
     With ``retained`` :math:`= e^{-\gamma h}` this is friction :math:`\gamma` over a step of length :math:`h`, which
     leaves the normal law of the velocity as it is.
@@ -196,8 +212,8 @@ def advanced_height(height: Any) -> Any:
 
     A number :math:`s` with the uniform law on :math:`[-1, 1)` stays with a chain.  A proposal with the ratio :math:`r`
     of densities is accepted if :math:`|s| < r`, and then :math:`s` becomes :math:`s / r`: the height
-    :math:`|s|\,\pi` under the density is that of before [1]_.  Between tests :math:`s` moves on by :data:`CLIMB`, round
-    the interval.  Rejections, each of which turns the velocity round, come in clusters so, and between them a chain
+    :math:`|s|\,\pi` under the density does not change [1]_.  Between tests :math:`s` moves on by :data:`CLIMB`, round
+    the interval.  So rejections, each of which turns the velocity round, come in clusters, and between them a chain
     moves on along one path.
 
     .. [1] R. M. Neal, "Non-reversibly updating a uniform [0,1] value for Metropolis accept/reject decisions",
@@ -210,10 +226,10 @@ def advanced_height(height: Any) -> Any:
 def far_below(ratio: Any, height: Any) -> Any:
     r"""Return whether a proposal with the ratio ``ratio`` of densities lies so far below the height that it is refined.
 
-    Where a posterior is steeper than a step is made for, proposals are taken again along the same time in shorter
-    parts: :data:`SUBSTEPS` of them, then as many of each (delayed rejection [1]_, on the slice of Neal's number).  The
-    last one in the slice is accepted if, from there and with the velocity turned round, all earlier ones lie far below,
-    too: the way back is then the same.
+    Where a posterior is too steep for a step, the proposal is repeated over the same time with shorter steps:
+    :data:`SUBSTEPS` of them, then as many for each (delayed rejection [1]_, on the slice of Neal's number).  The last
+    proposal in the slice is accepted if, from its end and with the velocity turned round, all earlier ones lie far
+    below, too: the way back is then the same.
 
     .. [1] C. Modi, A. Barnett and B. Carpenter, "Delayed rejection Hamiltonian Monte Carlo for sampling multiscale
        distributions", Bayesian Analysis 19 (2024).
@@ -228,8 +244,8 @@ def energy_ahead(u: Any, evaluated: Any, b: Any, stiffness: Any) -> Any:
     ``b`` is the base drift at the evaluated point: minus the gradient of the potential, plus :math:`k u` for a flow
     that integrates the part :math:`k u^2 / 2` of the potential (``stiffness`` ``k``).
     """
-    ahead = u - evaluated
-    return ahead * (stiffness * evaluated - b + 0.5 * ahead)
+    displacement = u - evaluated
+    return displacement * (stiffness * evaluated - b + 0.5 * displacement)
 
 
 @register_jitable
@@ -241,16 +257,16 @@ def fall(y: Any, evaluated: Any, b_mid: Any, b: Any, stiffness: Any) -> Any:
 def build_limits(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
     r"""Return the functions that limit the step size, over an array library.
 
-    ``curvature(rise, length, along, stiffness)`` estimates the curvature of the potential between an evaluated point
-    and a midpoint, from the change :math:`g` of its gradient and the displacement :math:`s`: ``rise`` is
-    :math:`|g|^2`, ``length`` :math:`|s|^2` and ``along`` :math:`g \cdot s`.  The estimate is
+    ``curvature(rise, length, projection, stiffness)`` estimates the curvature of the potential between an evaluated
+    point and a midpoint, from the change :math:`g` of its gradient and the displacement :math:`s`: ``rise`` is
+    :math:`|g|^2`, ``length`` :math:`|s|^2` and ``projection`` :math:`g \cdot s`.  The estimate is
     :math:`|g|^2 / (g \cdot s)` (Barzilai and Borwein), which is more sensitive to a few steep directions among many
     than :math:`|g| / |s|`, but at most ``1 / LEAST_COSINE`` times the latter, since it has no meaning where the
     potential is not convex.
 
-    ``limit(steepest, times, has_velocity)`` is the largest curvature at which a step is taken that is ``times`` times
-    shorter than one with the limit ``steepest``.  ``accepted(factor)``, ``rejected(factor)`` and, on the way down in
-    warm-up, ``refined(factor)`` update the factor by which the steps of a chain are shortened.
+    ``limit(steepest, times, has_velocity)`` is the largest curvature for a step that is ``times`` times shorter than
+    one with the limit ``steepest``.  ``accepted(factor)``, ``rejected(factor)`` and, on the way down in warm-up,
+    ``refined(factor)`` update the factor that shortens the steps of a chain.
 
     Parameters
     ----------
@@ -259,10 +275,10 @@ def build_limits(xp: Any, where: Callable[..., Any]) -> SimpleNamespace:
     """
 
     @register_jitable
-    def curvature(rise, length, along, stiffness):
-        known = (rise > 0.0) & (length > 0.0)
-        ratio = xp.sqrt(where(known, rise, 0.0) / where(known, length, 1.0))
-        cosine = where(known, along, 0.0) / xp.sqrt(where(known, rise * length, 1.0))
+    def curvature(rise, length, projection, stiffness):
+        positive = (rise > 0.0) & (length > 0.0)
+        ratio = xp.sqrt(where(positive, rise, 0.0) / where(positive, length, 1.0))
+        cosine = where(positive, projection, 0.0) / xp.sqrt(where(positive, rise * length, 1.0))
         return where(cosine > 0.0, ratio / xp.maximum(cosine, LEAST_COSINE), ratio) - stiffness
 
     @register_jitable

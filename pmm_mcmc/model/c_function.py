@@ -34,8 +34,12 @@ def call_function(of_stan: bool) -> Any:
     def call(typingctx, address, data, n, x, gradient):
         def codegen(context, builder, signature, args):
             address, data, n, x, gradient = args
-            integer, double, byte = ir.IntType(32), ir.DoubleType(), ir.IntType(8)
-            number, anything, size = double.as_pointer(), byte.as_pointer(), ir.IntType(types.size_t.bitwidth)
+            integer = ir.IntType(32)
+            double = ir.DoubleType()
+            byte = ir.IntType(8)
+            number = double.as_pointer()
+            anything = byte.as_pointer()
+            size = ir.IntType(types.size_t.bitwidth)
             value = cgutils.alloca_once_value(builder, ir.Constant(double, float("nan")))
             builder.store(ir.Constant(double, float("nan")), value)
             data, x, gradient = (
@@ -44,7 +48,8 @@ def call_function(of_stan: bool) -> Any:
             )
             if of_stan:  # (model, propto, jacobian, theta, value, gradient, message); C's bool is a byte of 0 or 1
                 kinds = [anything, ir.IntType(1), ir.IntType(1), number, number, number, anything]
-                yes, no_message = ir.Constant(ir.IntType(1), 1), ir.Constant(anything, None)
+                yes = ir.Constant(ir.IntType(1), 1)
+                no_message = ir.Constant(anything, None)
                 passed = [data, yes, yes, x, value, gradient, no_message]
             else:
                 kinds = [size, number, number, number, anything]
@@ -68,8 +73,9 @@ def _shim(of_stan: bool) -> Any:
 
     @cfunc(SIGNATURE)
     def native(x, gradient, table, d):
-        at, to = carray(x, (d,)), carray(gradient, (d,))
-        code, value = call(table[0], table[1], d, at.ctypes.data, to.ctypes.data)
+        position = carray(x, (d,))
+        slope = carray(gradient, (d,))
+        code, value = call(table[0], table[1], d, position.ctypes.data, slope.ctypes.data)
         return value if code == 0 else np.nan
 
     return native
@@ -91,13 +97,14 @@ class CFunction:
         Whether the function has the form of BridgeStan's.
     """
 
-    def __init__(self, address: int, data: int, kept: Any, of_stan: bool = False):
+    def __init__(self, address: int, data: int, owner: Any, of_stan: bool = False):
         if of_stan not in _SHIMS:
             _SHIMS[of_stan] = _shim(of_stan)
         self.native = _SHIMS[of_stan]
         # As signed numbers, which is what an address above 2^63 becomes.
         self.table = np.array([address, data], dtype=np.uint64).view(np.int64)
-        self._kept, self.of_stan = kept, of_stan
+        self._owner = owner
+        self.of_stan = of_stan
 
     @classmethod
     def of_pointer(cls, address: Any, data: Any) -> CFunction:
@@ -106,18 +113,21 @@ class CFunction:
 
     def __call__(self, x: np.ndarray) -> tuple[int, float, np.ndarray]:
         """Return code, value and gradient at ``x``."""
-        x, gradient, value = np.array(x, dtype=float), np.full(len(x), np.nan), ctypes.c_double(np.nan)
+        x = np.array(x, dtype=float)
+        gradient = np.full(len(x), np.nan)
+        value = ctypes.c_double(np.nan)
         pointer = ctypes.POINTER(ctypes.c_double)
-        at, to = x.ctypes.data_as(pointer), gradient.ctypes.data_as(pointer)
+        x_pointer = x.ctypes.data_as(pointer)
+        gradient_pointer = gradient.ctypes.data_as(pointer)
         address, data = (int(a) for a in self.table.view(np.uint64))
         if self.of_stan:
             kind = ctypes.CFUNCTYPE(
                 ctypes.c_int, ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool, pointer, pointer, pointer, ctypes.c_void_p
             )
-            code = kind(address)(data, True, True, at, ctypes.byref(value), to, None)
+            code = kind(address)(data, True, True, x_pointer, ctypes.byref(value), gradient_pointer, None)
         else:
             kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, pointer, pointer, pointer, ctypes.c_void_p)
-            code = kind(address)(len(x), at, to, ctypes.byref(value), data or None)
+            code = kind(address)(len(x), x_pointer, gradient_pointer, ctypes.byref(value), data or None)
         return code, value.value, gradient
 
     def explain(self, x: np.ndarray) -> str:
@@ -131,48 +141,48 @@ class CFunction:
         return "; ".join(parts)
 
 
-def _address_of(given: Any) -> int:
+def _address_of(address: Any) -> int:
     """Return the address of a function."""
-    if hasattr(given, "address") and hasattr(given, "_sig"):  # numba.cfunc
-        if given._sig != _WANTED:
+    if hasattr(address, "address") and hasattr(address, "_sig"):  # numba.cfunc
+        if address._sig != _WANTED:
             raise ValueError(
-                f"address: the numba.cfunc has signature {given._sig}; must be {_WANTED}, which is that of {_FORM}"
+                f"address: the numba.cfunc has signature {address._sig}; must be {_WANTED}, which is that of {_FORM}"
             )
-        return int(given.address)
-    if isinstance(given, numba.core.registry.CPUDispatcher):
-        raise ValueError(f"address={given!r}: a numba.njit function has no C address; use numba.cfunc({_WANTED})")
-    if isinstance(given, ctypes._CFuncPtr):  # type: ignore[attr-defined]
-        given = ctypes.cast(given, ctypes.c_void_p).value
-    if isinstance(given, bool) or not isinstance(given, int | np.integer) or not 0 < int(given) < 2**64:
-        raise ValueError(f"address={given!r}: must be the address of {_FORM}: {_ACCEPTED}, and not 0")
-    return int(given)
+        return int(address.address)
+    if isinstance(address, numba.core.registry.CPUDispatcher):
+        raise ValueError(f"address={address!r}: a numba.njit function has no C address; use numba.cfunc({_WANTED})")
+    if isinstance(address, ctypes._CFuncPtr):  # type: ignore[attr-defined]
+        address = ctypes.cast(address, ctypes.c_void_p).value
+    if isinstance(address, bool) or not isinstance(address, int | np.integer) or not 0 < int(address) < 2**64:
+        raise ValueError(f"address={address!r}: must be the address of {_FORM}: {_ACCEPTED}, and not 0")
+    return int(address)
 
 
-def _data_at(given: Any) -> int:
+def _data_at(data: Any) -> int:
     """Return the address of the data."""
-    if given is None:
+    if data is None:
         return 0
-    if isinstance(given, np.ndarray):
-        if not given.flags.c_contiguous or given.dtype.hasobject:
+    if isinstance(data, np.ndarray):
+        if not data.flags.c_contiguous or data.dtype.hasobject:
             raise ValueError(
-                f"data: an array of dtype {given.dtype} that is not C-contiguous, or of Python objects, cannot be read "
+                f"data: an array of dtype {data.dtype} that is not C-contiguous, or of Python objects, cannot be read "
                 "in C; use np.ascontiguousarray(data)"
             )
-        return int(given.ctypes.data)
-    if isinstance(given, ctypes.Structure | ctypes.Union | ctypes.Array):
-        return ctypes.addressof(given)
-    if isinstance(given, ctypes.c_void_p | ctypes._Pointer):
-        return ctypes.cast(given, ctypes.c_void_p).value or 0
-    if isinstance(given, int | np.integer) and not isinstance(given, bool) and 0 <= int(given) < 2**64:
-        return int(given)
-    raise ValueError(f"data={given!r}: must be None, an address, a NumPy array or a ctypes object")
+        return int(data.ctypes.data)
+    if isinstance(data, ctypes.Structure | ctypes.Union | ctypes.Array):
+        return ctypes.addressof(data)
+    if isinstance(data, ctypes.c_void_p | ctypes._Pointer):
+        return ctypes.cast(data, ctypes.c_void_p).value or 0
+    if isinstance(data, int | np.integer) and not isinstance(data, bool) and 0 <= int(data) < 2**64:
+        return int(data)
+    raise ValueError(f"data={data!r}: must be None, an address, a NumPy array or a ctypes object")
 
 
-def of_stan(library: Any, model: int, kept: Any) -> CFunction:
+def of_stan(library: Any, model: int, owner: Any) -> CFunction:
     """Return the function ``bs_log_density_gradient`` of a BridgeStan library, for a model by its address.
 
     Constants are dropped, and the Jacobian of the constraints is part of the density.
     """
     address = ctypes.cast(library.bs_log_density_gradient, ctypes.c_void_p).value
     assert address is not None
-    return CFunction(address, model, kept, of_stan=True)
+    return CFunction(address, model, owner, of_stan=True)

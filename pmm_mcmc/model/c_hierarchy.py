@@ -32,7 +32,7 @@ class Parent(NamedTuple):
 
     Attributes
     ----------
-    at : (m,) int
+    coordinate : (m,) int
         Coordinate of the parent of each element; -1 for none, whose value is 1.
     numbers : (m, 6)
         Constant, factor and power; kind of the parent, its lower bound, and the width between its bounds or its upper
@@ -41,7 +41,7 @@ class Parent(NamedTuple):
         Names of the parameters that it depends on.
     """
 
-    at: np.ndarray
+    coordinate: np.ndarray
     numbers: np.ndarray
     names: tuple[str, ...]
 
@@ -49,20 +49,21 @@ class Parent(NamedTuple):
 class PointerChild(NamedTuple):
     """A variable that may be sampled non-centred: its coordinates and shape, location and scale."""
 
-    at: slice
+    coordinates: slice
     shape: tuple[int, ...]
     location: Parent
     scale: Parent
 
 
 @njit(error_model="numpy")
-def _parent(at, numbers, x):
+def _parent(coordinate, numbers, x):
     """Return the value of a location or scale at ``x``, and its derivative by the parent's coordinate."""
     constant, factor, power, kind, low, width = numbers
-    if at < 0:
+    if coordinate < 0:
         return constant + factor, 0.0
-    t = x[at]
-    value, slope = t, 1.0
+    t = x[coordinate]
+    value = t
+    slope = 1.0
     if kind == LOWER:
         slope = np.exp(t)
         value = low + slope
@@ -71,42 +72,43 @@ def _parent(at, numbers, x):
         value = width + slope
     elif kind == BOUNDED:
         share = 1.0 / (1.0 + np.exp(-t))
-        value, slope = low + width * share, width * share * (1.0 - share)
+        value = low + width * share
+        slope = width * share * (1.0 - share)
     if power == 1.0:
         return constant + factor * value, factor * slope
     return constant + factor * value**power, factor * power * value ** (power - 1.0) * slope
 
 
 @njit(cache=True, error_model="numpy")
-def _place(z, at, parents, numbers, sites, x):
+def _place(z, coordinates, parents, numbers, sites, x):
     """Fill ``x`` with the model's position at ``z``; return the log determinant."""
     x[:] = z
     log_det = 0.0
-    for e in range(len(at)):
+    for e in range(len(coordinates)):
         mu, _ = _parent(parents[e, 0], numbers[e, 0], x)
         L, _ = _parent(parents[e, 1], numbers[e, 1], x)
         pull, B = _elementwise(mu, L, sites[e, 0], sites[e, 1])
-        x[at[e]] = mu + L * (pull / B + z[at[e]] / np.sqrt(B))
+        x[coordinates[e]] = mu + L * (pull / B + z[coordinates[e]] / np.sqrt(B))
         log_det += np.log(np.abs(L)) - 0.5 * np.log(B)
     return log_det
 
 
 @njit(cache=True, error_model="numpy")
-def _pull_back(z, x, at, parents, numbers, sites, slope):
+def _pull_back(z, x, coordinates, parents, numbers, sites, slope):
     """Turn the gradient by ``x`` in ``slope`` into that of the log density of ``z``."""
-    for e in range(len(at) - 1, -1, -1):
+    for e in range(len(coordinates) - 1, -1, -1):
         mu, of_location = _parent(parents[e, 0], numbers[e, 0], x)
         L, of_scale = _parent(parents[e, 1], numbers[e, 1], x)
         h = sites[e, 1]
         pull, B = _elementwise(mu, L, sites[e, 0], h)
-        own = slope[at[e]]
+        by_x = slope[coordinates[e]]
         # x = mu + L (pull / B + z / sqrt(B)), with pull = L (a - h mu) and B = 1 + L^2 h.
         if parents[e, 0] >= 0:
-            slope[parents[e, 0]] += own / B * of_location
+            slope[parents[e, 0]] += by_x / B * of_location
         if parents[e, 1] >= 0:
-            along = own * (2.0 * pull / (B * B) + z[at[e]] / (B * np.sqrt(B)))
-            slope[parents[e, 1]] += (along + 1.0 / L - L * h / B) * of_scale
-        slope[at[e]] = own * L / np.sqrt(B)
+            by_scale = by_x * (2.0 * pull / (B * B) + z[coordinates[e]] / (B * np.sqrt(B)))
+            slope[parents[e, 1]] += (by_scale + 1.0 / L - L * h / B) * of_scale
+        slope[coordinates[e]] = by_x * L / np.sqrt(B)
 
 
 @njit(cache=True, error_model="numpy")
@@ -121,29 +123,32 @@ def _laws(p, parents, numbers):
 
 
 @njit(cache=True, error_model="numpy")
-def _pull_many(z, gradient, at, parents, numbers, sites):
-    x, slope = np.empty_like(z), gradient.copy()
+def _pull_many(z, gradient, coordinates, parents, numbers, sites):
+    x = np.empty_like(z)
+    slope = gradient.copy()
     for i in range(len(z)):
-        _place(z[i], at, parents, numbers, sites, x[i])
-        _pull_back(z[i], x[i], at, parents, numbers, sites, slope[i])
+        _place(z[i], coordinates, parents, numbers, sites, x[i])
+        _pull_back(z[i], x[i], coordinates, parents, numbers, sites, slope[i])
     return x, slope
 
 
 def _native() -> Any:
     # The table is that of Elements.table.
-    call, of_stan = call_function(False), call_function(True)
+    call = call_function(False)
+    of_stan = call_function(True)
 
     @cfunc(SIGNATURE)
     def native(z_pointer, evaluation_pointer, table, d):
         n = table[4]
-        at = carray(as_pointer(table[5]), (n,), np.int64)
+        coordinates = carray(as_pointer(table[5]), (n,), np.int64)
         parents = carray(as_pointer(table[6]), (n, 2), np.int64)
         numbers = carray(as_pointer(table[7]), (n, 2, 6), np.float64)
         sites = carray(as_pointer(table[8]), (n, 2), np.float64)
         z = carray(z_pointer, (d,))
         slope = carray(evaluation_pointer, (d,))
-        x, gradient = np.empty(d), np.empty(d)
-        log_det = _place(z, at, parents, numbers, sites, x)
+        x = np.empty(d)
+        gradient = np.empty(d)
+        log_det = _place(z, coordinates, parents, numbers, sites, x)
         if table[2]:
             code, value = of_stan(table[0], table[1], d, x.ctypes.data, gradient.ctypes.data)
         else:
@@ -152,12 +157,13 @@ def _native() -> Any:
             return np.nan
         for i in range(d):
             slope[i] = gradient[i]
-        _pull_back(z, x, at, parents, numbers, sites, slope)
+        _pull_back(z, x, coordinates, parents, numbers, sites, slope)
         if table[3]:
-            whole = carray(evaluation_pointer, (3 * d + 1,))
+            evaluation = carray(evaluation_pointer, (3 * d + 1,))
             for i in range(d):
-                whole[d + i], whole[2 * d + i] = x[i], gradient[i]
-            whole[3 * d] = log_det
+                evaluation[d + i] = x[i]
+                evaluation[2 * d + i] = gradient[i]
+            evaluation[3 * d] = log_det
         return value + log_det
 
     return native
@@ -169,7 +175,7 @@ _NATIVE: list[Any] = []
 class Elements(NamedTuple):
     """The elements of all children, in an order in which each comes after its parents."""
 
-    at: np.ndarray
+    coordinates: np.ndarray
     parents: np.ndarray
     numbers: np.ndarray
     order: np.ndarray
@@ -178,15 +184,16 @@ class Elements(NamedTuple):
         """Return ``a`` and ``h`` of each element ``(n, 2)`` from the numbers of the sites."""
         return np.ascontiguousarray(numbers[self.order], dtype=float)
 
-    def table(self, function: CFunction, whole: bool, numbers: np.ndarray) -> np.ndarray:
+    def table(self, function: CFunction, with_evaluation: bool, numbers: np.ndarray) -> np.ndarray:
         """Return the table of the composed function.
 
         It has address and data of ``function`` and whether it has the form of BridgeStan's; whether evaluations are
-        filled or gradients only, which is ``whole``; the number of elements; and the addresses of their coordinates,
+        filled or gradients only (``with_evaluation``); the number of elements; and the addresses of their coordinates,
         parents, numbers and sites.
         """
-        arrays = self.at, self.parents, self.numbers, self.sites(numbers)
-        entries = [*function.table, function.of_stan, whole, len(self.at), *(array.ctypes.data for array in arrays)]
+        arrays = self.coordinates, self.parents, self.numbers, self.sites(numbers)
+        addresses = [array.ctypes.data for array in arrays]
+        entries = [*function.table, function.of_stan, with_evaluation, len(self.coordinates), *addresses]
         table = np.array(entries, dtype=np.int64)
         weakref.finalize(table, list, arrays).atexit = False
         return table
@@ -211,23 +218,25 @@ def structure_of(
     ValueError
         If a choice names a child that does not exist.
     """
-    kept = to_noncentre(children, choices)
-    if not kept:
+    noncentred = to_noncentre(children, choices)
+    if not noncentred:
         return None
-    described = [
-        Child(
-            name, "elementwise", at.start, (at.stop - at.start,), choices.get(name) == "noncentred", mu.names, L.names
-        )
-        for name, (at, _, mu, L) in kept.items()
-    ]
+    described = []
+    for name, child in noncentred.items():
+        begin = child.coordinates.start
+        shape = (child.coordinates.stop - begin,)
+        chosen = choices.get(name) == "noncentred"
+        names = child.location.names, child.scale.names
+        described.append(Child(name, "elementwise", begin, shape, chosen, *names))
+    laws = [(child.location, child.scale) for child in noncentred.values()]
     ends = np.cumsum([0, *(child.n_sites for child in described)])
     order = [
         begin + np.arange(child.n_sites).reshape(2, child.size).T for begin, child in zip(ends, described, strict=False)
     ]
     elements = Elements(
-        np.concatenate([np.arange(at.start, at.stop) for at, *_ in kept.values()]),
-        np.concatenate([np.stack([mu.at, L.at], axis=1) for _, _, mu, L in kept.values()]),
-        np.concatenate([np.stack([mu.numbers, L.numbers], axis=1) for _, _, mu, L in kept.values()]),
+        np.concatenate([np.arange(d)[child.coordinates] for child in noncentred.values()]),
+        np.concatenate([np.stack([mu.coordinate, L.coordinate], axis=1) for mu, L in laws]),
+        np.concatenate([np.stack([mu.numbers, L.numbers], axis=1) for mu, L in laws]),
         np.concatenate(order),
     )
 

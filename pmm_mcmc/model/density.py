@@ -256,7 +256,8 @@ class LogDensity:
 
     def described_as(self, other: LogDensity) -> None:
         """Take names, reasons, starts and prior from another density of the same coordinates."""
-        self.layout, self.explain, self.start, self.prior = other.layout, other.explain, other.start, other.prior
+        for name in ("layout", "explain", "start", "prior"):
+            setattr(self, name, getattr(other, name))
 
     def noncentred(self, choices: Mapping[str, str] | None) -> LogDensity:
         """Return the density with its children non-centred by the ``choices``, or this one for None."""
@@ -275,7 +276,9 @@ class PointerDensity(LogDensity):
 
     def __init__(self, function: CFunction, d: int, thread_safe: bool):
         super().__init__(d)
-        self.width, self.thread_safe, self._called = d, thread_safe, function
+        self.width = d
+        self.thread_safe = thread_safe
+        self._called = function
         self.explain = lambda x: function.explain(x)
         self.children: Mapping[str, PointerChild] = {}
         self.structure: Structure | None = None
@@ -293,11 +296,11 @@ class PointerDensity(LogDensity):
         composition = structure_of(self.d, self.children, choices)
         return self if composition is None else NoncentredPointer(self, self._called, *composition)
 
-    def function(self, which: str) -> Any:
+    def function(self, output: str) -> Any:
         """Return the C function of the engine's signature, for end points and midpoints alike."""
         return self._called.native
 
-    def table(self, which: str, sites: np.ndarray | None = None) -> np.ndarray:
+    def table(self, output: str, sites: np.ndarray | None = None) -> np.ndarray:
         """Return the addresses that it reads: those of the user's function and of its data."""
         return self._called.table
 
@@ -309,31 +312,31 @@ class NoncentredPointer(PointerDensity):
         super().__init__(called, density.d, density.thread_safe)
         self.described_as(density)
         self.width = 3 * density.d + 1
-        self.structure, self._elements = structure, elements
+        self.structure = structure
+        self._elements = elements
 
-    def function(self, which: str) -> Any:
+    def function(self, output: str) -> Any:
         """Return the C function of the engine's signature."""
         return composed()
 
-    def table(self, which: str, sites: np.ndarray | None = None) -> np.ndarray:
+    def table(self, output: str, sites: np.ndarray | None = None) -> np.ndarray:
         """Return the addresses that it reads: of the user's function, its data, and the children with their sites."""
         assert self.structure is not None
-        return self._elements.table(self._called, which == "joint", self.structure.none() if sites is None else sites)
+        return self._elements.table(self._called, output == "joint", self.structure.none() if sites is None else sites)
 
 
 def _of_stan(model: Any, children: Any, code: str) -> LogDensity:
-    function, ndim, threads = stan_function(model)
-    density = PointerDensity(function, ndim, threads)
-    density.layout, density.start = stan_layout(model), stan_start(model)
+    density = PointerDensity(*stan_function(model))
+    density.layout = stan_layout(model)
+    density.start = stan_start(model)
     density.children = stan_children(model, children, code)
-    explanation = density.explain
 
     def explain(x: np.ndarray) -> str:
         try:
             model.log_density_gradient(x)
         except RuntimeError as error:
             return str(error)
-        return explanation(x)
+        return density._called.explain(x)
 
     density.explain = explain
     return density

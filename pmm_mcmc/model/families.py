@@ -95,7 +95,8 @@ def law_of(rv: Any, transform: Any, shape: tuple[int, ...]) -> Law | None:
         sigma = node.inputs[-2]
         return Law(pt.zeros(()), sigma, True)
     if op == "ICARRV" and transform is None:
-        W, sigma = node.inputs[-3], node.inputs[-2]
+        W = node.inputs[-3]
+        sigma = node.inputs[-2]
         return Law(pt.zeros(()), sigma / pt.sqrt(W.sum(axis=-1)), True)
     if op == "CARRV" and transform is None and not _is_sparse(node.inputs[-4]):
         mu, W, _, tau, _ = node.inputs[-5:]
@@ -125,17 +126,17 @@ def _is_sparse(variable: Any) -> bool:
 def _walk(node: Any, op: str, steps: int) -> Law | None:
     """Return the law of a Gaussian random walk or autoregression: prior means, innovation sds, coefficients."""
     if op == "RandomWalkRV":
-        first, later, _ = node.inputs
+        initial, later, _ = node.inputs
         rho = pt.ones((1,))
     else:
-        rho, sigma, first = node.inputs[:3]
+        rho, sigma, initial = node.inputs[:3]
         if rho.type.ndim != 1:
             return None
         rho = rho[1:] if node.op.constant_term else rho
         later = None
-    if type(first.owner.op).__name__ != "NormalRV":
+    if type(initial.owner.op).__name__ != "NormalRV":
         return None
-    mean, sd = (pt.atleast_1d(part) for part in first.owner.inputs[-2:])
+    mean, sd = (pt.atleast_1d(parameter) for parameter in initial.owner.inputs[-2:])
     if op == "AutoRegressiveRV":
         order = node.op.ar_order
         # That of the first values throughout: right for a stationary series, and the map is exact whatever it is.

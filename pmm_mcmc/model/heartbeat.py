@@ -24,7 +24,9 @@ class Beats:
     """A thread that calls ``beat`` after every pause of ``pause()`` seconds until it is stopped."""
 
     def __init__(self, beat: Callable[[], None], pause: Callable[[], float]):
-        self._over, self._beat, self._pause = threading.Event(), beat, pause
+        self._over = threading.Event()
+        self._beat = beat
+        self._pause = pause
         self._thread = threading.Thread(target=self._run, name="pmm_mcmc progress", daemon=True)
         self._thread.start()
 
@@ -56,7 +58,8 @@ class Heartbeat:
     """
 
     def __init__(self, show: bool = True):
-        self._show, self._words = show, ""
+        self._show = show
+        self._description = ""
         self._line: Progress | None = None
         self._task = TaskID(0)
         self._beats: Beats | None = None
@@ -67,23 +70,24 @@ class Heartbeat:
     def __exit__(self, *failure: Any) -> None:
         self.stop()
 
-    def say(self, words: str) -> None:
+    def say(self, description: str) -> None:
         """Show a new task from now on."""
         if not self._show:
             return
-        self._words, self._since = words, perf_counter()
+        self._description = description
+        self._since = perf_counter()
         if self._line is not None:
-            self._line.reset(self._task, description=words)
+            self._line.reset(self._task, description=description)
             return
         if self._beats is None:
             self._console = console()
         if self._console.is_interactive or self._console.is_jupyter:
             columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
             self._line = Progress(*columns, console=self._console, transient=True, refresh_per_second=DRAWINGS)
-            self._task = self._line.add_task(words, total=None)
+            self._task = self._line.add_task(description, total=None)
             self._line.start()
             return
-        write(self._console, words)
+        write(self._console, description)
         if self._beats is None:
             self._beats = Beats(self._again, lambda: BEAT)
 
@@ -96,7 +100,7 @@ class Heartbeat:
         self._beats = self._line = None
 
     def _again(self) -> None:
-        write(self._console, f"{self._words}, {clock(perf_counter() - self._since)}")
+        write(self._console, f"{self._description}, {clock(perf_counter() - self._since)}")
 
 
 def console() -> Console:

@@ -99,8 +99,8 @@ def compose(
         log_det = log_det + more
     parts = [values[var].ravel().astype(flat.dtype) for var in vars]
     lp_x, by_part = density.at(parts)
-    along = sum((g * part).sum() for part, g in zip(parts, by_part, strict=True))
-    g = joined(pytensor.grad(along + log_det, list(cut.values()), consider_constant=by_part))
+    product = sum((g * block).sum() for block, g in zip(parts, by_part, strict=True))
+    g = joined(pytensor.grad(product + log_det, list(cut.values()), consider_constant=by_part))
     if len(signed):
         g = pytensor.grad((g * folded).sum() + of_signs, z, consider_constant=[g])
     log_det = log_det + of_signs
@@ -128,7 +128,8 @@ def _folded(z: Any, log_unit: Any, signed: np.ndarray, flips: np.ndarray) -> tup
 
 def _placed(child: Child, law: Law, a: Any, h: Any, z: Any) -> tuple[Any, Any]:
     """Return the child's coordinates and the log determinant."""
-    mu, L = law.location, law.scale
+    mu = law.location
+    L = law.scale
     if child.kind == "elementwise":
         x, B = placed(pt, mu, L, a, h, z)
         return x, (pt.log(L) - 0.5 * pt.log(B)).sum()
@@ -146,15 +147,15 @@ def _pull_function(z: Any, x: Any, log_det: Any, sites: Any) -> Any:
     many_z, many_g = (
         pt.matrix(name, dtype=z.dtype, shape=(None, *z.type.shape)) for name in ("positions", "gradients")
     )
-    many = vectorize_graph(outputs, {z: many_z, g: many_g})
+    batched = vectorize_graph(outputs, {z: many_z, g: many_g})
     compiled: list[Any] = []
 
-    def pull(at: np.ndarray, gradient: np.ndarray, numbers_now: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def pull(positions: np.ndarray, gradient: np.ndarray, numbers_now: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not compiled:
-            compiled.append(python_function([many_z, many_g, numbers], many))
-        arrays = (np.ascontiguousarray(part, dtype=z.dtype) for part in (at, gradient, numbers_now))
+            compiled.append(python_function([many_z, many_g, numbers], batched))
+        arrays = (np.ascontiguousarray(array, dtype=z.dtype) for array in (positions, gradient, numbers_now))
         with np.errstate(all="ignore"):
-            found = compiled[0](*arrays)
-        return tuple(np.asarray(part, dtype=float) for part in found)  # type: ignore[return-value]
+            results = compiled[0](*arrays)
+        return tuple(np.asarray(array, dtype=float) for array in results)  # type: ignore[return-value]
 
     return pull

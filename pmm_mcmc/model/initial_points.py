@@ -20,9 +20,11 @@ __all__ = [
 ]
 
 # Tries for a start, and after how many of them the box that it is drawn from changes.
-_TRIES, _TRIES_OF_A_BOX = 20, 4
+_TRIES = 20
+_TRIES_OF_A_BOX = 4
 # Draws of the prior, as many as scouts look at (pmm_mcmc.warmup.scouts), and numbers of these.
-PRIOR_DRAWS, PRIOR_NUMBERS = 24, 2**20
+PRIOR_DRAWS = 24
+PRIOR_NUMBERS = 2**20
 
 
 def box_widths(centre_is_finite: Callable[[], bool]) -> Iterator[float]:
@@ -65,19 +67,19 @@ def spread_starts(
     def centre_is_finite() -> bool:
         return bool(np.isfinite(gradient_at(centre[None])).all())
 
-    starts = superchains or chains
-    found = np.tile(centre, (starts, 1))
-    missing = np.arange(starts)
+    count = superchains or chains
+    starts = np.tile(centre, (count, 1))
+    missing = np.arange(count)
     for width in box_widths(centre_is_finite):
-        tried = centre + width * rng.uniform(-1.0, 1.0, size=(starts, len(centre)))
+        tried = centre + width * rng.uniform(-1.0, 1.0, size=(count, len(centre)))
         good = np.isfinite(gradient_at(tried[missing])).all(axis=1)
-        found[missing[good]] = tried[missing[good]]
+        starts[missing[good]] = tried[missing[good]]
         missing = missing[~good]
         if not missing.size:
             break
     if missing.size and not centre_is_finite():
         return None
-    return found[np.arange(chains) * starts // chains]
+    return starts[np.arange(chains) * count // chains]
 
 
 def model_starts(model: Any, vars: Any, initvals: Any, chains: int) -> tuple[np.ndarray, bool]:
@@ -157,8 +159,8 @@ def initial_draws(d: int, key: np.ndarray) -> np.ndarray:
     They stand for a prior that nobody can draw from: on the model's own scale, which may be thousands of posterior
     standard deviations away.
     """
-    many = min(PRIOR_DRAWS, 1 + PRIOR_NUMBERS // max(1, d))
-    return np.random.default_rng(key).uniform(-2.0, 2.0, size=(many, d))
+    count = min(PRIOR_DRAWS, 1 + PRIOR_NUMBERS // max(1, d))
+    return np.random.default_rng(key).uniform(-2.0, 2.0, size=(count, d))
 
 
 def prior_draws(model: Any, vars: Any, key: np.ndarray) -> np.ndarray:

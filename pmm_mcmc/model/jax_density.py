@@ -49,8 +49,11 @@ class JaxDensity(LogDensity):
         structure: Structure | None = None,
     ):
         super().__init__(d)
-        self._both, self._values, self.static = both, values, static
-        self.structure, self.width = structure, d if structure is None else 3 * d + 1
+        self._both = both
+        self._values = values
+        self.static = static
+        self.structure = structure
+        self.width = d if structure is None else 3 * d + 1
         self.engines: dict[Any, Any] = {}  # compiled engines, for later runs
         self._fn: Callable[[Any], Any] | None = None
         self._children: dict[str, Any] = {}
@@ -72,9 +75,10 @@ class JaxDensity(LogDensity):
         if len(traced.out_avals) != 1 or traced.out_avals[0].shape != ():
             shapes = ", ".join(str(out.shape) for out in traced.out_avals)
             raise ValueError(f"fn returns {shapes} for a vector of length {ndim}: must return one number, of shape ()")
-        known = {} if children is None else checked_children(children, int(ndim))
+        checked = {} if children is None else checked_children(children, int(ndim))
         density = cls(jax.value_and_grad(fn), int(ndim), lambda sites: [])
-        density._fn, density._children = fn, known
+        density._fn = fn
+        density._children = checked
         return density
 
     def noncentred(self, choices: Mapping[str, str] | None) -> JaxDensity:
@@ -107,13 +111,16 @@ class JaxDensity(LogDensity):
     def tempered(self) -> JaxDensity:
         """Return the path to this density from a mixture of Gaussians: see :mod:`pmm_mcmc.model.tempered`."""
         if self._path is None:
-            own, d = self._both, self.d
+            evaluate = self._both
+            d = self.d
             empty = path_numbers(0.0, None, d)
 
             def both(x: Any, numbers: Any, *data: Any) -> tuple[Any, Any]:
-                lp, g = own(x, *data)
+                lp, g = evaluate(x, *data)
                 logq, g0 = mixture_density(jnp, x, numbers[2:], d)
-                log_ratio, gl, beta = lp - logq, g - g0, numbers[0]
+                log_ratio = lp - logq
+                gl = g - g0
+                beta = numbers[0]
                 evaluation = jnp.concatenate([g0 + beta * gl, g0, gl, jnp.stack([log_ratio, logq])])
                 return logq + beta * log_ratio, evaluation
 
@@ -163,8 +170,9 @@ class JaxDensity(LogDensity):
             single = not jax.config.values["jax_enable_x64"]
             if single not in functions:
                 functions[single] = compiled(single).vm.jit_fn.__wrapped__
-            known, given = iter(static()), iter(data)
-            merged = [next(known) if fixed else next(given) for fixed in lengths]
+            fixed_values = iter(static())
+            array_values = iter(data)
+            merged = [next(fixed_values) if fixed else next(array_values) for fixed in lengths]
             lp, gradient = functions[single](x.astype(dtype) if dtype == np.float32 else x, *merged)
             return lp, gradient
 

@@ -35,24 +35,24 @@ def checked_children(children: Any, d: int) -> dict[str, tuple[slice, Any, Any]]
     if not isinstance(children, Mapping):
         raise ValueError(f"children={children!r}: {form}")
     taken: dict[int, str] = {}
-    found: dict[str, tuple[slice, Any, Any]] = {}
-    for name, given in children.items():
+    checked: dict[str, tuple[slice, Any, Any]] = {}
+    for name, child in children.items():
         what = f"children[{name!r}]"
-        if not (isinstance(name, str) and isinstance(given, tuple) and len(given) == 3 and isinstance(given[0], slice)):
-            raise ValueError(f"{what}={given!r}: {form}")
-        at, functions = given[0], given[1:]
-        ends = at.start, at.stop
-        whole = at.step in (None, 1) and all(isinstance(end, int | np.integer) for end in ends)
-        if not (whole and 0 <= at.start < at.stop <= d):
-            raise ValueError(f"{what}: {at} must be slice(start, stop) of some of the {d} coordinates")
-        for i in range(at.start, at.stop):
+        if not (isinstance(name, str) and isinstance(child, tuple) and len(child) == 3 and isinstance(child[0], slice)):
+            raise ValueError(f"{what}={child!r}: {form}")
+        coordinates = child[0]
+        functions = child[1:]
+        ends = coordinates.start, coordinates.stop
+        is_range = coordinates.step in (None, 1) and all(isinstance(end, int | np.integer) for end in ends)
+        if not (is_range and 0 <= coordinates.start < coordinates.stop <= d):
+            raise ValueError(f"{what}: {coordinates} must be slice(start, stop) of some of the {d} coordinates")
+        for i in range(coordinates.start, coordinates.stop):
             if taken.setdefault(i, name) != name:
                 raise ValueError(f"{what}: coordinate {i} is of {taken[i]!r} too; each belongs to one child at most")
-        sized = [
-            _sized(f, d, at.stop - at.start, f"{what}: its {kind}") for f, kind in zip(functions, _KINDS, strict=True)
-        ]
-        found[name] = slice(int(at.start), int(at.stop)), sized[0], sized[1]
-    return _ordered(found, d)
+        size = coordinates.stop - coordinates.start
+        sized = [_sized(f, d, size, f"{what}: its {kind}") for f, kind in zip(functions, _KINDS, strict=True)]
+        checked[name] = slice(int(coordinates.start), int(coordinates.stop)), sized[0], sized[1]
+    return _ordered(checked, d)
 
 
 _KINDS = ("location", "scale")
@@ -77,9 +77,10 @@ def _ordered(children: dict[str, tuple[slice, Any, Any]], d: int) -> dict[str, t
     with jax.enable_x64(True):
         points = [np.zeros(d), np.random.default_rng(0).normal(size=d)]
         needs = {}
-        for name, (at, location, scale) in children.items():
+        for name, (coordinates, location, scale) in children.items():
             values = [np.concatenate([location(x), scale(x)]) for x in map(jnp.asarray, points)]
-            sound = [i for i, v in enumerate(values) if np.isfinite(v).all() and (v[at.stop - at.start :] != 0.0).all()]
+            size = coordinates.stop - coordinates.start
+            sound = [i for i, v in enumerate(values) if np.isfinite(v).all() and (v[size:] != 0.0).all()]
             if not sound:
                 raise ValueError(
                     f"children[{name!r}]: its location or scale is not finite, or its scale is 0, at the origin "
@@ -90,7 +91,7 @@ def _ordered(children: dict[str, tuple[slice, Any, Any]], d: int) -> dict[str, t
                 poisoned = jnp.asarray(x).at[on].set(jnp.nan)
                 return any(bool(jnp.isnan(f(poisoned)).any()) for f in of)
 
-            if depends(at):
+            if depends(coordinates):
                 raise ValueError(
                     f"children[{name!r}]: its location or scale depends on {name!r} itself; read what they need by "
                     "index, such as x[0]: a product with zeros depends on all that it is made of"
@@ -115,24 +116,27 @@ def compose_functions(
     ValueError
         If a choice names a child that does not exist.
     """
-    kept = to_noncentre(children, choices)
-    if not kept:
+    noncentred = to_noncentre(children, choices)
+    if not noncentred:
         return None
-    described = [
-        Child(name, "elementwise", at.start, (at.stop - at.start,), choices.get(name) == "noncentred", (), ())
-        for name, (at, *_) in kept.items()
-    ]
+    described = []
+    for name, (coordinates, *_) in noncentred.items():
+        shape = (coordinates.stop - coordinates.start,)
+        chosen = choices.get(name) == "noncentred"
+        described.append(Child(name, "elementwise", coordinates.start, shape, chosen, (), ()))
     ends = np.cumsum([0, *(child.n_sites for child in described)])
     free = np.setdiff1d(np.arange(d), np.concatenate([np.arange(d)[child.at] for child in described]))
     free = free.astype(np.int32)  # the same in both precisions: JAX traces the map in each
 
     def to_x(z: Any, sites: Any) -> tuple[Any, Any]:
         """Return ``x`` and the log determinant of the map."""
-        x, log_det = jnp.full(d, jnp.nan, z.dtype).at[free].set(z[free]), jnp.zeros((), z.dtype)
-        for child, begin, (at, location, scale) in zip(described, ends, kept.values(), strict=False):
-            mu, L = location(x), scale(x)
-            own, B = placed(jnp, mu, L, *child.site(sites[begin : begin + child.n_sites]), z[at])
-            x = x.at[at].set(own)
+        x = jnp.full(d, jnp.nan, z.dtype).at[free].set(z[free])
+        log_det = jnp.zeros((), z.dtype)
+        for child, begin, (coordinates, location, scale) in zip(described, ends, noncentred.values(), strict=False):
+            mu = location(x)
+            L = scale(x)
+            element, B = placed(jnp, mu, L, *child.site(sites[begin : begin + child.n_sites]), z[coordinates])
+            x = x.at[coordinates].set(element)
             log_det += (jnp.log(jnp.abs(L)) - 0.5 * jnp.log(B)).sum()
         return x, log_det
 
@@ -147,7 +151,7 @@ def compose_functions(
         return x, pull_back((gradient, jnp.ones_like(log_det)))[0]
 
     pull = _of_many(pulled, (0, 0, None))
-    scales = _of_many(lambda x: [(location(x), scale(x)) for _, location, scale in kept.values()], (0,))
+    scales = _of_many(lambda x: [(location(x), scale(x)) for _, location, scale in noncentred.values()], (0,))
     return both, Structure(d, described, np.zeros(0, int), np.zeros((d, 0), int), (), scales, pull)
 
 

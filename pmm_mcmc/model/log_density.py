@@ -44,8 +44,8 @@ def choose_vars(vars: Any, model: pm.Model) -> list[Any]:
     chosen = list(vars) if isinstance(vars, list | tuple) else [vars]
     for var in chosen:
         if var not in model.value_vars and var not in model.free_RVs:
-            known = ", ".join(rv.name for rv in model.free_RVs)
-            raise ValueError(f"vars: {var} is not a free variable of this model, which has: {known}")
+            names = ", ".join(rv.name for rv in model.free_RVs)
+            raise ValueError(f"vars: {var} is not a free variable of this model, which has: {names}")
     chosen = get_value_vars_from_user_vars(chosen, model)
     for var in chosen:
         if var not in model.continuous_value_vars:
@@ -149,7 +149,8 @@ class ModelDensity:
             composed = compose(model, vars, self.layout, density, start, noncentring)
             if composed is not None:
                 self.structure, self._flat, lp, slope, evaluation, self.sites = composed
-                self._outputs, self.width = {"joint": [lp, evaluation], "gradient": [slope]}, 3 * self.d + 1
+                self._outputs = {"joint": [lp, evaluation], "gradient": [slope]}
+                self.width = 3 * self.d + 1
         self._shared: dict[str, list[SharedVariable]] = {}
         self._held: dict[str, list[tuple[Any, Any]]] = {}
         self._native: dict[str, Any] = {}
@@ -160,40 +161,40 @@ class ModelDensity:
         """The flat input, with log density and evaluation as graphs of it."""
         return self._flat, self._outputs["joint"]
 
-    def function(self, which: str) -> Any:
+    def function(self, output: str) -> Any:
         """Return the C function ``"joint"`` or ``"gradient"``, compiled at the first call."""
-        if which not in self._native:
+        if output not in self._native:
             compiled = compile(
-                [self._flat], self._outputs[which], mode=numba_mode(), trust_input=True, on_unused_input="ignore"
+                [self._flat], self._outputs[output], mode=numba_mode(), trust_input=True, on_unused_input="ignore"
             )
-            self._shared[which] = compiled.get_shared()
-            self._native[which] = native_function(
-                compiled, self._flat.dtype, self._values(which), which == "joint",
-                self.width if which == "joint" else self.d,
+            self._shared[output] = compiled.get_shared()
+            self._native[output] = native_function(
+                compiled, self._flat.dtype, self._values(output), output == "joint",
+                self.width if output == "joint" else self.d,
             )  # fmt: skip
             # The machine code behind the pointer lives as long as this function.
-            self._native[which].owner = compiled
-        return self._native[which]
+            self._native[output].owner = compiled
+        return self._native[output]
 
-    def _values(self, which: str) -> list[np.ndarray]:
+    def _values(self, output: str) -> list[np.ndarray]:
         """Return shared data as C-contiguous arrays; a copy is kept as long as the data are the same object."""
-        values = [shared.get_value(borrow=True) for shared in self._shared[which]]
-        held = self._held.get(which, [(None, None)] * len(values))
-        kept = [
-            old if value is seen else np.asarray(value, order="C")
-            for value, (seen, old) in zip(values, held, strict=True)
+        values = [shared.get_value(borrow=True) for shared in self._shared[output]]
+        held = self._held.get(output, [(None, None)] * len(values))
+        arrays = [
+            old if value is source else np.asarray(value, order="C")
+            for value, (source, old) in zip(values, held, strict=True)
         ]
-        self._held[which] = list(zip(values, kept, strict=True))
-        return kept
+        self._held[output] = list(zip(values, arrays, strict=True))
+        return arrays
 
-    def table(self, which: str, sites: np.ndarray | None = None) -> np.ndarray:
+    def table(self, output: str, sites: np.ndarray | None = None) -> np.ndarray:
         """Return addresses and shapes of the current shared data and of given sites: arrays that live as long as it."""
-        values = self._values(which)
+        values = self._values(output)
         if self.sites is not None and sites is not None:
-            given = np.ascontiguousarray(sites, dtype=self.sites.type.dtype)
+            numbers = np.ascontiguousarray(sites, dtype=self.sites.type.dtype)
             values = [
-                given if shared is self.sites else value
-                for shared, value in zip(self._shared[which], values, strict=True)
+                numbers if shared is self.sites else value
+                for shared, value in zip(self._shared[output], values, strict=True)
             ]
         return address_table(values)
 
@@ -207,9 +208,9 @@ def log_density(
     non-centring.
     """
     parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
-    asked = None if noncentring is None else tuple(sorted(noncentring.items()))
-    key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX, asked)
-    known: dict[tuple, ModelDensity] = kept_with(model, "log density")
-    if key not in known:
-        known[key] = ModelDensity(vars, model, point, noncentring)
-    return known[key]
+    choices = None if noncentring is None else tuple(sorted(noncentring.items()))
+    key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX, choices)
+    densities: dict[tuple, ModelDensity] = kept_with(model, "log density")
+    if key not in densities:
+        densities[key] = ModelDensity(vars, model, point, noncentring)
+    return densities[key]

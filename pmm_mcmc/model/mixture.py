@@ -40,8 +40,8 @@ class GaussianMixture(NamedTuple):
     @classmethod
     def of_flat(cls, flat: np.ndarray, d: int) -> GaussianMixture:
         """Return the mixture of :attr:`flat` in ``d`` coordinates."""
-        own = d * d if d <= MOST_DENSE else d
-        table = flat.reshape(-1, 1 + d + own)
+        root_size = d * d if d <= MOST_DENSE else d
+        table = flat.reshape(-1, 1 + d + root_size)
         root = table[:, 1 + d :].reshape(-1, d, d) if d <= MOST_DENSE else table[:, 1 + d :]
         return cls(table[:, 0], table[:, 1 : 1 + d], root)
 
@@ -63,13 +63,13 @@ class GaussianMixture(NamedTuple):
         k, d = self.mean.shape
         weight = self.log_weight - np.logaddexp.reduce(self.log_weight)
         origin = np.exp(weight) @ self.mean
-        away = self.mean - origin
+        centred = self.mean - origin
         if self.root.ndim == 2:
             inverse = 1.0 / self.root
-            offset = inverse * away
+            offset = inverse * centred
         else:
             inverse = np.linalg.inv(self.root)
-            offset = (inverse @ away[:, :, None])[:, :, 0]
+            offset = (inverse @ centred[:, :, None])[:, :, 0]
         factor = weight - self.log_volume - 0.5 * d * _LOG_2PI
         return np.concatenate([origin, np.concatenate([factor[:, None], offset, inverse.reshape(k, -1)], 1).ravel()])
 
@@ -78,11 +78,12 @@ class GaussianMixture(NamedTuple):
         k, d = self.mean.shape
         noise = rng.standard_normal((n, d))
         share = np.cumsum(np.exp(self.log_weight - np.logaddexp.reduce(self.log_weight)))
-        which = np.searchsorted(share, rng.random(n)).clip(0, k - 1)
+        component = np.searchsorted(share, rng.random(n)).clip(0, k - 1)
         out = np.empty((n, d))
         for i in range(k):
-            own, root = which == i, self.root[i]
-            out[own] = self.mean[i] + (noise[own] * root if root.ndim == 1 else noise[own] @ root.T)
+            members = component == i
+            root = self.root[i]
+            out[members] = self.mean[i] + (noise[members] * root if root.ndim == 1 else noise[members] @ root.T)
         return out
 
 
@@ -96,7 +97,9 @@ def mixture_density(xp: Any, x: Any, numbers: Any, d: int) -> tuple[Any, Any]:
     """Return the log density of a mixture of any number of Gaussians and its gradient, for PyTensor or JAX."""
     dense = d <= MOST_DENSE
     table = numbers[d:].reshape((-1, 1 + d + (d * d if dense else d)))
-    factor, offset, inverse = table[:, 0], table[:, 1 : 1 + d], table[:, 1 + d :]
+    factor = table[:, 0]
+    offset = table[:, 1 : 1 + d]
+    inverse = table[:, 1 + d :]
     u = x - numbers[:d]
     if dense:
         inverse = inverse.reshape((-1, d))

@@ -99,7 +99,8 @@ def native_function(function: Any, dtype: np.dtype, shared: Sequence[np.ndarray]
     )
     call = _call_by_address(function.vm.jit_fn, argument)
     namespace = {"carray": carray, "pointer": as_pointer, "call": call, "nan": np.nan, "dtype": np.dtype(dtype).type}
-    lines, position = [], 0
+    lines = []
+    position = 0
     for i, array in enumerate(shared):
         namespace[f"dtype{i}"] = array.dtype.type
         shape = "".join(f"table[{position + 1 + k}], " for k in range(array.ndim))

@@ -33,13 +33,14 @@ _log = logging.getLogger("pmm_mcmc")
 # Those whose value is location + scale * noise; their supports are the real numbers.
 _FAMILIES = dist.Normal, dist.StudentT, dist.Laplace, dist.Cauchy, dist.Logistic, dist.Gumbel
 # Most draws, and most bytes of their values, of a compiled call.
-_MOST_ROWS, _MOST_BYTES = 1024, 2**24
+_MOST_ROWS = 1024
+_MOST_BYTES = 2**24
 
 
 class _Latent(NamedTuple):
     """A latent site: its coordinates, and the shape of its unconstrained value."""
 
-    at: slice
+    coordinates: slice
     shape: tuple[int, ...]
     real: bool
 
@@ -50,7 +51,9 @@ class _Sites:
     def __init__(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]):
         if not callable(model):
             raise ValueError(f"model={model!r}: must be a function of NumPyro's primitives, such as numpyro.sample")
-        self._model, self._args, self._kwargs = model, _copied(args), _copied(kwargs)
+        self._model = model
+        self._args = _copied(args)
+        self._kwargs = _copied(kwargs)
         try:
             try:
                 self.trace = self._traced(substitute_fn=init_to_uniform())
@@ -89,7 +92,7 @@ class _Sites:
 
     def unravel(self, x: Any) -> dict[str, Any]:
         """Return the unconstrained value of each latent site."""
-        return {name: x[at].reshape(shape) for name, (at, shape, _) in self.latent.items()}
+        return {name: x[coordinates].reshape(shape) for name, (coordinates, shape, _) in self.latent.items()}
 
     def log_density(self, x: Any) -> Any:
         """Return the log density of the unconstrained vector."""
@@ -120,14 +123,14 @@ class _Sites:
                     for name, site in trace.items()
                     if site["type"] == "sample" and not np.isfinite(site["fn"].log_prob(site["value"])).all()
                 ]
-            said = ""
+            reason = ""
             try:
                 self.at(jnp.asarray(x))
             except ValueError as error:
-                said = f" ({str(error).rstrip('.')})"
-        return f"not finite at site {', '.join(bad)}{said}" if bad else ""
+                reason = f" ({str(error).rstrip('.')})"
+        return f"not finite at site {', '.join(bad)}{reason}" if bad else ""
 
-    def start(self, given: Mapping[str, Any]) -> np.ndarray:
+    def start(self, values: Mapping[str, Any]) -> np.ndarray:
         """Return the vector at values of latent sites on their own scale; others are where a vector of zeros is.
 
         Raises
@@ -135,7 +138,7 @@ class _Sites:
         ValueError
             For a name that no latent site has, a value of another shape, or one outside the support.
         """
-        for name, value in given.items():
+        for name, value in values.items():
             if name not in self.latent:
                 raise ValueError(f"initvals: {name!r} is none of the latent sites: {', '.join(self.latent)}")
             wanted = jnp.shape(self.trace[name]["value"])
@@ -146,16 +149,16 @@ class _Sites:
             if not same:
                 raise ValueError(f"initvals[{name!r}]={value!r}: must be numbers of shape {wanted}")
         with jax.enable_x64(True), _without_checks():
-            data = {name: jnp.asarray(value, dtype=float) for name, value in given.items()}
+            data = {name: jnp.asarray(value, dtype=float) for name, value in values.items()}
             trace = self._traced(substitute_fn=lambda site: data.get(site["name"], init_to_feasible(site)))
             for name, value in data.items():
                 support = trace[name]["fn"].support
                 if not bool(jnp.all(support(value))):
                     raise ValueError(
-                        f"initvals[{name!r}]={given[name]!r}: is outside the support of the site, {support}"
+                        f"initvals[{name!r}]={values[name]!r}: is outside the support of the site, {support}"
                     )
             parts = [biject_to(trace[name]["fn"].support).inv(trace[name]["value"]) for name in self.latent]
-            return np.concatenate([np.ravel(part) for part in parts])
+            return np.concatenate([np.ravel(block) for block in parts])
 
     def prior(self, key: np.ndarray) -> np.ndarray:
         """Return draws ``(n, d)`` of the prior; none where it is improper or cannot be drawn from."""
@@ -165,10 +168,10 @@ class _Sites:
             sites = [trace[name] for name in self.latent]
             return jnp.concatenate([jnp.ravel(biject_to(site["fn"].support).inv(site["value"])) for site in sites])
 
-        many = min(PRIOR_DRAWS, 1 + PRIOR_NUMBERS // self.d)
+        count = min(PRIOR_DRAWS, 1 + PRIOR_NUMBERS // self.d)
         try:
             with jax.enable_x64(True), _without_checks():
-                keys = jax.random.split(jax.random.key(int(key[0] ^ key[1])), many)
+                keys = jax.random.split(jax.random.key(int(key[0] ^ key[1])), count)
                 return np.array(jax.jit(jax.vmap(one))(keys), dtype=float)
         except Exception:  # scouts then start elsewhere
             return np.empty((0, self.d))
@@ -176,20 +179,20 @@ class _Sites:
     @cached_property
     def dims(self) -> dict[str, list[str]]:
         """The plates along which the values of a site lie, where they are known."""
-        found = {}
+        named = {}
         for name, site in self.trace.items():
             frames = site.get("cond_indep_stack") or []
             shape = jnp.shape(site["value"])
-            known = site["type"] == "sample" or len(shape) == max((-f.dim for f in frames), default=0)
-            if frames and known and site["type"] in ("sample", "deterministic"):
+            aligned = site["type"] == "sample" or len(shape) == max((-f.dim for f in frames), default=0)
+            if frames and aligned and site["type"] in ("sample", "deterministic"):
                 batch = len(shape) - (site["fn"].event_dim if site["type"] == "sample" else 0)
                 dims = [f"{name}_dim_{i}" for i in range(len(shape))]
                 for frame in frames:
                     axis = batch + frame.dim
                     if axis >= 0 and shape[axis] == frame.size and frame.name not in self.variables:
                         dims[axis] = frame.name
-                found[name] = dims
-        return found
+                named[name] = dims
+        return named
 
     @property
     def variables(self) -> set[str]:
@@ -215,41 +218,41 @@ class _Sites:
 
     def children(self) -> Children:
         """Return the sites that may be non-centred, with location and scale as functions of the vector."""
-        found: dict[str, Any] = {}
-        for name, (at, shape, _) in self.latent.items():
+        children: dict[str, Any] = {}
+        for name, (coordinates, shape, _) in self.latent.items():
             if _location_and_scale(self.trace[name]["fn"]) is None:
                 continue
-            child = at, self._part(name, shape, 0), self._part(name, shape, 1)
+            child = coordinates, self._part(name, shape, 0), self._part(name, shape, 1)
             nowhere = jnp.full(self.d, jnp.nan)
-            if all(bool(jnp.isfinite(part(nowhere)).all()) for part in child[1:]):
+            if all(bool(jnp.isfinite(function(nowhere)).all()) for function in child[1:]):
                 continue  # both are constants
             try:
-                found |= checked_children({name: child}, self.d)
+                children |= checked_children({name: child}, self.d)
             except ValueError as error:  # such as an element that depends on another one of its site
                 _log.debug("%s stays centred: %s", name, error)
-        return found
+        return children
 
-    def _part(self, name: str, shape: tuple[int, ...], which: int) -> Callable[[Any], Any]:
+    def _part(self, name: str, shape: tuple[int, ...], index: int) -> Callable[[Any], Any]:
         def part(x: Any) -> Any:
             with _without_checks():
-                known = _location_and_scale(self.at(x)[name]["fn"])
-            assert known is not None
-            return jnp.broadcast_to(known[which], shape).ravel()
+                law = _location_and_scale(self.at(x)[name]["fn"])
+            assert law is not None
+            return jnp.broadcast_to(law[index], shape).ravel()
 
         return part
 
 
-def _copied(given: Any) -> Any:
+def _copied(argument: Any) -> Any:
     """Return arguments with NumPy arrays of their own.
 
     Users may change theirs; and JAX remembers the precision in which it first met an array by the array's identity, so
     that one that was traced here in double precision fails in the user's own programs in single precision.
     """
-    if type(given) is np.ndarray:
-        return given.copy()
-    if type(given) in (list, tuple):
-        return type(given)(map(_copied, given))
-    return {name: _copied(value) for name, value in given.items()} if type(given) is dict else given
+    if type(argument) is np.ndarray:
+        return argument.copy()
+    if type(argument) in (list, tuple):
+        return type(argument)(map(_copied, argument))
+    return {name: _copied(value) for name, value in argument.items()} if type(argument) is dict else argument
 
 
 def _without_checks() -> Any:
@@ -295,7 +298,7 @@ class _Blocks:
     """
 
     def __init__(self, one: Callable[[Any], dict[str, Any]], d: int, order: Sequence[str]):
-        self._many = jax.jit(jax.vmap(one))
+        self._batched = jax.jit(jax.vmap(one))
         with jax.enable_x64(True):
             shapes = jax.eval_shape(one, jax.ShapeDtypeStruct((d,), np.float64))
         self._shapes = {name: shapes[name] for name in order if name in shapes}  # JAX sorts them
@@ -305,16 +308,16 @@ class _Blocks:
     def __call__(self, position: np.ndarray) -> dict[str, np.ndarray]:
         chains, n, d = position.shape
         flat = np.ascontiguousarray(position, dtype=float).reshape(-1, d)
-        found = {name: np.empty((len(flat), *out.shape), out.dtype) for name, out in self._shapes.items()}
+        outputs = {name: np.empty((len(flat), *out.shape), out.dtype) for name, out in self._shapes.items()}
         for start in range(0, len(flat), self._rows):
             block = flat[start : start + self._rows]
             used = slice(start, start + len(block))
             padded = np.concatenate([block, np.repeat(block[-1:], self._rows - len(block), axis=0)])
             with jax.enable_x64(True):
-                values = self._many(padded)
-            for name, array in found.items():
+                values = self._batched(padded)
+            for name, array in outputs.items():
                 array[used] = np.asarray(values[name])[: len(block)]
-        return {name: array.reshape(chains, n, *array.shape[1:]) for name, array in found.items()}
+        return {name: array.reshape(chains, n, *array.shape[1:]) for name, array in outputs.items()}
 
 
 def numpyro_density(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> JaxDensity:
@@ -324,5 +327,7 @@ def numpyro_density(model: Callable[..., Any], args: tuple[Any, ...], kwargs: di
         children = sites.children()
         density = JaxDensity.of_function(sites.log_density, sites.d, children)
         density.layout = sites.layout()
-    density.explain, density.start, density.prior = sites.explain, sites.start, sites.prior
+    density.explain = sites.explain
+    density.start = sites.start
+    density.prior = sites.prior
     return density

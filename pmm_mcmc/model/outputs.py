@@ -42,7 +42,8 @@ __all__ = ["Compiled", "Graph", "Kind", "ManyDraws", "compile_graph"]
 _log = logging.getLogger("pmm_mcmc")
 
 # Most draws and bytes of a block: intermediate results then stay in the processor's cache.
-_MOST_ROWS, _MOST_BYTES = 1024, 2**22
+_MOST_ROWS = 1024
+_MOST_BYTES = 2**22
 # Without the exclusion, recognised sums of exponentials would be compiled, each as a separate function.
 _PYTHON = RewriteDatabaseQuery(include=["fast_compile", "py_only"], exclude=["symbolic_op_recognition"])
 # Most arguments of a NumPy function with one result.
@@ -68,7 +69,8 @@ def _in_numpy(fgraph, node):
     """Replace operations that would be compiled first, or called element by element for lack of a NumPy function."""
     if isinstance(node.op, OpFromGraph):
         return inline_ofg_node(node)
-    x, scalar_op = node.inputs[0], node.op.scalar_op
+    x = node.inputs[0]
+    scalar_op = node.op.scalar_op
     if isinstance(scalar_op, Softplus):
         new = pt.maximum(x, 0) + pt.log1p(pt.exp(-abs(x)))
     elif isinstance(scalar_op, Log1mexp):
@@ -130,9 +132,9 @@ class _Vectorised:
     def __init__(self, graph: Graph):
         flat, outputs = graph
         batch = pt.matrix("positions", shape=(None, flat.type.shape[0]), dtype=flat.dtype)
-        many = vectorize_graph(outputs, {flat: batch})
-        self._alike = [one.type.ndim == new.type.ndim for one, new in zip(outputs, many, strict=True)]
-        self._function = python_function([batch], many)
+        batched = vectorize_graph(outputs, {flat: batch})
+        self._alike = [one.type.ndim == new.type.ndim for one, new in zip(outputs, batched, strict=True)]
+        self._function = python_function([batch], batched)
         for node in self._function.maker.fgraph.apply_nodes:
             op = node.op
             if isinstance(op, Blockwise) and (isinstance(op.core_op, HasInnerGraph) or op.batch_ndim(node) > 1):
@@ -198,36 +200,38 @@ class _Jax:
         # The function without its own jit, under which sizes would be traced.
         self._one = getattr(compiled.vm.jit_fn, "__wrapped__", compiled.vm.jit_fn)
         self._shared = compiled.get_shared()
-        self._seen: list[Any] = [None] * len(self._shared)
+        self._sources: list[Any] = [None] * len(self._shared)
         self._data: list[Any] = []
         self._sizes: dict[int, int] | None = None
-        self._many: Callable[..., Any] | None = None
+        self._batched: Callable[..., Any] | None = None
         self.traces = 0
 
     def __call__(self, block: np.ndarray) -> list[np.ndarray]:
         with double_precision(), _without_checks():
             self._refresh()
-            assert self._many is not None
-            return [np.asarray(value) for value in self._many(block, self._data)]
+            assert self._batched is not None
+            return [np.asarray(value) for value in self._batched(block, self._data)]
 
     def _refresh(self) -> None:
         """Move new data to the device."""
         import jax
 
         values = [shared.get_value(borrow=True) for shared in self._shared]
-        if self._many is not None and all(new is old for new, old in zip(values, self._seen, strict=True)):
+        if self._batched is not None and all(new is old for new, old in zip(values, self._sources, strict=True)):
             return
-        self._seen, arrays = values, [np.asarray(value) for value in values]
+        self._sources = values
+        arrays = [np.asarray(value) for value in values]
         self._data = [jax.device_put(array) for array in arrays]
         # Lengths of mutable dimensions are shared integers, which JAX must know when it traces.
         sizes = {i: int(a) for i, a in enumerate(arrays) if a.ndim == 0 and np.issubdtype(a.dtype, np.integer)}
-        if self._many is None or sizes != self._sizes:
+        if self._batched is None or sizes != self._sizes:
 
             def one(x: Any, data: list[Any]) -> Any:
                 self.traces += 1
                 return self._one(x, *(sizes.get(i, array) for i, array in enumerate(data)))
 
-            self._sizes, self._many = sizes, jax.jit(jax.vmap(one, (0, None)))
+            self._sizes = sizes
+            self._batched = jax.jit(jax.vmap(one, (0, None)))
 
 
 @contextmanager
@@ -243,7 +247,7 @@ class Compiled(NamedTuple):
 
     graph: Graph
     single: _Single
-    many: _Vectorised | _Loop | _Jax
+    batched: _Vectorised | _Loop | _Jax
 
 
 def compile_graph(graph: Graph, backend: str, start: np.ndarray) -> Compiled:
@@ -255,9 +259,9 @@ def compile_graph(graph: Graph, backend: str, start: np.ndarray) -> Compiled:
     single(start)
     if backend == "jax":
         try:
-            many = _Jax(graph)
-            many(np.repeat(start[None, :], _rows(single, start), axis=0))
-            return Compiled(graph, single, many)
+            batched = _Jax(graph)
+            batched(np.repeat(start[None, :], _rows(single, start), axis=0))
+            return Compiled(graph, single, batched)
         except (NotImplementedError, TypeError, IndexError) as error:  # operations, or shapes that depend on values
             _log.debug("JAX cannot compute what is derived from the draws; NumPy does: %s", error)
     try:
@@ -275,27 +279,28 @@ def _rows(single: _Single, start: np.ndarray) -> int:
     return min(_MOST_ROWS, 2 ** int(np.log2(max(_MOST_BYTES // memory, 1))))
 
 
-def _agree(many: _Vectorised, single: _Single, start: np.ndarray) -> bool:
+def _agree(batched: _Vectorised, single: _Single, start: np.ndarray) -> bool:
     """Return whether a block of two draws gives the values of each alone: some operations vectorise wrongly."""
     block = np.stack([start, start + np.asarray(0.01, start.dtype)])
-    together, alone = many(block), [single(x) for x in block]
+    of_block = batched(block)
+    of_single = [single(x) for x in block]
     return all(
         values.shape == (2, *one.shape)
         and np.allclose(values[i], one, rtol=np.sqrt(np.finfo(start.dtype).eps), equal_nan=True)
         for i in range(2)
-        for values, one in zip(together, alone[i], strict=True)
+        for values, one in zip(of_block, of_single[i], strict=True)
     )
 
 
-def _same_in_any_place(many: _Vectorised, start: np.ndarray, rows: int) -> bool:
+def _same_in_any_place(batched: _Vectorised, start: np.ndarray, rows: int) -> bool:
     """Return whether the values of a draw are the same bits at any place in a block.
 
     They differ if the processor's matrix products treat the last rows differently from the first.
     """
     block = start + (0.1 * np.sin(np.arange(rows * len(start)))).reshape(rows, len(start)).astype(start.dtype)
-    values = many(block)
+    values = batched(block)
     for order in (np.arange(rows)[::-1], np.roll(np.arange(rows), 1), np.roll(np.arange(rows), rows // 2 + 1)):
-        again = many(np.ascontiguousarray(block[order]))
+        again = batched(np.ascontiguousarray(block[order]))
         if any(one[order].tobytes() != new.tobytes() for one, new in zip(values, again, strict=True)):
             return False
     return True
@@ -316,7 +321,8 @@ class ManyDraws:
     """
 
     def __init__(self, names: Sequence[str], compiled: Compiled, start: np.ndarray):
-        self._many, self._dtype = compiled.many, np.dtype(compiled.graph.flat.dtype)
+        self._batched = compiled.batched
+        self._dtype = np.dtype(compiled.graph.flat.dtype)
         values = compiled.single(start.astype(self._dtype))
         self.kinds = {name: Kind(a.shape, a.dtype) for name, a in zip(names, values, strict=True)}
         self.rows = _rows(compiled.single, start)
@@ -324,7 +330,7 @@ class ManyDraws:
     @property
     def traces(self) -> int:
         """Number of times that JAX has traced the outputs."""
-        return getattr(self._many, "traces", 0)
+        return getattr(self._batched, "traces", 0)
 
     def __call__(self, position: np.ndarray) -> dict[str, np.ndarray]:
         """Return the outputs ``(chain, n, *shape)`` at positions ``(chain, n, d)``."""
@@ -334,8 +340,8 @@ class ManyDraws:
         for start in range(0, len(flat), self.rows) if outputs else ():
             block = flat[start : start + self.rows]
             used = slice(start, start + len(block))
-            if self._many.pads and len(block) < self.rows:
+            if self._batched.pads and len(block) < self.rows:
                 block = np.concatenate([block, np.repeat(block[-1:], self.rows - len(block), axis=0)])
-            for output, values in zip(outputs.values(), self._many(block), strict=True):
+            for output, values in zip(outputs.values(), self._batched(block), strict=True):
                 output[used] = values[: used.stop - start]
         return {name: values.reshape(chains, n, *values.shape[1:]) for name, values in outputs.items()}

@@ -41,23 +41,23 @@ class OfParts(NamedTuple):
         others: Mapping[Any, Any],
     ) -> OfParts:
         """Take the gradient of a log density of value variables; ``others`` are replaced as they say."""
-        dtype = np.result_type(*(own for *_, own in layout))
+        dtype = np.result_type(*(var_dtype for *_, var_dtype in layout))
         parts = [pt.vector(name, dtype=dtype, shape=(size,)) for name, _, size, _ in layout]
         values = {
-            var: var.type.filter_variable(part.reshape(shape).astype(own))
-            for var, part, (_, shape, _, own) in zip(vars, parts, layout, strict=True)
+            var: var.type.filter_variable(vector.reshape(shape).astype(var_dtype))
+            for var, vector, (_, shape, _, var_dtype) in zip(vars, parts, layout, strict=True)
         }
         (logp,) = clone_replace([logp], {**values, **others}, rebuild_strict=False)
         return cls(parts, logp, pytensor.grad(logp, parts, disconnected_inputs="ignore"))
 
     def flat(self) -> Any:
         """Return a vector that holds all parts."""
-        size = sum(part.type.shape[0] for part in self.parts)
+        size = sum(vector.type.shape[0] for vector in self.parts)
         return pt.vector("joined_inputs", dtype=self.parts[0].dtype, shape=(size,))
 
     def cut(self, flat: Any) -> list[Any]:
         """Return the parts of a vector that holds all."""
-        ends = np.cumsum([0, *(part.type.shape[0] for part in self.parts)]).tolist()
+        ends = np.cumsum([0, *(vector.type.shape[0] for vector in self.parts)]).tolist()
         return [flat[begin:end] for begin, end in pairwise(ends)]
 
     def at(self, parts: Sequence[Any]) -> tuple[Any, list[Any]]:
@@ -70,4 +70,4 @@ class OfParts(NamedTuple):
 
 def joined(parts: Sequence[Any]) -> Any:
     """Return one vector of the parts."""
-    return pt.concatenate([part.ravel() for part in parts]).astype(parts[0].dtype)
+    return pt.concatenate([vector.ravel() for vector in parts]).astype(parts[0].dtype)

@@ -30,7 +30,8 @@ class Product(Dot):
     __props__ = ("row", "column")
 
     def __init__(self, row: bool, column: bool):
-        self.row, self.column = row, column
+        self.row = row
+        self.column = column
 
 
 # Without annotations: numba compares the arguments of both.

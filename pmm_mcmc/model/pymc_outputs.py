@@ -105,12 +105,12 @@ def many_draws(model: pm.Model, vars: Sequence[Any], point: dict[str, Any], what
     parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
     key = (what, backend, tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX, model.check_bounds)
     start = np.concatenate([np.ravel(point[var.name]) for var in vars])
-    known: dict[tuple, tuple[list[str], Compiled]] = kept_with(model, "outputs")
-    if key not in known:
+    compiled: dict[tuple, tuple[list[str], Compiled]] = kept_with(model, "outputs")
+    if key not in compiled:
         outputs = outputs_of(model, what)
         graph = _graph_of_one(list(outputs.values()), vars, point, model.check_bounds)
-        known[key] = list(outputs), compile_graph(graph, backend, start)
-    return ManyDraws(*known[key], start)
+        compiled[key] = list(outputs), compile_graph(graph, backend, start)
+    return ManyDraws(*compiled[key], start)
 
 
 def model_layout(
@@ -144,8 +144,8 @@ def model_layout(
     if unknown:
         raise ValueError(f"include={list(include)!r}: must be among {', '.join(map(repr, _INCLUDE))}")
     if set(vars) != set(model.value_vars):
-        given, needed = (", ".join(var.name for var in these) for these in (vars, model.value_vars))
-        raise ValueError(f"vars ({given}) must be all value variables of the model ({needed}), each once")
+        passed, needed = (", ".join(var.name for var in these) for these in (vars, model.value_vars))
+        raise ValueError(f"vars ({passed}) must be all value variables of the model ({needed}), each once")
     return ResultTree(
         flat_names([(var.name, np.shape(point[var.name])) for var in vars]),
         {what: many_draws(model, vars, point, what, backend) for what in include},

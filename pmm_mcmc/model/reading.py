@@ -101,7 +101,10 @@ class Reading:
         flat: Any,
         start: np.ndarray,
     ):
-        self.model, self.shapes, self.children, self._flat = model, shapes, children, flat
+        self.model = model
+        self.shapes = shapes
+        self.children = children
+        self._flat = flat
         sizes = [int(np.prod(shape, dtype=int)) for shape in shapes.values()]
         ends = np.cumsum([0, *sizes])
         self.at = {var: slice(int(ends[i]), int(ends[i + 1])) for i, var in enumerate(shapes)}
@@ -114,17 +117,18 @@ class Reading:
         self.start = start.copy()
         for factor in self.factors.values():
             self.start[factor.at] = factor.undone(start[None, factor.at])[0][0]
-        values, _ = self.values({var: flat[at] for var, at in self.at.items()})
+        values, _ = self.values({var: flat[coordinates] for var, coordinates in self.at.items()})
         self._laws = [self.law_at(child, values) for child in children]
         self._function: Any = None
 
     def values(self, parts: Mapping[Any, Any]) -> tuple[dict[Any, Any], Any]:
         """Return the model's value variables at the parts of ``p``, and the log determinant of them by it."""
-        parts, log_det = dict(parts), pt.zeros((), dtype=self._flat.dtype)
+        parts = dict(parts)
+        log_det = pt.zeros((), dtype=self._flat.dtype)
         for var, factor in self.factors.items():
             parts[var], more = factor.to_x(pt, parts[var])
             log_det = log_det + more
-        return {var: part.reshape(self.shapes[var]).astype(var.dtype) for var, part in parts.items()}, log_det
+        return {var: block.reshape(self.shapes[var]).astype(var.dtype) for var, block in parts.items()}, log_det
 
     def x_of(self, p: np.ndarray) -> np.ndarray:
         """Return the model's position."""
@@ -138,14 +142,15 @@ class Reading:
         terms = [child.location, child.scale] + ([] if child.rho is None else [child.rho])
         replaced = {var: value for var, value in values.items() if var in child.parents}
         location, scale, *rho = graph_replace(terms, replaced, strict=False)
-        kind, shape = child.law.kind, self.shapes[child.value]
+        kind = child.law.kind
+        shape = self.shapes[child.value]
         size = int(np.prod(shape, dtype=int))
         if kind == "vector":
             K = shape[-1]
             kind = "grouped" if K <= MOST_GROUPED else "dense"
             location = pt.broadcast_to(location, shape).reshape((size // K, K))
         else:
-            location, scale = (pt.broadcast_to(part, shape).reshape((size,)) for part in (location, scale))
+            location, scale = (pt.broadcast_to(parameter, shape).reshape((size,)) for parameter in (location, scale))
         return child.law._replace(location=location, scale=scale, kind=kind, rho=rho[0] if rho else None)
 
     def scales(self, p: np.ndarray) -> list[tuple[Any, Any]]:
@@ -155,19 +160,20 @@ class Reading:
             for law in self._laws:
                 outputs += [law.location, law.scale] + ([] if law.rho is None else [law.rho])
             batch = pt.matrix("positions", dtype=self._flat.dtype, shape=(None, len(self.start)))
-            many = vectorize_graph(outputs, {self._flat: batch})
+            batched = vectorize_graph(outputs, {self._flat: batch})
             # What does not depend on the position is repeated for each.
-            whole = [
+            repeated = [
                 pt.broadcast_to(new, (batch.shape[0], *(new.shape[1:] if new.ndim > one.ndim else new.shape)))
-                for one, new in zip(outputs, many, strict=True)
+                for one, new in zip(outputs, batched, strict=True)
             ]
-            self._function = python_function([batch], whole)
+            self._function = python_function([batch], repeated)
         with np.errstate(all="ignore"):
-            found = self._function(np.ascontiguousarray(p, self._flat.dtype))
-        values = iter([np.asarray(value, dtype=float) for value in found])
+            results = self._function(np.ascontiguousarray(p, self._flat.dtype))
+        values = iter([np.asarray(value, dtype=float) for value in results])
         out: list[tuple[Any, Any]] = []
         for law in self._laws:
-            mu, L = next(values), next(values)
+            mu = next(values)
+            L = next(values)
             out.append((mu, L) if law.rho is None else (mu, (L**2, next(values))))
         return out
 
@@ -180,8 +186,8 @@ class Reading:
         parents = list(dict.fromkeys(var for child in self.children for var in child.parents))
         p = np.repeat(self.start[None, :], 1 + len(parents), axis=0)
         for i, var in enumerate(parents):
-            at = self.at[var]
-            p[1 + i, at] += rng.uniform(0.1, 0.5, at.stop - at.start)
+            coordinates = self.at[var]
+            p[1 + i, coordinates] += rng.uniform(0.1, 0.5, coordinates.stop - coordinates.start)
         out = []
         for child, law, (mu, L) in zip(self.children, self._laws, self.scales(p), strict=True):
             names = []
@@ -192,7 +198,8 @@ class Reading:
                     if var in child.parents and not np.array_equal(values[0], values[1 + i], equal_nan=True)
                 }
                 names.append(_names(self.model, graph, moved))
-            begin, shape = self.at[child.value].start, self.shapes[child.value]
+            begin = self.at[child.value].start
+            shape = self.shapes[child.value]
             out.append(Child(child.rv.name, law.kind, begin, shape, child.fixed, *names))
         return out
 
@@ -208,9 +215,11 @@ class Reading:
 
     def scales_with_sign(self) -> list[np.ndarray]:
         """Return the coordinates, a variable each, of logarithms of scales whose density at 0 is symmetric or flat."""
-        out, taken = [], {child.value for child in self.children}
+        out = []
+        taken = {child.value for child in self.children}
         for rv in self.model.free_RVs:
-            value, op = self.model.rvs_to_values[rv], type(rv.owner.op).__name__
+            value = self.model.rvs_to_values[rv]
+            op = type(rv.owner.op).__name__
             if value in self.factors:
                 if type(rv.owner.inputs[-1].owner.op).__name__ in SIGNED:
                     out.append(self.factors[value].scales)
@@ -276,16 +285,17 @@ def _names(model: pm.Model, graph: Any, values: set[Any]) -> tuple[str, ...]:
     """Return the named variables nearest to a graph that it is a function of, by the value variables behind them."""
     named = {*model.free_RVs, *model.deterministics}
     of = {rv: model.rvs_to_values[rv] for rv in model.free_RVs}
-    found: dict[str, None] = {}
-    seen, waiting = set(), [graph]
+    names: dict[str, None] = {}
+    visited = set()
+    waiting = [graph]
     while waiting:
         variable = waiting.pop()
-        if variable in seen:
+        if variable in visited:
             continue
-        seen.add(variable)
+        visited.add(variable)
         if variable in named:
             if any(of.get(above) in values for above in ancestors([variable])):
-                found[variable.name] = None
+                names[variable.name] = None
         elif variable.owner is not None:
             waiting += reversed(variable.owner.inputs)
-    return tuple(found)
+    return tuple(names)

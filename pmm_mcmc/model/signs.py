@@ -45,20 +45,23 @@ def signed_scales(reading: Reading, log_density: Callable[[], Any]) -> tuple[np.
     signed, flips = _of_children(reading, log_density)
     owner = _of_offsets(reading, signed, log_density)
     if (owner >= 0).any():
-        found = np.unique(owner[owner >= 0])
+        scales = np.unique(owner[owner >= 0])
         flips[owner >= 0, 0] = owner[owner >= 0]
-        flips[found, 0] = found
-        signed = np.union1d(signed, found)
+        flips[scales, 0] = scales
+        signed = np.union1d(signed, scales)
     return signed, flips
 
 
 def _of_children(reading: Reading, log_density: Callable[[], Any]) -> tuple[np.ndarray, np.ndarray]:
     """Find signed scales of children."""
     groups = [(group, owners) for group in reading.scales_with_sign() if (owners := _owners(group, reading))]
-    many = [sum(owners[i] >= 0 for _, owners in groups) > 1 for i in range(len(reading.children) if groups else 0)]
-    groups = [(group, owners) for group, owners in groups
-              if any((owner >= 0).any() for owner in owners)
-              and not any((twice & (owner >= 0)).any() for twice, owner in zip(many, owners, strict=True))]  # fmt: skip
+    several = [sum(owners[i] >= 0 for _, owners in groups) > 1 for i in range(len(reading.children) if groups else 0)]
+    groups = [
+        (group, owners)
+        for group, owners in groups
+        if any((owner >= 0).any() for owner in owners)
+        and not any((twice & (owner >= 0)).any() for twice, owner in zip(several, owners, strict=True))
+    ]
     flips = np.full((len(reading.start), 2), -1)
     while groups:
         owners = [np.max(each, axis=0) for each in zip(*(owners for _, owners in groups), strict=True)]
@@ -68,8 +71,8 @@ def _of_children(reading: Reading, log_density: Callable[[], Any]) -> tuple[np.n
         bad = _correlated(reading, owners, signed, flips, log_density)
         if not bad:
             for child, owner in zip(reading.children, owners, strict=True):
-                at = reading.at[child.value]
-                flips[at, 0] = np.resize(owner, at.stop - at.start)
+                coordinates = reading.at[child.value]
+                flips[coordinates, 0] = np.resize(owner, coordinates.stop - coordinates.start)
             return np.sort(signed), flips
         groups = [(group, owners) for group, owners in groups if not bad & set(group.tolist())]
     return np.zeros(0, dtype=int), np.full((len(reading.start), 2), -1)
@@ -91,7 +94,12 @@ def _owners(group: np.ndarray, reading: Reading) -> list[np.ndarray]:
         for child, (mu, L) in zip(reading.children, reading.scales(p), strict=True):
             if not np.allclose(mu[1:], mu[0], rtol=1e-6, atol=1e-6):
                 return []  # of a location that goes to infinity the sign would be seen
-            size = np.sqrt(L[0]) if isinstance(L, tuple) else np.sqrt((L**2).sum(axis=2)) if L.ndim == 3 else L
+            if isinstance(L, tuple):
+                size = np.sqrt(L[0])
+            elif L.ndim == 3:
+                size = np.sqrt((L**2).sum(axis=2))
+            else:
+                size = L
             change = np.log(size[1:] / size[0])
             if L is not size and not isinstance(L, tuple):
                 if not np.allclose(L[1:], np.exp(change)[:, :, None] * L[0], rtol=1e-6, atol=0.0):
@@ -156,8 +164,10 @@ def _of_offsets(reading: Reading, signed: np.ndarray, log_density: Callable[[], 
     Where the scale vanishes the log density depends on an offset by its prior alone, which is even; and of a small
     scale it has a slope that is odd in the offsets: the model is a smooth function of their product.
     """
-    d, rng = len(reading.start), np.random.default_rng(3)
-    owner, of_children = np.full(d, -1), {i for child in reading.children for i in _range(reading, child.value)}
+    d = len(reading.start)
+    rng = np.random.default_rng(3)
+    owner = np.full(d, -1)
+    of_children = {i for child in reading.children for i in _range(reading, child.value)}
     parents = {i for child in reading.children for var in child.parents for i in _range(reading, var)}
     groups = [group for group in reading.scales_with_sign() if not parents & set(group.tolist())]
     scales = [i for group in groups for i in group.tolist()]
@@ -171,22 +181,27 @@ def _of_offsets(reading: Reading, signed: np.ndarray, log_density: Callable[[], 
             return [np.asarray(f(reading.x_of(p))[1]) for p in positions]
 
     start = reading.start + np.where(free, rng.uniform(0.2, 1.0, d), 0.0)
-    refused, of = set(), {}
+    refused = set()
+    of = {}
     for i in scales:
-        at = np.where(np.arange(d) == i, _NECK, start)
-        turned = np.where(free, -at, at + (np.arange(d) != i) * rng.uniform(0.2, 1.0, d))
+        narrow = np.where(np.arange(d) == i, _NECK, start)
+        turned = np.where(free, -narrow, narrow + (np.arange(d) != i) * rng.uniform(0.2, 1.0, d))
         wide = np.where(np.arange(d) == i, start, turned)
-        one, other, seen = slopes(at, turned, wide)
-        mine = free & np.isclose(one, -other, rtol=1e-6, atol=1e-6) & ~np.isclose(one, -seen, rtol=1e-6, atol=1e-6)
+        one, other, of_wide = slopes(narrow, turned, wide)
+        odd_where_narrow = np.isclose(one, -other, rtol=1e-6, atol=1e-6)
+        odd_where_wide = np.isclose(one, -of_wide, rtol=1e-6, atol=1e-6)
+        offsets = free & odd_where_narrow & ~odd_where_wide
         small = np.where(np.arange(d) == i, _SMALL, start)
-        plus, minus, none = (g[i] for g in slopes(small, np.where(mine, -small, small), np.where(mine, 0.0, small)))
-        odd, even = abs(plus - minus), abs(plus + minus - 2.0 * none)
-        if mine.any() and abs(none - 1.0) < 0.1 and even < 0.1 * odd:
-            of[i] = mine
+        without = np.where(offsets, 0.0, small)
+        plus, minus, none = (g[i] for g in slopes(small, np.where(offsets, -small, small), without))
+        odd = abs(plus - minus)
+        even = abs(plus + minus - 2.0 * none)
+        if offsets.any() and abs(none - 1.0) < 0.1 and even < 0.1 * odd:
+            of[i] = offsets
         else:
             refused.add(i)
-    owners = sum((mine.astype(int) for mine in of.values()), np.zeros(d, dtype=int))
-    refused |= {i for i, mine in of.items() if (owners[mine] > 1).any()}  # factors of a product
+    owners = sum((offsets.astype(int) for offsets in of.values()), np.zeros(d, dtype=int))
+    refused |= {i for i, offsets in of.items() if (owners[offsets] > 1).any()}  # factors of a product
     for group in groups:
         if not refused & set(group.tolist()):
             for i in group:

@@ -106,7 +106,8 @@ def stan_children(model: Any, children: Any, code: str) -> dict[str, PointerChil
     """
     if children is None and not code:
         return {}
-    places, data = _variables(model.param_unc_names()), _values(model) or {}
+    places = _variables(model.param_unc_names())
+    data = _values(model) or {}
     if children is None:
         return read_children(model, places, data, code)
     return named_children(model, places, data, children)
@@ -151,7 +152,8 @@ def stan_layout(model: Any) -> ResultTree:
                 if not failures:
                     failures.append(str(error))
                     _log.warning("Variables of a draw are NaN, since Stan could not compute them: %s", error)
-        return {name: everything[:, at].reshape(*position.shape[:2], *shape) for name, (shape, at) in places.items()}
+        shapes = {name: (*position.shape[:2], *shape) for name, (shape, _) in places.items()}
+        return {name: everything[:, columns].reshape(shapes[name]) for name, (_, columns) in places.items()}
 
     names = [re.sub(r"\.(\d+(?:\.\d+)*)$", _in_brackets, name) for name in model.param_unc_names()]
     compute = {"posterior": values}
@@ -173,29 +175,29 @@ def stan_start(model: Any) -> Callable[[Mapping[str, Any]], np.ndarray]:
     """
     places = _variables(model.param_names())
 
-    def start(given: Mapping[str, Any]) -> np.ndarray:
+    def start(initvals: Mapping[str, Any]) -> np.ndarray:
         everything = np.array(model.param_constrain(np.zeros(int(model.param_unc_num()))), dtype=float)
-        for name, value in given.items():
+        for name, value in initvals.items():
             if name not in places:
                 raise ValueError(f"initvals: {name!r} is none of the parameters of the Stan model: {', '.join(places)}")
-            shape, at = places[name]
+            shape, columns = places[name]
             try:
                 values = np.asarray(value, dtype=float)
             except (TypeError, ValueError):
                 values = np.empty(0)
             if values.shape != shape:
                 raise ValueError(f"initvals[{name!r}]={value!r}: must be numbers of shape {shape}")
-            everything[at] = values.ravel()
+            everything[columns] = values.ravel()
         try:
             return np.array(model.param_unconstrain(everything), dtype=float)
         except RuntimeError as error:
-            raise ValueError(f"initvals={dict(given)!r}: {error}") from error
+            raise ValueError(f"initvals={dict(initvals)!r}: {error}") from error
 
     return start
 
 
-def _in_brackets(found: re.Match[str]) -> str:
-    return f"[{', '.join(str(int(i) - 1) for i in found[1].split('.'))}]"
+def _in_brackets(match: re.Match[str]) -> str:
+    return f"[{', '.join(str(int(i) - 1) for i in match[1].split('.'))}]"
 
 
 def _variables(labels: list[str]) -> dict[str, tuple[tuple[int, ...], np.ndarray]]:
@@ -203,15 +205,15 @@ def _variables(labels: list[str]) -> dict[str, tuple[tuple[int, ...], np.ndarray
 
     What does not fill a rectangle, such as a member of a tuple, is left as it is labelled.
     """
-    found: dict[str, dict[tuple[int, ...], int]] = {}
+    columns_of: dict[str, dict[tuple[int, ...], int]] = {}
     for column, label in enumerate(labels):
         name, *index = label.split(".")
-        if all(part.isdigit() for part in index):
-            found.setdefault(name, {})[tuple(int(part) - 1 for part in index)] = column
+        if all(digits.isdigit() for digits in index):
+            columns_of.setdefault(name, {})[tuple(int(digits) - 1 for digits in index)] = column
         else:
-            found[label] = {(): column}
+            columns_of[label] = {(): column}
     places: dict[str, tuple[tuple[int, ...], np.ndarray]] = {}
-    for name, columns in found.items():
+    for name, columns in columns_of.items():
         shape = tuple(int(n) + 1 for n in np.max(list(columns), axis=0)) if () not in columns else ()
         if set(columns) == set(np.ndindex(*shape)):
             places[name] = shape, np.array([columns[index] for index in np.ndindex(*shape)])

@@ -42,7 +42,7 @@ class _Term(NamedTuple):
     constant: Any
     factor: Any = 0.0
     power: Any = 1.0
-    at: Any = -1
+    coordinate: Any = -1
     kind: Any = IDENTITY
     low: Any = 0.0
     width: Any = 0.0
@@ -76,9 +76,9 @@ class _Term(NamedTuple):
     def parent(self, shape: tuple[int, ...], order: np.ndarray) -> Parent:
         """Return the parent of each element of a child, in the order of its coordinates."""
         fields = [np.broadcast_to(field, shape).ravel()[order].astype(float) for field in self[:-1]]
-        constant, factor, power, at, kind, low, width = fields
+        constant, factor, power, coordinate, kind, low, width = fields
         numbers = np.stack([constant, factor, power, kind, low, width], axis=1)
-        return Parent(at.astype(np.int64), np.ascontiguousarray(numbers), self.names)
+        return Parent(coordinate.astype(np.int64), np.ascontiguousarray(numbers), self.names)
 
 
 class _Reader:
@@ -92,10 +92,10 @@ class _Reader:
 
     def define(self, code: str) -> None:
         """Take what the program defines once by an expression."""
-        seen: dict[str, list[str]] = {}
+        expressions: dict[str, list[str]] = {}
         for name, expression in _DEFINED.findall(code):
-            seen.setdefault(name, []).append(expression)
-        self._definitions = {name: given[0] for name, given in seen.items() if len(given) == 1}
+            expressions.setdefault(name, []).append(expression)
+        self._definitions = {name: texts[0] for name, texts in expressions.items() if len(texts) == 1}
 
     def term(self, expression: str, loops: set[str]) -> _Term:
         """Return an expression of the Stan language as a term.
@@ -124,10 +124,10 @@ class _Reader:
             case ast.BinOp(left=left, op=op, right=right):
                 return self._combined(self._term(left, loops), op, self._term(right, loops))
             case ast.Subscript(value=inner, slice=index):
-                at = self._term(index, loops)
-                if not at.fixed:
+                position = self._term(index, loops)
+                if not position.fixed:
                     raise _Unreadable
-                return self._term(inner, loops).picked(np.asarray(at.constant).astype(int) - 1)
+                return self._term(inner, loops).picked(np.asarray(position.constant).astype(int) - 1)
             case ast.Call(func=ast.Name(id=name), args=arguments):
                 return self._called(name, [self._term(argument, loops) for argument in arguments])
         raise _Unreadable
@@ -182,7 +182,7 @@ class _Reader:
             return terms[0].to_the(powers[name])
         if name == "exp" and len(terms) == 1:
             return terms[0].exponential()
-        if name in ("to_vector", "rep_vector", "rep_array") and terms and np.ndim(terms[0].at) == 0:
+        if name in ("to_vector", "rep_vector", "rep_array") and terms and np.ndim(terms[0].coordinate) == 0:
             return terms[0]
         raise _Unreadable
 
@@ -195,12 +195,13 @@ class _Reader:
             If the parameter is not free, an expression is not understood, or has another shape.
         """
         shape, columns = self.places[name]
-        begin, order = int(columns.min()), np.argsort(columns)
+        begin = int(columns.min())
+        order = np.argsort(columns)
         free = all(self._kinds[column] == (IDENTITY, 0.0, 0.0) for column in columns)
         if not free or not np.array_equal(columns[order], begin + np.arange(len(columns))):
             raise _Unreadable
         try:
-            parents = [self.term(part, loops).parent(shape, order) for part in (location, scale)]
+            parents = [self.term(expression, loops).parent(shape, order) for expression in (location, scale)]
         except ValueError as error:
             raise _Unreadable from error
         return PointerChild(slice(begin, begin + len(columns)), shape, *parents)
@@ -215,20 +216,22 @@ def _is_numeric(value: Any) -> bool:
 
 def _kinds_of(model: Any) -> list[tuple[int, float, float] | None]:
     """Return of each coordinate its kind with bounds, from values at four points; None where it is another map."""
-    labels, free = model.param_names(), model.param_unc_names()
+    labels = model.param_names()
+    free = model.param_unc_names()
     column = {label: i for i, label in enumerate(labels)}
     ts = 0.0, 1.0, -1.0, 2.0
     try:
-        at = [np.asarray(model.param_constrain(np.full(len(free), t)), dtype=float) for t in ts]
+        points = [np.asarray(model.param_constrain(np.full(len(free), t)), dtype=float) for t in ts]
     except RuntimeError:  # where Stan has no value at one of them
         return [None] * len(free)
-    e, half = np.e, 1.0 / (1.0 + np.exp(-1.0)) - 0.5
+    e = np.e
+    half = 1.0 / (1.0 + np.exp(-1.0)) - 0.5
     kinds: list[tuple[int, float, float] | None] = []
     for label in free:
         if label not in column:
             kinds.append(None)
             continue
-        zero, one, minus, two = (values[column[label]] for values in at)
+        zero, one, minus, two = (values[column[label]] for values in points)
         width = (one - zero) / half
         low = zero - 0.5 * width
         guesses: dict[tuple[int, float, float], tuple[float, float, float]] = {
@@ -309,7 +312,8 @@ def _statements(code: str) -> Iterator[tuple[str, str, str, str]]:
 
 def _arguments(text: str) -> list[str]:
     """Return what is separated by commas up to the parenthesis that closes."""
-    parts, depth = [""], 0
+    parts = [""]
+    depth = 0
     for letter in text:
         if letter in ")]}" and depth == 0:
             return parts

@@ -63,7 +63,9 @@ class TemperedModel(ModelDensity):
         self.d = d = sum(size for _, _, size, _ in self.layout)
         self.reference = reference
         replacements = make_shared_replacements(point, list(vars), model)
-        self.others, self.structure, self.width = {}, None, width_of(d)
+        self.others = {}
+        self.structure = None
+        self.width = width_of(d)
         graphs = [model.varlogp, pt.as_tensor(model.datalogp)] if reference == "prior" else [model.logp()]
         densities = []
         for graph in graphs:
@@ -73,13 +75,16 @@ class TemperedModel(ModelDensity):
         self._flat = flat = densities[0].flat()
         numbers = path_numbers(0.0, None, d).astype(flat.dtype)
         self.sites = pytensor.shared(numbers, name="numbers of the path")
-        (first, g), *rest = ((logp, joined(slopes)) for logp, slopes in (d_.at(d_.cut(flat)) for d_ in densities))
+        (lp, g), *others = ((logp, joined(slopes)) for logp, slopes in (d_.at(d_.cut(flat)) for d_ in densities))
         logq, g0 = mixture_density(pt, flat, self.sites[2:], d)
-        log_ratio, gl = first - logq, g - g0
-        for more, slope in rest:
+        log_ratio = lp - logq
+        gl = g - g0
+        for more, slope in others:
             fitted = self.sites[1] > 0.0
-            log_ratio, gl = pt.switch(fitted, log_ratio + more, more), pt.switch(fitted, gl + slope, slope)
-            logq, g0 = pt.switch(fitted, logq, first), pt.switch(fitted, g0, g)
+            log_ratio = pt.switch(fitted, log_ratio + more, more)
+            gl = pt.switch(fitted, gl + slope, slope)
+            logq = pt.switch(fitted, logq, lp)
+            g0 = pt.switch(fitted, g0, g)
         beta = self.sites[0]
         scalars = [pt.atleast_1d(log_ratio).astype(flat.dtype), pt.atleast_1d(logq).astype(flat.dtype)]
         slope = (g0 + beta * gl).astype(flat.dtype)
@@ -103,8 +108,8 @@ def tempered_model(
     """
     parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
     key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX)
-    known = kept_with(model, "path from " + reference)
-    if key not in known:
+    paths = kept_with(model, "path from " + reference)
+    if key not in paths:
         sampler = None
         if reference == "prior":
             try:
@@ -115,8 +120,8 @@ def tempered_model(
                     f"reference='prior': nothing can be drawn from the prior ({error}); give its distributions a way "
                     "to draw (random=), or take reference='gaussian'"
                 ) from error
-        known[key] = TemperedModel(vars, model, point, reference), sampler
-    return known[key]
+        paths[key] = TemperedModel(vars, model, point, reference), sampler
+    return paths[key]
 
 
 def improper_priors(model: pm.Model) -> list[str]:

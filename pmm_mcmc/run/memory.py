@@ -1,14 +1,26 @@
-"""Available memory, the size of chunks that fit it, and sizes as text."""
+"""Available memory, the memory that a run needs, the size of chunks that fit it, and sizes as text."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-__all__ = ["available_bytes", "describe", "refuse_too_large", "rows_of_chunk", "scaled"]
+from pmm_mcmc.coordinates.scale import MOST_DENSE
+from pmm_mcmc.diagnostics.calibration import CALIBRATION as DIAGNOSTICS
+from pmm_mcmc.diagnostics.folds import count_virial_terms
+from pmm_mcmc.diagnostics.parameters import SLAB
+from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.pooled import training_chains
+
+if TYPE_CHECKING:
+    from pmm_mcmc.run.plan import SamplingPlan
+
+__all__ = ["available_bytes", "describe", "peak_bytes", "refuse_too_large", "rows_of_chunk", "scaled"]
 
 # Most bytes of the arrays of a chunk, over all groups, and most draws of a chunk.
 _CHUNK_BYTES, _MOST_ROWS = 2**27, 100
@@ -117,6 +129,37 @@ def rows_of_chunk(draws: int, chains: int, numbers_per_draw: int) -> int:
     most = int(np.clip(_CHUNK_BYTES // (8 * chains * numbers_per_draw), 1, min(_MOST_ROWS, draws)))
     divisor = max(n for n in range(1, most + 1) if draws % n == 0)
     return divisor if 4 * divisor >= most else most
+
+
+def peak_bytes(
+    plan: SamplingPlan, chains: int, draws: int, rows: int, *, tune: int, warming: int = 0, moments: bool = False
+) -> int:
+    """Return about the bytes of a run: of its warm-up, or of its draws with a chunk or with the verdict.
+
+    Parameters
+    ----------
+    plan
+        What is sampled.
+    chains, draws, rows
+        Chains, draws of each, and draws of a chunk.
+    tune, warming
+        Length of the warm-up at most, and draws of it that are kept.
+    moments
+        Whether moments are kept in place of draws.
+    """
+    d, numbers, n = plan.engine.d, plan.numbers_per_draw, chains * draws
+    window = math.ceil(CALIBRATION.window * min(CALIBRATION.least_adapted, tune))
+    warm_up = max(20 * chains, 10 * window * min(chains, training_chains(d))) * d if tune else 0
+    ending = 2 * chains * min(rows, draws) * numbers
+    if not moments:
+        fold = min(n, DIAGNOSTICS.fitted_draws + n // DIAGNOSTICS.folds)
+        terms = fold * count_virial_terms(fold, d)
+        kept_terms = DIAGNOSTICS.folds * terms
+        slab = min(n * len(plan.layout.names), max(SLAB // 8, n))
+        checks = 3 * terms + kept_terms * (kept_terms <= 2 * n * d) + 8 * slab
+        whitened = 2 * n * d if 1 < d <= MOST_DENSE else 0
+        ending = max(ending, checks, whitened) + chains * (draws + warming) * numbers
+    return 8 * (chains * (5 * d + 2) + max(warm_up, ending))
 
 
 def refuse_too_large(draws: int, chains: int, numbers_per_draw: int, needed: int = 0) -> None:

@@ -15,13 +15,12 @@ from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.before import CHECKPOINT, TYPES, Before
 from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.driver import Run
-from pmm_mcmc.run.memory import describe, refuse_too_large, rows_of_chunk
+from pmm_mcmc.run.memory import describe, peak_bytes, refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.moments import Moments
-from pmm_mcmc.run.peak import peak_bytes
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request, stored_run
 from pmm_mcmc.run.storage import Store, open_store
-from pmm_mcmc.run.storage.codec import encode
+from pmm_mcmc.run.storage.checkpoint import encode
 from pmm_mcmc.run.storage.recovery import differences
 from pmm_mcmc.run.until import bound_after, look_every
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, report_of

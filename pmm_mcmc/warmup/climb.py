@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Climbers", "Value"]
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.warmup.calibration import CALIBRATION
+
+__all__ = ["Climbers", "Value", "along_coordinates"]
 
 Value = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -46,47 +49,56 @@ class Climbers:
     spent: int
 
     @classmethod
-    def climb(cls, value: Value, start: np.ndarray, home: np.ndarray, most: int) -> Climbers:
-        """Climb from positions ``(n, d)`` until all have arrived, or ``most`` gradients are spent.
+    def climb(cls, value: Value, start: np.ndarray, home: np.ndarray, limit: int) -> Climbers:
+        """Climb from positions ``(n, d)`` until all have arrived, or ``limit`` gradients are spent.
 
         ``value`` returns log densities ``(n,)`` and gradients ``(n, d)``, NaN where they are not finite.  A climber
         whose start is not finite begins nearer to ``home`` ``(d,)``.  No step is longer than 1 plus half the distance
-        from home, and the first, which knows of no curvature, at most a fifth of that: a climber stays in the basin in
-        which it begins.
+        from home, and the first, before any curvature is estimated, at most a fifth of that: a climber stays in the
+        basin in which it begins.
         """
-        self = cls._begin(value, np.array(start), home, most)
+        self = cls._begin(value, np.array(start), home, limit)
         n, d = self.position.shape
-        steps, changes, weights = np.zeros((n, _MEMORY, d)), np.zeros((n, _MEMORY, d)), np.zeros((n, _MEMORY))
-        scale, going = self.scale, np.isfinite(self.lp)
-        step, share = np.zeros((n, d)), np.ones(n)
+        steps = np.zeros((n, _MEMORY, d))
+        changes = np.zeros((n, _MEMORY, d))
+        weights = np.zeros((n, _MEMORY))
+        scale = self.scale
+        going = np.isfinite(self.lp)
+        step = np.zeros((n, d))
+        share = np.ones(n)
         fresh = going.copy()  # climbers that need a direction
         while going.any():
-            at = np.flatnonzero(going & fresh)
-            if at.size:
-                step[at] = _direction(self.gradient[at], steps[at], changes[at], weights[at], scale[at])
-                promised = (self.gradient[at] * step[at]).sum(axis=1)
-                self.arrived[at] = 0.5 * promised < _ARRIVED
-                going[at[self.arrived[at]]] = False
-                longest = 1.0 + 0.5 * np.linalg.norm(self.position[at] - home, axis=1)
-                longest[~steps[at].any(axis=(1, 2))] *= _FIRST
-                share[at] = np.minimum(1.0, longest / np.maximum(np.linalg.norm(step[at], axis=1), 1e-300))
-            at = np.flatnonzero(going)
-            if not at.size or self.spent + at.size > most:
+            indices = np.flatnonzero(going & fresh)
+            if indices.size:
+                step[indices] = _direction(
+                    self.gradient[indices], steps[indices], changes[indices], weights[indices], scale[indices]
+                )
+                promised = (self.gradient[indices] * step[indices]).sum(axis=1)
+                self.arrived[indices] = 0.5 * promised < _ARRIVED
+                going[indices[self.arrived[indices]]] = False
+                longest = 1.0 + 0.5 * np.linalg.norm(self.position[indices] - home, axis=1)
+                longest[~steps[indices].any(axis=(1, 2))] *= _FIRST
+                share[indices] = np.minimum(1.0, longest / np.maximum(np.linalg.norm(step[indices], axis=1), 1e-300))
+            indices = np.flatnonzero(going)
+            if not indices.size or self.spent + indices.size > limit:
                 break
-            tried = self.position[at] + share[at, None] * step[at]
+            tried = self.position[indices] + share[indices, None] * step[indices]
             lp, gradient = value(tried)
-            self.spent += at.size
-            gain = share[at] * (self.gradient[at] * step[at]).sum(axis=1)
+            self.spent += indices.size
+            gain = share[indices] * (self.gradient[indices] * step[indices]).sum(axis=1)
             with np.errstate(invalid="ignore"):
-                good = np.isfinite(lp) & (lp - self.lp[at] >= _ARMIJO * gain)
-            # Where the parabola through both ends and the first slope has its top, but neither near nor far.
+                good = np.isfinite(lp) & (lp - self.lp[indices] >= _ARMIJO * gain)
+            # The next trial is the top of the parabola through both ends and the first slope, neither near nor far.
             with np.errstate(all="ignore"):
-                top = 0.5 * gain / (gain - (lp - self.lp[at]))
-            shorter = share[at] * np.clip(np.nan_to_num(top, nan=0.1, posinf=0.5, neginf=0.1), 0.1, 0.5)
-            fresh[at], share[at] = good, np.where(good, share[at], shorter)
-            going[at[~good & (shorter < 1e-8)]] = False
-            won, new = at[good], gradient[good]
-            s, y = tried[good] - self.position[won], self.gradient[won] - new
+                top = 0.5 * gain / (gain - (lp - self.lp[indices]))
+            shorter = share[indices] * np.clip(np.nan_to_num(top, nan=0.1, posinf=0.5, neginf=0.1), 0.1, 0.5)
+            fresh[indices] = good
+            share[indices] = np.where(good, share[indices], shorter)
+            going[indices[~good & (shorter < 1e-8)]] = False
+            won = indices[good]
+            new = gradient[good]
+            s = tried[good] - self.position[won]
+            y = self.gradient[won] - new
             curved = (s * y).sum(axis=1)
             convex = curved > 1e-6 * np.linalg.norm(s, axis=1) * np.linalg.norm(y, axis=1)
             for array, newest in ((steps, s), (changes, y)):
@@ -97,33 +109,56 @@ class Climbers:
             weights[won] = np.concatenate([weights[won, 1:], weight[:, None]], axis=1)
             weights[won[~convex]] = 0.0
             scale[won] = longer
-            self.position[won], self.lp[won], self.gradient[won] = tried[good], lp[good], new
+            self.position[won] = tried[good]
+            self.lp[won] = lp[good]
+            self.gradient[won] = new
         return self
 
     @classmethod
-    def _begin(cls, value: Value, start: np.ndarray, home: np.ndarray, most: int) -> Climbers:
+    def _begin(cls, value: Value, start: np.ndarray, home: np.ndarray, limit: int) -> Climbers:
         n, d = start.shape
-        lp, gradient, spent, missing = np.full(n, np.nan), np.zeros((n, d)), 0, np.arange(n)
-        while missing.size and spent + missing.size <= min(4 * n, most):
+        lp = np.full(n, np.nan)
+        gradient = np.zeros((n, d))
+        evaluations = 0
+        missing = np.arange(n)
+        while missing.size and evaluations + missing.size <= min(4 * n, limit):
             lp[missing], gradient[missing] = value(start[missing])
-            spent += missing.size
+            evaluations += missing.size
             missing = missing[~np.isfinite(lp[missing])]
             start[missing] = home + 0.5 * (start[missing] - home)
         lp[missing] = np.nan
-        return cls(start, lp, gradient, np.zeros(n, bool), np.ones(n), spent)
+        return cls(start, lp, gradient, np.zeros(n, bool), np.ones(n), evaluations)
+
+
+def along_coordinates(coordinates: Coordinates, limit: int, d: int, rng: np.random.Generator) -> np.ndarray:
+    """Return up to ``limit`` places on both sides of 0 along coordinates, at distances that grow evenly.
+
+    The coordinates are the model's, the places ``(n, d)`` whitened.
+    """
+    steps = int(np.log(CALIBRATION.furthest / CALIBRATION.nearest) / np.log(CALIBRATION.spacing))
+    sides = rng.permutation(2 * d)[: limit // steps]
+    axes = np.zeros((len(sides), d))
+    axes[np.arange(len(sides)), sides // 2] = 1 - 2 * (sides % 2)
+    axes = coordinates._replace(centre=np.zeros(d)).whiten(axes)
+    lengths = np.linalg.norm(axes, axis=1, keepdims=True)
+    has_length = lengths[:, 0] > 0.0  # scales may be beyond what a double holds
+    axes = axes[has_length] / lengths[has_length]
+    distances = CALIBRATION.nearest * CALIBRATION.spacing ** (np.arange(steps) + rng.uniform(size=(len(axes), 1)))
+    return np.asarray(distances[:, :, None] * axes[:, None, :]).reshape(-1, d)
 
 
 def _direction(
     gradient: np.ndarray, steps: np.ndarray, changes: np.ndarray, weights: np.ndarray, scale: np.ndarray
 ) -> np.ndarray:
     """Return the directions of L-BFGS by its two loops, for all climbers at once."""
-    q, kept = gradient.copy(), []
+    q = gradient.copy()
+    alphas = []
     for i in reversed(range(_MEMORY)):
         a = weights[:, i] * (steps[:, i] * q).sum(axis=1)
-        kept.append(a)
+        alphas.append(a)
         q -= a[:, None] * changes[:, i]
     q *= scale[:, None]
     for i in range(_MEMORY):
         b = weights[:, i] * (changes[:, i] * q).sum(axis=1)
-        q += (kept[_MEMORY - 1 - i] - b)[:, None] * steps[:, i]
+        q += (alphas[_MEMORY - 1 - i] - b)[:, None] * steps[:, i]
     return q

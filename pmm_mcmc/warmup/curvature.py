@@ -54,16 +54,18 @@ class LocalCurvature:
             self._direction = gradient[rows[-1]] - gradient[rows[0]]
         sizes = []
         for row in rows:
-            direction, size = self._direction, 0.0
+            direction = self._direction
+            size = 0.0
             for _ in range(CALIBRATION.curvature_iterations):
                 length = float(np.sqrt((direction**2).sum()))
                 if not (np.isfinite(length) and length > 0.0):
-                    direction, size = np.ones(d), 0.0
+                    direction = np.ones(d)
+                    size = 0.0
                     break
                 direction = direction / length
                 self.evaluations += 1
-                beside = gradient_at(position[row] + CALIBRATION.curvature_width * direction)
-                change = (beside - gradient[row]) / CALIBRATION.curvature_width
+                gradient_nearby = gradient_at(position[row] + CALIBRATION.curvature_width * direction)
+                change = (gradient_nearby - gradient[row]) / CALIBRATION.curvature_width
                 direction = change + direction if remainder else change
                 size = float(np.sqrt((direction**2).sum()))
             if np.isfinite(size):

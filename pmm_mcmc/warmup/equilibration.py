@@ -136,36 +136,37 @@ class Equilibration:
         processes: Processes,
     ) -> None:
         """Advance all chains over a block, and decide what follows; arguments as of :meth:`Warming.block`."""
-        mine = warming.part(processes.own)
-        spent = warming.n_grad[processes.own].copy()
-        chains, d = len(spent), len(self.centre)
+        local_ensemble = warming.part(processes.own)
+        n_grad = warming.n_grad[processes.own].copy()
+        chains = len(n_grad)
+        d = len(self.centre)
         accept = np.empty(chains)
         means = np.empty((chains, 2, d))
         lp = np.empty((chains, self.rows))
         narrow = np.empty(chains)
         training: list[np.ndarray] = []
-        for which, chunk in mine.advance_in_batches(engine, self.tuned, self.rows, batch):
-            away = chunk.model_position - self.centre
-            accept[which] = chunk.accept.mean(axis=1)
-            lp[which] = chunk.sampled_lp
-            narrow[which] = narrowness(chunk.gradient, d)
-            means[which, 0] = away.mean(axis=1)
-            means[which, 1] = (away**2).mean(axis=1)
-            learners = max(training_chains(d) - processes.own.start - which.start, 0)
-            training.append(away[:learners].copy())
-            spent[which] += chunk.n_grad.sum(axis=1)
-            look(which, chunk)
+        for chain_slice, chunk in local_ensemble.advance_in_batches(engine, self.tuned, self.rows, batch):
+            distances = chunk.model_position - self.centre
+            accept[chain_slice] = chunk.accept.mean(axis=1)
+            lp[chain_slice] = chunk.sampled_lp
+            narrow[chain_slice] = narrowness(chunk.gradient, d)
+            means[chain_slice, 0] = distances.mean(axis=1)
+            means[chain_slice, 1] = (distances**2).mean(axis=1)
+            learners = max(training_chains(d) - processes.own.start - chain_slice.start, 0)
+            training.append(distances[:learners].copy())
+            n_grad[chain_slice] += chunk.n_grad.sum(axis=1)
+            look(chain_slice, chunk)
         ensemble = warming.ensemble
         earlier = warming.n_grad
-        ensemble.transition = mine.transition
+        ensemble.transition = local_ensemble.transition
         ensemble.state, ensemble.gradient, warming.n_grad, self.acceptance, means, lp, narrow = processes.join(
-            mine.state, mine.gradient, spent, accept, means, lp, narrow
+            local_ensemble.state, local_ensemble.gradient, n_grad, accept, means, lp, narrow
         )
-        (away,) = processes.join(np.concatenate(training))
+        (distances,) = processes.join(np.concatenate(training))
         self.n_grad += float((warming.n_grad - earlier).mean())
         self.done += self.rows
         if not self._adapted():
-            self._judge(means, away, settled(-lp, d, narrow))
+            self._judge(means, distances, settled(-lp, d, narrow))
         self.finished = self.ended or self.done >= self.length
         self.rows = min(self.rows, self.length - self.done)
         if self.finished:
@@ -187,12 +188,13 @@ class Equilibration:
         self.latest = self.latest[:0]
         return True
 
-    def _judge(self, means: np.ndarray, away: np.ndarray, usable: np.ndarray) -> None:
+    def _judge(self, means: np.ndarray, distances: np.ndarray, usable: np.ndarray) -> None:
         """Decide whether the chains have forgotten their start."""
         if self.fixed is None:
             self.fixed = self.done - self.rows
-        self.before, self.latest = self.latest, means
-        self.blocks.append(away)
+        self.before = self.latest
+        self.latest = means
+        self.blocks.append(distances)
         self.lag = steps_for_autocorrelation(np.concatenate(self.blocks, axis=1))
         since = self.done - self.fixed
         resolved = self.lag <= max(1, since // 8)  # a longer one is not seen in so few transitions

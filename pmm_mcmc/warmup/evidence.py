@@ -52,14 +52,14 @@ def fits(coordinates: Coordinates, block: Block, usable: np.ndarray) -> bool:
     """Return whether a preconditioner that was fitted on older draws whitens those of a block."""
     if not usable.any() or block.position.shape[2] == 0:
         return bool(usable.any())
-    y, g = (_rows(part, usable) for part in whitened(coordinates, block))
+    y, g = (_rows(array, usable) for array in whitened(coordinates, block))
     misfit = np.sort((y**2).mean(axis=1) + (g**2).mean(axis=1))
     trimmed = misfit[: math.ceil(0.99 * len(misfit))].mean()  # with heavy tails few draws would decide
     return bool(trimmed < CALIBRATION.misfit) and largest_spread(y) < CALIBRATION.slow_sd
 
 
 def refitted(arguments: MethodArguments, coordinates: Coordinates, window: Block, usable: np.ndarray) -> Coordinates:
-    """Return the preconditioner fitted to the usable draws; a given ``scaling`` is kept, and only the centre fitted."""
+    """Return the preconditioner fitted to the usable draws; of a fixed ``scaling`` only the centre is fitted."""
     # Rows in order of time, those of all chains at one time together.
     position = _rows(window.position.swapaxes(0, 1), usable.T)
     if arguments.scaling is not None:
@@ -83,7 +83,8 @@ def successive_curvature(
     arguments: MethodArguments, coordinates: Coordinates, position: np.ndarray, gradient: np.ndarray, usable: np.ndarray
 ) -> float:
     """Return :func:`~pmm_mcmc.warmup.step_size.lipschitz_bound` of draws ``(chain, n, d)`` after whitening."""
-    y, g = coordinates.whiten(position), coordinates.pull_back(gradient)
+    y = coordinates.whiten(position)
+    g = coordinates.pull_back(gradient)
     return lipschitz_bound(y, g, usable, arguments.kernel.dynamics == HARMONIC, arguments.sees_curvature)
 
 
@@ -104,10 +105,10 @@ def curvature(
     y, g = whitened(coordinates, window)
     harmonic = arguments.kernel.dynamics == HARMONIC
 
-    def gradient_there(at: np.ndarray) -> np.ndarray:
-        return coordinates.pull_back(gradient_at(coordinates.place(at)))
+    def whitened_gradient(point: np.ndarray) -> np.ndarray:
+        return coordinates.pull_back(gradient_at(coordinates.place(point)))
 
-    typical = local(_rows(y, usable), _rows(g, usable), gradient_there, harmonic)
+    typical = local(_rows(y, usable), _rows(g, usable), whitened_gradient, harmonic)
     return max(rare_curvature(y, g, usable, harmonic, arguments.sees_curvature), typical)
 
 
@@ -135,7 +136,8 @@ def _low(potential: np.ndarray, d: int) -> np.ndarray:
     newest = potential[:, -max(1, n // 4) :]
     medians = np.median(np.where(np.isfinite(newest), newest, np.inf), axis=1)
     # Of thousands of chains the lowest is that of no typical one.
-    lowest = np.partition(medians, at := (len(medians) - 1) // CALIBRATION.training_chains)[at]
+    rank = (len(medians) - 1) // CALIBRATION.training_chains
+    lowest = np.partition(medians, rank)[rank]
     return potential <= lowest + d / 2 + 6 * np.sqrt(d / 2) + 5
 
 
@@ -148,8 +150,8 @@ def narrowness(gradient: np.ndarray, d: int) -> np.ndarray:
     n = gradient.shape[1]
     with np.errstate(over="ignore"):
         squares = (gradient[:, -max(1, n // 4) :, :d] ** 2).mean(axis=1)
-    found = 0.5 * np.log(np.maximum(squares, np.finfo(float).tiny)).sum(axis=1)
-    return np.where(np.isnan(found), np.inf, found)
+    minus_log_volume = 0.5 * np.log(np.maximum(squares, np.finfo(float).tiny)).sum(axis=1)
+    return np.where(np.isnan(minus_log_volume), np.inf, minus_log_volume)
 
 
 def replacements(usable: np.ndarray, unstable: np.ndarray) -> np.ndarray:
@@ -199,23 +201,28 @@ def steps_for_autocorrelation(position: np.ndarray) -> int:
     largest = max(1, min(CALIBRATION.most_steps_per_draw, n // 4))
     # Some coordinates at a time: their squares and differences take several times the memory of the positions.
     width = max(1, _TOGETHER // (position.shape[0] * n))
-    parts = [position[..., i : i + width] for i in range(0, position.shape[2], width)]
-    lag, agreed, turn = 1, 0, 0
-    while agreed < len(parts) and lag < largest:
-        found = _first_lag(parts[turn % len(parts)], lag, largest)
-        agreed, turn, lag = agreed + 1 if found == lag else 1, turn + 1, found
-    # A chain that has not mixed drags its own mean along, and the autocorrelation falls late for that alone.
+    column_blocks = [position[..., i : i + width] for i in range(0, position.shape[2], width)]
+    lag = 1
+    agreed = 0
+    turn = 0
+    while agreed < len(column_blocks) and lag < largest:
+        next_lag = _first_lag(column_blocks[turn % len(column_blocks)], lag, largest)
+        agreed = agreed + 1 if next_lag == lag else 1
+        turn += 1
+        lag = next_lag
+    # The mean of a chain that has not mixed moves with it, which alone makes the autocorrelation fall late.
     return lag if lag <= max(1, n // 8) else largest
 
 
 def _first_lag(position: np.ndarray, lag: int, largest: int) -> int:
-    """Return the first lag, from a given one on, at which all coordinates and squares correlate little."""
+    """Return the first lag, from ``lag`` on, at which all coordinates and squares correlate little."""
     centred = position - position.mean(axis=(0, 1))
     square = centred**2
     centred = np.concatenate([centred, square - square.mean(axis=(0, 1))], axis=2)
     variance = (centred**2).mean(axis=(0, 1))
     moving = variance > 0.0
-    centred, variance = centred[..., moving], variance[moving]
+    centred = centred[..., moving]
+    variance = variance[moving]
     for later in range(lag, largest):
         correlation = (centred[:, later:] * centred[:, :-later]).mean(axis=(0, 1)) / variance
         if correlation.max(initial=-1.0) < CALIBRATION.autocorrelation:

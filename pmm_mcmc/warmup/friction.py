@@ -62,8 +62,8 @@ def slow_jumps(position: np.ndarray, window: np.ndarray) -> float:
     variance, vectors = _spreads(window)
     slow = max(1, min(int((variance >= 0.5 * variance[0]).sum()), 5, vectors.shape[1]))
     lag = min(CALIBRATION.jump_lag, position.shape[1] - 1)
-    along = position @ vectors[:, :slow]
-    jumps = ((along[:, lag:] - along[:, :-lag]) ** 2).mean(axis=(0, 1))
+    projections = position @ vectors[:, :slow]
+    jumps = ((projections[:, lag:] - projections[:, :-lag]) ** 2).mean(axis=(0, 1))
     return float(np.mean(jumps / variance[:slow]))
 
 

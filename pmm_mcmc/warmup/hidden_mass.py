@@ -16,27 +16,27 @@ from pmm_mcmc.warmup.calibration import CALIBRATION
 __all__ = ["lowest_of_gaussian", "mass_about", "mass_around"]
 
 
-def mass_around(at: np.ndarray, at_lp: np.ndarray, y: np.ndarray, lp: np.ndarray) -> float:
+def mass_around(places: np.ndarray, places_lp: np.ndarray, y: np.ndarray, lp: np.ndarray) -> float:
     r"""Return the share of the mass beyond the draws; 0 if it is small.
 
-    Places ``at`` have uniform directions and radii :math:`r` of density :math:`1 / (r \log(b/a))`, so that the mean of
+    The places have uniform directions and radii :math:`r` of density :math:`1 / (r \log(b/a))`, so that the mean of
     :math:`p(y)\,r^d\,|S^{d-1}| \log(b/a)` is the mass.  Only those count that are half as far again as the furthest
     draw: heavy tails that chains do visit have no mass to speak of there.
 
     Parameters
     ----------
-    at, at_lp : (m, d), (m,)
+    places, places_lp : (m, d), (m,)
         Places, and log densities there.
     y, lp : (n, d), (n,)
         Draws, and log densities there.
     """
     d = y.shape[1]
-    radius = np.sqrt((at**2).sum(axis=1))
+    radius = np.sqrt((places**2).sum(axis=1))
     log_sphere = np.log(2.0) + 0.5 * d * np.log(np.pi) - gammaln(0.5 * d)
     log_span = np.log(np.log(CALIBRATION.furthest / CALIBRATION.nearest))
     centre = y.mean(axis=0)
     furthest = np.sqrt(((y - centre) ** 2).sum(axis=1).max()) + np.linalg.norm(centre)
-    masses = np.where(radius > 1.5 * furthest, at_lp + d * np.log(radius) + log_sphere + log_span, -np.inf)
+    masses = np.where(radius > 1.5 * furthest, places_lp + d * np.log(radius) + log_sphere + log_span, -np.inf)
     return _share(masses, y, lp) if np.isfinite(masses).any() else 0.0
 
 
@@ -76,10 +76,10 @@ def mass_about(
     if values[0] <= CALIBRATION.flattest * values[-1]:
         return 0.0
     z = rng.standard_normal((CALIBRATION.scouts, len(maximum)))
-    at_lp = value(maximum + (z / np.sqrt(values)) @ vectors.T)
+    places_lp = value(maximum + (z / np.sqrt(values)) @ vectors.T)
     log_q = 0.5 * np.log(values / (2.0 * np.pi)).sum() - 0.5 * (z**2).sum(axis=1)
-    high = at_lp >= lowest_of_gaussian(top, len(maximum))
-    return _share(np.where(high, at_lp - log_q, -np.inf), y, lp)
+    high = places_lp >= lowest_of_gaussian(top, len(maximum))
+    return _share(np.where(high, places_lp - log_q, -np.inf), y, lp)
 
 
 def _share(log_masses: np.ndarray, y: np.ndarray, lp: np.ndarray) -> float:

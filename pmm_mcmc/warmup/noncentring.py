@@ -137,7 +137,7 @@ class NoncentringWarmup:
             lp = block.lp + block.gradient[..., 3 * d]
             if self.frozen is None:
                 self._positions, self._gradients = (
-                    [older[: len(x)] for older in parts] for parts in (self._positions, self._gradients)
+                    [older[: len(x)] for older in arrays] for arrays in (self._positions, self._gradients)
                 )
                 self._positions.append(x.copy())
                 self._gradients.append(slope.copy())
@@ -153,10 +153,11 @@ class NoncentringWarmup:
         if gradient_at is None or structure is None:
             self.warmup.update(gradient_at)
         else:
-            at = gradient_at
-            self.warmup.update(lambda z: at(z, self.sites))
+            evaluate = gradient_at
+            self.warmup.update(lambda z: evaluate(z, self.sites))
         if self.frozen is not None or self.finished:
-            self._positions, self._gradients = [], []
+            self._positions = []
+            self._gradients = []
         return self.tuned
 
     def _learn(self, structure: Structure) -> None:
@@ -165,24 +166,25 @@ class NoncentringWarmup:
         blocks = self.warmup.blocks
         newest = blocks[-1].lp.shape[1]
         chains, _, d = blocks[-1].position.shape
-        kept = max(math.ceil(CALIBRATION.window * self.done), newest)
-        kept = max(min(kept, CALIBRATION.window_numbers // max(chains * d, 1)), newest)
-        x, slope = (np.concatenate(part, axis=1)[:, -kept:] for part in (self._positions, self._gradients))
-        self._positions, self._gradients = [x], [slope]
-        window = Block.newest(blocks, kept)
+        length = max(math.ceil(CALIBRATION.window * self.done), newest)
+        length = max(min(length, CALIBRATION.window_numbers // max(chains * d, 1)), newest)
+        x, slope = (np.concatenate(array, axis=1)[:, -length:] for array in (self._positions, self._gradients))
+        self._positions = [x]
+        self._gradients = [slope]
+        window = Block.newest(blocks, length)
         usable = settled(-window.lp, d, narrowness(blocks[-1].gradient, d))
         in_order = usable.T.ravel()
-        seen = [part.swapaxes(0, 1).reshape(-1, d)[in_order] for part in (x, slope, window.gradient)]
-        good = np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in seen])
+        arrays = [array.swapaxes(0, 1).reshape(-1, d)[in_order] for array in (x, slope, window.gradient)]
+        good = np.logical_and.reduce([np.isfinite(array).all(axis=1) for array in arrays])
         if good.sum() < 2:
             return
         old = self.sites
-        at, of_x, of_z = (part[good] for part in seen)
-        self.sites = structure.learn(at, of_x, of_z, old)
+        positions, of_x, of_z = (array[good] for array in arrays)
+        self.sites = structure.learn(positions, of_x, of_z, old)
         z, log_det = structure.to_z(x, self.sites)
         _, gradient = structure.pull_back(z, slope, self.sites)
-        _, before = structure.to_z(x, old)
-        window = window._replace(position=z, gradient=gradient, lp=window.lp - before + log_det)
+        _, old_log_det = structure.to_z(x, old)
+        window = window._replace(position=z, gradient=gradient, lp=window.lp - old_log_det + log_det)
         cut = window.lp.shape[1] - newest
-        parts = [Block(*(part[:, :cut] for part in window))] if cut else []
-        self.warmup.blocks = [*parts, Block(*(part[:, cut:] for part in window))]
+        earlier_blocks = [Block(*(array[:, :cut] for array in window))] if cut else []
+        self.warmup.blocks = [*earlier_blocks, Block(*(array[:, cut:] for array in window))]

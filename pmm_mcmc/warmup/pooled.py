@@ -32,8 +32,8 @@ _FEWEST = 4
 
 def training_chains(d: int) -> int:
     """Return the number of chains that a setting is learnt from, at most, in so many coordinates."""
-    few = CALIBRATION.training_numbers // max(d, 1)
-    return min(max(few, _FEWEST), CALIBRATION.training_chains)
+    limit = CALIBRATION.training_numbers // max(d, 1)
+    return min(max(limit, _FEWEST), CALIBRATION.training_chains)
 
 
 class Warmed(NamedTuple):
@@ -90,7 +90,8 @@ class Warming:
         """
         if length == 0:
             fixed_setting(arguments, starts[0])
-        structure, sites = engine.structure, None
+        structure = engine.structure
+        sites = None
         if structure is not None:
             sites = structure.none()
             starts, _ = structure.to_z(starts, sites)
@@ -99,7 +100,8 @@ class Warming:
         if bad.size:
             raise ValueError(f"starts[{bad[0]}]: the log density or its gradient is not finite there; start elsewhere")
         if length == 0:
-            warmup, tuned = None, fixed_setting(arguments, starts[0], sites)
+            warmup = None
+            tuned = fixed_setting(arguments, starts[0], sites)
         else:
             shortest = timetable.shortest_block(len(starts))
             training = slice(timetable.learnt_from(len(starts), shortest, training_chains(engine.d)))
@@ -121,10 +123,12 @@ class Warming:
         """Whether the setting is final."""
         return self.warmup is None or self.warmup.finished
 
-    def part(self, own: slice) -> Ensemble:
+    def part(self, chains: slice) -> Ensemble:
         """Return some of the chains as an ensemble with views of their states and a count of transitions of its own."""
-        whole = self.ensemble
-        return replace(whole, state=whole.state[own], gradient=whole.gradient[own], keys=whole.keys[own])
+        ensemble = self.ensemble
+        return replace(
+            ensemble, state=ensemble.state[chains], gradient=ensemble.gradient[chains], keys=ensemble.keys[chains]
+        )
 
     def block(
         self,
@@ -146,33 +150,41 @@ class Warming:
         processes
             The processes that share the chains; one by default.
         """
-        warmup, old = self.warmup, self.tuned
+        warmup = self.warmup
+        old = self.tuned
         assert warmup is not None
-        chains, rows, trained = len(self.n_grad), warmup.boundary - warmup.done, training_chains(engine.d)
+        chains = len(self.n_grad)
+        rows = warmup.boundary - warmup.done
+        trained = training_chains(engine.d)
         processes = Processes(slice(0, chains)) if processes is None else processes
         learning = int(min(warmup.learning, timetable.learnt_from(chains, rows, trained)))
-        mine, spent = self.part(processes.own), self.n_grad[processes.own].copy()
+        local_ensemble = self.part(processes.own)
+        n_grad = self.n_grad[processes.own].copy()
         training: list[Block] = []
-        lp, unstable = np.empty((len(spent), rows)), np.empty((len(spent), rows), np.int64)
-        narrow = np.empty(len(spent))
-        for which, chunk in mine.advance_in_batches(engine, old, rows, batch, tolerance=warmup.tolerance):
-            training_rows = max(learning - processes.own.start - which.start, 0)
+        lp = np.empty((len(n_grad), rows))
+        unstable = np.empty((len(n_grad), rows), np.int64)
+        narrow = np.empty(len(n_grad))
+        for chain_slice, chunk in local_ensemble.advance_in_batches(
+            engine, old, rows, batch, tolerance=warmup.tolerance
+        ):
+            training_rows = max(learning - processes.own.start - chain_slice.start, 0)
             if training_rows or not training:
                 # Copies, since views would keep the whole batch in memory.
-                training.append(Block(*(part[:training_rows].copy() for part in Block.of(chunk))))
-            lp[which], unstable[which] = chunk.sampled_lp, chunk.unstable
-            narrow[which] = narrowness(chunk.gradient, engine.d)
-            spent[which] += chunk.n_grad.sum(axis=1)
+                training.append(Block(*(array[:training_rows].copy() for array in Block.of(chunk))))
+            lp[chain_slice] = chunk.sampled_lp
+            unstable[chain_slice] = chunk.unstable
+            narrow[chain_slice] = narrowness(chunk.gradient, engine.d)
+            n_grad[chain_slice] += chunk.n_grad.sum(axis=1)
             if look is not None:
-                look(which, chunk)
-        self.ensemble.transition = mine.transition
-        self.ensemble.state, self.ensemble.gradient, lp, unstable, spent, narrow = processes.join(
-            mine.state, mine.gradient, lp, unstable, spent, narrow
+                look(chain_slice, chunk)
+        self.ensemble.transition = local_ensemble.transition
+        self.ensemble.state, self.ensemble.gradient, lp, unstable, n_grad, narrow = processes.join(
+            local_ensemble.state, local_ensemble.gradient, lp, unstable, n_grad, narrow
         )
-        newest = Block(*processes.join(*(np.concatenate(part) for part in zip(*training, strict=True))))
+        newest = Block(*processes.join(*(np.concatenate(array) for array in zip(*training, strict=True))))
         del training  # in many coordinates it is as large as all draws
         warmup.observe(newest, engine.structure)
-        before = self._shares()
+        earlier_shares = self._shares()
         self.tuned = warmup.update(engine.gradient_at, engine.structure)
         source = np.arange(chains)
         if warmup.frozen is None and chains > trained and warmup.replaces:
@@ -184,7 +196,7 @@ class Warming:
         if warmup.ready and not warmup.finished:
             warmup.stop()
             self.tuned = warmup.update(engine.gradient_at, engine.structure)
-        self.n_grad = spent + self._shares() - before
+        self.n_grad = n_grad + self._shares() - earlier_shares
         if self.finished and self.prior is not None:
             rng = np.random.default_rng(self.ensemble.keys[0])
             spent_so_far = int(self.n_grad.sum())

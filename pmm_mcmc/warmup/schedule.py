@@ -138,7 +138,7 @@ class Warmup:
     def observe(self, block: Block) -> None:
         """Record the draws of all chains in the current block."""
         chains = len(block.lp)
-        self.blocks = [Block(*(part[:chains] for part in older)) for older in self.blocks]
+        self.blocks = [Block(*(array[:chains] for array in older)) for older in self.blocks]
         self.blocks.append(block)
         self.done += block.lp.shape[1]
 
@@ -205,13 +205,15 @@ class Warmup:
 
     def _window(self) -> Block:
         """Return the newest draws of the warm-up, and drop the older ones."""
-        kept = max(math.ceil(CALIBRATION.window * self.done), self.blocks[-1].lp.shape[1])
-        window = Block.newest(self.blocks, kept)
+        length = max(math.ceil(CALIBRATION.window * self.done), self.blocks[-1].lp.shape[1])
+        window = Block.newest(self.blocks, length)
         self.blocks = [window]
         return window
 
     def _adapt(self, block: Block, gradient_at: Callable[[np.ndarray], np.ndarray] | None) -> None:
-        previous, d, n = self.tuned, block.position.shape[2], block.lp.shape[1]
+        previous = self.tuned
+        d = block.position.shape[2]
+        n = block.lp.shape[1]
         window = self._window()
         usable = settled(-window.lp, d, narrowness(block.gradient, d))
         failing = float((evidence.failed(block) & usable[:, -n:]).mean())
@@ -267,10 +269,10 @@ class Warmup:
     def _by_acceptance(self) -> bool:
         return self.arguments.kernel.adjusted and self.arguments.step_size is None
 
-    def _is_steady(self, before: float) -> bool:
+    def _is_steady(self, previous_step: float) -> bool:
         """Return whether the block moved the step by little."""
         step = self.tuned.step_size
-        return max(step / before, before / step) < CALIBRATION.steady
+        return max(step / previous_step, previous_step / step) < CALIBRATION.steady
 
     def _capped_step(self) -> float:
         longest = self._cap * step_size.longest(self.arguments, self.tuned, self._lipschitz)
@@ -316,7 +318,8 @@ class Warmup:
 
     def _end_trial(self) -> None:
         assert self._trial is not None
-        best, self._trial = self._trial.best, None
+        best = self._trial.best
+        self._trial = None
         self._set_friction(best)
 
     # -- checking ----------------------------------------------------------------------------------------------------
@@ -326,8 +329,8 @@ class Warmup:
         d = block.position.shape[2]
         usable = settled(-block.lp, d, narrowness(block.gradient, d))
         failing = float((evidence.failed(block) & usable).mean())
-        together = Block.newest(self.blocks)
-        self.clean = failing <= CALIBRATION.failure_rate and not self._is_too_wide(together, usable)
+        draws = Block.newest(self.blocks)
+        self.clean = failing <= CALIBRATION.failure_rate and not self._is_too_wide(draws, usable)
         if not self.clean and step_size.found_by_curvature(self.arguments):
             self._set_step(CALIBRATION.shrink * self.tuned.step_size)
             self.blocks = []

@@ -2,18 +2,17 @@ r"""Scouts: climbs from far out at the end of a warm-up, which look for modes th
 
 Scouts start from draws of the prior and from points some standard deviations away from the chains, the best of a few
 each, climb to a maximum of the log density in whitened coordinates, and are compared with the maxima that the chains
-climb to.  The chains do
-not depend on them.  A maximum is another mode if the log density dips on the straight way to each maximum of the
-chains, and short chains that start there mostly stay: their ends do not climb to maxima of the chains.
+climb to.  The chains do not depend on them.  A maximum is another mode if the log density dips on the straight way to
+each maximum of the chains, and short chains that start there mostly stay: their ends climb to no maximum of the chains.
 
 The mass of a mode at :math:`\hat y` is Laplace's, :math:`p(\hat y)\,|{-\nabla^2 \log p(\hat y)}|^{-1/2}`; that of the
 chains is Laplace's too or, where they have no strict maximum, that of a Gaussian with their mean log density.
 
-There may be mass without a maximum of its own around the chains, as of a slab about a spike, and a maximum of theirs
-may be of a mode so narrow that no draw has met it, as of a spike in a slab: see :mod:`pmm_mcmc.warmup.hidden_mass`.
+Mass around the chains may have no maximum, as a slab about a spike has none, and a maximum of the chains may be that
+of a mode so narrow that no draw has met it, as a spike in a slab is: see :mod:`pmm_mcmc.warmup.hidden_mass`.
 
 Modes that chains do visit are mentioned if their volumes differ.  A step makes the narrower mode too wide by more than
-the other, and its weight too small: no identity within a mode shows that.
+the other, and its weight too small, which no identity within a mode shows.
 """
 
 from __future__ import annotations
@@ -23,38 +22,37 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, TunedParameters
 from pmm_mcmc.engines.contract import Engine, empty_state, model_side
 from pmm_mcmc.langevin.lanczos import spectrum
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.climb import Climbers
+from pmm_mcmc.warmup.climb import Climbers, along_coordinates
 from pmm_mcmc.warmup.hidden_mass import lowest_of_gaussian, mass_about, mass_around
 from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["along_coordinates", "look_around"]
 
-# Numbers of the places that are looked at, and of states that are evaluated together: 16 MiB.
+# Numbers in the places of a look and in the states of one evaluation, at most: 16 MiB.
 _NUMBERS = 2**21
 
 
 def look_around(
     engine: Engine,
     tuned: TunedParameters,
-    seen: Block,
+    draws: Block,
     prior: np.ndarray,
     n_grad: int,
     rng: np.random.Generator,
-    found: np.ndarray | None = None,
+    maxima: np.ndarray | None = None,
 ) -> tuple[OtherModes, np.ndarray, int]:
-    """Look for other modes; return what was found, maxima ``(m, d)`` in the model's coordinates, and gradients spent.
+    """Return the other modes, their maxima ``(m, d)`` in the model's coordinates, and the gradients spent.
 
     Parameters
     ----------
     engine, tuned
         The engine, and the setting at the end of the warm-up.
-    seen
+    draws
         The newest draws of the chains.
     prior : (m, d)
         Draws of the prior in the model's coordinates; none where it is improper.
@@ -62,32 +60,16 @@ def look_around(
         Gradients of the warm-up, of which scouts spend two fifths at most.
     rng
         Random numbers of the scouts alone.
-    found : (k, d), optional
+    maxima : (k, d), optional
         Maxima in the model's coordinates from which scouts begin.
     """
-    most, d = int(min(CALIBRATION.scout_share * n_grad, CALIBRATION.most_of_scouts)), seen.position.shape[2]
-    if d == 0 or most < CALIBRATION.scouts_together * CALIBRATION.least_climb:
+    limit = int(min(CALIBRATION.scout_share * n_grad, CALIBRATION.most_of_scouts))
+    d = draws.position.shape[2]
+    if d == 0 or limit < CALIBRATION.scouts_together * CALIBRATION.least_climb:
         return OtherModes(), np.empty((0, d)), 0
-    search = _Search(engine, tuned, most)
-    modes = search.run(seen, prior, rng, found)
+    search = _Search(engine, tuned, limit)
+    modes = search.run(draws, prior, rng, maxima)
     return modes, search.beyond, search.spent
-
-
-def along_coordinates(coordinates: Coordinates, many: int, d: int, rng: np.random.Generator) -> np.ndarray:
-    """Return up to ``many`` places on both sides of 0 along coordinates, at distances that grow evenly.
-
-    The coordinates are the model's, the places ``(n, d)`` whitened.
-    """
-    steps = int(np.log(CALIBRATION.furthest / CALIBRATION.nearest) / np.log(CALIBRATION.spacing))
-    sides = rng.permutation(2 * d)[: many // steps]
-    axes = np.zeros((len(sides), d))
-    axes[np.arange(len(sides)), sides // 2] = 1 - 2 * (sides % 2)
-    axes = coordinates._replace(centre=np.zeros(d)).whiten(axes)
-    lengths = np.linalg.norm(axes, axis=1, keepdims=True)
-    has_length = lengths[:, 0] > 0.0  # scales may be beyond what a double holds
-    axes = axes[has_length] / lengths[has_length]
-    at = CALIBRATION.nearest * CALIBRATION.spacing ** (np.arange(steps) + rng.uniform(size=(len(axes), 1)))
-    return np.asarray(at[:, :, None] * axes[:, None, :]).reshape(-1, d)
 
 
 class _Maximum(NamedTuple):
@@ -98,59 +80,62 @@ class _Maximum(NamedTuple):
 
 
 class _Search:
-    """A search with ``most`` gradients, of which ``spent`` are spent; ``beyond`` are the maxima with mass it found."""
+    """A search with ``limit`` gradients, of which ``spent`` are spent; ``beyond`` are the maxima of other modes."""
 
-    def __init__(self, engine: Engine, tuned: TunedParameters, most: int):
-        self._engine, self._tuned, self._most, self.spent = engine, tuned, most, 0
+    def __init__(self, engine: Engine, tuned: TunedParameters, limit: int):
+        self._engine = engine
+        self._tuned = tuned
+        self._limit = limit
+        self.spent = 0
         self.beyond = np.empty((0, engine.d))
         self._looks = np.empty((0, engine.d)), np.empty(0)
 
     def run(
-        self, seen: Block, prior: np.ndarray, rng: np.random.Generator, given: np.ndarray | None = None
+        self, draws: Block, prior: np.ndarray, rng: np.random.Generator, maxima: np.ndarray | None = None
     ) -> OtherModes:
         """Return the other modes."""
-        d = seen.position.shape[2]
-        x = model_side(*(part.swapaxes(0, 1).reshape(-1, part.shape[2]) for part in (seen.position, seen.gradient)))[0]
+        d = draws.position.shape[2]
+        x = model_side(*(array.swapaxes(0, 1).reshape(-1, array.shape[2]) for array in draws[:2]))[0]
         y, log_det = self._whitened(x)
-        homes = self._climb(y[-CALIBRATION.homes :], y[-1], self._most // 10)
+        homes = self._climb(y[-CALIBRATION.homes :], y[-1], self._limit // 10)
         ends: list[_Maximum] = []
         starts = self._starts(prior, max((home.lp for home in homes), default=0.0), d, rng)
-        if given is not None:
-            starts = np.concatenate([self._whitened(given)[0], starts])
+        if maxima is not None:
+            starts = np.concatenate([self._whitened(maxima)[0], starts])
         for first in range(0, len(starts), CALIBRATION.scouts_together):
-            some = starts[first : first + CALIBRATION.scouts_together]
-            most = int(CALIBRATION.climbing_share * self._most) - self.spent
-            if most < len(some) * CALIBRATION.least_climb:
+            group = starts[first : first + CALIBRATION.scouts_together]
+            limit = int(CALIBRATION.climbing_share * self._limit) - self.spent
+            if limit < len(group) * CALIBRATION.least_climb:
                 break
-            ends += [end for end in self._climb(some, y[-1], most) if not any(_close(end, known) for known in ends)]
+            ends += [end for end in self._climb(group, y[-1], limit) if not any(_close(end, other) for other in ends)]
         if not homes:
             return OtherModes()
-        found = self._apart(ends, homes, y)
-        lp = seen.lp.T.ravel() + log_det
-        hidden = 0.0 if found else self._hidden(homes, y, lp, rng)
+        candidates = self._apart(ends, homes, y)
+        lp = draws.lp.T.ravel() + log_det
+        hidden = 0.0 if candidates else self._hidden(homes, y, lp, rng)
         if hidden:
             return OtherModes(hidden)
-        if not found:
+        if not candidates:
             uneven = self._uneven(homes)
             return OtherModes(0.0) if uneven is None else self._reported(*uneven[:2], self._placed(uneven[2].y), x, 1)
-        own = [mass for mass in map(self._log_mass, homes) if np.isfinite(mass)]
-        of_chains = np.logaddexp.reduce(own) if own else np.mean(lp) + 0.5 * d
+        chain_masses = [mass for mass in map(self._log_mass, homes) if np.isfinite(mass)]
+        chain_mass = np.logaddexp.reduce(chain_masses) if chain_masses else np.mean(lp) + 0.5 * d
         masses = []
-        for i, end in enumerate(found):
-            mass = float(np.exp(min(self._log_mass(end) - of_chains, 700.0)))
-            kept = mass > 0.1 * CALIBRATION.mass and self._stays(end, homes, rng, len(found) - i)
-            masses.append(mass if kept else 0.0)
+        for i, end in enumerate(candidates):
+            mass = float(np.exp(min(self._log_mass(end) - chain_mass, 700.0)))
+            has_mass = mass > 0.1 * CALIBRATION.mass and self._stays(end, homes, rng, len(candidates) - i)
+            masses.append(mass if has_mass else 0.0)
         total = sum(masses)
         if not total:
             return OtherModes(0.0)
-        self.beyond = self._placed(np.stack([end.y for end, mass in zip(found, masses, strict=True) if mass]))
-        return self._reported(found[int(np.argmax(masses))], total / (1.0 + total), x.mean(axis=0), x)
+        self.beyond = self._placed(np.stack([end.y for end, mass in zip(candidates, masses, strict=True) if mass]))
+        return self._reported(candidates[int(np.argmax(masses))], total / (1.0 + total), x.mean(axis=0), x)
 
     def _reported(self, mode: _Maximum, mass: float, centre: np.ndarray, x: np.ndarray, visited: int = 0) -> OtherModes:
-        """Return what is reported of a mode away from a centre, beside draws ``x``."""
-        at = self._placed(mode.y)
-        where = int((np.abs(at - centre) / np.maximum(x.std(axis=0), 1e-300)).argmax())
-        return OtherModes(mass, where, float(at[where]), visited)
+        """Return the report of a mode away from a centre, in standard deviations of draws ``x``."""
+        position = self._placed(mode.y)
+        coordinate = int((np.abs(position - centre) / np.maximum(x.std(axis=0), 1e-300)).argmax())
+        return OtherModes(mass, coordinate, float(position[coordinate]), visited)
 
     def _hidden(self, homes: list[_Maximum], y: np.ndarray, lp: np.ndarray, rng: np.random.Generator) -> float:
         """Return the share of the mass that no draw has met around the chains or about their highest maximum."""
@@ -161,18 +146,19 @@ class _Search:
             return share
         if self._left < d + CALIBRATION.scouts:
             return 0.0
-        return mass_about(home.y, home.lp, self._curved(home, np.eye(d)), lambda at: self._value(at)[0], y, lp, rng)
+        hessian = self._curved(home, np.eye(d))
+        return mass_about(home.y, home.lp, hessian, lambda places: self._value(places)[0], y, lp, rng)
 
     def _uneven(self, homes: list[_Maximum]) -> tuple[_Maximum, float, _Maximum] | None:
         """Return a mode that chains visit, with its mass, and another of theirs that has another volume.
 
-        What a step is off by depends on how wide a mode is: the weights of modes of one volume are still right.
+        The error of a step depends on the width of a mode: the weights of modes of one volume are still right.
         """
         modes: list[_Maximum] = []
         for home in sorted(homes, key=lambda home: -home.lp):
             each = min(len(home.y), CALIBRATION.exact_hessian) + CALIBRATION.points_between
             enough = self._left > (len(modes) + 1) * each
-            if len(modes) < CALIBRATION.most_modes and enough and not any(self._same(home, known) for known in modes):
+            if len(modes) < CALIBRATION.most_modes and enough and not any(self._same(home, mode) for mode in modes):
                 modes.append(home)
         if len(modes) < 2:
             return None
@@ -183,59 +169,61 @@ class _Search:
             other = (np.abs(volumes - volumes[0]) > np.log(CALIBRATION.volumes)) & (weights > CALIBRATION.mass)
         if not other.any() or not CALIBRATION.mass < weights[0] < 1.0:
             return None
-        which = int(np.argmax(np.where(other, weights, 0.0)))
-        return modes[which], float(weights[which]), modes[0]
+        index = int(np.argmax(np.where(other, weights, 0.0)))
+        return modes[index], float(weights[index]), modes[0]
 
     @property
     def _left(self) -> int:
-        return self._most - self.spent
+        return self._limit - self.spent
 
     def _apart(self, ends: list[_Maximum], homes: list[_Maximum], y: np.ndarray) -> list[_Maximum]:
         """Return the highest ends that are in no mode of the chains; add maxima of the chains near them to theirs."""
-        found: list[_Maximum] = []
+        candidates: list[_Maximum] = []
         d = y.shape[1]
         lowest = max(home.lp for home in homes) - CALIBRATION.lowest - CALIBRATION.lowest_each * d
         for end in sorted(ends, key=lambda end: -end.lp):
             enough = self._left > 2 * min(d, CALIBRATION.exact_hessian) + CALIBRATION.least_climb
-            if len(found) == CALIBRATION.most_modes or end.lp < lowest or not enough:
+            if len(candidates) == CALIBRATION.most_modes or end.lp < lowest or not enough:
                 break
-            if any(self._same(end, known) for known in (*homes, *found)):
+            if any(self._same(end, maximum) for maximum in (*homes, *candidates)):
                 continue
             nearest = y[[np.argmin(((y - end.y) ** 2).sum(axis=1))]]
             near = self._climb(nearest, nearest[0], self._left // 3)
-            homes += [other for other in near if not any(_close(other, known) for known in homes)]
+            homes += [other for other in near if not any(_close(other, maximum) for maximum in homes)]
             if not any(self._same(end, home) for home in near):
-                found.append(end)
-        return found
+                candidates.append(end)
+        return candidates
 
     # -- starts and climbs -------------------------------------------------------------------------------------------
 
     def _starts(self, prior: np.ndarray, top: float, d: int, rng: np.random.Generator) -> np.ndarray:
         """Return starts: of neighbours by distance the one whose log density is highest for a unit Gaussian of ``top``.
 
-        Those come first that are furthest above their neighbours.
+        Those furthest above their neighbours come first.
 
         Up to a quarter of the places are draws of the prior; half of the others, or as many as there are, lie along the
-        coordinates, where modes narrow in all of them can be met; and the rest anywhere around.
+        coordinates, where modes narrow in all of them can be met; and the remaining ones anywhere around.
         """
-        many = min(int(CALIBRATION.look_share * self._left), CALIBRATION.looks, max(CALIBRATION.scouts, _NUMBERS // d))
+        count = min(int(CALIBRATION.look_share * self._left), CALIBRATION.looks, max(CALIBRATION.scouts, _NUMBERS // d))
         with np.errstate(all="ignore"):
-            known = self._whitened(prior[: many // 4])[0] if len(prior) else np.empty((0, d))
-        known = known[np.isfinite(known).all(axis=1)]
-        along = along_coordinates(self._tuned.coordinates, 3 * (many - len(known)) // 4, d, rng)
-        around = rng.standard_normal((many - len(known) - len(along), d))
-        nearest, furthest = np.log(CALIBRATION.nearest), np.log(CALIBRATION.furthest)
-        widths = np.exp(nearest + (furthest - nearest) * (rng.permutation(len(around)) + 0.5) / max(1, len(around)))
-        around *= (widths * np.sqrt(d) / np.linalg.norm(around, axis=1))[:, None]
-        y = np.concatenate([known, along, around])
+            from_prior = self._whitened(prior[: count // 4])[0] if len(prior) else np.empty((0, d))
+        from_prior = from_prior[np.isfinite(from_prior).all(axis=1)]
+        on_axes = along_coordinates(self._tuned.coordinates, 3 * (count - len(from_prior)) // 4, d, rng)
+        radial = rng.standard_normal((count - len(from_prior) - len(on_axes), d))
+        nearest = np.log(CALIBRATION.nearest)
+        furthest = np.log(CALIBRATION.furthest)
+        widths = np.exp(nearest + (furthest - nearest) * (rng.permutation(len(radial)) + 0.5) / max(1, len(radial)))
+        radial *= (widths * np.sqrt(d) / np.linalg.norm(radial, axis=1))[:, None]
+        y = np.concatenate([from_prior, on_axes, radial])
         square = (y**2).sum(axis=1)
         order = np.argsort(square)
-        y, square = y[order], square[order]
+        y = y[order]
+        square = square[order]
         lp = np.nan_to_num(self._value(y)[0], nan=-np.inf)
         drop = (top - lp) / np.maximum(square, 1e-300)
-        random = order >= len(known) + len(along)
+        random = order >= len(from_prior) + len(on_axes)
         self._looks = y[random], lp[random]
-        groups = np.array_split(np.arange(many), min(many, CALIBRATION.scouts))
+        groups = np.array_split(np.arange(count), min(count, CALIBRATION.scouts))
         best = np.array([group[np.argmin(drop[group])] for group in groups])
         typical = np.array([np.median(drop[group]) for group in groups])
         with np.errstate(invalid="ignore"):
@@ -243,7 +231,8 @@ class _Search:
 
     def _whitened(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
         """Return whitened positions of the model's ``x``, and the log determinants of the non-centring there."""
-        structure, coordinates = self._engine.structure, self._tuned.coordinates
+        structure = self._engine.structure
+        coordinates = self._tuned.coordinates
         if structure is None:
             return coordinates.whiten(x), 0.0
         assert coordinates.sites is not None
@@ -252,7 +241,8 @@ class _Search:
 
     def _placed(self, y: np.ndarray) -> np.ndarray:
         """Return the model's positions of whitened ones."""
-        structure, coordinates = self._engine.structure, self._tuned.coordinates
+        structure = self._engine.structure
+        coordinates = self._tuned.coordinates
         z = coordinates.place(y)
         if structure is None:
             return z
@@ -261,28 +251,31 @@ class _Search:
 
     def _value(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities and gradients at whitened positions."""
-        d, coordinates = y.shape[1], self._tuned.coordinates
-        lp, gradient, some = np.empty(len(y)), np.empty(y.shape), max(1, _NUMBERS // (4 * d))
-        for first in range(0, len(y), some):
-            part = slice(first, first + some)
-            state = empty_state(y[part], np.zeros(d))
+        d = y.shape[1]
+        coordinates = self._tuned.coordinates
+        lp = np.empty(len(y))
+        gradient = np.empty(y.shape)
+        size = max(1, _NUMBERS // (4 * d))
+        for i in range(0, len(y), size):
+            rows = slice(i, i + size)
+            state = empty_state(y[rows], np.zeros(d))
             with np.errstate(all="ignore"):
-                gradient[part] = coordinates.pull_back(self._engine.evaluate(coordinates, state)[:, :d])
-            lp[part] = state[:, 4 * d]
+                gradient[rows] = coordinates.pull_back(self._engine.evaluate(coordinates, state)[:, :d])
+            lp[rows] = state[:, 4 * d]
         self.spent += len(y)
         return np.where(np.isfinite(gradient).all(axis=1), lp, np.nan), gradient
 
-    def _climb(self, start: np.ndarray, home: np.ndarray, most: int) -> list[_Maximum]:
-        """Climb from starts with ``most`` gradients; return the maxima that were reached."""
-        ends = Climbers.climb(self._value, start, home, most)
-        y, lp, gradient = (part[ends.arrived] for part in (ends.position, ends.lp, ends.gradient))
+    def _climb(self, start: np.ndarray, home: np.ndarray, limit: int) -> list[_Maximum]:
+        """Return the maxima that climbs from the starts reach, with at most ``limit`` gradients."""
+        ends = Climbers.climb(self._value, start, home, limit)
+        y, lp, gradient = (array[ends.arrived] for array in (ends.position, ends.lp, ends.gradient))
         structure = self._engine.structure
         if structure is not None and structure.signed.size and len(y):  # signs alone do not make another mode
             y, _ = self._whitened(self._placed(y))
             lp, gradient = self._value(y)
         maxima: list[_Maximum] = []
         for end in map(_Maximum, y, lp.tolist(), gradient, ends.scale[ends.arrived].tolist()):
-            if not any(_close(end, known) for known in maxima):
+            if not any(_close(end, maximum) for maximum in maxima):
                 maxima.append(end)
         return maxima
 
@@ -290,11 +283,11 @@ class _Search:
         """Return whether the log density does not dip between two maxima."""
         if _close(a, b):
             return True
-        at = np.linspace(0.0, 1.0, CALIBRATION.points_between + 2)[1:-1, None]
-        lp, _ = self._value(a.y + at * (b.y - a.y))
+        shares = np.linspace(0.0, 1.0, CALIBRATION.points_between + 2)[1:-1, None]
+        lp, _ = self._value(a.y + shares * (b.y - a.y))
         return bool(np.nan_to_num(lp, nan=-np.inf).min() > min(a.lp, b.lp) - CALIBRATION.dip)
 
-    # -- what is at a maximum ----------------------------------------------------------------------------------------
+    # -- the mass of a maximum ---------------------------------------------------------------------------------------
 
     def _log_mass(self, end: _Maximum) -> float:
         """Return Laplace's log mass, up to a constant; -inf where the log density has no strict maximum."""
@@ -320,16 +313,17 @@ class _Search:
 
         The directions that it starts from are the same at every maximum: their noise cancels in part in differences.
         """
-        d, steps = len(end.y), CALIBRATION.lanczos_steps
+        d = len(end.y)
         v = np.random.default_rng(d).choice([-1.0, 1.0], size=(2, d)) / np.sqrt(d)
-        values, weights = spectrum(partial(self._curved, end), v, steps)
+        values, weights = spectrum(partial(self._curved, end), v, CALIBRATION.lanczos_steps)
         if not np.isfinite(values).all() or (values[:, 0] <= CALIBRATION.flattest * values[:, -1]).any():
             return np.inf
         return 0.5 * d * float((weights * np.log(values)).sum())
 
     def _stays(self, end: _Maximum, homes: list[_Maximum], rng: np.random.Generator, share: int) -> bool:
-        """Return whether short chains from a maximum mostly stay; may spend one part in ``share`` of what is left."""
-        d, n = len(end.y), CALIBRATION.short_chains
+        """Return whether short chains from a maximum mostly stay, with ``1 / share`` of the gradients left."""
+        d = len(end.y)
+        n = CALIBRATION.short_chains
         climbs = 2 * CALIBRATION.least_climb * n
         until = self.spent + self._left // share - climbs
         moving = self._engine.kernel.dynamics != OVERDAMPED
@@ -345,10 +339,10 @@ class _Search:
         back = 0
         for y in state[:, 3 * d : 4 * d]:
             reached = self._climb(y[None], end.y, climbs // n)
-            back += any(not _close(it, end) and any(self._same(it, home) for home in homes) for it in reached)
+            back += any(not _close(other, end) and any(self._same(other, home) for home in homes) for other in reached)
         return 2 * back <= n
 
 
 def _close(a: _Maximum, b: _Maximum) -> bool:
-    """Return whether two maxima are the same but for what climbs leave."""
+    """Return whether two maxima are the same up to the precision of climbs."""
     return abs(a.lp - b.lp) < 0.2 and bool(np.sum((a.y - b.y) ** 2) < 0.25 * min(a.scale, b.scale, 1.0) * len(a.y))

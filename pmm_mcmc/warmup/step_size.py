@@ -65,9 +65,10 @@ def lipschitz_bound(
     if not len(dy):
         return 1.0
     direction = _main_direction((gradient + position if remainder else gradient)[usable])
-    along, change = np.abs(dy @ direction), np.abs(dg @ direction)
-    clear = along >= np.quantile(along, 0.8)  # pairs that moved along this direction more than beside it
-    stiffest = np.quantile(change[clear] / along[clear], 0.97) if along[clear].min() > 0.0 else 0.0
+    shifts = np.abs(dy @ direction)
+    change = np.abs(dg @ direction)
+    clear = shifts >= np.quantile(shifts, 0.8)  # pairs that moved mostly along this direction
+    stiffest = np.quantile(change[clear] / shifts[clear], 0.97) if shifts[clear].min() > 0.0 else 0.0
     return float(max(_rare(_lengths(dy), _lengths(dg), refines), stiffest))
 
 
@@ -76,8 +77,8 @@ def rare_curvature(
 ) -> float:
     """Return the first number of :func:`lipschitz_bound`, where steep directions are found in another way."""
     # Chain by chain, since these are copies of a window.
-    parts = [_changes(position[i, None], gradient[i, None], usable[i, None], remainder) for i in range(len(usable))]
-    dy, dg = (np.concatenate([_lengths(part[k]) for part in parts]) for k in (0, 1))
+    changes = [_changes(position[i, None], gradient[i, None], usable[i, None], remainder) for i in range(len(usable))]
+    dy, dg = (np.concatenate([_lengths(chain_changes[k]) for chain_changes in changes]) for k in (0, 1))
     return _rare(dy, dg, refines) if len(dy) else 1.0
 
 
@@ -87,7 +88,8 @@ def _changes(
     """Return differences of successive rows that moved, of position and of gradient."""
     force = gradient + position if remainder else gradient
     pairs = usable[:, 1:] & usable[:, :-1]
-    dy, dg = np.diff(position, axis=1)[pairs], np.diff(force, axis=1)[pairs]
+    dy = np.diff(position, axis=1)[pairs]
+    dg = np.diff(force, axis=1)[pairs]
     moved = (dy**2).sum(axis=1) > 0.0
     return dy[moved], dg[moved]
 
@@ -144,7 +146,8 @@ def _largest_step(
     def allowed(step_size: float) -> bool:
         return max(abs(variance_error(kernel, step_size, friction, K, c)) for c in curvatures) <= target
 
-    low, high = 0.0, limit
+    low = 0.0
+    high = limit
     if kernel.power > 0.0:
         # Errors of midpoints by importance change sign: they are small again at some steps that are too long.
         high = float(next((step for step in np.geomspace(0.01 * limit, limit, 48) if not allowed(step)), limit))
@@ -162,22 +165,22 @@ def safe_step(arguments: MethodArguments, friction: float, lipschitz: float, tar
 
     ``target`` is the relative error of a variance; by default ``target_bias``, as in few coordinates.
     """
-    kernel, method = arguments.kernel, METHODS[arguments.method]
+    kernel = arguments.kernel
+    largest = METHODS[arguments.method].largest_step
     target = arguments.target_bias if target is None else target
     if kernel.adjusted:
         raise ValueError("the step size of an adjusted method follows its acceptance rate")
     if kernel.scheme == Scheme.RECYCLED:
         curvatures = _around_one(_rounded(lipschitz))
-        return _largest_step(kernel, _rounded(friction), 1, method.largest_step, curvatures, target)
+        return _largest_step(kernel, _rounded(friction), 1, largest, curvatures, target)
     K = arguments.fixed_K or (32 if arguments.option == 1 else None)
-    limit = 2.0 * method.largest_step
     if kernel.dynamics == OVERDAMPED:
         # On a Gaussian of curvature L, step alpha is step alpha L on the unit Gaussian.
-        return float(min(_largest_step(kernel, 1.0, K, limit, (1.0,), target) / lipschitz, method.largest_step))
+        return float(min(_largest_step(kernel, 1.0, K, 2.0 * largest, (1.0,), target) / lipschitz, largest))
     # Likewise step alpha sqrt(L) with friction / sqrt(L).
     root = float(np.sqrt(lipschitz))
-    unit = _largest_step(kernel, _rounded(friction / root), K, limit, (1.0,), target)
-    return min(unit / root, method.largest_step)
+    unit = _largest_step(kernel, _rounded(friction / root), K, 2.0 * largest, (1.0,), target)
+    return min(unit / root, largest)
 
 
 def _around_one(lipschitz: float) -> tuple[float, float]:
@@ -223,14 +226,14 @@ def expected_bias(
     if kernel.adjusted:
         return 0.0
     if refined > 0.0:
-        whole, part = (
-            expected_bias(arguments, h, friction, K, lipschitz, d) for h in (step_size, step_size / SUBSTEPS)
-        )
-        return (1.0 - refined) * whole + refined * part
+        unrefined_bias = expected_bias(arguments, step_size, friction, K, lipschitz, d)
+        refined_bias = expected_bias(arguments, step_size / SUBSTEPS, friction, K, lipschitz, d)
+        return (1.0 - refined) * unrefined_bias + refined * refined_bias
     least = 0.0
     if arguments.sees_curvature:
         stable = CALIBRATION.stable_margin / SOUND * steepest_curvature(kernel, step_size, friction, K)
-        lipschitz, least = min(lipschitz, stable), float(lipschitz > stable)
+        least = float(lipschitz > stable)
+        lipschitz = min(lipschitz, stable)
     curvatures = _around_one(lipschitz) if kernel.scheme == Scheme.RECYCLED else (lipschitz,)
     cells = in_exact_laws(kernel, K)
     error = max(abs(variance_error(kernel, step_size, friction, cells, c)) for c in curvatures)
@@ -239,8 +242,8 @@ def expected_bias(
 
 def in_exact_laws(kernel: Kernel, K: int) -> int | None:
     """Return the number of midpoints that stands for ``K`` in exact laws, whose cost grows with it."""
-    many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > CALIBRATION.many_midpoints
-    return None if many else min(K, CALIBRATION.many_midpoints)
+    has_many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > CALIBRATION.many_midpoints
+    return None if has_many else min(K, CALIBRATION.many_midpoints)
 
 
 def _rounded(value: float) -> float:
@@ -251,7 +254,7 @@ def _rounded(value: float) -> float:
 def midpoint_count(
     arguments: MethodArguments, step_size: float, friction: float, lipschitz: float, target: float | None = None
 ) -> int:
-    """Return K for a step size: the given one, or the smallest power of two that adds little to the bias.
+    """Return K for a step size: the fixed one, or the smallest power of two that adds little to the bias.
 
     The left grid adds the bias of Langevin Monte Carlo (K = 1) divided by K; the centred grid adds next to nothing from
     K = 4 on.  K costs no gradients.
@@ -273,13 +276,13 @@ def midpoint_count(
 
 
 def found_by_curvature(arguments: MethodArguments) -> bool:
-    """Return whether the step follows from the curvature: it is neither given nor adapted to an acceptance rate."""
+    """Return whether the step follows from the curvature: it is neither fixed nor adapted to an acceptance rate."""
     return arguments.step_size is None and not arguments.kernel.adjusted
 
 
-def longest(arguments: MethodArguments, tuned: TunedParameters, curvature: float, part: float = 1.0) -> float:
-    """Return the longest step whose error stays within a ``part`` of the allowed one, at the present friction."""
-    return safe_step(arguments, tuned.friction, curvature, part * _allowed(arguments, tuned))
+def longest(arguments: MethodArguments, tuned: TunedParameters, curvature: float, share: float = 1.0) -> float:
+    """Return the longest step whose error stays within a ``share`` of the allowed one, at the present friction."""
+    return safe_step(arguments, tuned.friction, curvature, share * _allowed(arguments, tuned))
 
 
 def start(arguments: MethodArguments, tuned: TunedParameters, curvature: float) -> float:
@@ -321,10 +324,9 @@ def with_costs(arguments: MethodArguments, tuned: TunedParameters, curvature: fl
 
     ``refined`` is the share of the steps that are refined.
     """
-    cost = math.nan
-    if found_by_curvature(arguments):
-        half = longest(arguments, tuned, curvature, 0.5)  # 0 where a slope overflows: no step is stable
-        cost = longest(arguments, tuned, curvature) / half if half > 0.0 else math.nan
+    # The step of half the bias is 0 where a slope overflows: no step is stable.
+    half = longest(arguments, tuned, curvature, 0.5) if found_by_curvature(arguments) else 0.0
+    cost = longest(arguments, tuned, curvature) / half if half > 0.0 else math.nan
     d = len(tuned.coordinates.centre)
     bias = expected_bias(arguments, tuned.step_size, tuned.friction, tuned.K, curvature, d, refined)
     return tuned._replace(halving_cost=cost, expected_bias=bias)

@@ -41,19 +41,20 @@ def shortest_block(chains: int) -> int:
 
     Two at least, between which curvature is seen.
     """
-    few = CALIBRATION.training_chains
-    return max(2, -(-few * CALIBRATION.first_block // max(chains, few)))
+    training = CALIBRATION.training_chains
+    return max(2, -(-training * CALIBRATION.first_block // max(chains, training)))
 
 
-def learnt_from(chains: int, rows: int, few: int) -> int:
-    """Return how many chains a block is learnt from: a ``few``, and more where these have fewer draws than at first."""
-    return min(chains, max(few, -(-few * CALIBRATION.first_block // rows)))
+def learnt_from(chains: int, rows: int, training: int) -> int:
+    """Return how many chains a block is learnt from: more than ``training`` if these have fewer draws than at first."""
+    return min(chains, max(training, -(-training * CALIBRATION.first_block // rows)))
 
 
 def end_of_growing(done: int, length: int, tried: bool, shortest: int = CALIBRATION.first_block) -> int:
     """Return the end of a block of adaptation; it takes in what would be too short for a block of its own."""
     boundary = done + max(shortest, int(CALIBRATION.growth * done))
-    trial, latest = latest_trial(length), latest_freeze(length)
+    trial = latest_trial(length)
+    latest = latest_freeze(length)
     if not tried and done < trial:
         boundary = min(boundary, trial)
     return boundary if latest - boundary >= shortest else max(latest, done + 1)

@@ -91,7 +91,7 @@ def test_coordinates_are_recognised_by_all_their_values():
     x[0, 0] = 1.0, 0.5
     dt = tree({"clipped": np.maximum(x[..., 0], 0.0), "x": x, "half": x[..., 0] / 2}, x, -x)
     run = read(dt)
-    assert run.own_of(run.parameters.read()).tolist() == [-1, 0, 1, -1]
+    assert run.coordinate_of(run.parameters.read()).tolist() == [-1, 0, 1, -1]
 
 
 def test_all_columns_of_the_summary_are_those_of_arviz_and_more():

@@ -435,7 +435,7 @@ def test_folds_are_made_once_for_all_parameters(monkeypatch):
     """However many slabs the parameters are read in; it was once for each, so that time grew with the square of d."""
     x, g, f = many_coordinates(np.random.default_rng(41))
     posterior = xr.Dataset({f"f{i}": (("chain", "draw"), f[..., i]) for i in range(f.shape[2])})
-    run = Run(posterior, {}, position=x, gradient=g, judged=x)
+    run = Run(posterior, {}, position=x, gradient=g, sampled_position=x)
     monkeypatch.setattr(parameters, "SLAB", 8 * 4 * 60 * 2)
     assert len(list(run.parameters.slabs())) == 4
     fits, terms = [], []

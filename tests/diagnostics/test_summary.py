@@ -121,7 +121,7 @@ def test_memory_is_bounded(monkeypatch):
     """Parameters are read some at a time, and tables do not depend on how many."""
     whole = pmm.summary(many())
     monkeypatch.setattr("pmm_mcmc.diagnostics.parameters.SLAB", 2**21)
-    tables._KNOWN.clear()
+    tables._TABLES.clear()
     calls = counted(monkeypatch)
     pieces = pmm.summary(many())
     assert max(calls) <= 2 * 2**21 // 48000

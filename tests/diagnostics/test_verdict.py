@@ -407,7 +407,7 @@ def test_a_mean_that_is_not_known_well_enough_leaves_a_run_undecided():
     """Enough draws for plain means, but what a correction may have left is not small."""
     figures = (np.array([v]) for v in (0.04, 0.01, 0.5, 0.01, 0.01, True, 0.06))
     biases = Biases(["x"], *figures)
-    run = SimpleNamespace(has_gradients=True, biases=biases, attrs={}, stats={}, kind="parameters")
+    run = SimpleNamespace(has_gradients=True, biases=biases, findings={}, stats={}, kind="parameters")
     (reason,) = unmeasured(run)
     assert reason.code == "unmeasured" and reason.remedy == MORE
     assert reason.words == "the corrected mean of x is known to 12 % of a posterior sd only, limit 10 %"

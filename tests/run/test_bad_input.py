@@ -1,6 +1,5 @@
 """Bad arguments, models and starts: an error that says what, which value and what to do.  Nothing here is random."""
 
-import logging
 import re
 
 import numpy as np
@@ -142,7 +141,7 @@ def test_no_continuous_variable(no_compilation):
 def test_no_model_at_all(no_compilation):
     with pm.Model() as model:
         pm.Normal("x")
-    with pytest.raises(ValueError, match="made outside a model"):
+    with pytest.raises(ValueError, match="created outside a model"):
         CompoundStep([pmm.PoissonULMC(K=16)])
     with pytest.raises(ValueError, match="vars needs a model"):
         pmm.PoissonULMC([model["x"]])
@@ -250,25 +249,22 @@ def treacherous():
 
 
 @pytest.mark.parametrize(("method", "arguments"), ROBUST, ids=lambda v: str(v))
-def test_failures_while_sampling_are_counted_and_said_once(treacherous, sample, caplog, method, arguments):
-    with treacherous, caplog.at_level(logging.INFO, logger="pymc"):
+def test_failures_while_sampling_are_counted_and_said(treacherous, sample, method, arguments):
+    with treacherous:
         step = getattr(pmm, method)(step_size=0.9, steps_per_draw=2, scaling=np.ones(3), **arguments)
-        options = {"quiet": False, "keep_warning_stat": True, "compute_convergence_checks": True}
-        dt = sample(step, draws=500, tune=50, chains=2, seed=5, **options)
+        dt = sample(step, draws=500, tune=50, chains=2, seed=5)
     draws = dt["posterior"].to_dataset()
     assert all(np.isfinite(draws[name].values).all() for name in ("x", "y"))
     assert draws["x"].values[..., 0].max() <= 1.0 and draws["x"].values[..., 1].min() >= -1.0
     assert np.isfinite(dt["sample_stats"]["lp"].values).all()
     failed = dt["sample_stats"]["diverging" if method == "GHMC" else "unstable"].values
     assert failed.sum(axis=1).min() > 0 and failed.max() <= 2
-    (said,) = [record.getMessage() for record in caplog.records if record.name == "pymc.stats.convergence"]
-    assert said == pmm.verdict(dt).sentence
+    sentence = pmm.verdict(dt).sentence
     if method == "GHMC":
-        assert "unstable" not in said and f"{failed.sum()} of 1000 draws followed a divergence" in said
+        assert "unstable" not in sentence and f"{failed.sum()} of 1000 draws followed a divergence" in sentence
     else:
-        assert re.match(r"Not trusted: the density ends at a wall (along|where) x\[", said)
-        assert said.count(f"; {failed.sum()} of 2000 transitions were unstable, ") == 1
-        assert said.count("pm.Truncated") == 1 and "halve" not in said.lower()
+        assert sentence.startswith(f"Not trusted: {failed.sum()} of 2000 transitions were unstable")
+        assert sentence.count("a shorter step will not help: look at model.debug()") == 1
 
 
 BLAME = {
@@ -306,7 +302,7 @@ def test_runaway_energies_are_never_accepted(sample, build):
     lp = stats["lp"].values[0]
     assert stats["unstable"].sum() + stats["refined"].sum() > 0
     # Each part of a step may rise as far as one of its length does.
-    of_part = guard_threshold(step._arguments.kernel, 0.9 / SUBSTEPS, 1.0, step.chain.tuned.K, 1)
+    of_part = guard_threshold(step.arguments.kernel, 0.9 / SUBSTEPS, 1.0, step.chain.tuned.K, 1)
     assert np.diff(lp).min() >= -(SUBSTEPS**MOST_REFINEMENTS) * of_part and lp.min() > -1e4
 
 

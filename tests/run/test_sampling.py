@@ -14,9 +14,9 @@ from sampling_runs import BACKENDS, assert_same, run
 
 import pmm_mcmc as pmm
 from pmm_mcmc.engines import jax_engine
-from pmm_mcmc.engines.arguments import OTHER_MODES
 from pmm_mcmc.run import devices, driver, memory
 from pmm_mcmc.warmup import pooled
+from pmm_mcmc.warmup.other_modes import OTHER_MODES
 
 STATES = ("Trusted: ", "Undecided: ", "Not trusted: ")
 

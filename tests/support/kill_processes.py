@@ -21,7 +21,7 @@ from store_processes import child, compare, ended
 
 import pmm_mcmc as pmm
 from pmm_mcmc.run import before, memory
-from pmm_mcmc.run.storage.codec import decode
+from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.storage.folder import PARTIAL, folder_at
 from pmm_mcmc.run.storage.layout import ArrayLayout
 from pmm_mcmc.run.storage.recovery import CREATING, SETTINGS, last_whole

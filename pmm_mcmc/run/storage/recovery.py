@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.run.storage.codec import decode, encode
+from pmm_mcmc.run.storage.checkpoint import decode, encode
 from pmm_mcmc.run.storage.errors import Damaged, NothingStored, StoreError
 from pmm_mcmc.run.storage.folder import LOCKS, PARTIAL, PRIVATE, Folder, folder_at
 from pmm_mcmc.run.storage.layout import METADATA, ArrayLayout, Extent, intact

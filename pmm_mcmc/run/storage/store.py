@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.run.storage.codec import encode
+from pmm_mcmc.run.storage.checkpoint import encode
 from pmm_mcmc.run.storage.errors import StoreError
 from pmm_mcmc.run.storage.folder import LOCKS, PARTIAL, Folder, folder_at
 from pmm_mcmc.run.storage.layout import METADATA, ArrayLayout, Extent, is_own, packed
@@ -225,7 +225,7 @@ class Store:
         Parameters
         ----------
         checkpoint
-            Any object that :func:`~pmm_mcmc.run.storage.codec.encode` accepts.
+            Any object that :func:`~pmm_mcmc.run.storage.checkpoint.encode` accepts.
 
         Raises
         ------

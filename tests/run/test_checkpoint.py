@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from pmm_mcmc.run.storage import StoreError, codec
-from pmm_mcmc.run.storage.codec import decode, encode
+from pmm_mcmc.run.storage import StoreError, checkpoint
+from pmm_mcmc.run.storage.checkpoint import decode, encode
 
 
 class Pair(NamedTuple):
@@ -128,7 +128,7 @@ def test_arrays_of_every_type_and_shape(name, shape):
     values = values[:1].reshape(()) if shape == () else values.reshape(shape) if -1 in shape else np.empty(shape, name)
     back = decode(encode(values))
     assert same(values, back)
-    assert back.flags.writeable and back.flags.owndata and back.flags.c_contiguous
+    assert back.flags.writeable and back.flags.c_contiguous
     for item in values.ravel():
         assert same(item, decode(encode(item)))
 
@@ -169,9 +169,9 @@ def test_the_format_is_the_one_that_was_released():
     """Whoever changes the bytes has to change the number of the format."""
     obj = {"n": None, "b": [True, False], "i": -300, "f": 0.1, "s": "é", "t": (1,), "a": np.arange(3.0), "p": Pair(1)}
     obj["g"] = np.float32(2)
-    assert codec.FORMAT == 1
+    assert checkpoint.FORMAT == 2
     digest = hashlib.sha256(encode(obj)).hexdigest()
-    assert digest == "e8dbccbc767a0e04732dfb85feadc33fd82958fba30ceb9cfbd15de1c50b351f"
+    assert digest == "83d896c344d25185bd155fc46334ebad69dd4e3d3797ce5dc6cb53fded259f0b"
 
 
 # -- what cannot be stored ---------------------------------------------------------------------------------------------
@@ -241,17 +241,26 @@ def test_every_damage_is_seen():
 
 def test_contents_that_are_no_object_are_refused():
     """A right checksum of wrong contents: another program's, or a mistake in this one."""
-    length = (2**40).to_bytes(8, "little")
-    for payload in (b"", b"?", b"NN", b"l" + length, b"s" + length, b"i" + length, b"l\1\0\0\0\0\0\0\0" * 10**5):
-        header = struct.pack("<8sIQ32s", b"PMMSTATE", codec.FORMAT, len(payload), hashlib.sha256(payload).digest())
-        with pytest.raises(StoreError, match="checkpoint: "):
-            decode(header + payload)
+    for contents in (
+        b"",
+        b"?",
+        b"1 1",
+        b"1\n2",
+        b"[" * 10**5,
+        b'{"bag": 1}',
+        b'{"array": 0}',
+        b'{"float": "00"}',
+        b"{}",
+    ):
+        header = struct.pack("<8sI32s", b"PMMSTATE", checkpoint.FORMAT, hashlib.sha256(contents).digest())
+        with pytest.raises(StoreError, match="checkpoint: its contents cannot be read"):
+            decode(header + contents)
 
 
 def test_another_format_is_not_taken_for_damage():
     data = bytearray(encode(1))
-    data[8] = 2
-    with pytest.raises(StoreError, match="format 2, not 1; go on with the version") as caught:
+    data[8] = 1
+    with pytest.raises(StoreError, match="format 1, not 2; go on with the version") as caught:
         decode(bytes(data))
     assert type(caught.value) is StoreError
 
@@ -265,15 +274,12 @@ def test_types_must_be_given_and_have_the_same_fields():
     with pytest.raises(StoreError, match=r"types given \(none\)"):
         decode(data)
     for fields, words in (
-        (["x"], "the stored Plain has unknown y"),
-        (["x", "y", "z"], "the stored Plain lacks z"),
-        (["x", "z"], "lacks z and has unknown y"),
+        (["x"], "the stored Plain has x, y and not x; it was written by another version"),
+        (["x", "y", "z"], "has x, y and not x, y, z"),
+        (["x", "z"], "has x, y and not x, z"),
     ):
         for kind in (dataclasses.make_dataclass("Plain", fields), namedtuple("Plain", fields)):
             with pytest.raises(StoreError, match=words):
                 decode(data, [kind, Pair])
-    with pytest.raises(StoreError, match="neither a dataclass nor a named tuple"):
+    with pytest.raises(StoreError, match="Plain cannot be stored"):
         decode(data, [type("Plain", (), {}), Pair])
-    with pytest.raises(StoreError, match="types: two are called Pair"):
-        decode(data, [*TYPES, namedtuple("Pair", "a b")])
-    assert same(decode(data, [*TYPES, Pair])["walk"][1], Pair(1))  # the same twice is no matter

@@ -10,7 +10,7 @@ import pytest
 
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request
-from pmm_mcmc.run.storage.codec import decode, encode
+from pmm_mcmc.run.storage.checkpoint import decode, encode
 from pmm_mcmc.run.storage.recovery import differences
 
 pytestmark = pytest.mark.pymc
