@@ -123,7 +123,7 @@ def measured(name, arguments, reference, seeds, chains, draws):
     options = {"reference": reference} | options
     evidence, weights, others, began = [], [], [], time.time()
     for seed in range(seeds):
-        dt = pmm.sample(model=model, ladder="auto", chains=chains, draws=draws, random_seed=seed, **options, **QUIET)
+        dt = pmm.temper(model=model, chains=chains, draws=draws, random_seed=seed, **options, **QUIET)
         ladder = dt["ladder"].to_dataset()
         evidence.append((float(ladder["log_evidence"]), float(ladder["log_evidence_se"])))
         barrier_found, gradients, restarts = (
@@ -160,7 +160,7 @@ def beside_plain(seeds):
         for seed in range(seeds):
             options = {"model": build()[0], "chains": 64, "draws": 100, "random_seed": seed, **QUIET}
             plain = pmm.sample(**options)["sample_stats"]["n_grad_total"].values[:, -1].sum()
-            ladder = pmm.sample(ladder="auto", **options)["ladder"]
+            ladder = pmm.temper(**options)["ladder"]
             spent, error = float(ladder["gradients"]), float(ladder["log_evidence_se"])
             print(
                 f"{name:32}{plain:9.0f}{spent:9.0f}{spent / plain:7.2f}{ladder.sizes['rung']:7}{error:8.4f}",

@@ -40,15 +40,18 @@ if not logging.root.handlers:
 
 _NAMES = {
     **dict.fromkeys(("GHMC", "OLMC", "RLMC", "ULMC", "PoissonOLMC", "PoissonULMC"), "pmm_mcmc.steps"),
+    "Jax": "pmm_mcmc.run.devices",
     "LogDensity": "pmm_mcmc.model.density",
     "StopSampling": "pmm_mcmc.run.driver",
     "StoreError": "pmm_mcmc.run.storage",
     "expectation": "pmm_mcmc.diagnostics.expectation",
     "nested_r_hat": "pmm_mcmc.diagnostics.nested",
+    "extend": "pmm_mcmc.run.sample",
     "noncentring": "pmm_mcmc.diagnostics.noncentred",
     "open": "pmm_mcmc.run.storage",
     "sample": "pmm_mcmc.run.sample",
     "summary": "pmm_mcmc.diagnostics.summary",
+    "temper": "pmm_mcmc.run.temper",
     "verdict": "pmm_mcmc.diagnostics.verdict",
 }
 # Names that would hide Python's own in their modules.
@@ -59,6 +62,7 @@ __all__ = [
     "OLMC",
     "RLMC",
     "ULMC",
+    "Jax",
     "LogDensity",
     "PoissonOLMC",
     "PoissonULMC",
@@ -66,11 +70,13 @@ __all__ = [
     "StoreError",
     "__version__",
     "expectation",
+    "extend",
     "nested_r_hat",
     "noncentring",
     "open",
     "sample",
     "summary",
+    "temper",
     "verdict",
 ]
 
@@ -82,10 +88,12 @@ if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.summary import summary
     from pmm_mcmc.diagnostics.verdict import verdict
     from pmm_mcmc.model.density import LogDensity
+    from pmm_mcmc.run.devices import Jax
     from pmm_mcmc.run.driver import StopSampling
-    from pmm_mcmc.run.sample import sample
+    from pmm_mcmc.run.sample import extend, sample
     from pmm_mcmc.run.storage import StoreError
     from pmm_mcmc.run.storage import open_store as open
+    from pmm_mcmc.run.temper import temper
     from pmm_mcmc.steps import GHMC, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
 
 if not TYPE_CHECKING:  # type checkers are to report a name that is not there

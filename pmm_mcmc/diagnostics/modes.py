@@ -82,14 +82,14 @@ def mode_reasons(run: Run) -> list[Reason]:
     ratio = mass / max(1.0 - mass, 1e-300)
     if ratio <= CALIBRATION.mass:
         return []
-    remedy = "reparametrise so that there is one mode, or use pmm.sample(ladder='auto'), which moves between modes"
+    remedy = "reparametrise so that there is one mode, or use pmm.temper(), which moves between modes"
     mode = _other_mode(run)
     if mode is not None and mode.hidden:
-        remedy = "reparametrise, or try pmm.sample(ladder='auto'), whose verdict looks there too"
+        remedy = "reparametrise, or try pmm.temper(), whose verdict looks there too"
     elif ratio > 0.9 and abs(ratio / round(ratio) - 1.0) < 0.1:
         remedy = (
             "modes of equal mass are often relabellings of exchangeable components: order these; otherwise use "
-            "pmm.sample(ladder='auto'), which moves between modes"
+            "pmm.temper(), which moves between modes"
         )
     if "restart" in run.stats:
         remedy = "take more chains, or a reference from which that mode is met"

@@ -34,7 +34,7 @@ from pmm_mcmc.warmup.stein_identity import Identity
 __all__ = ["Reason", "Verdict", "asks_for_more", "checks_of", "last_words", "verdict"]
 
 # The remedy where chains do not move between places.
-_APART = "chains keep apart: use pmm.sample(ladder='auto'), which moves between modes, or reparametrise"
+_APART = "chains keep apart: use pmm.temper(), which moves between modes, or reparametrise"
 
 
 def verdict(dt: Any) -> Verdict:

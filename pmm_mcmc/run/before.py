@@ -62,15 +62,15 @@ class Before(NamedTuple):
         """
         if not isinstance(tree, xr.DataTree) or CHECKPOINT not in tree.children:
             raise ValueError(
-                f"more: must be a result of pmm.sample with a group {CHECKPOINT!r}, and this {type(tree).__name__} has "
+                f"dt: must be a result of pmm.sample with a group {CHECKPOINT!r}, and this {type(tree).__name__} has "
                 "none; a run in a store goes on with store=, resume=True, and a run of pm.sample cannot go on"
             )
         data = np.asarray(tree[CHECKPOINT]["state"].values, dtype=np.uint8).tobytes()
-        identity, arguments, run = decode(data, TYPES, "more")
+        identity, arguments, run = decode(data, TYPES, "dt")
         sizes = tree["posterior"].sizes
         if (sizes["chain"], sizes["draw"]) != (identity["chains"], run.done):
             raise ValueError(
-                f"more: has {sizes['chain']} chains of {sizes['draw']} draws, and the run made {identity['chains']} of "
+                f"dt: has {sizes['chain']} chains of {sizes['draw']} draws, and the run made {identity['chains']} of "
                 f"{run.done}; give the result as it was returned"
             )
         return cls(tree, identity, arguments, run)
@@ -83,5 +83,5 @@ class Before(NamedTuple):
         """Return the recorded arrays of the groups and names in ``empty``."""
         missing = [f"{g}/{n}" for g in empty for n in empty[g] if g not in self.tree or n not in self.tree[g]]
         if missing:
-            raise ValueError(f"more: {missing[0]} has been taken out of it; give the result as it was returned")
+            raise ValueError(f"dt: {missing[0]} has been taken out of it; give the result as it was returned")
         return {g: {n: np.asarray(self.tree[g][n].values) for n in names} for g, names in empty.items()}

@@ -7,9 +7,11 @@ model, and some are slow in double precision.  A trial therefore times the gradi
 from __future__ import annotations
 
 import logging
+import numbers
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,9 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.density import LogDensity, PointerDensity
 
 __all__ = [
+    "Jax",
+    "check_choice",
+    "check_count",
     "choose_backend",
     "choose_device",
     "cores",
@@ -30,10 +35,57 @@ __all__ = [
 
 _log = logging.getLogger("pmm_mcmc")
 
+_DEVICES = ("auto", "cpu", "gpu", "tpu")
+_PRECISIONS = ("float64", "mixed", "float32")
 # Most chains of a trial, gradients of each in a compiled call, and seconds of a trial after compilation.
 _MOST_CHAINS, _GRADIENTS, _SECONDS = 4096, 16, 0.2
 # Factor by which the CPU must be faster, so that close calls give the same device every time.
 _MARGIN = 1.5
+
+
+@dataclass(frozen=True)
+class Jax:
+    """JAX as the backend of a run, for ``backend=`` of :func:`pmm_mcmc.sample`: ``"jax"`` is ``pmm.Jax()``.
+
+    Parameters
+    ----------
+    device
+        "cpu", "gpu", "tpu", or "auto": JAX's accelerator, or the CPU if there is none or if a brief trial shows that
+        gradients are clearly faster there.  All local devices of the kind share the chains, and so do all processes
+        that ``jax.distributed`` has connected; these must call with equal arguments and one ``store``.
+    precision
+        "float64"; "mixed" (log density and gradient in single precision, everything else in double); "float32".
+    batch
+        Number of chains that advance together, which bounds the memory that they need.  "auto": as many as fit into
+        about a hundred megabytes.
+
+    Examples
+    --------
+    >>> Jax(device="gpu")
+    Jax(device='gpu', precision='float64', batch='auto')
+    """
+
+    device: str = "auto"
+    precision: str = "float64"
+    batch: int | str = "auto"
+
+    def __post_init__(self) -> None:
+        check_choice("device", self.device, _DEVICES)
+        check_choice("precision", self.precision, _PRECISIONS)
+        if self.batch != "auto":
+            check_count("batch", self.batch, 1)
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Raise ``ValueError`` for a value that is none of the choices."""
+    if not (isinstance(value, str) and value in choices):
+        raise ValueError(f"{name}={value!r}: must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}")
+
+
+def check_count(name: str, value: Any, least: int, other: str = "") -> None:
+    """Raise ``ValueError`` for a count that is no integer or too small."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(f"{name}={value!r}: must be an integer of at least {least}{other}")
 
 
 def faster_device(density: Any, precision: str, chains: int) -> str:
@@ -70,8 +122,9 @@ def faster_device(density: Any, precision: str, chains: int) -> str:
         better = here * _MARGIN < there
         density.engines[key] = "cpu" if better else "auto"
         _log.info(
-            "device: %s, since gradients of %d chains take %.2g ms on the %s and %.2g ms on the CPU (device= chooses "
-            "otherwise)", "cpu" if better else default.platform, n, 1e3 * there, default.platform, 1e3 * here,
+            "device: %s, since gradients of %d chains take %.2g ms on the %s and %.2g ms on the CPU "
+            "(pmm.Jax(device=...) chooses otherwise)",
+            "cpu" if better else default.platform, n, 1e3 * there, default.platform, 1e3 * here,
         )  # fmt: skip
     return density.engines[key]
 

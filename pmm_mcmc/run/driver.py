@@ -153,7 +153,7 @@ class Driver:
         self.plan, self.run, self.recorder, self.request = plan, run, recorder, request
         self.until, self.console, self.processes = until, console, processes
         self._keep_warmup = not request.discard_tuned_samples
-        self._batch = plan.batch(request.chain_batch_size, request.chains)
+        self._batch = plan.batch(request.batch, request.chains)
         self._pace, self._stop = 1, False
 
     def go(self, stopped: Callable[[], bool]) -> bool:

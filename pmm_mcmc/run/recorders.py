@@ -33,7 +33,24 @@ _TIMES = ("sampling_time", "compile_time")
 _LARGE = 2**30
 
 
-class MemoryRecorder:
+class _InMemory:
+    """A recorder that has nothing to open or close."""
+
+    whole_chunks = False
+    run: Run | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def begin(self, run: Run) -> None:
+        """Keep a reference to the run, which changes in place."""
+        self.run = run
+
+
+class MemoryRecorder(_InMemory):
     """Recorder that keeps the draws in memory, with a checkpoint to continue from.
 
     Chunks go to their place in arrays of all draws; where their number is not known, they are concatenated.
@@ -49,8 +66,6 @@ class MemoryRecorder:
     draws
         Draws of each chain after the warm-up, with those of that result; None if it is not known.
     """
-
-    whole_chunks = False
 
     def __init__(
         self,
@@ -69,26 +84,15 @@ class MemoryRecorder:
         self._parts: dict[str, dict[str, list[np.ndarray]]] = {}
         self._whole = None if draws is None else Gathered(identity["chains"], draws)
         self._times: dict[str, float] = {}
-        self.run: Run | None = None
         if before is not None:
             found = differences(before.identity, identity)
             if found:
                 raise ValueError(
-                    f"more: is the result of another run ({found}); give the arguments of that run, or start a new one"
+                    f"dt: is the result of another run ({found}); give the arguments of that run, or start a new one"
                 )
             self.run = before.run
             self._add(before.groups(empty), before.run.done)
             self._times = {name: float(before.tree["posterior"].attrs.get(name, 0.0)) for name in _TIMES}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        pass
-
-    def begin(self, run: Run) -> None:
-        """Keep a reference to the run, which changes in place."""
-        self.run = run
 
     def put(self, groups: Groups, run: Run, whole: bool) -> None:
         """Record a chunk."""
@@ -128,27 +132,14 @@ class MemoryRecorder:
         return _with_equilibration(tree, self.run)
 
 
-class MomentsRecorder:
+class MomentsRecorder(_InMemory):
     """Recorder that keeps no draws, only the moments of :class:`pmm_mcmc.run.moments.Moments`."""
-
-    whole_chunks = False
-    run: Run | None = None
 
     def __init__(self, layout: ResultTree, attrs: dict[str, Any], empty: Groups, rows: int, seed: int):
         self._layout = layout
         self.rows, self.seed = rows, seed
         self._attrs = dict(attrs)
         self._moments = Moments(empty["posterior"])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        pass
-
-    def begin(self, run: Run) -> None:
-        """Keep a reference to the run, which changes in place."""
-        self.run = run
 
     def put(self, groups: Groups, run: Run, whole: bool) -> None:
         """Add a chunk."""
@@ -199,44 +190,6 @@ class StoreRecorder:
             self.run, waiting = store.checkpoint
             for group, arrays in waiting.items():
                 self._waiting[group] = {name: values[processes.own] for name, values in arrays.items()}
-
-    @classmethod
-    def open(
-        cls,
-        path: str | os.PathLike[str],
-        template: xr.DataTree,
-        identity: dict[str, Any],
-        rows: int,
-        chains_per_chunk: int,
-        resume: bool,
-        free: tuple[str, ...],
-        processes: Processes,
-    ) -> StoreRecorder:
-        """Create a store, or resume the existing one.
-
-        Parameters
-        ----------
-        path, template, identity, rows, chains_per_chunk
-            As for :meth:`pmm_mcmc.run.storage.Store.create`.
-        resume
-            Whether to continue an existing store; without one, the run starts.
-        free
-            Entries of the identity that were not given, for which those of the stored run are used.
-        processes
-            The processes that write it.
-        """
-        if not processes.primary:
-            processes.wait()  # until the first process has opened it
-        stored = stored_run(path) if resume else {}
-        if stored:
-            identity = identity | {name: stored[name] for name in (*free, "rows") if name in stored}
-            store = Store.resume(path, identity, types=TYPES, primary=processes.primary)
-        else:
-            identity = identity | {"rows": rows}
-            store = Store.create(path, template, identity, rows, chains_per_chunk, primary=processes.primary)
-        if processes.primary:
-            processes.wait()
-        return cls(path, store, identity["rows"], identity["seed"], processes)
 
     def __enter__(self) -> Self:
         return self
@@ -335,9 +288,20 @@ def recorder_of(
         template = plan.layout.tree(empty, attrs)
         if plan.equilibrates and tune:
             template[EQUILIBRATION] = xr.DataTree(report_of(None, chains))
-        free = ("seed",) if request.random_seed is None else ()
-        files = min(chains, plan.file_chains)
-        return StoreRecorder.open(store, template, identity, rows, files, request.resume, free, processes)
+        if not processes.primary:
+            processes.wait()  # until the first process has opened it
+        stored = stored_run(store) if request.resume else {}
+        if stored:
+            free = ("seed", "rows") if request.random_seed is None else ("rows",)
+            identity |= {name: stored[name] for name in free if name in stored}
+            opened = Store.resume(store, identity, types=TYPES, primary=processes.primary)
+        else:
+            identity |= {"rows": rows}
+            files = min(chains, plan.file_chains)
+            opened = Store.create(store, template, identity, rows, files, primary=processes.primary)
+        if processes.primary:
+            processes.wait()
+        return StoreRecorder(store, opened, identity["rows"], identity["seed"], processes)
     needed = peak_bytes(plan, chains, draws, rows, tune=tune, warming=warming, moments=moments)
     if needed > _LARGE:
         log("Memory: about %s at the peak", describe(needed))

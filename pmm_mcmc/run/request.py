@@ -15,16 +15,16 @@ import numpy as np
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.before import Before
+from pmm_mcmc.run.devices import Jax, check_choice, check_count
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.recovery import stored_identity
 from pmm_mcmc.run.until import AUTO, DRAWS
 from pmm_mcmc.steps.poisson import PoissonULMC
 
-__all__ = ["Request", "check_choice", "fresh_seed", "seed_of", "stored_run"]
+__all__ = ["Request", "fresh_seed", "seed_of", "stored_run"]
 
-_BACKENDS, _DEVICES = ("auto", "numba", "jax"), ("auto", "cpu", "gpu", "tpu")
-_PRECISIONS = ("float64", "mixed", "float32")
+_BACKENDS = ("auto", "numba", "jax")
 # Chains by default, and those of all temperatures of a ladder.
 _CHAINS, _REPLICAS = 4, 96
 # Most superchains by default: enough for the variance between them.  _MANY: fewest chains for which there are any.
@@ -100,7 +100,7 @@ class Request:
     backend: str = "auto"
     device: str = "auto"
     precision: str = "float64"
-    chain_batch_size: Any = "auto"
+    batch: int | str = "auto"
     superchains: Any = None
     store: str | os.PathLike[str] | None = None
     resume: bool = False
@@ -116,7 +116,7 @@ class Request:
 
     @classmethod
     def checked(
-        cls, function: Callable[..., Any], others: Mapping[str, Any], more: Any = None, **given: Any
+        cls, function: Callable[..., Any], others: Mapping[str, Any], before: Before | None = None, **given: Any
     ) -> Request:
         """Check the arguments of a function, and those that it does not have.
 
@@ -130,27 +130,35 @@ class Request:
         _refuse_unknown(others, function)
         options: dict[str, Any] = {name: field.default for name, field in cls.__dataclass_fields__.items()}
         options |= {"chains": None, "superchains": "auto", "adjusted": None, "reference": "auto"} | given
+        options |= _of_backend(options)
         options["step"], options["draws"] = _step_and_draws(options["step"], options["draws"])
-        if more is not None:
-            options |= _going_on(more, options)
-        adjusted = options["adjusted"]
+        if before is not None:
+            options |= _going_on(before, options)
+        if options["ladder"] is not None:
+            _check_for_ladder(options)
         if options["chains"] is None:
             options["chains"] = _CHAINS if options["ladder"] is None else _REPLICAS
-        options["adjusted"] = _adjusted(adjusted, options["step"])
-        _check_counts(options)
-        options |= {name: int(options[name]) for name in ("chains", "tune")}
-        if not isinstance(options["draws"], str):
-            options["draws"] = int(options["draws"]) + (options["before"].run.done if options["before"] else 0)
+        if options["adjusted"] is None:
+            # A step is given for its own draws.
+            options["adjusted"] = options["step"] is None
+        if not isinstance(options["adjusted"], bool | np.bool_):
+            raise ValueError(f"adjusted={options['adjusted']!r}: must be True or False")
+        for name, least in (("draws", 1), ("chains", 1), ("tune", 0)):
+            if options[name] != AUTO or name != "draws":
+                check_count(name, options[name], least, ", or 'auto'" * (name == "draws"))
+                options[name] = int(options[name])
+        if options["cores"] is not None:
+            check_count("cores", options["cores"], 1)
+        if before is not None and options["draws"] != AUTO:
+            options["draws"] += before.run.done
         if options["resume"] and options["store"] is None:
             raise ValueError("resume=True needs store=, the path of the run to continue")
-        seed = seed_of(options["random_seed"])
-        options["seed"] = options["before"].identity["seed"] if seed is None and more is not None else seed
+        options["seed"] = seed_of(options["random_seed"])
+        if options["seed"] is None and before is not None:
+            options["seed"] = before.identity["seed"]
         _check_keep(options)
-        for name, choices in (("backend", _BACKENDS), ("device", _DEVICES), ("precision", _PRECISIONS)):
-            check_choice(name, options[name], choices)
         if options["ladder"] is not None:
-            # What a ladder does not go with is refused there: see pmm_mcmc.run.temper.
-            return cls(**options | {"adjusted": adjusted is not False})
+            return cls(**options)  # the rest is checked there: see pmm_mcmc.run.temper
         if options["reference"] != "auto":
             raise ValueError(
                 f"reference={options['reference']!r}: is that of a ladder; give ladder='auto' too, or leave it out"
@@ -200,7 +208,7 @@ def _refuse_unknown(given: Mapping[str, Any], function: Callable[..., Any]) -> N
             continue
         if name in _ELSEWHERE:
             raise TypeError(f"{name}={value!r} is no argument of {called}: {_ELSEWHERE[name]}")
-        of_step = _arguments_of_steps()
+        of_step = set(inspect.signature(PoissonULMC.__init__).parameters) - {"self", "model", "rng"}
         known = [n for n, p in inspect.signature(function).parameters.items() if p.kind != p.VAR_KEYWORD]
         if name in of_step:
             raise TypeError(
@@ -210,10 +218,6 @@ def _refuse_unknown(given: Mapping[str, Any], function: Callable[..., Any]) -> N
         near = difflib.get_close_matches(name, [*known, *_ELSEWHERE, *of_step], 1)
         meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(known)}"
         raise TypeError(f"{name}={value!r} is no argument of {called}{meant}")
-
-
-def _arguments_of_steps() -> list[str]:
-    return [n for n in inspect.signature(PoissonULMC.__init__).parameters if n not in ("self", "model", "rng")]
 
 
 def _step_and_draws(step: Any, draws: Any) -> tuple[Any, Any]:
@@ -263,12 +267,6 @@ def fresh_seed() -> int:
     return int(np.random.default_rng().integers(2**_BITS))
 
 
-def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Raise ``ValueError`` for a value that is none of the choices."""
-    if not (isinstance(value, str) and value in choices):
-        raise ValueError(f"{name}={value!r}: must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}")
-
-
 def stored_run(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the identity of a stored run; nothing if there is none yet."""
     try:
@@ -277,35 +275,33 @@ def stored_run(path: str | os.PathLike[str]) -> dict[str, Any]:
         return {}
 
 
-def _going_on(more: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+def _going_on(before: Before, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of the run before, where they are not given.
 
     Raises
     ------
     ValueError
-        If it is no such run, or for what does not go with it.
+        For what does not go with it.
     """
     keep = None if options["keep"] == "draws" else options["keep"]
     for name, value in (("store", options["store"]), ("initvals", options["initvals"]), ("keep", keep)):
         if value is not None:
             raise ValueError(f"{name}={value!r}: does not go with more=, which continues in memory; leave it out")
-    before = Before.of(more)
     taken_up = {name: before.identity[name] for name, default in _TAKEN_UP.items() if options[name] == default}
     step = before.step() if options["step"] is None else options["step"]
     return taken_up | {"step": step, "before": before}
 
 
-def _check_counts(options: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for counts that are no integers or too small."""
-    least = {"draws": 1, "chains": 1, "tune": 0, "cores": 1, "chain_batch_size": 1}
-    meant = {"draws": AUTO, "cores": None, "chain_batch_size": "auto"}
-    for name, smallest in least.items():
-        value = options[name]
-        if isinstance(value, str | None) and name in meant and value == meant[name]:
-            continue
-        if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral) or value < smallest:
-            other = ", or 'auto'" * (name == "draws")
-            raise ValueError(f"{name}={value!r}: must be an integer of at least {smallest}{other}")
+def _of_backend(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the name of a backend and what it is told; once each was an argument."""
+    batch = options.pop("chain_batch_size", "auto")
+    backend = options["backend"]
+    if not isinstance(backend, Jax):
+        check_choice("backend", backend, _BACKENDS)
+        return {"batch": Jax(options["device"], options["precision"], batch).batch}
+    if (options["device"], options["precision"], batch) != ("auto", "float64", "auto"):
+        raise ValueError("backend=pmm.Jax(...): takes device, precision and batch itself; give them there alone")
+    return {"backend": "jax", **vars(backend)}
 
 
 def _check_keep(options: Mapping[str, Any]) -> None:
@@ -324,19 +320,19 @@ def _check_keep(options: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} needs draws, and keep='moments' keeps none: leave one of the two out")
 
 
-def _adjusted(adjusted: Any, step: Any) -> bool:
-    """Return whether draws are adjusted: by default they are, unless a step is given, whose own draws are asked for.
-
-    Raises
-    ------
-    ValueError
-        If ``adjusted`` is neither a bool nor None.
-    """
-    if adjusted is None:
-        return step is None
-    if not isinstance(adjusted, bool | np.bool_):
-        raise ValueError(f"adjusted={adjusted!r}: must be True or False")
-    return bool(adjusted)
+def _check_for_ladder(options: dict[str, Any]) -> None:
+    """Raise ``ValueError`` for what ``pmm.sample`` has, and ``pmm.temper`` has not."""
+    taken: dict[str, list[Any]] = {
+        "before": [None],
+        "keep": ["draws"],
+        "adjusted": [None, True],
+        "superchains": ["auto", None],
+    }
+    for name, values in (taken | {"discard_tuned_samples": [True]}).items():
+        if options[name] not in values:
+            words = "more=" if name == "before" else f"{name}={options[name]!r}"
+            raise ValueError(f"ladder={options['ladder']!r}: {words} does not go with pmm.temper; leave it out")
+    options |= {"superchains": None, "adjusted": True}
 
 
 def _number_of_superchains(given: Any, chains: int) -> int | None:

@@ -9,7 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
+from pmm_mcmc.run.before import Before
 from pmm_mcmc.run.console import Console
+from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling
 from pmm_mcmc.run.findings import attributes_of
 from pmm_mcmc.run.plan import SamplingPlan
@@ -21,7 +23,12 @@ from pmm_mcmc.run.temper import tempered
 from pmm_mcmc.run.until import DRAWS, UntilKnown, until_of
 from pmm_mcmc.warmup.pooled import Warmed, warm_up
 
-__all__ = ["FinishedChunk", "StopSampling", "Warmed", "sample", "warm_up"]
+__all__ = ["FinishedChunk", "StopSampling", "Warmed", "extend", "sample", "warm_up"]
+
+# Arguments that have another place now: pmm.extend, pmm.temper, pmm.Jax, none.
+_OLD_NAMES = (
+    "more", "ladder", "reference", "device", "precision", "chain_batch_size", "superchains",
+)  # fmt: skip
 
 
 def sample(
@@ -33,22 +40,15 @@ def sample(
     model: Any = None,
     random_seed: Any = None,
     initvals: Any = None,
-    more: xr.DataTree | None = None,
     var_names: Sequence[str] | None = None,
     cores: int | None = None,
-    backend: str = "auto",
-    device: str = "auto",
-    precision: str = "float64",
-    chain_batch_size: int | str = "auto",
-    superchains: int | str | None = "auto",
+    backend: str | Jax = "auto",
     store: str | os.PathLike[str] | None = None,
     resume: bool = False,
     discard_tuned_samples: bool = True,
     log_likelihood: bool = False,
     keep: str = "draws",
     adjusted: bool | None = None,
-    ladder: Any = None,
-    reference: str = "auto",
     callback: Callable[[FinishedChunk], None] | None = None,
     progressbar: bool = True,
     compute_convergence_checks: bool = True,
@@ -67,12 +67,13 @@ def sample(
         draws are then its own, unless ``adjusted`` is True.  Default: warm-up by ``PoissonULMC()``, adjusted draws.
     draws
         Number of recorded draws of each chain, of ``steps_per_draw`` transitions each.  May come first, as in
-        ``pm.sample``.  "auto": until the verdict asks for no more draws, at most 1000 (see Notes); with ``more`` or
-        ``resume``, at most the next multiple of 1000.
+        ``pm.sample``.  "auto": until the verdict asks for no more draws, at most 1000 (see Notes); with ``resume``, at
+        most the next multiple of 1000.
     tune
         Largest number of transitions of each chain in warm-up, and in equilibration.
     chains
-        Number of chains: 4 by default, and 96 with a ladder, which are those of all its temperatures.
+        Number of chains, 4 by default.  From 64 on they start in up to 16 groups, superchains, of one initial point
+        each, for :func:`pmm_mcmc.nested_r_hat`.
     model
         A PyMC model (default: that of the enclosing ``with``), or a :class:`pmm_mcmc.LogDensity`.
     random_seed
@@ -84,31 +85,14 @@ def sample(
         for a NumPyro or Stan model.  For any :class:`pmm_mcmc.LogDensity` an array ``(d,)`` or ``(chains, d)`` of
         unconstrained coordinates.  By default uniformly within one unit of the model's initial point, nearer or further
         where there is no density.
-    more
-        A result of this function in memory, to which ``draws`` more draws of each chain are appended, with the bytes of
-        one long run.  Step, ``chains``, ``tune``, seed and the like are those of the result and need not be given.  A
-        run in a store continues with ``resume``.
     var_names
         Variables in the result; by default all, with deterministics.
     cores
         Number of threads that run chains on numba; by default all processors that this process may use.
     backend
         "numba": compiled loops on CPU threads, one chain each.  "jax": chains in lockstep on JAX's devices.  "auto":
-        JAX for a :class:`pmm_mcmc.LogDensity` or if it has an accelerator, otherwise numba.
-    device
-        The device of JAX: "cpu", "gpu", "tpu", or "auto": JAX's accelerator, or the CPU if there is none or if a brief
-        trial shows that gradients are clearly faster there.  All local devices of the kind share the chains, and so do
-        all processes that ``jax.distributed`` has connected; these must call this function with equal arguments and one
-        ``store``.
-    precision
-        On JAX: "float64"; "mixed" (log density and gradient in single precision, everything else in double); "float32".
-    chain_batch_size
-        Number of chains that advance together, which bounds the memory that they need.  "auto": as many as fit into
-        about a hundred megabytes.
-    superchains
-        Number of superchains, whose chains share an initial point, for :func:`pmm_mcmc.nested_r_hat`: a number that
-        divides ``chains``, or None for an initial point for each chain.  "auto": up to 16 for 64 chains or more,
-        otherwise None.
+        JAX for a :class:`pmm_mcmc.LogDensity` or if it has an accelerator, otherwise numba.  A :class:`Jax` says on
+        which device, in which precision.
     store
         Path, or URL that fsspec knows, of a zarr store that is written during the run and can be read at any time with
         :func:`pmm_mcmc.open`.  The returned result reads from it when it is used.
@@ -130,17 +114,6 @@ def sample(
         the result has its setting.  False: the draws of ``step`` itself, which have the small bias of its
         discretisation.  With ``tune=0`` the chains are those of :class:`GHMC` from the start; in single precision there
         are unadjusted draws only.
-    ladder
-        "auto" samples separated modes with their weights, and the evidence: non-reversible parallel tempering of copies
-        of a ladder of temperatures, which share the ``chains``.  Also a number of rungs, or an array of temperatures
-        from 0 to 1.  The result has a draw of each copy in place of each chain, and a group ``ladder``.  All rungs move
-        by :class:`GHMC`, so that neither weights nor evidence have a bias of the step; variables are not non-centred.
-        ``tune`` is the largest number of moves of a chain before the draws, of several transitions each; ``store``
-        begins with the draws, so that a run that is killed while the ladder is tuned is tuned again by ``resume``.
-    reference
-        Of a ladder: "prior"; "gaussian", a mixture of Gaussians that is fitted to what annealing from around
-        ``initvals`` meets; or "auto": the prior, if there is one to draw from, and from there such a mixture where it
-        is nearer to the posterior or climbs find a mode that chains from the prior do not reach.
     callback
         Called with a :class:`FinishedChunk` after every chunk; may raise :class:`StopSampling`, which ends the run and
         keeps the finished draws, as Ctrl-C and SIGTERM do.
@@ -152,12 +125,15 @@ def sample(
         :math:`40 (d + 40)` more; they are in no statistic.
     **others
         Arguments of ``pm.sample`` with another name here, or with no meaning, are refused with what to use instead.
+        Those that this function once had are understood: ``ladder`` and ``reference`` (:func:`pmm_mcmc.temper`),
+        ``more`` (:func:`pmm_mcmc.extend`), ``device``, ``precision`` and ``chain_batch_size`` (:class:`Jax`),
+        ``superchains``.
 
     Returns
     -------
     xarray.DataTree
         The result, with the groups, dims, coords, statistics and attributes of ``pm.sample``'s result for the same
-        step.  If draws are kept in memory, it has a small group ``checkpoint`` to continue from (``more``).  Its
+        step.  If draws are kept in memory, it has a small group ``checkpoint`` for :func:`pmm_mcmc.extend`.  Its
         ``sampling_time`` is in seconds and includes ``compile_time``.
 
     Raises
@@ -182,7 +158,7 @@ def sample(
     remedy is "draw more": chains agree, and all means, and standard deviations whose bias is not measurable, are known
     to its limits.  Any other reason is left to the verdict at the end.  A line says why it ended, at the bound with the
     parameter that is not known yet.  The draws are those of a run of as many by number.  It needs two chains or more if
-    only moments are kept, and has no meaning on a ladder.
+    only moments are kept.
 
     When warm-up ends, a line says what the draws will cost: gradients of each chain, and the time at the present rate.
 
@@ -201,17 +177,74 @@ def sample(
     >>> dt["posterior"]["x"].shape
     (8, 50, 3)
     """
-    if "exact" in others and adjusted is None:  # its old name
-        adjusted = others.pop("exact")
+    old = {name: others.pop(name) for name in _OLD_NAMES if name in others}
+    more = old.pop("more", None)
+    before = None if more is None else Before.of(more)
+    if adjusted is None:
+        adjusted = others.pop("exact", None)  # its old name
     request = Request.checked(
-        sample, others, more, step=step, draws=draws, tune=tune, chains=chains, model=model, random_seed=random_seed,
-        initvals=initvals, var_names=var_names, cores=cores, backend=backend, device=device, precision=precision,
-        chain_batch_size=chain_batch_size, superchains=superchains, store=store, resume=resume,
+        sample, others, before, step=step, draws=draws, tune=tune, chains=chains, model=model, random_seed=random_seed,
+        initvals=initvals, var_names=var_names, cores=cores, backend=backend, store=store, resume=resume,
         discard_tuned_samples=discard_tuned_samples, log_likelihood=log_likelihood, keep=keep, adjusted=adjusted,
-        ladder=ladder, reference=reference, callback=callback, progressbar=progressbar,
-        compute_convergence_checks=compute_convergence_checks,
+        callback=callback, progressbar=progressbar, compute_convergence_checks=compute_convergence_checks, **old,
     )  # fmt: skip
-    return _drawn(request) if ladder is None else tempered(request)
+    return _drawn(request) if request.ladder is None else tempered(request)
+
+
+def extend(
+    dt: xr.DataTree,
+    draws: int | Literal["auto"] = DRAWS,
+    *,
+    model: Any = None,
+    cores: int | None = None,
+    callback: Callable[[FinishedChunk], None] | None = None,
+    progressbar: bool = True,
+    compute_convergence_checks: bool = True,
+    **others: Any,
+) -> xr.DataTree:
+    """Add draws to a result in memory, with the bytes of one long run.
+
+    Step, chains, seed and the like are those of the result.  A run in a store goes on with ``resume``, of
+    :func:`pmm_mcmc.sample`.
+
+    Parameters
+    ----------
+    dt
+        A result of :func:`pmm_mcmc.sample` in memory, or of this function.
+    draws
+        Number of further draws of each chain.  "auto": until the verdict asks for no more draws, at most to the next
+        multiple of 1000.
+    model
+        The model of the result (default: that of the enclosing ``with``).
+    cores, callback, progressbar, compute_convergence_checks
+        As for :func:`pmm_mcmc.sample`.
+    **others
+        Are refused with what to use instead.
+
+    Returns
+    -------
+    xarray.DataTree
+        The result with its earlier and its new draws.
+
+    Raises
+    ------
+    ValueError
+        If ``dt`` cannot go on, or is the result of another model.
+
+    Examples
+    --------
+    >>> import pymc as pm, pmm_mcmc as pmm
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x")
+    ...     dt = pmm.sample(draws=20, tune=100, progressbar=False, random_seed=1)
+    >>> pmm.extend(dt, 30, model=model, progressbar=False)["posterior"].sizes["draw"]
+    50
+    """
+    request = Request.checked(
+        extend, others, Before.of(dt), draws=draws, model=model, cores=cores, callback=callback,
+        progressbar=progressbar, compute_convergence_checks=compute_convergence_checks,
+    )  # fmt: skip
+    return _drawn(request)
 
 
 def _drawn(request: Request) -> xr.DataTree:

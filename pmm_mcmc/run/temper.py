@@ -1,9 +1,12 @@
-"""Runs on a ladder of temperatures: their checks, their plan, what they say."""
+"""``pmm.temper``: separated modes and the evidence, by chains on a ladder of temperatures."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import numbers
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,17 +17,103 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.reading import children_of
 from pmm_mcmc.run.console import Console
+from pmm_mcmc.run.devices import Jax
+from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.ladder import LadderRun, reference_of
 from pmm_mcmc.run.ladder_report import LADDER
 from pmm_mcmc.run.ladder_tuning import Given
 from pmm_mcmc.run.plan import SamplingPlan
-from pmm_mcmc.run.request import Request, check_choice, fresh_seed, stored_run
+from pmm_mcmc.run.request import Request, fresh_seed, stored_run
 from pmm_mcmc.run.signals import stop_on_signals
 from pmm_mcmc.run.starts import starts
+from pmm_mcmc.run.until import DRAWS
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 
-__all__ = ["tempered"]
+__all__ = ["temper", "tempered"]
+
+_log = logging.getLogger("pmm_mcmc")
+
+
+def temper(
+    draws: int = DRAWS,
+    *,
+    tune: int = 1000,
+    chains: int = 96,
+    ladder: Any = "auto",
+    reference: str = "auto",
+    step: Any = None,
+    model: Any = None,
+    random_seed: Any = None,
+    initvals: Any = None,
+    var_names: Sequence[str] | None = None,
+    cores: int | None = None,
+    backend: str | Jax = "auto",
+    store: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    log_likelihood: bool = False,
+    callback: Callable[[FinishedChunk], None] | None = None,
+    progressbar: bool = True,
+    compute_convergence_checks: bool = True,
+    **others: Any,
+) -> xr.DataTree:
+    r"""Sample separated modes with their weights, and the evidence, by non-reversible parallel tempering.
+
+    Copies of a ladder of temperatures, from a reference that is easily sampled to the posterior, share the chains.  All
+    rungs move by :class:`GHMC`, so that neither weights nor evidence have a bias of the step; variables are not
+    non-centred.
+
+    Parameters
+    ----------
+    draws
+        Number of recorded draws of each copy.
+    tune
+        The largest number of moves of a chain before the draws, of several transitions each.
+    chains
+        Number of chains, which are those of all temperatures.
+    ladder
+        "auto", a number of rungs, or an array of temperatures from 0 to 1.
+    reference
+        "prior"; "gaussian", a mixture of Gaussians that is fitted to what annealing from around ``initvals`` meets; or
+        "auto": the prior, if there is one to draw from, and from there such a mixture where it is nearer to the
+        posterior or climbs find a mode that chains from the prior do not reach.
+    step
+        A step whose friction and scaling the rungs take.
+    store, resume
+        As for :func:`pmm_mcmc.sample`.  A store begins with the draws, so that a run that is killed while the ladder is
+        tuned is tuned again by ``resume``.
+    model, random_seed, initvals, var_names, cores, backend, log_likelihood, callback, progressbar, \
+    compute_convergence_checks
+        As for :func:`pmm_mcmc.sample`.
+    **others
+        Are refused with what to use instead.
+
+    Returns
+    -------
+    xarray.DataTree
+        As of :func:`pmm_mcmc.sample`, with a draw of each copy in place of each chain, and a group ``ladder``.
+
+    Raises
+    ------
+    ValueError
+        For an invalid argument or model; the message has its name, value and the remedy.
+
+    Examples
+    --------
+    >>> import pymc as pm, pmm_mcmc as pmm
+    >>> with pm.Model():
+    ...     x = pm.NormalMixture("x", w=[0.5, 0.5], mu=[-20.0, 20.0], sigma=1.0)
+    ...     dt = pmm.temper(draws=20, tune=100, chains=24, progressbar=False, random_seed=1)
+    >>> "log_evidence" in dt["ladder"]
+    True
+    """
+    request = Request.checked(
+        temper, others, draws=draws, tune=tune, chains=chains, ladder=ladder, reference=reference, step=step,
+        model=model, random_seed=random_seed, initvals=initvals, var_names=var_names, cores=cores, backend=backend,
+        store=store, resume=resume, log_likelihood=log_likelihood, callback=callback, progressbar=progressbar,
+        compute_convergence_checks=compute_convergence_checks,
+    )  # fmt: skip
+    return tempered(request)
 
 
 def tempered(asked: Request) -> xr.DataTree:
@@ -39,7 +128,7 @@ def tempered(asked: Request) -> xr.DataTree:
         console.compiled()
         _say_what_is_centred(request, console)
         if request.resume and not stored:
-            console.log("Nothing is stored yet in %s: the ladder is tuned from the beginning", request.store)
+            _log.info("Nothing is stored yet in %s: the ladder is tuned from the beginning", request.store)
         bar = console.bar(request.tune, request.draws, adjusted=True)
         with stop_on_signals() as stopped, bar:
 
@@ -69,7 +158,13 @@ def _on_ladder(asked: Request) -> tuple[Request, Given]:
     ValueError
         For what does not go with a ladder.
     """
-    _check_others(asked)
+    if asked.auto:
+        raise ValueError(
+            f"ladder={asked.ladder!r}: draws='auto' is for chains at one temperature; the restarts of a ladder say how "
+            "long it must be: give a number"
+        )
+    if not asked.adapts:
+        raise ValueError("tune=0: a ladder is found in tuning; let it tune")
     betas, rungs = _temperatures(asked.ladder, asked.reference, chains=asked.chains)
     if asked.precision != "float64":
         raise ValueError(
@@ -80,37 +175,8 @@ def _on_ladder(asked: Request) -> tuple[Request, Given]:
     if reference == "prior" and asked.initvals is not None:
         raise ValueError("initvals= does not go with a ladder from the prior, whose draws are the starts: leave it out")
     from_prior = reference == "prior" and (asked.reference == "prior" or betas is not None)
-    request = dataclasses.replace(asked, step=_for_ladder(asked.step), reference=reference, adjusted=True)
+    request = dataclasses.replace(asked, step=_for_ladder(asked.step), reference=reference)
     return request, Given(betas, None if rungs is None else rungs - 1, from_prior)
-
-
-def _check_others(asked: Request) -> None:
-    """Raise ``ValueError`` for arguments that do not go with a ladder."""
-    refused = (
-        (
-            asked.auto,
-            "draws='auto' is for chains at one temperature; the restarts of a ladder say how long it must be: give a "
-            "number",
-        ),
-        (asked.before is not None, "more= does not go on with a ladder: give store=, and resume=True"),
-        (
-            asked.keep != "draws",
-            "keep='moments' keeps no draws, and the modes of a ladder are weighed by them: leave it out",
-        ),
-        (not asked.adjusted, "adjusted=False: all rungs of a ladder are adjusted; leave adjusted out"),
-        (asked.tune == 0, "tune=0: a ladder is found in tuning; let it tune"),
-        (
-            asked.superchains not in ("auto", None),
-            "superchains= share starts, and the copies of a ladder have none: leave it out",
-        ),
-        (
-            not asked.discard_tuned_samples,
-            "discard_tuned_samples=False: the draws of a ladder's tuning are at other temperatures; leave it out",
-        ),
-    )
-    for wrong, words in refused:
-        if wrong:
-            raise ValueError(f"ladder={asked.ladder!r}: {words}")
 
 
 def _beginning(request: Request, fixed: Given) -> str:
@@ -142,7 +208,8 @@ def _temperatures(ladder: Any, reference: Any, *, chains: int) -> tuple[np.ndarr
     ValueError
         For anything that is no ladder, and for too few chains.
     """
-    check_choice("reference", reference, ("auto", "prior", "gaussian"))
+    if reference not in ("auto", "prior", "gaussian"):
+        raise ValueError(f"reference={reference!r}: must be 'auto', 'prior' or 'gaussian'")
     betas: np.ndarray | None = None
     if isinstance(ladder, str) and ladder == "auto":
         rungs = None

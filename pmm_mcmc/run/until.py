@@ -134,7 +134,7 @@ class UntilKnown(Until):
         if self.missing is None:
             _log.log(level, "draws='auto': %d draws of each chain were enough, of at most %d", done, self.bound)
             return
-        more = "store= and resume=True" if stored else "more="
+        more = "store= and resume=True" if stored else "pmm.extend(dt, model=model)"
         _log.warning(
             "draws='auto' ended at its bound, %d draws of each chain, where %s; it goes on with %s",
             done, self.missing, more,

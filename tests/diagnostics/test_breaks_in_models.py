@@ -93,7 +93,7 @@ def test_a_jump_is_not_forgotten_when_a_run_goes_on(tmp_path):
     """A few more draws, or the end of an interrupted run, have too few segments of their own."""
     options = {"random_seed": 1, "progressbar": False, "adjusted": False}
     with model_with(lambda x, s: pt.switch(x > 0.3, 1.5, 0.0)):
-        dt = pmm.sample(more=pmm.sample(300, **options), draws=10, progressbar=False)
+        dt = pmm.extend(pmm.sample(300, **options), 10, progressbar=False)
         pmm.sample(300, store=tmp_path / "run", compute_convergence_checks=False, **options)
         resumed = pmm.sample(310, store=tmp_path / "run", resume=True, **options)
     for result in (dt, resumed):

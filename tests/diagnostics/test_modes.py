@@ -25,7 +25,7 @@ def test_another_mode_with_mass_is_not_trusted():
     assert found.sentence == (
         "Not trusted: chains do not move to another mode, 10 sd above theirs in b[0], that has about 30 % of the mass, "
         "limit 1 %. Reparametrise so that there is one mode, or use "
-        "pmm.sample(ladder='auto'), which moves between modes."
+        "pmm.temper(), which moves between modes."
     )
     assert found.reasons[0].value == pytest.approx(0.3)
     assert "12 sd below theirs in a" in pmm.verdict(result(0.3, -12.0, 0)).sentence

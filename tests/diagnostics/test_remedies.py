@@ -85,7 +85,7 @@ def test_so_many_times_as_many_draws(built, function):
     for _ in range(4):
         times = float(re.search(r"Draw more: about ([\d.]+) times as many", pmm.verdict(dt).sentence)[1])
         extra = int(np.ceil((times - 1.0) * dt.posterior.sizes["draw"]))
-        dt = pmm.sample(more=dt, draws=extra, model=model, progressbar=False)
+        dt = pmm.extend(dt, extra, model=model, progressbar=False)
         if pmm.verdict(dt).trusted:
             return
     raise AssertionError(pmm.verdict(dt).sentence)
@@ -134,6 +134,6 @@ def test_a_ladder_moves_between_modes(built, function):
     model = built(function)
     for seed in (1, 2):
         verdict = pmm.verdict(pmm.sample(model=model, random_seed=seed, progressbar=False))
-        assert not verdict.trusted and "pmm.sample(ladder='auto')" in verdict.sentence, verdict.sentence
-    ladder = pmm.verdict(pmm.sample(draws=100, model=model, ladder="auto", **QUIET))
+        assert not verdict.trusted and "pmm.temper()" in verdict.sentence, verdict.sentence
+    ladder = pmm.verdict(pmm.temper(draws=100, model=model, **QUIET))
     assert ladder.trusted, ladder.sentence

@@ -158,7 +158,7 @@ def test_chains_in_different_modes_disagree():
     mode[3, 0, 2] = 6.0
     dt = tree({"a": x[..., 0], "b": (x + mode)[..., 1:]}, x + mode, -x)
     assert only_reason(dt).startswith("r_hat of b[1] is ")
-    assert pmm.verdict(dt).reasons[0].remedy.startswith("chains keep apart: use pmm.sample(ladder='auto')")
+    assert pmm.verdict(dt).reasons[0].remedy.startswith("chains keep apart: use pmm.temper()")
     mode[3, 0, 2] = 2.0
     overlapping = tree({"a": x[..., 0], "b": (x + mode)[..., 1:]}, x + mode, -x)
     assert only_reason(overlapping, MORE).startswith("r_hat of b[1] is ")

@@ -186,7 +186,7 @@ def test_more_of_unadjusted_draws_is_unadjusted(schools):
     assert_same(
         pmm.sample(more=first, draws=15, model=schools, **QUIET), default(schools, "numba", draws=25, **options)
     )
-    with pytest.raises(ValueError, match=r"more: is the result of another run \(.*\badjusted\b"):
+    with pytest.raises(ValueError, match=r"dt: is the result of another run \(.*\badjusted\b"):
         pmm.sample(more=first, draws=15, adjusted=True, model=schools, **QUIET)
 
 

@@ -91,7 +91,7 @@ def test_every_argument_of_pm_sample_is_taken_or_explained():
         ("chain", "did you mean chains"),
         ("adjust", "did you mean adjusted"),
         ("progress_bar", "did you mean progressbar"),
-        ("qwertz", "which takes step, draws.* keep, adjusted, ladder"),
+        ("qwertz", "which takes step, draws.* keep, adjusted, callback"),
     ],
 )
 def test_other_names_are_guessed(well, name, words):

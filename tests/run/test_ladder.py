@@ -118,8 +118,8 @@ def test_draws_do_not_depend_on_threads(two_modes):
         ({"ladder": 8, "chains": 10}, "take chains=16 or more"),
         ({"reference": "posterior"}, "reference='posterior': must be"),
         ({"ladder": None, "reference": "prior"}, "give ladder='auto' too"),
-        ({"adjusted": False}, "all rungs of a ladder are adjusted; leave adjusted out"),
-        ({"keep": "moments"}, "modes of a ladder are weighed"),
+        ({"adjusted": False}, "adjusted=False does not go with pmm.temper"),
+        ({"keep": "moments"}, "keep='moments' does not go with pmm.temper"),
         ({"tune": 0}, "found in tuning"),
         ({"initvals": {"x": np.zeros(D)}}, "initvals= does not go with a ladder from the prior"),
         ({"precision": "mixed", "backend": "jax"}, "double precision"),
@@ -181,6 +181,8 @@ def test_given_temperatures_are_kept(two_modes):
     dt = on_ladder(two_modes, ladder=betas, chains=20, draws=5, tune=100)
     assert dt["ladder"]["temperature"].values.tolist() == betas
     assert dt["posterior"].sizes["chain"] == 4
+    options = {"backend": "numba", "step": pmm.PoissonULMC(), "random_seed": 3, "progressbar": False}
+    assert_same(dt, pmm.temper(5, ladder=betas, chains=20, tune=100, model=two_modes, **options))
     assert on_ladder(two_modes, ladder=4, chains=20, draws=5, tune=100)["ladder"].sizes["rung"] == 4
 
 

@@ -1,4 +1,4 @@
-"""``pmm.sample(more=...)``: a result in memory goes on, to the bytes of one long run."""
+"""``pmm.extend``: a result in memory goes on, to the bytes of one long run."""
 
 import copy
 import pickle
@@ -36,7 +36,7 @@ def test_what_the_run_was_need_not_be_said_again(schools, backend):
     step = pmm.ULMC(friction=0.7, keep_gradients=False)
     options = {"tune": 160, "chains": 3, "random_seed": None, "precision": "float64", **QUIET}
     first = pmm.sample(step, 20, model=schools, backend=backend, var_names=["mu", "theta"], **options)
-    more = pmm.sample(more=first, draws=30, model=schools, **QUIET)
+    more = pmm.extend(first, 30, model=schools, **QUIET)
     seed = int(more["posterior"].attrs["random_seed"])
     whole = pmm.sample(
         step, 50, model=schools, backend=backend, var_names=["mu", "theta"], **options | {"random_seed": seed}
@@ -86,11 +86,11 @@ CHANGES = {
 def test_another_run_is_refused_by_name(schools):
     first = run(schools, "numba", draws=10)
     for name, change in CHANGES.items():
-        with pytest.raises(ValueError, match=rf"more: is the result of another run \(.*\b{name}\b"):
+        with pytest.raises(ValueError, match=rf"dt: is the result of another run \(.*\b{name}\b"):
             run(schools, **{"backend": "numba", "draws": 10, "more": first} | change)
     with pm.Model() as other:
         pm.Normal("x")
-    with pytest.raises(ValueError, match=r"more: .*density"):
+    with pytest.raises(ValueError, match=r"dt: .*density"):
         run(other, "numba", more=first)
 
 
@@ -101,7 +101,7 @@ def test_other_data_are_refused():
     first = run(model, "numba", draws=10)
     with model:
         pm.set_data({"data": np.ones(2)})
-    with pytest.raises(ValueError, match=r"more: .*density: other values"):
+    with pytest.raises(ValueError, match=r"dt: .*density: other values"):
         run(model, "numba", more=first)
 
 
@@ -116,7 +116,7 @@ def test_what_is_no_such_result_is_refused(well, tmp_path):
         (first.isel(draw=slice(5), missing_dims="ignore"), "6 chains of 5 draws, and the run made 6 of 20"),
         (renamed, "sample_stats/gradient has been taken out"),
     ):
-        with pytest.raises(ValueError, match=rf"more: .*{words}"):
+        with pytest.raises(ValueError, match=rf"dt: .*{words}"):
             run(well, more=tree)
     for name, value in (("store", tmp_path / "b.zarr"), ("initvals", np.zeros(3)), ("keep", "moments")):
         with pytest.raises(ValueError, match=f"{name}=.*does not go with more="):

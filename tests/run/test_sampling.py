@@ -84,7 +84,9 @@ def test_draws_do_not_depend_on_batches_of_several_groups(well, monkeypatch):
     monkeypatch.setattr(jax_engine, "_GROUP_CPU", 4)
     fresh = pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2) - 0.1 * jnp.sum(x**4), 3)
     whole = run(fresh, chains=10)
-    assert_same(whole, run(fresh, chains=10, chain_batch_size=4))
+    assert_same(whole, run(fresh, pmm.Jax(batch=4), chains=10))
+    with pytest.raises(ValueError, match="takes device, precision and batch itself"):
+        run(fresh, pmm.Jax(), chain_batch_size=4)
 
 
 def test_other_seeds_give_other_draws_and_the_same_seed_the_same(well):
@@ -214,7 +216,7 @@ def test_models_in_every_precision_whatever_the_user_has_chosen(precision, x64):
     before = jax.config.values["jax_enable_x64"]
     jax.config.update("jax_enable_x64", x64)
     try:
-        tree = run(model, "jax", precision=precision, draws=100)
+        tree = run(model, pmm.Jax(precision=precision), draws=100)
         assert jax.config.values["jax_enable_x64"] is x64
     finally:
         jax.config.update("jax_enable_x64", before)

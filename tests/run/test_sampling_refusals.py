@@ -18,7 +18,7 @@ BAD = {
     "device": {"device": "gpu"},
     "precision": {"precision": "f32"},
     "superchains": {"superchains": 4},
-    "chain_batch_size": {"chain_batch_size": 0},
+    "batch": {"chain_batch_size": 0},
     "random_seed": {"random_seed": -1},
     "resume": {"resume": True},
     "initvals": {"initvals": np.zeros(4)},

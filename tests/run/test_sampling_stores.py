@@ -11,7 +11,8 @@ from sampling_runs import BACKENDS, Stop, assert_same, run
 from store_runs import files
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run import memory, recorders
+from pmm_mcmc.run import memory
+from pmm_mcmc.run.storage.recovery import stored_identity
 
 pytest_plugins = ["sampling_fixtures"]
 
@@ -50,7 +51,7 @@ def test_a_run_that_is_stopped_anywhere_resumes_to_the_same_bytes(schools, backe
 def test_a_stored_run_can_be_prolonged(well, tmp_path):
     run(well, draws=20, store=tmp_path / "a", random_seed=None)
     longer = run(well, draws=60, store=tmp_path / "a", resume=True, random_seed=None)
-    seed = int(recorders.stored_identity(tmp_path / "a")["seed"])
+    seed = int(stored_identity(tmp_path / "a")["seed"])
     assert_same(longer, run(well, draws=60, random_seed=seed))
     with pytest.raises(ValueError, match="has 60 draws of each chain already"):
         run(well, draws=20, store=tmp_path / "a", resume=True, random_seed=None)

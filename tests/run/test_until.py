@@ -90,7 +90,7 @@ def test_at_the_bound_it_ends_says_why_and_goes_on(well, stored, tmp_path, monke
     assert drawn(first) == 100 and missing.parameter.startswith("x") and said.levelno == logging.WARNING
     assert said.getMessage() == (
         f"draws='auto' ended at its bound, 100 draws of each chain, where {missing}; it goes on with "
-        + ("store= and resume=True" if stored else "more=")
+        + ("store= and resume=True" if stored else "pmm.extend(dt, model=model)")
     )
     further = {"resume": True} if stored else {"more": first}
     second = run(well, draws="auto", **options, **further)

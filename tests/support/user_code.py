@@ -38,6 +38,8 @@ def run(path: Path) -> xr.DataTree:
     dt = pmm.sample(pmm.PoissonULMC(), 500, model=density(), chains=8, store=path, callback=stop)
     reveal_type(dt)  # DataTree
     reveal_type(pmm.open(path))  # DataTree
+    reveal_type(pmm.extend(dt, "auto", model=density()))  # DataTree
+    reveal_type(pmm.temper(100, chains=48, model=density(), backend=pmm.Jax(device="cpu")))  # DataTree
     return dt
 
 
