@@ -18,9 +18,9 @@ from pmm_mcmc.diagnostics.verdict import last_words
 from pmm_mcmc.engines.processes import speaks
 from pmm_mcmc.model.heartbeat import Heartbeat
 from pmm_mcmc.run import arguments
-from pmm_mcmc.run.before import Before
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling
 from pmm_mcmc.run.findings import edges_of, modes_of, noncentring_of, noted
+from pmm_mcmc.run.finished_run import FinishedRun
 from pmm_mcmc.run.ladder_sample import sample_on_ladder
 from pmm_mcmc.run.memory import describe, peak_bytes, refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.plan import Asked, SamplingPlan
@@ -231,12 +231,12 @@ def sample(
         for name, given in (("store", store), ("initvals", initvals), ("keep", None if keep == "draws" else keep)):
             if given is not None:
                 raise ValueError(f"{name}={given!r}: does not go with more=, which continues in memory; leave it out")
-        before = Before.of(more)
+        before = FinishedRun.of(more)
         step = before.step() if step is None else step
         (
             chains, tune, superchains, backend, device, precision, discard_tuned_samples, log_likelihood, var_names,
             adjusted,
-        ) = before.taken_up(
+        ) = before.in_place_of_defaults(
             sample, chains=chains, tune=tune, superchains=superchains, backend=backend, device=device,
             precision=precision, discard_tuned_samples=discard_tuned_samples, log_likelihood=log_likelihood,
             var_names=var_names, adjusted=adjusted,

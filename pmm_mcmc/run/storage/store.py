@@ -169,7 +169,7 @@ class Store:
         """Number of committed draws of each group that has any."""
         return dict(self._extent.rows)
 
-    def append(self, group: str, arrays: Mapping[str, Any], chains: slice = slice(None)) -> None:
+    def append(self, group: str, arrays: Mapping[Any, Any], chains: slice = slice(None)) -> None:
         """Write values, which become visible with the next commit.
 
         Parameters
