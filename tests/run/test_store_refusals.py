@@ -156,7 +156,7 @@ def test_identities_may_hold_what_is_not_equal_to_itself(tmp_path):
 
 
 def test_types_are_asked_for_by_name(copy):
-    with pytest.raises(StoreError, match=r"checkpoint\.\d\[5\]\[0\]\.setting: holds a Setting, which is not among"):
+    with pytest.raises(StoreError, match=r"checkpoint\.\d\.state\[0\]\.setting: holds a Setting, which is not among"):
         Store.resume(copy, runs.IDENTITY, types=[runs.Walk])
     runs.resume(copy).close()
 
