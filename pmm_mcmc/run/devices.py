@@ -118,13 +118,13 @@ def faster_device(density: Any, precision: str, chains: int) -> str:
             cpu = jax.local_devices(backend="cpu")[0]
         except RuntimeError:  # JAX is configured without the CPU
             return "auto"
-        there, here = (_seconds(_trial(density, precision, n, device)) / _GRADIENTS for device in (default, cpu))
-        better = here * _MARGIN < there
+        times = [1e3 * _seconds(_trial(density, precision, n, device)) / _GRADIENTS for device in (default, cpu)]
+        better = times[1] * _MARGIN < times[0]
         density.engines[key] = "cpu" if better else "auto"
         _log.info(
             "device: %s, since gradients of %d chains take %.2g ms on the %s and %.2g ms on the CPU "
             "(pmm.Jax(device=...) chooses otherwise)",
-            "cpu" if better else default.platform, n, 1e3 * there, default.platform, 1e3 * here,
+            "cpu" if better else default.platform, n, times[0], default.platform, times[1],
         )  # fmt: skip
     return density.engines[key]
 
@@ -240,13 +240,13 @@ def own_backend(density: LogDensity, backend: str) -> str:
     return density.runs_on
 
 
-def threads_of(given: int | None, density: PointerDensity) -> int:
+def threads_of(threads: int | None, density: PointerDensity) -> int:
     """Return the number of threads that may call a C function."""
     if density.thread_safe:
-        return given or cores()
-    if given is not None and given > 1:
+        return threads or cores()
+    if threads is not None and threads > 1:
         raise ValueError(
-            f"cores={given}: the C function is not declared thread-safe, so that chains advance one after the other; "
+            f"cores={threads}: the C function is not declared thread-safe, so that chains advance one after the other; "
             "leave cores out, or declare it (from_pointer(..., thread_safe=True), STAN_THREADS=True)"
         )
     return 1

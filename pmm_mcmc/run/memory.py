@@ -45,8 +45,8 @@ def available_bytes() -> int | None:
         Never negative.
     """
     machine = _machine_left()
-    known = [_by_sysconf() if machine is None else machine, *_groups_left()]
-    sizes = [size for size in known if size is not None]
+    limits = [_by_sysconf() if machine is None else machine, *_groups_left()]
+    sizes = [size for size in limits if size is not None]
     return max(min(sizes), 0) if sizes else None
 
 
@@ -90,9 +90,9 @@ def _groups_left() -> Iterator[int | None]:
             continue
         # In a container the path may be that of the outer system, of which the container sees only the top: missing
         # levels are skipped.
-        parts = [part for part in path.split("/") if part]
-        for depth in range(len(parts) + 1):
-            yield _group_left(mount.joinpath(*parts[:depth]), *names)
+        levels = [level for level in path.split("/") if level]
+        for depth in range(len(levels) + 1):
+            yield _group_left(mount.joinpath(*levels[:depth]), *names)
 
 
 def _group_left(group: Path, limit: str, used: str, cache: str) -> int | None:
@@ -108,9 +108,9 @@ def _group_left(group: Path, limit: str, used: str, cache: str) -> int | None:
 
 
 def _by_sysconf() -> int | None:
-    known = getattr(os, "sysconf_names", {})  # not on Windows
+    names = getattr(os, "sysconf_names", {})  # not on Windows
     for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
-        if name in known:
+        if name in names:
             pages = os.sysconf(name)
             if pages > 0:
                 return pages * os.sysconf("SC_PAGE_SIZE")
@@ -164,10 +164,11 @@ def peak_bytes(
 
 def refuse_too_large(draws: int, chains: int, numbers_per_draw: int, needed: int = 0) -> None:
     """Raise ``ValueError`` if the draws, or a run that needs so many bytes, would not fit the available memory."""
-    needed, there = max(needed, 8 * draws * chains * numbers_per_draw), available_bytes()
-    if there is not None and needed > there:
+    needed = max(needed, 8 * draws * chains * numbers_per_draw)
+    available = available_bytes()
+    if available is not None and needed > available:
         raise ValueError(
             f"{chains} chains of {draws} draws, {numbers_per_draw} numbers each, need {describe(needed)} of memory; "
-            f"{describe(there)} are available: give store= to keep them on disk, take fewer chains or draws, or leave "
-            "the gradients out (keep_gradients=False), which are half of it or more"
+            f"{describe(available)} are available: give store= to keep them on disk, take fewer chains or draws, or "
+            "leave the gradients out (keep_gradients=False), which are half of it or more"
         )

@@ -84,8 +84,8 @@ class Moments:
             self.statistics[_SUMMED[name]] = self.statistics.get(_SUMMED[name], 0) + total
         elif name in _AVERAGED:
             mean = values.mean(axis=1, dtype=float)
-            before = self.statistics.get(name, mean)
-            self.statistics[name] = before + (mean - before) * share
+            previous = self.statistics.get(name, mean)
+            self.statistics[name] = previous + (mean - previous) * share
         elif name not in _VECTORS:
             self.statistics[name] = np.array(values[:, -1])
 

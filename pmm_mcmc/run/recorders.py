@@ -12,9 +12,9 @@ import xarray as xr
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.result_tree import ResultTree
-from pmm_mcmc.run.before import CHECKPOINT, TYPES, Before
 from pmm_mcmc.run.chunks import Gathered, Groups
 from pmm_mcmc.run.driver import Run
+from pmm_mcmc.run.finished_run import CHECKPOINT, TYPES, FinishedRun
 from pmm_mcmc.run.memory import describe, peak_bytes, refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.moments import Moments
 from pmm_mcmc.run.plan import SamplingPlan
@@ -27,17 +27,23 @@ from pmm_mcmc.warmup.equilibration import EQUILIBRATION, report_of
 
 __all__ = ["MemoryRecorder", "MomentsRecorder", "StoreRecorder", "recorder_of"]
 
-# The attributes that add up over the parts of a run in memory.
+# The attributes that add up where a run goes on in memory.
 _TIMES = ("sampling_time", "compile_time")
 # Bytes of a predicted peak from which on it is said.
 _LARGE = 2**30
 
 
-class _InMemory:
-    """A recorder that has nothing to open or close."""
+class _Recorder:
+    """Recorder without a store: the run, and the attributes of its result."""
 
     whole_chunks = False
-    run: Run | None = None
+
+    def __init__(self, layout: ResultTree, attrs: dict[str, Any], rows: int, seed: int):
+        self.run: Run | None = None
+        self.rows = rows
+        self.seed = seed
+        self._layout = layout
+        self._attrs = dict(attrs)
 
     def __enter__(self) -> Self:
         return self
@@ -49,8 +55,18 @@ class _InMemory:
         """Keep a reference to the run, which changes in place."""
         self.run = run
 
+    def note(self, attrs: dict[str, Any]) -> None:
+        """Add attributes that differ between equal runs."""
+        self._attrs |= attrs
 
-class MemoryRecorder(_InMemory):
+    def _with_equilibration(self, tree: xr.DataTree) -> xr.DataTree:
+        """Return the result with how equilibration ended, if there was one."""
+        if self.run is not None and self.run.equilibration is not None:
+            tree[EQUILIBRATION] = xr.DataTree(report_of(self.run.equilibration, len(self.run.n_grad)))
+        return tree
+
+
+class MemoryRecorder(_Recorder):
     """Recorder that keeps the draws in memory, with a checkpoint to continue from.
 
     Chunks go to their place in arrays of all draws; where their number is not known, they are concatenated.
@@ -61,10 +77,10 @@ class MemoryRecorder(_InMemory):
         Layout and attributes of the result, its arrays without draws, and the draws of a chunk.
     identity, arguments
         Identity of the run, and the arguments of its step.
-    before
-        The result to continue, if there is one.
+    finished
+        The run to continue, if there is one.
     draws
-        Draws of each chain after the warm-up, with those of that result; None if it is not known.
+        Draws of each chain after the warm-up, with those of that run; None if it is not known.
     """
 
     def __init__(
@@ -75,24 +91,25 @@ class MemoryRecorder(_InMemory):
         rows: int,
         identity: dict[str, Any],
         arguments: MethodArguments,
-        before: Before | None = None,
+        finished: FinishedRun | None = None,
         draws: int | None = None,
     ):
-        self._layout, self._attrs, self._empty = layout, dict(attrs), empty
-        self.rows, self.seed = rows, identity["seed"]
+        super().__init__(layout, attrs, rows, identity["seed"])
+        self._empty = empty
         self._identity, self._arguments = identity, arguments
-        self._parts: dict[str, dict[str, list[np.ndarray]]] = {}
-        self._whole = None if draws is None else Gathered(identity["chains"], draws)
+        self._chunks: dict[str, dict[str, list[np.ndarray]]] = {}
+        self._arrays = None if draws is None else Gathered(identity["chains"], draws)
         self._times: dict[str, float] = {}
-        if before is not None:
-            found = differences(before.identity, identity)
-            if found:
+        if finished is not None:
+            changes = differences(finished.identity, identity)
+            if changes:
                 raise ValueError(
-                    f"dt: is the result of another run ({found}); give the arguments of that run, or start a new one"
+                    f"dt: is the result of another run ({changes}); give the arguments of that run, or start a new one"
                 )
-            self.run = before.run
-            self._add(before.groups(empty), before.run.done)
-            self._times = {name: float(before.tree["posterior"].attrs.get(name, 0.0)) for name in _TIMES}
+            self.run = finished.run
+            self._add(finished.groups(empty), finished.run.done)
+            attributes = finished.result["posterior"].attrs
+            self._times = {name: float(attributes.get(name, 0.0)) for name in _TIMES}
 
     def put(self, groups: Groups, run: Run, whole: bool) -> None:
         """Record a chunk."""
@@ -100,45 +117,43 @@ class MemoryRecorder(_InMemory):
 
     def _add(self, groups: Groups, done: int) -> None:
         for group, arrays in groups.items():
-            if self._whole is not None and not group.startswith("warmup_"):
+            if self._arrays is not None and not group.startswith("warmup_"):
                 drawn = next(iter(arrays.values())).shape[1]
-                self._whole.put(slice(None), done - drawn, {group: arrays})
+                self._arrays.put(slice(None), done - drawn, {group: arrays})
                 continue
-            parts = self._parts.setdefault(group, {})
+            chunks = self._chunks.setdefault(group, {})
             for name, values in arrays.items():
-                parts.setdefault(name, []).append(values)
+                chunks.setdefault(name, []).append(values)
 
     def note(self, attrs: dict[str, Any]) -> None:
         """Add attributes that differ between equal runs; times add up."""
-        self._attrs |= attrs | {name: attrs[name] + seconds for name, seconds in self._times.items()}
+        super().note(attrs | {name: attrs[name] + seconds for name, seconds in self._times.items()})
 
     def so_far(self) -> xr.DataTree:
         """Return the result of all chunks so far, to be judged."""
         groups = dict(self._empty)
-        for group, parts in self._parts.items():
-            for name, chunks in parts.items():  # one variable at a time, so that only one is in memory twice
+        for group, variables in self._chunks.items():
+            for name, chunks in variables.items():  # one variable at a time, so that only one is in memory twice
                 if len(chunks) > 1:
-                    parts[name] = [np.concatenate(chunks, axis=1)]
-            groups[group] = {name: chunks[0] for name, chunks in parts.items()}
-        if self._whole is not None and self.run is not None:
-            groups |= self._whole.upto(self.run.done)
+                    variables[name] = [np.concatenate(chunks, axis=1)]
+            groups[group] = {name: chunks[0] for name, chunks in variables.items()}
+        if self._arrays is not None and self.run is not None:
+            groups |= self._arrays.upto(self.run.done)
         return self._layout.tree(groups, self._attrs)
 
     def result(self) -> xr.DataTree:
         """Return the result of all chunks, with how to go on from there."""
-        tree = self.so_far()
+        tree = self._with_equilibration(self.so_far())
         state = np.frombuffer(encode((self._identity, self._arguments, self.run)), np.uint8)
         tree[CHECKPOINT] = xr.DataTree(xr.Dataset({"state": ("byte", state)}))
-        return _with_equilibration(tree, self.run)
+        return tree
 
 
-class MomentsRecorder(_InMemory):
+class MomentsRecorder(_Recorder):
     """Recorder that keeps no draws, only the moments of :class:`pmm_mcmc.run.moments.Moments`."""
 
     def __init__(self, layout: ResultTree, attrs: dict[str, Any], empty: Groups, rows: int, seed: int):
-        self._layout = layout
-        self.rows, self.seed = rows, seed
-        self._attrs = dict(attrs)
+        super().__init__(layout, attrs, rows, seed)
         self._moments = Moments(empty["posterior"])
 
     def put(self, groups: Groups, run: Run, whole: bool) -> None:
@@ -146,17 +161,11 @@ class MomentsRecorder(_InMemory):
         if "posterior" in groups:
             self._moments.add(groups)
 
-    def note(self, attrs: dict[str, Any]) -> None:
-        """Add attributes that differ between equal runs."""
-        self._attrs |= attrs
-
     def so_far(self) -> xr.DataTree:
-        """Return the result of all chunks so far, to be judged."""
-        return self.result()
+        """Return the moments of all chunks so far."""
+        return self._with_equilibration(self._moments.tree(self._layout, self._attrs))
 
-    def result(self) -> xr.DataTree:
-        """Return the result with the moments."""
-        return _with_equilibration(self._moments.tree(self._layout, self._attrs), self.run)
+    result = so_far
 
 
 class StoreRecorder:
@@ -174,15 +183,10 @@ class StoreRecorder:
 
     whole_chunks = True  # a chunk that is not whole is not stored
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        store: Store,
-        rows: int,
-        seed: int,
-        processes: Processes,
-    ):
-        self._path, self._store, self.rows, self.seed, self._processes = path, store, rows, seed, processes
+    def __init__(self, path: str | os.PathLike[str], store: Store, rows: int, seed: int, processes: Processes):
+        self._path, self._store, self._processes = path, store, processes
+        self.rows = rows
+        self.seed = seed
         self.run: Run | None = None
         # Draws of warm-up, whose blocks have any length, that do not fill a chunk yet, for the chains of this process.
         self._waiting: Groups = {}
@@ -211,8 +215,7 @@ class StoreRecorder:
             if next(iter(arrays.values())).shape[1]:
                 self._store.append(group, arrays, self._processes.own)
         if run.equilibration is not None and not run.tuning and run.done == 0:
-            report = report_of(run.equilibration, len(run.n_grad))
-            self._store.append(EQUILIBRATION, {str(name): values.values for name, values in report.data_vars.items()})
+            self._store.append(EQUILIBRATION, report_of(run.equilibration, len(run.n_grad)))
         self._commit(run)
 
     def _commit(self, run: Run) -> None:
@@ -227,11 +230,11 @@ class StoreRecorder:
 
     def _aligned(self, group: str, arrays: dict[str, np.ndarray], more: bool) -> dict[str, np.ndarray]:
         """Return the draws of warm-up that fill whole chunks, all of them at the end, and keep the others."""
-        before = self._waiting.pop(group, {})
-        joined = {name: np.concatenate([before[name], a], axis=1) if before else a for name, a in arrays.items()}
-        there = next(iter(joined.values())).shape[1]
-        cut = there - there % self.rows if more else there
-        if cut < there:
+        waiting = self._waiting.pop(group, {})
+        joined = {name: np.concatenate([waiting[name], a], axis=1) if waiting else a for name, a in arrays.items()}
+        length = next(iter(joined.values())).shape[1]
+        cut = length - length % self.rows if more else length
+        if cut < length:
             self._waiting[group] = {name: values[:, cut:].copy() for name, values in joined.items()}
         return {name: values[:, :cut] for name, values in joined.items()}
 
@@ -247,13 +250,6 @@ class StoreRecorder:
         """Return the stored run, which is read when it is used."""
         self._processes.wait()  # until the first process has closed it
         return open_store(self._path)
-
-
-def _with_equilibration(tree: xr.DataTree, run: Run | None) -> xr.DataTree:
-    """Return the result of a run with the group that says how equilibration ended, if there was one."""
-    if run is not None and run.equilibration is not None:
-        tree[EQUILIBRATION] = xr.DataTree(report_of(run.equilibration, len(run.n_grad)))
-    return tree
 
 
 def recorder_of(

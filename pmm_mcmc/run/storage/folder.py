@@ -210,14 +210,14 @@ class LocalFolder(Folder):
             os.unlink(self._path(key))
 
     def sizes(self) -> dict[str, int]:
-        found = {}
+        sizes = {}
         with _reported(self.root, "listed"):
             for folder, _, names in os.walk(self.root):
                 for name in names:
                     path = os.path.join(folder, name)
                     with contextlib.suppress(FileNotFoundError):
-                        found[os.path.relpath(path, self.root).replace(os.sep, "/")] = os.stat(path).st_size
-        return found
+                        sizes[os.path.relpath(path, self.root).replace(os.sep, "/")] = os.stat(path).st_size
+        return sizes
 
     def acquire(self) -> None:
         with _reported(self.at(_LOCK), "locked"):
@@ -288,10 +288,10 @@ class RemoteFolder(Folder):
         with _reported(self.root, "listed"):
             self._fs.invalidate_cache()
             try:
-                found = self._fs.find(self._base, detail=True)
+                files = self._fs.find(self._base, detail=True)
             except FileNotFoundError:
-                found = {}
-        return {path[len(self._base) + 1 :]: int(info["size"]) for path, info in found.items()}
+                files = {}
+        return {path[len(self._base) + 1 :]: int(info["size"]) for path, info in files.items()}
 
     def acquire(self) -> None:
         if self.root in self._here:

@@ -28,7 +28,7 @@ from zarr.storage import MemoryStore
 from pmm_mcmc.run.storage.errors import StoreError
 from pmm_mcmc.run.storage.folder import PARTIAL, PRIVATE
 
-__all__ = ["METADATA", "ArrayLayout", "Extent", "intact", "is_chunk", "is_own", "packed"]
+__all__ = ["METADATA", "ArrayLayout", "Extent", "intact", "is_chunk", "is_ours", "packed"]
 
 METADATA = "zarr.json"
 _CHUNK = re.compile(r"/(c|(c\.)?\d+(\.\d+)*)$")
@@ -42,7 +42,7 @@ def is_chunk(key: str) -> bool:
     return _CHUNK.search(key) is not None
 
 
-def is_own(key: str) -> bool:
+def is_ours(key: str) -> bool:
     """Return whether a key is one that this package or zarr writes."""
     return key.startswith(f"{PRIVATE}/") or key.endswith(PARTIAL) or _name(key) == METADATA or is_chunk(key)
 
@@ -102,7 +102,7 @@ class ArrayLayout:
         Raises
         ------
         StoreError
-            If a part of the template cannot be stored; the message names it.
+            If something in the template cannot be stored; the message names it.
         """
         if min(rows, chains) < 1:
             raise StoreError(f"rows_per_chunk={rows}, chains_per_chunk={chains}: must be at least 1")
@@ -172,7 +172,7 @@ class ArrayLayout:
 
     def keys(self, extent: Extent, since: Extent | None = None) -> set[str]:
         """Return the keys of all files with values, or of those written since the extent ``since``."""
-        found: set[str] = set()
+        keys: set[str] = set()
         for path in self.arrays():
             meta = self.array(path, extent)
             first = [0] * len(meta["shape"])
@@ -183,8 +183,8 @@ class ArrayLayout:
                 continue
             ends = [-(-n // c) for n, c in zip(meta["shape"], _chunk_shape(meta), strict=True)]
             indices = itertools.product(*map(range, first, ends))
-            found.update(_key(path, meta, index) for index in indices)
-        return found
+            keys.update(_key(path, meta, index) for index in indices)
+        return keys
 
     def excess(self, key: str, keys: set[str]) -> bool:
         """Return whether a file contains draws and is not among ``keys``."""
@@ -203,12 +203,12 @@ class ArrayLayout:
             block = values[tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, shape, strict=True))]
             yield _key(path, meta, [o // c + i for o, c, i in zip(origin, shape, index, strict=True)]), block, shape
 
-    def coordinate(self, group: str, before: int, after: int) -> Iterator[tuple[str, np.ndarray, list[int]]]:
+    def coordinate(self, group: str, start: int, stop: int) -> Iterator[tuple[str, np.ndarray, list[int]]]:
         """Yield key, values and shape of the files of the coordinate ``draw`` that more draws of a group need."""
         path = f"{group}/draw".removeprefix("/")
         meta = self.nodes.get(path)
         if meta is not None and _is_coordinate(path, meta):
-            for i in range(-(-before // _DRAWS), -(-after // _DRAWS)):
+            for i in range(-(-start // _DRAWS), -(-stop // _DRAWS)):
                 numbers = np.arange(i * _DRAWS, (i + 1) * _DRAWS).astype(meta["data_type"])
                 yield _key(path, meta, [i]), numbers, [_DRAWS]
 
@@ -217,8 +217,8 @@ class ArrayLayout:
         meta = self.nodes[path]
         names, shape = _dims(meta), meta["shape"]
         rows = values.shape[names.index("draw")] if _grows(meta) and values.ndim == len(names) else 0
-        given = {"chain": chains.stop - chains.start, "draw": rows}
-        wanted = tuple(given.get(name, n) for name, n in zip(names, shape, strict=True))
+        lengths = {"chain": chains.stop - chains.start, "draw": rows}
+        wanted = tuple(lengths.get(name, n) for name, n in zip(names, shape, strict=True))
         if values.shape != wanted or str(values.dtype) != meta["data_type"]:
             raise StoreError(
                 f"{path}: values of shape {values.shape} and type {values.dtype} for chains {chains.start} to "
@@ -265,9 +265,9 @@ def _encoding(path: str, variable: xr.Variable, rows: int, chains: int) -> dict[
 
 def packed(block: np.ndarray, shape: list[int]) -> bytes:
     """Return the contents of the file of one chunk, padded where the array ends within it."""
-    whole = np.full(shape, np.nan if block.dtype.kind == "f" else 0, block.dtype.newbyteorder("<"))
-    whole[tuple(map(slice, block.shape))] = block
-    data = bytes(numcodecs.zstd.compress(whole, _LEVEL))
+    padded = np.full(shape, np.nan if block.dtype.kind == "f" else 0, block.dtype.newbyteorder("<"))
+    padded[tuple(map(slice, block.shape))] = block
+    data = bytes(numcodecs.zstd.compress(padded, _LEVEL))
     return data + struct.pack("<I", google_crc32c.value(data))
 
 

@@ -40,23 +40,13 @@ class Record(NamedTuple):
 
     number: int
     extent: Extent
-    before: Extent
+    previous: Extent
     state: Any
 
     @classmethod
     def first(cls) -> Record:
         """Return the record of a store without commits."""
         return cls(-1, Extent({}, {}), Extent({}, {}), None)
-
-    def encoded(self) -> bytes:
-        """Return the record as the contents of a file."""
-        return encode([self.number, *self.extent, *self.before, self.state])
-
-    @classmethod
-    def decoded(cls, data: bytes, types: Iterable[type], name: str) -> Record:
-        """Return the record from the contents of a file."""
-        number, rows, copies, rows_before, copies_before, state = decode(data, types, name)
-        return cls(number, Extent(rows, copies), Extent(rows_before, copies_before), state)
 
 
 def _present(folder: Folder) -> set[str]:
@@ -86,19 +76,19 @@ def complete(folder: Folder) -> bool:
     return folder.exists(SETTINGS) and not folder.exists(CREATING)  # in this order, since CREATING is written first
 
 
-def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+def differences(stored: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
     """Return the differences between the identities of two runs as text, empty if there are none."""
-    names = sorted(stored.keys() | given.keys())
-    return "; ".join(_difference(stored, given, name) for name in names if not _same(stored, given, name))
+    names = sorted(stored.keys() | identity.keys())
+    return "; ".join(_difference(stored, identity, name) for name in names if not _same(stored, identity, name))
 
 
 def stored_layout(folder: Folder, identity: Mapping[str, Any]) -> ArrayLayout:
     """Return the layout of the store in a folder; raise :class:`StoreError` if its run has another identity."""
     settings = _settings(folder)
-    found = differences(settings["identity"], identity)
-    if found:
+    changes = differences(settings["identity"], identity)
+    if changes:
         raise StoreError(
-            f"{folder.root}: is the store of another run ({found}); resume with what is stored, or use another path"
+            f"{folder.root}: is the store of another run ({changes}); resume with what is stored, or use another path"
         )
     return ArrayLayout(settings["nodes"])
 
@@ -128,10 +118,11 @@ def _settings(folder: Folder) -> dict[str, Any]:
         raise StoreError(f"{error}; the draws can be read, but the run must be begun again at another path") from error
 
 
-def _same(stored: Mapping[str, Any], given: Mapping[str, Any], name: str) -> bool:
-    if name not in stored or name not in given:
+def _same(stored: Mapping[str, Any], identity: Mapping[str, Any], name: str) -> bool:
+    if name not in stored or name not in identity:
         return False
-    a, b = stored[name], given[name]
+    a = stored[name]
+    b = identity[name]
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         relative = _TOLERANCE if stored.get("precision", "float64") == "float64" else _SINGLE_TOLERANCE
         absolute = 1e-3 * relative * np.abs(a[np.isfinite(a)]).max(initial=0.0)
@@ -141,10 +132,10 @@ def _same(stored: Mapping[str, Any], given: Mapping[str, Any], name: str) -> boo
     return a == b or encode(a) == encode(b)  # NaN is not equal to itself
 
 
-def _difference(stored: Mapping[str, Any], given: Mapping[str, Any], name: str) -> str:
-    if any(isinstance(entries.get(name), np.ndarray) for entries in (stored, given)):
+def _difference(stored: Mapping[str, Any], identity: Mapping[str, Any], name: str) -> str:
+    if any(isinstance(entries.get(name), np.ndarray) for entries in (stored, identity)):
         return f"{name}: other values at two fixed points, as of another model, other data or another format"
-    return f"{name}: {_shown(stored, name, 'stored')}, {_shown(given, name, 'given')}"
+    return f"{name}: {_shown(stored, name, 'stored')}, {_shown(identity, name, 'given')}"
 
 
 def _shown(entries: Mapping[str, Any], name: str, how: str) -> str:
@@ -170,13 +161,13 @@ def last_whole(
     StoreError
         If there are commits, and none is whole.
     """
-    types = tuple(types)
+    types = (*types, Record, Extent)
     records, faults = {}, {}
     for key in SLOTS:
         data = folder.get(key)
         try:
             if data is not None:
-                records[key] = Record.decoded(data, types, folder.at(key))
+                records[key] = decode(data, types, folder.at(key))
         except Damaged as error:
             faults[key] = str(error)
     if not records and not faults:
@@ -201,7 +192,7 @@ def _fault(folder: Folder, layout: ArrayLayout, record: Record, sizes: Mapping[s
     """Return the fault of a commit's files, empty if none: all must exist, and its own must be intact."""
     absent = sorted(key for key in layout.keys(record.extent) if not sizes.get(key))
     damaged = sorted(
-        key for key in layout.keys(record.extent, since=record.before) if not intact(folder.get(key) or b"")
+        key for key in layout.keys(record.extent, since=record.previous) if not intact(folder.get(key) or b"")
     )
     for what, keys in (("missing or empty", absent), ("damaged", damaged)):
         if keys:

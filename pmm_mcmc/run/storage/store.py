@@ -16,7 +16,7 @@ import xarray as xr
 from pmm_mcmc.run.storage.checkpoint import encode
 from pmm_mcmc.run.storage.errors import StoreError
 from pmm_mcmc.run.storage.folder import LOCKS, PARTIAL, Folder, folder_at
-from pmm_mcmc.run.storage.layout import METADATA, ArrayLayout, Extent, is_own, packed
+from pmm_mcmc.run.storage.layout import METADATA, ArrayLayout, Extent, is_ours, packed
 from pmm_mcmc.run.storage.notes import NOTES, stored_notes
 from pmm_mcmc.run.storage.recovery import (
     CREATING,
@@ -98,15 +98,15 @@ class Store:
         with folder.opened_for_writing():
             refuse_existing(folder)
             for key in folder.sizes():
-                if key not in LOCKS and key != CREATING and is_own(key):
+                if key not in LOCKS and key != CREATING and is_ours(key):
                     folder.delete(key)  # from an interrupted creation
             folder.put(CREATING, b"")
             refuse_twins(folder, layout)
-            start = Extent({}, {})
-            store = cls(folder, layout, Record(-1, start, start, None), primary)
-            store._put(files | layout.own_metadata(start))
+            start = Record.first()
+            store = cls(folder, layout, start, primary)
+            store._put(files | layout.own_metadata(start.extent))
             store._put({SETTINGS: settings})
-            store._publish(start)
+            store._publish(start.extent)
             folder.delete(CREATING)
         return store
 
@@ -158,9 +158,9 @@ class Store:
                 )
             store = cls(folder, layout, record, primary)
             store._publish(store._extent)
-            kept = layout.keys(store._extent)
+            committed = layout.keys(store._extent)
             for key in sizes:
-                if key.endswith(PARTIAL) or key in faults or layout.excess(key, kept):
+                if key.endswith(PARTIAL) or key in faults or layout.excess(key, committed):
                     folder.delete(key)
         return store
 
@@ -169,7 +169,7 @@ class Store:
         """Number of committed draws of each group that has any."""
         return dict(self._extent.rows)
 
-    def append(self, group: str, arrays: Mapping[str, Any], chains: slice = slice(None)) -> None:
+    def append(self, group: str, arrays: Mapping[Any, Any], chains: slice = slice(None)) -> None:
         """Write values, which become visible with the next commit.
 
         Parameters
@@ -189,13 +189,13 @@ class Store:
             If values do not fit the template, or cannot be written.
         """
         self._require_open()
-        row, rows = self._extent.rows.get(group, 0), set()
-        if group in self._rows:
-            rows.add(self._rows[group])
+        row = self._extent.rows.get(group, 0)
+        rows = {self._rows[group]} if group in self._rows else set()
         spans: dict[str, tuple[int, int]] = {}
         tasks: list[tuple[str, np.ndarray, list[int]]] = []
-        for name, given in arrays.items():
-            path, values = f"{group}/{name}", np.asarray(given)
+        for name, array in arrays.items():
+            path = f"{group}/{name}"
+            values = np.asarray(array)
             if path not in self._layout.arrays():
                 raise StoreError(f"{path}: is not in the template of {self._folder.root}")
             grows = name in self._layout.draws.get(group, ())
@@ -249,7 +249,7 @@ class Store:
                     "append the values of all chains first"
                 )
             record = Record(self._number + 1, after, self._extent, checkpoint)
-            self._folder.put(SLOTS[record.number % 2], record.encoded())
+            self._folder.put(SLOTS[record.number % 2], encode(record))
             self._publish(after)
         self._number += 1
         self._extent = after

@@ -1,4 +1,4 @@
-"""A result in memory that a run goes on from, and what a checkpoint consists of."""
+"""A finished run that goes on from its result in memory, and what a checkpoint consists of."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.schedule import Warmup
 
-__all__ = ["CHECKPOINT", "TYPES", "Before"]
+__all__ = ["CHECKPOINT", "TYPES", "FinishedRun"]
 
 # The group with the final state of a run in a result in memory.
 CHECKPOINT = "checkpoint"
@@ -33,26 +33,26 @@ TYPES = (
 )  # fmt: skip
 
 
-class Before(NamedTuple):
-    """A result in memory, and the finished run that it contains.
+class FinishedRun(NamedTuple):
+    """A run, from the checkpoint in its result.
 
     Attributes
     ----------
-    tree
-        The result.
+    result
+        Its result.
     identity, arguments
-        Identity of the run, and the arguments of its step.
+        Its identity, and the arguments of its step.
     run
-        The run at its end.
+        Its state at the end.
     """
 
-    tree: xr.DataTree
+    result: xr.DataTree
     identity: dict[str, Any]
     arguments: MethodArguments
     run: Run
 
     @classmethod
-    def of(cls, tree: Any) -> Before:
+    def of(cls, result: Any) -> FinishedRun:
         """Read the checkpoint that :class:`MemoryRecorder` adds to a result.
 
         Raises
@@ -60,20 +60,20 @@ class Before(NamedTuple):
         ValueError
             If there is no checkpoint, or the result has been changed.
         """
-        if not isinstance(tree, xr.DataTree) or CHECKPOINT not in tree.children:
+        if not isinstance(result, xr.DataTree) or CHECKPOINT not in result.children:
             raise ValueError(
-                f"dt: must be a result of pmm.sample with a group {CHECKPOINT!r}, and this {type(tree).__name__} has "
-                "none; a run in a store goes on with store=, resume=True, and a run of pm.sample cannot go on"
+                f"dt: must be a result of pmm.sample with a group {CHECKPOINT!r}, and this {type(result).__name__} "
+                "has none; a run in a store goes on with store=, resume=True, and a run of pm.sample cannot go on"
             )
-        data = np.asarray(tree[CHECKPOINT]["state"].values, dtype=np.uint8).tobytes()
+        data = np.asarray(result[CHECKPOINT]["state"].values, dtype=np.uint8).tobytes()
         identity, arguments, run = decode(data, TYPES, "dt")
-        sizes = tree["posterior"].sizes
+        sizes = result["posterior"].sizes
         if (sizes["chain"], sizes["draw"]) != (identity["chains"], run.done):
             raise ValueError(
                 f"dt: has {sizes['chain']} chains of {sizes['draw']} draws, and the run made {identity['chains']} of "
                 f"{run.done}; give the result as it was returned"
             )
-        return cls(tree, identity, arguments, run)
+        return cls(result, identity, arguments, run)
 
     def step(self) -> Any:
         """Return a step with the arguments of the run."""
@@ -81,7 +81,7 @@ class Before(NamedTuple):
 
     def groups(self, empty: Groups) -> Groups:
         """Return the recorded arrays of the groups and names in ``empty``."""
-        missing = [f"{g}/{n}" for g in empty for n in empty[g] if g not in self.tree or n not in self.tree[g]]
+        missing = [f"{g}/{n}" for g in empty for n in empty[g] if g not in self.result or n not in self.result[g]]
         if missing:
             raise ValueError(f"dt: {missing[0]} has been taken out of it; give the result as it was returned")
-        return {g: {n: np.asarray(self.tree[g][n].values) for n in names} for g, names in empty.items()}
+        return {g: {n: np.asarray(self.result[g][n].values) for n in names} for g, names in empty.items()}
