@@ -151,13 +151,7 @@ def tempered(asked: Request) -> xr.DataTree:
 
 
 def _on_ladder(asked: Request) -> tuple[Request, Given]:
-    """Return the request with the step and the reference of a ladder, and what is fixed of it.
-
-    Raises
-    ------
-    ValueError
-        For what does not go with a ladder.
-    """
+    """Return the request with the step and the reference of a ladder, and what is fixed of it."""
     if asked.auto:
         raise ValueError(
             f"ladder={asked.ladder!r}: draws='auto' is for chains at one temperature; the restarts of a ladder say how "
@@ -201,13 +195,7 @@ def _say_what_is_centred(request: Request, console: Console) -> None:
 
 
 def _temperatures(ladder: Any, reference: Any, *, chains: int) -> tuple[np.ndarray | None, int | None]:
-    """Return the temperatures of a ladder and its number of rungs, None where they are to be found.
-
-    Raises
-    ------
-    ValueError
-        For anything that is no ladder, and for too few chains.
-    """
+    """Return the temperatures of a ladder and its number of rungs, None where they are to be found."""
     if reference not in ("auto", "prior", "gaussian"):
         raise ValueError(f"reference={reference!r}: must be 'auto', 'prior' or 'gaussian'")
     betas: np.ndarray | None = None
