@@ -27,7 +27,7 @@ from pmm_mcmc.run.ladder_climbs import look
 from pmm_mcmc.run.ladder_path import Moved, Path, Points
 from pmm_mcmc.run.ladder_report import LADDER, with_modes, without_draws
 from pmm_mcmc.run.ladder_state import LOOK, LOOKS, REMEMBER, Ladder, Scan
-from pmm_mcmc.run.ladder_tuning import Given, Tuner
+from pmm_mcmc.run.ladder_tuning import Fixed, Tuner
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request, stored_run
@@ -43,7 +43,7 @@ class _Stopped(Exception):
     """Ctrl-C while the ladder was tuned."""
 
 
-def reference_of(model: Any, is_density: bool, asked: str) -> str:
+def reference_of(model: Any, is_density: bool, reference: str) -> str:
     """Return the reference of a ladder, ``"prior"`` or ``"gaussian"``.
 
     Raises
@@ -52,20 +52,20 @@ def reference_of(model: Any, is_density: bool, asked: str) -> str:
         If the prior is asked for and there is none to draw from.
     """
     if is_density:
-        if asked == "prior":
+        if reference == "prior":
             raise ValueError(
                 "reference='prior': a LogDensity has no prior that is known; leave reference out, or take 'gaussian'"
             )
         return "gaussian"
     model = pm.modelcontext(model)
     improper = improper_priors(model)
-    if asked == "prior" and improper:
+    if reference == "prior" and improper:
         raise ValueError(
             f"reference='prior': nothing can be drawn from the flat prior of {', '.join(improper)}; give a proper "
             "prior, or take reference='gaussian'"
         )
-    if asked != "auto":
-        return asked
+    if reference != "auto":
+        return reference
     informed = bool(model.observed_RVs or model.potentials)
     return "prior" if informed and not improper else "gaussian"
 
@@ -77,7 +77,7 @@ class LadderRun:
     ----------
     plan
         The sampling plan.
-    given
+    fixed
         What the user fixes of the ladder.
     request, reference
         What was asked for; and the reference, which may be "auto".
@@ -88,22 +88,27 @@ class LadderRun:
     def __init__(
         self,
         plan: SamplingPlan,
-        given: Given,
+        fixed: Fixed,
         request: Request,
         reference: str | None,
         *,
         update: Callable[[bool, int, float, int, float], None],
         stopped: Callable[[], bool],
     ):
-        self.plan, self.given, self.request = plan, given, request
-        self.chains, self.draws, self.tune = request.chains, request.draws, request.tune
+        self.plan = plan
+        self.fixed = fixed
+        self.request = request
+        self.chains = request.chains
+        self.draws = request.draws
+        self.tune = request.tune
         ladder = request.ladder
         self.identity = plan.identity | {
             "chains": self.chains, "tune": self.tune, "seed": request.seed, "reference": reference,
             "ladder": ladder if isinstance(ladder, str) else repr(np.asarray(ladder).tolist()),
         }  # fmt: skip
         self.attrs = {"tuning_steps": self.tune, "random_seed": request.seed, **plan.attributes}
-        self._update, self._stopped = update, stopped
+        self._update = update
+        self._stopped = stopped
         self.path = Path(plan.adjusted_engine, plan.prior_sampler)
         self._threads = 1 if plan.attributes["backend"] == "jax" else (request.cores or devices.cores())
         self.finished = False
@@ -121,7 +126,7 @@ class LadderRun:
         store = self.request.store
         with ExitStack() as stack:
             each = stack.enter_context(_mapping(self._threads))
-            opened, ladder = None, None
+            opened: Store | None = None
             if store is not None and self.request.resume:
                 opened = self._resumed(store)
             if opened is not None:
@@ -150,12 +155,14 @@ class LadderRun:
             if self._stopped():
                 raise _Stopped
 
-        tuner = Tuner(self.path, self.plan.arguments, self.given, self.chains, self.tune, key, each, note)
+        tuner = Tuner(self.path, self.plan.arguments, self.fixed, self.chains, self.tune, key, each, note)
         ladder = tuner.run(start)
         tuner.look_around(ladder)
         ladder.sums = LadderSums.start(ladder.betas, tuner.last, ladder.copies)
         ladder.swapped = np.zeros(ladder.pairs)
-        ladder.restarts[:], ladder.round_trips[:], ladder.arrived[:] = 0, 0, False
+        ladder.restarts[:] = 0
+        ladder.round_trips[:] = 0
+        ladder.arrived[:] = False
         ladder.tuning_gradients = float(ladder.n_grad.sum())
         return ladder
 
@@ -173,7 +180,8 @@ class LadderRun:
         opened: Store | None,
         notes: Callable[[], dict[str, Any]],
     ) -> xr.DataTree:
-        plan, names = self.plan, self.plan.layout.names
+        plan = self.plan
+        names = self.plan.layout.names
         if ladder.done > self.draws:
             raise ValueError(
                 f"draws={self.draws}: the store has {ladder.done} draws of each chain already; ask for more"
@@ -184,11 +192,11 @@ class LadderRun:
         chunks: list[Groups] = []
         stop = False
         while ladder.done < self.draws and not stop:
-            groups, whole = self._chunk(ladder, each, min(rows, self.draws - ladder.done))
-            stop = self._reported(ladder, groups) or not whole
+            groups, complete = self._chunk(ladder, each, min(rows, self.draws - ladder.done))
+            stop = self._reported(ladder, groups) or not complete
             if opened is None:
                 chunks.append(groups)
-            elif whole:
+            elif complete:
                 for group, arrays in groups.items():
                     opened.append(group, arrays)
                 self._append_report(opened, without_draws(ladder, names))
@@ -220,9 +228,13 @@ class LadderRun:
 
     def _chunk(self, ladder: Ladder, each: Any, rows: int) -> tuple[Groups, bool]:
         """Return the draws of some scans, and whether all of them were made."""
-        C, d = ladder.copies, self.path.d
-        chunk, arrived = Chunk.empty((C, rows), d, d), np.zeros((C, rows), np.int64)
-        setting, spent, done = ladder.settings[-1], ladder.n_grad.astype(np.int64), 0
+        C = ladder.copies
+        d = self.path.d
+        chunk = Chunk.empty((C, rows), d, d)
+        arrived = np.zeros((C, rows), np.int64)
+        setting = ladder.settings[-1]
+        n_grad_before = ladder.n_grad.astype(np.int64)
+        done = 0
         while done < rows and not (done and self._stopped()):
             scan: Scan = ladder.advance(self.path, each)
             ladder.sums.add(np.arange(C), scan.log_ratio[None])  # type: ignore[union-attr]
@@ -232,14 +244,17 @@ class LadderRun:
                 ladder.remember(scan.cold)
             n_grad = scan.n_grad.sum(axis=1) + (self._look(ladder) if ladder.done % LOOK == 0 else 0)
             ladder.n_grad += n_grad
-            chunk.position[:, done], chunk.gradient[:, done] = scan.cold.position, scan.cold.slope(1.0)
-            chunk.lp[:, done], chunk.accept[:, done] = scan.cold.lp, scan.accept[:, -1]
-            chunk.n_grad[:, done], chunk.unstable[:, done] = n_grad, scan.unstable[:, -1]
+            chunk.position[:, done] = scan.cold.position
+            chunk.gradient[:, done] = scan.cold.slope(1.0)
+            chunk.lp[:, done] = scan.cold.lp
+            chunk.accept[:, done] = scan.accept[:, -1]
+            chunk.n_grad[:, done] = n_grad
+            chunk.unstable[:, done] = scan.unstable[:, -1]
             arrived[:, done] = scan.arrived
             done += 1
             self._update(False, ladder.done, setting.step_size, setting.K, float(ladder.n_grad.sum()))
-        chunk = Chunk(*(part[:, :done] for part in chunk))
-        groups = groups_of(self.plan, chunk, setting, setting.steps_per_draw, spent, "")
+        chunk = Chunk(*(array[:, :done] for array in chunk))
+        groups = groups_of(self.plan, chunk, setting, setting.steps_per_draw, n_grad_before, "")
         stats = groups["sample_stats"]
         stats["restart"] = arrived[:, :done]
         return groups, done == rows
@@ -247,17 +262,19 @@ class LadderRun:
     def _look(self, ladder: Ladder) -> int:
         """Look for modes that chains between the prior and the posterior are in; return the gradients of each copy.
 
-        What was found before is enough.
+        Nothing is looked for once a mode was found.
         """
-        setting, d = ladder.settings[-1], self.path.d
+        setting = ladder.settings[-1]
+        d = self.path.d
         if ladder.other_modes.mass > 0.0 or self.path.mixture is not None:
             return 0
         rng = np.random.default_rng([*ladder.key.tolist(), LOOKS, ladder.done])
-        hot, cold = ladder.position[ladder.slot[:, 1:-1]].reshape(-1, d), ladder.recent
-        seen = Points(cold[..., :d], cold[..., d:])
+        hot = ladder.position[ladder.slot[:, 1:-1]].reshape(-1, d)
+        cold = ladder.recent
+        draws = Points(cold[..., :d], cold[..., d:])
         n_grad = int(ladder.n_grad.sum())
-        ladder.other_modes, _, spent = look(self.path, setting, hot, seen, np.empty((0, d)), n_grad, rng)
-        return -(-spent // ladder.copies)
+        ladder.other_modes, _, gradients = look(self.path, setting, hot, draws, np.empty((0, d)), n_grad, rng)
+        return -(-gradients // ladder.copies)
 
     def _reported(self, ladder: Ladder, groups: Groups) -> bool:
         """Call the callback; return whether to stop."""

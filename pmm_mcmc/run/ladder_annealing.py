@@ -30,12 +30,18 @@ from pmm_mcmc.warmup.step_size import step_for_acceptance
 __all__ = ["ANNEALING", "SCOUTS", "Annealer", "NoLadder", "Stage", "barrier_of"]
 
 ANNEALING = 3  # what random numbers are for: a word of their keys
-# Effective share of the chains after a step of annealing, and steps at most.
-_SHARE, _MOST_STAGES = 0.5, 400
-# Moves after each step of annealing; at its end, where a mixture is fitted.
-_MOVES, _LAST_MOVES = 6, 16
-# Draws of each step that climbs may start from; chains that start at a maximum that no other chain is at.
-_HOT, _AROUND = 128, 32
+# Effective share of the chains after a step of annealing.
+_SHARE = 0.5
+# Steps of annealing at most.
+_MOST_STAGES = 400
+# Moves after each step of annealing.
+_MOVES = 6
+# Moves at the end of annealing, where a mixture is fitted.
+_LAST_MOVES = 16
+# Draws of each step that climbs may start from.
+_HOT = 128
+# Chains that start at a maximum that no other chain is at.
+_AROUND = 32
 # Draws of the reference from which scouts look for modes.
 SCOUTS = 128
 
@@ -57,10 +63,17 @@ class Annealer:
     """Annealing of ``chains`` chains; ``note`` is called after each step."""
 
     def __init__(self, path: Path, arguments: MethodArguments, chains: int, key: np.ndarray, note: Callable[[], None]):
-        self.path, self.arguments, self.chains, self.key, self._note = path, arguments, chains, key, note
+        self.path = path
+        self.arguments = arguments
+        self.chains = chains
+        self.key = key
+        self._note = note
         self.keys = np.random.default_rng([*key.tolist(), 0]).integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
-        self.transition, self.n_grad, self.spent = 0, np.zeros(chains), 0.0
-        self.step_size, self.K = math.nan, 1
+        self.transition = 0
+        self.n_grad = np.zeros(chains)
+        self.spent = 0.0
+        self.step_size = math.nan
+        self.K = 1
         self._draws = 0
         self._hot: list[np.ndarray] = [np.empty((0, path.d))]
         self._seen: list[Points] = []
@@ -86,14 +99,20 @@ class Annealer:
         The prior stays the reference where that leaves more than half of the barrier; or all of it, if climbs found a
         mode.
         """
-        setting, own, rng = stages[-1].setting, self._seen, np.random.default_rng([*self.key.tolist(), LOOKS, 0])
-        cold = Points(*(np.stack(parts) for parts in zip(*own, strict=True)))
-        far, before = self._draw(SCOUTS).position, int(self.n_grad.sum())
-        self._others, maxima, spent = look(self.path, setting, np.concatenate(self._hot), cold, far, before, rng)
+        setting = stages[-1].setting
+        draws = self._seen
+        rng = np.random.default_rng([*self.key.tolist(), LOOKS, 0])
+        cold = Points(*(np.stack(parts) for parts in zip(*draws, strict=True)))
+        far = self._draw(SCOUTS).position
+        n_grad = int(self.n_grad.sum())
+        self._others, maxima, look_gradients = look(
+            self.path, setting, np.concatenate(self._hot), cold, far, n_grad, rng
+        )
         beyond = [self._around(maximum, setting) for maximum in maxima]
-        flat = Points(*(np.concatenate(parts) for parts in zip(*own, strict=True)))
-        prior, (self.path.mixture, more) = self.path.mixture, fitted_mixture(self.path, setting, flat, beyond)
-        self.n_grad += (spent + more) / self.chains
+        flat = Points(*(np.concatenate(parts) for parts in zip(*draws, strict=True)))
+        prior = self.path.mixture
+        self.path.mixture, fit_gradients = fitted_mixture(self.path, setting, flat, beyond)
+        self.n_grad += (look_gradients + fit_gradients) / self.chains
         try:
             again, drawn = self._anneal(_MOVES, len(stages) if self.path.has_prior else _MOST_STAGES)
             nearer = barrier_of(again) <= (1.0 if beyond else 0.5) * barrier_of(stages)
@@ -105,9 +124,9 @@ class Annealer:
             self.path.mixture = prior
             return stages, points
         # A mode that the mixture does not cover stays in sight: no restart arrives in it.
-        kept = self.path.evaluate(points.position[self.chains // 2 :])
-        self.n_grad += len(kept.position) / self.chains
-        both = zip(drawn.take(slice(0, self.chains // 2)), kept, strict=True)
+        second_half = self.path.evaluate(points.position[self.chains // 2 :])
+        self.n_grad += len(second_half.position) / self.chains
+        both = zip(drawn.take(slice(0, self.chains // 2)), second_half, strict=True)
         return again, Points(*(np.concatenate(parts) for parts in both))
 
     def _around(self, maximum: np.ndarray, setting: TunedParameters) -> Points:
@@ -126,7 +145,7 @@ class Annealer:
         self.n_grad += n / self.chains
         return self.path.draw((*self.key.tolist(), ANNEALING, self._draws), n)
 
-    def _anneal(self, last: int, most: int = _MOST_STAGES) -> tuple[list[Stage], Points]:
+    def _anneal(self, last: int, limit: int = _MOST_STAGES) -> tuple[list[Stage], Points]:
         points = self._draw(self.chains)
         outside = int((~np.isfinite(points.log_ratio)).sum())
         if outside:
@@ -140,10 +159,11 @@ class Annealer:
             )
         rng = np.random.default_rng([*self.key.tolist(), ANNEALING, 0, self._draws])
         setting = self._fitted(points.position, points.slope(0.0), 0.0, 0.5)
-        stages, beta = [Stage(0.0, setting, points.log_ratio.copy())], 0.0
+        stages = [Stage(0.0, setting, points.log_ratio.copy())]
+        beta = 0.0
         while beta < 1.0:
             step = step_of_ess(points.log_ratio, 1.0 - beta, _SHARE)
-            if len(stages) > most:
+            if len(stages) > limit:
                 raise NoLadder(
                     f"ladder: after {len(stages)} steps of annealing the temperature is still {beta:.2g}, since the "
                     "posterior is too far from the reference; narrow the prior, or take reference='gaussian' with "
@@ -167,20 +187,20 @@ class Annealer:
     def _settle(self, points: Points, setting: TunedParameters, moves: int) -> tuple[Points, TunedParameters]:
         """Move all points at one temperature; steps adapt, and halfway the preconditioner is fitted again."""
         beta = float(setting.coordinates.sites[0])  # type: ignore[index]
-        seen = []
+        history = []
         for i in range(moves):
             moved = self.path.move(setting, points, self.keys[: len(points.position)], self.transition, 1)
             self.transition += 1
             self.n_grad += moved.n_grad.sum() / self.chains
             points = moved.points
-            seen.append(points)
+            history.append(points)
             step = step_for_acceptance(setting.step_size, float(moved.accept.mean()))
             setting = self._with_step(setting, step)
             if i == moves // 2:
-                everything = np.concatenate([p.position for p in seen[1:]])
-                slopes = np.concatenate([p.slope(beta) for p in seen[1:]])
+                everything = np.concatenate([p.position for p in history[1:]])
+                slopes = np.concatenate([p.slope(beta) for p in history[1:]])
                 setting = self._fitted(everything, slopes, beta, setting.step_size)
-        self._seen = seen[moves // 4 :]
+        self._seen = history[moves // 4 :]
         return points, setting
 
     # -- settings ----------------------------------------------------------------------------------------------------
@@ -200,7 +220,8 @@ class Annealer:
 
     def _with_step(self, setting: TunedParameters, step: float) -> TunedParameters:
         step = min(step, self._span)
-        self.step_size, self.K = step, max(1, min(MOST_TRANSITIONS, round(self._span / step)))
+        self.step_size = step
+        self.K = max(1, min(MOST_TRANSITIONS, round(self._span / step)))
         return setting._replace(step_size=step, K=self.K)
 
     def _at(self, setting: TunedParameters, beta: float) -> TunedParameters:

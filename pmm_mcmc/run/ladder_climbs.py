@@ -19,14 +19,21 @@ from pmm_mcmc.warmup.scouts import along_coordinates, look_around
 
 __all__ = ["look", "unmet_maxima"]
 
-# Maxima at most, the highest ones.  Climbers together, and gradients of each at most.
-_MOST, _TOGETHER, _EACH = 24, 256, 60
+# Maxima at most, the highest ones.
+_MOST = 24
+# Climbers of one call.
+_TOGETHER = 256
+# Gradients of each climber at most.
+_EACH = 60
 # Two ends are one maximum if their log densities differ by less, and their squared distance in variances is less.
-_NATS, _APART = 0.2, 0.25
+_NATS = 0.2
+_APART = 0.25
 # Places along coordinates that climbs start from: at each of so many distances the one that stands out.
 _PLACES = 16
-# Draws at the posterior from which climbs start; share of the gradients.
-_COLD, _SHARE = 256, 0.2
+# Draws at the posterior from which climbs start.
+_COLD = 256
+# Share of the gradients that climbs spend at most.
+_SHARE = 0.2
 
 
 def look(
@@ -38,7 +45,7 @@ def look(
     n_grad: int,
     rng: np.random.Generator,
 ) -> tuple[OtherModes, np.ndarray, int]:
-    """Look for modes that no draw at the posterior is in; return what was found, the maxima, and the gradients spent.
+    """Look for modes that no draw at the posterior is in; return the modes, maxima that climbs met, and gradients.
 
     Parameters
     ----------
@@ -57,18 +64,20 @@ def look(
     """
     flat = cold.position.reshape(-1, path.d)
     some = flat[rng.permutation(len(flat))[:_COLD]]
-    found, climbed = unmet_maxima(path, setting.coordinates, rng.permutation(hot), some, int(_SHARE * n_grad), rng)
-    if not len(found) and not len(prior):
-        return OtherModes(0.0), found, climbed
-    position, slope, lp = (np.swapaxes(part, 0, 1) for part in (cold.position, cold.slope(1.0), cold.lp))
+    unmet, climb_gradients = unmet_maxima(
+        path, setting.coordinates, rng.permutation(hot), some, int(_SHARE * n_grad), rng
+    )
+    if not len(unmet) and not len(prior):
+        return OtherModes(0.0), unmet, climb_gradients
+    position, slope, lp = (np.swapaxes(array, 0, 1) for array in (cold.position, cold.slope(1.0), cold.lp))
     nothing = np.zeros(lp.shape, np.int64)
-    seen = Block(position, slope, lp, nothing, nothing, nothing, np.ones(lp.shape))
-    modes, maxima, more = look_around(path.engine, setting, seen, prior, n_grad, rng, found)
-    return modes, maxima, climbed + more
+    block = Block(position, slope, lp, nothing, nothing, nothing, np.ones(lp.shape))
+    modes, maxima, scout_gradients = look_around(path.engine, setting, block, prior, n_grad, rng, unmet)
+    return modes, maxima, climb_gradients + scout_gradients
 
 
 def unmet_maxima(
-    path: Path, coordinates: Coordinates, hot: np.ndarray, cold: np.ndarray, most: int, rng: np.random.Generator
+    path: Path, coordinates: Coordinates, hot: np.ndarray, cold: np.ndarray, limit: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, int]:
     """Climb from draws, and from places along coordinates where the density falls least away from maxima of cold draws.
 
@@ -80,22 +89,24 @@ def unmet_maxima(
         The path, and the coordinates in which the posterior is about as wide in each direction.
     hot, cold : (n, d)
         Draws at temperatures below 1, in random order, and at 1.
-    most
+    limit
         Gradients at most.
     rng
         Random numbers.
     """
-    d, value, home = hot.shape[1], path.value(coordinates), coordinates.whiten(cold).mean(axis=0)
-    tops, top_lp, widths, first = _ends(value, coordinates.whiten(cold), home, 0.25 * most)
+    d = hot.shape[1]
+    value = path.value(coordinates)
+    home = coordinates.whiten(cold).mean(axis=0)
+    tops, top_lp, widths, n_grad = _ends(value, coordinates.whiten(cold), home, 0.25 * limit)
     if not len(tops):  # nothing that the others could be compared with
-        return np.empty((0, d)), first
-    places, looked = _outstanding(value, coordinates, tops, top_lp, (most - first) // 2, rng)
-    first += looked
+        return np.empty((0, d)), n_grad
+    places, place_gradients = _outstanding(value, coordinates, tops, top_lp, (limit - n_grad) // 2, rng)
+    n_grad += place_gradients
     starts = np.concatenate([places, coordinates.whiten(hot)])
-    position, lp, scale, spent = _ends(value, starts, home, most - first)
-    spent += first
+    position, lp, scale, climb_gradients = _ends(value, starts, home, limit - n_grad)
+    n_grad += climb_gradients
     new = np.ones(len(lp), bool)
-    found: list[int] = []
+    chosen: list[int] = []
 
     def drop(y: np.ndarray, top: float, width: float) -> None:
         near = np.flatnonzero(new & (np.abs(lp - top) < _NATS))
@@ -104,36 +115,37 @@ def unmet_maxima(
 
     for y, top, width in zip(tops, top_lp, widths, strict=True):
         drop(y, float(top), float(width))
-    while new.any() and len(found) < _MOST:
+    while new.any() and len(chosen) < _MOST:
         best = int(np.flatnonzero(new)[np.argmax(lp[new])])
-        found.append(best)
+        chosen.append(best)
         drop(position[best], float(lp[best]), float(scale[best]))
         new[best] = False
-    return coordinates.place(position[found]), spent
+    return coordinates.place(position[chosen]), n_grad
 
 
 def _outstanding(
-    value: Value, coordinates: Coordinates, tops: np.ndarray, lp: np.ndarray, most: int, rng: np.random.Generator
+    value: Value, coordinates: Coordinates, tops: np.ndarray, lp: np.ndarray, limit: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, int]:
     """Return places along coordinates where the density is highest for their distance from a maximum, and gradients."""
-    away = along_coordinates(coordinates, most, tops.shape[1], rng)
-    away = away[np.argsort((away**2).sum(axis=1))]
-    base = rng.integers(len(tops), size=len(away))
-    places = tops[base] + away
-    fall = (lp[base] - np.nan_to_num(value(places)[0], nan=-np.inf)) / np.maximum((away**2).sum(axis=1), 1e-300)
-    least = [group[np.argmin(fall[group])] for group in np.array_split(np.arange(len(away)), _PLACES) if len(group)]
-    return places[np.array(least, int)], len(away)
+    offsets = along_coordinates(coordinates, limit, tops.shape[1], rng)
+    offsets = offsets[np.argsort((offsets**2).sum(axis=1))]
+    base = rng.integers(len(tops), size=len(offsets))
+    places = tops[base] + offsets
+    fall = (lp[base] - np.nan_to_num(value(places)[0], nan=-np.inf)) / np.maximum((offsets**2).sum(axis=1), 1e-300)
+    least = [group[np.argmin(fall[group])] for group in np.array_split(np.arange(len(offsets)), _PLACES) if len(group)]
+    return places[np.array(least, int)], len(offsets)
 
 
-def _ends(value: Value, start: np.ndarray, home: np.ndarray, most: float) -> tuple[Any, Any, Any, int]:
-    """Return positions, log densities and variances of maxima, and the gradients that were spent."""
-    reached, spent = [(np.empty((0, start.shape[1])), np.empty(0), np.empty(0))], 0
+def _ends(value: Value, start: np.ndarray, home: np.ndarray, limit: float) -> tuple[Any, Any, Any, int]:
+    """Return positions, log densities and variances of maxima, and their gradients."""
+    reached = [(np.empty((0, start.shape[1])), np.empty(0), np.empty(0))]
+    n_grad = 0
     for i in range(0, len(start), _TOGETHER):
-        if spent >= most:
+        if n_grad >= limit:
             break
         some = start[i : i + _TOGETHER]
         end = Climbers.climb(value, some, home, _EACH * len(some))
-        spent += end.spent
+        n_grad += end.spent
         reached.append((end.position[end.arrived], end.lp[end.arrived], end.scale[end.arrived]))
     position, lp, scale = (np.concatenate(parts) for parts in zip(*reached, strict=True))
-    return position, lp, scale, spent
+    return position, lp, scale, n_grad

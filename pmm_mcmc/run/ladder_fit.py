@@ -18,8 +18,12 @@ from pmm_mcmc.run.ladder_path import Path, Points
 
 __all__ = ["fitted_mixture"]
 
-# Draws that climb, draws that a Gaussian is fitted to at least, and numbers of all Gaussians at most: 8 MiB.
-_CLIMBING, _FEWEST, _NUMBERS = 64, 20, 2**20
+# Draws that climb.
+_CLIMBING = 64
+# Draws that a Gaussian is fitted to at least.
+_FEWEST = 20
+# Numbers of all Gaussians at most: 8 MiB.
+_NUMBERS = 2**20
 _LOG_2PI_E = float(np.log(2.0 * np.pi)) + 1.0
 
 
@@ -37,27 +41,30 @@ def fitted_mixture(
     beyond
         Draws of each mode that ``cold`` has none of.
     """
-    value, spent = path.value(setting.coordinates), 0
+    value = path.value(setting.coordinates)
+    n_grad = 0
 
     def counted(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        nonlocal spent
-        spent += len(y)
+        nonlocal n_grad
+        n_grad += len(y)
         return value(y)
 
     label = mode_labels(setting.coordinates.whiten(cold.position), counted, _CLIMBING)
-    order, d = np.argsort(-np.bincount(label), kind="stable"), path.d
-    most = max(1, min(MOST_MODES, _NUMBERS // (d * d if d <= MOST_DENSE else d)))
-    met = [cold.take(label == k) for k in order[: max(1, most - len(beyond))]]
+    order = np.argsort(-np.bincount(label), kind="stable")
+    d = path.d
+    limit = max(1, min(MOST_MODES, _NUMBERS // (d * d if d <= MOST_DENSE else d)))
+    met = [cold.take(label == k) for k in order[: max(1, limit - len(beyond))]]
     enough = [points for points in met if len(points.position) >= _FEWEST] or [cold]
     parts = [_gaussian(points) for points in [*enough, *beyond]]
     mixture = GaussianMixture(*(np.concatenate(each) for each in zip(*parts, strict=True)))
     entropy = mixture.log_volume + 0.5 * d * _LOG_2PI_E
-    return mixture._replace(log_weight=mixture.log_weight + entropy), spent
+    return mixture._replace(log_weight=mixture.log_weight + entropy), n_grad
 
 
 def _gaussian(points: Points) -> GaussianMixture:
     """Return a Gaussian, whose weight is the mean log density of the draws."""
-    fitted, d = best_coordinates(points.position, points.slope(1.0)), points.position.shape[1]
+    fitted = best_coordinates(points.position, points.slope(1.0))
+    d = points.position.shape[1]
     if d > MOST_DENSE:
         root = points.position.std(axis=0)
     else:

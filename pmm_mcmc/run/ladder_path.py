@@ -37,9 +37,9 @@ class Points(NamedTuple):
         d = self.position.shape[-1]
         return self.evaluation[..., d : 2 * d] + beta * self.evaluation[..., 2 * d : 3 * d]
 
-    def take(self, which: Any) -> Points:
+    def take(self, indices: Any) -> Points:
         """Return copies of some of the points."""
-        return Points(self.position[which].copy(), self.evaluation[which].copy())
+        return Points(self.position[indices].copy(), self.evaluation[indices].copy())
 
 
 # Transitions of a move at most.
@@ -67,7 +67,9 @@ class Path:
     """
 
     def __init__(self, engine: Engine, prior: Callable[[Sequence[int], int], np.ndarray] | None):
-        self.engine, self.d, self._prior = engine, engine.d, prior
+        self.engine = engine
+        self.d = engine.d
+        self._prior = prior
         self._mixture: GaussianMixture | None = None
         self._numbers = path_numbers(0.0, None, self.d)
 
@@ -83,7 +85,8 @@ class Path:
 
     @mixture.setter
     def mixture(self, mixture: GaussianMixture | None) -> None:
-        self._mixture, self._numbers = mixture, path_numbers(0.0, mixture, self.d)
+        self._mixture = mixture
+        self._numbers = path_numbers(0.0, mixture, self.d)
 
     def sites(self, beta: float) -> np.ndarray:
         """Return the numbers of the path at a temperature."""
@@ -119,17 +122,19 @@ class Path:
 
         return value
 
-    def move(self, setting: TunedParameters, points: Points, keys: np.ndarray, first: int, thin: int) -> Moved:
+    def move(self, setting: TunedParameters, points: Points, keys: np.ndarray, start: int, thin: int) -> Moved:
         """Make ``thin`` moves of each point at the temperature of a setting: ``K`` transitions each, from rest."""
-        d, beta = self.d, float(setting.coordinates.sites[0])  # type: ignore[index]
+        d = self.d
+        beta = float(setting.coordinates.sites[0])  # type: ignore[index]
         coordinates = setting.coordinates
         u = coordinates.whiten(points.position)
-        state, evaluation = empty_state(u, np.zeros(d)), points.evaluation.copy()
+        state = empty_state(u, np.zeros(d))
+        evaluation = points.evaluation.copy()
         evaluation[:, :d] = points.slope(beta)
         state[:, 2 * d : 3 * d] = coordinates.pull_back(evaluation[:, :d]) + u
         state[:, 3 * d : 4 * d] = u
         state[:, 4 * d] = evaluation[:, -1] + beta * evaluation[:, -2]
-        transition = first * MOST_TRANSITIONS
+        transition = start * MOST_TRANSITIONS
         chunk = self.engine.advance(setting, state, evaluation, keys, transition, 1, thin=thin * setting.K)
         moved = Points(chunk.position[:, 0].copy(), evaluation)
         return Moved(moved, chunk.n_grad[:, 0], chunk.accept[:, 0], chunk.unstable[:, 0])

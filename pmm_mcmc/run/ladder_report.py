@@ -24,14 +24,16 @@ _EVIDENCE = {
 
 
 def without_draws(ladder: Ladder, names: Sequence[str]) -> xr.Dataset:
-    """Return what is known from the ladder alone; the modes are NaN."""
-    rung, pair, mode = ("rung",), ("pair",), ("mode",)
+    """Return the report of a ladder without its draws; the modes are NaN."""
+    rung = ("rung",)
+    pair = ("pair",)
+    mode = ("mode",)
     rejected = np.full(ladder.pairs, np.nan) if ladder.done == 0 else 1.0 - ladder.swapped / ladder.done
-    found = None if ladder.sums is None or ladder.done == 0 else ladder.sums.evidence()
+    evidence = None if ladder.sums is None or ladder.done == 0 else ladder.sums.evidence()
     data: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
     for name, of in _EVIDENCE.items():
-        data[name] = (), np.asarray(np.nan if found is None else getattr(found, of))
-        data[f"{name}_se"] = (), np.asarray(np.nan if found is None else getattr(found, f"{of}_se"))
+        data[name] = (), np.asarray(np.nan if evidence is None else getattr(evidence, of))
+        data[f"{name}_se"] = (), np.asarray(np.nan if evidence is None else getattr(evidence, f"{of}_se"))
     settings = ladder.settings[1:]
     data |= {
         "temperature": (rung, ladder.betas),
@@ -58,7 +60,10 @@ def without_draws(ladder: Ladder, names: Sequence[str]) -> xr.Dataset:
 
 def with_modes(report: xr.Dataset, modes: Modes, centre: np.ndarray) -> xr.Dataset:
     """Return the report with weights of modes; ``centre`` ``(m, d)`` are their means in the model's coordinates."""
-    out, m = report.copy(deep=True), len(modes.weight)
-    out["mode_weight"].values[:m], out["mode_weight_se"].values[:m] = modes.weight, modes.weight_se
-    out["mode_restarts"].values[:m], out["mode_centre"].values[:m] = modes.restarts, centre
+    out = report.copy(deep=True)
+    m = len(modes.weight)
+    out["mode_weight"].values[:m] = modes.weight
+    out["mode_weight_se"].values[:m] = modes.weight_se
+    out["mode_restarts"].values[:m] = modes.restarts
+    out["mode_centre"].values[:m] = centre
     return out

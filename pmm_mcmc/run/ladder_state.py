@@ -17,9 +17,15 @@ from pmm_mcmc.warmup.other_modes import OtherModes
 __all__ = ["Ladder", "Scan"]
 
 # What random numbers are for: words of their keys.
-REFERENCE, SWAPS, LOOKS = 1, 2, 4
-# Scans between two looks for modes that no draw is in, between two draws that are kept for these, and their number.
-LOOK, REMEMBER, RECENT = 64, 4, 16
+REFERENCE = 1
+SWAPS = 2
+LOOKS = 4
+# Scans between two looks for modes that no draw is in.
+LOOK = 64
+# Scans between two draws that are kept for these looks.
+REMEMBER = 4
+# Draws of each copy that are kept for a look.
+RECENT = 16
 
 
 class Scan(NamedTuple):
@@ -130,37 +136,48 @@ class Ladder:
 
     def place(self, betas: np.ndarray, settings: list[TunedParameters], copies: int, order: np.ndarray) -> None:
         """Put ``copies`` on a new ladder; chains are taken in ``order``, from hot to cold."""
-        rungs, P = len(betas), len(self.position)
-        self.betas, self.settings = betas, settings
-        at = (np.arange(rungs)[None, :] + (np.arange(copies)[:, None] + 0.5) / copies) / rungs
-        self.slot = order[np.floor(at * P).astype(int)]
-        self.fresh, self.back = np.zeros(P, bool), np.zeros(P, bool)
+        rungs = len(betas)
+        P = len(self.position)
+        self.betas = betas
+        self.settings = settings
+        fraction = (np.arange(rungs)[None, :] + (np.arange(copies)[:, None] + 0.5) / copies) / rungs
+        self.slot = order[np.floor(fraction * P).astype(int)]
+        self.fresh = np.zeros(P, bool)
+        self.back = np.zeros(P, bool)
         self.arrived = np.zeros(copies, bool)
-        self.restarts, self.round_trips = np.zeros(copies, np.int64), np.zeros(copies, np.int64)
+        self.restarts = np.zeros(copies, np.int64)
+        self.round_trips = np.zeros(copies, np.int64)
 
     def advance(self, path: Path, each: Callable[..., list[Moved]]) -> Scan:
         """Explore at every rung, the reference exactly, and swap; ``each`` maps a function over rungs."""
-        C, N, slot = self.copies, self.pairs, self.slot
-        before = self.evaluation[slot, -2]
+        C = self.copies
+        N = self.pairs
+        slot = self.slot
+        previous = self.evaluation[slot, -2]
         fresh = path.draw((*self.key.tolist(), REFERENCE, self.scan), C)
         self._put(0, fresh)
-        n_grad, accept, unstable = np.ones((C, N + 1), np.int64), np.ones((C, N + 1)), np.zeros((C, N + 1), np.int64)
+        n_grad = np.ones((C, N + 1), np.int64)
+        accept = np.ones((C, N + 1))
+        unstable = np.zeros((C, N + 1), np.int64)
 
         def explore(k: int) -> Moved:
-            which = slot[:, k]
-            points = Points(self.position[which], self.evaluation[which])
+            chain = slot[:, k]
+            points = Points(self.position[chain], self.evaluation[chain])
             thin = self.settings[k].steps_per_draw
-            return path.move(self.settings[k], points, self.keys[which], self.transition, thin)
+            return path.move(self.settings[k], points, self.keys[chain], self.transition, thin)
 
         for k, moved in zip(range(1, N + 1), each(explore, range(1, N + 1)), strict=True):
             self._put(k, moved.points)
-            n_grad[:, k], accept[:, k], unstable[:, k] = moved.n_grad, moved.accept, moved.unstable
+            n_grad[:, k] = moved.n_grad
+            accept[:, k] = moved.accept
+            unstable[:, k] = moved.unstable
         self.transition += max(setting.steps_per_draw for setting in self.settings[1:])
         cold = Points(self.position[slot[:, N]], self.evaluation[slot[:, N]])
-        log_ratio, arrived = self.evaluation[slot, -2], self.arrived
+        log_ratio = self.evaluation[slot, -2]
+        arrived = self.arrived
         self.restarts += arrived
         swaps = self._swap(log_ratio)
-        return Scan(cold, before, log_ratio, swaps, n_grad, accept, unstable, arrived)
+        return Scan(cold, previous, log_ratio, swaps, n_grad, accept, unstable, arrived)
 
     def remember(self, cold: Points) -> None:
         """Keep draws at temperature 1 for looks at other modes."""
@@ -178,12 +195,16 @@ class Ladder:
         accepted[:, 1 - self.scan % 2 :: 2] = False
         c, i = np.nonzero(accepted)
         slot = self.slot.copy()
-        slot[c, i], slot[c, i + 1] = self.slot[c, i + 1], self.slot[c, i]
+        slot[c, i] = self.slot[c, i + 1]
+        slot[c, i + 1] = self.slot[c, i]
         self.slot = slot
-        hot, cold = slot[:, 0], slot[:, -1]
+        hot = slot[:, 0]
+        cold = slot[:, -1]
         self.round_trips += self.back[hot]
-        self.fresh[hot], self.back[hot] = True, False
+        self.fresh[hot] = True
+        self.back[hot] = False
         self.arrived = self.fresh[cold].copy()
-        self.fresh[cold], self.back[cold] = False, True
+        self.fresh[cold] = False
+        self.back[cold] = True
         self.scan += 1
         return np.exp(np.minimum(ratio, 0.0))

@@ -20,12 +20,16 @@ from pmm_mcmc.run.ladder_path import Moved, Path, Points
 from pmm_mcmc.run.ladder_state import Ladder, Scan
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 
-__all__ = ["Given", "NoLadder", "Tuner"]
+__all__ = ["Fixed", "NoLadder", "Tuner"]
 
-# Scans of the first round; change of the barrier below which it is known.
-_FIRST, _STEADY = 16, 0.1
-# Blocks of a round after each of which steps adapt; draws that a rung is fitted to.
-_BLOCKS, _FITTED = 4, 4000
+# Scans of the first round.
+_FIRST = 16
+# Relative change of the barrier below which it is steady.
+_STEADY = 0.1
+# Blocks of a round after each of which steps adapt.
+_BLOCKS = 4
+# Draws that a rung is fitted to.
+_FITTED = 4000
 # Scans of a round whose draws between reference and posterior are climbed from.
 _KEPT_HOT = 8
 # Moves between two swaps at most.
@@ -33,7 +37,7 @@ _MOST_THIN = 16
 
 
 @dataclass(frozen=True)
-class Given:
+class Fixed:
     """What the user fixes of a ladder: its temperatures, its number of pairs, that its reference is the prior."""
 
     betas: np.ndarray | None = None
@@ -48,7 +52,7 @@ class Tuner(Annealer):
         self,
         path: Path,
         arguments: MethodArguments,
-        given: Given,
+        fixed: Fixed,
         chains: int,
         tune: int,
         key: np.ndarray,
@@ -56,11 +60,14 @@ class Tuner(Annealer):
         note: Callable[[Tuner], None],
     ):
         super().__init__(path, arguments, chains, key, lambda: note(self))
-        self.given, self.tune, self._each, self.barrier = given, tune, each, math.nan
+        self.fixed = fixed
+        self.tune = tune
+        self._each = each
+        self.barrier = math.nan
 
     def run(self, start: np.ndarray | None) -> Ladder:
         """Return the tuned ladder; ``start`` ``(n, d)`` is what a Gaussian covers at first where there is no prior."""
-        return self._temper(*self.annealed(start, self.given.from_prior))
+        return self._temper(*self.annealed(start, self.fixed.from_prior))
 
     # -- tempering ---------------------------------------------------------------------------------------------------
 
@@ -77,16 +84,18 @@ class Tuner(Annealer):
         ladder.barriers.append(self.barrier)
         order = np.arange(self.chains)
         self._move_to(ladder, betas, rejections, settings, self._pairs(rejections), order)
-        scans, steady = _FIRST, 0
+        scans = _FIRST
+        steady = 0
         while True:
             left = self.tune - ladder.transition
             thin = max(setting.steps_per_draw for setting in ladder.settings[1:])
             enough = 1 if pairs_for(self.barrier) == pairs_for(0.0) else 2  # no ladder has fewer pairs
             last = left < 3 * scans * thin or steady >= enough
             rejections = self._round(ladder, scans, last)
-            before, self.barrier = self.barrier, float(barriers(rejections).sum())
+            previous = self.barrier
+            self.barrier = float(barriers(rejections).sum())
             ladder.barriers.append(self.barrier)
-            change = abs(self.barrier - before)
+            change = abs(self.barrier - previous)
             steady = steady + 1 if scans > _FIRST and change <= _STEADY * max(self.barrier, 0.5) else 0
             if last:
                 break
@@ -97,19 +106,20 @@ class Tuner(Annealer):
 
     def _pairs(self, rejections: np.ndarray) -> int:
         """Return the number of pairs that the barrier asks for and the chains allow."""
-        if self.given.betas is not None:
-            return len(self.given.betas) - 1
-        if self.given.pairs is not None:
-            return self.given.pairs
+        if self.fixed.betas is not None:
+            return len(self.fixed.betas) - 1
+        if self.fixed.pairs is not None:
+            return self.fixed.pairs
         barrier = float(barriers(rejections).sum())
-        wanted, most = pairs_for(barrier), self.chains // 2 - 1
-        if most < math.ceil(1.2 * barrier):
+        wanted = pairs_for(barrier)
+        limit = self.chains // 2 - 1
+        if limit < math.ceil(1.2 * barrier):
             raise NoLadder(
                 f"chains={self.chains}: is too few for two copies of a ladder: the barrier between reference and "
                 f"posterior is about {barrier:.1f}, which asks for {wanted + 1} rungs; take chains={2 * (wanted + 1)} "
                 "or more"
             )
-        return min(wanted, most)
+        return min(wanted, limit)
 
     def _move_to(
         self,
@@ -121,33 +131,37 @@ class Tuner(Annealer):
         order: np.ndarray,
     ) -> None:
         """Put the chains on the ladder that equal rejections ask for."""
-        if self.given.betas is not None:
-            new = self.given.betas
+        if self.fixed.betas is not None:
+            new_betas = self.fixed.betas
         else:
-            new = equal_rejection(betas, rejections, pairs)
+            new_betas = equal_rejection(betas, rejections, pairs)
         barrier = np.concatenate([[0.0], np.cumsum(barriers(rejections))]) + 1e-6 * betas
-        near = [int(np.abs(np.interp(beta, betas, barrier) - barrier[1:]).argmin()) + 1 for beta in new]
-        kept = [self._at(settings[i], float(beta)) for i, beta in zip(near, new, strict=True)]
-        spent = ladder.n_grad.sum() if ladder.n_grad.size else self.n_grad.sum()
-        ladder.place(new, kept, self.chains // (pairs + 1), order)
-        ladder.n_grad = np.full(ladder.copies, spent / ladder.copies)
+        near = [int(np.abs(np.interp(beta, betas, barrier) - barrier[1:]).argmin()) + 1 for beta in new_betas]
+        new_settings = [self._at(settings[i], float(beta)) for i, beta in zip(near, new_betas, strict=True)]
+        n_grad = ladder.n_grad.sum() if ladder.n_grad.size else self.n_grad.sum()
+        ladder.place(new_betas, new_settings, self.chains // (pairs + 1), order)
+        ladder.n_grad = np.full(ladder.copies, n_grad / ladder.copies)
 
     def _round(self, ladder: Ladder, scans: int, last: bool) -> np.ndarray:
         """Temper; fit each rung to its draws, but for the last time; return the rejection of each pair."""
-        C, rungs = ladder.copies, ladder.pairs + 1
-        kept = max(scans // 2, min(scans, _FITTED // C))
-        log_ratio, before, swaps = np.empty((scans, C, rungs)), np.empty((scans, C, rungs)), np.zeros(rungs - 1)
-        seen: list[Points] = []
+        C = ladder.copies
+        rungs = ladder.pairs + 1
+        fitting_scans = max(scans // 2, min(scans, _FITTED // C))
+        log_ratio = np.empty((scans, C, rungs))
+        previous = np.empty((scans, C, rungs))
+        swaps = np.zeros(rungs - 1)
+        draws: list[Points] = []
         block = max(1, scans // _BLOCKS)
         accept: list[np.ndarray] = []
         for i in range(scans):
-            found: Scan = ladder.advance(self.path, self._each)
-            log_ratio[i], before[i] = found.log_ratio, found.before
-            swaps += found.swaps.mean(axis=0) / scans
-            ladder.n_grad += found.n_grad.sum(axis=1)
-            accept.append(found.accept.mean(axis=0))
-            if i >= scans - kept and i % max(1, kept * C // _FITTED) == 0:
-                seen.append(Points(ladder.position[ladder.slot], ladder.evaluation[ladder.slot]))
+            scan: Scan = ladder.advance(self.path, self._each)
+            log_ratio[i] = scan.log_ratio
+            previous[i] = scan.before
+            swaps += scan.swaps.mean(axis=0) / scans
+            ladder.n_grad += scan.n_grad.sum(axis=1)
+            accept.append(scan.accept.mean(axis=0))
+            if i >= scans - fitting_scans and i % max(1, fitting_scans * C // _FITTED) == 0:
+                draws.append(Points(ladder.position[ladder.slot], ladder.evaluation[ladder.slot]))
             if self.path.mixture is None and (i + 1) % max(1, scans // _KEPT_HOT) == 0:
                 self._hot.append(ladder.position[ladder.slot[:, 1:-1]].reshape(-1, self.path.d))
             if (i + 1) % block == 0:
@@ -156,21 +170,23 @@ class Tuner(Annealer):
                     step = step_for_acceptance(ladder.settings[k].step_size, float(mean[k]))
                     ladder.settings[k] = self._with_step(ladder.settings[k], step)
                 accept = []
-            self.transition, self.spent = ladder.transition, float(ladder.n_grad.sum())
+            self.transition = ladder.transition
+            self.spent = float(ladder.n_grad.sum())
             self._note()
         self._last = log_ratio.reshape(-1, rungs)
-        self._cold = [points.take((slice(None), -1)) for points in seen]
+        self._cold = [points.take((slice(None), -1)) for points in draws]
         for k in range(1, rungs):
-            old, beta = ladder.settings[k], float(ladder.betas[k])
-            z = np.concatenate([points.position[:, k] for points in seen])
+            old = ladder.settings[k]
+            beta = float(ladder.betas[k])
+            z = np.concatenate([points.position[:, k] for points in draws])
             d = z.shape[1]
-            e = np.concatenate([points.evaluation[:, k] for points in seen])
+            e = np.concatenate([points.evaluation[:, k] for points in draws])
             fitted = old
             if not last:
                 fitted = self._fitted(z, e[:, d : 2 * d] + beta * e[:, 2 * d : 3 * d], beta, old.step_size)
             # Swaps that are accepted forget l, too.
-            most = math.ceil(_MOST_THIN * min(1.0, 2.0 * float(1.0 - swaps[k - 1 : k + 1].mean())) ** 2)
-            thin = min(max(1, most), _thin(before[:, :, k], log_ratio[:, :, k], old.steps_per_draw))
+            limit = math.ceil(_MOST_THIN * min(1.0, 2.0 * float(1.0 - swaps[k - 1 : k + 1].mean())) ** 2)
+            thin = min(max(1, limit), _thin(previous[:, :, k], log_ratio[:, :, k], old.steps_per_draw))
             ladder.settings[k] = fitted._replace(steps_per_draw=thin)
         return 1.0 - swaps
 
@@ -181,11 +197,12 @@ class Tuner(Annealer):
             return
         rng = np.random.default_rng([*self.key.tolist(), ANNEALING, self.path.d])
         cold = Points(*(np.stack(parts) for parts in zip(*self._cold, strict=True)))
-        prior, before = self._draw(SCOUTS).position, int(ladder.n_grad.sum())
-        modes, _, spent = look(self.path, ladder.settings[-1], np.concatenate(self._hot), cold, prior, before, rng)
+        prior = self._draw(SCOUTS).position
+        n_grad = int(ladder.n_grad.sum())
+        modes, _, gradients = look(self.path, ladder.settings[-1], np.concatenate(self._hot), cold, prior, n_grad, rng)
         met_before = self._others.mass > 0.0 and not modes.mass > 0.0
         ladder.other_modes = self._others if met_before else modes
-        ladder.n_grad += (spent + SCOUTS) / ladder.copies
+        ladder.n_grad += (gradients + SCOUTS) / ladder.copies
 
     @property
     def last(self) -> np.ndarray:
@@ -193,10 +210,12 @@ class Tuner(Annealer):
         return self._last
 
 
-def _thin(before: np.ndarray, after: np.ndarray, thin: int) -> int:
+def _thin(previous: np.ndarray, log_ratio: np.ndarray, thin: int) -> int:
     """Return the moves after which the correlation of ``l`` is below one half."""
-    x, y = before[1:].ravel(), after[1:].ravel()
-    x, y = x - x.mean(), y - y.mean()
+    x = previous[1:].ravel()
+    y = log_ratio[1:].ravel()
+    x = x - x.mean()
+    y = y - y.mean()
     scale = math.sqrt(float((x**2).sum() * (y**2).sum()))
     rho = float((x * y).sum()) / scale if scale > 0.0 else 0.0
     if not 0.0 < rho < 1.0:

@@ -21,7 +21,7 @@ from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.ladder import LadderRun, reference_of
 from pmm_mcmc.run.ladder_report import LADDER
-from pmm_mcmc.run.ladder_tuning import Given
+from pmm_mcmc.run.ladder_tuning import Fixed
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request, fresh_seed, stored_run
 from pmm_mcmc.run.signals import stop_on_signals
@@ -116,9 +116,10 @@ def temper(
     return tempered(request)
 
 
-def tempered(asked: Request) -> xr.DataTree:
+def tempered(request: Request) -> xr.DataTree:
     """Run what is requested, with a ladder, and return its result."""
-    request, fixed = _on_ladder(asked)
+    reference = request.reference
+    request, fixed = _on_ladder(request)
     stored = stored_run(request.store) if request.resume and request.store is not None else {}
     if request.seed is None:
         request = dataclasses.replace(request, seed=stored.get("seed", fresh_seed()))
@@ -138,42 +139,42 @@ def tempered(asked: Request) -> xr.DataTree:
                 bar.update(tuning=tuning, done=done, step_size=step_size, K=K, n_grad=each, failed=failed)
 
             update(True, 0, float("nan"), 1, 0.0)
-            run = LadderRun(plan, fixed, request, asked.reference, update=update, stopped=stopped)
+            run = LadderRun(plan, fixed, request, reference, update=update, stopped=stopped)
             result = run.go(lambda rng: starts(plan, request.initvals, request.chains, None, rng), console.times)
-    there = result["posterior"].sizes["draw"]
+    draws = result["posterior"].sizes["draw"]
     if not run.finished:
-        console.interrupted(stopped, there, request.draws, "copy")
+        console.interrupted(stopped, draws, request.draws, "copy")
     stopped.raise_again()
-    if there:
+    if draws:
         console.log("%s", _words(result, console))
         console.verdict(result)
     return result
 
 
-def _on_ladder(asked: Request) -> tuple[Request, Given]:
+def _on_ladder(request: Request) -> tuple[Request, Fixed]:
     """Return the request with the step and the reference of a ladder, and what is fixed of it."""
-    if asked.auto:
+    if request.auto:
         raise ValueError(
-            f"ladder={asked.ladder!r}: draws='auto' is for chains at one temperature; the restarts of a ladder say how "
-            "long it must be: give a number"
+            f"ladder={request.ladder!r}: draws='auto' is for chains at one temperature; the restarts of a ladder say "
+            "how long it must be: give a number"
         )
-    if not asked.adapts:
+    if not request.adapts:
         raise ValueError("tune=0: a ladder is found in tuning; let it tune")
-    betas, rungs = _temperatures(asked.ladder, asked.reference, chains=asked.chains)
-    if asked.precision != "float64":
+    betas, rungs = _temperatures(request.ladder, request.reference, chains=request.chains)
+    if request.precision != "float64":
         raise ValueError(
-            f"ladder with precision={asked.precision!r}: Metropolis tests need the log density in double precision; "
+            f"ladder with precision={request.precision!r}: Metropolis tests need the log density in double precision; "
             "leave one of the two out"
         )
-    reference = reference_of(asked.model, isinstance(asked.model, LogDensity), str(asked.reference))
-    if reference == "prior" and asked.initvals is not None:
+    reference = reference_of(request.model, isinstance(request.model, LogDensity), str(request.reference))
+    if reference == "prior" and request.initvals is not None:
         raise ValueError("initvals= does not go with a ladder from the prior, whose draws are the starts: leave it out")
-    from_prior = reference == "prior" and (asked.reference == "prior" or betas is not None)
-    request = dataclasses.replace(asked, step=_for_ladder(asked.step), reference=reference)
-    return request, Given(betas, None if rungs is None else rungs - 1, from_prior)
+    from_prior = reference == "prior" and (request.reference == "prior" or betas is not None)
+    fixed = Fixed(betas, None if rungs is None else rungs - 1, from_prior)
+    return dataclasses.replace(request, step=_for_ladder(request.step), reference=reference), fixed
 
 
-def _beginning(request: Request, fixed: Given) -> str:
+def _beginning(request: Request, fixed: Fixed) -> str:
     """Return from where a ladder may begin."""
     if fixed.from_prior:
         return "the prior"
@@ -219,8 +220,8 @@ def _temperatures(ladder: Any, reference: Any, *, chains: int) -> tuple[np.ndarr
                 "at 1, the posterior"
             )
         if (np.diff(betas) <= 0.0).any():
-            at = int(np.argmax(np.diff(betas) <= 0.0))
-            raise ValueError(f"ladder: {betas[at]:g} is followed by {betas[at + 1]:g}; temperatures must rise")
+            index = int(np.argmax(np.diff(betas) <= 0.0))
+            raise ValueError(f"ladder: {betas[index]:g} is followed by {betas[index + 1]:g}; temperatures must rise")
         rungs = len(betas)
     least = 2 * (rungs or 3)
     if chains < least:
@@ -234,25 +235,29 @@ def _temperatures(ladder: Any, reference: Any, *, chains: int) -> tuple[np.ndarr
 def _for_ladder(step: Any) -> Any:
     """Return the step with what a ladder takes of it: friction and scaling."""
     if step is None:
-        own = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
-        step = PoissonULMC.of_arguments(own, keep_gradients=True)
+        arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
+        step = PoissonULMC.of_arguments(arguments, keep_gradients=True)
     if not isinstance(step, LangevinStep):
         return step  # the plan refuses it
-    own = step.arguments
-    if own.kernel.adjusted:
+    arguments = step.arguments
+    if arguments.kernel.adjusted:
         raise ValueError(
-            f"ladder with {own.method}: its rungs move by adjusted steps of their own; leave the step out, or "
+            f"ladder with {arguments.method}: its rungs move by adjusted steps of their own; leave the step out, or "
             "take pmm.PoissonULMC()"
         )
-    for name, value in (("step_size", own.step_size), ("K", own.K), ("steps_per_draw", own.steps_per_draw)):
+    for name in ("step_size", "K", "steps_per_draw"):
+        value = getattr(arguments, name)
         if value is not None:
             raise ValueError(f"{name}={value!r} with a ladder: each rung finds its own; leave {name} out")
-    if own.reparametrise not in ("auto", "no"):
+    if arguments.reparametrise not in ("auto", "no"):
         raise ValueError(
-            f"reparametrise={dict(own.reparametrise)!r} with a ladder: its chains move in the model's coordinates; "  # type: ignore[arg-type]
-            "leave it out, and write the model non-centred by hand where that helps"
+            f"reparametrise={dict(arguments.reparametrise)!r} with a ladder: "  # type: ignore[arg-type]
+            "its chains move in the model's coordinates; leave it out, and write the model non-centred by hand where "
+            "that helps"
         )
-    changed = dataclasses.replace(own, reparametrise="no", scheme="recycled" if own.automatic else own.scheme)
+    changed = dataclasses.replace(
+        arguments, reparametrise="no", scheme="recycled" if arguments.automatic else arguments.scheme
+    )
     return type(step).of_arguments(changed, step.keep_gradients)
 
 

@@ -26,8 +26,11 @@ from pmm_mcmc.warmup.equilibration import EQUILIBRATION
 
 __all__ = ["html_of", "report"]
 
-# What is read at a glance: rows of a table, parameters of a figure, its chains and the draws of each.
-_MOST_ROWS, _MOST_DRAWN, _MOST_CHAINS, _MOST_DRAWS = 200, 6, 8, 500
+# Rows of a table, parameters of a figure, its chains and the draws of each that are read at a glance.
+_MOST_ROWS = 200
+_MOST_DRAWN = 6
+_MOST_CHAINS = 8
+_MOST_DRAWS = 500
 # Characters that HTML or UTF-8 cannot hold.
 _IMPOSSIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 _SETTING = {
@@ -84,9 +87,9 @@ def report(dt: Any, path: str | os.PathLike[str]) -> Path:
         raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it, or give another path")
     html = html_of(dt)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        whole = Path(folder, "whole")
-        whole.write_text(html, encoding="utf-8", newline="\n")
-        whole.replace(path)
+        draft = Path(folder, "whole")
+        draft.write_text(html, encoding="utf-8", newline="\n")
+        draft.replace(path)
     return path
 
 
@@ -103,9 +106,9 @@ def html_of(dt: Any) -> str:
         if draws < 4:
             raise ValueError(f"the result has {draws} draws of each chain, too few to be summarised: draw at least 4")
         dt = with_numbers(dt)
-    judged = verdict(dt)
+    judgement = verdict(dt)
     table = summary(dt)
-    body = [f'<p class="verdict {judged.state.replace(" ", "-")}">{escape(judged.sentence)}</p>']
+    body = [f'<p class="verdict {judgement.state.replace(" ", "-")}">{escape(judgement.sentence)}</p>']
     body += _table("Estimates", _concerning(table, _MOST_ROWS), len(table), "parameters")
     if "ladder" in children:
         body += _ladder(dt["ladder"].to_dataset())
@@ -126,12 +129,12 @@ def _table(title: str, table: pd.DataFrame, count: int, what: str) -> list[str]:
     return [f"<h2>{title}</h2>", f'<div class="wide">{html}</div>', *note]
 
 
-def _concerning(table: pd.DataFrame, most: int) -> pd.DataFrame:
+def _concerning(table: pd.DataFrame, limit: int) -> pd.DataFrame:
     """Return the rows of the largest ``r_hat``, in their order."""
-    if len(table) <= most:
+    if len(table) <= limit:
         return table
     size = table["r_hat"].astype(float).fillna(0.0).to_numpy()
-    return table.iloc[np.sort(np.argsort(-size, kind="stable")[:most])]
+    return table.iloc[np.sort(np.argsort(-size, kind="stable")[:limit])]
 
 
 def _ladder(ladder: xr.Dataset) -> list[str]:
@@ -140,19 +143,19 @@ def _ladder(ladder: xr.Dataset) -> list[str]:
          "standard error": [f"{float(ladder[name + '_se']):.2g}" for name in _EVIDENCE]},
         index=list(_EVIDENCE.values()),
     )  # fmt: skip
-    there = np.flatnonzero(np.isfinite(ladder["mode_weight"].values))
+    present = np.flatnonzero(np.isfinite(ladder["mode_weight"].values))
     names = ladder["coordinate"].values.astype(str)
-    centre = ladder["mode_centre"].values[there]
+    centre = ladder["mode_centre"].values[present]
     # Four coordinates tell modes apart: those in which their centres differ most.
     apart: list[int] = []
-    if len(there) > 1:
+    if len(present) > 1:
         apart = np.sort(np.argsort(-np.ptp(centre, axis=0), kind="stable")[:4]).tolist()
     modes = pd.DataFrame(
-        {"weight": [f"{value:.3f}" for value in ladder["mode_weight"].values[there]],
-         "standard error": [f"{value:.2g}" for value in ladder["mode_weight_se"].values[there]],
-         "restarts": ladder["mode_restarts"].values[there],
+        {"weight": [f"{value:.3f}" for value in ladder["mode_weight"].values[present]],
+         "standard error": [f"{value:.2g}" for value in ladder["mode_weight_se"].values[present]],
+         "restarts": ladder["mode_restarts"].values[present],
          **{names[i]: [f"{value:.3g}" for value in centre[:, i]] for i in apart}},
-        index=[f"mode {number}" for number in there],
+        index=[f"mode {number}" for number in present],
     )  # fmt: skip
     return [
         *_table("Log evidence", evidence, len(evidence), "estimates"),
@@ -170,10 +173,10 @@ def _setting(dt: Any) -> list[str]:
     facts += [f"{group.attrs['sampling_time']:.3g} s"] if "sampling_time" in group.attrs else []
     facts += [str(group.attrs[WORDS])] if group.attrs.get(WORDS) else []
     of_chains = {}
-    for name, words in _SETTING.items():
+    for name, label in _SETTING.items():
         values = _of_chains(dt, name)
         if values is not None:
-            of_chains[words] = [f"{value:.4g}" for value in (values.min(), np.median(values), values.max())]
+            of_chains[label] = [f"{value:.4g}" for value in (values.min(), np.median(values), values.max())]
     table = pd.DataFrame.from_dict(of_chains, orient="index", columns=["least", "middle", "largest"])
     return [*_table("Setting", table, len(table), "settings"), f"<p>{escape('; '.join(facts))}.</p>"]
 
@@ -181,10 +184,10 @@ def _setting(dt: Any) -> list[str]:
 def _of_chains(dt: Any, name: str) -> np.ndarray | None:
     """Return a number for each chain: the mean acceptance, otherwise the last value of the statistic."""
     groups = [EQUILIBRATION, "sample_stats", "sample_stats_total"]
-    there = [dt[group][name] for group in groups if group in dt.children and name in dt[group]]
-    if not there:
+    arrays = [dt[group][name] for group in groups if group in dt.children and name in dt[group]]
+    if not arrays:
         return None
-    values = there[0]
+    values = arrays[0]
     if "draw" in values.dims:
         values = values.mean("draw") if name == "acceptance_rate" else values.isel(draw=-1)
     finite = np.asarray(values, dtype=float)

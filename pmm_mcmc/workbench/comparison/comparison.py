@@ -100,8 +100,8 @@ def compare(
         except Exception as error:
             # A failure of one sampler does not end the others.
             _log.warning("%s failed: %s", name, error)
-            words = str(error) if isinstance(error, TooSmall | ImportError) else f"{type(error).__name__}: {error}"
-            rows[name] = {"trusted": None, "says": words}
+            reason = str(error) if isinstance(error, TooSmall | ImportError) else f"{type(error).__name__}: {error}"
+            rows[name] = {"trusted": None, "says": reason}
     table = pd.DataFrame.from_dict(rows, orient="index").reindex(columns=list(COLUMNS))
     return Comparison(title, source, table, COLUMNS)
 
@@ -112,9 +112,11 @@ def _posterior(model_or_target: Any) -> tuple[Any, Any, str]:
 
     target: Any = targets.get(model_or_target) if isinstance(model_or_target, str) else model_or_target
     if isinstance(target, targets.Target):
-        model, title = target.build(), target.title
+        model = target.build()
+        title = target.title
     elif isinstance(target, pm.Model):
-        model, title = target, target.name or "Your model"
+        model = target
+        title = target.name or "Your model"
         target = None
     else:
         raise TypeError(
@@ -138,7 +140,7 @@ def _named(samplers: Any, model: Any) -> dict[str, Any]:
         raise ValueError("samplers: is empty; name at least one")
     pairs = list(samplers.items()) if isinstance(samplers, Mapping) else [(None, sampler) for sampler in samplers]
     named: dict[str, Any] = {}
-    for given, sampler in pairs:
+    for label, sampler in pairs:
         if isinstance(sampler, str):
             if sampler not in PEERS:
                 raise ValueError(f"samplers: {sampler!r} is unknown; the ones with a name are {', '.join(PEERS)}")
@@ -152,7 +154,7 @@ def _named(samplers: Any, model: Any) -> dict[str, Any]:
             name = name_of(sampler)
             if sampler.model is not None and sampler.model is not model:
                 raise ValueError(f"samplers: {name} was made for another model; make it outside any")
-        name = name if given is None else str(given)
+        name = name if label is None else str(label)
         if name in named:
             raise ValueError(f"samplers: {name} is there twice; leave one out, or give names with a dict")
         named[name] = sampler

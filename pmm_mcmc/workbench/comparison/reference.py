@@ -29,19 +29,19 @@ class Truth(NamedTuple):
 def truth_for(target: Any, model: Any, reference: Any, n_grad: int, chains: int, seed: int) -> tuple[Truth | None, str]:
     """Return the reference, or None if nothing can be trusted to be one, and a sentence about it."""
     if reference is None and target is not None:
-        known = target.reference
-        error = np.zeros_like(known.mean) if known.error is None else known.error
+        moments = target.reference
+        error = np.zeros_like(moments.mean) if moments.error is None else moments.error
         # A user's target may lack the errors of its second moments.
-        return Truth(known.mean, known.sd, error, np.nan_to_num(known.error_of_sd)), known.source
+        return Truth(moments.mean, moments.sd, error, np.nan_to_num(moments.error_of_sd)), moments.source
     if reference is None or (isinstance(reference, str) and reference == "nuts"):
         return _of_a_long_run(model, n_grad, chains, seed + 1)
     if "posterior" not in getattr(reference, "children", ()):
         raise TypeError(
             f"reference={reference!r}: must be 'nuts' for a long run, a result of pm.sample or pmm.sample, or None"
         )
-    judged = verdict(reference)
-    if judged.state == NOT_TRUSTED:
-        return None, f"None, for the draws that were given are not to be trusted. {judged.sentence}"
+    judgement = verdict(reference)
+    if judgement.state == NOT_TRUSTED:
+        return None, f"None, for the draws that were given are not to be trusted. {judgement.sentence}"
     position = unconstrained_draws(reference, model)
     return truth_of_draws(position), f"The draws that were given: {_size(position)}."
 
@@ -79,7 +79,8 @@ def truth_of_draws(position: np.ndarray) -> Truth:
         raise ValueError(f"reference: {chains} x {draws} draws are too few; bring at least 100")
     if not np.all(np.isfinite(position)):
         raise ValueError("reference: some draws are not finite on the unconstrained scale; leave them out")
-    mean, sd = position.mean(axis=(0, 1)), position.std(axis=(0, 1))
+    mean = position.mean(axis=(0, 1))
+    sd = position.std(axis=(0, 1))
     if not np.all(sd > 0):
         raise ValueError(f"reference: coordinate {int(np.argmin(sd))} is the same in all draws; bring draws that vary")
     return Truth(mean, sd, spread(position), spread((position - mean) ** 2) / (2.0 * sd))

@@ -97,17 +97,17 @@ class Comparison:
         table = self.table
         shown = pd.DataFrame(index=pd.Index([_short(str(name), 28) for name in table.index]))
         shown["trusted"] = [{True: "yes", False: "no"}.get(value, _DASH) for value in table["trusted"]]
-        for name, words, form in (("gradients", "gradients", ",.0f"), ("per_draw", "for a draw", ",.3g")):
-            shown[words] = [_DASH if pd.isna(value) else format(value, form) for value in table[name]]
-        for what, words in (("mean", "error of mean"), ("sd", "of sd")):
+        for name, heading, form in (("gradients", "gradients", ",.0f"), ("per_draw", "for a draw", ",.3g")):
+            shown[heading] = [_DASH if pd.isna(value) else format(value, form) for value in table[name]]
+        for what, heading in (("mean", "error of mean"), ("sd", "of sd")):
             sizes = zip(table[f"{what}_error"], table[f"{what}_noise"], strict=True)
-            shown[words] = [
+            shown[heading] = [
                 f"{_DASH} " if pd.isna(size) else f"{size:.3f}{'*' if size > noise else ' '}" for size, noise in sizes
             ]
         failed = [f"{name}: {line['says']}" for name, line in table.iterrows() if pd.isna(line["gradients"])]
-        told = [self.title, f"Reference: {self.reference}", "", shown.to_string(), ""]
-        told += ["* more than noise alone. Errors are in posterior sd; .columns has the meanings.", *failed]
-        return "\n".join(line if "\n" in line else textwrap.fill(line, 79, subsequent_indent="  ") for line in told)
+        lines = [self.title, f"Reference: {self.reference}", "", shown.to_string(), ""]
+        lines += ["* more than noise alone. Errors are in posterior sd; .columns has the meanings.", *failed]
+        return "\n".join(line if "\n" in line else textwrap.fill(line, 79, subsequent_indent="  ") for line in lines)
 
     def figure(self) -> Figure:
         """Draw the errors, each with what noise alone stays below, and the gradients for an effective draw.
@@ -130,7 +130,8 @@ class Comparison:
             raise ValueError("no sampler ran, so that there is nothing to draw: the column 'says' has the reasons")
         from matplotlib import pyplot as plt
 
-        names, at = [_short(str(name), 28) for name in table.index], np.arange(len(table))
+        names = [_short(str(name), 28) for name in table.index]
+        height = np.arange(len(table))
         style: Any = {"font.size": 8.0, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}
         with plt.ioff(), plt.rc_context(style):
             # Inches; 7 are the text width of most journals.
@@ -138,13 +139,13 @@ class Comparison:
             errors, costs = figure.subplots(1, 2, width_ratios=[1.6, 1.0], sharey=True)
             for what, offset, marker, colour in (("mean", -0.15, "o", "#0072B2"), ("sd", 0.15, "s", "#D55E00")):
                 size, noise = (table[f"{what}_{kind}"].astype(float).to_numpy() for kind in ("error", "noise"))
-                errors.barh(at + offset, noise, 0.2, color="0.85")
-                errors.plot(size, at + offset, marker, ms=4.5, color=colour, label=what)
+                errors.barh(height + offset, noise, 0.2, color="0.85")
+                errors.plot(size, height + offset, marker, ms=4.5, color=colour, label=what)
             errors.barh([0], [0], color="0.85", label="noise")
-            errors.set_yticks(at, names)
+            errors.set_yticks(height, names)
             errors.set(xlim=(0.0, None), ylim=(len(table) - 0.5, -0.5), xlabel="largest error (posterior sd)")
             errors.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderpad=0.0)
-            costs.barh(at, table["per_draw"].astype(float), 0.5, color="0.5")
+            costs.barh(height, table["per_draw"].astype(float), 0.5, color="0.5")
             costs.tick_params(left=False, labelleft=False)
             costs.set_xlabel("gradients for an effective draw")
         return figure

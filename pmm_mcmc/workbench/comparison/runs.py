@@ -22,8 +22,10 @@ __all__ = ["FEWEST", "PEERS", "Run", "TooSmall", "model_labels", "name_of", "run
 
 # Samplers that have a name, and what tables call them.
 PEERS = {"default": "pmm.sample", "nuts": "NUTS", "nutpie": "nutpie"}
-# Most transitions of a warm-up, PyMC's own default, and fewest draws of each chain for a row of the table.
-TUNE, FEWEST = 1000, 50
+# Most transitions of a warm-up, PyMC's own default.
+TUNE = 1000
+# Fewest draws of each chain for a row of the table.
+FEWEST = 50
 # Numbers that the draws of one sampler may hold: 128 megabytes.
 _MOST_NUMBERS = 2**24
 
@@ -85,10 +87,10 @@ def run(sampler: Any, model: Any, budget: int, chains: int, seed: int) -> Run:
     # A tenth more, since gradients of a draw vary; what is beyond the budget is cut off.
     numbers = sum(array.size for name in ("posterior", "sample_stats") for array in pilot.dt[name].data_vars.values())
     result = draw(min(math.ceil(1.1 * left / each), max(FEWEST, FEWEST * _MOST_NUMBERS // numbers)))
-    spent = result.warmup + np.cumsum(result.n_grad)
-    n = max(int(np.searchsorted(spent, budget, side="right")), 4)  # a verdict needs four
+    gradients = result.warmup + np.cumsum(result.n_grad)
+    n = max(int(np.searchsorted(gradients, budget, side="right")), 4)  # a verdict needs four
     dt = result.dt.isel(draw=slice(n), missing_dims="ignore")
-    return Run(unconstrained_draws(dt, model), int(spent[n - 1]), verdict(dt))
+    return Run(unconstrained_draws(dt, model), int(gradients[n - 1]), verdict(dt))
 
 
 def _own(step: Any, options: dict[str, Any], draws: int) -> _Result:
@@ -106,7 +108,7 @@ def _peer(name: str, options: dict[str, Any], draws: int) -> _Result:
 
     engine = {"nuts": "pymc", "nutpie": "nutpie"}[name]
     dt = pm.sample(draws, nuts_sampler=engine, cores=1, discard_tuned_samples=False, quiet=True, **options)
-    n_grad, warmup = (dt[f"{part}sample_stats"].to_dataset()["n_steps"] for part in ("", "warmup_"))
+    n_grad, warmup = (dt[f"{prefix}sample_stats"].to_dataset()["n_steps"] for prefix in ("", "warmup_"))
     return _Result(dt, n_grad.sum("chain").values, int(warmup.sum()))
 
 
@@ -114,17 +116,17 @@ def name_of(step: Any) -> str:
     """Return a name for a step: its method, with the arguments that are not defaults."""
     arguments = step.arguments
     plain = MethodArguments.checked(arguments.method, dynamics=arguments.dynamics)
-    told = [
+    settings = [
         f"{field.name}={getattr(arguments, field.name)!r}"
         for field in fields(MethodArguments)
         if field.name not in ("method", "dynamics", "scaling")
         and getattr(arguments, field.name) != getattr(plain, field.name)
     ]
     if len(METHODS[arguments.method].dynamics) > 1:
-        told.insert(0, f"dynamics={arguments.dynamics!r}")
+        settings.insert(0, f"dynamics={arguments.dynamics!r}")
     if arguments.scaling is not None:
-        told.append("scaling=...")
-    return f"{arguments.method}({', '.join(told)})" if told else arguments.method
+        settings.append("scaling=...")
+    return f"{arguments.method}({', '.join(settings)})" if settings else arguments.method
 
 
 # -- the unconstrained scale -------------------------------------------------------------------------------------------
@@ -132,7 +134,8 @@ def name_of(step: Any) -> str:
 
 def model_labels(model: Any) -> list[str]:
     """Return labels of a model's unconstrained coordinates, such as ``school[A]``, or ``log tau`` for a logarithm."""
-    point, labels = model.initial_point(0), []
+    point = model.initial_point(0)
+    labels: list[str] = []
     for value in model.continuous_value_vars:
         variable = model.values_to_rvs[value]
         transform = model.rvs_to_transforms.get(variable)
@@ -166,7 +169,7 @@ def unconstrained_draws(dt: Any, model: Any) -> np.ndarray:
     forward = _forward(model)
     chains, draws = values[0].shape[:2]
     flat = [
-        np.concatenate([np.ravel(part) for part in forward(*(value[c, t] for value in values))])
+        np.concatenate([np.ravel(array) for array in forward(*(value[c, t] for value in values))])
         for c in range(chains)
         for t in range(draws)
     ]

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TARGETS"]
 
-# Standard deviation of the log scale, and how many coordinates it scales.
-FUNNEL_SD, FUNNEL_OTHERS = 3.0, 9
+# Standard deviation of the log scale.
+FUNNEL_SD = 3.0
+# Number of coordinates that it scales.
+FUNNEL_OTHERS = 9
 
 # Treatment effects and their standard errors (Rubin, 1981).
 EFFECT = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
@@ -76,12 +78,12 @@ def log_tau_grid(points: int = 4001) -> moments.Grid:
     def log_density(log_tau: np.ndarray) -> np.ndarray:
         tau = np.exp(log_tau)
         spread = ERROR**2 + tau[:, None] ** 2
-        given = Conditional.given(log_tau)
+        law = Conditional.given(log_tau)
         return (
             log_tau
             - np.log1p((tau / TAU_SCALE) ** 2)
             - 0.5 * (np.log(spread) + EFFECT**2 / spread).sum(axis=1)
-            + 0.5 * (np.log(given.mu_variance) + given.mu_mean**2 / given.mu_variance)
+            + 0.5 * (np.log(law.mu_variance) + law.mu_mean**2 / law.mu_variance)
         )
 
     return moments.Grid.of(log_density, -40.0, 12.0, points)
@@ -89,12 +91,17 @@ def log_tau_grid(points: int = 4001) -> moments.Grid:
 
 def schools_reference(centred: bool, points: int = 4001) -> Reference:
     grid = log_tau_grid(points)
-    given, tau = Conditional.given(grid.nodes), np.exp(grid.nodes)[:, None]
-    centre, gain, own = given.slope * (EFFECT - given.mu_mean[:, None]), -given.slope, given.own
+    law = Conditional.given(grid.nodes)
+    tau = np.exp(grid.nodes)[:, None]
+    centre = law.slope * (EFFECT - law.mu_mean[:, None])
+    gain = -law.slope
+    variance = law.own
     if centred:
-        centre, gain, own = given.mu_mean[:, None] + tau * centre, 1 + tau * gain, tau**2 * own
-    schools = moments.gaussian_moments(centre, own + gain**2 * given.mu_variance[:, None])
-    mu = moments.gaussian_moments(given.mu_mean, given.mu_variance)
+        centre = law.mu_mean[:, None] + tau * centre
+        gain = 1 + tau * gain
+        variance = tau**2 * variance
+    schools = moments.gaussian_moments(centre, variance + gain**2 * law.mu_variance[:, None])
+    mu = moments.gaussian_moments(law.mu_mean, law.mu_variance)
     columns = np.column_stack([mu @ grid.weight, grid.moments(), np.einsum("t,ktj->kj", grid.weight, schools)])
     return moments.from_moments(columns, "Quadrature over log tau with all else integrated in closed form, 8 digits.")
 

@@ -30,13 +30,14 @@ def two_gaussians(weight: tuple[float, ...], mean: tuple[float, ...], d: int) ->
 
 
 def mixture_reference(weight: tuple[float, ...], mean: tuple[float, ...], d: int) -> Reference:
-    first = moments.gaussian_moments(np.array(mean), np.ones(len(mean))) @ np.array(weight)
-    rest = moments.gaussian_moments(np.zeros(d - 1), np.ones(d - 1))
-    return moments.from_moments(np.column_stack([first, rest]), "Closed form, to rounding.")
+    axis = moments.gaussian_moments(np.array(mean), np.ones(len(mean))) @ np.array(weight)
+    others = moments.gaussian_moments(np.zeros(d - 1), np.ones(d - 1))
+    return moments.from_moments(np.column_stack([axis, others]), "Closed form, to rounding.")
 
 
 def _mixture(name: str, title: str, note: str, weight: tuple[float, ...], mean: tuple[float, ...], d: int) -> Target:
-    build, find = partial(two_gaussians, weight, mean, d), partial(mixture_reference, weight, mean, d)
+    build = partial(two_gaussians, weight, mean, d)
+    find = partial(mixture_reference, weight, mean, d)
     return Target(name, f"{title}, d = {d}", note, build, find)
 
 

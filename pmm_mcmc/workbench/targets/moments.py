@@ -18,8 +18,8 @@ DATA = Path(__file__).parent / "data"
 
 def from_moments(moments: np.ndarray, source: str) -> Reference:
     """Return an exact reference from raw moments 1, 2 and 4, shape ``(3, d)``."""
-    first, second, fourth = moments
-    return Reference(first, second, fourth - second**2, True, source)
+    mean, second, fourth = moments
+    return Reference(mean, second, fourth - second**2, True, source)
 
 
 def stored(name: str) -> Reference:
@@ -50,8 +50,8 @@ def bent_pairs(
 def funnel(sd: float, others: int) -> np.ndarray:
     """Return moments of y ~ N(0, sd^2) and x ~ N(0, exp(y)), from E exp(k y) = exp(k^2 sd^2 / 2)."""
     neck = gaussian_moments(np.array([0.0]), np.array([sd**2]))
-    rest = np.array([0.0, np.exp(sd**2 / 2), 3 * np.exp(2 * sd**2)])
-    return np.concatenate([neck, np.repeat(rest[:, None], others, axis=1)], axis=1)
+    scaled = np.array([0.0, np.exp(sd**2 / 2), 3 * np.exp(2 * sd**2)])
+    return np.concatenate([neck, np.repeat(scaled[:, None], others, axis=1)], axis=1)
 
 
 class Grid(NamedTuple):

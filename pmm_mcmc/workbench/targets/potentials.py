@@ -14,10 +14,17 @@ if TYPE_CHECKING:
 
 __all__ = ["TARGETS"]
 
-# A barrier, a tilt that makes the right well the heavier one, and coordinates that follow the first, with their noise.
-BARRIER, TILT, FOLLOWERS, NOISE = 4.0, 0.25, 4, 0.5
+# The barrier of the double well.
+BARRIER = 4.0
+# A tilt that makes the right well the heavier one.
+TILT = 0.25
+# Coordinates that follow the first, and their noise.
+FOLLOWERS = 4
+NOISE = 0.5
 # Number of pairs, standard deviation of the first coordinate, and curvature of the second.
-PAIRS, SD, CURVE = 5, 10.0, 0.03
+PAIRS = 5
+SD = 10.0
+CURVE = 0.03
 
 
 def well(a: Any) -> Any:
