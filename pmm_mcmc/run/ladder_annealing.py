@@ -229,6 +229,6 @@ class Annealer:
 
 
 def barrier_of(stages: list[Stage]) -> float:
-    """Return the barrier by what annealing left at its temperatures."""
+    """Return the barrier that the steps of annealing show."""
     betas = np.array([stage.beta for stage in stages])
     return float(barriers(expected_rejections(betas, [stage.log_ratio[:512] for stage in stages])).sum())

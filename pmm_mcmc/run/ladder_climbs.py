@@ -45,7 +45,7 @@ def look(
     n_grad: int,
     rng: np.random.Generator,
 ) -> tuple[OtherModes, np.ndarray, int]:
-    """Look for modes that no draw at the posterior is in; return the modes, maxima that climbs met, and gradients.
+    """Look for modes that no draw at the posterior is in; return them, the maxima of climbs, and the gradients.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def unmet_maxima(
 ) -> tuple[np.ndarray, int]:
     """Climb from draws, and from places along coordinates where the density falls least away from maxima of cold draws.
 
-    Return the maxima that no cold draw reaches, and the gradients that it took.
+    Return the maxima that no cold draw reaches, and the number of gradients.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def _outstanding(
 
 
 def _ends(value: Value, start: np.ndarray, home: np.ndarray, limit: float) -> tuple[Any, Any, Any, int]:
-    """Return positions, log densities and variances of maxima, and their gradients."""
+    """Return positions, log densities and variances of maxima, and the number of gradients of the climbs."""
     reached = [(np.empty((0, start.shape[1])), np.empty(0), np.empty(0))]
     n_grad = 0
     for i in range(0, len(start), _TOGETHER):

@@ -30,7 +30,7 @@ _LOG_2PI_E = float(np.log(2.0 * np.pi)) + 1.0
 def fitted_mixture(
     path: Path, setting: TunedParameters, cold: Points, beyond: Sequence[Points]
 ) -> tuple[GaussianMixture, int]:
-    """Return a Gaussian for each mode of the draws, and the gradients that it took to tell them apart.
+    """Return a Gaussian for each mode of the draws, and the number of gradients of the climbs to modes.
 
     Parameters
     ----------

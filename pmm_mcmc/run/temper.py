@@ -175,7 +175,7 @@ def _on_ladder(request: Request) -> tuple[Request, Fixed]:
 
 
 def _beginning(request: Request, fixed: Fixed) -> str:
-    """Return from where a ladder may begin."""
+    """Return what a ladder may begin from."""
     if fixed.from_prior:
         return "the prior"
     fitted = "Gaussians that are fitted"
@@ -196,7 +196,7 @@ def _say_what_is_centred(request: Request, console: Console) -> None:
 
 
 def _temperatures(ladder: Any, reference: Any, *, chains: int) -> tuple[np.ndarray | None, int | None]:
-    """Return the temperatures of a ladder and its number of rungs, None where they are to be found."""
+    """Return the temperatures of a ladder and its number of rungs, None where tuning finds them."""
     if reference not in ("auto", "prior", "gaussian"):
         raise ValueError(f"reference={reference!r}: must be 'auto', 'prior' or 'gaussian'")
     betas: np.ndarray | None = None
@@ -262,10 +262,12 @@ def _for_ladder(step: Any) -> Any:
 
 
 def _words(result: xr.DataTree, console: Console) -> str:
-    """Return a line on the ladder; what it found is in the verdict."""
+    """Return a line on the ladder; the verdict has its estimates."""
     ladder = result[LADDER].to_dataset()
     gaussians = int(ladder["gaussians"])
-    reference = "the prior" if not gaussians else "a Gaussian" if gaussians == 1 else f"{gaussians} Gaussians"
+    reference = "the prior"
+    if gaussians:
+        reference = "a Gaussian" if gaussians == 1 else f"{gaussians} Gaussians"
     copies = result["posterior"].sizes["chain"]
     return (
         f"Ladder of {ladder.sizes['rung']} rungs from {reference}, {copies} copies, barrier "

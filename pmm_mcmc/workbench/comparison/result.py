@@ -101,9 +101,7 @@ class Comparison:
             shown[heading] = [_DASH if pd.isna(value) else format(value, form) for value in table[name]]
         for what, heading in (("mean", "error of mean"), ("sd", "of sd")):
             sizes = zip(table[f"{what}_error"], table[f"{what}_noise"], strict=True)
-            shown[heading] = [
-                f"{_DASH} " if pd.isna(size) else f"{size:.3f}{'*' if size > noise else ' '}" for size, noise in sizes
-            ]
+            shown[heading] = [_starred(size, noise) for size, noise in sizes]
         failed = [f"{name}: {line['says']}" for name, line in table.iterrows() if pd.isna(line["gradients"])]
         lines = [self.title, f"Reference: {self.reference}", "", shown.to_string(), ""]
         lines += ["* more than noise alone. Errors are in posterior sd; .columns has the meanings.", *failed]
@@ -149,6 +147,14 @@ class Comparison:
             costs.tick_params(left=False, labelleft=False)
             costs.set_xlabel("gradients for an effective draw")
         return figure
+
+
+def _starred(size: float, noise: float) -> str:
+    """Return an error for the table, with a star if it is more than noise."""
+    if pd.isna(size):
+        return f"{_DASH} "
+    star = "*" if size > noise else " "
+    return f"{size:.3f}{star}"
 
 
 def _short(name: str, longest: int) -> str:

@@ -57,15 +57,15 @@ def eight_schools(centred: bool) -> pm.Model:
 
 
 class Conditional(NamedTuple):
-    """The Gaussian law given tau: mu, then each school's z ~ N(slope (effect - mu), own); arrays over log tau."""
+    """The Gaussian law given tau: mu, then each school's z ~ N(slope (effect - mu), variance); arrays over log tau."""
 
     mu_mean: np.ndarray
     mu_variance: np.ndarray
     slope: np.ndarray
-    own: np.ndarray
+    variance: np.ndarray
 
     @classmethod
-    def given(cls, log_tau: np.ndarray) -> Conditional:
+    def of_log_tau(cls, log_tau: np.ndarray) -> Conditional:
         tau = np.exp(log_tau)[:, None]
         spread = ERROR**2 + tau**2
         mu_variance = 1 / (1 / MU_SD**2 + (1 / spread).sum(axis=1))
@@ -78,7 +78,7 @@ def log_tau_grid(points: int = 4001) -> moments.Grid:
     def log_density(log_tau: np.ndarray) -> np.ndarray:
         tau = np.exp(log_tau)
         spread = ERROR**2 + tau[:, None] ** 2
-        law = Conditional.given(log_tau)
+        law = Conditional.of_log_tau(log_tau)
         return (
             log_tau
             - np.log1p((tau / TAU_SCALE) ** 2)
@@ -91,11 +91,11 @@ def log_tau_grid(points: int = 4001) -> moments.Grid:
 
 def schools_reference(centred: bool, points: int = 4001) -> Reference:
     grid = log_tau_grid(points)
-    law = Conditional.given(grid.nodes)
+    law = Conditional.of_log_tau(grid.nodes)
     tau = np.exp(grid.nodes)[:, None]
     centre = law.slope * (EFFECT - law.mu_mean[:, None])
     gain = -law.slope
-    variance = law.own
+    variance = law.variance
     if centred:
         centre = law.mu_mean[:, None] + tau * centre
         gain = 1 + tau * gain
