@@ -35,8 +35,8 @@ def look_every(chains: int) -> int:
 
 def bound_after(done: int, every: int) -> int:
     """Return the first bound above ``done`` draws: a multiple of :data:`DRAWS`, in whole multiples of ``every``."""
-    most = -(-DRAWS // every) * every
-    return most * (done // most + 1)
+    bound = -(-DRAWS // every) * every
+    return bound * (done // bound + 1)
 
 
 class Until:
@@ -53,7 +53,8 @@ class Until:
     limit = ""  # words before what it will take, at most
 
     def __init__(self, draws: int):
-        self.bound, self.ends = draws, [draws]
+        self.bound = draws
+        self.ends = [draws]
 
     def next_end(self, done: int) -> int:
         """Return the next number of draws at which the run may end."""
@@ -63,12 +64,12 @@ class Until:
         """Return whether the run ends after so many draws."""
         return done >= self.bound
 
-    def announced(self, spent: np.ndarray, thin: int, gradients: float, seconds: float) -> str:
+    def announced(self, n_grad: np.ndarray, thin: int, gradients: float, seconds: float) -> str:
         """Return a line, for the end of the warm-up, that says what the draws will cost.
 
         Parameters
         ----------
-        spent : (chain,)
+        n_grad : (chain,)
             Gradients of the warm-up.
         thin
             Transitions for each draw.
@@ -78,7 +79,7 @@ class Until:
         steps = self.bound * thin
         draws = f"{self.bound} draws of {thin} step{'s' * (thin > 1)}"
         cost = f"{draws} take {self.limit}{count(steps * gradients)}: {_time(steps * seconds)}"
-        return f"Warm-up: {count(np.mean(spent))} gradients a chain; {cost}"
+        return f"Warm-up: {count(np.mean(n_grad))} gradients a chain; {cost}"
 
 
 class UntilKnown(Until):
@@ -108,26 +109,28 @@ class UntilKnown(Until):
 
     def __init__(self, every: int, done: int, result: Callable[[], Any], processes: Processes):
         super().__init__(bound_after(done, every))
-        at, self.ends = 0, []
-        while at < self.bound:
-            at = min(at + every * max(1, at // (2 * every)), bound_after(at, every))
-            self.ends.append(at)
-        self._result, self._processes = result, processes
+        self.ends = []
+        end = 0
+        while end < self.bound:
+            end = min(end + every * max(1, end // (2 * every)), bound_after(end, every))
+            self.ends.append(end)
+        self._result = result
+        self._processes = processes
         self.missing: Reason | None = None
 
     def __call__(self, done: int) -> bool:
         """Look whether the draws suffice, if now is the time; return whether the run ends."""
         if done not in self.ends:
             return False
-        known = 1
+        enough = True
         if self._processes.primary:
             try:
                 self.missing = asks_for_more(self._result())
-                known = self.missing is None
+                enough = self.missing is None
             except Exception:  # no error here may lose the draws
                 _log.exception("draws='auto': these draws could not be judged, for an error in it; the run goes on")
-                known = 0
-        return bool(self._processes.first(int(known))) or done >= self.bound
+                enough = False
+        return bool(self._processes.first(int(enough))) or done >= self.bound
 
     def report(self, done: int, stored: bool, level: int) -> None:
         """Log why the run ended, at ``level`` or as a warning."""
@@ -162,5 +165,8 @@ def _time(seconds: float) -> str:
     """Return an estimated time in seconds, minutes or hours."""
     if seconds < 1.0:
         return "under 1 s"
-    unit, size = ("s", 1.0) if seconds < 100.0 else ("min", 60.0) if seconds < 6000.0 else ("h", 3600.0)
-    return f"{count(seconds / size)} {unit}"
+    if seconds < 100.0:
+        return f"{count(seconds)} s"
+    if seconds < 6000.0:
+        return f"{count(seconds / 60.0)} min"
+    return f"{count(seconds / 3600.0)} h"
