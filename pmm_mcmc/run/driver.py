@@ -131,11 +131,11 @@ class Driver:
     recorder
         The destination of chunks.
     request
-        What was asked for.
+        The checked arguments of the run.
     until
-        When it ends.
+        The end of the run.
     console
-        Told several times a second where the run is, and at the end of the warm-up what the draws will cost.
+        Shows several times a second where the run is and, after the warm-up, what the draws will cost.
     processes
         The processes that share the chains.
     """

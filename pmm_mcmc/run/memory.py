@@ -138,12 +138,12 @@ def rows_of_chunk(draws: int, chains: int, numbers_per_draw: int) -> int:
 def peak_bytes(
     plan: SamplingPlan, chains: int, draws: int, rows: int, *, tune: int, warming: int = 0, moments: bool = False
 ) -> int:
-    """Return about the bytes of a run: of its warm-up, or of its draws with a chunk or with the verdict.
+    """Return the approximate peak bytes of a run: of its warm-up, or of its draws with a chunk or with the verdict.
 
     Parameters
     ----------
     plan
-        What is sampled.
+        The sampling plan.
     chains, draws, rows
         Chains, draws of each, and draws of a chunk.
     tune, warming

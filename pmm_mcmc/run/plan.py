@@ -36,7 +36,7 @@ __all__ = ["SamplingPlan"]
 
 _log = logging.getLogger("pmm_mcmc")
 
-# What an equilibration has in its group, in place of statistics of every draw; and types of all statistics.
+# Statistics that an equilibration reports once, not for each draw; and types of all statistics.
 _OF_EQUILIBRATION = ("step_size", "friction", "steps_per_draw")
 _KINDS = STATISTICS | ADJUSTED_STATISTICS
 # Most bytes of the draws of a batch of chains, between two updates of the progress bar.
@@ -220,11 +220,11 @@ class SamplingPlan:
         adjusted = request.adjusted or arguments.kernel.adjusted
         kinds = ADJUSTED_STATISTICS if adjusted else type(step).stats_dtypes_shapes
         names = ["lp" if name == "model_logp" else name for name in kinds]
-        without: tuple[str, ...] = OTHER_MODES
-        without += _OF_EQUILIBRATION if adjusted and request.adapts and not arguments.kernel.adjusted else ()
-        without += () if step.keep_gradients else GRADIENTS
-        without += () if engine.structure is not None else ("noncentred",)
-        statistics = tuple(n for n in names if n not in without)
+        excluded: tuple[str, ...] = OTHER_MODES
+        excluded += _OF_EQUILIBRATION if adjusted and request.adapts and not arguments.kernel.adjusted else ()
+        excluded += () if step.keep_gradients else GRADIENTS
+        excluded += () if engine.structure is not None else ("noncentred",)
+        statistics = tuple(n for n in names if n not in excluded)
         attributes = {
             "sampler": "GHMC" if adjusted else arguments.method, "adjusted": int(adjusted), "backend": backend,
             "precision": precision,

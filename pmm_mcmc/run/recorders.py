@@ -29,7 +29,7 @@ __all__ = ["MemoryRecorder", "MomentsRecorder", "StoreRecorder", "recorder_of"]
 
 # The attributes that add up where a run goes on in memory.
 _TIMES = ("sampling_time", "compile_time")
-# Bytes of a predicted peak from which on it is said.
+# Bytes of a predicted peak above which it is logged.
 _LARGE = 2**30
 
 
@@ -131,7 +131,7 @@ class MemoryRecorder(_Recorder):
         super().note(attrs | {name: attrs[name] + seconds for name, seconds in self._times.items()})
 
     def so_far(self) -> xr.DataTree:
-        """Return the result of all chunks so far, to be judged."""
+        """Return the result of all chunks so far, for a verdict."""
         groups = dict(self._empty)
         for group, variables in self._chunks.items():
             for name, chunks in variables.items():  # one variable at a time, so that only one is in memory twice
@@ -143,7 +143,7 @@ class MemoryRecorder(_Recorder):
         return self._layout.tree(groups, self._attrs)
 
     def result(self) -> xr.DataTree:
-        """Return the result of all chunks, with how to go on from there."""
+        """Return the result of all chunks, with a checkpoint to continue from."""
         tree = self._with_equilibration(self.so_far())
         state = np.frombuffer(encode((self._identity, self._arguments, self.run)), np.uint8)
         tree[CHECKPOINT] = xr.DataTree(xr.Dataset({"state": ("byte", state)}))
@@ -246,7 +246,7 @@ class StoreRecorder:
         self._store.note({group: attrs for group in self._store.rows if "log_likelihood" not in group})
 
     def so_far(self) -> xr.DataTree:
-        """Return the stored run as it is now, to be judged."""
+        """Return the stored run as it is now, for a verdict."""
         return open_store(self._path)
 
     def result(self) -> xr.DataTree:

@@ -1,4 +1,4 @@
-"""What is asked of a run, checked before anything is compiled, with hints for arguments of ``pm.sample``."""
+"""The arguments of a run, checked before anything is compiled, with hints for arguments of ``pm.sample``."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _SUPERCHAINS = 16
 _FEWEST_CHAINS = 64
 _BITS = 62  # bits of a drawn seed
 
-# What goes on as in the run before, and how it is not asked for.
-_TAKEN_UP = {
+# Arguments that a continued run takes from the finished one, with their values when they are not given.
+_INHERITED = {
     "chains": None, "tune": 1000, "superchains": "auto", "backend": "auto", "device": "auto", "precision": "float64",
     "discard_tuned_samples": True, "log_likelihood": False, "var_names": None, "adjusted": None,
 }  # fmt: skip
@@ -77,7 +77,7 @@ class Request:
     Attributes
     ----------
     draws
-        A number, with the draws of the run before, or "auto".
+        A number, with the draws of the finished run, or "auto".
     adjusted
         Whether draws are adjusted, by a kernel whose stationary law is the posterior.
     seed
@@ -136,7 +136,7 @@ class Request:
         options |= _of_backend(options)
         options["step"], options["draws"] = _step_and_draws(options["step"], options["draws"])
         if finished_run is not None:
-            options |= _going_on(finished_run, options)
+            options |= _inherited_arguments(finished_run, options)
         if options["ladder"] is not None:
             _check_for_ladder(options)
         if options["chains"] is None:
@@ -278,19 +278,19 @@ def stored_run(path: str | os.PathLike[str]) -> dict[str, Any]:
         return {}
 
 
-def _going_on(finished_run: FinishedRun, options: Mapping[str, Any]) -> dict[str, Any]:
+def _inherited_arguments(finished_run: FinishedRun, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a finished run's arguments where none are given; raise ``ValueError`` for what does not go with it."""
     keep = None if options["keep"] == "draws" else options["keep"]
     for name, value in (("store", options["store"]), ("initvals", options["initvals"]), ("keep", keep)):
         if value is not None:
             raise ValueError(f"{name}={value!r}: does not go with more=, which continues in memory; leave it out")
-    taken_up = {name: finished_run.identity[name] for name, default in _TAKEN_UP.items() if options[name] == default}
+    inherited = {name: finished_run.identity[name] for name, default in _INHERITED.items() if options[name] == default}
     step = finished_run.step() if options["step"] is None else options["step"]
-    return taken_up | {"step": step, "finished_run": finished_run}
+    return inherited | {"step": step, "finished_run": finished_run}
 
 
 def _of_backend(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the name of a backend and what it is told; once each was an argument."""
+    """Return the name of a backend with its options, each of which was once an argument."""
     batch = options.pop("chain_batch_size", "auto")
     backend = options["backend"]
     if not isinstance(backend, Jax):
@@ -318,7 +318,7 @@ def _check_keep(options: Mapping[str, Any]) -> None:
 
 
 def _check_for_ladder(options: dict[str, Any]) -> None:
-    """Raise ``ValueError`` for what ``pmm.sample`` has, and ``pmm.temper`` has not."""
+    """Raise ``ValueError`` for an argument of ``pmm.sample`` that ``pmm.temper`` does not take."""
     allowed: dict[str, list[Any]] = {
         "finished_run": [None], "keep": ["draws"], "adjusted": [None, True], "superchains": ["auto", None],
         "discard_tuned_samples": [True],

@@ -1,4 +1,4 @@
-"""Where the chains of a plan start, and its density at positions of the model."""
+"""The starts of a plan's chains, and its density at positions of the model."""
 
 from __future__ import annotations
 

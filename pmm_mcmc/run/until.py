@@ -1,4 +1,4 @@
-"""How long a run goes on: so many draws or, for ``draws="auto"``, until the verdict asks for no more."""
+"""The end of a run: after a number of draws or, for ``draws="auto"``, once the verdict asks for no more."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ DRAWS = 1000
 
 
 def look_every(chains: int) -> int:
-    """Return after how many draws of each chain to look first: a divisor of :data:`DRAWS`.
+    """Return the number of draws of each chain before the first look: a divisor of :data:`DRAWS`.
 
-    All chains together then have the draws with which independent ones would know a mean to the verdict's limit; of
-    each chain there are 20 at least, as a verdict asks of all.
+    So many independent draws of all chains would estimate a mean to the verdict's limit; each chain has at least 20,
+    as a verdict requires.
     """
     needed = max(CALIBRATION.mcse**-2.0 / chains, CALIBRATION.fewest)
     return min((n for n in range(1, DRAWS + 1) if DRAWS % n == 0 and n >= needed), default=DRAWS)
@@ -50,7 +50,7 @@ class Until:
         The numbers of draws at which the run may end.
     """
 
-    limit = ""  # words before what it will take, at most
+    limit = ""  # prefix of the announced cost
 
     def __init__(self, draws: int):
         self.bound = draws
@@ -93,7 +93,7 @@ class UntilKnown(Until):
         Draws of each chain before the first look; each of the next comes after half as many again, in whole multiples,
         or at a multiple of the bound.
     done
-        Draws that are there already; the bound is :func:`bound_after` of them.
+        Draws that each chain has already; the bound is :func:`bound_after` of them.
     result
         Returns the result so far.
     processes
@@ -119,7 +119,7 @@ class UntilKnown(Until):
         self.missing: Reason | None = None
 
     def __call__(self, done: int) -> bool:
-        """Look whether the draws suffice, if now is the time; return whether the run ends."""
+        """Return whether the run ends; at one of ``ends`` the first process looks whether the draws suffice."""
         if done not in self.ends:
             return False
         enough = True
@@ -145,7 +145,7 @@ class UntilKnown(Until):
 
 
 def until_of(draws: Any, chains: int, done: int, recorder: Any, processes: Processes) -> Until:
-    """Return when a run ends that has ``done`` draws, for ``draws`` of each chain or "auto".
+    """Return the end of a run that has ``done`` draws, for ``draws`` of each chain or "auto".
 
     Raises
     ------
