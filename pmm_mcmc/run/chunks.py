@@ -35,13 +35,16 @@ class Plan(Protocol):
         """Return the named values ``(chain, n, ...)`` of draws ``(chain, n, d)``, by group."""
 
 
-def groups_of(plan: Plan, chunk: Chunk, tuned: TunedParameters, thin: int, spent: np.ndarray, prefix: str) -> Groups:
-    """Return values and statistics of a chunk of draws by group and name; ``spent`` are gradients before it."""
-    d, structure = plan.engine.d, plan.engine.structure
-    x, q, slope = chunk.model_position, chunk.position, chunk.gradient
+def groups_of(plan: Plan, chunk: Chunk, tuned: TunedParameters, thin: int, n_grad: np.ndarray, prefix: str) -> Groups:
+    """Return values and statistics of a chunk of draws by group and name; ``n_grad`` are gradients before it."""
+    d = plan.engine.d
+    structure = plan.engine.structure
+    x = chunk.model_position
+    q = chunk.position
+    gradient = chunk.gradient
     if structure is not None:
-        q, slope = structure.judged(chunk.position, chunk.gradient[..., :d], tuned.coordinates.sites)
-    found = {prefix + name: values for name, values in plan.values(x, bool(prefix)).items()}
+        q, gradient = structure.judged(chunk.position, chunk.gradient[..., :d], tuned.coordinates.sites)
+    groups = {prefix + name: values for name, values in plan.values(x, bool(prefix)).items()}
     shape = chunk.lp.shape
     everything: dict[str, Callable[[], Any]] = {
         "step_size": lambda: np.full(shape, tuned.step_size),
@@ -52,7 +55,7 @@ def groups_of(plan: Plan, chunk: Chunk, tuned: TunedParameters, thin: int, spent
         "expected_bias": lambda: np.full(shape, tuned.expected_bias),
         "n_grad": lambda: chunk.n_grad,
         "n_steps": lambda: chunk.n_grad,
-        "n_grad_total": lambda: spent[:, None] + np.cumsum(chunk.n_grad, axis=1),
+        "n_grad_total": lambda: n_grad[:, None] + np.cumsum(chunk.n_grad, axis=1),
         "unstable": lambda: chunk.unstable,
         "diverging": lambda: chunk.unstable > 0,
         "refined": lambda: chunk.refined,
@@ -60,12 +63,12 @@ def groups_of(plan: Plan, chunk: Chunk, tuned: TunedParameters, thin: int, spent
         "lp": lambda: chunk.lp,
         "acceptance_rate": lambda: chunk.accept,
         # Control variates need no more than single precision.
-        "gradient": lambda: slope.astype(np.float32) if plan.adjusted else slope,
+        "gradient": lambda: gradient.astype(np.float32) if plan.adjusted else gradient,
         "unconstrained": lambda: x,
         "noncentred": lambda: q,
     }
-    found[prefix + "sample_stats"] = {name: everything[name]() for name in plan.statistics}
-    return found
+    groups[prefix + "sample_stats"] = {name: everything[name]() for name in plan.statistics}
+    return groups
 
 
 class Gathered:
@@ -75,17 +78,17 @@ class Gathered:
         self._shape = chains, rows
         self.groups: Groups = {}
 
-    def put(self, which: slice, first: int, groups: Groups) -> None:
-        """Insert arrays ``(chain, n, ...)`` of some chains, from draw ``first`` on."""
+    def put(self, chains: slice, start: int, groups: Groups) -> None:
+        """Insert arrays ``(chain, n, ...)`` of some chains, from draw ``start`` on."""
         for group, arrays in groups.items():
-            there = self.groups.setdefault(group, {})
+            destination = self.groups.setdefault(group, {})
             for name, values in arrays.items():
                 if values.shape[:2] == self._shape:
-                    there[name] = values
+                    destination[name] = values
                     continue
-                if name not in there:
-                    there[name] = np.empty((*self._shape, *values.shape[2:]), values.dtype)
-                there[name][which, first : first + values.shape[1]] = values
+                if name not in destination:
+                    destination[name] = np.empty((*self._shape, *values.shape[2:]), values.dtype)
+                destination[name][chains, start : start + values.shape[1]] = values
 
     def upto(self, rows: int) -> Groups:
         """Return the first ``rows`` draws."""

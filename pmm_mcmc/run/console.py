@@ -1,4 +1,4 @@
-"""What a run says: heartbeat, bar, lines of the log and the verdict; and how long it takes."""
+"""The output of a run: heartbeat, bar, lines of the log and the verdict; and its times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger("pmm_mcmc")
 
 
 class Console:
-    """Context manager of what a run says, and of its times.
+    """Context manager of the output and the times of a run.
 
     Attributes
     ----------
@@ -89,11 +89,11 @@ class Console:
             "created_at": self._created, "sampling_time": self.sampling_time, "compile_time": self.compile_time,
         }  # fmt: skip
 
-    def interrupted(self, stopped: StopRequest, there: int, draws: int, each: str) -> None:
+    def interrupted(self, stopped: StopRequest, done: int, draws: int, unit: str) -> None:
         """Warn that a run has ended early."""
         lost = stopped.number == signal.SIGTERM and self._request.store is None
-        kept = "in memory only: store= would keep them" if lost else "kept"
-        _log.warning("Sampling was stopped after %d of %d draws of each %s; they are %s", there, draws, each, kept)
+        outcome = "in memory only: store= would keep them" if lost else "kept"
+        _log.warning("Sampling was stopped after %d of %d draws of each %s; they are %s", done, draws, unit, outcome)
 
     def verdict(self, result: xr.DataTree) -> None:
         """Log the verdict, if it is asked for."""

@@ -38,7 +38,9 @@ _log = logging.getLogger("pmm_mcmc")
 _DEVICES = ("auto", "cpu", "gpu", "tpu")
 _PRECISIONS = ("float64", "mixed", "float32")
 # Most chains of a trial, gradients of each in a compiled call, and seconds of a trial after compilation.
-_MOST_CHAINS, _GRADIENTS, _SECONDS = 4096, 16, 0.2
+_MOST_CHAINS = 4096
+_GRADIENTS = 16
+_SECONDS = 0.2
 # Factor by which the CPU must be faster, so that close calls give the same device every time.
 _MARGIN = 1.5
 
@@ -156,7 +158,8 @@ def _trial(density: Any, precision: str, n: int, device: Any) -> Callable[[], An
 def _seconds(call: Callable[[], Any]) -> float:
     """Return the seconds of the fastest of several calls, after compilation."""
     call()
-    best, end = np.inf, time.perf_counter() + _SECONDS
+    best = np.inf
+    end = time.perf_counter() + _SECONDS
     while best == np.inf or time.perf_counter() < end:
         began = time.perf_counter()
         call()

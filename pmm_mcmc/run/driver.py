@@ -58,8 +58,8 @@ class Recorder(Protocol):
 
     rows: int
 
-    def put(self, groups: Groups, run: Run, whole: bool) -> None:
-        """Record the draws of a chunk, and the run after them; ``whole`` is False for an interrupted chunk."""
+    def put(self, groups: Groups, run: Run, complete: bool) -> None:
+        """Record the draws of a chunk, and the run after them; ``complete`` is False for an interrupted chunk."""
 
 
 @dataclass
@@ -131,11 +131,11 @@ class Driver:
     recorder
         The destination of chunks.
     request
-        What was asked for.
+        The checked arguments of the run.
     until
-        When it ends.
+        The end of the run.
     console
-        Told several times a second where the run is, and at the end of the warm-up what the draws will cost.
+        Shows several times a second where the run is and, after the warm-up, what the draws will cost.
     processes
         The processes that share the chains.
     """
@@ -150,11 +150,17 @@ class Driver:
         console: Console,
         processes: Processes,
     ):
-        self.plan, self.run, self.recorder, self.request = plan, run, recorder, request
-        self.until, self.console, self.processes = until, console, processes
+        self.plan = plan
+        self.run = run
+        self.recorder = recorder
+        self.request = request
+        self.until = until
+        self.console = console
+        self.processes = processes
         self._keep_warmup = not request.discard_tuned_samples
         self._batch = plan.batch(request.batch, request.chains)
-        self._pace, self._stop = 1, False
+        self._pace = 1
+        self._stop = False
 
     def go(self, stopped: Callable[[], bool]) -> bool:
         """Run to the end; return whether it was reached.
@@ -165,8 +171,8 @@ class Driver:
             Called several times a second; True stops the run.
         """
         while self.run.tuning or not self.until(self.run.done):
-            whole = self._warm() if self.run.tuning else self._draw(stopped)
-            if self.processes.any(self._stop or stopped() or not whole):
+            complete = self._warm() if self.run.tuning else self._draw(stopped)
+            if self.processes.any(self._stop or stopped() or not complete):
                 return not self.run.tuning and self.run.done >= self.until.bound
         return True
 
@@ -176,63 +182,80 @@ class Driver:
         return self.plan.adjusted_engine if self.plan.adjusted and not warming else self.plan.engine
 
     def _warm(self) -> bool:
-        run, warming, own = self.run, self.run.warming, self.processes.own
-        warmup, equilibration = warming.warmup, run.equilibration
+        run = self.run
+        warming = run.warming
+        chains = self.processes.own
+        warmup = warming.warmup
+        equilibration = run.equilibration
         if equilibration is not None:
             rows = equilibration.rows
         else:
             assert warmup is not None
             rows = warmup.boundary - warmup.done
-        n_grad, rejected = run.n_grad[own].copy(), run.unstable[own].copy()
+        n_grad = run.n_grad[chains].copy()
+        rejected = run.unstable[chains].copy()
         chunk_of_all = Gathered(len(n_grad), rows)
-        spent, began, ended = 0, time.perf_counter(), 0.0
+        block_gradients = 0
+        began = time.perf_counter()
+        ended = 0.0
 
-        def note(which: slice, chunk: Chunk) -> None:
-            nonlocal spent, ended
-            spent, ended = spent + int(chunk.n_grad.sum()), time.perf_counter()
-            rejected[which] += chunk.unstable.sum(axis=1)
+        def note(batch: slice, chunk: Chunk) -> None:
+            nonlocal block_gradients, ended
+            block_gradients += int(chunk.n_grad.sum())
+            ended = time.perf_counter()
+            rejected[batch] += chunk.unstable.sum(axis=1)
             if self._keep_warmup:
-                chunk_of_all.put(which, 0, groups_of(self.plan, chunk, setting, 1, n_grad[which], "warmup_"))
+                chunk_of_all.put(batch, 0, groups_of(self.plan, chunk, setting, 1, n_grad[batch], "warmup_"))
 
         setting = run.tuned
         if equilibration is None:
             warming.block(self._engine, self._batch(rows), note, self.processes)
         else:
             equilibration.block(warming, self._engine, self._batch(rows), note, self.processes)
-        run.n_grad, (run.unstable,) = warming.n_grad.copy(), self.processes.join(rejected)
+        run.n_grad = warming.n_grad.copy()
+        (run.unstable,) = self.processes.join(rejected)
         done = warming.ensemble.transition
         self.console.update(run, done, run.n_grad, run.unstable)
         if equilibration is None and warming.finished:
             # Its draws are no longer needed.
-            run.unstable, warming.warmup = np.zeros_like(run.unstable), None
+            run.unstable = np.zeros_like(run.unstable)
+            warming.warmup = None
             run.tuning = self.plan.equilibrates
             if run.tuning:
                 run.equilibration = Equilibration.begin(
                     warming, self.plan.engine.kernel, self.plan.arguments, self.request.tune
                 )
         elif equilibration is not None and equilibration.finished:
-            run.tuning, run.unstable = False, np.zeros_like(run.unstable)
+            run.tuning = False
+            run.unstable = np.zeros_like(run.unstable)
         self.recorder.put(chunk_of_all.groups, run, True)
         if not run.tuning and rows and self.processes.primary:
-            gradients, seconds = spent / (rows * len(n_grad)), (ended - began) / rows
+            gradients = block_gradients / (rows * len(n_grad))
+            seconds = (ended - began) / rows
             self.console.log(self.until.announced(run.n_grad, run.tuned.steps_per_draw, gradients, seconds))
         self._report(True, done, chunk_of_all.groups, "warmup_")
         return True
 
     def _draw(self, stopped: Callable[[], bool]) -> bool:
         """Compute and record one chunk; return False if it was stopped early, with the finished draws recorded."""
-        run, tuned, thin = self.run, self.run.tuned, self.run.tuned.steps_per_draw
-        ensemble, own = run.warming.ensemble, self.processes.own
-        mine, n_grad, unstable = run.warming.part(own), run.n_grad[own], run.unstable[own]
-        rows, done = min(self.recorder.rows, self.until.next_end(run.done) - run.done), 0
-        found = Gathered(len(n_grad), rows)
+        run = self.run
+        tuned = run.tuned
+        thin = tuned.steps_per_draw
+        ensemble = run.warming.ensemble
+        chains = self.processes.own
+        local_ensemble = run.warming.part(chains)
+        n_grad = run.n_grad[chains]
+        unstable = run.unstable[chains]
+        rows = min(self.recorder.rows, self.until.next_end(run.done) - run.done)
+        done = 0
+        chunk_of_all = Gathered(len(n_grad), rows)
         while done < rows:
             n = min(self._pace, rows - done)
             began = time.perf_counter()
-            for which, chunk in mine.advance_in_batches(self._engine, tuned, n, self._batch(n), thin=thin):
-                found.put(which, done, groups_of(self.plan, chunk, tuned, thin, n_grad[which], ""))
-                n_grad[which] += chunk.n_grad.sum(axis=1)
-                unstable[which] += chunk.unstable.sum(axis=1)
+            for batch, chunk in local_ensemble.advance_in_batches(self._engine, tuned, n, self._batch(n), thin=thin):
+                chunk_of_all.put(batch, done, groups_of(self.plan, chunk, tuned, thin, n_grad[batch], ""))
+                n_grad[batch] += chunk.n_grad.sum(axis=1)
+                unstable[batch] += chunk.unstable.sum(axis=1)
             seconds = (time.perf_counter() - began) / n
             self._pace = int(np.clip(_SECONDS / max(seconds, 1e-9), 1, 2 * self._pace))
             done += n
@@ -241,11 +264,11 @@ class Driver:
             # Several processes stop only between chunks: within one they would not stop at the same draw.
             if done < rows and self.processes.count == 1 and stopped():
                 break
-        ensemble.transition = mine.transition
+        ensemble.transition = local_ensemble.transition
         ensemble.state, ensemble.gradient, run.n_grad, run.unstable = self.processes.join(
-            mine.state, mine.gradient, n_grad, unstable
+            local_ensemble.state, local_ensemble.gradient, n_grad, unstable
         )
-        groups = found.upto(done)
+        groups = chunk_of_all.upto(done)
         self.recorder.put(groups, run, done == rows)
         self._report(False, run.done, groups, "")
         return done == rows

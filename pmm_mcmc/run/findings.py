@@ -1,4 +1,4 @@
-"""What is found of a run once its draws are there: modes, breaks, necks in one attribute; and its non-centring."""
+"""Findings about a run that has its draws: modes, breaks and necks in one attribute; and its non-centring."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NEWEST = 1000
 
 
 def attributes_of(plan: SamplingPlan, run: Run, tree: Any, search: bool) -> dict[str, str]:
-    """Return the attributes of the result of a run that say what is found of it; ``search`` for breaks and necks."""
+    """Return the attributes of a result that state findings about its run; ``search`` for breaks and necks."""
     stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree else None
     edges = _edges_of(plan, run, stats) if search else {}
     return _noncentring_of(plan, run, stats) | noted(modes_of(run.warming.other_modes), edges)
@@ -36,7 +36,7 @@ def attributes_of(plan: SamplingPlan, run: Run, tree: Any, search: bool) -> dict
 
 def noted(*findings: dict[str, Any]) -> dict[str, str]:
     """Return the attribute of a result that has these findings."""
-    return {FINDINGS: json.dumps({name: value for each in findings for name, value in each.items()})}
+    return {FINDINGS: json.dumps({name: value for finding in findings for name, value in finding.items()})}
 
 
 def modes_of(other_modes: OtherModes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A finished run that goes on from its result in memory, and what a checkpoint consists of."""
+"""A finished run that continues from its result in memory, and the types of a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run that goes on knows its log density by: numbers at two fixed points, and names with shapes and dims."""
+"""The identity of a log density, to continue a run: numbers at two fixed points, and names with shapes and dims."""
 
 from __future__ import annotations
 

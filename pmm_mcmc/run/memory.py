@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["available_bytes", "describe", "peak_bytes", "refuse_too_large", "rows_of_chunk", "scaled"]
 
 # Most bytes of the arrays of a chunk, over all groups, and most draws of a chunk.
-_CHUNK_BYTES, _MOST_ROWS = 2**27, 100
+_CHUNK_BYTES = 2**27
+_MOST_ROWS = 100
 # The root of Linux's files; tests replace it.
 _ROOT = Path("/")
 _PREFIXES = ("", "k", "M", "G", "T", "P")
@@ -63,7 +64,8 @@ def scaled(number: float, figures: int) -> tuple[str, str]:
     """
     power = 0
     while round(number) >= 1000 and power < len(_PREFIXES) - 1:
-        number, power = number / 1000, power + 1
+        number /= 1000
+        power += 1
     decimals = max(figures - len(str(int(number))), 0) if power else 0
     if decimals and len(f"{number:.{decimals}f}") > figures + 1:  # 9.96 in two figures is 10
         decimals -= 1
@@ -83,9 +85,11 @@ def _groups_left() -> Iterator[int | None]:
     for line in _lines(_ROOT / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            mount, names = _ROOT / "sys/fs/cgroup", _V2
+            mount = _ROOT / "sys/fs/cgroup"
+            names = _V2
         elif "memory" in controllers.split(","):
-            mount, names = _ROOT / "sys/fs/cgroup/memory", _V1
+            mount = _ROOT / "sys/fs/cgroup/memory"
+            names = _V1
         else:
             continue
         # In a container the path may be that of the outer system, of which the container sees only the top: missing
@@ -126,20 +130,20 @@ def _lines(path: Path) -> list[str]:
 
 def rows_of_chunk(draws: int, chains: int, numbers_per_draw: int) -> int:
     """Return the draws of a chunk, a divisor of ``draws`` if possible, so that a stored run can be extended."""
-    most = int(np.clip(_CHUNK_BYTES // (8 * chains * numbers_per_draw), 1, min(_MOST_ROWS, draws)))
-    divisor = max(n for n in range(1, most + 1) if draws % n == 0)
-    return divisor if 4 * divisor >= most else most
+    limit = int(np.clip(_CHUNK_BYTES // (8 * chains * numbers_per_draw), 1, min(_MOST_ROWS, draws)))
+    divisor = max(n for n in range(1, limit + 1) if draws % n == 0)
+    return divisor if 4 * divisor >= limit else limit
 
 
 def peak_bytes(
     plan: SamplingPlan, chains: int, draws: int, rows: int, *, tune: int, warming: int = 0, moments: bool = False
 ) -> int:
-    """Return about the bytes of a run: of its warm-up, or of its draws with a chunk or with the verdict.
+    """Return the approximate peak bytes of a run: of its warm-up, or of its draws with a chunk or with the verdict.
 
     Parameters
     ----------
     plan
-        What is sampled.
+        The sampling plan.
     chains, draws, rows
         Chains, draws of each, and draws of a chunk.
     tune, warming
@@ -147,7 +151,9 @@ def peak_bytes(
     moments
         Whether moments are kept in place of draws.
     """
-    d, numbers, n = plan.engine.d, plan.numbers_per_draw, chains * draws
+    d = plan.engine.d
+    numbers = plan.numbers_per_draw
+    n = chains * draws
     window = math.ceil(CALIBRATION.window * min(CALIBRATION.least_adapted, tune))
     warm_up = max(20 * chains, 10 * window * min(chains, training_chains(d))) * d if tune else 0
     ending = 2 * chains * min(rows, draws) * numbers

@@ -68,12 +68,12 @@ class Moments:
                     start = values[0, 0]
                     self.origin[name] = np.where(np.isfinite(start), start, 0.0)
                 values = values - self.origin[name]
-                away = values.mean(axis=1)
-                values -= away[:, None]
+                deviation = values.mean(axis=1)
+                values -= deviation[:, None]
                 np.square(values, out=values)
-                away -= mean
-                self.scatter[name] += values.sum(axis=1) + away**2 * (self.draws * share)
-                mean += away * share
+                deviation -= mean
+                self.scatter[name] += values.sum(axis=1) + deviation**2 * (self.draws * share)
+                mean += deviation * share
         for name, values in stats.items():
             self._add_statistic(name, values, share)
         self.draws += n

@@ -36,7 +36,7 @@ __all__ = ["SamplingPlan"]
 
 _log = logging.getLogger("pmm_mcmc")
 
-# What an equilibration has in its group, in place of statistics of every draw; and types of all statistics.
+# Statistics that an equilibration reports once, not for each draw; and types of all statistics.
 _OF_EQUILIBRATION = ("step_size", "friction", "steps_per_draw")
 _KINDS = STATISTICS | ADJUSTED_STATISTICS
 # Most bytes of the draws of a batch of chains, between two updates of the progress bar.
@@ -95,7 +95,10 @@ class SamplingPlan:
 
         ``announce`` is called with a line about what will be sampled, before anything is compiled.
         """
-        step, backend, device, precision = request.step, request.backend, request.device, request.precision
+        step = request.step
+        backend = request.backend
+        device = request.device
+        precision = request.precision
         if step is None:
             arguments = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="auto")
             step = PoissonULMC.of_arguments(arguments, keep_gradients=True)
@@ -128,7 +131,8 @@ class SamplingPlan:
 
     @classmethod
     def _of_density(cls, request: Request, announce: Callable[[str], None]) -> SamplingPlan:
-        density, arguments = request.model, request.arguments
+        density = request.model
+        arguments = request.arguments
         if request.log_likelihood and not density.layout.has("log_likelihood"):
             raise ValueError(
                 "log_likelihood=True needs a PyMC model, a NumPyro model with observed sites, or a Stan program with a "
@@ -159,10 +163,11 @@ class SamplingPlan:
 
     @classmethod
     def _of_model(cls, request: Request, backend: str, on_cpu: str, announce: Callable[[str], None]) -> SamplingPlan:
-        step, arguments = request.step, request.arguments
-        own = None if step.free else step.model
-        model = pm.modelcontext(own if request.model is None else request.model)
-        if own is not None and own is not model:
+        step = request.step
+        arguments = request.arguments
+        step_model = None if step.free else step.model
+        model = pm.modelcontext(step_model if request.model is None else request.model)
+        if step_model is not None and step_model is not model:
             raise ValueError("step was made for another model than model=: make it outside any, or inside this one")
         discrete = [v.name for v in model.value_vars if v not in model.continuous_value_vars]
         if discrete:
@@ -171,7 +176,7 @@ class SamplingPlan:
                 f"pm.sample(step=pmm.{arguments.method}(...)), where PyMC samples them with a method of its own"
             )
         vars = list(model.value_vars)
-        if own is not None and {v.name for v in step.vars} != {v.name for v in vars}:
+        if step_model is not None and {v.name for v in step.vars} != {v.name for v in vars}:
             left_out = ", ".join(v.name for v in vars if v.name not in {w.name for w in step.vars})
             raise ValueError(f"vars of the step leave {left_out} out: pmm.sample moves all variables; leave vars out")
         announce(f"{request.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
@@ -208,16 +213,18 @@ class SamplingPlan:
     def _finished(
         cls, request: Request, engine: Any, layout: ResultTree, centre: np.ndarray, backend: str, model: Any
     ) -> SamplingPlan:
-        step, arguments, precision = request.step, request.arguments, request.precision
+        step = request.step
+        arguments = request.arguments
+        precision = request.precision
         group = engine.group if backend == "jax" else 1
         adjusted = request.adjusted or arguments.kernel.adjusted
         kinds = ADJUSTED_STATISTICS if adjusted else type(step).stats_dtypes_shapes
         names = ["lp" if name == "model_logp" else name for name in kinds]
-        without: tuple[str, ...] = OTHER_MODES
-        without += _OF_EQUILIBRATION if adjusted and request.adapts and not arguments.kernel.adjusted else ()
-        without += () if step.keep_gradients else GRADIENTS
-        without += () if engine.structure is not None else ("noncentred",)
-        statistics = tuple(n for n in names if n not in without)
+        excluded: tuple[str, ...] = OTHER_MODES
+        excluded += _OF_EQUILIBRATION if adjusted and request.adapts and not arguments.kernel.adjusted else ()
+        excluded += () if step.keep_gradients else GRADIENTS
+        excluded += () if engine.structure is not None else ("noncentred",)
+        statistics = tuple(n for n in names if n not in excluded)
         attributes = {
             "sampler": "GHMC" if adjusted else arguments.method, "adjusted": int(adjusted), "backend": backend,
             "precision": precision,
@@ -254,12 +261,12 @@ class SamplingPlan:
     def _choose_variables(self, names: Any) -> None:
         """Restrict the posterior to these variables."""
         if names is not None:
-            known = list(self.values(np.empty((1, 0, self.engine.d)))["posterior"])
+            valid = list(self.values(np.empty((1, 0, self.engine.d)))["posterior"])
             wanted = [names] if isinstance(names, str) else list(names)
-            unknown = [name for name in wanted if name not in known]
+            unknown = [name for name in wanted if name not in valid]
             if unknown or not wanted:
-                raise ValueError(f"var_names={names!r}: must be some of {', '.join(known)}")
-            self.var_names = [name for name in known if name in wanted]
+                raise ValueError(f"var_names={names!r}: must be some of {', '.join(valid)}")
+            self.var_names = [name for name in valid if name in wanted]
         self.identity["var_names"] = self.var_names
 
     def _check_fixed(self) -> None:
@@ -302,14 +309,15 @@ class SamplingPlan:
             Processes.of_jax(chains, self.group) if self.attributes["backend"] == "jax" else Processes(slice(0, chains))
         )
 
-    def batch(self, given: Any, chains: int) -> Callable[[int], int]:
+    def batch(self, batch: Any, chains: int) -> Callable[[int], int]:
         """Return a function from the number of draws to that of chains in a batch: whole groups, one per device."""
-        unit, each = self.group * self.devices, 8 * self.numbers_per_draw
+        unit = self.group * self.devices
+        draw_bytes = 8 * self.numbers_per_draw
 
         def chains_of(rows: int) -> int:
-            if given == "auto":
-                return min(chains, max(1, _BATCH_BYTES // (each * rows * unit)) * unit)
-            return min(chains, -(-int(given) // self.group) * self.group)
+            if batch == "auto":
+                return min(chains, max(1, _BATCH_BYTES // (draw_bytes * rows * unit)) * unit)
+            return min(chains, -(-int(batch) // self.group) * self.group)
 
         return chains_of
 

@@ -75,7 +75,10 @@ class RunProgress:
     """
 
     def __init__(self, *, chains: int, tune: int, draws: int, show: bool = True, adjusted: bool = False):
-        self._chains, self._tune, self._draws, self._show = chains, tune, draws, show
+        self._chains = chains
+        self._tune = tune
+        self._draws = draws
+        self._show = show
         self._columns = _ADJUSTED if adjusted else _COLUMNS
         self._word = "diverging" if adjusted else "unstable"
         self._starts = np.arange(0, chains, -(-chains // _ROWS))
@@ -133,10 +136,12 @@ class RunProgress:
         if not self._show:
             return
         by_row = [np.add.reduceat(np.asarray(counts), self._starts).tolist() for counts in (n_grad, failed)]
-        previous, mark = self._latest, _Mark(perf_counter(), tuning, done, step_size, K, *by_row)
+        previous = self._latest
+        mark = _Mark(perf_counter(), tuning, done, step_size, K, *by_row)
         if tuning:
             self._warmed_up = done
-        self._latest, self._first = mark, self._first or mark
+        self._latest = mark
+        self._first = self._first or mark
         if self._bar is None:
             return
         if previous is not None and previous.tuning and not tuning:
@@ -159,8 +164,10 @@ class RunProgress:
     def _draw(self, mark: _Mark, since: _Mark) -> None:
         assert self._bar is not None
         warm_up = self._tune if mark.tuning else self._warmed_up
-        position, total = self._position(mark), warm_up + self._draws
-        seconds, steps = mark.time - since.time, position - self._position(since)
+        position = self._position(mark)
+        total = warm_up + self._draws
+        seconds = mark.time - since.time
+        steps = position - self._position(since)
         left = _UNKNOWN
         if position >= total:
             left = clock(0)
@@ -206,7 +213,8 @@ class RunProgress:
         from pymc.progress_bar import CustomProgress
         from pymc.progress_bar.rich_progress import CustomBarColumn
 
-        narrow, blue = self._console.width < NARROW, Style.parse("rgb(31,119,180)")
+        narrow = self._console.width < NARROW
+        blue = Style.parse("rgb(31,119,180)")
         columns: list[ProgressColumn] = [
             CustomBarColumn(
                 bar_width=None,

@@ -29,7 +29,7 @@ __all__ = ["MemoryRecorder", "MomentsRecorder", "StoreRecorder", "recorder_of"]
 
 # The attributes that add up where a run goes on in memory.
 _TIMES = ("sampling_time", "compile_time")
-# Bytes of a predicted peak from which on it is said.
+# Bytes of a predicted peak above which it is logged.
 _LARGE = 2**30
 
 
@@ -96,7 +96,8 @@ class MemoryRecorder(_Recorder):
     ):
         super().__init__(layout, attrs, rows, identity["seed"])
         self._empty = empty
-        self._identity, self._arguments = identity, arguments
+        self._identity = identity
+        self._arguments = arguments
         self._chunks: dict[str, dict[str, list[np.ndarray]]] = {}
         self._arrays = None if draws is None else Gathered(identity["chains"], draws)
         self._times: dict[str, float] = {}
@@ -111,7 +112,7 @@ class MemoryRecorder(_Recorder):
             attributes = finished.result["posterior"].attrs
             self._times = {name: float(attributes.get(name, 0.0)) for name in _TIMES}
 
-    def put(self, groups: Groups, run: Run, whole: bool) -> None:
+    def put(self, groups: Groups, run: Run, complete: bool) -> None:
         """Record a chunk."""
         self._add(groups, run.done)
 
@@ -130,7 +131,7 @@ class MemoryRecorder(_Recorder):
         super().note(attrs | {name: attrs[name] + seconds for name, seconds in self._times.items()})
 
     def so_far(self) -> xr.DataTree:
-        """Return the result of all chunks so far, to be judged."""
+        """Return the result of all chunks so far, for a verdict."""
         groups = dict(self._empty)
         for group, variables in self._chunks.items():
             for name, chunks in variables.items():  # one variable at a time, so that only one is in memory twice
@@ -142,7 +143,7 @@ class MemoryRecorder(_Recorder):
         return self._layout.tree(groups, self._attrs)
 
     def result(self) -> xr.DataTree:
-        """Return the result of all chunks, with how to go on from there."""
+        """Return the result of all chunks, with a checkpoint to continue from."""
         tree = self._with_equilibration(self.so_far())
         state = np.frombuffer(encode((self._identity, self._arguments, self.run)), np.uint8)
         tree[CHECKPOINT] = xr.DataTree(xr.Dataset({"state": ("byte", state)}))
@@ -156,7 +157,7 @@ class MomentsRecorder(_Recorder):
         super().__init__(layout, attrs, rows, seed)
         self._moments = Moments(empty["posterior"])
 
-    def put(self, groups: Groups, run: Run, whole: bool) -> None:
+    def put(self, groups: Groups, run: Run, complete: bool) -> None:
         """Add a chunk."""
         if "posterior" in groups:
             self._moments.add(groups)
@@ -184,7 +185,9 @@ class StoreRecorder:
     whole_chunks = True  # a chunk that is not whole is not stored
 
     def __init__(self, path: str | os.PathLike[str], store: Store, rows: int, seed: int, processes: Processes):
-        self._path, self._store, self._processes = path, store, processes
+        self._path = path
+        self._store = store
+        self._processes = processes
         self.rows = rows
         self.seed = seed
         self.run: Run | None = None
@@ -205,9 +208,9 @@ class StoreRecorder:
         """Store the start of the chains."""
         self._commit(run)
 
-    def put(self, groups: Groups, run: Run, whole: bool) -> None:
+    def put(self, groups: Groups, run: Run, complete: bool) -> None:
         """Record a chunk; an interrupted one is not stored, and is drawn again when the run resumes."""
-        if not whole:
+        if not complete:
             return
         for group, arrays in groups.items():
             if group.startswith("warmup_"):
@@ -243,7 +246,7 @@ class StoreRecorder:
         self._store.note({group: attrs for group in self._store.rows if "log_likelihood" not in group})
 
     def so_far(self) -> xr.DataTree:
-        """Return the stored run as it is now, to be judged."""
+        """Return the stored run as it is now, for a verdict."""
         return open_store(self._path)
 
     def result(self) -> xr.DataTree:
@@ -262,7 +265,9 @@ def recorder_of(
     ValueError
         If the run would not fit the memory, or another one is to be continued.
     """
-    chains, tune, store = request.chains, request.tune, request.store
+    chains = request.chains
+    tune = request.tune
+    store = request.store
     identity = plan.identity | {
         "chains": chains, "tune": tune, "seed": seed, "superchains": request.superchains,
         "discard_tuned_samples": request.discard_tuned_samples,
@@ -270,14 +275,15 @@ def recorder_of(
     attrs = {"tuning_steps": tune, "random_seed": seed, **plan.attributes}
     if request.superchains is not None:
         attrs["superchains"] = request.superchains
-    empty, warming = plan.empty(chains), 0
+    empty = plan.empty(chains)
+    warming = 0
     if not request.discard_tuned_samples:
         empty |= {f"warmup_{group}": arrays for group, arrays in plan.empty(chains, tuning=True).items()}
         warming = plan.longest_warmup(tune)
     draws = every = request.draws
     if request.auto:
         every = look_every(chains)
-        draws = bound_after(0 if request.before is None else request.before.run.done, every)
+        draws = bound_after(0 if request.finished_run is None else request.finished_run.run.done, every)
     rows = rows_of_chunk(every, chains, plan.numbers_per_draw)
     moments = request.keep == "moments"
     if store is not None:
@@ -305,4 +311,4 @@ def recorder_of(
         return MomentsRecorder(plan.layout, attrs, empty, rows, seed)
     refuse_too_large(draws + warming, chains, plan.numbers_per_draw, needed)
     fixed = None if request.auto else draws
-    return MemoryRecorder(plan.layout, attrs, empty, rows, identity, plan.arguments, request.before, fixed)
+    return MemoryRecorder(plan.layout, attrs, empty, rows, identity, plan.arguments, request.finished_run, fixed)

@@ -1,4 +1,4 @@
-"""What is asked of a run, checked before anything is compiled, with hints for arguments of ``pm.sample``."""
+"""The arguments of a run, checked before anything is compiled, with hints for arguments of ``pm.sample``."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ __all__ = ["Request", "fresh_seed", "seed_of", "stored_run"]
 
 _BACKENDS = ("auto", "numba", "jax")
 # Chains by default, and those of all temperatures of a ladder.
-_CHAINS, _REPLICAS = 4, 96
-# Most superchains by default: enough for the variance between them.  _MANY: fewest chains for which there are any.
-_SUPERCHAINS, _MANY = 16, 64
+_CHAINS = 4
+_REPLICAS = 96
+# Most superchains by default, enough for the variance between them, and fewest chains for which there are any.
+_SUPERCHAINS = 16
+_FEWEST_CHAINS = 64
 _BITS = 62  # bits of a drawn seed
 
-# What goes on as in the run before, and how it is not asked for.
-_TAKEN_UP = {
+# Arguments that a continued run takes from the finished one, with their values when they are not given.
+_INHERITED = {
     "chains": None, "tune": 1000, "superchains": "auto", "backend": "auto", "device": "auto", "precision": "float64",
     "discard_tuned_samples": True, "log_likelihood": False, "var_names": None, "adjusted": None,
 }  # fmt: skip
@@ -75,12 +77,12 @@ class Request:
     Attributes
     ----------
     draws
-        A number, with the draws of the run before, or "auto".
+        A number, with the draws of the finished run, or "auto".
     adjusted
         Whether draws are adjusted, by a kernel whose stationary law is the posterior.
     seed
         The seed; None for a fresh one, or that of a stored run.
-    before
+    finished_run
         The result in memory that is continued.
     ladder, reference
         Those of a ladder of temperatures; None without one.
@@ -94,7 +96,7 @@ class Request:
     random_seed: Any = None
     seed: int | None = None
     initvals: Any = None
-    before: FinishedRun | None = None
+    finished_run: FinishedRun | None = None
     var_names: Sequence[str] | None = None
     cores: int | None = None
     backend: str = "auto"
@@ -116,8 +118,9 @@ class Request:
 
     @classmethod
     def checked(
-        cls, function: Callable[..., Any], others: Mapping[str, Any], before: FinishedRun | None = None, **given: Any
-    ) -> Request:
+        cls, function: Callable[..., Any], others: Mapping[str, Any],
+        finished_run: FinishedRun | None = None, **arguments: Any,
+    ) -> Request:  # fmt: skip
         """Check the arguments of a function, and those that it does not have.
 
         Raises
@@ -129,11 +132,11 @@ class Request:
         """
         _refuse_unknown(others, function)
         options: dict[str, Any] = {name: field.default for name, field in cls.__dataclass_fields__.items()}
-        options |= {"chains": None, "superchains": "auto", "adjusted": None, "reference": "auto"} | given
+        options |= {"chains": None, "superchains": "auto", "adjusted": None, "reference": "auto"} | arguments
         options |= _of_backend(options)
         options["step"], options["draws"] = _step_and_draws(options["step"], options["draws"])
-        if before is not None:
-            options |= _going_on(before, options)
+        if finished_run is not None:
+            options |= _inherited_arguments(finished_run, options)
         if options["ladder"] is not None:
             _check_for_ladder(options)
         if options["chains"] is None:
@@ -149,13 +152,13 @@ class Request:
                 options[name] = int(options[name])
         if options["cores"] is not None:
             check_count("cores", options["cores"], 1)
-        if before is not None and options["draws"] != AUTO:
-            options["draws"] += before.run.done
+        if finished_run is not None and options["draws"] != AUTO:
+            options["draws"] += finished_run.run.done
         if options["resume"] and options["store"] is None:
             raise ValueError("resume=True needs store=, the path of the run to continue")
         options["seed"] = seed_of(options["random_seed"])
-        if options["seed"] is None and before is not None:
-            options["seed"] = before.identity["seed"]
+        if options["seed"] is None and finished_run is not None:
+            options["seed"] = finished_run.identity["seed"]
         _check_keep(options)
         if options["ladder"] is not None:
             return cls(**options)  # the rest is checked there: see pmm_mcmc.run.temper
@@ -200,23 +203,23 @@ class Request:
         return seed if isinstance(self.random_seed, int | np.integer) else processes.first(seed)
 
 
-def _refuse_unknown(given: Mapping[str, Any], function: Callable[..., Any]) -> None:
+def _refuse_unknown(arguments: Mapping[str, Any], function: Callable[..., Any]) -> None:
     """Raise ``TypeError`` for an argument that a function does not have, with what to use instead."""
     called = f"pmm.{function.__name__}"
-    for name, value in given.items():
+    for name, value in arguments.items():
         if name in _HARMLESS and value is _HARMLESS[name]:
             continue
         if name in _ELSEWHERE:
             raise TypeError(f"{name}={value!r} is no argument of {called}: {_ELSEWHERE[name]}")
         of_step = set(inspect.signature(PoissonULMC.__init__).parameters) - {"self", "model", "rng"}
-        known = [n for n, p in inspect.signature(function).parameters.items() if p.kind != p.VAR_KEYWORD]
+        valid = [n for n, p in inspect.signature(function).parameters.items() if p.kind != p.VAR_KEYWORD]
         if name in of_step:
             raise TypeError(
                 f"{name}={value!r} is an argument of the step, not of {called}: "
                 f"pmm.sample(pmm.PoissonULMC({name}={value!r}))"
             )
-        near = difflib.get_close_matches(name, [*known, *_ELSEWHERE, *of_step], 1)
-        meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(known)}"
+        near = difflib.get_close_matches(name, [*valid, *_ELSEWHERE, *of_step], 1)
+        meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(valid)}"
         raise TypeError(f"{name}={value!r} is no argument of {called}{meant}")
 
 
@@ -275,25 +278,19 @@ def stored_run(path: str | os.PathLike[str]) -> dict[str, Any]:
         return {}
 
 
-def _going_on(before: FinishedRun, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the run before, where they are not given.
-
-    Raises
-    ------
-    ValueError
-        For what does not go with it.
-    """
+def _inherited_arguments(finished_run: FinishedRun, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a finished run's arguments where none are given; raise ``ValueError`` for what does not go with it."""
     keep = None if options["keep"] == "draws" else options["keep"]
     for name, value in (("store", options["store"]), ("initvals", options["initvals"]), ("keep", keep)):
         if value is not None:
             raise ValueError(f"{name}={value!r}: does not go with more=, which continues in memory; leave it out")
-    taken_up = {name: before.identity[name] for name, default in _TAKEN_UP.items() if options[name] == default}
-    step = before.step() if options["step"] is None else options["step"]
-    return taken_up | {"step": step, "before": before}
+    inherited = {name: finished_run.identity[name] for name, default in _INHERITED.items() if options[name] == default}
+    step = finished_run.step() if options["step"] is None else options["step"]
+    return inherited | {"step": step, "finished_run": finished_run}
 
 
 def _of_backend(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the name of a backend and what it is told; once each was an argument."""
+    """Return the name of a backend with its options, each of which was once an argument."""
     batch = options.pop("chain_batch_size", "auto")
     backend = options["backend"]
     if not isinstance(backend, Jax):
@@ -321,31 +318,29 @@ def _check_keep(options: Mapping[str, Any]) -> None:
 
 
 def _check_for_ladder(options: dict[str, Any]) -> None:
-    """Raise ``ValueError`` for what ``pmm.sample`` has, and ``pmm.temper`` has not."""
-    taken: dict[str, list[Any]] = {
-        "before": [None],
-        "keep": ["draws"],
-        "adjusted": [None, True],
-        "superchains": ["auto", None],
-    }
-    for name, values in (taken | {"discard_tuned_samples": [True]}).items():
+    """Raise ``ValueError`` for an argument of ``pmm.sample`` that ``pmm.temper`` does not take."""
+    allowed: dict[str, list[Any]] = {
+        "finished_run": [None], "keep": ["draws"], "adjusted": [None, True], "superchains": ["auto", None],
+        "discard_tuned_samples": [True],
+    }  # fmt: skip
+    for name, values in allowed.items():
         if options[name] not in values:
-            words = "more=" if name == "before" else f"{name}={options[name]!r}"
-            raise ValueError(f"ladder={options['ladder']!r}: {words} does not go with pmm.temper; leave it out")
+            argument = "more=" if name == "finished_run" else f"{name}={options[name]!r}"
+            raise ValueError(f"ladder={options['ladder']!r}: {argument} does not go with pmm.temper; leave it out")
     options |= {"superchains": None, "adjusted": True}
 
 
-def _number_of_superchains(given: Any, chains: int) -> int | None:
+def _number_of_superchains(superchains: Any, chains: int) -> int | None:
     """Return the number of superchains; ``None`` for none."""
-    if given is None:
+    if superchains is None:
         return None
-    if isinstance(given, str) and given == "auto":
+    if isinstance(superchains, str) and superchains == "auto":
         divisors = [s for s in range(2, _SUPERCHAINS + 1) if chains % s == 0 and chains // s > 1]
-        return max(divisors) if chains >= _MANY and divisors else None
-    wrong = isinstance(given, bool) or not isinstance(given, numbers.Integral)
-    if wrong or not 2 <= given <= chains // 2 or chains % given:
+        return max(divisors) if chains >= _FEWEST_CHAINS and divisors else None
+    wrong = isinstance(superchains, bool) or not isinstance(superchains, numbers.Integral)
+    if wrong or not 2 <= superchains <= chains // 2 or chains % superchains:
         raise ValueError(
-            f"superchains={given!r}: must be 'auto', None, or a number of at least 2 that divides chains={chains} into "
-            "superchains of two chains or more"
+            f"superchains={superchains!r}: must be 'auto', None, or a number of at least 2 that divides "
+            f"chains={chains} into superchains of two chains or more"
         )
-    return int(given)
+    return int(superchains)

@@ -179,14 +179,15 @@ def sample(
     """
     old = {name: others.pop(name) for name in _OLD_NAMES if name in others}
     more = old.pop("more", None)
-    before = None if more is None else FinishedRun.of(more)
+    finished_run = None if more is None else FinishedRun.of(more)
     if adjusted is None:
         adjusted = others.pop("exact", None)  # its old name
     request = Request.checked(
-        sample, others, before, step=step, draws=draws, tune=tune, chains=chains, model=model, random_seed=random_seed,
-        initvals=initvals, var_names=var_names, cores=cores, backend=backend, store=store, resume=resume,
-        discard_tuned_samples=discard_tuned_samples, log_likelihood=log_likelihood, keep=keep, adjusted=adjusted,
-        callback=callback, progressbar=progressbar, compute_convergence_checks=compute_convergence_checks, **old,
+        sample, others, finished_run, step=step, draws=draws, tune=tune, chains=chains, model=model,
+        random_seed=random_seed, initvals=initvals, var_names=var_names, cores=cores, backend=backend, store=store,
+        resume=resume, discard_tuned_samples=discard_tuned_samples, log_likelihood=log_likelihood, keep=keep,
+        adjusted=adjusted, callback=callback, progressbar=progressbar,
+        compute_convergence_checks=compute_convergence_checks, **old,
     )  # fmt: skip
     return _drawn(request) if request.ladder is None else tempered(request)
 
@@ -277,18 +278,18 @@ def _drawn(request: Request) -> xr.DataTree:
             attributes = attributes_of(plan, run, so_far, request.compute_convergence_checks and finished)
             recorder.note(console.times() | attributes)
     result = recorder.result()
-    there = run.done if request.keep == "moments" else result["posterior"].sizes["draw"]
+    done = run.done if request.keep == "moments" else result["posterior"].sizes["draw"]
     if processes.primary:
         if not finished:
-            console.interrupted(stopped, there, until.bound, "chain")
+            console.interrupted(stopped, done, until.bound, "chain")
         elif isinstance(until, UntilKnown):
-            until.report(there, request.store is not None, console.level)
+            until.report(done, request.store is not None, console.level)
         console.log(
             "Sampling %d chains took %.1f s, %.1f of them for compilation",
             request.chains, console.sampling_time, console.compile_time,
         )  # fmt: skip
     stopped.raise_again()
-    if there and processes.primary:
+    if done and processes.primary:
         console.verdict(result)
     return result
 
@@ -296,7 +297,7 @@ def _drawn(request: Request) -> xr.DataTree:
 def _start(request: Request, plan: SamplingPlan, seed: int) -> Run:
     """Return a run whose chains are at their starts."""
     rng = np.random.default_rng(seed)
-    first = starts(plan, request.initvals, request.chains, request.superchains, rng)
-    run = Run.start(plan, first, request.tune, rng)
+    positions = starts(plan, request.initvals, request.chains, request.superchains, rng)
+    run = Run.start(plan, positions, request.tune, rng)
     run.warming.prior = draws_of_prior(plan, rng) if request.adapts else None
     return run

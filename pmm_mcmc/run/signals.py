@@ -38,17 +38,17 @@ def stop_on_signals() -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    before: dict[int, Any] = {}
+    handlers: dict[int, Any] = {}
 
     def note(number: int, frame: Any) -> None:
         request.number = number
-        for known, handler in before.items():
-            signal.signal(known, handler)
+        for handled, handler in handlers.items():
+            signal.signal(handled, handler)
 
     for number in (int(signal.SIGINT), int(signal.SIGTERM)):
-        before[number] = signal.signal(number, note)
+        handlers[number] = signal.signal(number, note)
     try:
         yield request
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Where the chains of a plan start, and its density at positions of the model."""
+"""The starts of a plan's chains, and its density at positions of the model."""
 
 from __future__ import annotations
 
@@ -28,18 +28,21 @@ def starts(
     SamplingError
         If the log density or its gradient is not finite at an initial point.
     """
-    d, model = plan.engine.d, plan.model
+    d = plan.engine.d
+    model = plan.model
     if model is not None:
         points, jitter = model_starts(model, model.value_vars, initvals, chains)
     elif initvals is None:
-        points, jitter = np.zeros((chains, d)), True
+        points = np.zeros((chains, d))
+        jitter = True
     else:
         named = None if plan.density is None else plan.density.start
-        points, jitter = vector_starts(named, initvals, chains, d), False
+        points = vector_starts(named, initvals, chains, d)
+        jitter = False
     if jitter:
-        found = spread_starts(points[0], chains, superchains, lambda x: _gradient_at(plan.engine, x), rng)
-        if found is not None:
-            return found
+        spread = spread_starts(points[0], chains, superchains, lambda x: _gradient_at(plan.engine, x), rng)
+        if spread is not None:
+            return spread
     bad = np.flatnonzero(~np.isfinite(_gradient_at(plan.engine, points)).all(axis=1))
     if bad.size:
         raise _bad_start(plan, points[bad[0]], int(bad[0]))
@@ -66,8 +69,10 @@ def _gradient_at(engine: Engine, x: np.ndarray) -> np.ndarray:
 
 def density_at(engine: Engine, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return log densities ``(n,)`` and gradients at the model's positions ``(n, d)``; NaN where not finite."""
-    d, structure = engine.d, engine.structure
-    sites, z = None, x
+    d = engine.d
+    structure = engine.structure
+    sites = None
+    z = x
     if structure is not None:
         sites = structure.none()
         z, _ = structure.to_z(x, sites)
@@ -84,7 +89,8 @@ def _bad_start(plan: SamplingPlan, position: np.ndarray, chain: int) -> Exceptio
             f"the log density or its gradient is not finite where chain {chain} starts ({position})"
             f"{': ' * bool(reason)}{reason}. Give initvals="
         )
-    point, start = {}, 0
+    point = {}
+    start = 0
     for name, shape, size, dtype in flat_layout(plan.model.value_vars, plan.model.initial_point(0)):
         point[name] = position[start : start + size].reshape(shape).astype(dtype)
         start += size

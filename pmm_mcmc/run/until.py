@@ -1,4 +1,4 @@
-"""How long a run goes on: so many draws or, for ``draws="auto"``, until the verdict asks for no more."""
+"""The end of a run: after a number of draws or, for ``draws="auto"``, once the verdict asks for no more."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ DRAWS = 1000
 
 
 def look_every(chains: int) -> int:
-    """Return after how many draws of each chain to look first: a divisor of :data:`DRAWS`.
+    """Return the number of draws of each chain before the first look: a divisor of :data:`DRAWS`.
 
-    All chains together then have the draws with which independent ones would know a mean to the verdict's limit; of
-    each chain there are 20 at least, as a verdict asks of all.
+    So many independent draws of all chains would estimate a mean to the verdict's limit; each chain has at least 20,
+    as a verdict requires.
     """
     needed = max(CALIBRATION.mcse**-2.0 / chains, CALIBRATION.fewest)
     return min((n for n in range(1, DRAWS + 1) if DRAWS % n == 0 and n >= needed), default=DRAWS)
@@ -35,8 +35,8 @@ def look_every(chains: int) -> int:
 
 def bound_after(done: int, every: int) -> int:
     """Return the first bound above ``done`` draws: a multiple of :data:`DRAWS`, in whole multiples of ``every``."""
-    most = -(-DRAWS // every) * every
-    return most * (done // most + 1)
+    bound = -(-DRAWS // every) * every
+    return bound * (done // bound + 1)
 
 
 class Until:
@@ -50,10 +50,11 @@ class Until:
         The numbers of draws at which the run may end.
     """
 
-    limit = ""  # words before what it will take, at most
+    limit = ""  # prefix of the announced cost
 
     def __init__(self, draws: int):
-        self.bound, self.ends = draws, [draws]
+        self.bound = draws
+        self.ends = [draws]
 
     def next_end(self, done: int) -> int:
         """Return the next number of draws at which the run may end."""
@@ -63,12 +64,12 @@ class Until:
         """Return whether the run ends after so many draws."""
         return done >= self.bound
 
-    def announced(self, spent: np.ndarray, thin: int, gradients: float, seconds: float) -> str:
+    def announced(self, n_grad: np.ndarray, thin: int, gradients: float, seconds: float) -> str:
         """Return a line, for the end of the warm-up, that says what the draws will cost.
 
         Parameters
         ----------
-        spent : (chain,)
+        n_grad : (chain,)
             Gradients of the warm-up.
         thin
             Transitions for each draw.
@@ -78,7 +79,7 @@ class Until:
         steps = self.bound * thin
         draws = f"{self.bound} draws of {thin} step{'s' * (thin > 1)}"
         cost = f"{draws} take {self.limit}{count(steps * gradients)}: {_time(steps * seconds)}"
-        return f"Warm-up: {count(np.mean(spent))} gradients a chain; {cost}"
+        return f"Warm-up: {count(np.mean(n_grad))} gradients a chain; {cost}"
 
 
 class UntilKnown(Until):
@@ -92,7 +93,7 @@ class UntilKnown(Until):
         Draws of each chain before the first look; each of the next comes after half as many again, in whole multiples,
         or at a multiple of the bound.
     done
-        Draws that are there already; the bound is :func:`bound_after` of them.
+        Draws that each chain has already; the bound is :func:`bound_after` of them.
     result
         Returns the result so far.
     processes
@@ -108,26 +109,28 @@ class UntilKnown(Until):
 
     def __init__(self, every: int, done: int, result: Callable[[], Any], processes: Processes):
         super().__init__(bound_after(done, every))
-        at, self.ends = 0, []
-        while at < self.bound:
-            at = min(at + every * max(1, at // (2 * every)), bound_after(at, every))
-            self.ends.append(at)
-        self._result, self._processes = result, processes
+        self.ends = []
+        end = 0
+        while end < self.bound:
+            end = min(end + every * max(1, end // (2 * every)), bound_after(end, every))
+            self.ends.append(end)
+        self._result = result
+        self._processes = processes
         self.missing: Reason | None = None
 
     def __call__(self, done: int) -> bool:
-        """Look whether the draws suffice, if now is the time; return whether the run ends."""
+        """Return whether the run ends; at one of ``ends`` the first process looks whether the draws suffice."""
         if done not in self.ends:
             return False
-        known = 1
+        enough = True
         if self._processes.primary:
             try:
                 self.missing = asks_for_more(self._result())
-                known = self.missing is None
+                enough = self.missing is None
             except Exception:  # no error here may lose the draws
                 _log.exception("draws='auto': these draws could not be judged, for an error in it; the run goes on")
-                known = 0
-        return bool(self._processes.first(int(known))) or done >= self.bound
+                enough = False
+        return bool(self._processes.first(int(enough))) or done >= self.bound
 
     def report(self, done: int, stored: bool, level: int) -> None:
         """Log why the run ended, at ``level`` or as a warning."""
@@ -142,7 +145,7 @@ class UntilKnown(Until):
 
 
 def until_of(draws: Any, chains: int, done: int, recorder: Any, processes: Processes) -> Until:
-    """Return when a run ends that has ``done`` draws, for ``draws`` of each chain or "auto".
+    """Return the end of a run that has ``done`` draws, for ``draws`` of each chain or "auto".
 
     Raises
     ------
@@ -162,5 +165,8 @@ def _time(seconds: float) -> str:
     """Return an estimated time in seconds, minutes or hours."""
     if seconds < 1.0:
         return "under 1 s"
-    unit, size = ("s", 1.0) if seconds < 100.0 else ("min", 60.0) if seconds < 6000.0 else ("h", 3600.0)
-    return f"{count(seconds / size)} {unit}"
+    if seconds < 100.0:
+        return f"{count(seconds)} s"
+    if seconds < 6000.0:
+        return f"{count(seconds / 60.0)} min"
+    return f"{count(seconds / 3600.0)} h"

@@ -296,7 +296,7 @@ def test_chains_know_what_their_step_makes_likely(sample):
             pm.Normal("x", shape=3)
             step = pmm.PoissonULMC(step_size=1.6, K=64, scaling=np.ones(3), steps_per_draw=1)
             sample(step, draws=10, tune=tune)
-        exact = expected_bias(step._arguments, 1.6, 1.0, 64, 1.0, 3)
+        exact = expected_bias(step.arguments, 1.6, 1.0, 64, 1.0, 3)
         assert exact > 0.1
         np.testing.assert_allclose(step.chain.tuned.expected_bias, exact if tune else np.nan, rtol=1e-3)
 

@@ -170,7 +170,7 @@ def alone_and_pooled(model, sample, kind):
             alone.append(float(dt["sample_stats"]["step_size"].values[0, 0]))
             rng = np.random.default_rng(seed)
             starts = initial + rng.uniform(-1.0, 1.0, size=(16, len(initial)))
-            together.append(warm_up(step._engine, step._arguments, starts, length=1000, rng=rng).tuned.step_size)
+            together.append(warm_up(step._engine, step.arguments, starts, length=1000, rng=rng).tuned.step_size)
     return np.array(alone), np.array(together)
 
 

@@ -21,7 +21,8 @@ __all__ = ["LOCKS", "PARTIAL", "PRIVATE", "Folder", "folder_at"]
 
 PRIVATE = ".pmm"  # files that are not part of the zarr hierarchy
 PARTIAL = ".partial"
-_LOCK, _TOKEN = f"{PRIVATE}/lock", f"{PRIVATE}/writer"
+_LOCK = f"{PRIVATE}/lock"
+_TOKEN = f"{PRIVATE}/writer"
 LOCKS = frozenset((_LOCK, _TOKEN))
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # from file systems that cannot flush directories
 _REMEDIES = {
@@ -309,6 +310,7 @@ class RemoteFolder(Folder):
         if self._token is None:
             return
         self._here.pop(self.root, None)
-        token, self._token = self._token, None
+        token = self._token
+        self._token = None
         if self.get(_TOKEN) == token.encode():
             self.delete(_TOKEN)

@@ -175,14 +175,14 @@ class ArrayLayout:
         keys: set[str] = set()
         for path in self.arrays():
             meta = self.array(path, extent)
-            first = [0] * len(meta["shape"])
+            starts = [0] * len(meta["shape"])
             if since is not None and _grows(meta):
                 axis = _dims(meta).index("draw")
-                first[axis] = -(-since.rows.get(_group(path), 0) // _chunk_shape(meta)[axis])
+                starts[axis] = -(-since.rows.get(_group(path), 0) // _chunk_shape(meta)[axis])
             elif since is not None and since.copies.get(path, 0) == extent.copies.get(path, 0):
                 continue
             ends = [-(-n // c) for n, c in zip(meta["shape"], _chunk_shape(meta), strict=True)]
-            indices = itertools.product(*map(range, first, ends))
+            indices = itertools.product(*map(range, starts, ends))
             keys.update(_key(path, meta, index) for index in indices)
         return keys
 
@@ -215,7 +215,8 @@ class ArrayLayout:
     def check(self, path: str, values: np.ndarray, chains: slice, row: int) -> None:
         """Raise :class:`StoreError` for values that do not fit an array, or do not start at a new file."""
         meta = self.nodes[path]
-        names, shape = _dims(meta), meta["shape"]
+        names = _dims(meta)
+        shape = meta["shape"]
         rows = values.shape[names.index("draw")] if _grows(meta) and values.ndim == len(names) else 0
         lengths = {"chain": chains.stop - chains.start, "draw": rows}
         wanted = tuple(lengths.get(name, n) for name, n in zip(names, shape, strict=True))

@@ -32,7 +32,8 @@ CREATING = f"{PRIVATE}/creating"  # exists while a store is being created
 SLOTS = (f"{PRIVATE}/checkpoint.0", f"{PRIVATE}/checkpoint.1")  # used in turn
 # Numbers of two identities are equal up to this, relative to themselves, and to a thousandth of it relative to the
 # largest: machines round differently.
-_TOLERANCE, _SINGLE_TOLERANCE = 1e-9, 1e-4
+_TOLERANCE = 1e-9
+_SINGLE_TOLERANCE = 1e-4
 
 
 class Record(NamedTuple):
@@ -162,7 +163,8 @@ def last_whole(
         If there are commits, and none is whole.
     """
     types = (*types, Record, Extent)
-    records, faults = {}, {}
+    records = {}
+    faults = {}
     for key in SLOTS:
         data = folder.get(key)
         try:

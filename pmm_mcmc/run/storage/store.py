@@ -45,7 +45,9 @@ class Store:
 
     def __init__(self, folder: Folder, layout: ArrayLayout, record: Record, primary: bool):
         self.checkpoint = record.state
-        self._folder, self._layout, self._primary = folder, layout, primary
+        self._folder = folder
+        self._layout = layout
+        self._primary = primary
         self._number = record.number
         self._extent = Extent({group: 0 for group in layout.draws} | record.extent.rows, record.extent.copies)
         self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(_WRITERS, "pmm-store")
@@ -233,14 +235,14 @@ class Store:
             If something is missing or cannot be written.  The commit can be tried again.
         """
         self._require_open()
-        after = self._after()
+        extent = self._extent_with_appended()
         if self._primary:
             self._folder.check()
-            for group, rows in after.rows.items():
+            for group, rows in extent.rows.items():
                 self._run(self._put_packed, self._layout.coordinate(group, self._extent.rows.get(group, 0), rows))
             absent = [
                 key
-                for key in sorted(self._layout.keys(after, since=self._extent) - self._keys)
+                for key in sorted(self._layout.keys(extent, since=self._extent) - self._keys)
                 if not self._folder.exists(key)
             ]
             if absent:
@@ -248,11 +250,11 @@ class Store:
                     f"{self._folder.root}: commit: {absent[0]} and {len(absent) - 1} other files are missing; "
                     "append the values of all chains first"
                 )
-            record = Record(self._number + 1, after, self._extent, checkpoint)
+            record = Record(self._number + 1, extent, self._extent, checkpoint)
             self._folder.put(SLOTS[record.number % 2], encode(record))
-            self._publish(after)
+            self._publish(extent)
         self._number += 1
-        self._extent = after
+        self._extent = extent
         self._forget()
 
     def note(self, attributes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -303,16 +305,16 @@ class Store:
         self._spans: dict[str, list[tuple[int, int]]] = {}
         self._keys: set[str] = set()
 
-    def _after(self) -> Extent:
+    def _extent_with_appended(self) -> Extent:
         """Return the extent of the store with the appended values; all variables of a group must have the same."""
         for group in self._rows:
             spans = {name: sorted(self._spans.get(f"{group}/{name}", [])) for name in self._layout.draws[group]}
-            first, *others = spans
+            reference, *others = spans
             for name in others:
-                if spans[name] != spans[first]:
+                if spans[name] != spans[reference]:
                     raise StoreError(
-                        f"{group}: chains {spans[first]} of {first} were appended, but {spans[name]} of {name}; "
-                        "append the same of all variables before a commit"
+                        f"{group}: chains {spans[reference]} of {reference} were appended, but {spans[name]} of "
+                        f"{name}; append the same of all variables before a commit"
                     )
         rows = {group: n + self._rows.get(group, 0) for group, n in self._extent.rows.items()}
         replaced = [path for path in self._spans if not self._layout.grows(path)]
