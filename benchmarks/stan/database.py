@@ -13,6 +13,8 @@ import stanli
 from posteriors import R_HAT, diagnosed, moments_of
 from scoreboard.truth import Truth, kept
 
+from pmm_mcmc.model.stan import stan_program
+
 __all__ = ["HERE", "Program", "nuts_gradients", "programs"]
 
 HERE = Path(__file__).parent / "programs"
@@ -49,7 +51,7 @@ class Program:
     @property
     def labels(self) -> list[str]:
         """The parameters, such as ``theta[1,2]``."""
-        model = stanli.bridgestan_model(stan_file=str(self.file), data=self.data)
+        model = stan_program(str(self.file), self.data)[0]
         return [bracketed(label) for label in model.param_names()]
 
     def reference_draws(self) -> list[dict[str, list[float]]] | None:

@@ -82,8 +82,9 @@ def temper(
     store, resume
         As for :func:`pmm_mcmc.sample`.  A store begins with the draws, so that a run that is killed while the ladder is
         tuned is tuned again by ``resume``.
-    model, random_seed, initvals, var_names, cores, backend, log_likelihood, callback, progressbar, \
-    compute_convergence_checks
+    model, random_seed, initvals, var_names, cores, backend, log_likelihood
+        As for :func:`pmm_mcmc.sample`.
+    callback, progressbar, compute_convergence_checks
         As for :func:`pmm_mcmc.sample`.
     **others
         Are refused with what to use instead.

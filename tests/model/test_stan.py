@@ -9,6 +9,7 @@ from pymc.exceptions import SamplingError
 from stan_programs import FORMS, FORMS_DATA, MIXTURE, REGRESSION, SCHOOLS, SCHOOLS_DATA, SCHOOLS_MEANS
 
 import pmm_mcmc as pmm
+from pmm_mcmc.model.stan import stan_program
 
 RUN = {"draws": 40, "tune": 200, "chains": 2, "random_seed": 1, "progressbar": False}
 RUN["compute_convergence_checks"] = False
@@ -27,7 +28,7 @@ def at(density, x, which="joint", sites=None):
 
 
 def test_a_program_has_its_names_shapes_and_generated_quantities():
-    model = stanli.bridgestan_model(stan_code=REGRESSION)
+    model = stan_program(REGRESSION, None)[0]
     density = pmm.LogDensity.from_bridgestan(model)
     x = np.linspace(-1.0, 1.0, 8)
     value, gradient = at(density, x)
@@ -137,7 +138,7 @@ def test_what_is_no_stan_model_is_refused(given):
 
 
 def test_threads_are_read_from_how_a_model_was_compiled(monkeypatch):
-    model = stanli.bridgestan_model(stan_code=REGRESSION)
+    model = stan_program(REGRESSION, None)[0]
     assert pmm.LogDensity.from_bridgestan(model).thread_safe
     monkeypatch.setattr(model, "model_info", lambda: "STAN_THREADS=false")
     assert not pmm.LogDensity.from_bridgestan(model).thread_safe
@@ -227,7 +228,7 @@ def test_another_labelling_is_seen_where_there_is_no_prior_to_draw_from(seed):
 
 
 def test_children_are_named_as_the_program_writes_them():
-    model = stanli.bridgestan_model(stan_code=SCHOOLS, data=SCHOOLS_DATA)
+    model = stan_program(SCHOOLS, SCHOOLS_DATA)[0]
     read = pmm.LogDensity.from_stan(SCHOOLS, SCHOOLS_DATA).noncentred({})
     named = pmm.LogDensity.from_bridgestan(model, children={"theta": ("mu", "tau")}).noncentred({})
     z = np.linspace(-1.0, 1.0, 10)
