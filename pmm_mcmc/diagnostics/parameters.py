@@ -10,7 +10,7 @@ import xarray as xr
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
-__all__ = ["SLAB", "Parameters", "labels_of"]
+__all__ = ["SLAB", "Parameters", "coordinate_of", "labels_of"]
 
 # Bytes of parameters that are in memory together.
 SLAB = 2**23
@@ -96,3 +96,19 @@ class Parameters:
         for indices, block in self.slabs(numbers):
             values[..., place[indices]] = block
         return values
+
+
+def coordinate_of(values: np.ndarray, positions: np.ndarray | None) -> np.ndarray:
+    """Return the number of the coordinate that each parameter ``(chain, draw, n)`` equals in all draws, or -1."""
+    coordinate = np.full(values.shape[-1], -1)
+    if positions is None:
+        return coordinate
+    start = positions[0, 0]
+    order = np.argsort(start, kind="stable")
+    low = np.searchsorted(start, values[0, 0], "left", sorter=order)
+    high = np.searchsorted(start, values[0, 0], "right", sorter=order)
+    for i in range(len(coordinate)):
+        for j in order[low[i] : high[i]]:
+            if np.array_equal(values[..., i], positions[..., j]):
+                coordinate[i] = j
+    return coordinate

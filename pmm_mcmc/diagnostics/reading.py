@@ -13,19 +13,19 @@ import xarray as xr
 from scipy.stats import chi2, poisson
 
 from pmm_mcmc.diagnostics.biases import Biases, biases_of
-from pmm_mcmc.diagnostics.breaks import Break, looked_at
+from pmm_mcmc.diagnostics.breaks import Break
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.folds import Folds
 from pmm_mcmc.diagnostics.identity import holds, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.noncentred import sampled_positions
-from pmm_mcmc.diagnostics.parameters import Parameters
+from pmm_mcmc.diagnostics.parameters import Parameters, coordinate_of
 from pmm_mcmc.diagnostics.table import selected, table_of
 from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
 from pmm_mcmc.warmup.stein_identity import Identity
 
-__all__ = ["FINDINGS", "Run", "positions_at", "read", "scalars", "walled"]
+__all__ = ["FINDINGS", "Run", "read", "scalars", "walled"]
 
 # Attribute of a result: the findings of searches after the draws, as JSON: modes, breaks, necks.
 FINDINGS = "findings"
@@ -41,12 +41,6 @@ def walled(stats: Any, draws: int) -> bool:
     """Return whether so many transitions met values that are not finite that the density may end at a wall."""
     limit = poisson.isf(0.05, CALIBRATION.unstable_rate * draws)
     return "model_failures" in stats and int(stats["model_failures"].sum()) > limit
-
-
-def positions_at(draws: xr.DataArray, number: int) -> np.ndarray:
-    """Return about so many positions ``(n, d)`` from all of a run ``(chain, draw, d)``."""
-    chains, rows = looked_at(draws.sizes["chain"], draws.sizes["draw"], number)
-    return np.asarray(draws.isel(chain=chains, draw=rows).values, dtype=float).reshape(-1, draws.shape[2])
 
 
 @dataclass
@@ -309,34 +303,6 @@ class Run:
             return ""
         side = "above" if offset[worst] > 0 else "below"
         return f", most of all where {self.unconstrained(worst)} is {abs(offset[worst]):.1f} sd {side} its mean"
-
-    def break_place(self) -> tuple[str, float] | None:
-        """Return the parameter that the break is along, and its value: NaN if that is no function of the coordinate."""
-        if self.broken is None or self.position is None:
-            return None
-        label = self.unconstrained(self.broken.coordinate)
-        x = self.position[..., self.broken.coordinate].ravel()
-        order = np.argsort(x, kind="stable")
-        values = self.draws_of(label)[order]
-        if not ((np.diff(values) >= 0.0).all() or (np.diff(values) <= 0.0).all()):
-            return label, np.nan
-        return label, float(np.interp(self.broken.value, x[order], values))
-
-
-def coordinate_of(values: np.ndarray, positions: np.ndarray | None) -> np.ndarray:
-    """Return the number of the coordinate that each parameter ``(chain, draw, n)`` equals in all draws, or -1."""
-    coordinate = np.full(values.shape[-1], -1)
-    if positions is None:
-        return coordinate
-    start = positions[0, 0]
-    order = np.argsort(start, kind="stable")
-    low = np.searchsorted(start, values[0, 0], "left", sorter=order)
-    high = np.searchsorted(start, values[0, 0], "right", sorter=order)
-    for i in range(len(coordinate)):
-        for j in order[low[i] : high[i]]:
-            if np.array_equal(values[..., i], positions[..., j]):
-                coordinate[i] = j
-    return coordinate
 
 
 def scalars(dt: Any, var_names: Any = None) -> xr.Dataset:

@@ -127,7 +127,7 @@ def unmeasured(run: Run) -> list[Reason]:
 
 def breaks(run: Run) -> list[Reason]:
     """Return a reason if the log density has a jump or a wall between draws."""
-    place = run.break_place()
+    place = _break_place(run)
     if run.broken is None or place is None:
         return []
     label, value = place
@@ -144,6 +144,19 @@ def breaks(run: Run) -> list[Reason]:
     )
     text = f"the log density jumps by {run.broken.size:.2g} {where}"
     return [Reason("jump", text, remedy, label, run.broken.size, CALIBRATION.jump)]
+
+
+def _break_place(run: Run) -> tuple[str, float] | None:
+    """Return the parameter that the break is along, and its value: NaN if that is no function of the coordinate."""
+    if run.broken is None or run.position is None:
+        return None
+    label = run.unconstrained(run.broken.coordinate)
+    x = run.position[..., run.broken.coordinate].ravel()
+    order = np.argsort(x, kind="stable")
+    values = run.draws_of(label)[order]
+    if not ((np.diff(values) >= 0.0).all() or (np.diff(values) <= 0.0).all()):
+        return label, np.nan
+    return label, float(np.interp(run.broken.value, x[order], values))
 
 
 def unadjusted_description(run: Run) -> str:

@@ -10,11 +10,11 @@ import xarray as xr
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.breaks import DRAWS as FOR_BREAKS
-from pmm_mcmc.diagnostics.breaks import breaks_between
+from pmm_mcmc.diagnostics.breaks import breaks_between, looked_at
 from pmm_mcmc.diagnostics.necks import DRAWS as FOR_NECKS
 from pmm_mcmc.diagnostics.necks import MOST, necks_beyond
 from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
-from pmm_mcmc.diagnostics.reading import FINDINGS, positions_at
+from pmm_mcmc.diagnostics.reading import FINDINGS
 from pmm_mcmc.engines.contract import empty_state, model_side
 from pmm_mcmc.run.driver import Run
 from pmm_mcmc.run.plan import SamplingPlan
@@ -50,14 +50,14 @@ def _edges_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[st
         return {}
     rounding = {} if plan.attributes["precision"] == "float64" else {"rounding": 1e-5}
     failures = int(stats["diverging" if plan.adjusted else "model_failures"].sum()) > 0
-    x = positions_at(stats["unconstrained"], FOR_BREAKS)
+    x = _positions_at(stats["unconstrained"], FOR_BREAKS)
     breaks = breaks_between(x, lambda x: density_at(plan.engine, x), failures, **rounding)
     if rounding:
         return {"breaks": breaks}
     engine = plan.engine
     coordinates = run.tuned.coordinates
     plain = Coordinates(np.zeros(engine.d), np.ones(engine.d), coordinates.sites)
-    z = positions_at(stats["unconstrained"], FOR_NECKS) if engine.d <= MOST else x
+    z = _positions_at(stats["unconstrained"], FOR_NECKS) if engine.d <= MOST else x
     if engine.structure is not None:
         assert coordinates.sites is not None
         z, _ = engine.structure.to_z(z, coordinates.sites)
@@ -85,3 +85,9 @@ def _noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> d
         x, _ = model_side(z, ensemble.gradient[:_NEWEST])
     degree = {name: values.tolist() for name, values in structure.degree(x, sites).items()}
     return {SITES: json.dumps({"sites": sites.tolist(), "degree": degree}), WORDS: structure.words}
+
+
+def _positions_at(draws: xr.DataArray, number: int) -> np.ndarray:
+    """Return about so many positions ``(n, d)`` from all of a run ``(chain, draw, d)``."""
+    chains, rows = looked_at(draws.sizes["chain"], draws.sizes["draw"], number)
+    return np.asarray(draws.isel(chain=chains, draw=rows).values, dtype=float).reshape(-1, draws.shape[2])

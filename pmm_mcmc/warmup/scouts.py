@@ -30,6 +30,7 @@ from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.climb import Climbers, along_coordinates
 from pmm_mcmc.warmup.hidden_mass import lowest_of_gaussian, mass_about, mass_around
 from pmm_mcmc.warmup.other_modes import OtherModes
+from pmm_mcmc.warmup.whitened_map import WhitenedMap
 
 __all__ = ["along_coordinates", "look_around"]
 
@@ -85,11 +86,11 @@ class _Search:
     def __init__(self, engine: Engine, tuned: TunedParameters, limit: int):
         self._engine = engine
         self._tuned = tuned
+        self._map = WhitenedMap(engine, tuned.coordinates)
         self._limit = limit
         self.spent = 0
         self.beyond = np.empty((0, engine.d))
         self._looks = np.empty((0, engine.d)), np.empty(0)
-        self._centre = np.zeros(engine.d)
 
     def run(
         self, draws: Block, prior: np.ndarray, rng: np.random.Generator, maxima: np.ndarray | None = None
@@ -97,14 +98,13 @@ class _Search:
         """Return the other modes."""
         d = draws.position.shape[2]
         x = model_side(*(array.swapaxes(0, 1).reshape(-1, array.shape[2]) for array in draws[:2]))[0]
-        self._centre = x[-1]
-        x = self._within_a_turn(x)
-        y, log_det = self._whitened(x)
+        x = self._map.around(x[-1], x)
+        y, log_det = self._map.whiten(x)
         homes = self._climb(y[-CALIBRATION.homes :], y[-1], self._limit // 10)
         ends: list[_Maximum] = []
         starts = self._starts(prior, max((home.lp for home in homes), default=0.0), d, rng)
         if maxima is not None:
-            starts = np.concatenate([self._whitened(maxima)[0], starts])
+            starts = np.concatenate([self._map.whiten(maxima)[0], starts])
         for start in range(0, len(starts), CALIBRATION.scouts_together):
             group = starts[start : start + CALIBRATION.scouts_together]
             limit = int(CALIBRATION.climbing_share * self._limit) - self.spent
@@ -120,7 +120,9 @@ class _Search:
             return OtherModes(hidden)
         if not candidates:
             uneven = self._uneven(homes)
-            return OtherModes(0.0) if uneven is None else self._reported(*uneven[:2], self._placed(uneven[2].y), x, 1)
+            if uneven is None:
+                return OtherModes(0.0)
+            return self._reported(*uneven[:2], self._map.place(uneven[2].y), x, 1)
         chain_masses = [mass for mass in map(self._log_mass, homes) if np.isfinite(mass)]
         chain_mass = np.logaddexp.reduce(chain_masses) if chain_masses else np.mean(lp) + 0.5 * d
         masses = []
@@ -131,12 +133,12 @@ class _Search:
         total = sum(masses)
         if not total:
             return OtherModes(0.0)
-        self.beyond = self._placed(np.stack([end.y for end, mass in zip(candidates, masses, strict=True) if mass]))
+        self.beyond = self._map.place(np.stack([end.y for end, mass in zip(candidates, masses, strict=True) if mass]))
         return self._reported(candidates[int(np.argmax(masses))], total / (1.0 + total), x.mean(axis=0), x)
 
     def _reported(self, mode: _Maximum, mass: float, centre: np.ndarray, x: np.ndarray, visited: int = 0) -> OtherModes:
         """Return the report of a mode away from a centre, in standard deviations of draws ``x``."""
-        position = self._placed(mode.y)
+        position = self._map.place(mode.y)
         coordinate = int((np.abs(position - centre) / np.maximum(x.std(axis=0), 1e-300)).argmax())
         return OtherModes(mass, coordinate, float(position[coordinate]), visited)
 
@@ -209,7 +211,7 @@ class _Search:
         """
         count = min(int(CALIBRATION.look_share * self._left), CALIBRATION.looks, max(CALIBRATION.scouts, _NUMBERS // d))
         with np.errstate(all="ignore"):
-            from_prior = self._whitened(prior[: count // 4])[0] if len(prior) else np.empty((0, d))
+            from_prior = self._map.whiten(prior[: count // 4])[0] if len(prior) else np.empty((0, d))
         from_prior = from_prior[np.isfinite(from_prior).all(axis=1)]
         on_axes = along_coordinates(self._tuned.coordinates, 3 * (count - len(from_prior)) // 4, d, rng)
         radial = rng.standard_normal((count - len(from_prior) - len(on_axes), d))
@@ -225,54 +227,12 @@ class _Search:
         lp = np.nan_to_num(self._value(y)[0], nan=-np.inf)
         drop = (top - lp) / np.maximum(square, 1e-300)
         random = order >= len(from_prior) + len(on_axes)
-        self._looks = y[random], np.where(self._is_copy(y[random]), -np.inf, lp[random])
+        self._looks = y[random], np.where(self._map.is_copy(y[random]), -np.inf, lp[random])
         groups = np.array_split(np.arange(count), min(count, CALIBRATION.scouts))
         best = np.array([group[np.argmin(drop[group])] for group in groups])
         typical = np.array([np.median(drop[group]) for group in groups])
         with np.errstate(invalid="ignore"):
             return y[best[np.argsort(np.nan_to_num(drop[best] / typical, nan=1.0))]]
-
-    def _whitened(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
-        """Return whitened positions of the model's ``x``, and the log determinants of the non-centring there."""
-        structure = self._engine.structure
-        coordinates = self._tuned.coordinates
-        if structure is None:
-            return coordinates.whiten(x), 0.0
-        assert coordinates.sites is not None
-        z, log_det = structure.to_z(x, coordinates.sites)
-        return coordinates.whiten(z), log_det
-
-    def _placed(self, y: np.ndarray) -> np.ndarray:
-        """Return the model's positions of whitened ones."""
-        structure = self._engine.structure
-        coordinates = self._tuned.coordinates
-        z = coordinates.place(y)
-        if structure is None:
-            return z
-        assert coordinates.sites is not None
-        return structure.to_x(z, coordinates.sites)
-
-    def _within_a_turn(self, x: np.ndarray) -> np.ndarray:
-        """Return positions of which angles are turned to within half a turn of the newest draw's."""
-        periods = self._engine.periods
-        if periods is None:
-            return x
-        turns = np.round((x - self._centre) / np.where(periods > 0.0, periods, np.inf))
-        return x - periods * turns
-
-    @property
-    def _has_copies(self) -> bool:
-        """Whether several whitened positions are one of the parameters: by signs of scales, or turns of angles."""
-        structure = self._engine.structure
-        return self._engine.periods is not None or (structure is not None and structure.signed.size > 0)
-
-    def _is_copy(self, y: np.ndarray) -> np.ndarray:
-        """Return whether each position ``(n, d)`` is a copy of the one that draws would have."""
-        if not self._has_copies:
-            return np.zeros(len(y), bool)
-        with np.errstate(all="ignore"):
-            nearest, _ = self._whitened(self._within_a_turn(self._placed(y)))
-            return np.asarray(~(np.abs(nearest - y) < 0.1).all(axis=1))
 
     def _value(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities and gradients at whitened positions."""
@@ -294,8 +254,8 @@ class _Search:
         """Return the maxima that climbs from the starts reach, with at most ``limit`` gradients."""
         ends = Climbers.climb(self._value, start, home, limit)
         y, lp, gradient = (array[ends.arrived] for array in (ends.position, ends.lp, ends.gradient))
-        if self._has_copies and len(y):  # a sign or a turn does not make another mode
-            y, _ = self._whitened(self._within_a_turn(self._placed(y)))
+        if self._map.has_copies and len(y):  # a sign or a turn does not make another mode
+            y = self._map.nearest_copy(y)
             lp, gradient = self._value(y)
         maxima: list[_Maximum] = []
         for end in map(_Maximum, y, lp.tolist(), gradient, ends.scale[ends.arrived].tolist()):

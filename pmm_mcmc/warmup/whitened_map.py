@@ -1,0 +1,68 @@
+"""The map between the model's coordinates and whitened ones, for searches beyond the chains."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.engines.contract import Engine
+
+__all__ = ["WhitenedMap"]
+
+
+class WhitenedMap:
+    """The map of a setting.
+
+    Several positions may be one of the parameters: by signs of scales, or turns of angles.  Of these copies draws have
+    one, with angles within half a turn of a centre.
+    """
+
+    def __init__(self, engine: Engine, coordinates: Coordinates):
+        self._structure = engine.structure
+        self._periods = engine.periods
+        self._coordinates = coordinates
+        self._centre = np.zeros(engine.d)
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether a position may have copies."""
+        structure = self._structure
+        return self._periods is not None or (structure is not None and structure.signed.size > 0)
+
+    def whiten(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+        """Return whitened positions of the model's ``x``, and the log determinants of the non-centring there."""
+        if self._structure is None:
+            return self._coordinates.whiten(x), 0.0
+        assert self._coordinates.sites is not None
+        z, log_det = self._structure.to_z(x, self._coordinates.sites)
+        return self._coordinates.whiten(z), log_det
+
+    def place(self, y: np.ndarray) -> np.ndarray:
+        """Return the model's positions of whitened ones."""
+        z = self._coordinates.place(y)
+        if self._structure is None:
+            return z
+        assert self._coordinates.sites is not None
+        return self._structure.to_x(z, self._coordinates.sites)
+
+    def around(self, centre: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Make a position the centre of angles, and return others with their angles turned to within half a turn."""
+        self._centre = centre
+        return self._turned(x)
+
+    def _turned(self, x: np.ndarray) -> np.ndarray:
+        if self._periods is None:
+            return x
+        turns = np.round((x - self._centre) / np.where(self._periods > 0.0, self._periods, np.inf))
+        return x - self._periods * turns
+
+    def nearest_copy(self, y: np.ndarray) -> np.ndarray:
+        """Return of each whitened position ``(n, d)`` the copy that draws would have."""
+        with np.errstate(all="ignore"):  # far out there may be no finite one
+            return self.whiten(self._turned(self.place(y)))[0]
+
+    def is_copy(self, y: np.ndarray) -> np.ndarray:
+        """Return whether each whitened position ``(n, d)`` is another copy than the one that draws would have."""
+        if not self.has_copies:
+            return np.zeros(len(y), bool)
+        return np.asarray(~(np.abs(self.nearest_copy(y) - y) < 0.1).all(axis=1))
