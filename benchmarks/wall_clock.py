@@ -8,8 +8,8 @@ NumPyro      pm.sample(nuts_sampler="numpyro")
 PoissonULMC  pm.sample(step=pmm.PoissonULMC(scheme="paper"))
 recycled     pm.sample(step=pmm.PoissonULMC(scheme="recycled"))
 pmm default  pmm.sample(backend="numba")
-pmm.sample   pmm.sample(pmm.PoissonULMC(scheme="paper"), backend="numba")
-pmm recycled pmm.sample(pmm.PoissonULMC(scheme="recycled"), backend="numba")
+pmm.sample   pmm.sample(step=pmm.PoissonULMC(scheme="paper"), backend="numba")
+pmm recycled pmm.sample(step=pmm.PoissonULMC(scheme="recycled"), backend="numba")
 
 Everything is the wall time of the call on a newly built model, compilation and conversion of the draws included; of
 imports, and of what numba has to compile once for a process, a small model has relieved each sampler before.  Sampling
@@ -69,7 +69,7 @@ def call(kind: str, scheme: str | None, model: pm.Model, seed: int, draws: int =
     with model:
         step = None if scheme is None else pmm.PoissonULMC(scheme=scheme)
         if kind == "pmm":
-            return pmm.sample(step, backend="numba", **options)
+            return pmm.sample(step=step, backend="numba", **options)
         options |= {"cores": 1, "quiet": True}
         return pm.sample(step=step, **options) if kind == "step" else pm.sample(nuts_sampler=kind, **options)
 

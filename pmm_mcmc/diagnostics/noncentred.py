@@ -41,9 +41,7 @@ def noncentring(dt: Any) -> xr.Dataset:
     if group not in dt.children or "backend" not in dt[group].attrs:
         of_package = "sample_stats" in dt.children and "n_grad_total" in dt["sample_stats"]
         why = "is a result of pm.sample, whose chains learn it each for itself and do not keep it" if of_package else ""
-        raise ValueError(
-            f"dt: {why or 'is no result of pmm_mcmc'}; sample with pmm.sample(step), and pass what it returns"
-        )
+        raise ValueError(f"dt: {why or 'is no result of pmm_mcmc'}; sample with pmm.sample(), and pass what it returns")
     attrs = dt[group].attrs
     draws = dt[group].dataset
     degree = json.loads(attrs[SITES])["degree"] if SITES in attrs else {}

@@ -189,7 +189,7 @@ def _shorter(run: Run) -> str:
     if run.equilibration is None:
         return ADJUST
     step = 0.5 * float(np.min(run.equilibration["step_size"].values))
-    return f"reparametrise, or sample with a shorter step: pmm.sample(pmm.GHMC(step_size={step:.2g}))"
+    return f"reparametrise, or sample with a shorter step: pmm.sample(step=pmm.GHMC(step_size={step:.2g}))"
 
 
 def _still(run: Run) -> list[Reason]:

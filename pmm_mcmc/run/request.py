@@ -20,6 +20,7 @@ from pmm_mcmc.run.finished_run import FinishedRun
 from pmm_mcmc.run.storage import NothingStored
 from pmm_mcmc.run.storage.recovery import stored_identity
 from pmm_mcmc.run.until import AUTO, DRAWS
+from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
 
 __all__ = ["Request", "fresh_seed", "seed_of", "stored_run"]
@@ -134,7 +135,7 @@ class Request:
         options: dict[str, Any] = {name: field.default for name, field in cls.__dataclass_fields__.items()}
         options |= {"chains": None, "superchains": "auto", "adjusted": None, "reference": "auto"} | arguments
         options |= _of_backend(options)
-        options["step"], options["draws"] = _step_and_draws(options["step"], options["draws"])
+        options["step"] = _one_step(options["step"], options["draws"])
         if finished_run is not None:
             options |= _inherited_arguments(finished_run, options)
         if options["ladder"] is not None:
@@ -216,22 +217,20 @@ def _refuse_unknown(arguments: Mapping[str, Any], function: Callable[..., Any]) 
         if name in of_step:
             raise TypeError(
                 f"{name}={value!r} is an argument of the step, not of {called}: "
-                f"pmm.sample(pmm.PoissonULMC({name}={value!r}))"
+                f"pmm.sample(step=pmm.PoissonULMC({name}={value!r}))"
             )
         near = difflib.get_close_matches(name, [*valid, *_ELSEWHERE, *of_step], 1)
         meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(valid)}"
         raise TypeError(f"{name}={value!r} is no argument of {called}{meant}")
 
 
-def _step_and_draws(step: Any, draws: Any) -> tuple[Any, Any]:
-    """Return step and draws; users of PyMC may give the draws first."""
+def _one_step(step: Any, draws: Any) -> Any:
+    """Return the step, of a list of one too; raise ``ValueError`` for a class, several steps, or one as ``draws``."""
+    if isinstance(draws, LangevinStep):
+        name = type(draws).__name__
+        raise ValueError(f"draws={name}(...): is a step; give it by name: pmm.sample(step=pmm.{name}(...))")
     if isinstance(step, list | tuple) and len(step) == 1:
         step = step[0]
-    number = isinstance(step, numbers.Integral) and not isinstance(step, bool)
-    if number or (isinstance(step, str) and step == "auto"):
-        if draws != DRAWS:
-            raise ValueError(f"step={step!r}: is a number of draws, and so is draws={draws!r}; give one of them")
-        return None, step
     if isinstance(step, type):
         raise ValueError(f"step={step.__name__}: is a class; make a step of it, as in pmm.PoissonULMC()")
     if isinstance(step, list | tuple):
@@ -239,7 +238,7 @@ def _step_and_draws(step: Any, draws: Any) -> tuple[Any, Any]:
             f"step: {len(step)} steps were given, and pmm.sample moves all variables with one; PyMC combines several: "
             "pm.sample(step=[...])"
         )
-    return step, draws
+    return step
 
 
 def seed_of(random_seed: Any) -> int | None:

@@ -32,9 +32,9 @@ _OLD_NAMES = (
 
 
 def sample(
-    step: Any = None,
     draws: int | Literal["auto"] = DRAWS,
     *,
+    step: Any = None,
     tune: int = 1000,
     chains: int | None = None,
     model: Any = None,
@@ -62,13 +62,12 @@ def sample(
 
     Parameters
     ----------
+    draws
+        Number of recorded draws of each chain, of ``steps_per_draw`` transitions each.  "auto": until the verdict asks
+        for no more draws, at most 1000 (see Notes); with ``resume``, at most the next multiple of 1000.
     step
         The method with its arguments, such as ``pmm.PoissonULMC(K=16)``, created inside the model or outside any; the
         draws are then its own, unless ``adjusted`` is True.  Default: warm-up by ``PoissonULMC()``, adjusted draws.
-    draws
-        Number of recorded draws of each chain, of ``steps_per_draw`` transitions each.  May come first, as in
-        ``pm.sample``.  "auto": until the verdict asks for no more draws, at most 1000 (see Notes); with ``resume``, at
-        most the next multiple of 1000.
     tune
         Largest number of transitions of each chain in warm-up, and in equilibration.
     chains
@@ -173,7 +172,7 @@ def sample(
     >>> import pymc as pm, pmm_mcmc as pmm
     >>> with pm.Model():
     ...     x = pm.Normal("x", shape=3)
-    ...     dt = pmm.sample(pmm.PoissonULMC(K=16), draws=50, tune=200, chains=8, progressbar=False, random_seed=1)
+    ...     dt = pmm.sample(50, step=pmm.PoissonULMC(K=16), tune=200, chains=8, progressbar=False, random_seed=1)
     >>> dt["posterior"]["x"].shape
     (8, 50, 3)
     """

@@ -102,10 +102,10 @@ def test_choices_are_checked_against_the_model():
 def test_what_is_asked_for_is_never_dropped_in_silence():
     asked = {"theta": "noncentred"}
     with pytest.raises(ValueError, match="scaling with reparametrise="):
-        pmm.sample(pmm.PoissonULMC(reparametrise=asked, scaling=np.ones(10)), model=eight_schools(), draws=10)
+        pmm.sample(step=pmm.PoissonULMC(reparametrise=asked, scaling=np.ones(10)), model=eight_schools(), draws=10)
     density = pmm.LogDensity.from_jax(lambda x: -0.5 * (x**2).sum(), 3)
     with pytest.raises(ValueError, match="a LogDensity does not say which variables it has"):
-        pmm.sample(pmm.PoissonULMC(reparametrise=asked), model=density, draws=10)
+        pmm.sample(step=pmm.PoissonULMC(reparametrise=asked), model=density, draws=10)
     with eight_schools() as model, pytest.raises(ValueError, match="only by a step that moves all of the model"):
         pmm.PoissonULMC([model["theta"]], reparametrise=asked)
 

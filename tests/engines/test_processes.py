@@ -161,7 +161,7 @@ def small(monkeypatch):
 def run(path, **options):
     options = {"draws": 24, "tune": 120, "chains": 90, "random_seed": 3, "discard_tuned_samples": False} | options
     return pmm.sample(
-        pmm.PoissonULMC(K=16),
+        step=pmm.PoissonULMC(K=16),
         model=DENSITY,
         store=path,
         progressbar=False,

@@ -99,17 +99,17 @@ def test_eight_schools_as_a_function(tmp_path):
 def test_choices_are_those_of_a_model():
     fn, children = schools()
     density = pmm.LogDensity.from_jax(fn, 10, children=children)
-    fixed = pmm.sample(pmm.PoissonULMC(reparametrise={"theta": "noncentred"}), model=density, **OPTIONS)
+    fixed = pmm.sample(step=pmm.PoissonULMC(reparametrise={"theta": "noncentred"}), model=density, **OPTIONS)
     assert (pmm.noncentring(fixed)["theta"] == 1.0).all()
     for step in (
         pmm.PoissonULMC(reparametrise=False),
         pmm.PoissonULMC(reparametrise={"theta": "centred"}),
         pmm.PoissonULMC(scaling=np.ones(10)),
     ):
-        plain = pmm.sample(step, model=density, **OPTIONS)
+        plain = pmm.sample(step=step, model=density, **OPTIONS)
         assert "noncentred" not in plain["sample_stats"] and not pmm.noncentring(plain)
     with pytest.raises(ValueError, match="'mu' is none of the children of the LogDensity: theta"):
-        pmm.sample(pmm.PoissonULMC(reparametrise={"mu": "centred"}), model=density, **OPTIONS)
+        pmm.sample(step=pmm.PoissonULMC(reparametrise={"mu": "centred"}), model=density, **OPTIONS)
 
 
 def test_other_children_are_another_density():

@@ -49,11 +49,12 @@ def test_draws_may_come_first(well):
     options = {"tune": 60, "chains": 2, "random_seed": 1, "progressbar": False, "compute_convergence_checks": False}
     dt = pmm.sample(10, model=well, **options)
     assert_same(dt, pmm.sample(draws=10, model=well, **options))
-    assert_same(dt, pmm.sample([pmm.PoissonULMC()], 10, model=well, adjusted=True, **options))
+    assert_same(dt, pmm.sample(step=[pmm.PoissonULMC()], draws=10, model=well, adjusted=True, **options))
     unadjusted = pmm.sample(10, model=well, adjusted=False, **options)
-    assert_same(unadjusted, pmm.sample(pmm.PoissonULMC(scheme="recycled"), 10, model=well, **options))
-    with pytest.raises(ValueError, match="step=10: is a number of draws, and so is draws=20"):
-        pmm.sample(10, 20, model=well)
+    assert_same(unadjusted, pmm.sample(step=pmm.PoissonULMC(scheme="recycled"), draws=10, model=well, **options))
+    assert_same(unadjusted, pmm.sample(10, step=pmm.PoissonULMC(scheme="recycled"), model=well, **options))
+    with pytest.raises(ValueError, match=r"draws=ULMC\(...\): is a step; give it by name: pmm.sample\(step=pmm.ULMC"):
+        pmm.sample(pmm.ULMC(), model=well)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_every_argument_of_pm_sample_is_taken_or_explained():
         ("chain", "did you mean chains"),
         ("adjust", "did you mean adjusted"),
         ("progress_bar", "did you mean progressbar"),
-        ("qwertz", "which takes step, draws.* keep, adjusted, callback"),
+        ("qwertz", "which takes draws, step.* keep, adjusted, callback"),
     ],
 )
 def test_other_names_are_guessed(well, name, words):

@@ -216,7 +216,9 @@ def test_starts_reach_further_where_the_initial_point_has_no_density(sample):
         pm.Potential("hole", pt.switch(pt.max(pt.abs(x)) > 1.5, 0.0, -np.inf))
         step = pmm.ULMC(step_size=0.1, friction=1.0, scaling=np.full(3, 9.0))
         one = sample(step, draws=20, tune=0)
-        four = pmm.sample(step, 20, tune=0, random_seed=1, progressbar=False, compute_convergence_checks=False)
+        four = pmm.sample(
+            step=step, draws=20, tune=0, random_seed=1, progressbar=False, compute_convergence_checks=False
+        )
     for dt in (one, four):
         assert np.isfinite(dt["sample_stats"]["gradient"]).all()
         assert (np.abs(dt["posterior"]["x"].values).max(axis=-1) > 1.5).all()

@@ -107,18 +107,18 @@ def test_non_centred_by_hand(tmp_path):
 def test_what_is_asked_for_is_done(schools):
     options = {"draws": 50, "chains": 4, "random_seed": 1, "model": schools, "progressbar": False}
     options["compute_convergence_checks"] = False
-    fixed = pmm.sample(pmm.PoissonULMC(reparametrise={"theta": "noncentred"}), **options)
+    fixed = pmm.sample(step=pmm.PoissonULMC(reparametrise={"theta": "noncentred"}), **options)
     assert (pmm.noncentring(fixed)["theta"] == 1.0).all()
     for step in (
         pmm.PoissonULMC(reparametrise={"theta": "centred"}),
         pmm.PoissonULMC(reparametrise=False),
         pmm.PoissonULMC(scaling=np.ones(10)),
     ):
-        plain = pmm.sample(step, **options)
+        plain = pmm.sample(step=step, **options)
         assert "noncentred" not in plain["sample_stats"] and not pmm.noncentring(plain)
     with pytest.raises(ValueError, match="'teta' is not a free variable"):
-        pmm.sample(pmm.PoissonULMC(reparametrise={"teta": "centred"}), **options)
-    without = pmm.sample(pmm.PoissonULMC(step_size=0.1), tune=0, **options)
+        pmm.sample(step=pmm.PoissonULMC(reparametrise={"teta": "centred"}), **options)
+    without = pmm.sample(step=pmm.PoissonULMC(step_size=0.1), tune=0, **options)
     assert "noncentred" not in without["sample_stats"]
 
 

@@ -40,7 +40,7 @@ OPTIONS = {"progressbar": False, "random_seed": 1}
 def test_a_run_ends_with_one_sentence(model, said, method, level):
     with model:
         step = method(step_size=0.5, friction=1.0, scaling=[1.0, 1.0], steps_per_draw=6)
-        dt = pmm.sample(step, 500, tune=50, chains=4, **OPTIONS)
+        dt = pmm.sample(step=step, draws=500, tune=50, chains=4, **OPTIONS)
     shown = " The estimates are in pmm.summary(dt)." if level == logging.INFO else ""
     assert said() == [(level, pmm.verdict(dt).sentence + shown)]
     assert said()[0][1].startswith("Trusted: " if level == logging.INFO else "Not trusted: ")

@@ -35,11 +35,11 @@ def test_a_hundred_and_two_hundred_more_are_three_hundred(schools, backend, chai
 def test_what_the_run_was_need_not_be_said_again(schools, backend):
     step = pmm.ULMC(friction=0.7, keep_gradients=False)
     options = {"tune": 160, "chains": 3, "random_seed": None, "precision": "float64", **QUIET}
-    first = pmm.sample(step, 20, model=schools, backend=backend, var_names=["mu", "theta"], **options)
+    first = pmm.sample(step=step, draws=20, model=schools, backend=backend, var_names=["mu", "theta"], **options)
     more = pmm.extend(first, 30, model=schools, **QUIET)
     seed = int(more["posterior"].attrs["random_seed"])
     whole = pmm.sample(
-        step, 50, model=schools, backend=backend, var_names=["mu", "theta"], **options | {"random_seed": seed}
+        50, step=step, model=schools, backend=backend, var_names=["mu", "theta"], **options | {"random_seed": seed}
     )
     assert_same(more, whole)
     assert set(more["posterior"].data_vars) == {"mu", "theta"} and "gradient" not in more["sample_stats"]

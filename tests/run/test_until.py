@@ -158,8 +158,6 @@ def test_what_does_not_go_with_it(well, schools):
         run(well, draws="auto", keep="moments", chains=1)
     with pytest.raises(ValueError, match="draws='all': must be an integer of at least 1, or 'auto'"):
         run(well, draws="all")
-    with pytest.raises(ValueError, match="step='auto': is a number of draws, and so is draws=50"):
-        pmm.sample("auto", 50, model=well)
 
 
 @pytest.mark.parametrize("options, words", [({"draws": 40}, ""), ({"draws": "auto"}, "up to ")])

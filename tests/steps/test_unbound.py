@@ -59,7 +59,7 @@ def test_it_binds_anew_to_each_model_and_keeps_what_it_was_given():
     assert "gradient" in first["sample_stats"] and "gradient" in last["sample_stats"]
     assert set(mixed["posterior"].data_vars) == {"k", "x"}, "beside the sampler that PyMC gives a count"
     assert first["posterior"]["x"].shape == (2, 20) and last["posterior"]["z"].shape == (2, 20, 3)
-    dt = pmm.sample(step, model=normal("w"), **SHORT, progressbar=False, compute_convergence_checks=False)
+    dt = pmm.sample(step=step, model=normal("w"), **SHORT, progressbar=False, compute_convergence_checks=False)
     assert "w" in dt["posterior"], "for pmm.sample it is still of no model"
 
 

@@ -42,7 +42,7 @@ def sample(index, count, port, path, slow_from, pipe):
         jax.distributed.initialize(f"127.0.0.1:{port}", count, index)
     jax_engine._GROUP_CPU, memory._MOST_ROWS = 4, ROWS
     tree = pmm.sample(
-        pmm.PoissonULMC(K=16),
+        step=pmm.PoissonULMC(K=16),
         model=pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2) - 0.1 * jnp.sum(x**4), 3),
         draws=DRAWS,
         tune=160,

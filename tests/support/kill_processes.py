@@ -70,7 +70,7 @@ class Runs:
         self.backend, self.problem = backend, None
         if backend == "numba":
             self.problem = problem(backend)
-            pmm.sample(pmm.PoissonULMC(K=16), model=self.problem, backend=backend, **OPTIONS)
+            pmm.sample(step=pmm.PoissonULMC(K=16), model=self.problem, backend=backend, **OPTIONS)
 
     def start(self, path, slow_from=10**9, resume=True, seconds=SLOW):
         """Begin or go on in a process of its own, slowly from a chunk on; return its id and the pipe that it tells."""
@@ -97,7 +97,7 @@ class Runs:
         model = problem(self.backend) if self.problem is None else self.problem
         try:
             tree = pmm.sample(
-                pmm.PoissonULMC(K=16),
+                step=pmm.PoissonULMC(K=16),
                 model=model,
                 backend=self.backend,
                 store=path,

@@ -9,7 +9,7 @@ QUIET = {"progressbar": False, "compute_convergence_checks": False}
 def run(model, backend="auto", step=None, **options):
     step = pmm.PoissonULMC(K=16) if step is None else step
     options = QUIET | {"draws": 30, "tune": 160, "chains": 6, "random_seed": 3} | options
-    return pmm.sample(step, model=model, backend=backend, **options)
+    return pmm.sample(step=step, model=model, backend=backend, **options)
 
 
 def numbers(tree):

@@ -35,7 +35,7 @@ def density() -> pmm.LogDensity:
 
 
 def run(path: Path) -> xr.DataTree:
-    dt = pmm.sample(pmm.PoissonULMC(), 500, model=density(), chains=8, store=path, callback=stop)
+    dt = pmm.sample(step=pmm.PoissonULMC(), draws=500, model=density(), chains=8, store=path, callback=stop)
     reveal_type(dt)  # DataTree
     reveal_type(pmm.open(path))  # DataTree
     reveal_type(pmm.extend(dt, "auto", model=density()))  # DataTree

@@ -67,8 +67,8 @@ def test_draws_and_gradients_are_those_of_sample(given):
     found = run(step, build(), 20_000, CHAINS, 1)
     draws = found.position.shape[1]
     direct = pmm.sample(
-        None if given == "default" else pmm.PoissonULMC(scheme="recycled"), draws + 10, chains=CHAINS, model=build(),
-        random_seed=1, superchains=None, progressbar=False, compute_convergence_checks=False,
+        draws + 10, step=None if given == "default" else pmm.PoissonULMC(scheme="recycled"), chains=CHAINS,
+        model=build(), random_seed=1, superchains=None, progressbar=False, compute_convergence_checks=False,
     )  # fmt: skip
     np.testing.assert_array_equal(found.position, direct["sample_stats"]["unconstrained"].values[:, :draws])
     assert found.spent == direct["sample_stats"]["n_grad_total"].isel(draw=draws - 1).sum()
@@ -223,7 +223,7 @@ def test_draws_on_the_users_scale_become_unconstrained():
         pm.Dirichlet("w", np.ones(3))
         pm.Normal("free")
     dt = pmm.sample(
-        pmm.ULMC(step_size=0.2), 20, tune=0, chains=2, model=model, random_seed=1, progressbar=False,
+        step=pmm.ULMC(step_size=0.2), draws=20, tune=0, chains=2, model=model, random_seed=1, progressbar=False,
         compute_convergence_checks=False,
     )  # fmt: skip
     expected = dt["sample_stats"]["unconstrained"].values
