@@ -158,7 +158,7 @@ class LadderRun:
         tuner = Tuner(self.path, self.plan.arguments, self.fixed, self.chains, self.tune, key, each, note)
         ladder = tuner.run(start)
         tuner.look_around(ladder)
-        ladder.sums = LadderSums.start(ladder.betas, tuner.last, ladder.copies)
+        ladder.sums = LadderSums.start(ladder.betas, tuner.last, ladder.replicas)
         ladder.swapped = np.zeros(ladder.pairs)
         ladder.restarts[:] = 0
         ladder.round_trips[:] = 0
@@ -186,9 +186,9 @@ class LadderRun:
             raise ValueError(
                 f"draws={self.draws}: the store has {ladder.done} draws of each chain already; ask for more"
             )
-        rows = self.identity.get("rows") or rows_of_chunk(self.draws, ladder.copies, plan.numbers_per_draw)
+        rows = self.identity.get("rows") or rows_of_chunk(self.draws, ladder.replicas, plan.numbers_per_draw)
         if opened is None:
-            refuse_too_large(self.draws, ladder.copies, plan.numbers_per_draw)
+            refuse_too_large(self.draws, ladder.replicas, plan.numbers_per_draw)
         chunks: list[Groups] = []
         stop = False
         while ladder.done < self.draws and not stop:
@@ -213,7 +213,7 @@ class LadderRun:
             opened.note({group: notes() | modes for group in opened.rows})
             opened.close()
             return open_store(store)
-        empty = self._empty(ladder.copies)
+        empty = self._empty(ladder.replicas)
         whole_groups: Groups = {}
         for group, arrays in empty.items():
             whole_groups[group] = {n: np.concatenate([e, *(c[group][n] for c in chunks)], 1) for n, e in arrays.items()}
@@ -221,14 +221,14 @@ class LadderRun:
         tree[LADDER] = xr.DataTree(_trimmed(self._judged(report, tree, ladder)))
         return tree
 
-    def _empty(self, copies: int) -> Groups:
-        groups = self.plan.empty(copies)
-        groups["sample_stats"]["restart"] = np.empty((copies, 0), np.int64)
+    def _empty(self, replicas: int) -> Groups:
+        groups = self.plan.empty(replicas)
+        groups["sample_stats"]["restart"] = np.empty((replicas, 0), np.int64)
         return groups
 
     def _chunk(self, ladder: Ladder, each: Any, rows: int) -> tuple[Groups, bool]:
         """Return the draws of some scans, and whether all of them were made."""
-        C = ladder.copies
+        C = ladder.replicas
         d = self.path.d
         chunk = Chunk.empty((C, rows), d, d)
         arrived = np.zeros((C, rows), np.int64)
@@ -260,7 +260,7 @@ class LadderRun:
         return groups, done == rows
 
     def _look(self, ladder: Ladder) -> int:
-        """Look for modes that chains between the prior and the posterior are in; return the gradients of each copy.
+        """Look for modes that chains between the prior and the posterior are in; return the gradients of each replica.
 
         Nothing is looked for once a mode was found.
         """
@@ -274,7 +274,7 @@ class LadderRun:
         draws = Points(cold[..., :d], cold[..., d:])
         n_grad = int(ladder.n_grad.sum())
         ladder.other_modes, _, gradients = look(self.path, setting, hot, draws, np.empty((0, d)), n_grad, rng)
-        return -(-gradients // ladder.copies)
+        return -(-gradients // ladder.replicas)
 
     def _reported(self, ladder: Ladder, groups: Groups) -> bool:
         """Call the callback; return whether to stop."""
@@ -305,11 +305,11 @@ class LadderRun:
         return Store.resume(path, self.identity, types=_TYPES)
 
     def _created(self, path: str | os.PathLike[str], ladder: Ladder) -> Store:
-        template = self.plan.layout.tree(self._empty(ladder.copies), self.attrs)
+        template = self.plan.layout.tree(self._empty(ladder.replicas), self.attrs)
         template[LADDER] = xr.DataTree(without_draws(ladder, self.plan.layout.names))
-        rows = rows_of_chunk(self.draws, ladder.copies, self.plan.numbers_per_draw)
+        rows = rows_of_chunk(self.draws, ladder.replicas, self.plan.numbers_per_draw)
         self.identity = self.identity | {"rows": rows}
-        return Store.create(path, template, self.identity, rows, min(ladder.copies, self.plan.file_chains))
+        return Store.create(path, template, self.identity, rows, min(ladder.replicas, self.plan.file_chains))
 
     def _append_report(self, opened: Store, report: xr.Dataset) -> None:
         opened.append(LADDER, {str(name): values.values for name, values in report.data_vars.items()})
@@ -322,9 +322,9 @@ def _trimmed(report: xr.Dataset) -> xr.Dataset:
 
 @contextmanager
 def _mapping(threads: int) -> Iterator[Callable[..., list[Moved]]]:
-    """Yield a function that maps another over rungs, on threads."""
+    """Yield a function that maps another over levels, on threads."""
     if threads == 1:
-        yield lambda function, rungs: [function(k) for k in rungs]
+        yield lambda function, levels: [function(k) for k in levels]
         return
     with ThreadPoolExecutor(threads) as pool:
-        yield lambda function, rungs: list(pool.map(function, rungs))
+        yield lambda function, levels: list(pool.map(function, levels))

@@ -1,4 +1,4 @@
-"""Copies of a ladder of temperatures in progress: scans of exploration, then swaps of labels."""
+"""Replicas of a ladder of temperatures in progress: scans of exploration, then swaps of labels."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ LOOKS = 4
 LOOK = 64
 # Scans between two draws that are kept for these looks.
 REMEMBER = 4
-# Draws of each copy that are kept for a look.
+# Draws of each replica that are kept for a look.
 RECENT = 16
 
 
 class Scan(NamedTuple):
-    """What a scan leaves behind, for ``C`` copies and ``N + 1`` rungs.
+    """What a scan leaves behind, for ``C`` replicas and ``N + 1`` levels.
 
     Attributes
     ----------
     cold : Points
         The draws at temperature 1, ``(C, ...)``.
     before, log_ratio : (C, N + 1)
-        ``l`` at each rung before and after exploration.
+        ``l`` at each level before and after exploration.
     swaps : (C, N)
         Acceptance probability of each pair, tried or not.
     n_grad, accept, unstable : (C, N + 1)
@@ -57,9 +57,9 @@ class Scan(NamedTuple):
 
 @dataclass
 class Ladder:
-    """Copies of a ladder: all that is needed to continue, bit for bit.
+    """Replicas of a ladder: all that is needed to continue, bit for bit.
 
-    Chains stay where they are in memory; ``slot`` says which of them is at which rung.
+    Chains stay where they are in memory; ``slot`` says which of them is at which level.
 
     Attributes
     ----------
@@ -68,13 +68,13 @@ class Ladder:
     betas : (N + 1,)
         The ladder.
     settings : list
-        The setting of each rung: ``steps_per_draw`` moves of ``K`` transitions between swaps.
+        The setting of each level: ``steps_per_draw`` moves of ``K`` transitions between swaps.
     numbers : (k,)
         The mixture of Gaussians that is the reference, flat; empty where it is the prior.
     position, evaluation, keys : (P, ...)
         The chains.
     slot : (C, N + 1)
-        The chain at each rung of each copy.
+        The chain at each level of each replica.
     scan, transition
         Scans and moves so far.
     fresh, back : (P,)
@@ -88,13 +88,11 @@ class Ladder:
     recent : (k, C, 4 d + 2)
         Some of the last draws at temperature 1: positions and evaluations.
     n_grad : (C,)
-        Gradients that each copy has spent.
+        Gradients that each replica has spent.
     tuning_gradients
         Those of all chains before the draws.
     judged
         Whether the modes of the finished draws have been weighed.
-    barriers
-        The barrier found in each round of tuning.
     other_modes
         Modes that no chain at the posterior has visited.
     """
@@ -121,12 +119,11 @@ class Ladder:
     n_grad: np.ndarray = field(default_factory=lambda: np.zeros(0))
     tuning_gradients: float = 0.0
     judged: bool = False
-    barriers: list[float] = field(default_factory=list)
     other_modes: OtherModes = field(default_factory=OtherModes)
 
     @property
-    def copies(self) -> int:
-        """Number of copies."""
+    def replicas(self) -> int:
+        """Number of replicas."""
         return len(self.slot)
 
     @property
@@ -134,23 +131,23 @@ class Ladder:
         """Number of pairs of neighbours."""
         return len(self.betas) - 1
 
-    def place(self, betas: np.ndarray, settings: list[TunedParameters], copies: int, order: np.ndarray) -> None:
-        """Put ``copies`` on a new ladder; chains are taken in ``order``, from hot to cold."""
-        rungs = len(betas)
+    def place(self, betas: np.ndarray, settings: list[TunedParameters], replicas: int, order: np.ndarray) -> None:
+        """Put ``replicas`` on a new ladder; chains are taken in ``order``, from hot to cold."""
+        levels = len(betas)
         P = len(self.position)
         self.betas = betas
         self.settings = settings
-        fraction = (np.arange(rungs)[None, :] + (np.arange(copies)[:, None] + 0.5) / copies) / rungs
+        fraction = (np.arange(levels)[None, :] + (np.arange(replicas)[:, None] + 0.5) / replicas) / levels
         self.slot = order[np.floor(fraction * P).astype(int)]
         self.fresh = np.zeros(P, bool)
         self.back = np.zeros(P, bool)
-        self.arrived = np.zeros(copies, bool)
-        self.restarts = np.zeros(copies, np.int64)
-        self.round_trips = np.zeros(copies, np.int64)
+        self.arrived = np.zeros(replicas, bool)
+        self.restarts = np.zeros(replicas, np.int64)
+        self.round_trips = np.zeros(replicas, np.int64)
 
     def advance(self, path: Path, each: Callable[..., list[Moved]]) -> Scan:
-        """Explore at every rung, the reference exactly, and swap; ``each`` maps a function over rungs."""
-        C = self.copies
+        """Explore at every level, the reference exactly, and swap; ``each`` maps a function over levels."""
+        C = self.replicas
         N = self.pairs
         slot = self.slot
         previous = self.evaluation[slot, -2]
