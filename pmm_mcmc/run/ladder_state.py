@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
+import xarray as xr
 
 from pmm_mcmc.diagnostics.log_evidence import LadderSums
+from pmm_mcmc.diagnostics.mode_weights import Modes
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.langevin.tempering import swap_log_ratio
 from pmm_mcmc.run.ladder_path import Moved, Path, Points
+from pmm_mcmc.run.ladder_report import LADDER, report_of
 from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["Ladder", "Scan"]
@@ -91,11 +94,13 @@ class Ladder:
         Gradients that each replica has spent.
     tuning_gradients
         Those of all chains before the draws.
-    judged
-        Whether the modes of the finished draws have been weighed.
+    modes
+        The modes of the draws, once they are weighed, without labels of draws.
     other_modes
         Modes that no chain at the posterior has visited.
     """
+
+    tuning: ClassVar[bool] = False  # a ladder is recorded once it is tuned
 
     key: np.ndarray
     betas: np.ndarray
@@ -118,7 +123,7 @@ class Ladder:
     recent: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 0)))
     n_grad: np.ndarray = field(default_factory=lambda: np.zeros(0))
     tuning_gradients: float = 0.0
-    judged: bool = False
+    modes: Modes | None = None
     other_modes: OtherModes = field(default_factory=OtherModes)
 
     @property
@@ -130,6 +135,20 @@ class Ladder:
     def pairs(self) -> int:
         """Number of pairs of neighbours."""
         return len(self.betas) - 1
+
+    @property
+    def tuned(self) -> TunedParameters:
+        """The setting at the posterior."""
+        return self.settings[-1]
+
+    @property
+    def report(self) -> xr.Dataset:
+        """The group ``ladder`` of the result."""
+        return report_of(self)
+
+    def reports(self, new: bool = False) -> dict[str, xr.Dataset]:
+        """Return the groups of the result beside its draws, which change with each chunk."""
+        return {LADDER: self.report}
 
     def place(self, betas: np.ndarray, settings: list[TunedParameters], replicas: int, order: np.ndarray) -> None:
         """Put ``replicas`` on a new ladder; chains are taken in ``order``, from hot to cold."""
@@ -176,10 +195,27 @@ class Ladder:
         swaps = self._swap(log_ratio)
         return Scan(cold, previous, log_ratio, swaps, n_grad, accept, unstable, arrived)
 
-    def remember(self, cold: Points) -> None:
-        """Keep draws at temperature 1 for looks at other modes."""
-        newest = np.concatenate([cold.position, cold.evaluation], axis=1)[None]
-        self.recent = newest if not len(self.recent) else np.concatenate([self.recent, newest])[-RECENT:]
+    def freeze(self, log_ratio: np.ndarray) -> None:
+        """End the tuning: sums and counts begin, with constants from earlier values ``(n, N + 1)`` of ``l``."""
+        self.sums = LadderSums.start(self.betas, log_ratio, self.replicas)
+        self.swapped = np.zeros(self.pairs)
+        self.restarts[:] = 0
+        self.round_trips[:] = 0
+        self.arrived[:] = False
+        self.tuning_gradients = float(self.n_grad.sum())
+
+    def draw(self, path: Path, each: Callable[..., list[Moved]]) -> Scan:
+        """Advance by a scan whose end is a draw of each replica; see :meth:`advance`."""
+        assert self.sums is not None
+        scan = self.advance(path, each)
+        self.sums.add(np.arange(self.replicas), scan.log_ratio[None])
+        self.swapped += scan.swaps.mean(axis=0)
+        self.done += 1
+        self.modes = None
+        if self.done % REMEMBER == 0:
+            newest = np.concatenate([scan.cold.position, scan.cold.evaluation], axis=1)[None]
+            self.recent = newest if not len(self.recent) else np.concatenate([self.recent, newest])[-RECENT:]
+        return scan
 
     def _put(self, k: int, points: Points) -> None:
         self.position[self.slot[:, k]], self.evaluation[self.slot[:, k]] = points

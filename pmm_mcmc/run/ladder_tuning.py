@@ -7,7 +7,7 @@ temperatures are placed anew.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,21 +57,27 @@ class Tuner(Annealer):
         tune: int,
         key: np.ndarray,
         each: Callable[..., list[Moved]],
-        note: Callable[[Tuner], None],
     ):
-        super().__init__(path, arguments, chains, key, lambda: note(self))
+        super().__init__(path, arguments, chains, key)
         self.fixed = fixed
         self.tune = tune
         self._each = each
         self.barrier = math.nan
 
-    def run(self, start: np.ndarray | None) -> Ladder:
-        """Return the tuned ladder; ``start`` ``(n, d)`` is what a Gaussian covers at first where there is no prior."""
-        return self._temper(*self.annealed(start, self.fixed.from_prior))
+    def run(self, start: np.ndarray | None) -> Iterator[Ladder | None]:
+        """Tune: yield None after each step, and the tuned ladder at the end.
+
+        ``start`` ``(n, d)`` is what a Gaussian covers at first where there is no prior.
+        """
+        stages, points = yield from self.annealed(start, self.fixed.from_prior)
+        ladder = yield from self._temper(stages, points)
+        self.look_around(ladder)
+        ladder.freeze(self._last)
+        yield ladder
 
     # -- tempering ---------------------------------------------------------------------------------------------------
 
-    def _temper(self, stages: list[Stage], points: Points) -> Ladder:
+    def _temper(self, stages: list[Stage], points: Points) -> Generator[None, None, Ladder]:
         betas = np.array([stage.beta for stage in stages])
         settings = [stage.setting for stage in stages]
         rejections = expected_rejections(betas, [stage.log_ratio[:512] for stage in stages])
@@ -90,7 +96,7 @@ class Tuner(Annealer):
             thin = max(setting.steps_per_draw for setting in ladder.settings[1:])
             enough = 1 if pairs_for(self.barrier) == pairs_for(0.0) else 2  # no ladder has fewer pairs
             last = left < 3 * scans * thin or steady >= enough
-            rejections = self._round(ladder, scans, last)
+            rejections = yield from self._round(ladder, scans, last)
             previous = self.barrier
             self.barrier = float(barriers(rejections).sum())
             change = abs(self.barrier - previous)
@@ -140,7 +146,7 @@ class Tuner(Annealer):
         ladder.place(new_betas, new_settings, self.chains // (pairs + 1), order)
         ladder.n_grad = np.full(ladder.replicas, n_grad / ladder.replicas)
 
-    def _round(self, ladder: Ladder, scans: int, last: bool) -> np.ndarray:
+    def _round(self, ladder: Ladder, scans: int, last: bool) -> Generator[None, None, np.ndarray]:
         """Temper; fit each level to its draws, but for the last time; return the rejection of each pair."""
         C = ladder.replicas
         levels = ladder.pairs + 1
@@ -170,7 +176,7 @@ class Tuner(Annealer):
                 accept = []
             self.transition = ladder.transition
             self.spent = float(ladder.n_grad.sum())
-            self._note()
+            yield
         self._last = log_ratio.reshape(-1, levels)
         self._cold = [points.take((slice(None), -1)) for points in draws]
         for k in range(1, levels):
@@ -201,11 +207,6 @@ class Tuner(Annealer):
         met_before = self._others.mass > 0.0 and not modes.mass > 0.0
         ladder.other_modes = self._others if met_before else modes
         ladder.n_grad += (gradients + SCOUTS) / ladder.replicas
-
-    @property
-    def last(self) -> np.ndarray:
-        """The values ``(n, N + 1)`` of ``l`` in the last round."""
-        return self._last
 
 
 def _thin(previous: np.ndarray, log_ratio: np.ndarray, thin: int) -> int:

@@ -7,6 +7,7 @@ import logging
 import numbers
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,20 @@ import pymc as pm
 import xarray as xr
 
 from pmm_mcmc.engines.arguments import MethodArguments
+from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.reading import children_of
+from pmm_mcmc.model.tempered import improper_priors
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
-from pmm_mcmc.run.driver import FinishedChunk
-from pmm_mcmc.run.ladder import LadderRun, reference_of
+from pmm_mcmc.run.driver import Driver, FinishedChunk
+from pmm_mcmc.run.findings import modes_of, noted
+from pmm_mcmc.run.ladder import LadderPhases
 from pmm_mcmc.run.ladder_report import LADDER
 from pmm_mcmc.run.ladder_tuning import Fixed
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request, fresh_seed, stored_run
 from pmm_mcmc.run.signals import stop_on_signals
-from pmm_mcmc.run.starts import starts
 from pmm_mcmc.run.until import DRAWS
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
@@ -119,11 +122,13 @@ def temper(
 
 def tempered(request: Request) -> xr.DataTree:
     """Run what is requested, with a ladder, and return its result."""
-    reference = request.reference
+    ladder = request.ladder if isinstance(request.ladder, str) else repr(np.asarray(request.ladder).tolist())
+    identity = {"chains": request.chains, "tune": request.tune, "reference": request.reference, "ladder": ladder}
     request, fixed = _on_ladder(request)
     stored = stored_run(request.store) if request.resume and request.store is not None else {}
     if request.seed is None:
         request = dataclasses.replace(request, seed=stored.get("seed", fresh_seed()))
+    identity["seed"] = request.seed
     with Console(request) as console:
         begin = _beginning(request, fixed)
         plan = SamplingPlan.of(request, lambda sampled: console.announce(f"{sampled}, on a ladder from {begin}"))
@@ -132,18 +137,16 @@ def tempered(request: Request) -> xr.DataTree:
         if request.resume and not stored:
             _log.info("Nothing is stored yet in %s: the ladder is tuned from the beginning", request.store)
         bar = console.bar(request.tune, request.draws, adjusted=True)
-        with stop_on_signals() as stopped, bar:
-
-            def update(tuning: bool, done: int, step_size: float, K: int, n_grad: float) -> None:
-                each = np.full(request.chains, n_grad / request.chains)
-                failed = np.zeros(request.chains)
-                bar.update(tuning=tuning, done=done, step_size=step_size, K=K, n_grad=each, failed=failed)
-
-            update(True, 0, float("nan"), 1, 0.0)
-            run = LadderRun(plan, fixed, request, reference, update=update, stopped=stopped)
-            result = run.go(lambda rng: starts(plan, request.initvals, request.chains, None, rng), console.times)
+        with ExitStack() as stack, stop_on_signals() as stopped, bar:
+            phases = LadderPhases(plan, request, fixed, plan.identity | identity, stored, console, stack)
+            finished = Driver(phases, request.callback, Processes(slice(0, request.chains))).go(stopped)
+            if phases.tuned:
+                if finished or request.store is None:
+                    phases.weigh_modes()
+                phases.recorder.note(console.times() | noted(modes_of(phases.run.other_modes)))
+    result = phases.result()
     draws = result["posterior"].sizes["draw"]
-    if not run.finished:
+    if not finished:
         console.interrupted(stopped, draws, request.draws, "replica")
     stopped.raise_again()
     if draws:
@@ -167,12 +170,33 @@ def _on_ladder(request: Request) -> tuple[Request, Fixed]:
             f"ladder with precision={request.precision!r}: Metropolis tests need the log density in double precision; "
             "leave one of the two out"
         )
-    reference = reference_of(request.model, isinstance(request.model, LogDensity), str(request.reference))
+    reference = _reference_of(request.model, request.reference)
     if reference == "prior" and request.initvals is not None:
         raise ValueError("initvals= does not go with a ladder from the prior, whose draws are the starts: leave it out")
     from_prior = reference == "prior" and (request.reference == "prior" or betas is not None)
     fixed = Fixed(betas, None if levels is None else levels - 1, from_prior)
     return dataclasses.replace(request, step=_for_ladder(request.step), reference=reference), fixed
+
+
+def _reference_of(model: Any, reference: Any) -> str:
+    """Return the reference of a ladder, ``"prior"`` or ``"gaussian"``; refuse a prior that nothing is drawn from."""
+    if isinstance(model, LogDensity):
+        if reference == "prior":
+            raise ValueError(
+                "reference='prior': a LogDensity has no prior that is known; leave reference out, or take 'gaussian'"
+            )
+        return "gaussian"
+    model = pm.modelcontext(model)
+    improper = improper_priors(model)
+    if reference == "prior" and improper:
+        raise ValueError(
+            f"reference='prior': nothing can be drawn from the flat prior of {', '.join(improper)}; give a proper "
+            "prior, or take reference='gaussian'"
+        )
+    if reference != "auto":
+        return str(reference)
+    informed = bool(model.observed_RVs or model.potentials)
+    return "prior" if informed and not improper else "gaussian"
 
 
 def _beginning(request: Request, fixed: Fixed) -> str:
