@@ -46,7 +46,7 @@ class Advance(NamedTuple):
 
     groups: Groups
     complete: bool
-    seen: FinishedChunk
+    finished: FinishedChunk
 
     @classmethod
     def of(cls, groups: Groups, tuning: bool, done: int, complete: bool = True) -> Advance:
@@ -138,16 +138,16 @@ class Driver:
             stop = False
             if chunk is not None:
                 self.phases.recorder.put(chunk.groups, self.phases.run, chunk.complete)
-                stop = self._stops(chunk.seen) or not chunk.complete
+                stop = self._stops(chunk.finished) or not chunk.complete
             if self.processes.any(stop or stopped()):
                 return self.phases.ended
         return True
 
-    def _stops(self, seen: FinishedChunk) -> bool:
+    def _stops(self, finished: FinishedChunk) -> bool:
         """Call the callback; return whether it ends the run."""
         try:
             if self.callback is not None:
-                self.callback(seen)
+                self.callback(finished)
         except StopSampling:
             return True
         return False
