@@ -105,9 +105,9 @@ def check_initvals(model: pm.Model, initvals: Any, chains: int) -> None:
             continue
         if not isinstance(values, Mapping):
             raise ValueError(f"initvals={values!r}: must be a dict of values by name, or a list of them")
-        shapes = {str(rv.name): rv.type.shape for rv in model.free_RVs}
-        named = {getattr(name, "name", name): value for name, value in values.items()}
-        transformed = {
+        shapes: dict[Any, Any] = {rv.name: rv.type.shape for rv in model.free_RVs}
+        named: dict[Any, Any] = {getattr(name, "name", name): value for name, value in values.items()}
+        transformed: set[Any] = {
             get_transformed_name(rv.name, transform)
             for rv in model.free_RVs
             if (transform := model.rvs_to_transforms[rv]) is not None
