@@ -40,7 +40,7 @@ class FinishedChunk(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """A chunk: draws by group, whether they are of a warm-up, their number so far, and whether all of them were made."""
+    """A chunk: draws by group, whether they are of a warm-up, their number so far, and whether all were made."""
 
     groups: Groups
     tuning: bool
