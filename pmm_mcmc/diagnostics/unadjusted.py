@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import poisson
+from scipy.special import pdtrc
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.statement import MORE, Reason, format_with_limit
@@ -125,7 +125,8 @@ def step_long(run: Run) -> Reason | None:
     stats = run.stats
     expected = float(np.max(stats["expected_bias"].values)) if "expected_bias" in stats else math.nan
     # Draws that lack what is where a transition would have led rule nothing out.
-    calm = poisson.sf(_unstable_count(run) - 1, CALIBRATION.calm_rate * run.chains * run.draws) >= 0.05
+    unstable = _unstable_count(run)
+    calm = unstable == 0 or pdtrc(unstable - 1, CALIBRATION.calm_rate * run.chains * run.draws) >= 0.05
     ruled_out = run.biases.ruled_out and calm
     if not expected > CALIBRATION.expected_bias or (ruled_out and np.isfinite(expected)):
         return None

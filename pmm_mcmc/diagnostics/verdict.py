@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from pmm_mcmc.diagnostics import unadjusted
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
@@ -69,8 +69,8 @@ def verdict(dt: Any) -> Verdict:
     Notes
     -----
     If there are very many parameters, the verdict judges the first, 200 or twice as many as there are coordinates
-    (PyMC's results begin with the free variables), and of the deterministics after them up to 200 that a quick look at
-    all finds the worst.  Tables of the last few results are kept; :func:`pmm_mcmc.summary` does not compute them again.
+    (PyMC's results begin with the free variables), and of the deterministics after them up to 100 that differ most
+    between batches.  Tables of the last few results are kept; :func:`pmm_mcmc.summary` does not compute them again.
     """
     tables = remembered(checked(dt))
     if "verdict" not in tables:
@@ -200,7 +200,7 @@ def standstill(run: Run) -> Reason | None:
     of_chain = accept.mean(axis=1)
     middle = float(np.median(of_chain))
     error = np.sqrt(accept.var(axis=1).mean() / run.draws)
-    chance = norm.isf(WARMUP.chance / run.chains) * error
+    chance = -ndtri(WARMUP.chance / run.chains) * error
     worst = int(of_chain.argmin())
     if not of_chain[worst] + chance < 0.5 * middle:
         return None

@@ -11,9 +11,10 @@ import xarray as xr
 
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
-from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling
+from pmm_mcmc.run.driver import Driver, FinishedChunk, StopSampling
 from pmm_mcmc.run.findings import attributes_of
 from pmm_mcmc.run.finished_run import FinishedRun
+from pmm_mcmc.run.phases import Run, SamplingPhases
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import recorder_of
 from pmm_mcmc.run.request import Request
@@ -21,9 +22,9 @@ from pmm_mcmc.run.signals import stop_on_signals
 from pmm_mcmc.run.starts import draws_of_prior, starts
 from pmm_mcmc.run.temper import tempered
 from pmm_mcmc.run.until import DRAWS, UntilKnown, until_of
-from pmm_mcmc.warmup.pooled import Warmed, warm_up
+from pmm_mcmc.warmup.pooled import warm_up
 
-__all__ = ["FinishedChunk", "StopSampling", "Warmed", "extend", "sample", "warm_up"]
+__all__ = ["FinishedChunk", "StopSampling", "extend", "sample", "warm_up"]
 
 # Arguments that have another place now: pmm.extend, pmm.temper, pmm.Jax, none.
 _OLD_NAMES = (
@@ -269,8 +270,9 @@ def _drawn(request: Request) -> xr.DataTree:
                 plan.longest_warmup(request.tune), until.bound, adjusted=plan.adjusted, show=processes.primary
             )
             with stop_on_signals() as stopped, bar:
-                console.update(run, run.done, run.n_grad, run.unstable)
-                finished = Driver(plan, run, recorder, request, until, console, processes).go(stopped)
+                console.update(run.tuning, run.tuned, run.done, run.n_grad, run.unstable)
+                phases = SamplingPhases(plan, request, run, recorder, until, console, processes)
+                finished = Driver(phases, request.callback, processes).go(stopped)
                 if finished:
                     bar.end_at(run.done)
             so_far = recorder.so_far() if processes.primary else {}
