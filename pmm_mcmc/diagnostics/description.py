@@ -26,8 +26,8 @@ def description(run: Run) -> str:
         label = error.idxmax()
         text += f" The sd of {label} is known to {100.0 * error[label]:.0f} % at best: if it matters, draw more."
     if run.of_package and unvisited(run):
-        words = unvisited(run)
-        text += f" {words[0].upper()}{words[1:]}: pmm.temper() would weigh it."
+        mode = unvisited(run)
+        text += f" {mode[0].upper()}{mode[1:]}: pmm.temper() would weigh it."
     return text
 
 

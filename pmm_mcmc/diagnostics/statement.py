@@ -126,8 +126,8 @@ class Verdict:
         return self.sentence
 
     def _repr_html_(self) -> str:
-        state, _, rest = self.sentence.partition(":")
-        head = f'<p><b style="color:{_COLOURS[self.state]}">{escape(state)}</b>:{escape(rest)}</p>'
+        state, _, text = self.sentence.partition(":")
+        head = f'<p><b style="color:{_COLOURS[self.state]}">{escape(state)}</b>:{escape(text)}</p>'
         lines = [escape(f"{each.code}: {each}. Remedy: {each.remedy}.") for each in self.reasons]
         return head + "".join(f"<li>{line}</li>" for line in lines)
 

@@ -147,8 +147,8 @@ def unmeasured(run: Run) -> Reason | None:
     """Return a reason if no bias could be measured, or that of a mean not well enough."""
     if not run.has_gradients:
         text = "the bias could not be measured, for the result holds no gradients"
-        kept = "draw" in run.posterior.dims and "n_grad_total" in run.stats
-        return Reason("unmeasured", text, "sample with keep_gradients=True" if kept else ADJUST)
+        of_step = "draw" in run.posterior.dims and "n_grad_total" in run.stats
+        return Reason("unmeasured", text, "sample with keep_gradients=True" if of_step else ADJUST)
     bounds = run.biases.two_errors
     limit = 2.0 * CALIBRATION.mcse  # two standard errors of a corrected mean: as much as those of a plain mean may be
     if bounds.notna().any():
