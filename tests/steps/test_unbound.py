@@ -96,6 +96,30 @@ def test_wrong_arguments_are_named_when_it_binds():
         pmm.PoissonULMC(["x"])
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "words"),
+    [
+        (
+            pmm.PoissonULMC,
+            {"stepsize": 0.1},
+            "stepsize=0.1 is no argument of pmm.PoissonULMC; did you mean step_size\\?",
+        ),
+        (pmm.PoissonULMC, {"K": 16, "gird": "left"}, "gird='left' .*; did you mean grid\\?"),
+        (
+            pmm.OLMC,
+            {"gamma": 1.0},
+            "gamma=1.0 is no argument of pmm.OLMC, which takes vars, step_size, steps_per_",
+        ),
+        (pmm.GHMC, {"K": 16}, "K=16 is no argument of pmm.GHMC, which takes vars, step_size, friction"),
+    ],
+)
+def test_a_wrong_name_is_said_with_the_right_one(method, options, words):
+    with pytest.raises(TypeError, match=words):
+        method(**options)
+    with normal("x"), pytest.raises(TypeError, match=words):
+        method(**options)
+
+
 # -- the scheme that nobody asked for ----------------------------------------------------------------------------------
 
 
