@@ -79,8 +79,8 @@ class Climbers:
             i = np.flatnonzero(going)
             if not i.size or self.spent + i.size > limit:
                 break
-            s = share[i, None] * step[i]
-            lp, gradient = value(self.position[i] + s)
+            tried = self.position[i] + share[i, None] * step[i]
+            lp, gradient = value(tried)
             self.spent += i.size
             gain = share[i] * (self.gradient[i] * step[i]).sum(axis=1)
             # The next trial is the top of the parabola through both ends and the first slope, neither near nor far.
@@ -92,7 +92,7 @@ class Climbers:
             share[i] = np.where(good, share[i], shorter)
             going[i[~good & (shorter < 1e-8)]] = False
             won = i[good]
-            s = self.position[won] + s[good] - self.position[won]
+            s = tried[good] - self.position[won]
             y = self.gradient[won] - gradient[good]
             curved = (s * y).sum(axis=1)
             convex = curved > 1e-6 * np.linalg.norm(s, axis=1) * np.linalg.norm(y, axis=1)
@@ -102,7 +102,7 @@ class Climbers:
             for array, newest in ((steps, s), (changes, y), (weights, weight)):
                 array[won] = np.concatenate([array[won, 1:], newest[:, None]], axis=1)
             weights[won[~convex]] = 0.0
-            self.position[won] += s
+            self.position[won] = tried[good]
             self.lp[won] = lp[good]
             self.gradient[won] = gradient[good]
         return self
@@ -145,13 +145,12 @@ def _direction(
 ) -> np.ndarray:
     """Return the directions of L-BFGS by its two loops, for all climbers at once."""
     q = gradient.copy()
-    alphas = []
+    alpha = np.zeros(weights.shape)
     for i in reversed(range(_MEMORY)):
-        a = weights[:, i] * (steps[:, i] * q).sum(axis=1)
-        alphas.append(a)
-        q -= a[:, None] * changes[:, i]
+        alpha[:, i] = weights[:, i] * (steps[:, i] * q).sum(axis=1)
+        q -= alpha[:, i, None] * changes[:, i]
     q *= scale[:, None]
     for i in range(_MEMORY):
-        b = weights[:, i] * (changes[:, i] * q).sum(axis=1)
-        q += (alphas[_MEMORY - 1 - i] - b)[:, None] * steps[:, i]
+        beta = weights[:, i] * (changes[:, i] * q).sum(axis=1)
+        q += (alpha[:, i] - beta)[:, None] * steps[:, i]
     return q
