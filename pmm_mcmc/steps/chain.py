@@ -66,7 +66,6 @@ class Chain:
     unstable: int = 0
     row: int = 0
     _chunk: Chunk | None = None
-    _observed: int = 0
     _ahead: int = 1
     _parts: list[Block] = field(default_factory=list)
 
@@ -176,8 +175,9 @@ class Chain:
         """Return to the last draw handed out; later ones are computed again, with identical values."""
         if self._chunk is None:
             return
-        self._observe()
         if self.row:
+            if self.warmup is not None:
+                self._parts.append(_as_block(self._chunk, slice(self.row)))
             row = self.row - 1
             self.warming.ensemble.state[0] = self._chunk.state[row]
             self.warming.ensemble.gradient[0] = self._chunk.gradient[row]
@@ -188,7 +188,7 @@ class Chain:
             self.n_grad += spent_by_draws
             self.unstable += int(self._chunk.unstable[: self.row].sum())
         self._chunk = None
-        self.row = self._observed = 0
+        self.row = 0
 
     def stop_tuning(self, engine: NumbaEngine) -> None:
         """End the warm-up, early or not.
@@ -286,16 +286,6 @@ class Chain:
         chunk.gradient[0] = gradient
         chunk.lp[0] = state[4 * d]
         chunk.position[0] = coordinates.place(state[:d])
-
-    def _observe(self) -> None:
-        """Collect the draws of warm-up that were handed out since the last call."""
-        chunk = self._chunk
-        rows = slice(self._observed, self.row)
-        if chunk is None or rows.start == rows.stop:
-            return
-        self._observed = self.row
-        if self.warmup is not None:
-            self._parts.append(_as_block(chunk, rows))
 
     def _retune(self, engine: NumbaEngine) -> None:
         """Close the block of warm-up if it is complete."""

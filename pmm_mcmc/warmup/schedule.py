@@ -103,10 +103,9 @@ class Warmup:
         friction = arguments.friction or default_friction(arguments.kernel, 1.0)
         tuned = TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale, sites), 1)
         self = cls(arguments, length, tuned, least, shortest, ends)
-        usable = np.ones((1, len(position)), dtype=bool)
-        self._lipschitz = evidence.successive_curvature(
-            arguments, self.tuned.coordinates, position[None], gradient[None], usable
-        )
+        nothing = np.zeros((1, len(position)))
+        window = Block(position[None], gradient[None], *[nothing] * 5)
+        self._lipschitz = evidence.curvature(arguments, tuned.coordinates, window, nothing == 0.0, self._local)
         self._set_step(step_size.start(arguments, self.tuned, self._lipschitz))
         self.boundary = self._next_boundary(1)
         return self

@@ -71,13 +71,6 @@ def test_a_model_that_has_grown_is_seen():
     assert set(wrapper(model, step=step)["posterior"].data_vars) == {"x", "more"}
 
 
-def test_in_several_processes():
-    dt = wrapper(normal("x"), step=pmm.PoissonULMC())
-    with normal("x"):
-        parallel = pm.sample(step=pmm.PoissonULMC(), **SHORT, **(QUIET | {"cores": 2}), mp_ctx="spawn")
-    np.testing.assert_array_equal(parallel["posterior"]["x"], dt["posterior"]["x"])
-
-
 def test_nobody_knows_its_variables_without_a_model():
     step = pmm.PoissonULMC()
     with pytest.raises(ValueError, match=r"created outside a model.*with model"):

@@ -354,20 +354,6 @@ def test_an_adjusted_step_reaches_its_acceptance_rate(sample):
     assert np.all(np.ptp(steps, axis=1) == 0.0) and 0.5 < steps.min() and steps.max() < 1.4
 
 
-@pytest.mark.pymc
-def test_given_arguments_are_kept_by_a_run(gaussian, sample):
-    given = {"step_size": 0.21, "K": 5, "friction": 0.7, "steps_per_draw": 2}
-    with gaussian:
-        step = pmm.PoissonULMC(**given, scaling=2.0 * SCALES)
-        dt = sample(step, draws=30, tune=300, discard_tuned_samples=False)
-    for group in ("warmup_sample_stats", "sample_stats"):
-        for name in ("step_size", "K", "friction"):
-            assert np.all(dt[group][name].values == given[name]), (group, name)
-    assert np.all(dt["warmup_sample_stats"]["steps_per_draw"].values == 1)
-    assert np.all(dt["sample_stats"]["steps_per_draw"].values == 2)
-    assert np.array_equal(step.chain.tuned.coordinates.scale, 2.0 * SCALES)
-
-
 @pytest.mark.parametrize(
     ("method", "options", "in_parts"),
     [
