@@ -129,15 +129,6 @@ def sections(name):
     return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
 
 
-def table(page):
-    return re.findall(r"^\|.*\|$", page.read_text(encoding="utf-8"), re.MULTILINE)
-
-
-def test_the_readme_has_the_table_of_the_front_page():
-    assert len(table(README)) == 6
-    assert table(README) == table(ROOT / "docs" / "index.md")[:6]
-
-
 @pytest.mark.parametrize(
     "page", [README, *(ROOT / "docs" / f"{name}.md" for name in OPENED)], ids=lambda page: page.stem
 )
