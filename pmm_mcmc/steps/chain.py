@@ -14,7 +14,7 @@ from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.initial_points import box_widths
 from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.pooled import Warming
+from pmm_mcmc.warmup.pooled import FEWEST, Warming
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting
 
@@ -27,9 +27,6 @@ SECONDS_AHEAD = 0.05
 # The first preconditioner and curvature come from so many points around the start, within this distance.
 _PROBES = 8
 _PROBE_WIDTH = 0.1
-# A chain of PyMC is tuned with companions until the setting is frozen: the setting of four chains is as near to that of
-# many as the setting of more is (benchmarks/frozen/tuning.txt).
-_WARMUP_CHAINS = 4
 
 
 class NotFiniteError(Exception):
@@ -116,7 +113,7 @@ class Chain:
         if n_tune == 0:
             tuned = fixed_setting(arguments, to_z(start), sites)
         else:
-            n_others = (_WARMUP_CHAINS - 1) * moves_all
+            n_others = (FEWEST - 1) * moves_all
             others = [pair for pair in (jittered(1.0 if jitter else _PROBE_WIDTH) for _ in range(n_others)) if pair]
             pairs = [pair]
             for probe in start + _PROBE_WIDTH * rng.uniform(-1.0, 1.0, size=(_PROBES, d)):

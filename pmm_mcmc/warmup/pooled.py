@@ -23,16 +23,17 @@ from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import fixed_setting
 
-__all__ = ["Warming", "training_chains", "warm_up"]
+__all__ = ["FEWEST", "Warming", "training_chains", "warm_up"]
 
-# Chains that a setting is learnt from in any number of coordinates: those of a default run.
-_FEWEST = 4
+# Chains that a setting is learnt from in any number of coordinates: those of a default run, and one of PyMC with its
+# companions.  Their setting is as near to that of many as the setting of more is (benchmarks/frozen/tuning.txt).
+FEWEST = 4
 
 
 def training_chains(d: int) -> int:
     """Return the number of chains that a setting is learnt from, at most, in ``d`` coordinates."""
     limit = CALIBRATION.training_numbers // max(d, 1)
-    return min(max(limit, _FEWEST), CALIBRATION.training_chains)
+    return min(max(limit, FEWEST), CALIBRATION.training_chains)
 
 
 @dataclass

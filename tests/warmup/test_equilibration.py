@@ -15,7 +15,7 @@ import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.langevin.methods import GHMC, HARMONIC, METHODS, OVERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.methods import HARMONIC, METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.equilibration import Equilibration, adjusted_setting, least_acceptance, report_of
@@ -327,36 +327,3 @@ def test_the_last_draws_have_no_bias_however_long_the_step_was(skewed, backend):
     report = adjusted["equilibration"]
     assert report["ended"] == 1 and 0.7 < report["acceptance"].mean() < 0.99
     assert "equilibration" not in biased.children
-
-
-def test_one_that_is_too_short_says_so(skewed):
-    """Start a standard deviation away, and leave no time to forget it."""
-    away = {"x": np.ones(3), "g": 3.0 * np.exp(0.6)}
-    short = run(skewed, adjusted=True, chains=64, draws=4, tune=30, step=pmm.OLMC(step_size=0.01), initvals=away)
-    assert short["equilibration"]["ended"] == 0 and short["equilibration"]["transitions"] == 30
-
-
-def test_draws_without_a_warm_up_are_adjusted_too(skewed):
-    dt = run(skewed, adjusted=True, step=pmm.PoissonULMC(step_size=0.4), tune=0, chains=8, draws=200)
-    assert "equilibration" not in dt.children and "acceptance_rate" in dt["sample_stats"]
-    assert 0.5 < dt["sample_stats"]["acceptance_rate"].mean() < 1.0
-
-
-def test_a_step_that_is_adjusted_has_a_warm_up_of_its_own(skewed):
-    dt = run(skewed, step=pmm.GHMC(), chains=4, draws=100, tune=600)
-    assert "equilibration" not in dt.children and dt.attrs.get("adjusted", dt["posterior"].attrs.get("adjusted")) == 1
-    assert 0.7 < dt["sample_stats"]["acceptance_rate"].mean() < 1.0
-
-
-def test_it_is_refused_where_there_can_be_none(skewed):
-    for options, words in (
-        ({"adjusted": 1}, "adjusted=1: must be True or False"),
-        ({"adjusted": True, "backend": "jax", "precision": "mixed"}, "precision='mixed'"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            run(skewed, **options)
-
-
-def test_adjusted_engines_have_the_kernel_of_adjusted_draws():
-    source = engine(RECYCLED.kernel, 3, quartic)
-    assert source.adjusted().kernel == GHMC and not source.kernel.adjusted
