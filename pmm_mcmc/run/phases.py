@@ -243,7 +243,7 @@ class Sampling(Driver):
         return Advance(chunk_of_all.upto(done), False, run.done, done == rows)
 
     def _announce(self, draws: int, gradients: float, seconds: float, last: bool) -> None:
-        """Log once what the draws will cost, by the pace of the first ones; at the ``last`` one of a chunk at latest."""
+        """Log once what the draws will cost, by the pace of the first: at the ``last`` of a chunk at latest."""
         if self._warm_up_cost is None:
             return
         self._measured += draws, gradients, seconds

@@ -392,7 +392,7 @@ def test_a_file_is_told_the_time_left_by_the_pace_of_draws(screen):
         update(bar, 2, 10)
         seen.seconds = 54.0
         update(bar, 2, 20, n_grad=540, tuning=False)
-    assert seen.file.getvalue() == "2 chains, draw 20 of 100: 1080 gradients (20/s), 0 unstable, 0:00:54, 0:00:16 left\n"
+    assert seen.file.getvalue().endswith(", 0 unstable, 0:00:54, 0:00:16 left\n")
 
 
 def test_a_notebook_without_ipywidgets_has_one_plain_line_and_no_warning(monkeypatch, capsys):
