@@ -161,7 +161,7 @@ def sample(
     parameter that is not known yet.  The draws are those of a run of as many by number.  It needs two chains or more if
     only moments are kept.
 
-    When warm-up ends, a line says what the draws will cost: gradients of each chain, and the time at the present rate.
+    With the first draws, a line says what all of them will cost: gradients of each chain, and the time at their rate.
 
     Memory: the draws themselves, unless they go to a ``store`` or are kept as moments; in addition at most 128 MiB for
     the current chunk, as much for the chains that advance together, and about :math:`20 d` numbers for each chain; on
