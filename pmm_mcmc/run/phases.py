@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -16,7 +16,7 @@ from pmm_mcmc.engines.contract import Chunk, Engine, at_draw
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.run.chunks import Gathered, Plan, groups_of
-from pmm_mcmc.run.driver import Advance, Recorder, Stopped
+from pmm_mcmc.run.driver import Advance, Driver, Stopped
 from pmm_mcmc.run.until import Until
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, adjusted_setting, report_of
 from pmm_mcmc.warmup.pooled import Warming
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from pmm_mcmc.run.plan import SamplingPlan
     from pmm_mcmc.run.request import Request
 
-__all__ = ["Run", "SamplingPhases"]
+__all__ = ["Run", "Sampling"]
 
 # Seconds between updates of the progress bar and checks for Ctrl-C.  Draws do not depend on it.
 _SECONDS = 0.3
+# Seconds of draws by which their cost is announced.
+_ANNOUNCED = 0.5
 
 
 @dataclass
@@ -95,17 +97,15 @@ class Run:
         return {EQUILIBRATION: report_of(self.equilibration, len(self.n_grad))}
 
 
-class SamplingPhases:
-    """The phases of a run, new or resumed, which follow from its state.
+class Sampling(Driver):
+    """The driver of a run, new or resumed, whose phase follows from its state.
 
     Parameters
     ----------
     plan, request
         The sampling plan, and the checked arguments.
-    run
-        The run.
-    recorder
-        Says how many draws a chunk has.
+    run, recorder
+        The run, and the destination of its chunks.
     until
         The end of the run.
     console
@@ -119,28 +119,30 @@ class SamplingPhases:
         plan: SamplingPlan,
         request: Request,
         run: Run,
-        recorder: Recorder,
+        recorder: Any,
         until: Until,
         console: Console,
         processes: Processes,
     ):
+        super().__init__(request.callback, processes)
         self.plan = plan
-        self.run = run
+        self.run: Run = run
         self.recorder = recorder
         self.until = until
         self.console = console
-        self.processes = processes
         self._tune = request.tune
         self._keep_warmup = not request.discard_tuned_samples
         self._batch = plan.batch(request.batch, request.chains)
         self._pace = 1
+        self._warm_up_cost: np.ndarray | None = None  # until what the draws cost is announced
+        self._measured = np.zeros(3)  # draws, gradients of a chain and seconds by which it is
 
     @property
     def ended(self) -> bool:
         """Whether all draws are made."""
         return not self.run.tuning and self.run.done >= self.until.bound
 
-    def current(self) -> Callable[[Stopped], Advance] | None:
+    def phase(self) -> Callable[[Stopped], Advance] | None:
         """Return the function that advances the present phase by a chunk; None after the last."""
         if self.run.tuning:
             return self._warm_up if self.run.equilibration is None else self._equilibrate
@@ -184,14 +186,8 @@ class SamplingPhases:
         n_grad = run.n_grad[chains].copy()
         rejected = run.unstable[chains].copy()
         chunk_of_all = Gathered(len(n_grad), rows)
-        block_gradients = 0
-        began = time.perf_counter()
-        ended = 0.0
 
         def note(batch: slice, chunk: Chunk) -> None:
-            nonlocal block_gradients, ended
-            block_gradients += int(chunk.n_grad.sum())
-            ended = time.perf_counter()
             rejected[batch] += chunk.unstable.sum(axis=1)
             if self._keep_warmup:
                 chunk_of_all.put(batch, 0, groups_of(self.plan, chunk, setting, 1, n_grad[batch], "warmup_"))
@@ -205,10 +201,8 @@ class SamplingPhases:
         if ends():
             run.unstable = np.zeros_like(run.unstable)
         if not run.tuning and rows and self.processes.primary:
-            gradients = block_gradients / (rows * len(n_grad))
-            seconds = (ended - began) / rows
-            self.console.log(self.until.announced(run.n_grad, run.tuned.steps_per_draw, gradients, seconds))
-        return Advance.of(chunk_of_all.groups, True, done)
+            self._warm_up_cost = run.n_grad.copy()
+        return Advance(chunk_of_all.groups, True, done)
 
     def _draw(self, stopped: Stopped) -> Advance:
         """Draw a chunk, or as much of it as is finished when the run is stopped."""
@@ -227,14 +221,17 @@ class SamplingPhases:
         while done < rows:
             n = min(self._pace, rows - done)
             began = time.perf_counter()
+            gradients = 0
             for batch, chunk in local_ensemble.advance_in_batches(engine, tuned, n, self._batch(n), thin=thin):
                 chunk_of_all.put(batch, done, groups_of(self.plan, chunk, tuned, thin, n_grad[batch], ""))
                 n_grad[batch] += chunk.n_grad.sum(axis=1)
                 unstable[batch] += chunk.unstable.sum(axis=1)
-            seconds = (time.perf_counter() - began) / n
-            self._pace = int(np.clip(_SECONDS / max(seconds, 1e-9), 1, 2 * self._pace))
+                gradients += int(chunk.n_grad.sum())
+            seconds = time.perf_counter() - began
+            self._pace = int(np.clip(_SECONDS * n / max(seconds, 1e-9), 1, 2 * self._pace))
             done += n
             run.done += n
+            self._announce(n, gradients / len(n_grad), seconds, last=done == rows)
             self.console.update(run.tuning, run.tuned, run.done, run.n_grad, run.unstable)
             # Several processes stop only between chunks: within one they would not stop at the same draw.
             if done < rows and self.processes.count == 1 and stopped():
@@ -243,4 +240,15 @@ class SamplingPhases:
         ensemble.state, ensemble.gradient, run.n_grad, run.unstable = self.processes.join(
             local_ensemble.state, local_ensemble.gradient, n_grad, unstable
         )
-        return Advance.of(chunk_of_all.upto(done), False, run.done, done == rows)
+        return Advance(chunk_of_all.upto(done), False, run.done, done == rows)
+
+    def _announce(self, draws: int, gradients: float, seconds: float, last: bool) -> None:
+        """Log once what the draws will cost, by the pace of the first: at the ``last`` of a chunk at latest."""
+        if self._warm_up_cost is None:
+            return
+        self._measured += draws, gradients, seconds
+        if last or self._measured[2] >= _ANNOUNCED:
+            _, gradients, seconds = self._measured / self._measured[0]
+            thin = self.run.tuned.steps_per_draw
+            self.console.log(self.until.announced(self._warm_up_cost, thin, gradients, seconds))
+            self._warm_up_cost = None

@@ -9,17 +9,18 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
+from pmm_mcmc.model.checks import check_direction
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
-from pmm_mcmc.run.driver import Driver, FinishedChunk, StopSampling
+from pmm_mcmc.run.driver import FinishedChunk, StopSampling
 from pmm_mcmc.run.findings import attributes_of
 from pmm_mcmc.run.finished_run import FinishedRun
-from pmm_mcmc.run.phases import Run, SamplingPhases
+from pmm_mcmc.run.phases import Run, Sampling
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import recorder_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import stop_on_signals
-from pmm_mcmc.run.starts import draws_of_prior, starts
+from pmm_mcmc.run.starts import density_at, draws_of_prior, starts
 from pmm_mcmc.run.temper import tempered
 from pmm_mcmc.run.until import DRAWS, UntilKnown, until_of
 from pmm_mcmc.warmup.pooled import warm_up
@@ -160,7 +161,7 @@ def sample(
     parameter that is not known yet.  The draws are those of a run of as many by number.  It needs two chains or more if
     only moments are kept.
 
-    When warm-up ends, a line says what the draws will cost: gradients of each chain, and the time at the present rate.
+    With the first draws, a line says what all of them will cost: gradients of each chain, and the time at their rate.
 
     Memory: the draws themselves, unless they go to a ``store`` or are kept as moments; in addition at most 128 MiB for
     the current chunk, as much for the chains that advance together, and about :math:`20 d` numbers for each chain; on
@@ -271,8 +272,7 @@ def _drawn(request: Request) -> xr.DataTree:
             )
             with stop_on_signals() as stopped, bar:
                 console.update(run.tuning, run.tuned, run.done, run.n_grad, run.unstable)
-                phases = SamplingPhases(plan, request, run, recorder, until, console, processes)
-                finished = Driver(phases, request.callback, processes).go(stopped)
+                finished = Sampling(plan, request, run, recorder, until, console, processes).go(stopped)
                 if finished:
                     bar.end_at(run.done)
             so_far = recorder.so_far() if processes.primary else {}
@@ -299,6 +299,8 @@ def _start(request: Request, plan: SamplingPlan, seed: int) -> Run:
     """Return a run whose chains are at their starts."""
     rng = np.random.default_rng(seed)
     positions = starts(plan, request.initvals, request.chains, request.superchains, rng)
+    if plan.model is not None:
+        check_direction(plan.model, positions[0], lambda x: density_at(plan.engine, x))
     run = Run.start(plan, positions, request.tune, rng)
     run.warming.prior = draws_of_prior(plan, rng) if request.adapts else None
     return run
