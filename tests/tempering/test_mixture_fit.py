@@ -71,11 +71,8 @@ def far_from_its_prior():
 
 def test_one_mode_far_from_its_prior_costs_about_what_a_plain_run_does(far_from_its_prior):
     options = {"chains": 64, "draws": 100, "tune": 1000, "random_seed": 1}
-    plain = (
-        run(far_from_its_prior, "numba", step=pmm.PoissonULMC(), **options)["sample_stats"]["n_grad_total"]
-        .values[:, -1]
-        .sum()
-    )
+    plain = run(far_from_its_prior, "numba", step=pmm.PoissonULMC(), **options)
+    spent = plain["sample_stats"]["n_grad_total"].values[:, -1].sum()
     dt = temper(far_from_its_prior, "numba", **options)
     ladder = dt["ladder"]
     assert ladder.sizes["rung"] == 3 and int(ladder["gaussians"]) == 1 and int(ladder["restarts"]) > 500
