@@ -41,7 +41,8 @@ def unstable(run: Run) -> list[Reason]:
     if count <= limit:
         return []
     flags = run.stats["unstable"].values > 0
-    transitions = int(run.stats["transitions" if "transitions" in run.stats else "steps_per_draw"].sum())
+    steps = run.setting("steps_per_draw")
+    transitions = 0 if steps is None else int(steps.sum() if steps.ndim else steps * run.chains * run.draws)
     where = run.place(flags.reshape(run.chains, run.draws, -1).any(axis=2)) if flags.ndim > 1 else ""
     text = f"{count} of {transitions} transitions were unstable{where}, limit {limit}"
     remedy = ADJUST
@@ -81,14 +82,15 @@ def bias(run: Run) -> list[Reason]:
 
 def step_long(run: Run) -> list[Reason]:
     """Return a reason if the step is expected to bias means, unless the draws rule that out."""
-    stats = run.stats
-    expected = float(np.max(stats["expected_bias"].values)) if "expected_bias" in stats else math.nan
+    expected_bias = run.setting("expected_bias")
+    expected = math.nan if expected_bias is None else float(np.max(expected_bias))
     # Draws that lack what is where a transition would have led rule nothing out.
     calm = poisson.sf(_unstable_count(run) - 1, CALIBRATION.calm_rate * run.chains * run.draws) >= 0.05
     ruled_out = run.biases.ruled_out and calm
     if not expected > CALIBRATION.expected_bias or (ruled_out and np.isfinite(expected)):
         return []
-    tuned = "halving_cost" in stats and bool(np.isfinite(stats["halving_cost"].values).all())
+    halving_cost = run.setting("halving_cost")
+    tuned = halving_cost is not None and bool(np.isfinite(halving_cost).all())
     remedy = "lower target_bias" if tuned else "leave step_size out"
     if np.isinf(expected):
         text = "steps of this size are not stable where the posterior is steepest"
@@ -172,7 +174,8 @@ def unadjusted_description(run: Run) -> str:
         least = unknown[np.argsort(-np.nan_to_num(biases.error[unknown], nan=np.inf), kind="stable")]
         names = _abbreviated([biases.labels[i] for i in least])
         text = f"corrected means are {within}; the bias of {names} is not measurable: {ADJUST}."
-    unseen = "expected_bias" in run.stats and bool(np.isnan(run.stats["expected_bias"].values).any())
+    expected_bias = run.setting("expected_bias")
+    unseen = expected_bias is not None and bool(np.isnan(expected_bias).any())
     if unseen and not biases.ruled_out:
         text += f" No warm-up has seen whether the step is too long: {ADJUST}."
     return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -60,6 +60,9 @@ class Recorder(Protocol):
 
     def put(self, groups: Groups, run: Run, complete: bool) -> None:
         """Record the draws of a chunk, and the run after them; ``complete`` is False for an interrupted chunk."""
+
+    def note(self, attrs: dict[str, Any]) -> None:
+        """Add attributes to the result."""
 
 
 @dataclass
@@ -117,6 +120,10 @@ class Run:
     def tuned(self) -> TunedParameters:
         """The current tuned parameters."""
         return self.warming.tuned if self.equilibration is None else self.equilibration.tuned
+
+    def attributes(self, plan: Plan) -> dict[str, Any]:
+        """Return the setting of the draws as attributes of the result; of adjusted ones ``equilibration`` has it."""
+        return {name: np.asarray(getattr(self.tuned, name)).item() for name in plan.setting}
 
 
 class Driver:
@@ -205,7 +212,7 @@ class Driver:
             ended = time.perf_counter()
             rejected[batch] += chunk.unstable.sum(axis=1)
             if self._keep_warmup:
-                chunk_of_all.put(batch, 0, groups_of(self.plan, chunk, setting, 1, n_grad[batch], "warmup_"))
+                chunk_of_all.put(batch, 0, groups_of(self.plan, chunk, setting, n_grad[batch], "warmup_"))
 
         setting = run.tuned
         if equilibration is None:
@@ -229,6 +236,8 @@ class Driver:
             run.tuning = False
             run.unstable = np.zeros_like(run.unstable)
         self.recorder.put(chunk_of_all.groups, run, True)
+        if not run.tuning:
+            self.recorder.note(run.attributes(self.plan))
         if not run.tuning and rows and self.processes.primary:
             gradients = block_gradients / (rows * len(n_grad))
             seconds = (ended - began) / rows
@@ -253,7 +262,7 @@ class Driver:
             n = min(self._pace, rows - done)
             began = time.perf_counter()
             for batch, chunk in local_ensemble.advance_in_batches(self._engine, tuned, n, self._batch(n), thin=thin):
-                chunk_of_all.put(batch, done, groups_of(self.plan, chunk, tuned, thin, n_grad[batch], ""))
+                chunk_of_all.put(batch, done, groups_of(self.plan, chunk, tuned, n_grad[batch], ""))
                 n_grad[batch] += chunk.n_grad.sum(axis=1)
                 unstable[batch] += chunk.unstable.sum(axis=1)
             seconds = (time.perf_counter() - began) / n

@@ -254,7 +254,7 @@ class LadderRun:
             done += 1
             self._update(False, ladder.done, setting.step_size, setting.K, float(ladder.n_grad.sum()))
         chunk = Chunk(*(array[:, :done] for array in chunk))
-        groups = groups_of(self.plan, chunk, setting, setting.steps_per_draw, n_grad_before, "")
+        groups = groups_of(self.plan, chunk, setting, n_grad_before, "")
         stats = groups["sample_stats"]
         stats["restart"] = arrived[:, :done]
         return groups, done == rows

@@ -56,7 +56,7 @@ class _Recorder:
         self.run = run
 
     def note(self, attrs: dict[str, Any]) -> None:
-        """Add attributes that differ between equal runs."""
+        """Add attributes to the result."""
         self._attrs |= attrs
 
     def _with_equilibration(self, tree: xr.DataTree) -> xr.DataTree:
@@ -127,8 +127,8 @@ class MemoryRecorder(_Recorder):
                 chunks.setdefault(name, []).append(values)
 
     def note(self, attrs: dict[str, Any]) -> None:
-        """Add attributes that differ between equal runs; times add up."""
-        super().note(attrs | {name: attrs[name] + seconds for name, seconds in self._times.items()})
+        """Add attributes to the result; times add up."""
+        super().note(attrs | {name: attrs[name] + seconds for name, seconds in self._times.items() if name in attrs})
 
     def so_far(self) -> xr.DataTree:
         """Return the result of all chunks so far, for a verdict."""
@@ -242,7 +242,7 @@ class StoreRecorder:
         return {name: values[:, :cut] for name, values in joined.items()}
 
     def note(self, attrs: dict[str, Any]) -> None:
-        """Add attributes that differ between equal runs."""
+        """Add attributes to the result."""
         self._store.note({group: attrs for group in self._store.rows if "log_likelihood" not in group})
 
     def so_far(self) -> xr.DataTree:
