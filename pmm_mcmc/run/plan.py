@@ -221,7 +221,7 @@ class SamplingPlan:
         adjusted = request.adjusted or arguments.kernel.adjusted
         kinds = ADJUSTED_STATISTICS if adjusted else type(step).stats_dtypes_shapes
         names = ["lp" if name == "model_logp" else name for name in kinds]
-        excluded = (*OTHER_MODES, *_SETTING, "refined")
+        excluded: tuple[str, ...] = (*OTHER_MODES, *_SETTING, "refined")
         excluded += () if step.keep_gradients else GRADIENTS
         excluded += () if engine.structure is not None else ("noncentred",)
         statistics = tuple(n for n in names if n not in excluded)
@@ -239,10 +239,9 @@ class SamplingPlan:
         }  # fmt: skip
         if engine.structure is not None:  # its numbers are a part of what is stored
             identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_sites} numbers"
-        likelihood = request.log_likelihood
+        outputs = layout, statistics, setting
         plan = cls(
-            arguments, engine, layout, statistics, setting, identity, attributes, group, model, likelihood,
-            adjusted=adjusted,
+            arguments, engine, *outputs, identity, attributes, group, model, request.log_likelihood, adjusted=adjusted
         )
         plan._choose_variables(request.var_names)
         identity |= identity_of(engine, layout, plan.values, centre)

@@ -132,8 +132,9 @@ def sample(
     -------
     xarray.DataTree
         The result, with the groups, dims, coords and attributes of ``pm.sample``'s result for the same step, and its
-        statistics but for those that are the same for all draws, which are attributes.  If draws are kept in memory, it has a small group ``checkpoint`` for :func:`pmm_mcmc.extend`.  Its
-        ``sampling_time`` is in seconds and includes ``compile_time``.
+        statistics but for those that are the same for all draws, which are attributes.  If draws are kept in memory, it
+        has a small group ``checkpoint`` for :func:`pmm_mcmc.extend`.  Its ``sampling_time`` is in seconds and includes
+        ``compile_time``.
 
     Raises
     ------
