@@ -22,9 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit, logsumexp
-from scipy.stats import norm
-from scipy.stats import t as student
+from scipy.special import expit, logsumexp, ndtri, stdtrit
 
 __all__ = ["LadderSums", "LogEvidence", "jackknife"]
 
@@ -155,7 +153,7 @@ class LadderSums:
         estimates = {name: self.ratios(name, units).sum(axis=1) for name in ("bennett", "forward", "backward")}
         estimates["thermodynamic"] = self.integral(units)
         estimates["gap"] = estimates["forward"] - estimates["backward"]
-        student_ratio = float(student.ppf(0.975, max(len(used) - 1, 1)) / norm.ppf(0.975))
+        student_ratio = float(stdtrit(max(len(used) - 1, 1), 0.975) / ndtri(0.975))
         fields = []
         for values in estimates.values():
             fields += [float(values[0]), student_ratio * jackknife(values[1:])]

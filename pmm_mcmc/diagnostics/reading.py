@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from scipy.stats import chi2, poisson
+from scipy.special import gammaincinv
 
 from pmm_mcmc.diagnostics.biases import Biases, biases_of
 from pmm_mcmc.diagnostics.breaks import Break
@@ -22,7 +22,7 @@ from pmm_mcmc.diagnostics.noncentred import sampled_positions
 from pmm_mcmc.diagnostics.parameters import Parameters, coordinate_of
 from pmm_mcmc.diagnostics.table import selected, table_of
 from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
-from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
+from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, poisson_limit
 from pmm_mcmc.warmup.stein_identity import Identity
 
 __all__ = ["FINDINGS", "Run", "read", "scalars", "walled"]
@@ -39,7 +39,7 @@ _NONE = (
 
 def walled(stats: Any, draws: int) -> bool:
     """Return whether so many transitions met values that are not finite that the density may end at a wall."""
-    limit = poisson.isf(0.05, CALIBRATION.unstable_rate * draws)
+    limit = poisson_limit(CALIBRATION.unstable_rate * draws)
     return "model_failures" in stats and int(stats["model_failures"].sum()) > limit
 
 
@@ -175,8 +175,9 @@ class Run:
         between = self.table["between"]
         if self.chains == 1 or not len(self.table):
             return within
-        quantile = chi2.ppf(1.0 - WARMUP.chance / len(self.table), self.chains - 1)
-        chance = np.sqrt(quantile / (self.chains - 1))
+        degrees = self.chains - 1
+        chi_square = 2.0 * gammaincinv(0.5 * degrees, 1.0 - WARMUP.chance / len(self.table))
+        chance = np.sqrt(chi_square / degrees)
         return within.where(~(between > chance * within) & within.notna(), between)
 
     @property

@@ -6,12 +6,12 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.stats import poisson
+from scipy.special import pdtrc
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.modes import unequal_modes
 from pmm_mcmc.diagnostics.statement import MORE, Reason, format_with_limit
-from pmm_mcmc.warmup.standard_errors import largest_t
+from pmm_mcmc.warmup.standard_errors import largest_t, poisson_limit
 
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
@@ -31,7 +31,7 @@ def harmless(run: Run) -> int:
     transitions over that of effective draws; the slowest parameter has the fewest of these.  The limit allows for
     chance, so that one event in a short run is no reason.
     """
-    return int(poisson.isf(0.05, CALIBRATION.unstable_rate * run.effective))
+    return poisson_limit(CALIBRATION.unstable_rate * run.effective)
 
 
 def unstable(run: Run) -> list[Reason]:
@@ -85,7 +85,8 @@ def step_long(run: Run) -> list[Reason]:
     expected_bias = run.setting("expected_bias")
     expected = math.nan if expected_bias is None else float(np.max(expected_bias))
     # Draws that lack what is where a transition would have led rule nothing out.
-    calm = poisson.sf(_unstable_count(run) - 1, CALIBRATION.calm_rate * run.chains * run.draws) >= 0.05
+    unstable = _unstable_count(run)
+    calm = unstable == 0 or pdtrc(unstable - 1, CALIBRATION.calm_rate * run.chains * run.draws) >= 0.05
     ruled_out = run.biases.ruled_out and calm
     if not expected > CALIBRATION.expected_bias or (ruled_out and np.isfinite(expected)):
         return []

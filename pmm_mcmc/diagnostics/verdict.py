@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.identity import fails, fails_on_average, holds
@@ -208,7 +208,7 @@ def _still(run: Run) -> list[Reason]:
     of_chain = accept.mean(axis=1)
     middle = float(np.median(of_chain))
     error = np.sqrt(accept.var(axis=1).mean() / run.draws)
-    chance = norm.isf(WARMUP.chance / run.chains) * error
+    chance = -ndtri(WARMUP.chance / run.chains) * error
     worst = int(of_chain.argmin())
     if not of_chain[worst] + chance < 0.5 * middle:
         return []

@@ -21,9 +21,9 @@ from pmm_mcmc.run.signals import stop_on_signals
 from pmm_mcmc.run.starts import draws_of_prior, starts
 from pmm_mcmc.run.temper import tempered
 from pmm_mcmc.run.until import DRAWS, UntilKnown, until_of
-from pmm_mcmc.warmup.pooled import Warmed, warm_up
+from pmm_mcmc.warmup.pooled import warm_up
 
-__all__ = ["FinishedChunk", "StopSampling", "Warmed", "extend", "sample", "warm_up"]
+__all__ = ["FinishedChunk", "StopSampling", "extend", "sample", "warm_up"]
 
 # Arguments that have another place now: pmm.extend, pmm.temper, pmm.Jax, none.
 _OLD_NAMES = (

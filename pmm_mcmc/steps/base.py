@@ -289,7 +289,7 @@ class LangevinStep(ArrayStepShared):
                     rng=self.rng,
                 )
                 if moves_all and self.n_tune:
-                    self.chain.prior = prior_draws(self._model, self._vars, self.chain.key)
+                    self.chain.warming.prior = prior_draws(self._model, self._vars, self.chain.key)
                 return
             moved = not np.array_equal(q, self._as_stored(self.chain.latest))
             if moved or not moves_all:

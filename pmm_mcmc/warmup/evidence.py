@@ -64,7 +64,8 @@ def refitted(arguments: MethodArguments, coordinates: Coordinates, window: Block
     position = _rows(window.position.swapaxes(0, 1), usable.T)
     if arguments.scaling is not None:
         return coordinates._replace(centre=position.mean(axis=0))
-    return best_coordinates(position, _rows(window.gradient.swapaxes(0, 1), usable.T))
+    fitted = best_coordinates(position, _rows(window.gradient.swapaxes(0, 1), usable.T))
+    return fitted._replace(sites=coordinates.sites)
 
 
 def _rows(draws: np.ndarray, usable: np.ndarray) -> np.ndarray:

@@ -27,6 +27,8 @@ PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *([README] if README.exists() e
 PUBLIC = [name for name in pmm_mcmc.__all__ if not name.startswith("_")]
 CLASSES = [name for name in PUBLIC if inspect.isclass(getattr(pmm_mcmc, name))]
 FUNCTIONS = [name for name in PUBLIC if inspect.isfunction(getattr(pmm_mcmc, name))]
+# Pages that open with a figure; ``examples/figures.py`` draws them.
+OPENED = ("index", "start", "trust", "funnels", "modes")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -125,6 +127,22 @@ def sections(name):
     doc = inspect.getdoc(getattr(pmm_mcmc, name))
     parts = re.split(r"^(\w[\w ]*)\n-{3,}\n", doc, flags=re.MULTILINE)
     return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
+
+
+@pytest.mark.parametrize(
+    "page", [README, *(ROOT / "docs" / f"{name}.md" for name in OPENED)], ids=lambda page: page.stem
+)
+def test_page_opens_with_a_figure_that_is_small(page):
+    text = page.read_text(encoding="utf-8")
+    before, image = re.search(r"(.*?)^!\[.+\]\((.+\.png)\)$", text, re.MULTILINE | re.DOTALL).groups()
+    assert len(before.split()) < 60
+    assert (page.parent / image).stat().st_size < 60_000
+
+
+@every_page
+def test_lines_are_short_enough_to_be_reviewed(page):
+    lines = prose(page.read_text(encoding="utf-8")).splitlines()
+    assert not [line for line in lines if len(line) > 100 and not line.startswith(("|", "!["))]
 
 
 @every_method

@@ -15,11 +15,10 @@ from reference import engine, gaussian
 import pmm_mcmc as pmm
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.native import SIGNATURE
-from pmm_mcmc.run.sample import warm_up
 from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.evidence import settled
-from pmm_mcmc.warmup.pooled import Warming
+from pmm_mcmc.warmup.pooled import Warming, warm_up
 from pmm_mcmc.warmup.stein_identity import too_wide
 from pmm_mcmc.warmup.step_size import allowed_error, safe_step
 
@@ -254,7 +253,7 @@ def test_a_thousand_chains_know_scale_and_length_after_a_few_gradients():
     warming, seen = Warming.start(run, arguments, starts, 1000, rng), []
     while warming.n_grad.mean() < 24.0:
         warming.block(run, look=lambda which, chunk: seen.append(chunk.model_position))
-        assert len(warming.warmup.warmup.blocks[-1].lp) == timetable.learnt_from(chains, seen[-1].shape[1], 64)
+        assert len(warming.warmup.blocks[-1].lp) == timetable.learnt_from(chains, seen[-1].shape[1], 64)
     b2 = ((np.concatenate(seen, axis=1) ** 2).mean(axis=0) / sd**2 - 1.0) ** 2 / 2.0
     assert b2[0].min() > 100.0 and b2[-4:].max() < 0.02, "chance makes 5 / 1024 of the largest"
     # The gradients of updates are shared by all chains: their number is right in all, and nearly the same for each.
@@ -302,5 +301,5 @@ def test_a_short_block_after_longer_ones_is_learnt_from_as_many_chains():
     while not warming.finished:
         rows.append(warming.warmup.boundary - warming.warmup.done)
         warming.block(run)
-        learning.append(len(warming.warmup.warmup.blocks[-1].lp) if warming.warmup.warmup.blocks else learning[-1])
+        learning.append(len(warming.warmup.blocks[-1].lp) if warming.warmup.blocks else learning[-1])
     assert (np.diff(rows) < 0).any() and (np.diff(learning) <= 0).all() and learning[-1] < 90

@@ -34,14 +34,14 @@ class Driver:
 
     def __init__(
         self, arguments, length=1000, *, chains=1, least=130, d=D, precision=1.0, failing=None, blamed=False,
-        sd=None, change=None, accept=None, checked=True, seed=7,
+        sd=None, change=None, accept=None, ends="length", seed=7,
     ):  # fmt: skip
         self.rng, self.chains, self.d, self.precision = np.random.default_rng(seed), chains, d, precision
         self.failing, self.blamed, self.change = failing or (lambda done: 0.0), blamed, change
         self.sd = sd or (lambda done: np.full(d, 1.0) / np.sqrt(precision))
         self.accept = accept or (lambda step: 0.5)
         start = self.rng.normal(size=(9, d)) * self.sd(0)
-        self.warmup = Warmup.start(arguments, length, start, -precision * start, least, checked=checked)
+        self.warmup = Warmup.start(arguments, length, start, -precision * start, least=least, ends=ends)
         self.tuned, self.boundaries, self.frozen_at, self.checks, self.sources = [self.warmup.tuned], [0], [], [], []
 
     def block(self):
@@ -325,13 +325,12 @@ def test_the_chain_that_accepts_least_decides_on_an_adjusted_step():
     assert driver.tuned[-1].step_size == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_warm_up_without_checks_ends_where_it_is_frozen():
-    for checked in (True, False):
-        driver = Driver(PAPER, 1000, chains=4, checked=checked)
-        while not driver.warmup.ready:
-            driver.turn()
-        assert driver.warmup.frozen is not None
-        assert (driver.warmup.done > driver.warmup.frozen) == checked == bool(driver.checks)
+@pytest.mark.parametrize("ends", ["frozen", "passed", "length"])
+def test_a_warm_up_ends_where_it_is_frozen_where_a_check_has_passed_or_at_its_length(ends):
+    driver = Driver(PAPER, 1000, chains=4, ends=ends).run()
+    assert driver.warmup.ready and len(driver.checks) == {"frozen": 0, "passed": 1}.get(ends, len(driver.checks))
+    assert (driver.warmup.done == driver.warmup.frozen) == (ends == "frozen")
+    assert (driver.warmup.done == 1000) == (ends == "length")
 
 
 def test_stuck_chains_neither_stay_nor_spoil_the_scale():
