@@ -46,7 +46,7 @@ def evidence(run: Run) -> list[Reason]:
         return []
     text = (
         f"log evidence forward and backward differ by {abs(gap):.2g} (error {error:.2g}), limit "
-        f"{CALIBRATION.evidence_gap:g} errors: neighbouring rungs have not met the same places"
+        f"{CALIBRATION.evidence_gap:g} errors: neighbouring temperature levels have not met the same places"
     )
     return [Reason("evidence", text, MORE, None, abs(gap) / error, CALIBRATION.evidence_gap)]
 

@@ -8,7 +8,7 @@ Gaussians, has less of a way to go than one that starts from the prior.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +27,7 @@ from pmm_mcmc.warmup.friction import adjusted_friction
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 
-__all__ = ["ANNEALING", "SCOUTS", "Annealer", "NoLadder", "Stage", "barrier_of"]
+__all__ = ["ANNEALING", "SCOUTS", "Annealed", "Annealer", "NoLadder", "Stage", "barrier_of"]
 
 ANNEALING = 3  # what random numbers are for: a word of their keys
 # Effective share of the chains after a step of annealing.
@@ -59,28 +59,30 @@ class Stage:
     log_ratio: np.ndarray
 
 
-class Annealer:
-    """Annealing of ``chains`` chains; ``note`` is called after each step."""
+# The steps of annealing and its chains at the target, after a stop at each step.
+Annealed = Generator[None, None, tuple[list[Stage], Points]]
 
-    def __init__(self, path: Path, arguments: MethodArguments, chains: int, key: np.ndarray, note: Callable[[], None]):
+
+class Annealer:
+    """Annealing of ``chains`` chains."""
+
+    def __init__(self, path: Path, arguments: MethodArguments, chains: int, key: np.ndarray):
         self.path = path
         self.arguments = arguments
         self.chains = chains
         self.key = key
-        self._note = note
         self.keys = np.random.default_rng([*key.tolist(), 0]).integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
         self.transition = 0
         self.n_grad = np.zeros(chains)
         self.spent = 0.0
-        self.step_size = math.nan
-        self.K = 1
+        self.tuned = TunedParameters(math.nan, 1, math.nan, Coordinates(np.zeros(path.d), np.ones(path.d)), 1)
         self._draws = 0
         self._hot: list[np.ndarray] = [np.empty((0, path.d))]
         self._seen: list[Points] = []
         self._others = OtherModes()
         self._span = CALIBRATION.ladder_span / (arguments.friction or 1.0)
 
-    def annealed(self, start: np.ndarray | None, from_prior: bool) -> tuple[list[Stage], Points]:
+    def annealed(self, start: np.ndarray | None, from_prior: bool) -> Annealed:
         """Return the steps of annealing and its chains at the target, from the reference that the ladder will have.
 
         ``start`` ``(n, d)`` is what a Gaussian covers at first where there is no prior; ``from_prior`` says that
@@ -90,10 +92,11 @@ class Annealer:
             assert start is not None
             self.path.mixture = GaussianMixture.of(start.mean(axis=0), np.maximum(3.0 * start.std(axis=0), 1.0))
         if from_prior:
-            return self._anneal(_MOVES)
-        return self._from_mixture(*self._anneal(_LAST_MOVES))
+            return (yield from self._anneal(_MOVES))
+        stages, points = yield from self._anneal(_LAST_MOVES)
+        return (yield from self._from_mixture(stages, points))
 
-    def _from_mixture(self, stages: list[Stage], points: Points) -> tuple[list[Stage], Points]:
+    def _from_mixture(self, stages: list[Stage], points: Points) -> Annealed:
         """Fit a mixture to the modes that annealing met and climbs find, and anneal again, from there.
 
         The prior stays the reference where that leaves more than half of the barrier; or all of it, if climbs found a
@@ -114,7 +117,7 @@ class Annealer:
         self.path.mixture, fit_gradients = fitted_mixture(self.path, setting, flat, beyond)
         self.n_grad += (look_gradients + fit_gradients) / self.chains
         try:
-            again, drawn = self._anneal(_MOVES, len(stages) if self.path.has_prior else _MOST_STAGES)
+            again, drawn = yield from self._anneal(_MOVES, len(stages) if self.path.has_prior else _MOST_STAGES)
             nearer = barrier_of(again) <= (1.0 if beyond else 0.5) * barrier_of(stages)
         except NoLadder:
             if not self.path.has_prior:
@@ -145,7 +148,7 @@ class Annealer:
         self.n_grad += n / self.chains
         return self.path.draw((*self.key.tolist(), ANNEALING, self._draws), n)
 
-    def _anneal(self, last: int, limit: int = _MOST_STAGES) -> tuple[list[Stage], Points]:
+    def _anneal(self, last: int, limit: int = _MOST_STAGES) -> Annealed:
         points = self._draw(self.chains)
         outside = int((~np.isfinite(points.log_ratio)).sum())
         if outside:
@@ -181,7 +184,7 @@ class Annealer:
             if beta < 1.0:
                 self._hot.append(points.position[:_HOT])
             self.spent = float(self.n_grad.sum())
-            self._note()
+            yield
         return stages, points
 
     def _settle(self, points: Points, setting: TunedParameters, moves: int) -> tuple[Points, TunedParameters]:
@@ -220,9 +223,8 @@ class Annealer:
 
     def _with_step(self, setting: TunedParameters, step: float) -> TunedParameters:
         step = min(step, self._span)
-        self.step_size = step
-        self.K = max(1, min(MOST_TRANSITIONS, round(self._span / step)))
-        return setting._replace(step_size=step, K=self.K)
+        self.tuned = setting._replace(step_size=step, K=max(1, min(MOST_TRANSITIONS, round(self._span / step))))
+        return self.tuned
 
     def _at(self, setting: TunedParameters, beta: float) -> TunedParameters:
         return setting._replace(coordinates=setting.coordinates._replace(sites=self.path.sites(beta)))

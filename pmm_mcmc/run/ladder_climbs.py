@@ -1,4 +1,4 @@
-"""Climbs from draws at all temperatures: maxima of the posterior that only draws of hotter rungs meet.
+"""Climbs from draws at all temperatures: maxima of the posterior that only draws of hotter levels meet.
 
 A mode that is narrow beside another has little weight at temperatures in between, so that few chains bring it to the
 posterior; but a draw in its basin is enough to find it.

@@ -1,13 +1,13 @@
 r"""How a ladder is found: annealing from the reference to the target, then rounds of tempering until the barrier holds.
 
-Each round of tempering is twice as long as the one before; after it every rung is fitted to its own draws, and the
+Each round of tempering is twice as long as the one before; after it every level is fitted to its own draws, and the
 temperatures are placed anew.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,7 @@ _FIRST = 16
 _STEADY = 0.1
 # Blocks of a round after each of which steps adapt.
 _BLOCKS = 4
-# Draws that a rung is fitted to.
+# Draws that a level is fitted to.
 _FITTED = 4000
 # Scans of a round whose draws between reference and posterior are climbed from.
 _KEPT_HOT = 8
@@ -57,21 +57,27 @@ class Tuner(Annealer):
         tune: int,
         key: np.ndarray,
         each: Callable[..., list[Moved]],
-        note: Callable[[Tuner], None],
     ):
-        super().__init__(path, arguments, chains, key, lambda: note(self))
+        super().__init__(path, arguments, chains, key)
         self.fixed = fixed
         self.tune = tune
         self._each = each
         self.barrier = math.nan
 
-    def run(self, start: np.ndarray | None) -> Ladder:
-        """Return the tuned ladder; ``start`` ``(n, d)`` is what a Gaussian covers at first where there is no prior."""
-        return self._temper(*self.annealed(start, self.fixed.from_prior))
+    def run(self, start: np.ndarray | None) -> Iterator[Ladder | None]:
+        """Tune: yield None after each step, and the tuned ladder at the end.
+
+        ``start`` ``(n, d)`` is what a Gaussian covers at first where there is no prior.
+        """
+        stages, points = yield from self.annealed(start, self.fixed.from_prior)
+        ladder = yield from self._temper(stages, points)
+        self.look_around(ladder)
+        ladder.freeze(self._last)
+        yield ladder
 
     # -- tempering ---------------------------------------------------------------------------------------------------
 
-    def _temper(self, stages: list[Stage], points: Points) -> Ladder:
+    def _temper(self, stages: list[Stage], points: Points) -> Generator[None, None, Ladder]:
         betas = np.array([stage.beta for stage in stages])
         settings = [stage.setting for stage in stages]
         rejections = expected_rejections(betas, [stage.log_ratio[:512] for stage in stages])
@@ -81,7 +87,6 @@ class Tuner(Annealer):
             np.arange(self.chains)[:, None], transition=self.transition,
         )  # fmt: skip
         self.barrier = float(barriers(rejections).sum())
-        ladder.barriers.append(self.barrier)
         order = np.arange(self.chains)
         self._move_to(ladder, betas, rejections, settings, self._pairs(rejections), order)
         scans = _FIRST
@@ -91,10 +96,9 @@ class Tuner(Annealer):
             thin = max(setting.steps_per_draw for setting in ladder.settings[1:])
             enough = 1 if pairs_for(self.barrier) == pairs_for(0.0) else 2  # no ladder has fewer pairs
             last = left < 3 * scans * thin or steady >= enough
-            rejections = self._round(ladder, scans, last)
+            rejections = yield from self._round(ladder, scans, last)
             previous = self.barrier
             self.barrier = float(barriers(rejections).sum())
-            ladder.barriers.append(self.barrier)
             change = abs(self.barrier - previous)
             steady = steady + 1 if scans > _FIRST and change <= _STEADY * max(self.barrier, 0.5) else 0
             if last:
@@ -115,9 +119,9 @@ class Tuner(Annealer):
         limit = self.chains // 2 - 1
         if limit < math.ceil(1.2 * barrier):
             raise NoLadder(
-                f"chains={self.chains}: is too few for two copies of a ladder: the barrier between reference and "
-                f"posterior is about {barrier:.1f}, which asks for {wanted + 1} rungs; take chains={2 * (wanted + 1)} "
-                "or more"
+                f"chains={self.chains}: is too few for two replicas of a ladder: the barrier between reference and "
+                f"posterior is about {barrier:.1f}, which asks for {wanted + 1} temperature levels; "
+                f"take chains={2 * (wanted + 1)} or more"
             )
         return min(wanted, limit)
 
@@ -140,16 +144,16 @@ class Tuner(Annealer):
         new_settings = [self._at(settings[i], float(beta)) for i, beta in zip(near, new_betas, strict=True)]
         n_grad = ladder.n_grad.sum() if ladder.n_grad.size else self.n_grad.sum()
         ladder.place(new_betas, new_settings, self.chains // (pairs + 1), order)
-        ladder.n_grad = np.full(ladder.copies, n_grad / ladder.copies)
+        ladder.n_grad = np.full(ladder.replicas, n_grad / ladder.replicas)
 
-    def _round(self, ladder: Ladder, scans: int, last: bool) -> np.ndarray:
-        """Temper; fit each rung to its draws, but for the last time; return the rejection of each pair."""
-        C = ladder.copies
-        rungs = ladder.pairs + 1
+    def _round(self, ladder: Ladder, scans: int, last: bool) -> Generator[None, None, np.ndarray]:
+        """Temper; fit each level to its draws, but for the last time; return the rejection of each pair."""
+        C = ladder.replicas
+        levels = ladder.pairs + 1
         fitting_scans = max(scans // 2, min(scans, _FITTED // C))
-        log_ratio = np.empty((scans, C, rungs))
-        previous = np.empty((scans, C, rungs))
-        swaps = np.zeros(rungs - 1)
+        log_ratio = np.empty((scans, C, levels))
+        previous = np.empty((scans, C, levels))
+        swaps = np.zeros(levels - 1)
         draws: list[Points] = []
         block = max(1, scans // _BLOCKS)
         accept: list[np.ndarray] = []
@@ -166,16 +170,16 @@ class Tuner(Annealer):
                 self._hot.append(ladder.position[ladder.slot[:, 1:-1]].reshape(-1, self.path.d))
             if (i + 1) % block == 0:
                 mean = np.mean(accept, axis=0)
-                for k in range(1, rungs):
+                for k in range(1, levels):
                     step = step_for_acceptance(ladder.settings[k].step_size, float(mean[k]))
                     ladder.settings[k] = self._with_step(ladder.settings[k], step)
                 accept = []
             self.transition = ladder.transition
             self.spent = float(ladder.n_grad.sum())
-            self._note()
-        self._last = log_ratio.reshape(-1, rungs)
+            yield
+        self._last = log_ratio.reshape(-1, levels)
         self._cold = [points.take((slice(None), -1)) for points in draws]
-        for k in range(1, rungs):
+        for k in range(1, levels):
             old = ladder.settings[k]
             beta = float(ladder.betas[k])
             z = np.concatenate([points.position[:, k] for points in draws])
@@ -202,12 +206,7 @@ class Tuner(Annealer):
         modes, _, gradients = look(self.path, ladder.settings[-1], np.concatenate(self._hot), cold, prior, n_grad, rng)
         met_before = self._others.mass > 0.0 and not modes.mass > 0.0
         ladder.other_modes = self._others if met_before else modes
-        ladder.n_grad += (gradients + SCOUTS) / ladder.copies
-
-    @property
-    def last(self) -> np.ndarray:
-        """The values ``(n, N + 1)`` of ``l`` in the last round."""
-        return self._last
+        ladder.n_grad += (gradients + SCOUTS) / ladder.replicas
 
 
 def _thin(previous: np.ndarray, log_ratio: np.ndarray, thin: int) -> int:

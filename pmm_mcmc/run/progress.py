@@ -112,7 +112,7 @@ class RunProgress:
             self._bar.refresh()
             self._bar.stop()
         elif last is not None:
-            write(self._console, self._line(last, last.time))
+            write(self._console, self._line(last, last.time), last=True)
 
     def update(self, *, tuning: bool, done: int, step_size: float, K: int, n_grad: Any, failed: Any) -> None:
         """Show the progress of the run, at most twice a second and at the end.

@@ -13,7 +13,7 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.chunks import Gathered, Groups
-from pmm_mcmc.run.driver import Run
+from pmm_mcmc.run.driver import State
 from pmm_mcmc.run.finished_run import CHECKPOINT, TYPES, FinishedRun
 from pmm_mcmc.run.memory import describe, peak_bytes, refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.moments import Moments
@@ -39,7 +39,7 @@ class _Recorder:
     whole_chunks = False
 
     def __init__(self, layout: ResultTree, attrs: dict[str, Any], rows: int, seed: int):
-        self.run: Run | None = None
+        self.run: Any = None
         self.rows = rows
         self.seed = seed
         self._layout = layout
@@ -51,7 +51,7 @@ class _Recorder:
     def __exit__(self, *_: Any) -> None:
         pass
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: State) -> None:
         """Keep a reference to the run, which changes in place."""
         self.run = run
 
@@ -59,10 +59,10 @@ class _Recorder:
         """Add attributes to the result."""
         self._attrs |= attrs
 
-    def _with_equilibration(self, tree: xr.DataTree) -> xr.DataTree:
-        """Return the result with how equilibration ended, if there was one."""
-        if self.run is not None and self.run.equilibration is not None:
-            tree[EQUILIBRATION] = xr.DataTree(report_of(self.run.equilibration, len(self.run.n_grad)))
+    def _with_reports(self, tree: xr.DataTree) -> xr.DataTree:
+        """Return the result with the groups that the run adds to its draws."""
+        for group, report in ({} if self.run is None else self.run.reports()).items():
+            tree[group] = xr.DataTree(report)
         return tree
 
 
@@ -76,7 +76,7 @@ class MemoryRecorder(_Recorder):
     layout, attrs, empty, rows
         Layout and attributes of the result, its arrays without draws, and the draws of a chunk.
     identity, arguments
-        Identity of the run, and the arguments of its step.
+        Identity of the run, and the arguments of its step, without which it cannot be continued.
     finished
         The run to continue, if there is one.
     draws
@@ -90,7 +90,7 @@ class MemoryRecorder(_Recorder):
         empty: Groups,
         rows: int,
         identity: dict[str, Any],
-        arguments: MethodArguments,
+        arguments: MethodArguments | None = None,
         finished: FinishedRun | None = None,
         draws: int | None = None,
     ):
@@ -112,7 +112,7 @@ class MemoryRecorder(_Recorder):
             attributes = finished.result["posterior"].attrs
             self._times = {name: float(attributes.get(name, 0.0)) for name in _TIMES}
 
-    def put(self, groups: Groups, run: Run, complete: bool) -> None:
+    def put(self, groups: Groups, run: State, complete: bool) -> None:
         """Record a chunk."""
         self._add(groups, run.done)
 
@@ -144,9 +144,10 @@ class MemoryRecorder(_Recorder):
 
     def result(self) -> xr.DataTree:
         """Return the result of all chunks, with a checkpoint to continue from."""
-        tree = self._with_equilibration(self.so_far())
-        state = np.frombuffer(encode((self._identity, self._arguments, self.run)), np.uint8)
-        tree[CHECKPOINT] = xr.DataTree(xr.Dataset({"state": ("byte", state)}))
+        tree = self._with_reports(self.so_far())
+        if self._arguments is not None:
+            state = np.frombuffer(encode((self._identity, self._arguments, self.run)), np.uint8)
+            tree[CHECKPOINT] = xr.DataTree(xr.Dataset({"state": ("byte", state)}))
         return tree
 
 
@@ -157,14 +158,14 @@ class MomentsRecorder(_Recorder):
         super().__init__(layout, attrs, rows, seed)
         self._moments = Moments(empty["posterior"])
 
-    def put(self, groups: Groups, run: Run, complete: bool) -> None:
+    def put(self, groups: Groups, run: State, complete: bool) -> None:
         """Add a chunk."""
         if "posterior" in groups:
             self._moments.add(groups)
 
     def so_far(self) -> xr.DataTree:
         """Return the moments of all chunks so far."""
-        return self._with_equilibration(self._moments.tree(self._layout, self._attrs))
+        return self._with_reports(self._moments.tree(self._layout, self._attrs))
 
     result = so_far
 
@@ -190,7 +191,7 @@ class StoreRecorder:
         self._processes = processes
         self.rows = rows
         self.seed = seed
-        self.run: Run | None = None
+        self.run: Any = None
         # Draws of warm-up, whose blocks have any length, that do not fill a chunk yet, for the chains of this process.
         self._waiting: Groups = {}
         if store.checkpoint is not None:
@@ -204,11 +205,11 @@ class StoreRecorder:
     def __exit__(self, *error: Any) -> None:
         self._store.__exit__(*error)
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: State) -> None:
         """Store the start of the chains."""
         self._commit(run)
 
-    def put(self, groups: Groups, run: Run, complete: bool) -> None:
+    def put(self, groups: Groups, run: State, complete: bool) -> None:
         """Record a chunk; an interrupted one is not stored, and is drawn again when the run resumes."""
         if not complete:
             return
@@ -217,11 +218,11 @@ class StoreRecorder:
                 arrays = self._aligned(group, arrays, run.tuning)
             if next(iter(arrays.values())).shape[1]:
                 self._store.append(group, arrays, self._processes.own)
-        if run.equilibration is not None and not run.tuning and run.done == 0:
-            self._store.append(EQUILIBRATION, report_of(run.equilibration, len(run.n_grad)))
+        for group, report in run.reports(new=True).items():
+            self._store.append(group, report)
         self._commit(run)
 
-    def _commit(self, run: Run) -> None:
+    def _commit(self, run: State) -> None:
         joined = {
             group: dict(zip(arrays, self._processes.join(*arrays.values()), strict=True))
             for group, arrays in self._waiting.items()

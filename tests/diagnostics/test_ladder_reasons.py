@@ -41,7 +41,7 @@ def test_weights_rest_on_restarts(run, words):
         assert concluded(reasons, "").state == "undecided"
 
 
-def test_rungs_that_contradict_each_other_leave_the_evidence_undecided():
+def test_levels_that_contradict_each_other_leave_the_evidence_undecided():
     assert evidence(ladder(200, [1.0], [200], -0.14)) == []
     (reason,) = evidence(ladder(200, [1.0], [200], -0.2))
     assert reason.code == "evidence" and (reason.value, reason.limit) == (pytest.approx(4.0), 3.0)

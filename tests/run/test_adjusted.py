@@ -12,7 +12,7 @@ from sampling_runs import BACKENDS, QUIET, Stop, assert_same, numbers
 from store_runs import files
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run import driver, memory
+from pmm_mcmc.run import memory, phases
 
 pytest_plugins = ["sampling_fixtures"]
 
@@ -164,7 +164,7 @@ def test_draws_do_not_depend_on_layouts(schools, backend, monkeypatch):
     assert_same(default(schools, backend, chain_batch_size=2, **options), plain)
     if backend == "numba":
         assert_same(default(schools, backend, cores=2, **options), plain)
-    monkeypatch.setattr(driver, "_SECONDS", 0.0)  # a draw at a time
+    monkeypatch.setattr(phases, "_SECONDS", 0.0)  # a draw at a time
     monkeypatch.setattr(memory, "_MOST_ROWS", 5)
     assert_same(default(schools, backend, **options), plain)
 

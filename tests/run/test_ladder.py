@@ -108,13 +108,13 @@ def test_draws_do_not_depend_on_threads(two_modes):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"ladder": "prior"}, "ladder='prior': must be 'auto', a number of rungs"),
-        ({"ladder": 1}, "two rungs at least"),
+        ({"ladder": "prior"}, "ladder='prior': must be 'auto', a number of temperature levels"),
+        ({"ladder": 1}, "two temperature levels at least"),
         ({"ladder": [0.0, 0.5]}, "ends at 0.5; it must begin at 0"),
         ({"ladder": [0.1, 1.0]}, "begins at 0.1"),
         ({"ladder": [0.0, 0.6, 0.5, 1.0]}, "0.6 is followed by 0.5"),
         ({"ladder": [0.0, np.nan, 1.0]}, "must be 'auto', a number"),
-        ({"chains": 4}, "chains=4: is too few for two copies of a ladder of 3 rungs; take chains=6"),
+        ({"chains": 4}, "chains=4: is too few for two replicas of a ladder of 3 temperature levels; take chains=6"),
         ({"ladder": 8, "chains": 10}, "take chains=16 or more"),
         ({"reference": "posterior"}, "reference='posterior': must be"),
         ({"ladder": None, "reference": "prior"}, "give ladder='auto' too"),
@@ -186,7 +186,7 @@ def test_given_temperatures_are_kept(two_modes):
     assert on_ladder(two_modes, ladder=4, chains=20, draws=5, tune=100)["ladder"].sizes["rung"] == 4
 
 
-def test_copies_are_not_judged_by_r_hat_but_by_restarts_and_errors(two_modes):
+def test_replicas_are_not_judged_by_r_hat_but_by_restarts_and_errors(two_modes):
     dt = on_ladder(two_modes, chains=60, draws=60, reference="prior")
     codes = [reason.code for reason in pmm.verdict(dt).reasons]
     assert float(az.rhat(dt)["x"].max()) > 1.02 and "r_hat" not in codes and "mcse" in codes

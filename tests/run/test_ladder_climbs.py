@@ -1,4 +1,4 @@
-"""Climbs from hotter rungs: a mode that is narrow beside another is found where no draw at the posterior is in it."""
+"""Climbs from hotter levels: a mode that is narrow beside another is found where no draw at the posterior is in it."""
 
 import json
 

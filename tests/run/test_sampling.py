@@ -14,7 +14,7 @@ from sampling_runs import BACKENDS, assert_same, run
 
 import pmm_mcmc as pmm
 from pmm_mcmc.engines import jax_engine
-from pmm_mcmc.run import devices, driver, memory
+from pmm_mcmc.run import devices, memory, phases
 from pmm_mcmc.warmup import pooled
 from pmm_mcmc.warmup.other_modes import OTHER_MODES
 
@@ -71,9 +71,9 @@ def test_reports_work_on_the_result(schools, backend, caplog):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_draws_do_not_depend_on_how_the_run_is_cut(schools, backend, monkeypatch):
     whole = run(schools, backend, discard_tuned_samples=False)
-    monkeypatch.setattr(driver, "_SECONDS", 0.0)  # a draw at a time
+    monkeypatch.setattr(phases, "_SECONDS", 0.0)  # a draw at a time
     assert_same(whole, run(schools, backend, discard_tuned_samples=False))
-    monkeypatch.setattr(driver, "_SECONDS", 1e9)
+    monkeypatch.setattr(phases, "_SECONDS", 1e9)
     monkeypatch.setattr(memory, "_MOST_ROWS", 7)
     assert_same(whole, run(schools, backend, discard_tuned_samples=False))
     assert_same(whole, run(schools, backend, discard_tuned_samples=False, chain_batch_size=2))
