@@ -216,7 +216,7 @@ class LadderPhases:
         if request.store is None:
             refuse_too_large(request.draws, replicas, plan.numbers_per_draw)
             identity = self._identity | {"chains": replicas}
-            self.recorder = MemoryRecorder(plan.layout, self.attributes, empty, rows, identity, draws=request.draws)
+            self.recorder = MemoryRecorder(plan.layout, self.attributes, empty, rows, identity, request.draws)
         else:
             template = plan.layout.tree(empty, self.attributes)
             template[LADDER] = xr.DataTree(self._named(ladder.report))
