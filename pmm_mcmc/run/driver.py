@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
-import xarray as xr
 
-from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.chunks import Groups
 
-__all__ = ["Advance", "Driver", "FinishedChunk", "Phases", "Recorder", "State", "StopSampling", "Stopped"]
+__all__ = ["Advance", "Driver", "FinishedChunk", "StopSampling", "Stopped"]
 
 Stopped = Callable[[], bool]
 
@@ -42,91 +40,50 @@ class FinishedChunk(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """A chunk of a phase: its draws by group, whether all of them were made, and what a callback gets to see."""
+    """A chunk: draws by group, whether they are of a warm-up, their number so far, and whether all were made."""
 
     groups: Groups
-    complete: bool
-    finished: FinishedChunk
-
-    @classmethod
-    def of(cls, groups: Groups, tuning: bool, done: int, complete: bool = True) -> Advance:
-        """Return a chunk after which ``done`` draws of its phase are finished."""
-        prefix = "warmup_" * tuning
-        empty: dict[str, np.ndarray] = {}
-        shown = (groups.get(prefix + name, empty) for name in ("posterior", "sample_stats"))
-        return cls(groups, complete, FinishedChunk(tuning, done, *shown))
-
-
-class State(Protocol):
-    """The state of a run: all that it needs to continue bit for bit."""
-
-    @property
-    def tuning(self) -> bool:
-        """Whether the draws are still to come."""
-
-    @property
-    def done(self) -> int:
-        """Number of finished draws."""
-
-    @property
-    def tuned(self) -> TunedParameters:
-        """The current tuned parameters."""
-
-    def reports(self, new: bool = False) -> dict[str, xr.Dataset]:
-        """Return the groups of the result beside its draws, those alone that the last chunk changed if ``new``."""
-
-
-class Recorder(Protocol):
-    """The destination of finished chunks, of ``rows`` draws each."""
-
-    rows: int
-
-    def put(self, groups: Groups, run: State, complete: bool) -> None:
-        """Record the draws of a chunk, and the run after them; ``complete`` is False for an interrupted chunk."""
-
-    def note(self, attrs: dict[str, Any]) -> None:
-        """Add attributes to the result."""
-
-
-class Phases(Protocol):
-    """The phases of a run."""
-
-    @property
-    def run(self) -> State:
-        """Its state, which a recorder keeps with the draws."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether all draws are made."""
-
-    @property
-    def recorder(self) -> Recorder:
-        """The destination of its draws."""
-
-    def current(self) -> Callable[[Stopped], Advance | None] | None:
-        """Return the function that advances the present phase by a chunk; None after the last.
-
-        The function returns None where there is nothing to record.
-        """
+    tuning: bool
+    done: int
+    complete: bool = True
 
 
 class Driver:
-    """The loop of a run, chunk by chunk, to its end or until it is stopped.
+    """The loop of a run over its phases, chunk by chunk, to its end or until it is stopped.
 
     Parameters
     ----------
-    phases
-        The phases, of a run that is new or resumed.
     callback
         Called with each chunk; None for none.
     processes
         The processes that share the chains.
+
+    Attributes
+    ----------
+    run
+        The state of the run: all that it needs to continue bit for bit.
+    recorder
+        The destination of chunks, of ``rows`` draws each.
     """
 
-    def __init__(self, phases: Phases, callback: Callable[[FinishedChunk], None] | None, processes: Processes):
-        self.phases = phases
+    run: Any
+    recorder: Any
+
+    def __init__(self, callback: Callable[[FinishedChunk], None] | None, processes: Processes):
         self.callback = callback
         self.processes = processes
+
+    def phase(self) -> Callable[[Stopped], Advance | None] | None:
+        """Return the function that advances the present phase by a chunk; None after the last.
+
+        The function returns None where there is nothing to record.
+        """
+        raise NotImplementedError
+
+    @property
+    def ended(self) -> bool:
+        """Whether all draws are made."""
+        raise NotImplementedError
 
     def go(self, stopped: Stopped) -> bool:
         """Run to the end; return whether it was reached.
@@ -136,21 +93,24 @@ class Driver:
         stopped
             Called several times a second; True stops the run.
         """
-        while (advance := self.phases.current()) is not None:
+        while (advance := self.phase()) is not None:
             chunk = advance(stopped)
             stop = False
             if chunk is not None:
-                self.phases.recorder.put(chunk.groups, self.phases.run, chunk.complete)
-                stop = self._stops(chunk.finished) or not chunk.complete
+                self.recorder.put(chunk.groups, self.run, chunk.complete)
+                stop = self._stops(chunk) or not chunk.complete
             if self.processes.any(stop or stopped()):
-                return self.phases.ended
+                return self.ended
         return True
 
-    def _stops(self, finished: FinishedChunk) -> bool:
+    def _stops(self, chunk: Advance) -> bool:
         """Call the callback; return whether it ends the run."""
+        prefix = "warmup_" * chunk.tuning
+        empty: dict[str, np.ndarray] = {}
+        shown = (chunk.groups.get(prefix + name, empty) for name in ("posterior", "sample_stats"))
         try:
             if self.callback is not None:
-                self.callback(finished)
+                self.callback(FinishedChunk(chunk.tuning, chunk.done, *shown))
         except StopSampling:
             return True
         return False

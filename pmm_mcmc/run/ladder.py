@@ -20,7 +20,7 @@ from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups, groups_of
 from pmm_mcmc.run.console import Console
-from pmm_mcmc.run.driver import Advance, Stopped
+from pmm_mcmc.run.driver import Advance, Driver, Stopped
 from pmm_mcmc.run.ladder_climbs import look
 from pmm_mcmc.run.ladder_path import Moved, Path, Points
 from pmm_mcmc.run.ladder_report import LADDER
@@ -34,13 +34,13 @@ from pmm_mcmc.run.starts import starts
 from pmm_mcmc.run.storage import Store
 from pmm_mcmc.warmup.other_modes import OtherModes
 
-__all__ = ["LadderPhases"]
+__all__ = ["Tempering"]
 
-_TYPES = (Coordinates, Ladder, LadderSums, Modes, OtherModes, TunedParameters)
+_TYPES = (Coordinates, GaussianMixture, Ladder, LadderSums, Modes, OtherModes, TunedParameters)
 
 
-class LadderPhases:
-    """The phases of a run on a ladder, new or resumed.
+class Tempering(Driver):
+    """The driver of a run on a ladder, new or resumed.
 
     Parameters
     ----------
@@ -57,14 +57,11 @@ class LadderPhases:
 
     Attributes
     ----------
-    run
-        The ladder; None until it is tuned.
-    recorder
-        The destination of draws; None until the ladder is tuned.
+    tuned
+        Whether the ladder is tuned, so that there are a ``run``, the ladder, and a ``recorder`` of draws.
     """
 
     run: Ladder
-    recorder: MemoryRecorder | StoreRecorder
 
     def __init__(
         self,
@@ -76,6 +73,7 @@ class LadderPhases:
         console: Console,
         stack: ExitStack,
     ):
+        super().__init__(request.callback, Processes(slice(0, request.chains)))
         self.plan = plan
         self.request = request
         self.console = console
@@ -100,7 +98,7 @@ class LadderPhases:
         """Whether all draws are made."""
         return self.tuned and self.run.done >= self.request.draws
 
-    def current(self) -> Callable[[Stopped], Advance | None] | None:
+    def phase(self) -> Callable[[Stopped], Advance | None] | None:
         """Return the function that advances the present phase by a chunk; None after the last."""
         if not self.tuned:
             return self._tune
@@ -146,7 +144,7 @@ class LadderPhases:
         chunk = Chunk(*(array[:, :done] for array in chunk))
         groups = groups_of(self.plan, chunk, setting, n_grad_before, "")
         groups["sample_stats"]["restart"] = arrived[:, :done]
-        return Advance.of(groups, False, ladder.done, done == rows)
+        return Advance(groups, False, ladder.done, done == rows)
 
     def _look(self) -> int:
         """Look for modes that chains between the prior and the posterior are in; return the gradients of each replica.
@@ -233,12 +231,10 @@ class LadderPhases:
         store = str(self.request.store)
         self._record_in(Store.resume(store, self._identity | {"rows": rows}, types=_TYPES), rows)
         self.run = self.recorder.run
-        numbers = self.run.numbers
-        self.path.mixture = GaussianMixture.of_flat(numbers, self.path.d) if numbers.size else None
+        self.path.mixture = self.run.mixture
 
     def _record_in(self, store: Store, rows: int) -> None:
-        processes = Processes(slice(0, self.request.chains))
-        recorder = StoreRecorder(str(self.request.store), store, rows, self._identity["seed"], processes)
+        recorder = StoreRecorder(str(self.request.store), store, rows, self._identity["seed"], self.processes)
         self.recorder = self._stack.enter_context(recorder)
 
 

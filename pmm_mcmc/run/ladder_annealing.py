@@ -73,7 +73,6 @@ class Annealer:
         self.key = key
         self.keys = np.random.default_rng([*key.tolist(), 0]).integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
         self.transition = 0
-        self.n_grad = np.zeros(chains)
         self.spent = 0.0
         self.tuned = TunedParameters(math.nan, 1, math.nan, Coordinates(np.zeros(path.d), np.ones(path.d)), 1)
         self._draws = 0
@@ -107,15 +106,14 @@ class Annealer:
         rng = np.random.default_rng([*self.key.tolist(), LOOKS, 0])
         cold = Points(*(np.stack(parts) for parts in zip(*draws, strict=True)))
         far = self._draw(SCOUTS).position
-        n_grad = int(self.n_grad.sum())
         self._others, maxima, look_gradients = look(
-            self.path, setting, np.concatenate(self._hot), cold, far, n_grad, rng
+            self.path, setting, np.concatenate(self._hot), cold, far, int(self.spent), rng
         )
         beyond = [self._around(maximum, setting) for maximum in maxima]
         flat = Points(*(np.concatenate(parts) for parts in zip(*draws, strict=True)))
         prior = self.path.mixture
         self.path.mixture, fit_gradients = fitted_mixture(self.path, setting, flat, beyond)
-        self.n_grad += (look_gradients + fit_gradients) / self.chains
+        self.spent += look_gradients + fit_gradients
         try:
             again, drawn = yield from self._anneal(_MOVES, len(stages) if self.path.has_prior else _MOST_STAGES)
             nearer = barrier_of(again) <= (1.0 if beyond else 0.5) * barrier_of(stages)
@@ -128,14 +126,14 @@ class Annealer:
             return stages, points
         # A mode that the mixture does not cover stays in sight: no restart arrives in it.
         second_half = self.path.evaluate(points.position[self.chains // 2 :])
-        self.n_grad += len(second_half.position) / self.chains
+        self.spent += len(second_half.position)
         both = zip(drawn.take(slice(0, self.chains // 2)), second_half, strict=True)
         return again, Points(*(np.concatenate(parts) for parts in both))
 
     def _around(self, maximum: np.ndarray, setting: TunedParameters) -> Points:
         """Return draws of the posterior around a maximum."""
         points = self.path.evaluate(np.tile(maximum, (min(_AROUND, self.chains), 1)))
-        self.n_grad += len(points.position) / self.chains
+        self.spent += len(points.position)
         centred = setting._replace(coordinates=setting.coordinates._replace(centre=maximum))
         points, adapted = self._settle(points, centred, _LAST_MOVES)  # steps of the other modes may be far too long
         self._settle(points, adapted, _LAST_MOVES)
@@ -145,7 +143,7 @@ class Annealer:
 
     def _draw(self, n: int) -> Points:
         self._draws += 1
-        self.n_grad += n / self.chains
+        self.spent += n
         return self.path.draw((*self.key.tolist(), ANNEALING, self._draws), n)
 
     def _anneal(self, last: int, limit: int = _MOST_STAGES) -> Annealed:
@@ -183,7 +181,6 @@ class Annealer:
             stages.append(Stage(beta, setting, points.log_ratio.copy()))
             if beta < 1.0:
                 self._hot.append(points.position[:_HOT])
-            self.spent = float(self.n_grad.sum())
             yield
         return stages, points
 
@@ -194,7 +191,7 @@ class Annealer:
         for i in range(moves):
             moved = self.path.move(setting, points, self.keys[: len(points.position)], self.transition, 1)
             self.transition += 1
-            self.n_grad += moved.n_grad.sum() / self.chains
+            self.spent += float(moved.n_grad.sum())
             points = moved.points
             history.append(points)
             step = step_for_acceptance(setting.step_size, float(moved.accept.mean()))

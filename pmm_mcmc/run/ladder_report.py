@@ -9,7 +9,6 @@ import xarray as xr
 
 from pmm_mcmc.diagnostics.mode_weights import MOST_MODES
 from pmm_mcmc.langevin.tempering import barriers
-from pmm_mcmc.model.mixture import GaussianMixture
 
 if TYPE_CHECKING:
     from pmm_mcmc.run.ladder_state import Ladder
@@ -42,7 +41,7 @@ def report_of(ladder: Ladder) -> xr.Dataset:
         "temperature": (rung, ladder.betas),
         "barrier": (rung, np.concatenate([[0.0], np.cumsum(barriers(rejected))])),
         "swap_rate": (pair, 1.0 - rejected),
-        "gaussians": ((), np.asarray(len(GaussianMixture.of_flat(ladder.numbers, d).mean))),
+        "gaussians": ((), np.asarray(0 if ladder.mixture is None else len(ladder.mixture.mean))),
         "restarts": ((), np.asarray(ladder.restarts.sum())),
         "round_trips": ((), np.asarray(ladder.round_trips.sum())),
         "step_size": (pair, np.array([setting.step_size for setting in settings])),

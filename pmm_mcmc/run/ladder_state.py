@@ -13,6 +13,7 @@ from pmm_mcmc.diagnostics.log_evidence import LadderSums
 from pmm_mcmc.diagnostics.mode_weights import Modes
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.langevin.tempering import swap_log_ratio
+from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.run.ladder_path import Moved, Path, Points
 from pmm_mcmc.run.ladder_report import LADDER, report_of
 from pmm_mcmc.warmup.other_modes import OtherModes
@@ -72,8 +73,8 @@ class Ladder:
         The ladder.
     settings : list
         The setting of each level: ``steps_per_draw`` moves of ``K`` transitions between swaps.
-    numbers : (k,)
-        The mixture of Gaussians that is the reference, flat; empty where it is the prior.
+    mixture
+        The reference; None where it is the prior.
     position, evaluation, keys : (P, ...)
         The chains.
     slot : (C, N + 1)
@@ -105,7 +106,7 @@ class Ladder:
     key: np.ndarray
     betas: np.ndarray
     settings: list[TunedParameters]
-    numbers: np.ndarray
+    mixture: GaussianMixture | None
     position: np.ndarray
     evaluation: np.ndarray
     keys: np.ndarray

@@ -81,9 +81,8 @@ class Tuner(Annealer):
         betas = np.array([stage.beta for stage in stages])
         settings = [stage.setting for stage in stages]
         rejections = expected_rejections(betas, [stage.log_ratio[:512] for stage in stages])
-        numbers = np.empty(0) if self.path.mixture is None else self.path.mixture.flat
         ladder = Ladder(
-            self.key, betas, settings, numbers, points.position, points.evaluation, self.keys,
+            self.key, betas, settings, self.path.mixture, points.position, points.evaluation, self.keys,
             np.arange(self.chains)[:, None], transition=self.transition,
         )  # fmt: skip
         self.barrier = float(barriers(rejections).sum())
@@ -142,9 +141,8 @@ class Tuner(Annealer):
         barrier = np.concatenate([[0.0], np.cumsum(barriers(rejections))]) + 1e-6 * betas
         near = [int(np.abs(np.interp(beta, betas, barrier) - barrier[1:]).argmin()) + 1 for beta in new_betas]
         new_settings = [self._at(settings[i], float(beta)) for i, beta in zip(near, new_betas, strict=True)]
-        n_grad = ladder.n_grad.sum() if ladder.n_grad.size else self.n_grad.sum()
         ladder.place(new_betas, new_settings, self.chains // (pairs + 1), order)
-        ladder.n_grad = np.full(ladder.replicas, n_grad / ladder.replicas)
+        ladder.n_grad = np.full(ladder.replicas, self.spent / ladder.replicas)
 
     def _round(self, ladder: Ladder, scans: int, last: bool) -> Generator[None, None, np.ndarray]:
         """Temper; fit each level to its draws, but for the last time; return the rejection of each pair."""

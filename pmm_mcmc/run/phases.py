@@ -16,7 +16,7 @@ from pmm_mcmc.engines.contract import Chunk, Engine, at_draw
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.run.chunks import Gathered, Plan, groups_of
-from pmm_mcmc.run.driver import Advance, Recorder, Stopped
+from pmm_mcmc.run.driver import Advance, Driver, Stopped
 from pmm_mcmc.run.until import Until
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, adjusted_setting, report_of
 from pmm_mcmc.warmup.pooled import Warming
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pmm_mcmc.run.plan import SamplingPlan
     from pmm_mcmc.run.request import Request
 
-__all__ = ["Run", "SamplingPhases"]
+__all__ = ["Run", "Sampling"]
 
 # Seconds between updates of the progress bar and checks for Ctrl-C.  Draws do not depend on it.
 _SECONDS = 0.3
@@ -99,17 +99,15 @@ class Run:
         return {EQUILIBRATION: report_of(self.equilibration, len(self.n_grad))}
 
 
-class SamplingPhases:
-    """The phases of a run, new or resumed, which follow from its state.
+class Sampling(Driver):
+    """The driver of a run, new or resumed, whose phase follows from its state.
 
     Parameters
     ----------
     plan, request
         The sampling plan, and the checked arguments.
-    run
-        The run.
-    recorder
-        Says how many draws a chunk has.
+    run, recorder
+        The run, and the destination of its chunks.
     until
         The end of the run.
     console
@@ -123,17 +121,17 @@ class SamplingPhases:
         plan: SamplingPlan,
         request: Request,
         run: Run,
-        recorder: Recorder,
+        recorder: Any,
         until: Until,
         console: Console,
         processes: Processes,
     ):
+        super().__init__(request.callback, processes)
         self.plan = plan
-        self.run = run
+        self.run: Run = run
         self.recorder = recorder
         self.until = until
         self.console = console
-        self.processes = processes
         self._tune = request.tune
         self._keep_warmup = not request.discard_tuned_samples
         self._batch = plan.batch(request.batch, request.chains)
@@ -144,7 +142,7 @@ class SamplingPhases:
         """Whether all draws are made."""
         return not self.run.tuning and self.run.done >= self.until.bound
 
-    def current(self) -> Callable[[Stopped], Advance] | None:
+    def phase(self) -> Callable[[Stopped], Advance] | None:
         """Return the function that advances the present phase by a chunk; None after the last."""
         if self.run.tuning:
             return self._warm_up if self.run.equilibration is None else self._equilibrate
@@ -214,7 +212,7 @@ class SamplingPhases:
             gradients = block_gradients / (rows * len(n_grad))
             seconds = (ended - began) / rows
             self.console.log(self.until.announced(run.n_grad, run.tuned.steps_per_draw, gradients, seconds))
-        return Advance.of(chunk_of_all.groups, True, done)
+        return Advance(chunk_of_all.groups, True, done)
 
     def _draw(self, stopped: Stopped) -> Advance:
         """Draw a chunk, or as much of it as is finished when the run is stopped."""
@@ -249,4 +247,4 @@ class SamplingPhases:
         ensemble.state, ensemble.gradient, run.n_grad, run.unstable = self.processes.join(
             local_ensemble.state, local_ensemble.gradient, n_grad, unstable
         )
-        return Advance.of(chunk_of_all.upto(done), False, run.done, done == rows)
+        return Advance(chunk_of_all.upto(done), False, run.done, done == rows)

@@ -13,7 +13,6 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.chunks import Gathered, Groups
-from pmm_mcmc.run.driver import State
 from pmm_mcmc.run.finished_run import CHECKPOINT, TYPES, FinishedRun
 from pmm_mcmc.run.memory import describe, peak_bytes, refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.moments import Moments
@@ -51,7 +50,7 @@ class _Recorder:
     def __exit__(self, *_: Any) -> None:
         pass
 
-    def begin(self, run: State) -> None:
+    def begin(self, run: Any) -> None:
         """Keep a reference to the run, which changes in place."""
         self.run = run
 
@@ -115,7 +114,7 @@ class MemoryRecorder(_Recorder):
             attributes = finished.result["posterior"].attrs
             self._times = {name: float(attributes.get(name, 0.0)) for name in _TIMES}
 
-    def put(self, groups: Groups, run: State, complete: bool) -> None:
+    def put(self, groups: Groups, run: Any, complete: bool) -> None:
         """Record a chunk."""
         self._add(groups)
 
@@ -153,7 +152,7 @@ class MomentsRecorder(_Recorder):
         super().__init__(layout, attrs, rows, seed)
         self._moments = Moments(empty["posterior"])
 
-    def put(self, groups: Groups, run: State, complete: bool) -> None:
+    def put(self, groups: Groups, run: Any, complete: bool) -> None:
         """Add a chunk."""
         if "posterior" in groups:
             self._moments.add(groups)
@@ -200,11 +199,11 @@ class StoreRecorder:
     def __exit__(self, *error: Any) -> None:
         self._store.__exit__(*error)
 
-    def begin(self, run: State) -> None:
+    def begin(self, run: Any) -> None:
         """Store the start of the chains."""
         self._commit(run)
 
-    def put(self, groups: Groups, run: State, complete: bool) -> None:
+    def put(self, groups: Groups, run: Any, complete: bool) -> None:
         """Record a chunk; an interrupted one is not stored, and is drawn again when the run resumes."""
         if not complete:
             return
@@ -217,7 +216,7 @@ class StoreRecorder:
             self._store.append(group, report)
         self._commit(run)
 
-    def _commit(self, run: State) -> None:
+    def _commit(self, run: Any) -> None:
         joined = {
             group: dict(zip(arrays, self._processes.join(*arrays.values()), strict=True))
             for group, arrays in self._waiting.items()

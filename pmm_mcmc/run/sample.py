@@ -11,10 +11,10 @@ import xarray as xr
 
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
-from pmm_mcmc.run.driver import Driver, FinishedChunk, StopSampling
+from pmm_mcmc.run.driver import FinishedChunk, StopSampling
 from pmm_mcmc.run.findings import attributes_of
 from pmm_mcmc.run.finished_run import FinishedRun
-from pmm_mcmc.run.phases import Run, SamplingPhases
+from pmm_mcmc.run.phases import Run, Sampling
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import recorder_of
 from pmm_mcmc.run.request import Request
@@ -274,8 +274,7 @@ def _drawn(request: Request) -> xr.DataTree:
             )
             with stop_on_signals() as stopped, bar:
                 console.update(run.tuning, run.tuned, run.done, run.n_grad, run.unstable)
-                phases = SamplingPhases(plan, request, run, recorder, until, console, processes)
-                finished = Driver(phases, request.callback, processes).go(stopped)
+                finished = Sampling(plan, request, run, recorder, until, console, processes).go(stopped)
                 if finished:
                     bar.end_at(run.done)
             so_far = recorder.so_far() if processes.primary else {}

@@ -15,15 +15,14 @@ import pymc as pm
 import xarray as xr
 
 from pmm_mcmc.engines.arguments import MethodArguments
-from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.reading import children_of
 from pmm_mcmc.model.tempered import improper_priors
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
-from pmm_mcmc.run.driver import Driver, FinishedChunk
+from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.findings import modes_of, noted
-from pmm_mcmc.run.ladder import LadderPhases
+from pmm_mcmc.run.ladder import Tempering
 from pmm_mcmc.run.ladder_report import LADDER
 from pmm_mcmc.run.ladder_tuning import Fixed
 from pmm_mcmc.run.plan import SamplingPlan
@@ -130,7 +129,8 @@ def tempered(request: Request) -> xr.DataTree:
         request = dataclasses.replace(request, seed=stored.get("seed", fresh_seed()))
     identity["seed"] = request.seed
     with Console(request) as console:
-        begin = _beginning(request, fixed)
+        begin = "the prior" if fixed.from_prior else "the prior or fitted Gaussians"
+        begin = begin if request.reference == "prior" else "fitted Gaussians"
         plan = SamplingPlan.of(request, lambda sampled: console.announce(f"{sampled}, on a ladder from {begin}"))
         console.compiled()
         _say_what_is_centred(request, console)
@@ -138,13 +138,13 @@ def tempered(request: Request) -> xr.DataTree:
             _log.info("Nothing is stored yet in %s: the ladder is tuned from the beginning", request.store)
         bar = console.bar(request.tune, request.draws, adjusted=True)
         with ExitStack() as stack, stop_on_signals() as stopped, bar:
-            phases = LadderPhases(plan, request, fixed, plan.identity | identity, stored, console, stack)
-            finished = Driver(phases, request.callback, Processes(slice(0, request.chains))).go(stopped)
-            if phases.tuned:
+            driver = Tempering(plan, request, fixed, plan.identity | identity, stored, console, stack)
+            finished = driver.go(stopped)
+            if driver.tuned:
                 if finished or request.store is None:
-                    phases.weigh_modes()
-                phases.recorder.note(console.times() | noted(modes_of(phases.run.other_modes)))
-    result = phases.result()
+                    driver.weigh_modes()
+                driver.recorder.note(console.times() | noted(modes_of(driver.run.other_modes)))
+    result = driver.result()
     draws = result["posterior"].sizes["draw"]
     if not finished:
         console.interrupted(stopped, draws, request.draws, "replica")
@@ -199,14 +199,6 @@ def _reference_of(model: Any, reference: Any) -> str:
     return "prior" if informed and not improper else "gaussian"
 
 
-def _beginning(request: Request, fixed: Fixed) -> str:
-    """Return what a ladder may begin from."""
-    if fixed.from_prior:
-        return "the prior"
-    fitted = "Gaussians that are fitted"
-    return f"{fitted}, or the prior" if request.reference == "prior" else fitted
-
-
 def _say_what_is_centred(request: Request, console: Console) -> None:
     """Log which variables of a hierarchy stay centred on a ladder."""
     if isinstance(request.model, LogDensity):
@@ -225,31 +217,20 @@ def _temperatures(ladder: Any, reference: Any, *, chains: int) -> tuple[np.ndarr
     if reference not in ("auto", "prior", "gaussian"):
         raise ValueError(f"reference={reference!r}: must be 'auto', 'prior' or 'gaussian'")
     betas: np.ndarray | None = None
-    if isinstance(ladder, str) and ladder == "auto":
-        levels = None
-    elif isinstance(ladder, numbers.Integral) and not isinstance(ladder, bool | np.bool_):
-        if ladder < 2:
-            raise ValueError(
-                f"ladder={ladder!r}: a ladder has two temperature levels at least, the reference and the posterior"
-            )
+    levels: int | None = None
+    remedy = "must be 'auto', a number of temperature levels of at least 2, or temperatures that rise from 0 to 1"
+    if isinstance(ladder, numbers.Integral) and not isinstance(ladder, bool | np.bool_):
         levels = int(ladder)
-    else:
+        if levels < 2:
+            raise ValueError(f"ladder={ladder!r}: {remedy}")
+    elif not (isinstance(ladder, str) and ladder == "auto"):
         try:
             betas = np.array(ladder, dtype=float)
         except (TypeError, ValueError):
-            betas = np.zeros((0, 0))
-        remedy = "'auto', a number of temperature levels, or an array of temperatures that rise from 0 to 1"
-        if betas.ndim != 1 or len(betas) < 2 or not np.isfinite(betas).all():
-            raise ValueError(f"ladder={ladder!r}: must be {remedy}")
-        if betas[0] != 0.0 or betas[-1] != 1.0:
-            raise ValueError(
-                f"ladder: begins at {betas[0]:g} and ends at {betas[-1]:g}; it must begin at 0, the reference, and end "
-                "at 1, the posterior"
-            )
-        if (np.diff(betas) <= 0.0).any():
-            index = int(np.argmax(np.diff(betas) <= 0.0))
-            raise ValueError(f"ladder: {betas[index]:g} is followed by {betas[index + 1]:g}; temperatures must rise")
-        levels = len(betas)
+            betas = np.zeros(1)
+        levels = len(betas) if betas.ndim == 1 else 0
+        if levels < 2 or betas[0] != 0.0 or betas[-1] != 1.0 or not (np.diff(betas) > 0.0).all():
+            raise ValueError(f"ladder={ladder!r}: {remedy}")
     least = 2 * (levels or 3)
     if chains < least:
         raise ValueError(
