@@ -40,7 +40,7 @@ def _means(run: Run) -> str:
     # A parameter that gradients do not explain has its plain mean and error.
     error = corrected.where(table["bias"].notna(), run.errors)[moving]
     if not error.notna().any():
-        return "no mean is finite."
+        return "no mean is finite: look at how parameters are computed."
     within = f"within {max(1.0, np.ceil(200.0 * error.max())):.0f} % of a posterior sd, with 95 % confidence each"
     unknown = error.index[error.isna()]
     if len(unknown):

@@ -17,7 +17,9 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.model.checks import check_initvals, check_model
 from pmm_mcmc.model.density import LogDensity
+from pmm_mcmc.model.initial_points import vector_starts
 from pmm_mcmc.model.log_density import log_density, periods_of
 from pmm_mcmc.model.pymc_outputs import model_layout
 from pmm_mcmc.model.result_tree import ResultTree
@@ -142,6 +144,8 @@ class SamplingPlan:
         if not request.step.free:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
         arguments.check_coordinates(density.d)
+        if request.initvals is not None:
+            vector_starts(density.start, request.initvals, request.chains, density.d)
         density = density.noncentred(arguments.noncentring if request.adapts or arguments.noncentring else None)
         announce(f"{request.words}: {density.d} coordinates of a log density")
         if request.reference is not None:
@@ -170,18 +174,14 @@ class SamplingPlan:
         model = pm.modelcontext(step_model if request.model is None else request.model)
         if step_model is not None and step_model is not model:
             raise ValueError("step was made for another model than model=: make it outside any, or inside this one")
-        discrete = [v.name for v in model.value_vars if v not in model.continuous_value_vars]
-        if discrete:
-            raise ValueError(
-                f"{', '.join(discrete)}: discrete variables have no gradient; marginalise them out, or use "
-                f"pm.sample(step=pmm.{arguments.method}(...)), where PyMC samples them with a method of its own"
-            )
+        point = model.initial_point(0)
+        check_model(model, point, arguments.method)
+        check_initvals(model, request.initvals, request.chains)
         vars = list(model.value_vars)
         if step_model is not None and {v.name for v in step.vars} != {v.name for v in vars}:
             left_out = ", ".join(v.name for v in vars if v.name not in {w.name for w in step.vars})
             raise ValueError(f"vars of the step leave {left_out} out: pmm.sample moves all variables; leave vars out")
         announce(f"{request.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
-        point = model.initial_point(0)
         # Without a warm-up there are no draws to learn sites from.
         wanted = arguments.noncentring if request.adapts or arguments.noncentring else None
         sampler = None

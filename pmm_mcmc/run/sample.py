@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
+from pmm_mcmc.model.checks import check_direction
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk, StopSampling
@@ -19,7 +20,7 @@ from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import recorder_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import stop_on_signals
-from pmm_mcmc.run.starts import draws_of_prior, starts
+from pmm_mcmc.run.starts import density_at, draws_of_prior, starts
 from pmm_mcmc.run.temper import tempered
 from pmm_mcmc.run.until import DRAWS, UntilKnown, until_of
 from pmm_mcmc.warmup.pooled import warm_up
@@ -161,7 +162,7 @@ def sample(
     parameter that is not known yet.  The draws are those of a run of as many by number.  It needs two chains or more if
     only moments are kept.
 
-    When warm-up ends, a line says what the draws will cost: gradients of each chain, and the time at the present rate.
+    With the first draws, a line says what all of them will cost: gradients of each chain, and the time at their rate.
 
     Memory: the draws themselves, unless they go to a ``store`` or are kept as moments; in addition at most 128 MiB for
     the current chunk, as much for the chains that advance together, and about :math:`20 d` numbers for each chain; on
@@ -301,6 +302,8 @@ def _start(request: Request, plan: SamplingPlan, seed: int) -> Run:
     """Return a run whose chains are at their starts."""
     rng = np.random.default_rng(seed)
     positions = starts(plan, request.initvals, request.chains, request.superchains, rng)
+    if plan.model is not None:
+        check_direction(plan.model, positions[0], lambda x: density_at(plan.engine, x))
     run = Run.start(plan, positions, request.tune, rng)
     run.warming.prior = draws_of_prior(plan, rng) if request.adapts else None
     return run

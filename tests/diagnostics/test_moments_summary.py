@@ -2,7 +2,6 @@
 
 import arviz as az
 import numpy as np
-import pytest
 
 import pmm_mcmc as pmm
 from pmm_mcmc.model.result_tree import ResultTree
@@ -77,9 +76,8 @@ def test_one_chain_has_no_standard_errors_and_says_so():
     assert pmm.verdict(tree).state == "undecided" and "one chain" in pmm.verdict(tree).sentence
 
 
-@pytest.mark.parametrize("chains", [4, 80])
-def test_constants_are_no_obstacle(chains):
-    x, _ = normal(chains=chains, n=1600 // chains * 10)
+def test_constants_are_no_obstacle():
+    x, _ = normal(chains=4, n=4000)
     x[..., 1] = 0.1
     tree = of_vector(x)
     table = pmm.summary(tree)
