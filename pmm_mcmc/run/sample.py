@@ -131,9 +131,10 @@ def sample(
     Returns
     -------
     xarray.DataTree
-        The result, with the groups, dims, coords, statistics and attributes of ``pm.sample``'s result for the same
-        step.  If draws are kept in memory, it has a small group ``checkpoint`` for :func:`pmm_mcmc.extend`.  Its
-        ``sampling_time`` is in seconds and includes ``compile_time``.
+        The result, with the groups, dims, coords and attributes of ``pm.sample``'s result for the same step, and its
+        statistics but for those that are the same for all draws, which are attributes.  If draws are kept in memory, it
+        has a small group ``checkpoint`` for :func:`pmm_mcmc.extend`.  Its ``sampling_time`` is in seconds and includes
+        ``compile_time``.
 
     Raises
     ------
@@ -262,6 +263,8 @@ def _drawn(request: Request) -> xr.DataTree:
             if run is None:
                 run = _start(request, plan, recorder.seed)
                 recorder.begin(run)
+            if not run.tuning:
+                recorder.note(run.attributes(plan))
             until = until_of(request.draws, request.chains, run.done, recorder, processes)
             run.prepare(plan)
             console.compiled()

@@ -142,7 +142,7 @@ class Tempering(Driver):
             done += 1
             self.console.update(False, setting, ladder.done, *self._shown(float(ladder.n_grad.sum())))
         chunk = Chunk(*(array[:, :done] for array in chunk))
-        groups = groups_of(self.plan, chunk, setting, setting.steps_per_draw, n_grad_before, "")
+        groups = groups_of(self.plan, chunk, setting, n_grad_before, "")
         groups["sample_stats"]["restart"] = arrived[:, :done]
         return Advance(groups, False, ladder.done, done == rows)
 
@@ -214,7 +214,7 @@ class Tempering(Driver):
         if request.store is None:
             refuse_too_large(request.draws, replicas, plan.numbers_per_draw)
             identity = self._identity | {"chains": replicas}
-            self.recorder = MemoryRecorder(plan.layout, self.attributes, empty, rows, identity, draws=request.draws)
+            self.recorder = MemoryRecorder(plan.layout, self.attributes, empty, rows, identity, request.draws)
         else:
             template = plan.layout.tree(empty, self.attributes)
             template[LADDER] = xr.DataTree(self._named(ladder.report))
