@@ -91,6 +91,8 @@ def test_it_is_stored_stopped_and_resumed_to_the_same_bytes(two_modes, backend, 
     assert tree["posterior"].sizes["draw"] == 20
     on_ladder(two_modes, backend, store=tmp_path / "parts", resume=True, **options)
     assert files(tmp_path / "whole") == files(tmp_path / "parts")
+    with pytest.raises(ValueError, match="draws=20: the store has 30 draws of each chain already"):
+        on_ladder(two_modes, backend, store=tmp_path / "parts", resume=True, **options | {"draws": 20})
     in_memory = on_ladder(two_modes, backend, **options)
     m = in_memory["ladder"].sizes["mode"]
     found = whole.copy()
