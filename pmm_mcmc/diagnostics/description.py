@@ -40,7 +40,7 @@ def _means(run: Run) -> str:
     # A parameter that gradients do not explain has its plain mean and error.
     error = corrected.where(table["bias"].notna(), run.errors)[moving]
     if not error.notna().any():
-        return "no mean is finite."
+        return "no mean is finite: look at how parameters are computed."
     within = f"within {max(1.0, np.ceil(200.0 * error.max())):.0f} % of a posterior sd, with 95 % confidence each"
     unknown = error.index[error.isna()]
     if len(unknown):
@@ -61,7 +61,8 @@ def _corrected_means(run: Run) -> str:
     if len(unknown):
         names = _abbreviated(list(unknown.index))
         text = f"corrected means are {within}{_constants(run)}; the bias of {names} is not measurable: {ADJUST}."
-    unseen = "expected_bias" in run.stats and bool(np.isnan(run.stats["expected_bias"].values).any())
+    expected_bias = run.setting("expected_bias")
+    unseen = expected_bias is not None and bool(np.isnan(expected_bias).any())
     if unseen and not biases.ruled_out:
         text += f" No warm-up has seen whether the step is too long: {ADJUST}."
     return text

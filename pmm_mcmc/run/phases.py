@@ -30,6 +30,8 @@ __all__ = ["Run", "Sampling"]
 
 # Seconds between updates of the progress bar and checks for Ctrl-C.  Draws do not depend on it.
 _SECONDS = 0.3
+# Seconds of draws by which their cost is announced.
+_ANNOUNCED = 0.5
 
 
 @dataclass
@@ -88,6 +90,10 @@ class Run:
         """The current tuned parameters."""
         return self.warming.tuned if self.equilibration is None else self.equilibration.tuned
 
+    def attributes(self, plan: Plan) -> dict[str, Any]:
+        """Return the setting of the draws as attributes of the result; of adjusted ones ``equilibration`` has it."""
+        return {name: np.asarray(getattr(self.tuned, name)).item() for name in plan.setting}
+
     def reports(self, new: bool = False) -> dict[str, xr.Dataset]:
         """Return the groups of the result beside its draws, those alone that the last chunk changed if ``new``."""
         if self.equilibration is None or (new and (self.tuning or self.done)):
@@ -132,6 +138,8 @@ class Sampling(Driver):
         self._keep_warmup = not request.discard_tuned_samples
         self._batch = plan.batch(request.batch, request.chains)
         self._pace = 1
+        self._warm_up_cost: np.ndarray | None = None  # until what the draws cost is announced
+        self._measured = np.zeros(3)  # draws, gradients of a chain and seconds by which it is
 
     @property
     def ended(self) -> bool:
@@ -182,17 +190,11 @@ class Sampling(Driver):
         n_grad = run.n_grad[chains].copy()
         rejected = run.unstable[chains].copy()
         chunk_of_all = Gathered(len(n_grad), rows)
-        block_gradients = 0
-        began = time.perf_counter()
-        ended = 0.0
 
         def note(batch: slice, chunk: Chunk) -> None:
-            nonlocal block_gradients, ended
-            block_gradients += int(chunk.n_grad.sum())
-            ended = time.perf_counter()
             rejected[batch] += chunk.unstable.sum(axis=1)
             if self._keep_warmup:
-                chunk_of_all.put(batch, 0, groups_of(self.plan, chunk, setting, 1, n_grad[batch], "warmup_"))
+                chunk_of_all.put(batch, 0, groups_of(self.plan, chunk, setting, n_grad[batch], "warmup_"))
 
         setting = run.tuned
         advance(engine, self._batch(rows), note, self.processes)
@@ -202,10 +204,10 @@ class Sampling(Driver):
         self.console.update(run.tuning, run.tuned, done, run.n_grad, run.unstable)
         if ends():
             run.unstable = np.zeros_like(run.unstable)
+        if not run.tuning:
+            self.recorder.note(run.attributes(self.plan))
         if not run.tuning and rows and self.processes.primary:
-            gradients = block_gradients / (rows * len(n_grad))
-            seconds = (ended - began) / rows
-            self.console.log(self.until.announced(run.n_grad, run.tuned.steps_per_draw, gradients, seconds))
+            self._warm_up_cost = run.n_grad.copy()
         return Advance(chunk_of_all.groups, True, done)
 
     def _draw(self, stopped: Stopped) -> Advance:
@@ -225,14 +227,17 @@ class Sampling(Driver):
         while done < rows:
             n = min(self._pace, rows - done)
             began = time.perf_counter()
+            gradients = 0
             for batch, chunk in local_ensemble.advance_in_batches(engine, tuned, n, self._batch(n), thin=thin):
-                chunk_of_all.put(batch, done, groups_of(self.plan, chunk, tuned, thin, n_grad[batch], ""))
+                chunk_of_all.put(batch, done, groups_of(self.plan, chunk, tuned, n_grad[batch], ""))
                 n_grad[batch] += chunk.n_grad.sum(axis=1)
                 unstable[batch] += chunk.unstable.sum(axis=1)
-            seconds = (time.perf_counter() - began) / n
-            self._pace = int(np.clip(_SECONDS / max(seconds, 1e-9), 1, 2 * self._pace))
+                gradients += int(chunk.n_grad.sum())
+            seconds = time.perf_counter() - began
+            self._pace = int(np.clip(_SECONDS * n / max(seconds, 1e-9), 1, 2 * self._pace))
             done += n
             run.done += n
+            self._announce(n, gradients / len(n_grad), seconds, last=done == rows)
             self.console.update(run.tuning, run.tuned, run.done, run.n_grad, run.unstable)
             # Several processes stop only between chunks: within one they would not stop at the same draw.
             if done < rows and self.processes.count == 1 and stopped():
@@ -242,3 +247,14 @@ class Sampling(Driver):
             local_ensemble.state, local_ensemble.gradient, n_grad, unstable
         )
         return Advance(chunk_of_all.upto(done), False, run.done, done == rows)
+
+    def _announce(self, draws: int, gradients: float, seconds: float, last: bool) -> None:
+        """Log once what the draws will cost, by the pace of the first: at the ``last`` of a chunk at latest."""
+        if self._warm_up_cost is None:
+            return
+        self._measured += draws, gradients, seconds
+        if last or self._measured[2] >= _ANNOUNCED:
+            _, gradients, seconds = self._measured / self._measured[0]
+            thin = self.run.tuned.steps_per_draw
+            self.console.log(self.until.announced(self._warm_up_cost, thin, gradients, seconds))
+            self._warm_up_cost = None

@@ -17,6 +17,7 @@ import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics import verdict as checks
 from pmm_mcmc.diagnostics.identity import identity_of
 from pmm_mcmc.diagnostics.reading import read
+from pmm_mcmc.diagnostics.statement import format_with_limit
 from pmm_mcmc.diagnostics.summary import bias_table
 from pmm_mcmc.diagnostics.unadjusted import ADJUST, Biases, unmeasured
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
@@ -125,15 +126,6 @@ def test_unstable_transitions_are_said_once_with_their_place():
     )
 
 
-def test_unstable_transitions_of_one_chain():
-    """As of several, by the effective draws of that one: some 600."""
-    x, unstable = grid(3)[:1], np.zeros((1, 600), dtype=int)
-    for count, refused in ((2, False), (4, True)):
-        unstable[0, :count] = 1
-        found = pmm.verdict(gaussian(x, unstable=unstable, steps_per_draw=np.ones((1, 600), dtype=int)))
-        assert any(reason.code == "divergences" for reason in found.reasons) == refused
-
-
 @pytest.mark.parametrize(
     ("by_model", "remedy"),
     [
@@ -175,15 +167,7 @@ def test_a_run_that_pymc_warns_of_is_not_trusted():
 
 
 def test_a_figure_does_not_look_equal_to_its_limit():
-    x = grid(3, draws=4000)
-    for shift in np.linspace(0.1, 0.2, 200):
-        shifted = x[..., 1] + np.array([shift, -shift, shift, -shift])[:, None]
-        if 1.01 < float(az.rhat(shifted)) < 1.0105:
-            break
-    x[..., 1] = shifted
-    words = next(str(reason) for reason in pmm.verdict(gaussian(x)).reasons if reason.code == "r_hat")
-    value, limit = words.removeprefix("r_hat of b[0] is ").split(", limit ")
-    assert float(value) > float(limit) == 1.01 and len(value) == len(limit)
+    assert format_with_limit(1.01003, 1.01, 3) == ("1.01003", "1.01000")
 
 
 def test_chains_that_are_not_long_enough():
@@ -364,14 +348,6 @@ def test_a_standard_deviation_that_is_off():
     row = bias_table(together(0.006)).loc["total"]
     assert 0.04 < row["bias_of_sd"] / row["sd_cv"] < 0.075
     assert pmm.verdict(together(0.006)).trusted
-
-
-def test_noise_is_not_called_bias_of_a_standard_deviation():
-    x = np.random.default_rng(4).normal(size=(1, 100, 3))
-    x = 1.12 * (x - x.mean(axis=1)) / x.std(axis=1)
-    table = bias_table(gaussian(x))
-    assert np.all(table["bias_of_sd"] > 0.11) and np.all(table["bias_of_sd_se"] > 0.04)
-    assert not any(reason.code == "bias" for reason in pmm.verdict(gaussian(x)).reasons)
 
 
 def partly_explained(shift):

@@ -383,6 +383,17 @@ def test_it_looks_like_the_bar_of_pymc(screen, monkeypatch):
     assert "bar.complete" in default_progress_theme.styles
 
 
+def test_a_file_is_told_the_time_left_by_the_pace_of_draws(screen):
+    seen = screen(force_terminal=False)
+    with RunProgress(chains=2, tune=10, draws=100) as bar:
+        update(bar, 2, 0)
+        seen.seconds = 50.0
+        update(bar, 2, 10)
+        seen.seconds = 54.0
+        update(bar, 2, 20, n_grad=540, tuning=False)
+    assert seen.file.getvalue().endswith(", 0 unstable, 0:00:54, 0:00:16 left\n")
+
+
 def test_a_notebook_without_ipywidgets_has_one_plain_line_and_no_warning(monkeypatch, capsys):
     """Rich cannot redraw there, and warned at each of its 22 tries."""
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
