@@ -223,7 +223,7 @@ class SamplingPlan:
         excluded: tuple[str, ...] = OTHER_MODES
         excluded += _OF_EQUILIBRATION if adjusted and request.adapts and not arguments.kernel.adjusted else ()
         excluded += () if step.keep_gradients else GRADIENTS
-        excluded += () if engine.structure is not None else ("noncentred",)
+        excluded += ("noncentred",) if engine.structure.is_identity else ()
         statistics = tuple(n for n in names if n not in excluded)
         attributes = {
             "sampler": "GHMC" if adjusted else arguments.method, "adjusted": int(adjusted), "backend": backend,
@@ -234,7 +234,7 @@ class SamplingPlan:
             "device": devices.platforms(engine)[0], "keep_gradients": step.keep_gradients,
             "log_likelihood": request.log_likelihood, "adjusted": adjusted, "pmm_mcmc": __version__,
         }  # fmt: skip
-        if engine.structure is not None:  # its numbers are a part of what is stored
+        if not engine.structure.is_identity:  # its numbers are a part of what is stored
             identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_sites} numbers"
         likelihood = request.log_likelihood
         plan = cls(

@@ -102,7 +102,7 @@ class Chain:
         key = rng.integers(0, 2**64, size=2, dtype=np.uint64)
         evaluations = 0
         structure = engine.structure
-        sites = None if structure is None else structure.none()
+        sites = structure.none()
 
         def gradient_at(q: np.ndarray) -> np.ndarray | None:
             nonlocal evaluations
@@ -112,7 +112,7 @@ class Chain:
             return None if np.isnan(state[4 * d]) else gradient[:d]
 
         def to_z(x: np.ndarray) -> np.ndarray:
-            return x if structure is None or sites is None else structure.to_z(x, sites)[0]
+            return structure.to_z(x, sites)[0]
 
         def jittered(width: float) -> tuple[np.ndarray, np.ndarray] | None:
             for box in box_widths(lambda: gradient_at(position) is not None):
@@ -143,7 +143,7 @@ class Chain:
                     pairs.append((probe, slope))
             positions, slopes = (np.array(column) for column in zip(*pairs, *others, strict=True))
             least = max(CALIBRATION.least_adapted, int(CALIBRATION.least_adapted_share * n_tune))
-            warmup = NoncentringWarmup.start(arguments, n_tune, to_z(positions), slopes, least, sites)
+            warmup = NoncentringWarmup.start(arguments, n_tune, to_z(positions), slopes, sites, least)
             tuned = warmup.tuned
             if others:
                 companions = Ensemble.start(engine, tuned.coordinates, to_z(np.array([x for x, _ in others])), rng)
@@ -212,9 +212,7 @@ class Chain:
         state = self.state.copy()
         coordinates = self.tuned.coordinates
         if position is not None:
-            z = position
-            if engine.structure is not None and coordinates.sites is not None:
-                z, _ = engine.structure.to_z(position, coordinates.sites)
+            z, _ = engine.structure.to_z(position, coordinates.sites)
             state[: engine.d] = coordinates.whiten(z)
             self.position = position
         gradient = engine.evaluate(coordinates, state)
@@ -308,7 +306,7 @@ class Chain:
         if stop:
             warmup.stop()
         n_grad = warmup.n_grad
-        self.tuned = warmup.update(engine.gradient_at, engine.structure)
+        self.tuned = warmup.update(engine.structure, engine.gradient_at)
         self.pending += warmup.n_grad - n_grad
         self._follow(warmup.source)
         new = self.tuned.coordinates

@@ -64,7 +64,7 @@ def rows_of(
     thin: int,
     chain: Chain,
     statistics: dict[str, tuple[Any, Any]],
-    structure: Structure | None,
+    structure: Structure,
 ) -> list[Stats]:
     """Return the statistics of each draw of a chunk before it is handed out.
 
@@ -79,11 +79,11 @@ def rows_of(
     statistics
         The statistics of the step, by name.
     structure
-        The non-centring, if any.
+        The non-centring.
     """
     d = chunk.position.shape[1]
     sampled = chunk.position, chunk.gradient
-    if structure is not None and "gradient" in statistics:
+    if "gradient" in statistics:
         sampled = structure.judged(chunk.position, chunk.gradient[:, :d], tuned.coordinates.sites)
     constant = {
         "step_size": tuned.step_size,

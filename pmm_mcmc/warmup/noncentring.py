@@ -33,11 +33,11 @@ class NoncentringWarmup:
     warmup
         The schedule.
     sites
-        Numbers of the sites at present; ``None`` without non-centring.
+        Numbers of the sites at present.
     """
 
     warmup: Warmup
-    sites: np.ndarray | None
+    sites: np.ndarray
     _positions: list[np.ndarray] = field(default_factory=list)
     _gradients: list[np.ndarray] = field(default_factory=list)
 
@@ -48,8 +48,8 @@ class NoncentringWarmup:
         length: int,
         position: np.ndarray,
         gradient: np.ndarray,
+        sites: np.ndarray,
         least: int | None = None,
-        sites: np.ndarray | None = None,
         shortest: int = CALIBRATION.first_block,
         checked: bool = True,
     ) -> NoncentringWarmup:
@@ -128,9 +128,9 @@ class NoncentringWarmup:
         """End the warm-up: the next :meth:`update` is the last."""
         self.warmup.stop()
 
-    def observe(self, block: Block, structure: Structure | None = None) -> None:
+    def observe(self, block: Block, structure: Structure) -> None:
         """Record the draws ``z`` of all chains in the current block, with what the engine returned there."""
-        if structure is not None:
+        if not structure.is_identity:
             x, slope = model_side(block.position, block.gradient)
             d = x.shape[-1]
             z, g = structure.folded(block.position, block.gradient[..., :d])
@@ -144,17 +144,11 @@ class NoncentringWarmup:
             block = block._replace(position=z, gradient=g, lp=lp)
         self.warmup.observe(block)
 
-    def update(
-        self, gradient_at: Callable[..., np.ndarray] | None = None, structure: Structure | None = None
-    ) -> TunedParameters:
+    def update(self, structure: Structure, gradient_at: Callable[..., np.ndarray]) -> TunedParameters:
         """End the block; return the setting of the next one: see :meth:`pmm_mcmc.warmup.schedule.Warmup.update`."""
-        if structure is not None and self._positions and self.frozen is None and self.warmup.adapting:
+        if self._positions and self.frozen is None and self.warmup.adapting:
             self._learn(structure)
-        if gradient_at is None or structure is None:
-            self.warmup.update(gradient_at)
-        else:
-            evaluate = gradient_at
-            self.warmup.update(lambda z: evaluate(z, self.sites))
+        self.warmup.update(lambda z: gradient_at(z, self.sites))
         if self.frozen is not None or self.finished:
             self._positions = []
             self._gradients = []
@@ -162,7 +156,6 @@ class NoncentringWarmup:
 
     def _learn(self, structure: Structure) -> None:
         """Fit the sites to the window of draws, and express these in the new coordinates."""
-        assert self.sites is not None
         blocks = self.warmup.blocks
         newest = blocks[-1].lp.shape[1]
         chains, _, d = blocks[-1].position.shape

@@ -91,10 +91,8 @@ class Warming:
         if length == 0:
             fixed_setting(arguments, starts[0])
         structure = engine.structure
-        sites = None
-        if structure is not None:
-            sites = structure.none()
-            starts, _ = structure.to_z(starts, sites)
+        sites = structure.none()
+        starts, _ = structure.to_z(starts, sites)
         gradients = engine.gradient_at(starts, sites)
         bad = np.flatnonzero(~np.isfinite(gradients).all(axis=1))
         if bad.size:
@@ -185,7 +183,7 @@ class Warming:
         del training  # in many coordinates it is as large as all draws
         warmup.observe(newest, engine.structure)
         earlier_shares = self._shares()
-        self.tuned = warmup.update(engine.gradient_at, engine.structure)
+        self.tuned = warmup.update(engine.structure, engine.gradient_at)
         source = np.arange(chains)
         if warmup.frozen is None and chains > trained and warmup.replaces:
             source = replacements(settled(-lp, engine.d, narrow), unstable)
@@ -195,7 +193,7 @@ class Warming:
         self.ensemble.change(engine, old.coordinates, self.tuned.coordinates)
         if warmup.ready and not warmup.finished:
             warmup.stop()
-            self.tuned = warmup.update(engine.gradient_at, engine.structure)
+            self.tuned = warmup.update(engine.structure, engine.gradient_at)
         self.n_grad = n_grad + self._shares() - earlier_shares
         if self.finished and self.prior is not None:
             rng = np.random.default_rng(self.ensemble.keys[0])
