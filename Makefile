@@ -1,12 +1,13 @@
 # make demo: sample a real posterior and draw a picture.   make test: lint, types, what runs in five minutes.
 # make check: all other tests, which CI runs.
 .DELETE_ON_ERROR:
-.PHONY: demo test check scoreboard package test-diffusion docs notebooks lint types mutants bench-chains evidence clean
+.PHONY: demo test check scoreboard package oldest test-diffusion docs notebooks lint types mutants bench-chains evidence clean
 VENV ?= .venv
 BIN := $(VENV)/bin
 DIFFUSION ?= .venv-diffusion
 PYTHON311 ?= python3.11
 PACKAGE ?= .venv-package
+OLDEST ?= .venv-oldest
 # nutpie would change what pm.sample does by default.
 BENCH ?= .venv-bench
 export OMP_NUM_THREADS ?= 1
@@ -60,6 +61,12 @@ package: $(PACKAGE)/.done
 	$(PACKAGE)/bin/pyroma --min 8 dist/*.tar.gz
 	scripts/try_package.sh $(PACKAGE)/bin/python
 
+# What touches PyMC and PyTensor, and the demo, with the oldest versions that pyproject.toml allows; the other targets
+# have the newest.  `uv pip compile --resolution lowest-direct --extra report pyproject.toml` lists them.
+oldest: $(OLDEST)/.done
+	$(OLDEST)/bin/python -m pytest -q tests/model/test_native.py tests/model/test_checks.py tests/steps/test_unbound.py
+	$(OLDEST)/bin/python examples/eight_schools.py
+
 # Break the package in the ways that matter, one at a time; every one must turn a test red.
 mutants: $(VENV)/.dev
 	$(BIN)/python tests/mutants.py
@@ -102,10 +109,16 @@ $(PACKAGE)/.done: constraints-package.txt
 	$(PACKAGE)/bin/python -m pip install --quiet --requirement constraints-package.txt
 	touch $@
 
+$(OLDEST)/.done: pyproject.toml constraints-oldest.txt
+	python=$$(scripts/find_python.sh) && "$$python" -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --only-binary=:all: --constraint constraints-oldest.txt \
+	    --editable '.[report]' pytest
+	touch $@
+
 $(DIFFUSION)/.done: constraints-diffusion.txt
 	$(PYTHON311) -m venv $(DIFFUSION)
 	$(DIFFUSION)/bin/python -m pip install --quiet --constraint constraints-diffusion.txt torch diffusers transformers numpy pytest
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(DIFFUSION) $(BENCH) $(PACKAGE) dist demo_output .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DIFFUSION) $(BENCH) $(PACKAGE) $(OLDEST) dist demo_output .pytest_cache .mypy_cache .ruff_cache

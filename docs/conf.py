@@ -8,6 +8,9 @@ import shutil
 from importlib import resources
 from pathlib import Path
 
+# SciPy asks for the class of torch's tensors, which a mock does not have: it is loaded before torch is mocked.
+import scipy.stats  # noqa: F401
+
 import pmm_mcmc
 from pmm_mcmc.steps.base import LangevinStep
 
@@ -61,7 +64,7 @@ html_show_sourcelink = False
 html_sidebars = {"**": []}
 html_context = {"default_mode": "auto"}
 html_theme_options = {
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 6,
     "navbar_persistent": [],
     "navbar_end": ["search-button", "theme-switcher"],
     "secondary_sidebar_items": ["page-toc"],

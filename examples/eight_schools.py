@@ -12,7 +12,6 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pymc as pm
-from funnels import EFFECT, ERROR, build_model
 
 import pmm_mcmc as pmm
 
@@ -21,8 +20,21 @@ import matplotlib.pyplot as plt
 
 OUTPUT = Path("demo_output")
 SEED = 1
+# Treatment effects and their standard errors (Rubin, 1981).
+EFFECT = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+ERROR = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 OURS, NUTS, EXACT = "#0072B2", "#D55E00", "black"
+
+
+def build_model() -> pm.Model:
+    """Return the centred model: the effects themselves are the parameters."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0.0, 5.0)
+        tau = pm.HalfCauchy("tau", 5.0)
+        theta = pm.Normal("theta", mu, tau, shape=8)
+        pm.Normal("y", theta, ERROR, observed=EFFECT)
+    return model
 
 
 def exact_log_tau(grid: np.ndarray) -> np.ndarray:

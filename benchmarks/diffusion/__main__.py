@@ -22,7 +22,7 @@ from diffusion.network import train
 from diffusion.problems import digit_features, digits, fitted
 
 from pmm_mcmc.diffusion import Blocks, DiffusionSchedule, plan_blocks, poisson_midpoint_sample
-from pmm_mcmc.diffusion.jax import ddim_sample, ddpm_sample, dpm_solver_sample, sde_dpm_solver_sample
+from pmm_mcmc.diffusion.jax import ddim_sample, ddpm_sample, dpm_solver_sample
 
 PATH = Path(__file__).parents[1] / "results" / "diffusion.txt"
 PAPER = {"midpoint": "uniform", "frozen": "epsilon"}
@@ -75,6 +75,10 @@ def _solved(key: jax.Array, *arguments: Any, **options: Any) -> jax.Array:
     return dpm_solver_sample(*arguments, **options)
 
 
+def _solved_with_noise(key: jax.Array, *arguments: Any, **options: Any) -> jax.Array:
+    return dpm_solver_sample(*arguments, key=key, **options)
+
+
 def samplers(quick: bool) -> Iterator[tuple[str, int, Callable[..., jax.Array]]]:
     """Yield everything that is compared, with its network calls."""
     chains = schedules()
@@ -88,7 +92,7 @@ def samplers(quick: bool) -> Iterator[tuple[str, int, Callable[..., jax.Array]]]
     for n in () if quick else (80, 40, 20, 10):
         yield "DPM-Solver++ 2M", n, _call(_solved, plain, n, order=2)
         yield "DPM-Solver++ 3M", n, _call(_solved, plain, n, order=3)
-        yield "SDE-DPM-Solver++", n, _call(sde_dpm_solver_sample, plain, n)
+        yield "SDE-DPM-Solver++", n, _call(_solved_with_noise, plain, n)
     for variant in ("2",) if quick else chains:
         for n in (40,) if quick else (100, 80, 50, 40):
             blocks = Blocks.equal(1000, n // 2, **PAPER)

@@ -30,8 +30,8 @@ from versus.first_times import STATISTICS, gradients_to
 from versus.rows import build as build_peer
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.biases import Biases
 from pmm_mcmc.diagnostics.summary import bias_table
+from pmm_mcmc.diagnostics.unadjusted import biases_of
 from pmm_mcmc.model.pymc_outputs import model_layout
 
 __all__ = ["PEERS", "SCHEMES", "measured"]
@@ -128,28 +128,18 @@ def claims(truth: Truth, draws: np.ndarray, tree: Any) -> dict[str, Any]:
     posterior = xr.Dataset({"x": (("chain", "draw", "i"), draws)}, attrs=tree["posterior"].attrs)
     table = bias_table(xr.DataTree.from_dict({"posterior": posterior, "sample_stats": tree["sample_stats"].dataset}))
     moving = table["sd"].to_numpy() > 0
-    scale = np.where(moving, table["sd_cv"], np.nan)
     error = table["mcse_cv"].to_numpy()
     off = np.abs(table["mean_cv"].to_numpy() - truth.mean)
-    parts = [np.abs(table[name].to_numpy()) / scale for name in ("bias", "bias_se", "bias_of_sd", "bias_of_sd_se")]
-    biases = Biases(
-        truth.labels,
-        parts[0],
-        parts[1],
-        table["unexplained"].to_numpy(),
-        parts[2],
-        parts[3],
-        moving,
-        error / scale,
-    )
+    biases = biases_of(table)
+    bounds = biases.bounds.reindex(table.index).to_numpy()
     with np.errstate(invalid="ignore"):
         raw = np.abs(table["mean"].to_numpy() - truth.mean) / truth.sd
         chance = 3 * np.hypot(table["mcse"].to_numpy(), truth.mcse_mean) / truth.sd
-        broken, known = raw > biases.bounds + chance, np.isfinite(biases.bounds) & moving
+        broken, known = raw > bounds + chance, np.isfinite(bounds) & moving
         inside = off <= 2 * np.hypot(error, truth.mcse_mean)
     within = biases.two_errors
     return {
-        "within": float(np.nanmax(within)) if np.isfinite(within).any() else None,
+        "within": float(within.max()) if within.notna().any() else None,
         "covered": int((inside & moving).sum()),
         "means": int(moving.sum()),
         "bounds": int(known.sum()),

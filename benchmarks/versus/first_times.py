@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.diagnostics.stein import corrected_expectations
+from pmm_mcmc.diagnostics.folds import Folds
+from pmm_mcmc.diagnostics.stein import corrected
 
 __all__ = ["LIMIT", "STATISTICS", "Crossing", "Run", "corrected_crossing", "gradients_to", "lengthened"]
 
@@ -94,8 +95,9 @@ def corrected_crossing(run: Run, known: Any, end: int = 2000) -> float:
     while n <= min(draws, end):
         x, g = run.draws[:, :n], run.log_density_gradients[:, :n]
         mean = x.mean(axis=(0, 1))
-        first = corrected_expectations(x, x, g, np.arange(d))
-        second = corrected_expectations((x - mean) ** 2, x, g, np.arange(d), follow=x)
+        folds = Folds(x, g)
+        first = corrected(x, folds, np.arange(d))
+        second = corrected((x - mean) ** 2, folds, np.arange(d), x)
         # E[x^2] = E[(x - m)^2] + 2 m E[x] - m^2
         value = second.by_chain + 2.0 * mean * first.by_chain - mean**2
         errors = ((value - known.second) ** 2 / known.variance_of_square).max(axis=1)

@@ -55,7 +55,7 @@ class Calibration:
     restarts_of_mode: int = 10
     """The same for each mode: its weight is known to a third.  Not measured."""
     evidence_gap: float = 3.0
-    """Difference of forward and backward log evidence in its standard errors, by which rungs of a ladder contradict
+    """Difference of forward and backward log evidence in its standard errors, by which levels of a ladder contradict
     each other.  Of 290 runs on ``python -m benchmarks ladder gaussian binomial mixture`` 2.8 % were beyond.  Half,
     double: 21, 0.3 %."""
     narrowing: float = 0.3

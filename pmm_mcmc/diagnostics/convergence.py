@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.stats import norm, rankdata
+from scipy.special import ndtri
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 
@@ -67,13 +67,19 @@ def _normal_scores(split: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     scores = np.empty_like(flat)
     np.put_along_axis(scores, order, np.broadcast_to(of_rank, flat.shape), axis=1)
     for i in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)):  # ties share the mean of their ranks
-        scores[i] = _blom(rankdata(flat[i]), n)
+        scores[i] = _blom(_mean_ranks(flat[i]), n)
     return scores.reshape(split.shape), 0.5 * (ordered[:, (n - 1) // 2] + ordered[:, n // 2])
+
+
+def _mean_ranks(x: np.ndarray) -> np.ndarray:
+    """Return ranks from 1 on; equal values have the mean of theirs."""
+    _, places, counts = np.unique(x, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - 0.5 * (counts - 1))[places]
 
 
 def _blom(ranks: np.ndarray, n: int) -> np.ndarray:
     """Return the normal scores of ranks from 1 to ``n`` by Blom's formula, which ArviZ uses."""
-    return norm.ppf((ranks - 3.0 / 8.0) / (n + 1.0 / 4.0))
+    return ndtri((ranks - 3.0 / 8.0) / (n + 1.0 / 4.0))
 
 
 def _r_hat(x: np.ndarray) -> np.ndarray:

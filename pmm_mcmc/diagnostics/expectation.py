@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.table import BIASES, table_of
 
@@ -75,10 +77,17 @@ def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
         raise TypeError(
             f"function={function!r}: must be callable with the posterior, such as lambda p: p['a'] * np.exp(p['b'])"
         )
-    if not {"posterior", "sample_stats"} <= set(getattr(dt, "children", ())):
-        raise ValueError("dt: must be a result of pm.sample, a DataTree with groups posterior and sample_stats")
-    posterior = dt["posterior"].dataset
-    read(dt, next(iter(posterior.data_vars)), strict=True)  # raises before the function, which may take long, is called
+    run = read(dt)
+    posterior = run.posterior
+    if not ("gradient" in run.stats and "unconstrained" in run.stats):
+        raise ValueError(
+            "the result holds no gradients (sample_stats 'gradient' and 'unconstrained'): sample with a step method of "
+            "pmm_mcmc that moves all continuous variables of the model, with keep_gradients=True"
+        )
+    if not run.enough:
+        raise ValueError(
+            f"{run.chains} x {run.draws} draws are too few for a corrected estimate: draw at least {CALIBRATION.fewest}"
+        )
     returned = function(posterior)
     if isinstance(returned, xr.DataArray):
         name = getattr(function, "__name__", "value")
@@ -91,10 +100,9 @@ def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
             "Dataset or dict of them (compute with the Dataset that it is given, not with its .values)"
         )
     checked = [_checked(str(name), value, posterior) for name, value in returned.items()]
-    stats = dt["sample_stats"].dataset
     # One by one: what is found of a function does not depend on what else was asked for.
-    trees = [xr.DataTree.from_dict({"posterior": value.to_dataset(), "sample_stats": stats}) for value in checked]
-    return pd.concat([table_of(read(tree)) for tree in trees])[list(BIASES)]
+    runs = [replace(run, posterior=value.to_dataset().assign_attrs(posterior.attrs)) for value in checked]
+    return pd.concat([table_of(each) for each in runs])[list(BIASES)]
 
 
 def _checked(name: str, value: Any, posterior: xr.Dataset) -> xr.DataArray:

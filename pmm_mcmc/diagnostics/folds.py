@@ -29,27 +29,29 @@ class Fold:
     ----------
     position, gradient : (n, d)
         Those of all draws.
-    train, held : (rows,) int
-        Draws to fit on and of the fold.
+    rows : (rows,) int
+        Draws to fit on, then of the fold.
+    fitted
+        Number of draws to fit on.
     keep
         Whether the virial terms stay in memory.
     """
 
     def __init__(
-        self, position: np.ndarray, gradient: np.ndarray, train: np.ndarray, held: np.ndarray, *, keep: bool = False
+        self, position: np.ndarray, gradient: np.ndarray, rows: np.ndarray, fitted: int, *, keep: bool = False
     ):
         self._x = position
         self._g = gradient
         self._keep = keep
-        self._rows = np.concatenate([train, held])
-        self.fitted = len(train)
+        self._rows = rows
+        self.fitted = fitted
         self._virial: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+        train = rows[:fitted]
         d = position.shape[1]
-        self.dense = d <= MOST_DENSE and len(train) > 3 * d
+        self.dense = d <= MOST_DENSE and fitted > 3 * d
         if self.dense:
             x = position[train]
-            g = gradient[train]
-            self._centre, root = affine_scale(x, g, dense=True)
+            self._centre, root = affine_scale(x, gradient[train], dense=True)
             self._mean = x.mean(axis=0)
             self._covariance = root @ root.T
             gram = (x - self._mean).T @ (x - self._mean)
@@ -60,8 +62,7 @@ class Fold:
             self._centre, self._scale, self._mean = np.empty((3, d))
             for columns in self._columns(np.arange(d + 1)):
                 x = position[train, columns]
-                g = gradient[train, columns]
-                self._centre[columns], self._scale[columns] = affine_scale(x, g, dense=False)
+                self._centre[columns], self._scale[columns] = affine_scale(x, gradient[train, columns], dense=False)
                 self._mean[columns] = x.mean(axis=0)
 
     def _columns(self, starts: np.ndarray) -> Iterator[slice]:
@@ -73,14 +74,14 @@ class Fold:
             yield slice(int(starts[start]), int(starts[end]))
             start = end
 
-    def directions(self, follow: np.ndarray, coordinate: np.ndarray) -> np.ndarray:
-        """Return how functions ``(rows, p)`` vary: slopes ``(p, d)`` or, of very many coordinates, one each ``(p,)``.
+    def directions(self, values: np.ndarray, coordinate: np.ndarray) -> np.ndarray:
+        """Return how functions ``(fitted, p)`` vary: slopes ``(p, d)`` or, of very many coordinates, one each ``(p,)``.
 
         Those of functions that equal a coordinate, ``coordinate >= 0``, need not be estimated.
         """
         free = np.flatnonzero(coordinate < 0)
         train = self._rows[: self.fitted]
-        f = follow[: self.fitted, free]
+        f = values[:, free]
         f = f - f.mean(axis=0)
         if self.dense:
             # Least squares of f on x is exact for linear functions, however correlated the coordinates are.
@@ -150,10 +151,8 @@ class Folds:
     ----------
     coordinates, chains, cut, skipped
         Coordinates, chains, the pieces that each is cut into, and the first draws of each that are in none.
-    rows
-        Draws of each fold: those to fit on, then its own, counted without those skipped.
-    pieces
-        Pieces that each fold consists of.
+    members
+        Each fold with its draws, counted without those skipped: those to fit on, then its own; and its pieces.
     """
 
     def __init__(self, position: np.ndarray, gradient: np.ndarray):
@@ -163,40 +162,28 @@ class Folds:
         self.cut = count_pieces(chains, draws)
         self.skipped = draws % self.cut
         used = draws - self.skipped
-        x = position.reshape(-1, d)
-        g = gradient.reshape(-1, d)
-        every = np.arange(chains * draws).reshape(chains, draws)[:, self.skipped :].ravel()
         pieces = np.repeat(np.arange(chains * self.cut), used // self.cut)
         folds = pieces // self.cut * min(chains, CALIBRATION.folds) // chains if chains > 1 else pieces
-        self.rows: list[tuple[np.ndarray, np.ndarray]] = []
-        self.pieces: list[np.ndarray] = []
-        self._folds: list[Fold] = []
-        for fold in np.unique(folds):
-            held = np.flatnonzero(folds == fold)
-            train = np.flatnonzero(folds != fold)
+        self.members: list[tuple[Fold, np.ndarray, np.ndarray]] = []
+        for number in np.unique(folds):
+            held = np.flatnonzero(folds == number)
+            train = np.flatnonzero(folds != number)
             train = train[:: -(-len(train) // CALIBRATION.fitted_draws)]
+            rows = np.concatenate([train, held])
             # Kept terms take no more memory than positions and gradients do.
-            keep = (folds[-1] + 1) * len(train) * count_virial_terms(len(train), d) <= 2 * x.size
-            self.rows.append((train, held))
-            self.pieces.append(np.unique(pieces[held]))
-            self._folds.append(Fold(x, g, every[train], every[held], keep=bool(keep)))
+            keep = bool((folds[-1] + 1) * len(train) * count_virial_terms(len(train), d) <= 2 * position.size)
+            of_all = rows + (rows // used + 1) * self.skipped
+            fold = Fold(position.reshape(-1, d), gradient.reshape(-1, d), of_all, len(train), keep=keep)
+            self.members.append((fold, rows, np.unique(pieces[held])))
 
-    def __iter__(self) -> Iterator[tuple[Fold, np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield each fold with the draws to fit on, its own, and its pieces."""
-        for fold, (train, held), pieces in zip(self._folds, self.rows, self.pieces, strict=True):
-            yield fold, train, held, pieces
+    def flat(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return functions ``(chain, draw, p)`` minus their first values ``(n, p)``, without skipped draws; and these.
 
-    def flat(self, values: np.ndarray) -> np.ndarray:
-        """Return draws ``(chain, draw, p)`` of functions without those skipped: ``(n, p)``."""
-        return values[:, self.skipped :].reshape(-1, values.shape[2])
-
-    def directions(self, follow: np.ndarray, coordinate: np.ndarray | None = None) -> list[np.ndarray]:
-        """Return the directions of functions ``(chain, draw, p)`` in each fold, as ``Fold.directions`` does."""
-        f = self.flat(follow)
+        So a constant is exactly zero.  Functions that are not finite are 0, and their first value is NaN.
+        """
+        f = values[:, self.skipped :].reshape(-1, values.shape[2])
         finite = np.isfinite(f).all(axis=0)
-        f = np.where(finite, f - np.where(finite, f[0], 0.0), 0.0)
-        coordinate = np.full(f.shape[1], -1) if coordinate is None else coordinate
-        return [fold.directions(f[np.concatenate([train, held])], coordinate) for fold, train, held, _ in self]
+        return np.where(finite, f - np.where(finite, f[0], 0.0), 0.0), np.where(finite, f[0], np.nan)
 
 
 def about_means(terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ one seed seven of eight were refused with z of 4.2 to 4.9, which are 2.3 to 2.7 
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import f as f_distribution
+from scipy.special import fdtri
 
 from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
@@ -64,7 +64,7 @@ def fails(identity: Identity, degrees: int, times: float = 1.0) -> np.ndarray:
 def fails_on_average(identity: Identity, degrees: int) -> bool:
     """Return whether the identity fails on average over all coordinates."""
     # By chance the mean square of the z-scores is about 1; collinear coordinates have the same z-score.
-    chance = f_distribution.ppf(1.0 - WARMUP.chance, identity.independent, degrees)
+    chance = fdtri(identity.independent, degrees, 1.0 - WARMUP.chance)
     with np.errstate(over="ignore"):  # a coordinate that does not move
         large = float(np.mean(identity.z**2)) > max(WARMUP.identity_z, chance)
     return bool(identity.mean_square > CALIBRATION.identity_mean_square and large)

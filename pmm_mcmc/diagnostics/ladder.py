@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["evidence", "ladder_description", "restarts"]
 
 
-def restarts(run: Run) -> list[Reason]:
+def restarts(run: Run) -> Reason | None:
     """Return a reason if too few chains came from the reference to the posterior, or to one of its modes."""
     ladder = run.ladder
     count = int(ladder["restarts"])
@@ -24,7 +24,7 @@ def restarts(run: Run) -> list[Reason]:
     if count < CALIBRATION.restarts:
         limit = CALIBRATION.restarts
         text = f"{count} chains came from the reference to the posterior, limit {limit}: weights of modes are open"
-        return [Reason("restarts", text, MORE, None, float(count), limit)]
+        return Reason("ladder", text, MORE, None, float(count), limit)
     if len(weight) > 1 and reached.min() < CALIBRATION.restarts_of_mode:
         fewest = int(reached.argmin())
         limit = CALIBRATION.restarts_of_mode
@@ -32,23 +32,23 @@ def restarts(run: Run) -> list[Reason]:
             f"the mode of weight {weight[fewest]:.2g} was reached from the reference {int(reached[fewest])} times, "
             f"limit {limit}"
         )
-        return [Reason("restarts", text, MORE, None, float(reached[fewest]), limit)]
-    return []
+        return Reason("ladder", text, MORE, None, float(reached[fewest]), limit)
+    return None
 
 
-def evidence(run: Run) -> list[Reason]:
+def evidence(run: Run) -> Reason | None:
     """Return a reason if estimates of the log evidence, forward and backward, contradict each other."""
     gap = float(run.ladder["forward_minus_backward"])
     # The reference may be the posterior itself: then all differences are rounding.
     rounding = 1e-9 * max(1.0, abs(float(run.ladder["log_evidence"])))
     error = max(float(run.ladder["forward_minus_backward_se"]), rounding)
     if not abs(gap) > CALIBRATION.evidence_gap * error:
-        return []
+        return None
     text = (
         f"log evidence forward and backward differ by {abs(gap):.2g} (error {error:.2g}), limit "
-        f"{CALIBRATION.evidence_gap:g} errors: neighbouring rungs have not met the same places"
+        f"{CALIBRATION.evidence_gap:g} errors: neighbouring temperature levels have not met the same places"
     )
-    return [Reason("evidence", text, MORE, None, abs(gap) / error, CALIBRATION.evidence_gap)]
+    return Reason("ladder", text, MORE, None, abs(gap) / error, CALIBRATION.evidence_gap)
 
 
 def ladder_description(ladder: Any, trusted: bool) -> str:

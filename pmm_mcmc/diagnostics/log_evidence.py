@@ -1,15 +1,13 @@
-r"""Log evidence from the rungs of a ladder of temperatures: stepping stone, Bennett's ratio, thermodynamic integration.
+r"""Log evidence from the levels of a ladder of temperatures, by the stepping stone and by Bennett's ratio.
 
-Rung ``i`` has draws of :math:`\pi_i \propto q\,e^{\beta_i l}`, so that with :math:`\Delta = \beta_{i+1} - \beta_i`
+Level ``i`` has draws of :math:`\pi_i \propto q\,e^{\beta_i l}`, so that with :math:`\Delta = \beta_{i+1} - \beta_i`
 
 .. math:: \frac{Z_{i+1}}{Z_i} = E_i[e^{\Delta l}] = \frac{1}{E_{i+1}[e^{-\Delta l}]}
    = e^c \frac{E_i[\sigma(\Delta l - c)]}{E_{i+1}[\sigma(c - \Delta l)]},
 
 forward, backward, and Bennett's [1]_ with the logistic function and any ``c``, best near the log of the ratio itself.
-Thermodynamic integration is :math:`\log Z_1 / Z_0 = \int_0^1 E_\beta[l]\,d\beta`, by the trapezoidal rule with the
-variances of ``l`` as its derivatives.
 
-Sums over draws are kept for *units*, which are independent: the copies of the ladder.  Standard errors are jackknives
+Sums over draws are kept for *units*, which are independent: the replicas of the ladder.  Standard errors are jackknives
 over units, longer by Student's quantile where these are few, so that 1.96 of them to each side are a 95 % interval.
 
 .. [1] C. H. Bennett, "Efficient estimation of free energy differences from Monte Carlo data", J. Comput. Phys. 22
@@ -22,9 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit, logsumexp
-from scipy.stats import norm
-from scipy.stats import t as student
+from scipy.special import expit, logsumexp, ndtri, stdtrit
 
 __all__ = ["LadderSums", "LogEvidence", "jackknife"]
 
@@ -41,8 +37,6 @@ class LogEvidence(NamedTuple):
     forward_se: float
     backward: float
     backward_se: float
-    thermodynamic: float
-    thermodynamic_se: float
     gap: float
     gap_se: float
 
@@ -57,28 +51,21 @@ class LadderSums:
         The ladder.
     centres : (N,)
         Bennett's constants ``c``.
-    shift : (N + 1,)
-        A value of ``l`` at each rung, from which its sums are taken, so that they do not cancel.
     count : (u,)
         Draws.
     forward, backward : (u, N)
-        Logarithms of the sums of ``exp(D l)`` at the hotter and ``exp(-D l)`` at the colder rung of a pair.
+        Logarithms of the sums of ``exp(D l)`` at the hotter and ``exp(-D l)`` at the colder level of a pair.
     up, down : (u, N)
         Sums of the logistic functions.
-    first, second : (u, N + 1)
-        Sums of ``l - shift`` and its square.
     """
 
     betas: np.ndarray
     centres: np.ndarray
-    shift: np.ndarray
     count: np.ndarray
     forward: np.ndarray
     backward: np.ndarray
     up: np.ndarray
     down: np.ndarray
-    first: np.ndarray
-    second: np.ndarray
 
     @classmethod
     def start(cls, betas: np.ndarray, log_ratio: np.ndarray, units: int) -> LadderSums:
@@ -89,12 +76,11 @@ class LadderSums:
         self = cls(
             betas,
             0.5 * np.diff(betas) * (middle[1:] + middle[:-1]),  # a mean may be that of one draw far out in a tail
-            middle,
             np.zeros(units, np.int64),
             np.full((units, pairs), -np.inf),
             np.full((units, pairs), -np.inf),
-            *(np.zeros((units, pairs)) for _ in range(2)),
-            *(np.zeros((units, pairs + 1)) for _ in range(2)),
+            np.zeros((units, pairs)),
+            np.zeros((units, pairs)),
         )
         for _ in range(3):  # Bennett's constant is a fixed point
             trial = self._empty()
@@ -104,9 +90,9 @@ class LadderSums:
         return self
 
     def _empty(self) -> LadderSums:
-        fresh = {name: np.zeros_like(getattr(self, name)) for name in ("count", "up", "down", "first", "second")}
+        fresh = {name: np.zeros_like(getattr(self, name)) for name in ("count", "up", "down")}
         logs = {name: np.full_like(getattr(self, name), -np.inf) for name in ("forward", "backward")}
-        return LadderSums(self.betas, self.centres, self.shift, **fresh, **logs)
+        return LadderSums(self.betas, self.centres, **fresh, **logs)
 
     def add(self, units: np.ndarray, log_ratio: np.ndarray) -> None:
         """Add draws: ``l`` ``(n, m, N + 1)`` of ``m`` units."""
@@ -119,9 +105,6 @@ class LadderSums:
             self.backward[units] = np.logaddexp(self.backward[units], logsumexp(-cold, axis=0))
             self.up[units] += expit(hot - self.centres).sum(axis=0)
             self.down[units] += expit(self.centres - cold).sum(axis=0)
-            offset = log_ratio - self.shift
-            self.first[units] += offset.sum(axis=0)
-            self.second[units] += (offset**2).sum(axis=0)
 
     def ratios(self, estimator: str, units: np.ndarray) -> np.ndarray:
         """Return log ratios ``(k, N)`` of neighbouring evidences; ``units`` ``(k, u)`` are 1 for those used."""
@@ -134,17 +117,6 @@ class LadderSums:
             total = np.log(units @ np.exp(logs - top)) + top - count
             return total if estimator == "forward" else -total
 
-    def integral(self, units: np.ndarray) -> np.ndarray:
-        """Return thermodynamic integrals ``(k,)``; ``units`` ``(k, u)`` are 1 for those used."""
-        count = (units @ self.count)[:, None]
-        steps = np.diff(self.betas)
-        with np.errstate(invalid="ignore"):
-            mean = units @ self.first / count
-            variance = units @ self.second / count - mean**2
-            mean = mean + self.shift
-            trapezoid = 0.5 * steps * (mean[:, 1:] + mean[:, :-1])
-            return (trapezoid - steps**2 / 12.0 * np.diff(variance, axis=1)).sum(axis=1)
-
     def evidence(self) -> LogEvidence:
         """Return the estimates; standard errors are NaN with fewer than two units."""
         used = np.flatnonzero(self.count)
@@ -153,9 +125,8 @@ class LadderSums:
         everything[np.arange(1, 1 + len(used)), used] = 0.0
         units = everything if len(used) > 1 else everything[:1]
         estimates = {name: self.ratios(name, units).sum(axis=1) for name in ("bennett", "forward", "backward")}
-        estimates["thermodynamic"] = self.integral(units)
         estimates["gap"] = estimates["forward"] - estimates["backward"]
-        student_ratio = float(student.ppf(0.975, max(len(used) - 1, 1)) / norm.ppf(0.975))
+        student_ratio = float(stdtrit(max(len(used) - 1, 1), 0.975) / ndtri(0.975))
         fields = []
         for values in estimates.values():
             fields += [float(values[0]), student_ratio * jackknife(values[1:])]

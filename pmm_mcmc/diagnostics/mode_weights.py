@@ -30,7 +30,7 @@ class Modes(NamedTuple):
     Attributes
     ----------
     weight, weight_se : (m,)
-        Shares of the draws, and standard errors: the larger of the binomial one by restarts and that between copies.
+        Shares of the draws, and standard errors: the larger of the binomial one by restarts and that between replicas.
     centre : (m, d)
         Means of the draws of each.
     restarts : (m,)

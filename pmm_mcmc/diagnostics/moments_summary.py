@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pmm_mcmc.diagnostics.parameters import labels_of
+from pmm_mcmc.diagnostics.parameters import ROUNDING, labels_of
 from pmm_mcmc.diagnostics.reading import Run
 from pmm_mcmc.diagnostics.table import BIASES
 
@@ -26,12 +26,14 @@ class MomentsRun(Run):
     are from the spread between the means of chains; one chain has none.
     """
 
+    means = "all means"
+
     def __init__(self, dt: Any):
         equilibration = dt["equilibration"] if "equilibration" in dt.children else None
         super().__init__(dt["posterior_mean"].dataset, dt["sample_stats_total"], equilibration=equilibration)
         self._sds = dt["posterior_sd"].dataset
 
-    @cached_property
+    @property
     def draws(self) -> int:
         """Number of draws of each chain."""
         return int(self.stats["draws"][0])
@@ -39,16 +41,16 @@ class MomentsRun(Run):
     @cached_property
     def moments(self) -> pd.DataFrame:
         """``mean``, ``sd``, ``mcse_mean`` and ``r_hat`` of each parameter."""
-        groups = (self.posterior, self._sds)
         mean, sd = (
             np.concatenate([values.values.reshape(self.chains, -1) for values in group.data_vars.values()], axis=1)
-            for group in groups
+            for group in (self.posterior, self._sds)
         )
         draws = np.float64(self.draws)
         count = self.chains * draws
         with np.errstate(all="ignore"):  # values that are not finite, constants, a single chain
             about = mean - mean[:1]
             total = np.sqrt((about.var(axis=0) + (sd**2).mean(axis=0)) * (count / (count - 1)))  # as ArviZ counts
+            total[total <= ROUNDING * np.abs(mean[0])] = 0.0
             between = about.var(axis=0, ddof=1) if self.chains > 1 else np.full(mean.shape[1], np.nan)
             within = (sd**2).mean(axis=0) * draws / (draws - 1)
             r_hat = np.sqrt((draws - 1) / draws + between / within)
@@ -63,19 +65,15 @@ class MomentsRun(Run):
     @cached_property
     def table(self) -> pd.DataFrame:
         """The columns that checks ask for: no bias is measured."""
-        return self.moments.reindex(columns=[*BIASES, "r_hat"]).assign(sd_cv=self.moments["sd"])
+        errors = self.moments["mcse_mean"] / self.moments["sd"].where(self.moments["sd"] > 0.0)
+        columns = {"sd_cv": self.moments["sd"], "within": errors, "between": errors}
+        return self.moments.reindex(columns=[*BIASES, "r_hat"]).assign(**columns)
 
     @property
-    def means(self) -> str:
-        """Phrase for the means of the table."""
-        return "all means"
-
-    @cached_property
     def r_hat(self) -> pd.Series:
         """r_hat of each parameter."""
         return self.moments["r_hat"]
 
-    @cached_property
-    def errors(self) -> pd.Series:
-        """Standard errors of means in standard deviations."""
-        return self.moments["mcse_mean"] / self.moments["sd"].where(self.moments["sd"] > 0.0)
+    def keep_apart(self, label: str) -> bool:
+        """Return that it is not known."""
+        return False

@@ -4,25 +4,21 @@ Where a coordinate ``z_i`` makes the others narrow, as the noise of a model that
 the run's length turn back, and draws agree with each other without that tail.  Its mass is predicted: outward from the
 median of the draws, where the gradients of the others grow, the others' density is integrated by importance sampling
 from the Gaussian at its maximum (Laplace's, with the Hessian matrix by differences of gradients).  The draws are its
-check: a prediction whose bulk is not theirs is no evidence (:func:`neck_reasons`).
+check: a prediction whose bulk is not theirs is no evidence (:func:`mass_beyond`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.statement import Reason
 
-if TYPE_CHECKING:
-    from pmm_mcmc.diagnostics.reading import Run
-
-__all__ = ["DRAWS", "MOST", "Value", "neck_reasons", "necks_beyond"]
+__all__ = ["DRAWS", "MOST", "TAIL", "Value", "mass_beyond", "necks_beyond"]
 
 # Log densities ``(n,)`` and gradients ``(n, d)`` at positions ``(n, d)``.
 Value = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -47,7 +43,7 @@ _PAIRS = 16
 # Rise of a prediction beyond its maximum, in nats, that 32 draws leave: it ends before a larger one.
 _RISE = 0.5
 # Share of the draws beyond which a neck begins, and the bulk in which the prediction must agree with the draws.
-_TAIL = 0.01
+TAIL = 0.01
 _BULK = 0.05
 
 
@@ -207,45 +203,22 @@ class _Walk:
         return 0.5 * (hessian + hessian.T)
 
 
-def neck_reasons(run: Run) -> list[Reason]:
-    """Return a reason if a neck has a hundredth more of the mass than of the draws."""
-    for one in run.findings.get("necks", {}).get("along", []):
-        number = one["coordinate"]
-        side = one["side"]
-        z = run.sampled_position[..., number].ravel()
-        mass = _beyond(side * z, *_ordered(side, one["at"], one["log_density"]))
-        if mass > _TAIL + CALIBRATION.mass:
-            edge = side * float(np.quantile(side * z, 1.0 - _TAIL))
-            parameter = run.coordinate(number)
-            value = run.draws_of(parameter)[int(np.argmin(np.abs(z - edge)))]
-            where = "below" if edge < np.median(z) else "above"
-            text = (
-                f"by a prediction {100.0 * mass:.0f} % of the mass is where {parameter} is {where} {value:.3g}, a neck "
-                f"with {100.0 * _TAIL:.0f} % of the draws"
-            )
-            remedy = f"draw more, or keep {parameter} from there by its prior"
-            return [Reason("neck", text, remedy, parameter, mass, _TAIL + CALIBRATION.mass)]
-    return []
-
-
-def _ordered(side: int, places: list[float], log_density: list[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return places and log densities such that the neck is on the right."""
-    return side * np.array(places)[::side], np.array(log_density)[::side]
-
-
-def _beyond(z: np.ndarray, places: np.ndarray, log_density: np.ndarray) -> float:
-    """Return the mass predicted beyond the last hundredth of draws ``z``; 0 where the prediction is no evidence."""
-    low, high, edge = np.quantile(z, [_BULK, 1.0 - _BULK, 1.0 - _TAIL])
-    if not ((places >= low) & (places <= high)).any():
+def mass_beyond(z: np.ndarray, side: int, places: list[float], log_densities: list[float]) -> float:
+    """Return the mass predicted beyond the last hundredth of draws ``z`` on a side; 0 where that is no evidence."""
+    z = side * z
+    grid = side * np.array(places)[::side]  # the neck is on the right
+    log_density = np.array(log_densities)[::side]
+    low, high, edge = np.quantile(z, [_BULK, 1.0 - _BULK, 1.0 - TAIL])
+    if not ((grid >= low) & (grid <= high)).any():
         return 0.0
-    top = int(np.where((places >= low) & (places <= high), log_density, -np.inf).argmax())
+    top = int(np.where((grid >= low) & (grid <= high), log_density, -np.inf).argmax())
     rises = np.flatnonzero(np.diff(log_density[top:]) > _RISE)
     if rises.size:  # there the prediction fails, or another mode begins
-        places, log_density = (values[: top + rises[0] + 1] for values in (places, log_density))
-    if len(places) < 5 or places[0] > low or places[-1] < edge:
+        grid, log_density = (values[: top + rises[0] + 1] for values in (grid, log_density))
+    if len(grid) < 5 or grid[0] > low or grid[-1] < edge:
         return 0.0
-    fine = np.linspace(places[0], places[-1], 4001)
-    density = np.exp(PchipInterpolator(places, log_density)(fine) - log_density[top])
+    fine = np.linspace(grid[0], grid[-1], 4001)
+    density = np.exp(PchipInterpolator(grid, log_density)(fine) - log_density[top])
     inside = (fine >= low) & (fine <= high)
     share = np.cumsum(density * inside) / (density * inside).sum()
     drawn = np.sort(z[(z >= low) & (z <= high)])

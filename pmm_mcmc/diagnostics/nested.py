@@ -10,7 +10,6 @@ import pandas as pd
 import xarray as xr
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
-from arviz_stats import rhat_nested
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 
@@ -92,6 +91,8 @@ def _of_variable(draws: xr.DataArray, member: np.ndarray) -> xr.DataArray:
     draws = draws.where(np.isfinite(draws))
     with np.errstate(all="ignore"):  # constants, and chains that do not move
         if draws.sizes["draw"] >= CALIBRATION.fewest_of_chain:
+            from arviz_stats import rhat_nested  # takes longer to import than a short run
+
             return rhat_nested(draws, sample_dims=["chain", "draw"], method="rank", superchain_ids=member)
         return draws.isel(chain=0, draw=0, drop=True).copy(data=_as_drawn(draws.values, member))
 

@@ -10,10 +10,12 @@ import xarray as xr
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
-__all__ = ["SLAB", "Parameters", "coordinate_of", "labels_of"]
+__all__ = ["ROUNDING", "SLAB", "Parameters", "coordinate_of", "labels_of"]
 
 # Bytes of parameters that are in memory together.
 SLAB = 2**23
+# Relative differences up to which values are one constant: a diagonal of correlations is 1 to rounding.
+ROUNDING = 32.0 * float(np.finfo(float).eps)
 _SAMPLE = ("chain", "draw")
 
 
@@ -36,66 +38,49 @@ class Parameters:
         return labels_of(self._posterior)
 
     def __len__(self) -> int:
-        sizes = (dict(variable.sizes) for variable in self._posterior.data_vars.values())
-        return sum(int(np.prod([size for dim, size in every.items() if dim not in _SAMPLE])) for every in sizes)
+        return len(self.labels)
 
     def slabs(self, numbers: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield numbers of parameters with their draws ``(chain, draw, n)``: of all, or of those in ``numbers``."""
-        blocks = []
-        draws = []
-        size = 0
-        for indices, values in self._pieces(numbers):
-            blocks.append(indices)
-            draws.append(values)
-            size += values.nbytes
-            if size >= SLAB:
-                yield np.concatenate(blocks), draws[0] if len(draws) == 1 else np.concatenate(draws, axis=-1)
+        wanted = np.ones(len(self), bool) if numbers is None else np.isin(np.arange(len(self)), numbers)
+        blocks: list[tuple[np.ndarray, np.ndarray]] = []
+        for indices, values in self._pieces(wanted):
+            blocks.append((indices, values))
+            if sum(draws.nbytes for _, draws in blocks) >= SLAB:
+                yield _joined(blocks)
                 blocks = []
-                draws = []
-                size = 0
         if blocks:
-            yield np.concatenate(blocks), draws[0] if len(draws) == 1 else np.concatenate(draws, axis=-1)
+            yield _joined(blocks)
 
-    def _pieces(self, numbers: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        wanted = np.ones(len(self), bool)
-        if numbers is not None:
-            wanted[:] = False
-            wanted[numbers] = True
+    def _pieces(self, wanted: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         offset = 0
         for variable in self._posterior.data_vars.values():
-            dims = [dim for dim in variable.dims if dim not in _SAMPLE]
-            variable = variable.transpose(*_SAMPLE, *dims)
-            if not dims:
-                dims = ["scalar"]
+            variable = variable.transpose(*_SAMPLE, ...)
+            if variable.ndim == 2:
                 variable = variable.expand_dims("scalar", axis=2)
             shape = variable.shape[2:]
             places = offset + np.arange(int(np.prod(shape))).reshape(shape)
             offset += places.size
             # Slices along the longest dimension, so that a variable on disk is not read as a whole.
             long = int(np.argmax(shape))
-            step = max(1, SLAB * shape[long] // max(1, 8 * int(np.prod(variable.shape))))
+            step = max(1, SLAB * shape[long] // max(1, 8 * variable.size))
             for begin in range(0, shape[long], step):
                 block = slice(begin, begin + step)
                 indices = places[(slice(None),) * long + (block,)].ravel()
                 chosen = wanted[indices]
                 if chosen.any():
-                    values = variable.isel({dims[long]: block}).values
+                    values = variable.isel({variable.dims[2 + long]: block}).values
                     values = values.reshape(*values.shape[:2], -1)
-                    if not chosen.all():
-                        indices = indices[chosen]
-                        values = values[..., chosen]
-                    yield indices, values.astype(float, copy=False)
+                    yield indices[chosen], values[..., chosen].astype(float, copy=False)
 
-    def read(self, numbers: np.ndarray | None = None) -> np.ndarray:
-        """Return draws ``(chain, draw, n)`` of the parameters ``numbers``, in this order; by default of all."""
-        numbers = np.arange(len(self)) if numbers is None else np.asarray(numbers)
-        sizes = self._posterior.sizes
-        values = np.empty((sizes["chain"], sizes["draw"], len(numbers)))
-        place = np.full(len(self), -1)
-        place[numbers] = np.arange(len(numbers))
-        for indices, block in self.slabs(numbers):
-            values[..., place[indices]] = block
-        return values
+    def read(self, number: int) -> np.ndarray:
+        """Return the draws ``(chain, draw)`` of a parameter."""
+        ((_, values),) = self.slabs(np.array([number]))
+        return values[..., 0]
+
+
+def _joined(blocks: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    return np.concatenate([indices for indices, _ in blocks]), np.concatenate([draws for _, draws in blocks], axis=-1)
 
 
 def coordinate_of(values: np.ndarray, positions: np.ndarray | None) -> np.ndarray:

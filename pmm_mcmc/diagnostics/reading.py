@@ -10,37 +10,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from scipy.stats import chi2, poisson
+from scipy.special import gammaincinv
 
-from pmm_mcmc.diagnostics.biases import Biases, biases_of
 from pmm_mcmc.diagnostics.breaks import Break
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.folds import Folds
 from pmm_mcmc.diagnostics.identity import holds, identity_of, whitened_identity
+from pmm_mcmc.diagnostics.modes import Mode
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.noncentred import sampled_positions
 from pmm_mcmc.diagnostics.parameters import Parameters, coordinate_of
 from pmm_mcmc.diagnostics.table import selected, table_of
+from pmm_mcmc.diagnostics.unadjusted import Biases, biases_of
 from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
-from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
+from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, poisson_limit
 from pmm_mcmc.warmup.stein_identity import Identity
 
-__all__ = ["FINDINGS", "Run", "read", "scalars", "walled"]
+__all__ = ["FINDINGS", "Run", "checked", "read"]
 
 # Attribute of a result: the findings of searches after the draws, as JSON: modes, breaks, necks.
 FINDINGS = "findings"
-
-_SAMPLE = ("chain", "draw")
-_NONE = (
-    "the result holds no gradients (sample_stats 'gradient' and 'unconstrained'): sample with a step method of "
-    "pmm_mcmc that moves all continuous variables of the model, with keep_gradients=True"
-)
-
-
-def walled(stats: Any, draws: int) -> bool:
-    """Return whether so many transitions met values that are not finite that the density may end at a wall."""
-    limit = poisson.isf(0.05, CALIBRATION.unstable_rate * draws)
-    return "model_failures" in stats and int(stats["model_failures"].sum()) > limit
 
 
 @dataclass
@@ -71,25 +60,31 @@ class Run:
 
     # -- what the result is ------------------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def chains(self) -> int:
         """Number of chains."""
         return int(self.posterior.sizes["chain"])
 
-    @cached_property
+    @property
     def draws(self) -> int:
         """Number of draws of each chain."""
         return int(self.posterior.sizes["draw"])
 
     @property
-    def attrs(self) -> dict[str, Any]:
-        """Attributes of the posterior."""
-        return dict(self.posterior.attrs)
+    def enough(self) -> bool:
+        """Whether there are draws enough for a corrected estimate."""
+        return self.draws >= CALIBRATION.fewest_of_chain and self.chains * self.draws >= CALIBRATION.fewest
 
     @property
     def of_package(self) -> bool:
         """Whether a method of this package made the draws."""
         return "n_grad_total" in self.stats or "gradient" in self.stats or self.ladder is not None
+
+    def setting(self, name: str) -> np.ndarray | None:
+        """Return a number of the setting: an attribute, or in results of PyMC's loop a statistic of each draw."""
+        if name in self.posterior.attrs:
+            return np.asarray(self.posterior.attrs[name])
+        return self.stats[name].values if name in self.stats else None
 
     @property
     def has_gradients(self) -> bool:
@@ -99,8 +94,8 @@ class Run:
     @property
     def adjusted(self) -> bool:
         """Whether the posterior is the stationary law of the kernel that made the draws, a method of this package."""
-        if "adjusted" in self.attrs:
-            return bool(self.attrs["adjusted"])
+        if "adjusted" in self.posterior.attrs:
+            return bool(self.posterior.attrs["adjusted"])
         return self.ladder is not None or (self.of_package and "acceptance_rate" in self.stats)
 
     @property
@@ -111,12 +106,19 @@ class Run:
     @cached_property
     def findings(self) -> dict[str, Any]:
         """The findings of searches after the draws, by name."""
-        return json.loads(self.attrs.get(FINDINGS, "{}"))
+        return json.loads(self.posterior.attrs.get(FINDINGS, "{}"))
 
     @property
     def broken(self) -> Break | None:
         """The jump or wall between draws, if there is one."""
         return Break.of(self.findings.get("breaks", {}))
+
+    @property
+    def other_mode(self) -> Mode | None:
+        """Another mode that scouts met; results of PyMC's loop have them in their statistics."""
+        if "modes" in self.findings:
+            return Mode.of_finding(self.findings["modes"])
+        return Mode.of_statistics(self.stats, self.chains)
 
     # -- parameters --------------------------------------------------------------------------------------------------
 
@@ -124,11 +126,6 @@ class Run:
     def parameters(self) -> Parameters:
         """The parameters with their draws."""
         return Parameters(self.posterior)
-
-    @property
-    def labels(self) -> list[str]:
-        """Labels of the parameters."""
-        return self.parameters.labels
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -142,16 +139,11 @@ class Run:
         count = len(self.parameters)
         return "all means" if rows == count else f"the {rows} of {count} means that were judged"
 
-    @property
-    def kind(self) -> str:
-        """Noun for the rows of the table."""
-        return "parameters" if len(self.table) == len(self.parameters) else "parameters judged"
-
     @cached_property
     def r_hat(self) -> pd.Series:
         """r_hat of each row of the table, nested for superchains, by its name; 1 of constants."""
         values = self.table["r_hat"].rename("r_hat")
-        if self.chains > 1 and "superchains" in self.attrs:
+        if self.chains > 1 and "superchains" in self.posterior.attrs:
             tree = xr.DataTree.from_dict({"posterior": self.posterior})
             values = nested_r_hat(tree).reindex(self.table.index).rename("nested r_hat")
         # Replicas of a ladder start together, and forget by restarts, which are counted.
@@ -169,20 +161,10 @@ class Run:
         between = self.table["between"]
         if self.chains == 1 or not len(self.table):
             return within
-        quantile = chi2.ppf(1.0 - WARMUP.chance / len(self.table), self.chains - 1)
-        chance = np.sqrt(quantile / (self.chains - 1))
+        degrees = self.chains - 1
+        chi_square = 2.0 * gammaincinv(0.5 * degrees, 1.0 - WARMUP.chance / len(self.table))
+        chance = np.sqrt(chi_square / degrees)
         return within.where(~(between > chance * within) & within.notna(), between)
-
-    @property
-    def effective(self) -> float:
-        """Effective draws of the parameter that has fewest."""
-        of_each = [1.0 / error**2 for error in self.errors if error > 0.0]
-        return min(of_each, default=float(self.chains * self.draws))
-
-    @cached_property
-    def biases(self) -> Biases:
-        """Biases of the rows of the table."""
-        return biases_of(self.table)
 
     @cached_property
     def errors_of_sd(self) -> pd.Series:
@@ -196,12 +178,28 @@ class Run:
         if self.position is None:
             return error * np.nan
         moved = np.append((self.sampled_position != self.position).any(axis=(0, 1)), True)
-        number = {label: i for i, label in enumerate(self.labels)}
         for label in error.index[error > CALIBRATION.mcse]:
-            values = self.parameters.read(np.array([number[label]]))
-            if moved[coordinate_of(values, self.position)[0]]:
+            if moved[coordinate_of(self.draws_of(label)[..., None], self.position)[0]]:
                 error[label] = np.nan
         return error
+
+    @property
+    def harmless(self) -> int:
+        """Number of transitions that may fail.
+
+        A transition that fails keeps a chain out of a region in which it would have stayed for about an autocorrelation
+        time, that is for one effective draw.  So the share of the posterior that is missing is about the number of
+        these transitions over that of effective draws; the slowest parameter has the fewest of these.  The limit allows
+        for chance, so that one event in a short run is no reason.
+        """
+        of_each = [1.0 / error**2 for error in self.errors if error > 0.0]
+        effective = min(of_each, default=float(self.chains * self.draws))
+        return _beyond_chance(effective)
+
+    @cached_property
+    def biases(self) -> Biases:
+        """Biases of the rows of the table."""
+        return biases_of(self.table)
 
     # -- gradients ---------------------------------------------------------------------------------------------------
 
@@ -225,11 +223,14 @@ class Run:
         """Degrees of freedom of standard errors of corrected estimates."""
         return degrees_of_freedom(self.chains, self.draws)
 
-    @cached_property
-    def moving(self) -> np.ndarray:
-        """Which coordinates vary between draws."""
+    @property
+    def has_edge(self) -> bool:
+        """Whether the identity fails as at an edge or a jump of the density."""
+        if self.identity is None:
+            return False
         with np.errstate(invalid="ignore"):  # what is infinite does not move
-            return np.ptp(self.sampled_position, axis=(0, 1)) > 0.0
+            moving = np.ptp(self.sampled_position, axis=(0, 1)) > 0.0
+        return not holds(self.identity, self.identity_degrees, moving)
 
     @cached_property
     def folds(self) -> Folds:
@@ -240,15 +241,11 @@ class Run:
     def correctable(self) -> bool:
         """Whether there are gradients, and the Stein identity can correct the draws."""
         # Where the density jumps, or may end at a wall, the identity lacks a boundary term.
-        if self.identity is None or self.broken is not None or walled(self.stats, self.chains * self.draws):
+        failures = int(self.stats["model_failures"].sum()) if "model_failures" in self.stats else 0
+        if not self.has_gradients or self.broken is not None or failures > _beyond_chance(self.chains * self.draws):
             return False
-        if not np.isfinite(self.sampled_position).all():  # a scale so small that non-centred coordinates overflow
-            return False
-        return holds(self.identity, self.identity_degrees, self.moving)
-
-    def coordinate_of(self, values: np.ndarray) -> np.ndarray:
-        """Return the number of the coordinate that each parameter ``(chain, draw, n)`` equals in all draws, or -1."""
-        return coordinate_of(values, self.sampled_position)
+        # A scale so small that non-centred coordinates overflow.
+        return bool(np.isfinite(self.sampled_position).all()) and not self.has_edge
 
     # -- names -------------------------------------------------------------------------------------------------------
 
@@ -262,31 +259,29 @@ class Run:
 
     def _closest(self, positions: np.ndarray, number: int) -> str:
         x = positions[..., number]
+        labels = self.parameters.labels
         best = ""
         closest = -1.0
-        judged_labels = set(self.table.index)
-        numbers = np.array([i for i, label in enumerate(self.labels) if label in judged_labels])
+        numbers = np.flatnonzero(np.isin(labels, self.table.index))
         for indices, values in self.parameters.slabs(numbers):
             equal = coordinate_of(values, positions) == number
             if equal.any():
-                return self.labels[indices[int(equal.argmax())]]
+                return labels[indices[int(equal.argmax())]]
             flat = values.reshape(x.size, -1)
             with np.errstate(all="ignore"):
                 correlation = np.nan_to_num(np.abs([np.corrcoef(x.ravel(), f)[0, 1] for f in flat.T]))
             if correlation.max() > closest:
-                best = self.labels[indices[int(correlation.argmax())]]
+                best = labels[indices[int(correlation.argmax())]]
                 closest = float(correlation.max())
         return best
 
     def draws_of(self, label: str) -> np.ndarray:
-        """Return all draws ``(n,)`` of a parameter."""
-        return self.parameters.read(np.array([self.labels.index(label)])).ravel()
+        """Return the draws ``(chain, draw)`` of a parameter."""
+        return self.parameters.read(self.parameters.labels.index(label))
 
     def keep_apart(self, label: str) -> bool:
         """Return whether chains are in groups between which the draws of a parameter do not overlap."""
-        if "draw" not in self.posterior.sizes:  # draws were not kept
-            return False
-        values = self.draws_of(label).reshape(self.chains, -1)
+        values = self.draws_of(label)
         ordered = values[np.argsort(values.mean(axis=1))]
         below = np.maximum.accumulate(ordered.max(axis=1))[:-1]
         above = np.minimum.accumulate(ordered.min(axis=1)[::-1])[::-1][1:]
@@ -305,45 +300,44 @@ class Run:
         return f", most of all where {self.unconstrained(worst)} is {abs(offset[worst]):.1f} sd {side} its mean"
 
 
-def scalars(dt: Any, var_names: Any = None) -> xr.Dataset:
-    """Return the posterior of a result, or some of its variables."""
-    posterior = dt["posterior"].dataset
-    if var_names is not None:
-        posterior = posterior[[var_names] if isinstance(var_names, str) else list(var_names)]
-    return posterior
+def _beyond_chance(draws: float) -> int:
+    """Return the number of transitions that may fail for so many draws, with chance."""
+    return poisson_limit(CALIBRATION.unstable_rate * draws)
 
 
-def read(dt: Any, var_names: Any = None, *, strict: bool = False) -> Run:
-    """Read a result.
+def checked(dt: Any) -> Any:
+    """Return ``dt`` if it is a result of sampling, and raise an error with the remedy if not."""
+    kind = type(dt).__name__
+    if hasattr(dt, "children"):
+        group = "posterior" if "posterior" in dt.children else "posterior_mean"
+        if group not in dt.children:
+            groups = f"the groups {', '.join(dt.children)}" if dt.children else "no groups"
+            raise ValueError(f"dt: has {groups}, and not 'posterior': pass the whole result of pmm.sample or pm.sample")
+        dims = ("chain", "draw") if group == "posterior" else ("chain",)
+        missing = [dim for dim in dims if dim not in dt[group].sizes]
+        if missing:
+            raise ValueError(
+                f"dt: its posterior has no dimension {missing[0]!r}: name the first two dimensions of draws 'chain' "
+                "and 'draw', as az.from_dict does"
+            )
+        return dt
+    remedy = "pass what pmm.sample or pm.sample returned, or pmm.open(...)"
+    if dt is not None and hasattr(dt, "groups") and hasattr(dt, "posterior"):
+        remedy = "az.convert_to_datatree(dt) makes one of it"
+    elif hasattr(dt, "data_vars") or hasattr(dt, "coords"):
+        remedy = "pass the whole result, not a group or a variable of it (of draws alone az.from_dict makes one)"
+    elif isinstance(dt, dict):
+        remedy = "az.from_dict({'posterior': ...}) makes one of draws (chain, draw, ...)"
+    raise TypeError(f"dt={'None' if dt is None else kind}: must be a result of sampling, a DataTree; {remedy}")
 
-    Parameters
-    ----------
-    dt
-        A result of any sampler.
-    var_names
-        Parameters; all by default.
-    strict
-        Raise an error if there are no gradients, or fewer than 20 draws; by default they are ``None`` then.
 
-    Raises
-    ------
-    ValueError
-        If ``strict`` and there can be no corrected estimates.
-    """
-    posterior = scalars(dt, var_names)
+def read(dt: Any) -> Run:
+    """Read a result of any sampler that kept its draws."""
+    checked(dt)
     groups = {name: dt[name] if name in dt.children else None for name in ("ladder", "equilibration")}
-    stats = dt["sample_stats"] if "sample_stats" in dt.children else {}
-    run = Run(posterior, stats, **groups)
-    with_gradients = "gradient" in stats and "unconstrained" in stats
-    enough = run.draws >= CALIBRATION.fewest_of_chain and run.chains * run.draws >= CALIBRATION.fewest
-    if strict and not with_gradients:
-        raise ValueError(_NONE)
-    if strict and not enough:
-        raise ValueError(
-            f"{run.chains} x {run.draws} draws are too few for a corrected estimate: draw at least {CALIBRATION.fewest}"
-        )
-    if with_gradients and enough:
-        run.position = np.asarray(stats["unconstrained"].values, dtype=float)
-        run.gradient = np.asarray(stats["gradient"].values, dtype=float)
-        run.sampled_position = sampled_positions(stats)
+    run = Run(dt["posterior"].dataset, dt["sample_stats"] if "sample_stats" in dt.children else {}, **groups)
+    if "gradient" in run.stats and "unconstrained" in run.stats and run.enough:
+        run.position = np.asarray(run.stats["unconstrained"].values, dtype=float)
+        run.gradient = np.asarray(run.stats["gradient"].values, dtype=float)
+        run.sampled_position = sampled_positions(run.stats)
     return run

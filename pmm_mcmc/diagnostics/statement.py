@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from html import escape
 
 __all__ = ["MORE", "NOT_TRUSTED", "TRUSTED", "UNDECIDED", "Reason", "Verdict", "concluded", "format_with_limit"]
 
@@ -21,8 +22,6 @@ NEAR = 2.0
 # step must be mended before more draws help.
 _STATES = {
     "jump": NOT_TRUSTED,
-    "wall": NOT_TRUSTED,
-    "unstable": NOT_TRUSTED,
     "divergences": NOT_TRUSTED,
     "identity": NOT_TRUSTED,
     "bias": NOT_TRUSTED,
@@ -30,8 +29,7 @@ _STATES = {
     "r_hat": NOT_TRUSTED,
     "equilibration": UNDECIDED,
     "neck": UNDECIDED,
-    "restarts": UNDECIDED,
-    "evidence": UNDECIDED,
+    "ladder": UNDECIDED,
     "step_long": UNDECIDED,
     "one_chain": UNDECIDED,
     "few_draws": UNDECIDED,
@@ -41,6 +39,7 @@ _STATES = {
 # What explains what: the remedy of the first is that of the second.  A step that is known to be too long explains why
 # the identity fails, and no edge of the density is needed; chains that have not forgotten their starts disagree.
 _CAUSES = {("step_long", "identity"), ("equilibration", "r_hat")}
+_COLOURS = {TRUSTED: "#2e7d32", UNDECIDED: "#b26a00", NOT_TRUSTED: "#b71c1c"}
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,12 @@ class Reason:
     ----------
     code : str
         Of every run ``"few_draws"``, ``"one_chain"``, ``"r_hat"``, ``"mcse"``, ``"divergences"``; of those of this
-        package also ``"equilibration"``, ``"identity"``, ``"modes"``, ``"neck"``; of unadjusted draws ``"unstable"``,
-        ``"bias"``, ``"step_long"``, ``"unmeasured"``, ``"jump"``, ``"wall"``; of a ladder ``"restarts"``,
-        ``"evidence"``.
+        package also ``"equilibration"``, ``"identity"``, ``"modes"``, ``"neck"``; of unadjusted draws ``"bias"``,
+        ``"step_long"``, ``"unmeasured"``, ``"jump"``; of a ladder ``"ladder"``.
     words : str
         The finding in words, with its limit.
     remedy : str
-        What to do about it; may be empty.
+        What to do about it.
     parameter : str or None
         The parameter concerned.
     value, limit : float or None
@@ -66,7 +64,7 @@ class Reason:
 
     code: str
     words: str
-    remedy: str = ""
+    remedy: str
     parameter: str | None = None
     value: float | None = None
     limit: float | None = None
@@ -84,10 +82,25 @@ class Reason:
             return UNDECIDED if near else NOT_TRUSTED
         return _STATES[self.code]
 
+    @property
+    def times(self) -> float:
+        """How many times as many draws remove it; 1 where that is not known.
+
+        A standard error falls with the root of the number of draws, and what r_hat exceeds 1 by, which is the square of
+        one, with the number itself.
+        """
+        if self.remedy != MORE or not self.value or self.limit is None:
+            return 1.0
+        if self.code == "few_draws":
+            return self.limit / self.value
+        if self.code == "mcse":
+            return (self.value / self.limit) ** 2
+        return (self.value - 1.0) / (self.limit - 1.0) if self.code == "r_hat" else 1.0
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a run may be trusted: what :func:`pmm_mcmc.verdict` returns.
+    """Whether a run may be trusted: what :func:`pmm_mcmc.verdict` returns; a notebook shows it as a list.
 
     Attributes
     ----------
@@ -112,6 +125,12 @@ class Verdict:
     def __str__(self) -> str:
         return self.sentence
 
+    def _repr_html_(self) -> str:
+        state, _, text = self.sentence.partition(":")
+        head = f'<p><b style="color:{_COLOURS[self.state]}">{escape(state)}</b>:{escape(text)}</p>'
+        lines = [escape(f"{each.code}: {each}. Remedy: {each.remedy}.") for each in self.reasons]
+        return head + "".join(f"<li>{line}</li>" for line in lines)
+
 
 def format_with_limit(value: float, limit: float, digits: int) -> tuple[str, str]:
     """Format a figure and its limit with as many digits as tell them apart."""
@@ -130,33 +149,12 @@ def concluded(reasons: Iterable[Reason], good: str, note: str = "") -> Verdict:
         return Verdict(TRUSTED, f"Trusted: {good}{note}", ())
     state = NOT_TRUSTED if any(reason.state == NOT_TRUSTED for reason in ordered) else UNDECIDED
     decisive = [reason for reason in ordered if reason.state == state]
-    sentence = f"{state.capitalize()}: {'; '.join(map(str, decisive))}."
     cause = [reason for reason in ordered if (reason.code, decisive[0].code) in _CAUSES]
-    remedy = next((reason.remedy for reason in [*cause, *decisive] if reason.remedy), "")
-    if remedy == MORE:
-        remedy += _how_many([reason for reason in ordered if reason.remedy == MORE])
-    if remedy:
-        sentence += f" {remedy[0].upper()}{remedy[1:]}."
+    remedy = [*cause, *decisive][0].remedy
+    times = max(reason.times for reason in ordered)
+    if remedy == MORE and 1.0 < times < math.inf:
+        remedy += f": about {math.ceil(10.0 * times) / 10.0:.1f} times as many"
+        overlapping = any(reason.code == "r_hat" and reason.remedy == MORE for reason in ordered)
+        remedy += ", or reparametrise" * overlapping
+    sentence = f"{state.capitalize()}: {'; '.join(map(str, decisive))}. {remedy[0].upper()}{remedy[1:]}."
     return Verdict(state, sentence + note, tuple(ordered))
-
-
-def _how_many(reasons: list[Reason]) -> str:
-    """Return words for how many times as many draws remove reasons, where that is known.
-
-    A standard error falls with the root of the number of draws, and what r_hat exceeds 1 by, which is the square of
-    one, with the number itself.
-    """
-    times = [1.0]
-    for reason in reasons:
-        if not reason.value or reason.limit is None:
-            continue
-        if reason.code == "few_draws":
-            times.append(reason.limit / reason.value)
-        if reason.code == "mcse":
-            times.append((reason.value / reason.limit) ** 2)
-        if reason.code == "r_hat":
-            times.append((reason.value - 1.0) / (reason.limit - 1.0))
-    if max(times) == 1.0 or not math.isfinite(max(times)):
-        return ""
-    text = f": about {math.ceil(10.0 * max(times)) / 10.0:.1f} times as many"
-    return f"{text}, or reparametrise" if any(reason.code == "r_hat" for reason in reasons) else text

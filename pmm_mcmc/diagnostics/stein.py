@@ -29,26 +29,69 @@ References
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.estimate import Corrected, Estimate, choose
 from pmm_mcmc.diagnostics.folds import Folds
-from pmm_mcmc.warmup.standard_errors import between_pieces
+from pmm_mcmc.warmup.standard_errors import batch_means, between_pieces
 
-__all__ = [
-    "ORDERS",
-    "corrected",
-    "corrected_expectations",
-    "own_terms",
-    "solve_slopes",
-]
+__all__ = ["ORDERS", "Corrected", "corrected", "own_terms", "solve_slopes", "uncorrected"]
 
 # Sets of regressors: the first one, two or three own-direction terms, or all three with the virial terms.
 ORDERS = (1, 2, 3)
 _VIRIAL = "virial"
 # Numbers in a block of functions that are corrected together: two megabytes fit a processor's cache.
 _BLOCK = 2**18
+
+
+class Corrected(NamedTuple):
+    """Estimates of ``p`` expectations, each of shape ``(p,)``.
+
+    Attributes
+    ----------
+    raw, raw_se
+        Plain mean over draws, with its standard error.
+    value, se
+        Corrected estimate with its standard error if ``used``, else the raw one.
+    bias, bias_se
+        Raw minus corrected estimate, with its standard error; NaN where not measurable.
+    left
+        Standard error of the correction over that of the raw estimate, 1 at most: the share of the bias that the
+        correction is expected not to remove; ``se`` includes it if the bias is beyond doubt.
+    by_chain : (chain, p)
+        ``value`` from each chain's own draws, with coefficients from the others.
+
+    A function that is not finite everywhere has the raw estimate without an error; a constant has no bias and no error.
+    """
+
+    raw: np.ndarray
+    raw_se: np.ndarray
+    value: np.ndarray
+    se: np.ndarray
+    bias: np.ndarray
+    bias_se: np.ndarray
+    left: np.ndarray
+    by_chain: np.ndarray
+
+    @property
+    def used(self) -> np.ndarray:
+        """Whether the correction reduced the error enough."""
+        return ~np.isnan(self.bias)
+
+
+def uncorrected(values: np.ndarray) -> Corrected:
+    """Return plain means of functions ``(chain, draw, p)``, whose bias is not measurable."""
+    origin = values[0, 0]
+    with np.errstate(invalid="ignore"):  # the mean of what is not finite
+        f = values - origin
+        pieces = batch_means(f)
+        value = origin + pieces.mean(axis=0)
+        by_chain = origin + f.mean(axis=1)
+        none = np.full(len(origin), np.nan)
+        error = between_pieces(pieces, len(values)) if len(pieces) > 1 else none
+    return Corrected(value, error, value, error, none, none, np.ones(len(origin)), by_chain)
 
 
 def own_terms(u: np.ndarray, s1: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -109,12 +152,13 @@ def _fit(
     return coefficients | {_VIRIAL: (slopes, by_values - np.einsum("imp,ip->mp", by_terms, slopes))}
 
 
-def corrected_expectations(
+def corrected(
     values: np.ndarray,
-    position: np.ndarray,
-    gradient: np.ndarray,
+    folds: Folds,
     coordinate: np.ndarray | None = None,
     follow: np.ndarray | None = None,
+    *,
+    unbiased: bool = False,
 ) -> Corrected:
     """Estimate the posterior expectations of functions of the parameters.
 
@@ -122,83 +166,86 @@ def corrected_expectations(
     ----------
     values : (chain, draw, p)
         The functions at the draws.
-    position, gradient : (chain, draw, d)
-        Unconstrained positions, and the gradient of the log density there.
+    folds
+        The draws with their gradients.
     coordinate : (p,) int, optional
         The coordinate that a function equals, or -1: its direction need not be estimated.
     follow : (chain, draw, p), optional
         Functions whose directions are used; default ``values``.  A squared deviation does not vary with a direction
         linearly, and uses that of the deviation.
-
-    Returns
-    -------
-    Corrected
-        Raw and corrected estimates with standard errors.
+    unbiased
+        Whether the draws have no bias: then nothing is added to errors for what a correction leaves of it.
 
     Notes
     -----
     The identity needs a density that vanishes at infinity; on the unconstrained scale there are no boundary terms.
     Draws with wrong weights of separate modes fulfil it.
     """
-    folds = Folds(position, gradient)
-    return corrected(values, folds, folds.directions(values if follow is None else follow, coordinate))
-
-
-def corrected(values: np.ndarray, folds: Folds, directions: list[np.ndarray], unbiased: bool = False) -> Corrected:
-    """Estimate expectations of functions as :func:`corrected_expectations` does, from folds made before.
-
-    Parameters
-    ----------
-    values : (chain, draw, p)
-        The functions at the draws.
-    folds
-        The draws.
-    directions
-        How the functions, or those that they follow, vary: ``folds.directions`` of them.
-    unbiased
-        Whether the draws have no bias: then nothing is added to errors for what a correction leaves of it.
-    """
     p = values.shape[2]
     chains = folds.chains
-    cut = folds.cut
-    f = folds.flat(values)
-    # Minus its first value a constant is exactly zero.  Functions that are not finite are 0 here, NaN at the end.
-    finite = np.isfinite(f).all(axis=0)
-    origin = np.where(finite, f[0], np.nan)
-    f = np.where(finite, f - np.where(finite, f[0], 0.0), 0.0)
-
-    pieces = {order: np.empty((chains * cut, p)) for order in (*ORDERS, _VIRIAL)}
-    for (fold, train, held, numbers), direction in zip(folds, directions, strict=True):
-        each = len(held) // len(numbers)
-        n = len(train)
+    f, origin = folds.flat(values)
+    followed = f if follow is None else folds.flat(follow)[0]
+    coordinate = np.full(p, -1) if coordinate is None else coordinate
+    pieces = {name: np.empty((chains * folds.cut, p)) for name in (*ORDERS, _VIRIAL)}
+    for fold, rows, numbers in folds.members:
+        n = fold.fitted
         h, inverse, shared = fold.virial()
-        shared = shared.reshape(len(numbers), each, shared.shape[1]).mean(axis=1)
-        u, s1 = fold.along(direction)
-        for block in np.array_split(np.arange(p), -(-p * (n + len(held)) // _BLOCK)):
+        shape = (len(numbers), (len(rows) - n) // len(numbers))
+        shared = shared.reshape(*shape, shared.shape[1]).mean(axis=1)
+        u, s1 = fold.along(fold.directions(followed[rows[:n]], coordinate))
+        for block in np.array_split(np.arange(p), -(-p * len(rows) // _BLOCK)):
             terms = np.stack(own_terms(u[:, block], s1[:, block]))
-            single = terms[:, n:].reshape(3, len(numbers), each, len(block)).mean(axis=2)
-            plain = f[held[:, None], block].reshape(len(numbers), each, len(block)).mean(axis=1)
-            for order, (slopes, more) in _fit(terms[:, :n], f[train[:, None], block], (h, inverse)).items():
+            single = terms[:, n:].reshape(3, *shape, len(block)).mean(axis=2)
+            plain = f[rows[n:, None], block].reshape(*shape, len(block)).mean(axis=1)
+            for name, (slopes, more) in _fit(terms[:, :n], f[rows[:n, None], block], (h, inverse)).items():
                 explained = np.einsum("iwp,ip->wp", single[: len(slopes)], slopes) + shared[:, : len(more)] @ more
-                pieces[order][np.ix_(numbers, block)] = plain - explained
-    raw = f.reshape(chains * cut, -1, p).mean(axis=1)
+                pieces[name][np.ix_(numbers, block)] = plain - explained
+    return _chosen(pieces, f.reshape(chains * folds.cut, -1, p).mean(axis=1), f.std(axis=0), origin, folds, unbiased)
 
+
+def _chosen(
+    pieces: dict[int | str, np.ndarray],
+    raw: np.ndarray,
+    sd: np.ndarray,
+    origin: np.ndarray,
+    folds: Folds,
+    unbiased: bool,
+) -> Corrected:
+    """Return the best corrected estimate of each function if it reduces the error enough, else the raw one.
+
+    ``pieces`` and ``raw`` are batch means ``(m, p)`` about ``origin``, by each set of regressors and without one.
+    """
+    chains = folds.chains
     raw_se = between_pieces(raw, chains)
-    spreads = {order: between_pieces(pieces_of, chains) for order, pieces_of in pieces.items()}
-    scale = np.maximum(f.std(axis=0), 1e-300)
-    mean_error = {order: float(np.mean((spreads[order] / scale) ** 2)) for order in ORDERS}
-    best = min(mean_error, key=lambda order: mean_error[order])
+    errors = {name: between_pieces(values, chains) for name, values in pieces.items()}
+    squares = {name: float(np.mean((error / np.maximum(sd, 1e-300)) ** 2)) for name, error in errors.items()}
+    best = min(ORDERS, key=lambda order: squares[order])
     # All functions have the same number of own terms; only those that scale others have the virial terms too.
-    by_virial = (folds.coordinates > 1) & (spreads[_VIRIAL] ** 2 * CALIBRATION.gain_of_virial < spreads[best] ** 2)
-    chosen = np.where(by_virial, pieces[_VIRIAL], pieces[best])
-    error = np.where(by_virial, spreads[_VIRIAL], spreads[best])
-    chosen_estimate = choose(
-        Estimate(origin + raw.mean(axis=0), raw_se, raw),
-        Estimate(origin + chosen.mean(axis=0), error, chosen),
-        (raw.mean(axis=0) - chosen.mean(axis=0), between_pieces(raw - chosen, chains)),
-        finite,
-        mean_error[best],
-        float(np.mean((raw_se / scale) ** 2)),
-        unbiased,
+    by_virial = (folds.coordinates > 1) & (errors[_VIRIAL] ** 2 * CALIBRATION.gain_of_virial < errors[best] ** 2)
+    estimate = np.where(by_virial, pieces[_VIRIAL], pieces[best])
+    error = np.where(by_virial, errors[_VIRIAL], errors[best])
+    ratio = error**2 / np.maximum(raw_se**2, 1e-300)
+    gain = CALIBRATION.gain_of_one
+    if squares[best] * CALIBRATION.gain_of_all > np.mean((raw_se / np.maximum(sd, 1e-300)) ** 2):
+        gain /= (
+            CALIBRATION.gain_of_all
+        )  # corrections do not help most functions: those that they do help must gain more
+    used = (ratio < gain) & np.isfinite(origin)
+    difference = raw.mean(axis=0) - estimate.mean(axis=0)
+    difference_se = between_pieces(raw - estimate, chains)
+    left = np.minimum(np.sqrt(ratio), 1.0)
+    if not unbiased:
+        sure = np.maximum(np.abs(difference) - CALIBRATION.beyond_doubt * difference_se, 0.0)
+        error = np.hypot(error, left / np.maximum(1.0 - left, 1e-10) * sure)
+    estimate = np.where(used, estimate, raw)
+    unknown = 0.0 * origin
+    return Corrected(
+        origin + raw.mean(axis=0),
+        raw_se + unknown,
+        origin + estimate.mean(axis=0),
+        np.where(used, error, raw_se) + unknown,
+        np.where(used, difference, np.nan),
+        np.where(used, difference_se, np.nan),
+        left + unknown,
+        origin + estimate.reshape(chains, folds.cut, -1).mean(axis=1),
     )
-    return chosen_estimate._replace(by_chain=origin + chosen_estimate.by_chain.reshape(chains, cut, p).mean(axis=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ from arviz_stats import summary as arviz_summary
 from arviz_stats.base.stats_utils import round_num
 from arviz_stats.summary import SummaryDataFrame
 
+from pmm_mcmc.diagnostics.description import COLUMNS
 from pmm_mcmc.diagnostics.moments_summary import MomentsRun
 from pmm_mcmc.diagnostics.noncentred import WORDS
 from pmm_mcmc.diagnostics.parameters import Parameters
-from pmm_mcmc.diagnostics.reading import read
+from pmm_mcmc.diagnostics.reading import checked, read
 from pmm_mcmc.diagnostics.table import BIASES, remembered, table_of
 from pmm_mcmc.diagnostics.verdict import verdict
 
@@ -46,8 +48,10 @@ def summary(
         "short": ``mean_cv``, ``mcse_cv``, ``sd`` of the draws, ``r_hat`` and ``ess_bulk``, the last two
         ArviZ's; of unadjusted draws also ``bias`` and ``bias_se``.  "all", or any other kind that ``arviz.summary``
         knows: its columns, then the corrected ones and ``ess_per_grad`` (``ess_bulk`` for each gradient spent, warm-up
-        included).  "bias": the columns of :func:`~pmm_mcmc.diagnostics.summary.bias_table`, with the biases of standard
-        deviations.
+        included).  "bias": ``mean``, ``mcse``, ``mean_cv``, ``mcse_cv``, ``bias`` (the plain minus the corrected mean),
+        ``bias_se``, ``bias_sd_units`` (over the corrected standard deviation); the same of standard deviations, ``sd``,
+        ``sd_cv``, ``mcse_sd_cv``, ``bias_of_sd``, ``bias_of_sd_se``; and ``unexplained``, the share of a mean's noise,
+        and so about the share of its bias, that the correction does not remove.
     round_to
         "auto" shows a standard error with two digits and an estimate with the places that its error supports, as ArviZ
         does, but never 0 for a value that is not 0; the values in the frame are not rounded.  "none" shows all digits;
@@ -58,14 +62,24 @@ def summary(
     Returns
     -------
     pandas.DataFrame
-        A row a parameter, labelled as by ArviZ.  Biases are NaN where not measurable.  The sentence of
-        :func:`pmm_mcmc.verdict`, which is always on all parameters, is in ``.attrs["verdict"]``.
+        A row a parameter, labelled as by ArviZ; a notebook shows the verdict above it.  The sentence of
+        :func:`pmm_mcmc.verdict`, which is always on all parameters, is in ``.attrs["verdict"]``.  A constant, also one
+        that varies by rounding only, has no ``r_hat``.  Biases are NaN, and corrected estimates equal to the plain
+        ones, where nothing can be corrected: the gradients explain too little of the parameter; there are none, or
+        fewer than 20 draws; or the Stein identity fails as it does at an edge or a jump of the density (then in all
+        rows).  NaN does not mean that there is no bias.  A bias contains the noise of the raw estimate, which
+        ``bias_se`` measures.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``dt`` is no result of sampling, or an argument does not go with it; the message has the remedy.
 
     See Also
     --------
     pmm_mcmc.verdict : The verdict alone.
     """
-    if "posterior_mean" in dt.children:
+    if "posterior_mean" in checked(dt).children:
         return _of_moments(dt, {"var_names": var_names, **options})
     judgement = verdict(dt)
     extra = _BIAS if remembered(dt)["unadjusted"] else ()
@@ -78,7 +92,7 @@ def summary(
         columns = [*_CORRECTED, "sd", *extra, "r_hat", "ess_bulk"]
         out = rounded(full_table(dt, labels)[columns], round_to)
     elif kind == "bias":
-        out = rounded(bias_table(dt).loc[labels], round_to)
+        out = rounded(full_table(dt, labels)[list(BIASES)], round_to)
     else:
         columns_cv = full_table(dt, labels)[[*_CORRECTED, *extra]]
         out = rounded(joined(with_numbers(dt), columns_cv, var_names=var_names, kind=kind, **options), round_to)
@@ -88,15 +102,26 @@ def summary(
     return out
 
 
+class Summary(SummaryDataFrame):
+    """A table of estimates; a notebook shows the verdict above it, and what its columns are below."""
+
+    @property
+    def _constructor(self) -> type[Summary]:
+        return Summary
+
+    def _repr_html_(self) -> str:
+        head = f"<p>{escape(self.attrs['verdict'])}</p>" if "verdict" in self.attrs else ""
+        note = f"<p>{COLUMNS}.</p>" if "mcse_cv" in self else ""
+        return f"{head}{super()._repr_html_()}{note}"
+
+
 def rounded(table: pd.DataFrame, round_to: Any) -> pd.DataFrame:
     """Return a table that shows rounded numbers: "auto" by their standard errors, "none" all digits, else as ArviZ."""
     if round_to in ("none", "None"):
         return pd.DataFrame(table)
     if round_to not in ("auto", None):
         return pd.DataFrame(table).map(lambda value: round_num(value, round_to))
-    return SummaryDataFrame(
-        table, fmt_map={name: dict(zip(table.index, _shown(table, name), strict=True)) for name in table}
-    )
+    return Summary(table, fmt_map={name: dict(zip(table.index, _shown(table, name), strict=True)) for name in table})
 
 
 def _shown(table: pd.DataFrame, name: str) -> list[str]:
@@ -121,37 +146,14 @@ def _number(value: float, error: float) -> str:
     return text if float(text) else f"{value:.1g}"
 
 
-def bias_table(dt: Any, var_names: Any = None) -> pd.DataFrame:
-    """Estimate the discretisation bias of each parameter's mean and standard deviation.
-
-    A bias is the raw minus the Stein-corrected estimate (:mod:`pmm_mcmc.diagnostics.stein`), in the parameter's units.
-
-    Parameters
-    ----------
-    dt
-        A result of any sampler.  Biases are measured if ``sample_stats`` has ``gradient`` and ``unconstrained``, which
-        every step method here stores if it moves all continuous variables of the model.
-    var_names
-        Parameters to report; all by default.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row a parameter: ``mean``, ``mcse``, ``mean_cv``, ``mcse_cv``, ``bias``, ``bias_se``,
-        ``bias_sd_units`` (over the corrected standard deviation), then ``sd``, ``sd_cv``, ``mcse_sd_cv``,
-        ``bias_of_sd``, ``bias_of_sd_se`` and ``unexplained``, the share of a mean's noise, and so about the share of
-        its bias, that the correction does not remove.  Biases are NaN, and corrected estimates equal to the plain ones,
-        where nothing can be corrected: the gradients explain too little of the parameter; there are none, or fewer than
-        20 draws; or the Stein identity fails as it does at an edge or a jump of the density (then in all rows).  NaN
-        does not mean that there is no bias.  A bias contains the noise of the raw estimate, which ``bias_se`` measures.
-    """
-    return table_of(read(dt, var_names))[list(BIASES)]
+def bias_table(dt: Any) -> pd.DataFrame:
+    """Return the columns of ``summary(dt, kind="bias")`` for all parameters of a result of any sampler."""
+    return table_of(read(dt))[list(BIASES)]
 
 
-def full_table(dt: Any, labels: list[str] | None = None) -> pd.DataFrame:
-    """Return all columns of all parameters, or of some; ``sd`` with ArviZ's divisor ``n - 1``."""
+def full_table(dt: Any, labels: list[str]) -> pd.DataFrame:
+    """Return all columns of some parameters; ``sd`` with ArviZ's divisor ``n - 1``."""
     tables = remembered(dt)
-    labels = Parameters(dt["posterior"].to_dataset()).labels if labels is None else labels
     candidates = [tables[name] for name in ("selected", "table") if name in tables]
     table = next((each for each in candidates if set(labels) <= set(each.index)), None)
     if table is None:

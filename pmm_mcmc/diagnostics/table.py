@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy.linalg import lu_factor, lu_solve
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.convergence import convergence
-from pmm_mcmc.diagnostics.estimate import Corrected, uncorrected
-from pmm_mcmc.diagnostics.stein import corrected
+from pmm_mcmc.diagnostics.parameters import ROUNDING, coordinate_of
+from pmm_mcmc.diagnostics.stein import corrected, uncorrected
 from pmm_mcmc.warmup.standard_errors import between_pieces, count_pieces
 
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
 
-__all__ = ["BIASES", "remembered", "sd_of", "selected", "table_of"]
+__all__ = ["BIASES", "remembered", "selected", "table_of"]
 
 # Columns of the table of biases.
 BIASES = (
@@ -29,14 +28,9 @@ BIASES = (
 
 # Results whose tables are kept in memory.
 _KEPT = 4
+_GROUPS = ("posterior", "posterior_mean", "sample_stats", "sample_stats_total", "equilibration", "ladder")
 # Bytes of draws that a checksum reads at once: a read costs as much as a tenth of a megabyte of checksum.
 _READ = 2**24
-
-
-def sd_of(second: Corrected) -> tuple[np.ndarray, np.ndarray]:
-    """Return corrected standard deviations with standard errors, from central second moments (delta method)."""
-    sd = np.sqrt(np.maximum(second.value, 0.0))
-    return sd, second.se / np.maximum(2.0 * sd, 1e-300)
 
 
 def table_of(run: Run, numbers: np.ndarray | None = None) -> pd.DataFrame:
@@ -45,27 +39,30 @@ def table_of(run: Run, numbers: np.ndarray | None = None) -> pd.DataFrame:
     ``within`` and ``between`` are standard errors of a mean over the standard deviation of the draws: ArviZ's, and the
     one between the means of the chains.
     """
-    numbers = np.arange(len(run.labels)) if numbers is None else np.sort(numbers)
+    numbers = np.arange(len(run.parameters)) if numbers is None else np.sort(numbers)
     parts = [pd.DataFrame(_columns(run, values), index=indices) for indices, values in run.parameters.slabs(numbers)]
     if not parts:
         return pd.DataFrame(columns=[*BIASES, "r_hat", "ess_bulk", "within", "between"], dtype=float)
     table = pd.concat(parts).loc[numbers]
-    table.index = pd.Index([run.labels[i] for i in numbers])
+    table.index = pd.Index([run.parameters.labels[i] for i in numbers])
     return table
 
 
 def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
-    coordinate = run.coordinate_of(values)
-
+    coordinate = coordinate_of(values, run.sampled_position)
+    with np.errstate(invalid="ignore"):
+        constant = np.ptp(values, axis=(0, 1)) <= ROUNDING * np.abs(values[0, 0])
+    values = np.where(constant, values[:1, :1], values) if constant.any() else values
     if run.correctable:
+        mean = corrected(values, run.folds, coordinate, unbiased=run.adjusted)
         # A squared deviation does not vary with a direction linearly: it follows that of the deviation.
-        directions = run.folds.directions(values, coordinate)
-        mean = corrected(values, run.folds, directions, run.adjusted)
-        second = corrected((values - mean.value) ** 2, run.folds, directions, run.adjusted)
+        square = (values - mean.value) ** 2
+        second = corrected(square, run.folds, coordinate, values, unbiased=run.adjusted)
     else:
         mean = uncorrected(values)
         second = uncorrected((values - mean.value) ** 2)
-    sd, sd_error = sd_of(second)
+    sd = np.sqrt(np.maximum(second.value, 0.0))  # and by the delta method
+    of_variance = np.maximum(2.0 * sd, 1e-300)
     with np.errstate(invalid="ignore", divide="ignore"):  # the standard deviation of what is not finite
         about = values - values[:1, :1]
         raw_sd = about.std(axis=(0, 1))
@@ -83,9 +80,9 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
             "bias_sd_units": mean.bias / np.where(sd > 0.0, sd, np.nan),
             "sd": raw_sd,
             "sd_cv": np.where(second.used, sd, raw_sd),
-            "mcse_sd_cv": sd_error,
+            "mcse_sd_cv": second.se / of_variance,
             "bias_of_sd": np.where(second.used, raw_sd - sd, np.nan),
-            "bias_of_sd_se": second.bias_se / np.maximum(2.0 * sd, 1e-300),
+            "bias_of_sd_se": second.bias_se / of_variance,
             "unexplained": mean.left,
             "r_hat": np.where(moves, converged.r_hat, np.nan),
             "ess_bulk": converged.ess_bulk,
@@ -97,62 +94,30 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
 def selected(run: Run) -> np.ndarray:
     """Return the numbers of the parameters that a verdict judges: all or, of very many, the most suspect.
 
-    The free variables, which come first, are all judged; deterministics are functions of them.  Of these, the worst by
-    each of four quick measures are judged: standard error of the mean and of the variance between batches, and biases
-    of mean and standard deviation that follow, to first order, from those of the coordinates.
+    The free variables, which come first, are all judged; deterministics are functions of them.  Of these, the worst are
+    judged by the standard errors between batches of the mean, and of the variance.
     """
-    p = len(run.labels)
+    p = len(run.parameters)
     always = CALIBRATION.always_without_gradients
     if run.position is not None:
         always = max(CALIBRATION.always_judged, 2 * run.position.shape[2])
-    if p <= always + 4 * CALIBRATION.worst_judged:
+    if p <= always + 2 * CALIBRATION.worst_judged:
         return np.arange(p)
-    chosen = set(range(always))
-    for measure in _first_look(run):
-        chosen.update(np.argsort(-measure[always:], kind="stable")[: CALIBRATION.worst_judged] + always)
-    return np.array(sorted(chosen))
-
-
-def _first_look(run: Run) -> np.ndarray:
-    """Return the four quick measures ``(4, p)`` of :func:`selected`, from a few sums over the draws."""
-    measures = np.zeros((4, len(run.labels)))
-    chains = run.chains
-    draws = run.draws
-    cut = max(2, count_pieces(chains, draws))
-    skipped = draws % cut
-    linear = None
-    if run.correctable:
-        x = run.sampled_position.reshape(chains * draws, -1)
-        if len(x) > 3 * x.shape[1]:
-            directions = run.folds.directions(run.sampled_position, np.arange(x.shape[1]))
-            coordinates = corrected(run.sampled_position, run.folds, directions)
-            centred = x - x.mean(axis=0)
-            gram = centred.T @ centred
-            gram[np.diag_indices(len(gram))] += 1e-10 * gram.diagonal() + 1e-300
-            variance = corrected((run.sampled_position - coordinates.value) ** 2, run.folds, directions).value
-            ratio = np.sqrt(np.maximum(variance, 1e-300) / np.maximum(x.var(axis=0), 1e-300))
-            linear = centred, gram, lu_factor(gram), np.nan_to_num(x.mean(axis=0) - coordinates.value), ratio
+    measures = np.zeros((2, p))
+    cut = max(2, count_pieces(run.chains, run.draws))
     for indices, values in run.parameters.slabs():
         with np.errstate(all="ignore"):
             f = values - values[:1, :1]
-            pieces = f[:, skipped:].reshape(chains * cut, -1, len(indices))
+            pieces = f[:, run.draws % cut :].reshape(run.chains * cut, -1, len(indices))
             means = pieces.mean(axis=1)
             squares = np.einsum("mnp,mnp->mp", pieces, pieces) / pieces.shape[1]
             mean = means.mean(axis=0)
             variance = squares.mean(axis=0) - mean**2
-            sd = np.sqrt(variance)
-            measures[0, indices] = between_pieces(means, chains) / sd
-            measures[1, indices] = between_pieces(squares - 2.0 * mean * means, chains) / variance
-            if linear is not None:
-                centred, gram, factor, off, ratio = linear
-                flat = f.reshape(chains * draws, -1)
-                slope = lu_solve(factor, centred.T @ (flat - flat.mean(axis=0)), check_finite=False).T
-                measures[2, indices] = np.abs(slope @ off) / sd
-                covariance = slope @ gram / len(flat)
-                scaled = slope * ratio
-                variance_cv = (scaled @ gram / len(flat) * scaled).sum(axis=1)
-                measures[3, indices] = np.abs(1.0 - variance_cv / (covariance * slope).sum(axis=1))
-    return np.nan_to_num(measures, nan=0.0, posinf=0.0)
+            measures[0, indices] = between_pieces(means, run.chains) / np.sqrt(variance)
+            measures[1, indices] = between_pieces(squares - 2.0 * mean * means, run.chains) / variance
+    suspicion = np.nan_to_num(measures, nan=0.0, posinf=0.0)[:, always:]
+    worst = np.argsort(-suspicion, axis=1, kind="stable")[:, : CALIBRATION.worst_judged] + always
+    return np.union1d(np.arange(always), worst)
 
 
 _TABLES: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
@@ -160,7 +125,7 @@ _TABLES: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
 
 def remembered(dt: Any) -> dict[str, Any]:
     """Return the dictionary of tables of a result, to be added to; equal data share one, whatever object holds them."""
-    key = tuple(_digest(dt[group].to_dataset()) for group in ("posterior", "sample_stats") if group in dt.children)
+    key = tuple((group, *_digest(dt[group].to_dataset())) for group in _GROUPS if group in dt.children)
     tables = _TABLES.setdefault(key, {})
     _TABLES.move_to_end(key)
     while len(_TABLES) > _KEPT:
@@ -170,16 +135,16 @@ def remembered(dt: Any) -> dict[str, Any]:
 
 def _digest(dataset: Any) -> tuple[Any, ...]:
     """Return a checksum of each variable, with names, coordinates and attributes."""
-    numeric = [variable for variable in dataset.data_vars.values() if variable.dtype.kind in "biuf"]
-    dims = {dim for variable in numeric for dim in variable.dims}
-    coords = [(name, tuple(map(str, np.ravel(values)))) for name, values in dataset.coords.items() if name in dims]
+    coords = tuple((name, tuple(map(str, np.ravel(values)))) for name, values in dataset.coords.items())
     sums = []
-    for variable in numeric:
+    for variable in dataset.data_vars.values():
         checksum = 0
-        chains = variable.sizes.get("chain", 0)
-        chains_at_once = max(1, _READ // max(1, variable.nbytes // max(1, chains)))
-        for start in range(0, chains, chains_at_once):  # in parts, since they may be on disk and large
-            values = np.ascontiguousarray(variable.isel(chain=slice(start, start + chains_at_once)).values)
-            checksum = zlib.crc32(values.reshape(-1).view(np.uint8), checksum)
+        dim = variable.dims[0] if variable.ndim else None
+        rows = max(1, _READ * variable.sizes.get(dim, 1) // max(1, variable.nbytes))
+        for start in range(0, variable.sizes.get(dim, 1), rows):  # in parts, since they may be on disk and large
+            values = variable.isel({dim: slice(start, start + rows)} if dim else {}).values
+            numeric = values.dtype.kind in "biuf"
+            data = np.ascontiguousarray(values).reshape(-1).view(np.uint8) if numeric else str(values).encode()
+            checksum = zlib.crc32(data, checksum)
         sums.append((variable.name, variable.shape, str(variable.dtype), checksum))
-    return tuple(sums), tuple(coords), tuple((name, str(value)) for name, value in dataset.attrs.items())
+    return tuple(sums), coords, tuple((name, str(value)) for name, value in dataset.attrs.items())

@@ -3,45 +3,85 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.stats import poisson
+import pandas as pd
+from scipy.special import pdtrc
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.modes import unequal_modes
 from pmm_mcmc.diagnostics.statement import MORE, Reason, format_with_limit
 from pmm_mcmc.warmup.standard_errors import largest_t
 
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
 
-__all__ = ["ADJUST", "bias", "breaks", "harmless", "step_long", "unadjusted_description", "unmeasured", "unstable"]
+__all__ = ["ADJUST", "CHECKS", "Biases", "biases_of"]
 
 # The remedy for what a step does to draws.  A shorter step is none that helps always: on a local linear trend half the
 # step had 259 unstable transitions in place of 175, and the error of a mean rose from .12 to .56 sd.
 ADJUST = "take adjusted draws: pmm.sample(), or pm.sample(step=pmm.GHMC())"
 
 
-def harmless(run: Run) -> int:
-    """Return how many transitions may fail.
+class Biases(NamedTuple):
+    """Absolute biases of the parameters that vary, in posterior standard deviations, with standard errors: columns.
 
-    A transition that fails keeps a chain out of a region in which it would have stayed for about an autocorrelation
-    time, that is for one effective draw.  So the share of the posterior that is missing is about the number of these
-    transitions over that of effective draws; the slowest parameter has the fewest of these.  The limit allows for
-    chance, so that one event in a short run is no reason.
+    Attributes
+    ----------
+    of_mean, of_mean_se, of_sd, of_sd_se
+        Biases of mean and standard deviation that the correction removed; NaN where not measurable.
+    left
+        Share of the bias of the mean that the correction is expected not to remove.
+    error
+        Standard error of the corrected mean, with the bias that the correction did not remove.
     """
-    return int(poisson.isf(0.05, CALIBRATION.unstable_rate * run.effective))
+
+    of_mean: pd.Series
+    of_mean_se: pd.Series
+    of_sd: pd.Series
+    of_sd_se: pd.Series
+    left: pd.Series
+    error: pd.Series
+
+    @property
+    def bounds(self) -> pd.Series:
+        """Upper bounds of the biases of means: two standard errors above, with what the correction did not remove."""
+        sure = np.maximum(self.of_mean - 2.0 * self.of_mean_se, 0.0)
+        return self.of_mean + 2.0 * self.of_mean_se + self.left / (1.0 - self.left) * sure
+
+    @property
+    def ruled_out(self) -> bool:
+        """Whether a bias that matters is ruled out, of every mean and standard deviation."""
+        of_sd = self.of_sd + 2.0 * self.of_sd_se
+        return bool(((self.bounds < CALIBRATION.ruled_out) & (of_sd < CALIBRATION.ruled_out)).all())
+
+    @property
+    def two_errors(self) -> pd.Series:
+        """Two standard errors of each corrected mean; NaN if the bias is not measurable."""
+        return 2.0 * self.error.where(self.of_mean.notna())
 
 
-def unstable(run: Run) -> list[Reason]:
+def biases_of(table: pd.DataFrame) -> Biases:
+    """Return the biases of a table of parameters, without its constants."""
+    table = table[table["sd"] != 0.0]
+    columns = table[["bias", "bias_se", "bias_of_sd", "bias_of_sd_se", "mcse_cv"]].abs()
+    of_mean, of_mean_se, of_sd, of_sd_se, error = columns.div(table["sd_cv"], axis=0).T.to_numpy()
+    values = (of_mean, of_mean_se, of_sd, of_sd_se, table["unexplained"], error)
+    return Biases(*(pd.Series(each, table.index, dtype=float) for each in values))
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def unstable(run: Run) -> Reason | None:
     """Return a reason if more transitions were unstable than are harmless."""
     count = _unstable_count(run)
-    limit = harmless(run)
+    limit = run.harmless
     if count <= limit:
-        return []
+        return None
     flags = run.stats["unstable"].values > 0
-    transitions = int(run.stats["transitions" if "transitions" in run.stats else "steps_per_draw"].sum())
+    steps = run.setting("steps_per_draw")
+    transitions = 0 if steps is None else int(steps.sum() if steps.ndim else steps * run.chains * run.draws)
     where = run.place(flags.reshape(run.chains, run.draws, -1).any(axis=2)) if flags.ndim > 1 else ""
     text = f"{count} of {transitions} transitions were unstable{where}, limit {limit}"
     remedy = ADJUST
@@ -51,136 +91,113 @@ def unstable(run: Run) -> list[Reason]:
             "the model is not finite there, and a shorter step will not help: look at model.debug(), and bound "
             "parameters by their priors"
         )
-    return [Reason("unstable", text, remedy, value=float(count), limit=float(limit))]
+    return Reason("divergences", text, remedy, value=float(count), limit=float(limit))
 
 
 def _unstable_count(run: Run) -> int:
     return int(run.stats["unstable"].sum()) if "unstable" in run.stats else 0
 
 
-def bias(run: Run) -> list[Reason]:
-    """Return a reason for the largest bias of a mean, and of a standard deviation, if it is too large beyond chance."""
+def bias_of_mean(run: Run) -> Reason | None:
+    """Return a reason for the largest bias of a mean if it is too large beyond chance."""
     biases = run.biases
-    reasons = []
-    for moment, size, error, left in (
-        ("mean", biases.of_mean, biases.of_mean_se, biases.left),
-        ("sd", biases.of_sd, biases.of_sd_se, np.zeros_like(biases.left)),
-    ):
-        with np.errstate(divide="ignore"):  # left = 1: nothing was corrected
-            full = size / (1.0 - left)
-        beyond_chance = size > largest_t(len(size), run.degrees) * error
-        large = np.where((full > CALIBRATION.bias) & beyond_chance, full, 0.0)
-        if large.any():
-            worst = int(large.argmax())
-            label = biases.labels[worst]
-            value, limit = format_with_limit(100.0 * large[worst], 100.0 * CALIBRATION.bias, 1)
-            text = f"the {moment} of {label} is off by {value} % of a posterior sd, limit {limit} %"
-            reasons.append(Reason("bias", text, ADJUST, label, float(large[worst]), CALIBRATION.bias))
-    return reasons
+    return _bias("mean", biases.of_mean, biases.of_mean_se, biases.left, run.degrees)
 
 
-def step_long(run: Run) -> list[Reason]:
+def bias_of_sd(run: Run) -> Reason | None:
+    """Return a reason for the largest bias of a standard deviation if it is too large beyond chance."""
+    biases = run.biases
+    return _bias("sd", biases.of_sd, biases.of_sd_se, 0.0 * biases.left, run.degrees)
+
+
+def _bias(moment: str, size: pd.Series, error: pd.Series, left: pd.Series, degrees: int) -> Reason | None:
+    full = size / (1.0 - left)
+    large = full[(full > CALIBRATION.bias) & (size > largest_t(len(size), degrees) * error)]
+    if not len(large):
+        return None
+    label = str(large.idxmax())
+    value, limit = format_with_limit(100.0 * large[label], 100.0 * CALIBRATION.bias, 1)
+    text = f"the {moment} of {label} is off by {value} % of a posterior sd, limit {limit} %"
+    return Reason("bias", text, ADJUST, label, float(large[label]), CALIBRATION.bias)
+
+
+def step_long(run: Run) -> Reason | None:
     """Return a reason if the step is expected to bias means, unless the draws rule that out."""
-    stats = run.stats
-    expected = float(np.max(stats["expected_bias"].values)) if "expected_bias" in stats else math.nan
+    expected_bias = run.setting("expected_bias")
+    expected = math.nan if expected_bias is None else float(np.max(expected_bias))
     # Draws that lack what is where a transition would have led rule nothing out.
-    calm = poisson.sf(_unstable_count(run) - 1, CALIBRATION.calm_rate * run.chains * run.draws) >= 0.05
+    unstable = _unstable_count(run)
+    calm = unstable == 0 or pdtrc(unstable - 1, CALIBRATION.calm_rate * run.chains * run.draws) >= 0.05
     ruled_out = run.biases.ruled_out and calm
     if not expected > CALIBRATION.expected_bias or (ruled_out and np.isfinite(expected)):
-        return []
-    tuned = "halving_cost" in stats and bool(np.isfinite(stats["halving_cost"].values).all())
+        return None
+    halving_cost = run.setting("halving_cost")
+    tuned = halving_cost is not None and bool(np.isfinite(halving_cost).all())
     remedy = "lower target_bias" if tuned else "leave step_size out"
-    if np.isinf(expected):
-        text = "steps of this size are not stable where the posterior is steepest"
-        return [Reason("step_long", text, remedy, value=expected, limit=CALIBRATION.expected_bias)]
-    value, limit = format_with_limit(100.0 * expected, 100.0 * CALIBRATION.expected_bias, 0)
-    text = (
-        f"steps of this size may bias means by {value} % of a posterior sd, limit {limit} %, and the draws do not rule "
-        "out that they do harm"
-    )
-    return [Reason("step_long", text, f"{remedy}, or draw more", value=expected, limit=CALIBRATION.expected_bias)]
+    text = "steps of this size are not stable where the posterior is steepest"
+    if np.isfinite(expected):
+        value, limit = format_with_limit(100.0 * expected, 100.0 * CALIBRATION.expected_bias, 0)
+        text = (
+            f"steps of this size may bias means by {value} % of a posterior sd, limit {limit} %, and the draws do not "
+            "rule out that they do harm"
+        )
+        remedy = f"{remedy}, or draw more"
+    return Reason("step_long", text, remedy, value=expected, limit=CALIBRATION.expected_bias)
 
 
-def unmeasured(run: Run) -> list[Reason]:
-    """Return reasons if no bias, or that of weights of modes, could be measured, or that of a mean not well enough."""
+def unmeasured(run: Run) -> Reason | None:
+    """Return a reason if no bias could be measured, or that of a mean not well enough."""
     if not run.has_gradients:
         text = "the bias could not be measured, for the result holds no gradients"
-        remedy = ADJUST
-        if "draw" in run.posterior.dims:
-            remedy = "sample with keep_gradients=True" if "n_grad_total" in run.stats else ""
-        return [Reason("unmeasured", text, remedy), *unequal_modes(run, ADJUST)]
-    reasons = unequal_modes(run, ADJUST)
+        of_step = "draw" in run.posterior.dims and "n_grad_total" in run.stats
+        return Reason("unmeasured", text, "sample with keep_gradients=True" if of_step else ADJUST)
     bounds = run.biases.two_errors
     limit = 2.0 * CALIBRATION.mcse  # two standard errors of a corrected mean: as much as those of a plain mean may be
-    if np.isfinite(bounds).any():
-        worst = int(np.nanargmax(bounds))
-        if bounds[worst] > limit:
-            value, against = format_with_limit(100.0 * bounds[worst], 100.0 * limit, 0)
-            label = run.biases.labels[worst]
-            text = f"the corrected mean of {label} is known to {value} % of a posterior sd only, limit {against} %"
-            reasons.append(Reason("unmeasured", text, MORE, label, float(bounds[worst]), limit))
-    elif run.biases.moving.any() and not reasons:
-        text = f"the bias could not be measured for any of the {run.kind}"
-        reasons.append(Reason("unmeasured", text, ADJUST))
-    return reasons
+    if bounds.notna().any():
+        label = str(bounds.idxmax())
+        if not bounds[label] > limit:
+            return None
+        value, against = format_with_limit(100.0 * bounds[label], 100.0 * limit, 0)
+        text = f"the corrected mean of {label} is known to {value} % of a posterior sd only, limit {against} %"
+        return Reason("unmeasured", text, MORE, label, float(bounds[label]), limit)
+    if not len(bounds) or unequal_modes(run) is not None:
+        return None
+    return Reason("unmeasured", "the bias could not be measured for any of the parameters", ADJUST)
 
 
-def breaks(run: Run) -> list[Reason]:
-    """Return a reason if the log density has a jump or a wall between draws."""
-    place = _break_place(run)
-    if run.broken is None or place is None:
-        return []
-    label, value = place
+def unequal_modes(run: Run) -> Reason | None:
+    """Return a reason if chains move between modes of unequal width."""
+    mode = run.other_mode
+    if mode is None or not mode.visited:
+        return None
+    parameter = run.unconstrained(mode.coordinate) if run.position is not None else None
+    where = f", apart in {parameter}" if parameter else ""
+    text = f"chains move between modes of unequal width{where}: a step shifts their weights, and no gradient shows it"
+    return Reason("unmeasured", text, ADJUST, parameter, mode.mass)
+
+
+def jump(run: Run) -> Reason | None:
+    """Return a reason if the log density jumps, or ends at a wall, between draws."""
+    edge = run.broken
+    if edge is None or run.position is None:
+        return None
+    label = run.unconstrained(edge.coordinate)
     where = f"along {label}"
-    if np.isfinite(value):
-        near = f"where {label} is near {value:.3g}"
-        where = near if run.broken.fixed else f"{where}, as {near.replace(label, 'it')}"
-    if run.broken.kind == "wall":
+    x = run.position[..., edge.coordinate].ravel()
+    order = np.argsort(x, kind="stable")
+    values = run.draws_of(label).ravel()[order]
+    if (np.diff(values) >= 0.0).all() or (np.diff(values) <= 0.0).all():  # a function of the coordinate
+        near = f"where {label} is near {np.interp(edge.value, x[order], values):.3g}"
+        where = near if edge.fixed else f"{where}, as {near.replace(label, 'it')}"
+    if edge.kind == "wall":
         remedy = f"give {label} a prior that ends there, such as pm.Truncated, in place of the wall"
-        return [Reason("wall", f"the density ends at a wall {where}", remedy, label)]
+        return Reason("jump", f"the density ends at a wall {where}", remedy, label)
     remedy = (
         "no gradient shows a jump: put a smooth step in its place (pm.math.sigmoid), sum or integrate it out, or "
         f"sample {label} with a method that needs no gradient (pm.Slice)"
     )
-    text = f"the log density jumps by {run.broken.size:.2g} {where}"
-    return [Reason("jump", text, remedy, label, run.broken.size, CALIBRATION.jump)]
+    text = f"the log density jumps by {edge.size:.2g} {where}"
+    return Reason("jump", text, remedy, label, edge.size, CALIBRATION.jump)
 
 
-def _break_place(run: Run) -> tuple[str, float] | None:
-    """Return the parameter that the break is along, and its value: NaN if that is no function of the coordinate."""
-    if run.broken is None or run.position is None:
-        return None
-    label = run.unconstrained(run.broken.coordinate)
-    x = run.position[..., run.broken.coordinate].ravel()
-    order = np.argsort(x, kind="stable")
-    values = run.draws_of(label)[order]
-    if not ((np.diff(values) >= 0.0).all() or (np.diff(values) <= 0.0).all()):
-        return label, np.nan
-    return label, float(np.interp(run.broken.value, x[order], values))
-
-
-def unadjusted_description(run: Run) -> str:
-    """Return how well corrected means are known, and whose bias is not measurable."""
-    biases = run.biases
-    bounds = biases.two_errors
-    if not np.isfinite(bounds).any():
-        return "nothing varies."
-    within = f"within {max(1.0, np.ceil(100.0 * np.nanmax(bounds))):.0f} % of a posterior sd, with 95 % confidence each"
-    text = f"{run.means.replace('means', 'corrected means')} are {within}."
-    unknown = np.flatnonzero(biases.moving & ~np.isfinite(bounds))
-    if len(unknown):
-        least = unknown[np.argsort(-np.nan_to_num(biases.error[unknown], nan=np.inf), kind="stable")]
-        names = _abbreviated([biases.labels[i] for i in least])
-        text = f"corrected means are {within}; the bias of {names} is not measurable: {ADJUST}."
-    unseen = "expected_bias" in run.stats and bool(np.isnan(run.stats["expected_bias"].values).any())
-    if unseen and not biases.ruled_out:
-        text += f" No warm-up has seen whether the step is too long: {ADJUST}."
-    return text
-
-
-def _abbreviated(labels: list[str]) -> str:
-    """Return the names of up to three parameters, or two and the number of the others."""
-    if len(labels) > 3:
-        labels = [*labels[:2], f"{len(labels) - 2} more"]
-    *others, last = labels
-    return f"{', '.join(others)} and {last}" if others else last
+CHECKS = (unstable, bias_of_mean, bias_of_sd, step_long, unmeasured, unequal_modes, jump)

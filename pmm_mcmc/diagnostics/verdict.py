@@ -1,4 +1,4 @@
-"""The verdict on a result: a list of checks, each a function of the result that returns the reasons it has."""
+"""The verdict on a result: a list of checks, each a function of the result that returns its reason or None."""
 
 from __future__ import annotations
 
@@ -7,31 +7,23 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
+from pmm_mcmc.diagnostics import unadjusted
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.identity import fails, fails_on_average, holds
+from pmm_mcmc.diagnostics.description import COLUMNS, description, unvisited
+from pmm_mcmc.diagnostics.identity import fails, fails_on_average
 from pmm_mcmc.diagnostics.ladder import evidence, ladder_description, restarts
-from pmm_mcmc.diagnostics.modes import mode_description, mode_reasons
 from pmm_mcmc.diagnostics.moments_summary import MomentsRun
-from pmm_mcmc.diagnostics.necks import neck_reasons
-from pmm_mcmc.diagnostics.reading import Run, read
+from pmm_mcmc.diagnostics.necks import TAIL, mass_beyond
+from pmm_mcmc.diagnostics.reading import Run, checked, read
 from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, concluded, format_with_limit
 from pmm_mcmc.diagnostics.table import remembered
-from pmm_mcmc.diagnostics.unadjusted import (
-    ADJUST,
-    bias,
-    breaks,
-    harmless,
-    step_long,
-    unadjusted_description,
-    unmeasured,
-    unstable,
-)
+from pmm_mcmc.diagnostics.unadjusted import ADJUST
 from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 from pmm_mcmc.warmup.stein_identity import Identity
 
-__all__ = ["Reason", "Verdict", "asks_for_more", "checks_of", "last_words", "verdict"]
+__all__ = ["Reason", "Verdict", "asks_for_more", "checks_of", "judge", "last_words", "verdict"]
 
 # The remedy where chains do not move between places.
 _APART = "chains keep apart: use pmm.temper(), which moves between modes, or reparametrise"
@@ -67,121 +59,123 @@ def verdict(dt: Any) -> Verdict:
     Returns
     -------
     Verdict
-        ``state``, ``trusted``, ``sentence``, ``reasons``.
+        ``state``, ``trusted``, ``sentence``, ``reasons``; a notebook shows them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``dt`` is no result of sampling; the message has the remedy.
 
     Notes
     -----
     If there are very many parameters, the verdict judges the first, 200 or twice as many as there are coordinates
-    (PyMC's results begin with the free variables), and of the deterministics after them up to 200 that a quick look at
-    all finds the worst.  Tables of the last few results are kept; :func:`pmm_mcmc.summary` does not compute them again.
+    (PyMC's results begin with the free variables), and of the deterministics after them up to 100 that differ most
+    between batches.  Tables of the last few results are kept; :func:`pmm_mcmc.summary` does not compute them again.
     """
-    if "posterior_mean" in dt.children:  # draws were not kept
-        return judge(MomentsRun(dt))
-    tables = remembered(dt)
+    tables = remembered(checked(dt))
     if "verdict" not in tables:
-        run = read(dt)
+        run = _read(dt)
         tables["verdict"] = judge(run)
         tables["selected"] = run.table
         tables["unadjusted"] = run.unadjusted
     return tables["verdict"]
 
 
+def _read(dt: Any) -> Run:
+    return MomentsRun(dt) if "posterior_mean" in dt.children else read(dt)
+
+
 def judge(run: Run) -> Verdict:
     """Return the verdict on a result as it was read."""
-    reasons = [reason for check in checks_of(run) for reason in check(run)]
-    return concluded(reasons, description(run), ladder_description(run.ladder, not reasons))
+    reasons = [reason for check in checks_of(run) if (reason := check(run)) is not None]
+    good = "" if reasons else description(run)
+    return concluded(reasons, good, ladder_description(run.ladder, not reasons))
 
 
-def checks_of(run: Run) -> tuple[Callable[[Run], list[Reason]], ...]:
+def checks_of(run: Run) -> tuple[Callable[[Run], Reason | None], ...]:
     """Return the checks that apply to a result."""
-    if few_draws(run):
+    if few_draws(run) is not None:
         return (few_draws,)
-    checks = [one_chain, r_hat, mcse, divergences]
-    if run.of_package:
-        checks += [equilibration, identity, modes, neck]
-    if run.unadjusted:
-        checks += [unstable, bias, step_long, unmeasured, breaks]
-    if run.ladder is not None:
-        checks += [restarts, evidence]
-    return tuple(checks)
+    return (
+        *(one_chain, r_hat, mcse_of_mean, mcse_of_sd, divergences, standstill),
+        *((equilibration, identity, modes, neck) if run.of_package else ()),
+        *(unadjusted.CHECKS if run.unadjusted else ()),
+        *((restarts, evidence) if run.ladder is not None else ()),
+    )
 
 
 # -- checks of every run -----------------------------------------------------------------------------------------------
 
 
-def few_draws(run: Run) -> list[Reason]:
+def few_draws(run: Run) -> Reason | None:
     """Return a reason if draws are too few to judge; after an equilibration one of each of many chains is enough."""
     fewest = CALIBRATION.fewest
     of_chain = 1 if run.equilibration is not None else CALIBRATION.fewest_of_chain
     if run.draws >= of_chain and run.chains * run.draws >= fewest:
         if run.draws >= CALIBRATION.fewest_of_chain or run.chains >= fewest:
-            return []
+            return None
     text = f"{run.chains} x {run.draws} draws are too few to judge, limit {fewest} and {of_chain} of each chain"
-    return [Reason("few_draws", text, MORE, value=float(run.chains * run.draws), limit=float(fewest))]
+    return Reason("few_draws", text, MORE, value=float(run.chains * run.draws), limit=float(fewest))
 
 
-def one_chain(run: Run) -> list[Reason]:
+def one_chain(run: Run) -> Reason | None:
     """Return a reason if there is one chain alone."""
     if run.chains > 1:
-        return []
-    return [Reason("one_chain", "one chain cannot be compared with others", "run four chains", value=1.0, limit=2.0)]
+        return None
+    return Reason("one_chain", "one chain cannot be compared with others", "run four chains", value=1.0, limit=2.0)
 
 
-def r_hat(run: Run) -> list[Reason]:
+def r_hat(run: Run) -> Reason | None:
     """Return a reason if chains disagree."""
     values = run.r_hat
     if not (values > CALIBRATION.r_hat).any():
-        return []
+        return None
     label = str(values.idxmax())
     value, limit = format_with_limit(values[label], CALIBRATION.r_hat, 3)
-    return [
-        Reason(
-            "r_hat",
-            f"{values.name} of {label} is {value}, limit {limit}",
-            _APART if run.keep_apart(label) else MORE,
-            label,
-            float(values[label]),
-            CALIBRATION.r_hat,
-        )
-    ]
+    text = f"{values.name} of {label} is {value}, limit {limit}"
+    remedy = _APART if run.keep_apart(label) else MORE
+    return Reason("r_hat", text, remedy, label, float(values[label]), CALIBRATION.r_hat)
 
 
-def mcse(run: Run) -> list[Reason]:
-    """Return reasons if a mean, or the standard deviation of a free variable, is not known well enough."""
-    reasons = []
-    if (run.errors > CALIBRATION.mcse).any():
-        label = str(run.errors.idxmax())
-        value, limit = format_with_limit(run.errors[label], CALIBRATION.mcse, 2)
-        text = f"the mean of {label} is known to {value} posterior sd only, limit {limit}"
-        reasons.append(Reason("mcse", text, MORE, label, float(run.errors[label]), CALIBRATION.mcse))
+def mcse_of_mean(run: Run) -> Reason | None:
+    """Return a reason if a mean is not known well enough."""
+    if not (run.errors > CALIBRATION.mcse).any():
+        return None
+    label = str(run.errors.idxmax())
+    value, limit = format_with_limit(run.errors[label], CALIBRATION.mcse, 2)
+    text = f"the mean of {label} is known to {value} posterior sd only, limit {limit}"
+    return Reason("mcse", text, MORE, label, float(run.errors[label]), CALIBRATION.mcse)
+
+
+def mcse_of_sd(run: Run) -> Reason | None:
+    """Return a reason if the standard deviation of a free variable is not known well enough."""
     unexplained = run.errors_of_sd.where(run.table["bias"].isna())
-    if (unexplained > CALIBRATION.mcse).any():
-        label = str(unexplained.idxmax())
-        value, limit = format_with_limit(100.0 * unexplained[label], 100.0 * CALIBRATION.mcse, 0)
-        text = f"the sd of {label} is known to {value} % only, limit {limit} %"
-        reasons.append(Reason("mcse", text, MORE, label, float(unexplained[label]), CALIBRATION.mcse))
-    return reasons
+    if not (unexplained > CALIBRATION.mcse).any():
+        return None
+    label = str(unexplained.idxmax())
+    value, limit = format_with_limit(100.0 * unexplained[label], 100.0 * CALIBRATION.mcse, 0)
+    text = f"the sd of {label} is known to {value} % only, limit {limit} %"
+    return Reason("mcse", text, MORE, label, float(unexplained[label]), CALIBRATION.mcse)
 
 
-def divergences(run: Run) -> list[Reason]:
-    """Return reasons if transitions diverged, or a chain stands still."""
-    still = _still(run)
+def divergences(run: Run) -> Reason | None:
+    """Return a reason if more transitions diverged than are harmless; of other samplers, if one did."""
     if "diverging" not in run.stats:
-        return still
+        return None
     if run.adjusted and run.broken is not None:  # beyond a wall there is no density, and proposals there are rejected
-        return still
+        return None
     flags = run.stats["diverging"].values
     count = int(flags.sum())
-    limit = harmless(run) if run.of_package else 0
+    limit = run.harmless if run.of_package else 0
     if count <= limit:
-        return still
+        return None
     text = f"{count} of {run.chains * run.draws} transitions diverged"
     remedy = "raise target_accept, or reparametrise"
     if run.of_package:
         place = run.place(flags > 0) if flags.ndim > 1 else ""
         text = f"{count} of {run.chains * run.draws} draws followed a divergence{place}, limit {limit}"
         remedy = _shorter(run)
-    return [Reason("divergences", text, remedy, value=float(count), limit=float(limit)), *still]
+    return Reason("divergences", text, remedy, value=float(count), limit=float(limit))
 
 
 def _shorter(run: Run) -> str:
@@ -192,86 +186,82 @@ def _shorter(run: Run) -> str:
     return f"reparametrise, or sample with a shorter step: pmm.sample(step=pmm.GHMC(step_size={step:.2g}))"
 
 
-def _still(run: Run) -> list[Reason]:
+def standstill(run: Run) -> Reason | None:
     """Return a reason if the acceptance of a chain of adjusted draws is below half of the others', beyond chance.
 
     Of 400 runs of 4 and of 1,000 chains with 4 to 1,000 independent draws none was refused, at mean acceptances of .6
     to .95 (60 runs from 1e5 draws on).  Without the allowance all are with 1,000 chains of 4 draws at .6 and .7.
     """
     if not run.adjusted or run.chains == 1 or "acceptance_rate" not in run.stats:
-        return []
-    if run.draws < CALIBRATION.fewest_of_chain:
-        return []
+        return None
     accept = run.stats["acceptance_rate"].values
-    if accept.ndim < 2:  # draws were not kept
-        return []
+    if run.draws < CALIBRATION.fewest_of_chain or accept.ndim < 2:  # draws were not kept
+        return None
     of_chain = accept.mean(axis=1)
     middle = float(np.median(of_chain))
     error = np.sqrt(accept.var(axis=1).mean() / run.draws)
-    chance = norm.isf(WARMUP.chance / run.chains) * error
+    chance = -ndtri(WARMUP.chance / run.chains) * error
     worst = int(of_chain.argmin())
     if not of_chain[worst] + chance < 0.5 * middle:
-        return []
+        return None
     text = f"chain {worst} stands still: it accepts {of_chain[worst]:.2f}, the middle one {middle:.2f}"
-    return [Reason("divergences", text, _shorter(run), None, float(of_chain[worst]), 0.5 * middle)]
+    return Reason("divergences", text, _shorter(run), None, float(of_chain[worst]), 0.5 * middle)
 
 
 # -- checks of every run of this package -------------------------------------------------------------------------------
 
 
-def equilibration(run: Run) -> list[Reason]:
+def equilibration(run: Run) -> Reason | None:
     """Return a reason if equilibration did not end."""
     if run.equilibration is None or int(run.equilibration["ended"]):
-        return []
+        return None
     count = int(run.equilibration["transitions"])
     text = f"equilibration did not end: chains had not forgotten their starts after {count} transitions"
-    return [Reason("equilibration", text, "raise tune, or start nearer with initvals=")]
+    return Reason("equilibration", text, "raise tune, or start nearer with initvals=")
 
 
-def identity(run: Run) -> list[Reason]:
+def identity(run: Run) -> Reason | None:
     """Return a reason if the Stein identity fails, in one coordinate or on average over all."""
     plain = run.identity
     if plain is None or (run.adjusted and run.broken is not None):  # at an edge or a jump it lacks a boundary term
-        return []
+        return None
     whitened = run.whitened_identity
-    identities = [(plain, "E[x dF/dx] of {}")]
+    degrees = run.identity_degrees
+    failing = fails(plain, degrees)
+    if failing.any():
+        return _failing(run, plain, failing, "E[x dF/dx] of {} is {}, limit {}")
     if run.adjusted and whitened is not None:
-        identities.append((whitened, "E[y dF/dy] of the whitened coordinate y most like {}"))
-    for each, template in identities:
-        failing = fails(each, run.identity_degrees)
+        failing = fails(whitened, degrees)
         if failing.any():
-            worst = int(np.argmax(np.where(failing, np.abs(each.excess), 0.0)))
-            label = run.coordinate(worst)
-            limit = 1.0 + np.copysign(CALIBRATION.identity_excess, each.excess[worst])
-            value, against = format_with_limit(1.0 + each.excess[worst], limit, 3)
-            text = f"{template.format(label)} is {value}, limit {against}"
-            narrow = bool(each.excess[worst] < 0.0)
-            return [Reason("identity", text, _cause(run, narrow), label, float(1.0 + each.excess[worst]), float(limit))]
-    return _on_average(run, plain if whitened is None else whitened, whitened is not None)
-
-
-def _on_average(run: Run, each: Identity, is_whitened: bool) -> list[Reason]:
-    if not fails_on_average(each, run.identity_degrees):
-        return []
-    worst = int(np.argmax(np.abs(each.excess)))
-    label = run.coordinate(worst)
-    limit = 1.0 + np.copysign(CALIBRATION.identity_excess, each.excess[worst])
-    value, _ = format_with_limit(1.0 + each.excess[worst], limit, 2)
-    symbols = "E[y dF/dy] of whitened coordinates y" if is_whitened else "E[x dF/dx]"
+            template = "E[y dF/dy] of the whitened coordinate y most like {} is {}, limit {}"
+            return _failing(run, whitened, failing, template)
+    each = plain if whitened is None else whitened
+    if not fails_on_average(each, degrees):
+        return None
+    symbols = "E[x dF/dx]" if whitened is None else "E[y dF/dy] of whitened coordinates y"
     average = np.sqrt(2.0 * each.mean_square)
     highest = np.sqrt(2.0 * CALIBRATION.identity_mean_square)
-    text = f"{symbols} is {value} for {label} and off 1 by {average:.2f} on average, limit {highest:.2f}"
-    narrow = bool(each.excess.mean() < 0.0)
-    return [Reason("identity", text, _cause(run, narrow), label, float(1.0 + each.excess[worst]), float(limit))]
+    template = f"{symbols} is {{1}} for {{0}} and off 1 by {average:.2f} on average, limit {highest:.2f}"
+    return _failing(run, each, None, template)
+
+
+def _failing(run: Run, each: Identity, failing: np.ndarray | None, template: str) -> Reason:
+    """Return the reason for the worst of the coordinates that fail or, if it is all on average, of all."""
+    worst = int(np.argmax(np.abs(each.excess) * (1.0 if failing is None else failing)))
+    label = run.coordinate(worst)
+    value = float(1.0 + each.excess[worst])
+    limit = float(1.0 + np.copysign(CALIBRATION.identity_excess, each.excess[worst]))
+    text = template.format(label, *format_with_limit(value, limit, 2 if failing is None else 3))
+    narrow = bool((each.excess.mean() if failing is None else each.excess[worst]) < 0.0)
+    return Reason("identity", text, _cause(run, narrow), label, value, limit)
 
 
 def _cause(run: Run, narrow: bool) -> str:
     """Return the remedy where the identity fails."""
-    edge = run.identity is not None and not holds(run.identity, run.identity_degrees, run.moving)
     if run.adjusted:
         remedy = "chains may not have entered an arm or a tail: draw more, or reparametrise"
-        return f"{remedy}; or the density has an edge or a jump there" if edge else remedy
-    if edge:
+        return f"{remedy}; or the density has an edge or a jump there" if run.has_edge else remedy
+    if run.has_edge:
         return (
             "the density may have an edge or a jump there, where no Langevin sampler is right: bound a parameter by "
             "its prior, and let no term jump; if it has none, draw more"
@@ -281,70 +271,68 @@ def _cause(run: Run, narrow: bool) -> str:
     return ADJUST
 
 
-def modes(run: Run) -> list[Reason]:
-    """Return a reason if another mode with mass has no draws."""
-    return mode_reasons(run)
+def modes(run: Run) -> Reason | None:
+    """Return a reason if a mode that no chain visits has a hundredth of the mass of theirs."""
+    mode = run.other_mode
+    text = unvisited(run)
+    if mode is None or not text:
+        return None
+    ratio = mode.mass / max(1.0 - mode.mass, 1e-300)
+    if ratio <= CALIBRATION.mass:
+        return None
+    remedy = "reparametrise so that there is one mode, or use pmm.temper(), which moves between modes"
+    if mode.hidden:
+        remedy = "reparametrise, or try pmm.temper(), whose verdict looks there too"
+    elif ratio > 0.9 and abs(ratio / round(ratio) - 1.0) < 0.1:
+        remedy = (
+            "modes of equal mass are often relabellings of exchangeable components: order these; otherwise use "
+            "pmm.temper(), which moves between modes"
+        )
+    if "restart" in run.stats:
+        remedy = "take more chains, or a reference from which that mode is met"
+    return Reason("modes", f"{text}, limit 1 %", remedy, None, mode.mass, CALIBRATION.mass)
 
 
-def neck(run: Run) -> list[Reason]:
-    """Return a reason if a neck beyond the draws has mass, by prediction."""
-    return [] if run.sampled_position is None else neck_reasons(run)
-
-
-# -- the sentence of a trusted run -------------------------------------------------------------------------------------
-
-
-def description(run: Run) -> str:
-    """Return the sentence of a run without reasons: how well its means are known, and further remarks."""
-    if few_draws(run):
-        return ""
-    text = (unadjusted_description(run) if run.unadjusted else _means(run)) + _sds(run)
-    return text + mode_description(run) if run.of_package else text
-
-
-def _means(run: Run) -> str:
-    table = run.table
-    moving = table["sd"] != 0.0
-    if not moving.any():
-        return "nothing varies."
-    corrected = table["mcse_cv"] / table["sd_cv"]
-    # A parameter that gradients do not explain has its plain mean and error.
-    error = corrected.where(table["bias"].notna(), run.errors)[moving]
-    if not error.notna().any():
-        return "no mean is finite."
-    within = f"within {max(1.0, np.ceil(200.0 * error.max())):.0f} % of a posterior sd, with 95 % confidence each"
-    unknown = error.index[error.isna()]
-    if len(unknown):
-        return f"means are {within}; {unknown[0]} is not finite everywhere."
-    return f"{run.means} are {within}."
-
-
-def _sds(run: Run) -> str:
-    error = run.errors_of_sd
-    if not (error > CALIBRATION.mcse).any():
-        return ""
-    label = error.idxmax()
-    return f" The sd of {label} is known to {100.0 * error[label]:.0f} % at best."
+def neck(run: Run) -> Reason | None:
+    """Return a reason if a neck beyond the draws has, by prediction, a hundredth more of the mass than of the draws."""
+    necks = run.findings.get("necks", {}).get("along", []) if run.has_gradients else []
+    for one in necks:
+        side = one["side"]
+        z = run.sampled_position[..., one["coordinate"]].ravel()
+        mass = mass_beyond(z, side, one["at"], one["log_density"])
+        if mass > TAIL + CALIBRATION.mass:
+            edge = side * float(np.quantile(side * z, 1.0 - TAIL))
+            parameter = run.coordinate(one["coordinate"])
+            value = run.draws_of(parameter).ravel()[int(np.argmin(np.abs(z - edge)))]
+            where = "below" if edge < np.median(z) else "above"
+            text = (
+                f"by a prediction {100.0 * mass:.0f} % of the mass is where {parameter} is {where} {value:.3g}, a neck "
+                f"with {100.0 * TAIL:.0f} % of the draws"
+            )
+            remedy = f"draw more, or keep {parameter} from there by its prior"
+            return Reason("neck", text, remedy, parameter, mass, TAIL + CALIBRATION.mass)
+    return None
 
 
 # -- for runs ---------------------------------------------------------------------------------------------------------
 
 
 def asks_for_more(dt: Any) -> Reason | None:
-    """Return the first reason of the verdict on a result that more draws may remove, if there is one.
+    """Return the first reason of the verdict that more draws may remove, or that forbids to call a run enough.
 
     The result is one that a run has so far: its table is not kept.
     """
-    run = MomentsRun(dt) if "posterior_mean" in dt.children else read(dt)
-    return next((reason for reason in judge(run).reasons if reason.remedy == MORE or reason.code == "r_hat"), None)
+    reasons = judge(_read(dt)).reasons
+    return next((each for each in reasons if each.remedy == MORE or each.code in ("r_hat", "equilibration")), None)
 
 
 def last_words(dt: Any) -> tuple[int, str]:
     """Return the level and the text of a run's last message: the sentence of the verdict, a warning unless trusted.
 
-    The text of a trusted run also names the function that shows the estimates.
+    The text of a trusted run also names the function that shows the estimates, and explains its columns.
     """
     judgement = verdict(dt)
-    if judgement.trusted:
-        return logging.INFO, f"{judgement.sentence} The estimates are in pmm.summary(dt)."
-    return logging.WARNING, judgement.sentence
+    if not judgement.trusted:
+        return logging.WARNING, judgement.sentence
+    columns = "" if "posterior_mean" in dt.children else f", where {COLUMNS}"
+    return logging.INFO, f"{judgement.sentence} The estimates are in pmm.summary(dt){columns}."

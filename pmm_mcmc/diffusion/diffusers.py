@@ -25,7 +25,6 @@ from diffusers.schedulers.scheduling_utils import (  # type: ignore[import-not-f
 from pmm_mcmc.diffusion.blocks import Blocks
 from pmm_mcmc.diffusion.diffusers_calls import MidpointCalls, PoissonMidpointSchedulerOutput
 from pmm_mcmc.diffusion.interpolation import make_table
-from pmm_mcmc.diffusion.planner import plan_blocks
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule
 
 __all__ = ["PoissonMidpointScheduler", "PoissonMidpointSchedulerOutput"]
@@ -112,7 +111,6 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         # Errors in these do not depend on the number of steps: they are raised here, not by set_timesteps.
         self._blocks = Blocks((self._schedule.N, 0), midpoint, exponent, frozen)
         make_table(self._schedule, self._blocks, "x0" if clip_sample else _PREDICTIONS[prediction_type])
-        self._plans: dict[int, Blocks] = {}
         self.betas = torch.from_numpy(betas).to(torch.float32)
         self.alphas_cumprod = torch.from_numpy(self._schedule.signal[1:].copy()).to(torch.float32)
         self.init_noise_sigma = 1.0
@@ -129,10 +127,6 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
                 "PoissonMidpointFlowScheduler.from_config"
             )
         return super().from_config(config, return_unused_kwargs, **kwargs)
-
-    def scale_model_input(self, sample: torch.Tensor, timestep: Any = None) -> torch.Tensor:
-        """Return the sample as it is."""
-        return sample
 
     def set_timesteps(
         self,
@@ -164,9 +158,6 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         kind = "x0" if self.config.clip_sample else _PREDICTIONS[self.config.prediction_type]
         self._lay_out(self._schedule, blocks, kind, np.arange(-1, self._schedule.N), device)
 
-    def _law(self, edges: tuple[int, ...]) -> Blocks:
-        return Blocks(edges, self.config.midpoint, self.config.exponent, self.config.frozen)
-
     def _make_blocks(self, n_steps: int) -> Blocks:
         N = self._schedule.N
         if not 1 <= n_steps <= N // 2:
@@ -176,12 +167,7 @@ class PoissonMidpointScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
             )
         if self.config.data_variances is None:
             return self._law(Blocks.shrinking(N, n_steps, self.config.block_power).edges)
-        if n_steps not in self._plans:
-            c = self.config
-            self._plans[n_steps] = plan_blocks(
-                self._schedule, n_steps, c.data_variances, midpoint=c.midpoint, exponent=c.exponent, frozen=c.frozen
-            )
-        return self._plans[n_steps]
+        return self._planned_for(self._schedule, n_steps)
 
     def step(
         self,

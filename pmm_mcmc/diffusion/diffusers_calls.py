@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from pmm_mcmc.diffusion.interpolation import (
     noise_between,
     reach,
 )
+from pmm_mcmc.diffusion.planner import plan_blocks
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule
 
 __all__ = ["MidpointCalls", "PoissonMidpointSchedulerOutput"]
@@ -77,6 +79,18 @@ class MidpointCalls:
     def set_begin_index(self, begin_index: int = 0) -> None:
         """Start at a later call, as pipelines from image to image do."""
         self._begin_index = begin_index
+
+    def scale_model_input(self, sample: torch.Tensor, timestep: Any = None) -> torch.Tensor:
+        """Return the sample as it is."""
+        return sample
+
+    def _law(self, edges: tuple[int, ...]) -> Blocks:
+        """Return blocks with these edges."""
+        return Blocks(edges, self.config.midpoint, self.config.exponent, self.config.frozen)
+
+    def _planned_for(self, schedule: DiffusionSchedule, n_steps: int) -> Blocks:
+        """Return blocks that are planned for the variances of the data."""
+        return self._law(_planned_edges(schedule, n_steps, tuple(self.config.data_variances), self._law((1, 0))))
 
     def _lay_out(
         self, schedule: DiffusionSchedule, blocks: Blocks, prediction: str, labels: np.ndarray, device: Any
@@ -177,3 +191,11 @@ class MidpointCalls:
             return torch.zeros(len(like), device=like.device)
         squares = torch.as_tensor(noise).reshape(len(like), -1).square().sum(dim=1)
         return -0.5 * squares - like[0].numel() * (math.log(deviation) + 0.5 * math.log(2.0 * math.pi))
+
+
+@lru_cache(maxsize=64)
+def _planned_edges(schedule: DiffusionSchedule, n_steps: int, variances: Any, law: Blocks) -> tuple[int, ...]:
+    """Return the edges of planned blocks, cached since a plan takes most of a second."""
+    return plan_blocks(
+        schedule, n_steps, variances, midpoint=law.midpoint, exponent=law.exponent, frozen=law.frozen
+    ).edges

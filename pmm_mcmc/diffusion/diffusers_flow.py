@@ -23,7 +23,6 @@ from diffusers.schedulers.scheduling_utils import SchedulerMixin  # type: ignore
 
 from pmm_mcmc.diffusion.blocks import Blocks
 from pmm_mcmc.diffusion.diffusers_calls import MidpointCalls, PoissonMidpointSchedulerOutput
-from pmm_mcmc.diffusion.planner import plan_blocks
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule, flow_scale, shifted
 
 __all__ = ["PoissonMidpointFlowScheduler"]
@@ -140,10 +139,6 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         """Set the shift of the noise levels from the next :meth:`set_timesteps` on."""
         self._shift = shift
 
-    def scale_model_input(self, sample: torch.Tensor, timestep: Any = None) -> torch.Tensor:
-        """Return the sample as it is."""
-        return sample
-
     def _multiplier(self, mu: float | None) -> float:
         """Return the shift of the configuration or, if it is dynamic, of ``mu``."""
         if not self.config.use_dynamic_shifting:
@@ -173,10 +168,9 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
     def _planned(self, n_steps: int, mu: float | None) -> tuple[DiffusionSchedule, Blocks]:
         if n_steps < 1:
             raise ValueError(f"num_inference_steps={n_steps}: use 1 or more; the network is called twice in each")
-        c = self.config
-        N = max(c.num_train_timesteps, 2 * n_steps)
-        variances = tuple(c.data_variances)
-        return _plan(N, c.noise_level, self._multiplier(mu), n_steps, variances, c.midpoint, c.exponent, c.frozen)
+        N = max(self.config.num_train_timesteps, 2 * n_steps)
+        schedule = _flow(N, self.config.noise_level, self._multiplier(mu))
+        return schedule, self._planned_for(schedule, n_steps)
 
     def set_timesteps(
         self,
@@ -243,8 +237,7 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
         sigmas = shifted(times, shift)
         sigmas[edges - 1] = levels[::-1]
         schedule = DiffusionSchedule.from_sigmas(sigmas, self.config.noise_level)
-        c = self.config
-        return schedule, Blocks((*edges[::-1].tolist(), 0), c.midpoint, c.exponent, c.frozen)
+        return schedule, self._law((*edges[::-1].tolist(), 0))
 
     def index_for_timestep(self, timestep: float | torch.Tensor, schedule_timesteps: torch.Tensor | None = None) -> int:
         """Return the number of the call at a timestep."""
@@ -336,9 +329,6 @@ class PoissonMidpointFlowScheduler(MidpointCalls, SchedulerMixin, ConfigMixin):
 
 
 @lru_cache(maxsize=64)
-def _plan(
-    N: int, noise_level: float, shift: float, n_steps: int, variances: Any, midpoint: str, exponent: float, frozen: Any
-) -> tuple[DiffusionSchedule, Blocks]:
-    """Return the chain and its planned blocks, cached since a plan takes most of a second."""
-    schedule = DiffusionSchedule.flow(N, noise_level, shift=shift)
-    return schedule, plan_blocks(schedule, n_steps, variances, midpoint=midpoint, exponent=exponent, frozen=frozen)
+def _flow(N: int, noise_level: float, shift: float) -> DiffusionSchedule:
+    """Return one chain for the same arguments, since plans are cached by the chain."""
+    return DiffusionSchedule.flow(N, noise_level, shift=shift)

@@ -161,9 +161,9 @@ def draw_levels(table: Table, blocks: Blocks, rng: np.random.Generator) -> np.nd
     return np.array(levels)
 
 
-def following(levels: Any) -> Any:
+def following(levels: Any, xp: Any = np) -> Any:
     """Return, for each call, the level of the next; 0 after the last."""
-    return np.concatenate([levels[1:], np.zeros_like(levels[:1])])
+    return xp.concatenate([levels[1:], xp.zeros_like(levels[:1])])
 
 
 class Row(NamedTuple):

@@ -22,7 +22,6 @@ from pmm_mcmc.diffusion.jax_scan import (
     Network,
     checked,
     finite,
-    following_calls,
     marked_cells,
     one_midpoint,
     rows_at,
@@ -30,7 +29,7 @@ from pmm_mcmc.diffusion.jax_scan import (
     typed,
 )
 from pmm_mcmc.diffusion.schedule import DiffusionSchedule, flow_scale
-from pmm_mcmc.diffusion.solvers import MultistepRow, multistep_solver
+from pmm_mcmc.diffusion.solvers import multistep_solver
 
 __all__ = [
     "Trajectory",
@@ -39,7 +38,6 @@ __all__ = [
     "dpm_solver_sample",
     "poisson_midpoint_sample",
     "poisson_midpoint_trajectory",
-    "sde_dpm_solver_sample",
     "trajectory_log_prob",
 ]
 
@@ -192,7 +190,7 @@ def _has_densities(schedule: DiffusionSchedule, blocks: Blocks) -> None:
 def _scales(schedule: DiffusionSchedule, prediction: str, levels: jax.Array, states: jax.Array) -> jax.Array:
     """Return the factors that turn the states after each call into the network's, in a shape to multiply."""
     scale = flow_scale(schedule.sigmas) if prediction == "flow" else np.ones(schedule.N + 1)
-    return jnp.asarray(scale, states.dtype)[following_calls(levels)].reshape(*levels.shape, *(1,) * (states.ndim - 2))
+    return jnp.asarray(scale, states.dtype)[following(levels, jnp)].reshape(*levels.shape, *(1,) * (states.ndim - 2))
 
 
 def _log_density(rows: Row, noise: jax.Array, scales: jax.Array) -> jax.Array:
@@ -245,43 +243,16 @@ def dpm_solver_sample(
     n_calls: int,
     *,
     order: int = 2,
+    key: jax.Array | None = None,
     prediction: str = "epsilon",
 ) -> jax.Array:
-    """Sample by DPM-Solver++ (2M), or (3M) with ``order=3``: the deterministic baseline to beat below 40 calls.
+    """Sample by DPM-Solver++ (2M), or (3M) with ``order=3``: the baselines to beat below 40 calls.
 
-    Parameters and result as of :func:`poisson_midpoint_sample`.
+    Parameters and result as of :func:`poisson_midpoint_sample`; with a ``key`` the same solver for the SDE,
+    SDE-DPM-Solver++ (2M).
     """
-    rows = multistep_solver(schedule, n_calls, order)
-    return _multistep(None, eps_fn, x_T, schedule, rows, prediction)
-
-
-def sde_dpm_solver_sample(
-    key: jax.Array,
-    eps_fn: Network,
-    x_T: jax.Array,
-    schedule: DiffusionSchedule,
-    n_calls: int,
-    *,
-    prediction: str = "epsilon",
-) -> jax.Array:
-    """Sample by SDE-DPM-Solver++ (2M), the same solver for the SDE: the stochastic baseline below 40 calls.
-
-    Parameters and result as of :func:`poisson_midpoint_sample`.
-    """
-    rows = multistep_solver(schedule, n_calls, stochastic=True)
-    return _multistep(typed(key), eps_fn, x_T, schedule, rows, prediction)
-
-
-def _multistep(
-    key: jax.Array | None,
-    network: Network,
-    x_T: jax.Array,
-    schedule: DiffusionSchedule,
-    rows: list[MultistepRow],
-    prediction: str,
-) -> jax.Array:
-    """Run a solver, without noise if there is no key."""
-    network, initial = checked(network, x_T, schedule, prediction, rows[0].level)
+    rows = multistep_solver(schedule, n_calls, order, stochastic=key is not None)
+    network, initial = checked(eps_fn, x_T, schedule, prediction, rows[0].level)
     on_state, on_output = schedule.conversion(prediction, "x0")
     levels = np.array([row.level for row in rows])
     columns = np.column_stack([on_state[levels], on_output[levels], np.array([row[1:] for row in rows])])
@@ -295,7 +266,7 @@ def _multistep(
             new = new + noise * jax.random.normal(draw, x.shape, x.dtype)
         return (new, data, previous), None
 
-    draws = None if key is None else jax.random.split(key, len(rows))
+    draws = None if key is None else jax.random.split(typed(key), len(rows))
     inputs = (jnp.asarray(columns, initial.dtype), jnp.asarray(schedule.timesteps[levels - 1]), draws)
     (x, *_), _ = lax.scan(body, (initial, jnp.zeros_like(initial), jnp.zeros_like(initial)), inputs)
     return finite(x)

@@ -11,14 +11,23 @@ import numpy as np
 from jax import lax
 
 from pmm_mcmc.diffusion.blocks import Blocks
-from pmm_mcmc.diffusion.interpolation import Row, State, Table, advance, make_rows, noise_between, reach, start
+from pmm_mcmc.diffusion.interpolation import (
+    Row,
+    State,
+    Table,
+    advance,
+    following,
+    make_rows,
+    noise_between,
+    reach,
+    start,
+)
 from pmm_mcmc.diffusion.schedule import PREDICTIONS, DiffusionSchedule, flow_scale
 
 __all__ = [
     "Network",
     "checked",
     "finite",
-    "following_calls",
     "marked_cells",
     "one_midpoint",
     "rows_at",
@@ -132,12 +141,7 @@ def rows_at(table: Table, levels: jax.Array, dtype: Any) -> tuple[Row, jax.Array
     """Return the rows of the calls at the levels, and the network's times there."""
     real = jnp.promote_types(dtype, jnp.float32)
     tables = Table(*(jnp.asarray(c, real if c.dtype.kind == "f" else None) for c in table))
-    return make_rows(tables, levels, following_calls(levels), jnp), tables.timestep[levels]
-
-
-def following_calls(levels: jax.Array) -> jax.Array:
-    """Return, for each call, the level of the next; 0 after the last."""
-    return jnp.concatenate([levels[1:], jnp.zeros_like(levels[:1])])
+    return make_rows(tables, levels, following(levels, jnp), jnp), tables.timestep[levels]
 
 
 def typed(key: jax.Array) -> jax.Array:

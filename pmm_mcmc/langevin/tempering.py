@@ -1,7 +1,7 @@
 r"""Parallel tempering in numbers: swaps, the communication barrier, and the ladder of temperatures that it gives.
 
 The path from a reference ``q`` to a target ``gamma`` is :math:`\pi_\beta \propto q^{1-\beta} \gamma^\beta = q\,
-e^{\beta l}` with :math:`l = \log\gamma - \log q`.  Copies at neighbouring temperatures swap by turns, even pairs and
+e^{\beta l}` with :math:`l = \log\gamma - \log q`.  Chains at neighbouring temperatures swap by turns, even pairs and
 odd pairs [1]_.  On fine ladders the sum over pairs of the rejections :math:`r_i` is the barrier
 
 .. math:: \Lambda = \int_0^1 \tfrac12 E|l - l'|\,d\beta
@@ -23,7 +23,7 @@ from scipy.interpolate import PchipInterpolator
 from scipy.special import erfinv
 
 __all__ = [
-    "barriers", "equal_rejection", "expected_rejections", "pairs_for", "round_trip_rate", "step_of_ess",
+    "barriers", "equal_rejection", "expected_rejections", "pairs_for", "step_of_ess",
     "swap_log_ratio",
 ]  # fmt: skip
 
@@ -32,7 +32,7 @@ _MOST_REJECTED = 0.9999
 
 
 def swap_log_ratio(betas: np.ndarray, log_ratio: np.ndarray) -> np.ndarray:
-    """Return the log acceptance ratio ``(..., N)`` of swaps of neighbours, from ``l`` ``(..., N + 1)`` at each rung.
+    """Return the log acceptance ratio ``(..., N)`` of swaps of neighbours, from ``l`` ``(..., N + 1)`` at each level.
 
     A reference may be drawn where the target's density is 0: there ``l`` is minus infinity, and nothing is swapped.
     """
@@ -41,7 +41,7 @@ def swap_log_ratio(betas: np.ndarray, log_ratio: np.ndarray) -> np.ndarray:
 
 
 def expected_rejections(betas: np.ndarray, log_ratio: list[np.ndarray]) -> np.ndarray:
-    """Return the rejection ``(N,)`` of each pair of neighbours from independent values of ``l`` at each rung."""
+    """Return the rejection ``(N,)`` of each pair of neighbours from independent values of ``l`` at each level."""
     out = np.empty(len(betas) - 1)
     for i, change in enumerate(np.diff(betas)):
         apart = change * (log_ratio[i][:, None] - log_ratio[i + 1][None, :])
@@ -69,13 +69,6 @@ def equal_rejection(betas: np.ndarray, rejections: np.ndarray, pairs: int) -> np
 def pairs_for(barrier: float) -> int:
     """Return the number of pairs with which half of the swaps are accepted, two at least."""
     return max(2, math.ceil(2.0 * barrier))
-
-
-def round_trip_rate(rejections: np.ndarray) -> float:
-    """Return round trips of a copy for each scan, where copies at one temperature forget ``l`` between swaps."""
-    if (rejections >= 1.0).any():
-        return 0.0
-    return float(1.0 / (2.0 + 2.0 * (rejections / (1.0 - rejections)).sum()))
 
 
 def step_of_ess(log_ratio: np.ndarray, largest: float, share: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -18,6 +19,8 @@ NARROW = 110
 DRAWINGS = 2.0  # a second
 # Seconds between lines in a file or pipe.  Compilation delays other threads: by 2.4 seconds at most in trials.
 BEAT = 1.0
+# Letters of the longest line, so that a shorter one covers it.
+_WIDTH = 100
 
 
 class Beats:
@@ -44,7 +47,7 @@ class Heartbeat:
     """Context manager that shows the current task and its elapsed time.
 
     In a terminal or a notebook it is one line, redrawn in place and removed at the end; in a file or a pipe, a line at
-    once and then at least every two seconds.
+    once and then at least every two seconds; in a notebook without ipywidgets, these lines over one another.
 
     Parameters
     ----------
@@ -103,16 +106,27 @@ class Heartbeat:
         write(self._console, f"{self._description}, {clock(perf_counter() - self._since)}")
 
 
+class OneLine(Console):
+    """A notebook that cannot redraw: rich asks for ipywidgets there.  Lines are written over one another."""
+
+
 def console() -> Console:
     """Return a console with the theme of PyMC's progress bar."""
     from pymc.progress_bar import default_progress_theme
 
-    return Console(theme=default_progress_theme)
+    drawing = Console(theme=default_progress_theme)
+    if drawing.is_jupyter and importlib.util.find_spec("ipywidgets") is None:
+        return OneLine(force_jupyter=False, force_terminal=False)
+    return drawing
 
 
-def write(to: Console, line: str) -> None:
-    """Write a line without markup, above a live progress bar."""
-    to.print(line, highlight=False, markup=False, soft_wrap=True)
+def write(to: Console, line: str, last: bool = False) -> None:
+    """Write a line without markup, above a live progress bar; none comes after the ``last`` one."""
+    end = "\n"
+    if isinstance(to, OneLine):
+        line = line.ljust(_WIDTH)
+        end = "\n" if last else "\r"
+    to.print(line, end=end, highlight=False, markup=False, soft_wrap=True)
 
 
 def clock(seconds: float) -> str:

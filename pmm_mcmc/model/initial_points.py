@@ -12,6 +12,8 @@ __all__ = [
     "PRIOR_DRAWS",
     "PRIOR_NUMBERS",
     "box_widths",
+    "checked_values",
+    "for_chains",
     "initial_draws",
     "model_starts",
     "prior_draws",
@@ -82,6 +84,46 @@ def spread_starts(
     return starts[np.arange(chains) * count // chains]
 
 
+def for_chains(initvals: Any, chains: int) -> list[Any]:
+    """Return the values of each start: one for all chains, or one per chain.
+
+    Raises
+    ------
+    ValueError
+        If a list of another length is passed.
+    """
+    if not isinstance(initvals, list | tuple):
+        return [initvals]
+    if len(initvals) != chains:
+        raise ValueError(
+            f"initvals has {len(initvals)} entries: must be one dict, or a list of one for each of {chains} chains"
+        )
+    return list(initvals)
+
+
+def checked_values(
+    values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], whose: str
+) -> dict[str, np.ndarray]:
+    """Return values by name as arrays.
+
+    Raises
+    ------
+    ValueError
+        If a name is none of ``shapes``, or its value has another shape.
+    """
+    arrays = {}
+    for name, value in values.items():
+        if name not in shapes:
+            raise ValueError(f"initvals: {name!r} is no variable of {whose}, which has {', '.join(shapes)}")
+        try:
+            arrays[name] = np.asarray(value, dtype=float)
+        except (TypeError, ValueError):
+            arrays[name] = np.empty((0,) * (1 + len(shapes[name])))
+        if arrays[name].shape != tuple(shapes[name]):
+            raise ValueError(f"initvals[{name!r}]={value!r}: must be numbers of shape {tuple(shapes[name])}")
+    return arrays
+
+
 def model_starts(model: Any, vars: Any, initvals: Any, chains: int) -> tuple[np.ndarray, bool]:
     """Return initial points ``(chain, d)`` of a model, and whether they are the model's default.
 
@@ -90,24 +132,15 @@ def model_starts(model: Any, vars: Any, initvals: Any, chains: int) -> tuple[np.
     model, vars
         The model, and its value variables in flat order.
     initvals
-        As for ``pm.sample``: values by name, in the space of the random variables, or a list of them, one per chain.
+        As for ``pm.sample``: values by name, in the space of the random variables, or a list of them, one per chain;
+        checked by :func:`pmm_mcmc.model.checks.check_initvals`.
     chains
         Number of chains.
-
-    Raises
-    ------
-    ValueError
-        If a list of another length is given.
     """
     from pymc.initial_point import make_initial_point_fn
 
-    if initvals is not None and not isinstance(initvals, dict) and len(initvals) != chains:
-        raise ValueError(
-            f"initvals has {len(initvals)} entries: must be one dict, or a list of one for each of {chains} chains"
-        )
-    several = initvals if isinstance(initvals, list | tuple) else [initvals]
     points = []
-    for values in several:
+    for values in for_chains(initvals, chains):
         point = make_initial_point_fn(model=model, overrides=values, return_transformed=True)(0)
         points.append(np.concatenate([np.ravel(point[v.name]).astype(float) for v in vars] or [np.zeros(0)]))
     return np.stack(points)[np.arange(chains) % len(points)], initvals is None
@@ -137,11 +170,7 @@ def vector_starts(
     if several and all(isinstance(values, Mapping) for values in several):
         if named is None:
             raise ValueError(f"initvals={initvals!r}: the LogDensity has one vector and no names; {arrays}")
-        if len(several) not in (1, chains):
-            raise ValueError(
-                f"initvals has {len(several)} entries: must be one dict, or one for each of {chains} chains"
-            )
-        points = np.stack([named(values) for values in several])
+        points = np.stack([named(values) for values in for_chains(initvals, chains)])
         return points[np.arange(chains) % len(points)]
     names = ", or a dict of values by name" * (named is not None)
     try:

@@ -17,6 +17,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 
 from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.model.checks import check_free, missing_data
 from pmm_mcmc.model.hierarchy import compose
 from pmm_mcmc.model.model_cache import model_cache
 from pmm_mcmc.model.native import address_table, native_function
@@ -34,6 +35,7 @@ def choose_vars(vars: Any, model: pm.Model) -> list[Any]:
     ValueError
         If a variable belongs to another model or is discrete, or if there is nothing to sample.
     """
+    check_free(model)
     if vars is None:
         chosen = list(model.continuous_value_vars)
         if not chosen:
@@ -81,6 +83,9 @@ def _transform_of(var: Any, model: pm.Model) -> Any:
 
 def bad_start_message(model: pm.Model, point: dict[str, np.ndarray]) -> str:
     """Return an error message that names the variables whose log density is not finite at a point."""
+    missing = missing_data(model, point)
+    if missing:
+        return missing
     terms = model.point_logps(point, round_vals=4)
     bad = {name: value for name, value in terms.items() if not np.all(np.isfinite(value))}
     names = ", ".join(f"{name} ({value})" for name, value in bad.items()) or "none by itself: only the gradient"

@@ -37,20 +37,6 @@ class GaussianMixture(NamedTuple):
             root = np.diag(root)
         return cls(np.zeros(1), mean[None], root[None])
 
-    @classmethod
-    def of_flat(cls, flat: np.ndarray, d: int) -> GaussianMixture:
-        """Return the mixture of :attr:`flat` in ``d`` coordinates."""
-        root_size = d * d if d <= MOST_DENSE else d
-        table = flat.reshape(-1, 1 + d + root_size)
-        root = table[:, 1 + d :].reshape(-1, d, d) if d <= MOST_DENSE else table[:, 1 + d :]
-        return cls(table[:, 0], table[:, 1 : 1 + d], root)
-
-    @property
-    def flat(self) -> np.ndarray:
-        """All numbers, from which :meth:`of_flat` makes the mixture again."""
-        k = len(self.mean)
-        return np.concatenate([self.log_weight[:, None], self.mean, self.root.reshape(k, -1)], axis=1).ravel()
-
     @property
     def log_volume(self) -> np.ndarray:
         """Logarithms ``(k,)`` of the determinants of the roots."""

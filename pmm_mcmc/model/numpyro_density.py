@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pmm_mcmc.model.initial_points import PRIOR_DRAWS, PRIOR_NUMBERS
+from pmm_mcmc.model.initial_points import PRIOR_DRAWS, PRIOR_NUMBERS, checked_values
 from pmm_mcmc.model.jax_density import JaxDensity
 from pmm_mcmc.model.jax_hierarchy import Children, checked_children
 from pmm_mcmc.model.result_tree import ResultTree, flat_names
@@ -138,18 +138,10 @@ class _Sites:
         ValueError
             For a name that no latent site has, a value of another shape, or one outside the support.
         """
-        for name, value in values.items():
-            if name not in self.latent:
-                raise ValueError(f"initvals: {name!r} is none of the latent sites: {', '.join(self.latent)}")
-            wanted = jnp.shape(self.trace[name]["value"])
-            try:
-                same = np.asarray(value, dtype=float).shape == wanted
-            except (TypeError, ValueError):
-                same = False
-            if not same:
-                raise ValueError(f"initvals[{name!r}]={value!r}: must be numbers of shape {wanted}")
+        shapes = {name: jnp.shape(self.trace[name]["value"]) for name in self.latent}
+        arrays = checked_values(values, shapes, "the NumPyro model")
         with jax.enable_x64(True), _without_checks():
-            data = {name: jnp.asarray(value, dtype=float) for name, value in values.items()}
+            data = {name: jnp.asarray(array) for name, array in arrays.items()}
             trace = self._traced(substitute_fn=lambda site: data.get(site["name"], init_to_feasible(site)))
             for name, value in data.items():
                 support = trace[name]["fn"].support

@@ -5,7 +5,7 @@ compilation, which takes numba seconds for any model and most of a minute for so
 Python loops over draws (scans, batches of small matrices) is compiled by numba for one draw instead.
 
 Names used here that pytensor does not document or may move: ``pytensor.graph.replace.vectorize_graph``,
-``pytensor.compile.rewriting.inline_ofg_node``, ``Blockwise.core_op`` and ``batch_ndim``, ``function.vm.storage_map``
+``pytensor.tensor.rewriting.ofg.inline_ofg_node``, ``Blockwise.core_op`` and ``batch_ndim``, ``function.vm.storage_map``
 of the Python linker and ``function.vm.jit_fn`` of the JAX linker; ``jax.config.values``, and ``__wrapped__`` of what
 ``jax.jit`` returns.  ``tests/model/test_outputs.py`` fails first if one of them moves.
 """
@@ -24,7 +24,6 @@ import pytensor.scalar as ps
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
-from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.rewriting.basic import EquilibriumGraphRewriter, in2out, node_rewriter
@@ -34,6 +33,7 @@ from pytensor.link.vm import VMLinker
 from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.rewriting.ofg import inline_ofg_node
 
 from pmm_mcmc.model.products import numba_mode
 

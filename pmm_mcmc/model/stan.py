@@ -17,6 +17,7 @@ import numpy as np
 
 from pmm_mcmc.model.c_function import CFunction, of_stan
 from pmm_mcmc.model.c_hierarchy import PointerChild
+from pmm_mcmc.model.initial_points import checked_values
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.model.stan_hierarchy import named_children, read_children
 
@@ -177,17 +178,9 @@ def stan_start(model: Any) -> Callable[[Mapping[str, Any]], np.ndarray]:
 
     def start(initvals: Mapping[str, Any]) -> np.ndarray:
         everything = np.array(model.param_constrain(np.zeros(int(model.param_unc_num()))), dtype=float)
-        for name, value in initvals.items():
-            if name not in places:
-                raise ValueError(f"initvals: {name!r} is none of the parameters of the Stan model: {', '.join(places)}")
-            shape, columns = places[name]
-            try:
-                values = np.asarray(value, dtype=float)
-            except (TypeError, ValueError):
-                values = np.empty(0)
-            if values.shape != shape:
-                raise ValueError(f"initvals[{name!r}]={value!r}: must be numbers of shape {shape}")
-            everything[columns] = values.ravel()
+        shapes = {name: shape for name, (shape, _) in places.items()}
+        for name, values in checked_values(initvals, shapes, "the Stan model").items():
+            everything[places[name][1]] = values.ravel()
         try:
             return np.array(model.param_unconstrain(everything), dtype=float)
         except RuntimeError as error:

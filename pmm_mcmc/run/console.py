@@ -12,9 +12,9 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.diagnostics.verdict import last_words
+from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.processes import speaks
 from pmm_mcmc.model.heartbeat import Heartbeat
-from pmm_mcmc.run.driver import Run
 from pmm_mcmc.run.progress import RunProgress
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import StopRequest
@@ -75,12 +75,9 @@ class Console:
         self._bar = RunProgress(chains=chains, tune=tune, draws=draws, show=self._show and show, adjusted=adjusted)
         return self._bar
 
-    def update(self, run: Run, done: int, n_grad: np.ndarray, failed: np.ndarray) -> None:
+    def update(self, tuning: bool, tuned: TunedParameters, done: int, n_grad: np.ndarray, failed: np.ndarray) -> None:
         """Show where a run is."""
-        tuned = run.tuned
-        self._bar.update(
-            tuning=run.tuning, done=done, step_size=tuned.step_size, K=tuned.K, n_grad=n_grad, failed=failed
-        )
+        self._bar.update(tuning=tuning, done=done, step_size=tuned.step_size, K=tuned.K, n_grad=n_grad, failed=failed)
 
     def times(self) -> dict[str, Any]:
         """Return the attributes of a result that say when it was made, and in how many seconds up to now."""

@@ -6,9 +6,12 @@ model, and some are slow in double precision.  A trial therefore times the gradi
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import logging
 import numbers
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -187,15 +190,26 @@ def choose_backend(backend: str, device: str, precision: str, is_density: bool) 
         return backend
     if backend == "jax" or is_density or device in ("gpu", "tpu") or precision != "float64":
         return "jax"
-    try:
+    if device == "auto" and _may_have_accelerator():
         import jax
-    except ImportError:
-        _log.debug("backend: numba, since JAX is not installed")
-        return "numba"
-    if device == "auto" and jax.default_backend() != "cpu":
-        return "jax"  # choose_device may still choose the CPU
+
+        if jax.default_backend() != "cpu":
+            return "jax"  # choose_device may still choose the CPU
     _log.debug("backend: numba, since JAX has no accelerator here (backend= chooses otherwise)")
     return "numba"
+
+
+def _may_have_accelerator() -> bool:
+    """Return whether JAX is imported already, or installed with a plugin: to import it would take half of a short run.
+
+    Plugins for GPUs are entry points or modules of ``jax_plugins``; that for TPUs is ``libtpu``.
+    """
+    if "jaxlib" in sys.modules:  # others put a lazy "jax" there
+        return True
+    if importlib.util.find_spec("jaxlib") is None:
+        return False
+    plugins = any(importlib.util.find_spec(name) for name in ("jax_plugins", "libtpu"))
+    return plugins or bool(importlib.metadata.entry_points(group="jax_plugins"))
 
 
 def choose_device(density: Any, device: str, precision: str, chains: int) -> str:

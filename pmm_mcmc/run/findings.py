@@ -16,7 +16,7 @@ from pmm_mcmc.diagnostics.necks import MOST, necks_beyond
 from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
 from pmm_mcmc.diagnostics.reading import FINDINGS
 from pmm_mcmc.engines.contract import empty_state, model_side
-from pmm_mcmc.run.driver import Run
+from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.starts import density_at
 from pmm_mcmc.warmup.other_modes import OtherModes

@@ -12,12 +12,12 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.run.chunks import Groups
-from pmm_mcmc.run.driver import Run
+from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.equilibration import Equilibration
 from pmm_mcmc.warmup.friction import FrictionTrial
-from pmm_mcmc.warmup.noncentring import NoncentringWarmup
+from pmm_mcmc.warmup.noncentring import NoncentringFit
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.schedule import Warmup
@@ -28,7 +28,7 @@ __all__ = ["CHECKPOINT", "TYPES", "FinishedRun"]
 CHECKPOINT = "checkpoint"
 # The types in a checkpoint.
 TYPES = (
-    Block, Coordinates, Ensemble, Equilibration, FrictionTrial, LocalCurvature, NoncentringWarmup, Run, MethodArguments,
+    Block, Coordinates, Ensemble, Equilibration, FrictionTrial, LocalCurvature, NoncentringFit, Run, MethodArguments,
     OtherModes, TunedParameters, Warming, Warmup,
 )  # fmt: skip
 

@@ -17,7 +17,9 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.contract import Engine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.model.checks import check_initvals, check_model
 from pmm_mcmc.model.density import LogDensity
+from pmm_mcmc.model.initial_points import vector_starts
 from pmm_mcmc.model.log_density import log_density, periods_of
 from pmm_mcmc.model.pymc_outputs import model_layout
 from pmm_mcmc.model.result_tree import ResultTree
@@ -36,8 +38,8 @@ __all__ = ["SamplingPlan"]
 
 _log = logging.getLogger("pmm_mcmc")
 
-# Statistics that an equilibration reports once, not for each draw; and types of all statistics.
-_OF_EQUILIBRATION = ("step_size", "friction", "steps_per_draw")
+# Statistics that are the same for all draws of a run, and are attributes of its result; and types of all statistics.
+_SETTING = ("step_size", "K", "friction", "steps_per_draw", "halving_cost", "expected_bias")
 _KINDS = STATISTICS | ADJUSTED_STATISTICS
 # Most bytes of the draws of a batch of chains, between two updates of the progress bar.
 _BATCH_BYTES = 2**27
@@ -53,8 +55,8 @@ class SamplingPlan:
     ----------
     arguments, engine, layout
         The arguments of the method, its engine, and the map from its draws to a result.
-    statistics
-        Names of the statistics of its draws.
+    statistics, setting
+        Names of the statistics of its draws, and of the parts of its setting that are attributes of the result.
     identity
         Entries that must equal those of a stored run to continue it.
     attributes
@@ -79,6 +81,7 @@ class SamplingPlan:
     engine: Engine
     layout: ResultTree
     statistics: tuple[str, ...]
+    setting: tuple[str, ...]
     identity: dict[str, Any]
     attributes: dict[str, Any]
     group: int
@@ -141,6 +144,8 @@ class SamplingPlan:
         if not request.step.free:
             raise ValueError("step was made for a PyMC model: for a LogDensity make it outside any")
         arguments.check_coordinates(density.d)
+        if request.initvals is not None:
+            vector_starts(density.start, request.initvals, request.chains, density.d)
         density = density.noncentred(arguments.noncentring if request.adapts or arguments.noncentring else None)
         announce(f"{request.words}: {density.d} coordinates of a log density")
         if request.reference is not None:
@@ -169,18 +174,14 @@ class SamplingPlan:
         model = pm.modelcontext(step_model if request.model is None else request.model)
         if step_model is not None and step_model is not model:
             raise ValueError("step was made for another model than model=: make it outside any, or inside this one")
-        discrete = [v.name for v in model.value_vars if v not in model.continuous_value_vars]
-        if discrete:
-            raise ValueError(
-                f"{', '.join(discrete)}: discrete variables have no gradient; marginalise them out, or use "
-                f"pm.sample(step=pmm.{arguments.method}(...)), where PyMC samples them with a method of its own"
-            )
+        point = model.initial_point(0)
+        check_model(model, point, arguments.method)
+        check_initvals(model, request.initvals, request.chains)
         vars = list(model.value_vars)
         if step_model is not None and {v.name for v in step.vars} != {v.name for v in vars}:
             left_out = ", ".join(v.name for v in vars if v.name not in {w.name for w in step.vars})
             raise ValueError(f"vars of the step leave {left_out} out: pmm.sample moves all variables; leave vars out")
         announce(f"{request.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
-        point = model.initial_point(0)
         # Without a warm-up there are no draws to learn sites from.
         wanted = arguments.noncentring if request.adapts or arguments.noncentring else None
         sampler = None
@@ -220,11 +221,13 @@ class SamplingPlan:
         adjusted = request.adjusted or arguments.kernel.adjusted
         kinds = ADJUSTED_STATISTICS if adjusted else type(step).stats_dtypes_shapes
         names = ["lp" if name == "model_logp" else name for name in kinds]
-        excluded: tuple[str, ...] = OTHER_MODES
-        excluded += _OF_EQUILIBRATION if adjusted and request.adapts and not arguments.kernel.adjusted else ()
+        excluded: tuple[str, ...] = (*OTHER_MODES, *_SETTING, "refined")
         excluded += () if step.keep_gradients else GRADIENTS
         excluded += ("noncentred",) if engine.structure.is_identity else ()
         statistics = tuple(n for n in names if n not in excluded)
+        setting = tuple(n for n in _SETTING if n in kinds)
+        if adjusted and request.adapts and not arguments.kernel.adjusted:
+            setting = ()
         attributes = {
             "sampler": "GHMC" if adjusted else arguments.method, "adjusted": int(adjusted), "backend": backend,
             "precision": precision,
@@ -236,9 +239,9 @@ class SamplingPlan:
         }  # fmt: skip
         if not engine.structure.is_identity:  # its numbers are a part of what is stored
             identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_sites} numbers"
-        likelihood = request.log_likelihood
+        outputs = layout, statistics, setting
         plan = cls(
-            arguments, engine, layout, statistics, identity, attributes, group, model, likelihood, adjusted=adjusted
+            arguments, engine, *outputs, identity, attributes, group, model, request.log_likelihood, adjusted=adjusted
         )
         plan._choose_variables(request.var_names)
         identity |= identity_of(engine, layout, plan.values, centre)

@@ -85,6 +85,7 @@ class RunProgress:
         self._warmed_up = tune
         self._first: _Mark | None = None
         self._latest: _Mark | None = None
+        self._before_draws: _Mark | None = None
         self._drawn: deque[_Mark] = deque()
         self._bar: Progress | None = None
         self._beats: Beats | None = None
@@ -112,7 +113,7 @@ class RunProgress:
             self._bar.refresh()
             self._bar.stop()
         elif last is not None:
-            write(self._console, self._line(last, last.time))
+            write(self._console, self._line(last, last.time), last=True)
 
     def update(self, *, tuning: bool, done: int, step_size: float, K: int, n_grad: Any, failed: Any) -> None:
         """Show the progress of the run, at most twice a second and at the end.
@@ -140,6 +141,8 @@ class RunProgress:
         mark = _Mark(perf_counter(), tuning, done, step_size, K, *by_row)
         if tuning:
             self._warmed_up = done
+        elif self._before_draws is None:
+            self._before_draws = mark if previous is None or not previous.tuning else previous._replace(done=0)
         self._latest = mark
         self._first = self._first or mark
         if self._bar is None:
@@ -206,7 +209,16 @@ class RunProgress:
         return (
             f"{self._chains} chain{'s' * (self._chains != 1)}, {place}: {count(sum(mark.n_grad))} gradients "
             f"({_speed(mark, self._first)}/s), {count(sum(mark.failed))} {self._word}, {clock(now - self._began)}"
+            f"{self._left(mark)}"
         )
+
+    def _left(self, mark: _Mark) -> str:
+        """Return the time that the other draws will take at the speed of those so far, if there are any."""
+        since = self._before_draws
+        if since is None or not since.done < mark.done < self._draws:
+            return ""
+        seconds = (mark.time - since.time) / (mark.done - since.done)
+        return f", {clock((self._draws - mark.done) * seconds)} left"
 
     def _start(self) -> None:
         # Imported here so that runs without a bar do not import PyMC.

@@ -9,25 +9,25 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
+from pmm_mcmc.model.checks import check_direction
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
-from pmm_mcmc.run.driver import Driver, FinishedChunk, Run, StopSampling
+from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.findings import attributes_of
 from pmm_mcmc.run.finished_run import FinishedRun
+from pmm_mcmc.run.phases import Run, Sampling
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import recorder_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import stop_on_signals
-from pmm_mcmc.run.starts import draws_of_prior, starts
-from pmm_mcmc.run.temper import tempered
+from pmm_mcmc.run.starts import density_at, draws_of_prior, starts
 from pmm_mcmc.run.until import DRAWS, UntilKnown, until_of
-from pmm_mcmc.warmup.pooled import Warmed, warm_up
 
-__all__ = ["FinishedChunk", "StopSampling", "Warmed", "extend", "sample", "warm_up"]
+__all__ = ["extend", "sample"]
 
-# Arguments that have another place now: pmm.extend, pmm.temper, pmm.Jax, none.
+# Arguments that have another place now: pmm.extend, pmm.Jax, none.
 _OLD_NAMES = (
-    "more", "ladder", "reference", "device", "precision", "chain_batch_size", "superchains",
+    "more", "device", "precision", "chain_batch_size", "superchains",
 )  # fmt: skip
 
 
@@ -124,16 +124,16 @@ def sample(
         :math:`40 (d + 40)` more; they are in no statistic.
     **others
         Arguments of ``pm.sample`` with another name here, or with no meaning, are refused with what to use instead.
-        Those that this function once had are understood: ``ladder`` and ``reference`` (:func:`pmm_mcmc.temper`),
-        ``more`` (:func:`pmm_mcmc.extend`), ``device``, ``precision`` and ``chain_batch_size`` (:class:`Jax`),
-        ``superchains``.
+        Those that this function once had are understood: ``more`` (:func:`pmm_mcmc.extend`), ``device``,
+        ``precision`` and ``chain_batch_size`` (:class:`Jax`), ``superchains``.
 
     Returns
     -------
     xarray.DataTree
-        The result, with the groups, dims, coords, statistics and attributes of ``pm.sample``'s result for the same
-        step.  If draws are kept in memory, it has a small group ``checkpoint`` for :func:`pmm_mcmc.extend`.  Its
-        ``sampling_time`` is in seconds and includes ``compile_time``.
+        The result, with the groups, dims, coords and attributes of ``pm.sample``'s result for the same step, and its
+        statistics but for those that are the same for all draws, which are attributes.  If draws are kept in memory, it
+        has a small group ``checkpoint`` for :func:`pmm_mcmc.extend`.  Its ``sampling_time`` is in seconds and includes
+        ``compile_time``.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def sample(
     parameter that is not known yet.  The draws are those of a run of as many by number.  It needs two chains or more if
     only moments are kept.
 
-    When warm-up ends, a line says what the draws will cost: gradients of each chain, and the time at the present rate.
+    With the first draws, a line says what all of them will cost: gradients of each chain, and the time at their rate.
 
     Memory: the draws themselves, unless they go to a ``store`` or are kept as moments; in addition at most 128 MiB for
     the current chunk, as much for the chains that advance together, and about :math:`20 d` numbers for each chain; on
@@ -188,7 +188,7 @@ def sample(
         adjusted=adjusted, callback=callback, progressbar=progressbar,
         compute_convergence_checks=compute_convergence_checks, **old,
     )  # fmt: skip
-    return _drawn(request) if request.ladder is None else tempered(request)
+    return _drawn(request)
 
 
 def extend(
@@ -262,6 +262,8 @@ def _drawn(request: Request) -> xr.DataTree:
             if run is None:
                 run = _start(request, plan, recorder.seed)
                 recorder.begin(run)
+            if not run.tuning:
+                recorder.note(run.attributes(plan))
             until = until_of(request.draws, request.chains, run.done, recorder, processes)
             run.prepare(plan)
             console.compiled()
@@ -269,8 +271,8 @@ def _drawn(request: Request) -> xr.DataTree:
                 plan.longest_warmup(request.tune), until.bound, adjusted=plan.adjusted, show=processes.primary
             )
             with stop_on_signals() as stopped, bar:
-                console.update(run, run.done, run.n_grad, run.unstable)
-                finished = Driver(plan, run, recorder, request, until, console, processes).go(stopped)
+                console.update(run.tuning, run.tuned, run.done, run.n_grad, run.unstable)
+                finished = Sampling(plan, request, run, recorder, until, console, processes).go(stopped)
                 if finished:
                     bar.end_at(run.done)
             so_far = recorder.so_far() if processes.primary else {}
@@ -297,6 +299,8 @@ def _start(request: Request, plan: SamplingPlan, seed: int) -> Run:
     """Return a run whose chains are at their starts."""
     rng = np.random.default_rng(seed)
     positions = starts(plan, request.initvals, request.chains, request.superchains, rng)
+    if plan.model is not None:
+        check_direction(plan.model, positions[0], lambda x: density_at(plan.engine, x))
     run = Run.start(plan, positions, request.tune, rng)
     run.warming.prior = draws_of_prior(plan, rng) if request.adapts else None
     return run

@@ -65,7 +65,7 @@ class Until:
         return done >= self.bound
 
     def announced(self, n_grad: np.ndarray, thin: int, gradients: float, seconds: float) -> str:
-        """Return a line, for the end of the warm-up, that says what the draws will cost.
+        """Return a line, for the first draws, that says what all of them will cost.
 
         Parameters
         ----------
@@ -74,11 +74,10 @@ class Until:
         thin
             Transitions for each draw.
         gradients, seconds
-            Gradients of each chain for a transition, and its time for all chains.
+            Gradients of each chain for a draw, and its time for all chains.
         """
-        steps = self.bound * thin
         draws = f"{self.bound} draws of {thin} step{'s' * (thin > 1)}"
-        cost = f"{draws} take {self.limit}{count(steps * gradients)}: {_time(steps * seconds)}"
+        cost = f"{draws} take {self.limit}{count(self.bound * gradients)}: {_time(self.bound * seconds)}"
         return f"Warm-up: {count(np.mean(n_grad))} gradients a chain; {cost}"
 
 

@@ -7,17 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, change_coordinates, empty_state
+from pmm_mcmc.engines.contract import Chunk, empty_state
 from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.initial_points import box_widths
 from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.noncentring import NoncentringWarmup
-from pmm_mcmc.warmup.other_modes import OtherModes
-from pmm_mcmc.warmup.scouts import look_around
+from pmm_mcmc.warmup.pooled import FEWEST, Warming
+from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting
 
 __all__ = ["Chain", "NotFiniteError"]
@@ -29,9 +27,6 @@ SECONDS_AHEAD = 0.05
 # The first preconditioner and curvature come from so many points around the start, within this distance.
 _PROBES = 8
 _PROBE_WIDTH = 0.1
-# A chain of PyMC is tuned with companions until the setting is frozen: the setting of four chains is as near to that of
-# many as the setting of more is (benchmarks/frozen/tuning.txt).
-_WARMUP_CHAINS = 4
 
 
 class NotFiniteError(Exception):
@@ -46,43 +41,28 @@ class Chain:
     ----------
     n_tune, n_draws : int
         Numbers of draws in warm-up and after it.
-    key : (2,) uint64
-        Random key of the chain.
+    warming
+        The chain, number 0, after the last draw handed out, with its setting and the gradients spent; in warm-up the
+        schedule and, until the setting is frozen, companion chains after their last block.
+    position : (d,)
+        The last draw handed out, in the model's coordinates.
     iteration, row, transition : int
         Numbers of draws handed out, of those from the current chunk, and of transitions for the draws handed out.
-    n_grad, unstable, pending : int
-        Numbers of gradients for these draws, of transitions rejected in this phase, and of gradients not yet counted.
-    tuned, warmup, companions
-        Current parameters; the warm-up, until its end; its companion chains, until the parameters are frozen.
-    state, gradient, position : (4 d + 2,), (width,), (d,)
-        The engine's state after the last draw handed out, the evaluation there, and the draw in the model's
-        coordinates.
-    prior : (n, d), optional
-        Draws of the prior, for the search for other modes at the end of the warm-up; None without a search.
-    other_modes
-        Result of the search.
+    n_grad, unstable : int
+        Numbers of gradients reported with these draws, and of transitions rejected in this phase.
     """
 
     arguments: MethodArguments
     n_tune: int
     n_draws: int
-    key: np.ndarray
-    tuned: TunedParameters
-    warmup: NoncentringWarmup | None
-    companions: Ensemble | None
-    state: np.ndarray
-    gradient: np.ndarray
+    warming: Warming
     position: np.ndarray
     iteration: int = 0
     transition: int = 0
     n_grad: int = 0
     unstable: int = 0
-    pending: int = 0
-    prior: np.ndarray | None = None
-    other_modes: OtherModes = field(default_factory=OtherModes)
-    _chunk: Chunk | None = None
     row: int = 0
-    _observed: int = 0
+    _chunk: Chunk | None = None
     _ahead: int = 1
     _parts: list[Block] = field(default_factory=list)
 
@@ -104,15 +84,14 @@ class Chain:
         structure = engine.structure
         sites = structure.none()
 
+        def to_z(x: np.ndarray) -> np.ndarray:
+            return structure.to_z(x, sites)[0]
+
         def gradient_at(q: np.ndarray) -> np.ndarray | None:
             nonlocal evaluations
             evaluations += 1
-            state = empty_state(to_z(q), np.zeros(d))
-            gradient = engine.evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)
-            return None if np.isnan(state[4 * d]) else gradient[:d]
-
-        def to_z(x: np.ndarray) -> np.ndarray:
-            return structure.to_z(x, sites)[0]
+            gradient = engine.gradient_at(to_z(q), sites)
+            return None if np.isnan(gradient).any() else gradient
 
         def jittered(width: float) -> tuple[np.ndarray, np.ndarray] | None:
             for box in box_widths(lambda: gradient_at(position) is not None):
@@ -129,12 +108,12 @@ class Chain:
                 raise NotFiniteError
             pair = position, at_position
         start, _ = pair
-        warmup: NoncentringWarmup | None = None
-        companions: Ensemble | None = None
+        warmup = None
+        others = []
         if n_tune == 0:
             tuned = fixed_setting(arguments, to_z(start), sites)
         else:
-            n_others = (_WARMUP_CHAINS - 1) * moves_all
+            n_others = (FEWEST - 1) * moves_all
             others = [pair for pair in (jittered(1.0 if jitter else _PROBE_WIDTH) for _ in range(n_others)) if pair]
             pairs = [pair]
             for probe in start + _PROBE_WIDTH * rng.uniform(-1.0, 1.0, size=(_PROBES, d)):
@@ -143,17 +122,36 @@ class Chain:
                     pairs.append((probe, slope))
             positions, slopes = (np.array(column) for column in zip(*pairs, *others, strict=True))
             least = max(CALIBRATION.least_adapted, int(CALIBRATION.least_adapted_share * n_tune))
-            warmup = NoncentringWarmup.start(arguments, n_tune, to_z(positions), slopes, sites, least)
+            warmup = Warmup.start(arguments, n_tune, to_z(positions), slopes, sites=sites, least=least)
             tuned = warmup.tuned
-            if others:
-                companions = Ensemble.start(engine, tuned.coordinates, to_z(np.array([x for x, _ in others])), rng)
-                evaluations += len(others)
+        other_starts = to_z(np.array([x for x, _ in others]).reshape(-1, d))
+        companions = Ensemble.start(engine, tuned.coordinates, other_starts, rng)
         velocity = rng.standard_normal(d) * (arguments.dynamics == "underdamped")
-        state = empty_state(tuned.coordinates.whiten(to_z(start)), velocity)
+        state = empty_state(tuned.coordinates.whiten(to_z(start)), velocity)[None]
         gradient = engine.evaluate(tuned.coordinates, state)
-        return cls(
-            arguments, n_tune, n_draws, key, tuned, warmup, companions, state, gradient, start, pending=evaluations + 1
+        ensemble = Ensemble(
+            np.concatenate([state, companions.state]),
+            np.concatenate([gradient, companions.gradient]),
+            np.concatenate([key[None], companions.keys]),
         )
+        n_grad = np.ones(len(ensemble.keys), int)
+        n_grad[0] += evaluations
+        return cls(arguments, n_tune, n_draws, Warming(ensemble, tuned, warmup, n_grad), start)
+
+    @property
+    def key(self) -> np.ndarray:
+        """The random key of the chain."""
+        return self.warming.ensemble.keys[0]
+
+    @property
+    def tuned(self) -> TunedParameters:
+        """Current tuned parameters."""
+        return self.warming.tuned
+
+    @property
+    def warmup(self) -> Warmup | None:
+        """The schedule of the warm-up, until its end."""
+        return self.warming.warmup
 
     @property
     def thin(self) -> int:
@@ -165,22 +163,29 @@ class Chain:
         """The last draw handed out."""
         return self._chunk.model_position[self.row - 1] if self._chunk is not None and self.row else self.position
 
+    @property
+    def pending(self) -> int:
+        """Number of gradients spent that no draw has reported yet."""
+        return int(self.warming.n_grad.sum()) - self.n_grad
+
     def settle(self) -> None:
         """Return to the last draw handed out; later ones are computed again, with identical values."""
         if self._chunk is None:
             return
-        self._observe()
         if self.row:
+            if self.warmup is not None:
+                self._parts.append(_as_block(self._chunk, slice(self.row)))
             row = self.row - 1
-            self.state = self._chunk.state[row].copy()
-            self.gradient = self._chunk.gradient[row].copy()
+            self.warming.ensemble.state[0] = self._chunk.state[row]
+            self.warming.ensemble.gradient[0] = self._chunk.gradient[row]
             self.position = self._chunk.model_position[row].copy()
             self.transition += self.row * self.thin
-            self.n_grad += int(self._chunk.n_grad[: self.row].sum())
+            spent_by_draws = int(self._chunk.n_grad[: self.row].sum())
+            self.warming.n_grad[0] += spent_by_draws - self.pending
+            self.n_grad += spent_by_draws
             self.unstable += int(self._chunk.unstable[: self.row].sum())
-            self.pending = 0
         self._chunk = None
-        self.row = self._observed = 0
+        self.row = 0
 
     def stop_tuning(self, engine: NumbaEngine) -> None:
         """End the warm-up, early or not.
@@ -194,9 +199,10 @@ class Chain:
         self._retune(engine)
         while self.warmup is not None:
             rows = self.warmup.boundary - self.warmup.done
-            chunk = self._run(engine, self.state, self.gradient, rows, 1)
+            ensemble = self.warming.ensemble
+            chunk = self._run(engine, ensemble.state[0], ensemble.gradient[0], rows, 1)
             self.transition += rows
-            self.pending += int(chunk.n_grad.sum())
+            self.warming.n_grad[0] += chunk.n_grad.sum()
             self._parts.append(_as_block(chunk, slice(None)))
             self._close_block(engine)
 
@@ -209,18 +215,19 @@ class Chain:
             If the log density or its gradient is not finite there.
         """
         self.settle()
-        state = self.state.copy()
+        ensemble = self.warming.ensemble
+        state = ensemble.state[0].copy()
         coordinates = self.tuned.coordinates
         if position is not None:
             z, _ = engine.structure.to_z(position, coordinates.sites)
             state[: engine.d] = coordinates.whiten(z)
             self.position = position
         gradient = engine.evaluate(coordinates, state)
-        self.pending += 1
+        self.warming.n_grad[0] += 1
         if np.isnan(state[4 * engine.d]):
             raise NotFiniteError
-        self.state = state
-        self.gradient = gradient
+        ensemble.state[0] = state
+        ensemble.gradient[0] = gradient
 
     def look_ahead(self, engine: NumbaEngine, moves_all: bool) -> tuple[Chunk, TunedParameters, int]:
         """Return the next draws, their tuned parameters and the number of transitions for each.
@@ -234,9 +241,10 @@ class Chain:
         if self.warmup is not None:
             rows = min(rows, self.warmup.boundary - self.warmup.done - self._collected)
         thin = self.thin
-        state = self.state.copy()
+        ensemble = self.warming.ensemble
+        state = ensemble.state[0].copy()
         began = time.perf_counter()
-        chunk = self._run(engine, state, self.gradient.copy(), rows, thin)
+        chunk = self._run(engine, state, ensemble.gradient[0].copy(), rows, thin)
         if not moves_all and engine.kernel.scheme == Scheme.RECYCLED:
             self._end_point(engine, state, chunk)
         seconds = max((time.perf_counter() - began) / rows, 1e-9)
@@ -274,73 +282,41 @@ class Chain:
         chunk.lp[0] = state[4 * d]
         chunk.position[0] = coordinates.place(state[:d])
 
-    def _observe(self) -> None:
-        """Collect the draws of warm-up that were handed out since the last call."""
-        chunk = self._chunk
-        rows = slice(self._observed, self.row)
-        if chunk is None or rows.start == rows.stop:
-            return
-        self._observed = self.row
-        if self.warmup is not None:
-            self._parts.append(_as_block(chunk, rows))
-
     def _retune(self, engine: NumbaEngine) -> None:
         """Close the block of warm-up if it is complete."""
         if self.warmup is not None and self.warmup.done + self._collected >= self.warmup.boundary:
             self._close_block(engine)
 
     def _close_block(self, engine: NumbaEngine, stop: bool = False) -> None:
-        """Pass the collected draws to warm-up, and take over its tuned parameters."""
-        warmup = self.warmup
-        old = self.tuned
+        """Pass the collected draws to warm-up, with those of the companions, and take over its tuned parameters."""
+        warming = self.warming
+        warmup = warming.warmup
         assert warmup is not None
-        block = None
-        if self._parts:
+        old = self.tuned.coordinates
+        if not self._parts:  # stopped before the block had any draws
+            warming.tuned = warmup.finish()
+        else:
             block = Block(*(np.concatenate(arrays, axis=1) for arrays in zip(*self._parts, strict=True)))
             self._parts = []
-            if self.companions is not None:
-                chunk = self.companions.advance(engine, old, block.lp.shape[1], tolerance=self._tolerance)
-                self.pending += int(chunk.n_grad.sum())
+            if len(warming.n_grad) > 1:
+                companions = warming.part(slice(1, None))
+                chunk = companions.advance(engine, self.tuned, block.lp.shape[1], tolerance=self._tolerance)
+                warming.n_grad[1:] += chunk.n_grad.sum(axis=1)
                 block = Block(*(np.concatenate(arrays) for arrays in zip(block, Block.of(chunk), strict=True)))
-            warmup.observe(block, engine.structure)
-        if stop:
-            warmup.stop()
-        n_grad = warmup.n_grad
-        self.tuned = warmup.update(engine.structure, engine.gradient_at)
-        self.pending += warmup.n_grad - n_grad
-        self._follow(warmup.source)
-        new = self.tuned.coordinates
-        self.state, self.gradient = change_coordinates(
-            self.state, self.gradient, old.coordinates, new, self.arguments.kernel, engine.structure
-        )
-        if self.companions is not None:
-            self.companions.change(engine, old.coordinates, new)
+            warming.ensemble.transition = self.transition
+            warming.close(engine, block, stop=stop)
+        for chains in (slice(0, 1), slice(1, None)):  # rounding of the chain must not depend on its companions
+            ensemble = warming.part(chains)
+            ensemble.change(engine, old, self.tuned.coordinates)
+            warming.ensemble.state[chains] = ensemble.state
+            warming.ensemble.gradient[chains] = ensemble.gradient
         if warmup.finished or warmup.frozen is not None:
-            self.companions = None
+            warming.ensemble = warming.part(slice(0, 1))
+            warming.n_grad = warming.n_grad.sum(keepdims=True)
         if warmup.finished:
-            self.warmup = None
+            warming.warmup = None
+            warming.prior = None
             self.unstable = 0
-            if self.prior is not None and block is not None:
-                total = self.n_grad + self.pending
-                rng = np.random.default_rng(self.key)
-                self.other_modes, _, n_grad = look_around(engine, self.tuned, block, self.prior, total, rng)
-                self.pending += n_grad
-            self.prior = None
-
-    def _follow(self, source: np.ndarray) -> None:
-        """Restart chains from others by :attr:`pmm_mcmc.warmup.schedule.Warmup.source`."""
-        if self.companions is None or np.array_equal(source, np.arange(len(source))):
-            return
-        chains = Ensemble(
-            np.vstack([self.state, self.companions.state]),
-            np.vstack([self.gradient, self.companions.gradient]),
-            np.vstack([self.key, self.companions.keys]),
-        )
-        chains.copy_from(source)
-        self.state = chains.state[0]
-        self.gradient = chains.gradient[0]
-        self.companions.state = chains.state[1:]
-        self.companions.gradient = chains.gradient[1:]
 
 
 def _as_block(chunk: Chunk, rows: slice) -> Block:

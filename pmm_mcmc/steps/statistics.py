@@ -66,21 +66,7 @@ def rows_of(
     statistics: dict[str, tuple[Any, Any]],
     structure: Structure,
 ) -> list[Stats]:
-    """Return the statistics of each draw of a chunk before it is handed out.
-
-    Parameters
-    ----------
-    chunk
-        The draws.
-    tuned, thin
-        Their tuned parameters, and the number of transitions for each.
-    chain
-        The chain before these draws.
-    statistics
-        The statistics of the step, by name.
-    structure
-        The non-centring.
-    """
+    """Return the ``statistics`` of each draw of a chunk, one for ``thin`` transitions, from the chain before them."""
     d = chunk.position.shape[1]
     sampled = chunk.position, chunk.gradient
     if "gradient" in statistics:
@@ -92,7 +78,7 @@ def rows_of(
         "steps_per_draw": thin,
         "halving_cost": tuned.halving_cost,
         "expected_bias": tuned.expected_bias,
-        **chain.other_modes.statistics,
+        **chain.warming.other_modes.statistics,
     }
     constant = {name: value for name, value in constant.items() if name in statistics}
     tuning = chain.iteration < chain.n_tune  # a chunk ends at the end of the warm-up

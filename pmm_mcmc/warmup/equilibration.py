@@ -29,7 +29,7 @@ from pmm_mcmc.engines.contract import Chunk, Engine, at_draw, model_side
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC, METHODS, OVERDAMPED, Kernel
 from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.evidence import narrowness, settled, steps_for_autocorrelation
+from pmm_mcmc.warmup.evidence import steps_for_autocorrelation
 from pmm_mcmc.warmup.friction import adjusted_friction
 from pmm_mcmc.warmup.pooled import Warming, training_chains
 from pmm_mcmc.warmup.standard_errors import largest_t
@@ -136,37 +136,27 @@ class Equilibration:
         processes: Processes,
     ) -> None:
         """Advance all chains over a block, and decide what follows; arguments as of :meth:`Warming.block`."""
-        local_ensemble = warming.part(processes.own)
-        n_grad = warming.n_grad[processes.own].copy()
-        chains = len(n_grad)
         d = len(self.centre)
-        accept = np.empty(chains)
-        means = np.empty((chains, 2, d))
-        lp = np.empty((chains, self.rows))
-        narrow = np.empty(chains)
+        accept: list[np.ndarray] = []
+        means: list[np.ndarray] = []
         training: list[np.ndarray] = []
-        for chain_slice, chunk in local_ensemble.advance_in_batches(engine, self.tuned, self.rows, batch):
+
+        def observe(chains: slice, chunk: Chunk) -> None:
             distances = chunk.model_position - self.centre
-            accept[chain_slice] = chunk.accept.mean(axis=1)
-            lp[chain_slice] = chunk.sampled_lp
-            narrow[chain_slice] = narrowness(chunk.gradient, d)
-            means[chain_slice, 0] = distances.mean(axis=1)
-            means[chain_slice, 1] = (distances**2).mean(axis=1)
-            learners = max(training_chains(d) - processes.own.start - chain_slice.start, 0)
+            accept.append(chunk.accept.mean(axis=1))
+            means.append(np.stack([distances.mean(axis=1), (distances**2).mean(axis=1)], axis=1))
+            learners = max(training_chains(d) - processes.own.start - chains.start, 0)
             training.append(distances[:learners].copy())
-            n_grad[chain_slice] += chunk.n_grad.sum(axis=1)
-            look(chain_slice, chunk)
-        ensemble = warming.ensemble
+            look(chains, chunk)
+
         earlier = warming.n_grad
-        ensemble.transition = local_ensemble.transition
-        ensemble.state, ensemble.gradient, warming.n_grad, self.acceptance, means, lp, narrow = processes.join(
-            local_ensemble.state, local_ensemble.gradient, n_grad, accept, means, lp, narrow
-        )
+        usable = warming.advance(engine, self.tuned, self.rows, batch, observe, processes)
+        self.acceptance, all_means = processes.join(np.concatenate(accept), np.concatenate(means))
         (distances,) = processes.join(np.concatenate(training))
         self.n_grad += float((warming.n_grad - earlier).mean())
         self.done += self.rows
         if not self._adapted():
-            self._judge(means, distances, settled(-lp, d, narrow))
+            self._judge(all_means, distances, usable)
         self.finished = self.ended or self.done >= self.length
         self.rows = min(self.rows, self.length - self.done)
         if self.finished:
@@ -226,17 +216,14 @@ def report_of(equilibration: Equilibration | None, chains: int) -> xr.Dataset:
 
     Before its end, ``None``, numbers are NaN or 0.
     """
-    of_chains: dict[str, Any] = {
-        "step_size": math.nan,
-        "friction": math.nan,
-        "steps_per_draw": 0,
-        "acceptance": math.nan,
-    }
+    of_chains: dict[str, Any] = {"step_size": math.nan, "friction": math.nan, "steps_per_draw": 0}
+    acceptance: Any = math.nan
     numbers: dict[str, Any] = {"transitions": 0, "gradients": math.nan, "lag": 0, "ended": 0}
     if equilibration is not None:
-        of_chains = {name: getattr(equilibration.tuned, name) for name in ("step_size", "friction", "steps_per_draw")}
-        of_chains["acceptance"] = equilibration.acceptance
-        numbers = {"transitions": equilibration.done, "gradients": equilibration.n_grad, "lag": equilibration.lag}
-        numbers["ended"] = int(equilibration.ended)
+        of_chains = {name: getattr(equilibration.tuned, name) for name in of_chains}
+        acceptance = equilibration.acceptance
+        values = (equilibration.done, equilibration.n_grad, equilibration.lag, int(equilibration.ended))
+        numbers = dict(zip(numbers, values, strict=True))
+    of_chains["acceptance"] = acceptance
     variables: dict[str, Any] = {name: ("chain", np.full(chains, value)) for name, value in of_chains.items()}
     return xr.Dataset(variables | {name: ((), np.asarray(value)) for name, value in numbers.items()})

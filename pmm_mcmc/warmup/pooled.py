@@ -1,4 +1,4 @@
-"""The warm-up of many chains with one setting.
+"""The warm-up of chains with one setting: many chains of an engine, or one that PyMC advances with its companions.
 
 The setting is tuned on the draws of some chains, and of more of them in the first blocks.  Many chains at one time show
 the scale that few show over time, so that blocks are shorter where there are more chains.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,30 +18,22 @@ from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.evidence import narrowness, replacements, settled
-from pmm_mcmc.warmup.noncentring import NoncentringWarmup
 from pmm_mcmc.warmup.other_modes import OtherModes
+from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import fixed_setting
 
-__all__ = ["Warmed", "Warming", "training_chains", "warm_up"]
+__all__ = ["FEWEST", "Warming", "training_chains", "warm_up"]
 
-# Chains that a setting is learnt from in any number of coordinates: those of a default run.
-_FEWEST = 4
+# Chains that a setting is learnt from in any number of coordinates: those of a default run, and one of PyMC with its
+# companions.  Their setting is as near to that of many as the setting of more is (benchmarks/frozen/tuning.txt).
+FEWEST = 4
 
 
 def training_chains(d: int) -> int:
     """Return the number of chains that a setting is learnt from, at most, in ``d`` coordinates."""
     limit = CALIBRATION.training_numbers // max(d, 1)
-    return min(max(limit, _FEWEST), CALIBRATION.training_chains)
-
-
-class Warmed(NamedTuple):
-    """Chains ready to sample: the ensemble, its setting, and the gradients that each chain spent in warm-up."""
-
-    ensemble: Ensemble
-    tuned: TunedParameters
-    n_grad: np.ndarray
-    warmup: NoncentringWarmup | None
+    return min(max(limit, FEWEST), CALIBRATION.training_chains)
 
 
 @dataclass
@@ -63,7 +54,7 @@ class Warming:
 
     ensemble: Ensemble
     tuned: TunedParameters
-    warmup: NoncentringWarmup | None
+    warmup: Warmup | None
     n_grad: np.ndarray
     prior: np.ndarray | None = None
     other_modes: OtherModes = field(default_factory=OtherModes)
@@ -78,7 +69,7 @@ class Warming:
         rng: np.random.Generator,
         checked: bool = True,
     ) -> Warming:
-        """Begin at positions ``(chain, d)`` in the model's coordinates.
+        """Begin at dispersed positions ``(chain, d)`` in the model's coordinates, for ``length`` transitions at most.
 
         The last blocks check the setting, if it is to be ``checked``: an equilibration checks its own.
 
@@ -90,9 +81,8 @@ class Warming:
         """
         if length == 0:
             fixed_setting(arguments, starts[0])
-        structure = engine.structure
-        sites = structure.none()
-        starts, _ = structure.to_z(starts, sites)
+        sites = engine.structure.none()
+        starts, _ = engine.structure.to_z(starts, sites)
         gradients = engine.gradient_at(starts, sites)
         bad = np.flatnonzero(~np.isfinite(gradients).all(axis=1))
         if bad.size:
@@ -103,14 +93,9 @@ class Warming:
         else:
             shortest = timetable.shortest_block(len(starts))
             training = slice(timetable.learnt_from(len(starts), shortest, training_chains(engine.d)))
-            warmup = NoncentringWarmup.start(
-                arguments,
-                length,
-                starts[training],
-                gradients[training],
-                sites=sites,
-                shortest=shortest,
-                checked=checked,
+            ends = "passed" if checked else "frozen"
+            warmup = Warmup.start(
+                arguments, length, starts[training], gradients[training], sites=sites, shortest=shortest, ends=ends
             )
             tuned = warmup.tuned
         ensemble = Ensemble.start(engine, tuned.coordinates, starts, rng)
@@ -128,6 +113,35 @@ class Warming:
             ensemble, state=ensemble.state[chains], gradient=ensemble.gradient[chains], keys=ensemble.keys[chains]
         )
 
+    def advance(
+        self,
+        engine: Engine,
+        setting: TunedParameters,
+        rows: int,
+        batch: int | None,
+        look: Callable[[slice, Chunk], None],
+        processes: Processes,
+        tolerance: float = 0.0,
+    ) -> np.ndarray:
+        """Advance all chains; return which draws are past the transient, as a mask ``(chain, rows)``.
+
+        ``look`` is called with each ``batch`` of chains of this process, counted from its first, and their draws.
+        """
+        local_ensemble = self.part(processes.own)
+        n_grad = self.n_grad[processes.own].copy()
+        lp = np.empty((len(n_grad), rows))
+        narrow = np.empty(len(n_grad))
+        for chains, chunk in local_ensemble.advance_in_batches(engine, setting, rows, batch, tolerance=tolerance):
+            lp[chains] = chunk.sampled_lp
+            narrow[chains] = narrowness(chunk.gradient, engine.d)
+            n_grad[chains] += chunk.n_grad.sum(axis=1)
+            look(chains, chunk)
+        self.ensemble.transition = local_ensemble.transition
+        self.ensemble.state, self.ensemble.gradient, self.n_grad, lp, narrow = processes.join(
+            local_ensemble.state, local_ensemble.gradient, n_grad, lp, narrow
+        )
+        return settled(-lp, engine.d, narrow)
+
     def block(
         self,
         engine: Engine,
@@ -135,72 +149,59 @@ class Warming:
         look: Callable[[slice, Chunk], None] | None = None,
         processes: Processes | None = None,
     ) -> None:
-        """Advance all chains over the current block, and update the setting.
-
-        Parameters
-        ----------
-        engine
-            Advances the chains.
-        batch
-            Chains that advance at a time; all by default.
-        look
-            Called with each batch: which chains, counted from the first of this process, and their draws.
-        processes
-            The processes that share the chains; one by default.
-        """
+        """Advance all chains over the current block, and update the setting; arguments as of :meth:`advance`."""
         warmup = self.warmup
-        old = self.tuned
         assert warmup is not None
-        chains = len(self.n_grad)
+        n = len(self.n_grad)
         rows = warmup.boundary - warmup.done
-        trained = training_chains(engine.d)
-        processes = Processes(slice(0, chains)) if processes is None else processes
-        learning = int(min(warmup.learning, timetable.learnt_from(chains, rows, trained)))
-        local_ensemble = self.part(processes.own)
-        n_grad = self.n_grad[processes.own].copy()
+        processes = Processes(slice(0, n)) if processes is None else processes
+        learning = int(min(warmup.learning, timetable.learnt_from(n, rows, training_chains(engine.d))))
         training: list[Block] = []
-        lp = np.empty((len(n_grad), rows))
-        unstable = np.empty((len(n_grad), rows), np.int64)
-        narrow = np.empty(len(n_grad))
-        for chain_slice, chunk in local_ensemble.advance_in_batches(
-            engine, old, rows, batch, tolerance=warmup.tolerance
-        ):
-            training_rows = max(learning - processes.own.start - chain_slice.start, 0)
+        rejected: list[np.ndarray] = []
+
+        def observe(chains: slice, chunk: Chunk) -> None:
+            training_rows = max(learning - processes.own.start - chains.start, 0)
             if training_rows or not training:
                 # Copies, since views would keep the whole batch in memory.
                 training.append(Block(*(array[:training_rows].copy() for array in Block.of(chunk))))
-            lp[chain_slice] = chunk.sampled_lp
-            unstable[chain_slice] = chunk.unstable
-            narrow[chain_slice] = narrowness(chunk.gradient, engine.d)
-            n_grad[chain_slice] += chunk.n_grad.sum(axis=1)
+            rejected.append(chunk.unstable)
             if look is not None:
-                look(chain_slice, chunk)
-        self.ensemble.transition = local_ensemble.transition
-        self.ensemble.state, self.ensemble.gradient, lp, unstable, n_grad, narrow = processes.join(
-            local_ensemble.state, local_ensemble.gradient, lp, unstable, n_grad, narrow
-        )
-        newest = Block(*processes.join(*(np.concatenate(array) for array in zip(*training, strict=True))))
-        del training  # in many coordinates it is as large as all draws
-        warmup.observe(newest, engine.structure)
-        earlier_shares = self._shares()
-        self.tuned = warmup.update(engine.structure, engine.gradient_at)
-        source = np.arange(chains)
-        if warmup.frozen is None and chains > trained and warmup.replaces:
-            source = replacements(settled(-lp, engine.d, narrow), unstable)
-        source[:learning] = warmup.source
-        if not np.array_equal(source, np.arange(chains)):
-            self.ensemble.copy_from(source)
-        self.ensemble.change(engine, old.coordinates, self.tuned.coordinates)
-        if warmup.ready and not warmup.finished:
+                look(chains, chunk)
+
+        usable = self.advance(engine, self.tuned, rows, batch, observe, processes, warmup.tolerance)
+        newest = Block(*processes.join(*(np.concatenate(arrays) for arrays in zip(*training, strict=True))))
+        training.clear()  # in many coordinates it is as large as all draws
+        (unstable,) = processes.join(np.concatenate(rejected))
+        old = self.tuned.coordinates
+        self.close(engine, newest, replacements(usable, unstable))
+        self.ensemble.change(engine, old, self.tuned.coordinates)
+
+    def close(self, engine: Engine, block: Block, source: np.ndarray | None = None, stop: bool = False) -> None:
+        """Update the setting by the draws of the first chains in a block, and replace chains that are stuck.
+
+        ``source`` says from which chain each goes on where warm-up does not learn from it; ``stop`` ends the warm-up.
+        States keep their old coordinates.
+        """
+        warmup = self.warmup
+        assert warmup is not None
+        chains = np.arange(len(self.n_grad))
+        warmup.observe(block, engine.structure)
+        if stop:
             warmup.stop()
-            self.tuned = warmup.update(engine.structure, engine.gradient_at)
-        self.n_grad = n_grad + self._shares() - earlier_shares
+        earlier_shares = self._shares()
+        self.tuned = warmup.update(engine)
+        if source is None or warmup.frozen is not None or not warmup.replaces:
+            source = chains.copy()
+        source[: len(warmup.source)] = warmup.source
+        if not np.array_equal(source, chains):
+            self.ensemble.copy_from(source)
+        self.n_grad = self.n_grad + self._shares() - earlier_shares
         if self.finished and self.prior is not None:
             rng = np.random.default_rng(self.ensemble.keys[0])
             spent_so_far = int(self.n_grad.sum())
-            self.other_modes, _, more = look_around(engine, self.tuned, newest, self.prior, spent_so_far, rng)
+            self.other_modes, _, n_grad = look_around(engine, self.tuned, block, self.prior, spent_so_far, rng)
             self.prior = None
-            self.n_grad += -(-more // chains)
+            self.n_grad += -(-n_grad // len(chains))
 
     def _shares(self) -> np.ndarray:
         """Return each chain's share of the gradients that the schedule has evaluated."""
@@ -208,40 +209,12 @@ class Warming:
         each, more = divmod(self.warmup.n_grad, len(self.n_grad))
         return each + (np.arange(len(self.n_grad)) < more)
 
-    def result(self) -> Warmed:
-        """Return chains and setting as they are now."""
-        return Warmed(self.ensemble, self.tuned, self.n_grad, self.warmup)
-
 
 def warm_up(
     engine: Engine, arguments: MethodArguments, starts: np.ndarray, *, length: int, rng: np.random.Generator
-) -> Warmed:
-    """Warm chains up together, until the setting is frozen and a check has passed.
-
-    Parameters
-    ----------
-    engine
-        Advances the chains.
-    arguments
-        Arguments of the method; warm-up determines those that are "auto".
-    starts : (chain, d)
-        Dispersed positions with a finite log density.
-    length
-        Transitions of each chain at most.
-    rng
-        Draws the keys and velocities of the chains.
-
-    Returns
-    -------
-    Warmed
-        Chains, setting and gradients spent.
-
-    Raises
-    ------
-    ValueError
-        If the log density or its gradient is not finite at one of the starts.
-    """
+) -> Warming:
+    """Warm chains up together, until the setting is frozen and a check has passed: see :meth:`Warming.start`."""
     warming = Warming.start(engine, arguments, starts, length, rng)
     while not warming.finished:
         warming.block(engine)
-    return warming.result()
+    return warming

@@ -7,20 +7,23 @@ on with the setting that :meth:`Warmup.update` returns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import diagonal_scale
+from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
+from pmm_mcmc.engines.contract import Engine
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED
 from pmm_mcmc.warmup import evidence, step_size, timetable
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.evidence import narrowness, replacements, settled, steps_for_autocorrelation
 from pmm_mcmc.warmup.friction import FRICTIONS, FrictionTrial, default_friction, largest_spread
+from pmm_mcmc.warmup.noncentring import NoncentringFit
 
 __all__ = ["Warmup"]
 
@@ -41,8 +44,9 @@ class Warmup:
         Transitions before which the setting is not frozen.
     shortest
         Transitions of the first block.
-    checked
-        Whether a frozen setting is checked; else the warm-up ends where it is frozen.
+    ends
+        Where the warm-up ends at the latest: at its "length", where a check of the frozen setting has "passed", or
+        where it is "frozen".
     done, boundary
         Transitions observed so far; the transition at which the current block ends.
     frozen
@@ -60,22 +64,21 @@ class Warmup:
     tuned: TunedParameters
     least: int = CALIBRATION.least_adapted
     shortest: int = CALIBRATION.first_block
-    checked: bool = True
+    ends: str = "length"
     done: int = 0
     boundary: int = 0
     frozen: int | None = None
     clean: bool | None = None
     source: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     blocks: list[Block] = field(default_factory=list)
+    _noncentring: NoncentringFit = field(default_factory=NoncentringFit)
     _before: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0)))
-    _closed: int = 0
     _extensions: int = 0
     _cap: float = 1.0
     _lipschitz: float = 1.0
     _local: LocalCurvature = field(default_factory=LocalCurvature)
     _tried: bool = False
     _trial: FrictionTrial | None = None
-    _stopped: bool = False
 
     @classmethod
     def start(
@@ -84,23 +87,23 @@ class Warmup:
         length: int,
         position: np.ndarray,
         gradient: np.ndarray,
-        least: int | None = None,
+        *,
+        sites: np.ndarray | None = None,
+        least: int = CALIBRATION.least_adapted,
         shortest: int = CALIBRATION.first_block,
-        checked: bool = True,
+        ends: str = "length",
     ) -> Warmup:
-        """Begin from positions and gradients ``(n, d)`` at or around the starts; the first is the centre."""
+        """Begin from positions ``z`` and gradients ``(n, d)`` at or around the starts; the first is the centre."""
         if arguments.scaling is None:
             _, scale = diagonal_scale(position, gradient, np.ones(position.shape[1]))
         else:
             scale = np.array(arguments.scaling)
         friction = arguments.friction or default_friction(arguments.kernel, 1.0)
-        tuned = TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale), 1)
-        least = CALIBRATION.least_adapted if least is None else least
-        self = cls(arguments, length, tuned, least, shortest, checked)
-        usable = np.ones((1, len(position)), dtype=bool)
-        self._lipschitz = evidence.successive_curvature(
-            arguments, self.tuned.coordinates, position[None], gradient[None], usable
-        )
+        tuned = TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale, sites), 1)
+        self = cls(arguments, length, tuned, least, shortest, ends)
+        nothing = np.zeros((1, len(position)))
+        window = Block(position[None], gradient[None], *[nothing] * 5)
+        self._lipschitz = evidence.curvature(arguments, tuned.coordinates, window, nothing == 0.0, self._local)
         self._set_step(step_size.start(arguments, self.tuned, self._lipschitz))
         self.boundary = self._next_boundary(1)
         return self
@@ -112,13 +115,8 @@ class Warmup:
 
     @property
     def ready(self) -> bool:
-        """Whether the setting is frozen and its last check passed: a driver may end the warm-up."""
-        return self.frozen is not None and (self.clean is True or not self.checked)
-
-    @property
-    def adapting(self) -> bool:
-        """Whether the next :meth:`update` fits the preconditioner: not in a check or a trial of friction."""
-        return self.frozen is None and self._trial is None
+        """Whether the setting is frozen and its last check, if there are any, passed."""
+        return self.frozen is not None and (self.clean is True or self.ends == "frozen")
 
     @property
     def learning(self) -> float:
@@ -135,8 +133,10 @@ class Warmup:
         """Energy that a step may gain beyond the guard's threshold, as a share of its kinetic energies."""
         return CALIBRATION.energy_tolerance if self.frozen is None else 0.0
 
-    def observe(self, block: Block) -> None:
-        """Record the draws of all chains in the current block."""
+    def observe(self, block: Block, structure: Structure | None = None) -> None:
+        """Record the draws of all chains in the current block, with what the engine returned there."""
+        if structure is not None and not structure.is_identity:
+            block = self._noncentring.observe(block, structure, self.frozen is None)
         chains = len(block.lp)
         self.blocks = [Block(*(array[:chains] for array in older)) for older in self.blocks]
         self.blocks.append(block)
@@ -147,32 +147,30 @@ class Warmup:
         """Gradients that updates have evaluated so far, for all chains together."""
         return self._local.evaluations
 
-    def update(self, gradient_at: Callable[[np.ndarray], np.ndarray] | None = None) -> TunedParameters:
+    def update(self, engine: Engine | None = None) -> TunedParameters:
         """End the block; return the setting of the next one or, after the last, of the draws.
 
-        ``gradient_at`` evaluates the gradient at a position ``(d,)``; with it, power iteration finds the steepest
-        directions at the draws.
+        With an engine, power iteration finds the steepest directions at the draws, and the non-centring is fitted.
         """
-        if self._closed == self.done:  # stopped before the block had any draws
-            return self._finish()
-        self._closed = self.done
         block = self.blocks[-1]
         chains = len(block.lp)
         self.source = np.arange(chains)
         if self.frozen is not None:
             self._check(block)
         else:
-            self._adapt(block, gradient_at)
+            self._adapt(engine)
         unsound = self.clean is False and step_size.found_by_curvature(self.arguments)
-        if self._stopped or (self.finished and not (unsound and self._extend(block))):
-            return self._finish()
+        if self.ends != "length" and self.ready:
+            self.stop()
+        if self.finished and not (unsound and self._extend(block)):
+            return self.finish()
         self.boundary = self._next_boundary(chains)
         return self.tuned
 
     def stop(self) -> None:
         """End the warm-up: the next :meth:`update` is the last."""
         self.length = self.boundary = self.done
-        self._stopped = True
+        self._extensions = CALIBRATION.most_extensions
 
     @property
     def _stiffness(self) -> float:
@@ -185,9 +183,11 @@ class Warmup:
             return timetable.end_of_trial(self.done, self.length)
         return timetable.end_of_growing(self.done, self.length, self._tried, self.shortest)
 
-    def _finish(self) -> TunedParameters:
+    def finish(self) -> TunedParameters:
+        """Return the setting of the draws, also before a block has any."""
         if self._trial is not None:
             self._end_trial()
+        self._noncentring = NoncentringFit()
         self.length = self.boundary = self.done
         tuned = step_size.with_costs(self.arguments, self.tuned, self._lipschitz, self._refined())
         self.tuned = tuned._replace(steps_per_draw=self._steps_per_draw())
@@ -203,18 +203,16 @@ class Warmup:
 
     # -- adapting ----------------------------------------------------------------------------------------------------
 
-    def _window(self) -> Block:
-        """Return the newest draws of the warm-up, and drop the older ones."""
-        length = max(math.ceil(CALIBRATION.window * self.done), self.blocks[-1].lp.shape[1])
-        window = Block.newest(self.blocks, length)
-        self.blocks = [window]
-        return window
-
-    def _adapt(self, block: Block, gradient_at: Callable[[np.ndarray], np.ndarray] | None) -> None:
+    def _adapt(self, engine: Engine | None) -> None:
         previous = self.tuned
+        length = max(math.ceil(CALIBRATION.window * self.done), self.blocks[-1].lp.shape[1])
+        if engine is not None and not engine.structure.is_identity and self._trial is None:
+            self._fit_sites(engine.structure, length)
+        block = self.blocks[-1]
         d = block.position.shape[2]
         n = block.lp.shape[1]
-        window = self._window()
+        window = Block.newest(self.blocks, length)
+        self.blocks = [window]
         usable = settled(-window.lp, d, narrowness(block.gradient, d))
         failing = float((evidence.failed(block) & usable[:, -n:]).mean())
         if self.replaces:
@@ -223,12 +221,16 @@ class Warmup:
             self._record_trial(block)
         else:
             whitens = evidence.fits(previous.coordinates, block, usable[:, -n:])
-            self._refit(window, usable, gradient_at)
+            self._refit(window, usable, engine)
             self._restep(window, usable, block, failing)
-            steady = self._is_steady(previous.step_size)
+            step = self.tuned.step_size
+            steady = max(step / previous.step_size, previous.step_size / step) < CALIBRATION.steady
             healthy = failing == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
             if self.done >= self.least * self._stiffness and whitens and steady and healthy:
-                self._freeze_or_try(window, usable)
+                if not self._tried:
+                    self._try_friction(window, usable)
+                if self._trial is None:
+                    self._freeze()
         if self.done >= timetable.latest_trial(self.length) and not self._tried:
             self._try_friction(window, usable)
         if self.done >= timetable.latest_freeze(self.length) and self.frozen is None:
@@ -236,25 +238,27 @@ class Warmup:
                 self._end_trial()
             self._freeze()
 
-    def _freeze_or_try(self, window: Block, usable: np.ndarray) -> None:
-        if not self._tried:
-            self._try_friction(window, usable)
-        if self._trial is None:
-            self._freeze()
-
     def _freeze(self) -> None:
         self.frozen = self.done
         self._before = self.blocks[0].position
         self.blocks = []
+        self._noncentring = NoncentringFit()
 
-    def _refit(self, window: Block, usable: np.ndarray, gradient_at: Callable[[np.ndarray], np.ndarray] | None) -> None:
+    def _fit_sites(self, structure: Structure, length: int) -> None:
+        coordinates = self.tuned.coordinates
+        assert coordinates.sites is not None
+        sites, self.blocks = self._noncentring.learn(structure, coordinates.sites, self.blocks, length)
+        self.tuned = self.tuned._replace(coordinates=coordinates._replace(sites=sites))
+
+    def _refit(self, window: Block, usable: np.ndarray, engine: Engine | None) -> None:
         coordinates = evidence.refitted(self.arguments, self.tuned.coordinates, window, usable)
         self.tuned = self.tuned._replace(coordinates=coordinates)
+        gradient_at = None if engine is None else partial(engine.gradient_at, sites=coordinates.sites)
         self._lipschitz = evidence.curvature(self.arguments, coordinates, window, usable, self._local, gradient_at)
 
     def _restep(self, window: Block, usable: np.ndarray, block: Block, failing: float) -> None:
         step = self.tuned.step_size
-        if self._by_acceptance:
+        if self.arguments.kernel.adjusted and self.arguments.step_size is None:
             # Rejections before the coordinates fit must not leave a short step: it grows as fast as others.
             step = step_size.step_for_acceptance(step, float(block.accept.mean(axis=1).min()), _DOUBLE)
         elif step_size.found_by_curvature(self.arguments):
@@ -264,15 +268,6 @@ class Warmup:
                 self._cap = min(1.0, self._cap / CALIBRATION.shrink)
             step = min(self._capped_step(), _DOUBLE * step)
         self._set_step(step)
-
-    @property
-    def _by_acceptance(self) -> bool:
-        return self.arguments.kernel.adjusted and self.arguments.step_size is None
-
-    def _is_steady(self, previous_step: float) -> bool:
-        """Return whether the block moved the step by little."""
-        step = self.tuned.step_size
-        return max(step / previous_step, previous_step / step) < CALIBRATION.steady
 
     def _capped_step(self) -> float:
         longest = self._cap * step_size.longest(self.arguments, self.tuned, self._lipschitz)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
-from scipy.stats import t
+from scipy.special import pdtrc, pdtrik, stdtrit
 
 from pmm_mcmc.warmup.calibration import CALIBRATION
 
@@ -13,6 +15,7 @@ __all__ = [
     "count_pieces",
     "degrees_of_freedom",
     "largest_t",
+    "poisson_limit",
     "spread",
     "worth_independent",
 ]
@@ -53,7 +56,13 @@ def between_pieces(values: np.ndarray, chains: int) -> np.ndarray:
 
 def largest_t(among: int, degrees: int) -> float:
     """Return the value that the largest of ``among`` ratios to a standard error exceeds by chance in 1 % of runs."""
-    return float(t.ppf(1.0 - 0.5 * CALIBRATION.chance / max(among, 1), degrees))
+    return float(stdtrit(degrees, 1.0 - 0.5 * CALIBRATION.chance / max(among, 1)))
+
+
+def poisson_limit(mean: float) -> int:
+    """Return the number that a Poisson count exceeds with a probability of at most one in twenty."""
+    below = max(math.ceil(pdtrik(0.95, mean)) - 1, 0) if mean > 0.0 else 0
+    return below + int(pdtrc(below, mean) > 0.05)
 
 
 def worth_independent(pieces: np.ndarray) -> float:

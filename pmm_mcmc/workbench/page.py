@@ -20,6 +20,7 @@ import xarray as xr
 
 from pmm_mcmc._version import __version__
 from pmm_mcmc.diagnostics.noncentred import WORDS
+from pmm_mcmc.diagnostics.reading import checked
 from pmm_mcmc.diagnostics.summary import summary, with_numbers
 from pmm_mcmc.diagnostics.verdict import verdict
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION
@@ -71,7 +72,7 @@ def report(dt: Any, path: str | os.PathLike[str]) -> Path:
 
     Raises
     ------
-    ValueError
+    TypeError, ValueError
         If ``dt`` is not such a result, or has too few draws for a summary.
     OSError
         If the file cannot be written.
@@ -95,12 +96,7 @@ def report(dt: Any, path: str | os.PathLike[str]) -> Path:
 
 def html_of(dt: Any) -> str:
     """Return the contents of the report, equal for equal results."""
-    children = getattr(dt, "children", ())
-    if not {"posterior", "posterior_mean"} & set(children):
-        raise ValueError(
-            f"dt={type(dt).__name__}: is no result of sampling, for it has no group 'posterior'; give a result of "
-            "pm.sample or pmm.sample, or pmm.open(...)"
-        )
+    children = checked(dt).children
     if "posterior" in children:
         draws = dt["posterior"].sizes.get("draw", 0)
         if draws < 4:
@@ -183,8 +179,9 @@ def _setting(dt: Any) -> list[str]:
 
 def _of_chains(dt: Any, name: str) -> np.ndarray | None:
     """Return a number for each chain: the mean acceptance, otherwise the last value of the statistic."""
-    groups = [EQUILIBRATION, "sample_stats", "sample_stats_total"]
-    arrays = [dt[group][name] for group in groups if group in dt.children and name in dt[group]]
+    groups = [group for group in (EQUILIBRATION, "sample_stats", "sample_stats_total") if group in dt.children]
+    arrays = [dt[group][name] for group in groups if name in dt[group]]
+    arrays += [xr.DataArray(dt[group].attrs[name]) for group in groups if name in dt[group].attrs]
     if not arrays:
         return None
     values = arrays[0]

@@ -8,6 +8,7 @@ import xarray as xr
 from results import gaussian, grid, tree
 
 import pmm_mcmc as pmm
+from pmm_mcmc.diagnostics import unadjusted
 from pmm_mcmc.diagnostics import verdict as checks
 from pmm_mcmc.diagnostics.reading import read
 
@@ -99,7 +100,7 @@ def test_unadjusted_checks_are_not_asked():
     del dt["posterior"].attrs["adjusted"]
     assert pmm.verdict(dt).trusted, "our kernels with an acceptance are adjusted"
     dt["posterior"].attrs["adjusted"] = 0
-    assert set(codes(dt)) == {"unstable", "step_long"}
+    assert set(codes(dt)) == {"divergences", "step_long"}
 
 
 def test_an_equilibration_that_did_not_end_leaves_a_run_undecided():
@@ -159,7 +160,7 @@ def test_good_chains_are_not_said_to_stand_still(chains, draws):
     for _ in range(200):
         accept = np.minimum(1.0, np.exp(rng.normal(-0.55, 1.05, size=(chains, draws))))
         stats = xr.Dataset({"acceptance_rate": (("chain", "draw"), accept)})
-        assert checks._still(checks.Run(posterior, stats)) == []
+        assert checks.standstill(checks.Run(posterior, stats)) is None
 
 
 def test_other_samplers_are_judged_by_draws_and_divergences():
@@ -214,10 +215,10 @@ def test_every_check_is_in_the_list_of_those_who_are_asked():
     def asked(dt):
         return {check.__name__ for check in checks.checks_of(read(dt))}
 
-    every = {"one_chain", "r_hat", "mcse", "divergences"}
+    every = {"one_chain", "r_hat", "mcse_of_mean", "mcse_of_sd", "divergences", "standstill"}
     ours = every | {"equilibration", "identity", "modes", "neck"}
     assert asked(adjusted(x)) == ours
-    assert asked(gaussian(x)) == ours | {"unstable", "bias", "step_long", "unmeasured", "breaks"}
+    assert asked(gaussian(x)) == ours | {check.__name__ for check in unadjusted.CHECKS}
     assert asked(without_gradients(gaussian(x))) == every
     dt = adjusted(x)
     dt["ladder"] = xr.DataTree(xr.Dataset({"restarts": 1}))

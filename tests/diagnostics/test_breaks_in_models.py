@@ -82,13 +82,6 @@ def test_a_jump_in_a_hierarchy_that_is_sampled_non_centred():
 
 
 @pytest.mark.pymc
-def test_a_jump_is_said_of_a_run_in_a_store(tmp_path):
-    with model_with(lambda x, s: pt.switch(x > 0.3, 1.5, 0.0)):
-        sampled("numba", 1, store=tmp_path / "run", draws=200)
-    assert "the log density jumps by 1.5 where x is near" in pmm.verdict(pmm.open(tmp_path / "run")).sentence
-
-
-@pytest.mark.pymc
 def test_a_jump_is_not_forgotten_when_a_run_goes_on(tmp_path):
     """A few more draws, or the end of an interrupted run, have too few segments of their own."""
     options = {"random_seed": 1, "progressbar": False, "adjusted": False}
@@ -131,13 +124,6 @@ def test_a_long_thin_banana_is_not_trusted_where_its_width_is_wrong():
                 undecided.append(seen.sentence)
     assert len(undecided) >= 2
     assert all("the sd of x[1] is known to" in words and " Draw more: about " in words for words in undecided)
-
-
-@pytest.mark.pymc
-def test_a_jump_of_a_transformed_parameter_is_placed_on_its_own_scale():
-    with model_with(lambda x, s: pt.switch(s > 1.0, 1.0, 0.0)):
-        seen = pmm.verdict(sampled("numba", 2))
-    assert "jumps by 1 where s is near 1." in seen.sentence
 
 
 @pytest.mark.pymc

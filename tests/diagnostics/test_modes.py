@@ -5,8 +5,10 @@ import pytest
 from results import gaussian, grid
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.modes import mode_description, mode_reasons, unequal_modes
+from pmm_mcmc.diagnostics.description import unvisited
 from pmm_mcmc.diagnostics.reading import read
+from pmm_mcmc.diagnostics.unadjusted import unequal_modes
+from pmm_mcmc.diagnostics.verdict import modes
 
 
 def result(mass, at=10.0, coordinate=1, x=None, chain=2, visited=0):
@@ -52,13 +54,13 @@ def test_modes_that_chains_have_visited_are_judged_by_their_agreement():
     x, often = grid(3), np.random.default_rng(1).random((4, 600)) < 0.05
     x[..., 1] += 10.0 * often
     run = read(result(0.05, x=x))
-    assert mode_reasons(run) == [] and mode_description(run) == ""
-    assert mode_reasons(read(result(0.9, x=x))), "a twentieth of the draws is there, where nine tenths should be"
+    assert modes(run) is None and unvisited(run) == ""
+    assert modes(read(result(0.9, x=x))), "a twentieth of the draws is there, where nine tenths should be"
     x = grid(3)
     x[:, ::2, 1] += 20.0
     run = read(result(0.5, 20.0, x=x))
-    assert mode_reasons(run) == [] and mode_description(run) == ""
-    assert mode_reasons(read(result(0.05, 3.0))), "within 3 sd draws do not tell"
+    assert modes(run) is None and unvisited(run) == ""
+    assert modes(read(result(0.05, 3.0))), "within 3 sd draws do not tell"
 
 
 def test_modes_of_unequal_width_that_chains_visit_leave_unadjusted_draws_undecided():
@@ -75,11 +77,10 @@ def test_modes_of_unequal_width_that_chains_visit_leave_unadjusted_draws_undecid
     stats = dt["sample_stats"]
     stats["other_modes"][0], stats["other_mode_coordinate"][0], stats["other_mode_position"][0] = 0.1, 0, 9.0
     run = read(dt)
-    assert [reason.code for reason in mode_reasons(run)] == ["modes"] and unequal_modes(run, "") == []
+    assert modes(run).code == "modes" and unequal_modes(run) is None
 
 
 def test_without_positions_the_place_is_not_said():
     run = read(result(0.3))
     run.position = None
-    (reason,) = mode_reasons(run)
-    assert str(reason).startswith("chains do not move to another mode that has about 30 % of the mass")
+    assert str(modes(run)).startswith("chains do not move to another mode that has about 30 % of the mass")

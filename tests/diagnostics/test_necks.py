@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 from models import noisy_walk
-from results import gaussian, grid, tree
+from results import tree
 from scipy.stats import norm
 
 import pmm_mcmc as pmm
@@ -138,10 +138,6 @@ def test_a_walk_ends_where_the_density_is_not_finite(bad):
     (along,) = looked(draws, density)["along"]
     assert min(along["at"]) > -1.5 and np.isfinite(along["log_density"]).all()
     assert pmm.verdict(run_of(draws, looked(draws, density))) is not None
-
-
-def test_results_without_the_attribute_are_judged():
-    assert pmm.verdict(gaussian(grid(3))).trusted
 
 
 @pytest.mark.pymc

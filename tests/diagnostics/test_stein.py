@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import xarray as xr
-from results import z_of_mean
+from results import estimated, z_of_mean
 from scipy import special, stats
 
 from pmm_mcmc.coordinates.scale import affine_scale, diagonal_scale
@@ -18,7 +18,7 @@ from pmm_mcmc.diagnostics import folds as folds_module
 from pmm_mcmc.diagnostics import parameters
 from pmm_mcmc.diagnostics.folds import Fold, Folds
 from pmm_mcmc.diagnostics.reading import Run
-from pmm_mcmc.diagnostics.stein import corrected, corrected_expectations, own_terms
+from pmm_mcmc.diagnostics.stein import corrected, own_terms
 from pmm_mcmc.diagnostics.table import table_of
 from pmm_mcmc.warmup.standard_errors import spread
 from pmm_mcmc.warmup.stein_identity import stein_identity
@@ -115,8 +115,8 @@ def test_means_and_second_moments_of_any_gaussian_are_exact(d, chains):
     f, truth, variance = x @ J.T, J @ mean, np.einsum("ij,jk,ik->i", J, covariance, J)
     own = np.r_[np.arange(d), [-1] * 3]
     for known in (own, None):
-        first = corrected_expectations(f, x, g, known)
-        second = corrected_expectations((f - truth) ** 2, x, g, known, follow=f)
+        first = estimated(f, x, g, known)
+        second = estimated((f - truth) ** 2, x, g, known, follow=f)
         assert first.used.all() and second.used.all()
         np.testing.assert_allclose((first.value - truth) / np.sqrt(variance), 0.0, atol=3e-5)
         np.testing.assert_allclose(second.value / variance, 1.0, atol=3e-5)
@@ -133,8 +133,8 @@ def test_many_coordinates_are_exact_where_they_are_uncorrelated(chains):
     x = mean + sd * (0.5 + 1.4 * rng.normal(size=(chains, 60, d)))
     g = (mean - x) / sd**2
     for own in (np.arange(d), None):
-        first = corrected_expectations(x, x, g, own)
-        second = corrected_expectations((x - mean) ** 2, x, g, own, follow=x)
+        first = estimated(x, x, g, own)
+        second = estimated((x - mean) ** 2, x, g, own, follow=x)
         np.testing.assert_allclose((first.value - mean) / sd, 0.0, atol=1e-9)
         np.testing.assert_allclose(second.value / sd**2, 1.0, atol=1e-9)
 
@@ -144,7 +144,7 @@ def test_each_chain_s_own_estimate(chains):
     rng = np.random.default_rng(8)
     x = 5.0 + rng.normal(size=(chains, 320, 2))
     values = np.concatenate([x, rng.normal(size=x.shape)], axis=-1)  # the latter say nothing: raw
-    found = corrected_expectations(values, x, 5.0 - x)
+    found = estimated(values, x, 5.0 - x)
     assert found.used.tolist() == [True, True, False, False] and found.by_chain.shape == (chains, 4)
     np.testing.assert_allclose(found.by_chain.mean(axis=0), found.value, rtol=1e-12)
     np.testing.assert_allclose(found.by_chain[:, :2], 5.0, rtol=1e-10)
@@ -164,8 +164,8 @@ def test_units_and_origin_do_not_matter():
     unit, origin = np.array([1e-6, 1e6, 1.0, 1e3]), np.array([1e-6, -3e6, 5.0, 0.0])
     f_unit, f_origin = np.r_[unit, 1e-6, 1e6], np.r_[origin, 1e-6, -1e6]
     for known in (own, None):
-        plain = corrected_expectations(f, x, g, known)
-        scaled = corrected_expectations(f * f_unit + f_origin, x * unit + origin, g / unit, known)
+        plain = estimated(f, x, g, known)
+        scaled = estimated(f * f_unit + f_origin, x * unit + origin, g / unit, known)
         assert np.array_equal(plain.used, scaled.used) and plain.used.all()
         np.testing.assert_allclose((scaled.value - f_origin) / f_unit, plain.value, rtol=0, atol=1e-7)
         for name in ("se", "bias", "bias_se", "raw_se"):
@@ -176,15 +176,15 @@ def test_constants_and_values_that_are_not_finite_spoil_nothing():
     rng = np.random.default_rng(4)
     x = rng.logistic(size=(4, 100, 2))
     g = -np.tanh(x / 2)
-    alone = corrected_expectations(x, x, g)
+    alone = estimated(x, x, g)
     bad = np.stack([np.full((4, 100), 0.1), *(x[..., 0].copy() for _ in range(2))], axis=-1)
     bad[1, 7, 1:] = np.nan, np.inf
-    found = corrected_expectations(np.concatenate([x, bad], axis=-1), x, g)
+    found = estimated(np.concatenate([x, bad], axis=-1), x, g)
     for mine, theirs in zip(found, alone, strict=True):
         np.testing.assert_array_equal(mine[..., :2], theirs)
     assert found.value[2] == found.raw[2] == 0.1 and found.se[2] == found.bias[2] == found.bias_se[2] == 0.0
     assert not found.used[3:].any()
-    assert all(np.isnan(array[3:]).all() for array in (found.value, found.se, found.bias, found.bias_se, found.ratio))
+    assert all(np.isnan(array[3:]).all() for array in (found.value, found.se, found.bias, found.bias_se, found.left))
     assert np.isnan(found.by_chain[:, 3:]).all()
 
 
@@ -192,7 +192,7 @@ def test_a_coordinate_that_does_not_move_is_no_obstacle():
     rng = np.random.default_rng(5)
     x = rng.normal(size=(2, 100, 3))
     x[..., 1] = 0.5
-    found = corrected_expectations(x, x, -x, np.arange(3))
+    found = estimated(x, x, -x, np.arange(3))
     np.testing.assert_allclose(found.value[[0, 2]], 0.0, atol=1e-5)
     assert found.value[1] == 0.5
 
@@ -211,8 +211,8 @@ def test_terms_have_expectation_zero(name):
     y[:200] = 1.0 + 1.3 * y[:200]
     x, g = y @ mix.T, gradient(y) @ np.linalg.inv(mix)
     functions = np.column_stack([x, np.exp(0.2 * x[:, 0]), x[:, 0] * x[:, 1]])
-    fold = Fold(x, g, np.arange(200), np.arange(200, len(x)))
-    directions = fold.directions(functions, np.array([0, 1, -1, -1, -1]))
+    fold = Fold(x, g, np.arange(len(x)), 200)
+    directions = fold.directions(functions[:200], np.array([0, 1, -1, -1, -1]))
     terms = np.stack(own_terms(*fold.along(directions)))[:, 200:]
     assert terms.shape == (3, 39_800, 5)
     z = z_of_mean(terms.transpose(1, 0, 2))
@@ -229,7 +229,7 @@ def test_errors_follow_a_t_distribution(name, chains, draws):
     limit, errors, biases = stats.t.isf(0.025, 15), [], []
     for _ in range(125):
         x = draw(rng, (chains, draws, 4))
-        found = corrected_expectations(x, x, gradient(x), np.arange(4))
+        found = estimated(x, x, gradient(x), np.arange(4))
         assert found.used.all()
         errors.append((found.value - mean) / found.se)
         biases.append(found.bias / found.bias_se)  # these draws have none
@@ -245,7 +245,7 @@ def test_error_of_the_bias_is_its_standard_deviation():
     bias, error = [], []
     for _ in range(120):
         x = rng.normal(size=(1, 400, 16))
-        found = corrected_expectations(x + np.sqrt(1 / 3) * rng.normal(size=x.shape), x, -x, np.arange(16))
+        found = estimated(x + np.sqrt(1 / 3) * rng.normal(size=x.shape), x, -x, np.arange(16))
         bias.append(found.bias[found.used])
         error.append(found.bias_se[found.used])
     bias, error = np.concatenate(bias), np.concatenate(error)
@@ -258,11 +258,11 @@ def test_raw_is_favoured_where_most_functions_are_not_explained():
     x = rng.normal(size=(4, 500, 1))
     # Good enough for the first rule, not for the stricter second one.
     partly = x + 0.9 * rng.normal(size=x.shape)
-    alone = corrected_expectations(partly, x, -x)
-    assert 0.4 < alone.ratio[0] < 0.5 and alone.used[0]
+    alone = estimated(partly, x, -x)
+    assert 0.4 < alone.left[0] ** 2 < 0.5 and alone.used[0]
     noise = rng.normal(size=(4, 500, 9))
-    among = corrected_expectations(np.concatenate([partly, noise], axis=-1), x, -x)
-    assert 0.4 < among.ratio[0] < 0.5 and not among.used.any()
+    among = estimated(np.concatenate([partly, noise], axis=-1), x, -x)
+    assert 0.4 < among.left[0] ** 2 < 0.5 and not among.used.any()
 
 
 @pytest.mark.statistical
@@ -273,7 +273,7 @@ def test_many_coordinates_are_not_overfitted():
     for _ in range(300):
         x = rng.normal(size=(4, 30, 28))
         f = np.cos(3.0 * x[..., :2].sum(axis=-1, keepdims=True))
-        found = corrected_expectations(f, x, -x)
+        found = estimated(f, x, -x)
         z.append((found.value - np.exp(-9.0)) / found.se)
         kept.append(~found.used)
     assert within(np.sum(np.abs(z) < stats.t.isf(0.025, 15)), len(z), 0.96)
@@ -304,8 +304,8 @@ def test_correction_does_no_harm_between_modes(apart, stay, chains):
     raw, corrected = [], []
     for _ in range(30):
         x, g, mean, variance = mixture(rng, (chains, 600 // chains, 4), apart, 0.7, stay)
-        first = corrected_expectations(x, x, g, np.arange(4))
-        second = corrected_expectations((x - mean) ** 2, x, g, np.arange(4), follow=x)
+        first = estimated(x, x, g, np.arange(4))
+        second = estimated((x - mean) ** 2, x, g, np.arange(4), follow=x)
         truth = np.array([[mean], [variance]])
         raw.append(np.array([first.raw, second.raw]) - truth)
         corrected.append(np.array([first.value, second.value]) - truth)
@@ -326,7 +326,7 @@ def test_functions_of_the_parameters():
         a, b = x[..., 0], x[..., 1]
         s = np.exp(a / 2)
         f = np.stack([s, special.expit(a + b), np.exp((a + b) / np.sqrt(10)), special.ndtr(2 * b)], axis=-1)
-        found = corrected_expectations(f, x, -x @ inverse)
+        found = estimated(f, x, -x @ inverse)
         z.append((found.value - truth) / found.se)
         raw.append(found.raw - truth)
         corrected.append(found.value - truth)
@@ -390,9 +390,8 @@ def test_many_chains_are_left_out_in_groups_and_few_draws_fitted(monkeypatch):
         varied = replace(folds_module.CALIBRATION, folds=folds, fitted_draws=fitted)
         monkeypatch.setattr(folds_module, "CALIBRATION", varied)
         made = Folds(x, -x)
-        assert len(made.rows) == folds and max(len(train) for train, _ in made.rows) <= fitted
-        values = np.exp(0.3 * x)
-        found[folds, fitted] = corrected(values, made, made.directions(values))
+        assert len(made.members) == folds and max(fold.fitted for fold, *_ in made.members) <= fitted
+        found[folds, fitted] = corrected(np.exp(0.3 * x), made)
     one = found[48, 10**9]
     assert np.all(np.abs(one.bias) > 4.5 * one.bias_se)
     for other in found.values():
@@ -416,19 +415,20 @@ def test_positions_are_copied_some_coordinates_at_a_time(monkeypatch):
     x, g, f = many_coordinates(np.random.default_rng(40))
     own = np.array([0, 100, 200, 300, -1, -1, -1, -1])
     whole = Folds(x, g)
-    directions = whole.directions(f, own)
-    expected = corrected(f, whole, directions)
-    assert all(each[4:7].tolist() == [300, 2, 150] for each in directions)
+    expected = corrected(f, whole, own)
+    centred = whole.flat(f)[0]
+    for fold, rows, _ in whole.members:
+        assert fold.directions(centred[rows[: fold.fitted]], own)[4:7].tolist() == [300, 2, 150]
     for copied, kept in ((240 * 7, True), (1, False), (2**20, False)):
         monkeypatch.setattr(folds_module, "_COPIED", copied)
         parts = Folds(x, g)
-        for fold, *_ in parts:
+        for fold, *_ in parts.members:
             fold._keep = kept
         for _ in range(2):
-            found = corrected(f, parts, parts.directions(f, own))
+            found = corrected(f, parts, own)
             for mine, theirs in zip(found, expected, strict=True):
                 np.testing.assert_allclose(mine, theirs, rtol=1e-10, atol=1e-13)
-        assert all((fold._virial is not None) == kept for fold, *_ in parts)
+        assert all((fold._virial is not None) == kept for fold, *_ in parts.members)
 
 
 def test_folds_are_made_once_for_all_parameters(monkeypatch):

@@ -8,17 +8,18 @@ from types import SimpleNamespace
 
 import arviz as az
 import numpy as np
+import pandas as pd
 import pytest
 from results import gaussian, grid, tree
 from scipy import stats
 
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics import verdict as checks
-from pmm_mcmc.diagnostics.biases import Biases
 from pmm_mcmc.diagnostics.identity import identity_of
 from pmm_mcmc.diagnostics.reading import read
+from pmm_mcmc.diagnostics.statement import format_with_limit
 from pmm_mcmc.diagnostics.summary import bias_table
-from pmm_mcmc.diagnostics.unadjusted import ADJUST, unmeasured
+from pmm_mcmc.diagnostics.unadjusted import ADJUST, Biases, unmeasured
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
 from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
 
@@ -72,10 +73,10 @@ def test_a_good_run_is_trusted():
     )
 
 
-def identity_reasons(identity, degrees, whitened=None):
-    """Return the reasons of identities of unadjusted draws."""
+def identity_reason(identity, degrees, whitened=None):
+    """Return the reason of identities of unadjusted draws."""
     run = SimpleNamespace(
-        identity=identity, whitened_identity=whitened, identity_degrees=degrees, moving=True, adjusted=False, stats={},
+        identity=identity, whitened_identity=whitened, identity_degrees=degrees, has_edge=False, adjusted=False,
         coordinate=str,
     )  # fmt: skip
     return checks.identity(run)
@@ -104,13 +105,13 @@ def test_unstable_transitions(same, count, refused):
     statistics = {"unstable": unstable, "steps_per_draw": np.full((4, 600), 2)}
     x = np.repeat(grid(3)[:, ::same], same, axis=1)
     dt = gaussian(x, **statistics)
-    reasons = [reason for reason in pmm.verdict(dt).reasons if reason.code == "unstable"]
+    reasons = [reason for reason in pmm.verdict(dt).reasons if reason.code == "divergences"]
     assert len(reasons) == refused
     for reason in reasons:
         assert reason.words.startswith(f"{count} of 4800 transitions were unstable, ")
         assert reason.remedy == ADJUST and reason.value == count > reason.limit
     adjusted = pmm.verdict(gaussian(x, acceptance_rate=np.ones((4, 600)), **statistics))
-    assert not any(reason.code == "unstable" for reason in adjusted.reasons), "they are rejected"
+    assert not any(reason.code == "divergences" for reason in adjusted.reasons), "they are rejected"
 
 
 def test_unstable_transitions_are_said_once_with_their_place():
@@ -123,15 +124,6 @@ def test_unstable_transitions_are_said_once_with_their_place():
         f"Not trusted: {unstable.sum()} of 4800 transitions were unstable, most of all where b[1] is 2.4 sd above its "
         "mean, limit 5. Take adjusted draws: pmm.sample(), or pm.sample(step=pmm.GHMC())."
     )
-
-
-def test_unstable_transitions_of_one_chain():
-    """As of several, by the effective draws of that one: some 600."""
-    x, unstable = grid(3)[:1], np.zeros((1, 600), dtype=int)
-    for count, refused in ((2, False), (4, True)):
-        unstable[0, :count] = 1
-        found = pmm.verdict(gaussian(x, unstable=unstable, steps_per_draw=np.ones((1, 600), dtype=int)))
-        assert any(reason.code == "unstable" for reason in found.reasons) == refused
 
 
 @pytest.mark.parametrize(
@@ -175,15 +167,7 @@ def test_a_run_that_pymc_warns_of_is_not_trusted():
 
 
 def test_a_figure_does_not_look_equal_to_its_limit():
-    x = grid(3, draws=4000)
-    for shift in np.linspace(0.1, 0.2, 200):
-        shifted = x[..., 1] + np.array([shift, -shift, shift, -shift])[:, None]
-        if 1.01 < float(az.rhat(shifted)) < 1.0105:
-            break
-    x[..., 1] = shifted
-    words = next(str(reason) for reason in pmm.verdict(gaussian(x)).reasons if reason.code == "r_hat")
-    value, limit = words.removeprefix("r_hat of b[0] is ").split(", limit ")
-    assert float(value) > float(limit) == 1.01 and len(value) == len(limit)
+    assert format_with_limit(1.01003, 1.01, 3) == ("1.01003", "1.01000")
 
 
 def test_chains_that_are_not_long_enough():
@@ -220,7 +204,7 @@ def test_a_long_step_is_not_blamed_for_what_is_too_narrow():
         (-0.1, "long steps widen, and this is too narrow: draw more, or reparametrise"),
     ):
         z = np.array([np.sign(excess) * 5.0, 0.0])
-        (reason,) = identity_reasons(Identity(np.array([excess, 0.0]), z, 0.0, 2.0), 1000)
+        reason = identity_reason(Identity(np.array([excess, 0.0]), z, 0.0, 2.0), 1000)
         assert reason.remedy == advice
 
 
@@ -279,7 +263,7 @@ def test_short_exact_runs_are_rarely_refused_for_the_identity(name, d, draws):
     draw, gradient = EXACT[name]
     for run in range(runs):
         x = draw(rng, (4, draws, d))
-        alarmed = bool(checks.identity(read(tree({"x": x}, x, gradient(x)))))
+        alarmed = checks.identity(read(tree({"x": x}, x, gradient(x)))) is not None
         if alarmed or run < 5:  # the rest of a verdict takes longest, and says nothing of the identity
             reasons = pmm.verdict(tree({"x": x}, x, gradient(x))).reasons
             assert any(reason.code == "identity" for reason in reasons) == alarmed
@@ -302,8 +286,7 @@ def test_collinear_coordinates_do_not_count_as_independent_ones(correlation):
     refused, runs = 0, 4000
     for identity in collinear(correlation, runs):
         assert 1.0 <= identity.independent <= (1.5 if correlation else 2.0)
-        reasons = identity_reasons(identity, degrees_of_freedom(4, 500, 64))
-        refused += any("on average" in str(reason) for reason in reasons)
+        refused += "on average" in str(identity_reason(identity, degrees_of_freedom(4, 500, 64)))
     assert refused <= stats.binom.isf(RARE, runs, 0.01), refused
 
 
@@ -320,10 +303,10 @@ def test_the_noise_of_collinear_coordinates_refuses_no_run_and_hides_no_bias():
 
     def on_average(runs):
         each = [
-            [identity_reasons(run.identity, run.identity_degrees, of) for of in (None, run.whitened_identity)]
+            [str(identity_reason(run.identity, run.identity_degrees, of)) for of in (None, run.whitened_identity)]
             for run in runs
         ]
-        return np.sum([["on average" in "".join(map(str, one)) for one in both] for both in each], axis=0)
+        return np.sum([["on average" in words for words in both] for both in each], axis=0)
 
     line = np.eye(3)
     line[0, 1] = line[1, 0] = -0.9985  # intercept and slope of a regression on heights of 170 cm with an sd of 9
@@ -336,7 +319,7 @@ def test_the_noise_of_collinear_coordinates_refuses_no_run_and_hides_no_bias():
 def test_the_mean_square_of_excesses_is_held_against_that_of_so_many_independent_ones():
     two, copies = np.full(2, 0.07), np.full(2, 2.7)
     for independent, refused in ((2.0, True), (1.0, False)):
-        assert bool(identity_reasons(Identity(two, copies, 0.02, independent), 15)) == refused
+        assert (identity_reason(Identity(two, copies, 0.02, independent), 15) is not None) == refused
     (seen,) = collinear(0.0, 1, draws=4000, d=100)
     assert 90.0 < seen.independent <= 100.0
 
@@ -365,14 +348,6 @@ def test_a_standard_deviation_that_is_off():
     row = bias_table(together(0.006)).loc["total"]
     assert 0.04 < row["bias_of_sd"] / row["sd_cv"] < 0.075
     assert pmm.verdict(together(0.006)).trusted
-
-
-def test_noise_is_not_called_bias_of_a_standard_deviation():
-    x = np.random.default_rng(4).normal(size=(1, 100, 3))
-    x = 1.12 * (x - x.mean(axis=1)) / x.std(axis=1)
-    table = bias_table(gaussian(x))
-    assert np.all(table["bias_of_sd"] > 0.11) and np.all(table["bias_of_sd_se"] > 0.04)
-    assert not any(reason.code == "bias" for reason in pmm.verdict(gaussian(x)).reasons)
 
 
 def partly_explained(shift):
@@ -405,14 +380,13 @@ def test_the_figure_is_two_errors_of_the_worst_mean_with_what_a_correction_leave
 
 def test_a_mean_that_is_not_known_well_enough_leaves_a_run_undecided():
     """Enough draws for plain means, but what a correction may have left is not small."""
-    figures = (np.array([v]) for v in (0.04, 0.01, 0.5, 0.01, 0.01, True, 0.06))
-    biases = Biases(["x"], *figures)
-    run = SimpleNamespace(has_gradients=True, biases=biases, findings={}, stats={}, kind="parameters")
-    (reason,) = unmeasured(run)
+    biases = Biases(*(pd.Series([v], ["x"]) for v in (0.04, 0.01, 0.01, 0.01, 0.5, 0.06)))
+    run = SimpleNamespace(has_gradients=True, biases=biases, other_mode=None)
+    reason = unmeasured(run)
     assert reason.code == "unmeasured" and reason.remedy == MORE
     assert reason.words == "the corrected mean of x is known to 12 % of a posterior sd only, limit 10 %"
-    run.biases = biases._replace(error=np.array([0.049]))
-    assert unmeasured(run) == []
+    run.biases = biases._replace(error=pd.Series([0.049], ["x"]))
+    assert unmeasured(run) is None
 
 
 LEFT_OUT = "leave step_size out, or draw more"
@@ -549,7 +523,7 @@ def test_heavy_tails_whose_means_are_known():
     assert unsure.any()
     found = pmm.verdict(dt)
     assert found.trusted and found.sentence.startswith("Trusted: all corrected means are within ")
-    assert " The sd of x[" in found.sentence and found.sentence.endswith(" % at best.")
+    assert " The sd of x[" in found.sentence and found.sentence.endswith(" % at best: if it matters, draw more.")
 
 
 def test_constants_and_values_that_are_not_finite():
@@ -558,7 +532,7 @@ def test_constants_and_values_that_are_not_finite():
     odd[3, 5] = np.inf
     posterior = {"x": x, "constant": np.full((4, 600), 0.1)}
     dt = tree(posterior, x, -x)
-    assert pmm.verdict(dt).sentence.startswith("Trusted: all corrected means")
+    assert pmm.verdict(dt).sentence.endswith(" with 95 % confidence each; constant is constant.")
     row = bias_table(dt).loc["constant"]
     assert row["mean"] == row["mean_cv"] == 0.1
     assert row["sd"] == row["sd_cv"] == row["bias"] == row["bias_se"] == row["unexplained"] == 0.0

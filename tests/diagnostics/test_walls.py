@@ -1,10 +1,8 @@
 """Posteriors with an edge: Stein's identity fails of the posterior itself, and nothing is corrected by it."""
 
 import numpy as np
-import pymc as pm
-import pytensor.tensor as pt
 import pytest
-from results import gaussian, grid, tree
+from results import gaussian, tree
 from scipy import stats
 
 import pmm_mcmc as pmm
@@ -51,24 +49,3 @@ def test_an_edge_across_many_coordinates_is_known_by_what_the_model_refused():
         assert bias_table(dt)["bias"].notna().any() == corrected
     found = pmm.verdict(dt)
     assert found.state == "not trusted" and "bound parameters by their priors" in found.sentence
-
-
-def test_steps_that_are_too_long_are_corrected_all_the_same():
-    """A coordinate wider by a fifth: what a step twice as long as tuned does."""
-    table = bias_table(gaussian(1.2 * grid(3)))
-    assert table["bias"].notna().all()
-    np.testing.assert_allclose(table["sd_cv"], 1.0, rtol=1e-5)
-
-
-@pytest.mark.pymc
-def test_a_wall_in_a_model():
-    with pm.Model():
-        x = pm.Normal("x", initval=0.5)
-        pm.Potential("wall", pt.switch(x < 0.0, -np.inf, 0.0))
-        options = {"draws": 300, "progressbar": False, "backend": "numba", "random_seed": 1}
-        adjusted = pmm.sample(**options)
-        dt = pmm.sample(adjusted=False, **options)
-    assert pmm.verdict(adjusted).trusted and np.isnan(bias_table(adjusted).loc["x", "bias"])
-    row, found = bias_table(dt).loc["x"], pmm.verdict(dt)
-    assert found.state == "not trusted" and np.isnan(row["bias"])
-    assert row["mean_cv"] == row["mean"] > 0.4 and row["mcse_cv"] == row["mcse"] > 0.005

@@ -14,7 +14,7 @@ from diffusion_reference import short
 
 from pmm_mcmc.diffusion import DiffusionSchedule
 from pmm_mcmc.diffusion.gaussian import dpm_solver_variance
-from pmm_mcmc.diffusion.jax import dpm_solver_sample, sde_dpm_solver_sample
+from pmm_mcmc.diffusion.jax import dpm_solver_sample
 from pmm_mcmc.diffusion.solvers import multistep_solver
 
 KEY = jax.random.key(12)
@@ -89,7 +89,7 @@ def test_stochastic_sampler_has_its_exact_law():
     x = jax.random.normal(jax.random.key(13), (n, 1))
     for i, variance in enumerate((0.05, 1.0, 4.0)):
         key = jax.random.fold_in(KEY, i)
-        x_0 = np.asarray(sde_dpm_solver_sample(key, gaussian(schedule, variance), x, schedule, 6), float)
+        x_0 = np.asarray(dpm_solver_sample(gaussian(schedule, variance), x, schedule, 6, key=key), float)
         exact = dpm_solver_variance(schedule, variance, 6, stochastic=True)
         z = (np.mean(x_0**2) - exact) / (np.std(x_0**2) / np.sqrt(n))
         assert abs(z) < 5, (variance, z)

@@ -22,7 +22,6 @@ from pmm_mcmc.diffusion.jax import (
     ddpm_sample,
     dpm_solver_sample,
     poisson_midpoint_trajectory,
-    sde_dpm_solver_sample,
     trajectory_log_prob,
 )
 from pmm_mcmc.diffusion.planner import _costs
@@ -157,7 +156,7 @@ def test_other_samplers_take_flows():
     below = DiffusionSchedule.from_sigmas(np.arange(1, 100) / 100)
     first = x * flow_scale(0.99)
     assert np.std(dpm_solver_sample(v, first, below, 15, prediction="flow")) == pytest.approx(0.3**0.5, rel=0.02)
-    noisy = sde_dpm_solver_sample(KEY, v, first, below, 15, prediction="flow")
+    noisy = dpm_solver_sample(v, first, below, 15, key=KEY, prediction="flow")
     assert np.std(noisy) == pytest.approx(0.3**0.5, rel=0.05)
 
 

@@ -8,7 +8,6 @@ from pmm_mcmc.langevin.tempering import (
     equal_rejection,
     expected_rejections,
     pairs_for,
-    round_trip_rate,
     step_of_ess,
     swap_log_ratio,
 )
@@ -60,21 +59,6 @@ def test_a_ladder_keeps_its_ends_and_rises_even_where_nothing_is_rejected():
 
 def test_half_of_the_swaps_are_accepted_on_the_ladder_that_a_barrier_asks_for():
     assert [pairs_for(barrier) for barrier in (0.0, 0.7, 1.2, 5.0)] == [2, 2, 3, 10]
-
-
-def test_round_trips_of_labels_that_forget_are_counted():
-    rng, rejections = np.random.default_rng(3), np.array([0.3, 0.5, 0.6])
-    slots, back, trips, scans = np.arange(4), np.zeros(4, bool), 0, 200_000
-    accepted = rng.random((scans, 3)) > rejections
-    for scan in range(scans):
-        for i in range(scan % 2, 3, 2):
-            if accepted[scan, i]:
-                slots[i], slots[i + 1] = slots[i + 1], slots[i]
-        trips += back[slots[0]]
-        back[slots[0]], back[slots[-1]] = False, True
-    rate = round_trip_rate(rejections)
-    assert abs(trips - scans * rate) < 4.5 * np.sqrt(scans * rate)
-    assert round_trip_rate(np.array([1.0, 0.0])) == 0.0
 
 
 def test_steps_of_annealing_leave_the_share_that_is_asked_for():

@@ -226,12 +226,12 @@ def test_chains_start_where_sites_are_given():
     np.testing.assert_allclose(dt["posterior"]["tau"][:, 0], [2.0, 3.0], atol=1e-6)
     np.testing.assert_allclose(dt["posterior"]["theta"][:, 0], [np.zeros(8), np.arange(8.0)], atol=1e-6)
     for given, message in (
-        ({"nu": 1.0}, "initvals: 'nu' is none of the latent sites: mu, tau, theta"),
-        ({"obs": Y}, "initvals: 'obs' is none"),
+        ({"nu": 1.0}, "initvals: 'nu' is no variable of the NumPyro model, which has mu, tau, theta"),
+        ({"obs": Y}, "initvals: 'obs' is no variable"),
         ({"theta": 1.0}, r"initvals\['theta'\]=1.0: must be numbers of shape \(8,\)"),
         ({"mu": "x"}, r"initvals\['mu'\]='x': must be numbers of shape \(\)"),
         ({"tau": -1.0}, r"initvals\['tau'\]=-1.0: is outside the support of the site, Positive"),
-        ([{"tau": 1.0}] * 3, "initvals has 3 entries: must be one dict, or one for each of 2 chains"),
+        ([{"tau": 1.0}] * 3, "initvals has 3 entries: must be one dict, or a list of one for each of 2 chains"),
         (np.zeros(3), r"initvals has shape \(3,\): must be an array of shape .*, or a dict of values by name"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -265,7 +265,7 @@ def test_another_mode_is_looked_for_where_the_prior_is():
 
 
 def test_a_ladder_keeps_names_and_supports():
-    dt = pmm.sample(
+    dt = pmm.temper(
         model=pmm.LogDensity.from_numpyro(schools, Y), ladder=[0.0, 0.3, 1.0], **RUN | {"chains": 12, "draws": 10}
     )
     assert (

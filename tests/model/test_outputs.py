@@ -339,7 +339,7 @@ RELIED_ON = [
     ("pymc.backends.arviz", "find_observations"),
     ("pymc.backends.arviz", "find_constants"),
     ("pymc.pytensorf", "join_nonshared_inputs"),
-    ("pytensor.compile.rewriting", "inline_ofg_node"),
+    ("pytensor.tensor.rewriting.ofg", "inline_ofg_node"),
     ("pytensor.graph.replace", "vectorize_graph"),
     ("pytensor.graph.rewriting.utils", "rewrite_graph"),
     ("pytensor.tensor.blockwise", "Blockwise.batch_ndim"),

@@ -93,8 +93,8 @@ def test_a_program_starts_where_its_parameters_are_given():
     np.testing.assert_allclose(dt["posterior"]["mu"][:, 0], [0.5, -0.5], atol=1e-6)
     np.testing.assert_allclose(dt["posterior"]["sigma"][:, 0], [1.0, 3.0], atol=1e-6)
     for given, message in (
-        ({"nu": 1.0}, "initvals: 'nu' is none of the parameters of the Stan model: mu, sigma, b"),
-        ({"noise": 1.0}, "initvals: 'noise' is none"),
+        ({"nu": 1.0}, "initvals: 'nu' is no variable of the Stan model, which has mu, sigma, b"),
+        ({"noise": 1.0}, "initvals: 'noise' is no variable"),
         ({"b": np.zeros((3, 2))}, r"(?s)initvals\['b'\]=.*: must be numbers of shape \(2, 3\)"),
         ({"mu": "x"}, r"initvals\['mu'\]='x': must be numbers"),
         ({"sigma": -1.0}, "initvals="),

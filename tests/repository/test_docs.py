@@ -27,6 +27,8 @@ PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *([README] if README.exists() e
 PUBLIC = [name for name in pmm_mcmc.__all__ if not name.startswith("_")]
 CLASSES = [name for name in PUBLIC if inspect.isclass(getattr(pmm_mcmc, name))]
 FUNCTIONS = [name for name in PUBLIC if inspect.isfunction(getattr(pmm_mcmc, name))]
+# Pages that open with a figure; ``examples/figures.py`` draws them.
+OPENED = ("index", "start", "trust", "funnels", "modes")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -127,6 +129,22 @@ def sections(name):
     return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
 
 
+@pytest.mark.parametrize(
+    "page", [README, *(ROOT / "docs" / f"{name}.md" for name in OPENED)], ids=lambda page: page.stem
+)
+def test_page_opens_with_a_figure_that_is_small(page):
+    text = page.read_text(encoding="utf-8")
+    before, image = re.search(r"(.*?)^!\[.+\]\((.+\.png)\)$", text, re.MULTILINE | re.DOTALL).groups()
+    assert len(before.split()) < 60
+    assert (page.parent / image).stat().st_size < 60_000
+
+
+@every_page
+def test_lines_are_short_enough_to_be_reviewed(page):
+    lines = prose(page.read_text(encoding="utf-8")).splitlines()
+    assert not [line for line in lines if len(line) > 100 and not line.startswith(("|", "!["))]
+
+
 @every_method
 def test_docstring_has_every_section(name):
     found = sections(name)
@@ -192,6 +210,14 @@ def test_page_of_the_methods_has_each_of_them_with_its_parameters(name):
         assert named <= set(METHODS) and (named or methods == "all"), argument
         takes = name not in named if methods.startswith("all") else name in named
         assert takes == (argument in taken), (argument, methods)
+
+
+def test_trust_has_every_reason_that_a_verdict_can_have():
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "pmm_mcmc").rglob("*.py")]
+    codes = {code for source in sources for code in re.findall(r'\bReason\(\s*"(\w+)"', source)}
+    page = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
+    rows = {code for cell in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for code in re.findall(r"`(\w+)`", cell)}
+    assert codes == rows | {"ladder"} and "`ladder`" in page
 
 
 def test_one_version_everywhere():

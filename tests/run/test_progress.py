@@ -382,3 +382,31 @@ def test_it_looks_like_the_bar_of_pymc(screen, monkeypatch):
         assert getattr(ours.columns[0], style) == getattr(theirs.columns[0], style)
     assert {"failing", "marker_pos", "draw", "step_size", "K", "n_grad", "failed"} <= set(ours.tasks[0].fields)
     assert "bar.complete" in default_progress_theme.styles
+
+
+def test_a_file_is_told_the_time_left_by_the_pace_of_draws(screen):
+    seen = screen(force_terminal=False)
+    with RunProgress(chains=2, tune=10, draws=100) as bar:
+        update(bar, 2, 0)
+        seen.seconds = 50.0
+        update(bar, 2, 10)
+        seen.seconds = 54.0
+        update(bar, 2, 20, n_grad=540, tuning=False)
+    assert seen.file.getvalue().endswith(", 0 unstable, 0:00:54, 0:00:16 left\n")
+
+
+def test_a_notebook_without_ipywidgets_has_one_plain_line_and_no_warning(monkeypatch, capsys):
+    """Rich cannot redraw there, and warned at each of its 22 tries."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr(heartbeat.importlib.util, "find_spec", lambda name: None)
+    with Heartbeat() as compiling:
+        compiling.say("Compiling the log density of a model")
+        with RunProgress(chains=2, tune=10, draws=10) as bar:
+            update(bar, 2, 0)
+            update(bar, 2, 10, tuning=False)
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    shown = [line.rstrip() for line in printed.rstrip("\n").split("\r")]
+    assert shown[0] == "Compiling the log density of a model"
+    assert shown[-1].startswith("2 chains, draw 10 of 10")
+    assert len({len(line) for line in printed.rstrip("\n").split("\r")}) == 1  # each covers the one before

@@ -11,7 +11,7 @@ from store_runs import files
 import pmm_mcmc as pmm
 from pmm_mcmc.diagnostics.verdict import asks_for_more
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.run import memory, until
+from pmm_mcmc.run import memory, phases, until
 from pmm_mcmc.run.until import UntilKnown, bound_after, look_every
 
 pytest_plugins = ["sampling_fixtures"]
@@ -152,8 +152,6 @@ def test_all_processes_end_where_the_first_one_says():
 
 
 def test_what_does_not_go_with_it(well, schools):
-    with pytest.raises(ValueError, match="ladder='auto': draws='auto' is for chains at one temperature"):
-        run(schools, draws="auto", ladder="auto", chains=40)
     with pytest.raises(ValueError, match="draws='auto' of one chain needs draws, and keep='moments' keeps none"):
         run(well, draws="auto", keep="moments", chains=1)
     with pytest.raises(ValueError, match="draws='all': must be an integer of at least 1, or 'auto'"):
@@ -161,7 +159,7 @@ def test_what_does_not_go_with_it(well, schools):
 
 
 @pytest.mark.parametrize("options, words", [({"draws": 40}, ""), ({"draws": "auto"}, "up to ")])
-def test_the_cost_is_announced_when_warm_up_ends(well, caplog, options, words):
+def test_the_cost_is_announced_with_the_first_draws(well, caplog, options, words):
     step = pmm.PoissonULMC(steps_per_draw=3)
     heard = []
 
@@ -172,8 +170,8 @@ def test_the_cost_is_announced_when_warm_up_ends(well, caplog, options, words):
 
     with caplog.at_level(logging.DEBUG, "pmm_mcmc"):
         dt = run(well, step=step, chains=4, callback=seen, **options)
-    (line,) = heard[-2]
-    assert not any(heard[:-2]), "before the first draw, and not before the end of the warm-up"
+    (line,) = heard[-1]
+    assert not any(heard[:-1]), "not before the end of the warm-up"
     stats = dt["sample_stats"]
     each = float(stats["n_grad"].mean())
     tuning = float((stats["n_grad_total"] - stats["n_grad"]).isel(draw=0).mean())
@@ -181,6 +179,35 @@ def test_the_cost_is_announced_when_warm_up_ends(well, caplog, options, words):
     cost = rf"Warm-up: {tuning:.0f} gradients a chain; {most} draws of 3 steps take {words}(\d+): .+ (s|min)"
     found = re.fullmatch(cost, line)
     assert float(found[1]) == pytest.approx(most * each, rel=0.05) and len(line) <= 80
+
+
+def test_the_time_that_is_announced_is_that_of_draws(well, caplog, monkeypatch):
+    """By the pace of the warm-up it was wrong by nine times."""
+
+    class Clock:
+        """Adds a second between two looks while chains draw, an hour before."""
+
+        def __init__(self):
+            self.now = 0.0
+            self.tick = 3600.0
+
+        def perf_counter(self):
+            self.now += self.tick
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(phases, "time", clock)
+    draw = phases.Sampling._draw
+
+    def drawing(self, stopped):
+        clock.tick = 1.0
+        return draw(self, stopped)
+
+    monkeypatch.setattr(phases.Sampling, "_draw", drawing)
+    with caplog.at_level(logging.DEBUG, "pmm_mcmc"):
+        run(well, draws=40, chains=2)
+    (line,) = (record.getMessage() for record in caplog.records if "Warm-up:" in record.getMessage())
+    assert line.endswith(": 40 s")
 
 
 def test_by_number_nothing_else_is_said_and_a_quiet_run_says_nothing(well, capfd):

@@ -4,6 +4,9 @@ import arviz as az
 import numpy as np
 from scipy import stats
 
+from pmm_mcmc.diagnostics.folds import Folds
+from pmm_mcmc.diagnostics.stein import corrected
+
 
 def grid(d, chains=4, draws=600, seed=1):
     """Standard normal draws: each half of each chain has mean 0 and variance 1 exactly, in random order."""
@@ -25,6 +28,11 @@ def gaussian(position, **statistics):
     """Draws of a standard normal posterior, right or wrong: ``a``, ``b[0]``, ``b[1]``, ..."""
     posterior = {"a": position[..., 0], "b": position[..., 1:]}
     return tree(posterior, position, -position, **statistics)
+
+
+def estimated(values, position, gradient, coordinate=None, follow=None):
+    """Return corrected expectations of functions ``(chain, draw, p)``."""
+    return corrected(values, Folds(position, gradient), coordinate, follow)
 
 
 def z_of_mean(replications):

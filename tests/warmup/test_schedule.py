@@ -34,14 +34,14 @@ class Driver:
 
     def __init__(
         self, arguments, length=1000, *, chains=1, least=130, d=D, precision=1.0, failing=None, blamed=False,
-        sd=None, change=None, accept=None, checked=True, seed=7,
+        sd=None, change=None, accept=None, ends="length", seed=7,
     ):  # fmt: skip
         self.rng, self.chains, self.d, self.precision = np.random.default_rng(seed), chains, d, precision
         self.failing, self.blamed, self.change = failing or (lambda done: 0.0), blamed, change
         self.sd = sd or (lambda done: np.full(d, 1.0) / np.sqrt(precision))
         self.accept = accept or (lambda step: 0.5)
         start = self.rng.normal(size=(9, d)) * self.sd(0)
-        self.warmup = Warmup.start(arguments, length, start, -precision * start, least, checked=checked)
+        self.warmup = Warmup.start(arguments, length, start, -precision * start, least=least, ends=ends)
         self.tuned, self.boundaries, self.frozen_at, self.checks, self.sources = [self.warmup.tuned], [0], [], [], []
 
     def block(self):
@@ -111,7 +111,7 @@ def test_stopping_ends_it_at_once():
     driver.turn()
     driver.warmup.stop()
     assert driver.warmup.finished and driver.warmup.length == 25
-    last = driver.warmup.update()
+    last = driver.warmup.finish()
     assert last.step_size == driver.tuned[-1].step_size
     driver = Driver(PAPER, 100, failing=lambda done: 1.0)
     while driver.warmup.frozen is None:
@@ -160,20 +160,6 @@ def test_it_does_not_freeze_while_steps_fail_or_chains_are_stuck():
 
     driver = Driver(PAPER, 1000, chains=4, change=one_far_away).run()
     assert driver.warmup.frozen > 400
-
-
-def test_it_is_ready_when_frozen_and_found_good():
-    driver = Driver(PAPER, 1000, chains=4)
-    while not driver.warmup.ready:
-        assert not driver.checks and not driver.warmup.finished
-        driver.turn()
-    assert driver.checks == [True] and driver.warmup.frozen is not None
-    frozen = driver.tuned[driver.boundaries.index(driver.warmup.frozen)]
-    driver.warmup.stop()
-    last = driver.warmup.update()
-    assert last._replace(steps_per_draw=1, halving_cost=0.0, expected_bias=0.0) == frozen._replace(
-        halving_cost=0.0, expected_bias=0.0
-    )
 
 
 # -- the check ---------------------------------------------------------------------------------------------------------
@@ -325,13 +311,14 @@ def test_the_chain_that_accepts_least_decides_on_an_adjusted_step():
     assert driver.tuned[-1].step_size == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_warm_up_without_checks_ends_where_it_is_frozen():
-    for checked in (True, False):
-        driver = Driver(PAPER, 1000, chains=4, checked=checked)
-        while not driver.warmup.ready:
-            driver.turn()
-        assert driver.warmup.frozen is not None
-        assert (driver.warmup.done > driver.warmup.frozen) == checked == bool(driver.checks)
+@pytest.mark.parametrize("ends", ["frozen", "passed", "length"])
+def test_a_warm_up_ends_where_it_is_frozen_where_a_check_has_passed_or_at_its_length(ends):
+    driver = Driver(PAPER, 1000, chains=4, ends=ends).run()
+    assert driver.warmup.ready and len(driver.checks) == {"frozen": 0, "passed": 1}.get(ends, len(driver.checks))
+    assert (driver.warmup.done == driver.warmup.frozen) == (ends == "frozen")
+    assert (driver.warmup.done == 1000) == (ends == "length")
+    frozen, last = driver.tuned[driver.boundaries.index(driver.warmup.frozen)], driver.tuned[-1]
+    assert all(getattr(last, name) is getattr(frozen, name) for name in ("step_size", "K", "friction", "coordinates"))
 
 
 def test_stuck_chains_neither_stay_nor_spoil_the_scale():
@@ -376,8 +363,7 @@ def test_what_is_taken_in_parts_makes_less_bias_likely():
             return driver.run().tuned[-1].expected_bias
         for _ in range(turns):
             driver.turn()
-        driver.warmup.stop()
-        return driver.warmup.update().expected_bias
+        return driver.warmup.finish().expected_bias
 
     whole, half, all_of_them = run(0.0), run(0.5), run(1.0)
     assert whole > 1.0 > 0.01 > all_of_them

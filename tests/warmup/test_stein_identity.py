@@ -12,13 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from results import z_of_mean
+from results import estimated, z_of_mean
 from scipy import stats
 
 from pmm_mcmc.diagnostics import folds, stein
-from pmm_mcmc.diagnostics.estimate import Corrected
 from pmm_mcmc.diagnostics.folds import Fold, about_means
-from pmm_mcmc.diagnostics.stein import _fit, corrected_expectations
+from pmm_mcmc.diagnostics.stein import Corrected, _fit
 
 Z, RARE = 4.5, 1e-5
 NINETY_FIVE = stats.t.isf(0.025, 15)
@@ -73,7 +72,7 @@ def log_scale(model, law, runs, seed):
     rng, found = np.random.default_rng(seed), []
     for _ in range(runs):
         x, g = model.draw(rng, (4, 500), law)
-        found.append(corrected_expectations(x[..., :1], x, g, np.array([0])))
+        found.append(estimated(x[..., :1], x, g, np.array([0])))
     return Corrected(*(np.concatenate(field) for field in zip(*found, strict=True)))
 
 
@@ -82,7 +81,7 @@ def without_virial_terms(monkeypatch):
 
 
 def virial_terms(x, g, fitted):
-    return Fold(x, g, np.arange(fitted), np.arange(fitted, len(x))).virial_terms()
+    return Fold(x, g, np.arange(len(x)), fitted).virial_terms()
 
 
 # -- terms -------------------------------------------------------------------------------------------------------------
@@ -176,10 +175,10 @@ def test_functions_that_have_no_use_of_them_are_as_without(monkeypatch):
     """To the bit: here nearly all effects.  The others are better off by the factor that is asked for."""
     x, g = WELL.draw(np.random.default_rng(5), (4, 500), "biased")
     f, own = np.concatenate([x, np.exp(x[..., :1])], axis=-1), np.r_[np.arange(17), -1]
-    found = corrected_expectations(f, x, g, own)
+    found = estimated(f, x, g, own)
     without_virial_terms(monkeypatch)
-    plain = corrected_expectations(f, x, g, own)
-    gain = plain.ratio / found.ratio
+    plain = estimated(f, x, g, own)
+    gain = (plain.left / found.left) ** 2
     same = gain == 1.0
     assert same.sum() > 12 and np.all(gain[~same] > 1.5) and np.all(gain[[0, 17]] > 10.0)
     for with_them, by_direction in zip(found, plain, strict=True):
@@ -215,7 +214,7 @@ def test_measured_bias_and_what_is_left_cover_the_true_one(model, alone):
     whole = np.abs(found.bias) / (1.0 - found.left) + 2.0 * found.bias_se
     assert np.all(whole[used] > np.abs(model.bias)) and np.all(found.bias[used] < -2.0 * found.bias_se[used])
     assert np.all(whole[used] < 3.0 * np.abs(model.bias)), "and not by being far too large"
-    off, noise = np.abs(found.value - model.truth), np.sqrt(found.ratio) * found.raw_se
+    off, noise = np.abs(found.value - model.truth), found.left * found.raw_se
     inside = np.sum((off < NINETY_FIVE * found.se)[used])
     assert inside >= stats.binom.ppf(RARE, used.sum(), 0.95)
     assert np.mean((off < NINETY_FIVE * noise)[used]) < alone
@@ -225,7 +224,7 @@ def test_measured_bias_and_what_is_left_cover_the_true_one(model, alone):
 @pytest.mark.parametrize("model", [WELL, PARTLY], ids=["well", "partly"])
 def test_exact_draws_of_a_hierarchy_stay_unbiased(model):
     found = log_scale(model, "exact", 100, seed=8)
-    assert np.mean(found.used) > 0.9 and np.median(found.ratio) < 0.1
+    assert np.mean(found.used) > 0.9 and np.median(found.left**2) < 0.1
     assert z_of_mean(found.value - model.truth) < Z
     assert z_of_mean(found.bias[found.used]) < Z
     inside = np.sum(np.abs(found.value - model.truth) < NINETY_FIVE * found.se)
@@ -240,9 +239,8 @@ def test_what_is_left_and_when_it_counts():
     rng = np.random.default_rng(9)
     x = rng.normal(size=(4, 500, 24)) + np.repeat([0.0, 0.0, 0.12, 0.3], 6)
     f = x + np.linspace(0.1, 1.3, 24)[rng.permutation(24)] * rng.normal(size=x.shape)
-    found = corrected_expectations(f, x, -x, np.full(24, -1))
-    used, error = found.used, np.sqrt(found.ratio) * found.raw_se
-    np.testing.assert_allclose(found.left, np.minimum(np.sqrt(found.ratio), 1.0), rtol=1e-12)
+    found = estimated(f, x, -x, np.full(24, -1))
+    used, error = found.used, found.left * found.raw_se
     sure = used & (np.abs(found.bias) > 2.0 * found.bias_se)
     assert sure.sum() > 4 and (used & ~sure).sum() > 4 and (~used).sum() > 4
     np.testing.assert_allclose(found.se[used & ~sure], error[used & ~sure], rtol=1e-12)

@@ -113,6 +113,8 @@ def test_a_comparison_prints_80_columns_and_what_is_more_than_noise(report):
     assert any(line.startswith("biased") and line.endswith("*") for line in lines)
     assert any(line.split()[-5:] == 5 * ["\N{EM DASH}"] for line in lines)
     assert any(line.startswith("nutpie, if it were there: nutpie not found") for line in lines)
+    html = report._repr_html_()
+    assert html.startswith("<p><b>Two Gaussians</b><br>Reference: A formula.</p><table") and "nutpie not found" in html
 
 
 @pytest.mark.pymc

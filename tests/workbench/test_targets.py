@@ -164,14 +164,6 @@ def test_eight_schools_against_importance_sampling_from_the_prior(centred):
         np.testing.assert_allclose(weight @ (values - truth) ** 2, variance, rtol=0.1)
 
 
-def test_eight_schools_quadrature_has_converged():
-    for centred in (False, True):
-        coarse, fine = hierarchical.schools_reference(centred, points=1001), targets.school_moments(centred)
-        np.testing.assert_allclose(coarse.mean, fine.mean, rtol=1e-6)
-        np.testing.assert_allclose(coarse.second_moment, fine.second, rtol=1e-6)
-        np.testing.assert_allclose(coarse.square_variance, fine.variance_of_square, rtol=1e-6)
-
-
 @pytest.mark.parametrize("centred", [False, True])
 def test_eight_schools_density_is_that_of_the_quadrature(centred):
     # Prior and likelihood by hand, the Jacobian of log tau included.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from pmm_mcmc.model.checks import check_discrete, check_free
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.workbench import targets
 from pmm_mcmc.workbench.comparison.reference import truth_for
@@ -122,13 +123,8 @@ def _posterior(model_or_target: Any) -> tuple[Any, Any, str]:
         raise TypeError(
             f"model_or_target={target!r}: must be a PyMC model, a target of pmm.workbench.targets, or the name of one"
         )
-    discrete = [value.name for value in model.value_vars if value not in model.continuous_value_vars]
-    if discrete:
-        raise ValueError(
-            f"{', '.join(discrete)}: discrete variables have no gradient to count; marginalise them out first"
-        )
-    if not model.continuous_value_vars:
-        raise ValueError("model_or_target: the model has no free variable; there is nothing to sample")
+    check_free(model)
+    check_discrete(model, " first")
     return target, model, title
 
 

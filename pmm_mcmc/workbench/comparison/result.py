@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import arviz as az
@@ -33,6 +34,7 @@ COLUMNS: dict[str, str] = {
     "says": "What pmm.verdict says of the run, or why there is none.",
 }
 _DASH = "\N{EM DASH}"
+_NOTE = "* more than noise alone. Errors are in posterior sd; .columns has the meanings."
 
 
 def row(run: Run, truth: Truth | None, labels: list[str]) -> dict[str, Any]:
@@ -92,8 +94,8 @@ class Comparison:
     table: pd.DataFrame
     columns: dict[str, str]
 
-    def __repr__(self) -> str:
-        """Return the title, the reference and the main columns of the table, 80 characters wide."""
+    def _shown(self) -> tuple[pd.DataFrame, list[str]]:
+        """Return the main columns of the table, and lines on the samplers that failed."""
         table = self.table
         shown = pd.DataFrame(index=pd.Index([_short(str(name), 28) for name in table.index]))
         shown["trusted"] = [{True: "yes", False: "no"}.get(value, _DASH) for value in table["trusted"]]
@@ -102,9 +104,18 @@ class Comparison:
         for what, heading in (("mean", "error of mean"), ("sd", "of sd")):
             sizes = zip(table[f"{what}_error"], table[f"{what}_noise"], strict=True)
             shown[heading] = [_starred(size, noise) for size, noise in sizes]
-        failed = [f"{name}: {line['says']}" for name, line in table.iterrows() if pd.isna(line["gradients"])]
-        lines = [self.title, f"Reference: {self.reference}", "", shown.to_string(), ""]
-        lines += ["* more than noise alone. Errors are in posterior sd; .columns has the meanings.", *failed]
+        return shown, [f"{name}: {line['says']}" for name, line in table.iterrows() if pd.isna(line["gradients"])]
+
+    def _repr_html_(self) -> str:
+        shown, failed = self._shown()
+        above = [f"<b>{escape(self.title)}</b>", f"Reference: {escape(self.reference)}"]
+        below = [escape(line) for line in (_NOTE, *failed)]
+        return f"<p>{'<br>'.join(above)}</p>{shown.to_html(border=0)}<p>{'<br>'.join(below)}</p>"
+
+    def __repr__(self) -> str:
+        """Return the title, the reference and the main columns of the table, 80 characters wide."""
+        shown, failed = self._shown()
+        lines = [self.title, f"Reference: {self.reference}", "", shown.to_string(), "", _NOTE, *failed]
         return "\n".join(line if "\n" in line else textwrap.fill(line, 79, subsequent_indent="  ") for line in lines)
 
     def figure(self) -> Figure:

@@ -72,7 +72,7 @@ class Conditional(NamedTuple):
         return cls(mu_variance * (EFFECT / spread).sum(axis=1), mu_variance, tau / spread, ERROR**2 / spread)
 
 
-def log_tau_grid(points: int = 4001) -> moments.Grid:
+def log_tau_grid() -> moments.Grid:
     """Return the marginal law of log tau, with the Gaussians integrated out."""
 
     def log_density(log_tau: np.ndarray) -> np.ndarray:
@@ -86,11 +86,11 @@ def log_tau_grid(points: int = 4001) -> moments.Grid:
             + 0.5 * (np.log(law.mu_variance) + law.mu_mean**2 / law.mu_variance)
         )
 
-    return moments.Grid.of(log_density, -40.0, 12.0, points)
+    return moments.Grid.of(log_density, -40.0, 12.0, 4001)
 
 
-def schools_reference(centred: bool, points: int = 4001) -> Reference:
-    grid = log_tau_grid(points)
+def schools_reference(centred: bool) -> Reference:
+    grid = log_tau_grid()
     law = Conditional.of_log_tau(grid.nodes)
     tau = np.exp(grid.nodes)[:, None]
     centre = law.slope * (EFFECT - law.mu_mean[:, None])

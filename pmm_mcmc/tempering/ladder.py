@@ -1,17 +1,21 @@
-"""Copies of a ladder of temperatures in progress: scans of exploration, then swaps of labels."""
+"""Replicas of a ladder of temperatures in progress: scans of exploration, then swaps of labels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
+import xarray as xr
 
 from pmm_mcmc.diagnostics.log_evidence import LadderSums
+from pmm_mcmc.diagnostics.mode_weights import Modes
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.langevin.tempering import swap_log_ratio
-from pmm_mcmc.run.ladder_path import Moved, Path, Points
+from pmm_mcmc.model.mixture import GaussianMixture
+from pmm_mcmc.tempering.path import Moved, Path, Points
+from pmm_mcmc.tempering.report import LADDER, report_of
 from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["Ladder", "Scan"]
@@ -24,19 +28,19 @@ LOOKS = 4
 LOOK = 64
 # Scans between two draws that are kept for these looks.
 REMEMBER = 4
-# Draws of each copy that are kept for a look.
+# Draws of each replica that are kept for a look.
 RECENT = 16
 
 
 class Scan(NamedTuple):
-    """What a scan leaves behind, for ``C`` copies and ``N + 1`` rungs.
+    """What a scan leaves behind, for ``C`` replicas and ``N + 1`` levels.
 
     Attributes
     ----------
     cold : Points
         The draws at temperature 1, ``(C, ...)``.
     before, log_ratio : (C, N + 1)
-        ``l`` at each rung before and after exploration.
+        ``l`` at each level before and after exploration.
     swaps : (C, N)
         Acceptance probability of each pair, tried or not.
     n_grad, accept, unstable : (C, N + 1)
@@ -57,9 +61,9 @@ class Scan(NamedTuple):
 
 @dataclass
 class Ladder:
-    """Copies of a ladder: all that is needed to continue, bit for bit.
+    """Replicas of a ladder: all that is needed to continue, bit for bit.
 
-    Chains stay where they are in memory; ``slot`` says which of them is at which rung.
+    Chains stay where they are in memory; ``slot`` says which of them is at which level.
 
     Attributes
     ----------
@@ -68,13 +72,13 @@ class Ladder:
     betas : (N + 1,)
         The ladder.
     settings : list
-        The setting of each rung: ``steps_per_draw`` moves of ``K`` transitions between swaps.
-    numbers : (k,)
-        The mixture of Gaussians that is the reference, flat; empty where it is the prior.
+        The setting of each level: ``steps_per_draw`` moves of ``K`` transitions between swaps.
+    mixture
+        The reference; None where it is the prior.
     position, evaluation, keys : (P, ...)
         The chains.
     slot : (C, N + 1)
-        The chain at each rung of each copy.
+        The chain at each level of each replica.
     scan, transition
         Scans and moves so far.
     fresh, back : (P,)
@@ -88,21 +92,21 @@ class Ladder:
     recent : (k, C, 4 d + 2)
         Some of the last draws at temperature 1: positions and evaluations.
     n_grad : (C,)
-        Gradients that each copy has spent.
+        Gradients that each replica has spent.
     tuning_gradients
         Those of all chains before the draws.
-    judged
-        Whether the modes of the finished draws have been weighed.
-    barriers
-        The barrier found in each round of tuning.
+    modes
+        The modes of the draws, once they are weighed, without labels of draws.
     other_modes
         Modes that no chain at the posterior has visited.
     """
 
+    tuning: ClassVar[bool] = False  # a ladder is recorded once it is tuned
+
     key: np.ndarray
     betas: np.ndarray
     settings: list[TunedParameters]
-    numbers: np.ndarray
+    mixture: GaussianMixture | None
     position: np.ndarray
     evaluation: np.ndarray
     keys: np.ndarray
@@ -120,13 +124,12 @@ class Ladder:
     recent: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 0)))
     n_grad: np.ndarray = field(default_factory=lambda: np.zeros(0))
     tuning_gradients: float = 0.0
-    judged: bool = False
-    barriers: list[float] = field(default_factory=list)
+    modes: Modes | None = None
     other_modes: OtherModes = field(default_factory=OtherModes)
 
     @property
-    def copies(self) -> int:
-        """Number of copies."""
+    def replicas(self) -> int:
+        """Number of replicas."""
         return len(self.slot)
 
     @property
@@ -134,23 +137,37 @@ class Ladder:
         """Number of pairs of neighbours."""
         return len(self.betas) - 1
 
-    def place(self, betas: np.ndarray, settings: list[TunedParameters], copies: int, order: np.ndarray) -> None:
-        """Put ``copies`` on a new ladder; chains are taken in ``order``, from hot to cold."""
-        rungs = len(betas)
+    @property
+    def tuned(self) -> TunedParameters:
+        """The setting at the posterior."""
+        return self.settings[-1]
+
+    @property
+    def report(self) -> xr.Dataset:
+        """The group ``ladder`` of the result."""
+        return report_of(self)
+
+    def reports(self, new: bool = False) -> dict[str, xr.Dataset]:
+        """Return the groups of the result beside its draws, which change with each chunk."""
+        return {LADDER: self.report}
+
+    def place(self, betas: np.ndarray, settings: list[TunedParameters], replicas: int, order: np.ndarray) -> None:
+        """Put ``replicas`` on a new ladder; chains are taken in ``order``, from hot to cold."""
+        levels = len(betas)
         P = len(self.position)
         self.betas = betas
         self.settings = settings
-        fraction = (np.arange(rungs)[None, :] + (np.arange(copies)[:, None] + 0.5) / copies) / rungs
+        fraction = (np.arange(levels)[None, :] + (np.arange(replicas)[:, None] + 0.5) / replicas) / levels
         self.slot = order[np.floor(fraction * P).astype(int)]
         self.fresh = np.zeros(P, bool)
         self.back = np.zeros(P, bool)
-        self.arrived = np.zeros(copies, bool)
-        self.restarts = np.zeros(copies, np.int64)
-        self.round_trips = np.zeros(copies, np.int64)
+        self.arrived = np.zeros(replicas, bool)
+        self.restarts = np.zeros(replicas, np.int64)
+        self.round_trips = np.zeros(replicas, np.int64)
 
     def advance(self, path: Path, each: Callable[..., list[Moved]]) -> Scan:
-        """Explore at every rung, the reference exactly, and swap; ``each`` maps a function over rungs."""
-        C = self.copies
+        """Explore at every level, the reference exactly, and swap; ``each`` maps a function over levels."""
+        C = self.replicas
         N = self.pairs
         slot = self.slot
         previous = self.evaluation[slot, -2]
@@ -179,10 +196,27 @@ class Ladder:
         swaps = self._swap(log_ratio)
         return Scan(cold, previous, log_ratio, swaps, n_grad, accept, unstable, arrived)
 
-    def remember(self, cold: Points) -> None:
-        """Keep draws at temperature 1 for looks at other modes."""
-        newest = np.concatenate([cold.position, cold.evaluation], axis=1)[None]
-        self.recent = newest if not len(self.recent) else np.concatenate([self.recent, newest])[-RECENT:]
+    def freeze(self, log_ratio: np.ndarray) -> None:
+        """End the tuning: sums and counts begin, with constants from earlier values ``(n, N + 1)`` of ``l``."""
+        self.sums = LadderSums.start(self.betas, log_ratio, self.replicas)
+        self.swapped = np.zeros(self.pairs)
+        self.restarts[:] = 0
+        self.round_trips[:] = 0
+        self.arrived[:] = False
+        self.tuning_gradients = float(self.n_grad.sum())
+
+    def draw(self, path: Path, each: Callable[..., list[Moved]]) -> Scan:
+        """Advance by a scan whose end is a draw of each replica; see :meth:`advance`."""
+        assert self.sums is not None
+        scan = self.advance(path, each)
+        self.sums.add(np.arange(self.replicas), scan.log_ratio[None])
+        self.swapped += scan.swaps.mean(axis=0)
+        self.done += 1
+        self.modes = None
+        if self.done % REMEMBER == 0:
+            newest = np.concatenate([scan.cold.position, scan.cold.evaluation], axis=1)[None]
+            self.recent = newest if not len(self.recent) else np.concatenate([self.recent, newest])[-RECENT:]
+        return scan
 
     def _put(self, k: int, points: Points) -> None:
         self.position[self.slot[:, k]], self.evaluation[self.slot[:, k]] = points

@@ -1,23 +1,23 @@
 r"""How a ladder is found: annealing from the reference to the target, then rounds of tempering until the barrier holds.
 
-Each round of tempering is twice as long as the one before; after it every rung is fitted to its own draws, and the
+Each round of tempering is twice as long as the one before; after it every level is fitted to its own draws, and the
 temperatures are placed anew.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.langevin.tempering import barriers, equal_rejection, expected_rejections, pairs_for
-from pmm_mcmc.run.ladder_annealing import ANNEALING, SCOUTS, Annealer, NoLadder, Stage
-from pmm_mcmc.run.ladder_climbs import look
-from pmm_mcmc.run.ladder_path import Moved, Path, Points
-from pmm_mcmc.run.ladder_state import Ladder, Scan
+from pmm_mcmc.langevin.tempering import barriers, equal_rejection, pairs_for
+from pmm_mcmc.tempering.annealing import ANNEALING, SCOUTS, Annealer, NoLadder, Stage, rejections_of
+from pmm_mcmc.tempering.climbs import look
+from pmm_mcmc.tempering.ladder import Ladder, Scan
+from pmm_mcmc.tempering.path import Moved, Path, Points
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 
 __all__ = ["Fixed", "NoLadder", "Tuner"]
@@ -28,7 +28,7 @@ _FIRST = 16
 _STEADY = 0.1
 # Blocks of a round after each of which steps adapt.
 _BLOCKS = 4
-# Draws that a rung is fitted to.
+# Draws that a level is fitted to.
 _FITTED = 4000
 # Scans of a round whose draws between reference and posterior are climbed from.
 _KEPT_HOT = 8
@@ -57,31 +57,34 @@ class Tuner(Annealer):
         tune: int,
         key: np.ndarray,
         each: Callable[..., list[Moved]],
-        note: Callable[[Tuner], None],
     ):
-        super().__init__(path, arguments, chains, key, lambda: note(self))
+        super().__init__(path, arguments, chains, key)
         self.fixed = fixed
         self.tune = tune
         self._each = each
         self.barrier = math.nan
 
-    def run(self, start: np.ndarray | None) -> Ladder:
-        """Return the tuned ladder; ``start`` ``(n, d)`` is what a Gaussian covers at first where there is no prior."""
-        return self._temper(*self.annealed(start, self.fixed.from_prior))
+    def run(self, start: np.ndarray | None) -> Iterator[Ladder | None]:
+        """Tune: yield None after each step, and the tuned ladder at the end.
+
+        ``start`` ``(n, d)`` is what a Gaussian covers at first where there is no prior.
+        """
+        stages, points = yield from self.annealed(start, self.fixed.from_prior)
+        ladder = yield from self._temper(stages, points)
+        self.look_around(ladder)
+        ladder.freeze(self._last)
+        yield ladder
 
     # -- tempering ---------------------------------------------------------------------------------------------------
 
-    def _temper(self, stages: list[Stage], points: Points) -> Ladder:
-        betas = np.array([stage.beta for stage in stages])
+    def _temper(self, stages: list[Stage], points: Points) -> Generator[None, None, Ladder]:
+        betas, rejections = rejections_of(stages)
         settings = [stage.setting for stage in stages]
-        rejections = expected_rejections(betas, [stage.log_ratio[:512] for stage in stages])
-        numbers = np.empty(0) if self.path.mixture is None else self.path.mixture.flat
         ladder = Ladder(
-            self.key, betas, settings, numbers, points.position, points.evaluation, self.keys,
+            self.key, betas, settings, self.path.mixture, points.position, points.evaluation, self.keys,
             np.arange(self.chains)[:, None], transition=self.transition,
         )  # fmt: skip
         self.barrier = float(barriers(rejections).sum())
-        ladder.barriers.append(self.barrier)
         order = np.arange(self.chains)
         self._move_to(ladder, betas, rejections, settings, self._pairs(rejections), order)
         scans = _FIRST
@@ -91,10 +94,9 @@ class Tuner(Annealer):
             thin = max(setting.steps_per_draw for setting in ladder.settings[1:])
             enough = 1 if pairs_for(self.barrier) == pairs_for(0.0) else 2  # no ladder has fewer pairs
             last = left < 3 * scans * thin or steady >= enough
-            rejections = self._round(ladder, scans, last)
+            rejections = yield from self._round(ladder, scans, last)
             previous = self.barrier
             self.barrier = float(barriers(rejections).sum())
-            ladder.barriers.append(self.barrier)
             change = abs(self.barrier - previous)
             steady = steady + 1 if scans > _FIRST and change <= _STEADY * max(self.barrier, 0.5) else 0
             if last:
@@ -115,9 +117,9 @@ class Tuner(Annealer):
         limit = self.chains // 2 - 1
         if limit < math.ceil(1.2 * barrier):
             raise NoLadder(
-                f"chains={self.chains}: is too few for two copies of a ladder: the barrier between reference and "
-                f"posterior is about {barrier:.1f}, which asks for {wanted + 1} rungs; take chains={2 * (wanted + 1)} "
-                "or more"
+                f"chains={self.chains}: is too few for two replicas of a ladder: the barrier between reference and "
+                f"posterior is about {barrier:.1f}, which asks for {wanted + 1} temperature levels; "
+                f"take chains={2 * (wanted + 1)} or more"
             )
         return min(wanted, limit)
 
@@ -138,18 +140,17 @@ class Tuner(Annealer):
         barrier = np.concatenate([[0.0], np.cumsum(barriers(rejections))]) + 1e-6 * betas
         near = [int(np.abs(np.interp(beta, betas, barrier) - barrier[1:]).argmin()) + 1 for beta in new_betas]
         new_settings = [self._at(settings[i], float(beta)) for i, beta in zip(near, new_betas, strict=True)]
-        n_grad = ladder.n_grad.sum() if ladder.n_grad.size else self.n_grad.sum()
         ladder.place(new_betas, new_settings, self.chains // (pairs + 1), order)
-        ladder.n_grad = np.full(ladder.copies, n_grad / ladder.copies)
+        ladder.n_grad = np.full(ladder.replicas, self.spent / ladder.replicas)
 
-    def _round(self, ladder: Ladder, scans: int, last: bool) -> np.ndarray:
-        """Temper; fit each rung to its draws, but for the last time; return the rejection of each pair."""
-        C = ladder.copies
-        rungs = ladder.pairs + 1
+    def _round(self, ladder: Ladder, scans: int, last: bool) -> Generator[None, None, np.ndarray]:
+        """Temper; fit each level to its draws, but for the last time; return the rejection of each pair."""
+        C = ladder.replicas
+        levels = ladder.pairs + 1
         fitting_scans = max(scans // 2, min(scans, _FITTED // C))
-        log_ratio = np.empty((scans, C, rungs))
-        previous = np.empty((scans, C, rungs))
-        swaps = np.zeros(rungs - 1)
+        log_ratio = np.empty((scans, C, levels))
+        previous = np.empty((scans, C, levels))
+        swaps = np.zeros(levels - 1)
         draws: list[Points] = []
         block = max(1, scans // _BLOCKS)
         accept: list[np.ndarray] = []
@@ -166,24 +167,22 @@ class Tuner(Annealer):
                 self._hot.append(ladder.position[ladder.slot[:, 1:-1]].reshape(-1, self.path.d))
             if (i + 1) % block == 0:
                 mean = np.mean(accept, axis=0)
-                for k in range(1, rungs):
+                for k in range(1, levels):
                     step = step_for_acceptance(ladder.settings[k].step_size, float(mean[k]))
                     ladder.settings[k] = self._with_step(ladder.settings[k], step)
                 accept = []
             self.transition = ladder.transition
             self.spent = float(ladder.n_grad.sum())
-            self._note()
-        self._last = log_ratio.reshape(-1, rungs)
+            yield
+        self._last = log_ratio.reshape(-1, levels)
         self._cold = [points.take((slice(None), -1)) for points in draws]
-        for k in range(1, rungs):
+        for k in range(1, levels):
             old = ladder.settings[k]
             beta = float(ladder.betas[k])
-            z = np.concatenate([points.position[:, k] for points in draws])
-            d = z.shape[1]
-            e = np.concatenate([points.evaluation[:, k] for points in draws])
+            met = Points.joined([points.take((slice(None), k)) for points in draws])
             fitted = old
             if not last:
-                fitted = self._fitted(z, e[:, d : 2 * d] + beta * e[:, 2 * d : 3 * d], beta, old.step_size)
+                fitted = self._fitted(met.position, met.slope(beta), beta, old.step_size)
             # Swaps that are accepted forget l, too.
             limit = math.ceil(_MOST_THIN * min(1.0, 2.0 * float(1.0 - swaps[k - 1 : k + 1].mean())) ** 2)
             thin = min(max(1, limit), _thin(previous[:, :, k], log_ratio[:, :, k], old.steps_per_draw))
@@ -196,18 +195,13 @@ class Tuner(Annealer):
             ladder.other_modes = self._others
             return
         rng = np.random.default_rng([*self.key.tolist(), ANNEALING, self.path.d])
-        cold = Points(*(np.stack(parts) for parts in zip(*self._cold, strict=True)))
+        cold = Points.joined(self._cold, np.stack)
         prior = self._draw(SCOUTS).position
         n_grad = int(ladder.n_grad.sum())
         modes, _, gradients = look(self.path, ladder.settings[-1], np.concatenate(self._hot), cold, prior, n_grad, rng)
         met_before = self._others.mass > 0.0 and not modes.mass > 0.0
         ladder.other_modes = self._others if met_before else modes
-        ladder.n_grad += (gradients + SCOUTS) / ladder.copies
-
-    @property
-    def last(self) -> np.ndarray:
-        """The values ``(n, N + 1)`` of ``l`` in the last round."""
-        return self._last
+        ladder.n_grad += (gradients + SCOUTS) / ladder.replicas
 
 
 def _thin(previous: np.ndarray, log_ratio: np.ndarray, thin: int) -> int:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.diagnostics.mode_weights import MOST_MODES, Modes
+from pmm_mcmc.diagnostics.mode_weights import MOST_MODES
 from pmm_mcmc.langevin.tempering import barriers
-from pmm_mcmc.model.mixture import GaussianMixture
-from pmm_mcmc.run.ladder_state import Ladder
 
-__all__ = ["LADDER", "with_modes", "without_draws"]
+if TYPE_CHECKING:
+    from pmm_mcmc.tempering.ladder import Ladder
+
+__all__ = ["LADDER", "report_of"]
 
 LADDER = "ladder"
 _EVIDENCE = {
@@ -23,11 +24,12 @@ _EVIDENCE = {
 }
 
 
-def without_draws(ladder: Ladder, names: Sequence[str]) -> xr.Dataset:
-    """Return the report of a ladder without its draws; the modes are NaN."""
+def report_of(ladder: Ladder) -> xr.Dataset:
+    """Return the report of a ladder, without names of coordinates; modes that there are not are NaN."""
     rung = ("rung",)
     pair = ("pair",)
     mode = ("mode",)
+    d = ladder.position.shape[1]
     rejected = np.full(ladder.pairs, np.nan) if ladder.done == 0 else 1.0 - ladder.swapped / ladder.done
     evidence = None if ladder.sums is None or ladder.done == 0 else ladder.sums.evidence()
     data: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
@@ -39,7 +41,7 @@ def without_draws(ladder: Ladder, names: Sequence[str]) -> xr.Dataset:
         "temperature": (rung, ladder.betas),
         "barrier": (rung, np.concatenate([[0.0], np.cumsum(barriers(rejected))])),
         "swap_rate": (pair, 1.0 - rejected),
-        "gaussians": ((), np.asarray(len(GaussianMixture.of_flat(ladder.numbers, len(names)).mean))),
+        "gaussians": ((), np.asarray(0 if ladder.mixture is None else len(ladder.mixture.mean))),
         "restarts": ((), np.asarray(ladder.restarts.sum())),
         "round_trips": ((), np.asarray(ladder.round_trips.sum())),
         "step_size": (pair, np.array([setting.step_size for setting in settings])),
@@ -50,20 +52,9 @@ def without_draws(ladder: Ladder, names: Sequence[str]) -> xr.Dataset:
         "mode_weight": (mode, np.full(MOST_MODES, np.nan)),
         "mode_weight_se": (mode, np.full(MOST_MODES, np.nan)),
         "mode_restarts": (mode, np.zeros(MOST_MODES, np.int64)),
-        "mode_centre": (("mode", "coordinate"), np.full((MOST_MODES, len(names)), np.nan)),
+        "mode_centre": (("mode", "coordinate"), np.full((MOST_MODES, d), np.nan)),
     }
-    return xr.Dataset(
-        data,
-        {"coordinate": list(names), "mode": np.arange(MOST_MODES), "rung": np.arange(ladder.pairs + 1)},
-    )
-
-
-def with_modes(report: xr.Dataset, modes: Modes, centre: np.ndarray) -> xr.Dataset:
-    """Return the report with weights of modes; ``centre`` ``(m, d)`` are their means in the model's coordinates."""
-    out = report.copy(deep=True)
-    m = len(modes.weight)
-    out["mode_weight"].values[:m] = modes.weight
-    out["mode_weight_se"].values[:m] = modes.weight_se
-    out["mode_restarts"].values[:m] = modes.restarts
-    out["mode_centre"].values[:m] = centre
-    return out
+    if ladder.modes is not None:
+        for name in ("weight", "weight_se", "restarts", "centre"):
+            data[f"mode_{name}"][1][: len(ladder.modes.weight)] = getattr(ladder.modes, name)
+    return xr.Dataset(data, {"mode": np.arange(MOST_MODES), "rung": np.arange(ladder.pairs + 1)})

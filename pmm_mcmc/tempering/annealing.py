@@ -8,7 +8,7 @@ Gaussians, has less of a way to go than one that starts from the prior.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,16 +18,16 @@ from pmm_mcmc.coordinates.scale import best_coordinates, diagonal_scale
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, expected_rejections, step_of_ess
 from pmm_mcmc.model.mixture import GaussianMixture
-from pmm_mcmc.run.ladder_climbs import look
-from pmm_mcmc.run.ladder_fit import fitted_mixture
-from pmm_mcmc.run.ladder_path import MOST_TRANSITIONS, Path, Points
-from pmm_mcmc.run.ladder_state import LOOKS
+from pmm_mcmc.tempering.climbs import look
+from pmm_mcmc.tempering.ladder import LOOKS
+from pmm_mcmc.tempering.mixture_fit import fitted_mixture
+from pmm_mcmc.tempering.path import MOST_TRANSITIONS, Path, Points
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.friction import adjusted_friction
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 
-__all__ = ["ANNEALING", "SCOUTS", "Annealer", "NoLadder", "Stage", "barrier_of"]
+__all__ = ["ANNEALING", "SCOUTS", "Annealed", "Annealer", "NoLadder", "Stage", "rejections_of"]
 
 ANNEALING = 3  # what random numbers are for: a word of their keys
 # Effective share of the chains after a step of annealing.
@@ -59,28 +59,29 @@ class Stage:
     log_ratio: np.ndarray
 
 
-class Annealer:
-    """Annealing of ``chains`` chains; ``note`` is called after each step."""
+# The steps of annealing and its chains at the target, after a stop at each step.
+Annealed = Generator[None, None, tuple[list[Stage], Points]]
 
-    def __init__(self, path: Path, arguments: MethodArguments, chains: int, key: np.ndarray, note: Callable[[], None]):
+
+class Annealer:
+    """Annealing of ``chains`` chains."""
+
+    def __init__(self, path: Path, arguments: MethodArguments, chains: int, key: np.ndarray):
         self.path = path
         self.arguments = arguments
         self.chains = chains
         self.key = key
-        self._note = note
         self.keys = np.random.default_rng([*key.tolist(), 0]).integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
         self.transition = 0
-        self.n_grad = np.zeros(chains)
         self.spent = 0.0
-        self.step_size = math.nan
-        self.K = 1
+        self.tuned = TunedParameters(math.nan, 1, math.nan, Coordinates(np.zeros(path.d), np.ones(path.d)), 1)
         self._draws = 0
         self._hot: list[np.ndarray] = [np.empty((0, path.d))]
         self._seen: list[Points] = []
         self._others = OtherModes()
         self._span = CALIBRATION.ladder_span / (arguments.friction or 1.0)
 
-    def annealed(self, start: np.ndarray | None, from_prior: bool) -> tuple[list[Stage], Points]:
+    def annealed(self, start: np.ndarray | None, from_prior: bool) -> Annealed:
         """Return the steps of annealing and its chains at the target, from the reference that the ladder will have.
 
         ``start`` ``(n, d)`` is what a Gaussian covers at first where there is no prior; ``from_prior`` says that
@@ -90,10 +91,11 @@ class Annealer:
             assert start is not None
             self.path.mixture = GaussianMixture.of(start.mean(axis=0), np.maximum(3.0 * start.std(axis=0), 1.0))
         if from_prior:
-            return self._anneal(_MOVES)
-        return self._from_mixture(*self._anneal(_LAST_MOVES))
+            return (yield from self._anneal(_MOVES))
+        stages, points = yield from self._anneal(_LAST_MOVES)
+        return (yield from self._from_mixture(stages, points))
 
-    def _from_mixture(self, stages: list[Stage], points: Points) -> tuple[list[Stage], Points]:
+    def _from_mixture(self, stages: list[Stage], points: Points) -> Annealed:
         """Fit a mixture to the modes that annealing met and climbs find, and anneal again, from there.
 
         The prior stays the reference where that leaves more than half of the barrier; or all of it, if climbs found a
@@ -102,20 +104,19 @@ class Annealer:
         setting = stages[-1].setting
         draws = self._seen
         rng = np.random.default_rng([*self.key.tolist(), LOOKS, 0])
-        cold = Points(*(np.stack(parts) for parts in zip(*draws, strict=True)))
+        cold = Points.joined(draws, np.stack)
         far = self._draw(SCOUTS).position
-        n_grad = int(self.n_grad.sum())
         self._others, maxima, look_gradients = look(
-            self.path, setting, np.concatenate(self._hot), cold, far, n_grad, rng
+            self.path, setting, np.concatenate(self._hot), cold, far, int(self.spent), rng
         )
         beyond = [self._around(maximum, setting) for maximum in maxima]
-        flat = Points(*(np.concatenate(parts) for parts in zip(*draws, strict=True)))
+        flat = Points.joined(draws)
         prior = self.path.mixture
         self.path.mixture, fit_gradients = fitted_mixture(self.path, setting, flat, beyond)
-        self.n_grad += (look_gradients + fit_gradients) / self.chains
+        self.spent += look_gradients + fit_gradients
         try:
-            again, drawn = self._anneal(_MOVES, len(stages) if self.path.has_prior else _MOST_STAGES)
-            nearer = barrier_of(again) <= (1.0 if beyond else 0.5) * barrier_of(stages)
+            again, drawn = yield from self._anneal(_MOVES, len(stages) if self.path.has_prior else _MOST_STAGES)
+            nearer = _barrier_of(again) <= (1.0 if beyond else 0.5) * _barrier_of(stages)
         except NoLadder:
             if not self.path.has_prior:
                 raise
@@ -125,27 +126,26 @@ class Annealer:
             return stages, points
         # A mode that the mixture does not cover stays in sight: no restart arrives in it.
         second_half = self.path.evaluate(points.position[self.chains // 2 :])
-        self.n_grad += len(second_half.position) / self.chains
-        both = zip(drawn.take(slice(0, self.chains // 2)), second_half, strict=True)
-        return again, Points(*(np.concatenate(parts) for parts in both))
+        self.spent += len(second_half.position)
+        return again, Points.joined([drawn.take(slice(0, self.chains // 2)), second_half])
 
     def _around(self, maximum: np.ndarray, setting: TunedParameters) -> Points:
         """Return draws of the posterior around a maximum."""
         points = self.path.evaluate(np.tile(maximum, (min(_AROUND, self.chains), 1)))
-        self.n_grad += len(points.position) / self.chains
+        self.spent += len(points.position)
         centred = setting._replace(coordinates=setting.coordinates._replace(centre=maximum))
         points, adapted = self._settle(points, centred, _LAST_MOVES)  # steps of the other modes may be far too long
         self._settle(points, adapted, _LAST_MOVES)
-        return Points(*(np.concatenate(parts) for parts in zip(*self._seen, strict=True)))
+        return Points.joined(self._seen)
 
     # -- annealing ---------------------------------------------------------------------------------------------------
 
     def _draw(self, n: int) -> Points:
         self._draws += 1
-        self.n_grad += n / self.chains
+        self.spent += n
         return self.path.draw((*self.key.tolist(), ANNEALING, self._draws), n)
 
-    def _anneal(self, last: int, limit: int = _MOST_STAGES) -> tuple[list[Stage], Points]:
+    def _anneal(self, last: int, limit: int = _MOST_STAGES) -> Annealed:
         points = self._draw(self.chains)
         outside = int((~np.isfinite(points.log_ratio)).sum())
         if outside:
@@ -180,8 +180,7 @@ class Annealer:
             stages.append(Stage(beta, setting, points.log_ratio.copy()))
             if beta < 1.0:
                 self._hot.append(points.position[:_HOT])
-            self.spent = float(self.n_grad.sum())
-            self._note()
+            yield
         return stages, points
 
     def _settle(self, points: Points, setting: TunedParameters, moves: int) -> tuple[Points, TunedParameters]:
@@ -191,15 +190,14 @@ class Annealer:
         for i in range(moves):
             moved = self.path.move(setting, points, self.keys[: len(points.position)], self.transition, 1)
             self.transition += 1
-            self.n_grad += moved.n_grad.sum() / self.chains
+            self.spent += float(moved.n_grad.sum())
             points = moved.points
             history.append(points)
             step = step_for_acceptance(setting.step_size, float(moved.accept.mean()))
             setting = self._with_step(setting, step)
             if i == moves // 2:
-                everything = np.concatenate([p.position for p in history[1:]])
-                slopes = np.concatenate([p.slope(beta) for p in history[1:]])
-                setting = self._fitted(everything, slopes, beta, setting.step_size)
+                newest = Points.joined(history[1:])
+                setting = self._fitted(newest.position, newest.slope(beta), beta, setting.step_size)
         self._seen = history[moves // 4 :]
         return points, setting
 
@@ -220,15 +218,18 @@ class Annealer:
 
     def _with_step(self, setting: TunedParameters, step: float) -> TunedParameters:
         step = min(step, self._span)
-        self.step_size = step
-        self.K = max(1, min(MOST_TRANSITIONS, round(self._span / step)))
-        return setting._replace(step_size=step, K=self.K)
+        self.tuned = setting._replace(step_size=step, K=max(1, min(MOST_TRANSITIONS, round(self._span / step))))
+        return self.tuned
 
     def _at(self, setting: TunedParameters, beta: float) -> TunedParameters:
         return setting._replace(coordinates=setting.coordinates._replace(sites=self.path.sites(beta)))
 
 
-def barrier_of(stages: list[Stage]) -> float:
-    """Return the barrier that the steps of annealing show."""
+def rejections_of(stages: list[Stage]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the temperatures of annealing, and the rejections of swaps between neighbours that its steps show."""
     betas = np.array([stage.beta for stage in stages])
-    return float(barriers(expected_rejections(betas, [stage.log_ratio[:512] for stage in stages])).sum())
+    return betas, expected_rejections(betas, [stage.log_ratio[:512] for stage in stages])
+
+
+def _barrier_of(stages: list[Stage]) -> float:
+    return float(barriers(rejections_of(stages)[1]).sum())

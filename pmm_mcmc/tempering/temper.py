@@ -7,6 +7,7 @@ import logging
 import numbers
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -16,21 +17,22 @@ import xarray as xr
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.model.reading import children_of
+from pmm_mcmc.model.tempered import improper_priors
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
-from pmm_mcmc.run.ladder import LadderRun, reference_of
-from pmm_mcmc.run.ladder_report import LADDER
-from pmm_mcmc.run.ladder_tuning import Fixed
+from pmm_mcmc.run.findings import modes_of, noted
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request, fresh_seed, stored_run
 from pmm_mcmc.run.signals import stop_on_signals
-from pmm_mcmc.run.starts import starts
 from pmm_mcmc.run.until import DRAWS
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
+from pmm_mcmc.tempering.driver import Tempering
+from pmm_mcmc.tempering.report import LADDER
+from pmm_mcmc.tempering.tuning import Fixed
 
-__all__ = ["temper", "tempered"]
+__all__ = ["temper"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -59,26 +61,26 @@ def temper(
 ) -> xr.DataTree:
     r"""Sample separated modes with their weights, and the evidence, by non-reversible parallel tempering.
 
-    Copies of a ladder of temperatures, from a reference that is easily sampled to the posterior, share the chains.  All
-    rungs move by :class:`GHMC`, so that neither weights nor evidence have a bias of the step; variables are not
+    Replicas of a ladder of temperatures, from a reference that is easily sampled to the posterior, share the chains.
+    All levels move by :class:`GHMC`, so that neither weights nor evidence have a bias of the step; variables are not
     non-centred.
 
     Parameters
     ----------
     draws
-        Number of recorded draws of each copy.
+        Number of recorded draws of each replica.
     tune
         The largest number of moves of a chain before the draws, of several transitions each.
     chains
         Number of chains, which are those of all temperatures.
     ladder
-        "auto", a number of rungs, or an array of temperatures from 0 to 1.
+        "auto", a number of temperature levels, or an array of temperatures from 0 to 1.
     reference
         "prior"; "gaussian", a mixture of Gaussians that is fitted to what annealing from around ``initvals`` meets; or
         "auto": the prior, if there is one to draw from, and from there such a mixture where it is nearer to the
         posterior or climbs find a mode that chains from the prior do not reach.
     step
-        A step whose friction and scaling the rungs take.
+        A step whose friction and scaling the levels take.
     store, resume
         As for :func:`pmm_mcmc.sample`.  A store begins with the draws, so that a run that is killed while the ladder is
         tuned is tuned again by ``resume``.
@@ -92,7 +94,7 @@ def temper(
     Returns
     -------
     xarray.DataTree
-        As of :func:`pmm_mcmc.sample`, with a draw of each copy in place of each chain, and a group ``ladder``.
+        As of :func:`pmm_mcmc.sample`, with a draw of each replica in place of each chain, and a group ``ladder``.
 
     Raises
     ------
@@ -112,39 +114,40 @@ def temper(
         temper, others, draws=draws, tune=tune, chains=chains, ladder=ladder, reference=reference, step=step,
         model=model, random_seed=random_seed, initvals=initvals, var_names=var_names, cores=cores, backend=backend,
         store=store, resume=resume, log_likelihood=log_likelihood, callback=callback, progressbar=progressbar,
-        compute_convergence_checks=compute_convergence_checks,
+        compute_convergence_checks=compute_convergence_checks, adjusted=True, superchains=None,
     )  # fmt: skip
-    return tempered(request)
+    return _tempered(request)
 
 
-def tempered(request: Request) -> xr.DataTree:
-    """Run what is requested, with a ladder, and return its result."""
-    reference = request.reference
+def _tempered(request: Request) -> xr.DataTree:
+    """Run what is requested, and return its result."""
+    ladder = request.ladder if isinstance(request.ladder, str) else repr(np.asarray(request.ladder).tolist())
+    identity = {"chains": request.chains, "tune": request.tune, "reference": request.reference, "ladder": ladder}
     request, fixed = _on_ladder(request)
     stored = stored_run(request.store) if request.resume and request.store is not None else {}
     if request.seed is None:
         request = dataclasses.replace(request, seed=stored.get("seed", fresh_seed()))
+    identity["seed"] = request.seed
     with Console(request) as console:
-        begin = _beginning(request, fixed)
+        begin = "the prior" if fixed.from_prior else "the prior or fitted Gaussians"
+        begin = begin if request.reference == "prior" else "fitted Gaussians"
         plan = SamplingPlan.of(request, lambda sampled: console.announce(f"{sampled}, on a ladder from {begin}"))
         console.compiled()
         _say_what_is_centred(request, console)
         if request.resume and not stored:
             _log.info("Nothing is stored yet in %s: the ladder is tuned from the beginning", request.store)
         bar = console.bar(request.tune, request.draws, adjusted=True)
-        with stop_on_signals() as stopped, bar:
-
-            def update(tuning: bool, done: int, step_size: float, K: int, n_grad: float) -> None:
-                each = np.full(request.chains, n_grad / request.chains)
-                failed = np.zeros(request.chains)
-                bar.update(tuning=tuning, done=done, step_size=step_size, K=K, n_grad=each, failed=failed)
-
-            update(True, 0, float("nan"), 1, 0.0)
-            run = LadderRun(plan, fixed, request, reference, update=update, stopped=stopped)
-            result = run.go(lambda rng: starts(plan, request.initvals, request.chains, None, rng), console.times)
+        with ExitStack() as stack, stop_on_signals() as stopped, bar:
+            driver = Tempering(plan, request, fixed, plan.identity | identity, stored, console, stack)
+            finished = driver.go(stopped)
+            if driver.tuned:
+                if finished or request.store is None:
+                    driver.weigh_modes()
+                driver.recorder.note(console.times() | noted(modes_of(driver.run.other_modes)))
+    result = driver.result()
     draws = result["posterior"].sizes["draw"]
-    if not run.finished:
-        console.interrupted(stopped, draws, request.draws, "copy")
+    if not finished:
+        console.interrupted(stopped, draws, request.draws, "replica")
     stopped.raise_again()
     if draws:
         console.log("%s", _words(result, console))
@@ -161,26 +164,39 @@ def _on_ladder(request: Request) -> tuple[Request, Fixed]:
         )
     if not request.adapts:
         raise ValueError("tune=0: a ladder is found in tuning; let it tune")
-    betas, rungs = _temperatures(request.ladder, request.reference, chains=request.chains)
+    betas, levels = _temperatures(request.ladder, request.reference, chains=request.chains)
     if request.precision != "float64":
         raise ValueError(
             f"ladder with precision={request.precision!r}: Metropolis tests need the log density in double precision; "
             "leave one of the two out"
         )
-    reference = reference_of(request.model, isinstance(request.model, LogDensity), str(request.reference))
+    reference = _reference_of(request.model, request.reference)
     if reference == "prior" and request.initvals is not None:
         raise ValueError("initvals= does not go with a ladder from the prior, whose draws are the starts: leave it out")
     from_prior = reference == "prior" and (request.reference == "prior" or betas is not None)
-    fixed = Fixed(betas, None if rungs is None else rungs - 1, from_prior)
+    fixed = Fixed(betas, None if levels is None else levels - 1, from_prior)
     return dataclasses.replace(request, step=_for_ladder(request.step), reference=reference), fixed
 
 
-def _beginning(request: Request, fixed: Fixed) -> str:
-    """Return what a ladder may begin from."""
-    if fixed.from_prior:
-        return "the prior"
-    fitted = "Gaussians that are fitted"
-    return f"{fitted}, or the prior" if request.reference == "prior" else fitted
+def _reference_of(model: Any, reference: Any) -> str:
+    """Return the reference of a ladder, ``"prior"`` or ``"gaussian"``; refuse a prior that nothing is drawn from."""
+    if isinstance(model, LogDensity):
+        if reference == "prior":
+            raise ValueError(
+                "reference='prior': a LogDensity has no prior that is known; leave reference out, or take 'gaussian'"
+            )
+        return "gaussian"
+    model = pm.modelcontext(model)
+    improper = improper_priors(model)
+    if reference == "prior" and improper:
+        raise ValueError(
+            f"reference='prior': nothing can be drawn from the flat prior of {', '.join(improper)}; give a proper "
+            "prior, or take reference='gaussian'"
+        )
+    if reference != "auto":
+        return str(reference)
+    informed = bool(model.observed_RVs or model.potentials)
+    return "prior" if informed and not improper else "gaussian"
 
 
 def _say_what_is_centred(request: Request, console: Console) -> None:
@@ -197,40 +213,31 @@ def _say_what_is_centred(request: Request, console: Console) -> None:
 
 
 def _temperatures(ladder: Any, reference: Any, *, chains: int) -> tuple[np.ndarray | None, int | None]:
-    """Return the temperatures of a ladder and its number of rungs, None where tuning finds them."""
+    """Return the temperatures of a ladder and their number, None where tuning finds them."""
     if reference not in ("auto", "prior", "gaussian"):
         raise ValueError(f"reference={reference!r}: must be 'auto', 'prior' or 'gaussian'")
     betas: np.ndarray | None = None
-    if isinstance(ladder, str) and ladder == "auto":
-        rungs = None
-    elif isinstance(ladder, numbers.Integral) and not isinstance(ladder, bool | np.bool_):
-        if ladder < 2:
-            raise ValueError(f"ladder={ladder!r}: a ladder has two rungs at least, the reference and the posterior")
-        rungs = int(ladder)
-    else:
+    levels: int | None = None
+    remedy = "must be 'auto', a number of temperature levels of at least 2, or temperatures that rise from 0 to 1"
+    if isinstance(ladder, numbers.Integral) and not isinstance(ladder, bool | np.bool_):
+        levels = int(ladder)
+        if levels < 2:
+            raise ValueError(f"ladder={ladder!r}: {remedy}")
+    elif not (isinstance(ladder, str) and ladder == "auto"):
         try:
             betas = np.array(ladder, dtype=float)
         except (TypeError, ValueError):
-            betas = np.zeros((0, 0))
-        remedy = "'auto', a number of rungs, or an array of temperatures that rise from 0 to 1"
-        if betas.ndim != 1 or len(betas) < 2 or not np.isfinite(betas).all():
-            raise ValueError(f"ladder={ladder!r}: must be {remedy}")
-        if betas[0] != 0.0 or betas[-1] != 1.0:
-            raise ValueError(
-                f"ladder: begins at {betas[0]:g} and ends at {betas[-1]:g}; it must begin at 0, the reference, and end "
-                "at 1, the posterior"
-            )
-        if (np.diff(betas) <= 0.0).any():
-            index = int(np.argmax(np.diff(betas) <= 0.0))
-            raise ValueError(f"ladder: {betas[index]:g} is followed by {betas[index + 1]:g}; temperatures must rise")
-        rungs = len(betas)
-    least = 2 * (rungs or 3)
+            betas = np.zeros(1)
+        levels = len(betas) if betas.ndim == 1 else 0
+        if levels < 2 or betas[0] != 0.0 or betas[-1] != 1.0 or not (np.diff(betas) > 0.0).all():
+            raise ValueError(f"ladder={ladder!r}: {remedy}")
+    least = 2 * (levels or 3)
     if chains < least:
         raise ValueError(
-            f"chains={chains}: is too few for two copies of a ladder of {rungs or 3} rungs; take chains={least} or "
-            "more, some hundreds if modes are many or narrow"
+            f"chains={chains}: is too few for two replicas of a ladder of {levels or 3} temperature levels; "
+            f"take chains={least} or more, some hundreds if modes are many or narrow"
         )
-    return betas, rungs
+    return betas, levels
 
 
 def _for_ladder(step: Any) -> Any:
@@ -243,13 +250,13 @@ def _for_ladder(step: Any) -> Any:
     arguments = step.arguments
     if arguments.kernel.adjusted:
         raise ValueError(
-            f"ladder with {arguments.method}: its rungs move by adjusted steps of their own; leave the step out, or "
-            "take pmm.PoissonULMC()"
+            f"ladder with {arguments.method}: its levels move by adjusted steps of their own; leave the step "
+            "out, or take pmm.PoissonULMC()"
         )
     for name in ("step_size", "K", "steps_per_draw"):
         value = getattr(arguments, name)
         if value is not None:
-            raise ValueError(f"{name}={value!r} with a ladder: each rung finds its own; leave {name} out")
+            raise ValueError(f"{name}={value!r} with a ladder: each temperature level finds its own; leave {name} out")
     if arguments.reparametrise not in ("auto", "no"):
         raise ValueError(
             f"reparametrise={dict(arguments.reparametrise)!r} with a ladder: "  # type: ignore[arg-type]
@@ -269,9 +276,9 @@ def _words(result: xr.DataTree, console: Console) -> str:
     reference = "the prior"
     if gaussians:
         reference = "a Gaussian" if gaussians == 1 else f"{gaussians} Gaussians"
-    copies = result["posterior"].sizes["chain"]
+    replicas = result["posterior"].sizes["chain"]
     return (
-        f"Ladder of {ladder.sizes['rung']} rungs from {reference}, {copies} copies, barrier "
+        f"Ladder of {ladder.sizes['rung']} temperature levels from {reference}, {replicas} replicas, barrier "
         f"{float(ladder['barrier'][-1]):.1f}: {console.sampling_time:.1f} s, {console.compile_time:.1f} of them for "
         "compilation"
     )

@@ -1,0 +1,176 @@
+"""Draw the figures that the pages open with: ``python examples/figures.py [name ...]``, from the root of a clone.
+
+Each goes to ``docs/images``. Seeds are fixed; all of them take about three minutes. The figure of the front page is of
+the rows in ``benchmarks/results/scoreboard.json``, and samples nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import eight_schools
+import matplotlib
+import numpy as np
+import pymc as pm
+from matplotlib.figure import Figure
+from PIL import Image
+
+import pmm_mcmc as pmm
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs" / "images"
+OURS, NUTS, EXACT = eight_schools.OURS, eight_schools.NUTS, eight_schools.EXACT
+# Okabe and Ito's green and purple, for the chains of a trace.
+OTHERS = "#009E73", "#CC79A7"
+SEED = 1
+SPEED = np.array([4, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 23, 24, 25])
+DISTANCE = np.array([6, 13, 16, 10, 26, 22, 20, 34, 46, 26, 36, 40, 56, 46, 48, 66, 54, 93, 85])
+
+
+def front() -> Figure:
+    """Draw the gradients for 400 effective draws of every mean, on each posterior of posteriordb, by three samplers."""
+    rows = json.loads((ROOT / "benchmarks" / "results" / "scoreboard.json").read_text(encoding="utf-8"))["rows"]
+    gradients: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        if row["target"].startswith("posteriordb/") and row.get("for_400"):
+            gradients.setdefault(row["sampler"], {}).setdefault(row["target"], []).append(row["for_400"])
+    medians = {name: {key: float(np.median(of)) for key, of in each.items()} for name, each in gradients.items()}
+    order = sorted(medians["default"], key=medians["default"].__getitem__)
+    figure, axis = plt.subplots(figsize=(8.6, 3.2), layout="constrained")
+    for name, label, colour in (
+        ("NumPyro NUTS", "NUTS (NumPyro)", "0.65"),
+        ("nutpie low rank", "nutpie", NUTS),
+        ("default", "pmm.sample", OURS),
+    ):
+        of = medians[name]
+        axis.plot([i for i, key in enumerate(order) if key in of], [of[key] for key in order if key in of], "o", ms=4.5)
+        axis.lines[-1].set(color=colour, label=label)
+    axis.set(yscale="log", xticks=[], xlabel="47 posteriors of posteriordb", ylabel="gradients of a chain")
+    axis.set_title("Gradients until every mean has 400 effective draws, warm-up included")
+    axis.grid(axis="y", color="0.9")
+    axis.legend(frameon=False, loc="upper left", ncols=3)
+    return figure
+
+
+def start() -> Figure:
+    """Draw the model of the start page: data and fitted lines, and the slope with its verdict."""
+    with pm.Model():
+        intercept = pm.Normal("intercept", 0, 50)
+        slope = pm.Normal("slope", 0, 10)
+        sigma = pm.HalfNormal("sigma", 20)
+        pm.Normal("distance", intercept + slope * (SPEED - SPEED.mean()), sigma, observed=DISTANCE)
+        dt = pmm.sample(random_seed=SEED, progressbar=False)
+    posterior = dt["posterior"]
+    slopes = posterior["slope"].values.ravel()
+    line = posterior["intercept"].values.ravel()[:, None] + slopes[:, None] * (SPEED - SPEED.mean())
+    figure, (fit, marginal) = plt.subplots(1, 2, figsize=(8.6, 3.0), layout="constrained", width_ratios=[3, 2])
+    low, high = np.quantile(line, [0.025, 0.975], axis=0)
+    fit.fill_between(SPEED, low, high, color=OURS, alpha=0.25, lw=0, label="line, 95 %")
+    fit.plot(SPEED, line.mean(axis=0), color=OURS)
+    fit.plot(SPEED, DISTANCE, "o", color="0.3", ms=4, label="data")
+    fit.set(xlabel="speed", ylabel="braking distance", title="A model of your own")
+    fit.legend(frameon=False, loc="upper left")
+    marginal.hist(slopes, bins=40, density=True, color=OURS, alpha=0.5)
+    mean, error = pmm.summary(dt, ["slope"], round_to="none").loc["slope", ["mean_cv", "mcse_cv"]].astype(float)
+    marginal.spines["left"].set_visible(False)
+    marginal.axvline(mean, color=EXACT, lw=1)
+    marginal.set(xlabel="slope", yticks=[], title=f"mean {mean:.3f} ± {error:.3f}")
+    figure.text(0.5, -0.03, pmm.verdict(dt).sentence, ha="center", va="top", style="italic")
+    return figure
+
+
+def funnel() -> Figure:
+    """Draw eight schools as written: by NUTS, by ``pmm.sample``, and the latter's draws in the coordinates it used."""
+    with eight_schools.build_model():
+        nuts = pm.sample(nuts_sampler="pymc", chains=4, random_seed=SEED, progressbar=False)["posterior"]
+        dt = pmm.sample(random_seed=SEED, progressbar=False)
+    stats = dt["sample_stats"]
+    figure, axes = plt.subplots(1, 3, figsize=(8.6, 3.0), layout="constrained", sharey=True)
+    for axis, effect, log_tau, colour, title, label in (
+        (axes[0], nuts["theta"][..., 0], np.log(nuts["tau"]), NUTS, "As written, by NUTS", "effect of a school"),
+        (axes[1], *(stats["unconstrained"][..., i] for i in (2, 1)), OURS, "By pmm.sample", "effect of a school"),
+        (axes[2], *(stats["noncentred"][..., i] for i in (2, 1)), OURS, "The same draws, non-centred", "its z"),
+    ):
+        axis.scatter(effect.values.ravel()[::3], log_tau.values.ravel()[::3], s=3, alpha=0.4, color=colour, lw=0)
+        axis.set(xlabel=label, title=title)
+    for axis in axes[:2]:
+        axis.set_xlim(-30, 50)
+    axes[0].set(ylabel="log tau", ylim=(-7, 4.5))
+    return figure
+
+
+def trust() -> Figure:
+    """Draw three runs with their verdicts: enough draws, too few, and a mode that no chain is in."""
+    with pm.Model():
+        pm.Gamma("x", 3, 1)
+        trusted = pmm.sample(random_seed=SEED, progressbar=False)
+        undecided = pmm.sample(15, random_seed=SEED, progressbar=False)
+    with pm.Model():
+        pm.NormalMixture("x", [0.7, 0.3], [0.0, 12.0], [1.0, 1.0])
+        start_left = pmm.sample(initvals={"x": 0.0}, random_seed=SEED, progressbar=False)
+    gamma, mixture = np.linspace(0, 12, 300), np.linspace(-5, 17, 300)
+    bells = 0.7 * np.exp(-(mixture**2) / 2) + 0.3 * np.exp(-((mixture - 12) ** 2) / 2)
+    figure, axes = plt.subplots(1, 3, figsize=(8.6, 3.0), layout="constrained")
+    for axis, dt, grid, density, bins in (
+        (axes[0], trusted, gamma, gamma**2 * np.exp(-gamma) / 2, 40),
+        (axes[1], undecided, gamma, gamma**2 * np.exp(-gamma) / 2, 20),
+        (axes[2], start_left, mixture, bells / np.sqrt(2 * np.pi), 60),
+    ):
+        verdict = pmm.verdict(dt)
+        x = dt["posterior"]["x"].values.ravel()
+        axis.hist(x, bins, range=(grid[0], grid[-1]), density=True, color=OURS, alpha=0.5, label="draws")
+        axis.plot(grid, density, color=EXACT, lw=1, label="posterior")
+        axis.set(yticks=[], title=verdict.state, xlabel=textwrap.fill(verdict.sentence, 44))
+        axis.xaxis.label.set(style="italic", size=8)
+        axis.spines["left"].set_visible(False)
+    axes[0].legend(frameon=False)
+    return figure
+
+
+def modes() -> Figure:
+    """Draw two modes far apart: chains of NUTS, replicas of ``pmm.temper``, and the weights by both."""
+    with pm.Model() as model:
+        pm.NormalMixture("x", [0.3, 0.7], [-7.0, 7.0], [1.0, 1.0])
+        nuts = pm.sample(nuts_sampler="pymc", chains=4, random_seed=SEED, progressbar=False)
+    dt = pmm.temper(200, model=model, random_seed=SEED, progressbar=False)
+    figure, axes = plt.subplots(1, 3, figsize=(8.6, 3.0), layout="constrained", sharey=True, width_ratios=[3, 3, 2])
+    for axis, result, title in ((axes[0], nuts, "Four chains of NUTS"), (axes[1], dt, "Four replicas of pmm.temper")):
+        for chain, colour in zip(range(4), (OURS, NUTS, *OTHERS), strict=True):
+            axis.plot(result["posterior"]["x"].values[chain][:100], lw=0.8, color=colour)
+        axis.set(xlabel="draw", title=title)
+    axes[0].set(ylabel="x")
+    grid = np.linspace(-11, 11, 400)
+    exact = 0.3 * np.exp(-((grid + 7) ** 2) / 2) + 0.7 * np.exp(-((grid - 7) ** 2) / 2)
+    options = {"bins": 60, "range": (-11, 11), "density": True, "orientation": "horizontal", "histtype": "step"}
+    for label, result, colour in (("NUTS", nuts, NUTS), ("pmm.temper", dt, OURS)):
+        axes[2].hist(result["posterior"]["x"].values.ravel(), color=colour, label=label, **options)
+    axes[2].plot(exact / np.sqrt(2 * np.pi), grid, color=EXACT, lw=1, label="exact")
+    axes[2].set(xticks=[], xlabel="density", title="Weights of the modes")
+    axes[2].legend(frameon=False, loc="center right")
+    return figure
+
+
+FIGURES = {drawing.__name__: drawing for drawing in (front, start, funnel, trust, modes)}
+
+
+def main() -> None:
+    """Draw those that are named, or all."""
+    plt.rcParams.update({"font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False})
+    for name in sys.argv[1:] or FIGURES:
+        drawn = io.BytesIO()
+        FIGURES[name]().savefig(drawn, dpi=130, bbox_inches="tight", pad_inches=0.08)
+        path = IMAGES / f"{name}.png"
+        # A palette is enough for these, and a third of the size.
+        Image.open(drawn).convert("RGB").quantize(64).save(path, optimize=True)
+        print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()

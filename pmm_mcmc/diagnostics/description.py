@@ -1,0 +1,99 @@
+"""What a verdict says of a run without reasons: how well its means are known, and further remarks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.unadjusted import ADJUST
+
+if TYPE_CHECKING:
+    from pmm_mcmc.diagnostics.reading import Run
+
+__all__ = ["COLUMNS", "description", "unvisited"]
+
+# The columns of a summary that ArviZ does not have, in a line.
+COLUMNS = "mean_cv is the mean, with less noise by control variates, and mcse_cv its standard error"
+
+
+def description(run: Run) -> str:
+    """Return the sentence of a run without reasons."""
+    text = _corrected_means(run) if run.unadjusted else _means(run)
+    error = run.errors_of_sd
+    if (error > CALIBRATION.mcse).any():
+        label = error.idxmax()
+        text += f" The sd of {label} is known to {100.0 * error[label]:.0f} % at best: if it matters, draw more."
+    if run.of_package and unvisited(run):
+        mode = unvisited(run)
+        text += f" {mode[0].upper()}{mode[1:]}: pmm.temper() would weigh it."
+    return text
+
+
+def _means(run: Run) -> str:
+    table = run.table
+    moving = table["sd"] != 0.0
+    if not moving.any():
+        return "nothing varies."
+    corrected = table["mcse_cv"] / table["sd_cv"]
+    # A parameter that gradients do not explain has its plain mean and error.
+    error = corrected.where(table["bias"].notna(), run.errors)[moving]
+    if not error.notna().any():
+        return "no mean is finite: look at how parameters are computed."
+    within = f"within {max(1.0, np.ceil(200.0 * error.max())):.0f} % of a posterior sd, with 95 % confidence each"
+    unknown = error.index[error.isna()]
+    if len(unknown):
+        text = f"{unknown[0]} is not finite everywhere: look at how it is computed"
+        return f"means are {within}{_constants(run)}; {text}."
+    return f"{run.means} are {within}{_constants(run)}."
+
+
+def _corrected_means(run: Run) -> str:
+    """Return how well corrected means are known, and whose bias is not measurable."""
+    biases = run.biases
+    bounds = biases.two_errors
+    if not bounds.notna().any():
+        return "nothing varies."
+    within = f"within {max(1.0, np.ceil(100.0 * bounds.max())):.0f} % of a posterior sd, with 95 % confidence each"
+    text = f"{run.means.replace('means', 'corrected means')} are {within}{_constants(run)}."
+    unknown = biases.error[bounds.isna()].fillna(np.inf).sort_values(ascending=False, kind="stable")
+    if len(unknown):
+        names = _abbreviated(list(unknown.index))
+        text = f"corrected means are {within}{_constants(run)}; the bias of {names} is not measurable: {ADJUST}."
+    expected_bias = run.setting("expected_bias")
+    unseen = expected_bias is not None and bool(np.isnan(expected_bias).any())
+    if unseen and not biases.ruled_out:
+        text += f" No warm-up has seen whether the step is too long: {ADJUST}."
+    return text
+
+
+def _constants(run: Run) -> str:
+    """Return words on the parameters that do not vary."""
+    labels = list(run.table.index[run.table["sd"] == 0.0])
+    return f"; {_abbreviated(labels)} {'is' if len(labels) == 1 else 'are'} constant" if labels else ""
+
+
+def _abbreviated(labels: list[str]) -> str:
+    """Return the names of up to three parameters, or two and the number of the others."""
+    if len(labels) > 3:
+        labels = [*labels[:2], f"{len(labels) - 2} more"]
+    *others, last = labels
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def unvisited(run: Run) -> str:
+    """Return words on a mode that no chain visits, empty if there is none."""
+    mode = run.other_mode
+    if mode is None or mode.visited:
+        return ""
+    if mode.hidden:
+        return f"{mode.share} is where the warm-up had no draw, around the chains or narrow within them"
+    place = ""
+    if run.position is not None:
+        offset = mode.offset(run.position[..., mode.coordinate].ravel())
+        if not offset:
+            return ""
+        side = "above" if offset > 0.0 else "below"
+        place = f", {abs(offset):.0f} sd {side} theirs in {run.unconstrained(mode.coordinate)},"
+    return f"chains do not move to another mode{place} that has {mode.share}"

@@ -1,0 +1,260 @@
+"""A run of ``pmm.sample`` and its phases: warm-up, equilibration of adjusted draws, draws."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from pmm_mcmc.engines.arguments import TunedParameters
+from pmm_mcmc.engines.contract import Chunk, Engine, at_draw
+from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.langevin.methods import GHMC
+from pmm_mcmc.run.chunks import Gathered, Plan, groups_of
+from pmm_mcmc.run.driver import Advance, Driver, Stopped
+from pmm_mcmc.run.until import Until
+from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, adjusted_setting, report_of
+from pmm_mcmc.warmup.pooled import Warming
+
+if TYPE_CHECKING:
+    from pmm_mcmc.run.console import Console
+    from pmm_mcmc.run.plan import SamplingPlan
+    from pmm_mcmc.run.request import Request
+
+__all__ = ["Run", "Sampling"]
+
+# Seconds between updates of the progress bar and checks for Ctrl-C.  Draws do not depend on it.
+_SECONDS = 0.3
+# Seconds of draws by which their cost is announced.
+_ANNOUNCED = 0.5
+
+
+@dataclass
+class Run:
+    """The state of a run: all that it needs to continue bit for bit.
+
+    Attributes
+    ----------
+    warming
+        The warm-up with its chains, which are the chains of the run.
+    tuning
+        Whether the warm-up, or the equilibration after it, is still in progress.
+    done
+        Number of finished draws after it.
+    n_grad : (chain,)
+        Gradients spent in all.
+    unstable : (chain,)
+        Transitions rejected in the current phase.
+    equilibration
+        None before it, and in runs without one.
+    """
+
+    warming: Warming
+    tuning: bool
+    done: int
+    n_grad: np.ndarray
+    unstable: np.ndarray
+    equilibration: Equilibration | None = None
+
+    @classmethod
+    def start(
+        cls,
+        plan: Plan,
+        starts: np.ndarray,
+        tune: int,
+        rng: np.random.Generator,
+    ) -> Run:
+        """Start at positions ``(chain, d)``: see :meth:`pmm_mcmc.warmup.pooled.Warming.start`."""
+        warming = Warming.start(plan.engine, plan.arguments, starts, tune, rng, checked=not plan.equilibrates)
+        if plan.equilibrates and warming.finished:
+            kernel = plan.engine.kernel
+            warming.ensemble.state = at_draw(warming.ensemble.state, kernel, GHMC)
+            warming.tuned = adjusted_setting(warming.tuned, kernel, warming.tuned.step_size)
+        nothing = np.zeros(len(starts), np.int64)
+        return cls(warming, not warming.finished, 0, warming.n_grad.copy(), nothing)
+
+    def prepare(self, plan: Plan) -> None:
+        """Compile what the run goes on with."""
+        if not plan.adjusted or self.tuning:
+            self.warming.ensemble.prepare(plan.engine, self.tuned)
+        if plan.adjusted:
+            self.warming.ensemble.prepare(plan.adjusted_engine, self.tuned)
+
+    @property
+    def tuned(self) -> TunedParameters:
+        """The current tuned parameters."""
+        return self.warming.tuned if self.equilibration is None else self.equilibration.tuned
+
+    def attributes(self, plan: Plan) -> dict[str, Any]:
+        """Return the setting of the draws as attributes of the result; of adjusted ones ``equilibration`` has it."""
+        return {name: np.asarray(getattr(self.tuned, name)).item() for name in plan.setting}
+
+    def reports(self, new: bool = False) -> dict[str, xr.Dataset]:
+        """Return the groups of the result beside its draws, those alone that the last chunk changed if ``new``."""
+        if self.equilibration is None or (new and (self.tuning or self.done)):
+            return {}
+        return {EQUILIBRATION: report_of(self.equilibration, len(self.n_grad))}
+
+
+class Sampling(Driver):
+    """The driver of a run, new or resumed, whose phase follows from its state.
+
+    Parameters
+    ----------
+    plan, request
+        The sampling plan, and the checked arguments.
+    run, recorder
+        The run, and the destination of its chunks.
+    until
+        The end of the run.
+    console
+        Shows several times a second where the run is and, after the warm-up, what the draws will cost.
+    processes
+        The processes that share the chains.
+    """
+
+    def __init__(
+        self,
+        plan: SamplingPlan,
+        request: Request,
+        run: Run,
+        recorder: Any,
+        until: Until,
+        console: Console,
+        processes: Processes,
+    ):
+        super().__init__(request.callback, processes)
+        self.plan = plan
+        self.run: Run = run
+        self.recorder = recorder
+        self.until = until
+        self.console = console
+        self._tune = request.tune
+        self._keep_warmup = not request.discard_tuned_samples
+        self._batch = plan.batch(request.batch, request.chains)
+        self._pace = 1
+        self._warm_up_cost: np.ndarray | None = None  # until what the draws cost is announced
+        self._measured = np.zeros(3)  # draws, gradients of a chain and seconds by which it is
+
+    @property
+    def ended(self) -> bool:
+        """Whether all draws are made."""
+        return not self.run.tuning and self.run.done >= self.until.bound
+
+    def phase(self) -> Callable[[Stopped], Advance] | None:
+        """Return the function that advances the present phase by a chunk; None after the last."""
+        if self.run.tuning:
+            return self._warm_up if self.run.equilibration is None else self._equilibrate
+        return None if self.until(self.run.done) else self._draw
+
+    def _warm_up(self, stopped: Stopped) -> Advance:
+        """Advance by a block of warm-up; equilibration follows if draws are adjusted, otherwise they follow."""
+        warming = self.run.warming
+        warmup = warming.warmup
+        assert warmup is not None
+        return self._block(self.plan.engine, warmup.boundary - warmup.done, warming.block, self._after_warm_up)
+
+    def _after_warm_up(self) -> bool:
+        run = self.run
+        warming = run.warming
+        if not warming.finished:
+            return False
+        warming.warmup = None  # its draws are no longer needed
+        if self.plan.equilibrates:
+            run.equilibration = Equilibration.begin(warming, self.plan.engine.kernel, self.plan.arguments, self._tune)
+        run.tuning = self.plan.equilibrates
+        return True
+
+    def _equilibrate(self, stopped: Stopped) -> Advance:
+        """Advance by a block of equilibration; draws follow once the chains have forgotten their start."""
+        equilibration = self.run.equilibration
+        assert equilibration is not None
+        block = functools.partial(equilibration.block, self.run.warming)
+        return self._block(self.plan.adjusted_engine, equilibration.rows, block, self._after_equilibration)
+
+    def _after_equilibration(self) -> bool:
+        assert self.run.equilibration is not None
+        self.run.tuning = not self.run.equilibration.finished
+        return not self.run.tuning
+
+    def _block(self, engine: Engine, rows: int, advance: Callable[..., None], ends: Callable[[], bool]) -> Advance:
+        """Advance by a block of ``rows`` transitions; ``ends`` says whether it was the last."""
+        run = self.run
+        warming = run.warming
+        chains = self.processes.own
+        n_grad = run.n_grad[chains].copy()
+        rejected = run.unstable[chains].copy()
+        chunk_of_all = Gathered(len(n_grad), rows)
+
+        def note(batch: slice, chunk: Chunk) -> None:
+            rejected[batch] += chunk.unstable.sum(axis=1)
+            if self._keep_warmup:
+                chunk_of_all.put(batch, 0, groups_of(self.plan, chunk, setting, n_grad[batch], "warmup_"))
+
+        setting = run.tuned
+        advance(engine, self._batch(rows), note, self.processes)
+        run.n_grad = warming.n_grad.copy()
+        (run.unstable,) = self.processes.join(rejected)
+        done = warming.ensemble.transition
+        self.console.update(run.tuning, run.tuned, done, run.n_grad, run.unstable)
+        if ends():
+            run.unstable = np.zeros_like(run.unstable)
+        if not run.tuning:
+            self.recorder.note(run.attributes(self.plan))
+        if not run.tuning and rows and self.processes.primary:
+            self._warm_up_cost = run.n_grad.copy()
+        return Advance(chunk_of_all.groups, True, done)
+
+    def _draw(self, stopped: Stopped) -> Advance:
+        """Draw a chunk, or as much of it as is finished when the run is stopped."""
+        run = self.run
+        tuned = run.tuned
+        thin = tuned.steps_per_draw
+        engine = self.plan.adjusted_engine if self.plan.adjusted else self.plan.engine
+        ensemble = run.warming.ensemble
+        chains = self.processes.own
+        local_ensemble = run.warming.part(chains)
+        n_grad = run.n_grad[chains]
+        unstable = run.unstable[chains]
+        rows = min(self.recorder.rows, self.until.next_end(run.done) - run.done)
+        done = 0
+        chunk_of_all = Gathered(len(n_grad), rows)
+        while done < rows:
+            n = min(self._pace, rows - done)
+            began = time.perf_counter()
+            gradients = 0
+            for batch, chunk in local_ensemble.advance_in_batches(engine, tuned, n, self._batch(n), thin=thin):
+                chunk_of_all.put(batch, done, groups_of(self.plan, chunk, tuned, n_grad[batch], ""))
+                n_grad[batch] += chunk.n_grad.sum(axis=1)
+                unstable[batch] += chunk.unstable.sum(axis=1)
+                gradients += int(chunk.n_grad.sum())
+            seconds = time.perf_counter() - began
+            self._pace = int(np.clip(_SECONDS * n / max(seconds, 1e-9), 1, 2 * self._pace))
+            done += n
+            run.done += n
+            self._announce(n, gradients / len(n_grad), seconds, last=done == rows)
+            self.console.update(run.tuning, run.tuned, run.done, run.n_grad, run.unstable)
+            # Several processes stop only between chunks: within one they would not stop at the same draw.
+            if done < rows and self.processes.count == 1 and stopped():
+                break
+        ensemble.transition = local_ensemble.transition
+        ensemble.state, ensemble.gradient, run.n_grad, run.unstable = self.processes.join(
+            local_ensemble.state, local_ensemble.gradient, n_grad, unstable
+        )
+        return Advance(chunk_of_all.upto(done), False, run.done, done == rows)
+
+    def _announce(self, draws: int, gradients: float, seconds: float, last: bool) -> None:
+        """Log once what the draws will cost, by the pace of the first: at the ``last`` of a chunk at latest."""
+        if self._warm_up_cost is None:
+            return
+        self._measured += draws, gradients, seconds
+        if last or self._measured[2] >= _ANNOUNCED:
+            _, gradients, seconds = self._measured / self._measured[0]
+            thin = self.run.tuned.steps_per_draw
+            self.console.log(self.until.announced(self._warm_up_cost, thin, gradients, seconds))
+            self._warm_up_cost = None

@@ -1,0 +1,250 @@
+"""The phases of ``pmm.temper``: annealing and tuning of a ladder of temperatures, then draws of its replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.diagnostics.log_evidence import LadderSums
+from pmm_mcmc.diagnostics.mode_weights import Modes, find_modes
+from pmm_mcmc.engines.arguments import TunedParameters
+from pmm_mcmc.engines.contract import Chunk
+from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.model.mixture import GaussianMixture
+from pmm_mcmc.run import devices
+from pmm_mcmc.run.chunks import Groups, groups_of
+from pmm_mcmc.run.console import Console
+from pmm_mcmc.run.driver import Advance, Driver, Stopped
+from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
+from pmm_mcmc.run.plan import SamplingPlan
+from pmm_mcmc.run.recorders import MemoryRecorder, StoreRecorder
+from pmm_mcmc.run.request import Request
+from pmm_mcmc.run.starts import starts
+from pmm_mcmc.run.storage import Store
+from pmm_mcmc.run.until import until_of
+from pmm_mcmc.tempering.climbs import look
+from pmm_mcmc.tempering.ladder import LOOK, LOOKS, Ladder
+from pmm_mcmc.tempering.path import Moved, Path, Points
+from pmm_mcmc.tempering.report import LADDER
+from pmm_mcmc.tempering.tuning import Fixed, Tuner
+from pmm_mcmc.warmup.other_modes import OtherModes
+
+__all__ = ["Tempering"]
+
+_TYPES = (Coordinates, GaussianMixture, Ladder, LadderSums, Modes, OtherModes, TunedParameters)
+
+
+class Tempering(Driver):
+    """The driver of a run on a ladder, new or resumed.
+
+    Parameters
+    ----------
+    plan, request
+        The sampling plan, and the checked arguments.
+    fixed
+        What the user fixes of the ladder.
+    identity, stored
+        Entries that must equal those of a stored run; those of the run to continue, empty for a new one.
+    console
+        Shows where the run is.
+    stack
+        Closes the recorder, and the threads over which temperature levels are shared.
+
+    Attributes
+    ----------
+    tuned
+        Whether the ladder is tuned, so that there are a ``run``, the ladder, and a ``recorder`` of draws.
+    """
+
+    run: Ladder
+
+    def __init__(
+        self,
+        plan: SamplingPlan,
+        request: Request,
+        fixed: Fixed,
+        identity: dict[str, Any],
+        stored: dict[str, Any],
+        console: Console,
+        stack: ExitStack,
+    ):
+        super().__init__(request.callback, Processes(slice(0, request.chains)))
+        self.plan = plan
+        self.request = request
+        self.console = console
+        self.path = Path(plan.adjusted_engine, plan.prior_sampler)
+        self.tuned = bool(stored)
+        self._identity = identity
+        self._stack = stack
+        threads = 1 if plan.attributes["backend"] == "jax" else (request.cores or devices.cores())
+        self._each = stack.enter_context(_mapped_over_levels(threads))
+        if stored:
+            self._resume(stored)
+        else:
+            rng = np.random.default_rng(request.seed)
+            key = rng.integers(0, 2**63, size=2, dtype=np.uint64)
+            start = None if self.path.has_prior else starts(plan, request.initvals, request.chains, None, rng)
+            self._tuner = Tuner(self.path, plan.arguments, fixed, request.chains, request.tune, key, self._each)
+            self._tuning = self._tuner.run(start)
+            console.update(True, self._tuner.tuned, 0, *self._shown(0.0))
+
+    @property
+    def ended(self) -> bool:
+        """Whether all draws are made."""
+        return self.tuned and self.run.done >= self.request.draws
+
+    def phase(self) -> Callable[[Stopped], Advance | None] | None:
+        """Return the function that advances the present phase by a chunk; None after the last."""
+        if not self.tuned:
+            return self._tune
+        return None if self.ended else self._draw
+
+    def _tune(self, stopped: Stopped) -> None:
+        """Advance annealing by a temperature, or tuning by a scan; draws follow once the ladder is tuned."""
+        ladder = next(self._tuning)
+        tuner = self._tuner
+        self.console.update(True, tuner.tuned, tuner.transition, *self._shown(tuner.spent))
+        if ladder is not None:
+            self._begin(ladder)
+
+    def _shown(self, n_grad: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return for each chain its share of the gradients, and no failures, which are those of all temperatures."""
+        chains = self.request.chains
+        return np.full(chains, n_grad / chains), np.zeros(chains)
+
+    def _draw(self, stopped: Stopped) -> Advance:
+        """Draw a chunk, of one scan for each draw, or as much of it as is finished when the run is stopped."""
+        ladder = self.run
+        C = ladder.replicas
+        d = self.path.d
+        rows = min(self.recorder.rows, self.request.draws - ladder.done)
+        chunk = Chunk.empty((C, rows), d, d)
+        arrived = np.zeros((C, rows), np.int64)
+        setting = ladder.tuned
+        n_grad_before = ladder.n_grad.astype(np.int64)
+        done = 0
+        while done < rows and not (done and stopped()):
+            scan = ladder.draw(self.path, self._each)
+            n_grad = scan.n_grad.sum(axis=1) + (self._look() if ladder.done % LOOK == 0 else 0)
+            ladder.n_grad += n_grad
+            chunk.position[:, done] = scan.cold.position
+            chunk.gradient[:, done] = scan.cold.slope(1.0)
+            chunk.lp[:, done] = scan.cold.lp
+            chunk.accept[:, done] = scan.accept[:, -1]
+            chunk.n_grad[:, done] = n_grad
+            chunk.unstable[:, done] = scan.unstable[:, -1]
+            arrived[:, done] = scan.arrived
+            done += 1
+            self.console.update(False, setting, ladder.done, *self._shown(float(ladder.n_grad.sum())))
+        chunk = Chunk(*(array[:, :done] for array in chunk))
+        groups = groups_of(self.plan, chunk, setting, n_grad_before, "")
+        groups["sample_stats"]["restart"] = arrived[:, :done]
+        return Advance(groups, False, ladder.done, done == rows)
+
+    def _look(self) -> int:
+        """Look for modes that chains between the prior and the posterior are in; return the gradients of each replica.
+
+        Nothing is looked for once a mode was found.
+        """
+        ladder = self.run
+        d = self.path.d
+        if ladder.other_modes.mass > 0.0 or self.path.mixture is not None:
+            return 0
+        rng = np.random.default_rng([*ladder.key.tolist(), LOOKS, ladder.done])
+        hot = ladder.position[ladder.slot[:, 1:-1]].reshape(-1, d)
+        draws = Points(ladder.recent[..., :d], ladder.recent[..., d:])
+        n_grad = int(ladder.n_grad.sum())
+        ladder.other_modes, _, gradients = look(self.path, ladder.tuned, hot, draws, np.empty((0, d)), n_grad, rng)
+        return -(-gradients // ladder.replicas)
+
+    def weigh_modes(self) -> None:
+        """Find the modes of the draws so far and weigh them, if their positions were kept, for the report."""
+        ladder = self.run
+        stats = self.recorder.so_far()["sample_stats"]
+        if ladder.modes is not None or not ladder.done or "unconstrained" not in stats:
+            return
+        coordinates = ladder.tuned.coordinates
+        z, restart = (np.asarray(stats[name].values) for name in ("unconstrained", "restart"))
+        modes = find_modes(coordinates.whiten(z), restart > 0, self.path.value(coordinates))
+        ladder.modes = modes._replace(centre=coordinates.place(modes.centre), label=np.empty((0, 0), np.int64))
+        self.recorder.put({}, ladder, True)
+
+    def result(self) -> xr.DataTree:
+        """Return the result, without draws if the run was stopped before the ladder was tuned."""
+        if not self.tuned:
+            return self.plan.layout.tree(self.plan.empty(self.request.chains), self.attributes)
+        result = self.recorder.result()
+        if self.request.store is None:
+            report = self._named(result[LADDER].to_dataset())
+            modes = int(np.isfinite(report["mode_weight"].values).sum())
+            result[LADDER] = xr.DataTree(report.isel(mode=slice(0, modes)))
+        return result
+
+    def _named(self, report: xr.Dataset) -> xr.Dataset:
+        """Return a report with the names of coordinates."""
+        return report.assign_coords(coordinate=list(self.plan.layout.names))
+
+    # -- recorders ---------------------------------------------------------------------------------------------------
+
+    def empty(self, replicas: int) -> Groups:
+        """Return arrays without draws that have the names, shapes and dtypes of the result."""
+        groups = self.plan.empty(replicas)
+        groups["sample_stats"]["restart"] = np.empty((replicas, 0), np.int64)
+        return groups
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of the result but those that differ between equal runs."""
+        return {
+            "tuning_steps": self.request.tune, "random_seed": self.request.seed, **self.plan.attributes,
+        }  # fmt: skip
+
+    def _begin(self, ladder: Ladder) -> None:
+        """Begin to record the draws of a tuned ladder."""
+        plan = self.plan
+        request = self.request
+        replicas = ladder.replicas
+        empty = self.empty(replicas)
+        rows = rows_of_chunk(request.draws, replicas, plan.numbers_per_draw)
+        if request.store is None:
+            refuse_too_large(request.draws, replicas, plan.numbers_per_draw)
+            identity = self._identity | {"chains": replicas}
+            self.recorder = MemoryRecorder(plan.layout, self.attributes, empty, rows, identity, request.draws)
+        else:
+            template = plan.layout.tree(empty, self.attributes)
+            template[LADDER] = xr.DataTree(self._named(ladder.report))
+            identity = self._identity | {"rows": rows}
+            store = Store.create(request.store, template, identity, rows, min(replicas, plan.file_chains))
+            self._record_in(store, rows)
+        self.run = ladder
+        self.tuned = True
+        self.recorder.begin(ladder)
+
+    def _resume(self, stored: dict[str, Any]) -> None:
+        """Continue the stored run; refuse fewer draws than it has."""
+        rows = stored["rows"]
+        store = str(self.request.store)
+        self._record_in(Store.resume(store, self._identity | {"rows": rows}, types=_TYPES), rows)
+        self.run = self.recorder.run
+        until_of(self.request.draws, self.run.replicas, self.run.done, self.recorder, self.processes)
+        self.path.mixture = self.run.mixture
+
+    def _record_in(self, store: Store, rows: int) -> None:
+        recorder = StoreRecorder(str(self.request.store), store, rows, self._identity["seed"], self.processes)
+        self.recorder = self._stack.enter_context(recorder)
+
+
+@contextmanager
+def _mapped_over_levels(threads: int) -> Iterator[Callable[..., list[Moved]]]:
+    """Yield a function that maps another over temperature levels, on threads."""
+    if threads == 1:
+        yield lambda function, levels: [function(k) for k in levels]
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        yield lambda function, levels: list(pool.map(function, levels))
