@@ -22,28 +22,28 @@ _SAMPLE = ("chain", "draw")
 
 def checked(dt: Any) -> Any:
     """Return ``dt`` if it is a result of sampling, and raise an error with the remedy if not."""
-    kind = type(dt).__name__
+    kind = "None" if dt is None else type(dt).__name__
     if hasattr(dt, "children"):
         group = "posterior" if "posterior" in dt.children else "posterior_mean"
         if group not in dt.children:
             groups = f"the groups {', '.join(dt.children)}" if dt.children else "no groups"
             raise ValueError(f"dt: has {groups}, and not 'posterior': pass the whole result of pmm.sample or pm.sample")
-        dims = ("chain", "draw") if group == "posterior" else ("chain",)
-        missing = [dim for dim in dims if dim not in dt[group].sizes]
-        if missing:
-            raise ValueError(
-                f"dt: its posterior has no dimension {missing[0]!r}: name the first two dimensions of draws 'chain' "
-                "and 'draw', as az.from_dict does"
-            )
+        dims = _SAMPLE if group == "posterior" else _SAMPLE[:1]
+        for name, variable in dt[group].data_vars.items():
+            if not set(dims) <= set(variable.dims):
+                raise ValueError(
+                    f"dt: {name!r} in its posterior has dimensions {variable.dims}: must have 'chain' and 'draw', "
+                    "as az.from_dict names them"
+                )
         return dt
     remedy = "pass what pmm.sample or pm.sample returned, or pmm.open(...)"
-    if dt is not None and hasattr(dt, "groups") and hasattr(dt, "posterior"):
+    if hasattr(dt, "groups") and hasattr(dt, "posterior"):
         remedy = "az.convert_to_datatree(dt) makes one of it"
     elif hasattr(dt, "data_vars") or hasattr(dt, "coords"):
         remedy = "pass the whole result, not a group or a variable of it (of draws alone az.from_dict makes one)"
     elif isinstance(dt, dict):
         remedy = "az.from_dict({'posterior': ...}) makes one of draws (chain, draw, ...)"
-    raise TypeError(f"dt={'None' if dt is None else kind}: must be a result of sampling, a DataTree; {remedy}")
+    raise TypeError(f"dt={kind}: must be a result of sampling, a DataTree; {remedy}")
 
 
 def labels_of(group: xr.Dataset) -> list[str]:
