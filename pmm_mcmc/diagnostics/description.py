@@ -62,7 +62,8 @@ def _corrected_means(run: Run) -> str:
     if len(unknown):
         names = _abbreviated(list(unknown.index))
         text = f"corrected means are {within}{_constants(run)}; the bias of {names} is not measurable: {ADJUST}."
-    unseen = "expected_bias" in run.stats and bool(np.isnan(run.stats["expected_bias"].values).any())
+    expected_bias = run.setting("expected_bias")
+    unseen = expected_bias is not None and bool(np.isnan(expected_bias).any())
     if unseen and not ruled_out(biases):
         text += f" No warm-up has seen whether the step is too long: {ADJUST}."
     return text

@@ -80,6 +80,12 @@ class Run:
         """Whether a method of this package made the draws."""
         return "n_grad_total" in self.stats or "gradient" in self.stats or self.ladder is not None
 
+    def setting(self, name: str) -> np.ndarray | None:
+        """Return a number of the setting: an attribute, or in results of PyMC's loop a statistic of each draw."""
+        if name in self.posterior.attrs:
+            return np.asarray(self.posterior.attrs[name])
+        return self.stats[name].values if name in self.stats else None
+
     @property
     def has_gradients(self) -> bool:
         """Whether there are gradients."""

@@ -57,7 +57,8 @@ def unstable(run: Run) -> Reason | None:
     if count <= limit:
         return None
     flags = run.stats["unstable"].values > 0
-    transitions = int(run.stats["transitions" if "transitions" in run.stats else "steps_per_draw"].sum())
+    steps = run.setting("steps_per_draw")
+    transitions = 0 if steps is None else int(steps.sum() if steps.ndim else steps * run.chains * run.draws)
     where = run.place(flags.reshape(run.chains, run.draws, -1).any(axis=2)) if flags.ndim > 1 else ""
     text = f"{count} of {transitions} transitions were unstable{where}, limit {limit}"
     remedy = ADJUST
@@ -100,15 +101,16 @@ def _bias(run: Run, moment: str, removed: Any) -> Reason | None:
 
 def step_long(run: Run) -> Reason | None:
     """Return a reason if the step is expected to bias means, unless the draws rule that out."""
-    stats = run.stats
-    expected = float(np.max(stats["expected_bias"].values)) if "expected_bias" in stats else math.nan
+    expected_bias = run.setting("expected_bias")
+    expected = math.nan if expected_bias is None else float(np.max(expected_bias))
     # Draws that lack what is where a transition would have led rule nothing out.
     unstable = _unstable_count(run)
     calm = unstable == 0 or pdtrc(unstable - 1, CALIBRATION.calm_rate * run.chains * run.draws) >= 0.05
     harm_ruled_out = ruled_out(run.biases) and calm
     if not expected > CALIBRATION.expected_bias or (harm_ruled_out and np.isfinite(expected)):
         return None
-    tuned = "halving_cost" in stats and bool(np.isfinite(stats["halving_cost"].values).all())
+    halving_cost = run.setting("halving_cost")
+    tuned = halving_cost is not None and bool(np.isfinite(halving_cost).all())
     remedy = "lower target_bias" if tuned else "leave step_size out"
     text = "steps of this size are not stable where the posterior is steepest"
     if np.isfinite(expected):

@@ -20,6 +20,7 @@ class Plan(Protocol):
 
     engine: Engine
     statistics: tuple[str, ...]
+    setting: tuple[str, ...]
     arguments: MethodArguments
     adjusted: bool
 
@@ -35,7 +36,7 @@ class Plan(Protocol):
         """Return the named values ``(chain, n, ...)`` of draws ``(chain, n, d)``, by group."""
 
 
-def groups_of(plan: Plan, chunk: Chunk, tuned: TunedParameters, thin: int, n_grad: np.ndarray, prefix: str) -> Groups:
+def groups_of(plan: Plan, chunk: Chunk, tuned: TunedParameters, n_grad: np.ndarray, prefix: str) -> Groups:
     """Return values and statistics of a chunk of draws by group and name; ``n_grad`` are gradients before it."""
     d = plan.engine.d
     structure = plan.engine.structure
@@ -45,20 +46,12 @@ def groups_of(plan: Plan, chunk: Chunk, tuned: TunedParameters, thin: int, n_gra
     if structure is not None:
         q, gradient = structure.judged(chunk.position, chunk.gradient[..., :d], tuned.coordinates.sites)
     groups = {prefix + name: values for name, values in plan.values(x, bool(prefix)).items()}
-    shape = chunk.lp.shape
     everything: dict[str, Callable[[], Any]] = {
-        "step_size": lambda: np.full(shape, tuned.step_size),
-        "K": lambda: np.full(shape, tuned.K),
-        "friction": lambda: np.full(shape, tuned.friction),
-        "steps_per_draw": lambda: np.full(shape, thin),
-        "halving_cost": lambda: np.full(shape, tuned.halving_cost),
-        "expected_bias": lambda: np.full(shape, tuned.expected_bias),
         "n_grad": lambda: chunk.n_grad,
         "n_steps": lambda: chunk.n_grad,
         "n_grad_total": lambda: n_grad[:, None] + np.cumsum(chunk.n_grad, axis=1),
         "unstable": lambda: chunk.unstable,
         "diverging": lambda: chunk.unstable > 0,
-        "refined": lambda: chunk.refined,
         "model_failures": lambda: chunk.model_failures,
         "lp": lambda: chunk.lp,
         "acceptance_rate": lambda: chunk.accept,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Iterator
@@ -28,9 +29,12 @@ _MOST_ROWS = 100
 # The root of Linux's files; tests replace it.
 _ROOT = Path("/")
 _PREFIXES = ("", "k", "M", "G", "T", "P")
-# Files of a control group: its limit, its usage, and the part of the usage that is inactive page cache.
-_V2 = ("memory.max", "memory.current", "inactive_file")
-_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+# Of version 2 and 1 of control groups: the controller as a process says it, the folder of groups, and in a group the
+# files of the limit and of the usage, and the entry of ``memory.stat`` that is inactive page cache.
+_GROUPS = (
+    ("", "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    ("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
 
 
 def available_bytes() -> int | None:
@@ -45,10 +49,46 @@ def available_bytes() -> int | None:
     int or None
         Never negative.
     """
-    machine = _machine_left()
-    limits = [_by_sysconf() if machine is None else machine, *_groups_left()]
-    sizes = [size for size in limits if size is not None]
-    return max(min(sizes), 0) if sizes else None
+    kilobytes = _entry(_ROOT / "proc/meminfo", "MemAvailable")
+    sizes = [*_groups_left(), _free_pages() if kilobytes is None else 1024 * kilobytes]
+    reported = [size for size in sizes if size is not None]
+    return max(min(reported), 0) if reported else None
+
+
+def _groups_left() -> Iterator[int]:
+    """Yield the memory left in the control groups of this process and in their parents."""
+    for line in _lines(_ROOT / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        for controller, mount, limit, used, cache in _GROUPS:
+            # In a container the path may be that of the outer system, of which the container sees only the top:
+            # missing levels are skipped, as are those without a limit, "max".
+            if controller not in controllers.split(","):
+                continue
+            levels = [level for level in path.split("/") if level]
+            for depth in range(len(levels) + 1):
+                group = _ROOT.joinpath(mount, *levels[:depth])
+                with contextlib.suppress(OSError, ValueError):
+                    left = int((group / limit).read_text()) - int((group / used).read_text())
+                    yield left + (_entry(group / "memory.stat", cache) or 0)
+
+
+def _free_pages() -> int | None:
+    names = getattr(os, "sysconf_names", {})  # not on Windows
+    pages = [os.sysconf(name) for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES") if name in names]
+    return next((n * os.sysconf("SC_PAGE_SIZE") for n in pages if n > 0), None)
+
+
+def _entry(path: Path, name: str) -> int | None:
+    """Return the number after a name, at the start of a line of a file."""
+    rows = [line.replace(":", " ").split() for line in _lines(path)]
+    return next((int(row[1]) for row in rows if row[:1] == [name]), None)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def describe(bytes: int) -> str:
@@ -70,62 +110,6 @@ def scaled(number: float, figures: int) -> tuple[str, str]:
     if decimals and len(f"{number:.{decimals}f}") > figures + 1:  # 9.96 in two figures is 10
         decimals -= 1
     return f"{number:.{decimals}f}", _PREFIXES[power]
-
-
-def _machine_left() -> int | None:
-    for line in _lines(_ROOT / "proc/meminfo"):
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    return None
-
-
-def _groups_left() -> Iterator[int | None]:
-    """Yield the memory left in the control groups of this process and in their parents."""
-    for line in _lines(_ROOT / "proc/self/cgroup"):
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            mount = _ROOT / "sys/fs/cgroup"
-            names = _V2
-        elif "memory" in controllers.split(","):
-            mount = _ROOT / "sys/fs/cgroup/memory"
-            names = _V1
-        else:
-            continue
-        # In a container the path may be that of the outer system, of which the container sees only the top: missing
-        # levels are skipped.
-        levels = [level for level in path.split("/") if level]
-        for depth in range(len(levels) + 1):
-            yield _group_left(mount.joinpath(*levels[:depth]), *names)
-
-
-def _group_left(group: Path, limit: str, used: str, cache: str) -> int | None:
-    try:
-        left = int((group / limit).read_text()) - int((group / used).read_text())
-    except (OSError, ValueError):  # no such level, or "max" for no limit
-        return None
-    for line in _lines(group / "memory.stat"):
-        name, _, value = line.partition(" ")
-        if name == cache:
-            left += int(value)
-    return left
-
-
-def _by_sysconf() -> int | None:
-    names = getattr(os, "sysconf_names", {})  # not on Windows
-    for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
-        if name in names:
-            pages = os.sysconf(name)
-            if pages > 0:
-                return pages * os.sysconf("SC_PAGE_SIZE")
-    return None
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
 
 
 def rows_of_chunk(draws: int, chains: int, numbers_per_draw: int) -> int:

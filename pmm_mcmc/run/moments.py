@@ -12,11 +12,8 @@ from pmm_mcmc.model.result_tree import ResultTree
 
 __all__ = ["Moments"]
 
-# Statistics of which the sum is kept, with the name of the sum, and of which the mean; of others, the last value.
-_SUMMED = {
-    **{name: name for name in ("n_grad", "n_steps", "unstable", "diverging", "refined", "model_failures")},
-    "steps_per_draw": "transitions",
-}
+# Statistics of which the sum is kept, and of which the mean; of others, the last value.
+_SUMMED = ("n_grad", "n_steps", "unstable", "diverging", "model_failures")
 _AVERAGED = ("lp", "acceptance_rate")
 _VECTORS = ("gradient", "unconstrained", "noncentred")
 
@@ -81,7 +78,7 @@ class Moments:
     def _add_statistic(self, name: str, values: np.ndarray, share: float) -> None:
         if name in _SUMMED:
             total = values.sum(axis=1, dtype=np.int64)
-            self.statistics[_SUMMED[name]] = self.statistics.get(_SUMMED[name], 0) + total
+            self.statistics[name] = self.statistics.get(name, 0) + total
         elif name in _AVERAGED:
             mean = values.mean(axis=1, dtype=float)
             previous = self.statistics.get(name, mean)
@@ -94,8 +91,8 @@ class Moments:
 
         It has ``posterior_mean`` and ``posterior_sd``, ``(chain, *event)`` with the posterior's names and coordinates:
         the same as ``posterior.mean("draw")`` and ``.std("draw")`` of kept draws; ``sample_stats_total``, ``(chain,)``:
-        sums of counts over the draws, ``draws``, ``transitions``, means of ``lp`` and ``acceptance_rate``, and the last
-        values of other statistics; and the model's data groups.
+        sums of counts over the draws, ``draws``, means of ``lp`` and ``acceptance_rate``, and the last value of
+        ``n_grad_total``; and the model's data groups.
         """
         unit = 1.0 if self.draws else np.nan
         mean = {name: (values + self.origin[name]) * unit for name, values in self.mean.items()}

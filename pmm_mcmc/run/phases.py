@@ -90,6 +90,10 @@ class Run:
         """The current tuned parameters."""
         return self.warming.tuned if self.equilibration is None else self.equilibration.tuned
 
+    def attributes(self, plan: Plan) -> dict[str, Any]:
+        """Return the setting of the draws as attributes of the result; of adjusted ones ``equilibration`` has it."""
+        return {name: np.asarray(getattr(self.tuned, name)).item() for name in plan.setting}
+
     def reports(self, new: bool = False) -> dict[str, xr.Dataset]:
         """Return the groups of the result beside its draws, those alone that the last chunk changed if ``new``."""
         if self.equilibration is None or (new and (self.tuning or self.done)):
@@ -190,7 +194,7 @@ class Sampling(Driver):
         def note(batch: slice, chunk: Chunk) -> None:
             rejected[batch] += chunk.unstable.sum(axis=1)
             if self._keep_warmup:
-                chunk_of_all.put(batch, 0, groups_of(self.plan, chunk, setting, 1, n_grad[batch], "warmup_"))
+                chunk_of_all.put(batch, 0, groups_of(self.plan, chunk, setting, n_grad[batch], "warmup_"))
 
         setting = run.tuned
         advance(engine, self._batch(rows), note, self.processes)
@@ -200,6 +204,8 @@ class Sampling(Driver):
         self.console.update(run.tuning, run.tuned, done, run.n_grad, run.unstable)
         if ends():
             run.unstable = np.zeros_like(run.unstable)
+        if not run.tuning:
+            self.recorder.note(run.attributes(self.plan))
         if not run.tuning and rows and self.processes.primary:
             self._warm_up_cost = run.n_grad.copy()
         return Advance(chunk_of_all.groups, True, done)
@@ -223,7 +229,7 @@ class Sampling(Driver):
             began = time.perf_counter()
             gradients = 0
             for batch, chunk in local_ensemble.advance_in_batches(engine, tuned, n, self._batch(n), thin=thin):
-                chunk_of_all.put(batch, done, groups_of(self.plan, chunk, tuned, thin, n_grad[batch], ""))
+                chunk_of_all.put(batch, done, groups_of(self.plan, chunk, tuned, n_grad[batch], ""))
                 n_grad[batch] += chunk.n_grad.sum(axis=1)
                 unstable[batch] += chunk.unstable.sum(axis=1)
                 gradients += int(chunk.n_grad.sum())

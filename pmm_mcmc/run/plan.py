@@ -38,8 +38,8 @@ __all__ = ["SamplingPlan"]
 
 _log = logging.getLogger("pmm_mcmc")
 
-# Statistics that an equilibration reports once, not for each draw; and types of all statistics.
-_OF_EQUILIBRATION = ("step_size", "friction", "steps_per_draw")
+# Statistics that are the same for all draws of a run, and are attributes of its result; and types of all statistics.
+_SETTING = ("step_size", "K", "friction", "steps_per_draw", "halving_cost", "expected_bias")
 _KINDS = STATISTICS | ADJUSTED_STATISTICS
 # Most bytes of the draws of a batch of chains, between two updates of the progress bar.
 _BATCH_BYTES = 2**27
@@ -55,8 +55,8 @@ class SamplingPlan:
     ----------
     arguments, engine, layout
         The arguments of the method, its engine, and the map from its draws to a result.
-    statistics
-        Names of the statistics of its draws.
+    statistics, setting
+        Names of the statistics of its draws, and of the parts of its setting that are attributes of the result.
     identity
         Entries that must equal those of a stored run to continue it.
     attributes
@@ -81,6 +81,7 @@ class SamplingPlan:
     engine: Engine
     layout: ResultTree
     statistics: tuple[str, ...]
+    setting: tuple[str, ...]
     identity: dict[str, Any]
     attributes: dict[str, Any]
     group: int
@@ -220,11 +221,13 @@ class SamplingPlan:
         adjusted = request.adjusted or arguments.kernel.adjusted
         kinds = ADJUSTED_STATISTICS if adjusted else type(step).stats_dtypes_shapes
         names = ["lp" if name == "model_logp" else name for name in kinds]
-        excluded: tuple[str, ...] = OTHER_MODES
-        excluded += _OF_EQUILIBRATION if adjusted and request.adapts and not arguments.kernel.adjusted else ()
+        excluded: tuple[str, ...] = (*OTHER_MODES, *_SETTING, "refined")
         excluded += () if step.keep_gradients else GRADIENTS
         excluded += () if engine.structure is not None else ("noncentred",)
         statistics = tuple(n for n in names if n not in excluded)
+        setting = tuple(n for n in _SETTING if n in kinds)
+        if adjusted and request.adapts and not arguments.kernel.adjusted:
+            setting = ()
         attributes = {
             "sampler": "GHMC" if adjusted else arguments.method, "adjusted": int(adjusted), "backend": backend,
             "precision": precision,
@@ -236,9 +239,9 @@ class SamplingPlan:
         }  # fmt: skip
         if engine.structure is not None:  # its numbers are a part of what is stored
             identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_sites} numbers"
-        likelihood = request.log_likelihood
+        outputs = layout, statistics, setting
         plan = cls(
-            arguments, engine, layout, statistics, identity, attributes, group, model, likelihood, adjusted=adjusted
+            arguments, engine, *outputs, identity, attributes, group, model, request.log_likelihood, adjusted=adjusted
         )
         plan._choose_variables(request.var_names)
         identity |= identity_of(engine, layout, plan.values, centre)

@@ -55,7 +55,7 @@ class _Recorder:
         self.run = run
 
     def note(self, attrs: dict[str, Any]) -> None:
-        """Add attributes that differ between equal runs."""
+        """Add attributes to the result."""
         self._attrs |= attrs
 
     def _with_reports(self, tree: xr.DataTree) -> xr.DataTree:
@@ -68,18 +68,19 @@ class _Recorder:
 class MemoryRecorder(_Recorder):
     """Recorder that keeps the draws in memory, with a checkpoint to continue from.
 
-    Chunks go to their place in arrays of all draws; where their number is not known, they are concatenated.
-
     Parameters
     ----------
     layout, attrs, empty, rows
         Layout and attributes of the result, its arrays without draws, and the draws of a chunk.
-    identity, arguments
-        Identity of the run, and the arguments of its step, without which it cannot be continued.
+    identity
+        Identity of the run.
+    draws, warming
+        Most draws of each chain, with those of the run to continue, and most of the warm-up: the arrays are that long,
+        and what is not filled takes no memory.
+    arguments
+        The arguments of its step, without which it cannot be continued.
     finished
         The run to continue, if there is one.
-    draws
-        Draws of each chain after the warm-up, with those of that run; None if it is not known.
     """
 
     def __init__(
@@ -89,16 +90,18 @@ class MemoryRecorder(_Recorder):
         empty: Groups,
         rows: int,
         identity: dict[str, Any],
+        draws: int,
+        warming: int = 0,
         arguments: MethodArguments | None = None,
         finished: FinishedRun | None = None,
-        draws: int | None = None,
     ):
         super().__init__(layout, attrs, rows, identity["seed"])
         self._empty = empty
         self._identity = identity
         self._arguments = arguments
-        self._chunks: dict[str, dict[str, list[np.ndarray]]] = {}
-        self._arrays = None if draws is None else Gathered(identity["chains"], draws)
+        self._draws = Gathered(identity["chains"], draws)
+        self._warming = Gathered(identity["chains"], warming)
+        self._done: dict[str, int] = {}
         self._times: dict[str, float] = {}
         if finished is not None:
             changes = differences(finished.identity, identity)
@@ -107,38 +110,30 @@ class MemoryRecorder(_Recorder):
                     f"dt: is the result of another run ({changes}); give the arguments of that run, or start a new one"
                 )
             self.run = finished.run
-            self._add(finished.groups(empty), finished.run.done)
+            self._add(finished.groups(empty))
             attributes = finished.result["posterior"].attrs
             self._times = {name: float(attributes.get(name, 0.0)) for name in _TIMES}
 
     def put(self, groups: Groups, run: Any, complete: bool) -> None:
         """Record a chunk."""
-        self._add(groups, run.done)
+        self._add(groups)
 
-    def _add(self, groups: Groups, done: int) -> None:
+    def _add(self, groups: Groups) -> None:
         for group, arrays in groups.items():
-            if self._arrays is not None and not group.startswith("warmup_"):
-                drawn = next(iter(arrays.values())).shape[1]
-                self._arrays.put(slice(None), done - drawn, {group: arrays})
-                continue
-            chunks = self._chunks.setdefault(group, {})
-            for name, values in arrays.items():
-                chunks.setdefault(name, []).append(values)
+            start = self._done.get(group, 0)
+            gathered = self._warming if group.startswith("warmup_") else self._draws
+            gathered.put(slice(None), start, {group: arrays})
+            self._done[group] = start + next(iter(arrays.values())).shape[1]
 
     def note(self, attrs: dict[str, Any]) -> None:
-        """Add attributes that differ between equal runs; times add up."""
-        super().note(attrs | {name: attrs[name] + seconds for name, seconds in self._times.items()})
+        """Add attributes to the result; times add up."""
+        super().note(attrs | {name: attrs[name] + seconds for name, seconds in self._times.items() if name in attrs})
 
     def so_far(self) -> xr.DataTree:
         """Return the result of all chunks so far, for a verdict."""
         groups = dict(self._empty)
-        for group, variables in self._chunks.items():
-            for name, chunks in variables.items():  # one variable at a time, so that only one is in memory twice
-                if len(chunks) > 1:
-                    variables[name] = [np.concatenate(chunks, axis=1)]
-            groups[group] = {name: chunks[0] for name, chunks in variables.items()}
-        if self._arrays is not None and self.run is not None:
-            groups |= self._arrays.upto(self.run.done)
+        for group, arrays in (self._warming.groups | self._draws.groups).items():
+            groups[group] = {name: values[:, : self._done[group]] for name, values in arrays.items()}
         return self._layout.tree(groups, self._attrs)
 
     def result(self) -> xr.DataTree:
@@ -242,7 +237,7 @@ class StoreRecorder:
         return {name: values[:, :cut] for name, values in joined.items()}
 
     def note(self, attrs: dict[str, Any]) -> None:
-        """Add attributes that differ between equal runs."""
+        """Add attributes to the result."""
         self._store.note({group: attrs for group in self._store.rows if "log_likelihood" not in group})
 
     def so_far(self) -> xr.DataTree:
@@ -267,7 +262,6 @@ def recorder_of(
     """
     chains = request.chains
     tune = request.tune
-    store = request.store
     identity = plan.identity | {
         "chains": chains, "tune": tune, "seed": seed, "superchains": request.superchains,
         "discard_tuned_samples": request.discard_tuned_samples,
@@ -285,30 +279,40 @@ def recorder_of(
         every = look_every(chains)
         draws = bound_after(0 if request.finished_run is None else request.finished_run.run.done, every)
     rows = rows_of_chunk(every, chains, plan.numbers_per_draw)
+    if request.store is not None:
+        return _of_store(request, plan, empty, attrs, identity | {"rows": rows}, processes)
     moments = request.keep == "moments"
-    if store is not None:
-        template = plan.layout.tree(empty, attrs)
-        if plan.equilibrates and tune:
-            template[EQUILIBRATION] = xr.DataTree(report_of(None, chains))
-        if not processes.primary:
-            processes.wait()  # until the first process has opened it
-        stored = stored_run(store) if request.resume else {}
-        if stored:
-            free = ("seed", "rows") if request.random_seed is None else ("rows",)
-            identity |= {name: stored[name] for name in free if name in stored}
-            opened = Store.resume(store, identity, types=TYPES, primary=processes.primary)
-        else:
-            identity |= {"rows": rows}
-            files = min(chains, plan.file_chains)
-            opened = Store.create(store, template, identity, rows, files, primary=processes.primary)
-        if processes.primary:
-            processes.wait()
-        return StoreRecorder(store, opened, identity["rows"], identity["seed"], processes)
     needed = peak_bytes(plan, chains, draws, rows, tune=tune, warming=warming, moments=moments)
     if needed > _LARGE:
         log("Memory: about %s at the peak", describe(needed))
+    result = plan.layout, attrs, empty, rows
     if moments:
-        return MomentsRecorder(plan.layout, attrs, empty, rows, seed)
+        return MomentsRecorder(*result, seed)
     refuse_too_large(draws + warming, chains, plan.numbers_per_draw, needed)
-    fixed = None if request.auto else draws
-    return MemoryRecorder(plan.layout, attrs, empty, rows, identity, plan.arguments, request.finished_run, fixed)
+    return MemoryRecorder(*result, identity, draws, warming, plan.arguments, request.finished_run)
+
+
+def _of_store(
+    request: Request, plan: SamplingPlan, empty: Groups, attrs: dict[str, Any], identity: dict[str, Any],
+    processes: Processes,
+) -> StoreRecorder:  # fmt: skip
+    """Return the recorder of a run in a store, new or resumed."""
+    store = request.store
+    assert store is not None
+    primary = processes.primary
+    if not primary:
+        processes.wait()  # until the first process has opened it
+    stored = stored_run(store) if request.resume else {}
+    if stored:
+        free = ("seed", "rows") if request.random_seed is None else ("rows",)
+        identity |= {name: stored[name] for name in free if name in stored}
+        opened = Store.resume(store, identity, types=TYPES, primary=primary)
+    else:
+        template = plan.layout.tree(empty, attrs)
+        if plan.equilibrates and request.tune:
+            template[EQUILIBRATION] = xr.DataTree(report_of(None, request.chains))
+        files = min(request.chains, plan.file_chains)
+        opened = Store.create(store, template, identity, identity["rows"], files, primary=primary)
+    if primary:
+        processes.wait()
+    return StoreRecorder(store, opened, identity["rows"], identity["seed"], processes)

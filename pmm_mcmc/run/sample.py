@@ -12,7 +12,7 @@ import xarray as xr
 from pmm_mcmc.model.checks import check_direction
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
-from pmm_mcmc.run.driver import FinishedChunk, StopSampling
+from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.findings import attributes_of
 from pmm_mcmc.run.finished_run import FinishedRun
 from pmm_mcmc.run.phases import Run, Sampling
@@ -21,15 +21,13 @@ from pmm_mcmc.run.recorders import recorder_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import stop_on_signals
 from pmm_mcmc.run.starts import density_at, draws_of_prior, starts
-from pmm_mcmc.run.temper import tempered
 from pmm_mcmc.run.until import DRAWS, UntilKnown, until_of
-from pmm_mcmc.warmup.pooled import warm_up
 
-__all__ = ["FinishedChunk", "StopSampling", "extend", "sample", "warm_up"]
+__all__ = ["extend", "sample"]
 
-# Arguments that have another place now: pmm.extend, pmm.temper, pmm.Jax, none.
+# Arguments that have another place now: pmm.extend, pmm.Jax, none.
 _OLD_NAMES = (
-    "more", "ladder", "reference", "device", "precision", "chain_batch_size", "superchains",
+    "more", "device", "precision", "chain_batch_size", "superchains",
 )  # fmt: skip
 
 
@@ -126,16 +124,16 @@ def sample(
         :math:`40 (d + 40)` more; they are in no statistic.
     **others
         Arguments of ``pm.sample`` with another name here, or with no meaning, are refused with what to use instead.
-        Those that this function once had are understood: ``ladder`` and ``reference`` (:func:`pmm_mcmc.temper`),
-        ``more`` (:func:`pmm_mcmc.extend`), ``device``, ``precision`` and ``chain_batch_size`` (:class:`Jax`),
-        ``superchains``.
+        Those that this function once had are understood: ``more`` (:func:`pmm_mcmc.extend`), ``device``,
+        ``precision`` and ``chain_batch_size`` (:class:`Jax`), ``superchains``.
 
     Returns
     -------
     xarray.DataTree
-        The result, with the groups, dims, coords, statistics and attributes of ``pm.sample``'s result for the same
-        step.  If draws are kept in memory, it has a small group ``checkpoint`` for :func:`pmm_mcmc.extend`.  Its
-        ``sampling_time`` is in seconds and includes ``compile_time``.
+        The result, with the groups, dims, coords and attributes of ``pm.sample``'s result for the same step, and its
+        statistics but for those that are the same for all draws, which are attributes.  If draws are kept in memory, it
+        has a small group ``checkpoint`` for :func:`pmm_mcmc.extend`.  Its ``sampling_time`` is in seconds and includes
+        ``compile_time``.
 
     Raises
     ------
@@ -190,7 +188,7 @@ def sample(
         adjusted=adjusted, callback=callback, progressbar=progressbar,
         compute_convergence_checks=compute_convergence_checks, **old,
     )  # fmt: skip
-    return _drawn(request) if request.ladder is None else tempered(request)
+    return _drawn(request)
 
 
 def extend(
@@ -264,6 +262,8 @@ def _drawn(request: Request) -> xr.DataTree:
             if run is None:
                 run = _start(request, plan, recorder.seed)
                 recorder.begin(run)
+            if not run.tuning:
+                recorder.note(run.attributes(plan))
             until = until_of(request.draws, request.chains, run.done, recorder, processes)
             run.prepare(plan)
             console.compiled()

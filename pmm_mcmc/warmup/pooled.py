@@ -23,16 +23,17 @@ from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import fixed_setting
 
-__all__ = ["Warming", "training_chains", "warm_up"]
+__all__ = ["FEWEST", "Warming", "training_chains", "warm_up"]
 
-# Chains that a setting is learnt from in any number of coordinates: those of a default run.
-_FEWEST = 4
+# Chains that a setting is learnt from in any number of coordinates: those of a default run, and one of PyMC with its
+# companions.  Their setting is as near to that of many as the setting of more is (benchmarks/frozen/tuning.txt).
+FEWEST = 4
 
 
 def training_chains(d: int) -> int:
     """Return the number of chains that a setting is learnt from, at most, in ``d`` coordinates."""
     limit = CALIBRATION.training_numbers // max(d, 1)
-    return min(max(limit, _FEWEST), CALIBRATION.training_chains)
+    return min(max(limit, FEWEST), CALIBRATION.training_chains)
 
 
 @dataclass
@@ -68,7 +69,7 @@ class Warming:
         rng: np.random.Generator,
         checked: bool = True,
     ) -> Warming:
-        """Begin at positions ``(chain, d)`` in the model's coordinates.
+        """Begin at dispersed positions ``(chain, d)`` in the model's coordinates, for ``length`` transitions at most.
 
         The last blocks check the setting, if it is to be ``checked``: an equilibration checks its own.
 
@@ -151,19 +152,7 @@ class Warming:
         look: Callable[[slice, Chunk], None] | None = None,
         processes: Processes | None = None,
     ) -> None:
-        """Advance all chains over the current block, and update the setting.
-
-        Parameters
-        ----------
-        engine
-            Advances the chains.
-        batch
-            Chains that advance at a time; all by default.
-        look
-            Called with each batch: which chains, counted from the first of this process, and their draws.
-        processes
-            The processes that share the chains; one by default.
-        """
+        """Advance all chains over the current block, and update the setting; arguments as of :meth:`advance`."""
         warmup = self.warmup
         assert warmup is not None
         n = len(self.n_grad)
@@ -190,26 +179,27 @@ class Warming:
         self.close(engine, newest, replacements(usable, unstable))
         self.ensemble.change(engine, old, self.tuned.coordinates)
 
-    def close(self, engine: Engine, block: Block | None, source: np.ndarray | None = None) -> None:
+    def close(self, engine: Engine, block: Block, source: np.ndarray | None = None, stop: bool = False) -> None:
         """Update the setting by the draws of the first chains in a block, and replace chains that are stuck.
 
-        ``source`` says from which chain each goes on where warm-up does not learn from it.  States keep their old
-        coordinates.
+        ``source`` says from which chain each goes on where warm-up does not learn from it; ``stop`` ends the warm-up.
+        States keep their old coordinates.
         """
         warmup = self.warmup
         assert warmup is not None
         chains = np.arange(len(self.n_grad))
-        if block is not None:
-            warmup.observe(block, engine.structure)
+        warmup.observe(block, engine.structure)
+        if stop:
+            warmup.stop()
         earlier_shares = self._shares()
         self.tuned = warmup.update(engine)
-        if source is None or warmup.frozen is not None or len(warmup.source) == len(chains) or not warmup.replaces:
+        if source is None or warmup.frozen is not None or not warmup.replaces:
             source = chains.copy()
         source[: len(warmup.source)] = warmup.source
         if not np.array_equal(source, chains):
             self.ensemble.copy_from(source)
         self.n_grad = self.n_grad + self._shares() - earlier_shares
-        if self.finished and self.prior is not None and block is not None:
+        if self.finished and self.prior is not None:
             rng = np.random.default_rng(self.ensemble.keys[0])
             spent_so_far = int(self.n_grad.sum())
             self.other_modes, _, n_grad = look_around(engine, self.tuned, block, self.prior, spent_so_far, rng)
@@ -226,31 +216,7 @@ class Warming:
 def warm_up(
     engine: Engine, arguments: MethodArguments, starts: np.ndarray, *, length: int, rng: np.random.Generator
 ) -> Warming:
-    """Warm chains up together, until the setting is frozen and a check has passed.
-
-    Parameters
-    ----------
-    engine
-        Advances the chains.
-    arguments
-        Arguments of the method; warm-up determines those that are "auto".
-    starts : (chain, d)
-        Dispersed positions with a finite log density.
-    length
-        Transitions of each chain at most.
-    rng
-        Draws the keys and velocities of the chains.
-
-    Returns
-    -------
-    Warming
-        At its end, with chains, setting and gradients spent.
-
-    Raises
-    ------
-    ValueError
-        If the log density or its gradient is not finite at one of the starts.
-    """
+    """Warm chains up together, until the setting is frozen and a check has passed: see :meth:`Warming.start`."""
     warming = Warming.start(engine, arguments, starts, length, rng)
     while not warming.finished:
         warming.block(engine)

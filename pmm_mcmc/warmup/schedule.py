@@ -73,14 +73,12 @@ class Warmup:
     blocks: list[Block] = field(default_factory=list)
     _noncentring: NoncentringFit = field(default_factory=NoncentringFit)
     _before: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0)))
-    _closed: int = 0
     _extensions: int = 0
     _cap: float = 1.0
     _lipschitz: float = 1.0
     _local: LocalCurvature = field(default_factory=LocalCurvature)
     _tried: bool = False
     _trial: FrictionTrial | None = None
-    _stopped: bool = False
 
     @classmethod
     def start(
@@ -103,10 +101,9 @@ class Warmup:
         friction = arguments.friction or default_friction(arguments.kernel, 1.0)
         tuned = TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale, sites), 1)
         self = cls(arguments, length, tuned, least, shortest, ends)
-        usable = np.ones((1, len(position)), dtype=bool)
-        self._lipschitz = evidence.successive_curvature(
-            arguments, self.tuned.coordinates, position[None], gradient[None], usable
-        )
+        nothing = np.zeros((1, len(position)))
+        window = Block(position[None], gradient[None], *[nothing] * 5)
+        self._lipschitz = evidence.curvature(arguments, tuned.coordinates, window, nothing == 0.0, self._local)
         self._set_step(step_size.start(arguments, self.tuned, self._lipschitz))
         self.boundary = self._next_boundary(1)
         return self
@@ -155,10 +152,6 @@ class Warmup:
 
         With an engine, power iteration finds the steepest directions at the draws, and the non-centring is fitted.
         """
-        if self._closed == self.done:  # stopped before the block had any draws
-            self.source = np.arange(len(self.source))
-            return self._finish()
-        self._closed = self.done
         block = self.blocks[-1]
         chains = len(block.lp)
         self.source = np.arange(chains)
@@ -169,15 +162,15 @@ class Warmup:
         unsound = self.clean is False and step_size.found_by_curvature(self.arguments)
         if self.ends != "length" and self.ready:
             self.stop()
-        if self._stopped or (self.finished and not (unsound and self._extend(block))):
-            return self._finish()
+        if self.finished and not (unsound and self._extend(block)):
+            return self.finish()
         self.boundary = self._next_boundary(chains)
         return self.tuned
 
     def stop(self) -> None:
         """End the warm-up: the next :meth:`update` is the last."""
         self.length = self.boundary = self.done
-        self._stopped = True
+        self._extensions = CALIBRATION.most_extensions
 
     @property
     def _stiffness(self) -> float:
@@ -190,7 +183,8 @@ class Warmup:
             return timetable.end_of_trial(self.done, self.length)
         return timetable.end_of_growing(self.done, self.length, self._tried, self.shortest)
 
-    def _finish(self) -> TunedParameters:
+    def finish(self) -> TunedParameters:
+        """Return the setting of the draws, also before a block has any."""
         if self._trial is not None:
             self._end_trial()
         self._noncentring = NoncentringFit()
@@ -229,7 +223,8 @@ class Warmup:
             whitens = evidence.fits(previous.coordinates, block, usable[:, -n:])
             self._refit(window, usable, engine)
             self._restep(window, usable, block, failing)
-            steady = self._is_steady(previous.step_size)
+            step = self.tuned.step_size
+            steady = max(step / previous.step_size, previous.step_size / step) < CALIBRATION.steady
             healthy = failing == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
             if self.done >= self.least * self._stiffness and whitens and steady and healthy:
                 if not self._tried:
@@ -263,7 +258,7 @@ class Warmup:
 
     def _restep(self, window: Block, usable: np.ndarray, block: Block, failing: float) -> None:
         step = self.tuned.step_size
-        if self._by_acceptance:
+        if self.arguments.kernel.adjusted and self.arguments.step_size is None:
             # Rejections before the coordinates fit must not leave a short step: it grows as fast as others.
             step = step_size.step_for_acceptance(step, float(block.accept.mean(axis=1).min()), _DOUBLE)
         elif step_size.found_by_curvature(self.arguments):
@@ -273,15 +268,6 @@ class Warmup:
                 self._cap = min(1.0, self._cap / CALIBRATION.shrink)
             step = min(self._capped_step(), _DOUBLE * step)
         self._set_step(step)
-
-    @property
-    def _by_acceptance(self) -> bool:
-        return self.arguments.kernel.adjusted and self.arguments.step_size is None
-
-    def _is_steady(self, previous_step: float) -> bool:
-        """Return whether the block moved the step by little."""
-        step = self.tuned.step_size
-        return max(step / previous_step, previous_step / step) < CALIBRATION.steady
 
     def _capped_step(self) -> float:
         longest = self._cap * step_size.longest(self.arguments, self.tuned, self._lipschitz)

@@ -179,8 +179,9 @@ def _setting(dt: Any) -> list[str]:
 
 def _of_chains(dt: Any, name: str) -> np.ndarray | None:
     """Return a number for each chain: the mean acceptance, otherwise the last value of the statistic."""
-    groups = [EQUILIBRATION, "sample_stats", "sample_stats_total"]
-    arrays = [dt[group][name] for group in groups if group in dt.children and name in dt[group]]
+    groups = [group for group in (EQUILIBRATION, "sample_stats", "sample_stats_total") if group in dt.children]
+    arrays = [dt[group][name] for group in groups if name in dt[group]]
+    arrays += [xr.DataArray(dt[group].attrs[name]) for group in groups if name in dt[group].attrs]
     if not arrays:
         return None
     values = arrays[0]

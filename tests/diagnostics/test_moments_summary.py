@@ -14,12 +14,10 @@ def of_vector(x, adjusted=True, **more):
     stats = {
         "lp": -0.5 * (x**2).sum(axis=-1),
         "n_grad_total": np.full(shape, 100),
-        "steps_per_draw": np.full(shape, 2),
-        "step_size": np.full(shape, 0.5),
     }
     moments = Moments({"x": x})
     moments.add({"posterior": {"x": x}, "sample_stats": stats | more})
-    return moments.tree(ResultTree.of_vector(x.shape[-1]), {"adjusted": int(adjusted)})
+    return moments.tree(ResultTree.of_vector(x.shape[-1]), {"adjusted": int(adjusted), "steps_per_draw": 2})
 
 
 def normal(chains=80, n=200, seed=12, **more):

@@ -11,7 +11,6 @@ import arviz, concurrent.futures, fsspec, jax, matplotlib.pyplot, multiprocessin
 import pymc, rich.live, rich.progress, scipy.linalg, scipy.optimize, scipy.stats, tempfile, xarray, zarr
 
 matplotlib.use("agg")
-taken = {}
 for name in ("fcntl", "grp", "posix", "pty", "pwd", "resource", "termios", "tty"):
     sys.modules[name] = None
 for name in (
@@ -23,20 +22,6 @@ for name in ("SIGALRM", "SIGHUP", "SIGKILL", "SIGUSR1", "pthread_kill", "pthread
     delattr(signal, name)
 
 
-def locking(file, mode, size):
-    at = os.fstat(file).st_ino
-    holder = taken.get(at)
-    if holder is not None and holder != file:
-        try:
-            if os.fstat(holder).st_ino == at:
-                raise OSError(errno.EACCES, "Permission denied")
-        except OSError as error:
-            if error.errno == errno.EACCES:
-                raise
-    taken[at] = file
-
-
-sys.modules["msvcrt"] = types.SimpleNamespace(LK_NBLCK=2, locking=locking)
 os.O_BINARY, opened = 1 << 30, os.open
 
 
@@ -44,7 +29,7 @@ def open_as_windows(path, flags, *rest, **options):
     if str(path).startswith(FOLDER):
         if os.path.isdir(path):
             raise PermissionError(errno.EACCES, "Permission denied", path)
-        assert flags & os.O_BINARY, path
+        assert flags & os.O_BINARY or path.endswith(".pmm/lock"), path
     return opened(path, flags & ~os.O_BINARY, *rest, **options)
 
 

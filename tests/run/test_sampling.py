@@ -31,8 +31,13 @@ def test_result_has_the_layout_of_pm_sample(schools, sample, backend, method):
     with schools:
         theirs = sample(STEPS[method](), draws=30, tune=40, chains=2, discard_tuned_samples=False)
     ours = run(schools, backend, step=STEPS[method](), chains=2, discard_tuned_samples=False)
-    for group in ("sample_stats", "warmup_sample_stats"):  # an attribute of ours
-        theirs[group] = theirs[group].to_dataset().drop_vars(OTHER_MODES)
+    constants = {"step_size", "friction", "steps_per_draw"}
+    constants |= {"K", "halving_cost", "expected_bias"} if method == "PoissonULMC" else set()
+    assert constants <= set(ours["sample_stats"].attrs)
+    for group in ("sample_stats", "warmup_sample_stats"):  # attributes of ours
+        stats = theirs[group].to_dataset()
+        theirs[group] = stats.drop_vars([*OTHER_MODES, *constants, *({"refined"} & set(stats))])
+        assert len(ours[group].data_vars) <= 8
     assert set(ours.children) == {*theirs.children, "checkpoint"}
     for group in theirs.children:
         assert set(ours[group].data_vars) == set(theirs[group].data_vars)
@@ -63,15 +68,17 @@ def test_reports_work_on_the_result(schools, backend, caplog):
     assert np.isfinite(tree["log_likelihood"]["y"]).all()
 
 
+@pytest.mark.parametrize("adjusted", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_draws_do_not_depend_on_how_the_run_is_cut(schools, backend, monkeypatch):
-    whole = run(schools, backend, discard_tuned_samples=False)
+def test_draws_do_not_depend_on_how_the_run_is_cut(schools, backend, adjusted, monkeypatch):
+    options = {"discard_tuned_samples": False, "adjusted": adjusted}
+    whole = run(schools, backend, **options)
     monkeypatch.setattr(phases, "_SECONDS", 0.0)  # a draw at a time
-    assert_same(whole, run(schools, backend, discard_tuned_samples=False))
+    assert_same(whole, run(schools, backend, **options))
     monkeypatch.setattr(phases, "_SECONDS", 1e9)
     monkeypatch.setattr(memory, "_MOST_ROWS", 7)
-    assert_same(whole, run(schools, backend, discard_tuned_samples=False))
-    assert_same(whole, run(schools, backend, discard_tuned_samples=False, chain_batch_size=2))
+    assert_same(whole, run(schools, backend, **options))
+    assert_same(whole, run(schools, backend, chain_batch_size=2, **options))
 
 
 def test_draws_do_not_depend_on_threads(schools, monkeypatch):
@@ -108,8 +115,8 @@ def test_compiled_once_for_warm_up_sampling_and_the_next_run(well):
 def test_all_arguments_of_the_step_count(schools, backend):
     step = pmm.PoissonULMC(K=8, step_size=0.1, friction=0.7, steps_per_draw=3, keep_gradients=False)
     stats = run(schools, backend, step=step, draws=10)["sample_stats"]
-    assert np.all(stats["K"] == 8) and np.all(stats["step_size"] == 0.1) and np.all(stats["friction"] == 0.7)
-    assert np.all(stats["steps_per_draw"] == 3) and "gradient" not in stats
+    setting = {"K": 8, "step_size": 0.1, "friction": 0.7, "steps_per_draw": 3}
+    assert setting.items() <= stats.attrs.items() and "gradient" not in stats
     assert np.all(stats["n_grad"] <= 6) and np.all(stats["n_grad"] >= 3)
 
 
@@ -146,7 +153,6 @@ def test_superchains_start_together_and_go_apart(schools):
 def test_chains_beyond_those_that_tune_follow_them(well, monkeypatch):
     tree = run(well, chains=150, draws=20)
     x = tree["posterior"]["x"].values
-    assert np.all(tree["sample_stats"]["step_size"] == tree["sample_stats"]["step_size"][0, 0])
     # Chains past the leaders have left their starts too: their spread is that of the leaders' within 4.5 errors.
     first, rest = x[:64].std(axis=(0, 1)), x[64:].std(axis=(0, 1))
     assert np.all(np.abs(np.log(first / rest)) < 4.5 * np.sqrt(1 / (2 * 64) + 1 / (2 * 86)))
@@ -166,16 +172,23 @@ def test_initvals(schools, well):
 # -- moments, and models of every kind ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("adjusted", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_moments_are_those_of_the_draws(schools, backend, monkeypatch, caplog):
+def test_moments_are_those_of_the_draws(schools, backend, adjusted, monkeypatch, caplog):
     monkeypatch.setattr(memory, "_MOST_ROWS", 10)
-    draws = run(schools, backend)
+    draws = run(schools, backend, adjusted=adjusted)
     with caplog.at_level(logging.INFO):
-        moments = run(schools, backend, keep="moments", compute_convergence_checks=True)
+        moments = run(schools, backend, adjusted=adjusted, keep="moments", compute_convergence_checks=True)
     assert sum(r.message.startswith(STATES) for r in caplog.records) == 1
     for name, values in draws["posterior"].data_vars.items():
         np.testing.assert_allclose(moments["posterior_mean"][name], values.mean("draw"), rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(moments["posterior_sd"][name], values.std("draw"), rtol=1e-8)
+    total, stats = moments["sample_stats_total"], draws["sample_stats"]
+    for name in ("n_steps", "diverging") if adjusted else ("n_grad", "unstable"):
+        np.testing.assert_array_equal(total[name], stats[name].sum("draw"))
+    if adjusted:
+        np.testing.assert_allclose(total["acceptance_rate"], stats["acceptance_rate"].mean("draw"))
+        assert moments["equilibration"].equals(draws["equilibration"])
     assert set(pmm.summary(moments).index) == set(pmm.summary(draws).index)
     assert "posterior" not in moments.children
 

@@ -1,8 +1,5 @@
 """Stores that are not written to: other writers', other runs', or with what does not fit."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 import store_runs as runs
@@ -15,7 +12,6 @@ from pmm_mcmc.run.storage import folder as folders
 from pmm_mcmc.run.storage.recovery import stored_identity
 
 pytest_plugins = ["store_fixtures"]
-TESTS = Path(__file__).parents[1] / "support"
 
 # -- who may write -----------------------------------------------------------------------------------------------------
 
@@ -32,7 +28,7 @@ def test_two_writers_to_a_remote_store(tmp_path, monkeypatch, reference):
     runs.go_on(first, 3)
     with pytest.raises(StoreError, match=f"{url}: another run is writing to this store"):
         runs.resume(url)
-    monkeypatch.setattr(folders.RemoteFolder, "_here", {})  # as in another process
+    monkeypatch.setattr(folders.Folder, "_here", {})  # as in another process
     second = runs.resume(url)
     with pytest.raises(StoreError, match="another run is writing to this store"):
         runs.go_on(first, 1)
@@ -154,7 +150,9 @@ def test_identities_may_hold_what_is_not_equal_to_itself(tmp_path):
 
 
 def test_types_are_asked_for_by_name(copy):
-    with pytest.raises(StoreError, match=r"checkpoint\.\d\.state\[0\]\.setting: holds a Setting, which is not among"):
+    with pytest.raises(
+        StoreError, match=r"checkpoint\.\d\.state\[0\]\.setting: holds a Setting of step, scale, which this ver"
+    ):
         Store.resume(copy, runs.IDENTITY, types=[runs.Walk])
     runs.resume(copy).close()
 
@@ -162,81 +160,45 @@ def test_types_are_asked_for_by_name(copy):
 # -- values that do not fit --------------------------------------------------------------------------------------------
 
 
-def test_values_that_do_not_fit_are_refused(copy, whole):
+def test_values_that_do_not_fit_are_refused(copy):
     good = runs.arrays(np.ones((runs.CHAINS, runs.ROWS, 2)))
     with runs.resume(copy) as store:
         every = slice(None)
-        short = {"mu": good["mu"], "odd": good["odd"][:, :3]}
-        double = {"theta": good["theta"].astype(float)}
         for group, arrays, chains, words in (
-            ("posterior", {"tau": good["mu"]}, every, "posterior/tau: is not in the template"),
-            ("prior", good, every, "prior/mu: is not in the template"),
-            ("posterior", {"mu": good["mu"][:2]}, every, r"mu: values of shape \(2, 4\) and type float64 for cha"),
-            ("posterior", {"mu": good["theta"]}, every, r"\(3, 4, 2\) and type float32 .* has \(3, 0\) and flo"),
-            ("posterior", {"mu": good["mu"][0]}, every, r"values of shape \(4,\)"),
-            ("posterior", double, every, "type float64 .*template has .* float32"),
-            ("posterior", {"mu": good["mu"].astype(">f8")}, every, "type >f8"),
-            (
-                "posterior",
-                {"mu": good["mu"][:1]},
-                slice(0, 1),
-                "chains 0 to 1 are no whole files; .* of .* 2",
-            ),
-            ("posterior", {"mu": good["mu"][1:]}, slice(1, 3), "chains 1 to 3 are no whole files"),
-            ("posterior", short, every, "posterior: 3 and 4 rows in one"),
-            ("warmup_posterior", good, every, "mu: 6 rows are no whole files of 4, so nothing can follow them"),
-            ("moments", {"sum": np.ones((3, 3))}, every, "moments/sum: values of shape"),
-            ("posterior", {"school": runs.SCHOOLS}, every, "school: values of shape"),
+            ("posterior", {"mu": good["mu"][:2]}, every, r"mu: float64 \(2, 4\) for .* must be float64 \(3, 4\), in"),
+            ("posterior", {"mu": good["theta"]}, every, r"float32 \(3, 4, 2\) .* must be float64 \(3, 0\)"),
+            ("posterior", {"theta": good["theta"].astype(float)}, every, "theta: float64 .* must be float32"),
+            ("posterior", {"mu": good["mu"][:1]}, slice(0, 1), "chains 0 to 1 .*in whole files of {'chain': 2, 'draw'"),
+            ("posterior", {"mu": good["mu"][1:]}, slice(1, 3), "chains 1 to 3 .*in whole files"),
+            ("posterior", {"mu": good["mu"], "odd": good["odd"][:, :3]}, every, "odd: 3 rows, and 4 of posterior"),
+            ("warmup_posterior", good, every, "mu: .* from draw 6 on; must be .* in whole files"),
+            ("moments", {"sum": np.ones((3, 3))}, every, "moments/sum: float64"),
         ):
             with pytest.raises(StoreError, match=words):
                 store.append(group, arrays, chains=chains)
-        store.commit(store.checkpoint)  # nothing of that is left
-        assert read(copy)[1] == [6, 8]
-        draws = runs.begin().advance(runs.ROWS)
-        values = runs.arrays(draws)
-        store.append("posterior", {"mu": values.pop("mu")})
-        with pytest.raises(StoreError, match="mu: chains 0 to 3 were appended already; commit first"):
-            store.append("posterior", {"mu": good["mu"]})
-        with pytest.raises(StoreError, match=r"posterior: chains \[\(0, 3\)\] of mu were appended, but \[\] of theta"):
+            store._forget()
+        store.append("posterior", {"mu": good["mu"]})
+        with pytest.raises(StoreError, match=r"commit: posterior/many/c.0.2 and 5 other files are missing; append the"):
             store.commit(store.checkpoint)
-        with pytest.raises(StoreError, match="posterior: 3 and 4 rows in one commit"):
-            store.append("posterior", {name: v[:, :3] for name, v in values.items()})
-        store.append("posterior", values)
+        store.append("posterior", good)
         with pytest.raises(StoreError, match="set cannot be stored"):
             store.commit({1, 2})
         store.commit(None)
-        assert np.array_equal(open_store(copy)["posterior"]["mu"][:, 8:], draws[..., 0])
-    with pytest.raises(StoreError, match="this store was closed; resume it to write more"):
-        store.append("posterior", good)
-    with pytest.raises(StoreError, match="this store was closed"):
-        store.commit(None)
-    store.close()
+        assert np.array_equal(open_store(copy)["posterior"]["mu"][:, 8:], good["mu"])
 
 
-def test_templates_that_cannot_be_stored_are_refused(tmp_path):
+def test_a_template_that_cannot_be_stored_is_refused(tmp_path):
     path = tmp_path / "run.zarr"
-    good = runs.group(runs.EMPTY)
-    for change, words in (
-        (good.assign(x=(("draw", "chain"), np.zeros((0, 3)))), r"posterior/x: dimensions \('draw', 'chain'\)"),
-        (good.assign(x=(("chain", "draw"), np.zeros((3, 0), "U4"))), "posterior/x: dimensions .* of <U4; draws are st"),
-        (good.assign(x=(("chain", "draw"), np.zeros((3, 0), object))), "posterior/x: dimensions .* of object"),
-        (runs.group(np.zeros((3, 2, 2))), "posterior/.*: has 2 draws; the template of a store must have none"),
-        (good.assign_attrs(f=object()), "the result cannot be written as zarr: .*; rename or convert that part"),
-    ):
-        with pytest.raises(StoreError, match=words):
-            Store.create(path, xr.DataTree.from_dict({"posterior": change}), {})
-    for size in ({"rows_per_chunk": 0}, {"chains_per_chunk": -1}):
-        with pytest.raises(StoreError, match=r"per_chunk=.*: must be at least 1"):
-            Store.create(path, runs.template(), {}, **size)
+    tree = xr.DataTree.from_dict({"posterior": runs.group(runs.EMPTY).assign_attrs(f=object())})
+    with pytest.raises(StoreError, match=r"the result cannot be written as zarr: .*; rename or convert that part"):
+        Store.create(path, tree, {})
     assert not path.exists()
 
 
 def test_names_that_a_folder_takes_for_the_same_are_refused(tmp_path, monkeypatch):
     tree = xr.DataTree.from_dict({"a": xr.Dataset({"x": 1, "X": 2})})
     Store.create(tmp_path / "run.zarr", tree, {}).close()
-    exists = os.path.exists
-    monkeypatch.setattr(
-        os.path, "exists", lambda p: exists(p) or exists(str(p).replace("/.PMM/CREATING", "/.pmm/creating"))
-    )
+    exists = folders.Folder.exists
+    monkeypatch.setattr(folders.Folder, "exists", lambda folder, key: exists(folder, key.lower()))
     with pytest.raises(StoreError, match=r"a/[xX] and a/[xX] would be the same file"):
         Store.create(tmp_path / "other.zarr", tree, {})

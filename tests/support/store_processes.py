@@ -43,7 +43,7 @@ def ended(process):
 def die_at(path, step):
     """Run, and be killed at a step: every second one within the writing of a file, or before it gets its name."""
     left = [step]
-    real_write, real_replace, real_unlink = os.write, os.replace, os.unlink
+    real_write, real_replace, real_remove = os.write, os.replace, os.remove
 
     def last():
         left[0] -= 1
@@ -60,12 +60,12 @@ def die_at(path, step):
             os._exit(KILLED)
         real_replace(source, target)
 
-    def unlink(path):
+    def remove(path):
         if last():
             os._exit(KILLED)
-        real_unlink(path)
+        real_remove(path)
 
-    os.write, os.replace, os.unlink = write, replace, unlink
+    os.write, os.replace, os.remove = write, replace, remove
     os.fsync = lambda file: None  # of no use against kills, and slow
     runs.run(path)
 

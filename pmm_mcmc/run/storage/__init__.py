@@ -18,8 +18,7 @@ one that was never interrupted.
 from __future__ import annotations
 
 from pmm_mcmc.run.storage.errors import NothingStored, StoreError
-from pmm_mcmc.run.storage.notes import add_notes
 from pmm_mcmc.run.storage.reading import open_store
 from pmm_mcmc.run.storage.store import Store
 
-__all__ = ["NothingStored", "Store", "StoreError", "add_notes", "open_store"]
+__all__ = ["NothingStored", "Store", "StoreError", "open_store"]

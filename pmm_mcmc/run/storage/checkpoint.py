@@ -1,10 +1,10 @@
 """Checkpoints as bytes: exact, equal for equal objects, for a small closed set of types, without pickle.
 
 A checkpoint is a header (magic, format, SHA-256 of the rest), a line of JSON, and arrays one after another as NumPy's
-``.npy``.  JSON has ``null``, bools, integers, finite floats, text and lists as they are, and else an object with one
-entry: ``{"tuple": [...]}``, ``{"dict": {...}}``, ``{"float": bytes}``, ``{"array": number}``, ``{"scalar": number}``,
-or a type with its fields, ``{"record": [name, {...}]}``.  Only the dataclasses and named tuples that the caller passes
-are created, so that a foreign file cannot execute code.
+``.npy``.  JSON has ``null``, bools, numbers, text and lists as they are, and else an object with one entry:
+``{"tuple": [...]}``, ``{"dict": {...}}``, ``{"array": number}``, ``{"scalar": number}``, or a type with its fields,
+``{"record": [name, {...}]}``.  Only the dataclasses and named tuples that the caller passes are created, so that a
+foreign file cannot execute code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import functools
 import hashlib
 import io
 import json
-import math
 import struct
 from collections.abc import Iterable
 from typing import Any
@@ -25,10 +24,9 @@ from pmm_mcmc.run.storage.errors import Damaged, StoreError
 
 __all__ = ["FORMAT", "decode", "encode"]
 
-FORMAT = 2  # version of the checkpoints
+FORMAT = 3  # version of the checkpoints
 _MAGIC = b"PMMSTATE"
 _HEADER = struct.Struct("<8sI32s")
-_SURROGATES = "utf-8", "surrogatepass"  # any text of Python
 
 
 def encode(obj: Any, name: str = "checkpoint") -> bytes:
@@ -48,12 +46,8 @@ def encode(obj: Any, name: str = "checkpoint") -> bytes:
         If something in it has another type; the message says where.
     """
     arrays: list[np.ndarray] = []
-    try:
-        text = json.dumps(_plain(obj, arrays, name), ensure_ascii=False)
-    except RecursionError:
-        raise StoreError(f"{name}: nested too deeply to be stored, or it contains itself") from None
     contents = io.BytesIO()
-    contents.write(f"{text}\n".encode(*_SURROGATES))
+    contents.write(json.dumps(_plain(obj, arrays, name)).encode() + b"\n")
     for array in arrays:
         np.lib.format.write_array(contents, np.asarray(array, order="C"), version=(1, 0), allow_pickle=False)
     data = contents.getbuffer()
@@ -84,54 +78,45 @@ def decode(data: bytes, types: Iterable[type] = (), name: str = "checkpoint") ->
     if hashlib.sha256(contents.getbuffer()).digest() != digest:
         raise Damaged(f"{name}: its bytes are not those that were written")
     try:
-        tree = json.loads(contents.readline().decode(*_SURROGATES))
+        tree = json.loads(contents.readline())
         arrays = []
         while contents.tell() < len(data) - _HEADER.size:
             arrays.append(np.lib.format.read_array(contents, allow_pickle=False))
         return _object(tree, arrays, {cls.__name__: cls for cls in types}, name)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise Damaged(f"{name}: its contents cannot be read ({error})") from error
 
 
 def _plain(obj: Any, arrays: list[np.ndarray], where: str) -> Any:
     """Return an object as JSON has it; its arrays are added to ``arrays``."""
     kind = type(obj)
-    if obj is None or kind in (bool, int, str) or (kind is float and math.isfinite(obj)):
+    if obj is None or kind in (bool, int, float, str):
         return obj
-    if kind is float:
-        return {"float": struct.pack("<d", obj).hex()}  # NaN have signs
     if kind in (list, tuple):
         items = [_plain(item, arrays, f"{where}[{i}]") for i, item in enumerate(obj)]
         return items if kind is list else {"tuple": items}
-    if kind is dict:
-        for key in obj:
-            if type(key) is not str:
-                raise StoreError(f"{where}: keys must be str, and {key!r} is of type {type(key).__name__}")
+    if kind is dict and all(type(key) is str for key in obj):
         return {"dict": {key: _plain(item, arrays, f"{where}[{key!r}]") for key, item in obj.items()}}
-    if kind is np.ndarray or isinstance(obj, np.generic):
-        if obj.dtype.kind not in "biuf" or obj.dtype.itemsize > 8:  # longer floats differ between machines
-            raise StoreError(
-                f"{where}: arrays of {obj.dtype} cannot be stored; use bools, integers or floats of up to 64 bits"
-            )
+    if (kind is np.ndarray or isinstance(obj, np.generic)) and obj.dtype.kind in "biuf" and obj.dtype.itemsize <= 8:
         arrays.append(obj)
         return {"array" if kind is np.ndarray else "scalar": len(arrays) - 1}
-    names = _fields(kind, where)
+    names = _fields(kind)
+    if not names:
+        raise StoreError(
+            f"{where}: {kind.__module__}.{kind.__qualname__} cannot be stored; use None, bool, int, float, str, list, "
+            "tuple, dict with str keys, NumPy arrays of up to 64 bits, dataclasses or named tuples"
+        )
     for name in getattr(obj, "__dict__", {}):  # cached properties are computed again
         if name not in names and not isinstance(getattr(kind, name, None), functools.cached_property):
             raise StoreError(f"{where}: {name} is no field of {kind.__name__} and would be lost; make it one")
     return {"record": [kind.__name__, {n: _plain(getattr(obj, n), arrays, f"{where}.{n}") for n in names}]}
 
 
-def _fields(kind: type, where: str) -> list[str]:
-    """Return the field names of a dataclass or a named tuple."""
+def _fields(kind: type) -> list[str]:
+    """Return the field names of a dataclass or a named tuple; none of another type."""
     if dataclasses.is_dataclass(kind):
         return [field.name for field in dataclasses.fields(kind)]
-    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return list(kind._fields)
-    raise StoreError(
-        f"{where}: {kind.__module__}.{kind.__qualname__} cannot be stored; "
-        "use None, bool, int, float, str, list, tuple, dict, NumPy arrays, dataclasses or named tuples"
-    )
+    return list(getattr(kind, "_fields", ()))
 
 
 def _object(tree: Any, arrays: list[np.ndarray], types: dict[str, type], where: str) -> Any:
@@ -141,8 +126,6 @@ def _object(tree: Any, arrays: list[np.ndarray], types: dict[str, type], where: 
     if not isinstance(tree, dict):
         return tree
     ((tag, value),) = tree.items()
-    if tag == "float":
-        return struct.unpack("<d", bytes.fromhex(value))[0]
     if tag == "tuple":
         return tuple(_object(value, arrays, types, where))
     if tag == "dict":
@@ -152,17 +135,13 @@ def _object(tree: Any, arrays: list[np.ndarray], types: dict[str, type], where: 
     if tag != "record":
         raise ValueError(f"unknown tag {tag!r}")
     name, fields = value
-    if name not in types:
-        allowed = ", ".join(sorted(types)) or "none"
-        raise StoreError(f"{where}: holds a {name}, which is not among the types given ({allowed})")
-    kind = types[name]
-    names = _fields(kind, where)
-    if set(names) != set(fields):
+    if name not in types or set(fields) != set(_fields(types[name])):
         raise StoreError(
-            f"{where}: the stored {name} has {', '.join(fields)} and not {', '.join(names)}; it was written by another "
-            "version of pmm_mcmc: go on with that one"
+            f"{where}: holds a {name} of {', '.join(fields)}, which this version of pmm_mcmc does not have here; go on "
+            "with the one that wrote it"
         )
-    values = {field: _object(fields[field], arrays, types, f"{where}.{field}") for field in names}
+    kind = types[name]
+    values = {field: _object(fields[field], arrays, types, f"{where}.{field}") for field in _fields(kind)}
     if not dataclasses.is_dataclass(kind):
         return kind._make(values.values())  # type: ignore[attr-defined]
     record = object.__new__(kind)  # without __init__, which could change the fields

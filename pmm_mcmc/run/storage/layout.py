@@ -104,13 +104,9 @@ class ArrayLayout:
         StoreError
             If something in the template cannot be stored; the message names it.
         """
-        if min(rows, chains) < 1:
-            raise StoreError(f"rows_per_chunk={rows}, chains_per_chunk={chains}: must be at least 1")
         groups = {node.path: node.to_dataset(inherit=False).drop_encoding() for node in template.subtree}
         encoding = {
-            path: {
-                name: _encoding(f"{path}/{name}".lstrip("/"), v, rows, chains) for name, v in group.variables.items()
-            }
+            path: {name: _encoding(str(name), v, rows, chains) for name, v in group.variables.items()}
             for path, group in groups.items()
         }
         memory: dict[str, Any] = {}
@@ -213,53 +209,32 @@ class ArrayLayout:
                 yield _key(path, meta, [i]), numbers, [_DRAWS]
 
     def check(self, path: str, values: np.ndarray, chains: slice, row: int) -> None:
-        """Raise :class:`StoreError` for values that do not fit an array, or do not start at a new file."""
+        """Raise :class:`StoreError` for values that do not fit an array, or do not begin and end with a file."""
         meta = self.nodes[path]
         names = _dims(meta)
-        shape = meta["shape"]
+        size = dict(zip(names, _chunk_shape(meta), strict=True))
         rows = values.shape[names.index("draw")] if _grows(meta) and values.ndim == len(names) else 0
         lengths = {"chain": chains.stop - chains.start, "draw": rows}
-        wanted = tuple(lengths.get(name, n) for name, n in zip(names, shape, strict=True))
-        if values.shape != wanted or str(values.dtype) != meta["data_type"]:
+        shape = tuple(lengths.get(name, n) for name, n in zip(names, meta["shape"], strict=True))
+        ragged = chains.start % size.get("chain", 1) or row % size.get("draw", 1)
+        ragged = ragged or (chains.stop % size.get("chain", 1) and chains.stop != self.chains(path))
+        if ragged or values.shape != shape or str(values.dtype) != meta["data_type"]:
             raise StoreError(
-                f"{path}: values of shape {values.shape} and type {values.dtype} for chains {chains.start} to "
-                f"{chains.stop}; the template has {wanted} and {meta['data_type']}"
-            )
-        size = dict(zip(names, _chunk_shape(meta), strict=True))
-        if "chain" in names:
-            inner = chains.stop % size["chain"] and chains.stop != shape[names.index("chain")]
-            if chains.start % size["chain"] or inner:
-                raise StoreError(
-                    f"{path}: chains {chains.start} to {chains.stop} are no whole files; "
-                    f"let them begin and end at multiples of chains_per_chunk, here {size['chain']}"
-                )
-        if "draw" in names and row % size["draw"]:
-            raise StoreError(
-                f"{path}: {row} rows are no whole files of {size['draw']}, so nothing can follow them; "
-                "append rows_per_chunk at a time, and fewer only at the end"
+                f"{path}: {values.dtype} {values.shape} for chains {chains.start} to {chains.stop} from draw {row} on; "
+                f"must be {meta['data_type']} {shape}, in whole files of {size}"
             )
 
 
-def _encoding(path: str, variable: xr.Variable, rows: int, chains: int) -> dict[str, Any]:
+def _encoding(name: str, variable: xr.Variable, rows: int, chains: int) -> dict[str, Any]:
     encoding: dict[str, Any] = {
         "compressors": (ZstdCodec(level=_LEVEL, checksum=False), Crc32cCodec()),
         "chunk_key_encoding": {"name": "default", "separator": "."},
         "write_empty_chunks": True,
     }
     sizes = dict(zip(variable.dims, variable.shape, strict=True))
-    if "draw" in sizes:
-        coordinate = variable.dims == ("draw",) and _name(path) == "draw" and variable.dtype.kind in "iu"
-        if not coordinate and (variable.dims[:2] != ("chain", "draw") or variable.dtype.kind not in "biuf"):
-            raise StoreError(
-                f"{path}: dimensions {variable.dims} of {variable.dtype}; "
-                "draws are stored as bools, integers or floats with dimensions (chain, draw, ...)"
-            )
-        if sizes["draw"]:
-            raise StoreError(f"{path}: has {sizes['draw']} draws; the template of a store must have none")
-    if "draw" in sizes or (variable.dims[:1] == ("chain",) and _name(path) != "chain"):
-        limits = {"chain": chains, "draw": rows}
+    if "draw" in sizes or (variable.dims[:1] == ("chain",) and name != "chain"):
         encoding["chunks"] = tuple(
-            limits["draw"] if d == "draw" else max(1, min(n, limits.get(str(d), n))) for d, n in sizes.items()
+            rows if d == "draw" else max(1, min(n, chains if d == "chain" else n)) for d, n in sizes.items()
         )
     return encoding
 

@@ -13,8 +13,7 @@ from zarr.storage import FsspecStore, LocalStore, WrapperStore
 from pmm_mcmc.run.storage.errors import NothingStored, StoreError
 from pmm_mcmc.run.storage.folder import LocalFolder, folder_at
 from pmm_mcmc.run.storage.layout import METADATA, intact, is_chunk
-from pmm_mcmc.run.storage.notes import add_notes, stored_notes
-from pmm_mcmc.run.storage.recovery import complete
+from pmm_mcmc.run.storage.recovery import complete, stored_notes
 
 __all__ = ["open_store"]
 
@@ -59,7 +58,10 @@ def open_store(path: str | os.PathLike[str]) -> xr.DataTree:
         raise StoreError(
             f"{folder.at(METADATA)}: the metadata are damaged ({error}); resuming the run writes them again"
         ) from error
-    return add_notes(tree, stored_notes(folder))
+    for group, attributes in stored_notes(folder).items():
+        if group in tree.groups or f"/{group}" in tree.groups:
+            tree[group].attrs.update(attributes)
+    return tree
 
 
 class _Checked(WrapperStore[Any]):

@@ -2,57 +2,47 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.run.storage.checkpoint import decode, encode
+from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.storage.errors import Damaged, NothingStored, StoreError
 from pmm_mcmc.run.storage.folder import LOCKS, PARTIAL, PRIVATE, Folder, folder_at
 from pmm_mcmc.run.storage.layout import METADATA, ArrayLayout, Extent, intact
 
 __all__ = [
-    "CREATING",
-    "SETTINGS",
-    "SLOTS",
-    "Record",
-    "complete",
-    "differences",
-    "last_whole",
-    "refuse_existing",
-    "refuse_twins",
-    "stored_identity",
-    "stored_layout",
-]
+    "CREATING", "NOTES", "SETTINGS", "SLOTS", "Record", "complete", "differences", "last_whole", "refuse_existing",
+    "refuse_twins", "stored_identity", "stored_layout", "stored_notes",
+]  # fmt: skip
 
 SETTINGS = f"{PRIVATE}/settings"  # layout and identity, written once
 CREATING = f"{PRIVATE}/creating"  # exists while a store is being created
+NOTES = f"{PRIVATE}/notes.json"  # attributes that may differ between two equal runs, such as times
 SLOTS = (f"{PRIVATE}/checkpoint.0", f"{PRIVATE}/checkpoint.1")  # used in turn
 # Numbers of two identities are equal up to this, relative to themselves, and to a thousandth of it relative to the
 # largest: machines round differently.
 _TOLERANCE = 1e-9
 _SINGLE_TOLERANCE = 1e-4
+_ABSENT = object()
 
 
 class Record(NamedTuple):
     """A commit: its number, the extent of the store with it and before it, and the checkpoint."""
 
-    number: int
-    extent: Extent
-    previous: Extent
-    state: Any
-
-    @classmethod
-    def first(cls) -> Record:
-        """Return the record of a store without commits."""
-        return cls(-1, Extent({}, {}), Extent({}, {}), None)
+    number: int = -1
+    extent: Extent = Extent({}, {})
+    previous: Extent = Extent({}, {})
+    state: Any = None
 
 
 def _present(folder: Folder) -> set[str]:
     """Return the keys of the files in a folder, without those that are written before ``CREATING``."""
-    return folder.sizes().keys() - LOCKS - {CREATING + PARTIAL}
+    names = (*LOCKS, CREATING)
+    return {key for key in folder.sizes() if key == CREATING or key.removesuffix(PARTIAL) not in names}
 
 
 def refuse_existing(folder: Folder) -> None:
@@ -79,8 +69,37 @@ def complete(folder: Folder) -> bool:
 
 def differences(stored: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
     """Return the differences between the identities of two runs as text, empty if there are none."""
-    names = sorted(stored.keys() | identity.keys())
-    return "; ".join(_difference(stored, identity, name) for name in names if not _same(stored, identity, name))
+    precise = stored.get("precision", "float64") == "float64"
+    tolerance = _TOLERANCE if precise else _SINGLE_TOLERANCE
+    texts = []
+    for name in sorted(stored.keys() | identity.keys()):
+        a = stored.get(name, _ABSENT)
+        b = identity.get(name, _ABSENT)
+        if _same(a, b, tolerance):
+            continue
+        text = "other values at two fixed points, as of another model, other data or another format"
+        if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
+            text = "not stored" if a is _ABSENT else f"stored {a!r}"
+            text += ", not given" if b is _ABSENT else f", given {b!r}"
+        texts.append(f"{name}: {text}")
+    return "; ".join(texts)
+
+
+def _same(a: Any, b: Any, tolerance: float) -> bool:
+    """Return whether two entries are equal; arrays up to rounding."""
+    arrays = isinstance(a, np.ndarray) + isinstance(b, np.ndarray)
+    if arrays == 2:
+        absolute = 1e-3 * tolerance * np.abs(a[np.isfinite(a)]).max(initial=0.0)
+        return a.shape == b.shape and np.allclose(b, a, tolerance, absolute, equal_nan=True)
+    return not arrays and (a == b or repr(a) == repr(b))  # NaN is not equal to itself
+
+
+def stored_notes(folder: Folder) -> dict[str, dict[str, Any]]:
+    """Return the notes of a store, by group and name; an empty dict if they cannot be read."""
+    try:
+        return json.loads(folder.get(NOTES) or b"{}")
+    except ValueError:
+        return {}
 
 
 def stored_layout(folder: Folder, identity: Mapping[str, Any]) -> ArrayLayout:
@@ -119,30 +138,6 @@ def _settings(folder: Folder) -> dict[str, Any]:
         raise StoreError(f"{error}; the draws can be read, but the run must be begun again at another path") from error
 
 
-def _same(stored: Mapping[str, Any], identity: Mapping[str, Any], name: str) -> bool:
-    if name not in stored or name not in identity:
-        return False
-    a = stored[name]
-    b = identity[name]
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        relative = _TOLERANCE if stored.get("precision", "float64") == "float64" else _SINGLE_TOLERANCE
-        absolute = 1e-3 * relative * np.abs(a[np.isfinite(a)]).max(initial=0.0)
-        return a.shape == b.shape and np.allclose(b, a, relative, absolute, equal_nan=True)
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return False
-    return a == b or encode(a) == encode(b)  # NaN is not equal to itself
-
-
-def _difference(stored: Mapping[str, Any], identity: Mapping[str, Any], name: str) -> str:
-    if any(isinstance(entries.get(name), np.ndarray) for entries in (stored, identity)):
-        return f"{name}: other values at two fixed points, as of another model, other data or another format"
-    return f"{name}: {_shown(stored, name, 'stored')}, {_shown(identity, name, 'given')}"
-
-
-def _shown(entries: Mapping[str, Any], name: str, how: str) -> str:
-    return f"{how} {entries[name]!r}" if name in entries else f"not {how}"
-
-
 def last_whole(
     folder: Folder, layout: ArrayLayout, types: Iterable[type], sizes: Mapping[str, int]
 ) -> tuple[Record, dict[str, str]]:
@@ -173,7 +168,7 @@ def last_whole(
         except Damaged as error:
             faults[key] = str(error)
     if not records and not faults:
-        none = Record.first()
+        none = Record()
         gone = folder.get(METADATA) != layout.published(none.extent)[METADATA] and "its checkpoints are missing"
         fault = gone or _fault(folder, layout, none, sizes)
         if not fault:

@@ -17,9 +17,9 @@ from pmm_mcmc.run.storage.checkpoint import encode
 from pmm_mcmc.run.storage.errors import StoreError
 from pmm_mcmc.run.storage.folder import LOCKS, PARTIAL, Folder, folder_at
 from pmm_mcmc.run.storage.layout import METADATA, ArrayLayout, Extent, is_ours, packed
-from pmm_mcmc.run.storage.notes import NOTES, stored_notes
 from pmm_mcmc.run.storage.recovery import (
     CREATING,
+    NOTES,
     SETTINGS,
     SLOTS,
     Record,
@@ -27,6 +27,7 @@ from pmm_mcmc.run.storage.recovery import (
     refuse_existing,
     refuse_twins,
     stored_layout,
+    stored_notes,
 )
 
 __all__ = ["Store"]
@@ -50,7 +51,8 @@ class Store:
         self._primary = primary
         self._number = record.number
         self._extent = Extent({group: 0 for group in layout.draws} | record.extent.rows, record.extent.copies)
-        self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(_WRITERS, "pmm-store")
+        self._pool = ThreadPoolExecutor(_WRITERS, "pmm-store")
+        self._open = True
         self._forget()
 
     @classmethod
@@ -81,11 +83,6 @@ class Store:
             Whether this process publishes.  Other processes only write files of their chains, and open the store
             after the primary has created it.
 
-        Returns
-        -------
-        Store
-            A store with no draws.
-
         Raises
         ------
         StoreError
@@ -104,11 +101,10 @@ class Store:
                     folder.delete(key)  # from an interrupted creation
             folder.put(CREATING, b"")
             refuse_twins(folder, layout)
-            start = Record.first()
-            store = cls(folder, layout, start, primary)
-            store._put(files | layout.own_metadata(start.extent))
-            store._put({SETTINGS: settings})
-            store._publish(start.extent)
+            store = cls(folder, layout, Record(), primary)
+            store._run(folder.put, (files | layout.own_metadata(store._extent)).items())
+            folder.put(SETTINGS, settings)
+            store._publish(store._extent)
             folder.delete(CREATING)
         return store
 
@@ -121,7 +117,7 @@ class Store:
         types: Iterable[type] = (),
         primary: bool = True,
     ) -> Self:
-        """Open a store at its last commit; later files are removed.
+        """Open a store at its last whole commit; later files are removed.
 
         Parameters
         ----------
@@ -133,11 +129,6 @@ class Store:
             The dataclasses and named tuples that its checkpoint may contain.
         primary
             As in :meth:`create`; the other processes resume after the primary has.
-
-        Returns
-        -------
-        Store
-            The store with the draws and the checkpoint of the last whole commit.
 
         Raises
         ------
@@ -190,36 +181,22 @@ class Store:
         StoreError
             If values do not fit the template, or cannot be written.
         """
-        self._require_open()
         row = self._extent.rows.get(group, 0)
-        rows = {self._rows[group]} if group in self._rows else set()
-        spans: dict[str, tuple[int, int]] = {}
         tasks: list[tuple[str, np.ndarray, list[int]]] = []
         for name, array in arrays.items():
             path = f"{group}/{name}"
             values = np.asarray(array)
-            if path not in self._layout.arrays():
-                raise StoreError(f"{path}: is not in the template of {self._folder.root}")
-            grows = name in self._layout.draws.get(group, ())
             start, stop, _ = chains.indices(self._layout.chains(path))
+            grows = self._layout.grows(path)
             self._layout.check(path, values, slice(start, stop), row if grows else 0)
-            if any(start < b and a < stop for a, b in self._spans.get(path, ())):
-                raise StoreError(f"{path}: chains {start} to {stop} were appended already; commit first")
-            spans[path] = (start, stop)
-            if grows:
-                rows.add(values.shape[1])
-            if not self._primary and not self._layout.chains(path):
-                continue  # all processes give the same values
-            tasks += self._layout.chunks(path, 1 - self._extent.copies.get(path, 0), values, start, row)
-        if len(rows) > 1:
-            counts = " and ".join(map(str, sorted(rows)))
-            raise StoreError(f"{group}: {counts} rows in one commit; append as many of each variable")
+            if grows and self._rows.setdefault(group, values.shape[1]) != values.shape[1]:
+                raise StoreError(f"{path}: {values.shape[1]} rows, and {self._rows[group]} of {group} before")
+            if not grows:
+                self._replaced.add(path)
+            if self._primary or self._layout.chains(path):  # of others all processes have the same values
+                tasks += self._layout.chunks(path, 1 - self._extent.copies.get(path, 0), values, start, row)
         self._run(self._put_packed, tasks)
         self._keys.update(key for key, _, _ in tasks)
-        for path, span in spans.items():
-            self._spans.setdefault(path, []).append(span)
-        if rows:
-            self._rows[group] = rows.pop()
 
     def commit(self, checkpoint: Any) -> None:
         """Make all appended values visible, together with a checkpoint; either everything or nothing is committed.
@@ -234,17 +211,15 @@ class Store:
         StoreError
             If something is missing or cannot be written.  The commit can be tried again.
         """
-        self._require_open()
-        extent = self._extent_with_appended()
+        rows = {group: n + self._rows.get(group, 0) for group, n in self._extent.rows.items()}
+        copies = {path: 1 - self._extent.copies.get(path, 0) for path in self._replaced}
+        extent = Extent(rows, self._extent.copies | copies)
         if self._primary:
             self._folder.check()
-            for group, rows in extent.rows.items():
-                self._run(self._put_packed, self._layout.coordinate(group, self._extent.rows.get(group, 0), rows))
-            absent = [
-                key
-                for key in sorted(self._layout.keys(extent, since=self._extent) - self._keys)
-                if not self._folder.exists(key)
-            ]
+            for group, n in rows.items():
+                self._run(self._put_packed, self._layout.coordinate(group, self._extent.rows.get(group, 0), n))
+            keys = self._layout.keys(extent, since=self._extent) - self._keys
+            absent = [key for key in sorted(keys) if not self._folder.exists(key)]
             if absent:
                 raise StoreError(
                     f"{self._folder.root}: commit: {absent[0]} and {len(absent) - 1} other files are missing; "
@@ -258,7 +233,7 @@ class Store:
         self._forget()
 
     def note(self, attributes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Store attributes that may differ between two equal runs, such as times.
+        """Store attributes that are known, or may be another time, when the run has ended.
 
         Parameters
         ----------
@@ -266,26 +241,23 @@ class Store:
             Attributes by group (``"/"`` for the root) and name, added to earlier ones.  The tree that
             :func:`open_store` returns has them.
         """
-        self._require_open()
         if self._primary:
             notes = stored_notes(self._folder)
             for group, values in attributes.items():
-                if not isinstance(values, Mapping):
-                    raise StoreError(f"note: {group}={values!r}: give attributes by group, '/' for the root")
                 notes.setdefault(group, {}).update(values)
             self._folder.put(NOTES, json.dumps(notes, default=lambda value: value.tolist()).encode())
 
     def close(self) -> None:
         """Stop writing.  Values that are not committed are removed when the run is resumed."""
-        if self._pool is None:
+        if not self._open:
             return
+        self._open = False
         try:
             if self._primary:
                 self._folder.check()
-                self._put(self._layout.own_metadata(self._extent, changed=True))
+                self._run(self._folder.put, self._layout.own_metadata(self._extent, changed=True).items())
         finally:
             self._pool.shutdown()
-            self._pool = None
             self._folder.release()
 
     def __enter__(self) -> Self:
@@ -295,34 +267,15 @@ class Store:
         with contextlib.suppress(StoreError) if kind else contextlib.nullcontext():
             self.close()
 
-    def _require_open(self) -> ThreadPoolExecutor:
-        if self._pool is None:
-            raise StoreError(f"{self._folder.root}: this store was closed; resume it to write more")
-        return self._pool
-
     def _forget(self) -> None:
+        """Begin the next commit."""
         self._rows: dict[str, int] = {}
-        self._spans: dict[str, list[tuple[int, int]]] = {}
+        self._replaced: set[str] = set()
         self._keys: set[str] = set()
 
-    def _extent_with_appended(self) -> Extent:
-        """Return the extent of the store with the appended values; all variables of a group must have the same."""
-        for group in self._rows:
-            spans = {name: sorted(self._spans.get(f"{group}/{name}", [])) for name in self._layout.draws[group]}
-            reference, *others = spans
-            for name in others:
-                if spans[name] != spans[reference]:
-                    raise StoreError(
-                        f"{group}: chains {spans[reference]} of {reference} were appended, but {spans[name]} of "
-                        f"{name}; append the same of all variables before a commit"
-                    )
-        rows = {group: n + self._rows.get(group, 0) for group, n in self._extent.rows.items()}
-        replaced = [path for path in self._spans if not self._layout.grows(path)]
-        copies = self._extent.copies | {path: 1 - self._extent.copies.get(path, 0) for path in replaced}
-        return Extent(rows, copies)
-
     def _run(self, function: Callable[..., None], tasks: Iterable[tuple[Any, ...]]) -> None:
-        pending = [self._require_open().submit(function, *task) for task in tasks]
+        """Call a function with each of some arguments, on threads; raise the first error."""
+        pending = [self._pool.submit(function, *task) for task in tasks]
         try:
             for future in pending:
                 future.result()
@@ -333,9 +286,6 @@ class Store:
 
     def _put_packed(self, key: str, values: np.ndarray, shape: list[int]) -> None:
         self._folder.put(key, packed(values, shape))
-
-    def _put(self, files: Mapping[str, bytes]) -> None:
-        self._run(self._folder.put, files.items())
 
     def _publish(self, extent: Extent) -> None:
         """Publish this extent to readers."""

@@ -21,17 +21,18 @@ from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups, groups_of
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.driver import Advance, Driver, Stopped
-from pmm_mcmc.run.ladder_climbs import look
-from pmm_mcmc.run.ladder_path import Moved, Path, Points
-from pmm_mcmc.run.ladder_report import LADDER
-from pmm_mcmc.run.ladder_state import LOOK, LOOKS, Ladder
-from pmm_mcmc.run.ladder_tuning import Fixed, Tuner
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import MemoryRecorder, StoreRecorder
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.starts import starts
 from pmm_mcmc.run.storage import Store
+from pmm_mcmc.run.until import until_of
+from pmm_mcmc.tempering.climbs import look
+from pmm_mcmc.tempering.ladder import LOOK, LOOKS, Ladder
+from pmm_mcmc.tempering.path import Moved, Path, Points
+from pmm_mcmc.tempering.report import LADDER
+from pmm_mcmc.tempering.tuning import Fixed, Tuner
 from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["Tempering"]
@@ -142,7 +143,7 @@ class Tempering(Driver):
             done += 1
             self.console.update(False, setting, ladder.done, *self._shown(float(ladder.n_grad.sum())))
         chunk = Chunk(*(array[:, :done] for array in chunk))
-        groups = groups_of(self.plan, chunk, setting, setting.steps_per_draw, n_grad_before, "")
+        groups = groups_of(self.plan, chunk, setting, n_grad_before, "")
         groups["sample_stats"]["restart"] = arrived[:, :done]
         return Advance(groups, False, ladder.done, done == rows)
 
@@ -214,7 +215,7 @@ class Tempering(Driver):
         if request.store is None:
             refuse_too_large(request.draws, replicas, plan.numbers_per_draw)
             identity = self._identity | {"chains": replicas}
-            self.recorder = MemoryRecorder(plan.layout, self.attributes, empty, rows, identity, draws=request.draws)
+            self.recorder = MemoryRecorder(plan.layout, self.attributes, empty, rows, identity, request.draws)
         else:
             template = plan.layout.tree(empty, self.attributes)
             template[LADDER] = xr.DataTree(self._named(ladder.report))
@@ -226,11 +227,12 @@ class Tempering(Driver):
         self.recorder.begin(ladder)
 
     def _resume(self, stored: dict[str, Any]) -> None:
-        """Continue the stored run."""
+        """Continue the stored run; refuse fewer draws than it has."""
         rows = stored["rows"]
         store = str(self.request.store)
         self._record_in(Store.resume(store, self._identity | {"rows": rows}, types=_TYPES), rows)
         self.run = self.recorder.run
+        until_of(self.request.draws, self.run.replicas, self.run.done, self.recorder, self.processes)
         self.path.mixture = self.run.mixture
 
     def _record_in(self, store: Store, rows: int) -> None:
