@@ -234,6 +234,7 @@ class Tempering(Driver):
         self.run = self.recorder.run
         until_of(self.request.draws, self.run.replicas, self.run.done, self.recorder, self.processes)
         self.path.mixture = self.run.mixture
+        self.console.update(False, self.run.tuned, self.run.done, *self._shown(float(self.run.n_grad.sum())))
 
     def _record_in(self, store: Store, rows: int) -> None:
         recorder = StoreRecorder(str(self.request.store), store, rows, self._identity["seed"], self.processes)
