@@ -19,12 +19,7 @@ _VECTORS = ("gradient", "unconstrained", "noncentred")
 
 
 class Moments:
-    """Moments of the draws so far.
-
-    Parameters
-    ----------
-    posterior
-        Arrays ``(chain, n, *event)`` by name, for any ``n``: only their shapes are used.
+    """Moments of the draws so far, of a posterior with arrays ``(chain, n, *event)`` for any ``n``, by name.
 
     Attributes
     ----------
