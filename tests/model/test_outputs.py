@@ -1,8 +1,6 @@
 """Values of flat draws: those that PyMC's own trace would hold, with JAX and without.  Nothing here is random."""
 
-import importlib
 import tracemalloc
-from operator import attrgetter
 
 import jax
 import numpy as np
@@ -330,33 +328,6 @@ def test_without_jax_and_with_its_settings_left_alone(run_script, precision):
     close, dtypes, exact = found
     assert exact and all(close.values()), close
     assert dtypes == {name: ["int64" if name == "n" else precision] * 2 for name in ("x", "y", "n", "z")}
-
-
-RELIED_ON = [
-    ("pymc.model.core", "Model.unobserved_value_vars"),
-    ("pymc.util", "get_default_varnames"),
-    ("pymc.backends.arviz", "coords_and_dims_for_inferencedata"),
-    ("pymc.backends.arviz", "find_observations"),
-    ("pymc.backends.arviz", "find_constants"),
-    ("pymc.pytensorf", "join_nonshared_inputs"),
-    ("pytensor.tensor.rewriting.ofg", "inline_ofg_node"),
-    ("pytensor.graph.replace", "vectorize_graph"),
-    ("pytensor.graph.rewriting.utils", "rewrite_graph"),
-    ("pytensor.tensor.blockwise", "Blockwise.batch_ndim"),
-    ("pytensor.scalar.math", "Softplus"),
-    ("pytensor.scalar.math", "Log1mexp"),
-    ("arviz_base", "dict_to_dataset"),
-    ("jax", "enable_x64"),
-    ("jax", "config.values"),
-]
-
-
-@pytest.mark.parametrize(("module", "name"), RELIED_ON)
-def test_names_relied_on_are_where_they_were(module, name):
-    try:
-        attrgetter(name)(importlib.import_module(module))
-    except (ImportError, AttributeError) as error:
-        pytest.fail(f"{module}.{name}, which results are made with, has moved: {error}")
 
 
 def test_rewrites_relied_on_are_known():
