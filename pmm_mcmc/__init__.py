@@ -51,7 +51,7 @@ _NAMES = {
     "open": "pmm_mcmc.run.storage",
     "sample": "pmm_mcmc.run.sample",
     "summary": "pmm_mcmc.diagnostics.summary",
-    "temper": "pmm_mcmc.run.temper",
+    "temper": "pmm_mcmc.tempering.temper",
     "verdict": "pmm_mcmc.diagnostics.verdict",
 }
 # Names that would hide Python's own in their modules.
@@ -93,8 +93,8 @@ if TYPE_CHECKING:
     from pmm_mcmc.run.sample import extend, sample
     from pmm_mcmc.run.storage import StoreError
     from pmm_mcmc.run.storage import open_store as open
-    from pmm_mcmc.run.temper import temper
     from pmm_mcmc.steps import GHMC, OLMC, RLMC, ULMC, PoissonOLMC, PoissonULMC
+    from pmm_mcmc.tempering.temper import temper
 
 if not TYPE_CHECKING:  # type checkers are to report a name that is not there
 

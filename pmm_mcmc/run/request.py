@@ -26,9 +26,8 @@ from pmm_mcmc.steps.poisson import PoissonULMC
 __all__ = ["Request", "fresh_seed", "seed_of", "stored_run"]
 
 _BACKENDS = ("auto", "numba", "jax")
-# Chains by default, and those of all temperatures of a ladder.
+# Chains by default.
 _CHAINS = 4
-_REPLICAS = 96
 # Most superchains by default, enough for the variance between them, and fewest chains for which there are any.
 _SUPERCHAINS = 16
 _FEWEST_CHAINS = 64
@@ -41,6 +40,7 @@ _INHERITED = {
 }  # fmt: skip
 
 _NUTS = "is NUTS's; pm.sample() runs that"
+_TEMPERS = "pmm.temper samples on a ladder of temperatures"
 # Arguments of pm.sample and its wrappers that have another name here or no meaning.
 _ELSEWHERE = {
     "init": "chains start within one unit of the model's initial point; initvals= says where else, and warm-up finds "
@@ -58,6 +58,8 @@ _ELSEWHERE = {
     "return_inferencedata": "the result is always an ArviZ DataTree: leave it out",
     "trace": "store= writes the draws to zarr while the run goes on",
     "keep_warning_stat": "warnings are logged: leave it out",
+    "ladder": _TEMPERS,
+    "reference": _TEMPERS,
     "quiet": "progressbar=False and compute_convergence_checks=False are quiet",
     "progressbar_theme": "progressbar=False is all there is to choose",
     "mp_ctx": "chains run on threads, not in processes: leave it out, or give cores=",
@@ -86,7 +88,7 @@ class Request:
     finished_run
         The result in memory that is continued.
     ladder, reference
-        Those of a ladder of temperatures; None without one.
+        Those of a ladder of temperatures, of :func:`pmm_mcmc.temper`; None without one.
     """
 
     step: Any = None
@@ -133,15 +135,13 @@ class Request:
         """
         _refuse_unknown(others, function)
         options: dict[str, Any] = {name: field.default for name, field in cls.__dataclass_fields__.items()}
-        options |= {"chains": None, "superchains": "auto", "adjusted": None, "reference": "auto"} | arguments
+        options |= {"chains": None, "superchains": "auto", "adjusted": None} | arguments
         options |= _of_backend(options)
         options["step"] = _one_step(options["step"], options["draws"])
         if finished_run is not None:
             options |= _inherited_arguments(finished_run, options)
-        if options["ladder"] is not None:
-            _check_for_ladder(options)
         if options["chains"] is None:
-            options["chains"] = _CHAINS if options["ladder"] is None else _REPLICAS
+            options["chains"] = _CHAINS
         if options["adjusted"] is None:
             # A step is given for its own draws.
             options["adjusted"] = options["step"] is None
@@ -161,17 +161,10 @@ class Request:
         if options["seed"] is None and finished_run is not None:
             options["seed"] = finished_run.identity["seed"]
         _check_keep(options)
-        if options["ladder"] is not None:
-            return cls(**options)  # the rest is checked there: see pmm_mcmc.run.temper
-        if options["reference"] != "auto":
-            raise ValueError(
-                f"reference={options['reference']!r}: is that of a ladder; give ladder='auto' too, or leave it out"
-            )
         if options["resume"] and options["device"] == "auto" and options["backend"] != "numba":
             # A new trial could choose another device.
             options["device"] = stored_run(options["store"]).get("device", "auto")
         options["superchains"] = _number_of_superchains(options["superchains"], options["chains"])
-        options["reference"] = None
         return cls(**options)
 
     @property
@@ -314,19 +307,6 @@ def _check_keep(options: Mapping[str, Any]) -> None:
     for name, wanted in needy.items():
         if keep == "moments" and wanted:
             raise ValueError(f"{name} needs draws, and keep='moments' keeps none: leave one of the two out")
-
-
-def _check_for_ladder(options: dict[str, Any]) -> None:
-    """Raise ``ValueError`` for an argument of ``pmm.sample`` that ``pmm.temper`` does not take."""
-    allowed: dict[str, list[Any]] = {
-        "finished_run": [None], "keep": ["draws"], "adjusted": [None, True], "superchains": ["auto", None],
-        "discard_tuned_samples": [True],
-    }  # fmt: skip
-    for name, values in allowed.items():
-        if options[name] not in values:
-            argument = "more=" if name == "finished_run" else f"{name}={options[name]!r}"
-            raise ValueError(f"ladder={options['ladder']!r}: {argument} does not go with pmm.temper; leave it out")
-    options |= {"superchains": None, "adjusted": True}
 
 
 def _number_of_superchains(superchains: Any, chains: int) -> int | None:

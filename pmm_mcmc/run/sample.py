@@ -21,15 +21,14 @@ from pmm_mcmc.run.recorders import recorder_of
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import stop_on_signals
 from pmm_mcmc.run.starts import density_at, draws_of_prior, starts
-from pmm_mcmc.run.temper import tempered
 from pmm_mcmc.run.until import DRAWS, UntilKnown, until_of
 from pmm_mcmc.warmup.pooled import warm_up
 
 __all__ = ["FinishedChunk", "StopSampling", "extend", "sample", "warm_up"]
 
-# Arguments that have another place now: pmm.extend, pmm.temper, pmm.Jax, none.
+# Arguments that have another place now: pmm.extend, pmm.Jax, none.
 _OLD_NAMES = (
-    "more", "ladder", "reference", "device", "precision", "chain_batch_size", "superchains",
+    "more", "device", "precision", "chain_batch_size", "superchains",
 )  # fmt: skip
 
 
@@ -126,9 +125,8 @@ def sample(
         :math:`40 (d + 40)` more; they are in no statistic.
     **others
         Arguments of ``pm.sample`` with another name here, or with no meaning, are refused with what to use instead.
-        Those that this function once had are understood: ``ladder`` and ``reference`` (:func:`pmm_mcmc.temper`),
-        ``more`` (:func:`pmm_mcmc.extend`), ``device``, ``precision`` and ``chain_batch_size`` (:class:`Jax`),
-        ``superchains``.
+        Those that this function once had are understood: ``more`` (:func:`pmm_mcmc.extend`), ``device``,
+        ``precision`` and ``chain_batch_size`` (:class:`Jax`), ``superchains``.
 
     Returns
     -------
@@ -191,7 +189,7 @@ def sample(
         adjusted=adjusted, callback=callback, progressbar=progressbar,
         compute_convergence_checks=compute_convergence_checks, **old,
     )  # fmt: skip
-    return _drawn(request) if request.ladder is None else tempered(request)
+    return _drawn(request)
 
 
 def extend(

@@ -6,6 +6,8 @@ columns); ``tests/steps/test_steps.py`` fails first if it moves.
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Iterator
 from dataclasses import field
 from typing import Any, ClassVar
@@ -59,7 +61,13 @@ class LangevinStep(ArrayStepShared):
     stats_dtypes_shapes: ClassVar[dict[str, tuple[Any, Any]]] = STATISTICS
 
     def __new__(cls, *args: Any, **kwargs: Any) -> LangevinStep:
-        """Create the step without PyMC's constructor, which fails outside a model."""
+        """Create the step without PyMC's constructor, which fails outside a model; check the names of arguments."""
+        names = [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+        for name in kwargs:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, 1)
+                remedy = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(names)}"
+                raise TypeError(f"{name}={kwargs[name]!r} is no argument of pmm.{cls.__name__}{remedy}")
         return object.__new__(cls)
 
     def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -56,10 +56,7 @@ class ULMC(LangevinStep):
     >>> import pymc as pm, pmm_mcmc as pmm
     >>> with pm.Model():
     ...     x = pm.Normal("x", shape=3)
-    ...     step = pmm.ULMC(steps_per_draw=5)
-    ...     dt = pm.sample(100, tune=100, chains=2, step=step, progressbar=False)
-    >>> dt["posterior"]["x"].shape
-    (2, 100, 3)
+    ...     dt = pm.sample(100, tune=100, chains=2, step=pmm.ULMC(steps_per_draw=5), progressbar=False)
     >>> (dt["sample_stats"]["n_grad"][:, 1:] == 5).all().item()
     True
     """
@@ -113,10 +110,7 @@ class OLMC(LangevinStep):
     >>> import pymc as pm, pmm_mcmc as pmm
     >>> with pm.Model():
     ...     x = pm.Normal("x", shape=3)
-    ...     step = pmm.OLMC(steps_per_draw=5)
-    ...     dt = pm.sample(100, tune=100, chains=2, step=step, progressbar=False)
-    >>> dt["posterior"]["x"].shape
-    (2, 100, 3)
+    ...     dt = pm.sample(100, tune=100, chains=2, step=pmm.OLMC(steps_per_draw=5), progressbar=False)
     >>> (dt["sample_stats"]["n_grad"][:, 1:] == 5).all().item()
     True
     """
@@ -197,10 +191,7 @@ class RLMC(LangevinStep):
     >>> import pymc as pm, pmm_mcmc as pmm
     >>> with pm.Model():
     ...     x = pm.Normal("x", shape=3)
-    ...     step = pmm.RLMC(dynamics="overdamped", steps_per_draw=5)
-    ...     dt = pm.sample(100, tune=100, chains=2, step=step, progressbar=False)
-    >>> dt["posterior"]["x"].shape
-    (2, 100, 3)
+    ...     dt = pm.sample(100, tune=100, step=pmm.RLMC(dynamics="overdamped", steps_per_draw=5), progressbar=False)
     >>> (dt["sample_stats"]["n_grad"][:, 1:] == 10).all().item()
     True
     """

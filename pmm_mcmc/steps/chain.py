@@ -14,7 +14,7 @@ from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.initial_points import box_widths
 from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.pooled import Warming
+from pmm_mcmc.warmup.pooled import FEWEST, Warming
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting
 
@@ -27,9 +27,6 @@ SECONDS_AHEAD = 0.05
 # The first preconditioner and curvature come from so many points around the start, within this distance.
 _PROBES = 8
 _PROBE_WIDTH = 0.1
-# A chain of PyMC is tuned with companions until the setting is frozen: the setting of four chains is as near to that of
-# many as the setting of more is (benchmarks/frozen/tuning.txt).
-_WARMUP_CHAINS = 4
 
 
 class NotFiniteError(Exception):
@@ -66,7 +63,6 @@ class Chain:
     unstable: int = 0
     row: int = 0
     _chunk: Chunk | None = None
-    _observed: int = 0
     _ahead: int = 1
     _parts: list[Block] = field(default_factory=list)
 
@@ -117,7 +113,7 @@ class Chain:
         if n_tune == 0:
             tuned = fixed_setting(arguments, to_z(start), sites)
         else:
-            n_others = (_WARMUP_CHAINS - 1) * moves_all
+            n_others = (FEWEST - 1) * moves_all
             others = [pair for pair in (jittered(1.0 if jitter else _PROBE_WIDTH) for _ in range(n_others)) if pair]
             pairs = [pair]
             for probe in start + _PROBE_WIDTH * rng.uniform(-1.0, 1.0, size=(_PROBES, d)):
@@ -176,8 +172,9 @@ class Chain:
         """Return to the last draw handed out; later ones are computed again, with identical values."""
         if self._chunk is None:
             return
-        self._observe()
         if self.row:
+            if self.warmup is not None:
+                self._parts.append(_as_block(self._chunk, slice(self.row)))
             row = self.row - 1
             self.warming.ensemble.state[0] = self._chunk.state[row]
             self.warming.ensemble.gradient[0] = self._chunk.gradient[row]
@@ -188,7 +185,7 @@ class Chain:
             self.n_grad += spent_by_draws
             self.unstable += int(self._chunk.unstable[: self.row].sum())
         self._chunk = None
-        self.row = self._observed = 0
+        self.row = 0
 
     def stop_tuning(self, engine: NumbaEngine) -> None:
         """End the warm-up, early or not.
@@ -286,16 +283,6 @@ class Chain:
         chunk.gradient[0] = gradient
         chunk.lp[0] = state[4 * d]
         chunk.position[0] = coordinates.place(state[:d])
-
-    def _observe(self) -> None:
-        """Collect the draws of warm-up that were handed out since the last call."""
-        chunk = self._chunk
-        rows = slice(self._observed, self.row)
-        if chunk is None or rows.start == rows.stop:
-            return
-        self._observed = self.row
-        if self.warmup is not None:
-            self._parts.append(_as_block(chunk, rows))
 
     def _retune(self, engine: NumbaEngine) -> None:
         """Close the block of warm-up if it is complete."""

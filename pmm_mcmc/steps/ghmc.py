@@ -74,10 +74,7 @@ class GHMC(LangevinStep):
     >>> import pymc as pm, pmm_mcmc as pmm
     >>> with pm.Model():
     ...     x = pm.Normal("x", shape=3)
-    ...     step = pmm.GHMC(steps_per_draw=2)
-    ...     dt = pm.sample(100, tune=100, chains=2, step=step, progressbar=False)
-    >>> dt["posterior"]["x"].shape
-    (2, 100, 3)
+    ...     dt = pm.sample(100, tune=100, chains=2, step=pmm.GHMC(steps_per_draw=2), progressbar=False)
     >>> (dt["sample_stats"]["acceptance_rate"] <= 1).all().item()
     True
     """

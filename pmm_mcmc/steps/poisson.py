@@ -55,9 +55,7 @@ class PoissonULMC(LangevinStep):
     Parameters
     ----------
     <vars>
-    K
-        Number of cells of a step.  "auto" (default): the smallest power of two between 16 and 4096 for which the bias
-        of the grid is small beside that of the step.  A larger K costs no gradients.  The recycled scheme has no K.
+    <K>
     <step_size>
     <friction>
     <option>
@@ -66,10 +64,10 @@ class PoissonULMC(LangevinStep):
     scheme
         "paper", or "recycled", **which is not in the paper**: one midpoint uniform in :math:`(0, \alpha)`,
         the correction relative to the gradient at the previous midpoint, and the linear part :math:`-u` of the drift
-        integrated exactly.  One gradient a step, exact on a whitened Gaussian; the draws are the midpoints.  "auto"
-        (default): "paper" if ``K``, ``option``, ``grid`` or ``midpoint`` is given, and beside steps that move other
-        variables, where the recycled scheme needs two more gradients; otherwise "recycled", which needed 1.5 to 3.6
-        times fewer gradients on all ten targets of the documentation's comparison.
+        integrated exactly.  One gradient a step, no ``K``, exact on a whitened Gaussian; the draws are the midpoints.
+        "auto" (default): "paper" if ``K``, ``option``, ``grid`` or ``midpoint`` is given, and beside steps that move
+        other variables, where the recycled scheme needs two more gradients; otherwise "recycled", which needed 1.5 to
+        3.6 times fewer gradients on all ten targets of the documentation's comparison.
     <common>
 
     Notes
@@ -87,10 +85,7 @@ class PoissonULMC(LangevinStep):
     >>> import pymc as pm, pmm_mcmc as pmm
     >>> with pm.Model():
     ...     x = pm.Normal("x", shape=3)
-    ...     step = pmm.PoissonULMC(K=16)
-    ...     dt = pm.sample(100, tune=100, chains=2, step=step, progressbar=False)
-    >>> dt["posterior"]["x"].shape
-    (2, 100, 3)
+    ...     dt = pm.sample(100, tune=100, chains=2, step=pmm.PoissonULMC(K=16), progressbar=False)
     >>> dt["sample_stats"]["K"].values.max().item()
     16
     """
@@ -144,9 +139,7 @@ class PoissonOLMC(LangevinStep):
     Parameters
     ----------
     <vars>
-    K
-        Number of cells of a step.  "auto" (default): the smallest power of two between 16 and 4096 for which the bias
-        of the grid is small beside that of the step.  A larger K costs no gradients.
+    <K>
     <step_size_overdamped>
     <option>
     <grid>
@@ -167,10 +160,7 @@ class PoissonOLMC(LangevinStep):
     >>> import pymc as pm, pmm_mcmc as pmm
     >>> with pm.Model():
     ...     x = pm.Normal("x", shape=3)
-    ...     step = pmm.PoissonOLMC(grid="centred", steps_per_draw=3)
-    ...     dt = pm.sample(100, tune=100, chains=2, step=step, progressbar=False)
-    >>> dt["posterior"]["x"].shape
-    (2, 100, 3)
+    ...     dt = pm.sample(100, tune=100, step=pmm.PoissonOLMC(grid="centred", steps_per_draw=3), progressbar=False)
     >>> (dt["sample_stats"]["n_grad"][:, 1:] == 6).all().item()
     True
     """

@@ -23,6 +23,11 @@ _TEXTS = {
         :math:`\gamma`, in whitened units.  "auto" (default): 1, which suits a whitened posterior, or less if a trial
         in warm-up finds that to be better.
 """,
+    "K": r"""
+    K
+        Number of cells of a step.  "auto" (default): the smallest power of two between 16 and 4096 for which the bias
+        of the grid is small beside that of the step.  A larger K costs no gradients.
+""",
     "option": r"""
     option
         2 (default): the drift is corrected in exactly one cell.  1: in each cell with probability :math:`1/K`,

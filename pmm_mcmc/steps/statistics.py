@@ -66,21 +66,7 @@ def rows_of(
     statistics: dict[str, tuple[Any, Any]],
     structure: Structure | None,
 ) -> list[Stats]:
-    """Return the statistics of each draw of a chunk before it is handed out.
-
-    Parameters
-    ----------
-    chunk
-        The draws.
-    tuned, thin
-        Their tuned parameters, and the number of transitions for each.
-    chain
-        The chain before these draws.
-    statistics
-        The statistics of the step, by name.
-    structure
-        The non-centring, if any.
-    """
+    """Return the ``statistics`` of each draw of a chunk, one for ``thin`` transitions, from the chain before them."""
     d = chunk.position.shape[1]
     sampled = chunk.position, chunk.gradient
     if structure is not None and "gradient" in statistics:

@@ -68,50 +68,43 @@ class Climbers:
         share = np.ones(n)
         fresh = going.copy()  # climbers that need a direction
         while going.any():
-            indices = np.flatnonzero(going & fresh)
-            if indices.size:
-                step[indices] = _direction(
-                    self.gradient[indices], steps[indices], changes[indices], weights[indices], scale[indices]
-                )
-                promised = (self.gradient[indices] * step[indices]).sum(axis=1)
-                self.arrived[indices] = 0.5 * promised < _ARRIVED
-                going[indices[self.arrived[indices]]] = False
-                longest = 1.0 + 0.5 * np.linalg.norm(self.position[indices] - home, axis=1)
-                longest[~steps[indices].any(axis=(1, 2))] *= _FIRST
-                share[indices] = np.minimum(1.0, longest / np.maximum(np.linalg.norm(step[indices], axis=1), 1e-300))
-            indices = np.flatnonzero(going)
-            if not indices.size or self.spent + indices.size > limit:
+            i = np.flatnonzero(going & fresh)
+            if i.size:
+                step[i] = _direction(self.gradient[i], steps[i], changes[i], weights[i], scale[i])
+                self.arrived[i] = 0.5 * (self.gradient[i] * step[i]).sum(axis=1) < _ARRIVED
+                going[i[self.arrived[i]]] = False
+                longest = 1.0 + 0.5 * np.linalg.norm(self.position[i] - home, axis=1)
+                longest[~steps[i].any(axis=(1, 2))] *= _FIRST
+                share[i] = np.minimum(1.0, longest / np.maximum(np.linalg.norm(step[i], axis=1), 1e-300))
+            i = np.flatnonzero(going)
+            if not i.size or self.spent + i.size > limit:
                 break
-            tried = self.position[indices] + share[indices, None] * step[indices]
+            tried = self.position[i] + share[i, None] * step[i]
             lp, gradient = value(tried)
-            self.spent += indices.size
-            gain = share[indices] * (self.gradient[indices] * step[indices]).sum(axis=1)
-            with np.errstate(invalid="ignore"):
-                good = np.isfinite(lp) & (lp - self.lp[indices] >= _ARMIJO * gain)
+            self.spent += i.size
+            gain = share[i] * (self.gradient[i] * step[i]).sum(axis=1)
             # The next trial is the top of the parabola through both ends and the first slope, neither near nor far.
             with np.errstate(all="ignore"):
-                top = 0.5 * gain / (gain - (lp - self.lp[indices]))
-            shorter = share[indices] * np.clip(np.nan_to_num(top, nan=0.1, posinf=0.5, neginf=0.1), 0.1, 0.5)
-            fresh[indices] = good
-            share[indices] = np.where(good, share[indices], shorter)
-            going[indices[~good & (shorter < 1e-8)]] = False
-            won = indices[good]
-            new = gradient[good]
+                good = np.isfinite(lp) & (lp - self.lp[i] >= _ARMIJO * gain)
+                top = 0.5 * gain / (gain - (lp - self.lp[i]))
+            shorter = share[i] * np.clip(np.nan_to_num(top, nan=0.1, posinf=0.5, neginf=0.1), 0.1, 0.5)
+            fresh[i] = good
+            share[i] = np.where(good, share[i], shorter)
+            going[i[~good & (shorter < 1e-8)]] = False
+            won = i[good]
             s = tried[good] - self.position[won]
-            y = self.gradient[won] - new
+            y = self.gradient[won] - gradient[good]
             curved = (s * y).sum(axis=1)
             convex = curved > 1e-6 * np.linalg.norm(s, axis=1) * np.linalg.norm(y, axis=1)
-            for array, newest in ((steps, s), (changes, y)):
-                array[won] = np.concatenate([array[won, 1:], newest[:, None]], axis=1)
             with np.errstate(divide="ignore", invalid="ignore"):
                 weight = np.where(convex, 1.0 / curved, 0.0)
-                longer = np.where(convex, curved / (y**2).sum(axis=1), 4.0 * scale[won])
-            weights[won] = np.concatenate([weights[won, 1:], weight[:, None]], axis=1)
+                scale[won] = np.where(convex, curved / (y**2).sum(axis=1), 4.0 * scale[won])
+            for array, newest in ((steps, s), (changes, y), (weights, weight)):
+                array[won] = np.concatenate([array[won, 1:], newest[:, None]], axis=1)
             weights[won[~convex]] = 0.0
-            scale[won] = longer
             self.position[won] = tried[good]
             self.lp[won] = lp[good]
-            self.gradient[won] = new
+            self.gradient[won] = gradient[good]
         return self
 
     @classmethod
@@ -152,13 +145,12 @@ def _direction(
 ) -> np.ndarray:
     """Return the directions of L-BFGS by its two loops, for all climbers at once."""
     q = gradient.copy()
-    alphas = []
+    alpha = np.zeros(weights.shape)
     for i in reversed(range(_MEMORY)):
-        a = weights[:, i] * (steps[:, i] * q).sum(axis=1)
-        alphas.append(a)
-        q -= a[:, None] * changes[:, i]
+        alpha[:, i] = weights[:, i] * (steps[:, i] * q).sum(axis=1)
+        q -= alpha[:, i, None] * changes[:, i]
     q *= scale[:, None]
     for i in range(_MEMORY):
-        b = weights[:, i] * (changes[:, i] * q).sum(axis=1)
-        q += (alphas[_MEMORY - 1 - i] - b)[:, None] * steps[:, i]
+        beta = weights[:, i] * (changes[:, i] * q).sum(axis=1)
+        q += (alpha[:, i] - beta)[:, None] * steps[:, i]
     return q

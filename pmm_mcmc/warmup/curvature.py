@@ -36,16 +36,9 @@ class LocalCurvature:
         gradient_at: Callable[[np.ndarray], np.ndarray],
         remainder: bool,
     ) -> float:
-        """Return the median over eight draws, evenly spaced.
+        """Return the median over eight draws, evenly spaced, of whitened draws ``(n, d)`` with their gradients.
 
-        Parameters
-        ----------
-        position, gradient : (n, d)
-            Whitened draws with their gradients.
-        gradient_at
-            Gradient at a whitened position ``(d,)``; may be not finite.
-        remainder
-            Subtract the linear part ``-y`` of the gradient, which the harmonic flow integrates.
+        Of the gradient's ``remainder`` it is, if the harmonic flow integrates the linear part ``-y``.
         """
         n, d = position.shape
         rows = np.unique(np.linspace(0, n - 1, CALIBRATION.curvature_points).astype(int))

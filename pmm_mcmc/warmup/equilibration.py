@@ -216,17 +216,14 @@ def report_of(equilibration: Equilibration | None, chains: int) -> xr.Dataset:
 
     Before its end, ``None``, numbers are NaN or 0.
     """
-    of_chains: dict[str, Any] = {
-        "step_size": math.nan,
-        "friction": math.nan,
-        "steps_per_draw": 0,
-        "acceptance": math.nan,
-    }
+    of_chains: dict[str, Any] = {"step_size": math.nan, "friction": math.nan, "steps_per_draw": 0}
+    acceptance: Any = math.nan
     numbers: dict[str, Any] = {"transitions": 0, "gradients": math.nan, "lag": 0, "ended": 0}
     if equilibration is not None:
-        of_chains = {name: getattr(equilibration.tuned, name) for name in ("step_size", "friction", "steps_per_draw")}
-        of_chains["acceptance"] = equilibration.acceptance
-        numbers = {"transitions": equilibration.done, "gradients": equilibration.n_grad, "lag": equilibration.lag}
-        numbers["ended"] = int(equilibration.ended)
+        of_chains = {name: getattr(equilibration.tuned, name) for name in of_chains}
+        acceptance = equilibration.acceptance
+        values = (equilibration.done, equilibration.n_grad, equilibration.lag, int(equilibration.ended))
+        numbers = dict(zip(numbers, values, strict=True))
+    of_chains["acceptance"] = acceptance
     variables: dict[str, Any] = {name: ("chain", np.full(chains, value)) for name, value in of_chains.items()}
     return xr.Dataset(variables | {name: ((), np.asarray(value)) for name, value in numbers.items()})

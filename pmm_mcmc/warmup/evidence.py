@@ -21,18 +21,9 @@ from pmm_mcmc.warmup.stein_identity import too_wide
 from pmm_mcmc.warmup.step_size import lipschitz_bound, rare_curvature
 
 __all__ = [
-    "curvature",
-    "failed",
-    "fits",
-    "narrowness",
-    "refitted",
-    "replacements",
-    "settled",
-    "steps_for_autocorrelation",
-    "successive_curvature",
-    "visibly_wide",
-    "whitened",
-]
+    "curvature", "failed", "fits", "narrowness", "refitted", "replacements", "settled", "steps_for_autocorrelation",
+    "visibly_wide", "whitened",
+]  # fmt: skip
 
 # Numbers of the positions whose autocorrelations are computed at a time: eight megabytes.
 _TOGETHER = 2**20
@@ -80,31 +71,22 @@ def visibly_wide(block: Block, usable: np.ndarray, target_bias: float) -> bool:
     return too_wide(block.position, block.gradient, target_bias)
 
 
-def successive_curvature(
-    arguments: MethodArguments, coordinates: Coordinates, position: np.ndarray, gradient: np.ndarray, usable: np.ndarray
-) -> float:
-    """Return :func:`~pmm_mcmc.warmup.step_size.lipschitz_bound` of draws ``(chain, n, d)`` after whitening."""
-    y = coordinates.whiten(position)
-    g = coordinates.pull_back(gradient)
-    return lipschitz_bound(y, g, usable, arguments.kernel.dynamics == HARMONIC, arguments.sees_curvature)
-
-
 def curvature(
     arguments: MethodArguments,
     coordinates: Coordinates,
     window: Block,
     usable: np.ndarray,
     local: LocalCurvature,
-    gradient_at: Callable[[np.ndarray], np.ndarray] | None,
+    gradient_at: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> float:
     """Return the largest whitened curvature that matters to the step.
 
     ``gradient_at`` evaluates the gradient at a position ``(d,)``; with it, ``local`` finds the steepest directions.
     """
-    if gradient_at is None or arguments.kernel.adjusted or window.position.shape[2] < 2:
-        return successive_curvature(arguments, coordinates, window.position, window.gradient, usable)
     y, g = whitened(coordinates, window)
     harmonic = arguments.kernel.dynamics == HARMONIC
+    if gradient_at is None or arguments.kernel.adjusted or window.position.shape[2] < 2:
+        return lipschitz_bound(y, g, usable, harmonic, arguments.sees_curvature)
 
     def whitened_gradient(point: np.ndarray) -> np.ndarray:
         return coordinates.pull_back(gradient_at(coordinates.place(point)))
@@ -158,16 +140,8 @@ def narrowness(gradient: np.ndarray, d: int) -> np.ndarray:
 def replacements(usable: np.ndarray, unstable: np.ndarray) -> np.ndarray:
     """Return for each chain the number of the chain that it continues from: a healthy one if it is stuck, else itself.
 
-    Parameters
-    ----------
-    usable, unstable : (chain, n)
-        Draws past the transient, and rejected transitions, of the newest block.
-
-    Returns
-    -------
-    (chain,) int
-        A chain is stuck if no draw of the block's last quarter is past the transient, or if more than 30 % of its
-        transitions were rejected.
+    A chain is stuck if no draw of the block's last quarter is ``usable`` ``(chain, n)``, past the transient, or if more
+    than 30 % of its transitions were rejected.
     """
     chains, n = usable.shape
     newest = usable[:, -max(1, n // 4) :]
@@ -184,17 +158,8 @@ def steps_for_autocorrelation(position: np.ndarray) -> int:
     """Return the fewest transitions for a draw with which coordinates and their squares correlate by less than half.
 
     A coordinate that overshoots is far from its last value, and its square near: after a long step with little friction
-    the mean is known at once, and the standard deviation is not.
-
-    Parameters
-    ----------
-    position : (chain, n, d)
-        Successive states of chains.
-
-    Returns
-    -------
-    int
-        At least 1, at most 64 (``CALIBRATION.most_steps_per_draw``) and a quarter of ``n``.
+    the mean is known at once, and the standard deviation is not.  From successive states ``(chain, n, d)``: at least 1,
+    at most 64 (``CALIBRATION.most_steps_per_draw``) and a quarter of ``n``.
     """
     n = position.shape[1]
     if n == 0:

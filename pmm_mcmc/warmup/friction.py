@@ -52,12 +52,8 @@ def largest_spread(position: np.ndarray) -> float:
 def slow_jumps(position: np.ndarray, window: np.ndarray) -> float:
     """Return the mean squared jump over 15 transitions along the slowest directions, over their variances.
 
-    Parameters
-    ----------
-    position : (chain, n, d)
-        Whitened draws at one friction.
-    window : (m, d)
-        Whitened draws that determine the slow directions: those with at least half the largest variance, at most 5.
+    The jumps are those of whitened draws ``(chain, n, d)`` at one friction.  Slow directions are those in which the
+    ``window`` ``(m, d)`` of whitened draws has at least half the largest variance, at most 5.
     """
     variance, vectors = _spreads(window)
     slow = max(1, min(int((variance >= 0.5 * variance[0]).sum()), 5, vectors.shape[1]))
@@ -69,13 +65,7 @@ def slow_jumps(position: np.ndarray, window: np.ndarray) -> float:
 
 @dataclass
 class FrictionTrial:
-    """A trial of one friction after the other, from the default down, by the jumps along the slow directions.
-
-    Parameters
-    ----------
-    window : (m, d)
-        Whitened draws that determine the slow directions.
-    """
+    """A trial of one friction after the other, from the default down, by the :func:`slow_jumps` of a window."""
 
     window: np.ndarray
     _scores: list[float] = field(default_factory=list)

@@ -1,7 +1,8 @@
 """Mass that draws have not met: around them, and about a maximum within them.
 
-Both are estimated without bias from places whose law is known, and compared with the mass of the draws.  All
-positions are whitened, and log densities up to one constant.
+Both are estimated without bias from places ``(m, d)`` whose law is known, with their log densities ``places_lp``, and
+compared with the mass of draws ``y`` ``(n, d)`` with their log densities ``lp``.  All positions are whitened, and log
+densities up to one constant.
 """
 
 from __future__ import annotations
@@ -22,13 +23,6 @@ def mass_around(places: np.ndarray, places_lp: np.ndarray, y: np.ndarray, lp: np
     The places have uniform directions and radii :math:`r` of density :math:`1 / (r \log(b/a))`, so that the mean of
     :math:`p(y)\,r^d\,|S^{d-1}| \log(b/a)` is the mass.  Only those count that are half as far again as the furthest
     draw: heavy tails that chains do visit have no mass to speak of there.
-
-    Parameters
-    ----------
-    places, places_lp : (m, d), (m,)
-        Places, and log densities there.
-    y, lp : (n, d), (n,)
-        Draws, and log densities there.
     """
     d = y.shape[1]
     radius = np.sqrt((places**2).sum(axis=1))
@@ -48,34 +42,21 @@ def lowest_of_gaussian(top: float, d: int) -> float:
 def mass_about(
     maximum: np.ndarray,
     top: float,
-    hessian: np.ndarray,
+    spectrum: tuple[np.ndarray, np.ndarray],
+    z: np.ndarray,
     value: Callable[[np.ndarray], np.ndarray],
     y: np.ndarray,
     lp: np.ndarray,
-    rng: np.random.Generator,
 ) -> float:
-    """Return the share of the mass that no draw has met about a maximum; 0 if it is small.
+    """Return the share of the mass that no draw has met about a maximum of log density ``top``; 0 if it is small.
 
     It is the mass of the places whose log density is as high as nearly all of a Gaussian's is, while none of the draws
-    is as high, from places that are drawn from Laplace's Gaussian.
-
-    Parameters
-    ----------
-    maximum, top, hessian : (d,), float, (d, d)
-        The maximum, its log density and its negative Hessian matrix.
-    value
-        Function of positions ``(n, d)`` that returns log densities.
-    y, lp : (n, d), (n,)
-        Draws, and log densities there.
-    rng
-        Random numbers for the places.
+    is as high, from places that Laplace's Gaussian makes of standard normals ``z``.  ``spectrum`` has eigenvalues and
+    eigenvectors of the negative Hessian matrix, ``value`` returns log densities at positions.
     """
-    if not np.isfinite(hessian).all():
+    values, vectors = spectrum
+    if not values[0] > CALIBRATION.flattest * values[-1]:
         return 0.0
-    values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
-    if values[0] <= CALIBRATION.flattest * values[-1]:
-        return 0.0
-    z = rng.standard_normal((CALIBRATION.scouts, len(maximum)))
     places_lp = value(maximum + (z / np.sqrt(values)) @ vectors.T)
     log_q = 0.5 * np.log(values / (2.0 * np.pi)).sum() - 0.5 * (z**2).sum(axis=1)
     high = places_lp >= lowest_of_gaussian(top, len(maximum))

@@ -23,16 +23,17 @@ from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import fixed_setting
 
-__all__ = ["Warming", "training_chains", "warm_up"]
+__all__ = ["FEWEST", "Warming", "training_chains", "warm_up"]
 
-# Chains that a setting is learnt from in any number of coordinates: those of a default run.
-_FEWEST = 4
+# Chains that a setting is learnt from in any number of coordinates: those of a default run, and one of PyMC with its
+# companions.  Their setting is as near to that of many as the setting of more is (benchmarks/frozen/tuning.txt).
+FEWEST = 4
 
 
 def training_chains(d: int) -> int:
     """Return the number of chains that a setting is learnt from, at most, in ``d`` coordinates."""
     limit = CALIBRATION.training_numbers // max(d, 1)
-    return min(max(limit, _FEWEST), CALIBRATION.training_chains)
+    return min(max(limit, FEWEST), CALIBRATION.training_chains)
 
 
 @dataclass
@@ -68,7 +69,7 @@ class Warming:
         rng: np.random.Generator,
         checked: bool = True,
     ) -> Warming:
-        """Begin at positions ``(chain, d)`` in the model's coordinates.
+        """Begin at dispersed positions ``(chain, d)`` in the model's coordinates, for ``length`` transitions at most.
 
         The last blocks check the setting, if it is to be ``checked``: an equilibration checks its own.
 
@@ -151,19 +152,7 @@ class Warming:
         look: Callable[[slice, Chunk], None] | None = None,
         processes: Processes | None = None,
     ) -> None:
-        """Advance all chains over the current block, and update the setting.
-
-        Parameters
-        ----------
-        engine
-            Advances the chains.
-        batch
-            Chains that advance at a time; all by default.
-        look
-            Called with each batch: which chains, counted from the first of this process, and their draws.
-        processes
-            The processes that share the chains; one by default.
-        """
+        """Advance all chains over the current block, and update the setting; arguments as of :meth:`advance`."""
         warmup = self.warmup
         assert warmup is not None
         n = len(self.n_grad)
@@ -226,31 +215,7 @@ class Warming:
 def warm_up(
     engine: Engine, arguments: MethodArguments, starts: np.ndarray, *, length: int, rng: np.random.Generator
 ) -> Warming:
-    """Warm chains up together, until the setting is frozen and a check has passed.
-
-    Parameters
-    ----------
-    engine
-        Advances the chains.
-    arguments
-        Arguments of the method; warm-up determines those that are "auto".
-    starts : (chain, d)
-        Dispersed positions with a finite log density.
-    length
-        Transitions of each chain at most.
-    rng
-        Draws the keys and velocities of the chains.
-
-    Returns
-    -------
-    Warming
-        At its end, with chains, setting and gradients spent.
-
-    Raises
-    ------
-    ValueError
-        If the log density or its gradient is not finite at one of the starts.
-    """
+    """Warm chains up together, until the setting is frozen and a check has passed: see :meth:`Warming.start`."""
     warming = Warming.start(engine, arguments, starts, length, rng)
     while not warming.finished:
         warming.block(engine)

@@ -103,10 +103,9 @@ class Warmup:
         friction = arguments.friction or default_friction(arguments.kernel, 1.0)
         tuned = TunedParameters(1.0, 1, friction, Coordinates(position[0].copy(), scale, sites), 1)
         self = cls(arguments, length, tuned, least, shortest, ends)
-        usable = np.ones((1, len(position)), dtype=bool)
-        self._lipschitz = evidence.successive_curvature(
-            arguments, self.tuned.coordinates, position[None], gradient[None], usable
-        )
+        nothing = np.zeros((1, len(position)))
+        window = Block(position[None], gradient[None], *[nothing] * 5)
+        self._lipschitz = evidence.curvature(arguments, tuned.coordinates, window, nothing == 0.0, self._local)
         self._set_step(step_size.start(arguments, self.tuned, self._lipschitz))
         self.boundary = self._next_boundary(1)
         return self
@@ -229,7 +228,8 @@ class Warmup:
             whitens = evidence.fits(previous.coordinates, block, usable[:, -n:])
             self._refit(window, usable, engine)
             self._restep(window, usable, block, failing)
-            steady = self._is_steady(previous.step_size)
+            step = self.tuned.step_size
+            steady = max(step / previous.step_size, previous.step_size / step) < CALIBRATION.steady
             healthy = failing == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
             if self.done >= self.least * self._stiffness and whitens and steady and healthy:
                 if not self._tried:
@@ -263,7 +263,7 @@ class Warmup:
 
     def _restep(self, window: Block, usable: np.ndarray, block: Block, failing: float) -> None:
         step = self.tuned.step_size
-        if self._by_acceptance:
+        if self.arguments.kernel.adjusted and self.arguments.step_size is None:
             # Rejections before the coordinates fit must not leave a short step: it grows as fast as others.
             step = step_size.step_for_acceptance(step, float(block.accept.mean(axis=1).min()), _DOUBLE)
         elif step_size.found_by_curvature(self.arguments):
@@ -273,15 +273,6 @@ class Warmup:
                 self._cap = min(1.0, self._cap / CALIBRATION.shrink)
             step = min(self._capped_step(), _DOUBLE * step)
         self._set_step(step)
-
-    @property
-    def _by_acceptance(self) -> bool:
-        return self.arguments.kernel.adjusted and self.arguments.step_size is None
-
-    def _is_steady(self, previous_step: float) -> bool:
-        """Return whether the block moved the step by little."""
-        step = self.tuned.step_size
-        return max(step / previous_step, previous_step / step) < CALIBRATION.steady
 
     def _capped_step(self) -> float:
         longest = self._cap * step_size.longest(self.arguments, self.tuned, self._lipschitz)

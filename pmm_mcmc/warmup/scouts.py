@@ -17,6 +17,7 @@ the other, and its weight too small, which no identity within a mode shows.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -49,28 +50,15 @@ def look_around(
 ) -> tuple[OtherModes, np.ndarray, int]:
     """Return the other modes, their maxima ``(m, d)`` in the model's coordinates, and the gradients spent.
 
-    Parameters
-    ----------
-    engine, tuned
-        The engine, and the setting at the end of the warm-up.
-    draws
-        The newest draws of the chains.
-    prior : (m, d)
-        Draws of the prior in the model's coordinates; none where it is improper.
-    n_grad
-        Gradients of the warm-up, of which scouts spend two fifths at most.
-    rng
-        Random numbers of the scouts alone.
-    maxima : (k, d), optional
-        Maxima in the model's coordinates from which scouts begin.
+    Scouts have random numbers of their own.  They spend at most two fifths of the gradients ``n_grad`` of the warm-up
+    whose newest ``draws`` and final setting these are, and begin from ``maxima`` and from draws of the ``prior``
+    ``(m, d)`` in the model's coordinates, of which there may be none.
     """
     limit = int(min(CALIBRATION.scout_share * n_grad, CALIBRATION.most_of_scouts))
-    d = draws.position.shape[2]
-    if d == 0 or limit < CALIBRATION.scouts_together * CALIBRATION.least_climb:
-        return OtherModes(), np.empty((0, d)), 0
-    search = _Search(engine, tuned, limit)
-    modes = search.run(draws, prior, rng, maxima)
-    return modes, search.beyond, search.spent
+    search = _Search(engine, tuned, limit, rng)
+    if engine.d == 0 or limit < CALIBRATION.scouts_together * CALIBRATION.least_climb:
+        return OtherModes(), search.beyond, 0
+    return search.run(draws, prior, maxima), search.beyond, search.spent
 
 
 class _Maximum(NamedTuple):
@@ -83,7 +71,8 @@ class _Maximum(NamedTuple):
 class _Search:
     """A search with ``limit`` gradients, of which ``spent`` are spent; ``beyond`` are the maxima of other modes."""
 
-    def __init__(self, engine: Engine, tuned: TunedParameters, limit: int):
+    def __init__(self, engine: Engine, tuned: TunedParameters, limit: int, rng: np.random.Generator):
+        self._rng = rng
         self._engine = engine
         self._tuned = tuned
         self._map = WhitenedMap(engine, tuned.coordinates)
@@ -92,43 +81,36 @@ class _Search:
         self.beyond = np.empty((0, engine.d))
         self._looks = np.empty((0, engine.d)), np.empty(0)
 
-    def run(
-        self, draws: Block, prior: np.ndarray, rng: np.random.Generator, maxima: np.ndarray | None = None
-    ) -> OtherModes:
+    def run(self, draws: Block, prior: np.ndarray, maxima: np.ndarray | None = None) -> OtherModes:
         """Return the other modes."""
-        d = draws.position.shape[2]
+        d = self._engine.d
         x = model_side(*(array.swapaxes(0, 1).reshape(-1, array.shape[2]) for array in draws[:2]))[0]
         x = self._map.around(x[-1], x)
         y, log_det = self._map.whiten(x)
+        lp = draws.lp.T.ravel() + log_det
         homes = self._climb(y[-CALIBRATION.homes :], y[-1], self._limit // 10)
-        ends: list[_Maximum] = []
-        starts = self._starts(prior, max((home.lp for home in homes), default=0.0), d, rng)
+        starts = self._starts(prior, max((home.lp for home in homes), default=0.0), d)
         if maxima is not None:
             starts = np.concatenate([self._map.whiten(maxima)[0], starts])
+        ends: list[_Maximum] = []
         for start in range(0, len(starts), CALIBRATION.scouts_together):
             group = starts[start : start + CALIBRATION.scouts_together]
             limit = int(CALIBRATION.climbing_share * self._limit) - self.spent
             if limit < len(group) * CALIBRATION.least_climb:
                 break
-            ends += [end for end in self._climb(group, y[-1], limit) if not any(_close(end, other) for other in ends)]
+            ends += _others(self._climb(group, y[-1], limit), ends)
         if not homes:
             return OtherModes()
         candidates = self._apart(ends, homes, y)
-        lp = draws.lp.T.ravel() + log_det
-        hidden = 0.0 if candidates else self._hidden(homes, y, lp, rng)
-        if hidden:
-            return OtherModes(hidden)
         if not candidates:
-            uneven = self._uneven(homes)
-            if uneven is None:
-                return OtherModes(0.0)
-            return self._reported(*uneven[:2], self._map.place(uneven[2].y), x, 1)
+            hidden = self._hidden(homes, y, lp)
+            return OtherModes(hidden) if hidden else self._uneven(homes, x)
         chain_masses = [mass for mass in map(self._log_mass, homes) if np.isfinite(mass)]
         chain_mass = np.logaddexp.reduce(chain_masses) if chain_masses else np.mean(lp) + 0.5 * d
         masses = []
         for i, end in enumerate(candidates):
             mass = float(np.exp(min(self._log_mass(end) - chain_mass, 700.0)))
-            has_mass = mass > 0.1 * CALIBRATION.mass and self._stays(end, homes, rng, len(candidates) - i)
+            has_mass = mass > 0.1 * CALIBRATION.mass and self._stays(end, homes, len(candidates) - i)
             masses.append(mass if has_mass else 0.0)
         total = sum(masses)
         if not total:
@@ -142,7 +124,7 @@ class _Search:
         coordinate = int((np.abs(position - centre) / np.maximum(x.std(axis=0), 1e-300)).argmax())
         return OtherModes(mass, coordinate, float(position[coordinate]), visited)
 
-    def _hidden(self, homes: list[_Maximum], y: np.ndarray, lp: np.ndarray, rng: np.random.Generator) -> float:
+    def _hidden(self, homes: list[_Maximum], y: np.ndarray, lp: np.ndarray) -> float:
         """Return the share of the mass that no draw has met around the chains or about their highest maximum."""
         d = y.shape[1]
         share = mass_around(*self._looks, y, lp)
@@ -151,31 +133,31 @@ class _Search:
             return share
         if self._left < d + CALIBRATION.scouts:
             return 0.0
-        hessian = self._curved(home, np.eye(d))
-        return mass_about(home.y, home.lp, hessian, lambda places: self._value(places)[0], y, lp, rng)
+        z = self._rng.standard_normal((CALIBRATION.scouts, d))
+        return mass_about(home.y, home.lp, self._spectrum(home), z, lambda places: self._value(places)[0], y, lp)
 
-    def _uneven(self, homes: list[_Maximum]) -> tuple[_Maximum, float, _Maximum] | None:
-        """Return a mode that chains visit, its mass, and another visited mode of a different volume.
+    def _uneven(self, homes: list[_Maximum], x: np.ndarray) -> OtherModes:
+        """Report the heaviest mode that chains visit of another volume than their highest one.
 
         The error of a step depends on the width of a mode: the weights of modes of one volume are still right.
         """
         modes: list[_Maximum] = []
+        each = min(self._engine.d, CALIBRATION.exact_hessian) + CALIBRATION.points_between
         for home in sorted(homes, key=lambda home: -home.lp):
-            each = min(len(home.y), CALIBRATION.exact_hessian) + CALIBRATION.points_between
             enough = self._left > (len(modes) + 1) * each
             if len(modes) < CALIBRATION.most_modes and enough and not any(self._same(home, mode) for mode in modes):
                 modes.append(home)
         if len(modes) < 2:
-            return None
+            return OtherModes(0.0)
         masses = np.array([self._log_mass(mode) for mode in modes])
         with np.errstate(invalid="ignore"):  # where there is no strict maximum
             volumes = masses - [mode.lp for mode in modes]
             weights = np.exp(masses - np.logaddexp.reduce(masses))
             other = (np.abs(volumes - volumes[0]) > np.log(CALIBRATION.volumes)) & (weights > CALIBRATION.mass)
         if not other.any() or not CALIBRATION.mass < weights[0] < 1.0:
-            return None
-        index = int(np.argmax(np.where(other, weights, 0.0)))
-        return modes[index], float(weights[index]), modes[0]
+            return OtherModes(0.0)
+        i = int(np.argmax(np.where(other, weights, 0.0)))
+        return self._reported(modes[i], float(weights[i]), self._map.place(modes[0].y), x, 1)
 
     @property
     def _left(self) -> int:
@@ -194,38 +176,35 @@ class _Search:
                 continue
             nearest = y[[np.argmin(((y - end.y) ** 2).sum(axis=1))]]
             near = self._climb(nearest, nearest[0], self._left // 3)
-            homes += [other for other in near if not any(_close(other, maximum) for maximum in homes)]
+            homes += _others(near, homes)
             if not any(self._same(end, home) for home in near):
                 candidates.append(end)
         return candidates
 
     # -- starts and climbs -------------------------------------------------------------------------------------------
 
-    def _starts(self, prior: np.ndarray, top: float, d: int, rng: np.random.Generator) -> np.ndarray:
+    def _starts(self, prior: np.ndarray, top: float, d: int) -> np.ndarray:
         """Return starts: of neighbours by distance the one whose log density is highest for a unit Gaussian of ``top``.
 
-        Those furthest above their neighbours come first.
-
-        Up to a quarter of the places are draws of the prior; half of the others, or as many as there are, lie along the
-        coordinates, where modes narrow in all of them can be met; and the remaining ones anywhere around.
+        Those furthest above their neighbours come first.  Up to a quarter of the places are draws of the prior; half of
+        the others, or as many as there are, lie along the coordinates, where modes narrow in all of them can be met;
+        and the remaining ones anywhere around.
         """
         count = min(int(CALIBRATION.look_share * self._left), CALIBRATION.looks, max(CALIBRATION.scouts, _NUMBERS // d))
         with np.errstate(all="ignore"):
             from_prior = self._map.whiten(prior[: count // 4])[0] if len(prior) else np.empty((0, d))
         from_prior = from_prior[np.isfinite(from_prior).all(axis=1)]
-        on_axes = along_coordinates(self._tuned.coordinates, 3 * (count - len(from_prior)) // 4, d, rng)
-        radial = rng.standard_normal((count - len(from_prior) - len(on_axes), d))
+        on_axes = along_coordinates(self._tuned.coordinates, 3 * (count - len(from_prior)) // 4, d, self._rng)
+        radial = self._rng.standard_normal((count - len(from_prior) - len(on_axes), d))
         nearest = np.log(CALIBRATION.nearest)
-        furthest = np.log(CALIBRATION.furthest)
-        widths = np.exp(nearest + (furthest - nearest) * (rng.permutation(len(radial)) + 0.5) / max(1, len(radial)))
+        span = (np.log(CALIBRATION.furthest) - nearest) * (self._rng.permutation(len(radial)) + 0.5)
+        widths = np.exp(nearest + span / max(1, len(radial)))
         radial *= (widths * np.sqrt(d) / np.linalg.norm(radial, axis=1))[:, None]
         y = np.concatenate([from_prior, on_axes, radial])
-        square = (y**2).sum(axis=1)
-        order = np.argsort(square)
+        order = np.argsort((y**2).sum(axis=1))
         y = y[order]
-        square = square[order]
         lp = np.nan_to_num(self._value(y)[0], nan=-np.inf)
-        drop = (top - lp) / np.maximum(square, 1e-300)
+        drop = (top - lp) / np.maximum((y**2).sum(axis=1), 1e-300)
         random = order >= len(from_prior) + len(on_axes)
         self._looks = y[random], np.where(self._map.is_copy(y[random]), -np.inf, lp[random])
         groups = np.array_split(np.arange(count), min(count, CALIBRATION.scouts))
@@ -257,11 +236,7 @@ class _Search:
         if self._map.has_copies and len(y):  # a sign or a turn does not make another mode
             y = self._map.nearest_copy(y)
             lp, gradient = self._value(y)
-        maxima: list[_Maximum] = []
-        for end in map(_Maximum, y, lp.tolist(), gradient, ends.scale[ends.arrived].tolist()):
-            if not any(_close(end, maximum) for maximum in maxima):
-                maxima.append(end)
-        return maxima
+        return _others(map(_Maximum, y, lp.tolist(), gradient, ends.scale[ends.arrived].tolist()), [])
 
     def _same(self, a: _Maximum, b: _Maximum) -> bool:
         """Return whether the log density does not dip between two maxima."""
@@ -275,17 +250,21 @@ class _Search:
 
     def _log_mass(self, end: _Maximum) -> float:
         """Return Laplace's log mass, up to a constant; -inf where the log density has no strict maximum."""
-        d = len(end.y)
-        if d > CALIBRATION.exact_hessian:
+        if len(end.y) > CALIBRATION.exact_hessian:
             return end.lp - 0.5 * self._log_det(end)
-        hessian = self._curved(end, np.eye(d))
-        if not np.isfinite(hessian).all():
-            return -np.inf
-        values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
-        if values[0] <= CALIBRATION.flattest * values[-1]:
+        values, vectors = self._spectrum(end)
+        if not values[0] > CALIBRATION.flattest * values[-1]:
             return -np.inf
         gain = 0.5 * float(((end.gradient @ vectors) ** 2 / values).sum())
         return end.lp + gain - 0.5 * float(np.log(values).sum()) if gain < 1.0 else -np.inf
+
+    def _spectrum(self, end: _Maximum) -> tuple[np.ndarray, np.ndarray]:
+        """Return eigenvalues and eigenvectors of the negative Hessian matrix; NaN where it is not finite."""
+        hessian = self._curved(end, np.eye(len(end.y)))
+        if not np.isfinite(hessian).all():
+            return np.full(len(hessian), np.nan), hessian
+        values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
+        return values, vectors
 
     def _curved(self, end: _Maximum, directions: np.ndarray) -> np.ndarray:
         """Return the negative Hessian matrix times directions ``(n, d)``, by differences of gradients."""
@@ -304,25 +283,29 @@ class _Search:
             return np.inf
         return 0.5 * d * float((weights * np.log(values)).sum())
 
-    def _stays(self, end: _Maximum, homes: list[_Maximum], rng: np.random.Generator, share: int) -> bool:
+    def _stays(self, end: _Maximum, homes: list[_Maximum], share: int) -> bool:
         """Return whether short chains from a maximum mostly stay, with ``1 / share`` of the gradients left."""
         d = len(end.y)
         n = CALIBRATION.short_chains
-        climbs = 2 * CALIBRATION.least_climb * n
-        until = self.spent + self._left // share - climbs
+        climb = 2 * CALIBRATION.least_climb
+        until = self.spent + self._left // share - climb * n
         moving = self._engine.kernel.dynamics != OVERDAMPED
-        state = empty_state(np.tile(end.y, (n, 1)), rng.standard_normal((n, d)) * moving)
+        state = empty_state(np.tile(end.y, (n, 1)), self._rng.standard_normal((n, d)) * moving)
         gradient = self._engine.evaluate(self._tuned.coordinates, state)
-        keys = rng.integers(0, 2**64, size=(n, 2), dtype=np.uint64)
+        keys = self._rng.integers(0, 2**64, size=(n, 2), dtype=np.uint64)
         self.spent += n
-        cost = int(self._engine.advance(self._tuned, state, gradient, keys, 0, 1).n_grad.sum())
+
+        def advanced(transition: int, rows: int) -> int:
+            return int(self._engine.advance(self._tuned, state, gradient, keys, transition, rows).n_grad.sum())
+
+        cost = advanced(0, 1)
         rows = int(np.clip((until - self.spent) // cost, 1, CALIBRATION.longest_stay)) - 1
         self.spent += cost
         if rows:
-            self.spent += int(self._engine.advance(self._tuned, state, gradient, keys, 1, rows).n_grad.sum())
+            self.spent += advanced(1, rows)
         back = 0
         for y in state[:, 3 * d : 4 * d]:
-            reached = self._climb(y[None], end.y, climbs // n)
+            reached = self._climb(y[None], end.y, climb)
             back += any(not _close(other, end) and any(self._same(other, home) for home in homes) for other in reached)
         return 2 * back <= n
 
@@ -330,3 +313,12 @@ class _Search:
 def _close(a: _Maximum, b: _Maximum) -> bool:
     """Return whether two maxima are the same up to the precision of climbs."""
     return abs(a.lp - b.lp) < 0.2 and bool(np.sum((a.y - b.y) ** 2) < 0.25 * min(a.scale, b.scale, 1.0) * len(a.y))
+
+
+def _others(ends: Iterable[_Maximum], maxima: list[_Maximum]) -> list[_Maximum]:
+    """Return those ends, each once, that are none of the maxima."""
+    others: list[_Maximum] = []
+    for end in ends:
+        if not any(_close(end, maximum) for maximum in (*maxima, *others)):
+            others.append(end)
+    return others

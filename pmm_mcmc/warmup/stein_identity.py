@@ -53,20 +53,9 @@ def stein_identity(
     r"""Check :math:`E[(x_i - c_i)\,\partial_i F] = 1` for each unconstrained coordinate.
 
     The identity holds under the posterior for any constant ``c``.  Draws of too long a step give more than 1.
-
-    Parameters
-    ----------
-    position, gradient : (chain, draw, d)
-        Unconstrained positions, and the gradient of the log density (minus that of ``F``).
-    pieces
-        Batches of all chains together that standard errors are computed from.
-    error
-        Function that returns other standard errors ``(d,)`` of the means of products ``(chain, draw, d)``: the larger
-        of the two counts.
-
-    Returns
-    -------
-    Identity
+    Positions and gradients of the log density (minus that of ``F``) are ``(chain, draw, d)``.  Standard errors are
+    those of ``pieces`` batches of all chains together or, if larger, those ``(d,)`` that ``error`` returns of the means
+    of products ``(chain, draw, d)``.
     """
     chains, _, d = position.shape
     size = max(1, _BYTES // max(1, 8 * chains * position.shape[1]))

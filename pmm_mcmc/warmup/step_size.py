@@ -22,22 +22,10 @@ from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.friction import adjusted_friction, default_friction
 
 __all__ = [
-    "allowed_error",
-    "expected_bias",
-    "fixed_setting",
-    "found_by_curvature",
-    "in_exact_laws",
-    "lipschitz_bound",
-    "longest",
-    "midpoint_count",
-    "rare_curvature",
-    "safe_step",
-    "start",
-    "step_for_acceptance",
-    "with_adjusted_step",
-    "with_costs",
-    "with_step",
-]
+    "allowed_error", "expected_bias", "fixed_setting", "found_by_curvature", "in_exact_laws", "lipschitz_bound",
+    "longest", "midpoint_count", "rare_curvature", "safe_step", "start", "step_for_acceptance", "with_adjusted_step",
+    "with_costs", "with_step",
+]  # fmt: skip
 
 
 def lipschitz_bound(
@@ -45,31 +33,23 @@ def lipschitz_bound(
 ) -> float:
     """Return a bound of the curvature from successive whitened positions and gradients ``(chain, n, d)``.
 
-    It is the larger of two numbers.  The first is the 99 % quantile of ``|dg| / |dy|`` over successive draws, 99.9 %
-    for methods that cannot refine a step and must be stable nearly everywhere.  The second is the 97 % quantile of the
-    same along the direction in which the gradient varies most: it sees a few stiff directions that the first, which
-    averages over directions, would miss; on a Gaussian it is their exact curvature.
-
-    Parameters
-    ----------
-    position, gradient
-        Rows in order of time.
-    usable
-        Mask ``(chain, n)`` of rows past the transient.
-    remainder
-        Subtract the linear part ``-y`` of the gradient, which the harmonic flow integrates.
-    refines
-        Whether the method refines steps where the posterior is too steep for them.
+    Of these, draws past the transient are ``usable`` ``(chain, n)``.  The bound is that of the gradient's ``remainder``
+    if the harmonic flow integrates its linear part ``-y``.  It is the larger of two numbers.  The first is the 99 %
+    quantile of ``|dg| / |dy|`` over successive draws, 99.9 % for a method that ``refines`` no step and must be stable
+    nearly everywhere.  The second is the 97 % quantile of the same along the direction in which the gradient varies
+    most: it sees a few stiff directions that the first, which averages over directions, would miss; on a Gaussian it is
+    their exact curvature.
     """
+    rare = rare_curvature(position, gradient, usable, remainder, refines)
     dy, dg = _changes(position, gradient, usable, remainder)
     if not len(dy):
-        return 1.0
+        return rare
     direction = _main_direction((gradient + position if remainder else gradient)[usable])
     shifts = np.abs(dy @ direction)
     change = np.abs(dg @ direction)
     clear = shifts >= np.quantile(shifts, 0.8)  # pairs that moved mostly along this direction
     stiffest = np.quantile(change[clear] / shifts[clear], 0.97) if shifts[clear].min() > 0.0 else 0.0
-    return float(max(_rare(_lengths(dy), _lengths(dg), refines), stiffest))
+    return float(max(rare, stiffest))
 
 
 def rare_curvature(
@@ -79,7 +59,10 @@ def rare_curvature(
     # Chain by chain, since these are copies of a window.
     changes = [_changes(position[i, None], gradient[i, None], usable[i, None], remainder) for i in range(len(usable))]
     dy, dg = (np.concatenate([_lengths(chain_changes[k]) for chain_changes in changes]) for k in (0, 1))
-    return _rare(dy, dg, refines) if len(dy) else 1.0
+    if not len(dy):
+        return 1.0
+    share = CALIBRATION.places if refines else CALIBRATION.nearly_all_places
+    return float(max(np.quantile(dg / dy, share), 1e-3))
 
 
 def _changes(
@@ -98,11 +81,6 @@ def _lengths(rows: np.ndarray) -> np.ndarray:
     return np.sqrt((rows**2).sum(axis=1))
 
 
-def _rare(dy: np.ndarray, dg: np.ndarray, refines: bool) -> float:
-    ratio = dg / dy
-    return float(max(np.quantile(ratio, CALIBRATION.places if refines else CALIBRATION.nearly_all_places), 1e-3))
-
-
 def _main_direction(rows: np.ndarray) -> np.ndarray:
     """Return the first principal direction of rows, whose lengths are cut at twice the median (power iteration)."""
     rows = rows - np.median(rows, axis=0)
@@ -119,20 +97,13 @@ def _main_direction(rows: np.ndarray) -> np.ndarray:
 
 
 def allowed_error(target_bias: float, d: int) -> float:
-    r"""Return the relative error of a variance that keeps the bias of every mean within a target.
+    r"""Return the relative error of a variance that keeps the bias of every mean within a target, in posterior sds.
 
     In few coordinates this is the target itself.  In many, small errors of all variances add up in a parameter that
     scales them: a log scale known from ``n`` values has a posterior standard deviation of at least
     :math:`1/\sqrt{2 n}`, and a common relative error :math:`\epsilon` of the variances moves it by
     :math:`\epsilon / 2`, which is :math:`\epsilon \sqrt{n / 2}` standard deviations.  It is less if data inform the
     values too, or if the scale is that of some of the coordinates only: half of it is allowed for, with ``n = d``.
-
-    Parameters
-    ----------
-    target_bias
-        In posterior standard deviations.
-    d
-        Number of coordinates.
     """
     return target_bias * min(1.0, float(np.sqrt(8.0 / max(d, 1))))
 
@@ -199,28 +170,16 @@ def expected_bias(
 ) -> float:
     r"""Return the bias of means to be expected of a step where the curvature is ``lipschitz``, in posterior sds.
 
-    With :math:`\epsilon` the method's relative error of the variance, exact on the Gaussian of that curvature, it is
-    the inverse of :func:`allowed_error`,
+    The curvature is the largest in whitened coordinates (of the remainder, for the recycled scheme).  With
+    :math:`\epsilon` the method's relative error of the variance, exact on the Gaussian of that curvature, it is the
+    inverse of :func:`allowed_error`,
 
     .. math:: \epsilon \, / \min(1, \sqrt{8 / d}) .
 
     The automatic step is the longest at which this is ``target_bias``.  It is a bound rather than an estimate: the bias
     may be much smaller.  Above the largest curvature at which the step has a stationary law, :math:`\epsilon` is that
-    of this curvature, and at least 1; for a method that does not see the curvature it is infinite.  Refined steps count
-    with the length of their parts.  0 for an adjusted method, which has no bias.
-
-    Parameters
-    ----------
-    arguments
-        The method.
-    step_size, friction, K
-        Its setting.
-    lipschitz
-        Largest curvature in whitened coordinates (of the remainder, for the recycled scheme).
-    d
-        Number of coordinates.
-    refined
-        Share of the steps that are refined.
+    of this curvature, and at least 1; for a method that does not see the curvature it is infinite.  The share of
+    ``refined`` steps counts with the length of their parts.  0 for an adjusted method, which has no bias.
     """
     kernel = arguments.kernel
     if kernel.adjusted:

@@ -9,16 +9,9 @@ from __future__ import annotations
 from pmm_mcmc.warmup.calibration import CALIBRATION
 
 __all__ = [
-    "end_of_check",
-    "end_of_growing",
-    "end_of_trial",
-    "extension",
-    "latest_freeze",
-    "latest_trial",
-    "learnt_from",
-    "shortest_block",
-    "stiffness",
-]
+    "end_of_check", "end_of_growing", "end_of_trial", "extension", "latest_freeze", "latest_trial", "learnt_from",
+    "shortest_block", "stiffness",
+]  # fmt: skip
 
 
 def stiffness(curvature: float) -> float:

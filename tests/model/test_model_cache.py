@@ -28,7 +28,8 @@ def test_a_model_and_its_machine_code_are_freed(options):
     # which Linux gives a process 65,530.
     model = hierarchy()
     with model:
-        pmm.sample(20, tune=20, chains=8, progressbar=False, compute_convergence_checks=False, random_seed=1, **options)
+        draw = pmm.temper if "ladder" in options else pmm.sample
+        draw(20, tune=20, chains=8, progressbar=False, compute_convergence_checks=False, random_seed=1, **options)
     assert sum(map(len, model._pmm_mcmc.values()))
     alive = weakref.ref(model)
     del model

@@ -265,7 +265,7 @@ def test_another_mode_is_looked_for_where_the_prior_is():
 
 
 def test_a_ladder_keeps_names_and_supports():
-    dt = pmm.sample(
+    dt = pmm.temper(
         model=pmm.LogDensity.from_numpyro(schools, Y), ladder=[0.0, 0.3, 1.0], **RUN | {"chains": 12, "draws": 10}
     )
     assert (

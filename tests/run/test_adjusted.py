@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import pytest
-from sampling_runs import BACKENDS, QUIET, Stop, assert_same, numbers
+from sampling_runs import BACKENDS, QUIET, Stop, assert_same
 from store_runs import files
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run import memory, phases
+from pmm_mcmc.run import memory
 
 pytest_plugins = ["sampling_fixtures"]
 
@@ -113,7 +113,6 @@ def test_without_a_warm_up_the_step_is_the_one_given(schools):
     [
         ({"adjusted": "yes"}, r"adjusted='yes': must be True or False"),
         ({"adjusted": 1}, r"adjusted=1: must be True or False"),
-        ({"exact": "yes"}, r"adjusted='yes': must be True or False"),
         ({"tune": 0}, r"step_size='auto' with tune=0"),
         *(
             (
@@ -128,16 +127,6 @@ def test_without_a_warm_up_the_step_is_the_one_given(schools):
 def test_what_cannot_be_adjusted_says_what_can(schools, options, words):
     with pytest.raises(ValueError, match=words):
         default(schools, **options)
-
-
-def test_an_unknown_argument_is_told_of_adjusted(schools):
-    with pytest.raises(TypeError, match=r"qwertz=1 is no argument of pmm\.sample, which takes .*\badjusted\b"):
-        default(schools, qwertz=1)
-
-
-def test_single_precision_is_there_unadjusted(well):
-    tree = default(well, "jax", precision="mixed", adjusted=False)
-    assert tree["posterior"].attrs["adjusted"] == 0
 
 
 # -- how it is computed ------------------------------------------------------------------------------------------------
@@ -155,18 +144,6 @@ def test_a_second_call_compiles_nothing(backend):
             default(target, backend, random_seed=4)
             default(target, backend, random_seed=5, draws=45)
         assert not compiled
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_draws_do_not_depend_on_layouts(schools, backend, monkeypatch):
-    options = {"draws": 12, "discard_tuned_samples": False}
-    plain = default(schools, backend, **options)
-    assert_same(default(schools, backend, chain_batch_size=2, **options), plain)
-    if backend == "numba":
-        assert_same(default(schools, backend, cores=2, **options), plain)
-    monkeypatch.setattr(phases, "_SECONDS", 0.0)  # a draw at a time
-    monkeypatch.setattr(memory, "_MOST_ROWS", 5)
-    assert_same(default(schools, backend, **options), plain)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -248,22 +225,6 @@ def test_draws_of_warm_up_are_kept_with_those_of_equilibration(schools, tmp_path
 
 
 # -- moments, draws="auto", and what is said ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_moments_are_those_of_the_draws(schools, backend, monkeypatch):
-    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
-    draws, moments = default(schools, backend), default(schools, backend, keep="moments")
-    for name, values in draws["posterior"].data_vars.items():
-        np.testing.assert_allclose(moments["posterior_mean"][name], values.mean("draw"), rtol=1e-10, atol=1e-12)
-        np.testing.assert_allclose(moments["posterior_sd"][name], values.std("draw"), rtol=1e-8)
-    total, stats = moments["sample_stats_total"], draws["sample_stats"]
-    for name in ("n_steps", "diverging"):
-        np.testing.assert_array_equal(total[name], stats[name].sum("draw"))
-    np.testing.assert_allclose(total["acceptance_rate"], stats["acceptance_rate"].mean("draw"))
-    of_draws, of_moments = ({k: v for k, v in numbers(t).items() if k.startswith("equi")} for t in (draws, moments))
-    assert of_draws.keys() == of_moments.keys() and of_draws
-    assert all(np.array_equal(values, of_moments[name]) for name, values in of_draws.items())
 
 
 @pytest.mark.parametrize("keep", ["draws", "moments"])

@@ -68,15 +68,17 @@ def test_reports_work_on_the_result(schools, backend, caplog):
     assert np.isfinite(tree["log_likelihood"]["y"]).all()
 
 
+@pytest.mark.parametrize("adjusted", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_draws_do_not_depend_on_how_the_run_is_cut(schools, backend, monkeypatch):
-    whole = run(schools, backend, discard_tuned_samples=False)
+def test_draws_do_not_depend_on_how_the_run_is_cut(schools, backend, adjusted, monkeypatch):
+    options = {"discard_tuned_samples": False, "adjusted": adjusted}
+    whole = run(schools, backend, **options)
     monkeypatch.setattr(phases, "_SECONDS", 0.0)  # a draw at a time
-    assert_same(whole, run(schools, backend, discard_tuned_samples=False))
+    assert_same(whole, run(schools, backend, **options))
     monkeypatch.setattr(phases, "_SECONDS", 1e9)
     monkeypatch.setattr(memory, "_MOST_ROWS", 7)
-    assert_same(whole, run(schools, backend, discard_tuned_samples=False))
-    assert_same(whole, run(schools, backend, discard_tuned_samples=False, chain_batch_size=2))
+    assert_same(whole, run(schools, backend, **options))
+    assert_same(whole, run(schools, backend, chain_batch_size=2, **options))
 
 
 def test_draws_do_not_depend_on_threads(schools, monkeypatch):
@@ -170,16 +172,23 @@ def test_initvals(schools, well):
 # -- moments, and models of every kind ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("adjusted", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_moments_are_those_of_the_draws(schools, backend, monkeypatch, caplog):
+def test_moments_are_those_of_the_draws(schools, backend, adjusted, monkeypatch, caplog):
     monkeypatch.setattr(memory, "_MOST_ROWS", 10)
-    draws = run(schools, backend)
+    draws = run(schools, backend, adjusted=adjusted)
     with caplog.at_level(logging.INFO):
-        moments = run(schools, backend, keep="moments", compute_convergence_checks=True)
+        moments = run(schools, backend, adjusted=adjusted, keep="moments", compute_convergence_checks=True)
     assert sum(r.message.startswith(STATES) for r in caplog.records) == 1
     for name, values in draws["posterior"].data_vars.items():
         np.testing.assert_allclose(moments["posterior_mean"][name], values.mean("draw"), rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(moments["posterior_sd"][name], values.std("draw"), rtol=1e-8)
+    total, stats = moments["sample_stats_total"], draws["sample_stats"]
+    for name in ("n_steps", "diverging") if adjusted else ("n_grad", "unstable"):
+        np.testing.assert_array_equal(total[name], stats[name].sum("draw"))
+    if adjusted:
+        np.testing.assert_allclose(total["acceptance_rate"], stats["acceptance_rate"].mean("draw"))
+        assert moments["equilibration"].equals(draws["equilibration"])
     assert set(pmm.summary(moments).index) == set(pmm.summary(draws).index)
     assert "posterior" not in moments.children
 

@@ -152,8 +152,6 @@ def test_all_processes_end_where_the_first_one_says():
 
 
 def test_what_does_not_go_with_it(well, schools):
-    with pytest.raises(ValueError, match="ladder='auto': draws='auto' is for chains at one temperature"):
-        run(schools, draws="auto", ladder="auto", chains=40)
     with pytest.raises(ValueError, match="draws='auto' of one chain needs draws, and keep='moments' keeps none"):
         run(well, draws="auto", keep="moments", chains=1)
     with pytest.raises(ValueError, match="draws='all': must be an integer of at least 1, or 'auto'"):

@@ -36,106 +36,11 @@ def agree(z_score, values, mean, variance, bias=BIAS):
         assert z_score((values[..., i] - m) ** 2, v, allowance=bias * v) < 4.5, (i, "variance")
 
 
-@pytest.fixture(scope="module")
-def priors(sample):
-    """Independent variables of every transform, sampled together, in a model of all shapes."""
-    coords = {"row": ["a", "b"], "column": [1, 2, 3]}
-    with pm.Model(coords=coords):
-        pm.Uniform("uniform", -1.0, 3.0)
-        pm.Beta("beta", 2.0, 3.0, shape=2)
-        pm.HalfNormal("half", 2.0)
-        pm.Normal(
-            "ordered",
-            shape=3,
-            transform=pm.distributions.transforms.ordered,
-            initval=np.array([-1.0, 0.0, 1.0]),
-        )
-        pm.Dirichlet("simplex", np.array([2.0, 3.0, 4.0]))
-        pm.ZeroSumNormal("zero_sum", 1.5, shape=4)
-        pm.LKJCholeskyCov("chol", n=3, eta=2.0, sd_dist=pm.Gamma.dist(5.0, 2.0))
-        matrix = pm.Normal("matrix", 1.0, 2.0, dims=("row", "column"))
-        pm.Potential("pull", -0.5 * (matrix[1, 2] - 1.0) ** 2)
-        pm.Deterministic("twice", 2.0 * matrix, dims=("row", "column"))
-        pm.Normal("nothing", shape=0)
-        dt = sample(accurate(), draws=5000, tune=1000, chains=4)
-    return dt
-
-
-@statistical
-def test_interval_and_log_transforms(priors, z_score):
-    draws = priors["posterior"]
-    agree(z_score, draws["uniform"], 1.0, 16 / 12)
-    agree(z_score, draws["beta"], 0.4, 0.04)
-    agree(z_score, draws["half"], 2 * np.sqrt(2 / np.pi), 4 * (1 - 2 / np.pi))
-
-
-@statistical
-def test_ordered_transform(priors, z_score):
-    # Order statistics of three standard normals.
-    outer = 1.5 / np.sqrt(np.pi)
-    middle = 1 - np.sqrt(3) / np.pi
-    variances = np.array([1 + np.sqrt(3) / (2 * np.pi) - outer**2, middle, 1 + np.sqrt(3) / (2 * np.pi) - outer**2])
-    draws = priors["posterior"]["ordered"]
-    assert np.all(np.diff(draws, axis=-1) > 0)
-    agree(z_score, draws, np.array([-outer, 0.0, outer]), variances)
-
-
-@statistical
-def test_simplex(priors, z_score):
-    draws, a = priors["posterior"]["simplex"].values, np.array([2.0, 3.0, 4.0])
-    np.testing.assert_allclose(draws.sum(axis=-1), 1.0, rtol=1e-12)
-    mean = a / a.sum()
-    agree(z_score, draws, mean, mean * (1 - mean) / (a.sum() + 1))
-
-
-@statistical
-def test_zero_sum(priors, z_score):
-    draws = priors["posterior"]["zero_sum"].values
-    np.testing.assert_allclose(draws.sum(axis=-1), 0.0, atol=1e-12)
-    agree(z_score, draws, 0.0, 1.5**2 * 3 / 4)
-
-
-@statistical
-def test_lkj(priors, z_score):
-    # A correlation of LKJ(eta) in n dimensions is Beta(a, a) on (-1, 1) with a = eta + n/2 - 1.
-    draws = priors["posterior"]
-    agree(z_score, draws["chol_corr"].values[..., [0, 0, 1], [1, 2, 2]], 0.0, 1 / (2 * 2.5 + 1))
-    agree(z_score, draws["chol_stds"], 2.5, 1.25)
-
-
-@statistical
-def test_matrix_with_dims_potential_and_deterministic(priors, z_score):
-    matrix = priors["posterior"]["matrix"]
-    assert matrix.dims == ("chain", "draw", "row", "column") and list(matrix["row"].values) == ["a", "b"]
-    variance = np.full((2, 3), 4.0)
-    variance[1, 2] = 1 / (1 / 4 + 1)
-    agree(z_score, matrix, 1.0, variance.ravel())
-    assert np.array_equal(priors["posterior"]["twice"], 2.0 * matrix)
-    assert priors["posterior"]["nothing"].shape == (4, 5000, 0)
-    assert np.all(np.isfinite(priors["sample_stats"]["lp"]))
-
-
 COMPOUND = {
     "recycled": lambda **o: pmm.PoissonULMC(scheme="recycled", step_size=1.2, **o),
     "centred": lambda **o: accurate(**o),
     "GHMC": lambda **o: pmm.GHMC(step_size=0.9, **o),
 }
-
-
-@statistical
-@pytest.mark.parametrize("step_size", ["auto", 1.2])
-def test_adjusted_draws_of_a_correlated_gaussian(sample, z_score, step_size):
-    """However badly its coordinates whiten it: the scaling knows nothing of the correlations."""
-    covariance = np.array([[1.0, 0.7, 0.0], [0.7, 4.0, -0.5], [0.0, -0.5, 0.25]])
-    with pm.Model():
-        pm.MvNormal("x", [1.0, -2.0, 30.0], cov=covariance)
-        step = pmm.GHMC(step_size=step_size, scaling=np.sqrt(np.diag(covariance)))
-        dt = sample(step, draws=5000, tune=500, chains=4)
-    x = dt["posterior"]["x"].values - [1.0, -2.0, 30.0]
-    agree(z_score, x, 0.0, np.diag(covariance), bias=0.0)
-    for i, j in ((0, 1), (0, 2), (1, 2)):
-        assert z_score(x[..., i] * x[..., j], covariance[i, j]) < 4.5
-    assert 0.5 < dt["sample_stats"]["acceptance_rate"].mean() < 0.999
 
 
 @pytest.fixture(scope="module")
@@ -161,12 +66,6 @@ def test_beside_metropolis_for_discrete_variables(mixed, sample, z_score, name):
     agree(z_score, x - z, 0.0, 0.25, bias)
     assert z_score((x - 3.0) * (z - 3.0), 3.0, allowance=3.0 * bias) < 4.5
     assert dt["sample_stats"]["diverging" if name == "GHMC" else "unstable"].sum() == 0
-
-
-def test_other_samplers_are_assigned_by_pymc(mixed, sample):
-    with mixed:
-        dt = sample(pmm.ULMC(), draws=300, tune=50)
-    assert len(np.unique(dt["posterior"]["z"])) > 1 and len(np.unique(dt["posterior"]["x"])) == 300
 
 
 def test_recycled_scheme_beside_others_where_the_end_point_has_no_density(sample):

@@ -168,8 +168,3 @@ def test_a_point_changed_in_place_is_honoured_or_refused(model):
     except ValueError:
         return
     assert np.abs(step.step(point)[0]["x"] - [0.5, 2.5, 1.5]).max() < 1e-3
-
-
-def test_a_step_made_outside_a_model_is_pickled_too():
-    step = pickle.loads(pickle.dumps(pmm.PoissonULMC(K=4)))
-    assert step.arguments == pmm.PoissonULMC(K=4).arguments

@@ -146,17 +146,6 @@ def test_steps_per_draw_only_thins(model, sample, name):
     assert np.all(thinned[~well] > spent[~well] - 2 * 16 * failed[~well])
 
 
-def test_automatic_steps_per_draw_follow_the_autocorrelation_up_to_a_cap(model, sample):
-    with model:
-        slow, slower = (
-            sample(pmm.OLMC(scaling=[0.5, 0.1, 0.5, 0.5], step_size=size), tune=1000)["sample_stats"]
-            for size in (0.2, 1e-4)
-        )
-    chosen = np.unique(slow["steps_per_draw"])
-    assert len(chosen) == 1 and 1 < chosen[0] < 64
-    assert np.all(slower["steps_per_draw"].values == 64)
-
-
 @every_step
 def test_seeds_and_reuse_of_a_step(model, sample, name):
     with model:
@@ -191,12 +180,6 @@ def test_chains_start_overdispersed_unless_told_where(model, sample, monkeypatch
         sample(step, draws=2, tune=0, chains=2, initvals=given)
     assert np.array_equal(starts[0], [0.1, 2.0, -7.0, np.log(0.7)])
     assert np.array_equal(starts[1], [-0.1, 3.3, 7.0, default[3]])
-
-
-def test_fixed_step_size_needs_no_warm_up(model, sample):
-    with model:
-        stats = sample(pmm.PoissonULMC(K=16, step_size=0.1), tune=0, draws=30)["sample_stats"]
-    assert np.all(stats["step_size"].values == 0.1) and np.all(stats["steps_per_draw"].values == 1)
 
 
 def test_default_length_of_the_warm_up(model, sample):

@@ -71,13 +71,6 @@ def test_a_model_that_has_grown_is_seen():
     assert set(wrapper(model, step=step)["posterior"].data_vars) == {"x", "more"}
 
 
-def test_in_several_processes():
-    dt = wrapper(normal("x"), step=pmm.PoissonULMC())
-    with normal("x"):
-        parallel = pm.sample(step=pmm.PoissonULMC(), **SHORT, **(QUIET | {"cores": 2}), mp_ctx="spawn")
-    np.testing.assert_array_equal(parallel["posterior"]["x"], dt["posterior"]["x"])
-
-
 def test_nobody_knows_its_variables_without_a_model():
     step = pmm.PoissonULMC()
     with pytest.raises(ValueError, match=r"created outside a model.*with model"):
@@ -94,6 +87,30 @@ def test_wrong_arguments_are_named_when_it_binds():
         wrapper(normal("x", shape=3), step=pmm.PoissonULMC(scaling=[1.0, 2.0]))
     with pytest.raises(ValueError, match="vars needs a model"):
         pmm.PoissonULMC(["x"])
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "words"),
+    [
+        (
+            pmm.PoissonULMC,
+            {"stepsize": 0.1},
+            "stepsize=0.1 is no argument of pmm.PoissonULMC; did you mean step_size\\?",
+        ),
+        (pmm.PoissonULMC, {"K": 16, "gird": "left"}, "gird='left' .*; did you mean grid\\?"),
+        (
+            pmm.OLMC,
+            {"gamma": 1.0},
+            "gamma=1.0 is no argument of pmm.OLMC, which takes vars, step_size, steps_per_",
+        ),
+        (pmm.GHMC, {"K": 16}, "K=16 is no argument of pmm.GHMC, which takes vars, step_size, friction"),
+    ],
+)
+def test_a_wrong_name_is_said_with_the_right_one(method, options, words):
+    with pytest.raises(TypeError, match=words):
+        method(**options)
+    with normal("x"), pytest.raises(TypeError, match=words):
+        method(**options)
 
 
 # -- the scheme that nobody asked for ----------------------------------------------------------------------------------

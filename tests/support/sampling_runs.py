@@ -1,4 +1,4 @@
-"""Short runs of ``pmm.sample`` that tests share, and what results are compared by."""
+"""Short runs of ``pmm.sample`` and ``pmm.temper`` that tests share, and what results are compared by."""
 
 import pmm_mcmc as pmm
 
@@ -10,6 +10,10 @@ def run(model, backend="auto", step=None, **options):
     step = pmm.PoissonULMC(K=16) if step is None else step
     options = QUIET | {"draws": 30, "tune": 160, "chains": 6, "random_seed": 3} | options
     return pmm.sample(step=step, model=model, backend=backend, **options)
+
+
+def temper(model, backend="auto", **options):
+    return pmm.temper(model=model, backend=backend, **QUIET | {"tune": 300, "random_seed": 3} | options)
 
 
 def numbers(tree):

@@ -8,19 +8,15 @@ import pymc as pm
 import pytest
 from numba import cfunc
 from reference import engine
-from sampling_runs import BACKENDS, Stop, assert_same, run
+from sampling_runs import BACKENDS, run
 from scipy.special import polygamma
-from store_runs import files
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.processes import Processes
-from pmm_mcmc.langevin.methods import GHMC, HARMONIC, METHODS, OVERDAMPED, Kernel, Scheme
+from pmm_mcmc.langevin.methods import HARMONIC, METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.model.native import SIGNATURE
-from pmm_mcmc.run import memory
-from pmm_mcmc.run.finished_run import TYPES
-from pmm_mcmc.run.storage.checkpoint import decode, encode
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.equilibration import Equilibration, adjusted_setting, least_acceptance, report_of
 from pmm_mcmc.warmup.friction import adjusted_friction
@@ -300,21 +296,6 @@ def test_it_ends_at_its_length_and_says_whether_the_start_was_forgotten():
     assert np.isnan(nothing["acceptance"]).all() and nothing["ended"] == 0
 
 
-def test_it_goes_on_bit_for_bit_from_what_is_stored():
-    def states(after):
-        source, warming = warmed(chains=6)
-        state = Equilibration.begin(warming, source.kernel, RECYCLED, 1000)
-        state, warming, seen = to_the_end(state, warming, source.adjusted(), after)
-        return encode((state, warming)), seen
-
-    def stored(state, warming):
-        return decode(encode((state, warming)), TYPES)
-
-    straight, seen = states(lambda state, warming: (state, warming))
-    assert len(seen) >= 3
-    assert states(stored) == (straight, seen)
-
-
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
@@ -346,79 +327,3 @@ def test_the_last_draws_have_no_bias_however_long_the_step_was(skewed, backend):
     report = adjusted["equilibration"]
     assert report["ended"] == 1 and 0.7 < report["acceptance"].mean() < 0.99
     assert "equilibration" not in biased.children
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_it_is_stored_stopped_and_resumed_to_the_same_bytes(schools, backend, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
-    options = {"adjusted": True, "discard_tuned_samples": False, "chains": 6, "draws": 20}
-    whole = run(schools, backend, store=tmp_path / "whole", **options)
-    run(schools, backend, store=tmp_path / "parts", callback=Stop(1), **options)
-    for _ in range(40):
-        tree = run(schools, backend, store=tmp_path / "parts", resume=True, callback=Stop(3), **options)
-        if tree["posterior"].sizes["draw"] == 20:
-            break
-    run(schools, backend, store=tmp_path / "parts", resume=True, **options)
-    assert files(tmp_path / "whole") == files(tmp_path / "parts")
-    in_memory = run(schools, backend, **options)
-    assert_same(whole, in_memory)
-    warmed, report = whole["warmup_sample_stats"], whole["equilibration"]
-    expected = {"acceptance_rate", "diverging", "n_steps", "n_grad_total", "lp", "gradient", "unconstrained"}
-    assert set(whole["sample_stats"].data_vars) - {"noncentred"} == expected
-    assert whole["sample_stats"]["gradient"].dtype == np.float32
-    assert set(warmed.data_vars) == set(whole["sample_stats"].data_vars)
-    assert whole["sample_stats"]["diverging"].dtype == np.bool_
-    assert warmed.sizes["draw"] > report["transitions"] > 20
-    # Refined proposals take more.
-    steps, spent = int(report["steps_per_draw"][0]), whole["sample_stats"]["n_steps"].values
-    assert spent.min() == steps and (spent == steps).mean() > 0.8
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_draws_after_it_do_not_depend_on_layouts(schools, backend):
-    options = {"adjusted": True, "chains": 6, "draws": 12}
-    plain = run(schools, backend, **options)
-    assert_same(run(schools, backend, chain_batch_size=2, **options), plain)
-    if backend == "numba":
-        assert_same(run(schools, backend, cores=2, **options), plain)
-    more = pmm.sample(more=run(schools, backend, **options | {"draws": 5}), draws=7, model=schools, progressbar=False)
-    assert_same(more, plain)
-
-
-@pytest.mark.parametrize("chains", [1, 2])
-def test_few_chains_have_one_too(skewed, chains):
-    dt = run(skewed, adjusted=True, chains=chains, draws=50, tune=1000)
-    assert dt["equilibration"]["ended"] == 1 and dt["posterior"].sizes["chain"] == chains
-
-
-def test_one_that_is_too_short_says_so(skewed):
-    """Start a standard deviation away, and leave no time to forget it."""
-    away = {"x": np.ones(3), "g": 3.0 * np.exp(0.6)}
-    short = run(skewed, adjusted=True, chains=64, draws=4, tune=30, step=pmm.OLMC(step_size=0.01), initvals=away)
-    assert short["equilibration"]["ended"] == 0 and short["equilibration"]["transitions"] == 30
-
-
-def test_draws_without_a_warm_up_are_adjusted_too(skewed):
-    dt = run(skewed, adjusted=True, step=pmm.PoissonULMC(step_size=0.4), tune=0, chains=8, draws=200)
-    assert "equilibration" not in dt.children and "acceptance_rate" in dt["sample_stats"]
-    assert 0.5 < dt["sample_stats"]["acceptance_rate"].mean() < 1.0
-
-
-def test_a_step_that_is_adjusted_has_a_warm_up_of_its_own(skewed):
-    dt = run(skewed, step=pmm.GHMC(), chains=4, draws=100, tune=600)
-    assert "equilibration" not in dt.children and dt.attrs.get("adjusted", dt["posterior"].attrs.get("adjusted")) == 1
-    assert 0.7 < dt["sample_stats"]["acceptance_rate"].mean() < 1.0
-
-
-def test_it_is_refused_where_there_can_be_none(skewed):
-    for options, words in (
-        ({"adjusted": 1}, "adjusted=1: must be True or False"),
-        ({"adjusted": True, "backend": "jax", "precision": "mixed"}, "precision='mixed'"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            run(skewed, **options)
-
-
-def test_adjusted_engines_have_the_kernel_of_adjusted_draws():
-    source = engine(RECYCLED.kernel, 3, quartic)
-    assert source.adjusted().kernel == GHMC and not source.kernel.adjusted

@@ -10,7 +10,6 @@ from pmm_mcmc.warmup import stein_identity
 from pmm_mcmc.warmup.friction import largest_spread, slow_jumps
 from pmm_mcmc.warmup.pooled import training_chains
 from pmm_mcmc.warmup.standard_errors import worth_independent
-from pmm_mcmc.warmup.step_size import rare_curvature
 
 
 def peak_of(function, *arguments):
@@ -50,16 +49,6 @@ def test_the_identity_of_parts_is_that_of_the_whole(monkeypatch):
     monkeypatch.setattr(stein_identity, "_BYTES", 3 * 8 * 6 * 50)  # three coordinates
     for a, b in zip(whole, stein_identity.stein_identity(x, -x), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10)
-
-
-def test_rare_curvature_of_chains_is_that_of_their_differences():
-    x, usable = np.random.default_rng(4).normal(size=(3, 30, 5)), np.ones((3, 30), bool)
-    usable[1, 7] = False
-    g = -np.linspace(1.0, 2.0, 5) * x
-    pairs = usable[:, 1:] & usable[:, :-1]
-    dx, dg = np.diff(x, axis=1)[pairs], np.diff(g, axis=1)[pairs]
-    ratio = np.sqrt((dg**2).sum(axis=1)) / np.sqrt((dx**2).sum(axis=1))
-    assert rare_curvature(x, g, usable, False, True) == np.quantile(ratio, 0.99)
 
 
 @pytest.mark.parametrize("kept", [None, 3, 5, 9])

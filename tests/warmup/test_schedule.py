@@ -162,20 +162,6 @@ def test_it_does_not_freeze_while_steps_fail_or_chains_are_stuck():
     assert driver.warmup.frozen > 400
 
 
-def test_it_is_ready_when_frozen_and_found_good():
-    driver = Driver(PAPER, 1000, chains=4)
-    while not driver.warmup.ready:
-        assert not driver.checks and not driver.warmup.finished
-        driver.turn()
-    assert driver.checks == [True] and driver.warmup.frozen is not None
-    frozen = driver.tuned[driver.boundaries.index(driver.warmup.frozen)]
-    driver.warmup.stop()
-    last = driver.warmup.update()
-    assert last._replace(steps_per_draw=1, halving_cost=0.0, expected_bias=0.0) == frozen._replace(
-        halving_cost=0.0, expected_bias=0.0
-    )
-
-
 # -- the check ---------------------------------------------------------------------------------------------------------
 
 
@@ -331,6 +317,8 @@ def test_a_warm_up_ends_where_it_is_frozen_where_a_check_has_passed_or_at_its_le
     assert driver.warmup.ready and len(driver.checks) == {"frozen": 0, "passed": 1}.get(ends, len(driver.checks))
     assert (driver.warmup.done == driver.warmup.frozen) == (ends == "frozen")
     assert (driver.warmup.done == 1000) == (ends == "length")
+    frozen, last = driver.tuned[driver.boundaries.index(driver.warmup.frozen)], driver.tuned[-1]
+    assert all(getattr(last, name) is getattr(frozen, name) for name in ("step_size", "K", "friction", "coordinates"))
 
 
 def test_stuck_chains_neither_stay_nor_spoil_the_scale():

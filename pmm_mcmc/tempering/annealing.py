@@ -18,10 +18,10 @@ from pmm_mcmc.coordinates.scale import best_coordinates, diagonal_scale
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, expected_rejections, step_of_ess
 from pmm_mcmc.model.mixture import GaussianMixture
-from pmm_mcmc.run.ladder_climbs import look
-from pmm_mcmc.run.ladder_fit import fitted_mixture
-from pmm_mcmc.run.ladder_path import MOST_TRANSITIONS, Path, Points
-from pmm_mcmc.run.ladder_state import LOOKS
+from pmm_mcmc.tempering.climbs import look
+from pmm_mcmc.tempering.ladder import LOOKS
+from pmm_mcmc.tempering.mixture_fit import fitted_mixture
+from pmm_mcmc.tempering.path import MOST_TRANSITIONS, Path, Points
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.friction import adjusted_friction
 from pmm_mcmc.warmup.other_modes import OtherModes

@@ -6,12 +6,13 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from sampling_runs import run
+from sampling_runs import temper
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.run import ladder, ladder_tuning, memory
-from pmm_mcmc.run.ladder_climbs import unmet_maxima
+from pmm_mcmc.run import memory
+from pmm_mcmc.tempering import driver, tuning
+from pmm_mcmc.tempering.climbs import unmet_maxima
 from pmm_mcmc.warmup.other_modes import OtherModes
 
 
@@ -84,8 +85,7 @@ def unequal(d):
 
 
 def test_a_narrow_mode_that_no_draw_is_in_is_not_trusted():
-    options = {"ladder": "auto", "chains": 256, "draws": 40, "random_seed": 2, "reference": "prior"}
-    dt = run(unequal(12), "numba", step=pmm.PoissonULMC(), **options)
+    dt = temper(unequal(12), "numba", chains=256, draws=40, tune=160, random_seed=2, reference="prior")
     assert (dt["posterior"]["x"].values[..., 0] > 0.0).all()
     judged = pmm.verdict(dt)
     assert judged.state == "not trusted" and "modes" in [reason.code for reason in judged.reasons]
@@ -93,28 +93,27 @@ def test_a_narrow_mode_that_no_draw_is_in_is_not_trusted():
 
 
 def test_looks_go_on_while_a_run_draws_and_do_not_depend_on_its_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(ladder_tuning, "look", lambda *given: (OtherModes(0.0), np.empty((0, 9)), 0))
-    monkeypatch.setattr(ladder, "LOOK", 8)
+    monkeypatch.setattr(tuning, "look", lambda *given: (OtherModes(0.0), np.empty((0, 9)), 0))
+    monkeypatch.setattr(driver, "LOOK", 8)
     model = unequal(9)
-    options = {"ladder": "auto", "chains": 150, "draws": 40, "tune": 150, "random_seed": 2, "reference": "prior"}
-    options["step"] = pmm.PoissonULMC()
+    options = {"chains": 150, "draws": 40, "tune": 150, "random_seed": 2, "reference": "prior"}
     masses = []
-    looks = ladder.look
+    looks = driver.look
 
     def counted(*arguments):
         seen = looks(*arguments)
         masses.append(seen[0].mass)
         return seen
 
-    monkeypatch.setattr(ladder, "look", counted)
-    in_memory = run(model, "numba", **options)
+    monkeypatch.setattr(driver, "look", counted)
+    in_memory = temper(model, "numba", **options)
     # Nobody looks any more once there is a mode.
     assert 0.4 < masses[-1] < 0.6 and not any(mass > 0.0 for mass in masses[:-1]) and len(masses) < 5
     reported = in_memory["posterior"].attrs["findings"]
     assert json.loads(reported)["modes"]["other_modes"] == masses[-1]
     before = len(masses)
     monkeypatch.setattr(memory, "_MOST_ROWS", 15)
-    stored = run(model, "numba", store=tmp_path / "run", **options)
+    stored = temper(model, "numba", store=tmp_path / "run", **options)
     assert masses[before:] == masses[:before] and stored["posterior"].attrs["findings"] == reported
     spent = [tree["sample_stats"]["n_grad_total"].values.tobytes() for tree in (stored, in_memory)]
     assert spent[0] == spent[1]

@@ -14,8 +14,8 @@ from pmm_mcmc.diagnostics.mode_weights import Modes
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.langevin.tempering import swap_log_ratio
 from pmm_mcmc.model.mixture import GaussianMixture
-from pmm_mcmc.run.ladder_path import Moved, Path, Points
-from pmm_mcmc.run.ladder_report import LADDER, report_of
+from pmm_mcmc.tempering.path import Moved, Path, Points
+from pmm_mcmc.tempering.report import LADDER, report_of
 from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["Ladder", "Scan"]

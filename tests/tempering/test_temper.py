@@ -8,12 +8,13 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from sampling_runs import BACKENDS, Stop, assert_same, run
+from sampling_runs import BACKENDS, Stop, assert_same, temper
 from scipy.special import betaln, digamma, gammaln
 from store_runs import files
 
 import pmm_mcmc as pmm
-from pmm_mcmc.run import ladder_tuning, memory
+from pmm_mcmc.run import memory
+from pmm_mcmc.tempering import tuning
 
 A, D = 4.0, 2
 
@@ -30,11 +31,8 @@ def two_modes():
 
 
 def on_ladder(model, backend="numba", **options):
-    step = options.pop("step", pmm.PoissonULMC())
-    options = {"ladder": "auto", "chains": 40, "draws": 40, "tune": 300, "device": "cpu"} | options
-    if backend == "numba":
-        options.pop("device")
-    return run(model, backend, step=step, **options)
+    backend = pmm.Jax(device="cpu") if backend == "jax" else backend
+    return temper(model, backend, **{"chains": 40, "draws": 40} | options)
 
 
 def z_of(ladder, name, known):
@@ -93,6 +91,8 @@ def test_it_is_stored_stopped_and_resumed_to_the_same_bytes(two_modes, backend, 
     assert tree["posterior"].sizes["draw"] == 20
     on_ladder(two_modes, backend, store=tmp_path / "parts", resume=True, **options)
     assert files(tmp_path / "whole") == files(tmp_path / "parts")
+    with pytest.raises(ValueError, match="draws=20: the store has 30 draws of each chain already"):
+        on_ladder(two_modes, backend, store=tmp_path / "parts", resume=True, **options | {"draws": 20})
     in_memory = on_ladder(two_modes, backend, **options)
     m = in_memory["ladder"].sizes["mode"]
     found = whole.copy()
@@ -118,21 +118,18 @@ def test_draws_do_not_depend_on_threads(two_modes):
         ({"chains": 4}, "chains=4: is too few for two replicas of a ladder of 3 temperature levels; take chains=6"),
         ({"ladder": 8, "chains": 10}, "take chains=16 or more"),
         ({"reference": "posterior"}, "reference='posterior': must be"),
-        ({"ladder": None, "reference": "prior"}, "give ladder='auto' too"),
-        ({"adjusted": False}, "adjusted=False does not go with pmm.temper"),
-        ({"keep": "moments"}, "keep='moments' does not go with pmm.temper"),
+        ({"draws": "auto"}, "draws='auto' is for chains at one temperature"),
         ({"tune": 0}, "found in tuning"),
         ({"initvals": {"x": np.zeros(D)}}, "initvals= does not go with a ladder from the prior"),
-        ({"precision": "mixed", "backend": "jax"}, "double precision"),
+        ({"backend": pmm.Jax(precision="mixed")}, "double precision"),
         ({"step": pmm.GHMC()}, "ladder with GHMC"),
         ({"step": pmm.PoissonULMC(step_size=0.1, scheme="recycled")}, "step_size=0.1 with a ladder"),
         ({"step": pmm.PoissonULMC(reparametrise={"x": "noncentred"})}, "reparametrise="),
     ],
 )
 def test_bad_input_is_refused_first(two_modes, options, words):
-    backend = options.pop("backend", "numba") if "backend" in options else "numba"
-    with pytest.raises(ValueError, match=words.replace("(", "\\(")):
-        on_ladder(two_modes, backend, **options)
+    with pytest.raises(ValueError, match=words):
+        on_ladder(two_modes, **options)
 
 
 def test_what_cannot_be_drawn_is_no_reference():
@@ -182,8 +179,6 @@ def test_given_temperatures_are_kept(two_modes):
     dt = on_ladder(two_modes, ladder=betas, chains=20, draws=5, tune=100)
     assert dt["ladder"]["temperature"].values.tolist() == betas
     assert dt["posterior"].sizes["chain"] == 4
-    options = {"backend": "numba", "step": pmm.PoissonULMC(), "random_seed": 3, "progressbar": False}
-    assert_same(dt, pmm.temper(5, ladder=betas, chains=20, tune=100, model=two_modes, **options))
     assert on_ladder(two_modes, ladder=4, chains=20, draws=5, tune=100)["ladder"].sizes["rung"] == 4
 
 
@@ -200,7 +195,7 @@ def test_a_run_killed_while_its_ladder_is_tuned_is_tuned_again(two_modes, tmp_pa
         raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr(ladder_tuning.Tuner, "look_around", killed)
+        patch.setattr(tuning.Tuner, "look_around", killed)
         with pytest.raises(SystemExit):
             on_ladder(two_modes, store=tmp_path / "run", **options)
     with caplog.at_level("INFO", logger="pmm_mcmc"):

@@ -6,15 +6,15 @@ Random tests at fixed seeds: |z| < 4.5 for each statistic (7e-6).
 import numpy as np
 import pymc as pm
 import pytest
-from sampling_runs import run
-from test_ladder_climbs import Hills, unequal
+from sampling_runs import run, temper
+from test_climbs import Hills, unequal
 
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.run import ladder_tuning
-from pmm_mcmc.run.ladder_fit import fitted_mixture
-from pmm_mcmc.run.ladder_path import Points
+from pmm_mcmc.tempering import tuning
+from pmm_mcmc.tempering.mixture_fit import fitted_mixture
+from pmm_mcmc.tempering.path import Points
 
 
 class Known(Hills):
@@ -50,8 +50,7 @@ def test_each_mode_is_a_gaussian_of_its_mass():
 
 
 def test_modes_of_unequal_width_have_their_weights_in_twenty_dimensions():
-    options = {"ladder": "auto", "chains": 256, "draws": 60, "tune": 1000, "step": pmm.PoissonULMC()}
-    dt = run(unequal(20), "numba", **options)
+    dt = temper(unequal(20), "numba", chains=256, draws=60, tune=1000)
     ladder, judged = dt["ladder"], pmm.verdict(dt)
     assert int(ladder["gaussians"]) == 2 and judged.state == "trusted"
     share = (dt["posterior"]["x"].values[..., 0] > 0.0).mean()
@@ -71,27 +70,27 @@ def far_from_its_prior():
 
 
 def test_one_mode_far_from_its_prior_costs_about_what_a_plain_run_does(far_from_its_prior):
-    options = {"step": pmm.PoissonULMC(), "chains": 64, "draws": 100, "tune": 1000, "random_seed": 1}
-    plain = run(far_from_its_prior, "numba", **options)["sample_stats"]["n_grad_total"].values[:, -1].sum()
-    dt = run(far_from_its_prior, "numba", ladder="auto", **options)
+    options = {"chains": 64, "draws": 100, "tune": 1000, "random_seed": 1}
+    plain = run(far_from_its_prior, "numba", step=pmm.PoissonULMC(), **options)
+    spent = plain["sample_stats"]["n_grad_total"].values[:, -1].sum()
+    dt = temper(far_from_its_prior, "numba", **options)
     ladder = dt["ladder"]
     assert ladder.sizes["rung"] == 3 and int(ladder["gaussians"]) == 1 and int(ladder["restarts"]) > 500
-    assert float(ladder["gradients"]) < 1.5 * plain
-    prior = run(far_from_its_prior, "numba", ladder="auto", reference="prior", **options)["ladder"]
+    assert float(ladder["gradients"]) < 1.5 * spent
+    prior = temper(far_from_its_prior, "numba", reference="prior", **options)["ladder"]
     assert int(prior["gaussians"]) == 0 and prior.sizes["rung"] > 6
     apart = float(ladder["log_evidence"]) - float(prior["log_evidence"])
     assert abs(apart) < 4.5 * np.hypot(float(ladder["log_evidence_se"]), float(prior["log_evidence_se"]))
 
 
 def test_a_mixture_that_no_annealing_can_start_from_leaves_the_prior(far_from_its_prior, monkeypatch):
-    anneal = ladder_tuning.Tuner._anneal
+    anneal = tuning.Tuner._anneal
 
     def once(self, *given):
         if self.path.mixture is not None:
-            raise ladder_tuning.NoLadder("ladder: no way")
+            raise tuning.NoLadder("ladder: no way")
         return anneal(self, *given)
 
-    monkeypatch.setattr(ladder_tuning.Tuner, "_anneal", once)
-    options = {"step": pmm.PoissonULMC(), "chains": 64, "draws": 10, "tune": 200, "ladder": "auto"}
-    ladder = run(far_from_its_prior, "numba", **options)["ladder"]
+    monkeypatch.setattr(tuning.Tuner, "_anneal", once)
+    ladder = temper(far_from_its_prior, "numba", chains=64, draws=10, tune=200)["ladder"]
     assert int(ladder["gaussians"]) == 0 and np.isfinite(float(ladder["log_evidence"]))

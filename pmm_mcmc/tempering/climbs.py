@@ -12,7 +12,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, TunedParameters
-from pmm_mcmc.run.ladder_path import Path, Points
+from pmm_mcmc.tempering.path import Path, Points
 from pmm_mcmc.warmup.climb import Climbers, Value
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.scouts import along_coordinates, look_around

@@ -14,7 +14,7 @@ from pmm_mcmc.coordinates.scale import MOST_DENSE, best_coordinates
 from pmm_mcmc.diagnostics.mode_weights import MOST_MODES, mode_labels
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.model.mixture import GaussianMixture
-from pmm_mcmc.run.ladder_path import Path, Points
+from pmm_mcmc.tempering.path import Path, Points
 
 __all__ = ["fitted_mixture"]
 

@@ -11,7 +11,7 @@ from pmm_mcmc.diagnostics.mode_weights import MOST_MODES
 from pmm_mcmc.langevin.tempering import barriers
 
 if TYPE_CHECKING:
-    from pmm_mcmc.run.ladder_state import Ladder
+    from pmm_mcmc.tempering.ladder import Ladder
 
 __all__ = ["LADDER", "report_of"]
 

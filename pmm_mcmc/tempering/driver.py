@@ -21,17 +21,18 @@ from pmm_mcmc.run import devices
 from pmm_mcmc.run.chunks import Groups, groups_of
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.driver import Advance, Driver, Stopped
-from pmm_mcmc.run.ladder_climbs import look
-from pmm_mcmc.run.ladder_path import Moved, Path, Points
-from pmm_mcmc.run.ladder_report import LADDER
-from pmm_mcmc.run.ladder_state import LOOK, LOOKS, Ladder
-from pmm_mcmc.run.ladder_tuning import Fixed, Tuner
 from pmm_mcmc.run.memory import refuse_too_large, rows_of_chunk
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import MemoryRecorder, StoreRecorder
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.starts import starts
 from pmm_mcmc.run.storage import Store
+from pmm_mcmc.run.until import until_of
+from pmm_mcmc.tempering.climbs import look
+from pmm_mcmc.tempering.ladder import LOOK, LOOKS, Ladder
+from pmm_mcmc.tempering.path import Moved, Path, Points
+from pmm_mcmc.tempering.report import LADDER
+from pmm_mcmc.tempering.tuning import Fixed, Tuner
 from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["Tempering"]
@@ -226,11 +227,12 @@ class Tempering(Driver):
         self.recorder.begin(ladder)
 
     def _resume(self, stored: dict[str, Any]) -> None:
-        """Continue the stored run."""
+        """Continue the stored run; refuse fewer draws than it has."""
         rows = stored["rows"]
         store = str(self.request.store)
         self._record_in(Store.resume(store, self._identity | {"rows": rows}, types=_TYPES), rows)
         self.run = self.recorder.run
+        until_of(self.request.draws, self.run.replicas, self.run.done, self.recorder, self.processes)
         self.path.mixture = self.run.mixture
 
     def _record_in(self, store: Store, rows: int) -> None:

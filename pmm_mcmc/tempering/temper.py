@@ -22,17 +22,17 @@ from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.findings import modes_of, noted
-from pmm_mcmc.run.ladder import Tempering
-from pmm_mcmc.run.ladder_report import LADDER
-from pmm_mcmc.run.ladder_tuning import Fixed
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request, fresh_seed, stored_run
 from pmm_mcmc.run.signals import stop_on_signals
 from pmm_mcmc.run.until import DRAWS
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
+from pmm_mcmc.tempering.driver import Tempering
+from pmm_mcmc.tempering.report import LADDER
+from pmm_mcmc.tempering.tuning import Fixed
 
-__all__ = ["temper", "tempered"]
+__all__ = ["temper"]
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -114,13 +114,13 @@ def temper(
         temper, others, draws=draws, tune=tune, chains=chains, ladder=ladder, reference=reference, step=step,
         model=model, random_seed=random_seed, initvals=initvals, var_names=var_names, cores=cores, backend=backend,
         store=store, resume=resume, log_likelihood=log_likelihood, callback=callback, progressbar=progressbar,
-        compute_convergence_checks=compute_convergence_checks,
+        compute_convergence_checks=compute_convergence_checks, adjusted=True, superchains=None,
     )  # fmt: skip
-    return tempered(request)
+    return _tempered(request)
 
 
-def tempered(request: Request) -> xr.DataTree:
-    """Run what is requested, with a ladder, and return its result."""
+def _tempered(request: Request) -> xr.DataTree:
+    """Run what is requested, and return its result."""
     ladder = request.ladder if isinstance(request.ladder, str) else repr(np.asarray(request.ladder).tolist())
     identity = {"chains": request.chains, "tune": request.tune, "reference": request.reference, "ladder": ladder}
     request, fixed = _on_ladder(request)

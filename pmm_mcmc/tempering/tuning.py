@@ -14,10 +14,10 @@ import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.langevin.tempering import barriers, equal_rejection, expected_rejections, pairs_for
-from pmm_mcmc.run.ladder_annealing import ANNEALING, SCOUTS, Annealer, NoLadder, Stage
-from pmm_mcmc.run.ladder_climbs import look
-from pmm_mcmc.run.ladder_path import Moved, Path, Points
-from pmm_mcmc.run.ladder_state import Ladder, Scan
+from pmm_mcmc.tempering.annealing import ANNEALING, SCOUTS, Annealer, NoLadder, Stage
+from pmm_mcmc.tempering.climbs import look
+from pmm_mcmc.tempering.ladder import Ladder, Scan
+from pmm_mcmc.tempering.path import Moved, Path, Points
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 
 __all__ = ["Fixed", "NoLadder", "Tuner"]

@@ -1,0 +1,1 @@
+"""``pmm.temper``: separated modes and the evidence, by replicas of a ladder of temperatures."""
