@@ -41,11 +41,6 @@ class Moments:
         self.scatter = {name: np.zeros(shape) for name, shape in shapes.items()}
         self.statistics: dict[str, np.ndarray] = {}
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays, without the few statistics."""
-        return sum(a.nbytes for arrays in (self.origin, self.mean, self.scatter) for a in arrays.values())
-
     def add(self, groups: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """Add the draws of a chunk of all chains: ``posterior`` and ``sample_stats``, ``(chain, n, ...)`` by name."""
         stats = groups["sample_stats"]

@@ -28,14 +28,12 @@ from result_models import (
     scan,
     several_observed,
     shapes,
-    start_of,
     trace_of,
     vectors,
 )
 
 from pmm_mcmc.model import outputs
 from pmm_mcmc.model.outputs import _same_in_any_place
-from pmm_mcmc.model.pymc_outputs import model_layout
 
 pytestmark = pytest.mark.pymc
 
@@ -263,24 +261,6 @@ def test_deterministics_that_are_random_are_refused():
         pm.Deterministic("noise", x + pm.Normal.dist(0.0, 1.0))
     with pytest.raises(ValueError, match=r"noise is random.*sample_posterior_predictive"):
         layout_of(model, "numba")
-
-
-def test_arguments_are_checked():
-    model = known("transforms")
-    vars, point = model.value_vars, start_of(model)
-    with pytest.raises(ValueError, match="backend='c'"):
-        model_layout(model, vars, point, "c")
-    with pytest.raises(ValueError, match=r"include=\['prior'\]"):
-        model_layout(model, vars, point, include=("prior",))
-    with pytest.raises(ValueError, match="must be all value variables"):
-        model_layout(model, vars[1:], point)
-    layout = model_layout(model, vars, point)
-    with pytest.raises(ValueError, match="include="):
-        layout.log_likelihood(positions(model))
-    with pytest.raises(ValueError, match=r"must be \(chain, n, 21\)"):
-        layout.values(positions(model)[0])
-    with pytest.raises(ValueError, match="'prior' is none of"):
-        layout.tree({"prior": {}}, {})
 
 
 # -- other processes, and what may move --------------------------------------------------------------------------------

@@ -163,8 +163,7 @@ class Store:
     def commit(self, checkpoint: Any) -> None:
         """Make all appended values visible, together with a checkpoint; either everything or nothing is committed.
 
-        The checkpoint is any object that :func:`~pmm_mcmc.run.storage.checkpoint.encode` accepts.  A commit that failed
-        can be tried again.
+        The checkpoint is any object that :func:`~pmm_mcmc.run.storage.checkpoint.encode` accepts.
         """
         rows = {group: n + self._rows.get(group, 0) for group, n in self._extent.rows.items()}
         copies = {path: 1 - self._extent.copies.get(path, 0) for path in self._replaced}
