@@ -12,7 +12,7 @@ import xarray as xr
 from pmm_mcmc.model.checks import check_direction
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
-from pmm_mcmc.run.driver import FinishedChunk, StopSampling
+from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.findings import attributes_of
 from pmm_mcmc.run.finished_run import FinishedRun
 from pmm_mcmc.run.phases import Run, Sampling
@@ -22,9 +22,8 @@ from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import stop_on_signals
 from pmm_mcmc.run.starts import density_at, draws_of_prior, starts
 from pmm_mcmc.run.until import DRAWS, UntilKnown, until_of
-from pmm_mcmc.warmup.pooled import warm_up
 
-__all__ = ["FinishedChunk", "StopSampling", "extend", "sample", "warm_up"]
+__all__ = ["extend", "sample"]
 
 # Arguments that have another place now: pmm.extend, pmm.Jax, none.
 _OLD_NAMES = (

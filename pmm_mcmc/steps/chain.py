@@ -294,8 +294,10 @@ class Chain:
         warming = self.warming
         warmup = warming.warmup
         assert warmup is not None
-        block = None
-        if self._parts:
+        old = self.tuned.coordinates
+        if not self._parts:  # stopped before the block had any draws
+            warming.tuned = warmup.finish()
+        else:
             block = Block(*(np.concatenate(arrays, axis=1) for arrays in zip(*self._parts, strict=True)))
             self._parts = []
             if len(warming.n_grad) > 1:
@@ -304,10 +306,7 @@ class Chain:
                 warming.n_grad[1:] += chunk.n_grad.sum(axis=1)
                 block = Block(*(np.concatenate(arrays) for arrays in zip(block, Block.of(chunk), strict=True)))
             warming.ensemble.transition = self.transition
-        if stop:
-            warmup.stop()
-        old = self.tuned.coordinates
-        warming.close(engine, block)
+            warming.close(engine, block, stop=stop)
         for chains in (slice(0, 1), slice(1, None)):  # rounding of the chain must not depend on its companions
             ensemble = warming.part(chains)
             ensemble.change(engine, old, self.tuned.coordinates)

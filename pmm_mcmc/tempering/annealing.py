@@ -27,7 +27,7 @@ from pmm_mcmc.warmup.friction import adjusted_friction
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 
-__all__ = ["ANNEALING", "SCOUTS", "Annealed", "Annealer", "NoLadder", "Stage", "barrier_of"]
+__all__ = ["ANNEALING", "SCOUTS", "Annealed", "Annealer", "NoLadder", "Stage", "rejections_of"]
 
 ANNEALING = 3  # what random numbers are for: a word of their keys
 # Effective share of the chains after a step of annealing.
@@ -104,19 +104,19 @@ class Annealer:
         setting = stages[-1].setting
         draws = self._seen
         rng = np.random.default_rng([*self.key.tolist(), LOOKS, 0])
-        cold = Points(*(np.stack(parts) for parts in zip(*draws, strict=True)))
+        cold = Points.joined(draws, np.stack)
         far = self._draw(SCOUTS).position
         self._others, maxima, look_gradients = look(
             self.path, setting, np.concatenate(self._hot), cold, far, int(self.spent), rng
         )
         beyond = [self._around(maximum, setting) for maximum in maxima]
-        flat = Points(*(np.concatenate(parts) for parts in zip(*draws, strict=True)))
+        flat = Points.joined(draws)
         prior = self.path.mixture
         self.path.mixture, fit_gradients = fitted_mixture(self.path, setting, flat, beyond)
         self.spent += look_gradients + fit_gradients
         try:
             again, drawn = yield from self._anneal(_MOVES, len(stages) if self.path.has_prior else _MOST_STAGES)
-            nearer = barrier_of(again) <= (1.0 if beyond else 0.5) * barrier_of(stages)
+            nearer = _barrier_of(again) <= (1.0 if beyond else 0.5) * _barrier_of(stages)
         except NoLadder:
             if not self.path.has_prior:
                 raise
@@ -127,8 +127,7 @@ class Annealer:
         # A mode that the mixture does not cover stays in sight: no restart arrives in it.
         second_half = self.path.evaluate(points.position[self.chains // 2 :])
         self.spent += len(second_half.position)
-        both = zip(drawn.take(slice(0, self.chains // 2)), second_half, strict=True)
-        return again, Points(*(np.concatenate(parts) for parts in both))
+        return again, Points.joined([drawn.take(slice(0, self.chains // 2)), second_half])
 
     def _around(self, maximum: np.ndarray, setting: TunedParameters) -> Points:
         """Return draws of the posterior around a maximum."""
@@ -137,7 +136,7 @@ class Annealer:
         centred = setting._replace(coordinates=setting.coordinates._replace(centre=maximum))
         points, adapted = self._settle(points, centred, _LAST_MOVES)  # steps of the other modes may be far too long
         self._settle(points, adapted, _LAST_MOVES)
-        return Points(*(np.concatenate(parts) for parts in zip(*self._seen, strict=True)))
+        return Points.joined(self._seen)
 
     # -- annealing ---------------------------------------------------------------------------------------------------
 
@@ -197,9 +196,8 @@ class Annealer:
             step = step_for_acceptance(setting.step_size, float(moved.accept.mean()))
             setting = self._with_step(setting, step)
             if i == moves // 2:
-                everything = np.concatenate([p.position for p in history[1:]])
-                slopes = np.concatenate([p.slope(beta) for p in history[1:]])
-                setting = self._fitted(everything, slopes, beta, setting.step_size)
+                newest = Points.joined(history[1:])
+                setting = self._fitted(newest.position, newest.slope(beta), beta, setting.step_size)
         self._seen = history[moves // 4 :]
         return points, setting
 
@@ -227,7 +225,11 @@ class Annealer:
         return setting._replace(coordinates=setting.coordinates._replace(sites=self.path.sites(beta)))
 
 
-def barrier_of(stages: list[Stage]) -> float:
-    """Return the barrier that the steps of annealing show."""
+def rejections_of(stages: list[Stage]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the temperatures of annealing, and the rejections of swaps between neighbours that its steps show."""
     betas = np.array([stage.beta for stage in stages])
-    return float(barriers(expected_rejections(betas, [stage.log_ratio[:512] for stage in stages])).sum())
+    return betas, expected_rejections(betas, [stage.log_ratio[:512] for stage in stages])
+
+
+def _barrier_of(stages: list[Stage]) -> float:
+    return float(barriers(rejections_of(stages)[1]).sum())

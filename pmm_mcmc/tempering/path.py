@@ -22,6 +22,11 @@ class Points(NamedTuple):
     position: np.ndarray
     evaluation: np.ndarray
 
+    @classmethod
+    def joined(cls, parts: Sequence[Points], join: Callable[..., np.ndarray] = np.concatenate) -> Points:
+        """Return all points of some, one after the other, or along a new first axis by ``np.stack``."""
+        return cls(*(join(arrays) for arrays in zip(*parts, strict=True)))
+
     @property
     def log_ratio(self) -> np.ndarray:
         """The log density of the target over that of the reference."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.langevin.tempering import barriers, equal_rejection, expected_rejections, pairs_for
-from pmm_mcmc.tempering.annealing import ANNEALING, SCOUTS, Annealer, NoLadder, Stage
+from pmm_mcmc.langevin.tempering import barriers, equal_rejection, pairs_for
+from pmm_mcmc.tempering.annealing import ANNEALING, SCOUTS, Annealer, NoLadder, Stage, rejections_of
 from pmm_mcmc.tempering.climbs import look
 from pmm_mcmc.tempering.ladder import Ladder, Scan
 from pmm_mcmc.tempering.path import Moved, Path, Points
@@ -78,9 +78,8 @@ class Tuner(Annealer):
     # -- tempering ---------------------------------------------------------------------------------------------------
 
     def _temper(self, stages: list[Stage], points: Points) -> Generator[None, None, Ladder]:
-        betas = np.array([stage.beta for stage in stages])
+        betas, rejections = rejections_of(stages)
         settings = [stage.setting for stage in stages]
-        rejections = expected_rejections(betas, [stage.log_ratio[:512] for stage in stages])
         ladder = Ladder(
             self.key, betas, settings, self.path.mixture, points.position, points.evaluation, self.keys,
             np.arange(self.chains)[:, None], transition=self.transition,
@@ -180,12 +179,10 @@ class Tuner(Annealer):
         for k in range(1, levels):
             old = ladder.settings[k]
             beta = float(ladder.betas[k])
-            z = np.concatenate([points.position[:, k] for points in draws])
-            d = z.shape[1]
-            e = np.concatenate([points.evaluation[:, k] for points in draws])
+            met = Points.joined([points.take((slice(None), k)) for points in draws])
             fitted = old
             if not last:
-                fitted = self._fitted(z, e[:, d : 2 * d] + beta * e[:, 2 * d : 3 * d], beta, old.step_size)
+                fitted = self._fitted(met.position, met.slope(beta), beta, old.step_size)
             # Swaps that are accepted forget l, too.
             limit = math.ceil(_MOST_THIN * min(1.0, 2.0 * float(1.0 - swaps[k - 1 : k + 1].mean())) ** 2)
             thin = min(max(1, limit), _thin(previous[:, :, k], log_ratio[:, :, k], old.steps_per_draw))
@@ -198,7 +195,7 @@ class Tuner(Annealer):
             ladder.other_modes = self._others
             return
         rng = np.random.default_rng([*self.key.tolist(), ANNEALING, self.path.d])
-        cold = Points(*(np.stack(parts) for parts in zip(*self._cold, strict=True)))
+        cold = Points.joined(self._cold, np.stack)
         prior = self._draw(SCOUTS).position
         n_grad = int(ladder.n_grad.sum())
         modes, _, gradients = look(self.path, ladder.settings[-1], np.concatenate(self._hot), cold, prior, n_grad, rng)

@@ -3,6 +3,8 @@
 Random tests at fixed seeds: |z| < 4.5 for each statistic (7e-6).
 """
 
+import signal
+
 import arviz as az
 import numpy as np
 import pymc as pm
@@ -15,6 +17,7 @@ from store_runs import files
 import pmm_mcmc as pmm
 from pmm_mcmc.run import memory
 from pmm_mcmc.tempering import tuning
+from pmm_mcmc.tempering.ladder import Ladder
 
 A, D = 4.0, 2
 
@@ -205,6 +208,24 @@ def test_a_run_killed_while_its_ladder_is_tuned_is_tuned_again(two_modes, tmp_pa
     whole = on_ladder(two_modes, **options)
     found["ladder"] = again["ladder"].isel(mode=slice(0, whole["ladder"].sizes["mode"]))
     assert_same(found, whole)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_run_stopped_while_its_ladder_is_tuned_has_no_draws(two_modes, stored, tmp_path, monkeypatch, caplog):
+    path = tmp_path / "run" if stored else None
+    for step in ("advance", "freeze"):  # early, and at the very end
+        with monkeypatch.context() as patch:
+            whole = getattr(Ladder, step)
+
+            def stopping(*given, whole=whole):
+                signal.raise_signal(signal.SIGINT)
+                return whole(*given)
+
+            patch.setattr(Ladder, step, stopping)
+            dt = on_ladder(two_modes, chains=12, draws=5, tune=60, store=path, resume=stored)
+        assert dt["posterior"].sizes["draw"] == 0 and "after 0 of 5 draws of each replica" in caplog.text
+    again = on_ladder(two_modes, chains=12, draws=5, tune=60, store=path, resume=stored)
+    assert again["posterior"].sizes["draw"] == 5
 
 
 def test_what_is_not_non_centred_on_a_ladder_is_said(caplog):
