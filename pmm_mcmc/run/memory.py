@@ -133,7 +133,7 @@ def peak_bytes(
         terms = fold * count_virial_terms(fold, d)
         kept_terms = DIAGNOSTICS.folds * terms
         slab = min(n * len(plan.layout.names), max(SLAB // 8, n))
-        checks = 3 * terms + kept_terms * (kept_terms <= 2 * n * d) + 8 * slab
+        checks = 3 * terms + kept_terms * (kept_terms <= 2 * n * d) + 11 * slab
         whitened = 2 * n * d if 1 < d <= MOST_DENSE else 0
         ending = max(ending, checks, whitened) + chains * (draws + warming) * numbers
     return 8 * (chains * (5 * d + 2) + max(warm_up, ending))

@@ -118,7 +118,7 @@ def test_sizes_in_two_figures_and_numbers_in_three():
 def model():
     with pm.Model() as model:
         pm.Normal("x", 0.0, np.linspace(1.0, 2.0, 40), shape=40)
-    pmm.sample(chains=2, draws=8, tune=30, model=model, **RUN)  # compiles
+    pmm.sample(chains=2, draws=40, tune=30, model=model, **RUN)  # compiles, and imports what a verdict needs
     return model
 
 
