@@ -1,7 +1,7 @@
 """Runs of ``pmm.sample`` in processes that are killed, told to stop, or get in each other's way.
 
-Started as a script, which has no threads and so may fork: ``kill_processes.py numba|jax FOLDER`` prints what it found,
-as JSON.  For numba all is compiled before the forks.  JAX must begin after them: its compilation cache makes it quick.
+Started as a script, which has no threads and so may fork once all is compiled: ``kill_processes.py FOLDER`` prints what
+it found, as JSON.
 """
 
 from __future__ import annotations
@@ -29,16 +29,10 @@ from pmm_mcmc.run.storage.recovery import CREATING, SETTINGS, last_whole
 ROWS, DRAWS = 8, 40
 SLOW, LONG = 0.3, 60.0  # seconds of a callback in which a signal or another process arrives
 # Kills wanted in all, in each phase, and within the writing of a commit; and children at most.
-WANTED = {
-    "numba": {"kills": 25, "creation": 1, "warm-up": 6, "sampling": 6, "torn": 6},
-    "jax": {"kills": 9, "warm-up": 2, "sampling": 2},
-}
-MOST = {"numba": 200, "jax": 60}
+WANTED = {"kills": 25, "creation": 1, "warm-up": 6, "sampling": 6, "torn": 6}
+MOST = 200
 # After how many chunks which signal comes: there are six of the warm-up or so, and five more.
-STOPS = {
-    "numba": [("SIGINT", 2), ("SIGINT", 8), ("SIGTERM", 2), ("SIGTERM", 8)],
-    "jax": [("SIGINT", 8), ("SIGTERM", 2)],
-}
+STOPS = [("SIGINT", 2), ("SIGINT", 8), ("SIGTERM", 2), ("SIGTERM", 8)]
 OPTIONS = {
     "draws": DRAWS,
     "tune": 160,
@@ -50,12 +44,8 @@ OPTIONS = {
 }
 
 
-def problem(backend):
-    """Return what is sampled; for JAX this starts its threads."""
-    if backend == "jax":
-        import jax.numpy as jnp
-
-        return pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2) - 0.1 * jnp.sum(x**4), 3)
+def problem():
+    """Return what is sampled."""
     with pm.Model() as model:
         tau = pm.HalfNormal("tau", 5.0)
         z = pm.Normal("z", shape=3)
@@ -66,11 +56,9 @@ def problem(backend):
 class Runs:
     """Children that sample one problem, each telling its parent of every chunk."""
 
-    def __init__(self, backend):
-        self.backend, self.problem = backend, None
-        if backend == "numba":
-            self.problem = problem(backend)
-            pmm.sample(step=pmm.PoissonULMC(K=16), model=self.problem, backend=backend, **OPTIONS)
+    def __init__(self):
+        self.problem = problem()
+        pmm.sample(step=pmm.PoissonULMC(K=16), model=self.problem, backend="numba", **OPTIONS)
 
     def start(self, path, slow_from=10**9, resume=True, seconds=SLOW):
         """Begin or go on in a process of its own, slowly from a chunk on; return its id and the pipe that it tells."""
@@ -94,12 +82,11 @@ class Runs:
                     os.write(pipe, b"!")  # one Ctrl-C was noted
 
         memory._MOST_ROWS = ROWS
-        model = problem(self.backend) if self.problem is None else self.problem
         try:
             tree = pmm.sample(
                 step=pmm.PoissonULMC(K=16),
-                model=model,
-                backend=self.backend,
+                model=self.problem,
+                backend="numba",
                 store=path,
                 resume=resume,
                 callback=tell,
@@ -164,8 +151,8 @@ def kills(runs, folder, wanted, begin, chunk):
     rng = random.Random(1)
     counts = dict.fromkeys(("kills", "complete", "creation", "warm-up", "sampling", "torn"), 0)
     failures = []
-    for number in range(MOST[runs.backend]):
-        if not failures and all(counts[name] >= least for name, least in WANTED[runs.backend].items()):
+    for number in range(MOST):
+        if not failures and all(counts[name] >= least for name, least in WANTED.items()):
             break
         path = os.path.join(folder, f"killed-{counts['complete']}")
         process, pipe = runs.start(path)
@@ -201,7 +188,7 @@ def completed(runs, path, wanted):
 def stops(runs, folder, wanted):
     """Tell runs to stop by signals, in both phases; then go on."""
     found = []
-    for name, chunks in STOPS[runs.backend]:
+    for name, chunks in STOPS:
         path = os.path.join(folder, f"{name}-{chunks}")
         process, pipe = runs.start(path, chunks - 1)
         said = hear(pipe, chunks)
@@ -209,17 +196,8 @@ def stops(runs, folder, wanted):
         more, status = finish(process, pipe)
         seen, _, result = (said + more).partition("|")
         phase, torn = where_it_stands(path)
-        found.append(
-            {
-                "signal": name,
-                "status": status,
-                "phase": phase,
-                "torn": torn,
-                "seen": seen,
-                "result": result,
-                "differences": completed(runs, path, wanted),
-            }
-        )
+        stop = {"signal": name, "status": status, "phase": phase, "torn": torn, "seen": seen, "result": result}
+        found.append(stop | {"differences": completed(runs, path, wanted)})
     return found
 
 
@@ -246,25 +224,24 @@ def writers(runs, folder, wanted):
     return {"others": others, "first": [said, status], "still": still, "differences": compare(path, wanted)}
 
 
-def main(backend, folder):
+def main(folder):
     # Where tests run in the background, Ctrl-C is ignored, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    runs = Runs(backend)
+    runs = Runs()
     wanted, begin, chunk, failures = whole(runs, folder)
     out = {
         "rows": ROWS,
         "draws": DRAWS,
-        "wanted": WANTED[backend],
+        "wanted": WANTED,
         "seconds": [begin, chunk],
         "twice": failures,
         "kills": kills(runs, folder, wanted, begin, chunk),
         "stops": stops(runs, folder, wanted),
+        "impatient": impatient(runs, folder, wanted),
+        "writers": writers(runs, folder, wanted),
     }
-    if backend == "numba":  # they do not depend on it
-        out["impatient"] = impatient(runs, folder, wanted)
-        out["writers"] = writers(runs, folder, wanted)
     print(json.dumps(out))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(sys.argv[1])
