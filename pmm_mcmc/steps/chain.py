@@ -82,10 +82,10 @@ class Chain:
         key = rng.integers(0, 2**64, size=2, dtype=np.uint64)
         evaluations = 0
         structure = engine.structure
-        sites = None if structure is None else structure.none()
+        sites = structure.none()
 
         def to_z(x: np.ndarray) -> np.ndarray:
-            return x if structure is None or sites is None else structure.to_z(x, sites)[0]
+            return structure.to_z(x, sites)[0]
 
         def gradient_at(q: np.ndarray) -> np.ndarray | None:
             nonlocal evaluations
@@ -219,9 +219,7 @@ class Chain:
         state = ensemble.state[0].copy()
         coordinates = self.tuned.coordinates
         if position is not None:
-            z = position
-            if engine.structure is not None and coordinates.sites is not None:
-                z, _ = engine.structure.to_z(position, coordinates.sites)
+            z, _ = engine.structure.to_z(position, coordinates.sites)
             state[: engine.d] = coordinates.whiten(z)
             self.position = position
         gradient = engine.evaluate(coordinates, state)
@@ -294,8 +292,10 @@ class Chain:
         warming = self.warming
         warmup = warming.warmup
         assert warmup is not None
-        block = None
-        if self._parts:
+        old = self.tuned.coordinates
+        if not self._parts:  # stopped before the block had any draws
+            warming.tuned = warmup.finish()
+        else:
             block = Block(*(np.concatenate(arrays, axis=1) for arrays in zip(*self._parts, strict=True)))
             self._parts = []
             if len(warming.n_grad) > 1:
@@ -304,10 +304,7 @@ class Chain:
                 warming.n_grad[1:] += chunk.n_grad.sum(axis=1)
                 block = Block(*(np.concatenate(arrays) for arrays in zip(block, Block.of(chunk), strict=True)))
             warming.ensemble.transition = self.transition
-        if stop:
-            warmup.stop()
-        old = self.tuned.coordinates
-        warming.close(engine, block)
+            warming.close(engine, block, stop=stop)
         for chains in (slice(0, 1), slice(1, None)):  # rounding of the chain must not depend on its companions
             ensemble = warming.part(chains)
             ensemble.change(engine, old, self.tuned.coordinates)

@@ -81,11 +81,8 @@ class Warming:
         """
         if length == 0:
             fixed_setting(arguments, starts[0])
-        structure = engine.structure
-        sites = None
-        if structure is not None:
-            sites = structure.none()
-            starts, _ = structure.to_z(starts, sites)
+        sites = engine.structure.none()
+        starts, _ = engine.structure.to_z(starts, sites)
         gradients = engine.gradient_at(starts, sites)
         bad = np.flatnonzero(~np.isfinite(gradients).all(axis=1))
         if bad.size:
@@ -179,26 +176,27 @@ class Warming:
         self.close(engine, newest, replacements(usable, unstable))
         self.ensemble.change(engine, old, self.tuned.coordinates)
 
-    def close(self, engine: Engine, block: Block | None, source: np.ndarray | None = None) -> None:
+    def close(self, engine: Engine, block: Block, source: np.ndarray | None = None, stop: bool = False) -> None:
         """Update the setting by the draws of the first chains in a block, and replace chains that are stuck.
 
-        ``source`` says from which chain each goes on where warm-up does not learn from it.  States keep their old
-        coordinates.
+        ``source`` says from which chain each goes on where warm-up does not learn from it; ``stop`` ends the warm-up.
+        States keep their old coordinates.
         """
         warmup = self.warmup
         assert warmup is not None
         chains = np.arange(len(self.n_grad))
-        if block is not None:
-            warmup.observe(block, engine.structure)
+        warmup.observe(block, engine.structure)
+        if stop:
+            warmup.stop()
         earlier_shares = self._shares()
         self.tuned = warmup.update(engine)
-        if source is None or warmup.frozen is not None or len(warmup.source) == len(chains) or not warmup.replaces:
+        if source is None or warmup.frozen is not None or not warmup.replaces:
             source = chains.copy()
         source[: len(warmup.source)] = warmup.source
         if not np.array_equal(source, chains):
             self.ensemble.copy_from(source)
         self.n_grad = self.n_grad + self._shares() - earlier_shares
-        if self.finished and self.prior is not None and block is not None:
+        if self.finished and self.prior is not None:
             rng = np.random.default_rng(self.ensemble.keys[0])
             spent_so_far = int(self.n_grad.sum())
             self.other_modes, _, n_grad = look_around(engine, self.tuned, block, self.prior, spent_so_far, rng)

@@ -73,14 +73,12 @@ class Warmup:
     blocks: list[Block] = field(default_factory=list)
     _noncentring: NoncentringFit = field(default_factory=NoncentringFit)
     _before: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0)))
-    _closed: int = 0
     _extensions: int = 0
     _cap: float = 1.0
     _lipschitz: float = 1.0
     _local: LocalCurvature = field(default_factory=LocalCurvature)
     _tried: bool = False
     _trial: FrictionTrial | None = None
-    _stopped: bool = False
 
     @classmethod
     def start(
@@ -137,7 +135,7 @@ class Warmup:
 
     def observe(self, block: Block, structure: Structure | None = None) -> None:
         """Record the draws of all chains in the current block, with what the engine returned there."""
-        if structure is not None:
+        if structure is not None and not structure.is_identity:
             block = self._noncentring.observe(block, structure, self.frozen is None)
         chains = len(block.lp)
         self.blocks = [Block(*(array[:chains] for array in older)) for older in self.blocks]
@@ -154,10 +152,6 @@ class Warmup:
 
         With an engine, power iteration finds the steepest directions at the draws, and the non-centring is fitted.
         """
-        if self._closed == self.done:  # stopped before the block had any draws
-            self.source = np.arange(len(self.source))
-            return self._finish()
-        self._closed = self.done
         block = self.blocks[-1]
         chains = len(block.lp)
         self.source = np.arange(chains)
@@ -168,15 +162,15 @@ class Warmup:
         unsound = self.clean is False and step_size.found_by_curvature(self.arguments)
         if self.ends != "length" and self.ready:
             self.stop()
-        if self._stopped or (self.finished and not (unsound and self._extend(block))):
-            return self._finish()
+        if self.finished and not (unsound and self._extend(block)):
+            return self.finish()
         self.boundary = self._next_boundary(chains)
         return self.tuned
 
     def stop(self) -> None:
         """End the warm-up: the next :meth:`update` is the last."""
         self.length = self.boundary = self.done
-        self._stopped = True
+        self._extensions = CALIBRATION.most_extensions
 
     @property
     def _stiffness(self) -> float:
@@ -189,7 +183,8 @@ class Warmup:
             return timetable.end_of_trial(self.done, self.length)
         return timetable.end_of_growing(self.done, self.length, self._tried, self.shortest)
 
-    def _finish(self) -> TunedParameters:
+    def finish(self) -> TunedParameters:
+        """Return the setting of the draws, also before a block has any."""
         if self._trial is not None:
             self._end_trial()
         self._noncentring = NoncentringFit()
@@ -211,7 +206,7 @@ class Warmup:
     def _adapt(self, engine: Engine | None) -> None:
         previous = self.tuned
         length = max(math.ceil(CALIBRATION.window * self.done), self.blocks[-1].lp.shape[1])
-        if engine is not None and engine.structure is not None and self._trial is None:
+        if engine is not None and not engine.structure.is_identity and self._trial is None:
             self._fit_sites(engine.structure, length)
         block = self.blocks[-1]
         d = block.position.shape[2]

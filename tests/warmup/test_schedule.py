@@ -111,7 +111,7 @@ def test_stopping_ends_it_at_once():
     driver.turn()
     driver.warmup.stop()
     assert driver.warmup.finished and driver.warmup.length == 25
-    last = driver.warmup.update()
+    last = driver.warmup.finish()
     assert last.step_size == driver.tuned[-1].step_size
     driver = Driver(PAPER, 100, failing=lambda done: 1.0)
     while driver.warmup.frozen is None:
@@ -363,8 +363,7 @@ def test_what_is_taken_in_parts_makes_less_bias_likely():
             return driver.run().tuned[-1].expected_bias
         for _ in range(turns):
             driver.turn()
-        driver.warmup.stop()
-        return driver.warmup.update().expected_bias
+        return driver.warmup.finish().expected_bias
 
     whole, half, all_of_them = run(0.0), run(0.5), run(1.0)
     assert whole > 1.0 > 0.01 > all_of_them
