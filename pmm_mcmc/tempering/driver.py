@@ -31,7 +31,7 @@ from pmm_mcmc.run.until import until_of
 from pmm_mcmc.tempering.climbs import look
 from pmm_mcmc.tempering.ladder import LOOK, LOOKS, Ladder
 from pmm_mcmc.tempering.path import Moved, Path, Points
-from pmm_mcmc.tempering.report import LADDER
+from pmm_mcmc.tempering.report import LADDER, report_of
 from pmm_mcmc.tempering.tuning import Fixed, Tuner
 from pmm_mcmc.warmup.other_modes import OtherModes
 
@@ -204,7 +204,7 @@ class Tempering(Driver):
             self.recorder = MemoryRecorder(plan.layout, self.attributes, empty, rows, identity, request.draws)
         else:
             template = plan.layout.tree(empty, self.attributes)
-            template[LADDER] = xr.DataTree(self._named(ladder.report))
+            template[LADDER] = xr.DataTree(self._named(report_of(ladder)))
             identity = self._identity | {"rows": rows}
             store = Store.create(request.store, template, identity, rows, min(replicas, plan.file_chains))
             self._record_in(store, rows)

@@ -134,9 +134,21 @@ def test_signals_keep_what_is_finished(schools, number, monkeypatch):
     assert heard == [number] * (number == signal.SIGTERM)
 
 
-def test_a_stop_in_warm_up_returns_no_draws(schools):
-    tree = run(schools, "numba", callback=Stop(1), compute_convergence_checks=True)
-    assert tree["posterior"].sizes["draw"] == 0 and tree["posterior"]["theta"].shape == (6, 0, 8)
+def test_ctrl_c_twice_ends_at_once_and_resuming_completes_it(well, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_MOST_ROWS", 10)
+
+    def interrupt(drawn):
+        if not drawn.tuning and drawn.done == 10:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(well, store=tmp_path / "a", callback=interrupt)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert_same(run(well, store=tmp_path / "a", resume=True), run(well))
 
 
 def test_other_threads_may_sample(well):

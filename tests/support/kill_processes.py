@@ -1,4 +1,4 @@
-"""Runs of ``pmm.sample`` in processes that are killed, told to stop, or get in each other's way.
+"""Runs of ``pmm.sample`` in processes that are killed.
 
 Started as a script, which has no threads and so may fork once all is compiled: ``kill_processes.py FOLDER`` prints what
 it found, as JSON.
@@ -27,12 +27,9 @@ from pmm_mcmc.run.storage.layout import ArrayLayout
 from pmm_mcmc.run.storage.recovery import CREATING, SETTINGS, last_whole
 
 ROWS, DRAWS = 8, 40
-SLOW, LONG = 0.3, 60.0  # seconds of a callback in which a signal or another process arrives
 # Kills wanted in all, in each phase, and within the writing of a commit; and children at most.
 WANTED = {"kills": 25, "creation": 1, "warm-up": 6, "sampling": 6, "torn": 6}
 MOST = 200
-# After how many chunks which signal comes: there are six of the warm-up or so, and five more.
-STOPS = [("SIGINT", 2), ("SIGINT", 8), ("SIGTERM", 2), ("SIGTERM", 8)]
 OPTIONS = {
     "draws": DRAWS,
     "tune": 160,
@@ -60,42 +57,28 @@ class Runs:
         self.problem = problem()
         pmm.sample(step=pmm.PoissonULMC(K=16), model=self.problem, backend="numba", **OPTIONS)
 
-    def start(self, path, slow_from=10**9, resume=True, seconds=SLOW):
-        """Begin or go on in a process of its own, slowly from a chunk on; return its id and the pipe that it tells."""
+    def start(self, path):
+        """Begin or go on in a process of its own; return its id and the pipe that it tells."""
         ours, theirs = os.pipe()
-        process = child(self._sample, path, slow_from, resume, seconds, theirs)
+        process = child(self._sample, path, theirs)
         os.close(theirs)
         return process, ours
 
-    def _sample(self, path, slow_from, resume, seconds, pipe):
-        left = [slow_from]
-
+    def _sample(self, path, pipe):
         def tell(drawn):
-            # Only what is whole: a chunk that was cut short is not stored.
-            os.write(pipe, b"w" if drawn.tuning else b"s" if drawn.done % ROWS == 0 else b"-")
-            left[0] -= 1
-            end, first = time.monotonic() + (seconds if left[0] < 0 else 0.0), True
-            while time.monotonic() < end:
-                time.sleep(0.01)
-                if first and seconds == LONG and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                    first = False
-                    os.write(pipe, b"!")  # one Ctrl-C was noted
+            os.write(pipe, b"w" if drawn.tuning else b"s")
 
         memory._MOST_ROWS = ROWS
-        try:
-            tree = pmm.sample(
-                step=pmm.PoissonULMC(K=16),
-                model=self.problem,
-                backend="numba",
-                store=path,
-                resume=resume,
-                callback=tell,
-                **OPTIONS,
-            )
-        except (KeyboardInterrupt, pmm.StoreError) as error:
-            os.write(pipe, f"|{type(error).__name__}: {error}".encode())
-        else:
-            os.write(pipe, f"|{tree['posterior'].sizes['draw']}".encode())
+        options = {
+            "model": self.problem,
+            "backend": "numba",
+            "store": path,
+            "resume": True,
+            "callback": tell,
+            **OPTIONS,
+        }
+        tree = pmm.sample(step=pmm.PoissonULMC(K=16), **options)
+        os.write(pipe, f"|{tree['posterior'].sizes['draw']}".encode())
 
 
 def hear(pipe, count=10**9, seconds=120.0):
@@ -185,62 +168,10 @@ def completed(runs, path, wanted):
     return [f"{said}, {status}"] * (status != 0) + compare(path, wanted)
 
 
-def stops(runs, folder, wanted):
-    """Tell runs to stop by signals, in both phases; then go on."""
-    found = []
-    for name, chunks in STOPS:
-        path = os.path.join(folder, f"{name}-{chunks}")
-        process, pipe = runs.start(path, chunks - 1)
-        said = hear(pipe, chunks)
-        os.kill(process, getattr(signal, name))
-        more, status = finish(process, pipe)
-        seen, _, result = (said + more).partition("|")
-        phase, torn = where_it_stands(path)
-        stop = {"signal": name, "status": status, "phase": phase, "torn": torn, "seen": seen, "result": result}
-        found.append(stop | {"differences": completed(runs, path, wanted)})
-    return found
-
-
-def impatient(runs, folder, wanted):
-    """Press Ctrl-C, and again when that was noted, within one chunk; then go on."""
-    path = os.path.join(folder, "impatient")
-    process, pipe = runs.start(path, 1, seconds=LONG)
-    said = hear(pipe, 2)
-    os.kill(process, signal.SIGINT)
-    said += hear(pipe, 1)
-    os.kill(process, signal.SIGINT)
-    more, status = finish(process, pipe)
-    return {"said": said + more, "status": status, "differences": completed(runs, path, wanted)}
-
-
-def writers(runs, folder, wanted):
-    """Begin on a store that another process writes to, with and without going on."""
-    path = os.path.join(folder, "shared")
-    first, pipe = runs.start(path, 0)
-    hear(pipe, 1)
-    others = [finish(*runs.start(path, resume=resume)) for resume in (True, False)]
-    still = os.waitpid(first, os.WNOHANG)[0] == 0
-    said, status = finish(first, pipe)
-    return {"others": others, "first": [said, status], "still": still, "differences": compare(path, wanted)}
-
-
 def main(folder):
-    # Where tests run in the background, Ctrl-C is ignored, and children inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     runs = Runs()
     wanted, begin, chunk, failures = whole(runs, folder)
-    out = {
-        "rows": ROWS,
-        "draws": DRAWS,
-        "wanted": WANTED,
-        "seconds": [begin, chunk],
-        "twice": failures,
-        "kills": kills(runs, folder, wanted, begin, chunk),
-        "stops": stops(runs, folder, wanted),
-        "impatient": impatient(runs, folder, wanted),
-        "writers": writers(runs, folder, wanted),
-    }
-    print(json.dumps(out))
+    print(json.dumps({"wanted": WANTED, "twice": failures, "kills": kills(runs, folder, wanted, begin, chunk)}))
 
 
 if __name__ == "__main__":
