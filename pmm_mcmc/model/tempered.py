@@ -29,6 +29,7 @@ from pymc.pytensorf import (
 )
 from pytensor.compile.sharedvalue import SharedVariable
 
+from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.log_density import ModelDensity, _check_inputs, flat_layout
 from pmm_mcmc.model.mixture import mixture_density, path_numbers
 from pmm_mcmc.model.model_cache import model_cache
@@ -64,7 +65,7 @@ class TemperedModel(ModelDensity):
         self.reference = reference
         replacements = make_shared_replacements(point, list(vars), model)
         self.others = {}
-        self.structure = None
+        self.structure = Structure.identity(d)
         self.width = width_of(d)
         graphs = [model.varlogp, pt.as_tensor(model.datalogp)] if reference == "prior" else [model.logp()]
         densities = []

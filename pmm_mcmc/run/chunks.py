@@ -39,12 +39,8 @@ class Plan(Protocol):
 def groups_of(plan: Plan, chunk: Chunk, tuned: TunedParameters, n_grad: np.ndarray, prefix: str) -> Groups:
     """Return values and statistics of a chunk of draws by group and name; ``n_grad`` are gradients before it."""
     d = plan.engine.d
-    structure = plan.engine.structure
     x = chunk.model_position
-    q = chunk.position
-    gradient = chunk.gradient
-    if structure is not None:
-        q, gradient = structure.judged(chunk.position, chunk.gradient[..., :d], tuned.coordinates.sites)
+    q, gradient = plan.engine.structure.judged(chunk.position, chunk.gradient[..., :d], tuned.coordinates.sites)
     groups = {prefix + name: values for name, values in plan.values(x, bool(prefix)).items()}
     everything: dict[str, Callable[[], Any]] = {
         "n_grad": lambda: chunk.n_grad,

@@ -251,7 +251,7 @@ def _drawn(request: Request) -> xr.DataTree:
     """Run what is requested and return its result."""
     with Console(request) as console:
         plan = SamplingPlan.of(request, console.announce)
-        if plan.engine.structure is not None:
+        if not plan.engine.structure.is_identity:
             console.log("%s", plan.engine.structure.words)
         processes = plan.processes(request.chains)
         processes.check(request.store, draws=request.draws, resume=request.resume)
