@@ -19,15 +19,7 @@ __all__ = ["density_at", "draws_of_prior", "starts"]
 def starts(
     plan: SamplingPlan, initvals: Any, chains: int, superchains: int | None, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return the initial points ``(chain, d)`` of the chains.
-
-    Raises
-    ------
-    ValueError
-        If ``initvals`` does not fit.
-    SamplingError
-        If the log density or its gradient is not finite at an initial point.
-    """
+    """Return the initial points ``(chain, d)`` of the chains, all with a finite log density and gradient."""
     d = plan.engine.d
     model = plan.model
     if model is not None:

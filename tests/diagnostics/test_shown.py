@@ -71,7 +71,7 @@ def test_what_is_no_result_is_refused_with_the_remedy(function):
         ({"x": [1.0]}, TypeError, "dt=dict: .*az.from_dict"),
         (InferenceData(), TypeError, r"dt=InferenceData: .*az.convert_to_datatree\(dt\)"),
         (dt["posterior"], ValueError, "dt: has no groups, and not 'posterior': pass the whole result"),
-        (flat, ValueError, "dt: its posterior has no dimension 'chain': name the first two"),
+        (flat, ValueError, r"dt: 'x' in its posterior has dimensions \('sample',\): must have 'chain'"),
     ):
         with pytest.raises(error, match=f"^{words}"):
             function(other)
