@@ -15,7 +15,7 @@ evaluations.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,7 +24,9 @@ from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.langevin.methods import HARMONIC, Kernel
 
-__all__ = ["Chunk", "Engine", "at_draw", "change_coordinates", "empty_state", "model_side", "with_model_side"]
+__all__ = [
+    "Chunk", "Engine", "at_draw", "change_coordinates", "empty_state", "log_det_of", "model_side", "with_model_side",
+]  # fmt: skip
 
 
 class Chunk(NamedTuple):
@@ -67,8 +69,7 @@ class Chunk(NamedTuple):
     @property
     def sampled_lp(self) -> np.ndarray:
         """The log density of ``z`` at the draws, log determinant included."""
-        d = self.position.shape[-1]
-        return self.lp if self.gradient.shape[-1] == d else self.lp + self.gradient[..., 3 * d]
+        return self.lp + log_det_of(self.gradient, self.position.shape[-1])
 
     @classmethod
     def empty(cls, shape: tuple[int, ...], d: int, width: int, states: int = 0) -> Chunk:
@@ -91,7 +92,7 @@ class Engine(Protocol):
     kernel: Kernel
     d: int
     width: int
-    structure: Structure | None
+    structure: Structure
     periods: np.ndarray | None
 
     def adjusted(self) -> Engine:
@@ -166,6 +167,11 @@ def model_side(z: np.ndarray, evaluation: np.ndarray) -> tuple[np.ndarray, np.nd
     return evaluation[..., d : 2 * d], evaluation[..., 2 * d : 3 * d]
 
 
+def log_det_of(evaluation: Any, d: int) -> Any:
+    """Return the log determinants of the map from ``z`` to ``x`` of evaluations ``(..., width)``."""
+    return evaluation[..., 3 * d] if evaluation.shape[-1] > d else 0.0
+
+
 def with_model_side(slope: np.ndarray, x: np.ndarray, gradient: np.ndarray, log_det: np.ndarray) -> np.ndarray:
     """Return the evaluation where ``x`` is not ``z``: ``slope`` is the gradient with respect to ``z``."""
     return np.concatenate([slope, x, gradient, log_det[..., None]], axis=-1)
@@ -177,7 +183,7 @@ def change_coordinates(
     old: Coordinates,
     new: Coordinates,
     kernel: Kernel,
-    structure: Structure | None,
+    structure: Structure,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return states ``(..., 4 d + 2)`` and their evaluations in other coordinates, at no cost in gradients.
 
@@ -189,8 +195,7 @@ def change_coordinates(
     evaluated = slice(3 * d, 4 * d)
     at_u = old.place(state[..., u])
     at_evaluated = old.place(state[..., evaluated])
-    if structure is not None and not _same_sites(old, new):
-        assert old.sites is not None and new.sites is not None
+    if not structure.is_identity and not _same_sites(old, new):
         x, slope = model_side(at_evaluated, gradient)
         at_u, _ = structure.to_z(structure.to_x(at_u, old.sites), new.sites)
         at_evaluated, log_det = structure.to_z(x, new.sites)

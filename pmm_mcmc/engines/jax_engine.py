@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Chunk, empty_state
+from pmm_mcmc.engines.contract import Chunk, empty_state, log_det_of
 from pmm_mcmc.engines.jax_random import Keyed, words_of
 from pmm_mcmc.engines.jax_transition import Chains, Counts, Parameters, transition
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, Kernel
@@ -154,8 +154,8 @@ class JaxEngine:
 
             chains, counts = lax.fori_loop(0, thin, once, (chains, zeros))
             counts = counts._replace(accept=counts.accept / thin)
-            log_det = chains.gradient[:, 3 * d] if self.structure is not None else 0.0
-            row_values = (coordinates.place(chains.evaluated), chains.gradient, chains.lp[:, 0] - log_det, *counts)
+            lp = chains.lp[:, 0] - log_det_of(chains.gradient, d)
+            row_values = (coordinates.place(chains.evaluated), chains.gradient, lp, *counts)
             return chains, tuple(buffer.at[i].set(value) for buffer, value in zip(out, row_values, strict=True))
 
         chains, out = lax.fori_loop(0, rows, row, (chains, out))

@@ -62,8 +62,8 @@ class NumbaEngine:
         self.kernel = kernel
         self.d = d
         self.threads = threads
-        self.structure = structure
-        self.width = width or (d if structure is None else 3 * d + 1)
+        self.structure = structure or Structure.identity(d)
+        self.width = width or self.structure.width
         self._joint = joint
         self._gradient = gradient
         self._joint_table = joint_table

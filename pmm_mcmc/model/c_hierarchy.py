@@ -248,7 +248,7 @@ def structure_of(
     def pull(z: np.ndarray, gradient: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return _pull_many(z, gradient, *elements[:3], elements.sites(sites))
 
-    return Structure(d, described, np.zeros(0, int), np.zeros((d, 0), int), (), scales, pull), elements
+    return Structure(d, described, scales, pull), elements
 
 
 def composed() -> Any:

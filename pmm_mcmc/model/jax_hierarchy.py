@@ -152,7 +152,7 @@ def compose_functions(
 
     pull = _of_many(pulled, (0, 0, None))
     scales = _of_many(lambda x: [(location(x), scale(x)) for _, location, scale in noncentred.values()], (0,))
-    return both, Structure(d, described, np.zeros(0, int), np.zeros((d, 0), int), (), scales, pull)
+    return both, Structure(d, described, scales, pull)
 
 
 def _of_many(function: Callable[..., Any], axes: tuple[int | None, ...]) -> Callable[..., Any]:

@@ -57,10 +57,8 @@ def _edges_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[st
     engine = plan.engine
     coordinates = run.tuned.coordinates
     plain = Coordinates(np.zeros(engine.d), np.ones(engine.d), coordinates.sites)
-    z = _positions_at(stats["unconstrained"], FOR_NECKS) if engine.d <= MOST else x
-    if engine.structure is not None:
-        assert coordinates.sites is not None
-        z, _ = engine.structure.to_z(z, coordinates.sites)
+    x = _positions_at(stats["unconstrained"], FOR_NECKS) if engine.d <= MOST else x
+    z, _ = engine.structure.to_z(x, coordinates.sites)
 
     def value(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         state = empty_state(z, np.zeros(engine.d))
@@ -73,7 +71,7 @@ def _noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> d
     """Return the attributes that report what is non-centred, and to what degree."""
     structure = plan.engine.structure
     sites = run.tuned.coordinates.sites
-    if structure is None or sites is None:
+    if structure.is_identity or sites is None:
         return {}
     if stats is not None and "unconstrained" in stats and stats.sizes["draw"]:
         newest = -(-_NEWEST // stats.sizes["chain"])

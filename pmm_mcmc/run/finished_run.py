@@ -34,17 +34,7 @@ TYPES = (
 
 
 class FinishedRun(NamedTuple):
-    """A run, from the checkpoint in its result.
-
-    Attributes
-    ----------
-    result
-        Its result.
-    identity, arguments
-        Its identity, and the arguments of its step.
-    run
-        Its state at the end.
-    """
+    """A run, from the checkpoint in its result: identity, arguments of its step, and state at the end."""
 
     result: xr.DataTree
     identity: dict[str, Any]

@@ -20,22 +20,10 @@ def identity_of(
 ) -> dict[str, Any]:
     """Return entries by which a density is recognised, in another process and after a model is rebuilt.
 
-    Parameters
-    ----------
-    engine
-        Evaluates the density.
-    layout
-        The map from positions to a result.
-    values_at
-        Returns the result's variables at positions ``(1, n, d)``, by group.
-    centre
-        The two points are near this one: the model's initial point, or 0 without a model.
-
-    Returns
-    -------
-    dict
-        ``density``: values and gradients; ``derived``: sums of the result's variables; ``coordinates``: names of the
-        sampled vector's variables, in order; an entry with type, dims and shape for each variable of the result.
+    ``engine`` evaluates the density, and ``values_at`` the variables of ``layout`` at positions ``(1, n, d)``, by
+    group, at two points near ``centre``: the model's initial point, or 0 without a model.  ``density`` has values and
+    gradients there; ``derived`` sums of the variables; ``coordinates`` the names of the sampled vector's variables, in
+    order; and each variable an entry with its type, dims and shape.
     """
     d = len(centre)
     points = centre + 0.1 * np.random.default_rng(0).standard_normal((2, d))

@@ -82,10 +82,10 @@ class Chain:
         key = rng.integers(0, 2**64, size=2, dtype=np.uint64)
         evaluations = 0
         structure = engine.structure
-        sites = None if structure is None else structure.none()
+        sites = structure.none()
 
         def to_z(x: np.ndarray) -> np.ndarray:
-            return x if structure is None or sites is None else structure.to_z(x, sites)[0]
+            return structure.to_z(x, sites)[0]
 
         def gradient_at(q: np.ndarray) -> np.ndarray | None:
             nonlocal evaluations
@@ -219,9 +219,7 @@ class Chain:
         state = ensemble.state[0].copy()
         coordinates = self.tuned.coordinates
         if position is not None:
-            z = position
-            if engine.structure is not None and coordinates.sites is not None:
-                z, _ = engine.structure.to_z(position, coordinates.sites)
+            z, _ = engine.structure.to_z(position, coordinates.sites)
             state[: engine.d] = coordinates.whiten(z)
             self.position = position
         gradient = engine.evaluate(coordinates, state)

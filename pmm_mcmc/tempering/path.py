@@ -61,14 +61,9 @@ class Moved(NamedTuple):
 
 
 class Path:
-    """A path of densities, with the engine that moves chains on it.
+    """A path of densities, with the engine of adjusted draws that moves chains on it.
 
-    Parameters
-    ----------
-    engine
-        Adjusted draws over the densities of the path.
-    prior
-        Function of a key and a number that draws from the prior; None where it is not known.
+    ``prior`` is a function of a key and a number that draws from the prior; None where it is not known.
     """
 
     def __init__(self, engine: Engine, prior: Callable[[Sequence[int], int], np.ndarray] | None):

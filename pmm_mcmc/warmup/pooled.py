@@ -81,11 +81,8 @@ class Warming:
         """
         if length == 0:
             fixed_setting(arguments, starts[0])
-        structure = engine.structure
-        sites = None
-        if structure is not None:
-            sites = structure.none()
-            starts, _ = structure.to_z(starts, sites)
+        sites = engine.structure.none()
+        starts, _ = engine.structure.to_z(starts, sites)
         gradients = engine.gradient_at(starts, sites)
         bad = np.flatnonzero(~np.isfinite(gradients).all(axis=1))
         if bad.size:
