@@ -96,6 +96,8 @@ def test_it_is_stored_stopped_and_resumed_to_the_same_bytes(two_modes, backend, 
     assert files(tmp_path / "whole") == files(tmp_path / "parts")
     with pytest.raises(ValueError, match="draws=20: the store has 30 draws of each chain already"):
         on_ladder(two_modes, backend, store=tmp_path / "parts", resume=True, **options | {"draws": 20})
+    longer = on_ladder(two_modes, backend, store=tmp_path / "parts", resume=True, **options | {"draws": 40})
+    assert longer["posterior"].sizes["draw"] == 40 and np.isfinite(longer["ladder"]["mode_weight"].values[0])
     in_memory = on_ladder(two_modes, backend, **options)
     m = in_memory["ladder"].sizes["mode"]
     found = whole.copy()
