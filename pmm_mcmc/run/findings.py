@@ -15,7 +15,7 @@ from pmm_mcmc.diagnostics.necks import DRAWS as FOR_NECKS
 from pmm_mcmc.diagnostics.necks import MOST, necks_beyond
 from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
 from pmm_mcmc.diagnostics.reading import FINDINGS
-from pmm_mcmc.engines.contract import empty_state, model_side
+from pmm_mcmc.engines.contract import chains_of, empty_state, model_side
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.starts import density_at
@@ -62,7 +62,8 @@ def _edges_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[st
 
     def value(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         state = empty_state(z, np.zeros(engine.d))
-        return state[:, 4 * engine.d], engine.evaluate(plain, state)[:, : engine.d]
+        gradient = engine.evaluate(plain, state)[:, : engine.d]
+        return chains_of(state).lp[:, 0], gradient
 
     return {"breaks": breaks, "necks": necks_beyond(z, coordinates, value)}
 
@@ -78,8 +79,7 @@ def _noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> d
         x = stats["unconstrained"][:_NEWEST, -newest:].values.reshape(-1, plan.engine.d)
     else:
         ensemble = run.warming.ensemble
-        d = plan.engine.d
-        z = run.tuned.coordinates.place(ensemble.state[:_NEWEST, 3 * d : 4 * d])
+        z = run.tuned.coordinates.place(chains_of(ensemble.state).evaluated[:_NEWEST])
         x, _ = model_side(z, ensemble.gradient[:_NEWEST])
     degree = {name: values.tolist() for name, values in structure.degree(x, sites).items()}
     return {SITES: json.dumps({"sites": sites.tolist(), "degree": degree}), WORDS: structure.words}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.contract import Engine, empty_state
+from pmm_mcmc.engines.contract import Engine, chains_of, empty_state
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.chunks import Groups
 
@@ -35,7 +35,7 @@ def identity_of(
     kinds = {name: f"{values.dtype} {list(values.shape[2:])}" for name, values in variables.items()}
     dims = layout.dims
     return {
-        "density": np.column_stack([state[:, 4 * d], gradient]),
+        "density": np.column_stack([chains_of(state).lp, gradient]),
         "derived": np.array(sums).reshape(len(sums), 2),
         "coordinates": list(dict.fromkeys(name.partition("[")[0] for name in layout.names)),
         **{name: " ".join([kind, *dims.get(name.partition("/")[2], ())]) for name, kind in kinds.items()},

@@ -8,7 +8,7 @@ import numpy as np
 from pymc.exceptions import SamplingError
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.contract import Engine, empty_state, log_det_of, model_side
+from pmm_mcmc.engines.contract import Engine, chains_of, empty_state, log_det_of, model_side
 from pmm_mcmc.model.initial_points import initial_draws, model_starts, prior_draws, spread_starts, vector_starts
 from pmm_mcmc.model.log_density import bad_start_message, flat_layout
 from pmm_mcmc.run.plan import SamplingPlan
@@ -63,7 +63,7 @@ def density_at(engine: Engine, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     z, _ = engine.structure.to_z(x, sites)
     state = empty_state(z, np.zeros(d))
     evaluation = engine.evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)
-    return state[:, 4 * d] - log_det_of(evaluation, d), model_side(z, evaluation)[1]
+    return chains_of(state).lp[:, 0] - log_det_of(evaluation, d), model_side(z, evaluation)[1]
 
 
 def _bad_start(plan: SamplingPlan, position: np.ndarray, chain: int) -> Exception:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pmm_mcmc.engines.arguments import Block, TunedParameters
-from pmm_mcmc.engines.contract import Engine, empty_state, model_side
+from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state, model_side
 from pmm_mcmc.langevin.lanczos import spectrum
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.warmup.calibration import CALIBRATION
@@ -240,7 +240,7 @@ class _Search:
             state = empty_state(y[rows], np.zeros(d))
             with np.errstate(all="ignore"):
                 gradient[rows] = coordinates.pull_back(self._engine.evaluate(coordinates, state)[:, :d])
-            lp[rows] = state[:, 4 * d]
+            lp[rows] = chains_of(state).lp[:, 0]
         self.spent += len(y)
         return np.where(np.isfinite(gradient).all(axis=1), lp, np.nan), gradient
 
@@ -311,7 +311,8 @@ class _Search:
         self.spent += n
 
         def advanced(transition: int, rows: int) -> int:
-            return int(self._engine.advance(self._tuned, state, gradient, keys, transition, rows).n_grad.sum())
+            chains = Ensemble(state, gradient, keys, transition)
+            return int(self._engine.advance(self._tuned, chains, rows).n_grad.sum())
 
         cost = advanced(0, 1)
         rows = int(np.clip((until - self.spent) // cost, 1, CALIBRATION.longest_stay)) - 1
@@ -319,7 +320,7 @@ class _Search:
         if rows:
             self.spent += advanced(1, rows)
         back = 0
-        for y in state[:, 3 * d : 4 * d]:
+        for y in chains_of(state).evaluated:
             reached = self._climb(y[None], end.y, climb)
             back += any(not _close(other, end) and any(self._same(other, home) for home in homes) for other in reached)
         return 2 * back <= n

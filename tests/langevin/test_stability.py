@@ -12,7 +12,7 @@ from reference import engine, gaussian
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import numba_engine
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.contract import Ensemble, empty_state
 from pmm_mcmc.langevin import stability
 from pmm_mcmc.langevin.gaussian_law import step_maps
 from pmm_mcmc.langevin.methods import GHMC, OVERDAMPED
@@ -92,7 +92,7 @@ def test_it_is_silent_in_a_run_on_a_gaussian(name, d):
     state = empty_state(rng.normal(size=d), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
     run = engine(kernel, d, gaussian)
     gradient = run.evaluate(roomy(d), state)
-    out = run.run(TunedParameters(step, K, 1.0, roomy(d), 1), state, gradient, KEY, 0, 100, 30)
+    out = run.run(TunedParameters(step, K, 1.0, roomy(d), 1), Ensemble(state, gradient, KEY), 100, thin=30)
     assert out.unstable.sum() == 0 and out.model_failures.sum() == 0
 
 
@@ -143,7 +143,7 @@ def run_on(target, name, step, *, d, rows, start=0.5, scale=1.0, tables=None):
     coordinates = Coordinates(np.zeros(d), np.full(d, scale))
     state = empty_state(np.full(d, start / scale), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
     gradient = run.evaluate(coordinates, state)
-    return run.run(TunedParameters(step, K, 1.0, coordinates, 1), state, gradient, KEY, 0, rows, 1)
+    return run.run(TunedParameters(step, K, 1.0, coordinates, 1), Ensemble(state, gradient, KEY), rows)
 
 
 @every_method
@@ -236,7 +236,9 @@ def test_what_is_found_does_not_depend_on_chunks_or_thinning(name):
         parts, done = [], 0
         while done < 240:
             n = min(rows, (240 - done) // thin)
-            parts.append(run.run(TunedParameters(step, K, 1.0, roomy(2), 1), state, gradient, KEY, done, n, thin))
+            parts.append(
+                run.run(TunedParameters(step, K, 1.0, roomy(2), 1), Ensemble(state, gradient, KEY, done), n, thin=thin)
+            )
             done += n * thin
         found[rows] = {
             key: np.concatenate([getattr(part, key) for part in parts])

@@ -103,28 +103,6 @@ def test_nothing_that_differs_between_equal_runs_is_made_up(run):
         assert ("seed" in one[group].attrs) == (group in GROUPS)
 
 
-def test_no_draws_yet(run, rebuilt):
-    # What a store is made from, before there are any.
-    model, dt = run
-    layout = layout_of(model)
-    groups = {
-        group: {name: values[:, :0] for name, values in arrays.items()}
-        for group, arrays in groups_of(dt, layout).items()
-    }
-    empty = layout.tree(groups, TOLD)
-    assert list(empty.children) == list(rebuilt.children)
-    for group in GROUPS:
-        for name, whole in rebuilt[group].data_vars.items():
-            none = empty[group][name]
-            assert none.dims == whole.dims and none.dtype == whole.dtype and none.sizes["draw"] == 0
-            assert {d: n for d, n in none.sizes.items() if d != "draw"} == {
-                d: n for d, n in whole.sizes.items() if d != "draw"
-            }
-        for name, coordinate in rebuilt[group].coords.items():
-            if name != "draw":
-                xr.testing.assert_identical(empty[group].coords[name], coordinate)
-
-
 def test_more_chains_than_draws(run):
     model, _ = run
     layout = layout_of(model)

@@ -94,17 +94,6 @@ def test_another_run_is_refused_by_name(schools):
         run(other, "numba", more=first)
 
 
-def test_other_data_are_refused():
-    with pm.Model() as model:
-        data = pm.Data("data", np.zeros(2))
-        pm.Normal("y", pm.Normal("x"), observed=data)
-    first = run(model, "numba", draws=10)
-    with model:
-        pm.set_data({"data": np.ones(2)})
-    with pytest.raises(ValueError, match=r"dt: .*density: other values"):
-        run(model, "numba", more=first)
-
-
 def test_what_is_no_such_result_is_refused(well, tmp_path):
     first = run(well, draws=20)
     stored = run(well, draws=20, store=tmp_path / "a.zarr")

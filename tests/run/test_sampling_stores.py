@@ -151,11 +151,6 @@ def test_ctrl_c_twice_ends_at_once_and_resuming_completes_it(well, tmp_path, mon
     assert_same(run(well, store=tmp_path / "a", resume=True), run(well))
 
 
-def test_a_stop_in_warm_up_returns_no_draws(schools):
-    tree = run(schools, "numba", callback=Stop(1), compute_convergence_checks=True)
-    assert tree["posterior"].sizes["draw"] == 0 and tree["posterior"]["theta"].shape == (6, 0, 8)
-
-
 def test_other_threads_may_sample(well):
     found = []
     thread = threading.Thread(target=lambda: found.append(run(well)))
