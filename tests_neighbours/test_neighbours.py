@@ -4,7 +4,9 @@ Each is trusted, from one seed.  CausalPy 0.8 is missing: it does not import bes
 """
 
 # ruff: noqa: D103
-import bambi as bmb
+import re
+from pathlib import Path
+
 import hssm
 import numpy as np
 import pandas as pd
@@ -15,6 +17,16 @@ import pytest
 from pymc_marketing import clv
 
 import pmm_mcmc as pmm
+
+PAGES = Path(__file__).parent.parent / "docs"
+# Of each year from 1851 on (Jarrett 1979).
+DISASTERS = [
+    int(digit)
+    for digit in (
+        "454014340633402633545314415534252234213221111300101100310322"
+        "011101010002100011023311211112420014000100000100101"
+    )
+]
 
 
 @pytest.fixture
@@ -29,16 +41,28 @@ def trusted(model):
     return result
 
 
-def test_bambi_predicts_from_a_hierarchy(rng):
-    group = np.repeat(np.arange(12), 8)
-    x = rng.normal(size=96)
-    y = 1.0 + 0.5 * x + rng.normal(0.0, 0.7, 12)[group] + rng.normal(0.0, 0.5, 96)
-    data = pd.DataFrame({"y": y, "x": x, "group": group.astype(str)})
-    model = bmb.Model("y ~ x + (1|group)", data, noncentered=False)
-    model.build()
-    result = trusted(model.backend.model)
-    model.predict(result, kind="response")
-    assert np.corrcoef(result["posterior_predictive"]["y"].mean(("chain", "draw")), y)[0, 1] > 0.7
+def blocks(page):
+    return re.findall(r"^```py\n(.*?)^```", (PAGES / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_page_on_bambi_runs_as_printed(capsys):
+    (block,) = blocks("bambi.md")
+    values = {}
+    exec(block, values)
+    assert "Trusted" in capsys.readouterr().out
+    assert "y" in values["dt"]["posterior_predictive"]
+
+
+def test_the_coal_mines_run_as_the_start_page_sums_them_out():
+    years = np.arange(1851, 1962)
+    with pm.Model() as model:
+        switchpoint = pm.DiscreteUniform("switchpoint", lower=1851, upper=1961)
+        early, late = pm.Exponential("early", 1.0), pm.Exponential("late", 1.0)
+        pm.Poisson("disasters", pm.math.switch(switchpoint >= years, early, late), observed=DISASTERS)
+    values = {"pmm": pmm, "model": model}
+    exec(blocks("start.md")[0], values)
+    assert pmm.verdict(values["dt"]).state == "trusted"
+    assert values["dt"]["posterior"]["early"].mean() == pytest.approx(3.07, abs=0.05)
 
 
 def test_a_discrete_variable_is_summed_out_and_recovered_by_pymc_extras(rng):
@@ -52,7 +76,7 @@ def test_a_discrete_variable_is_summed_out_and_recovered_by_pymc_extras(rng):
     marginal = pmx.marginalize(model, ["z"])
     result = trusted(marginal)
     with marginal:
-        recovered = pmx.recover_marginals(result, random_seed=1)
+        recovered = pmx.marginal.recover(result, random_seed=1)
     assert ((recovered["posterior"]["z"].mean(("chain", "draw")) > 0.5) == component).all()
 
 

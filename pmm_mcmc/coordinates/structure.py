@@ -159,7 +159,7 @@ class Structure:
         self._site_indices = [slice(*ends[i : i + 2]) for i in range(len(children))]
         # Each draw has a matrix for each group.
         sizes = (child.size * child.shape[-1] if child.shape else 1 for child in children)
-        self._rows = max(_NUMBERS // max(sizes, default=d), 1)
+        self._rows = max(_NUMBERS // max(max(sizes, default=d), 1), 1)
 
     @classmethod
     def identity(cls, d: int) -> Structure:

@@ -98,7 +98,8 @@ class Parameters:
                 if chosen.any():
                     values = variable.isel({variable.dims[2 + long]: block}).values
                     values = values.reshape(*values.shape[:2], -1)
-                    yield indices[chosen], values[..., chosen].astype(float, copy=False)
+                    values = values if chosen.all() else values[..., chosen]
+                    yield indices[chosen], values.astype(float, copy=False)
 
     def read(self, number: int) -> np.ndarray:
         """Return the draws ``(chain, draw)`` of a parameter."""
@@ -107,6 +108,8 @@ class Parameters:
 
 
 def _joined(blocks: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    if len(blocks) == 1:
+        return blocks[0]
     return np.concatenate([indices for indices, _ in blocks]), np.concatenate([draws for _, draws in blocks], axis=-1)
 
 

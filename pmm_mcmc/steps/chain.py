@@ -123,7 +123,7 @@ class Chain:
             least = max(CALIBRATION.least_adapted, int(CALIBRATION.least_adapted_share * n_tune))
             warmup = Warmup.start(arguments, n_tune, to_z(positions), slopes, sites=sites, least=least)
             tuned = warmup.tuned
-        other_starts = to_z(np.array([x for x, _ in others]).reshape(-1, d))
+        other_starts = to_z(np.array([x for x, _ in others]).reshape(len(others), d))
         companions = Ensemble.start(engine, tuned.coordinates, other_starts, rng)
         velocity = rng.standard_normal(d) * (arguments.dynamics == "underdamped")
         state = empty_state(tuned.coordinates.whiten(to_z(start)), velocity)[None]

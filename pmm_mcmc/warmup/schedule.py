@@ -206,7 +206,7 @@ class Warmup:
     def _adapt(self, engine: Engine | None) -> None:
         previous = self.tuned
         length = max(math.ceil(CALIBRATION.window * self.done), self.blocks[-1].lp.shape[1])
-        if engine is not None and not engine.structure.is_identity and self._trial is None:
+        if engine is not None and self._noncentring.positions and self._trial is None:
             self._fit_sites(engine.structure, length)
         block = self.blocks[-1]
         d = block.position.shape[2]

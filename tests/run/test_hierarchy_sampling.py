@@ -128,7 +128,7 @@ def test_pm_sample_does_the_same(schools, sample):
     assert abs(float(dt["posterior"]["tau"].mean()) - mean) < 0.09 * sd
     assert dt["sample_stats"]["noncentred"].shape == (4, 1000, 10)
     assert pmm.verdict(dt).trusted
-    with pytest.raises(ValueError, match=r"is a result of pm.sample, .* sample with pmm.sample\(step\)"):
+    with pytest.raises(ValueError, match=r"is a result of pm.sample, .* sample with pmm.sample\(\)"):
         pmm.noncentring(dt)
     with pytest.raises(ValueError, match="is no result of pmm_mcmc"):
         pmm.noncentring(dt.filter(lambda node: node.name != "sample_stats"))

@@ -164,13 +164,6 @@ def test_a_likelihood_of_nought_at_draws_of_the_prior_is_an_error():
         on_ladder(model)
 
 
-def test_discrete_variables_are_refused():
-    with pm.Model() as model:
-        pm.Normal("y", pm.Poisson("n", 3.0), 1.0, observed=2.0)
-    with pytest.raises(ValueError, match="n: discrete variables"):
-        on_ladder(model)
-
-
 def test_a_barrier_that_the_chains_cannot_climb_says_how_many_can():
     with pm.Model() as model:
         x = pm.Normal("x", 0.0, 1.0, shape=100)
