@@ -1,13 +1,14 @@
 # make demo: sample a real posterior and draw a picture.   make test: lint, types, what runs in five minutes.
 # make check: all other tests, which CI runs.
 .DELETE_ON_ERROR:
-.PHONY: demo test check scoreboard package oldest test-diffusion docs notebooks lint types mutants bench-chains evidence clean
+.PHONY: demo test check scoreboard package oldest neighbours test-diffusion docs notebooks lint types mutants bench-chains evidence clean
 VENV ?= .venv
 BIN := $(VENV)/bin
 DIFFUSION ?= .venv-diffusion
 PYTHON311 ?= python3.11
 PACKAGE ?= .venv-package
 OLDEST ?= .venv-oldest
+NEIGHBOURS ?= .venv-neighbours
 # nutpie would change what pm.sample does by default.
 BENCH ?= .venv-bench
 export OMP_NUM_THREADS ?= 1
@@ -68,6 +69,10 @@ oldest: $(OLDEST)/.done
 	$(OLDEST)/bin/python -m pytest -q tests/model/test_native.py tests/model/test_checks.py tests/steps/test_unbound.py
 	$(OLDEST)/bin/python examples/eight_schools.py
 
+# A model each of Bambi, HSSM, PreliZ, pymc-extras and pymc-marketing, which want an older PyMC.
+neighbours: $(NEIGHBOURS)/.done
+	$(NEIGHBOURS)/bin/python -m pytest tests_neighbours
+
 # Break the package in the ways that matter, one at a time; every one must turn a test red.
 mutants: $(VENV)/.dev
 	$(BIN)/python tests/mutants.py
@@ -116,10 +121,16 @@ $(OLDEST)/.done: pyproject.toml constraints-oldest.txt
 	    --editable '.[report]' pytest
 	touch $@
 
+$(NEIGHBOURS)/.done: pyproject.toml constraints-neighbours.txt
+	python=$$(scripts/find_python.sh) && "$$python" -m venv $(NEIGHBOURS)
+	$(NEIGHBOURS)/bin/python -m pip install --quiet --only-binary=:all: --constraint constraints-neighbours.txt \
+	    --editable . bambi hssm preliz pymc-extras pymc-marketing pytest
+	touch $@
+
 $(DIFFUSION)/.done: constraints-diffusion.txt
 	$(PYTHON311) -m venv $(DIFFUSION)
 	$(DIFFUSION)/bin/python -m pip install --quiet --constraint constraints-diffusion.txt torch diffusers transformers numpy pytest
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(DIFFUSION) $(BENCH) $(PACKAGE) $(OLDEST) dist demo_output .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DIFFUSION) $(BENCH) $(PACKAGE) $(OLDEST) $(NEIGHBOURS) dist demo_output .pytest_cache .mypy_cache .ruff_cache

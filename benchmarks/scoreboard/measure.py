@@ -131,13 +131,13 @@ def claims(truth: Truth, draws: np.ndarray, tree: Any) -> dict[str, Any]:
     error = table["mcse_cv"].to_numpy()
     off = np.abs(table["mean_cv"].to_numpy() - truth.mean)
     biases = biases_of(table)
-    bounds = biases.bounds.reindex(table.index).to_numpy()
+    bounds = biases["bound"].reindex(table.index).to_numpy()
     with np.errstate(invalid="ignore"):
         raw = np.abs(table["mean"].to_numpy() - truth.mean) / truth.sd
         chance = 3 * np.hypot(table["mcse"].to_numpy(), truth.mcse_mean) / truth.sd
         broken, known = raw > bounds + chance, np.isfinite(bounds) & moving
         inside = off <= 2 * np.hypot(error, truth.mcse_mean)
-    within = biases.two_errors
+    within = biases["two_errors"]
     return {
         "within": float(within.max()) if within.notna().any() else None,
         "covered": int((inside & moving).sum()),

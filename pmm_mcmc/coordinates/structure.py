@@ -22,7 +22,7 @@ from pmm_mcmc.coordinates.banded_loops import undo_rows
 from pmm_mcmc.coordinates.factors import Factor
 from pmm_mcmc.coordinates.site import learn_elementwise, learn_grouped, undone
 
-__all__ = ["Child", "Structure"]
+__all__ = ["Child", "Signs", "Structure"]
 
 # Sites are learnt from at most so many draws, the newest.
 _MOST_DRAWS = 2000
@@ -84,6 +84,24 @@ class Child(NamedTuple):
         return values[:m], values[m:]
 
 
+class Signs(NamedTuple):
+    """Scales that are sampled with a sign.
+
+    Attributes
+    ----------
+    signed : (k,) int
+        Coordinates of their logarithms.
+    flips : (d, k) int
+        Coordinates of the signed scales whose signs each coordinate has, or -1.
+    by_hand
+        Names of those that scale no child: the model is non-centred by hand.
+    """
+
+    signed: np.ndarray
+    flips: np.ndarray
+    by_hand: Sequence[str]
+
+
 class Structure:
     """How the chains of a model or density are non-centred.
 
@@ -93,12 +111,6 @@ class Structure:
         Number of coordinates.
     children
         In an order in which each comes after the children that it depends on.
-    signed : (k,) int
-        Coordinates of logarithms of scales that are sampled with a sign.
-    flips : (d, k) int
-        Coordinates of the signed scales whose signs each coordinate has, or -1.
-    factors
-        Cholesky factors of covariances.
     scales
         Positions ``p`` ``(n, d)`` to a list of locations and scales, one pair a child: ``(n, m)`` and ``(n, m)``
         elementwise, ``(n, G, K)`` and ``(n, K, K)`` grouped or dense; of a walk ``(n, m)`` and a pair of innovation
@@ -106,53 +118,70 @@ class Structure:
     pull
         ``z``, gradients with respect to ``x``, both ``(n, d)``, and sites to ``x`` and gradients of the log density of
         ``z``.
-    by_hand
-        Names of the signed scales that scale no child: the model is non-centred by hand.
+    signs
+        Signed scales, if there are any.
+    factors
+        Cholesky factors of covariances.
     """
 
     def __init__(
         self,
         d: int,
         children: Sequence[Child],
-        signed: np.ndarray,
-        flips: np.ndarray,
-        factors: Sequence[Factor],
         scales: Callable[[np.ndarray], list[tuple[Any, Any]]],
         pull: Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
-        by_hand: Sequence[str] = (),
+        signs: Signs | None = None,
+        factors: Sequence[Factor] = (),
     ):
         self.d = d
         self.children = tuple(children)
-        self.signed = signed
-        self._flips = flips
-        self._factors = factors
         self._scales = scales
         self._pull = pull
-        self._by_hand = by_hand
+        self.signed, self._flips, self._by_hand = signs or Signs(np.zeros(0, int), np.zeros((d, 0), int), ())
+        self._factors = factors
         ends = np.cumsum([0, *(child.n_sites for child in children)])
-        self.n_sites = int(ends[-1]) + len(signed)
+        self.n_sites = int(ends[-1]) + len(self.signed)
         self._site_indices = [slice(*ends[i : i + 2]) for i in range(len(children))]
         # Each draw has a matrix for each group.
         sizes = (child.size * child.shape[-1] if child.shape else 1 for child in children)
-        self._rows = max(_NUMBERS // max(sizes, default=d), 1)
+        self._rows = max(_NUMBERS // max(max(sizes, default=d), 1), 1)
+
+    @classmethod
+    def identity(cls, d: int) -> Structure:
+        """Return the structure of a density without hierarchy."""
+        return cls(d, (), lambda p: [], lambda z, gradient, sites: (z, gradient))
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether ``x`` is ``z``."""
+        return not self.children and not self.signed.size
+
+    @property
+    def width(self) -> int:
+        """Length of an evaluation: see :mod:`pmm_mcmc.engines.contract`."""
+        return self.d if self.is_identity else 3 * self.d + 1
 
     def none(self) -> np.ndarray:
         """Return the sites of a chain's start: all children non-centred."""
         return np.zeros(self.n_sites)
 
-    def to_x(self, z: np.ndarray, sites: np.ndarray) -> np.ndarray:
+    def to_x(self, z: np.ndarray, sites: Any) -> np.ndarray:
         """Return the model's positions of ``z`` ``(..., d)``."""
         return self.pull_back(z, np.zeros_like(z), sites)[0]
 
-    def pull_back(self, z: np.ndarray, gradient: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def pull_back(self, z: np.ndarray, gradient: np.ndarray, sites: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return ``x``, and the gradient of the log density of ``z`` from that of the model's at ``x``."""
+        if self.is_identity:
+            return z, gradient
         flat, of_x = (np.ascontiguousarray(values.reshape(-1, self.d)) for values in (z, gradient))
         pairs = [self._pull(flat[rows], of_x[rows], sites) for rows in self._blocks(flat)]
         x, slope = (np.concatenate(values).reshape(z.shape) for values in zip(*pairs, strict=True))
         return x, slope
 
-    def to_z(self, x: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def to_z(self, x: np.ndarray, sites: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return ``z``, signs positive, of the model's positions ``(..., d)``, and the log determinant of the map."""
+        if self.is_identity:
+            return x, np.zeros(x.shape[:-1])
         flat = x.reshape(-1, self.d)
         z = np.empty_like(flat)
         log_det = np.empty(len(flat))
@@ -216,10 +245,10 @@ class Structure:
         """Return ``c`` of each signed scale."""
         return np.exp(sites[self.n_sites - len(self.signed) :])
 
-    def judged(self, z: np.ndarray, gradient: np.ndarray, sites: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    def judged(self, z: np.ndarray, gradient: np.ndarray, sites: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return ``q`` ``(..., d)`` and the gradient of its log density."""
         q, slope = self.folded(z, gradient)
-        if self.signed.size and sites is not None:
+        if self.signed.size:
             q = q.copy()
             slope = slope.copy()
             v = q[..., self.signed]

@@ -104,7 +104,7 @@ class Calibration:
     always_without_gradients: int = 2000
     """The same where the number of coordinates is not known, and judging costs less.  Bounds time."""
     worst_judged: int = 50
-    """Deterministics beyond them that are judged, the worst by each of four quick measures.  Bounds time."""
+    """Deterministics beyond them that are judged, the worst by each of two quick measures.  Bounds time."""
 
     # -- Stein corrections -------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from scipy.special import ndtri
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
 
-__all__ = ["Convergence", "convergence"]
+__all__ = ["Convergence", "convergence", "normal_scores"]
 
 # Numbers in a block of parameters: a megabyte.
 _BLOCK = 2**17
@@ -47,17 +47,17 @@ def _of_block(block: np.ndarray) -> np.ndarray:
     p, chains, draws = block.shape
     half = draws // 2
     split = np.concatenate([block[..., :half], block[..., draws - half :]], axis=1)
-    scores, middle = _normal_scores(split)
+    scores, middle = normal_scores(split)
     with np.errstate(all="ignore"):  # constants have no r_hat
         r_hat = np.full(p, np.nan)
         if chains > 1:
-            folded, _ = _normal_scores(np.abs(split - middle[:, None, None]))
+            folded, _ = normal_scores(np.abs(split - middle[:, None, None]))
             r_hat = np.fmax(_r_hat(scores), _r_hat(folded))
         mcse = block.reshape(p, -1).std(axis=1, ddof=1) / np.sqrt(_ess(split))
         return np.stack([r_hat, _ess(scores), mcse])
 
 
-def _normal_scores(split: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def normal_scores(split: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return normal scores of the ranks of ``(p, chain, draw)``, parameter by parameter, and the medians."""
     flat = split.reshape(len(split), -1)
     n = flat.shape[1]

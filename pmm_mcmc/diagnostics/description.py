@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
-from pmm_mcmc.diagnostics.unadjusted import ADJUST
+from pmm_mcmc.diagnostics.unadjusted import ADJUST, ruled_out
 
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
@@ -52,18 +52,19 @@ def _means(run: Run) -> str:
 def _corrected_means(run: Run) -> str:
     """Return how well corrected means are known, and whose bias is not measurable."""
     biases = run.biases
-    bounds = biases.two_errors
+    bounds = biases["two_errors"]
     if not bounds.notna().any():
         return "nothing varies."
     within = f"within {max(1.0, np.ceil(100.0 * bounds.max())):.0f} % of a posterior sd, with 95 % confidence each"
     text = f"{run.means.replace('means', 'corrected means')} are {within}{_constants(run)}."
-    unknown = biases.error[bounds.isna()].fillna(np.inf).sort_values(ascending=False, kind="stable")
+    error = (run.table["mcse_cv"] / run.table["sd_cv"])[biases.index]
+    unknown = error[bounds.isna()].fillna(np.inf).sort_values(ascending=False, kind="stable")
     if len(unknown):
         names = _abbreviated(list(unknown.index))
         text = f"corrected means are {within}{_constants(run)}; the bias of {names} is not measurable: {ADJUST}."
     expected_bias = run.setting("expected_bias")
     unseen = expected_bias is not None and bool(np.isnan(expected_bias).any())
-    if unseen and not biases.ruled_out:
+    if unseen and not ruled_out(biases):
         text += f" No warm-up has seen whether the step is too long: {ADJUST}."
     return text
 

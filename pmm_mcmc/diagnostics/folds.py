@@ -176,6 +176,12 @@ class Folds:
             fold = Fold(position.reshape(-1, d), gradient.reshape(-1, d), of_all, len(train), keep=keep)
             self.members.append((fold, rows, np.unique(pieces[held])))
 
+    def directions(self, values: np.ndarray, coordinate: np.ndarray | None = None) -> list[np.ndarray]:
+        """Return the directions of functions ``(chain, draw, p)`` in each fold, as ``Fold.directions`` does."""
+        f, _ = self.flat(values)
+        coordinate = np.full(f.shape[1], -1) if coordinate is None else coordinate
+        return [fold.directions(f[rows[: fold.fitted]], coordinate) for fold, rows, _ in self.members]
+
     def flat(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return functions ``(chain, draw, p)`` minus their first values ``(n, p)``, without skipped draws; and these.
 

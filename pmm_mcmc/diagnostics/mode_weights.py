@@ -49,14 +49,8 @@ class Modes(NamedTuple):
 def find_modes(position: np.ndarray, restart: np.ndarray, value: Value) -> Modes:
     """Find the modes of draws and weigh them.
 
-    Parameters
-    ----------
-    position : (chain, draw, d)
-        Draws, in coordinates in which the density is about as wide in each direction.
-    restart : (chain, draw)
-        Whether a draw is the first of a restart.
-    value
-        Function that returns log densities ``(n,)`` and gradients at positions ``(n, d)``.
+    Draws ``(chain, draw, d)`` are in coordinates in which the density, whose logarithm and gradient ``value`` returns,
+    is about as wide in each direction; ``restart`` ``(chain, draw)`` says which are the first of a restart.
     """
     chains, draws, d = position.shape
     flat = position.reshape(-1, d)

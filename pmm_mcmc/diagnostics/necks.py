@@ -47,9 +47,7 @@ TAIL = 0.01
 _BULK = 0.05
 
 
-def necks_beyond(
-    draws: np.ndarray, coordinates: Coordinates, value: Value, among: np.ndarray | None = None
-) -> dict[str, Any]:
+def necks_beyond(draws: np.ndarray, coordinates: Coordinates, value: Value) -> dict[str, Any]:
     """Predict the marginal densities of coordinates along which the posterior narrows.
 
     Parameters
@@ -60,8 +58,6 @@ def necks_beyond(
         The whitened coordinates of the run.
     value
         Log density of ``z`` with gradient.
-    among : (d,), optional
-        Whether to look along each coordinate; along all by default.
 
     Returns
     -------
@@ -74,7 +70,7 @@ def necks_beyond(
     predictions = []
     if 1 < d <= MOST and np.isfinite(draws).all():
         with np.errstate(all="ignore"):  # densities that are not finite, or vast
-            predictions = [walk.predicted(draws, i, side) for i, side in walk.narrowing(draws, among)]
+            predictions = [walk.predicted(draws, i, side) for i, side in walk.narrowing(draws)]
     return {"gradients": walk.spent, "along": predictions}
 
 
@@ -95,13 +91,13 @@ class _Walk:
         """Return in column ``i`` the gradient of ``z_i`` with respect to ``y``."""
         return self._coordinates._replace(centre=np.zeros(d)).place(np.eye(d))
 
-    def narrowing(self, draws: np.ndarray, among: np.ndarray | None) -> list[tuple[int, int]]:
+    def narrowing(self, draws: np.ndarray) -> list[tuple[int, int]]:
         """Return the coordinates with which the others' gradients grow most evenly, and on which side."""
         _, g = self._value(self._coordinates.whiten(draws))
         axes = self._axes(draws.shape[1])
         others = (g**2).sum(axis=1)[:, None] - (g @ axes) ** 2 / (axes**2).sum(axis=0)
         correlation = np.corrcoef(draws.T, np.log(np.maximum(others, 1e-300)).T)[: draws.shape[1], draws.shape[1] :]
-        follows = np.nan_to_num(correlation.diagonal()) * (1.0 if among is None else among)
+        follows = np.nan_to_num(correlation.diagonal())
         steepest = np.argsort(-np.abs(follows))[:_WALKED]
         return [(int(i), int(np.sign(follows[i]))) for i in steepest if abs(follows[i]) > CALIBRATION.narrowing]
 

@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from arviz_base import xarray_sel_iter
-from arviz_base.labels import BaseLabeller
 
 from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.convergence import normal_scores
+from pmm_mcmc.diagnostics.parameters import Parameters, checked
 
 __all__ = ["nested_r_hat"]
-
-# Bytes of the draws that are ranked together.
-_BYTES = 2**24
 
 
 def nested_r_hat(dt: Any, var_names: Any = None, superchains: int | Sequence[int] | None = None) -> pd.Series:
@@ -66,48 +63,47 @@ def nested_r_hat(dt: Any, var_names: Any = None, superchains: int | Sequence[int
        assessing the convergence of Markov chain Monte Carlo when running many short chains.  Bayesian Analysis,
        doi:10.1214/24-BA1453, arXiv:2110.13017.  Definition 2.2.
     """
-    posterior = dt["posterior"].dataset
+    posterior = checked(dt)["posterior"].dataset
     if posterior.sizes["draw"] == 0:
         raise ValueError("the posterior holds no draws: nested R-hat needs one a chain")
     member = _membership(posterior, superchains)
     if var_names is not None:
         posterior = posterior[[var_names] if isinstance(var_names, str) else list(var_names)]
-    labeller = BaseLabeller()
-    values = {}
-    for name in posterior.data_vars:
-        statistic = _of_variable(posterior[name], member).to_dataset(name=name)
-        for _, selection, index in xarray_sel_iter(statistic, skip_dims=set()):
-            values[labeller.make_label_flat(name, selection, index)] = float(statistic[name].isel(index))
-    return pd.Series(values, name="nested_r_hat", dtype=float)
+    parameters = Parameters(posterior)
+    values = np.empty(len(parameters))
+    for indices, draws in parameters.slabs():
+        values[indices] = _statistic(draws, member)
+    return pd.Series(values, parameters.labels, name="nested_r_hat")
 
 
-def _of_variable(draws: xr.DataArray, member: np.ndarray) -> xr.DataArray:
-    long = max((dim for dim in draws.dims if dim not in ("chain", "draw")), key=draws.sizes.__getitem__, default=None)
-    if draws.nbytes > _BYTES and long is not None and draws.sizes[long] > 1:  # ranks and scores are copies of the draws
-        size = max(1, _BYTES * draws.sizes[long] // draws.nbytes)
-        parts = [draws.isel({long: slice(i, i + size)}) for i in range(0, draws.sizes[long], size)]
-        return xr.concat([_of_variable(block, member) for block in parts], long)
-    draws = draws.astype(float).transpose("chain", "draw", ...)
-    draws = draws.where(np.isfinite(draws))
-    with np.errstate(all="ignore"):  # constants, and chains that do not move
-        if draws.sizes["draw"] >= CALIBRATION.fewest_of_chain:
-            from arviz_stats import rhat_nested  # takes longer to import than a short run
+def _statistic(values: np.ndarray, member: np.ndarray) -> np.ndarray:
+    """Return the statistic of parameters ``(chain, draw, p)``; ``member`` are the chains' superchain numbers."""
+    x = np.moveaxis(values, 2, 0)
+    draws = x.shape[2]
+    with np.errstate(all="ignore"):  # constants, chains that do not move, and values that are not finite
+        if draws < CALIBRATION.fewest_of_chain:
+            statistic = _formula(x, member)
+        else:
+            half = draws // 2
+            split = np.concatenate([x[..., :half], x[..., draws - half :]], axis=1)
+            scores, middle = normal_scores(split)
+            folded, _ = normal_scores(np.abs(split - middle[:, None, None]))
+            member = np.concatenate([member, member])
+            statistic = np.fmax(_formula(scores, member), _formula(folded, member))
+    return np.where(np.isfinite(values).all(axis=(0, 1)), statistic, np.nan)
 
-            return rhat_nested(draws, sample_dims=["chain", "draw"], method="rank", superchain_ids=member)
-        return draws.isel(chain=0, draw=0, drop=True).copy(data=_as_drawn(draws.values, member))
 
-
-def _as_drawn(draws: np.ndarray, member: np.ndarray) -> np.ndarray:
-    """Return the statistic of ``(chain, draw, ...)``, neither split nor ranked; ``member`` are superchain numbers."""
+def _formula(x: np.ndarray, member: np.ndarray) -> np.ndarray:
+    """Return the formula of ``(p, chain, draw)``."""
     superchains = int(member.max()) + 1
-    x = draws[np.argsort(member, kind="stable")]
-    x = x.reshape(superchains, -1, *draws.shape[1:])  # (superchain, chain, draw, ...)
-    means = x.mean(axis=2)
-    within = means.var(axis=1, ddof=1)
-    if x.shape[2] > 1:
-        within = within + x.var(axis=2, ddof=1).mean(axis=1)
-    between = means.mean(axis=1).var(axis=0, ddof=1)
-    return np.sqrt(1.0 + between / within.mean(axis=0))
+    x = x[:, np.argsort(member, kind="stable")]
+    x = x.reshape(len(x), superchains, -1, x.shape[2])  # (parameter, superchain, chain, draw)
+    means = x.mean(axis=3)
+    within = means.var(axis=2, ddof=1)
+    if x.shape[3] > 1:
+        within = within + x.var(axis=3, ddof=1).mean(axis=2)
+    between = means.mean(axis=2).var(axis=1, ddof=1)
+    return np.sqrt(1.0 + between / within.mean(axis=1))
 
 
 def _membership(posterior: xr.Dataset, superchains: int | Sequence[int] | None) -> np.ndarray:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from pmm_mcmc.diagnostics.parameters import checked
+
 __all__ = ["SITES", "WORDS", "noncentring", "sampled_positions"]
 
 # Attributes of a result: the numbers of the non-centring, and what is non-centred, in words.
@@ -33,12 +35,11 @@ def noncentring(dt: Any) -> xr.Dataset:
 
     Raises
     ------
-    ValueError
-        If the result does not hold it: with ``pm.sample`` each chain learns its own and does not keep it.
+    TypeError, ValueError
+        If ``dt`` is no result, or does not hold it: with ``pm.sample`` each chain learns its own and does not keep it.
     """
-    moments = "posterior" not in dt.children and "posterior_mean" in dt.children
-    group = "posterior_mean" if moments else "posterior"
-    if group not in dt.children or "backend" not in dt[group].attrs:
+    group = "posterior" if "posterior" in checked(dt).children else "posterior_mean"
+    if "backend" not in dt[group].attrs:
         of_package = "sample_stats" in dt.children and "n_grad_total" in dt["sample_stats"]
         why = "is a result of pm.sample, whose chains learn it each for itself and do not keep it" if of_package else ""
         raise ValueError(f"dt: {why or 'is no result of pmm_mcmc'}; sample with pmm.sample(), and pass what it returns")

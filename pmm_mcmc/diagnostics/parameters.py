@@ -4,19 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from arviz_base import xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
-__all__ = ["ROUNDING", "SLAB", "Parameters", "coordinate_of", "labels_of"]
+__all__ = ["ROUNDING", "SLAB", "Parameters", "checked", "coordinate_of", "labels_of"]
 
 # Bytes of parameters that are in memory together.
 SLAB = 2**23
 # Relative differences up to which values are one constant: a diagonal of correlations is 1 to rounding.
 ROUNDING = 32.0 * float(np.finfo(float).eps)
 _SAMPLE = ("chain", "draw")
+
+
+def checked(dt: Any) -> Any:
+    """Return ``dt`` if it is a result of sampling, and raise an error with the remedy if not."""
+    kind = "None" if dt is None else type(dt).__name__
+    if hasattr(dt, "children"):
+        group = "posterior" if "posterior" in dt.children else "posterior_mean"
+        if group not in dt.children:
+            groups = f"the groups {', '.join(dt.children)}" if dt.children else "no groups"
+            raise ValueError(f"dt: has {groups}, and not 'posterior': pass the whole result of pmm.sample or pm.sample")
+        dims = _SAMPLE if group == "posterior" else _SAMPLE[:1]
+        for name, variable in dt[group].data_vars.items():
+            if not set(dims) <= set(variable.dims):
+                raise ValueError(
+                    f"dt: {name!r} in its posterior has dimensions {variable.dims}: must have 'chain' and 'draw', "
+                    "as az.from_dict names them"
+                )
+        return dt
+    remedy = "pass what pmm.sample or pm.sample returned, or pmm.open(...)"
+    if hasattr(dt, "groups") and hasattr(dt, "posterior"):
+        remedy = "az.convert_to_datatree(dt) makes one of it"
+    elif hasattr(dt, "data_vars") or hasattr(dt, "coords"):
+        remedy = "pass the whole result, not a group or a variable of it (of draws alone az.from_dict makes one)"
+    elif isinstance(dt, dict):
+        remedy = "az.from_dict({'posterior': ...}) makes one of draws (chain, draw, ...)"
+    raise TypeError(f"dt={kind}: must be a result of sampling, a DataTree; {remedy}")
 
 
 def labels_of(group: xr.Dataset) -> list[str]:
@@ -71,7 +98,8 @@ class Parameters:
                 if chosen.any():
                     values = variable.isel({variable.dims[2 + long]: block}).values
                     values = values.reshape(*values.shape[:2], -1)
-                    yield indices[chosen], values[..., chosen].astype(float, copy=False)
+                    values = values if chosen.all() else values[..., chosen]
+                    yield indices[chosen], values.astype(float, copy=False)
 
     def read(self, number: int) -> np.ndarray:
         """Return the draws ``(chain, draw)`` of a parameter."""
@@ -80,6 +108,8 @@ class Parameters:
 
 
 def _joined(blocks: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    if len(blocks) == 1:
+        return blocks[0]
     return np.concatenate([indices for indices, _ in blocks]), np.concatenate([draws for _, draws in blocks], axis=-1)
 
 

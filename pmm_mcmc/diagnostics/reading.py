@@ -19,14 +19,14 @@ from pmm_mcmc.diagnostics.identity import holds, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.modes import Mode
 from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.noncentred import sampled_positions
-from pmm_mcmc.diagnostics.parameters import Parameters, coordinate_of
+from pmm_mcmc.diagnostics.parameters import Parameters, checked, coordinate_of
 from pmm_mcmc.diagnostics.table import selected, table_of
-from pmm_mcmc.diagnostics.unadjusted import Biases, biases_of
+from pmm_mcmc.diagnostics.unadjusted import biases_of
 from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, poisson_limit
 from pmm_mcmc.warmup.stein_identity import Identity
 
-__all__ = ["FINDINGS", "Run", "checked", "read"]
+__all__ = ["FINDINGS", "Run", "read"]
 
 # Attribute of a result: the findings of searches after the draws, as JSON: modes, breaks, necks.
 FINDINGS = "findings"
@@ -197,7 +197,7 @@ class Run:
         return _beyond_chance(effective)
 
     @cached_property
-    def biases(self) -> Biases:
+    def biases(self) -> pd.DataFrame:
         """Biases of the rows of the table."""
         return biases_of(self.table)
 
@@ -303,32 +303,6 @@ class Run:
 def _beyond_chance(draws: float) -> int:
     """Return the number of transitions that may fail for so many draws, with chance."""
     return poisson_limit(CALIBRATION.unstable_rate * draws)
-
-
-def checked(dt: Any) -> Any:
-    """Return ``dt`` if it is a result of sampling, and raise an error with the remedy if not."""
-    kind = type(dt).__name__
-    if hasattr(dt, "children"):
-        group = "posterior" if "posterior" in dt.children else "posterior_mean"
-        if group not in dt.children:
-            groups = f"the groups {', '.join(dt.children)}" if dt.children else "no groups"
-            raise ValueError(f"dt: has {groups}, and not 'posterior': pass the whole result of pmm.sample or pm.sample")
-        dims = ("chain", "draw") if group == "posterior" else ("chain",)
-        missing = [dim for dim in dims if dim not in dt[group].sizes]
-        if missing:
-            raise ValueError(
-                f"dt: its posterior has no dimension {missing[0]!r}: name the first two dimensions of draws 'chain' "
-                "and 'draw', as az.from_dict does"
-            )
-        return dt
-    remedy = "pass what pmm.sample or pm.sample returned, or pmm.open(...)"
-    if dt is not None and hasattr(dt, "groups") and hasattr(dt, "posterior"):
-        remedy = "az.convert_to_datatree(dt) makes one of it"
-    elif hasattr(dt, "data_vars") or hasattr(dt, "coords"):
-        remedy = "pass the whole result, not a group or a variable of it (of draws alone az.from_dict makes one)"
-    elif isinstance(dt, dict):
-        remedy = "az.from_dict({'posterior': ...}) makes one of draws (chain, draw, ...)"
-    raise TypeError(f"dt={'None' if dt is None else kind}: must be a result of sampling, a DataTree; {remedy}")
 
 
 def read(dt: Any) -> Run:

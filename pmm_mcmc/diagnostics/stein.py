@@ -183,16 +183,15 @@ def corrected(
     """
     p = values.shape[2]
     chains = folds.chains
+    directions = folds.directions(values if follow is None else follow, coordinate)
     f, origin = folds.flat(values)
-    followed = f if follow is None else folds.flat(follow)[0]
-    coordinate = np.full(p, -1) if coordinate is None else coordinate
     pieces = {name: np.empty((chains * folds.cut, p)) for name in (*ORDERS, _VIRIAL)}
-    for fold, rows, numbers in folds.members:
+    for (fold, rows, numbers), direction in zip(folds.members, directions, strict=True):
         n = fold.fitted
         h, inverse, shared = fold.virial()
         shape = (len(numbers), (len(rows) - n) // len(numbers))
         shared = shared.reshape(*shape, shared.shape[1]).mean(axis=1)
-        u, s1 = fold.along(fold.directions(followed[rows[:n]], coordinate))
+        u, s1 = fold.along(direction)
         for block in np.array_split(np.arange(p), -(-p * len(rows) // _BLOCK)):
             terms = np.stack(own_terms(u[:, block], s1[:, block]))
             single = terms[:, n:].reshape(3, *shape, len(block)).mean(axis=2)

@@ -16,8 +16,8 @@ from arviz_stats.summary import SummaryDataFrame
 from pmm_mcmc.diagnostics.description import COLUMNS
 from pmm_mcmc.diagnostics.moments_summary import MomentsRun
 from pmm_mcmc.diagnostics.noncentred import WORDS
-from pmm_mcmc.diagnostics.parameters import Parameters
-from pmm_mcmc.diagnostics.reading import checked, read
+from pmm_mcmc.diagnostics.parameters import Parameters, checked
+from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.table import BIASES, remembered, table_of
 from pmm_mcmc.diagnostics.verdict import verdict
 
@@ -196,6 +196,6 @@ def _of_moments(dt: Any, arguments: dict[str, Any]) -> pd.DataFrame:
         raise ValueError(
             f"{unknown[0]}={arguments[unknown[0]]!r}: does not apply to a run that kept no draws; leave it out"
         )
-    out = MomentsRun(dt).moments
+    out = Summary(MomentsRun(dt).moments)
     out.attrs["verdict"] = verdict(dt).sentence
     return out

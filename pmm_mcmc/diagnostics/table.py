@@ -56,8 +56,7 @@ def _columns(run: Run, values: np.ndarray) -> dict[str, np.ndarray]:
     if run.correctable:
         mean = corrected(values, run.folds, coordinate, unbiased=run.adjusted)
         # A squared deviation does not vary with a direction linearly: it follows that of the deviation.
-        square = (values - mean.value) ** 2
-        second = corrected(square, run.folds, coordinate, values, unbiased=run.adjusted)
+        second = corrected((values - mean.value) ** 2, run.folds, coordinate, values, unbiased=run.adjusted)
     else:
         mean = uncorrected(values)
         second = uncorrected((values - mean.value) ** 2)

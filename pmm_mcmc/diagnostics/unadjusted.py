@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -16,58 +16,35 @@ from pmm_mcmc.warmup.standard_errors import largest_t
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
 
-__all__ = ["ADJUST", "CHECKS", "Biases", "biases_of"]
+__all__ = ["ADJUST", "CHECKS", "biases_of", "ruled_out"]
 
 # The remedy for what a step does to draws.  A shorter step is none that helps always: on a local linear trend half the
 # step had 259 unstable transitions in place of 175, and the error of a mean rose from .12 to .56 sd.
 ADJUST = "take adjusted draws: pmm.sample(), or pm.sample(step=pmm.GHMC())"
 
 
-class Biases(NamedTuple):
-    """Absolute biases of the parameters that vary, in posterior standard deviations, with standard errors: columns.
+def biases_of(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the absolute biases of the parameters of a table that vary, in posterior standard deviations.
 
-    Attributes
-    ----------
-    of_mean, of_mean_se, of_sd, of_sd_se
-        Biases of mean and standard deviation that the correction removed; NaN where not measurable.
-    left
-        Share of the bias of the mean that the correction is expected not to remove.
-    error
-        Standard error of the corrected mean, with the bias that the correction did not remove.
+    Columns ``of_mean``, ``of_mean_se``, ``of_sd``, ``of_sd_se`` are what the correction removed, NaN where that is not
+    measurable; ``left`` is the share of the bias of a mean that it is expected not to remove; ``bound`` is two standard
+    errors above the bias of a mean, with what was not removed; ``two_errors`` are two standard errors of the corrected
+    mean, with the same, NaN where the bias is not measurable.
     """
-
-    of_mean: pd.Series
-    of_mean_se: pd.Series
-    of_sd: pd.Series
-    of_sd_se: pd.Series
-    left: pd.Series
-    error: pd.Series
-
-    @property
-    def bounds(self) -> pd.Series:
-        """Upper bounds of the biases of means: two standard errors above, with what the correction did not remove."""
-        sure = np.maximum(self.of_mean - 2.0 * self.of_mean_se, 0.0)
-        return self.of_mean + 2.0 * self.of_mean_se + self.left / (1.0 - self.left) * sure
-
-    @property
-    def ruled_out(self) -> bool:
-        """Whether a bias that matters is ruled out, of every mean and standard deviation."""
-        of_sd = self.of_sd + 2.0 * self.of_sd_se
-        return bool(((self.bounds < CALIBRATION.ruled_out) & (of_sd < CALIBRATION.ruled_out)).all())
-
-    @property
-    def two_errors(self) -> pd.Series:
-        """Two standard errors of each corrected mean; NaN if the bias is not measurable."""
-        return 2.0 * self.error.where(self.of_mean.notna())
-
-
-def biases_of(table: pd.DataFrame) -> Biases:
-    """Return the biases of a table of parameters, without its constants."""
     table = table[table["sd"] != 0.0]
-    columns = table[["bias", "bias_se", "bias_of_sd", "bias_of_sd_se", "mcse_cv"]].abs()
-    of_mean, of_mean_se, of_sd, of_sd_se, error = columns.div(table["sd_cv"], axis=0).T.to_numpy()
-    values = (of_mean, of_mean_se, of_sd, of_sd_se, table["unexplained"], error)
-    return Biases(*(pd.Series(each, table.index, dtype=float) for each in values))
+    names = {"bias": "of_mean", "bias_se": "of_mean_se", "bias_of_sd": "of_sd", "bias_of_sd_se": "of_sd_se"}
+    biases = table[list(names)].abs().div(table["sd_cv"], axis=0).rename(columns=names)
+    left = table["unexplained"]
+    sure = (biases["of_mean"] - 2.0 * biases["of_mean_se"]).clip(lower=0.0)
+    bound = biases["of_mean"] + 2.0 * biases["of_mean_se"] + left / (1.0 - left) * sure
+    two_errors = 2.0 * (table["mcse_cv"] / table["sd_cv"]).where(biases["of_mean"].notna())
+    return biases.assign(left=left, bound=bound, two_errors=two_errors)
+
+
+def ruled_out(biases: pd.DataFrame) -> bool:
+    """Return whether a bias that matters is ruled out, of every mean and standard deviation."""
+    of_sd = biases["of_sd"] + 2.0 * biases["of_sd_se"]
+    return bool(((biases["bound"] < CALIBRATION.ruled_out) & (of_sd < CALIBRATION.ruled_out)).all())
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
@@ -100,19 +77,20 @@ def _unstable_count(run: Run) -> int:
 
 def bias_of_mean(run: Run) -> Reason | None:
     """Return a reason for the largest bias of a mean if it is too large beyond chance."""
-    biases = run.biases
-    return _bias("mean", biases.of_mean, biases.of_mean_se, biases.left, run.degrees)
+    return _bias(run, "mean", 1.0 - run.biases["left"])
 
 
 def bias_of_sd(run: Run) -> Reason | None:
     """Return a reason for the largest bias of a standard deviation if it is too large beyond chance."""
-    biases = run.biases
-    return _bias("sd", biases.of_sd, biases.of_sd_se, 0.0 * biases.left, run.degrees)
+    return _bias(run, "sd", 1.0)
 
 
-def _bias(moment: str, size: pd.Series, error: pd.Series, left: pd.Series, degrees: int) -> Reason | None:
-    full = size / (1.0 - left)
-    large = full[(full > CALIBRATION.bias) & (size > largest_t(len(size), degrees) * error)]
+def _bias(run: Run, moment: str, removed: Any) -> Reason | None:
+    """Return a reason for the largest bias of a moment, of which the correction removed a share."""
+    size = run.biases[f"of_{moment}"]
+    full = size / removed
+    beyond_chance = size > largest_t(len(size), run.degrees) * run.biases[f"of_{moment}_se"]
+    large = full[(full > CALIBRATION.bias) & beyond_chance]
     if not len(large):
         return None
     label = str(large.idxmax())
@@ -128,8 +106,8 @@ def step_long(run: Run) -> Reason | None:
     # Draws that lack what is where a transition would have led rule nothing out.
     unstable = _unstable_count(run)
     calm = unstable == 0 or pdtrc(unstable - 1, CALIBRATION.calm_rate * run.chains * run.draws) >= 0.05
-    ruled_out = run.biases.ruled_out and calm
-    if not expected > CALIBRATION.expected_bias or (ruled_out and np.isfinite(expected)):
+    harm_ruled_out = ruled_out(run.biases) and calm
+    if not expected > CALIBRATION.expected_bias or (harm_ruled_out and np.isfinite(expected)):
         return None
     halving_cost = run.setting("halving_cost")
     tuned = halving_cost is not None and bool(np.isfinite(halving_cost).all())
@@ -151,7 +129,7 @@ def unmeasured(run: Run) -> Reason | None:
         text = "the bias could not be measured, for the result holds no gradients"
         of_step = "draw" in run.posterior.dims and "n_grad_total" in run.stats
         return Reason("unmeasured", text, "sample with keep_gradients=True" if of_step else ADJUST)
-    bounds = run.biases.two_errors
+    bounds = run.biases["two_errors"]
     limit = 2.0 * CALIBRATION.mcse  # two standard errors of a corrected mean: as much as those of a plain mean may be
     if bounds.notna().any():
         label = str(bounds.idxmax())

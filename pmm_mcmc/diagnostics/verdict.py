@@ -16,7 +16,8 @@ from pmm_mcmc.diagnostics.identity import fails, fails_on_average
 from pmm_mcmc.diagnostics.ladder import evidence, ladder_description, restarts
 from pmm_mcmc.diagnostics.moments_summary import MomentsRun
 from pmm_mcmc.diagnostics.necks import TAIL, mass_beyond
-from pmm_mcmc.diagnostics.reading import Run, checked, read
+from pmm_mcmc.diagnostics.parameters import checked
+from pmm_mcmc.diagnostics.reading import Run, read
 from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, concluded, format_with_limit
 from pmm_mcmc.diagnostics.table import remembered
 from pmm_mcmc.diagnostics.unadjusted import ADJUST

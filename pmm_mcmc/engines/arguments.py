@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -20,30 +20,96 @@ _DYNAMICS = {"overdamped": OVERDAMPED, "underdamped": UNDERDAMPED}
 _OFFSETS = {"left": 0.0, "centred": 0.5}
 
 
-def _positive_number(name: str, value: Any, remedy: str) -> float | None:
-    if isinstance(value, str) and value == "auto":
-        return None
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _positive(kind: type, remedy: str) -> Callable[[str, Any], Any]:
+    """Return the check of a positive number of a kind, ``None`` for "auto"."""
+    convert: Any = int if kind is numbers.Integral else float
+    expected = "an integer of at least 1" if convert is int else "a positive, finite number"
+
+    def check(name: str, value: Any) -> Any:
+        if _is_auto(value):
+            return None
+        wrong = isinstance(value, bool | np.bool_) or not isinstance(value, kind)
+        if wrong or not 0 < value < math.inf:
+            raise ValueError(f"{name}={value!r}: must be {expected}, or 'auto' {remedy}")
+        return convert(value)
+
+    return check
+
+
+def _choice(*choices: Any) -> Callable[[str, Any], Any]:
+    """Return the check that a value is one of the choices."""
+
+    def check(name: str, value: Any) -> Any:
+        if isinstance(value, bool | np.bool_) or not any(type(value) is type(c) and value == c for c in choices):
+            raise ValueError(f"{name}={value!r}: must be {' or '.join(map(repr, choices))}")
+        return value
+
+    return check
+
+
+def _target(name: str, value: Any) -> float:
     wrong = isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real)
-    if wrong or not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name}={value!r}: must be a positive, finite number, or 'auto' {remedy}")
+    if wrong or not 1e-4 <= value <= 0.5:
+        raise ValueError(
+            f"target_bias={value!r}: must be a number between 0.0001 and 0.5, in posterior standard deviations"
+        )
     return float(value)
 
 
-def _positive_int(name: str, value: Any, remedy: str) -> int | None:
-    if isinstance(value, str) and value == "auto":
+def _reparametrise(name: str, value: Any) -> str | tuple[tuple[str, str], ...]:
+    if _is_auto(value):
+        return "auto"
+    if value is False:
+        return "no"
+    if not isinstance(value, Mapping):
+        raise ValueError(
+            f"reparametrise={value!r}: must be 'auto', False, or a dict such as {{'theta': 'centred', 'b': "
+            "'noncentred'}"
+        )
+    for name, choice in value.items():
+        if not isinstance(name, str) or choice not in ("centred", "noncentred", "auto"):
+            raise ValueError(
+                f"reparametrise={dict(value)!r}: {name!r}: {choice!r} must be the name of a variable with 'centred', "
+                "'noncentred' or 'auto'"
+            )
+    return tuple(sorted((name, choice) for name, choice in value.items() if choice != "auto"))
+
+
+def _scaling(name: str, value: Any) -> tuple[float, ...] | None:
+    if _is_auto(value):
         return None
-    wrong = isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral)
-    if wrong or value < 1:
-        raise ValueError(f"{name}={value!r}: must be an integer of at least 1, or 'auto' {remedy}")
-    return int(value)
+    remedy = "one positive number for each unconstrained coordinate (about its posterior sd), or 'auto'"
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(f"scaling={value!r}: must be {remedy}") from None
+    if array.ndim != 1:
+        raise ValueError(f"scaling has shape {array.shape}: must be {remedy}")
+    bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
+    if bad.size:
+        raise ValueError(f"scaling[{bad[0]}]={float(array[bad[0]])!r}: must be {remedy}")
+    return tuple(map(float, array))
 
 
-def _choice(name: str, value: Any, choices: tuple) -> Any:
-    if isinstance(value, bool | np.bool_) or not any(
-        value is c or (type(value) is type(c) and value == c) for c in choices
-    ):
-        raise ValueError(f"{name}={value!r}: must be {' or '.join(map(repr, choices))}")
-    return value
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "step_size": _positive(numbers.Real, "to have it found in warm-up"),
+    "K": _positive(numbers.Integral, "to have it follow from the step size"),
+    "friction": _positive(numbers.Real, "for 1 in the posterior's own scale"),
+    "option": _choice(1, 2),
+    "grid": _choice(*_OFFSETS),
+    "scheme": _choice("auto", "paper", "recycled"),
+    "midpoint": _choice("uniform", "importance"),
+    "steps_per_draw": _positive(numbers.Integral, "to have it found in warm-up"),
+    "scaling": _scaling,
+    "target_bias": _target,
+    "reparametrise": _reparametrise,
+}
+# What only steps in cells have, with its default.
+_OF_CELLS = {"option": 2, "grid": "left", "K": None, "midpoint": "uniform"}
 
 
 @dataclass(frozen=True)
@@ -72,63 +138,26 @@ class MethodArguments:
     automatic: bool = field(default=False, compare=False, repr=False)  # scheme="auto" was requested
 
     @classmethod
-    def checked(
-        cls,
-        method: str,
-        *,
-        dynamics: Any,
-        step_size: Any = "auto",
-        K: Any = "auto",
-        friction: Any = "auto",
-        option: Any = 2,
-        grid: Any = "left",
-        scheme: Any = "paper",
-        midpoint: Any = "uniform",
-        steps_per_draw: Any = "auto",
-        scaling: Any = "auto",
-        target_bias: Any = 0.05,
-        reparametrise: Any = "auto",
-    ) -> MethodArguments:
-        """Check everything that can be checked without a model."""
-        # As many parameters as the public constructors have together: these pass theirs on by name, one by one, so that
-        # a misspelt or missing argument is an error of the type checker.
-        _choice("dynamics", dynamics, METHODS[method].dynamics)
-        option = _choice("option", option, (1, 2))
-        grid = _choice("grid", grid, tuple(_OFFSETS))
-        scheme = _choice("scheme", scheme, ("auto", "paper", "recycled"))
-        midpoint = _choice("midpoint", midpoint, ("uniform", "importance"))
-        if midpoint == "importance" and option == 1:
+    def checked(cls, method: str, *, dynamics: Any, **values: Any) -> MethodArguments:
+        """Check everything that can be checked without a model; arguments that are left out have their defaults."""
+        _choice(*METHODS[method].dynamics)("dynamics", dynamics)
+        arguments = cls(method, dynamics, **{name: _CHECKS[name](name, value) for name, value in values.items()})
+        if arguments.midpoint == "importance" and arguments.option == 1:
             raise ValueError(
                 "midpoint='importance' does not apply to option=1, which marks every cell with probability 1/K: leave "
                 "midpoint out, or use option=2"
             )
-        options = (("option", option, 2), ("grid", grid, "left"), ("K", K, "auto"), ("midpoint", midpoint, "uniform"))
-        of_cells = [(name, value) for name, value, default in options if value != default]
-        automatic = scheme == "auto" and method == "PoissonULMC" and not of_cells
-        if scheme == "auto":
-            scheme = "recycled" if automatic else "paper"
-        elif scheme == "recycled":
-            for name, value in of_cells:
+        of_cells = [name for name, default in _OF_CELLS.items() if getattr(arguments, name) != default]
+        if arguments.scheme == "auto":
+            automatic = method == "PoissonULMC" and not of_cells
+            return replace(arguments, scheme="recycled" if automatic else "paper", automatic=automatic)
+        if arguments.scheme == "recycled":
+            for name in of_cells:
                 raise ValueError(
-                    f"{name}={value!r} does not apply to scheme='recycled', whose one midpoint is uniform over the "
-                    f"whole step: leave {name} out, or use scheme='paper'"
+                    f"{name}={getattr(arguments, name)!r} does not apply to scheme='recycled', whose one midpoint is "
+                    f"uniform over the whole step: leave {name} out, or use scheme='paper'"
                 )
-        return cls(
-            method=method,
-            dynamics=dynamics,
-            step_size=_positive_number("step_size", step_size, "to have it found in warm-up"),
-            K=_positive_int("K", K, "to have it follow from the step size"),
-            friction=_positive_number("friction", friction, "for 1 in the posterior's own scale"),
-            option=option,
-            grid=grid,
-            scheme=scheme,
-            midpoint=midpoint,
-            steps_per_draw=_positive_int("steps_per_draw", steps_per_draw, "to have it found in warm-up"),
-            scaling=_scaling(scaling),
-            target_bias=_target(target_bias),
-            reparametrise=_reparametrise(reparametrise),
-            automatic=automatic,
-        )
+        return arguments
 
     @property
     def words(self) -> str:
@@ -196,50 +225,6 @@ class MethodArguments:
     def needs_gradient_only(self) -> bool:
         """Whether the method evaluates gradients without the log density."""
         return self.sees_curvature and self.kernel.scheme != Scheme.RECYCLED
-
-
-def _target(value: Any) -> float:
-    wrong = isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real)
-    if wrong or not 1e-4 <= value <= 0.5:
-        raise ValueError(
-            f"target_bias={value!r}: must be a number between 0.0001 and 0.5, in posterior standard deviations"
-        )
-    return float(value)
-
-
-def _reparametrise(value: Any) -> str | tuple[tuple[str, str], ...]:
-    if isinstance(value, str) and value == "auto":
-        return "auto"
-    if value is False:
-        return "no"
-    if not isinstance(value, Mapping):
-        raise ValueError(
-            f"reparametrise={value!r}: must be 'auto', False, or a dict such as {{'theta': 'centred', 'b': "
-            "'noncentred'}"
-        )
-    for name, choice in value.items():
-        if not isinstance(name, str) or choice not in ("centred", "noncentred", "auto"):
-            raise ValueError(
-                f"reparametrise={dict(value)!r}: {name!r}: {choice!r} must be the name of a variable with 'centred', "
-                "'noncentred' or 'auto'"
-            )
-    return tuple(sorted((name, choice) for name, choice in value.items() if choice != "auto"))
-
-
-def _scaling(value: Any) -> tuple[float, ...] | None:
-    if isinstance(value, str) and value == "auto":
-        return None
-    remedy = "one positive number for each unconstrained coordinate (about its posterior sd), or 'auto'"
-    try:
-        array = np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
-        raise ValueError(f"scaling={value!r}: must be {remedy}") from None
-    if array.ndim != 1:
-        raise ValueError(f"scaling has shape {array.shape}: must be {remedy}")
-    bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
-    if bad.size:
-        raise ValueError(f"scaling[{bad[0]}]={float(array[bad[0]])!r}: must be {remedy}")
-    return tuple(map(float, array))
 
 
 class TunedParameters(NamedTuple):

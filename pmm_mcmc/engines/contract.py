@@ -15,16 +15,76 @@ evaluations.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.langevin.methods import HARMONIC, Kernel
+from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel
+from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
+from pmm_mcmc.langevin.transitions import SUBSTEPS
 
-__all__ = ["Chunk", "Engine", "at_draw", "change_coordinates", "empty_state", "model_side", "with_model_side"]
+__all__ = [
+    "Chains",
+    "Chunk",
+    "Engine",
+    "Ensemble",
+    "Parameters",
+    "at_draw",
+    "chains_of",
+    "change_coordinates",
+    "empty_state",
+    "log_det_of",
+    "model_side",
+    "with_model_side",
+]
+
+
+class Chains(NamedTuple):
+    """Chains by name: arrays ``(..., d)``, log density and factor of the step size ``(..., 1)``.
+
+    ``gradient`` ``(..., width)`` is the evaluation at the evaluated point.
+    """
+
+    u: Any
+    v: Any
+    b: Any
+    evaluated: Any
+    gradient: Any
+    lp: Any
+    factor: Any
+
+
+def chains_of(state: Any, gradient: Any = None) -> Chains:
+    """Return the named parts of states ``(..., 4 d + 2)``, of NumPy's arrays as views, with their evaluations."""
+    d = state.shape[-1] // 4
+    u, v, b, evaluated = (state[..., i * d : (i + 1) * d] for i in range(4))
+    return Chains(u, v, b, evaluated, gradient, state[..., 4 * d : 4 * d + 1], state[..., 4 * d + 1 :])
+
+
+class Parameters(NamedTuple):
+    """Tuned parameters of a run and the limits of the stability check, as numbers."""
+
+    alpha: Any  # step size
+    friction: Any
+    K: Any
+    threshold: Any  # largest energy rise over a whole step
+    threshold_of_part: Any  # and over a part of a refined step
+    steepest: Any  # largest curvature at which a whole step is stable
+    tolerance: Any  # share of the kinetic energies added to the threshold
+
+    @classmethod
+    def of(cls, kernel: Kernel, setting: TunedParameters, d: int, tolerance: float) -> Parameters:
+        """Return the parameters and limits of a setting in ``d`` coordinates."""
+        step, K, friction = setting[:3]
+        rise = guard_threshold(kernel, step, friction, K, d)
+        rise_of_part = guard_threshold(kernel, step / SUBSTEPS, friction, K, d)
+        return cls(step, friction, K, rise, rise_of_part, steepest_curvature(kernel, step, friction, K), tolerance)
 
 
 class Chunk(NamedTuple):
@@ -67,8 +127,7 @@ class Chunk(NamedTuple):
     @property
     def sampled_lp(self) -> np.ndarray:
         """The log density of ``z`` at the draws, log determinant included."""
-        d = self.position.shape[-1]
-        return self.lp if self.gradient.shape[-1] == d else self.lp + self.gradient[..., 3 * d]
+        return self.lp + log_det_of(self.gradient, self.position.shape[-1])
 
     @classmethod
     def empty(cls, shape: tuple[int, ...], d: int, width: int, states: int = 0) -> Chunk:
@@ -82,6 +141,84 @@ class Chunk(NamedTuple):
         return cls(position, gradient, lp, accept, n_grad, unstable, refined, model_failures, state)
 
 
+@dataclass
+class Ensemble:
+    """Chains of one method, each with its own random key.
+
+    Attributes
+    ----------
+    state, gradient : (chain, 4 d + 2), (chain, width)
+        State of each chain, and the evaluation at its evaluated point.
+    keys : (chain, 2) uint64
+        Random key of each chain.
+    transition : int
+        Number of transitions that each chain has made.
+    """
+
+    state: np.ndarray
+    gradient: np.ndarray
+    keys: np.ndarray
+    transition: int = field(default=0)
+
+    @classmethod
+    def start(
+        cls, engine: Engine, coordinates: Coordinates, positions: np.ndarray, rng: np.random.Generator
+    ) -> Ensemble:
+        """Start chains at positions ``z`` ``(chain, d)`` with a finite density; each costs one gradient."""
+        chains, d = positions.shape
+        keys = rng.integers(0, 2**64, size=(chains, 2), dtype=np.uint64)
+        velocity = rng.standard_normal((chains, d)) * (engine.kernel.dynamics != OVERDAMPED)
+        state = empty_state(coordinates.whiten(positions), velocity)
+        return cls(state, engine.evaluate(coordinates, state), keys)
+
+    def part(self, chains: slice) -> Ensemble:
+        """Return some of the chains, with views of their states and a separate count of transitions."""
+        return Ensemble(self.state[chains], self.gradient[chains], self.keys[chains], self.transition)
+
+    def prepare(self, engine: Engine, setting: TunedParameters) -> None:
+        """Compile whatever :meth:`advance` needs, by a call for no draws; the chains stay as they are."""
+        engine.advance(setting, copy.deepcopy(self.part(slice(0, 1))), 0)
+
+    def advance(
+        self, engine: Engine, setting: TunedParameters, rows: int, *, thin: int = 1, tolerance: float = 0.0
+    ) -> Chunk:
+        """Advance every chain by ``rows`` draws; the arrays of the chunk have a leading axis for the chains."""
+        ((_, chunk),) = self.advance_in_batches(engine, setting, rows, None, thin=thin, tolerance=tolerance)
+        return chunk
+
+    def advance_in_batches(
+        self,
+        engine: Engine,
+        setting: TunedParameters,
+        rows: int,
+        batch: int | None,
+        *,
+        thin: int = 1,
+        tolerance: float = 0.0,
+    ) -> Iterator[tuple[slice, Chunk]]:
+        """Advance ``batch`` chains at a time (None: all) and yield each slice of chains with its chunk.
+
+        The iterator must be exhausted: only then is the number of transitions updated.
+        """
+        chains = len(self.state)
+        size = chains if batch is None else batch
+        for start in range(0, chains, size):
+            chain_slice = slice(start, min(start + size, chains))
+            yield chain_slice, engine.advance(setting, self.part(chain_slice), rows, thin=thin, tolerance=tolerance)
+        self.transition += rows * thin
+
+    def change(self, engine: Engine, old: Coordinates, new: Coordinates) -> None:
+        """Express all states in other coordinates."""
+        self.state, self.gradient = change_coordinates(
+            self.state, self.gradient, old, new, engine.kernel, engine.structure
+        )
+
+    def copy_from(self, source: np.ndarray) -> None:
+        """Move chain ``i`` to the state of chain ``source[i]``."""
+        self.state = self.state[source]
+        self.gradient = self.gradient[source]
+
+
 class Engine(Protocol):
     """Chains of one method over one log density.
 
@@ -91,7 +228,7 @@ class Engine(Protocol):
     kernel: Kernel
     d: int
     width: int
-    structure: Structure | None
+    structure: Structure
     periods: np.ndarray | None
 
     def adjusted(self) -> Engine:
@@ -110,10 +247,7 @@ class Engine(Protocol):
     def advance(
         self,
         setting: TunedParameters,
-        state: np.ndarray,
-        gradient: np.ndarray,
-        keys: np.ndarray,
-        first_transition: int,
+        chains: Ensemble,
         rows: int,
         *,
         thin: int = 1,
@@ -125,11 +259,9 @@ class Engine(Protocol):
         ----------
         setting
             Step size, friction, K and coordinates.
-        state, gradient
-            The chains, ``(chain, 4 d + 2)``, and the evaluations at their evaluated points, ``(chain, width)``.
-        keys, first_transition
-            Keys from seed and chain, ``(chain, 2)`` uint64, and the number of the first transition: all that the
-            random numbers depend on.
+        chains
+            Their keys and the number of the first transition are all that the random numbers depend on; the number
+            stays as it is.
         rows, thin
             Number of draws, and of transitions for each.
         tolerance
@@ -150,11 +282,13 @@ def empty_state(u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 def at_draw(state: np.ndarray, old: Kernel, new: Kernel) -> np.ndarray:
     """Return states ``(..., 4 d + 2)`` of another method at the last draws, at rest, at no cost in gradients."""
-    d = state.shape[-1] // 4
-    out = empty_state(state[..., 3 * d : 4 * d], np.zeros(d))
-    out[..., 2 * d : 4 * d + 1] = state[..., 2 * d : 4 * d + 1]
+    last = chains_of(state)
+    out = empty_state(last.evaluated, np.zeros_like(last.v))
+    chains = chains_of(out)
     linear = float(new.dynamics == HARMONIC) - float(old.dynamics == HARMONIC)
-    out[..., 2 * d : 3 * d] += linear * out[..., :d]
+    chains.b[...] = last.b + linear * last.evaluated
+    chains.evaluated[...] = last.evaluated
+    chains.lp[...] = last.lp
     return out
 
 
@@ -164,6 +298,11 @@ def model_side(z: np.ndarray, evaluation: np.ndarray) -> tuple[np.ndarray, np.nd
     if evaluation.shape[-1] == d:
         return z, evaluation
     return evaluation[..., d : 2 * d], evaluation[..., 2 * d : 3 * d]
+
+
+def log_det_of(evaluation: Any, d: int) -> Any:
+    """Return the log determinants of the map from ``z`` to ``x`` of evaluations ``(..., width)``."""
+    return evaluation[..., 3 * d] if evaluation.shape[-1] > d else 0.0
 
 
 def with_model_side(slope: np.ndarray, x: np.ndarray, gradient: np.ndarray, log_det: np.ndarray) -> np.ndarray:
@@ -177,33 +316,31 @@ def change_coordinates(
     old: Coordinates,
     new: Coordinates,
     kernel: Kernel,
-    structure: Structure | None,
+    structure: Structure,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return states ``(..., 4 d + 2)`` and their evaluations in other coordinates, at no cost in gradients.
 
     Velocities are kept: they are standard normal in all coordinates.  Steps that were shortened are whole again.
     """
-    d = state.shape[-1] // 4
     out = state.copy()
-    u = slice(0, d)
-    evaluated = slice(3 * d, 4 * d)
-    at_u = old.place(state[..., u])
-    at_evaluated = old.place(state[..., evaluated])
-    if structure is not None and not _same_sites(old, new):
-        assert old.sites is not None and new.sites is not None
+    chains = chains_of(out, gradient)
+    d = chains.u.shape[-1]
+    at_u = old.place(chains.u)
+    at_evaluated = old.place(chains.evaluated)
+    if not structure.is_identity and not _same_sites(old, new):
         x, slope = model_side(at_evaluated, gradient)
         at_u, _ = structure.to_z(structure.to_x(at_u, old.sites), new.sites)
         at_evaluated, log_det = structure.to_z(x, new.sites)
-        out[..., 4 * d] += log_det - gradient[..., 3 * d]
+        chains.lp[..., 0] += log_det - log_det_of(gradient, d)
         _, of_z = structure.pull_back(at_evaluated, slope, new.sites)
         gradient = with_model_side(of_z, x, slope, log_det)
-    out[..., u] = new.whiten(at_u)
-    out[..., evaluated] = new.whiten(at_evaluated)
-    out[..., 2 * d : 3 * d] = new.pull_back(gradient[..., :d])
+    chains.u[...] = new.whiten(at_u)
+    chains.evaluated[...] = new.whiten(at_evaluated)
+    chains.b[...] = new.pull_back(gradient[..., :d])
     if kernel.dynamics == HARMONIC:
-        out[..., 2 * d : 3 * d] += out[..., evaluated]
+        chains.b[...] += chains.evaluated
     if not kernel.adjusted:
-        out[..., 4 * d + 1] = 1.0
+        chains.factor[...] = 1.0
     return out, gradient
 
 

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pmm_mcmc.engines.contract import Chains, Parameters
 from pmm_mcmc.engines.jax_batches import choose, renew_few
-from pmm_mcmc.engines.jax_midpoints import Chains, Draws, Drift, Parameters, total
+from pmm_mcmc.engines.jax_midpoints import Draws, Drift, total
 from pmm_mcmc.langevin.flows import build_flows
 from pmm_mcmc.langevin.transitions import (
     LARGEST,

@@ -22,12 +22,10 @@ from jax.sharding import PartitionSpec as P
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Chunk, empty_state
+from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, chains_of, empty_state, log_det_of
 from pmm_mcmc.engines.jax_random import Keyed, words_of
-from pmm_mcmc.engines.jax_transition import Chains, Counts, Parameters, transition
+from pmm_mcmc.engines.jax_transition import Counts, transition
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, Kernel
-from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
-from pmm_mcmc.langevin.transitions import SUBSTEPS
 from pmm_mcmc.model.jax_density import JaxDensity
 
 __all__ = ["JaxEngine"]
@@ -93,7 +91,7 @@ class JaxEngine:
             jax.shard_map(
                 self._advance_group,
                 mesh=mesh,
-                in_specs=(P(), P(), P(), each, each, each, P(), P(), P()),
+                in_specs=(P(), each, P()),
                 out_specs=(each, each, (rows,) * 8),
                 check_vma=False,
             )
@@ -122,18 +120,17 @@ class JaxEngine:
         lp, gradient, b = self._drift(coordinates, shared)(u)
         return jnp.concatenate([b, u, lp], axis=-1), gradient
 
-    def _advance_group(
-        self, parameters: Parameters, coordinates: JaxCoordinates, shared: Any, state: Any, gradient: Any, keys: Any,
-        first_transition: Any, rows: Any, thin: Any,
-    ) -> Any:  # fmt: skip
+    def _advance_group(self, setting: tuple[Parameters, JaxCoordinates, Any], arrays: Any, span: Any) -> Any:
         self.traces += 1
+        parameters, coordinates, shared = setting
+        state, gradient, keys = arrays
+        first_transition, rows, thin = span
         d = self.d
         g = len(state)
         pairs = self.kernel.dynamics != OVERDAMPED and not self.kernel.adjusted  # normals for position and velocity
         drift = self._drift(coordinates, shared)
         key_words = words_of(keys)
-        u, v, b, evaluated = (state[:, i * d : (i + 1) * d] for i in range(4))
-        chains = Chains(u, v, b, evaluated, gradient, state[:, 4 * d : 4 * d + 1], state[:, 4 * d + 1 :])
+        chains = chains_of(state, gradient)
         zeros = Counts(jnp.zeros(g, self.dtype), *(jnp.zeros(g, jnp.int32) for _ in range(4)))
         out = (
             jnp.zeros((self.capacity, g, d), self.dtype),
@@ -154,8 +151,8 @@ class JaxEngine:
 
             chains, counts = lax.fori_loop(0, thin, once, (chains, zeros))
             counts = counts._replace(accept=counts.accept / thin)
-            log_det = chains.gradient[:, 3 * d] if self.structure is not None else 0.0
-            row_values = (coordinates.place(chains.evaluated), chains.gradient, chains.lp[:, 0] - log_det, *counts)
+            lp = chains.lp[:, 0] - log_det_of(chains.gradient, d)
+            row_values = (coordinates.place(chains.evaluated), chains.gradient, lp, *counts)
             return chains, tuple(buffer.at[i].set(value) for buffer, value in zip(out, row_values, strict=True))
 
         chains, out = lax.fori_loop(0, rows, row, (chains, out))
@@ -195,54 +192,39 @@ class JaxEngine:
         state = empty_state(position, np.zeros(d))
         size = self.few if position.size <= self.few * d else self.group
         gradient = self._evaluated(Coordinates(np.zeros(d), np.ones(d), sites), state, size)[..., :d].copy()
-        gradient[~np.isfinite(state[..., 4 * d])] = np.nan
+        gradient[~np.isfinite(chains_of(state).lp[..., 0])] = np.nan
         return gradient
 
     def advance(
-        self,
-        setting: TunedParameters,
-        state: np.ndarray,
-        gradient: np.ndarray,
-        keys: np.ndarray,
-        first_transition: int,
-        rows: int,
-        *,
-        thin: int = 1,
-        tolerance: float = 0.0,
+        self, setting: TunedParameters, chains: Ensemble, rows: int, *, thin: int = 1, tolerance: float = 0.0
     ) -> Chunk:
         """Advance chains side by side: see :class:`pmm_mcmc.engines.contract.Engine`."""
-        if first_transition + rows * thin >= 2**31:
-            last = first_transition + rows * thin
+        last = chains.transition + rows * thin
+        if last >= 2**31:
             raise ValueError(f"{last} transitions of a chain: at most {2**31 - 1} on this backend")
-        kernel = self.kernel
-        step = setting.step_size
-        friction = setting.friction
-        K = setting.K
-        rises = (guard_threshold(kernel, length, friction, K, self.d) for length in (step, step / SUBSTEPS))
-        limits = *rises, steepest_curvature(kernel, step, friction, K)
+        state = chains.state
+        gradient = chains.gradient
         out = Chunk.empty((len(state), rows), self.d, self.width)
-        key_words = np.ascontiguousarray(keys).view(np.uint32).reshape(-1, 2, 2)
+        key_words = np.ascontiguousarray(chains.keys).view(np.uint32).reshape(-1, 2, 2)
         with self._precisely():
-            numbers = (step, friction, float(K), *limits, tolerance)
+            numbers = Parameters.of(self.kernel, setting, self.d, tolerance)
             parameters = self._placed(Parameters(*(self.dtype.type(x) for x in numbers)))
             shared = self._placed(self._density.shared(self.precision, setting.coordinates.sites))
             placed = self._placed(JaxCoordinates.of(setting.coordinates, self.dtype))
-            for chains, (s, g, w) in self._batches(self.group, state, gradient, key_words):
+            for lanes, (s, g, w) in self._batches(self.group, state, gradient, key_words):
                 done = 0
                 while done < rows or rows == 0:  # a call for no draws compiles
                     n = min(self.capacity, rows - done)
-                    s, g, chunk_values = self._chunk(
-                        parameters, placed, shared, s, g, w,
-                        np.int32(first_transition + done * thin), np.int32(n), np.int32(thin),
-                    )  # fmt: skip
+                    span = tuple(np.int32(x) for x in (chains.transition + done * thin, n, thin))
+                    s, g, chunk_values = self._chunk((parameters, placed, shared), (s, g, w), span)
                     for buffer, array in zip(out, chunk_values, strict=False):
-                        values = np.asarray(array)[:n, : len(state[chains])]
-                        buffer[chains, done : done + n] = np.moveaxis(values, 0, 1)
+                        values = np.asarray(array)[:n, : len(state[lanes])]
+                        buffer[lanes, done : done + n] = np.moveaxis(values, 0, 1)
                     done += n
                     if rows == 0:
                         break
-                state[chains] = np.asarray(s)[: len(state[chains])]
-                gradient[chains] = np.asarray(g)[: len(state[chains])]
+                state[lanes] = np.asarray(s)[: len(state[lanes])]
+                gradient[lanes] = np.asarray(g)[: len(state[lanes])]
         return out
 
     def _precisely(self) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import jax.numpy as jnp
 from jax import lax
 
+from pmm_mcmc.engines.contract import Chains, Parameters
 from pmm_mcmc.langevin.flows import Flow, build_flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import build_cells, cell_weight, continuous_weight, one_in
@@ -28,7 +29,7 @@ from pmm_mcmc.langevin.transitions import (
     path,
 )
 
-__all__ = ["Chains", "Draws", "Drift", "Midpoints", "Parameters", "PathNoise", "evaluate_midpoints", "total"]
+__all__ = ["Draws", "Drift", "Midpoints", "PathNoise", "evaluate_midpoints", "total"]
 
 _flows = build_flows(jnp, jnp.where)
 _cells = build_cells(jnp, jnp.where)
@@ -70,36 +71,6 @@ class Draws(Protocol):
 
     def beyond(self) -> Draws:
         """Return independent random numbers of the same shapes, for the noise beyond the gaps of this part."""
-
-
-class Parameters(NamedTuple):
-    """Tuned parameters and limits of a step, as traced numbers: new values need no compilation.
-
-    The fields are those of :class:`pmm_mcmc.engines.numba_step.Parameters`.
-    """
-
-    alpha: Any
-    friction: Any
-    K: Any
-    threshold: Any
-    threshold_of_part: Any
-    steepest: Any
-    tolerance: Any
-
-
-class Chains(NamedTuple):
-    """A group of ``g`` chains: arrays ``(g, d)``; log density and factor of the step size as ``(g, 1)``.
-
-    ``gradient`` ``(g, width)`` is the evaluation at the evaluated point.
-    """
-
-    u: Any
-    v: Any
-    b: Any
-    evaluated: Any
-    gradient: Any
-    lp: Any
-    factor: Any
 
 
 class PathNoise(NamedTuple):

@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pmm_mcmc.engines.contract import Chains, Parameters
 from pmm_mcmc.engines.jax_adjusted import adjusted_outcome
 from pmm_mcmc.engines.jax_batches import choose, renew_few
-from pmm_mcmc.engines.jax_midpoints import Chains, Draws, Drift, Parameters, PathNoise, evaluate_midpoints, total
+from pmm_mcmc.engines.jax_midpoints import Draws, Drift, PathNoise, evaluate_midpoints, total
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.transitions import (
     DIVERGENCE,
@@ -25,7 +26,7 @@ from pmm_mcmc.langevin.transitions import (
     energy_ahead,
 )
 
-__all__ = ["Chains", "Counts", "Drift", "Parameters", "transition"]
+__all__ = ["Counts", "Drift", "transition"]
 
 _limits = build_limits(jnp, jnp.where)
 

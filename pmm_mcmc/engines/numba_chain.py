@@ -9,7 +9,7 @@ import hashlib
 import inspect
 import math
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
@@ -31,7 +31,7 @@ from pmm_mcmc.langevin.transitions import (
     refreshed,
 )
 
-__all__ = ["Chains", "evaluate", "run"]
+__all__ = ["evaluate", "run"]
 
 # Each part of a refined step has a random stream of its own: this odd number (2^64 over the golden ratio) times the
 # part's number changes the first key word.
@@ -50,21 +50,10 @@ def _fingerprint() -> str:
     return hashlib.sha256(b"".join(inspect.getsource(module).encode() for module in modules)).hexdigest()
 
 
-class Chains(NamedTuple):
-    """Chains to advance, in place, and their random keys; one chain has no leading axis.
-
-    ``state`` is ``(chain, 4 d + 2)``, ``gradient`` (the evaluation there) ``(chain, width)``, ``key`` ``(chain, 2)``.
-    """
-
-    state: Any
-    gradient: Any
-    key: Any
-
-
 # Inlined, since each function of its own is optimised again by LLVM with all that it calls.
 @numba.njit(inline="always")
 def run_one(functions, parameters, kernel, coordinates, chain, first_transition, thin, out):
-    """Advance one chain by ``thin`` transitions for each draw of the chunk ``out``.
+    """Advance one chain, its state, evaluation and key, by ``thin`` transitions for each draw of the chunk ``out``.
 
     A step that fails, or that meets a curvature above ``steepest``, is refined: taken again in shorter parts along the
     same noise path.
@@ -234,10 +223,11 @@ def _cached(sources: str) -> tuple[Any, Any]:
 
     @numba.njit(cache=True, nogil=True)
     def run(functions, parameters, kernel, coordinates, chains, first_transition, thin, out):
-        """Advance chains one after the other: :func:`run_one` of each of ``chains``, into its part of ``out``."""
+        """Advance chains, their states, evaluations and keys, one after the other, each into its part of ``out``."""
         sources  # noqa: B018
-        for i in range(len(chains.state)):
-            chain = Chains(chains.state[i], chains.gradient[i], chains.key[i])
+        states, gradients, keys = chains
+        for i in range(len(states)):
+            chain = (states[i], gradients[i], keys[i])
             chain_out = Chunk(
                 out.position[i], out.gradient[i], out.lp[i], out.accept[i], out.n_grad[i], out.unstable[i],
                 out.refined[i], out.model_failures[i], out.state[i],

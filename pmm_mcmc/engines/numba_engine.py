@@ -11,12 +11,10 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, empty_state
-from pmm_mcmc.engines.numba_chain import Chains, evaluate, run
-from pmm_mcmc.engines.numba_step import Functions, Parameters
+from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, chains_of, empty_state
+from pmm_mcmc.engines.numba_chain import evaluate, run
+from pmm_mcmc.engines.numba_step import Functions
 from pmm_mcmc.langevin.methods import GHMC, Kernel, Scheme
-from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
-from pmm_mcmc.langevin.transitions import SUBSTEPS
 
 __all__ = ["NumbaEngine"]
 
@@ -33,10 +31,8 @@ class NumbaEngine:
         The method.
     d
         Number of coordinates.
-    joint, gradient
-        C functions of :data:`~pmm_mcmc.model.native.SIGNATURE`: log density with gradient, and gradient alone.
-    joint_table, gradient_table
-        Functions of the sites that return the address tables of their data, called before every run.
+    functions
+        C functions of :data:`~pmm_mcmc.model.native.SIGNATURE`.
     threads
         Number of chains that :meth:`advance` runs at the same time; draws do not depend on it.
     structure
@@ -51,10 +47,7 @@ class NumbaEngine:
         self,
         kernel: Kernel,
         d: int,
-        joint: Any,
-        gradient: Any,
-        joint_table: Callable[[np.ndarray | None], np.ndarray],
-        gradient_table: Callable[[np.ndarray | None], np.ndarray],
+        functions: Functions,
         threads: int = 1,
         structure: Structure | None = None,
         width: int | None = None,
@@ -62,12 +55,9 @@ class NumbaEngine:
         self.kernel = kernel
         self.d = d
         self.threads = threads
-        self.structure = structure
-        self.width = width or (d if structure is None else 3 * d + 1)
-        self._joint = joint
-        self._gradient = gradient
-        self._joint_table = joint_table
-        self._gradient_table = gradient_table
+        self.structure = structure or Structure.identity(d)
+        self.width = width or self.structure.width
+        self._functions = functions
 
     @classmethod
     def of(cls, arguments: MethodArguments, density: Any, threads: int = 1) -> NumbaEngine:
@@ -76,10 +66,12 @@ class NumbaEngine:
         return cls(
             arguments.kernel,
             density.d,
-            density.function("joint"),
-            density.function(midpoint_function),
-            lambda sites: density.table("joint", sites),
-            lambda sites: density.table(midpoint_function, sites),
+            Functions(
+                density.function("joint"),
+                lambda sites: density.table("joint", sites),
+                density.function(midpoint_function),
+                lambda sites: density.table(midpoint_function, sites),
+            ),
             threads,
             density.structure,
             density.width,
@@ -87,17 +79,16 @@ class NumbaEngine:
 
     def adjusted(self) -> NumbaEngine:
         """Return the engine of adjusted draws: see :class:`pmm_mcmc.engines.contract.Engine`."""
-        joint = self._joint
-        table = self._joint_table
-        return NumbaEngine(GHMC, self.d, joint, joint, table, table, self.threads, self.structure, self.width)
+        functions = Functions(*self._functions[:2], *self._functions[:2])
+        return NumbaEngine(GHMC, self.d, functions, self.threads, self.structure, self.width)
 
     def evaluate(self, coordinates: Coordinates, state: np.ndarray) -> np.ndarray:
         """Evaluate at the positions of states ``(..., 4 d + 2)``: see :class:`pmm_mcmc.engines.contract.Engine`."""
         self._check_size(state)
         if state.ndim == 1:
-            table = self._joint_table(coordinates.sites)
+            table = self._functions.joint_table(coordinates.sites)
             kind = self.kernel.dynamics
-            return evaluate(self._joint, table, kind, _for_loop(coordinates), state, self.width)
+            return evaluate(self._functions.joint, table, kind, _for_loop(coordinates), state, self.width)
         gradient = np.empty((*state.shape[:-1], self.width))
         for index in np.ndindex(*state.shape[:-1]):
             gradient[index] = self.evaluate(coordinates, state[index])
@@ -108,48 +99,32 @@ class NumbaEngine:
         d = self.d
         state = empty_state(position, np.zeros(d))
         gradient = self.evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)[..., :d].copy()
-        gradient[~np.isfinite(state[..., 4 * d])] = np.nan
+        gradient[~np.isfinite(chains_of(state).lp[..., 0])] = np.nan
         return gradient
 
     def run(
-        self,
-        setting: TunedParameters,
-        state: np.ndarray,
-        gradient: np.ndarray,
-        key: np.ndarray,
-        first_transition: int,
-        rows: int,
-        thin: int = 1,
-        tolerance: float = 0.0,
+        self, setting: TunedParameters, chain: Ensemble, rows: int, *, thin: int = 1, tolerance: float = 0.0
     ) -> Chunk:
-        """Advance one chain: :meth:`advance` of ``state`` ``(4 d + 2,)``, with its state after each draw."""
-        self._check_size(state)
+        """Advance one chain, arrays without a leading axis: :meth:`advance`, with its state after each draw."""
+        self._check_size(chain.state)
         out = Chunk.empty((1, rows), self.d, self.width, rows)
-        self._runner(setting, first_transition, thin, tolerance)(gradient[None], state[None], key[None], out)
+        one = Ensemble(chain.state[None], chain.gradient[None], chain.keys[None], chain.transition)
+        self._runner(setting, thin, tolerance)(one, out)
         return Chunk(*(array[0] for array in out))
 
     def advance(
-        self,
-        setting: TunedParameters,
-        state: np.ndarray,
-        gradient: np.ndarray,
-        keys: np.ndarray,
-        first_transition: int,
-        rows: int,
-        *,
-        thin: int = 1,
-        tolerance: float = 0.0,
+        self, setting: TunedParameters, chains: Ensemble, rows: int, *, thin: int = 1, tolerance: float = 0.0
     ) -> Chunk:
         """Advance chains side by side: see :class:`pmm_mcmc.engines.contract.Engine`."""
-        self._check_size(state)
-        out = Chunk.empty((len(state), rows), self.d, self.width)
-        runner = self._runner(setting, first_transition, thin, tolerance)
-        size = max(1, -(-len(state) // (_SLICES * self.threads))) if self.threads > 1 else len(state)
-        slices = [slice(i, i + size) for i in range(0, len(state), size)]
+        self._check_size(chains.state)
+        count = len(chains.state)
+        out = Chunk.empty((count, rows), self.d, self.width)
+        runner = self._runner(setting, thin, tolerance)
+        size = max(1, -(-count // (_SLICES * self.threads))) if self.threads > 1 else count
+        slices = [slice(i, i + size) for i in range(0, count, size)]
 
         def some(chain_slice: slice) -> None:
-            chunk = Chunk(*(array[chain_slice] for array in out))
-            runner(gradient[chain_slice], state[chain_slice], keys[chain_slice], chunk)
+            runner(chains.part(chain_slice), Chunk(*(array[chain_slice] for array in out)))
 
         if len(slices) == 1:
             some(slices[0])
@@ -163,26 +138,20 @@ class NumbaEngine:
         if state.shape[-1] != 4 * self.d + 2:
             raise ValueError(f"states of {(state.shape[-1] - 2) // 4} coordinates: the density has {self.d}")
 
-    def _runner(
-        self, setting: TunedParameters, first_transition: int, thin: int, tolerance: float
-    ) -> Callable[..., None]:
+    def _runner(self, setting: TunedParameters, thin: int, tolerance: float) -> Callable[[Ensemble, Chunk], None]:
+        """Return the function that advances chains into a chunk."""
         kernel = self.kernel
-        step = setting.step_size
-        friction = setting.friction
-        K = setting.K
-        threshold = guard_threshold(kernel, step, friction, K, self.d)
-        threshold_of_part = guard_threshold(kernel, step / SUBSTEPS, friction, K, self.d)
-        steepest = steepest_curvature(kernel, step, friction, K)
-        parameters = Parameters(step, friction, K, threshold, threshold_of_part, steepest, tolerance)
+        parameters = Parameters.of(kernel, setting, self.d, tolerance)
         coordinates = _for_loop(setting.coordinates)
-        joint = self._joint, self._joint_table(setting.coordinates.sites)
-        if kernel.scheme == Scheme.RECYCLED:
-            functions = Functions(*joint, *joint)
-        else:
-            functions = Functions(*joint, self._gradient, self._gradient_table(setting.coordinates.sites))
+        joint, joint_table, midpoint, midpoint_table = self._functions
+        sites = setting.coordinates.sites
+        of_joint = joint, joint_table(sites)
+        of_midpoint = of_joint if kernel.scheme == Scheme.RECYCLED else (midpoint, midpoint_table(sites))
+        functions = Functions(*of_joint, *of_midpoint)
 
-        def runner(gradient: np.ndarray, state: np.ndarray, keys: np.ndarray, out: Chunk) -> None:
-            run(functions, parameters, kernel, coordinates, Chains(state, gradient, keys), first_transition, thin, out)
+        def runner(chains: Ensemble, out: Chunk) -> None:
+            arrays = chains.state, chains.gradient, chains.keys
+            run(functions, parameters, kernel, coordinates, arrays, chains.transition, thin, out)
 
         return runner
 

@@ -30,7 +30,7 @@ from pmm_mcmc.langevin.transitions import (
 )
 
 __all__ = [
-    "Functions", "NoisePath", "Parameters", "StepLength", "attempt", "copy", "drift", "flow", "inner", "place",
+    "Functions", "NoisePath", "StepLength", "attempt", "copy", "drift", "flow", "inner", "place",
 ]  # fmt: skip
 
 # Called from compiled code alone: without the ways in from Python and C, which LLVM would compile, too.
@@ -42,24 +42,15 @@ _curvature = inner(build_limits(np, select).curvature)
 
 
 class Functions(NamedTuple):
-    """The model's C functions at end points and at midpoints, each with the address table of its data."""
+    """The model's C functions at end points and at midpoints, each with the address table of its data.
+
+    An engine has in place of the tables functions of the sites that return them, called before every run.
+    """
 
     joint: Any
     joint_table: Any
     midpoint: Any  # the gradient alone; the joint function where draws are midpoints (recycled scheme)
     midpoint_table: Any
-
-
-class Parameters(NamedTuple):
-    """Tuned parameters of a run and the limits of the stability check, as numbers."""
-
-    alpha: Any  # step size
-    friction: Any
-    K: Any
-    threshold: Any  # largest energy rise over a whole step
-    threshold_of_part: Any  # and over a part of a refined step
-    steepest: Any  # largest curvature at which a whole step is stable
-    tolerance: Any  # share of the kinetic energies added to the threshold
 
 
 class StepLength(NamedTuple):
@@ -193,7 +184,7 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
     Parameters
     ----------
     functions, parameters, kernel
-        :class:`Functions`, :class:`Parameters` and :class:`pmm_mcmc.langevin.methods.Kernel`.
+        :class:`Functions`, :class:`pmm_mcmc.engines.contract.Parameters`, :class:`pmm_mcmc.langevin.methods.Kernel`.
     coordinates
         Centre and scale of the affine map.
     lengths, noise_path

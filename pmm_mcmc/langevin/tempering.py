@@ -74,14 +74,7 @@ def pairs_for(barrier: float) -> int:
 def step_of_ess(log_ratio: np.ndarray, largest: float, share: float) -> float:
     """Return the step of temperature, up to ``largest``, after which weights ``exp(step l)`` have an effective size.
 
-    Parameters
-    ----------
-    log_ratio : (n,)
-        ``l`` of equally weighted particles.
-    largest
-        The largest step.
-    share
-        The effective sample size over ``n``.
+    It is the ``share`` of the equally weighted particles with values ``log_ratio`` ``(n,)`` of ``l``.
     """
 
     def effective(step: float) -> float:

@@ -18,7 +18,7 @@ from numba import carray, cfunc, njit
 from pmm_mcmc.coordinates.site import elementwise
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.c_function import CFunction, call_function
-from pmm_mcmc.model.children import described, structure_of
+from pmm_mcmc.model.children import described
 from pmm_mcmc.model.native import SIGNATURE, as_pointer
 
 __all__ = [
@@ -252,7 +252,7 @@ def elements_of(
     def pull(z: np.ndarray, gradient: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return _pull_many(z, gradient, *elements[:3], elements.sites(sites))
 
-    return structure_of(d, noncentred, scales, pull), elements
+    return Structure(d, noncentred, scales, pull), elements
 
 
 def composed() -> Any:

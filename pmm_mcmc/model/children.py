@@ -1,15 +1,13 @@
-"""Children of log densities that are no PyMC model: their order, and the structure that they make."""
+"""Children of log densities that are no PyMC model: their order, and those that are not centred."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
-import numpy as np
+from pmm_mcmc.coordinates.structure import Child
 
-from pmm_mcmc.coordinates.structure import Child, Structure
-
-__all__ = ["described", "in_order", "structure_of"]
+__all__ = ["described", "in_order"]
 
 
 def in_order(needs: Mapping[Any, Collection[Any]]) -> list[Any]:
@@ -40,8 +38,3 @@ def described(children: Mapping[str, tuple[slice, Any, Any]], choices: Mapping[s
             parents = [getattr(law, "names", ()) for law in laws]
             out.append(Child(name, "elementwise", coordinates.start, shape, choice == "noncentred", *parents))
     return out
-
-
-def structure_of(d: int, children: Sequence[Child], scales: Callable[..., Any], pull: Callable[..., Any]) -> Structure:
-    """Return the structure of children whose scales have no sign; ``scales`` and ``pull`` are those of the class."""
-    return Structure(d, children, np.zeros(0, int), np.zeros((d, 0), int), (), scales, pull)

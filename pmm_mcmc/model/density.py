@@ -276,12 +276,12 @@ class PointerDensity(LogDensity):
 
     def __init__(self, function: CFunction, d: int, thread_safe: bool):
         super().__init__(d)
-        self.width = d
         self.thread_safe = thread_safe
         self._called = function
         self.explain = lambda x: function.explain(x)
         self.children: Mapping[str, PointerChild] = {}
-        self.structure: Structure | None = None
+        self.structure = Structure.identity(d)
+        self.width = d
 
     def noncentred(self, choices: Mapping[str, str] | None) -> LogDensity:
         """Return the density with its children non-centred by the ``choices``, or this one for None.
@@ -311,8 +311,8 @@ class NoncentredPointer(PointerDensity):
     def __init__(self, density: PointerDensity, called: CFunction, structure: Structure, elements: Elements):
         super().__init__(called, density.d, density.thread_safe)
         self.described_as(density)
-        self.width = 3 * density.d + 1
         self.structure = structure
+        self.width = structure.width
         self._elements = elements
 
     def function(self, output: str) -> Any:
@@ -321,7 +321,6 @@ class NoncentredPointer(PointerDensity):
 
     def table(self, output: str, sites: np.ndarray | None = None) -> np.ndarray:
         """Return the addresses that it reads: of the user's function, its data, and the children with their sites."""
-        assert self.structure is not None
         return self._elements.table(self._called, output == "joint", self.structure.none() if sites is None else sites)
 
 

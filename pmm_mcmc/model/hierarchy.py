@@ -13,7 +13,7 @@ from pytensor.graph.replace import graph_replace, vectorize_graph
 
 from pmm_mcmc.coordinates.banded import banded_sites
 from pmm_mcmc.coordinates.site import placed
-from pmm_mcmc.coordinates.structure import Child, Structure
+from pmm_mcmc.coordinates.structure import Child, Signs, Structure
 from pmm_mcmc.coordinates.vectors import vector_sites
 from pmm_mcmc.model.families import Law
 from pmm_mcmc.model.outputs import python_function
@@ -107,7 +107,8 @@ def compose(
     evaluation = concatenate([g, *parts, *by_part, log_det])
     pull = _pull_function(z, concatenate(parts), log_det, sites)
     factors = list(reading.factors.values())
-    structure = Structure(len(start), children, signed, flips, factors, reading.scales, pull, reading.by_hand(signed))
+    signs = Signs(signed, flips, reading.by_hand(signed))
+    structure = Structure(len(start), children, reading.scales, pull, signs, factors)
     return Composed(structure, z, lp_x + log_det, g, evaluation, sites)
 
 

@@ -32,7 +32,7 @@ class JaxDensity(LogDensity):
 
     Attributes
     ----------
-    structure : Structure or None
+    structure : Structure
         The non-centring that it applies.
     width : int
         Length of an evaluation: see :mod:`pmm_mcmc.engines.contract`.
@@ -52,8 +52,8 @@ class JaxDensity(LogDensity):
         self._both = both
         self._values = values
         self.static = static
-        self.structure = structure
-        self.width = d if structure is None else 3 * d + 1
+        self.structure = structure or Structure.identity(d)
+        self.width = self.structure.width
         self.engines: dict[Any, Any] = {}  # compiled engines, for later runs
         self._fn: Callable[[Any], Any] | None = None
         self._children: dict[str, Any] = {}

@@ -16,7 +16,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.site import placed
 from pmm_mcmc.coordinates.structure import Structure
-from pmm_mcmc.model.children import described, in_order, structure_of
+from pmm_mcmc.model.children import described, in_order
 
 __all__ = ["Children", "checked_children", "compose_functions"]
 
@@ -146,7 +146,7 @@ def compose_functions(
 
     pull = _of_many(pulled, (0, 0, None))
     scales = _of_many(lambda x: [(location(x), scale(x)) for location, scale in laws], (0,))
-    return both, structure_of(d, noncentred, scales, pull)
+    return both, Structure(d, noncentred, scales, pull)
 
 
 def _of_many(function: Callable[..., Any], axes: tuple[int | None, ...]) -> Callable[..., Any]:

@@ -124,7 +124,7 @@ class ModelDensity:
     ----------
     d : int
         Number of unconstrained coordinates.
-    structure : Structure or None
+    structure : Structure
         The non-centring that the functions apply, if requested and the model has children to non-centre.
     width : int
         Length of an evaluation: see :mod:`pmm_mcmc.engines.contract`.
@@ -157,9 +157,8 @@ class ModelDensity:
         logp, gradients = density.at(density.cut(self._flat))
         gradient = concatenate(gradients)
         self._outputs = {"joint": [logp, gradient], "gradient": [gradient]}
-        self.structure: Structure | None = None
+        self.structure = Structure.identity(self.d)
         self.sites: SharedVariable | None = None
-        self.width = self.d
         if noncentring and self.others:
             raise ValueError(
                 f"reparametrise={dict(noncentring)!r}: variables are non-centred only by a step that moves all of the "
@@ -171,7 +170,7 @@ class ModelDensity:
             if composed is not None:
                 self.structure, self._flat, lp, slope, evaluation, self.sites = composed
                 self._outputs = {"joint": [lp, evaluation], "gradient": [slope]}
-                self.width = 3 * self.d + 1
+        self.width = self.structure.width
         self._shared: dict[str, list[SharedVariable]] = {}
         self._held: dict[str, list[tuple[Any, Any]]] = {}
         self._native: dict[str, Any] = {}

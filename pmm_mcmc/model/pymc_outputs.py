@@ -30,8 +30,6 @@ from pmm_mcmc.model.result_tree import ResultTree, flat_names
 
 __all__ = ["coords_and_dims", "many_draws", "model_data", "model_layout", "outputs_of"]
 
-_INCLUDE = ("posterior", "log_likelihood")
-
 
 def coords_and_dims(model: pm.Model) -> tuple[dict[str, Any], dict[str, list[str]]]:
     """Return the model's current coordinates by dimension, and dimensions by variable."""
@@ -118,34 +116,16 @@ def model_layout(
     vars: Sequence[Any],
     point: dict[str, Any],
     backend: str = "numba",
-    include: Sequence[str] = _INCLUDE[:1],
+    include: Sequence[str] = ("posterior",),
 ) -> ResultTree:
     """Return the map from flat positions to the variables of a PyMC model.
 
     The functions of the draws are compiled here and cached with the model.  Data are read when they are used, so that
     ``pm.set_data`` takes effect; where it changes a shape, build a new layout.
 
-    Parameters
-    ----------
-    model, vars, point, backend
-        As for :func:`many_draws`.
-    include
-        Groups to compute from the draws: ``"posterior"``, ``"log_likelihood"``.
-
-    Raises
-    ------
-    ValueError
-        If ``vars`` are not all value variables of the model, an argument is not one of its choices, or a deterministic
-        of the model is random.
+    ``include`` are the groups to compute from the draws, "posterior" and "log_likelihood"; the other arguments, and the
+    error for a random deterministic, are those of :func:`many_draws`.
     """
-    if backend not in ("jax", "numba"):
-        raise ValueError(f"backend={backend!r}: must be 'jax' or 'numba'")
-    unknown = [what for what in include if what not in _INCLUDE]
-    if unknown:
-        raise ValueError(f"include={list(include)!r}: must be among {', '.join(map(repr, _INCLUDE))}")
-    if set(vars) != set(model.value_vars):
-        passed, needed = (", ".join(var.name for var in these) for these in (vars, model.value_vars))
-        raise ValueError(f"vars ({passed}) must be all value variables of the model ({needed}), each once")
     return ResultTree(
         flat_names([(var.name, np.shape(point[var.name])) for var in vars]),
         {what: many_draws(model, vars, point, what, backend) for what in include},

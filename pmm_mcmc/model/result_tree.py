@@ -64,50 +64,18 @@ class ResultTree:
         return what in self._compute
 
     def values(self, position: np.ndarray) -> dict[str, np.ndarray]:
-        """Compute free variables on their own scale, and deterministics.
+        """Return free variables on their own scale, and deterministics, at unconstrained positions ``(chain, n, d)``.
 
-        Parameters
-        ----------
-        position : (chain, n, d)
-            Any number of unconstrained draws, also none.
-
-        Returns
-        -------
-        dict of (chain, n, *shape)
-            Arrays with the names, order and dtypes of ``pm.sample``'s posterior.
+        They have the names, order and dtypes of ``pm.sample``'s posterior, ``(chain, n, *shape)``; ``n`` may be 0.
         """
-        return self._computed("posterior", position)
+        return self._compute["posterior"](position)
 
     def log_likelihood(self, position: np.ndarray) -> dict[str, np.ndarray]:
-        """Compute the pointwise log likelihood of the observed variables.
-
-        Parameters
-        ----------
-        position : (chain, n, d)
-            Unconstrained draws.
-
-        Returns
-        -------
-        dict of (chain, n, *shape)
-            The same as ``pm.compute_log_likelihood``.
-
-        Raises
-        ------
-        ValueError
-            If the layout was built without ``"log_likelihood"``, or for a log density without a model.
-        """
-        return self._computed("log_likelihood", position)
-
-    def _computed(self, what: str, position: np.ndarray) -> dict[str, np.ndarray]:
-        if what not in self._compute:
-            raise ValueError(f"{what}: make the layout of a PyMC model, with include=({what!r},)")
-        position = np.asarray(position)
-        if position.ndim != 3 or position.shape[2] != len(self.names):
-            raise ValueError(f"position has shape {position.shape}: must be (chain, n, {len(self.names)})")
-        return self._compute[what](position)
+        """Return the pointwise log likelihood of the observed variables at positions ``(chain, n, d)``."""
+        return self._compute["log_likelihood"](position)
 
     def tree(self, groups: Mapping[str, Mapping[str, np.ndarray]], attrs: Mapping[str, Any]) -> xr.DataTree:
-        """Return the result of a run.
+        """Return the result of a run, with the model's coordinates, observed and constant data.
 
         Parameters
         ----------
@@ -117,20 +85,7 @@ class ResultTree:
         attrs
             Attributes of the run, such as ``created_at``, ``sampling_time`` and ``tuning_steps``.  Attributes that
             differ between equal runs are not added: without ``created_at`` the result has none.
-
-        Returns
-        -------
-        xarray.DataTree
-            The result, with the model's coordinates, observed and constant data.
-
-        Raises
-        ------
-        ValueError
-            If a group is unknown.
         """
-        unknown = [group for group in groups if group not in (*_RUN, *_DERIVED)]
-        if unknown:
-            raise ValueError(f"groups: {unknown[0]!r} is none of {', '.join((*_RUN, *_DERIVED))}")
         coords, dims = self._coords_and_dims()
         created = {name: value for name, value in attrs.items() if name == "created_at"}
         made = {}

@@ -29,6 +29,7 @@ from pymc.pytensorf import (
 )
 from pytensor.compile.sharedvalue import SharedVariable
 
+from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.log_density import ModelDensity, _check_inputs, flat_layout
 from pmm_mcmc.model.mixture import mixture_density, path_numbers
 from pmm_mcmc.model.model_cache import model_cache
@@ -50,21 +51,14 @@ def width_of(d: int) -> int:
 
 
 class TemperedModel(ModelDensity):
-    """The log densities of a path to a model's posterior: see the module.
-
-    Attributes
-    ----------
-    reference : str
-        ``"prior"`` or ``"gaussian"``.
-    """
+    """The log densities of a path to a model's posterior from ``"prior"`` or ``"gaussian"``: see the module."""
 
     def __init__(self, vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], reference: str):
         self.layout = flat_layout(vars, point)
         self.d = d = sum(size for _, _, size, _ in self.layout)
-        self.reference = reference
         replacements = make_shared_replacements(point, list(vars), model)
         self.others = {}
-        self.structure = None
+        self.structure = Structure.identity(d)
         self.width = width_of(d)
         graphs = [model.varlogp, pt.as_tensor(model.datalogp)] if reference == "prior" else [model.logp()]
         densities = []
@@ -99,13 +93,7 @@ class TemperedModel(ModelDensity):
 def tempered_model(
     vars: Sequence[Any], model: pm.Model, point: dict[str, np.ndarray], reference: str
 ) -> tuple[TemperedModel, Callable[[Sequence[int], int], np.ndarray] | None]:
-    """Return the path of a model in its current state and the sampler of its prior, compiled once.
-
-    Raises
-    ------
-    ValueError
-        If the reference is the prior and nothing can be drawn from it.
-    """
+    """Return the path of a model in its current state and, if the reference is its prior, the sampler of that."""
     parts = (*vars, *model.basic_RVs, *model.potentials, *model.deterministics)
     key = (tuple(map(id, parts)), flat_layout(vars, point), pytensor.config.floatX)
     paths = model_cache(model, "path from " + reference)

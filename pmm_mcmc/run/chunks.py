@@ -3,48 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Engine
+from pmm_mcmc.engines.arguments import TunedParameters
+from pmm_mcmc.engines.contract import Chunk
 
-__all__ = ["Gathered", "Groups", "Plan", "groups_of"]
+if TYPE_CHECKING:
+    from pmm_mcmc.run.plan import SamplingPlan
+
+__all__ = ["Gathered", "Groups", "groups_of"]
 
 Groups = dict[str, dict[str, np.ndarray]]
 
 
-class Plan(Protocol):
-    """The part of :class:`pmm_mcmc.run.plan.SamplingPlan` that makes named values of draws."""
-
-    engine: Engine
-    statistics: tuple[str, ...]
-    setting: tuple[str, ...]
-    arguments: MethodArguments
-    adjusted: bool
-
-    @property
-    def equilibrates(self) -> bool:
-        """Whether an equilibration follows the warm-up."""
-
-    @property
-    def adjusted_engine(self) -> Engine:
-        """The engine of adjusted draws."""
-
-    def values(self, position: np.ndarray, tuning: bool = False) -> Groups:
-        """Return the named values ``(chain, n, ...)`` of draws ``(chain, n, d)``, by group."""
-
-
-def groups_of(plan: Plan, chunk: Chunk, tuned: TunedParameters, n_grad: np.ndarray, prefix: str) -> Groups:
+def groups_of(plan: SamplingPlan, chunk: Chunk, tuned: TunedParameters, n_grad: np.ndarray, prefix: str) -> Groups:
     """Return values and statistics of a chunk of draws by group and name; ``n_grad`` are gradients before it."""
     d = plan.engine.d
-    structure = plan.engine.structure
     x = chunk.model_position
-    q = chunk.position
-    gradient = chunk.gradient
-    if structure is not None:
-        q, gradient = structure.judged(chunk.position, chunk.gradient[..., :d], tuned.coordinates.sites)
+    q, gradient = plan.engine.structure.judged(chunk.position, chunk.gradient[..., :d], tuned.coordinates.sites)
     groups = {prefix + name: values for name, values in plan.values(x, bool(prefix)).items()}
     everything: dict[str, Callable[[], Any]] = {
         "n_grad": lambda: chunk.n_grad,

@@ -23,18 +23,9 @@ from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.density import LogDensity, PointerDensity
 
 __all__ = [
-    "Jax",
-    "check_choice",
-    "check_count",
-    "choose_backend",
-    "choose_device",
-    "cores",
-    "faster_device",
-    "jax_engine",
-    "own_backend",
-    "platforms",
-    "threads_of",
-]
+    "Jax", "check_choice", "check_count", "choose_backend", "choose_device", "cores", "faster_device",
+    "jax_engine", "own_backend", "platforms", "threads_of",
+]  # fmt: skip
 
 _log = logging.getLogger("pmm_mcmc")
 
@@ -94,22 +85,10 @@ def check_count(name: str, value: Any, least: int, other: str = "") -> None:
 
 
 def faster_device(density: Any, precision: str, chains: int) -> str:
-    """Return "cpu" if gradients are clearly faster there than on JAX's default device, otherwise "auto".
+    """Return "cpu" if gradients of a log density are clearly faster there than on JAX's default device, else "auto".
 
-    Parameters
-    ----------
-    density
-        A :class:`pmm_mcmc.LogDensity`.
-    precision
-        As for :func:`pmm_mcmc.sample`.
-    chains
-        Number of chains of the run.
-
-    Returns
-    -------
-    str
-        "auto" without a trial if JAX has no accelerator, or if there are several processes, which would have to agree.
-        The first trial of a density counts for all runs of the process.
+    There is no trial if JAX has no accelerator, or if there are several processes, which would have to agree.  The
+    first trial of a density counts for all runs of the process.
     """
     import jax
 
@@ -176,13 +155,7 @@ def cores() -> int:
 
 
 def choose_backend(backend: str, device: str, precision: str, is_density: bool) -> str:
-    """Return "numba" or "jax" for the arguments of :func:`pmm_mcmc.sample`, and log the reason.
-
-    Raises
-    ------
-    ValueError
-        If the arguments contradict each other.
-    """
+    """Return "numba" or "jax" for arguments that do not contradict each other, and log the reason."""
     if backend == "numba":
         for name, value, only in (("device", device, "auto"), ("precision", precision, "float64")):
             if value != only and not (name == "device" and value == "cpu"):
@@ -223,13 +196,7 @@ def platforms(engine: Any) -> list[str]:
 
 
 def jax_engine(arguments: MethodArguments, density: Any, device: str, precision: str, chains: int) -> Any:
-    """Return the engine of a method on a density, which is cached for later runs of the same kind.
-
-    Raises
-    ------
-    ValueError
-        If JAX finds no such device.
-    """
+    """Return the engine of a method on a density, which is cached for later runs of the same kind."""
     import jax
 
     from pmm_mcmc.engines.jax_engine import JaxEngine

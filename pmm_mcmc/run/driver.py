@@ -51,19 +51,14 @@ class Advance(NamedTuple):
 class Driver:
     """The loop of a run over its phases, chunk by chunk, to its end or until it is stopped.
 
-    Parameters
-    ----------
-    callback
-        Called with each chunk; None for none.
-    processes
-        The processes that share the chains.
-
     Attributes
     ----------
     run
         The state of the run: all that it needs to continue bit for bit.
     recorder
         The destination of chunks, of ``rows`` draws each.
+    callback, processes
+        What is called with each chunk, and the processes that share the chains.
     """
 
     run: Any
@@ -86,13 +81,7 @@ class Driver:
         raise NotImplementedError
 
     def go(self, stopped: Stopped) -> bool:
-        """Run to the end; return whether it was reached.
-
-        Parameters
-        ----------
-        stopped
-            Called several times a second; True stops the run.
-        """
+        """Run to the end, or until ``stopped()``, asked several times a second; return whether the end was reached."""
         while (advance := self.phase()) is not None:
             chunk = advance(stopped)
             stop = False

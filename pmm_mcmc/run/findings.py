@@ -15,7 +15,7 @@ from pmm_mcmc.diagnostics.necks import DRAWS as FOR_NECKS
 from pmm_mcmc.diagnostics.necks import MOST, necks_beyond
 from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
 from pmm_mcmc.diagnostics.reading import FINDINGS
-from pmm_mcmc.engines.contract import empty_state, model_side
+from pmm_mcmc.engines.contract import chains_of, empty_state, model_side
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.starts import density_at
@@ -57,14 +57,13 @@ def _edges_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[st
     engine = plan.engine
     coordinates = run.tuned.coordinates
     plain = Coordinates(np.zeros(engine.d), np.ones(engine.d), coordinates.sites)
-    z = _positions_at(stats["unconstrained"], FOR_NECKS) if engine.d <= MOST else x
-    if engine.structure is not None:
-        assert coordinates.sites is not None
-        z, _ = engine.structure.to_z(z, coordinates.sites)
+    x = _positions_at(stats["unconstrained"], FOR_NECKS) if engine.d <= MOST else x
+    z, _ = engine.structure.to_z(x, coordinates.sites)
 
     def value(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         state = empty_state(z, np.zeros(engine.d))
-        return state[:, 4 * engine.d], engine.evaluate(plain, state)[:, : engine.d]
+        gradient = engine.evaluate(plain, state)[:, : engine.d]
+        return chains_of(state).lp[:, 0], gradient
 
     return {"breaks": breaks, "necks": necks_beyond(z, coordinates, value)}
 
@@ -73,15 +72,14 @@ def _noncentring_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> d
     """Return the attributes that report what is non-centred, and to what degree."""
     structure = plan.engine.structure
     sites = run.tuned.coordinates.sites
-    if structure is None or sites is None:
+    if structure.is_identity or sites is None:
         return {}
     if stats is not None and "unconstrained" in stats and stats.sizes["draw"]:
         newest = -(-_NEWEST // stats.sizes["chain"])
         x = stats["unconstrained"][:_NEWEST, -newest:].values.reshape(-1, plan.engine.d)
     else:
         ensemble = run.warming.ensemble
-        d = plan.engine.d
-        z = run.tuned.coordinates.place(ensemble.state[:_NEWEST, 3 * d : 4 * d])
+        z = run.tuned.coordinates.place(chains_of(ensemble.state).evaluated[:_NEWEST])
         x, _ = model_side(z, ensemble.gradient[:_NEWEST])
     degree = {name: values.tolist() for name, values in structure.degree(x, sites).items()}
     return {SITES: json.dumps({"sites": sites.tolist(), "degree": degree}), WORDS: structure.words}

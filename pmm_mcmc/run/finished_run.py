@@ -10,7 +10,7 @@ import xarray as xr
 from pmm_mcmc import steps
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Ensemble
 from pmm_mcmc.run.chunks import Groups
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.storage.checkpoint import decode
@@ -34,17 +34,7 @@ TYPES = (
 
 
 class FinishedRun(NamedTuple):
-    """A run, from the checkpoint in its result.
-
-    Attributes
-    ----------
-    result
-        Its result.
-    identity, arguments
-        Its identity, and the arguments of its step.
-    run
-        Its state at the end.
-    """
+    """A run, from the checkpoint in its result: identity, arguments of its step, and state at the end."""
 
     result: xr.DataTree
     identity: dict[str, Any]

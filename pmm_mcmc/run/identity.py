@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.contract import Engine, empty_state
+from pmm_mcmc.engines.contract import Engine, chains_of, empty_state
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.chunks import Groups
 
@@ -20,22 +20,10 @@ def identity_of(
 ) -> dict[str, Any]:
     """Return entries by which a density is recognised, in another process and after a model is rebuilt.
 
-    Parameters
-    ----------
-    engine
-        Evaluates the density.
-    layout
-        The map from positions to a result.
-    values_at
-        Returns the result's variables at positions ``(1, n, d)``, by group.
-    centre
-        The two points are near this one: the model's initial point, or 0 without a model.
-
-    Returns
-    -------
-    dict
-        ``density``: values and gradients; ``derived``: sums of the result's variables; ``coordinates``: names of the
-        sampled vector's variables, in order; an entry with type, dims and shape for each variable of the result.
+    ``engine`` evaluates the density, and ``values_at`` the variables of ``layout`` at positions ``(1, n, d)``, by
+    group, at two points near ``centre``: the model's initial point, or 0 without a model.  ``density`` has values and
+    gradients there; ``derived`` sums of the variables; ``coordinates`` the names of the sampled vector's variables, in
+    order; and each variable an entry with its type, dims and shape.
     """
     d = len(centre)
     points = centre + 0.1 * np.random.default_rng(0).standard_normal((2, d))
@@ -47,7 +35,7 @@ def identity_of(
     kinds = {name: f"{values.dtype} {list(values.shape[2:])}" for name, values in variables.items()}
     dims = layout.dims
     return {
-        "density": np.column_stack([state[:, 4 * d], gradient]),
+        "density": np.column_stack([chains_of(state).lp, gradient]),
         "derived": np.array(sums).reshape(len(sums), 2),
         "coordinates": list(dict.fromkeys(name.partition("[")[0] for name in layout.names)),
         **{name: " ".join([kind, *dims.get(name.partition("/")[2], ())]) for name, kind in kinds.items()},

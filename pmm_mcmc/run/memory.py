@@ -43,11 +43,6 @@ def available_bytes() -> int | None:
     Linux: the minimum of ``MemAvailable`` and the memory left below the limits of this process's control groups and
     their parents (version 1 or 2: containers, batch systems), where inactive page cache does not count as used.
     Elsewhere: the free pages by ``sysconf`` or, where these are not known (macOS), all pages, an upper bound.
-
-    Returns
-    -------
-    int or None
-        Never negative.
     """
     kilobytes = _entry(_ROOT / "proc/meminfo", "MemAvailable")
     sizes = [*_groups_left(), _free_pages() if kilobytes is None else 1024 * kilobytes]
@@ -124,16 +119,8 @@ def peak_bytes(
 ) -> int:
     """Return the approximate peak bytes of a run: of its warm-up, or of its draws with a chunk or with the verdict.
 
-    Parameters
-    ----------
-    plan
-        The sampling plan.
-    chains, draws, rows
-        Chains, draws of each, and draws of a chunk.
-    tune, warming
-        Length of the warm-up at most, and draws of it that are kept.
-    moments
-        Whether moments are kept in place of draws.
+    ``rows`` are the draws of a chunk, ``tune`` is the most transitions of the warm-up, ``warming`` the number of its
+    draws that are kept; with ``moments`` no draws are.
     """
     d = plan.engine.d
     numbers = plan.numbers_per_draw
@@ -146,7 +133,7 @@ def peak_bytes(
         terms = fold * count_virial_terms(fold, d)
         kept_terms = DIAGNOSTICS.folds * terms
         slab = min(n * len(plan.layout.names), max(SLAB // 8, n))
-        checks = 3 * terms + kept_terms * (kept_terms <= 2 * n * d) + 8 * slab
+        checks = 3 * terms + kept_terms * (kept_terms <= 2 * n * d) + 11 * slab
         whitened = 2 * n * d if 1 < d <= MOST_DENSE else 0
         ending = max(ending, checks, whitened) + chains * (draws + warming) * numbers
     return 8 * (chains * (5 * d + 2) + max(warm_up, ending))

@@ -19,12 +19,7 @@ _VECTORS = ("gradient", "unconstrained", "noncentred")
 
 
 class Moments:
-    """Moments of the draws so far.
-
-    Parameters
-    ----------
-    posterior
-        Arrays ``(chain, n, *event)`` by name, for any ``n``: only their shapes are used.
+    """Moments of the draws so far, of a posterior with arrays ``(chain, n, *event)`` for any ``n``, by name.
 
     Attributes
     ----------
@@ -45,11 +40,6 @@ class Moments:
         self.mean = {name: np.zeros(shape) for name, shape in shapes.items()}
         self.scatter = {name: np.zeros(shape) for name, shape in shapes.items()}
         self.statistics: dict[str, np.ndarray] = {}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays, without the few statistics."""
-        return sum(a.nbytes for arrays in (self.origin, self.mean, self.scatter) for a in arrays.values())
 
     def add(self, groups: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """Add the draws of a chunk of all chains: ``posterior`` and ``sample_stats``, ``(chain, n, ...)`` by name."""

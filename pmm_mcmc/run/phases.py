@@ -15,7 +15,7 @@ from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.contract import Chunk, Engine, at_draw
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC
-from pmm_mcmc.run.chunks import Gathered, Plan, groups_of
+from pmm_mcmc.run.chunks import Gathered, groups_of
 from pmm_mcmc.run.driver import Advance, Driver, Stopped
 from pmm_mcmc.run.until import Until
 from pmm_mcmc.warmup.equilibration import EQUILIBRATION, Equilibration, adjusted_setting, report_of
@@ -64,7 +64,7 @@ class Run:
     @classmethod
     def start(
         cls,
-        plan: Plan,
+        plan: SamplingPlan,
         starts: np.ndarray,
         tune: int,
         rng: np.random.Generator,
@@ -78,7 +78,7 @@ class Run:
         nothing = np.zeros(len(starts), np.int64)
         return cls(warming, not warming.finished, 0, warming.n_grad.copy(), nothing)
 
-    def prepare(self, plan: Plan) -> None:
+    def prepare(self, plan: SamplingPlan) -> None:
         """Compile what the run goes on with."""
         if not plan.adjusted or self.tuning:
             self.warming.ensemble.prepare(plan.engine, self.tuned)
@@ -90,7 +90,7 @@ class Run:
         """The current tuned parameters."""
         return self.warming.tuned if self.equilibration is None else self.equilibration.tuned
 
-    def attributes(self, plan: Plan) -> dict[str, Any]:
+    def attributes(self, plan: SamplingPlan) -> dict[str, Any]:
         """Return the setting of the draws as attributes of the result; of adjusted ones ``equilibration`` has it."""
         return {name: np.asarray(getattr(self.tuned, name)).item() for name in plan.setting}
 
@@ -104,18 +104,7 @@ class Run:
 class Sampling(Driver):
     """The driver of a run, new or resumed, whose phase follows from its state.
 
-    Parameters
-    ----------
-    plan, request
-        The sampling plan, and the checked arguments.
-    run, recorder
-        The run, and the destination of its chunks.
-    until
-        The end of the run.
-    console
-        Shows several times a second where the run is and, after the warm-up, what the draws will cost.
-    processes
-        The processes that share the chains.
+    The ``console`` shows several times a second where the run is and, with the first draws, what all will cost.
     """
 
     def __init__(

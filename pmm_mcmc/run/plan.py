@@ -223,7 +223,7 @@ class SamplingPlan:
         names = ["lp" if name == "model_logp" else name for name in kinds]
         excluded: tuple[str, ...] = (*OTHER_MODES, *_SETTING, "refined")
         excluded += () if step.keep_gradients else GRADIENTS
-        excluded += () if engine.structure is not None else ("noncentred",)
+        excluded += ("noncentred",) if engine.structure.is_identity else ()
         statistics = tuple(n for n in names if n not in excluded)
         setting = tuple(n for n in _SETTING if n in kinds)
         if adjusted and request.adapts and not arguments.kernel.adjusted:
@@ -237,7 +237,7 @@ class SamplingPlan:
             "device": devices.platforms(engine)[0], "keep_gradients": step.keep_gradients,
             "log_likelihood": request.log_likelihood, "adjusted": adjusted, "pmm_mcmc": __version__,
         }  # fmt: skip
-        if engine.structure is not None:  # its numbers are a part of what is stored
+        if not engine.structure.is_identity:  # its numbers are a part of what is stored
             identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_sites} numbers"
         outputs = layout, statistics, setting
         plan = cls(

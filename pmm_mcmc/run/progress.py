@@ -55,23 +55,8 @@ class RunProgress:
     In a terminal or a notebook the rows are PyMC's, with step size, K of unadjusted draws, gradients, transitions that
     failed, and the gradients per second of all chains; a row turns red if transitions failed after the warm-up.  In a
     file or a pipe a line is written at least every two seconds (while drawing, at least every hundredth of the elapsed
-    time), and one at the end.
-
-    Parameters
-    ----------
-    chains
-        Chains of the run.
-    tune, draws
-        Draws of each chain in the warm-up, and after it, at most.
-    show
-        Whether to write anything at all.
-    adjusted
-        Whether draws are adjusted: transitions that fail are then "diverging", and otherwise "unstable".
-
-    Examples
-    --------
-    >>> with RunProgress(chains=2, tune=10, draws=10, show=False) as bar:
-    ...     bar.update(tuning=True, done=10, step_size=0.5, K=16, n_grad=[40, 40], failed=[0, 0])
+    time), and one at the end.  ``tune`` and ``draws`` are those of each chain in the warm-up and after it, at most;
+    transitions that fail are "diverging" if ``adjusted``, otherwise "unstable".
     """
 
     def __init__(self, *, chains: int, tune: int, draws: int, show: bool = True, adjusted: bool = False):
@@ -119,20 +104,8 @@ class RunProgress:
         """Show the progress of the run, at most twice a second and at the end.
 
         Speeds count from the first update, which must come before the first chunk, with zeros or with the counts of a
-        resumed run.  A warm-up that ends before ``tune`` draws shortens the bar.
-
-        Parameters
-        ----------
-        tuning
-            Whether this is the warm-up.
-        done
-            Draws that each chain has made in this phase.
-        step_size, K
-            Current parameters of the chains.
-        n_grad : (chains,)
-            Gradients that each chain has spent in the whole run.
-        failed : (chains,)
-            Transitions of each chain in this phase that failed.
+        resumed run.  A warm-up that ends before ``tune`` draws shortens the bar.  ``n_grad`` are the gradients of each
+        chain in the whole run, ``failed`` its transitions in this phase that failed, ``done`` its draws in this phase.
         """
         if not self._show:
             return

@@ -68,19 +68,9 @@ class _Recorder:
 class MemoryRecorder(_Recorder):
     """Recorder that keeps the draws in memory, with a checkpoint to continue from.
 
-    Parameters
-    ----------
-    layout, attrs, empty, rows
-        Layout and attributes of the result, its arrays without draws, and the draws of a chunk.
-    identity
-        Identity of the run.
-    draws, warming
-        Most draws of each chain, with those of the run to continue, and most of the warm-up: the arrays are that long,
-        and what is not filled takes no memory.
-    arguments
-        The arguments of its step, without which it cannot be continued.
-    finished
-        The run to continue, if there is one.
+    Arrays are as long as ``draws``, the most draws of a chain with those of the ``finished`` run to continue, and
+    ``warming``, the most of the warm-up that are kept: what is not filled takes no memory.  Without ``arguments`` of
+    its step a run cannot be continued.
     """
 
     def __init__(
@@ -167,14 +157,7 @@ class MomentsRecorder(_Recorder):
 class StoreRecorder:
     """Recorder that writes whole chunks of equal length to a store, each with a checkpoint.
 
-    Attributes
-    ----------
-    run
-        The stored run to continue, if there is one.
-    rows
-        Number of draws of a chunk.
-    seed
-        Seed of the stored run.
+    ``run`` and ``seed`` are those of the stored run to continue, if there is one.
     """
 
     whole_chunks = True  # a chunk that is not whole is not stored

@@ -124,15 +124,7 @@ class Request:
         cls, function: Callable[..., Any], others: Mapping[str, Any],
         finished_run: FinishedRun | None = None, **arguments: Any,
     ) -> Request:  # fmt: skip
-        """Check the arguments of a function, and those that it does not have.
-
-        Raises
-        ------
-        TypeError
-            For an unknown argument.
-        ValueError
-            For an invalid one.
-        """
+        """Check the arguments of a function, and refuse the ``others``, which it does not have."""
         _refuse_unknown(others, function)
         options: dict[str, Any] = {name: field.default for name, field in cls.__dataclass_fields__.items()}
         options |= {"chains": None, "superchains": "auto", "adjusted": None} | arguments

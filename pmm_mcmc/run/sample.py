@@ -161,11 +161,9 @@ def sample(
 
     With the first draws, a line says what all of them will cost: gradients of each chain, and the time at their rate.
 
-    Memory: the draws themselves, unless they go to a ``store`` or are kept as moments; in addition at most 128 MiB for
-    the current chunk, as much for the chains that advance together, and about :math:`20 d` numbers for each chain; on
-    JAX some 100 MiB more for its buffers; or, if it is more, the draws that the warm-up learns from.  The peak is
-    predicted (``python -m benchmarks memory``), said if it is above 1 GiB, and a run that would not fit is refused
-    before it starts.
+    Memory: the draws themselves, unless they go to a ``store`` or are kept as moments, about :math:`20 d` numbers for
+    each chain, and some 256 MiB.  A predicted peak above 1 GiB is said, and a run that would not fit is refused before
+    it starts.
 
     Examples
     --------
@@ -251,7 +249,7 @@ def _drawn(request: Request) -> xr.DataTree:
     """Run what is requested and return its result."""
     with Console(request) as console:
         plan = SamplingPlan.of(request, console.announce)
-        if plan.engine.structure is not None:
+        if not plan.engine.structure.is_identity:
             console.log("%s", plan.engine.structure.words)
         processes = plan.processes(request.chains)
         processes.check(request.store, draws=request.draws, resume=request.resume)

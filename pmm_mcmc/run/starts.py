@@ -8,7 +8,7 @@ import numpy as np
 from pymc.exceptions import SamplingError
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.contract import Engine, empty_state, model_side
+from pmm_mcmc.engines.contract import Engine, chains_of, empty_state, log_det_of, model_side
 from pmm_mcmc.model.initial_points import initial_draws, model_starts, prior_draws, spread_starts, vector_starts
 from pmm_mcmc.model.log_density import bad_start_message, flat_layout
 from pmm_mcmc.run.plan import SamplingPlan
@@ -19,15 +19,7 @@ __all__ = ["density_at", "draws_of_prior", "starts"]
 def starts(
     plan: SamplingPlan, initvals: Any, chains: int, superchains: int | None, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return the initial points ``(chain, d)`` of the chains.
-
-    Raises
-    ------
-    ValueError
-        If ``initvals`` does not fit.
-    SamplingError
-        If the log density or its gradient is not finite at an initial point.
-    """
+    """Return the initial points ``(chain, d)`` of the chains, all with a finite log density and gradient."""
     d = plan.engine.d
     model = plan.model
     if model is not None:
@@ -60,26 +52,18 @@ def draws_of_prior(plan: SamplingPlan, rng: np.random.Generator) -> np.ndarray:
 
 def _gradient_at(engine: Engine, x: np.ndarray) -> np.ndarray:
     """Return gradients at the model's positions ``(n, d)``, with respect to the coordinates of the start."""
-    structure = engine.structure
-    if structure is None:
-        return engine.gradient_at(x)
-    sites = structure.none()
-    return engine.gradient_at(structure.to_z(x, sites)[0], sites)
+    sites = engine.structure.none()
+    return engine.gradient_at(engine.structure.to_z(x, sites)[0], sites)
 
 
 def density_at(engine: Engine, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return log densities ``(n,)`` and gradients at the model's positions ``(n, d)``; NaN where not finite."""
     d = engine.d
-    structure = engine.structure
-    sites = None
-    z = x
-    if structure is not None:
-        sites = structure.none()
-        z, _ = structure.to_z(x, sites)
+    sites = engine.structure.none()
+    z, _ = engine.structure.to_z(x, sites)
     state = empty_state(z, np.zeros(d))
     evaluation = engine.evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)
-    lp = state[:, 4 * d] if structure is None else state[:, 4 * d] - evaluation[:, 3 * d]
-    return lp, model_side(z, evaluation)[1]
+    return chains_of(state).lp[:, 0] - log_det_of(evaluation, d), model_side(z, evaluation)[1]
 
 
 def _bad_start(plan: SamplingPlan, position: np.ndarray, chain: int) -> Exception:

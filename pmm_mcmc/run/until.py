@@ -67,14 +67,8 @@ class Until:
     def announced(self, n_grad: np.ndarray, thin: int, gradients: float, seconds: float) -> str:
         """Return a line, for the first draws, that says what all of them will cost.
 
-        Parameters
-        ----------
-        n_grad : (chain,)
-            Gradients of the warm-up.
-        thin
-            Transitions for each draw.
-        gradients, seconds
-            Gradients of each chain for a draw, and its time for all chains.
+        It takes the gradients ``(chain,)`` of the warm-up, transitions of a draw, and for a draw the gradients of each
+        chain and the time for all chains.
         """
         draws = f"{self.bound} draws of {thin} step{'s' * (thin > 1)}"
         cost = f"{draws} take {self.limit}{count(self.bound * gradients)}: {_time(self.bound * seconds)}"
@@ -84,24 +78,10 @@ class Until:
 class UntilKnown(Until):
     """The end of a run once the verdict does not ask for more draws, looked for at a few numbers of draws.
 
-    These depend on ``every`` alone, so that a run that was interrupted ends where one that was not does.
-
-    Parameters
-    ----------
-    every
-        Draws of each chain before the first look; each of the next comes after half as many again, in whole multiples,
-        or at a multiple of the bound.
-    done
-        Draws that each chain has already; the bound is :func:`bound_after` of them.
-    result
-        Returns the result so far.
-    processes
-        The processes that share the run; the first one looks.
-
-    Attributes
-    ----------
-    missing : Reason or None
-        Why the last look asked for more draws.
+    The first look, by the first of the processes, comes after ``every`` draws, each of the next after half as many
+    again, in whole multiples, or at a multiple of the bound, which is :func:`bound_after` of the draws ``done``
+    already.  So a run that was interrupted ends where one that was not does.  ``missing`` is why the last look asked
+    for more draws.
     """
 
     limit = "up to "
@@ -144,13 +124,7 @@ class UntilKnown(Until):
 
 
 def until_of(draws: Any, chains: int, done: int, recorder: Any, processes: Processes) -> Until:
-    """Return the end of a run that has ``done`` draws, for ``draws`` of each chain or "auto".
-
-    Raises
-    ------
-    ValueError
-        If there are more draws than are asked for.
-    """
+    """Return the end of a run for ``draws`` of each chain or "auto"; it has ``done`` draws, which must not be more."""
     if draws == AUTO:
         every = look_every(chains)
         every = -(-every // recorder.rows) * recorder.rows if recorder.whole_chunks else every

@@ -124,7 +124,7 @@ class LangevinStep(ArrayStepShared):
         complete = {var.name for var in model.continuous_value_vars} <= {var.name for var in chosen}
         # Gradients of several steps do not fit into one array, and control variates need those of all coordinates.
         dropped = () if self.keep_gradients and complete else GRADIENTS
-        if self._density.structure is None:
+        if self._density.structure.is_identity:
             dropped = (*dropped, "noncentred")
         statistics = {name: kind for name, kind in type(self).stats_dtypes_shapes.items() if name not in dropped}
         self.stats_dtypes_shapes = statistics  # type: ignore[misc]

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, empty_state
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Chunk, Ensemble, chains_of, empty_state
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.initial_points import box_widths
@@ -82,10 +81,10 @@ class Chain:
         key = rng.integers(0, 2**64, size=2, dtype=np.uint64)
         evaluations = 0
         structure = engine.structure
-        sites = None if structure is None else structure.none()
+        sites = structure.none()
 
         def to_z(x: np.ndarray) -> np.ndarray:
-            return x if structure is None or sites is None else structure.to_z(x, sites)[0]
+            return structure.to_z(x, sites)[0]
 
         def gradient_at(q: np.ndarray) -> np.ndarray | None:
             nonlocal evaluations
@@ -124,7 +123,7 @@ class Chain:
             least = max(CALIBRATION.least_adapted, int(CALIBRATION.least_adapted_share * n_tune))
             warmup = Warmup.start(arguments, n_tune, to_z(positions), slopes, sites=sites, least=least)
             tuned = warmup.tuned
-        other_starts = to_z(np.array([x for x, _ in others]).reshape(-1, d))
+        other_starts = to_z(np.array([x for x, _ in others]).reshape(len(others), d))
         companions = Ensemble.start(engine, tuned.coordinates, other_starts, rng)
         velocity = rng.standard_normal(d) * (arguments.dynamics == "underdamped")
         state = empty_state(tuned.coordinates.whiten(to_z(start)), velocity)[None]
@@ -219,14 +218,12 @@ class Chain:
         state = ensemble.state[0].copy()
         coordinates = self.tuned.coordinates
         if position is not None:
-            z = position
-            if engine.structure is not None and coordinates.sites is not None:
-                z, _ = engine.structure.to_z(position, coordinates.sites)
+            z, _ = engine.structure.to_z(position, coordinates.sites)
             state[: engine.d] = coordinates.whiten(z)
             self.position = position
         gradient = engine.evaluate(coordinates, state)
         self.warming.n_grad[0] += 1
-        if np.isnan(state[4 * engine.d]):
+        if np.isnan(chains_of(state).lp[0]):
             raise NotFiniteError
         ensemble.state[0] = state
         ensemble.gradient[0] = gradient
@@ -256,7 +253,8 @@ class Chain:
         return chunk, self.tuned, thin
 
     def _run(self, engine: NumbaEngine, state: np.ndarray, gradient: np.ndarray, rows: int, thin: int) -> Chunk:
-        return engine.run(self.tuned, state, gradient, self.key, self.transition, rows, thin, self._tolerance)
+        chain = Ensemble(state, gradient, self.key, self.transition)
+        return engine.run(self.tuned, chain, rows, thin=thin, tolerance=self._tolerance)
 
     @property
     def _tolerance(self) -> float:
@@ -270,19 +268,20 @@ class Chain:
     def _end_point(self, engine: NumbaEngine, state: np.ndarray, chunk: Chunk) -> None:
         # Other step methods go on from this draw, which must be the chain's position and not the last midpoint.
         coordinates = self.tuned.coordinates
-        d = chunk.position.shape[1]
         gradient = engine.evaluate(coordinates, state)
         chunk.n_grad[0] += 1
-        if np.isnan(state[4 * d]):
+        chain = chains_of(state)
+        if np.isnan(chain.lp[0]):
             # No finite density there: back to the midpoint, with a fresh velocity, as the engine does.
-            chunk.state[0, :d] = coordinates.whiten(chunk.position[0])
-            chunk.state[0, d : 2 * d] = np.random.default_rng([*self.key, self.transition]).standard_normal(d)
+            last = chains_of(chunk.state[0])
+            last.u[:] = coordinates.whiten(chunk.position[0])
+            last.v[:] = np.random.default_rng([*self.key, self.transition]).standard_normal(len(last.v))
             chunk.unstable[0] += 1
             return
         chunk.state[0] = state
         chunk.gradient[0] = gradient
-        chunk.lp[0] = state[4 * d]
-        chunk.position[0] = coordinates.place(state[:d])
+        chunk.lp[0] = chain.lp[0]
+        chunk.position[0] = coordinates.place(chain.u)
 
     def _retune(self, engine: NumbaEngine) -> None:
         """Close the block of warm-up if it is complete."""

@@ -64,12 +64,12 @@ def rows_of(
     thin: int,
     chain: Chain,
     statistics: dict[str, tuple[Any, Any]],
-    structure: Structure | None,
+    structure: Structure,
 ) -> list[Stats]:
     """Return the ``statistics`` of each draw of a chunk, one for ``thin`` transitions, from the chain before them."""
     d = chunk.position.shape[1]
     sampled = chunk.position, chunk.gradient
-    if structure is not None and "gradient" in statistics:
+    if "gradient" in statistics:
         sampled = structure.judged(chunk.position, chunk.gradient[:, :d], tuned.coordinates.sites)
     constant = {
         "step_size": tuned.step_size,

@@ -47,20 +47,9 @@ def look(
 ) -> tuple[OtherModes, np.ndarray, int]:
     """Look for modes that no draw at the posterior is in; return them, the maxima of climbs, and the gradients.
 
-    Parameters
-    ----------
-    path, setting
-        The path, and the trajectories at temperature 1.
-    hot : (n, d)
-        Draws at temperatures below 1.
-    cold : (k, C, ...)
-        Draws at temperature 1.
-    prior : (m, d)
-        Draws of the reference, from which scouts look too; without any there are scouts only for what climbs find.
-    n_grad
-        Gradients of the run so far, of which climbs spend a fifth at most, and scouts no more.
-    rng
-        Random numbers of the looks alone.
+    Climbs start from draws ``hot`` ``(n, d)`` at temperatures below 1, scouts from draws of the ``prior`` ``(m, d)``
+    and what climbs find; both are compared with draws ``cold`` ``(k, C, ...)`` at temperature 1, whose ``setting`` it
+    is.  Climbs spend at most a fifth of ``n_grad``, the gradients of the run so far, and scouts no more.
     """
     flat = cold.position.reshape(-1, path.d)
     some = flat[rng.permutation(len(flat))[:_COLD]]
@@ -81,18 +70,8 @@ def unmet_maxima(
 ) -> tuple[np.ndarray, int]:
     """Climb from draws, and from places along coordinates where the density falls least away from maxima of cold draws.
 
-    Return the maxima that no cold draw reaches, and the number of gradients.
-
-    Parameters
-    ----------
-    path, coordinates
-        The path, and the coordinates in which the posterior is about as wide in each direction.
-    hot, cold : (n, d)
-        Draws at temperatures below 1, in random order, and at 1.
-    limit
-        Gradients at most.
-    rng
-        Random numbers.
+    Return the maxima that no cold draw reaches, and the number of gradients, about ``limit`` at most.  Draws ``hot``
+    come in random order; in ``coordinates`` the posterior is about as wide in each direction.
     """
     d = hot.shape[1]
     value = path.value(coordinates)

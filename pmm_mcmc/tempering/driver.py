@@ -31,7 +31,7 @@ from pmm_mcmc.run.until import until_of
 from pmm_mcmc.tempering.climbs import look
 from pmm_mcmc.tempering.ladder import LOOK, LOOKS, Ladder
 from pmm_mcmc.tempering.path import Moved, Path, Points
-from pmm_mcmc.tempering.report import LADDER
+from pmm_mcmc.tempering.report import LADDER, report_of
 from pmm_mcmc.tempering.tuning import Fixed, Tuner
 from pmm_mcmc.warmup.other_modes import OtherModes
 
@@ -43,23 +43,9 @@ _TYPES = (Coordinates, GaussianMixture, Ladder, LadderSums, Modes, OtherModes, T
 class Tempering(Driver):
     """The driver of a run on a ladder, new or resumed.
 
-    Parameters
-    ----------
-    plan, request
-        The sampling plan, and the checked arguments.
-    fixed
-        What the user fixes of the ladder.
-    identity, stored
-        Entries that must equal those of a stored run; those of the run to continue, empty for a new one.
-    console
-        Shows where the run is.
-    stack
-        Closes the recorder, and the threads over which temperature levels are shared.
-
-    Attributes
-    ----------
-    tuned
-        Whether the ladder is tuned, so that there are a ``run``, the ladder, and a ``recorder`` of draws.
+    Once the ladder is ``tuned`` there are a ``run``, which is the ladder, and a ``recorder``.  A run to continue must
+    have the entries ``identity``; ``stored`` are those that it has, empty for a new one.  The ``stack`` closes the
+    recorder, and the threads over which temperature levels are shared.
     """
 
     run: Ladder
@@ -218,7 +204,7 @@ class Tempering(Driver):
             self.recorder = MemoryRecorder(plan.layout, self.attributes, empty, rows, identity, request.draws)
         else:
             template = plan.layout.tree(empty, self.attributes)
-            template[LADDER] = xr.DataTree(self._named(ladder.report))
+            template[LADDER] = xr.DataTree(self._named(report_of(ladder)))
             identity = self._identity | {"rows": rows}
             store = Store.create(request.store, template, identity, rows, min(replicas, plan.file_chains))
             self._record_in(store, rows)
@@ -234,6 +220,7 @@ class Tempering(Driver):
         self.run = self.recorder.run
         until_of(self.request.draws, self.run.replicas, self.run.done, self.recorder, self.processes)
         self.path.mixture = self.run.mixture
+        self.console.update(False, self.run.tuned, self.run.done, *self._shown(float(self.run.n_grad.sum())))
 
     def _record_in(self, store: Store, rows: int) -> None:
         recorder = StoreRecorder(str(self.request.store), store, rows, self._identity["seed"], self.processes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -35,18 +35,9 @@ RECENT = 16
 class Scan(NamedTuple):
     """What a scan leaves behind, for ``C`` replicas and ``N + 1`` levels.
 
-    Attributes
-    ----------
-    cold : Points
-        The draws at temperature 1, ``(C, ...)``.
-    before, log_ratio : (C, N + 1)
-        ``l`` at each level before and after exploration.
-    swaps : (C, N)
-        Acceptance probability of each pair, tried or not.
-    n_grad, accept, unstable : (C, N + 1)
-        Gradients, mean acceptance and divergences.
-    arrived : (C,)
-        Whether the draw is the first of a restart.
+    In this order: the draws at temperature 1; ``l`` at each level before and after exploration; the acceptance
+    probability of each pair, tried or not; gradients, mean acceptance and divergences at each level; whether the draw
+    of each replica is the first of a restart.
     """
 
     cold: Points
@@ -101,8 +92,6 @@ class Ladder:
         Modes that no chain at the posterior has visited.
     """
 
-    tuning: ClassVar[bool] = False  # a ladder is recorded once it is tuned
-
     key: np.ndarray
     betas: np.ndarray
     settings: list[TunedParameters]
@@ -142,14 +131,9 @@ class Ladder:
         """The setting at the posterior."""
         return self.settings[-1]
 
-    @property
-    def report(self) -> xr.Dataset:
-        """The group ``ladder`` of the result."""
-        return report_of(self)
-
     def reports(self, new: bool = False) -> dict[str, xr.Dataset]:
         """Return the groups of the result beside its draws, which change with each chunk."""
-        return {LADDER: self.report}
+        return {LADDER: report_of(self)}
 
     def place(self, betas: np.ndarray, settings: list[TunedParameters], replicas: int, order: np.ndarray) -> None:
         """Put ``replicas`` on a new ladder; chains are taken in ``order``, from hot to cold."""

@@ -32,14 +32,8 @@ def fitted_mixture(
 ) -> tuple[GaussianMixture, int]:
     """Return a Gaussian for each mode of the draws, and the number of gradients of the climbs to modes.
 
-    Parameters
-    ----------
-    path, setting
-        The path, and the trajectories at temperature 1.
-    cold : (n, ...)
-        Draws at temperature 1, in order of time.
-    beyond
-        Draws of each mode that ``cold`` has none of.
+    Draws ``cold`` ``(n, ...)`` at temperature 1, whose ``setting`` it is, are in order of time; ``beyond`` are draws of
+    each mode that ``cold`` has none of.
     """
     value = path.value(setting.coordinates)
     n_grad = 0

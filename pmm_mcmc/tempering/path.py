@@ -9,7 +9,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Engine, empty_state
+from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state
 from pmm_mcmc.model.mixture import GaussianMixture, path_numbers
 from pmm_mcmc.warmup.climb import Value
 
@@ -61,14 +61,9 @@ class Moved(NamedTuple):
 
 
 class Path:
-    """A path of densities, with the engine that moves chains on it.
+    """A path of densities, with the engine of adjusted draws that moves chains on it.
 
-    Parameters
-    ----------
-    engine
-        Adjusted draws over the densities of the path.
-    prior
-        Function of a key and a number that draws from the prior; None where it is not known.
+    ``prior`` is a function of a key and a number that draws from the prior; None where it is not known.
     """
 
     def __init__(self, engine: Engine, prior: Callable[[Sequence[int], int], np.ndarray] | None):
@@ -111,7 +106,7 @@ class Path:
         d = self.d
         state = empty_state(position, np.zeros(d))
         evaluation = self.engine.evaluate(Coordinates(np.zeros(d), np.ones(d), self.sites(0.0)), state)
-        bad = ~(np.isfinite(state[:, 4 * d]) & np.isfinite(evaluation).all(axis=1))
+        bad = ~(np.isfinite(chains_of(state).lp[:, 0]) & np.isfinite(evaluation).all(axis=1))
         evaluation[bad, -2] = -np.inf
         return Points(position, evaluation)
 
@@ -136,10 +131,11 @@ class Path:
         state = empty_state(u, np.zeros(d))
         evaluation = points.evaluation.copy()
         evaluation[:, :d] = points.slope(beta)
-        state[:, 2 * d : 3 * d] = coordinates.pull_back(evaluation[:, :d]) + u
-        state[:, 3 * d : 4 * d] = u
-        state[:, 4 * d] = evaluation[:, -1] + beta * evaluation[:, -2]
-        transition = start * MOST_TRANSITIONS
-        chunk = self.engine.advance(setting, state, evaluation, keys, transition, 1, thin=thin * setting.K)
+        chains = chains_of(state)
+        chains.b[:] = coordinates.pull_back(evaluation[:, :d]) + u
+        chains.evaluated[:] = u
+        chains.lp[:, 0] = evaluation[:, -1] + beta * evaluation[:, -2]
+        ensemble = Ensemble(state, evaluation, keys, start * MOST_TRANSITIONS)
+        chunk = self.engine.advance(setting, ensemble, 1, thin=thin * setting.K)
         moved = Points(chunk.position[:, 0].copy(), evaluation)
         return Moved(moved, chunk.n_grad[:, 0], chunk.accept[:, 0], chunk.unstable[:, 0])

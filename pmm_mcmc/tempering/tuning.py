@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
+from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.tempering import barriers, equal_rejection, pairs_for
 from pmm_mcmc.tempering.annealing import ANNEALING, SCOUTS, Annealer, NoLadder, Stage, rejections_of
 from pmm_mcmc.tempering.climbs import look
@@ -79,14 +79,13 @@ class Tuner(Annealer):
 
     def _temper(self, stages: list[Stage], points: Points) -> Generator[None, None, Ladder]:
         betas, rejections = rejections_of(stages)
-        settings = [stage.setting for stage in stages]
+        order = np.arange(self.chains)
         ladder = Ladder(
-            self.key, betas, settings, self.path.mixture, points.position, points.evaluation, self.keys,
-            np.arange(self.chains)[:, None], transition=self.transition,
+            self.key, betas, [stage.setting for stage in stages], self.path.mixture, *points, self.keys,
+            order[:, None], transition=self.transition,
         )  # fmt: skip
         self.barrier = float(barriers(rejections).sum())
-        order = np.arange(self.chains)
-        self._move_to(ladder, betas, rejections, settings, self._pairs(rejections), order)
+        self._place(ladder, rejections, order)
         scans = _FIRST
         steady = 0
         while True:
@@ -103,44 +102,33 @@ class Tuner(Annealer):
                 break
             scans *= 2
             order = np.concatenate([ladder.slot.T.ravel(), np.setdiff1d(np.arange(self.chains), ladder.slot)])
-            self._move_to(ladder, ladder.betas, rejections, ladder.settings, self._pairs(rejections), order)
+            self._place(ladder, rejections, order)
         return ladder
 
-    def _pairs(self, rejections: np.ndarray) -> int:
+    def _pairs(self) -> int:
         """Return the number of pairs that the barrier asks for and the chains allow."""
-        if self.fixed.betas is not None:
-            return len(self.fixed.betas) - 1
         if self.fixed.pairs is not None:
             return self.fixed.pairs
-        barrier = float(barriers(rejections).sum())
-        wanted = pairs_for(barrier)
+        wanted = pairs_for(self.barrier)
         limit = self.chains // 2 - 1
-        if limit < math.ceil(1.2 * barrier):
+        if limit < math.ceil(1.2 * self.barrier):
             raise NoLadder(
                 f"chains={self.chains}: is too few for two replicas of a ladder: the barrier between reference and "
-                f"posterior is about {barrier:.1f}, which asks for {wanted + 1} temperature levels; "
+                f"posterior is about {self.barrier:.1f}, which asks for {wanted + 1} temperature levels; "
                 f"take chains={2 * (wanted + 1)} or more"
             )
         return min(wanted, limit)
 
-    def _move_to(
-        self,
-        ladder: Ladder,
-        betas: np.ndarray,
-        rejections: np.ndarray,
-        settings: list[TunedParameters],
-        pairs: int,
-        order: np.ndarray,
-    ) -> None:
-        """Put the chains on the ladder that equal rejections ask for."""
-        if self.fixed.betas is not None:
-            new_betas = self.fixed.betas
-        else:
-            new_betas = equal_rejection(betas, rejections, pairs)
+    def _place(self, ladder: Ladder, rejections: np.ndarray, order: np.ndarray) -> None:
+        """Put the chains on the ladder that equal rejections ask for, with the nearest settings that there are."""
+        betas = ladder.betas
+        new_betas = self.fixed.betas
+        if new_betas is None:
+            new_betas = equal_rejection(betas, rejections, self._pairs())
         barrier = np.concatenate([[0.0], np.cumsum(barriers(rejections))]) + 1e-6 * betas
         near = [int(np.abs(np.interp(beta, betas, barrier) - barrier[1:]).argmin()) + 1 for beta in new_betas]
-        new_settings = [self._at(settings[i], float(beta)) for i, beta in zip(near, new_betas, strict=True)]
-        ladder.place(new_betas, new_settings, self.chains // (pairs + 1), order)
+        settings = [self._at(ladder.settings[i], float(beta)) for i, beta in zip(near, new_betas, strict=True)]
+        ladder.place(new_betas, settings, self.chains // len(new_betas), order)
         ladder.n_grad = np.full(ladder.replicas, self.spent / ladder.replicas)
 
     def _round(self, ladder: Ladder, scans: int, last: bool) -> Generator[None, None, np.ndarray]:
@@ -180,9 +168,7 @@ class Tuner(Annealer):
             old = ladder.settings[k]
             beta = float(ladder.betas[k])
             met = Points.joined([points.take((slice(None), k)) for points in draws])
-            fitted = old
-            if not last:
-                fitted = self._fitted(met.position, met.slope(beta), beta, old.step_size)
+            fitted = old if last else self._fitted(met.position, met.slope(beta), beta, old.step_size)
             # Swaps that are accepted forget l, too.
             limit = math.ceil(_MOST_THIN * min(1.0, 2.0 * float(1.0 - swaps[k - 1 : k + 1].mean())) ** 2)
             thin = min(max(1, limit), _thin(previous[:, :, k], log_ratio[:, :, k], old.steps_per_draw))

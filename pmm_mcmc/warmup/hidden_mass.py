@@ -14,7 +14,7 @@ from scipy.special import gammaln
 
 from pmm_mcmc.warmup.calibration import CALIBRATION
 
-__all__ = ["lowest_of_gaussian", "mass_about", "mass_around"]
+__all__ = ["follows_gradient", "lowest_of_gaussian", "mass_about", "mass_around"]
 
 
 def mass_around(places: np.ndarray, places_lp: np.ndarray, y: np.ndarray, lp: np.ndarray) -> float:
@@ -32,6 +32,24 @@ def mass_around(places: np.ndarray, places_lp: np.ndarray, y: np.ndarray, lp: np
     furthest = np.sqrt(((y - centre) ** 2).sum(axis=1).max()) + np.linalg.norm(centre)
     masses = np.where(radius > 1.5 * furthest, places_lp + d * np.log(radius) + log_sphere + log_span, -np.inf)
     return _share(masses, y, lp) if np.isfinite(masses).any() else 0.0
+
+
+def follows_gradient(
+    value: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], y: np.ndarray, longest: float
+) -> np.ndarray:
+    """Return whether the log density changes by what gradients say, inwards and until these say two at most.
+
+    A difference of large numbers, such as of log-gamma functions, is rounding far out, of thousands if they are of
+    1e19: it does not follow its gradient, or that does not follow itself.  ``value`` returns log densities and
+    gradients at positions; the way is a share of a position ``y`` ``(n, d)``, ``longest`` at most.
+    """
+    lp, gradient = value(y)
+    slope = (gradient * y).sum(axis=1)
+    way = np.minimum(longest, 2.0 / np.maximum(np.abs(slope), 1e-300))
+    inner_lp, inner = value((1.0 - way)[:, None] * y)
+    at_ends = 0.5 * way * np.stack([slope, (inner * y).sum(axis=1)])
+    off = np.abs(lp - inner_lp - at_ends.sum(axis=0))
+    return (off < 1.0) & (np.abs(at_ends[0] - at_ends[1]) < 1.0)
 
 
 def lowest_of_gaussian(top: float, d: int) -> float:

@@ -7,13 +7,12 @@ the scale that few show over time, so that blocks are shorter where there are mo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Engine
-from pmm_mcmc.engines.ensemble import Ensemble
+from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.warmup import timetable
 from pmm_mcmc.warmup.calibration import CALIBRATION
@@ -81,11 +80,8 @@ class Warming:
         """
         if length == 0:
             fixed_setting(arguments, starts[0])
-        structure = engine.structure
-        sites = None
-        if structure is not None:
-            sites = structure.none()
-            starts, _ = structure.to_z(starts, sites)
+        sites = engine.structure.none()
+        starts, _ = engine.structure.to_z(starts, sites)
         gradients = engine.gradient_at(starts, sites)
         bad = np.flatnonzero(~np.isfinite(gradients).all(axis=1))
         if bad.size:
@@ -111,10 +107,7 @@ class Warming:
 
     def part(self, chains: slice) -> Ensemble:
         """Return an ensemble of some chains, with views of their states and a separate count of transitions."""
-        ensemble = self.ensemble
-        return replace(
-            ensemble, state=ensemble.state[chains], gradient=ensemble.gradient[chains], keys=ensemble.keys[chains]
-        )
+        return self.ensemble.part(chains)
 
     def advance(
         self,

@@ -135,7 +135,7 @@ class Warmup:
 
     def observe(self, block: Block, structure: Structure | None = None) -> None:
         """Record the draws of all chains in the current block, with what the engine returned there."""
-        if structure is not None:
+        if structure is not None and not structure.is_identity:
             block = self._noncentring.observe(block, structure, self.frozen is None)
         chains = len(block.lp)
         self.blocks = [Block(*(array[:chains] for array in older)) for older in self.blocks]
@@ -206,7 +206,7 @@ class Warmup:
     def _adapt(self, engine: Engine | None) -> None:
         previous = self.tuned
         length = max(math.ceil(CALIBRATION.window * self.done), self.blocks[-1].lp.shape[1])
-        if engine is not None and engine.structure is not None and self._trial is None:
+        if engine is not None and self._noncentring.positions and self._trial is None:
             self._fit_sites(engine.structure, length)
         block = self.blocks[-1]
         d = block.position.shape[2]

@@ -24,12 +24,12 @@ from typing import NamedTuple
 import numpy as np
 
 from pmm_mcmc.engines.arguments import Block, TunedParameters
-from pmm_mcmc.engines.contract import Engine, empty_state, model_side
+from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state, model_side
 from pmm_mcmc.langevin.lanczos import spectrum
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.climb import Climbers, along_coordinates
-from pmm_mcmc.warmup.hidden_mass import lowest_of_gaussian, mass_about, mass_around
+from pmm_mcmc.warmup.hidden_mass import follows_gradient, lowest_of_gaussian, mass_about, mass_around
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.whitened_map import WhitenedMap
 
@@ -110,8 +110,9 @@ class _Search:
         masses = []
         for i, end in enumerate(candidates):
             mass = float(np.exp(min(self._log_mass(end) - chain_mass, 700.0)))
-            has_mass = mass > 0.1 * CALIBRATION.mass and self._stays(end, homes, len(candidates) - i)
-            masses.append(mass if has_mass else 0.0)
+            way = 0.5 * np.sqrt(end.scale) / max(np.linalg.norm(end.y), 1e-300)
+            is_one = mass > 0.1 * CALIBRATION.mass and follows_gradient(self._value, end.y[None], way).all()
+            masses.append(mass if is_one and self._stays(end, homes, len(candidates) - i) else 0.0)
         total = sum(masses)
         if not total:
             return OtherModes(0.0)
@@ -127,7 +128,7 @@ class _Search:
     def _hidden(self, homes: list[_Maximum], y: np.ndarray, lp: np.ndarray) -> float:
         """Return the share of the mass that no draw has met around the chains or about their highest maximum."""
         d = y.shape[1]
-        share = mass_around(*self._looks, y, lp)
+        share = self._around(y, lp)
         home = max(homes, key=lambda home: home.lp)
         if share or lp.max() >= lowest_of_gaussian(home.lp, d) or d > CALIBRATION.exact_hessian:
             return share
@@ -135,6 +136,20 @@ class _Search:
             return 0.0
         z = self._rng.standard_normal((CALIBRATION.scouts, d))
         return mass_about(home.y, home.lp, self._spectrum(home), z, lambda places: self._value(places)[0], y, lp)
+
+    def _around(self, y: np.ndarray, lp: np.ndarray) -> float:
+        """Return the share of the mass around the draws, without the places whose log density is rounding."""
+        places, heights = self._looks
+        radius = np.sqrt((places**2).sum(axis=1))
+        share = mass_around(places, heights, y, lp)
+        while share and self._left >= CALIBRATION.scouts:
+            heaviest = np.argsort(-heights - y.shape[1] * np.log(radius))[: CALIBRATION.scouts // 2]
+            smooth = follows_gradient(self._value, places[heaviest], 0.01)
+            if smooth.all():
+                break
+            heights[heaviest[~smooth]] = -np.inf
+            share = mass_around(places, heights, y, lp)
+        return share
 
     def _uneven(self, homes: list[_Maximum], x: np.ndarray) -> OtherModes:
         """Report the heaviest mode that chains visit of another volume than their highest one.
@@ -225,7 +240,7 @@ class _Search:
             state = empty_state(y[rows], np.zeros(d))
             with np.errstate(all="ignore"):
                 gradient[rows] = coordinates.pull_back(self._engine.evaluate(coordinates, state)[:, :d])
-            lp[rows] = state[:, 4 * d]
+            lp[rows] = chains_of(state).lp[:, 0]
         self.spent += len(y)
         return np.where(np.isfinite(gradient).all(axis=1), lp, np.nan), gradient
 
@@ -296,7 +311,8 @@ class _Search:
         self.spent += n
 
         def advanced(transition: int, rows: int) -> int:
-            return int(self._engine.advance(self._tuned, state, gradient, keys, transition, rows).n_grad.sum())
+            chains = Ensemble(state, gradient, keys, transition)
+            return int(self._engine.advance(self._tuned, chains, rows).n_grad.sum())
 
         cost = advanced(0, 1)
         rows = int(np.clip((until - self.spent) // cost, 1, CALIBRATION.longest_stay)) - 1
@@ -304,7 +320,7 @@ class _Search:
         if rows:
             self.spent += advanced(1, rows)
         back = 0
-        for y in state[:, 3 * d : 4 * d]:
+        for y in chains_of(state).evaluated:
             reached = self._climb(y[None], end.y, climb)
             back += any(not _close(other, end) and any(self._same(other, home) for home in homes) for other in reached)
         return 2 * back <= n

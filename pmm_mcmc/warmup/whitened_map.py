@@ -26,24 +26,16 @@ class WhitenedMap:
     @property
     def has_copies(self) -> bool:
         """Whether a position may have copies."""
-        structure = self._structure
-        return self._periods is not None or (structure is not None and structure.signed.size > 0)
+        return self._periods is not None or self._structure.signed.size > 0
 
-    def whiten(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+    def whiten(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return whitened positions of the model's ``x``, and the log determinants of the non-centring there."""
-        if self._structure is None:
-            return self._coordinates.whiten(x), 0.0
-        assert self._coordinates.sites is not None
         z, log_det = self._structure.to_z(x, self._coordinates.sites)
         return self._coordinates.whiten(z), log_det
 
     def place(self, y: np.ndarray) -> np.ndarray:
         """Return the model's positions of whitened ones."""
-        z = self._coordinates.place(y)
-        if self._structure is None:
-            return z
-        assert self._coordinates.sites is not None
-        return self._structure.to_x(z, self._coordinates.sites)
+        return self._structure.to_x(self._coordinates.place(y), self._coordinates.sites)
 
     def around(self, centre: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Make a position the centre of angles, and return others with their angles turned to within half a turn."""

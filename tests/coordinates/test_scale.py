@@ -13,7 +13,7 @@ from reference import engine, gaussian
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import affine_scale, best_coordinates
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.contract import Ensemble, empty_state
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED
 
 D, RANK = 40, 6
@@ -125,7 +125,9 @@ def test_engine_runs_the_same_chain_in_the_low_rank_and_the_dense_form(name):
             rtol=0.0,
             atol=1e-11,
         )
-        found[which] = run.run(TunedParameters(0.02, 8, 1.0, coordinates, 1), state, gradient, key, 0, 30, 2)
+        found[which] = run.run(
+            TunedParameters(0.02, 8, 1.0, coordinates, 1), Ensemble(state, gradient, key), 30, thin=2
+        )
     for a, b in zip(found["low rank"], found["dense"], strict=True):
         np.testing.assert_allclose(a, b, rtol=0.0, atol=1e-9)
     assert np.ptp(found["dense"].position, axis=0).min() > 1e-3, "a chain that stands still compares nothing"

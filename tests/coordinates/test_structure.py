@@ -73,7 +73,7 @@ def test_scales_of_a_model_that_is_non_centred_by_hand_have_a_sign():
     assert structure.folded(z, z)[0].tolist() == [1, 1, 1] + [-1, 1] * 3 + [1, 1, 1]
     z[10] = -1.0
     assert structure.folded(z, z)[0].tolist() == [1, 1, 1] + [-1, 1] * 3 + [-1, 1, 1]
-    assert of(product=True) is None
+    assert of(product=True).is_identity
     assert of(symmetric=False).signed.tolist() == [0, 1]
     assert of(also_noise=True).signed.tolist() == [0, 1], "noise that vanishes with a scale is no smooth function of it"
 
@@ -82,8 +82,8 @@ def test_nothing_is_done_where_there_is_nothing_to_do():
     with pm.Model() as by_hand:
         mu, tau, z = pm.Normal("mu"), pm.HalfNormal("tau"), pm.Normal("z", shape=3)
         pm.Normal("y", mu + tau * z, 1.0, observed=np.zeros(3))
-    assert structure_of(by_hand) is None
-    assert structure_of(eight_schools(), {"theta": "centred"}) is None
+    assert structure_of(by_hand).is_identity
+    assert structure_of(eight_schools(), {"theta": "centred"}).is_identity
 
 
 def test_choices_are_checked_against_the_model():

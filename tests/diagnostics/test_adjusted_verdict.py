@@ -60,18 +60,6 @@ def test_a_mean_that_gradients_do_not_explain_has_its_plain_error():
     assert table.loc["noise", "mean_cv"] == pytest.approx(noise.mean(), abs=1e-12)
 
 
-def test_the_sentence_speaks_of_all_parameters():
-    """Of 502 parameters gradients explain two: what is said holds for the others too."""
-    x = grid(2)
-    others = np.random.default_rng(3).normal(size=(4, 600, 500))
-    dt = adjusted(x, posterior={"x": x, "other": others})
-    verdict = pmm.verdict(dt)
-    percent = float(verdict.sentence.split("within ")[1].split(" %")[0])
-    assert verdict.trusted and "bias" not in verdict.sentence
-    inside = np.abs(others.mean(axis=(0, 1)) / others.std(axis=(0, 1))) < 0.01 * percent
-    assert inside.mean() > 0.94
-
-
 @pytest.mark.parametrize("size", [0.15, 0.3])
 def test_nothing_is_said_of_a_bias(size):
     """What a correction removes of adjusted draws is noise: nothing is added to its error for what it leaves."""

@@ -184,11 +184,3 @@ def test_a_part_of_the_chains_needs_to_be_told():
     assert nested_r_hat(part, superchains=[0, 0, 1, 1])["x"] >= 1.0
     with pytest.raises(ValueError, match="no draws"):
         nested_r_hat(dt.isel(draw=slice(0)))
-
-
-def test_the_statistic_of_parts_is_that_of_the_whole(monkeypatch):
-    draws = xr.DataArray(np.random.default_rng(5).normal(size=(8, 20, 2, 7)), dims=("chain", "draw", "a", "b"))
-    dt = xr.DataTree.from_dict({"posterior": draws.to_dataset(name="x")})
-    whole = nested_r_hat(dt, superchains=4)
-    monkeypatch.setattr("pmm_mcmc.diagnostics.nested._BYTES", 3 * 8 * 8 * 20)
-    assert nested_r_hat(dt, superchains=4).equals(whole)

@@ -55,7 +55,10 @@ def test_values_that_differ_by_rounding_are_a_constant(result):
     assert row["sd"] == row["mcse_cv"] == 0.0 and np.isnan(row["r_hat"])
 
 
-@pytest.mark.parametrize("function", [pmm.verdict, pmm.summary, lambda dt: pmm.expectation(dt, lambda p: p["a"])])
+FUNCTIONS = [pmm.verdict, pmm.summary, pmm.nested_r_hat, pmm.noncentring, lambda dt: pmm.expectation(dt, np.exp)]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_what_is_no_result_is_refused_with_the_remedy(function):
     class InferenceData:
         posterior = None
@@ -71,7 +74,7 @@ def test_what_is_no_result_is_refused_with_the_remedy(function):
         ({"x": [1.0]}, TypeError, "dt=dict: .*az.from_dict"),
         (InferenceData(), TypeError, r"dt=InferenceData: .*az.convert_to_datatree\(dt\)"),
         (dt["posterior"], ValueError, "dt: has no groups, and not 'posterior': pass the whole result"),
-        (flat, ValueError, "dt: its posterior has no dimension 'chain': name the first two"),
+        (flat, ValueError, r"dt: 'x' in its posterior has dimensions \('sample',\): must have 'chain'"),
     ):
         with pytest.raises(error, match=f"^{words}"):
             function(other)

@@ -416,9 +416,7 @@ def test_positions_are_copied_some_coordinates_at_a_time(monkeypatch):
     own = np.array([0, 100, 200, 300, -1, -1, -1, -1])
     whole = Folds(x, g)
     expected = corrected(f, whole, own)
-    centred = whole.flat(f)[0]
-    for fold, rows, _ in whole.members:
-        assert fold.directions(centred[rows[: fold.fitted]], own)[4:7].tolist() == [300, 2, 150]
+    assert all(each[4:7].tolist() == [300, 2, 150] for each in whole.directions(f, own))
     for copied, kept in ((240 * 7, True), (1, False), (2**20, False)):
         monkeypatch.setattr(folds_module, "_COPIED", copied)
         parts = Folds(x, g)

@@ -19,7 +19,7 @@ from pmm_mcmc.diagnostics.identity import identity_of
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.statement import format_with_limit
 from pmm_mcmc.diagnostics.summary import bias_table
-from pmm_mcmc.diagnostics.unadjusted import ADJUST, Biases, unmeasured
+from pmm_mcmc.diagnostics.unadjusted import ADJUST, unmeasured
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom
 from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
 
@@ -380,12 +380,11 @@ def test_the_figure_is_two_errors_of_the_worst_mean_with_what_a_correction_leave
 
 def test_a_mean_that_is_not_known_well_enough_leaves_a_run_undecided():
     """Enough draws for plain means, but what a correction may have left is not small."""
-    biases = Biases(*(pd.Series([v], ["x"]) for v in (0.04, 0.01, 0.01, 0.01, 0.5, 0.06)))
-    run = SimpleNamespace(has_gradients=True, biases=biases, other_mode=None)
+    run = SimpleNamespace(has_gradients=True, biases=pd.DataFrame({"two_errors": [0.12]}, ["x"]), other_mode=None)
     reason = unmeasured(run)
     assert reason.code == "unmeasured" and reason.remedy == MORE
     assert reason.words == "the corrected mean of x is known to 12 % of a posterior sd only, limit 10 %"
-    run.biases = biases._replace(error=pd.Series([0.049], ["x"]))
+    run.biases = pd.DataFrame({"two_errors": [0.098]}, ["x"])
     assert unmeasured(run) is None
 
 

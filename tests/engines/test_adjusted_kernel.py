@@ -17,7 +17,7 @@ from test_engine import COORDINATES, LEAVES, D, rough, rough_numpy
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.contract import Ensemble, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.langevin.transitions import CLIMB, DIVERGENCE, FAR_BELOW
@@ -55,7 +55,7 @@ def pushed(run, u, v, height, step, friction=0.0):
     before, gradient = chains_at(run, u, v, height)
     after = before.copy()
     setting = TunedParameters(step, 1, friction, COORDINATES, 1)
-    out = run.advance(setting, after, gradient, keys_of(len(u)), 3, 1)
+    out = run.advance(setting, Ensemble(after, gradient, keys_of(len(u)), 3), 1)
     return before, after, out
 
 
@@ -212,7 +212,7 @@ def test_chains_stay_where_values_are_finite(engines, backend, mode):
     u[:, 0] = -np.abs(u[:, 0])
     run = engines(backend, mode)
     state, gradient = chains_at(run, u, v, 1.0)
-    out = run.advance(TunedParameters(0.4, 1, 0.5, COORDINATES, 1), state, gradient, keys_of(CHAINS), 0, 100)
+    out = run.advance(TunedParameters(0.4, 1, 0.5, COORDINATES, 1), Ensemble(state, gradient, keys_of(CHAINS)), 100)
     assert out.position[:, :, 0].max() < 0.8 and out.unstable.sum() > CHAINS
     assert np.all(np.isfinite(state)) and np.all(np.isfinite(out.lp)) and np.all(np.isfinite(out.gradient))
     assert (np.diff(out.position[:, :, 0], axis=1) != 0.0).mean(axis=1).min() > 0.2, "no chain is stuck"
@@ -227,7 +227,7 @@ def test_on_a_gaussian_that_the_coordinates_whiten_every_proposal_is_accepted(ba
     u = np.array([[3.0, -1.0, 0.2, 8.0], [0.1, 0.2, 0.3, 0.4], [-30.0, 20.0, 0.0, 1.0]])
     height = np.array([0.5, -0.999, 0.999])
     state, gradient = chains_at(run, u, u[::-1] / 10.0, height, unit)
-    out = run.advance(TunedParameters(step, 1, 0.5, unit, 1), state, gradient, keys_of(3), 0, 40)
+    out = run.advance(TunedParameters(step, 1, 0.5, unit, 1), Ensemble(state, gradient, keys_of(3)), 40)
     np.testing.assert_allclose(out.accept, 1.0, rtol=0.0, atol=2e-12)
     for _ in range(40):
         height = climbed(height)
@@ -273,7 +273,7 @@ def test_chains_that_begin_in_the_target_stay_there(precision, step):
     x = np.column_stack([e[:, 0], 0.5 * e[:, 1] + 0.5 * e[:, 0] ** 2])
     state, gradient = chains_at(run, coordinates.whiten(x), np.zeros((chains, 2)), 1.0, coordinates)
     setting = TunedParameters(step, 1, 0.5, coordinates, 1)
-    out = run.advance(setting, state, gradient, keys_of(chains), 0, rows)
+    out = run.advance(setting, Ensemble(state, gradient, keys_of(chains)), rows)
     often = out.refined.mean()
     assert (0.003 < often < 0.01 and out.n_grad.mean() < 1.2) if step < 1.0 else often > 0.05, often
 

@@ -11,7 +11,7 @@ from scipy.stats import kstest, norm
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, at_draw, change_coordinates, empty_state
+from pmm_mcmc.engines.contract import Chunk, Ensemble, at_draw, change_coordinates, empty_state
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import expected_gradients
 from pmm_mcmc.langevin.stability import guard_threshold, steepest_curvature
@@ -131,7 +131,7 @@ def compare_with_reference(name, mode, step_size, rows):
     limits = limits_of(kernel, step_size, K)
     u, v = state[:D], state[D : 2 * D]
     chain = Chain(kernel, lambda x: rough_numpy(x, mode), u, v, step_size, 1.4, K, KEY, *COORDINATES[:2], limits)
-    out = run.run(TunedParameters(step_size, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, rows, 1)
+    out = run.run(TunedParameters(step_size, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), rows)
     for row in range(rows):
         chain.calls = chain.unstable = chain.refined = chain.model_failures = 0
         chain.advance()
@@ -174,7 +174,7 @@ def test_guard_is_the_reference_chain_s(name, mode):
 def test_a_rejected_step_restarts_at_the_last_known_point(name):
     kernel, K = SCHEMES[name]
     run, state, gradient, _ = start(kernel, mode=1)
-    out = run.run(TunedParameters(0.6, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 4000, 1)
+    out = run.run(TunedParameters(0.6, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 4000)
     bad = np.flatnonzero(out.unstable[1:]) + 1
     assert 40 < bad.size < 3000
     u, v, b, evaluated = (out.state[:, i * D : (i + 1) * D] for i in range(4))
@@ -208,7 +208,7 @@ def test_a_chain_that_finds_nothing_finite_stays_where_it_is(name):
     run, state, gradient, tables = start(kernel)
     first = COORDINATES.centre + COORDINATES.scale * state[:D]
     tables[:, 1] = -1
-    out = run.run(TunedParameters(0.3, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 50, 1)
+    out = run.run(TunedParameters(0.3, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 50)
     np.testing.assert_array_equal(out.position, np.tile(first, (50, 1)))
     np.testing.assert_array_equal(out.unstable, 1)
     np.testing.assert_array_equal(out.accept, 0.0)
@@ -228,7 +228,7 @@ def test_a_start_that_is_not_finite_is_said_to_be(mode):
 def test_gradient_and_log_density_belong_to_the_draw(name):
     kernel, K = SCHEMES[name]
     run, state, gradient, _ = start(kernel)
-    out = run.run(TunedParameters(0.2, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 30, 3)
+    out = run.run(TunedParameters(0.2, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 30, thin=3)
     for x, g, lp in zip(out.position, out.gradient, out.lp, strict=True):
         expected_lp, expected_g = rough_numpy(x)
         assert abs(lp - expected_lp) < 1e-12
@@ -248,7 +248,9 @@ def test_draws_do_not_depend_on_the_chunks(name, mode):
         while first < 64:
             n = min(rows, 64 - first)
             chunks.append(
-                run.run(TunedParameters(0.3, K, 1.4, COORDINATES, 1), state.copy(), gradient.copy(), KEY, first, n, 1)
+                run.run(
+                    TunedParameters(0.3, K, 1.4, COORDINATES, 1), Ensemble(state.copy(), gradient.copy(), KEY, first), n
+                )
             )
             # A chunk starts from the saved state alone.
             state, gradient, first = chunks[-1].state[-1], chunks[-1].gradient[-1], first + n
@@ -256,7 +258,7 @@ def test_draws_do_not_depend_on_the_chunks(name, mode):
     for rows in (1, 7):
         assert [field.tobytes() for field in runs[rows]] == [field.tobytes() for field in runs[64]]
     run, state, gradient, _ = start(kernel, mode)
-    thinned = run.run(TunedParameters(0.3, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 16, 4)
+    thinned = run.run(TunedParameters(0.3, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 16, thin=4)
     assert thinned.state.tobytes() == np.ascontiguousarray(runs[64].state[3::4]).tobytes()
     np.testing.assert_array_equal(thinned.n_grad, runs[64].n_grad.reshape(16, 4).sum(axis=1))
     np.testing.assert_array_equal(thinned.unstable, runs[64].unstable.reshape(16, 4).sum(axis=1))
@@ -268,7 +270,7 @@ def test_draws_do_not_depend_on_the_chunks(name, mode):
 def test_change_of_coordinates(name):
     kernel, K = SCHEMES[name]
     run, state, gradient, _ = start(kernel)
-    run.run(TunedParameters(0.2, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 20, 1)
+    run.run(TunedParameters(0.2, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 20)
     new = Coordinates(np.array([-1.0, 2.0, 0.3, 0.0]), np.array([2.0, 0.1, 1.0, 0.6]))
     moved, same = change_coordinates(state, gradient, COORDINATES, new, kernel, None)
     assert same is gradient
@@ -289,7 +291,7 @@ def test_mean_number_of_gradients(option, grid):
     chosen = {"midpoint": option} if option == "importance" else {"option": option}
     kernel, K = kernel_of("PoissonULMC", "underdamped", grid=grid, **chosen), 7
     run, state, gradient, _ = start(kernel)
-    n_grad = run.run(TunedParameters(0.1, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 20_000, 1).n_grad
+    n_grad = run.run(TunedParameters(0.1, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 20_000).n_grad
     if option != 1 and grid == "centred":
         assert np.all(n_grad == 2)
     else:
@@ -301,7 +303,7 @@ def test_mean_number_of_gradients(option, grid):
 def test_adjusted_draws_begin_at_the_last_one_at_rest(name):
     kernel, K = SCHEMES[name]
     run, state, gradient, tables = start(kernel)
-    run.run(TunedParameters(0.3, K, 1.4, COORDINATES, 1), state, gradient, KEY, 0, 20)
+    run.run(TunedParameters(0.3, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 20)
     calls = tables[:, 0].sum()
     moved = at_draw(state, kernel, GHMC)
     assert tables[:, 0].sum() == calls
@@ -327,7 +329,9 @@ def test_the_guard_is_silent_on_a_gaussian_of_any_dimension(name, d):
     gradient = run.evaluate(coordinates, state)
     step_size = safe_step(arguments, 1.0, 1.0, allowed_error(0.05, d))
     assert (
-        run.run(TunedParameters(step_size, K, 1.0, coordinates, 1), state, gradient, KEY, 0, 100, 10).unstable.sum()
+        run.run(
+            TunedParameters(step_size, K, 1.0, coordinates, 1), Ensemble(state, gradient, KEY), 100, thin=10
+        ).unstable.sum()
         == 0
     )
 
@@ -338,7 +342,7 @@ def test_dense_coordinates_run_the_same_chain_as_diagonal_ones():
     out = []
     for coordinates in (diagonal, dense):
         run, state, gradient, _ = start(kernel, 0)
-        out.append(run.run(TunedParameters(0.3, K, 1.0, coordinates, 1), state, gradient, KEY, 0, 40, 1))
+        out.append(run.run(TunedParameters(0.3, K, 1.0, coordinates, 1), Ensemble(state, gradient, KEY), 40))
     np.testing.assert_allclose(out[0].position, out[1].position, rtol=0.0, atol=1e-11)
     rotated = Coordinates(COORDINATES.centre, np.linalg.qr(np.random.default_rng(1).normal(size=(D, D)))[0])
     x = np.random.default_rng(2).normal(size=(5, D))
@@ -353,8 +357,8 @@ def test_states_of_another_size_are_refused():
     longer, gradient = empty_state(np.zeros(40 * D), np.zeros(40 * D)), np.zeros(40 * D)
     for call in (
         lambda: chain.evaluate(COORDINATES, longer),
-        lambda: chain.run(setting, longer, gradient, KEY, 0, 3),
-        lambda: chain.advance(setting, longer[None], gradient[None], KEY[None], 0, 3),
+        lambda: chain.run(setting, Ensemble(longer, gradient, KEY), 3),
+        lambda: chain.advance(setting, Ensemble(longer[None], gradient[None], KEY[None]), 3),
     ):
         with pytest.raises(ValueError, match="states of 160 coordinates: the density has 4"):
             call()

@@ -16,7 +16,7 @@ from reference import engine
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.contract import Ensemble, empty_state
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.model.native import SIGNATURE
 
@@ -64,7 +64,7 @@ def largest_z(setting, noise=NOISE, replicates=200, rounds=50):
             y = z[2:] + noise * rng.standard_normal(N)
             table[:] = np.rint(y * UNIT)
             gradient = run.evaluate(SCALE, state)
-            out = run.run(setting, state, gradient, key, i, 1)
+            out = run.run(setting, Ensemble(state, gradient, key, i), 1)
             z, accepted = out.position[0].copy(), accepted + float(out.accept[0])
             seen[i] = moments(z, state[2 + N : 4 + 2 * N], state[-1])
         found[replicate] = seen.mean(axis=0)

@@ -28,7 +28,7 @@ from test_engine import COORDINATES, FEW, LEAVES, SCHEMES, D
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import jax_midpoints
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, empty_state
+from pmm_mcmc.engines.contract import Chunk, Ensemble, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.density import LogDensity
@@ -146,7 +146,7 @@ def run_in_chunks(run, name, rows, chains=33, total=200):
     for first in range(0, total, rows):
         n = min(rows, total - first)
         state, gradient = state.copy(), gradient.copy()
-        chunks.append(run.advance(tuned(name), state, gradient, keys, first, n))
+        chunks.append(run.advance(tuned(name), Ensemble(state, gradient, keys, first), n))
     ROUGH.mode[...] = 0
     return Chunk(*(np.concatenate(field, axis=1) for field in zip(*chunks, strict=True))), state, gradient
 
@@ -168,7 +168,7 @@ def test_draws_do_not_depend_on_the_chunks(name):
         assert as_bytes(*run_in_chunks(run, name, rows)) == as_bytes(*whole)
     state, gradient = rough_starts(run, 33, mode=1)
     ROUGH.mode[...] = 1
-    thinned = run.advance(tuned(name), state, gradient, keys_of(33), 0, 100, thin=2)
+    thinned = run.advance(tuned(name), Ensemble(state, gradient, keys_of(33)), 100, thin=2)
     ROUGH.mode[...] = 0
     assert [state.tobytes(), gradient.tobytes()] == as_bytes(*whole)[-2:]
     for field in ("position", "gradient", "lp"):
@@ -274,7 +274,7 @@ def test_precision_is_the_engine_s_and_not_the_user_s():
             with jax.enable_x64(x64):
                 state = empty_state(np.linspace(-1.0, 1.0, 3 * D).reshape(3, D), np.zeros((3, D)))
                 gradient = run.evaluate(COORDINATES, state)
-                chunks[precision, x64] = run.advance(tuned("OLMC", 0.1), state, gradient, keys_of(3), 0, 20)
+                chunks[precision, x64] = run.advance(tuned("OLMC", 0.1), Ensemble(state, gradient, keys_of(3)), 20)
                 assert (jnp.zeros(1).dtype == np.float64) == x64
         assert run.traces == 2
         assert set(seen) == {np.dtype(dtype)}
@@ -325,6 +325,6 @@ def test_a_density_that_jax_cannot_trace_is_refused(fn):
 def test_too_many_transitions_are_refused():
     run = rough_engine(SPREAD, 33)
     state, gradient = rough_starts(run, 3)
-    run.advance(tuned(SPREAD), state, gradient, keys_of(3), 2**31 - 21, 5, thin=4)
+    run.advance(tuned(SPREAD), Ensemble(state, gradient, keys_of(3), 2**31 - 21), 5, thin=4)
     with pytest.raises(ValueError, match=r"2147483648 transitions of a chain: at most 2147483647"):
-        run.advance(tuned(SPREAD), state, gradient, keys_of(3), 2**31 - 20, 5, thin=4)
+        run.advance(tuned(SPREAD), Ensemble(state, gradient, keys_of(3), 2**31 - 20), 5, thin=4)

@@ -12,9 +12,9 @@ from scipy.special import gamma
 from test_stability import METHODS, automatic, quartic
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines import jax_engine, numba_engine
+from pmm_mcmc.engines import contract
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.contract import Ensemble, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.langevin.flows import flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED
@@ -85,11 +85,11 @@ def flat(x, gradient, table, n):
     return 0.0
 
 
-def limited(patch, module, step, whole_fails):
+def limited(patch, step, whole_fails):
     """Let steps of this length fail, or none; parts are good."""
     threshold = lambda kernel, length, *_: -np.inf if whole_fails and length == step else np.inf  # noqa: E731
-    patch.setattr(module, "guard_threshold", threshold)
-    patch.setattr(module, "steepest_curvature", lambda *_: np.inf)
+    patch.setattr(contract, "guard_threshold", threshold)
+    patch.setattr(contract, "steepest_curvature", lambda *_: np.inf)
 
 
 @every_method
@@ -103,12 +103,14 @@ def test_without_a_force_parts_lead_where_the_whole_step_does(monkeypatch, name)
     def run():
         state = start.copy()
         gradient = engine(kernel, d, target).evaluate(roomy, state)
-        return engine(kernel, d, target).run(TunedParameters(step, K, 1.0, roomy, 1), state, gradient, KEY, 0, 20, 1)
+        return engine(kernel, d, target).run(
+            TunedParameters(step, K, 1.0, roomy, 1), Ensemble(state, gradient, KEY), 20
+        )
 
-    limited(monkeypatch, numba_engine, step, False)
+    limited(monkeypatch, step, False)
     whole = run()
     assert whole.refined.sum() == 0
-    limited(monkeypatch, numba_engine, step, True)
+    limited(monkeypatch, step, True)
     parts = run()
     assert np.all(parts.refined == 1) and parts.unstable.sum() == 0 and parts.n_grad.sum() > 3 * whole.n_grad.sum()
     np.testing.assert_allclose(parts.state[:, : 2 * d], whole.state[:, : 2 * d], atol=1e-10)
@@ -130,11 +132,11 @@ def test_so_they_do_on_jax_in_batches_of_few_chains(monkeypatch, name):
     def advance():
         state = empty_state(u, v * (kernel.dynamics != OVERDAMPED))
         gradient = run.evaluate(roomy, state)
-        return run.advance(TunedParameters(step, K, 1.0, roomy, 1), state, gradient, keys, 0, 8), state
+        return run.advance(TunedParameters(step, K, 1.0, roomy, 1), Ensemble(state, gradient, keys), 8), state
 
-    limited(monkeypatch, jax_engine, step, False)
+    limited(monkeypatch, step, False)
     whole, whole_state = advance()
-    limited(monkeypatch, jax_engine, step, True)
+    limited(monkeypatch, step, True)
     parts, state = advance()
     assert whole.refined.sum() == 0 and np.all(parts.refined == 1) and parts.unstable.sum() == 0
     np.testing.assert_allclose(state[:, : 2 * d], whole_state[:, : 2 * d], atol=1e-10)
@@ -198,7 +200,7 @@ def test_a_long_step_in_parts_has_nearly_the_law_of_the_target(monkeypatch, name
             run = engine(kernel, d, quartic)
             gradient = run.evaluate(roomy, state)
             key = np.array([7, chain], dtype=np.uint64)
-            out = run.run(TunedParameters(step, K, 1.0, roomy, 1), state, gradient, key, 0, 4000, 1)
+            out = run.run(TunedParameters(step, K, 1.0, roomy, 1), Ensemble(state, gradient, key), 4000)
             means.append((out.position[200:] ** 2).mean())
             refined += out.refined.sum()
         return np.mean(means) / exact - 1.0, np.std(means, ddof=1) / np.sqrt(8) / exact, refined / 32_000
@@ -206,7 +208,7 @@ def test_a_long_step_in_parts_has_nearly_the_law_of_the_target(monkeypatch, name
     off, error, refined = second_moment()
     assert refined > 0.9
     assert abs(off) < 0.02 + 4.5 * error
-    monkeypatch.setattr(numba_engine, "steepest_curvature", lambda *_: np.inf)
-    monkeypatch.setattr(numba_engine, "guard_threshold", lambda *x: 4.0 * guard_threshold(*x))
+    monkeypatch.setattr(contract, "steepest_curvature", lambda *_: np.inf)
+    monkeypatch.setattr(contract, "guard_threshold", lambda *x: 4.0 * guard_threshold(*x))
     worse, _, _ = second_moment()
     assert worse > 0.1

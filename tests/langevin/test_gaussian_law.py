@@ -12,7 +12,7 @@ from reference import cell_law, engine, fine_times, flow, gaussian, sde, sequent
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.contract import Ensemble, empty_state
 from pmm_mcmc.langevin.gaussian_law import stationary_covariance, variance_error
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import LATE
@@ -241,7 +241,7 @@ def chain_moments(kernel, alpha, friction, K, exact):
         gradient = run.evaluate(coordinates, state)
         state[:D] = first[0]
         key = np.array([5, chain], dtype=np.uint64)
-        out = run.run(TunedParameters(alpha, K, friction, coordinates, 1), state, gradient, key, 0, STEPS, 1)
+        out = run.run(TunedParameters(alpha, K, friction, coordinates, 1), Ensemble(state, gradient, key), STEPS)
         assert out.unstable.sum() == 0
         x = np.stack([out.state[:, :D], out.state[:, D : 2 * D], out.state[:, 3 * D : 4 * D]][:n])
         for half in range(2):

@@ -10,9 +10,9 @@ from numba import cfunc
 from reference import engine, gaussian
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines import numba_engine
+from pmm_mcmc.engines import contract
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.contract import Ensemble, empty_state
 from pmm_mcmc.langevin import stability
 from pmm_mcmc.langevin.gaussian_law import step_maps
 from pmm_mcmc.langevin.methods import GHMC, OVERDAMPED
@@ -92,7 +92,7 @@ def test_it_is_silent_in_a_run_on_a_gaussian(name, d):
     state = empty_state(rng.normal(size=d), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
     run = engine(kernel, d, gaussian)
     gradient = run.evaluate(roomy(d), state)
-    out = run.run(TunedParameters(step, K, 1.0, roomy(d), 1), state, gradient, KEY, 0, 100, 30)
+    out = run.run(TunedParameters(step, K, 1.0, roomy(d), 1), Ensemble(state, gradient, KEY), 100, thin=30)
     assert out.unstable.sum() == 0 and out.model_failures.sum() == 0
 
 
@@ -143,7 +143,7 @@ def run_on(target, name, step, *, d, rows, start=0.5, scale=1.0, tables=None):
     coordinates = Coordinates(np.zeros(d), np.full(d, scale))
     state = empty_state(np.full(d, start / scale), rng.normal(size=d) * (kernel.dynamics != OVERDAMPED))
     gradient = run.evaluate(coordinates, state)
-    return run.run(TunedParameters(step, K, 1.0, coordinates, 1), state, gradient, KEY, 0, rows, 1)
+    return run.run(TunedParameters(step, K, 1.0, coordinates, 1), Ensemble(state, gradient, KEY), rows)
 
 
 @every_method
@@ -152,12 +152,12 @@ def test_a_runaway_is_caught(monkeypatch, name):
         out = run_on(quartic, name, 1.2, d=2, rows=1, start=5.0)
         return out.unstable[0], out.refined[0], out.lp[0], out.position[0]
 
-    monkeypatch.setattr(numba_engine, "steepest_curvature", lambda *_: np.inf)  # the energy is enough
+    monkeypatch.setattr(contract, "steepest_curvature", lambda *_: np.inf)  # the energy is enough
     unstable, refined, lp, position = run()
     assert unstable + refined == 1 and lp > -1300.0
     if unstable:
         np.testing.assert_array_equal(position, 5.0)
-    monkeypatch.setattr(numba_engine, "guard_threshold", lambda *_: np.inf)
+    monkeypatch.setattr(contract, "guard_threshold", lambda *_: np.inf)
     unstable, refined, lp, _ = run()
     assert unstable == refined == 0 and lp < -1e5, "without the guard the step is taken"
 
@@ -236,7 +236,9 @@ def test_what_is_found_does_not_depend_on_chunks_or_thinning(name):
         parts, done = [], 0
         while done < 240:
             n = min(rows, (240 - done) // thin)
-            parts.append(run.run(TunedParameters(step, K, 1.0, roomy(2), 1), state, gradient, KEY, done, n, thin))
+            parts.append(
+                run.run(TunedParameters(step, K, 1.0, roomy(2), 1), Ensemble(state, gradient, KEY, done), n, thin=thin)
+            )
             done += n * thin
         found[rows] = {
             key: np.concatenate([getattr(part, key) for part in parts])

@@ -46,7 +46,7 @@ def test_the_density_is_the_models_with_the_jacobian(name):
     model = build(name)
     plain, mapped, start = densities(model)
     structure, d = mapped.structure, start.size
-    assert structure is not None and mapped.width == 3 * d + 1
+    assert mapped.width == 3 * d + 1
     of_x, of_z = python(plain), python(mapped)
     rng = np.random.default_rng(1)
     for trial in range(3):

@@ -8,7 +8,6 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from numba import types
 from pytensor.compile.mode import Mode
 from pytensor.raise_op import Assert
 
@@ -132,17 +131,6 @@ def test_new_data_are_seen_without_compiling_again(compiled, monkeypatch):
     assert functions == [density.function(which) for which in ("joint", "gradient")]
 
 
-def test_scalar_data_keep_their_dimension():
-    with pm.Model() as model:
-        width, power = pm.Data("width", 1.5), pm.Data("power", 3)
-        b = pm.Normal("b", shape=2)
-        pm.Potential("both", -(b**2 * pt.stack([width, power * width])).sum())
-    density = density_of(model)
-    x = np.array([0.3, -1.1])
-    expected = -0.5 * (x**2).sum() - np.log(2 * np.pi) - (x**2 * [1.5, 4.5]).sum()
-    np.testing.assert_allclose(call(density, "joint", x)[0], expected, rtol=1e-13)
-
-
 def test_data_in_fortran_order_stay_alive(sample):
     columns = RNG.normal(size=(400, 12))
     with pm.Model():
@@ -174,18 +162,6 @@ def test_sites_of_single_precision_live_as_long_as_the_table():
     for sites, table in zip(every, tables, strict=True):
         held = ctypes.string_at(int(table[entry]), 4 * len(sites))
         assert held == sites.astype(np.float32).tobytes()
-
-
-def test_a_table_holds_addresses_and_shapes(compiled):
-    _, density, _ = compiled("glm")
-    density.function("joint")
-    expected = []
-    for shared in density._shared["joint"]:
-        value = shared.get_value(borrow=True)
-        assert value.flags.c_contiguous
-        expected += [value.ctypes.data, *value.shape]
-    assert density.table("joint").tolist() == expected
-    assert density.table("joint").dtype == np.int64
 
 
 def test_other_variables_enter_as_shared_values():
@@ -267,65 +243,21 @@ def test_compiled_once_for_each_model_and_choice_of_variables(monkeypatch):
     )
 
 
-def test_names_of_numba_and_pytensor_that_the_package_relies_on():
-    with pm.Model() as model:
-        pm.Normal("x")
-    density = density_of(model)
-    function = logdensity.compile([density._flat], density._outputs["joint"], mode="NUMBA", trust_input=True)
-    where = "pmm_mcmc/engines/native.py relies on it"
-    dispatcher = getattr(getattr(function, "vm", None), "jit_fn", None)
-    assert dispatcher is not None, f"pytensor: function.vm.jit_fn has moved; {where}"
-    assert hasattr(function, "get_shared"), "pytensor: Function.get_shared has moved; logdensity.py relies on it"
-    argument = types.BaseTuple.from_types((types.Array(types.float64, 1, "C"),))
-    try:
-        dispatcher.compile((argument,))
-        compiled = dispatcher.overloads[(argument,)]
-    except Exception as error:
-        pytest.fail(f"pytensor: jit_fn no longer takes one tuple of arrays ({error!r}); {where}")
-    assert hasattr(compiled.library, "get_pointer_to_function"), f"numba: CodeLibrary has changed; {where}"
-    name = getattr(compiled.fndesc, "llvm_func_name", None)
-    assert name is not None, f"numba: fndesc.llvm_func_name has moved; {where}"
-    assert compiled.library.get_pointer_to_function(name), f"numba: no address for {name}; {where}"
-    assert isinstance(compiled.fndesc.restype, types.BaseTuple), f"pytensor: jit_fn no longer returns a tuple; {where}"
-
-
-FLOAT32 = """
-import json
-import numpy as np, pymc as pm
-from pytensor.compile.mode import Mode
-from pmm_mcmc.model.log_density import ModelDensity
-from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.contract import empty_state
-from pmm_mcmc.engines.numba_engine import NumbaEngine
-from pmm_mcmc.langevin.methods import Kernel
-
-rng = np.random.default_rng(4)
-with pm.Model() as model:
-    X, n = pm.Data("X", rng.normal(size=(6, 3))), pm.Data("n", np.arange(6))
-    b = pm.Normal("b", 0.0, pm.Data("width", 1.5), shape=3)
-    pm.Poisson("y", pm.math.exp(X @ b), observed=n)
-assert model["b"].dtype == "float32"
-density = ModelDensity(model.continuous_value_vars, model, model.initial_point(0))
-reference = model.compile_fn([model.logp(), model.dlogp()], mode=Mode(linker="py", optimizer="fast_compile"))
-errors = []
-for which in ("joint", "gradient"):
-    function, table = density.function(which), lambda sites: density.table(which)
-    engine = NumbaEngine(Kernel(0, 1, 2, 0.0), 3, function, function, table, table)
-    for x in rng.normal(size=(5, 3)):
-        state = empty_state(x, np.zeros(3))
-        gradient = engine.evaluate(Coordinates(np.zeros(3), np.ones(3)), state)
-        logp, dlogp = reference({"b": x.astype("float32")})
-        found = np.array([state[12], *gradient])
-        expected = np.array([logp if which == "joint" else 0.0, *dlogp])
-        errors.append(float(np.abs(found - expected).max() / np.abs(expected).max()))
-print(json.dumps(errors))
-"""
-
-
-@pytest.mark.process
-def test_float32_values_and_gradients(run_script):
-    errors, log = run_script(FLOAT32, flags="floatX=float32")
-    assert errors is not None, log
+def test_float32_values_and_gradients():
+    with pytensor.config.change_flags(floatX="float32"), pm.Model() as model:
+        X, n = pm.Data("X", RNG.normal(size=(6, 3))), pm.Data("n", np.arange(6))
+        b = pm.Normal("b", 0.0, pm.Data("width", 1.5), shape=3)
+        pm.Poisson("y", pm.math.exp(X @ b), observed=n)
+        assert model["b"].dtype == "float32"
+        density = density_of(model)
+        reference = model.compile_fn([model.logp(), model.dlogp()], mode=INTERPRETED)
+        errors = []
+        for x in RNG.normal(size=(5, 3)):
+            logp, dlogp = reference({"b": x.astype("float32")})
+            for which, value in (("joint", logp), ("gradient", 0.0)):
+                found, gradient = call(density, which, x)
+                expected = np.array([value, *dlogp])
+                errors.append(np.abs([found, *gradient] - expected).max() / np.abs(expected).max())
     # A sum of a dozen terms, each rounded to 24 bits, in another order.
     assert max(errors) < 12 * 2.0**-23
     assert max(errors) > 0.0, "float64 has crept in: the values agree beyond single precision"

@@ -151,7 +151,7 @@ def test_plates_of_two_dimensions_and_events():
 def test_what_may_be_noncentred_is_read_from_the_trace():
     def children(model, *args):
         structure = pmm.LogDensity.from_numpyro(model, *args).noncentred({}).structure
-        return [] if structure is None else [child.name for child in structure.children]
+        return [child.name for child in structure.children]
 
     def levels():
         scale = numpyro.sample("scale", dist.HalfNormal(1.0))

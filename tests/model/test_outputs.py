@@ -1,8 +1,6 @@
 """Values of flat draws: those that PyMC's own trace would hold, with JAX and without.  Nothing here is random."""
 
-import importlib
 import tracemalloc
-from operator import attrgetter
 
 import jax
 import numpy as np
@@ -30,14 +28,12 @@ from result_models import (
     scan,
     several_observed,
     shapes,
-    start_of,
     trace_of,
     vectors,
 )
 
 from pmm_mcmc.model import outputs
 from pmm_mcmc.model.outputs import _same_in_any_place
-from pmm_mcmc.model.pymc_outputs import model_layout
 
 pytestmark = pytest.mark.pymc
 
@@ -267,24 +263,6 @@ def test_deterministics_that_are_random_are_refused():
         layout_of(model, "numba")
 
 
-def test_arguments_are_checked():
-    model = known("transforms")
-    vars, point = model.value_vars, start_of(model)
-    with pytest.raises(ValueError, match="backend='c'"):
-        model_layout(model, vars, point, "c")
-    with pytest.raises(ValueError, match=r"include=\['prior'\]"):
-        model_layout(model, vars, point, include=("prior",))
-    with pytest.raises(ValueError, match="must be all value variables"):
-        model_layout(model, vars[1:], point)
-    layout = model_layout(model, vars, point)
-    with pytest.raises(ValueError, match="include="):
-        layout.log_likelihood(positions(model))
-    with pytest.raises(ValueError, match=r"must be \(chain, n, 21\)"):
-        layout.values(positions(model)[0])
-    with pytest.raises(ValueError, match="'prior' is none of"):
-        layout.tree({"prior": {}}, {})
-
-
 # -- other processes, and what may move --------------------------------------------------------------------------------
 
 SCRIPT = """
@@ -330,33 +308,6 @@ def test_without_jax_and_with_its_settings_left_alone(run_script, precision):
     close, dtypes, exact = found
     assert exact and all(close.values()), close
     assert dtypes == {name: ["int64" if name == "n" else precision] * 2 for name in ("x", "y", "n", "z")}
-
-
-RELIED_ON = [
-    ("pymc.model.core", "Model.unobserved_value_vars"),
-    ("pymc.util", "get_default_varnames"),
-    ("pymc.backends.arviz", "coords_and_dims_for_inferencedata"),
-    ("pymc.backends.arviz", "find_observations"),
-    ("pymc.backends.arviz", "find_constants"),
-    ("pymc.pytensorf", "join_nonshared_inputs"),
-    ("pytensor.tensor.rewriting.ofg", "inline_ofg_node"),
-    ("pytensor.graph.replace", "vectorize_graph"),
-    ("pytensor.graph.rewriting.utils", "rewrite_graph"),
-    ("pytensor.tensor.blockwise", "Blockwise.batch_ndim"),
-    ("pytensor.scalar.math", "Softplus"),
-    ("pytensor.scalar.math", "Log1mexp"),
-    ("arviz_base", "dict_to_dataset"),
-    ("jax", "enable_x64"),
-    ("jax", "config.values"),
-]
-
-
-@pytest.mark.parametrize(("module", "name"), RELIED_ON)
-def test_names_relied_on_are_where_they_were(module, name):
-    try:
-        attrgetter(name)(importlib.import_module(module))
-    except (ImportError, AttributeError) as error:
-        pytest.fail(f"{module}.{name}, which results are made with, has moved: {error}")
 
 
 def test_rewrites_relied_on_are_known():

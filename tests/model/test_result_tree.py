@@ -1,13 +1,11 @@
 """The tree that a run becomes: field by field that of ``pm.sample`` with the same step.  Nothing here is random."""
 
-import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
 
 import pmm_mcmc as pmm
-from pmm_mcmc.diagnostics.summary import bias_table
 from pmm_mcmc.model.pymc_outputs import model_layout
 from pmm_mcmc.model.result_tree import ResultTree
 
@@ -94,17 +92,6 @@ def test_groups_are_pymcs(run, rebuilt):
     assert rebuilt["posterior"].attrs["inference_library_version"] == pmm.__version__
 
 
-def test_log_likelihood_is_pymcs(run):
-    model, dt = run
-    layout = layout_of(model, ("posterior", "log_likelihood"))
-    groups = groups_of(dt, layout, ("posterior", "sample_stats"))
-    groups["log_likelihood"] = layout.log_likelihood(groups["sample_stats"]["unconstrained"])
-    made = layout.tree(groups, TOLD)
-    with_theirs = pm.compute_log_likelihood(dt.copy(), model=model, progressbar=False)
-    compare(made["log_likelihood"], with_theirs["log_likelihood"])
-    assert list(made.children)[-1] == "log_likelihood"
-
-
 def test_nothing_that_differs_between_equal_runs_is_made_up(run):
     model, dt = run
     layout = layout_of(model)
@@ -114,28 +101,6 @@ def test_nothing_that_differs_between_equal_runs_is_made_up(run):
     for group in one.children:
         assert "created_at" not in one[group].attrs and "sampling_time" not in one[group].attrs
         assert ("seed" in one[group].attrs) == (group in GROUPS)
-
-
-def test_no_draws_yet(run, rebuilt):
-    # What a store is made from, before there are any.
-    model, dt = run
-    layout = layout_of(model)
-    groups = {
-        group: {name: values[:, :0] for name, values in arrays.items()}
-        for group, arrays in groups_of(dt, layout).items()
-    }
-    empty = layout.tree(groups, TOLD)
-    assert list(empty.children) == list(rebuilt.children)
-    for group in GROUPS:
-        for name, whole in rebuilt[group].data_vars.items():
-            none = empty[group][name]
-            assert none.dims == whole.dims and none.dtype == whole.dtype and none.sizes["draw"] == 0
-            assert {d: n for d, n in none.sizes.items() if d != "draw"} == {
-                d: n for d, n in whole.sizes.items() if d != "draw"
-            }
-        for name, coordinate in rebuilt[group].coords.items():
-            if name != "draw":
-                xr.testing.assert_identical(empty[group].coords[name], coordinate)
 
 
 def test_more_chains_than_draws(run):
@@ -170,16 +135,6 @@ def test_a_model_without_observations(sample):
         compare(made[group], dt[group])
 
 
-def test_statistics_of_adjusted_draws(sample):
-    with pm.Model() as model:
-        pm.Normal("x", shape=2)
-        dt = sample(pmm.GHMC(), draws=20, tune=10)
-    layout = layout_of(model)
-    stats = {name: values.values for name, values in dt["sample_stats"].data_vars.items()}
-    compare(layout.tree({"sample_stats": stats}, TEN)["sample_stats"], dt["sample_stats"])
-    assert {"acceptance_rate", "diverging", "n_steps"} <= set(stats) and "n_grad" not in stats
-
-
 def test_a_log_density_without_a_model():
     layout = ResultTree.of_vector(3)
     position = np.random.default_rng(2).normal(size=(4, 10, 3))
@@ -188,8 +143,7 @@ def test_a_log_density_without_a_model():
     assert made["posterior"]["x"].dims == ("chain", "draw", "x_dim_0")
     assert made["posterior"].attrs["tuning_steps"] == 40
     np.testing.assert_array_equal(made["posterior"]["x"], position)
-    with pytest.raises(ValueError, match="PyMC model"):
-        layout.log_likelihood(position)
+    assert not layout.has("log_likelihood")
 
 
 def test_coordinates_are_read_when_the_tree_is_made():
@@ -202,18 +156,3 @@ def test_coordinates_are_read_when_the_tree_is_made():
     made = layout.tree({"posterior": layout.values(np.zeros((1, 2, 1)))}, {})
     assert list(made["observed_data"]["row"].values) == ["c", "d", "e"]
     np.testing.assert_array_equal(made["observed_data"]["y"], 1.0)
-
-
-def test_diagnostics_work_on_it(run, rebuilt, caplog):
-    _, dt = run
-    with np.errstate(all="ignore"):  # a constant has no r_hat
-        assert list(az.summary(rebuilt).index) == list(az.summary(dt).index)
-    ours, theirs = bias_table(rebuilt), bias_table(dt)
-    assert list(ours.index) == list(theirs.index)
-    np.testing.assert_allclose(ours.to_numpy(), theirs.to_numpy(), rtol=1e-6, atol=1e-9)
-    ours, theirs = pmm.verdict(rebuilt), pmm.verdict(dt)
-    assert ours.sentence == theirs.sentence
-    assert [reason.code for reason in ours.reasons] == [reason.code for reason in theirs.reasons]
-    assert list(pmm.summary(rebuilt).columns) == list(pmm.summary(dt).columns)
-    found, expected = (pmm.expectation(tree, lambda post: post["z"] ** 2) for tree in (rebuilt, dt))
-    np.testing.assert_allclose(np.asarray(found, dtype=float), np.asarray(expected, dtype=float), rtol=1e-6)

@@ -231,7 +231,7 @@ def test_children_are_named_as_the_program_writes_them():
     np.testing.assert_array_equal(at(read, z)[1], at(named, z)[1])
     assert not pmm.LogDensity.from_bridgestan(model).children
     assert not pmm.LogDensity.from_stan(SCHOOLS, SCHOOLS_DATA, children={}).children
-    assert pmm.LogDensity.from_stan(SCHOOLS, SCHOOLS_DATA).noncentred({"theta": "centred"}).structure is None
+    assert pmm.LogDensity.from_stan(SCHOOLS, SCHOOLS_DATA).noncentred({"theta": "centred"}).structure.is_identity
     with pytest.raises(ValueError, match="reparametrise: 'mu' is none of the children of the LogDensity: theta"):
         pmm.LogDensity.from_stan(SCHOOLS, SCHOOLS_DATA).noncentred({"mu": "centred"})
 

@@ -146,15 +146,10 @@ def test_a_second_call_compiles_nothing(backend):
         assert not compiled
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("chains", [1, 6])
-def test_more_is_one_long_run(schools, backend, chains):
-    options = {"chains": chains, "discard_tuned_samples": False}
-    whole = default(schools, backend, draws=25, **options)
-    first = default(schools, backend, draws=10, **options)
-    assert_same(pmm.sample(more=first, draws=15, model=schools, **QUIET), whole)
-    without = default(schools, backend, draws=10, tune=0, step=pmm.GHMC(step_size=0.2))
-    assert pmm.sample(more=without, draws=15, model=schools, **QUIET)["posterior"].sizes["draw"] == 25
+def test_more_of_a_run_without_warm_up(schools):
+    options = {"tune": 0, "step": pmm.GHMC(step_size=0.2)}
+    first = default(schools, "numba", draws=10, **options)
+    assert_same(pmm.extend(first, 15, model=schools, **QUIET), default(schools, "numba", draws=25, **options))
 
 
 def test_more_of_unadjusted_draws_is_unadjusted(schools):

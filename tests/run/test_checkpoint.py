@@ -65,83 +65,31 @@ def same(a, b):
     return a == b
 
 
-def anything(rng, depth=4):
-    """Return an object at random, of any of the types, nested."""
-    kind = rng.integers(0, 15 if depth else 8)
-    if kind == 0:
-        return [None, True, False, "", 0, -0.0, math.inf, -math.inf, math.nan, 5e-324][rng.integers(10)]
-    if kind == 1:
-        return int(rng.integers(-(2**62), 2**62)) ** int(rng.integers(1, 9)) * int(rng.choice([-1, 1]))
-    if kind == 2:
-        number = struct.unpack("d", rng.bytes(8))[0]
-        return number if number == number else math.nan
-    if kind == 3:
-        return "".join(chr(c) for c in rng.integers(0xE000, 0x11000, rng.integers(0, 9)))
-    if kind in (4, 5, 6):
-        dtype = np.dtype(DTYPES[rng.integers(len(DTYPES))])
-        shape = tuple(int(n) for n in rng.integers(0, 4, rng.integers(0, 4)))
-        values = np.frombuffer(rng.bytes(dtype.itemsize * math.prod(shape)), dtype).reshape(shape)
-        return values if dtype.kind != "b" else values.view("i1") > 0
-    if kind == 7:
-        return np.dtype(DTYPES[rng.integers(len(DTYPES))]).type(rng.integers(0, 100))
-    items = [anything(rng, depth - 1) for _ in range(rng.integers(0, 4))]
-    if kind in (8, 9):
-        return items
-    if kind == 10:
-        return tuple(items)
-    if kind in (11, 12):
-        return {f"key {i} é": item for i, item in enumerate(items)}
-    if kind == 13:
-        return Pair(items, anything(rng, depth - 1))
-    plain = Plain(None, tuple(items))
-    plain.x = anything(rng, depth - 1)
-    return plain
-
-
-def corners(dtype):
-    """Return the values of a type at which something may go wrong."""
-    if dtype.kind == "f":
-        info = np.finfo(dtype)
-        return np.array([0.0, -0.0, np.nan, np.inf, -np.inf, info.tiny, info.max, 1 / 3], dtype)
-    if dtype.kind == "b":
-        return np.array([True, False])
-    return np.array([np.iinfo(dtype).min, np.iinfo(dtype).max], dtype)
-
-
 # -- round trips -------------------------------------------------------------------------------------------------------
 
 
-def test_anything_comes_back_exactly_and_always_as_the_same_bytes():
-    rng = np.random.default_rng(1)
-    for _ in range(1000):
-        obj = anything(rng)
-        data = encode(obj)
-        back = decode(data, TYPES)
-        assert same(obj, back)
-        assert encode(back) == data == encode(obj)
+OBJECTS = [
+    None, True, False, 0, 1, -(2**80), 1.0, -0.0, 1 / 3, 5e-324, math.inf, -math.inf, math.nan, "", "é\n\U0001f600",
+    [], (), {}, [1, (2, [3.0, ()])], {"key é": {"": None}}, Pair([1], (Pair(1, 2),)),
+    *(np.arange(6).astype(name).reshape(2, 3) for name in DTYPES), *(np.dtype(name).type(1) for name in DTYPES),
+    np.array([math.nan, -0.0, math.inf]), np.array(1.5), np.zeros((0, 3)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DTYPES)
-def test_arrays_of_every_type_and_shape(name):
-    of_type = corners(np.dtype(name))
-    for values in (
-        of_type,
-        of_type.reshape(1, -1, 1),
-        of_type[:1].reshape(()),
-        of_type[:0],
-        of_type[::-1],
-        of_type[::2],
-    ):
-        back = decode(encode(values))
-        assert same(values, back)
+@pytest.mark.parametrize("obj", [*OBJECTS, OBJECTS, {"every": tuple(OBJECTS)}], ids=lambda obj: type(obj).__name__)
+def test_anything_comes_back_exactly_and_as_the_same_bytes(obj):
+    data = encode(obj)
+    back = decode(data, TYPES)
+    assert same(obj, back)
+    assert encode(back) == data == encode(obj)
+
+
+def test_arrays_are_writable_and_contiguous():
+    values = np.arange(24.0).reshape(2, 3, 4)
+    for view in (values.T, values[:, ::2], values[::-1, :, 1], values[:0], values[0, 0, 0:1].reshape(())):
+        back = decode(encode(view))
+        assert same(np.ascontiguousarray(view).reshape(view.shape), back)
         assert back.flags.writeable and back.flags.c_contiguous
-        for item in values.ravel():
-            assert same(item, decode(encode(item)))
-
-
-def test_numbers_are_not_taken_for_each_other():
-    for number in (True, 1, 1.0, np.float64(1), np.int64(1), np.bool_(True), np.array(1.0), np.array([1])):
-        assert type(decode(encode(number))) is type(number)
 
 
 def test_records_keep_the_fields_that_they_have():

@@ -12,7 +12,6 @@ from pmm_mcmc.run import memory, recorders
 from pmm_mcmc.run.memory import available_bytes, describe, scaled
 
 MB = 1_000_000
-UNLIMITED_V1 = 9223372036854771712
 RUN = {"backend": "numba", "random_seed": 1, "progressbar": False}
 
 
@@ -46,20 +45,12 @@ def v1(said, limit, used, stat="inactive_file 7\ntotal_inactive_file 0\n"):
     }
 
 
-def test_available_of_this_machine():
-    available = available_bytes()
-    assert available is not None and 1_000_000 < available < 1e15
-
-
-def test_without_control_groups(machine):
-    assert available_bytes() == 8192 * 1024
-
-
 @pytest.mark.parametrize(
     ("files", "left"),
     [
         # version 2
         (v2("/job", 5 * MB, 2 * MB), 3 * MB),
+        ({}, 8192 * 1024),
         (v2("/job", "max\n", 2 * MB), 8192 * 1024),
         (v2("/job", 50 * MB, 2 * MB), 8192 * 1024),
         # what is cached can be had back
@@ -69,19 +60,14 @@ def test_without_control_groups(machine):
         # a container's own name for its group, and one that is the host's
         (v2("", 4 * MB, 1 * MB, name="/"), 3 * MB),
         (v2("", 4 * MB, 2 * MB, name="/docker/abc"), 2 * MB),
-        # more used than allowed
         (v2("/job", 2 * MB, 3 * MB), 0),
         # version 1, beside an empty version 2
         (v1("9:cpu:/x\n4:memory:/job\n0::/", 5 * MB, 1 * MB), 4 * MB),
-        (v1("3:cpuset,memory:/job", 5 * MB, 2 * MB), 3 * MB),
-        (v1("4:memory:/job", UNLIMITED_V1, 2 * MB), 8192 * 1024),
         (v1("4:memory:/job", 5 * MB, 4 * MB, f"total_inactive_file {MB}\n"), 2 * MB),
         # a group of something else has no say, whatever its name
         (v1("9:cpu:/job", 5 * MB, 1 * MB), 8192 * 1024),
         # a name with colons, as systemd has them
         (v2("/a:b:c", 5 * MB, 2 * MB), 3 * MB),
-        # files that cannot be understood
-        (v2("/job", "", 2 * MB), 8192 * 1024),
     ],
 )
 def test_control_groups(machine, files, left):
@@ -112,12 +98,6 @@ def test_other_systems(monkeypatch, tmp_path, pages, left):
     assert available_bytes() == left
 
 
-def test_no_sysconf_at_all(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "_ROOT", tmp_path)
-    monkeypatch.delattr(os, "sysconf_names")
-    assert available_bytes() is None
-
-
 def test_limits_hold_where_the_machine_says_nothing(machine, tmp_path):
     machine(v2("/job", 5 * MB, 2 * MB))
     (tmp_path / "proc/meminfo").unlink()
@@ -138,7 +118,7 @@ def test_sizes_in_two_figures_and_numbers_in_three():
 def model():
     with pm.Model() as model:
         pm.Normal("x", 0.0, np.linspace(1.0, 2.0, 40), shape=40)
-    pmm.sample(chains=2, draws=8, tune=30, model=model, **RUN)  # compiles
+    pmm.sample(chains=2, draws=40, tune=30, model=model, **RUN)  # compiles, and imports what a verdict needs
     return model
 
 

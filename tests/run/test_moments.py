@@ -75,15 +75,6 @@ def test_moments_are_those_of_kept_draws(model):
     assert set(tree.children) == {"posterior_mean", "posterior_sd", "sample_stats_total", "observed_data"}
 
 
-def test_result_does_not_depend_on_the_cuts():
-    x = 100.0 + np.random.default_rng(1).standard_t(5, size=(70, 60, 4))
-    trees = [collected({"x": x}, statistics(x), cuts).tree(ResultTree.of_vector(4), {}) for cuts in ((), (1, 2, 9, 40))]
-    for one, two in zip(*(tree.subtree for tree in trees), strict=True):
-        assert set(one.data_vars) == set(two.data_vars)
-        for name, values in one.data_vars.items():
-            np.testing.assert_allclose(values, two[name], rtol=1e-10)
-
-
 def test_variance_far_from_zero_is_not_lost():
     x = 1e9 + np.random.default_rng(2).normal(size=(3, 1000, 2))
     moments = collected({"x": x}, statistics(x), range(10, 1000, 10))
@@ -100,17 +91,6 @@ def test_values_that_are_not_finite_spoil_no_others():
     np.testing.assert_allclose(moments.mean["x"] + moments.origin["x"], x.mean(axis=1), rtol=1e-10)
     np.testing.assert_allclose(moments.mean["bad"][2:] + moments.origin["bad"], x[2:].mean(axis=1), rtol=1e-10)
     assert np.isnan(moments.scatter["bad"][1]).all() and np.isnan(moments.scatter["bad"][0, 1])
-
-
-@pytest.mark.parametrize("chains", [1, 150])
-def test_memory_does_not_grow_with_draws(chains):
-    x = np.random.default_rng(5).normal(size=(chains, 300, 3))
-    moments = Moments({"x": x})
-    for begin in range(0, 300, 100):
-        part = x[:, begin : begin + 100]
-        moments.add({"posterior": {"x": part}, "sample_stats": statistics(part)})
-        assert moments.nbytes == 8 * 3 * (2 * chains + 1)
-        assert all(values.shape == (chains,) for values in moments.statistics.values())
 
 
 def test_no_draws():

@@ -13,7 +13,6 @@ from rich.console import Console
 from pmm_mcmc.run import heartbeat, progress
 from pmm_mcmc.run.heartbeat import Heartbeat
 from pmm_mcmc.run.progress import RunProgress
-from pmm_mcmc.steps.statistics import Stats
 
 RED, BLUE = "38;2;214;39;40", "38;2;31;119;180"
 WIDE = ["Progress", "Chains", "Draw", "Step size", "K", "Gradients", "Unstable", "Grad/s (all)", "Elapsed", "Remaining"]
@@ -323,28 +322,6 @@ def test_a_heartbeat_that_is_not_shown_says_nothing(screen):
         heartbeat.say("compiling")
         assert not beats()
     assert seen.file.getvalue() == ""
-
-
-def test_the_bar_of_pm_sample_has_columns_of_the_step(monkeypatch):
-    from pymc.progress_bar import MCMCProgressBarManager
-    from pymc.progress_bar import rich_progress as theirs
-
-    from pmm_mcmc.steps import PoissonULMC
-
-    file = io.StringIO()
-    console = lambda **options: Console(file=file, width=140, force_terminal=True, color_system=None)  # noqa: E731
-    monkeypatch.setattr(theirs, "Console", console)
-    with MCMCProgressBarManager(step_method=PoissonULMC, chains=2, draws=1000, tune=1000) as bar:
-        row = Stats(step_size=0.0123456, K=1024, n_grad_total=123456)
-        row.unstable_total, row.tuning = 17, False
-        bar.update(0, False, 1999, False, [row])
-        bar._backend._progress.refresh()
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
-    lines = [line for line in ("Progress" + text.rpartition("Progress")[2]).splitlines() if line.strip()]
-    headings = re.split(r" {2,}", lines[0].strip())
-    assert headings == ["Progress", "Draw", "Step size", "K", "Gradients", "Unstable", "Speed", "Elapsed", "Remaining"]
-    cells = re.split(r" {2,}", re.sub("[━╸╺\u2009]", "", lines[2]).strip())
-    assert cells[:5] == ["1000", "0.0123", "1024", "123456", "17"]
 
 
 @pytest.mark.process

@@ -148,13 +148,6 @@ def test_killed_at_one_step_after_another_and_resumed_the_files_are_the_same(tmp
     assert found["kills"] >= 40
 
 
-@pytest.mark.process
-def test_killed_at_random_moments_and_resumed_the_files_are_the_same(tmp_path):
-    found, errors = script("moments", tmp_path)
-    assert not found["failures"], errors
-    assert found["kills"] >= 30
-
-
 def test_a_commit_flushes_draws_then_checkpoint_then_metadata(copy, monkeypatch):
     """What a loss of power leaves is decided by the order in which files are flushed and named."""
     done, paths = [], {}

@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +14,6 @@ from xarray.testing import assert_identical
 from pmm_mcmc.run.storage import NothingStored, StoreError, open_store
 
 pytest_plugins = ["store_fixtures"]
-TESTS = Path(__file__).parents[1] / "support"
-
 # -- disks -------------------------------------------------------------------------------------------------------------
 
 
@@ -86,55 +83,6 @@ def test_disk_full_at_any_write_of_a_creation(full, tmp_path):
             runs.create(path).close()
             (path / "README").unlink()
         assert runs.files(path) == begun, k
-
-
-def test_disk_full_and_tried_again(full, copy, whole):
-    """Room made while the process waits: what failed is done again, from the append or the commit on."""
-    with runs.resume(copy) as store:
-        walk, total = store.checkpoint
-        for phase, draws, done in runs.chunks(walk, store.rows):
-            total = total + draws.sum(axis=1)
-            values = {phase: runs.arrays(draws), "moments": {"sum": total, "count": np.int64(done)}}
-            for group, arrays in values.items():
-                full["left"] = 1
-                with pytest.raises(StoreError, match="No space left"):
-                    store.append(group, arrays)
-                full["left"] = float("inf")
-                store.append(group, arrays)
-            for left in range(5):
-                full["left"] = left
-                with pytest.raises(StoreError, match="No space left"):
-                    store.commit((walk, total))
-            full["left"] = float("inf")
-            store.commit((walk, total))
-    assert runs.files(copy) == runs.files(whole)
-
-
-@pytest.mark.process
-def test_files_that_may_not_grow(copy, run_script, reference):
-    """A limit of the system instead of a replaced function."""
-    result, errors = run_script(f"""
-import sys, json, resource
-sys.path.insert(0, {str(TESTS)!r})
-import store_runs as runs
-import xarray as xr
-from pmm_mcmc.run.storage import StoreError
-store = runs.resume({str(copy)!r})
-limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (300, limits[1]))
-try:
-    runs.go_on(store)
-except StoreError as error:
-    message = str(error)
-resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-store.close()
-print(json.dumps(message))
-""")
-    assert result is not None, errors
-    assert "could not be written: File too large; make room" in result
-    check_upto(copy, reference, [6, 8])
-    finish(copy)
-    check_upto(copy, reference, WHOLE)
 
 
 def test_paths_that_cannot_be_written(tmp_path, monkeypatch):

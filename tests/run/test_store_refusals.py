@@ -149,14 +149,6 @@ def test_identities_may_hold_what_is_not_equal_to_itself(tmp_path):
     assert not (tmp_path / "other.zarr").exists()
 
 
-def test_types_are_asked_for_by_name(copy):
-    with pytest.raises(
-        StoreError, match=r"checkpoint\.\d\.state\[0\]\.setting: holds a Setting of step, scale, which this ver"
-    ):
-        Store.resume(copy, runs.IDENTITY, types=[runs.Walk])
-    runs.resume(copy).close()
-
-
 # -- values that do not fit --------------------------------------------------------------------------------------------
 
 

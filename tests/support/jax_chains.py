@@ -19,10 +19,11 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines import jax_engine, jax_midpoints
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.contract import Ensemble, Parameters, chains_of, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
-from pmm_mcmc.engines.jax_transition import Chains, Parameters, transition
+from pmm_mcmc.engines.jax_transition import transition
 from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.engines.numba_step import Functions
 from pmm_mcmc.langevin.methods import OVERDAMPED, Scheme
 from pmm_mcmc.model.jax_density import JaxDensity
 from pmm_mcmc.model.native import SIGNATURE
@@ -190,11 +191,12 @@ def numba_chains(name, mode, step, keys, transitions, tolerance=0.0):
     """Return starting states and gradients, and the chunks of the numba engine, chain by chain."""
     kernel, K = SCHEMES[name]
     tables = [np.array([0, mode]) for _ in range(2)]
-    run = NumbaEngine(kernel, D, rough, rough_gradient, *((lambda sites, table=table: table) for table in tables))
+    joint, alone = tables
+    run = NumbaEngine(kernel, D, Functions(rough, lambda sites: joint, rough_gradient, lambda sites: alone))
     state, gradient = rough_starts(run, len(keys), mode)
     setting = TunedParameters(step, K, 1.4, COORDINATES, 1)
     chunks = [
-        run.run(setting, state[i].copy(), gradient[i].copy(), key, 0, transitions, 1, tolerance)
+        run.run(setting, Ensemble(state[i].copy(), gradient[i].copy(), key), transitions, tolerance=tolerance)
         for i, key in enumerate(keys)
     ]
     return state, gradient, chunks
@@ -233,8 +235,7 @@ def follow(name, mode, step, state, gradient, draws, *, tolerance=0.0, dtype=np.
     """Return chains and counts after each transition, of :func:`pmm_mcmc.engines.jax_transition.transition`."""
     kernel, K = SCHEMES[name]
     limits = limits_of(kernel, step, K)
-    parts = np.split(state, [D, 2 * D, 3 * D, 4 * D, 4 * D + 1], axis=1)
-    chains = Chains(*parts[:4], gradient, *parts[4:])
+    chains = chains_of(state, gradient)
     given = (
         Parameters(step, 1.4, float(K), *limits, tolerance),
         JaxCoordinates.of(COORDINATES, np.dtype(float)),

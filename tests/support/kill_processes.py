@@ -1,7 +1,7 @@
-"""Runs of ``pmm.sample`` in processes that are killed, told to stop, or get in each other's way.
+"""Runs of ``pmm.sample`` in processes that are killed.
 
-Started as a script, which has no threads and so may fork: ``kill_processes.py numba|jax FOLDER`` prints what it found,
-as JSON.  For numba all is compiled before the forks.  JAX must begin after them: its compilation cache makes it quick.
+Started as a script, which has no threads and so may fork once all is compiled: ``kill_processes.py FOLDER`` prints what
+it found, as JSON.
 """
 
 from __future__ import annotations
@@ -27,18 +27,9 @@ from pmm_mcmc.run.storage.layout import ArrayLayout
 from pmm_mcmc.run.storage.recovery import CREATING, SETTINGS, last_whole
 
 ROWS, DRAWS = 8, 40
-SLOW, LONG = 0.3, 60.0  # seconds of a callback in which a signal or another process arrives
 # Kills wanted in all, in each phase, and within the writing of a commit; and children at most.
-WANTED = {
-    "numba": {"kills": 25, "creation": 1, "warm-up": 6, "sampling": 6, "torn": 6},
-    "jax": {"kills": 9, "warm-up": 2, "sampling": 2},
-}
-MOST = {"numba": 200, "jax": 60}
-# After how many chunks which signal comes: there are six of the warm-up or so, and five more.
-STOPS = {
-    "numba": [("SIGINT", 2), ("SIGINT", 8), ("SIGTERM", 2), ("SIGTERM", 8)],
-    "jax": [("SIGINT", 8), ("SIGTERM", 2)],
-}
+WANTED = {"kills": 25, "creation": 1, "warm-up": 6, "sampling": 6, "torn": 6}
+MOST = 200
 OPTIONS = {
     "draws": DRAWS,
     "tune": 160,
@@ -50,12 +41,8 @@ OPTIONS = {
 }
 
 
-def problem(backend):
-    """Return what is sampled; for JAX this starts its threads."""
-    if backend == "jax":
-        import jax.numpy as jnp
-
-        return pmm.LogDensity.from_jax(lambda x: -0.5 * jnp.sum(x**2) - 0.1 * jnp.sum(x**4), 3)
+def problem():
+    """Return what is sampled."""
     with pm.Model() as model:
         tau = pm.HalfNormal("tau", 5.0)
         z = pm.Normal("z", shape=3)
@@ -66,49 +53,32 @@ def problem(backend):
 class Runs:
     """Children that sample one problem, each telling its parent of every chunk."""
 
-    def __init__(self, backend):
-        self.backend, self.problem = backend, None
-        if backend == "numba":
-            self.problem = problem(backend)
-            pmm.sample(step=pmm.PoissonULMC(K=16), model=self.problem, backend=backend, **OPTIONS)
+    def __init__(self):
+        self.problem = problem()
+        pmm.sample(step=pmm.PoissonULMC(K=16), model=self.problem, backend="numba", **OPTIONS)
 
-    def start(self, path, slow_from=10**9, resume=True, seconds=SLOW):
-        """Begin or go on in a process of its own, slowly from a chunk on; return its id and the pipe that it tells."""
+    def start(self, path):
+        """Begin or go on in a process of its own; return its id and the pipe that it tells."""
         ours, theirs = os.pipe()
-        process = child(self._sample, path, slow_from, resume, seconds, theirs)
+        process = child(self._sample, path, theirs)
         os.close(theirs)
         return process, ours
 
-    def _sample(self, path, slow_from, resume, seconds, pipe):
-        left = [slow_from]
-
+    def _sample(self, path, pipe):
         def tell(drawn):
-            # Only what is whole: a chunk that was cut short is not stored.
-            os.write(pipe, b"w" if drawn.tuning else b"s" if drawn.done % ROWS == 0 else b"-")
-            left[0] -= 1
-            end, first = time.monotonic() + (seconds if left[0] < 0 else 0.0), True
-            while time.monotonic() < end:
-                time.sleep(0.01)
-                if first and seconds == LONG and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                    first = False
-                    os.write(pipe, b"!")  # one Ctrl-C was noted
+            os.write(pipe, b"w" if drawn.tuning else b"s")
 
         memory._MOST_ROWS = ROWS
-        model = problem(self.backend) if self.problem is None else self.problem
-        try:
-            tree = pmm.sample(
-                step=pmm.PoissonULMC(K=16),
-                model=model,
-                backend=self.backend,
-                store=path,
-                resume=resume,
-                callback=tell,
-                **OPTIONS,
-            )
-        except (KeyboardInterrupt, pmm.StoreError) as error:
-            os.write(pipe, f"|{type(error).__name__}: {error}".encode())
-        else:
-            os.write(pipe, f"|{tree['posterior'].sizes['draw']}".encode())
+        options = {
+            "model": self.problem,
+            "backend": "numba",
+            "store": path,
+            "resume": True,
+            "callback": tell,
+            **OPTIONS,
+        }
+        tree = pmm.sample(step=pmm.PoissonULMC(K=16), **options)
+        os.write(pipe, f"|{tree['posterior'].sizes['draw']}".encode())
 
 
 def hear(pipe, count=10**9, seconds=120.0):
@@ -164,8 +134,8 @@ def kills(runs, folder, wanted, begin, chunk):
     rng = random.Random(1)
     counts = dict.fromkeys(("kills", "complete", "creation", "warm-up", "sampling", "torn"), 0)
     failures = []
-    for number in range(MOST[runs.backend]):
-        if not failures and all(counts[name] >= least for name, least in WANTED[runs.backend].items()):
+    for number in range(MOST):
+        if not failures and all(counts[name] >= least for name, least in WANTED.items()):
             break
         path = os.path.join(folder, f"killed-{counts['complete']}")
         process, pipe = runs.start(path)
@@ -198,73 +168,11 @@ def completed(runs, path, wanted):
     return [f"{said}, {status}"] * (status != 0) + compare(path, wanted)
 
 
-def stops(runs, folder, wanted):
-    """Tell runs to stop by signals, in both phases; then go on."""
-    found = []
-    for name, chunks in STOPS[runs.backend]:
-        path = os.path.join(folder, f"{name}-{chunks}")
-        process, pipe = runs.start(path, chunks - 1)
-        said = hear(pipe, chunks)
-        os.kill(process, getattr(signal, name))
-        more, status = finish(process, pipe)
-        seen, _, result = (said + more).partition("|")
-        phase, torn = where_it_stands(path)
-        found.append(
-            {
-                "signal": name,
-                "status": status,
-                "phase": phase,
-                "torn": torn,
-                "seen": seen,
-                "result": result,
-                "differences": completed(runs, path, wanted),
-            }
-        )
-    return found
-
-
-def impatient(runs, folder, wanted):
-    """Press Ctrl-C, and again when that was noted, within one chunk; then go on."""
-    path = os.path.join(folder, "impatient")
-    process, pipe = runs.start(path, 1, seconds=LONG)
-    said = hear(pipe, 2)
-    os.kill(process, signal.SIGINT)
-    said += hear(pipe, 1)
-    os.kill(process, signal.SIGINT)
-    more, status = finish(process, pipe)
-    return {"said": said + more, "status": status, "differences": completed(runs, path, wanted)}
-
-
-def writers(runs, folder, wanted):
-    """Begin on a store that another process writes to, with and without going on."""
-    path = os.path.join(folder, "shared")
-    first, pipe = runs.start(path, 0)
-    hear(pipe, 1)
-    others = [finish(*runs.start(path, resume=resume)) for resume in (True, False)]
-    still = os.waitpid(first, os.WNOHANG)[0] == 0
-    said, status = finish(first, pipe)
-    return {"others": others, "first": [said, status], "still": still, "differences": compare(path, wanted)}
-
-
-def main(backend, folder):
-    # Where tests run in the background, Ctrl-C is ignored, and children inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    runs = Runs(backend)
+def main(folder):
+    runs = Runs()
     wanted, begin, chunk, failures = whole(runs, folder)
-    out = {
-        "rows": ROWS,
-        "draws": DRAWS,
-        "wanted": WANTED[backend],
-        "seconds": [begin, chunk],
-        "twice": failures,
-        "kills": kills(runs, folder, wanted, begin, chunk),
-        "stops": stops(runs, folder, wanted),
-    }
-    if backend == "numba":  # they do not depend on it
-        out["impatient"] = impatient(runs, folder, wanted)
-        out["writers"] = writers(runs, folder, wanted)
-    print(json.dumps(out))
+    print(json.dumps({"wanted": WANTED, "twice": failures, "kills": kills(runs, folder, wanted, begin, chunk)}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(sys.argv[1])

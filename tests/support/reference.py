@@ -13,6 +13,7 @@ from numba import cfunc
 from scipy.linalg import expm
 
 from pmm_mcmc.engines.numba_engine import NumbaEngine
+from pmm_mcmc.engines.numba_step import Functions
 from pmm_mcmc.langevin import transitions
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
 from pmm_mcmc.model.native import SIGNATURE
@@ -396,4 +397,4 @@ def engine(kernel, d, target, table=None, gradient_table=None):
     """Return an engine for a compiled target, with the tables of integers it reads."""
     joint = np.zeros(2, np.int64) if table is None else table
     alone = joint if gradient_table is None else gradient_table
-    return NumbaEngine(kernel, d, target, target, lambda sites: joint, lambda sites: alone)
+    return NumbaEngine(kernel, d, Functions(target, lambda sites: joint, target, lambda sites: alone))

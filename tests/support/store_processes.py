@@ -1,6 +1,6 @@
 """Runs in processes that are killed, or read while they write.  Started as a script: a process that has no threads.
 
-``store_processes.py steps|moments|readers FOLDER`` prints what it found, as JSON; ``all-steps`` leaves none out.
+``store_processes.py steps|readers FOLDER`` prints what it found, as JSON; ``all-steps`` leaves none out.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import contextlib
 import itertools
 import json
 import os
-import random
-import signal
 import sys
 import time
 import traceback
@@ -92,32 +90,6 @@ def steps(folder, stride=9):
         failures += [f"step {step}: {key}" for key in compare(path, wanted)]
 
 
-def moments(folder):
-    """Kill -9 at random moments, 30 times at least, and go on until the run is complete, again and again."""
-    whole = os.path.join(folder, "whole")
-    start = time.perf_counter()
-    assert ended(child(runs.run, whole)) == 0
-    length = time.perf_counter() - start
-    wanted, failures, kills, complete = runs.files(whole), [], 0, 0
-    rng = random.Random(1)
-    while kills < 30 and not failures:
-        path, alone = os.path.join(folder, str(complete)), 0
-        while not failures:
-            process = child(runs.run, path)
-            if alone < 6:
-                time.sleep(rng.uniform(0, length))
-                os.kill(process, signal.SIGKILL)
-            status = ended(process)
-            if status == 0:
-                break
-            kills += status == -signal.SIGKILL
-            alone += 1
-            failures += [f"{path}: {status}"] if status != -signal.SIGKILL else []
-        complete += 1
-        failures += [f"{path}: {key}" for key in compare(path, wanted)]
-    return {"kills": kills, "complete": complete, "failures": failures}
-
-
 def write_watched(path, opened):
     """Write while another process reads, each chunk once the store was opened twice since the last."""
 
@@ -190,5 +162,5 @@ def readers(folder):
 
 
 if __name__ == "__main__":
-    modes = {"steps": steps, "all-steps": lambda f: steps(f, 1), "moments": moments, "readers": readers}
+    modes = {"steps": steps, "all-steps": lambda f: steps(f, 1), "readers": readers}
     print(json.dumps(modes[sys.argv[1]](sys.argv[2])))

@@ -50,22 +50,15 @@ def test_frictions_that_are_alike_leave_the_default():
 
 
 def test_a_friction_whose_steps_fail_is_not_chosen():
-    correlation = {1.0: 0.98, 0.5: 0.9, 0.25: 0.2}
+    driver = None
 
     def failing(done):
-        return 0.1 if driver_of[-1].warmup.tuned.friction == 0.25 else 0.0
+        return 0.1 if driver.warmup.tuned.friction == 0.25 else 0.0
 
-    driver_of = []
-
-    class Watched(Driver):
-        def block(self):
-            driver_of.append(self)
-            return super().block()
-
-    arguments = underdamped(scaling=np.ones(D))
-    options = {"sd": lambda done: WIDE, "precision": WIDE**-2.0, "change": correlated_by_friction(correlation)}
-    driver = Watched(arguments, 1000, chains=4, failing=failing, **options).run()
-    assert driver.tuned[-1].friction == 0.5
+    options = {"sd": lambda done: WIDE, "precision": WIDE**-2.0}
+    change = correlated_by_friction({1.0: 0.98, 0.5: 0.9, 0.25: 0.2})
+    driver = Driver(underdamped(scaling=np.ones(D)), 1000, chains=4, failing=failing, change=change, **options)
+    assert driver.run().tuned[-1].friction == 0.5
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ Estimates are within 5 standard errors; heavy tails alarm in none of 100 sets of
 
 import jax.numpy as jnp
 import numpy as np
+import pymc as pm
 import pytest
+from scipy.special import digamma, gammaln
 from scipy.stats import chi2
 
 import pmm_mcmc as pmm
 from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.hidden_mass import lowest_of_gaussian, mass_about, mass_around
+from pmm_mcmc.warmup.hidden_mass import follows_gradient, lowest_of_gaussian, mass_about, mass_around
 
 
 def places(n, d, rng):
@@ -98,3 +100,41 @@ def test_a_run_that_has_met_one_of_two_widths_is_not_trusted(narrow, wide):
         "of the mass is where the warm-up had no draw, around the chains or narrow within them, limit 1 %"
         in said.sentence
     )
+
+
+def beta_binomial(y):
+    """Log density and gradient of log a and log b for 3 of 10 successes, without a prior."""
+    a, b = np.exp(y).T
+    lp = gammaln(a + 3.0) + gammaln(b + 7.0) - gammaln(a + b + 10.0) - (gammaln(a) + gammaln(b) - gammaln(a + b))
+    total = digamma(a + b) - digamma(a + b + 10.0)
+    return lp, np.stack(
+        [a * (digamma(a + 3.0) - digamma(a) + total), b * (digamma(b + 7.0) - digamma(b) + total)], axis=1
+    )
+
+
+def student(y):
+    square = (y**2).sum(axis=1)
+    return -2.5 * np.log1p(square / 3.0), -5.0 * y / (3.0 + square)[:, None]
+
+
+def test_a_log_density_that_is_rounding_does_not_follow_its_gradient():
+    far = np.random.default_rng(1).uniform(34.5, 36.5, size=(200, 2))
+    assert follows_gradient(beta_binomial, far, 0.01).mean() < 0.2
+    for density in (beta_binomial, student, lambda y: (-0.5 * (y**2).sum(axis=1), -y)):
+        assert follows_gradient(density, far / 6.0, 0.01).all()
+    # The top of a mode a thousandth wide, as far out, on half of its width.
+    top = np.full((1, 2), 100.0)
+    assert follows_gradient(lambda y: (-0.5e6 * ((y - 100.0) ** 2).sum(axis=1), -1e6 * (y - 100.0)), top, 5e-6).all()
+
+
+def test_rounding_far_out_is_neither_mass_nor_a_mode():
+    """Four of five such runs were refused for nearly all of the mass, which they had met."""
+    successes = np.random.default_rng(4).binomial(20, 0.3, size=30)
+    with pm.Model() as model:
+        a = pm.HalfFlat("a")
+        b = pm.HalfFlat("b")
+        pm.Potential("prior", -2.5 * pm.math.log(a + b))
+        pm.BetaBinomial("y", n=20, alpha=a, beta=b, observed=successes)
+    for seed in (2, 3):
+        result = pmm.sample(200, model=model, random_seed=seed, progressbar=False, compute_convergence_checks=False)
+        assert "modes" not in [reason.code for reason in pmm.verdict(result).reasons]

@@ -32,18 +32,9 @@ _HEADER = struct.Struct("<8sI32s")
 def encode(obj: Any, name: str = "checkpoint") -> bytes:
     """Return an object as bytes that :func:`decode` turns back into an equal one.
 
-    Parameters
-    ----------
-    obj
-        ``None``, bool, int, float, str, list, tuple, dict with str keys, NumPy scalar or array of bools, integers or
-        floats, dataclass or named tuple, and any nesting of these.  Subclasses are not accepted in their place.
-    name
-        Its name in error messages.
-
-    Raises
-    ------
-    StoreError
-        If something in it has another type; the message says where.
+    It may be ``None``, a bool, int, float, str, list, tuple, dict with str keys, NumPy scalar or array of bools,
+    integers or floats, dataclass or named tuple, and any nesting of these, but no subclass of them.  Something else
+    raises :class:`StoreError`, which says where it is, below ``name``.
     """
     arrays: list[np.ndarray] = []
     contents = io.BytesIO()
@@ -57,17 +48,9 @@ def encode(obj: Any, name: str = "checkpoint") -> bytes:
 def decode(data: bytes, types: Iterable[type] = (), name: str = "checkpoint") -> Any:
     """Return the object that :func:`encode` turned into these bytes, with writable arrays.
 
-    Parameters
-    ----------
-    data, name
-        All bytes of a checkpoint, and its name in error messages.
-    types
-        The dataclasses and named tuples that it may contain, identified by their names.
-
-    Raises
-    ------
-    StoreError
-        If the checkpoint is damaged or of another format, or contains a type that is not given or has other fields.
+    ``types`` are the dataclasses and named tuples that it may contain, identified by their names.  Raises
+    :class:`Damaged` for other bytes than were written, :class:`StoreError` for another format, or a type that is not
+    among them or has other fields.
     """
     if len(data) < _HEADER.size or not data.startswith(_MAGIC):
         raise Damaged(f"{name}: not a checkpoint of pmm_mcmc")

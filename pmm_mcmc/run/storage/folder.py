@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from filelock import FileLock, Timeout
+from filelock import FileLock, Timeout  # comes with pytensor
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 

@@ -55,12 +55,7 @@ def intact(data: bytes) -> bool:
 class Extent(NamedTuple):
     """The committed contents of a store.
 
-    Attributes
-    ----------
-    rows
-        Number of draws of each group that has any.
-    copies
-        Current copy, 0 or 1, of each array that was replaced.
+    Number of draws of each group that has any, and the current copy, 0 or 1, of each array that was replaced.
     """
 
     rows: dict[str, int]
@@ -68,41 +63,21 @@ class Extent(NamedTuple):
 
 
 class ArrayLayout:
-    """The groups and arrays of a store by their paths, without draws.
+    """The groups and arrays of a store by their paths, without draws; ``draws`` are the groups that have any.
 
-    Parameters
-    ----------
-    nodes
-        Zarr's metadata of each group and array.
-
-    Attributes
-    ----------
-    draws
-        Names of the variables with draws, by group.
+    ``nodes`` are zarr's metadata of each.
     """
 
     def __init__(self, nodes: Mapping[str, Any]):
         self.nodes = dict(nodes)
-        self.draws: dict[str, list[str]] = {}
-        for path, meta in self.nodes.items():
-            if _grows(meta) and not _is_coordinate(path, meta):
-                self.draws.setdefault(_group(path), []).append(_name(path))
+        growing = (path for path, meta in self.nodes.items() if _grows(meta) and not _is_coordinate(path, meta))
+        self.draws = list(dict.fromkeys(map(_group, growing)))
 
     @classmethod
     def plan(cls, template: xr.DataTree, rows: int, chains: int) -> tuple[ArrayLayout, dict[str, bytes]]:
-        """Return the layout of a result, and the files of all arrays that do not grow.
+        """Return the layout of a result without draws, and the files of all arrays that do not grow.
 
-        Parameters
-        ----------
-        template
-            The result with no draws.
-        rows, chains
-            Draws and chains of one chunk.
-
-        Raises
-        ------
-        StoreError
-            If something in the template cannot be stored; the message names it.
+        Chunks are of so many ``rows`` and ``chains``.  What cannot be stored raises :class:`StoreError`.
         """
         groups = {node.path: node.to_dataset(inherit=False).drop_encoding() for node in template.subtree}
         encoding = {

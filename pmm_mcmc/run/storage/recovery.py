@@ -12,7 +12,7 @@ import numpy as np
 from pmm_mcmc.run.storage.checkpoint import decode
 from pmm_mcmc.run.storage.errors import Damaged, NothingStored, StoreError
 from pmm_mcmc.run.storage.folder import LOCKS, PARTIAL, PRIVATE, Folder, folder_at
-from pmm_mcmc.run.storage.layout import METADATA, ArrayLayout, Extent, intact
+from pmm_mcmc.run.storage.layout import ArrayLayout, Extent, intact
 
 __all__ = [
     "CREATING", "NOTES", "SETTINGS", "SLOTS", "Record", "complete", "differences", "last_whole", "refuse_existing",
@@ -114,15 +114,7 @@ def stored_layout(folder: Folder, identity: Mapping[str, Any]) -> ArrayLayout:
 
 
 def stored_identity(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the identity of the run in a store.
-
-    Raises
-    ------
-    NothingStored
-        If there is no store, or its creation was interrupted.
-    StoreError
-        If the path contains other files.
-    """
+    """Return the identity of the run in a store; :class:`NothingStored` or :class:`StoreError` if there is none."""
     return _settings(folder_at(path))["identity"]
 
 
@@ -143,19 +135,8 @@ def last_whole(
 ) -> tuple[Record, dict[str, str]]:
     """Return the last whole commit, and the faults of later ones by the key of their file.
 
-    Parameters
-    ----------
-    folder, layout
-        The folder of the store, and its arrays.
-    types
-        Types that checkpoints may contain.
-    sizes
-        Sizes of all files, by key.
-
-    Raises
-    ------
-    StoreError
-        If there are commits, and none is whole.
+    ``types`` are those that checkpoints may contain; ``sizes`` are those of all files.  Raises :class:`StoreError` if
+    no commit is whole.
     """
     types = (*types, Record, Extent)
     records = {}
@@ -168,12 +149,7 @@ def last_whole(
         except Damaged as error:
             faults[key] = str(error)
     if not records and not faults:
-        none = Record()
-        gone = folder.get(METADATA) != layout.published(none.extent)[METADATA] and "its checkpoints are missing"
-        fault = gone or _fault(folder, layout, none, sizes)
-        if not fault:
-            return none, {}
-        faults[""] = fault
+        faults[""] = "its checkpoints are missing"
     for key, record in sorted(records.items(), key=lambda item: -item[1].number):
         fault = _fault(folder, layout, record, sizes)
         if not fault:

@@ -66,27 +66,14 @@ class Store:
         *,
         primary: bool = True,
     ) -> Self:
-        """Create a store at a path that does not exist or is an empty folder.
+        """Create a store at a path or URL that does not exist or is an empty folder.
 
-        Parameters
-        ----------
-        path
-            A path, or a URL that fsspec knows.
-        template
-            The result with no draws: every variable with a dimension ``draw`` has the dimensions (chain, draw, ...)
-            and no rows.  Other variables are stored as they are.
-        identity
-            Entries that must be equal to resume the run: str, int, float, list or None by name.
-        rows_per_chunk, chains_per_chunk
-            Draws and chains in one file.
-        primary
-            Whether this process publishes.  Other processes only write files of their chains, and open the store
-            after the primary has created it.
-
-        Raises
-        ------
-        StoreError
-            If the path exists and is not empty, cannot be written to, or the template cannot be stored.
+        ``template`` is the result with no draws: every variable with a dimension ``draw`` has the dimensions (chain,
+        draw, ...) and no rows; others are stored as they are.  Entries of ``identity`` (str, int, float, list, array or
+        None) must be equal to resume the run.  One file has at most ``rows_per_chunk`` draws of ``chains_per_chunk``
+        chains.  The ``primary`` process publishes; others only write files of their chains, and open the store after it
+        was created.  A path that is in use or cannot be written to, and a template that cannot be stored, raise
+        :class:`StoreError`.
         """
         folder = folder_at(path)
         if not primary:
@@ -103,6 +90,7 @@ class Store:
             refuse_twins(folder, layout)
             store = cls(folder, layout, Record(), primary)
             store._run(folder.put, (files | layout.own_metadata(store._extent)).items())
+            folder.put(SLOTS[1], encode(Record()))
             folder.put(SETTINGS, settings)
             store._publish(store._extent)
             folder.delete(CREATING)
@@ -119,23 +107,9 @@ class Store:
     ) -> Self:
         """Open a store at its last whole commit; later files are removed.
 
-        Parameters
-        ----------
-        path
-            Path or URL of the store.
-        identity
-            The same as when it was created.
-        types
-            The dataclasses and named tuples that its checkpoint may contain.
-        primary
-            As in :meth:`create`; the other processes resume after the primary has.
-
-        Raises
-        ------
-        NothingStored
-            If there is no store, or its creation was interrupted.
-        StoreError
-            If the store belongs to another run, another process writes to it, or no commit is whole.
+        ``types`` are the dataclasses and named tuples that its checkpoint may contain; other arguments are those of
+        :meth:`create`.  Raises :class:`NothingStored` if there is no store or its creation was interrupted,
+        :class:`StoreError` if it belongs to another run, another process writes to it, or no commit is whole.
         """
         folder = folder_at(path)
         layout = stored_layout(folder, identity)
@@ -163,23 +137,11 @@ class Store:
         return dict(self._extent.rows)
 
     def append(self, group: str, arrays: Mapping[Any, Any], chains: slice = slice(None)) -> None:
-        """Write values, which become visible with the next commit.
+        """Write values of a group by variable, which become visible with the next commit.
 
-        Parameters
-        ----------
-        group
-            Path of the group.
-        arrays
-            Values by variable: draws (chain, n, ...) that follow the committed ones.  Values of a variable without
-            draws replace the previous ones, for results that are updated during a run; a reader that takes longer than
-            the time between two commits may see some of them replaced already.
-        chains
-            Their chains: all, or from one multiple of ``chains_per_chunk`` to another.
-
-        Raises
-        ------
-        StoreError
-            If values do not fit the template, or cannot be written.
+        Draws (chain, n, ...) follow the committed ones.  Values of a variable without draws replace the previous ones,
+        for results that are updated during a run; a reader that takes longer than the time between two commits may see
+        some of them replaced already.  ``chains`` are from one multiple of ``chains_per_chunk`` to another.
         """
         row = self._extent.rows.get(group, 0)
         tasks: list[tuple[str, np.ndarray, list[int]]] = []
@@ -201,15 +163,7 @@ class Store:
     def commit(self, checkpoint: Any) -> None:
         """Make all appended values visible, together with a checkpoint; either everything or nothing is committed.
 
-        Parameters
-        ----------
-        checkpoint
-            Any object that :func:`~pmm_mcmc.run.storage.checkpoint.encode` accepts.
-
-        Raises
-        ------
-        StoreError
-            If something is missing or cannot be written.  The commit can be tried again.
+        The checkpoint is any object that :func:`~pmm_mcmc.run.storage.checkpoint.encode` accepts.
         """
         rows = {group: n + self._rows.get(group, 0) for group, n in self._extent.rows.items()}
         copies = {path: 1 - self._extent.copies.get(path, 0) for path in self._replaced}
@@ -233,13 +187,9 @@ class Store:
         self._forget()
 
     def note(self, attributes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Store attributes that are known, or may be another time, when the run has ended.
+        """Store attributes by group that are known at the end of a run, or may differ between two equal ones.
 
-        Parameters
-        ----------
-        attributes
-            Attributes by group (``"/"`` for the root) and name, added to earlier ones.  The tree that
-            :func:`open_store` returns has them.
+        They are added to earlier ones; the tree that :func:`open_store` returns has them.
         """
         if self._primary:
             notes = stored_notes(self._folder)
