@@ -10,7 +10,7 @@ from numba import cfunc
 from reference import engine, gaussian
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines import numba_engine
+from pmm_mcmc.engines import contract
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Ensemble, empty_state
 from pmm_mcmc.langevin import stability
@@ -152,12 +152,12 @@ def test_a_runaway_is_caught(monkeypatch, name):
         out = run_on(quartic, name, 1.2, d=2, rows=1, start=5.0)
         return out.unstable[0], out.refined[0], out.lp[0], out.position[0]
 
-    monkeypatch.setattr(numba_engine, "steepest_curvature", lambda *_: np.inf)  # the energy is enough
+    monkeypatch.setattr(contract, "steepest_curvature", lambda *_: np.inf)  # the energy is enough
     unstable, refined, lp, position = run()
     assert unstable + refined == 1 and lp > -1300.0
     if unstable:
         np.testing.assert_array_equal(position, 5.0)
-    monkeypatch.setattr(numba_engine, "guard_threshold", lambda *_: np.inf)
+    monkeypatch.setattr(contract, "guard_threshold", lambda *_: np.inf)
     unstable, refined, lp, _ = run()
     assert unstable == refined == 0 and lp < -1e5, "without the guard the step is taken"
 
