@@ -13,6 +13,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 
 from pmm_mcmc.model.initial_points import checked_values, for_chains
+from pmm_mcmc.model.outputs import python_function
 
 __all__ = ["check_direction", "check_discrete", "check_free", "check_initvals", "check_model", "missing_data"]
 
@@ -77,8 +78,6 @@ def missing_data(model: pm.Model, point: Mapping[str, np.ndarray]) -> str:
             return f"{node.name}: {np.ma.count_masked(array)} of {array.size} data are missing; {remedy}"
     if not any(np.isnan(array).any() for array in held.values()):
         return ""
-    from pmm_mcmc.model.outputs import python_function
-
     for term in (*model.observed_RVs, *model.potentials):
         graph = model.logp(vars=[term], sum=False)[0]
         inputs = [var for var in model.value_vars if var in set(ancestors([graph]))]
