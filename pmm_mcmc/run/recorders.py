@@ -261,7 +261,7 @@ def recorder_of(
     if request.auto:
         every = look_every(chains)
         draws = bound_after(0 if request.finished_run is None else request.finished_run.run.done, every)
-    rows = rows_of_chunk(every, chains, plan.numbers_per_draw)
+    rows = rows_of_chunk(min(every, request.longest_chunk or every), chains, plan.numbers_per_draw)
     if request.store is not None:
         return _of_store(request, plan, empty, attrs, identity | {"rows": rows}, processes)
     moments = request.keep == "moments"

@@ -87,6 +87,8 @@ class Request:
         The seed; None for a fresh one, or that of a stored run.
     finished_run
         The result in memory that is continued.
+    longest_chunk
+        Draws of each chain in a chunk at most; None: as many as memory has room for.
     ladder, reference
         Those of a ladder of temperatures, of :func:`pmm_mcmc.temper`; None without one.
     """
@@ -118,6 +120,7 @@ class Request:
     callback: Callable[[FinishedChunk], None] | None = None
     progressbar: bool = True
     compute_convergence_checks: bool = True
+    longest_chunk: int | None = None
 
     @classmethod
     def checked(

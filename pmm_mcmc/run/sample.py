@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import xarray as xr
 
 from pmm_mcmc.model.checks import check_direction
+from pmm_mcmc.run.background import Background
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
@@ -19,7 +20,7 @@ from pmm_mcmc.run.phases import Run, Sampling
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.recorders import recorder_of
 from pmm_mcmc.run.request import Request
-from pmm_mcmc.run.signals import stop_on_signals
+from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.starts import density_at, draws_of_prior, starts
 from pmm_mcmc.run.until import DRAWS, UntilKnown, until_of
 
@@ -52,6 +53,7 @@ def sample(
     callback: Callable[[FinishedChunk], None] | None = None,
     progressbar: bool = True,
     compute_convergence_checks: bool = True,
+    blocking: bool = True,
     **others: Any,
 ) -> xr.DataTree:
     r"""Draw samples with compiled loops: many chains, on CPU threads or on JAX, stored and resumable.
@@ -122,6 +124,9 @@ def sample(
         Log the verdict (:func:`pmm_mcmc.verdict`).  For this, jumps and walls of the log density are looked for between
         draws, with 95 to some 700 gradients in all, necks beyond them, with 400 and, where the posterior narrows, some
         :math:`40 (d + 40)` more; they are in no statistic.
+    blocking
+        False returns at once, while the run goes on in a thread: an object with ``progress``, the ``posterior`` so far,
+        ``stop()`` and ``wait()``, of which the last two return the result.
     **others
         Arguments of ``pm.sample`` with another name here, or with no meaning, are refused with what to use instead.
         Those that this function once had are understood: ``more`` (:func:`pmm_mcmc.extend`), ``device``,
@@ -129,7 +134,7 @@ def sample(
 
     Returns
     -------
-    xarray.DataTree
+    xarray.DataTree or Background
         The result, with the groups, dims, coords and attributes of ``pm.sample``'s result for the same step, and its
         statistics but for those that are the same for all draws, which are attributes.  If draws are kept in memory, it
         has a small group ``checkpoint`` for :func:`pmm_mcmc.extend`.  Its ``sampling_time`` is in seconds and includes
@@ -186,7 +191,11 @@ def sample(
         adjusted=adjusted, callback=callback, progressbar=progressbar,
         compute_convergence_checks=compute_convergence_checks, **old,
     )  # fmt: skip
-    return _drawn(request)
+    if not isinstance(blocking, bool):
+        raise ValueError(f"blocking={blocking!r}: must be True or False")
+    if blocking:
+        return _drawn(request, StopRequest())
+    return cast(xr.DataTree, Background(_drawn, request))  # so that other calls have the type of their result
 
 
 def extend(
@@ -242,10 +251,10 @@ def extend(
         extend, others, FinishedRun.of(dt), draws=draws, model=model, cores=cores, callback=callback,
         progressbar=progressbar, compute_convergence_checks=compute_convergence_checks,
     )  # fmt: skip
-    return _drawn(request)
+    return _drawn(request, StopRequest())
 
 
-def _drawn(request: Request) -> xr.DataTree:
+def _drawn(request: Request, stopped: StopRequest) -> xr.DataTree:
     """Run what is requested and return its result."""
     with Console(request) as console:
         plan = SamplingPlan.of(request, console.announce)
@@ -268,7 +277,7 @@ def _drawn(request: Request) -> xr.DataTree:
             bar = console.bar(
                 plan.longest_warmup(request.tune), until.bound, adjusted=plan.adjusted, show=processes.primary
             )
-            with stop_on_signals() as stopped, bar:
+            with stop_on_signals(stopped), bar:
                 console.update(run.tuning, run.tuned, run.done, run.n_grad, run.unstable)
                 finished = Sampling(plan, request, run, recorder, until, console, processes).go(stopped)
                 if finished:

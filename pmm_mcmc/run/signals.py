@@ -29,12 +29,11 @@ class StopRequest:
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[StopRequest]:
+def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
     """Turn the first Ctrl-C or SIGTERM into a request to stop; the second has its usual effect.
 
-    Outside the main thread, where signals do not arrive, there is never a request.
+    Outside the main thread signals do not arrive.
     """
-    request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return

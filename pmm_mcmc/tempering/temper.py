@@ -24,7 +24,7 @@ from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.findings import modes_of, noted
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.request import Request, fresh_seed, stored_run
-from pmm_mcmc.run.signals import stop_on_signals
+from pmm_mcmc.run.signals import StopRequest, stop_on_signals
 from pmm_mcmc.run.until import DRAWS
 from pmm_mcmc.steps.base import LangevinStep
 from pmm_mcmc.steps.poisson import PoissonULMC
@@ -137,7 +137,7 @@ def _tempered(request: Request) -> xr.DataTree:
         if request.resume and not stored:
             _log.info("Nothing is stored yet in %s: the ladder is tuned from the beginning", request.store)
         bar = console.bar(request.tune, request.draws, adjusted=True)
-        with ExitStack() as stack, stop_on_signals() as stopped, bar:
+        with ExitStack() as stack, stop_on_signals(StopRequest()) as stopped, bar:
             driver = Tempering(plan, request, fixed, plan.identity | identity, stored, console, stack)
             finished = driver.go(stopped)
             if driver.tuned:

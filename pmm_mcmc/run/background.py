@@ -1,0 +1,132 @@
+"""A run in a thread of its own, for ``pmm.sample(..., blocking=False)``."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import signal
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import xarray as xr
+
+from pmm_mcmc.run.driver import FinishedChunk
+from pmm_mcmc.run.request import Request
+from pmm_mcmc.run.signals import StopRequest
+
+__all__ = ["Background"]
+
+_log = logging.getLogger("pmm_mcmc")
+
+# Chunks that draws so far come in, at least.
+_CHUNKS = 20
+
+
+class Background:
+    """A run that goes on while other code does.  It ends with the process.
+
+    Parameters
+    ----------
+    run
+        Makes the draws of a request, until the stop request says so.
+    request
+        The checked arguments.
+
+    Examples
+    --------
+    >>> import pymc as pm, pmm_mcmc as pmm
+    >>> with pm.Model():
+    ...     x = pm.Normal("x")
+    ...     run = pmm.sample(200, random_seed=1, progressbar=False, blocking=False)
+    >>> run.wait()["posterior"].sizes["draw"]
+    200
+    >>> run
+    <pmm.sample in the background: finished, 200 draws of each chain>
+    """
+
+    def __init__(self, run: Callable[[Request, StopRequest], xr.DataTree], request: Request):
+        self._chunks: list[dict[str, np.ndarray]] = []
+        self._phase = "compiling"
+        self._result: xr.DataTree | None = None
+        self._error: BaseException | None = None
+        self._stopped = StopRequest()
+        self._callback = request.callback
+        self._keeps_draws = request.keep == "draws"
+        every = None if request.auto else max(1, request.draws // _CHUNKS)
+        watched = dataclasses.replace(request, callback=self._see, longest_chunk=every)
+        self._thread = threading.Thread(target=self._run, args=(run, watched), name="pmm.sample", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<pmm.sample in the background: {self.progress}>"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended: with all its draws, stopped, or by an error."""
+        return not self._thread.is_alive()
+
+    @property
+    def progress(self) -> str:
+        """Where the run is, in words."""
+        return self._phase
+
+    @property
+    def posterior(self) -> xr.Dataset:
+        """The draws so far, without those of the warm-up; before the end dims have no names of the model."""
+        if self._result is not None:
+            return self._result["posterior"].to_dataset()
+        chunks = list(self._chunks)
+        arrays = {name: np.concatenate([chunk[name] for chunk in chunks], axis=1) for name in (chunks or [{}])[0]}
+        dims = {name: [f"{name}_dim_{i}" for i in range(array.ndim - 2)] for name, array in arrays.items()}
+        return xr.Dataset({name: (["chain", "draw", *dims[name]], array) for name, array in arrays.items()})
+
+    def wait(self, timeout: float | None = None) -> xr.DataTree:
+        """Return the result once the run has ended.
+
+        Parameters
+        ----------
+        timeout
+            Seconds to wait at most.
+
+        Raises
+        ------
+        TimeoutError
+            If it goes on still; it is not stopped.
+        Exception
+            The error that ended the run.
+        """
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise TimeoutError(
+                f"timeout={timeout}: the run goes on ({self.progress}); wait again, or stop it by stop()"
+            )
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+    def stop(self) -> xr.DataTree:
+        """End the run and return the result with the draws so far."""
+        self._stopped.number = int(signal.SIGINT)
+        return self.wait()
+
+    def _run(self, run: Callable[[Request, StopRequest], xr.DataTree], request: Request) -> None:
+        try:
+            self._result = run(request, self._stopped)
+            self._chunks = []
+            self._phase = f"finished, {self._result['posterior'].sizes['draw']} draws of each chain"
+        except BaseException as error:
+            self._error = error
+            self._phase = f"failed, {type(error).__name__}"
+            _log.error("The run in the background failed: %s; its wait() raises the error", error)
+
+    def _see(self, chunk: FinishedChunk) -> None:
+        if chunk.tuning:
+            self._phase = f"warm-up, {chunk.done} transitions"
+        else:
+            self._phase = f"{chunk.done} draws of each chain"
+            if self._keeps_draws:
+                self._chunks.append(chunk.posterior)
+        if self._callback is not None:
+            self._callback(chunk)
