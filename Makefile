@@ -64,6 +64,7 @@ package: $(PACKAGE)/.done
 
 # What touches PyMC and PyTensor, and the demo, with the oldest versions that pyproject.toml allows; the other targets
 # have the newest.  `uv pip compile --resolution lowest-direct --extra report pyproject.toml` lists them.
+oldest: export PYTENSOR_FLAGS = base_compiledir=$(OLDEST)/pytensor
 oldest: $(OLDEST)/.done
 	$(OLDEST)/bin/python -m pytest -q tests/model/test_native.py tests/model/test_checks.py tests/steps/test_unbound.py
 	$(OLDEST)/bin/python examples/eight_schools.py

@@ -13,6 +13,7 @@ import pytest
 import torch
 from diffusers import DDPMScheduler, DPMSolverMultistepScheduler, FlowMatchEulerDiscreteScheduler
 from diffusion_reference import run
+from scheduler_calls import SHAPE, loop, network, sample
 from tiny_pipelines import flux, sd3
 
 from pmm_mcmc.diffusion import DiffusionSchedule, plan_blocks
@@ -21,7 +22,6 @@ from pmm_mcmc.diffusion.diffusers import PoissonMidpointScheduler
 from pmm_mcmc.diffusion.diffusers_flow import PoissonMidpointFlowScheduler
 from pmm_mcmc.diffusion.schedule import flow_scale
 
-SHAPE = (4, 3, 8, 8)
 # As published with the models, but for their version.
 CONFIGS = {
     "SD3": {"num_train_timesteps": 1000, "shift": 3.0},
@@ -42,24 +42,6 @@ CONFIGS = {
     "linear": {"shift": 1.0, "use_dynamic_shifting": True, "time_shift_type": "linear"},
 }  # fmt: skip
 MU = 0.83
-
-
-def sample(seed=0, shape=SHAPE, dtype=torch.float32):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-
-
-def network(x, t):
-    """Return anything that is not linear in the state."""
-    return torch.sin(2.0 * x + 0.01 * float(t)) + 0.3 * x
-
-
-def loop(scheduler, x, n_steps=10, seed=0, network=network, generator=None, **options):
-    """Denoise as pipelines do."""
-    generator = generator or torch.Generator().manual_seed(seed)
-    scheduler.set_timesteps(n_steps, **options)
-    for t in scheduler.timesteps:
-        x = scheduler.step(network(scheduler.scale_model_input(x, t), t), t, x, generator=generator).prev_sample
-    return x
 
 
 def theirs_and_ours(name, **options):
@@ -182,32 +164,6 @@ def test_is_the_method_on_the_same_draws(midpoint, noise_level, monkeypatch):
     assert np.abs(result.numpy() - wanted).max() < 1e-6 * np.abs(wanted).max()
 
 
-def test_generators():
-    scheduler = PoissonMidpointFlowScheduler()
-    assert torch.equal(loop(scheduler, sample(), seed=3), loop(scheduler, sample(), seed=3))
-    assert not torch.equal(loop(scheduler, sample(), seed=3), loop(scheduler, sample(), seed=4))
-
-    def generators(seeds):
-        return [torch.Generator().manual_seed(s) for s in seeds]
-
-    all_four = loop(scheduler, sample(), generator=generators((1, 2, 3, 4)))
-    third = loop(scheduler, sample()[2:3], generator=generators((3,)))
-    assert torch.allclose(all_four[2:3], third, atol=1e-5)
-
-
-def test_midpoint_seed():
-    def drawn(seed):
-        scheduler = PoissonMidpointFlowScheduler(midpoint_seed=seed)
-        scheduler.set_timesteps(20)
-        first = scheduler.timesteps
-        scheduler.set_timesteps(20)
-        return first, scheduler.timesteps
-
-    (a, b), (c, _), (e, f) = drawn(0), drawn(1), drawn(None)
-    assert torch.equal(a, b) and not torch.equal(a, c) and not torch.equal(e, f)
-    assert torch.equal(a[::2], c[::2]) and torch.equal(e[::2], f[::2])
-
-
 def test_tuple_is_the_object():
     first, second = PoissonMidpointFlowScheduler(), PoissonMidpointFlowScheduler()
     first.set_timesteps(5)
@@ -221,18 +177,6 @@ def test_tuple_is_the_object():
         )
         assert torch.allclose(a.pred_original_sample, x - t / 1000 * network(x, t), atol=1e-5)
         x = a.prev_sample
-
-
-@pytest.mark.parametrize("dtype", (torch.float64, torch.float32, torch.bfloat16, torch.float16))
-def test_steps_keep_shape_and_type_at_any_timestep(dtype):
-    scheduler = PoissonMidpointFlowScheduler(shift=3.0)
-    scheduler.set_timesteps(10)
-    x = sample(dtype=dtype)
-    for t in (0.5, 3.0, torch.tensor(617.3), 1000.0, scheduler.timesteps[3], scheduler.timesteps[-1]):
-        for _ in range(2):
-            output = scheduler.step(0.2 * x, t, x).prev_sample
-            assert output.shape == x.shape and output.dtype == dtype and torch.all(torch.isfinite(output))
-    assert scheduler.step_index == 20
 
 
 def test_timesteps_rounded_to_half_precision_are_those_that_are_next():
@@ -270,25 +214,6 @@ def test_noise_is_scaled_as_theirs():
     each = torch.cat([ours.scale_noise(x[i : i + 1], many[i], noise[i : i + 1]) for i in range(4)])
     assert torch.allclose(ours.scale_noise(x, many, noise), each)
     assert ours.scale_noise(x.to(torch.bfloat16), many, noise.to(torch.bfloat16)).dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("first", (4, 7))
-def test_starting_later_as_from_image_to_image(first):
-    """At the start of a block, and in the middle of one."""
-
-    def begun(told):
-        scheduler = PoissonMidpointFlowScheduler(shift=3.0)
-        scheduler.set_timesteps(10)
-        kept = scheduler.timesteps[first:]
-        if told:
-            scheduler.set_begin_index(first)
-        x = scheduler.scale_noise(torch.zeros(SHAPE), kept[:1], sample())
-        for t in kept:
-            x = scheduler.step(0.1 * x, t, x, generator=torch.Generator().manual_seed(int(t))).prev_sample
-        assert scheduler.step_index == 20
-        return x
-
-    assert torch.equal(begun(True), begun(False))
 
 
 @pytest.mark.parametrize("make", (sd3, flux))

@@ -12,31 +12,12 @@ import pytest
 import torch
 from diffusers import DDPMPipeline, DDPMScheduler, DPMSolverMultistepScheduler, UNet2DModel
 from diffusion_reference import run
+from scheduler_calls import SHAPE, loop, network, sample
 
 from pmm_mcmc.diffusion import Blocks, DiffusionSchedule, plan_blocks
 from pmm_mcmc.diffusion import diffusers_calls as module
 from pmm_mcmc.diffusion.diffusers import PoissonMidpointScheduler
 from pmm_mcmc.diffusion.interpolation import make_table
-
-SHAPE = (4, 3, 8, 8)
-
-
-def sample(seed=0, shape=SHAPE, dtype=torch.float32):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-
-
-def network(x, t):
-    """Return anything that is not linear in the state."""
-    return torch.sin(2.0 * x + 0.01 * float(t)) + 0.3 * x
-
-
-def loop(scheduler, x, n_steps=10, seed=0, network=network, generator=None, **options):
-    """Denoise as pipelines do."""
-    generator = generator or torch.Generator().manual_seed(seed)
-    scheduler.set_timesteps(n_steps, **options)
-    for t in scheduler.timesteps:
-        x = scheduler.step(network(scheduler.scale_model_input(x, t), t), t, x, generator=generator).prev_sample
-    return x
 
 
 @pytest.fixture(scope="module")
@@ -128,60 +109,6 @@ def test_is_the_method_on_the_same_draws(midpoint, kind, monkeypatch):
     assert all(level in blocks.edges or q[level] > 0 for level in levels)
 
 
-def test_same_generator_gives_the_same_images_and_lists_of_generators_work():
-    scheduler = PoissonMidpointScheduler()
-    assert torch.equal(loop(scheduler, sample(), seed=3), loop(scheduler, sample(), seed=3))
-    assert not torch.equal(loop(scheduler, sample(), seed=3), loop(scheduler, sample(), seed=4))
-
-    def generators(seeds):
-        return [torch.Generator().manual_seed(s) for s in seeds]
-
-    all_four = loop(scheduler, sample(), generator=generators((1, 2, 3, 4)))
-    third = loop(scheduler, sample()[2:3], generator=generators((3,)))
-    assert torch.allclose(all_four[2:3], third, atol=1e-5)
-
-
-def test_midpoint_seed():
-    def drawn(seed):
-        scheduler = PoissonMidpointScheduler(midpoint_seed=seed)
-        scheduler.set_timesteps(20)
-        first = scheduler.timesteps
-        scheduler.set_timesteps(20)
-        return first, scheduler.timesteps
-
-    (a, b), (c, d), (e, f) = drawn(0), drawn(1), drawn(None)
-    assert torch.equal(a, b) and torch.equal(c, d) and not torch.equal(a, c) and not torch.equal(e, f)
-    assert torch.equal(a[::2], c[::2]) and torch.equal(e[::2], f[::2])
-
-
-def test_tuple_is_the_object():
-    first, second = PoissonMidpointScheduler(), PoissonMidpointScheduler()
-    first.set_timesteps(5)
-    second.set_timesteps(5)
-    x = y = sample()
-    for t in first.timesteps:
-        a = first.step(network(x, t), t, x, generator=torch.Generator().manual_seed(int(t)))
-        b = second.step(network(y, t), t, y, torch.Generator().manual_seed(int(t)), return_dict=False)
-        assert torch.equal(a.prev_sample, b[0]) and torch.equal(a.pred_original_sample, b[1])
-        x, y = a.prev_sample, b[0]
-
-
-@pytest.mark.parametrize("dtype", (torch.float64, torch.float32, torch.bfloat16, torch.float16))
-def test_steps_keep_shape_and_type_at_any_timestep(dtype):
-    scheduler = PoissonMidpointScheduler()
-    scheduler.set_timesteps(10)
-    x = sample(dtype=dtype)
-    for t in (0, 1, 5, torch.tensor(617), 999, scheduler.timesteps[3], scheduler.timesteps[-1]):
-        for _ in range(2):
-            output = scheduler.step(0.2 * x, t, x).prev_sample
-            assert output.shape == x.shape and output.dtype == dtype and torch.all(torch.isfinite(output))
-    assert scheduler.step_index == 20
-    # Between the calls of a block half precision would add up its roundings.
-    scheduler.set_timesteps(10)
-    scheduler.step(0.2 * x, 999, x)
-    assert scheduler._state.path.dtype == torch.promote_types(dtype, torch.float32)
-
-
 def test_prediction_types_agree():
     schedule = DiffusionSchedule.named("linear", 1000)
     results = []
@@ -238,26 +165,6 @@ def test_ddpm_pipeline_calls_the_network_twice_a_step(unet, tmp_path):
     again.set_progress_bar_config(disable=True)
     assert type(again.scheduler) is PoissonMidpointScheduler
     assert torch.allclose(images(again), first, atol=1e-6)
-
-
-@pytest.mark.parametrize("midpoint", ("importance", "bernoulli"))
-def test_starting_later_as_from_image_to_image(midpoint):
-    """The later calls are those of a chain that starts there."""
-    scheduler = PoissonMidpointScheduler(midpoint=midpoint, variant="2")
-    scheduler.set_timesteps(10)
-    first = 4 * scheduler.order
-    kept = scheduler.timesteps[first:]
-    scheduler.set_begin_index(first)
-    x = scheduler.add_noise(torch.zeros(SHAPE), sample(), kept[:1])
-    for t in kept:
-        x = scheduler.step(0.1 * x, t, x, generator=torch.Generator().manual_seed(int(t))).prev_sample
-    assert scheduler.begin_index == first and scheduler.step_index == len(scheduler.timesteps)
-    other = PoissonMidpointScheduler(midpoint=midpoint, variant="2")
-    other.set_timesteps(10)
-    y = other.add_noise(torch.zeros(SHAPE), sample(), kept[:1])
-    for t in kept:
-        y = other.step(0.1 * y, t, y, generator=torch.Generator().manual_seed(int(t))).prev_sample
-    assert torch.equal(x, y)
 
 
 def test_starting_in_the_middle_of_a_block_is_a_shorter_block():

@@ -13,7 +13,7 @@ same point, and the log density of ``z`` is a smooth function across 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from pmm_mcmc.coordinates.banded_loops import undo_rows
 from pmm_mcmc.coordinates.factors import Factor
 from pmm_mcmc.coordinates.site import learn_elementwise, learn_grouped, undone
 
-__all__ = ["Child", "Signs", "Structure", "to_noncentre"]
+__all__ = ["Child", "Signs", "Structure"]
 
 # Sites are learnt from at most so many draws, the newest.
 _MOST_DRAWS = 2000
@@ -82,21 +82,6 @@ class Child(NamedTuple):
         if self.kind == "dense":
             return values[None, :m], values[None, m:, None] * np.eye(m)
         return values[:m], values[m:]
-
-
-def to_noncentre(children: Mapping[str, Any], choices: Mapping[str, str]) -> dict[str, Any]:
-    """Return the children of a density that are not to be centred.
-
-    Raises
-    ------
-    ValueError
-        If a choice names a child that does not exist.
-    """
-    for name in choices:
-        if name not in children:
-            names = ", ".join(children)
-            raise ValueError(f"reparametrise: {name!r} is none of the children of the LogDensity: {names}")
-    return {name: child for name, child in children.items() if choices.get(name) != "centred"}
 
 
 class Signs(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import carray, cfunc, types
+from numba import carray, cfunc, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -67,9 +67,13 @@ def call_function(of_stan: bool) -> Any:
     return call
 
 
-def _shim(of_stan: bool) -> Any:
-    """Return a C function of the engine's signature that calls the one whose address and data are in its table."""
+def _shims(of_stan: bool) -> tuple[Any, Any]:
+    """Return a C function of the engine's signature, that calls what its table says, and one that returns the code."""
     call = call_function(of_stan)
+
+    @njit
+    def evaluate(x, gradient, table):
+        return call(table[0], table[1], len(x), x.ctypes.data, gradient.ctypes.data)
 
     @cfunc(SIGNATURE)
     def native(x, gradient, table, d):
@@ -78,10 +82,10 @@ def _shim(of_stan: bool) -> Any:
         code, value = call(table[0], table[1], d, position.ctypes.data, slope.ctypes.data)
         return value if code == 0 else np.nan
 
-    return native
+    return native, evaluate
 
 
-_SHIMS: dict[bool, Any] = {}
+_SHIMS: dict[bool, tuple[Any, Any]] = {}
 
 
 class CFunction:
@@ -99,8 +103,8 @@ class CFunction:
 
     def __init__(self, address: int, data: int, owner: Any, of_stan: bool = False):
         if of_stan not in _SHIMS:
-            _SHIMS[of_stan] = _shim(of_stan)
-        self.native = _SHIMS[of_stan]
+            _SHIMS[of_stan] = _shims(of_stan)
+        self.native, self._evaluate = _SHIMS[of_stan]
         # As signed numbers, which is what an address above 2^63 becomes.
         self.table = np.array([address, data], dtype=np.uint64).view(np.int64)
         self._owner = owner
@@ -111,28 +115,10 @@ class CFunction:
         """Check the arguments of :meth:`pmm_mcmc.LogDensity.from_pointer`."""
         return cls(_address_of(address), _data_at(data), (address, data))
 
-    def __call__(self, x: np.ndarray) -> tuple[int, float, np.ndarray]:
-        """Return code, value and gradient at ``x``."""
-        x = np.array(x, dtype=float)
-        gradient = np.full(len(x), np.nan)
-        value = ctypes.c_double(np.nan)
-        pointer = ctypes.POINTER(ctypes.c_double)
-        x_pointer = x.ctypes.data_as(pointer)
-        gradient_pointer = gradient.ctypes.data_as(pointer)
-        address, data = (int(a) for a in self.table.view(np.uint64))
-        if self.of_stan:
-            kind = ctypes.CFUNCTYPE(
-                ctypes.c_int, ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool, pointer, pointer, pointer, ctypes.c_void_p
-            )
-            code = kind(address)(data, True, True, x_pointer, ctypes.byref(value), gradient_pointer, None)
-        else:
-            kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, pointer, pointer, pointer, ctypes.c_void_p)
-            code = kind(address)(len(x), x_pointer, gradient_pointer, ctypes.byref(value), data or None)
-        return code, value.value, gradient
-
     def explain(self, x: np.ndarray) -> str:
         """Say why there is no finite value at ``x``."""
-        code, value, gradient = self(x)
+        gradient = np.full(len(x), np.nan)
+        code, value = self._evaluate(np.array(x, dtype=float), gradient, self.table)
         if code:
             return f"the C function returned code {code}"
         bad = np.flatnonzero(~np.isfinite(gradient))

@@ -16,11 +16,22 @@ import numpy as np
 from numba import carray, cfunc, njit
 
 from pmm_mcmc.coordinates.site import elementwise
-from pmm_mcmc.coordinates.structure import Child, Structure, to_noncentre
+from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.c_function import CFunction, call_function
+from pmm_mcmc.model.children import described
 from pmm_mcmc.model.native import SIGNATURE, as_pointer
 
-__all__ = ["BOUNDED", "IDENTITY", "LOWER", "UPPER", "Elements", "Parent", "PointerChild", "composed", "structure_of"]
+__all__ = [
+    "BOUNDED",
+    "IDENTITY",
+    "LOWER",
+    "UPPER",
+    "Elements",
+    "Parent",
+    "PointerChild",
+    "composed",
+    "elements_of",
+]
 
 # Maps from a coordinate to the value of a parent.
 IDENTITY, LOWER, UPPER, BOUNDED = range(4)
@@ -47,10 +58,9 @@ class Parent(NamedTuple):
 
 
 class PointerChild(NamedTuple):
-    """A variable that may be sampled non-centred: its coordinates and shape, location and scale."""
+    """A variable that may be sampled non-centred: its coordinates, location and scale."""
 
     coordinates: slice
-    shape: tuple[int, ...]
     location: Parent
     scale: Parent
 
@@ -199,7 +209,7 @@ class Elements(NamedTuple):
         return table
 
 
-def structure_of(
+def elements_of(
     d: int, children: Mapping[str, PointerChild], choices: Mapping[str, str]
 ) -> tuple[Structure, Elements] | None:
     """Return the structure with children non-centred by the ``choices``, and its elements; None where none is left.
@@ -209,7 +219,7 @@ def structure_of(
     d
         Number of coordinates.
     children
-        By name, in an order in which each comes after those it depends on: coordinates, shape, location and scale.
+        By name, in an order in which each comes after those it depends on: coordinates, location and scale.
     choices
         Children that are ``"centred"`` or ``"noncentred"`` whatever draws say.
 
@@ -218,23 +228,17 @@ def structure_of(
     ValueError
         If a choice names a child that does not exist.
     """
-    noncentred = to_noncentre(children, choices)
+    noncentred = described(children, choices)
     if not noncentred:
         return None
-    described = []
-    for name, child in noncentred.items():
-        begin = child.coordinates.start
-        shape = (child.coordinates.stop - begin,)
-        chosen = choices.get(name) == "noncentred"
-        names = child.location.names, child.scale.names
-        described.append(Child(name, "elementwise", begin, shape, chosen, *names))
-    laws = [(child.location, child.scale) for child in noncentred.values()]
-    ends = np.cumsum([0, *(child.n_sites for child in described)])
+    laws = [children[child.name][1:] for child in noncentred]
+    ends = np.cumsum([0, *(child.n_sites for child in noncentred)])
     order = [
-        begin + np.arange(child.n_sites).reshape(2, child.size).T for begin, child in zip(ends, described, strict=False)
+        begin + np.arange(child.n_sites).reshape(2, child.size).T
+        for begin, child in zip(ends, noncentred, strict=False)
     ]
     elements = Elements(
-        np.concatenate([np.arange(d)[child.coordinates] for child in noncentred.values()]),
+        np.concatenate([np.arange(d)[child.at] for child in noncentred]),
         np.concatenate([np.stack([mu.coordinate, L.coordinate], axis=1) for mu, L in laws]),
         np.concatenate([np.stack([mu.numbers, L.numbers], axis=1) for mu, L in laws]),
         np.concatenate(order),
@@ -242,13 +246,13 @@ def structure_of(
 
     def scales(p: np.ndarray) -> list[tuple[Any, Any]]:
         mu, L = _laws(np.ascontiguousarray(p), elements.parents, elements.numbers)
-        cuts = np.cumsum([child.size for child in described])[:-1]
+        cuts = np.cumsum([child.size for child in noncentred])[:-1]
         return list(zip(np.split(mu, cuts, axis=1), np.split(L, cuts, axis=1), strict=True))
 
     def pull(z: np.ndarray, gradient: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return _pull_many(z, gradient, *elements[:3], elements.sites(sites))
 
-    return Structure(d, described, scales, pull), elements
+    return Structure(d, noncentred, scales, pull), elements
 
 
 def composed() -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.model.c_function import CFunction
-from pmm_mcmc.model.c_hierarchy import Elements, PointerChild, composed, structure_of
+from pmm_mcmc.model.c_hierarchy import Elements, PointerChild, composed, elements_of
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.model.stan import stan_children, stan_function, stan_layout, stan_program, stan_start
 
@@ -293,7 +293,7 @@ class PointerDensity(LogDensity):
         """
         if choices is None or not self.children:
             return super().noncentred(choices)
-        composition = structure_of(self.d, self.children, choices)
+        composition = elements_of(self.d, self.children, choices)
         return self if composition is None else NoncentredPointer(self, self._called, *composition)
 
     def function(self, output: str) -> Any:

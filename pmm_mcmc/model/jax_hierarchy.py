@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pmm_mcmc.coordinates.site import placed
-from pmm_mcmc.coordinates.structure import Child, Structure, to_noncentre
+from pmm_mcmc.coordinates.structure import Structure
+from pmm_mcmc.model.children import described, in_order
 
 __all__ = ["Children", "checked_children", "compose_functions"]
 
@@ -97,13 +98,10 @@ def _ordered(children: dict[str, tuple[slice, Any, Any]], d: int) -> dict[str, t
                     "index, such as x[0]: a product with zeros depends on all that it is made of"
                 )
             needs[name] = {other for other, (where, *_) in children.items() if other != name and depends(where)}
-    ordered: dict[str, tuple[slice, Any, Any]] = {}
-    while len(ordered) < len(children):
-        ready = [name for name in children if name not in ordered and needs[name] <= set(ordered)]
-        if not ready:
-            raise ValueError(f"children: {', '.join(n for n in children if n not in ordered)} depend on each other")
-        ordered |= {name: children[name] for name in ready}
-    return ordered
+    ordered = in_order(needs)
+    if len(ordered) < len(children):
+        raise ValueError(f"children: {', '.join(n for n in children if n not in ordered)} depend on each other")
+    return {name: children[name] for name in ordered}
 
 
 def compose_functions(
@@ -116,27 +114,23 @@ def compose_functions(
     ValueError
         If a choice names a child that does not exist.
     """
-    noncentred = to_noncentre(children, choices)
+    noncentred = described(children, choices)
     if not noncentred:
         return None
-    described = []
-    for name, (coordinates, *_) in noncentred.items():
-        shape = (coordinates.stop - coordinates.start,)
-        chosen = choices.get(name) == "noncentred"
-        described.append(Child(name, "elementwise", coordinates.start, shape, chosen, (), ()))
-    ends = np.cumsum([0, *(child.n_sites for child in described)])
-    free = np.setdiff1d(np.arange(d), np.concatenate([np.arange(d)[child.at] for child in described]))
+    laws = [children[child.name][1:] for child in noncentred]
+    ends = np.cumsum([0, *(child.n_sites for child in noncentred)])
+    free = np.setdiff1d(np.arange(d), np.concatenate([np.arange(d)[child.at] for child in noncentred]))
     free = free.astype(np.int32)  # the same in both precisions: JAX traces the map in each
 
     def to_x(z: Any, sites: Any) -> tuple[Any, Any]:
         """Return ``x`` and the log determinant of the map."""
         x = jnp.full(d, jnp.nan, z.dtype).at[free].set(z[free])
         log_det = jnp.zeros((), z.dtype)
-        for child, begin, (coordinates, location, scale) in zip(described, ends, noncentred.values(), strict=False):
+        for child, begin, (location, scale) in zip(noncentred, ends, laws, strict=False):
             mu = location(x)
             L = scale(x)
-            element, B = placed(jnp, mu, L, *child.site(sites[begin : begin + child.n_sites]), z[coordinates])
-            x = x.at[coordinates].set(element)
+            element, B = placed(jnp, mu, L, *child.site(sites[begin : begin + child.n_sites]), z[child.at])
+            x = x.at[child.at].set(element)
             log_det += (jnp.log(jnp.abs(L)) - 0.5 * jnp.log(B)).sum()
         return x, log_det
 
@@ -151,8 +145,8 @@ def compose_functions(
         return x, pull_back((gradient, jnp.ones_like(log_det)))[0]
 
     pull = _of_many(pulled, (0, 0, None))
-    scales = _of_many(lambda x: [(location(x), scale(x)) for _, location, scale in noncentred.values()], (0,))
-    return both, Structure(d, described, scales, pull)
+    scales = _of_many(lambda x: [(location(x), scale(x)) for location, scale in laws], (0,))
+    return both, Structure(d, noncentred, scales, pull)
 
 
 def _of_many(function: Callable[..., Any], axes: tuple[int | None, ...]) -> Callable[..., Any]:

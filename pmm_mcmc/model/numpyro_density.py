@@ -240,11 +240,7 @@ def _copied(argument: Any) -> Any:
     Users may change theirs; and JAX remembers the precision in which it first met an array by the array's identity, so
     that one that was traced here in double precision fails in the user's own programs in single precision.
     """
-    if type(argument) is np.ndarray:
-        return argument.copy()
-    if type(argument) in (list, tuple):
-        return type(argument)(map(_copied, argument))
-    return {name: _copied(value) for name, value in argument.items()} if type(argument) is dict else argument
+    return jax.tree.map(lambda leaf: leaf.copy() if type(leaf) is np.ndarray else leaf, argument)
 
 
 def _without_checks() -> Any:

@@ -14,6 +14,7 @@ from pytensor.graph.traversal import ancestors
 
 from pmm_mcmc.coordinates.factors import Factor
 from pmm_mcmc.coordinates.structure import Child
+from pmm_mcmc.model.children import in_order
 from pmm_mcmc.model.families import MOST_GROUPED, SIGNED, Law, law_of
 from pmm_mcmc.model.outputs import python_function
 
@@ -60,7 +61,7 @@ def read(
         If a choice is made for a variable that the model does not have, or that cannot be non-centred.
     """
     shapes = {var: shape for var, (_, shape, _, _) in zip(vars, layout, strict=True)}
-    children = _in_order(_children(model, shapes, choices))
+    children = _ordered(_children(model, shapes, choices))
     if not children and not any(type(rv.owner.op).__name__ in SIGNED for rv in model.free_RVs):
         return None
     reading = Reading(model, shapes, children, flat, start)
@@ -260,18 +261,12 @@ def _children(model: pm.Model, shapes: Mapping[Any, tuple[int, ...]], choices: M
     return children
 
 
-def _in_order(children: list[_Read]) -> list[_Read]:
-    """Return the children in an order in which each comes after its parents."""
-    ordered: list[_Read] = []
-    waiting = list(children)
-    while waiting:
-        values = {child.value for child in waiting}
-        ready = [child for child in waiting if not (child.parents & values)]
-        if not ready:
-            return ordered  # variables that depend on each other: they stay as they are
-        ordered += ready
-        waiting = [child for child in waiting if child.value not in {one.value for one in ready}]
-    return ordered
+def _ordered(children: list[_Read]) -> list[_Read]:
+    """Return the children, each after its parents; those that depend on each other stay as they are."""
+    by_value = {child.value: child for child in children}
+    return [
+        by_value[value] for value in in_order({var: child.parents & set(by_value) for var, child in by_value.items()})
+    ]
 
 
 def _is_sound(mu: np.ndarray, L: Any) -> bool:

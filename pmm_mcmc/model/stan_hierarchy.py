@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pmm_mcmc.model.c_hierarchy import BOUNDED, IDENTITY, LOWER, UPPER, Parent, PointerChild
+from pmm_mcmc.model.children import in_order
 
 __all__ = ["named_children", "read_children"]
 
@@ -155,24 +156,19 @@ class _Reader:
     @staticmethod
     def _combined(left: _Term, op: ast.operator, right: _Term) -> _Term:
         match op:
-            case ast.Mult() if right.fixed:
-                return left.times(right.constant)
-            case ast.Mult() if left.fixed:
-                return right.times(left.constant)
-            case ast.Div() if right.fixed:
-                return left.times(1.0 / right.constant)
-            case ast.Div() if left.fixed:
-                return right.to_the(-1.0).times(left.constant)
-            case ast.Add() if right.fixed:
-                return left._replace(constant=left.constant + right.constant)
-            case ast.Add() if left.fixed:
-                return right._replace(constant=left.constant + right.constant)
-            case ast.Sub() if right.fixed:
-                return left._replace(constant=left.constant - right.constant)
-            case ast.Sub() if left.fixed:
-                return right.times(-1.0)._replace(constant=left.constant - right.constant)
+            case ast.Sub():
+                return _Reader._combined(left, ast.Add(), right.times(-1.0))
+            case ast.Div():
+                return _Reader._combined(left, ast.Mult(), right.to_the(-1.0))
             case ast.Pow() if right.fixed and np.ndim(right.constant) == 0:
                 return left.to_the(float(right.constant))
+        if left.fixed:
+            left, right = right, left
+        match op:
+            case ast.Mult() if right.fixed:
+                return left.times(right.constant)
+            case ast.Add() if right.fixed:
+                return left._replace(constant=left.constant + right.constant)
         raise _Unreadable
 
     @staticmethod
@@ -204,7 +200,7 @@ class _Reader:
             parents = [self.term(expression, loops).parent(shape, order) for expression in (location, scale)]
         except ValueError as error:
             raise _Unreadable from error
-        return PointerChild(slice(begin, begin + len(columns)), shape, *parents)
+        return PointerChild(slice(begin, begin + len(columns)), *parents)
 
 
 def _is_numeric(value: Any) -> bool:
@@ -327,14 +323,5 @@ def _arguments(text: str) -> list[str]:
 
 def _ordered(children: dict[str, PointerChild]) -> dict[str, PointerChild]:
     """Return the children in order; those that depend on themselves are left out."""
-    ordered: dict[str, PointerChild] = {}
-    while True:
-        ready = {
-            name: child
-            for name, child in children.items()
-            if name not in ordered
-            and not any(of in children and of not in ordered for of in child.location.names + child.scale.names)
-        }
-        if not ready:
-            return ordered
-        ordered |= ready
+    needs = {name: set(child.location.names + child.scale.names) & set(children) for name, child in children.items()}
+    return {name: children[name] for name in in_order(needs)}

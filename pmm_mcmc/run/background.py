@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
+import pymc as pm
 import xarray as xr
 
 from pmm_mcmc.run.driver import FinishedChunk
@@ -54,7 +55,10 @@ class Background:
         self._callback = request.callback
         self._keeps_draws = request.keep == "draws"
         every = None if request.auto else max(1, request.draws // _CHUNKS)
-        watched = dataclasses.replace(request, callback=self._see, longest_chunk=every)
+        model = request.model
+        if model is None:  # the context of a with statement is that of its thread
+            model = pm.modelcontext(None if request.step is None or request.step.free else request.step.model)
+        watched = dataclasses.replace(request, model=model, callback=self._see, longest_chunk=every)
         self._thread = threading.Thread(target=self._run, args=(run, watched), name="pmm.sample", daemon=True)
         self._thread.start()
 

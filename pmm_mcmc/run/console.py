@@ -14,7 +14,7 @@ import xarray as xr
 from pmm_mcmc.diagnostics.verdict import last_words
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.engines.processes import speaks
-from pmm_mcmc.model.heartbeat import Heartbeat
+from pmm_mcmc.run.heartbeat import Heartbeat
 from pmm_mcmc.run.progress import RunProgress
 from pmm_mcmc.run.request import Request
 from pmm_mcmc.run.signals import StopRequest

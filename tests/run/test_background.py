@@ -3,8 +3,11 @@
 import threading
 
 import numpy as np
+import pymc as pm
 import pytest
 from sampling_runs import assert_same, run
+
+import pmm_mcmc as pmm
 
 pytest_plugins = ["sampling_fixtures"]
 
@@ -36,6 +39,17 @@ def test_it_is_looked_at_and_stopped_while_it_draws(well):
     kept = result["posterior"]["x"].values
     assert 40 <= kept.shape[1] < 400
     np.testing.assert_array_equal(kept[:, :40], so_far)
+
+
+def test_the_model_is_that_of_the_context_or_of_the_step():
+    with pytest.raises(TypeError, match="No model on context stack"):
+        pmm.sample(blocking=False)
+    with pm.Model():
+        pm.Normal("x")
+        inside = run(None, step=None, blocking=False)
+        step = pmm.PoissonULMC()
+    for background in (inside, run(None, step=step, blocking=False)):
+        assert background.wait()["posterior"]["x"].shape == (6, 30)
 
 
 def test_wrong_arguments_are_refused_at_once_and_an_error_later_is_raised_by_wait(well, caplog):

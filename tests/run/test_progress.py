@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pmm_mcmc.model import heartbeat
-from pmm_mcmc.model.heartbeat import Heartbeat
-from pmm_mcmc.run import progress
+from pmm_mcmc.run import heartbeat, progress
+from pmm_mcmc.run.heartbeat import Heartbeat
 from pmm_mcmc.run.progress import RunProgress
 
 RED, BLUE = "38;2;214;39;40", "38;2;31;119;180"

@@ -1,0 +1,40 @@
+"""Children of log densities that are no PyMC model: their order, and those that are not centred."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pmm_mcmc.coordinates.structure import Child
+
+__all__ = ["described", "in_order"]
+
+
+def in_order(needs: Mapping[Any, Collection[Any]]) -> list[Any]:
+    """Return the keys, each after those that it needs; without those that need themselves or each other."""
+    ordered: list[Any] = []
+    while ready := [key for key in needs if key not in ordered and set(needs[key]) <= set(ordered)]:
+        ordered += ready
+    return ordered
+
+
+def described(children: Mapping[str, tuple[slice, Any, Any]], choices: Mapping[str, str]) -> list[Child]:
+    """Return the children that are not to be centred, from coordinates, location and scale of each.
+
+    Raises
+    ------
+    ValueError
+        If a choice names a child that does not exist.
+    """
+    for name in choices:
+        if name not in children:
+            names = ", ".join(children)
+            raise ValueError(f"reparametrise: {name!r} is none of the children of the LogDensity: {names}")
+    out = []
+    for name, (coordinates, *laws) in children.items():
+        choice = choices.get(name)
+        if choice != "centred":
+            shape = (coordinates.stop - coordinates.start,)
+            parents = [getattr(law, "names", ()) for law in laws]
+            out.append(Child(name, "elementwise", coordinates.start, shape, choice == "noncentred", *parents))
+    return out
