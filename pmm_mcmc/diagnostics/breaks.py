@@ -160,7 +160,7 @@ class _Look:
         chosen = np.unique(np.linspace(0.0, max(len(inside.lp) - 1.0, 0.0), _TRACED).astype(int))[: len(inside.lp)]
         inside = inside.at(chosen)
         outside = outside.at(chosen)
-        for _ in range(_HALVINGS * bool(walls)):
+        for _ in range(_HALVINGS * bool(len(inside.lp))):
             middle = self._evaluated(0.5 * (inside.x + outside.x))
             out = np.isnan(middle.lp)
             inside = _either(out, inside, middle)

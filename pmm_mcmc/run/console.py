@@ -89,7 +89,10 @@ class Console:
     def interrupted(self, stopped: StopRequest, done: int, draws: int, unit: str) -> None:
         """Warn that a run has ended early."""
         lost = stopped.number == signal.SIGTERM and self._request.store is None
-        outcome = "in memory only: store= would keep them" if lost else "kept"
+        outcome = "in memory only: store= would keep them"
+        if not lost:
+            more = "pmm.extend(dt, model=model)" if self._request.store is None else "store= and resume=True"
+            outcome = f"kept, and go on with {more}"
         _log.warning("Sampling was stopped after %d of %d draws of each %s; they are %s", done, draws, unit, outcome)
 
     def verdict(self, result: xr.DataTree) -> None:

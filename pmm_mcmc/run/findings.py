@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from pmm_mcmc.warmup.other_modes import OtherModes
 
 __all__ = ["attributes_of", "modes_of", "noted"]
 
+_log = logging.getLogger("pmm_mcmc")
+
 # Positions by which the degree of non-centring is reported.
 _NEWEST = 1000
 
@@ -29,7 +32,12 @@ _NEWEST = 1000
 def attributes_of(plan: SamplingPlan, run: Run, tree: Any, search: bool) -> dict[str, str]:
     """Return the attributes of a result that state findings about its run; ``search`` for breaks and necks."""
     stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree else None
-    edges = _edges_of(plan, run, stats) if search else {}
+    edges = {}
+    if search:
+        try:
+            edges = _edges_of(plan, run, stats)
+        except Exception:  # no error here may lose the draws
+            _log.exception("Jumps and necks were not looked for, for an error in it; the draws are kept")
     return _noncentring_of(plan, run, stats) | noted(modes_of(run.warming.other_modes), edges)
 
 

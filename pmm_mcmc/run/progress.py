@@ -177,7 +177,7 @@ class RunProgress:
             write(self._console, self._line(last, perf_counter()) + doing)
 
     def _line(self, mark: _Mark, now: float) -> str:
-        place = f"warm-up {mark.done} of {self._tune}" if mark.tuning else f"draw {mark.done} of {self._draws}"
+        place = f"warm-up {mark.done} of at most {self._tune}" if mark.tuning else f"draw {mark.done} of {self._draws}"
         assert self._first is not None
         return (
             f"{self._chains} chain{'s' * (self._chains != 1)}, {place}: {count(sum(mark.n_grad))} gradients "

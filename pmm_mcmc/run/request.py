@@ -14,6 +14,7 @@ import numpy as np
 
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.engines.processes import Processes
+from pmm_mcmc.model.density import LogDensity
 from pmm_mcmc.run.devices import Jax, check_choice, check_count
 from pmm_mcmc.run.driver import FinishedChunk
 from pmm_mcmc.run.finished_run import FinishedRun
@@ -39,7 +40,7 @@ _INHERITED = {
     "discard_tuned_samples": True, "log_likelihood": False, "var_names": None, "adjusted": None,
 }  # fmt: skip
 
-_NUTS = "is NUTS's; pm.sample() runs that"
+_NUTS = "NUTS has it, which pm.sample() runs"
 _TEMPERS = "pmm.temper samples on a ladder of temperatures"
 # Arguments of pm.sample and its wrappers that have another name here or no meaning.
 _ELSEWHERE = {
@@ -47,8 +48,8 @@ _ELSEWHERE = {
     "scale and step size by itself",
     "n_init": "warm-up finds scale and step size by itself: leave it out",
     "jitter_max_retries": "starts are looked for until they are finite: leave it out, or give initvals=",
-    "target_accept": "equilibration finds the step of adjusted draws, for an acceptance of about 0.9; that of "
-    "unadjusted ones follows from the bias that it may cause: pmm.PoissonULMC(target_bias=...)",
+    "target_accept": "leave it out: equilibration finds the step of adjusted draws, for an acceptance of about 0.9; "
+    "that of unadjusted ones follows from the bias that it may cause: pmm.PoissonULMC(target_bias=...)",
     "max_treedepth": _NUTS,
     "nuts": _NUTS,
     "nuts_sampler": _NUTS,
@@ -214,9 +215,11 @@ def _refuse_unknown(arguments: Mapping[str, Any], function: Callable[..., Any]) 
 
 def _one_step(step: Any, draws: Any) -> Any:
     """Return the step, of a list of one too; raise ``ValueError`` for a class, several steps, or one as ``draws``."""
+    name = type(draws).__name__
     if isinstance(draws, LangevinStep):
-        name = type(draws).__name__
         raise ValueError(f"draws={name}(...): is a step; give it by name: pmm.sample(step=pmm.{name}(...))")
+    if isinstance(draws, LogDensity) or name == "Model":
+        raise ValueError(f"draws=<{name}>: is a model; give it by name: pmm.sample(model=...)")
     if isinstance(step, list | tuple) and len(step) == 1:
         step = step[0]
     if isinstance(step, type):

@@ -167,3 +167,14 @@ def test_a_noted_jump_refuses_a_run_and_its_corrections():
     assert "smooth step" in seen.sentence and "halve" not in seen.sentence.lower()
     assert seen.reasons[0].code == "jump" and seen.reasons[0].parameter == "a"
     assert bias_table(dt)["bias"].isna().all()
+
+
+def test_no_density_is_evaluated_nowhere():
+    """After failures that met no wall: a vectorised scale of a model raised an error for no positions."""
+
+    def density(x):
+        assert len(x)
+        return normal(x)
+
+    draws = normal_draws(np.random.default_rng(1), 3)
+    assert "kind" not in found(draws, density, failures=True)

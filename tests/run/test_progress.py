@@ -219,7 +219,7 @@ def test_an_interrupted_run_says_where_it_stopped(screen):
     with pytest.raises(KeyboardInterrupt), RunProgress(chains=1, tune=100, draws=100) as bar:
         update(bar, 1, 30, 60)
         raise KeyboardInterrupt
-    assert seen.file.getvalue() == "1 chain, warm-up 30 of 100: 60 gradients (-/s), 0 unstable, 0:00:00\n"
+    assert seen.file.getvalue() == "1 chain, warm-up 30 of at most 100: 60 gradients (-/s), 0 unstable, 0:00:00\n"
 
     seen = screen()
     with pytest.raises(KeyboardInterrupt), RunProgress(chains=1, tune=100, draws=100) as bar:
@@ -247,7 +247,7 @@ def test_where_it_is_written(capsys):
     with RunProgress(chains=4, tune=10, draws=10) as bar:
         update(bar, 4, 10, 5)
     out, err = capsys.readouterr()
-    assert out.startswith("4 chains, warm-up 10 of 10: 20 gradients") and out.count("\n") == 1 and err == ""
+    assert out.startswith("4 chains, warm-up 10 of at most 10: 20 gradients") and out.count("\n") == 1 and err == ""
 
 
 def beats():
@@ -269,10 +269,10 @@ def test_a_file_gets_a_line_every_so_often(screen, monkeypatch):
         seen.seconds = 7.0
         wait_for(lambda: "0:00:07" in seen.file.getvalue())
         first = seen.file.getvalue().splitlines()[-1]
-        assert first.startswith("2 chains, warm-up 0 of 100: ") and first.endswith("0:00:07, first steps")
+        assert first.startswith("2 chains, warm-up 0 of at most 100: ") and first.endswith("0:00:07, first steps")
         update(bar, 2, 60, tuning=True)
         seen.seconds = 9.0
-        wait_for(lambda: "warm-up 60 of 100" in seen.file.getvalue())
+        wait_for(lambda: "warm-up 60 of at most 100" in seen.file.getvalue())
     assert not beats()
 
 
