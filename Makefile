@@ -66,7 +66,8 @@ package: $(PACKAGE)/.done
 # have the newest.  `uv pip compile --resolution lowest-direct --extra report pyproject.toml` lists them.
 oldest: export PYTENSOR_FLAGS = base_compiledir=$(OLDEST)/pytensor
 oldest: $(OLDEST)/.done
-	$(OLDEST)/bin/python -m pytest -q tests/model/test_native.py tests/model/test_checks.py tests/steps/test_unbound.py
+	$(OLDEST)/bin/python -m pytest -q tests/model/test_native.py tests/model/test_checks.py \
+	    tests/steps/test_unbound.py::test_a_step_from_outside_is_that_made_inside
 	$(OLDEST)/bin/python examples/eight_schools.py
 
 # A model each of Bambi, HSSM, PreliZ, pymc-extras and pymc-marketing, which want an older PyMC.

@@ -16,7 +16,7 @@ evaluations.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -39,6 +39,7 @@ __all__ = [
     "chains_of",
     "change_coordinates",
     "empty_state",
+    "evaluated_at",
     "log_det_of",
     "model_side",
     "with_model_side",
@@ -278,6 +279,19 @@ def empty_state(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     state[..., d : 2 * d] = v
     state[..., 4 * d + 1] = 1.0
     return state
+
+
+def evaluated_at(
+    evaluate: Callable[[Coordinates, np.ndarray], np.ndarray], z: np.ndarray, sites: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return log densities of ``z`` ``(..., d)`` for given sites, NaN where not finite, and the evaluations there.
+
+    ``evaluate`` is that of an engine.
+    """
+    d = z.shape[-1]
+    state = empty_state(z, np.zeros(d))
+    evaluation = evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)
+    return chains_of(state).lp[..., 0], evaluation
 
 
 def at_draw(state: np.ndarray, old: Kernel, new: Kernel) -> np.ndarray:

@@ -10,6 +10,7 @@ One function is compiled for warm-up and sampling, all tuned parameters and any 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, chains_of, empty_state, log_det_of
+from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, chains_of, evaluated_at, log_det_of
 from pmm_mcmc.engines.jax_random import Keyed, words_of
 from pmm_mcmc.engines.jax_transition import Counts, transition
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, Kernel
@@ -188,12 +189,9 @@ class JaxEngine:
 
     def gradient_at(self, position: np.ndarray, sites: np.ndarray | None = None) -> np.ndarray:
         """Return gradients at positions ``z`` ``(..., d)`` for given sites; NaN where a value is not finite."""
-        d = self.d
-        state = empty_state(position, np.zeros(d))
-        size = self.few if position.size <= self.few * d else self.group
-        gradient = self._evaluated(Coordinates(np.zeros(d), np.ones(d), sites), state, size)[..., :d].copy()
-        gradient[~np.isfinite(chains_of(state).lp[..., 0])] = np.nan
-        return gradient
+        size = self.few if position.size <= self.few * self.d else self.group
+        lp, evaluation = evaluated_at(partial(self._evaluated, size=size), position, sites)
+        return np.where(np.isfinite(lp)[..., None], evaluation[..., : self.d], np.nan)
 
     def advance(
         self, setting: TunedParameters, chains: Ensemble, rows: int, *, thin: int = 1, tolerance: float = 0.0

@@ -11,7 +11,7 @@ import numpy as np
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, chains_of, empty_state
+from pmm_mcmc.engines.contract import Chunk, Ensemble, Parameters, evaluated_at
 from pmm_mcmc.engines.numba_chain import evaluate, run
 from pmm_mcmc.engines.numba_step import Functions
 from pmm_mcmc.langevin.methods import GHMC, Kernel, Scheme
@@ -96,11 +96,8 @@ class NumbaEngine:
 
     def gradient_at(self, position: np.ndarray, sites: np.ndarray | None = None) -> np.ndarray:
         """Return gradients at positions ``z`` ``(..., d)`` for given sites; NaN where a value is not finite."""
-        d = self.d
-        state = empty_state(position, np.zeros(d))
-        gradient = self.evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)[..., :d].copy()
-        gradient[~np.isfinite(chains_of(state).lp[..., 0])] = np.nan
-        return gradient
+        lp, evaluation = evaluated_at(self.evaluate, position, sites)
+        return np.where(np.isfinite(lp)[..., None], evaluation[..., : self.d], np.nan)
 
     def run(
         self, setting: TunedParameters, chain: Ensemble, rows: int, *, thin: int = 1, tolerance: float = 0.0

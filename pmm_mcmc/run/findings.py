@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.diagnostics.breaks import DRAWS as FOR_BREAKS
 from pmm_mcmc.diagnostics.breaks import breaks_between, looked_at
 from pmm_mcmc.diagnostics.necks import DRAWS as FOR_NECKS
 from pmm_mcmc.diagnostics.necks import MOST, necks_beyond
 from pmm_mcmc.diagnostics.noncentred import SITES, WORDS
 from pmm_mcmc.diagnostics.reading import FINDINGS
-from pmm_mcmc.engines.contract import chains_of, empty_state, model_side
+from pmm_mcmc.engines.contract import chains_of, evaluated_at, model_side
 from pmm_mcmc.run.phases import Run
 from pmm_mcmc.run.plan import SamplingPlan
 from pmm_mcmc.run.starts import density_at
@@ -56,14 +55,12 @@ def _edges_of(plan: SamplingPlan, run: Run, stats: xr.Dataset | None) -> dict[st
         return {"breaks": breaks}
     engine = plan.engine
     coordinates = run.tuned.coordinates
-    plain = Coordinates(np.zeros(engine.d), np.ones(engine.d), coordinates.sites)
     x = _positions_at(stats["unconstrained"], FOR_NECKS) if engine.d <= MOST else x
     z, _ = engine.structure.to_z(x, coordinates.sites)
 
     def value(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        state = empty_state(z, np.zeros(engine.d))
-        gradient = engine.evaluate(plain, state)[:, : engine.d]
-        return chains_of(state).lp[:, 0], gradient
+        lp, evaluation = evaluated_at(engine.evaluate, z, coordinates.sites)
+        return lp, evaluation[:, : engine.d]
 
     return {"breaks": breaks, "necks": necks_beyond(z, coordinates, value)}
 

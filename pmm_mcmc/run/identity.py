@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.contract import Engine, chains_of, empty_state
+from pmm_mcmc.engines.contract import Engine, evaluated_at
 from pmm_mcmc.model.result_tree import ResultTree
 from pmm_mcmc.run.chunks import Groups
 
@@ -25,17 +24,15 @@ def identity_of(
     gradients there; ``derived`` sums of the variables; ``coordinates`` the names of the sampled vector's variables, in
     order; and each variable an entry with its type, dims and shape.
     """
-    d = len(centre)
-    points = centre + 0.1 * np.random.default_rng(0).standard_normal((2, d))
+    points = centre + 0.1 * np.random.default_rng(0).standard_normal((2, len(centre)))
     groups = values_at(points[None])
-    state = empty_state(points, np.zeros(d))
-    gradient = engine.evaluate(Coordinates(np.zeros(d), np.ones(d)), state)
+    lp, gradient = evaluated_at(engine.evaluate, points)
     variables = {f"{group}/{name}": values for group in groups for name, values in groups[group].items()}
     sums = [values[0].reshape(2, -1).sum(axis=1, dtype=float) for values in variables.values()]
     kinds = {name: f"{values.dtype} {list(values.shape[2:])}" for name, values in variables.items()}
     dims = layout.dims
     return {
-        "density": np.column_stack([chains_of(state).lp, gradient]),
+        "density": np.column_stack([lp, gradient]),
         "derived": np.array(sums).reshape(len(sums), 2),
         "coordinates": list(dict.fromkeys(name.partition("[")[0] for name in layout.names)),
         **{name: " ".join([kind, *dims.get(name.partition("/")[2], ())]) for name, kind in kinds.items()},

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from pymc.exceptions import SamplingError
 
-from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.engines.contract import Engine, chains_of, empty_state, log_det_of, model_side
+from pmm_mcmc.engines.contract import Engine, evaluated_at, log_det_of, model_side
 from pmm_mcmc.model.initial_points import initial_draws, model_starts, prior_draws, spread_starts, vector_starts
 from pmm_mcmc.model.log_density import bad_start_message, flat_layout
 from pmm_mcmc.run.plan import SamplingPlan
@@ -58,12 +57,10 @@ def _gradient_at(engine: Engine, x: np.ndarray) -> np.ndarray:
 
 def density_at(engine: Engine, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return log densities ``(n,)`` and gradients at the model's positions ``(n, d)``; NaN where not finite."""
-    d = engine.d
     sites = engine.structure.none()
     z, _ = engine.structure.to_z(x, sites)
-    state = empty_state(z, np.zeros(d))
-    evaluation = engine.evaluate(Coordinates(np.zeros(d), np.ones(d), sites), state)
-    return chains_of(state).lp[:, 0] - log_det_of(evaluation, d), model_side(z, evaluation)[1]
+    lp, evaluation = evaluated_at(engine.evaluate, z, sites)
+    return lp - log_det_of(evaluation, engine.d), model_side(z, evaluation)[1]
 
 
 def _bad_start(plan: SamplingPlan, position: np.ndarray, chain: int) -> Exception:

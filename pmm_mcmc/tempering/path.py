@@ -9,7 +9,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state
+from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state, evaluated_at
 from pmm_mcmc.model.mixture import GaussianMixture, path_numbers
 from pmm_mcmc.warmup.climb import Value
 
@@ -107,10 +107,8 @@ class TemperingPath:
 
     def evaluate(self, position: np.ndarray) -> Points:
         """Return positions with their evaluations; each costs one gradient."""
-        d = self.d
-        state = empty_state(position, np.zeros(d))
-        evaluation = self.engine.evaluate(Coordinates(np.zeros(d), np.ones(d), self.parameters_at(0.0)), state)
-        bad = ~(np.isfinite(chains_of(state).lp[:, 0]) & np.isfinite(evaluation).all(axis=1))
+        lp, evaluation = evaluated_at(self.engine.evaluate, position, self.parameters_at(0.0))
+        bad = ~(np.isfinite(lp) & np.isfinite(evaluation).all(axis=1))
         evaluation[bad, -2] = -np.inf
         return Points(position, evaluation)
 

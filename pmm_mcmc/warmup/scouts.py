@@ -204,9 +204,9 @@ class _Search:
         """Return the starts of climbs.
 
         Among places at similar distance, the start is the one whose log density falls least below ``top`` for its
-        squared distance.  Those furthest above their neighbours come first.  Up to a quarter of the places are draws of the prior; half of
-        the others, or as many as there are, lie along the coordinates, where modes narrow in all of them can be met;
-        and the remaining ones anywhere around.
+        squared distance.  Those furthest above their neighbours come first.  Up to a quarter of the places are draws of
+        the prior; half of the others, or as many as there are, lie along the coordinates, where modes narrow in all of
+        them can be met; and the remaining ones anywhere around.
         """
         count = min(int(CALIBRATION.look_share * self._left), CALIBRATION.looks, max(CALIBRATION.scouts, _NUMBERS // d))
         with np.errstate(all="ignore"):
