@@ -46,8 +46,8 @@ class Beats:
 class Heartbeat:
     """Context manager that shows the current task and its elapsed time.
 
-    In a terminal or a notebook it is one line, redrawn in place and removed at the end; in a file or a pipe, a line at
-    once and then at least every two seconds; in a notebook without ipywidgets, these lines over one another.
+    In a terminal or a notebook it is one line, redrawn in place and removed at the end; in a file or a pipe, one line
+    at once and then about one a second; in a notebook without ipywidgets, these lines over one another.
 
     Parameters
     ----------

@@ -185,7 +185,7 @@ class LangevinStep(ArrayStepShared):
         return self._compiled
 
     def __getstate__(self) -> dict[str, Any]:
-        self._settle()
+        self._rewind()
         hidden = ("_graph", "_compiled", "_ahead", "_handed_out")
         return {name: value for name, value in self.__dict__.items() if name not in hidden}
 
@@ -226,7 +226,7 @@ class LangevinStep(ArrayStepShared):
     @property
     def sampling_state(self) -> LangevinState:
         """The chain after the last draw handed out."""
-        self._settle()
+        self._rewind()
         return super().sampling_state
 
     @sampling_state.setter
@@ -234,9 +234,9 @@ class LangevinStep(ArrayStepShared):
         super(LangevinStep, type(self)).sampling_state.__set__(self, state)
         self._forget()
 
-    def _settle(self) -> None:
+    def _rewind(self) -> None:
         if self.chain is not None:
-            self.chain.settle()
+            self.chain.rewind()
         self._forget()
 
     def _forget(self) -> None:

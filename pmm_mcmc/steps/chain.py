@@ -23,7 +23,7 @@ __all__ = ["Chain", "NotFiniteError"]
 # and Ctrl-C respond.
 MOST_DRAWS_AHEAD = 256
 SECONDS_AHEAD = 0.05
-# The first preconditioner and curvature come from so many points around the start, within this distance.
+# The first preconditioner and curvature come from _PROBES points within _PROBE_WIDTH of the start.
 _PROBES = 8
 _PROBE_WIDTH = 0.1
 
@@ -41,8 +41,8 @@ class Chain:
     n_tune, n_draws : int
         Numbers of draws in warm-up and after it.
     warming
-        The chain, number 0, after the last draw handed out, with its setting and the gradients spent; in warm-up the
-        schedule and, until the setting is frozen, companion chains after their last block.
+        State of this chain (row 0) after the last draw that PyMC took, its setting and the gradients spent; in warm-up
+        also the schedule and, until the setting is frozen, the companion chains after their last block.
     position : (d,)
         The last draw handed out, in the model's coordinates.
     iteration, row, transition : int
@@ -167,8 +167,8 @@ class Chain:
         """Number of gradients spent that no draw has reported yet."""
         return int(self.warming.n_grad.sum()) - self.n_grad
 
-    def settle(self) -> None:
-        """Return to the last draw handed out; later ones are computed again, with identical values."""
+    def rewind(self) -> None:
+        """Rewind the chain to the last draw that PyMC took; later draws are recomputed, with identical values."""
         if self._chunk is None:
             return
         if self.row:
@@ -192,7 +192,7 @@ class Chain:
         A step size that failed its last check is shrunk and checked again, with transitions beyond the ``n_tune``
         requested ones.
         """
-        self.settle()
+        self.rewind()
         if self.warmup is not None and self._collected < self.warmup.length - self.warmup.done:
             self._close_block(engine, stop=True)
         self._retune(engine)
@@ -213,7 +213,7 @@ class Chain:
         NotFiniteError
             If the log density or its gradient is not finite there.
         """
-        self.settle()
+        self.rewind()
         ensemble = self.warming.ensemble
         state = ensemble.state[0].copy()
         coordinates = self.tuned.coordinates
@@ -233,7 +233,7 @@ class Chain:
 
         There is one draw at a time if other step methods move variables, too (not ``moves_all``).
         """
-        self.settle()
+        self.rewind()
         self._retune(engine)
         left = self.n_tune + self.n_draws - self.iteration
         rows = min(self._ahead, left) if moves_all and left > 0 else 1

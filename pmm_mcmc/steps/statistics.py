@@ -43,7 +43,7 @@ ADJUSTED_STATISTICS: dict[str, tuple[Any, Any]] = {
     "friction": (np.float64, []),
     "steps_per_draw": (np.int64, []),
     "acceptance_rate": (np.float64, []),
-    "diverging": (bool, []),  # the type of NUTS: PyMC refuses two
+    "diverging": (bool, []),  # bool as in NUTS: PyMC refuses one statistic with two types
     "n_steps": (np.int64, []),
     **{name: STATISTICS[name] for name in ("n_grad_total", *OTHER_MODES, "model_logp", *GRADIENTS)},
 }

@@ -21,7 +21,7 @@ from pmm_mcmc.model.mixture import GaussianMixture
 from pmm_mcmc.tempering.climbs import look
 from pmm_mcmc.tempering.ladder import LOOKS
 from pmm_mcmc.tempering.mixture_fit import fitted_mixture
-from pmm_mcmc.tempering.path import MOST_TRANSITIONS, Path, Points
+from pmm_mcmc.tempering.path import MOST_TRANSITIONS, Points, TemperingPath
 from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.friction import adjusted_friction
 from pmm_mcmc.warmup.other_modes import OtherModes
@@ -66,7 +66,7 @@ Annealed = Generator[None, None, tuple[list[Stage], Points]]
 class Annealer:
     """Annealing of ``chains`` chains."""
 
-    def __init__(self, path: Path, arguments: MethodArguments, chains: int, key: np.ndarray):
+    def __init__(self, path: TemperingPath, arguments: MethodArguments, chains: int, key: np.ndarray):
         self.path = path
         self.arguments = arguments
         self.chains = chains
@@ -213,7 +213,7 @@ class Annealer:
         else:
             coordinates = best_coordinates(position, slope)
         friction = adjusted_friction(step) * (self.arguments.friction or 1.0)
-        coordinates = coordinates._replace(sites=self.path.sites(beta))
+        coordinates = coordinates._replace(sites=self.path.parameters_at(beta))
         return self._with_step(TunedParameters(step, 1, friction, coordinates, 1), step)
 
     def _with_step(self, setting: TunedParameters, step: float) -> TunedParameters:
@@ -222,7 +222,7 @@ class Annealer:
         return self.tuned
 
     def _at(self, setting: TunedParameters, beta: float) -> TunedParameters:
-        return setting._replace(coordinates=setting.coordinates._replace(sites=self.path.sites(beta)))
+        return setting._replace(coordinates=setting.coordinates._replace(sites=self.path.parameters_at(beta)))
 
 
 def rejections_of(stages: list[Stage]) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, TunedParameters
-from pmm_mcmc.tempering.path import Path, Points
+from pmm_mcmc.tempering.path import Points, TemperingPath
 from pmm_mcmc.warmup.climb import Climbers, Value
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.scouts import along_coordinates, look_around
@@ -20,24 +20,24 @@ from pmm_mcmc.warmup.scouts import along_coordinates, look_around
 __all__ = ["look", "unmet_maxima"]
 
 # Maxima at most, the highest ones.
-_MOST = 24
+_MOST_MAXIMA = 24
 # Climbers of one call.
 _TOGETHER = 256
 # Gradients of each climber at most.
-_EACH = 60
+_GRADIENTS_PER_CLIMB = 60
 # Two ends are one maximum if their log densities differ by less, and their squared distance in variances is less.
 _NATS = 0.2
-_APART = 0.25
+_SAME_DISTANCE = 0.25
 # Places along coordinates that climbs start from: at each of so many distances the one that stands out.
 _PLACES = 16
 # Draws at the posterior from which climbs start.
-_COLD = 256
+_POSTERIOR_STARTS = 256
 # Share of the gradients that climbs spend at most.
 _SHARE = 0.2
 
 
 def look(
-    path: Path,
+    path: TemperingPath,
     setting: TunedParameters,
     hot: np.ndarray,
     cold: Points,
@@ -52,7 +52,7 @@ def look(
     is.  Climbs spend at most a fifth of ``n_grad``, the gradients of the run so far, and scouts no more.
     """
     flat = cold.position.reshape(-1, path.d)
-    some = flat[rng.permutation(len(flat))[:_COLD]]
+    some = flat[rng.permutation(len(flat))[:_POSTERIOR_STARTS]]
     unmet, climb_gradients = unmet_maxima(
         path, setting.coordinates, rng.permutation(hot), some, int(_SHARE * n_grad), rng
     )
@@ -66,7 +66,12 @@ def look(
 
 
 def unmet_maxima(
-    path: Path, coordinates: Coordinates, hot: np.ndarray, cold: np.ndarray, limit: int, rng: np.random.Generator
+    path: TemperingPath,
+    coordinates: Coordinates,
+    hot: np.ndarray,
+    cold: np.ndarray,
+    limit: int,
+    rng: np.random.Generator,
 ) -> tuple[np.ndarray, int]:
     """Climb from draws, and from places along coordinates where the density falls least away from maxima of cold draws.
 
@@ -90,11 +95,11 @@ def unmet_maxima(
     def drop(y: np.ndarray, top: float, width: float) -> None:
         near = np.flatnonzero(new & (np.abs(lp - top) < _NATS))
         apart = ((position[near] - y) ** 2).sum(axis=1)
-        new[near[apart < _APART * d * np.minimum(np.minimum(scale[near], width), 1.0)]] = False
+        new[near[apart < _SAME_DISTANCE * d * np.minimum(np.minimum(scale[near], width), 1.0)]] = False
 
     for y, top, width in zip(tops, top_lp, widths, strict=True):
         drop(y, float(top), float(width))
-    while new.any() and len(chosen) < _MOST:
+    while new.any() and len(chosen) < _MOST_MAXIMA:
         best = int(np.flatnonzero(new)[np.argmax(lp[new])])
         chosen.append(best)
         drop(position[best], float(lp[best]), float(scale[best]))
@@ -123,7 +128,7 @@ def _ends(value: Value, start: np.ndarray, home: np.ndarray, limit: float) -> tu
         if n_grad >= limit:
             break
         some = start[i : i + _TOGETHER]
-        end = Climbers.climb(value, some, home, _EACH * len(some))
+        end = Climbers.climb(value, some, home, _GRADIENTS_PER_CLIMB * len(some))
         n_grad += end.spent
         reached.append((end.position[end.arrived], end.lp[end.arrived], end.scale[end.arrived]))
     position, lp, scale = (np.concatenate(parts) for parts in zip(*reached, strict=True))

@@ -30,7 +30,7 @@ from pmm_mcmc.run.storage import Store
 from pmm_mcmc.run.until import until_of
 from pmm_mcmc.tempering.climbs import look
 from pmm_mcmc.tempering.ladder import LOOK, LOOKS, Ladder
-from pmm_mcmc.tempering.path import Moved, Path, Points
+from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.tempering.report import LADDER, report_of
 from pmm_mcmc.tempering.tuning import Fixed, Tuner
 from pmm_mcmc.warmup.other_modes import OtherModes
@@ -64,7 +64,7 @@ class Tempering(Driver):
         self.plan = plan
         self.request = request
         self.console = console
-        self.path = Path(plan.adjusted_engine, plan.prior_sampler)
+        self.path = TemperingPath(plan.adjusted_engine, plan.prior_sampler)
         self.tuned = bool(stored)
         self._identity = identity
         self._stack = stack

@@ -14,7 +14,7 @@ from pmm_mcmc.diagnostics.mode_weights import Modes
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.langevin.tempering import swap_log_ratio
 from pmm_mcmc.model.mixture import GaussianMixture
-from pmm_mcmc.tempering.path import Moved, Path, Points
+from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.tempering.report import LADDER, report_of
 from pmm_mcmc.warmup.other_modes import OtherModes
 
@@ -149,7 +149,7 @@ class Ladder:
         self.restarts = np.zeros(replicas, np.int64)
         self.round_trips = np.zeros(replicas, np.int64)
 
-    def advance(self, path: Path, each: Callable[..., list[Moved]]) -> Scan:
+    def advance(self, path: TemperingPath, each: Callable[..., list[Moved]]) -> Scan:
         """Explore at every level, the reference exactly, and swap; ``each`` maps a function over levels."""
         C = self.replicas
         N = self.pairs
@@ -189,7 +189,7 @@ class Ladder:
         self.arrived[:] = False
         self.tuning_gradients = float(self.n_grad.sum())
 
-    def draw(self, path: Path, each: Callable[..., list[Moved]]) -> Scan:
+    def draw(self, path: TemperingPath, each: Callable[..., list[Moved]]) -> Scan:
         """Advance by a scan whose end is a draw of each replica; see :meth:`advance`."""
         assert self.sums is not None
         scan = self.advance(path, each)

@@ -14,7 +14,7 @@ from pmm_mcmc.coordinates.scale import MOST_DENSE, best_coordinates
 from pmm_mcmc.diagnostics.mode_weights import MOST_MODES, mode_labels
 from pmm_mcmc.engines.arguments import TunedParameters
 from pmm_mcmc.model.mixture import GaussianMixture
-from pmm_mcmc.tempering.path import Path, Points
+from pmm_mcmc.tempering.path import Points, TemperingPath
 
 __all__ = ["fitted_mixture"]
 
@@ -28,7 +28,7 @@ _LOG_2PI_E = float(np.log(2.0 * np.pi)) + 1.0
 
 
 def fitted_mixture(
-    path: Path, setting: TunedParameters, cold: Points, beyond: Sequence[Points]
+    path: TemperingPath, setting: TunedParameters, cold: Points, beyond: Sequence[Points]
 ) -> tuple[GaussianMixture, int]:
     """Return a Gaussian for each mode of the draws, and the number of gradients of the climbs to modes.
 

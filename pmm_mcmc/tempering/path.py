@@ -13,11 +13,15 @@ from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state, 
 from pmm_mcmc.model.mixture import GaussianMixture, path_numbers
 from pmm_mcmc.warmup.climb import Value
 
-__all__ = ["MOST_TRANSITIONS", "Moved", "Path", "Points"]
+__all__ = ["MOST_TRANSITIONS", "Moved", "Points", "TemperingPath"]
 
 
 class Points(NamedTuple):
-    """Positions ``z`` ``(n, d)``, and the evaluations of the path there ``(n, 3 d + 2)``."""
+    """Positions ``z`` ``(n, d)``, and evaluations ``(n, 3 d + 2)`` there.
+
+    Columns are the gradients of the path in use, of the reference and of ``log_ratio``; then ``log_ratio`` itself and
+    the log density of the reference.
+    """
 
     position: np.ndarray
     evaluation: np.ndarray
@@ -60,7 +64,7 @@ class Moved(NamedTuple):
     unstable: np.ndarray
 
 
-class Path:
+class TemperingPath:
     """A path of densities, with the engine of adjusted draws that moves chains on it.
 
     ``prior`` is a function of a key and a number that draws from the prior; None where it is not known.
@@ -88,14 +92,14 @@ class Path:
         self._mixture = mixture
         self._numbers = path_numbers(0.0, mixture, self.d)
 
-    def sites(self, beta: float) -> np.ndarray:
-        """Return the numbers of the path at a temperature."""
+    def parameters_at(self, beta: float) -> np.ndarray:
+        """Return ``beta`` and the parameters of the reference, as the engine takes them."""
         numbers = self._numbers.copy()
         numbers[0] = beta
         return numbers
 
     def draw(self, key: Sequence[int], n: int) -> Points:
-        """Return independent draws of the reference; where the target's density is 0, ``l`` is minus infinity."""
+        """Return independent draws of the reference; ``log_ratio`` is minus infinity where the target is 0."""
         if self._mixture is not None:
             return self.evaluate(self._mixture.draw(n, np.random.default_rng(list(key))))
         assert self._prior is not None
@@ -103,7 +107,7 @@ class Path:
 
     def evaluate(self, position: np.ndarray) -> Points:
         """Return positions with their evaluations; each costs one gradient."""
-        lp, evaluation = evaluated_at(self.engine.evaluate, position, self.sites(0.0))
+        lp, evaluation = evaluated_at(self.engine.evaluate, position, self.parameters_at(0.0))
         bad = ~(np.isfinite(lp) & np.isfinite(evaluation).all(axis=1))
         evaluation[bad, -2] = -np.inf
         return Points(position, evaluation)

@@ -72,7 +72,7 @@ def temper(
     tune
         The largest number of moves of a chain before the draws, of several transitions each.
     chains
-        Number of chains, which are those of all temperatures.
+        Number of chains at all temperature levels together.
     ladder
         "auto", a number of temperature levels, or an array of temperatures from 0 to 1.
     reference
@@ -89,7 +89,7 @@ def temper(
     callback, progressbar, compute_convergence_checks
         As for :func:`pmm_mcmc.sample`.
     **others
-        Are refused with what to use instead.
+        Other arguments of ``pm.sample`` raise an error that names the replacement.
 
     Returns
     -------

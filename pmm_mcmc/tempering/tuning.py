@@ -17,7 +17,7 @@ from pmm_mcmc.langevin.tempering import barriers, equal_rejection, pairs_for
 from pmm_mcmc.tempering.annealing import ANNEALING, SCOUTS, Annealer, NoLadder, Stage, rejections_of
 from pmm_mcmc.tempering.climbs import look
 from pmm_mcmc.tempering.ladder import Ladder, Scan
-from pmm_mcmc.tempering.path import Moved, Path, Points
+from pmm_mcmc.tempering.path import Moved, Points, TemperingPath
 from pmm_mcmc.warmup.step_size import step_for_acceptance
 
 __all__ = ["Fixed", "NoLadder", "Tuner"]
@@ -50,7 +50,7 @@ class Tuner(Annealer):
 
     def __init__(
         self,
-        path: Path,
+        path: TemperingPath,
         arguments: MethodArguments,
         fixed: Fixed,
         chains: int,

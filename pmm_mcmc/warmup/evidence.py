@@ -103,9 +103,9 @@ def settled(potential: np.ndarray, d: int, narrowness: np.ndarray | float = 0.0)
     preconditioner.  The reference is the lowest, over 64 chains, of the medians of the newest quarter.  Potentials that
     are not finite count as too high.
 
-    Where chains are in regions of unequal width, the density of the narrow one is the higher for the same mass: a chain
-    in the neck of a posterior would condemn all others.  With the :func:`narrowness` ``(chain,)`` of theirs added to
-    potentials, masses are compared.  It is noise where transitions are few: a draw that is low enough without it stays.
+    A chain in a narrow region has the higher density for the same mass, and would make all other chains look as if they
+    were in the transient.  Adding each chain's :func:`narrowness` ``(chain,)`` compares masses instead.  With few
+    transitions that is noisy, so draws that pass without it also stay.
     """
     with np.errstate(invalid="ignore"):
         keep = _low(potential + np.reshape(narrowness, (-1, 1)), d)
@@ -127,8 +127,8 @@ def _low(potential: np.ndarray, d: int) -> np.ndarray:
 def narrowness(gradient: np.ndarray, d: int) -> np.ndarray:
     """Return minus the log volume, ``(chain,)``, of the region that each chain is in, up to a constant.
 
-    Of a Gaussian, half the sum of the log curvatures, and a curvature is the mean square of a component of the
-    gradient: of evaluations ``(chain, n, width)``, the first ``d`` columns in the newest quarter.
+    For a Gaussian this is half the sum of the log curvatures; the mean squared gradient component over the newest
+    quarter estimates each curvature.  Gradients are the first ``d`` columns of evaluations ``(chain, n, width)``.
     """
     n = gradient.shape[1]
     with np.errstate(over="ignore"):

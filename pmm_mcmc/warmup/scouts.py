@@ -8,11 +8,11 @@ each maximum of the chains, and short chains that start there mostly stay: their
 The mass of a mode at :math:`\hat y` is Laplace's, :math:`p(\hat y)\,|{-\nabla^2 \log p(\hat y)}|^{-1/2}`; that of the
 chains is Laplace's too or, where they have no strict maximum, that of a Gaussian with their mean log density.
 
-Mass around the chains may have no maximum, as a slab about a spike has none, and a maximum of the chains may be that
-of a mode so narrow that no draw has met it, as a spike in a slab is: see :mod:`pmm_mcmc.warmup.hidden_mass`.
+Two kinds of mass have no maximum that a scout reaches: a broad slab around a spike, and a spike so narrow that no draw
+met it (:mod:`pmm_mcmc.warmup.hidden_mass`).
 
-Modes that chains do visit are mentioned if their volumes differ.  A step makes the narrower mode too wide by more than
-the other, and its weight too small, which no identity within a mode shows.
+Modes that chains visit are reported if their volumes differ: a step widens the narrower mode more, so its weight comes
+out too small, and no identity within a mode shows that.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ def look_around(
 ) -> tuple[OtherModes, np.ndarray, int]:
     """Return the other modes, their maxima ``(m, d)`` in the model's coordinates, and the gradients spent.
 
-    Scouts have random numbers of their own.  They spend at most two fifths of the gradients ``n_grad`` of the warm-up
-    whose newest ``draws`` and final setting these are, and begin from ``maxima`` and from draws of the ``prior``
-    ``(m, d)`` in the model's coordinates, of which there may be none.
+    Scouts spend at most two fifths of the warm-up's ``n_grad`` gradients.  They start from ``maxima`` and from
+    ``prior`` draws ``(m, d)`` in the model's coordinates (either may be empty), with the newest ``draws`` and the final
+    setting of the warm-up.
     """
     limit = int(min(CALIBRATION.scout_share * n_grad, CALIBRATION.most_of_scouts))
     search = _Search(engine, tuned, limit, rng)
     if engine.d == 0 or limit < CALIBRATION.scouts_together * CALIBRATION.least_climb:
-        return OtherModes(), search.beyond, 0
-    return search.run(draws, prior, maxima), search.beyond, search.spent
+        return OtherModes(), search.other_maxima, 0
+    return search.run(draws, prior, maxima), search.other_maxima, search.spent
 
 
 class _Maximum(NamedTuple):
@@ -69,7 +69,7 @@ class _Maximum(NamedTuple):
 
 
 class _Search:
-    """A search with ``limit`` gradients, of which ``spent`` are spent; ``beyond`` are the maxima of other modes."""
+    """A search with ``limit`` gradients, of which ``spent`` are spent, for ``other_maxima``, those of other modes."""
 
     def __init__(self, engine: Engine, tuned: TunedParameters, limit: int, rng: np.random.Generator):
         self._rng = rng
@@ -78,8 +78,8 @@ class _Search:
         self._map = WhitenedMap(engine, tuned.coordinates)
         self._limit = limit
         self.spent = 0
-        self.beyond = np.empty((0, engine.d))
-        self._looks = np.empty((0, engine.d)), np.empty(0)
+        self.other_maxima = np.empty((0, engine.d))
+        self._places_seen = np.empty((0, engine.d)), np.empty(0)
 
     def run(self, draws: Block, prior: np.ndarray, maxima: np.ndarray | None = None) -> OtherModes:
         """Return the other modes."""
@@ -88,8 +88,8 @@ class _Search:
         x = self._map.around(x[-1], x)
         y, log_det = self._map.whiten(x)
         lp = draws.lp.T.ravel() + log_det
-        homes = self._climb(y[-CALIBRATION.homes :], y[-1], self._limit // 10)
-        starts = self._starts(prior, max((home.lp for home in homes), default=0.0), d)
+        chain_maxima = self._climb(y[-CALIBRATION.homes :], y[-1], self._limit // 10)
+        starts = self._starts(prior, max((home.lp for home in chain_maxima), default=0.0), d)
         if maxima is not None:
             starts = np.concatenate([self._map.whiten(maxima)[0], starts])
         ends: list[_Maximum] = []
@@ -99,24 +99,26 @@ class _Search:
             if limit < len(group) * CALIBRATION.least_climb:
                 break
             ends += _others(self._climb(group, y[-1], limit), ends)
-        if not homes:
+        if not chain_maxima:
             return OtherModes()
-        candidates = self._apart(ends, homes, y)
+        candidates = self._apart(ends, chain_maxima, y)
         if not candidates:
-            hidden = self._hidden(homes, y, lp)
-            return OtherModes(hidden) if hidden else self._uneven(homes, x)
-        chain_masses = [mass for mass in map(self._log_mass, homes) if np.isfinite(mass)]
+            hidden = self._hidden(chain_maxima, y, lp)
+            return OtherModes(hidden) if hidden else self._unequal_modes(chain_maxima, x)
+        chain_masses = [mass for mass in map(self._log_mass, chain_maxima) if np.isfinite(mass)]
         chain_mass = np.logaddexp.reduce(chain_masses) if chain_masses else np.mean(lp) + 0.5 * d
         masses = []
         for i, end in enumerate(candidates):
             mass = float(np.exp(min(self._log_mass(end) - chain_mass, 700.0)))
             way = 0.5 * np.sqrt(end.scale) / max(np.linalg.norm(end.y), 1e-300)
             is_one = mass > 0.1 * CALIBRATION.mass and follows_gradient(self._value, end.y[None], way).all()
-            masses.append(mass if is_one and self._stays(end, homes, len(candidates) - i) else 0.0)
+            masses.append(mass if is_one and self._stays(end, chain_maxima, len(candidates) - i) else 0.0)
         total = sum(masses)
         if not total:
             return OtherModes(0.0)
-        self.beyond = self._map.place(np.stack([end.y for end, mass in zip(candidates, masses, strict=True) if mass]))
+        self.other_maxima = self._map.place(
+            np.stack([end.y for end, mass in zip(candidates, masses, strict=True) if mass])
+        )
         return self._reported(candidates[int(np.argmax(masses))], total / (1.0 + total), x.mean(axis=0), x)
 
     def _reported(self, mode: _Maximum, mass: float, centre: np.ndarray, x: np.ndarray, visited: int = 0) -> OtherModes:
@@ -125,11 +127,11 @@ class _Search:
         coordinate = int((np.abs(position - centre) / np.maximum(x.std(axis=0), 1e-300)).argmax())
         return OtherModes(mass, coordinate, float(position[coordinate]), visited)
 
-    def _hidden(self, homes: list[_Maximum], y: np.ndarray, lp: np.ndarray) -> float:
+    def _hidden(self, chain_maxima: list[_Maximum], y: np.ndarray, lp: np.ndarray) -> float:
         """Return the share of the mass that no draw has met around the chains or about their highest maximum."""
         d = y.shape[1]
-        share = self._around(y, lp)
-        home = max(homes, key=lambda home: home.lp)
+        share = self._hidden_around_draws(y, lp)
+        home = max(chain_maxima, key=lambda home: home.lp)
         if share or lp.max() >= lowest_of_gaussian(home.lp, d) or d > CALIBRATION.exact_hessian:
             return share
         if self._left < d + CALIBRATION.scouts:
@@ -137,9 +139,9 @@ class _Search:
         z = self._rng.standard_normal((CALIBRATION.scouts, d))
         return mass_about(home.y, home.lp, self._spectrum(home), z, lambda places: self._value(places)[0], y, lp)
 
-    def _around(self, y: np.ndarray, lp: np.ndarray) -> float:
+    def _hidden_around_draws(self, y: np.ndarray, lp: np.ndarray) -> float:
         """Return the share of the mass around the draws, without the places whose log density is rounding."""
-        places, heights = self._looks
+        places, heights = self._places_seen
         radius = np.sqrt((places**2).sum(axis=1))
         share = mass_around(places, heights, y, lp)
         while share and self._left >= CALIBRATION.scouts:
@@ -151,14 +153,14 @@ class _Search:
             share = mass_around(places, heights, y, lp)
         return share
 
-    def _uneven(self, homes: list[_Maximum], x: np.ndarray) -> OtherModes:
+    def _unequal_modes(self, chain_maxima: list[_Maximum], x: np.ndarray) -> OtherModes:
         """Report the heaviest mode that chains visit of another volume than their highest one.
 
         The error of a step depends on the width of a mode: the weights of modes of one volume are still right.
         """
         modes: list[_Maximum] = []
         each = min(self._engine.d, CALIBRATION.exact_hessian) + CALIBRATION.points_between
-        for home in sorted(homes, key=lambda home: -home.lp):
+        for home in sorted(chain_maxima, key=lambda home: -home.lp):
             enough = self._left > (len(modes) + 1) * each
             if len(modes) < CALIBRATION.most_modes and enough and not any(self._same(home, mode) for mode in modes):
                 modes.append(home)
@@ -178,20 +180,20 @@ class _Search:
     def _left(self) -> int:
         return self._limit - self.spent
 
-    def _apart(self, ends: list[_Maximum], homes: list[_Maximum], y: np.ndarray) -> list[_Maximum]:
-        """Return the highest ends that are in no mode of the chains; add maxima of chains near them to ``homes``."""
+    def _apart(self, ends: list[_Maximum], chain_maxima: list[_Maximum], y: np.ndarray) -> list[_Maximum]:
+        """Return the highest ends that are in no mode of the chains; extend ``chain_maxima`` by those near them."""
         candidates: list[_Maximum] = []
         d = y.shape[1]
-        lowest = max(home.lp for home in homes) - CALIBRATION.lowest - CALIBRATION.lowest_each * d
+        lowest = max(home.lp for home in chain_maxima) - CALIBRATION.lowest - CALIBRATION.lowest_each * d
         for end in sorted(ends, key=lambda end: -end.lp):
             enough = self._left > 2 * min(d, CALIBRATION.exact_hessian) + CALIBRATION.least_climb
             if len(candidates) == CALIBRATION.most_modes or end.lp < lowest or not enough:
                 break
-            if any(self._same(end, maximum) for maximum in (*homes, *candidates)):
+            if any(self._same(end, maximum) for maximum in (*chain_maxima, *candidates)):
                 continue
             nearest = y[[np.argmin(((y - end.y) ** 2).sum(axis=1))]]
             near = self._climb(nearest, nearest[0], self._left // 3)
-            homes += _others(near, homes)
+            chain_maxima += _others(near, chain_maxima)
             if not any(self._same(end, home) for home in near):
                 candidates.append(end)
         return candidates
@@ -199,11 +201,12 @@ class _Search:
     # -- starts and climbs -------------------------------------------------------------------------------------------
 
     def _starts(self, prior: np.ndarray, top: float, d: int) -> np.ndarray:
-        """Return starts: of neighbours by distance the one whose log density is highest for a unit Gaussian of ``top``.
+        """Return the starts of climbs.
 
-        Those furthest above their neighbours come first.  Up to a quarter of the places are draws of the prior; half of
-        the others, or as many as there are, lie along the coordinates, where modes narrow in all of them can be met;
-        and the remaining ones anywhere around.
+        Among places at similar distance, the start is the one whose log density falls least below ``top`` for its
+        squared distance.  Those furthest above their neighbours come first.  Up to a quarter of the places are draws of
+        the prior; half of the others, or as many as there are, lie along the coordinates, where modes narrow in all of
+        them can be met; and the remaining ones anywhere around.
         """
         count = min(int(CALIBRATION.look_share * self._left), CALIBRATION.looks, max(CALIBRATION.scouts, _NUMBERS // d))
         with np.errstate(all="ignore"):
@@ -221,7 +224,7 @@ class _Search:
         lp = np.nan_to_num(self._value(y)[0], nan=-np.inf)
         drop = (top - lp) / np.maximum((y**2).sum(axis=1), 1e-300)
         random = order >= len(from_prior) + len(on_axes)
-        self._looks = y[random], np.where(self._map.is_copy(y[random]), -np.inf, lp[random])
+        self._places_seen = y[random], np.where(self._map.is_copy(y[random]), -np.inf, lp[random])
         groups = np.array_split(np.arange(count), min(count, CALIBRATION.scouts))
         best = np.array([group[np.argmin(drop[group])] for group in groups])
         typical = np.array([np.median(drop[group]) for group in groups])
@@ -298,7 +301,7 @@ class _Search:
             return np.inf
         return 0.5 * d * float((weights * np.log(values)).sum())
 
-    def _stays(self, end: _Maximum, homes: list[_Maximum], share: int) -> bool:
+    def _stays(self, end: _Maximum, chain_maxima: list[_Maximum], share: int) -> bool:
         """Return whether short chains from a maximum mostly stay, with ``1 / share`` of the gradients left."""
         d = len(end.y)
         n = CALIBRATION.short_chains
@@ -322,7 +325,9 @@ class _Search:
         back = 0
         for y in chains_of(state).evaluated:
             reached = self._climb(y[None], end.y, climb)
-            back += any(not _close(other, end) and any(self._same(other, home) for home in homes) for other in reached)
+            back += any(
+                not _close(other, end) and any(self._same(other, home) for home in chain_maxima) for other in reached
+            )
         return 2 * back <= n
 
 

@@ -206,8 +206,8 @@ def test_short_chains_leave_a_mode_that_is_near(seed, apart):
     tuned = TunedParameters(1.0, 1, 1.0, Coordinates(np.zeros(1), np.ones(1)), 1)
     kernel = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled").kernel
     search = _Search(engine(kernel, 1, two_modes, table), tuned, 500, np.random.default_rng(seed))
-    homes, [other] = (search._climb(np.array([[at]]), np.zeros(1), 50) for at in (0.0, float(apart)))
-    assert search._stays(other, homes, 1) == (apart == 10)
+    chain_maxima, [other] = (search._climb(np.array([[at]]), np.zeros(1), 50) for at in (0.0, float(apart)))
+    assert search._stays(other, chain_maxima, 1) == (apart == 10)
 
 
 def test_modes_without_mass_are_not_mentioned():
