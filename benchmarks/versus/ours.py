@@ -46,7 +46,7 @@ def starts(model: Any, engine: NumbaEngine, chains: int, rng: np.random.Generato
     found: list[np.ndarray] = []
     while len(found) < chains:
         x = origin + rng.uniform(-1.0, 1.0, size=len(origin))
-        state = empty_state(structure.to_z(x, structure.none())[0], np.zeros(len(x)))
+        state = empty_state(structure.to_z(x, structure.initial_sites())[0], np.zeros(len(x)))
         if np.all(np.isfinite(engine.evaluate(unit, state))) and math.isfinite(state[4 * len(x)]):
             found.append(x)
     return np.array(found)

@@ -1,9 +1,13 @@
 """The coordinates in which a hierarchical model is sampled: which variables are non-centred, and the arithmetic of it.
 
-Kinds of flat positions ``(d,)``: ``x``, the unconstrained coordinates of the model; ``p``, the same but for Cholesky
-factors of covariances, which have standard deviations and correlations (:mod:`pmm_mcmc.coordinates.factors`); ``z``,
-those in which chains move, with children non-centred and some scales with a sign; ``q``, those of the diagnostics and
-the store: ``z`` with the sign folded away and such a scale as its logarithm.  In a model without hierarchy all are one.
+Kinds of flat positions ``(d,)``, which are all equal in a model without hierarchy:
+
+- ``x``: the unconstrained coordinates of the model.
+- ``p``: as ``x``, with Cholesky factors as standard deviations and correlations (:mod:`pmm_mcmc.coordinates.factors`).
+- ``z``: where chains move: children non-centred, some scales signed.
+- ``q``: for diagnostics and store: ``z`` with signs removed and signed scales as logarithms.
+
+A site is the pair ``(a, h)`` that says how far a child is non-centred (:mod:`pmm_mcmc.coordinates.site`).
 
 A signed scale is ``s = c sinh(v)`` with ``v`` its coordinate and ``c`` the median of its draws: linear through 0,
 where a logarithm has a long tail, and logarithmic where the scale is large, where a linear coordinate has one.  With it
@@ -112,12 +116,12 @@ class Structure:
     children
         In an order in which each comes after the children that it depends on.
     scales
-        Positions ``p`` ``(n, d)`` to a list of locations and scales, one pair a child: ``(n, m)`` and ``(n, m)``
-        elementwise, ``(n, G, K)`` and ``(n, K, K)`` grouped or dense; of a walk ``(n, m)`` and a pair of innovation
-        variances ``(n, m)`` and coefficients ``(n, p)``.
+        Function from positions ``p`` ``(n, d)`` to a list of locations ``mu`` and scales ``L``, one pair a child:
+        ``(n, m)`` and ``(n, m)`` elementwise, ``(n, G, K)`` and ``(n, K, K)`` grouped or dense; of a walk ``(n, m)``
+        and a pair of innovation variances ``(n, m)`` and coefficients ``(n, p)``.
     pull
-        ``z``, gradients with respect to ``x``, both ``(n, d)``, and sites to ``x`` and gradients of the log density of
-        ``z``.
+        Function from ``z``, gradients with respect to ``x``, both ``(n, d)``, and sites, to ``x`` and gradients of the
+        log density of ``z``.
     signs
         Signed scales, if there are any.
     factors
@@ -161,7 +165,7 @@ class Structure:
         """Length of an evaluation: see :mod:`pmm_mcmc.engines.contract`."""
         return self.d if self.is_identity else 3 * self.d + 1
 
-    def none(self) -> np.ndarray:
+    def initial_sites(self) -> np.ndarray:
         """Return the sites of a chain's start: all children non-centred."""
         return np.zeros(self.n_sites)
 
@@ -245,8 +249,8 @@ class Structure:
         """Return ``c`` of each signed scale."""
         return np.exp(sites[self.n_sites - len(self.signed) :])
 
-    def judged(self, z: np.ndarray, gradient: np.ndarray, sites: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``q`` ``(..., d)`` and the gradient of its log density."""
+    def diagnostic_coordinates(self, z: np.ndarray, gradient: np.ndarray, sites: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``q`` ``(..., d)``, the coordinates of diagnostics and store, and the gradient of its log density."""
         q, slope = self.folded(z, gradient)
         if self.signed.size:
             q = q.copy()

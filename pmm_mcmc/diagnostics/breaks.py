@@ -20,7 +20,7 @@ import numpy as np
 from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import pdist, squareform
 
-from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
 __all__ = ["DRAWS", "Break", "Density", "breaks_between", "looked_at"]
 
@@ -196,7 +196,7 @@ class _Look:
             opened_before, persistent, depth = (np.tile(state[~out], 2) for state in (opened, persistent, depth + 1))
             opened = _open_by(a, b)
             persistent = np.where(opened > 0.7 * opened_before, persistent + 1, 0)
-            limit = CALIBRATION.jump + self._rounding * np.maximum(np.abs(a.lp), np.abs(b.lp))
+            limit = THRESHOLDS.jump + self._rounding * np.maximum(np.abs(a.lp), np.abs(b.lp))
             still = opened > limit
             # Of the jumps that are already known to be such, only some are traced.
             still &= (persistent < 3) | (np.cumsum(persistent >= 3) <= _TRACED)

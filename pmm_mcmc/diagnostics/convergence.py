@@ -12,7 +12,7 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtri
 
-from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
 __all__ = ["Convergence", "convergence", "normal_scores"]
 
@@ -32,7 +32,7 @@ def convergence(values: np.ndarray) -> Convergence:
     """Return ArviZ's statistics of draws ``(chain, draw, p)``; NaN for parameters that are not finite."""
     chains, draws, p = values.shape
     statistics = np.full((3, p), np.nan)
-    if draws >= CALIBRATION.fewest_of_chain:
+    if draws >= THRESHOLDS.fewest_of_chain:
         each = max(1, _BLOCK // (chains * draws))
         for start in range(0, p, each):
             block = np.ascontiguousarray(np.moveaxis(values[..., start : start + each], 2, 0), dtype=float)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.diagnostics.unadjusted import ADJUST, ruled_out
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def description(run: Run) -> str:
     """Return the sentence of a run without reasons."""
     text = _corrected_means(run) if run.unadjusted else _means(run)
     error = run.errors_of_sd
-    if (error > CALIBRATION.mcse).any():
+    if (error > THRESHOLDS.mcse).any():
         label = error.idxmax()
         text += f" The sd of {label} is known to {100.0 * error[label]:.0f} % at best: if it matters, draw more."
     if run.of_package and unvisited(run):

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.reading import read
 from pmm_mcmc.diagnostics.table import BIASES, table_of
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
 __all__ = ["expectation"]
 
@@ -86,7 +86,7 @@ def expectation(dt: Any, function: Callable[[xr.Dataset], Any]) -> pd.DataFrame:
         )
     if not run.enough:
         raise ValueError(
-            f"{run.chains} x {run.draws} draws are too few for a corrected estimate: draw at least {CALIBRATION.fewest}"
+            f"{run.chains} x {run.draws} draws are too few for a corrected estimate: draw at least {THRESHOLDS.fewest}"
         )
     returned = function(posterior)
     if isinstance(returned, xr.DataArray):

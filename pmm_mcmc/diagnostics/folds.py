@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import lu_factor, lu_solve
 
 from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
-from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.standard_errors import count_pieces
 
 __all__ = ["Fold", "Folds", "count_virial_terms"]
@@ -75,7 +75,9 @@ class Fold:
             start = end
 
     def directions(self, values: np.ndarray, coordinate: np.ndarray) -> np.ndarray:
-        """Return how functions ``(fitted, p)`` vary: slopes ``(p, d)`` or, of very many coordinates, one each ``(p,)``.
+        """Return the direction along which each function ``(fitted, p)`` varies.
+
+        These are slopes ``(p, d)`` or, with many coordinates, the index of one coordinate each ``(p,)``.
 
         Those of functions that equal a coordinate, ``coordinate >= 0``, need not be estimated.
         """
@@ -103,7 +105,7 @@ class Fold:
         return best
 
     def along(self, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``u`` and ``S_1`` of functions with these directions, ``(rows, p)`` each."""
+        """Return positions ``u`` along each direction and the Stein terms ``S_1``, ``(rows, p)`` each."""
         if self.dense:
             slopes = directions @ self._covariance
             s = np.sqrt(np.maximum((slopes * directions).sum(axis=1), 1e-300))
@@ -152,7 +154,7 @@ class Folds:
     coordinates, chains, cut, skipped
         Coordinates, chains, the pieces that each is cut into, and the first draws of each that are in none.
     members
-        Each fold with its draws, counted without those skipped: those to fit on, then its own; and its pieces.
+        For each fold: the Fold; its draws (those to fit on, then its own; skipped draws not counted); and its pieces.
     """
 
     def __init__(self, position: np.ndarray, gradient: np.ndarray):
@@ -163,12 +165,12 @@ class Folds:
         self.skipped = draws % self.cut
         used = draws - self.skipped
         pieces = np.repeat(np.arange(chains * self.cut), used // self.cut)
-        folds = pieces // self.cut * min(chains, CALIBRATION.folds) // chains if chains > 1 else pieces
+        folds = pieces // self.cut * min(chains, THRESHOLDS.folds) // chains if chains > 1 else pieces
         self.members: list[tuple[Fold, np.ndarray, np.ndarray]] = []
         for number in np.unique(folds):
             held = np.flatnonzero(folds == number)
             train = np.flatnonzero(folds != number)
-            train = train[:: -(-len(train) // CALIBRATION.fitted_draws)]
+            train = train[:: -(-len(train) // THRESHOLDS.fitted_draws)]
             rows = np.concatenate([train, held])
             # Kept terms take no more memory than positions and gradients do.
             keep = bool((folds[-1] + 1) * len(train) * count_virial_terms(len(train), d) <= 2 * position.size)
@@ -196,9 +198,9 @@ def about_means(terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return shared terms ``(n, m)`` about their means, and the inverse of their normal matrix, with a ridge."""
     h = terms - terms.mean(axis=0)
     variance = np.maximum((h**2).mean(axis=0), 1e-300)
-    return h, np.linalg.inv(h.T @ h + np.diag(CALIBRATION.ridge * len(h) * variance))
+    return h, np.linalg.inv(h.T @ h + np.diag(THRESHOLDS.ridge * len(h) * variance))
 
 
 def count_virial_terms(n: int, d: int) -> int:
     """Return the number of virial terms for ``n`` draws; with one coordinate it would be the own-direction ``S_2``."""
-    return min(d, CALIBRATION.virial_terms, n // CALIBRATION.draws_a_term) if d > 1 else 0
+    return min(d, THRESHOLDS.virial_terms, n // THRESHOLDS.draws_a_term) if d > 1 else 0

@@ -11,11 +11,11 @@ import numpy as np
 from scipy.special import fdtri
 
 from pmm_mcmc.coordinates.scale import MOST_DENSE, affine_scale
-from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.convergence import convergence
-from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.standard_errors import largest_t
 from pmm_mcmc.warmup.stein_identity import Identity, stein_identity
+from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
 
 __all__ = ["fails", "fails_on_average", "holds", "identity_of", "whitened_identity"]
 
@@ -25,7 +25,7 @@ _BYTES = 2**23
 
 def identity_of(position: np.ndarray, gradient: np.ndarray) -> Identity:
     """Return the Stein identity of each coordinate of draws ``(chain, draw, d)``."""
-    return stein_identity(position, gradient, CALIBRATION.identity_pieces, lambda w: convergence(w).mcse)
+    return stein_identity(position, gradient, THRESHOLDS.identity_pieces, lambda w: convergence(w).mcse)
 
 
 def whitened_identity(position: np.ndarray, gradient: np.ndarray) -> Identity | None:
@@ -41,7 +41,7 @@ def whitened_identity(position: np.ndarray, gradient: np.ndarray) -> Identity | 
     if not (np.ptp(position, axis=(0, 1)) > 0.0).all():
         return None
     x = position.reshape(n, d)
-    every = -(-n // CALIBRATION.fitted_draws)
+    every = -(-n // THRESHOLDS.fitted_draws)
     centre, root = affine_scale(x[::every], gradient.reshape(n, d)[::every], dense=True)
     y = np.empty((n, d))
     rows = max(1, _BYTES // 8 // d)
@@ -58,7 +58,7 @@ def fails(identity: Identity, degrees: int, times: float = 1.0) -> np.ndarray:
     ``degrees`` are the degrees of freedom of the standard errors in ``z``.
     """
     sure = times * max(WARMUP.identity_z, largest_t(len(identity.z), degrees))
-    return (np.abs(identity.excess) > CALIBRATION.identity_excess) & (np.abs(identity.z) > sure)
+    return (np.abs(identity.excess) > THRESHOLDS.identity_excess) & (np.abs(identity.z) > sure)
 
 
 def fails_on_average(identity: Identity, degrees: int) -> bool:
@@ -67,7 +67,7 @@ def fails_on_average(identity: Identity, degrees: int) -> bool:
     chance = fdtri(identity.independent, degrees, 1.0 - WARMUP.chance)
     with np.errstate(over="ignore"):  # a coordinate that does not move
         large = float(np.mean(identity.z**2)) > max(WARMUP.identity_z, chance)
-    return bool(identity.mean_square > CALIBRATION.identity_mean_square and large)
+    return bool(identity.mean_square > THRESHOLDS.identity_mean_square and large)
 
 
 def holds(identity: Identity, degrees: int, moving: np.ndarray | bool = True) -> bool:
@@ -77,5 +77,5 @@ def holds(identity: Identity, degrees: int, moving: np.ndarray | bool = True) ->
     nothing can be corrected by it.  Coordinates that do not move are left out.
     """
     excess = identity.excess
-    edges = fails(identity, degrees, CALIBRATION.edge_z) & ((excess < 0.0) | (excess > CALIBRATION.widest))
+    edges = fails(identity, degrees, THRESHOLDS.edge_z) & ((excess < 0.0) | (excess > THRESHOLDS.widest))
     return not bool((edges & moving).any())

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.statement import MORE, Reason
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
     from pmm_mcmc.diagnostics.reading import Run
@@ -21,13 +21,13 @@ def restarts(run: Run) -> Reason | None:
     count = int(ladder["restarts"])
     weight = _weights(ladder)
     reached = ladder["mode_restarts"].values[: len(weight)]
-    if count < CALIBRATION.restarts:
-        limit = CALIBRATION.restarts
+    if count < THRESHOLDS.restarts:
+        limit = THRESHOLDS.restarts
         text = f"{count} chains came from the reference to the posterior, limit {limit}: weights of modes are open"
         return Reason("ladder", text, MORE, None, float(count), limit)
-    if len(weight) > 1 and reached.min() < CALIBRATION.restarts_of_mode:
+    if len(weight) > 1 and reached.min() < THRESHOLDS.restarts_of_mode:
         fewest = int(reached.argmin())
-        limit = CALIBRATION.restarts_of_mode
+        limit = THRESHOLDS.restarts_of_mode
         text = (
             f"the mode of weight {weight[fewest]:.2g} was reached from the reference {int(reached[fewest])} times, "
             f"limit {limit}"
@@ -42,13 +42,13 @@ def evidence(run: Run) -> Reason | None:
     # The reference may be the posterior itself: then all differences are rounding.
     rounding = 1e-9 * max(1.0, abs(float(run.ladder["log_evidence"])))
     error = max(float(run.ladder["forward_minus_backward_se"]), rounding)
-    if not abs(gap) > CALIBRATION.evidence_gap * error:
+    if not abs(gap) > THRESHOLDS.evidence_gap * error:
         return None
     text = (
         f"log evidence forward and backward differ by {abs(gap):.2g} (error {error:.2g}), limit "
-        f"{CALIBRATION.evidence_gap:g} errors: neighbouring temperature levels have not met the same places"
+        f"{THRESHOLDS.evidence_gap:g} errors: neighbouring temperature levels have not met the same places"
     )
-    return Reason("ladder", text, MORE, None, abs(gap) / error, CALIBRATION.evidence_gap)
+    return Reason("ladder", text, MORE, None, abs(gap) / error, THRESHOLDS.evidence_gap)
 
 
 def ladder_description(ladder: Any, trusted: bool) -> str:

@@ -1,4 +1,4 @@
-"""Weights of separated modes: draws are labelled by the basin of attraction in which they lie.
+"""Weights of separated modes: draws labelled by basin of attraction.
 
 Some draws climb to maxima of the log density.  Maxima between which it does not dip are one mode.  All other draws
 belong to the mode that is nearest by the Gaussian law of its draws.
@@ -16,12 +16,12 @@ __all__ = ["MOST_MODES", "Modes", "find_modes", "mode_labels"]
 
 # Modes at most; the lightest ones are one with the last.
 MOST_MODES = 24
-# Draws that climb, gradients for each of them, and the dip in nats between two maxima that are not one.
+# Draws that climb, gradients for each of them, and the log density dip above which two maxima are two modes.
 _CLIMBING = 256
-_EACH = 60
+_GRADIENTS_PER_CLIMB = 60
 _DIP = 0.2
-_BETWEEN = np.linspace(0.0, 1.0, 11)[1:-1]
-_TURNS = 3  # rounds of assigning draws to the nearest mode, whose scale is of the round before
+_SHARES_BETWEEN = np.linspace(0.0, 1.0, 11)[1:-1]
+_ROUNDS = 3  # rounds of assigning draws to the nearest mode, whose scale is of the round before
 
 
 class Modes(NamedTuple):
@@ -34,7 +34,7 @@ class Modes(NamedTuple):
     centre : (m, d)
         Means of the draws of each.
     restarts : (m,)
-        Draws of each with which a restart begins.
+        Number of draws of each mode that begin a restart.
     label : (chain, draw)
         The mode of each draw.
     """
@@ -71,7 +71,7 @@ def find_modes(position: np.ndarray, restart: np.ndarray, value: Value) -> Modes
 def mode_labels(position: np.ndarray, value: Value, climbs: int = _CLIMBING) -> np.ndarray:
     """Return the numbers ``(n,)`` of the modes that draws ``(n, d)`` are in, by ``climbs`` climbs from them."""
     some = np.unique(np.linspace(0, len(position) - 1, min(len(position), climbs)).astype(int))
-    ends = Climbers.climb(value, position[some], position[some].mean(axis=0), _EACH * len(some))
+    ends = Climbers.climb(value, position[some], position[some].mean(axis=0), _GRADIENTS_PER_CLIMB * len(some))
     return _labelled(position, some, _basins(ends.position, ends.lp, value))
 
 
@@ -81,7 +81,7 @@ def _basins(maxima: np.ndarray, lp: np.ndarray, value: Value) -> np.ndarray:
     tops: list[int] = []
     for i in np.argsort(-lp, kind="stable"):
         for mode, top in enumerate(tops):
-            between = maxima[top] + _BETWEEN[:, None] * (maxima[i] - maxima[top])
+            between = maxima[top] + _SHARES_BETWEEN[:, None] * (maxima[i] - maxima[top])
             at_between, _ = value(between)
             if np.nan_to_num(at_between, nan=-np.inf).min() > lp[i] - _DIP:
                 basin[i] = mode
@@ -101,13 +101,13 @@ def _labelled(flat: np.ndarray, some: np.ndarray, basin: np.ndarray) -> np.ndarr
         return np.zeros(len(flat), int)
     label = basin
     sample = flat[some]
-    for _ in range(_TURNS):
+    for _ in range(_ROUNDS):
         distance = np.empty((len(flat), modes))
         spread = sum(((sample[label == k] - sample[label == k].mean(axis=0)) ** 2).sum(axis=0) for k in range(modes))
         common = np.maximum(spread / len(sample), 1e-12)
         for k in range(modes):
             members = sample[label == k]
-            # Few draws count as much as the spread that all modes share.
+            # Shrink towards the spread common to all modes, with the weight of d draws.
             width = (((members - members.mean(axis=0)) ** 2).sum(axis=0) + d * common) / (len(members) + d)
             log_share = np.log(max(len(members), 1) / len(sample))
             distance[:, k] = ((flat - members.mean(axis=0)) ** 2 / width + np.log(width)).sum(axis=1) - 2.0 * log_share

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.other_modes import OTHER_MODES
 
 __all__ = ["Mode"]
@@ -62,9 +62,9 @@ class Mode(NamedTuple):
         """
         centre, sd = _densest(x)
         distances = np.abs(x - self.value) / sd
-        in_chains = (distances > CALIBRATION.apart).mean()
-        in_mode = (distances < 0.5 * CALIBRATION.apart).mean()
-        if in_mode > CALIBRATION.visited * self.mass and in_chains > CALIBRATION.visited * (1.0 - self.mass):
+        in_chains = (distances > THRESHOLDS.apart).mean()
+        in_mode = (distances < 0.5 * THRESHOLDS.apart).mean()
+        if in_mode > THRESHOLDS.visited * self.mass and in_chains > THRESHOLDS.visited * (1.0 - self.mass):
             return 0.0
         offset = (self.value - centre) / sd
         return offset if abs(offset) >= 1.0 else 0.0

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.diagnostics.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
 __all__ = ["DRAWS", "MOST", "TAIL", "Value", "mass_beyond", "necks_beyond"]
 
@@ -99,7 +99,7 @@ class _Walk:
         correlation = np.corrcoef(draws.T, np.log(np.maximum(others, 1e-300)).T)[: draws.shape[1], draws.shape[1] :]
         follows = np.nan_to_num(correlation.diagonal())
         steepest = np.argsort(-np.abs(follows))[:_WALKED]
-        return [(int(i), int(np.sign(follows[i]))) for i in steepest if abs(follows[i]) > CALIBRATION.narrowing]
+        return [(int(i), int(np.sign(follows[i]))) for i in steepest if abs(follows[i]) > THRESHOLDS.narrowing]
 
     def predicted(self, draws: np.ndarray, i: int, side: int) -> dict[str, Any]:
         """Return the prediction along coordinate ``i``, as far as it can be walked."""
@@ -218,6 +218,6 @@ def mass_beyond(z: np.ndarray, side: int, places: list[float], log_densities: li
     inside = (fine >= low) & (fine <= high)
     share = np.cumsum(density * inside) / (density * inside).sum()
     drawn = np.sort(z[(z >= low) & (z <= high)])
-    if np.abs(np.interp(drawn, fine, share) - (np.arange(len(drawn)) + 0.5) / len(drawn)).max() > CALIBRATION.agree:
+    if np.abs(np.interp(drawn, fine, share) - (np.arange(len(drawn)) + 0.5) / len(drawn)).max() > THRESHOLDS.agree:
         return 0.0
     return float(density[fine > edge].sum() / (density * inside).sum() * (1.0 - 2.0 * _BULK))

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.convergence import normal_scores
 from pmm_mcmc.diagnostics.parameters import Parameters, checked
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 
 __all__ = ["nested_r_hat"]
 
@@ -81,7 +81,7 @@ def _statistic(values: np.ndarray, member: np.ndarray) -> np.ndarray:
     x = np.moveaxis(values, 2, 0)
     draws = x.shape[2]
     with np.errstate(all="ignore"):  # constants, chains that do not move, and values that are not finite
-        if draws < CALIBRATION.fewest_of_chain:
+        if draws < THRESHOLDS.fewest_of_chain:
             statistic = _formula(x, member)
         else:
             half = draws // 2

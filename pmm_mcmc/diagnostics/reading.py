@@ -13,7 +13,6 @@ import xarray as xr
 from scipy.special import gammaincinv
 
 from pmm_mcmc.diagnostics.breaks import Break
-from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.folds import Folds
 from pmm_mcmc.diagnostics.identity import holds, identity_of, whitened_identity
 from pmm_mcmc.diagnostics.modes import Mode
@@ -21,10 +20,11 @@ from pmm_mcmc.diagnostics.nested import nested_r_hat
 from pmm_mcmc.diagnostics.noncentred import sampled_positions
 from pmm_mcmc.diagnostics.parameters import Parameters, checked, coordinate_of
 from pmm_mcmc.diagnostics.table import selected, table_of
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.diagnostics.unadjusted import biases_of
-from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, poisson_limit
 from pmm_mcmc.warmup.stein_identity import Identity
+from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
 
 __all__ = ["FINDINGS", "Run", "read"]
 
@@ -73,7 +73,7 @@ class Run:
     @property
     def enough(self) -> bool:
         """Whether there are draws enough for a corrected estimate."""
-        return self.draws >= CALIBRATION.fewest_of_chain and self.chains * self.draws >= CALIBRATION.fewest
+        return self.draws >= THRESHOLDS.fewest_of_chain and self.chains * self.draws >= THRESHOLDS.fewest
 
     @property
     def of_package(self) -> bool:
@@ -178,7 +178,7 @@ class Run:
         if self.position is None:
             return error * np.nan
         moved = np.append((self.sampled_position != self.position).any(axis=(0, 1)), True)
-        for label in error.index[error > CALIBRATION.mcse]:
+        for label in error.index[error > THRESHOLDS.mcse]:
             if moved[coordinate_of(self.draws_of(label)[..., None], self.position)[0]]:
                 error[label] = np.nan
         return error
@@ -216,7 +216,7 @@ class Run:
     @property
     def identity_degrees(self) -> int:
         """Degrees of freedom of the standard errors of the identity."""
-        return degrees_of_freedom(self.chains, self.draws, CALIBRATION.identity_pieces)
+        return degrees_of_freedom(self.chains, self.draws, THRESHOLDS.identity_pieces)
 
     @property
     def degrees(self) -> int:
@@ -302,7 +302,7 @@ class Run:
 
 def _beyond_chance(draws: float) -> int:
     """Return the number of transitions that may fail for so many draws, with chance."""
-    return poisson_limit(CALIBRATION.unstable_rate * draws)
+    return poisson_limit(THRESHOLDS.unstable_rate * draws)
 
 
 def read(dt: Any) -> Run:

@@ -7,15 +7,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["MORE", "NOT_TRUSTED", "TRUSTED", "UNDECIDED", "Reason", "Verdict", "concluded", "format_with_limit"]
+__all__ = ["MORE", "NOT_TRUSTED", "TRUSTED", "UNDECIDED", "Reason", "Verdict", "format_with_limit", "verdict_of"]
 
 TRUSTED = "trusted"
 UNDECIDED = "undecided"
 NOT_TRUSTED = "not trusted"
 # The remedy of reasons that more draws alone remove: ``draws="auto"`` goes on until there are none.
 MORE = "draw more"
-# An excess of r_hat below so many times that of the limit leaves a run undecided.  Of 15 right runs that the gate of
-# November 2026 refused four had an r_hat of 1.011 to 1.018; of its wrong ones that r_hat refused none was below 1.027.
+# A run is undecided, not "not trusted", if r_hat - 1 is below NEAR times (limit - 1).  In the acceptance runs of
+# November 2026, 4 of 15 correct runs that were refused had an r_hat of 1.011 to 1.018, and no wrong run refused for its
+# r_hat was below 1.027.
 NEAR = 2.0
 
 # The state of a run with each reason.  The sentence has one remedy, that of the first reason in this order: a wrong
@@ -36,7 +37,7 @@ _STATES = {
     "mcse": UNDECIDED,
     "unmeasured": UNDECIDED,
 }
-# What explains what: the remedy of the first is that of the second.  A step that is known to be too long explains why
+# Pairs (cause, effect): the sentence gives the remedy of the cause.  A step that is known to be too long explains why
 # the identity fails, and no edge of the density is needed; chains that have not forgotten their starts disagree.
 _CAUSES = {("step_long", "identity"), ("equilibration", "r_hat")}
 _COLOURS = {TRUSTED: "#2e7d32", UNDECIDED: "#b26a00", NOT_TRUSTED: "#b71c1c"}
@@ -83,11 +84,11 @@ class Reason:
         return _STATES[self.code]
 
     @property
-    def times(self) -> float:
+    def draws_factor(self) -> float:
         """How many times as many draws remove it; 1 where that is not known.
 
-        A standard error falls with the root of the number of draws, and what r_hat exceeds 1 by, which is the square of
-        one, with the number itself.
+        The standard error falls with the square root of the number of draws, and r_hat - 1, the square of such an
+        error, with the number itself.
         """
         if self.remedy != MORE or not self.value or self.limit is None:
             return 1.0
@@ -139,7 +140,7 @@ def format_with_limit(value: float, limit: float, digits: int) -> tuple[str, str
     return f"{value:.{digits}f}", f"{limit:.{digits}f}"
 
 
-def concluded(reasons: Iterable[Reason], good: str, note: str = "") -> Verdict:
+def verdict_of(reasons: Iterable[Reason], good: str, note: str = "") -> Verdict:
     """Return the verdict of the reasons or, if there are none, a trusted one with the sentence ``good``.
 
     ``note`` ends either.
@@ -151,7 +152,7 @@ def concluded(reasons: Iterable[Reason], good: str, note: str = "") -> Verdict:
     decisive = [reason for reason in ordered if reason.state == state]
     cause = [reason for reason in ordered if (reason.code, decisive[0].code) in _CAUSES]
     remedy = [*cause, *decisive][0].remedy
-    times = max(reason.times for reason in ordered)
+    times = max(reason.draws_factor for reason in ordered)
     if remedy == MORE and 1.0 < times < math.inf:
         remedy += f": about {math.ceil(10.0 * times) / 10.0:.1f} times as many"
         overlapping = any(reason.code == "r_hat" and reason.remedy == MORE for reason in ordered)

@@ -33,8 +33,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.folds import Folds
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.standard_errors import batch_means, between_pieces
 
 __all__ = ["ORDERS", "Corrected", "corrected", "own_terms", "solve_slopes", "uncorrected"]
@@ -220,21 +220,19 @@ def _chosen(
     squares = {name: float(np.mean((error / np.maximum(sd, 1e-300)) ** 2)) for name, error in errors.items()}
     best = min(ORDERS, key=lambda order: squares[order])
     # All functions have the same number of own terms; only those that scale others have the virial terms too.
-    by_virial = (folds.coordinates > 1) & (errors[_VIRIAL] ** 2 * CALIBRATION.gain_of_virial < errors[best] ** 2)
+    by_virial = (folds.coordinates > 1) & (errors[_VIRIAL] ** 2 * THRESHOLDS.gain_of_virial < errors[best] ** 2)
     estimate = np.where(by_virial, pieces[_VIRIAL], pieces[best])
     error = np.where(by_virial, errors[_VIRIAL], errors[best])
     ratio = error**2 / np.maximum(raw_se**2, 1e-300)
-    gain = CALIBRATION.gain_of_one
-    if squares[best] * CALIBRATION.gain_of_all > np.mean((raw_se / np.maximum(sd, 1e-300)) ** 2):
-        gain /= (
-            CALIBRATION.gain_of_all
-        )  # corrections do not help most functions: those that they do help must gain more
+    gain = THRESHOLDS.gain_of_one
+    if squares[best] * THRESHOLDS.gain_of_all > np.mean((raw_se / np.maximum(sd, 1e-300)) ** 2):
+        gain /= THRESHOLDS.gain_of_all  # corrections do not help most functions: those that they do help must gain more
     used = (ratio < gain) & np.isfinite(origin)
     difference = raw.mean(axis=0) - estimate.mean(axis=0)
     difference_se = between_pieces(raw - estimate, chains)
     left = np.minimum(np.sqrt(ratio), 1.0)
     if not unbiased:
-        sure = np.maximum(np.abs(difference) - CALIBRATION.beyond_doubt * difference_se, 0.0)
+        sure = np.maximum(np.abs(difference) - THRESHOLDS.beyond_doubt * difference_se, 0.0)
         error = np.hypot(error, left / np.maximum(1.0 - left, 1e-10) * sure)
     estimate = np.where(used, estimate, raw)
     unknown = 0.0 * origin

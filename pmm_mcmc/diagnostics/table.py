@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.convergence import convergence
 from pmm_mcmc.diagnostics.parameters import ROUNDING, coordinate_of
 from pmm_mcmc.diagnostics.stein import corrected, uncorrected
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.standard_errors import between_pieces, count_pieces
 
 if TYPE_CHECKING:
@@ -97,10 +97,10 @@ def selected(run: Run) -> np.ndarray:
     judged by the standard errors between batches of the mean, and of the variance.
     """
     p = len(run.parameters)
-    always = CALIBRATION.always_without_gradients
+    always = THRESHOLDS.always_without_gradients
     if run.position is not None:
-        always = max(CALIBRATION.always_judged, 2 * run.position.shape[2])
-    if p <= always + 2 * CALIBRATION.worst_judged:
+        always = max(THRESHOLDS.always_judged, 2 * run.position.shape[2])
+    if p <= always + 2 * THRESHOLDS.worst_judged:
         return np.arange(p)
     measures = np.zeros((2, p))
     cut = max(2, count_pieces(run.chains, run.draws))
@@ -115,7 +115,7 @@ def selected(run: Run) -> np.ndarray:
             measures[0, indices] = between_pieces(means, run.chains) / np.sqrt(variance)
             measures[1, indices] = between_pieces(squares - 2.0 * mean * means, run.chains) / variance
     suspicion = np.nan_to_num(measures, nan=0.0, posinf=0.0)[:, always:]
-    worst = np.argsort(-suspicion, axis=1, kind="stable")[:, : CALIBRATION.worst_judged] + always
+    worst = np.argsort(-suspicion, axis=1, kind="stable")[:, : THRESHOLDS.worst_judged] + always
     return np.union1d(np.arange(always), worst)
 
 

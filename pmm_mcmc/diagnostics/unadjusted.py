@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import pdtrc
 
-from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.statement import MORE, Reason, format_with_limit
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.standard_errors import largest_t
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ADJUST", "CHECKS", "biases_of", "ruled_out"]
 
-# The remedy for what a step does to draws.  A shorter step is none that helps always: on a local linear trend half the
+# The remedy for what a step does to draws.  A shorter step does not always help: on a local linear trend half the
 # step had 259 unstable transitions in place of 175, and the error of a mean rose from .12 to .56 sd.
 ADJUST = "take adjusted draws: pmm.sample(), or pm.sample(step=pmm.GHMC())"
 
@@ -44,7 +44,7 @@ def biases_of(table: pd.DataFrame) -> pd.DataFrame:
 def ruled_out(biases: pd.DataFrame) -> bool:
     """Return whether a bias that matters is ruled out, of every mean and standard deviation."""
     of_sd = biases["of_sd"] + 2.0 * biases["of_sd_se"]
-    return bool(((biases["bound"] < CALIBRATION.ruled_out) & (of_sd < CALIBRATION.ruled_out)).all())
+    return bool(((biases["bound"] < THRESHOLDS.ruled_out) & (of_sd < THRESHOLDS.ruled_out)).all())
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
@@ -90,37 +90,37 @@ def _bias(run: Run, moment: str, removed: Any) -> Reason | None:
     size = run.biases[f"of_{moment}"]
     full = size / removed
     beyond_chance = size > largest_t(len(size), run.degrees) * run.biases[f"of_{moment}_se"]
-    large = full[(full > CALIBRATION.bias) & beyond_chance]
+    large = full[(full > THRESHOLDS.bias) & beyond_chance]
     if not len(large):
         return None
     label = str(large.idxmax())
-    value, limit = format_with_limit(100.0 * large[label], 100.0 * CALIBRATION.bias, 1)
+    value, limit = format_with_limit(100.0 * large[label], 100.0 * THRESHOLDS.bias, 1)
     text = f"the {moment} of {label} is off by {value} % of a posterior sd, limit {limit} %"
-    return Reason("bias", text, ADJUST, label, float(large[label]), CALIBRATION.bias)
+    return Reason("bias", text, ADJUST, label, float(large[label]), THRESHOLDS.bias)
 
 
 def step_long(run: Run) -> Reason | None:
     """Return a reason if the step is expected to bias means, unless the draws rule that out."""
     expected_bias = run.setting("expected_bias")
     expected = math.nan if expected_bias is None else float(np.max(expected_bias))
-    # Draws that lack what is where a transition would have led rule nothing out.
+    # Draws say nothing about places that unstable transitions would have reached.
     unstable = _unstable_count(run)
-    calm = unstable == 0 or pdtrc(unstable - 1, CALIBRATION.calm_rate * run.chains * run.draws) >= 0.05
+    calm = unstable == 0 or pdtrc(unstable - 1, THRESHOLDS.calm_rate * run.chains * run.draws) >= 0.05
     harm_ruled_out = ruled_out(run.biases) and calm
-    if not expected > CALIBRATION.expected_bias or (harm_ruled_out and np.isfinite(expected)):
+    if not expected > THRESHOLDS.expected_bias or (harm_ruled_out and np.isfinite(expected)):
         return None
     halving_cost = run.setting("halving_cost")
     tuned = halving_cost is not None and bool(np.isfinite(halving_cost).all())
     remedy = "lower target_bias" if tuned else "leave step_size out"
     text = "steps of this size are not stable where the posterior is steepest"
     if np.isfinite(expected):
-        value, limit = format_with_limit(100.0 * expected, 100.0 * CALIBRATION.expected_bias, 0)
+        value, limit = format_with_limit(100.0 * expected, 100.0 * THRESHOLDS.expected_bias, 0)
         text = (
             f"steps of this size may bias means by {value} % of a posterior sd, limit {limit} %, and the draws do not "
             "rule out that they do harm"
         )
         remedy = f"{remedy}, or draw more"
-    return Reason("step_long", text, remedy, value=expected, limit=CALIBRATION.expected_bias)
+    return Reason("step_long", text, remedy, value=expected, limit=THRESHOLDS.expected_bias)
 
 
 def unmeasured(run: Run) -> Reason | None:
@@ -130,7 +130,7 @@ def unmeasured(run: Run) -> Reason | None:
         of_step = "draw" in run.posterior.dims and "n_grad_total" in run.stats
         return Reason("unmeasured", text, "sample with keep_gradients=True" if of_step else ADJUST)
     bounds = run.biases["two_errors"]
-    limit = 2.0 * CALIBRATION.mcse  # two standard errors of a corrected mean: as much as those of a plain mean may be
+    limit = 2.0 * THRESHOLDS.mcse  # two standard errors of a corrected mean: as much as those of a plain mean may be
     if bounds.notna().any():
         label = str(bounds.idxmax())
         if not bounds[label] > limit:
@@ -175,7 +175,7 @@ def jump(run: Run) -> Reason | None:
         f"sample {label} with a method that needs no gradient (pm.Slice)"
     )
     text = f"the log density jumps by {edge.size:.2g} {where}"
-    return Reason("jump", text, remedy, label, edge.size, CALIBRATION.jump)
+    return Reason("jump", text, remedy, label, edge.size, THRESHOLDS.jump)
 
 
 CHECKS = (unstable, bias_of_mean, bias_of_sd, step_long, unmeasured, unequal_modes, jump)

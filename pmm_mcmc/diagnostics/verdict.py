@@ -10,7 +10,6 @@ import numpy as np
 from scipy.special import ndtri
 
 from pmm_mcmc.diagnostics import unadjusted
-from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.description import COLUMNS, description, unvisited
 from pmm_mcmc.diagnostics.identity import fails, fails_on_average
 from pmm_mcmc.diagnostics.ladder import evidence, ladder_description, restarts
@@ -18,11 +17,12 @@ from pmm_mcmc.diagnostics.moments_summary import MomentsRun
 from pmm_mcmc.diagnostics.necks import TAIL, mass_beyond
 from pmm_mcmc.diagnostics.parameters import checked
 from pmm_mcmc.diagnostics.reading import Run, read
-from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, concluded, format_with_limit
+from pmm_mcmc.diagnostics.statement import MORE, Reason, Verdict, format_with_limit, verdict_of
 from pmm_mcmc.diagnostics.table import remembered
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.diagnostics.unadjusted import ADJUST
-from pmm_mcmc.warmup.calibration import CALIBRATION as WARMUP
 from pmm_mcmc.warmup.stein_identity import Identity
+from pmm_mcmc.warmup.thresholds import THRESHOLDS as WARMUP
 
 __all__ = ["Reason", "Verdict", "asks_for_more", "checks_of", "judge", "last_words", "verdict"]
 
@@ -90,7 +90,7 @@ def judge(run: Run) -> Verdict:
     """Return the verdict on a result as it was read."""
     reasons = [reason for check in checks_of(run) if (reason := check(run)) is not None]
     good = "" if reasons else description(run)
-    return concluded(reasons, good, ladder_description(run.ladder, not reasons))
+    return verdict_of(reasons, good, ladder_description(run.ladder, not reasons))
 
 
 def checks_of(run: Run) -> tuple[Callable[[Run], Reason | None], ...]:
@@ -110,10 +110,10 @@ def checks_of(run: Run) -> tuple[Callable[[Run], Reason | None], ...]:
 
 def few_draws(run: Run) -> Reason | None:
     """Return a reason if draws are too few to judge; after an equilibration one of each of many chains is enough."""
-    fewest = CALIBRATION.fewest
-    of_chain = 1 if run.equilibration is not None else CALIBRATION.fewest_of_chain
+    fewest = THRESHOLDS.fewest
+    of_chain = 1 if run.equilibration is not None else THRESHOLDS.fewest_of_chain
     if run.draws >= of_chain and run.chains * run.draws >= fewest:
-        if run.draws >= CALIBRATION.fewest_of_chain or run.chains >= fewest:
+        if run.draws >= THRESHOLDS.fewest_of_chain or run.chains >= fewest:
             return None
     text = f"{run.chains} x {run.draws} draws are too few to judge, limit {fewest} and {of_chain} of each chain"
     return Reason("few_draws", text, MORE, value=float(run.chains * run.draws), limit=float(fewest))
@@ -129,34 +129,34 @@ def one_chain(run: Run) -> Reason | None:
 def r_hat(run: Run) -> Reason | None:
     """Return a reason if chains disagree."""
     values = run.r_hat
-    if not (values > CALIBRATION.r_hat).any():
+    if not (values > THRESHOLDS.r_hat).any():
         return None
     label = str(values.idxmax())
-    value, limit = format_with_limit(values[label], CALIBRATION.r_hat, 3)
+    value, limit = format_with_limit(values[label], THRESHOLDS.r_hat, 3)
     text = f"{values.name} of {label} is {value}, limit {limit}"
     remedy = _APART if run.keep_apart(label) else MORE
-    return Reason("r_hat", text, remedy, label, float(values[label]), CALIBRATION.r_hat)
+    return Reason("r_hat", text, remedy, label, float(values[label]), THRESHOLDS.r_hat)
 
 
 def mcse_of_mean(run: Run) -> Reason | None:
     """Return a reason if a mean is not known well enough."""
-    if not (run.errors > CALIBRATION.mcse).any():
+    if not (run.errors > THRESHOLDS.mcse).any():
         return None
     label = str(run.errors.idxmax())
-    value, limit = format_with_limit(run.errors[label], CALIBRATION.mcse, 2)
+    value, limit = format_with_limit(run.errors[label], THRESHOLDS.mcse, 2)
     text = f"the mean of {label} is known to {value} posterior sd only, limit {limit}"
-    return Reason("mcse", text, MORE, label, float(run.errors[label]), CALIBRATION.mcse)
+    return Reason("mcse", text, MORE, label, float(run.errors[label]), THRESHOLDS.mcse)
 
 
 def mcse_of_sd(run: Run) -> Reason | None:
     """Return a reason if the standard deviation of a free variable is not known well enough."""
     unexplained = run.errors_of_sd.where(run.table["bias"].isna())
-    if not (unexplained > CALIBRATION.mcse).any():
+    if not (unexplained > THRESHOLDS.mcse).any():
         return None
     label = str(unexplained.idxmax())
-    value, limit = format_with_limit(100.0 * unexplained[label], 100.0 * CALIBRATION.mcse, 0)
+    value, limit = format_with_limit(100.0 * unexplained[label], 100.0 * THRESHOLDS.mcse, 0)
     text = f"the sd of {label} is known to {value} % only, limit {limit} %"
-    return Reason("mcse", text, MORE, label, float(unexplained[label]), CALIBRATION.mcse)
+    return Reason("mcse", text, MORE, label, float(unexplained[label]), THRESHOLDS.mcse)
 
 
 def divergences(run: Run) -> Reason | None:
@@ -196,7 +196,7 @@ def standstill(run: Run) -> Reason | None:
     if not run.adjusted or run.chains == 1 or "acceptance_rate" not in run.stats:
         return None
     accept = run.stats["acceptance_rate"].values
-    if run.draws < CALIBRATION.fewest_of_chain or accept.ndim < 2:  # draws were not kept
+    if run.draws < THRESHOLDS.fewest_of_chain or accept.ndim < 2:  # draws were not kept
         return None
     of_chain = accept.mean(axis=1)
     middle = float(np.median(of_chain))
@@ -241,7 +241,7 @@ def identity(run: Run) -> Reason | None:
         return None
     symbols = "E[x dF/dx]" if whitened is None else "E[y dF/dy] of whitened coordinates y"
     average = np.sqrt(2.0 * each.mean_square)
-    highest = np.sqrt(2.0 * CALIBRATION.identity_mean_square)
+    highest = np.sqrt(2.0 * THRESHOLDS.identity_mean_square)
     template = f"{symbols} is {{1}} for {{0}} and off 1 by {average:.2f} on average, limit {highest:.2f}"
     return _failing(run, each, None, template)
 
@@ -251,7 +251,7 @@ def _failing(run: Run, each: Identity, failing: np.ndarray | None, template: str
     worst = int(np.argmax(np.abs(each.excess) * (1.0 if failing is None else failing)))
     label = run.coordinate(worst)
     value = float(1.0 + each.excess[worst])
-    limit = float(1.0 + np.copysign(CALIBRATION.identity_excess, each.excess[worst]))
+    limit = float(1.0 + np.copysign(THRESHOLDS.identity_excess, each.excess[worst]))
     text = template.format(label, *format_with_limit(value, limit, 2 if failing is None else 3))
     narrow = bool((each.excess.mean() if failing is None else each.excess[worst]) < 0.0)
     return Reason("identity", text, _cause(run, narrow), label, value, limit)
@@ -279,7 +279,7 @@ def modes(run: Run) -> Reason | None:
     if mode is None or not text:
         return None
     ratio = mode.mass / max(1.0 - mode.mass, 1e-300)
-    if ratio <= CALIBRATION.mass:
+    if ratio <= THRESHOLDS.mass:
         return None
     remedy = "reparametrise so that there is one mode, or use pmm.temper(), which moves between modes"
     if mode.hidden:
@@ -291,7 +291,7 @@ def modes(run: Run) -> Reason | None:
         )
     if "restart" in run.stats:
         remedy = "take more chains, or a reference from which that mode is met"
-    return Reason("modes", f"{text}, limit 1 %", remedy, None, mode.mass, CALIBRATION.mass)
+    return Reason("modes", f"{text}, limit 1 %", remedy, None, mode.mass, THRESHOLDS.mass)
 
 
 def neck(run: Run) -> Reason | None:
@@ -301,7 +301,7 @@ def neck(run: Run) -> Reason | None:
         side = one["side"]
         z = run.sampled_position[..., one["coordinate"]].ravel()
         mass = mass_beyond(z, side, one["at"], one["log_density"])
-        if mass > TAIL + CALIBRATION.mass:
+        if mass > TAIL + THRESHOLDS.mass:
             edge = side * float(np.quantile(side * z, 1.0 - TAIL))
             parameter = run.coordinate(one["coordinate"])
             value = run.draws_of(parameter).ravel()[int(np.argmin(np.abs(z - edge)))]
@@ -311,7 +311,7 @@ def neck(run: Run) -> Reason | None:
                 f"with {100.0 * TAIL:.0f} % of the draws"
             )
             remedy = f"draw more, or keep {parameter} from there by its prior"
-            return Reason("neck", text, remedy, parameter, mass, TAIL + CALIBRATION.mass)
+            return Reason("neck", text, remedy, parameter, mass, TAIL + THRESHOLDS.mass)
     return None
 
 

@@ -4,8 +4,8 @@ The state of a chain is one flat array of ``4 d + 2`` floats, so that it is save
 ``u`` (position), ``v`` (velocity), ``b`` (base drift), ``evaluated`` (the last point whose gradient is known, which
 is also the draw), all in whitened coordinates (:mod:`pmm_mcmc.coordinates.affine`); then the log density at the
 evaluated point, without the constant of the affine map; and of unadjusted methods the current factor by which the
-chain's step is shortened, of adjusted ones the persistent number of the Metropolis test.  This is below 1: a chain with
-a 1 there is at rest, and its next transition draws a velocity and a number.
+chain's step is shortened, of adjusted ones the persistent number ``s`` of the Metropolis test.  This is below 1: a
+chain with a 1 there is at rest, and its next transition draws a velocity and a number.
 
 The *evaluation* at that point is an array ``(width,)`` beside the state: the gradient with respect to the non-centred
 ``z``; where ``z`` is not the model's own ``x``, followed by ``x``, the gradient with respect to ``x`` and the log

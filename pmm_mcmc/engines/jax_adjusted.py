@@ -1,7 +1,7 @@
 """One adjusted transition of a group of chains in lockstep, traced by JAX, over :mod:`pmm_mcmc.langevin.transitions`.
 
 It follows :func:`pmm_mcmc.engines.numba_adjusted.propose` step by step, with arrays ``(group, d)`` in place of vectors.
-Proposals far below the height, which are few, are refined in smaller batches.
+Proposals with a ratio far below ``|s|``, which are few, are refined in smaller batches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pmm_mcmc.langevin.transitions import (
     LARGEST,
     MOST_REFINEMENTS,
     SUBSTEPS,
-    advanced_height,
+    advanced_persistent,
     far_below,
     harmonic_log_ratio,
     kick,
@@ -85,13 +85,13 @@ def _leapfrog(drift: Drift, begin: Chains, step: Any, parts: int) -> tuple[Chain
 
 def _finer(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
     """Refine the proposals of some chains: take them in shorter and shorter parts until one is accepted."""
-    height = begin.factor
+    persistent = begin.factor
 
     def attempt(parts: int, carry: tuple[Outcome, Any]) -> tuple[Outcome, Any]:
         previous, going = carry
         end, log_ratio, evaluations = _leapfrog(drift, begin, step / parts, parts)
         ratio = _as_ratio(log_ratio)
-        inside = going & (jnp.abs(height) < ratio)
+        inside = going & (jnp.abs(persistent) < ratio)
         n_grad = previous.n_grad + jnp.where(going, evaluations, 0)
         good = inside
         earlier = 1
@@ -99,9 +99,9 @@ def _finer(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
             # The way back is the same if, with the velocity turned round, all longer steps lie far below, too.
             _, log_back, evaluations = _leapfrog(drift, end._replace(v=-end.v), step / earlier, earlier)
             n_grad += jnp.where(good, evaluations, 0)
-            good &= far_below(ratio * _as_ratio(log_back), height)
+            good &= far_below(ratio * _as_ratio(log_back), persistent)
             earlier *= SUBSTEPS
-        moved = end._replace(factor=height / jnp.where(good, ratio, 1.0))
+        moved = end._replace(factor=persistent / jnp.where(good, ratio, 1.0))
         outcome = Outcome(
             choose(good, moved, previous.chains),
             previous.good | good,
@@ -110,7 +110,7 @@ def _finer(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
             jnp.where(going, ratio, previous.last),
             n_grad,
         )
-        return outcome, going & ~inside & far_below(ratio, height)
+        return outcome, going & ~inside & far_below(ratio, persistent)
 
     carry = outcome, jnp.ones_like(outcome.good)
     for level in range(1, MOST_REFINEMENTS + 1):
@@ -125,14 +125,14 @@ def adjusted_outcome(p: Parameters, drift: Drift, chains: Chains, draws: Draws) 
     at_rest = ~(chains.factor < 1.0)
     fresh = lax.cond(jnp.any(at_rest), lambda: draws.velocity().astype(chains.v.dtype), lambda: chains.v)
     v = refreshed(jnp.where(at_rest, fresh, chains.v), normals, jnp.exp(-p.friction * p.alpha))
-    height = advanced_height(jnp.where(at_rest, 2.0 * number - 1.0, chains.factor))
-    begin = chains._replace(v=v.astype(chains.v.dtype), factor=height.astype(chains.factor.dtype))
+    persistent = advanced_persistent(jnp.where(at_rest, 2.0 * number - 1.0, chains.factor))
+    begin = chains._replace(v=v.astype(chains.v.dtype), factor=persistent.astype(chains.factor.dtype))
     proposals, log_ratio, n_grad = _leapfrog(drift, begin, p.alpha, 1)
     ratio = _as_ratio(log_ratio)
-    good = jnp.abs(height) < ratio
-    proposals = choose(good, proposals._replace(factor=height / jnp.where(good, ratio, 1.0)), begin)
+    good = jnp.abs(persistent) < ratio
+    proposals = choose(good, proposals._replace(factor=persistent / jnp.where(good, ratio, 1.0)), begin)
     outcome = Outcome(proposals, good, jnp.zeros_like(good), ratio, ratio, n_grad)
-    below = ~good & far_below(ratio, height)
+    below = ~good & far_below(ratio, persistent)
 
     def renew(lanes: Any) -> Outcome:
         return _finer(drift, p.alpha, *jax.tree.map(lambda x: x[lanes], (begin, outcome)))

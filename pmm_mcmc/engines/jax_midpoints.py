@@ -16,7 +16,7 @@ from jax import lax
 from pmm_mcmc.engines.contract import Chains, Parameters
 from pmm_mcmc.langevin.flows import Flow, build_flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
-from pmm_mcmc.langevin.midpoints import build_cells, cell_weight, continuous_weight, one_in
+from pmm_mcmc.langevin.midpoints import build_cells, cell_weight, continuous_weight, inverse_probability
 from pmm_mcmc.langevin.transitions import (
     EARLIEST,
     bridged,
@@ -74,7 +74,7 @@ class Draws(Protocol):
 
 
 class PathNoise(NamedTuple):
-    """Noise ``(g, d)`` over the remaining path, the time ``(g, 1)`` to its end, and whether this step ends there."""
+    """Known noise ``(g, d)`` of the rest of a step, the time ``(g, 1)`` to its end; whether this part ends there."""
 
     u: Any
     v: Any
@@ -89,9 +89,9 @@ class Midpoints(NamedTuple):
     mu: Any
     mv: Any
     noise_beyond: tuple[Any, Any]  # of the path beyond the step, where the path is known
-    cu: Any
+    cu: Any  # corrections of position and velocity
     cv: Any
-    steep: Any
+    steep: Any  # largest curvature met
     n_grad: Any
     finite: Any  # (g, 1)
     bad: Any  # (g, d): the first midpoint with a value that is not finite
@@ -185,7 +185,7 @@ def _midpoint(
         times = [*times, from_end, from_midpoint, from_start]
     flow_to_midpoint, flow_to_end, step_flow, *others = _flows_over(kernel, p, *times)
     if kernel.scheme == Scheme.CELLS:
-        wu, wv = cell_weight(others[0], others[1], one_in(cell, p.K, kernel.power))
+        wu, wv = cell_weight(others[0], others[1], inverse_probability(cell, p.K, kernel.power))
     else:
         wu, wv = continuous_weight(flow_to_end, step, kernel.dynamics != OVERDAMPED)
     zero = jnp.zeros_like(u)

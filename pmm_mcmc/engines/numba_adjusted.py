@@ -62,13 +62,13 @@ def _as_ratio(log_ratio):
 
 
 @inner
-def propose(functions, kind, step, height, coordinates, begin, proposal, back, scratch):
-    """Fill ``proposal`` by generalised HMC from ``begin``, refined where it is far below the height.
+def propose(functions, kind, step, persistent, coordinates, begin, proposal, back, scratch):
+    """Fill ``proposal`` by generalised HMC from ``begin``, refined where its ratio is far below ``|s|``.
 
     Parameters
     ----------
-    height
-        The persistent number of the Metropolis test.
+    persistent
+        The persistent number ``s`` of the Metropolis test.
     back
         Arrays as of ``proposal``, for the way back.
     functions, kind, step, coordinates, begin, proposal, scratch
@@ -86,7 +86,7 @@ def propose(functions, kind, step, height, coordinates, begin, proposal, back, s
         functions, kind, 1, step, flow(kind, step, 0.0), coordinates, begin, proposal, scratch
     )
     ratio = first_ratio = _as_ratio(log_ratio)
-    while not abs(height) < ratio and far_below(ratio, height) and parts < SUBSTEPS**MOST_REFINEMENTS:
+    while not abs(persistent) < ratio and far_below(ratio, persistent) and parts < SUBSTEPS**MOST_REFINEMENTS:
         parts *= SUBSTEPS
         length = step / parts
         log_ratio, lp, evaluations = _leapfrog(
@@ -94,7 +94,7 @@ def propose(functions, kind, step, height, coordinates, begin, proposal, back, s
         )
         n_grad += evaluations
         ratio = _as_ratio(log_ratio)
-        if abs(height) < ratio:
+        if abs(persistent) < ratio:
             for j in range(turned.size):
                 turned[j] = -v_new[j]
             earlier = 1
@@ -105,7 +105,7 @@ def propose(functions, kind, step, height, coordinates, begin, proposal, back, s
                     functions, kind, earlier, length, flow(kind, length, 0.0), coordinates, turned_begin, back, scratch
                 )
                 n_grad += evaluations
-                if not far_below(ratio * _as_ratio(log_ratio), height):
+                if not far_below(ratio * _as_ratio(log_ratio), persistent):
                     return False, first_ratio, ratio, lp, n_grad, parts
                 earlier *= SUBSTEPS
-    return abs(height) < ratio, first_ratio, ratio, lp, n_grad, parts
+    return abs(persistent) < ratio, first_ratio, ratio, lp, n_grad, parts

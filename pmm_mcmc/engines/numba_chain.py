@@ -26,7 +26,7 @@ from pmm_mcmc.langevin.transitions import (
     DIVERGENCE,
     MOST_REFINEMENTS,
     SUBSTEPS,
-    advanced_height,
+    advanced_persistent,
     build_limits,
     refreshed,
 )
@@ -35,7 +35,7 @@ __all__ = ["evaluate", "run"]
 
 # Each part of a refined step has a random stream of its own: this odd number (2^64 over the golden ratio) times the
 # part's number changes the first key word.
-_OF_PART = np.uint64(0x9E3779B97F4A7C15)
+_KEY_OF_PART = np.uint64(0x9E3779B97F4A7C15)
 _limits = build_limits(np, select)
 _limit = numba.njit(_limits.limit)
 _accepted = numba.njit(_limits.accepted)
@@ -111,21 +111,21 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
                 fill_normals(stream, at_u)
                 for j in range(d):
                     v[j] = refreshed(v[j], at_u[j], retained)
-                height = advanced_height(state[4 * d + 1])
+                persistent = advanced_persistent(state[4 * d + 1])
                 begin = (u, v, b, evaluated, state[4 * d])
                 back = (at_u, at_v, at_b, back_gradient, at_evaluated)
                 good, first_ratio, ratio, lp_new, evaluations, parts = propose(
-                    functions, kind, alpha, height, coordinates, begin, proposal, back, scratch
+                    functions, kind, alpha, persistent, coordinates, begin, proposal, back, scratch
                 )
                 n_grad += evaluations
                 refined += good and parts > 1
                 if good:
                     copy(u_new, u), copy(v_new, v), copy(u_new, evaluated), copy(new_b, b), copy(new_gradient, gradient)
                     state[4 * d] = lp_new
-                    state[4 * d + 1] = height / ratio
+                    state[4 * d + 1] = persistent / ratio
                 else:
                     unstable += ratio < DIVERGENCE
-                    state[4 * d + 1] = height
+                    state[4 * d + 1] = persistent
                     for j in range(d):
                         v[j] = -v[j]
                 accept += 1.0 if good and parts > 1 else min(1.0, first_ratio)
@@ -158,7 +158,9 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
                 lp_new = lp
                 copy(whole_noise_u, noise_path.known_u), copy(whole_noise_v, noise_path.known_v)
                 for i in range(parts):
-                    start_stream(stream, key[0] ^ (np.uint64(parts + i) * _OF_PART), key[1], np.uint64(transition - 1))
+                    start_stream(
+                        stream, key[0] ^ (np.uint64(parts + i) * _KEY_OF_PART), key[1], np.uint64(transition - 1)
+                    )
                     lengths = StepLength(
                         length, step - i * length, threshold_of_part, limit, flow_of_part, cell_of_part
                     )
@@ -174,7 +176,7 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
 
             if good:
                 copy(u_new, u), copy(v_new, v), copy(new_b, b), copy(y, evaluated), copy(new_gradient, gradient)
-                # In warm-up, until the next fit, shorter steps come as far as parts of long ones.
+                # In warm-up, keep the shorter step until the next fit: it covers the ground of the parts of a long one.
                 adapts = parts > 1 and tolerance > 0.0
                 state[4 * d] = lp_new
                 state[4 * d + 1] = _refined(state[4 * d + 1]) if adapts else _accepted(state[4 * d + 1])
@@ -191,7 +193,7 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
         place(coordinates, evaluated, out.position[row])
         copy(gradient, out.gradient[row])
         out.lp[row] = state[4 * d]
-        if gradient.size > d:
+        if gradient.size > d:  # the last entry of the evaluation is the log determinant of the map from z to x
             out.lp[row] -= gradient[3 * d]
         if row < len(out.state):
             copy(state, out.state[row])
@@ -206,8 +208,8 @@ def _cached(sources: str) -> tuple[Any, Any]:
     """Return :func:`evaluate` and :func:`run`, cached on disk under a key that contains ``sources``.
 
     Why a closure: numba's cache key contains the pickled closure variables, and this is the only way to add to it.
-    Without ``sources``, a change in another file would run the old machine code; a compiled function as a second
-    closure variable pickles differently in each process and would defeat the cache.
+    Without ``sources``, a change in another file would run the old machine code (a compiled function as second
+    closure variable would notice, but pickles differently in each process and would defeat the cache).
     """
 
     @numba.njit(cache=True, nogil=True)

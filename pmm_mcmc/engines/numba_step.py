@@ -14,7 +14,7 @@ import numpy as np
 from pmm_mcmc.engines.numba_random import fill_normals, uniform
 from pmm_mcmc.langevin.flows import build_flows, select
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Scheme
-from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, next_cell, one_cell, one_in
+from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, inverse_probability, next_cell, one_cell
 from pmm_mcmc.langevin.transitions import (
     EARLIEST,
     bridged,
@@ -257,7 +257,7 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
                 n_grad += 1
                 if scheme == Scheme.CELLS:
                     flow_to_end = flow(kind, step * (K - 1 - cell) / K, friction)
-                    wu, wv = cell_weight(flow_to_end, cell_flow, one_in(cell, K, power))
+                    wu, wv = cell_weight(flow_to_end, cell_flow, inverse_probability(cell, K, power))
                 else:
                     flow_to_end = flow(kind, step - time, friction)
                     wu, wv = continuous_weight(flow_to_end, step, has_velocity)

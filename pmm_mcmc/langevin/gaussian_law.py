@@ -17,7 +17,7 @@ import numpy as np
 
 from pmm_mcmc.langevin.flows import flows
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel, Scheme
-from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, one_in
+from pmm_mcmc.langevin.midpoints import cell_weight, continuous_weight, inverse_probability
 
 __all__ = ["stationary_covariance", "step_maps", "variance_error"]
 
@@ -55,9 +55,9 @@ def _cells(kernel, alpha, friction, K, curvature):
             a_j, g_j, _ = _matrices(_flow(kernel, alpha * j / fine, friction))
             position = a_j[0] @ state + g_j[0] * drift + path[0]
             remaining = _flow(kernel, alpha * (K - 1 - i) / K, friction)
-            times = one_in(float(i), K, kernel.power)
-            shares[i] = 1.0 / times
-            corrections[i] = np.outer(cell_weight(remaining, cell, times), -curvature * position - drift)
+            inverse = inverse_probability(float(i), K, kernel.power)
+            shares[i] = 1.0 / inverse
+            corrections[i] = np.outer(cell_weight(remaining, cell, inverse), -curvature * position - drift)
         path = a @ path
         path[:, 2 + 2 * j : 4 + 2 * j] += root
     a, g, _ = _matrices(_flow(kernel, alpha, friction))
@@ -97,13 +97,13 @@ def _one_uniform_midpoint(kernel, alpha, friction, curvature):
 @functools.lru_cache(maxsize=64)
 def _at_nodes(kernel, alpha, friction):
     """Return the matrices of a step at the quadrature nodes of its midpoint; they do not depend on the curvature."""
-    fraction, shares, times = _law(kernel.power)
+    fraction, shares, inverse = _law(kernel.power)
     step = _flow(kernel, alpha, friction)
     time = fraction * alpha
     midpoint = _flow(kernel, time, friction)
     remaining = _flow(kernel, alpha - time, friction)
     w = np.stack(np.broadcast_arrays(*continuous_weight(remaining, alpha, kernel.dynamics != OVERDAMPED)), axis=-1)
-    return _matrices(step), _matrices(midpoint), _matrices(remaining), shares, times[:, None] * w
+    return _matrices(step), _matrices(midpoint), _matrices(remaining), shares, inverse[:, None] * w
 
 
 def _law(power: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ import numpy as np
 __all__ = ["spectrum"]
 
 # A product whose residual is shorter than this share of its length is in the span of the basis.
-_NOTHING = 1e-2
+_SPANNED = 1e-2
 
 
 def spectrum(
@@ -45,7 +45,7 @@ def spectrum(
         for direction in basis:
             w = w - (w * direction).sum(axis=1, keepdims=True) * direction
         length = np.linalg.norm(w, axis=1)
-        if i + 1 == steps or not (length > _NOTHING * full_length).any():
+        if i + 1 == steps or not (length > _SPANNED * full_length).any():
             break
         matrix[:, i, i + 1] = matrix[:, i + 1, i] = length
         basis.append(w / np.maximum(length, 1e-300)[:, None])

@@ -31,9 +31,9 @@ __all__ = [
     "cell_weight",
     "continuous_weight",
     "expected_gradients",
+    "inverse_probability",
     "next_cell",
     "one_cell",
-    "one_in",
 ]
 
 # Power of the importance law.  Higher powers reduce the variance of long steps further, but make short steps less
@@ -75,7 +75,7 @@ next_cell = _cells.next_cell
 
 
 @register_jitable
-def one_in(cell: Any, K: Any, power: Any) -> Any:
+def inverse_probability(cell: Any, K: Any, power: Any) -> Any:
     """Return the inverse of the probability that a cell is marked."""
     if power == 0.0:
         return 1.0 * K
@@ -83,15 +83,15 @@ def one_in(cell: Any, K: Any, power: Any) -> Any:
 
 
 @register_jitable
-def cell_weight(remaining: Flow, cell: Flow, times: Any) -> tuple[Any, Any]:
+def cell_weight(remaining: Flow, cell: Flow, inverse: Any) -> tuple[Any, Any]:
     """Return the weight of a cell, on position and velocity.
 
-    ``remaining`` is the flow from the end of the cell to that of the step, ``cell`` that over the cell, and ``times``
-    is :func:`one_in`.
+    ``remaining`` is the flow from the end of the cell to that of the step, ``cell`` that over the cell, and ``inverse``
+    is :func:`inverse_probability`.
     """
     return (
-        times * (remaining.a_uu * cell.g_u + remaining.a_uv * cell.g_v),
-        times * (remaining.a_vu * cell.g_u + remaining.a_vv * cell.g_v),
+        inverse * (remaining.a_uu * cell.g_u + remaining.a_uv * cell.g_v),
+        inverse * (remaining.a_vu * cell.g_u + remaining.a_vv * cell.g_v),
     )
 
 
@@ -109,4 +109,4 @@ def expected_gradients(K: int, grid: str, power: float = 0.0) -> float:
     They are one at the start of the step and one in each marked cell, of which there is one on average.  On the left
     grid a marked first cell (probability ``1 / K``, or less under the importance law) needs no gradient of its own.
     """
-    return 2.0 - 1.0 / one_in(0.0, K, power) if grid == "left" else 2.0
+    return 2.0 - 1.0 / inverse_probability(0.0, K, power) if grid == "left" else 2.0

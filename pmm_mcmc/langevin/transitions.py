@@ -34,7 +34,7 @@ __all__ = [
     "LARGEST",
     "MOST_REFINEMENTS",
     "SUBSTEPS",
-    "advanced_height",
+    "advanced_persistent",
     "bridged",
     "build_gain",
     "build_limits",
@@ -60,10 +60,10 @@ SHORTEST = 2.0**-8
 # time with SUBSTEPS times as many steps.
 SUBSTEPS = 4
 MOST_REFINEMENTS = 2
-# The persistent number of the Metropolis test moves on by this before each test.  An effective draw of the worst mean
+# The persistent number s of the Metropolis test moves on by this before each test.  An effective draw of the worst mean
 # and square of 16 models cost .79 and .95 of an unadjusted one; .93 and 1.35 with 0.03, .98 and 1.26 with a fresh one.
 CLIMB = 0.1
-# A proposal is refined if the height is this many times its density: rare where the step suits.  Of 64 chains on a
+# A proposal is refined if |s| is at least this many times its ratio: rare where the step suits.  Of 64 chains on a
 # two-parameter logistic one stood still without it and none with it.  Other values were not tried.
 FAR_BELOW = 3.0
 # Ratio e^-10 below which even the shortest proposal counts as a divergence.
@@ -207,7 +207,7 @@ def harmonic_log_ratio(u: Any, u_new: Any) -> Any:
 
 
 @register_jitable
-def advanced_height(height: Any) -> Any:
+def advanced_persistent(persistent: Any) -> Any:
     r"""Return the persistent number of a chain's Metropolis tests before the next one, in ``[-1, 1)``.
 
     A number :math:`s` with the uniform law on :math:`[-1, 1)` stays with a chain.  A proposal with the ratio :math:`r`
@@ -219,12 +219,12 @@ def advanced_height(height: Any) -> Any:
     .. [1] R. M. Neal, "Non-reversibly updating a uniform [0,1] value for Metropolis accept/reject decisions",
        arXiv:2001.11950 (2020).
     """
-    return (height + (1.0 + CLIMB)) % 2.0 - 1.0
+    return (persistent + (1.0 + CLIMB)) % 2.0 - 1.0
 
 
 @register_jitable
-def far_below(ratio: Any, height: Any) -> Any:
-    r"""Return whether a proposal with the ratio ``ratio`` of densities lies so far below the height that it is refined.
+def far_below(ratio: Any, persistent: Any) -> Any:
+    r"""Return whether the ratio of densities of a proposal is so far below :math:`|s|` that it is refined.
 
     Where a posterior is too steep for a step, the proposal is repeated over the same time with shorter steps:
     :data:`SUBSTEPS` of them, then as many for each (delayed rejection [1]_, on the slice of Neal's number).  The last
@@ -234,7 +234,7 @@ def far_below(ratio: Any, height: Any) -> Any:
     .. [1] C. Modi, A. Barnett and B. Carpenter, "Delayed rejection Hamiltonian Monte Carlo for sampling multiscale
        distributions", Bayesian Analysis 19 (2024).
     """
-    return abs(height) >= FAR_BELOW * ratio
+    return abs(persistent) >= FAR_BELOW * ratio
 
 
 @register_jitable

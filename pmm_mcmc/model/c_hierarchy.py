@@ -27,7 +27,7 @@ __all__ = [
     "LOWER",
     "UPPER",
     "Elements",
-    "Parent",
+    "LocationOrScale",
     "PointerChild",
     "composed",
     "elements_of",
@@ -38,7 +38,7 @@ IDENTITY, LOWER, UPPER, BOUNDED = range(4)
 _elementwise = njit(elementwise)
 
 
-class Parent(NamedTuple):
+class LocationOrScale(NamedTuple):
     """The location or the scale of a child of ``m`` elements: ``constant + factor * value ** power``.
 
     Attributes
@@ -61,12 +61,12 @@ class PointerChild(NamedTuple):
     """A variable that may be sampled non-centred: its coordinates, location and scale."""
 
     coordinates: slice
-    location: Parent
-    scale: Parent
+    location: LocationOrScale
+    scale: LocationOrScale
 
 
 @njit(error_model="numpy")
-def _parent(coordinate, numbers, x):
+def _value_and_slope(coordinate, numbers, x):
     """Return the value of a location or scale at ``x``, and its derivative by the parent's coordinate."""
     constant, factor, power, kind, low, width = numbers
     if coordinate < 0:
@@ -95,8 +95,8 @@ def _place(z, coordinates, parents, numbers, sites, x):
     x[:] = z
     log_det = 0.0
     for e in range(len(coordinates)):
-        mu, _ = _parent(parents[e, 0], numbers[e, 0], x)
-        L, _ = _parent(parents[e, 1], numbers[e, 1], x)
+        mu, _ = _value_and_slope(parents[e, 0], numbers[e, 0], x)
+        L, _ = _value_and_slope(parents[e, 1], numbers[e, 1], x)
         pull, B = _elementwise(mu, L, sites[e, 0], sites[e, 1])
         x[coordinates[e]] = mu + L * (pull / B + z[coordinates[e]] / np.sqrt(B))
         log_det += np.log(np.abs(L)) - 0.5 * np.log(B)
@@ -107,8 +107,8 @@ def _place(z, coordinates, parents, numbers, sites, x):
 def _pull_back(z, x, coordinates, parents, numbers, sites, slope):
     """Turn the gradient by ``x`` in ``slope`` into that of the log density of ``z``."""
     for e in range(len(coordinates) - 1, -1, -1):
-        mu, of_location = _parent(parents[e, 0], numbers[e, 0], x)
-        L, of_scale = _parent(parents[e, 1], numbers[e, 1], x)
+        mu, of_location = _value_and_slope(parents[e, 0], numbers[e, 0], x)
+        L, of_scale = _value_and_slope(parents[e, 1], numbers[e, 1], x)
         h = sites[e, 1]
         pull, B = _elementwise(mu, L, sites[e, 0], h)
         by_x = slope[coordinates[e]]
@@ -122,13 +122,13 @@ def _pull_back(z, x, coordinates, parents, numbers, sites, slope):
 
 
 @njit(cache=True, error_model="numpy")
-def _laws(p, parents, numbers):
+def _locations_and_scales(p, parents, numbers):
     """Return locations and scales ``(n, m)`` at positions ``(n, d)``."""
     out = np.empty((2, len(p), len(parents)))
     for i in range(len(p)):
         for e in range(len(parents)):
             for side in range(2):
-                out[side, i, e] = _parent(parents[e, side], numbers[e, side], p[i])[0]
+                out[side, i, e] = _value_and_slope(parents[e, side], numbers[e, side], p[i])[0]
     return out
 
 
@@ -245,7 +245,7 @@ def elements_of(
     )
 
     def scales(p: np.ndarray) -> list[tuple[Any, Any]]:
-        mu, L = _laws(np.ascontiguousarray(p), elements.parents, elements.numbers)
+        mu, L = _locations_and_scales(np.ascontiguousarray(p), elements.parents, elements.numbers)
         cuts = np.cumsum([child.size for child in noncentred])[:-1]
         return list(zip(np.split(mu, cuts, axis=1), np.split(L, cuts, axis=1), strict=True))
 

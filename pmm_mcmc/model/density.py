@@ -321,7 +321,9 @@ class NoncentredPointer(PointerDensity):
 
     def table(self, output: str, sites: np.ndarray | None = None) -> np.ndarray:
         """Return the addresses that it reads: of the user's function, its data, and the children with their sites."""
-        return self._elements.table(self._called, output == "joint", self.structure.none() if sites is None else sites)
+        return self._elements.table(
+            self._called, output == "joint", self.structure.initial_sites() if sites is None else sites
+        )
 
 
 def _of_stan(model: Any, children: Any, code: str) -> LogDensity:

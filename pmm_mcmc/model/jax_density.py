@@ -102,7 +102,7 @@ class JaxDensity(LogDensity):
             both, structure = composed
 
             def values(sites: np.ndarray | None) -> list[np.ndarray]:
-                return [structure.none() if sites is None else sites]
+                return [structure.initial_sites() if sites is None else sites]
 
             self._noncentred[key] = JaxDensity(both, self.d, values, structure=structure)
             self._noncentred[key].described_as(self)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.model.c_hierarchy import BOUNDED, IDENTITY, LOWER, UPPER, Parent, PointerChild
+from pmm_mcmc.model.c_hierarchy import BOUNDED, IDENTITY, LOWER, UPPER, LocationOrScale, PointerChild
 from pmm_mcmc.model.children import in_order
 
 __all__ = ["named_children", "read_children"]
@@ -74,12 +74,12 @@ class _Term(NamedTuple):
         arrays = [name for name in self._fields[:-1] if np.ndim(getattr(self, name))]
         return self._replace(**{name: getattr(self, name)[index] for name in arrays})
 
-    def parent(self, shape: tuple[int, ...], order: np.ndarray) -> Parent:
+    def parent(self, shape: tuple[int, ...], order: np.ndarray) -> LocationOrScale:
         """Return the parent of each element of a child, in the order of its coordinates."""
         fields = [np.broadcast_to(field, shape).ravel()[order].astype(float) for field in self[:-1]]
         constant, factor, power, coordinate, kind, low, width = fields
         numbers = np.stack([constant, factor, power, kind, low, width], axis=1)
-        return Parent(coordinate.astype(np.int64), np.ascontiguousarray(numbers), self.names)
+        return LocationOrScale(coordinate.astype(np.int64), np.ascontiguousarray(numbers), self.names)
 
 
 class _Reader:

@@ -22,7 +22,9 @@ def groups_of(plan: SamplingPlan, chunk: Chunk, tuned: TunedParameters, n_grad: 
     """Return values and statistics of a chunk of draws by group and name; ``n_grad`` are gradients before it."""
     d = plan.engine.d
     x = chunk.model_position
-    q, gradient = plan.engine.structure.judged(chunk.position, chunk.gradient[..., :d], tuned.coordinates.sites)
+    q, gradient = plan.engine.structure.diagnostic_coordinates(
+        chunk.position, chunk.gradient[..., :d], tuned.coordinates.sites
+    )
     groups = {prefix + name: values for name, values in plan.values(x, bool(prefix)).items()}
     everything: dict[str, Callable[[], Any]] = {
         "n_grad": lambda: chunk.n_grad,

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pmm_mcmc.coordinates.scale import MOST_DENSE
-from pmm_mcmc.diagnostics.calibration import CALIBRATION as DIAGNOSTICS
 from pmm_mcmc.diagnostics.folds import count_virial_terms
 from pmm_mcmc.diagnostics.parameters import SLAB
-from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS as DIAGNOSTICS
 from pmm_mcmc.warmup.pooled import training_chains
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
     from pmm_mcmc.run.plan import SamplingPlan
@@ -125,7 +125,7 @@ def peak_bytes(
     d = plan.engine.d
     numbers = plan.numbers_per_draw
     n = chains * draws
-    window = math.ceil(CALIBRATION.window * min(CALIBRATION.least_adapted, tune))
+    window = math.ceil(THRESHOLDS.window * min(THRESHOLDS.least_adapted, tune))
     warm_up = max(20 * chains, 10 * window * min(chains, training_chains(d))) * d if tune else 0
     ending = 2 * chains * min(rows, draws) * numbers
     if not moments:

@@ -51,13 +51,13 @@ def draws_of_prior(plan: SamplingPlan, rng: np.random.Generator) -> np.ndarray:
 
 def _gradient_at(engine: Engine, x: np.ndarray) -> np.ndarray:
     """Return gradients at the model's positions ``(n, d)``, with respect to the coordinates of the start."""
-    sites = engine.structure.none()
+    sites = engine.structure.initial_sites()
     return engine.gradient_at(engine.structure.to_z(x, sites)[0], sites)
 
 
 def density_at(engine: Engine, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return log densities ``(n,)`` and gradients at the model's positions ``(n, d)``; NaN where not finite."""
-    sites = engine.structure.none()
+    sites = engine.structure.initial_sites()
     z, _ = engine.structure.to_z(x, sites)
     lp, evaluation = evaluated_at(engine.evaluate, z, sites)
     return lp - log_det_of(evaluation, engine.d), model_side(z, evaluation)[1]

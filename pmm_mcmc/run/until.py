@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pmm_mcmc.diagnostics.calibration import CALIBRATION
 from pmm_mcmc.diagnostics.statement import Reason
+from pmm_mcmc.diagnostics.thresholds import THRESHOLDS
 from pmm_mcmc.diagnostics.verdict import asks_for_more
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.run.progress import count
@@ -29,7 +29,7 @@ def look_every(chains: int) -> int:
     So many independent draws of all chains would estimate a mean to the verdict's limit; each chain has at least 20,
     as a verdict requires.
     """
-    needed = max(CALIBRATION.mcse**-2.0 / chains, CALIBRATION.fewest)
+    needed = max(THRESHOLDS.mcse**-2.0 / chains, THRESHOLDS.fewest)
     return min((n for n in range(1, DRAWS + 1) if DRAWS % n == 0 and n >= needed), default=DRAWS)
 
 

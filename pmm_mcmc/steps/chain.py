@@ -12,10 +12,10 @@ from pmm_mcmc.engines.contract import Chunk, Ensemble, chains_of, empty_state
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.initial_points import box_widths
-from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.pooled import FEWEST, Warming
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = ["Chain", "NotFiniteError"]
 
@@ -81,7 +81,7 @@ class Chain:
         key = rng.integers(0, 2**64, size=2, dtype=np.uint64)
         evaluations = 0
         structure = engine.structure
-        sites = structure.none()
+        sites = structure.initial_sites()
 
         def to_z(x: np.ndarray) -> np.ndarray:
             return structure.to_z(x, sites)[0]
@@ -120,7 +120,7 @@ class Chain:
                 if slope is not None:
                     pairs.append((probe, slope))
             positions, slopes = (np.array(column) for column in zip(*pairs, *others, strict=True))
-            least = max(CALIBRATION.least_adapted, int(CALIBRATION.least_adapted_share * n_tune))
+            least = max(THRESHOLDS.least_adapted, int(THRESHOLDS.least_adapted_share * n_tune))
             warmup = Warmup.start(arguments, n_tune, to_z(positions), slopes, sites=sites, least=least)
             tuned = warmup.tuned
         other_starts = to_z(np.array([x for x, _ in others]).reshape(len(others), d))

@@ -70,7 +70,7 @@ def rows_of(
     d = chunk.position.shape[1]
     sampled = chunk.position, chunk.gradient
     if "gradient" in statistics:
-        sampled = structure.judged(chunk.position, chunk.gradient[:, :d], tuned.coordinates.sites)
+        sampled = structure.diagnostic_coordinates(chunk.position, chunk.gradient[:, :d], tuned.coordinates.sites)
     constant = {
         "step_size": tuned.step_size,
         "K": tuned.K,

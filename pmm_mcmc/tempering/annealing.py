@@ -22,10 +22,10 @@ from pmm_mcmc.tempering.climbs import look
 from pmm_mcmc.tempering.ladder import LOOKS
 from pmm_mcmc.tempering.mixture_fit import fitted_mixture
 from pmm_mcmc.tempering.path import MOST_TRANSITIONS, Points, TemperingPath
-from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.friction import adjusted_friction
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.step_size import step_for_acceptance
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = ["ANNEALING", "SCOUTS", "Annealed", "Annealer", "NoLadder", "Stage", "rejections_of"]
 
@@ -79,7 +79,7 @@ class Annealer:
         self._hot: list[np.ndarray] = [np.empty((0, path.d))]
         self._seen: list[Points] = []
         self._others = OtherModes()
-        self._span = CALIBRATION.ladder_span / (arguments.friction or 1.0)
+        self._span = THRESHOLDS.ladder_span / (arguments.friction or 1.0)
 
     def annealed(self, start: np.ndarray | None, from_prior: bool) -> Annealed:
         """Return the steps of annealing and its chains at the target, from the reference that the ladder will have.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
-from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = ["Climbers", "Value", "along_coordinates"]
 
@@ -128,7 +128,7 @@ def along_coordinates(coordinates: Coordinates, limit: int, d: int, rng: np.rand
 
     The coordinates are the model's, the places ``(n, d)`` whitened.
     """
-    steps = int(np.log(CALIBRATION.furthest / CALIBRATION.nearest) / np.log(CALIBRATION.spacing))
+    steps = int(np.log(THRESHOLDS.furthest / THRESHOLDS.nearest) / np.log(THRESHOLDS.spacing))
     sides = rng.permutation(2 * d)[: limit // steps]
     axes = np.zeros((len(sides), d))
     axes[np.arange(len(sides)), sides // 2] = 1 - 2 * (sides % 2)
@@ -136,7 +136,7 @@ def along_coordinates(coordinates: Coordinates, limit: int, d: int, rng: np.rand
     lengths = np.linalg.norm(axes, axis=1, keepdims=True)
     has_length = lengths[:, 0] > 0.0  # scales may be beyond what a double holds
     axes = axes[has_length] / lengths[has_length]
-    distances = CALIBRATION.nearest * CALIBRATION.spacing ** (np.arange(steps) + rng.uniform(size=(len(axes), 1)))
+    distances = THRESHOLDS.nearest * THRESHOLDS.spacing ** (np.arange(steps) + rng.uniform(size=(len(axes), 1)))
     return np.asarray(distances[:, :, None] * axes[:, None, :]).reshape(-1, d)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = ["LocalCurvature"]
 
@@ -41,7 +41,7 @@ class LocalCurvature:
         Of the gradient's ``remainder`` it is, if the harmonic flow integrates the linear part ``-y``.
         """
         n, d = position.shape
-        rows = np.unique(np.linspace(0, n - 1, CALIBRATION.curvature_points).astype(int))
+        rows = np.unique(np.linspace(0, n - 1, THRESHOLDS.curvature_points).astype(int))
         if len(self._direction) != d:
             # The first direction is a difference of gradients, which are largest along steep directions.
             self._direction = gradient[rows[-1]] - gradient[rows[0]]
@@ -49,7 +49,7 @@ class LocalCurvature:
         for row in rows:
             direction = self._direction
             size = 0.0
-            for _ in range(CALIBRATION.curvature_iterations):
+            for _ in range(THRESHOLDS.curvature_iterations):
                 length = float(np.sqrt((direction**2).sum()))
                 if not (np.isfinite(length) and length > 0.0):
                     direction = np.ones(d)
@@ -57,8 +57,8 @@ class LocalCurvature:
                     break
                 direction = direction / length
                 self.evaluations += 1
-                gradient_nearby = gradient_at(position[row] + CALIBRATION.curvature_width * direction)
-                change = (gradient_nearby - gradient[row]) / CALIBRATION.curvature_width
+                gradient_nearby = gradient_at(position[row] + THRESHOLDS.curvature_width * direction)
+                change = (gradient_nearby - gradient[row]) / THRESHOLDS.curvature_width
                 direction = change + direction if remainder else change
                 size = float(np.sqrt((direction**2).sum()))
             if np.isfinite(size):

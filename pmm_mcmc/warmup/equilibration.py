@@ -11,7 +11,7 @@ equilibration ends when
 - a test over chains finds no change of any mean or variance between its last two blocks.
 
 .. [1] A. M. Horowitz, "A generalized guided Monte Carlo algorithm", Physics Letters B 268 (1991) 247-252, with the
-   acceptance of R. M. Neal (:func:`pmm_mcmc.langevin.transitions.advanced_height`).
+   acceptance of R. M. Neal (:func:`pmm_mcmc.langevin.transitions.advanced_persistent`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, Engine, at_draw, model_side
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC, METHODS, OVERDAMPED, Kernel
-from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.evidence import steps_for_autocorrelation
+from pmm_mcmc.warmup.block_checks import steps_for_autocorrelation
 from pmm_mcmc.warmup.friction import adjusted_friction
 from pmm_mcmc.warmup.pooled import Warming, training_chains
 from pmm_mcmc.warmup.standard_errors import largest_t
 from pmm_mcmc.warmup.step_size import step_for_acceptance, with_adjusted_step
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = ["EQUILIBRATION", "Equilibration", "adjusted_setting", "least_acceptance", "report_of"]
 
@@ -46,7 +46,7 @@ def adjusted_setting(tuned: TunedParameters, kernel: Kernel, step: float | None 
         step = tuned.step_size
         if kernel.dynamics == OVERDAMPED:
             step = math.sqrt(2.0 * step)  # a step of the position alone has the noise of such a step of the velocity
-        step = min(CALIBRATION.adjusted_step * step, METHODS["GHMC"].largest_step)
+        step = min(THRESHOLDS.adjusted_step * step, METHODS["GHMC"].largest_step)
     return tuned._replace(
         step_size=step,
         K=1,
@@ -124,7 +124,7 @@ class Equilibration:
         d = ensemble.state.shape[1] // 4
         start, _ = model_side(warming.tuned.coordinates.place(ensemble.state[:, :d]), ensemble.gradient)
         tuned = adjusted_setting(warming.tuned, kernel)
-        rows = max(2, min(CALIBRATION.adaptation_block, -(-16 * CALIBRATION.adaptation_block // len(start))))
+        rows = max(2, min(THRESHOLDS.adaptation_block, -(-16 * THRESHOLDS.adaptation_block // len(start))))
         return cls(tuned, length, arguments.steps_per_draw, start.mean(axis=0), min(rows, length))
 
     def block(
@@ -164,11 +164,11 @@ class Equilibration:
 
     def _adapted(self) -> bool:
         """Adapt the step to the last block; return whether it changed, so that equilibration begins anew."""
-        if self.rounds >= CALIBRATION.most_rounds:
+        if self.rounds >= THRESHOLDS.most_rounds:
             return False
         step = step_for_acceptance(self.tuned.step_size, least_acceptance(self.acceptance))
         change = step / self.tuned.step_size
-        limit = CALIBRATION.fixed_step if self.fixed is None else CALIBRATION.most_shortening
+        limit = THRESHOLDS.fixed_step if self.fixed is None else THRESHOLDS.most_shortening
         if limit < change < 1.0 / limit:
             return False
         self.rounds += 1
@@ -188,7 +188,7 @@ class Equilibration:
         self.lag = steps_for_autocorrelation(np.concatenate(self.blocks, axis=1))
         since = self.done - self.fixed
         resolved = self.lag <= max(1, since // 8)  # so few transitions do not show a longer one
-        forgotten = resolved and since >= CALIBRATION.forgetting_lags * self.lag
+        forgotten = resolved and since >= THRESHOLDS.forgetting_lags * self.lag
         arrived = bool(usable[:, -max(1, self.rows // 4) :].any(axis=1).all())
         self.ended = bool(forgotten and arrived and len(self.before) and not self._drifts())
         if len(self.before):

@@ -8,7 +8,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.scale import MOST_DENSE
 from pmm_mcmc.langevin.methods import Kernel
-from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
     "DEFAULT_FRICTION", "FRICTIONS", "FrictionTrial", "adjusted_friction", "default_friction", "largest_spread",
@@ -21,7 +21,7 @@ DEFAULT_FRICTION = FRICTIONS[0]
 
 def adjusted_friction(step: float) -> float:
     """Return the friction of adjusted draws over that of the warm-up."""
-    return CALIBRATION.adjusted_friction * (1.0 + 0.5 * step)
+    return THRESHOLDS.adjusted_friction * (1.0 + 0.5 * step)
 
 
 def default_friction(kernel: Kernel, step: float) -> float:
@@ -57,7 +57,7 @@ def slow_jumps(position: np.ndarray, window: np.ndarray) -> float:
     """
     variance, vectors = _spreads(window)
     slow = max(1, min(int((variance >= 0.5 * variance[0]).sum()), 5, vectors.shape[1]))
-    lag = min(CALIBRATION.jump_lag, position.shape[1] - 1)
+    lag = min(THRESHOLDS.jump_lag, position.shape[1] - 1)
     projections = position @ vectors[:, :slow]
     jumps = ((projections[:, lag:] - projections[:, :-lag]) ** 2).mean(axis=(0, 1))
     return float(np.mean(jumps / variance[:slow]))
@@ -87,5 +87,5 @@ class FrictionTrial:
 
     def record(self, position: np.ndarray, stable: bool) -> None:
         """Score the present friction by its whitened draws ``(chain, n, d)``; one that is not ``stable`` scores 0."""
-        bonus = CALIBRATION.default_bonus if self.next == DEFAULT_FRICTION else 1.0
+        bonus = THRESHOLDS.default_bonus if self.next == DEFAULT_FRICTION else 1.0
         self._scores.append(bonus * slow_jumps(position, self.window) if stable else 0.0)

@@ -14,8 +14,8 @@ import numpy as np
 from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import Block
 from pmm_mcmc.engines.contract import model_side
-from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.evidence import narrowness, settled
+from pmm_mcmc.warmup.block_checks import narrowness, past_transient
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = ["NoncentringFit"]
 
@@ -46,12 +46,12 @@ class NoncentringFit:
         """
         newest = blocks[-1].lp.shape[1]
         chains, _, d = blocks[-1].position.shape
-        length = max(min(length, CALIBRATION.window_numbers // max(chains * d, 1)), newest)
+        length = max(min(length, THRESHOLDS.window_numbers // max(chains * d, 1)), newest)
         x, slope = (np.concatenate(arrays, axis=1)[:, -length:] for arrays in (self.positions, self.gradients))
         self.positions = [x]
         self.gradients = [slope]
         window = Block.newest(blocks, length)
-        usable = settled(-window.lp, d, narrowness(blocks[-1].gradient, d))
+        usable = past_transient(-window.lp, d, narrowness(blocks[-1].gradient, d))
         in_order = usable.T.ravel()
         arrays = [array.swapaxes(0, 1).reshape(-1, d)[in_order] for array in (x, slope, window.gradient)]
         good = np.logical_and.reduce([np.isfinite(array).all(axis=1) for array in arrays])

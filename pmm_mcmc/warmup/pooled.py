@@ -15,12 +15,12 @@ from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, Engine, Ensemble
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.warmup import timetable
-from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.evidence import narrowness, replacements, settled
+from pmm_mcmc.warmup.block_checks import narrowness, past_transient, replacements
 from pmm_mcmc.warmup.other_modes import OtherModes
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.scouts import look_around
 from pmm_mcmc.warmup.step_size import fixed_setting
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = ["FEWEST", "Warming", "training_chains", "warm_up"]
 
@@ -31,8 +31,8 @@ FEWEST = 4
 
 def training_chains(d: int) -> int:
     """Return the number of chains that a setting is learnt from, at most, in ``d`` coordinates."""
-    limit = CALIBRATION.training_numbers // max(d, 1)
-    return min(max(limit, FEWEST), CALIBRATION.training_chains)
+    limit = THRESHOLDS.training_numbers // max(d, 1)
+    return min(max(limit, FEWEST), THRESHOLDS.training_chains)
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Warming:
         """
         if length == 0:
             fixed_setting(arguments, starts[0])
-        sites = engine.structure.none()
+        sites = engine.structure.initial_sites()
         starts, _ = engine.structure.to_z(starts, sites)
         gradients = engine.gradient_at(starts, sites)
         bad = np.flatnonzero(~np.isfinite(gradients).all(axis=1))
@@ -136,7 +136,7 @@ class Warming:
         self.ensemble.state, self.ensemble.gradient, self.n_grad, lp, narrow = processes.join(
             local_ensemble.state, local_ensemble.gradient, n_grad, lp, narrow
         )
-        return settled(-lp, engine.d, narrow)
+        return past_transient(-lp, engine.d, narrow)
 
     def block(
         self,

@@ -18,12 +18,12 @@ from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Engine
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED
-from pmm_mcmc.warmup import evidence, step_size, timetable
-from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup import block_checks, step_size, timetable
+from pmm_mcmc.warmup.block_checks import narrowness, past_transient, replacements, steps_for_autocorrelation
 from pmm_mcmc.warmup.curvature import LocalCurvature
-from pmm_mcmc.warmup.evidence import narrowness, replacements, settled, steps_for_autocorrelation
 from pmm_mcmc.warmup.friction import FRICTIONS, FrictionTrial, default_friction, largest_spread
 from pmm_mcmc.warmup.noncentring import NoncentringFit
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = ["Warmup"]
 
@@ -62,8 +62,8 @@ class Warmup:
     arguments: MethodArguments
     length: int
     tuned: TunedParameters
-    least: int = CALIBRATION.least_adapted
-    shortest: int = CALIBRATION.first_block
+    least: int = THRESHOLDS.least_adapted
+    shortest: int = THRESHOLDS.first_block
     ends: str = "length"
     done: int = 0
     boundary: int = 0
@@ -89,8 +89,8 @@ class Warmup:
         gradient: np.ndarray,
         *,
         sites: np.ndarray | None = None,
-        least: int = CALIBRATION.least_adapted,
-        shortest: int = CALIBRATION.first_block,
+        least: int = THRESHOLDS.least_adapted,
+        shortest: int = THRESHOLDS.first_block,
         ends: str = "length",
     ) -> Warmup:
         """Begin from positions ``z`` and gradients ``(n, d)`` at or around the starts; the first is the centre."""
@@ -103,7 +103,7 @@ class Warmup:
         self = cls(arguments, length, tuned, least, shortest, ends)
         nothing = np.zeros((1, len(position)))
         window = Block(position[None], gradient[None], *[nothing] * 5)
-        self._lipschitz = evidence.curvature(arguments, tuned.coordinates, window, nothing == 0.0, self._local)
+        self._lipschitz = block_checks.curvature(arguments, tuned.coordinates, window, nothing == 0.0, self._local)
         self._set_step(step_size.start(arguments, self.tuned, self._lipschitz))
         self.boundary = self._next_boundary(1)
         return self
@@ -126,12 +126,12 @@ class Warmup:
     @property
     def replaces(self) -> bool:
         """Whether chains have had the time to pass the transient, and one that has not is replaced."""
-        return self.done >= min(CALIBRATION.first_block, timetable.latest_freeze(self.length))
+        return self.done >= min(THRESHOLDS.first_block, timetable.latest_freeze(self.length))
 
     @property
     def tolerance(self) -> float:
         """Energy that a step may gain beyond the guard's threshold, as a share of its kinetic energies."""
-        return CALIBRATION.energy_tolerance if self.frozen is None else 0.0
+        return THRESHOLDS.energy_tolerance if self.frozen is None else 0.0
 
     def observe(self, block: Block, structure: Structure | None = None) -> None:
         """Record the draws of all chains in the current block, with what the engine returned there."""
@@ -170,7 +170,7 @@ class Warmup:
     def stop(self) -> None:
         """End the warm-up: the next :meth:`update` is the last."""
         self.length = self.boundary = self.done
-        self._extensions = CALIBRATION.most_extensions
+        self._extensions = THRESHOLDS.most_extensions
 
     @property
     def _stiffness(self) -> float:
@@ -196,7 +196,7 @@ class Warmup:
     def _extend(self, block: Block) -> bool:
         """Add a check after one that failed at the end, so that the final setting is checked; return whether it did."""
         self._extensions += 1
-        if self._extensions > CALIBRATION.most_extensions:
+        if self._extensions > THRESHOLDS.most_extensions:
             return False
         self.length += timetable.extension(block.lp.shape[1], len(block.lp))
         return True
@@ -205,7 +205,7 @@ class Warmup:
 
     def _adapt(self, engine: Engine | None) -> None:
         previous = self.tuned
-        length = max(math.ceil(CALIBRATION.window * self.done), self.blocks[-1].lp.shape[1])
+        length = max(math.ceil(THRESHOLDS.window * self.done), self.blocks[-1].lp.shape[1])
         if engine is not None and self._noncentring.positions and self._trial is None:
             self._fit_sites(engine.structure, length)
         block = self.blocks[-1]
@@ -213,18 +213,18 @@ class Warmup:
         n = block.lp.shape[1]
         window = Block.newest(self.blocks, length)
         self.blocks = [window]
-        usable = settled(-window.lp, d, narrowness(block.gradient, d))
-        failing = float((evidence.failed(block) & usable[:, -n:]).mean())
+        usable = past_transient(-window.lp, d, narrowness(block.gradient, d))
+        failing = float((block_checks.failed(block) & usable[:, -n:]).mean())
         if self.replaces:
             self.source = replacements(usable[:, -n:], block.unstable)
         if self._trial is not None:
             self._record_trial(block)
         else:
-            whitens = evidence.fits(previous.coordinates, block, usable[:, -n:])
+            whitens = block_checks.fits(previous.coordinates, block, usable[:, -n:])
             self._refit(window, usable, engine)
             self._restep(window, usable, block, failing)
             step = self.tuned.step_size
-            steady = max(step / previous.step_size, previous.step_size / step) < CALIBRATION.steady
+            steady = max(step / previous.step_size, previous.step_size / step) < THRESHOLDS.steady
             healthy = failing == 0.0 and np.array_equal(self.source, np.arange(len(self.source)))
             if self.done >= self.least * self._stiffness and whitens and steady and healthy:
                 if not self._tried:
@@ -251,10 +251,10 @@ class Warmup:
         self.tuned = self.tuned._replace(coordinates=coordinates._replace(sites=sites))
 
     def _refit(self, window: Block, usable: np.ndarray, engine: Engine | None) -> None:
-        coordinates = evidence.refitted(self.arguments, self.tuned.coordinates, window, usable)
+        coordinates = block_checks.refitted(self.arguments, self.tuned.coordinates, window, usable)
         self.tuned = self.tuned._replace(coordinates=coordinates)
         gradient_at = None if engine is None else partial(engine.gradient_at, sites=coordinates.sites)
-        self._lipschitz = evidence.curvature(self.arguments, coordinates, window, usable, self._local, gradient_at)
+        self._lipschitz = block_checks.curvature(self.arguments, coordinates, window, usable, self._local, gradient_at)
 
     def _restep(self, window: Block, usable: np.ndarray, block: Block, failing: float) -> None:
         step = self.tuned.step_size
@@ -262,23 +262,23 @@ class Warmup:
             # Rejections before the coordinates fit must not leave a short step: it grows as fast as others.
             step = step_size.step_for_acceptance(step, float(block.accept.mean(axis=1).min()), _DOUBLE)
         elif step_size.found_by_curvature(self.arguments):
-            if failing > CALIBRATION.failure_rate or self._is_too_wide(window, usable):
-                self._cap *= CALIBRATION.shrink
+            if failing > THRESHOLDS.failure_rate or self._is_too_wide(window, usable):
+                self._cap *= THRESHOLDS.shrink
             else:
-                self._cap = min(1.0, self._cap / CALIBRATION.shrink)
+                self._cap = min(1.0, self._cap / THRESHOLDS.shrink)
             step = min(self._capped_step(), _DOUBLE * step)
         self._set_step(step)
 
     def _capped_step(self) -> float:
         longest = self._cap * step_size.longest(self.arguments, self.tuned, self._lipschitz)
         # On a slope that overflows no step is stable, and one of 0 would stay there.
-        return longest if longest > 0.0 else CALIBRATION.shrink * self.tuned.step_size
+        return longest if longest > 0.0 else THRESHOLDS.shrink * self.tuned.step_size
 
     def _set_step(self, step: float) -> None:
         self.tuned = step_size.with_step(self.arguments, self.tuned, step, self._lipschitz)
 
     def _is_too_wide(self, block: Block, usable: np.ndarray) -> bool:
-        return self.done >= self.least and evidence.visibly_wide(block, usable, self.arguments.target_bias)
+        return self.done >= self.least and block_checks.visibly_wide(block, usable, self.arguments.target_bias)
 
     # -- friction ----------------------------------------------------------------------------------------------------
 
@@ -288,10 +288,10 @@ class Warmup:
         fixed = self.arguments.kernel.dynamics == OVERDAMPED or self.arguments.friction is not None
         if fixed or not usable.any() or window.position.shape[2] == 0:
             return
-        y = evidence.whitened(self.tuned.coordinates, window)[0][usable]
+        y = block_checks.whitened(self.tuned.coordinates, window)[0][usable]
         left = timetable.latest_freeze(self.length) - self.done
-        needed = len(FRICTIONS) * CALIBRATION.trial_block + CALIBRATION.first_block
-        if left >= needed and largest_spread(y) > CALIBRATION.slow_sd:
+        needed = len(FRICTIONS) * THRESHOLDS.trial_block + THRESHOLDS.first_block
+        if left >= needed and largest_spread(y) > THRESHOLDS.slow_sd:
             self._trial = FrictionTrial(y)
             self._set_friction(self._trial.next)
 
@@ -304,8 +304,8 @@ class Warmup:
 
     def _record_trial(self, block: Block) -> None:
         assert self._trial is not None
-        y, _ = evidence.whitened(self.tuned.coordinates, block)
-        self._trial.record(y, bool(evidence.failed(block).mean() <= CALIBRATION.failure_rate))
+        y, _ = block_checks.whitened(self.tuned.coordinates, block)
+        self._trial.record(y, bool(block_checks.failed(block).mean() <= THRESHOLDS.failure_rate))
         if self._trial.over:
             self._end_trial()
         else:
@@ -322,12 +322,12 @@ class Warmup:
     def _check(self, block: Block) -> None:
         """Check the frozen setting on a block: if the step is too long it shrinks, and the next block checks again."""
         d = block.position.shape[2]
-        usable = settled(-block.lp, d, narrowness(block.gradient, d))
-        failing = float((evidence.failed(block) & usable).mean())
+        usable = past_transient(-block.lp, d, narrowness(block.gradient, d))
+        failing = float((block_checks.failed(block) & usable).mean())
         draws = Block.newest(self.blocks)
-        self.clean = failing <= CALIBRATION.failure_rate and not self._is_too_wide(draws, usable)
+        self.clean = failing <= THRESHOLDS.failure_rate and not self._is_too_wide(draws, usable)
         if not self.clean and step_size.found_by_curvature(self.arguments):
-            self._set_step(CALIBRATION.shrink * self.tuned.step_size)
+            self._set_step(THRESHOLDS.shrink * self.tuned.step_size)
             self.blocks = []
 
     def _refined(self) -> float:
@@ -339,6 +339,6 @@ class Warmup:
         if self.arguments.steps_per_draw is not None:
             return self.arguments.steps_per_draw
         positions = [block.position for block in self.blocks]
-        if sum(position.shape[1] for position in positions) < CALIBRATION.least_check:
+        if sum(position.shape[1] for position in positions) < THRESHOLDS.least_check:
             return steps_for_autocorrelation(self._before)  # after a short warm-up, or a late shrink of the step
         return steps_for_autocorrelation(np.concatenate(positions, axis=1))

@@ -27,10 +27,10 @@ from pmm_mcmc.engines.arguments import Block, TunedParameters
 from pmm_mcmc.engines.contract import Engine, Ensemble, chains_of, empty_state, model_side
 from pmm_mcmc.langevin.lanczos import spectrum
 from pmm_mcmc.langevin.methods import OVERDAMPED
-from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.climb import Climbers, along_coordinates
 from pmm_mcmc.warmup.hidden_mass import follows_gradient, lowest_of_gaussian, mass_about, mass_around
 from pmm_mcmc.warmup.other_modes import OtherModes
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 from pmm_mcmc.warmup.whitened_map import WhitenedMap
 
 __all__ = ["along_coordinates", "look_around"]
@@ -54,9 +54,9 @@ def look_around(
     ``prior`` draws ``(m, d)`` in the model's coordinates (either may be empty), with the newest ``draws`` and the final
     setting of the warm-up.
     """
-    limit = int(min(CALIBRATION.scout_share * n_grad, CALIBRATION.most_of_scouts))
+    limit = int(min(THRESHOLDS.scout_share * n_grad, THRESHOLDS.most_of_scouts))
     search = _Search(engine, tuned, limit, rng)
-    if engine.d == 0 or limit < CALIBRATION.scouts_together * CALIBRATION.least_climb:
+    if engine.d == 0 or limit < THRESHOLDS.scouts_together * THRESHOLDS.least_climb:
         return OtherModes(), search.other_maxima, 0
     return search.run(draws, prior, maxima), search.other_maxima, search.spent
 
@@ -88,15 +88,15 @@ class _Search:
         x = self._map.around(x[-1], x)
         y, log_det = self._map.whiten(x)
         lp = draws.lp.T.ravel() + log_det
-        chain_maxima = self._climb(y[-CALIBRATION.homes :], y[-1], self._limit // 10)
+        chain_maxima = self._climb(y[-THRESHOLDS.homes :], y[-1], self._limit // 10)
         starts = self._starts(prior, max((home.lp for home in chain_maxima), default=0.0), d)
         if maxima is not None:
             starts = np.concatenate([self._map.whiten(maxima)[0], starts])
         ends: list[_Maximum] = []
-        for start in range(0, len(starts), CALIBRATION.scouts_together):
-            group = starts[start : start + CALIBRATION.scouts_together]
-            limit = int(CALIBRATION.climbing_share * self._limit) - self.spent
-            if limit < len(group) * CALIBRATION.least_climb:
+        for start in range(0, len(starts), THRESHOLDS.scouts_together):
+            group = starts[start : start + THRESHOLDS.scouts_together]
+            limit = int(THRESHOLDS.climbing_share * self._limit) - self.spent
+            if limit < len(group) * THRESHOLDS.least_climb:
                 break
             ends += _others(self._climb(group, y[-1], limit), ends)
         if not chain_maxima:
@@ -111,7 +111,7 @@ class _Search:
         for i, end in enumerate(candidates):
             mass = float(np.exp(min(self._log_mass(end) - chain_mass, 700.0)))
             way = 0.5 * np.sqrt(end.scale) / max(np.linalg.norm(end.y), 1e-300)
-            is_one = mass > 0.1 * CALIBRATION.mass and follows_gradient(self._value, end.y[None], way).all()
+            is_one = mass > 0.1 * THRESHOLDS.mass and follows_gradient(self._value, end.y[None], way).all()
             masses.append(mass if is_one and self._stays(end, chain_maxima, len(candidates) - i) else 0.0)
         total = sum(masses)
         if not total:
@@ -132,11 +132,11 @@ class _Search:
         d = y.shape[1]
         share = self._hidden_around_draws(y, lp)
         home = max(chain_maxima, key=lambda home: home.lp)
-        if share or lp.max() >= lowest_of_gaussian(home.lp, d) or d > CALIBRATION.exact_hessian:
+        if share or lp.max() >= lowest_of_gaussian(home.lp, d) or d > THRESHOLDS.exact_hessian:
             return share
-        if self._left < d + CALIBRATION.scouts:
+        if self._left < d + THRESHOLDS.scouts:
             return 0.0
-        z = self._rng.standard_normal((CALIBRATION.scouts, d))
+        z = self._rng.standard_normal((THRESHOLDS.scouts, d))
         return mass_about(home.y, home.lp, self._spectrum(home), z, lambda places: self._value(places)[0], y, lp)
 
     def _hidden_around_draws(self, y: np.ndarray, lp: np.ndarray) -> float:
@@ -144,8 +144,8 @@ class _Search:
         places, heights = self._places_seen
         radius = np.sqrt((places**2).sum(axis=1))
         share = mass_around(places, heights, y, lp)
-        while share and self._left >= CALIBRATION.scouts:
-            heaviest = np.argsort(-heights - y.shape[1] * np.log(radius))[: CALIBRATION.scouts // 2]
+        while share and self._left >= THRESHOLDS.scouts:
+            heaviest = np.argsort(-heights - y.shape[1] * np.log(radius))[: THRESHOLDS.scouts // 2]
             smooth = follows_gradient(self._value, places[heaviest], 0.01)
             if smooth.all():
                 break
@@ -159,10 +159,10 @@ class _Search:
         The error of a step depends on the width of a mode: the weights of modes of one volume are still right.
         """
         modes: list[_Maximum] = []
-        each = min(self._engine.d, CALIBRATION.exact_hessian) + CALIBRATION.points_between
+        each = min(self._engine.d, THRESHOLDS.exact_hessian) + THRESHOLDS.points_between
         for home in sorted(chain_maxima, key=lambda home: -home.lp):
             enough = self._left > (len(modes) + 1) * each
-            if len(modes) < CALIBRATION.most_modes and enough and not any(self._same(home, mode) for mode in modes):
+            if len(modes) < THRESHOLDS.most_modes and enough and not any(self._same(home, mode) for mode in modes):
                 modes.append(home)
         if len(modes) < 2:
             return OtherModes(0.0)
@@ -170,8 +170,8 @@ class _Search:
         with np.errstate(invalid="ignore"):  # where there is no strict maximum
             volumes = masses - [mode.lp for mode in modes]
             weights = np.exp(masses - np.logaddexp.reduce(masses))
-            other = (np.abs(volumes - volumes[0]) > np.log(CALIBRATION.volumes)) & (weights > CALIBRATION.mass)
-        if not other.any() or not CALIBRATION.mass < weights[0] < 1.0:
+            other = (np.abs(volumes - volumes[0]) > np.log(THRESHOLDS.volumes)) & (weights > THRESHOLDS.mass)
+        if not other.any() or not THRESHOLDS.mass < weights[0] < 1.0:
             return OtherModes(0.0)
         i = int(np.argmax(np.where(other, weights, 0.0)))
         return self._reported(modes[i], float(weights[i]), self._map.place(modes[0].y), x, 1)
@@ -184,10 +184,10 @@ class _Search:
         """Return the highest ends that are in no mode of the chains; extend ``chain_maxima`` by those near them."""
         candidates: list[_Maximum] = []
         d = y.shape[1]
-        lowest = max(home.lp for home in chain_maxima) - CALIBRATION.lowest - CALIBRATION.lowest_each * d
+        lowest = max(home.lp for home in chain_maxima) - THRESHOLDS.lowest - THRESHOLDS.lowest_each * d
         for end in sorted(ends, key=lambda end: -end.lp):
-            enough = self._left > 2 * min(d, CALIBRATION.exact_hessian) + CALIBRATION.least_climb
-            if len(candidates) == CALIBRATION.most_modes or end.lp < lowest or not enough:
+            enough = self._left > 2 * min(d, THRESHOLDS.exact_hessian) + THRESHOLDS.least_climb
+            if len(candidates) == THRESHOLDS.most_modes or end.lp < lowest or not enough:
                 break
             if any(self._same(end, maximum) for maximum in (*chain_maxima, *candidates)):
                 continue
@@ -208,14 +208,14 @@ class _Search:
         the prior; half of the others, or as many as there are, lie along the coordinates, where modes narrow in all of
         them can be met; and the remaining ones anywhere around.
         """
-        count = min(int(CALIBRATION.look_share * self._left), CALIBRATION.looks, max(CALIBRATION.scouts, _NUMBERS // d))
+        count = min(int(THRESHOLDS.look_share * self._left), THRESHOLDS.looks, max(THRESHOLDS.scouts, _NUMBERS // d))
         with np.errstate(all="ignore"):
             from_prior = self._map.whiten(prior[: count // 4])[0] if len(prior) else np.empty((0, d))
         from_prior = from_prior[np.isfinite(from_prior).all(axis=1)]
         on_axes = along_coordinates(self._tuned.coordinates, 3 * (count - len(from_prior)) // 4, d, self._rng)
         radial = self._rng.standard_normal((count - len(from_prior) - len(on_axes), d))
-        nearest = np.log(CALIBRATION.nearest)
-        span = (np.log(CALIBRATION.furthest) - nearest) * (self._rng.permutation(len(radial)) + 0.5)
+        nearest = np.log(THRESHOLDS.nearest)
+        span = (np.log(THRESHOLDS.furthest) - nearest) * (self._rng.permutation(len(radial)) + 0.5)
         widths = np.exp(nearest + span / max(1, len(radial)))
         radial *= (widths * np.sqrt(d) / np.linalg.norm(radial, axis=1))[:, None]
         y = np.concatenate([from_prior, on_axes, radial])
@@ -225,7 +225,7 @@ class _Search:
         drop = (top - lp) / np.maximum((y**2).sum(axis=1), 1e-300)
         random = order >= len(from_prior) + len(on_axes)
         self._places_seen = y[random], np.where(self._map.is_copy(y[random]), -np.inf, lp[random])
-        groups = np.array_split(np.arange(count), min(count, CALIBRATION.scouts))
+        groups = np.array_split(np.arange(count), min(count, THRESHOLDS.scouts))
         best = np.array([group[np.argmin(drop[group])] for group in groups])
         typical = np.array([np.median(drop[group]) for group in groups])
         with np.errstate(invalid="ignore"):
@@ -260,18 +260,18 @@ class _Search:
         """Return whether the log density does not dip between two maxima."""
         if _close(a, b):
             return True
-        shares = np.linspace(0.0, 1.0, CALIBRATION.points_between + 2)[1:-1, None]
+        shares = np.linspace(0.0, 1.0, THRESHOLDS.points_between + 2)[1:-1, None]
         lp, _ = self._value(a.y + shares * (b.y - a.y))
-        return bool(np.nan_to_num(lp, nan=-np.inf).min() > min(a.lp, b.lp) - CALIBRATION.dip)
+        return bool(np.nan_to_num(lp, nan=-np.inf).min() > min(a.lp, b.lp) - THRESHOLDS.dip)
 
     # -- the mass of a maximum ---------------------------------------------------------------------------------------
 
     def _log_mass(self, end: _Maximum) -> float:
         """Return Laplace's log mass, up to a constant; -inf where the log density has no strict maximum."""
-        if len(end.y) > CALIBRATION.exact_hessian:
+        if len(end.y) > THRESHOLDS.exact_hessian:
             return end.lp - 0.5 * self._log_det(end)
         values, vectors = self._spectrum(end)
-        if not values[0] > CALIBRATION.flattest * values[-1]:
+        if not values[0] > THRESHOLDS.flattest * values[-1]:
             return -np.inf
         gain = 0.5 * float(((end.gradient @ vectors) ** 2 / values).sum())
         return end.lp + gain - 0.5 * float(np.log(values).sum()) if gain < 1.0 else -np.inf
@@ -296,16 +296,16 @@ class _Search:
         """
         d = len(end.y)
         v = np.random.default_rng(d).choice([-1.0, 1.0], size=(2, d)) / np.sqrt(d)
-        values, weights = spectrum(partial(self._curved, end), v, CALIBRATION.lanczos_steps)
-        if not np.isfinite(values).all() or (values[:, 0] <= CALIBRATION.flattest * values[:, -1]).any():
+        values, weights = spectrum(partial(self._curved, end), v, THRESHOLDS.lanczos_steps)
+        if not np.isfinite(values).all() or (values[:, 0] <= THRESHOLDS.flattest * values[:, -1]).any():
             return np.inf
         return 0.5 * d * float((weights * np.log(values)).sum())
 
     def _stays(self, end: _Maximum, chain_maxima: list[_Maximum], share: int) -> bool:
         """Return whether short chains from a maximum mostly stay, with ``1 / share`` of the gradients left."""
         d = len(end.y)
-        n = CALIBRATION.short_chains
-        climb = 2 * CALIBRATION.least_climb
+        n = THRESHOLDS.short_chains
+        climb = 2 * THRESHOLDS.least_climb
         until = self.spent + self._left // share - climb * n
         moving = self._engine.kernel.dynamics != OVERDAMPED
         state = empty_state(np.tile(end.y, (n, 1)), self._rng.standard_normal((n, d)) * moving)
@@ -318,7 +318,7 @@ class _Search:
             return int(self._engine.advance(self._tuned, chains, rows).n_grad.sum())
 
         cost = advanced(0, 1)
-        rows = int(np.clip((until - self.spent) // cost, 1, CALIBRATION.longest_stay)) - 1
+        rows = int(np.clip((until - self.spent) // cost, 1, THRESHOLDS.longest_stay)) - 1
         self.spent += cost
         if rows:
             self.spent += advanced(1, rows)

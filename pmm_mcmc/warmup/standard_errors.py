@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.special import pdtrc, pdtrik, stdtrit
 
-from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
     "batch_means",
@@ -21,17 +21,17 @@ __all__ = [
 ]
 
 
-def count_pieces(chains: int, draws: int, pieces: int = CALIBRATION.pieces) -> int:
+def count_pieces(chains: int, draws: int, pieces: int = THRESHOLDS.pieces) -> int:
     """Return the number of batches that each chain is cut into, for ``pieces`` of all chains."""
     return max(1, min(-(-pieces // chains), draws // 10))
 
 
-def degrees_of_freedom(chains: int, draws: int, pieces: int = CALIBRATION.pieces) -> int:
+def degrees_of_freedom(chains: int, draws: int, pieces: int = THRESHOLDS.pieces) -> int:
     """Return the degrees of freedom of the standard errors of :func:`spread`."""
     return max(1, chains * count_pieces(chains, draws, pieces) - 1)
 
 
-def batch_means(values: np.ndarray, pieces: int = CALIBRATION.pieces) -> np.ndarray:
+def batch_means(values: np.ndarray, pieces: int = THRESHOLDS.pieces) -> np.ndarray:
     """Return the means ``(pieces, p)`` of the batches of ``(chain, draw, p)`` values."""
     chains, draws, p = values.shape
     cut = count_pieces(chains, draws, pieces)
@@ -56,7 +56,7 @@ def between_pieces(values: np.ndarray, chains: int) -> np.ndarray:
 
 def largest_t(among: int, degrees: int) -> float:
     """Return the value that the largest of ``among`` ratios to a standard error exceeds by chance in 1 % of runs."""
-    return float(stdtrit(degrees, 1.0 - 0.5 * CALIBRATION.chance / max(among, 1)))
+    return float(stdtrit(degrees, 1.0 - 0.5 * THRESHOLDS.chance / max(among, 1)))
 
 
 def poisson_limit(mean: float) -> int:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.standard_errors import (
     batch_means,
     between_pieces,
@@ -15,6 +14,7 @@ from pmm_mcmc.warmup.standard_errors import (
     largest_t,
     worth_independent,
 )
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = ["Identity", "stein_identity", "too_wide"]
 
@@ -47,7 +47,7 @@ class Identity(NamedTuple):
 def stein_identity(
     position: np.ndarray,
     gradient: np.ndarray,
-    pieces: int = CALIBRATION.pieces,
+    pieces: int = THRESHOLDS.pieces,
     error: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Identity:
     r"""Check :math:`E[(x_i - c_i)\,\partial_i F] = 1` for each unconstrained coordinate.
@@ -97,9 +97,9 @@ def too_wide(position: np.ndarray, gradient: np.ndarray, target_bias: float) -> 
     This is a reason for a shorter step.  Draws that are too narrow are none, since too long a step widens them.
     """
     excess, z, mean_square, independent = stein_identity(position, gradient)
-    sure = max(CALIBRATION.identity_z, largest_t(len(z), degrees_of_freedom(*position.shape[:2])))
+    sure = max(THRESHOLDS.identity_z, largest_t(len(z), degrees_of_freedom(*position.shape[:2])))
     one = bool(((excess > 2.0 * target_bias) & (z > sure)).any())
-    limit = CALIBRATION.identity_mean_square * (target_bias / 0.05) ** 2
+    limit = THRESHOLDS.identity_mean_square * (target_bias / 0.05) ** 2
     # The median of few coordinates is hardly surer than each: at a limit of 2, 3 of 24 warm-ups of a Gaussian shrank.
     throughout = mean_square > limit and float(np.median(z)) > max(2.0, sure / np.sqrt(max(1.0, independent)))
     return one or throughout

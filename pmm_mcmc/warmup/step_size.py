@@ -18,8 +18,8 @@ from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.stability import SOUND, steepest_curvature
 from pmm_mcmc.langevin.transitions import SUBSTEPS
-from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.friction import adjusted_friction, default_friction
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
     "allowed_error", "expected_bias", "fixed_setting", "found_by_curvature", "in_exact_laws", "lipschitz_bound",
@@ -61,7 +61,7 @@ def rare_curvature(
     dy, dg = (np.concatenate([_lengths(chain_changes[k]) for chain_changes in changes]) for k in (0, 1))
     if not len(dy):
         return 1.0
-    share = CALIBRATION.places if refines else CALIBRATION.nearly_all_places
+    share = THRESHOLDS.places if refines else THRESHOLDS.nearly_all_places
     return float(max(np.quantile(dg / dy, share), 1e-3))
 
 
@@ -190,7 +190,7 @@ def expected_bias(
         return (1.0 - refined) * unrefined_bias + refined * refined_bias
     least = 0.0
     if arguments.sees_curvature:
-        stable = CALIBRATION.stable_margin / SOUND * steepest_curvature(kernel, step_size, friction, K)
+        stable = THRESHOLDS.stable_margin / SOUND * steepest_curvature(kernel, step_size, friction, K)
         least = float(lipschitz > stable)
         lipschitz = min(lipschitz, stable)
     curvatures = _around_one(lipschitz) if kernel.scheme == Scheme.RECYCLED else (lipschitz,)
@@ -201,8 +201,8 @@ def expected_bias(
 
 def in_exact_laws(kernel: Kernel, K: int) -> int | None:
     """Return the number of midpoints that stands for ``K`` in exact laws, whose cost grows with it."""
-    has_many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > CALIBRATION.many_midpoints
-    return None if has_many else min(K, CALIBRATION.many_midpoints)
+    has_many = kernel.scheme == Scheme.CELLS and kernel.option == 2 and K > THRESHOLDS.many_midpoints
+    return None if has_many else min(K, THRESHOLDS.many_midpoints)
 
 
 def _rounded(value: float) -> float:
@@ -223,14 +223,14 @@ def midpoint_count(
     kernel = arguments.kernel
     target = arguments.target_bias if target is None else target
     if arguments.grid == "centred":
-        return CALIBRATION.least_midpoints
+        return THRESHOLDS.least_midpoints
     if kernel.dynamics == OVERDAMPED:
         floor = variance_error(kernel, step_size * lipschitz, friction, 1)
     else:
         root = float(np.sqrt(lipschitz))
         floor = variance_error(kernel, step_size * root, friction / root, 1)
-    wanted = floor / (CALIBRATION.midpoints_share * target)
-    wanted = np.clip(wanted, CALIBRATION.least_midpoints, CALIBRATION.most_midpoints)
+    wanted = floor / (THRESHOLDS.midpoints_share * target)
+    wanted = np.clip(wanted, THRESHOLDS.least_midpoints, THRESHOLDS.most_midpoints)
     return int(2 ** np.ceil(np.log2(wanted)))
 
 
@@ -253,14 +253,14 @@ def start(arguments: MethodArguments, tuned: TunedParameters, curvature: float) 
     return 0.5 * longest(arguments, tuned, curvature)
 
 
-def step_for_acceptance(step: float, accept: float, lengthening: float = CALIBRATION.most_lengthening) -> float:
+def step_for_acceptance(step: float, accept: float, lengthening: float = THRESHOLDS.most_lengthening) -> float:
     r"""Return an adjusted method's step for the wanted acceptance rate, from one with the acceptance rate ``accept``.
 
     The share of rejected steps grows like :math:`h^3`, as does the energy error of a step.  No step changes by more
     than ``most_shortening`` and ``lengthening``.
     """
-    share = (1.0 - CALIBRATION.adjusted_acceptance) / max(1.0 - accept, 1e-6)
-    factor = min(max(share ** (1.0 / 3.0), CALIBRATION.most_shortening), lengthening)
+    share = (1.0 - THRESHOLDS.adjusted_acceptance) / max(1.0 - accept, 1e-6)
+    factor = min(max(share ** (1.0 / 3.0), THRESHOLDS.most_shortening), lengthening)
     return min(step * factor, METHODS["GHMC"].largest_step)
 
 

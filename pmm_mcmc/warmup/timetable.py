@@ -6,7 +6,7 @@ frozen at 70 % of it at the latest; the rest is checks of equal length.
 
 from __future__ import annotations
 
-from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
     "end_of_check", "end_of_growing", "end_of_trial", "extension", "latest_freeze", "latest_trial", "learnt_from",
@@ -16,17 +16,17 @@ __all__ = [
 
 def stiffness(curvature: float) -> float:
     """Return the factor, 1 to 4, by which a large curvature lengthens the warm-up: steep places are rare in draws."""
-    return min(max(curvature / CALIBRATION.stiff, 1.0), CALIBRATION.stiffest)
+    return min(max(curvature / THRESHOLDS.stiff, 1.0), THRESHOLDS.stiffest)
 
 
 def latest_freeze(length: int) -> int:
     """Return the transition at which the setting is frozen, whether it has settled or not."""
-    return int(CALIBRATION.freeze_at * length)
+    return int(THRESHOLDS.freeze_at * length)
 
 
 def latest_trial(length: int) -> int:
     """Return the transition at which frictions are tried, whether the setting has settled or not."""
-    return int(CALIBRATION.trial_at * length)
+    return int(THRESHOLDS.trial_at * length)
 
 
 def shortest_block(chains: int) -> int:
@@ -34,18 +34,18 @@ def shortest_block(chains: int) -> int:
 
     At least two, whose differences show the curvature.
     """
-    training = CALIBRATION.training_chains
-    return max(2, -(-training * CALIBRATION.first_block // max(chains, training)))
+    training = THRESHOLDS.training_chains
+    return max(2, -(-training * THRESHOLDS.first_block // max(chains, training)))
 
 
 def learnt_from(chains: int, rows: int, training: int) -> int:
     """Return how many chains a block is learnt from: more than ``training`` if these have fewer draws than at first."""
-    return min(chains, max(training, -(-training * CALIBRATION.first_block // rows)))
+    return min(chains, max(training, -(-training * THRESHOLDS.first_block // rows)))
 
 
-def end_of_growing(done: int, length: int, tried: bool, shortest: int = CALIBRATION.first_block) -> int:
+def end_of_growing(done: int, length: int, tried: bool, shortest: int = THRESHOLDS.first_block) -> int:
     """Return the end of a block of adaptation; it includes a remainder too short for another block."""
-    boundary = done + max(shortest, int(CALIBRATION.growth * done))
+    boundary = done + max(shortest, int(THRESHOLDS.growth * done))
     trial = latest_trial(length)
     latest = latest_freeze(length)
     if not tried and done < trial:
@@ -55,15 +55,15 @@ def end_of_growing(done: int, length: int, tried: bool, shortest: int = CALIBRAT
 
 def end_of_trial(done: int, length: int) -> int:
     """Return the end of the trial of one friction."""
-    return min(done + CALIBRATION.trial_block, latest_freeze(length))
+    return min(done + THRESHOLDS.trial_block, latest_freeze(length))
 
 
 def end_of_check(done: int, length: int, chains: int, stiff: float) -> int:
     """Return the end of a check, which is longer if the posterior is stiff."""
-    size = max(CALIBRATION.least_check, min(int(stiff * CALIBRATION.checked_draws) // chains, length // 5))
+    size = max(THRESHOLDS.least_check, min(int(stiff * THRESHOLDS.checked_draws) // chains, length // 5))
     return length if length - done < 2 * size else done + size
 
 
 def extension(rows: int, chains: int) -> int:
     """Return the length of one more check, after one of ``rows`` transitions that failed at the end."""
-    return max(CALIBRATION.least_check, min(rows, CALIBRATION.checked_draws // chains))
+    return max(THRESHOLDS.least_check, min(rows, THRESHOLDS.checked_draws // chains))

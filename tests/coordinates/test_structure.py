@@ -182,7 +182,7 @@ def test_under_the_exact_site_the_child_is_standard_normal_whatever_its_parents(
     of_z = pytensor.function([flat], outputs, mode="FAST_COMPILE")
     (child,) = mapped.structure.children
     h = np.stack([H[i : i + 2, i : i + 2] for i in (0, 2, 4)]) if case == "grouped" else np.diag(H)
-    sites = mapped.structure.none()
+    sites = mapped.structure.initial_sites()
     sites[: child.n_sites] = np.concatenate([a, h.ravel()])
     mapped.sites.set_value(sites)
     rng = np.random.default_rng(6)

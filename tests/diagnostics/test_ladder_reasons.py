@@ -8,7 +8,7 @@ import xarray as xr
 
 from pmm_mcmc.diagnostics.ladder import evidence, ladder_description, restarts
 from pmm_mcmc.diagnostics.reading import Run
-from pmm_mcmc.diagnostics.statement import concluded
+from pmm_mcmc.diagnostics.statement import verdict_of
 
 
 def ladder(count, weights, reached, gap=0.1):
@@ -38,7 +38,7 @@ def test_weights_rest_on_restarts(run, words):
     assert (reason is None) == (words is None)
     if reason is not None:
         assert reason.words.startswith(words) and reason.code == "ladder"
-        assert concluded([reason], "").state == "undecided"
+        assert verdict_of([reason], "").state == "undecided"
 
 
 def test_levels_that_contradict_each_other_leave_the_evidence_undecided():
@@ -46,7 +46,7 @@ def test_levels_that_contradict_each_other_leave_the_evidence_undecided():
     reason = evidence(ladder(200, [1.0], [200], -0.2))
     assert reason.code == "ladder" and (reason.value, reason.limit) == (pytest.approx(4.0), 3.0)
     assert reason.words.startswith("log evidence forward and backward differ by 0.2 (error 0.05), limit 3 errors")
-    assert concluded([reason], "").state == "undecided"
+    assert verdict_of([reason], "").state == "undecided"
 
 
 def test_rounding_of_a_reference_that_is_the_posterior_is_no_contradiction():

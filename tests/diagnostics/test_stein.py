@@ -387,8 +387,8 @@ def test_many_chains_are_left_out_in_groups_and_few_draws_fitted(monkeypatch):
     x = 0.1 + 1.05 * rng.normal(size=(48, 100, 2))
     found = {}
     for folds, fitted in ((48, 10**9), (16, 100_000), (16, 600)):
-        varied = replace(folds_module.CALIBRATION, folds=folds, fitted_draws=fitted)
-        monkeypatch.setattr(folds_module, "CALIBRATION", varied)
+        varied = replace(folds_module.THRESHOLDS, folds=folds, fitted_draws=fitted)
+        monkeypatch.setattr(folds_module, "THRESHOLDS", varied)
         made = Folds(x, -x)
         assert len(made.members) == folds and max(fold.fitted for fold, *_ in made.members) <= fitted
         found[folds, fitted] = corrected(np.exp(0.3 * x), made)

@@ -1,8 +1,8 @@
-"""Generalised HMC in both engines: the map of position, velocity and height is exact, and its law is the target's.
+"""Generalised HMC in both engines: the map of position, velocity and number is exact, and its law is the target's.
 
-With friction 0 a transition of a chain that is not at rest is a map without noise.  It leaves the law of (position,
-velocity, height) invariant, without a rejected share, if followed by a flip of the velocity it is its own inverse and
-if it stretches volumes by the inverse ratio of the densities; both hold to rounding.
+With friction 0 a transition of a chain that is not at rest is a map without noise.  It leaves the law of position,
+velocity and persistent number invariant, without a rejected share, if followed by a flip of the velocity it is its own
+inverse and if it stretches volumes by the inverse ratio of the densities; both hold to rounding.
 
 Random tests at fixed seeds: |z| < 4.5 for each statistic (7e-6), p > 1e-6 for each law.
 """
@@ -42,17 +42,17 @@ def engines():
     ROUGH.mode[...] = 0
 
 
-def chains_at(run, u, v, height, coordinates=COORDINATES):
+def chains_at(run, u, v, persistent, coordinates=COORDINATES):
     """Return evaluated states and their gradients."""
     state = empty_state(u, v)
     gradient = run.evaluate(coordinates, state)
-    state[:, -1] = height
+    state[:, -1] = persistent
     return state, gradient
 
 
-def pushed(run, u, v, height, step, friction=0.0):
+def pushed(run, u, v, persistent, step, friction=0.0):
     """Return states before and after a transition, and the chunk."""
-    before, gradient = chains_at(run, u, v, height)
+    before, gradient = chains_at(run, u, v, persistent)
     after = before.copy()
     setting = TunedParameters(step, 1, friction, COORDINATES, 1)
     out = run.advance(setting, Ensemble(after, gradient, keys_of(len(u)), 3), 1)
@@ -65,9 +65,9 @@ def points(seed, chains=CHAINS):
     return u, v, rng.uniform(-1.0, 1.0, chains)
 
 
-def climbed(height, climb=CLIMB):
-    height = height + climb
-    return np.where(height >= 1.0, height - 2.0, np.where(height < -1.0, height + 2.0, height))
+def climbed(persistent, climb=CLIMB):
+    persistent = persistent + climb
+    return np.where(persistent >= 1.0, persistent - 2.0, np.where(persistent < -1.0, persistent + 2.0, persistent))
 
 
 def log_joint(state):
@@ -78,18 +78,18 @@ def log_joint(state):
 @every_backend
 def test_an_accepted_proposal_keeps_the_height_under_the_density_and_a_rejected_one_turns_round(engines, backend):
     before, after, out = pushed(engines(backend), *points(1), step=0.8)
-    tested, height, accept = climbed(before[:, -1]), after[:, -1], out.accept[:, 0]
+    tested, persistent, accept = climbed(before[:, -1]), after[:, -1], out.accept[:, 0]
     moved = np.any(after[:, :D] != before[:, :D], axis=1)
     assert 20 < (~moved).sum() < 80
     np.testing.assert_array_equal(moved, np.abs(tested) < accept)
-    under, under_new = (np.log(np.abs(s)) + log_joint(x) for s, x in ((tested, before), (height, after)))
+    under, under_new = (np.log(np.abs(s)) + log_joint(x) for s, x in ((tested, before), (persistent, after)))
     np.testing.assert_allclose(under_new[moved], under[moved], rtol=0.0, atol=1e-11)
-    np.testing.assert_array_equal(np.sign(height), np.sign(tested))
-    assert np.all(np.abs(height) < 1.0)
+    np.testing.assert_array_equal(np.sign(persistent), np.sign(tested))
+    assert np.all(np.abs(persistent) < 1.0)
     expected = before[~moved].copy()
     expected[:, D : 2 * D] *= -1.0
     np.testing.assert_array_equal(after[~moved, : 4 * D + 1], expected[:, : 4 * D + 1])
-    np.testing.assert_allclose(height[~moved], tested[~moved], rtol=0.0, atol=1e-15)
+    np.testing.assert_allclose(persistent[~moved], tested[~moved], rtol=0.0, atol=1e-15)
 
 
 @every_backend
@@ -98,12 +98,12 @@ def test_an_accepted_proposal_keeps_the_height_under_the_density_and_a_rejected_
 def test_a_transition_followed_by_a_flip_is_its_own_inverse(engines, backend, step, mode):
     run, refined = engines(backend, mode), 0
     for seed in range(20, 32):
-        u, v, height = points(seed)
+        u, v, persistent = points(seed)
         u[:, 0] = -np.abs(u[:, 0])  # on the good side of the wall
-        _, after, out = pushed(run, u, v, height, step)
+        _, after, out = pushed(run, u, v, persistent, step)
         u_new, v_new = after[:, :D], after[:, D : 2 * D]
         _, back, out_back = pushed(run, u_new, -v_new, climbed(after[:, -1], -CLIMB), step)
-        expected = np.column_stack([u, -v, climbed(height)])
+        expected = np.column_stack([u, -v, climbed(persistent)])
         # The wall of the steep one multiplies what rounding leaves.
         close = 1e-5 if mode else 1e-8
         found = np.column_stack([back[:, : 2 * D], back[:, -1]])
@@ -120,8 +120,8 @@ def test_a_transition_stretches_volumes_by_the_inverse_ratio_of_the_densities(en
     """Take the derivative by central differences, of errors of 1e-8."""
     width, size, kinds = 1e-5, 2 * D + 1, []
     for seed in range(10):
-        u, v, height = points(10 + seed, POINTS)
-        at = np.column_stack([u, v, height])
+        u, v, persistent = points(10 + seed, POINTS)
+        at = np.column_stack([u, v, persistent])
         ways = width * np.vstack([np.zeros(size), np.eye(size), -np.eye(size)])
         around = (at[:, None] + ways).reshape(CHAINS, size)
         before, after, out = pushed(engines(backend), around[:, :D], around[:, D : 2 * D], around[:, -1], 0.8)
@@ -141,11 +141,11 @@ def test_a_transition_stretches_volumes_by_the_inverse_ratio_of_the_densities(en
 @every_backend
 def test_a_chain_at_rest_draws_number_and_velocity_and_others_beside_it_do_not(engines, backend):
     run = engines(backend)
-    u, v, height = points(4)
+    u, v, persistent = points(4)
     rest = np.arange(CHAINS) % 3 == 0
-    _, moving, _ = pushed(run, u, v, height, 0.3, friction=0.7)
+    _, moving, _ = pushed(run, u, v, persistent, 0.3, friction=0.7)
     _, resting, _ = pushed(run, u, v, 1.0, 0.3, friction=0.7)
-    _, mixed, _ = pushed(run, u, v, np.where(rest, 1.0, height), 0.3, friction=0.7)
+    _, mixed, _ = pushed(run, u, v, np.where(rest, 1.0, persistent), 0.3, friction=0.7)
     np.testing.assert_array_equal(mixed, np.where(rest[:, None], resting, moving))
     _, others, _ = pushed(run, u, 0.0 * v + 7.0, 1.0, 0.3, friction=0.7)
     np.testing.assert_array_equal(others, resting)
@@ -172,11 +172,11 @@ def plain_log_ratio(u, v, step, mode):
 @every_backend
 @pytest.mark.parametrize("mode", range(len(LEAVES)), ids=LEAVES)
 def test_divergences_are_counted_and_what_is_not_finite_is_never_accepted(engines, backend, mode):
-    u, v, height = points(5)
+    u, v, persistent = points(5)
     u[:, 0] = -np.abs(u[:, 0])
     step = 0.9
     run = engines(backend, mode)
-    before, after, out = pushed(run, u, v, height, step)
+    before, after, out = pushed(run, u, v, persistent, step)
     ratio = np.array([plain_log_ratio(*row, step, mode) for row in zip(u, v, strict=True)])
     lost, low = np.isnan(ratio), ratio < np.log(DIVERGENCE)
     assert (lost.sum() > 5) == (1 <= mode <= 5) and low.sum() > 5
@@ -188,7 +188,7 @@ def test_divergences_are_counted_and_what_is_not_finite_is_never_accepted(engine
     assert np.all((lost | low)[unstable]) and not moved[unstable].any()
     np.testing.assert_array_equal(moved[lost | low], refined[lost | low])
     np.testing.assert_array_equal(out.model_failures[:, 0], 0)
-    wanted = np.abs(climbed(height)) >= FAR_BELOW * np.where(lost, 0.0, np.exp(np.minimum(ratio, 700.0)))
+    wanted = np.abs(climbed(persistent)) >= FAR_BELOW * np.where(lost, 0.0, np.exp(np.minimum(ratio, 700.0)))
     np.testing.assert_array_equal(out.n_grad[:, 0] > 1, wanted)
     assert refined.sum() > 3 and not np.any(refined & ~wanted)
     assert np.all(np.isfinite(after)) and np.all(np.isfinite(out.lp)) and np.all(np.isfinite(out.gradient))
@@ -196,9 +196,9 @@ def test_divergences_are_counted_and_what_is_not_finite_is_never_accepted(engine
 
 @every_backend
 def test_a_chain_in_a_place_too_steep_for_any_proposal_diverges(engines, backend):
-    u, v, height = points(7)
+    u, v, persistent = points(7)
     u = 40.0 * np.sign(u)  # the force there is 6e4
-    before, after, out = pushed(engines(backend), u, v, height, 1.2)
+    before, after, out = pushed(engines(backend), u, v, persistent, 1.2)
     np.testing.assert_array_equal(out.unstable, 1)
     np.testing.assert_array_equal(out.refined, 0)
     np.testing.assert_array_equal(after[:, :D], before[:, :D])
@@ -221,17 +221,17 @@ def test_chains_stay_where_values_are_finite(engines, backend, mode):
 @every_backend
 @pytest.mark.parametrize("step", [0.2, 1.7])
 def test_on_a_gaussian_that_the_coordinates_whiten_every_proposal_is_accepted(backend, step):
-    """With the linear part in the flow there is nothing to correct, however long the step: heights only climb."""
+    """With the linear part in the flow there is nothing to correct, however long the step: the numbers only climb."""
     run = gaussian_engine(GHMC, D, 3) if backend == "jax" else engine(GHMC, D, gaussian)
     unit = Coordinates(np.zeros(D), np.ones(D))
     u = np.array([[3.0, -1.0, 0.2, 8.0], [0.1, 0.2, 0.3, 0.4], [-30.0, 20.0, 0.0, 1.0]])
-    height = np.array([0.5, -0.999, 0.999])
-    state, gradient = chains_at(run, u, u[::-1] / 10.0, height, unit)
+    persistent = np.array([0.5, -0.999, 0.999])
+    state, gradient = chains_at(run, u, u[::-1] / 10.0, persistent, unit)
     out = run.advance(TunedParameters(step, 1, 0.5, unit, 1), Ensemble(state, gradient, keys_of(3)), 40)
     np.testing.assert_allclose(out.accept, 1.0, rtol=0.0, atol=2e-12)
     for _ in range(40):
-        height = climbed(height)
-    np.testing.assert_allclose(state[:, -1], height, rtol=0.0, atol=1e-10)
+        persistent = climbed(persistent)
+    np.testing.assert_allclose(state[:, -1], persistent, rtol=0.0, atol=1e-10)
     assert out.unstable.sum() == 0
 
 
@@ -263,7 +263,7 @@ def z_of(values, expected):
 @pytest.mark.parametrize("step", [0.45, 1.1])
 @pytest.mark.parametrize("precision", ["numba", "float64", "mixed", "float32"])
 def test_chains_that_begin_in_the_target_stay_there(precision, step):
-    """Begin with exact draws of a bent law at rest: position, velocity and height have their laws ever after."""
+    """Begin with exact draws of a bent law at rest: position, velocity and number have their laws ever after."""
     chains, rows, coordinates = 4000, 60, Coordinates(np.array([0.3, 0.4]), np.array([0.9, 0.6]))
     if precision == "numba":
         run = engine(GHMC, 2, bent)
@@ -282,13 +282,13 @@ def test_chains_that_begin_in_the_target_stay_there(precision, step):
         assert np.abs(z_of((e**power).mean(axis=1), expected)).max() < 4.5, power
     assert abs(z_of((e[..., 0] * e[..., 1]).mean(axis=1), 0.0)) < 4.5
     assert abs(z_of((e[..., 0] ** 2 * e[..., 1]).mean(axis=1), 0.0)) < 4.5
-    # Position, velocity and height at the end, and that they are independent.
-    last, v, height = e[:, -1], state[:, 2:4], state[:, -1]
+    # Position, velocity and persistent number at the end, and that they are independent.
+    last, v, persistent = e[:, -1], state[:, 2:4], state[:, -1]
     for j in range(2):
         assert kstest(last[:, j], "norm").pvalue > 1e-6
         assert kstest(v[:, j], "norm").pvalue > 1e-6
-    assert kstest(height, "uniform", args=(-1.0, 2.0)).pvalue > 1e-6
-    every = np.column_stack([last, v, np.sqrt(3.0) * height])
+    assert kstest(persistent, "uniform", args=(-1.0, 2.0)).pvalue > 1e-6
+    every = np.column_stack([last, v, np.sqrt(3.0) * persistent])
     every = np.column_stack([every, every**2 - (every**2).mean(axis=0)])
     for i in range(every.shape[1]):
         for j in range(i):

@@ -148,7 +148,7 @@ def make_small(patch):
     patch.setattr(memory, "_MOST_ROWS", 8)
     # They take the places of the first ones, which belong to another process.
     patch.setattr(
-        pooled, "replacements", lambda usable, unstable: np.arange(len(usable)) % pooled.CALIBRATION.training_chains
+        pooled, "replacements", lambda usable, unstable: np.arange(len(usable)) % pooled.THRESHOLDS.training_chains
     )
 
 

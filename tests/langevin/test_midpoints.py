@@ -17,9 +17,9 @@ from pmm_mcmc.langevin.midpoints import (
     cell_weight,
     continuous_weight,
     expected_gradients,
+    inverse_probability,
     next_cell,
     one_cell,
-    one_in,
 )
 
 NAMES = {OVERDAMPED: "overdamped", UNDERDAMPED: "underdamped", HARMONIC: "harmonic"}
@@ -33,13 +33,13 @@ def test_option_2_marks_every_cell_with_the_same_probability(K):
     np.testing.assert_array_equal(np.bincount(cells, minlength=K), np.full(K, 20))
     assert one_cell(0.0, K, 0.0) == 0
     assert one_cell(ALMOST_ONE, K, 0.0) == K - 1
-    assert one_in(3.0, K, 0.0) == K
+    assert inverse_probability(3.0, K, 0.0) == K
 
 
 @pytest.mark.parametrize("K", [1, 2, 3, 7, 16, 1000])
 def test_the_importance_law_marks_cells_as_often_as_its_weight_says(K):
     cell = np.arange(float(K))
-    probability = 1.0 / one_in(cell, K, LATE)
+    probability = 1.0 / inverse_probability(cell, K, LATE)
     assert abs(probability.sum() - 1.0) < 1e-12
     # Cell i is what numbers between these lead to; the last one ends at 1.
     begin = (cell / K) ** (1.0 + LATE)

@@ -14,7 +14,7 @@ from pmm_mcmc.langevin.transitions import (
     CLIMB,
     DIVERGENCE,
     FAR_BELOW,
-    advanced_height,
+    advanced_persistent,
     end,
     far_below,
     harmonic_log_ratio,
@@ -246,18 +246,18 @@ def test_a_refreshed_velocity_has_the_normal_law(retained):
 
 
 def test_heights_move_round_their_interval_and_keep_the_uniform_law():
-    heights = (np.arange(2000) - 1000) / 1000.0
-    advanced = advanced_height(heights)
+    numbers = (np.arange(2000) - 1000) / 1000.0
+    advanced = advanced_persistent(numbers)
     # The points of the grid are mapped to its points, each once.
-    np.testing.assert_allclose(np.sort(advanced), heights, rtol=0.0, atol=1e-15)
-    turned = (advanced - heights - CLIMB + 1.0) % 2.0 - 1.0
+    np.testing.assert_allclose(np.sort(advanced), numbers, rtol=0.0, atol=1e-15)
+    turned = (advanced - numbers - CLIMB + 1.0) % 2.0 - 1.0
     np.testing.assert_allclose(turned, 0.0, rtol=0.0, atol=1e-15)
     assert 0.0 < CLIMB < 1.0
     for dtype in (np.float64, np.float32):
         one = dtype(1.0)
         around = one - dtype(CLIMB) + np.arange(-4, 5).astype(dtype) * np.finfo(dtype).eps
         edges = np.concatenate([around, [-one, np.nextafter(one, -one), 0.0, np.nextafter(-one, one)]]).astype(dtype)
-        found = advanced_height(edges)
+        found = advanced_persistent(edges)
         assert found.dtype == dtype and np.all((found >= -1.0) & (found < 1.0))
 
 
@@ -272,11 +272,11 @@ def test_no_accepted_height_leaves_its_interval(dtype):
 
 
 def test_what_is_far_below_a_height_is_below_it_by_a_margin():
-    heights, ratios = np.meshgrid(np.linspace(-1.0, 1.0, 41), np.concatenate([[0.0], np.geomspace(1e-6, 10.0, 60)]))
-    below = far_below(ratios, heights)
-    assert FAR_BELOW > 1.0 and not (below & (np.abs(heights) < ratios)).any()
+    numbers, ratios = np.meshgrid(np.linspace(-1.0, 1.0, 41), np.concatenate([[0.0], np.geomspace(1e-6, 10.0, 60)]))
+    below = far_below(ratios, numbers)
+    assert FAR_BELOW > 1.0 and not (below & (np.abs(numbers) < ratios)).any()
     assert below[0].all(), "what is not finite has the ratio 0"
     # Heights divided by the ratio of a proposal lie as far above what is beyond it.
-    np.testing.assert_array_equal(far_below(4.0 * ratios, 4.0 * heights), below)
-    np.testing.assert_array_equal(far_below(ratios, -heights), below)
+    np.testing.assert_array_equal(far_below(4.0 * ratios, 4.0 * numbers), below)
+    np.testing.assert_array_equal(far_below(ratios, -numbers), below)
     assert pytest.approx(-10.0, abs=1e-3) == np.log(DIVERGENCE)

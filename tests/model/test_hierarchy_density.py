@@ -127,7 +127,7 @@ def test_judged_coordinates_have_the_density_of_the_logarithm():
         dz_du = np.exp(u) / np.sqrt(np.exp(2 * u) + np.exp(2 * sites[-1]))
         return of_z(z)[0] + np.log(dz_du).sum()
 
-    q, slope = structure.judged(z, of_z(z)[1][: start.size], sites)
+    q, slope = structure.diagnostic_coordinates(z, of_z(z)[1][: start.size], sites)
     np.testing.assert_allclose(unjudged(q), z, rtol=1e-12)
     np.testing.assert_allclose(slope, differences(lp_of_q, q, 1)[0], rtol=1e-5, atol=1e-5)
 

@@ -133,7 +133,7 @@ def test_a_dependence_that_was_not_seen_is_no_wrong_density():
     density = pmm.LogDensity.from_jax(fn, 10, children=hidden).noncentred({})
     with jax.enable_x64(True):
         z = jnp.asarray(np.random.default_rng(0).normal(size=(2, 10))).at[1, 0].set(9.0)
-        lp, _ = density.batch(z, density.shared("float64", density.structure.none()), "float64")
+        lp, _ = density.batch(z, density.shared("float64", density.structure.initial_sites()), "float64")
     assert np.isfinite(lp[0]) and np.isnan(lp[1])
 
 
@@ -193,7 +193,7 @@ def test_the_map_is_traced_in_one_precision_after_the_other():
 
     children = {"theta": (slice(1, 10), lambda x: 0.0, lambda x: jnp.exp(x[0] / 2))}
     mapped = pmm.LogDensity.from_jax(fn, 10, children=children).noncentred({"theta": "noncentred"})
-    sites = mapped.structure.none()
+    sites = mapped.structure.initial_sites()
 
     def evaluated(z, precision):
         shared = mapped.shared(precision, sites)

@@ -182,7 +182,7 @@ def test_the_composed_density_is_that_of_the_change_of_variables(which):
     density = pmm.LogDensity.from_stan(FORMS, FORMS_DATA)
     composed = density.noncentred({})
     structure, rng = composed.structure, np.random.default_rng(2)
-    sites = structure.none() if which == "none" else rng.gamma(1.0, size=structure.n_sites)
+    sites = structure.initial_sites() if which == "none" else rng.gamma(1.0, size=structure.n_sites)
     z = rng.normal(size=density.d)
     value, evaluation = at(composed, z, sites=sites)
     d = density.d

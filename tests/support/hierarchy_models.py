@@ -162,7 +162,7 @@ def densities(model, choices=None):
 
 def some_sites(structure, rng, none=False):
     """Return sites drawn at random: ``a`` of any sign, ``H`` without negative eigenvalues."""
-    sites = structure.none()
+    sites = structure.initial_sites()
     sites[structure.n_sites - len(structure.signed) :] = rng.normal(size=len(structure.signed))
     if none:
         return sites

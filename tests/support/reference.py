@@ -169,14 +169,14 @@ class Chain:
     ``model_failures`` are rejections where something was not finite, though ``|y|^2 / 2`` had not risen by more than
     the threshold.
 
-    An adjusted chain has the number of its tests, ``height``, None at rest; unstable are its divergences.
+    An adjusted chain has the number of its tests, ``persistent``, None at rest; unstable are its divergences.
     """
 
     def __init__(self, kernel, target, u, v, alpha, friction, K, key, centre, scale, limits):
         self.kernel, self.target, self.limits = kernel, target, limits
         self.alpha, self.friction, self.K, self.key = alpha, friction, K, key
         self.centre, self.scale = centre, scale
-        self.shrink, self.height, self.calls, self.t = 1.0, None, 0, 0
+        self.shrink, self.persistent, self.calls, self.t = 1.0, None, 0, 0
         self.state = np.array([u, v])
         self.evaluated = np.array(u)
         self.lp, self.b = self.evaluate(u)
@@ -311,15 +311,15 @@ class Chain:
         """Refresh the velocity, and test proposals of 1, 4 and 16 parts as long as they lie far below the slice."""
         h, d = self.alpha, self.state.shape[1]
         u, v = self.state
-        if self.height is None:
-            self.height = 2.0 * rng.random() - 1.0
+        if self.persistent is None:
+            self.persistent = 2.0 * rng.random() - 1.0
             v = rng.standard_normal(d)
         retained = np.exp(-self.friction * h)
         v = retained * v + np.sqrt(1.0 - retained**2) * rng.standard_normal(d)
-        self.height += CLIMB
-        if self.height >= 1.0:
-            self.height -= 2.0
-        s, good, ratios, tried = abs(self.height), False, [], []
+        self.persistent += CLIMB
+        if self.persistent >= 1.0:
+            self.persistent -= 2.0
+        s, good, ratios, tried = abs(self.persistent), False, [], []
         for level in range(MOST_REFINEMENTS + 1):
             end, ratio = self.proposal((u, v, self.lp, self.b), SUBSTEPS**level)
             ratios.append(ratio)
@@ -335,7 +335,7 @@ class Chain:
         self.unstable += not good and ratios[-1] < DIVERGENCE
         self.accept = 1.0 if finer else min(1.0, ratios[0])
         if good:
-            self.height /= ratio
+            self.persistent /= ratio
             u, v, self.lp, self.b = end
             self.state, self.evaluated = np.array([u, v]), u
         else:
@@ -346,7 +346,7 @@ class Chain:
         """The last number of the state of a chain."""
         if not self.kernel.adjusted:
             return self.shrink
-        return 1.0 if self.height is None else self.height
+        return 1.0 if self.persistent is None else self.persistent
 
     def advance(self):
         """Make one transition."""

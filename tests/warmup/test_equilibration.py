@@ -17,11 +17,11 @@ from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import HARMONIC, METHODS, OVERDAMPED, Kernel, Scheme
 from pmm_mcmc.model.native import SIGNATURE
-from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.equilibration import Equilibration, adjusted_setting, least_acceptance, report_of
 from pmm_mcmc.warmup.friction import adjusted_friction
 from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.step_size import step_for_acceptance
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 pytest_plugins = ["sampling_fixtures"]
 
@@ -45,12 +45,12 @@ def test_the_setting_is_that_of_warm_up_with_the_step_and_friction_of_adjusted_d
     recycled, overdamped = Kernel(Scheme.RECYCLED, HARMONIC, 2, 0.0), Kernel(Scheme.CELLS, OVERDAMPED, 2, 0.0)
     tuned = TunedParameters(0.3, 16, 0.8, unit(2), 8, 1.3, 0.1)
     found = adjusted_setting(tuned, recycled)
-    assert found.step_size == CALIBRATION.adjusted_step * 0.3
+    assert found.step_size == THRESHOLDS.adjusted_step * 0.3
     assert found.friction == pytest.approx(adjusted_friction(found.step_size) * 0.8)
     assert (found.K, found.steps_per_draw, found.expected_bias) == (1, 1, 0.0) and np.isnan(found.halving_cost)
     assert found.coordinates is tuned.coordinates
     # A step of the position alone has the noise 2 h, one of the velocity h^2.
-    assert adjusted_setting(tuned, overdamped).step_size == pytest.approx(CALIBRATION.adjusted_step * 0.6**0.5)
+    assert adjusted_setting(tuned, overdamped).step_size == pytest.approx(THRESHOLDS.adjusted_step * 0.6**0.5)
     assert adjusted_setting(tuned._replace(step_size=9.0), recycled).step_size == LONGEST
 
 
@@ -79,16 +79,16 @@ def adapted(state, *rates):
 def test_a_chain_that_stands_still_shortens_the_step():
     state = equilibration()
     changed, factor = adapted(state, 0.99, 0.98, 0.0, 0.95)
-    assert changed and factor == CALIBRATION.most_shortening and state.rounds == 1
+    assert changed and factor == THRESHOLDS.most_shortening and state.rounds == 1
     # And reopens the adaptation of a step that was fixed.
     state.fixed, state.blocks, state.latest = 40, [np.zeros((4, 8, 2))], np.zeros((4, 2, 2))
     changed, factor = adapted(state, 0.99, 0.98, 0.0, 0.95)
-    assert changed and factor == CALIBRATION.most_shortening
+    assert changed and factor == THRESHOLDS.most_shortening
     assert state.fixed is None and state.blocks == [] and len(state.latest) == 0, "equilibration begins anew"
 
 
 def test_a_step_that_is_accepted_as_wanted_is_fixed():
-    wanted = CALIBRATION.adjusted_acceptance
+    wanted = THRESHOLDS.adjusted_acceptance
     for rate in (wanted, wanted - 0.03, wanted + 0.02):
         assert adapted(equilibration(), rate, 0.99) == (False, 1.0)
     state = equilibration()
@@ -103,14 +103,14 @@ def test_a_step_that_is_accepted_as_wanted_is_fixed():
 @pytest.mark.parametrize("step", np.random.default_rng(5).uniform(0.1, 1.1, 200))
 def test_a_step_at_which_all_is_accepted_grows_whatever_its_digits(step):
     changed, factor = adapted(equilibration(step), 1.0, 1.0)
-    assert changed and factor == pytest.approx(CALIBRATION.most_lengthening)
+    assert changed and factor == pytest.approx(THRESHOLDS.most_lengthening)
 
 
 def test_a_step_grows_up_to_the_longest_and_not_once_it_is_fixed():
     state, steps = equilibration(0.5), []
     while adapted(state, 1.0, 1.0)[0]:
         steps.append(state.tuned.step_size)
-    assert steps[-1] == LONGEST and np.all(np.diff(steps) > 0.0) and state.rounds < CALIBRATION.most_rounds
+    assert steps[-1] == LONGEST and np.all(np.diff(steps) > 0.0) and state.rounds < THRESHOLDS.most_rounds
     state = equilibration(0.5)
     state.fixed = 40
     assert adapted(state, 1.0, 1.0) == (False, 1.0)
@@ -120,8 +120,8 @@ def test_rounds_of_adaptation_end():
     state = equilibration()
     while adapted(state, 0.0)[0]:
         pass
-    assert state.rounds == CALIBRATION.most_rounds
-    assert state.tuned.step_size == 0.5 * CALIBRATION.most_shortening**state.rounds
+    assert state.rounds == THRESHOLDS.most_rounds
+    assert state.tuned.step_size == 0.5 * THRESHOLDS.most_shortening**state.rounds
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_a_start_is_forgotten_after_six_lags(correlation):
     # Autocorrelation below one half, of what is slower of means and variances.
     exact = int(np.ceil(np.log(0.5) / np.log(correlation)))
     assert abs(state.lag - exact) <= 1
-    assert state.done >= max(CALIBRATION.forgetting_lags, 8) * state.lag
+    assert state.done >= max(THRESHOLDS.forgetting_lags, 8) * state.lag
     assert state.done < 40 * state.lag
 
 

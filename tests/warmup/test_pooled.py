@@ -14,10 +14,10 @@ import pmm_mcmc as pmm
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.model.native import SIGNATURE
 from pmm_mcmc.warmup import timetable
-from pmm_mcmc.warmup.calibration import CALIBRATION
-from pmm_mcmc.warmup.evidence import settled
+from pmm_mcmc.warmup.block_checks import past_transient
 from pmm_mcmc.warmup.pooled import Warming, warm_up
 from pmm_mcmc.warmup.step_size import allowed_error, safe_step
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 SEEDS = range(5)
 KINDS = {"paper": {"scheme": "paper"}, "recycled": {"scheme": "recycled"}}
@@ -154,7 +154,7 @@ def necked(x, gradient, table, n):
 
 def test_a_chain_in_the_neck_of_a_posterior_does_not_draw_all_others_there():
     """There the density is higher by 80 nats for the same mass: chains were replaced by copies of that one."""
-    chains, d, rng = CALIBRATION.training_chains + 6, 33, np.random.default_rng(1)
+    chains, d, rng = THRESHOLDS.training_chains + 6, 33, np.random.default_rng(1)
     log_scale = np.r_[-2.5, rng.uniform(-0.5, 1.0, size=chains - 1)]
     starts = np.exp(log_scale)[:, None] * rng.normal(size=(chains, d))
     starts[:, 0] = log_scale
@@ -206,27 +206,27 @@ def test_no_chain_is_replaced_before_it_has_had_the_time_to_arrive():
     starts = sd * rng.normal(size=(chains, d))
     starts[:, 0] += np.where(np.arange(chains) % 10, 200.0 * sd[0], 0.0)
     warming = Warming.start(run, arguments, starts, 1000, rng)
-    while warming.ensemble.transition < CALIBRATION.first_block:
+    while warming.ensemble.transition < THRESHOLDS.first_block:
         before = warming.ensemble.transition
         warming.block(run)
-        if warming.ensemble.transition < CALIBRATION.first_block:
+        if warming.ensemble.transition < THRESHOLDS.first_block:
             assert len(np.unique(warming.ensemble.state[:, 0])) == chains, before
 
 
 def test_of_thousands_of_chains_a_few_low_ones_do_not_condemn_the_rest():
     potential = np.random.default_rng(1).gamma(5.0, size=(1024, 2))
     potential[:10] -= 1000.0
-    assert settled(potential, 10, np.zeros(1024)).all()
+    assert past_transient(potential, 10, np.zeros(1024)).all()
     potential[:32] -= 1000.0
-    assert settled(potential, 10, np.zeros(1024)).sum() == 64, "one in 32 is a place to be"
+    assert past_transient(potential, 10, np.zeros(1024)).sum() == 64, "one in 32 is a place to be"
 
 
 def test_the_narrowness_of_few_transitions_condemns_no_chain_that_is_low_enough():
     rng = np.random.default_rng(1)
     potential, noise = rng.gamma(5.0, size=(200, 2)), 100.0 * rng.normal(size=200)
-    assert settled(potential, 10, noise).all()
-    longer = np.repeat(potential, CALIBRATION.first_block, axis=1)
-    assert settled(longer, 10, noise).mean() < 0.5
+    assert past_transient(potential, 10, noise).all()
+    longer = np.repeat(potential, THRESHOLDS.first_block, axis=1)
+    assert past_transient(longer, 10, noise).mean() < 0.5
 
 
 def test_a_short_block_after_longer_ones_is_learnt_from_as_many_chains():

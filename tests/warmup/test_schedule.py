@@ -9,9 +9,9 @@ import pytest
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import Block, MethodArguments
 from pmm_mcmc.langevin.methods import METHODS
-from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.schedule import Warmup
 from pmm_mcmc.warmup.step_size import fixed_setting, safe_step
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 PAPER = MethodArguments.checked("PoissonULMC", dynamics="underdamped")
 RECYCLED = MethodArguments.checked("PoissonULMC", dynamics="underdamped", scheme="recycled")
@@ -87,7 +87,7 @@ def test_boundaries_cover_the_warm_up_and_end_with_it(length, arguments, rejecte
     for tuned in driver.tuned:
         assert np.isfinite(tuned.step_size) and tuned.step_size > 0 and np.all(np.isfinite(tuned.coordinates.scale))
     assert all(tuned.steps_per_draw == 1 for tuned in driver.tuned[:-1])
-    assert 1 <= driver.tuned[-1].steps_per_draw <= CALIBRATION.most_steps_per_draw
+    assert 1 <= driver.tuned[-1].steps_per_draw <= THRESHOLDS.most_steps_per_draw
     warmup = driver.warmup
     assert warmup.done == warmup.length >= length and len(driver.boundaries) <= 40
     # Only a failed check lasts longer.
@@ -196,7 +196,7 @@ def test_a_failed_check_shortens_the_step_and_nothing_else():
     assert_unchanged_but_for_the_step(arguments)
     steps = [tuned.step_size for tuned in arguments]
     assert driver.checks == [False] + [True] * (len(steps) - 2)
-    assert steps[1:] == [CALIBRATION.shrink * steps[0]] * (len(steps) - 1)
+    assert steps[1:] == [THRESHOLDS.shrink * steps[0]] * (len(steps) - 1)
     assert arguments[-1].K <= arguments[0].K
 
 
@@ -209,7 +209,7 @@ def test_a_setting_whose_last_check_failed_is_checked_again():
     assert driver.boundaries[-3] < 1000 == driver.boundaries[-2] < driver.warmup.length
     assert driver.checks[-2:] == [False, True] and driver.warmup.clean is True
     steps = [tuned.step_size for tuned in frozen_settings(driver)]
-    assert steps[-1] == pytest.approx(steps[0] * CALIBRATION.shrink ** driver.checks.count(False), rel=1e-12)
+    assert steps[-1] == pytest.approx(steps[0] * THRESHOLDS.shrink ** driver.checks.count(False), rel=1e-12)
 
 
 @pytest.mark.parametrize("chains", [1, 4])
@@ -273,7 +273,7 @@ def test_steps_at_most_double_from_block_to_block():
 
 def test_an_adjusted_step_is_frozen_once_its_acceptance_is_as_wanted():
     # The share of rejected steps grows like the third power of the step, and is right at 0.3.
-    wanted = CALIBRATION.adjusted_acceptance
+    wanted = THRESHOLDS.adjusted_acceptance
     driver = Driver(ADJUSTED, 2000, accept=lambda step: 1.0 - (1.0 - wanted) * (step / 0.3) ** 3).run()
     assert 130 <= driver.warmup.frozen < 400
     assert {tuned.step_size for tuned in frozen_settings(driver)} == {driver.tuned[-1].step_size}
@@ -290,7 +290,7 @@ def test_an_adjusted_step_is_frozen_once_its_acceptance_is_as_wanted():
 
 def test_an_adjusted_step_grows_back_after_blocks_in_which_nothing_was_accepted():
     """As where the first blocks have not shown the scale yet: six of them shorten the step by 64."""
-    wanted, driver = CALIBRATION.adjusted_acceptance, None
+    wanted, driver = THRESHOLDS.adjusted_acceptance, None
 
     def accept(step):
         early = driver is not None and driver.warmup.done < 169
@@ -307,7 +307,7 @@ def test_the_chain_that_accepts_least_decides_on_an_adjusted_step():
         return 1.0 - 0.1 * step**3 * np.array([0.1, 0.5, 8.0, 1.0])
 
     driver = Driver(ADJUSTED, 2000, chains=4, accept=accept).run()
-    expected = ((1.0 - CALIBRATION.adjusted_acceptance) / 0.8) ** (1.0 / 3.0)
+    expected = ((1.0 - THRESHOLDS.adjusted_acceptance) / 0.8) ** (1.0 / 3.0)
     assert driver.tuned[-1].step_size == pytest.approx(expected, rel=1e-9)
 
 

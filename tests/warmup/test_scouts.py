@@ -13,10 +13,10 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.model.initial_points import prior_draws
 from pmm_mcmc.model.native import SIGNATURE
-from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.climb import Climbers
 from pmm_mcmc.warmup.pooled import Warming
 from pmm_mcmc.warmup.scouts import _Search
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 SEEDS = range(5)
 
@@ -172,7 +172,7 @@ def test_modes_of_unequal_width_that_chains_visit_are_named():
 
 
 def test_volumes_by_lanczos_where_there_are_many_coordinates():
-    d = CALIBRATION.exact_hessian + 10
+    d = THRESHOLDS.exact_hessian + 10
     modes = found(two_modes, 1, d, table_of(10, 30, 20), np.eye(d)[[-1] * 12] * 10.0)
     # Two directions of random signs: the log determinant is exact but for what the signs leave.
     assert np.log(modes.mass / (1.0 - modes.mass)) == pytest.approx(np.log(0.3 / 0.7), abs=0.5)
@@ -228,7 +228,7 @@ def test_scouts_are_counted_spend_a_fifth_at_most_and_leave_the_chains_alone(see
     np.testing.assert_array_equal(one.ensemble.state, other.ensemble.state)
     np.testing.assert_array_equal(one.ensemble.keys, other.ensemble.keys)
     spent = calls[0] - calls_without[0]
-    assert 16 <= spent <= CALIBRATION.scout_share * other.n_grad.sum()
+    assert 16 <= spent <= THRESHOLDS.scout_share * other.n_grad.sum()
     assert 0 <= one.n_grad.sum() - other.n_grad.sum() - spent < 4
 
 

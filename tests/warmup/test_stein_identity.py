@@ -77,7 +77,7 @@ def log_scale(model, law, runs, seed):
 
 
 def without_virial_terms(monkeypatch):
-    monkeypatch.setattr(stein, "CALIBRATION", replace(stein.CALIBRATION, gain_of_virial=np.inf))
+    monkeypatch.setattr(stein, "THRESHOLDS", replace(stein.THRESHOLDS, gain_of_virial=np.inf))
 
 
 def virial_terms(x, g, fitted):
@@ -110,7 +110,7 @@ EXACT = {
 @pytest.mark.parametrize("name", EXACT)
 def test_terms_have_expectation_zero(monkeypatch, name, most):
     """Whatever the draws that the centre was taken from, one for each coordinate or summed."""
-    monkeypatch.setattr(folds, "CALIBRATION", replace(folds.CALIBRATION, virial_terms=most))
+    monkeypatch.setattr(folds, "THRESHOLDS", replace(folds.THRESHOLDS, virial_terms=most))
     x, g = EXACT[name](np.random.default_rng(1), 40_000)
     x[:400] = 1.0 + 1.3 * x[:400]
     terms = virial_terms(x, g, 400)[400:]
@@ -140,7 +140,7 @@ def test_sums_hold_every_coordinate_once():
 def test_regression_is_least_squares_with_a_ridge_on_the_shared_terms(monkeypatch, ridge):
     """Written out with one matrix for each function; the ridge as rows of zeros to be fitted."""
     order = 3
-    monkeypatch.setattr(folds, "CALIBRATION", replace(folds.CALIBRATION, ridge=ridge))
+    monkeypatch.setattr(folds, "THRESHOLDS", replace(folds.THRESHOLDS, ridge=ridge))
     rng = np.random.default_rng(3)
     n, p, m = 200, 5, 7
     shared = rng.normal(size=(n, m)) @ rng.normal(size=(m, m)) * np.geomspace(1e-3, 1e3, m) + 3.0

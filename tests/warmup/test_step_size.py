@@ -7,7 +7,6 @@ from tuning_cases import BIAS_TARGET, RECYCLED, UNADJUSTED, settings_of
 from pmm_mcmc.engines.arguments import MethodArguments
 from pmm_mcmc.langevin.gaussian_law import variance_error
 from pmm_mcmc.langevin.methods import METHODS
-from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.step_size import (
     allowed_error,
     expected_bias,
@@ -17,6 +16,7 @@ from pmm_mcmc.warmup.step_size import (
     safe_step,
     step_for_acceptance,
 )
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 CURVATURES = 1.05 ** np.arange(-120.0, 241.0, 24.0)  # friction / sqrt(L) is then on the grid of remembered steps
 
@@ -135,7 +135,7 @@ def test_tiny_given_steps_need_few_midpoints(case, step):
 
 
 def test_an_adjusted_step_follows_the_third_root_of_the_share_of_rejected_steps():
-    rejected = 1.0 - CALIBRATION.adjusted_acceptance
+    rejected = 1.0 - THRESHOLDS.adjusted_acceptance
     assert step_for_acceptance(0.4, 1.0 - rejected) == pytest.approx(0.4, rel=1e-12)
     for factor in (0.6, 0.9, 1.1, 1.2):
         found = step_for_acceptance(0.4, 1.0 - rejected / factor**3)
@@ -143,7 +143,7 @@ def test_an_adjusted_step_follows_the_third_root_of_the_share_of_rejected_steps(
         # And the step that it finds is kept where the energy error is of third order.
         assert step_for_acceptance(found, 1.0 - rejected) == pytest.approx(found, rel=1e-12)
     assert step_for_acceptance(0.4, 0.0) == pytest.approx(0.4 * max(rejected ** (1.0 / 3.0), 0.5), rel=1e-12)
-    assert step_for_acceptance(0.4, 1.0) == pytest.approx(0.4 * CALIBRATION.most_lengthening, rel=1e-12)
+    assert step_for_acceptance(0.4, 1.0) == pytest.approx(0.4 * THRESHOLDS.most_lengthening, rel=1e-12)
     longest = METHODS["GHMC"].largest_step
     assert step_for_acceptance(longest, 1.0) == longest
     steps = [step_for_acceptance(0.4, accept) for accept in np.linspace(0.0, 1.0, 101)]

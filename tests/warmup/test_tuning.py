@@ -18,11 +18,11 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import diagonal_scale
 from pmm_mcmc.engines.arguments import Block, MethodArguments
 from pmm_mcmc.langevin.methods import METHODS
-from pmm_mcmc.warmup import evidence
-from pmm_mcmc.warmup.calibration import CALIBRATION
+from pmm_mcmc.warmup import block_checks
+from pmm_mcmc.warmup.block_checks import narrowness, past_transient, replacements, steps_for_autocorrelation
 from pmm_mcmc.warmup.curvature import LocalCurvature
-from pmm_mcmc.warmup.evidence import narrowness, replacements, settled, steps_for_autocorrelation
 from pmm_mcmc.warmup.step_size import allowed_error, lipschitz_bound, midpoint_count, rare_curvature, safe_step
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 # -- scale -------------------------------------------------------------------------------------------------------------
 
@@ -62,23 +62,23 @@ def test_settled_leaves_the_transient_out():
     potential = np.concatenate([np.full(60, 1000.0), np.full(40, 3.0)])[None]
     threshold = 3.0 + d / 2 + 6 * np.sqrt(d / 2) + 5
     potential[0, [10, 11]] = threshold * (1 - 1e-12), threshold * (1 + 1e-12)
-    kept = settled(potential, d)
+    kept = past_transient(potential, d)
     assert np.array_equal(np.flatnonzero(kept[0]), [10, *range(60, 100)])
-    assert settled(np.array([[1e9, 1.0]]), 1).all(), "two rows are needed to fit anything"
-    assert settled(np.array([[5.0]]), 3).tolist() == [[True]]
+    assert past_transient(np.array([[1e9, 1.0]]), 1).all(), "two rows are needed to fit anything"
+    assert past_transient(np.array([[5.0]]), 3).tolist() == [[True]]
 
 
 def test_of_several_chains_the_lowest_one_says_what_is_settled():
     potential = np.stack([np.full(40, 3.0), np.full(40, 500.0), np.linspace(900.0, 2.5, 40)])
     potential[0, 5] = np.inf
-    kept = settled(potential, 1)
+    kept = past_transient(potential, 1)
     assert np.array_equal(np.flatnonzero(~kept[0]), [5])
     assert not kept[1].any(), "a chain that is stuck elsewhere does not set the standard"
     assert kept[2, -1] and not kept[2, :-1].any()
     # Medians, not the least values: one lucky draw does not condemn the rest.
     potential[0, -1] = -1e6
-    assert settled(potential, 1)[0, :-1].sum() == 38
-    assert settled(np.where(np.arange(3)[:, None] == 1, np.nan, potential), 1)[0].sum() == 39
+    assert past_transient(potential, 1)[0, :-1].sum() == 38
+    assert past_transient(np.where(np.arange(3)[:, None] == 1, np.nan, potential), 1)[0].sum() == 39
 
 
 def test_the_neck_of_a_posterior_does_not_condemn_chains_outside():
@@ -91,13 +91,15 @@ def test_the_neck_of_a_posterior_does_not_condemn_chains_outside():
     of_scale = square - (d - 1) - log_scale
     gradient = np.concatenate([of_scale[..., None], -y * np.exp(-2.0 * log_scale[..., None])], axis=-1)
     unstable = np.zeros((8, n), int)
-    assert (replacements(settled(potential, d), unstable) == 0).all(), "by density alone the neck is all there is"
-    usable = settled(potential, d, narrowness(gradient, d))
+    assert (replacements(past_transient(potential, d), unstable) == 0).all(), (
+        "by density alone the neck is all there is"
+    )
+    usable = past_transient(potential, d, narrowness(gradient, d))
     assert usable.all() and replacements(usable, unstable).tolist() == list(range(8))
     # A chain on its way down is steep and not narrow: that does not excuse it.
     potential[3] += np.linspace(2000.0, 1000.0, n)
     gradient[3] += 30.0
-    assert replacements(settled(potential, d, narrowness(gradient, d)), unstable)[3] != 3
+    assert replacements(past_transient(potential, d, narrowness(gradient, d)), unstable)[3] != 3
 
 
 def test_narrowness_is_that_of_the_newest_quarter_and_of_the_sampled_coordinates():
@@ -108,7 +110,7 @@ def test_narrowness_is_that_of_the_newest_quarter_and_of_the_sampled_coordinates
     assert narrowness(gradient, 2)[1] == np.inf, "such a chain is in no region"
     assert np.isfinite(narrowness(np.zeros((1, 4, 2)), 2)).all(), "a coordinate without a gradient"
     beyond = narrowness(np.full((1, 4, 2), 1e200), 2)
-    assert beyond == np.inf and settled(np.array([[-np.inf] * 4, [1.0] * 4]), 2, np.append(beyond, 0.0))[1].all()
+    assert beyond == np.inf and past_transient(np.array([[-np.inf] * 4, [1.0] * 4]), 2, np.append(beyond, 0.0))[1].all()
 
 
 def test_stuck_chains_are_replaced_by_healthy_ones():
@@ -232,7 +234,7 @@ def test_steps_per_draw_follow_the_slowest_coordinate():
     assert steps(quick, still, slow) == 12  # at 11 the square of the quick one is back: cos(44) = 0.9998
     assert steps(quick) == 1
     assert steps(still) == 1
-    assert steps(np.cos(0.001 * time)) == CALIBRATION.most_steps_per_draw
+    assert steps(np.cos(0.001 * time)) == THRESHOLDS.most_steps_per_draw
     assert steps(np.arange(20.0)) == 5
     assert steps_for_autocorrelation(np.zeros((1, 100, 0))) == 1
     assert steps_for_autocorrelation(np.zeros((3, 0, 2))) == 1
@@ -251,7 +253,7 @@ def test_chains_that_have_not_met_yet_count_as_slow():
     noise = np.random.default_rng(6).normal(size=(2, 4000, 1))
     assert steps_for_autocorrelation(noise) == 1
     # Around means of their own the draws are as good as independent; around the common one they are not.
-    assert steps_for_autocorrelation(noise + np.array([-3.0, 3.0])[:, None, None]) == CALIBRATION.most_steps_per_draw
+    assert steps_for_autocorrelation(noise + np.array([-3.0, 3.0])[:, None, None]) == THRESHOLDS.most_steps_per_draw
 
 
 def test_autocorrelation_of_some_coordinates_at_a_time(monkeypatch):
@@ -265,9 +267,9 @@ def test_autocorrelation_of_some_coordinates_at_a_time(monkeypatch):
     columns = [rng.normal(size=(2, 400)), wave, slow, wave + rng.normal(size=(2, 400)), np.ones((2, 400))]
     for order in itertools.permutations(range(5)):
         position = np.stack([columns[i] for i in order], axis=2)
-        monkeypatch.setattr(evidence, "_TOGETHER", 2**20)
+        monkeypatch.setattr(block_checks, "_TOGETHER", 2**20)
         expected = steps_for_autocorrelation(position)
-        monkeypatch.setattr(evidence, "_TOGETHER", 800)
+        monkeypatch.setattr(block_checks, "_TOGETHER", 800)
         assert steps_for_autocorrelation(position) == expected > 3
 
 
@@ -332,7 +334,7 @@ def test_an_adjusted_step_reaches_its_acceptance_rate(sample):
         found = sample(pmm.GHMC(steps_per_draw=1), draws=2000, tune=2000, chains=4)["sample_stats"]
     # Of four chains that adapt together the one that accepts least has the wanted rate; blocks show it to 0.05.
     rates = found["acceptance_rate"].values.mean(axis=1)
-    wanted = CALIBRATION.adjusted_acceptance
+    wanted = THRESHOLDS.adjusted_acceptance
     assert np.all((rates > wanted - 0.03) & (rates < wanted + 0.07)), rates
     steps = found["step_size"].values
     assert np.all(np.ptp(steps, axis=1) == 0.0) and 0.5 < steps.min() and steps.max() < 1.4
@@ -354,7 +356,7 @@ def test_only_what_sees_one_gradient_a_step_is_tuned_for_nearly_every_place(meth
     unit, none = Coordinates(np.zeros(50), np.ones(50)), np.zeros((2, 1000), dtype=int)
     window = Block(y, gradient, none, none, none, none, none)
     for at in (None, lambda x: -x):
-        found = evidence.curvature(arguments, unit, window, usable, LocalCurvature(), at)
+        found = block_checks.curvature(arguments, unit, window, usable, LocalCurvature(), at)
         assert (found < 2.0) == in_parts
 
 

@@ -1,4 +1,4 @@
-"""What the draws of a block show: which are usable, whether the setting fits them, and which setting would.
+"""Checks and estimates from the draws of one warm-up block: usable draws, fit of the setting, new setting.
 
 Masks named ``usable`` are ``(chain, n)``: true for draws past the transient, the way down from the start.
 """
@@ -14,15 +14,23 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.scale import best_coordinates
 from pmm_mcmc.engines.arguments import Block, MethodArguments
 from pmm_mcmc.langevin.methods import HARMONIC
-from pmm_mcmc.warmup.calibration import CALIBRATION
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.friction import largest_spread
 from pmm_mcmc.warmup.stein_identity import too_wide
 from pmm_mcmc.warmup.step_size import lipschitz_bound, rare_curvature
+from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
 __all__ = [
-    "curvature", "failed", "fits", "narrowness", "refitted", "replacements", "settled", "steps_for_autocorrelation",
-    "visibly_wide", "whitened",
+    "curvature",
+    "failed",
+    "fits",
+    "narrowness",
+    "past_transient",
+    "refitted",
+    "replacements",
+    "steps_for_autocorrelation",
+    "visibly_wide",
+    "whitened",
 ]  # fmt: skip
 
 # Numbers of the positions whose autocorrelations are computed at a time: eight megabytes.
@@ -46,7 +54,7 @@ def fits(coordinates: Coordinates, block: Block, usable: np.ndarray) -> bool:
     y, g = (_rows(array, usable) for array in whitened(coordinates, block))
     misfit = np.sort((y**2).mean(axis=1) + (g**2).mean(axis=1))
     trimmed = misfit[: math.ceil(0.99 * len(misfit))].mean()  # with heavy tails few draws would decide
-    return bool(trimmed < CALIBRATION.misfit) and largest_spread(y) < CALIBRATION.slow_sd
+    return bool(trimmed < THRESHOLDS.misfit) and largest_spread(y) < THRESHOLDS.slow_sd
 
 
 def refitted(arguments: MethodArguments, coordinates: Coordinates, window: Block, usable: np.ndarray) -> Coordinates:
@@ -66,7 +74,7 @@ def _rows(draws: np.ndarray, usable: np.ndarray) -> np.ndarray:
 
 def visibly_wide(block: Block, usable: np.ndarray, target_bias: float) -> bool:
     """Return whether draws, if nearly all are usable, show a bias well above the target."""
-    if usable.mean() < CALIBRATION.settled_share or block.position.shape[2] == 0:
+    if usable.mean() < THRESHOLDS.settled_share or block.position.shape[2] == 0:
         return False
     return too_wide(block.position, block.gradient, target_bias)
 
@@ -95,7 +103,7 @@ def curvature(
     return max(rare_curvature(y, g, usable, harmonic, arguments.sees_curvature), typical)
 
 
-def settled(potential: np.ndarray, d: int, narrowness: np.ndarray | float = 0.0) -> np.ndarray:
+def past_transient(potential: np.ndarray, d: int, narrowness: np.ndarray | float = 0.0) -> np.ndarray:
     """Return which draws are past the transient, as a mask of the shape ``(chain, n)`` of the potentials.
 
     The potential is minus the log density.  A draw is in the transient if its potential exceeds a reference by more
@@ -109,7 +117,7 @@ def settled(potential: np.ndarray, d: int, narrowness: np.ndarray | float = 0.0)
     """
     with np.errstate(invalid="ignore"):
         keep = _low(potential + np.reshape(narrowness, (-1, 1)), d)
-    if potential.shape[1] < CALIBRATION.first_block:
+    if potential.shape[1] < THRESHOLDS.first_block:
         keep |= _low(potential, d)
     return keep if keep.sum() >= 2 else np.ones(potential.shape, dtype=bool)
 
@@ -119,7 +127,7 @@ def _low(potential: np.ndarray, d: int) -> np.ndarray:
     newest = potential[:, -max(1, n // 4) :]
     medians = np.median(np.where(np.isfinite(newest), newest, np.inf), axis=1)
     # Of thousands of chains the lowest is that of no typical one.
-    rank = (len(medians) - 1) // CALIBRATION.training_chains
+    rank = (len(medians) - 1) // THRESHOLDS.training_chains
     lowest = np.partition(medians, rank)[rank]
     return potential <= lowest + d / 2 + 6 * np.sqrt(d / 2) + 5
 
@@ -145,7 +153,7 @@ def replacements(usable: np.ndarray, unstable: np.ndarray) -> np.ndarray:
     """
     chains, n = usable.shape
     newest = usable[:, -max(1, n // 4) :]
-    healthy = newest.any(axis=1) & ((unstable > 0).mean(axis=1) <= CALIBRATION.stuck)
+    healthy = newest.any(axis=1) & ((unstable > 0).mean(axis=1) <= THRESHOLDS.stuck)
     source = np.arange(chains)
     if healthy.any():
         among = np.flatnonzero(healthy)
@@ -159,12 +167,12 @@ def steps_for_autocorrelation(position: np.ndarray) -> int:
 
     A coordinate that overshoots is far from its last value, and its square near: after a long step with little friction
     the mean is known at once, and the standard deviation is not.  From successive states ``(chain, n, d)``: at least 1,
-    at most 64 (``CALIBRATION.most_steps_per_draw``) and a quarter of ``n``.
+    at most 64 (``THRESHOLDS.most_steps_per_draw``) and a quarter of ``n``.
     """
     n = position.shape[1]
     if n == 0:
         return 1
-    largest = max(1, min(CALIBRATION.most_steps_per_draw, n // 4))
+    largest = max(1, min(THRESHOLDS.most_steps_per_draw, n // 4))
     # Some coordinates at a time: their squares and differences take several times the memory of the positions.
     width = max(1, _TOGETHER // (position.shape[0] * n))
     column_blocks = [position[..., i : i + width] for i in range(0, position.shape[2], width)]
@@ -191,6 +199,6 @@ def _first_lag(position: np.ndarray, lag: int, largest: int) -> int:
     variance = variance[moving]
     for later in range(lag, largest):
         correlation = (centred[:, later:] * centred[:, :-later]).mean(axis=(0, 1)) / variance
-        if correlation.max(initial=-1.0) < CALIBRATION.autocorrelation:
+        if correlation.max(initial=-1.0) < THRESHOLDS.autocorrelation:
             return later
     return largest

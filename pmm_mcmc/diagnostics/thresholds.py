@@ -1,21 +1,21 @@
-"""The thresholds of the verdict and of the Stein corrections: what each is, and what is known of it.
+"""Thresholds of the verdict and of the Stein corrections: the meaning of each, and its measured effect.
 
-Biases are in posterior standard deviations.  The verdict as a whole: of 1,288 replicates with a bias above 0.1 none was
-trusted, of 5,112 below 0.05 790 with draws enough were refused (``benchmarks/frozen/calibration.txt``).  Each threshold
-was halved and doubled (of a number near 1: its distance from 1) and 24 runs judged again, each as it is, by its first
-25 draws and at twice the step (``benchmarks/frozen/thresholds.txt``).  Below, "Half, double" says how many runs differ
-in a sentence, and how many are trusted as they are.
+Biases are in posterior standard deviations.  The verdict trusted none of 1,288 replicates with a bias above 0.1, and
+refused 790 of 5,112 with a bias below 0.05 and enough draws (``benchmarks/frozen/calibration.txt``).  Each threshold
+was then halved and doubled (near 1: its distance from 1) on 24 runs: each as it is, by its first 25 draws and at twice
+the step (``benchmarks/frozen/thresholds.txt``).  Below, "Half, double" says how many verdicts changed, and how many
+runs are trusted as they are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CALIBRATION", "Calibration"]
+__all__ = ["THRESHOLDS", "Thresholds"]
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Thresholds:
     """Thresholds of the diagnostics."""
 
     # -- what makes a run not trusted --------------------------------------------------------------------------------
@@ -43,12 +43,13 @@ class Calibration:
     """Largest excess of the identity that a long step explains: steps that are too long widen, but do not double a
     variance.  Half, double: none of 24 runs differs."""
     mass: float = 0.01
-    """Mass of other modes over that of the chains'.  From ten times less on they are mentioned."""
+    """Smallest mass of other modes, relative to the chains' own, that makes a run not trusted; a tenth of it is
+    mentioned."""
     apart: float = 6.0
-    """Standard deviations of the draws' densest part from which on draws are not in another mode; up to half of it they
-    are."""
+    """Distance from another mode, in standard deviations of the densest part of the draws, beyond which a draw is not
+    in it; within half of it, it is."""
     visited: float = 0.1
-    """Share of the draws in another mode over its mass from which on chains have visited it."""
+    """Chains count as having visited a mode if their share of draws there exceeds this fraction of its mass."""
     restarts: int = 100
     """Chains that come from the reference of a ladder to the posterior, from which a weight of one half is known to
     .05.  Not measured."""
@@ -59,9 +60,9 @@ class Calibration:
     each other.  Of 290 runs on ``python -m benchmarks ladder gaussian binomial mixture`` 2.8 % were beyond.  Half,
     double: 21, 0.3 %."""
     narrowing: float = 0.3
-    """Correlation, over 400 draws, of a coordinate with the logarithm of the others' squared gradient from which on a
-    neck is looked for along it: six times its error by chance.  .35 to .65 at the neck of a Brownian motion, in runs
-    that are not unstable there; over 48 draws .25 of it was seen in one that was trusted and off by .14."""
+    """Correlation of a coordinate with the log squared gradient of the others (400 draws) above which a neck is
+    searched along it: six times its error by chance.  .35 to .65 at the neck of a Brownian motion, in runs that are not
+    unstable there; over 48 draws .25 of it was seen in one that was trusted and off by .14."""
     agree: float = 0.1
     """Largest difference of distribution functions, over the middle 90 % of draws, at which a prediction of a neck is
     believed: .02 to .06 where it was right."""
@@ -119,7 +120,7 @@ class Calibration:
     """Factor by which virial terms, which are many, must reduce one function's squared standard error further.  Half,
     double: 4, 3 of 24 runs differ, trusted 16, 16 in place of 16."""
     beyond_doubt: float = 2.0
-    """Standard errors from which on a bias is real, and the part that its correction leaves counts as an error.  Half,
+    """A bias larger than this many standard errors is real; the part its correction leaves then counts as error.  Half,
     double: 7, 2 of 24 runs differ, trusted 15, 16 in place of 16."""
     virial_terms: int = 300
     """Virial terms at most; sums of neighbours where there are more coordinates.  Bounds time."""
@@ -136,4 +137,4 @@ class Calibration:
     times as many gave standard errors smaller by 0 to 1 %, for two to eight times the CPU seconds."""
 
 
-CALIBRATION = Calibration()
+THRESHOLDS = Thresholds()

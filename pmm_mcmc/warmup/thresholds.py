@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CALIBRATION", "Calibration"]
+__all__ = ["THRESHOLDS", "Thresholds"]
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Thresholds:
     """Thresholds of warm-up: lengths are in transitions of each chain, shares between 0 and 1."""
 
     # -- blocks: when they end (timetable) ---------------------------------------------------------------------------
@@ -251,4 +251,4 @@ class Calibration:
     at half of it."""
 
 
-CALIBRATION = Calibration()
+THRESHOLDS = Thresholds()
