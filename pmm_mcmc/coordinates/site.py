@@ -15,11 +15,12 @@ Single elements are done here, for NumPy and PyTensor alike, groups and vectors 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-__all__ = ["elementwise", "learn_elementwise", "learn_grouped", "placed", "undone"]
+__all__ = ["elementwise", "learn_elementwise", "learn_grouped", "or_nan", "placed", "undone"]
 
 # Draws that the prior guess of a site, none at all, counts for.
 _RIDGE = 4.0
@@ -100,3 +101,17 @@ def learn_grouped(r: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple[np.
     a = intercept + np.einsum("gkl,gl->gk", H, centre)
     bad = ~(np.isfinite(a).all(axis=1) & np.isfinite(H).all(axis=(1, 2)))
     return np.where(bad[:, None], 0.0, a), np.where(bad[:, None, None], 0.0, H)
+
+
+def or_nan(function: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndarray:
+    """Return what a function of ``numpy.linalg`` returns for arrays ``(n, ...)``, NaN where it refuses a matrix.
+
+    So JAX's do; numpy's refuse all for one, as far out as scouts go.
+    """
+    try:
+        return function(*arrays)
+    except np.linalg.LinAlgError:
+        if len(arrays[0]) == 1:
+            return np.full(arrays[-1].shape, np.nan)
+    rows = zip(*(np.split(array, len(array)) for array in arrays), strict=True)
+    return np.concatenate([or_nan(function, *row) for row in rows])

@@ -24,7 +24,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.banded_loops import undo_rows
 from pmm_mcmc.coordinates.factors import Factor
-from pmm_mcmc.coordinates.site import learn_elementwise, learn_grouped, undone
+from pmm_mcmc.coordinates.site import learn_elementwise, learn_grouped, or_nan, undone
 
 __all__ = ["Child", "Signs", "Structure"]
 
@@ -223,10 +223,11 @@ class Structure:
                     z[:, child.at], more = undo_rows(rho, v, mu, a, h, values)
                     log_det += more
                 else:
-                    w = np.linalg.solve(L, (values.reshape(mu.shape) - mu).swapaxes(1, 2)).swapaxes(1, 2)
+                    w = or_nan(np.linalg.solve, L, (values.reshape(mu.shape) - mu).swapaxes(1, 2)).swapaxes(1, 2)
                     pull = (a - (h @ mu[..., None])[..., 0]) @ L
-                    B = np.linalg.cholesky(np.eye(mu.shape[2]) + L.swapaxes(1, 2)[:, None] @ h @ L[:, None])
-                    values = (w[..., None, :] @ B)[..., 0, :] - np.linalg.solve(B, pull[..., None])[..., 0]
+                    square = np.eye(mu.shape[2]) + L.swapaxes(1, 2)[:, None] @ h @ L[:, None]
+                    B = or_nan(np.linalg.cholesky, square)
+                    values = (w[..., None, :] @ B)[..., 0, :] - or_nan(np.linalg.solve, B, pull[..., None])[..., 0]
                     z[:, child.at] = values.reshape(len(x), -1)
                     log_det += mu.shape[1] * _log_diagonal(L) - _log_diagonal(B).sum(axis=1)
                 states.append((w, mu, L, B))

@@ -7,12 +7,25 @@ import pytest
 from hierarchy_models import build, by_hand, densities, eight_schools, some_sites, two_scales
 
 import pmm_mcmc as pmm
+from pmm_mcmc.coordinates.site import or_nan
 
 pytestmark = pytest.mark.pymc
 
 
 def structure_of(model, choices=None):
     return densities(model, choices)[1].structure
+
+
+def test_a_matrix_that_is_refused_makes_its_position_nan_and_no_other():
+    """As far out as scouts go, rounding made a correlated hierarchy end in LinAlgError: not positive definite."""
+    good = np.array([[4.0, 2.0], [2.0, 5.0]])
+    matrices = np.stack([good, -good, good])
+    factors = or_nan(np.linalg.cholesky, matrices)
+    assert np.isnan(factors[1]).all()
+    np.testing.assert_array_equal(factors[[0, 2]], np.linalg.cholesky(matrices[[0, 2]]))
+    solved = or_nan(np.linalg.solve, np.stack([good, 0.0 * good]), np.ones((2, 2, 1)))
+    np.testing.assert_array_equal(solved[0], np.linalg.solve(good, np.ones((2, 1))))
+    assert np.isnan(solved[1]).all()
 
 
 def test_what_is_said_is_in_the_models_names():
