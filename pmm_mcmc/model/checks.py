@@ -17,6 +17,8 @@ from pmm_mcmc.model.outputs import python_function
 
 __all__ = ["check_direction", "check_discrete", "check_free", "check_initvals", "check_model", "missing_data"]
 
+# What PyMC appends to the name of data for their missing values.
+_IMPUTED = "_unobserved"
 # Most coordinates of a model with flat priors whose posterior is looked at for a direction without end.
 _MOST_COORDINATES = 200
 
@@ -33,6 +35,12 @@ def check_free(model: pm.Model) -> None:
 def check_discrete(model: pm.Model, otherwise: str) -> None:
     """Raise ``ValueError`` if a model has free discrete variables; ``otherwise`` ends the message."""
     discrete = [model.values_to_rvs[v].name for v in model.value_vars if v not in model.continuous_value_vars]
+    imputed = [name.removesuffix(_IMPUTED) for name in discrete if name.endswith(_IMPUTED)]
+    if imputed:
+        raise ValueError(
+            f"{', '.join(imputed)}: has missing values (NaN), of which PyMC makes discrete variables; leave these rows "
+            "of the data out: they say nothing about the other variables"
+        )
     if discrete:
         raise ValueError(
             f"{', '.join(discrete)}: discrete variables have no gradient; marginalise them out, with "

@@ -88,6 +88,7 @@ class Driver:
             if chunk is not None:
                 self.recorder.put(chunk.groups, self.run, chunk.complete)
                 stop = self._stops(chunk) or not chunk.complete
+            del chunk  # before the next one takes as much memory
             if self.processes.any(stop or stopped()):
                 return self.ended
         return True

@@ -172,6 +172,8 @@ class SamplingPlan:
         arguments = request.arguments
         step_model = None if step.free else step.model
         model = pm.modelcontext(step_model if request.model is None else request.model)
+        if not isinstance(model, pm.Model):
+            raise ValueError(f"model={type(model).__name__}(...): must be a PyMC model, or a pmm.LogDensity")
         if step_model is not None and step_model is not model:
             raise ValueError("step was made for another model than model=: make it outside any, or inside this one")
         point = model.initial_point(0)

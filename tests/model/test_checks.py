@@ -38,7 +38,12 @@ def missing_covariate():
     pm.Normal("y", pm.Normal("x") * np.array([1.0, np.nan, 3.0]), observed=np.zeros(3))
 
 
+def missing_counts():
+    pm.Poisson("y", pm.math.exp(pm.Normal("x")), observed=np.ma.masked_equal([1, -1, 3], -1))
+
+
 MODELS = {
+    missing_counts: r"y: has missing values \(NaN\), of which PyMC makes discrete variables; leave these rows",
     everything_observed: "no free variables.*leave observed= out",
     unused_flat: r'a: the posterior is improper.*proper prior, such as pm.Normal\("a"',
     unused_half_flat: r'such as pm.HalfNormal\("s"',
@@ -62,12 +67,18 @@ def no_compilation(monkeypatch):
     monkeypatch.setattr(compiling, "compile", lambda *args, **options: pytest.fail("compiled before the check"))
 
 
+@pytest.mark.filterwarnings("ignore:.*missing values:pymc.exceptions.ImputationWarning")
 @pytest.mark.parametrize("build", MODELS)
 def test_models_that_cannot_be_sampled(build):
     with pm.Model() as model:
         build()
     with pytest.raises(ValueError, match=MODELS[build]):
         run(model, "numba")
+
+
+def test_what_is_no_model():
+    with pytest.raises(ValueError, match=r"model=dict\(...\): must be a PyMC model, or a pmm.LogDensity"):
+        run({"x": 1.0}, "numba")
 
 
 @pytest.mark.parametrize("case", STARTS)
