@@ -147,7 +147,7 @@ class RunProgress:
         left = _UNKNOWN
         if position >= total:
             left = clock(0)
-        elif steps > 0:
+        elif steps > 0 and not mark.tuning:  # a warm-up ends early, and has another pace
             left = clock((total - position) * seconds / steps)
         for row, task in enumerate(self._tasks):
             self._bar.update(
