@@ -10,6 +10,7 @@ from reference import RECOVER, SHORTEST, SHRINK, SUBSTEPS, Chain, engine, gaussi
 from scipy.stats import kstest, norm
 
 from pmm_mcmc.coordinates.affine import Coordinates
+from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
 from pmm_mcmc.engines.contract import Chunk, Ensemble, at_draw, change_coordinates, empty_state
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
@@ -272,7 +273,7 @@ def test_change_of_coordinates(name):
     run, state, gradient, _ = start(kernel)
     run.run(TunedParameters(0.2, K, 1.4, COORDINATES, 1), Ensemble(state, gradient, KEY), 20)
     new = Coordinates(np.array([-1.0, 2.0, 0.3, 0.0]), np.array([2.0, 0.1, 1.0, 0.6]))
-    moved, same = change_coordinates(state, gradient, COORDINATES, new, kernel, None)
+    moved, same = change_coordinates(state, gradient, COORDINATES, new, kernel, Structure.identity(D))
     assert same is gradient
     for part in (slice(0, D), slice(3 * D, 4 * D)):
         there = new.centre + new.scale * moved[part]
