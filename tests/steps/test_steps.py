@@ -163,10 +163,10 @@ def test_seeds_and_reuse_of_a_step(model, sample, name):
 def test_chains_start_overdispersed_unless_told_where(model, sample, monkeypatch):
     starts, run = [], NumbaEngine.run
 
-    def watched(self, setting, state, gradient, key, first, *rest):
-        if first == 0:
-            starts.append(setting.coordinates.place(state[: self.d]))
-        return run(self, setting, state, gradient, key, first, *rest)
+    def watched(self, setting, ensemble, *rest, **options):
+        if ensemble.transition == 0:
+            starts.append(setting.coordinates.place(ensemble.state[: self.d]))
+        return run(self, setting, ensemble, *rest, **options)
 
     monkeypatch.setattr(NumbaEngine, "run", watched)
     default = np.concatenate([np.ravel(model.initial_point(0)[name]) for name in ("x", "s_log__")])
