@@ -72,9 +72,10 @@ def pairs_for(barrier: float) -> int:
 
 
 def step_of_ess(log_ratio: np.ndarray, largest: float, share: float) -> float:
-    """Return the step of temperature, up to ``largest``, after which weights ``exp(step l)`` have an effective size.
+    """Return the largest step of temperature, up to ``largest``, that keeps an effective sample size.
 
-    It is the ``share`` of the equally weighted particles with values ``log_ratio`` ``(n,)`` of ``l``.
+    It is that of particles with weights ``exp(step l)``, as a ``share`` of their number; ``log_ratio`` ``(n,)`` are
+    their values of ``l``.
     """
 
     def effective(step: float) -> float:

@@ -115,7 +115,7 @@ def _root(covariance: Any) -> Any:
         root = product.owner.inputs[0]
         if getattr(root.tag, "lower_triangular", False) and root.type.ndim == 2:
             return root
-    # With a batch of one, where the mean has one.
+    # Without the batch axes of length one that PyMC adds to match those of the mean.
     return pt.linalg.cholesky(covariance[(0,) * (covariance.type.ndim - 2)])
 
 
@@ -139,7 +139,8 @@ def _walk(node: Any, op: str, steps: int) -> Law | None:
     mean, sd = (pt.atleast_1d(parameter) for parameter in initial.owner.inputs[-2:])
     if op == "AutoRegressiveRV":
         order = node.op.ar_order
-        # That of the first values throughout: right for a stationary series, and the map is exact whatever it is.
+        # Later values have the location of the last initial one, which is that of a stationary series; for others the
+        # map is as exact, since it is a change of variables for any location.
         location = pt.concatenate([pt.broadcast_to(mean, (order,)), pt.broadcast_to(mean[-1], (steps - order,))])
         scale = pt.concatenate([pt.broadcast_to(sd, (order,)), pt.broadcast_to(sigma, (steps - order,))])
         return Law(location, scale, True, "walk", rho)

@@ -81,7 +81,7 @@ class Request:
     Attributes
     ----------
     draws
-        A number, with the draws of the finished run, or "auto".
+        The number of draws, those of a finished run included, or "auto".
     adjusted
         Whether draws are adjusted, by a kernel whose stationary law is the posterior.
     seed

@@ -86,10 +86,10 @@ class Chain:
         def to_z(x: np.ndarray) -> np.ndarray:
             return structure.to_z(x, sites)[0]
 
-        def gradient_at(q: np.ndarray) -> np.ndarray | None:
+        def gradient_at(x: np.ndarray) -> np.ndarray | None:
             nonlocal evaluations
             evaluations += 1
-            gradient = engine.gradient_at(to_z(q), sites)
+            gradient = engine.gradient_at(to_z(x), sites)
             return None if np.isnan(gradient).any() else gradient
 
         def jittered(width: float) -> tuple[np.ndarray, np.ndarray] | None:

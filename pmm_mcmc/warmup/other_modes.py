@@ -1,4 +1,4 @@
-"""A record of the modes that scouts find apart from those of the chains."""
+"""A record of the modes that scouts, climbs from far out (:mod:`pmm_mcmc.warmup.scouts`), find beside the chains'."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ class OtherModes(NamedTuple):
         Share of the posterior in other modes, as estimated; 0 if there are none, NaN if nobody looked.
     coordinate, position
         Number of the unconstrained coordinate in which the largest of them is furthest away, and its position there;
-        -1 and NaN if there is none, or if the mass has no maximum of its own or is narrow within the chains.
+        -1 and NaN if there is none, or if the mass is a broad slab or a narrow spike
+        (:mod:`pmm_mcmc.warmup.hidden_mass`).
     visited
-        1 if all is visited, and this is the mode whose volume differs from that of the chains' highest one; else 0.
+        1 if chains visit every mode: coordinate and position are then those of a mode whose volume differs from that
+        of the highest one.  0 otherwise.
     """
 
     mass: float = math.nan

@@ -156,6 +156,8 @@ class Thresholds:
     cost 1.11, 1.03, trusted 10, 2 in place of 11."""
 
     # -- scouts ------------------------------------------------------------------------------------------------------
+    # They look at up to `looks` places, climb from the best `scouts` of them, and compare the maxima with those that
+    # `homes` chains climb to.
 
     looks: int = 256
     """Places that are looked at for a start of scouts, at most.  Half, double: 2, 1 of 8 runs differ."""
