@@ -336,4 +336,4 @@ def last_words(dt: Any) -> tuple[int, str]:
     if not judgement.trusted:
         return logging.WARNING, judgement.sentence
     columns = "" if "posterior_mean" in dt.children else f", where {COLUMNS}"
-    return logging.INFO, f"{judgement.sentence} The estimates are in pmm.summary(dt){columns}."
+    return logging.INFO, f"{judgement.sentence}\nThe estimates are in pmm.summary(dt){columns}."

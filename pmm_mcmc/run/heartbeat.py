@@ -19,6 +19,8 @@ NARROW = 110
 DRAWINGS = 2.0  # a second
 # Seconds between lines in a file or pipe.  Compilation delays other threads: by 2.4 seconds at most in trials.
 BEAT = 1.0
+# The longest such pause, to which a task that goes on doubles it.
+_LONGEST = 5.0
 # Letters of the longest line, so that a shorter one covers it.
 _WIDTH = 100
 
@@ -46,8 +48,8 @@ class Beats:
 class Heartbeat:
     """Context manager that shows the current task and its elapsed time.
 
-    In a terminal or a notebook it is one line, redrawn in place and removed at the end; in a file or a pipe, one line
-    at once and then about one a second; in a notebook without ipywidgets, these lines over one another.
+    In a terminal or a notebook it is one line, redrawn in place and removed at the end; in a file or a pipe, a line at
+    once, after 1, 2, 4 and 8 seconds, and then every 5; in a notebook without ipywidgets, these lines over one another.
 
     Parameters
     ----------
@@ -92,7 +94,10 @@ class Heartbeat:
             return
         write(self._console, description)
         if self._beats is None:
-            self._beats = Beats(self._again, lambda: BEAT)
+            self._beats = Beats(self._again, self._pause)
+
+    def _pause(self) -> float:
+        return min(max(BEAT, perf_counter() - self._since), _LONGEST)
 
     def stop(self) -> None:
         """Stop showing tasks."""

@@ -119,7 +119,7 @@ def sample(
         Called with a :class:`FinishedChunk` after every chunk; may raise :class:`StopSampling`, which ends the run and
         keeps the finished draws, as Ctrl-C and SIGTERM do.
     progressbar
-        Show progress: a bar in a terminal or a notebook, a line every two seconds in a file.
+        Show progress: a bar in a terminal or a notebook, a line every few seconds in a file.
     compute_convergence_checks
         Log the verdict (:func:`pmm_mcmc.verdict`).  For this, jumps and walls of the log density are looked for between
         draws, with 95 to some 700 gradients in all, necks beyond them, with 400 and, where the posterior narrows, some

@@ -37,7 +37,7 @@ def test_a_notebook_shows_the_verdict_beside_the_table_and_what_its_columns_are(
     assert table[["sd"]]._repr_html_().endswith("</table>")
     level, words = last_words(dt)
     assert level == logging.INFO and words.endswith(
-        " The estimates are in pmm.summary(dt), where mean_cv is the mean, with less noise by control variates, and "
+        "\nThe estimates are in pmm.summary(dt), where mean_cv is the mean, with less noise by control variates, and "
         "mcse_cv its standard error."
     )
 

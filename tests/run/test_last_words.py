@@ -42,7 +42,7 @@ def test_a_run_ends_with_one_sentence(model, said, method, level):
     with model:
         step = method(step_size=0.5, friction=1.0, scaling=[1.0, 1.0], steps_per_draw=6)
         dt = pmm.sample(step=step, draws=500, tune=50, chains=4, **OPTIONS)
-    shown = f" The estimates are in pmm.summary(dt), where {COLUMNS}." if level == logging.INFO else ""
+    shown = f"\nThe estimates are in pmm.summary(dt), where {COLUMNS}." if level == logging.INFO else ""
     assert said() == [(level, pmm.verdict(dt).sentence + shown)]
     assert said()[0][1].startswith("Trusted: " if level == logging.INFO else "Not trusted: ")
     pmm.summary(dt), bias_table(dt)

@@ -303,6 +303,18 @@ def test_a_heartbeat_in_a_file_speaks_at_once_and_again_and_stops(screen, monkey
     assert not beats()
 
 
+def test_lines_of_a_heartbeat_in_a_file_become_rarer(screen):
+    """A line a second filled 130 of the 227 lines of a log."""
+    seen = screen(force_terminal=False)
+    times = []
+    with Heartbeat() as said:
+        said.say("compiling")
+        while seen.seconds < 30.0:
+            seen.seconds += said._pause()
+            times.append(seen.seconds)
+    assert times == [1.0, 2.0, 4.0, 8.0, 13.0, 18.0, 23.0, 28.0, 33.0]
+
+
 def test_a_heartbeat_in_a_terminal_is_one_line_that_goes(screen):
     seen = screen(80)
     with Heartbeat() as heartbeat:

@@ -76,7 +76,7 @@ def test_something_is_seen_every_few_seconds_with_nothing_compiled_before(tmp_pa
     assert len(lines) >= 4 and "draw 50 of 50" in lines[-1]
     pauses = [b - a for a, b in itertools.pairwise(times)]
     assert max(pauses) < 10.0, list(zip(pauses, lines, strict=False))
-    assert sum(pauses) / len(pauses) < 2.0
+    assert sum(pauses) / len(pauses) < 5.0
 
 
 SIGTERM = """
