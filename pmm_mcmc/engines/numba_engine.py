@@ -116,18 +116,20 @@ class NumbaEngine:
         self._check_size(chains.state)
         count = len(chains.state)
         out = Chunk.empty((count, rows), self.d, self.width)
-        runner = self._runner(setting, thin, tolerance)
         size = max(1, -(-count // (_SLICES * self.threads))) if self.threads > 1 else count
         slices = [slice(i, i + size) for i in range(0, count, size)]
 
-        def some(chain_slice: slice) -> None:
+        # Each with tables of its own, which may hold what a density writes to.
+        runners = [self._runner(setting, thin, tolerance) for _ in slices]
+
+        def some(runner: Callable[[Ensemble, Chunk], None], chain_slice: slice) -> None:
             runner(chains.part(chain_slice), Chunk(*(array[chain_slice] for array in out)))
 
         if len(slices) == 1:
-            some(slices[0])
+            some(runners[0], slices[0])
         else:
             with ThreadPoolExecutor(min(self.threads, len(slices))) as pool:
-                list(pool.map(some, slices))
+                list(pool.map(some, runners, slices))
         return out
 
     def _check_size(self, state: np.ndarray) -> None:

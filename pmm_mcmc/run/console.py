@@ -37,7 +37,7 @@ class Console:
 
     def __init__(self, request: Request):
         self._request = request
-        self._show = bool(request.progressbar) and (request.backend == "numba" or speaks())
+        self._show = bool(request.progressbar) and (request.backend in ("numba", "tape") or speaks())
         self.level = logging.INFO if self._show else logging.DEBUG
         self._began = time.time()
         self._created = datetime.datetime.now(datetime.UTC).isoformat()

@@ -155,11 +155,11 @@ def cores() -> int:
 
 
 def choose_backend(backend: str, device: str, precision: str, is_density: bool) -> str:
-    """Return "numba" or "jax" for arguments that do not contradict each other, and log the reason."""
-    if backend == "numba":
+    """Return a backend's name for arguments that do not contradict each other, and log the reason."""
+    if backend in ("numba", "tape"):
         for name, value, only in (("device", device, "auto"), ("precision", precision, "float64")):
             if value != only and not (name == "device" and value == "cpu"):
-                raise ValueError(f"{name}={value!r} needs backend='jax': numba runs on the CPU in double precision")
+                raise ValueError(f"{name}={value!r} needs backend='jax': {backend} runs on the CPU in double precision")
         return backend
     if backend == "jax" or is_density or device in ("gpu", "tpu") or precision != "float64":
         return "jax"

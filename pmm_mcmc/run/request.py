@@ -26,7 +26,7 @@ from pmm_mcmc.steps.poisson import PoissonULMC
 
 __all__ = ["Request", "fresh_seed", "seed_of", "stored_run"]
 
-_BACKENDS = ("auto", "numba", "jax")
+_BACKENDS = ("auto", "numba", "tape", "jax")
 # Chains by default.
 _CHAINS = 4
 # Most superchains by default, enough for the variance between them, and fewest chains for which there are any.
@@ -157,7 +157,7 @@ class Request:
         if options["seed"] is None and finished_run is not None:
             options["seed"] = finished_run.identity["seed"]
         _check_keep(options)
-        if options["resume"] and options["device"] == "auto" and options["backend"] != "numba":
+        if options["resume"] and options["device"] == "auto" and options["backend"] not in ("numba", "tape"):
             # A new trial could choose another device.
             options["device"] = stored_run(options["store"]).get("device", "auto")
         options["superchains"] = _number_of_superchains(options["superchains"], options["chains"])

@@ -91,9 +91,11 @@ def sample(
     cores
         Number of threads that run chains on numba; by default all processors that this process may use.
     backend
-        "numba": compiled loops on CPU threads, one chain each.  "jax": chains in lockstep on JAX's devices.  "auto":
-        JAX for a :class:`pmm_mcmc.LogDensity` or if it has an accelerator, otherwise numba.  A :class:`Jax` says on
-        which device, in which precision.
+        "numba": compiled loops on CPU threads, one chain each.  "tape": the same loops over a log density that needs no
+        compiler, for first draws within seconds: its operations are data of a loop that is compiled once a machine.
+        Draws are those of numba to rounding, at up to twice the time; numba compiles a model with an operation that
+        the tape lacks.  "jax": chains in lockstep on JAX's devices.  "auto": JAX for a :class:`pmm_mcmc.LogDensity` or
+        if it has an accelerator, otherwise numba.  A :class:`Jax` says on which device, in which precision.
     store
         Path, or URL that fsspec knows, of a zarr store that is written during the run and can be read at any time with
         :func:`pmm_mcmc.open`.  The returned result reads from it when it is used.
