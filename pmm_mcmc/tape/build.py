@@ -239,5 +239,5 @@ class Builder:
             workspace[offsets[key] : offsets[key] + view.size] = view.ravel()
         cells = [[offsets[c[0]] + c[1] if isinstance(c, tuple) else c for c in row] for row in self._rows]
         code = np.array(cells, dtype=np.int64).reshape(-1, loop.CELLS).view(np.uint64)
-        starts = [offsets[buffer] + offset for buffer, offset in map(self._place, outputs)]
+        starts = [offsets.get(buffer, 0) + offset for buffer, offset in map(self._place, outputs)]
         return Tape(code, workspace, [offsets[id(value.base)] for value in inputs], starts)

@@ -6,6 +6,7 @@ import weakref
 from typing import Any
 
 import numpy as np
+from pytensor.compile.aliasing import Supervisor
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
@@ -44,6 +45,7 @@ class TapedDensity:
         variables = dict.fromkeys(ancestors(outputs))
         self._shared = [v for v in variables if isinstance(v, SharedVariable) and v is not density.sites]
         self._graph = FunctionGraph([*self._inputs, *self._shared], list(outputs), clone=True)
+        self._graph.attach_feature(Supervisor(self._graph.inputs))  # without which PyTensor complains
         numba_mode().excluding(*_NOT_REWRITTEN).optimizer.rewrite(self._graph)
         self._data: list[np.ndarray] = []
         self._tape = self._built()
@@ -66,7 +68,9 @@ class TapedDensity:
         ``output`` is ``"joint"``, or ``"gradient"`` for the gradient alone; ``sites`` are those of the non-centring.
         """
         current = [shared.get_value(borrow=True) for shared in self._shared]
-        if not all(map(np.array_equal, current, self._data)):
+        lengthened = sites is not None and len(sites) != len(self._sites)  # by the mixture of a ladder
+        if lengthened or not all(map(np.array_equal, current, self._data)):
+            self._sites = self._sites if sites is None else np.array(sites, dtype=float)
             self._tape = self._built()
         code, template, inputs, (value, evaluation) = self._tape
         workspace = template.copy()

@@ -105,10 +105,10 @@ def _scalars(builder: Builder, op: Any, dtypes: Sequence[str], values: Sequence[
     elif name in _CODES:
         result = builder.apply(_CODES[name], *values)
     else:
-        of_scipy = (getattr(op, "nfunc_spec", None) or ("",))[0].rpartition("scipy.special.")[2]
+        _, of_scipy, function = (getattr(op, "nfunc_spec", None) or ("",))[0].rpartition("scipy.special.")
         if not (name in _FUNCTIONS or of_scipy) or dtype != np.float64:
             raise Unsupported(f"{name} of {dtype}")
-        result = builder.call(_FUNCTIONS.get(name, of_scipy), *values)
+        result = builder.call(_FUNCTIONS.get(name, function), *values)
     return [builder.apply(loop.ROUND32, result) if dtype == np.float32 else result]
 
 
@@ -160,8 +160,8 @@ def _contiguous(builder: Builder, x: Any) -> Any:
 
 def _indices(builder: Builder, op: Any, values: Sequence[Any]) -> tuple:
     """Return the index of a subtensor, as NumPy takes it."""
-    numbers = [each if isinstance(each, slice) or np.ndim(each) else each.item() for each in values]
-    return indices_from_subtensor([_numbers(builder, each) for each in numbers], op.idx_list)
+    numbers = [_numbers(builder, each) for each in values]
+    return indices_from_subtensor([each.item() if np.ndim(each) == 0 else each for each in numbers], op.idx_list)
 
 
 def _subtensor(builder: Builder, op: Any, x: Any, *values: Any) -> Any:
