@@ -25,7 +25,8 @@ from pmm_mcmc.tape.build import Unsupported
 from pmm_mcmc.tape.density import TapedDensity
 
 MODELS = (
-    "acceptance/logistic", "gallery/eight_schools", "odd/lkj", "odd/latent_gp", "gallery/rugby", "published/item_response",
+    "acceptance/breast_cancer", "gallery/eight_schools", "odd/lkj", "odd/latent_gp", "gallery/rugby",
+    "published/item_response",
 )  # fmt: skip
 POINTS = 100
 
@@ -93,7 +94,8 @@ def gradients(name: str) -> str:
     scale = np.abs(np.where(finite, expected, 0.0)).max(axis=1, keepdims=True)
     gap = np.abs(np.where(finite, mine - expected, 0.0) / scale).max()
     same = np.array_equal(finite, np.isfinite(mine))
-    return f"{name:45} {costs[1]:8.1f} {costs[0]:8.1f} {costs[1] / costs[0]:6.2f} {gap:9.1e}{'' if same else ' NaN elsewhere'}"
+    end = "" if same else "  not finite elsewhere"
+    return f"{name:45} {costs[1]:8.1f} {costs[0]:8.1f} {costs[1] / costs[0]:6.2f} {gap:9.1e}{end}"
 
 
 def main() -> None:
@@ -116,9 +118,8 @@ def main() -> None:
             print(f"{'CPU seconds to the first draw':45} {'tape':>8} {'numba':>8}")
             print(f"{'from nothing on disk: ' + names[0]:45} {elsewhere(names[0], 'tape', folder):8.2f}", flush=True)
             for name in names:
-                seconds = [
-                    elsewhere(name, backend, folder) for backend in ("tape", "numba")[: 1 if options.quick else 2]
-                ]
+                backends = ("tape",) if options.quick else ("tape", "numba")
+                seconds = [elsewhere(name, backend, folder) for backend in backends]
                 print(f"{name:45} " + " ".join(f"{value:8.2f}" for value in seconds), flush=True)
 
 

@@ -154,6 +154,10 @@ class Builder:
         self.emit(loop.COPY, out, value)
         return out
 
+    def contiguous(self, value: np.ndarray) -> np.ndarray:
+        """Return a value whose elements lie side by side."""
+        return value if value.flags.c_contiguous else self.copy(value)
+
     def reduce(self, code: int, value: np.ndarray, axes: Sequence[int]) -> np.ndarray:
         """Return the result of a reduction over axes."""
         axes = [axis % value.ndim for axis in axes]

@@ -154,10 +154,6 @@ def _numbers(builder: Builder, value: Any) -> Any:
     return value
 
 
-def _contiguous(builder: Builder, x: Any) -> Any:
-    return x if x.flags.c_contiguous else builder.copy(x)
-
-
 def _indices(builder: Builder, op: Any, values: Sequence[Any]) -> tuple:
     """Return the index of a subtensor, as NumPy takes it."""
     numbers = [_numbers(builder, each) for each in values]
@@ -225,20 +221,13 @@ def _cumulative(builder: Builder, op: Any, x: Any) -> Any:
     return out
 
 
-def _join(builder: Builder, op: Any, *values: Any) -> Any:
-    ends = np.cumsum([each.shape[op.axis] for each in values])
+def _joined(builder: Builder, axis: int, values: Sequence[Any]) -> Any:
+    ends = np.cumsum([each.shape[axis] for each in values])
     shape = list(values[0].shape)
-    shape[op.axis] = ends[-1]
+    shape[axis] = ends[-1]
     out = builder.new(shape)
-    for each, place in zip(values, np.split(out, ends[:-1], op.axis), strict=True):
+    for each, place in zip(values, np.split(out, ends[:-1], axis), strict=True):
         builder.emit(loop.COPY, place, each)
-    return out
-
-
-def _make_vector(builder: Builder, op: Any, *values: Any) -> Any:
-    out = builder.new((len(values),))
-    for i, each in enumerate(values):
-        builder.emit(loop.COPY, out[i : i + 1], each)
     return out
 
 
@@ -282,14 +271,6 @@ def _solve_triangular(builder: Builder, op: Any, a: Any, b: Any) -> Any:
     return out
 
 
-def _alloc(builder: Builder, op: Any, x: Any, *shape: Any) -> Any:
-    return builder.copy(x, [int(_numbers(builder, size)) for size in shape])
-
-
-def _reshape(builder: Builder, op: Any, x: Any, shape: Any) -> Any:
-    return _contiguous(builder, x).reshape(tuple(_numbers(builder, shape)))
-
-
 _TENSORS |= dict.fromkeys(
     ("TensorFromScalar", "ScalarFromTensor", "SpecifyShape", "DeepCopyOp"), lambda builder, op, x, *rest: x
 )
@@ -300,14 +281,14 @@ _TENSORS |= dict.fromkeys(("CheckParameterValue", "CheckAndRaise", "Assert"), _c
 _TENSORS |= dict.fromkeys(("Dot", "Product"), lambda builder, op, x, y: builder.product(x, y))
 _TENSORS |= dict.fromkeys(("Softmax", "LogSoftmax"), _softmax)
 _TENSORS |= {
-    "Alloc": _alloc,
+    "Alloc": lambda builder, op, x, *shape: builder.copy(x, [int(_numbers(builder, size)) for size in shape]),
     "Cholesky": _cholesky,
     "CumOp": _cumulative,
     "DimShuffle": _dimshuffle,
     "ExtractDiag": lambda builder, op, x: x.diagonal(op.offset, op.axis1, op.axis2),
-    "Join": _join,
-    "MakeVector": _make_vector,
-    "Reshape": _reshape,
+    "Join": lambda builder, op, *values: _joined(builder, op.axis, values),
+    "MakeVector": lambda builder, op, *values: _joined(builder, 0, [np.reshape(each, 1) for each in values]),
+    "Reshape": lambda builder, op, x, shape: builder.contiguous(x).reshape(tuple(_numbers(builder, shape))),
     "Shape": lambda builder, op, x: np.asarray(x.shape),
     "Shape_i": lambda builder, op, x: np.asarray(x.shape[op.i]),
     "SolveTriangular": _solve_triangular,
