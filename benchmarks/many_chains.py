@@ -34,7 +34,7 @@ from backends import data, logistic
 import pmm_mcmc as pmm
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Ensemble
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.numba_engine import NumbaEngine
 from pmm_mcmc.model.log_density import log_density

@@ -23,13 +23,13 @@ class Coordinates(NamedTuple):
         ``W``: its diagonal, the full matrix, or a diagonal times few stretches,
         :math:`W = \mathrm{diag}(s)\,(I + U\,\mathrm{diag}(l - 1)\,U^T)` with ``U`` of ``k`` orthonormal columns:
         then ``s`` in row 0, ``l`` in row 1 (filled up with ones), and the rows of :math:`U^T`.
-    sites : (k,), optional
+    density_parameters : (k,), optional
         Parameters of the non-centring, if there is one.
     """
 
     centre: np.ndarray
     scale: np.ndarray
-    sites: np.ndarray | None = None
+    density_parameters: np.ndarray | None = None
 
     @classmethod
     def low_rank(cls, centre: np.ndarray, s: np.ndarray, stretch: np.ndarray, directions: np.ndarray) -> Coordinates:

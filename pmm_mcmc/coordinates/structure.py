@@ -7,7 +7,7 @@ Kinds of flat positions ``(d,)``, which are all equal in a model without hierarc
 - ``z``: where chains move: children non-centred, some scales signed.
 - ``q``: for diagnostics and store: ``z`` with signs removed and signed scales as logarithms.
 
-A site is the pair ``(a, h)`` that says how far a child is non-centred (:mod:`pmm_mcmc.coordinates.site`).
+A site is the pair ``(a, h)`` that says how far a child is non-centred (:mod:`pmm_mcmc.coordinates.elementwise`).
 
 A signed scale is ``s = c sinh(v)`` with ``v`` its coordinate and ``c`` the median of its draws: linear through 0,
 where a logarithm has a long tail, and logarithmic where the scale is large, where a linear coordinate has one.  With it
@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pmm_mcmc.coordinates.banded_loops import undo_rows
+from pmm_mcmc.coordinates.elementwise import learn_elementwise, learn_grouped, or_nan, undone
 from pmm_mcmc.coordinates.factors import Factor
-from pmm_mcmc.coordinates.site import learn_elementwise, learn_grouped, or_nan, undone
+from pmm_mcmc.coordinates.walk_loops import undo_rows
 
 __all__ = ["Child", "Signs", "Structure"]
 
@@ -71,13 +71,13 @@ class Child(NamedTuple):
         return slice(self.begin, self.begin + self.size)
 
     @property
-    def n_sites(self) -> int:
+    def n_parameters(self) -> int:
         """Number of its site's parameters."""
         if self.kind == "grouped":
             return self.size * (1 + self.shape[-1])
         return 2 * self.size
 
-    def site(self, values: Any) -> tuple[Any, Any]:
+    def split(self, values: Any) -> tuple[Any, Any]:
         """Return ``a`` and ``h`` or ``H`` from its site's parameters, in the shapes of the formulas."""
         m = self.size
         K = self.shape[-1] if self.shape else 1
@@ -120,8 +120,8 @@ class Structure:
         ``(n, m)`` and ``(n, m)`` elementwise, ``(n, G, K)`` and ``(n, K, K)`` grouped or dense; of a walk ``(n, m)``
         and a pair of innovation variances ``(n, m)`` and coefficients ``(n, p)``.
     pull
-        Function from ``z``, gradients with respect to ``x``, both ``(n, d)``, and sites, to ``x`` and gradients of the
-        log density of ``z``.
+        Function from ``z``, gradients with respect to ``x``, both ``(n, d)``, and ``noncentring``, to ``x`` and
+        gradients of the log density of ``z``.
     signs
         Signed scales, if there are any.
     factors
@@ -143,9 +143,9 @@ class Structure:
         self._pull = pull
         self.signed, self._flips, self._by_hand = signs or Signs(np.zeros(0, int), np.zeros((d, 0), int), ())
         self._factors = factors
-        ends = np.cumsum([0, *(child.n_sites for child in children)])
-        self.n_sites = int(ends[-1]) + len(self.signed)
-        self._site_indices = [slice(*ends[i : i + 2]) for i in range(len(children))]
+        ends = np.cumsum([0, *(child.n_parameters for child in children)])
+        self.n_parameters = int(ends[-1]) + len(self.signed)
+        self._parameter_indices = [slice(*ends[i : i + 2]) for i in range(len(children))]
         # Each draw has a matrix for each group.
         sizes = (child.size * child.shape[-1] if child.shape else 1 for child in children)
         self._rows = max(_NUMBERS // max(max(sizes, default=d), 1), 1)
@@ -153,7 +153,7 @@ class Structure:
     @classmethod
     def identity(cls, d: int) -> Structure:
         """Return the structure of a density without hierarchy."""
-        return cls(d, (), lambda p: [], lambda z, gradient, sites: (z, gradient))
+        return cls(d, (), lambda p: [], lambda z, gradient, noncentring: (z, gradient))
 
     @property
     def is_identity(self) -> bool:
@@ -165,24 +165,24 @@ class Structure:
         """Length of an evaluation: see :mod:`pmm_mcmc.engines.contract`."""
         return self.d if self.is_identity else 3 * self.d + 1
 
-    def initial_sites(self) -> np.ndarray:
-        """Return the sites of a chain's start: all children non-centred."""
-        return np.zeros(self.n_sites)
+    def initial_noncentring(self) -> np.ndarray:
+        """Return the noncentring of a chain's start: all children non-centred."""
+        return np.zeros(self.n_parameters)
 
-    def to_x(self, z: np.ndarray, sites: Any) -> np.ndarray:
+    def to_x(self, z: np.ndarray, noncentring: Any) -> np.ndarray:
         """Return the model's positions of ``z`` ``(..., d)``."""
-        return self.pull_back(z, np.zeros_like(z), sites)[0]
+        return self.pull_back(z, np.zeros_like(z), noncentring)[0]
 
-    def pull_back(self, z: np.ndarray, gradient: np.ndarray, sites: Any) -> tuple[np.ndarray, np.ndarray]:
+    def pull_back(self, z: np.ndarray, gradient: np.ndarray, noncentring: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return ``x``, and the gradient of the log density of ``z`` from that of the model's at ``x``."""
         if self.is_identity:
             return z, gradient
         flat, of_x = (np.ascontiguousarray(values.reshape(-1, self.d)) for values in (z, gradient))
-        pairs = [self._pull(flat[rows], of_x[rows], sites) for rows in self._blocks(flat)]
+        pairs = [self._pull(flat[rows], of_x[rows], noncentring) for rows in self._blocks(flat)]
         x, slope = (np.concatenate(values).reshape(z.shape) for values in zip(*pairs, strict=True))
         return x, slope
 
-    def to_z(self, x: np.ndarray, sites: Any) -> tuple[np.ndarray, np.ndarray]:
+    def to_z(self, x: np.ndarray, noncentring: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return ``z``, signs positive, of the model's positions ``(..., d)``, and the log determinant of the map."""
         if self.is_identity:
             return x, np.zeros(x.shape[:-1])
@@ -190,7 +190,7 @@ class Structure:
         z = np.empty_like(flat)
         log_det = np.empty(len(flat))
         for rows in self._blocks(flat):
-            z[rows], log_det[rows], _ = self._undone(flat[rows], sites)
+            z[rows], log_det[rows], _ = self._undone(flat[rows], noncentring)
         return z.reshape(x.shape), log_det.reshape(x.shape[:-1])
 
     def _blocks(self, x: np.ndarray) -> list[slice]:
@@ -205,15 +205,15 @@ class Structure:
             log_det += more
         return p, log_det
 
-    def _undone(self, x: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[tuple[Any, ...]]]:
+    def _undone(self, x: np.ndarray, noncentring: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[tuple[Any, ...]]]:
         """Return ``z`` and the log determinant, and of each child ``w``, location, scale, and ``B`` or its factor."""
         states = []
         with np.errstate(all="ignore"):
             p, log_det = self._factored(x)
             z = p.copy()
-            for child, indices, (mu, L) in zip(self.children, self._site_indices, self._scales(p), strict=True):
+            for child, indices, (mu, L) in zip(self.children, self._parameter_indices, self._scales(p), strict=True):
                 values = x[:, child.at]
-                a, h = child.site(sites[indices])
+                a, h = child.split(noncentring[indices])
                 if child.kind == "elementwise":
                     z[:, child.at], w, B = undone(mu, L, a, h, values)
                     log_det += np.log(np.abs(L)).sum(axis=1) - 0.5 * np.log(B).sum(axis=1)
@@ -233,7 +233,7 @@ class Structure:
                 states.append((w, mu, L, B))
             if self.signed.size:
                 s = np.exp(p[:, self.signed])
-                c = self._unit(sites)
+                c = self._unit(noncentring)
                 log_det += (0.5 * np.log(s * s + c * c) - p[:, self.signed]).sum(axis=1)
                 z[:, self.signed] = np.arcsinh(s / c)
         return z, log_det, states
@@ -246,11 +246,13 @@ class Structure:
         flip = sign[..., self._flips].prod(axis=-1)
         return z * flip, gradient * flip
 
-    def _unit(self, sites: np.ndarray) -> np.ndarray:
+    def _unit(self, noncentring: np.ndarray) -> np.ndarray:
         """Return ``c`` of each signed scale."""
-        return np.exp(sites[self.n_sites - len(self.signed) :])
+        return np.exp(noncentring[self.n_parameters - len(self.signed) :])
 
-    def diagnostic_coordinates(self, z: np.ndarray, gradient: np.ndarray, sites: Any) -> tuple[np.ndarray, np.ndarray]:
+    def diagnostic_coordinates(
+        self, z: np.ndarray, gradient: np.ndarray, noncentring: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return ``q`` ``(..., d)``, the coordinates of diagnostics and store, and the gradient of its log density."""
         q, slope = self.folded(z, gradient)
         if self.signed.size:
@@ -259,13 +261,13 @@ class Structure:
             v = q[..., self.signed]
             slope[..., self.signed] = np.tanh(v) * slope[..., self.signed] + np.cosh(v) ** -2
             with np.errstate(divide="ignore"):
-                q[..., self.signed] = np.log(self._unit(sites) * np.sinh(v))
+                q[..., self.signed] = np.log(self._unit(noncentring) * np.sinh(v))
         return q, slope
 
-    def learn(self, x: np.ndarray, slope: np.ndarray, gradient: np.ndarray, sites: np.ndarray) -> np.ndarray:
-        r"""Return the sites fitted to draws.
+    def learn(self, x: np.ndarray, slope: np.ndarray, gradient: np.ndarray, noncentring: np.ndarray) -> np.ndarray:
+        r"""Return the noncentring fitted to draws.
 
-        With the gradient :math:`g_z` of the log density of ``z`` under the sites in force,
+        With the gradient :math:`g_z` of the log density of ``z`` under the noncentring in force,
 
         .. math:: C g_z + w = L^T r, \qquad r = a - H x,
 
@@ -278,15 +280,17 @@ class Structure:
             The model's positions, in the order of time, and gradients with respect to them.
         gradient : (n, d)
             Gradients of the log density of ``z``, with positive signs.
-        sites
+        noncentring
             In force.
         """
         x, slope, gradient = (values[-_MOST_DRAWS:] for values in (x, slope, gradient))
         spread = x.var(axis=0)
-        regressions = [self._rest(x[rows], slope[rows], gradient[rows], spread, sites) for rows in self._blocks(x)]
-        out = sites.copy()
+        regressions = [
+            self._rest(x[rows], slope[rows], gradient[rows], spread, noncentring) for rows in self._blocks(x)
+        ]
+        out = noncentring.copy()
         with np.errstate(all="ignore"):
-            for i, (child, indices) in enumerate(zip(self.children, self._site_indices, strict=True)):
+            for i, (child, indices) in enumerate(zip(self.children, self._parameter_indices, strict=True)):
                 if child.fixed:
                     continue
                 blocks = zip(*(block[i] for block in regressions), strict=True)
@@ -295,14 +299,14 @@ class Structure:
                 a, h = learn(r, x[:, child.at].reshape(r.shape), weight)
                 out[indices] = np.concatenate([a.ravel(), h.ravel()])
             if self.signed.size:
-                out[self.n_sites - len(self.signed) :] = np.median(self._factored(x)[0][:, self.signed], axis=0)
+                out[self.n_parameters - len(self.signed) :] = np.median(self._factored(x)[0][:, self.signed], axis=0)
         return out
 
     def _rest(
-        self, x: np.ndarray, slope: np.ndarray, gradient: np.ndarray, spread: np.ndarray, sites: np.ndarray
+        self, x: np.ndarray, slope: np.ndarray, gradient: np.ndarray, spread: np.ndarray, noncentring: np.ndarray
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return for each child the gradient of the rest of the posterior and the weights of the regression."""
-        _, _, states = self._undone(x, sites)
+        _, _, states = self._undone(x, noncentring)
         out = []
         with np.errstate(all="ignore"):
             for child, (w, mu, L, B) in zip(self.children, states, strict=True):
@@ -323,14 +327,14 @@ class Structure:
                     out.append((r[:, 0], alike))
         return out
 
-    def degree(self, x: np.ndarray, sites: np.ndarray) -> dict[str, np.ndarray]:
+    def degree(self, x: np.ndarray, noncentring: np.ndarray) -> dict[str, np.ndarray]:
         """Return how far each element is non-centred: the mean over draws of the prior's share of its precision."""
         out = {child.name: np.zeros(child.shape) for child in self.children}
         for rows in self._blocks(x):
-            _, _, states = self._undone(x[rows], sites)
-            for child, indices, (_, _, L, B) in zip(self.children, self._site_indices, states, strict=True):
+            _, _, states = self._undone(x[rows], noncentring)
+            for child, indices, (_, _, L, B) in zip(self.children, self._parameter_indices, states, strict=True):
                 if child.kind == "walk":
-                    B = 1.0 + L[0] * child.site(sites[indices])[1]
+                    B = 1.0 + L[0] * child.split(noncentring[indices])[1]
                 elif child.kind != "elementwise":
                     B = (B * B).sum(axis=-1)
                 out[child.name] += (1.0 / B).sum(axis=0).reshape(child.shape) / len(x)
@@ -358,7 +362,7 @@ def _log_diagonal(matrix: np.ndarray) -> np.ndarray:
 
 
 def _precision_times(x: np.ndarray, v: np.ndarray, rho: np.ndarray) -> np.ndarray:
-    """Return the prior precision of an autoregression times ``x`` ``(n, m)``: see ``coordinates/banded.py``."""
+    """Return the prior precision of an autoregression times ``x`` ``(n, m)``: see ``coordinates/walk.py``."""
     e = x.copy()
     for k in range(rho.shape[1]):
         e[:, k + 1 :] -= rho[:, k, None] * x[:, : -k - 1]

@@ -261,7 +261,8 @@ class Block(NamedTuple):
     @classmethod
     def of(cls, chunk: Any) -> Block:
         """Return the fields of an engine's chunk that warm-up uses."""
-        return cls(*(getattr(chunk, name) for name in cls._fields))
+        values = (getattr(chunk, "evaluation" if name == "gradient" else name) for name in cls._fields)
+        return cls(*values)
 
     @classmethod
     def newest(cls, blocks: Sequence[Block], limit: int | None = None) -> Block:

@@ -71,10 +71,10 @@ def _leapfrog(drift: Drift, begin: Chains, step: Any, parts: int) -> tuple[Chain
         now, gained, n_grad = carry
         v, first_gain = kick(now.v, now.b, step)
         u, v = path(now.u, v, 0.0, 0.0, rotation)
-        lp, gradient, b = drift(u)
+        lp, evaluation, b = drift(u)
         v, second_gain = kick(v, b, step)
         alive = ~jnp.isnan(now.lp)  # gradients after a value that is not finite are not counted
-        moved = Chains(u, v, b, u, gradient, jnp.where(alive, lp, jnp.nan), now.factor)
+        moved = Chains(u, v, b, u, evaluation, jnp.where(alive, lp, jnp.nan), now.factor)
         moved = Chains(*(new.astype(old.dtype) for new, old in zip(moved, now, strict=True)))
         return moved, gained + total(first_gain + second_gain), n_grad + alive
 
@@ -89,16 +89,16 @@ def _finer(drift: Drift, step: Any, begin: Chains, outcome: Outcome) -> Outcome:
 
     def attempt(parts: int, carry: tuple[Outcome, Any]) -> tuple[Outcome, Any]:
         previous, going = carry
-        end, log_ratio, evaluations = _leapfrog(drift, begin, step / parts, parts)
+        end, log_ratio, n_evaluations = _leapfrog(drift, begin, step / parts, parts)
         ratio = _as_ratio(log_ratio)
         inside = going & (jnp.abs(persistent) < ratio)
-        n_grad = previous.n_grad + jnp.where(going, evaluations, 0)
+        n_grad = previous.n_grad + jnp.where(going, n_evaluations, 0)
         good = inside
         earlier = 1
         while earlier < parts:
             # The way back is the same if, with the velocity turned round, all longer steps lie far below, too.
-            _, log_back, evaluations = _leapfrog(drift, end._replace(v=-end.v), step / earlier, earlier)
-            n_grad += jnp.where(good, evaluations, 0)
+            _, log_back, n_evaluations = _leapfrog(drift, end._replace(v=-end.v), step / earlier, earlier)
+            n_grad += jnp.where(good, n_evaluations, 0)
             good &= far_below(ratio * _as_ratio(log_back), persistent)
             earlier *= SUBSTEPS
         moved = end._replace(factor=persistent / jnp.where(good, ratio, 1.0))

@@ -98,7 +98,7 @@ class Midpoints(NamedTuple):
     y: Any  # the last midpoint, and the evaluation there
     v_mid: Any
     lp: Any
-    gradient: Any
+    evaluation: Any
     b: Any
 
 
@@ -197,11 +197,11 @@ def _midpoint(
     used = time > 0.0
     if kernel.scheme == Scheme.CELLS and kernel.offset == 0.0:
         # With a single cell, as in OLMC and ULMC, no chain needs the gradient.
-        lp_mid, gradient_mid, b_mid = lax.cond(
-            jnp.any(used), drift, lambda y: (jnp.zeros_like(step), jnp.zeros_like(chains.gradient), zero), y
+        lp_mid, evaluation_mid, b_mid = lax.cond(
+            jnp.any(used), drift, lambda y: (jnp.zeros_like(step), jnp.zeros_like(chains.evaluation), zero), y
         )
     else:
-        lp_mid, gradient_mid, b_mid = drift(y)
+        lp_mid, evaluation_mid, b_mid = drift(y)
     finite = ~used | jnp.isfinite(total(b_mid))
     if kernel.scheme == Scheme.RECYCLED:
         finite &= ~jnp.isnan(lp_mid)
@@ -209,7 +209,7 @@ def _midpoint(
     steep = _steepness(kernel, chains, y, b_mid, time, step)
     return Midpoints(
         step_flow, mu_end, mv_end, noise_beyond, wu * change, wv * change, steep,
-        used.astype(jnp.int32), finite, y, y, v_mid, lp_mid, gradient_mid, b_mid,
+        used.astype(jnp.int32), finite, y, y, v_mid, lp_mid, evaluation_mid, b_mid,
     )  # fmt: skip
 
 
@@ -237,7 +237,7 @@ def _midpoints(
     kernel: Kernel, p: Parameters, drift: Drift, chains: Chains, draws: Draws, step: Any, path_noise: PathNoise | None
 ) -> Midpoints:
     """Evaluate the midpoints of Option 1: first their positions, then their gradients in full batches."""
-    u, v, b, _, gradient, lp, _ = chains
+    u, v, b, _, evaluation, lp, _ = chains
     g, d = u.shape
     zero = jnp.zeros_like(u)
     slots = _MOST_MIDPOINTS
@@ -312,4 +312,4 @@ def _midpoints(
 
     nothing = (zero, zero, jnp.zeros_like(step), jnp.zeros((g, 1), jnp.int32), jnp.ones((g, 1), bool), u)
     cu, cv, steep, n_grad, finite, bad = lax.fori_loop(0, count, correct, nothing)
-    return Midpoints(step_flow, mu, mv, noise_beyond, cu, cv, steep, n_grad, finite, bad, u, v, lp, gradient, b)
+    return Midpoints(step_flow, mu, mv, noise_beyond, cu, cv, steep, n_grad, finite, bad, u, v, lp, evaluation, b)

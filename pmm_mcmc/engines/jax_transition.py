@@ -126,7 +126,7 @@ def _take(
     if kernel.scheme == Scheme.RECYCLED:
         evaluated_new = mid.y
         lp_new = mid.lp
-        gradient = mid.gradient
+        evaluation = mid.evaluation
         b_new = mid.b
         n_grad = mid.n_grad
         lost = ~mid.finite
@@ -135,7 +135,7 @@ def _take(
         extrapolation = energy_ahead(u, evaluated, b, 1.0 * (kernel.dynamics == HARMONIC))
     else:
         evaluated_new = u_new
-        lp_new, gradient, b_new = drift(u_new)
+        lp_new, evaluation, b_new = drift(u_new)
         lost = jnp.isnan(lp_new) | ~mid.finite
         bad = jnp.where(mid.finite, u_new, mid.bad)
         kinetic = v_new
@@ -147,7 +147,7 @@ def _take(
     good = ~lost & jnp.isfinite(total(u_new + v_new)) & stable
     # Values that are not finite at a place that a stable step may reach are the model's failure.
     by_model = lost & (total(0.5 * (bad * bad - u * u)) <= threshold)
-    moved = Chains(u_new, v_new, b_new, evaluated_new, gradient, lp_new, chains.factor)
+    moved = Chains(u_new, v_new, b_new, evaluated_new, evaluation, lp_new, chains.factor)
     moved = Chains(*(new.astype(old.dtype) for new, old in zip(moved, chains, strict=True)))
     return _Step(moved, n_grad, good, by_model, (mid.mu, mid.mv)), mid.noise_beyond
 

@@ -32,7 +32,7 @@ def _leapfrog(functions, kind, parts, step, rotation, coordinates, begin, propos
     """
     joint, joint_table, _, _ = functions
     u, v, b, _, lp = begin
-    u_new, v_new, new_b, new_gradient, _ = proposal
+    u_new, v_new, new_b, new_evaluation, _ = proposal
     copy(u, u_new)
     copy(v, v_new)
     copy(b, new_b)
@@ -43,7 +43,7 @@ def _leapfrog(functions, kind, parts, step, rotation, coordinates, begin, propos
             v_new[j], gain = kick(v_new[j], new_b[j], step)
             gained += gain
             u_new[j], v_new[j] = path(u_new[j], v_new[j], 0.0, 0.0, rotation)
-        lp_new = drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
+        lp_new = drift(joint, joint_table, kind, u_new, coordinates, scratch, new_evaluation, new_b)
         if math.isnan(lp_new):
             return math.nan, lp_new, k + 1
         for j in range(u.size):
@@ -89,10 +89,10 @@ def propose(functions, kind, step, persistent, coordinates, begin, proposal, bac
     while not abs(persistent) < ratio and far_below(ratio, persistent) and parts < SUBSTEPS**MOST_REFINEMENTS:
         parts *= SUBSTEPS
         length = step / parts
-        log_ratio, lp, evaluations = _leapfrog(
+        log_ratio, lp, n_evaluations = _leapfrog(
             functions, kind, parts, length, flow(kind, length, 0.0), coordinates, begin, proposal, scratch
         )
-        n_grad += evaluations
+        n_grad += n_evaluations
         ratio = _as_ratio(log_ratio)
         if abs(persistent) < ratio:
             for j in range(turned.size):
@@ -101,10 +101,10 @@ def propose(functions, kind, step, persistent, coordinates, begin, proposal, bac
             while earlier < parts:
                 length = step / earlier
                 turned_begin = u_new, turned, new_b, u_new, lp
-                log_ratio, _, evaluations = _leapfrog(
+                log_ratio, _, n_evaluations = _leapfrog(
                     functions, kind, earlier, length, flow(kind, length, 0.0), coordinates, turned_begin, back, scratch
                 )
-                n_grad += evaluations
+                n_grad += n_evaluations
                 if not far_below(ratio * _as_ratio(log_ratio), persistent):
                     return False, first_ratio, ratio, lp, n_grad, parts
                 earlier *= SUBSTEPS

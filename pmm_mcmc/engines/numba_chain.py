@@ -59,7 +59,7 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
     same noise path.
     """
     alpha, friction, K, threshold, threshold_of_part, steepest, tolerance = parameters
-    state, gradient, key = chain
+    state, evaluation, key = chain
     scheme, kind, _, _, _ = kernel
     d = coordinates[0].size
     u = state[:d]
@@ -70,9 +70,9 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
     whole_noise_u = np.empty(d)
     whole_noise_v = np.empty(d)
     y = np.empty(d)
-    new_gradient = np.empty(gradient.size)
+    new_evaluation = np.empty(evaluation.size)
     new_b = np.empty(d)
-    back_gradient = np.empty(gradient.size)
+    back_evaluation = np.empty(evaluation.size)
     scratch = (np.empty(d), np.empty(d))
     u_new = np.empty(d)
     v_new = np.zeros(d)
@@ -88,7 +88,7 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
     normals = w if has_velocity else w[d:]
     random = stream, normals, w, np.empty(2 * d)
     work = (np.empty(d), np.empty(d), np.empty(d), scratch)
-    proposal = (u_new, v_new, new_b, new_gradient, y)
+    proposal = (u_new, v_new, new_b, new_evaluation, y)
     transition = first_transition
     step = 0.0
     step_flow = flow(kind, alpha, friction)
@@ -113,14 +113,20 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
                     v[j] = refreshed(v[j], at_u[j], retained)
                 persistent = advanced_persistent(state[4 * d + 1])
                 begin = (u, v, b, evaluated, state[4 * d])
-                back = (at_u, at_v, at_b, back_gradient, at_evaluated)
-                good, first_ratio, ratio, lp_new, evaluations, parts = propose(
+                back = (at_u, at_v, at_b, back_evaluation, at_evaluated)
+                good, first_ratio, ratio, lp_new, n_evaluations, parts = propose(
                     functions, kind, alpha, persistent, coordinates, begin, proposal, back, scratch
                 )
-                n_grad += evaluations
+                n_grad += n_evaluations
                 refined += good and parts > 1
                 if good:
-                    copy(u_new, u), copy(v_new, v), copy(u_new, evaluated), copy(new_b, b), copy(new_gradient, gradient)
+                    (
+                        copy(u_new, u),
+                        copy(v_new, v),
+                        copy(u_new, evaluated),
+                        copy(new_b, b),
+                        copy(new_evaluation, evaluation),
+                    )
                     state[4 * d] = lp_new
                     state[4 * d + 1] = persistent / ratio
                 else:
@@ -141,10 +147,10 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
             limit = _limit(steepest, 1.0 / shorter, has_velocity)
             lengths = StepLength(step, 0.0, threshold, limit, step_flow, cell_flow)
             begin = u, v, b, evaluated, lp
-            good, by_model, lp_new, evaluations = attempt(
+            good, by_model, lp_new, n_evaluations = attempt(
                 functions, parameters, kernel, coordinates, lengths, begin, proposal, noise_path, random, work
             )
-            n_grad += evaluations
+            n_grad += n_evaluations
             parts = 1
             if not good:
                 copy(noise_path.u, whole_noise_u), copy(noise_path.v, whole_noise_v)
@@ -165,17 +171,17 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
                         length, step - i * length, threshold_of_part, limit, flow_of_part, cell_of_part
                     )
                     begin = at_u, at_v, at_b, at_evaluated, lp_new
-                    good, by_model, lp_new, evaluations = attempt(
+                    good, by_model, lp_new, n_evaluations = attempt(
                         functions, parameters, kernel, coordinates, lengths, begin, proposal, noise_path, random, work
                     )
-                    n_grad += evaluations
+                    n_grad += n_evaluations
                     if not good:
                         break
                     copy(u_new, at_u), copy(v_new, at_v), copy(new_b, at_b), copy(y, at_evaluated)
             refined += good and parts > 1
 
             if good:
-                copy(u_new, u), copy(v_new, v), copy(new_b, b), copy(y, evaluated), copy(new_gradient, gradient)
+                copy(u_new, u), copy(v_new, v), copy(new_b, b), copy(y, evaluated), copy(new_evaluation, evaluation)
                 # In warm-up, keep the shorter step until the next fit: it covers the ground of the parts of a long one.
                 adapts = parts > 1 and tolerance > 0.0
                 state[4 * d] = lp_new
@@ -191,10 +197,10 @@ def run_one(functions, parameters, kernel, coordinates, chain, first_transition,
                 state[4 * d + 1] = _rejected(state[4 * d + 1])
 
         place(coordinates, evaluated, out.position[row])
-        copy(gradient, out.gradient[row])
+        copy(evaluation, out.evaluation[row])
         out.lp[row] = state[4 * d]
-        if gradient.size > d:  # the last entry of the evaluation is the log determinant of the map from z to x
-            out.lp[row] -= gradient[3 * d]
+        if evaluation.size > d:  # the last entry of the evaluation is the log determinant of the map from z to x
+            out.lp[row] -= evaluation[3 * d]
         if row < len(out.state):
             copy(state, out.state[row])
         out.n_grad[row] = n_grad
@@ -217,21 +223,21 @@ def _cached(sources: str) -> tuple[Any, Any]:
         """Evaluate at ``u``; make it the evaluated point and its drift the base drift; return the evaluation."""
         sources  # noqa: B018
         d = coordinates[0].size
-        gradient = np.empty(width)
+        evaluation = np.empty(width)
         scratch = (np.empty(d), np.empty(d))
-        state[4 * d] = drift(function, table, kind, state[:d], coordinates, scratch, gradient, state[2 * d : 3 * d])
+        state[4 * d] = drift(function, table, kind, state[:d], coordinates, scratch, evaluation, state[2 * d : 3 * d])
         copy(state[:d], state[3 * d : 4 * d])
-        return gradient
+        return evaluation
 
     @numba.njit(cache=True, nogil=True)
     def run(functions, parameters, kernel, coordinates, chains, first_transition, thin, out):
-        """Advance chains, their states, evaluations and keys, one after the other, each into its part of ``out``."""
+        """Advance chains, their states, n_evaluations and keys, one after the other, each into its part of ``out``."""
         sources  # noqa: B018
-        states, gradients, keys = chains
+        states, evaluations, keys = chains
         for i in range(len(states)):
-            chain = (states[i], gradients[i], keys[i])
+            chain = (states[i], evaluations[i], keys[i])
             chain_out = Chunk(
-                out.position[i], out.gradient[i], out.lp[i], out.accept[i], out.n_grad[i], out.unstable[i],
+                out.position[i], out.evaluation[i], out.lp[i], out.accept[i], out.n_grad[i], out.unstable[i],
                 out.refined[i], out.model_failures[i], out.state[i],
             )  # fmt: skip
             run_one(functions, parameters, kernel, coordinates, chain, first_transition, thin, chain_out)

@@ -44,7 +44,7 @@ _curvature = inner(build_limits(np, select).curvature)
 class Functions(NamedTuple):
     """The model's C functions at end points and at midpoints, each with the address table of its data.
 
-    An engine has in place of the tables functions of the sites that return them, called before every run.
+    An engine has functions in place of the tables: of the density's parameters, called before every run.
     """
 
     joint: Any
@@ -122,13 +122,13 @@ def place(coordinates, y, z):
 
 
 @inner
-def drift(function, table, kind, y, coordinates, scratch, gradient, b):
-    """Return the log density at whitened ``y``, NaN where not finite; fill ``gradient`` (the evaluation) and ``b``."""
+def drift(function, table, kind, y, coordinates, scratch, evaluation, b):
+    """Return the log density at whitened ``y``, NaN where not finite; fill ``evaluation`` and the drift ``b``."""
     scale = coordinates[1]
     z, slope = scratch
     place(coordinates, y, z)
-    lp = function(z.ctypes, gradient.ctypes, table.ctypes, y.size)
-    copy(gradient, slope)
+    lp = function(z.ctypes, evaluation.ctypes, table.ctypes, y.size)
+    copy(evaluation, slope)
     total = lp
     if len(scale) == 1:
         for j in range(y.size):
@@ -208,7 +208,7 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
     scheme, kind, option, offset, power = kernel
     step, remaining, threshold, steepest, step_flow, cell_flow = lengths
     u, v, b, evaluated, lp = begin
-    u_new, v_new, new_b, new_gradient, y = proposal
+    u_new, v_new, new_b, new_evaluation, y = proposal
     mu, mv, _, _ = noise_path
     cu, cv, v_mid, scratch = work
     stream = random[0]
@@ -251,7 +251,7 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
                 for j in range(d):
                     y[j] = interpolate(u[j], v[j], b[j], mu[j], flow_to_midpoint)
                     v_mid[j] = interpolate_velocity(u[j], v[j], b[j], mv[j], flow_to_midpoint)
-                lp_mid = drift(midpoint, midpoint_table, kind, y, coordinates, scratch, new_gradient, new_b)
+                lp_mid = drift(midpoint, midpoint_table, kind, y, coordinates, scratch, new_evaluation, new_b)
                 # After a non-finite value no more gradients are needed, but the noise path still is.
                 finite = not math.isnan(lp_mid)
                 n_grad += 1
@@ -287,7 +287,7 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
     if scheme == Scheme.RECYCLED:
         lp_new = lp_mid
     else:
-        lp_new = drift(joint, joint_table, kind, u_new, coordinates, scratch, new_gradient, new_b)
+        lp_new = drift(joint, joint_table, kind, u_new, coordinates, scratch, new_evaluation, new_b)
         n_grad += 1
         if math.isnan(lp_new):
             return False, _is_near(u_new, u, threshold), lp_new, n_grad

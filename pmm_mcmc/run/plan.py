@@ -240,7 +240,7 @@ class SamplingPlan:
             "log_likelihood": request.log_likelihood, "adjusted": adjusted, "pmm_mcmc": __version__,
         }  # fmt: skip
         if not engine.structure.is_identity:  # its numbers are a part of what is stored
-            identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_sites} numbers"
+            identity["noncentring"] = f"{engine.structure.words}: {engine.structure.n_parameters} numbers"
         outputs = layout, statistics, setting
         plan = cls(
             arguments, engine, *outputs, identity, attributes, group, model, request.log_likelihood, adjusted=adjusted

@@ -28,7 +28,8 @@ from test_engine import COORDINATES, FEW, LEAVES, SCHEMES, D
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import jax_midpoints
 from pmm_mcmc.engines.arguments import MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Ensemble, empty_state
+from pmm_mcmc.engines.contract import Chunk, empty_state
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.density import LogDensity
@@ -61,7 +62,7 @@ def compare_with_numba(name, mode, step, tolerance=0.0):
     close = {"rtol": 1e-5, "atol": 1e-5} if LEAVES[mode] == "steep" else {"rtol": 1e-11, "atol": 1e-10}
     for i, chunk in enumerate(chunks):
         expected = [*np.split(chunk.state, [D, 2 * D, 3 * D, 4 * D, 4 * D + 1], axis=1)]
-        expected.insert(4, chunk.gradient)
+        expected.insert(4, chunk.evaluation)
         for found, value in zip(chains, expected, strict=True):
             np.testing.assert_allclose(found[:, i], value, **close)
         np.testing.assert_allclose(counts.accept[:, i], chunk.accept, rtol=1e-9, atol=1e-12)
@@ -171,7 +172,7 @@ def test_draws_do_not_depend_on_the_chunks(name):
     thinned = run.advance(tuned(name), Ensemble(state, gradient, keys_of(33)), 100, thin=2)
     ROUGH.mode[...] = 0
     assert [state.tobytes(), gradient.tobytes()] == as_bytes(*whole)[-2:]
-    for field in ("position", "gradient", "lp"):
+    for field in ("position", "evaluation", "lp"):
         np.testing.assert_array_equal(getattr(thinned, field), getattr(whole[0], field)[:, 1::2])
     for field in ("n_grad", "unstable", "refined", "model_failures"):
         np.testing.assert_array_equal(getattr(thinned, field), getattr(whole[0], field).reshape(33, 100, 2).sum(axis=2))
@@ -238,7 +239,7 @@ def test_one_compiled_function_serves_every_setting():
         chunk = ensemble.advance(run, setting, (1, 70, 3, 2, 2)[i], thin=i + 1, tolerance=0.1 * i)
         # The log density found in these coordinates is that of the draw.
         np.testing.assert_allclose(chunk.lp, -0.5 * np.sum(chunk.position**2, axis=2), rtol=1e-12)
-        np.testing.assert_allclose(chunk.gradient, -chunk.position, rtol=0.0, atol=1e-12)
+        np.testing.assert_allclose(chunk.evaluation, -chunk.position, rtol=0.0, atol=1e-12)
         assert chunk.unstable.sum() == 0
     assert run.traces == 3, "one for a look at a group, one at a few positions, one for a chunk"
 
@@ -295,7 +296,7 @@ def test_single_precision_is_close_to_double():
     draws, _ = replay(SCHEMES[name][0], K, keys, 0, 10)
     double, _ = follow(name, 0, 0.15, state, gradient, draws)
     single, _ = follow(name, 0, 0.15, state, gradient, draws, dtype=np.float32)
-    for field in ("u", "v", "b", "gradient", "lp"):
+    for field in ("u", "v", "b", "evaluation", "lp"):
         a, b = getattr(single, field), getattr(double, field)
         assert a.dtype == np.float32
         np.testing.assert_allclose(a, b, rtol=0.0, atol=1e-4)

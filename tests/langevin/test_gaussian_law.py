@@ -12,7 +12,8 @@ from reference import cell_law, engine, fine_times, flow, gaussian, sde, sequent
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Ensemble, empty_state
+from pmm_mcmc.engines.contract import empty_state
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.gaussian_law import stationary_covariance, variance_error
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
 from pmm_mcmc.langevin.midpoints import LATE

@@ -19,7 +19,8 @@ from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.coordinates.jax_affine import JaxCoordinates
 from pmm_mcmc.engines import jax_engine, jax_midpoints
 from pmm_mcmc.engines.arguments import TunedParameters
-from pmm_mcmc.engines.contract import Ensemble, Parameters, chains_of, empty_state
+from pmm_mcmc.engines.contract import Parameters, chains_of, empty_state
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.engines.jax_transition import transition
 from pmm_mcmc.engines.numba_engine import NumbaEngine
@@ -57,7 +58,7 @@ class Rough:
 
     def __init__(self, d=D):
         self.mode = np.zeros((), np.int32)
-        self.density = JaxDensity(rough_jax, d, lambda sites: [self.mode.copy()])
+        self.density = JaxDensity(rough_jax, d, lambda noncentring: [self.mode.copy()])
 
 
 ROUGH = Rough()
@@ -192,7 +193,7 @@ def numba_chains(name, mode, step, keys, transitions, tolerance=0.0):
     kernel, K = SCHEMES[name]
     tables = [np.array([0, mode]) for _ in range(2)]
     joint, alone = tables
-    run = NumbaEngine(kernel, D, Functions(rough, lambda sites: joint, rough_gradient, lambda sites: alone))
+    run = NumbaEngine(kernel, D, Functions(rough, lambda noncentring: joint, rough_gradient, lambda noncentring: alone))
     state, gradient = rough_starts(run, len(keys), mode)
     setting = TunedParameters(step, K, 1.4, COORDINATES, 1)
     chunks = [

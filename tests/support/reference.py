@@ -397,4 +397,4 @@ def engine(kernel, d, target, table=None, gradient_table=None):
     """Return an engine for a compiled target, with the tables of integers it reads."""
     joint = np.zeros(2, np.int64) if table is None else table
     alone = joint if gradient_table is None else gradient_table
-    return NumbaEngine(kernel, d, Functions(target, lambda sites: joint, target, lambda sites: alone))
+    return NumbaEngine(kernel, d, Functions(target, lambda noncentring: joint, target, lambda noncentring: alone))

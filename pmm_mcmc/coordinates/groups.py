@@ -16,9 +16,9 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import grad_undefined
 
-from pmm_mcmc.coordinates.kernel import Kernel, applied, connected, in_dtype_of, version_of
+from pmm_mcmc.coordinates.numba_op import Kernel, applied, connected, in_dtype_of, version_of
 
-__all__ = ["vector_sites"]
+__all__ = ["noncentred_groups"]
 
 _loop = numba.njit(error_model="numpy")
 
@@ -183,7 +183,7 @@ def _place_in_jax(mu, L, a, H, z):
     return mu + w @ L.T, z.shape[0] * jnp.log(jnp.diagonal(L)).sum() - of_C
 
 
-class _Vectors(Kernel):
+class _Groups(Kernel):
     version = version_of(sys.modules[__name__])
 
     def checked(self, inputs):
@@ -191,8 +191,8 @@ class _Vectors(Kernel):
         return in_dtype_of(inputs[4], "z", inputs)
 
 
-class VectorSites(_Vectors):
-    """``x`` and ``log |dx / dz|`` at ``z``; see :func:`vector_sites`."""
+class GroupMap(_Groups):
+    """``x`` and ``log |dx / dz|`` at ``z``; see :func:`noncentred_groups`."""
 
     gufunc_signature = "(g,k),(k,k),(g,k),(g,k,k),(g,k)->(g,k),()"
     kernel = staticmethod(_place)
@@ -207,14 +207,14 @@ class VectorSites(_Vectors):
         return [shapes[4], ()]
 
     def pullback(self, inputs, outputs, cotangents):
-        """Return the adjoints of the inputs; sites are constants."""
-        mu, L, z = VectorSitesGradient()(*inputs, *connected(outputs, cotangents), return_list=True)
-        none = [grad_undefined(self, i, inputs[i], "sites are constants") for i in (2, 3)]
+        """Return the adjoints of the inputs; a and H are constants."""
+        mu, L, z = GroupMapGradient()(*inputs, *connected(outputs, cotangents), return_list=True)
+        none = [grad_undefined(self, i, inputs[i], "a and H are constants") for i in (2, 3)]
         return [mu, L, *none, z]
 
 
-class VectorSitesGradient(_Vectors):
-    """The adjoints of ``mu``, ``L`` and ``z`` of :class:`VectorSites` at those of its outputs."""
+class GroupMapGradient(_Groups):
+    """The adjoints of ``mu``, ``L`` and ``z`` of :class:`GroupMap` at those of its outputs."""
 
     gufunc_signature = "(g,k),(k,k),(g,k),(g,k,k),(g,k),(g,k),()->(g,k),(k,k),(g,k)"
     kernel = staticmethod(_pull_back)
@@ -235,8 +235,8 @@ class VectorSitesGradient(_Vectors):
         return adjoint(tuple(jax.numpy.asarray(bar, z.dtype) for bar in bars))
 
 
-def vector_sites(mu, L, a, H, z):
-    r"""Place groups of correlated elements from standard normals, as far non-centred as their sites say.
+def noncentred_groups(mu, L, a, H, z):
+    r"""Place groups of correlated elements from standard normals, as far non-centred as ``a`` and ``H`` say.
 
     With numba, JAX and without a compiler; gradients by ``mu``, ``L`` and ``z``.  Leading axes are batches.
 
@@ -257,4 +257,4 @@ def vector_sites(mu, L, a, H, z):
     log_det : ()
         :math:`\log |dx / dz|`.
     """
-    return applied(VectorSites(), mu, L, a, H, z)
+    return applied(GroupMap(), mu, L, a, H, z)

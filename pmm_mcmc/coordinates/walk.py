@@ -12,7 +12,7 @@ are placed at
 .. math:: x_t - m_t = \varphi_t'y_t + \tau_t \eta_t + \sqrt{\tau_t} z_t, \quad
           \tau = \frac{v}{1 + v g}, \quad \varphi = \frac{\rho - v k}{1 + v g},
 
-with ``y`` the ``p`` deviations before, and ``g``, ``k`` and :math:`\eta` the information of the sites from ``t`` on.
+with ``y`` the ``p`` deviations before, and ``g``, ``k`` and :math:`\eta` what ``H`` and ``a`` say from ``t`` on.
 Nothing is divided by ``v``: ``h = 0`` is the walk drawn forward, and ``v -> 0``, ``v -> inf`` and a wide start before
 tiny steps need no care.  (Elimination from the first element loses the last of these: the precision of the level is
 below the rounding of 1/v.)
@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import pytensor.tensor as pt
 
-from pmm_mcmc.coordinates import banded_loops
-from pmm_mcmc.coordinates.banded_loops import (
+from pmm_mcmc.coordinates import walk_loops
+from pmm_mcmc.coordinates.numba_op import Kernel, applied, connected, in_dtype_of, version_of
+from pmm_mcmc.coordinates.walk_loops import (
     LENGTHS,
     SHAPES,
     loadings_of,
@@ -32,9 +33,8 @@ from pmm_mcmc.coordinates.banded_loops import (
     pull_back,
     shrinkage_of,
 )
-from pmm_mcmc.coordinates.kernel import Kernel, applied, connected, in_dtype_of, version_of
 
-__all__ = ["banded_sites"]
+__all__ = ["noncentred_walk"]
 
 _NAMES = ("rho", "v", "m", "a", "h", "z or x")
 
@@ -71,10 +71,10 @@ def _place_in_jax(rho, v, m, a, h, z):
     return m + d, 0.5 * jnp.log(tau).sum()
 
 
-class _Banded(Kernel):
+class _Walk(Kernel):
     """A function of vectors, the first of length ``p`` and the others of length ``n``."""
 
-    version = version_of(banded_loops)
+    version = version_of(walk_loops)
 
     def checked(self, inputs):
         """Return the inputs in the dtype of the sixth, after a check of the static lengths."""
@@ -96,8 +96,8 @@ class _Banded(Kernel):
         return [shapes[5], ()]
 
 
-class BandedSites(_Banded):
-    """``x`` and ``log |dx / dz|`` at ``z``; see :func:`banded_sites`."""
+class WalkMap(_Walk):
+    """``x`` and ``log |dx / dz|`` at ``z``; see :func:`noncentred_walk`."""
 
     gufunc_signature = SHAPES
     kernel = staticmethod(place)
@@ -105,11 +105,11 @@ class BandedSites(_Banded):
 
     def pullback(self, inputs, outputs, cotangents):
         """Return the adjoints of all inputs."""
-        return BandedSitesGradient()(*inputs, *connected(outputs, cotangents), return_list=True)
+        return WalkMapGradient()(*inputs, *connected(outputs, cotangents), return_list=True)
 
 
-class BandedSitesGradient(_Banded):
-    """The adjoints of the six inputs of :class:`BandedSites` at those of its outputs."""
+class WalkMapGradient(_Walk):
+    """The adjoints of the six inputs of :class:`WalkMap` at those of its outputs."""
 
     gufunc_signature = "(p),(n),(n),(n),(n),(n),(n),()->(p),(n),(n),(n),(n),(n)"
     kernel = staticmethod(pull_back)
@@ -130,7 +130,7 @@ class BandedSitesGradient(_Banded):
         return adjoint(tuple(jax.numpy.asarray(bar, inputs[5].dtype) for bar in inputs[6:]))
 
 
-def banded_sites(rho, v, m, a, h, z):
+def noncentred_walk(rho, v, m, a, h, z):
     r"""Place a random walk or autoregression from standard normals, each element non-centred as far as its site says.
 
     Time :math:`O(n p^2)`, memory :math:`O(n p)`, the gradient included.  With numba, JAX (``jit``, ``vmap``) and
@@ -161,4 +161,4 @@ def banded_sites(rho, v, m, a, h, z):
     ValueError
         If lengths do not agree: at once for static lengths, else at evaluation.
     """
-    return applied(BandedSites(), rho, v, m, a, h, z)
+    return applied(WalkMap(), rho, v, m, a, h, z)

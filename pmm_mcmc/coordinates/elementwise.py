@@ -10,7 +10,7 @@ The *site* ``(a, H)`` stands for the rest of the posterior as ``x`` sees it, :ma
 map is exact at both ends: ``x -> mu + L z`` for ``L -> 0`` and ``x -> a/h + z / sqrt(h)`` for ``L -> inf``.  It is the
 law of ``x`` under a Gaussian prior and a Gaussian site; for other priors it is a change of variables all the same.
 
-Single elements are done here, for NumPy and PyTensor alike, groups and vectors in :mod:`pmm_mcmc.coordinates.vectors`.
+Single elements are done here, for NumPy and PyTensor alike, groups and vectors in :mod:`pmm_mcmc.coordinates.groups`.
 """
 
 from __future__ import annotations

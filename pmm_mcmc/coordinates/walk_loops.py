@@ -1,4 +1,4 @@
-"""The map of :mod:`pmm_mcmc.coordinates.banded` and its adjoint, as loops for numba; JAX shares the arithmetic.
+"""The map of :mod:`pmm_mcmc.coordinates.walk` and its adjoint, as loops for numba; JAX shares the arithmetic.
 
 Elements are eliminated from the last to the first.  Those from ``t`` on leave a quadratic form in the ``p`` elements
 before, with the matrix ``precision`` and the linear term ``pull``; the matrix's first row is ``g_t - h_t`` and ``k_t``.
