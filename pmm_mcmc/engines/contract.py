@@ -72,7 +72,7 @@ class Parameters(NamedTuple):
     friction: Any
     K: Any
     threshold: Any  # largest energy rise over a whole step
-    threshold_of_part: Any  # and over a part of a refined step
+    threshold_of_substep: Any  # and over a part of a refined step
     steepest: Any  # largest curvature at which a whole step is stable
     tolerance: Any  # share of the kinetic energies added to the threshold
 
@@ -81,8 +81,8 @@ class Parameters(NamedTuple):
         """Return the parameters and limits of a setting in ``d`` coordinates."""
         step, K, friction = setting[:3]
         rise = guard_threshold(kernel, step, friction, K, d)
-        rise_of_part = guard_threshold(kernel, step / SUBSTEPS, friction, K, d)
-        return cls(step, friction, K, rise, rise_of_part, steepest_curvature(kernel, step, friction, K), tolerance)
+        rise_of_substep = guard_threshold(kernel, step / SUBSTEPS, friction, K, d)
+        return cls(step, friction, K, rise, rise_of_substep, steepest_curvature(kernel, step, friction, K), tolerance)
 
 
 class Chunk(NamedTuple):

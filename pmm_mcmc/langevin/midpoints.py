@@ -30,7 +30,6 @@ __all__ = [
     "build_cells",
     "cell_weight",
     "continuous_weight",
-    "expected_gradients",
     "inverse_probability",
     "next_cell",
     "one_cell",
@@ -101,12 +100,3 @@ def continuous_weight(remaining: Flow, alpha: Any, has_velocity: Any) -> tuple[A
     if has_velocity:
         return alpha * remaining.a_uv, alpha * remaining.a_vv
     return alpha * remaining.a_uu, 0.0 * alpha
-
-
-def expected_gradients(K: int, grid: str, power: float = 0.0) -> float:
-    """Return the expected gradients of one step of the two-gradient scheme, under either option.
-
-    They are one at the start of the step and one in each marked cell, of which there is one on average.  On the left
-    grid a marked first cell (probability ``1 / K``, or less under the importance law) needs no gradient of its own.
-    """
-    return 2.0 - 1.0 / inverse_probability(0.0, K, power) if grid == "left" else 2.0

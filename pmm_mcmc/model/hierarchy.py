@@ -11,9 +11,11 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.replace import graph_replace, vectorize_graph
 
+from pmm_mcmc.coordinates.child import Child
 from pmm_mcmc.coordinates.elementwise import placed
 from pmm_mcmc.coordinates.groups import noncentred_groups
-from pmm_mcmc.coordinates.structure import Child, Signs, Structure
+from pmm_mcmc.coordinates.signs import Signs
+from pmm_mcmc.coordinates.structure import Structure
 from pmm_mcmc.coordinates.walk import noncentred_walk
 from pmm_mcmc.model.families import Law
 from pmm_mcmc.model.outputs import python_function

@@ -112,6 +112,13 @@ class SamplingPlan:
         is_density = isinstance(request.model, LogDensity)
         if is_density:
             backend = devices.own_backend(request.model, backend)
+        if step.arguments.option == 1:
+            if backend == "jax":
+                raise ValueError(
+                    "option=1 does not run on JAX, where all chains evaluate one midpoint a step: leave option out, or "
+                    "sample a PyMC model with backend='numba'"
+                )
+            backend = "numba"
         chosen = devices.choose_backend(backend, device, precision, is_density and backend != "numba")
         if request.cores is not None and chosen == "jax":
             raise ValueError(

@@ -7,7 +7,7 @@ import pytest
 from hierarchy_models import build, by_hand, densities, eight_schools, some_noncentring, two_scales
 
 import pmm_mcmc as pmm
-from pmm_mcmc.coordinates.elementwise import or_nan
+from pmm_mcmc.coordinates.child import or_nan
 
 pytestmark = pytest.mark.pymc
 

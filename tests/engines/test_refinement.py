@@ -118,7 +118,7 @@ def test_without_a_force_parts_lead_where_the_whole_step_does(monkeypatch, name)
     assert np.abs(whole.position[-1] - whole.position[0]).max() > 0.3
 
 
-@pytest.mark.parametrize("name", ["PoissonOLMC", "option 1", "recycled"])
+@pytest.mark.parametrize("name", ["PoissonOLMC", "recycled"])
 def test_so_they_do_on_jax_in_batches_of_few_chains(monkeypatch, name):
     kernel, step, K = automatic(name)
     chains, d = 40, 3

@@ -16,7 +16,6 @@ from pmm_mcmc.langevin.midpoints import (
     LATE,
     cell_weight,
     continuous_weight,
-    expected_gradients,
     inverse_probability,
     next_cell,
     one_cell,
@@ -110,11 +109,3 @@ def test_continuous_weight_is_the_limit_of_the_cells(dynamics):
         errors.append(np.abs(np.subtract(cell, weight)).max())
     assert errors[1] < 1e-6
     assert dynamics == OVERDAMPED or abs(errors[0] / errors[1] - 4.0) < 0.1
-
-
-@pytest.mark.parametrize("K", [1, 2, 16])
-def test_expected_gradients_are_the_start_and_the_marked_cells_after_it(K):
-    assert expected_gradients(K, "left") == pytest.approx(1.0 + (K - 1) / K, rel=1e-15)
-    assert expected_gradients(K, "centred") == 2.0
-    assert expected_gradients(K, "left", LATE) == pytest.approx(2.0 - K ** -(1.0 + LATE), rel=1e-15)
-    assert expected_gradients(K, "centred", LATE) == 2.0
