@@ -239,7 +239,7 @@ def _cached(sources: str) -> tuple[Any, Any]:
         state[4 * d] = drift(
             function, table, dynamics, state[:d], coordinates, scratch, evaluation, state[2 * d : 3 * d]
         )
-        copy(state[:d], state[3 * d : 4 * d])
+        copy(u, state[3 * d : 4 * d])
         return evaluation
 
     @numba.njit(cache=True, nogil=True)
