@@ -101,16 +101,9 @@ def propose(functions, dynamics, step, persistent, coordinates, begin, proposal,
             while earlier < substeps:
                 length = step / earlier
                 turned_begin = u_new, turned, new_b, u_new, lp
+                rotation = flow(dynamics, length, 0.0)
                 log_ratio, _, n_evaluations = _leapfrog(
-                    functions,
-                    dynamics,
-                    earlier,
-                    length,
-                    flow(dynamics, length, 0.0),
-                    coordinates,
-                    turned_begin,
-                    back,
-                    scratch,
+                    functions, dynamics, earlier, length, rotation, coordinates, turned_begin, back, scratch
                 )
                 n_grad += n_evaluations
                 if not far_below(ratio * _as_ratio(log_ratio), persistent):

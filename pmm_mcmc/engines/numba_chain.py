@@ -236,9 +236,9 @@ def _cached(sources: str) -> tuple[Any, Any]:
         d = coordinates[0].size
         evaluation = np.empty(width)
         scratch = (np.empty(d), np.empty(d))
-        state[4 * d] = drift(
-            function, table, dynamics, state[:d], coordinates, scratch, evaluation, state[2 * d : 3 * d]
-        )
+        u = state[:d]
+        b = state[2 * d : 3 * d]
+        state[4 * d] = drift(function, table, dynamics, u, coordinates, scratch, evaluation, b)
         copy(u, state[3 * d : 4 * d])
         return evaluation
 
