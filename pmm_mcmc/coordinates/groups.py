@@ -1,10 +1,13 @@
-r"""Groups of correlated elements with one covariance, non-centred group by group: the map of a site with a matrix.
+r"""Groups of correlated elements with one covariance ``L L'``, non-centred group by group.
 
-Of each group of ``K`` elements, with ``C C' = B = I + L' H L``:
+Of each group of ``K`` elements, with mean ``mu`` and parameters ``(a, H)`` of the non-centring, standard normals ``z``
+are placed at
 
-.. math:: w = C^{-T} \bigl(C^{-1} L^T (a - H \mu) + z\bigr), \qquad x = \mu + L w.
+.. math:: x = \mu + L w, \qquad w = C^{-T} \bigl(C^{-1} L^T (a - H \mu) + z\bigr), \qquad C C^T = B = I + L^T H L.
 
-One group is a vector, such as a Gaussian process.  ``C`` is kept as its transpose, ``U``: rows are contiguous.
+:math:`e^{a'x - x'Hx / 2}` stands for the rest of the posterior.  One group is a vector, such as a Gaussian process.
+``C`` is kept as its transpose, ``U``: rows are contiguous.  An argument that ends in ``_bar`` is an adjoint: the
+derivative of a cost with respect to the value of that name.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import grad_undefined
 
-from pmm_mcmc.coordinates.numba_op import Kernel, applied, connected, in_dtype_of, version_of
+from pmm_mcmc.coordinates.numba_op import NumbaOp, applied, connected, in_dtype_of, version_of
 
 __all__ = ["noncentred_groups"]
 
@@ -25,7 +28,7 @@ _loop = numba.njit(error_model="numpy")
 
 @_loop
 def _factor(L, H, HL, U):
-    """Fill in ``H L`` and the upper factor of ``B``."""
+    """Fill in ``HL``, the product of ``H`` and ``L``, and ``U``, the upper factor of ``B``."""
     K = len(L)
     HL[:] = 0.0
     U[:] = 0.0
@@ -107,6 +110,7 @@ def _group(mu, L, a, H, z, HL, U, e, t, w):
 
 @numba.njit(cache=True, error_model="numpy")
 def _place(mu, L, a, H, z):
+    """Return ``x`` ``(G, K)`` at ``z``, and ``log |dx / dz|``."""
     G, K = z.shape
     x = mu.copy()
     log_det = 0.0
@@ -127,7 +131,7 @@ def _place(mu, L, a, H, z):
 
 @numba.njit(cache=True, error_model="numpy")
 def _pull_back(mu, L, a, H, z, x_bar, log_det_bar):
-    """Return the adjoints of ``mu``, ``L`` and ``z``."""
+    """Return the adjoints of ``mu``, ``L`` and ``z`` from those of the outputs of :func:`_place`."""
     G, K = z.shape
     mu_bar = np.empty((G, K), z.dtype)
     L_bar = np.zeros((K, K), z.dtype)
@@ -172,6 +176,7 @@ def _pull_back(mu, L, a, H, z, x_bar, log_det_bar):
 
 
 def _place_in_jax(mu, L, a, H, z):
+    """Return the outputs of :func:`_place` by JAX."""
     import jax.numpy as jnp
     from jax.scipy.linalg import solve_triangular
 
@@ -183,7 +188,7 @@ def _place_in_jax(mu, L, a, H, z):
     return mu + w @ L.T, z.shape[0] * jnp.log(jnp.diagonal(L)).sum() - of_C
 
 
-class _Groups(Kernel):
+class _Groups(NumbaOp):
     version = version_of(sys.modules[__name__])
 
     def checked(self, inputs):
@@ -247,7 +252,7 @@ def noncentred_groups(mu, L, a, H, z):
     L : (K, K)
         Lower triangular root of the covariance of each group.
     a, H : (G, K), (G, K, K)
-        Sites :math:`e^{a'x - x'Hx / 2}`, ``H`` without negative eigenvalues.
+        Parameters of the non-centring, ``H`` without negative eigenvalues.
     z : (G, K)
         Where to place, float32 or float64; the others are cast to its dtype.
 

@@ -1,7 +1,7 @@
-"""A compiled function with a gradient of its own as a PyTensor operation, for numba, JAX and without a compiler.
+"""A numba function with a gradient of its own as a PyTensor operation, for numba, JAX and without a compiler.
 
-Composed of PyTensor's operations, Cholesky factors and triangular solves take numba a minute for each model; a kernel
-is compiled once and kept on disk.
+Composed of PyTensor's operations, Cholesky factors and triangular solves take numba a minute for each model; such a
+function is compiled once and kept on disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytensor.link.jax.ops import JAXOp
 from pytensor.link.numba.dispatch.basic import register_funcify_default_op_cache_key
 from pytensor.tensor.blockwise import Blockwise
 
-__all__ = ["Kernel", "applied", "connected", "in_dtype_of", "version_of"]
+__all__ = ["NumbaOp", "applied", "connected", "in_dtype_of", "version_of"]
 
 
 def version_of(loops):
@@ -26,8 +26,11 @@ def version_of(loops):
     return int.from_bytes(hashlib.sha256(Path(loops.__file__).read_bytes()).digest()[:8], "big")
 
 
-class Kernel(JAXOp):
-    """The operation; subclasses have ``kernel``, ``perform_jax``, ``gufunc_signature`` and ``version``.
+class NumbaOp(JAXOp):
+    """The operation.
+
+    Subclasses have ``kernel``, the numba function; ``perform_jax``, the same by JAX; ``gufunc_signature``, the shapes
+    of its arguments and results; ``checked`` and ``outputs_of``; and ``version`` (:func:`version_of`).
 
     PyTensor's linker looks for ``perform_jax`` in a JAXOp, so that JAX is imported where it is used only.
     """
@@ -44,7 +47,7 @@ class Kernel(JAXOp):
         return Apply(self, inputs, self.outputs_of(inputs))
 
     def perform(self, node, inputs, output_storage):
-        """Run the kernel."""
+        """Run the numba function."""
         # Writable copies in one order: numba compiles the kernel anew for any other kind of array.
         values = self.kernel(*(np.array(value, order="C") for value in inputs))
         for store, value in zip(output_storage, values, strict=True):
@@ -59,8 +62,9 @@ class Kernel(JAXOp):
         raise NotImplementedError("the non-centring map has first derivatives only; samplers need no others")
 
 
-@register_funcify_default_op_cache_key(Kernel)
+@register_funcify_default_op_cache_key(NumbaOp)
 def _numba(op, node, **options):
+    """Return what PyTensor's numba linker calls, and the key of its cache."""
     return op.kernel, op.version
 
 
@@ -80,7 +84,7 @@ def connected(outputs, cotangents):
 
 
 def applied(op, *values):
-    """Return the outputs of a kernel; leading axes are batches."""
+    """Return the outputs of an operation at PyTensor variables or arrays; leading axes are batches."""
     inputs = [pt.as_tensor_variable(value) for value in values]
     core = [axes.count(",") + bool(axes) for axes in op.gufunc_signature.split("->")[0][1:-1].split("),(")]
     batched = any(value.ndim > ndim for value, ndim in zip(inputs, core, strict=True))

@@ -1,15 +1,16 @@
 r"""Random walks and autoregressions of any order, non-centred element by element in O(n).
 
-In :math:`x_t - m_t = \sum_k \rho_k (x_{t-k} - m_{t-k}) + e_t`, :math:`e_t \sim N(0, v_t)`, with terms before the first
-left out, let :math:`e^{a'x - x'Hx/2}`, :math:`H = diag(h)`, stand for the rest of the posterior.  Sites and prior make
-a Gaussian, whose precision is :math:`P = A'D^{-1}A + H = R R'`, :math:`D = diag(v)`, and standard normals ``z``
-are placed at
+The prior is :math:`x_t - \mu_t = \sum_{k=1}^p \rho_k (x_{t-k} - \mu_{t-k}) + e_t`, :math:`e_t \sim N(0, v_t)`, with
+terms before the first element left out: :math:`A (x - \mu) = e`.  The parameters of the non-centring stand for the
+rest of the posterior, :math:`e^{a'x - x'Hx/2}` with :math:`H = diag(h)`.  Both make a Gaussian, whose precision is
+:math:`P = A'D^{-1}A + H = R R'`, :math:`D = diag(v)`, and standard normals ``z`` are placed at
 
-.. math:: x = m + P^{-1} (a - H m) + R^{-T} z.
+.. math:: x = \mu + P^{-1} (a - H \mu) + R^{-T} z.
 
-``R`` is the upper factor: elements are eliminated from the last to the first, so that each is given those before it,
+``R`` is the upper factor: elements are eliminated from the last to the first, so that each is placed given those before
+it,
 
-.. math:: x_t - m_t = \varphi_t'y_t + \tau_t \eta_t + \sqrt{\tau_t} z_t, \quad
+.. math:: x_t - \mu_t = \varphi_t'y_t + \tau_t \eta_t + \sqrt{\tau_t} z_t, \quad
           \tau = \frac{v}{1 + v g}, \quad \varphi = \frac{\rho - v k}{1 + v g},
 
 with ``y`` the ``p`` deviations before, and ``g``, ``k`` and :math:`\eta` what ``H`` and ``a`` say from ``t`` on.
@@ -23,7 +24,7 @@ from __future__ import annotations
 import pytensor.tensor as pt
 
 from pmm_mcmc.coordinates import walk_loops
-from pmm_mcmc.coordinates.numba_op import Kernel, applied, connected, in_dtype_of, version_of
+from pmm_mcmc.coordinates.numba_op import NumbaOp, applied, connected, in_dtype_of, version_of
 from pmm_mcmc.coordinates.walk_loops import (
     LENGTHS,
     SHAPES,
@@ -36,15 +37,15 @@ from pmm_mcmc.coordinates.walk_loops import (
 
 __all__ = ["noncentred_walk"]
 
-_NAMES = ("rho", "v", "m", "a", "h", "z or x")
+_NAMES = ("rho", "v", "mu", "a", "h", "z or x")
 
 
-def _place_in_jax(rho, v, m, a, h, z):
+def _place_in_jax(rho, v, mu, a, h, z):
     """Return the outputs of :func:`place` by two scans: JAX cannot trace loops that write into arrays."""
     import jax
     import jax.numpy as jnp
 
-    if rho.size == 0 or not v.shape == m.shape == a.shape == h.shape == z.shape:
+    if rho.size == 0 or not v.shape == mu.shape == a.shape == h.shape == z.shape:
         raise ValueError(LENGTHS)
 
     def eliminate(carry, row):
@@ -66,12 +67,12 @@ def _place_in_jax(rho, v, m, a, h, z):
 
     p = rho.shape[0]
     start = jnp.zeros((p, p), z.dtype), jnp.zeros(p, z.dtype)
-    _, (tau, phi, eta) = jax.lax.scan(eliminate, start, (v, h, a - h * m), reverse=True)
+    _, (tau, phi, eta) = jax.lax.scan(eliminate, start, (v, h, a - h * mu), reverse=True)
     _, d = jax.lax.scan(place, start[1], (tau, phi, eta, z))
-    return m + d, 0.5 * jnp.log(tau).sum()
+    return mu + d, 0.5 * jnp.log(tau).sum()
 
 
-class _Walk(Kernel):
+class _Walk(NumbaOp):
     """A function of vectors, the first of length ``p`` and the others of length ``n``."""
 
     version = version_of(walk_loops)
@@ -130,8 +131,8 @@ class WalkMapGradient(_Walk):
         return adjoint(tuple(jax.numpy.asarray(bar, inputs[5].dtype) for bar in inputs[6:]))
 
 
-def noncentred_walk(rho, v, m, a, h, z):
-    r"""Place a random walk or autoregression from standard normals, each element non-centred as far as its site says.
+def noncentred_walk(rho, v, mu, a, h, z):
+    r"""Place a random walk or autoregression from standard normals, each element as far non-centred as ``h`` says.
 
     Time :math:`O(n p^2)`, memory :math:`O(n p)`, the gradient included.  With numba, JAX (``jit``, ``vmap``) and
     without a compiler; gradients by all arguments.  Leading axes are batches.
@@ -142,17 +143,17 @@ def noncentred_walk(rho, v, m, a, h, z):
         Coefficients of the elements 1, ..., p before; ``[1.0]`` is a random walk.
     v : (n,)
         Variances of the innovations, positive.
-    m : (n,)
+    mu : (n,)
         Means under the prior.
     a, h : (n,)
-        Sites :math:`e^{a'x - x' diag(h) x / 2}`, ``h`` at least 0; ``h = 0`` and ``a = 0`` make the non-centred form.
+        Parameters of the non-centring, ``h`` at least 0; ``h = 0`` and ``a = 0`` make the non-centred form.
     z : (n,)
         Where to place, float32 or float64; the others are cast to its dtype.
 
     Returns
     -------
     x : (n,)
-        :math:`m + P^{-1} (a - h m) + R^{-T} z`, of the module's equation.
+        :math:`\mu + P^{-1} (a - h \mu) + R^{-T} z`, of the module's equation.
     log_det : ()
         :math:`\log |dx / dz| = -\sum_t \log R_{tt}`.
 
@@ -161,4 +162,4 @@ def noncentred_walk(rho, v, m, a, h, z):
     ValueError
         If lengths do not agree: at once for static lengths, else at evaluation.
     """
-    return applied(WalkMap(), rho, v, m, a, h, z)
+    return applied(WalkMap(), rho, v, mu, a, h, z)

@@ -1,15 +1,18 @@
-"""The interface of every engine: states of chains, chunks of draws.
+"""The interface of every engine: states of chains, evaluations, chunks of draws.
 
-The state of a chain is one flat array of ``4 d + 2`` floats, so that it is saved, restored and compared as an array:
-``u`` (position), ``v`` (velocity), ``b`` (base drift), ``evaluated`` (the last point whose gradient is known, which
-is also the draw), all in whitened coordinates (:mod:`pmm_mcmc.coordinates.affine`); then the log density at the
-evaluated point, without the constant of the affine map; and of unadjusted methods the current factor by which the
-chain's step is shortened, of adjusted ones the persistent number ``s`` of the Metropolis test.  This is below 1: a
-chain with a 1 there is at rest, and its next transition draws a velocity and a number.
+The *state* of a chain is one flat array of ``4 d + 2`` floats, so that it is saved, restored and compared as an array:
 
-The *evaluation* at that point is an array ``(width,)`` beside the state: the gradient with respect to the non-centred
-``z``; where ``z`` is not the model's own ``x``, followed by ``x``, the gradient with respect to ``x`` and the log
-determinant of the map from ``z`` to ``x``.  ``width`` is ``d`` or ``3 d + 1``.
+- ``u``, ``v``: position and velocity, in whitened coordinates (:mod:`pmm_mcmc.coordinates.affine`).
+- ``b``: the base drift, which the next step starts with.
+- ``evaluated``: the last point at which the density was evaluated, which is also the draw.
+- The log density there, without the constant of the affine map.
+- Of unadjusted methods the factor by which the chain's step is shortened at present.  Of adjusted ones the persistent
+  number ``s`` of the Metropolis test, which is below 1: a chain with a 1 there is *at rest*, and its next transition
+  draws a velocity and a number.
+
+The *evaluation* at the evaluated point is an array ``(width,)`` beside the state: the gradient with respect to ``z``
+and, where ``z`` is not the model's own ``x`` (:mod:`pmm_mcmc.coordinates.structure`), ``x``, the gradient with respect
+to ``x`` and the log determinant of the map from ``z`` to ``x``.  ``width`` is ``d`` or ``3 d + 1``.
 """
 
 from __future__ import annotations
@@ -39,15 +42,11 @@ __all__ = [
     "evaluated_at",
     "log_det_of",
     "model_side",
-    "with_model_side",
 ]
 
 
 class Chains(NamedTuple):
-    """Chains by name: arrays ``(..., d)``, log density and factor of the step size ``(..., 1)``.
-
-    ``evaluation`` ``(..., width)`` is the evaluation at the evaluated point.
-    """
+    """States with names: arrays ``(..., d)``, ``lp`` and ``factor`` ``(..., 1)``, and evaluations ``(..., width)``."""
 
     u: Any
     v: Any
@@ -59,7 +58,7 @@ class Chains(NamedTuple):
 
 
 def chains_of(state: Any, evaluation: Any = None) -> Chains:
-    """Return the named parts of states ``(..., 4 d + 2)``, of NumPy's arrays as views, with their evaluations."""
+    """Return states ``(..., 4 d + 2)`` with names, of NumPy's arrays as views, with their evaluations."""
     d = state.shape[-1] // 4
     u, v, b, evaluated = (state[..., i * d : (i + 1) * d] for i in range(4))
     return Chains(u, v, b, evaluated, evaluation, state[..., 4 * d : 4 * d + 1], state[..., 4 * d + 1 :])
@@ -72,7 +71,7 @@ class Parameters(NamedTuple):
     friction: Any
     K: Any
     threshold: Any  # largest energy rise over a whole step
-    threshold_of_substep: Any  # and over a part of a refined step
+    threshold_of_substep: Any  # and over a substep of a refined step
     steepest: Any  # largest curvature at which a whole step is stable
     tolerance: Any  # share of the kinetic energies added to the threshold
 
@@ -216,7 +215,7 @@ def evaluated_at(
 
 
 def model_side(z: np.ndarray, evaluation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the model's positions and gradients ``(..., d)`` from the evaluation at ``z``."""
+    """Return the model's positions ``x`` and gradients there, ``(..., d)``, from the evaluations at ``z``."""
     d = z.shape[-1]
     if evaluation.shape[-1] == d:
         return z, evaluation
@@ -226,8 +225,3 @@ def model_side(z: np.ndarray, evaluation: np.ndarray) -> tuple[np.ndarray, np.nd
 def log_det_of(evaluation: Any, d: int) -> Any:
     """Return the log determinants of the map from ``z`` to ``x`` of evaluations ``(..., width)``."""
     return evaluation[..., 3 * d] if evaluation.shape[-1] > d else 0.0
-
-
-def with_model_side(slope: np.ndarray, x: np.ndarray, gradient: np.ndarray, log_det: np.ndarray) -> np.ndarray:
-    """Return the evaluation where ``x`` is not ``z``: ``slope`` is the gradient with respect to ``z``."""
-    return np.concatenate([slope, x, gradient, log_det[..., None]], axis=-1)

@@ -17,7 +17,6 @@ from pmm_mcmc.engines.contract import (
     empty_state,
     log_det_of,
     model_side,
-    with_model_side,
 )
 from pmm_mcmc.langevin.methods import HARMONIC, OVERDAMPED, Kernel
 
@@ -54,13 +53,13 @@ class Ensemble:
         state = empty_state(coordinates.whiten(positions), velocity)
         return cls(state, engine.evaluate(coordinates, state), keys)
 
-    def part(self, chains: slice) -> Ensemble:
+    def subset(self, chains: slice) -> Ensemble:
         """Return some of the chains, with views of their states and a separate count of transitions."""
         return Ensemble(self.state[chains], self.evaluation[chains], self.keys[chains], self.transition)
 
     def prepare(self, engine: Engine, setting: TunedParameters) -> None:
         """Compile whatever :meth:`advance` needs, by a call for no draws; the chains stay as they are."""
-        engine.advance(setting, copy.deepcopy(self.part(slice(0, 1))), 0)
+        engine.advance(setting, copy.deepcopy(self.subset(slice(0, 1))), 0)
 
     def advance(
         self, engine: Engine, setting: TunedParameters, rows: int, *, thin: int = 1, tolerance: float = 0.0
@@ -87,7 +86,7 @@ class Ensemble:
         size = chains if batch is None else batch
         for start in range(0, chains, size):
             chain_slice = slice(start, min(start + size, chains))
-            yield chain_slice, engine.advance(setting, self.part(chain_slice), rows, thin=thin, tolerance=tolerance)
+            yield chain_slice, engine.advance(setting, self.subset(chain_slice), rows, thin=thin, tolerance=tolerance)
         self.transition += rows * thin
 
     def change(self, engine: Engine, old: Coordinates, new: Coordinates) -> None:
@@ -107,7 +106,7 @@ class Ensemble:
             at_evaluated, log_det = structure.to_z(x, new.density_parameters)
             chains.lp[..., 0] += log_det - log_det_of(self.evaluation, engine.d)
             _, gradient = structure.pull_back(at_evaluated, gradient_of_x, new.density_parameters)
-            self.evaluation = with_model_side(gradient, x, gradient_of_x, log_det)
+            self.evaluation = np.concatenate([gradient, x, gradient_of_x, log_det[..., None]], axis=-1)
         chains.u[...] = new.whiten(at_u)
         chains.evaluated[...] = new.whiten(at_evaluated)
         chains.b[...] = new.pull_back(self.evaluation[..., : engine.d])

@@ -88,8 +88,8 @@ class NumbaEngine:
         self._check_size(state)
         if state.ndim == 1:
             table = self._functions.joint_table(coordinates.density_parameters)
-            kind = self.kernel.dynamics
-            return evaluate(self._functions.joint, table, kind, _for_loop(coordinates), state, self.width)
+            dynamics = self.kernel.dynamics
+            return evaluate(self._functions.joint, table, dynamics, _for_loop(coordinates), state, self.width)
         evaluation = np.empty((*state.shape[:-1], self.width))
         for index in np.ndindex(*state.shape[:-1]):
             evaluation[index] = self.evaluate(coordinates, state[index])
@@ -122,7 +122,7 @@ class NumbaEngine:
         slices = [slice(i, i + size) for i in range(0, count, size)]
 
         def some(chain_slice: slice) -> None:
-            runner(chains.part(chain_slice), Chunk(*(array[chain_slice] for array in out)))
+            runner(chains.subset(chain_slice), Chunk(*(array[chain_slice] for array in out)))
 
         if len(slices) == 1:
             some(slices[0])

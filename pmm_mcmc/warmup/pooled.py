@@ -114,7 +114,7 @@ class Warming:
 
     def part(self, chains: slice) -> Ensemble:
         """Return an ensemble of some chains, with views of their states and a separate count of transitions."""
-        return self.ensemble.part(chains)
+        return self.ensemble.subset(chains)
 
     def advance(
         self,

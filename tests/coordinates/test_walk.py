@@ -12,7 +12,7 @@ from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
 from pmm_mcmc.coordinates.walk import WalkMap, noncentred_walk
 from pmm_mcmc.coordinates.walk_loops import undo_rows
 
-NAMES = ("rho", "v", "m", "a", "h", "z")
+NAMES = ("rho", "v", "mu", "a", "h", "z")
 MODES = ("FAST_COMPILE", "NUMBA", "JAX")
 # Orders and lengths: a single element, as many as the order, fewer and more.
 CASES = [(p, n) for p in (1, 2, 3) for n in sorted({1, p, 7})]
@@ -107,7 +107,7 @@ def test_undoing_returns_z_and_the_determinant(p, n):
 
 
 @pytest.mark.parametrize("p", [1, 2, 3])
-def test_without_sites_it_is_the_prior_drawn_forward(compiled, p):
+def test_without_data_it_is_the_prior_drawn_forward(compiled, p):
     rho, v, m, _, _, z = inputs(p, 7)
     none = np.zeros(7)
     L = np.linalg.solve(operator(np, rho, 7), np.diag(np.sqrt(v)))
