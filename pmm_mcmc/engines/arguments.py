@@ -12,7 +12,7 @@ import numpy as np
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.langevin.methods import GHMC, HARMONIC, METHODS, OVERDAMPED, UNDERDAMPED, Kernel, Scheme
-from pmm_mcmc.langevin.midpoints import LATE
+from pmm_mcmc.langevin.midpoints import IMPORTANCE_POWER
 
 __all__ = ["Block", "MethodArguments", "TunedParameters"]
 
@@ -197,7 +197,7 @@ class MethodArguments:
         if self.scheme == "recycled":
             scheme = Scheme.RECYCLED
             dynamics = HARMONIC
-        power = LATE if self.midpoint == "importance" else 0.0
+        power = IMPORTANCE_POWER if self.midpoint == "importance" else 0.0
         return Kernel(int(scheme), dynamics, self.option, _OFFSETS[self.grid], power)
 
     @property

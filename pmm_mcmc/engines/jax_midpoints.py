@@ -42,7 +42,10 @@ Drift = Callable[[Any], tuple[Any, Any, Any]]
 
 
 class PathNoise(NamedTuple):
-    """Known noise ``(g, d)`` of the rest of a step, the time ``(g, 1)`` to its end; whether this part ends there."""
+    """Known noise ``(g, d)`` of the remainder of a step, for a substep of it.
+
+    ``remaining`` ``(g, 1)`` is the time to the end of the step, ``last`` whether the substep ends there.
+    """
 
     u: Any
     v: Any
@@ -95,7 +98,8 @@ def _extend(
         normals_after, flow_after, flow_over_both = beyond
         noise_after = noise(*normals_after, flow_after)
         gain = _gain(gap, flow_after, flow_over_both)
-        nu, nv, *known = bridged(nu, nv, *noise_after, *known, flow_after, gain)
+        nu, nv, known_u, known_v = bridged(nu, nv, *noise_after, *known, flow_after, gain)
+        known = known_u, known_v
     return path(*noise_path, nu, nv, gap), known
 
 
@@ -113,7 +117,7 @@ def evaluate_midpoint(
 ) -> Midpoint:
     """Draw the midpoint and the noise of a step of length ``step`` ``(g, 1)`` and evaluate the drift at the midpoint.
 
-    In a part of a refined step the noise is conditioned on ``path_noise``, that of the whole step.
+    In a substep of a refined step the noise is conditioned on ``path_noise``, that of the step.
     """
     u, v, b = chains[:3]
     # One call draws the numbers of a step and one computes its flows, since each call is compiled by itself.

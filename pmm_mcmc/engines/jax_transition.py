@@ -43,16 +43,17 @@ class Counts(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """Chains after a step, its gradients and outcome ``(g, 1)``, and the noise over it ``(g, d)``."""
+    """A step of ``g`` chains."""
 
-    chains: Chains
-    n_grad: Any
-    good: Any
-    by_model: Any
-    noise: tuple[Any, Any]
+    chains: Chains  # at its end
+    n_grad: Any  # (g, 1): gradients spent
+    good: Any  # whether it is stable
+    by_model: Any  # whether it is not because of the model
+    noise: tuple[Any, Any]  # over the step, (g, d) for position and velocity
 
 
 def _flat(x: Any) -> Any:
+    """Return a column ``(g, 1)`` as integers ``(g,)``."""
     return x.astype(jnp.int32)[:, 0]
 
 
@@ -95,7 +96,7 @@ def transition(
     else:
         fresh = jnp.zeros_like(v)
     back = chains._replace(u=chains.evaluated, v=fresh)
-    # In warm-up, until the next fit, shorter steps come as far as substeps of long ones.
+    # In warm-up, keep the shorter step until the next fit: it comes as far as substeps of a long one.
     adapts = ~unrefined.good & (p.tolerance > 0.0)
     longer = jnp.where(adapts, _limits.refined(chains.factor), _limits.accepted(chains.factor))
     factor = jnp.where(good, longer, _limits.rejected(chains.factor)).astype(v.dtype)
@@ -163,6 +164,7 @@ def _refined(
         substeps, outcome = carry
 
         def renew(lanes: Any) -> _Step:
+            """Take the steps of the chains with some numbers in substeps."""
             begin, noise_of_step, n_grad = jax.tree.map(lambda x: x[lanes], (chains, unrefined.noise, outcome.n_grad))
             length = step[lanes] / substeps
             limits = p.threshold_of_substep, _limits.limit(p.steepest, substeps / chains.factor[lanes], has_velocity)
@@ -172,7 +174,7 @@ def _refined(
                 of_substep = draws.substep(lanes, substeps + k)
                 path_noise = PathNoise(noise[0], noise[1], length * (substeps - k), k == substeps - 1)
                 one, beyond = _take(kernel, p, drift, previous.chains, of_substep, length, limits, path_noise)
-                # Gradients after a failed part are not counted.
+                # Gradients after a failed substep are not counted.
                 return choose(previous.good, one._replace(n_grad=previous.n_grad + one.n_grad), previous), beyond
 
             yes = jnp.ones((len(lanes), 1), bool)

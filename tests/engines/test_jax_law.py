@@ -23,7 +23,7 @@ from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.engines.jax_random import END, MIDPOINT, Keyed, words_of
 from pmm_mcmc.langevin.gaussian_law import stationary_covariance
 from pmm_mcmc.langevin.methods import OVERDAMPED, UNDERDAMPED, Scheme
-from pmm_mcmc.langevin.midpoints import LATE
+from pmm_mcmc.langevin.midpoints import IMPORTANCE_POWER
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ def test_engine_has_the_exact_law(kernel, alpha, friction, K):
     ("kernel", "alpha", "K"),
     [
         (cells(UNDERDAMPED), 0.9, 2),
-        (cells(UNDERDAMPED, power=LATE), 0.9, 2),
+        (cells(UNDERDAMPED, power=IMPORTANCE_POWER), 0.9, 2),
         (RECYCLED, 1.2, 1),
         (continuous(OVERDAMPED), 0.5, 1),
     ],
