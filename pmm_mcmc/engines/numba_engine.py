@@ -121,14 +121,14 @@ class NumbaEngine:
         size = max(1, -(-count // (_SLICES * self.threads))) if self.threads > 1 else count
         slices = [slice(i, i + size) for i in range(0, count, size)]
 
-        def some(chain_slice: slice) -> None:
+        def advance_slice(chain_slice: slice) -> None:
             runner(chains.subset(chain_slice), Chunk(*(array[chain_slice] for array in out)))
 
         if len(slices) == 1:
-            some(slices[0])
+            advance_slice(slices[0])
         else:
             with ThreadPoolExecutor(min(self.threads, len(slices))) as pool:
-                list(pool.map(some, slices))
+                list(pool.map(advance_slice, slices))
         return out
 
     def _check_size(self, state: np.ndarray) -> None:
