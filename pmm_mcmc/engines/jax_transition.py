@@ -133,18 +133,18 @@ def _take(
         n_grad = mid.n_grad
         lost = ~mid.finite
         bad = mid.y
-        kinetic = mid.v_mid
+        velocity = mid.v_mid
         extrapolation = energy_ahead(u, evaluated, b, 1.0 * (kernel.dynamics == HARMONIC))
     else:
         evaluated_new = u_new
         lp_new, evaluation, b_new = drift(u_new)
         lost = jnp.isnan(lp_new) | ~mid.finite
         bad = jnp.where(mid.finite, u_new, mid.y)
-        kinetic = v_new
+        velocity = v_new
         extrapolation = 0.0
         n_grad = mid.n_grad + mid.finite
-    rise = lp - lp_new + total(0.5 * (kinetic * kinetic - v * v) - extrapolation)
-    motion = total(0.5 * (kinetic * kinetic + v * v))
+    rise = lp - lp_new + total(0.5 * (velocity * velocity - v * v) - extrapolation)
+    motion = total(0.5 * (velocity * velocity + v * v))
     stable = (rise <= threshold + p.tolerance * motion) & (mid.curvature <= steepest)
     good = ~lost & jnp.isfinite(total(u_new + v_new)) & stable
     # Values that are not finite at a place that a stable step may reach are the model's failure.

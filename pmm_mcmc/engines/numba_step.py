@@ -194,9 +194,10 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
     proposal
         Arrays for the new position, velocity, base drift, evaluation and evaluated point.
     random
-        Stream, normals to fill, these as ``(2 d,)`` for position and velocity, and a second array of that shape.
+        Stream of random numbers, normals to fill, these as ``(2 d,)`` for position and velocity (overdamped: zeros for
+        one of them), and a second array of that shape.
     work
-        Arrays of length ``d``, and a pair of them.
+        Arrays ``(d,)`` to compute in: corrections of position and velocity, velocity at the midpoint, and a pair.
 
     Returns
     -------
@@ -296,12 +297,12 @@ def attempt(functions, parameters, kernel, coordinates, lengths, begin, proposal
     rise = lp - lp_new
     motion = 0.0
     for j in range(d):
-        kinetic = v_new[j]
+        velocity = v_new[j]
         if scheme == Scheme.RECYCLED:
-            kinetic = v_mid[j]
+            velocity = v_mid[j]
             rise -= energy_ahead(u[j], evaluated[j], b[j], stiffness)
-        rise += 0.5 * (kinetic * kinetic - v[j] * v[j])
-        motion += 0.5 * (kinetic * kinetic + v[j] * v[j])
+        rise += 0.5 * (velocity * velocity - v[j] * v[j])
+        motion += 0.5 * (velocity * velocity + v[j] * v[j])
         finite = finite and math.isfinite(u_new[j] + v_new[j])
     if scheme != Scheme.RECYCLED:
         copy(u_new, y)
