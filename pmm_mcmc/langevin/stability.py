@@ -23,9 +23,9 @@ __all__ = ["FALSE_ALARM", "SOUND", "guard_threshold", "steepest_curvature"]
 
 FALSE_ALARM = 1e-8  # probability, by Chernoff's bound, that a good step on a Gaussian is refused
 _ALLOWANCE = 5.0  # energy allowed in addition, since posteriors are not Gaussian
-# Factors of the bound: all coordinates share the earlier midpoints, which shaped the state at the start of a step.  In
-# d = 3000 the randomised midpoint method at step 0.965 exceeded 1.5 times the bound 3 times in 5,000 steps, and never 1.8
-# times it.
+# Factors of the bound: all coordinates share the earlier midpoints, which shaped the state at the start of a step.
+# In d = 3000 the randomised midpoint method at step 0.965 exceeded 1.5 times the bound 3 times in 5,000 steps, and
+# never 1.8 times it.
 _MARGIN = 1.25
 _MARGIN_OF_RLMC = 1.8
 # Share of the curvature at which the stationary law ceases to exist.  There the variances of the two-gradient methods
