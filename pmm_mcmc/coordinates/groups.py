@@ -16,10 +16,8 @@ import sys
 
 import numba
 import numpy as np
-import pytensor.tensor as pt
-from pytensor.gradient import grad_undefined
 
-from pmm_mcmc.coordinates.numba_op import NumbaOp, applied, connected, in_dtype_of, version_of
+from pmm_mcmc.coordinates.numba_op import MapGradient, NumbaMap, applied, in_dtype_of, version_of
 
 __all__ = ["noncentred_groups"]
 
@@ -188,56 +186,33 @@ def _place_in_jax(mu, L, a, H, z):
     return mu + w @ L.T, z.shape[0] * jnp.log(jnp.diagonal(L)).sum() - of_C
 
 
-class _Groups(NumbaOp):
+class GroupMap(NumbaMap):
+    """The map of :func:`noncentred_groups`."""
+
     version = version_of(sys.modules[__name__])
-
-    def checked(self, inputs):
-        """Return the inputs in the dtype of ``z``."""
-        return in_dtype_of(inputs[4], "z", inputs)
-
-
-class GroupMap(_Groups):
-    """``x`` and ``log |dx / dz|`` at ``z``; see :func:`noncentred_groups`."""
-
     gufunc_signature = "(g,k),(k,k),(g,k),(g,k,k),(g,k)->(g,k),()"
     kernel = staticmethod(_place)
     perform_jax = staticmethod(_place_in_jax)
+    position = 4
+    differentiable = (0, 1, 4)
 
-    def outputs_of(self, inputs):
-        """Return ``x`` and the log determinant."""
-        return [inputs[4].type(), pt.scalar(dtype=inputs[4].dtype)]
+    def checked(self, inputs):
+        """Return the inputs in the dtype of ``z``."""
+        return in_dtype_of(inputs[self.position], "z", inputs)
 
-    def infer_shape(self, node, shapes):
-        """Return the shapes of the outputs."""
-        return [shapes[4], ()]
-
-    def pullback(self, inputs, outputs, cotangents):
-        """Return the adjoints of the inputs; a and H are constants."""
-        mu, L, z = GroupMapGradient()(*inputs, *connected(outputs, cotangents), return_list=True)
-        none = [grad_undefined(self, i, inputs[i], "a and H are constants") for i in (2, 3)]
-        return [mu, L, *none, z]
+    @property
+    def gradient(self):
+        """The operation of the adjoints."""
+        return GroupMapGradient()
 
 
-class GroupMapGradient(_Groups):
-    """The adjoints of ``mu``, ``L`` and ``z`` of :class:`GroupMap` at those of its outputs."""
+class GroupMapGradient(MapGradient):
+    """The adjoints of :class:`GroupMap` for ``mu``, ``L`` and ``z``."""
 
+    of = GroupMap
+    version = GroupMap.version
     gufunc_signature = "(g,k),(k,k),(g,k),(g,k,k),(g,k),(g,k),()->(g,k),(k,k),(g,k)"
     kernel = staticmethod(_pull_back)
-
-    def outputs_of(self, inputs):
-        """Return an adjoint of each."""
-        return [inputs[i].type() for i in (0, 1, 4)]
-
-    def infer_shape(self, node, shapes):
-        """Return the shapes of the inputs."""
-        return [shapes[i] for i in (0, 1, 4)]
-
-    def perform_jax(self, mu, L, a, H, z, *bars):
-        """Return the adjoints by JAX's own differentiation."""
-        import jax
-
-        _, adjoint = jax.vjp(lambda mu, L, z: _place_in_jax(mu, L, a, H, z), mu, L, z)
-        return adjoint(tuple(jax.numpy.asarray(bar, z.dtype) for bar in bars))
 
 
 def noncentred_groups(mu, L, a, H, z):

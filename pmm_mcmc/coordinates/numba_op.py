@@ -1,7 +1,7 @@
-"""A numba function with a gradient of its own as a PyTensor operation, for numba, JAX and without a compiler.
+"""A change of variables as a PyTensor operation that numba has compiled before, with a gradient of its own.
 
-Composed of PyTensor's operations, Cholesky factors and triangular solves take numba a minute for each model; such a
-function is compiled once and kept on disk.
+Composed of PyTensor's operations, Cholesky factors and triangular solves take numba a minute for each model; a numba
+function is compiled once and kept on disk.  The operations run with numba, JAX and without a compiler.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.gradient import DisconnectedType
+from pytensor.gradient import DisconnectedType, grad_undefined
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.link.jax.ops import JAXOp
 from pytensor.link.numba.dispatch.basic import register_funcify_default_op_cache_key
 from pytensor.tensor.blockwise import Blockwise
 
-__all__ = ["NumbaOp", "applied", "connected", "in_dtype_of", "version_of"]
+__all__ = ["MapGradient", "NumbaMap", "applied", "in_dtype_of", "version_of"]
 
 
 def version_of(loops):
@@ -27,12 +27,11 @@ def version_of(loops):
 
 
 class NumbaOp(JAXOp):
-    """The operation.
+    """An operation.
 
     Subclasses have ``kernel``, the numba function; ``perform_jax``, the same by JAX; ``gufunc_signature``, the shapes
-    of its arguments and results; ``checked`` and ``outputs_of``; and ``version`` (:func:`version_of`).
-
-    PyTensor's linker looks for ``perform_jax`` in a JAXOp, so that JAX is imported where it is used only.
+    of its arguments and results; and ``version`` (:func:`version_of`).  PyTensor's linker looks for ``perform_jax`` in
+    a JAXOp, so that JAX is imported where it is used only.
     """
 
     __props__ = ()
@@ -57,6 +56,64 @@ class NumbaOp(JAXOp):
         """Return that every output depends on every input."""
         return [[True for _ in node.outputs] for _ in node.inputs]
 
+
+class NumbaMap(NumbaOp):
+    """``x`` and ``log |dx / dz|`` at ``z`` and parameters.
+
+    Subclasses have in addition ``position``, the index of ``z`` among the inputs; ``differentiable``, the indices of
+    inputs with derivatives; ``gradient``, the operation of the adjoints; and ``checked``, which checks the inputs.
+    """
+
+    def outputs_of(self, inputs):
+        """Return variables for ``x`` and the log determinant."""
+        return [inputs[self.position].type(), pt.scalar(dtype=inputs[self.position].dtype)]
+
+    def infer_shape(self, node, shapes):
+        """Return the shapes of the outputs."""
+        return [shapes[self.position], ()]
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Return the adjoints of the inputs from those of the outputs."""
+        bars = [
+            pt.zeros_like(output) if isinstance(bar.type, DisconnectedType) else bar
+            for output, bar in zip(outputs, cotangents, strict=True)
+        ]
+        adjoints = [grad_undefined(self, i, value, "a constant of the map") for i, value in enumerate(inputs)]
+        for i, adjoint in zip(self.differentiable, self.gradient(*inputs, *bars, return_list=True), strict=True):
+            adjoints[i] = adjoint
+        return adjoints
+
+
+class MapGradient(NumbaOp):
+    """The adjoints of the differentiable inputs of a map, the class ``of``, at its inputs and the outputs' adjoints."""
+
+    def checked(self, inputs):
+        """Return the inputs as the map has them."""
+        return self.of().checked(inputs)
+
+    def outputs_of(self, inputs):
+        """Return a variable for each adjoint."""
+        return [inputs[i].type() for i in self.of.differentiable]
+
+    def infer_shape(self, node, shapes):
+        """Return the shapes of the outputs."""
+        return [shapes[i] for i in self.of.differentiable]
+
+    def perform_jax(self, *inputs):
+        """Return the adjoints by JAX's own differentiation."""
+        import jax
+
+        *values, x_bar, log_det_bar = inputs
+        indices = self.of.differentiable
+
+        def outputs(*some):
+            changed = dict(zip(indices, some, strict=True))
+            return self.of.perform_jax(*(changed.get(i, value) for i, value in enumerate(values)))
+
+        _, adjoint = jax.vjp(outputs, *(values[i] for i in indices))
+        dtype = values[self.of.position].dtype
+        return adjoint(tuple(jax.numpy.asarray(bar, dtype) for bar in (x_bar, log_det_bar)))
+
     def pullback(self, inputs, outputs, cotangents):
         """Raise: no second derivatives."""
         raise NotImplementedError("the non-centring map has first derivatives only; samplers need no others")
@@ -73,14 +130,6 @@ def in_dtype_of(one, name, inputs):
     if one.dtype not in ("float32", "float64"):
         raise TypeError(f"{name} has dtype {one.dtype}; give float32 or float64")
     return [value.astype(one.dtype) for value in inputs]
-
-
-def connected(outputs, cotangents):
-    """Return cotangents, with zeros for those of outputs that nothing depends on."""
-    return [
-        pt.zeros_like(output) if isinstance(bar.type, DisconnectedType) else bar
-        for output, bar in zip(outputs, cotangents, strict=True)
-    ]
 
 
 def applied(op, *values):

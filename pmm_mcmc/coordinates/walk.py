@@ -21,10 +21,8 @@ below the rounding of 1/v.)
 
 from __future__ import annotations
 
-import pytensor.tensor as pt
-
 from pmm_mcmc.coordinates import walk_loops
-from pmm_mcmc.coordinates.numba_op import NumbaOp, applied, connected, in_dtype_of, version_of
+from pmm_mcmc.coordinates.numba_op import MapGradient, NumbaMap, applied, in_dtype_of, version_of
 from pmm_mcmc.coordinates.walk_loops import (
     LENGTHS,
     SHAPES,
@@ -72,13 +70,18 @@ def _place_in_jax(rho, v, mu, a, h, z):
     return mu + d, 0.5 * jnp.log(tau).sum()
 
 
-class _Walk(NumbaOp):
-    """A function of vectors, the first of length ``p`` and the others of length ``n``."""
+class WalkMap(NumbaMap):
+    """The map of :func:`noncentred_walk`."""
 
     version = version_of(walk_loops)
+    gufunc_signature = SHAPES
+    kernel = staticmethod(place)
+    perform_jax = staticmethod(_place_in_jax)
+    position = 5
+    differentiable = range(6)
 
     def checked(self, inputs):
-        """Return the inputs in the dtype of the sixth, after a check of the static lengths."""
+        """Return the inputs in the dtype of ``z``, after a check of the static lengths."""
         lengths = {}
         for name, value in zip(_NAMES, inputs, strict=False):
             if value.ndim != 1:
@@ -86,49 +89,21 @@ class _Walk(NumbaOp):
             lengths[name] = value.type.shape[0]
         if lengths["rho"] == 0 or len({lengths[name] for name in _NAMES[1:]} - {None}) > 1:
             raise ValueError(f"{LENGTHS}; got {lengths}")
-        return in_dtype_of(inputs[5], "z or x", inputs)
+        return in_dtype_of(inputs[self.position], "z or x", inputs)
 
-    def outputs_of(self, inputs):
-        """Return ``x`` (or ``z``) and the log determinant."""
-        return [inputs[5].type(), pt.scalar(dtype=inputs[5].dtype)]
-
-    def infer_shape(self, node, shapes):
-        """Return the shapes of the outputs."""
-        return [shapes[5], ()]
+    @property
+    def gradient(self):
+        """The operation of the adjoints."""
+        return WalkMapGradient()
 
 
-class WalkMap(_Walk):
-    """``x`` and ``log |dx / dz|`` at ``z``; see :func:`noncentred_walk`."""
+class WalkMapGradient(MapGradient):
+    """The adjoints of :class:`WalkMap`."""
 
-    gufunc_signature = SHAPES
-    kernel = staticmethod(place)
-    perform_jax = staticmethod(_place_in_jax)
-
-    def pullback(self, inputs, outputs, cotangents):
-        """Return the adjoints of all inputs."""
-        return WalkMapGradient()(*inputs, *connected(outputs, cotangents), return_list=True)
-
-
-class WalkMapGradient(_Walk):
-    """The adjoints of the six inputs of :class:`WalkMap` at those of its outputs."""
-
+    of = WalkMap
+    version = WalkMap.version
     gufunc_signature = "(p),(n),(n),(n),(n),(n),(n),()->(p),(n),(n),(n),(n),(n)"
     kernel = staticmethod(pull_back)
-
-    def outputs_of(self, inputs):
-        """Return an adjoint of each input."""
-        return [value.type() for value in inputs[:6]]
-
-    def infer_shape(self, node, shapes):
-        """Return the shapes of the inputs."""
-        return shapes[:6]
-
-    def perform_jax(self, *inputs):
-        """Return the adjoints by JAX's own differentiation."""
-        import jax
-
-        _, adjoint = jax.vjp(_place_in_jax, *inputs[:6])
-        return adjoint(tuple(jax.numpy.asarray(bar, inputs[5].dtype) for bar in inputs[6:]))
 
 
 def noncentred_walk(rho, v, mu, a, h, z):
