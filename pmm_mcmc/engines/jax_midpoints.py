@@ -59,7 +59,7 @@ class Midpoint(NamedTuple):
     step_flow: Flow
     mu: Any  # noise of position and velocity over the step
     mv: Any
-    noise_beyond: tuple[Any, Any]  # that after the step, where the path is known
+    noise_beyond: tuple[Any, Any]  # that after the step, where the path is fixed
     cu: Any  # corrections of position and velocity at the end of the step
     cv: Any
     curvature: Any  # (g, 1): of the potential between the evaluated point and the midpoint
@@ -86,21 +86,21 @@ def _flows_over(kernel: Kernel, p: Parameters, *times: Any) -> list[Flow]:
 
 
 def _extend(
-    noise_path: tuple[Any, Any], normals: Any, gap: Flow, known: tuple[Any, Any] | None, beyond: Any
+    noise_path: tuple[Any, Any], normals: Any, gap: Flow, fixed: tuple[Any, Any] | None, beyond: Any
 ) -> tuple[tuple[Any, Any], Any]:
-    """Extend the noise path of a step over a gap; return it, and the known noise after the gap.
+    """Extend the noise path of a step over a gap; return it, and the fixed noise after the gap.
 
-    Where the noise from the start of the gap to a later time is ``known``, that of the gap is conditioned on it.  Then
+    Where the noise from the start of the gap to a later time is ``fixed``, that of the gap is conditioned on it.  Then
     ``beyond`` are normals for the path after the gap, the flow over this and the flow over both.
     """
     nu, nv = noise(*normals, gap)
-    if known is not None:
+    if fixed is not None:
         normals_after, flow_after, flow_over_both = beyond
         noise_after = noise(*normals_after, flow_after)
         gain = _gain(gap, flow_after, flow_over_both)
-        nu, nv, known_u, known_v = bridged(nu, nv, *noise_after, *known, flow_after, gain)
-        known = known_u, known_v
-    return path(*noise_path, nu, nv, gap), known
+        nu, nv, fixed_u, fixed_v = bridged(nu, nv, *noise_after, *fixed, flow_after, gain)
+        fixed = fixed_u, fixed_v
+    return path(*noise_path, nu, nv, gap), fixed
 
 
 def _curvature(kernel: Kernel, chains: Chains, y: Any, b: Any, time: Any, step: Any) -> Any:
@@ -144,11 +144,11 @@ def evaluate_midpoint(
         noise_beyond = at_end  # without meaning
     else:
         (_, *after_midpoint), (_, *after_end) = beyond
-        known = path_noise.u, path_noise.v
-        at_midpoint, known = _extend((zero, zero), to_midpoint, flow_to_midpoint, known, (after_midpoint, *flows[-2:]))
-        at_end, noise_beyond = _extend(at_midpoint, to_end, flow_to_end, known, (after_end, *flows[-3:-1]))
-        all_known = path(*at_midpoint, *known, flow_to_end)
-        at_end = tuple(jnp.where(path_noise.last, a, b) for a, b in zip(all_known, at_end, strict=True))
+        fixed = path_noise.u, path_noise.v
+        at_midpoint, fixed = _extend((zero, zero), to_midpoint, flow_to_midpoint, fixed, (after_midpoint, *flows[-2:]))
+        at_end, noise_beyond = _extend(at_midpoint, to_end, flow_to_end, fixed, (after_end, *flows[-3:-1]))
+        all_fixed = path(*at_midpoint, *fixed, flow_to_end)
+        at_end = tuple(jnp.where(path_noise.last, a, b) for a, b in zip(all_fixed, at_end, strict=True))
     y = interpolate(u, v, b, at_midpoint[0], flow_to_midpoint)
     v_mid = interpolate_velocity(u, v, b, at_midpoint[1], flow_to_midpoint)
     used = time > 0.0
