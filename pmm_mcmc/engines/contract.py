@@ -1,6 +1,7 @@
 """The interface of every engine: states of chains, evaluations, chunks of draws.
 
-The *state* of a chain is one flat array of ``4 d + 2`` floats, so that it is saved, restored and compared as an array.  In this order:
+The *state* of a chain is one flat array of ``4 d + 2`` floats, so that it is saved, restored and compared as an array.
+In this order:
 
 - ``u``, ``v``: position and velocity, in whitened coordinates (:mod:`pmm_mcmc.coordinates.affine`).
 - ``b``: the base drift, which the next step starts with: the gradient of the log density at the evaluated point, less
