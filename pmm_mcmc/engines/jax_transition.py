@@ -24,7 +24,7 @@ from pmm_mcmc.langevin.transitions import (
     SUBSTEPS,
     build_limits,
     end,
-    energy_ahead,
+    potential_rise,
 )
 
 __all__ = ["Counts", "Drift", "transition"]
@@ -134,7 +134,7 @@ def _take(
         lost = ~mid.finite
         bad = mid.y
         velocity = mid.v_mid
-        extrapolation = energy_ahead(u, evaluated, b, 1.0 * (kernel.dynamics == HARMONIC))
+        extrapolation = potential_rise(u, evaluated, b, 1.0 * (kernel.dynamics == HARMONIC))
     else:
         evaluated_new = u_new
         lp_new, evaluation, b_new = drift(u_new)
