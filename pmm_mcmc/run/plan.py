@@ -191,7 +191,7 @@ class SamplingPlan:
             left_out = ", ".join(v.name for v in vars if v.name not in {w.name for w in step.vars})
             raise ValueError(f"vars of the step leave {left_out} out: pmm.sample moves all variables; leave vars out")
         announce(f"{request.words}: [{', '.join(rv.name for rv in model.free_RVs)}]")
-        # Without a warm-up there are no draws to learn sites from.
+        # Without a warm-up there are no draws to learn the non-centring from.
         wanted = arguments.noncentring if request.adapts or arguments.noncentring else None
         sampler = None
         if request.reference is None:
