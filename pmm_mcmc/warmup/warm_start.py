@@ -31,7 +31,7 @@ from pmm_mcmc.warmup import block_checks, step_size, timetable
 from pmm_mcmc.warmup.curvature import LocalCurvature
 from pmm_mcmc.warmup.elsewhere import leads_elsewhere
 from pmm_mcmc.warmup.schedule import Warmup
-from pmm_mcmc.warmup.standard_errors import degrees_of_freedom, largest_t
+from pmm_mcmc.warmup.standard_errors import count_pieces, degrees_of_freedom, largest_t
 from pmm_mcmc.warmup.stein_identity import stein_identity
 from pmm_mcmc.warmup.thresholds import THRESHOLDS
 
@@ -95,6 +95,15 @@ def warmup_from(
     )
 
 
+def _identity_holds(z: np.ndarray, gradient: np.ndarray) -> bool:
+    """Return whether draws ``(chain, n, d)`` are not too wide for Stein's identity: too narrow a block is chance."""
+    chains, n, d = z.shape
+    if chains * count_pieces(chains, n) < 2:  # no standard errors
+        return True
+    limit = max(THRESHOLDS.identity_z, largest_t(d, degrees_of_freedom(chains, n)))
+    return bool((stein_identity(z, gradient).z < limit).all())
+
+
 @dataclass
 class WarmStart:
     """The trial of a former run's setting: all that is needed to continue it, bit for bit.
@@ -151,13 +160,11 @@ class WarmStart:
             return 0
         places = np.concatenate([self.starts[:_PLACES], self.prior[:_PLACES]])
         elsewhere, spent = leads_elsewhere(engine, tuned, block, places, rng)
-        identity = stein_identity(z, gradient)
-        limit = max(THRESHOLDS.identity_z, largest_t(d, degrees_of_freedom(*block.lp.shape)))
         if elsewhere:
             self.end(DROPPED, "there is another mode")
         elif not block_checks.fits(tuned.coordinates, block._replace(position=z, gradient=gradient), usable):
             self.end(REFINED, "it does not whiten the draws")
-        elif not (identity.z < limit).all():  # few draws that are too narrow are chance
+        elif not _identity_holds(z, gradient):
             self.end(REFINED, "Stein's identity fails")
         elif accepted < THRESHOLDS.least_accepted:
             self.end(REFINED, f"acceptance is {accepted:.2f}")
