@@ -11,7 +11,8 @@ import xarray as xr
 
 from pmm_mcmc.diagnostics.breaks import looked_at
 from pmm_mcmc.engines.arguments import Block, MethodArguments, TunedParameters
-from pmm_mcmc.engines.contract import Ensemble, chains_of, empty_state, log_det_of, model_side
+from pmm_mcmc.engines.contract import chains_of, empty_state, log_det_of, model_side
+from pmm_mcmc.engines.ensemble import Ensemble
 from pmm_mcmc.langevin.methods import OVERDAMPED
 from pmm_mcmc.run.finished_run import CHECKPOINT, TYPES
 from pmm_mcmc.run.identity import coordinate_labels
@@ -98,7 +99,7 @@ class FormerRun(NamedTuple):
         ensemble = self.run.warming.ensemble
         chosen = np.unique(np.linspace(0, len(ensemble.state) - 1, number).astype(int))
         last = chains_of(ensemble.state[chosen])
-        evaluation = ensemble.gradient[chosen]
+        evaluation = ensemble.evaluation[chosen]
         x, _ = model_side(self.setting.coordinates.place(last.evaluated), evaluation)
         return x, last.lp[:, 0] - log_det_of(evaluation, d)
 
@@ -107,16 +108,16 @@ class FormerRun(NamedTuple):
         engine = plan.engine
         chains = request.chains
         setting = self.setting
-        sites = setting.coordinates.sites
+        noncentring = setting.coordinates.density_parameters
         ensemble = Ensemble(np.empty((chains, 0)), np.empty((chains, 0)), np.empty((chains, 2)))
         warming = Warming(ensemble, setting, None, np.zeros(chains, np.int64))
         run = Run(warming, True, 0, warming.n_grad, np.zeros(chains, np.int64), warm_start=trial)
-        if (0 if sites is None else len(sites)) != engine.structure.n_sites:
+        if (0 if noncentring is None else len(noncentring)) != engine.structure.n_parameters:
             trial.end(DROPPED, "the hierarchy is another")
             run.start_cold(plan, request.tune, rng)
             return run
         x, lp = self.draws(number_of_candidates(chains))
-        z, _ = engine.structure.to_z(x, sites)
+        z, _ = engine.structure.to_z(x, noncentring)
         state = empty_state(setting.coordinates.whiten(z), np.zeros(engine.d))
         evaluation = engine.evaluate(setting.coordinates, state)
         gradient = evaluation[:, : engine.d]

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from pmm_mcmc.engines.arguments import Block, TunedParameters
-from pmm_mcmc.engines.contract import Chunk, Engine, at_draw
+from pmm_mcmc.engines.contract import Chunk, Engine
 from pmm_mcmc.engines.processes import Processes
 from pmm_mcmc.langevin.methods import GHMC
 from pmm_mcmc.run.chunks import Gathered, groups_of
@@ -77,7 +77,7 @@ class Run:
         warming = Warming.start(plan.engine, plan.arguments, starts, tune, rng, checked=not plan.equilibrates)
         if plan.equilibrates and warming.finished:
             kernel = plan.engine.kernel
-            warming.ensemble.state = at_draw(warming.ensemble.state, kernel, GHMC)
+            warming.ensemble.rest_at_draws(kernel, GHMC)
             warming.tuned = adjusted_setting(warming.tuned, kernel, warming.tuned.step_size)
         nothing = np.zeros(len(starts), np.int64)
         return cls(warming, not warming.finished, 0, warming.n_grad.copy(), nothing)
@@ -122,7 +122,7 @@ class Run:
             self.start_cold(plan, tune, rng)
             return
         if plan.equilibrates:
-            warming.ensemble.state = at_draw(warming.ensemble.state, GHMC, plan.engine.kernel)
+            warming.ensemble.rest_at_draws(GHMC, plan.engine.kernel)
         z, gradient = plan.engine.structure.folded(block.position, block.gradient[..., : plan.engine.d])
         self.warm_up_from(plan, tune, block._replace(position=z, gradient=gradient))
 
@@ -312,8 +312,8 @@ class Sampling(Driver):
             if done < rows and self.processes.count == 1 and stopped():
                 break
         ensemble.transition = local_ensemble.transition
-        ensemble.state, ensemble.gradient, run.n_grad, run.unstable = self.processes.join(
-            local_ensemble.state, local_ensemble.gradient, n_grad, unstable
+        ensemble.state, ensemble.evaluation, run.n_grad, run.unstable = self.processes.join(
+            local_ensemble.state, local_ensemble.evaluation, n_grad, unstable
         )
         return Advance(chunk_of_all.upto(done), False, run.done, done == rows)
 
