@@ -76,7 +76,8 @@ class FormerRun(NamedTuple):
                 f"start: is the result of {self.identity['method']}, and the step is {arguments!r}; give the same "
                 "step=, or leave start out"
             )
-        former, new = self.identity["coordinates"], coordinate_labels(names)
+        former = self.identity["coordinates"]
+        new = coordinate_labels(names)
         if former != new or len(self.setting.coordinates.centre) != len(names):
             raise ValueError(
                 f"start: is the result of other variables, up to {', '.join(former)}, and this model has those up to "
@@ -94,8 +95,9 @@ class FormerRun(NamedTuple):
         d = len(self.setting.coordinates.centre)
         if "unconstrained" in stats and stats.sizes["draw"]:
             chains, rows = looked_at(stats.sizes["chain"], stats.sizes["draw"], number)
-            few = stats[["unconstrained", "lp"]].isel(chain=chains, draw=rows)
-            return few["unconstrained"].values.reshape(-1, d).astype(float), few["lp"].values.ravel()
+            chosen_draws = stats[["unconstrained", "lp"]].isel(chain=chains, draw=rows)
+            x = chosen_draws["unconstrained"].values.reshape(-1, d).astype(float)
+            return x, chosen_draws["lp"].values.ravel()
         ensemble = self.run.warming.ensemble
         chosen = np.unique(np.linspace(0, len(ensemble.state) - 1, number).astype(int))
         last = chains_of(ensemble.state[chosen])
@@ -120,14 +122,14 @@ class FormerRun(NamedTuple):
         z, _ = engine.structure.to_z(x, noncentring)
         state = empty_state(setting.coordinates.whiten(z), np.zeros(engine.d))
         evaluation = engine.evaluate(setting.coordinates, state)
-        gradient = evaluation[:, : engine.d]
+        ratios = chains_of(state).lp[:, 0] - log_det_of(evaluation, engine.d) - lp
+        gradient = np.where(np.isfinite(ratios)[:, None], evaluation[:, : engine.d], np.nan)
         run.n_grad = np.full(chains, -(-len(x) // chains))
         trial.look_at(setting, z, gradient)
         if trial.outcome == DROPPED:
             run.start_cold(plan, request.tune, rng)
             return run
         count = request.superchains or chains
-        ratios = chains_of(state).lp[:, 0] - log_det_of(evaluation, engine.d) - lp
         ratios[~np.isfinite(gradient).all(axis=1)] = np.nan
         chosen, trial.pareto_k = resampled(ratios, count, rng)
         chosen = chosen[np.arange(chains) * count // chains]

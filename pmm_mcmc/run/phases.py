@@ -111,8 +111,8 @@ class Run:
         assert trial is not None
         warming = self.warming
         rng = np.random.default_rng(warming.ensemble.keys[0])
-        spent = trial.judge(plan.engine, self.tuned, block, rng)
-        warming.n_grad += -(-spent // len(warming.n_grad))
+        gradients = trial.judge(plan.engine, self.tuned, block, rng)
+        warming.n_grad += -(-gradients // len(warming.n_grad))
         self.n_grad = warming.n_grad.copy()
         if trial.outcome == FITS:
             return
@@ -200,8 +200,8 @@ class Sampling(Driver):
         drawn: list[Block] = []
 
         def observed(look: Callable[[slice, Chunk], None], chains: slice, chunk: Chunk) -> None:
-            kept = max(learners - self.processes.own.start - chains.start, 0)
-            drawn.append(Block(*(array[:kept].copy() for array in Block.of(chunk))))
+            first = max(learners - self.processes.own.start - chains.start, 0)
+            drawn.append(Block(*(array[:first].copy() for array in Block.of(chunk))))
             look(chains, chunk)
 
         def advance(engine: Engine, batch: int | None, look: Any, processes: Processes) -> None:

@@ -43,7 +43,10 @@ _FEWEST_RATIOS = 25
 _PLACES = 4
 # Differences of log ratios that are rounding.
 _EQUAL = 1e-6
-FITS, REFINED, DROPPED = "fits", "refined", "dropped"
+# Outcomes of a trial.
+FITS = "fits"
+REFINED = "refined"
+DROPPED = "dropped"
 
 
 def number_of_candidates(chains: int) -> int:
@@ -58,8 +61,10 @@ def resampled(log_ratio: np.ndarray, count: int, rng: np.random.Generator) -> tu
     """
     finite = np.flatnonzero(np.isfinite(log_ratio))
     ratios = log_ratio[finite]
-    log_weights, k = ratios, 0.0 if np.ptp(ratios) < _EQUAL else np.inf
-    if np.ptp(ratios) >= _EQUAL and len(finite) >= _FEWEST_RATIOS:
+    log_weights = ratios
+    equal = np.ptp(ratios) < _EQUAL
+    k = 0.0 if equal else np.inf
+    if not equal and len(finite) >= _FEWEST_RATIOS:
         with contextlib.suppress(ValueError):  # the largest are all of one draw
             log_weights, k = array_stats.psislw(-ratios)  # of minus the log ratios
     trusted = bool(k < THRESHOLDS.pareto_k)
@@ -159,7 +164,7 @@ class WarmStart:
             self.end(DROPPED, moved if arrived else "chains are far off")
             return 0
         places = np.concatenate([self.starts[:_PLACES], self.prior[:_PLACES]])
-        elsewhere, spent = leads_elsewhere(engine, tuned, block, places, rng)
+        elsewhere, gradients = leads_elsewhere(engine, tuned, block, places, rng)
         if elsewhere:
             self.end(DROPPED, "there is another mode")
         elif not block_checks.fits(tuned.coordinates, block._replace(position=z, gradient=gradient), usable):
@@ -170,7 +175,7 @@ class WarmStart:
             self.end(REFINED, f"acceptance is {accepted:.2f}")
         else:
             self.end(FITS)
-        return spent
+        return gradients
 
     def words(self, n_grad: float) -> str:
         """Return the line that says what became of the setting."""
