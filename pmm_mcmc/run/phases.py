@@ -200,8 +200,8 @@ class Sampling(Driver):
         drawn: list[Block] = []
 
         def observed(look: Callable[[slice, Chunk], None], chains: slice, chunk: Chunk) -> None:
-            first = max(learners - self.processes.own.start - chains.start, 0)
-            drawn.append(Block(*(array[:first].copy() for array in Block.of(chunk))))
+            number = max(learners - self.processes.own.start - chains.start, 0)
+            drawn.append(Block(*(array[:number].copy() for array in Block.of(chunk))))
             look(chains, chunk)
 
         def advance(engine: Engine, batch: int | None, look: Any, processes: Processes) -> None:
