@@ -36,7 +36,7 @@ from scipy.special import betaln, digamma, gammaln
 import pmm_mcmc as pmm
 from benchmarks import ladder_targets as more
 
-QUIET = {"progressbar": False, "compute_convergence_checks": False, "device": "cpu", "backend": "numba"}
+QUIET = {"progressbar": False, "compute_convergence_checks": False, "backend": "numba"}
 GALAXIES = Path(__file__).parent.parent / "docs" / "data" / "galaxies.csv"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import Any, ClassVar
 
@@ -37,7 +37,7 @@ from pmm_mcmc.steps.chain import Chain, NotFiniteError
 from pmm_mcmc.steps.statistics import GRADIENTS, STATISTICS, Stats, progress_columns, rows_of, shown
 from pmm_mcmc.warmup.step_size import fixed_setting
 
-__all__ = ["LangevinState", "LangevinStep"]
+__all__ = ["LangevinState", "LangevinStep", "unknown_argument"]
 
 
 @dataclass_state
@@ -65,9 +65,7 @@ class LangevinStep(ArrayStepShared):
         names = [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
         for name in kwargs:
             if name not in names:
-                near = difflib.get_close_matches(name, names, 1)
-                remedy = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(names)}"
-                raise TypeError(f"{name}={kwargs[name]!r} is no argument of pmm.{cls.__name__}{remedy}")
+                raise unknown_argument(name, kwargs[name], f"pmm.{cls.__name__}", names)
         return object.__new__(cls)
 
     def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -341,6 +339,13 @@ class LangevinStep(ArrayStepShared):
     @staticmethod
     def _make_progressbar_update_functions() -> tuple[Any]:
         return (shown,)
+
+
+def unknown_argument(name: str, value: Any, called: str, names: list[str], others: Iterable[str] = ()) -> TypeError:
+    """Return the error for an argument that is none of the ``names``; those and ``others`` may be meant."""
+    near = difflib.get_close_matches(name, [*names, *others], 1)
+    meant = f"; did you mean {near[0]}?" if near else f", which takes {', '.join(names)}"
+    return TypeError(f"{name}={value!r} is no argument of {called}{meant}")
 
 
 def _model_of_context() -> pm.Model | None:

@@ -114,7 +114,7 @@ def temper(
         temper, others, draws=draws, tune=tune, chains=chains, ladder=ladder, reference=reference, step=step,
         model=model, random_seed=random_seed, initvals=initvals, var_names=var_names, cores=cores, backend=backend,
         store=store, resume=resume, log_likelihood=log_likelihood, callback=callback, progressbar=progressbar,
-        compute_convergence_checks=compute_convergence_checks, adjusted=True, superchains=None,
+        compute_convergence_checks=compute_convergence_checks, adjusted=True,
     )  # fmt: skip
     return _tempered(request)
 

@@ -93,9 +93,7 @@ def test_a_run_is_stored_resumed_and_continued(tmp_path):
     whole = pmm.sample(model=density(), **RUN)
     pmm.sample(model=density(), store=tmp_path / "run.zarr", **RUN | {"draws": 20})
     longer = pmm.sample(model=density(), store=tmp_path / "run.zarr", resume=True, **RUN)
-    again = pmm.sample(
-        model=density(), draws=20, more=pmm.sample(model=density(), **RUN | {"draws": 20}), progressbar=False
-    )
+    again = pmm.extend(pmm.sample(model=density(), **RUN | {"draws": 20}), 20, model=density(), progressbar=False)
     for other in (longer, again):
         np.testing.assert_array_equal(whole["posterior"]["x"], other["posterior"]["x"])
     with pytest.raises(pmm.StoreError):
@@ -153,8 +151,6 @@ def test_what_is_no_c_function_is_refused(arguments, message):
     ("arguments", "message"),
     [
         ({"backend": "jax"}, "backend='jax': this LogDensity is a C function; use backend='numba' or 'auto'"),
-        ({"precision": "float32"}, "precision='float32'"),
-        ({"device": "gpu"}, "device='gpu'"),
         ({"log_likelihood": True}, "this LogDensity has no observed data"),
         ({"step": pmm.PoissonULMC(reparametrise={"x": "noncentred"})}, "reparametrise="),
         ({"initvals": np.zeros(3)}, r"initvals has shape \(3,\)"),

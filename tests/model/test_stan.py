@@ -42,9 +42,8 @@ def test_a_program_has_its_names_shapes_and_generated_quantities():
     columns = posterior["b"].transpose("chain", "draw", "b_dim_1", "b_dim_0").values.reshape(2, -1, 6)
     np.testing.assert_array_equal(columns, u[..., 2:])
     assert density.layout.names[2:4] == ["b[0, 0]", "b[1, 0]"]
-    halves = pmm.sample(
-        model=density, more=pmm.sample(model=density, **RUN | {"draws": 7}), draws=33, progressbar=False
-    )
+    half = pmm.sample(model=density, **RUN | {"draws": 7})
+    halves = pmm.extend(half, 33, model=density, progressbar=False)
     np.testing.assert_array_equal(halves["posterior"]["noise"], posterior["noise"])
 
 

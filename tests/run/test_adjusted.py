@@ -72,8 +72,6 @@ RULES = {
     "a step": ({"step": pmm.PoissonULMC()}, "PoissonULMC", False),
     "not adjusted": ({"adjusted": False}, "PoissonULMC", False),
     "a step, adjusted": ({"step": pmm.OLMC(), "adjusted": True}, "GHMC", True),
-    "the old name": ({"step": pmm.PoissonULMC(), "exact": True}, "GHMC", True),
-    "the old name, not": ({"exact": False}, "PoissonULMC", False),
     "GHMC itself": ({"step": pmm.GHMC()}, "GHMC", False),
     "GHMC from the start": ({"step": pmm.GHMC(step_size=0.3), "tune": 0}, "GHMC", False),
     "a step from the start": ({"step": pmm.PoissonULMC(step_size=0.3), "adjusted": True, "tune": 0}, "GHMC", False),
@@ -116,7 +114,7 @@ def test_without_a_warm_up_the_step_is_the_one_given(schools):
         ({"tune": 0}, r"step_size='auto' with tune=0"),
         *(
             (
-                {"backend": "jax", "precision": precision},
+                {"backend": pmm.Jax(precision=precision)},
                 f"precision='{precision}': the Metropolis test of adjusted draws needs the log density in double "
                 "precision; give adjusted=False for unadjusted draws, or leave precision out",
             )
@@ -155,11 +153,7 @@ def test_more_of_a_run_without_warm_up(schools):
 def test_more_of_unadjusted_draws_is_unadjusted(schools):
     options = {"adjusted": False, "chains": 2}
     first = default(schools, "numba", draws=10, **options)
-    assert_same(
-        pmm.sample(more=first, draws=15, model=schools, **QUIET), default(schools, "numba", draws=25, **options)
-    )
-    with pytest.raises(ValueError, match=r"dt: is the result of another run \(.*\badjusted\b"):
-        pmm.sample(more=first, draws=15, adjusted=True, model=schools, **QUIET)
+    assert_same(pmm.extend(first, 15, model=schools, **QUIET), default(schools, "numba", draws=25, **options))
 
 
 # -- stores ------------------------------------------------------------------------------------------------------------
