@@ -86,7 +86,7 @@ class MidpointCalls:
 
     def _law(self, edges: tuple[int, ...]) -> Blocks:
         """Return blocks with these edges."""
-        return Blocks(edges, self.config.midpoint, self.config.exponent, self.config.frozen)
+        return Blocks(edges, self.config.midpoint, self.config.frozen)
 
     def _planned_for(self, schedule: DiffusionSchedule, n_steps: int) -> Blocks:
         """Return blocks that are planned for the variances of the data."""
@@ -196,6 +196,4 @@ class MidpointCalls:
 @lru_cache(maxsize=64)
 def _planned_edges(schedule: DiffusionSchedule, n_steps: int, variances: Any, law: Blocks) -> tuple[int, ...]:
     """Return the edges of planned blocks, cached since a plan takes most of a second."""
-    return plan_blocks(
-        schedule, n_steps, variances, midpoint=law.midpoint, exponent=law.exponent, frozen=law.frozen
-    ).edges
+    return plan_blocks(schedule, n_steps, variances, midpoint=law.midpoint, frozen=law.frozen).edges

@@ -19,11 +19,10 @@ __all__ = ["propose"]
 
 
 @inner
-def _leapfrog(functions, kind, parts, step, rotation, coordinates, begin, proposal, scratch):
+def _leapfrog(functions, kind, parts, step, coordinates, begin, proposal, scratch):
     """Fill ``proposal`` with the end of ``parts`` steps from ``begin``, half kicks around a rotation each.
 
-    ``rotation`` is the flow over a step without friction.  Other arguments are those of
-    :func:`~pmm_mcmc.engines.numba_step.attempt`.
+    Other arguments are those of :func:`~pmm_mcmc.engines.numba_step.attempt`.
 
     Returns
     -------
@@ -31,6 +30,7 @@ def _leapfrog(functions, kind, parts, step, rotation, coordinates, begin, propos
         Of the acceptance, NaN where a value is not finite; the log density at the end; gradients spent.
     """
     joint, joint_table, _, _ = functions
+    rotation = flow(kind, step, 0.0)
     u, v, b, _, lp = begin
     u_new, v_new, new_b, new_gradient, _ = proposal
     copy(u, u_new)
@@ -82,16 +82,12 @@ def propose(functions, kind, step, persistent, coordinates, begin, proposal, bac
     """
     u_new, v_new, new_b, _, turned = proposal
     parts = 1
-    log_ratio, lp, n_grad = _leapfrog(
-        functions, kind, 1, step, flow(kind, step, 0.0), coordinates, begin, proposal, scratch
-    )
+    log_ratio, lp, n_grad = _leapfrog(functions, kind, 1, step, coordinates, begin, proposal, scratch)
     ratio = first_ratio = _as_ratio(log_ratio)
     while not abs(persistent) < ratio and far_below(ratio, persistent) and parts < SUBSTEPS**MOST_REFINEMENTS:
         parts *= SUBSTEPS
         length = step / parts
-        log_ratio, lp, evaluations = _leapfrog(
-            functions, kind, parts, length, flow(kind, length, 0.0), coordinates, begin, proposal, scratch
-        )
+        log_ratio, lp, evaluations = _leapfrog(functions, kind, parts, length, coordinates, begin, proposal, scratch)
         n_grad += evaluations
         ratio = _as_ratio(log_ratio)
         if abs(persistent) < ratio:
@@ -102,7 +98,7 @@ def propose(functions, kind, step, persistent, coordinates, begin, proposal, bac
                 length = step / earlier
                 turned_begin = u_new, turned, new_b, u_new, lp
                 log_ratio, _, evaluations = _leapfrog(
-                    functions, kind, earlier, length, flow(kind, length, 0.0), coordinates, turned_begin, back, scratch
+                    functions, kind, earlier, length, coordinates, turned_begin, back, scratch
                 )
                 n_grad += evaluations
                 if not far_below(ratio * _as_ratio(log_ratio), persistent):

@@ -49,7 +49,7 @@ def weights(schedule, blocks, t, K):
     if blocks.midpoint == "uniform":
         return np.full(K, K - 1.0)
     a, b, _ = schedule.coefficients(blocks.frozen)
-    q = np.array([abs(np.prod(a[t - K + 1 : t - tau]) * b[t - tau]) * tau**blocks.exponent for tau in range(K)])
+    q = np.array([abs(np.prod(a[t - K + 1 : t - tau]) * b[t - tau]) * tau**0.5 for tau in range(K)])
     return np.divide(q.sum(), q, out=np.zeros(K), where=q > 0)
 
 

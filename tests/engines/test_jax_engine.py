@@ -24,6 +24,7 @@ from jax_chains import (
 )
 from scipy.stats import binom
 from test_engine import COORDINATES, FEW, LEAVES, SCHEMES, D
+from warm_ups import warm_up
 
 from pmm_mcmc.coordinates.affine import Coordinates
 from pmm_mcmc.engines import jax_midpoints
@@ -32,7 +33,6 @@ from pmm_mcmc.engines.contract import Chunk, Ensemble, empty_state
 from pmm_mcmc.engines.jax_engine import JaxEngine
 from pmm_mcmc.langevin.methods import Scheme
 from pmm_mcmc.model.density import LogDensity
-from pmm_mcmc.warmup.pooled import warm_up
 
 STEPS, CHAINS = 60, 5
 
