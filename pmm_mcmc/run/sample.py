@@ -11,6 +11,7 @@ import xarray as xr
 
 from pmm_mcmc.model.checks import check_direction
 from pmm_mcmc.run.background import Background
+from pmm_mcmc.run.by_name import others_by_name
 from pmm_mcmc.run.console import Console
 from pmm_mcmc.run.devices import Jax
 from pmm_mcmc.run.driver import FinishedChunk
@@ -27,6 +28,7 @@ from pmm_mcmc.run.until import DRAWS, UntilKnown, until_of
 __all__ = ["extend", "sample"]
 
 
+@others_by_name
 def sample(
     draws: int | Literal["auto"] = DRAWS,
     *,
@@ -186,6 +188,7 @@ def sample(
     return cast(xr.DataTree, Background(_drawn, request))  # so that other calls have the type of their result
 
 
+@others_by_name
 def extend(
     dt: xr.DataTree,
     draws: int | Literal["auto"] = DRAWS,
